@@ -1,0 +1,95 @@
+// Attributes and nodes in Python.
+#include <algorithm>
+
+#include "bind/convert.h"
+#include "bind/numbers.h"
+#include "bind/parts.h"
+#include "load/records.h"
+
+namespace sdx {
+namespace {
+
+using AttributeRef = Ref<Attribute>;
+
+template <class T>
+nb::object array_of(const std::vector<T>& items) {
+  return numbers<T>(items.size(), [&](T* out, uint64_t) { std::ranges::copy(items, out); });
+}
+
+bool is_list(int32_t type) {
+  return type == kTensors || type == kGraphs || type == kSparseTensors || type == kTypes;
+}
+
+// The value of an attribute as Python sees it, by alternative of Attribute::Value.
+struct ToPython {
+  const AttributeRef& owner;
+
+  nb::object operator()(std::monostate) const { return nb::none(); }
+  nb::object operator()(float x) const { return nb::float_(x); }
+  nb::object operator()(int64_t x) const { return nb::int_(x); }
+  nb::object operator()(Text x) const { return bytes(x); }
+  nb::object operator()(const std::vector<float>& x) const { return array_of(x); }
+  nb::object operator()(const std::vector<int64_t>& x) const { return array_of(x); }
+  nb::object operator()(const std::vector<Text>& x) const { return list_of(x, bytes); }
+
+  template <class T>
+  nb::object operator()(const std::vector<T>& x) const {
+    if (is_list(owner->type)) return records(owner, x);
+    return x.empty() ? nb::none() : nb::cast(owner.part(x.front()));
+  }
+};
+
+void bind_attribute(nb::module_& m) {
+  nb::class_<AttributeRef>(m, "AttributeRecord", "An AttributeProto.")
+      .def_prop_ro(
+          "name", [](const AttributeRef& r) { return text(r->name); },
+          nb::sig("def name(self) -> str"))
+      .def_prop_ro(
+          "ref_attr_name", [](const AttributeRef& r) { return text(r->ref_attr_name); },
+          nb::sig("def ref_attr_name(self) -> str"),
+          "The attribute of the enclosing function that gives the value, or \"\".")
+      .def_prop_ro(
+          "type", [](const AttributeRef& r) { return r->type; },
+          "AttributeProto.AttributeType, deduced from the value when the file leaves it out.")
+      .def_prop_ro(
+          "value", [](const AttributeRef& r) { return std::visit(ToPython{r}, r->value); },
+          nb::sig("def value(self) -> int | float | bytes | TensorRecord | GraphRecord | "
+                  "SparseTensorRecord | TypeRecord | numpy.typing.NDArray[numpy.float32] | "
+                  "numpy.typing.NDArray[numpy.int64] | list[bytes] | list[TensorRecord] | "
+                  "list[GraphRecord] | list[SparseTensorRecord] | list[TypeRecord] | None"),
+          "By `type`; None for a reference and where the file gives no value.");
+}
+
+}  // namespace
+
+void bind_nodes(nb::module_& m) {
+  bind_attribute(m);
+
+  using NodeRef = Ref<Node>;
+  nb::class_<NodeRef>(m, "NodeRecord", "A NodeProto.")
+      .def_prop_ro(
+          "op_type", [](const NodeRef& r) { return text(r->op_type); },
+          nb::sig("def op_type(self) -> str"))
+      .def_prop_ro(
+          "domain", [](const NodeRef& r) { return text(r->domain); },
+          nb::sig("def domain(self) -> str"))
+      .def_prop_ro(
+          "overload", [](const NodeRef& r) { return text(r->overload); },
+          nb::sig("def overload(self) -> str"))
+      .def_prop_ro(
+          "name", [](const NodeRef& r) { return text(r->name); }, nb::sig("def name(self) -> str"))
+      .def_prop_ro(
+          "inputs", [](const NodeRef& r) { return list_of(r->inputs, text); },
+          nb::sig("def inputs(self) -> list[str]"), "Value names; \"\" is an input left out.")
+      .def_prop_ro(
+          "outputs", [](const NodeRef& r) { return list_of(r->outputs, text); },
+          nb::sig("def outputs(self) -> list[str]"), "Value names; \"\" is an output left out.")
+      .def_prop_ro(
+          "attributes", [](const NodeRef& r) { return records(r, r->attributes); },
+          nb::sig("def attributes(self) -> list[AttributeRecord]"))
+      .def_prop_ro(
+          "metadata", [](const NodeRef& r) { return entries(r->metadata); },
+          nb::sig("def metadata(self) -> list[tuple[str, str]]"));
+}
+
+}  // namespace sdx

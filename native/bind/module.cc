@@ -1,0 +1,10 @@
+// The extension module sardonyx._native.
+#include <nanobind/nanobind.h>
+
+#include "bind/parts.h"
+
+NB_MODULE(_native, m) {
+  m.doc() = "The native part of Sardonyx.";
+  m.attr("version") = SARDONYX_VERSION;
+  sdx::bind_load(m);
+}

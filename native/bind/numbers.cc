@@ -1,0 +1,23 @@
+// One-dimensional numpy arrays from C++ numbers.
+#include "bind/numbers.h"
+
+namespace sdx {
+namespace {
+
+// Kept without an owner, since nothing may be dropped after the interpreter is gone.
+nb::handle numpy_member(const char* name) {
+  return nb::object(nb::module_::import_("numpy").attr(name)).release();
+}
+
+}  // namespace
+
+nb::handle numpy_dtype(const char* name) {
+  return nb::object(numpy_member("dtype")(name)).release();
+}
+
+nb::object array_over(nb::handle data, nb::handle dtype) {
+  static const nb::handle from_buffer = numpy_member("frombuffer");
+  return from_buffer(data, dtype);
+}
+
+}  // namespace sdx

@@ -1,0 +1,130 @@
+"""Sardonyx: an ONNX runtime for people who ship models from Python. `import sardonyx as ort`, and the program runs on."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sardonyx.enums import (
+    ExecutionMode,
+    ExecutionOrder,
+    GraphOptimizationLevel,
+    OrtAllocatorType,
+    OrtCompileApiFlags,
+    OrtDeviceMemoryType,
+    OrtDeviceVendorId,
+    OrtExecutionProviderDevicePolicy,
+    OrtHardwareDeviceType,
+    OrtMemoryInfoDeviceType,
+    OrtMemType,
+    OrtSparseFormat,
+)
+from sardonyx.errors import SardonyxError
+from sardonyx.log import set_severity as set_default_logger_severity
+from sardonyx.nodearg import ModelMetadata, NodeArg
+from sardonyx.options import RunOptions, SessionOptions
+from sardonyx.session import InferenceSession
+
+__version__: Final = "0.1.0"
+ORT_VERSION: Final = "1.31.1"  # the onnxruntime whose interface this is
+
+
+def get_available_providers() -> list[str]:
+    """The providers that sessions here can use."""
+    from sardonyx.providers import AVAILABLE
+
+    return list(AVAILABLE)
+
+
+def get_all_providers() -> list[str]:
+    """Every provider name that onnxruntime knows, in its order."""
+    from sardonyx.providers import ALL
+
+    return list(ALL)
+
+
+def get_device() -> str:
+    """The kind of device that sessions use when nothing else is said."""
+    return "CPU"
+
+
+def get_version_string() -> str:
+    """Our version."""
+    return __version__
+
+
+def get_build_info() -> str:
+    """What was built, in one line."""
+    from sardonyx import _native
+
+    return f"Sardonyx {__version__}, native core {_native.version}"
+
+
+def has_collective_ops() -> bool:
+    """Whether ops over several processes are there: they are not."""
+    return False
+
+
+def set_seed(seed: int) -> None:
+    """Seeds the random ops of nodes that have no seed of their own."""
+    from sardonyx.ops.random import set_seed as seed_ops
+
+    seed_ops(seed)
+
+
+def set_default_logger_verbosity(level: int) -> None:
+    """Kept for programs that call it: messages have severities only."""
+
+
+def enable_telemetry_events() -> None:
+    """Kept for programs that call it: there is no telemetry."""
+
+
+def disable_telemetry_events() -> None:
+    """Kept for programs that call it: there is no telemetry."""
+
+
+def print_debug_info() -> None:
+    """Versions of everything that matters for a bug report."""
+    import platform
+
+    import ml_dtypes
+    import numpy
+
+    print(f"{get_build_info()}; Python {platform.python_version()}; numpy {numpy.__version__}; ")
+    print(f"ml_dtypes {ml_dtypes.__version__}; {platform.platform()}")
+
+
+__all__: Final[list[str]] = [
+    "ExecutionMode",
+    "ExecutionOrder",
+    "GraphOptimizationLevel",
+    "InferenceSession",
+    "ModelMetadata",
+    "NodeArg",
+    "OrtAllocatorType",
+    "OrtCompileApiFlags",
+    "OrtDeviceMemoryType",
+    "OrtDeviceVendorId",
+    "OrtExecutionProviderDevicePolicy",
+    "OrtHardwareDeviceType",
+    "OrtMemType",
+    "OrtMemoryInfoDeviceType",
+    "OrtSparseFormat",
+    "RunOptions",
+    "SardonyxError",
+    "SessionOptions",
+    "disable_telemetry_events",
+    "enable_telemetry_events",
+    "get_all_providers",
+    "get_available_providers",
+    "get_build_info",
+    "get_device",
+    "get_version_string",
+    "has_collective_ops",
+    "print_debug_info",
+    "set_default_logger_severity",
+    "set_default_logger_verbosity",
+    "set_seed",
+]
+
+

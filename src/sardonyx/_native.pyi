@@ -1,0 +1,273 @@
+"""The native part of Sardonyx."""
+
+from typing import Any
+
+import numpy
+import numpy.typing
+from typing_extensions import Buffer
+
+
+version: str = '0.1.0'
+
+class DecodeError(ValueError):
+    pass
+
+class TypeRecord:
+    """A TypeProto."""
+
+    @property
+    def kind(self) -> str:
+        """
+        "tensor", "sparse", "sequence", "map", "optional", "opaque", or "none" when unset.
+        """
+
+    @property
+    def elem_type(self) -> int:
+        """TensorProto.DataType of a tensor's elements; 0 when absent."""
+
+    @property
+    def key_type(self) -> int:
+        """TensorProto.DataType of a map's keys; 0 when absent."""
+
+    @property
+    def shape(self) -> tuple[int | str | None, ...] | None:
+        """Per dim its size, its name or None; None when the rank is unknown."""
+
+    @property
+    def denotations(self) -> tuple[str, ...]:
+        """What each dim stands for."""
+
+    @property
+    def elem(self) -> TypeRecord | None:
+        """
+        The element type of a sequence or an optional, the value type of a map.
+        """
+
+class ValueInfoRecord:
+    """A ValueInfoProto."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def type(self) -> TypeRecord | None: ...
+
+class TensorRecord:
+    """A TensorProto, its data left in the buffer."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def data_type(self) -> int:
+        """TensorProto.DataType."""
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """As the file says, unchecked."""
+
+    @property
+    def location(self) -> int:
+        """1 when external, else 0."""
+
+    @property
+    def external_data(self) -> list[tuple[str, str]]: ...
+
+    @property
+    def has_segment(self) -> bool:
+        """Whether this is one part of a tensor stored in several."""
+
+    @property
+    def storage(self) -> str:
+        """
+        Which field holds the data: "none", "raw", "float", "int32", "int64", "double", "uint64" or "string".
+        """
+
+    @property
+    def offset(self) -> int:
+        """
+        Where the little-endian elements start in the buffer; -1 when they do not lie there.
+        """
+
+    @property
+    def length(self) -> int:
+        """Bytes from `offset` on; 0 when the elements do not lie in the buffer."""
+
+    @property
+    def values(self) -> numpy.typing.NDArray[Any] | None:
+        """
+        Typed data as a new array of one dim; None when they lie in place or are strings.
+        """
+
+    @property
+    def strings(self) -> list[bytes]:
+        """string_data."""
+
+class SparseTensorRecord:
+    """A SparseTensorProto."""
+
+    @property
+    def values(self) -> TensorRecord: ...
+
+    @property
+    def indices(self) -> TensorRecord: ...
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """As the file says, unchecked."""
+
+class AttributeRecord:
+    """An AttributeProto."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def ref_attr_name(self) -> str:
+        """The attribute of the enclosing function that gives the value, or ""."""
+
+    @property
+    def type(self) -> int:
+        """
+        AttributeProto.AttributeType, deduced from the value when the file leaves it out.
+        """
+
+    @property
+    def value(self) -> int | float | bytes | TensorRecord | GraphRecord | SparseTensorRecord | TypeRecord | numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.int64] | list[bytes] | list[TensorRecord] | list[GraphRecord] | list[SparseTensorRecord] | list[TypeRecord] | None:
+        """By `type`; None for a reference and where the file gives no value."""
+
+class NodeRecord:
+    """A NodeProto."""
+
+    @property
+    def op_type(self) -> str: ...
+
+    @property
+    def domain(self) -> str: ...
+
+    @property
+    def overload(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def inputs(self) -> list[str]:
+        """Value names; "" is an input left out."""
+
+    @property
+    def outputs(self) -> list[str]:
+        """Value names; "" is an output left out."""
+
+    @property
+    def attributes(self) -> list[AttributeRecord]: ...
+
+    @property
+    def metadata(self) -> list[tuple[str, str]]: ...
+
+class GraphRecord:
+    """A GraphProto."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def doc_string(self) -> str: ...
+
+    @property
+    def nodes(self) -> list[NodeRecord]: ...
+
+    @property
+    def initializers(self) -> list[TensorRecord]: ...
+
+    @property
+    def sparse_initializers(self) -> list[SparseTensorRecord]: ...
+
+    @property
+    def inputs(self) -> list[ValueInfoRecord]: ...
+
+    @property
+    def outputs(self) -> list[ValueInfoRecord]: ...
+
+    @property
+    def value_infos(self) -> list[ValueInfoRecord]: ...
+
+class FunctionRecord:
+    """A FunctionProto."""
+
+    @property
+    def domain(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def overload(self) -> str: ...
+
+    @property
+    def inputs(self) -> list[str]: ...
+
+    @property
+    def outputs(self) -> list[str]: ...
+
+    @property
+    def attributes(self) -> list[str]:
+        """Names of attributes without a default."""
+
+    @property
+    def attribute_protos(self) -> list[AttributeRecord]:
+        """Attributes with their defaults."""
+
+    @property
+    def nodes(self) -> list[NodeRecord]: ...
+
+    @property
+    def opset_imports(self) -> list[tuple[str, int]]: ...
+
+    @property
+    def value_infos(self) -> list[ValueInfoRecord]: ...
+
+class ModelRecord:
+    """A ModelProto."""
+
+    @property
+    def ir_version(self) -> int: ...
+
+    @property
+    def model_version(self) -> int: ...
+
+    @property
+    def producer_name(self) -> str: ...
+
+    @property
+    def producer_version(self) -> str: ...
+
+    @property
+    def domain(self) -> str: ...
+
+    @property
+    def doc_string(self) -> str: ...
+
+    @property
+    def opset_imports(self) -> list[tuple[str, int]]:
+        """Domain and version."""
+
+    @property
+    def metadata(self) -> list[tuple[str, str]]: ...
+
+    @property
+    def graph(self) -> GraphRecord | None:
+        """None when the file has none."""
+
+    @property
+    def functions(self) -> list[FunctionRecord]: ...
+
+def decode(buffer: Buffer) -> ModelRecord:
+    """
+    Read an ONNX ModelProto; the records view the buffer and keep it alive.
+    """
+
+def decode_tensor(buffer: Buffer) -> TensorRecord:
+    """
+    Read an ONNX TensorProto; the record views the buffer and keeps it alive.
+    """

@@ -1,0 +1,64 @@
+"""From a model to something that runs. Each line of `compile` is a stage, and each stage is a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sardonyx.graph.infer import infer
+from sardonyx.load import LoadOptions, load
+from sardonyx.load.model import Model
+from sardonyx.memory import plan
+from sardonyx.passes import PassOptions, lower, optimize
+from sardonyx.place import Placement, Provider, place
+from sardonyx.program.emit import emit
+from sardonyx.program.program import Program
+from sardonyx.save import SaveOptions, save
+from sardonyx.schedule import schedule
+from sardonyx.trace import Stages
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Everything that compiling may be told."""
+
+    providers: Sequence[Provider]
+    load: LoadOptions = field(default_factory=LoadOptions)
+    passes: PassOptions = field(default_factory=PassOptions)
+    save: SaveOptions | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A program, with the model that it came from and what was decided on the way."""
+
+    model: Model
+    placement: Placement
+    program: Program
+    stages: Stages
+
+
+def compile(source: Any, options: Options) -> Compiled:
+    """The whole line, from a file, bytes or buffers to a program."""
+    stages = Stages()
+    with stages.stage("load"):
+        model = load(source, options.load)
+    with stages.stage("infer"):
+        infer(model.graph)
+    with stages.stage("optimize"):
+        optimize(model.graph, options.passes)
+    if options.save is not None:
+        with stages.stage("save"):
+            save(model, options.save)
+    with stages.stage("lower"):
+        lower(model.graph, options.passes)
+    with stages.stage("place"):
+        placement = place(model.graph, options.providers)
+    with stages.stage("schedule"):
+        order = schedule(placement)
+    with stages.stage("memory"):
+        memory = plan(order)
+    with stages.stage("program"):
+        program = emit(placement, order, memory)
+    return Compiled(model, placement, program, stages)

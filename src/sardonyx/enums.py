@@ -1,0 +1,113 @@
+"""The enumerations of onnxruntime's interface, with its names and numbers."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExecutionMode(IntEnum):
+    """Whether independent nodes may run at once."""
+
+    ORT_SEQUENTIAL = 0
+    ORT_PARALLEL = 1
+
+
+class ExecutionOrder(IntEnum):
+    """How the order of nodes is chosen."""
+
+    DEFAULT = 0
+    PRIORITY_BASED = 1
+    MEMORY_EFFICIENT = 2
+
+
+class GraphOptimizationLevel(IntEnum):
+    """How far the graph is rewritten."""
+
+    ORT_DISABLE_ALL = 0
+    ORT_ENABLE_BASIC = 1
+    ORT_ENABLE_EXTENDED = 2
+    ORT_ENABLE_LAYOUT = 3
+    ORT_ENABLE_ALL = 99
+
+
+class OrtAllocatorType(IntEnum):
+    """Kinds of allocators."""
+
+    INVALID = -1
+    ORT_DEVICE_ALLOCATOR = 0
+    ORT_ARENA_ALLOCATOR = 1
+
+
+class OrtMemType(IntEnum):
+    """What memory is used for."""
+
+    CPU_INPUT = -2
+    CPU_OUTPUT = -1
+    CPU = -1
+    DEFAULT = 0
+
+
+class OrtSparseFormat(IntEnum):
+    """Layouts of sparse tensors."""
+
+    ORT_SPARSE_UNDEFINED = 0
+    ORT_SPARSE_COO = 1
+    ORT_SPARSE_CSRC = 2
+    ORT_SPARSE_BLOCK_SPARSE = 4
+
+
+class OrtMemoryInfoDeviceType(IntEnum):
+    """Kinds of devices that memory belongs to."""
+
+    CPU = 0
+    GPU = 1
+    FPGA = 2
+    NPU = 3
+
+
+class OrtDeviceMemoryType(IntEnum):
+    """Who can reach a device's memory."""
+
+    DEFAULT = 0
+    HOST_ACCESSIBLE = 5
+
+
+class OrtExecutionProviderDevicePolicy(IntEnum):
+    """How a provider is chosen when none is named."""
+
+    DEFAULT = 0
+    PREFER_CPU = 1
+    PREFER_NPU = 2
+    PREFER_GPU = 3
+    MAX_PERFORMANCE = 4
+    MAX_EFFICIENCY = 5
+    MIN_OVERALL_POWER = 6
+
+
+class OrtHardwareDeviceType(IntEnum):
+    """Kinds of hardware."""
+
+    CPU = 0
+    GPU = 1
+    NPU = 2
+
+
+class OrtCompileApiFlags(IntEnum):
+    """How strict compiling to a file is."""
+
+    NONE = 0
+    ERROR_IF_NO_NODES_COMPILED = 1
+    ERROR_IF_OUTPUT_FILE_EXISTS = 2
+
+
+class OrtDeviceVendorId(IntEnum):
+    """PCI ids of hardware vendors."""
+
+    NONE = 0
+    AMD = 0x1002
+    NVIDIA = 0x10DE
+    ARM = 0x13B5
+    MICROSOFT = 0x1414
+    HUAWEI = 0x19E5
+    QUALCOMM = 0x5143
+    INTEL = 0x8086

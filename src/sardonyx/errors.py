@@ -1,0 +1,146 @@
+"""Errors: one sentence on what is wrong, then where, then what to do. The classes carry onnxruntime's names and codes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Final
+
+
+class SardonyxError(Exception):
+    """What is wrong, and where. Every error a user can cause is one of these."""
+
+    code: int = 1
+    label: str = "FAIL"
+
+    def __init__(self, what: str, **where: object) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = dict(where)
+
+    def at(self, **where: object) -> SardonyxError:
+        """The same error, saying more of where; what is known already stays."""
+        self.where = {**where, **self.where}
+        return self
+
+    def __str__(self) -> str:
+        lines = [f"[ONNXRuntimeError] : {self.code} : {self.label} : {self.what}"]
+        lines += [f"  {key:<6} {value}" for key, value in self.where.items()]
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.what, self.where)
+
+
+def _rebuild(kind: type[SardonyxError], what: str, where: dict[str, object]) -> SardonyxError:
+    return kind(what).at(**where)
+
+
+class Fail(SardonyxError):
+    """Something went wrong that no other class names."""
+
+
+class InvalidArgument(SardonyxError):
+    """A value handed to a call does not fit the model."""
+
+    code, label = 2, "INVALID_ARGUMENT"
+
+
+class NoSuchFile(SardonyxError):
+    """The model file, or a file it names, is not there."""
+
+    code, label = 3, "NO_SUCHFILE"
+
+
+class NoModel(SardonyxError):
+    """A session was used before it had a model."""
+
+    code, label = 4, "NO_MODEL"
+
+
+class EngineError(SardonyxError):
+    """A provider's engine failed."""
+
+    code, label = 5, "ENGINE_ERROR"
+
+
+class RuntimeException(SardonyxError):
+    """A node failed while the model ran."""
+
+    code, label = 6, "RUNTIME_EXCEPTION"
+
+
+class InvalidProtobuf(SardonyxError):
+    """The bytes are not an ONNX model."""
+
+    code, label = 7, "INVALID_PROTOBUF"
+
+
+class ModelLoaded(SardonyxError):
+    """A session that has a model was given another."""
+
+    code, label = 8, "MODEL_LOADED"
+
+
+class NotImplemented(SardonyxError):  # noqa: A001 - the name that programs written for onnxruntime catch
+    """The model asks for something that no provider here has."""
+
+    code, label = 9, "NOT_IMPLEMENTED"
+
+
+class InvalidGraph(SardonyxError):
+    """The model contradicts itself or the ONNX definition."""
+
+    code, label = 10, "INVALID_GRAPH"
+
+
+class EPFail(SardonyxError):
+    """An execution provider failed."""
+
+    code, label = 11, "EP_FAIL"
+
+
+class ModelLoadCanceled(SardonyxError):
+    """The load was cancelled by its flag."""
+
+    code, label = 12, "MODEL_LOAD_CANCELED"
+
+
+class ModelRequiresCompilation(SardonyxError):
+    """The model must be compiled first, and compiling is off."""
+
+    code, label = 13, "MODEL_REQUIRES_COMPILATION"
+
+
+class NotFound(SardonyxError):
+    """What was asked for is not there."""
+
+    code, label = 14, "NOT_FOUND"
+
+
+class ShapeError(InvalidGraph):
+    """Shapes or types that do not fit together."""
+
+
+class InternalError(Fail):
+    """A broken invariant of our own."""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}\n  please report this: it is a bug in sardonyx"
+
+
+ORT_NAMES: Final = (
+    Fail, InvalidArgument, NoSuchFile, NoModel, EngineError, RuntimeException, InvalidProtobuf,
+    ModelLoaded, NotImplemented, InvalidGraph, EPFail, ModelLoadCanceled,
+    ModelRequiresCompilation, NotFound,
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def located(**where: object) -> Iterator[None]:
+    """Adds where to any of our errors that pass through."""
+    try:
+        yield
+    except SardonyxError as error:
+        error.at(**where)
+        raise

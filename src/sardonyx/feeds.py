@@ -1,0 +1,96 @@
+"""Values that come in and go out: checked against the model, never shared with weights, inputs or other runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument
+from sardonyx.graph.dtype import STRING, by_numpy
+from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFact
+from sardonyx.nodearg import type_name
+from sardonyx.program.program import Input
+
+
+def check_feed(inputs: Mapping[str, Input], feed: Mapping[str, Any]) -> dict[str, Any]:
+    """The fed values in the form that steps take them; a wrong name or type is an error."""
+    values: dict[str, Any] = {}
+    for name, value in feed.items():
+        spec = inputs.get(name)
+        if spec is None:
+            raise InvalidArgument(f"Invalid input name: {name}; the model has {', '.join(inputs)}")
+        if value is None and spec.default is not None:
+            continue
+        values[name] = _value(name, spec.fact, value)
+    return values
+
+
+def _value(name: str, fact: AnyFact | None, value: Any) -> Any:
+    if isinstance(fact, OptionalFact):
+        return None if value is None else _value(name, fact.elem, value)
+    if isinstance(fact, SequenceFact):
+        if not isinstance(value, (list, tuple)):
+            raise InvalidArgument(f"input {name} is a {type_name(fact)}: give it a list")
+        return [_value(name, fact.elem, v) for v in value]
+    if isinstance(fact, MapFact):
+        if not isinstance(value, Mapping):
+            raise InvalidArgument(f"input {name} is a {type_name(fact)}: give it a dict")
+        return dict(value)
+    if not isinstance(fact, Fact):
+        return value
+    if value is None:
+        raise InvalidArgument(f"input {name} is a {type_name(fact)}, and None was given")
+    return _array(name, fact, value)
+
+
+def _array(name: str, fact: Fact, value: Any) -> Any:
+    array = value if isinstance(value, np.ndarray) else _from_list(value, fact)
+    dtype = by_numpy(array.dtype)
+    if dtype is STRING and array.dtype.kind in "US":
+        array = np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
+        array = array.astype(object)
+    if dtype is not fact.dtype:
+        got = f"tensor({dtype.ort_name})" if dtype is not None else str(array.dtype)
+        raise InvalidArgument(
+            f"Unexpected input data type. Actual: ({got}) , expected: ({type_name(fact)})",
+            input=name,
+            hint=f"convert it with array.astype({fact.dtype.np.name!r})",
+        )
+    view = np.ascontiguousarray(array).reshape(array.shape).view()
+    view.flags.writeable = False
+    return view
+
+
+def _from_list(value: Any, fact: Fact) -> Any:
+    if fact.dtype is STRING:
+        return np.array(value, object)
+    if hasattr(value, "__array__"):
+        return np.asarray(value)
+    return np.array(value, fact.dtype.np)
+
+
+def hand_out(results: Sequence[Any], values: Mapping[str, Any]) -> list[Any]:
+    """Results as the caller may keep and change them: contiguous arrays that share no bytes with anything of ours."""
+    taken = {id(_owner(v)) for v in values.values() if isinstance(v, np.ndarray)}
+    return [_give(result, taken) for result in results]
+
+
+def _give(value: Any, taken: set[int]) -> Any:
+    if isinstance(value, list):
+        return [_give(v, taken) for v in value]
+    if not isinstance(value, np.ndarray):
+        return value
+    owner = _owner(value)
+    if not isinstance(owner, np.ndarray) or not owner.flags.writeable or id(owner) in taken:
+        return value.copy()
+    taken.add(id(owner))  # a second output over the same bytes is copied
+    return np.ascontiguousarray(value).reshape(value.shape)
+
+
+def _owner(array: Any) -> Any:
+    """The object whose memory an array shows."""
+    while isinstance(array, np.ndarray) and array.base is not None:
+        array = array.base
+    return array

@@ -1,0 +1,324 @@
+"""Symbolic dimensions: integer polynomials over names, kept in one normal form so that equal sizes compare equal.
+
+A size is an `int` or a `Dim`. A name stands for an integer that is never negative. What a polynomial cannot
+express (division, remainder, minimum, maximum, broadcast) becomes an atom of its own, again in normal form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from sardonyx.errors import InternalError
+
+Monomial = tuple["Atom", ...]
+Terms = dict[Monomial, int]
+
+_ONE: Final[Monomial] = ()
+_MAX_DIVISION_STEPS: Final = 32
+
+
+class Atom:
+    """A name, or a call (div, mod, min, max, broadcast) of two sizes. Equal texts mean equal atoms."""
+
+    __slots__ = ("args", "kind", "text")
+
+    def __init__(self, kind: str, text: str, args: tuple[Size, ...] = ()) -> None:
+        self.kind: Final = kind
+        self.text: Final = text
+        self.args: Final = args
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Atom) and self.text == other.text)
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __lt__(self, other: Atom) -> bool:
+        return self.text < other.text
+
+
+class Dim:
+    """A polynomial with at least one name in it. Immutable."""
+
+    __slots__ = ("_hash", "terms")
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms: Final = terms
+        self._hash = 0
+
+    def __add__(self, other: Size) -> Size:
+        terms = dict(self.terms)
+        for monomial, factor in _terms(other).items():
+            terms[monomial] = terms.get(monomial, 0) + factor
+        return _normal(terms)
+
+    def __mul__(self, other: Size) -> Size:
+        if isinstance(other, int):
+            return _normal({m: f * other for m, f in self.terms.items()})
+        terms: Terms = {}
+        for left, f in self.terms.items():
+            for right, g in other.terms.items():
+                monomial = tuple(sorted(left + right))
+                terms[monomial] = terms.get(monomial, 0) + f * g
+        return _normal(terms)
+
+    def __neg__(self) -> Size:
+        return self * -1
+
+    def __sub__(self, other: Size) -> Size:
+        return self + (other * -1)
+
+    def __rsub__(self, other: Size) -> Size:
+        return (self * -1) + other
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Size) -> Size:
+        return floor_div(self, other)
+
+    def __rfloordiv__(self, other: Size) -> Size:
+        return floor_div(other, self)
+
+    def __mod__(self, other: Size) -> Size:
+        return modulo(self, other)
+
+    def __rmod__(self, other: Size) -> Size:
+        return modulo(other, self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Dim) and self.terms == other.terms)
+
+    def __hash__(self) -> int:
+        if not self._hash:
+            self._hash = hash(frozenset(self.terms.items()))
+        return self._hash
+
+    def __str__(self) -> str:
+        # Highest degree first, the plain number last, as people write polynomials.
+        order = sorted(self.terms.items(), key=lambda t: (-len(t[0]), t[0]))
+        text = ""
+        for monomial, factor in order:
+            names = "*".join(a.text for a in monomial)
+            size = abs(factor)
+            body = str(size) if not names else names if size == 1 else f"{size}*{names}"
+            text += (" - " if text else "-") + body if factor < 0 else (" + " if text else "") + body
+        return text
+
+    __repr__ = __str__
+
+
+Size = int | Dim
+Shape = tuple[Size, ...]
+
+
+def symbol(name: str) -> Dim:
+    """The dimension with this name."""
+    # A name that is no identifier is quoted: it must not read as a formula.
+    return Dim({(Atom("name", name if name.isidentifier() else repr(name)),): 1})
+
+
+def _terms(size: Size) -> Terms:
+    return size.terms if isinstance(size, Dim) else {_ONE: size}
+
+
+def _normal(terms: Terms) -> Size:
+    terms = {m: f for m, f in terms.items() if f}
+    if not terms:
+        return 0
+    if len(terms) == 1 and _ONE in terms:
+        return terms[_ONE]
+    return Dim(terms)
+
+
+def _call(kind: str, a: Size, b: Size) -> Dim:
+    return Dim({(Atom(kind, f"{kind}({a}, {b})", (a, b)),): 1})
+
+
+def floor_div(a: Size, b: Size) -> Size:
+    """a // b, exact where the polynomials divide."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b
+    if b == 1:
+        return a
+    exact = _divide(a, b)
+    if exact is not None:
+        return exact
+    if isinstance(b, int) and b > 0 and isinstance(a, Dim):
+        # Whole multiples of b leave the division: (2*n + 1) // 2 is n, (n + 3) // 2 is (n + 1) // 2 + 1.
+        whole = _normal({m: f // b for m, f in a.terms.items()})
+        rest = _normal({m: f % b for m, f in a.terms.items()})
+        if isinstance(rest, int):
+            return whole + rest // b
+        return whole + _call("div", rest, b)
+    return _call("div", a, b)
+
+
+def _divide(a: Size, b: Size) -> Size | None:
+    """The polynomial a / b if it has integer factors and no remainder."""
+    rest, divisor = dict(_terms(a)), _terms(b)
+    lead = max(divisor, key=_degree)
+    quotient: Terms = {}
+    for _ in range(_MAX_DIVISION_STEPS):
+        if not rest:
+            return _normal(quotient)
+        top = max(rest, key=_degree)
+        monomial = _remove(top, lead)
+        factor, odd = divmod(rest[top], divisor[lead])
+        if monomial is None or odd:
+            return None
+        quotient[monomial] = quotient.get(monomial, 0) + factor
+        for m, f in divisor.items():
+            product = tuple(sorted(m + monomial))
+            left = rest.get(product, 0) - f * factor
+            if left:
+                rest[product] = left
+            else:
+                rest.pop(product, None)
+    return None
+
+
+def _degree(monomial: Monomial) -> tuple[int, Monomial]:
+    return len(monomial), monomial
+
+
+def _remove(monomial: Monomial, factor: Monomial) -> Monomial | None:
+    left = list(monomial)
+    for atom in factor:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return tuple(left)
+
+
+def modulo(a: Size, b: Size) -> Size:
+    """a % b, zero where the polynomials divide."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a % b
+    if _divide(a, b) is not None:
+        return 0
+    return _call("mod", a, b)
+
+
+def maximum(a: Size, b: Size) -> Size:
+    """The larger of two sizes."""
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b)
+    if least(a - b) >= 0:
+        return a
+    return b if least(b - a) >= 0 else _call("max", a, b)
+
+
+def minimum(a: Size, b: Size) -> Size:
+    """The smaller of two sizes."""
+    if isinstance(a, int) and isinstance(b, int):
+        return min(a, b)
+    if least(a - b) >= 0:
+        return b
+    return a if least(b - a) >= 0 else _call("min", a, b)
+
+
+def broadcast(a: Size, b: Size) -> Size:
+    """The size of a and b broadcast against each other: whichever is not 1."""
+    if a == b or b == 1:
+        return a
+    if a == 1 or isinstance(b, int):
+        return b
+    if isinstance(a, int):
+        return a
+    a, b = sorted((a, b), key=str)
+    return _call("broadcast", a, b)
+
+
+def least(size: Size) -> float:
+    """A number that the size is never below; -inf if none is known."""
+    if isinstance(size, int):
+        return size
+    total = 0.0
+    for monomial, factor in size.terms.items():
+        if not monomial:
+            total += factor
+        elif factor < 0 or any(_least_atom(a) < 0 for a in monomial):
+            return float("-inf")
+        else:
+            product = 1.0
+            for atom in monomial:
+                product *= _least_atom(atom)
+            total += factor * product
+    return total
+
+
+def _least_atom(atom: Atom) -> float:
+    if atom.kind == "name":
+        return 0.0
+    a, b = (least(x) for x in atom.args)
+    if atom.kind == "div":
+        if isinstance(atom.args[1], int) and b > 0 and a > float("-inf"):
+            return a // b
+        return 0.0 if a >= 0 and b > 0 else float("-inf")
+    if atom.kind == "mod":
+        return 0.0 if b > 0 else float("-inf")
+    return max(a, b) if atom.kind == "max" else min(a, b)  # a broadcast is one of its sides
+
+
+def same(a: Size, b: Size) -> bool | None:
+    """Whether two sizes are equal: True and False are proven, None is open."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    if a == b:
+        return True
+    gap = a - b
+    if least(gap) > 0 or least(gap * -1) > 0:
+        return False
+    return None
+
+
+def product(sizes: Iterable[Size]) -> Size:
+    """All sizes multiplied; 1 for none."""
+    result: Size = 1
+    for size in sizes:
+        result = result * size
+    return result
+
+
+def symbols(size: Size) -> frozenset[str]:
+    """The names in a size."""
+    if isinstance(size, int):
+        return frozenset()
+    found: set[str] = set()
+    for monomial in size.terms:
+        for atom in monomial:
+            if atom.kind == "name":
+                found.add(atom.text)
+            for arg in atom.args:
+                found |= symbols(arg)
+    return frozenset(found)
+
+
+_CALLS: Final = {"div": floor_div, "mod": modulo, "min": minimum, "max": maximum, "broadcast": broadcast}
+
+
+def substitute(size: Size, values: Mapping[str, Size]) -> Size:
+    """The size with names replaced; names without a value stay."""
+    if isinstance(size, int):
+        return size
+    total: Size = 0
+    for monomial, factor in size.terms.items():
+        term: Size = factor
+        for atom in monomial:
+            if atom.kind == "name":
+                term = term * values.get(atom.text, Dim({(atom,): 1}))
+            else:
+                a, b = (substitute(x, values) for x in atom.args)
+                term = term * _CALLS[atom.kind](a, b)
+        total = total + term
+    return total
+
+
+def evaluate(size: Size, values: Mapping[str, int]) -> int:
+    """The number a size stands for once every name has one."""
+    result = substitute(size, values)
+    if not isinstance(result, int):
+        raise InternalError(f"the size {size} has no value: {sorted(symbols(result))} are not bound")
+    return result

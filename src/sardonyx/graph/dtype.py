@@ -1,0 +1,164 @@
+"""Element types: one object per ONNX type, with its short name, its ONNX number and its numpy type."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+
+class DType:
+    """An element type. There is one object per type, so `is` compares them."""
+
+    __slots__ = ("_np", "bits", "kind", "name", "onnx", "ort_name")
+
+    def __init__(self, name: str, onnx: int, kind: str, bits: int, ort_name: str) -> None:
+        self.name: Final = name
+        self.onnx: Final = onnx
+        self.kind: Final = kind  # float, int, uint, bool, complex, string
+        self.bits: Final = bits  # in a file; numpy keeps types under 8 bits one to a byte
+        self.ort_name: Final = ort_name
+        self._np: np.dtype[Any] | None = None
+
+    @property
+    def np(self) -> np.dtype[Any]:
+        """The numpy type of arrays of this element type (from ml_dtypes where numpy has none)."""
+        if self._np is None:
+            self._np = _numpy_type(self.name)
+        return self._np
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind in ("int", "uint")
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element in memory."""
+        return max(1, self.bits // 8)
+
+    def packed_bytes(self, count: int) -> int:
+        """Bytes of `count` elements as ONNX stores them."""
+        return (count * self.bits + 7) // 8
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return by_name, (self.name,)
+
+
+# short name, ONNX number, kind, bits, the name inside "tensor(...)"
+_ROWS: Final = (
+    ("f32", 1, "float", 32, "float"),
+    ("u8", 2, "uint", 8, "uint8"),
+    ("i8", 3, "int", 8, "int8"),
+    ("u16", 4, "uint", 16, "uint16"),
+    ("i16", 5, "int", 16, "int16"),
+    ("i32", 6, "int", 32, "int32"),
+    ("i64", 7, "int", 64, "int64"),
+    ("str", 8, "string", 64, "string"),
+    ("bool", 9, "bool", 8, "bool"),
+    ("f16", 10, "float", 16, "float16"),
+    ("f64", 11, "float", 64, "double"),
+    ("u32", 12, "uint", 32, "uint32"),
+    ("u64", 13, "uint", 64, "uint64"),
+    ("c64", 14, "complex", 64, "complex64"),
+    ("c128", 15, "complex", 128, "complex128"),
+    ("bf16", 16, "float", 16, "bfloat16"),
+    ("f8e4m3fn", 17, "float", 8, "float8e4m3fn"),
+    ("f8e4m3fnuz", 18, "float", 8, "float8e4m3fnuz"),
+    ("f8e5m2", 19, "float", 8, "float8e5m2"),
+    ("f8e5m2fnuz", 20, "float", 8, "float8e5m2fnuz"),
+    ("u4", 21, "uint", 4, "uint4"),
+    ("i4", 22, "int", 4, "int4"),
+    ("f4e2m1", 23, "float", 4, "float4e2m1"),
+    ("f8e8m0", 24, "float", 8, "float8e8m0"),
+    ("u2", 25, "uint", 2, "uint2"),
+    ("i2", 26, "int", 2, "int2"),
+    ("f6e2m3", 27, "float", 6, "float6e2m3"),
+    ("f6e3m2", 28, "float", 6, "float6e3m2"),
+)
+_NUMPY: Final[dict[str, Any]] = {
+    "f32": np.float32, "u8": np.uint8, "i8": np.int8, "u16": np.uint16, "i16": np.int16,
+    "i32": np.int32, "i64": np.int64, "str": object, "bool": np.bool_, "f16": np.float16,
+    "f64": np.float64, "u32": np.uint32, "u64": np.uint64, "c64": np.complex64,
+    "c128": np.complex128,
+}  # fmt: skip
+_ML_DTYPES: Final = {
+    "bf16": "bfloat16", "f8e4m3fn": "float8_e4m3fn", "f8e4m3fnuz": "float8_e4m3fnuz",
+    "f8e5m2": "float8_e5m2", "f8e5m2fnuz": "float8_e5m2fnuz", "u4": "uint4", "i4": "int4",
+    "f4e2m1": "float4_e2m1fn", "f8e8m0": "float8_e8m0fnu", "u2": "uint2", "i2": "int2",
+    "f6e2m3": "float6_e2m3fn", "f6e3m2": "float6_e3m2fn",
+}  # fmt: skip
+
+_BY_ONNX: Final = {row[1]: DType(*row) for row in _ROWS}
+_BY_NAME: Final = {d.name: d for d in _BY_ONNX.values()}
+_BY_ORT_NAME: Final = {d.ort_name: d for d in _BY_ONNX.values()}
+_BY_NUMPY: Final[dict[Any, DType]] = {np.dtype(t): _BY_NAME[n] for n, t in _NUMPY.items()}
+
+F32: Final = _BY_NAME["f32"]
+F64: Final = _BY_NAME["f64"]
+F16: Final = _BY_NAME["f16"]
+BF16: Final = _BY_NAME["bf16"]
+I8: Final = _BY_NAME["i8"]
+U8: Final = _BY_NAME["u8"]
+I16: Final = _BY_NAME["i16"]
+U16: Final = _BY_NAME["u16"]
+I32: Final = _BY_NAME["i32"]
+U32: Final = _BY_NAME["u32"]
+I64: Final = _BY_NAME["i64"]
+U64: Final = _BY_NAME["u64"]
+BOOL: Final = _BY_NAME["bool"]
+STRING: Final = _BY_NAME["str"]
+C64: Final = _BY_NAME["c64"]
+C128: Final = _BY_NAME["c128"]
+
+# Sets that op declarations name their type constraints with.
+IEEE: Final = frozenset((F16, F32, F64))
+FLOATS: Final = frozenset((F16, F32, F64, BF16))
+SIGNED: Final = frozenset((I8, I16, I32, I64))
+UNSIGNED: Final = frozenset((U8, U16, U32, U64))
+INTS: Final = SIGNED | UNSIGNED
+INDEX: Final = frozenset((I32, I64))
+NUMBERS: Final = FLOATS | INTS
+COMPLEX: Final = frozenset((C64, C128))
+ALL: Final = frozenset(_BY_ONNX.values())
+FIXED: Final = ALL - {STRING}
+
+
+def by_onnx(number: int) -> DType | None:
+    """The type with this TensorProto.DataType number."""
+    return _BY_ONNX.get(number)
+
+
+def by_name(name: str) -> DType:
+    """The type with this short name ("f32")."""
+    return _BY_NAME[name]
+
+
+def by_ort_name(name: str) -> DType | None:
+    """The type that onnxruntime calls so inside "tensor(...)"."""
+    return _BY_ORT_NAME.get(name)
+
+
+def by_numpy(dtype: np.dtype[Any]) -> DType | None:
+    """The element type of an array; None where ONNX has none."""
+    found = _BY_NUMPY.get(dtype)
+    if found is None and dtype.kind in "US":
+        return STRING
+    if found is None and dtype.type.__module__.startswith("ml_dtypes"):
+        _BY_NUMPY.update((d.np, d) for n, d in _BY_NAME.items() if n in _ML_DTYPES)
+        found = _BY_NUMPY.get(dtype)
+    return found
+
+
+def _numpy_type(name: str) -> np.dtype[Any]:
+    if name in _NUMPY:
+        return np.dtype(_NUMPY[name])
+    import ml_dtypes  # costs milliseconds, and most models need none of it
+
+    return np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))

@@ -1,0 +1,172 @@
+"""Facts: what is known of a value before the model runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from sardonyx.graph.dim import Dim, Shape, Size, same
+from sardonyx.graph.dtype import DType
+
+if TYPE_CHECKING:
+    from sardonyx.weights.const import Const
+
+PLAIN: Final = "plain"  # row-major, as ONNX has it; kernels may add blocked layouts
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A tensor: element type, symbolic shape, layout, and its contents where they are known.
+
+    `shape` is None while not even the rank is known. `const` refers to the bytes of a constant; `sym` holds the
+    elements of a small integer tensor in row-major order, each a number or a symbolic size.
+    """
+
+    dtype: DType
+    shape: Shape | None
+    const: Const | None = None
+    sym: Shape | None = None
+    layout: str = PLAIN
+
+    @property
+    def rank(self) -> int:
+        """The number of dims; ask only where the rank is known."""
+        assert self.shape is not None
+        return len(self.shape)
+
+    @property
+    def dims(self) -> Shape:
+        """The shape, where it is known to have a rank."""
+        assert self.shape is not None
+        return self.shape
+
+    @property
+    def is_const(self) -> bool:
+        return self.const is not None
+
+    @property
+    def static(self) -> tuple[int, ...] | None:
+        """The shape as numbers, or None if any of it is open."""
+        if self.shape is None or not all(isinstance(d, int) for d in self.shape):
+            return None
+        return self.shape  # type: ignore[return-value]  # checked just above
+
+    @property
+    def ints(self) -> tuple[int, ...] | None:
+        """The elements as numbers, or None if any of them is open."""
+        if self.sym is None or not all(isinstance(d, int) for d in self.sym):
+            return None
+        return self.sym  # type: ignore[return-value]  # checked just above
+
+    def plain(self) -> Fact:
+        """The fact without its contents: what another value of the same type and shape has."""
+        if self.const is None and self.sym is None:
+            return self
+        return Fact(self.dtype, self.shape, None, None, self.layout)
+
+    def of(self, dtype: DType) -> Fact:
+        """The same shape with another element type."""
+        return Fact(dtype, self.shape)
+
+    def shaped(self, shape: Shape | None) -> Fact:
+        """The same element type with another shape."""
+        return Fact(self.dtype, shape)
+
+    def known(self, sym: Shape | None) -> Fact:
+        """The same tensor with these elements."""
+        return replace(self, sym=sym)
+
+    def __str__(self) -> str:
+        if self.shape is None:
+            return f"{self.dtype}[?]"
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceFact:
+    """A list of values that are alike."""
+
+    elem: AnyFact | None  # None while nothing is known of the elements
+
+    def __str__(self) -> str:
+        return f"seq({self.elem if self.elem is not None else '?'})"
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalFact:
+    """A value that may be absent."""
+
+    elem: AnyFact | None
+
+    def __str__(self) -> str:
+        return f"optional({self.elem if self.elem is not None else '?'})"
+
+
+@dataclass(frozen=True, slots=True)
+class MapFact:
+    """A dict from keys to values."""
+
+    key: DType
+    value: AnyFact | None
+
+    def __str__(self) -> str:
+        return f"map({self.key}, {self.value if self.value is not None else '?'})"
+
+
+@dataclass(frozen=True, slots=True)
+class SparseFact:
+    """A sparse tensor."""
+
+    dtype: DType
+    shape: Shape | None
+
+    def __str__(self) -> str:
+        return f"sparse({Fact(self.dtype, self.shape)})"
+
+
+FreshDim = Callable[[str], Dim]
+AnyFact = Fact | SequenceFact | OptionalFact | MapFact | SparseFact
+
+
+def refines(new: AnyFact, old: AnyFact) -> bool:
+    """Whether a value with fact `new` may stand where `old` was: same type, no dim known to differ."""
+    if isinstance(new, Fact) and isinstance(old, Fact):
+        if new.dtype is not old.dtype or new.layout != old.layout:
+            return False
+        if new.shape is None or old.shape is None:
+            return True
+        return len(new.shape) == len(old.shape) and all(
+            same(a, b) is not False for a, b in zip(new.shape, old.shape, strict=True)
+        )
+    return type(new) is type(old)
+
+
+def merge(a: AnyFact, b: AnyFact, fresh: FreshDim) -> AnyFact:
+    """The fact of a value that is `a` one time and `b` another; dims that differ become new names."""
+    if isinstance(a, Fact) and isinstance(b, Fact) and a.dtype is b.dtype:
+        if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
+            return Fact(a.dtype, None)
+        shape = tuple(x if x == y else fresh("merged") for x, y in zip(a.shape, b.shape, strict=True))
+        return Fact(a.dtype, shape, None, a.sym if a.sym == b.sym else None)
+    if isinstance(a, SequenceFact) and isinstance(b, SequenceFact):
+        return SequenceFact(_merge_elem(a.elem, b.elem, fresh))
+    if isinstance(a, OptionalFact) and isinstance(b, OptionalFact):
+        return OptionalFact(_merge_elem(a.elem, b.elem, fresh))
+    return a
+
+
+def _merge_elem(a: AnyFact | None, b: AnyFact | None, fresh: FreshDim) -> AnyFact | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return merge(a, b, fresh)
+
+
+def elements(fact: Fact) -> Size | None:
+    """The number of elements, or None if the rank is unknown."""
+    if fact.shape is None:
+        return None
+    count: Size = 1
+    for d in fact.shape:
+        count = count * d
+    return count

@@ -1,0 +1,231 @@
+"""The graph: nodes, the values between them, and the one place where edges change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sardonyx.errors import InternalError, InvalidGraph
+from sardonyx.graph.fact import AnyFact, Fact, refines
+from sardonyx.graph.guard import Scope
+
+if TYPE_CHECKING:
+    from sardonyx.ops.declare import Op
+    from sardonyx.weights.const import Const
+
+Attrs = dict[str, Any]  # numbers, bytes, tuples of them, numpy arrays, Const, Graph, facts
+
+
+class Value:
+    """An edge: made by one node (or given: an input or a constant) and read by any number of slots."""
+
+    __slots__ = ("fact", "index", "n_exits", "name", "node", "uses")
+
+    def __init__(self, name: str, fact: AnyFact | None = None) -> None:
+        self.name = name
+        self.fact: AnyFact | None = fact  # None until inferred
+        self.node: Node | None = None
+        self.index = 0  # which output of the node
+        self.uses: list[tuple[Node, int]] = []
+        self.n_exits = 0  # how often it is an output of a graph
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a node reads it or a graph returns it."""
+        return bool(self.uses) or self.n_exits > 0
+
+    @property
+    def tensor(self) -> Fact:
+        """The fact of a value that is known to be a tensor."""
+        assert isinstance(self.fact, Fact), f"{self} is no tensor"
+        return self.fact
+
+    @property
+    def const(self) -> Const | None:
+        """The constant behind the value, if it is one."""
+        fact = self.fact
+        return fact.const if isinstance(fact, Fact) else None
+
+    @property
+    def is_const(self) -> bool:
+        return self.const is not None
+
+    @property
+    def op(self) -> str:
+        """The type of the node that makes the value; empty for inputs and constants."""
+        return "" if self.node is None else self.node.op.name
+
+    def __repr__(self) -> str:
+        return f"{self.name or '_'}:{self.fact if self.fact is not None else '?'}"
+
+
+class Node:
+    """One call of an op. Inputs change only through the graph, which keeps the use lists."""
+
+    __slots__ = ("attrs", "graph", "inputs", "name", "op", "outputs")
+
+    def __init__(self, graph: Graph, op: Op, name: str, attrs: Attrs) -> None:
+        self.graph = graph
+        self.op = op
+        self.name = name
+        self.attrs = attrs
+        self.inputs: tuple[Value | None, ...] = ()
+        self.outputs: tuple[Value, ...] = ()
+
+    @property
+    def subgraphs(self) -> list[tuple[str, Graph]]:
+        """The bodies this node runs, by attribute name."""
+        if not self.op.has_bodies:
+            return []
+        return [(k, v) for k, v in self.attrs.items() if isinstance(v, Graph)]
+
+    def reads(self) -> Iterator[Value]:
+        """Every value the node needs, those that its bodies take from outside included."""
+        for value in self.inputs:
+            if value is not None:
+                yield value
+        for _, body in self.subgraphs:
+            yield from body.captures()
+
+    def __repr__(self) -> str:
+        return f"{self.name} ({self.op.name})" if self.name else self.op.name
+
+
+class Graph:
+    """Nodes in no particular order, inputs and outputs in theirs."""
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.inputs: list[Value] = []
+        self.outputs: tuple[Value, ...] = ()
+        self.defaults: dict[Value, Const] = {}  # inputs that need not be fed
+        self.nodes: dict[Node, None] = {}  # an ordered set
+        self.scope = Scope()  # holds the guards that inference needed
+        self.owner: Node | None = None  # the node whose body this is
+
+    def add(
+        self,
+        op: Op,
+        inputs: Sequence[Value | None],
+        attrs: Attrs,
+        outputs: Sequence[Value] | int = 1,
+        name: str = "",
+    ) -> Node:
+        """A new node at the end; `outputs` are values that no node makes yet, or how many to create."""
+        node = Node(self, op, name, attrs)
+        self.nodes[node] = None
+        node.inputs = tuple(inputs)
+        for slot, value in enumerate(node.inputs):
+            if value is not None:
+                value.uses.append((node, slot))
+        made = [Value("") for _ in range(outputs)] if isinstance(outputs, int) else outputs
+        for index, value in enumerate(made):
+            value.node, value.index = node, index
+        node.outputs = tuple(made)
+        for value in attrs.values() if op.has_bodies else ():
+            if isinstance(value, Graph):
+                value.owner = node
+        return node
+
+    def set_input(self, node: Node, slot: int, value: Value | None) -> None:
+        """Makes one slot of a node read another value."""
+        old = node.inputs[slot]
+        if old is not None:
+            old.uses.remove((node, slot))
+        if value is not None:
+            value.uses.append((node, slot))
+        node.inputs = (*node.inputs[:slot], value, *node.inputs[slot + 1 :])
+
+    def replace(self, old: Value, new: Value) -> None:
+        """Every reader of `old`, graph outputs included, now reads `new`."""
+        if old.fact is not None and new.fact is not None and not refines(new.fact, old.fact):
+            raise InternalError(f"replacement changes {old} to {new}")
+        for node, slot in tuple(old.uses):
+            node.graph.set_input(node, slot, new)
+        if old.n_exits:
+            for graph in self.family():
+                if old in graph.outputs:
+                    graph.set_outputs([new if v is old else v for v in graph.outputs])
+
+    def set_outputs(self, values: Iterable[Value]) -> None:
+        """Makes these the graph's outputs."""
+        for value in self.outputs:
+            value.n_exits -= 1
+        self.outputs = tuple(values)
+        for value in self.outputs:
+            value.n_exits += 1
+
+    def remove(self, node: Node) -> None:
+        """Takes out a node whose outputs nobody reads, with its bodies."""
+        for value in node.outputs:
+            if value.is_used:
+                raise InternalError(f"{node} is removed while {value} is read")
+        for slot, value in enumerate(node.inputs):
+            if value is not None:
+                value.uses.remove((node, slot))
+        for _, body in node.subgraphs:
+            body.set_outputs(())
+            for inner in reversed(body.sorted_nodes()):
+                body.remove(inner)
+        del self.nodes[node]
+
+    def family(self) -> Iterator[Graph]:
+        """This graph and all bodies below it."""
+        yield self
+        for node in self.nodes:
+            for _, body in node.subgraphs:
+                yield from body.family()
+
+    def all_nodes(self) -> Iterator[Node]:
+        """Every node of the graph and of the bodies below it."""
+        for graph in self.family():
+            yield from graph.nodes
+
+    def captures(self) -> list[Value]:
+        """Values that the graph, or a body below it, reads but does not make, once each."""
+        made = set(map(id, self.inputs))
+        read: dict[int, Value] = {}
+        for graph in self.family():
+            made.update(map(id, graph.inputs))
+            for node in graph.nodes:
+                made.update(map(id, node.outputs))
+                read.update((id(v), v) for v in node.inputs if v is not None)
+            read.update((id(v), v) for v in graph.outputs)
+        return [v for key, v in read.items() if key not in made and v.const is None]
+
+    def sorted_nodes(self) -> list[Node]:
+        """The nodes with every node after those it reads, else in insertion order; a cycle is an error."""
+        order: list[Node] = []
+        done: set[Node] = set()
+        open_: set[Node] = set()
+        for root in self.nodes:
+            stack: list[tuple[Node, Iterator[Node]]] = []
+            if root not in done:
+                stack.append((root, self._makers(root)))
+                open_.add(root)
+            while stack:
+                node, makers = stack[-1]
+                for maker in makers:
+                    if maker in open_:
+                        cycle = " -> ".join(str(n) for n, _ in stack[-8:])
+                        raise InvalidGraph(
+                            f"the graph has a cycle through {maker}",
+                            path=cycle,
+                            hint="a node may read only what earlier nodes make",
+                        )
+                    if maker not in done:
+                        stack.append((maker, self._makers(maker)))
+                        open_.add(maker)
+                        break
+                else:
+                    stack.pop()
+                    open_.discard(node)
+                    done.add(node)
+                    order.append(node)
+        return order
+
+    def _makers(self, node: Node) -> Iterator[Node]:
+        values: Iterable[Value | None] = node.inputs if not node.op.has_bodies else node.reads()
+        for value in values:
+            if value is not None and value.node is not None and value.node.graph is self:
+                yield value.node

@@ -1,0 +1,150 @@
+"""Guards: what inference needs to hold and cannot prove. They are checked when dims are bound, before a node runs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from sardonyx.errors import InvalidArgument, ShapeError
+from sardonyx.graph.dim import (
+    Atom,
+    Dim,
+    Size,
+    broadcast,
+    evaluate,
+    least,
+    modulo,
+    same,
+    symbols,
+)
+
+if TYPE_CHECKING:
+    from sardonyx.graph.fact import AnyFact
+    from sardonyx.graph.graph import Graph, Node
+
+
+class Guard(NamedTuple):
+    """One condition on two sizes, with the sentence to say when it fails and the node that needs it."""
+
+    kind: str  # a key of _HOLDS
+    left: Size
+    right: Size
+    what: str
+    node: Node | None
+
+    def holds(self, dims: Mapping[str, int]) -> bool:
+        """Whether the condition holds for these dims."""
+        return _HOLDS[self.kind](evaluate(self.left, dims), evaluate(self.right, dims))
+
+    def check(self, dims: Mapping[str, int]) -> None:
+        """Raises the error that the guard stands for, if it does not hold."""
+        if self.holds(dims):
+            return
+        left, right = evaluate(self.left, dims), evaluate(self.right, dims)
+        bound = ", ".join(f"{n}={dims[n]}" for n in sorted(self.symbols) if n in dims)
+        raise InvalidArgument(
+            f"{self.what}: {_SAYS[self.kind].format(left, right)}",
+            node=self.node or "the graph",
+            sizes=f"{self.left} and {self.right}" + (f" with {bound}" if bound else ""),
+        )
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """The names whose values decide the guard."""
+        return symbols(self.left) | symbols(self.right)
+
+
+_HOLDS: Final = {
+    "equal": lambda a, b: a == b,
+    "equal_or_one": lambda a, b: a in (1, b),
+    "broadcasts": lambda a, b: a == b or a == 1 or b == 1,
+    "divides": lambda a, b: a != 0 and b % a == 0,
+    "at_least": lambda a, b: a >= b,
+}
+_SAYS: Final = {
+    "equal": "{} and {}",
+    "equal_or_one": "{} is neither 1 nor {}",
+    "broadcasts": "{} and {}",
+    "divides": "{} does not divide {}",
+    "at_least": "{} is less than {}",
+}
+
+
+class Scope:
+    """One graph under inference: collects the guards its nodes need, hands out new dims, infers bodies."""
+
+    __slots__ = ("_numbers", "found", "node")
+
+    def __init__(self, parent: Scope | None = None) -> None:
+        self.found: list[Guard] = []
+        self.node: Node | None = None  # the node being inferred
+        self._numbers: Iterator[int] = itertools.count() if parent is None else parent._numbers
+
+    @property
+    def n_outputs(self) -> int:
+        """How many outputs the node under inference names."""
+        return 1 if self.node is None else len(self.node.outputs)
+
+    def fresh(self, hint: str = "d") -> Dim:
+        """A new dimension whose value is known only once the node has run."""
+        return Dim({(Atom("name", f"{hint}#{next(self._numbers)}"),): 1})
+
+    def body(self, graph: Graph, inputs: Sequence[AnyFact]) -> list[AnyFact]:
+        """The facts of a body's outputs, given those of its inputs."""
+        from sardonyx.graph.infer import infer_body  # inference and guards need each other
+
+        return infer_body(self, graph, inputs)
+
+    def equal(self, a: Size, b: Size, what: str) -> Size:
+        """Needs a == b; returns the more precise of the two."""
+        if a is b or a == b:
+            return a
+        if same(a, b) is False:
+            raise ShapeError(f"{what}: {a} and {b}")
+        self.found.append(Guard("equal", a, b, what, self.node))
+        return a if isinstance(a, int) else b
+
+    def equal_or_one(self, a: Size, b: Size, what: str) -> None:
+        """Needs a == b or a == 1."""
+        if a == 1 or a == b:
+            return
+        if same(a, b) is False and same(a, 1) is False:
+            raise ShapeError(f"{what}: {a} is neither 1 nor {b}")
+        self.found.append(Guard("equal_or_one", a, b, what, self.node))
+
+    def divides(self, a: Size, b: Size, what: str) -> None:
+        """Needs b to be a multiple of a."""
+        if a == 0 or (isinstance(a, int) and isinstance(b, int) and b % a):
+            raise ShapeError(f"{what}: {a} does not divide {b}")
+        if modulo(b, a) == 0:
+            return
+        self.found.append(Guard("divides", a, b, what, self.node))
+
+    def at_least(self, a: Size, b: Size, what: str) -> None:
+        """Needs a >= b."""
+        gap = a - b
+        if least(gap) >= 0:
+            return
+        if least(gap * -1) > 0:
+            raise ShapeError(f"{what}: {a} is less than {b}")
+        self.found.append(Guard("at_least", a, b, what, self.node))
+
+    def broadcast(self, a: Size, b: Size, what: str = "shapes do not broadcast") -> Size:
+        """The size of a and b broadcast against each other."""
+        if a is b or a == b:
+            return a
+        if a == 1:
+            return b
+        if b == 1:
+            return a
+        if isinstance(a, int) and isinstance(b, int):
+            raise ShapeError(f"{what}: {a} and {b}")
+        if isinstance(a, int):
+            self.equal_or_one(b, a, what)
+            return a
+        if isinstance(b, int):
+            self.equal_or_one(a, b, what)
+            return b
+        self.found.append(Guard("broadcasts", a, b, what, self.node))
+        return broadcast(a, b)

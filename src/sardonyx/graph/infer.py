@@ -1,0 +1,169 @@
+"""Gives every value its fact: checks arity and element types, then asks each op's own rule for the shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidGraph, SardonyxError, ShapeError
+from sardonyx.graph.dim import Shape, Size, least
+from sardonyx.graph.dtype import DType
+from sardonyx.graph.fact import AnyFact, Fact
+from sardonyx.graph.graph import Graph, Node
+from sardonyx.graph.guard import Scope
+from sardonyx.ops.declare import Op, allowed, as_facts
+
+MAX_SYMBOLIC: Final = 64  # elements of an integer tensor that inference follows one by one
+MAX_ELEMENTS: Final = 2**62  # of a tensor; more cannot be addressed
+
+
+def infer(graph: Graph) -> None:
+    """Facts for the whole graph, and the guards that they rest on."""
+    infer_into(Scope(), graph)
+
+
+def infer_into(scope: Scope, graph: Graph) -> None:
+    """Facts for one graph under an open scope, which becomes the graph's."""
+    graph.scope = scope
+    for node in graph.sorted_nodes():
+        infer_node(scope, node)
+
+
+def infer_body(parent: Scope, graph: Graph, inputs: Sequence[AnyFact]) -> list[AnyFact]:
+    """Facts of a body's outputs, given those of its inputs."""
+    if len(inputs) != len(graph.inputs):
+        raise InvalidGraph(
+            f"the body {graph.name or 'of ' + str(parent.node)} has {len(graph.inputs)} inputs, "
+            f"and gets {len(inputs)}"
+        )
+    for value, fact in zip(graph.inputs, inputs, strict=True):
+        value.fact = fact.plain() if isinstance(fact, Fact) else fact
+    infer_into(Scope(parent), graph)
+    return [v.fact for v in graph.outputs if v.fact is not None]
+
+
+def infer_node(scope: Scope, node: Node) -> None:
+    """Facts of one node's outputs from those of its inputs."""
+    scope.node = node
+    op = node.op
+    facts = [None if v is None else v.fact for v in node.inputs]
+    try:
+        bound = _check_types(op, facts)
+        missing = len(op.inputs) - len(facts)
+        if missing > 0 and not op.inputs[-1].variadic:
+            facts.extend([None] * missing)
+        if not op.takes_unranked and any(f.__class__ is Fact and f.shape is None for f in facts):  # type: ignore[union-attr]
+            results = _unranked(op, node, bound)
+        elif op.infer_rule is None:
+            raise InvalidGraph(f"{op} has no inference rule")
+        else:
+            results = as_facts(op.infer_rule(scope, *facts, **node.attrs))
+        if op.symbolic_rule is not None:
+            results = _with_symbols(op, facts, node.attrs, results)
+    except SardonyxError as error:
+        _locate(error, node)
+        raise
+    if len(results) < len(node.outputs):
+        raise InvalidGraph(
+            f"{op} has {len(results)} outputs here, and the node names {len(node.outputs)}", node=node
+        )
+    for value, fact in zip(node.outputs, results, strict=False):
+        value.fact = fact
+
+
+def _locate(error: SardonyxError, node: Node) -> None:
+    shown = ", ".join("-" if v is None else repr(v) for v in node.inputs)
+    error.at(node=node, inputs=shown, stage="infer")
+
+
+def _check_types(op: Op, facts: Sequence[AnyFact | None]) -> dict[str, DType]:
+    """Arity and element types; returns what each type name of the op stands for here."""
+    if len(facts) < op.min_inputs or (op.max_inputs is not None and len(facts) > op.max_inputs):
+        most = "more" if op.max_inputs is None else op.max_inputs
+        raise InvalidGraph(f"{op} takes {op.min_inputs} to {most} inputs, not {len(facts)}")
+    bound: dict[str, DType] = {}
+    last = len(op.inputs) - 1
+    for i, fact in enumerate(facts):
+        slot = op.inputs[min(i, last)]
+        if fact is None:
+            if not slot.optional and not slot.variadic:
+                raise InvalidGraph(f"input {slot.name} of {op} is missing")
+            continue
+        if not slot.type:
+            continue
+        if fact.__class__ is not Fact:
+            raise ShapeError(f"input {slot.name} of {op} is a tensor, not {fact}")
+        dtype = fact.dtype  # type: ignore[union-attr]  # a Fact, by the line above
+        seen = bound.setdefault(slot.type, dtype)
+        if seen is not dtype and not slot.variadic:
+            raise ShapeError(
+                f"{op} wants one type for all {slot.type}: {slot.name} is {dtype}, another is {seen}"
+            )
+        if slot.type in op.types and dtype not in op.types[slot.type]:
+            takes = ", ".join(sorted(d.name for d in allowed(op, slot)))
+            raise ShapeError(f"input {slot.name} of {op} is {dtype}, and may be {takes}")
+    return bound
+
+
+def _unranked(op: Op, node: Node, bound: dict[str, DType]) -> list[AnyFact]:
+    """Outputs of a node that cannot be inferred before the ranks of its inputs are known."""
+    results: list[AnyFact] = []
+    for i in range(len(node.outputs)):
+        slot = op.outputs[min(i, len(op.outputs) - 1)]
+        dtype = bound.get(slot.type)
+        if dtype is None:
+            kinds = op.types.get(slot.type, frozenset())
+            if len(kinds) != 1:
+                raise ShapeError(
+                    f"the type of {slot.name} of {op} depends on an input of unknown rank"
+                )
+            (dtype,) = kinds
+        results.append(Fact(dtype, None))
+    return results
+
+
+def _with_symbols(
+    op: Op, facts: Sequence[AnyFact | None], attrs: dict[str, Any], results: Sequence[AnyFact]
+) -> Sequence[AnyFact]:
+    """The facts with the elements of small integer results, where those of all inputs are known."""
+    first = results[0]
+    if first.__class__ is not Fact or first.sym is not None:  # type: ignore[union-attr]
+        return results
+    arrays: list[Any] = []
+    for fact in facts:
+        if fact is None:
+            arrays.append(None)
+            continue
+        if fact.__class__ is not Fact or fact.sym is None or fact.static is None:  # type: ignore[union-attr]
+            return results
+        arrays.append(_objects(fact.sym, fact.static))  # type: ignore[union-attr]
+    assert op.symbolic_rule is not None
+    made = op.symbolic_rule(*arrays, **attrs)
+    if made is None:
+        return results
+    outs = made if isinstance(made, tuple) else (made,)
+    return [_know(f, o) for f, o in zip(results, outs, strict=False)]
+
+
+def _objects(sym: Shape, shape: tuple[int, ...]) -> Any:
+    cells = np.empty(len(sym), object)
+    cells[:] = sym
+    return cells.reshape(shape)
+
+
+def _know(fact: AnyFact, made: Any) -> AnyFact:
+    made = np.asarray(made, object)
+    if not isinstance(fact, Fact) or made.size > MAX_SYMBOLIC or any(x is None for x in made.flat):
+        return fact
+    cells = tuple(int(x) if isinstance(x, (bool, np.bool_, np.integer)) else x for x in made.flat)
+    return fact.known(cells) if all(_fits(x, fact.dtype) for x in cells) else fact
+
+
+def _fits(size: Size, dtype: DType) -> bool:
+    """Whether a type holds a size: rules compute with whole numbers, tensors wrap around."""
+    low = -(2 ** (dtype.bits - 1)) if dtype.kind == "int" else 0
+    if isinstance(size, int):
+        return size - low < 2 ** (1 if dtype.kind == "bool" else dtype.bits) and size >= low
+    return dtype.bits >= 32 and (low < 0 or least(size) >= 0)

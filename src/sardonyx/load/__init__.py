@@ -1,0 +1,97 @@
+"""Load: from a file, bytes or buffers to a graph whose weights stay references."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sardonyx._native import DecodeError, ModelRecord, ValueInfoRecord, decode
+from sardonyx.errors import InvalidGraph, InvalidProtobuf, NotImplemented
+from sardonyx.load.build import NEWEST, Call, GraphBuilder
+from sardonyx.load.model import Declared, Model
+from sardonyx.load.source import read_model
+from sardonyx.load.tensor import Tensors
+from sardonyx.load.types import Dims, declared_dims, fact_of
+
+OLDEST_IR: Final = 3
+NEWEST_IR: Final = 14
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """What a user may say of how a model is read."""
+
+    folder: str | None = None  # of external data, instead of the model's own
+    in_memory: Mapping[str, memoryview] = field(default_factory=dict)
+    dims_by_name: dict[str, int] = field(default_factory=dict)
+    dims_by_denotation: dict[str, int] = field(default_factory=dict)
+    split_names: bool = False  # dims of equal names need not be equal
+
+
+def load(model: Any, options: LoadOptions | None = None) -> Model:
+    """A model from a path, bytes, any buffer, a binary file object or an onnx.ModelProto."""
+    options = options or LoadOptions()
+    given = read_model(model, options.folder, options.in_memory)
+    try:
+        record = decode(given.data)
+    except DecodeError as error:
+        raise InvalidProtobuf(f"{given.source.name} is not an ONNX model: {error}") from None
+    if record.graph is None:
+        raise InvalidProtobuf(f"{given.source.name} is not an ONNX model: it has no graph")
+    opsets = _opsets(record)
+    dims = Dims(options.dims_by_name, options.dims_by_denotation, options.split_names)
+    # Before IR 4 every initializer had to be listed as an input too, and was a constant all the same.
+    builder = GraphBuilder(
+        Tensors(given.source, given.files), record.functions, dims, constant_inputs=record.ir_version < 4
+    )
+    graph = builder.graph(record.graph, Call(opsets))
+    return _model(record, graph, opsets, given.origin)
+
+
+def _opsets(record: ModelRecord) -> dict[str, int]:
+    if not OLDEST_IR <= record.ir_version <= NEWEST_IR:
+        raise InvalidGraph(
+            f"the model has IR version {record.ir_version}, and {OLDEST_IR} to {NEWEST_IR} are known",
+            hint="convert it with onnx.version_converter",
+        )
+    opsets: dict[str, int] = {}
+    for domain, version in record.opset_imports:
+        domain = "" if domain == "ai.onnx" else domain
+        opsets[domain] = max(version, opsets.get(domain, 0))
+        if version < 1:
+            raise InvalidGraph(f"the model imports opset {version} of {domain or 'ai.onnx'}")
+        if version > NEWEST.get(domain, version):
+            raise NotImplemented(
+                f"the model uses opset {version} of {domain or 'ai.onnx'}, and {NEWEST[domain]} is the newest supported",
+                hint="export the model with an older opset",
+            )
+    return opsets
+
+
+def _model(record: ModelRecord, graph: Any, opsets: dict[str, int], origin: str) -> Model:
+    assert record.graph is not None
+    defaults = {v.name for v in graph.defaults}
+    live = {v.name for v in graph.inputs}
+    inputs = [_declared(i) for i in record.graph.inputs if i.name in live]
+    return Model(
+        graph=graph,
+        ir_version=record.ir_version,
+        opsets=opsets,
+        inputs=[d for d in inputs if d.name not in defaults],
+        outputs=[_declared(o) for o in record.graph.outputs],
+        overridable=[d for d in inputs if d.name in defaults],
+        origin=origin,
+        producer_name=record.producer_name,
+        producer_version=record.producer_version,
+        domain=record.domain,
+        version=record.model_version,
+        description=record.doc_string,
+        graph_name=record.graph.name,
+        graph_description=record.graph.doc_string,
+        metadata=dict(record.metadata),
+    )
+
+
+def _declared(info: ValueInfoRecord) -> Declared:
+    return Declared(info.name, fact_of(info.type), declared_dims(info.type))

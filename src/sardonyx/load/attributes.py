@@ -1,0 +1,88 @@
+"""Attributes: from records to Python values of the kind that an op declares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from sardonyx._native import AttributeRecord, GraphRecord
+from sardonyx.errors import InvalidGraph
+from sardonyx.graph.graph import Attrs, Graph
+from sardonyx.load.types import fact_of
+from sardonyx.ops.declare import Attr, Op
+
+if TYPE_CHECKING:
+    from sardonyx.load.tensor import Tensors
+
+# AttributeProto.AttributeType by number, with the kind that declarations call it.
+_KINDS: Final = {
+    1: "float", 2: "int", 3: "bytes", 4: "tensor", 5: "graph", 6: "floats", 7: "ints", 8: "strings",
+    9: "tensors", 10: "graphs", 11: "sparse", 12: "sparses", 13: "type", 14: "types",
+}  # fmt: skip
+
+
+def kind_of(spec: Any) -> str:
+    """The kind of an attribute from its declaration: an Attr, or the default value itself."""
+    if isinstance(spec, Attr):
+        return spec.kind.removeprefix("array ")
+    if isinstance(spec, tuple):
+        first = spec[0] if spec else 0
+        return "floats" if isinstance(first, float) else "strings" if isinstance(first, bytes) else "ints"
+    return "float" if isinstance(spec, float) else "bytes" if isinstance(spec, bytes) else "int"
+
+
+class Attributes:
+    """Reads attributes; bodies are built by the function that builds graphs."""
+
+    def __init__(self, tensors: Tensors, body: Callable[[GraphRecord], Graph]) -> None:
+        self._tensors = tensors
+        self._body = body
+
+    def raw(self, record: AttributeRecord) -> Any:
+        """The value as the file has it: numbers, bytes, tuples, constants, graphs."""
+        kind, value = _KINDS.get(record.type), record.value
+        if kind in ("int", "float", "bytes"):
+            return value if value is not None else {"int": 0, "float": 0.0, "bytes": b""}[kind]
+        if kind in ("ints", "floats"):
+            return tuple(value.tolist())  # type: ignore[union-attr]
+        if kind == "strings":
+            return tuple(value)  # type: ignore[arg-type]
+        return self._structured(record, kind, value)
+
+    def _structured(self, record: AttributeRecord, kind: str | None, value: Any) -> Any:
+        if value is None:
+            raise InvalidGraph(f"the attribute {record.name} has no value")
+        if kind == "tensor":
+            return self._tensors.const(value)
+        if kind == "tensors":
+            return tuple(self._tensors.const(t) for t in value)
+        if kind == "graph":
+            return self._body(value)
+        if kind == "sparse":
+            return self._tensors.dense(value)
+        if kind == "type":
+            return fact_of(value)
+        raise InvalidGraph(f"the attribute {record.name} has a type ({record.type}) that no op takes")
+
+    def of(self, op: Op, records: Mapping[str, AttributeRecord]) -> Attrs:
+        """All attributes of a node, checked against the op, defaults filled in."""
+        attrs: Attrs = dict(op.defaults)
+        for name, record in records.items():
+            spec = op.attrs.get(name, _UNKNOWN)
+            if spec is _UNKNOWN:
+                known = ", ".join(op.attrs) or "none"
+                raise InvalidGraph(f"{op} has no attribute {name}; it has {known}")
+            wanted, given = kind_of(spec), _KINDS.get(record.type, str(record.type))
+            if wanted != given and not (given == "sparse" and wanted == "tensor"):
+                raise InvalidGraph(f"attribute {name} of {op} is of type {wanted}, and the node gives {given}")
+            if isinstance(spec, Attr) and spec.kind.startswith("array "):
+                attrs[name] = record.value
+            else:
+                attrs[name] = self.raw(record)
+        for name in op.attrs:
+            if name not in attrs:
+                raise InvalidGraph(f"{op} needs the attribute {name}")
+        return attrs
+
+
+_UNKNOWN: Final = object()

@@ -1,0 +1,291 @@
+"""Builds the graph from decoded records: names become values, old nodes are upgraded, functions are expanded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sardonyx._native import AttributeRecord, FunctionRecord, GraphRecord, NodeRecord
+from sardonyx.errors import InvalidGraph, NotImplemented, SardonyxError
+from sardonyx.graph.build import Builder, constant
+from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.load.attributes import Attributes
+from sardonyx.load.constants import constant_node
+from sardonyx.load.order import Unsorted, sort_records
+from sardonyx.load.tensor import Tensors
+from sardonyx.load.types import Dims, fact_of
+from sardonyx.load.upgrade import OldNode, find
+from sardonyx.ops import lookup, names
+from sardonyx.ops.declare import ONNX, Op
+
+MAX_DEPTH: Final = 64  # of functions that call functions, and of bodies in bodies
+MAX_EXPANDED: Final = 1_000_000  # nodes that functions may become
+NEWEST: Final = {"": 28, "ai.onnx.ml": 5}  # newer opsets may mean something else
+
+
+class Names:
+    """The values that a scope can name: its own, then those of the scopes around it."""
+
+    __slots__ = ("own", "parent")
+
+    def __init__(self, parent: Names | None = None) -> None:
+        self.own: dict[str, Value] = {}
+        self.parent = parent
+
+    def find(self, name: str) -> Value | None:
+        """The value with a name, here or further out."""
+        scope: Names | None = self
+        while scope is not None:
+            value = scope.own.get(name)
+            if value is not None:
+                return value
+            scope = scope.parent
+        return None
+
+    def define(self, name: str, value: Value) -> None:
+        """Gives a value its name; a second one of that name is an error."""
+        if name in self.own:
+            raise InvalidGraph(
+                f"the name {name!r} is given twice", hint="every value needs a name of its own"
+            )
+        self.own[name] = value
+        value.name = value.name or name
+
+
+@dataclass(slots=True)
+class Call:
+    """What the nodes under construction may refer to: opsets, and the attributes of the function around them."""
+
+    opsets: dict[str, int]
+    attributes: dict[str, AttributeRecord] | None = None
+    depth: int = 0
+    prefix: str = ""
+
+
+class GraphBuilder:
+    """Builds one model's graphs."""
+
+    def __init__(
+        self, tensors: Tensors, functions: Iterable[FunctionRecord], dims: Dims, constant_inputs: bool
+    ) -> None:
+        self._tensors = tensors
+        self._functions = {(_domain(f.domain), f.name, f.overload): f for f in functions}
+        self._dims = dims
+        self._constant_inputs = constant_inputs
+        self._expanded = 0
+
+    def graph(self, record: GraphRecord, call: Call, outer: Names | None = None) -> Graph:
+        """One graph: initializers, inputs, nodes, outputs."""
+        if call.depth > MAX_DEPTH:
+            raise InvalidGraph(f"bodies are nested more than {MAX_DEPTH} deep")
+        nodes: Sequence[NodeRecord] = record.nodes
+        try:
+            return self._build(record, nodes, call, outer)
+        except Unsorted:
+            return self._build(record, sort_records(nodes), call, outer)
+
+    def _build(
+        self, record: GraphRecord, nodes: Sequence[NodeRecord], call: Call, outer: Names | None
+    ) -> Graph:
+        graph, scope = Graph(record.name), Names(outer)
+        constants = {t.name: self._tensors.const(t) for t in record.initializers}
+        if len(constants) != len(record.initializers):
+            raise InvalidGraph("two initializers have the same name", graph=record.name)
+        for sparse in record.sparse_initializers:
+            constants[sparse.values.name] = self._tensors.dense(sparse)
+        for info in record.inputs:
+            default = constants.get(info.name)
+            if default is not None and self._constant_inputs:
+                continue
+            value = Value(info.name, fact_of(info.type, self._dims))
+            constants.pop(info.name, None)
+            if default is not None:
+                value.fact = constant(default).tensor.plain()
+                graph.defaults[value] = default
+            elif value.fact is None and outer is None:
+                raise InvalidGraph(f"the input {info.name!r} has no type")
+            graph.inputs.append(value)
+            scope.define(info.name, value)
+        for name, const in constants.items():
+            scope.define(name, constant(const, name))
+        self._nodes(graph, nodes, scope, call)
+        graph.set_outputs([_defined(scope, o.name, record.name) for o in record.outputs])
+        return graph
+
+    def _nodes(self, graph: Graph, nodes: Sequence[NodeRecord], scope: Names, call: Call) -> None:
+        later: set[str] | None = None
+        for position, record in enumerate(nodes):
+            inputs: list[Value | None] = []
+            for name in record.inputs:
+                value = scope.find(name) if name else None
+                if name and value is None:
+                    if later is None:
+                        later = {o for n in nodes[position:] for o in n.outputs}
+                    if name in later:
+                        raise Unsorted
+                    raise InvalidGraph(
+                        f"nothing makes the value {name!r}", node=_shown(record), graph=graph.name
+                    )
+                inputs.append(value)
+            try:
+                self._node(graph, record, inputs, scope, call)
+            except SardonyxError as error:
+                raise error.at(node=_shown(record)) from None
+
+    def _node(
+        self, graph: Graph, record: NodeRecord, inputs: list[Value | None], scope: Names, call: Call
+    ) -> None:
+        domain, outputs = _domain(record.domain), record.outputs
+        while outputs and not outputs[-1]:
+            outputs.pop()
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        records = _bind(record.attributes, call)
+        function = self._functions.get((domain, record.op_type, record.overload))
+        if function is not None:
+            made = self._expand(graph, function, (record, records), inputs, call)
+        elif record.op_type == "Constant" and domain == ONNX:
+            made = [constant(constant_node(Attributes(self._tensors, _no_body), records))]
+        else:
+            made = self._primitive(graph, record, records, inputs, (scope, call))
+        for name, value in zip(outputs, made, strict=False):
+            if name:
+                scope.define(name, value)
+
+    def _primitive(
+        self,
+        graph: Graph,
+        record: NodeRecord,
+        records: dict[str, AttributeRecord],
+        inputs: list[Value | None],
+        where: tuple[Names, Call],
+    ) -> Sequence[Value]:
+        """A node of a declared op, in today's form."""
+        scope, call = where
+        domain, op_type, n_outputs = _domain(record.domain), record.op_type, len(record.outputs)
+        version = call.opsets.get(domain)
+        if version is None:
+            raise InvalidGraph(
+                f"the model uses {domain or 'ai.onnx'} and does not import its opset",
+                hint="add it to opset_import",
+            )
+        inner = Call(call.opsets, call.attributes, call.depth + 1, call.prefix)
+        attributes = Attributes(self._tensors, lambda body: self.graph(body, inner, scope))
+        op = lookup(domain, op_type)
+        rule = find(domain, op_type, version) if op is None or version < op.since else None
+        name = call.prefix + record.name
+        if rule is not None:
+            old = {k: attributes.raw(v) for k, v in records.items()}
+            builder = Builder(graph)
+            made = rule(builder, OldNode(op_type, version, tuple(inputs), old, n_outputs))
+            for node in builder.made:
+                node.name = name
+            return made if isinstance(made, (tuple, list)) else (made,)
+        if op is None:
+            raise NotImplemented(*_unknown(domain, op_type, version))
+        attrs = attributes.of(op, records)
+        return self._add(graph, op, inputs, attrs, n_outputs, name).outputs
+
+    def _add(
+        self, graph: Graph, op: Op, inputs: list[Value | None], attrs: Any, n_outputs: int, name: str
+    ) -> Node:
+        if n_outputs > len(op.outputs) and not (op.outputs and op.outputs[-1].variadic):
+            raise InvalidGraph(f"{op} has {len(op.outputs)} outputs, and the node names {n_outputs}")
+        return graph.add(op, inputs, attrs, n_outputs, name)
+
+    def _expand(
+        self,
+        graph: Graph,
+        function: FunctionRecord,
+        called: tuple[NodeRecord, dict[str, AttributeRecord]],
+        inputs: list[Value | None],
+        call: Call,
+    ) -> Sequence[Value]:
+        """The nodes of a model-local function in place of a call of it."""
+        record, given = called
+        nodes = function.nodes
+        self._expanded += len(nodes)
+        if call.depth > MAX_DEPTH or self._expanded > MAX_EXPANDED:
+            raise InvalidGraph(
+                f"the function {function.domain}.{function.name} expands without end: more than "
+                f"{MAX_DEPTH} calls deep or {MAX_EXPANDED} nodes"
+            )
+        if len(inputs) > len(function.inputs):
+            raise InvalidGraph(
+                f"the function {function.name} takes {len(function.inputs)} inputs, not {len(inputs)}"
+            )
+        attributes = {a.name: a for a in function.attribute_protos} | given
+        scope = Names()
+        for name, value in zip(function.inputs, inputs, strict=False):
+            if value is not None:
+                scope.own[name] = value
+        absent = set(function.inputs) - scope.own.keys()
+        opsets = {_domain(d): v for d, v in function.opset_imports} or call.opsets
+        inner = Call(opsets, attributes, call.depth + 1, f"{call.prefix}{record.name}/")
+        body = _without(nodes, absent)
+        try:
+            self._nodes(graph, body, scope, inner)
+        except Unsorted:
+            raise InvalidGraph(f"the nodes of function {function.name} are not in order") from None
+        return [_defined(scope, o, function.name) for o in function.outputs]
+
+
+class _Masked:
+    """A node record with some of its inputs left out, as a function call left them out."""
+
+    __slots__ = ("_record", "inputs")
+
+    def __init__(self, record: NodeRecord, absent: set[str]) -> None:
+        self._record = record
+        self.inputs = ["" if name in absent else name for name in record.inputs]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._record, name)
+
+
+def _without(nodes: Sequence[NodeRecord], absent: set[str]) -> Sequence[Any]:
+    return nodes if not absent else [_Masked(n, absent) for n in nodes]
+
+
+def _bind(records: Iterable[AttributeRecord], call: Call) -> dict[str, AttributeRecord]:
+    """A node's attributes by name; those that refer to the function's own are looked up, or left out."""
+    bound: dict[str, AttributeRecord] = {}
+    for record in records:
+        name, reference = record.name, record.ref_attr_name
+        if name in bound:
+            raise InvalidGraph(f"the attribute {name} is given twice")
+        if not reference:
+            bound[name] = record
+        elif call.attributes is None:
+            raise InvalidGraph(f"the attribute {name} refers to {reference} outside any function")
+        elif reference in call.attributes:
+            bound[name] = call.attributes[reference]
+    return bound
+
+
+def _defined(scope: Names, name: str, graph: str) -> Value:
+    value = scope.find(name)
+    if value is None:
+        raise InvalidGraph(f"nothing makes the output {name!r}", graph=graph)
+    return value
+
+
+def _domain(name: str) -> str:
+    return "" if name == "ai.onnx" else name
+
+
+def _shown(record: NodeRecord) -> str:
+    made = next(iter(record.outputs), "")
+    return f"{record.name or 'making ' + repr(made)} ({record.op_type})"
+
+
+def _no_body(record: GraphRecord) -> Graph:
+    raise InvalidGraph(f"a constant has no body, and here is {record.name!r}")
+
+
+def _unknown(domain: str, op_type: str, version: int) -> tuple[str]:
+    known = names(domain)
+    if not known:
+        return (f"the op {domain}.{op_type} is not supported: nothing here knows the domain {domain}",)
+    return (f"the op {domain or 'ai.onnx'}.{op_type} of opset {version} is not implemented",)

@@ -1,0 +1,38 @@
+"""A loaded model: its graph, and what it says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sardonyx.graph.fact import AnyFact
+from sardonyx.graph.graph import Graph
+
+
+@dataclass(slots=True)
+class Declared:
+    """An input or output as the model declares it; dims are numbers, names or None."""
+
+    name: str
+    fact: AnyFact | None
+    dims: tuple[int | str | None, ...] | None
+
+
+@dataclass(slots=True)
+class Model:
+    """Everything that loading makes of a file."""
+
+    graph: Graph
+    ir_version: int
+    opsets: dict[str, int]
+    inputs: list[Declared]
+    outputs: list[Declared]
+    overridable: list[Declared]
+    origin: str = "uri"
+    producer_name: str = ""
+    producer_version: str = ""
+    domain: str = ""
+    version: int = 0
+    description: str = ""
+    graph_name: str = ""
+    graph_description: str = ""
+    metadata: dict[str, str] = field(default_factory=dict)

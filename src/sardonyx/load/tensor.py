@@ -1,0 +1,176 @@
+"""Turns tensor records into constants: references where the bytes lie in a file, small arrays where they do not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx._native import SparseTensorRecord, TensorRecord
+from sardonyx.errors import InvalidGraph, NotImplemented, SardonyxError
+from sardonyx.graph.dtype import STRING, DType, by_onnx
+from sardonyx.load.source import Files
+from sardonyx.weights.const import Const, Held, Ref, Source, unpack
+
+MAX_DENSE_BYTES: Final = 1 << 32  # a sparse tensor is not unfolded beyond this
+MAX_COUNT: Final = 1 << 60
+
+# The field each element type is stored in when it is not raw bytes.
+_FIELDS: Final = {
+    "f32": "float", "c64": "float", "f64": "double", "c128": "double", "i64": "int64",
+    "u32": "uint64", "u64": "uint64", "str": "string",
+}  # fmt: skip
+
+
+def shape_of(dims: tuple[int, ...]) -> tuple[int, ...]:
+    """Dims of a tensor that is really there: none negative, the product in range."""
+    if any(d < 0 for d in dims):
+        raise InvalidGraph(f"the shape {list(dims)} has a negative dim")
+    if math.prod(dims) > MAX_COUNT:
+        raise InvalidGraph(f"the shape {list(dims)} has too many elements")
+    return dims
+
+
+def dtype_of(number: int) -> DType:
+    """The element type of a tensor that is really there."""
+    found = by_onnx(number)
+    if found is None:
+        raise InvalidGraph(f"{number} is no element type of ONNX")
+    return found
+
+
+class Tensors:
+    """Makes constants out of one model's tensor records."""
+
+    def __init__(self, source: Source, files: Files) -> None:
+        self._source = source
+        self._files = files
+
+    def const(self, record: TensorRecord) -> Const:
+        """The constant behind a record; every size is checked before anything is read."""
+        try:
+            dtype, shape = dtype_of(record.data_type), shape_of(record.dims)
+            if record.has_segment:
+                raise NotImplemented("tensors stored in segments are not supported")
+            if record.location == 1:
+                return self._external(record, dtype, shape)
+            if record.storage == "raw" or (record.offset >= 0 and record.storage != "none"):
+                return self._in_place(record, dtype, shape)
+            return Held(_typed(record, dtype, shape))
+        except SardonyxError as error:
+            raise error.at(tensor=record.name or "(no name)") from None
+
+    def _in_place(self, record: TensorRecord, dtype: DType, shape: tuple[int, ...]) -> Const:
+        if dtype is STRING:
+            raise InvalidGraph("strings cannot be stored as raw bytes")
+        if record.storage != "raw":
+            _check_field(record, dtype)
+        _check_length(record.length, dtype, shape, "the model holds")
+        return Ref(self._source, record.offset, record.length, dtype, shape)
+
+    def _external(self, record: TensorRecord, dtype: DType, shape: tuple[int, ...]) -> Const:
+        if dtype is STRING:
+            raise InvalidGraph("strings cannot be stored as external data")
+        entries = dict(record.external_data)
+        location = entries.get("location")
+        if location is None:
+            raise InvalidGraph("external data has no location")
+        offset = _number(entries, "offset", 0)
+        needed = dtype.packed_bytes(math.prod(shape))
+        length = _number(entries, "length", needed)
+        _check_length(length, dtype, shape, "external_data says")
+        if not needed:
+            return Held(np.empty(shape, dtype.np))
+        source = self._files.open(location)
+        if offset + length > source.data.nbytes:
+            raise InvalidGraph(
+                f"the data file {location} has {source.data.nbytes} bytes, and the tensor wants bytes "
+                f"{offset} to {offset + length}",
+                hint="the file is cut short or belongs to another model",
+            )
+        return Ref(source, offset, length, dtype, shape)
+
+    def dense(self, record: SparseTensorRecord) -> Const:
+        """A sparse tensor unfolded, its indices checked."""
+        values, indices = self.const(record.values), self.const(record.indices)
+        shape = shape_of(record.dims)
+        if math.prod(shape) * values.dtype.itemsize > MAX_DENSE_BYTES:
+            raise InvalidGraph(
+                f"the sparse tensor of shape {list(shape)} is too large to unfold",
+                tensor=record.values.name,
+            )
+        where = indices.read().astype(np.int64)
+        count = values.count
+        if where.ndim == 2 and where.shape == (count, len(shape)):
+            _check_range(where, np.array(shape, np.int64), record.values.name)
+            flat = np.ravel_multi_index(tuple(where.T), shape) if count else where[:, 0]
+        elif where.shape == (count,):
+            _check_range(where, np.int64(math.prod(shape)), record.values.name)
+            flat = where
+        else:
+            raise InvalidGraph(
+                f"sparse indices of shape {list(where.shape)} do not fit {count} values of rank {len(shape)}",
+                tensor=record.values.name,
+            )
+        out = np.zeros(math.prod(shape), values.dtype.np)
+        out[flat] = values.read().reshape(-1)
+        return Held(out.reshape(shape))
+
+
+def _check_range(where: Any, bound: Any, name: str) -> None:
+    if np.any(where < 0) or np.any(where >= bound):
+        raise InvalidGraph("a sparse index lies outside the tensor", tensor=name)
+
+
+def _number(entries: dict[str, str], key: str, default: int) -> int:
+    text = entries.get(key)
+    if text is None or text == "":
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise InvalidGraph(f"external data has {key} {text!r}, which is no byte count")
+    return int(text)
+
+
+def _check_length(length: int, dtype: DType, shape: tuple[int, ...], who: str) -> None:
+    needed = dtype.packed_bytes(math.prod(shape))
+    if length != needed:
+        raise InvalidGraph(f"{who} {length} bytes, and {dtype}{list(shape)} needs {needed}")
+
+
+def _check_field(record: TensorRecord, dtype: DType) -> None:
+    wanted = _FIELDS.get(dtype.name, "int32")
+    if record.storage != wanted:
+        raise InvalidGraph(f"{dtype} is stored in {wanted}_data, and the tensor has {record.storage}_data")
+
+
+def _typed(record: TensorRecord, dtype: DType, shape: tuple[int, ...]) -> Any:
+    """An array from the typed fields of a tensor, which hold one number per element or per packed byte."""
+    count = math.prod(shape)
+    if record.storage == "none":
+        if count:
+            raise InvalidGraph(f"the tensor {dtype}{list(shape)} has no data")
+        return np.empty(shape, dtype.np)
+    _check_field(record, dtype)
+    if dtype is STRING:
+        _check_count(len(record.strings), count)
+        out = np.empty(count, object)
+        out[:] = [s.decode("utf-8", "replace") for s in record.strings]
+        return out.reshape(shape)
+    values = record.values
+    assert values is not None
+    if dtype.kind == "complex":
+        _check_count(values.size, 2 * count)
+        return values.view(dtype.np).reshape(shape)
+    if dtype.bits < 8:
+        _check_count(values.size, dtype.packed_bytes(count))
+        return unpack(values.astype(np.uint8), dtype, count).reshape(shape)
+    _check_count(values.size, count)
+    if dtype.is_float and dtype.bits < 32:
+        return values.astype(f"u{dtype.itemsize}").view(dtype.np).reshape(shape)
+    return values.astype(dtype.np).reshape(shape)
+
+
+def _check_count(found: int, wanted: int) -> None:
+    if found != wanted:
+        raise InvalidGraph(f"the tensor has {found} numbers, and its shape needs {wanted}")

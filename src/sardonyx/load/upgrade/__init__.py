@@ -1,0 +1,75 @@
+"""Upgrades: a node of an older opset becomes nodes of the one form that everything after loading knows.
+
+One entry per change of meaning; a version that only widened types needs none. An entry brings any version below
+its bound straight to the newest form, so a node is upgraded at most once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.graph import Value
+from sardonyx.ops import family_of
+
+Rule = Callable[[Builder, "OldNode"], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class OldNode:
+    """A node as its model wrote it: attributes as they stood there, defaults not filled in."""
+
+    op_type: str
+    version: int
+    inputs: tuple[Value | None, ...]
+    attrs: dict[str, Any]
+    n_outputs: int
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """An attribute, or the default that its version had."""
+        return self.attrs.get(name, default)
+
+    def input(self, position: int) -> Value | None:
+        """An input, or None if it was left out."""
+        return self.inputs[position] if position < len(self.inputs) else None
+
+
+Entry = tuple[tuple[str, str], int, Rule]
+
+# Ops that no longer exist, and the family that says what they became.
+_REMOVED: Final = {("", "Upsample"): "resize", ("", "Scatter"): "gather"}
+_LOADED: Final[dict[str, dict[tuple[str, str], list[tuple[int, Rule]]]]] = {}
+
+
+def upgrade(names: str, below: int, domain: str = "") -> Callable[[Rule], tuple[Entry, ...]]:
+    """Decorator: the rule for nodes of these ops (words) from opsets below a version. Yields table entries."""
+
+    def wrap(rule: Rule) -> tuple[Entry, ...]:
+        return tuple(((domain, name), below, rule) for name in names.split())
+
+    return wrap
+
+
+def find(domain: str, name: str, version: int) -> Rule | None:
+    """The rule for a node of this version, or None if its form is today's."""
+    family = _REMOVED.get((domain, name)) or family_of(domain, name)
+    if family is None:
+        return None
+    if family not in _LOADED:
+        _LOADED[family] = _table(family)
+    rules = _LOADED[family].get((domain, name), ())
+    return next((rule for below, rule in rules if version < below), None)
+
+
+def _table(family: str) -> dict[tuple[str, str], list[tuple[int, Rule]]]:
+    if importlib.util.find_spec(f"sardonyx.load.upgrade.{family}") is None:
+        return {}
+    module = importlib.import_module(f"sardonyx.load.upgrade.{family}")
+    table: dict[tuple[str, str], list[tuple[int, Rule]]] = {}
+    for key, below, rule in sorted(module.UPGRADES, key=lambda e: e[1]):
+        table.setdefault(key, []).append((below, rule))
+    return table

@@ -1,0 +1,22 @@
+"""Logging: Python's own, under the name "sardonyx", with onnxruntime's severities."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from sardonyx.errors import InvalidArgument
+
+logger: Final = logging.getLogger("sardonyx")
+
+# onnxruntime's severities: 0 verbose, 1 info, 2 warning, 3 error, 4 fatal.
+SEVERITIES: Final = (
+    logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL,
+)  # fmt: skip
+
+
+def set_severity(level: int) -> None:
+    """Shows messages from this severity on, for the whole process."""
+    if not 0 <= level < len(SEVERITIES):
+        raise InvalidArgument(f"a log severity is 0 (verbose) to 4 (fatal), not {level}")
+    logger.setLevel(SEVERITIES[level])

@@ -1,0 +1,59 @@
+"""What a session tells of its model: inputs, outputs, metadata."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFact, SparseFact
+from sardonyx.load.model import Declared, Model
+
+
+@dataclass(frozen=True, slots=True)
+class NodeArg:
+    """An input or output: name, type and shape, as onnxruntime shows them."""
+
+    name: str
+    type: str
+    shape: list[Any]
+
+    def __str__(self) -> str:
+        return f"NodeArg(name='{self.name}', type='{self.type}', shape={self.shape})"
+
+
+def node_arg(declared: Declared, inferred: AnyFact | None = None) -> NodeArg:
+    """A NodeArg from a declaration; where that has no type, from what was inferred."""
+    fact = declared.fact if declared.fact is not None else inferred
+    dims = declared.dims
+    if dims is None and isinstance(inferred, Fact) and inferred.shape is not None:
+        dims = tuple(d if isinstance(d, int) else None for d in inferred.shape)
+    return NodeArg(declared.name, type_name(fact), list(dims or ()))
+
+
+def type_name(fact: AnyFact | None) -> str:
+    """A type as onnxruntime writes it: tensor(float), seq(map(string,tensor(float)))."""
+    match fact:
+        case Fact():
+            return f"tensor({fact.dtype.ort_name})"
+        case SparseFact():
+            return f"sparse_tensor({fact.dtype.ort_name})"
+        case SequenceFact():
+            return f"seq({type_name(fact.elem)})"
+        case OptionalFact():
+            return f"optional({type_name(fact.elem)})"
+        case MapFact():
+            return f"map({fact.key.ort_name},{type_name(fact.value)})"
+    return ""
+
+
+class ModelMetadata:
+    """What the model says of itself."""
+
+    def __init__(self, model: Model) -> None:
+        self.producer_name = model.producer_name
+        self.graph_name = model.graph_name
+        self.domain = model.domain
+        self.description = model.description
+        self.graph_description = model.graph_description
+        self.version = model.version
+        self.custom_metadata_map = dict(model.metadata)

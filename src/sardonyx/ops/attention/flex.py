@@ -1,0 +1,103 @@
+"""FlexAttention: attention whose scores and probabilities pass through graphs of the user."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidGraph
+from sardonyx.graph.dim import Shape
+from sardonyx.graph.dtype import F32, F64, FLOATS, DType
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.ops.attention.heads import (
+    grouped_matmul,
+    precision,
+    rounded,
+    same_dims,
+    same_rank,
+    softmax,
+)
+from sardonyx.ops.declare import PREVIEW, Op, optional
+from sardonyx.ops.rules import Array, wide
+
+Body = Callable[..., Any]
+
+flex: Final = Op(
+    "FlexAttention",
+    1,
+    "Q:T1 K:T1 V:T1",
+    "Y:T1",
+    domain=PREVIEW,
+    attrs={
+        "prob_mod": optional("graph"),
+        "scale": optional("float"),
+        "score_mod": optional("graph"),
+        "softmax_precision": optional("int"),
+    },
+    types={"T1": FLOATS},
+)
+
+
+@flex.infer
+def _(g: Scope, q: Fact, k: Fact, v: Fact, **attrs: Any) -> Fact:
+    same_rank(4, Q=q, K=k, V=v)
+    batch, heads, rows, head = q.dims
+    _, kv_heads, keys, _ = k.dims
+    same_dims(g, k.dims, (batch, kv_heads, keys, head), "K")
+    same_dims(g, v.dims, (batch, kv_heads, keys, v.dims[3]), "V")
+    g.divides(kv_heads, heads, "the heads of K and V do not share out those of Q")
+    inner = Fact(_softmax_type(q.dtype, attrs["softmax_precision"]), (batch, heads, rows, keys))
+    for name in ("score_mod", "prob_mod"):
+        if attrs[name] is not None:
+            _check_body(g, name, inner, g.body(attrs[name], [inner]))
+    return q.shaped((batch, heads, rows, v.dims[3]))
+
+
+def _softmax_type(dtype: DType, number: int | None) -> DType:
+    if number is not None:
+        return precision(number)
+    return F64 if dtype is F64 else F32
+
+
+def _check_body(g: Scope, name: str, wanted: Fact, made: list[Any]) -> None:
+    if len(made) != 1 or not isinstance(made[0], Fact) or made[0].dtype is not wanted.dtype:
+        raise InvalidGraph(f"{name} must return one {wanted}, and returns {made}")
+    shape: Shape | None = made[0].shape
+    if shape is not None:
+        same_dims(g, shape, wanted.dims, f"what {name} returns")
+
+
+@flex.reference
+def _(q: Array, k: Array, v: Array, **attrs: Any) -> Array:
+    dtype = q.dtype
+    number: int | None = attrs["softmax_precision"]
+    if number is None:
+        kind: Any = np.dtype(np.float64 if dtype == np.float64 else np.float32)
+    else:
+        kind = precision(number).np
+    scale = attrs["scale"]
+    factor = 1 / math.sqrt(q.shape[3] or 1) if scale is None else scale
+    with np.errstate(all="ignore"):
+        root = wide(np.sqrt(np.float64(factor)).astype(dtype).reshape(1))
+        keys = rounded(wide(k) * root, dtype).swapaxes(2, 3)
+        scores = rounded(grouped_matmul(rounded(wide(q) * root, dtype), keys), dtype)
+        scores = _modified(attrs["score_mod"], scores.astype(kind))
+        probabilities = _modified(attrs["prob_mod"], softmax(scores, kind).astype(kind))
+        y = grouped_matmul(wide(probabilities), rounded(wide(v), kind))
+        return rounded(y, kind).astype(dtype)
+
+
+def _modified(body: Body | None, x: Array) -> Array:
+    if body is None:
+        return x
+    result: Array = np.asarray(body(x)[0])
+    if result.shape != x.shape or result.dtype != x.dtype:
+        raise InvalidGraph(
+            f"a modifier of FlexAttention returned {result.dtype}{list(result.shape)} "
+            f"for {x.dtype}{list(x.shape)}: it must keep both"
+        )
+    return result

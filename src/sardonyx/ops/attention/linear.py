@@ -1,0 +1,131 @@
+"""LinearAttention: a recurrent state of one matrix per head, written and read token by token."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.graph.dtype import BF16, F16, F32
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.ops.attention.heads import filled, heads_of, same_dims, same_rank
+from sardonyx.ops.declare import Op, required
+from sardonyx.ops.rules import Array
+
+_TYPES: Final = frozenset((F16, BF16, F32))
+# rule: whether it takes decay, whether it takes beta
+_RULES: Final = {
+    b"linear": (False, False),
+    b"gated": (True, False),
+    b"delta": (False, True),
+    b"gated_delta": (True, True),
+}
+
+linear: Final = Op(
+    "LinearAttention",
+    27,
+    "query:T key:T value:T past_state:S? decay:T? beta:T?",
+    "output:T present_state:S",
+    attrs={
+        "chunk_size": 64,
+        "kv_num_heads": required("int"),
+        "q_num_heads": required("int"),
+        "scale": 0.0,
+        "update_rule": b"gated_delta",
+    },
+    types={"T": _TYPES, "S": _TYPES},
+    unranked=True,
+)
+
+
+@linear.infer
+def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
+    query, key, value, state, decay, beta = inputs
+    assert query is not None
+    assert key is not None
+    assert value is not None
+    _check_rule(attrs["update_rule"], decay, beta)
+    kept = query.dtype if state is None else state.dtype
+    if any(f is not None and f.shape is None for f in inputs):
+        return Fact(query.dtype, None), Fact(kept, None)
+    same_rank(3, query=query, key=key, value=value)
+    batch, length, _ = query.dims
+    q_heads, d_k = heads_of(g, attrs["q_num_heads"], query.dims[2], "q_num_heads")
+    kv_heads, k_size = heads_of(g, attrs["kv_num_heads"], key.dims[2], "kv_num_heads")
+    _, d_v = heads_of(g, attrs["kv_num_heads"], value.dims[2], "kv_num_heads")
+    g.divides(kv_heads, q_heads, "kv_num_heads does not share out q_num_heads")
+    d_k = g.equal(d_k, k_size, "heads of query and key have different sizes")
+    for name, fact in (("key", key), ("value", value), ("decay", decay), ("beta", beta)):
+        if fact is not None:
+            same_dims(g, fact.dims, (batch, length, fact.dims[-1]), name)
+    if beta is not None:
+        g.equal_or_one(beta.dims[2], kv_heads, "beta has another number of heads")
+    if decay is not None:
+        g.divides(kv_heads, decay.dims[2], "decay has another number of heads")
+    wanted = (batch, kv_heads, d_k, d_v)
+    if state is not None:
+        same_dims(g, state.dims, wanted, "past_state")
+    return Fact(query.dtype, (batch, length, d_v * q_heads)), Fact(kept, wanted)
+
+
+def _check_rule(rule: bytes, decay: Fact | None, beta: Fact | None) -> None:
+    if rule not in _RULES:
+        known = ", ".join(r.decode() for r in _RULES)
+        raise InvalidGraph(f"update_rule {rule!r} is none of {known}")
+    for name, fact, is_wanted in zip(("decay", "beta"), (decay, beta), _RULES[rule], strict=True):
+        if is_wanted != (fact is not None):
+            verb = "needs" if is_wanted else "takes no"
+            raise InvalidGraph(f"update_rule {rule.decode()} {verb} {name}")
+
+
+@linear.reference
+def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, Array]:
+    query, key, value, past, decay, beta = filled(inputs, 6)
+    assert query is not None
+    assert key is not None
+    assert value is not None
+    groups, heads = attrs["q_num_heads"] // attrs["kv_num_heads"], attrs["kv_num_heads"]
+    k, v = _by_token(key, heads), _by_token(value, heads)
+    q = _by_token(query, heads * groups)
+    length, batch, _, d_k = q.shape
+    q = q.reshape(length, batch, heads, groups, d_k)
+    keep = None if decay is None else np.exp(_decay(decay, heads, d_k))[..., None]
+    rate = None if beta is None else _by_token(beta, beta.shape[2])
+    if past is None:
+        state = np.zeros((batch, heads, d_k, v.shape[3]), np.float32)
+    else:
+        state = past.astype(np.float32)
+    out = np.empty((length, batch, heads, groups, v.shape[3]), np.float32)
+    with np.errstate(all="ignore"):
+        for t in range(length):
+            if keep is not None:
+                state = state * keep[t]
+            write = v[t]
+            if rate is not None:  # only what the state does not say already is written
+                known = np.matmul(k[t][:, :, None, :], state)[:, :, 0]
+                write = rate[t] * (write - known)
+            state = state + k[t][..., None] * write[:, :, None, :]
+            out[t] = np.matmul(q[t], state)
+        out *= np.float32(attrs["scale"] or 1 / math.sqrt(d_k or 1))
+        y = out.transpose(1, 0, 2, 3, 4).reshape(batch, length, heads * groups * v.shape[3])
+        return y.astype(query.dtype), state.astype(query.dtype if past is None else past.dtype)
+
+
+def _by_token(x: Array, heads: int) -> Array:
+    """[batch, length, heads * size] as float32 [length, batch, heads, size]."""
+    batch, length, hidden = x.shape
+    split = x.reshape(batch, length, heads, hidden // heads)
+    return split.transpose(1, 0, 2, 3).astype(np.float32)
+
+
+def _decay(decay: Array, heads: int, d_k: int) -> Array:
+    """Log decay of each key feature, or one for all of a head."""
+    if decay.shape[2] not in (heads, heads * d_k):
+        raise InvalidArgument(
+            f"decay has {decay.shape[2]} numbers per token: one for each of {heads} heads, "
+            f"or {heads * d_k} for each of their features"
+        )
+    return _by_token(decay, heads)

@@ -1,0 +1,183 @@
+"""How an op is declared: schema, facts and numpy reference together, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InternalError
+from sardonyx.graph.dtype import ALL, DType
+from sardonyx.graph.fact import AnyFact
+
+ONNX: Final = ""  # the domain of the standard ops
+ML: Final = "ai.onnx.ml"
+MICROSOFT: Final = "com.microsoft"
+PREVIEW: Final = "ai.onnx.preview"
+TRAINING: Final = "ai.onnx.preview.training"
+
+Infer = Callable[..., Any]  # (guards, *facts, **attrs) -> fact or tuple of facts
+Reference = Callable[..., Any]  # (*arrays, **attrs) -> array or tuple of arrays
+
+
+@dataclass(frozen=True, slots=True)
+class Attr:
+    """An attribute without a default value: its kind, and whether it must be there."""
+
+    kind: str  # int, float, bytes, ints, floats, strings, tensor, tensors, graph, type, sparse, array
+    required: bool = True
+
+
+def optional(kind: str) -> Attr:
+    """An attribute that is None when absent."""
+    return Attr(kind, required=False)
+
+
+def required(kind: str) -> Attr:
+    """An attribute that must be given."""
+    return Attr(kind)
+
+
+def array(kind: str = "floats") -> Attr:
+    """A long list kept as a numpy array (floats: float32, ints: int64), or a list of strings; None when absent."""
+    return Attr(f"array {kind}", required=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One formal input or output."""
+
+    name: str
+    type: str  # a key of the op's types, or empty for a value that is no plain tensor
+    optional: bool
+    variadic: bool
+
+
+class Op:
+    """One operator in the newest version that we know; older nodes are upgraded to it when they are loaded."""
+
+    __slots__ = (
+        "attrs", "defaults", "domain", "grad_rule", "has_bodies", "infer_rule", "inputs", "is_pure",
+        "name", "outputs", "reference_rule", "since", "symbolic_rule", "takes_unranked", "types",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        since: int,
+        inputs: str,
+        outputs: str,
+        *,
+        attrs: Mapping[str, Any] | None = None,
+        types: Mapping[str, frozenset[DType]] | None = None,
+        domain: str = ONNX,
+        unranked: bool = False,
+        pure: bool = True,
+    ) -> None:
+        """`inputs` and `outputs` are names with a type after a colon: "x:T w:T b:T?" or "xs:T*".
+
+        `types` says what each type stands for; a name missing there takes any tensor type. A slot without a colon takes any
+        value, tensors or not. `unranked`: infer wants to be called even when an input's rank is unknown.
+        """
+        self.name: Final = name
+        self.since: Final = since
+        self.domain: Final = domain
+        self.inputs: Final = _slots(inputs)
+        self.outputs: Final = _slots(outputs)
+        self.attrs: Final = dict(attrs or {})
+        self.types: Final = dict(types or {})
+        self.takes_unranked: Final = unranked
+        self.is_pure: Final = pure  # same inputs, same outputs: may be folded and merged
+        self.has_bodies: Final = any(
+            isinstance(a, Attr) and a.kind == "graph" for a in self.attrs.values()
+        )
+        self.defaults: Final = {
+            k: None if isinstance(v, Attr) else v
+            for k, v in self.attrs.items()
+            if not (isinstance(v, Attr) and v.required)
+        }
+        self.infer_rule: Infer | None = None
+        self.reference_rule: Reference | None = None
+        self.symbolic_rule: Reference | None = None
+        self.grad_rule: Callable[..., Any] | None = None
+
+    def infer(self, rule: Infer) -> Infer:
+        """Decorator: facts of the outputs from facts of the inputs."""
+        self.infer_rule = rule
+        return rule
+
+    def reference(self, rule: Reference) -> Reference:
+        """Decorator: the op in plain numpy."""
+        self.reference_rule = rule
+        return rule
+
+    def symbolic(self, rule: Reference) -> Reference:
+        """Decorator: the op on object arrays of symbolic sizes; None where the result is open.
+
+        For ops that only move elements the reference itself will do: `gather.symbolic(gather.reference_rule)`.
+        """
+        self.symbolic_rule = rule
+        return rule
+
+    def grad(self, rule: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorator: the op's gradient, built from other ops."""
+        self.grad_rule = rule
+        return rule
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What the op is looked up by."""
+        return self.domain, self.name
+
+    @property
+    def min_inputs(self) -> int:
+        """Inputs that must be named, up to the last that is not optional."""
+        needed = [i for i, s in enumerate(self.inputs) if not s.optional and not s.variadic]
+        return needed[-1] + 1 if needed else 0
+
+    @property
+    def max_inputs(self) -> int | None:
+        """The number of formal inputs; None where the last one repeats."""
+        return None if self.inputs and self.inputs[-1].variadic else len(self.inputs)
+
+    def input_slot(self, position: int) -> Slot:
+        """The formal input at a position."""
+        return self.inputs[min(position, len(self.inputs) - 1)]
+
+    def run(self, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> Sequence[Any]:
+        """The reference's results as a sequence of arrays."""
+        if self.reference_rule is None:
+            raise InternalError(f"{self.name} has no reference")
+        return as_outputs(self.reference_rule(*arrays, **attrs))
+
+    def __repr__(self) -> str:
+        return f"{self.domain}.{self.name}" if self.domain else self.name
+
+
+def as_outputs(result: Any) -> Sequence[Any]:
+    """Reference results as a tuple; numpy scalars become arrays."""
+    if isinstance(result, np.ndarray):
+        return (result,)
+    results = result if isinstance(result, tuple) else (result,)
+    return tuple(np.asarray(r) if isinstance(r, np.generic) else r for r in results)
+
+
+def as_facts(result: Any) -> Sequence[AnyFact]:
+    """Inferred facts as a sequence."""
+    return result if isinstance(result, (tuple, list)) else (result,)
+
+
+def _slots(text: str) -> tuple[Slot, ...]:
+    slots = []
+    for word in text.split():
+        mark = word[-1] if word[-1] in "?*" else ""
+        name, _, type_ = word.removesuffix(mark).partition(":")
+        slots.append(Slot(name, type_, mark == "?", mark == "*"))
+    return tuple(slots)
+
+
+def allowed(op: Op, slot: Slot) -> frozenset[DType]:
+    """The element types that a slot takes."""
+    return op.types.get(slot.type, ALL)

@@ -1,0 +1,59 @@
+"""Values at fractional positions: each axis gives a few indices with weights, and their products are summed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sardonyx.ops.rules import Array
+
+Taps = Sequence[tuple[Array, Array]]  # along one axis: indices and weights of the neighbours
+
+
+def bounded(position: Array, size: int) -> Array:
+    """Positions with whatever is far outside (NaN too) moved just outside, where it weighs nothing either."""
+    return np.clip(np.where(np.isnan(position), -3, position), -3, size + 2)
+
+
+def linear_taps(position: Array, size: int) -> Taps:
+    """Both neighbours of each position; outside the axis there is nothing."""
+    position = bounded(position, size)
+    low = np.floor(position)
+    part = position - low
+    index = low.astype(np.int64)
+    return [inside(index, 1 - part, size), inside(index + 1, part, size)]
+
+
+def inside(index: Array, weight: Array, size: int) -> tuple[Array, Array]:
+    """The tap with no weight where its index lies outside the axis."""
+    hit = (index >= 0) & (index < size)
+    return np.where(hit, index, 0), np.where(hit, weight, 0).astype(weight.dtype)
+
+
+def cubic_weights(part: Array, a: float) -> list[Array]:
+    """Weights of the 4 neighbours around a position that lies `part` behind the second (Keys, 1981)."""
+
+    def near(t: Array) -> Any:
+        return ((a + 2) * t - (a + 3)) * t * t + 1
+
+    def far(t: Array) -> Any:
+        return ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
+
+    return [far(part + 1), near(part), near(1 - part), far(2 - part)]
+
+
+def weigh(x: Array, axes: Sequence[Taps]) -> Array:
+    """Sums x (channels, *sizes) over all combinations of the axes' taps: (channels, positions)."""
+    sizes = x.shape[1:]
+    flat = x.reshape(x.shape[0], -1)
+    total: Any = None
+    for combination in itertools.product(*axes):
+        index, weight = combination[0]
+        for size, (i, w) in zip(sizes[1:], combination[1:], strict=True):
+            index, weight = index * size + i, weight * w
+        term = flat[:, index] * weight
+        total = term if total is None else np.add(total, term, out=total)
+    return np.asarray(total)

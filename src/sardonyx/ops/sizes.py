@@ -1,0 +1,91 @@
+"""What ops on shapes share: checked sizes, vectors of sizes, and results of their own."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, SardonyxError, ShapeError
+from sardonyx.graph.dim import Dim, Shape, Size
+from sardonyx.graph.dtype import ALL, BOOL, COMPLEX, I64, NUMBERS, STRING, by_name
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.infer import MAX_ELEMENTS
+from sardonyx.ops.declare import Reference
+from sardonyx.ops.rules import Array
+
+MAX_RANK: Final = 64  # what numpy can hold
+CLASSIC: Final = NUMBERS | COMPLEX | {BOOL, STRING}  # the types of ops that only move elements
+STORED: Final = ALL - {by_name("f6e2m3"), by_name("f6e3m2")}
+SIZES: Final = frozenset((I64,))  # the type of shapes and axes
+
+
+def owned(x: Any) -> Array:
+    """A copy: a result must outlive the input that it would otherwise be a view of."""
+    return np.array(x, order="C")
+
+
+def allocatable(shape: Sequence[int], dtype: Any, what: str) -> tuple[int, ...]:
+    """The run-time shape of a new array; one that no memory here could hold is an error."""
+    if any(d < 0 for d in shape):
+        raise InvalidArgument(f"{what} {tuple(shape)} has a negative size")
+    needed = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory or len(shape) > MAX_RANK:
+        raise InvalidArgument(
+            f"{what} {tuple(shape)} needs {needed} bytes in rank {len(shape)}, "
+            f"and this machine has {memory} bytes and at most rank {MAX_RANK}"
+        )
+    return tuple(shape)
+
+
+def checked(g: Scope, shape: Sequence[Size], what: str) -> Shape:
+    """A shape from sizes that the model gives: none is negative, all can be addressed."""
+    if len(shape) > MAX_RANK:
+        raise ShapeError(f"{what} has rank {len(shape)}, and {MAX_RANK} is the most")
+    for d in shape:
+        if isinstance(d, int) and d < 0:
+            raise ShapeError(f"{what} ({', '.join(map(str, shape))}) has the negative size {d}")
+        if isinstance(d, Dim):
+            g.at_least(d, 0, f"a size of {what}")
+    if math.prod(d for d in shape if isinstance(d, int)) > MAX_ELEMENTS:
+        raise ShapeError(f"{what} ({', '.join(map(str, shape))}) has more than 2**62 elements")
+    return tuple(shape)
+
+
+def fresh_shape(g: Scope, rank: int, hint: str) -> Shape:
+    """A shape of which nothing but the rank is known."""
+    if rank > MAX_RANK:
+        raise ShapeError(f"the rank is {rank}, and {MAX_RANK} is the most")
+    return tuple(g.fresh(hint) for _ in range(rank))
+
+
+def vector_length(x: Fact, what: str) -> int | None:
+    """How many numbers a vector of sizes or axes holds; a scalar counts as one."""
+    if x.shape is None:
+        return None
+    if x.rank > 1:
+        raise ShapeError(f"{what} is a vector, not {x}")
+    length = x.shape[0] if x.shape else 1
+    return length if isinstance(length, int) else None
+
+
+def moving(reference: Reference, data: int = 1) -> Reference:
+    """The symbolic rule of a reference that moves its first `data` inputs as the rest say."""
+
+    def run(*arrays: Any, **attrs: Any) -> Any:
+        given: list[Any] = list(arrays[:data])
+        for a in arrays[data:]:
+            if a is not None and not all(isinstance(v, int) for v in a.flat):
+                return None
+            given.append(None if a is None else a.astype(np.int64))
+        try:
+            return reference(*given, **attrs)
+        except SardonyxError:
+            return None  # the node may never run; if it does, it says so then
+
+    return run

@@ -1,0 +1,194 @@
+"""Sliding windows, as convolutions and pools have them: pads, output sizes, and what each tap of the kernel reads."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sardonyx.errors import ShapeError
+from sardonyx.graph.dim import Dim, Shape, Size, maximum, minimum
+from sardonyx.graph.guard import Scope
+
+MAX_SPAN: Final = (
+    1 << 24
+)  # of kernels, pads, strides and dilations; what is larger is no window but a mistake
+_AUTO_PADS: Final = (b"NOTSET", b"VALID", b"SAME_UPPER", b"SAME_LOWER")
+
+Ints = tuple[int, ...]
+Slices = tuple[slice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A kernel's size and how it moves over the spatial axes."""
+
+    kernel: Shape
+    strides: Ints
+    dilations: Ints
+    pads: Ints  # all begins, then all ends
+    auto_pad: bytes
+    ceil_mode: bool
+
+    @property
+    def extents(self) -> Shape:
+        """Elements from the first tap to the last, along each axis."""
+        return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
+
+    @property
+    def begins(self) -> Ints:
+        return self.pads[: len(self.kernel)]
+
+    @property
+    def ends(self) -> Ints:
+        return self.pads[len(self.kernel) :]
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the pads follow from the output size, and not the other way round."""
+        return self.auto_pad in (b"SAME_UPPER", b"SAME_LOWER")
+
+    def check(self, g: Scope, spatial: Shape) -> None:
+        """The kernel must fit into the padded input."""
+        if self.is_same:
+            return
+        for i, (size, extent) in enumerate(zip(spatial, self.extents, strict=True)):
+            what = f"the kernel does not fit into the padded input along spatial axis {i}"
+            g.at_least(size + self.begins[i] + self.ends[i], extent, what)
+
+    def outs(self, spatial: Shape) -> Shape:
+        """The output's spatial sizes."""
+        return tuple(self._out(i, size) for i, size in enumerate(spatial))
+
+    def _out(self, i: int, size: Size) -> Size:
+        stride, begin, end = self.strides[i], self.begins[i], self.ends[i]
+        if self.is_same:
+            return (size + (stride - 1)) // stride
+        room = size + (begin + end) - self.extents[i]
+        if not self.ceil_mode:
+            return room // stride + 1
+        # A last window that would start behind the input and its front padding is dropped, but only one.
+        out = (room + (stride - 1)) // stride + 1
+        inside = (size + (begin - 1)) // stride + 1
+        return maximum(out - 1, minimum(out, inside))
+
+    def front(self, spatial: Ints) -> Ints:
+        """Padding before the first element of each axis, for an input of these sizes."""
+        if not self.is_same:
+            return self.begins
+        totals = (
+            max(0, (-(-size // stride) - 1) * stride + extent - size)
+            for size, stride, extent in zip(spatial, self.strides, self.extents, strict=True)
+        )
+        return tuple(t // 2 if self.auto_pad == b"SAME_UPPER" else t - t // 2 for t in totals)
+
+
+def window(kernel: Shape, attrs: Mapping[str, Any]) -> Window:
+    """A window from a kernel's shape and the attributes that convolutions and pools share."""
+    n = len(kernel)
+    auto_pad = attrs.get("auto_pad") or b"NOTSET"
+    if auto_pad not in _AUTO_PADS:
+        raise ShapeError(
+            f"auto_pad is {auto_pad!r}, and may be NOTSET, VALID, SAME_UPPER or SAME_LOWER"
+        )
+    pads = attrs.get("pads") if auto_pad == b"NOTSET" else None
+    for size in kernel:
+        if isinstance(size, int) and not 0 < size <= MAX_SPAN:
+            raise ShapeError(f"the kernel {kernel} has a size outside [1, {MAX_SPAN}]")
+    return Window(
+        kernel,
+        _numbers("strides", attrs.get("strides"), n, 1),
+        _numbers("dilations", attrs.get("dilations"), n, 1),
+        _numbers("pads", pads, 2 * n, 0),
+        auto_pad,
+        bool(attrs.get("ceil_mode")) and auto_pad == b"NOTSET",
+    )
+
+
+def _numbers(name: str, given: Sequence[int] | None, count: int, low: int) -> Ints:
+    """One number per axis (pads: two), or the lowest for all when none are given."""
+    if not given:
+        return (low,) * count
+    if len(given) != count:
+        raise ShapeError(
+            f"{name} {tuple(given)} has {len(given)} numbers, and the input needs {count}"
+        )
+    if any(not low <= v <= MAX_SPAN for v in given):
+        raise ShapeError(f"{name} {tuple(given)} has a number outside [{low}, {MAX_SPAN}]")
+    return tuple(given)
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """A window on an input of known size: where its taps read and write."""
+
+    kernel: Ints
+    strides: Ints
+    dilations: Ints
+    front: Ints
+    ins: Ints
+    outs: Ints
+
+    @property
+    def n_taps(self) -> int:
+        count = 1
+        for k in self.kernel:
+            count *= k
+        return count
+
+    def axis(self, i: int, part: slice | None = None) -> list[tuple[int, slice, slice]]:
+        """Taps along one axis that meet the input: the tap, the outputs (counted from the part's start), the inputs."""
+        lo, hi = (0, self.outs[i]) if part is None else (part.start, part.stop)
+        stride, dilation, size = self.strides[i], self.dilations[i], self.ins[i]
+        found = []
+        first_tap = max(0, -(((hi - 1) * stride - self.front[i]) // dilation))
+        last_tap = min(self.kernel[i], (size - 1 + self.front[i] - lo * stride) // dilation + 1)
+        for tap in range(first_tap, last_tap):
+            shift = tap * dilation - self.front[i]  # the input that output 0 reads
+            first = max(lo, -(shift // stride))
+            last = min(hi, (size - 1 - shift) // stride + 1)
+            if first < last:
+                start, stop = first * stride + shift, (last - 1) * stride + shift + 1
+                found.append((tap, slice(first - lo, last - lo), slice(start, stop, stride)))
+        return found
+
+    def taps(self, parts: Slices | None = None) -> Iterator[tuple[int, Slices, Slices]]:
+        """All taps that meet the input: the tap's number in the kernel, the outputs and the inputs it joins."""
+        n = len(self.kernel)
+        axes = [self.axis(i, None if parts is None else parts[i]) for i in range(n)]
+        for combination in itertools.product(*axes):
+            number = 0
+            for i in range(n):
+                number = number * self.kernel[i] + combination[i][0]
+            yield number, tuple(c[1] for c in combination), tuple(c[2] for c in combination)
+
+
+def walk(w: Window, spatial: Ints) -> Walk:
+    """The window placed on an input of these sizes."""
+    outs, kernel = numbers(w.outs(spatial)), numbers(w.kernel)
+    return Walk(kernel, w.strides, w.dilations, w.front(spatial), spatial, outs)
+
+
+def numbers(sizes: Shape) -> Ints:
+    """Sizes that are known to be numbers."""
+    assert not any(isinstance(s, Dim) for s in sizes)
+    return sizes  # type: ignore[return-value]  # checked just above
+
+
+def blocks(sizes: Ints, limit: int) -> Iterator[Slices]:
+    """Boxes that cover all sizes, each with at most `limit` elements where a single row allows it."""
+    inner, axis = 1, len(sizes)
+    while axis and inner * sizes[axis - 1] <= limit:
+        axis -= 1
+        inner *= sizes[axis]
+    whole = tuple(slice(0, s) for s in sizes[axis:])
+    if axis == 0:
+        yield whole
+        return
+    step = max(1, limit // inner)
+    split = sizes[axis - 1]
+    for lead in itertools.product(*(range(s) for s in sizes[: axis - 1])):
+        fixed = tuple(slice(i, i + 1) for i in lead)
+        for lo in range(0, split, step):
+            yield (*fixed, slice(lo, min(split, lo + step)), *whole)

@@ -1,0 +1,168 @@
+"""SessionOptions and RunOptions: onnxruntime's, by name and default."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+from sardonyx import config_keys
+from sardonyx.enums import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
+from sardonyx.errors import InvalidArgument, NotImplemented
+from sardonyx.log import logger
+
+MAX_KEY, MAX_VALUE = 1024, 8192  # characters of a config entry
+
+_LEVELS: Final = {
+    "disable_all": GraphOptimizationLevel.ORT_DISABLE_ALL,
+    "enable_basic": GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "enable_extended": GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    "enable_layout": GraphOptimizationLevel.ORT_ENABLE_LAYOUT,
+    "enable_all": GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
+_MODES: Final = {
+    "sequential": ExecutionMode.ORT_SEQUENTIAL,
+    "parallel": ExecutionMode.ORT_PARALLEL,
+}
+_FLAGS: Final = frozenset((
+    "enable_profiling", "enable_cpu_mem_arena", "enable_mem_pattern", "use_per_session_threads",
+    "use_deterministic_compute",
+))  # fmt: skip
+_NUMBERS: Final = frozenset((
+    "log_severity_level", "log_verbosity_level", "intra_op_num_threads", "inter_op_num_threads",
+))  # fmt: skip
+
+
+class SessionOptions:
+    """How a session loads, optimizes and runs its model."""
+
+    def __init__(self) -> None:
+        self.enable_cpu_mem_arena: bool = True
+        self.enable_mem_pattern: bool = True
+        self.enable_mem_reuse: bool = True
+        self.enable_profiling: bool = False
+        self.execution_mode: ExecutionMode = ExecutionMode.ORT_SEQUENTIAL
+        self.execution_order: ExecutionOrder = ExecutionOrder.DEFAULT
+        self.graph_optimization_level: GraphOptimizationLevel = (
+            GraphOptimizationLevel.ORT_ENABLE_ALL
+        )
+        self.inter_op_num_threads: int = 0
+        self.intra_op_num_threads: int = 0
+        self.log_severity_level: int = -1
+        self.log_verbosity_level: int = 0
+        self.logid: str = ""
+        self.optimized_model_filepath: str = ""
+        self.profile_file_prefix: str = "onnxruntime_profile_"
+        self.use_deterministic_compute: bool = False
+        self.use_per_session_threads: bool = True
+        self._entries: dict[str, str] = {}
+        self._dims_by_name: dict[str, int] = {}
+        self._dims_by_denotation: dict[str, int] = {}
+        self._files: dict[str, memoryview] = {}
+
+    def add_session_config_entry(self, key: str, value: str) -> None:
+        """Sets a config key; one that is unknown is reported with the nearest known one."""
+        if not key or len(key) > MAX_KEY or len(value) > MAX_VALUE:
+            raise InvalidArgument(
+                f"a config key has 1 to {MAX_KEY} characters and a value at most {MAX_VALUE}; "
+                f"here are {len(key)} and {len(value)}"
+            )
+        said = config_keys.advice(key)
+        if said is not None:
+            (logger.warning if said.startswith("unknown") else logger.debug)(said)
+        self._set_twin(key, value)
+        self._entries[key] = value
+
+    def _set_twin(self, key: str, value: str) -> None:
+        """Sets the property that a config key is the text form of, if it is one."""
+        name = key.removeprefix("session.")
+        if key == "session.log_id":
+            self.logid = value
+        elif key == "session.optimized_model_filepath":
+            self.optimized_model_filepath = value
+        elif key == "session.graph_optimization_level":
+            self.graph_optimization_level = _one_of(key, value, _LEVELS)
+        elif key == "session.execution_mode":
+            self.execution_mode = _one_of(key, value, _MODES)
+        elif key != name and name in _FLAGS:
+            setattr(self, name, _one_of(key, value, {"0": False, "1": True}))
+        elif key != name and name in _NUMBERS:
+            try:
+                setattr(self, name, int(value))
+            except ValueError:
+                raise InvalidArgument(f"{key} is a whole number, not {value!r}") from None
+
+    def get_session_config_entry(self, key: str) -> str:
+        """The value of a config key that was set."""
+        try:
+            return self._entries[key]
+        except KeyError:
+            raise RuntimeError(f"SessionOptions does not have configuration with key: {key}") from None
+
+    def add_free_dimension_override_by_name(self, name: str, value: int) -> None:
+        """Fixes the size of every input dim with this name."""
+        self._dims_by_name[name] = _dim(value)
+
+    def add_free_dimension_override_by_denotation(self, denotation: str, value: int) -> None:
+        """Fixes the size of every input dim with this denotation."""
+        self._dims_by_denotation[denotation] = _dim(value)
+
+    def add_external_initializers_from_files_in_memory(
+        self, names: list[str], buffers: list[Any], lengths: list[int]
+    ) -> None:
+        """External data files as buffers: nothing is copied, and the session keeps the buffers alive."""
+        if not len(names) == len(buffers) == len(lengths):
+            raise InvalidArgument(
+                f"names, buffers and lengths differ in number: {len(names)}, {len(buffers)}, {len(lengths)}"
+            )
+        for name, buffer, length in zip(names, buffers, lengths, strict=True):
+            view = memoryview(buffer).cast("B")
+            if not 0 <= length <= view.nbytes:
+                raise InvalidArgument(
+                    f"the buffer of {name} has {view.nbytes} bytes, and its length is given as {length}"
+                )
+            key = name.replace("\\", "/").removeprefix("./").lstrip("/")
+            if key in self._files:
+                raise InvalidArgument(f"the file {name} is given twice")
+            self._files[key] = view[:length].toreadonly()
+
+    def register_custom_ops_library(self, path: str | os.PathLike[str]) -> None:
+        """Libraries of onnxruntime's C interface cannot be loaded here; the error says so."""
+        raise NotImplemented(
+            f"{os.fspath(path)} is a library for onnxruntime's C interface, which Sardonyx does not have",
+            hint="declare the op in Python",
+        )
+
+
+def _one_of(key: str, value: str, table: dict[str, Any]) -> Any:
+    if value not in table:
+        raise InvalidArgument(f"{key} is one of {', '.join(table)}, not {value!r}")
+    return table[value]
+
+
+def _dim(value: int) -> int:
+    if not isinstance(value, int) or value < 0:
+        raise InvalidArgument(f"the size of a dimension is a number of 0 or more, not {value!r}")
+    return value
+
+
+class RunOptions:
+    """How one run behaves. `terminate` may be set from another thread, and ends the run after its step."""
+
+    def __init__(self) -> None:
+        self.log_severity_level: int = -1
+        self.log_verbosity_level: int = 0
+        self.logid: str = ""
+        self.only_execute_path_to_fetches: bool = False
+        self.terminate: bool = False
+        self._entries: dict[str, str] = {}
+
+    def add_run_config_entry(self, key: str, value: str) -> None:
+        """Sets a config key of this run."""
+        self._entries[key] = value
+
+    def get_run_config_entry(self, key: str) -> str:
+        """The value of a config key that was set."""
+        try:
+            return self._entries[key]
+        except KeyError:
+            raise RuntimeError(f"RunOptions does not have configuration with key: {key}") from None

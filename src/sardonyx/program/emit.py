@@ -1,0 +1,149 @@
+"""Emit: numbers the values, compiles each node by its provider, and lays out the segments."""
+
+from __future__ import annotations
+
+from sardonyx.errors import InternalError
+from sardonyx.graph.dim import Dim
+from sardonyx.graph.fact import AnyFact, Fact
+from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.guard import Guard
+from sardonyx.memory import Plan, plan
+from sardonyx.place import Placement
+from sardonyx.place.provider import Region
+from sardonyx.program.program import ABSENT, Input, Output, Program, PythonSegment
+from sardonyx.schedule import Schedule, order
+
+
+def emit(placement: Placement, schedule: Schedule, memory: Plan) -> Program:
+    """The program of a scheduled graph, bodies included."""
+    return _Emitter(placement, schedule, memory).program(frozenset())
+
+
+def _body(placement: Placement, graph: Graph, known: frozenset[str], outer: _Emitter) -> Program:
+    schedule = order(graph)
+    return _Emitter(placement, schedule, plan(schedule), outer).program(known)
+
+
+class _Emitter:
+    """Emits one graph; those of bodies are emitted by emitters of their own."""
+
+    def __init__(
+        self, placement: Placement, schedule: Schedule, memory: Plan, outer: _Emitter | None = None
+    ) -> None:
+        self.placement = placement
+        self.graph = schedule.graph
+        self.schedule = schedule
+        self.memory = memory
+        self.outer = outer
+        self.slots: dict[Value, int] = {}
+        self.constants: list[Value] = []
+
+    def slot(self, value: Value | None) -> int:
+        """The number of a value."""
+        if value is None:
+            return ABSENT
+        found = self.slots.get(value)
+        if found is None:
+            found = self.slots[value] = len(self.slots)
+            if value.const is not None:
+                self.constants.append(value)
+        return found
+
+    def program(self, known: frozenset[str]) -> Program:
+        """Everything of the graph. `known` are the size names that an outer program has bound."""
+        inputs = tuple(self._input(v) for v in self.graph.inputs)
+        captures = ()
+        if self.outer is not None:
+            captures = tuple((self.outer.slot(v), self.slot(v)) for v in self.graph.captures())
+        bound = known | {name for i in inputs for _, name in i.sizes}
+        entry, later = self._guards(bound)
+        segments = self._segments(set(bound), later)
+        outputs = tuple(Output(v.name, self.slot(v), _fact(v)) for v in self.graph.outputs)
+        return Program(
+            segments=segments,
+            inputs=inputs,
+            outputs=outputs,
+            constants=tuple((self.slots[v], v.const) for v in self.constants if v.const is not None),
+            captures=captures,
+            guards=entry,
+            n_slots=len(self.slots),
+            names=tuple(v.name for v in self.slots),
+            plan=self.memory,
+        )
+
+    def _input(self, value: Value) -> Input:
+        fact = _fact(value)
+        shape = fact.shape or () if isinstance(fact, Fact) else ()
+        return Input(
+            name=value.name,
+            slot=self.slot(value),
+            fact=fact,
+            sizes=tuple((i, n) for i, d in enumerate(shape) if (n := lone_name(d)) is not None),
+            fixed=tuple((i, d) for i, d in enumerate(shape) if isinstance(d, int)),
+            default=self.graph.defaults.get(value),
+        )
+
+    def _guards(self, bound: frozenset[str]) -> tuple[tuple[Guard, ...], dict[Node, list[Guard]]]:
+        """Guards that hold at entry, and by node those that must wait for its inputs."""
+        entry: list[Guard] = []
+        later: dict[Node, list[Guard]] = {}
+        for guard in dict.fromkeys(self.graph.scope.found):
+            if guard.node is None or guard.node not in self.graph.nodes:
+                continue
+            if guard.symbols <= bound:
+                entry.append(guard)
+            else:
+                later.setdefault(guard.node, []).append(guard)
+        return tuple(entry), later
+
+    def _segments(
+        self, bound: set[str], later: dict[Node, list[Guard]]
+    ) -> tuple[PythonSegment, ...]:
+        segments = []
+        for node, frees in zip(self.schedule.nodes, self.memory.frees, strict=True):
+            inputs = tuple(self.slot(v) for v in node.inputs)
+            bodies: dict[Node, dict[str, Program]] = {}
+            if node.op.has_bodies:
+                known = frozenset(bound)
+                bodies[node] = {k: _body(self.placement, g, known, self) for k, g in node.subgraphs}
+            provider = self.placement.where[node]
+            (step,) = provider.compile(Region((node,)), bodies)
+            outputs = tuple(self.slot(v) for v in node.outputs)
+            segments.append(
+                PythonSegment(
+                    node, step.call, step.kernel, provider.name, inputs, outputs,
+                    tuple(self.slots[v] for v in frees if v in self.slots),
+                    tuple(later.get(node, ())), self._binds(node, bound),
+                )  # fmt: skip
+            )
+        return tuple(segments)
+
+    def _binds(self, node: Node, bound: set[str]) -> tuple[tuple[int, int, str], ...]:
+        """Sizes that become known when the node has run."""
+        binds = []
+        for position, value in enumerate(node.outputs):
+            fact = value.fact
+            if not isinstance(fact, Fact) or fact.shape is None:
+                continue
+            for axis, d in enumerate(fact.shape):
+                name = lone_name(d)
+                if name is not None and name not in bound:
+                    bound.add(name)
+                    binds.append((position, axis, name))
+        return tuple(binds)
+
+
+def lone_name(size: int | Dim) -> str | None:
+    """The name that a size consists of, if it is just one."""
+    if isinstance(size, int) or len(size.terms) != 1:
+        return None
+    ((monomial, factor),) = size.terms.items()
+    if factor != 1 or len(monomial) != 1 or monomial[0].kind != "name":
+        return None
+    return monomial[0].text
+
+
+def _fact(value: Value) -> AnyFact:
+    if value.fact is None:
+        raise InternalError(f"{value.name} has no fact")
+    return value.fact

@@ -1,0 +1,127 @@
+"""Runs a program: binds the sizes that the inputs give, checks the guards, then walks the segments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, RuntimeException, SardonyxError
+from sardonyx.graph.fact import AnyFact
+from sardonyx.program.program import Input, Program, Run, Segment
+
+
+class NamesDiffer(Exception):  # noqa: N818 - a signal to the session, which compiles again
+    """Two dims of one name have different sizes."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+def bind(program: Program, values: Mapping[str, Any]) -> dict[str, int]:
+    """The size of every name that the inputs' shapes give; a shape that does not fit is an error."""
+    dims: dict[str, int] = {}
+    for spec in program.inputs:
+        value = values.get(spec.name)
+        if not isinstance(value, np.ndarray):
+            continue
+        shape = value.shape
+        _check_shape(spec, shape)
+        for axis, name in spec.sizes:
+            if dims.setdefault(name, shape[axis]) != shape[axis]:
+                raise NamesDiffer(name)
+    return dims
+
+
+def _check_shape(spec: Input, shape: tuple[int, ...]) -> None:
+    wanted = getattr(spec.fact, "shape", None)
+    if wanted is None:
+        return
+    if len(shape) != len(wanted):
+        raise InvalidArgument(
+            f"input {spec.name} has rank {len(shape)}, and the model wants rank {len(wanted)}",
+            got=list(shape),
+            wanted=spec.fact,
+        )
+    for axis, size in spec.fixed:
+        if shape[axis] != size:
+            raise InvalidArgument(
+                f"input {spec.name} has {shape[axis]} in dim {axis}, and the model wants {size}",
+                got=list(shape),
+                wanted=spec.fact,
+            )
+
+
+def execute(program: Program, run: Run) -> list[Any]:
+    """The values of the program's outputs; inputs and captured values are in the frame already."""
+    dims, frame = run.dims, run.frame
+    for guard in program.guards:
+        guard.check(dims)
+    for segment in program.segments:
+        run.check()
+        for guard in segment.guards:
+            if guard.symbols <= dims.keys():
+                guard.check(dims)
+        started = perf_counter()
+        results = _call(segment, [frame[i] for i in segment.inputs], run)
+        for slot, value in zip(segment.outputs, results, strict=False):
+            frame[slot] = value
+        for position, axis, name in segment.binds:
+            value = results[position]
+            if isinstance(value, np.ndarray) and axis < value.ndim:
+                dims[name] = value.shape[axis]
+        if run.on_step is not None:
+            run.on_step(segment, run, started)
+        for slot in segment.frees:
+            frame[slot] = None
+    return [frame[o.slot] for o in program.outputs]
+
+
+def _call(segment: Segment, arrays: list[Any], run: Run) -> Sequence[Any]:
+    """One step; whatever goes wrong names its node."""
+    try:
+        return segment.call(arrays, run)
+    except SardonyxError as error:
+        raise error.at(node=segment.node) from None
+    except MemoryError as error:
+        raise RuntimeException(f"out of memory: {error}", node=segment.node, **_shapes(arrays)) from None
+    except (ArithmeticError, LookupError, TypeError, ValueError, AssertionError) as error:
+        raise RuntimeException(
+            f"{type(error).__name__}: {error}", node=segment.node, **_shapes(arrays)
+        ) from error
+
+
+def _shapes(arrays: Sequence[Any]) -> dict[str, object]:
+    shown = (f"{a.dtype}{list(a.shape)}" if isinstance(a, np.ndarray) else type(a).__name__ for a in arrays)
+    return {"inputs": ", ".join(shown)}
+
+
+class Body:
+    """A body as the reference of its node calls it: arrays in, list of values out."""
+
+    __slots__ = ("_program", "_run")
+
+    def __init__(self, program: Program, run: Run) -> None:
+        self._program = program
+        self._run = run
+
+    @property
+    def output_facts(self) -> list[AnyFact]:
+        """What is known of the outputs before the body has run."""
+        return [o.fact for o in self._program.outputs]
+
+    def __call__(self, *values: Any) -> list[Any]:
+        program, outer = self._program, self._run
+        frame, dims = program.frame(), dict(outer.dims)
+        for there, here in program.captures:
+            frame[here] = outer.frame[there]
+        for spec, value in zip(program.inputs, values, strict=True):
+            frame[spec.slot] = value
+            if isinstance(value, np.ndarray):
+                for axis, name in spec.sizes:
+                    if axis < value.ndim:
+                        dims[name] = value.shape[axis]
+        return execute(program, Run(dims, frame, outer.check, outer.on_step))

@@ -1,0 +1,222 @@
+"""InferenceSession: onnxruntime's interface over a compiled program."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from sardonyx.compile import Compiled, Options, compile
+from sardonyx.enums import GraphOptimizationLevel
+from sardonyx.errors import Fail, InvalidArgument, NoSuchFile
+from sardonyx.feeds import check_feed, hand_out
+from sardonyx.load import LoadOptions
+from sardonyx.log import SEVERITIES, logger
+from sardonyx.nodearg import ModelMetadata, NodeArg, node_arg
+from sardonyx.options import RunOptions, SessionOptions
+from sardonyx.passes import PassOptions
+from sardonyx.place.provider import Provider
+from sardonyx.program.program import Run
+from sardonyx.program.run import NamesDiffer, bind, execute
+from sardonyx.providers import resolve
+from sardonyx.save import SaveOptions
+from sardonyx.trace import Profile
+
+_DEFAULT_RUN: Final = RunOptions()
+_FOLDER: Final = "session.model_external_initializers_file_folder_path"
+_FOLD_LIMIT: Final = "optimization.constant_folding_max_output_size_in_bytes"
+_DATA_FILE: Final = "session.optimized_model_external_initializers_file_name"
+_DATA_MIN: Final = "session.optimized_model_external_initializers_min_size_in_bytes"
+_DISABLED: Final = "optimization.disable_specified_optimizers"
+
+
+class InferenceSession:
+    """A model, ready to run. Many threads may call `run` at once."""
+
+    def __init__(
+        self,
+        path_or_bytes: Any,
+        sess_options: SessionOptions | None = None,
+        providers: Sequence[str | tuple[str, dict[Any, Any]]] | None = None,
+        provider_options: Sequence[dict[Any, Any]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Loads and compiles a model from a path, bytes, any buffer, a binary file or an onnx.ModelProto."""
+        self._options = SessionOptions() if sess_options is None else sess_options
+        self._source = path_or_bytes
+        self._disabled = frozenset(kwargs.get("disabled_optimizers") or ())
+        self._profile = self._start_profile()
+        self._split = False
+        self._set_providers(providers, provider_options)
+
+    def _start_profile(self) -> Profile | None:
+        options = self._options
+        return Profile(options.profile_file_prefix) if options.enable_profiling else None
+
+    def _set_providers(self, providers: Any, provider_options: Any) -> None:
+        self._provider_options, self._providers = resolve(providers, provider_options)
+        self._compile(save=True)
+
+    def _compile(self, save: bool) -> None:
+        self._compiled: Compiled = compile(
+            self._source, self._compile_options(list(self._providers), save)
+        )
+        model, program = self._compiled.model, self._compiled.program
+        self._inputs = {i.name: i for i in program.inputs}
+        self._required = [i.name for i in program.inputs if i.default is None]
+        self._output_names = [o.name for o in model.outputs]
+        if self._profile is not None:
+            self._profile.add_stages(self._compiled.stages, model.origin)
+        steps = ", ".join(f"{k} {v * 1e3:.1f} ms" for k, v in self._compiled.stages.seconds().items())
+        self._log(1, f"session ready: {len(program.segments)} steps; {steps}")
+
+    def _compile_options(self, providers: list[Provider], save: bool) -> Options:
+        options, entries = self._options, self._options._entries
+        folder = entries.get(_FOLDER)
+        if folder is not None and not os.path.isdir(folder):
+            raise NoSuchFile(f"{_FOLDER} is {folder!r}, which is no folder")
+        disabled = self._disabled | {n for n in entries.get(_DISABLED, "").split(";") if n}
+        limit = entries.get(_FOLD_LIMIT)
+        return Options(
+            providers=providers,
+            load=LoadOptions(
+                folder, options._files, options._dims_by_name, options._dims_by_denotation, self._split
+            ),
+            passes=PassOptions(
+                level=GraphOptimizationLevel(options.graph_optimization_level),
+                disabled=frozenset(name for part in disabled for name in part.split(",")),
+                **({} if limit is None else {"fold_limit_bytes": _size(_FOLD_LIMIT, limit)}),
+            ),
+            save=self._save_options() if save and options.optimized_model_filepath else None,
+        )
+
+    def _save_options(self) -> SaveOptions:
+        entries = self._options._entries
+        return SaveOptions(
+            path=os.fspath(self._options.optimized_model_filepath),
+            data_file=entries.get(_DATA_FILE),
+            min_bytes=_size(_DATA_MIN, entries.get(_DATA_MIN, "1024")),
+        )
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | None = None,
+    ) -> list[Any]:
+        """The outputs (all of them where no names are given) for these inputs."""
+        options = _DEFAULT_RUN if run_options is None else run_options
+        wanted = self._wanted(output_names)
+        missing = [n for n in self._required if n not in input_feed]
+        if missing:
+            raise ValueError(
+                f"Required inputs ({missing}) are missing from input feed ({list(input_feed)})."
+            )
+        started = time.perf_counter()
+        values = check_feed(self._inputs, input_feed)
+        results = self._execute(values, options)
+        if self._profile is not None:
+            self._profile.add("Session", "model_run", started, time.perf_counter(), {})
+        return hand_out([results[i] for i in wanted], values)
+
+    def _execute(self, values: dict[str, Any], options: RunOptions) -> list[Any]:
+        try:
+            dims = bind(self._compiled.program, values)
+        except NamesDiffer as differ:
+            if self._split:
+                raise
+            self._log(2, f"dims named {differ.name!r} differ in size: compiling again with them apart")
+            self._split = True
+            self._compile(save=False)
+            dims = bind(self._compiled.program, values)
+        program = self._compiled.program
+        frame = program.frame()
+        for spec in program.inputs:
+            value = values.get(spec.name)
+            if value is None and spec.default is not None:
+                value = spec.default.read()
+            frame[spec.slot] = value
+        on_step = None if self._profile is None else self._profile.add_step
+        return execute(program, Run(dims, frame, _stopper(options), on_step))
+
+    def _wanted(self, names: Sequence[str] | None) -> list[int]:
+        if not names:
+            return list(range(len(self._output_names)))
+        try:
+            return [self._output_names.index(name) for name in names]
+        except ValueError:
+            wrong = next(n for n in names if n not in self._output_names)
+            raise InvalidArgument(
+                f"Invalid output name: {wrong}; the model has {', '.join(self._output_names)}"
+            ) from None
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The inputs that must be fed."""
+        return [node_arg(d) for d in self._compiled.model.inputs]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The outputs."""
+        facts = [o.fact for o in self._compiled.program.outputs]
+        return [node_arg(d, f) for d, f in zip(self._compiled.model.outputs, facts, strict=True)]
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """Inputs with a default, which may be fed."""
+        return [node_arg(d) for d in self._compiled.model.overridable]
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """What the model says of itself."""
+        return ModelMetadata(self._compiled.model)
+
+    def get_session_options(self) -> SessionOptions:
+        """The options the session was made with."""
+        return self._options
+
+    def get_providers(self) -> list[str]:
+        """The providers in use, by the names onnxruntime gives them."""
+        return list(self._provider_options)
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """The options of the providers in use."""
+        return {name: dict(options) for name, options in self._provider_options.items()}
+
+    def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
+        """Compiles the model again for other providers."""
+        self._set_providers(providers, provider_options)
+
+    def enable_fallback(self) -> None:
+        """Kept for programs that call it: the CPU is always there to fall back to."""
+
+    def disable_fallback(self) -> None:
+        """Kept for programs that call it."""
+
+    def end_profiling(self) -> str:
+        """Writes the profile and returns its file name; empty if profiling was off."""
+        profile, self._profile = self._profile, None
+        return "" if profile is None else profile.write()
+
+    def get_profiling_start_time_ns(self) -> int:
+        """When profiling began; 0 if it is off."""
+        return 0 if self._profile is None else self._profile.start_ns
+
+    def _log(self, severity: int, text: str) -> None:
+        least = self._options.log_severity_level
+        if least <= severity or least < 0:
+            logger.log(SEVERITIES[severity], text)
+
+
+def _stopper(options: RunOptions) -> Any:
+    def check() -> None:
+        if options.terminate:
+            raise Fail("the run was ended by RunOptions.terminate")
+
+    return check
+
+
+def _size(key: str, text: str) -> int:
+    if not text.isdigit():
+        raise InvalidArgument(f"{key} is a number of bytes, not {text!r}")
+    return int(text)
+
+
+

@@ -1,0 +1,111 @@
+"""Profiles: what a session did and when, as Chrome trace events, as onnxruntime writes them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from sardonyx.atomic import writing
+
+if TYPE_CHECKING:
+    from sardonyx.program.program import Run, Segment
+
+MAX_EVENTS: Final = 1_000_000
+
+
+class Stages:
+    """Times the stages of a load. Always on: it costs two clock readings a stage."""
+
+    def __init__(self) -> None:
+        self.start = time.perf_counter()
+        self.spans: list[tuple[str, float, float]] = []
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """One stage; those inside it are listed before it."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.spans.append((name, started, time.perf_counter()))
+
+    def seconds(self) -> dict[str, float]:
+        """How long each stage took."""
+        return {name: end - start for name, start, end in self.spans}
+
+
+class Profile:
+    """Collects events and writes them to a file when the profile ends."""
+
+    def __init__(self, prefix: str) -> None:
+        self.start_ns = time.time_ns()
+        self._zero = time.perf_counter()
+        stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
+        self.path = f"{prefix}_{stamp}_{self.start_ns // 1_000_000 % 1000:03d}.json"
+        self._events: list[dict[str, Any]] = []
+        self._pid = os.getpid()
+
+    def add(self, category: str, name: str, start: float, end: float, args: dict[str, Any]) -> None:
+        """One event, with times of time.perf_counter."""
+        if len(self._events) >= MAX_EVENTS:
+            return
+        self._events.append(
+            {
+                "cat": category,
+                "pid": self._pid,
+                "tid": threading.get_native_id(),
+                "dur": max(0, round((end - start) * 1e6)),
+                "ts": max(0, round((start - self._zero) * 1e6)),
+                "ph": "X",
+                "name": name,
+                "args": args,
+            }
+        )
+
+    def add_stages(self, stages: Stages, origin: str) -> None:
+        """The load: as a whole, under the names onnxruntime gives it, and by stage."""
+        self._zero = min(self._zero, stages.start)
+        for name, start, end in stages.spans:
+            self.add("Session", f"stage_{name}", start, end, {})
+            if name == "load":
+                self.add("Session", f"model_loading_{origin}", start, end, {})
+        last = stages.spans[-1][2] if stages.spans else stages.start
+        self.add("Session", "session_initialization", stages.start, last, {})
+
+    def add_step(self, segment: Segment, run: Run, started: float) -> None:
+        """One step of a run."""
+        frame = run.frame
+        inputs = [frame[i] for i in segment.inputs]
+        outputs = [frame[i] for i in segment.outputs]
+        self.add(
+            "Node",
+            f"{segment.node.name or segment.node.op.name}_kernel_time",
+            started,
+            time.perf_counter(),
+            {
+                "op_name": segment.node.op.name,
+                "provider": segment.provider,
+                "kernel": segment.kernel,
+                "input_type_shape": _shapes(inputs),
+                "output_type_shape": _shapes(outputs),
+                "output_size": str(sum(v.nbytes for v in outputs if isinstance(v, np.ndarray))),
+            },
+        )
+
+    def write(self) -> str:
+        """Writes the events, whole or not at all, and returns the file's name."""
+        import json  # only a session that profiles needs it
+
+        with writing(self.path) as file:
+            file.write(json.dumps(self._events).encode())
+        return self.path
+
+
+def _shapes(values: list[Any]) -> list[dict[str, list[int]]]:
+    return [{str(v.dtype): list(v.shape)} for v in values if isinstance(v, np.ndarray)]

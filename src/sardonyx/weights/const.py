@@ -1,0 +1,176 @@
+"""Constants are references: a place in a file or buffer, a small array, or a recipe over other constants."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InternalError
+from sardonyx.graph.dtype import STRING, DType, by_numpy
+
+if TYPE_CHECKING:
+    from sardonyx.ops.declare import Op
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+COPY_BELOW: Final = 64 * 1024  # bytes; smaller constants are copied, so that they are aligned
+
+
+class Const:
+    """A constant tensor whose bytes are read only when asked for."""
+
+    __slots__ = ("_array", "dtype", "shape")
+
+    def __init__(self, dtype: DType, shape: tuple[int, ...]) -> None:
+        self.dtype: Final = dtype
+        self.shape: Final = shape
+        self._array: Array | None = None
+
+    @property
+    def count(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the tensor in memory."""
+        return self.count * self.dtype.itemsize
+
+    @property
+    def is_small(self) -> bool:
+        """Whether reading it costs next to nothing."""
+        return self.size_bytes < COPY_BELOW
+
+    @property
+    def is_read(self) -> bool:
+        """Whether its bytes are held in memory of our own."""
+        return self._array is not None
+
+    def read(self) -> Array:
+        """The tensor as a read-only array, aligned and made once."""
+        if self._array is None:
+            array = self._load()
+            array.flags.writeable = False
+            self._array = array
+        return self._array
+
+    def _load(self) -> Array:
+        raise InternalError(f"{type(self).__name__} cannot be read")
+
+    def describe(self) -> str:
+        """Where the bytes come from, for people."""
+        raise InternalError(f"{type(self).__name__} has no description")
+
+
+class Held(Const):
+    """A small constant that lives in memory."""
+
+    __slots__ = ()
+
+    def __init__(self, array: Array) -> None:
+        dtype = by_numpy(array.dtype)
+        assert dtype is not None
+        if not array.flags.owndata or not array.flags.c_contiguous:
+            array = np.array(array, order="C")
+        super().__init__(dtype, array.shape)
+        array.flags.writeable = False
+        self._array = array
+
+    def describe(self) -> str:
+        return "held"
+
+
+class Source:
+    """Bytes that constants point into: a mapped file or a buffer that the user gave."""
+
+    __slots__ = ("data", "name")
+
+    def __init__(self, data: memoryview, name: str) -> None:
+        self.data: Final = data
+        self.name: Final = name
+
+
+class Ref(Const):
+    """A tensor that lies in a source, in ONNX's own form."""
+
+    __slots__ = ("length", "offset", "source")
+
+    def __init__(
+        self, source: Source, offset: int, length: int, dtype: DType, shape: tuple[int, ...]
+    ) -> None:
+        super().__init__(dtype, shape)
+        self.source: Final = source
+        self.offset: Final = offset
+        self.length: Final = length
+
+    def _load(self) -> Array:
+        raw = np.frombuffer(self.source.data, np.uint8, self.length, self.offset)
+        if self.dtype.bits < 8:
+            return unpack(raw, self.dtype, self.count).reshape(self.shape)
+        array = raw.view(self.dtype.np).reshape(self.shape)
+        if self.is_small or not array.flags.aligned:
+            return array.copy()
+        return array
+
+    def describe(self) -> str:
+        return f"{self.source.name} at {self.offset}"
+
+
+class Recipe(Const):
+    """An op over other constants, evaluated when its bytes are needed."""
+
+    __slots__ = ("attrs", "inputs", "op", "output")
+
+    def __init__(
+        self,
+        op: Op,
+        inputs: tuple[Const | None, ...],
+        attrs: dict[str, Any],
+        output: int,
+        type_: tuple[DType, tuple[int, ...]],
+    ) -> None:
+        super().__init__(*type_)
+        self.op: Final = op
+        self.inputs: Final = inputs
+        self.attrs: Final = attrs
+        self.output: Final = output
+
+    def _load(self) -> Array:
+        arrays = [None if c is None else c.read() for c in self.inputs]
+        result = self.op.run(arrays, self.attrs)[self.output]
+        if not isinstance(result, np.ndarray) or result.shape != self.shape:
+            raise InternalError(f"folding {self.op.name} gave {result!r:.80}, not {self.shape}")
+        return np.array(result, self.dtype.np, order="C")
+
+    def describe(self) -> str:
+        inner = ", ".join("-" if c is None else c.describe() for c in self.inputs)
+        return f"{self.op.name}({inner})"
+
+
+def unpack(raw: Array, dtype: DType, count: int) -> Array:
+    """Elements of a type under 8 bits, one to a byte, from ONNX's packed form (low bits first)."""
+    if dtype.bits == 6:  # a little-endian stream of 6-bit fields
+        bits = np.unpackbits(raw, bitorder="little")[: count * 6].reshape(count, 6)
+        return np.packbits(bits, axis=1, bitorder="little")[:, 0].view(dtype.np)
+    per_byte = 8 // dtype.bits
+    shifts = np.arange(per_byte, dtype=np.uint8) * np.uint8(dtype.bits)
+    fields = (raw[:, None] >> shifts) & np.uint8((1 << dtype.bits) - 1)
+    fields = fields.reshape(-1)[:count]
+    if dtype.kind == "int":  # sign bit of the field to sign bit of the byte and back
+        spare = np.int8(8 - dtype.bits)
+        return (np.left_shift(fields.view(np.int8), spare) >> spare).astype(dtype.np)
+    return fields.astype(dtype.np) if dtype.kind == "uint" else fields.view(dtype.np)
+
+
+def pack(array: Array, dtype: DType) -> bytes:
+    """The bytes of a tensor in ONNX's form, the inverse of what `Ref` reads."""
+    if dtype is STRING:
+        raise InternalError("strings have no packed form")
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if dtype.bits >= 8:
+        return flat.tobytes()
+    codes = flat.astype(np.int8).view(np.uint8) if dtype.is_integer else flat.view(np.uint8)
+    bits = np.unpackbits(codes[:, None], axis=1, bitorder="little")[:, : dtype.bits]
+    return np.packbits(bits.reshape(-1), bitorder="little").tobytes()

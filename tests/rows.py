@@ -1,0 +1,101 @@
+"""Rows of op tests: what to run, on which inputs. The driver in test_ops.py asks every question of every row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One node on given inputs. `fails` is a pattern of the error's text when it must not run."""
+
+    op: str
+    inputs: tuple[Any, ...]
+    attrs: dict[str, Any] = field(default_factory=dict)
+    domain: str = ""
+    opset: int | None = None  # of the op's domain; the newest when None
+    outputs: int = 1
+    ulps: float = 4  # units in the last place of the output type, relative to the largest value
+    oracle: str = "auto"  # auto: onnxruntime, else onnx's reference; or one of onnxruntime, onnx, none
+    expect: tuple[Any, ...] | None = None  # known results, where no oracle is to be trusted
+    fails: str | None = None
+    why: str = ""  # the reason for a loose tolerance or a missing oracle
+
+    def __str__(self) -> str:
+        shapes = "-".join(_shown(x) for x in self.inputs)
+        attrs = "-".join(f"{k}{_brief(v)}" for k, v in self.attrs.items())
+        return "-".join(s for s in (self.op, shapes, attrs, f"v{self.opset}" if self.opset else "") if s)
+
+
+def _shown(x: Any) -> str:
+    if isinstance(x, np.ndarray):
+        return f"{x.dtype}" + ("_" + "x".join(map(str, x.shape)) if x.shape else "")
+    return "none" if x is None else type(x).__name__
+
+
+def _brief(value: Any) -> str:
+    return "".join(c for c in str(value) if c.isalnum() or c in "._")[:16]
+
+
+def case(op: str, *inputs: Any, **options: Any) -> Row:
+    """A row that runs. Options that are fields of Row (domain, opset, outputs, ulps, oracle, expect, why) set them;
+    all others are attributes of the node. An attribute with such a name goes into `attrs={...}`."""
+    named = {k: options.pop(k) for k in ("domain", "opset", "outputs", "ulps", "oracle", "expect", "why") if k in options}
+    return Row(op, inputs, {**options.pop("attrs", {}), **options}, **named)
+
+
+def fails(op: str, *inputs: Any, match: str, **options: Any) -> Row:
+    """A row that must be refused with an error whose text matches."""
+    row = case(op, *inputs, **options)
+    return Row(row.op, row.inputs, row.attrs, row.domain, row.opset, row.outputs, fails=match)
+
+
+def _random(dtype: Any, shape: tuple[int, ...]) -> Array:
+    rng = np.random.default_rng(sum(shape) * 31 + len(shape))
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def f32(*shape: int) -> Array:
+    return _random(np.float32, shape)
+
+
+def f64(*shape: int) -> Array:
+    return _random(np.float64, shape)
+
+
+def f16(*shape: int) -> Array:
+    return _random(np.float16, shape)
+
+
+def bf16(*shape: int) -> Array:
+    return _random(ml_dtypes.bfloat16, shape)
+
+
+def pos(*shape: int) -> Array:
+    """Positive float32 numbers, away from zero."""
+    return np.abs(f32(*shape)) + np.float32(0.1)
+
+
+def ints(dtype: Any, *shape: int, low: int = -9, high: int = 9) -> Array:
+    rng = np.random.default_rng(sum(shape) * 17 + len(shape))
+    low = max(low, 0) if np.dtype(dtype).kind in "ub" else low
+    return rng.integers(low, high, shape).astype(dtype)
+
+
+def i64(*shape: int, low: int = -9, high: int = 9) -> Array:
+    return ints(np.int64, *shape, low=low, high=high)
+
+
+def of(values: Any, dtype: Any = np.float32) -> Array:
+    """Given values: edges, indices, sizes."""
+    return np.array(values, dtype)
+
+
+def bools(*shape: int) -> Array:
+    return _random(np.float32, shape) > 0

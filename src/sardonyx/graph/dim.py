@@ -296,6 +296,16 @@ def symbols(size: Size) -> frozenset[str]:
     return frozenset(found)
 
 
+def lone_name(size: Size) -> str | None:
+    """The name that a size consists of, if it is just one."""
+    if isinstance(size, int) or len(size.terms) != 1:
+        return None
+    ((monomial, factor),) = size.terms.items()
+    if factor != 1 or len(monomial) != 1 or monomial[0].kind != "name":
+        return None
+    return monomial[0].text
+
+
 _CALLS: Final = {"div": floor_div, "mod": modulo, "min": minimum, "max": maximum, "broadcast": broadcast}
 
 

@@ -135,7 +135,7 @@ def _float_text(v: float, is_double: bool) -> str:
 
 
 _NUMBER: Final = re.compile(
-    r"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf(inity)?|nan)\s*", re.I | re.A
+    r"\s*[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|inf(inity)?|nan)\s*", re.I | re.A
 )
 
 

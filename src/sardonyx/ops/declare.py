@@ -17,6 +17,7 @@ ML: Final = "ai.onnx.ml"
 MICROSOFT: Final = "com.microsoft"
 PREVIEW: Final = "ai.onnx.preview"
 TRAINING: Final = "ai.onnx.preview.training"
+INTERNAL: Final = "sardonyx"  # ops that lowering makes
 
 Infer = Callable[..., Any]  # (guards, *facts, **attrs) -> fact or tuple of facts
 Reference = Callable[..., Any]  # (*arrays, **attrs) -> array or tuple of arrays
@@ -150,7 +151,12 @@ class Op:
         """The reference's results as a sequence of arrays."""
         if self.reference_rule is None:
             raise InternalError(f"{self.name} has no reference")
-        return as_outputs(self.reference_rule(*arrays, **attrs))
+        absent = [None] * self.n_absent(len(arrays))
+        return as_outputs(self.reference_rule(*arrays, *absent, **attrs))
+
+    def n_absent(self, n_given: int) -> int:
+        """How many formal inputs a node with so many leaves out at the end."""
+        return 0 if self.inputs and self.inputs[-1].variadic else len(self.inputs) - n_given
 
     def __repr__(self) -> str:
         return f"{self.domain}.{self.name}" if self.domain else self.name

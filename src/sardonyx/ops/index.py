@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sardonyx.ops.declare import MICROSOFT, ML, ONNX, PREVIEW, TRAINING
+from sardonyx.ops.declare import INTERNAL, MICROSOFT, ML, ONNX, PREVIEW, TRAINING
 
 _FAMILIES: Final = {
     (ONNX, "elementwise"): "Abs Neg Ceil Floor Round Sign Sqrt Exp Log Reciprocal Sin Cos Tan Asin Acos Atan Sinh Cosh Tanh "
@@ -46,6 +46,7 @@ _FAMILIES: Final = {
     (TRAINING, "optimizer"): "Adagrad Adam Momentum",
     (MICROSOFT, "microsoft"): "FusedConv FusedGemm FusedMatMul Gelu FastGelu BiasGelu QuickGelu SkipLayerNormalization "
     "SkipSimplifiedLayerNormalization DynamicQuantizeLSTM DynamicQuantizeMatMul MatMulIntegerToFloat Tokenizer",
+    (INTERNAL, "internal"): "Sizes MatMulBias",
 }  # fmt: skip
 
 FAMILIES: Final[dict[str, list[tuple[str, str]]]] = {}

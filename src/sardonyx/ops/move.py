@@ -12,7 +12,6 @@ from sardonyx.graph.dim import Shape, Size, floor_div, product
 from sardonyx.graph.dtype import INDEX
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.cut import cut_length
 from sardonyx.ops.declare import Op, optional, required
 from sardonyx.ops.rules import Array, as_ints, axes_of, axis_of, like_first
 from sardonyx.ops.sizes import (
@@ -21,6 +20,7 @@ from sardonyx.ops.sizes import (
     STORED,
     allocatable,
     checked,
+    cut_length,
     fresh_shape,
     moving,
     owned,
@@ -80,7 +80,9 @@ def _(g: Scope, *xs: Fact, axis: int) -> Fact:
             if i == axis:
                 dims[i] = dims[i] + d
             else:
-                dims[i] = g.equal(dims[i], d, f"dim {i} of input {position} and of the first differ")
+                dims[i] = g.equal(
+                    dims[i], d, f"dim {i} of input {position} and of the first differ"
+                )
     if len(ranked) < len(xs):
         dims[axis] = g.fresh("joined")
     return xs[0].shaped(tuple(dims))
@@ -166,9 +168,7 @@ slice_ = Op(
 
 
 @slice_.infer
-def _(
-    g: Scope, x: Fact, starts: Fact, ends: Fact, axes: Fact | None, steps: Fact | None
-) -> Fact:
+def _(g: Scope, x: Fact, starts: Fact, ends: Fact, axes: Fact | None, steps: Fact | None) -> Fact:
     count = vector_length(starts, "starts")
     if axes is not None and axes.ints is None:
         return x.shaped(fresh_shape(g, x.rank, "cut"))
@@ -189,9 +189,7 @@ def _(
     return x.shaped(tuple(dims))
 
 
-def _slice(
-    x: Array, starts: Array, ends: Array, axes: Array | None, steps: Array | None
-) -> Array:
+def _slice(x: Array, starts: Array, ends: Array, axes: Array | None, steps: Array | None) -> Array:
     first, last = as_ints(starts) or (), as_ints(ends) or ()
     where = axes_of(range(len(first)) if axes is None else as_ints(axes) or (), x.ndim)
     by = (1,) * len(first) if steps is None else as_ints(steps) or ()
@@ -203,16 +201,15 @@ def _slice(
         raise InvalidArgument(f"Slice steps by 0 in {by}")
     cut = [slice(None)] * x.ndim
     for axis, start, end, step in zip(where, first, last, by, strict=True):
-        begin, stop, step = slice(start, end, step).indices(x.shape[axis])
-        cut[axis] = slice(begin, stop if stop >= 0 else None, step)
+        taken = range(*slice(start, end, step).indices(x.shape[axis]))
+        behind = taken.start + len(taken) * step
+        cut[axis] = slice(taken.start, behind if behind >= 0 else None, step) if taken else slice(0)
     return owned(x[tuple(cut)])
 
 
 slice_.symbolic(moving(slice_.reference(_slice)))
 
-tile = Op(
-    "Tile", 13, "input:T repeats:I", "output:T", types={"T": CLASSIC, "I": SIZES}
-)
+tile = Op("Tile", 13, "input:T repeats:I", "output:T", types={"T": CLASSIC, "I": SIZES})
 
 
 @tile.infer
@@ -238,10 +235,81 @@ def _tile(x: Array, repeats: Array) -> Array:
 
 tile.symbolic(moving(tile.reference(_tile)))
 
+pad = Op(
+    "Pad",
+    25,
+    "data:T pads:I constant_value:T? axes:A?",
+    "output:T",
+    attrs={"mode": b"constant"},
+    types={"T": STORED, "I": SIZES, "A": INDEX},
+)
+
+
+@pad.infer
+def _(g: Scope, x: Fact, pads: Fact, value: Fact | None, axes: Fact | None, *, mode: bytes) -> Fact:
+    if mode not in _MODES:
+        raise ShapeError(f"Pad has no mode {mode.decode(errors='replace')}; it has {_shown_modes}")
+    length = vector_length(pads, "pads")
+    if axes is not None and axes.ints is None:
+        return x.shaped(fresh_shape(g, x.rank, "padded"))
+    where = axes_of(range(x.rank) if axes is None else axes.ints or (), x.rank)
+    if length is not None and length != 2 * len(where):
+        raise ShapeError(f"pads has {length} numbers for {len(where)} axes, two each")
+    dims = list(x.dims)
+    for i, axis in enumerate(where):
+        if pads.sym is None:
+            dims[axis] = g.fresh("padded")
+            continue
+        before, after = pads.sym[i], pads.sym[i + len(where)]
+        if mode != b"constant" and (before != 0 or after != 0):
+            g.at_least(dims[axis], 1, f"dim {axis} has nothing to pad from")
+        dims[axis] = dims[axis] + before + after
+    return x.shaped(checked(g, dims, "the padded shape"))
+
+
+_MODES: Final = {b"constant": "constant", b"reflect": "reflect", b"edge": "edge", b"wrap": "wrap"}
+_shown_modes: Final = ", ".join(_MODES.values())
+
+
+def _pad(x: Array, pads: Array, value: Array | None, axes: Array | None, *, mode: bytes) -> Array:
+    amounts = as_ints(pads) or ()
+    where = axes_of(range(x.ndim) if axes is None else as_ints(axes) or (), x.ndim)
+    if len(amounts) != 2 * len(where):
+        raise InvalidArgument(f"pads has {len(amounts)} numbers for {len(where)} axes, two each")
+    widths = [(0, 0)] * x.ndim
+    for i, axis in enumerate(where):
+        widths[axis] = (amounts[i], amounts[i + len(where)])
+    shape = [d + before + after for d, (before, after) in zip(x.shape, widths, strict=True)]
+    allocatable(shape, x.dtype, "the padded shape")
+    cut = tuple(
+        slice(max(-before, 0), max(d + min(after, 0), 0))
+        for d, (before, after) in zip(x.shape, widths, strict=True)
+    )
+    x = x[cut]
+    grown = [(max(before, 0), max(after, 0)) for before, after in widths]
+    if mode == b"constant":
+        filler = _zero(x.dtype) if value is None else value.reshape(-1)[0]
+        out = np.full(shape, filler, x.dtype)
+        out[tuple(slice(b, b + d) for d, (b, _) in zip(x.shape, grown, strict=True))] = x
+        return out
+    if any(d == 0 and (b or a) for d, (b, a) in zip(x.shape, grown, strict=True)):
+        raise InvalidArgument(f"shape {x.shape} has nothing to pad from by {amounts}")
+    return np.pad(x, grown, _MODES[mode])  # type: ignore[call-overload, no-any-return]
+
+
+def _pad_sizes(
+    x: Array, pads: Array, value: Array | None, axes: Array | None, *, mode: bytes
+) -> Array:
+    return _pad(x, pads, np.zeros(1, np.int64) if value is None else value, axes, mode=mode)
+
+
+pad.reference(_pad)
+pad.symbolic(moving(_pad_sizes))
+
 _BLOCK: Final = {"blocksize": required("int"), "mode": b"DCR"}
 
 
-def _block(x_rank: int, blocksize: int, mode: bytes) -> None:
+def _check_block(x_rank: int, blocksize: int, mode: bytes) -> None:
     if x_rank != 4 or blocksize < 1 or mode not in (b"DCR", b"CRD"):
         raise ShapeError(
             f"rank {x_rank}, blocksize {blocksize}, mode {mode.decode(errors='replace')}: "
@@ -249,14 +317,12 @@ def _block(x_rank: int, blocksize: int, mode: bytes) -> None:
         )
 
 
-depth_to_space = Op(
-    "DepthToSpace", 28, "input:T", "output:T", attrs=_BLOCK, types={"T": CLASSIC}
-)
+depth_to_space = Op("DepthToSpace", 28, "input:T", "output:T", attrs=_BLOCK, types={"T": CLASSIC})
 
 
 @depth_to_space.infer
 def _(g: Scope, x: Fact, *, blocksize: int, mode: bytes) -> Fact:
-    _block(x.rank, blocksize, mode)
+    _check_block(x.rank, blocksize, mode)
     n, c, h, w = x.dims
     g.divides(blocksize**2, c, "channels do not fill blocks")
     out = (n, floor_div(c, blocksize**2), h * blocksize, w * blocksize)
@@ -274,14 +340,12 @@ def _(x: Array, *, blocksize: int, mode: bytes) -> Array:
     return owned(blocks).reshape(n, deep, h * b, w * b)
 
 
-space_to_depth = Op(
-    "SpaceToDepth", 28, "input:T", "output:T", attrs=_BLOCK, types={"T": CLASSIC}
-)
+space_to_depth = Op("SpaceToDepth", 28, "input:T", "output:T", attrs=_BLOCK, types={"T": CLASSIC})
 
 
 @space_to_depth.infer
 def _(g: Scope, x: Fact, *, blocksize: int, mode: bytes) -> Fact:
-    _block(x.rank, blocksize, mode)
+    _check_block(x.rank, blocksize, mode)
     n, c, h, w = x.dims
     g.divides(blocksize, h, "the height is not whole blocks")
     g.divides(blocksize, w, "the width is not whole blocks")
@@ -359,7 +423,7 @@ def _(x: Array, k: Array | None, *, upper: int) -> Array:
 
 
 def _zero(dtype: Any) -> Array:
-    return np.array("" if dtype == object else 0, dtype)
+    return np.array("" if np.dtype(dtype).kind == "O" else 0, dtype)
 
 
 center_crop_pad = Op(
@@ -399,3 +463,9 @@ def _(x: Array, target: Array, *, axes: Sequence[int] | None) -> Array:
         place.append(slice((want - kept) // 2, (want - kept) // 2 + kept))
     out[tuple(place)] = x[tuple(source)]
     return out
+
+
+OPS: Final = (
+    transpose, concat, split, slice_, tile, pad, depth_to_space, space_to_depth, reverse_sequence,
+    trilu, center_crop_pad,
+)  # fmt: skip

@@ -162,7 +162,7 @@ lstm.infer(_infer(4, 3))
 def activations_of(
     attrs: Mapping[str, Any], count: int, directions: int
 ) -> list[tuple[Activation, ...]]:
-    """The functions of each direction, with clipping; alpha and beta are handed out in order."""
+    """The functions of each direction; alpha and beta are handed out in order."""
     names = attrs["activations"] or (b"Sigmoid", b"Tanh", b"Tanh")[:count] * directions
     if len(names) < count * directions:
         raise InvalidGraph(
@@ -170,7 +170,11 @@ def activations_of(
             f"{count} for each of {directions} directions"
         )
     alphas, betas = list(attrs["activation_alpha"] or ()), list(attrs["activation_beta"] or ())
-    made = [_activation(n, alphas, betas, attrs["clip"]) for n in names[: count * directions]]
+    made: list[Activation] = []
+    for i, name in enumerate(names[: count * directions]):
+        # Gates are clipped before their functions, the cell state (the third) is not.
+        clip = attrs["clip"] if i % count < 2 else None
+        made.append(_activation(name, alphas, betas, clip))
     return [tuple(made[i * count : (i + 1) * count]) for i in range(directions)]
 
 

@@ -1,4 +1,4 @@
-"""Values at fractional positions: each axis gives a few indices with weights, and their products are summed."""
+"""Values at fractional positions: a few weighted neighbours along each axis."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Taps = Sequence[tuple[Array, Array]]  # along one axis: indices and weights of t
 
 
 def bounded(position: Array, size: int) -> Array:
-    """Positions with whatever is far outside (NaN too) moved just outside, where it weighs nothing either."""
+    """Positions, with those far outside (and NaN) moved to where they still weigh nothing."""
     return np.clip(np.where(np.isnan(position), -3, position), -3, size + 2)
 
 
@@ -34,7 +34,7 @@ def inside(index: Array, weight: Array, size: int) -> tuple[Array, Array]:
 
 
 def cubic_weights(part: Array, a: float) -> list[Array]:
-    """Weights of the 4 neighbours around a position that lies `part` behind the second (Keys, 1981)."""
+    """Weights of 4 neighbours, for a position that lies `part` behind the second (Keys, 1981)."""
 
     def near(t: Array) -> Any:
         return ((a + 2) * t - (a + 3)) * t * t + 1

@@ -38,6 +38,7 @@ from sardonyx.ops.sizes import (
     checked,
     fresh_shape,
     moving,
+    number_in,
     owned,
     vector_length,
 )
@@ -370,7 +371,7 @@ def _(g: Scope, x: Fact, *, dtype: int | None, k: int) -> Fact:
 def _(x: Array, *, dtype: int | None, k: int) -> Array:
     made = None if dtype is None else by_onnx(dtype)
     rows, columns = x.shape
-    on = np.arange(columns) - np.arange(rows)[:, None] == k
+    on: Array = np.arange(columns) - np.arange(rows)[:, None] == k
     return on.astype(x.dtype if made is None else made.np)
 
 
@@ -383,15 +384,6 @@ range_ = Op(
     types={"T": frozenset((BF16, F64, F32, F16, I16, I32, I64))},
     unranked=True,
 )
-
-
-def _scalar(x: Fact) -> Any:
-    """The number in a scalar: known, symbolic, or None."""
-    if x.sym is not None:
-        return x.sym[0] if len(x.sym) == 1 else None
-    if x.const is not None and x.const.count == 1:
-        return float(x.const.read().reshape(-1)[0])
-    return None
 
 
 def steps(start: Any, limit: Any, delta: Any) -> Any:
@@ -408,7 +400,7 @@ def _(g: Scope, start: Fact, limit: Fact, delta: Fact, *, stash_type: int) -> Fa
     for fact, name in ((start, "start"), (limit, "limit"), (delta, "delta")):
         if fact.shape is not None and product(fact.shape) != 1:
             g.equal(product(fact.shape), 1, f"{name} of Range is one number")
-    first, last, step = _scalar(start), _scalar(limit), _scalar(delta)
+    first, last, step = number_in(start), number_in(limit), number_in(delta)
     if step == 0:
         raise ShapeError("Range steps by 0")
     if first is None or last is None or step is None or isinstance(step, Dim):
@@ -427,7 +419,7 @@ def _(start: Array, limit: Array, delta: Array, *, stash_type: int) -> Array:
         raise InvalidArgument(f"Range has no end from {first} to {last} by {step}")
     (count,) = allocatable((steps(first, last, step),), dtype, "the range")
     result = np.arange(count).astype(start.dtype) * delta.reshape(()) + start.reshape(())
-    return narrow(result, dtype) if result.dtype != dtype else result  # type: ignore[no-any-return]
+    return np.asarray(narrow(result, dtype))
 
 
 @range_.symbolic

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, SardonyxError, ShapeError
-from sardonyx.graph.dim import Dim, Shape, Size
+from sardonyx.graph.dim import Dim, Shape, Size, floor_div, least, maximum, minimum
 from sardonyx.graph.dtype import ALL, BOOL, COMPLEX, I64, NUMBERS, STRING, by_name
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
@@ -22,6 +22,7 @@ MAX_RANK: Final = 64  # what numpy can hold
 CLASSIC: Final = NUMBERS | COMPLEX | {BOOL, STRING}  # the types of ops that only move elements
 STORED: Final = ALL - {by_name("f6e2m3"), by_name("f6e3m2")}
 SIZES: Final = frozenset((I64,))  # the type of shapes and axes
+FAR: Final = 2**31 - 1  # exporters write this and more for "to the end"
 
 
 def owned(x: Any) -> Array:
@@ -74,6 +75,15 @@ def vector_length(x: Fact, what: str) -> int | None:
     return length if isinstance(length, int) else None
 
 
+def number_in(x: Fact) -> Any:
+    """The number that a scalar holds: known, symbolic, or None."""
+    if x.sym is not None:
+        return x.sym[0] if len(x.sym) == 1 else None
+    if x.const is not None and x.const.count == 1:
+        return float(x.const.read().reshape(-1)[0])
+    return None
+
+
 def moving(reference: Reference, data: int = 1) -> Reference:
     """The symbolic rule of a reference that moves its first `data` inputs as the rest say."""
 
@@ -89,3 +99,48 @@ def moving(reference: Reference, data: int = 1) -> Reference:
             return None  # the node may never run; if it does, it says so then
 
     return run
+
+
+def cut_length(g: Scope, d: Size, start: Size, end: Size, step: int) -> Size:
+    """How many of d elements a slice takes; negative bounds count from the end, all are clamped."""
+    if step == 0:
+        raise ShapeError(f"a slice from {start} to {end} steps by 0")
+    if isinstance(d, int) and isinstance(start, int) and isinstance(end, int):
+        return len(range(*slice(start, end, step).indices(d)))
+    taken = _ahead(g, d, start, end) if step > 0 else _back(g, d, start, end)
+    return floor_div(taken + (abs(step) - 1), abs(step))
+
+
+def _ahead(g: Scope, d: Size, start: Size, end: Size) -> Size:
+    stop = d if _is_far(end) else minimum(_from_front(g, end, d), d)
+    if stop == d and least(-start) > 0:
+        return minimum(-start, d)
+    begin = 0 if _is_far(-start) else maximum(_from_front(g, start, d), 0)
+    return maximum(stop - begin, 0)
+
+
+def _back(g: Scope, d: Size, start: Size, end: Size) -> Size:
+    begin = d - 1 if _is_far(start) else minimum(_from_front(g, start, d), d - 1)
+    stop = -1 if _is_far(-end) else minimum(_from_front(g, end, d), d - 1)
+    return maximum(maximum(begin, -1) - maximum(stop, -1), 0)
+
+
+def _is_far(bound: Size) -> bool:
+    return isinstance(bound, int) and bound >= FAR
+
+
+def _from_front(g: Scope, bound: Size, d: Size) -> Size:
+    """A bound counted from the front, not clamped yet."""
+    if least(bound) >= 0:
+        return bound
+    if least(-bound) > 0:
+        return d + bound
+    # n - 1 means the place before n, and -n the last n: they mean something else only if n is 0.
+    if least(bound) >= -1:
+        g.at_least(bound, 0, "a bound of the slice")
+        return bound
+    if least(-bound) >= 0:
+        g.at_least(-bound, 1, "a bound of the slice, counted from the end")
+        return d + bound
+    is_counted_from_front = minimum(maximum(bound + 1, 0), 1)
+    return bound + d * (1 - is_counted_from_front)

@@ -1,4 +1,4 @@
-"""Sliding windows, as convolutions and pools have them: pads, output sizes, and what each tap of the kernel reads."""
+"""Sliding windows of convolutions and pools: pads, output sizes, and what each tap reads."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from sardonyx.errors import ShapeError
 from sardonyx.graph.dim import Dim, Shape, Size, maximum, minimum
 from sardonyx.graph.guard import Scope
 
-MAX_SPAN: Final = (
-    1 << 24
-)  # of kernels, pads, strides and dilations; what is larger is no window but a mistake
+MAX_SPAN: Final = 1 << 24  # of kernels, pads, strides and dilations; no window is larger
 _AUTO_PADS: Final = (b"NOTSET", b"VALID", b"SAME_UPPER", b"SAME_LOWER")
 
 Ints = tuple[int, ...]
@@ -68,7 +66,7 @@ class Window:
         room = size + (begin + end) - self.extents[i]
         if not self.ceil_mode:
             return room // stride + 1
-        # A last window that would start behind the input and its front padding is dropped, but only one.
+        # One last window that would start behind the input (and its front padding) is dropped.
         out = (room + (stride - 1)) // stride + 1
         inside = (size + (begin - 1)) // stride + 1
         return maximum(out - 1, minimum(out, inside))
@@ -77,9 +75,10 @@ class Window:
         """Padding before the first element of each axis, for an input of these sizes."""
         if not self.is_same:
             return self.begins
+        extents = numbers(self.extents)
         totals = (
             max(0, (-(-size // stride) - 1) * stride + extent - size)
-            for size, stride, extent in zip(spatial, self.strides, self.extents, strict=True)
+            for size, stride, extent in zip(spatial, self.strides, extents, strict=True)
         )
         return tuple(t // 2 if self.auto_pad == b"SAME_UPPER" else t - t // 2 for t in totals)
 
@@ -138,7 +137,7 @@ class Walk:
         return count
 
     def axis(self, i: int, part: slice | None = None) -> list[tuple[int, slice, slice]]:
-        """Taps along one axis that meet the input: the tap, the outputs (counted from the part's start), the inputs."""
+        """Taps of one axis that meet the input: number, outputs (from the part's start), inputs."""
         lo, hi = (0, self.outs[i]) if part is None else (part.start, part.stop)
         stride, dilation, size = self.strides[i], self.dilations[i], self.ins[i]
         found = []
@@ -154,7 +153,7 @@ class Walk:
         return found
 
     def taps(self, parts: Slices | None = None) -> Iterator[tuple[int, Slices, Slices]]:
-        """All taps that meet the input: the tap's number in the kernel, the outputs and the inputs it joins."""
+        """All taps that meet the input: number in the kernel, outputs, and the inputs they read."""
         n = len(self.kernel)
         axes = [self.axis(i, None if parts is None else parts[i]) for i in range(n)]
         for combination in itertools.product(*axes):
@@ -177,7 +176,7 @@ def numbers(sizes: Shape) -> Ints:
 
 
 def blocks(sizes: Ints, limit: int) -> Iterator[Slices]:
-    """Boxes that cover all sizes, each with at most `limit` elements where a single row allows it."""
+    """Boxes that cover all sizes, each of at most `limit` elements (and at least one)."""
     inner, axis = 1, len(sizes)
     while axis and inner * sizes[axis - 1] <= limit:
         axis -= 1

@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from sardonyx.enums import GraphOptimizationLevel
+from sardonyx.enums import GraphOptimizationLevel as Level
 from sardonyx.graph.graph import Graph
+from sardonyx.passes import activation, algebra, linear, lowering, normalize, transpose
+from sardonyx.passes.driver import Rewriter
+from sardonyx.passes.rule import Rule
 
 
 @dataclass(frozen=True, slots=True)
 class PassOptions:
     """How far to go, what to leave out, and how large folded constants may become."""
 
-    level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_ENABLE_ALL
+    level: Level = Level.ORT_ENABLE_ALL
     disabled: frozenset[str] = frozenset()
     fold_limit_bytes: int = 1 << 30
 
 
 def optimize(graph: Graph, options: PassOptions) -> None:
     """The portable part: standard and com.microsoft ops only. This is what `save` writes."""
+    if options.level >= Level.ORT_ENABLE_BASIC:
+        _rewrite(graph, (algebra.RULES, transpose.RULES, linear.BASIC), options)
+    if options.level >= Level.ORT_ENABLE_EXTENDED:
+        # After the basic rules: a normalization between a convolution and its activation is gone by now.
+        _rewrite(graph, (activation.RULES, normalize.RULES, linear.EXTENDED), options)
 
 
 def lower(graph: Graph, options: PassOptions) -> None:
     """The part that needs our own ops."""
+    if options.level >= Level.ORT_ENABLE_EXTENDED:
+        lowering.lower_sizes(graph)
+        _rewrite(graph, (lowering.RULES,), options)
+
+
+def _rewrite(graph: Graph, tables: Iterable[Any], options: PassOptions) -> None:
+    rules: list[Rule] = [r for table in tables for r in table]
+    Rewriter(graph, rules, options.fold_limit_bytes, options.disabled).run()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sardonyx.errors import InternalError
-from sardonyx.graph.dim import Dim
+from sardonyx.graph.dim import lone_name
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.guard import Guard
@@ -131,16 +131,6 @@ class _Emitter:
                     bound.add(name)
                     binds.append((position, axis, name))
         return tuple(binds)
-
-
-def lone_name(size: int | Dim) -> str | None:
-    """The name that a size consists of, if it is just one."""
-    if isinstance(size, int) or len(size.terms) != 1:
-        return None
-    ((monomial, factor),) = size.terms.items()
-    if factor != 1 or len(monomial) != 1 or monomial[0].kind != "name":
-        return None
-    return monomial[0].text
 
 
 def _fact(value: Value) -> AnyFact:

@@ -30,8 +30,7 @@ class Reference:
 
 def _call(node: Node, bodies: dict[str, Program] | None) -> StepCall:
     op, attrs = node.op, node.attrs
-    missing = 0 if op.inputs and op.inputs[-1].variadic else len(op.inputs) - len(node.inputs)
-    absent = [None] * missing
+    absent = [None] * op.n_absent(len(node.inputs))
     rule = op.reference_rule
     assert rule is not None
     if op.name == "Sizes":

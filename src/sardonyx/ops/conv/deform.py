@@ -55,11 +55,11 @@ def deform_conv(
     for batch, *parts in blocks((n, *path.outs), limit) if y.size else ():
         sizes = tuple(p.stop - p.start for p in parts)
         for image in range(batch.start, batch.stop):
-            moved = shifts[(image, slice(None), slice(None), slice(None), *parts)]
-            kept = None if masks is None else masks[(image, slice(None), slice(None), *parts)]
+            moved = shifts[image][:, :, :, *parts]
+            kept = None if masks is None else masks[image][:, :, *parts]
             columns = _columns(x[image], moved, kept, path, tuple(parts))
             product = np.matmul(matrix, columns.reshape(group, -1, math.prod(sizes)))
-            y[(image, slice(None), *parts)] = product.reshape(maps, *sizes)
+            y[image][:, *parts] = product.reshape(maps, *sizes)
     return add_bias(y, bias)
 
 

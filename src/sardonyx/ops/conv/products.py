@@ -15,7 +15,7 @@ _TILE: Final = 1 << 16  # elements of a depthwise accumulator; stays in a core's
 
 
 def convolve(x: Array, w: Array, path: Walk, group: int) -> Array:
-    """X (batch, channels, ...) with weights (maps, channels / group, ...), both in one type that BLAS knows."""
+    """The product of x (batch, channels, ...) and weights (maps, channels / group, ...)."""
     y = np.empty((x.shape[0], w.shape[0], *path.outs), x.dtype)
     if y.size == 0:
         return y
@@ -37,14 +37,14 @@ def _covers(path: Walk) -> bool:
 def _pointwise(x: Array, w: Array, y: Array, path: Walk, group: int) -> None:
     n, maps = y.shape[:2]
     steps = zip(path.outs, path.strides, strict=True)
-    seen = x[(slice(None), slice(None), *(slice(0, (o - 1) * s + 1, s) for o, s in steps))]
+    seen = x[:, :, *(slice(0, (o - 1) * s + 1, s) for o, s in steps)]
     columns = seen.reshape(n, group, w.shape[1], math.prod(path.outs))
     matrix = w.reshape(group, maps // group, w.shape[1])
     np.matmul(matrix, columns, out=y.reshape(n, group, maps // group, columns.shape[-1]))
 
 
 def _unfolded(x: Array, w: Array, y: Array, path: Walk, group: int) -> None:
-    """Each output position's inputs become a column, block by block, and one product takes all of a block."""
+    """Each output's inputs become a column; one product takes a block of columns."""
     n, channels = x.shape[:2]
     maps, taps = w.shape[0], path.n_taps
     matrix = w.reshape(group, maps // group, w.shape[1] * taps)
@@ -60,11 +60,10 @@ def _unfolded(x: Array, w: Array, y: Array, path: Walk, group: int) -> None:
         _unfold(x[batch], columns, path, tuple(parts))
         flat = columns.reshape(sizes[0], group, w.shape[1] * taps, count // sizes[0])
         product = np.matmul(matrix, flat)
-        y[(batch, slice(None), *parts)] = product.reshape(sizes[0], maps, *sizes[1:])
+        y[batch, :, *parts] = product.reshape(sizes[0], maps, *sizes[1:])
 
 
 def _unfold(x: Array, columns: Array, path: Walk, parts: Slices) -> None:
-    whole = (slice(None), slice(None))
     written = 0
     found = list(path.taps(parts))
     positions = math.prod(columns.shape[3:])
@@ -73,11 +72,11 @@ def _unfold(x: Array, columns: Array, path: Walk, parts: Slices) -> None:
     if written < positions * path.n_taps:
         columns[...] = 0
     for tap, outs, ins in found:
-        columns[(*whole, tap, *outs)] = x[(*whole, *ins)]
+        columns[:, :, tap][:, :, *outs] = x[:, :, *ins]
 
 
 def _depthwise(x: Array, w: Array, y: Array, path: Walk) -> None:
-    """Every channel by itself: the taps' shifted slices, scaled and summed into tiles of a few channels."""
+    """Every channel by itself: shifted slices, scaled and summed in tiles of a few channels."""
     n, channels = x.shape[:2]
     each = w.shape[0] // channels
     rank = len(path.outs)
@@ -93,14 +92,13 @@ def _depthwise(x: Array, w: Array, y: Array, path: Walk) -> None:
             total = tiled[image, part]
             total[...] = 0
             for tap, outs, ins in found:
-                where = (slice(None), slice(None), *outs)
-                scaled = product[(slice(0, total.shape[0]), slice(None), *outs)]
-                np.multiply(x[(image, part, None, *ins)], weights[part, :, tap], out=scaled)
-                total[where] += scaled
+                scaled = product[: total.shape[0], :, *outs]
+                np.multiply(x[image, part, None, *ins], weights[part, :, tap], out=scaled)
+                total[:, :, *outs] += scaled
 
 
 def fold(x: Array, w: Array, y: Array, path: Walk, group: int) -> None:
-    """The transposed convolution: adds every input times the kernel into y, where `path` walks from y back to x."""
+    """Adds every input times the kernel into y, where `path` walks from y back to x."""
     n, channels = x.shape[:2]
     maps, taps = y.shape[1], path.n_taps
     matrix = w.reshape(group, channels // group, maps // group * taps).transpose(0, 2, 1)
@@ -108,16 +106,15 @@ def fold(x: Array, w: Array, y: Array, path: Walk, group: int) -> None:
     for batch, *parts in blocks((n, *path.outs), limit):
         sizes = tuple(p.stop - p.start for p in (batch, *parts))
         count = math.prod(sizes[1:])
-        columns = x[(batch, slice(None), *parts)].reshape(sizes[0], group, channels // group, count)
+        columns = x[batch, :, *parts].reshape(sizes[0], group, channels // group, count)
         product = np.matmul(matrix, columns).reshape(sizes[0], maps, taps, *sizes[1:])
         add_blocks(product, y[batch], path, tuple(parts))
 
 
 def add_blocks(columns: Array, y: Array, path: Walk, parts: Slices | None = None) -> None:
     """Adds columns (batch, maps, taps, positions...) where the window has them in y."""
-    whole = (slice(None), slice(None))
     for tap, outs, ins in path.taps(parts):
-        y[(*whole, *ins)] += columns[(*whole, tap, *outs)]
+        y[:, :, *ins] += columns[:, :, tap][:, :, *outs]
 
 
 def add_bias(y: Array, bias: Array | None) -> Array:

@@ -1,0 +1,132 @@
+"""Optimizers: one step of Adagrad, Adam or momentum over any number of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidGraph
+from sardonyx.graph.dtype import F32, F64, I64
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.ops.declare import TRAINING, Op, required
+from sardonyx.ops.rules import Array, one_int
+
+# (rate, count, x, gradient, state...; attrs) -> new x, new state...
+Update = Callable[..., tuple[Array, ...]]
+
+_REALS: Final = frozenset((F32, F64))
+_TYPES: Final = {"T1": _REALS, "T2": frozenset((I64,)), "T3": _REALS}
+
+
+def optimizer(name: str, groups: int, update: Update, **attrs: Any) -> Op:
+    """An op whose inputs are so many groups of tensors: values, gradients, then each state."""
+    op = Op(
+        name,
+        1,
+        "R:T1 T:T2 inputs:T3*",
+        "outputs:T3*",
+        domain=TRAINING,
+        attrs=attrs,
+        types=_TYPES,
+        unranked=True,
+    )
+
+    def infer(g: Scope, rate: Fact, count: Fact, *facts: Fact, **_: Any) -> tuple[Fact, ...]:
+        n = _tensors(name, len(facts), groups)
+        for i, fact in enumerate(facts):
+            first = facts[i % n]
+            if fact.dtype is not first.dtype:
+                raise InvalidGraph(f"input {i + 2} is {fact}, and the tensor it is for is {first}")
+            _same_shape(g, fact, first)
+        return tuple(f.plain() for f in (*facts[:n], *facts[2 * n :]))
+
+    def reference(rate: Array, count: Array, *xs: Array, **settings: Any) -> tuple[Array, ...]:
+        n = _tensors(name, len(xs), groups)
+        step = one_int(count, "the update count T")
+        made = []
+        with np.errstate(all="ignore"):
+            for i in range(n):
+                own = xs[i::n]
+                new = update(rate.reshape(()).astype(own[0].dtype), step, own, **settings)
+                made.append([a.astype(own[0].dtype) for a in new])
+        return tuple(m[k] for k in range(groups - 1) for m in made)
+
+    op.infer(infer)
+    op.reference(reference)
+    return op
+
+
+def _tensors(name: str, count: int, groups: int) -> int:
+    if not count or count % groups:
+        raise InvalidGraph(f"{name} takes {groups} inputs for each tensor, and has {count}")
+    return count // groups
+
+
+def _same_shape(g: Scope, a: Fact, b: Fact) -> None:
+    if a.shape is None or b.shape is None:
+        return
+    if a.rank != b.rank:
+        raise InvalidGraph(f"a tensor and its gradient or state have one shape, not {b} and {a}")
+    for x, y in zip(a.shape, b.shape, strict=True):
+        g.equal(x, y, "a tensor and its gradient or state differ in shape")
+
+
+def _adagrad(
+    rate: Array, count: int, xs: tuple[Array, ...], /, **attrs: float
+) -> tuple[Array, ...]:
+    x, gradient, squares = xs
+    r = rate / (1 + count * attrs["decay_factor"])
+    gradient = attrs["norm_coefficient"] * x + gradient
+    squares = squares + gradient * gradient
+    return x - r * gradient / (np.sqrt(squares) + attrs["epsilon"]), squares
+
+
+def _adam(rate: Array, count: int, xs: tuple[Array, ...], /, **attrs: float) -> tuple[Array, ...]:
+    x, gradient, mean, squares = xs
+    alpha, beta = attrs["alpha"], attrs["beta"]
+    gradient = attrs["norm_coefficient"] * x + gradient
+    mean = alpha * mean + (1 - alpha) * gradient
+    squares = beta * squares + (1 - beta) * gradient * gradient
+    if count > 0:
+        start = np.sqrt(1 - np.float64(beta) ** count) / (1 - np.float64(alpha) ** count)
+        rate = rate * float(start)
+    x = x - rate * mean / (np.sqrt(squares) + attrs["epsilon"])
+    return (1 - attrs["norm_coefficient_post"]) * x, mean, squares
+
+
+def _momentum(rate: Array, count: int, xs: tuple[Array, ...], /, **attrs: Any) -> tuple[Array, ...]:
+    x, gradient, velocity = xs
+    mode, alpha = attrs["mode"], attrs["alpha"]
+    if mode not in (b"nesterov", b"standard"):
+        raise InvalidGraph(f"mode {mode!r} is neither nesterov nor standard")
+    gradient = attrs["norm_coefficient"] * x + gradient
+    velocity = alpha * velocity + (attrs["beta"] if count > 0 else 1) * gradient
+    direction = gradient + alpha * velocity if mode == b"nesterov" else velocity
+    return x - rate * direction, velocity
+
+
+OPS: Final = (
+    optimizer("Adagrad", 3, _adagrad, decay_factor=0.0, epsilon=1e-6, norm_coefficient=0.0),
+    optimizer(
+        "Adam",
+        4,
+        _adam,
+        alpha=0.9,
+        beta=0.999,
+        epsilon=1e-6,
+        norm_coefficient=0.0,
+        norm_coefficient_post=0.0,
+    ),
+    optimizer(
+        "Momentum",
+        3,
+        _momentum,
+        alpha=required("float"),
+        beta=required("float"),
+        mode=required("bytes"),
+        norm_coefficient=required("float"),
+    ),
+)

@@ -1,0 +1,311 @@
+"""Sequences and optionals: a sequence is a Python list, an empty optional is None."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, InvalidGraph, ShapeError
+from sardonyx.graph.dim import Size, modulo
+from sardonyx.graph.dtype import BOOL, COMPLEX, F32, I64, IEEE, INDEX, INTS, STRING, by_onnx
+from sardonyx.graph.fact import AnyFact, Fact, FreshDim, OptionalFact, SequenceFact
+from sardonyx.graph.guard import Scope
+from sardonyx.ops.declare import Op, optional, required
+from sardonyx.ops.rules import Array, as_ints, axis_of, one_int
+from sardonyx.ops.sizes import CLASSIC, SIZES, owned
+
+ELEMENTS: Final = IEEE | INTS | COMPLEX | {BOOL, STRING}  # what sequences hold
+_TRUTH: Final = frozenset((BOOL,))
+
+
+def nothing(fact: AnyFact | None) -> bool:
+    """Whether this stands for elements of which there are none yet, only a type."""
+    return fact is None or (isinstance(fact, Fact) and fact.shape is None and fact.sym == ())
+
+
+def join(a: AnyFact | None, b: AnyFact | None, fresh: FreshDim) -> AnyFact | None:
+    """The fact of values that are like `a` or like `b`; types that differ are an error."""
+    if a is None or b is None:
+        return b if a is None else a
+    if isinstance(a, Fact) and isinstance(b, Fact):
+        if a.dtype is not b.dtype:
+            raise ShapeError(f"one value is {a.dtype}, and another in its place is {b.dtype}")
+        if nothing(a) or nothing(b):
+            return b if nothing(a) else a
+        if a.shape is None or b.shape is None or a.rank != b.rank:
+            return a.shaped(None)
+        pairs = zip(a.shape, b.shape, strict=True)
+        return a.shaped(tuple(x if x == y else fresh("varied") for x, y in pairs))
+    if isinstance(a, SequenceFact) and isinstance(b, SequenceFact):
+        return SequenceFact(join(a.elem, b.elem, fresh))
+    if isinstance(a, OptionalFact) and isinstance(b, OptionalFact):
+        return OptionalFact(join(a.elem, b.elem, fresh))
+    if type(a) is not type(b):
+        raise ShapeError(f"one value is {a}, and another in its place is {b}")
+    return a
+
+
+def one_of(g: Scope, elem: AnyFact | None) -> AnyFact:
+    """The fact of a single element: named sizes may differ from element to element, so they are new."""
+    if elem is None:
+        raise ShapeError("the type of the elements is not known", hint="declare the value's type")
+    if not isinstance(elem, Fact):
+        return elem
+    if elem.shape is None:
+        return Fact(elem.dtype, None)
+    return elem.shaped(tuple(d if isinstance(d, int) else g.fresh("element") for d in elem.shape))
+
+
+def _elem(x: AnyFact, what: str) -> AnyFact | None:
+    if not isinstance(x, SequenceFact):
+        raise ShapeError(f"{what} takes a sequence, not {x}")
+    return x.elem
+
+
+def _place(length: int, position: Array | None, most: int, what: str) -> int:
+    """A position in a sequence, counted from the front; `most` is the last that is allowed."""
+    at = one_int(position, "the position")
+    if not -length <= at <= most:
+        raise InvalidArgument(f"{what} {at} is outside [{-length}, {most}] of {length} elements")
+    return at + length if at < 0 else at
+
+
+at = Op("SequenceAt", 11, "input_sequence position:I", "tensor", types={"I": INDEX}, unranked=True)
+
+
+@at.infer
+def _(g: Scope, x: AnyFact, position: Fact) -> AnyFact:
+    return one_of(g, _elem(x, "SequenceAt"))
+
+
+@at.reference
+def _(x: list[Any], position: Array) -> Any:
+    return owned(x[_place(len(x), position, len(x) - 1, "position")])
+
+
+construct = Op(
+    "SequenceConstruct", 11, "inputs:T*", "output_sequence", types={"T": ELEMENTS}, unranked=True
+)
+
+
+@construct.infer
+def _(g: Scope, *xs: Fact) -> SequenceFact:
+    elem: AnyFact | None = None
+    for x in xs:
+        elem = join(elem, x.plain(), g.fresh)
+    if elem is None:
+        raise InvalidGraph("SequenceConstruct has no inputs", hint="use SequenceEmpty")
+    return SequenceFact(elem)
+
+
+construct.reference(lambda *xs: [owned(x) for x in xs])
+
+empty = Op("SequenceEmpty", 11, "", "output", attrs={"dtype": optional("int")})
+
+
+@empty.infer
+def _(g: Scope, *, dtype: int | None) -> SequenceFact:
+    made = F32 if dtype is None else by_onnx(dtype)
+    if made is None or made not in ELEMENTS:
+        raise ShapeError(f"a sequence cannot hold elements of type {made or dtype}")
+    return SequenceFact(Fact(made, None, None, ()))
+
+
+empty.reference(lambda *, dtype: [])
+
+erase = Op(
+    "SequenceErase",
+    11,
+    "input_sequence position:I?",
+    "output_sequence",
+    types={"I": INDEX},
+    unranked=True,
+)
+
+
+@erase.infer
+def _(g: Scope, x: AnyFact, position: Fact | None) -> AnyFact:
+    return SequenceFact(_elem(x, "SequenceErase"))
+
+
+@erase.reference
+def _(x: list[Any], position: Array | None) -> list[Any]:
+    if position is None and x:
+        return x[:-1]
+    gone = _place(len(x), np.array(-1) if position is None else position, len(x) - 1, "position")
+    return x[:gone] + x[gone + 1 :]
+
+
+insert = Op(
+    "SequenceInsert",
+    11,
+    "input_sequence tensor:T position:I?",
+    "output_sequence",
+    types={"T": ELEMENTS, "I": INDEX},
+    unranked=True,
+)
+
+
+@insert.infer
+def _(g: Scope, x: AnyFact, tensor: Fact, position: Fact | None) -> SequenceFact:
+    return SequenceFact(join(_elem(x, "SequenceInsert"), tensor.plain(), g.fresh))
+
+
+@insert.reference
+def _(x: list[Any], tensor: Array, position: Array | None) -> list[Any]:
+    where = len(x) if position is None else _place(len(x), position, len(x), "position")
+    return [*x[:where], owned(tensor), *x[where:]]
+
+
+length = Op("SequenceLength", 11, "input_sequence", "length:I", types={"I": SIZES})
+
+
+@length.infer
+def _(g: Scope, x: AnyFact) -> Fact:
+    _elem(x, "SequenceLength")
+    return Fact(I64, ())
+
+
+length.reference(lambda x: np.array(len(x), np.int64))
+
+split_to = Op(
+    "SplitToSequence",
+    24,
+    "input:T split:I?",
+    "output_sequence",
+    attrs={"axis": 0, "keepdims": 1},
+    types={"T": CLASSIC, "I": INDEX},
+    unranked=True,
+)
+
+
+@split_to.infer
+def _(g: Scope, x: Fact, split: Fact | None, *, axis: int, keepdims: int) -> SequenceFact:
+    if x.shape is None:
+        return SequenceFact(Fact(x.dtype, None))
+    axis = axis_of(axis, x.rank)
+    rest = (x.dims[:axis], x.dims[axis + 1 :])
+    if split is None:
+        part: tuple[Size, ...] = (1,) if keepdims else ()
+    else:
+        part = (_part(g, x.dims[axis], split),)
+    return SequenceFact(x.shaped((*rest[0], *part, *rest[1])))
+
+
+def _part(g: Scope, size: Size, split: Fact) -> Size:
+    """The size of every part, where all are alike."""
+    if split.sym is None or len(set(split.sym)) != 1 or split.shape is None:
+        return g.fresh("part")
+    each = split.sym[0]
+    if split.rank == 0 and (each == 0 or modulo(size, each) != 0):
+        return g.fresh("part")
+    return each
+
+
+@split_to.reference
+def _(x: Array, split: Array | None, *, axis: int, keepdims: int) -> list[Array]:
+    axis = axis_of(axis, x.ndim)
+    size = x.shape[axis]
+    if split is None:
+        parts = [np.take(x, [i], axis) for i in range(size)]
+        return parts if keepdims else [owned(np.squeeze(p, axis)) for p in parts]
+    sizes: Sequence[int] = as_ints(split) or ()
+    if split.ndim == 0:
+        each = sizes[0]
+        if each < 1:
+            raise InvalidArgument(f"a sequence is split into parts of {each}")
+        sizes = [min(each, size - begin) for begin in range(0, size, each)]
+    if sum(sizes) != size or min(sizes, default=0) < 0:
+        raise InvalidArgument(f"the parts {tuple(sizes)} do not add up to {size} of axis {axis}")
+    if not sizes:
+        return []
+    return [owned(p) for p in np.split(x, np.cumsum(sizes[:-1], dtype=np.int64), axis)]
+
+
+concat_from = Op(
+    "ConcatFromSequence",
+    11,
+    "input_sequence",
+    "concat_result",
+    attrs={"axis": required("int"), "new_axis": 0},
+)
+
+
+@concat_from.infer
+def _(g: Scope, x: AnyFact, *, axis: int, new_axis: int) -> Fact:
+    elem = one_of(g, _elem(x, "ConcatFromSequence"))
+    if not isinstance(elem, Fact):
+        raise ShapeError(f"ConcatFromSequence joins tensors, not {elem}")
+    if elem.shape is None:
+        return elem
+    axis = axis_of(axis, elem.rank + (1 if new_axis else 0))
+    behind = elem.dims[axis:] if new_axis else elem.dims[axis + 1 :]
+    return elem.shaped((*elem.dims[:axis], g.fresh("joined"), *behind))
+
+
+@concat_from.reference
+def _(x: list[Array], *, axis: int, new_axis: int) -> Array:
+    if not x:
+        raise InvalidArgument("ConcatFromSequence has no elements to join")
+    axis = axis_of(axis, x[0].ndim + (1 if new_axis else 0))
+    for position, part in enumerate(x):
+        if not _fits(x[0].shape, part.shape, None if new_axis else axis):
+            raise InvalidArgument(
+                f"element {position} of shape {part.shape} does not join {x[0].shape} on axis {axis}"
+            )
+    return np.stack(x, axis) if new_axis else np.concatenate(x, axis)
+
+
+def _fits(a: Sequence[int], b: Sequence[int], axis: int | None) -> bool:
+    return len(a) == len(b) and all(
+        i == axis or m == n for i, (m, n) in enumerate(zip(a, b, strict=True))
+    )
+
+
+optional_ = Op("Optional", 28, "input?", "output", attrs={"type": optional("type")}, unranked=True)
+
+
+@optional_.infer
+def _(g: Scope, x: AnyFact | None, *, type: AnyFact | None) -> OptionalFact:
+    if x is None and type is None:
+        raise InvalidGraph("Optional has neither an input nor a type")
+    return OptionalFact(x.plain() if isinstance(x, Fact) else type if x is None else x)
+
+
+@optional_.reference
+def _(x: Any, *, type: Any) -> Any:
+    return owned(x) if isinstance(x, np.ndarray) else x
+
+
+get_element = Op("OptionalGetElement", 28, "input", "output", unranked=True)
+
+
+@get_element.infer
+def _(g: Scope, x: AnyFact) -> AnyFact:
+    return one_of(g, x.elem) if isinstance(x, OptionalFact) else x
+
+
+@get_element.reference
+def _(x: Any) -> Any:
+    if x is None:
+        raise InvalidArgument("the optional is empty, and its element is asked for")
+    return owned(x) if isinstance(x, np.ndarray) else x
+
+
+has_element = Op("OptionalHasElement", 28, "input?", "output:B", types={"B": _TRUTH}, unranked=True)
+
+
+@has_element.infer
+def _(g: Scope, x: AnyFact | None) -> Fact:
+    known = None if isinstance(x, OptionalFact) else (0,) if x is None else (1,)
+    return Fact(BOOL, (), None, known)
+
+
+has_element.reference(lambda x: np.array(x is not None))
+
+OPS: Final = (
+    at, construct, empty, erase, insert, length, split_to, concat_from, optional_, get_element,
+    has_element,
+)  # fmt: skip

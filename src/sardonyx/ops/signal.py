@@ -1,0 +1,285 @@
+"""Signals: Fourier transforms, windows, and the weights that turn a spectrum into mel bands."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, InvalidGraph, ShapeError
+from sardonyx.graph.dim import Shape, Size
+from sardonyx.graph.dtype import FLOATS, I64, INDEX, NUMBERS, DType, by_onnx
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.ops.declare import Op
+from sardonyx.ops.rules import Array, axis_of, in_wide, one_int
+
+_SHORT: Final = {"T1": FLOATS, "T2": INDEX}
+
+dft: Final = Op(
+    "DFT",
+    20,
+    "input:T1 dft_length:T2? axis:I?",
+    "output:T1",
+    attrs={"inverse": 0, "onesided": 0},
+    types={**_SHORT, "I": frozenset((I64,))},
+)
+stft: Final = Op(
+    "STFT",
+    17,
+    "signal:T1 frame_step:T2 window:T1? frame_length:T2?",
+    "output:T1",
+    attrs={"onesided": 1},
+    types=_SHORT,
+)
+
+
+def number_in(fact: Fact, what: str) -> Size | None:
+    """The single number in a scalar input, or None before it is known."""
+    if fact.shape is not None:
+        for d in fact.shape:
+            if isinstance(d, int) and d != 1:
+                raise ShapeError(f"{what} is one number, not {fact}")
+    return None if fact.sym is None or len(fact.sym) != 1 else fact.sym[0]
+
+
+def positive(g: Scope, fact: Fact, what: str) -> Size:
+    """A length that an input gives: one or more, a new dim before it is known."""
+    size = number_in(fact, what)
+    if size is None:
+        return g.fresh(what)
+    g.at_least(size, 1, f"{what} must be 1 or more")
+    return size
+
+
+@dft.infer
+def _(g: Scope, x: Fact, length: Fact | None, axis: Fact | None, **attrs: int) -> Fact:
+    if x.rank < 2:
+        raise ShapeError(f"the input has rank {x.rank}, and must have 2 or more: it is {x}")
+    parts = x.dims[-1]
+    is_back, is_half = bool(attrs["inverse"]), bool(attrs["onesided"])
+    if parts not in (1, 2) and isinstance(parts, int):
+        raise ShapeError(f"the last dim is 1 (real) or 2 (complex), not {parts}: it is {x}")
+    if parts == 2 and is_half and not is_back:
+        raise ShapeError(f"a one-sided transform takes real numbers, and the input is {x}")
+    where = -2 if axis is None else number_in(axis, "axis")
+    last = 1 if is_back and is_half else 2
+    if not isinstance(where, int):
+        return x.shaped((*(g.fresh("dft") for _ in x.dims[:-1]), last))
+    where = _signal_axis(where, x.rank)
+    size = x.dims[where]
+    if length is not None:
+        size = positive(g, length, "dft_length")
+    elif is_back and is_half:
+        size = (size - 1) * 2
+        g.at_least(size, 1, "an inverse one-sided transform needs 2 or more frequencies")
+    if is_half and not is_back:
+        size = size // 2 + 1
+    return x.shaped((*x.dims[:where], size, *x.dims[where + 1 : -1], last))
+
+
+def _signal_axis(axis: int, rank: int) -> int:
+    found = axis_of(axis, rank)
+    if found == rank - 1:
+        raise ShapeError(f"axis {axis} is the last, which holds the parts of complex numbers")
+    return found
+
+
+@dft.reference
+@in_wide
+def _(x: Array, length: Array | None = None, axis: Array | None = None, **attrs: int) -> Array:
+    is_back, is_half = attrs["inverse"], attrs["onesided"]
+    if not is_back and is_half and x.shape[-1] != 1:
+        raise InvalidArgument("a one-sided transform takes real numbers, and the input is complex")
+    where = _signal_axis(-2 if axis is None else one_int(axis, "axis"), x.ndim)
+    size = x.shape[where]
+    if length is not None:
+        size = one_int(length, "dft_length")
+    elif is_back and is_half:
+        size = 2 * (size - 1)
+    if size < 1:
+        raise InvalidArgument(f"dft_length is {size}, and must be 1 or more")
+    z = _joined(x)
+    if is_half:
+        if is_back:
+            return np.fft.irfft(z, size, where)[..., None].astype(x.dtype)
+        return _parted(np.fft.rfft(z.real, size, where), x.dtype)
+    return _parted((np.fft.ifft if is_back else np.fft.fft)(z, size, where), x.dtype)
+
+
+def _joined(x: Array) -> Array:
+    """Numbers without their last axis, as float64 or complex128: transforms lose digits fast."""
+    if x.shape[-1] == 1:
+        return x[..., 0].astype(np.float64)
+    return np.ascontiguousarray(x, np.float64).view(np.complex128)[..., 0]
+
+
+def _parted(z: Array, dtype: Any) -> Array:
+    """Complex numbers as pairs in a last axis."""
+    return np.stack((z.real, z.imag), axis=-1).astype(dtype)
+
+
+@stft.infer
+def _(
+    g: Scope, x: Fact, step: Fact, window: Fact | None, length: Fact | None, **attrs: int
+) -> Fact:
+    if x.rank != 3:
+        raise ShapeError(f"the signal is [batch, length, 1 or 2], and is {x}")
+    batch, total, parts = x.dims
+    if parts not in (1, 2) and isinstance(parts, int):
+        raise ShapeError(f"the last dim is 1 (real) or 2 (complex), not {parts}: it is {x}")
+    if window is not None and window.rank != 1:
+        raise ShapeError(f"the window has one dim, and is {window}")
+    hop = positive(g, step, "frame_step")
+    frame = total
+    if length is not None:
+        frame = positive(g, length, "frame_length")
+    if window is not None:
+        frame = window.dims[0] if length is None else frame
+        g.equal(window.dims[0], frame, "the window is not as long as a frame")
+    g.at_least(frame, 1, "a frame must hold 1 sample or more")
+    g.at_least(total, frame, "the signal is shorter than a frame")
+    frames = (total - frame) // hop + 1
+    bins = frame // 2 + 1 if attrs["onesided"] else frame
+    return x.shaped((batch, frames, bins, 2))
+
+
+@stft.reference
+@in_wide
+def _(
+    x: Array,
+    step: Array,
+    window: Array | None = None,
+    length: Array | None = None,
+    *,
+    onesided: int,
+) -> Array:
+    total = x.shape[1]
+    hop, frame = one_int(step, "frame_step"), total if window is None else window.shape[0]
+    if length is not None:
+        frame = one_int(length, "frame_length")
+    if hop < 1 or not 1 <= frame <= total or (window is not None and window.shape[0] != frame):
+        raise InvalidArgument(
+            f"frames of {frame} samples every {hop} do not fit a signal of {total}"
+            + ("" if window is None else f" and a window of {window.shape[0]}")
+        )
+    z = _joined(x)
+    frames = np.lib.stride_tricks.sliding_window_view(z, frame, axis=1)[:, ::hop]
+    if window is not None:
+        frames = frames * window.astype(np.float64)
+    if onesided and not np.iscomplexobj(z):
+        return _parted(np.fft.rfft(frames, axis=-1), x.dtype)
+    bins = frame // 2 + 1 if onesided else frame
+    return _parted(np.fft.fft(frames, axis=-1)[..., :bins], x.dtype)
+
+
+def _type_of(number: int) -> DType:
+    found = by_onnx(number)
+    if found is None or found not in NUMBERS:
+        raise InvalidGraph(f"output_datatype {number} is no type of real numbers")
+    return found
+
+
+def window(name: str, *factors: float) -> Op:
+    """A window: the sum of factor * cos(k * angle) for k = 0, 1, 2."""
+    op = Op(
+        name,
+        17,
+        "size:T1",
+        "output:T2",
+        attrs={"output_datatype": 1, "periodic": 1},
+        types={"T1": INDEX, "T2": NUMBERS},
+        unranked=True,
+    )
+
+    def infer(g: Scope, size: Fact, *, output_datatype: int, periodic: int) -> Fact:
+        return Fact(_type_of(output_datatype), (_count(g, size, "size"),))
+
+    def reference(size: Array, *, output_datatype: int, periodic: int) -> Array:
+        count = one_int(size, "size")
+        if count < 0:
+            raise InvalidArgument(f"a window has no {count} samples")
+        with np.errstate(all="ignore"):
+            turn = np.float64(2 * np.pi) / np.float64(count if periodic else count - 1)
+            angle = np.arange(count) * turn
+            made = sum(f * np.cos(k * angle) for k, f in enumerate(factors))
+            return np.asarray(made).astype(_type_of(output_datatype).np)
+
+    op.infer(infer)
+    op.reference(reference)
+    return op
+
+
+def _count(g: Scope, fact: Fact, what: str) -> Size:
+    """A size that an input gives and that may be zero."""
+    size = number_in(fact, what)
+    if size is None:
+        return g.fresh(what)
+    g.at_least(size, 0, f"{what} is negative")
+    return size
+
+
+hann: Final = window("HannWindow", 0.5, -0.5)
+hamming: Final = window("HammingWindow", 25 / 46, -21 / 46)
+blackman: Final = window("BlackmanWindow", 0.42, -0.5, 0.08)
+
+mel: Final = Op(
+    "MelWeightMatrix",
+    17,
+    "num_mel_bins:T1 dft_length:T1 sample_rate:T1 lower_edge_hertz:T2 upper_edge_hertz:T2",
+    "output:T3",
+    attrs={"output_datatype": 1},
+    types={"T1": INDEX, "T2": FLOATS, "T3": NUMBERS},
+    unranked=True,
+)
+
+
+@mel.infer
+def _(g: Scope, bands: Fact, length: Fact, *_: Fact, output_datatype: int) -> Fact:
+    shape: Shape = (
+        _count(g, length, "dft_length") // 2 + 1
+        if number_in(length, "dft_length") is not None
+        else g.fresh("spectrum"),
+        _count(g, bands, "num_mel_bins"),
+    )
+    return Fact(_type_of(output_datatype), shape)
+
+
+@mel.reference
+def _(*inputs: Array, output_datatype: int) -> Array:
+    bands, length, rate = (one_int(x, "a setting") for x in inputs[:3])
+    if bands < 0 or length < 0 or rate < 1:
+        raise InvalidArgument(
+            f"{bands} mel bands of a transform of {length} samples at {rate} per second: "
+            "none may be negative, and the rate is 1 or more"
+        )
+    bins = length // 2 + 1
+    edges = _mel_edges(
+        bands, *(float(np.asarray(x, np.float64).reshape(-1)[0]) for x in inputs[3:])
+    )
+    with np.errstate(all="ignore"):
+        places = np.floor((length + 1) * edges / rate)
+    if bands and not (places[0] >= 0 and places[-2] < bins and places[-1] <= bins):
+        raise InvalidArgument(
+            f"mel bands from {edges[0]:g} to {edges[-1]:g} hertz fall outside the spectrum, "
+            f"which ends at {rate / 2:g}"
+        )
+    low, center, high = places[:-2], places[1:-1], places[2:]
+    at = np.arange(bins)[:, None]
+    with np.errstate(all="ignore"):
+        rising = np.where(low == center, at == center, (at - low) / (center - low))
+        falling = (high - at) / (high - center)
+    weights = np.where((at >= low) & (at <= center), rising, 0)
+    weights = np.where((at >= center) & (at < high), falling, weights)
+    return weights.astype(_type_of(output_datatype).np)
+
+
+def _mel_edges(bands: int, low: float, high: float) -> Array:
+    """Where the triangles begin, peak and end, in hertz: even steps on the mel scale."""
+    with np.errstate(all="ignore"):
+        first, last = (2595 * np.log10(1 + np.float64(f) / 700) for f in (low, high))
+        mels = first + np.arange(bands + 2) * ((last - first) / (bands + 2))
+        return np.asarray(700 * (np.power(10.0, mels / 2595) - 1))
+
+
+OPS: Final = (dft, stft, hann, hamming, blackman, mel)

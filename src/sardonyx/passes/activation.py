@@ -1,0 +1,49 @@
+"""Activations that exporters spell out."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.graph import Value
+from sardonyx.passes.pattern import P, hole
+from sardonyx.passes.rule import need, rule
+
+x = hole("x")
+ROOT2: Final = math.sqrt(2.0)
+_phi = P.Erf(x / ROOT2) + 1
+_phi_times = P.Erf(x * (1 / ROOT2)) + 1
+
+
+@rule(
+    *(p for phi in (_phi, _phi_times) for p in ((x * 0.5) * phi, (x * phi) * 0.5, x * (phi * 0.5))),
+    ort="GeluFusion",
+)
+def gelu(b: Builder, x: Value) -> Value:
+    """x Phi(x), Phi by the error function, in each order that exporters multiply it."""
+    need(x.tensor.dtype.is_float, "not floating point")
+    made: Value = b.Gelu(x)
+    return made
+
+
+_cube = (P.Pow(x, 3.0), x * x * x, x * (x * x))
+_inner = tuple((x + cube * 0.044715) * math.sqrt(2 / math.pi) for cube in _cube)
+
+
+@rule(
+    *(p for inner in _inner for p in (
+        (x * 0.5) * (P.Tanh(inner) + 1),
+        x * ((P.Tanh(inner) + 1) * 0.5),
+        (x * (P.Tanh(inner) + 1)) * 0.5,
+    )),
+    ort="FastGeluFusion",
+)
+def gelu_tanh(b: Builder, x: Value) -> Value:
+    """Gelu by the hyperbolic tangent."""
+    need(x.tensor.dtype.is_float, "not floating point")
+    made: Value = b.Gelu(x, approximate=b"tanh")
+    return made
+
+
+RULES: Final[tuple[Any, ...]] = (*gelu, *gelu_tanh)

@@ -1,0 +1,152 @@
+"""The rewrite driver: one walk over a work list that prunes, folds, merges and applies rules."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.infer import infer_node
+from sardonyx.log import logger
+from sardonyx.passes.fold import fold, inline
+from sardonyx.passes.merge import Merger
+from sardonyx.passes.pattern import match
+from sardonyx.passes.rule import NoMatch, Rule
+
+
+class Rewriter:
+    """Rewrites one graph, and the bodies in it, until no rule applies to any node."""
+
+    def __init__(
+        self, graph: Graph, rules: Iterable[Rule], fold_limit: int, disabled: frozenset[str]
+    ) -> None:
+        self._graph = graph
+        self._rules: dict[str, list[Rule]] = {}
+        for r in rules:
+            if r.name not in disabled and r.ort_name not in disabled:
+                self._rules.setdefault(r.pattern.op, []).append(r)
+        self._limit = 0 if "ConstantFolding" in disabled else fold_limit
+        self._disabled = disabled
+        self._merger = None if "CommonSubexpressionElimination" in disabled else Merger()
+        self._work: deque[Node] = deque()
+        self._queued: set[Node] = set()
+
+    def run(self) -> None:
+        """Visits every node in order, and again whatever a change may have given a chance."""
+        for node in self._graph.sorted_nodes():
+            self._push(node)
+        while self._work:
+            node = self._work.popleft()
+            self._queued.discard(node)
+            if node in self._graph.nodes:
+                self._visit(node)
+
+    def _push(self, node: Node) -> None:
+        if node not in self._queued and node.graph is self._graph:
+            self._queued.add(node)
+            self._work.append(node)
+
+    def _visit(self, node: Node) -> None:
+        if not any(v.is_used for v in node.outputs):
+            self._drop(node)
+            return
+        if node.op.has_bodies and self._bodies(node):
+            return
+        if fold(node, self._limit):
+            self._changed(node.outputs)
+            self._drop(node)
+            return
+        if self._merger is not None:
+            twin = self._merger.find(node)
+            if twin is not None:
+                for old, new in zip(node.outputs, twin.outputs, strict=True):
+                    self._replace(old, new)
+                self._drop(node)
+                return
+        for r in self._rules.get(node.op.name, ()):
+            if self._try(r, node):
+                return
+
+    def _bodies(self, node: Node) -> bool:
+        """Rewrites a node's bodies; True if the node itself went away."""
+        made = inline(node)
+        if made is not None:
+            for inner in made:
+                self._push(inner)
+            self._changed(node.outputs)
+            self._drop(node)
+            return True
+        everything = [r for rules in self._rules.values() for r in rules]
+        for _, body in node.subgraphs:
+            Rewriter(body, everything, self._limit, self._disabled).run()
+        return False
+
+    def _try(self, r: Rule, node: Node) -> bool:
+        hit = match(r.pattern, node)
+        if hit is None:
+            return False
+        found, covered = hit
+        builder = Builder(self._graph, self._graph.scope)
+        try:
+            new = r.build(builder, **found)
+        except NoMatch as reason:
+            for made in reversed(builder.made):
+                self._graph.remove(made)
+            logger.debug("%s not at %s: %s", r.name, node, reason)
+            return False
+        logger.debug("%s at %s", r.name, node)
+        for made in builder.made:
+            made.name = made.name or node.name
+        self._replace(node.outputs[0], new)
+        for made in builder.made:
+            self._push(made)
+        for old in covered:
+            if old in self._graph.nodes:
+                self._drop(old)
+        return True
+
+    def _replace(self, old: Value, new: Value) -> None:
+        if old is new:
+            return
+        if not new.name and new.node is not None:
+            new.name, old.name = old.name, ""
+        self._graph.replace(old, new)
+        self._changed((new,))
+
+    def _changed(self, values: Iterable[Value]) -> None:
+        """Readers of a value get another visit; what is newly known of it flows on."""
+        for value in values:
+            for reader, _ in value.uses:
+                self._reinfer(reader)
+                self._push(reader)
+
+    def _reinfer(self, node: Node) -> None:
+        """Infers a node again where an input's contents or shape may say more than before."""
+        before = [_known(v) for v in node.outputs]
+        if all(before) or node.op.has_bodies:
+            return
+        infer_node(node.graph.scope, node)
+        for value, was_known in zip(node.outputs, before, strict=True):
+            if not was_known and _known(value):
+                for reader, _ in value.uses:
+                    self._reinfer(reader)
+
+    def _drop(self, node: Node) -> None:
+        """Takes out a node that nobody reads, and then those that only it read."""
+        if node not in self._graph.nodes or any(v.is_used for v in node.outputs):
+            return
+        makers = [v.node for v in node.reads() if v.node is not None]
+        self._graph.remove(node)
+        for maker in makers:
+            if maker.graph is self._graph:
+                self._drop(maker)
+
+
+def _known(value: Value) -> bool:
+    """Whether everything that inference may find of a value is found."""
+    fact = value.fact
+    if not isinstance(fact, Fact) or fact.shape is None:
+        return not isinstance(fact, Fact)
+    return all(isinstance(d, int) for d in fact.shape)

@@ -1,0 +1,78 @@
+"""Folding: nodes over constants become recipes, and an If whose condition is known becomes its branch."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from sardonyx.graph.build import const_fact
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Graph, Node
+from sardonyx.ops.declare import INTERNAL
+from sardonyx.weights.const import Const, Held, Recipe
+
+GROWTH_BELOW: Final = 1 << 20  # bytes; a larger result must not be larger than what it is made of
+
+# A dequantized weight is several times its file, and the ops that read it can take it as it lies.
+_KEPT: Final = frozenset(("DequantizeLinear",))
+
+
+def fold(node: Node, limit: int) -> bool:
+    """Gives the outputs of a node over constants their constants; whether it could."""
+    if _known_elements(node):
+        return True
+    op = node.op
+    if limit == 0 or not op.is_pure or op.has_bodies or op.name in _KEPT or op.domain == INTERNAL:
+        return False
+    inputs: list[Const | None] = []
+    for value in node.inputs:
+        const = None if value is None else value.const
+        if const is None and value is not None:
+            return False
+        inputs.append(const)
+    facts = [v.fact for v in node.outputs]
+    given = sum(c.size_bytes for c in inputs if c is not None)
+    recipes: list[Const] = []
+    for position, fact in enumerate(facts):
+        if not isinstance(fact, Fact) or fact.static is None:
+            return False
+        recipe = Recipe(op, tuple(inputs), node.attrs, position, (fact.dtype, fact.static))
+        if recipe.size_bytes > min(limit, max(GROWTH_BELOW, given)):
+            return False
+        recipes.append(recipe)
+    for value, recipe in zip(node.outputs, recipes, strict=True):
+        value.fact = const_fact(recipe)
+    return True
+
+
+def _known_elements(node: Node) -> bool:
+    """A result whose elements inference knows as numbers is a constant, whatever it was made of."""
+    if len(node.outputs) != 1 or not node.op.is_pure:
+        return False
+    fact = node.outputs[0].fact
+    if not isinstance(fact, Fact) or fact.ints is None or fact.static is None:
+        return False
+    array = np.array(fact.ints, fact.dtype.np).reshape(fact.static)
+    node.outputs[0].fact = const_fact(Held(array))
+    return True
+
+
+def inline(node: Node) -> list[Node] | None:
+    """The nodes of an If's branch, moved to where the If was, if its condition is a constant."""
+    if node.op.name != "If" or node.inputs[0] is None or node.inputs[0].const is None:
+        return None
+    taken = bool(node.inputs[0].const.read().reshape(-1)[0])
+    branch: Graph = node.attrs["then_branch" if taken else "else_branch"]
+    outputs, graph = branch.outputs, node.graph
+    moved = branch.sorted_nodes()
+    for inner in moved:
+        inner.graph = graph
+        graph.nodes[inner] = None
+    branch.nodes.clear()
+    branch.set_outputs(())
+    graph.scope.found.extend(branch.scope.found)
+    for old, new in zip(node.outputs, outputs, strict=True):
+        new.name, old.name = old.name or new.name, ""
+        graph.replace(old, new)
+    return moved

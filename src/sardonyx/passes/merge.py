@@ -1,0 +1,52 @@
+"""Common subexpressions: a node that does what an earlier one did gives way to it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.weights.const import Const
+
+_SHARED_BELOW: Final = 64  # bytes; constants up to this size are compared by what they hold
+
+
+class Merger:
+    """Remembers what each node of one graph computes."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Any, Node] = {}
+
+    def find(self, node: Node) -> Node | None:
+        """A node met before that computes the same, if there is one."""
+        if not node.op.is_pure or node.op.has_bodies:
+            return None
+        key = _key(node)
+        if key is None:
+            return None
+        twin = self._seen.setdefault(key, node)
+        if twin is node:
+            return None
+        if twin not in node.graph.nodes or _key(twin) != key:
+            self._seen[key] = node
+            return None
+        return twin
+
+
+def _key(node: Node) -> Any:
+    attrs = []
+    for name, value in node.attrs.items():
+        if isinstance(value, Graph):
+            return None
+        attrs.append((name, id(value) if isinstance(value, (np.ndarray, Const, list)) else value))
+    inputs = tuple(_input(v) for v in node.inputs)
+    return node.op.key, inputs, tuple(attrs), len(node.outputs)
+
+
+def _input(value: Value | None) -> Any:
+    """What an input is: the value itself, or the contents of a small constant."""
+    const = None if value is None else value.const
+    if const is None or const.size_bytes > _SHARED_BELOW or const.dtype.kind == "string":
+        return id(const) if const is not None else id(value)
+    return const.dtype.name, const.shape, const.read().tobytes()

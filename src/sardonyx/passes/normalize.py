@@ -1,0 +1,48 @@
+"""Normalizations that exporters spell out."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.graph import Node, Value
+from sardonyx.passes.pattern import P, hole, scalar
+from sardonyx.passes.rule import need, rule
+
+x, eps, scale, shift = hole("x"), hole("eps"), hole("scale"), hole("shift")
+_mean = P.ReduceMean(x, rest=True).named("mean")
+_centred = x - _mean
+_squares = (P.Pow(_centred, 2.0), _centred * _centred)
+_plain = tuple(
+    _centred / P.Sqrt(P.ReduceMean(square, rest=True).named("variance") + eps) for square in _squares
+)
+
+
+@rule(*(norm * scale + shift for norm in _plain), ort="LayerNormFusion")
+def layer_norm(
+    b: Builder, x: Value, eps: Value, scale: Value, shift: Value, mean: Node, variance: Node
+) -> Value:
+    """(x - mean) / sqrt(variance + eps) * scale + shift over the last dims."""
+    rank = x.tensor.rank
+    axis = _first_axis(mean, rank)
+    need(axis == _first_axis(variance, rank), "mean and variance are over different dims")
+    number = scalar(eps)
+    need(number is not None, "epsilon is not a constant")
+    dims = x.tensor.dims[axis:]
+    need(scale.tensor.shape == dims and shift.tensor.shape == dims, "scale or shift has another shape")
+    need(x.tensor.dtype is scale.tensor.dtype, "types differ")
+    made: Value = b.LayerNormalization(x, scale, shift, axis=axis - rank, epsilon=number)
+    return made
+
+
+def _first_axis(node: Node, rank: int) -> int:
+    """The first of the dims that a mean is over; they must be the last ones, and kept."""
+    need(node.attrs["keepdims"], "dims are dropped")
+    axes = node.inputs[1].tensor.ints if len(node.inputs) > 1 and node.inputs[1] is not None else None
+    need(axes, "axes are not constant")
+    found = sorted(a % rank for a in axes or ())
+    need(found == list(range(found[0], rank)), "not the last dims")
+    return found[0]
+
+
+RULES: Final[tuple[Any, ...]] = layer_norm

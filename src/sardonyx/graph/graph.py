@@ -169,6 +169,13 @@ class Graph:
                 body.remove(inner)
         del self.nodes[node]
 
+    def settle(self, node: Node) -> None:
+        """Takes out a node whose outputs have become constants, which nobody makes."""
+        for value in node.outputs:
+            value.node, value.index = None, 0
+        node.outputs = ()
+        self.remove(node)
+
     def family(self) -> Iterator[Graph]:
         """This graph and all bodies below it."""
         yield self

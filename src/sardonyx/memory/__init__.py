@@ -19,12 +19,20 @@ VIEWS: Final = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identit
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A value that a step makes: first and last step that needs its bytes, and its symbolic size in bytes."""
+    """A value that a step makes, and the first and last step that needs its bytes."""
 
     value: Value
     start: int
     end: int
-    size: Size | None  # None: not known before the step has run
+
+    @property
+    def size(self) -> Size | None:
+        """Bytes as an expression in the graph's dims; None where the value has no such size."""
+        fact = self.value.fact
+        if not isinstance(fact, Fact) or fact.dtype is STRING:
+            return None
+        count = elements(fact)
+        return None if count is None else count * fact.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +50,9 @@ class Plan:
     def lives(self, dims: dict[str, int]) -> list[Life]:
         """The spans with their sizes in bytes."""
         return [
-            Life(i, evaluate(s.size, dims), s.start, s.end)
+            Life(i, evaluate(size, dims), s.start, s.end)
             for i, s in enumerate(self.spans)
-            if s.size is not None and symbols(s.size) <= dims.keys()
+            if (size := s.size) is not None and symbols(size) <= dims.keys()
         ]
 
 
@@ -76,7 +84,7 @@ def _spans(
     for step, node in enumerate(schedule.nodes):
         for value in node.outputs:
             if value not in roots:
-                spans.append(Span(value, step, ends[value], size_bytes(value)))
+                spans.append(Span(value, step, ends[value]))
     return tuple(spans)
 
 
@@ -86,15 +94,6 @@ def _frees(last: dict[Value, int], end: int) -> tuple[tuple[Value, ...], ...]:
         if step < end and value.const is None:
             frees[step].append(value)
     return tuple(map(tuple, frees))
-
-
-def size_bytes(value: Value) -> Size | None:
-    """Bytes of a value as an expression in the graph's dims; None where it has no such size."""
-    fact = value.fact
-    if not isinstance(fact, Fact) or fact.dtype is STRING:
-        return None
-    count = elements(fact)
-    return None if count is None else count * fact.dtype.itemsize
 
 
 def peak(lives: Sequence[Life]) -> int:

@@ -126,17 +126,22 @@ def _div(a: Array, b: Array) -> Any:
 def _pow(a: Array, b: Array) -> Any:
     base, exponent = wide(a), wide(b)
     with np.errstate(all="ignore"):
-        if a.dtype.kind in "iu" and b.dtype.kind in "iu" and not np.any(_beyond_int64(b)):
-            # In 64 bits, whose low part is what the narrower type would wrap to.
-            return np.power(base.astype(np.int64), exponent.astype(np.int64)).astype(a.dtype)
+        if a.dtype.kind in "iu" and b.dtype.kind in "iu":
+            return _int_pow(base.astype(np.int64), exponent).astype(a.dtype)
         # The type that holds both: a 32-bit exponent rounded to float32 may turn from odd to even.
         both = np.result_type(base.dtype, exponent.dtype, np.float32)
         return np.power(base.astype(both), exponent.astype(both)).astype(a.dtype)
 
 
-def _beyond_int64(b: Array) -> Array:
-    """Exponents that integer powers do not take: negative ones, and those past int64."""
-    return np.asarray(b > np.iinfo(np.int64).max if b.dtype.kind == "u" else b < 0)
+def _int_pow(base: Array, exponent: Array) -> Any:
+    """Powers in 64 bits, whose low part is what a narrower type would wrap to."""
+    if exponent.dtype == np.uint64:  # past int64 only whether it is odd still matters
+        exponent = np.where(
+            exponent >> np.uint64(63), (exponent & np.uint64(1)) + np.uint64(64), exponent
+        )
+    exponent = exponent.astype(np.int64)
+    whole = np.power(base, np.where(exponent < 0, exponent & 1, exponent))
+    return np.where((exponent < 0) & (np.abs(base) != 1), 0, whole)  # 1 / n is cut to 0
 
 
 def _mod(a: Array, b: Array, *, fmod: int) -> Any:

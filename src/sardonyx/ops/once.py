@@ -10,7 +10,9 @@ import numpy as np
 
 T = TypeVar("T")
 
-MOST: Final = 256  # things kept per op; attributes that are lists of strings cannot say when they die
+MOST: Final = (
+    256  # things kept per op; attributes that are lists of strings cannot say when they die
+)
 
 
 class Once(Generic[T]):

@@ -21,6 +21,11 @@ _REALS: Final = frozenset((F32, F64))
 _TYPES: Final = {"T1": _REALS, "T2": frozenset((I64,)), "T3": _REALS}
 
 
+def _f32(value: float) -> float:
+    """A default as the definition stores it."""
+    return float(np.float32(value))
+
+
 def optimizer(name: str, groups: int, update: Update, **attrs: Any) -> Op:
     """An op whose inputs are so many groups of tensors: values, gradients, then each state."""
     op = Op(
@@ -109,14 +114,14 @@ def _momentum(rate: Array, count: int, xs: tuple[Array, ...], /, **attrs: Any) -
 
 
 OPS: Final = (
-    optimizer("Adagrad", 3, _adagrad, decay_factor=0.0, epsilon=1e-6, norm_coefficient=0.0),
+    optimizer("Adagrad", 3, _adagrad, decay_factor=0.0, epsilon=_f32(1e-6), norm_coefficient=0.0),
     optimizer(
         "Adam",
         4,
         _adam,
-        alpha=0.9,
-        beta=0.999,
-        epsilon=1e-6,
+        alpha=_f32(0.9),
+        beta=_f32(0.999),
+        epsilon=_f32(1e-6),
         norm_coefficient=0.0,
         norm_coefficient_post=0.0,
     ),

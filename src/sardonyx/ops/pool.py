@@ -208,7 +208,8 @@ def _global(name: str, reference: Reference, **attrs: Any) -> Op:
 
     def run(x: Array, **attrs: Any) -> Array:
         image = x.reshape(*x.shape[:2], math.prod(x.shape[2:]))
-        return reference(image, **attrs).reshape(*x.shape[:2], *(1,) * (x.ndim - 2))
+        y: Array = reference(image, **attrs)
+        return y.reshape(*x.shape[:2], *(1,) * (x.ndim - 2))
 
     op.reference(in_wide(run))
     return op

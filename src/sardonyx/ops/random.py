@@ -1,4 +1,4 @@
-"""Random numbers: a node with a seed gives the same ones on each run, all others share a generator."""
+"""Random numbers: the same on each run from a node with a seed; all others share a generator."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, InvalidGraph, ShapeError
+from sardonyx.graph.dim import product
 from sardonyx.graph.dtype import BOOL, FLOATS, INDEX, NUMBERS, DType, by_numpy, by_onnx
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
@@ -187,7 +188,7 @@ def _(x: Array, *, dtype: int, sample_size: int, seed: float | None) -> Array:
     draws = _SOURCE.generator(seed).random(shape) + row
     found = np.searchsorted(bounds, draws.reshape(-1), side="right").reshape(shape)
     first = np.arange(batch)[:, None] * classes
-    return np.clip(found - first, 0, classes - 1).astype(wanted.np)
+    return np.asarray(np.clip(found - first, 0, classes - 1), wanted.np)
 
 
 dropout = Op(
@@ -203,7 +204,14 @@ dropout = Op(
 
 
 @dropout.infer
-def _(g: Scope, x: Fact, *_: Fact | None, seed: int | None) -> tuple[Fact, Fact]:
+def _(
+    g: Scope, x: Fact, ratio: Fact | None, training_mode: Fact | None, *, seed: int | None
+) -> tuple[Fact, Fact]:
+    for fact, what in ((ratio, "ratio"), (training_mode, "training_mode")):
+        if fact is not None and fact.shape is not None:
+            g.equal(
+                product(fact.shape), 1, f"{what} of Dropout is one element, and has another number"
+            )
     return x.plain(), x.of(BOOL)
 
 

@@ -14,7 +14,7 @@ from sardonyx.graph.fact import AnyFact, Fact, FreshDim, OptionalFact, SequenceF
 from sardonyx.graph.guard import Scope
 from sardonyx.ops.declare import Op, optional, required
 from sardonyx.ops.rules import Array, as_ints, axis_of, one_int
-from sardonyx.ops.sizes import CLASSIC, SIZES, owned
+from sardonyx.ops.sizes import CLASSIC, SIZES, kept, owned, same_value
 
 ELEMENTS: Final = IEEE | INTS | COMPLEX | {BOOL, STRING}  # what sequences hold
 _TRUTH: Final = frozenset((BOOL,))
@@ -48,7 +48,7 @@ def join(a: AnyFact | None, b: AnyFact | None, fresh: FreshDim) -> AnyFact | Non
 
 
 def one_of(g: Scope, elem: AnyFact | None) -> AnyFact:
-    """The fact of a single element: named sizes may differ from element to element, so they are new."""
+    """The fact of one element. Named sizes may differ between elements, so here they are new."""
     if elem is None:
         raise ShapeError("the type of the elements is not known", hint="declare the value's type")
     if not isinstance(elem, Fact):
@@ -82,7 +82,7 @@ def _(g: Scope, x: AnyFact, position: Fact) -> AnyFact:
 
 @at.reference
 def _(x: list[Any], position: Array) -> Any:
-    return owned(x[_place(len(x), position, len(x) - 1, "position")])
+    return kept(x[_place(len(x), position, len(x) - 1, "position")])
 
 
 construct = Op(
@@ -253,7 +253,7 @@ def _(x: list[Array], *, axis: int, new_axis: int) -> Array:
     for position, part in enumerate(x):
         if not _fits(x[0].shape, part.shape, None if new_axis else axis):
             raise InvalidArgument(
-                f"element {position} of shape {part.shape} does not join {x[0].shape} on axis {axis}"
+                f"element {position}, {part.shape}, does not join {x[0].shape} on axis {axis}"
             )
     return np.stack(x, axis) if new_axis else np.concatenate(x, axis)
 
@@ -274,9 +274,7 @@ def _(g: Scope, x: AnyFact | None, *, type: AnyFact | None) -> OptionalFact:
     return OptionalFact(x.plain() if isinstance(x, Fact) else type if x is None else x)
 
 
-@optional_.reference
-def _(x: Any, *, type: Any) -> Any:
-    return owned(x) if isinstance(x, np.ndarray) else x
+optional_.reference(lambda x, *, type: kept(x))
 
 
 get_element = Op("OptionalGetElement", 28, "input", "output", unranked=True)
@@ -284,14 +282,14 @@ get_element = Op("OptionalGetElement", 28, "input", "output", unranked=True)
 
 @get_element.infer
 def _(g: Scope, x: AnyFact) -> AnyFact:
-    return one_of(g, x.elem) if isinstance(x, OptionalFact) else x
+    return one_of(g, x.elem) if isinstance(x, OptionalFact) else same_value(x)
 
 
 @get_element.reference
 def _(x: Any) -> Any:
     if x is None:
         raise InvalidArgument("the optional is empty, and its element is asked for")
-    return owned(x) if isinstance(x, np.ndarray) else x
+    return kept(x)
 
 
 has_element = Op("OptionalHasElement", 28, "input?", "output:B", types={"B": _TRUTH}, unranked=True)

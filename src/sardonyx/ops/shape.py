@@ -25,7 +25,7 @@ from sardonyx.graph.dtype import (
     DType,
     by_onnx,
 )
-from sardonyx.graph.fact import AnyFact, Fact
+from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.infer import MAX_SYMBOLIC
 from sardonyx.ops.declare import Op, optional
@@ -37,9 +37,11 @@ from sardonyx.ops.sizes import (
     allocatable,
     checked,
     fresh_shape,
+    kept,
     moving,
     number_in,
     owned,
+    same_value,
     vector_length,
 )
 from sardonyx.weights.const import Const
@@ -258,17 +260,8 @@ def _unsqueeze(x: Array, axes: Array) -> Array:
 unsqueeze.symbolic(moving(unsqueeze.reference(_unsqueeze)))
 
 identity = Op("Identity", 25, "input", "output", unranked=True)
-
-
-@identity.infer
-def _(g: Scope, x: AnyFact) -> AnyFact:
-    return x.plain().known(x.sym) if isinstance(x, Fact) else x
-
-
-@identity.reference
-def _(x: Any) -> Any:
-    return owned(x) if isinstance(x, np.ndarray) else x
-
+identity.infer(lambda g, x: same_value(x))
+identity.reference(kept)
 
 expand = Op("Expand", 13, "input:T shape:I", "output:T", types={"T": CLASSIC, "I": SIZES})
 

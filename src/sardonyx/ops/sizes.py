@@ -12,7 +12,7 @@ import numpy as np
 from sardonyx.errors import InvalidArgument, SardonyxError, ShapeError
 from sardonyx.graph.dim import Dim, Shape, Size, floor_div, least, maximum, minimum
 from sardonyx.graph.dtype import ALL, BOOL, COMPLEX, I64, NUMBERS, STRING, by_name
-from sardonyx.graph.fact import Fact
+from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.infer import MAX_ELEMENTS
 from sardonyx.ops.declare import Reference
@@ -28,6 +28,16 @@ FAR: Final = 2**31 - 1  # exporters write this and more for "to the end"
 def owned(x: Any) -> Array:
     """A copy: a result must outlive the input that it would otherwise be a view of."""
     return np.array(x, order="C")
+
+
+def kept(value: Any) -> Any:
+    """A value handed on: arrays are copied, and lists are shared, since nobody changes them."""
+    return owned(value) if isinstance(value, np.ndarray) else value
+
+
+def same_value(fact: AnyFact) -> AnyFact:
+    """The fact of a value handed on: known elements stay, but where its bytes lie is not said."""
+    return fact.plain().known(fact.sym) if isinstance(fact, Fact) else fact
 
 
 def allocatable(shape: Sequence[int], dtype: Any, what: str) -> tuple[int, ...]:

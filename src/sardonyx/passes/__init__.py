@@ -9,7 +9,7 @@ from typing import Any
 from sardonyx.enums import GraphOptimizationLevel as Level
 from sardonyx.graph.graph import Graph
 from sardonyx.passes import activation, algebra, linear, lowering, normalize, transpose
-from sardonyx.passes.driver import Rewriter
+from sardonyx.passes.driver import Rewriter, prune
 from sardonyx.passes.rule import Rule
 
 
@@ -25,7 +25,7 @@ class PassOptions:
 def optimize(graph: Graph, options: PassOptions) -> None:
     """The portable part: standard and com.microsoft ops only. This is what `save` writes."""
     if options.level >= Level.ORT_ENABLE_BASIC:
-        _rewrite(graph, (algebra.RULES, transpose.RULES, linear.BASIC), options)
+        _rewrite(graph, (algebra.RULES, transpose.RULES, linear.BASIC), options, is_clean=False)
     if options.level >= Level.ORT_ENABLE_EXTENDED:
         # After the basic rules: a normalization between a convolution and its activation is gone by now.
         _rewrite(graph, (activation.RULES, normalize.RULES, linear.EXTENDED), options)
@@ -36,8 +36,11 @@ def lower(graph: Graph, options: PassOptions) -> None:
     if options.level >= Level.ORT_ENABLE_EXTENDED:
         lowering.lower_sizes(graph)
         _rewrite(graph, (lowering.RULES,), options)
+        prune(graph)
 
 
-def _rewrite(graph: Graph, tables: Iterable[Any], options: PassOptions) -> None:
+def _rewrite(
+    graph: Graph, tables: Iterable[Any], options: PassOptions, is_clean: bool = True
+) -> None:
     rules: list[Rule] = [r for table in tables for r in table]
-    Rewriter(graph, rules, options.fold_limit_bytes, options.disabled).run()
+    Rewriter(graph, rules, options.fold_limit_bytes, options.disabled, is_clean).run()

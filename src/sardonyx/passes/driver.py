@@ -20,9 +20,16 @@ class Rewriter:
     """Rewrites one graph, and the bodies in it, until no rule applies to any node."""
 
     def __init__(
-        self, graph: Graph, rules: Iterable[Rule], fold_limit: int, disabled: frozenset[str]
+        self,
+        graph: Graph,
+        rules: Iterable[Rule],
+        fold_limit: int,
+        disabled: frozenset[str],
+        is_clean: bool = False,
     ) -> None:
+        """With `is_clean`, an earlier walk has folded and merged: only nodes that a rule may end in are visited."""
         self._graph = graph
+        self._is_clean = is_clean
         self._rules: dict[str, list[Rule]] = {}
         for r in rules:
             if r.name not in disabled and r.ort_name not in disabled:
@@ -36,7 +43,8 @@ class Rewriter:
     def run(self) -> None:
         """Visits every node in order, and again whatever a change may have given a chance."""
         for node in self._graph.sorted_nodes():
-            self._push(node)
+            if not self._is_clean or node.op.name in self._rules or node.op.has_bodies:
+                self._push(node)
         while self._work:
             node = self._work.popleft()
             self._queued.discard(node)
@@ -55,8 +63,12 @@ class Rewriter:
         if node.op.has_bodies and self._bodies(node):
             return
         if fold(node, self._limit):
-            self._changed(node.outputs)
-            self._drop(node)
+            folded = node.outputs
+            makers = [v.node for v in node.inputs if v is not None and v.node is not None]
+            self._graph.settle(node)
+            self._changed(folded)
+            for maker in makers:
+                self._drop(maker)
             return
         if self._merger is not None:
             twin = self._merger.find(node)
@@ -80,7 +92,7 @@ class Rewriter:
             return True
         everything = [r for rules in self._rules.values() for r in rules]
         for _, body in node.subgraphs:
-            Rewriter(body, everything, self._limit, self._disabled).run()
+            Rewriter(body, everything, self._limit, self._disabled, self._is_clean).run()
         return False
 
     def _try(self, r: Rule, node: Node) -> bool:
@@ -140,8 +152,17 @@ class Rewriter:
         makers = [v.node for v in node.reads() if v.node is not None]
         self._graph.remove(node)
         for maker in makers:
-            if maker.graph is self._graph:
-                self._drop(maker)
+            self._drop(maker)
+
+
+def prune(graph: Graph) -> None:
+    """Takes out every node whose outputs nobody reads, in the graph and its bodies."""
+    for node in reversed(graph.sorted_nodes()):
+        if not any(v.is_used for v in node.outputs):
+            graph.remove(node)
+            continue
+        for _, body in node.subgraphs:
+            prune(body)
 
 
 def _known(value: Value) -> bool:

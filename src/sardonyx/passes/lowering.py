@@ -35,6 +35,7 @@ def lower_sizes(graph: Graph) -> None:
     Whole chains of Shape, Gather, Concat and arithmetic end in one node that reads nothing.
     """
     bound = {lone_name(d) for v in graph.inputs if isinstance(v.fact, Fact) for d in v.fact.shape or ()}
+    made: dict[Fact, Value] = {}
     for node in list(graph.nodes):
         if len(node.outputs) != 1 or node.op.domain == INTERNAL or node.op.has_bodies:
             continue
@@ -43,6 +44,8 @@ def lower_sizes(graph: Graph) -> None:
         if not isinstance(fact, Fact) or fact.sym is None or fact.static is None or fact.const is not None:
             continue
         if all(symbols(s) <= bound for s in fact.sym):
-            made = Builder(graph, graph.scope).Sizes(domain=INTERNAL, fact=sizes_fact(fact))
-            made.name, value.name = value.name, ""
-            graph.replace(value, made)
+            key = sizes_fact(fact)
+            if key not in made:
+                made[key] = Builder(graph, graph.scope).Sizes(domain=INTERNAL, fact=key)
+                made[key].name, value.name = value.name, ""
+            graph.replace(value, made[key])

@@ -128,7 +128,9 @@ def _numbers(attrs: dict[str, Any], name: str) -> Any:
 
 
 def _plant_by_ids(dtype: Any, kind: str, n_targets: int, *parts: Any) -> Forest:
-    values, weights = (t.read().reshape(-1) if t is not None else a for a, t in (parts[:2], parts[2:4]))
+    values, weights = (
+        t.read().reshape(-1) if t is not None else a for a, t in (parts[:2], parts[2:4])
+    )
     trees, ids, features, modes, if_true, if_false, tracks, *votes = parts[4:]
     nodes = (trees, ids, features, modes, values, if_true, if_false, tracks)
     return by_ids(dtype, kind, n_targets, nodes, (*votes, weights))
@@ -177,17 +179,25 @@ def _newer_forest(n_targets: int, single: bool, attrs: dict[str, Any]) -> Forest
 def _check_width(g: Scope, x: Fact, forest: Forest, what: str) -> Any:
     rows, width = rows_of(g, x, what)
     if x.shape is not None:
-        g.at_least(width, forest.width, f"{what} asks for feature {forest.width - 1}, and rows are too short")
+        g.at_least(
+            width,
+            forest.width,
+            f"{what} asks for feature {forest.width - 1}, and rows are too short",
+        )
     return rows
 
 
 def _rows(x: Array, forest: Forest) -> Array:
     """The batch as a matrix, wide enough for the forest even where inference did not know its rank."""
     if x.ndim not in (1, 2):
-        raise InvalidArgument(f"trees take rows of features, of rank 1 or 2, not an array of shape {x.shape}")
+        raise InvalidArgument(
+            f"trees take rows of features, of rank 1 or 2, not an array of shape {x.shape}"
+        )
     x = as_rows(x)
     if x.shape[1] < forest.width:
-        raise InvalidArgument(f"rows have {x.shape[1]} features, and the trees ask for {forest.width}")
+        raise InvalidArgument(
+            f"rows have {x.shape[1]} features, and the trees ask for {forest.width}"
+        )
     return x
 
 

@@ -17,7 +17,9 @@ MODES: Final = {
 }  # fmt: skip
 
 
-def by_ids(dtype: Any, kind: str, n_targets: int, nodes: tuple[Any, ...], votes: tuple[Any, ...]) -> Forest:
+def by_ids(
+    dtype: Any, kind: str, n_targets: int, nodes: tuple[Any, ...], votes: tuple[Any, ...]
+) -> Forest:
     """The forest of a TreeEnsembleClassifier (kind: class) or a TreeEnsembleRegressor (kind: target).
 
     `nodes` are treeids, nodeids, featureids, modes, values, truenodeids, falsenodeids and missing_value_tracks_true;
@@ -76,7 +78,9 @@ class _Ids:
         wrong = np.flatnonzero(~known | (self.keys[at] != keys))
         if wrong.size:
             i = wrong[0]
-            raise InvalidGraph(f"{what} is node {nodes[i]} of tree {trees[i]}, and that tree has no such node")
+            raise InvalidGraph(
+                f"{what} is node {nodes[i]} of tree {trees[i]}, and that tree has no such node"
+            )
         return self.order[at]
 
 
@@ -86,7 +90,9 @@ def _modes(modes: Any) -> Array:
     found = np.array([MODES.get(m, -1) for m in modes])
     if found.min() < 0:
         odd = modes[int(np.argmin(found))].decode(errors="replace")
-        raise InvalidGraph(f"nodes_modes has {odd}, and may have {', '.join(m.decode() for m in MODES)}")
+        raise InvalidGraph(
+            f"nodes_modes has {odd}, and may have {', '.join(m.decode() for m in MODES)}"
+        )
     return found
 
 
@@ -107,7 +113,11 @@ def _votes(kind: str, n_targets: int, index: _Ids, place: Array, votes: tuple[An
     """Votes sorted by leaf; those given to branches say nothing."""
     trees, nodes, ids, weights = votes
     columns = {"treeids": trees, "nodeids": nodes, "weights": weights}
-    _same_length(f"{kind}_ids", 0 if ids is None else len(ids), {f"{kind}_{n}": c for n, c in columns.items()})
+    _same_length(
+        f"{kind}_ids",
+        0 if ids is None else len(ids),
+        {f"{kind}_{n}": c for n, c in columns.items()},
+    )
     n_leaves = np.count_nonzero(place < 0)
     if ids is None:
         return _sorted_votes(*(np.zeros(0, np.int64),) * 3, n_leaves)
@@ -136,13 +146,17 @@ def _targets(name: str, ids: Array, n_targets: int) -> None:
         raise InvalidGraph(f"{name} has {odd}, which is outside [0, {n_targets})")
 
 
-def by_positions(dtype: Any, n_targets: int, nodes: tuple[Any, ...], leaves: tuple[Any, ...]) -> Forest:
+def by_positions(
+    dtype: Any, n_targets: int, nodes: tuple[Any, ...], leaves: tuple[Any, ...]
+) -> Forest:
     """The forest of a TreeEnsemble.
 
     `nodes` are roots, featureids, modes, splits, truenodeids, trueleafs, falsenodeids, falseleafs,
     missing_value_tracks_true and membership_values; `leaves` are targetids and weights.
     """
-    roots, features, modes, splits, if_true, true_leaf, if_false, false_leaf, tracks, members = nodes
+    roots, features, modes, splits, if_true, true_leaf, if_false, false_leaf, tracks, members = (
+        nodes
+    )
     mode, count = modes.read().astype(np.int64), modes.count
     columns = {
         "nodes_featureids": features, "nodes_splits": splits.read(), "nodes_truenodeids": if_true,
@@ -167,7 +181,9 @@ def by_positions(dtype: Any, n_targets: int, nodes: tuple[Any, ...], leaves: tup
         roots=roots.copy(),
         members=_sets(np.flatnonzero(mode == MEMBER), members),
     )
-    return plant(made, _sorted_votes(np.arange(len(target)), target.copy(), weight, len(target)), dtype)
+    return plant(
+        made, _sorted_votes(np.arange(len(target)), target.copy(), weight, len(target)), dtype
+    )
 
 
 def _inside(name: str, values: Array, size: int) -> None:

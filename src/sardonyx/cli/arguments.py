@@ -1,0 +1,244 @@
+"""What the commands may be told."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+MAX_DIM: Final = 1 << 40
+
+_DESCRIPTION: Final = "Runs ONNX models, shows what is in them, and measures them."
+_EXAMPLES: Final = """\
+examples:
+  sardonyx run                                    the built-in model on its samples
+  sardonyx run model.onnx --dims batch=8          on made-up inputs of that size
+  sardonyx run model.onnx --inputs x.npz --outputs y.npz
+  sardonyx info model.onnx                        what it is and how it would run
+  sardonyx bench model.onnx --rivals onnxruntime  latency, start and memory, side by side
+
+`sardonyx COMMAND --help` says more of each.
+"""
+_RUN: Final = """\
+Without MODEL, runs the built-in one, which reads handwritten digits, on images that it was
+not trained with. Inputs come from --inputs, else from a .npz file beside the model with its
+name, else they are made up: random floats, integers of 0 and 1, texts of "a"; dims that the
+model leaves open are 1.
+"""
+_RUN_EXAMPLES: Final = """\
+examples:
+  sardonyx run
+  sardonyx run bert.onnx --dims batch=1,sequence=128
+  sardonyx run detector.onnx --shapes images=1x3x640x640 --profile trace.json
+  sardonyx run model.onnx --inputs inputs.npz --outputs outputs.npz --json
+
+An input or output that is a list is stored as NAME.0, NAME.1 and so on. Open a profile in
+https://ui.perfetto.dev or chrome://tracing.
+"""
+_INFO: Final = """\
+Shows a model's inputs and outputs, its ops and weights, where its nodes run, and how much
+memory a run is planned to take. Weights are not read: the largest models open in no time.
+"""
+_INFO_EXAMPLES: Final = """\
+examples:
+  sardonyx info model.onnx
+  sardonyx info model.onnx --nodes --why         each node, and why others refused it
+  sardonyx info model.onnx --dims batch=32       memory for that size
+  sardonyx info model.onnx --json | jq .python_steps
+"""
+_BENCH: Final = """\
+Measures models in sardonyx and in other runtimes with onnxruntime's interface. Each lives in
+a process of its own, and they take turns, so that whatever else the machine does hits all
+alike. Latency is the median over rounds of each round's best; start is the time to make a
+session, and memory the anonymous memory that it adds, medians over fresh processes.
+"""
+_BENCH_EXAMPLES: Final = """\
+examples:
+  sardonyx bench model.onnx
+  sardonyx bench *.onnx --rivals onnxruntime --threads 4 --rounds 9
+  sardonyx bench model.onnx --rivals '' --json   sardonyx alone
+"""
+
+
+class UsageError(Exception):
+    """Arguments that do not fit the model, or each other."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    from sardonyx import __version__
+
+    top = argparse.ArgumentParser(
+        prog="sardonyx",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"sardonyx {__version__}")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _run(commands)
+    _info(commands)
+    _bench(commands)
+    return top
+
+
+def _command(
+    commands: Any, name: str, what: str, texts: tuple[str, str], call: Callable[[Any], int]
+) -> argparse.ArgumentParser:
+    description, examples = texts
+    made: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=what,
+        description=description,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.set_defaults(command=call, prog=made.prog)
+    made.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    return made
+
+
+def _run(commands: Any) -> None:
+    def call(arguments: argparse.Namespace) -> int:
+        from sardonyx.cli.run import command  # each command imports only what it needs
+
+        return command(arguments)
+
+    run = _command(commands, "run", "run a model and time it", (_RUN, _RUN_EXAMPLES), call)
+    run.add_argument("model", metavar="MODEL", nargs="?", help="an ONNX file")
+    run.add_argument("--inputs", metavar="FILE", type=pathlib.Path, help="inputs by name, as .npz")
+    run.add_argument("--outputs", metavar="FILE", type=pathlib.Path, help="save outputs as .npz")
+    _sizes(run)
+    run.add_argument("--profile", metavar="FILE", type=pathlib.Path, help="write a Chrome trace")
+    _threads(run)
+    run.add_argument(
+        "--seconds", metavar="S", type=_seconds, default=1.0, help="how long to time (default 1)"
+    )
+
+
+def _info(commands: Any) -> None:
+    def call(arguments: argparse.Namespace) -> int:
+        from sardonyx.cli.info import command
+
+        return command(arguments)
+
+    info = _command(commands, "info", "show what a model is", (_INFO, _INFO_EXAMPLES), call)
+    info.add_argument("model", metavar="MODEL", help="an ONNX file")
+    _sizes(info)
+    for name, what in (
+        ("nodes", "list each node with its provider and kernel"),
+        ("why", "list which providers refused which nodes, and why"),
+        ("weights", "list the largest weights"),
+        ("guards", "list what is checked before a run"),
+        ("dump", "print the optimized graph as text"),
+    ):
+        info.add_argument(f"--{name}", action="store_true", help=what)
+
+
+def _bench(commands: Any) -> None:
+    def call(arguments: argparse.Namespace) -> int:
+        from sardonyx.cli.bench import command
+
+        return command(arguments)
+
+    bench = _command(commands, "bench", "measure models", (_BENCH, _BENCH_EXAMPLES), call)
+    bench.add_argument("models", metavar="MODEL", nargs="+", help="ONNX files")
+    bench.add_argument(
+        "--rivals",
+        metavar="NAMES",
+        type=_names,
+        help="modules to compare with, by comma (default: onnxruntime if it is installed)",
+    )
+    _sizes(bench)
+    _threads(bench)
+    bench.add_argument(
+        "--rounds", metavar="N", type=_count, default=7, help="turns of each (default 7)"
+    )
+    bench.add_argument(
+        "--seconds", metavar="S", type=_seconds, default=0.5, help="of each turn (default 0.5)"
+    )
+    bench.add_argument(
+        "--starts", metavar="N", type=_count, default=3, help="fresh processes (default 3)"
+    )
+
+
+def _sizes(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--dims",
+        metavar="NAME=N,...",
+        type=dims,
+        action="append",
+        default=[],
+        help="sizes of open dims by name",
+    )
+    command.add_argument(
+        "--shapes",
+        metavar="INPUT=AxBx...",
+        type=shapes,
+        action="append",
+        default=[],
+        help="whole shapes by input",
+    )
+
+
+def _threads(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--threads", metavar="N", type=_count, default=0, help="threads (default: one per core)"
+    )
+
+
+def dims(text: str) -> dict[str, int]:
+    """Sizes by name: batch=1,sequence=128."""
+    return {name: _size(size) for name, size in _pairs(text, "batch=1,sequence=128").items()}
+
+
+def shapes(text: str) -> dict[str, tuple[int, ...]]:
+    """Shapes by input: image=1x3x224x224,mask=1x8; nothing after the = is a scalar."""
+    pairs = _pairs(text, "image=1x3x224x224").items()
+    return {name: tuple(map(_size, s.split("x"))) if s else () for name, s in pairs}
+
+
+def merged(given: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """One table from all times that an option was given; the last word counts."""
+    return {name: value for table in given for name, value in table.items()}
+
+
+def _pairs(text: str, example: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for part in text.split(","):
+        name, equals, value = part.rpartition("=")
+        if not equals or not name:
+            raise argparse.ArgumentTypeError(f"{part!r} is not like {example}")
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
+def _size(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 15 and int(text) <= MAX_DIM):
+        raise argparse.ArgumentTypeError(f"{text!r} is no size: a number from 0 to {MAX_DIM}")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) and len(text) < 7):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to 999999")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0 to 3600")
+    return seconds
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise argparse.ArgumentTypeError(f"{name!r} is no name of a module")
+    return list(dict.fromkeys(names))

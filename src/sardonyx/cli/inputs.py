@@ -1,0 +1,178 @@
+"""Inputs for a model: read from a file, or made up from what the model declares."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+import zipfile
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.cli.arguments import UsageError
+from sardonyx.errors import InvalidArgument, NoSuchFile, SardonyxError
+from sardonyx.graph.dim import evaluate, symbols
+from sardonyx.graph.dtype import STRING, DType
+from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFact
+from sardonyx.load.model import Declared
+from sardonyx.nodearg import type_name
+
+MAX_BYTES: Final = 8 << 30  # of one made-up input
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def settle(
+    inputs: Sequence[Declared], dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]
+) -> Shapes:
+    """A shape for every input: as given, else by the names of its dims, else ones."""
+    by_name = {i.name: i for i in inputs}
+    for name in shapes:
+        if name not in by_name:
+            raise UsageError(f"--shapes names {name}, and the inputs are {', '.join(by_name)}")
+    known = {d for i in inputs for d in i.dims or () if isinstance(d, str)}
+    names = known | {s for d in known for s in _symbols(d)}
+    for name in dims:
+        if name not in names:
+            has = ", ".join(sorted(names)) or "none"
+            raise UsageError(f"--dims names {name}, and the open dims of the inputs are {has}")
+    sizes = dict(dims)
+    for name, shape in shapes.items():
+        _learn(by_name[name], shape, sizes)
+    return {i.name: shapes[i.name] if i.name in shapes else _shape(i, sizes) for i in inputs}
+
+
+def _learn(declared: Declared, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
+    """Takes the sizes of named dims from a shape that was given, and holds it against the declared one."""
+    if declared.dims is None:
+        return
+    what = f"--shapes gives {declared.name} the shape {list(shape)}"
+    if len(shape) != len(declared.dims):
+        raise UsageError(f"{what}, and the model declares {list(declared.dims)}")
+    for dim, n in zip(declared.dims, shape, strict=True):
+        if isinstance(dim, int) and dim >= 0 and dim != n:
+            raise UsageError(f"{what}, and the model declares {list(declared.dims)}")
+        if isinstance(dim, str) and sizes.setdefault(dim, n) != n:
+            raise UsageError(f"{what}, and {dim} is {sizes[dim]} elsewhere")
+
+
+def _shape(declared: Declared, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    dims = (None,) if declared.dims is None else declared.dims
+    return tuple(_size(d, sizes) for d in dims)
+
+
+def _size(dim: int | str | None, sizes: Mapping[str, int]) -> int:
+    if isinstance(dim, int) and dim >= 0:
+        return dim
+    if not isinstance(dim, str):
+        return 1
+    if dim in sizes or dim.isidentifier():
+        return sizes.get(dim, 1)
+    # Exporters write sums as names: past_length + 1.
+    size = _formula(dim)
+    if size is None:
+        return 1
+    return max(0, evaluate(size, {s: sizes.get(s, 1) for s in symbols(size)}))
+
+
+def _formula(dim: str) -> Any:
+    from sardonyx.graph.text import parse_size
+
+    try:
+        return parse_size(dim)
+    except SardonyxError:
+        return None
+
+
+def _symbols(dim: str) -> frozenset[str]:
+    size = None if dim.isidentifier() else _formula(dim)
+    return frozenset() if size is None else symbols(size)
+
+
+def make_up(inputs: Sequence[Declared], shapes: Shapes) -> dict[str, Any]:
+    """Inputs of these shapes, the same ones every time."""
+    rng = np.random.default_rng(0)
+    return {i.name: _value(i.name, i.fact, shapes[i.name], rng) for i in inputs}
+
+
+def _value(
+    name: str, fact: AnyFact | None, shape: tuple[int, ...], rng: np.random.Generator
+) -> Any:
+    match fact:
+        case Fact():
+            return _array(name, fact.dtype, shape, rng)
+        case OptionalFact():
+            return _value(name, fact.elem, shape, rng)
+        case SequenceFact():
+            return [_value(name, fact.elem, shape, rng)]
+        case MapFact():
+            value = _value(name, fact.value, (), rng)
+            return {"a" if fact.key is STRING else 0: getattr(value, "item", lambda: value)()}
+    raise InvalidArgument(
+        f"input {name} is a {type_name(fact) or 'value of unknown type'}, which cannot be made up",
+        hint="give it with --inputs FILE.npz",
+    )
+
+
+def _array(name: str, dtype: DType, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
+    n_bytes = math.prod(shape) * dtype.itemsize
+    if n_bytes > MAX_BYTES:
+        raise InvalidArgument(
+            f"input {name} of shape {list(shape)} takes {n_bytes} bytes, and at most {MAX_BYTES} are made up",
+            hint="give smaller --dims or --shapes, or the input itself with --inputs FILE.npz",
+        )
+    if dtype is STRING:
+        return np.full(shape, "a", object)
+    if dtype.kind in ("int", "uint", "bool"):
+        return rng.integers(0, 2, shape, np.int8).astype(dtype.np)
+    return rng.standard_normal(shape, np.float32).astype(dtype.np)
+
+
+def read(path: pathlib.Path, inputs: Sequence[Declared], *, strict: bool = True) -> dict[str, Any]:
+    """Inputs from a .npz file; if not `strict`, arrays that are no inputs are left out."""
+    arrays = arrays_of(path)
+    feed: dict[str, Any] = {}
+    for declared in inputs:
+        if isinstance(declared.fact, SequenceFact):
+            parts = [arrays.pop(k) for k in _parts(declared.name, arrays)]
+            feed[declared.name] = [_typed(p, declared.fact.elem) for p in parts]
+        elif declared.name in arrays:
+            feed[declared.name] = _typed(arrays.pop(declared.name), declared.fact)
+    missing = [i.name for i in inputs if i.name not in feed]
+    if missing:
+        raise InvalidArgument(f"{path} lacks the inputs {', '.join(missing)}", has=", ".join(arrays))
+    return feed | arrays if strict else feed
+
+
+def arrays_of(path: pathlib.Path) -> dict[str, Any]:
+    """All arrays of a .npz file; pickled objects are refused."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except FileNotFoundError:
+        raise NoSuchFile(f"there is no file {path}") from None
+    except (ValueError, EOFError, KeyError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+        raise InvalidArgument(
+            f"{path} cannot be read as arrays: {error}",
+            hint="write it with numpy.savez(FILE, name=array, ...)",
+        ) from None
+
+
+def _parts(name: str, arrays: Mapping[str, Any]) -> list[str]:
+    found = []
+    while (key := f"{name}.{len(found)}") in arrays:
+        found.append(key)
+    return found
+
+
+def _typed(array: Any, fact: AnyFact | None) -> Any:
+    """An array as the session takes it: a file has no text objects and only numpy's own types."""
+    if array.dtype.kind == "U":
+        return array.astype(object)
+    wanted = fact.dtype.np if isinstance(fact, Fact) else array.dtype
+    if wanted.type.__module__ != "ml_dtypes" or array.dtype == wanted:
+        return array
+    if array.dtype.kind == "V" and array.dtype.itemsize == wanted.itemsize:
+        return array.view(wanted)
+    return array.astype(wanted)

@@ -1,0 +1,139 @@
+"""A runtime in a process of its own: started by `bench` as a plain script, so that it imports nothing of ours unasked.
+
+Requests and answers are JSON objects, one to a line, on standard input and output:
+
+    {"do": "start", "model": PATH, "inputs": NPZ, "types": {NAME: DTYPE}}  ->  {"seconds", "start_bytes", "run_bytes"}
+    {"do": "outputs", "file": NPZ}                                         ->  {}
+    {"do": "time", "seconds": S}                                           ->  {"best"}
+
+An answer with the key "error" says what went wrong.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+import zipfile
+from collections.abc import Iterator, Mapping
+from typing import IO, Any
+
+import numpy as np
+
+
+def anonymous_bytes() -> int | None:
+    """Memory of this process that no file stands behind; None where the system does not tell."""
+    try:
+        with open("/proc/self/status", "rb") as status:
+            for line in status:
+                if line.startswith(b"RssAnon"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return None
+
+
+def flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """A value as arrays that a file can hold: parts of lists are numbered, texts and half types made plain."""
+    if isinstance(value, (list, tuple)):
+        for i, part in enumerate(value):
+            yield from flat(f"{name}.{i}", part)
+    elif isinstance(value, dict):
+        yield from flat(f"{name}.keys", np.array(list(value)))
+        yield from flat(f"{name}.values", list(value.values()))
+    elif value is not None:
+        array = np.asarray(value)
+        if array.dtype == object:
+            array = array.astype(str)
+        elif array.dtype.type.__module__ == "ml_dtypes":
+            array = array.astype(np.int8 if "int" in array.dtype.name else np.float32)
+        yield name, array
+
+
+def write_arrays(file: IO[bytes], arrays: Mapping[str, Any]) -> None:
+    """Writes a .npz file; numpy's own function cannot take every name."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+
+
+def _read_arrays(path: str, types: Mapping[str, str]) -> dict[str, Any]:
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    for name, array in arrays.items():
+        if array.dtype.kind == "U":
+            arrays[name] = array.astype(object)
+        if name in types:
+            arrays[name] = array.view(getattr(importlib.import_module("ml_dtypes"), types[name]))
+    return arrays
+
+
+class Worker:
+    """One session of one runtime."""
+
+    def __init__(self, module: str, threads: int) -> None:
+        self._module = importlib.import_module(module)
+        self._threads = threads
+        self._session: Any = None
+        self._feed: dict[str, Any] = {}
+
+    def start(self, model: str, inputs: str, types: dict[str, str]) -> dict[str, Any]:
+        """Makes the session and runs it once."""
+        self._feed = _read_arrays(inputs, types)
+        options = self._module.SessionOptions()
+        options.intra_op_num_threads = self._threads
+        options.log_severity_level = 4
+        before, began = anonymous_bytes(), time.perf_counter()
+        self._session = self._module.InferenceSession(
+            model, options, providers=["CPUExecutionProvider"]
+        )
+        seconds, started = time.perf_counter() - began, anonymous_bytes()
+        self._session.run(None, self._feed)
+        ran = anonymous_bytes()
+        return {
+            "seconds": seconds,
+            "start_bytes": None if started is None or before is None else started - before,
+            "run_bytes": None if ran is None or before is None else ran - before,
+        }
+
+    def outputs(self, file: str) -> dict[str, Any]:
+        """Writes the outputs of a run."""
+        results = self._session.run(None, self._feed)
+        arrays = dict(pair for i, r in enumerate(results) for pair in flat(str(i), r))
+        with open(file, "wb") as target:
+            write_arrays(target, arrays)
+        return {}
+
+    def time(self, seconds: float) -> dict[str, Any]:
+        """Runs for a while; the best time counts, since noise only adds."""
+        best, end = float("inf"), time.perf_counter() + seconds
+        while True:
+            began = time.perf_counter()
+            self._session.run(None, self._feed)
+            now = time.perf_counter()
+            best = min(best, now - began)
+            if now >= end:
+                return {"best": best}
+
+
+def main(module: str, threads: int) -> None:
+    """Answers requests until standard input ends."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # libraries that print must not disturb the answers
+    worker: Worker | None = None
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            worker = worker or Worker(module, threads)
+            answer = getattr(worker, request.pop("do"))(**request)
+        except Exception as error:  # noqa: BLE001 - whatever a runtime raises is its answer
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,21 @@
+"""Older forms of the ops that pick elements by their values."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sardonyx.errors import InvalidGraph
+from sardonyx.graph.build import Builder
+from sardonyx.load.upgrade import OldNode, upgrade
+
+
+@upgrade("TopK", below=10)
+def count_becomes_an_input(b: Builder, node: OldNode) -> Any:
+    """How many to pick was an attribute."""
+    count = node.attr("k")
+    if count is None:
+        raise InvalidGraph(f"TopK of opset {node.version} needs the attribute k")
+    return b.TopK(node.inputs[0], b.ints(count), outputs=2, axis=node.attr("axis", -1))
+
+
+UPGRADES: Final = (*count_becomes_an_input,)

@@ -1,0 +1,217 @@
+"""Selecting, scaling, imputing and joining features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, InvalidGraph, ShapeError
+from sardonyx.graph.dim import product
+from sardonyx.graph.dtype import F32, I64, STRING
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.ops.declare import ML, Op, array, optional
+from sardonyx.ops.rules import Array, like_first
+from sardonyx.ops.scores import FEATURES, SCORES, rows_of
+
+extractor = Op(
+    "ArrayFeatureExtractor",
+    1,
+    "x:T y:I",
+    "z:T",
+    domain=ML,
+    types={"T": FEATURES | {STRING}, "I": frozenset((I64,))},
+    unranked=True,
+)
+
+
+@extractor.infer
+def _(g: Scope, x: Fact, y: Fact) -> Fact:
+    if x.shape is None:
+        return x.plain()
+    if not x.rank:
+        raise ShapeError(
+            "ArrayFeatureExtractor selects along the last dimension, and x is a scalar"
+        )
+    count = g.fresh("selected") if y.shape is None else product(y.dims)
+    return Fact(x.dtype, (*(x.dims[:-1] if x.rank > 1 else (1,)), count))
+
+
+@extractor.reference
+def _(x: Array, y: Array) -> Array:
+    if not x.ndim:
+        raise InvalidArgument(
+            "ArrayFeatureExtractor selects along the last dimension, and x is a scalar"
+        )
+    chosen = y.reshape(-1)
+    wrong = chosen[(chosen < 0) | (chosen >= x.shape[-1])]
+    if wrong.size:
+        raise InvalidArgument(f"feature {wrong[0]} is outside [0, {x.shape[-1]})")
+    picked = x[..., chosen]
+    return picked.reshape(1, -1) if x.ndim == 1 else picked
+
+
+binarizer = Op(
+    "Binarizer",
+    1,
+    "x:T",
+    "y:T",
+    domain=ML,
+    attrs={"threshold": 0.0},
+    types={"T": FEATURES},
+    unranked=True,
+)
+binarizer.infer(like_first)
+binarizer.reference(lambda x, *, threshold: (x > np.float32(threshold)).astype(x.dtype))
+
+
+scaler = Op(
+    "Scaler",
+    1,
+    "x:T",
+    "y:S",
+    domain=ML,
+    attrs={"offset": array(), "scale": array()},
+    types={"T": FEATURES, "S": SCORES},
+    unranked=True,
+)
+
+
+@scaler.infer
+def _(g: Scope, x: Fact, *, offset: Any, scale: Any) -> Fact:
+    _check_per_feature(g, x, offset, "offset")
+    _check_per_feature(g, x, scale, "scale")
+    return Fact(F32, x.shape)
+
+
+def _check_per_feature(g: Scope, x: Fact, values: Any, what: str) -> None:
+    """One value for all features, or one for each along the last dimension."""
+    if values is None or len(values) == 1 or x.shape is None:
+        return
+    g.equal(x.dims[-1] if x.rank else 1, len(values), f"{what} is one number, or one per feature")
+
+
+@scaler.reference
+def _(x: Array, *, offset: Any, scale: Any) -> Array:
+    wide = x if x.dtype == np.float32 else x.astype(np.float64)
+    with np.errstate(all="ignore"):
+        moved = wide if offset is None else wide - offset
+        return (moved if scale is None else moved * scale).astype(np.float32)
+
+
+normalizer = Op(
+    "Normalizer",
+    1,
+    "x:T",
+    "y:S",
+    domain=ML,
+    attrs={"norm": b"MAX"},
+    types={"T": FEATURES, "S": SCORES},
+    unranked=True,
+)
+_NORMS: Final[dict[bytes, Callable[[Array], Array]]] = {
+    b"MAX": lambda x: x.max(axis=-1, keepdims=True, initial=-np.inf),
+    b"L1": lambda x: np.abs(x).sum(axis=-1, keepdims=True),
+    b"L2": lambda x: np.sqrt((x * x).sum(axis=-1, keepdims=True)),
+}
+
+
+@normalizer.infer
+def _(g: Scope, x: Fact, *, norm: bytes) -> Fact:
+    if norm not in _NORMS:
+        raise InvalidGraph(f"norm is {norm.decode(errors='replace')}, and may be MAX, L1 or L2")
+    rows_of(g, x, "Normalizer")
+    return Fact(F32, x.shape)
+
+
+@normalizer.reference
+def _(x: Array, *, norm: bytes) -> Array:
+    wide = x.astype(np.float64)  # squares of float32 numbers never overflow here
+    with np.errstate(all="ignore"):
+        size = _NORMS[norm](wide)
+        return np.where(size == 0, wide, wide / size).astype(np.float32)
+
+
+imputer = Op(
+    "Imputer",
+    1,
+    "x:T",
+    "y:T",
+    domain=ML,
+    attrs={
+        "imputed_value_floats": array("floats"),
+        "imputed_value_int64s": array("ints"),
+        "replaced_value_float": 0.0,
+        "replaced_value_int64": 0,
+    },
+    types={"T": FEATURES},
+    unranked=True,
+)
+
+
+@imputer.infer
+def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
+    name = "imputed_value_floats" if x.dtype.is_float else "imputed_value_int64s"
+    if attrs[name] is None or not len(attrs[name]):
+        raise InvalidGraph(f"Imputer of {x.dtype} needs {name}")
+    _check_per_feature(g, x, attrs[name], name)
+    return x.plain()
+
+
+@imputer.reference
+def _(x: Array, **attrs: Any) -> Array:
+    if x.dtype.kind == "i":
+        missing = x == attrs["replaced_value_int64"]
+        return np.where(missing, attrs["imputed_value_int64s"], x).astype(x.dtype)
+    lost = np.float32(attrs["replaced_value_float"])
+    missing = np.isnan(x) if np.isnan(lost) else x == lost
+    return np.where(missing, attrs["imputed_value_floats"].astype(x.dtype), x)
+
+
+vectorizer = Op(
+    "FeatureVectorizer",
+    1,
+    "xs:T*",
+    "y:S",
+    domain=ML,
+    attrs={"inputdimensions": optional("ints")},
+    types={"T": FEATURES, "S": SCORES},
+)
+
+
+@vectorizer.infer
+def _(g: Scope, *xs: Fact, inputdimensions: tuple[int, ...] | None) -> Fact:
+    if not xs:
+        raise InvalidGraph("FeatureVectorizer has no inputs to join")
+    if inputdimensions is not None and len(inputdimensions) != len(xs):
+        raise InvalidGraph(
+            f"inputdimensions has {len(inputdimensions)} entries for {len(xs)} inputs"
+        )
+    if inputdimensions is not None and min(inputdimensions) < 0:
+        raise InvalidGraph(f"inputdimensions has {min(inputdimensions)}")
+    rows: Any = None
+    width: Any = 0
+    for i, x in enumerate(xs):
+        own = x.dims[0] if x.rank > 1 else 1
+        rows = own if rows is None else g.equal(rows, own, "rows of the inputs differ")
+        size = product(x.dims[1:] if x.rank > 1 else x.dims)
+        width = width + (size if inputdimensions is None else inputdimensions[i])
+    return Fact(F32, (rows, width))
+
+
+@vectorizer.reference
+def _(*xs: Array, inputdimensions: tuple[int, ...] | None) -> Array:
+    columns = []
+    for i, x in enumerate(xs):
+        rows = x.reshape(len(x), -1) if x.ndim > 1 else x.reshape(1, -1)
+        width = rows.shape[1] if inputdimensions is None else inputdimensions[i]
+        missing = max(
+            width - rows.shape[1], 0
+        )  # what an input lacks is zero, what it has beyond is dropped
+        columns.append(np.pad(rows[:, :width].astype(np.float32), ((0, 0), (0, missing))))
+    return np.concatenate(columns, axis=1)
+
+
+OPS: Final = (extractor, binarizer, scaler, normalizer, imputer, vectorizer)

@@ -1,0 +1,207 @@
+"""Products of 8-bit weights with numbers that are quantized on the way."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidGraph
+from sardonyx.graph.dim import Shape, Size
+from sardonyx.graph.dtype import F16, F32, I8, I32, U8
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.ops.declare import MICROSOFT, Op, optional
+from sardonyx.ops.linear import matmul, matmul_shape
+from sardonyx.ops.recurrent import (
+    Feed,
+    Matmul,
+    Step,
+    activations_of,
+    expect,
+    filled,
+    layer_of,
+    lstm_step,
+    run_layer,
+)
+from sardonyx.ops.rules import Array, broadcast_shapes, narrow, wide
+
+_BYTES: Final = frozenset((I8, U8))
+_FLOAT: Final = frozenset((F32,))
+
+
+def quantized(x: Array) -> tuple[Array, Any]:
+    """Numbers as whole steps of 1/255 of their range, zero among them, and the size of a step."""
+    low, high = x.min(initial=0), x.max(initial=0)
+    with np.errstate(all="ignore"):
+        step = np.float32(high - low) / np.float32(255) if high != low else np.float32(1)
+        zero = np.clip(np.rint(-low / step), 0, 255)
+        return np.clip(np.rint(x / step) + zero, 0, 255) - zero, step
+
+
+def integer_matmul(a: Array, b: Array) -> Any:
+    """The product of whole numbers held in any type, exact up to 2^53."""
+    return matmul(a.astype(np.float64), b.astype(np.float64)).astype(np.float32)
+
+
+def _centred(x: Array, zero: Array | None) -> Array:
+    wider = x.astype(np.float64)
+    return wider if zero is None else wider - zero.astype(np.float64)
+
+
+dynamic_matmul: Final = Op(
+    "DynamicQuantizeMatMul",
+    1,
+    "A:T1 B:T2 b_scale:T1 b_zero_point:T2? bias:T1?",
+    "Y:T1",
+    domain=MICROSOFT,
+    types={"T1": _FLOAT, "T2": _BYTES},
+)
+
+
+def _check_columns(g: Scope, product: Shape, b: Fact, **facts: Fact | None) -> None:
+    """Scales, zero points and biases are one number, or fit the columns of B."""
+    for name, fact in facts.items():
+        if fact is None:
+            continue
+        if fact.rank > max(b.rank, 1):
+            raise InvalidGraph(f"{name} is for the columns of {b}, and is {fact}")
+        if fact.rank and product:
+            g.equal_or_one(fact.dims[-1], product[-1], f"{name} does not fit the columns of B")
+        broadcast_shapes(g, product, fact.dims)
+
+
+@dynamic_matmul.infer
+def _(g: Scope, a: Fact, b: Fact, *more: Fact | None) -> Fact:
+    scale, zero, bias = more
+    shape = matmul_shape(g, a, b)
+    _check_columns(g, shape, b, b_scale=scale, b_zero_point=zero, bias=bias)
+    return a.shaped(shape)
+
+
+@dynamic_matmul.reference
+def _(*inputs: Array | None) -> Any:
+    a, b, b_scale, zero, bias = inputs + (None,) * (5 - len(inputs))
+    assert a is not None
+    assert b is not None
+    assert b_scale is not None
+    whole, step = quantized(a)
+    with np.errstate(all="ignore"):
+        y = integer_matmul(whole, _centred(b, zero)) * (step * b_scale)
+        return y if bias is None else y + bias
+
+
+matmul_to_float: Final = Op(
+    "MatMulIntegerToFloat",
+    1,
+    "A:T1 B:T2 a_scale:T3 b_scale:T3 a_zero_point:T1? b_zero_point:T2? bias:T3?",
+    "Y:T3",
+    domain=MICROSOFT,
+    types={"T1": _BYTES, "T2": _BYTES, "T3": frozenset((F32, F16))},
+    unranked=True,
+)
+
+
+@matmul_to_float.infer
+def _(g: Scope, a: Fact, b: Fact, *more: Fact | None) -> Fact:
+    a_scale, b_scale, a_zero, b_zero, bias = more
+    assert a_scale is not None
+    if any(f is not None and f.shape is None for f in (a, b, *more)):
+        return Fact(a_scale.dtype, None)
+    shape = matmul_shape(g, a, b)
+    for name, fact in (("a_scale", a_scale), ("a_zero_point", a_zero)):
+        if fact is not None and fact.rank:
+            g.equal_or_one(fact.dims[-1], a.dims[-1], f"{name} does not fit the columns of A")
+    _check_columns(g, shape, b, b_scale=b_scale, b_zero_point=b_zero, bias=bias)
+    return Fact(a_scale.dtype, shape)
+
+
+@matmul_to_float.reference
+def _(*inputs: Array | None) -> Any:
+    a, b, a_scale, b_scale, a_zero, b_zero, bias = inputs + (None,) * (7 - len(inputs))
+    assert a is not None
+    assert b is not None
+    assert a_scale is not None
+    assert b_scale is not None
+    left, right = _centred(a, a_zero), _centred(b, b_zero)
+    with np.errstate(all="ignore"):
+        if a_scale.size == 1:
+            y = integer_matmul(left, right) * (wide(a_scale).reshape(()) * wide(b_scale))
+        else:  # a scale for each column of A lies inside the sum
+            y = matmul(left * wide(a_scale), right).astype(np.float32) * wide(b_scale)
+        return narrow(y if bias is None else y + wide(bias), a_scale.dtype)
+
+
+dynamic_lstm: Final = Op(
+    "DynamicQuantizeLSTM",
+    1,
+    "X:T W:T2 R:T2 B:T? sequence_lens:T1? initial_h:T? initial_c:T? P:T? "
+    "W_scale:T W_zero_point:T2 R_scale:T R_zero_point:T2",
+    "Y:T? Y_h:T? Y_c:T?",
+    domain=MICROSOFT,
+    attrs={
+        "activation_alpha": optional("floats"),
+        "activation_beta": optional("floats"),
+        "activations": optional("strings"),
+        "clip": optional("float"),
+        "direction": b"forward",
+        "hidden_size": optional("int"),
+        "input_forget": 0,
+    },
+    types={"T": _FLOAT, "T1": frozenset((I32,)), "T2": _BYTES},
+)
+
+
+@dynamic_lstm.infer
+def _(g: Scope, *facts: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
+    x, w, r, b, lens, initial_h, initial_c, peepholes, *settings = facts
+    assert x is not None
+    assert r is not None
+    size = layer_of(g, x, r, 1, attrs)
+    n, hidden = size.directions, size.hidden
+    activations_of(attrs, 3, n)
+    expect(g, "W", w, (n, size.inputs, hidden * 4))
+    expect(g, "R", r, (n, hidden, hidden * 4))
+    expect(g, "B", b, (n, hidden * 8))
+    expect(g, "sequence_lens", lens, (size.batch,))
+    expect(g, "initial_h", initial_h, size.state())
+    expect(g, "initial_c", initial_c, size.state())
+    expect(g, "P", peepholes, (n, hidden * 3))
+    for fact in settings:
+        assert fact is not None
+        wanted: tuple[Size, ...] = (n,) if fact.rank == 1 else (n, hidden * 4)
+        expect(g, "a scale or zero point", fact, wanted)
+    last = x.shaped(size.state())
+    return x.shaped(size.output()), last, last
+
+
+@dynamic_lstm.reference
+def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
+    x, w, r, b, lens, initial_h, initial_c, p, *settings = filled(inputs, 12)
+    w_scale, w_zero, r_scale, r_zero = settings
+    functions = activations_of(attrs, 3, w.shape[0])
+
+    def make(i: int, x: Array) -> tuple[Array, Step]:
+        length, batch, size = x.shape
+        gates = _by_bytes(w[i], w_scale[i], w_zero[i])(x.reshape(length * batch, size))
+        if b is not None:
+            gates = gates + b[i].reshape(2, -1).sum(axis=0)
+        recurrent = _by_bytes(r[i], r_scale[i], r_zero[i])
+        peepholes = None if p is None else p[i]
+        step = lstm_step(recurrent, peepholes, functions[i], is_coupled=attrs["input_forget"])
+        return gates.reshape(length, batch, -1), step
+
+    with np.errstate(all="ignore"):
+        return run_layer(Feed(x, lens, (initial_h, initial_c), r.shape[1]), make, attrs)
+
+
+def _by_bytes(weights: Array, scale: Array, zero: Array) -> Matmul:
+    """Multiplication by 8-bit weights of numbers that are quantized all together."""
+    centred = _centred(weights, np.asarray(zero))
+
+    def run(x: Array) -> Array:
+        whole, step = quantized(x)
+        product: Array = integer_matmul(whole, centred) * (step * scale)
+        return product
+
+    return run

@@ -1,0 +1,220 @@
+"""Which version of ONNX a saved model needs: the lowest in which every node means what it means in its newest form.
+
+onnxruntime 1.31.1 loads models up to opset 26 and IR version 13; a model that needs more is written all the same.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFact, SparseFact
+from sardonyx.graph.graph import Node
+from sardonyx.load.upgrade import find
+from sardonyx.ops.declare import ML, ONNX
+
+OLDEST: Final = {ONNX: 13, ML: 1}  # older opsets save nothing, and few tools still write them
+
+# Element types that came after the oldest opset: no standard op takes them before.
+_TYPES: Final = {
+    "f8e4m3fn": 19, "f8e4m3fnuz": 19, "f8e5m2": 19, "f8e5m2fnuz": 19, "u4": 21, "i4": 21,
+    "f4e2m1": 23, "f8e8m0": 24, "u2": 25, "i2": 25, "f6e2m3": 28, "f6e3m2": 28,
+}  # fmt: skip
+_F8: Final = "f8e4m3fn f8e4m3fnuz f8e5m2 f8e5m2fnuz"
+_LATE: Final = " ".join(_TYPES)
+
+# Version, what needs it ("" for the op itself), ops. What may be an element type of any input or output, a kind of value,
+# an attribute that differs from its default, one value of an attribute, or an input that is given (counted from 0).
+_ROWS: Final = (
+    (14, "", "HardSwish Trilu"),
+    (14, "i8 i16 u8 u16", "Add Sub Mul Div"),
+    (14, "i8 i16 i32 i64", "Relu"),
+    (14, "f16 bf16", "CumSum"),
+    (14, "training_mode bf16", "BatchNormalization"),
+    (14, "allowzero", "Reshape"),
+    (14, "layout", "RNN GRU LSTM"),
+    (14, "sequence", "Identity"),
+    (15, "", "Bernoulli CastLike Optional OptionalGetElement OptionalHasElement"),
+    (15, "mixed", "BatchNormalization"),
+    (15, "bf16", "Pow"),
+    (15, "start end", "Shape"),
+    (16, "", "GridSample RoiAlign"),
+    (16, "bf16", "GreaterOrEqual LessOrEqual LeakyRelu PRelu Where If Loop Scan"),
+    (16, "optional", "Identity If Loop"),
+    (16, "reduction", "ScatterElements ScatterND"),
+    (17, "", "BlackmanWindow DFT HammingWindow HannWindow LayerNormalization MelWeightMatrix STFT SequenceMap"),
+    (18, "", "BitwiseAnd BitwiseNot BitwiseOr BitwiseXor CenterCropPad Col2Im GroupNormalization Mish"),
+    (18, "", "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSumSquare"),
+    (18, "ceil_mode dilations", "LpPool"),
+    (18, "input3", "Pad"),
+    (18, "antialias axes keep_aspect_ratio_policy", "Resize"),
+    (18, "reduction=max reduction=min", "ScatterElements ScatterND"),
+    (18, "num_outputs", "Split"),
+    # Values that are no optional; which of the inputs may be one is not told apart.
+    (18, "", "OptionalGetElement OptionalHasElement"),
+    (19, "", "DeformConv"),
+    (19, "dilations", "AveragePool"),
+    (19, "saturate", "Cast CastLike QuantizeLinear"),
+    (19, "f16 bf16", "DequantizeLinear QuantizeLinear"),
+    (19, "input1=i32", "QuantizeLinear"),
+    (19, "str", "Equal"),
+    (19, "mode=wrap", "Pad"),
+    (19, "coordinate_transformation_mode=half_pixel_symmetric", "Resize"),
+    (20, "", "AffineGrid DFT Gelu GridSample ImageDecoder RegexFullMatch StringConcat StringSplit"),
+    (20, f"bf16 {_F8}", "ConstantOfShape"),
+    (20, f"f16 bf16 {_F8}", "IsInf"),
+    (20, _F8, "IsNaN"),
+    (20, "bool", "ReduceMax ReduceMin"),
+    (21, "", "GroupNormalization"),
+    (21, _F8, "Flatten Pad Squeeze Transpose Unsqueeze"),
+    (21, f"f16 bf16 {_F8}", "QLinearMatMul"),
+    (21, "block_size", "DequantizeLinear QuantizeLinear"),
+    (21, "i16 u16", "DequantizeLinear QuantizeLinear"),
+    (21, "output_dtype", "QuantizeLinear"),
+    (22, "bf16", "Acos Acosh Asin Asinh Atan Atanh Cos Cosh Sin Sinh Tan Round Elu HardSigmoid HardSwish Mish Selu Softplus"),
+    (22, "bf16", "Softsign ThresholdedRelu AveragePool GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool"),
+    (22, "bf16", "MaxRoiPool MaxUnpool RoiAlign Conv ConvTranspose DeformConv GRU LSTM RNN InstanceNormalization"),
+    (22, "bf16", "LpNormalization Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike"),
+    (22, "bf16", "Det EyeLike GridSample NegativeLogLikelihoodLoss"),
+    (22, _F8, "Dropout"),
+    (22, "input1=bf16", "Dropout"),
+    (23, "", "Attention RMSNormalization RotaryEmbedding"),
+    (23, "output_dtype", "DequantizeLinear"),
+    (23, "precision mixed", "QuantizeLinear"),
+    (24, "", "Swish TensorScatter"),
+    (24, "input6", "Attention"),
+    (24, "round_mode", "Cast CastLike"),
+    (24, "bf16", "SplitToSequence TopK"),
+    (25, "left_window_size right_window_size", "Attention"),
+    (26, "", "BitCast CumProd"),
+    (27, "", "CausalConvWithState LinearAttention"),
+    (27, "f16 bf16 stash_type", "Range"),
+    (28, "", "SwiGLU"),
+    (28, "i8 i16 i32 i64", "BitShift"),
+    (28, "f16 f64 bf16", "Celu"),
+    (28, "bf16", "Compress Einsum OneHot ReverseSequence Unique"),
+    (28, "mode", "SpaceToDepth"),
+    (28, f"bf16 {_LATE}", "Optional OptionalGetElement OptionalHasElement"),
+)  # fmt: skip
+_ML_ROWS: Final = (
+    (2, "", "LabelEncoder"),
+    (3, "nodes_values_as_tensor nodes_hitrates_as_tensor base_values_as_tensor", "TreeEnsembleClassifier TreeEnsembleRegressor"),
+    (3, "class_weights_as_tensor", "TreeEnsembleClassifier"),
+    (3, "target_weights_as_tensor", "TreeEnsembleRegressor"),
+    (4, "keys_tensor values_tensor default_tensor f64 i16 i32", "LabelEncoder"),
+    (5, "", "TreeEnsemble"),
+)  # fmt: skip
+
+Table = dict[tuple[str, str], dict[str, int]]
+
+
+def _table() -> Table:
+    table: Table = {}
+    for domain, rows in ((ONNX, _ROWS), (ML, _ML_ROWS)):
+        for version, features, ops in rows:
+            for op in ops.split():
+                needs = table.setdefault((domain, op), {})
+                needs.update(dict.fromkeys(features.split() or [""], version))
+    return table
+
+
+_NEEDS: Final = _table()
+
+# IR versions by the opset that came with them.
+_IR: Final = {
+    ONNX: ((28, 14), (25, 13), (24, 12), (23, 11), (21, 10), (19, 9), (15, 8)),
+    ML: ((5, 10), (4, 9), (3, 8)),
+}
+_OLDEST_IR: Final = 7
+
+
+class Versions:
+    """Gathers what the parts of a model need."""
+
+    def __init__(self, imported: Mapping[str, int]) -> None:
+        self._imported = imported
+        self.opsets: dict[str, int] = {ONNX: OLDEST[ONNX]}
+        self._types: set[str] = set()
+
+    def node(self, node: Node, written: Mapping[str, Any]) -> None:
+        """Makes room for a node, given the attributes that are written."""
+        op = node.op
+        if op.domain not in OLDEST:
+            self.opsets.setdefault(op.domain, self._imported.get(op.domain, 1))
+            self.facts(v.fact for v in (*node.inputs, *node.outputs) if v is not None)
+            return
+        version = max(lowest(op.key, _features(node, written)), _formed(*op.key, op.since))
+        self._raise(op.domain, version)
+
+    def op(self, name: str, fact: AnyFact | None) -> None:
+        """Makes room for a standard op over one value."""
+        self._raise(ONNX, lowest((ONNX, name), set(_kinds(fact))))
+
+    def facts(self, facts: Iterable[AnyFact | None]) -> None:
+        """Makes room for values that are declared, whoever reads them."""
+        for fact in facts:
+            self._types.update(_kinds(fact))
+
+    @property
+    def ir(self) -> int:
+        """The lowest IR version that has these opsets and types."""
+        standard = max([self.opsets[ONNX], *(_TYPES.get(t, 0) for t in self._types)])
+        if "optional" in self._types:
+            standard = max(standard, 15)
+        versions = ((ONNX, standard), (ML, self.opsets.get(ML, 0)))
+        found = [ir for domain, v in versions for opset, ir in _IR[domain] if v >= opset]
+        return max([_OLDEST_IR, *found])
+
+    def _raise(self, domain: str, version: int) -> None:
+        self.opsets[domain] = max(version, self.opsets.get(domain, 0))
+
+
+def lowest(key: tuple[str, str], features: set[str]) -> int:
+    """The lowest opset that has an op with these features."""
+    needs = _NEEDS.get(key, {})
+    found = [version for feature, version in needs.items() if not feature or feature in features]
+    if key[0] == ONNX:
+        found += [_TYPES[f] for f in features if f in _TYPES]
+    return max([OLDEST[key[0]], *found])
+
+
+@functools.cache
+def _formed(domain: str, name: str, newest: int) -> int:
+    """The version since which an op is loaded without being changed."""
+    return next((v for v in range(newest, 1, -1) if find(domain, name, v - 1) is not None), 1)
+
+
+def _features(node: Node, written: Mapping[str, Any]) -> set[str]:
+    """What a node uses that an older version of its op may lack."""
+    features = set(written)
+    features.update(f"{k}={v.decode(errors='replace')}" for k, v in written.items() if isinstance(v, bytes))
+    dtypes = set()
+    for position, value in enumerate(node.inputs):
+        if value is not None:
+            features.add(f"input{position}")
+            features.update(_kinds(value.fact))
+            if isinstance(value.fact, Fact):
+                dtypes.add(value.fact.dtype.name)
+                features.add(f"input{position}={value.fact.dtype.name}")
+    for value in node.outputs:
+        features.update(_kinds(value.fact))
+    if len(dtypes) > 1:
+        features.add("mixed")
+    return features
+
+
+def _kinds(fact: AnyFact | None) -> Iterator[str]:
+    """The element types and the kinds of containers in a value."""
+    match fact:
+        case Fact() | SparseFact():
+            yield fact.dtype.name
+        case SequenceFact():
+            yield "sequence"
+            yield from _kinds(fact.elem)
+        case OptionalFact():
+            yield "optional"
+            yield from _kinds(fact.elem)
+        case MapFact():
+            yield fact.key.name
+            yield from _kinds(fact.value)

@@ -1,0 +1,178 @@
+"""Each rule: one positive text per form, one negative per condition; numbers are always compared."""
+
+from __future__ import annotations
+
+import pytest
+
+from sardonyx.passes import activation, algebra, linear, lowering, normalize, transpose
+from tests.graphs import rewrites, unchanged
+
+NOTHING_LEFT = {
+    "identity": ("in x: f32[B,8]\na = Identity(x)\ny = Relu(a)\nout y", algebra.identity),
+    "dropout": ("in x: f32[B,8]\na = Dropout(x, 0.5)\ny = Relu(a)\nout y", algebra.dropout),
+    "plain dropout": ("in x: f32[B,8]\na = Dropout(x)\ny = Relu(a)\nout y", algebra.dropout),
+    "add zero": ("in x: i64[B,8]\na = Add(x, 0)\ny = Neg(a)\nout y", algebra.add_zero),
+    "subtract zero": ("in x: i64[B,8]\na = Sub(x, 0)\ny = Neg(a)\nout y", algebra.add_zero),
+    "times one": ("in x: f32[B,8]\na = Mul(1.0, x)\ny = Relu(a)\nout y", algebra.times_one),
+    "over one": ("in x: f32[B,8]\na = Div(x, 1.0)\ny = Relu(a)\nout y", algebra.times_one),
+    "power one": ("in x: f32[B,8]\na = Pow(x, 1.0)\ny = Relu(a)\nout y", algebra.times_one),
+    "reshape to itself": (
+        "in x: f32[B,8]\ns = Shape(x)\na = Reshape(x, s)\ny = Relu(a)\nout y",
+        algebra.same_shape,
+    ),
+    "expand to itself": (
+        "in x: f32[B,8]\ns = Shape(x)\na = Expand(x, s)\ny = Relu(a)\nout y",
+        algebra.same_shape,
+    ),
+    "tile by ones": ("in x: f32[B,8]\na = Tile(x, [1, 1])\ny = Relu(a)\nout y", algebra.same_shape),
+    "cast to itself": ("in x: f32[B,8]\na = Cast(x, to=1)\ny = Relu(a)\nout y", algebra.alone),
+    "concat of one": ("in x: f32[B,8]\na = Concat(x, axis=0)\ny = Relu(a)\nout y", algebra.alone),
+    "flatten of two dims": ("in x: f32[B,8]\na = Flatten(x)\ny = Relu(a)\nout y", algebra.alone),
+    "slice of everything": (
+        "in x: f32[4,8]\na = Slice(x, [0], [100], [1])\ny = Relu(a)\nout y",
+        algebra.whole_slice,
+    ),
+    "squeeze back": (
+        "in x: f32[B,8]\na = Unsqueeze(x, [1])\nc = Squeeze(a, [1])\ny = Relu(c)\nout y",
+        algebra.squeeze_back,
+    ),
+    "transpose of nothing": (
+        "in x: f32[B,8]\na = Transpose(x, perm=[0, 1])\ny = Relu(a)\nout y",
+        transpose.transpose_nothing,
+    ),
+    "transpose and back": (
+        "in x: f32[B,8,3]\na = Transpose(x, perm=[2, 0, 1])\nc = Transpose(a, perm=[1, 2, 0])\n"
+        "y = Relu(c)\nout y",
+        transpose.transpose_twice,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING_LEFT)
+def test_what_changes_nothing_goes(name: str) -> None:
+    text, rules = NOTHING_LEFT[name]
+    lines = text.splitlines()
+    last = next(line for line in lines if line.startswith("y ="))
+    rewrites(text, rules, f"{lines[0]}\n{last.split('(')[0]}(x)\nout y")
+
+
+KEPT = {
+    "training dropout": ("in x: f32[B,8]\na, m = Dropout(x, 0.5)\ny = Relu(a)\nout y, m", algebra.dropout),
+    "add zero to floats": ("in x: f32[B,8]\ny = Add(x, 0.0)\nout y", algebra.add_zero),
+    "times one that broadcasts": ("in x: f32[]\nin z: f32[1]\ny = Mul(x, z)\nout y", algebra.times_one),
+    "reshape to another": ("in x: f32[B,8]\ny = Reshape(x, [-1, 4])\nout y", algebra.same_shape),
+    "tile": ("in x: f32[0,8]\ny = Tile(x, [2, 1])\nout y", algebra.same_shape),
+    "slice backwards": ("in x: f32[4]\ny = Slice(x, [3], [-9], [0], [-1])\nout y", algebra.whole_slice),
+    "transpose": ("in x: f32[B,8]\ny = Transpose(x, perm=[1, 0])\nout y", transpose.transpose_nothing),
+    "gelu with a shared part": (
+        "in x: f32[B,8]\na = Div(x, 1.4142135)\ne = Erf(a)\ns = Add(e, 1.0)\nh = Mul(x, 0.5)\n"
+        "y = Mul(h, s)\nout y, s",
+        activation.gelu,
+    ),
+    "gelu of something else": (
+        "in x: f32[B,8]\nin z: f32[B,8]\na = Div(x, 1.4142135)\ne = Erf(a)\ns = Add(e, 1.0)\n"
+        "h = Mul(z, 0.5)\ny = Mul(h, s)\nout y",
+        activation.gelu,
+    ),
+    "erf with another factor": (
+        "in x: f32[B,8]\na = Div(x, 1.5)\ne = Erf(a)\ns = Add(e, 1.0)\nh = Mul(x, 0.5)\ny = Mul(h, s)\nout y",
+        activation.gelu,
+    ),
+    "bias per row": (
+        "in x: f32[4,8]\nin w: f32[8,4]\nin c: f32[4,1]\nm = MatMul(x, w)\ny = Add(m, c)\nout y",
+        linear.matmul_bias,
+    ),
+    "product of stacks": (
+        "in x: f32[2,4,8]\nin w: f32[8,4]\nin c: f32[4]\nm = MatMul(x, w)\ny = Add(m, c)\nout y",
+        linear.matmul_bias,
+    ),
+    "convolution with a bias per pixel": (
+        "in x: f32[1,3,5,5]\nconst w: f32[2,3,1,1]\nconst c: f32[1,1,5,5]\na = Conv(x, w)\n"
+        "y = Add(a, c)\nout y",
+        linear.conv_shift,
+    ),
+    "fused convolution in double": (
+        "in x: f64[1,3,5,5]\nconst w: f64[2,3,1,1]\na = Conv(x, w)\ny = Relu(a)\nout y",
+        linear.conv_activation,
+    ),
+    "lowered product with an open weight": (
+        "in x: f32[2,B,8]\nin w: f32[8,4]\nconst c: f32[4]\nm = MatMul(x, w)\ny = Add(m, c)\nout y",
+        lowering.matmul_bias,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_conditions_that_say_no(name: str) -> None:
+    unchanged(*KEPT[name])
+
+
+def test_two_transposes_become_one() -> None:
+    rewrites(
+        "in x: f32[B,8,3]\na = Transpose(x, perm=[2, 0, 1])\ny = Transpose(a, perm=[0, 2, 1])\nout y",
+        by=transpose.RULES,
+        into="in x: f32[B,8,3]\ny = Transpose(x, perm=[2, 1, 0])\nout y",
+    )
+
+
+def test_two_reshapes_become_one() -> None:
+    rewrites(
+        "in x: f32[B,8]\na = Reshape(x, [-1, 4])\ny = Reshape(a, [-1, 2])\nout y",
+        by=algebra.reshape_twice,
+        into="in x: f32[B,8]\ny = Reshape(x, [-1, 2])\nout y",
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "h = Mul(x, 0.5)\na = Div(x, 1.4142135)\ne = Erf(a)\ns = Add(e, 1.0)\ny = Mul(h, s)",
+        "a = Mul(x, 0.70710678)\ne = Erf(a)\ns = Add(1.0, e)\nm = Mul(x, s)\ny = Mul(m, 0.5)",
+        "a = Div(x, 1.4142135)\ne = Erf(a)\ns = Add(e, 1.0)\nt = Mul(s, 0.5)\ny = Mul(t, x)",
+    ],
+)
+def test_gelu(body: str) -> None:
+    rewrites(
+        f"in x: f32[B,8]\n{body}\nout y",
+        by=activation.gelu,
+        into="in x: f32[B,8]\ny = Gelu(x)\nout y",
+    )
+
+
+@pytest.mark.parametrize("cube", ["c = Pow(x, 3.0)", "q = Mul(x, x)\nc = Mul(q, x)"])
+def test_gelu_by_tanh(cube: str) -> None:
+    rewrites(
+        f"in x: f32[B,8]\n{cube}\nk = Mul(c, 0.044715)\ns = Add(x, k)\nm = Mul(s, 0.7978846)\n"
+        "t = Tanh(m)\np = Add(t, 1.0)\nh = Mul(x, 0.5)\ny = Mul(h, p)\nout y",
+        by=activation.gelu_tanh,
+        into='in x: f32[B,8]\ny = Gelu(x, approximate="tanh")\nout y',
+    )
+
+
+@pytest.mark.parametrize("square", ["q = Pow(d, 2.0)", "q = Mul(d, d)"])
+def test_layer_norm(square: str) -> None:
+    rewrites(
+        f"in x: f32[B,8]\nin g: f32[8]\nin c: f32[8]\nm = ReduceMean(x, [-1])\nd = Sub(x, m)\n{square}\n"
+        "v = ReduceMean(q, [-1])\ne = Add(v, 0.00001)\nr = Sqrt(e)\nn = Div(d, r)\ns = Mul(n, g)\n"
+        "y = Add(s, c)\nout y",
+        by=normalize.RULES,
+        into="in x: f32[B,8]\nin g: f32[8]\nin c: f32[8]\n"
+        "y = LayerNormalization(x, g, c, axis=-1, epsilon=9.999999747378752e-06)\nout y",
+    )
+
+
+def test_layer_norm_wants_the_last_dims() -> None:
+    unchanged(
+        "in x: f32[B,8]\nin g: f32[8]\nin c: f32[8]\nm = ReduceMean(x, [0])\nd = Sub(x, m)\nq = Mul(d, d)\n"
+        "v = ReduceMean(q, [0])\ne = Add(v, 0.00001)\nr = Sqrt(e)\nn = Div(d, r)\ns = Mul(n, g)\n"
+        "y = Add(s, c)\nout y",
+        by=normalize.RULES,
+    )
+
+
+def test_matmul_bias_is_a_gemm() -> None:
+    rewrites(
+        "in x: f32[B,8]\nin w: f32[8,4]\nin c: f32[4]\nm = MatMul(x, w)\ny = Add(c, m)\nout y",
+        by=linear.matmul_bias,
+        into="in x: f32[B,8]\nin w: f32[8,4]\nin c: f32[4]\ny = Gemm(x, w, c)\nout y",
+    )

@@ -1,0 +1,57 @@
+"""Lifetimes, placement and its independent check."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sardonyx.errors import InternalError
+from sardonyx.graph.text import parse
+from sardonyx.memory import peak, plan
+from sardonyx.memory.place import Layout, Life, check, place
+from sardonyx.schedule import order
+
+lives = st.lists(
+    st.tuples(st.integers(0, 5000), st.integers(0, 30), st.integers(0, 8)), max_size=40
+).map(lambda rows: [Life(i, size, start, start + length) for i, (size, start, length) in enumerate(rows)])
+
+
+@given(lives)
+@settings(max_examples=200, deadline=None)
+def test_no_two_live_values_overlap(values: list[Life]) -> None:
+    layout = place(values)
+    check(values, layout)
+    assert layout.size >= peak(values)
+
+
+def test_the_check_notices_an_overlap() -> None:
+    values = [Life(0, 64, 0, 2), Life(1, 64, 2, 3)]
+    with pytest.raises(InternalError, match="share bytes"):
+        check(values, Layout({0: 0, 1: 32}, 128))
+    with pytest.raises(InternalError, match="outside"):
+        check(values, Layout({0: 0, 1: 64}, 100))
+    check([values[0], dataclasses.replace(values[1], start=3)], Layout({0: 0, 1: 0}, 64))
+
+
+def test_lifetimes_and_views() -> None:
+    graph = parse(
+        "in x: f32[B,8]\na = Relu(x)\nv = Reshape(a, [-1])\nb = Neg(v)\nc = Abs(b)\nout c"
+    )
+    schedule = order(graph)
+    memory = plan(schedule)
+    spans = {s.value.name: s for s in memory.spans}
+    assert set(spans) == {"a", "b", "c"}  # the view has no bytes of its own
+    assert (spans["a"].start, spans["a"].end) == (0, 2)
+    assert spans["c"].end == len(schedule.nodes)
+    assert memory.layout({"B": 2}).size == 128
+    assert [[v.name for v in step] for step in memory.frees] == [["x"], ["a"], ["v"], ["b"]]
+
+
+def test_order_makes_values_shortly_before_they_are_read() -> None:
+    graph = parse(
+        "in x: f32[8]\na = Relu(x)\nb = Exp(x)\nc = Neg(a)\nd = Abs(b)\ne = Add(c, d)\nout e"
+    )
+    assert [n.op.name for n in order(graph).nodes] == ["Relu", "Neg", "Exp", "Abs", "Add"]

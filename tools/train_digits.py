@@ -1,4 +1,4 @@
-"""Trains the model that ships with the package and writes it, with a few held-out images, to src/sardonyx/models.
+"""Trains the built-in model and writes it, with a few held-out images, to src/sardonyx/models.
 
 Needs torch, onnx and scikit-learn (for its 8x8 digits); takes about ten seconds on one core:
 

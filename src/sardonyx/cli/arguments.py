@@ -221,7 +221,7 @@ def _size(text: str) -> int:
 
 
 def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) and len(text) < 7):
+    if not (text.isascii() and text.isdigit() and len(text) < 7 and int(text)):
         raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to 999999")
     return int(text)
 

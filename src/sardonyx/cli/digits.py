@@ -1,4 +1,4 @@
-"""`sardonyx run` without a model: the built-in network reads its samples, drawn beside its answers."""
+"""`sardonyx run` without a model: the built-in one reads its samples, drawn beside its answers."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def settle(
 
 
 def _learn(declared: Declared, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
-    """Takes the sizes of named dims from a shape that was given, and holds it against the declared one."""
+    """Takes the sizes of named dims from a given shape, which must fit the declared one."""
     if declared.dims is None:
         return
     what = f"--shapes gives {declared.name} the shape {list(shape)}"
@@ -119,7 +119,8 @@ def _array(name: str, dtype: DType, shape: tuple[int, ...], rng: np.random.Gener
     n_bytes = math.prod(shape) * dtype.itemsize
     if n_bytes > MAX_BYTES:
         raise InvalidArgument(
-            f"input {name} of shape {list(shape)} takes {n_bytes} bytes, and at most {MAX_BYTES} are made up",
+            f"input {name} of shape {list(shape)} takes {n_bytes} bytes, "
+            f"and at most {MAX_BYTES} are made up",
             hint="give smaller --dims or --shapes, or the input itself with --inputs FILE.npz",
         )
     if dtype is STRING:
@@ -141,7 +142,8 @@ def read(path: pathlib.Path, inputs: Sequence[Declared], *, strict: bool = True)
             feed[declared.name] = _typed(arrays.pop(declared.name), declared.fact)
     missing = [i.name for i in inputs if i.name not in feed]
     if missing:
-        raise InvalidArgument(f"{path} lacks the inputs {', '.join(missing)}", has=", ".join(arrays))
+        has = ", ".join(arrays) or "nothing else"
+        raise InvalidArgument(f"{path} lacks the inputs {', '.join(missing)}", has=has)
     return feed | arrays if strict else feed
 
 
@@ -160,7 +162,7 @@ def arrays_of(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _parts(name: str, arrays: Mapping[str, Any]) -> list[str]:
-    found = []
+    found: list[str] = []
     while (key := f"{name}.{len(found)}") in arrays:
         found.append(key)
     return found

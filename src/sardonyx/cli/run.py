@@ -108,7 +108,7 @@ def _feed(
     beside = path.with_suffix(".npz")
     if arguments.inputs is not None:
         if dims or shapes:
-            raise UsageError("--dims and --shapes are for made-up inputs, and --inputs gives real ones")
+            raise UsageError("--dims and --shapes are for made-up inputs: leave out --inputs")
         return feeds.read(arguments.inputs, declared), str(arguments.inputs)
     if beside.exists() and not dims and not shapes:
         return feeds.read(beside, declared, strict=False), str(beside)
@@ -188,14 +188,16 @@ def _print(
 def print_figures(measured: Measured, what: str = "") -> None:
     """Latency, start and memory."""
     took, begun = measured.latency, measured.start
-    stages = ", ".join(f"{k} {duration(v)}" for k, v in begun.stages.items() if v >= 0.05 * begun.seconds)
-    plural = "" if took.runs == 1 else "s"
+    long = {k: v for k, v in begun.stages.items() if v >= 0.05 * begun.seconds}
+    stages = ", ".join(f"{k} {duration(v)}" for k, v in long.items())
+    runs = f"{took.runs} run{'' if took.runs == 1 else 's'}{what}"
     rows = [
-        ("latency", duration(took.median), f"median of {took.runs} run{plural}{what}, best {duration(took.best)}"),
+        ("latency", duration(took.median), f"median of {runs}, best {duration(took.best)}"),
         ("start", duration(begun.seconds), stages),
     ]
     if begun.memory is not None and measured.memory is not None:
-        rows.append(("memory", size(begun.memory), f"at start, {size(measured.memory)} more at the first run"))
+        more = f"at start, {size(measured.memory)} more at the first run"
+        rows.append(("memory", size(begun.memory), more))
     for name, figure, note in rows:
         say(f"{paint(f'{name:<8}', 'bold')} {figure:>9}  {paint(note, 'dim')}")
 

@@ -1,4 +1,4 @@
-"""Text for people: colours where a terminal shows them, aligned columns, sizes and times, and a sign of life."""
+"""Text for people: colours where a terminal shows them, columns, sizes, times, a sign of life."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final, TextIO
+from typing import Final, Self, TextIO
 
 PATIENCE: Final = 2.0  # seconds before a long piece of work says that it is alive
 
@@ -18,9 +18,7 @@ _FRAMES: Final = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 def has_colour(stream: TextIO | None = None) -> bool:
     """Whether a stream is a terminal whose user has not turned colours off."""
     stream = stream or sys.stdout
-    return (
-        stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    )
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def can_show(text: str, stream: TextIO | None = None) -> bool:
@@ -58,7 +56,9 @@ def heading(text: str, note: str = "") -> None:
 
 
 def table(
-    rows: Sequence[Sequence[str]], right: Sequence[int] = (), styles: Mapping[int, str] | None = None
+    rows: Sequence[Sequence[str]],
+    right: Sequence[int] = (),
+    styles: Mapping[int, str] | None = None,
 ) -> None:
     """Rows in columns, as wide as their longest cell; those in `right` are numbers."""
     n_columns = max(map(len, rows), default=0)
@@ -78,11 +78,11 @@ def size(n_bytes: float) -> str:
     sign, n_bytes = "-" if n_bytes < 0 else "", abs(n_bytes)
     if n_bytes < 1000:
         return f"{sign}{n_bytes:.0f} B"
-    for unit in ("KB", "MB", "GB", "TB"):
-        n_bytes /= 1000
-        if n_bytes < 999.5:
-            break
-    return f"{sign}{n_bytes:.{_places(n_bytes)}f} {unit}"
+    for power, unit in enumerate(("KB", "MB", "GB"), 1):
+        scaled = n_bytes / 1000**power
+        if scaled < 999.5:
+            return f"{sign}{scaled:.{_places(scaled)}f} {unit}"
+    return f"{sign}{n_bytes / 1e12:.{_places(n_bytes / 1e12)}f} TB"
 
 
 def duration(seconds: float) -> str:
@@ -105,14 +105,14 @@ def shape(dims: Sequence[object] | None) -> str:
 
 
 class Progress:
-    """One line on standard error that says what is going on, if it takes long and somebody looks."""
+    """A line on standard error that says what is going on, if it takes long and somebody looks."""
 
     def __init__(self, what: str) -> None:
         self.what = what
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         if sys.stderr.isatty():
             self._thread = threading.Thread(target=self._spin, daemon=True)
             self._thread.start()

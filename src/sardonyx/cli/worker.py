@@ -1,10 +1,11 @@
-"""A runtime in a process of its own: started by `bench` as a plain script, so that it imports nothing of ours unasked.
+"""A runtime in a process of its own. `bench` starts it as a script: it imports nothing of ours.
 
 Requests and answers are JSON objects, one to a line, on standard input and output:
 
-    {"do": "start", "model": PATH, "inputs": NPZ, "types": {NAME: DTYPE}}  ->  {"seconds", "start_bytes", "run_bytes"}
-    {"do": "outputs", "file": NPZ}                                         ->  {}
-    {"do": "time", "seconds": S}                                           ->  {"best"}
+    {"do": "start", "model": PATH, "inputs": NPZ, "types": {NAME: DTYPE}}
+        -> {"seconds": S, "start_bytes": N, "run_bytes": N}
+    {"do": "outputs", "file": NPZ}  -> {}
+    {"do": "time", "seconds": S}    -> {"best": S}
 
 An answer with the key "error" says what went wrong.
 """
@@ -36,7 +37,7 @@ def anonymous_bytes() -> int | None:
 
 
 def flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """A value as arrays that a file can hold: parts of lists are numbered, texts and half types made plain."""
+    """A value as arrays that a file can hold: parts of lists numbered, types made numpy's own."""
     if isinstance(value, (list, tuple)):
         for i, part in enumerate(value):
             yield from flat(f"{name}.{i}", part)
@@ -129,7 +130,7 @@ def main(module: str, threads: int) -> None:
         try:
             worker = worker or Worker(module, threads)
             answer = getattr(worker, request.pop("do"))(**request)
-        except Exception as error:  # noqa: BLE001 - whatever a runtime raises is its answer
+        except Exception as error:  # whatever a runtime raises is its answer
             answer = {"error": f"{type(error).__name__}: {error}"}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()

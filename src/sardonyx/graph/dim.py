@@ -9,13 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from sardonyx.errors import InternalError
+from sardonyx.errors import InternalError, ShapeError
 
 Monomial = tuple["Atom", ...]
 Terms = dict[Monomial, int]
 
 _ONE: Final[Monomial] = ()
 _MAX_DIVISION_STEPS: Final = 32
+# A hostile model can square a size at every node; what is longer than these no real model needs.
+_MAX_TERMS: Final = 4096
+_MAX_DEGREE: Final = 64
+_MAX_TEXT: Final = 10_000
+
+
+class TooLong(ShapeError):
+    """A formula for a size that is not worth following."""
 
 
 class Atom:
@@ -51,11 +59,14 @@ class Dim:
         terms = dict(self.terms)
         for monomial, factor in _terms(other).items():
             terms[monomial] = terms.get(monomial, 0) + factor
+        if len(terms) > _MAX_TERMS:
+            raise TooLong(f"a size is too long a formula: a sum of {len(terms)} terms")
         return _normal(terms)
 
     def __mul__(self, other: Size) -> Size:
         if isinstance(other, int):
             return _normal({m: f * other for m, f in self.terms.items()})
+        _check_product(self.terms, other.terms)
         terms: Terms = {}
         for left, f in self.terms.items():
             for right, g in other.terms.items():
@@ -132,12 +143,24 @@ def _normal(terms: Terms) -> Size:
     return Dim(terms)
 
 
+def _check_product(left: Terms, right: Terms) -> None:
+    terms = len(left) * len(right)
+    degree = max(map(len, left)) + max(map(len, right))
+    if terms > _MAX_TERMS or degree > _MAX_DEGREE:
+        raise TooLong(f"a size is too long a formula: {terms} terms of degree {degree}")
+
+
 def _call(kind: str, a: Size, b: Size) -> Dim:
+    length = sum(len(atom.text) for x in (a, b) for m in _terms(x) for atom in m)
+    if length > _MAX_TEXT:
+        raise TooLong(f"a size is too long a formula: {length} characters inside {kind}")
     return Dim({(Atom(kind, f"{kind}({a}, {b})", (a, b)),): 1})
 
 
 def floor_div(a: Size, b: Size) -> Size:
     """a // b, exact where the polynomials divide."""
+    if b == 0:
+        raise ShapeError(f"the size {a} is divided by 0")
     if isinstance(a, int) and isinstance(b, int):
         return a // b
     if b == 1:
@@ -194,6 +217,8 @@ def _remove(monomial: Monomial, factor: Monomial) -> Monomial | None:
 
 def modulo(a: Size, b: Size) -> Size:
     """a % b, zero where the polynomials divide."""
+    if b == 0:
+        raise ShapeError(f"the size {a} is divided by 0")
     if isinstance(a, int) and isinstance(b, int):
         return a % b
     if _divide(a, b) is not None:
@@ -235,14 +260,14 @@ def least(size: Size) -> float:
     """A number that the size is never below; -inf if none is known."""
     if isinstance(size, int):
         return size
-    total = 0.0
+    total: float = 0  # whole numbers all along: floats would round, perhaps up
     for monomial, factor in size.terms.items():
         if not monomial:
             total += factor
         elif factor < 0 or any(_least_atom(a) < 0 for a in monomial):
             return float("-inf")
         else:
-            product = 1.0
+            product: float = 1
             for atom in monomial:
                 product *= _least_atom(atom)
             total += factor * product
@@ -251,14 +276,14 @@ def least(size: Size) -> float:
 
 def _least_atom(atom: Atom) -> float:
     if atom.kind == "name":
-        return 0.0
+        return 0
     a, b = (least(x) for x in atom.args)
     if atom.kind == "div":
         if isinstance(atom.args[1], int) and b > 0 and a > float("-inf"):
             return a // b
-        return 0.0 if a >= 0 and b > 0 else float("-inf")
+        return 0 if a >= 0 and b > 0 else float("-inf")
     if atom.kind == "mod":
-        return 0.0 if b > 0 else float("-inf")
+        return 0 if b > 0 else float("-inf")
     return max(a, b) if atom.kind == "max" else min(a, b)  # a broadcast is one of its sides
 
 

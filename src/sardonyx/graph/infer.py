@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidGraph, SardonyxError, ShapeError
-from sardonyx.graph.dim import Shape, Size, least
+from sardonyx.graph.dim import Shape, Size, TooLong, least
 from sardonyx.graph.dtype import DType
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node
@@ -140,7 +140,10 @@ def _with_symbols(
             return results
         arrays.append(_objects(fact.sym, fact.static))  # type: ignore[union-attr]
     assert op.symbolic_rule is not None
-    made = op.symbolic_rule(*arrays, **attrs)
+    try:
+        made = op.symbolic_rule(*arrays, **attrs)
+    except TooLong:
+        return results
     if made is None:
         return results
     outs = made if isinstance(made, tuple) else (made,)

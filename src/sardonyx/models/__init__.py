@@ -1,4 +1,4 @@
-"""The model that ships with the package: a small network that reads handwritten digits of 8x8 pixels."""
+"""The model that ships with the package: it reads handwritten digits of 8x8 pixels."""
 
 from __future__ import annotations
 

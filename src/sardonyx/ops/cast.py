@@ -11,13 +11,25 @@ import numpy as np
 
 from sardonyx.errors import InvalidGraph, RuntimeException, ShapeError
 from sardonyx.graph.dim import Dim, Shape, Size, least
-from sardonyx.graph.dtype import ALL, BOOL, FIXED, I64, STRING, DType, by_name, by_numpy, by_onnx
+from sardonyx.graph.dtype import (
+    ALL,
+    BOOL,
+    COMPLEX,
+    FIXED,
+    I64,
+    STRING,
+    DType,
+    by_name,
+    by_numpy,
+    by_onnx,
+)
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.ops.declare import Op, required
 from sardonyx.ops.rules import Array
 
 _FLOAT6: Final = frozenset((by_name("f6e2m3"), by_name("f6e3m2")))
+_REAL: Final = ALL - COMPLEX
 _E8M0: Final = by_name("f8e8m0")
 _LARGEST: Final = {
     "f8e4m3fn": np.float32(448),
@@ -38,9 +50,9 @@ def convert(x: Array, to: DType, saturate: bool = True, round_mode: bytes = b"up
             return _each(_text_of(source), x, np.dtype(object))
         if source is STRING:
             return _from_strings(x, to, saturate, round_mode)
-        if to.kind == "complex" or to.kind == "bool":
-            return np.asarray(_plain(x) != 0 if to is BOOL else _plain(x).astype(to.np))
-        x = x.real if x.dtype.kind == "c" else _plain(x)
+        x = _plain(x)
+        if to is BOOL:
+            return np.asarray(x != 0)
         if to.is_integer:
             return _to_ints(x, to)
         return _to_floats(x, to, saturate, round_mode)
@@ -117,9 +129,7 @@ def _to_powers_of_two(x: Array, saturate: bool, round_mode: bytes) -> Array:
 
 def _text_of(source: DType | None) -> Callable[[Any], str]:
     """How a number of this type is written."""
-    if source is None or source.kind == "complex":
-        return str
-    if not source.is_float:
+    if source is None or not source.is_float:
         return lambda v: str(int(v))
     return lambda v: _float_text(float(v), source.bits == 64)
 
@@ -140,8 +150,6 @@ _NUMBER: Final = re.compile(
 
 
 def _from_strings(x: Array, to: DType, saturate: bool, round_mode: bytes) -> Array:
-    if to.kind == "complex":
-        return _each(_read_complex, x, to.np)
     if to.is_float:
         numbers = _each(_read_float, x, np.dtype(np.float64))
         return convert(numbers, to, saturate, round_mode)
@@ -154,13 +162,6 @@ def _read_float(text: Any) -> float:
     if not _NUMBER.fullmatch(text):
         raise RuntimeException(f"the string {text[:40]!r} is no number")
     return float(text)
-
-
-def _read_complex(text: Any) -> complex:
-    try:
-        return complex(str(text))
-    except ValueError:
-        raise RuntimeException(f"the string {str(text)[:40]!r} is no number") from None
 
 
 def _read_int(text: Any) -> int:
@@ -215,6 +216,7 @@ cast = Op(
     "x:T",
     "y:U",
     attrs={"to": required("int"), "saturate": 1, "round_mode": b"up"},
+    types={"T": _REAL, "U": _REAL},
     unranked=True,
 )
 
@@ -222,13 +224,13 @@ cast = Op(
 @cast.infer
 def _(g: Scope, x: Fact, *, to: int, saturate: int, round_mode: bytes) -> Fact:
     _check_mode(round_mode)
-    dtype = _wanted(to, ALL)
+    dtype = _wanted(to, _REAL)
     return Fact(dtype, x.shape, None, _known(x, dtype))
 
 
 @cast.reference
 def _(x: Array, *, to: int, saturate: int, round_mode: bytes) -> Array:
-    return convert(x, _wanted(to, ALL), bool(saturate), round_mode)
+    return convert(x, _wanted(to, _REAL), bool(saturate), round_mode)
 
 
 cast_like = Op(
@@ -237,6 +239,7 @@ cast_like = Op(
     "x:T like:U",
     "y:U",
     attrs={"saturate": 1, "round_mode": b"up"},
+    types={"T": _REAL - _FLOAT6, "U": _REAL - _FLOAT6},
     unranked=True,
 )
 

@@ -132,13 +132,14 @@ def _(g: Scope, x: Fact, indices: Fact, *, batch_dims: int) -> Fact:
 
 def _columns(x: Array, indices: Array, batch_dims: int) -> tuple[Array, ...]:
     """The index arrays of the leading axes from tuples of indices."""
-    shape = indices.shape[:-1]
+    shape, width = indices.shape[:-1], indices.shape[-1]
+    if width > x.ndim - batch_dims:
+        raise InvalidArgument(f"index tuples of {width} do not fit data of shape {x.shape}")
     batch = [
         np.arange(shape[i]).reshape((-1,) + (1,) * (len(shape) - i - 1)) for i in range(batch_dims)
     ]
     given = [
-        counted(indices[..., i], x.shape[batch_dims + i], batch_dims + i)
-        for i in range(indices.shape[-1])
+        counted(indices[..., i], x.shape[batch_dims + i], batch_dims + i) for i in range(width)
     ]
     return (*batch, *given)
 
@@ -237,6 +238,9 @@ def _(g: Scope, x: Fact, indices: Fact, updates: Fact, *, reduction: bytes) -> F
 
 @scatter_nd.reference
 def _(x: Array, indices: Array, updates: Array, *, reduction: bytes) -> Array:
+    wanted = indices.shape[:-1] + x.shape[indices.shape[-1] :]
+    if updates.shape != wanted:
+        raise InvalidArgument(f"updates have the shape {updates.shape}, not {wanted}")
     return _write(x, _columns(x, indices, 0), updates, reduction)
 
 

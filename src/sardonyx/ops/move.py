@@ -24,6 +24,7 @@ from sardonyx.ops.sizes import (
     fresh_shape,
     moving,
     owned,
+    taken,
     vector_length,
 )
 
@@ -115,7 +116,8 @@ def _parts(g: Scope, size: Size, count: int) -> list[Size]:
         raise ShapeError(f"num_outputs is {count}, and 1 is the least")
     part = floor_div(size + (count - 1), count)
     last = size - part * (count - 1)
-    g.at_least(last, 0, f"the last of {count} parts of {size}")
+    if count > 2:  # of two, the second is never more than 1 smaller
+        g.at_least(last, 0, f"the last of {count} parts of {size}")
     return [part] * (count - 1) + [last]
 
 
@@ -201,9 +203,11 @@ def _slice(x: Array, starts: Array, ends: Array, axes: Array | None, steps: Arra
         raise InvalidArgument(f"Slice steps by 0 in {by}")
     cut = [slice(None)] * x.ndim
     for axis, start, end, step in zip(where, first, last, by, strict=True):
-        taken = range(*slice(start, end, step).indices(x.shape[axis]))
-        behind = taken.start + len(taken) * step
-        cut[axis] = slice(taken.start, behind if behind >= 0 else None, step) if taken else slice(0)
+        places = taken(x.shape[axis], start, end, step)
+        behind = places.start + len(places) * step
+        cut[axis] = (
+            slice(places.start, behind if behind >= 0 else None, step) if places else slice(0)
+        )
     return owned(x[tuple(cut)])
 
 
@@ -452,8 +456,11 @@ def _(g: Scope, x: Fact, target: Fact, *, axes: Sequence[int] | None) -> Fact:
 @center_crop_pad.reference
 def _(x: Array, target: Array, *, axes: Sequence[int] | None) -> Array:
     where = axes_of(range(x.ndim) if axes is None else axes, x.ndim)
+    sizes = as_ints(target) or ()
+    if len(sizes) != len(where):
+        raise InvalidArgument(f"the shape has {len(sizes)} numbers for {len(where)} axes")
     dims = list(x.shape)
-    for axis, d in zip(where, as_ints(target) or (), strict=True):
+    for axis, d in zip(where, sizes, strict=True):
         dims[axis] = d
     out = np.full(allocatable(dims, x.dtype, "the output"), _zero(x.dtype), x.dtype)
     source, place = [], []

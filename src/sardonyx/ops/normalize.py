@@ -87,7 +87,7 @@ def _running(old: Array, now: Array, keep: float) -> Array:
     value = wide(old)
     kind = value.dtype.type
     mixed = value * kind(keep) + now.reshape(-1).astype(value.dtype) * kind(1 - keep)
-    return mixed.astype(old.dtype)
+    return np.asarray(mixed.astype(old.dtype))
 
 
 def _batch_normal(

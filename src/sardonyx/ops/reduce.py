@@ -157,9 +157,8 @@ REDUCTIONS: Final = (
     _operator("ReduceL1", 18, _l1),
     _operator("ReduceL2", 18, _l2),
     _operator("ReduceSumSquare", 18, _sum_square),
-    # Up to opset 27 these two took integers as well.
-    _operator("ReduceLogSum", 28, _log_sum),
-    _operator("ReduceLogSumExp", 28, _log_sum_exp),
+    _operator("ReduceLogSum", 28, _log_sum, FLOATS),
+    _operator("ReduceLogSumExp", 28, _log_sum_exp, FLOATS),
 )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.ops.rules import Array
+from sardonyx.ops.rules import Array, is_half, narrow, wide
 
 Taps = Sequence[tuple[Array, Array]]  # along one axis: indices and weights of the neighbours
 
@@ -57,3 +57,23 @@ def weigh(x: Array, axes: Sequence[Taps]) -> Array:
         term = flat[:, index] * weight
         total = term if total is None else np.add(total, term, out=total)
     return np.asarray(total)
+
+
+def interpolable(x: Array) -> Array:
+    """X in a type that has values in between."""
+    if x.dtype.kind in "fc" or is_half(x.dtype):
+        return wide(x)
+    return x.astype(np.float32 if x.dtype.itemsize < 4 else np.float64)
+
+
+def restored(y: Array, x: Array, *, rounds: bool = False) -> Array:
+    """Interpolated numbers in the type of x; integers are rounded (half up) or cut."""
+    if y.dtype == x.dtype:
+        return y
+    if x.dtype.kind not in "iub":
+        return np.asarray(narrow(y, x.dtype))
+    # A sum that should be whole may miss by some noise, and must not lose 1 for it.
+    y = np.floor(y + 0.5) if rounds else np.trunc(np.round(y, 4))
+    if x.dtype.kind != "b":
+        y = np.clip(y, np.iinfo(x.dtype).min, np.iinfo(x.dtype).max)
+    return y.astype(x.dtype)

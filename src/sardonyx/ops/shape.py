@@ -109,11 +109,14 @@ def reshaped(g: Scope, dims: Shape | None, target: Shape, allowzero: int) -> Sha
     open_at = [i for i, t in enumerate(target) if t == -1]
     if len(open_at) > 1:
         raise ShapeError(f"the target {shown} leaves more than one size open")
+    if wrong := [t for t in target if isinstance(t, int) and t < -1]:
+        raise ShapeError(f"the target {shown} has the negative size {wrong[0]}")
     if open_at and allowzero and 0 in target:
         raise ShapeError(f"the target {shown} has -1 and a 0 that stands for itself (allowzero)")
     sizes = [_copied(g, dims, i, allowzero) if t == 0 else t for i, t in enumerate(target)]
+    checked(g, [s for s in sizes if s != -1], "the target")
     if dims is None:
-        return checked(g, [g.fresh("reshaped") if s == -1 else s for s in sizes], "the target")
+        return tuple(g.fresh("reshaped") if s == -1 else s for s in sizes)
     what = f"cannot reshape ({', '.join(map(str, dims))}) into {shown}"
     have, want = list(dims), []
     for s in (s for s in sizes if s != -1):
@@ -125,9 +128,9 @@ def reshaped(g: Scope, dims: Shape | None, target: Shape, allowzero: int) -> Sha
     if open_at:
         sizes[open_at[0]] = _quotient(g, product(have), product(want), what)
     else:
-        g.equal(product(have), product(want), f"{what}, elements")
-        _settle(g, sizes, have, want)
-    return checked(g, sizes, "the target")
+        g.equal(product(dims), product(sizes), f"{what}, elements")
+        _settle(sizes, have, want)
+    return tuple(sizes)
 
 
 def _copied(g: Scope, dims: Shape | None, axis: int, allowzero: int) -> Size:
@@ -147,7 +150,7 @@ def _quotient(g: Scope, total: Size, part: Size, what: str) -> Size:
     return floor_div(total, part)
 
 
-def _settle(g: Scope, sizes: list[Size], have: Sequence[Size], want: Sequence[Size]) -> None:
+def _settle(sizes: list[Size], have: Sequence[Size], want: Sequence[Size]) -> None:
     """A single open size among the wanted ones is what the known ones leave for it."""
     unsettled = [s for s in want if isinstance(s, Dim)]
     known = product(s for s in want if isinstance(s, int))
@@ -274,10 +277,7 @@ def _(g: Scope, x: Fact, target: Fact) -> Fact:
         return x.shaped(checked(g, broadcast_shapes(g, x.dims, wanted), "the output"))
     if length is None:
         return x.shaped(None)
-    new = fresh_shape(g, max(length - x.rank, 0), "expanded")
-    # A size over 1 stays what it is, whatever it is expanded to.
-    kept = (d if isinstance(d, int) and d > 1 else g.fresh("expanded") for d in x.dims)
-    return x.shaped((*new, *kept))
+    return x.shaped(fresh_shape(g, max(length, x.rank), "expanded"))
 
 
 def _expand(x: Array, target: Array) -> Array:

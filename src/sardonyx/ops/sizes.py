@@ -116,41 +116,57 @@ def cut_length(g: Scope, d: Size, start: Size, end: Size, step: int) -> Size:
     if step == 0:
         raise ShapeError(f"a slice from {start} to {end} steps by 0")
     if isinstance(d, int) and isinstance(start, int) and isinstance(end, int):
-        return len(range(*slice(start, end, step).indices(d)))
-    taken = _ahead(g, d, start, end) if step > 0 else _back(g, d, start, end)
-    return floor_div(taken + (abs(step) - 1), abs(step))
+        return len(taken(d, start, end, step))
+    span = _ahead(g, d, start, end) if step > 0 else _back(g, d, start, end)
+    return floor_div(span + (abs(step) - 1), abs(step))
+
+
+def taken(d: int, start: int, end: int, step: int) -> range:
+    """The places that a slice takes of d elements."""
+    if step < 0:
+        start = max(start, -d)  # walking back from before the front starts at the first element
+    return range(*slice(start, end, step).indices(d))
 
 
 def _ahead(g: Scope, d: Size, start: Size, end: Size) -> Size:
-    stop = d if _is_far(end) else minimum(_from_front(g, end, d), d)
-    if stop == d and least(-start) > 0:
+    stop, is_inside = (d, True) if _is_far(end) else _from_front(g, end, d)
+    stop = minimum(stop, d)
+    if stop == d and start != 0 and least(-start) >= 0:
+        g.at_least(-start, 1, _LAST)
         return minimum(-start, d)
-    begin = 0 if _is_far(-start) else maximum(_from_front(g, start, d), 0)
-    return maximum(stop - begin, 0)
+    begin, is_behind = (0, True) if _is_far(-start) else _from_front(g, start, d)
+    if begin == 0 and is_inside:
+        return stop
+    return maximum(stop - (begin if is_behind else maximum(begin, 0)), 0)
 
 
 def _back(g: Scope, d: Size, start: Size, end: Size) -> Size:
-    begin = d - 1 if _is_far(start) else minimum(_from_front(g, start, d), d - 1)
-    stop = -1 if _is_far(-end) else minimum(_from_front(g, end, d), d - 1)
-    return maximum(maximum(begin, -1) - maximum(stop, -1), 0)
+    begin = d - 1 if _is_far(start) else _from_front(g, start, d)[0]
+    if begin != d - 1:
+        begin = minimum(maximum(begin, 0), d - 1)
+    stop = -1 if _is_far(-end) else maximum(minimum(_from_front(g, end, d)[0], d - 1), -1)
+    return maximum(begin - stop, 0)
 
 
 def _is_far(bound: Size) -> bool:
     return isinstance(bound, int) and bound >= FAR
 
 
-def _from_front(g: Scope, bound: Size, d: Size) -> Size:
-    """A bound counted from the front, not clamped yet."""
+_LAST: Final = "a slice of the last elements takes 1 or more"
+
+
+def _from_front(g: Scope, bound: Size, d: Size) -> tuple[Size, bool]:
+    """A bound counted from the front, not clamped yet, and whether it is known to be 0 or more."""
     if least(bound) >= 0:
-        return bound
+        return bound, True
     if least(-bound) > 0:
-        return d + bound
+        return d + bound, False
     # n - 1 means the place before n, and -n the last n: they mean something else only if n is 0.
     if least(bound) >= -1:
         g.at_least(bound, 0, "a bound of the slice")
-        return bound
+        return bound, True
     if least(-bound) >= 0:
-        g.at_least(-bound, 1, "a bound of the slice, counted from the end")
-        return d + bound
+        g.at_least(-bound, 1, _LAST)
+        return d + bound, False
     is_counted_from_front = minimum(maximum(bound + 1, 0), 1)
-    return bound + d * (1 - is_counted_from_front)
+    return bound + d * (1 - is_counted_from_front), False

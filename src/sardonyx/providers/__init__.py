@@ -47,10 +47,13 @@ def _pairs(providers: Any, provider_options: Any) -> list[tuple[str, dict[Any, A
                 f"provider_options gives one dict for each of {len(providers)} plain provider names"
             )
         return list(zip(providers, provider_options, strict=True))
-    pairs = []
+    pairs: list[tuple[str, dict[Any, Any]]] = []
     for given in providers:
-        name, options = (given, {}) if isinstance(given, str) else given
-        if not isinstance(name, str) or not isinstance(options, dict):
-            raise ValueError(f"a provider is a name, or a name with a dict of options, not {given!r}")
-        pairs.append((name, options))
+        match given:
+            case str(name):
+                pairs.append((name, {}))
+            case (str(name), dict(options)):
+                pairs.append((name, options))
+            case _:
+                raise ValueError(f"a provider is a name, or a name with a dict of options, not {given!r}")
     return pairs

@@ -1,10 +1,32 @@
-"""Save: a graph as an ONNX file."""
+"""Save: a graph as an ONNX file, in the lowest opset and IR version that mean the same.
+
+onnxruntime 1.31.1 loads what is saved up to opset 26 and IR version 13.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
+from sardonyx import _native
+from sardonyx.atomic import writing
+from sardonyx.errors import Fail, InvalidArgument
 from sardonyx.load.model import Model
+from sardonyx.save.graph import GraphWriter
+from sardonyx.save.since import Versions
+from sardonyx.save.tensor import DataFile, entry
+from sardonyx.save.wire import Message
+
+MAX_BYTES: Final = 2**31 - 1  # of a protobuf message; larger ones no reader takes
+_DATA_FILE: Final = "session.optimized_model_external_initializers_file_name"
+_DATA_MIN: Final = "session.optimized_model_external_initializers_min_size_in_bytes"
+
+# Field numbers of ModelProto.
+_IR, _PRODUCER, _PRODUCER_VERSION, _DOMAIN, _VERSION = 1, 2, 3, 4, 5
+_DOC, _GRAPH, _OPSET, _METADATA = 6, 7, 8, 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,4 +39,88 @@ class SaveOptions:
 
 
 def save(model: Model, options: SaveOptions) -> None:
-    """Writes the model with its graph as it is now."""
+    """Writes the model with its graph as it is now, whole or not at all."""
+    path = os.path.abspath(os.fsdecode(options.path))
+    if os.path.isdir(path):
+        raise InvalidArgument(f"{path} is a folder", hint="name the file to save the model to")
+    data_path = None if options.data_file is None else _data_path(path, options.data_file)
+    file = None
+    if data_path is not None:
+        location = os.path.relpath(data_path, os.path.dirname(path))
+        file = DataFile(location, options.min_bytes)
+    message = _model(model, file)
+    _check_size(message, file)
+    with _reporting(path), contextlib.ExitStack() as stack:
+        model_file = stack.enter_context(writing(path))
+        # Entered last, so renamed first: a model never names data that is not there yet.
+        if file is not None and data_path is not None and not file.is_empty:
+            file.write(stack.enter_context(writing(data_path)))
+        message.write(model_file)
+
+
+def _model(model: Model, file: DataFile | None) -> Message:
+    versions = Versions(model.opsets)
+    graph = GraphWriter(versions, file).main(model)
+    message = Message()
+    message.number(_IR, versions.ir)
+    message.text(_PRODUCER, "sardonyx")
+    message.text(_PRODUCER_VERSION, _native.version)
+    if model.domain:
+        message.text(_DOMAIN, model.domain)
+    if model.version:
+        message.number(_VERSION, model.version)
+    if model.description:
+        message.text(_DOC, model.description)
+    message.message(_GRAPH, graph)
+    for domain, version in sorted(versions.opsets.items()):
+        opset = Message()
+        opset.text(1, domain)
+        opset.number(2, version)
+        message.message(_OPSET, opset)
+    for key, value in model.metadata.items():
+        message.message(_METADATA, entry(key, value))
+    return message
+
+
+def _check_size(message: Message, file: DataFile | None) -> None:
+    if message.size <= MAX_BYTES:
+        return
+    if file is None:
+        hint = f"set {_DATA_FILE} to the name of a file for the weights"
+    else:
+        hint = f"lower {_DATA_MIN}, which is {file.min_bytes}"
+    raise InvalidArgument(
+        f"the saved model would have {message.size} bytes, and a file holds at most {MAX_BYTES}",
+        hint=hint,
+    )
+
+
+def _data_path(path: str, name: str) -> str:
+    """Where the data file goes: in or below the model's folder, links followed."""
+    folder = os.path.dirname(path)
+    data_path = os.path.normpath(os.path.join(folder, name))
+    real, root = os.path.realpath(data_path), os.path.realpath(folder)
+    is_below = real.startswith(root.rstrip(os.sep) + os.sep)
+    if not name or "\0" in name or os.path.isabs(name) or not is_below:
+        raise InvalidArgument(
+            f"{_DATA_FILE} is {name!r}, which is no path in or below {folder}",
+            hint="give a plain file name",
+        )
+    if data_path == path or os.path.isdir(data_path):
+        taken = "the model itself" if data_path == path else "a folder"
+        raise InvalidArgument(
+            f"{_DATA_FILE} is {name!r}, which is {taken}", hint="give another name"
+        )
+    return data_path
+
+
+@contextlib.contextmanager
+def _reporting(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise Fail(
+            f"the model could not be saved to {path}: {reason}",
+            hint="choose a folder that can be written to",
+        ) from error

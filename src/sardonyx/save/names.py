@@ -10,7 +10,7 @@ from sardonyx.weights.const import Const
 
 
 class Names:
-    """Names over the graph and all its bodies: a body sees the names around it, and must not hide them.
+    """Names over a graph and all its bodies, which see the names around them and must not hide any.
 
     A value keeps its own name where that is free; else a number is put behind it.
     """
@@ -59,7 +59,7 @@ class Names:
         return name
 
     def fresh(self, name: str) -> str:
-        """This name or, where it is taken, one like it."""
+        """The same name or, where it is taken, one like it."""
         free = self._free(name, self._taken)
         self._taken.add(free)
         return free

@@ -1,6 +1,7 @@
-"""Which version of ONNX a saved model needs: the lowest in which every node means what it means in its newest form.
+"""Which version of ONNX a saved model needs: the lowest in which every node means the same.
 
-onnxruntime 1.31.1 loads models up to opset 26 and IR version 13; a model that needs more is written all the same.
+onnxruntime 1.31.1 loads models up to opset 26 and IR version 13; one that needs more is written all
+the same.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ _TYPES: Final = {
 _F8: Final = "f8e4m3fn f8e4m3fnuz f8e5m2 f8e5m2fnuz"
 _LATE: Final = " ".join(_TYPES)
 
-# Version, what needs it ("" for the op itself), ops. What may be an element type of any input or output, a kind of value,
-# an attribute that differs from its default, one value of an attribute, or an input that is given (counted from 0).
+# Version, features of a node that need it ("" for the op itself), ops. A feature is an element type
+# of any input or output, a kind of value, an attribute that differs from its default, one value of
+# an attribute, or an input that is given (counted from 0), has a type, or has another type than the
+# first. Of features joined by + all must be there.
 _ROWS: Final = (
     (14, "", "HardSwish Trilu"),
     (14, "i8 i16 u8 u16", "Add Sub Mul Div"),
@@ -35,17 +38,20 @@ _ROWS: Final = (
     (14, "allowzero", "Reshape"),
     (14, "layout", "RNN GRU LSTM"),
     (14, "sequence", "Identity"),
-    (15, "", "Bernoulli CastLike Optional OptionalGetElement OptionalHasElement"),
-    (15, "mixed", "BatchNormalization"),
+    (14, "input3!=input0 input4!=input0", "BatchNormalization"),
+    (15, "", "Bernoulli CastLike Optional"),
+    (15, "input1!=input0 input2!=input0", "BatchNormalization"),
     (15, "bf16", "Pow"),
     (15, "start end", "Shape"),
-    (16, "", "GridSample RoiAlign"),
+    (16, "", "RoiAlign"),
     (16, "bf16", "GreaterOrEqual LessOrEqual LeakyRelu PRelu Where If Loop Scan"),
     (16, "optional", "Identity If Loop"),
     (16, "reduction", "ScatterElements ScatterND"),
-    (17, "", "BlackmanWindow DFT HammingWindow HannWindow LayerNormalization MelWeightMatrix STFT SequenceMap"),
-    (18, "", "BitwiseAnd BitwiseNot BitwiseOr BitwiseXor CenterCropPad Col2Im GroupNormalization Mish"),
-    (18, "", "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSumSquare"),
+    (17, "", "BlackmanWindow HammingWindow HannWindow LayerNormalization MelWeightMatrix STFT"),
+    (17, "", "SequenceMap"),
+    (18, "", "BitwiseAnd BitwiseNot BitwiseOr BitwiseXor CenterCropPad Col2Im Mish"),
+    (18, "", "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin"),
+    (18, "", "ReduceProd ReduceSumSquare"),
     (18, "ceil_mode dilations", "LpPool"),
     (18, "input3", "Pad"),
     (18, "antialias axes keep_aspect_ratio_policy", "Resize"),
@@ -72,16 +78,20 @@ _ROWS: Final = (
     (21, "block_size", "DequantizeLinear QuantizeLinear"),
     (21, "i16 u16", "DequantizeLinear QuantizeLinear"),
     (21, "output_dtype", "QuantizeLinear"),
-    (22, "bf16", "Acos Acosh Asin Asinh Atan Atanh Cos Cosh Sin Sinh Tan Round Elu HardSigmoid HardSwish Mish Selu Softplus"),
-    (22, "bf16", "Softsign ThresholdedRelu AveragePool GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool"),
-    (22, "bf16", "MaxRoiPool MaxUnpool RoiAlign Conv ConvTranspose DeformConv GRU LSTM RNN InstanceNormalization"),
-    (22, "bf16", "LpNormalization Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike"),
+    (22, "bf16", "Acos Acosh Asin Asinh Atan Atanh Cos Cosh Sin Sinh Tan Round Elu HardSigmoid"),
+    (22, "bf16", "HardSwish Mish Selu Softplus"),
+    (22, "bf16", "Softsign ThresholdedRelu AveragePool GlobalAveragePool GlobalLpPool"),
+    (22, "bf16", "GlobalMaxPool LpPool MaxPool"),
+    (22, "bf16", "MaxRoiPool MaxUnpool RoiAlign Conv ConvTranspose DeformConv GRU LSTM RNN"),
+    (22, "bf16", "InstanceNormalization"),
+    (22, "bf16", "LpNormalization Bernoulli Multinomial RandomNormal RandomNormalLike"),
+    (22, "bf16", "RandomUniform RandomUniformLike"),
     (22, "bf16", "Det EyeLike GridSample NegativeLogLikelihoodLoss"),
     (22, _F8, "Dropout"),
     (22, "input1=bf16", "Dropout"),
     (23, "", "Attention RMSNormalization RotaryEmbedding"),
     (23, "output_dtype", "DequantizeLinear"),
-    (23, "precision mixed", "QuantizeLinear"),
+    (23, "precision input1!=input0", "QuantizeLinear"),
     (24, "", "Swish TensorScatter"),
     (24, "input6", "Attention"),
     (24, "round_mode", "Cast CastLike"),
@@ -94,14 +104,15 @@ _ROWS: Final = (
     (28, "i8 i16 i32 i64", "BitShift"),
     (28, "f16 f64 bf16", "Celu"),
     (28, "bf16", "Compress Einsum OneHot ReverseSequence Unique"),
+    (28, "f16+fmod=0 bf16+fmod=0 f32+fmod=0 f64+fmod=0", "Mod"),
     (28, "mode", "SpaceToDepth"),
     (28, f"bf16 {_LATE}", "Optional OptionalGetElement OptionalHasElement"),
 )  # fmt: skip
+_TREES: Final = "nodes_values_as_tensor nodes_hitrates_as_tensor base_values_as_tensor"
 _ML_ROWS: Final = (
     (2, "", "LabelEncoder"),
-    (3, "nodes_values_as_tensor nodes_hitrates_as_tensor base_values_as_tensor", "TreeEnsembleClassifier TreeEnsembleRegressor"),
-    (3, "class_weights_as_tensor", "TreeEnsembleClassifier"),
-    (3, "target_weights_as_tensor", "TreeEnsembleRegressor"),
+    (3, f"{_TREES} class_weights_as_tensor", "TreeEnsembleClassifier"),
+    (3, f"{_TREES} target_weights_as_tensor", "TreeEnsembleRegressor"),
     (4, "keys_tensor values_tensor default_tensor f64 i16 i32", "LabelEncoder"),
     (5, "", "TreeEnsemble"),
 )  # fmt: skip
@@ -172,11 +183,13 @@ class Versions:
 
 def lowest(key: tuple[str, str], features: set[str]) -> int:
     """The lowest opset that has an op with these features."""
-    needs = _NEEDS.get(key, {})
-    found = [version for feature, version in needs.items() if not feature or feature in features]
+    found = [OLDEST[key[0]]]
+    for wanted, version in _NEEDS.get(key, {}).items():
+        if not wanted or features.issuperset(wanted.split("+")):
+            found.append(version)
     if key[0] == ONNX:
         found += [_TYPES[f] for f in features if f in _TYPES]
-    return max([OLDEST[key[0]], *found])
+    return max(found)
 
 
 @functools.cache
@@ -188,19 +201,22 @@ def _formed(domain: str, name: str, newest: int) -> int:
 def _features(node: Node, written: Mapping[str, Any]) -> set[str]:
     """What a node uses that an older version of its op may lack."""
     features = set(written)
-    features.update(f"{k}={v.decode(errors='replace')}" for k, v in written.items() if isinstance(v, bytes))
-    dtypes = set()
-    for position, value in enumerate(node.inputs):
-        if value is not None:
+    for key, value in node.attrs.items():
+        if isinstance(value, (int, bytes)):
+            shown = value.decode(errors="replace") if isinstance(value, bytes) else value
+            features.add(f"{key}={shown}")
+    first = node.inputs[0].fact if node.inputs and node.inputs[0] is not None else None
+    for position, given in enumerate(node.inputs):
+        if given is not None:
+            fact = given.fact
             features.add(f"input{position}")
-            features.update(_kinds(value.fact))
-            if isinstance(value.fact, Fact):
-                dtypes.add(value.fact.dtype.name)
-                features.add(f"input{position}={value.fact.dtype.name}")
-    for value in node.outputs:
-        features.update(_kinds(value.fact))
-    if len(dtypes) > 1:
-        features.add("mixed")
+            features.update(_kinds(fact))
+            if isinstance(fact, Fact) and isinstance(first, Fact):
+                features.add(f"input{position}={fact.dtype}")
+                if fact.dtype is not first.dtype:
+                    features.add(f"input{position}!=input0")
+    for made in node.outputs:
+        features.update(_kinds(made.fact))
     return features
 
 

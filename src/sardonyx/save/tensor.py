@@ -19,8 +19,8 @@ PAGE: Final = 4096
 LARGE: Final = 1 << 20  # tensors of this size start on a page, so that they can be mapped alone
 
 # Field numbers of TensorProto.
-_DIMS: Final, _TYPE: Final, _STRINGS: Final, _NAME: Final, _RAW: Final = 1, 2, 6, 8, 9
-_EXTERNAL: Final, _LOCATION: Final = 13, 14
+_DIMS, _TYPE, _STRINGS, _NAME, _RAW = 1, 2, 6, 8, 9
+_EXTERNAL, _LOCATION = 13, 14
 
 
 def stored_bytes(const: Const) -> int:
@@ -51,7 +51,7 @@ def _pieces(const: Const) -> Iterator[bytes | memoryview]:
         for i in range(0, flat.size, step):
             yield pack(flat[i : i + step], const.dtype)
         return
-    data = memoryview(flat.view(np.uint8)) if flat.size else memoryview(b"")
+    data = flat.view(np.uint8).data if flat.size else memoryview(b"")
     for i in range(0, data.nbytes, PIECE):
         yield data[i : i + PIECE]
 
@@ -104,7 +104,7 @@ def tensor(const: Const, name: str = "", file: DataFile | None = None) -> Messag
         message.text(_NAME, name)
     if const.dtype is STRING:
         for cell in const.read().reshape(-1).tolist():
-            message.bytes(_STRINGS, _encoded(cell))
+            message.blob(_STRINGS, _encoded(cell))
     elif file is not None and file.takes(const):
         _external(message, const, file)
     else:
@@ -115,7 +115,7 @@ def tensor(const: Const, name: str = "", file: DataFile | None = None) -> Messag
 def _embedded(message: Message, const: Const) -> None:
     stream = content(const)
     if stream.size <= SMALL:
-        message.bytes(_RAW, b"".join(stream.pieces()))
+        message.blob(_RAW, b"".join(stream.pieces()))
     else:
         message.stream(_RAW, stream)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from sardonyx.errors import InternalError
 from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFact, SparseFact
@@ -12,7 +11,7 @@ from sardonyx.save.wire import Message
 Dims = Sequence[int | str | None]  # as a model declares them: a size, a name, or nothing
 
 # Field numbers of TypeProto, by the kind of value.
-_TENSOR: Final, _SEQUENCE: Final, _MAP: Final, _SPARSE: Final, _OPTIONAL: Final = 1, 4, 5, 8, 9
+_TENSOR, _SEQUENCE, _MAP, _SPARSE, _OPTIONAL = 1, 4, 5, 8, 9
 
 
 def value_info(name: str, fact: AnyFact | None, dims: Dims | None = None) -> Message:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO, Final
+from typing import BinaryIO
 
-_VARINT: Final, _BYTES: Final, _FIXED32: Final = 0, 2, 5
+_VARINT, _BYTES, _FIXED32 = 0, 2, 5
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Bytes that exist only while they are written: how many, and where to get them piece by piece."""
+    """Bytes that exist only while they are written: how many, and how to get them in pieces."""
 
     size: int
     pieces: Callable[[], Iterator[bytes | memoryview]]
@@ -40,17 +40,17 @@ class Message:
         """A field of type float."""
         self._put(_tag(field, _FIXED32) + struct.pack("<f", value))
 
-    def bytes(self, field: int, value: bytes) -> None:
+    def blob(self, field: int, value: bytes) -> None:
         """A field of type bytes."""
         self._put(_tag(field, _BYTES) + varint(len(value)) + value)
 
     def text(self, field: int, value: str) -> None:
         """A field of type string."""
-        self.bytes(field, value.encode())
+        self.blob(field, value.encode())
 
     def numbers(self, field: int, values: Iterable[int]) -> None:
         """A repeated integer field, packed."""
-        self.bytes(field, b"".join(map(varint, values)))
+        self.blob(field, b"".join(map(varint, values)))
 
     def message(self, field: int, value: Message) -> None:
         """A field that is a message."""

@@ -14,37 +14,9 @@ from sardonyx.ops.declare import ML, Op, array, optional
 from sardonyx.ops.once import Once
 from sardonyx.ops.rules import Array
 from sardonyx.ops.scores import FEATURES, LABELS, SCORES, label_type, texts
+from sardonyx.ops.table import Table
 
 ENCODED: Final = frozenset((STRING, I64, F32, I32, I16, F64))
-
-
-class Table:
-    """Finds values by key: a sorted table for numbers, a dict for strings."""
-
-    def __init__(self, keys: Array, values: Array, default: Any) -> None:
-        """A key that is given twice stands for its last value. NaN is a key like any other."""
-        self.values = np.append(values, np.array([default], values.dtype))
-        self.strings: dict[str, int] | None = None
-        if keys.dtype == object:
-            self.strings = {k: i for i, k in enumerate(keys.tolist())}
-            return
-        self.keys, last = np.unique(keys[::-1], return_index=True)
-        self.at = len(keys) - 1 - last
-
-    def find(self, x: Array) -> Array:
-        """The position of each element among the keys; the number of keys where it is none of them."""
-        missing = len(self.values) - 1
-        if self.strings is not None:
-            found = [self.strings.get(s, missing) for s in x.reshape(-1).tolist()]
-            return np.array(found, np.intp).reshape(x.shape)
-        if not self.keys.size:
-            return np.full(x.shape, missing)
-        at = np.minimum(np.searchsorted(self.keys, x), len(self.keys) - 1)
-        key = self.keys[at]
-        return np.where((key == x) | ((key != key) & (x != x)), self.at[at], missing)
-
-    def __call__(self, x: Array) -> Array:
-        return np.asarray(self.values[self.find(x)], self.values.dtype)
 
 
 encoder = Op(

@@ -1,0 +1,223 @@
+"""`sardonyx info`: what a model is and how it would run, found without reading its weights."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from sardonyx.cli.arguments import merged
+from sardonyx.cli.inputs import settle
+from sardonyx.cli.measure import growth, start
+from sardonyx.cli.term import Progress, clean, say
+from sardonyx.cli.worker import anonymous_bytes
+from sardonyx.compile import Compiled
+from sardonyx.graph.dim import symbols
+from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.guard import Guard
+from sardonyx.load import load
+from sardonyx.load.model import Declared, Model
+from sardonyx.memory import peak
+from sardonyx.nodearg import node_arg
+from sardonyx.program.program import Program
+from sardonyx.weights.const import Const, Recipe, Ref
+
+_RELATIONS: Final = {
+    "equal": "{} = {}",
+    "equal_or_one": "{} is 1 or {}",
+    "broadcasts": "{} and {} broadcast",
+    "divides": "{} divides {}",
+    "at_least": "{} >= {}",
+}
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Prints what is known of MODEL."""
+    with Progress(f"loading {clean(os.path.basename(arguments.model))}"):
+        facts, graph = inspect(arguments)
+    if arguments.json:
+        say(json.dumps(facts | ({"graph": _text(graph)} if arguments.dump else {}), indent=2))
+        return 0
+    if arguments.dump:
+        for line in _text(graph).splitlines():
+            say(clean(line))
+        return 0
+    from sardonyx.cli.info_text import show
+
+    show(facts, arguments)
+    return 0
+
+
+def _text(graph: Graph) -> str:
+    from sardonyx.graph.text import show
+
+    return show(graph, facts=True)
+
+
+def inspect(arguments: argparse.Namespace) -> tuple[dict[str, Any], Graph]:
+    """Everything for machines, and the graph as it would run."""
+    path = arguments.model
+    before = anonymous_bytes()
+    as_loaded = _op_counts(load(path).graph)
+    started = start(path)
+    memory = growth(before)
+    compiled = started.session._compiled
+    model, program = compiled.model, compiled.program
+    outputs = [node_arg(d, o.fact) for d, o in zip(model.outputs, program.outputs, strict=True)]
+    facts = {
+        "model": os.fspath(path),
+        "file_bytes": os.path.getsize(path),
+        **_origin(model),
+        "inputs": [_arg(d) for d in model.inputs],
+        "overridable": [_arg(d) for d in model.overridable],
+        "outputs": [{"name": o.name, "type": o.type, "shape": o.shape} for o in outputs],
+        "nodes_before": sum(as_loaded.values()),
+        "nodes_after": sum(1 for _ in model.graph.all_nodes()),
+        "ops_before": dict(as_loaded.most_common()),
+        "ops_after": dict(_op_counts(model.graph).most_common()),
+        "weights": _weights(model.graph, os.path.basename(path)),
+        "nodes": _nodes(compiled),
+        "python_steps": program.python_steps,
+        "guards": [_guard(g) for g in _guards(program)],
+        "plan": _plan(arguments, model, program),
+        "start": {"seconds": started.seconds, "stages": started.stages},
+        "memory_bytes": memory,
+    }
+    return facts, model.graph
+
+
+def _origin(model: Model) -> dict[str, Any]:
+    return {
+        "producer": f"{model.producer_name} {model.producer_version}".strip(),
+        "graph": model.graph_name,
+        "description": model.description or model.graph_description,
+        "domain": model.domain,
+        "version": model.version,
+        "ir_version": model.ir_version,
+        "opsets": {domain or "ai.onnx": version for domain, version in model.opsets.items()},
+        "metadata": model.metadata,
+    }
+
+
+def _arg(declared: Declared) -> dict[str, Any]:
+    arg = node_arg(declared)
+    shape = None if declared.dims is None else arg.shape
+    return {"name": arg.name, "type": arg.type, "shape": shape}
+
+
+def _op_counts(graph: Graph) -> Counter[str]:
+    return Counter(op_name(n) for n in graph.all_nodes())
+
+
+def op_name(node: Node) -> str:
+    """An op's name, with its domain where that is not ONNX's own."""
+    return f"{node.op.domain}.{node.op.name}" if node.op.domain else node.op.name
+
+
+def _weights(graph: Graph, file: str) -> list[dict[str, Any]]:
+    """Each constant that a node reads, once, the largest first."""
+    found = {id(const): (name, const) for name, const in reversed(list(_constants(graph)))}
+    rows = [
+        {
+            "name": name,
+            "type": const.dtype.ort_name,
+            "shape": list(const.shape),
+            "bytes": const.dtype.packed_bytes(const.count),
+            "source": _source(const, file),
+            "where": _where(const),
+        }
+        for name, const in found.values()
+    ]
+    return sorted(rows, key=lambda r: (-r["bytes"], r["name"]))
+
+
+def _constants(graph: Graph) -> Iterator[tuple[str, Const]]:
+    for part in graph.family():
+        yield from ((v.name, c) for v, c in part.defaults.items())
+        yield from _behind(part.outputs)
+        for node in part.nodes:
+            yield from _behind(v for v in node.inputs if v is not None)
+            for key, attr in node.attrs.items():
+                if isinstance(attr, Const):
+                    yield f"{node.name or node.op.name}.{key}", attr
+
+
+def _behind(values: Iterable[Value]) -> Iterator[tuple[str, Const]]:
+    return ((v.name, v.const) for v in values if v.const is not None)
+
+
+def _source(const: Const, file: str) -> str:
+    match const:
+        case Ref():
+            return "embedded" if const.source.name == file else "external"
+        case Recipe():
+            return "folded"
+    return "held"
+
+
+def _where(const: Const, depth: int = 2) -> str:
+    """Where the bytes come from; recipes only so deep, since parts may be shared."""
+    if not isinstance(const, Recipe):
+        return const.describe()
+    if not depth:
+        return f"{const.op.name}(...)"
+    inner = ("-" if c is None else _where(c, depth - 1) for c in const.inputs)
+    return f"{const.op.name}({', '.join(inner)})"
+
+
+def _nodes(compiled: Compiled) -> list[dict[str, Any]]:
+    """Each node in the order it runs, those of bodies after all others."""
+    kernels = {s.node: s.kernel for s in compiled.program.segments}
+    placement = compiled.placement
+    others = [n for n in compiled.model.graph.all_nodes() if n not in kernels]
+    return [
+        {
+            "name": node.name,
+            "op": op_name(node),
+            "outputs": [str(v.fact) for v in node.outputs],
+            "provider": placement.where[node].name,
+            "kernel": kernels.get(node),  # of a body's node its provider alone is known
+            "why": placement.where[node].claims(node).why,
+            "refusals": [
+                {"provider": p, "why": why} for p, why in placement.refusals.get(node, ())
+            ],
+        }
+        for node in (*kernels, *others)
+    ]
+
+
+def _guards(program: Program) -> Iterator[Guard]:
+    yield from program.guards
+    for segment in program.segments:
+        yield from segment.guards
+
+
+def _guard(guard: Guard) -> dict[str, Any]:
+    return {
+        "needs": _RELATIONS[guard.kind].format(guard.left, guard.right),
+        "else": guard.what,
+        "node": "" if guard.node is None else str(guard.node),
+    }
+
+
+def _plan(arguments: argparse.Namespace, model: Model, program: Program) -> dict[str, Any]:
+    """Bytes of all values that a run makes, for the sizes that were asked for."""
+    shapes = settle(model.inputs, merged(arguments.dims), merged(arguments.shapes))
+    dims: dict[str, int] = {}
+    for spec in program.inputs:
+        shape = shapes.get(spec.name, ())
+        dims.update((name, shape[axis]) for axis, name in spec.sizes if axis < len(shape))
+    plan = program.plan
+    lives = plan.lives(dims)
+    known = [s for s in plan.spans if s.size is not None and symbols(s.size) <= dims.keys()]
+    return {
+        "shapes": {name: list(shape) for name, shape in shapes.items()},
+        "peak_bytes": plan.layout(dims).size,
+        "least_bytes": peak(lives),
+        "sum_bytes": sum(life.size for life in lives),
+        "values": len(plan.spans),
+        "values_of_open_size": len(plan.spans) - len(known),
+    }

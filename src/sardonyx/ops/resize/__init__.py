@@ -1,0 +1,277 @@
+"""Resizing and resampling of images and volumes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, ShapeError
+from sardonyx.graph.dim import Shape, Size
+from sardonyx.graph.dtype import BOOL, COMPLEX, F32, FLOATS, I64, IEEE, NUMBERS, STRING
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.ops.declare import Op, optional
+from sardonyx.ops.resize.filter import ROUNDINGS, TRANSFORMS, Mode, Stretch, positions, resample
+from sardonyx.ops.resize.grid import affine_grid, grid_sample
+from sardonyx.ops.rules import Array, as_ints, axes_of
+from sardonyx.ops.sample import interpolable, restored
+from sardonyx.ops.window import Ints, numbers
+
+ANYTHING: Final = NUMBERS | COMPLEX | {BOOL, STRING}
+MAX_SIZE: Final = 1 << 40  # of one axis after resizing
+
+resize = Op(
+    "Resize",
+    19,
+    "x:T roi:R? scales:F? sizes:I?",
+    "y:T",
+    attrs={
+        "antialias": 0,
+        "axes": optional("ints"),
+        "coordinate_transformation_mode": b"half_pixel",
+        "cubic_coeff_a": -0.75,
+        "exclude_outside": 0,
+        "extrapolation_value": 0.0,
+        "keep_aspect_ratio_policy": b"stretch",
+        "mode": b"nearest",
+        "nearest_mode": b"round_prefer_floor",
+    },
+    types={"T": ANYTHING, "R": IEEE, "F": frozenset((F32,)), "I": frozenset((I64,))},
+)
+
+
+def _axes(rank: int, attrs: Mapping[str, Any]) -> Ints:
+    return tuple(range(rank)) if attrs["axes"] is None else axes_of(attrs["axes"], rank)
+
+
+def _given(fact: Fact | None) -> Fact | None:
+    """An input that is there: absent inputs may also be empty vectors."""
+    return None if fact is None or fact.dims == (0,) else fact
+
+
+def _check_modes(x: Fact, attrs: Mapping[str, Any]) -> None:
+    allowed: dict[str, Sequence[bytes]] = {
+        "mode": (b"nearest", b"linear", b"cubic"),
+        "nearest_mode": tuple(ROUNDINGS),
+        "coordinate_transformation_mode": tuple(TRANSFORMS),
+        "keep_aspect_ratio_policy": (b"stretch", b"not_larger", b"not_smaller"),
+    }
+    for name, values in allowed.items():
+        if attrs[name] not in values:
+            known = ", ".join(v.decode() for v in values)
+            raise ShapeError(f"{name} is {attrs[name]!r}, and may be {known}")
+    if x.dtype is STRING and attrs["mode"] != b"nearest":
+        raise ShapeError("strings have no values in between: only mode nearest resizes them")
+
+
+@resize.infer
+def _(
+    g: Scope, x: Fact, roi: Fact | None, scales: Fact | None, sizes: Fact | None, **attrs: Any
+) -> Fact:
+    _check_modes(x, attrs)
+    axes = _axes(x.rank, attrs)
+    scales, sizes = _given(scales), _given(sizes)
+    if (scales is None) == (sizes is None):
+        raise ShapeError("Resize takes either scales or sizes: one of the two, not both or none")
+    what = scales or sizes
+    assert what is not None
+    if what.rank != 1:
+        raise ShapeError(f"scales and sizes are vectors, not {what}")
+    g.equal(what.dims[0], len(axes), "scales or sizes do not hold one number per resized axis")
+    shape = list(x.dims)
+    old = tuple(x.dims[a] for a in axes)
+    new = _by_scales(g, old, scales) if scales is not None else _by_sizes(g, old, what, attrs)
+    for axis, size in zip(axes, new, strict=True):
+        shape[axis] = size
+    return Fact(x.dtype, tuple(shape))
+
+
+def _by_sizes(g: Scope, old: Shape, sizes: Fact, attrs: Mapping[str, Any]) -> Shape:
+    keeps_ratio = attrs["keep_aspect_ratio_policy"] != b"stretch"
+    if sizes.sym is None or (keeps_ratio and sizes.ints is None):
+        return tuple(g.fresh("resized") for _ in old)
+    for size in sizes.sym:
+        g.at_least(size, 0, "sizes hold a negative number")
+        g.at_least(MAX_SIZE, size, "sizes hold a number beyond reason")
+    if not keeps_ratio:
+        return sizes.sym
+    if not all(isinstance(d, int) and d > 0 for d in old):
+        return tuple(g.fresh("resized") for _ in old)
+    ints: Any = old
+    return _fitted(ints, sizes.ints or (), attrs["keep_aspect_ratio_policy"])[0]
+
+
+def _by_scales(g: Scope, old: Shape, scales: Fact) -> Shape:
+    if scales.const is None or not scales.const.is_small:
+        return tuple(g.fresh("resized") for _ in old)
+    factors = scales.const.read().tolist()
+    made = [_scaled(size, f) for size, f in zip(old, factors, strict=True)]
+    return tuple(g.fresh("resized") if m is None else m for m in made)
+
+
+def _scaled(size: Size, scale: float) -> Size | None:
+    """The floor of size * scale: exact for simple factors, in float32 (as in ONNX) for others."""
+    if not 0 < scale < MAX_SIZE:
+        raise ShapeError(f"the scale {scale} is not a positive number")
+    top, bottom = scale.as_integer_ratio()
+    if bottom <= 64:
+        return size * top // bottom
+    return int(np.float32(size) * np.float32(scale)) if isinstance(size, int) else None
+
+
+def _fitted(old: Ints, asked: Ints, policy: bytes) -> tuple[Ints, float]:
+    """Sizes of the old aspect ratio that fit into those asked for or cover them; the factor."""
+    ratios = [a / o for a, o in zip(asked, old, strict=True)]
+    scale = min(ratios) if policy == b"not_larger" else max(ratios)
+    return tuple(math.floor(scale * o + 0.5) for o in old), scale
+
+
+def _resize(
+    x: Array,
+    roi: Array | None = None,
+    scales: Array | None = None,
+    sizes: Array | None = None,
+    **attrs: Any,
+) -> Array:
+    axes = _axes(x.ndim, attrs)
+    plan = dict(zip(axes, _stretches(x, axes, (roi, scales, sizes), attrs), strict=True))
+    mode = Mode(
+        attrs["mode"],
+        attrs["coordinate_transformation_mode"],
+        attrs["nearest_mode"],
+        attrs["cubic_coeff_a"],
+        bool(attrs["exclude_outside"]),
+        bool(attrs["antialias"]),
+    )
+    crops = mode.transform == b"tf_crop_and_resize"
+    y = x if mode.mode == b"nearest" else interpolable(x)
+    # Axes that shrink come first: then the others have less to do.
+    for axis in sorted(plan, key=lambda a: plan[a].out / max(1, plan[a].size)):
+        s = plan[axis]
+        if s.size != s.out or s.scale != 1 or crops:
+            y = resample(y, axis, s, mode)
+    if crops:
+        y = _extrapolate(y, plan, mode, attrs["extrapolation_value"])
+    # Integers are cut after plain linear interpolation and rounded otherwise, as onnxruntime does.
+    rounds = mode.antialias or mode.mode == b"cubic"
+    return restored(y, x, rounds=rounds) if y is not x else x.copy()
+
+
+def _stretches(
+    x: Array, axes: Ints, inputs: tuple[Array | None, ...], attrs: Mapping[str, Any]
+) -> list[Stretch]:
+    """What happens to each axis, from the run-time inputs."""
+    roi, scales, sizes = inputs
+    old = tuple(x.shape[a] for a in axes)
+    n = len(axes)
+    starts, ends = [0.0] * n, [1.0] * n
+    if attrs["coordinate_transformation_mode"] == b"tf_crop_and_resize":
+        if roi is None or roi.size != 2 * n:
+            raise InvalidArgument(f"tf_crop_and_resize needs a roi of {2 * n} numbers")
+        box = roi.astype(np.float64).reshape(-1).tolist()
+        starts, ends = box[:n], box[n:]
+    if scales is not None and scales.size:
+        factors = scales.astype(np.float64).tolist()
+        _check_length(factors, n, "scales")
+        outs = [numbers((_scaled(*row) or 0,))[0] for row in zip(old, factors, strict=True)]
+    else:
+        asked = as_ints(sizes) or ()
+        _check_length(asked, n, "sizes")
+        outs, factors = _sized(old, asked, attrs["keep_aspect_ratio_policy"])
+    for size, out in zip(old, outs, strict=True):
+        if not 0 <= out <= MAX_SIZE or (out and not size):
+            raise InvalidArgument(f"an axis of {size} cannot become one of {out}")
+    return [Stretch(*row) for row in zip(old, outs, factors, starts, ends, strict=True)]
+
+
+def _check_length(given: Sequence[Any], n: int, name: str) -> None:
+    if len(given) != n:
+        raise InvalidArgument(f"{name} has {len(given)} numbers, and {n} axes are resized")
+
+
+def _sized(old: Ints, asked: Ints, policy: bytes) -> tuple[list[int], list[float]]:
+    if policy == b"stretch":
+        return list(asked), [a / max(1, o) for a, o in zip(asked, old, strict=True)]
+    if 0 in old:
+        raise InvalidArgument(f"an image of sizes {old} has no aspect ratio to keep")
+    outs, scale = _fitted(old, asked, policy)
+    return list(outs), [scale] * len(old)
+
+
+def _extrapolate(y: Array, plan: Mapping[int, Stretch], mode: Mode, value: float) -> Array:
+    """Outputs whose position lies outside the input get one value."""
+    y = y.copy()
+    for axis, s in plan.items():
+        place = positions(s, mode)
+        outside = (place < 0) | (place > s.size - 1)
+        y[(slice(None),) * axis + (outside,)] = value
+    return y
+
+
+resize.reference(_resize)
+
+grid = Op(
+    "GridSample",
+    22,
+    "x:T grid:G",
+    "y:T",
+    attrs={"align_corners": 0, "mode": b"linear", "padding_mode": b"zeros"},
+    types={"T": ANYTHING, "G": FLOATS},
+)
+
+
+@grid.infer
+def _(g: Scope, x: Fact, grid: Fact, *, mode: bytes, padding_mode: bytes, **_: Any) -> Fact:
+    if mode not in (b"linear", b"nearest", b"cubic"):
+        raise ShapeError(f"mode is {mode!r}, and may be linear, nearest or cubic")
+    if padding_mode not in (b"zeros", b"border", b"reflection"):
+        raise ShapeError(f"padding_mode {padding_mode!r} is not zeros, border or reflection")
+    if x.rank < 3 or grid.rank != x.rank:
+        raise ShapeError(f"x and grid have one rank of 3 or more, not {x.rank} and {grid.rank}")
+    if x.dtype is STRING and mode != b"nearest":
+        raise ShapeError("strings have no values in between: only mode nearest samples them")
+    g.equal(x.dims[0], grid.dims[0], "x and grid differ in batch")
+    g.equal(grid.dims[-1], x.rank - 2, "the grid holds one position per spatial axis")
+    return Fact(x.dtype, (*x.dims[:2], *grid.dims[1:-1]))
+
+
+grid.reference(grid_sample)
+
+affine = Op(
+    "AffineGrid",
+    20,
+    "theta:T size:I",
+    "grid:T",
+    attrs={"align_corners": 0},
+    types={"T": FLOATS, "I": frozenset((I64,))},
+)
+
+
+@affine.infer
+def _(g: Scope, theta: Fact, size: Fact, *, align_corners: int) -> Fact:
+    if theta.rank != 3 or size.rank != 1:
+        raise ShapeError(f"theta has rank 3 and size is a vector, not {theta} and {size}")
+    rank = theta.dims[1]
+    count = size.dims[0]
+    n = rank if isinstance(rank, int) else count - 2 if isinstance(count, int) else None
+    if n is None:
+        return Fact(theta.dtype, None)
+    if n not in (2, 3):
+        raise ShapeError(f"theta maps {n} axes, and AffineGrid knows 2 and 3")
+    g.equal(rank, n, "theta and size differ in the number of axes")
+    g.equal(count, n + 2, "size holds batch, channels and the spatial sizes")
+    g.equal(theta.dims[2], n + 1, "theta's last axis")
+    if size.sym is None:
+        return Fact(theta.dtype, (theta.dims[0], *(g.fresh("grid") for _ in range(n)), n))
+    for s in size.sym:
+        g.at_least(s, 0, "size holds a negative number")
+    g.equal(size.sym[0], theta.dims[0], "size and theta differ in batch")
+    return Fact(theta.dtype, (theta.dims[0], *size.sym[2:], n))
+
+
+affine.reference(affine_grid)
+
+OPS: Final = (resize, grid, affine)

@@ -1,0 +1,139 @@
+"""Resampling along one axis: where every output lies in the input, and which inputs it mixes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument
+from sardonyx.ops.rules import Array
+from sardonyx.ops.sample import cubic_weights
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """How one axis changes: sizes before and after, the factor, and the part of it that is read."""
+
+    size: int
+    out: int
+    scale: float
+    start: float = 0.0
+    end: float = 1.0
+
+    @property
+    def resized(self) -> float:
+        """The size after stretching, before it was rounded to a whole number."""
+        return self.size * self.scale
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """What the attributes of Resize say of the filter."""
+
+    mode: bytes
+    transform: bytes
+    nearest: bytes
+    cubic_a: float
+    exclude_outside: bool
+    antialias: bool
+
+
+Place = Callable[[Array, Stretch], Any]
+
+
+def _align_corners(x: Array, s: Stretch) -> Any:
+    return x * 0 if s.resized == 1 else x * x.dtype.type((s.size - 1) / (s.resized - 1))
+
+
+def _symmetric(x: Array, s: Stretch) -> Any:
+    offset = s.size / 2 * (1 - s.out / s.resized)
+    return x.dtype.type(offset) + _half_pixel(x, s)
+
+
+def _half_pixel(x: Array, s: Stretch) -> Any:
+    half = x.dtype.type(0.5)
+    return (x + half) / x.dtype.type(s.scale) - half
+
+
+def _crop(x: Array, s: Stretch) -> Any:
+    last = s.size - 1
+    if s.out <= 1:
+        return x * 0 + x.dtype.type(0.5 * (s.start + s.end) * last)
+    step = (s.end - s.start) * last / (s.out - 1)
+    return x.dtype.type(s.start * last) + x * x.dtype.type(step)
+
+
+TRANSFORMS: Final[dict[bytes, Place]] = {
+    b"half_pixel": _half_pixel,
+    b"half_pixel_symmetric": _symmetric,
+    b"pytorch_half_pixel": lambda x, s: _half_pixel(x, s) if s.out > 1 else x * 0,
+    b"align_corners": _align_corners,
+    b"asymmetric": lambda x, s: x / x.dtype.type(s.scale),
+    b"tf_half_pixel_for_nn": lambda x, s: (x + x.dtype.type(0.5)) / x.dtype.type(s.scale),
+    b"tf_crop_and_resize": _crop,
+}
+ROUNDINGS: Final[dict[bytes, Callable[[Array], Any]]] = {
+    b"round_prefer_floor": lambda x: np.ceil(x - x.dtype.type(0.5)),
+    b"round_prefer_ceil": lambda x: np.floor(x + x.dtype.type(0.5)),
+    b"floor": np.floor,
+    b"ceil": np.ceil,
+}
+
+
+def positions(s: Stretch, mode: Mode) -> Array:
+    """The input position of every output."""
+    # Nearest neighbours hang on ties, which fall as in float32, the type that scales have.
+    kind = np.float32 if mode.mode == b"nearest" else np.float64
+    found = np.asarray(TRANSFORMS[mode.transform](np.arange(s.out, dtype=kind), s))
+    if not np.all(np.isfinite(found)) or (found.size and np.abs(found).max() > 2**40):
+        raise InvalidArgument(f"positions on an axis of {s.size} are out of range with {s}")
+    return found
+
+
+def resample(x: Array, axis: int, s: Stretch, mode: Mode) -> Array:
+    """X with one axis resampled."""
+    place = positions(s, mode)
+    if mode.mode == b"nearest":
+        index = ROUNDINGS[mode.nearest](place).astype(np.int64)
+        return np.asarray(x.take(np.clip(index, 0, s.size - 1), axis))
+    low = np.floor(place)
+    first, weights = _weights(place - low, s, mode)
+    index = low.astype(np.int64) + first + np.arange(len(weights))[:, None]
+    inside = (index >= 0) & (index < s.size)
+    if mode.exclude_outside:
+        weights = np.where(inside, weights, 0)
+        weights = weights / weights.sum(axis=0)
+    weights = weights.astype(x.dtype if x.dtype.kind == "f" else np.float64)
+    index = np.clip(index, 0, s.size - 1)
+    shape = (-1, *(1,) * (x.ndim - 1 - axis))
+    total = x.take(index[0], axis) * weights[0].reshape(shape)
+    for i, w in zip(index[1:], weights[1:], strict=True):
+        total += x.take(i, axis) * w.reshape(shape)
+    return np.asarray(total.astype(x.dtype, copy=False))
+
+
+def _weights(part: Array, s: Stretch, mode: Mode) -> tuple[int, Array]:
+    """The first tap, counted from the element before each position, and the taps' weights."""
+    if mode.antialias and s.scale < 1:
+        return _stretched(part, s.scale, mode)
+    if mode.mode == b"linear":
+        return 0, np.stack((1 - part, part))
+    return -1, np.stack(cubic_weights(part, mode.cubic_a))
+
+
+def _stretched(part: Array, scale: float, mode: Mode) -> tuple[int, Array]:
+    """The filter made wider by 1 / scale, so that every input counts when an image shrinks."""
+    reach = (1 if mode.mode == b"linear" else 2) / scale
+    first, last = math.floor(-reach) + 1, math.ceil(reach)
+    distance = np.abs((np.arange(first, last + 1)[:, None] - part) * scale)
+    if mode.mode == b"linear":
+        weights = np.maximum(0, 1 - distance)
+    else:
+        whole = np.minimum(np.floor(distance), 2)
+        far, near, _, _ = cubic_weights(distance - whole, mode.cubic_a)
+        weights = np.where(whole == 0, near, np.where(whole == 1, far, 0))
+    return first, weights / weights.sum(axis=0)

@@ -1,0 +1,179 @@
+"""Counting n-grams of words or numbers."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidGraph, ShapeError
+from sardonyx.graph.dtype import F32, INDEX, STRING
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.ops.declare import Op, array, required
+from sardonyx.ops.once import Once
+from sardonyx.ops.rules import Array
+from sardonyx.ops.scores import texts
+from sardonyx.ops.table import Table
+
+MODES: Final = (b"TF", b"IDF", b"TFIDF")
+MAX_COLUMNS: Final = 2**31  # of the result; more is a mistake in the model
+
+vectorizer = Op(
+    "TfIdfVectorizer",
+    9,
+    "x:T",
+    "y:F",
+    attrs={
+        "max_gram_length": required("int"),
+        "max_skip_count": required("int"),
+        "min_gram_length": required("int"),
+        "mode": required("bytes"),
+        "ngram_counts": required("array ints"),
+        "ngram_indexes": required("array ints"),
+        "pool_int64s": array("ints"),
+        "pool_strings": array("strings"),
+        "weights": array("floats"),
+    },
+    types={"T": INDEX | {STRING}, "F": frozenset((F32,))},
+    unranked=True,
+)
+
+
+class Grams:
+    """The n-grams of a pool, found level by level: a prefix and the next token lead to a longer prefix."""
+
+    def __init__(self, pool: Any, starts: Array, longest: int) -> None:
+        """The pool has all 1-grams, then all 2-grams and so on, each n-gram as n tokens."""
+        tokens = texts(pool) if isinstance(pool, list) else pool
+        words = np.unique(tokens)
+        self.vocabulary = Table(words, np.arange(len(words)), -1)
+        self.n_words = len(words)
+        self.keys: list[Array] = []  # for each length, the prefixes of that length: (shorter prefix, token)
+        self.gram: list[Array] = []  # for each length, the n-gram that a prefix is, or -1
+        blocks = _blocks(self.vocabulary(tokens), starts, longest)
+        self.count = sum(len(rows) for _, rows in blocks)
+        at = [rows[:, :1].reshape(-1) * 0 for _, rows in blocks]
+        for length in range(1, longest + 1):
+            self._level(length, blocks, at)
+
+    def _level(self, length: int, blocks: list[tuple[int, Array]], at: list[Array]) -> None:
+        """Extends the prefixes in `at` by one token, and names those that are whole n-grams."""
+        made = [
+            prefix * self.n_words + rows[:, length - 1] if rows.shape[1] >= length else prefix[:0]
+            for prefix, (_, rows) in zip(at, blocks, strict=True)
+        ]
+        keys = np.unique(np.concatenate(made))
+        gram = np.full(len(keys), -1)
+        for i, (first, rows) in enumerate(blocks):
+            at[i] = np.searchsorted(keys, made[i])
+            if rows.shape[1] == length:
+                if len(np.unique(at[i])) != len(rows):
+                    raise InvalidGraph(f"the pool has one of its {length}-grams twice")
+                gram[at[i]] = first + np.arange(len(rows))
+        self.keys.append(keys)
+        self.gram.append(gram)
+
+    def find(self, rows: Array, shortest: int, skips: int) -> tuple[Array, Array]:
+        """The row and the number of every n-gram in rows of tokens, with gaps of up to `skips` tokens."""
+        tokens = self.vocabulary(rows)
+        width = rows.shape[1]
+        found: list[tuple[Array, Array]] = []
+        for gap in range(1, min(skips, width) + 2):
+            prefix = np.zeros_like(tokens)
+            for length, (keys, gram) in enumerate(zip(self.keys, self.gram, strict=True), 1):
+                reach = (length - 1) * gap
+                if reach >= width or not len(keys):
+                    break
+                prefix = self._step(prefix[:, : width - reach], tokens[:, reach:], keys)
+                if length >= shortest and (length > 1 or gap == 1):
+                    hit = np.where(prefix >= 0, gram[prefix], -1)
+                    row, _ = at = np.nonzero(hit >= 0)
+                    found.append((row, hit[at]))
+        if not found:
+            return np.zeros(0, np.intp), np.zeros(0, np.intp)
+        return np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found])
+
+    def _step(self, prefix: Array, token: Array, keys: Array) -> Array:
+        wanted = prefix * self.n_words + token
+        at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        return np.where((prefix >= 0) & (token >= 0) & (keys[at] == wanted), at, -1)
+
+
+def _blocks(tokens: Array, starts: Array, longest: int) -> list[tuple[int, Array]]:
+    """For each length, the number of its first n-gram and a matrix of tokens."""
+    ends = np.append(starts[1:], len(tokens))
+    blocks, first = [], 0
+    for n, (begin, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True), 1):
+        if not 0 <= begin <= end <= len(tokens) or (end - begin) % n:
+            raise InvalidGraph(
+                f"ngram_counts gives the {n}-grams the range {begin} to {end} of a pool of {len(tokens)}"
+            )
+        if n <= longest:
+            blocks.append((first, tokens[begin:end].reshape(-1, n)))
+        first += (end - begin) // n
+    return blocks
+
+
+_GRAMS: Final = Once(Grams)
+
+
+def _pool(x_is_text: bool, attrs: dict[str, Any]) -> Any:
+    return attrs["pool_strings"] if x_is_text else attrs["pool_int64s"]
+
+
+@vectorizer.infer
+def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
+    pool = _pool(x.dtype is STRING, attrs)
+    if pool is None:
+        name = "pool_strings" if x.dtype is STRING else "pool_int64s"
+        raise InvalidGraph(f"TfIdfVectorizer of {x.dtype} needs {name}")
+    if attrs["mode"] not in MODES:
+        odd = attrs["mode"].decode(errors="replace")
+        raise InvalidGraph(f"mode is {odd}, and may be TF, IDF or TFIDF")
+    shortest, longest = attrs["min_gram_length"], attrs["max_gram_length"]
+    known = len(attrs["ngram_counts"])
+    if not 1 <= shortest <= longest <= known or attrs["max_skip_count"] < 0:
+        raise InvalidGraph(
+            f"TfIdfVectorizer counts {shortest}- to {longest}-grams with up to {attrs['max_skip_count']} skips, "
+            f"and its pool has 1- to {known}-grams"
+        )
+    width = _check_columns(_GRAMS(pool, attrs["ngram_counts"], longest), attrs)
+    if x.shape is not None and x.rank not in (1, 2):
+        raise ShapeError(f"TfIdfVectorizer takes one row of tokens, or several, not {x}")
+    return Fact(F32, None if x.shape is None else (*x.dims[:-1], width))
+
+
+def _check_columns(grams: Grams, attrs: dict[str, Any]) -> int:
+    """How many columns the result has."""
+    columns, weights = attrs["ngram_indexes"], attrs["weights"]
+    if len(columns) < grams.count or (weights is not None and len(weights) < grams.count):
+        given = len(columns) if len(columns) < grams.count else len(weights)
+        name = "ngram_indexes" if len(columns) < grams.count else "weights"
+        raise InvalidGraph(f"the pool has {grams.count} n-grams, and {name} has {given} entries")
+    if columns.min(initial=0) < 0 or columns.max(initial=0) >= MAX_COLUMNS:
+        raise InvalidGraph(
+            f"ngram_indexes go from {columns.min()} to {columns.max()}, outside [0, {MAX_COLUMNS})"
+        )
+    return int(columns.max(initial=-1)) + 1
+
+
+@vectorizer.reference
+def _(x: Array, **attrs: Any) -> Array:
+    pool = _pool(x.dtype == object, attrs)
+    grams = _GRAMS(pool, attrs["ngram_counts"], attrs["max_gram_length"])
+    rows = x.reshape(1, -1) if x.ndim == 1 else x
+    row, gram = grams.find(rows, attrs["min_gram_length"], attrs["max_skip_count"])
+    size = max(len(attrs["ngram_indexes"]), 1)
+    cell, count = np.unique(row * size + gram, return_counts=True)
+    row, gram = cell // size, cell % size
+    value = np.ones(len(count)) if attrs["mode"] == b"IDF" else count.astype(np.float64)
+    if attrs["weights"] is not None and attrs["mode"] != b"TF":
+        value = value * attrs["weights"][gram]
+    columns = attrs["ngram_indexes"]
+    result = np.zeros((*x.shape[:-1], int(columns.max(initial=-1)) + 1), np.float32)
+    np.add.at(result.reshape(len(rows), -1), (row, columns[gram]), value)
+    return result
+
+
+OPS: Final = (vectorizer,)

@@ -1,0 +1,202 @@
+"""Joining, splitting, cleaning and matching strings."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, InvalidGraph, NotImplemented, ShapeError
+from sardonyx.graph.dim import Shape
+from sardonyx.graph.dtype import BOOL, I64, STRING
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.ops.declare import Op, array, optional
+from sardonyx.ops.once import Once
+from sardonyx.ops.rules import Array, broadcast_shapes
+
+STRINGS: Final = frozenset((STRING,))
+
+
+def package(name: str, distribution: str, extra: str, op: str) -> Any:
+    """An optional package, imported when an op first needs it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise NotImplemented(
+            f"{op} needs the package {distribution}, which is not installed: pip install sardonyx[{extra}]"
+        ) from error
+
+
+concat = Op("StringConcat", 20, "x:T y:T", "z:T", types={"T": STRINGS})
+concat.infer(lambda g, x, y: Fact(STRING, broadcast_shapes(g, x.dims, y.dims)))
+concat.reference(lambda x, y: np.asarray(x + y, object))
+
+
+split = Op(
+    "StringSplit",
+    20,
+    "x:T",
+    "y:T z:I",
+    attrs={"delimiter": optional("bytes"), "maxsplit": optional("int")},
+    types={"T": STRINGS, "I": frozenset((I64,))},
+    unranked=True,
+)
+
+
+@split.infer
+def _(g: Scope, x: Fact, *, delimiter: bytes | None, maxsplit: int | None) -> tuple[Fact, Fact]:
+    shape: Shape | None = None if x.shape is None else (*x.shape, g.fresh("substrings"))
+    return Fact(STRING, shape), Fact(I64, x.shape)
+
+
+@split.reference
+def _(x: Array, *, delimiter: bytes | None, maxsplit: int | None) -> tuple[Array, Array]:
+    mark = delimiter.decode("utf-8", "replace") if delimiter else None
+    most = -1 if maxsplit is None else maxsplit
+    parts = [_parts(s, mark, most) for s in x.reshape(-1).tolist()]
+    counts = np.array([len(p) for p in parts], np.int64)
+    width = int(counts.max(initial=0))
+    table = np.full((len(parts), width), "", object)
+    for row, own in zip(table, parts, strict=True):
+        row[: len(own)] = own
+    return table.reshape(*x.shape, width), counts.reshape(x.shape)
+
+
+def _parts(text: str, mark: str | None, most: int) -> list[str]:
+    """The substrings of a string; an empty one has none."""
+    if mark is None:
+        return text.strip().split(None, most)
+    return text.split(mark, most) if text else []
+
+
+normalizer = Op(
+    "StringNormalizer",
+    10,
+    "x:T",
+    "y:T",
+    attrs={
+        "case_change_action": b"NONE",
+        "is_case_sensitive": 0,
+        "locale": optional("bytes"),
+        "stopwords": array("strings"),
+    },
+    types={"T": STRINGS},
+    unranked=True,
+)
+DOTTED: Final = ("tr", "az")  # languages with an i that keeps its dot and an I without one
+
+
+@normalizer.infer
+def _(g: Scope, x: Fact, *, case_change_action: bytes, stopwords: Any, **_: Any) -> Fact:
+    if case_change_action not in (b"NONE", b"LOWER", b"UPPER"):
+        odd = case_change_action.decode(errors="replace")
+        raise InvalidGraph(f"case_change_action is {odd}, and may be NONE, LOWER or UPPER")
+    if x.shape is None:
+        return x.plain()
+    if x.rank not in (1, 2):
+        raise ShapeError(f"StringNormalizer takes strings of shape [C] or [1, C], not {x}")
+    if x.rank == 2:
+        g.equal(x.dims[0], 1, "StringNormalizer takes strings of shape [C] or [1, C]")
+    g.at_least(x.dims[-1], 1, "StringNormalizer has no strings to normalize")
+    return x.shaped((*x.dims[:-1], g.fresh("words"))) if stopwords else x.plain()
+
+
+@normalizer.reference
+def _(
+    x: Array, *, case_change_action: bytes, is_case_sensitive: int, locale: bytes | None, stopwords: Any
+) -> Array:
+    if x.ndim not in (1, 2) or (x.ndim == 2 and len(x) != 1):
+        raise InvalidArgument(f"StringNormalizer takes strings of shape [C] or [1, C], not {x.shape}")
+    dotted = (locale or b"").decode("utf-8", "replace").lower().startswith(DOTTED)
+    lower, upper = _change(dotted, _lower), _change(dotted, _upper)
+    words: list[str] = x.reshape(-1).tolist()
+    if stopwords:
+        fold = (lambda s: s) if is_case_sensitive else lower
+        stopped = _STOPWORDS(stopwords, is_case_sensitive, dotted)
+        words = [w for w in words if fold(w) not in stopped]
+    if case_change_action != b"NONE":
+        change = lower if case_change_action == b"LOWER" else upper
+        words = [change(w) for w in words]
+    result = np.empty(max(len(words), 1), object)
+    result[:] = words or [""]
+    return result.reshape(1, -1) if x.ndim == 2 else result
+
+
+def _stopword_set(stopwords: list[bytes], is_case_sensitive: int, dotted: bool) -> frozenset[str]:
+    fold = (lambda s: s) if is_case_sensitive else _change(dotted, _lower)
+    return frozenset(fold(w.decode("utf-8", "replace")) for w in stopwords)
+
+
+_STOPWORDS: Final = Once(_stopword_set)
+
+
+def _change(dotted: bool, change: Callable[[str], str]) -> Callable[[str], str]:
+    """A change of case, letter by letter: a string keeps its number of letters, as C++ locales have it."""
+    special = {"i": "İ", "ı": "I", "I": "ı", "İ": "i"} if dotted else {"İ": "i"}
+    special = {k: v for k, v in special.items() if (k.lower() == k) == (change is _upper)}
+
+    def run(text: str) -> str:
+        if text.isascii() and not dotted:
+            return text.lower() if change is _lower else text.upper()
+        return "".join(special[c] if c in special else change(c) for c in text)
+
+    return run
+
+
+def _lower(letter: str) -> str:
+    changed = letter.lower()
+    return changed if len(changed) == 1 else letter
+
+
+def _upper(letter: str) -> str:
+    for changed in (letter.upper(), letter.title()):
+        if len(changed) == 1:
+            return changed
+    return letter
+
+
+match = Op(
+    "RegexFullMatch",
+    20,
+    "x:T",
+    "y:B",
+    attrs={"pattern": optional("bytes")},
+    types={"T": STRINGS, "B": frozenset((BOOL,))},
+    unranked=True,
+)
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled(pattern: bytes) -> Any:
+    """The pattern in RE2, whose time grows with the text and never explodes."""
+    re2 = package("re2", "google-re2", "regex", "RegexFullMatch")
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        return re2.compile(pattern.decode("utf-8", "replace"), options)
+    except re2.error as error:
+        shown = pattern.decode("utf-8", "replace")
+        raise InvalidGraph(f"the pattern {shown!r} is no RE2 expression: {error}") from error
+
+
+@match.infer
+def _(g: Scope, x: Fact, *, pattern: bytes | None) -> Fact:
+    if pattern is None:
+        raise InvalidGraph("RegexFullMatch has no pattern")
+    _compiled(pattern)
+    return Fact(BOOL, x.shape)
+
+
+@match.reference
+def _(x: Array, *, pattern: bytes) -> Array:
+    matches = _compiled(pattern).fullmatch
+    found = [matches(s) is not None for s in x.reshape(-1).tolist()]
+    return np.array(found, bool).reshape(x.shape)
+
+
+OPS: Final = (concat, split, normalizer, match)
+

@@ -1,0 +1,106 @@
+"""Attributes and nodes as ONNX writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InternalError
+from sardonyx.graph.graph import Attrs, Graph, Node
+from sardonyx.load.attributes import kind_of
+from sardonyx.ops.declare import Attr, Op
+from sardonyx.save.tensor import tensor
+from sardonyx.save.types import type_message
+from sardonyx.save.wire import Message
+
+# Field numbers of NodeProto and AttributeProto.
+_INPUT, _OUTPUT, _NODE_NAME, _OP, _ATTRIBUTE, _DOMAIN = 1, 2, 3, 4, 5, 7
+_NAME, _TYPE = 1, 20
+
+# Kind: field that holds the value, AttributeProto.AttributeType.
+_KINDS: Final = {
+    "float": (2, 1), "int": (3, 2), "bytes": (4, 3), "tensor": (5, 4), "graph": (6, 5),
+    "floats": (7, 6), "ints": (8, 7), "strings": (9, 8), "tensors": (10, 9), "type": (14, 13),
+}  # fmt: skip
+
+
+def node_message(
+    op: tuple[str, str],
+    name: str,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    attributes: Sequence[Message] = (),
+) -> Message:
+    """A NodeProto; names that are left out at the end are not written."""
+    message = Message()
+    for field, names in ((_INPUT, inputs), (_OUTPUT, outputs)):
+        count = max((i + 1 for i, n in enumerate(names) if n), default=0)
+        for value in names[:count]:
+            message.text(field, value)
+    if name:
+        message.text(_NODE_NAME, name)
+    message.text(_OP, op[1])
+    for attribute in attributes:
+        message.message(_ATTRIBUTE, attribute)
+    if op[0]:
+        message.text(_DOMAIN, op[0])
+    return message
+
+
+def written(node: Node) -> Attrs:
+    """The attributes of a node that a file must have: those that differ from the op's defaults."""
+    attrs: Attrs = {}
+    for name, value in node.attrs.items():
+        if name not in node.op.attrs:
+            raise InternalError(f"{node.op} has no attribute {name} to save", node=node)
+        if value is not None and not _is_default(node.op, name, value):
+            attrs[name] = value
+    return attrs
+
+
+def _is_default(op: Op, name: str, value: Any) -> bool:
+    default = op.attrs[name]
+    if isinstance(default, Attr):
+        return False
+    if isinstance(default, float):  # a file holds 32 bits of it
+        return bool(np.float32(value) == np.float32(default))
+    if kind_of(default) == "floats":
+        return np.array_equal(np.float32(value), np.float32(default))
+    return bool(value == default)
+
+
+def attribute(op: Op, name: str, value: Any, body: Callable[[Graph], Message]) -> Message:
+    """An AttributeProto of the kind that the op declares."""
+    kind = kind_of(op.attrs[name])
+    if kind not in _KINDS:
+        raise InternalError(f"attribute {name} of {op} is of kind {kind}, which cannot be saved")
+    field, number = _KINDS[kind]
+    message = Message()
+    message.text(_NAME, name)
+    match kind:
+        case "float":
+            message.real(field, value)
+        case "int":
+            message.number(field, int(value))
+        case "bytes":
+            message.blob(field, value)
+        case "tensor":
+            message.message(field, tensor(value))
+        case "graph":
+            message.message(field, body(value))
+        case "floats":
+            message.blob(field, np.asarray(value, "<f4").tobytes())
+        case "ints":
+            message.numbers(field, map(int, value))
+        case "strings":
+            for text in value:
+                message.blob(field, text)
+        case "tensors":
+            for const in value:
+                message.message(field, tensor(const))
+        case "type":
+            message.message(field, type_message(value))
+    message.number(_TYPE, number)
+    return message

@@ -1,0 +1,93 @@
+"""Rows for the signal family."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.rows import Row, bf16, case, f16, f32, f64, fails, of
+
+
+def n(value: int, dtype: Any = np.int64) -> Any:
+    """One whole number."""
+    return of(value, dtype)
+
+
+def mel(*settings: float, **options: Any) -> Row:
+    """Mel weights: bands, transform length, rate, lower and upper edge."""
+    counts = [n(int(s)) for s in settings[:3]]
+    return case("MelWeightMatrix", *counts, *(of(s) for s in settings[3:]), **options)
+
+
+DFT = [
+    case("DFT", f32(2, 8, 1)),
+    case("DFT", f32(2, 7, 2)),
+    case("DFT", f32(2, 7, 2), inverse=1),
+    case("DFT", f32(2, 8, 1), onesided=1),
+    case("DFT", f32(2, 9, 1), onesided=1),
+    case("DFT", f32(2, 5, 2), onesided=1, inverse=1),
+    case("DFT", f32(2, 5, 2), n(9), onesided=1, inverse=1, oracle="onnx"),
+    case("DFT", f32(2, 8, 1), n(5)),
+    case("DFT", f32(2, 8, 1), n(11, np.int32)),
+    case("DFT", f32(3, 4, 5, 1), None, n(0)),
+    case("DFT", f32(3, 4, 5, 2), None, n(-3)),
+    case("DFT", f32(1, 1, 1)),
+    case("DFT", f64(2, 8, 2)),
+    case("DFT", f16(2, 8, 1), oracle="onnx", ulps=8),
+    case("DFT", bf16(2, 8, 1), oracle="onnx", ulps=8),
+    case("DFT", f32(2, 6, 3, 1), opset=17),
+    case("DFT", f32(2, 6, 3, 1), opset=17, axis=2, onesided=1),
+    case("DFT", f32(2, 6, 3, 2), n(4), opset=19, axis=-2, inverse=1),
+    fails("DFT", f32(2, 8, 1), None, n(2), match="the last"),
+    fails("DFT", f32(2, 8, 1), None, n(5), match="outside"),
+    fails("DFT", f32(2, 8, 2), onesided=1, match="one-sided"),
+    fails("DFT", f32(2, 8, 3), match="not 3"),
+    fails("DFT", f32(2, 8, 1), n(0), match="dft_length"),
+]
+
+STFT = [
+    case("STFT", f32(2, 16, 1), n(3), f32(5)),
+    case("STFT", f32(2, 16, 1), n(4), f32(8), n(8), onesided=0),
+    case("STFT", f32(2, 16, 1), n(4), None, n(6)),
+    case("STFT", f32(2, 16, 1), n(4), oracle="onnx"),
+    case("STFT", f32(1, 16, 2), n(2), f32(4), onesided=0),
+    case("STFT", f32(1, 16, 1), n(5, np.int32), f32(16)),
+    case("STFT", f64(1, 9, 1), n(2), f64(4)),
+    case("STFT", f16(1, 9, 1), n(2), f16(4), oracle="onnx", ulps=8),
+    fails("STFT", f32(1, 3, 1), n(1), f32(4), match="shorter than a frame|do not fit"),
+    fails("STFT", f32(1, 9, 1), n(0), f32(4), match="frame_step|do not fit"),
+    fails("STFT", f32(1, 9, 1), n(1), f32(4), n(5), match="as long as a frame|do not fit"),
+    fails("STFT", f32(9, 1), n(1), f32(4), match="signal is"),
+]
+
+WINDOWS = [
+    row
+    for op in ("HannWindow", "HammingWindow", "BlackmanWindow")
+    for row in (
+        case(op, n(10), ulps=8, why="onnxruntime works in float32"),
+        case(op, n(11, np.int32), periodic=0, ulps=8),
+        case(op, n(0)),
+        case(op, n(1)),
+        case(op, n(1), periodic=0),
+        case(op, n(7), output_datatype=11, oracle="onnx"),
+        case(op, n(7), output_datatype=10, oracle="onnx"),
+        case(op, n(7), output_datatype=7),
+        fails(op, n(-1), match="negative|-1"),
+        fails(op, n(4), output_datatype=8, match="output_datatype 8"),
+    )
+]
+
+MEL = [
+    mel(8, 16, 8192, 0, 4096),
+    mel(80, 400, 16000, 0, 8000),
+    mel(40, 512, 22050, 125, 7500),
+    mel(5, 32, 8000, 0, 4000, output_datatype=11, oracle="onnx"),
+    mel(0, 16, 8000, 0, 4000, expect=(np.zeros((9, 0), np.float32),)),
+    fails(
+        "MelWeightMatrix", n(9), n(16), n(8000), of(0.0), of(9000.0), match="outside the spectrum"
+    ),
+    fails("MelWeightMatrix", n(9), n(16), n(0), of(0.0), of(9000.0), match="rate is 1 or more"),
+]
+
+CASES = [*DFT, *STFT, *WINDOWS, *MEL]

@@ -3,10 +3,11 @@
 
     saved.py MODEL.onnx... [--level all] [--keep FOLDER]
 
-Each model is saved twice, whole and with its weights in a file of their own, in a process of its own so that memory
-is bounded. "differs" is the largest difference of any output from onnxruntime's result for the original, relative to
-the largest value there; inf where types, shapes or texts do not match. Inputs come from MODEL.npz beside the model,
-or are made up from the declared shapes (free dims become 1).
+Each model is saved twice, whole and with its weights in a file of their own, in a process of its
+own so that memory is bounded. "differs" is the largest difference of any output from onnxruntime's
+result for the original, relative to the largest value there; inf where types, shapes or texts do
+not match. Inputs come from MODEL.npz beside the model, or are made up from the declared shapes
+(free dims become 1).
 """
 
 from __future__ import annotations

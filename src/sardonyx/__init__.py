@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sardonyx.enums import (
     ExecutionMode,
@@ -20,12 +20,30 @@ from sardonyx.enums import (
 )
 from sardonyx.errors import SardonyxError
 from sardonyx.log import set_severity as set_default_logger_severity
-from sardonyx.nodearg import ModelMetadata, NodeArg
 from sardonyx.options import RunOptions, SessionOptions
-from sardonyx.session import InferenceSession
+
+if TYPE_CHECKING:
+    from sardonyx.nodearg import ModelMetadata, NodeArg
+    from sardonyx.session import InferenceSession
 
 __version__: Final = "0.1.0"
 ORT_VERSION: Final = "1.31.1"  # the onnxruntime whose interface this is
+
+# Names whose modules bring the whole line from file to result: imported when first asked for.
+_LATER: Final = {
+    "InferenceSession": "sardonyx.session",
+    "ModelMetadata": "sardonyx.nodearg",
+    "NodeArg": "sardonyx.nodearg",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'sardonyx' has no attribute {name!r}")
+    import importlib
+
+    value = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
+    return value
 
 
 def get_available_providers() -> list[str]:

@@ -82,7 +82,7 @@ class ModelLoaded(SardonyxError):
     code, label = 8, "MODEL_LOADED"
 
 
-class NotImplemented(SardonyxError):  # noqa: A001 - the name that programs written for onnxruntime catch
+class NotImplemented(SardonyxError):  # the name that programs written for onnxruntime catch
     """The model asks for something that no provider here has."""
 
     code, label = 9, "NOT_IMPLEMENTED"

@@ -44,7 +44,7 @@ def lstm(dtype: Any, *, batch: int = 3, per_column: bool = False, **options: Any
     n = 2 if options.get("direction") == "bidirectional" else 1
     lens = options.pop("lens", None)
     shape = (n, 24) if per_column else (n,)
-    zero = ints(dtype, *shape, low=0, high=3)
+    zero = np.zeros(shape, dtype) if per_column else ints(dtype, *shape, low=0, high=3)
     state = f32(n, batch, 6)
     return ms(
         "DynamicQuantizeLSTM",

@@ -12,7 +12,7 @@ import numpy as np
 
 from sardonyx.cli.inputs import arrays_of
 from sardonyx.cli.run import Measured, begin, measure, print_figures, print_files
-from sardonyx.cli.term import can_show, has_colour, paint, say
+from sardonyx.cli.term import Progress, can_show, has_colour, paint, say
 from sardonyx.models import DIGITS, SAMPLES
 
 DRAWN: Final = 6
@@ -28,9 +28,9 @@ def show(arguments: argparse.Namespace) -> int:
     """Runs all samples at once, times a single one, and tells how it went."""
     samples = arrays_of(SAMPLES)
     images, labels = samples["image"], samples["label"]
-    measured = measure(
-        arguments, begin(arguments, DIGITS), {"image": images}, {"image": images[:1]}
-    )
+    with Progress("running the built-in model"):
+        started = begin(arguments, DIGITS)
+        measured = measure(arguments, started, {"image": images}, {"image": images[:1]})
     probabilities = measured.outputs[0]
     right = int((probabilities.argmax(1) == labels).sum())
     if arguments.json:

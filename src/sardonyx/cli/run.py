@@ -54,6 +54,9 @@ class Measured:
 
 def command(arguments: argparse.Namespace) -> int:
     """Runs MODEL, or the built-in one."""
+    for target in (arguments.outputs, arguments.profile):
+        if target is not None and not target.parent.is_dir():
+            raise UsageError(f"there is no folder {target.parent} to write {target.name} to")
     if arguments.model is None:
         from sardonyx.cli.digits import show
 

@@ -8,7 +8,7 @@ from sardonyx._native import GraphRecord, NodeRecord
 from sardonyx.errors import InvalidGraph
 
 
-class Unsorted(Exception):  # noqa: N818 - a signal between two functions, no error of the user's
+class Unsorted(Exception):  # a signal between two functions, no error of the user's
     """A node reads what a later node makes."""
 
 

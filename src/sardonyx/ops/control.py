@@ -85,7 +85,10 @@ def _(g: Scope, cond: Fact, *, then_branch: Graph, else_branch: Graph) -> list[A
         try:
             g.body(other, ())
         except SardonyxError:
-            return facts  # exporters guard ops that do not fit by a condition on the shape
+            # Exporters put ops that do not fit a shape under a condition on it. Such a branch never
+            # runs; its outputs stand for those of the other.
+            for value, fact in zip(other.outputs, facts, strict=True):
+                value.fact = value.fact or fact
         return facts
     facts = _outside(g, then_branch, (), g.body(then_branch, ()))
     others = _outside(g, else_branch, (), g.body(else_branch, ()))

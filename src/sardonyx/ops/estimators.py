@@ -12,6 +12,7 @@ from sardonyx.graph.dtype import F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.ops.declare import ML, Op, array, required
+from sardonyx.ops.once import Once
 from sardonyx.ops.rules import Array
 from sardonyx.ops.scores import (
     FEATURES,
@@ -80,10 +81,10 @@ def _linear(x: Array, coefficients: Any, intercepts: Any, targets: int) -> Array
     weights = _list(coefficients).astype(rows.dtype)
     if weights.size != targets * rows.shape[1]:
         raise InvalidGraph(
-            f"there are {weights.size} coefficients for {targets} targets of {rows.shape[1]} features each"
+            f"{targets} targets of {rows.shape[1]} features each have {weights.size} coefficients"
         )
-    result = rows @ weights.reshape(targets, -1).T
-    return result if intercepts is None else result + intercepts.astype(rows.dtype)
+    result: Array = rows @ weights.reshape(targets, -1).T
+    return result if intercepts is None else np.add(result, intercepts.astype(rows.dtype))
 
 
 def _check_coefficients(g: Scope, coefficients: Any, targets: int, width: Size) -> None:
@@ -201,22 +202,26 @@ svm_classifier = Op(
 )
 
 
-def _kernel(rows: Array, vectors: Array, kind: bytes, params: Any) -> Array:
-    """How alike each row and each support vector are."""
-    gamma, shift, degree = (float(p) for p in (params if params is not None else (0, 0, 0)))
-    if kind == b"RBF":
-        return _radial(rows, vectors, gamma)
-    dots = rows @ vectors.astype(rows.dtype).T
-    if kind == b"POLY":
-        return (gamma * dots + shift) ** degree
-    return np.tanh(gamma * dots + shift) if kind == b"SIGMOID" else dots
+class Kernel:
+    """How alike rows and support vectors are."""
 
+    def __init__(self, vectors: Array, count: int, kind: bytes, params: Any) -> None:
+        self.vectors: Final = vectors.astype(np.float64).reshape(count, -1)
+        self.kind: Final = kind
+        self.gamma, self.shift, self.degree = map(float, (0, 0, 0) if params is None else params)
+        self.squares: Final = (self.vectors * self.vectors).sum(axis=1)
 
-def _radial(rows: Array, vectors: Array, gamma: float) -> Array:
-    """exp(-gamma |row - vector|^2); in float64, since the squares cancel."""
-    a, b = rows.astype(np.float64), vectors.astype(np.float64)
-    square = (a * a).sum(1)[:, None] - 2 * (a @ b.T) + (b * b).sum(1)
-    return np.exp(-gamma * np.maximum(square, 0))
+    def __call__(self, rows: Array) -> Array:
+        """A column for each vector; in float64, since the squares of RBF cancel."""
+        rows = rows.astype(np.float64)
+        dots: Array = rows @ self.vectors.T
+        if self.kind == b"LINEAR":
+            return dots
+        if self.kind == b"RBF":
+            distance = (rows * rows).sum(axis=1)[:, None] - 2 * dots + self.squares
+            return np.asarray(np.exp(-self.gamma * np.maximum(distance, 0)))
+        dots = self.gamma * dots + self.shift
+        return np.tanh(dots) if self.kind == b"SIGMOID" else np.power(dots, self.degree)
 
 
 def _check_kernel(kind: bytes, params: Any) -> None:
@@ -250,18 +255,25 @@ def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
     return Fact(F32, (rows, 1))
 
 
+_KERNELS: Final = Once(Kernel)
+
+
 @svm_regressor.reference
 def _(x: Array, **attrs: Any) -> Array:
-    rows = as_rows(x)
-    weights, count = _list(attrs["coefficients"]).astype(rows.dtype), attrs["n_supports"]
+    rows, count = as_rows(x), attrs["n_supports"]
     with np.errstate(all="ignore"):
         if count:
-            vectors = attrs["support_vectors"].reshape(count, -1)
-            rows = _kernel(rows, vectors, attrs["kernel_type"], attrs["kernel_params"])
-        result = rows @ weights + (attrs["rho"][0] if len(_list(attrs["rho"])) else 0)
+            parts = (attrs["kernel_type"], attrs["kernel_params"])
+            rows = _KERNELS(attrs["support_vectors"], count, *parts)(rows)
+        result = rows @ _list(attrs["coefficients"]).astype(rows.dtype) + _shift(attrs["rho"])
     if attrs["one_class"]:
         result = np.where(result > 0, 1, -1)
-    return result.astype(np.float32).reshape(-1, 1)  # onnxruntime never transforms this score
+    # As in onnxruntime, no transform touches this score.
+    return np.asarray(result, np.float32).reshape(-1, 1)
+
+
+def _shift(rho: Any) -> float:
+    return 0.0 if rho is None or not len(rho) else float(rho[0])
 
 
 def _check_machine(attrs: dict[str, Any], labels: int) -> int:
@@ -288,7 +300,7 @@ def _check_machine(attrs: dict[str, Any], labels: int) -> int:
 
 
 def _score_count(attrs: dict[str, Any], labels: int) -> int:
-    """One score per class, or one per pair of classes where these are neither two nor probabilities."""
+    """One score per class; one per pair of more than two classes that have no probabilities."""
     pairwise = int(_list(attrs["vectors_per_class"]).sum()) > 0 and not len(_list(attrs["prob_a"]))
     return labels * (labels - 1) // 2 if pairwise and labels > 2 else labels
 
@@ -306,71 +318,88 @@ def _(g: Scope, x: Fact, **attrs: Any) -> tuple[Fact, Fact]:
     return Fact(dtype, (rows,)), Fact(F32, (rows, _score_count(attrs, labels)))
 
 
+class Machine:
+    """The support vectors of a classifier and their weights in the duels of classes.
+
+    The coefficients are a matrix with a row per opponent and a column per support vector: against
+    class j, the vectors of class i use row j - 1 if j is above i, and row j if it is below.
+    """
+
+    def __init__(
+        self, vectors: Array, weights: Array, sizes: Array, kind: bytes, params: Any
+    ) -> None:
+        n, count = len(sizes), int(sizes.sum())
+        self.kernel: Final = Kernel(vectors, count, kind, params)
+        self.first, self.second = np.triu_indices(n, 1)
+        matrix = weights[: (n - 1) * count].reshape(n - 1, count).astype(np.float64)
+        ends = np.cumsum(sizes).tolist()
+        self.parts: Final = [
+            (slice(e - s, e), matrix[:, e - s : e].T.copy())
+            for s, e in zip(sizes.tolist(), ends, strict=True)
+        ]
+
+    def duels(self, rows: Array, rho: Array) -> Array:
+        """The decision value of each pair of classes: positive where the first of them wins."""
+        alike = self.kernel(rows)
+        share = np.stack([alike[:, part] @ weights for part, weights in self.parts])
+        scores = share[self.first, :, self.second - 1] + share[self.second, :, self.first]
+        return np.add(scores.T, rho[: len(self.first)])
+
+    def winners(self, scores: Array) -> Array:
+        """The class that wins most duels of each row, the first of equal ones."""
+        classes = np.arange(len(self.parts))
+        won = scores > 0
+        mine = (self.first[:, None] == classes).astype(np.float64)
+        theirs = (self.second[:, None] == classes).astype(np.float64)
+        return np.asarray((won @ mine + ~won @ theirs).argmax(axis=1))
+
+
+_MACHINES: Final = Once(Machine)
+
+
 @svm_classifier.reference
 def _(x: Array, **attrs: Any) -> tuple[Array, Array]:
     labels = labels_of(attrs["classlabels_ints"], attrs["classlabels_strings"])
     rows, post = as_rows(x), attrs["post_transform"]
     if not _list(attrs["vectors_per_class"]).sum():
-        weights = attrs["coefficients"].astype(rows.dtype).reshape(len(labels), -1)
-        scores = rows @ weights.T + (attrs["rho"][0] if len(_list(attrs["rho"])) else 0)
-        chosen = top(scores) if len(labels) > 1 else (scores[:, 0] > 0).astype(np.intp)
-        named = labels if len(labels) > 1 else two_labels(labels)
-        return named[chosen], transformed(scores, post)
+        return _linear_machine(rows, labels, attrs)
+    names = ("support_vectors", "coefficients", "vectors_per_class", "kernel_type", "kernel_params")
+    machine = _MACHINES(*(attrs[n] for n in names))
     with np.errstate(all="ignore"):
-        scores, first, second = _duels(rows, len(labels), attrs)
-    wins = np.zeros((len(rows), len(labels)), np.int64)
-    for p, (i, j) in enumerate(zip(first, second, strict=True)):
-        won = scores[:, p] > 0
-        wins[:, i] += won
-        wins[:, j] += ~won
-    chosen = labels[np.argmax(wins, axis=1)]  # by duels, even where probabilities say otherwise
+        scores = machine.duels(rows, attrs["rho"])
+    chosen = labels[machine.winners(scores)]  # by duels, even where probabilities say otherwise
     if len(_list(attrs["prob_a"])):
-        return chosen, transformed(_chances(scores, first, second, len(labels), attrs), post)
+        return chosen, transformed(_chances(scores, machine, attrs), post)
     if len(labels) == 2:
         return chosen, pair(scores[:, 0], post, complement=post != b"NONE")
     return chosen, transformed(scores, post)
 
 
-def _duels(rows: Array, n: int, attrs: dict[str, Any]) -> tuple[Array, Array, Array]:
-    """The decision value of each pair of classes, and the two classes of each pair.
-
-    The coefficients are a matrix with a row per opponent and a column per support vector: against class j, the
-    vectors of class i use row j - 1 if j is above i, and row j if it is below.
-    """
-    sizes = attrs["vectors_per_class"][:n]
-    count = int(sizes.sum())
-    alike = _kernel(
-        rows,
-        attrs["support_vectors"].reshape(count, -1),
-        attrs["kernel_type"],
-        attrs["kernel_params"],
-    ).astype(np.float64)
-    weights = attrs["coefficients"][: (n - 1) * count].reshape(n - 1, count).astype(np.float64)
-    ends = np.cumsum(sizes)
-    share = [
-        alike[:, e - s : e] @ weights[:, e - s : e].T for s, e in zip(sizes, ends, strict=True)
-    ]
-    first, second = np.triu_indices(n, 1)
-    columns = [share[i][:, j - 1] + share[j][:, i] for i, j in zip(first, second, strict=True)]
-    scores = np.stack(columns, axis=1) if columns else np.zeros((len(rows), 0))
-    return scores + attrs["rho"][: len(first)], first, second
+def _linear_machine(rows: Array, labels: Array, attrs: dict[str, Any]) -> tuple[Array, Array]:
+    """Without support vectors: one row of coefficients per class."""
+    weights = attrs["coefficients"].astype(rows.dtype).reshape(len(labels), -1)
+    scores = rows @ weights.T + _shift(attrs["rho"])
+    if len(labels) > 1:
+        return labels[top(scores)], transformed(scores, attrs["post_transform"])
+    chosen = two_labels(labels)[(scores[:, 0] > 0).astype(np.intp)]
+    return chosen, transformed(scores, attrs["post_transform"])
 
 
-def _chances(scores: Array, first: Array, second: Array, n: int, attrs: dict[str, Any]) -> Array:
-    """Class probabilities from the decision values of pairs (Platt scaling, then pairwise coupling)."""
-    pairs = scores.shape[1]
-    beats = 1 - logistic(scores * attrs["prob_a"][:pairs] + attrs["prob_b"][:pairs])
+def _chances(scores: Array, machine: Machine, attrs: dict[str, Any]) -> Array:
+    """Class probabilities from decision values: Platt scaling, then pairwise coupling."""
+    count, n = scores.shape[1], len(machine.parts)
+    beats = 1 - logistic(scores * attrs["prob_a"][:count] + attrs["prob_b"][:count])
     beats = np.clip(beats, 1e-7, 1 - 1e-7)
     r = np.zeros((len(scores), n, n))
-    r[:, first, second] = beats
-    r[:, second, first] = 1 - beats
+    r[:, machine.first, machine.second] = beats
+    r[:, machine.second, machine.first] = 1 - beats
     return _couple(r)
 
 
 def _couple(r: Array) -> Array:
     """The probabilities p that fit all pairs best: minimise the sum of (r_ji p_i - r_ij p_j)^2.
 
-    Wu, Lin and Weng's second method: one class after the other is set to its optimum, for all rows at once.
+    Wu, Lin and Weng's second method: one class after the other is set to its optimum.
     """
     count, n = r.shape[:2]
     q = -r * r.transpose(0, 2, 1)

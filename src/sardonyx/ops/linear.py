@@ -195,7 +195,8 @@ def _(*xs: Array, equation: bytes) -> Any:
         later = {label for _, t in operands[i + 1 :] for label in t}
         left, labels = _contract(left, labels, right, term, {*parsed.output, *later})
     left, labels = _without(left, labels, set(parsed.output))
-    return np.asarray(np.transpose(left, [labels.index(c) for c in parsed.output]), order="C")
+    y = np.transpose(left, [labels.index(c) for c in parsed.output])
+    return np.array(y, order="C") if len(xs) == 1 else np.asarray(y, order="C")
 
 
 Labels = tuple[Label, ...]

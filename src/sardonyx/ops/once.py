@@ -1,4 +1,4 @@
-"""What an op makes of its attributes once, such as a forest or a vocabulary, and keeps while those attributes live."""
+"""What an op makes of its attributes once, such as a forest, and keeps while they live."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ MOST: Final = (
 class Once(Generic[T]):
     """A function of attributes that is run once for each set of them.
 
-    Attributes are known by identity: a node hands the same objects to every run. What is made must not hold on to
-    the arrays it was made from, or neither would ever be freed.
+    Attributes are known by identity: a node hands the same objects to every run. What is made must
+    not hold on to the arrays it was made from, or neither would ever be freed.
     """
 
     __slots__ = ("_made", "_make")

@@ -209,7 +209,7 @@ def gates_by(x: Array, weights: Array, bias: Array | None) -> Array:
     gates: Array = np.matmul(x.reshape(length * batch, inputs), weights.T)
     if bias is not None:
         gates = gates + bias
-    return gates.reshape(length, batch, -1)
+    return gates.reshape(length, batch, weights.shape[0])
 
 
 def rnn_step(project: Matmul, f: Activation) -> Step:

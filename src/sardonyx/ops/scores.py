@@ -1,4 +1,4 @@
-"""What the ai.onnx.ml estimators share: rows of features, transforms of scores, and class labels."""
+"""What the ai.onnx.ml estimators share: rows of features, transforms of scores, labels."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rows_of(g: Scope, x: Fact, what: str) -> tuple[Size, Size]:
 
 
 def as_rows(x: Array) -> Array:
-    """The batch as a matrix in the type that it is computed in: float32, or float64 where that would round."""
+    """The batch as a matrix, in float32, or in float64 where that would round."""
     x = x.reshape(1, -1) if x.ndim == 1 else x
     return x if x.dtype == np.float32 else x.astype(np.float64)
 
@@ -39,30 +39,33 @@ def as_rows(x: Array) -> Array:
 def logistic(x: Array) -> Array:
     """1 / (1 + exp(-x)), with no overflow on either side."""
     e = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
+    return np.asarray(np.where(x >= 0, 1 / (1 + e), e / (1 + e)))
 
 
 def softmax(x: Array) -> Array:
     """Each row as probabilities."""
-    e = np.exp(x - x.max(axis=1, keepdims=True, initial=-np.inf))
-    return e / e.sum(axis=1, keepdims=True)
+    e: Array = np.exp(x - x.max(axis=1, keepdims=True, initial=-np.inf))
+    e /= e.sum(axis=1, keepdims=True)
+    return e
 
 
 def softmax_zero(x: Array) -> Array:
     """Each row as probabilities, where a score of zero (no votes at all) stays zero."""
     voted = np.abs(x) > 1e-7
     top = x.max(axis=1, keepdims=True, initial=-np.inf)
-    e = np.where(voted, np.exp(x - top), x * np.exp(-top))
-    return e / np.where(voted, e, 0).sum(axis=1, keepdims=True)
+    e: Array = np.where(voted, np.exp(x - top), x * np.exp(-top))
+    e /= np.where(voted, e, 0).sum(axis=1, keepdims=True)
+    return e
 
 
 def probit(x: Array) -> Array:
-    """The quantile of the normal distribution, by Winitzki's formula: what this transform means in every runtime."""
+    """The quantile of the normal distribution, by Winitzki's formula, as all runtimes have it."""
     t = 2 * x - 1
     a = 0.147
     log = np.log((1 - t) * (1 + t))
     half = 2 / (3.14159 * a) + log / 2
-    return np.sqrt(2.0) * np.copysign(np.sqrt(np.sqrt(half * half - log / a) - half), t)
+    size = np.sqrt(2 * (np.sqrt(half * half - log / a) - half))
+    return np.asarray(np.copysign(size, t))
 
 
 def _same(x: Array) -> Array:
@@ -86,7 +89,7 @@ def check_transform(name: bytes) -> None:
 
 
 def transformed(scores: Array, name: bytes) -> Array:
-    """Rows of scores after a transform, as float32. A lone score is left alone except by PROBIT, as in onnxruntime."""
+    """Transformed rows of scores. As in onnxruntime, only PROBIT touches a score that is alone."""
     if scores.shape[1] > 1 or name == b"PROBIT":
         with np.errstate(all="ignore"):
             scores = TRANSFORMS[name](scores.astype(np.float64))
@@ -94,7 +97,7 @@ def transformed(scores: Array, name: bytes) -> Array:
 
 
 def pair(score: Array, name: bytes, *, complement: bool) -> Array:
-    """Two columns from the score of the second of two classes; the first has its complement or its negative."""
+    """Two columns from the score of the second class; the first gets its complement or negative."""
     other = 1 - score if complement or name == b"PROBIT" else -score
     columns = np.stack([other, score], axis=1)
     if name == b"LOGISTIC":
@@ -104,7 +107,7 @@ def pair(score: Array, name: bytes, *, complement: bool) -> Array:
 
 def top(scores: Array) -> Array:
     """The column of each row's largest score, the first of equal ones."""
-    return np.argmax(np.where(np.isnan(scores), -np.inf, scores), axis=1)
+    return np.asarray(np.where(np.isnan(scores), -np.inf, scores).argmax(axis=1))
 
 
 def label_type(ints: Any, strings: Any, what: str) -> DType:

@@ -111,6 +111,8 @@ def _joined(x: Array) -> Array:
     """Numbers without their last axis, as float64 or complex128: transforms lose digits fast."""
     if x.shape[-1] == 1:
         return x[..., 0].astype(np.float64)
+    if x.shape[-1] != 2:
+        raise InvalidArgument(f"the last dim is 1 (real) or 2 (complex), not {x.shape[-1]}")
     return np.ascontiguousarray(x, np.float64).view(np.complex128)[..., 0]
 
 
@@ -123,9 +125,10 @@ def _parted(z: Array, dtype: Any) -> Array:
 def _(
     g: Scope, x: Fact, step: Fact, window: Fact | None, length: Fact | None, **attrs: int
 ) -> Fact:
-    if x.rank != 3:
-        raise ShapeError(f"the signal is [batch, length, 1 or 2], and is {x}")
-    batch, total, parts = x.dims
+    # Exporters leave the last dim of real signals out, and runtimes take them so.
+    if x.rank not in (2, 3):
+        raise ShapeError(f"the signal is [batch, length, 1 or 2] or [batch, length], and is {x}")
+    batch, total, parts = x.dims if x.rank == 3 else (*x.dims, 1)
     if parts not in (1, 2) and isinstance(parts, int):
         raise ShapeError(f"the last dim is 1 (real) or 2 (complex), not {parts}: it is {x}")
     if window is not None and window.rank != 1:
@@ -163,7 +166,7 @@ def _(
             f"frames of {frame} samples every {hop} do not fit a signal of {total}"
             + ("" if window is None else f" and a window of {window.shape[0]}")
         )
-    z = _joined(x)
+    z = _joined(x if x.ndim == 3 else x[..., None])
     frames = np.lib.stride_tricks.sliding_window_view(z, frame, axis=1)[:, ::hop]
     if window is not None:
         frames = frames * window.astype(np.float64)

@@ -23,7 +23,7 @@ class Table:
         self.at = len(keys) - 1 - last
 
     def find(self, x: Array) -> Array:
-        """The position of each element among the keys; the number of keys where it is none of them."""
+        """Where each element is among the keys; the number of keys where it is none of them."""
         missing = len(self.values) - 1
         if self.strings is not None:
             found = [self.strings.get(s, missing) for s in x.reshape(-1).tolist()]

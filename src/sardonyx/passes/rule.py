@@ -9,7 +9,7 @@ from typing import Any
 from sardonyx.passes.pattern import Call, Pattern
 
 
-class NoMatch(Exception):  # noqa: N818 - how a rule says no, not an error
+class NoMatch(Exception):  # how a rule says no, not an error
     """A condition of a rule does not hold; the text says which."""
 
 

@@ -13,7 +13,7 @@ from sardonyx.graph.fact import AnyFact
 from sardonyx.program.program import Input, Program, Run, Segment
 
 
-class NamesDiffer(Exception):  # noqa: N818 - a signal to the session, which compiles again
+class NamesDiffer(Exception):  # a signal to the session, which compiles again
     """Two dims of one name have different sizes."""
 
     def __init__(self, name: str) -> None:

@@ -27,7 +27,7 @@ _others = upgrade(
 
 @upgrade("ReduceLogSum ReduceLogSumExp", below=28)
 def logarithms_of_integers(b: Builder, node: OldNode) -> Any:
-    """Before opset 28 integers had logarithms, cut to integers; before 18 axes were an attribute."""
+    """Before opset 28 integers had logarithms too, cut to integers."""
     x = node.input(0)
     fact = None if x is None else x.fact
     is_whole = isinstance(fact, Fact) and fact.dtype.is_integer

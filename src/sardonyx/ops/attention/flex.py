@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.errors import InvalidGraph
+from sardonyx.errors import InvalidGraph, RuntimeException
 from sardonyx.graph.dim import Shape
 from sardonyx.graph.dtype import F32, F64, FLOATS, DType
 from sardonyx.graph.fact import Fact
@@ -96,7 +96,7 @@ def _modified(body: Body | None, x: Array) -> Array:
         return x
     result: Array = np.asarray(body(x)[0])
     if result.shape != x.shape or result.dtype != x.dtype:
-        raise InvalidGraph(
+        raise RuntimeException(
             f"a modifier of FlexAttention returned {result.dtype}{list(result.shape)} "
             f"for {x.dtype}{list(x.shape)}: it must keep both"
         )

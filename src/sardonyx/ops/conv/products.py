@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -122,8 +122,3 @@ def add_bias(y: Array, bias: Array | None) -> Array:
     if bias is not None:
         y += bias.reshape(-1, *(1,) * (y.ndim - 2)).astype(y.dtype, copy=False)
     return y
-
-
-def exact_type(terms: int, largest: int) -> Any:
-    """The fastest float type that sums so many integer products of such a size without rounding."""
-    return np.float32 if terms * largest < 1 << 24 else np.float64

@@ -96,7 +96,7 @@ def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
     default = attrs["default_tensor"]
     if default is not None and (default.count != 1 or default.dtype is not value_type):
         raise InvalidGraph(
-            f"default_tensor has {default.count} elements of {default.dtype}, and is one of {value_type}"
+            f"default_tensor is {default.count} of {default.dtype}, and must be 1 of {value_type}"
         )
     if default is None and value_type.is_integer:
         _check_fits(attrs["default_int64"], value_type)
@@ -192,7 +192,7 @@ def _(x: Array, *, cats_int64s: Any, cats_strings: Any, zeros: int) -> Array:
     if not zeros and np.any(at == count):
         odd = x[at == count].reshape(-1)[0]
         raise RuntimeException(f"{odd!r} is none of the {count} categories, and zeros is 0")
-    return (at[..., None] == np.arange(count)).astype(np.float32)
+    return np.asarray(at[..., None] == np.arange(count), np.float32)
 
 
 OPS: Final = (encoder, mapper, one_hot)

@@ -79,7 +79,7 @@ def _(g: Scope, x: AnyFact, *, int64_vocabulary: Any, string_vocabulary: Any) ->
 def _(x: Mapping[Any, Any], *, int64_vocabulary: Any, string_vocabulary: Any) -> Array:
     words = labels_of(int64_vocabulary, string_vocabulary).tolist()
     dtype = _value_type(x.values())
-    empty: Any = "" if dtype == object else 0
+    empty: Any = "" if np.dtype(dtype).kind == "O" else 0
     return _tensor([_plain(x.get(w, empty)) for w in words], dtype)
 
 
@@ -121,7 +121,7 @@ def _(g: Scope, x: AnyFact, *, cast_to: bytes, map_form: bytes, max_map: int) ->
         raise ShapeError(f"CastMap takes a map from i64, not from {key}")
     if cast_to not in _CASTS or map_form not in (b"DENSE", b"SPARSE"):
         raise InvalidGraph(
-            f"CastMap casts {cast_to.decode(errors='replace')}, {map_form.decode(errors='replace')}; it knows "
+            f"CastMap has cast_to {cast_to!r} and map_form {map_form!r}; it knows "
             "TO_FLOAT, TO_STRING and TO_INT64, DENSE and SPARSE"
         )
     if map_form == b"SPARSE" and not 0 < max_map <= MAX_COLUMNS:

@@ -40,13 +40,20 @@ def quantized(x: Array) -> tuple[Array, Any]:
 
 
 def integer_matmul(a: Array, b: Array) -> Any:
-    """The product of whole numbers held in any type, exact up to 2^53."""
-    return matmul(a.astype(np.float64), b.astype(np.float64)).astype(np.float32)
+    """The product of whole numbers, those of `a` of 8 bits, without rounding before the end."""
+    return matmul(a.astype(b.dtype, copy=False), b).astype(np.float32, copy=False)
 
 
-def _centred(x: Array, zero: Array | None) -> Array:
-    wider = x.astype(np.float64)
-    return wider if zero is None else wider - zero.astype(np.float64)
+def centred(x: Array, zero: Array | None) -> Array:
+    """Bytes less their zero point, in the float type that their products are exact in."""
+    whole = x.astype(np.int16)
+    if zero is not None:
+        whole = whole - zero.astype(np.int16)
+    terms = whole.shape[0] if whole.ndim == 1 else whole.shape[-2]
+    largest = max(abs(int(whole.min(initial=0))), int(whole.max(initial=0)))
+    # float32 sums whole numbers without rounding below 2^24, float64 below 2^53.
+    is_small = terms * largest * 255 < 1 << 24
+    return whole.astype(np.float32 if is_small else np.float64)
 
 
 dynamic_matmul: Final = Op(
@@ -87,7 +94,7 @@ def _(*inputs: Array | None) -> Any:
     assert b_scale is not None
     whole, step = quantized(a)
     with np.errstate(all="ignore"):
-        y = integer_matmul(whole, _centred(b, zero)) * (step * b_scale)
+        y = integer_matmul(whole, centred(b, zero)) * (step * b_scale)
         return y if bias is None else y + bias
 
 
@@ -123,12 +130,14 @@ def _(*inputs: Array | None) -> Any:
     assert b is not None
     assert a_scale is not None
     assert b_scale is not None
-    left, right = _centred(a, a_zero), _centred(b, b_zero)
+    left, right = a.astype(np.int16), centred(b, b_zero)
+    if a_zero is not None:
+        left = left - a_zero.astype(np.int16)
     with np.errstate(all="ignore"):
         if a_scale.size == 1:
             y = integer_matmul(left, right) * (wide(a_scale).reshape(()) * wide(b_scale))
         else:  # a scale for each column of A lies inside the sum
-            y = matmul(left * wide(a_scale), right).astype(np.float32) * wide(b_scale)
+            y = integer_matmul(left * wide(a_scale), right) * wide(b_scale)
         return narrow(y if bias is None else y + wide(bias), a_scale.dtype)
 
 
@@ -189,7 +198,7 @@ def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
         recurrent = _by_bytes(r[i], r_scale[i], r_zero[i])
         peepholes = None if p is None else p[i]
         step = lstm_step(recurrent, peepholes, functions[i], is_coupled=attrs["input_forget"])
-        return gates.reshape(length, batch, -1), step
+        return gates.reshape(length, batch, w.shape[2]), step
 
     with np.errstate(all="ignore"):
         return run_layer(Feed(x, lens, (initial_h, initial_c), r.shape[1]), make, attrs)
@@ -197,11 +206,11 @@ def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
 
 def _by_bytes(weights: Array, scale: Array, zero: Array) -> Matmul:
     """Multiplication by 8-bit weights of numbers that are quantized all together."""
-    centred = _centred(weights, np.asarray(zero))
+    whole_weights = centred(weights, np.asarray(zero))
 
     def run(x: Array) -> Array:
         whole, step = quantized(x)
-        product: Array = integer_matmul(whole, centred) * (step * scale)
+        product: Array = integer_matmul(whole, whole_weights) * (step * scale)
         return product
 
     return run

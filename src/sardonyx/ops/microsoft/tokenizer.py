@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx import errors
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dtype import STRING
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.ops.declare import MICROSOFT, Op, optional, required
 from sardonyx.ops.rules import Array
+from sardonyx.ops.text.strings import package
 
 _START, _END = "\x02", "\x03"
 
@@ -111,13 +111,7 @@ def _next(text: bytes, at: int) -> int:
 
 @functools.lru_cache(maxsize=256)
 def _compiled(expression: bytes) -> Any:
-    try:
-        import re2  # type: ignore[import-untyped]  # few models need it
-    except ImportError:
-        raise errors.NotImplemented(
-            "Tokenizer needs a regular expression engine that no input can stall",
-            hint="pip install sardonyx[regex]",
-        ) from None
+    re2 = package("re2", "google-re2", "regex", "Tokenizer")
     options = re2.Options()
     options.longest_match = True
     options.log_errors = False

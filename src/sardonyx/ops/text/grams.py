@@ -41,7 +41,7 @@ vectorizer = Op(
 
 
 class Grams:
-    """The n-grams of a pool, found level by level: a prefix and the next token lead to a longer prefix."""
+    """The n-grams of a pool: a prefix and the next token lead to a longer prefix."""
 
     def __init__(self, pool: Any, starts: Array, longest: int) -> None:
         """The pool has all 1-grams, then all 2-grams and so on, each n-gram as n tokens."""
@@ -49,7 +49,9 @@ class Grams:
         words = np.unique(tokens)
         self.vocabulary = Table(words, np.arange(len(words)), -1)
         self.n_words = len(words)
-        self.keys: list[Array] = []  # for each length, the prefixes of that length: (shorter prefix, token)
+        self.keys: list[
+            Array
+        ] = []  # for each length, the prefixes of that length: (shorter prefix, token)
         self.gram: list[Array] = []  # for each length, the n-gram that a prefix is, or -1
         blocks = _blocks(self.vocabulary(tokens), starts, longest)
         self.count = sum(len(rows) for _, rows in blocks)
@@ -75,7 +77,7 @@ class Grams:
         self.gram.append(gram)
 
     def find(self, rows: Array, shortest: int, skips: int) -> tuple[Array, Array]:
-        """The row and the number of every n-gram in rows of tokens, with gaps of up to `skips` tokens."""
+        """The row and the number of every n-gram in rows of tokens, over gaps of up to `skips`."""
         tokens = self.vocabulary(rows)
         width = rows.shape[1]
         found: list[tuple[Array, Array]] = []
@@ -107,7 +109,7 @@ def _blocks(tokens: Array, starts: Array, longest: int) -> list[tuple[int, Array
     for n, (begin, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True), 1):
         if not 0 <= begin <= end <= len(tokens) or (end - begin) % n:
             raise InvalidGraph(
-                f"ngram_counts gives the {n}-grams the range {begin} to {end} of a pool of {len(tokens)}"
+                f"ngram_counts puts {n}-grams at {begin} to {end} of a pool of {len(tokens)}"
             )
         if n <= longest:
             blocks.append((first, tokens[begin:end].reshape(-1, n)))
@@ -135,8 +137,8 @@ def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
     known = len(attrs["ngram_counts"])
     if not 1 <= shortest <= longest <= known or attrs["max_skip_count"] < 0:
         raise InvalidGraph(
-            f"TfIdfVectorizer counts {shortest}- to {longest}-grams with up to {attrs['max_skip_count']} skips, "
-            f"and its pool has 1- to {known}-grams"
+            f"TfIdfVectorizer counts {shortest}- to {longest}-grams with up to "
+            f"{attrs['max_skip_count']} skips, and its pool has 1- to {known}-grams"
         )
     width = _check_columns(_GRAMS(pool, attrs["ngram_counts"], longest), attrs)
     if x.shape is not None and x.rank not in (1, 2):

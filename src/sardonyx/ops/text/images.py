@@ -15,7 +15,9 @@ from sardonyx.ops.declare import Op
 from sardonyx.ops.rules import Array
 from sardonyx.ops.text.strings import package
 
-MAX_PIXELS: Final = 2**27  # a small file can claim any size: what is larger is refused before it is decoded
+MAX_PIXELS: Final = (
+    2**27
+)  # a small file can claim any size: what is larger is refused before it is decoded
 FORMATS: Final = ("BMP", "JPEG", "JPEG2000", "TIFF", "PNG", "WEBP", "PPM")
 CHANNELS: Final = {b"RGB": 3, b"BGR": 3, b"Grayscale": 1}
 
@@ -43,22 +45,22 @@ def _(encoded_stream: Array, *, pixel_format: bytes) -> Array:
     pillow = package("PIL.Image", "pillow", "images", "ImageDecoder")
     try:
         image = pillow.open(io.BytesIO(encoded_stream.tobytes()), formats=FORMATS)
-        if image.width * image.height > MAX_PIXELS:
-            raise _too_large(f"{image.width} x {image.height}")
+        _check_size(image)
         pixels = _pixels(image, pixel_format, pillow)
-    except pillow.DecompressionBombError as error:
-        raise _too_large("too many") from error
-    except RuntimeException:
-        raise
-    except Exception:  # noqa: BLE001 - decoders fail in many ways, and ONNX asks for an empty image then
+    except (RuntimeException, pillow.DecompressionBombError) as error:
+        raise RuntimeException(
+            f"the image is too large for ImageDecoder: {error.args[0]}"
+        ) from error
+    except Exception:  # decoders fail in many ways, and ONNX asks for an empty image then
         return np.zeros((0, 0, CHANNELS[pixel_format]), np.uint8)
     return pixels[:, :, ::-1].copy() if pixel_format == b"BGR" else pixels
 
 
-def _too_large(size: str) -> RuntimeException:
-    return RuntimeException(
-        f"the image has {size} pixels, and ImageDecoder takes up to {MAX_PIXELS}: scale it down"
-    )
+def _check_size(image: Any) -> None:
+    if image.width * image.height > MAX_PIXELS:
+        raise RuntimeException(
+            f"it has {image.width} x {image.height} pixels, and may have {MAX_PIXELS}"
+        )
 
 
 def _pixels(image: Any, pixel_format: bytes, pillow: Any) -> Array:

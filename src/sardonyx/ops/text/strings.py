@@ -27,7 +27,7 @@ def package(name: str, distribution: str, extra: str, op: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise NotImplemented(
-            f"{op} needs the package {distribution}, which is not installed: pip install sardonyx[{extra}]"
+            f"{op} needs the package {distribution}: pip install sardonyx[{extra}]"
         ) from error
 
 
@@ -107,10 +107,17 @@ def _(g: Scope, x: Fact, *, case_change_action: bytes, stopwords: Any, **_: Any)
 
 @normalizer.reference
 def _(
-    x: Array, *, case_change_action: bytes, is_case_sensitive: int, locale: bytes | None, stopwords: Any
+    x: Array,
+    *,
+    case_change_action: bytes,
+    is_case_sensitive: int,
+    locale: bytes | None,
+    stopwords: Any,
 ) -> Array:
     if x.ndim not in (1, 2) or (x.ndim == 2 and len(x) != 1):
-        raise InvalidArgument(f"StringNormalizer takes strings of shape [C] or [1, C], not {x.shape}")
+        raise InvalidArgument(
+            f"StringNormalizer takes strings of shape [C] or [1, C], not {x.shape}"
+        )
     dotted = (locale or b"").decode("utf-8", "replace").lower().startswith(DOTTED)
     lower, upper = _change(dotted, _lower), _change(dotted, _upper)
     words: list[str] = x.reshape(-1).tolist()
@@ -135,9 +142,9 @@ _STOPWORDS: Final = Once(_stopword_set)
 
 
 def _change(dotted: bool, change: Callable[[str], str]) -> Callable[[str], str]:
-    """A change of case, letter by letter: a string keeps its number of letters, as C++ locales have it."""
-    special = {"i": "İ", "ı": "I", "I": "ı", "İ": "i"} if dotted else {"İ": "i"}
-    special = {k: v for k, v in special.items() if (k.lower() == k) == (change is _upper)}
+    """A change of case letter by letter, as C++ locales have it: lengths stay."""
+    special = {"i": "\u0130", "\u0131": "I", "I": "\u0131"} if dotted else {}
+    special = {k: v for k, v in special.items() if k.islower() == (change is _upper)}
 
     def run(text: str) -> str:
         if text.isascii() and not dotted:
@@ -148,8 +155,9 @@ def _change(dotted: bool, change: Callable[[str], str]) -> Callable[[str], str]:
 
 
 def _lower(letter: str) -> str:
-    changed = letter.lower()
-    return changed if len(changed) == 1 else letter
+    return letter.lower()[
+        0
+    ]  # more than one letter comes only of the dotted I, and the first is right
 
 
 def _upper(letter: str) -> str:
@@ -199,4 +207,3 @@ def _(x: Array, *, pattern: bytes) -> Array:
 
 
 OPS: Final = (concat, split, normalizer, match)
-

@@ -146,7 +146,7 @@ _SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 
 
 def _older_forest(kind: str, n_targets: int, single: bool, attrs: dict[str, Any]) -> Forest:
-    """The forest of an op with node ids; thresholds are float32 where both they and the rows are."""
+    """The forest of an op with node ids; compares in float32 where thresholds and rows allow."""
     fields = ("treeids", "nodeids", "featureids", "modes", "truenodeids", "falsenodeids")
     return _FORESTS(
         _SINGLE if single and attrs["nodes_values_as_tensor"] is None else _DOUBLE,
@@ -188,7 +188,7 @@ def _check_width(g: Scope, x: Fact, forest: Forest, what: str) -> Any:
 
 
 def _rows(x: Array, forest: Forest) -> Array:
-    """The batch as a matrix, wide enough for the forest even where inference did not know its rank."""
+    """The batch as a matrix that is wide enough, even where inference did not know its rank."""
     if x.ndim not in (1, 2):
         raise InvalidArgument(
             f"trees take rows of features, of rank 1 or 2, not an array of shape {x.shape}"
@@ -284,10 +284,8 @@ def _(x: Array, **attrs: Any) -> tuple[Array, Array]:
         score = scores[:, column] + (base.sum() if column == 0 else 0.0)
         return _yes_or_no(score.astype(rows.dtype), column, forest, labels, post)
     scores[:, : len(base)] += base
-    if len(base) < len(labels):
-        seen = np.where(voted, scores, -np.inf)  # a class that no leaf spoke of cannot win
-    else:
-        seen = scores
+    # A class that no leaf spoke of cannot win, unless base values speak of all.
+    seen = scores if len(base) == len(labels) else np.where(voted, scores, -np.inf)
     return labels[top(seen.astype(rows.dtype))], transformed(scores.astype(rows.dtype), post)
 
 

@@ -129,14 +129,15 @@ def plant(nodes: Nodes, votes: Votes, dtype: Any) -> Forest:
 
 
 def _below(values: Array) -> Array:
-    """The next smaller numbers: x < v asks x <= below(v). Nothing is below -inf, and no x is <= NaN."""
+    """The next smaller numbers, for x < v is x <= below(v); NaN below -inf, for no x is <= NaN."""
     return np.where(values == -np.inf, np.nan, np.nextafter(values, -np.inf)).astype(values.dtype)
 
 
 def _asking_less_equal(nodes: Nodes, dtype: Any) -> tuple[Array, ...]:
     """Every comparison said by x <= threshold alone, so that a level of the walk is one comparison.
 
-    Greater-than swaps the children; equality is two branches, x <= v and x <= below(v); a set is a search tree.
+    Greater-than swaps the children; equality is two branches, x <= v and x <= below(v); a set is a
+    search tree.
     """
     mode, value = nodes.mode, nodes.value.astype(dtype)
     never = np.isnan(value) & (mode != MEMBER)  # NaN as a threshold compares with nothing
@@ -147,7 +148,9 @@ def _asking_less_equal(nodes: Nodes, dtype: Any) -> tuple[Array, ...]:
 
     pairs = np.flatnonzero(np.isin(mode, (EQ, NEQ)) & ~never)
     threshold = np.where(np.isin(mode, (LT, GTE)), _below(value), value)
-    extra = [(nodes.feature[pairs], _below(value[pairs]), no[pairs], yes[pairs], pairs < 0)]
+    extra: list[tuple[Array, ...]] = [
+        (nodes.feature[pairs], _below(value[pairs]), no[pairs], yes[pairs], pairs < 0)
+    ]
     first = yes.copy()
     first[pairs] = len(mode) + np.arange(len(pairs))
 
@@ -169,7 +172,7 @@ def _asking_less_equal(nodes: Nodes, dtype: Any) -> tuple[Array, ...]:
 
 
 class _SearchTree:
-    """Branches that find a number among sorted members, appended to rows that get positions from `at` on."""
+    """Branches that find a number among sorted members; rows get positions from `at` on."""
 
     def __init__(self, rows: list[tuple[Any, ...]], at: int, feature: int, members: Array) -> None:
         self.rows = rows
@@ -207,7 +210,7 @@ def check_walks_end(nodes: Nodes) -> None:
 
 
 def _search_cycle(roots: list[int], children: Callable[[int], tuple[int, int]]) -> None:
-    """Depth first; trees that share branches are fine, as converters of categorical splits make them."""
+    """Depth first. Shared branches are fine: converters of categorical splits make them."""
     open_, closed = 1, 2
     state: dict[int, int] = {}
     stack = list(roots)
@@ -223,7 +226,7 @@ def _search_cycle(roots: list[int], children: Callable[[int], tuple[int, int]]) 
                 continue
             if state.get(child) == open_:
                 raise InvalidGraph(
-                    f"the trees have a cycle: node {child} (counted over all trees) is below itself, by node {node}"
+                    f"the trees have a cycle: branch {child} of all branches is below itself"
                 )
             if child not in state:
                 stack.append(child)

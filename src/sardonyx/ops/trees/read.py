@@ -1,4 +1,4 @@
-"""Reads and checks the attributes of tree ensembles: the older form with node ids, and the one by positions."""
+"""Reads and checks the attributes of tree ensembles, by node ids (older) or by positions."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ MODES: Final = {
 def by_ids(
     dtype: Any, kind: str, n_targets: int, nodes: tuple[Any, ...], votes: tuple[Any, ...]
 ) -> Forest:
-    """The forest of a TreeEnsembleClassifier (kind: class) or a TreeEnsembleRegressor (kind: target).
+    """The forest of a TreeEnsembleClassifier (kind: class) or TreeEnsembleRegressor (kind: target).
 
-    `nodes` are treeids, nodeids, featureids, modes, values, truenodeids, falsenodeids and missing_value_tracks_true;
-    `votes` are treeids, nodeids, ids and weights.
+    `nodes` are treeids, nodeids, featureids, modes, values, truenodeids, falsenodeids and
+    missing_value_tracks_true; `votes` are treeids, nodeids, ids and weights.
     """
     trees, ids, features, modes, values, if_true, if_false, tracks = nodes
     mode = _modes(modes)
     columns = {
-        "nodes_treeids": trees, "nodes_nodeids": ids, "nodes_featureids": features, "nodes_values": values,
-        "nodes_truenodeids": if_true, "nodes_falsenodeids": if_false,
+        "nodes_treeids": trees, "nodes_nodeids": ids, "nodes_featureids": features,
+        "nodes_values": values, "nodes_truenodeids": if_true, "nodes_falsenodeids": if_false,
     }  # fmt: skip
     _same_length("nodes_modes", len(mode), columns)
     if tracks is not None:
@@ -118,9 +118,10 @@ def _votes(kind: str, n_targets: int, index: _Ids, place: Array, votes: tuple[An
         0 if ids is None else len(ids),
         {f"{kind}_{n}": c for n, c in columns.items()},
     )
-    n_leaves = np.count_nonzero(place < 0)
+    n_leaves = int(np.count_nonzero(place < 0))
     if ids is None:
-        return _sorted_votes(*(np.zeros(0, np.int64),) * 3, n_leaves)
+        none = np.zeros(0, np.int64)
+        return _sorted_votes(none, none, none, n_leaves)
     _targets(f"{kind}_ids", ids, n_targets)
     at = place[index.find(trees, nodes, f"{kind}_nodeids")]
     kept = np.flatnonzero(at < 0)
@@ -159,8 +160,9 @@ def by_positions(
     )
     mode, count = modes.read().astype(np.int64), modes.count
     columns = {
-        "nodes_featureids": features, "nodes_splits": splits.read(), "nodes_truenodeids": if_true,
-        "nodes_trueleafs": true_leaf, "nodes_falsenodeids": if_false, "nodes_falseleafs": false_leaf,
+        "nodes_featureids": features, "nodes_splits": splits.read(),
+        "nodes_truenodeids": if_true, "nodes_trueleafs": true_leaf,
+        "nodes_falsenodeids": if_false, "nodes_falseleafs": false_leaf,
     }  # fmt: skip
     if tracks is not None:
         columns["nodes_missing_value_tracks_true"] = tracks
@@ -199,7 +201,7 @@ def _children(which: str, ids: Array, is_leaf: Array, n_nodes: int, n_leaves: in
 
 
 def _sets(branches: Array, members: Any) -> dict[int, Array]:
-    """The set of each membership branch: lists of members, one after the other, with NaN between them."""
+    """The set of each membership branch: members one after the other, NaN between the sets."""
     values = np.zeros(0) if members is None else members.read().reshape(-1)
     ends = np.flatnonzero(np.isnan(values))
     parts = np.split(values, ends)

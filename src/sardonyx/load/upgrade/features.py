@@ -1,0 +1,28 @@
+"""Older forms of the ops that prepare features."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.graph.build import Builder
+from sardonyx.load.upgrade import OldNode, upgrade
+from sardonyx.ops.declare import ML
+
+
+@upgrade("LabelEncoder", below=2, domain=ML)
+def labels_by_position(b: Builder, node: OldNode) -> Any:
+    """The first version turned strings into positions in a list, or positions into strings."""
+    classes = list(node.attr("classes_strings", ()))
+    return b.CategoryMapper(
+        *node.inputs,
+        domain=ML,
+        cats_strings=classes,
+        cats_int64s=np.arange(len(classes)),
+        default_int64=node.attr("default_int64", -1),
+        default_string=node.attr("default_string", b"_Unused"),
+    )
+
+
+UPGRADES: Final = labels_by_position

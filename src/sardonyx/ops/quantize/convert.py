@@ -1,0 +1,223 @@
+"""Between real numbers and numbers in few bits: one scale for all, per axis, or per block."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import ShapeError
+from sardonyx.graph.dtype import (
+    BF16,
+    F16,
+    F32,
+    FLOATS,
+    I8,
+    I16,
+    I32,
+    U8,
+    U16,
+    DType,
+    by_name,
+    by_numpy,
+    by_onnx,
+)
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.ops.cast import convert
+from sardonyx.ops.declare import Op
+from sardonyx.ops.rules import Array, axis_of
+
+E8M0: Final = by_name("f8e8m0")
+TINY: Final = frozenset(
+    by_name(n)
+    for n in (
+        "f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "u4", "i4", "f4e2m1", "u2", "i2",
+        "f6e2m3", "f6e3m2",
+    )
+)  # fmt: skip
+QUANTIZED: Final = TINY | {I8, U8, I16, U16}
+REAL: Final = frozenset((F32, F16, BF16))
+
+
+def limits(dtype: DType) -> tuple[int, int]:
+    """The smallest and the largest number of an integer type."""
+    signed = dtype.kind == "int"
+    return (
+        (-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1)
+        if signed
+        else (0, (1 << dtype.bits) - 1)
+    )
+
+
+def is_single(fact: Fact) -> bool:
+    """Whether the fact is known to have one element."""
+    return all(d == 1 for d in fact.dims)
+
+
+def _check_scales(g: Scope, x: Fact, scale: Fact, zero: Fact | None, spec: tuple[int, int]) -> None:
+    """Scales are one number, one per element of an axis, or one per block along it."""
+    axis, block = spec
+    if zero is not None and not (is_single(scale) and is_single(zero)):
+        if zero.rank != scale.rank:
+            raise ShapeError(f"scale {scale} and zero point {zero} differ in rank")
+        for a, b in zip(scale.dims, zero.dims, strict=True):
+            g.equal(a, b, "scale and zero point differ in shape")
+    if block < 0:
+        raise ShapeError(f"block_size is {block}, and must not be negative")
+    if is_single(scale):
+        return
+    at = 0 if x.rank == 1 else axis_of(axis, x.rank)
+    if not block:
+        if scale.rank != 1:
+            raise ShapeError(f"scale {scale} is neither one number nor a vector: give block_size")
+        g.equal_or_one(scale.dims[0], x.dims[at], f"scale does not have one number along axis {at}")
+        return
+    if scale.rank != x.rank:
+        raise ShapeError(f"scale {scale} of blocks has not the rank of {x}")
+    for i, (have, size) in enumerate(zip(scale.dims, x.dims, strict=True)):
+        need = (size + (block - 1)) // block if i == at else size
+        g.equal(have, need, f"scale does not have one number per block of {block} along axis {i}")
+
+
+def _aligned(x: Array, rows: list[Array], axis: int, block: int) -> tuple[Array, list[Array]]:
+    """x, and what belongs to its parts, shaped so that they broadcast; x may get one axis more."""
+    if all(r.size == 1 for r in rows):
+        return x, [r.reshape(()) for r in rows]
+    at = 0 if x.ndim == 1 else axis_of(axis, x.ndim)
+    if not block:
+        return x, [r.reshape(-1, *(1,) * (x.ndim - 1 - at)) for r in rows]
+    size = x.shape[at]
+    if size % block:
+        return x, [np.repeat(r, block, at)[(slice(None),) * at + (slice(0, size),)] for r in rows]
+    split = x.reshape(*x.shape[:at], size // block, block, *x.shape[at + 1 :])
+    return split, [np.expand_dims(r, at + 1) for r in rows]
+
+
+quantize = Op(
+    "QuantizeLinear",
+    28,
+    "x:T1 y_scale:T2 y_zero_point:T3?",
+    "y:T3",
+    attrs={"axis": 1, "block_size": 0, "output_dtype": 0, "precision": 0, "saturate": 1},
+    types={"T1": REAL | {I32}, "T2": REAL | {I32, E8M0}, "T3": QUANTIZED},
+    unranked=True,
+)
+
+
+def _quantized_type(zero: Fact | None, output_dtype: int) -> DType:
+    asked = by_onnx(output_dtype) if output_dtype else None
+    if output_dtype and asked not in QUANTIZED:
+        raise ShapeError(f"output_dtype is {asked or output_dtype}, which is no quantized type")
+    if zero is None:
+        return asked or U8
+    if asked is not None and asked is not zero.dtype:
+        raise ShapeError(f"output_dtype is {asked}, and the zero point is {zero.dtype}")
+    return zero.dtype
+
+
+@quantize.infer
+def _(g: Scope, x: Fact, scale: Fact, zero: Fact | None, **attrs: Any) -> Fact:
+    dtype = _quantized_type(zero, attrs["output_dtype"])
+    if attrs["precision"] and by_onnx(attrs["precision"]) not in FLOATS:
+        raise ShapeError(f"precision is {attrs['precision']}, which is no float type")
+    known = [f.shape is not None for f in (x, scale, zero) if f is not None]
+    if all(known):
+        _check_scales(g, x, scale, zero, (attrs["axis"], attrs["block_size"]))
+    return Fact(dtype, x.shape)
+
+
+@quantize.reference
+def _(x: Array, scale: Array, zero: Array | None = None, **attrs: Any) -> Array:
+    dtype = by_numpy(zero.dtype) if zero is not None else by_onnx(attrs["output_dtype"]) or U8
+    assert dtype is not None
+    rows = [scale] if zero is None else [scale, zero]
+    values, rows = _aligned(x, rows, attrs["axis"], attrs["block_size"])
+    with np.errstate(all="ignore"):
+        steps = _divide(values, rows[0], attrs["precision"])
+        return to_quantized(steps, rows[1:], dtype, bool(attrs["saturate"])).reshape(x.shape)
+
+
+def _divide(x: Array, scale: Array, precision: int) -> Array:
+    """x / scale in float32, or rounded to the precision that was asked for."""
+    asked = by_onnx(precision) if precision else None
+    if asked is None:
+        kind = np.float64 if scale.dtype.kind == "i" else np.float32
+        return np.asarray(x.astype(kind) / scale.astype(kind))
+    # The quotient of two narrow numbers rounds once, whether computed narrow or wide.
+    wide: Any = np.float64 if asked.bits == 64 else np.float32
+    quotient = x.astype(asked.np).astype(wide) / scale.astype(asked.np).astype(wide)
+    return np.asarray(quotient.astype(asked.np).astype(wide))
+
+
+def to_quantized(steps: Array, zero: list[Array], dtype: DType, saturate: bool = True) -> Array:
+    """Numbers of steps, moved by the zero point (if there is one) and brought into a type."""
+    if dtype.is_float:
+        moved = steps + zero[0].astype(steps.dtype) if zero else steps
+        return convert(moved, dtype, saturate)
+    moved = np.rint(steps)
+    if zero:
+        moved += zero[0].astype(moved.dtype)
+    low, high = limits(dtype)
+    moved = np.minimum(np.fmax(moved, low), high)  # NaN becomes the lowest, as in onnxruntime
+    return moved.astype(np.int32).astype(dtype.np)
+
+
+dequantize = Op(
+    "DequantizeLinear",
+    28,
+    "x:T1 x_scale:T2 x_zero_point:T1?",
+    "y:T3",
+    attrs={"axis": 1, "block_size": 0, "output_dtype": 0},
+    types={"T1": QUANTIZED | {I32}, "T2": REAL | {E8M0}, "T3": REAL},
+    unranked=True,
+)
+
+
+@dequantize.infer
+def _(g: Scope, x: Fact, scale: Fact, zero: Fact | None, **attrs: Any) -> Fact:
+    asked = attrs["output_dtype"]
+    dtype = by_onnx(asked) if asked else scale.dtype
+    if dtype is None or dtype not in REAL:
+        raise ShapeError(f"the output's type is {dtype or asked}: set output_dtype to a float type")
+    if all(f.shape is not None for f in (x, scale, zero) if f is not None):
+        _check_scales(g, x, scale, zero, (attrs["axis"], attrs["block_size"]))
+    return Fact(dtype, x.shape)
+
+
+@dequantize.reference
+def _(x: Array, scale: Array, zero: Array | None = None, **attrs: Any) -> Array:
+    dtype = by_onnx(attrs["output_dtype"]) if attrs["output_dtype"] else by_numpy(scale.dtype)
+    assert dtype is not None
+    rows = [scale] if zero is None else [scale, zero]
+    values, rows = _aligned(x, rows, attrs["axis"], attrs["block_size"])
+    with np.errstate(all="ignore"):
+        y = values.astype(np.float32)
+        if zero is not None:
+            y = y - rows[1].astype(np.float32)
+        y = y * rows[0].astype(np.float32)
+        return y.astype(dtype.np, copy=False).reshape(x.shape)
+
+
+dynamic = Op(
+    "DynamicQuantizeLinear",
+    11,
+    "x:T1",
+    "y:T2 y_scale:T1 y_zero_point:T2",
+    types={"T1": frozenset((F32,)), "T2": frozenset((U8,))},
+)
+
+
+@dynamic.infer
+def _(g: Scope, x: Fact) -> tuple[Fact, Fact, Fact]:
+    return x.of(U8), Fact(F32, ()), Fact(U8, ())
+
+
+@dynamic.reference
+def _(x: Array) -> tuple[Array, Array, Array]:
+    """The range of x, widened to hold 0, in 255 steps."""
+    low, high = x.min(initial=0), x.max(initial=0)
+    with np.errstate(all="ignore"):
+        scale = np.float32(1) if high == low else (high - low) / np.float32(255)
+        zero = to_quantized(np.asarray(-low / scale), [], U8)
+        return to_quantized(x / scale, [zero], U8), np.asarray(scale), zero

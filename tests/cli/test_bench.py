@@ -1,0 +1,110 @@
+"""`sardonyx bench`, with a rival made for the test."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sardonyx.cli import bench, main
+from tests.cli import models
+
+QUICK = ["--rounds", "2", "--seconds", "0", "--starts", "1", "--threads", "1"]
+RIVAL = """
+import os, sys
+from sardonyx import InferenceSession as _Session, SessionOptions
+
+class InferenceSession(_Session):
+    def run(self, names, feed):
+        print("noise on standard output")
+        return [r + {gap} for r in super().run(names, feed)]
+"""
+BROKEN = """
+from sardonyx import SessionOptions
+
+def InferenceSession(*args, **kwargs):
+    raise RuntimeError("cannot do this\\nsecond line")
+"""
+DEAD = """
+import os, sys
+print("last words", file=sys.stderr, flush=True)
+os._exit(7)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "rival_a.py").write_text(RIVAL.format(gap=0))
+    (tmp_path / "rival_b.py").write_text(BROKEN)
+    (tmp_path / "rival_c.py").write_text(DEAD)
+    return tmp_path
+
+
+def test_table(folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [models.sums(folder / "m.onnx"), models.sums(folder / "n.onnx")]
+    assert main(["bench", *paths, "--rivals", "rival_a", *QUICK]) == 0
+    said = capsys.readouterr().out
+    for word in (
+        "m.onnx",
+        "n.onnx",
+        "latency",
+        "start",
+        "memory",
+        "rival_a",
+        "0.0e+00",
+        "geometric",
+    ):
+        assert word in said
+
+
+def test_json_with_rivals_that_fail(
+    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = models.sums(folder / "m.onnx")
+    rivals = "rival_a,rival_b,rival_c"
+    assert main(["bench", path, "--rivals", rivals, *QUICK, "--json", "--dims", "batch=2"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["threads"] == 1
+    (model,) = said["models"]
+    rows = model["runtimes"]
+    assert {"latency_s", "start_s", "start_bytes", "run_bytes"} == rows["sardonyx"].keys()
+    assert rows["rival_a"]["differs"] == 0
+    assert rows["rival_b"] == {"error": "RuntimeError: cannot do this"}
+    assert rows["rival_c"] == {"error": "its process ended with status 7: last words"}
+
+
+def test_a_model_that_fails_does_not_stop_the_others(
+    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [str(folder / "none.onnx"), models.sums(folder / "m.onnx")]
+    assert main(["bench", *paths, "--rivals", "", *QUICK]) == 1
+    said = capsys.readouterr().out
+    assert "there is no file" in said
+    assert "latency" in said
+
+
+def test_unknown_rival(folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "m.onnx", "--rivals", "no_such_runtime"]) == 2
+    assert "no_such_runtime is not installed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "gap"),
+    [
+        ([1.0, 2.0], [1.0, 2.0], 0.0),
+        ([1.0, 2.0], [1.0, 1.0], 0.5),
+        ([1.0, 2.0], [1.0], None),
+        ([1.0, np.nan], [1.0, np.nan], 0.0),
+        ([1.0, np.nan], [1.0, 2.0], None),
+        ([1.0, 2.0], [1.0, np.inf], None),
+        (["a"], ["a"], 0.0),
+        (["a"], ["b"], None),
+        ([], [], 0.0),
+    ],
+)
+def test_gap(ours: Any, theirs: Any, gap: float | None) -> None:
+    assert bench._gap(np.array(ours), np.array(theirs)) == gap

@@ -1,0 +1,121 @@
+"""`sardonyx info`."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from sardonyx.cli import main
+from sardonyx.models import DIGITS
+from tests.cli import models
+
+KEYS = {
+    "model", "file_bytes", "producer", "graph", "ir_version", "opsets", "inputs", "outputs",
+    "overridable", "nodes_before", "nodes_after", "ops_before", "ops_after", "weights", "nodes",
+    "python_steps", "guards", "plan", "start", "memory_bytes",
+}  # fmt: skip
+
+
+def info(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
+    """The JSON that info prints."""
+    assert main(["info", *argv, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    said = info(capsys, str(DIGITS))
+    assert said.keys() >= KEYS
+    assert said["opsets"] == {"ai.onnx": 17}
+    assert said["inputs"] == [
+        {"name": "image", "type": "tensor(float)", "shape": ["batch", 1, 8, 8]}
+    ]
+    assert said["outputs"][0]["shape"] == ["batch", 10]
+    assert said["ops_before"]["Conv"] == 2
+    assert said["nodes_before"] == sum(said["ops_before"].values())
+    assert said["nodes_after"] == sum(said["ops_after"].values()) == len(said["nodes"])
+    assert {"load", "infer", "optimize", "place"} <= said["start"]["stages"].keys()
+    assert {w["source"] for w in said["weights"]} <= {"embedded", "external", "folded", "held"}
+    sizes = [w["bytes"] for w in said["weights"]]
+    assert sizes == sorted(sizes, reverse=True)
+    assert all(n["provider"] for n in said["nodes"])
+
+
+def test_planned_memory_grows_with_dims(capsys: pytest.CaptureFixture[str]) -> None:
+    one = info(capsys, str(DIGITS))["plan"]
+    many = info(capsys, str(DIGITS), "--dims", "batch=8")["plan"]
+    assert one["shapes"] == {"image": [1, 1, 8, 8]}
+    assert 0 < one["least_bytes"] <= one["peak_bytes"] <= one["sum_bytes"]
+    assert many["peak_bytes"] >= 7 * one["peak_bytes"]
+    by_shape = info(capsys, str(DIGITS), "--shapes", "image=8x1x8x8")["plan"]
+    assert by_shape == many
+
+
+def test_text(capsys: pytest.CaptureFixture[str]) -> None:
+    everything = ["--nodes", "--why", "--weights", "--guards"]
+    assert main(["info", str(DIGITS), *everything]) == 0
+    said = capsys.readouterr().out
+    assert "\x1b" not in said
+    for word in ("pytorch", "ai.onnx 17", "image", "[batch, 1, 8, 8]", "largest weights",
+                 "Python step", "each node", "refusals", "guards", "start", "Conv"):  # fmt: skip
+        assert word in said
+
+
+def test_dump(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = models.sums(tmp_path / "m.onnx")
+    assert main(["info", path, "--dump"]) == 0
+    said = capsys.readouterr().out
+    assert "in x: f32[batch,3]" in said
+    assert said.rstrip().endswith("out total")
+    assert info(capsys, path, "--dump")["graph"] == said
+
+
+def test_external_weights(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import onnx
+
+    path = models.sums(tmp_path / "m.onnx")
+    onnx.save(
+        onnx.load(path), path, save_as_external_data=True, location="m.data", size_threshold=0
+    )
+    (weight,) = info(capsys, path)["weights"]
+    assert (weight["name"], weight["bytes"], weight["source"]) == ("scale", 12, "external")
+
+
+def test_guards(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from onnx import helper
+
+    path = models.save(
+        tmp_path / "m.onnx",
+        [helper.make_node("Add", ["x", "y"], ["z"], "adding")],
+        [models.tensor("x", ["a"]), models.tensor("y", ["b"])],
+        [models.tensor("z", None)],
+    )
+    (guard,) = info(capsys, path)["guards"]
+    assert guard["needs"] == "a and b broadcast"
+    assert "adding" in guard["node"]
+    assert main(["info", path, "--guards"]) == 0
+    assert "a and b broadcast" in capsys.readouterr().out
+
+
+def test_weights_are_not_read(tmp_path: pathlib.Path) -> None:
+    path = models.large(tmp_path / "m.onnx")
+    done = subprocess.run(
+        [sys.executable, "-m", "sardonyx", "info", path, "--json"],
+        capture_output=True,
+        check=True,
+    )
+    said = json.loads(done.stdout)
+    assert said["file_bytes"] > 64 << 20
+    assert sum(w["bytes"] for w in said["weights"]) >= 64 << 20
+    if said["memory_bytes"] is None:
+        pytest.skip("this system does not tell how much memory is anonymous")
+    assert said["memory_bytes"] < 10 << 20
+
+
+def test_unknown_dims(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", str(DIGITS), "--dims", "width=3"]) == 2
+    assert "the open dims of the inputs are batch" in capsys.readouterr().err

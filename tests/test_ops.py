@@ -1,0 +1,202 @@
+"""Asks every question of every row: results, inferred facts, constant inputs, strided inputs, and errors."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sardonyx
+from sardonyx.errors import SardonyxError
+from sardonyx.graph.dim import Size, evaluate, symbols
+from sardonyx.graph.dtype import INDEX, by_numpy
+from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFact
+from sardonyx.graph.graph import Graph
+from sardonyx.graph.infer import infer
+from sardonyx.graph.verify import verify
+from sardonyx.load import load
+from sardonyx.ops import lookup
+from sardonyx.ops.declare import allowed
+from sardonyx.ops.index import FAMILIES
+from tests import cases
+from tests.oracle import answers, difference, feeds_of, input_names, model_of
+from tests.rows import Row
+
+ROWS: list[Row] = [
+    row
+    for module in pkgutil.iter_modules(cases.__path__)
+    for row in importlib.import_module(f"tests.cases.{module.name}").CASES
+]
+GOOD = [i for i, row in enumerate(ROWS) if row.fails is None]
+BAD = [i for i, row in enumerate(ROWS) if row.fails is not None]
+CONTROL = {("", name) for name in ("If", "Loop", "Scan", "SequenceMap")}  # test_control.py has them
+
+
+def title(index: int) -> str:
+    return str(ROWS[index])
+
+
+def start(row: Row, **options: Any) -> sardonyx.InferenceSession:
+    model = model_of(row, **options).SerializeToString()
+    return sardonyx.InferenceSession(model, providers=["CPUExecutionProvider"])
+
+
+@functools.cache
+def results(index: int) -> Sequence[Any]:
+    """What sardonyx makes of a row."""
+    return start(ROWS[index]).run(None, feeds_of(ROWS[index]))
+
+
+def is_random(row: Row) -> bool:
+    op = lookup(row.domain, row.op)
+    return op is not None and not op.is_pure
+
+
+@pytest.mark.parametrize("index", GOOD, ids=title)
+def test_forward(index: int) -> None:
+    row, found = ROWS[index], results(index)
+    if row.oracle == "none" and row.expect is None:
+        assert len(found) == row.outputs
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # numpy in the reference evaluator
+        expected = answers(row)
+    assert len(found) == len(expected)
+    assert not difference(found, expected, row.ulps)
+
+
+@pytest.mark.parametrize("mode", ["static", "symbolic", "sizes"])
+@pytest.mark.parametrize("index", GOOD, ids=title)
+def test_facts(index: int, mode: str) -> None:
+    """Inferred facts say what comes out: for fixed dims, for named ones, and with sizes and axes given."""
+    row = ROWS[index]
+    constants = sizes_among(row) if mode == "sizes" else []
+    if mode == "sizes" and not constants:
+        return
+    found = results(index)
+    graph = load(
+        model_of(row, constants=constants, symbolic=mode != "static").SerializeToString()
+    ).graph
+    infer(graph)
+    verify(graph, deep=True)
+    dims = {
+        f"{name}_{axis}": size
+        for name, x in feeds_of(row).items()
+        if isinstance(x, np.ndarray)
+        for axis, size in enumerate(x.shape)
+    }
+    check_guards(graph, dims)
+    for value, result in zip(graph.outputs, found, strict=True):
+        check_fact(value.fact, result, dims)
+
+
+def sizes_among(row: Row) -> list[str]:
+    """The inputs that only hold sizes, axes or indices."""
+    op = lookup(row.domain, row.op)
+    assert op is not None
+    if row.opset is not None or not op.inputs:
+        return []
+    slots = [op.input_slot(i) for i in range(len(row.inputs))]
+    return [
+        n
+        for n, slot in zip(input_names(row), slots, strict=True)
+        if n and slot.type and allowed(op, slot) <= INDEX
+    ]
+
+
+def check_guards(graph: Graph, dims: dict[str, int]) -> None:
+    for part in graph.family():
+        for guard in part.scope.found:
+            if guard.symbols <= dims.keys():
+                guard.check(dims)
+
+
+def check_fact(fact: AnyFact | None, result: Any, dims: dict[str, int]) -> None:
+    match fact:
+        case Fact():
+            check_tensor(fact, np.asarray(result), dims)
+        case SequenceFact(elem):
+            assert isinstance(result, list)
+            for item in result if elem is not None else ():
+                check_fact(elem, item, dict(dims))  # each element has sizes of its own
+        case OptionalFact(elem):
+            if result is not None and elem is not None:
+                check_fact(elem, result, dims)
+        case MapFact():
+            assert isinstance(result, dict)
+        case _:
+            pytest.fail(f"{result!r:.80} has the fact {fact}")
+
+
+def check_tensor(fact: Fact, result: Any, dims: dict[str, int]) -> None:
+    assert by_numpy(result.dtype) is fact.dtype
+    if fact.shape is not None:
+        assert len(fact.shape) == result.ndim, f"{fact} for {result.shape}"
+        for dim, size in zip(fact.shape, result.shape, strict=True):
+            check_size(dim, size, dims, f"{fact} for {result.shape}")
+    if fact.sym is not None:
+        assert len(fact.sym) == result.size
+        for cell, item in zip(fact.sym, result.reshape(-1).tolist(), strict=True):
+            check_size(cell, int(item), dims, f"{fact.sym} for {result}")
+
+
+def check_size(dim: Size, size: int, dims: dict[str, int], what: str) -> None:
+    """A size made of known names is that number; a name that the node makes up stands for one number."""
+    unknown = symbols(dim) - dims.keys()
+    if not unknown:
+        assert evaluate(dim, dims) == size, what
+    elif unknown == {str(dim)}:
+        dims[str(dim)] = size
+
+
+@pytest.mark.parametrize("index", GOOD, ids=title)
+def test_constant_inputs(index: int) -> None:
+    row = ROWS[index]
+    constants = [n for n, x in feeds_of(row).items() if not isinstance(x, (list, dict))]
+    rest = {n: x for n, x in feeds_of(row).items() if n not in constants}
+    check_alike(row, start(row, constants=constants).run(None, rest), results(index))
+
+
+@pytest.mark.parametrize("index", GOOD, ids=title)
+def test_strided_inputs_of_open_sizes(index: int) -> None:
+    row = ROWS[index]
+    feeds = {n: strided(x) for n, x in feeds_of(row).items()}
+    check_alike(row, start(row, symbolic=True).run(None, feeds), results(index))
+
+
+def strided(x: Any) -> Any:
+    """The same numbers in an array that runs backwards over its first axis and skips along its last."""
+    if isinstance(x, list):
+        return [strided(item) for item in x]
+    if not isinstance(x, np.ndarray) or x.ndim == 0:
+        return x
+    wide = np.empty((*x.shape[:-1], 2 * x.shape[-1]), x.dtype)[::-1, ..., ::2]
+    wide[...] = x
+    return wide
+
+
+def check_alike(row: Row, found: Sequence[Any], expected: Sequence[Any]) -> None:
+    if is_random(row):
+        shapes = [[(np.shape(x), np.asarray(x).dtype) for x in xs] for xs in (found, expected)]
+        assert shapes[0] == shapes[1]
+    else:
+        assert not difference(found, expected, row.ulps)
+
+
+@pytest.mark.parametrize("index", BAD, ids=title)
+@pytest.mark.parametrize("symbolic", [False, True], ids=["static", "symbolic"])
+def test_errors(index: int, symbolic: bool) -> None:
+    row = ROWS[index]
+    with pytest.raises(SardonyxError, match=row.fails):
+        start(row, symbolic=symbolic).run(None, feeds_of(row))
+
+
+def test_every_op_has_a_row() -> None:
+    declared = {key for keys in FAMILIES.values() for key in keys}
+    assert not declared - CONTROL - {(row.domain, row.op) for row in ROWS}

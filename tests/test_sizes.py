@@ -1,0 +1,129 @@
+"""Sizes flow through arithmetic, casts and reductions, and stop where a type would wrap."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sardonyx.graph.build import Builder, constant
+from sardonyx.graph.dim import Shape, Size, maximum, symbol
+from sardonyx.graph.dtype import BOOL, F32, I8, I32, I64, U64, DType
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Graph, Value
+from sardonyx.graph.guard import Scope
+from sardonyx.weights.const import Held
+
+N = symbol("n")
+M = symbol("m")
+
+
+def sizes(*elements: Size, dtype: DType = I64) -> Value:
+    return Value("", Fact(dtype, (len(elements),), None, tuple(elements)))
+
+
+def held(numbers: Any, dtype: Any = np.int64) -> Value:
+    return constant(Held(np.array(numbers, dtype)))
+
+
+def made(name: str, *inputs: Value | None, **attrs: Any) -> Shape | None:
+    node = Builder(Graph(), Scope()).node(name, *inputs, **attrs)
+    return node.outputs[0].tensor.sym
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "result"),
+    [
+        ("Add", 2, (N + 2, 5)),
+        ("Sub", 1, (N - 1, 2)),
+        ("Mul", M, (N * M, M * 3)),
+        ("Div", 2, (N // 2, 1)),
+        ("Mod", 2, (N % 2, 1)),
+        ("Max", 2, (maximum(N, 2), 3)),
+        ("Less", 0, (0, 0)),
+        ("GreaterOrEqual", 0, (1, 1)),
+        ("LessOrEqual", 5, None),
+        ("Equal", -1, (0, 0)),
+    ],
+)
+def test_arithmetic(name: str, right: Size, result: Shape | None) -> None:
+    assert made(name, sizes(N, 3), sizes(right)) == result
+
+
+def test_division_by_zero_stays_open() -> None:
+    assert made("Div", sizes(3), sizes(0)) is None
+
+
+def test_negative_remainders_stay_open() -> None:
+    assert made("Mod", sizes(-3), sizes(2)) is None
+
+
+def test_clip_and_neg() -> None:
+    assert made("Clip", sizes(N, 300), held(1), held(256)) is not None
+    assert made("Clip", sizes(0, 300), held(1), held(256)) == (1, 256)
+    assert made("Neg", sizes(N)) == (N * -1,)
+
+
+def test_a_result_that_wraps_is_not_followed() -> None:
+    assert made("Add", held([100], np.int8), held([27], np.int8)) == (127,)
+    assert made("Add", held([100], np.int8), held([28], np.int8)) is None
+    assert made("Sub", held([1], np.uint64), held([2], np.uint64)) is None
+    assert made("Mul", held([2**62]), held([4])) is None
+    assert made("Sub", sizes(N, dtype=U64), sizes(1, dtype=U64)) is None
+
+
+@pytest.mark.parametrize(
+    ("to", "result"),
+    [
+        (I32, (N, 300, -1)),
+        (I64, (N, 300, -1)),
+        (I8, None),
+        (BOOL, None),
+        (F32, None),
+    ],
+)
+def test_casts_keep_sizes(to: DType, result: Shape | None) -> None:
+    assert made("Cast", sizes(N, 300, -1), to=to.onnx) == result
+    assert made("CastLike", sizes(N, 300, -1), held([0], to.np)) == result
+
+
+def test_casts_of_numbers_wrap() -> None:
+    assert made("Cast", held([200, -300]), to=I8.onnx) == (-56, -44)
+    assert made("Cast", held([-1]), to=U64.onnx) == (2**64 - 1,)
+    assert made("Cast", held([0, 7]), to=BOOL.onnx) == (0, 1)
+
+
+def test_reductions() -> None:
+    assert made("ReduceProd", sizes(N, 3, M), None, keepdims=0) == (N * M * 3,)
+    assert made("ReduceSum", sizes(N, 3, N), held([0])) == (N * 2 + 3,)
+    assert made("ReduceMax", sizes(N, N + 1)) == (N + 1,)
+    assert made("ReduceProd", sizes(), keepdims=0) == (1,)
+    assert made("ReduceMin", sizes(), keepdims=0) is None
+
+
+def test_a_reduction_over_unknown_axes_keeps_the_rank() -> None:
+    x = Value("", Fact(F32, (N, 3, M)))
+    axes = Value("", Fact(I64, (2,)))
+    b = Builder(Graph(), Scope())
+    assert b.ReduceSum(x, axes).tensor.rank == 3
+    assert b.ReduceSum(x, axes, keepdims=0).tensor.rank == 1
+    assert b.ReduceSum(x, Value("", Fact(I64, (N,)))).tensor.shape is None
+    assert b.ReduceSum(Value("", Fact(F32, None)), keepdims=0).tensor.shape == ()
+
+
+def test_einsum_of_symbolic_sizes() -> None:
+    scope = Scope()
+    b = Builder(Graph(), scope)
+    q, k = (Value("", Fact(F32, (N, 8, length, 64))) for length in (M, M + 1))
+    assert b.Einsum(q, k, equation=b"bhid,bhjd->bhij").tensor.shape == (N, 8, M, M + 1)
+    assert scope.found == []
+
+
+def test_matmul_guards_what_it_cannot_prove() -> None:
+    scope = Scope()
+    y = Builder(Graph(), scope).MatMul(
+        Value("", Fact(F32, (N, 4, M))), Value("", Fact(F32, (1, 8, 5)))
+    )
+    assert y.tensor.shape == (N, 4, 5)
+    assert [(g.kind, g.left, g.right) for g in scope.found] == [("equal", M, 8)]

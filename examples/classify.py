@@ -7,7 +7,7 @@ from sardonyx.models import DIGITS, SAMPLES
 
 session = sardonyx.InferenceSession(DIGITS)
 with np.load(SAMPLES) as samples:
-    images, labels = samples["images"], samples["labels"]
+    images, labels = samples["image"], samples["label"]
 
 (probabilities,) = session.run(None, {session.get_inputs()[0].name: images})
 for label, row in zip(labels, probabilities, strict=True):

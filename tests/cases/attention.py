@@ -82,7 +82,7 @@ ATTENTION = [
     attend(Q, K, V, of([[-inf] * 6, [0] * 6, [inf] + [0] * 5, [0] * 5 + [-inf]]), oracle="onnx"),
     attend(Q, K, V, np.zeros((4, 6), bool), qk_matmul_output_mode=3, oracle="onnx"),
     attend(f32(0, 3, 4, 8), f32(0, 3, 6, 8), f32(0, 3, 6, 8), outputs=1, oracle="onnx"),
-    attend(Q, f32(2, 3, 0, 8), f32(2, 3, 0, 5), outputs=1, expect=(np.zeros((2, 3, 4, 5)),)),
+    attend(Q, f32(2, 3, 0, 8), f32(2, 3, 0, 5), outputs=1, expect=(f32(2, 3, 4, 5) * 0,)),
     attend(f16(2, 3, 4, 8), f16(2, 3, 6, 8), f16(2, 3, 6, 8), oracle="onnx"),
     attend(bf16(1, 2, 4, 8), bf16(1, 2, 6, 8), bf16(1, 2, 6, 8), is_causal=1, oracle="onnx"),
     attend(f16(1, 2, 4, 8), f16(1, 2, 6, 8), f16(1, 2, 6, 8), softmax_precision=1, oracle="onnx"),

@@ -31,7 +31,7 @@ DEFAULT_RIVAL: Final = "onnxruntime"
 Row = dict[str, Any]
 
 
-class Failed(Exception):  # noqa: N818 - what became of a runtime, which is a row of the table
+class Failed(Exception):
     """A runtime could not do what it was asked."""
 
 
@@ -85,9 +85,8 @@ def command(arguments: argparse.Namespace) -> int:
     n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     threads = arguments.threads or n_cores or 1
     results = []
-    if not arguments.json:
-        versus = f"against {', '.join(modules[1:])}" if modules[1:] else "alone"
-        say(paint(f"sardonyx {versus}; {threads} thread{'s' * (threads > 1)}\n", "dim"))
+    versus = f"against {', '.join(modules[1:])}" if modules[1:] else "alone"
+    title = f"sardonyx {versus}; {threads} thread{'s' * (threads > 1)}\n"
     for path in arguments.models:
         progress = Progress(clean(os.path.basename(path)))
         try:
@@ -99,6 +98,8 @@ def command(arguments: argparse.Namespace) -> int:
             rows = {OURS: {"error": error.what}}  # the other models go on
         results.append({"model": path, "runtimes": rows})
         if not arguments.json:
+            if len(results) == 1:
+                say(paint(title, "dim"))
             _print(path, rows)
     if arguments.json:
         say(json.dumps({"threads": threads, "models": results}, indent=2))

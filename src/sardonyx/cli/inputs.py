@@ -150,7 +150,7 @@ def read(path: pathlib.Path, inputs: Sequence[Declared], *, strict: bool = True)
 def arrays_of(path: pathlib.Path) -> dict[str, Any]:
     """All arrays of a .npz file; pickled objects are refused."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise NoSuchFile(f"there is no file {path}") from None

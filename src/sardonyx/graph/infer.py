@@ -65,6 +65,11 @@ def infer_node(scope: Scope, node: Node) -> None:
     except SardonyxError as error:
         _locate(error, node)
         raise
+    except (ArithmeticError, LookupError, TypeError, ValueError, AssertionError) as error:
+        # A rule met something that its op does not allow and that it had no sentence for.
+        refused = InvalidGraph(f"{op} cannot be understood: {type(error).__name__}: {error}")
+        _locate(refused, node)
+        raise refused from error
     if len(results) < len(node.outputs):
         raise InvalidGraph(
             f"{op} has {len(results)} outputs here, and the node names {len(node.outputs)}", node=node

@@ -15,7 +15,7 @@ from sardonyx.load.constants import constant_node
 from sardonyx.load.order import Unsorted, sort_records
 from sardonyx.load.tensor import Tensors
 from sardonyx.load.types import Dims, fact_of
-from sardonyx.load.upgrade import OldNode, find
+from sardonyx.load.upgrade import OldNode, Rule, find
 from sardonyx.ops import lookup, names
 from sardonyx.ops.declare import ONNX, Op
 
@@ -178,10 +178,10 @@ class GraphBuilder:
         if rule is not None:
             old = {k: attributes.raw(v) for k, v in records.items()}
             builder = Builder(graph)
-            made = rule(builder, OldNode(op_type, version, tuple(inputs), old, n_outputs))
+            made = _upgraded(rule, builder, OldNode(op_type, version, tuple(inputs), old, n_outputs))
             for node in builder.made:
                 node.name = name
-            return made if isinstance(made, (tuple, list)) else (made,)
+            return made
         if op is None:
             raise NotImplemented(*_unknown(domain, op_type, version))
         attrs = attributes.of(op, records)
@@ -262,6 +262,21 @@ def _bind(records: Iterable[AttributeRecord], call: Call) -> dict[str, Attribute
         elif reference in call.attributes:
             bound[name] = call.attributes[reference]
     return bound
+
+
+def _upgraded(rule: Rule, builder: Builder, old: OldNode) -> Sequence[Value]:
+    """What an upgrade rule makes of a node; attributes that the new op does not have are refused."""
+    try:
+        made = rule(builder, old)
+    except (ArithmeticError, LookupError, TypeError, ValueError, AssertionError) as error:
+        raise InvalidGraph(
+            f"{old.op_type} of opset {old.version} cannot be understood: {type(error).__name__}: {error}"
+        ) from error
+    for node in builder.made:
+        extra = node.attrs.keys() - node.op.attrs.keys()
+        if extra:
+            raise InvalidGraph(f"{old.op_type} of opset {old.version} has no attribute {min(extra)}")
+    return made if isinstance(made, (tuple, list)) else (made,)
 
 
 def _defined(scope: Names, name: str, graph: str) -> Value:

@@ -14,9 +14,9 @@ x = hole("x")
 
 def order_of(node: Node) -> tuple[int, ...]:
     """The permutation of a Transpose; dims are reversed where none is given."""
-    perm = node.attrs["perm"]
-    rank = len(node.outputs[0].tensor.dims)
-    return tuple(perm) if perm is not None else tuple(reversed(range(rank)))
+    perm, shape = node.attrs["perm"], node.outputs[0].tensor.shape
+    need(perm is not None or shape is not None, "the rank is open")
+    return tuple(perm) if perm is not None else tuple(reversed(range(len(shape or ()))))
 
 
 @rule(P.Transpose(P.Transpose(x).named("inner")).named("outer"), ort="TransposeOptimizer")
@@ -31,7 +31,6 @@ def transpose_twice(b: Builder, x: Value, inner: Node, outer: Node) -> Value:
 
 @rule(P.Transpose(x).named("node"), ort="TransposeOptimizer")
 def transpose_nothing(b: Builder, x: Value, node: Node) -> Value:
-    """Moving only dims of size 1 is a reshape; moving none is nothing."""
     perm = order_of(node)
     need(perm == tuple(range(len(perm))), "dims move")
     return x

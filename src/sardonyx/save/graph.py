@@ -59,7 +59,9 @@ class GraphWriter:
             message.message(_INPUT, value_info(value.name, value.fact, dims))
         self._versions.facts(v.fact for v in graph.inputs)
         for value, wanted in zip(graph.outputs, model.outputs, strict=True):
-            fact = value.fact if wanted.fact is None else wanted.fact
+            # A type without a shape is less than readers ask for.
+            is_open = wanted.fact is None or (isinstance(wanted.fact, Fact) and wanted.dims is None)
+            fact = value.fact if is_open else wanted.fact
             message.message(_OUTPUT, value_info(wanted.name, fact, wanted.dims))
             self._versions.facts((fact,))
 

@@ -16,6 +16,9 @@ PIECE: Final = 1 << 24  # bytes that are written at once
 SMALL: Final = 1 << 12  # tensors up to this size become part of the message
 ALIGN: Final = 64  # of tensors in a data file, so that kernels read them in place
 PAGE: Final = 4096
+SHAPES: Final = (
+    64  # elements of a vector that may be a shape or axes: readers look into these at once
+)
 LARGE: Final = 1 << 20  # tensors of this size start on a page, so that they can be mapped alone
 
 # Field numbers of TensorProto.
@@ -67,8 +70,12 @@ class DataFile:
     _streams: list[tuple[int, Stream]] = field(default_factory=list)
 
     def takes(self, const: Const) -> bool:
-        """Whether a tensor is large enough to go here."""
-        return stored_bytes(const) >= max(self.min_bytes, 1)
+        """Whether a tensor is large enough to go here.
+
+        Vectors as short as shapes never are: onnxruntime cannot infer shapes from data in files.
+        """
+        is_short = len(const.shape) < 2 and const.count <= SHAPES
+        return not is_short and stored_bytes(const) >= max(self.min_bytes, 1)
 
     def place(self, const: Const) -> int:
         """The offset of a tensor's bytes."""

@@ -1,0 +1,64 @@
+"""Older forms of the normalizations."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.graph import Value
+from sardonyx.load.upgrade import OldNode, upgrade
+
+
+@upgrade("BatchNormalization", below=14)
+def outputs_decided_on_training(b: Builder, node: OldNode) -> Any:
+    """A node with more than one output was in training, whatever is_test said of it."""
+    kept = {k: v for k, v in node.attrs.items() if k in ("epsilon", "momentum")}
+    inputs = node.inputs
+    is_per_channel = bool(node.attr("spatial", 1))
+    if not is_per_channel:  # every activation has its own statistics: as many channels
+        rows = (b.Reshape(row, b.ints(-1)) for row in inputs[1:])
+        inputs = (b.Flatten(inputs[0], axis=1), *rows)
+    if node.n_outputs == 1:
+        made = b.BatchNormalization(*inputs, **kept)
+        return made if is_per_channel else b.Reshape(made, b.Shape(node.inputs[0]))
+    y, mean, var = b.BatchNormalization(*inputs, outputs=3, training_mode=1, **kept)
+    saved = [mean, var, *_statistics(b, inputs[0])]
+    if is_per_channel:
+        return y, *saved
+    shape = b.Shape(node.inputs[1])
+    return b.Reshape(y, b.Shape(node.inputs[0])), *(b.Reshape(row, shape) for row in saved)
+
+
+def _statistics(b: Builder, x: Value | None) -> tuple[Any, Any]:
+    """The batch's own mean and variance, which older forms saved for the gradient."""
+    flat = b.Reshape(x, b.ints(0, 0, -1))
+    axes = b.ints(0, 2)
+    mean = b.ReduceMean(flat, axes, keepdims=1)
+    off = b.Sub(flat, mean)
+    var = b.ReduceMean(b.Mul(off, off), axes, keepdims=0)
+    return b.Reshape(mean, b.ints(-1)), var
+
+
+@upgrade("InstanceNormalization", below=6)
+def inputs_are_not_consumed(b: Builder, node: OldNode) -> Any:
+    """A hint on memory that meant nothing for the result."""
+    kept = {k: v for k, v in node.attrs.items() if k == "epsilon"}
+    return b.InstanceNormalization(*node.inputs, **kept)
+
+
+@upgrade("GroupNormalization", below=21)
+def scales_become_per_channel(b: Builder, node: OldNode) -> Any:
+    """Scale and bias were one number per group."""
+    x, *rows = node.inputs
+    channels = b.Gather(b.Shape(x), b.ints(1), axis=0)
+    each = b.Div(channels, b.ints(node.attr("num_groups")))
+    shape = b.Concat(b.ints(1), each, axis=0)
+    spread = [b.Reshape(b.Expand(b.Unsqueeze(row, b.ints(1)), shape), b.ints(-1)) for row in rows]
+    return b.GroupNormalization(x, *spread, **node.attrs)
+
+
+UPGRADES: Final = (
+    *outputs_decided_on_training,
+    *inputs_are_not_consumed,
+    *scales_become_per_channel,
+)

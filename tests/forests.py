@@ -37,7 +37,7 @@ def stump(true: Votes, false: Votes, value: float = 0.5, **how: Any) -> Branch:
 
 
 def by_ids(trees: list[Tree], kind: str, **more: Any) -> dict[str, Any]:
-    """Attributes of a TreeEnsembleClassifier (kind: class) or a TreeEnsembleRegressor (kind: target)."""
+    """Attributes of a TreeEnsembleClassifier (kind: class) or TreeEnsembleRegressor (target)."""
     names = (
         "treeids nodeids featureids modes values truenodeids falsenodeids missing_value_tracks_true"
     )
@@ -99,7 +99,7 @@ def by_positions(trees: list[Branch], dtype: Any = np.float32, **more: Any) -> d
         "nodes_missing_value_tracks_true": nan, "leaf_targetids": [t for t, _ in leaves],
         "nodes_modes": helper.make_tensor("modes", TensorProto.UINT8, [len(mode)], mode),
         "nodes_splits": helper.make_tensor("splits", number, [len(value)], value),
-        "leaf_weights": helper.make_tensor("weights", number, [len(leaves)], [w for _, w in leaves]),
+        "leaf_weights": helper.make_tensor("", number, [len(leaves)], [w for _, w in leaves]),
     }  # fmt: skip
     if sets:
         values = [v for members in sets for v in (*members, np.nan)]

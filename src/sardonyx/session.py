@@ -126,7 +126,7 @@ class InferenceSession:
         except NamesDiffer as differ:
             if self._split:
                 raise
-            self._log(2, f"dims named {differ.name!r} differ in size: compiling again with them apart")
+            self._log(2, f"dims named {differ.name} differ in size: compiling again with them apart")
             self._split = True
             self._compile(save=False)
             dims = bind(self._compiled.program, values)

@@ -150,12 +150,12 @@ def _refusals(facts: Mapping[str, Any]) -> None:
     heading("refusals", "" if said else "none: the first provider takes every node")
     for (provider, op, why), names in said.items():
         say(f"  {provider} refuses {op}: {clean(why)}")
-        say(paint(f"    {_some(names)}", "dim"))
+        say(paint(f"    {_some([clean(n) for n in names])}", "dim"))
     say()
 
 
 def _some(names: Sequence[str], most: int = 4) -> str:
-    shown = ", ".join(map(clean, names[:most]))
+    shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
@@ -171,8 +171,8 @@ def _checks(facts: Mapping[str, Any], listed: bool) -> None:
 
 def _costs(facts: Mapping[str, Any]) -> None:
     plan = facts["plan"]
-    sizes = ", ".join(f"{clean(n)} {shape(s)}" for n, s in plan["shapes"].items())
-    heading("a run", f"with {sizes}" if sizes else "")
+    sizes = [f"{clean(n)} {shape(s)}" for n, s in plan["shapes"].items()]
+    heading("a run", f"with {_some(sizes)}" if sizes else "")
     open_ = plan["values_of_open_size"]
     note = f"planned for {plan['values'] - open_} values, {size(plan['sum_bytes'])} without sharing"
     if open_:

@@ -42,7 +42,7 @@ class Dims:
             if dim < -1 or dim > 2**62:
                 raise InvalidGraph(f"a declared dim is {dim}")
             return dim if dim >= 0 else self._scope.fresh("in")
-        if dim is None:
+        if dim is None or dim == "?":  # some exporters name every open dim so
             return self._scope.fresh("in")
         if dim in self._by_name:
             return self._by_name[dim]

@@ -99,9 +99,7 @@ def _data_path(path: str, name: str) -> str:
     """Where the data file goes: in or below the model's folder, links followed."""
     folder = os.path.dirname(path)
     data_path = os.path.normpath(os.path.join(folder, name))
-    real, root = os.path.realpath(data_path), os.path.realpath(folder)
-    is_below = real.startswith(root.rstrip(os.sep) + os.sep)
-    if not name or "\0" in name or os.path.isabs(name) or not is_below:
+    if not name or "\0" in name or os.path.isabs(name) or not _is_below(data_path, folder):
         raise InvalidArgument(
             f"{_DATA_FILE} is {name!r}, which is no path in or below {folder}",
             hint="give a plain file name",
@@ -112,6 +110,11 @@ def _data_path(path: str, name: str) -> str:
             f"{_DATA_FILE} is {name!r}, which is {taken}", hint="give another name"
         )
     return data_path
+
+
+def _is_below(path: str, folder: str) -> bool:
+    root = os.path.realpath(folder).rstrip(os.sep)
+    return os.path.realpath(path).startswith(root + os.sep)
 
 
 @contextlib.contextmanager

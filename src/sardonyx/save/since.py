@@ -132,6 +132,8 @@ def _table() -> Table:
 
 
 _NEEDS: Final = _table()
+# Old nodes of these are rewritten when loaded, and only into what the rows above list.
+_LISTED: Final = {(ONNX, "BatchNormalization"), (ONNX, "Split")}
 
 # IR versions by the opset that came with them.
 _IR: Final = {
@@ -196,6 +198,8 @@ def lowest(key: tuple[str, str], features: set[str]) -> int:
 @functools.cache
 def _formed(domain: str, name: str, newest: int) -> int:
     """The version since which an op is loaded without being changed."""
+    if (domain, name) in _LISTED:
+        return 1
     return next((v for v in range(newest, 1, -1) if find(domain, name, v - 1) is not None), 1)
 
 

@@ -1,4 +1,4 @@
-"""The backend suite that ships with onnx: every case through a session, within the suite's tolerances."""
+"""The backend suite that ships with onnx: every case through a session, as close as it asks."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ REFUSED = dict.fromkeys(
 RANDOM = ("test_bernoulli", "test_training_dropout")
 NOT_RANDOM = ("test_training_dropout_zero_ratio",)
 
-# What onnx allows its own reference where the default tolerance is out of reach, and a case whose
-# expected values, rounded at every step, lie two steps of float16 from ours and further from the exact ones.
+# What onnx allows its own reference where the default tolerance is out of reach; and a case whose
+# expected values are rounded at every step: two steps of float16 from ours, further from the exact.
 LOOSER = {
     **{
         f"test_dft{part}{opset}": (1e-3, 1e-6)
@@ -66,7 +66,7 @@ class Case:
 def suite() -> list[Case]:
     """All cases; those of single nodes are made by running the modules that describe them."""
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
-        # Without Pillow the cases of ImageDecoder are onnx's stored images, the same on every machine.
+        # Without Pillow the cases of ImageDecoder are images that onnx stores, the same everywhere.
         patch.setitem(sys.modules, "PIL", None)
         warnings.simplefilter("ignore")
         return [*_made(), *_stored()]

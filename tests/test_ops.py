@@ -39,7 +39,7 @@ CONTROL = {("", name) for name in ("If", "Loop", "Scan", "SequenceMap")}  # test
 
 
 def title(index: int) -> str:
-    return str(ROWS[index])
+    return str(ROWS[index])[:100]
 
 
 def start(row: Row, **options: Any) -> sardonyx.InferenceSession:

@@ -45,7 +45,7 @@ def compile(source: Any, options: Options) -> Compiled:
     with stages.stage("load"):
         model = load(source, options.load)
     with stages.stage("infer"):
-        infer(model.graph)
+        infer(model.graph, assumes=not options.load.split_names)
     with stages.stage("optimize"):
         optimize(model.graph, options.passes)
     if options.save is not None:

@@ -11,6 +11,7 @@ from sardonyx.compile import Compiled, Options, compile
 from sardonyx.enums import GraphOptimizationLevel
 from sardonyx.errors import Fail, InvalidArgument, NoSuchFile
 from sardonyx.feeds import check_feed, hand_out
+from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.load import LoadOptions
 from sardonyx.log import SEVERITIES, logger
 from sardonyx.nodearg import ModelMetadata, NodeArg, node_arg
@@ -18,7 +19,7 @@ from sardonyx.options import RunOptions, SessionOptions
 from sardonyx.passes import PassOptions
 from sardonyx.place.provider import Provider
 from sardonyx.program.program import Run
-from sardonyx.program.run import NamesDiffer, bind, execute
+from sardonyx.program.run import bind, execute
 from sardonyx.providers import resolve
 from sardonyx.save import SaveOptions
 from sardonyx.trace import Profile
@@ -122,16 +123,18 @@ class InferenceSession:
 
     def _execute(self, values: dict[str, Any], options: RunOptions) -> list[Any]:
         try:
-            dims = bind(self._compiled.program, values)
-        except NamesDiffer as differ:
+            return self._attempt(values, options)
+        except AssumptionFailed as failed:
             if self._split:
                 raise
-            self._log(2, f"dims named {differ.name} differ in size: compiling again with them apart")
-            self._split = True
-            self._compile(save=False)
-            dims = bind(self._compiled.program, values)
+            self._log(1, f"{failed} differ in size: compiling again with them apart")
+        self._split = True
+        self._compile(save=False)
+        return self._attempt(values, options)
+
+    def _attempt(self, values: dict[str, Any], options: RunOptions) -> list[Any]:
         program = self._compiled.program
-        frame = program.frame()
+        dims, frame = bind(program, values), program.frame()
         for spec in program.inputs:
             value = values.get(spec.name)
             if value is None and spec.default is not None:

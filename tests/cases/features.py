@@ -21,7 +21,9 @@ def text(*words: str) -> Any:
 
 
 def tensor(dtype: Any, values: list[Any]) -> TensorProto:
-    return helper.make_tensor("", helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), [len(values)], values)
+    return helper.make_tensor(
+        "", helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), [len(values)], values
+    )
 
 
 SELECT = [
@@ -30,12 +32,24 @@ SELECT = [
     case("ArrayFeatureExtractor", f32(2, 3, 4), of([3], np.int64), domain=ML),
     case("ArrayFeatureExtractor", f32(0, 3), of([1], np.int64), domain=ML),
     case("ArrayFeatureExtractor", of([["a", "b"]], object), of([1], np.int64), domain=ML),
-    fails("ArrayFeatureExtractor", X, of([3], np.int64), domain=ML, match=r"feature 3 is outside \[0, 3\)"),
+    fails(
+        "ArrayFeatureExtractor",
+        X,
+        of([3], np.int64),
+        domain=ML,
+        match=r"feature 3 is outside \[0, 3\)",
+    ),
     fails("ArrayFeatureExtractor", X, of([-1], np.int64), domain=ML, match="feature -1"),
     fails("ArrayFeatureExtractor", f32(), of([0], np.int64), domain=ML, match="x is a scalar"),
     case("Binarizer", of([[1.0, 0.5, -0.5, inf]]), domain=ML, threshold=0.5),
     case("Binarizer", f32(3, 2), domain=ML),
-    case("Binarizer", of([nan, 1.0]), domain=ML, expect=(of([0.0, 1.0]),), why="onnxruntime refuses NaN"),
+    case(
+        "Binarizer",
+        of([nan, 1.0]),
+        domain=ML,
+        expect=(of([0.0, 1.0]),),
+        why="onnxruntime refuses NaN",
+    ),
     *(
         case("Binarizer", of([-1, 0, 2], d), domain=ML, expect=(of([0, 0, 1], d),), why=ONLY_FLOAT)
         for d in (np.float64, np.int32, np.int64)

@@ -82,7 +82,9 @@ POOL = {
     "pool_int64s": [5, 6, 5, 6, 6, 7, 5, 6, 7], "min_gram_length": 1, "max_gram_length": 3,
     "max_skip_count": 0,
 }  # fmt: skip
-WORDS = {k: v for k, v in POOL.items() if k != "pool_int64s"} | {"pool_strings": list("abab" + "bcabc")}
+WORDS = {k: v for k, v in POOL.items() if k != "pool_int64s"} | {
+    "pool_strings": list("abab" + "bcabc")
+}
 SCALES = {"weights": [1.0, 10.0, 100.0, 1000.0, 0.5]}
 TOKENS = of([5, 6, 7, 5, 5, 6, 9, 7, 7], np.int64)
 BATCH = of([[5, 6, 7, 8], [6, 6, 7, 7], [0, 0, 0, 0]], np.int64)
@@ -98,7 +100,10 @@ def refused(match: str, x: Any = TOKENS, **changes: Any) -> Row:
 
 GRAMS = [
     *(grams(x, max_skip_count=s) for x in (TOKENS, BATCH) for s in (0, 1, 2, 100)),
-    *(grams(TOKENS, min_gram_length=a, max_gram_length=b) for a, b in ((1, 1), (2, 2), (1, 2), (3, 3))),
+    *(
+        grams(TOKENS, min_gram_length=a, max_gram_length=b)
+        for a, b in ((1, 1), (2, 2), (1, 2), (3, 3))
+    ),
     *(grams(BATCH, mode=m, max_skip_count=1) for m in ("IDF", "TFIDF")),
     *(grams(BATCH, mode=m, max_skip_count=1, **SCALES) for m in ("TF", "IDF", "TFIDF")),
     grams(TOKENS, ngram_indexes=[0, 0, 2, 7, 4], mode="TFIDF", **SCALES),
@@ -119,18 +124,20 @@ GRAMS = [
 ]
 
 
-def encoded(format_: str, mode: str = "RGB", **how: Any) -> Any:
+def encoded(format_: str, mode: str = "RGB", **how: Any) -> tuple[Any, Any]:
     """A small picture in a format, and its pixels."""
     rng = np.random.default_rng(3)
     pixels = rng.integers(0, 256, (5, 7, 3) if mode == "RGB" else (5, 7)).astype(np.uint8)
     stream = io.BytesIO()
-    Image.fromarray(pixels, mode).save(stream, format_, **how)
+    Image.fromarray(pixels).save(stream, format_, **how)
     return np.frombuffer(stream.getvalue(), np.uint8), pixels
 
 
 def decode(format_: str, pixel_format: str, change: Any, mode: str = "RGB", **how: Any) -> Row:
     stream, pixels = encoded(format_, mode, **how)
-    return case("ImageDecoder", stream, pixel_format=pixel_format, expect=(change(pixels),), why="no oracle")
+    return case(
+        "ImageDecoder", stream, pixel_format=pixel_format, expect=(change(pixels),), why="no oracle"
+    )
 
 
 def gray(pixels: Any) -> Any:
@@ -144,8 +151,18 @@ IMAGES = [
     decode("PNG", "BGR", lambda p: p[:, :, ::-1]),
     decode("PNG", "Grayscale", gray),
     decode("PNG", "RGB", lambda p: np.repeat(p[:, :, None], 3, axis=2), mode="L"),
-    case("ImageDecoder", of([1, 2, 3], np.uint8), expect=(np.zeros((0, 0, 3), np.uint8),), why="broken"),
-    case("ImageDecoder", encoded("PNG")[0][:60], expect=(np.zeros((0, 0, 3), np.uint8),), why="cut off"),
+    case(
+        "ImageDecoder",
+        of([1, 2, 3], np.uint8),
+        expect=(np.zeros((0, 0, 3), np.uint8),),
+        why="broken",
+    ),
+    case(
+        "ImageDecoder",
+        encoded("PNG")[0][:60],
+        expect=(np.zeros((0, 0, 3), np.uint8),),
+        why="cut off",
+    ),
     fails("ImageDecoder", HUGE, match="the image is too large"),
     fails("ImageDecoder", of([1], np.uint8), pixel_format="CMYK", match="pixel_format is CMYK"),
 ]

@@ -29,12 +29,13 @@ class TooLong(ShapeError):
 class Atom:
     """A name, or a call (div, mod, min, max, broadcast) of two sizes. Equal texts mean equal atoms."""
 
-    __slots__ = ("args", "kind", "text")
+    __slots__ = ("args", "kind", "least", "text")
 
     def __init__(self, kind: str, text: str, args: tuple[Size, ...] = ()) -> None:
         self.kind: Final = kind
         self.text: Final = text
         self.args: Final = args
+        self.least: float | None = None  # what it is never below, once asked for
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Atom) and self.text == other.text)
@@ -275,8 +276,12 @@ def least(size: Size) -> float:
 
 
 def _least_atom(atom: Atom) -> float:
-    if atom.kind == "name":
-        return 0
+    if atom.least is None:
+        atom.least = 0 if atom.kind == "name" else _least_call(atom)
+    return atom.least
+
+
+def _least_call(atom: Atom) -> float:
     a, b = (least(x) for x in atom.args)
     if atom.kind == "div":
         if isinstance(atom.args[1], int) and b > 0 and a > float("-inf"):

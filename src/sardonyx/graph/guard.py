@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from sardonyx.graph.graph import Graph, Node
 
 
+class AssumptionFailed(Exception):
+    """Sizes that were taken as equal are not, which is legal: compile again without that assumption."""
+
+
 class Guard(NamedTuple):
     """One condition on two sizes, with the sentence to say when it fails and the node that needs it."""
 
@@ -42,6 +46,8 @@ class Guard(NamedTuple):
         if self.holds(dims):
             return
         left, right = evaluate(self.left, dims), evaluate(self.right, dims)
+        if self.kind == "assumed" and 1 in (left, right):
+            raise AssumptionFailed(f"{self.left} and {self.right}")
         bound = ", ".join(f"{n}={dims[n]}" for n in sorted(self.symbols) if n in dims)
         raise InvalidArgument(
             f"{self.what}: {_SAYS[self.kind].format(left, right)}",
@@ -57,6 +63,7 @@ class Guard(NamedTuple):
 
 _HOLDS: Final = {
     "equal": lambda a, b: a == b,
+    "assumed": lambda a, b: a == b,  # equal though either might be 1
     "equal_or_one": lambda a, b: a in (1, b),
     "broadcasts": lambda a, b: a == b or a == 1 or b == 1,
     "divides": lambda a, b: a != 0 and b % a == 0,
@@ -64,6 +71,7 @@ _HOLDS: Final = {
 }
 _SAYS: Final = {
     "equal": "{} and {}",
+    "assumed": "{} and {}",
     "equal_or_one": "{} is neither 1 nor {}",
     "broadcasts": "{} and {}",
     "divides": "{} does not divide {}",
@@ -74,9 +82,11 @@ _SAYS: Final = {
 class Scope:
     """One graph under inference: collects the guards its nodes need, hands out new dims, infers bodies."""
 
-    __slots__ = ("_numbers", "found", "node")
+    __slots__ = ("_numbers", "assumes", "found", "node")
 
-    def __init__(self, parent: Scope | None = None) -> None:
+    def __init__(self, parent: Scope | None = None, assumes: bool = True) -> None:
+        """With `assumes`, open sizes that must broadcast are taken as equal, under a guard."""
+        self.assumes = assumes if parent is None else parent.assumes
         self.found: list[Guard] = []
         self.node: Node | None = None  # the node being inferred
         self._numbers: Iterator[int] = itertools.count() if parent is None else parent._numbers
@@ -146,5 +156,8 @@ class Scope:
         if isinstance(b, int):
             self.equal_or_one(a, b, what)
             return b
+        if self.assumes:
+            self.found.append(Guard("assumed", a, b, what, self.node))
+            return min(a, b, key=lambda size: (len(size.terms), len(str(size))))
         self.found.append(Guard("broadcasts", a, b, what, self.node))
         return broadcast(a, b)

@@ -19,9 +19,9 @@ MAX_SYMBOLIC: Final = 64  # elements of an integer tensor that inference follows
 MAX_ELEMENTS: Final = 2**62  # of a tensor; more cannot be addressed
 
 
-def infer(graph: Graph) -> None:
+def infer(graph: Graph, assumes: bool = True) -> None:
     """Facts for the whole graph, and the guards that they rest on."""
-    infer_into(Scope(), graph)
+    infer_into(Scope(assumes=assumes), graph)
 
 
 def infer_into(scope: Scope, graph: Graph) -> None:
@@ -62,6 +62,9 @@ def infer_node(scope: Scope, node: Node) -> None:
             results = as_facts(op.infer_rule(scope, *facts, **node.attrs))
         if op.symbolic_rule is not None:
             results = _with_symbols(op, facts, node.attrs, results)
+        if len(results) < len(node.outputs):
+            named = len(node.outputs)
+            raise InvalidGraph(f"{op} has {len(results)} outputs here, and the node names {named}")
     except SardonyxError as error:
         _locate(error, node)
         raise
@@ -70,10 +73,6 @@ def infer_node(scope: Scope, node: Node) -> None:
         refused = InvalidGraph(f"{op} cannot be understood: {type(error).__name__}: {error}")
         _locate(refused, node)
         raise refused from error
-    if len(results) < len(node.outputs):
-        raise InvalidGraph(
-            f"{op} has {len(results)} outputs here, and the node names {len(node.outputs)}", node=node
-        )
     for value, fact in zip(node.outputs, results, strict=False):
         value.fact = fact
 

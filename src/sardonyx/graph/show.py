@@ -52,8 +52,9 @@ def literal_type(op: Op, position: int, operands: Sequence[Fact | None], leaf: s
         return next(iter(takes))
     if leaf == "int" and takes <= INDEX:
         return I64
-    first = next((f for f in operands if f is not None), None)
-    return first.dtype if first is not None and first.dtype in takes else LEAVES[leaf]
+    first = next((f.dtype for f in operands if f is not None), LEAVES[leaf])
+    fits = first in takes and (leaf == "int" or first.is_float)
+    return first if fits else LEAVES[leaf]
 
 
 def name_text(name: str) -> str:

@@ -10,15 +10,8 @@ import numpy as np
 
 from sardonyx.errors import InvalidArgument, RuntimeException, SardonyxError
 from sardonyx.graph.fact import AnyFact
+from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.program.program import Input, Program, Run, Segment
-
-
-class NamesDiffer(Exception):  # a signal to the session, which compiles again
-    """Two dims of one name have different sizes."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
 
 
 def bind(program: Program, values: Mapping[str, Any]) -> dict[str, int]:
@@ -32,7 +25,7 @@ def bind(program: Program, values: Mapping[str, Any]) -> dict[str, int]:
         _check_shape(spec, shape)
         for axis, name in spec.sizes:
             if dims.setdefault(name, shape[axis]) != shape[axis]:
-                raise NamesDiffer(name)
+                raise AssumptionFailed(f"the dims named {name}")
     return dims
 
 

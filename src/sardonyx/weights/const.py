@@ -145,8 +145,9 @@ class Recipe(Const):
         return np.array(result, self.dtype.np, order="C")
 
     def describe(self) -> str:
-        inner = ", ".join("-" if c is None else c.describe() for c in self.inputs)
-        return f"{self.op.name}({inner})"
+        # One level: shared parts would make the text grow without bound.
+        inner = ("-" if c is None else "..." if isinstance(c, Recipe) else c.describe() for c in self.inputs)
+        return f"{self.op.name}({', '.join(inner)})"
 
 
 def unpack(raw: Array, dtype: DType, count: int) -> Array:

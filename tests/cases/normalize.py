@@ -1,0 +1,99 @@
+"""Rows of the normalizations."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.rows import bf16, case, f16, f32, f64, fails, of, pos
+
+X = f32(2, 6, 5, 4)
+ROWS = (f32(6), f32(6) + 1, f32(6) - 1, pos(6))
+LOOSE = {"ulps": 32, "why": "sums in another order"}
+
+BATCH = [
+    case("BatchNormalization", X, *ROWS, **LOOSE),
+    case("BatchNormalization", X, *ROWS, training_mode=1, momentum=0.7, epsilon=0.01, outputs=3,
+         **LOOSE),
+    case("BatchNormalization", f32(3, 6), *ROWS, **LOOSE),
+    case("BatchNormalization", f32(5), f32(1), f32(1), f32(1), pos(1), **LOOSE),
+    case("BatchNormalization", f64(2, 3, 4), f64(3), f64(3), f64(3), f64(3) ** 2, **LOOSE),
+    case("BatchNormalization", f16(2, 6, 5), *ROWS, oracle="onnx", ulps=4),
+    case("BatchNormalization", bf16(2, 6, 5), *ROWS, oracle="none", why="no oracle has bfloat16"),
+    case("BatchNormalization", f32(0, 6, 5), *ROWS),
+    *(case("BatchNormalization", X, *ROWS, opset=v, **LOOSE) for v in (7, 9, 14)),
+    case("BatchNormalization", X, *ROWS, opset=6, is_test=1, oracle="none",
+         why="no oracle is that old"),
+    case("BatchNormalization", X, *ROWS, opset=9, outputs=5, oracle="none",
+         why="no oracle trains in version 9"),
+    case("BatchNormalization", f32(2, 3, 2), *(r.reshape(3, 2) for r in ROWS), opset=7, spatial=0,
+         oracle="none", why="no oracle has it"),
+    case("BatchNormalization", f32(2, 3, 2), *(r.reshape(3, 2) for r in ROWS), opset=7, spatial=0,
+         outputs=5, oracle="none", why="no oracle has it"),
+    fails("BatchNormalization", X, f32(5), *ROWS[1:], match="scale.*per channel: 5 and 6"),
+    fails("BatchNormalization", X, f32(6, 1), *ROWS[1:], match="scale has rank 2"),
+    fails("BatchNormalization", X, *ROWS, outputs=3, match="1 outputs here, and the node names 3"),
+]
+
+INSTANCE = [
+    case("InstanceNormalization", X, *ROWS[:2], **LOOSE),
+    case("InstanceNormalization", f32(2, 6, 7), *ROWS[:2], epsilon=0.1, **LOOSE),
+    case("InstanceNormalization", f64(1, 2, 3), f64(2), f64(2), **LOOSE),
+    case("InstanceNormalization", X, *ROWS[:2], opset=6, **LOOSE),
+    case("InstanceNormalization", X, *ROWS[:2], opset=1, consumed_inputs=[0, 0, 0], oracle="none",
+         why="no oracle is that old"),
+    fails("InstanceNormalization", X, f32(5), f32(6), match="scale.*5 and 6"),
+]
+
+GROUP = [
+    *(case("GroupNormalization", X, *ROWS[:2], num_groups=n, **LOOSE) for n in (1, 2, 3, 6)),
+    case("GroupNormalization", f32(2, 6), *ROWS[:2], num_groups=2, epsilon=0.1, **LOOSE),
+    case("GroupNormalization", f16(2, 6, 3), f16(6), f16(6), num_groups=2, oracle="none",
+         why="oracles round float16 in between"),
+    case("GroupNormalization", X, f32(3), f32(3), num_groups=3, opset=18, **LOOSE),
+    fails("GroupNormalization", X, *ROWS[:2], num_groups=4, match="4 does not divide 6"),
+    fails("GroupNormalization", X, *ROWS[:2], num_groups=0, match="num_groups is 0"),
+]
+
+LAYER = [
+    *(case("LayerNormalization", X, f32(*X.shape[a:]), f32(*X.shape[a:]), axis=a, outputs=3,
+           **LOOSE) for a in (-1, 2, 1, 0)),
+    case("LayerNormalization", X, f32(4), epsilon=0.5, **LOOSE),
+    case("LayerNormalization", X, f32(5, 1), axis=2, oracle="onnx", **LOOSE),
+    case("LayerNormalization", f64(3, 5), f64(5), f64(5), **LOOSE),
+    case("LayerNormalization", f16(3, 5), f16(5), f16(5), outputs=3, ulps=4),
+    case("LayerNormalization", bf16(3, 5), bf16(5), stash_type=16, outputs=3, oracle="none",
+         why="no oracle has bfloat16 statistics"),
+    case("LayerNormalization", f32(0, 5), f32(5)),
+    case("LayerNormalization", f32(4, 1), f32(1), outputs=3),
+    fails("LayerNormalization", X, f32(3), match="Scale does not broadcast.*3"),
+    fails("LayerNormalization", X, f32(4), axis=4, match="axis 4 is outside"),
+    fails("LayerNormalization", X, f32(4), stash_type=7, match="stash_type is 7"),
+]
+
+RMS = [
+    *(case("RMSNormalization", X, f32(*X.shape[a:]), axis=a, **LOOSE) for a in (-1, 2, 1, 0)),
+    case("RMSNormalization", f32(3, 5), f16(5), oracle="none", why="onnx gives it x's type"),
+    case("RMSNormalization", f16(3, 5), f16(5), ulps=4),
+    fails("RMSNormalization", X, f32(3), match="scale does not broadcast"),
+    case("SimplifiedLayerNormalization", X, f32(4), outputs=2, opset=17, **LOOSE),
+    case("SimplifiedLayerNormalization", X, f32(5, 4), axis=2, epsilon=0.1, opset=17, **LOOSE),
+]
+
+OTHER = [
+    *(case("LpNormalization", X, p=p, axis=a, ulps=16) for p in (1, 2) for a in (0, 1, -1)),
+    case("LpNormalization", of([[0, 0], [3, 4]]), expect=(of([[0, 0], [0.6, 0.8]]),)),
+    case("LpNormalization", f16(3, 4), oracle="none", why="oracles round float16 in between"),
+    case("LpNormalization", X, opset=1, ulps=16),
+    fails("LpNormalization", X, p=3, match="p is 3"),
+    *(case("LRN", X, size=n, alpha=0.5, beta=0.6, bias=1.5, ulps=16) for n in (1, 3, 5)),
+    *(case("LRN", X, size=n, alpha=0.5, oracle="onnx", ulps=16) for n in (2, 4, 99)),
+    case("LRN", X, size=3, opset=1, ulps=16),
+    fails("LRN", X, size=0, match="size is 0"),
+    case("MeanVarianceNormalization", X, **LOOSE),
+    case("MeanVarianceNormalization", X, axes=[1, -1], **LOOSE),
+    case("MeanVarianceNormalization", np.full((2, 3, 2, 2), 7, np.float32)),
+    case("MeanVarianceNormalization", X, opset=9, **LOOSE),
+    fails("MeanVarianceNormalization", f32(2, 3), match="outside"),
+]
+
+CASES = [*BATCH, *INSTANCE, *GROUP, *LAYER, *RMS, *OTHER]

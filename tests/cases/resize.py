@@ -1,0 +1,131 @@
+"""Rows of resizing and sampling."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.rows import Row, bools, case, f16, f32, f64, fails, ints, of
+
+X = f32(1, 2, 5, 6)
+MODES = ("nearest", "linear", "cubic")
+TRANSFORMS = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
+ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+PADDINGS = ("zeros", "border", "reflection")
+LOOSE = {"ulps": 256, "why": "onnxruntime computes positions in float32"}
+
+
+def scales(*numbers: float) -> np.ndarray:
+    return of(numbers)
+
+
+def sizes(*numbers: int) -> np.ndarray:
+    return of(numbers, np.int64)
+
+
+def to(*numbers: int, x: Any = X, **options: Any) -> Row:
+    return case("Resize", x, None, None, sizes(*numbers), **options)
+
+
+def by(*numbers: float, x: Any = X, **options: Any) -> Row:
+    return case("Resize", x, None, scales(*numbers), **options)
+
+
+def shift(transform: str) -> dict[str, str]:
+    return {"coordinate_transformation_mode": transform}
+
+
+RESIZE = [
+    *(to(1, 2, 7, 3, mode=m, **shift(t), **LOOSE) for m in MODES for t in TRANSFORMS),
+    *(to(1, 2, 1, 1, mode=m, **shift(t), **LOOSE, oracle="onnxruntime")
+      for m in MODES for t in TRANSFORMS),
+    *(by(1, 1, 2, 3, mode=m, **shift(t), **LOOSE) for m in MODES for t in TRANSFORMS),
+    *(by(1, 1, 0.6, 1.7, mode=m, **shift(t), oracle="onnx", **LOOSE)
+      for m in MODES for t in ("half_pixel", "half_pixel_symmetric", "align_corners")),
+    *(to(1, 2, 8, 9, nearest_mode=r, **shift(t)) for r in ROUNDINGS for t in TRANSFORMS[::2]),
+    *(by(1, 1, 0.5, 1.5, nearest_mode=r, **shift("asymmetric")) for r in ROUNDINGS),
+    by(1, 1, 1.5, 0.7, mode="cubic", exclude_outside=1, cubic_coeff_a=-0.5, **LOOSE),
+    *(by(1, 1, 0.6, 0.45, mode=m, antialias=1, exclude_outside=e, **LOOSE)
+      for m in MODES[1:] for e in (0, 1)),
+    to(1, 2, 3, 9, mode="linear", antialias=1, **LOOSE),
+    by(1.5, 2, 1, 0.7, x=f32(2, 3, 4, 5), mode="linear", oracle="onnx", **LOOSE),
+    by(1, 1, 1.5, 2, 0.7, x=f32(1, 2, 3, 4, 5), mode="linear", **LOOSE),
+    by(1.5, x=f32(6), mode="cubic", oracle="onnx", **LOOSE),
+    by(1, 1, 1, 1, mode="linear"),
+    *(to(7, 9, axes=[2, 3], keep_aspect_ratio_policy=k, mode=m, **LOOSE)
+      for k in ("not_larger", "not_smaller") for m in MODES[:2]),
+    to(9, 7, axes=[-1, 2], **LOOSE),
+    case("Resize", X, of([0, 0, 0.2, 0.1, 1, 1, 0.8, 1.3]), None, sizes(1, 2, 4, 5), mode="linear",
+         extrapolation_value=7.0, **shift("tf_crop_and_resize"), **LOOSE),
+    case("Resize", X, of([0.2, 0.1, 0.8, 1.3]), None, sizes(4, 1), axes=[2, 3],
+         **shift("tf_crop_and_resize"), **LOOSE),
+    case("Resize", X, of([]), scales(1, 1, 2, 2), of([], np.int64)),
+    to(1, 2, 3, 9, x=ints(np.uint8, 1, 2, 5, 6)),
+    to(1, 2, 3, 9, x=bools(1, 2, 5, 6), oracle="onnx"),
+    to(2, 4, x=of([["a", "b"]], object), expect=(of([list("aabb")] * 2, object),)),
+    case("Resize", ints(np.uint8, 1, 1, 4, 4, high=200), None, scales(1, 1, 2, 2), mode="linear"),
+    case("Resize", ints(np.int32, 1, 1, 4, 4), None, scales(1, 1, 2, 2), mode="cubic",
+         oracle="none", why="onnxruntime resizes no integers so"),
+    to(1, 2, 7, 3, x=f64(1, 2, 5, 6), mode="linear", oracle="onnx"),
+    to(1, 2, 7, 3, x=f16(1, 2, 5, 6), mode="linear", oracle="onnx"),
+    to(0, 2, 7, 3, x=f32(0, 2, 5, 6), mode="linear", oracle="none", why="nothing to compare"),
+    *(by(1, 1, 2, 1.5, opset=v, mode=m, oracle="onnx", **LOOSE) for v in (13, 18) for m in MODES),
+    case("Resize", X, of([]), scales(1, 1, 2, 1.5), opset=11, mode="linear", **LOOSE),
+    case("Resize", X, of([]), scales(1, 1, 2, 1.5), opset=11, nearest_mode="floor",
+         **shift("tf_half_pixel_for_nn")),
+    *(case("Resize", X, scales(1, 1, 2, 1.5), opset=10, mode=m, **LOOSE) for m in MODES[:2]),
+    *(case("Upsample", X, scales(1, 1, 2, 3), opset=9, mode=m, **LOOSE) for m in MODES[:2]),
+    *(case("Upsample", X, opset=7, scales=[1.0, 1.0, 2.0, 3.0], mode=m, **LOOSE)
+      for m in MODES[:2]),
+    case("Upsample", X, opset=1, height_scale=2.0, width_scale=3.0, mode="bilinear", oracle="none",
+         why="no oracle is that old"),
+    fails("Resize", X, None, scales(1, 1, 2, 2), sizes(1, 2, 3, 4), match="either scales or sizes"),
+    fails("Resize", X, match="either scales or sizes"),
+    fails("Resize", X, None, scales(2, 2), match="one number per resized axis: 2 and 4"),
+    fails("Resize", X, None, scales(1, 1, -1, 1), match="-1.0 is not a positive number"),
+    fails("Resize", X, None, None, sizes(1, 2, -3, 4), match="negative|cannot become"),
+    fails("Resize", X, None, None, sizes(1, 2, 1 << 50, 4), match="beyond reason|cannot become"),
+    fails("Resize", f32(1, 0), None, None, sizes(1, 2), match="axis of 0 cannot become one of 2"),
+    fails("Resize", X, None, scales(1, 1, 2, 2), mode="lanczos", match="mode is b'lanczos'"),
+]
+
+
+def grid(*shape: int) -> np.ndarray:
+    rng = np.random.default_rng(len(shape))
+    return rng.uniform(-1.4, 1.4, (*shape, len(shape) - 1)).astype(np.float32)
+
+
+GRID = [
+    *(case("GridSample", f32(2, 3, 5, 6), grid(2, 4, 3), opset=20, mode=m, padding_mode=p,
+           align_corners=a, **LOOSE)
+      for m in ("linear", "nearest", "cubic") for p in PADDINGS for a in (0, 1)),
+    *(case("GridSample", f32(2, 2, 4, 5, 3), grid(2, 3, 2, 2), opset=20, mode=m, padding_mode=p,
+           **LOOSE) for m in ("linear", "nearest") for p in PADDINGS),
+    *(case("GridSample", f32(1, 2, 5, 6), grid(1, 4, 3), opset=16, mode=m, **LOOSE)
+      for m in ("bilinear", "nearest", "bicubic")),
+    case("GridSample", f32(1, 2, 5, 6), grid(1, 4, 3), opset=16, **LOOSE),
+    case("GridSample", f32(1, 2, 7), grid(1, 4), oracle="onnx", **LOOSE),
+    case("GridSample", f64(1, 2, 3, 3), grid(1, 2, 2).astype(np.float64), oracle="onnx", **LOOSE),
+    case("GridSample", ints(np.int32, 1, 1, 4, 4), grid(1, 2, 2), mode="nearest", oracle="onnx"),
+    case("GridSample", of([[[["a", "b"]]]], object), of([[[[-1, 0], [9, 9]]]]), mode="nearest",
+         expect=(of([[[["a", ""]]]], object),)),
+    case("GridSample", f32(1, 1, 3, 3), of([[[[np.nan, 0], [np.inf, 0]]]]),
+         expect=(np.zeros((1, 1, 1, 2), np.float32),)),
+    fails("GridSample", X, grid(2, 4, 3), match="differ in batch"),
+    fails("GridSample", X, grid(1, 4, 3, 2), match="one rank"),
+    fails("GridSample", X, grid(1, 4, 3), mode="bilinear", match="mode is b'bilinear'"),
+    fails("GridSample", X, grid(1, 4, 3), padding_mode="wrap", match="padding_mode b'wrap'"),
+]
+
+AFFINE = [
+    *(case("AffineGrid", f32(2, 2, 3), sizes(2, 3, 4, 5), align_corners=a, **LOOSE)
+      for a in (0, 1)),
+    *(case("AffineGrid", f32(2, 3, 4), sizes(2, 3, 4, 5, 6), align_corners=a, **LOOSE)
+      for a in (0, 1)),
+    case("AffineGrid", f64(1, 2, 3), sizes(1, 3, 1, 5), oracle="onnx", **LOOSE),
+    fails("AffineGrid", f32(2, 2, 3), sizes(2, 3, 4, 5, 6), match="5 and 4|number of axes"),
+    fails("AffineGrid", f32(2, 2, 3), sizes(2, 3, -4, 5), match="negative|asks for"),
+]
+
+CASES = [*RESIZE, *GRID, *AFFINE]

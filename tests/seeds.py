@@ -1,0 +1,242 @@
+"""Small valid models that between them use most of the format: what hostile models are made from."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+WEIGHTS = "weights.bin"  # the file that the model of `external` names
+WEIGHT_BYTES = np.linspace(-1, 1, 12, dtype=np.float32).tobytes()
+
+
+def _constants(model: onnx.ModelProto, **arrays: Any) -> onnx.ModelProto:
+    """The model with constants of types that the text form cannot write."""
+    for name, array in arrays.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
+    return model
+
+
+def bodies() -> onnx.ModelProto:
+    """If, Loop and Scan, whose bodies read values from outside."""
+    return onnx.parser.parse_model("""
+    <ir_version: 9, opset_import: ["" : 20]>
+    bodies (float[N, 3] x, int64 times, bool which) => (float[M, 3] y, float[N, 3] last, float[3] total)
+    <float[3] w = {1, 2, 3}, bool go = {1}, float[3] zero = {0, 0, 0}> {
+      a = If (which) <
+        then_branch = yes () => (float[P, 3] t) { t = Add(x, w) },
+        else_branch = no () => (float[Q, 3] e) { e = Mul(x, w) } >
+      last, each = Loop (times, go, a) <body = step (int64 i, bool c, float[R, 3] v) =>
+        (bool next, float[S, 3] u, float[T, 3] out) {
+          next = Identity(c)
+          u = Sub(v, w)
+          out = Relu(u)
+        } >
+      rows = Constant<value = int64[2] {-1, 3}>()
+      y = Reshape(each, rows)
+      total, sums = Scan<num_scan_inputs = 1, body = add (float[3] s, float[3] row) =>
+        (float[3] n, float[3] o) {
+          n = Add(s, row)
+          o = Mul(n, w)
+        }> (zero, y)
+    }""")
+
+
+def functions() -> onnx.ModelProto:
+    """Functions that call functions, with attributes and inputs left out."""
+    return onnx.parser.parse_model("""
+    <ir_version: 10, opset_import: ["" : 21, "own" : 1]>
+    functions (float[N, 4] x) => (float[N, 4] y) {
+      h = own.scaled <alpha: float = 0.5> (x)
+      y = own.twice (h)
+    }
+    <domain: "own", opset_import: ["" : 21]>
+    scaled <alpha: float = 1.0> (a, b) => (c) {
+      s = Constant <value_float: float = @alpha> ()
+      t = Mul(a, s)
+      c = LeakyRelu <alpha: float = @alpha> (t)
+    }
+    <domain: "own", opset_import: ["" : 21, "own" : 1]>
+    twice (a) => (c) {
+      b = own.scaled <alpha = 2.0> (a)
+      c = own.scaled (b)
+    }""")
+
+
+def external() -> onnx.ModelProto:
+    """A matrix product whose weights lie in a file of their own."""
+    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4, 3])
+    weight.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", WEIGHTS), ("offset", "0"), ("length", str(len(WEIGHT_BYTES)))):
+        weight.external_data.add(key=key, value=value)
+    model = onnx.parser.parse_model("""
+    <ir_version: 9, opset_import: ["" : 20]>
+    external (float[N, 4] x) => (float[N, 3] y) {
+      m = MatMul(x, w)
+      y = Softmax<axis = -1>(m)
+    }""")
+    model.graph.initializer.append(weight)
+    return model
+
+
+def old() -> onnx.ModelProto:
+    """Ops whose attributes have become inputs since."""
+    return onnx.parser.parse_model("""
+    <ir_version: 3, opset_import: ["" : 7]>
+    old (float[2, 3, 4, 4] x, float[3] scale, float[3] shift, float[3] mean, float[3] var)
+      => (float[2, 48, 4] y, float[2, 1] top)
+    <float[3] scale = {1, 1, 1}, float[3] shift = {0, 0, 0}, float[3] mean = {0, 1, 2}, float[3] var = {1, 1, 1}> {
+      b = BatchNormalization<epsilon = 0.001>(x, scale, shift, mean, var)
+      d = Dropout<ratio = 0.5>(b)
+      u = Upsample<mode = "nearest", scales = [1.0, 1.0, 2.0, 2.0]>(d)
+      p = Pad<pads = [0, 0, 0, 0, 0, 0, 0, 0], value = 1.0>(u)
+      s = Slice<axes = [2, 3], starts = [0, 0], ends = [8, 8]>(p)
+      shape = Constant<value = int64[3] {2, 48, 4}>()
+      y = Reshape(s, shape)
+      c = Clip<min = -1.0, max = 1.0>(y)
+      f = Flatten<axis = 1>(c)
+      top, at = TopK<k = 1>(f)
+    }""")
+
+
+def strings() -> onnx.ModelProto:
+    """Text: normalized, split, looked up, matched."""
+    model = onnx.parser.parse_model("""
+    <ir_version: 10, opset_import: ["" : 21, "ai.onnx.ml" : 4]>
+    strings (string[N] words) => (string[A, B] parts, int64[N] ids, bool[N] match, float[C] grams, string[N] both) {
+      small = StringNormalizer<case_change_action = "LOWER", stopwords = ["the"]>(words)
+      parts, counts = StringSplit<delimiter = "-", maxsplit = 2>(small)
+      ids = ai.onnx.ml.LabelEncoder<keys_strings = ["a", "b"], values_int64s = [1, 2], default_int64 = -1>(words)
+      match = RegexFullMatch<pattern = "(a|b)+">(words)
+      both = StringConcat(words, tail)
+      grams = TfIdfVectorizer<max_gram_length = 2, max_skip_count = 1, min_gram_length = 1, mode = "TF",
+        ngram_counts = [0, 2], ngram_indexes = [0, 1, 2], pool_int64s = [1, 2, 1, 2]>(ids)
+    }""")
+    return _constants(model, tail=np.array(["!"], object))
+
+
+def quantized() -> onnx.ModelProto:
+    """Weights of 4 bits in blocks, and a product of 8-bit integers."""
+    model = onnx.parser.parse_model("""
+    <ir_version: 10, opset_import: ["" : 21]>
+    quantized (float[N, 8] x) => (float[N, 4] y, uint8[N, 4] z) {
+      w = DequantizeLinear<axis = 0, block_size = 4>(packed, scales, zeros)
+      y = MatMul(x, w)
+      q, s, o = DynamicQuantizeLinear(x)
+      i = MatMulInteger(q, b, o)
+      f = Cast<to = 1>(i)
+      z = QuantizeLinear(f, s, o)
+    }""")
+    return _constants(
+        model,
+        packed=(np.arange(32).reshape(8, 4) % 15 - 7).astype(ml_dtypes.int4),
+        scales=np.full((2, 4), 0.5, np.float32),
+        zeros=np.zeros((2, 4), ml_dtypes.int4),
+        b=np.arange(32, dtype=np.uint8).reshape(8, 4),
+    )
+
+
+def trees() -> onnx.ModelProto:
+    """Two trees in the old form, then labels and probabilities as a map."""
+    return onnx.parser.parse_model("""
+    <ir_version: 8, opset_import: ["" : 15, "ai.onnx.ml" : 3]>
+    trees (float[N, 3] x) => (string[N] label, seq(map(string, float)) probabilities) {
+      v = ai.onnx.ml.Imputer<imputed_value_floats = [0.0], replaced_value_float = -1.0>(x)
+      n = ai.onnx.ml.Scaler<offset = [0.0, 1.0, 2.0], scale = [1.0, 0.5, 2.0]>(v)
+      label, scores = ai.onnx.ml.TreeEnsembleClassifier<
+        class_ids = [0, 1, 0, 1], class_nodeids = [1, 2, 1, 2], class_treeids = [0, 0, 1, 1],
+        class_weights = [1.0, 0.5, 0.25, 2.0], classlabels_strings = ["no", "yes"],
+        nodes_falsenodeids = [2, 0, 0, 2, 0, 0], nodes_featureids = [0, 0, 0, 2, 0, 0],
+        nodes_modes = ["BRANCH_LEQ", "LEAF", "LEAF", "BRANCH_GT", "LEAF", "LEAF"],
+        nodes_nodeids = [0, 1, 2, 0, 1, 2], nodes_treeids = [0, 0, 0, 1, 1, 1],
+        nodes_truenodeids = [1, 0, 0, 1, 0, 0], nodes_values = [0.5, 0.0, 0.0, -1.0, 0.0, 0.0],
+        post_transform = "SOFTMAX">(n)
+      probabilities = ai.onnx.ml.ZipMap<classlabels_strings = ["no", "yes"]>(scores)
+    }""")
+
+
+def images() -> onnx.ModelProto:
+    """A small convolutional network that ends in a resize and a crop."""
+    model = onnx.parser.parse_model("""
+    <ir_version: 9, opset_import: ["" : 20]>
+    images (float[N, 2, 8, 8] x) => (float[N, 3, H, W] y, float[N, 3, 1, 1] g)
+    <int64[4] sizes = {1, 3, 6, 6}, int64[4] pads = {0, 0, 1, 1}, float[4] scales = {1, 1, 2, 2}> {
+      c = Conv<pads = [1, 1, 1, 1], strides = [2, 2], group = 1>(x, w)
+      p = MaxPool<kernel_shape = [2, 2], strides = [1, 1], ceil_mode = 1>(c)
+      t = ConvTranspose<strides = [2, 2], output_padding = [1, 1]>(p, v)
+      r = Resize<mode = "cubic", coordinate_transformation_mode = "half_pixel">(t, , scales)
+      g = GlobalAveragePool(r)
+      d = DepthToSpace<blocksize = 1>(r)
+      y = CenterCropPad<axes = [2, 3]>(d, size)
+    }""")
+    weights = np.linspace(-1, 1, 54, dtype=np.float32).reshape(3, 2, 3, 3)
+    deconv = np.ones((3, 3, 2, 2), np.float32)
+    return _constants(model, w=weights, v=deconv, size=np.array([5, 7]))
+
+
+def sizes() -> onnx.ModelProto:
+    """Arithmetic on shapes, and tensors made from sizes alone."""
+    return onnx.parser.parse_model("""
+    <ir_version: 9, opset_import: ["" : 20]>
+    sizes (float[B, S, 6] x, int64[2] more) => (float[D0, D1, 3, 2] y, int64[R] r, float[E0, E1] e, float[T0, T1] o)
+    <int64 zero = {0}, int64 one = {1}, int64[1] first = {0}, int64[2] tail = {3, 2}, int64[1] end = {2},
+     float[2] onoff = {0, 1}, int64 depth = {4}> {
+      all = Shape(x)
+      lead = Slice(all, first, end)
+      target = Concat<axis = 0>(lead, tail)
+      y = Reshape(x, target)
+      n = Gather(all, one)
+      r = Range(zero, n, one)
+      z = ConstantOfShape<value = float[1] {2}>(more)
+      e = Tile(z, more)
+      k = OneHot<axis = -1>(more, depth, onoff)
+      grown = Expand(k, tail_one)
+      o = Pad(grown, pads)
+    }""") | _sizes_constants  # type: ignore[operator]
+
+
+def sequences() -> onnx.ModelProto:
+    """Lists and optional values."""
+    return onnx.parser.parse_model("""
+    <ir_version: 9, opset_import: ["" : 20]>
+    sequences (float[N, 4] x) => (float[M, 2] y, int64 n, float[N, 4] z)
+    <int64 two = {2}, int64 one = {1}> {
+      s = SplitToSequence<axis = 1>(x, two)
+      e = SequenceErase(s, one)
+      i = SequenceInsert(e, x, one)
+      n = SequenceLength(i)
+      z = SequenceAt(i, one)
+      y = ConcatFromSequence<axis = 0>(s)
+      opt = Optional(x)
+      has = OptionalHasElement(opt)
+      got = OptionalGetElement(opt)
+    }""")
+
+
+def tokens() -> onnx.ModelProto:
+    """Attention, recurrence and the ops around them."""
+    model = onnx.parser.parse_model("""
+    <ir_version: 11, opset_import: ["" : 23]>
+    tokens (int64[B, S] ids) => (float[B, S, 4] y, float[S, 1, B, 3] rnn) {
+      h = Gather<axis = 0>(table, ids)
+      n = LayerNormalization<axis = -1>(h, gain)
+      a = Attention<q_num_heads = 2, kv_num_heads = 2, is_causal = 1>(n, n, n)
+      y = Add(a, h)
+      t = Transpose<perm = [1, 0, 2]>(y)
+      rnn, hidden, cell = LSTM<hidden_size = 3>(t, w, r)
+      c = Einsum<equation = "bsi,bsj->bij">(h, h)
+      sum = ReduceSum<keepdims = 0>(c, axes)
+    }""")
+    return _constants(
+        model,
+        table=np.linspace(-1, 1, 20, dtype=np.float32).reshape(5, 4),
+        gain=np.ones(4, np.float32),
+        w=np.full((1, 12, 4), 0.1, np.float32),
+        r=np.full((1, 12, 3), 0.2, np.float32),
+        axes=np.array([1, -1]),
+    )

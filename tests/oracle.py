@@ -112,7 +112,8 @@ def _type(value: Any, name: str | None) -> TypeProto:
     if isinstance(value, dict):
         key, item = next(iter(value.items()))
         key_type = onnx.TensorProto.STRING if isinstance(key, str) else onnx.TensorProto.INT64
-        return helper.make_map_type_proto(key_type, _type(np.asarray(item), None))
+        plain = np.float32(item) if isinstance(item, float) else item  # as maps hold it
+        return helper.make_map_type_proto(key_type, _type(np.asarray(plain), None))
     array = np.asarray(value)
     dims = [f"{name}_{i}" for i in range(array.ndim)] if name else list(array.shape)
     return helper.make_tensor_type_proto(_onnx_type(array), dims)

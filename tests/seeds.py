@@ -1,4 +1,4 @@
-"""Small valid models that between them use most of the format: what hostile models are made from."""
+"""Small valid models that use most of the format between them: what hostile models are made of."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, numpy_helper
 
 WEIGHTS = "weights.bin"  # the file that the model of `external` names
 WEIGHT_BYTES = np.linspace(-1, 1, 12, dtype=np.float32).tobytes()
@@ -26,7 +26,8 @@ def bodies() -> onnx.ModelProto:
     """If, Loop and Scan, whose bodies read values from outside."""
     return onnx.parser.parse_model("""
     <ir_version: 9, opset_import: ["" : 20]>
-    bodies (float[N, 3] x, int64 times, bool which) => (float[M, 3] y, float[N, 3] last, float[3] total)
+    bodies (float[N, 3] x, int64 times, bool which)
+      => (float[M, 3] y, float[N, 3] last, float[3] total)
     <float[3] w = {1, 2, 3}, bool go = {1}, float[3] zero = {0, 0, 0}> {
       a = If (which) <
         then_branch = yes () => (float[P, 3] t) { t = Add(x, w) },
@@ -90,7 +91,8 @@ def old() -> onnx.ModelProto:
     <ir_version: 3, opset_import: ["" : 7]>
     old (float[2, 3, 4, 4] x, float[3] scale, float[3] shift, float[3] mean, float[3] var)
       => (float[2, 48, 4] y, float[2, 1] top)
-    <float[3] scale = {1, 1, 1}, float[3] shift = {0, 0, 0}, float[3] mean = {0, 1, 2}, float[3] var = {1, 1, 1}> {
+    <float[3] scale = {1, 1, 1}, float[3] shift = {0, 0, 0}, float[3] mean = {0, 1, 2},
+     float[3] var = {1, 1, 1}> {
       b = BatchNormalization<epsilon = 0.001>(x, scale, shift, mean, var)
       d = Dropout<ratio = 0.5>(b)
       u = Upsample<mode = "nearest", scales = [1.0, 1.0, 2.0, 2.0]>(d)
@@ -108,14 +110,16 @@ def strings() -> onnx.ModelProto:
     """Text: normalized, split, looked up, matched."""
     model = onnx.parser.parse_model("""
     <ir_version: 10, opset_import: ["" : 21, "ai.onnx.ml" : 4]>
-    strings (string[N] words) => (string[A, B] parts, int64[N] ids, bool[N] match, float[C] grams, string[N] both) {
+    strings (string[N] words)
+      => (string[A, B] parts, int64[N] ids, bool[N] match, float[C] grams, string[N] both) {
       small = StringNormalizer<case_change_action = "LOWER", stopwords = ["the"]>(words)
       parts, counts = StringSplit<delimiter = "-", maxsplit = 2>(small)
-      ids = ai.onnx.ml.LabelEncoder<keys_strings = ["a", "b"], values_int64s = [1, 2], default_int64 = -1>(words)
+      ids = ai.onnx.ml.LabelEncoder<keys_strings = ["a", "b"], values_int64s = [1, 2],
+        default_int64 = -1>(words)
       match = RegexFullMatch<pattern = "(a|b)+">(words)
       both = StringConcat(words, tail)
-      grams = TfIdfVectorizer<max_gram_length = 2, max_skip_count = 1, min_gram_length = 1, mode = "TF",
-        ngram_counts = [0, 2], ngram_indexes = [0, 1, 2], pool_int64s = [1, 2, 1, 2]>(ids)
+      grams = TfIdfVectorizer<max_gram_length = 2, max_skip_count = 1, min_gram_length = 1,
+        mode = "TF", ngram_counts = [0, 2], ngram_indexes = [0, 1, 2], pool_int64s = [1, 2, 1, 2]>(ids)
     }""")
     return _constants(model, tail=np.array(["!"], object))
 
@@ -181,11 +185,12 @@ def images() -> onnx.ModelProto:
 
 def sizes() -> onnx.ModelProto:
     """Arithmetic on shapes, and tensors made from sizes alone."""
-    return onnx.parser.parse_model("""
+    model = onnx.parser.parse_model("""
     <ir_version: 9, opset_import: ["" : 20]>
-    sizes (float[B, S, 6] x, int64[2] more) => (float[D0, D1, 3, 2] y, int64[R] r, float[E0, E1] e, float[T0, T1] o)
-    <int64 zero = {0}, int64 one = {1}, int64[1] first = {0}, int64[2] tail = {3, 2}, int64[1] end = {2},
-     float[2] onoff = {0, 1}, int64 depth = {4}> {
+    sizes (float[B, S, 6] x, int64[2] more)
+      => (float[D0, D1, 3, 2] y, int64[R] r, float[E0, E1] e, float[T0, T1] o)
+    <int64 zero = {0}, int64 one = {1}, int64[1] first = {0}, int64[2] tail = {3, 2},
+     int64[1] end = {2}, float[2] onoff = {0, 1}, int64 depth = {4}> {
       all = Shape(x)
       lead = Slice(all, first, end)
       target = Concat<axis = 0>(lead, tail)
@@ -197,7 +202,8 @@ def sizes() -> onnx.ModelProto:
       k = OneHot<axis = -1>(more, depth, onoff)
       grown = Expand(k, tail_one)
       o = Pad(grown, pads)
-    }""") | _sizes_constants  # type: ignore[operator]
+    }""")
+    return _constants(model, tail_one=np.array([2, 2, 4]), pads=np.array([0, 0, 0, 1, 1, 0]))
 
 
 def sequences() -> onnx.ModelProto:
@@ -240,3 +246,14 @@ def tokens() -> onnx.ModelProto:
         r=np.full((1, 12, 3), 0.2, np.float32),
         axes=np.array([1, -1]),
     )
+
+
+SEEDS: tuple[Callable[[], onnx.ModelProto], ...] = (
+    bodies, functions, external, old, strings, quantized, trees, images, sizes, sequences, tokens,
+)  # fmt: skip
+
+
+@functools.cache
+def seeds() -> tuple[bytes, ...]:
+    """All of them, serialized."""
+    return tuple(make().SerializeToString() for make in SEEDS)

@@ -18,6 +18,7 @@ from sardonyx.graph.dim import Size, evaluate, symbols
 from sardonyx.graph.dtype import INDEX, by_numpy
 from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFact
 from sardonyx.graph.graph import Graph
+from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.graph.infer import infer
 from sardonyx.graph.verify import verify
 from sardonyx.load import load
@@ -35,7 +36,7 @@ ROWS: list[Row] = [
 ]
 GOOD = [i for i, row in enumerate(ROWS) if row.fails is None]
 BAD = [i for i, row in enumerate(ROWS) if row.fails is not None]
-CONTROL = {("", name) for name in ("If", "Loop", "Scan", "SequenceMap")}  # test_control.py has them
+CONTROL = {("", name) for name in ("If", "Loop", "Scan", "SequenceMap")}  # in test_control.py
 
 
 def title(index: int) -> str:
@@ -79,20 +80,29 @@ def test_facts(index: int, mode: str) -> None:
     if mode == "sizes" and not constants:
         return
     found = results(index)
-    graph = load(
-        model_of(row, constants=constants, symbolic=mode != "static").SerializeToString()
-    ).graph
-    infer(graph)
-    verify(graph, deep=True)
-    dims = {
+    model = model_of(row, constants=constants, symbolic=mode != "static").SerializeToString()
+    for assumes in (False, True):
+        graph = load(model).graph
+        infer(graph, assumes)
+        verify(graph, deep=True)
+        dims = sizes_of(row)
+        try:
+            check_guards(graph, dims)
+        except AssumptionFailed:
+            assert assumes
+            continue
+        for value, result in zip(graph.outputs, found, strict=True):
+            check_fact(value.fact, result, dims)
+
+
+def sizes_of(row: Row) -> dict[str, int]:
+    """What the names of symbolic dims stand for."""
+    return {
         f"{name}_{axis}": size
         for name, x in feeds_of(row).items()
         if isinstance(x, np.ndarray)
         for axis, size in enumerate(x.shape)
     }
-    check_guards(graph, dims)
-    for value, result in zip(graph.outputs, found, strict=True):
-        check_fact(value.fact, result, dims)
 
 
 def sizes_among(row: Row) -> list[str]:
@@ -198,6 +208,7 @@ def test_errors(index: int, symbolic: bool) -> None:
 
 
 def test_every_op_has_a_row() -> None:
-    declared = {key for keys in FAMILIES.values() for key in keys}
+    # Internal ops come from passes and stand in no model; the tests of those passes have them.
+    declared = {key for keys in FAMILIES.values() for key in keys if key[0] != "sardonyx"}
     missing = declared - CONTROL - {(row.domain, row.op) for row in ROWS}
     assert not sorted(missing)

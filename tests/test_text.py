@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from sardonyx.errors import NotImplemented, RuntimeException  # noqa: A004
+from sardonyx.errors import NotImplemented, RuntimeException
 from sardonyx.ops import lookup
 
 

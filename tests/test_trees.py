@@ -1,4 +1,4 @@
-"""Random ensembles against onnxruntime and against a walk that is obvious; what is kept of them, and for how long."""
+"""Random ensembles against onnxruntime and a plain walk; how long what is made of them lives."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
+from onnx import TensorProto, ValueInfoProto, helper
 
 import sardonyx
 from sardonyx.errors import InvalidGraph
+from sardonyx.ops import trees as family
 from sardonyx.ops.once import MOST, Once
 from sardonyx.ops.trees.forest import BLOCK, EQ, LEQ, Nodes, Votes, check_walks_end, plant
 from tests.forests import MODES, Branch, Leaf, Tree, by_ids, by_positions
@@ -71,7 +72,7 @@ def model(
     number = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     given_ = helper.make_tensor_value_info("x", number, [None, None])
     node = helper.make_node(op, ["x"], names, domain="ai.onnx.ml", **attrs)
-    made = [helper.make_value_info(n, None) for n in names]
+    made = [ValueInfoProto(name=n) for n in names]
     graph = helper.make_graph([node], "g", [given_], made)
     imports = [helper.make_opsetid("ai.onnx.ml", opset), helper.make_opsetid("", 20)]
     proto = helper.make_model(graph, opset_imports=imports, ir_version=9)
@@ -218,8 +219,6 @@ def test_what_is_made_of_lists_is_bounded() -> None:
 
 def test_a_session_lets_go_of_its_forest() -> None:
     proto = model("TreeEnsembleRegressor", by_ids([Leaf([(0, 1.0)])], "target", n_targets=1), 3)
-    from sardonyx.ops import trees as family
-
     gc.collect()
     before = len(family._FORESTS._made)
     session = sardonyx.InferenceSession(proto)

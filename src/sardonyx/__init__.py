@@ -18,7 +18,7 @@ from sardonyx.enums import (
     OrtMemType,
     OrtSparseFormat,
 )
-from sardonyx.errors import SardonyxError
+from sardonyx.errors import NotFound, NotImplemented, SardonyxError
 from sardonyx.log import set_severity as set_default_logger_severity
 from sardonyx.options import RunOptions, SessionOptions
 
@@ -93,6 +93,34 @@ def set_default_logger_verbosity(level: int) -> None:
     """Kept for programs that call it: messages have severities only."""
 
 
+def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_threads: int = 0) -> None:
+    """Kept for programs that call it: numpy's own threads do the work so far."""
+
+
+def preload_dlls(
+    cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None
+) -> None:
+    """Kept for programs that call it: there are no libraries to load ahead."""
+
+
+def get_ep_devices() -> list[Any]:
+    """Devices of plug-in providers: there are none."""
+    return []
+
+
+def register_execution_provider_library(name: str, path: str) -> None:
+    """Providers of onnxruntime's C interface cannot be loaded; the error says so."""
+    raise NotImplemented(
+        f"{path} is a library for onnxruntime's C interface, which Sardonyx does not have",
+        hint="write the provider in Python",
+    )
+
+
+def unregister_execution_provider_library(name: str) -> None:
+    """The counterpart of `register_execution_provider_library`."""
+    raise NotFound(f"no provider library is registered as {name!r}")
+
+
 def enable_telemetry_events() -> None:
     """Kept for programs that call it: there is no telemetry."""
 
@@ -108,8 +136,8 @@ def print_debug_info() -> None:
     import ml_dtypes
     import numpy
 
-    print(f"{get_build_info()}; Python {platform.python_version()}; numpy {numpy.__version__}; ")
-    print(f"ml_dtypes {ml_dtypes.__version__}; {platform.platform()}")
+    print(f"{get_build_info()}\nPython {platform.python_version()}\nnumpy {numpy.__version__}")
+    print(f"ml_dtypes {ml_dtypes.__version__}\n{platform.platform()}")
 
 
 __all__: Final[list[str]] = [
@@ -137,6 +165,11 @@ __all__: Final[list[str]] = [
     "get_available_providers",
     "get_build_info",
     "get_device",
+    "unregister_execution_provider_library",
+    "set_global_thread_pool_sizes",
+    "register_execution_provider_library",
+    "preload_dlls",
+    "get_ep_devices",
     "get_version_string",
     "has_collective_ops",
     "print_debug_info",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ class Options:
     load: LoadOptions = field(default_factory=LoadOptions)
     passes: PassOptions = field(default_factory=PassOptions)
     save: SaveOptions | None = None
+    check: Callable[[], None] = lambda: None  # called before each stage; raises to end the load
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Compiled:
 
 def compile(source: Any, options: Options) -> Compiled:
     """The whole line, from a file, bytes or buffers to a program."""
-    stages = Stages()
+    stages = Stages(options.check)
     with stages.stage("load"):
         model = load(source, options.load)
     with stages.stage("infer"):

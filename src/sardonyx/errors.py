@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Final
+
 
 
 class SardonyxError(Exception):
@@ -129,11 +129,6 @@ class InternalError(Fail):
         return f"{super().__str__()}\n  please report this: it is a bug in sardonyx"
 
 
-ORT_NAMES: Final = (
-    Fail, InvalidArgument, NoSuchFile, NoModel, EngineError, RuntimeException, InvalidProtobuf,
-    ModelLoaded, NotImplemented, InvalidGraph, EPFail, ModelLoadCanceled,
-    ModelRequiresCompilation, NotFound,
-)  # fmt: skip
 
 
 @contextlib.contextmanager

@@ -71,9 +71,12 @@ def _from_list(value: Any, fact: Fact) -> Any:
     return np.array(value, fact.dtype.np)
 
 
-def hand_out(results: Sequence[Any], values: Mapping[str, Any]) -> list[Any]:
-    """Results as the caller may keep and change them: contiguous arrays that share no bytes with anything of ours."""
-    taken = {id(_owner(v)) for v in values.values() if isinstance(v, np.ndarray)}
+def hand_out(results: Sequence[Any]) -> list[Any]:
+    """Results as the caller may keep and change them: contiguous, and sharing bytes with nothing else.
+
+    Inputs and constants are read-only arrays, and so is every view of them.
+    """
+    taken: set[int] = set()
     return [_give(result, taken) for result in results]
 
 
@@ -82,15 +85,8 @@ def _give(value: Any, taken: set[int]) -> Any:
         return [_give(v, taken) for v in value]
     if not isinstance(value, np.ndarray):
         return value
-    owner = _owner(value)
-    if not isinstance(owner, np.ndarray) or not owner.flags.writeable or id(owner) in taken:
+    owner = value if value.base is None else value.base
+    if not value.flags.writeable or id(owner) in taken:
         return value.copy()
     taken.add(id(owner))  # a second output over the same bytes is copied
     return np.ascontiguousarray(value).reshape(value.shape)
-
-
-def _owner(array: Any) -> Any:
-    """The object whose memory an array shows."""
-    while isinstance(array, np.ndarray) and array.base is not None:
-        array = array.base
-    return array

@@ -58,6 +58,9 @@ class SessionOptions:
         self._dims_by_name: dict[str, int] = {}
         self._dims_by_denotation: dict[str, int] = {}
         self._files: dict[str, memoryview] = {}
+        self._initializers: dict[str, Any] = {}
+        self._providers: dict[str, dict[str, str]] = {}
+        self._is_cancelled = False
 
     def add_session_config_entry(self, key: str, value: str) -> None:
         """Sets a config key; one that is unknown is reported with the nearest known one."""
@@ -124,6 +127,28 @@ class SessionOptions:
             if key in self._files:
                 raise InvalidArgument(f"the file {name} is given twice")
             self._files[key] = view[:length].toreadonly()
+
+    def add_initializer(self, name: str, value: Any) -> None:
+        """Uses an array (or what has a `numpy` method) for an initializer; it is kept, not copied."""
+        self._initializers[name] = value
+
+    def add_external_initializers(self, names: list[str], values: list[Any]) -> None:
+        """Uses arrays for initializers, as `add_initializer` does for one."""
+        if len(names) != len(values):
+            raise InvalidArgument(f"{len(names)} names and {len(values)} values are given")
+        self._initializers.update(zip(names, values, strict=True))
+
+    def add_provider(self, name: str, options: dict[str, str] | None = None) -> None:
+        """Adds a provider for sessions that are given none of their own."""
+        self._providers[name] = dict(options or {})
+
+    def has_providers(self) -> bool:
+        """Whether `add_provider` was called."""
+        return bool(self._providers)
+
+    def set_load_cancellation_flag(self, is_cancelled: bool) -> None:
+        """Ends loads under these options at their next stage; may be called from another thread."""
+        self._is_cancelled = is_cancelled
 
     def register_custom_ops_library(self, path: str | os.PathLike[str]) -> None:
         """Libraries of onnxruntime's C interface cannot be loaded here; the error says so."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sardonyx.compile import Compiled, Options, compile
 from sardonyx.enums import GraphOptimizationLevel
-from sardonyx.errors import Fail, InvalidArgument, NoSuchFile
+from sardonyx.errors import Fail, InvalidArgument, ModelLoadCanceled, NoSuchFile
 from sardonyx.feeds import check_feed, hand_out
 from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.load import LoadOptions
@@ -49,6 +49,8 @@ class InferenceSession:
         self._disabled = frozenset(kwargs.get("disabled_optimizers") or ())
         self._profile = self._start_profile()
         self._split = False
+        if providers is None and self._options.has_providers():
+            providers = list(self._options._providers.items())
         self._set_providers(providers, provider_options)
 
     def _start_profile(self) -> Profile | None:
@@ -82,7 +84,12 @@ class InferenceSession:
         return Options(
             providers=providers,
             load=LoadOptions(
-                folder, options._files, options._dims_by_name, options._dims_by_denotation, self._split
+                folder=folder,
+                in_memory=options._files,
+                initializers=options._initializers,
+                dims_by_name=options._dims_by_name,
+                dims_by_denotation=options._dims_by_denotation,
+                split_names=self._split,
             ),
             passes=PassOptions(
                 level=GraphOptimizationLevel(options.graph_optimization_level),
@@ -90,7 +97,12 @@ class InferenceSession:
                 **({} if limit is None else {"fold_limit_bytes": _size(_FOLD_LIMIT, limit)}),
             ),
             save=self._save_options() if save and options.optimized_model_filepath else None,
+            check=self._check_cancelled,
         )
+
+    def _check_cancelled(self) -> None:
+        if self._options._is_cancelled:
+            raise ModelLoadCanceled("the load was cancelled by set_load_cancellation_flag")
 
     def _save_options(self) -> SaveOptions:
         entries = self._options._entries
@@ -119,7 +131,7 @@ class InferenceSession:
         results = self._execute(values, options)
         if self._profile is not None:
             self._profile.add("Session", "model_run", started, time.perf_counter(), {})
-        return hand_out([results[i] for i in wanted], values)
+        return hand_out([results[i] for i in wanted])
 
     def _execute(self, values: dict[str, Any], options: RunOptions) -> list[Any]:
         try:

@@ -57,12 +57,29 @@ SELECT = [
 ]
 
 SCALE = [
-    *(case("Scaler", x, domain=ML, offset=[1.0, 2.0, 3.0], scale=[2.0, 3.0, 0.5]) for x in (*NUMBERS, X)),
+    *(
+        case("Scaler", x, domain=ML, offset=[1.0, 2.0, 3.0], scale=[2.0, 3.0, 0.5])
+        for x in (*NUMBERS, X)
+    ),
     case("Scaler", X, domain=ML, offset=[1.0], scale=[2.0]),
     case("Scaler", f32(3), domain=ML, offset=[1.0, 2.0, 3.0], scale=[2.0, 3.0, 0.5]),
     case("Scaler", f32(0, 3), domain=ML, offset=[1.0], scale=[2.0]),
-    case("Scaler", of([[1.0]]), domain=ML, scale=[2.0], expect=(of([[2.0]]),), why="onnxruntime wants both"),
-    fails("Scaler", X, domain=ML, offset=[1.0, 2.0], scale=[1.0], match="offset is one number, or one per"),
+    case(
+        "Scaler",
+        of([[1.0]]),
+        domain=ML,
+        scale=[2.0],
+        expect=(of([[2.0]]),),
+        why="onnxruntime wants both",
+    ),
+    fails(
+        "Scaler",
+        X,
+        domain=ML,
+        offset=[1.0, 2.0],
+        scale=[1.0],
+        match="offset is one number, or one per",
+    ),
     *(case("Normalizer", x, domain=ML, norm=n) for n in ("MAX", "L1", "L2") for x in NUMBERS),
     *(case("Normalizer", f32(5), domain=ML, norm=n) for n in ("MAX", "L1", "L2")),
     *(
@@ -75,7 +92,9 @@ SCALE = [
     case("Imputer", X, domain=ML, imputed_value_floats=[7.0, 8.0, 9.0], replaced_value_float=0.0),
     case("Imputer", X, domain=ML, imputed_value_floats=[7.0], replaced_value_float=float("nan")),
     case("Imputer", X, domain=ML, imputed_value_floats=[7.0, 8.0, 9.0]),
-    case("Imputer", i64(4, 3), domain=ML, imputed_value_int64s=[70, 80, 90], replaced_value_int64=2),
+    case(
+        "Imputer", i64(4, 3), domain=ML, imputed_value_int64s=[70, 80, 90], replaced_value_int64=2
+    ),
     case(
         "Imputer",
         of([[[0, 1]], [[5, 0]]], np.int64),
@@ -85,18 +104,47 @@ SCALE = [
         why="onnxruntime uses the first value for every feature where there are three dimensions",
     ),
     *(
-        case("Imputer", of([[0, 5]], d), domain=ML, **v, expect=(of([[9, 5]], d),), why="not in onnxruntime")
-        for d, v in ((np.float64, {"imputed_value_floats": [9.0]}), (np.int32, {"imputed_value_int64s": [9]}))
+        case(
+            "Imputer",
+            of([[0, 5]], d),
+            domain=ML,
+            **v,
+            expect=(of([[9, 5]], d),),
+            why="not in onnxruntime",
+        )
+        for d, v in (
+            (np.float64, {"imputed_value_floats": [9.0]}),
+            (np.int32, {"imputed_value_int64s": [9]}),
+        )
     ),
     fails("Imputer", X, domain=ML, imputed_value_int64s=[1], match="needs imputed_value_floats"),
-    fails("Imputer", X, domain=ML, imputed_value_floats=[1.0, 2.0], match="one number, or one per feature"),
+    fails(
+        "Imputer",
+        X,
+        domain=ML,
+        imputed_value_floats=[1.0, 2.0],
+        match="one number, or one per feature",
+    ),
     case("FeatureVectorizer", f32(3, 2), f32(3, 4), domain=ML, inputdimensions=[2, 4]),
     case("FeatureVectorizer", f32(3, 3), f32(3, 3), domain=ML, inputdimensions=[2, 4]),
     case("FeatureVectorizer", f32(3), f32(2), domain=ML, inputdimensions=[3, 2]),
     case("FeatureVectorizer", i64(3, 2), i64(3, 1), domain=ML, inputdimensions=[2, 1]),
-    fails("FeatureVectorizer", f32(3, 2), f32(2, 2), domain=ML, inputdimensions=[2, 2], match="rows of the inputs"),
-    fails("FeatureVectorizer", f32(3, 2), domain=ML, inputdimensions=[2, 2], match="2 entries for 1 inputs"),
-]  # fmt: skip
+    fails(
+        "FeatureVectorizer",
+        f32(3, 2),
+        f32(2, 2),
+        domain=ML,
+        inputdimensions=[2, 2],
+        match="rows of the inputs",
+    ),
+    fails(
+        "FeatureVectorizer",
+        f32(3, 2),
+        domain=ML,
+        inputdimensions=[2, 2],
+        match="2 entries for 1 inputs",
+    ),
+]
 
 
 def encode(x: Any, **attrs: Any) -> Row:
@@ -153,10 +201,37 @@ ENCODE = [
             (of([1, 0, 2, -1], np.int64), {"default_string": "none"}),
         )
     ),
-    case("LabelEncoder", of([1, 5], np.int64), domain=ML, opset=2, keys_int64s=[5], values_floats=[0.5]),
-    fails("LabelEncoder", f32(2), domain=ML, keys_int64s=[1], values_int64s=[1], match="keys of i64, and x is f32"),
-    fails("LabelEncoder", f32(2), domain=ML, keys_floats=[1.0, 2.0], values_int64s=[1], match="2 keys and 1 values"),
-    fails("LabelEncoder", f32(2), domain=ML, keys_floats=[1.0], match="exactly one list of values, and has 0"),
+    case(
+        "LabelEncoder",
+        of([1, 5], np.int64),
+        domain=ML,
+        opset=2,
+        keys_int64s=[5],
+        values_floats=[0.5],
+    ),
+    fails(
+        "LabelEncoder",
+        f32(2),
+        domain=ML,
+        keys_int64s=[1],
+        values_int64s=[1],
+        match="keys of i64, and x is f32",
+    ),
+    fails(
+        "LabelEncoder",
+        f32(2),
+        domain=ML,
+        keys_floats=[1.0, 2.0],
+        values_int64s=[1],
+        match="2 keys and 1 values",
+    ),
+    fails(
+        "LabelEncoder",
+        f32(2),
+        domain=ML,
+        keys_floats=[1.0],
+        match="exactly one list of values, and has 0",
+    ),
     case("CategoryMapper", text("a", "q"), domain=ML, cats_strings=["a", "b"], cats_int64s=[1, 2]),
     case(
         "CategoryMapper",
@@ -174,7 +249,14 @@ ENCODE = [
         cats_int64s=[1, 2, 3],
         default_int64=7,
     ),
-    fails("CategoryMapper", text("a"), domain=ML, cats_strings=["a"], cats_int64s=[1, 2], match="2 integers for 1"),
+    fails(
+        "CategoryMapper",
+        text("a"),
+        domain=ML,
+        cats_strings=["a"],
+        cats_int64s=[1, 2],
+        match="2 integers for 1",
+    ),
     case("OneHotEncoder", of([[1, 3], [4, 1]], np.int64), domain=ML, cats_int64s=[1, 3, -2]),
     case("OneHotEncoder", of([1.9, -2.9, 3.0, nan]), domain=ML, cats_int64s=[1, 3, -2]),
     case("OneHotEncoder", of([1.9, 3.0], np.float64), domain=ML, cats_int64s=[1, 3]),
@@ -190,22 +272,39 @@ ENCODE = [
     case("OneHotEncoder", of(1, np.int64), domain=ML, cats_int64s=[1, 3]),
     case("OneHotEncoder", of([], np.int64), domain=ML, cats_int64s=[1, 3]),
     case("OneHotEncoder", of([1, 3], np.int64), domain=ML, cats_int64s=[1, 3], zeros=0),
-    fails("OneHotEncoder", of([4], np.int64), domain=ML, cats_int64s=[1, 3], zeros=0, match="4.* none of the 2"),
+    fails(
+        "OneHotEncoder",
+        of([4], np.int64),
+        domain=ML,
+        cats_int64s=[1, 3],
+        zeros=0,
+        match="4.* none of the 2",
+    ),
     fails("OneHotEncoder", of([4], np.int64), domain=ML, match="0 integers and 0 strings"),
-    fails("OneHotEncoder", of([4], np.int64), domain=ML, cats_strings=["a"], match="categories of str"),
-]  # fmt: skip
+    fails(
+        "OneHotEncoder", of([4], np.int64), domain=ML, cats_strings=["a"], match="categories of str"
+    ),
+]
 
 MAPS = [
     case("ZipMap", f32(2, 3), domain=ML, classlabels_int64s=[1, 2, 3]),
     case("ZipMap", f32(2, 3), domain=ML, classlabels_strings=["a", "b", "ü"]),
     case("ZipMap", f32(3), domain=ML, classlabels_strings=["a", "b", "c"]),
     case("ZipMap", f32(0, 2), domain=ML, classlabels_strings=["a", "b"]),
-    fails("ZipMap", f32(2, 3), domain=ML, classlabels_int64s=[1], match="columns and keys of ZipMap differ: 3 and 1"),
+    fails(
+        "ZipMap",
+        f32(2, 3),
+        domain=ML,
+        classlabels_int64s=[1],
+        match="columns and keys of ZipMap differ: 3 and 1",
+    ),
     fails("ZipMap", f32(2, 3), domain=ML, match="0 integers and 0 strings"),
     case("DictVectorizer", {"a": 1.5, "c": 2.0}, domain=ML, string_vocabulary=["a", "b", "c"]),
     case("DictVectorizer", {"z": 1.5}, domain=ML, string_vocabulary=["a", "b"]),
     case("DictVectorizer", {3: 1.5}, domain=ML, int64_vocabulary=[1, 3, 3]),
-    fails("DictVectorizer", {3: 1.5}, domain=ML, string_vocabulary=["a"], match="keys of x are i64"),
+    fails(
+        "DictVectorizer", {3: 1.5}, domain=ML, string_vocabulary=["a"], match="keys of x are i64"
+    ),
     case("CastMap", {7: 2.5, 0: 3.5}, domain=ML),
     case("CastMap", {1: 2.5, 7: -3.5}, domain=ML, cast_to="TO_INT64"),
     case("CastMap", {1: 2.5, 7: 1e10, 9: 1 / 3}, domain=ML, cast_to="TO_STRING"),
@@ -214,6 +313,6 @@ MAPS = [
     fails("CastMap", {-1: 2.5}, domain=ML, map_form="SPARSE", max_map=3, match="the key -1"),
     fails("CastMap", {1: 2.5}, domain=ML, map_form="SPARSE", max_map=-3, match="max_map is -3"),
     fails("CastMap", {"a": 2.5}, domain=ML, match="takes a map from i64, not from str"),
-]  # fmt: skip
+]
 
 CASES = [*SELECT, *SCALE, *ENCODE, *MAPS]

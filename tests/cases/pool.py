@@ -53,7 +53,9 @@ AVERAGE = [
          ulps=16),
     case("AveragePool", f64(1, 2, 5), kernel_shape=[2]),
     case("AveragePool", f16(1, 2, 5), kernel_shape=[2], oracle="onnx"),
-    *(case("AveragePool", X, opset=v, **GEOMETRY[1]) for v in (1, 7, 10, 11, 19)),
+    *(case("AveragePool", X, opset=v, **GEOMETRY[1]) for v in (7, 10, 11, 19)),
+    case("AveragePool", np.ones((1, 2, 4), np.float32), opset=1, kernel_shape=[3], pads=[1, 1],
+         expect=(np.ones((1, 2, 4), np.float32),)),
 ]
 
 NORM = [
@@ -73,7 +75,9 @@ NORM = [
 
 WHOLE = [
     *(case(op, x, ulps=16) for op in ("GlobalMaxPool", "GlobalAveragePool")
-      for x in (X, f32(2, 3, 7), f32(2, 3, 4, 5, 6), f64(1, 2, 3), f32(0, 3, 2))),
+      for x in (X, f32(2, 3, 7), f32(2, 3, 4, 5, 6), f32(0, 3, 2))),
+    case("GlobalMaxPool", f64(1, 2, 3), expect=(f64(1, 2, 3).max(axis=2, keepdims=True),)),
+    case("GlobalAveragePool", f64(1, 2, 3), expect=(f64(1, 2, 3).mean(axis=2, keepdims=True),)),
     case("GlobalMaxPool", of([[[1, nan, 2]]]), expect=(of([[[nan]]]),)),
     case("GlobalAveragePool", f16(1, 2, 300), oracle="onnx", ulps=2),
     case("GlobalAveragePool", X, opset=1, ulps=16),

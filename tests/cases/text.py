@@ -31,8 +31,13 @@ STRINGS = [
     *(
         case("StringSplit", text(" a b  c ", "a-b--c", "", "  "), outputs=2, **how)
         for how in (
-            {}, {"maxsplit": 1}, {"maxsplit": 0}, {"delimiter": ""}, {"delimiter": "-"},
-            {"delimiter": "-", "maxsplit": 1}, {"delimiter": "--"},
+            {},
+            {"maxsplit": 1},
+            {"maxsplit": 0},
+            {"delimiter": ""},
+            {"delimiter": "-"},
+            {"delimiter": "-", "maxsplit": 1},
+            {"delimiter": "--"},
         )
     ),
     case("StringSplit", table(("a b", "c"), ("", "d e f")), outputs=2),
@@ -50,7 +55,7 @@ STRINGS = [
     case("RegexFullMatch", np.zeros((0,), object), pattern="a"),
     fails("RegexFullMatch", text("a"), pattern="(", match=r"'\(' is no RE2 expression"),
     fails("RegexFullMatch", text("a"), match="has no pattern"),
-]  # fmt: skip
+]
 
 
 def clean(words: Any, want: Any, **attrs: Any) -> Row:
@@ -74,8 +79,13 @@ NORMALIZED = [
     clean(text("iI\u0130"), text("i\u0131i"), case_change_action="LOWER", locale="tr_TR.UTF-8"),
     fails("StringNormalizer", table(("a",), ("b",)), match=r"\[C\] or \[1, C\]: 2 and 1"),
     fails("StringNormalizer", of("a", object), match=r"\[C\] or \[1, C\], not str\[\]"),
-    fails("StringNormalizer", text("a"), case_change_action="TITLE", match="case_change_action is TITLE"),
-]  # fmt: skip
+    fails(
+        "StringNormalizer",
+        text("a"),
+        case_change_action="TITLE",
+        match="case_change_action is TITLE",
+    ),
+]
 
 POOL = {
     "mode": "TF", "ngram_counts": [0, 2, 6], "ngram_indexes": [0, 3, 2, 1, 4],

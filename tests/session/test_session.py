@@ -255,3 +255,36 @@ def test_a_model_proto_is_not_changed() -> None:
     sardonyx.InferenceSession(made)
     assert made.SerializeToString() == before
     assert isinstance(made, onnx.ModelProto)
+
+
+def test_initializers_from_arrays() -> None:
+    made = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Mul(x, w) }'
+    )
+    x = np.ones(2, np.float32)
+    options = sardonyx.SessionOptions()
+    options.add_initializer("w", np.array([5, 6], np.float32))
+    assert sardonyx.InferenceSession(made, options).run(None, {"x": x})[0].tolist() == [5, 6]
+    options.add_external_initializers(["w"], [np.zeros(3, np.float32)])
+    with pytest.raises(errors.InvalidArgument, match=r"w is f32\[2\], and f32\[3\] was given"):
+        sardonyx.InferenceSession(made, options)
+    options = sardonyx.SessionOptions()
+    options.add_initializer("nope", x)
+    with pytest.raises(errors.InvalidArgument, match="no initializer has this name"):
+        sardonyx.InferenceSession(made, options)
+
+
+def test_a_load_can_be_cancelled() -> None:
+    options = sardonyx.SessionOptions()
+    options.set_load_cancellation_flag(True)
+    with pytest.raises(errors.ModelLoadCanceled):
+        sardonyx.InferenceSession(parser.parse_model(TEXT), options)
+
+
+def test_exceptions_by_their_onnxruntime_path() -> None:
+    from onnxruntime.capi import onnxruntime_pybind11_state as theirs
+    from sardonyx.capi import onnxruntime_pybind11_state as ours
+
+    names = [n for n in ours.__all__ if isinstance(getattr(ours, n), type) and issubclass(getattr(ours, n), Exception)]
+    assert len(names) == 14
+    assert all(issubclass(getattr(theirs, n), Exception) for n in names)

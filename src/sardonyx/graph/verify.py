@@ -180,7 +180,7 @@ def _check_inference(graph: Graph) -> None:
     """Every node, inferred anew from its inputs' facts, gives what stands at its outputs."""
     facts = {value: value.fact for value in _values(graph)}
     scopes = [(part, part.scope) for part in graph.family()]
-    scope = Scope()
+    scope = Scope(assumes=graph.scope.assumes)
     try:
         for node in graph.nodes:
             _infer_again(scope, node)

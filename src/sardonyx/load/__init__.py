@@ -24,6 +24,7 @@ class LoadOptions:
 
     folder: str | None = None  # of external data, instead of the model's own
     in_memory: Mapping[str, memoryview] = field(default_factory=dict)
+    initializers: Mapping[str, Any] = field(default_factory=dict)  # arrays, instead of the model's
     dims_by_name: dict[str, int] = field(default_factory=dict)
     dims_by_denotation: dict[str, int] = field(default_factory=dict)
     split_names: bool = False  # dims of equal names need not be equal
@@ -42,10 +43,10 @@ def load(model: Any, options: LoadOptions | None = None) -> Model:
     opsets = _opsets(record)
     dims = Dims(options.dims_by_name, options.dims_by_denotation, options.split_names)
     # Before IR 4 every initializer had to be listed as an input too, and was a constant all the same.
-    builder = GraphBuilder(
-        Tensors(given.source, given.files), record.functions, dims, constant_inputs=record.ir_version < 4
-    )
+    tensors = Tensors(given.source, given.files, options.initializers)
+    builder = GraphBuilder(tensors, record.functions, dims, constant_inputs=record.ir_version < 4)
     graph = builder.graph(record.graph, Call(opsets))
+    tensors.check_all_used()
     return _model(record, graph, opsets, given.origin)
 
 

@@ -89,7 +89,8 @@ class GraphBuilder:
         self, record: GraphRecord, nodes: Sequence[NodeRecord], call: Call, outer: Names | None
     ) -> Graph:
         graph, scope = Graph(record.name), Names(outer)
-        constants = {t.name: self._tensors.const(t) for t in record.initializers}
+        const = self._tensors.initializer if outer is None else self._tensors.const
+        constants = {t.name: const(t) for t in record.initializers}
         if len(constants) != len(record.initializers):
             raise InvalidGraph("two initializers have the same name", graph=record.name)
         for sparse in record.sparse_initializers:
@@ -107,8 +108,8 @@ class GraphBuilder:
                 raise InvalidGraph(f"the input {info.name!r} has no type")
             graph.inputs.append(value)
             scope.define(info.name, value)
-        for name, const in constants.items():
-            scope.define(name, constant(const, name))
+        for name, held in constants.items():
+            scope.define(name, constant(held, name))
         self._nodes(graph, nodes, scope, call)
         graph.set_outputs([_defined(scope, o.name, record.name) for o in record.outputs])
         return graph

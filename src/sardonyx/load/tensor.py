@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx._native import SparseTensorRecord, TensorRecord
-from sardonyx.errors import InvalidGraph, NotImplemented, SardonyxError
-from sardonyx.graph.dtype import STRING, DType, by_onnx
+from sardonyx.errors import InvalidArgument, InvalidGraph, NotImplemented, SardonyxError
+from sardonyx.graph.dtype import STRING, DType, by_numpy, by_onnx
 from sardonyx.load.source import Files
 from sardonyx.weights.const import Const, Held, Ref, Source, unpack
 
@@ -43,9 +44,30 @@ def dtype_of(number: int) -> DType:
 class Tensors:
     """Makes constants out of one model's tensor records."""
 
-    def __init__(self, source: Source, files: Files) -> None:
+    def __init__(self, source: Source, files: Files, given: Mapping[str, Any] | None = None) -> None:
+        """`given` are arrays that stand for initializers of the main graph."""
         self._source = source
         self._files = files
+        self._given = dict(given or {})
+
+    def initializer(self, record: TensorRecord) -> Const:
+        """The constant of an initializer: the user's array for its name, else what the model has."""
+        if record.name not in self._given:
+            return self.const(record)
+        value = self._given.pop(record.name)
+        array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+        dtype = by_numpy(array.dtype)
+        if dtype is not dtype_of(record.data_type) or array.shape != record.dims:
+            raise InvalidArgument(
+                f"the initializer {record.name} is {by_onnx(record.data_type)}{list(record.dims)}, and "
+                f"{dtype}{list(array.shape)} was given for it"
+            )
+        return Held(array)
+
+    def check_all_used(self) -> None:
+        """Says so if an array was given for an initializer that the model does not have."""
+        for name in self._given:
+            raise InvalidArgument(f"an array was given for {name!r}, and no initializer has this name")
 
     def const(self, record: TensorRecord) -> Const:
         """The constant behind a record; every size is checked before anything is read."""

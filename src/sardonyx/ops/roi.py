@@ -151,7 +151,7 @@ def _samples(span: tuple[Any, Any], bins: int, ratio: int, size: int) -> Grid:
     """Sampling points along one axis, as (bins, samples): lower neighbour and both weights."""
     start, length = span
     step = length / span[0].dtype.type(bins)
-    wanted = ratio if ratio > 0 else math.ceil(step) if np.isfinite(step) else MAX_SAMPLES
+    wanted = ratio if ratio > 0 else math.ceil(step) if np.isfinite(step) else MAX_SAMPLES + 1
     if wanted * bins > MAX_SAMPLES:
         raise RuntimeException(
             f"a region of {length} elements asks for {wanted} samples in each of {bins} bins"
@@ -160,7 +160,7 @@ def _samples(span: tuple[Any, Any], bins: int, ratio: int, size: int) -> Grid:
     position = start + np.arange(bins, dtype=step.dtype)[:, None] * step
     position = position + (inner / step.dtype.type(max(wanted, 1)))[None, :]
     hit = (position >= -1) & (position <= size)
-    position = np.clip(position, 0, max(size - 1, 0))
+    position = np.clip(np.where(hit, position, 0), 0, max(size - 1, 0))
     low = np.minimum(position.astype(np.int64), max(size - 2, 0))
     part = position - low
     return low, np.where(hit, 1 - part, 0), np.where(hit, part, 0)
@@ -289,6 +289,6 @@ def _pick(
     return kept
 
 
-non_max.reference(_non_max)
+non_max.reference(np.errstate(all="ignore")(_non_max))
 
 OPS: Final = (max_roi_pool, roi_align, non_max)

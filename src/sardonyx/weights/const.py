@@ -65,18 +65,17 @@ class Const:
 
 
 class Held(Const):
-    """A small constant that lives in memory."""
+    """A constant that lives in memory, as the array that it is given as."""
 
     __slots__ = ()
 
     def __init__(self, array: Array) -> None:
         dtype = by_numpy(array.dtype)
         assert dtype is not None
-        if not array.flags.owndata or not array.flags.c_contiguous:
-            array = np.array(array, order="C")
         super().__init__(dtype, array.shape)
-        array.flags.writeable = False
-        self._array = array
+        view = (array if array.flags.c_contiguous else np.array(array, order="C")).view()
+        view.flags.writeable = False
+        self._array = view
 
     def describe(self) -> str:
         return "held"

@@ -15,7 +15,7 @@ from sardonyx.ops.declare import ML, Op, array
 from sardonyx.ops.rules import Array
 from sardonyx.ops.scores import SCORES, label_type, labels_of, rows_of
 
-MAX_COLUMNS: Final = 2**31  # of a tensor made from a map; more is a mistake in the model
+MAX_COLUMNS: Final = 2**27  # of a tensor made from a map; more is a mistake in the model
 
 zip_map = Op(
     "ZipMap",

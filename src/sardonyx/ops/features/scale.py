@@ -16,6 +16,8 @@ from sardonyx.ops.declare import ML, Op, array, optional
 from sardonyx.ops.rules import Array, like_first
 from sardonyx.ops.scores import FEATURES, SCORES, rows_of
 
+MAX_COLUMNS: Final = 2**28  # of one input; more is a mistake in the model
+
 extractor = Op(
     "ArrayFeatureExtractor",
     1,
@@ -189,8 +191,9 @@ def _(g: Scope, *xs: Fact, inputdimensions: tuple[int, ...] | None) -> Fact:
         raise InvalidGraph(
             f"inputdimensions has {len(inputdimensions)} entries for {len(xs)} inputs"
         )
-    if inputdimensions is not None and min(inputdimensions) < 0:
-        raise InvalidGraph(f"inputdimensions has {min(inputdimensions)}")
+    for size in inputdimensions or ():
+        if not 0 <= size <= MAX_COLUMNS:
+            raise InvalidGraph(f"inputdimensions has {size}, which is outside [0, {MAX_COLUMNS}]")
     rows: Any = None
     width: Any = 0
     for i, x in enumerate(xs):

@@ -18,10 +18,11 @@ from sardonyx.ops.resize.filter import ROUNDINGS, TRANSFORMS, Mode, Stretch, pos
 from sardonyx.ops.resize.grid import affine_grid, grid_sample
 from sardonyx.ops.rules import Array, as_ints, axes_of
 from sardonyx.ops.sample import interpolable, restored
-from sardonyx.ops.window import Ints, numbers
+from sardonyx.ops.window import Ints
 
 ANYTHING: Final = NUMBERS | COMPLEX | {BOOL, STRING}
 MAX_SIZE: Final = 1 << 40  # of one axis after resizing
+ONE_OF_TWO: Final = "Resize takes either scales or sizes: one of the two, not both or none"
 
 resize = Op(
     "Resize",
@@ -49,6 +50,8 @@ def _axes(rank: int, attrs: Mapping[str, Any]) -> Ints:
 
 def _given(fact: Fact | None) -> Fact | None:
     """An input that is there: absent inputs may also be empty vectors."""
+    if fact is not None and fact.rank != 1:
+        raise ShapeError(f"scales and sizes are vectors, not {fact}")
     return None if fact is None or fact.dims == (0,) else fact
 
 
@@ -74,14 +77,16 @@ def _(
     _check_modes(x, attrs)
     axes = _axes(x.rank, attrs)
     scales, sizes = _given(scales), _given(sizes)
-    if (scales is None) == (sizes is None):
-        raise ShapeError("Resize takes either scales or sizes: one of the two, not both or none")
-    what = scales or sizes
-    assert what is not None
-    if what.rank != 1:
-        raise ShapeError(f"scales and sizes are vectors, not {what}")
-    g.equal(what.dims[0], len(axes), "scales or sizes do not hold one number per resized axis")
+    both = [f for f in (scales, sizes) if f is not None]
+    if not both or (len(both) == 2 and all(isinstance(f.dims[0], int) for f in both)):
+        raise ShapeError(ONE_OF_TWO)
     shape = list(x.dims)
+    if len(both) == 2:  # one of them is empty, and only the run will tell which
+        for axis in axes:
+            shape[axis] = g.fresh("resized")
+        return Fact(x.dtype, tuple(shape))
+    (what,) = both
+    g.equal(what.dims[0], len(axes), "scales or sizes do not hold one number per resized axis")
     old = tuple(x.dims[a] for a in axes)
     new = _by_scales(g, old, scales) if scales is not None else _by_sizes(g, old, what, attrs)
     for axis, size in zip(axes, new, strict=True):
@@ -120,6 +125,12 @@ def _scaled(size: Size, scale: float) -> Size | None:
     if bottom <= 64:
         return size * top // bottom
     return int(np.float32(size) * np.float32(scale)) if isinstance(size, int) else None
+
+
+def _scaled_number(size: int, scale: float) -> int:
+    out = _scaled(size, scale)
+    assert isinstance(out, int)
+    return out
 
 
 def _fitted(old: Ints, asked: Ints, policy: bytes) -> tuple[Ints, float]:
@@ -173,10 +184,13 @@ def _stretches(
             raise InvalidArgument(f"tf_crop_and_resize needs a roi of {2 * n} numbers")
         box = roi.astype(np.float64).reshape(-1).tolist()
         starts, ends = box[:n], box[n:]
-    if scales is not None and scales.size:
+    has_scales = scales is not None and scales.size > 0
+    if has_scales == (sizes is not None and sizes.size > 0):
+        raise InvalidArgument(ONE_OF_TWO)
+    if scales is not None and has_scales:
         factors = scales.astype(np.float64).tolist()
         _check_length(factors, n, "scales")
-        outs = [numbers((_scaled(*row) or 0,))[0] for row in zip(old, factors, strict=True)]
+        outs = [_scaled_number(*row) for row in zip(old, factors, strict=True)]
     else:
         asked = as_ints(sizes) or ()
         _check_length(asked, n, "sizes")
@@ -211,7 +225,7 @@ def _extrapolate(y: Array, plan: Mapping[int, Stretch], mode: Mode, value: float
     return y
 
 
-resize.reference(_resize)
+resize.reference(np.errstate(all="ignore")(_resize))
 
 grid = Op(
     "GridSample",
@@ -238,7 +252,7 @@ def _(g: Scope, x: Fact, grid: Fact, *, mode: bytes, padding_mode: bytes, **_: A
     return Fact(x.dtype, (*x.dims[:2], *grid.dims[1:-1]))
 
 
-grid.reference(grid_sample)
+grid.reference(np.errstate(all="ignore")(grid_sample))
 
 affine = Op(
     "AffineGrid",
@@ -272,6 +286,6 @@ def _(g: Scope, theta: Fact, size: Fact, *, align_corners: int) -> Fact:
     return Fact(theta.dtype, (theta.dims[0], *size.sym[2:], n))
 
 
-affine.reference(affine_grid)
+affine.reference(np.errstate(all="ignore")(affine_grid))
 
 OPS: Final = (resize, grid, affine)

@@ -95,7 +95,9 @@ def positions(s: Stretch, mode: Mode) -> Array:
 
 
 def resample(x: Array, axis: int, s: Stretch, mode: Mode) -> Array:
-    """X with one axis resampled."""
+    """The array with one axis resampled."""
+    if s.out == 0:
+        return np.asarray(x.take(np.arange(0), axis))
     place = positions(s, mode)
     if mode.mode == b"nearest":
         index = ROUNDINGS[mode.nearest](place).astype(np.int64)

@@ -84,8 +84,7 @@ def _reflect(place: Array, span: tuple[float, float]) -> Array:
     width = high - low
     if width <= 0:
         return np.zeros_like(place)
-    with np.errstate(invalid="ignore"):
-        folded = np.mod(place - low, 2 * width)
+    folded = np.mod(place - low, 2 * width)
     return np.where(folded > width, 2 * width - folded, folded) + low
 
 
@@ -104,6 +103,8 @@ def affine_grid(theta: Array, size: Array, *, align_corners: int) -> Array:
     sizes = (as_ints(size) or ())[2:]
     if any(s < 0 for s in sizes) or math.prod(sizes) > MAX_POINTS:
         raise InvalidArgument(f"size asks for a grid of {sizes}")
+    if theta.shape[1:] != (len(sizes), len(sizes) + 1):
+        raise InvalidArgument(f"theta of {theta.shape} does not map {len(sizes)} axes")
     matrix = wide(theta)
     lines = [_line(s, bool(align_corners), matrix.dtype) for s in sizes]
     meshed = np.meshgrid(*lines, indexing="ij")

@@ -17,7 +17,7 @@ from sardonyx.ops.scores import texts
 from sardonyx.ops.table import Table
 
 MODES: Final = (b"TF", b"IDF", b"TFIDF")
-MAX_COLUMNS: Final = 2**31  # of the result; more is a mistake in the model
+MAX_COLUMNS: Final = 2**28  # of the result; more is a mistake in the model
 
 vectorizer = Op(
     "TfIdfVectorizer",

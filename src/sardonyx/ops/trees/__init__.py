@@ -29,9 +29,10 @@ from sardonyx.ops.scores import (
     two_labels,
 )
 from sardonyx.ops.trees.forest import Forest
-from sardonyx.ops.trees.read import by_ids, by_positions
+from sardonyx.ops.trees.read import by_ids, by_positions, floats
 
 AGGREGATES: Final = (b"AVERAGE", b"SUM", b"MIN", b"MAX")
+MAX_TARGETS: Final = 2**24  # more is a mistake in the model
 POST: Final = (b"NONE", b"SOFTMAX", b"LOGISTIC", b"SOFTMAX_ZERO", b"PROBIT")
 
 _NODES: Final = {
@@ -124,13 +125,12 @@ ensemble = Op(
 def _numbers(attrs: dict[str, Any], name: str) -> Any:
     """A list of floats, from the attribute of that name or from the tensor beside it."""
     tensor = attrs[f"{name}_as_tensor"]
-    return attrs[name] if tensor is None else tensor.read().reshape(-1)
+    return attrs[name] if tensor is None else floats(tensor, f"{name}_as_tensor")
 
 
 def _plant_by_ids(dtype: Any, kind: str, n_targets: int, *parts: Any) -> Forest:
-    values, weights = (
-        t.read().reshape(-1) if t is not None else a for a, t in (parts[:2], parts[2:4])
-    )
+    values = parts[0] if parts[1] is None else floats(parts[1], "nodes_values_as_tensor")
+    weights = parts[2] if parts[3] is None else floats(parts[3], f"{kind}_weights_as_tensor")
     trees, ids, features, modes, if_true, if_false, tracks, *votes = parts[4:]
     nodes = (trees, ids, features, modes, values, if_true, if_false, tracks)
     return by_ids(dtype, kind, n_targets, nodes, (*votes, weights))
@@ -210,9 +210,9 @@ def _check_base(attrs: dict[str, Any], what: str, *sizes: int) -> None:
 
 def _target_count(given: int | None, ids: Any) -> int:
     if given is None:
-        return 1 + int(ids.max(initial=0)) if ids is not None else 1
-    if given < 1:
-        raise InvalidGraph(f"n_targets is {given}, and must be at least 1")
+        given = 1 if ids is None else 1 + int(ids.max(initial=0))
+    if not 1 <= given <= MAX_TARGETS:
+        raise InvalidGraph(f"n_targets is {given}, which is outside [1, {MAX_TARGETS}]")
     return given
 
 

@@ -7,14 +7,23 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidGraph
+from sardonyx.graph.dtype import U8
 from sardonyx.ops.rules import Array
 from sardonyx.ops.trees.forest import LEQ, MEMBER, NEQ, Forest, Nodes, Votes, plant
+from sardonyx.weights.const import Const
 
 LEAF: Final = 7
 MODES: Final = {
     b"BRANCH_LEQ": LEQ, b"BRANCH_LT": 1, b"BRANCH_GTE": 2, b"BRANCH_GT": 3, b"BRANCH_EQ": 4,
     b"BRANCH_NEQ": NEQ, b"LEAF": LEAF,
 }  # fmt: skip
+
+
+def floats(const: Const, name: str) -> Array:
+    """The numbers of a tensor attribute."""
+    if not const.dtype.is_float:
+        raise InvalidGraph(f"{name} is a tensor of {const.dtype}, and must hold floats")
+    return const.read().reshape(-1)
 
 
 def by_ids(
@@ -158,9 +167,12 @@ def by_positions(
     roots, features, modes, splits, if_true, true_leaf, if_false, false_leaf, tracks, members = (
         nodes
     )
-    mode, count = modes.read().astype(np.int64), modes.count
+    if modes.dtype is not U8:
+        raise InvalidGraph(f"nodes_modes is a tensor of {modes.dtype}, and must hold u8")
+    mode, count = modes.read().reshape(-1).astype(np.int64), modes.count
+    value = floats(splits, "nodes_splits")
     columns = {
-        "nodes_featureids": features, "nodes_splits": splits.read(),
+        "nodes_featureids": features, "nodes_splits": value,
         "nodes_truenodeids": if_true, "nodes_trueleafs": true_leaf,
         "nodes_falsenodeids": if_false, "nodes_falseleafs": false_leaf,
     }  # fmt: skip
@@ -169,13 +181,13 @@ def by_positions(
     _same_length("nodes_modes", count, columns)
     if mode.max(initial=0) > MEMBER:
         raise InvalidGraph(f"nodes_modes has {mode.max()}, which is outside [0, {MEMBER}]")
-    target, weight = leaves[0], leaves[1].read()
+    target, weight = leaves[0], floats(leaves[1], "leaf_weights")
     _same_length("leaf_targetids", len(target), {"leaf_weights": weight})
     _targets("leaf_targetids", target, n_targets)
     _inside("tree_roots", roots, count)
     made = Nodes(
         feature=_features(features),
-        value=splits.read(),
+        value=value,
         mode=mode,
         if_true=_children("true", if_true, true_leaf, count, len(target)),
         if_false=_children("false", if_false, false_leaf, count, len(target)),
@@ -202,7 +214,7 @@ def _children(which: str, ids: Array, is_leaf: Array, n_nodes: int, n_leaves: in
 
 def _sets(branches: Array, members: Any) -> dict[int, Array]:
     """The set of each membership branch: members one after the other, NaN between the sets."""
-    values = np.zeros(0) if members is None else members.read().reshape(-1)
+    values = np.zeros(0) if members is None else floats(members, "membership_values")
     ends = np.flatnonzero(np.isnan(values))
     parts = np.split(values, ends)
     sets = [parts[0], *(p[1:] for p in parts[1:])]

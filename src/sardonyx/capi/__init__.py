@@ -1,0 +1,1 @@
+"""The module layout of onnxruntime.capi, for programs that import from there."""

@@ -1,0 +1,125 @@
+"""Loads and runs a model that may be hostile, within bounds of time and memory."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import resource
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+import sardonyx
+from sardonyx.graph.dtype import ALL
+from tests.mutate import array
+from tests.seeds import WEIGHT_BYTES, WEIGHTS
+
+DTYPES = {d.ort_name: d for d in ALL}
+MAX_FED = 1 << 20  # elements of an input
+RUN_SECONDS = 1.0  # until a run is told to end: a loop may have as many turns as it likes
+
+
+class Hang(BaseException):  # no handler of ordinary errors may swallow it
+    """Something took too long."""
+
+
+class Unfed(Exception):
+    """The model wants an input that is too large to make."""
+
+
+def attempt(source: bytes | Path, rng: Random, seconds: float = 10.0) -> str:
+    """What became of a model: refused, failed, unfed, stopped or ran. All else is raised."""
+    with _within(seconds):
+        options = sardonyx.SessionOptions()
+        options.log_severity_level = 4
+        data = bytearray(WEIGHT_BYTES)
+        options.add_external_initializers_from_files_in_memory([WEIGHTS], [data], [len(data)])
+        try:
+            session = sardonyx.InferenceSession(source, options)
+        except sardonyx.SardonyxError as error:
+            str(error)
+            return "refused"
+        try:
+            feeds = feeds_for(session, rng)
+        except Unfed:
+            return "unfed"
+        return _run(session, feeds)
+
+
+def _run(session: sardonyx.InferenceSession, feeds: dict[str, Any]) -> str:
+    options = sardonyx.RunOptions()
+    timer = threading.Timer(RUN_SECONDS, setattr, (options, "terminate", True))
+    timer.start()
+    try:
+        session.run(None, feeds, options)
+    except sardonyx.SardonyxError as error:
+        str(error)
+        return "stopped" if options.terminate else "failed"
+    finally:
+        timer.cancel()
+    return "ran"
+
+
+def feeds_for(session: sardonyx.InferenceSession, rng: Random) -> dict[str, Any]:
+    """Inputs that fit the model."""
+    sizes: dict[str, int] = {}
+    return {i.name: _value(i.type, i.shape, sizes, rng) for i in session.get_inputs()}
+
+
+def _value(kind: str, shape: list[Any] | None, sizes: dict[str, int], rng: Random) -> Any:
+    outer, _, rest = kind.partition("(")
+    inner = rest.removesuffix(")")
+    if outer == "optional":
+        return None if rng.random() < 0.3 else _value(inner, shape, sizes, rng)
+    if outer == "seq":
+        return [_value(inner, shape, sizes, rng) for _ in range(rng.randrange(3))]
+    if outer == "map":
+        return {}
+    if outer != "tensor" or inner not in DTYPES:
+        raise Unfed(kind)
+    if shape is None:
+        shape = [2] * rng.randrange(4)
+    known = [
+        d if isinstance(d, int) else sizes.setdefault(d or f"#{len(sizes)}", rng.randrange(4))
+        for d in shape
+    ]
+    if math.prod(known) > MAX_FED or any(d < 0 for d in known):
+        raise Unfed(f"{kind} of shape {known}")
+    dtype = DTYPES[inner].np
+    return array(rng, np.dtype(object) if inner == "string" else dtype, known)
+
+
+@contextlib.contextmanager
+def _within(seconds: float) -> Iterator[None]:
+    """Raises Hang in the main thread after some seconds."""
+
+    def ring(*_: Any) -> None:
+        raise Hang(f"not done after {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextlib.contextmanager
+def bounded_memory(size: int) -> Iterator[None]:
+    """Lets the process take this many bytes more than it has."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = pages * resource.getpagesize() + size
+    if hard != resource.RLIM_INFINITY:
+        limit = min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

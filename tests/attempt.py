@@ -88,7 +88,7 @@ def _value(kind: str, shape: list[Any] | None, sizes: dict[str, int], rng: Rando
         d if isinstance(d, int) else sizes.setdefault(d or f"#{len(sizes)}", rng.randrange(4))
         for d in shape
     ]
-    if math.prod(known) > MAX_FED or any(d < 0 for d in known):
+    if math.prod(max(d, 1) for d in known) > MAX_FED or any(d < 0 for d in known):
         raise Unfed(f"{kind} of shape {known}")
     dtype = DTYPES[inner].np
     return array(rng, np.dtype(object) if inner == "string" else dtype, known)

@@ -168,7 +168,7 @@ def change_attribute_type(rng: Random, model: ModelProto) -> None:
     node = _some_node(rng, model)
     if node is not None and node.attribute:
         attribute = rng.choice(node.attribute)
-        attribute.type = rng.randrange(16) if rng.random() < 0.2 else rng.randrange(1, 9)
+        attribute.type = rng.randrange(15) if rng.random() < 0.2 else rng.randrange(1, 9)
         if attribute.type in range(1, 9):
             _change(rng, attribute)
 
@@ -211,6 +211,10 @@ def _change_tensor(rng: Random, t: TensorProto) -> None:
         return
     if kind == 1:
         t.data_type = rng.randrange(30)
+        return
+    if t.external_data:
+        entry = rng.choice(t.external_data)
+        entry.value = rng.choice((entry.value, str(_number(rng)), "", "/etc/passwd", "../x"))
         return
     try:
         old = numpy_helper.to_array(t)

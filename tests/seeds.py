@@ -119,7 +119,8 @@ def strings() -> onnx.ModelProto:
       match = RegexFullMatch<pattern = "(a|b)+">(words)
       both = StringConcat(words, tail)
       grams = TfIdfVectorizer<max_gram_length = 2, max_skip_count = 1, min_gram_length = 1,
-        mode = "TF", ngram_counts = [0, 2], ngram_indexes = [0, 1, 2], pool_int64s = [1, 2, 1, 2]>(ids)
+        mode = "TF", ngram_counts = [0, 2], ngram_indexes = [0, 1, 2],
+        pool_int64s = [1, 2, 1, 2]>(ids)
     }""")
     return _constants(model, tail=np.array(["!"], object))
 

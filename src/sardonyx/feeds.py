@@ -37,12 +37,19 @@ def _value(name: str, fact: AnyFact | None, value: Any) -> Any:
     if isinstance(fact, MapFact):
         if not isinstance(value, Mapping):
             raise InvalidArgument(f"input {name} is a {type_name(fact)}: give it a dict")
-        return dict(value)
+        return {k: _map_value(fact.value, v) for k, v in value.items()}
     if not isinstance(fact, Fact):
         return value
     if value is None:
         raise InvalidArgument(f"input {name} is a {type_name(fact)}, and None was given")
     return _array(name, fact, value)
+
+
+def _map_value(fact: AnyFact | None, value: Any) -> Any:
+    """A number of the map's own type; strings and arrays stay."""
+    if not isinstance(fact, Fact) or fact.dtype is STRING or isinstance(value, np.ndarray):
+        return value
+    return fact.dtype.np.type(value)
 
 
 def _array(name: str, fact: Fact, value: Any) -> Any:

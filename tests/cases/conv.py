@@ -51,7 +51,7 @@ CONV = [
     fails("Conv", X, W, pads=[-1, 0, 0, 0], match="outside"),
     fails("Conv", X, W, auto_pad="SAME", match="auto_pad is b'SAME'"),
     fails("Conv", X, f32(6, 4, 10, 2), match="kernel does not fit.*: 9 is less than 10"),
-]
+]  # fmt: skip
 
 T, V = f32(2, 4, 4, 5), f32(4, 3, 3, 3)
 TRANSPOSED = [
@@ -76,7 +76,7 @@ TRANSPOSED = [
     fails("ConvTranspose", T, V, output_padding=[1], match="does not match 2 spatial axes"),
     fails("ConvTranspose", T, V, output_shape=[3], match="output_shape"),
     fails("ConvTranspose", T, V, pads=[9, 9, 9, 9], match="pads remove more"),
-]
+]  # fmt: skip
 
 D, K = f32(2, 4, 6, 7), f32(6, 2, 3, 3)
 DEFORM = [
@@ -92,7 +92,7 @@ DEFORM = [
          oracle="none", why="oracles deform two axes"),
     fails("DeformConv", D, K, f32(2, 36, 4, 4), group=2, offset_group=2, match="axis 3 of offset"),
     fails("DeformConv", D, K, f32(2, 54, 4, 5), group=2, offset_group=3, match="offset_group"),
-]
+]  # fmt: skip
 
 COL2IM = [
     case("Col2Im", f32(2, 18, 20), sizes(6, 6), sizes(2, 3)),
@@ -103,7 +103,7 @@ COL2IM = [
     fails("Col2Im", f32(2, 18, 19), sizes(6, 6), sizes(2, 3), match="19|columns"),
     fails("Col2Im", f32(2, 17, 20), sizes(6, 6), sizes(2, 3), match="17|does not divide"),
     fails("Col2Im", of([[["a"]]], object), sizes(1, 1), sizes(1, 1), match="strings have no sum"),
-]
+]  # fmt: skip
 
 B, C = f32(2, 3, 5), f32(3, 1, 4)
 CAUSAL = [
@@ -118,6 +118,6 @@ CAUSAL = [
     fails("CausalConvWithState", B, f32(3, 2, 4), match="must be 1: 2 and 1"),
     fails("CausalConvWithState", B, C, None, f32(2, 3, 4), match="past_state does not fit"),
     fails("CausalConvWithState", B, C, activation="relu", match="activation is b'relu'"),
-]
+]  # fmt: skip
 
 CASES = [*CONV, *TRANSPOSED, *DEFORM, *COL2IM, *CAUSAL]

@@ -128,6 +128,21 @@ SCALE = [
     case("FeatureVectorizer", f32(3, 2), f32(3, 4), domain=ML, inputdimensions=[2, 4]),
     case("FeatureVectorizer", f32(3, 3), f32(3, 3), domain=ML, inputdimensions=[2, 4]),
     case("FeatureVectorizer", f32(3), f32(2), domain=ML, inputdimensions=[3, 2]),
+    case(
+        "FeatureVectorizer",
+        f32(0, 2),
+        f32(0, 1),
+        domain=ML,
+        expect=(f32(0, 3),),
+        why="onnxruntime wants inputdimensions",
+    ),
+    fails(
+        "FeatureVectorizer",
+        f32(3, 2),
+        domain=ML,
+        inputdimensions=[-1],
+        match="inputdimensions has -1",
+    ),
     case("FeatureVectorizer", i64(3, 2), i64(3, 1), domain=ML, inputdimensions=[2, 1]),
     fails(
         "FeatureVectorizer",

@@ -42,7 +42,7 @@ BATCH = [
     fails("BatchNormalization", X, f32(5), *ROWS[1:], match="scale.*per channel: 5 and 6"),
     fails("BatchNormalization", X, f32(6, 1), *ROWS[1:], match="scale has rank 2"),
     fails("BatchNormalization", X, *ROWS, outputs=3, match="1 outputs here, and the node names 3"),
-]
+]  # fmt: skip
 
 INSTANCE = [
     case("InstanceNormalization", X, *ROWS[:2], **LOOSE),
@@ -52,7 +52,7 @@ INSTANCE = [
     case("InstanceNormalization", X, *ROWS[:2], opset=1, consumed_inputs=[0, 0, 0], oracle="none",
          why="no oracle is that old"),
     fails("InstanceNormalization", X, f32(5), f32(6), match="scale.*5 and 6"),
-]
+]  # fmt: skip
 
 GROUP = [
     *(case("GroupNormalization", X, *ROWS[:2], num_groups=n, **LOOSE) for n in (1, 2, 3, 6)),
@@ -62,7 +62,7 @@ GROUP = [
     case("GroupNormalization", X, f32(3), f32(3), num_groups=3, opset=18, **LOOSE),
     fails("GroupNormalization", X, *ROWS[:2], num_groups=4, match="4 does not divide 6"),
     fails("GroupNormalization", X, *ROWS[:2], num_groups=0, match="num_groups is 0"),
-]
+]  # fmt: skip
 
 LAYER = [
     *(case("LayerNormalization", X, f32(*X.shape[a:]), f32(*X.shape[a:]), axis=a, outputs=3,
@@ -78,7 +78,7 @@ LAYER = [
     fails("LayerNormalization", X, f32(3), match="Scale does not broadcast.*3"),
     fails("LayerNormalization", X, f32(4), axis=4, match="axis 4 is outside"),
     fails("LayerNormalization", X, f32(4), stash_type=7, match="stash_type is 7"),
-]
+]  # fmt: skip
 
 RMS = [
     *(case("RMSNormalization", X, f32(*X.shape[a:]), axis=a, **LOOSE) for a in (-1, 2, 1, 0)),
@@ -87,7 +87,7 @@ RMS = [
     fails("RMSNormalization", X, f32(3), match="scale does not broadcast"),
     case("SimplifiedLayerNormalization", X, f32(4), outputs=2, opset=17, **LOOSE),
     case("SimplifiedLayerNormalization", X, f32(5, 4), axis=2, epsilon=0.1, opset=17, **LOOSE),
-]
+]  # fmt: skip
 
 OTHER = [
     *(case("LpNormalization", X, p=p, axis=a, ulps=16) for p in (1, 2) for a in (0, 1, -1)),
@@ -106,6 +106,6 @@ OTHER = [
          expect=(np.zeros((2, 3, 2, 2), np.float32),)),
     case("MeanVarianceNormalization", X, opset=9, **LOOSE),
     fails("MeanVarianceNormalization", f32(2, 3), match="outside"),
-]
+]  # fmt: skip
 
 CASES = [*BATCH, *INSTANCE, *GROUP, *LAYER, *RMS, *OTHER]

@@ -16,7 +16,7 @@ GEOMETRY = (
     {"kernel_shape": [2, 2], "strides": [3, 3], "ceil_mode": 1},
     {"kernel_shape": [2, 3], "dilations": [3, 2], "strides": [2, 1]},
     *({"kernel_shape": [3, 3], "strides": [2, 3], "auto_pad": a} for a in AUTO),
-)
+)  # fmt: skip
 POOLED, PLACES = of([[[[1, 2], [3, 4]]]]), of([[[[5, 7], [13, 15]]]], np.int64)
 SPREAD = np.zeros((1, 1, 4, 4), np.float32)
 SPREAD[0, 0, 1::2, 1::2] = [[1, 2], [3, 4]]
@@ -43,7 +43,7 @@ MAX = [
     fails("MaxPool", X, kernel_shape=[10, 2], match="kernel does not fit.*: 9 is less than 10"),
     fails("MaxPool", X, kernel_shape=[0, 2], match="outside"),
     fails("MaxPool", X, kernel_shape=[1 << 40, 2], match="outside"),
-]
+]  # fmt: skip
 
 AVERAGE = [
     *(case("AveragePool", X, ulps=16, count_include_pad=c, **g) for g in GEOMETRY for c in (0, 1)),
@@ -56,7 +56,7 @@ AVERAGE = [
     *(case("AveragePool", X, opset=v, **GEOMETRY[1]) for v in (7, 10, 11, 19)),
     case("AveragePool", np.ones((1, 2, 4), np.float32), opset=1, kernel_shape=[3], pads=[1, 1],
          expect=(np.ones((1, 2, 4), np.float32),)),
-]
+]  # fmt: skip
 
 NORM = [
     *(case("LpPool", X, p=p, ulps=32, **GEOMETRY[1]) for p in (1, 2, 3)),
@@ -71,7 +71,7 @@ NORM = [
     case("GlobalLpPool", f32(2, 3, 5), oracle="none", why="onnx has no reference for it"),
     case("GlobalLpPool", of([[[1, 2]]]), opset=1, p=1.5, ulps=16,
          expect=(of([[[(1 + 2**1.5) ** (2 / 3)]]]),)),
-]
+]  # fmt: skip
 
 WHOLE = [
     *(case(op, x, ulps=16) for op in ("GlobalMaxPool", "GlobalAveragePool")
@@ -82,7 +82,7 @@ WHOLE = [
     case("GlobalAveragePool", f16(1, 2, 300), oracle="onnx", ulps=2),
     case("GlobalAveragePool", X, opset=1, ulps=16),
     fails("GlobalAveragePool", f32(3), match="rank 1"),
-]
+]  # fmt: skip
 
 UNPOOL = [
     case("MaxUnpool", POOLED, PLACES, kernel_shape=[2, 2], strides=[2, 2], expect=(SPREAD,)),
@@ -94,6 +94,6 @@ UNPOOL = [
           strides=[2, 2], match="too small|below"),
     fails("MaxUnpool", POOLED, PLACES, of([1, 1, 1 << 50, 4], np.int64), kernel_shape=[2, 2],
           strides=[2, 2], match="over"),
-]
+]  # fmt: skip
 
 CASES = [*MAX, *AVERAGE, *NORM, *WHOLE, *UNPOOL]

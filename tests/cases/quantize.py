@@ -17,7 +17,7 @@ FLOAT8 = (
     ml_dtypes.float8_e4m3fnuz,
     ml_dtypes.float8_e5m2,
     ml_dtypes.float8_e5m2fnuz,
-)
+)  # fmt: skip
 SMALL = (ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2, ml_dtypes.uint2)
 FLOAT4 = (ml_dtypes.float4_e2m1fn, ml_dtypes.float6_e2m3fn, ml_dtypes.float6_e3m2fn)
 
@@ -66,7 +66,7 @@ QUANTIZE = [
     fails("QuantizeLinear", X, pos(4), of([1, 2], np.uint8), match="differ in shape: 4 and 2"),
     fails("QuantizeLinear", X, scale(1), of(1, np.uint8), output_dtype=3, match="dtype is i8"),
     fails("QuantizeLinear", X, scale(1), output_dtype=1, match="no quantized type"),
-]
+]  # fmt: skip
 
 DEQUANTIZE = [
     *(case("DequantizeLinear", codes(t, 3, 4, 5), scale(0.7), of(3, t)) for t in PLAIN),
@@ -94,7 +94,7 @@ DEQUANTIZE = [
     case("DynamicQuantizeLinear", -np.abs(X) - 3, outputs=3),
     case("DynamicQuantizeLinear", X * 0, outputs=3, oracle="onnxruntime"),
     case("DynamicQuantizeLinear", f32(0, 3), outputs=3, oracle="none", why="nothing to compare"),
-]
+]  # fmt: skip
 
 A, B = codes(np.uint8, 5, 7), codes(np.int8, 7, 4)
 MATMUL = [
@@ -110,7 +110,7 @@ MATMUL = [
     case("MatMulInteger", codes(np.uint8, 0, 7), B, oracle="onnx"),
     fails("MatMulInteger", A, codes(np.int8, 6, 4), match="7 and 6"),
     fails("MatMulInteger", A, B, codes(np.uint8, 4), match="a_zero_point"),
-]
+]  # fmt: skip
 
 
 def qlinear(a: Any, b: Any, b_scale: Any, b_zero: Any, y_type: Any) -> tuple[Any, ...]:
@@ -131,7 +131,7 @@ QLINEAR = [
     case("QLinearMatMul", *qlinear(A, B, scale(0.3), of(3, np.int8), np.uint8), opset=10),
     fails("QLinearMatMul", *qlinear(A, B, of([0.1, 0.2]), of(3, np.int8), np.uint8),
           match="b_scale.*2"),
-]
+]  # fmt: skip
 
 P, Q = codes(np.uint8, 2, 4, 6, 7), codes(np.int8, 6, 4, 3, 3)
 CONV = [
@@ -149,6 +149,6 @@ CONV = [
                                  np.uint8), group=4, auto_pad="SAME_LOWER"),
     fails("QLinearConv", *qlinear(P, Q, pos(5), np.zeros(5, np.int8), np.uint8),
           match="w_scale does not have one number per feature map"),
-]
+]  # fmt: skip
 
 CASES = [*QUANTIZE, *DEQUANTIZE, *MATMUL, *QLINEAR, *CONV]

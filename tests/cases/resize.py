@@ -89,7 +89,7 @@ RESIZE = [
     fails("Resize", X, None, None, sizes(1, 2, 1 << 50, 4), match="beyond reason|cannot become"),
     fails("Resize", f32(1, 0), None, None, sizes(1, 2), match="axis of 0 cannot become one of 2"),
     fails("Resize", X, None, scales(1, 1, 2, 2), mode="lanczos", match="mode is b'lanczos'"),
-]
+]  # fmt: skip
 
 
 def grid(*shape: int) -> np.ndarray:
@@ -118,7 +118,7 @@ GRID = [
     fails("GridSample", X, grid(1, 4, 3, 2), match="one rank"),
     fails("GridSample", X, grid(1, 4, 3), mode="bilinear", match="mode is b'bilinear'"),
     fails("GridSample", X, grid(1, 4, 3), padding_mode="wrap", match="padding_mode b'wrap'"),
-]
+]  # fmt: skip
 
 AFFINE = [
     *(case("AffineGrid", f32(2, 2, 3), sizes(2, 3, 4, 5), align_corners=a, **LOOSE)
@@ -128,6 +128,6 @@ AFFINE = [
     case("AffineGrid", f64(1, 2, 3), sizes(1, 3, 1, 5), oracle="none", why="oracles make float32"),
     fails("AffineGrid", f32(2, 2, 3), sizes(2, 3, 4, 5, 6), match="5 and 4|does not map 3 axes"),
     fails("AffineGrid", f32(2, 2, 3), sizes(2, 3, -4, 5), match="negative|asks for"),
-]
+]  # fmt: skip
 
 CASES = [*RESIZE, *GRID, *AFFINE]

@@ -37,7 +37,7 @@ ALIGN = [
     fails("RoiAlign", X, ROIS * 1e30, BATCH, match="samples"),
     fails("RoiAlign", X, ROIS, BATCH, mode="mean", match="mode is b'mean'"),
     fails("RoiAlign", X, ROIS, BATCH, output_width=0, match="pooled size"),
-]
+]  # fmt: skip
 
 MAX = [
     case("MaxRoiPool", X, BOXED, pooled_shape=[3, 4], opset=11),
@@ -47,7 +47,7 @@ MAX = [
     fails("MaxRoiPool", X, BOXED + 1, pooled_shape=[2, 2], match="images 1 to 2"),
     fails("MaxRoiPool", X, BOXED * np.float32(np.nan), pooled_shape=[2, 2], match="not finite"),
     fails("MaxRoiPool", X, ROIS, pooled_shape=[2, 2], match="each region is 5 numbers"),
-]
+]  # fmt: skip
 
 NMS = [
     *(case("NonMaxSuppression", BOXES, SCORES, one(7), of([t]), of([0.2]), center_point_box=c)
@@ -60,6 +60,6 @@ NMS = [
     case("NonMaxSuppression", BOXES, SCORES, one(3), opset=10),
     fails("NonMaxSuppression", BOXES, SCORES, one(3), of([1.5]), match="iou_threshold is 1.5"),
     fails("NonMaxSuppression", BOXES, SCORES[:, :, 1:], one(3), match="number: 40 and 39"),
-]
+]  # fmt: skip
 
 CASES = [*ALIGN, *MAX, *NMS]

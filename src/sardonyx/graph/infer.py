@@ -92,7 +92,7 @@ def _check_types(op: Op, facts: Sequence[AnyFact | None]) -> dict[str, DType]:
     for i, fact in enumerate(facts):
         slot = op.inputs[min(i, last)]
         if fact is None:
-            if not slot.optional and not slot.variadic:
+            if not slot.optional:
                 raise InvalidGraph(f"input {slot.name} of {op} is missing")
             continue
         if not slot.type:

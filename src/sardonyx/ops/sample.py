@@ -60,7 +60,7 @@ def weigh(x: Array, axes: Sequence[Taps]) -> Array:
 
 
 def interpolable(x: Array) -> Array:
-    """X in a type that has values in between."""
+    """The numbers in a type that has values in between."""
     if x.dtype.kind in "fc" or is_half(x.dtype):
         return wide(x)
     return x.astype(np.float32 if x.dtype.itemsize < 4 else np.float64)

@@ -126,7 +126,8 @@ def reshaped(g: Scope, dims: Shape | None, target: Shape, allowzero: int) -> Sha
         else:
             want.append(s)
     if open_at:
-        sizes[open_at[0]] = _quotient(g, product(have), product(want), what)
+        g.divides(product(want), product(have), what)
+        sizes[open_at[0]] = floor_div(product(have), product(want))
     else:
         g.equal(product(dims), product(sizes), f"{what}, elements")
         _settle(sizes, have, want)
@@ -141,13 +142,6 @@ def _copied(g: Scope, dims: Shape | None, axis: int, allowzero: int) -> Size:
     if axis >= len(dims):
         raise ShapeError(f"the 0 at {axis} copies a size of the input, which has rank {len(dims)}")
     return dims[axis]
-
-
-def _quotient(g: Scope, total: Size, part: Size, what: str) -> Size:
-    if part == 0:
-        raise ShapeError(f"{what}: with a size of 0 beside it, -1 could be any number")
-    g.divides(part, total, what)
-    return floor_div(total, part)
 
 
 def _settle(sizes: list[Size], have: Sequence[Size], want: Sequence[Size]) -> None:

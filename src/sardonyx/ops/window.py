@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -143,7 +143,10 @@ class Walk:
         found = []
         first_tap = max(0, -(((hi - 1) * stride - self.front[i]) // dilation))
         last_tap = min(self.kernel[i], (size - 1 + self.front[i] - lo * stride) // dilation + 1)
-        for tap in range(first_tap, last_tap):
+        taps: Iterable[int] = range(first_tap, last_tap)
+        if last_tap - first_tap > size * (hi - lo):  # most taps of so large a kernel meet nothing
+            taps = self._meeting(i, range(lo, hi))
+        for tap in taps:
             shift = tap * dilation - self.front[i]  # the input that output 0 reads
             first = max(lo, -(shift // stride))
             last = min(hi, (size - 1 - shift) // stride + 1)
@@ -151,6 +154,15 @@ class Walk:
                 start, stop = first * stride + shift, (last - 1) * stride + shift + 1
                 found.append((tap, slice(first - lo, last - lo), slice(start, stop, stride)))
         return found
+
+    def _meeting(self, i: int, outs: range) -> list[int]:
+        """The taps along one axis that some output meets an input with."""
+        found = set()
+        for out, place in itertools.product(outs, range(self.ins[i])):
+            tap, odd = divmod(place + self.front[i] - out * self.strides[i], self.dilations[i])
+            if not odd and 0 <= tap < self.kernel[i]:
+                found.add(tap)
+        return sorted(found)
 
     def taps(self, parts: Slices | None = None) -> Iterator[tuple[int, Slices, Slices]]:
         """All taps that meet the input: number in the kernel, outputs, and the inputs they read."""

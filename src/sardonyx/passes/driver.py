@@ -100,12 +100,14 @@ class Rewriter:
         if hit is None:
             return False
         found, covered = hit
-        builder = Builder(self._graph, self._graph.scope)
+        scope = self._graph.scope
+        builder, n_guards = Builder(self._graph, scope), len(scope.found)
         try:
             new = r.build(builder, **found)
         except NoMatch as reason:
             for made in reversed(builder.made):
                 self._graph.remove(made)
+            del scope.found[n_guards:]
             logger.debug("%s not at %s: %s", r.name, node, reason)
             return False
         logger.debug("%s at %s", r.name, node)

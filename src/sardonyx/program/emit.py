@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+
 from sardonyx.errors import InternalError
 from sardonyx.graph.dim import lone_name
 from sardonyx.graph.fact import AnyFact, Fact
@@ -52,12 +55,13 @@ class _Emitter:
     def program(self, known: frozenset[str]) -> Program:
         """Everything of the graph. `known` are the size names that an outer program has bound."""
         inputs = tuple(self._input(v) for v in self.graph.inputs)
-        captures = ()
+        captures: tuple[tuple[int, int], ...] = ()
         if self.outer is not None:
             captures = tuple((self.outer.slot(v), self.slot(v)) for v in self.graph.captures())
         bound = known | {name for i in inputs for _, name in i.sizes}
-        entry, later = self._guards(bound)
-        segments = self._segments(set(bound), later)
+        # A pass may have removed the node that needed a guard: the facts it led to still rest on it.
+        entry, waiting = _ready(dict.fromkeys(self.graph.scope.found), bound)
+        segments = self._segments(set(bound), waiting)
         outputs = tuple(Output(v.name, self.slot(v), _fact(v)) for v in self.graph.outputs)
         return Program(
             segments=segments,
@@ -83,22 +87,8 @@ class _Emitter:
             default=self.graph.defaults.get(value),
         )
 
-    def _guards(self, bound: frozenset[str]) -> tuple[tuple[Guard, ...], dict[Node, list[Guard]]]:
-        """Guards that hold at entry, and by node those that must wait for its inputs."""
-        entry: list[Guard] = []
-        later: dict[Node, list[Guard]] = {}
-        for guard in dict.fromkeys(self.graph.scope.found):
-            if guard.node is None or guard.node not in self.graph.nodes:
-                continue
-            if guard.symbols <= bound:
-                entry.append(guard)
-            else:
-                later.setdefault(guard.node, []).append(guard)
-        return tuple(entry), later
-
-    def _segments(
-        self, bound: set[str], later: dict[Node, list[Guard]]
-    ) -> tuple[PythonSegment, ...]:
+    def _segments(self, bound: set[str], waiting: list[Guard]) -> tuple[PythonSegment, ...]:
+        """A segment per node; a guard is checked as soon as all sizes in it are bound."""
         segments = []
         for node, frees in zip(self.schedule.nodes, self.memory.frees, strict=True):
             inputs = tuple(self.slot(v) for v in node.inputs)
@@ -109,11 +99,12 @@ class _Emitter:
             provider = self.placement.where[node]
             (step,) = provider.compile(Region((node,)), bodies)
             outputs = tuple(self.slot(v) for v in node.outputs)
+            guards, waiting = _ready(waiting, bound)
             segments.append(
                 PythonSegment(
                     node, step.call, step.kernel, provider.name, inputs, outputs,
                     tuple(self.slots[v] for v in frees if v in self.slots),
-                    tuple(later.get(node, ())), self._binds(node, bound),
+                    guards, self._binds(node, bound),
                 )  # fmt: skip
             )
         return tuple(segments)
@@ -131,6 +122,16 @@ class _Emitter:
                     bound.add(name)
                     binds.append((position, axis, name))
         return tuple(binds)
+
+
+def _ready(
+    guards: Iterable[Guard], bound: AbstractSet[str]
+) -> tuple[tuple[Guard, ...], list[Guard]]:
+    """Guards whose sizes are all bound, and those that must wait."""
+    ready, waiting = [], []
+    for guard in guards:
+        (ready if guard.symbols <= bound else waiting).append(guard)
+    return tuple(ready), waiting
 
 
 def _fact(value: Value) -> AnyFact:

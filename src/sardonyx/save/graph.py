@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from sardonyx.errors import InternalError
+from sardonyx.graph.dim import Size
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.load.model import Declared, Model
@@ -17,7 +18,7 @@ from sardonyx.save.types import Dims, value_info
 from sardonyx.save.wire import Message
 
 # Field numbers of GraphProto.
-_NODE, _NAME, _INITIALIZER, _DOC, _INPUT, _OUTPUT = 1, 2, 5, 10, 11, 12
+_NODE, _NAME, _INITIALIZER, _DOC, _INPUT, _OUTPUT, _VALUE = 1, 2, 5, 10, 11, 12, 13
 _IDENTITY: Final = (ONNX, "Identity")
 
 
@@ -49,6 +50,7 @@ class GraphWriter:
         if model.graph_description:
             message.text(_DOC, model.graph_description)
         self._interface(message, model)
+        self._shapes(message, model)
         return message
 
     def _interface(self, message: Message, model: Model) -> None:
@@ -64,6 +66,25 @@ class GraphWriter:
             fact = value.fact if is_open else wanted.fact
             message.message(_OUTPUT, value_info(wanted.name, fact, wanted.dims))
             self._versions.facts((fact,))
+
+    def _shapes(self, message: Message, model: Model) -> None:
+        """What is known of the values in between: onnxruntime fuses more where it knows shapes."""
+        graph = model.graph
+        declared = {d.name: d.dims or () for d in (*model.inputs, *model.overridable)}
+        names: dict[Size, str] = {}
+        for value in graph.inputs:
+            shape = value.fact.shape if isinstance(value.fact, Fact) else None
+            for size, dim in zip(shape or (), declared[value.name], strict=False):
+                if isinstance(dim, str):
+                    names[size] = dim
+        for node in graph.sorted_nodes():
+            for value in node.outputs:
+                fact = value.fact
+                if value.n_exits or not self._names.has(value) or not isinstance(fact, Fact):
+                    continue
+                if fact.shape is not None:
+                    dims = [d if isinstance(d, int) else names.get(d, str(d)) for d in fact.shape]
+                    message.message(_VALUE, value_info(self._names.of(value), fact, dims))
 
     def _body(self, graph: Graph) -> Message:
         for value in graph.inputs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -191,9 +192,9 @@ def _(g: Scope, *xs: Fact, inputdimensions: tuple[int, ...] | None) -> Fact:
         raise InvalidGraph(
             f"inputdimensions has {len(inputdimensions)} entries for {len(xs)} inputs"
         )
-    for size in inputdimensions or ():
-        if not 0 <= size <= MAX_COLUMNS:
-            raise InvalidGraph(f"inputdimensions has {size}, which is outside [0, {MAX_COLUMNS}]")
+    for wanted in inputdimensions or ():
+        if not 0 <= wanted <= MAX_COLUMNS:
+            raise InvalidGraph(f"inputdimensions has {wanted}, which is outside [0, {MAX_COLUMNS}]")
     rows: Any = None
     width: Any = 0
     for i, x in enumerate(xs):
@@ -208,7 +209,7 @@ def _(g: Scope, *xs: Fact, inputdimensions: tuple[int, ...] | None) -> Fact:
 def _(*xs: Array, inputdimensions: tuple[int, ...] | None) -> Array:
     columns = []
     for i, x in enumerate(xs):
-        rows = x.reshape(len(x), -1) if x.ndim > 1 else x.reshape(1, -1)
+        rows = x.reshape(len(x), math.prod(x.shape[1:])) if x.ndim > 1 else x.reshape(1, -1)
         width = rows.shape[1] if inputdimensions is None else inputdimensions[i]
         missing = max(
             width - rows.shape[1], 0

@@ -88,6 +88,7 @@ def _aligned(x: Array, rows: list[Array], axis: int, block: int) -> tuple[Array,
     if not block:
         return x, [r.reshape(-1, *(1,) * (x.ndim - 1 - at)) for r in rows]
     size = x.shape[at]
+    block = min(block, max(size, 1))
     if size % block:
         return x, [np.repeat(r, block, at)[(slice(None),) * at + (slice(0, size),)] for r in rows]
     split = x.reshape(*x.shape[:at], size // block, block, *x.shape[at + 1 :])

@@ -173,9 +173,9 @@ def _(x: Array, **attrs: Any) -> Array:
     if attrs["weights"] is not None and attrs["mode"] != b"TF":
         value = value * attrs["weights"][gram]
     columns = attrs["ngram_indexes"]
-    result = np.zeros((*x.shape[:-1], int(columns.max(initial=-1)) + 1), np.float32)
-    np.add.at(result.reshape(len(rows), -1), (row, columns[gram]), value)
-    return result
+    result = np.zeros((len(rows), int(columns.max(initial=-1)) + 1), np.float32)
+    np.add.at(result, (row, columns[gram]), value)
+    return result[0] if x.ndim == 1 else result
 
 
 OPS: Final = (vectorizer,)

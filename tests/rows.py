@@ -22,7 +22,9 @@ class Row:
     opset: int | None = None  # of the op's domain; the newest when None
     outputs: int = 1
     ulps: float = 4  # units in the last place of the output type, relative to the largest value
-    oracle: str = "auto"  # auto: onnxruntime, else onnx's reference; or one of onnxruntime, onnx, none
+    oracle: str = (
+        "auto"  # auto: onnxruntime, else onnx's reference; or one of onnxruntime, onnx, none
+    )
     expect: tuple[Any, ...] | None = None  # known results, where no oracle is to be trusted
     fails: str | None = None
     why: str = ""  # the reason for a loose tolerance or a missing oracle
@@ -30,7 +32,9 @@ class Row:
     def __str__(self) -> str:
         shapes = "-".join(_shown(x) for x in self.inputs)
         attrs = "-".join(f"{k}{_brief(v)}" for k, v in self.attrs.items())
-        return "-".join(s for s in (self.op, shapes, attrs, f"v{self.opset}" if self.opset else "") if s)
+        return "-".join(
+            s for s in (self.op, shapes, attrs, f"v{self.opset}" if self.opset else "") if s
+        )
 
 
 def _shown(x: Any) -> str:
@@ -46,7 +50,11 @@ def _brief(value: Any) -> str:
 def case(op: str, *inputs: Any, **options: Any) -> Row:
     """A row that runs. Options that are fields of Row (domain, opset, outputs, ulps, oracle, expect, why) set them;
     all others are attributes of the node. An attribute with such a name goes into `attrs={...}`."""
-    named = {k: options.pop(k) for k in ("domain", "opset", "outputs", "ulps", "oracle", "expect", "why") if k in options}
+    named = {
+        k: options.pop(k)
+        for k in ("domain", "opset", "outputs", "ulps", "oracle", "expect", "why")
+        if k in options
+    }
     return Row(op, inputs, {**options.pop("attrs", {}), **options}, **named)
 
 

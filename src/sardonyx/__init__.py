@@ -93,7 +93,9 @@ def set_default_logger_verbosity(level: int) -> None:
     """Kept for programs that call it: messages have severities only."""
 
 
-def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_threads: int = 0) -> None:
+def set_global_thread_pool_sizes(
+    intra_op_num_threads: int = 0, inter_op_num_threads: int = 0
+) -> None:
     """Kept for programs that call it: numpy's own threads do the work so far."""
 
 
@@ -177,5 +179,3 @@ __all__: Final[list[str]] = [
     "set_default_logger_verbosity",
     "set_seed",
 ]
-
-

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterator
 
 
-
 class SardonyxError(Exception):
     """What is wrong, and where. Every error a user can cause is one of these."""
 
@@ -127,8 +126,6 @@ class InternalError(Fail):
 
     def __str__(self) -> str:
         return f"{super().__str__()}\n  please report this: it is a bug in sardonyx"
-
-
 
 
 @contextlib.contextmanager

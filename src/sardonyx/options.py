@@ -99,7 +99,9 @@ class SessionOptions:
         try:
             return self._entries[key]
         except KeyError:
-            raise RuntimeError(f"SessionOptions does not have configuration with key: {key}") from None
+            raise RuntimeError(
+                f"SessionOptions does not have configuration with key: {key}"
+            ) from None
 
     def add_free_dimension_override_by_name(self, name: str, value: int) -> None:
         """Fixes the size of every input dim with this name."""

@@ -71,7 +71,9 @@ class InferenceSession:
         self._output_names = [o.name for o in model.outputs]
         if self._profile is not None:
             self._profile.add_stages(self._compiled.stages, model.origin)
-        steps = ", ".join(f"{k} {v * 1e3:.1f} ms" for k, v in self._compiled.stages.seconds().items())
+        steps = ", ".join(
+            f"{k} {v * 1e3:.1f} ms" for k, v in self._compiled.stages.seconds().items()
+        )
         self._log(1, f"session ready: {len(program.segments)} steps; {steps}")
 
     def _compile_options(self, providers: list[Provider], save: bool) -> Options:
@@ -232,6 +234,3 @@ def _size(key: str, text: str) -> int:
     if not text.isdigit():
         raise InvalidArgument(f"{key} is a number of bytes, not {text!r}")
     return int(text)
-
-
-

@@ -14,6 +14,7 @@ GEOMETRY = (
     {"kernel_shape": [3, 3], "pads": [1, 2, 0, 1], "strides": [2, 3]},
     {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [2, 2], "ceil_mode": 1},
     {"kernel_shape": [2, 2], "strides": [3, 3], "ceil_mode": 1},
+    {"kernel_shape": [12, 12], "strides": [12, 12], "ceil_mode": 1},
     {"kernel_shape": [2, 3], "dilations": [3, 2], "strides": [2, 1]},
     *({"kernel_shape": [3, 3], "strides": [2, 3], "auto_pad": a} for a in AUTO),
 )  # fmt: skip

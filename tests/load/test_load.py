@@ -70,7 +70,9 @@ def test_large_weights_stay_in_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("where", ["file", "memory"])
 def test_external_data(tmp_path: Path, where: str) -> None:
     made = parser.parse_model(TEXT)
-    made.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.array([1, 2, 3], np.float32), "w"))
+    made.graph.initializer[0].CopyFrom(
+        numpy_helper.from_array(np.array([1, 2, 3], np.float32), "w")
+    )
     path = tmp_path / "m.onnx"
     onnx.save(made, path, save_as_external_data=True, location="w.bin", size_threshold=0)
     options = sardonyx.SessionOptions()
@@ -83,8 +85,12 @@ def test_external_data(tmp_path: Path, where: str) -> None:
 
 
 def test_a_buffer_shorter_than_said() -> None:
-    with pytest.raises(sardonyx.SardonyxError, match="has 2 bytes, and its length is given as 1000000"):
-        sardonyx.SessionOptions().add_external_initializers_from_files_in_memory(["w"], [b"ab"], [10**6])
+    with pytest.raises(
+        sardonyx.SardonyxError, match="has 2 bytes, and its length is given as 1000000"
+    ):
+        sardonyx.SessionOptions().add_external_initializers_from_files_in_memory(
+            ["w"], [b"ab"], [10**6]
+        )
 
 
 def test_initializers_that_are_inputs() -> None:
@@ -111,7 +117,9 @@ def test_nodes_out_of_order() -> None:
     made = parser.parse_model(TEXT)
     made.graph.node.insert(0, helper.make_node("Neg", ["y"], ["z"]))
     made.graph.output[0].name = "z"
-    np.testing.assert_array_equal(sardonyx.InferenceSession(made).run(None, {"x": X})[0], -X * [1, 2, 3])
+    np.testing.assert_array_equal(
+        sardonyx.InferenceSession(made).run(None, {"x": X})[0], -X * [1, 2, 3]
+    )
 
 
 def test_functions_are_expanded() -> None:
@@ -156,7 +164,9 @@ def test_typed_and_raw_data_of_every_type(kind: str) -> None:
     array = np.array([1, 0, 1, 1, 0], np.float32).astype(dtype)
     for tensor in (
         numpy_helper.from_array(array, "w"),
-        helper.make_tensor("w", number, [5], array.astype(np.float32 if dtype.kind != "c" else dtype)),
+        helper.make_tensor(
+            "w", number, [5], array.astype(np.float32 if dtype.kind != "c" else dtype)
+        ),
     ):
         made = helper.make_model(
             helper.make_graph(

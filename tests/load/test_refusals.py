@@ -53,7 +53,12 @@ def function(name: str, calls: list[str]) -> onnx.FunctionProto:
     nodes = [helper.make_node(c, ["a"], [f"b{i}"], domain="own") for i, c in enumerate(calls)]
     nodes.append(helper.make_node("Sum", [f"b{i}" for i in range(len(calls))], ["b"]))
     return helper.make_function(
-        "own", name, ["a"], ["b"], nodes, [helper.make_opsetid("", 20), helper.make_opsetid("own", 1)]
+        "own",
+        name,
+        ["a"],
+        ["b"],
+        nodes,
+        [helper.make_opsetid("", 20), helper.make_opsetid("own", 1)],
     )
 
 
@@ -69,7 +74,11 @@ BAD: dict[str, tuple[Callable[[], onnx.ModelProto], type[Exception], str]] = {
         errors.InvalidGraph,
         r"nothing makes the value 'nowhere'[\s\S]*the_relu",
     ),
-    "undefined output": (lambda: model([node("Relu", "x", "z")]), errors.InvalidGraph, "output 'y'"),
+    "undefined output": (
+        lambda: model([node("Relu", "x", "z")]),
+        errors.InvalidGraph,
+        "output 'y'",
+    ),
     "name given twice": (
         lambda: model([node("Relu", "x", "y"), node("Neg", "x", "y")]),
         errors.InvalidGraph,
@@ -95,10 +104,26 @@ BAD: dict[str, tuple[Callable[[], onnx.ModelProto], type[Exception], str]] = {
         errors.InvalidGraph,
         "attribute axis of Softmax is of type int, and the node gives bytes",
     ),
-    "missing attribute": (lambda: model([node("Concat", "x x", "y")]), errors.InvalidGraph, "needs the attribute axis"),
-    "too many inputs": (lambda: model([node("Relu", "x x", "y")]), errors.InvalidGraph, "takes 1 to 1 inputs, not 2"),
-    "too few inputs": (lambda: model([node("Add", "x", "y")]), errors.InvalidGraph, "takes 2 to 2 inputs, not 1"),
-    "too many outputs": (lambda: model([node("Relu", "x", "y z")]), errors.InvalidGraph, "1 outputs, and the node names 2"),
+    "missing attribute": (
+        lambda: model([node("Concat", "x x", "y")]),
+        errors.InvalidGraph,
+        "needs the attribute axis",
+    ),
+    "too many inputs": (
+        lambda: model([node("Relu", "x x", "y")]),
+        errors.InvalidGraph,
+        "takes 1 to 1 inputs, not 2",
+    ),
+    "too few inputs": (
+        lambda: model([node("Add", "x", "y")]),
+        errors.InvalidGraph,
+        "takes 2 to 2 inputs, not 1",
+    ),
+    "too many outputs": (
+        lambda: model([node("Relu", "x", "y z")]),
+        errors.InvalidGraph,
+        "1 outputs, and the node names 2",
+    ),
     "axis out of range": (
         lambda: model([node("Softmax", "x", "y", axis=5)]),
         errors.InvalidGraph,
@@ -114,7 +139,11 @@ BAD: dict[str, tuple[Callable[[], onnx.ModelProto], type[Exception], str]] = {
         errors.InvalidGraph,
         r"do not broadcast: 2 and 3[\s\S]*the_add",
     ),
-    "negative dim": (lambda: with_tensor(tensor("w", [-1])), errors.InvalidGraph, r"negative dim[\s\S]*tensor *w"),
+    "negative dim": (
+        lambda: with_tensor(tensor("w", [-1])),
+        errors.InvalidGraph,
+        r"negative dim[\s\S]*tensor *w",
+    ),
     "dims that overflow": (
         lambda: with_tensor(tensor("w", [2**40, 2**40])),
         errors.InvalidGraph,
@@ -126,7 +155,11 @@ BAD: dict[str, tuple[Callable[[], onnx.ModelProto], type[Exception], str]] = {
         r"holds 4 bytes, and f32\[2\] needs 8",
     ),
     "no data": (lambda: with_tensor(tensor("w", [2], None)), errors.InvalidGraph, "has no data"),
-    "unknown element type": (lambda: with_tensor(tensor("w", [1], bytes(4), 99)), errors.InvalidGraph, "99 is no element type"),
+    "unknown element type": (
+        lambda: with_tensor(tensor("w", [1], bytes(4), 99)),
+        errors.InvalidGraph,
+        "99 is no element type",
+    ),
     "old IR": (lambda: model([node("Relu", "x", "y")], ir=2), errors.InvalidGraph, "IR version 2"),
     "opset of the future": (
         lambda: model([node("Relu", "x", "y")], opset=1000),
@@ -138,9 +171,15 @@ BAD: dict[str, tuple[Callable[[], onnx.ModelProto], type[Exception], str]] = {
         errors.InvalidGraph,
         "'x' has no type",
     ),
-    "function that calls itself": (lambda: calls([function("f0", ["f0"])]), errors.InvalidGraph, "without end"),
+    "function that calls itself": (
+        lambda: calls([function("f0", ["f0"])]),
+        errors.InvalidGraph,
+        "without end",
+    ),
     "functions that explode": (
-        lambda: calls([function(f"f{i}", [f"f{i + 1}"] * 10) for i in range(12)] + [function("f12", [])]),
+        lambda: calls(
+            [function(f"f{i}", [f"f{i + 1}"] * 10) for i in range(12)] + [function("f12", [])]
+        ),
         errors.SardonyxError,
         "without end|takes",
     ),
@@ -206,7 +245,11 @@ def external(folder: Path, entries: dict[str, str]) -> Path:
         ({"location": "/etc/passwd"}, errors.InvalidGraph, "not a relative path"),
         ({"location": "link.bin"}, errors.InvalidGraph, "leads out of the model's folder"),
         ({"location": "pipe"}, errors.InvalidArgument, "not a regular file"),
-        ({"location": "w.bin", "offset": "8"}, errors.InvalidGraph, "has 12 bytes, and the tensor wants bytes 8 to 16"),
+        (
+            {"location": "w.bin", "offset": "8"},
+            errors.InvalidGraph,
+            "has 12 bytes, and the tensor wants bytes 8 to 16",
+        ),
         ({"location": "w.bin", "length": "9"}, errors.InvalidGraph, "says 9 bytes"),
         ({"location": "w.bin", "offset": "-4"}, errors.InvalidGraph, "no byte count"),
         ({"location": "w.bin", "offset": "9" * 30}, errors.InvalidGraph, "no byte count"),
@@ -214,7 +257,9 @@ def external(folder: Path, entries: dict[str, str]) -> Path:
         ({"location": ""}, errors.InvalidGraph, "not a relative path"),
     ],
 )
-def test_hostile_external_data(tmp_path: Path, entries: dict[str, str], kind: type[Exception], text: str) -> None:
+def test_hostile_external_data(
+    tmp_path: Path, entries: dict[str, str], kind: type[Exception], text: str
+) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
     (tmp_path / "outside.bin").write_bytes(bytes(12))
@@ -232,7 +277,9 @@ def test_external_data_in_memory_needs_a_folder(tmp_path: Path) -> None:
     with pytest.raises(errors.InvalidGraph, match="given in memory"):
         sardonyx.InferenceSession(io.BytesIO(path.read_bytes()))
     options = sardonyx.SessionOptions()
-    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(tmp_path))
+    options.add_session_config_entry(
+        "session.model_external_initializers_file_folder_path", str(tmp_path)
+    )
     session = sardonyx.InferenceSession(path.read_bytes(), options)
     assert session.run(None, {"x": np.zeros((1, 2), np.float32)})[0].tolist() == [[1, 1]]
 

@@ -32,7 +32,10 @@ CONV = "in x: f32[B,3,6,6]\nconst w: f32[4,3,3,3]\nconst c: f32[4]\n"
         (CONV + "const k: f32[4,1,1]\na = Conv(x, w)\ny = Mul(k, a)\nout y", ["Conv"]),
         (CONV + "a = Conv(x, w, c)\nr = Relu(a)\ny = Neg(r)\nout y", ["FusedConv", "Neg"]),
         (CONV + "a = Conv(x, w)\nr = Clip(a, 0.0, 6.0)\ny = Neg(r)\nout y", ["FusedConv", "Neg"]),
-        (CONV + "a = Conv(x, w)\nr = LeakyRelu(a, alpha=0.2)\ny = Neg(r)\nout y", ["FusedConv", "Neg"]),
+        (
+            CONV + "a = Conv(x, w)\nr = LeakyRelu(a, alpha=0.2)\ny = Neg(r)\nout y",
+            ["FusedConv", "Neg"],
+        ),
     ],
 )
 def test_convolutions_take_in_what_follows(text: str, left: list[str]) -> None:
@@ -44,7 +47,9 @@ def test_convolutions_take_in_what_follows(text: str, left: list[str]) -> None:
 
 
 def test_folding_reads_no_weights() -> None:
-    graph = rewritten("in x: f32[B,512]\nconst w: f32[512,512]\nt = Transpose(w)\ny = MatMul(x, t)\nout y", ())
+    graph = rewritten(
+        "in x: f32[B,512]\nconst w: f32[512,512]\nt = Transpose(w)\ny = MatMul(x, t)\nout y", ()
+    )
     assert ops(graph) == ["MatMul"]
     (node,) = graph.nodes
     const = node.inputs[1].const  # type: ignore[union-attr]
@@ -72,12 +77,17 @@ def test_shape_arithmetic_folds() -> None:
 
 
 def test_equal_nodes_become_one() -> None:
-    graph = rewritten("in x: f32[B]\na = Mul(x, 2.0)\nb = Mul(x, 2.0)\nc = Mul(x, 3.0)\ny = Sum(a, b, c)\nout y", ())
+    graph = rewritten(
+        "in x: f32[B]\na = Mul(x, 2.0)\nb = Mul(x, 2.0)\nc = Mul(x, 3.0)\ny = Sum(a, b, c)\nout y",
+        (),
+    )
     assert sorted(ops(graph)) == ["Mul", "Mul", "Sum"]
 
 
 def test_random_nodes_stay_apart() -> None:
-    graph = rewritten("in x: f32[B]\na = RandomNormalLike(x)\nb = RandomNormalLike(x)\ny = Add(a, b)\nout y", ())
+    graph = rewritten(
+        "in x: f32[B]\na = RandomNormalLike(x)\nb = RandomNormalLike(x)\ny = Add(a, b)\nout y", ()
+    )
     assert ops(graph).count("RandomNormalLike") == 2
 
 

@@ -57,13 +57,25 @@ def test_what_changes_nothing_goes(name: str) -> None:
 
 
 KEPT = {
-    "training dropout": ("in x: f32[B,8]\na, m = Dropout(x, 0.5)\ny = Relu(a)\nout y, m", algebra.dropout),
+    "training dropout": (
+        "in x: f32[B,8]\na, m = Dropout(x, 0.5)\ny = Relu(a)\nout y, m",
+        algebra.dropout,
+    ),
     "add zero to floats": ("in x: f32[B,8]\ny = Add(x, 0.0)\nout y", algebra.add_zero),
-    "times one that broadcasts": ("in x: f32[]\nin z: f32[1]\ny = Mul(x, z)\nout y", algebra.times_one),
+    "times one that broadcasts": (
+        "in x: f32[]\nin z: f32[1]\ny = Mul(x, z)\nout y",
+        algebra.times_one,
+    ),
     "reshape to another": ("in x: f32[B,8]\ny = Reshape(x, [-1, 4])\nout y", algebra.same_shape),
     "tile": ("in x: f32[0,8]\ny = Tile(x, [2, 1])\nout y", algebra.same_shape),
-    "slice backwards": ("in x: f32[4]\ny = Slice(x, [3], [-9], [0], [-1])\nout y", algebra.whole_slice),
-    "transpose": ("in x: f32[B,8]\ny = Transpose(x, perm=[1, 0])\nout y", transpose.transpose_nothing),
+    "slice backwards": (
+        "in x: f32[4]\ny = Slice(x, [3], [-9], [0], [-1])\nout y",
+        algebra.whole_slice,
+    ),
+    "transpose": (
+        "in x: f32[B,8]\ny = Transpose(x, perm=[1, 0])\nout y",
+        transpose.transpose_nothing,
+    ),
     "gelu with a shared part": (
         "in x: f32[B,8]\na = Div(x, 1.4142135)\ne = Erf(a)\ns = Add(e, 1.0)\nh = Mul(x, 0.5)\n"
         "y = Mul(h, s)\nout y, s",

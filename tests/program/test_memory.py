@@ -16,7 +16,11 @@ from sardonyx.schedule import order
 
 lives = st.lists(
     st.tuples(st.integers(0, 5000), st.integers(0, 30), st.integers(0, 8)), max_size=40
-).map(lambda rows: [Life(i, size, start, start + length) for i, (size, start, length) in enumerate(rows)])
+).map(
+    lambda rows: [
+        Life(i, size, start, start + length) for i, (size, start, length) in enumerate(rows)
+    ]
+)
 
 
 @given(lives)

@@ -282,6 +282,37 @@ def test_a_settled_dim_is_written(tmp_path: Path) -> None:
     assert saved.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 5
 
 
+def test_shapes_in_between_are_written(tmp_path: Path) -> None:
+    model = text("""<ir_version: 8, opset_import: ["": 13]>
+        m (float["batch size", 4] x) => (float[k, 4] y) {
+            a = Relu (x)
+            b = Concat <axis = 0> (a, a)
+            y = Neg (b)
+        }""")
+    save(loaded(model), SaveOptions(str(tmp_path / "m.onnx")))
+    saved = onnx.load(tmp_path / "m.onnx")
+    shapes = {
+        v.name: [d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim]
+        for v in saved.graph.value_info
+    }
+    assert shapes == {"a": ["batch size", 4], "b": ["2*'batch size'", 4]}
+
+
+def test_nothing_is_assumed_of_sizes(tmp_path: Path) -> None:
+    model = text("""<ir_version: 8, opset_import: ["": 17]>
+        m (float[a, 4] x, float[b, 4] y) => (float[c, 4] z) {
+            s = Add (x, y)
+            t = Shape (s)
+            z = Expand (x, t)
+        }""")
+    options = sardonyx.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "m.onnx")
+    sardonyx.InferenceSession(model.SerializeToString(), options)
+    for rows in (1, 3):
+        feeds = {"x": f32(rows, 4), "y": f32(3, 4)}
+        assert run(onnxruntime, tmp_path / "m.onnx", feeds)[0].shape == (3, 4)
+
+
 def test_an_input_that_is_an_output(tmp_path: Path) -> None:
     model = joins(f32(2))
     model.graph.output.append(model.graph.input[0])

@@ -31,14 +31,29 @@ def session() -> sardonyx.InferenceSession:
 
 def both() -> list[object]:
     data = parser.parse_model(TEXT).SerializeToString()
-    return [m.InferenceSession(data, providers=["CPUExecutionProvider"]) for m in (sardonyx, onnxruntime)]
+    return [
+        m.InferenceSession(data, providers=["CPUExecutionProvider"])
+        for m in (sardonyx, onnxruntime)
+    ]
 
 
 def test_it_tells_what_onnxruntime_tells() -> None:
     ours, theirs = both()
-    for a, b in zip(ours.get_inputs() + ours.get_outputs(), theirs.get_inputs() + theirs.get_outputs(), strict=True):
+    for a, b in zip(
+        ours.get_inputs() + ours.get_outputs(),
+        theirs.get_inputs() + theirs.get_outputs(),
+        strict=True,
+    ):
         assert (a.name, a.type, a.shape, str(a)) == (b.name, b.type, b.shape, str(b))
-    for name in ("producer_name", "graph_name", "domain", "description", "graph_description", "version", "custom_metadata_map"):
+    for name in (
+        "producer_name",
+        "graph_name",
+        "domain",
+        "description",
+        "graph_description",
+        "version",
+        "custom_metadata_map",
+    ):
         assert getattr(ours.get_modelmeta(), name) == getattr(theirs.get_modelmeta(), name)
     assert ours.get_providers() == theirs.get_providers()
 
@@ -55,10 +70,25 @@ def test_outputs_by_name(session: sardonyx.InferenceSession) -> None:
         (None, {"x": X}, ValueError, r"Required inputs \(\['z'\]\) are missing"),
         (["nope"], {"x": X, "z": X}, errors.InvalidArgument, "Invalid output name: nope"),
         (None, {"x": X, "z": X, "q": X}, errors.InvalidArgument, "Invalid input name: q"),
-        (None, {"x": X, "z": X.astype(np.float64)}, errors.InvalidArgument, r"tensor\(double\)[\s\S]*tensor\(float\)"),
+        (
+            None,
+            {"x": X, "z": X.astype(np.float64)},
+            errors.InvalidArgument,
+            r"tensor\(double\)[\s\S]*tensor\(float\)",
+        ),
         (None, {"x": X, "z": X[0]}, errors.InvalidArgument, "z has rank 1"),
-        (None, {"x": X, "z": X[:, :2]}, errors.InvalidArgument, "2 in dim 1, and the model wants 3"),
-        (None, {"x": np.ones((2, 3), np.float32), "z": np.ones((5, 3), np.float32)}, errors.InvalidArgument, "do not broadcast: 2 and 5"),
+        (
+            None,
+            {"x": X, "z": X[:, :2]},
+            errors.InvalidArgument,
+            "2 in dim 1, and the model wants 3",
+        ),
+        (
+            None,
+            {"x": np.ones((2, 3), np.float32), "z": np.ones((5, 3), np.float32)},
+            errors.InvalidArgument,
+            "do not broadcast: 2 and 5",
+        ),
         (None, {"x": X, "z": None}, errors.InvalidArgument, "None was given"),
     ],
 )
@@ -202,11 +232,20 @@ def test_session_options_have_onnxruntimes_defaults() -> None:
     for name in vars(ours):
         if not name.startswith("_"):
             want = getattr(theirs, name)
-            assert getattr(ours, name) == (want if isinstance(want, (str, int)) else int(want)), name
+            assert getattr(ours, name) == (want if isinstance(want, (str, int)) else int(want)), (
+                name
+            )
 
 
 def test_names_of_the_module() -> None:
-    for name in ("ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "OrtAllocatorType", "OrtMemType", "OrtSparseFormat"):
+    for name in (
+        "ExecutionMode",
+        "ExecutionOrder",
+        "GraphOptimizationLevel",
+        "OrtAllocatorType",
+        "OrtMemType",
+        "OrtSparseFormat",
+    ):
         ours, theirs = getattr(sardonyx, name), getattr(onnxruntime, name)
         assert {k: int(v) for k, v in ours.__members__.items()} == {
             k: int(v) for k, v in theirs.__members__.items()
@@ -218,16 +257,25 @@ def test_names_of_the_module() -> None:
 
 @pytest.mark.parametrize(
     ("providers", "options"),
-    [("CPUExecutionProvider", None), ([7], None), (["CPUExecutionProvider"], [{}, {}]), ([("CPUExecutionProvider", {})], [{}])],
+    [
+        ("CPUExecutionProvider", None),
+        ([7], None),
+        (["CPUExecutionProvider"], [{}, {}]),
+        ([("CPUExecutionProvider", {})], [{}]),
+    ],
 )
 def test_wrong_providers(providers, options) -> None:
     with pytest.raises(ValueError, match="provider"):
-        sardonyx.InferenceSession(parser.parse_model(TEXT), providers=providers, provider_options=options)
+        sardonyx.InferenceSession(
+            parser.parse_model(TEXT), providers=providers, provider_options=options
+        )
 
 
 def test_unavailable_providers_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "sardonyx"):
-        made = sardonyx.InferenceSession(parser.parse_model(TEXT), providers=["CUDAExecutionProvider"])
+        made = sardonyx.InferenceSession(
+            parser.parse_model(TEXT), providers=["CUDAExecutionProvider"]
+        )
     assert "CUDAExecutionProvider is not available" in caplog.text
     assert made.get_providers() == ["CPUExecutionProvider"]
 
@@ -235,7 +283,9 @@ def test_unavailable_providers_are_reported(caplog: pytest.LogCaptureFixture) ->
 def test_errors_can_be_pickled() -> None:
     error = errors.InvalidArgument("what", node="n")
     again = pickle.loads(pickle.dumps(error))
-    assert str(again) == str(error) == "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : what\n  node   n"
+    assert (
+        str(again) == str(error) == "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : what\n  node   n"
+    )
 
 
 def test_an_output_that_is_an_input_or_constant() -> None:
@@ -285,6 +335,10 @@ def test_exceptions_by_their_onnxruntime_path() -> None:
     from onnxruntime.capi import onnxruntime_pybind11_state as theirs
     from sardonyx.capi import onnxruntime_pybind11_state as ours
 
-    names = [n for n in ours.__all__ if isinstance(getattr(ours, n), type) and issubclass(getattr(ours, n), Exception)]
+    names = [
+        n
+        for n in ours.__all__
+        if isinstance(getattr(ours, n), type) and issubclass(getattr(ours, n), Exception)
+    ]
     assert len(names) == 14
     assert all(issubclass(getattr(theirs, n), Exception) for n in names)

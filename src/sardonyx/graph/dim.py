@@ -115,7 +115,9 @@ class Dim:
             names = "*".join(a.text for a in monomial)
             size = abs(factor)
             body = str(size) if not names else names if size == 1 else f"{size}*{names}"
-            text += (" - " if text else "-") + body if factor < 0 else (" + " if text else "") + body
+            text += (
+                (" - " if text else "-") + body if factor < 0 else (" + " if text else "") + body
+            )
         return text
 
     __repr__ = __str__
@@ -336,7 +338,13 @@ def lone_name(size: Size) -> str | None:
     return monomial[0].text
 
 
-_CALLS: Final = {"div": floor_div, "mod": modulo, "min": minimum, "max": maximum, "broadcast": broadcast}
+_CALLS: Final = {
+    "div": floor_div,
+    "mod": modulo,
+    "min": minimum,
+    "max": maximum,
+    "broadcast": broadcast,
+}
 
 
 def substitute(size: Size, values: Mapping[str, Size]) -> Size:
@@ -360,5 +368,7 @@ def evaluate(size: Size, values: Mapping[str, int]) -> int:
     """The number a size stands for once every name has one."""
     result = substitute(size, values)
     if not isinstance(result, int):
-        raise InternalError(f"the size {size} has no value: {sorted(symbols(result))} are not bound")
+        raise InternalError(
+            f"the size {size} has no value: {sorted(symbols(result))} are not bound"
+        )
     return result

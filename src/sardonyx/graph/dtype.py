@@ -161,4 +161,5 @@ def _numpy_type(name: str) -> np.dtype[Any]:
         return np.dtype(_NUMPY[name])
     import ml_dtypes  # costs milliseconds, and most models need none of it
 
-    return np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
+    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
+    return found

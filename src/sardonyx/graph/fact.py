@@ -147,7 +147,9 @@ def merge(a: AnyFact, b: AnyFact, fresh: FreshDim) -> AnyFact:
     if isinstance(a, Fact) and isinstance(b, Fact) and a.dtype is b.dtype:
         if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
             return Fact(a.dtype, None)
-        shape = tuple(x if x == y else fresh("merged") for x, y in zip(a.shape, b.shape, strict=True))
+        shape = tuple(
+            x if x == y else fresh("merged") for x, y in zip(a.shape, b.shape, strict=True)
+        )
         return Fact(a.dtype, shape, None, a.sym if a.sym == b.sym else None)
     if isinstance(a, SequenceFact) and isinstance(b, SequenceFact):
         return SequenceFact(_merge_elem(a.elem, b.elem, fresh))

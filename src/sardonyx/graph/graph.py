@@ -160,9 +160,9 @@ class Graph:
         for value in node.outputs:
             if value.is_used:
                 raise InternalError(f"{node} is removed while {value} is read")
-        for slot, value in enumerate(node.inputs):
-            if value is not None:
-                value.uses.remove((node, slot))
+        for slot, read in enumerate(node.inputs):
+            if read is not None:
+                read.uses.remove((node, slot))
         for _, body in node.subgraphs:
             body.set_outputs(())
             for inner in reversed(body.sorted_nodes()):

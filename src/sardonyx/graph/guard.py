@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sardonyx.errors import InvalidArgument, ShapeError
@@ -61,7 +61,7 @@ class Guard(NamedTuple):
         return symbols(self.left) | symbols(self.right)
 
 
-_HOLDS: Final = {
+_HOLDS: Final[dict[str, Callable[[int, int], bool]]] = {
     "equal": lambda a, b: a == b,
     "assumed": lambda a, b: a == b,  # equal though either might be 1
     "equal_or_one": lambda a, b: a in (1, b),
@@ -86,7 +86,7 @@ class Scope:
 
     def __init__(self, parent: Scope | None = None, assumes: bool = True) -> None:
         """With `assumes`, open sizes that must broadcast are taken as equal, under a guard."""
-        self.assumes = assumes if parent is None else parent.assumes
+        self.assumes: bool = assumes if parent is None else parent.assumes
         self.found: list[Guard] = []
         self.node: Node | None = None  # the node being inferred
         self._numbers: Iterator[int] = itertools.count() if parent is None else parent._numbers

@@ -54,8 +54,8 @@ def infer_node(scope: Scope, node: Node) -> None:
         missing = len(op.inputs) - len(facts)
         if missing > 0 and not op.inputs[-1].variadic:
             facts.extend([None] * missing)
-        if not op.takes_unranked and any(f.__class__ is Fact and f.shape is None for f in facts):  # type: ignore[union-attr]
-            results = _unranked(op, node, bound)
+        if not op.takes_unranked and any(f.__class__ is Fact and f.shape is None for f in facts):
+            results: Sequence[AnyFact] = _unranked(op, node, bound)
         elif op.infer_rule is None:
             raise InvalidGraph(f"{op} has no inference rule")
         else:
@@ -99,7 +99,7 @@ def _check_types(op: Op, facts: Sequence[AnyFact | None]) -> dict[str, DType]:
             continue
         if fact.__class__ is not Fact:
             raise ShapeError(f"input {slot.name} of {op} is a tensor, not {fact}")
-        dtype = fact.dtype  # type: ignore[union-attr]  # a Fact, by the line above
+        dtype = fact.dtype
         seen = bound.setdefault(slot.type, dtype)
         if seen is not dtype and not slot.variadic:
             raise ShapeError(
@@ -133,16 +133,16 @@ def _with_symbols(
 ) -> Sequence[AnyFact]:
     """The facts with the elements of small integer results, where those of all inputs are known."""
     first = results[0]
-    if first.__class__ is not Fact or first.sym is not None:  # type: ignore[union-attr]
+    if first.__class__ is not Fact or first.sym is not None:
         return results
     arrays: list[Any] = []
     for fact in facts:
         if fact is None:
             arrays.append(None)
             continue
-        if fact.__class__ is not Fact or fact.sym is None or fact.static is None:  # type: ignore[union-attr]
+        if fact.__class__ is not Fact or fact.sym is None or fact.static is None:
             return results
-        arrays.append(_objects(fact.sym, fact.static))  # type: ignore[union-attr]
+        arrays.append(_objects(fact.sym, fact.static))
     assert op.symbolic_rule is not None
     try:
         made = op.symbolic_rule(*arrays, **attrs)

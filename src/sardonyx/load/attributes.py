@@ -10,6 +10,7 @@ from sardonyx.errors import InvalidGraph
 from sardonyx.graph.graph import Attrs, Graph
 from sardonyx.load.types import fact_of
 from sardonyx.ops.declare import Attr, Op
+from sardonyx.weights.const import Const
 
 if TYPE_CHECKING:
     from sardonyx.load.tensor import Tensors
@@ -27,8 +28,33 @@ def kind_of(spec: Any) -> str:
         return spec.kind.removeprefix("array ")
     if isinstance(spec, tuple):
         first = spec[0] if spec else 0
-        return "floats" if isinstance(first, float) else "strings" if isinstance(first, bytes) else "ints"
+        return (
+            "floats"
+            if isinstance(first, float)
+            else "strings"
+            if isinstance(first, bytes)
+            else "ints"
+        )
     return "float" if isinstance(spec, float) else "bytes" if isinstance(spec, bytes) else "int"
+
+
+_CLASSES: Final = {
+    "int": int, "float": (int, float), "bytes": bytes, "ints": int, "floats": (int, float),
+    "strings": bytes, "tensor": Const, "graph": Graph,
+}  # fmt: skip
+
+
+def fits(spec: Any, value: Any) -> bool:
+    """Whether a value that an upgrade gives to an attribute is of its kind."""
+    kind = spec.kind if isinstance(spec, Attr) else kind_of(spec)
+    if value is None:
+        return isinstance(spec, Attr) and not spec.required
+    wanted = _CLASSES.get(kind)
+    if wanted is None:
+        return True
+    if kind in ("ints", "floats", "strings"):
+        return isinstance(value, tuple) and all(isinstance(v, wanted) for v in value)
+    return isinstance(value, wanted)
 
 
 class Attributes:
@@ -62,7 +88,9 @@ class Attributes:
             return self._tensors.dense(value)
         if kind == "type":
             return fact_of(value)
-        raise InvalidGraph(f"the attribute {record.name} has a type ({record.type}) that no op takes")
+        raise InvalidGraph(
+            f"the attribute {record.name} has a type ({record.type}) that no op takes"
+        )
 
     def of(self, op: Op, records: Mapping[str, AttributeRecord]) -> Attrs:
         """All attributes of a node, checked against the op, defaults filled in."""
@@ -74,7 +102,9 @@ class Attributes:
                 raise InvalidGraph(f"{op} has no attribute {name}; it has {known}")
             wanted, given = kind_of(spec), _KINDS.get(record.type, str(record.type))
             if wanted != given and not (given == "sparse" and wanted == "tensor"):
-                raise InvalidGraph(f"attribute {name} of {op} is of type {wanted}, and the node gives {given}")
+                raise InvalidGraph(
+                    f"attribute {name} of {op} is of type {wanted}, and the node gives {given}"
+                )
             if isinstance(spec, Attr) and spec.kind.startswith("array "):
                 attrs[name] = record.value
             else:

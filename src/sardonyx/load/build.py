@@ -10,7 +10,7 @@ from sardonyx._native import AttributeRecord, FunctionRecord, GraphRecord, NodeR
 from sardonyx.errors import InvalidGraph, NotImplemented, SardonyxError
 from sardonyx.graph.build import Builder, constant
 from sardonyx.graph.graph import Graph, Node, Value
-from sardonyx.load.attributes import Attributes
+from sardonyx.load.attributes import Attributes, fits, kind_of
 from sardonyx.load.constants import constant_node
 from sardonyx.load.order import Unsorted, sort_records
 from sardonyx.load.tensor import Tensors
@@ -67,7 +67,11 @@ class GraphBuilder:
     """Builds one model's graphs."""
 
     def __init__(
-        self, tensors: Tensors, functions: Iterable[FunctionRecord], dims: Dims, constant_inputs: bool
+        self,
+        tensors: Tensors,
+        functions: Iterable[FunctionRecord],
+        dims: Dims,
+        constant_inputs: bool,
     ) -> None:
         self._tensors = tensors
         self._functions = {(_domain(f.domain), f.name, f.overload): f for f in functions}
@@ -179,7 +183,9 @@ class GraphBuilder:
         if rule is not None:
             old = {k: attributes.raw(v) for k, v in records.items()}
             builder = Builder(graph)
-            made = _upgraded(rule, builder, OldNode(op_type, version, tuple(inputs), old, n_outputs))
+            made = _upgraded(
+                rule, builder, OldNode(op_type, version, tuple(inputs), old, n_outputs)
+            )
             for node in builder.made:
                 node.name = name
             return made
@@ -189,10 +195,18 @@ class GraphBuilder:
         return self._add(graph, op, inputs, attrs, n_outputs, name).outputs
 
     def _add(
-        self, graph: Graph, op: Op, inputs: list[Value | None], attrs: Any, n_outputs: int, name: str
+        self,
+        graph: Graph,
+        op: Op,
+        inputs: list[Value | None],
+        attrs: Any,
+        n_outputs: int,
+        name: str,
     ) -> Node:
         if n_outputs > len(op.outputs) and not (op.outputs and op.outputs[-1].variadic):
-            raise InvalidGraph(f"{op} has {len(op.outputs)} outputs, and the node names {n_outputs}")
+            raise InvalidGraph(
+                f"{op} has {len(op.outputs)} outputs, and the node names {n_outputs}"
+            )
         return graph.add(op, inputs, attrs, n_outputs, name)
 
     def _expand(
@@ -276,7 +290,15 @@ def _upgraded(rule: Rule, builder: Builder, old: OldNode) -> Sequence[Value]:
     for node in builder.made:
         extra = node.attrs.keys() - node.op.attrs.keys()
         if extra:
-            raise InvalidGraph(f"{old.op_type} of opset {old.version} has no attribute {min(extra)}")
+            raise InvalidGraph(
+                f"{old.op_type} of opset {old.version} has no attribute {min(extra)}"
+            )
+        for name, value in node.attrs.items():
+            if not fits(node.op.attrs[name], value):
+                raise InvalidGraph(
+                    f"attribute {name} of {node.op} is of type {kind_of(node.op.attrs[name])}, "
+                    f"and the node gives {value!r:.80}"
+                )
     return made if isinstance(made, (tuple, list)) else (made,)
 
 
@@ -303,5 +325,7 @@ def _no_body(record: GraphRecord) -> Graph:
 def _unknown(domain: str, op_type: str, version: int) -> tuple[str]:
     known = names(domain)
     if not known:
-        return (f"the op {domain}.{op_type} is not supported: nothing here knows the domain {domain}",)
+        return (
+            f"the op {domain}.{op_type} is not supported: nothing here knows the domain {domain}",
+        )
     return (f"the op {domain or 'ai.onnx'}.{op_type} of opset {version} is not implemented",)

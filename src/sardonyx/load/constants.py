@@ -20,7 +20,9 @@ _KINDS: Final = {
 def constant_node(attributes: Attributes, records: dict[str, AttributeRecord]) -> Const:
     """The constant that a Constant node stands for."""
     if len(records) != 1 or next(iter(records)) not in _KINDS:
-        raise InvalidGraph(f"a Constant has one of {', '.join(_KINDS)}, and here is {list(records)}")
+        raise InvalidGraph(
+            f"a Constant has one of {', '.join(_KINDS)}, and here is {list(records)}"
+        )
     name, record = next(iter(records.items()))
     if record.type != _KINDS[name]:
         raise InvalidGraph(f"the attribute {name} of Constant has the wrong type")

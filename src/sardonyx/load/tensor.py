@@ -44,7 +44,9 @@ def dtype_of(number: int) -> DType:
 class Tensors:
     """Makes constants out of one model's tensor records."""
 
-    def __init__(self, source: Source, files: Files, given: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, source: Source, files: Files, given: Mapping[str, Any] | None = None
+    ) -> None:
         """`given` are arrays that stand for initializers of the main graph."""
         self._source = source
         self._files = files
@@ -67,7 +69,9 @@ class Tensors:
     def check_all_used(self) -> None:
         """Says so if an array was given for an initializer that the model does not have."""
         for name in self._given:
-            raise InvalidArgument(f"an array was given for {name!r}, and no initializer has this name")
+            raise InvalidArgument(
+                f"an array was given for {name!r}, and no initializer has this name"
+            )
 
     def const(self, record: TensorRecord) -> Const:
         """The constant behind a record; every size is checked before anything is read."""
@@ -163,7 +167,9 @@ def _check_length(length: int, dtype: DType, shape: tuple[int, ...], who: str) -
 def _check_field(record: TensorRecord, dtype: DType) -> None:
     wanted = _FIELDS.get(dtype.name, "int32")
     if record.storage != wanted:
-        raise InvalidGraph(f"{dtype} is stored in {wanted}_data, and the tensor has {record.storage}_data")
+        raise InvalidGraph(
+            f"{dtype} is stored in {wanted}_data, and the tensor has {record.storage}_data"
+        )
 
 
 def _typed(record: TensorRecord, dtype: DType, shape: tuple[int, ...]) -> Any:

@@ -27,7 +27,9 @@ Reference = Callable[..., Any]  # (*arrays, **attrs) -> array or tuple of arrays
 class Attr:
     """An attribute without a default value: its kind, and whether it must be there."""
 
-    kind: str  # int, float, bytes, ints, floats, strings, tensor, tensors, graph, type, sparse, array
+    kind: (
+        str  # int, float, bytes, ints, floats, strings, tensor, tensors, graph, type, sparse, array
+    )
     required: bool = True
 
 

@@ -48,12 +48,13 @@ class Window:
         return self.auto_pad in (b"SAME_UPPER", b"SAME_LOWER")
 
     def check(self, g: Scope, spatial: Shape) -> None:
-        """The kernel must fit into the padded input."""
+        """The kernel must fit into the padded input; rounding up, all but a stride may lie outside."""
         if self.is_same:
             return
         for i, (size, extent) in enumerate(zip(spatial, self.extents, strict=True)):
             what = f"the kernel does not fit into the padded input along spatial axis {i}"
-            g.at_least(size + self.begins[i] + self.ends[i], extent, what)
+            spare = self.strides[i] - 1 if self.ceil_mode else 0
+            g.at_least(size + self.begins[i] + self.ends[i] + spare, extent, what)
 
     def outs(self, spatial: Shape) -> Shape:
         """The output's spatial sizes."""

@@ -32,11 +32,15 @@ _inner = tuple((x + cube * 0.044715) * math.sqrt(2 / math.pi) for cube in _cube)
 
 
 @rule(
-    *(p for inner in _inner for p in (
-        (x * 0.5) * (P.Tanh(inner) + 1),
-        x * ((P.Tanh(inner) + 1) * 0.5),
-        (x * (P.Tanh(inner) + 1)) * 0.5,
-    )),
+    *(
+        p
+        for inner in _inner
+        for p in (
+            (x * 0.5) * (P.Tanh(inner) + 1),
+            x * ((P.Tanh(inner) + 1) * 0.5),
+            (x * (P.Tanh(inner) + 1)) * 0.5,
+        )
+    ),
     ort="FastGeluFusion",
 )
 def gelu_tanh(b: Builder, x: Value) -> Value:

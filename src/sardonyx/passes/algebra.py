@@ -31,7 +31,9 @@ def identity(b: Builder, x: Value) -> Value:
 def dropout(b: Builder, x: Value, node: Node) -> Value:
     """Outside training nothing is dropped."""
     mode = node.inputs[2] if len(node.inputs) > 2 else None
-    need(mode is None or (mode.const is not None and not mode.const.read().any()), "may be training")
+    need(
+        mode is None or (mode.const is not None and not mode.const.read().any()), "may be training"
+    )
     return x
 
 
@@ -50,7 +52,10 @@ def times_one(b: Builder, x: Value) -> Value:
 
 def unchanged_by_scalar(x: Value) -> None:
     """Says no if a constant of one element could raise the rank by broadcasting."""
-    need(isinstance(x.fact, Fact) and x.fact.shape is not None and len(x.fact.shape) > 0, "rank may grow")
+    need(
+        isinstance(x.fact, Fact) and x.fact.shape is not None and len(x.fact.shape) > 0,
+        "rank may grow",
+    )
 
 
 @rule(
@@ -64,12 +69,23 @@ def same_shape(b: Builder, x: Value, y: Value, node: Node) -> Value:
     """Shape changes that change no shape; Tile keeps contents only where every count is 1."""
     unchanged(node.outputs[0], x)
     if node.op.name == "Tile":
-        need(isinstance(y.fact, Fact) and y.fact.ints is not None and set(y.fact.ints) <= {1}, "repeats")
+        need(
+            isinstance(y.fact, Fact) and y.fact.ints is not None and set(y.fact.ints) <= {1},
+            "repeats",
+        )
     return x
 
 
-@rule(P.Flatten(x).named("node"), P.Squeeze(x).named("node"), P.Cast(x).named("node"), P.Concat(x).named("node"),
-      P.Sum(x).named("node"), P.Max(x).named("node"), P.Min(x).named("node"), ort="CastElimination")
+@rule(
+    P.Flatten(x).named("node"),
+    P.Squeeze(x).named("node"),
+    P.Cast(x).named("node"),
+    P.Concat(x).named("node"),
+    P.Sum(x).named("node"),
+    P.Max(x).named("node"),
+    P.Min(x).named("node"),
+    ort="CastElimination",
+)
 def alone(b: Builder, x: Value, node: Node) -> Value:
     """Ops that give back what they get, if type and shape stay."""
     unchanged(node.outputs[0], x)
@@ -97,8 +113,10 @@ def reshape_twice(b: Builder, x: Value, y: Value, z: Value, node: Node) -> Value
     return made
 
 
-@rule(P.Unsqueeze(P.Squeeze(x, hole("a")), hole("c")).named("node"),
-      P.Squeeze(P.Unsqueeze(x, hole("a")), hole("c")).named("node"))
+@rule(
+    P.Unsqueeze(P.Squeeze(x, hole("a")), hole("c")).named("node"),
+    P.Squeeze(P.Unsqueeze(x, hole("a")), hole("c")).named("node"),
+)
 def squeeze_back(b: Builder, x: Value, a: Value, c: Value, node: Node) -> Value:
     unchanged(node.outputs[0], x)
     return x

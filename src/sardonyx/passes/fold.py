@@ -41,8 +41,8 @@ def fold(node: Node, limit: int) -> bool:
         if recipe.size_bytes > min(limit, max(GROWTH_BELOW, given)):
             return False
         recipes.append(recipe)
-    for value, recipe in zip(node.outputs, recipes, strict=True):
-        value.fact = const_fact(recipe)
+    for value, made in zip(node.outputs, recipes, strict=True):
+        value.fact = const_fact(made)
     return True
 
 

@@ -29,12 +29,19 @@ def _per_channel(value: Value, rank: int) -> None:
     need(value.is_const and shape is not None, "not a constant")
     assert shape is not None
     channels = (1,) * (rank - len(shape)) + shape
-    need(len(shape) <= rank and all(d == 1 for i, d in enumerate(channels) if i != 1), "not per channel")
+    need(
+        len(shape) <= rank and all(d == 1 for i, d in enumerate(channels) if i != 1),
+        "not per channel",
+    )
 
 
 @rule(
     P.BatchNormalization(
-        P.Conv(x, w, rest=True).named("conv"), hole("scale"), hole("shift"), hole("mean"), hole("var")
+        P.Conv(x, w, rest=True).named("conv"),
+        hole("scale"),
+        hole("shift"),
+        hole("mean"),
+        hole("var"),
     ).named("norm"),
     P.BatchNormalization(
         P.Conv(x, w).named("conv"), hole("scale"), hole("shift"), hole("mean"), hole("var")
@@ -42,7 +49,15 @@ def _per_channel(value: Value, rank: int) -> None:
     ort="ConvBNFusion",
 )
 def conv_norm(
-    b: Builder, x: Value, w: Value, conv: Node, scale: Value, shift: Value, mean: Value, var: Value, norm: Node
+    b: Builder,
+    x: Value,
+    w: Value,
+    conv: Node,
+    scale: Value,
+    shift: Value,
+    mean: Value,
+    var: Value,
+    norm: Node,
 ) -> Value:
     """A normalization by constants is a scale and a shift per channel, which weights and bias can hold."""
     old = _bias(conv)
@@ -53,6 +68,15 @@ def conv_norm(
     factor = b.Div(scale, b.Sqrt(b.Add(var, float(norm.attrs["epsilon"]))))
     moved = mean if old is None else b.Sub(mean, old)
     return _conv(b, conv, _scaled(b, w, factor), b.Sub(shift, b.Mul(moved, factor)))
+
+
+def _row(b: Builder, value: Value, w: Value) -> Value:
+    """A constant of one element or one per channel, as one element per channel."""
+    channels = w.tensor.dims[0]
+    need(isinstance(channels, int), "the number of channels is open")
+    assert isinstance(channels, int)
+    made: Value = b.Expand(b.Reshape(value, b.ints(-1)), b.ints(channels))
+    return made
 
 
 def _scaled(b: Builder, w: Value, factor: Value) -> Value:
@@ -72,7 +96,7 @@ def conv_scale(b: Builder, x: Value, w: Value, conv: Node, factor: Value) -> Val
     _per_channel(factor, w.tensor.rank)
     need(w.is_const and (old is None or old.is_const), "weights are not constant")
     need(factor.tensor.dtype is w.tensor.dtype, "types differ")
-    flat = b.Expand(b.Reshape(factor, b.ints(-1)), b.ints(int(w.tensor.dims[0])))
+    flat = _row(b, factor, w)
     return _conv(b, conv, _scaled(b, w, flat), None if old is None else b.Mul(old, flat))
 
 
@@ -84,9 +108,8 @@ def conv_scale(b: Builder, x: Value, w: Value, conv: Node, factor: Value) -> Val
 def conv_shift(b: Builder, x: Value, w: Value, conv: Node, bias: Value) -> Value:
     old = _bias(conv)
     _per_channel(bias, w.tensor.rank)
-    need(isinstance(w.tensor.dims[0], int), "the number of channels is open")
     need(bias.tensor.dtype is w.tensor.dtype, "types differ")
-    flat = b.Expand(b.Reshape(bias, b.ints(-1)), b.ints(int(w.tensor.dims[0])))
+    flat = _row(b, bias, w)
     return _conv(b, conv, w, flat if old is None else b.Add(old, flat))
 
 
@@ -94,7 +117,10 @@ def conv_shift(b: Builder, x: Value, w: Value, conv: Node, bias: Value) -> Value
 def matmul_bias(b: Builder, x: Value, w: Value, bias: Value) -> Value:
     """x W + c of matrices is one Gemm."""
     need(x.tensor.rank == 2 and w.tensor.rank == 2, "operands are not matrices")
-    need(bias.tensor.shape == w.tensor.dims[1:] or bias.tensor.shape == (1, w.tensor.dims[1]), "no row")
+    need(
+        bias.tensor.shape == w.tensor.dims[1:] or bias.tensor.shape == (1, w.tensor.dims[1]),
+        "no row",
+    )
     need(x.tensor.dtype.is_float, "not floating point")
     made: Value = b.Gemm(x, w, bias)
     return made

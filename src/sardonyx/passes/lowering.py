@@ -19,8 +19,14 @@ x, w, bias = hole("x"), hole("w"), hole("bias")
 @rule(P.MatMul(x, w) + bias)
 def matmul_bias(b: Builder, x: Value, w: Value, bias: Value) -> Value:
     """Rows times a constant matrix, plus one number per column."""
-    need(w.is_const and w.tensor.rank == 2 and x.tensor.rank > 1, "the weight is not a constant matrix")
-    need(bias.is_const and bias.tensor.shape == w.tensor.dims[1:], "the bias is not one number per column")
+    need(
+        w.is_const and w.tensor.rank == 2 and x.tensor.rank > 1,
+        "the weight is not a constant matrix",
+    )
+    need(
+        bias.is_const and bias.tensor.shape == w.tensor.dims[1:],
+        "the bias is not one number per column",
+    )
     need(x.tensor.dtype.is_float and x.tensor.dtype.bits >= 32, "rounds differently in half types")
     made: Value = b.MatMulBias(x, w, bias, domain=INTERNAL)
     return made
@@ -34,14 +40,21 @@ def lower_sizes(graph: Graph) -> None:
 
     Whole chains of Shape, Gather, Concat and arithmetic end in one node that reads nothing.
     """
-    bound = {lone_name(d) for v in graph.inputs if isinstance(v.fact, Fact) for d in v.fact.shape or ()}
+    bound = {
+        lone_name(d) for v in graph.inputs if isinstance(v.fact, Fact) for d in v.fact.shape or ()
+    }
     made: dict[Fact, Value] = {}
     for node in list(graph.nodes):
         if len(node.outputs) != 1 or node.op.domain == INTERNAL or node.op.has_bodies:
             continue
         value = node.outputs[0]
         fact = value.fact
-        if not isinstance(fact, Fact) or fact.sym is None or fact.static is None or fact.const is not None:
+        if (
+            not isinstance(fact, Fact)
+            or fact.sym is None
+            or fact.static is None
+            or fact.const is not None
+        ):
             continue
         if all(symbols(s) <= bound for s in fact.sym):
             key = sizes_fact(fact)

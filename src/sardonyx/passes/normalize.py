@@ -14,7 +14,8 @@ _mean = P.ReduceMean(x, rest=True).named("mean")
 _centred = x - _mean
 _squares = (P.Pow(_centred, 2.0), _centred * _centred)
 _plain = tuple(
-    _centred / P.Sqrt(P.ReduceMean(square, rest=True).named("variance") + eps) for square in _squares
+    _centred / P.Sqrt(P.ReduceMean(square, rest=True).named("variance") + eps)
+    for square in _squares
 )
 
 
@@ -29,7 +30,10 @@ def layer_norm(
     number = scalar(eps)
     need(number is not None, "epsilon is not a constant")
     dims = x.tensor.dims[axis:]
-    need(scale.tensor.shape == dims and shift.tensor.shape == dims, "scale or shift has another shape")
+    need(
+        scale.tensor.shape == dims and shift.tensor.shape == dims,
+        "scale or shift has another shape",
+    )
     need(x.tensor.dtype is scale.tensor.dtype, "types differ")
     made: Value = b.LayerNormalization(x, scale, shift, axis=axis - rank, epsilon=number)
     return made
@@ -38,7 +42,9 @@ def layer_norm(
 def _first_axis(node: Node, rank: int) -> int:
     """The first of the dims that a mean is over; they must be the last ones, and kept."""
     need(node.attrs["keepdims"], "dims are dropped")
-    axes = node.inputs[1].tensor.ints if len(node.inputs) > 1 and node.inputs[1] is not None else None
+    axes = (
+        node.inputs[1].tensor.ints if len(node.inputs) > 1 and node.inputs[1] is not None else None
+    )
     need(axes, "axes are not constant")
     found = sorted(a % rank for a in axes or ())
     need(found == list(range(found[0], rank)), "not the last dims")

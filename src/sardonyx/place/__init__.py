@@ -16,7 +16,9 @@ class Placement:
 
     graph: Graph
     where: dict[Node, Provider]
-    refusals: dict[Node, tuple[tuple[str, str], ...]]  # provider and reason, for nodes that any refused
+    refusals: dict[
+        Node, tuple[tuple[str, str], ...]
+    ]  # provider and reason, for nodes that any refused
 
 
 def place(graph: Graph, providers: Sequence[Provider]) -> Placement:

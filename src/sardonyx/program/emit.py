@@ -67,7 +67,9 @@ class _Emitter:
             segments=segments,
             inputs=inputs,
             outputs=outputs,
-            constants=tuple((self.slots[v], v.const) for v in self.constants if v.const is not None),
+            constants=tuple(
+                (self.slots[v], v.const) for v in self.constants if v.const is not None
+            ),
             captures=captures,
             guards=entry,
             n_slots=len(self.slots),
@@ -102,9 +104,15 @@ class _Emitter:
             guards, waiting = _ready(waiting, bound)
             segments.append(
                 PythonSegment(
-                    node, step.call, step.kernel, provider.name, inputs, outputs,
+                    node,
+                    step.call,
+                    step.kernel,
+                    provider.name,
+                    inputs,
+                    outputs,
                     tuple(self.slots[v] for v in frees if v in self.slots),
-                    guards, self._binds(node, bound),
+                    guards,
+                    self._binds(node, bound),
                 )  # fmt: skip
             )
         return tuple(segments)
@@ -128,7 +136,8 @@ def _ready(
     guards: Iterable[Guard], bound: AbstractSet[str]
 ) -> tuple[tuple[Guard, ...], list[Guard]]:
     """Guards whose sizes are all bound, and those that must wait."""
-    ready, waiting = [], []
+    ready: list[Guard] = []
+    waiting: list[Guard] = []
     for guard in guards:
         (ready if guard.symbols <= bound else waiting).append(guard)
     return tuple(ready), waiting

@@ -92,4 +92,6 @@ class Run:
     dims: dict[str, int]
     frame: list[Any]
     check: Callable[[], None]  # raises when the user ended the run
-    on_step: Callable[[Segment, Run, float], None] | None = None  # for profiles: called after each step
+    on_step: Callable[[Segment, Run, float], None] | None = (
+        None  # for profiles: called after each step
+    )

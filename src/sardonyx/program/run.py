@@ -79,7 +79,9 @@ def _call(segment: Segment, arrays: list[Any], run: Run) -> Sequence[Any]:
     except SardonyxError as error:
         raise error.at(node=segment.node) from None
     except MemoryError as error:
-        raise RuntimeException(f"out of memory: {error}", node=segment.node, **_shapes(arrays)) from None
+        raise RuntimeException(
+            f"out of memory: {error}", node=segment.node, **_shapes(arrays)
+        ) from None
     except (ArithmeticError, LookupError, TypeError, ValueError, AssertionError) as error:
         raise RuntimeException(
             f"{type(error).__name__}: {error}", node=segment.node, **_shapes(arrays)
@@ -87,7 +89,10 @@ def _call(segment: Segment, arrays: list[Any], run: Run) -> Sequence[Any]:
 
 
 def _shapes(arrays: Sequence[Any]) -> dict[str, object]:
-    shown = (f"{a.dtype}{list(a.shape)}" if isinstance(a, np.ndarray) else type(a).__name__ for a in arrays)
+    shown = (
+        f"{a.dtype}{list(a.shape)}" if isinstance(a, np.ndarray) else type(a).__name__
+        for a in arrays
+    )
     return {"inputs": ", ".join(shown)}
 
 

@@ -42,7 +42,9 @@ def _pairs(providers: Any, provider_options: Any) -> list[tuple[str, dict[Any, A
     if isinstance(providers, str) or not isinstance(providers, Sequence):
         raise ValueError("providers is a sequence of names, or of pairs of a name and its options")
     if provider_options is not None:
-        if len(provider_options) != len(providers) or not all(isinstance(p, str) for p in providers):
+        if len(provider_options) != len(providers) or not all(
+            isinstance(p, str) for p in providers
+        ):
             raise ValueError(
                 f"provider_options gives one dict for each of {len(providers)} plain provider names"
             )
@@ -55,5 +57,7 @@ def _pairs(providers: Any, provider_options: Any) -> list[tuple[str, dict[Any, A
             case (str(name), dict(options)):
                 pairs.append((name, options))
             case _:
-                raise ValueError(f"a provider is a name, or a name with a dict of options, not {given!r}")
+                raise ValueError(
+                    f"a provider is a name, or a name with a dict of options, not {given!r}"
+                )
     return pairs

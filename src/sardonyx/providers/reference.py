@@ -43,4 +43,3 @@ def _call(node: Node, bodies: dict[str, Program] | None) -> StepCall:
         return as_outputs(rule(*arrays, *absent, **{**attrs, **bound}))
 
     return with_bodies
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from sardonyx.errors import InternalError
@@ -69,21 +70,14 @@ class GraphWriter:
 
     def _shapes(self, message: Message, model: Model) -> None:
         """What is known of the values in between: onnxruntime fuses more where it knows shapes."""
-        graph = model.graph
-        declared = {d.name: d.dims or () for d in (*model.inputs, *model.overridable)}
-        names: dict[Size, str] = {}
-        for value in graph.inputs:
-            shape = value.fact.shape if isinstance(value.fact, Fact) else None
-            for size, dim in zip(shape or (), declared[value.name], strict=False):
-                if isinstance(dim, str):
-                    names[size] = dim
-        for node in graph.sorted_nodes():
+        names = _dim_names(model)
+        for node in model.graph.sorted_nodes():
             for value in node.outputs:
                 fact = value.fact
                 if value.n_exits or not self._names.has(value) or not isinstance(fact, Fact):
                     continue
                 if fact.shape is not None:
-                    dims = [d if isinstance(d, int) else names.get(d, str(d)) for d in fact.shape]
+                    dims = [_shown(d, names) for d in fact.shape]
                     message.message(_VALUE, value_info(self._names.of(value), fact, dims))
 
     def _body(self, graph: Graph) -> Message:
@@ -150,6 +144,24 @@ class GraphWriter:
             self._initializers.append(tensor(const, name, self._file))
             self._versions.facts((value.fact,))
         return name
+
+
+def _dim_names(model: Model) -> dict[Size, str]:
+    """What the inputs call their open sizes."""
+    declared = {d.name: d.dims or () for d in (*model.inputs, *model.overridable)}
+    pairs: list[tuple[Size, int | str | None]] = []
+    for value in model.graph.inputs:
+        shape = value.fact.shape if isinstance(value.fact, Fact) else None
+        pairs += zip(shape or (), declared[value.name], strict=False)
+    return {size: dim for size, dim in pairs if isinstance(dim, str)}
+
+
+def _shown(size: Size, names: Mapping[Size, str]) -> int | str | None:
+    """A size in between: as the inputs call it, else its formula, unless an input is called so."""
+    if isinstance(size, int):
+        return size
+    name = names.get(size, str(size))
+    return name if size in names or name not in names.values() else None
 
 
 def _is_named(node: Node, value: Value) -> bool:

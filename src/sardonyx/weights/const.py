@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from sardonyx.errors import InternalError
+from sardonyx.errors import InternalError, RuntimeException
 from sardonyx.graph.dtype import STRING, DType, by_numpy
 
 if TYPE_CHECKING:
@@ -138,14 +138,31 @@ class Recipe(Const):
 
     def _load(self) -> Array:
         arrays = [None if c is None else c.read() for c in self.inputs]
-        result = self.op.run(arrays, self.attrs)[self.output]
+        try:
+            result = self.op.run(arrays, self.attrs)[self.output]
+        except (
+            ArithmeticError,
+            AssertionError,
+            LookupError,
+            MemoryError,
+            TypeError,
+            ValueError,
+        ) as error:
+            shapes = ", ".join("-" if a is None else f"{a.dtype}{list(a.shape)}" for a in arrays)
+            raise RuntimeException(
+                f"{self.op} cannot be computed from constants: {type(error).__name__}: {error}",
+                inputs=shapes,
+            ) from error
         if not isinstance(result, np.ndarray) or result.shape != self.shape:
             raise InternalError(f"folding {self.op.name} gave {result!r:.80}, not {self.shape}")
         return np.array(result, self.dtype.np, order="C")
 
     def describe(self) -> str:
         # One level: shared parts would make the text grow without bound.
-        inner = ("-" if c is None else "..." if isinstance(c, Recipe) else c.describe() for c in self.inputs)
+        inner = (
+            "-" if c is None else "..." if isinstance(c, Recipe) else c.describe()
+            for c in self.inputs
+        )
         return f"{self.op.name}({', '.join(inner)})"
 
 
@@ -160,8 +177,9 @@ def unpack(raw: Array, dtype: DType, count: int) -> Array:
     fields = fields.reshape(-1)[:count]
     if dtype.kind == "int":  # sign bit of the field to sign bit of the byte and back
         spare = np.int8(8 - dtype.bits)
-        return (np.left_shift(fields.view(np.int8), spare) >> spare).astype(dtype.np)
-    return fields.astype(dtype.np) if dtype.kind == "uint" else fields.view(dtype.np)
+        fields = np.left_shift(fields.view(np.int8), spare) >> spare
+    made: Array = fields.view(dtype.np) if dtype.is_float else fields.astype(dtype.np)
+    return made
 
 
 def pack(array: Array, dtype: DType) -> bytes:

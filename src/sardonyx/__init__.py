@@ -19,7 +19,6 @@ from sardonyx.enums import (
     OrtSparseFormat,
 )
 from sardonyx.errors import NotFound, NotImplemented, SardonyxError
-from sardonyx.log import set_severity as set_default_logger_severity
 from sardonyx.options import RunOptions, SessionOptions
 
 if TYPE_CHECKING:
@@ -87,6 +86,13 @@ def set_seed(seed: int) -> None:
     from sardonyx.ops.random import set_seed as seed_ops
 
     seed_ops(seed)
+
+
+def set_default_logger_severity(level: int) -> None:
+    """Shows messages from this severity on: 0 verbose, 1 info, 2 warning, 3 error, 4 fatal."""
+    from sardonyx.log import set_severity
+
+    set_severity(level)
 
 
 def set_default_logger_verbosity(level: int) -> None:

@@ -8,7 +8,6 @@ from typing import Any, Final
 from sardonyx import config_keys
 from sardonyx.enums import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
 from sardonyx.errors import InvalidArgument, NotImplemented
-from sardonyx.log import logger
 
 MAX_KEY, MAX_VALUE = 1024, 8192  # characters of a config entry
 
@@ -71,6 +70,8 @@ class SessionOptions:
             )
         said = config_keys.advice(key)
         if said is not None:
+            from sardonyx.log import logger  # logging is slow to import, and most keys need no word
+
             (logger.warning if said.startswith("unknown") else logger.debug)(said)
         self._set_twin(key, value)
         self._entries[key] = value

@@ -157,9 +157,11 @@ def by_numpy(dtype: np.dtype[Any]) -> DType | None:
 
 
 def _numpy_type(name: str) -> np.dtype[Any]:
+    found: np.dtype[Any]
     if name in _NUMPY:
-        return np.dtype(_NUMPY[name])
-    import ml_dtypes  # costs milliseconds, and most models need none of it
+        found = np.dtype(_NUMPY[name])
+    else:
+        import ml_dtypes  # costs milliseconds, and most models need none of it
 
-    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
+        found = np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
     return found

@@ -59,7 +59,7 @@ def infer_node(scope: Scope, node: Node) -> None:
         elif op.infer_rule is None:
             raise InvalidGraph(f"{op} has no inference rule")
         else:
-            results = as_facts(op.infer_rule(scope, *facts, **node.attrs))
+            results = _by_rule(scope, node, facts, bound)
         if op.symbolic_rule is not None:
             results = _with_symbols(op, facts, node.attrs, results)
         if len(results) < len(node.outputs):
@@ -75,6 +75,18 @@ def infer_node(scope: Scope, node: Node) -> None:
         raise refused from error
     for value, fact in zip(node.outputs, results, strict=False):
         value.fact = fact
+
+
+def _by_rule(
+    scope: Scope, node: Node, facts: list[AnyFact | None], bound: dict[str, DType]
+) -> Sequence[AnyFact]:
+    """What the op's own rule says; a shape whose formula would grow without bound is left open."""
+    rule = node.op.infer_rule
+    assert rule is not None
+    try:
+        return as_facts(rule(scope, *facts, **node.attrs))
+    except TooLong:
+        return _unranked(node.op, node, bound)
 
 
 def _locate(error: SardonyxError, node: Node) -> None:

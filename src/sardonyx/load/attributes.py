@@ -27,18 +27,11 @@ def kind_of(spec: Any) -> str:
     if isinstance(spec, Attr):
         return spec.kind.removeprefix("array ")
     if isinstance(spec, tuple):
-        first = spec[0] if spec else 0
-        return (
-            "floats"
-            if isinstance(first, float)
-            else "strings"
-            if isinstance(first, bytes)
-            else "ints"
-        )
+        return {"float": "floats", "bytes": "strings"}.get(kind_of(spec[0]) if spec else "", "ints")
     return "float" if isinstance(spec, float) else "bytes" if isinstance(spec, bytes) else "int"
 
 
-_CLASSES: Final = {
+_CLASSES: Final[dict[str, Any]] = {
     "int": int, "float": (int, float), "bytes": bytes, "ints": int, "floats": (int, float),
     "strings": bytes, "tensor": Const, "graph": Graph,
 }  # fmt: skip

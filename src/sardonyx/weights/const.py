@@ -17,6 +17,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 COPY_BELOW: Final = 64 * 1024  # bytes; smaller constants are copied, so that they are aligned
 
+# What references raise on values that their op does not allow.
+_FAULTS: Final = (
+    ArithmeticError, AssertionError, LookupError, MemoryError, TypeError, ValueError
+)  # fmt: skip
+
 
 class Const:
     """A constant tensor whose bytes are read only when asked for."""
@@ -140,18 +145,10 @@ class Recipe(Const):
         arrays = [None if c is None else c.read() for c in self.inputs]
         try:
             result = self.op.run(arrays, self.attrs)[self.output]
-        except (
-            ArithmeticError,
-            AssertionError,
-            LookupError,
-            MemoryError,
-            TypeError,
-            ValueError,
-        ) as error:
+        except _FAULTS as error:
             shapes = ", ".join("-" if a is None else f"{a.dtype}{list(a.shape)}" for a in arrays)
             raise RuntimeException(
-                f"{self.op} cannot be computed from constants: {type(error).__name__}: {error}",
-                inputs=shapes,
+                f"{self.op} of constants failed: {type(error).__name__}: {error}", inputs=shapes
             ) from error
         if not isinstance(result, np.ndarray) or result.shape != self.shape:
             raise InternalError(f"folding {self.op.name} gave {result!r:.80}, not {self.shape}")

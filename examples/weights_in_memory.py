@@ -1,4 +1,4 @@
-"""A model in memory finds its external data in buffers that the program provides; nothing is copied."""
+"""A model in memory finds its external data in buffers that the program gives, uncopied."""
 
 import tempfile
 from pathlib import Path

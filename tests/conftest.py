@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+from sardonyx import passes
+from sardonyx.graph.graph import Graph
+from sardonyx.graph.verify import verify
 
 # The same examples on every run: a failure seen once can be seen again. No deadline: machines under
 # load are slow, not wrong.
@@ -10,3 +18,17 @@ settings.register_profile(
     "steady", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("steady")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def verified_passes() -> Iterator[None]:
+    """After every group of rules, in every test, the graph keeps its invariants."""
+    rewrite = passes._rewrite
+
+    def checked(graph: Graph, *args: Any, **options: Any) -> None:
+        rewrite(graph, *args, **options)
+        verify(graph)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(passes, "_rewrite", checked)
+        yield

@@ -37,7 +37,8 @@ def random_feeds(graph: Graph, size: int = 3) -> dict[str, Any]:
     feeds = {}
     for value in graph.inputs:
         fact = value.fact
-        assert isinstance(fact, Fact) and fact.shape is not None
+        assert isinstance(fact, Fact)
+        assert fact.shape is not None
         shape = [d if isinstance(d, int) else size for d in fact.shape]
         numbers = rng.standard_normal(shape) if fact.dtype.is_float else rng.integers(0, 5, shape)
         feeds[value.name] = np.asarray(numbers, fact.dtype.np)

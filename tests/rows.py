@@ -1,4 +1,4 @@
-"""Rows of op tests: what to run, on which inputs. The driver in test_ops.py asks every question of every row."""
+"""Rows of op tests: what to run, on which inputs; test_ops.py asks every question of every row."""
 
 from __future__ import annotations
 
@@ -48,8 +48,11 @@ def _brief(value: Any) -> str:
 
 
 def case(op: str, *inputs: Any, **options: Any) -> Row:
-    """A row that runs. Options that are fields of Row (domain, opset, outputs, ulps, oracle, expect, why) set them;
-    all others are attributes of the node. An attribute with such a name goes into `attrs={...}`."""
+    """A row that runs.
+
+    Options that are fields of Row (domain, opset, outputs, ulps, oracle, expect, why) set them; all
+    others are attributes of the node. An attribute with such a name goes into `attrs={...}`.
+    """
     named = {
         k: options.pop(k)
         for k in ("domain", "opset", "outputs", "ulps", "oracle", "expect", "why")

@@ -1,4 +1,4 @@
-"""Sardonyx: an ONNX runtime for people who ship models from Python. `import sardonyx as ort`, and the program runs on."""
+"""Sardonyx, an ONNX runtime for Python: `import sardonyx as ort`, and the program runs on."""
 
 from __future__ import annotations
 
@@ -173,15 +173,15 @@ __all__: Final[list[str]] = [
     "get_available_providers",
     "get_build_info",
     "get_device",
-    "unregister_execution_provider_library",
-    "set_global_thread_pool_sizes",
-    "register_execution_provider_library",
-    "preload_dlls",
     "get_ep_devices",
     "get_version_string",
     "has_collective_ops",
+    "preload_dlls",
     "print_debug_info",
+    "register_execution_provider_library",
     "set_default_logger_severity",
     "set_default_logger_verbosity",
+    "set_global_thread_pool_sizes",
     "set_seed",
+    "unregister_execution_provider_library",
 ]

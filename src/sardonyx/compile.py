@@ -1,4 +1,4 @@
-"""From a model to something that runs. Each line of `compile` is a stage, and each stage is a folder."""
+"""From a model to something that runs: each line of `compile` is a stage, and each a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Session config keys: onnxruntime's, and our own. A key that is not listed is reported with the nearest one."""
+"""Session config keys, onnxruntime's and ours; any other is reported with the nearest one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors: one sentence on what is wrong, then where, then what to do. The classes carry onnxruntime's names and codes."""
+"""Errors, with onnxruntime's names and codes: what is wrong, then where, then what to do."""
 
 from __future__ import annotations
 

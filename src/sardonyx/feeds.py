@@ -1,4 +1,4 @@
-"""Values that come in and go out: checked against the model, never shared with weights, inputs or other runs."""
+"""Values in and out: checked against the model, not shared with weights, inputs or other runs."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _from_list(value: Any, fact: Fact) -> Any:
 
 
 def hand_out(results: Sequence[Any]) -> list[Any]:
-    """Results as the caller may keep and change them: contiguous, and sharing bytes with nothing else.
+    """Results that the caller may keep and change: contiguous, sharing bytes with nothing else.
 
     Inputs and constants are read-only arrays, and so is every view of them.
     """

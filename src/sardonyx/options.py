@@ -115,16 +115,18 @@ class SessionOptions:
     def add_external_initializers_from_files_in_memory(
         self, names: list[str], buffers: list[Any], lengths: list[int]
     ) -> None:
-        """External data files as buffers: nothing is copied, and the session keeps the buffers alive."""
+        """External data files as buffers, which are not copied, and kept alive by the session."""
         if not len(names) == len(buffers) == len(lengths):
             raise InvalidArgument(
-                f"names, buffers and lengths differ in number: {len(names)}, {len(buffers)}, {len(lengths)}"
+                "names, buffers and lengths differ in number: "
+                f"{len(names)}, {len(buffers)}, {len(lengths)}"
             )
         for name, buffer, length in zip(names, buffers, lengths, strict=True):
             view = memoryview(buffer).cast("B")
             if not 0 <= length <= view.nbytes:
                 raise InvalidArgument(
-                    f"the buffer of {name} has {view.nbytes} bytes, and its length is given as {length}"
+                    f"the buffer of {name} has {view.nbytes} bytes, "
+                    f"and its length is given as {length}"
                 )
             key = name.replace("\\", "/").removeprefix("./").lstrip("/")
             if key in self._files:
@@ -132,7 +134,7 @@ class SessionOptions:
             self._files[key] = view[:length].toreadonly()
 
     def add_initializer(self, name: str, value: Any) -> None:
-        """Uses an array (or what has a `numpy` method) for an initializer; it is kept, not copied."""
+        """Uses an array (or what has a `numpy` method) for an initializer; kept, not copied."""
         self._initializers[name] = value
 
     def add_external_initializers(self, names: list[str], values: list[Any]) -> None:
@@ -156,7 +158,8 @@ class SessionOptions:
     def register_custom_ops_library(self, path: str | os.PathLike[str]) -> None:
         """Libraries of onnxruntime's C interface cannot be loaded here; the error says so."""
         raise NotImplemented(
-            f"{os.fspath(path)} is a library for onnxruntime's C interface, which Sardonyx does not have",
+            f"{os.fspath(path)} is a library for onnxruntime's C interface, "
+            "which Sardonyx does not have",
             hint="declare the op in Python",
         )
 
@@ -174,7 +177,7 @@ def _dim(value: int) -> int:
 
 
 class RunOptions:
-    """How one run behaves. `terminate` may be set from another thread, and ends the run after its step."""
+    """How one run behaves. `terminate`, set from any thread, ends the run after its step."""
 
     def __init__(self) -> None:
         self.log_severity_level: int = -1

@@ -48,7 +48,8 @@ class InferenceSession:
         self._source = path_or_bytes
         self._disabled = frozenset(kwargs.get("disabled_optimizers") or ())
         self._profile = self._start_profile()
-        self._split = False
+        # What is saved must hold for sizes that this session may never see.
+        self._split = bool(self._options.optimized_model_filepath)
         if providers is None and self._options.has_providers():
             providers = list(self._options._providers.items())
         self._set_providers(providers, provider_options)

@@ -1,4 +1,4 @@
-"""Bad models: each is refused with an error of onnxruntime's class that says what, where and what to do."""
+"""Bad models: each is refused by onnxruntime's class of error, saying what, where, what to do."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_bodies_nested_without_end() -> None:
     graph = field(2, b"inner")
     for _ in range(5000):
         graph = field(1, field(5, field(1, b"body") + field(6, graph)))
-    with pytest.raises(errors.InvalidProtobuf, match="nest|deep"):
+    with pytest.raises(errors.InvalidProtobuf, match=r"nest|deep"):
         sardonyx.InferenceSession(b"\x08\x08" + field(7, graph))
 
 

@@ -1,4 +1,4 @@
-"""Each rule: one positive text per form, one negative per condition; numbers are always compared."""
+"""Each rule: a positive text per form, a negative per condition; numbers are always compared."""
 
 from __future__ import annotations
 
@@ -41,8 +41,10 @@ NOTHING_LEFT = {
         transpose.transpose_nothing,
     ),
     "transpose and back": (
-        "in x: f32[B,8,3]\na = Transpose(x, perm=[2, 0, 1])\nc = Transpose(a, perm=[1, 2, 0])\n"
-        "y = Relu(c)\nout y",
+        (
+            "in x: f32[B,8,3]\na = Transpose(x, perm=[2, 0, 1])\nc = Transpose(a, perm=[1, 2, 0])\n"
+            "y = Relu(c)\nout y"
+        ),
         transpose.transpose_twice,
     ),
 }
@@ -77,17 +79,24 @@ KEPT = {
         transpose.transpose_nothing,
     ),
     "gelu with a shared part": (
-        "in x: f32[B,8]\na = Div(x, 1.4142135)\ne = Erf(a)\ns = Add(e, 1.0)\nh = Mul(x, 0.5)\n"
-        "y = Mul(h, s)\nout y, s",
+        (
+            "in x: f32[B,8]\na = Div(x, 1.4142135)\ne = Erf(a)\ns = Add(e, 1.0)\nh = Mul(x, 0.5)\n"
+            "y = Mul(h, s)\nout y, s"
+        ),
         activation.gelu,
     ),
     "gelu of something else": (
-        "in x: f32[B,8]\nin z: f32[B,8]\na = Div(x, 1.4142135)\ne = Erf(a)\ns = Add(e, 1.0)\n"
-        "h = Mul(z, 0.5)\ny = Mul(h, s)\nout y",
+        (
+            "in x: f32[B,8]\nin z: f32[B,8]\na = Div(x, 1.4142135)\ne = Erf(a)\ns = Add(e, 1.0)\n"
+            "h = Mul(z, 0.5)\ny = Mul(h, s)\nout y"
+        ),
         activation.gelu,
     ),
     "erf with another factor": (
-        "in x: f32[B,8]\na = Div(x, 1.5)\ne = Erf(a)\ns = Add(e, 1.0)\nh = Mul(x, 0.5)\ny = Mul(h, s)\nout y",
+        (
+            "in x: f32[B,8]\na = Div(x, 1.5)\ne = Erf(a)\ns = Add(e, 1.0)\nh = Mul(x, 0.5)\n"
+            "y = Mul(h, s)\nout y"
+        ),
         activation.gelu,
     ),
     "bias per row": (
@@ -99,8 +108,10 @@ KEPT = {
         linear.matmul_bias,
     ),
     "convolution with a bias per pixel": (
-        "in x: f32[1,3,5,5]\nconst w: f32[2,3,1,1]\nconst c: f32[1,1,5,5]\na = Conv(x, w)\n"
-        "y = Add(a, c)\nout y",
+        (
+            "in x: f32[1,3,5,5]\nconst w: f32[2,3,1,1]\nconst c: f32[1,1,5,5]\na = Conv(x, w)\n"
+            "y = Add(a, c)\nout y"
+        ),
         linear.conv_shift,
     ),
     "fused convolution in double": (
@@ -121,7 +132,8 @@ def test_conditions_that_say_no(name: str) -> None:
 
 def test_two_transposes_become_one() -> None:
     rewrites(
-        "in x: f32[B,8,3]\na = Transpose(x, perm=[2, 0, 1])\ny = Transpose(a, perm=[0, 2, 1])\nout y",
+        "in x: f32[B,8,3]\na = Transpose(x, perm=[2, 0, 1])\ny = Transpose(a, perm=[0, 2, 1])\n"
+        "out y",
         by=transpose.RULES,
         into="in x: f32[B,8,3]\ny = Transpose(x, perm=[2, 1, 0])\nout y",
     )
@@ -164,9 +176,9 @@ def test_gelu_by_tanh(cube: str) -> None:
 @pytest.mark.parametrize("square", ["q = Pow(d, 2.0)", "q = Mul(d, d)"])
 def test_layer_norm(square: str) -> None:
     rewrites(
-        f"in x: f32[B,8]\nin g: f32[8]\nin c: f32[8]\nm = ReduceMean(x, [-1])\nd = Sub(x, m)\n{square}\n"
-        "v = ReduceMean(q, [-1])\ne = Add(v, 0.00001)\nr = Sqrt(e)\nn = Div(d, r)\ns = Mul(n, g)\n"
-        "y = Add(s, c)\nout y",
+        "in x: f32[B,8]\nin g: f32[8]\nin c: f32[8]\nm = ReduceMean(x, [-1])\nd = Sub(x, m)\n"
+        f"{square}\nv = ReduceMean(q, [-1])\ne = Add(v, 0.00001)\nr = Sqrt(e)\nn = Div(d, r)\n"
+        "s = Mul(n, g)\ny = Add(s, c)\nout y",
         by=normalize.RULES,
         into="in x: f32[B,8]\nin g: f32[8]\nin c: f32[8]\n"
         "y = LayerNormalization(x, g, c, axis=-1, epsilon=9.999999747378752e-06)\nout y",
@@ -175,9 +187,9 @@ def test_layer_norm(square: str) -> None:
 
 def test_layer_norm_wants_the_last_dims() -> None:
     unchanged(
-        "in x: f32[B,8]\nin g: f32[8]\nin c: f32[8]\nm = ReduceMean(x, [0])\nd = Sub(x, m)\nq = Mul(d, d)\n"
-        "v = ReduceMean(q, [0])\ne = Add(v, 0.00001)\nr = Sqrt(e)\nn = Div(d, r)\ns = Mul(n, g)\n"
-        "y = Add(s, c)\nout y",
+        "in x: f32[B,8]\nin g: f32[8]\nin c: f32[8]\nm = ReduceMean(x, [0])\nd = Sub(x, m)\n"
+        "q = Mul(d, d)\nv = ReduceMean(q, [0])\ne = Add(v, 0.00001)\nr = Sqrt(e)\nn = Div(d, r)\n"
+        "s = Mul(n, g)\ny = Add(s, c)\nout y",
         by=normalize.RULES,
     )
 

@@ -18,7 +18,8 @@ import sardonyx
 from sardonyx import errors
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17], producer_name: "maker", model_version: 3,
- doc_string: "what it is"> name (float[N, 3] x, float[M, 3] z) => (float[N, 3] sum, float[N, 3] kept) {
+ doc_string: "what it is">
+ name (float[N, 3] x, float[M, 3] z) => (float[N, 3] sum, float[N, 3] kept) {
  sum = Add(x, z)
  kept = Relu(x) }"""
 X = np.array([[1, -2, 3]], np.float32)
@@ -123,7 +124,8 @@ def test_free_dimensions_can_be_fixed() -> None:
 @pytest.mark.parametrize("text", ["y = Identity(x)", "y = Reshape(x, s)", "y = Transpose(x)"])
 def test_outputs_share_no_memory(text: str) -> None:
     made = parser.parse_model(
-        f'<ir_version: 8, opset_import: ["" : 17]> g (float[2, 3] x) => (float[?, ?] y, float[2] w2) '
+        '<ir_version: 8, opset_import: ["" : 17]> '
+        "g (float[2, 3] x) => (float[?, ?] y, float[2] w2) "
         f"<int64[2] s = {{3, 2}}, float[2] w = {{1, 2}}> {{ {text}\n w2 = Identity(w) }}"
     )
     aliased = sardonyx.InferenceSession(made)
@@ -185,7 +187,8 @@ def test_an_endless_loop_can_be_ended() -> None:
 
 def test_a_failing_node_is_named() -> None:
     made = parser.parse_model(
-        '<ir_version: 8, opset_import: ["" : 17]> g (float[4] x, int64[1] i) => (float[1] y) { [pick] y = Gather(x, i) }'
+        '<ir_version: 8, opset_import: ["" : 17]> '
+        "g (float[4] x, int64[1] i) => (float[1] y) { [pick] y = Gather(x, i) }"
     )
     with pytest.raises(errors.SardonyxError, match=r"9[\s\S]*Gather"):
         sardonyx.InferenceSession(made).run(None, {"x": np.ones(4, np.float32), "i": np.array([9])})
@@ -290,7 +293,8 @@ def test_errors_can_be_pickled() -> None:
 
 def test_an_output_that_is_an_input_or_constant() -> None:
     made = parser.parse_model(
-        '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] x, float[2] w, float[2] y, float[2] y)'
+        '<ir_version: 8, opset_import: ["" : 17]> '
+        "g (float[2] x) => (float[2] x, float[2] w, float[2] y, float[2] y)"
         " <float[2] w = {1, 2}> { y = Neg(x) }"
     )
     x = np.array([3, 4], np.float32)
@@ -309,7 +313,8 @@ def test_a_model_proto_is_not_changed() -> None:
 
 def test_initializers_from_arrays() -> None:
     made = parser.parse_model(
-        '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Mul(x, w) }'
+        '<ir_version: 8, opset_import: ["" : 17]> '
+        "g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Mul(x, w) }"
     )
     x = np.ones(2, np.float32)
     options = sardonyx.SessionOptions()
@@ -333,6 +338,7 @@ def test_a_load_can_be_cancelled() -> None:
 
 def test_exceptions_by_their_onnxruntime_path() -> None:
     from onnxruntime.capi import onnxruntime_pybind11_state as theirs
+
     from sardonyx.capi import onnxruntime_pybind11_state as ours
 
     names = [

@@ -20,7 +20,7 @@ Operand = Value | float | int | bool | None
 
 
 class Builder:
-    """Adds nodes to one graph. With a scope, each is inferred at once; without, they wait for the stage."""
+    """Adds nodes to one graph: with a scope each is inferred at once, else by the stage."""
 
     __slots__ = ("graph", "made", "scope")
 

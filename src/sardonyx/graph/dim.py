@@ -1,7 +1,8 @@
-"""Symbolic dimensions: integer polynomials over names, kept in one normal form so that equal sizes compare equal.
+"""Symbolic dimensions: integer polynomials over names, in a normal form that makes equals equal.
 
-A size is an `int` or a `Dim`. A name stands for an integer that is never negative. What a polynomial cannot
-express (division, remainder, minimum, maximum, broadcast) becomes an atom of its own, again in normal form.
+A size is an `int` or a `Dim`. A name stands for an integer that is never negative. What a
+polynomial cannot express (division, remainder, minimum, maximum, broadcast) becomes an atom of its
+own, again in normal form.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class TooLong(ShapeError):
 
 
 class Atom:
-    """A name, or a call (div, mod, min, max, broadcast) of two sizes. Equal texts mean equal atoms."""
+    """A name, or div, mod, min, max or broadcast of two sizes. Equal texts mean equal atoms."""
 
     __slots__ = ("args", "kind", "least", "text")
 
@@ -172,7 +173,8 @@ def floor_div(a: Size, b: Size) -> Size:
     if exact is not None:
         return exact
     if isinstance(b, int) and b > 0 and isinstance(a, Dim):
-        # Whole multiples of b leave the division: (2*n + 1) // 2 is n, (n + 3) // 2 is (n + 1) // 2 + 1.
+        # Whole multiples of b leave the division: (2*n + 1) // 2 is n,
+        # and (n + 3) // 2 is (n + 1) // 2 + 1.
         whole = _normal({m: f // b for m, f in a.terms.items()})
         rest = _normal({m: f % b for m, f in a.terms.items()})
         if isinstance(rest, int):

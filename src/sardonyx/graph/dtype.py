@@ -1,4 +1,4 @@
-"""Element types: one object per ONNX type, with its short name, its ONNX number and its numpy type."""
+"""Element types: one object per ONNX type, with its short name, ONNX number and numpy type."""
 
 from __future__ import annotations
 

@@ -19,8 +19,9 @@ PLAIN: Final = "plain"  # row-major, as ONNX has it; kernels may add blocked lay
 class Fact:
     """A tensor: element type, symbolic shape, layout, and its contents where they are known.
 
-    `shape` is None while not even the rank is known. `const` refers to the bytes of a constant; `sym` holds the
-    elements of a small integer tensor in row-major order, each a number or a symbolic size.
+    `shape` is None while not even the rank is known. `const` refers to the bytes of a constant;
+    `sym` holds the elements of a small integer tensor in row-major order, each a number or a
+    symbolic size.
     """
 
     dtype: DType
@@ -130,7 +131,7 @@ AnyFact = Fact | SequenceFact | OptionalFact | MapFact | SparseFact
 
 
 def refines(new: AnyFact, old: AnyFact) -> bool:
-    """Whether a value with fact `new` may stand where `old` was: same type, no dim known to differ."""
+    """Whether a value may have fact `new` instead of `old`: same type, no dim known to differ."""
     if isinstance(new, Fact) and isinstance(old, Fact):
         if new.dtype is not old.dtype or new.layout != old.layout:
             return False
@@ -143,7 +144,7 @@ def refines(new: AnyFact, old: AnyFact) -> bool:
 
 
 def merge(a: AnyFact, b: AnyFact, fresh: FreshDim) -> AnyFact:
-    """The fact of a value that is `a` one time and `b` another; dims that differ become new names."""
+    """The fact of a value that is now `a`, now `b`; dims that differ become new names."""
     if isinstance(a, Fact) and isinstance(b, Fact) and a.dtype is b.dtype:
         if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
             return Fact(a.dtype, None)

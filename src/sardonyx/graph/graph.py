@@ -17,7 +17,7 @@ Attrs = dict[str, Any]  # numbers, bytes, tuples of them, numpy arrays, Const, G
 
 
 class Value:
-    """An edge: made by one node (or given: an input or a constant) and read by any number of slots."""
+    """An edge: made by one node, or an input or constant, and read by any number of slots."""
 
     __slots__ = ("fact", "index", "n_exits", "name", "node", "uses")
 
@@ -111,7 +111,7 @@ class Graph:
         outputs: Sequence[Value] | int = 1,
         name: str = "",
     ) -> Node:
-        """A new node at the end; `outputs` are values that no node makes yet, or how many to create."""
+        """A new node at the end; `outputs` are values that no node makes yet, or their number."""
         node = Node(self, op, name, attrs)
         self.nodes[node] = None
         node.inputs = tuple(inputs)
@@ -201,7 +201,7 @@ class Graph:
         return [v for key, v in read.items() if key not in made and v.const is None]
 
     def sorted_nodes(self) -> list[Node]:
-        """The nodes with every node after those it reads, else in insertion order; a cycle is an error."""
+        """The nodes, each after those it reads, else in insertion order; a cycle is an error."""
         order: list[Node] = []
         done: set[Node] = set()
         open_: set[Node] = set()

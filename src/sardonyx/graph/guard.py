@@ -1,4 +1,4 @@
-"""Guards: what inference needs to hold and cannot prove. They are checked when dims are bound, before a node runs."""
+"""Guards: what inference needs and cannot prove, checked as dims are bound, before a node runs."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class AssumptionFailed(Exception):
-    """Sizes that were taken as equal are not, which is legal: compile again without that assumption."""
+    """Sizes that were taken as equal are not, which is legal: compile again without assuming it."""
 
 
 class Guard(NamedTuple):
-    """One condition on two sizes, with the sentence to say when it fails and the node that needs it."""
+    """A condition on two sizes, the sentence to say when it fails, and the node that needs it."""
 
     kind: str  # a key of _HOLDS
     left: Size
@@ -80,7 +80,7 @@ _SAYS: Final = {
 
 
 class Scope:
-    """One graph under inference: collects the guards its nodes need, hands out new dims, infers bodies."""
+    """One graph under inference: collects its nodes' guards, hands out new dims, infers bodies."""
 
     __slots__ = ("_numbers", "assumes", "found", "node")
 

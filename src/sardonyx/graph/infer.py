@@ -1,4 +1,4 @@
-"""Gives every value its fact: checks arity and element types, then asks each op's own rule for the shapes."""
+"""Gives every value its fact: checks arity and types, then asks each op's own rule for shapes."""
 
 from __future__ import annotations
 
@@ -115,7 +115,8 @@ def _check_types(op: Op, facts: Sequence[AnyFact | None]) -> dict[str, DType]:
         seen = bound.setdefault(slot.type, dtype)
         if seen is not dtype and not slot.variadic:
             raise ShapeError(
-                f"{op} wants one type for all {slot.type}: {slot.name} is {dtype}, another is {seen}"
+                f"{op} wants one type for all {slot.type}: "
+                f"{slot.name} is {dtype}, another is {seen}"
             )
         if slot.type in op.types and dtype not in op.types[slot.type]:
             takes = ", ".join(sorted(d.name for d in allowed(op, slot)))

@@ -42,7 +42,7 @@ def load(model: Any, options: LoadOptions | None = None) -> Model:
         raise InvalidProtobuf(f"{given.source.name} is not an ONNX model: it has no graph")
     opsets = _opsets(record)
     dims = Dims(options.dims_by_name, options.dims_by_denotation, options.split_names)
-    # Before IR 4 every initializer had to be listed as an input too, and was a constant all the same.
+    # Before IR 4 every initializer had to be listed as an input too, and was a constant anyway.
     tensors = Tensors(given.source, given.files, options.initializers)
     builder = GraphBuilder(tensors, record.functions, dims, constant_inputs=record.ir_version < 4)
     graph = builder.graph(record.graph, Call(opsets))
@@ -53,7 +53,8 @@ def load(model: Any, options: LoadOptions | None = None) -> Model:
 def _opsets(record: ModelRecord) -> dict[str, int]:
     if not OLDEST_IR <= record.ir_version <= NEWEST_IR:
         raise InvalidGraph(
-            f"the model has IR version {record.ir_version}, and {OLDEST_IR} to {NEWEST_IR} are known",
+            f"the model has IR version {record.ir_version}, "
+            f"and {OLDEST_IR} to {NEWEST_IR} are known",
             hint="convert it with onnx.version_converter",
         )
     opsets: dict[str, int] = {}
@@ -64,7 +65,8 @@ def _opsets(record: ModelRecord) -> dict[str, int]:
             raise InvalidGraph(f"the model imports opset {version} of {domain or 'ai.onnx'}")
         if version > NEWEST.get(domain, version):
             raise NotImplemented(
-                f"the model uses opset {version} of {domain or 'ai.onnx'}, and {NEWEST[domain]} is the newest supported",
+                f"the model uses opset {version} of {domain or 'ai.onnx'}, "
+                f"and {NEWEST[domain]} is the newest supported",
                 hint="export the model with an older opset",
             )
     return opsets

@@ -27,11 +27,12 @@ NEWEST: Final = {"": 28, "ai.onnx.ml": 5}  # newer opsets may mean something els
 class Names:
     """The values that a scope can name: its own, then those of the scopes around it."""
 
-    __slots__ = ("own", "parent")
+    __slots__ = ("own", "parent", "prefix")
 
-    def __init__(self, parent: Names | None = None) -> None:
+    def __init__(self, parent: Names | None = None, prefix: str = "") -> None:
         self.own: dict[str, Value] = {}
         self.parent = parent
+        self.prefix = prefix  # of the names that values keep: a function is expanded many times
 
     def find(self, name: str) -> Value | None:
         """The value with a name, here or further out."""
@@ -50,7 +51,7 @@ class Names:
                 f"the name {name!r} is given twice", hint="every value needs a name of its own"
             )
         self.own[name] = value
-        value.name = value.name or name
+        value.name = value.name or self.prefix + name
 
 
 @dataclass(slots=True)
@@ -156,6 +157,8 @@ class GraphBuilder:
             made = self._primitive(graph, record, records, inputs, (scope, call))
         for name, value in zip(outputs, made, strict=False):
             if name:
+                if function is not None and value.node is not None:
+                    value.name = scope.prefix + name
                 scope.define(name, value)
 
     def _primitive(
@@ -231,13 +234,14 @@ class GraphBuilder:
                 f"the function {function.name} takes {len(function.inputs)} inputs, not {len(inputs)}"
             )
         attributes = {a.name: a for a in function.attribute_protos} | given
-        scope = Names()
+        prefix = f"{call.prefix}{record.name or function.name}.{self._expanded}/"
+        scope = Names(prefix=prefix)
         for name, value in zip(function.inputs, inputs, strict=False):
             if value is not None:
                 scope.own[name] = value
         absent = set(function.inputs) - scope.own.keys()
         opsets = {_domain(d): v for d, v in function.opset_imports} or call.opsets
-        inner = Call(opsets, attributes, call.depth + 1, f"{call.prefix}{record.name}/")
+        inner = Call(opsets, attributes, call.depth + 1, prefix)
         body = _without(nodes, absent)
         try:
             self._nodes(graph, body, scope, inner)

@@ -1,4 +1,4 @@
-"""Where a model's bytes come from: a mapped file, a buffer, a file object, a ModelProto; and its external files."""
+"""Where a model's bytes lie: a mapped file, a buffer, a file object, a ModelProto, other files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sardonyx.weights.const import Source
 
 @dataclass(slots=True)
 class Files:
-    """Finds the files that tensors name: in buffers that the user gave, else under the model's folder."""
+    """Finds the files that tensors name: in the user's buffers, else under the model's folder."""
 
     folder: str | None  # None for a model in memory
     model_path: str | None = None
@@ -99,7 +99,7 @@ class ModelBytes:
 def read_model(
     model: Any, folder: str | None = None, in_memory: Mapping[str, memoryview] | None = None
 ) -> ModelBytes:
-    """The bytes of a model from a path, bytes, any buffer, a binary file object or an onnx.ModelProto."""
+    """The bytes of a model from a path, bytes, any buffer, a binary file or an onnx.ModelProto."""
     in_memory = in_memory or {}
     if isinstance(model, (str, os.PathLike)):
         path = os.fspath(model)
@@ -129,7 +129,8 @@ def _buffer(given: Any) -> memoryview:
         view = memoryview(given)
     except TypeError:
         raise InvalidArgument(
-            f"a model is a path, bytes, a buffer, a binary file or a ModelProto, not {type(given).__name__}"
+            "a model is a path, bytes, a buffer, a binary file or a ModelProto, "
+            f"not {type(given).__name__}"
         ) from None
     if not view.c_contiguous:
         raise InvalidArgument("the model's buffer is not contiguous", hint="pass bytes(buffer)")

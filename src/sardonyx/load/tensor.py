@@ -1,4 +1,4 @@
-"""Turns tensor records into constants: references where the bytes lie in a file, small arrays where they do not."""
+"""Turns tensor records into constants: references where a file has the bytes, else small arrays."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Tensors:
         self._given = dict(given or {})
 
     def initializer(self, record: TensorRecord) -> Const:
-        """The constant of an initializer: the user's array for its name, else what the model has."""
+        """The constant of an initializer: the user's array for its name, else the model's."""
         if record.name not in self._given:
             return self.const(record)
         value = self._given.pop(record.name)
@@ -61,8 +61,8 @@ class Tensors:
         dtype = by_numpy(array.dtype)
         if dtype is not dtype_of(record.data_type) or array.shape != record.dims:
             raise InvalidArgument(
-                f"the initializer {record.name} is {by_onnx(record.data_type)}{list(record.dims)}, and "
-                f"{dtype}{list(array.shape)} was given for it"
+                f"the initializer {record.name} is {by_onnx(record.data_type)}{list(record.dims)}, "
+                f"and {dtype}{list(array.shape)} was given for it"
             )
         return Held(array)
 
@@ -111,8 +111,8 @@ class Tensors:
         source = self._files.open(location)
         if offset + length > source.data.nbytes:
             raise InvalidGraph(
-                f"the data file {location} has {source.data.nbytes} bytes, and the tensor wants bytes "
-                f"{offset} to {offset + length}",
+                f"the data file {location} has {source.data.nbytes} bytes, "
+                f"and the tensor wants bytes {offset} to {offset + length}",
                 hint="the file is cut short or belongs to another model",
             )
         return Ref(source, offset, length, dtype, shape)
@@ -136,7 +136,8 @@ class Tensors:
             flat = where
         else:
             raise InvalidGraph(
-                f"sparse indices of shape {list(where.shape)} do not fit {count} values of rank {len(shape)}",
+                f"sparse indices of shape {list(where.shape)} "
+                f"do not fit {count} values of rank {len(shape)}",
                 tensor=record.values.name,
             )
         out = np.zeros(math.prod(shape), values.dtype.np)
@@ -173,7 +174,7 @@ def _check_field(record: TensorRecord, dtype: DType) -> None:
 
 
 def _typed(record: TensorRecord, dtype: DType, shape: tuple[int, ...]) -> Any:
-    """An array from the typed fields of a tensor, which hold one number per element or per packed byte."""
+    """An array from a tensor's typed fields, which hold a number per element or per packed byte."""
     count = math.prod(shape)
     if record.storage == "none":
         if count:

@@ -13,7 +13,7 @@ from sardonyx.graph.guard import Scope
 
 
 class Dims:
-    """Turns declared dims into sizes: equal names are one size, dims without a name are new ones."""
+    """Turns declared dims into sizes: equal names are one size, dims without one are new."""
 
     def __init__(
         self,

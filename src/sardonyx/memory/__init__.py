@@ -80,12 +80,12 @@ def _spans(
     ends = dict(last)
     for view, root in roots.items():
         ends[root] = max(ends.get(root, 0), last[view])
-    spans = []
-    for step, node in enumerate(schedule.nodes):
-        for value in node.outputs:
-            if value not in roots:
-                spans.append(Span(value, step, ends[value]))
-    return tuple(spans)
+    return tuple(
+        Span(value, step, ends[value])
+        for step, node in enumerate(schedule.nodes)
+        for value in node.outputs
+        if value not in roots
+    )
 
 
 def _frees(last: dict[Value, int], end: int) -> tuple[tuple[Value, ...], ...]:

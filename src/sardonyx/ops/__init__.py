@@ -1,4 +1,4 @@
-"""The operators: one declaration each, one file per family, imported when a model first asks for one."""
+"""The operators: one declaration each, one file per family, imported when a model needs one."""
 
 from __future__ import annotations
 

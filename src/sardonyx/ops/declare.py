@@ -44,7 +44,7 @@ def required(kind: str) -> Attr:
 
 
 def array(kind: str = "floats") -> Attr:
-    """A long list kept as a numpy array (floats: float32, ints: int64), or a list of strings; None when absent."""
+    """A long list as a numpy array (float32 or int64), or a list of strings; None when absent."""
     return Attr(f"array {kind}", required=False)
 
 
@@ -59,14 +59,14 @@ class Slot:
 
 
 class Op:
-    """One operator in the newest version that we know; older nodes are upgraded to it when they are loaded."""
+    """One operator in the newest version that we know; loading upgrades older nodes to it."""
 
     __slots__ = (
         "attrs", "defaults", "domain", "grad_rule", "has_bodies", "infer_rule", "inputs", "is_pure",
         "name", "outputs", "reference_rule", "since", "symbolic_rule", "takes_unranked", "types",
     )  # fmt: skip
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a schema, each given by name in a declaration
         self,
         name: str,
         since: int,
@@ -81,8 +81,9 @@ class Op:
     ) -> None:
         """`inputs` and `outputs` are names with a type after a colon: "x:T w:T b:T?" or "xs:T*".
 
-        `types` says what each type stands for; a name missing there takes any tensor type. A slot without a colon takes any
-        value, tensors or not. `unranked`: infer wants to be called even when an input's rank is unknown.
+        `types` says what each type stands for; a name missing there takes any tensor type. A slot
+        without a colon takes any value, tensor or not. `unranked`: infer wants to be called even
+        when an input's rank is unknown.
         """
         self.name: Final = name
         self.since: Final = since
@@ -119,7 +120,8 @@ class Op:
     def symbolic(self, rule: Reference) -> Reference:
         """Decorator: the op on object arrays of symbolic sizes; None where the result is open.
 
-        For ops that only move elements the reference itself will do: `gather.symbolic(gather.reference_rule)`.
+        For ops that only move elements the reference itself will do:
+        `gather.symbolic(gather.reference_rule)`.
         """
         self.symbolic_rule = rule
         return rule

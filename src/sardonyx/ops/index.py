@@ -7,45 +7,55 @@ from typing import Final
 from sardonyx.ops.declare import INTERNAL, MICROSOFT, ML, ONNX, PREVIEW, TRAINING
 
 _FAMILIES: Final = {
-    (ONNX, "elementwise"): "Abs Neg Ceil Floor Round Sign Sqrt Exp Log Reciprocal Sin Cos Tan Asin Acos Atan Sinh Cosh Tanh "
-    "Asinh Acosh Atanh Erf Sigmoid Not BitwiseNot Add Sub Mul Div Mod And Or Xor BitwiseAnd BitwiseOr BitwiseXor Equal "
-    "Greater Less GreaterOrEqual LessOrEqual Max Min Sum Mean Pow BitShift IsNaN IsInf Where Clip",
-    (ONNX, "activation"): "Relu LeakyRelu PRelu Elu Selu Celu HardSigmoid HardSwish Softplus Softsign ThresholdedRelu Shrink "
-    "Mish Swish Gelu SwiGLU",
+    (ONNX, "elementwise"): "Abs Neg Ceil Floor Round Sign Sqrt Exp Log Reciprocal Sin Cos Tan Asin "
+    "Acos Atan Sinh Cosh Tanh Asinh Acosh Atanh Erf Sigmoid Not BitwiseNot Add Sub Mul Div Mod And "
+    "Or Xor BitwiseAnd BitwiseOr BitwiseXor Equal Greater Less GreaterOrEqual LessOrEqual Max Min "
+    "Sum Mean Pow BitShift IsNaN IsInf Where Clip",
+    (ONNX, "activation"): "Relu LeakyRelu PRelu Elu Selu Celu HardSigmoid HardSwish Softplus "
+    "Softsign ThresholdedRelu Shrink Mish Swish Gelu SwiGLU",
     (ONNX, "softmax"): "Softmax LogSoftmax Hardmax",
     (ONNX, "cast"): "Cast CastLike BitCast",
-    (ONNX, "reduce"): "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp "
-    "ReduceSumSquare ArgMax ArgMin CumSum CumProd",
+    (ONNX, "reduce"): "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 "
+    "ReduceLogSum ReduceLogSumExp ReduceSumSquare ArgMax ArgMin CumSum CumProd",
     (ONNX, "linear"): "MatMul Gemm Einsum Det",
     (ONNX, "conv"): "Conv ConvTranspose DeformConv Col2Im CausalConvWithState",
-    (ONNX, "pool"): "MaxPool AveragePool LpPool GlobalMaxPool GlobalAveragePool GlobalLpPool MaxUnpool",
+    (ONNX, "pool"): "MaxPool AveragePool LpPool GlobalMaxPool GlobalAveragePool GlobalLpPool "
+    "MaxUnpool",
     (ONNX, "roi"): "MaxRoiPool RoiAlign NonMaxSuppression",
-    (ONNX, "normalize"): "BatchNormalization InstanceNormalization GroupNormalization LayerNormalization RMSNormalization "
-    "LpNormalization LRN MeanVarianceNormalization SimplifiedLayerNormalization",
-    (ONNX, "shape"): "Shape Size Reshape Flatten Squeeze Unsqueeze Identity Expand ConstantOfShape EyeLike Range",
-    (ONNX, "move"): "Transpose Concat Split Slice Tile Pad DepthToSpace SpaceToDepth ReverseSequence Trilu CenterCropPad",
-    (ONNX, "gather"): "Gather GatherElements GatherND ScatterElements ScatterND TensorScatter OneHot Compress",
+    (ONNX, "normalize"): "BatchNormalization InstanceNormalization GroupNormalization "
+    "LayerNormalization RMSNormalization LpNormalization LRN MeanVarianceNormalization "
+    "SimplifiedLayerNormalization",
+    (ONNX, "shape"): "Shape Size Reshape Flatten Squeeze Unsqueeze Identity Expand ConstantOfShape "
+    "EyeLike Range",
+    (ONNX, "move"): "Transpose Concat Split Slice Tile Pad DepthToSpace SpaceToDepth "
+    "ReverseSequence Trilu CenterCropPad",
+    (ONNX, "gather"): "Gather GatherElements GatherND ScatterElements ScatterND TensorScatter "
+    "OneHot Compress",
     (ONNX, "select"): "TopK NonZero Unique",
     (ONNX, "resize"): "Resize GridSample AffineGrid",
     (ONNX, "attention"): "Attention RotaryEmbedding LinearAttention",
     (ONNX, "recurrent"): "RNN GRU LSTM",
-    (ONNX, "quantize"): "QuantizeLinear DequantizeLinear DynamicQuantizeLinear QLinearMatMul QLinearConv ConvInteger "
-    "MatMulInteger",
+    (ONNX, "quantize"): "QuantizeLinear DequantizeLinear DynamicQuantizeLinear QLinearMatMul "
+    "QLinearConv ConvInteger MatMulInteger",
     (ONNX, "signal"): "DFT STFT HannWindow HammingWindow BlackmanWindow MelWeightMatrix",
-    (ONNX, "random"): "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Bernoulli Multinomial Dropout",
+    (ONNX, "random"): "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Bernoulli "
+    "Multinomial Dropout",
     (ONNX, "loss"): "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
     (ONNX, "control"): "If Loop Scan SequenceMap",
-    (ONNX, "sequence"): "SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength SplitToSequence "
-    "ConcatFromSequence Optional OptionalGetElement OptionalHasElement",
-    (ONNX, "text"): "StringConcat StringSplit StringNormalizer RegexFullMatch TfIdfVectorizer ImageDecoder",
+    (ONNX, "sequence"): "SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert "
+    "SequenceLength SplitToSequence ConcatFromSequence Optional OptionalGetElement "
+    "OptionalHasElement",
+    (ONNX, "text"): "StringConcat StringSplit StringNormalizer RegexFullMatch TfIdfVectorizer "
+    "ImageDecoder",
     (ML, "trees"): "TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor",
     (ML, "estimators"): "LinearClassifier LinearRegressor SVMClassifier SVMRegressor",
-    (ML, "features"): "ArrayFeatureExtractor Binarizer CastMap CategoryMapper DictVectorizer FeatureVectorizer Imputer "
-    "LabelEncoder Normalizer OneHotEncoder Scaler ZipMap",
+    (ML, "features"): "ArrayFeatureExtractor Binarizer CastMap CategoryMapper DictVectorizer "
+    "FeatureVectorizer Imputer LabelEncoder Normalizer OneHotEncoder Scaler ZipMap",
     (PREVIEW, "attention"): "FlexAttention",
     (TRAINING, "optimizer"): "Adagrad Adam Momentum",
-    (MICROSOFT, "microsoft"): "FusedConv FusedGemm FusedMatMul Gelu FastGelu BiasGelu QuickGelu SkipLayerNormalization "
-    "SkipSimplifiedLayerNormalization DynamicQuantizeLSTM DynamicQuantizeMatMul MatMulIntegerToFloat Tokenizer",
+    (MICROSOFT, "microsoft"): "FusedConv FusedGemm FusedMatMul Gelu FastGelu BiasGelu QuickGelu "
+    "SkipLayerNormalization SkipSimplifiedLayerNormalization DynamicQuantizeLSTM "
+    "DynamicQuantizeMatMul MatMulIntegerToFloat Tokenizer",
     (INTERNAL, "internal"): "Sizes MatMulBias",
 }  # fmt: skip
 

@@ -28,7 +28,8 @@ sizes.infer(lambda g, *, fact: fact)
 def _(dims: Mapping[str, int], *, fact: Fact) -> Array:
     """A small integer tensor whose elements are known sizes, evaluated for the dims of this run."""
     shape, elements = fact.static, fact.sym
-    assert shape is not None and elements is not None
+    assert shape is not None
+    assert elements is not None
     return np.array([evaluate(e, dims) for e in elements], fact.dtype.np).reshape(shape)
 
 

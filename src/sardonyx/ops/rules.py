@@ -1,4 +1,4 @@
-"""What many ops' inference and references share: axes, broadcasting, and arithmetic in a wider type."""
+"""What many ops' rules and references share: axes, broadcasting, arithmetic in a wider type."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def is_half(dtype: Any) -> bool:
 
 
 def wide(x: Array) -> Array:
-    """The array in the type that arithmetic on it is done in: float32 for narrower floats, itself otherwise."""
+    """The array in the type that arithmetic on it is done in: float32 for narrower floats."""
     return x.astype(np.float32) if is_half(x.dtype) else x
 
 
 def in_wide(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A reference that computes narrow floats in float32 and rounds once, into its first input's type."""
+    """A reference with narrow floats in float32, rounded once to its first input's type."""
 
     def run(*arrays: Any, **attrs: Any) -> Any:
         first = next(a for a in arrays if a is not None)

@@ -48,7 +48,7 @@ class Window:
         return self.auto_pad in (b"SAME_UPPER", b"SAME_LOWER")
 
     def check(self, g: Scope, spatial: Shape) -> None:
-        """The kernel must fit into the padded input; rounding up, all but a stride may lie outside."""
+        """The kernel must fit into the padded input, up to a stride less one when rounding up."""
         if self.is_same:
             return
         for i, (size, extent) in enumerate(zip(spatial, self.extents, strict=True)):

@@ -54,5 +54,5 @@ class Provider(Protocol):
         ...
 
     def compile(self, region: Region, bodies: dict[Node, dict[str, Program]]) -> Sequence[Step]:
-        """The steps of a region, one per node; `bodies` are the programs of nodes that have bodies."""
+        """The steps of a region, one per node; `bodies` are the programs of the nodes' bodies."""
         ...

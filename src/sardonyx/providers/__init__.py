@@ -14,8 +14,9 @@ AVAILABLE: Final = (CPU,)
 ALL: Final = tuple(
     f"{name}ExecutionProvider"
     for name in (
-        "NvTensorRTRTX", "Tensorrt", "CUDA", "MIGraphX", "OpenVINO", "Dnnl", "VitisAI", "QNN", "Nnapi",
-        "VSINPU", "Js", "CoreML", "ACL", "Dml", "Rknpu", "WebNN", "WebGpu", "Xnnpack", "CANN", "Azure", "CPU",
+        "NvTensorRTRTX", "Tensorrt", "CUDA", "MIGraphX", "OpenVINO", "Dnnl", "VitisAI", "QNN",
+        "Nnapi", "VSINPU", "Js", "CoreML", "ACL", "Dml", "Rknpu", "WebNN", "WebGpu", "Xnnpack",
+        "CANN", "Azure", "CPU",
     )
 )  # fmt: skip
 
@@ -23,7 +24,7 @@ Options = dict[str, dict[str, str]]
 
 
 def resolve(providers: Any, provider_options: Any) -> tuple[Options, tuple[Provider, ...]]:
-    """The providers to use, with their options, from what a session was given. The CPU is always the last."""
+    """The providers to use, with their options, from what a session was given; the CPU is last."""
     wanted: Options = {}
     for name, options in _pairs(providers or (CPU,), provider_options):
         if name in wanted:
@@ -40,7 +41,9 @@ def resolve(providers: Any, provider_options: Any) -> tuple[Options, tuple[Provi
 
 def _pairs(providers: Any, provider_options: Any) -> list[tuple[str, dict[Any, Any]]]:
     if isinstance(providers, str) or not isinstance(providers, Sequence):
-        raise ValueError("providers is a sequence of names, or of pairs of a name and its options")
+        raise ValueError(  # noqa: TRY004 - onnxruntime raises ValueError here
+            "providers is a sequence of names, or of pairs of a name and its options"
+        )
     if provider_options is not None:
         if len(provider_options) != len(providers) or not all(
             isinstance(p, str) for p in providers

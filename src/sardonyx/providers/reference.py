@@ -1,4 +1,4 @@
-"""The reference provider: every op in plain numpy. It takes whatever an op's own reference can do."""
+"""The reference provider: every op in plain numpy, wherever an op's own reference can do it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def schedule(placement: Placement) -> Schedule:
 
 
 def order(graph: Graph) -> Schedule:
-    """Reverse depth-first: walked back from the outputs, so that a value is made shortly before it is read."""
+    """Depth-first, back from the outputs, so that a value is made shortly before it is read."""
     done: set[Node] = set()
     nodes: list[Node] = []
     roots = [v.node for v in graph.outputs if v.node is not None and v.node.graph is graph]

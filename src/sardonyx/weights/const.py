@@ -1,4 +1,4 @@
-"""Constants are references: a place in a file or buffer, a small array, or a recipe over other constants."""
+"""Constants are references: a place in a file or buffer, a small array, or a recipe over others."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Upgrades: a node of an older opset becomes nodes of the one form that everything after loading knows.
+"""Upgrades: a node of an older opset becomes nodes of the one form that later stages know.
 
-One entry per change of meaning; a version that only widened types needs none. An entry brings any version below
-its bound straight to the newest form, so a node is upgraded at most once.
+One entry per change of meaning; a version that only widened types needs none. An entry brings any
+version below its bound straight to the newest form, so a node is upgraded at most once.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LOADED: Final[dict[str, dict[tuple[str, str], list[tuple[int, Rule]]]]] = {}
 
 
 def upgrade(names: str, below: int, domain: str = "") -> Callable[[Rule], tuple[Entry, ...]]:
-    """Decorator: the rule for nodes of these ops (words) from opsets below a version. Yields table entries."""
+    """Decorator: table entries of the rule for these ops (words) in opsets below a version."""
 
     def wrap(rule: Rule) -> tuple[Entry, ...]:
         return tuple(((domain, name), below, rule) for name in names.split())

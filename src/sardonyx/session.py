@@ -9,7 +9,14 @@ from typing import Any, Final
 
 from sardonyx.compile import Compiled, Options, compile
 from sardonyx.enums import GraphOptimizationLevel
-from sardonyx.errors import Fail, InvalidArgument, ModelLoadCanceled, NoSuchFile
+from sardonyx.errors import (
+    Fail,
+    InvalidArgument,
+    InvalidGraph,
+    ModelLoadCanceled,
+    NoSuchFile,
+    RuntimeException,
+)
 from sardonyx.feeds import check_feed, hand_out
 from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.load import LoadOptions
@@ -63,9 +70,13 @@ class InferenceSession:
         self._compile(save=True)
 
     def _compile(self, save: bool) -> None:
-        self._compiled: Compiled = compile(
-            self._source, self._compile_options(list(self._providers), save)
-        )
+        options = self._compile_options(list(self._providers), save)
+        try:
+            self._compiled: Compiled = compile(self._source, options)
+        except MemoryError as error:
+            raise RuntimeException(f"out of memory while compiling: {error}") from None
+        except RecursionError as error:
+            raise InvalidGraph(f"the model nests too deep: {error}") from None
         model, program = self._compiled.model, self._compiled.program
         self._inputs = {i.name: i for i in program.inputs}
         self._required = [i.name for i in program.inputs if i.default is None]
@@ -131,10 +142,13 @@ class InferenceSession:
             )
         started = time.perf_counter()
         values = check_feed(self._inputs, input_feed)
-        results = self._execute(values, options)
-        if self._profile is not None:
-            self._profile.add("Session", "model_run", started, time.perf_counter(), {})
-        return hand_out([results[i] for i in wanted])
+        try:
+            results = self._execute(values, options)
+            if self._profile is not None:
+                self._profile.add("Session", "model_run", started, time.perf_counter(), {})
+            return hand_out([results[i] for i in wanted])
+        except MemoryError as error:
+            raise RuntimeException(f"out of memory for weights or outputs: {error}") from None
 
     def _execute(self, values: dict[str, Any], options: RunOptions) -> list[Any]:
         try:

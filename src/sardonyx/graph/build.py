@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from sardonyx.graph.graph import Attrs, Graph, Node, Value
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.infer import MAX_SYMBOLIC, infer_node
 from sardonyx.ops import lookup
+from sardonyx.ops.declare import Op
 from sardonyx.weights.const import Const, Held
 
 Operand = Value | float | int | bool | None
@@ -33,15 +34,19 @@ class Builder:
         self, name: str, *inputs: Operand, outputs: int = 1, domain: str = "", **attrs: Any
     ) -> Node:
         """A node of any op, with attributes left out taken from the op's defaults."""
-        op = lookup(domain, name)
-        if op is None:
-            raise InternalError(f"no op {domain}.{name} to build")
-        filled: Attrs = {**op.defaults, **attrs}
-        node = self.graph.add(op, self._operands(inputs), filled, outputs)
+        op, _, filled = self.call(name, domain, attrs)
+        node = self.graph.add(op, self.operands(inputs), filled, outputs)
         self.made.append(node)
         if self.scope is not None:
             infer_node(self.scope, node)
         return node
+
+    def call(self, name: str, domain: str, attrs: Attrs) -> tuple[Op, str, Attrs]:
+        """Op, node name and complete attributes of a node to be."""
+        op = lookup(domain, name)
+        if op is None:
+            raise InternalError(f"no op {domain}.{name} to build")
+        return op, "", {**op.defaults, **attrs}
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if not name[0].isupper():
@@ -61,7 +66,7 @@ class Builder:
         """A constant int64 vector, as axes and shapes are."""
         return constant(Held(np.array(numbers, np.int64)))
 
-    def _operands(self, inputs: tuple[Operand, ...]) -> list[Value | None]:
+    def operands(self, inputs: Sequence[Operand]) -> list[Value | None]:
         """Numbers among the operands become constants of the first tensor's type."""
         first = next((v for v in inputs if isinstance(v, Value)), None)
         out: list[Value | None] = []

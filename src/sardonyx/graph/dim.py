@@ -21,6 +21,8 @@ _MAX_DIVISION_STEPS: Final = 32
 _MAX_TERMS: Final = 4096
 _MAX_DEGREE: Final = 64
 _MAX_TEXT: Final = 10_000
+_MAX_FACTOR: Final = 2**128
+_MAX_DEPTH: Final = 100  # of divisions in divisions and the like; following them is recursive
 
 
 class TooLong(ShapeError):
@@ -30,12 +32,15 @@ class TooLong(ShapeError):
 class Atom:
     """A name, or div, mod, min, max or broadcast of two sizes. Equal texts mean equal atoms."""
 
-    __slots__ = ("args", "kind", "least", "text")
+    __slots__ = ("args", "depth", "kind", "least", "text")
 
     def __init__(self, kind: str, text: str, args: tuple[Size, ...] = ()) -> None:
         self.kind: Final = kind
         self.text: Final = text
         self.args: Final = args
+        self.depth: Final[int] = 1 + max(
+            (a.depth for x in args for m in _terms(x) for a in m), default=0
+        )
         self.least: float | None = None  # what it is never below, once asked for
 
     def __eq__(self, other: object) -> bool:
@@ -142,6 +147,8 @@ def _normal(terms: Terms) -> Size:
     terms = {m: f for m, f in terms.items() if f}
     if not terms:
         return 0
+    if max(terms.values()) > _MAX_FACTOR or min(terms.values()) < -_MAX_FACTOR:
+        raise TooLong("a size is too large a number: it has more than 128 bits")
     if len(terms) == 1 and _ONE in terms:
         return terms[_ONE]
     return Dim(terms)
@@ -158,7 +165,10 @@ def _call(kind: str, a: Size, b: Size) -> Dim:
     length = sum(len(atom.text) for x in (a, b) for m in _terms(x) for atom in m)
     if length > _MAX_TEXT:
         raise TooLong(f"a size is too long a formula: {length} characters inside {kind}")
-    return Dim({(Atom(kind, f"{kind}({a}, {b})", (a, b)),): 1})
+    atom = Atom(kind, f"{kind}({a}, {b})", (a, b))
+    if atom.depth > _MAX_DEPTH:
+        raise TooLong(f"a size is too long a formula: {atom.depth} calls inside each other")
+    return Dim({(atom,): 1})
 
 
 def floor_div(a: Size, b: Size) -> Size:

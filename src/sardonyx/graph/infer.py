@@ -27,7 +27,7 @@ def infer(graph: Graph, assumes: bool = True) -> None:
 def infer_into(scope: Scope, graph: Graph) -> None:
     """Facts for one graph under an open scope, which becomes the graph's."""
     graph.scope = scope
-    for node in graph.sorted_nodes():
+    for node in graph.nodes:
         infer_node(scope, node)
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dim import Shape, evaluate
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
@@ -30,7 +31,13 @@ def _(dims: Mapping[str, int], *, fact: Fact) -> Array:
     shape, elements = fact.static, fact.sym
     assert shape is not None
     assert elements is not None
-    return np.array([evaluate(e, dims) for e in elements], fact.dtype.np).reshape(shape)
+    numbers = [evaluate(e, dims) for e in elements]
+    try:
+        return np.array(numbers, fact.dtype.np).reshape(shape)
+    except OverflowError:
+        raise InvalidArgument(
+            f"a computed size does not fit {fact.dtype}: {numbers!r:.200}", sizes=list(elements)
+        ) from None
 
 
 def sizes_fact(fact: Fact) -> Fact:

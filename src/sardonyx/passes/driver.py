@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from sardonyx.graph.build import Builder
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.infer import infer_node
 from sardonyx.log import logger
-from sardonyx.passes.fold import fold, inline
+from sardonyx.passes.fold import FoldingBuilder, fold, inline
 from sardonyx.passes.merge import Merger
 from sardonyx.passes.pattern import match
 from sardonyx.passes.rule import NoMatch, Rule
@@ -42,7 +41,7 @@ class Rewriter:
 
     def run(self) -> None:
         """Visits every node in order, and again whatever a change may have given a chance."""
-        for node in self._graph.sorted_nodes():
+        for node in self._graph.nodes:
             if not self._is_clean or node.op.name in self._rules or node.op.has_bodies:
                 self._push(node)
         while self._work:
@@ -101,7 +100,7 @@ class Rewriter:
             return False
         found, covered = hit
         scope = self._graph.scope
-        builder, n_guards = Builder(self._graph, scope), len(scope.found)
+        builder, n_guards = FoldingBuilder(self._graph, self._limit), len(scope.found)
         try:
             new = r.build(builder, **found)
         except NoMatch as reason:
@@ -159,12 +158,18 @@ class Rewriter:
 
 def prune(graph: Graph) -> None:
     """Takes out every node whose outputs nobody reads, in the graph and its bodies."""
-    for node in reversed(graph.sorted_nodes()):
-        if not any(v.is_used for v in node.outputs):
-            graph.remove(node)
+    work = list(graph.nodes)
+    while work:
+        node = work.pop()
+        if node not in graph.nodes:
             continue
-        for _, body in node.subgraphs:
-            prune(body)
+        if any(v.is_used for v in node.outputs):
+            for _, body in node.subgraphs:
+                prune(body)
+            continue
+        makers = [v.node for v in node.reads() if v.node is not None]
+        graph.remove(node)
+        work.extend(makers)
 
 
 def _known(value: Value) -> bool:

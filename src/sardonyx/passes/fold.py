@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.graph.build import const_fact
+from sardonyx.graph.build import Builder, Operand, const_fact
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Graph, Node
+from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.infer import infer_node
 from sardonyx.ops.declare import INTERNAL
 from sardonyx.weights.const import Const, Held, Recipe
 
@@ -44,6 +45,29 @@ def fold(node: Node, limit: int) -> bool:
     for value, made in zip(node.outputs, recipes, strict=True):
         value.fact = const_fact(made)
     return True
+
+
+class FoldingBuilder(Builder):
+    """Builds as rules ask; what is made of constants alone becomes a constant without ever being a node."""
+
+    __slots__ = ("_limit",)
+
+    def __init__(self, graph: Graph, limit: int) -> None:
+        super().__init__(graph, graph.scope)
+        self._limit = limit
+
+    def node(
+        self, name: str, *inputs: Operand, outputs: int = 1, domain: str = "", **attrs: Any
+    ) -> Node:
+        operands = self.operands(inputs)
+        if any(v is not None and v.const is None for v in operands):
+            return super().node(name, *operands, outputs=outputs, domain=domain, **attrs)
+        loose = Node(self.graph, *self.call(name, domain, attrs))
+        loose.inputs, loose.outputs = tuple(operands), tuple(Value("") for _ in range(outputs))
+        infer_node(self.graph.scope, loose)
+        if fold(loose, self._limit):
+            return loose
+        return super().node(name, *operands, outputs=outputs, domain=domain, **attrs)
 
 
 def _known_elements(node: Node) -> bool:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from sardonyx.errors import InternalError
-from sardonyx.graph.dim import Size
+from sardonyx.graph.dim import Size, lone_name, substitute, symbol
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.load.model import Declared, Model
@@ -70,14 +69,14 @@ class GraphWriter:
 
     def _shapes(self, message: Message, model: Model) -> None:
         """What is known of the values in between: onnxruntime fuses more where it knows shapes."""
-        names = _dim_names(model)
+        names = _DimNames(model)
         for node in model.graph.sorted_nodes():
             for value in node.outputs:
                 fact = value.fact
                 if value.n_exits or not self._names.has(value) or not isinstance(fact, Fact):
                     continue
                 if fact.shape is not None:
-                    dims = [_shown(d, names) for d in fact.shape]
+                    dims = [names.shown(d) for d in fact.shape]
                     message.message(_VALUE, value_info(self._names.of(value), fact, dims))
 
     def _body(self, graph: Graph) -> Message:
@@ -146,22 +145,28 @@ class GraphWriter:
         return name
 
 
-def _dim_names(model: Model) -> dict[Size, str]:
-    """What the inputs call their open sizes."""
-    declared = {d.name: d.dims or () for d in (*model.inputs, *model.overridable)}
-    pairs: list[tuple[Size, int | str | None]] = []
-    for value in model.graph.inputs:
-        shape = value.fact.shape if isinstance(value.fact, Fact) else None
-        pairs += zip(shape or (), declared[value.name], strict=False)
-    return {size: dim for size, dim in pairs if isinstance(dim, str)}
+class _DimNames:
+    """Sizes of values in between, in the words of the inputs, where equal names are equal sizes."""
 
+    def __init__(self, model: Model) -> None:
+        declared = {d.name: d.dims or () for d in (*model.inputs, *model.overridable)}
+        self._joined: dict[str, Size] = {}
+        self._names: dict[Size, str] = {}
+        for value in model.graph.inputs:
+            shape = value.fact.shape if isinstance(value.fact, Fact) else None
+            for size, dim in zip(shape or (), declared[value.name], strict=False):
+                name = lone_name(size)
+                if isinstance(dim, str) and name is not None:
+                    self._joined[name] = symbol(dim)
+                    self._names[symbol(dim)] = dim
 
-def _shown(size: Size, names: Mapping[Size, str]) -> int | str | None:
-    """A size in between: as the inputs call it, else its formula, unless an input is called so."""
-    if isinstance(size, int):
-        return size
-    name = names.get(size, str(size))
-    return name if size in names or name not in names.values() else None
+    def shown(self, size: Size) -> int | str | None:
+        """A number, a name of the inputs, or a formula; nothing where an input is called so."""
+        size = substitute(size, self._joined)
+        if isinstance(size, int):
+            return size
+        text = str(size)
+        return self._names.get(size, None if text in self._names.values() else text)
 
 
 def _is_named(node: Node, value: Value) -> bool:

@@ -142,6 +142,7 @@ class Recipe(Const):
         self.output: Final = output
 
     def _load(self) -> Array:
+        self._load_inputs()
         arrays = [None if c is None else c.read() for c in self.inputs]
         try:
             result = self.op.run(arrays, self.attrs)[self.output]
@@ -153,6 +154,18 @@ class Recipe(Const):
         if not isinstance(result, np.ndarray) or result.shape != self.shape:
             raise InternalError(f"folding {self.op.name} gave {result!r:.80}, not {self.shape}")
         return np.array(result, self.dtype.np, order="C")
+
+    def _load_inputs(self) -> None:
+        """Evaluates what this is made of, deepest first: chains may be longer than calls can nest."""
+        waiting = self._unread()
+        while waiting:
+            unread = waiting[-1]._unread()
+            waiting.extend(unread)
+            if not unread:
+                waiting.pop().read()
+
+    def _unread(self) -> list[Recipe]:
+        return [c for c in self.inputs if isinstance(c, Recipe) and not c.is_read]
 
     def describe(self) -> str:
         # One level: shared parts would make the text grow without bound.

@@ -58,6 +58,15 @@ def test_folding_reads_no_weights() -> None:
     assert not any(c.is_read for c in const.inputs if c is not None and not c.is_small)
 
 
+def test_folding_does_not_copy_a_shared_weight() -> None:
+    graph = rewritten(
+        "in i: i64[B]\nin x: f32[B,512]\nconst w: f32[1024,512]\ne = Gather(w, i)\nt = Transpose(w)\n"
+        "a = Add(x, e)\ny = MatMul(a, t)\nout y",
+        (),
+    )
+    assert "Transpose" in ops(graph)
+
+
 def test_folding_stops_at_the_limit() -> None:
     text = "in x: f32[B]\nz = ConstantOfShape([4194304])\ns = ReduceMax(z)\ny = Add(x, s)\nout y"
     assert "ConstantOfShape" in ops(rewritten(text, ()))

@@ -267,8 +267,21 @@ def broadcast(a: Size, b: Size) -> Size:
         return b
     if isinstance(a, int):
         return a
+    if _is_min_of(a, b):
+        return b
+    if _is_min_of(b, a):
+        return a
     a, b = sorted((a, b), key=str)
     return _call("broadcast", a, b)
+
+
+def _is_min_of(a: Dim, b: Dim) -> bool:
+    """Whether a is min(b, n) with n of 1 or more: where the two broadcast, the result is b."""
+    (monomial, factor), *more = a.terms.items()
+    if more or factor != 1 or len(monomial) != 1 or monomial[0].kind != "min":
+        return False
+    args = monomial[0].args
+    return b in args and any(isinstance(n, int) and n >= 1 for n in args)
 
 
 def least(size: Size) -> float:

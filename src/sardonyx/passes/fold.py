@@ -31,6 +31,8 @@ def fold(node: Node, limit: int) -> bool:
         const = None if value is None else value.const
         if const is None and value is not None:
             return False
+        if value is not None and _is_shared(value):
+            return False
         inputs.append(const)
     facts = [v.fact for v in node.outputs]
     given = sum(c.size_bytes for c in inputs if c is not None)
@@ -45,6 +47,13 @@ def fold(node: Node, limit: int) -> bool:
     for value, made in zip(node.outputs, recipes, strict=True):
         value.fact = const_fact(made)
     return True
+
+
+def _is_shared(value: Value) -> bool:
+    """Whether a large constant has other readers, so that folding would add a copy instead of replacing it."""
+    if len(value.uses) + value.n_exits < 2 or value.const is None:
+        return False
+    return value.const.size_bytes > GROWTH_BELOW
 
 
 class FoldingBuilder(Builder):

@@ -6,8 +6,8 @@
     fuzz_models.py --one 1234               one model again, here, with its traceback
     fuzz_models.py --one 1234 --save FILE   and kept in a file
 
-A model is a valid one (those of tests/seeds.py and the node cases of the ONNX backend suite) with
-bytes or parts changed. It must give a session or an error of ours, and so must a run of it. Found
+A model is a valid one (those of tests/seeds.py, the node cases of the ONNX backend suite, and the
+rows of tests/cases) with bytes or parts changed. It must give a session or an error of ours, and so must a run of it. Found
 are: other exceptions, processes that died, and work that does not end in time. Models run in a
 worker process with a limit on its memory.
 """
@@ -43,14 +43,21 @@ DEATH_SECONDS = 30.0  # a call into C cannot be interrupted; after this the work
 
 
 def write_corpus(folder: Path) -> None:
-    """The valid models, one file each."""
+    """The valid models, one file each: our own, the suite's, and the rows of the op tests."""
     from onnx.backend.test.loader import load_model_tests
 
-    for number, data in enumerate(seeds()):
-        (folder / f"seed_{number:02}.onnx").write_bytes(data)
+    from tests.oracle import feeds_of, model_of
+    from tests.test_ops import ROWS
+
     warnings.simplefilter("ignore")
-    for case in load_model_tests(kind="node"):
-        (folder / f"{case.name}.onnx").write_bytes(case.model.SerializeToString())
+    models = {f"seed_{number:02}": data for number, data in enumerate(seeds())}
+    models |= {c.name: c.model.SerializeToString() for c in load_model_tests(kind="node")}
+    for number, row in enumerate(ROWS):
+        # Half of the rows have their inputs as constants: what is known of them counts in compiling.
+        known = [*feeds_of(row)][1:] if number % 2 else []
+        models[f"row_{number:04}"] = model_of(row, constants=known).SerializeToString()
+    for name, data in models.items():
+        (folder / f"{name}.onnx").write_bytes(data)
 
 
 def make(seed: int, corpus: list[Path]) -> tuple[bytes, Random, str]:

@@ -18,9 +18,9 @@ from sardonyx.graph.fact import (
     SequenceFact,
     SparseFact,
     elements,
-    merge,
     refines,
 )
+from sardonyx.ops.sequence import join
 from sardonyx.weights.const import Held
 
 B, N = symbol("B"), symbol("N")
@@ -87,36 +87,29 @@ def test_refines(new: AnyFact, old: AnyFact, answer: bool) -> None:
     assert refines(new, old) is answer
 
 
-def merged(a: AnyFact, b: AnyFact) -> AnyFact:
+def joined(a: AnyFact, b: AnyFact) -> AnyFact:
     numbers = fresh()
 
     def new_dim(hint: str) -> Dim:
         return symbol(f"{hint}{next(numbers)}")
 
-    return merge(a, b, new_dim)
+    made = join(a, b, new_dim)
+    assert made is not None
+    return made
 
 
 @pytest.mark.parametrize(
     ("a", "b", "text"),
     [
         (Fact(F32, (2, B)), Fact(F32, (2, B)), "f32[2,B]"),
-        (Fact(F32, (2, B)), Fact(F32, (3, B)), "f32[merged0,B]"),
-        (Fact(F32, (2, B)), Fact(F32, (N, 5)), "f32[merged0,merged1]"),
+        (Fact(F32, (2, B)), Fact(F32, (3, B)), "f32[varied0,B]"),
+        (Fact(F32, (2, B)), Fact(F32, (N, 5)), "f32[varied0,varied1]"),
         (Fact(F32, (2,)), Fact(F32, (2, 2)), "f32[?]"),
         (Fact(F32, (2,)), Fact(F32, None), "f32[?]"),
         (SequenceFact(None), SequenceFact(Fact(F32, (2,))), "seq(f32[2])"),
-        (SequenceFact(Fact(F32, (1,))), SequenceFact(Fact(F32, (2,))), "seq(f32[merged0])"),
+        (SequenceFact(Fact(F32, (1,))), SequenceFact(Fact(F32, (2,))), "seq(f32[varied0])"),
         (OptionalFact(None), OptionalFact(Fact(F32, (2,))), "optional(f32[2])"),
     ],
 )
-def test_merge(a: AnyFact, b: AnyFact, text: str) -> None:
-    assert str(merged(a, b)) == text
-
-
-def test_merge_keeps_elements_only_where_both_agree() -> None:
-    both = merged(Fact(I64, (2,), None, (1, B)), Fact(I64, (2,), None, (1, B)))
-    assert isinstance(both, Fact)
-    assert both.sym == (1, B)
-    one = merged(Fact(I64, (2,), None, (1, B)), Fact(I64, (2,), None, (2, B)))
-    assert isinstance(one, Fact)
-    assert one.sym is None
+def test_join(a: AnyFact, b: AnyFact, text: str) -> None:
+    assert str(joined(a, b)) == text

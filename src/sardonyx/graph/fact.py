@@ -143,28 +143,6 @@ def refines(new: AnyFact, old: AnyFact) -> bool:
     return type(new) is type(old)
 
 
-def merge(a: AnyFact, b: AnyFact, fresh: FreshDim) -> AnyFact:
-    """The fact of a value that is now `a`, now `b`; dims that differ become new names."""
-    if isinstance(a, Fact) and isinstance(b, Fact) and a.dtype is b.dtype:
-        if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
-            return Fact(a.dtype, None)
-        shape = tuple(
-            x if x == y else fresh("merged") for x, y in zip(a.shape, b.shape, strict=True)
-        )
-        return Fact(a.dtype, shape, None, a.sym if a.sym == b.sym else None)
-    if isinstance(a, SequenceFact) and isinstance(b, SequenceFact):
-        return SequenceFact(_merge_elem(a.elem, b.elem, fresh))
-    if isinstance(a, OptionalFact) and isinstance(b, OptionalFact):
-        return OptionalFact(_merge_elem(a.elem, b.elem, fresh))
-    return a
-
-
-def _merge_elem(a: AnyFact | None, b: AnyFact | None, fresh: FreshDim) -> AnyFact | None:
-    if a is None or b is None:
-        return b if a is None else a
-    return merge(a, b, fresh)
-
-
 def elements(fact: Fact) -> Size | None:
     """The number of elements, or None if the rank is unknown."""
     if fact.shape is None:

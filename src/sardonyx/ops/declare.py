@@ -62,7 +62,7 @@ class Op:
     """One operator in the newest version that we know; loading upgrades older nodes to it."""
 
     __slots__ = (
-        "attrs", "defaults", "domain", "grad_rule", "has_bodies", "infer_rule", "inputs", "is_pure",
+        "attrs", "defaults", "domain", "has_bodies", "infer_rule", "inputs", "is_pure",
         "name", "outputs", "reference_rule", "since", "symbolic_rule", "takes_unranked", "types",
     )  # fmt: skip
 
@@ -105,7 +105,6 @@ class Op:
         self.infer_rule: Infer | None = None
         self.reference_rule: Reference | None = None
         self.symbolic_rule: Reference | None = None
-        self.grad_rule: Callable[..., Any] | None = None
 
     def infer(self, rule: Infer) -> Infer:
         """Decorator: facts of the outputs from facts of the inputs."""
@@ -124,11 +123,6 @@ class Op:
         `gather.symbolic(gather.reference_rule)`.
         """
         self.symbolic_rule = rule
-        return rule
-
-    def grad(self, rule: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorator: the op's gradient, built from other ops."""
-        self.grad_rule = rule
         return rule
 
     @property

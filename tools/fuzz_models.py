@@ -7,9 +7,9 @@
     fuzz_models.py --one 1234 --save FILE   and kept in a file
 
 A model is a valid one (those of tests/seeds.py, the node cases of the ONNX backend suite, and the
-rows of tests/cases) with bytes or parts changed. It must give a session or an error of ours, and so must a run of it. Found
-are: other exceptions, processes that died, and work that does not end in time. Models run in a
-worker process with a limit on its memory.
+rows of tests/cases) with bytes or parts changed. It must give a session or an error of ours, and so
+must a run of it. Found are: other exceptions, processes that died, and work that does not end in
+time. Models run in a worker process with a limit on its memory.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def write_corpus(folder: Path) -> None:
     models = {f"seed_{number:02}": data for number, data in enumerate(seeds())}
     models |= {c.name: c.model.SerializeToString() for c in load_model_tests(kind="node")}
     for number, row in enumerate(ROWS):
-        # Half of the rows have their inputs as constants: what is known of them counts in compiling.
+        # Half of the rows have their inputs as constants: what is known of them guides compiling.
         known = [*feeds_of(row)][1:] if number % 2 else []
         models[f"row_{number:04}"] = model_of(row, constants=known).SerializeToString()
     for name, data in models.items():

@@ -50,7 +50,7 @@ class InferenceSession:
         provider_options: Sequence[dict[Any, Any]] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Loads and compiles a model from a path, bytes, any buffer, a binary file or an onnx.ModelProto."""
+        """Compiles a model from a path, bytes, any buffer, a binary file or an onnx.ModelProto."""
         self._options = SessionOptions() if sess_options is None else sess_options
         self._source = path_or_bytes
         self._disabled = frozenset(kwargs.get("disabled_optimizers") or ())

@@ -60,8 +60,8 @@ def test_folding_reads_no_weights() -> None:
 
 def test_folding_does_not_copy_a_shared_weight() -> None:
     graph = rewritten(
-        "in i: i64[B]\nin x: f32[B,512]\nconst w: f32[1024,512]\ne = Gather(w, i)\nt = Transpose(w)\n"
-        "a = Add(x, e)\ny = MatMul(a, t)\nout y",
+        "in i: i64[B]\nin x: f32[B,512]\nconst w: f32[1024,512]\ne = Gather(w, i)\n"
+        "t = Transpose(w)\na = Add(x, e)\ny = MatMul(a, t)\nout y",
         (),
     )
     assert "Transpose" in ops(graph)

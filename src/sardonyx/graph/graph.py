@@ -92,7 +92,7 @@ class Node:
 
 
 class Graph:
-    """Nodes in no particular order (as loaded: each after those it reads), inputs and outputs in theirs."""
+    """Nodes in any order (as loaded: each after those it reads), inputs and outputs in theirs."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""Builds the graph from decoded records: names become values, old nodes are upgraded, functions are expanded."""
+"""Builds the graph from records: names become values, old nodes upgraded, functions expanded."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Names:
 
 @dataclass(slots=True)
 class Call:
-    """What the nodes under construction may refer to: opsets, and the attributes of the function around them."""
+    """What nodes may refer to: opsets, and the attributes of the function around them."""
 
     opsets: dict[str, int]
     attributes: dict[str, AttributeRecord] | None = None
@@ -231,7 +231,8 @@ class GraphBuilder:
             )
         if len(inputs) > len(function.inputs):
             raise InvalidGraph(
-                f"the function {function.name} takes {len(function.inputs)} inputs, not {len(inputs)}"
+                f"the function {function.name} takes {len(function.inputs)} inputs, "
+                f"not {len(inputs)}"
             )
         attributes = {a.name: a for a in function.attribute_protos} | given
         prefix = f"{call.prefix}{record.name or function.name}.{self._expanded}/"
@@ -268,7 +269,7 @@ def _without(nodes: Sequence[NodeRecord], absent: set[str]) -> Sequence[Any]:
 
 
 def _bind(records: Iterable[AttributeRecord], call: Call) -> dict[str, AttributeRecord]:
-    """A node's attributes by name; those that refer to the function's own are looked up, or left out."""
+    """A node's attributes by name; references to the function's own are looked up, or left out."""
     bound: dict[str, AttributeRecord] = {}
     for record in records:
         name, reference = record.name, record.ref_attr_name
@@ -284,12 +285,13 @@ def _bind(records: Iterable[AttributeRecord], call: Call) -> dict[str, Attribute
 
 
 def _upgraded(rule: Rule, builder: Builder, old: OldNode) -> Sequence[Value]:
-    """What an upgrade rule makes of a node; attributes that the new op does not have are refused."""
+    """What an upgrade rule makes of a node; attributes that the new op lacks are refused."""
     try:
         made = rule(builder, old)
     except (ArithmeticError, LookupError, TypeError, ValueError, AssertionError) as error:
         raise InvalidGraph(
-            f"{old.op_type} of opset {old.version} cannot be understood: {type(error).__name__}: {error}"
+            f"{old.op_type} of opset {old.version} cannot be understood: "
+            f"{type(error).__name__}: {error}"
         ) from error
     for node in builder.made:
         extra = node.attrs.keys() - node.op.attrs.keys()

@@ -1,4 +1,4 @@
-"""Optimize: the graph rewritten by tables of rules. First what any ONNX runtime can run, then what only ours can."""
+"""Optimize: tables of rules rewrite the graph, first into what any runtime runs, then only ours."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def optimize(graph: Graph, options: PassOptions) -> None:
     if options.level >= Level.ORT_ENABLE_BASIC:
         _rewrite(graph, (algebra.RULES, transpose.RULES, linear.BASIC), options, is_clean=False)
     if options.level >= Level.ORT_ENABLE_EXTENDED:
-        # After the basic rules: a normalization between a convolution and its activation is gone by now.
+        # After the basic rules: no normalization lies between a convolution and its activation.
         _rewrite(graph, (activation.RULES, normalize.RULES, linear.EXTENDED), options)
 
 

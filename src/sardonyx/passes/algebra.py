@@ -18,7 +18,8 @@ def unchanged(old: Value, new: Value) -> None:
     """Says no unless one value may stand for the other: same type, and the same shape, proven."""
     a, b = old.fact, new.fact
     need(isinstance(a, Fact) and isinstance(b, Fact) and a.dtype is b.dtype, "types differ")
-    assert isinstance(a, Fact) and isinstance(b, Fact)
+    assert isinstance(a, Fact)
+    assert isinstance(b, Fact)
     need(a.shape is not None and a.shape == b.shape, "shapes are not proven equal")
 
 
@@ -123,5 +124,6 @@ def squeeze_back(b: Builder, x: Value, a: Value, c: Value, node: Node) -> Value:
 
 
 RULES: Final[tuple[Any, ...]] = (
-    *identity, *dropout, *add_zero, *times_one, *same_shape, *alone, *whole_slice, *reshape_twice, *squeeze_back,
+    *identity, *dropout, *add_zero, *times_one, *same_shape, *alone, *whole_slice, *reshape_twice,
+    *squeeze_back,
 )  # fmt: skip

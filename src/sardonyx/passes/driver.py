@@ -26,7 +26,7 @@ class Rewriter:
         disabled: frozenset[str],
         is_clean: bool = False,
     ) -> None:
-        """With `is_clean`, an earlier walk has folded and merged: only nodes that a rule may end in are visited."""
+        """With `is_clean`, all is folded and merged: only nodes a rule may end in are visited."""
         self._graph = graph
         self._is_clean = is_clean
         self._rules: dict[str, list[Rule]] = {}
@@ -137,39 +137,37 @@ class Rewriter:
 
     def _reinfer(self, node: Node) -> None:
         """Infers a node again where an input's contents or shape may say more than before."""
-        before = [_known(v) for v in node.outputs]
-        if all(before) or node.op.has_bodies:
-            return
-        infer_node(node.graph.scope, node)
-        for value, was_known in zip(node.outputs, before, strict=True):
-            if not was_known and _known(value):
-                for reader, _ in value.uses:
-                    self._reinfer(reader)
+        work = [node]
+        while work:
+            node = work.pop()
+            before = [_known(v) for v in node.outputs]
+            if all(before) or node.op.has_bodies:
+                continue
+            infer_node(node.graph.scope, node)
+            for value, was_known in zip(node.outputs, before, strict=True):
+                if not was_known and _known(value):
+                    work.extend(reader for reader, _ in value.uses)
 
     def _drop(self, node: Node) -> None:
         """Takes out a node that nobody reads, and then those that only it read."""
-        if node not in self._graph.nodes or any(v.is_used for v in node.outputs):
-            return
-        makers = [v.node for v in node.reads() if v.node is not None]
-        self._graph.remove(node)
-        for maker in makers:
-            self._drop(maker)
+        drop(self._graph, [node])
 
 
 def prune(graph: Graph) -> None:
     """Takes out every node whose outputs nobody reads, in the graph and its bodies."""
-    work = list(graph.nodes)
+    drop(graph, list(graph.nodes))
+    for node in graph.nodes:
+        for _, body in node.subgraphs:
+            prune(body)
+
+
+def drop(graph: Graph, work: list[Node]) -> None:
+    """Takes out those of the nodes that nobody reads, and then those that only they read."""
     while work:
         node = work.pop()
-        if node not in graph.nodes:
-            continue
-        if any(v.is_used for v in node.outputs):
-            for _, body in node.subgraphs:
-                prune(body)
-            continue
-        makers = [v.node for v in node.reads() if v.node is not None]
-        graph.remove(node)
-        work.extend(makers)
+        if node in graph.nodes and not any(v.is_used for v in node.outputs):
+            work.extend(v.node for v in node.reads() if v.node is not None)
+            graph.remove(node)
 
 
 def _known(value: Value) -> bool:

@@ -1,4 +1,4 @@
-"""Folding: nodes over constants become recipes, and an If whose condition is known becomes its branch."""
+"""Folding: nodes over constants become recipes, and an If of known condition its branch."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def fold(node: Node, limit: int) -> bool:
 
 
 def _is_shared(value: Value) -> bool:
-    """Whether a large constant has other readers, so that folding would add a copy instead of replacing it."""
+    """Whether a large constant has other readers: folding would add a copy, not replace it."""
     if len(value.uses) + value.n_exits < 2 or value.const is None:
         return False
     return value.const.size_bytes > GROWTH_BELOW
 
 
 class FoldingBuilder(Builder):
-    """Builds as rules ask; what is made of constants alone becomes a constant without ever being a node."""
+    """Builds as rules ask; what is made of constants alone is a constant, and never a node."""
 
     __slots__ = ("_limit",)
 

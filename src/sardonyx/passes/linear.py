@@ -9,7 +9,7 @@ from sardonyx.graph.dtype import F32
 from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.declare import MICROSOFT
 from sardonyx.passes.pattern import P, hole, scalar
-from sardonyx.passes.rule import need, rule
+from sardonyx.passes.rule import need, ranked, rule
 
 x, w, bias, factor = hole("x"), hole("w"), hole("bias"), hole("factor")
 
@@ -24,7 +24,7 @@ def _conv(b: Builder, conv: Node, w: Value, bias: Value | None) -> Value:
 
 
 def _per_channel(value: Value, rank: int) -> None:
-    """Says no unless a constant has one element, or one per channel of an activation of this rank."""
+    """Says no unless a constant has one element, or one per channel at this rank."""
     shape = value.tensor.static
     need(value.is_const and shape is not None, "not a constant")
     assert shape is not None
@@ -48,7 +48,7 @@ def _per_channel(value: Value, rank: int) -> None:
     ).named("norm"),
     ort="ConvBNFusion",
 )
-def conv_norm(
+def conv_norm(  # noqa: PLR0913 - the holes of the pattern
     b: Builder,
     x: Value,
     w: Value,
@@ -59,7 +59,7 @@ def conv_norm(
     var: Value,
     norm: Node,
 ) -> Value:
-    """A normalization by constants is a scale and a shift per channel, which weights and bias can hold."""
+    """A normalization by constants scales and shifts channels, as weights and bias can."""
     old = _bias(conv)
     given = (w, scale, shift, mean, var, *(() if old is None else (old,)))
     need(all(v.is_const for v in given), "weights are not constant")
@@ -93,6 +93,7 @@ def _scaled(b: Builder, w: Value, factor: Value) -> Value:
 )
 def conv_scale(b: Builder, x: Value, w: Value, conv: Node, factor: Value) -> Value:
     old = _bias(conv)
+    ranked(w)
     _per_channel(factor, w.tensor.rank)
     need(w.is_const and (old is None or old.is_const), "weights are not constant")
     need(factor.tensor.dtype is w.tensor.dtype, "types differ")
@@ -107,6 +108,7 @@ def conv_scale(b: Builder, x: Value, w: Value, conv: Node, factor: Value) -> Val
 )
 def conv_shift(b: Builder, x: Value, w: Value, conv: Node, bias: Value) -> Value:
     old = _bias(conv)
+    ranked(w)
     _per_channel(bias, w.tensor.rank)
     need(bias.tensor.dtype is w.tensor.dtype, "types differ")
     flat = _row(b, bias, w)
@@ -116,6 +118,7 @@ def conv_shift(b: Builder, x: Value, w: Value, conv: Node, bias: Value) -> Value
 @rule(P.MatMul(x, w) + bias, ort="MatMulAddFusion")
 def matmul_bias(b: Builder, x: Value, w: Value, bias: Value) -> Value:
     """x W + c of matrices is one Gemm."""
+    ranked(x, w)
     need(x.tensor.rank == 2 and w.tensor.rank == 2, "operands are not matrices")
     need(
         bias.tensor.shape == w.tensor.dims[1:] or bias.tensor.shape == (1, w.tensor.dims[1]),

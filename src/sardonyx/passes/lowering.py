@@ -11,7 +11,7 @@ from sardonyx.graph.graph import Graph, Value
 from sardonyx.ops.declare import INTERNAL
 from sardonyx.ops.internal import sizes_fact
 from sardonyx.passes.pattern import P, hole
-from sardonyx.passes.rule import need, rule
+from sardonyx.passes.rule import need, ranked, rule
 
 x, w, bias = hole("x"), hole("w"), hole("bias")
 
@@ -19,6 +19,7 @@ x, w, bias = hole("x"), hole("w"), hole("bias")
 @rule(P.MatMul(x, w) + bias)
 def matmul_bias(b: Builder, x: Value, w: Value, bias: Value) -> Value:
     """Rows times a constant matrix, plus one number per column."""
+    ranked(x, w)
     need(
         w.is_const and w.tensor.rank == 2 and x.tensor.rank > 1,
         "the weight is not a constant matrix",
@@ -36,7 +37,7 @@ RULES: Final[tuple[Any, ...]] = matmul_bias
 
 
 def lower_sizes(graph: Graph) -> None:
-    """Integer tensors whose elements follow from the inputs' shapes are computed when these are bound.
+    """Computes integer tensors that follow from the inputs' shapes when these are bound.
 
     Whole chains of Shape, Gather, Concat and arithmetic end in one node that reads nothing.
     """

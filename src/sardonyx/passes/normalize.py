@@ -7,7 +7,7 @@ from typing import Any, Final
 from sardonyx.graph.build import Builder
 from sardonyx.graph.graph import Node, Value
 from sardonyx.passes.pattern import P, hole, scalar
-from sardonyx.passes.rule import need, rule
+from sardonyx.passes.rule import need, ranked, rule
 
 x, eps, scale, shift = hole("x"), hole("eps"), hole("scale"), hole("shift")
 _mean = P.ReduceMean(x, rest=True).named("mean")
@@ -20,10 +20,11 @@ _plain = tuple(
 
 
 @rule(*(norm * scale + shift for norm in _plain), ort="LayerNormFusion")
-def layer_norm(
+def layer_norm(  # noqa: PLR0913 - the holes of the pattern
     b: Builder, x: Value, eps: Value, scale: Value, shift: Value, mean: Node, variance: Node
 ) -> Value:
     """(x - mean) / sqrt(variance + eps) * scale + shift over the last dims."""
+    ranked(x)
     rank = x.tensor.rank
     axis = _first_axis(mean, rank)
     need(axis == _first_axis(variance, rank), "mean and variance are over different dims")

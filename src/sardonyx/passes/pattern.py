@@ -1,4 +1,4 @@
-"""Patterns as expressions: `x * 0.5 * (P.Erf(x / SQRT2) + 1)` finds itself in a graph, operands in any order."""
+"""Patterns as expressions: `x * (P.Erf(x / SQRT2) + 1)` finds itself, operands in any order."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ P: Final = _Ops()
 
 
 def match(pattern: Call, node: Node) -> tuple[Found, list[Node]] | None:
-    """What the holes stand for if the pattern ends in this node, and all nodes that it covers, this one first."""
+    """What the holes stand for if the pattern ends in this node; the nodes covered, it first."""
     for found, nodes in _calls(pattern, node, {}, ()):
         if _is_private(nodes):
             return found, list(nodes)

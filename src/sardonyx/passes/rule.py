@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Value
 from sardonyx.passes.pattern import Call, Pattern
 
 
@@ -19,6 +21,13 @@ def need(condition: object, reason: str) -> None:
         raise NoMatch(reason)
 
 
+def ranked(*values: Value) -> None:
+    """Says no to a rewrite unless these are tensors of known rank."""
+    for value in values:
+        fact = value.fact
+        need(isinstance(fact, Fact) and fact.shape is not None, f"the rank of {value} is not known")
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """`build(b, **holes)` returns the value that takes the root's place."""
@@ -30,7 +39,7 @@ class Rule:
 
 
 def rule(*patterns: Pattern, ort: str = "") -> Callable[[Callable[..., Any]], tuple[Rule, ...]]:
-    """Decorator: the function becomes a rule for each of the patterns, which have the same holes."""
+    """Decorator: the function becomes a rule for each of the patterns, which share their holes."""
 
     def wrap(build: Callable[..., Any]) -> tuple[Rule, ...]:
         rules = []

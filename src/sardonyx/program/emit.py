@@ -59,7 +59,7 @@ class _Emitter:
         if self.outer is not None:
             captures = tuple((self.outer.slot(v), self.slot(v)) for v in self.graph.captures())
         bound = known | {name for i in inputs for _, name in i.sizes}
-        # A pass may have removed the node that needed a guard: the facts it led to still rest on it.
+        # A pass may have removed the node that needed a guard: other facts still rest on it.
         entry, waiting = _ready(dict.fromkeys(self.graph.scope.found), bound)
         segments = self._segments(set(bound), waiting)
         outputs = tuple(Output(v.name, self.slot(v), _fact(v)) for v in self.graph.outputs)
@@ -113,7 +113,7 @@ class _Emitter:
                     tuple(self.slots[v] for v in frees if v in self.slots),
                     guards,
                     self._binds(node, bound),
-                )  # fmt: skip
+                )
             )
         return tuple(segments)
 

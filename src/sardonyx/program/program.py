@@ -1,4 +1,4 @@
-"""What compiling makes: a program of segments over numbered slots. Names serve messages and traces only."""
+"""What compiling makes: segments over numbered slots, with names for messages and traces only."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Program:
     _template: list[Any] = field(default_factory=list)
 
     def frame(self) -> list[Any]:
-        """A new frame with the constants in it. Constants are read from their source the first time."""
+        """A new frame with the constants in it, which are read from their source the first time."""
         if not self._template:
             template: list[Any] = [None] * (self.n_slots + 1)  # the last slot stays None: ABSENT
             for slot, const in self.constants:
@@ -87,7 +87,7 @@ class Program:
 
 @dataclass(slots=True)
 class Run:
-    """One run of a program: its frame, the sizes bound so far, and how the user may stop or watch it."""
+    """One run of a program: its frame, the sizes bound so far, how a user may stop or watch it."""
 
     dims: dict[str, int]
     frame: list[Any]

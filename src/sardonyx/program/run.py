@@ -1,4 +1,4 @@
-"""Runs a program: binds the sizes that the inputs give, checks the guards, then walks the segments."""
+"""Runs a program: binds the sizes that inputs give, checks guards, then walks the segments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sardonyx.program.program import Input, Program, Run, Segment
 
 
 def bind(program: Program, values: Mapping[str, Any]) -> dict[str, int]:
-    """The size of every name that the inputs' shapes give; a shape that does not fit is an error."""
+    """The size of every name that the inputs' shapes give; a shape that misfits is an error."""
     dims: dict[str, int] = {}
     for spec in program.inputs:
         value = values.get(spec.name)

@@ -156,7 +156,7 @@ class Recipe(Const):
         return np.array(result, self.dtype.np, order="C")
 
     def _load_inputs(self) -> None:
-        """Evaluates what this is made of, deepest first: chains may be longer than calls can nest."""
+        """Evaluates what this is made of, deepest first: chains may be longer than calls nest."""
         waiting = self._unread()
         while waiting:
             unread = waiting[-1]._unread()

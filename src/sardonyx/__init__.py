@@ -22,6 +22,7 @@ from sardonyx.errors import NotFound, NotImplemented, SardonyxError
 from sardonyx.options import RunOptions, SessionOptions
 
 if TYPE_CHECKING:
+    from sardonyx import capi as capi
     from sardonyx.nodearg import ModelMetadata, NodeArg
     from sardonyx.session import InferenceSession
 
@@ -36,13 +37,17 @@ _LATER: Final = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _LATER:
-        raise AttributeError(f"module 'sardonyx' has no attribute {name!r}")
-    import importlib
+if not TYPE_CHECKING:  # type checkers would take any name for granted
 
-    value = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
-    return value
+    def __getattr__(name: str) -> Any:
+        import importlib
+
+        if name == "capi":
+            return importlib.import_module("sardonyx.capi")
+        if name not in _LATER:
+            raise AttributeError(f"module 'sardonyx' has no attribute {name!r}")
+        value = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
+        return value
 
 
 def get_available_providers() -> list[str]:

@@ -47,6 +47,7 @@ def compile(source: Any, options: Options) -> Compiled:
         model = load(source, options.load)
     with stages.stage("infer"):
         infer(model.graph, assumes=not options.load.split_names)
+        model.check_outputs()
     with stages.stage("optimize"):
         optimize(model.graph, options.passes)
     if options.save is not None:

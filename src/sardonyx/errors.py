@@ -15,11 +15,11 @@ class SardonyxError(Exception):
     def __init__(self, what: str, **where: object) -> None:
         super().__init__(what)
         self.what = what
-        self.where = dict(where)
+        self.where = {key: str(value) for key, value in where.items()}
 
     def at(self, **where: object) -> SardonyxError:
         """The same error, saying more of where; what is known already stays."""
-        self.where = {**where, **self.where}
+        self.where = {**{key: str(value) for key, value in where.items()}, **self.where}
         return self
 
     def __str__(self) -> str:
@@ -31,7 +31,7 @@ class SardonyxError(Exception):
         return _rebuild, (type(self), self.what, self.where)
 
 
-def _rebuild(kind: type[SardonyxError], what: str, where: dict[str, object]) -> SardonyxError:
+def _rebuild(kind: type[SardonyxError], what: str, where: dict[str, str]) -> SardonyxError:
     return kind(what).at(**where)
 
 

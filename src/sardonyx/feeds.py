@@ -58,6 +58,8 @@ def _array(name: str, fact: Fact, value: Any) -> Any:
     if dtype is STRING and array.dtype.kind in "US":
         array = np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
         array = array.astype(object)
+    if dtype is STRING:
+        _check_strings(name, array)
     if dtype is not fact.dtype:
         got = f"tensor({dtype.ort_name})" if dtype is not None else str(array.dtype)
         raise InvalidArgument(
@@ -70,12 +72,29 @@ def _array(name: str, fact: Fact, value: Any) -> Any:
     return view
 
 
+def _check_strings(name: str, array: Any) -> None:
+    """An object array may hold anything; a string tensor holds str."""
+    wrong = next((x for x in array.flat if not isinstance(x, str)), None)
+    if wrong is not None or (array.size and array.flat[0] is None):
+        raise InvalidArgument(
+            f"input {name} is a tensor(string), and has an element of type {type(wrong).__name__}"
+        )
+
+
 def _from_list(value: Any, fact: Fact) -> Any:
     if fact.dtype is STRING:
         return np.array(value, object)
     if hasattr(value, "__array__"):
         return np.asarray(value)
     return np.array(value, fact.dtype.np)
+
+
+def describe(values: Mapping[str, Any]) -> str:
+    """Fed values by name and shape, for errors."""
+    return ", ".join(
+        f"{name} {list(v.shape)}" if isinstance(v, np.ndarray) else f"{name} ({type(v).__name__})"
+        for name, v in values.items()
+    )
 
 
 def hand_out(results: Sequence[Any]) -> list[Any]:

@@ -20,3 +20,22 @@ def set_severity(level: int) -> None:
     if not 0 <= level < len(SEVERITIES):
         raise InvalidArgument(f"a log severity is 0 (verbose) to 4 (fatal), not {level}")
     logger.setLevel(SEVERITIES[level])
+    show()
+
+
+def of_session(level: int) -> logging.Logger:
+    """The logger of a session: ours, or where a severity is asked for one of its own."""
+    if level < 0:
+        return logger
+    own = logger.getChild(f"severity{level}")
+    own.setLevel(SEVERITIES[min(level, len(SEVERITIES) - 1)])
+    show()
+    return own
+
+
+def show() -> None:
+    """Sends messages to stderr, unless the program has set up logging itself."""
+    if not logger.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s [%(levelname)s:sardonyx] %(message)s"))
+        logger.addHandler(handler)

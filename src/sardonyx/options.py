@@ -160,7 +160,7 @@ class SessionOptions:
         raise NotImplemented(
             f"{os.fspath(path)} is a library for onnxruntime's C interface, "
             "which Sardonyx does not have",
-            hint="declare the op in Python",
+            hint="export the model with standard ops",
         )
 
 

@@ -17,10 +17,10 @@ from sardonyx.errors import (
     NoSuchFile,
     RuntimeException,
 )
-from sardonyx.feeds import check_feed, hand_out
+from sardonyx.feeds import check_feed, describe, hand_out
 from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.load import LoadOptions
-from sardonyx.log import SEVERITIES, logger
+from sardonyx.log import of_session
 from sardonyx.nodearg import ModelMetadata, NodeArg, node_arg
 from sardonyx.options import RunOptions, SessionOptions
 from sardonyx.passes import PassOptions
@@ -52,6 +52,9 @@ class InferenceSession:
     ) -> None:
         """Compiles a model from a path, bytes, any buffer, a binary file or an onnx.ModelProto."""
         self._options = SessionOptions() if sess_options is None else sess_options
+        if not isinstance(self._options, SessionOptions):
+            raise TypeError(f"sess_options is a SessionOptions, not {type(sess_options).__name__}")
+        self._logger = of_session(self._options.log_severity_level)
         self._source = path_or_bytes
         self._disabled = frozenset(kwargs.get("disabled_optimizers") or ())
         self._profile = self._start_profile()
@@ -66,7 +69,9 @@ class InferenceSession:
         return Profile(options.profile_file_prefix) if options.enable_profiling else None
 
     def _set_providers(self, providers: Any, provider_options: Any) -> None:
-        self._provider_options, self._providers = resolve(providers, provider_options)
+        self._provider_options, self._providers = resolve(
+            providers, provider_options, self._logger
+        )
         self._compile(save=True)
 
     def _compile(self, save: bool) -> None:
@@ -86,7 +91,9 @@ class InferenceSession:
         steps = ", ".join(
             f"{k} {v * 1e3:.1f} ms" for k, v in self._compiled.stages.seconds().items()
         )
-        self._log(1, f"session ready: {len(program.segments)} steps; {steps}")
+        self._logger.info("session ready: %d steps; %s", len(program.segments), steps)
+        for segment in program.segments:
+            self._logger.debug("%s runs on %s (%s)", segment.node, segment.provider, segment.kernel)
 
     def _compile_options(self, providers: list[Provider], save: bool) -> Options:
         options, entries = self._options, self._options._entries
@@ -156,7 +163,7 @@ class InferenceSession:
         except AssumptionFailed as failed:
             if self._split:
                 raise
-            self._log(1, f"{failed} differ in size: compiling again with them apart")
+            self._logger.info("%s differ in size: compiling again with them apart", failed)
         self._split = True
         self._compile(save=False)
         return self._attempt(values, options)
@@ -230,11 +237,6 @@ class InferenceSession:
     def get_profiling_start_time_ns(self) -> int:
         """When profiling began; 0 if it is off."""
         return 0 if self._profile is None else self._profile.start_ns
-
-    def _log(self, severity: int, text: str) -> None:
-        least = self._options.log_severity_level
-        if least <= severity or least < 0:
-            logger.log(SEVERITIES[severity], text)
 
 
 def _stopper(options: RunOptions) -> Any:

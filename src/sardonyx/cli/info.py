@@ -27,7 +27,7 @@ from sardonyx.weights.const import Const, Recipe, Ref
 
 _RELATIONS: Final = {
     "equal": "{} = {}",
-    "assumed": "{} = {}",
+    "assumed": "{} and {} broadcast",
     "equal_or_one": "{} is 1 or {}",
     "broadcasts": "{} and {} broadcast",
     "divides": "{} divides {}",

@@ -97,8 +97,7 @@ def _locate(error: SardonyxError, node: Node) -> None:
 def _check_types(op: Op, facts: Sequence[AnyFact | None]) -> dict[str, DType]:
     """Arity and element types; returns what each type name of the op stands for here."""
     if len(facts) < op.min_inputs or (op.max_inputs is not None and len(facts) > op.max_inputs):
-        most = "more" if op.max_inputs is None else op.max_inputs
-        raise InvalidGraph(f"{op} takes {op.min_inputs} to {most} inputs, not {len(facts)}")
+        raise InvalidGraph(f"{op} takes {_arity(op)} inputs, not {len(facts)}")
     bound: dict[str, DType] = {}
     last = len(op.inputs) - 1
     for i, fact in enumerate(facts):
@@ -122,6 +121,12 @@ def _check_types(op: Op, facts: Sequence[AnyFact | None]) -> dict[str, DType]:
             takes = ", ".join(sorted(d.name for d in allowed(op, slot)))
             raise ShapeError(f"input {slot.name} of {op} is {dtype}, and may be {takes}")
     return bound
+
+
+def _arity(op: Op) -> str:
+    if op.max_inputs is None:
+        return f"{op.min_inputs} or more"
+    return str(op.max_inputs) if op.min_inputs == op.max_inputs else f"{op.min_inputs} to {op.max_inputs}"
 
 
 def _unranked(op: Op, node: Node, bound: dict[str, DType]) -> list[AnyFact]:

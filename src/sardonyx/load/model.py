@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sardonyx.graph.fact import AnyFact
+from sardonyx.errors import InvalidGraph
+from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph
 
 
@@ -36,3 +37,14 @@ class Model:
     graph_name: str = ""
     graph_description: str = ""
     metadata: dict[str, str] = field(default_factory=dict)
+
+    def check_outputs(self) -> None:
+        """The outputs must be of the types that the model declares, once these are inferred."""
+        for declared, value in zip(self.outputs, self.graph.outputs, strict=True):
+            wanted, found = declared.fact, value.fact
+            if isinstance(wanted, Fact) and isinstance(found, Fact):
+                if wanted.dtype is not found.dtype:
+                    raise InvalidGraph(
+                        f"the output {declared.name} is declared as {wanted.dtype}, and is {found.dtype}",
+                        node=value.node or "(none)",
+                    )

@@ -38,6 +38,7 @@ class Rewriter:
         self._merger = None if "CommonSubexpressionElimination" in disabled else Merger()
         self._work: deque[Node] = deque()
         self._queued: set[Node] = set()
+        self._stale: set[Node] = set()  # nodes with inputs of which more is known than before
 
     def run(self) -> None:
         """Visits every node in order, and again whatever a change may have given a chance."""
@@ -59,6 +60,9 @@ class Rewriter:
         if not any(v.is_used for v in node.outputs):
             self._drop(node)
             return
+        if node in self._stale:
+            self._stale.discard(node)
+            self._reinfer(node)
         if node.op.has_bodies and self._bodies(node):
             return
         if fold(node, self._limit):
@@ -125,28 +129,32 @@ class Rewriter:
             return
         if not new.name and new.node is not None:
             new.name, old.name = old.name, ""
+        readers, is_news = _readers(old), new.fact != old.fact
         self._graph.replace(old, new)
-        self._changed((new,))
+        self._revisit(readers, is_news)
 
     def _changed(self, values: Iterable[Value]) -> None:
-        """Readers of a value get another visit; what is newly known of it flows on."""
+        """Readers of values get another visit; what is newly known of them flows on."""
         for value in values:
-            for reader, _ in value.uses:
+            self._revisit(_readers(value), is_news=True)
+
+    def _revisit(self, readers: Iterable[Node], is_news: bool) -> None:
+        for reader in readers:
+            if is_news and reader.graph is self._graph:
+                self._stale.add(reader)  # inferred when it is visited: once, however much changed
+            elif is_news:
                 self._reinfer(reader)
-                self._push(reader)
+            self._push(reader)
 
     def _reinfer(self, node: Node) -> None:
         """Infers a node again where an input's contents or shape may say more than before."""
-        work = [node]
-        while work:
-            node = work.pop()
-            before = [_known(v) for v in node.outputs]
-            if all(before) or node.op.has_bodies:
-                continue
-            infer_node(node.graph.scope, node)
-            for value, was_known in zip(node.outputs, before, strict=True):
-                if not was_known and _known(value):
-                    work.extend(reader for reader, _ in value.uses)
+        before = [_known(v) for v in node.outputs]
+        if all(before) or node.op.has_bodies:
+            return
+        infer_node(node.graph.scope, node)
+        for value, was_known in zip(node.outputs, before, strict=True):
+            if not was_known and _known(value):
+                self._changed((value,))
 
     def _drop(self, node: Node) -> None:
         """Takes out a node that nobody reads, and then those that only it read."""
@@ -168,6 +176,11 @@ def drop(graph: Graph, work: list[Node]) -> None:
         if node in graph.nodes and not any(v.is_used for v in node.outputs):
             work.extend(v.node for v in node.reads() if v.node is not None)
             graph.remove(node)
+
+
+def _readers(value: Value) -> Iterable[Node]:
+    """The nodes that read a value, once each: one may read it in thousands of places."""
+    return dict.fromkeys(reader for reader, _ in value.uses)
 
 
 def _known(value: Value) -> bool:

@@ -82,7 +82,9 @@ def _call(segment: Segment, arrays: list[Any], run: Run) -> Sequence[Any]:
         raise RuntimeException(
             f"out of memory: {error}", node=segment.node, **_shapes(arrays)
         ) from None
-    except (ArithmeticError, LookupError, TypeError, ValueError, AssertionError) as error:
+    except AssumptionFailed:
+        raise
+    except Exception as error:
         raise RuntimeException(
             f"{type(error).__name__}: {error}", node=segment.node, **_shapes(arrays)
         ) from error

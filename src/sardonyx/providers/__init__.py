@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from logging import Logger
 from typing import Any, Final
 
 from sardonyx.log import logger
@@ -23,7 +24,9 @@ ALL: Final = tuple(
 Options = dict[str, dict[str, str]]
 
 
-def resolve(providers: Any, provider_options: Any) -> tuple[Options, tuple[Provider, ...]]:
+def resolve(
+    providers: Any, provider_options: Any, logger: Logger = logger
+) -> tuple[Options, tuple[Provider, ...]]:
     """The providers to use, with their options, from what a session was given; the CPU is last."""
     wanted: Options = {}
     for name, options in _pairs(providers or (CPU,), provider_options):

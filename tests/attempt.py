@@ -34,7 +34,7 @@ class Unfed(Exception):
 
 def attempt(source: bytes | Path, rng: Random, seconds: float = 10.0) -> str:
     """What became of a model: refused, failed, unfed, stopped or ran. All else is raised."""
-    with _within(seconds):
+    with within(seconds):
         options = sardonyx.SessionOptions()
         options.log_severity_level = 4
         data = bytearray(WEIGHT_BYTES)
@@ -95,7 +95,7 @@ def _value(kind: str, shape: list[Any] | None, sizes: dict[str, int], rng: Rando
 
 
 @contextlib.contextmanager
-def _within(seconds: float) -> Iterator[None]:
+def within(seconds: float) -> Iterator[None]:
     """Raises Hang in the main thread after some seconds."""
 
     def ring(*_: Any) -> None:

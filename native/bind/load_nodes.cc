@@ -60,6 +60,12 @@ void bind_attribute(nb::module_& m) {
           "By `type`; None for a reference and where the file gives no value.");
 }
 
+bool has_bodies(const Node& node) {
+  for (const Attribute& a : node.attributes)
+    if (std::holds_alternative<std::vector<Graph>>(a.value)) return true;
+  return false;
+}
+
 }  // namespace
 
 void bind_nodes(nb::module_& m) {
@@ -87,6 +93,9 @@ void bind_nodes(nb::module_& m) {
       .def_prop_ro(
           "attributes", [](const NodeRef& r) { return records(r, r->attributes); },
           nb::sig("def attributes(self) -> list[AttributeRecord]"))
+      .def_prop_ro(
+          "has_bodies", [](const NodeRef& r) { return has_bodies(*r); },
+          nb::sig("def has_bodies(self) -> bool"), "Whether an attribute holds a graph.")
       .def_prop_ro(
           "metadata", [](const NodeRef& r) { return entries(r->metadata); },
           nb::sig("def metadata(self) -> list[tuple[str, str]]"));

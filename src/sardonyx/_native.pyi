@@ -163,6 +163,10 @@ class NodeRecord:
     def attributes(self) -> list[AttributeRecord]: ...
 
     @property
+    def has_bodies(self) -> bool:
+        """Whether an attribute holds a graph."""
+
+    @property
     def metadata(self) -> list[tuple[str, str]]: ...
 
 class GraphRecord:

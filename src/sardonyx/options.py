@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from enum import IntEnum
 from typing import Any, Final
 
 from sardonyx import config_keys
@@ -29,6 +30,17 @@ _FLAGS: Final = frozenset((
 _NUMBERS: Final = frozenset((
     "log_severity_level", "log_verbosity_level", "intra_op_num_threads", "inter_op_num_threads",
 ))  # fmt: skip
+
+
+_KINDS: Final[dict[str, type]] = {
+    **dict.fromkeys(_FLAGS, bool),
+    **dict.fromkeys(_NUMBERS, int),
+    "enable_mem_reuse": bool,
+    "execution_mode": ExecutionMode,
+    "execution_order": ExecutionOrder,
+    "graph_optimization_level": GraphOptimizationLevel,
+    **dict.fromkeys(("logid", "optimized_model_filepath", "profile_file_prefix"), str),
+}
 
 
 class SessionOptions:
@@ -60,6 +72,20 @@ class SessionOptions:
         self._initializers: dict[str, Any] = {}
         self._providers: dict[str, dict[str, str]] = {}
         self._is_cancelled = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Takes only options that there are, each of its own type: a typo has no silent effect."""
+        if not name.startswith("_"):
+            kind = _KINDS.get(name)
+            if kind is None:
+                raise AttributeError(f"SessionOptions has no option {name!r}")
+            if issubclass(kind, IntEnum):
+                value = kind(value)
+            elif kind is str:
+                value = os.fspath(value)
+            elif not isinstance(value, int):
+                raise TypeError(f"{name} is of type {kind.__name__}, not {type(value).__name__}")
+        super().__setattr__(name, value)
 
     def add_session_config_entry(self, key: str, value: str) -> None:
         """Sets a config key; one that is unknown is reported with the nearest known one."""

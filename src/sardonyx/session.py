@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from sardonyx.compile import Compiled, Options, compile
-from sardonyx.enums import GraphOptimizationLevel
 from sardonyx.errors import (
     Fail,
     InvalidArgument,
@@ -17,15 +18,15 @@ from sardonyx.errors import (
     NoSuchFile,
     RuntimeException,
 )
-from sardonyx.feeds import check_feed, describe, hand_out
+from sardonyx.feeds import check_feed, hand_out
 from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.load import LoadOptions
+from sardonyx.load.source import read_model
 from sardonyx.log import of_session
 from sardonyx.nodearg import ModelMetadata, NodeArg, node_arg
 from sardonyx.options import RunOptions, SessionOptions
 from sardonyx.passes import PassOptions
-from sardonyx.place.provider import Provider
-from sardonyx.program.program import Run
+from sardonyx.program.program import Program, Run
 from sardonyx.program.run import bind, execute
 from sardonyx.providers import resolve
 from sardonyx.save import SaveOptions
@@ -55,11 +56,15 @@ class InferenceSession:
         if not isinstance(self._options, SessionOptions):
             raise TypeError(f"sess_options is a SessionOptions, not {type(sess_options).__name__}")
         self._logger = of_session(self._options.log_severity_level)
-        self._source = path_or_bytes
+        self._lock = threading.Lock()  # held while compiling again
         self._disabled = frozenset(kwargs.get("disabled_optimizers") or ())
         self._profile = self._start_profile()
         # What is saved must hold for sizes that this session may never see.
         self._split = bool(self._options.optimized_model_filepath)
+        self._base = self._compile_options()
+        load = self._base.load
+        # Read once: a file object is at its end by then, and a path may be gone.
+        self._source = read_model(path_or_bytes, load.folder, load.in_memory)
         if providers is None and self._options.has_providers():
             providers = list(self._options._providers.items())
         self._set_providers(providers, provider_options)
@@ -69,13 +74,10 @@ class InferenceSession:
         return Profile(options.profile_file_prefix) if options.enable_profiling else None
 
     def _set_providers(self, providers: Any, provider_options: Any) -> None:
-        self._provider_options, self._providers = resolve(
-            providers, provider_options, self._logger
-        )
-        self._compile(save=True)
+        self._provider_options, self._providers = resolve(providers, provider_options, self._logger)
+        self._compile(replace(self._base, providers=self._providers))
 
-    def _compile(self, save: bool) -> None:
-        options = self._compile_options(list(self._providers), save)
+    def _compile(self, options: Options) -> None:
         try:
             self._compiled: Compiled = compile(self._source, options)
         except MemoryError as error:
@@ -95,7 +97,7 @@ class InferenceSession:
         for segment in program.segments:
             self._logger.debug("%s runs on %s (%s)", segment.node, segment.provider, segment.kernel)
 
-    def _compile_options(self, providers: list[Provider], save: bool) -> Options:
+    def _compile_options(self) -> Options:
         options, entries = self._options, self._options._entries
         folder = entries.get(_FOLDER)
         if folder is not None and not os.path.isdir(folder):
@@ -103,21 +105,21 @@ class InferenceSession:
         disabled = self._disabled | {n for n in entries.get(_DISABLED, "").split(";") if n}
         limit = entries.get(_FOLD_LIMIT)
         return Options(
-            providers=providers,
+            providers=(),
             load=LoadOptions(
                 folder=folder,
-                in_memory=options._files,
-                initializers=options._initializers,
-                dims_by_name=options._dims_by_name,
-                dims_by_denotation=options._dims_by_denotation,
+                in_memory=dict(options._files),
+                initializers=dict(options._initializers),
+                dims_by_name=dict(options._dims_by_name),
+                dims_by_denotation=dict(options._dims_by_denotation),
                 split_names=self._split,
             ),
             passes=PassOptions(
-                level=GraphOptimizationLevel(options.graph_optimization_level),
+                level=options.graph_optimization_level,
                 disabled=frozenset(name for part in disabled for name in part.split(",")),
                 **({} if limit is None else {"fold_limit_bytes": _size(_FOLD_LIMIT, limit)}),
             ),
-            save=self._save_options() if save and options.optimized_model_filepath else None,
+            save=self._save_options() if options.optimized_model_filepath else None,
             check=self._check_cancelled,
         )
 
@@ -158,18 +160,19 @@ class InferenceSession:
             raise RuntimeException(f"out of memory for weights or outputs: {error}") from None
 
     def _execute(self, values: dict[str, Any], options: RunOptions) -> list[Any]:
-        try:
-            return self._attempt(values, options)
-        except AssumptionFailed as failed:
-            if self._split:
-                raise
-            self._logger.info("%s differ in size: compiling again with them apart", failed)
-        self._split = True
-        self._compile(save=False)
-        return self._attempt(values, options)
-
-    def _attempt(self, values: dict[str, Any], options: RunOptions) -> list[Any]:
         program = self._compiled.program
+        try:
+            return self._attempt(program, values, options)
+        except AssumptionFailed as failed:
+            self._logger.info("%s differ in size: compiling again with them apart", failed)
+        with self._lock:
+            if self._compiled.program is program:  # else another thread was here before
+                base = self._base
+                apart = replace(base.load, split_names=True)
+                self._compile(Options(self._providers, apart, base.passes))
+        return self._attempt(self._compiled.program, values, options)
+
+    def _attempt(self, program: Program, values: dict[str, Any], options: RunOptions) -> list[Any]:
         dims, frame = bind(program, values), program.frame()
         for spec in program.inputs:
             value = values.get(spec.name)

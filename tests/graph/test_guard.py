@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sardonyx.errors import InvalidArgument, ShapeError
-from sardonyx.graph.dim import Size, evaluate, symbol
+from sardonyx.graph.dim import Size, evaluate, symbol, symbols
 from sardonyx.graph.guard import AssumptionFailed, Scope
 
 A, B = symbol("A"), symbol("B")
@@ -57,6 +57,7 @@ def test_broadcast_gives_the_size_where_it_holds(a: Size, b: Size, values: dict[
     expected = right if left == 1 else left
     assert evaluate(Scope(assumes=False).broadcast(a, b), values) == expected
     scope = Scope()
+    scope.entry |= symbols(a) | symbols(b)
     size = scope.broadcast(a, b)
     if all(g.holds(values) for g in scope.found):
         assert evaluate(size, values) == expected
@@ -126,6 +127,7 @@ def test_a_guard_that_fails_says_the_numbers(kind: str, a: Size, b: Size, text: 
 
 def test_an_assumption_that_fails_is_no_error_where_one_side_is_1() -> None:
     scope = Scope()
+    scope.entry |= {"A", "B"}
     assert scope.broadcast(A, B * 2) == A
     (guard,) = scope.found
     guard.check({"A": 4, "B": 2})

@@ -49,7 +49,7 @@ def test_facts(text: str, facts: list[str]) -> None:
 @pytest.mark.parametrize(
     ("text", "error", "match"),
     [
-        ("in x: f32[2] y = Add(x) out y", InvalidGraph, "Add takes 2 to 2 inputs, not 1"),
+        ("in x: f32[2] y = Add(x) out y", InvalidGraph, "Add takes 2 inputs, not 1"),
         ("in x: f32[2] y = Add(x, x, x) out y", InvalidGraph, "not 3"),
         ("in x: f32[2] y = Add(x, _) out y", InvalidGraph, "input b of Add is missing"),
         ("in x: f32[2] in y: f64[2] z = Add(x, y) out z", ShapeError, "b is f64, another is f32"),

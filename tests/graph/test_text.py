@@ -196,7 +196,7 @@ def test_types_of_literals(text: str, dtypes: list[str]) -> None:
 def test_mistakes_name_their_line(text: str, line: int, match: str) -> None:
     with pytest.raises(InvalidGraph, match=match) as caught:
         parse(text)
-    assert caught.value.where["line"] == line
+    assert caught.value.where["line"] == str(line)
 
 
 def test_inputs_of_bodies_need_no_type() -> None:

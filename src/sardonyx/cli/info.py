@@ -32,6 +32,7 @@ _RELATIONS: Final = {
     "broadcasts": "{} and {} broadcast",
     "divides": "{} divides {}",
     "at_least": "{} >= {}",
+    "assumed_at_least": "{} >= {}",
 }
 
 

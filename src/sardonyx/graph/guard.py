@@ -28,6 +28,10 @@ class AssumptionFailed(Exception):
     """Sizes that were taken as equal are not, which is legal: compile again without assuming it."""
 
 
+# A loop's body is inferred until its carried shapes settle, so loops in loops multiply the work.
+MAX_IN_BODIES: Final = 500_000
+
+
 class Guard(NamedTuple):
     """A condition on two sizes, the sentence to say when it fails, and the node that needs it."""
 
@@ -46,7 +50,7 @@ class Guard(NamedTuple):
         if self.holds(dims):
             return
         left, right = evaluate(self.left, dims), evaluate(self.right, dims)
-        if self.kind == "assumed" and 1 in (left, right):
+        if self.kind == "assumed_at_least" or (self.kind == "assumed" and 1 in (left, right)):
             raise AssumptionFailed(f"{self.left} and {self.right}")
         bound = ", ".join(f"{n}={dims[n]}" for n in sorted(self.symbols) if n in dims)
         raise InvalidArgument(
@@ -68,6 +72,7 @@ _HOLDS: Final[dict[str, Callable[[int, int], bool]]] = {
     "broadcasts": lambda a, b: a == b or a == 1 or b == 1,
     "divides": lambda a, b: a != 0 and b % a == 0,
     "at_least": lambda a, b: a >= b,
+    "assumed_at_least": lambda a, b: a >= b,  # holds for nearly all sizes, and need not
 }
 _SAYS: Final = {
     "equal": "{} and {}",
@@ -82,14 +87,16 @@ _SAYS: Final = {
 class Scope:
     """One graph under inference: collects its nodes' guards, hands out new dims, infers bodies."""
 
-    __slots__ = ("_numbers", "assumes", "found", "node")
+    __slots__ = ("_numbers", "_spent", "assumes", "entry", "found", "node")
 
     def __init__(self, parent: Scope | None = None, assumes: bool = True) -> None:
         """With `assumes`, open sizes that must broadcast are taken as equal, under a guard."""
         self.assumes: bool = assumes if parent is None else parent.assumes
+        self.entry: set[str] = set() if parent is None else set(parent.entry)  # names inputs give
         self.found: list[Guard] = []
         self.node: Node | None = None  # the node being inferred
         self._numbers: Iterator[int] = itertools.count() if parent is None else parent._numbers
+        self._spent: list[int] = [0] if parent is None else parent._spent
 
     @property
     def n_outputs(self) -> int:
@@ -104,6 +111,11 @@ class Scope:
         """The facts of a body's outputs, given those of its inputs."""
         from sardonyx.graph.infer import infer_body  # inference and guards need each other
 
+        self._spent[0] += len(graph.nodes)
+        if self._spent[0] > MAX_IN_BODIES:
+            raise ShapeError(
+                f"bodies nest too deep: their shapes are not settled after {MAX_IN_BODIES} nodes"
+            )
         return infer_body(self, graph, inputs)
 
     def equal(self, a: Size, b: Size, what: str) -> Size:
@@ -140,6 +152,15 @@ class Scope:
             raise ShapeError(f"{what}: {a} is less than {b}")
         self.found.append(Guard("at_least", a, b, what, self.node))
 
+    def assume_at_least(self, a: Size, b: Size) -> bool:
+        """Takes a >= b for granted, under a guard, if that may be; else the op must do without."""
+        if least(a - b) >= 0:
+            return True
+        if not self.assumes or not symbols(a) | symbols(b) <= self.entry:
+            return False
+        self.found.append(Guard("assumed_at_least", a, b, "a size is small", self.node))
+        return True
+
     def broadcast(self, a: Size, b: Size, what: str = "shapes do not broadcast") -> Size:
         """The size of a and b broadcast against each other."""
         if a is b or a == b:
@@ -156,7 +177,7 @@ class Scope:
         if isinstance(b, int):
             self.equal_or_one(a, b, what)
             return b
-        if self.assumes:
+        if self.assumes and symbols(a) | symbols(b) <= self.entry:
             self.found.append(Guard("assumed", a, b, what, self.node))
             return min(a, b, key=lambda size: (len(size.terms), len(str(size))))
         self.found.append(Guard("broadcasts", a, b, what, self.node))

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidGraph, SardonyxError, ShapeError
-from sardonyx.graph.dim import Shape, Size, TooLong, least
+from sardonyx.graph.dim import Shape, Size, TooLong, least, symbols
 from sardonyx.graph.dtype import DType
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node
@@ -27,6 +27,9 @@ def infer(graph: Graph, assumes: bool = True) -> None:
 def infer_into(scope: Scope, graph: Graph) -> None:
     """Facts for one graph under an open scope, which becomes the graph's."""
     graph.scope = scope
+    for value in graph.inputs:
+        if isinstance(value.fact, Fact):
+            scope.entry.update(name for d in value.fact.shape or () for name in symbols(d))
     for node in graph.nodes:
         infer_node(scope, node)
 
@@ -126,7 +129,11 @@ def _check_types(op: Op, facts: Sequence[AnyFact | None]) -> dict[str, DType]:
 def _arity(op: Op) -> str:
     if op.max_inputs is None:
         return f"{op.min_inputs} or more"
-    return str(op.max_inputs) if op.min_inputs == op.max_inputs else f"{op.min_inputs} to {op.max_inputs}"
+    return (
+        str(op.max_inputs)
+        if op.min_inputs == op.max_inputs
+        else f"{op.min_inputs} to {op.max_inputs}"
+    )
 
 
 def _unranked(op: Op, node: Node, bound: dict[str, DType]) -> list[AnyFact]:

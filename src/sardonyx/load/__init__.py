@@ -10,7 +10,7 @@ from sardonyx._native import DecodeError, ModelRecord, ValueInfoRecord, decode
 from sardonyx.errors import InvalidGraph, InvalidProtobuf, NotImplemented
 from sardonyx.load.build import NEWEST, Call, GraphBuilder
 from sardonyx.load.model import Declared, Model
-from sardonyx.load.source import read_model
+from sardonyx.load.source import ModelBytes, read_model
 from sardonyx.load.tensor import Tensors
 from sardonyx.load.types import Dims, declared_dims, fact_of
 
@@ -31,9 +31,11 @@ class LoadOptions:
 
 
 def load(model: Any, options: LoadOptions | None = None) -> Model:
-    """A model from a path, bytes, any buffer, a binary file object or an onnx.ModelProto."""
+    """A model from whatever `read_model` takes, or from what it made."""
     options = options or LoadOptions()
-    given = read_model(model, options.folder, options.in_memory)
+    given = model
+    if not isinstance(model, ModelBytes):
+        given = read_model(model, options.folder, options.in_memory)
     try:
         record = decode(given.data)
     except DecodeError as error:

@@ -9,15 +9,18 @@ from typing import Any, Final
 from sardonyx._native import AttributeRecord, FunctionRecord, GraphRecord, NodeRecord
 from sardonyx.errors import InvalidGraph, NotImplemented, SardonyxError
 from sardonyx.graph.build import Builder, constant
+from sardonyx.graph.dim import same
+from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.load.attributes import Attributes, fits, kind_of
 from sardonyx.load.constants import constant_node
-from sardonyx.load.order import Unsorted, sort_records
+from sardonyx.load.order import in_order
 from sardonyx.load.tensor import Tensors
 from sardonyx.load.types import Dims, fact_of
 from sardonyx.load.upgrade import OldNode, Rule, find
 from sardonyx.ops import lookup, names
 from sardonyx.ops.declare import ONNX, Op
+from sardonyx.weights.const import Const
 
 MAX_DEPTH: Final = 64  # of functions that call functions, and of bodies in bodies
 MAX_EXPANDED: Final = 1_000_000  # nodes that functions may become
@@ -78,21 +81,13 @@ class GraphBuilder:
         self._functions = {(_domain(f.domain), f.name, f.overload): f for f in functions}
         self._dims = dims
         self._constant_inputs = constant_inputs
-        self._expanded = 0
+        self._expanded = 0  # nodes that functions have become
+        self._n_calls = 0
 
     def graph(self, record: GraphRecord, call: Call, outer: Names | None = None) -> Graph:
         """One graph: initializers, inputs, nodes, outputs."""
         if call.depth > MAX_DEPTH:
             raise InvalidGraph(f"bodies are nested more than {MAX_DEPTH} deep")
-        nodes: Sequence[NodeRecord] = record.nodes
-        try:
-            return self._build(record, nodes, call, outer)
-        except Unsorted:
-            return self._build(record, sort_records(nodes), call, outer)
-
-    def _build(
-        self, record: GraphRecord, nodes: Sequence[NodeRecord], call: Call, outer: Names | None
-    ) -> Graph:
         graph, scope = Graph(record.name), Names(outer)
         const = self._tensors.initializer if outer is None else self._tensors.const
         constants = {t.name: const(t) for t in record.initializers}
@@ -107,7 +102,7 @@ class GraphBuilder:
             value = Value(info.name, fact_of(info.type, self._dims))
             constants.pop(info.name, None)
             if default is not None:
-                value.fact = constant(default).tensor.plain()
+                value.fact = _overridable(value.fact, default)
                 graph.defaults[value] = default
             elif value.fact is None and outer is None:
                 raise InvalidGraph(f"the input {info.name!r} has no type")
@@ -115,21 +110,18 @@ class GraphBuilder:
             scope.define(info.name, value)
         for name, held in constants.items():
             scope.define(name, constant(held, name))
-        self._nodes(graph, nodes, scope, call)
+        self._nodes(graph, in_order(record.nodes), scope, call)
         graph.set_outputs([_defined(scope, o.name, record.name) for o in record.outputs])
         return graph
 
     def _nodes(self, graph: Graph, nodes: Sequence[NodeRecord], scope: Names, call: Call) -> None:
-        later: set[str] | None = None
-        for position, record in enumerate(nodes):
+        if call.attributes is not None:
+            self._count(len(nodes))
+        for record in nodes:
             inputs: list[Value | None] = []
             for name in record.inputs:
                 value = scope.find(name) if name else None
                 if name and value is None:
-                    if later is None:
-                        later = {o for n in nodes[position:] for o in n.outputs}
-                    if name in later:
-                        raise Unsorted
                     raise InvalidGraph(
                         f"nothing makes the value {name!r}", node=_shown(record), graph=graph.name
                     )
@@ -212,6 +204,11 @@ class GraphBuilder:
             )
         return graph.add(op, inputs, attrs, n_outputs, name)
 
+    def _count(self, n_nodes: int) -> None:
+        self._expanded += n_nodes
+        if self._expanded > MAX_EXPANDED:
+            raise InvalidGraph(f"functions expand without end: to more than {MAX_EXPANDED} nodes")
+
     def _expand(
         self,
         graph: Graph,
@@ -222,20 +219,19 @@ class GraphBuilder:
     ) -> Sequence[Value]:
         """The nodes of a model-local function in place of a call of it."""
         record, given = called
-        nodes = function.nodes
-        self._expanded += len(nodes)
-        if call.depth > MAX_DEPTH or self._expanded > MAX_EXPANDED:
+        if call.depth > MAX_DEPTH:
             raise InvalidGraph(
                 f"the function {function.domain}.{function.name} expands without end: more than "
-                f"{MAX_DEPTH} calls deep or {MAX_EXPANDED} nodes"
+                f"{MAX_DEPTH} calls deep"
             )
+        self._n_calls += 1
         if len(inputs) > len(function.inputs):
             raise InvalidGraph(
                 f"the function {function.name} takes {len(function.inputs)} inputs, "
                 f"not {len(inputs)}"
             )
         attributes = {a.name: a for a in function.attribute_protos} | given
-        prefix = f"{call.prefix}{record.name or function.name}.{self._expanded}/"
+        prefix = f"{call.prefix}{record.name or function.name}.{self._n_calls}/"
         scope = Names(prefix=prefix)
         for name, value in zip(function.inputs, inputs, strict=False):
             if value is not None:
@@ -243,11 +239,7 @@ class GraphBuilder:
         absent = set(function.inputs) - scope.own.keys()
         opsets = {_domain(d): v for d, v in function.opset_imports} or call.opsets
         inner = Call(opsets, attributes, call.depth + 1, prefix)
-        body = _without(nodes, absent)
-        try:
-            self._nodes(graph, body, scope, inner)
-        except Unsorted:
-            raise InvalidGraph(f"the nodes of function {function.name} are not in order") from None
+        self._nodes(graph, _without(in_order(function.nodes), absent), scope, inner)
         return [_defined(scope, o, function.name) for o in function.outputs]
 
 
@@ -306,6 +298,19 @@ def _upgraded(rule: Rule, builder: Builder, old: OldNode) -> Sequence[Value]:
                     f"and the node gives {value!r:.80}"
                 )
     return made if isinstance(made, (tuple, list)) else (made,)
+
+
+def _overridable(declared: AnyFact | None, default: Const) -> Fact:
+    """An input with a default: of the declared shape, which the default must fit."""
+    if not isinstance(declared, Fact) or declared.shape is None:
+        return Fact(default.dtype, default.shape)
+    fits = len(declared.shape) == len(default.shape) and all(
+        same(a, b) is not False for a, b in zip(declared.shape, default.shape, strict=True)
+    )
+    if declared.dtype is not default.dtype or not fits:
+        given = f"{default.dtype}{list(default.shape)}"
+        raise InvalidGraph(f"an input is declared as {declared}, and its default is {given}")
+    return declared
 
 
 def _defined(scope: Names, name: str, graph: str) -> Value:

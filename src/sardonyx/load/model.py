@@ -42,9 +42,10 @@ class Model:
         """The outputs must be of the types that the model declares, once these are inferred."""
         for declared, value in zip(self.outputs, self.graph.outputs, strict=True):
             wanted, found = declared.fact, value.fact
-            if isinstance(wanted, Fact) and isinstance(found, Fact):
-                if wanted.dtype is not found.dtype:
-                    raise InvalidGraph(
-                        f"the output {declared.name} is declared as {wanted.dtype}, and is {found.dtype}",
-                        node=value.node or "(none)",
-                    )
+            if not isinstance(wanted, Fact) or not isinstance(found, Fact):
+                continue
+            if wanted.dtype is not found.dtype:
+                says = f"is declared as {wanted.dtype}, and is {found.dtype}"
+                raise InvalidGraph(
+                    f"the output {declared.name} {says}", node=value.node or "(none)"
+                )

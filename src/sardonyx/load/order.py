@@ -8,8 +8,13 @@ from sardonyx._native import GraphRecord, NodeRecord
 from sardonyx.errors import InvalidGraph
 
 
-class Unsorted(Exception):  # a signal between two functions, no error of the user's
-    """A node reads what a later node makes."""
+def in_order(nodes: Sequence[NodeRecord]) -> Sequence[NodeRecord]:
+    """The records as they are if each reads only what earlier ones make, else sorted."""
+    makers = {name: i for i, node in enumerate(nodes) for name in node.outputs if name}
+    for i, node in enumerate(nodes):
+        if any(makers.get(name, -1) >= i for name in _reads(node)):
+            return sort_records(nodes)
+    return nodes
 
 
 def sort_records(nodes: Sequence[NodeRecord]) -> list[NodeRecord]:
@@ -40,7 +45,7 @@ def sort_records(nodes: Sequence[NodeRecord]) -> list[NodeRecord]:
 
 def _reads(node: NodeRecord) -> Iterator[str]:
     yield from node.inputs
-    for attribute in node.attributes:
+    for attribute in node.attributes if node.has_bodies else ():
         if isinstance(attribute.value, GraphRecord):
             yield from _captures(attribute.value)
 

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, InvalidGraph, SardonyxError, ShapeError
-from sardonyx.graph.dim import Dim, Size, maximum, symbols
+from sardonyx.graph.dim import Dim, Size, lone_name, maximum, symbols
 from sardonyx.graph.dtype import BOOL, I64
 from sardonyx.graph.fact import AnyFact, Fact, OptionalFact, SequenceFact
 from sardonyx.graph.graph import Graph, Value
@@ -135,6 +135,24 @@ def _widen(g: Scope, a: AnyFact, b: AnyFact, open_: set[Dim], turn: int) -> AnyF
     return Fact(a.dtype, tuple(dims))
 
 
+def _as_before(fact: AnyFact, known: AnyFact | None, open_: set[Dim]) -> AnyFact:
+    """A carried value's first fact, with the sizes that an earlier inference had to open."""
+    if not isinstance(fact, Fact) or not isinstance(known, Fact) or known.dtype is not fact.dtype:
+        return fact
+    if known.shape is None or fact.shape is None or len(known.shape) != len(fact.shape):
+        return Fact(fact.dtype, None) if known.shape is None else fact
+    dims: list[Size] = []
+    for now, then in zip(fact.shape, known.shape, strict=True):
+        name = lone_name(then)
+        if name is not None and name.startswith("carried#"):
+            assert isinstance(then, Dim)
+            open_.add(then)
+            dims.append(then)
+        else:
+            dims.append(now)
+    return Fact(fact.dtype, tuple(dims))
+
+
 def _widen_elem(
     g: Scope, a: AnyFact | None, b: AnyFact | None, open_: set[Dim], turn: int
 ) -> AnyFact | None:
@@ -158,6 +176,10 @@ def _carry(
             carried=len(carried),
         )
     open_: set[Dim] = set()
+    known = [v.fact for v in body.inputs[len(before) : len(before) + len(carried)]]
+    if len(known) == len(carried):
+        # A loop around this one infers it again: what was widened then is wide enough now.
+        carried = [_as_before(a, b, open_) for a, b in zip(carried, known, strict=True)]
     for turn in range(2 * _TURNS):
         made = g.body(body, [*before, *carried, *after])
         back = made[skip : skip + len(carried)]

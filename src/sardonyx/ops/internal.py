@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -61,8 +62,8 @@ def _out_shape(x: Shape, w: Shape) -> Shape:
 @matmul_bias.reference
 def _(x: Any, w: Any, bias: Any) -> Any:
     """One number per column is added to the product of rows and a matrix."""
-    rows = x.reshape(-1, x.shape[-1])
-    out = np.matmul(rows, w) if x.size else np.zeros((rows.shape[0], w.shape[1]), x.dtype)
+    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    out = np.matmul(rows, w)
     out += bias
     return out.reshape(*x.shape[:-1], w.shape[1])
 

@@ -120,8 +120,8 @@ def cut_length(g: Scope, d: Size, start: Size, end: Size, step: int) -> Size:
     try:
         span = _ahead(g, d, start, end) if step > 0 else _back(g, d, start, end)
         return floor_div(span + (abs(step) - 1), abs(step))
-    except TooLong:
-        return g.fresh("cut")  # hundreds of slices of slices
+    except (TooLong, _Open):
+        return g.fresh("cut")
 
 
 def taken(d: int, start: int, end: int, step: int) -> range:
@@ -135,7 +135,7 @@ def _ahead(g: Scope, d: Size, start: Size, end: Size) -> Size:
     stop, is_inside = (d, True) if _is_far(end) else _from_front(g, end, d)
     stop = minimum(stop, d)
     if stop == d and start != 0 and least(-start) >= 0:
-        g.at_least(-start, 1, _LAST)
+        _assume(g, -start, 1)
         return minimum(-start, d)
     begin, is_behind = (0, True) if _is_far(-start) else _from_front(g, start, d)
     if begin == 0 and is_inside:
@@ -155,7 +155,13 @@ def _is_far(bound: Size) -> bool:
     return isinstance(bound, int) and bound >= FAR
 
 
-_LAST: Final = "a slice of the last elements takes 1 or more"
+class _Open(Exception):
+    """The length of a slice depends on whether a bound is 0."""
+
+
+def _assume(g: Scope, a: Size, b: Size) -> None:
+    if not g.assume_at_least(a, b):
+        raise _Open
 
 
 def _from_front(g: Scope, bound: Size, d: Size) -> tuple[Size, bool]:
@@ -166,10 +172,10 @@ def _from_front(g: Scope, bound: Size, d: Size) -> tuple[Size, bool]:
         return d + bound, False
     # n - 1 means the place before n, and -n the last n: they mean something else only if n is 0.
     if least(bound) >= -1:
-        g.at_least(bound, 0, "a bound of the slice")
+        _assume(g, bound, 0)
         return bound, True
     if least(-bound) >= 0:
-        g.at_least(-bound, 1, _LAST)
+        _assume(g, -bound, 1)
         return d + bound, False
     is_counted_from_front = minimum(maximum(bound + 1, 0), 1)
     return bound + d * (1 - is_counted_from_front), False

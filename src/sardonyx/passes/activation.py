@@ -7,13 +7,12 @@ from typing import Any, Final
 
 from sardonyx.graph.build import Builder
 from sardonyx.graph.graph import Value
-from sardonyx.passes.pattern import P, hole
+from sardonyx.passes.pattern import P, about, hole
 from sardonyx.passes.rule import need, rule
 
 x = hole("x")
-ROOT2: Final = math.sqrt(2.0)
-_phi = P.Erf(x / ROOT2) + 1
-_phi_times = P.Erf(x * (1 / ROOT2)) + 1
+_phi = P.Erf(x / about(math.sqrt(2))) + 1
+_phi_times = P.Erf(x * about(math.sqrt(0.5))) + 1
 
 
 @rule(
@@ -28,7 +27,7 @@ def gelu(b: Builder, x: Value) -> Value:
 
 
 _cube = (P.Pow(x, 3.0), x * x * x, x * (x * x))
-_inner = tuple((x + cube * 0.044715) * math.sqrt(2 / math.pi) for cube in _cube)
+_inner = tuple((x + cube * about(0.044715)) * about(math.sqrt(2 / math.pi)) for cube in _cube)
 
 
 @rule(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 
-from sardonyx.graph.fact import Fact
+from sardonyx.errors import SardonyxError
+from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.infer import infer_node
 from sardonyx.log import logger
 from sardonyx.passes.fold import FoldingBuilder, fold, inline
 from sardonyx.passes.merge import Merger
 from sardonyx.passes.pattern import match
-from sardonyx.passes.rule import NoMatch, Rule
+from sardonyx.passes.rule import NoMatch, Rule, need
 
 
 class Rewriter:
@@ -62,7 +64,7 @@ class Rewriter:
             return
         if node in self._stale:
             self._stale.discard(node)
-            self._reinfer(node)
+            self._revisit(self._reinfer(node), is_news=True)
         if node.op.has_bodies and self._bodies(node):
             return
         if fold(node, self._limit):
@@ -107,7 +109,8 @@ class Rewriter:
         builder, n_guards = FoldingBuilder(self._graph, self._limit), len(scope.found)
         try:
             new = r.build(builder, **found)
-        except NoMatch as reason:
+            need(_same_shape(node.outputs[0], new), "the shape is not proven to stay")
+        except (NoMatch, SardonyxError) as reason:
             for made in reversed(builder.made):
                 self._graph.remove(made)
             del scope.found[n_guards:]
@@ -139,22 +142,29 @@ class Rewriter:
             self._revisit(_readers(value), is_news=True)
 
     def _revisit(self, readers: Iterable[Node], is_news: bool) -> None:
-        for reader in readers:
+        work = list(readers)
+        for reader in work:
             if is_news and reader.graph is self._graph:
                 self._stale.add(reader)  # inferred when it is visited: once, however much changed
             elif is_news:
-                self._reinfer(reader)
+                work += self._reinfer(reader)
             self._push(reader)
 
-    def _reinfer(self, node: Node) -> None:
-        """Infers a node again where an input's contents or shape may say more than before."""
+    def _reinfer(self, node: Node) -> list[Node]:
+        """Infers a node again where more is known of its inputs; returns the readers to tell."""
         before = [_known(v) for v in node.outputs]
         if all(before) or node.op.has_bodies:
-            return
+            return []
+        facts = [v.fact for v in node.outputs]
         infer_node(node.graph.scope, node)
-        for value, was_known in zip(node.outputs, before, strict=True):
-            if not was_known and _known(value):
-                self._changed((value,))
+        for value, fact in zip(node.outputs, facts, strict=True):
+            value.fact = _refined(fact, value.fact)
+        return [
+            reader
+            for value, was_known in zip(node.outputs, before, strict=True)
+            if not was_known and _known(value)
+            for reader in _readers(value)
+        ]
 
     def _drop(self, node: Node) -> None:
         """Takes out a node that nobody reads, and then those that only it read."""
@@ -181,6 +191,26 @@ def drop(graph: Graph, work: list[Node]) -> None:
 def _readers(value: Value) -> Iterable[Node]:
     """The nodes that read a value, once each: one may read it in thousands of places."""
     return dict.fromkeys(reader for reader, _ in value.uses)
+
+
+def _same_shape(old: Value, new: Value) -> bool:
+    """Whether every size of the old value is the same in the new one, or a number there."""
+    a, b = old.fact, new.fact
+    if not isinstance(a, Fact) or not isinstance(b, Fact) or a.shape is None or b.shape is None:
+        return not isinstance(a, Fact) or a == b or (isinstance(b, Fact) and a.shape is None)
+    return len(a.shape) == len(b.shape) and all(
+        x == y or isinstance(y, int) for x, y in zip(a.shape, b.shape, strict=True)
+    )
+
+
+def _refined(old: AnyFact | None, new: AnyFact | None) -> AnyFact | None:
+    """A newly inferred fact, with the names that readers already know for sizes still open."""
+    if not isinstance(old, Fact) or not isinstance(new, Fact) or old.shape is None:
+        return new
+    if new.shape is None or len(new.shape) != len(old.shape):
+        return old
+    shape = tuple(y if isinstance(y, int) else x for x, y in zip(old.shape, new.shape, strict=True))
+    return replace(new, shape=shape)
 
 
 def _known(value: Value) -> bool:

@@ -106,6 +106,7 @@ def inline(node: Node) -> list[Node] | None:
     branch.set_outputs(())
     graph.scope.found.extend(branch.scope.found)
     for old, new in zip(node.outputs, outputs, strict=True):
-        new.name, old.name = old.name or new.name, ""
+        if new.node in moved:
+            new.name, old.name = old.name or new.name, ""
         graph.replace(old, new)
     return moved

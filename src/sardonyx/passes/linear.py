@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 from sardonyx.graph.build import Builder
@@ -72,8 +73,9 @@ def conv_norm(  # noqa: PLR0913 - the holes of the pattern
 
 def _row(b: Builder, value: Value, w: Value) -> Value:
     """A constant of one element or one per channel, as one element per channel."""
-    channels = w.tensor.dims[0]
+    channels, shape = w.tensor.dims[0], value.tensor.static
     need(isinstance(channels, int), "the number of channels is open")
+    need(shape is not None and math.prod(shape) in (1, channels), "adds channels")
     assert isinstance(channels, int)
     made: Value = b.Expand(b.Reshape(value, b.ints(-1)), b.ints(channels))
     return made

@@ -36,14 +36,37 @@ def matmul_bias(b: Builder, x: Value, w: Value, bias: Value) -> Value:
 RULES: Final[tuple[Any, ...]] = matmul_bias
 
 
+def lower_targets(graph: Graph) -> None:
+    """Gives a Reshape whose target has a -1 beside open sizes the whole shape that inference found.
+
+    A size that is 0 in a run would leave the -1 undetermined, and inference knew what it is.
+    """
+    bound = _bound(graph)
+    for node in list(graph.nodes):
+        if node.op.name != "Reshape" or node.op.domain or node.inputs[1] is None:
+            continue
+        target, fact = node.inputs[1].fact, node.outputs[0].fact
+        if not isinstance(target, Fact) or not isinstance(fact, Fact) or target.sym is None:
+            continue
+        if -1 in target.sym and target.ints is None and all(symbols(d) <= bound for d in fact.dims):
+            whole = sizes_fact(Fact(target.dtype, target.shape, None, fact.shape))
+            made = Builder(graph, graph.scope).Sizes(domain=INTERNAL, fact=whole)
+            graph.set_input(node, 1, made)
+            node.attrs = {**node.attrs, "allowzero": 1}
+
+
+def _bound(graph: Graph) -> set[str | None]:
+    """The names that the shapes of a graph's inputs give sizes to."""
+    facts = (v.fact for v in graph.inputs)
+    return {lone_name(d) for f in facts if isinstance(f, Fact) for d in f.shape or ()}
+
+
 def lower_sizes(graph: Graph) -> None:
     """Computes integer tensors that follow from the inputs' shapes when these are bound.
 
     Whole chains of Shape, Gather, Concat and arithmetic end in one node that reads nothing.
     """
-    bound = {
-        lone_name(d) for v in graph.inputs if isinstance(v.fact, Fact) for d in v.fact.shape or ()
-    }
+    bound = _bound(graph)
     made: dict[Fact, Value] = {}
     for node in list(graph.nodes):
         if len(node.outputs) != 1 or node.op.domain == INTERNAL or node.op.has_bodies:

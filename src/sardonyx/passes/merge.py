@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.weights.const import Const
 
@@ -28,10 +29,15 @@ class Merger:
         twin = self._seen.setdefault(key, node)
         if twin is node:
             return None
-        if twin not in node.graph.nodes or _key(twin) != key:
+        # Sizes that depend on data have names of their own in each node's facts.
+        if twin not in node.graph.nodes or _key(twin) != key or _shapes(twin) != _shapes(node):
             self._seen[key] = node
             return None
         return twin
+
+
+def _shapes(node: Node) -> list[Any]:
+    return [v.fact.shape if isinstance(v.fact, Fact) else v.fact for v in node.outputs]
 
 
 def _key(node: Node) -> Any:
@@ -39,9 +45,18 @@ def _key(node: Node) -> Any:
     for name, value in node.attrs.items():
         if isinstance(value, Graph):
             return None
-        attrs.append((name, id(value) if isinstance(value, (np.ndarray, Const, list)) else value))
+        attrs.append((name, _attribute(value)))
     inputs = tuple(_input(v) for v in node.inputs)
     return node.op.key, inputs, tuple(attrs), len(node.outputs)
+
+
+def _attribute(value: Any) -> Any:
+    """An attribute as it is compared: long ones by identity, floats by their bits."""
+    if isinstance(value, float):
+        return value.hex()  # 0.0 and -0.0 are equal, and not the same
+    if isinstance(value, tuple):
+        return tuple(map(_attribute, value))
+    return id(value) if isinstance(value, (np.ndarray, Const, list)) else value
 
 
 def _input(value: Value | None) -> Any:

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
 from sardonyx.graph.graph import Node, Value
 
 COMMUTATIVE: Final = frozenset(("Add", "Mul", "Max", "Min", "And", "Or", "Xor", "Equal"))
-_TOLERANCE: Final = 2e-3  # exporters write the square root of 2 with 3 to 7 digits
+_TOLERANCE: Final = 1e-4  # exporters write the square root of 2 with 4 to 16 digits
 
 Found = dict[str, Any]  # holes to values, named calls to nodes
 
@@ -57,9 +59,10 @@ class Hole(Pattern):
 
 @dataclass(frozen=True, slots=True)
 class Number(Pattern):
-    """A constant of one element, of about this size."""
+    """A constant of one element: this number as its type has it, or one about as large."""
 
     value: float
+    is_rough: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,11 @@ class Call(Pattern):
     def named(self, name: str) -> Call:
         """The same, with the node handed to the rule under a name."""
         return Call(self.op, self.args, name, self.rest, self.domain)
+
+
+def about(value: float) -> Number:
+    """A constant that exporters write with more or fewer digits."""
+    return Number(value, is_rough=True)
 
 
 def hole(name: str) -> Hole:
@@ -129,7 +137,7 @@ def _values(
         elif known is value:
             yield found, nodes
     elif isinstance(pattern, Number):
-        if is_number(value, pattern.value):
+        if _is_number(value, pattern):
             yield found, nodes
     elif isinstance(pattern, Call) and value.node is not None and value.index == 0:
         yield from _calls(pattern, value.node, found, nodes)
@@ -142,7 +150,11 @@ def _calls(pattern: Call, node: Node, found: Found, nodes: tuple[Node, ...]) -> 
     inputs, args = node.inputs, pattern.args
     if len(inputs) != len(args) and not (pattern.rest and len(inputs) > len(args)):
         return
+    if nodes and node.graph is not nodes[0].graph:
+        return  # a body runs many times, or never: nothing moves into it or out of it
     if pattern.name:
+        if found.get(pattern.name, node) is not node:
+            return
         found = {**found, pattern.name: node}
     nodes = (*nodes, node) if node not in nodes else nodes
     orders = [args]
@@ -165,10 +177,13 @@ def _all(
         yield from _all(patterns[1:], values[1:], *state)
 
 
-def is_number(value: Value, wanted: float) -> bool:
-    """Whether a value is a constant of one element, of about this size."""
+def _is_number(value: Value, wanted: Number) -> bool:
     number = scalar(value)
-    return number is not None and abs(number - wanted) <= _TOLERANCE * abs(wanted)
+    if number is None:
+        return False
+    if wanted.is_rough:
+        return abs(number - wanted.value) <= _TOLERANCE * abs(wanted.value)
+    return number == float(np.asarray(wanted.value).astype(value.tensor.dtype.np))
 
 
 def scalar(value: Value | None) -> float | None:

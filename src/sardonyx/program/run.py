@@ -12,14 +12,15 @@ from sardonyx.errors import InvalidArgument, RuntimeException, SardonyxError
 from sardonyx.graph.fact import AnyFact
 from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.program.program import Input, Program, Run, Segment
+from sardonyx.weights.const import Const
 
 
 def bind(program: Program, values: Mapping[str, Any]) -> dict[str, int]:
     """The size of every name that the inputs' shapes give; a shape that misfits is an error."""
     dims: dict[str, int] = {}
     for spec in program.inputs:
-        value = values.get(spec.name)
-        if not isinstance(value, np.ndarray):
+        value = values.get(spec.name, spec.default)
+        if not isinstance(value, (np.ndarray, Const)):
             continue
         shape = value.shape
         _check_shape(spec, shape)
@@ -114,6 +115,7 @@ class Body:
 
     def __call__(self, *values: Any) -> list[Any]:
         program, outer = self._program, self._run
+        outer.check()  # a body may have no step that does
         frame, dims = program.frame(), dict(outer.dims)
         for there, here in program.captures:
             frame[here] = outer.frame[there]

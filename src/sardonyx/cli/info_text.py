@@ -59,7 +59,7 @@ def _ops(facts: Mapping[str, Any]) -> None:
     if len(names) > OPS:
         rows.append(
             _change(
-                f"{len(names) - OPS} others",
+                f"{len(names) - OPS} more kinds",
                 sum(before.get(n, 0) for n in names[OPS:]),
                 sum(after.get(n, 0) for n in names[OPS:]),
             )

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from sardonyx.graph.dim import Shape, Size, evaluate, maximum, minimum, symbol
+from sardonyx.graph.dim import Shape, Size, evaluate, lone_name, maximum, minimum, symbol
 from sardonyx.graph.guard import Scope
 from sardonyx.ops.shape import reshaped
 from sardonyx.ops.sizes import cut_length, taken
@@ -18,11 +18,18 @@ BOUNDS: tuple[Size, ...] = (
 )  # fmt: skip
 
 
+def bound_scope() -> Scope:
+    """A scope of a graph whose inputs give all of these sizes."""
+    scope = Scope()
+    scope.entry |= {"D", "K", "B", "T"}
+    return scope
+
+
 @pytest.mark.parametrize("step", [1, 2, -1, -3])
 def test_a_slice_takes_as_many_as_inferred(step: int) -> None:
     checked = 0
     for start, end in itertools.product(BOUNDS, repeat=2):
-        g = Scope()
+        g = bound_scope()
         length = cut_length(g, D, start, end, step)
         for d, k in itertools.product(range(5), repeat=2):
             dims = {"D": d, "K": k}
@@ -47,7 +54,11 @@ def test_a_slice_takes_as_many_as_inferred(step: int) -> None:
     ],
 )
 def test_common_slices_have_short_lengths(start: Size, end: Size, length: Size) -> None:
-    assert cut_length(Scope(), D, start, end, 1) == length
+    assert cut_length(bound_scope(), D, start, end, 1) == length
+
+
+def test_nothing_is_assumed_of_sizes_that_data_give() -> None:
+    assert lone_name(cut_length(Scope(), D, 0, D - 1, 1)) not in (None, "D")
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,8 @@ class InferenceSession:
             if self._profile is not None:
                 self._profile.add("Session", "model_run", started, time.perf_counter(), {})
             return hand_out([results[i] for i in wanted])
+        except InvalidArgument as error:
+            raise error.at(fed=describe(values)) from None
         except MemoryError as error:
             raise RuntimeException(f"out of memory for weights or outputs: {error}") from None
 

@@ -18,7 +18,7 @@ from sardonyx.errors import (
     NoSuchFile,
     RuntimeException,
 )
-from sardonyx.feeds import check_feed, hand_out
+from sardonyx.feeds import check_feed, describe, hand_out
 from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.load import LoadOptions
 from sardonyx.load.source import read_model

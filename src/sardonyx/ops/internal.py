@@ -41,11 +41,6 @@ def _(dims: Mapping[str, int], *, fact: Fact) -> Array:
         ) from None
 
 
-def sizes_fact(fact: Fact) -> Fact:
-    """What a Sizes node is told: type, shape and elements."""
-    return Fact(fact.dtype, fact.shape, None, fact.sym)
-
-
 matmul_bias = Op("MatMulBias", 1, "x:T w:T bias:T", "y:T", domain=INTERNAL)
 
 

@@ -34,7 +34,6 @@ def optimize(graph: Graph, options: PassOptions) -> None:
 def lower(graph: Graph, options: PassOptions) -> None:
     """The part that needs our own ops."""
     if options.level >= Level.ORT_ENABLE_EXTENDED:
-        lowering.lower_targets(graph)
         lowering.lower_sizes(graph)
         _rewrite(graph, (lowering.RULES,), options)
         prune(graph)

@@ -7,9 +7,8 @@ from typing import Any, Final
 from sardonyx.graph.build import Builder
 from sardonyx.graph.dim import lone_name, symbols
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Graph, Value
+from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops.declare import INTERNAL
-from sardonyx.ops.internal import sizes_fact
 from sardonyx.passes.pattern import P, hole
 from sardonyx.passes.rule import need, ranked, rule
 
@@ -36,53 +35,62 @@ def matmul_bias(b: Builder, x: Value, w: Value, bias: Value) -> Value:
 RULES: Final[tuple[Any, ...]] = matmul_bias
 
 
-def lower_targets(graph: Graph) -> None:
-    """Gives a Reshape whose target has a -1 beside open sizes the whole shape that inference found.
-
-    A size that is 0 in a run would leave the -1 undetermined, and inference knew what it is.
-    """
-    bound = _bound(graph)
-    for node in list(graph.nodes):
-        if node.op.name != "Reshape" or node.op.domain or node.inputs[1] is None:
-            continue
-        target, fact = node.inputs[1].fact, node.outputs[0].fact
-        if not isinstance(target, Fact) or not isinstance(fact, Fact) or target.sym is None:
-            continue
-        if -1 in target.sym and target.ints is None and all(symbols(d) <= bound for d in fact.dims):
-            whole = sizes_fact(Fact(target.dtype, target.shape, None, fact.shape))
-            made = Builder(graph, graph.scope).Sizes(domain=INTERNAL, fact=whole)
-            graph.set_input(node, 1, made)
-            node.attrs = {**node.attrs, "allowzero": 1}
-
-
-def _bound(graph: Graph) -> set[str | None]:
-    """The names that the shapes of a graph's inputs give sizes to."""
-    facts = (v.fact for v in graph.inputs)
-    return {lone_name(d) for f in facts if isinstance(f, Fact) for d in f.shape or ()}
-
-
 def lower_sizes(graph: Graph) -> None:
-    """Computes integer tensors that follow from the inputs' shapes when these are bound.
+    """Integer tensors that follow from the inputs' shapes are computed when these are bound.
 
     Whole chains of Shape, Gather, Concat and arithmetic end in one node that reads nothing.
     """
-    bound = _bound(graph)
-    made: dict[Fact, Value] = {}
+    sizes = _Sizes(graph)
     for node in list(graph.nodes):
         if len(node.outputs) != 1 or node.op.domain == INTERNAL or node.op.has_bodies:
             continue
+        if node.op.name == "Reshape" and not node.op.domain:
+            _whole_target(sizes, node)
         value = node.outputs[0]
         fact = value.fact
-        if (
-            not isinstance(fact, Fact)
-            or fact.sym is None
-            or fact.static is None
-            or fact.const is not None
-        ):
-            continue
-        if all(symbols(s) <= bound for s in fact.sym):
-            key = sizes_fact(fact)
-            if key not in made:
-                made[key] = Builder(graph, graph.scope).Sizes(domain=INTERNAL, fact=key)
-                made[key].name, value.name = value.name, ""
-            graph.replace(value, made[key])
+        if isinstance(fact, Fact) and fact.const is None and sizes.follow(fact):
+            made = sizes.value(fact)
+            if not made.name:
+                made.name, value.name = value.name, ""
+            graph.replace(value, made)
+
+
+class _Sizes:
+    """The Sizes nodes of one graph, one for each tensor of sizes."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._made: dict[Fact, Value] = {}
+        facts = (v.fact for v in graph.inputs)
+        self.bound = {lone_name(d) for f in facts if isinstance(f, Fact) for d in f.shape or ()}
+
+    def follow(self, fact: Fact) -> bool:
+        """Whether the elements are known to follow from the shapes of the graph's inputs."""
+        if fact.sym is None or fact.static is None:
+            return False
+        return all(symbols(s) <= self.bound for s in fact.sym)
+
+    def value(self, fact: Fact) -> Value:
+        """A value with these elements."""
+        key = Fact(fact.dtype, fact.shape, None, fact.sym)
+        if key not in self._made:
+            builder = Builder(self._graph, self._graph.scope)
+            self._made[key] = builder.Sizes(domain=INTERNAL, fact=key)
+        return self._made[key]
+
+
+def _whole_target(sizes: _Sizes, node: Node) -> None:
+    """Gives a Reshape whose target has a -1 beside open sizes the shape that inference found.
+
+    A size that is 0 in a run would leave the -1 undetermined, and inference knew what it is.
+    """
+    given, fact = node.inputs[1], node.outputs[0].fact
+    if given is None or not isinstance(given.fact, Fact) or not isinstance(fact, Fact):
+        return
+    target = given.fact
+    if target.sym is None or -1 not in target.sym or target.ints is not None:
+        return
+    whole = Fact(target.dtype, target.shape, None, fact.shape)
+    if sizes.follow(whole):
+        node.graph.set_input(node, 1, sizes.value(whole))
+        node.attrs = {**node.attrs, "allowzero": 1}

@@ -12,6 +12,7 @@ from sardonyx.graph.text import parse, show
 from sardonyx.graph.verify import verify
 from sardonyx.memory import plan
 from sardonyx.passes.driver import Rewriter, prune
+from sardonyx.passes.rule import by_root
 from sardonyx.place import place
 from sardonyx.program.emit import emit
 from sardonyx.program.program import Run
@@ -59,7 +60,7 @@ def rewritten(text: str, rules: Any, disabled: frozenset[str] = frozenset()) -> 
     """The graph of a text after the rules, with every invariant checked."""
     graph = parse(text)
     verify(graph)
-    Rewriter(graph, rules, 1 << 30, disabled).run()
+    Rewriter(graph, by_root(rules), 1 << 30, disabled).run()
     prune(graph)
     verify(graph)
     return graph

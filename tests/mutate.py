@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any
@@ -107,7 +108,7 @@ def _list(rng: Random, old: Sequence[Any], pool: Sequence[Any]) -> list[Any]:
 
 def array(rng: Random, dtype: np.dtype[Any], shape: Sequence[int]) -> Any:
     """Values that ops may not expect: zeros, small counts, or a mix with the ends of the type."""
-    count = int(np.prod(shape))
+    count = math.prod(shape)
     if dtype.kind == "O":
         texts = [t.decode("utf-8", "replace") for t in TEXTS]
         return np.array([rng.choice(texts) for _ in range(count)], object).reshape(shape)
@@ -223,7 +224,7 @@ def _change_tensor(rng: Random, t: TensorProto) -> None:
     shape = old.shape
     if kind == 2:
         shape = tuple(d for d in _list(rng, shape, NUMBERS) if 0 <= d <= 64)[:6]
-        shape = shape if np.prod(shape) <= 4096 else (2,)
+        shape = shape if math.prod(shape) <= 4096 else (2,)
     new = numpy_helper.from_array(array(rng, old.dtype, shape), t.name)
     t.CopyFrom(new)
 
@@ -252,7 +253,7 @@ def make_constant(rng: Random, model: ModelProto) -> None:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type)
     except (KeyError, TypeError, ValueError):
         return
-    if all(d >= 0 for d in dims) and np.prod(dims, dtype=object) <= 4096 and len(dims) < 64:
+    if all(0 <= d <= 4096 for d in dims) and math.prod(dims) <= 4096 and len(dims) < 64:
         value = numpy_helper.from_array(array(rng, dtype, dims), info.name)
         model.graph.initializer.append(value)
         model.graph.input.remove(info)

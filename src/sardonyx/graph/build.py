@@ -31,15 +31,30 @@ class Builder:
         self.made: list[Node] = []
 
     def node(
-        self, name: str, *inputs: Operand, outputs: int = 1, domain: str = "", **attrs: Any
+        self,
+        name: str,
+        *inputs: Operand,
+        outputs: int = 1,
+        domain: str = "",
+        like: Value | None = None,
+        **attrs: Any,
     ) -> Node:
-        """A node of any op, with attributes left out taken from the op's defaults."""
+        """A node of any op, with attributes left out taken from the op's defaults.
+
+        With `like`, the first output has the type and shape of that value, and is not inferred.
+        """
         op, _, filled = self.call(name, domain, attrs)
         node = self.graph.add(op, self.operands(inputs), filled, outputs)
         self.made.append(node)
-        if self.scope is not None:
-            infer_node(self.scope, node)
+        self.infer(node, like)
         return node
+
+    def infer(self, node: Node, like: Value | None) -> None:
+        """Facts of a new node: those of a value that it is like, or by the op's own rule."""
+        if like is not None and isinstance(like.fact, Fact):
+            node.outputs[0].fact = like.fact.plain()
+        elif self.scope is not None:
+            infer_node(self.scope, node)
 
     def call(self, name: str, domain: str, attrs: Attrs) -> tuple[Op, str, Attrs]:
         """Op, node name and complete attributes of a node to be."""
@@ -52,8 +67,8 @@ class Builder:
         if not name[0].isupper():
             raise AttributeError(name)
 
-        def call(*inputs: Operand, outputs: int = 1, domain: str = "", **attrs: Any) -> Any:
-            node = self.node(name, *inputs, outputs=outputs, domain=domain, **attrs)
+        def call(*inputs: Operand, outputs: int = 1, **options: Any) -> Any:
+            node = self.node(name, *inputs, outputs=outputs, **options)
             return node.outputs[0] if outputs == 1 else node.outputs
 
         return call

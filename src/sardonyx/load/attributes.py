@@ -9,7 +9,7 @@ from sardonyx._native import AttributeRecord, GraphRecord
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.graph import Attrs, Graph
 from sardonyx.load.types import fact_of
-from sardonyx.ops.declare import Attr, Op
+from sardonyx.ops.declare import Attr, Op, kind_of
 from sardonyx.weights.const import Const
 
 if TYPE_CHECKING:
@@ -20,15 +20,6 @@ _KINDS: Final = {
     1: "float", 2: "int", 3: "bytes", 4: "tensor", 5: "graph", 6: "floats", 7: "ints", 8: "strings",
     9: "tensors", 10: "graphs", 11: "sparse", 12: "sparses", 13: "type", 14: "types",
 }  # fmt: skip
-
-
-def kind_of(spec: Any) -> str:
-    """The kind of an attribute from its declaration: an Attr, or the default value itself."""
-    if isinstance(spec, Attr):
-        return spec.kind.removeprefix("array ")
-    if isinstance(spec, tuple):
-        return {"float": "floats", "bytes": "strings"}.get(kind_of(spec[0]) if spec else "", "ints")
-    return "float" if isinstance(spec, float) else "bytes" if isinstance(spec, bytes) else "int"
 
 
 _CLASSES: Final[dict[str, Any]] = {
@@ -89,23 +80,20 @@ class Attributes:
         """All attributes of a node, checked against the op, defaults filled in."""
         attrs: Attrs = dict(op.defaults)
         for name, record in records.items():
-            spec = op.attrs.get(name, _UNKNOWN)
-            if spec is _UNKNOWN:
-                known = ", ".join(op.attrs) or "none"
-                raise InvalidGraph(f"{op} has no attribute {name}; it has {known}")
-            wanted, given = kind_of(spec), _KINDS.get(record.type, str(record.type))
+            wanted, given = op.attr_kinds.get(name), _KINDS.get(record.type)
             if wanted != given and not (given == "sparse" and wanted == "tensor"):
-                raise InvalidGraph(
-                    f"attribute {name} of {op} is of type {wanted}, and the node gives {given}"
-                )
-            if isinstance(spec, Attr) and spec.kind.startswith("array "):
-                attrs[name] = record.value
-            else:
-                attrs[name] = self.raw(record)
-        for name in op.attrs:
+                raise _misfit(op, name, given)
+            attrs[name] = record.value if name in op.array_attrs else self.raw(record)
+        for name in op.required_attrs:
             if name not in attrs:
                 raise InvalidGraph(f"{op} needs the attribute {name}")
         return attrs
 
 
-_UNKNOWN: Final = object()
+def _misfit(op: Op, name: str, given: str | None) -> InvalidGraph:
+    if name not in op.attrs:
+        known = ", ".join(op.attrs) or "none"
+        return InvalidGraph(f"{op} has no attribute {name}; it has {known}")
+    return InvalidGraph(
+        f"attribute {name} of {op} is of type {op.attr_kinds[name]}, and the node gives {given}"
+    )

@@ -12,7 +12,7 @@ from sardonyx.graph.build import Builder, constant
 from sardonyx.graph.dim import same
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
-from sardonyx.load.attributes import Attributes, fits, kind_of
+from sardonyx.load.attributes import Attributes, fits
 from sardonyx.load.constants import constant_node
 from sardonyx.load.order import in_order
 from sardonyx.load.tensor import Tensors
@@ -294,7 +294,7 @@ def _upgraded(rule: Rule, builder: Builder, old: OldNode) -> Sequence[Value]:
         for name, value in node.attrs.items():
             if not fits(node.op.attrs[name], value):
                 raise InvalidGraph(
-                    f"attribute {name} of {node.op} is of type {kind_of(node.op.attrs[name])}, "
+                    f"attribute {name} of {node.op} is of type {node.op.attr_kinds[name]}, "
                     f"and the node gives {value!r:.80}"
                 )
     return made if isinstance(made, (tuple, list)) else (made,)

@@ -81,7 +81,8 @@ class Tensors:
                 raise NotImplemented("tensors stored in segments are not supported")
             if record.location == 1:
                 return self._external(record, dtype, shape)
-            if record.storage == "raw" or (record.offset >= 0 and record.storage != "none"):
+            storage = record.storage
+            if storage == "raw" or (record.offset >= 0 and storage != "none"):
                 return self._in_place(record, dtype, shape)
             return Held(_typed(record, dtype, shape))
         except SardonyxError as error:

@@ -48,6 +48,15 @@ def array(kind: str = "floats") -> Attr:
     return Attr(f"array {kind}", required=False)
 
 
+def kind_of(spec: Any) -> str:
+    """The kind of an attribute from its declaration: an Attr, or the default value itself."""
+    if isinstance(spec, Attr):
+        return spec.kind.removeprefix("array ")
+    if isinstance(spec, tuple):
+        return {"float": "floats", "bytes": "strings"}.get(kind_of(spec[0]) if spec else "", "ints")
+    return "float" if isinstance(spec, float) else "bytes" if isinstance(spec, bytes) else "int"
+
+
 @dataclass(frozen=True, slots=True)
 class Slot:
     """One formal input or output."""
@@ -62,8 +71,23 @@ class Op:
     """One operator in the newest version that we know; loading upgrades older nodes to it."""
 
     __slots__ = (
-        "attrs", "defaults", "domain", "has_bodies", "infer_rule", "inputs", "is_pure",
-        "name", "outputs", "reference_rule", "since", "symbolic_rule", "takes_unranked", "types",
+        "array_attrs",
+        "attr_kinds",
+        "attrs",
+        "defaults",
+        "domain",
+        "has_bodies",
+        "infer_rule",
+        "inputs",
+        "is_pure",
+        "name",
+        "outputs",
+        "reference_rule",
+        "required_attrs",
+        "since",
+        "symbolic_rule",
+        "takes_unranked",
+        "types",
     )  # fmt: skip
 
     def __init__(  # noqa: PLR0913 - the parts of a schema, each given by name in a declaration
@@ -102,6 +126,11 @@ class Op:
             for k, v in self.attrs.items()
             if not (isinstance(v, Attr) and v.required)
         }
+        self.attr_kinds: Final = {name: kind_of(spec) for name, spec in self.attrs.items()}
+        self.array_attrs: Final = frozenset(
+            n for n, a in self.attrs.items() if isinstance(a, Attr) and a.kind.startswith("array ")
+        )
+        self.required_attrs: Final = self.attrs.keys() - self.defaults.keys()
         self.infer_rule: Infer | None = None
         self.reference_rule: Reference | None = None
         self.symbolic_rule: Reference | None = None

@@ -83,8 +83,9 @@ def _linear(x: Array, coefficients: Any, intercepts: Any, targets: int) -> Array
         raise InvalidGraph(
             f"{targets} targets of {rows.shape[1]} features each have {weights.size} coefficients"
         )
-    result: Array = rows @ weights.reshape(targets, -1).T
-    return result if intercepts is None else np.add(result, intercepts.astype(rows.dtype))
+    with np.errstate(all="ignore"):
+        result: Array = rows @ weights.reshape(targets, -1).T
+        return result if intercepts is None else np.add(result, intercepts.astype(rows.dtype))
 
 
 def _check_coefficients(g: Scope, coefficients: Any, targets: int, width: Size) -> None:

@@ -216,6 +216,7 @@ def _(
 
 
 @dropout.reference
+@np.errstate(all="ignore")
 def _(
     x: Array, ratio: Array | None, training_mode: Array | None, *, seed: int | None
 ) -> tuple[Array, Array]:

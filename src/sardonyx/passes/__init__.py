@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Final
 
 from sardonyx.enums import GraphOptimizationLevel as Level
 from sardonyx.graph.graph import Graph
 from sardonyx.passes import activation, algebra, linear, lowering, normalize, transpose
 from sardonyx.passes.driver import Rewriter, prune
-from sardonyx.passes.rule import Rule
+from sardonyx.passes.rule import Rules, by_root
+
+BASIC: Final = by_root(algebra.RULES, transpose.RULES, linear.BASIC)
+# After the basic rules: no normalization lies between a convolution and its activation.
+EXTENDED: Final = by_root(activation.RULES, normalize.RULES, linear.EXTENDED)
+LOWERED: Final = by_root(lowering.RULES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,22 +29,18 @@ class PassOptions:
 def optimize(graph: Graph, options: PassOptions) -> None:
     """The portable part: standard and com.microsoft ops only. This is what `save` writes."""
     if options.level >= Level.ORT_ENABLE_BASIC:
-        _rewrite(graph, (algebra.RULES, transpose.RULES, linear.BASIC), options, is_clean=False)
+        _rewrite(graph, BASIC, options, is_clean=False)
     if options.level >= Level.ORT_ENABLE_EXTENDED:
-        # After the basic rules: no normalization lies between a convolution and its activation.
-        _rewrite(graph, (activation.RULES, normalize.RULES, linear.EXTENDED), options)
+        _rewrite(graph, EXTENDED, options)
 
 
 def lower(graph: Graph, options: PassOptions) -> None:
     """The part that needs our own ops."""
     if options.level >= Level.ORT_ENABLE_EXTENDED:
         lowering.lower_sizes(graph)
-        _rewrite(graph, (lowering.RULES,), options)
+        _rewrite(graph, LOWERED, options)
         prune(graph)
 
 
-def _rewrite(
-    graph: Graph, tables: Iterable[Any], options: PassOptions, is_clean: bool = True
-) -> None:
-    rules: list[Rule] = [r for table in tables for r in table]
+def _rewrite(graph: Graph, rules: Rules, options: PassOptions, is_clean: bool = True) -> None:
     Rewriter(graph, rules, options.fold_limit_bytes, options.disabled, is_clean).run()

@@ -22,7 +22,7 @@ _phi_times = P.Erf(x * about(math.sqrt(0.5))) + 1
 def gelu(b: Builder, x: Value) -> Value:
     """x Phi(x), Phi by the error function, in each order that exporters multiply it."""
     need(x.tensor.dtype.is_float, "not floating point")
-    made: Value = b.Gelu(x)
+    made: Value = b.Gelu(x, like=x)
     return made
 
 
@@ -45,7 +45,7 @@ _inner = tuple((x + cube * about(0.044715)) * about(math.sqrt(2 / math.pi)) for 
 def gelu_tanh(b: Builder, x: Value) -> Value:
     """Gelu by the hyperbolic tangent."""
     need(x.tensor.dtype.is_float, "not floating point")
-    made: Value = b.Gelu(x, approximate=b"tanh")
+    made: Value = b.Gelu(x, like=x, approximate=b"tanh")
     return made
 
 

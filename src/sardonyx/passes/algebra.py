@@ -28,7 +28,7 @@ def identity(b: Builder, x: Value) -> Value:
     return x
 
 
-@rule(P.Dropout(x, rest=True).named("node"), P.Dropout(x).named("node"), ort="EliminateDropout")
+@rule(P.Dropout(x, rest=True).named("node"), ort="EliminateDropout")
 def dropout(b: Builder, x: Value, node: Node) -> Value:
     """Outside training nothing is dropped."""
     mode = node.inputs[2] if len(node.inputs) > 2 else None

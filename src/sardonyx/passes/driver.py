@@ -14,7 +14,7 @@ from sardonyx.log import logger
 from sardonyx.passes.fold import FoldingBuilder, fold, inline
 from sardonyx.passes.merge import Merger
 from sardonyx.passes.pattern import match
-from sardonyx.passes.rule import NoMatch, Rule, need
+from sardonyx.passes.rule import NoMatch, Rule, Rules, need
 
 
 class Rewriter:
@@ -23,7 +23,7 @@ class Rewriter:
     def __init__(
         self,
         graph: Graph,
-        rules: Iterable[Rule],
+        rules: Rules,
         fold_limit: int,
         disabled: frozenset[str],
         is_clean: bool = False,
@@ -31,10 +31,7 @@ class Rewriter:
         """With `is_clean`, all is folded and merged: only nodes a rule may end in are visited."""
         self._graph = graph
         self._is_clean = is_clean
-        self._rules: dict[str, list[Rule]] = {}
-        for r in rules:
-            if r.name not in disabled and r.ort_name not in disabled:
-                self._rules.setdefault(r.pattern.op, []).append(r)
+        self._rules = rules
         self._limit = 0 if "ConstantFolding" in disabled else fold_limit
         self._disabled = disabled
         self._merger = None if "CommonSubexpressionElimination" in disabled else Merger()
@@ -82,9 +79,12 @@ class Rewriter:
                     self._replace(old, new)
                 self._drop(node)
                 return
-        for r in self._rules.get(node.op.name, ()):
-            if self._try(r, node):
-                return
+        rules = self._rules.get(node.op.name)
+        if rules is not None:
+            read_ops = {v.op for v in node.inputs if v is not None}
+            for r in rules:
+                if r.makers <= read_ops and not r.names & self._disabled and self._try(r, node):
+                    return
 
     def _bodies(self, node: Node) -> bool:
         """Rewrites a node's bodies; True if the node itself went away."""
@@ -95,9 +95,8 @@ class Rewriter:
             self._changed(node.outputs)
             self._drop(node)
             return True
-        everything = [r for rules in self._rules.values() for r in rules]
         for _, body in node.subgraphs:
-            Rewriter(body, everything, self._limit, self._disabled, self._is_clean).run()
+            Rewriter(body, self._rules, self._limit, self._disabled, self._is_clean).run()
         return False
 
     def _try(self, r: Rule, node: Node) -> bool:

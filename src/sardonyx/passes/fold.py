@@ -9,7 +9,6 @@ import numpy as np
 from sardonyx.graph.build import Builder, Operand, const_fact
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
-from sardonyx.graph.infer import infer_node
 from sardonyx.ops.declare import INTERNAL
 from sardonyx.weights.const import Const, Held, Recipe
 
@@ -66,17 +65,22 @@ class FoldingBuilder(Builder):
         self._limit = limit
 
     def node(
-        self, name: str, *inputs: Operand, outputs: int = 1, domain: str = "", **attrs: Any
+        self,
+        name: str,
+        *inputs: Operand,
+        outputs: int = 1,
+        domain: str = "",
+        like: Value | None = None,
+        **attrs: Any,
     ) -> Node:
         operands = self.operands(inputs)
-        if any(v is not None and v.const is None for v in operands):
-            return super().node(name, *operands, outputs=outputs, domain=domain, **attrs)
-        loose = Node(self.graph, *self.call(name, domain, attrs))
-        loose.inputs, loose.outputs = tuple(operands), tuple(Value("") for _ in range(outputs))
-        infer_node(self.graph.scope, loose)
-        if fold(loose, self._limit):
-            return loose
-        return super().node(name, *operands, outputs=outputs, domain=domain, **attrs)
+        if all(v is None or v.const is not None for v in operands):
+            loose = Node(self.graph, *self.call(name, domain, attrs))
+            loose.inputs, loose.outputs = tuple(operands), tuple(Value("") for _ in range(outputs))
+            self.infer(loose, like)
+            if fold(loose, self._limit):
+                return loose
+        return super().node(name, *operands, outputs=outputs, domain=domain, like=like, **attrs)
 
 
 def _known_elements(node: Node) -> bool:

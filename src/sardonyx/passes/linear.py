@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Final
+
+import numpy as np
 
 from sardonyx.graph.build import Builder
 from sardonyx.graph.dtype import F32
@@ -13,6 +14,7 @@ from sardonyx.passes.pattern import P, hole, scalar
 from sardonyx.passes.rule import need, ranked, rule
 
 x, w, bias, factor = hole("x"), hole("w"), hole("bias"), hole("factor")
+_CONV: Final = P.Conv(x, w, rest=True).named("conv")
 
 
 def _bias(conv: Node) -> Value | None:
@@ -20,7 +22,7 @@ def _bias(conv: Node) -> Value | None:
 
 
 def _conv(b: Builder, conv: Node, w: Value, bias: Value | None) -> Value:
-    made: Value = b.Conv(conv.inputs[0], w, bias, **conv.attrs)
+    made: Value = b.Conv(conv.inputs[0], w, bias, like=conv.outputs[0], **conv.attrs)
     return made
 
 
@@ -37,16 +39,9 @@ def _per_channel(value: Value, rank: int) -> None:
 
 
 @rule(
-    P.BatchNormalization(
-        P.Conv(x, w, rest=True).named("conv"),
-        hole("scale"),
-        hole("shift"),
-        hole("mean"),
-        hole("var"),
-    ).named("norm"),
-    P.BatchNormalization(
-        P.Conv(x, w).named("conv"), hole("scale"), hole("shift"), hole("mean"), hole("var")
-    ).named("norm"),
+    P.BatchNormalization(_CONV, hole("scale"), hole("shift"), hole("mean"), hole("var")).named(
+        "norm"
+    ),
     ort="ConvBNFusion",
 )
 def conv_norm(  # noqa: PLR0913 - the holes of the pattern
@@ -62,59 +57,60 @@ def conv_norm(  # noqa: PLR0913 - the holes of the pattern
 ) -> Value:
     """A normalization by constants scales and shifts channels, as weights and bias can."""
     old = _bias(conv)
-    given = (w, scale, shift, mean, var, *(() if old is None else (old,)))
-    need(all(v.is_const for v in given), "weights are not constant")
+    rows = (scale, shift, mean, var, *(() if old is None else (old,)))
+    need(w.is_const and all(v.is_const for v in rows), "weights are not constant")
     need(not norm.attrs["training_mode"], "statistics come from the batch")
-    need(len({v.tensor.dtype for v in given}) == 1, "types differ")
-    factor = b.Div(scale, b.Sqrt(b.Add(var, float(norm.attrs["epsilon"]))))
-    moved = mean if old is None else b.Sub(mean, old)
-    return _conv(b, conv, _scaled(b, w, factor), b.Sub(shift, b.Mul(moved, factor)))
+    dtype = w.tensor.dtype
+    need(all(v.tensor.dtype is dtype for v in rows), "types differ")
+    gamma, beta, centre, spread, *bias = (_numbers(v) for v in rows)
+    with np.errstate(all="ignore"):
+        factor = gamma / np.sqrt(spread + norm.attrs["epsilon"])
+        moved = beta - (centre - bias[0] if bias else centre) * factor
+    return _conv(b, conv, _scaled(b, w, factor), b.const(moved, dtype))
 
 
-def _row(b: Builder, value: Value, w: Value) -> Value:
-    """A constant of one element or one per channel, as one element per channel."""
-    channels, shape = w.tensor.dims[0], value.tensor.static
-    need(isinstance(channels, int), "the number of channels is open")
-    need(shape is not None and math.prod(shape) in (1, channels), "adds channels")
+def _numbers(row: Value) -> Any:
+    """The numbers of a short constant, in the type that sums of them are made in."""
+    need(row.const is not None and row.const.is_small, "not a short constant")
+    assert row.const is not None
+    return row.const.read().astype(np.float64)
+
+
+def _row(value: Value, w: Value) -> Any:
+    """The numbers of a constant of one element or one per channel, one per channel."""
+    channels, numbers = w.tensor.dims[0], _numbers(value).reshape(-1)
+    need(isinstance(channels, int) and numbers.size in (1, channels), "adds channels")
     assert isinstance(channels, int)
-    made: Value = b.Expand(b.Reshape(value, b.ints(-1)), b.ints(channels))
-    return made
+    return np.broadcast_to(numbers, (channels,))
 
 
-def _scaled(b: Builder, w: Value, factor: Value) -> Value:
+def _scaled(b: Builder, w: Value, factor: Any) -> Value:
     """Weights with each output channel multiplied by its factor."""
-    axes = b.ints(*range(1, w.tensor.rank))
-    made: Value = b.Mul(w, b.Unsqueeze(factor, axes))
+    row = b.const(factor.reshape(-1, *(1,) * (w.tensor.rank - 1)), w.tensor.dtype)
+    made: Value = b.Mul(w, row, like=w)
     return made
 
 
-@rule(
-    P.Conv(x, w).named("conv") * factor,
-    P.Conv(x, w, rest=True).named("conv") * factor,
-    ort="ConvMulFusion",
-)
+@rule(_CONV * factor, ort="ConvMulFusion")
 def conv_scale(b: Builder, x: Value, w: Value, conv: Node, factor: Value) -> Value:
     old = _bias(conv)
     ranked(w)
     _per_channel(factor, w.tensor.rank)
     need(w.is_const and (old is None or old.is_const), "weights are not constant")
     need(factor.tensor.dtype is w.tensor.dtype, "types differ")
-    flat = _row(b, factor, w)
-    return _conv(b, conv, _scaled(b, w, flat), None if old is None else b.Mul(old, flat))
+    row = _row(factor, w)
+    bias = None if old is None else b.const(_numbers(old) * row, w.tensor.dtype)
+    return _conv(b, conv, _scaled(b, w, row), bias)
 
 
-@rule(
-    P.Conv(x, w).named("conv") + bias,
-    P.Conv(x, w, rest=True).named("conv") + bias,
-    ort="ConvAddFusion",
-)
+@rule(_CONV + bias, ort="ConvAddFusion")
 def conv_shift(b: Builder, x: Value, w: Value, conv: Node, bias: Value) -> Value:
     old = _bias(conv)
     ranked(w)
     _per_channel(bias, w.tensor.rank)
     need(bias.tensor.dtype is w.tensor.dtype, "types differ")
-    flat = _row(b, bias, w)
-    return _conv(b, conv, w, flat if old is None else b.Add(old, flat))
+    row = _row(bias, w) if old is None else _row(bias, w) + _numbers(old)
+    return _conv(b, conv, w, b.const(row, w.tensor.dtype))
 
 
 @rule(P.MatMul(x, w) + bias, ort="MatMulAddFusion")
@@ -131,7 +127,7 @@ def matmul_bias(b: Builder, x: Value, w: Value, bias: Value) -> Value:
     return made
 
 
-_ACTIVATIONS: Final = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "Clip")
+_ACTIVATIONS: Final = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid")
 
 
 def _activation(node: Node) -> list[float]:
@@ -148,12 +144,9 @@ def _activation(node: Node) -> list[float]:
     return [v for v in bounds if v is not None]
 
 
-_convs = (P.Conv(x, w).named("conv"), P.Conv(x, w, rest=True).named("conv"))
-
-
 @rule(
-    *(getattr(P, op)(c).named("act") for op in _ACTIVATIONS[:-1] for c in _convs),
-    *(P.Clip(c, rest=True).named("act") for c in _convs),
+    *(getattr(P, op)(_CONV).named("act") for op in _ACTIVATIONS),
+    P.Clip(_CONV, rest=True).named("act"),
     ort="ConvActivationFusion",
 )
 def conv_activation(b: Builder, x: Value, w: Value, conv: Node, act: Node) -> Value:
@@ -162,6 +155,7 @@ def conv_activation(b: Builder, x: Value, w: Value, conv: Node, act: Node) -> Va
     made: Value = b.FusedConv(
         *conv.inputs,
         domain=MICROSOFT,
+        like=conv.outputs[0],
         activation=act.op.name.encode(),
         activation_params=params if params else None,
         **conv.attrs,

@@ -21,7 +21,7 @@ class Merger:
 
     def find(self, node: Node) -> Node | None:
         """A node met before that computes the same, if there is one."""
-        if not node.op.is_pure or node.op.has_bodies:
+        if not node.op.is_pure or node.op.has_bodies or _reads_alone(node):
             return None
         key = _key(node)
         if key is None:
@@ -34,6 +34,11 @@ class Merger:
             self._seen[key] = node
             return None
         return twin
+
+
+def _reads_alone(node: Node) -> bool:
+    """Whether nobody else reads one of a node's inputs: then nobody computes the same from it."""
+    return any(v is not None and len(v.uses) == 1 and v.const is None for v in node.inputs)
 
 
 def _shapes(node: Node) -> list[Any]:

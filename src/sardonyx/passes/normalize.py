@@ -36,7 +36,7 @@ def layer_norm(  # noqa: PLR0913 - the holes of the pattern
         "scale or shift has another shape",
     )
     need(x.tensor.dtype is scale.tensor.dtype, "types differ")
-    made: Value = b.LayerNormalization(x, scale, shift, axis=axis - rank, epsilon=number)
+    made: Value = b.LayerNormalization(x, scale, shift, like=x, axis=axis - rank, epsilon=number)
     return made
 
 

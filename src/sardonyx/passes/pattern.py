@@ -67,7 +67,7 @@ class Number(Pattern):
 
 @dataclass(frozen=True, slots=True)
 class Call(Pattern):
-    """The first output of a node. With `rest`, further inputs may follow those that are named."""
+    """The first output of a node. With `rest`, any number of inputs may follow those named."""
 
     op: str
     args: tuple[Pattern, ...]
@@ -148,7 +148,7 @@ def _calls(pattern: Call, node: Node, found: Found, nodes: tuple[Node, ...]) -> 
     if op.name != pattern.op or op.domain != pattern.domain:
         return
     inputs, args = node.inputs, pattern.args
-    if len(inputs) != len(args) and not (pattern.rest and len(inputs) > len(args)):
+    if len(inputs) != len(args) and not (pattern.rest and len(inputs) >= len(args)):
         return
     if nodes and node.graph is not nodes[0].graph:
         return  # a body runs many times, or never: nothing moves into it or out of it

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Value
-from sardonyx.passes.pattern import Call, Pattern
+from sardonyx.passes.pattern import Call, Number, Pattern
 
 
 class NoMatch(Exception):  # how a rule says no, not an error
@@ -35,7 +35,20 @@ class Rule:
     pattern: Call
     build: Callable[..., Any]
     name: str
-    ort_name: str  # the optimizer of onnxruntime that does the same, for disabled_optimizers
+    names: frozenset[str]  # its own, and that of onnxruntime's optimizer that does the same
+    makers: frozenset[str]  # ops that must make some input of the root; "" stands for a constant
+
+
+Rules = dict[str, list[Rule]]  # by the op that the pattern ends in
+
+
+def by_root(*tables: Iterable[Rule]) -> Rules:
+    """Tables of rules in the form that the driver looks them up in."""
+    rules: Rules = {}
+    for table in tables:
+        for r in table:
+            rules.setdefault(r.pattern.op, []).append(r)
+    return rules
 
 
 def rule(*patterns: Pattern, ort: str = "") -> Callable[[Callable[..., Any]], tuple[Rule, ...]]:
@@ -45,7 +58,10 @@ def rule(*patterns: Pattern, ort: str = "") -> Callable[[Callable[..., Any]], tu
         rules = []
         for pattern in patterns:
             assert isinstance(pattern, Call), "a rule's pattern ends in a node"
-            rules.append(Rule(pattern, build, build.__name__, ort))
+            direct = {a.op for a in pattern.args if isinstance(a, Call)}
+            direct |= {"" for a in pattern.args if isinstance(a, Number)}
+            names = frozenset((build.__name__, ort) if ort else (build.__name__,))
+            rules.append(Rule(pattern, build, build.__name__, names, frozenset(direct)))
         return tuple(rules)
 
     return wrap

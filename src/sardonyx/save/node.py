@@ -9,8 +9,7 @@ import numpy as np
 
 from sardonyx.errors import InternalError
 from sardonyx.graph.graph import Attrs, Graph, Node
-from sardonyx.load.attributes import kind_of
-from sardonyx.ops.declare import Attr, Op
+from sardonyx.ops.declare import Attr, Op, kind_of
 from sardonyx.save.tensor import tensor
 from sardonyx.save.types import type_message
 from sardonyx.save.wire import Message

@@ -32,7 +32,8 @@ def p_becomes_whole(b: Builder, node: OldNode) -> Any:
 
 
 def _like(b: Builder, number: float, x: Value | None) -> Any:
-    return b.CastLike(b.const(np.float32(number)), x)
+    with np.errstate(over="ignore"):
+        return b.CastLike(b.const(np.float32(number)), x)
 
 
 UPGRADES: Final = (*p_becomes_whole,)

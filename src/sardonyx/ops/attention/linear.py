@@ -82,6 +82,7 @@ def _check_rule(rule: bytes, decay: Fact | None, beta: Fact | None) -> None:
 
 
 @linear.reference
+@np.errstate(all="ignore")
 def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, Array]:
     query, key, value, past, decay, beta = filled(inputs, 6)
     assert query is not None

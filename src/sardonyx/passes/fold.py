@@ -90,7 +90,10 @@ def _known_elements(node: Node) -> bool:
     fact = node.outputs[0].fact
     if not isinstance(fact, Fact) or fact.ints is None or fact.static is None:
         return False
-    array = np.array(fact.ints, fact.dtype.np).reshape(fact.static)
+    try:
+        array = np.array(fact.ints, fact.dtype.np).reshape(fact.static)
+    except OverflowError:
+        return False  # of a tensor too large to exist: the node will never run
     node.outputs[0].fact = const_fact(Held(array))
     return True
 

@@ -15,8 +15,8 @@ from sardonyx.passes.rule import need, ranked, rule
 x, w, bias = hole("x"), hole("w"), hole("bias")
 
 
-@rule(P.MatMul(x, w) + bias)
-def matmul_bias(b: Builder, x: Value, w: Value, bias: Value) -> Value:
+@rule(P.Add(P.MatMul(x, w), bias).named("sum"))
+def matmul_bias(b: Builder, x: Value, w: Value, bias: Value, sum: Node) -> Value:
     """Rows times a constant matrix, plus one number per column."""
     ranked(x, w)
     need(
@@ -28,7 +28,7 @@ def matmul_bias(b: Builder, x: Value, w: Value, bias: Value) -> Value:
         "the bias is not one number per column",
     )
     need(x.tensor.dtype.is_float and x.tensor.dtype.bits >= 32, "rounds differently in half types")
-    made: Value = b.MatMulBias(x, w, bias, domain=INTERNAL)
+    made: Value = b.MatMulBias(x, w, bias, domain=INTERNAL, like=sum.outputs[0])
     return made
 
 

@@ -40,7 +40,7 @@ _ACTIVATIONS: Final[dict[str, tuple[Callable[..., Array], float | None, float | 
 }
 
 _TYPES: Final = {"T": FLOATS, "T1": frozenset((I32,))}
-_ATTRS: Final[Mapping[str, Any]] = {
+ATTRS: Final[Mapping[str, Any]] = {
     "activation_alpha": optional("floats"),
     "activation_beta": optional("floats"),
     "activations": optional("strings"),
@@ -55,7 +55,7 @@ rnn: Final = Op(
     22,
     _INPUTS,
     "Y:T? Y_h:T?",
-    attrs={**_ATTRS, "activations": (b"Tanh", b"Tanh"), "layout": 0},
+    attrs={**ATTRS, "activations": (b"Tanh", b"Tanh"), "layout": 0},
     types=_TYPES,
 )
 gru: Final = Op(
@@ -63,7 +63,7 @@ gru: Final = Op(
     22,
     _INPUTS,
     "Y:T? Y_h:T?",
-    attrs={**_ATTRS, "layout": 0, "linear_before_reset": 0},
+    attrs={**ATTRS, "layout": 0, "linear_before_reset": 0},
     types=_TYPES,
 )
 lstm: Final = Op(
@@ -71,7 +71,7 @@ lstm: Final = Op(
     22,
     f"{_INPUTS} initial_c:T? P:T?",
     "Y:T? Y_h:T? Y_c:T?",
-    attrs={**_ATTRS, "input_forget": 0, "layout": 0},
+    attrs={**ATTRS, "input_forget": 0, "layout": 0},
     types=_TYPES,
 )
 

@@ -11,9 +11,10 @@ from sardonyx.graph.dim import Shape, Size
 from sardonyx.graph.dtype import F16, F32, I8, I32, U8
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import MICROSOFT, Op, optional
+from sardonyx.ops.declare import MICROSOFT, Op
 from sardonyx.ops.linear import matmul, matmul_shape
 from sardonyx.ops.recurrent import (
+    ATTRS,
     Feed,
     Matmul,
     Step,
@@ -148,15 +149,7 @@ dynamic_lstm: Final = Op(
     "W_scale:T W_zero_point:T2 R_scale:T R_zero_point:T2",
     "Y:T? Y_h:T? Y_c:T?",
     domain=MICROSOFT,
-    attrs={
-        "activation_alpha": optional("floats"),
-        "activation_beta": optional("floats"),
-        "activations": optional("strings"),
-        "clip": optional("float"),
-        "direction": b"forward",
-        "hidden_size": optional("int"),
-        "input_forget": 0,
-    },
+    attrs={**ATTRS, "input_forget": 0},
     types={"T": _FLOAT, "T1": frozenset((I32,)), "T2": _BYTES},
 )
 

@@ -1,10 +1,13 @@
 // Graphs, functions and models in Python.
 #include "bind/convert.h"
 #include "bind/parts.h"
+#include "load/order.h"
 #include "load/records.h"
 
 namespace sdx {
 namespace {
+
+constexpr const char* kSorted = "Whether each node reads only what nodes before it make.";
 
 nb::object opset_imports(const std::vector<OpsetImport>& imports) {
   return list_of(imports, [](const OpsetImport& i) -> nb::object {
@@ -26,6 +29,9 @@ void bind_graph(nb::module_& m) {
       .def_prop_ro(
           "initializers", [](const GraphRef& r) { return records(r, r->initializers); },
           nb::sig("def initializers(self) -> list[TensorRecord]"))
+      .def_prop_ro(
+          "is_sorted", [](const GraphRef& r) { return is_sorted(r->nodes); },
+          nb::sig("def is_sorted(self) -> bool"), kSorted)
       .def_prop_ro(
           "sparse_initializers",
           [](const GraphRef& r) { return records(r, r->sparse_initializers); },
@@ -69,6 +75,9 @@ void bind_function(nb::module_& m) {
       .def_prop_ro(
           "nodes", [](const FunctionRef& r) { return records(r, r->nodes); },
           nb::sig("def nodes(self) -> list[NodeRecord]"))
+      .def_prop_ro(
+          "is_sorted", [](const FunctionRef& r) { return is_sorted(r->nodes); },
+          nb::sig("def is_sorted(self) -> bool"), kSorted)
       .def_prop_ro(
           "opset_imports", [](const FunctionRef& r) { return opset_imports(r->opset_imports); },
           nb::sig("def opset_imports(self) -> list[tuple[str, int]]"))

@@ -55,6 +55,15 @@ void bind_tensor_data(nb::class_<TensorRef>& c) {
           "length", [](const TensorRef& r) { return r->length; },
           "Bytes from `offset` on; 0 when the elements do not lie in the buffer.")
       .def_prop_ro(
+          "plain",
+          [](const TensorRef& r) -> nb::object {
+            if (r->storage != Storage::raw || !r->is_in_place || r->location || r->has_segment)
+              return nb::none();
+            return nb::make_tuple(r->data_type, dims(r->dims), r->offset, r->length);
+          },
+          nb::sig("def plain(self) -> tuple[int, tuple[int, ...], int, int] | None"),
+          "data_type, dims, offset and length of a tensor in one piece of raw data; else None.")
+      .def_prop_ro(
           "values", [](const TensorRef& r) { return values(*r); },
           nb::sig("def values(self) -> numpy.typing.NDArray[typing.Any] | None"),
           "Typed data as a new array of one dim; None when they lie in place or are strings.")

@@ -94,6 +94,12 @@ class TensorRecord:
         """Bytes from `offset` on; 0 when the elements do not lie in the buffer."""
 
     @property
+    def plain(self) -> tuple[int, tuple[int, ...], int, int] | None:
+        """
+        data_type, dims, offset and length of a tensor in one piece of raw data; else None.
+        """
+
+    @property
     def values(self) -> numpy.typing.NDArray[Any] | None:
         """
         Typed data as a new array of one dim; None when they lie in place or are strings.
@@ -185,6 +191,10 @@ class GraphRecord:
     def initializers(self) -> list[TensorRecord]: ...
 
     @property
+    def is_sorted(self) -> bool:
+        """Whether each node reads only what nodes before it make."""
+
+    @property
     def sparse_initializers(self) -> list[SparseTensorRecord]: ...
 
     @property
@@ -224,6 +234,10 @@ class FunctionRecord:
 
     @property
     def nodes(self) -> list[NodeRecord]: ...
+
+    @property
+    def is_sorted(self) -> bool:
+        """Whether each node reads only what nodes before it make."""
 
     @property
     def opset_imports(self) -> list[tuple[str, int]]: ...

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import gc
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +44,11 @@ class Compiled:
 
 def compile(source: Any, options: Options) -> Compiled:
     """The whole line, from a file, bytes or buffers to a program."""
+    with _no_collection():
+        return _compile(source, options)
+
+
+def _compile(source: Any, options: Options) -> Compiled:
     stages = Stages(options.check)
     with stages.stage("load"):
         model = load(source, options.load)
@@ -64,3 +71,15 @@ def compile(source: Any, options: Options) -> Compiled:
     with stages.stage("program"):
         program = emit(placement, order, memory)
     return Compiled(model, placement, program, stages)
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Puts off the collector: a graph under construction holds no garbage, only work to look at."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

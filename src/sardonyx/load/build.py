@@ -81,6 +81,7 @@ class GraphBuilder:
         self._functions = {(_domain(f.domain), f.name, f.overload): f for f in functions}
         self._dims = dims
         self._constant_inputs = constant_inputs
+        self._attributes = Attributes(tensors, _no_body)  # of nodes without bodies
         self._expanded = 0  # nodes that functions have become
         self._n_calls = 0
 
@@ -90,8 +91,9 @@ class GraphBuilder:
             raise InvalidGraph(f"bodies are nested more than {MAX_DEPTH} deep")
         graph, scope = Graph(record.name), Names(outer)
         const = self._tensors.initializer if outer is None else self._tensors.const
-        constants = {t.name: const(t) for t in record.initializers}
-        if len(constants) != len(record.initializers):
+        initializers = record.initializers
+        constants = {t.name: const(t) for t in initializers}
+        if len(constants) != len(initializers):
             raise InvalidGraph("two initializers have the same name", graph=record.name)
         for sparse in record.sparse_initializers:
             constants[sparse.values.name] = self._tensors.dense(sparse)
@@ -110,7 +112,7 @@ class GraphBuilder:
             scope.define(info.name, value)
         for name, held in constants.items():
             scope.define(name, constant(held, name))
-        self._nodes(graph, in_order(record.nodes), scope, call)
+        self._nodes(graph, in_order(record), scope, call)
         graph.set_outputs([_defined(scope, o.name, record.name) for o in record.outputs])
         return graph
 
@@ -144,7 +146,7 @@ class GraphBuilder:
         if function is not None:
             made = self._expand(graph, function, (record, records), inputs, call)
         elif record.op_type == "Constant" and domain == ONNX:
-            made = [constant(constant_node(Attributes(self._tensors, _no_body), records))]
+            made = [constant(constant_node(self._attributes, records))]
         else:
             made = self._primitive(graph, record, records, inputs, (scope, call))
         for name, value in zip(outputs, made, strict=False):
@@ -170,8 +172,10 @@ class GraphBuilder:
                 f"the model uses {domain or 'ai.onnx'} and does not import its opset",
                 hint="add it to opset_import",
             )
-        inner = Call(call.opsets, call.attributes, call.depth + 1, call.prefix)
-        attributes = Attributes(self._tensors, lambda body: self.graph(body, inner, scope))
+        attributes = self._attributes
+        if record.has_bodies:
+            inner = Call(call.opsets, call.attributes, call.depth + 1, call.prefix)
+            attributes = Attributes(self._tensors, lambda body: self.graph(body, inner, scope))
         op = lookup(domain, op_type)
         rule = find(domain, op_type, version) if op is None or version < op.since else None
         name = call.prefix + record.name
@@ -239,7 +243,7 @@ class GraphBuilder:
         absent = set(function.inputs) - scope.own.keys()
         opsets = {_domain(d): v for d, v in function.opset_imports} or call.opsets
         inner = Call(opsets, attributes, call.depth + 1, prefix)
-        self._nodes(graph, _without(in_order(function.nodes), absent), scope, inner)
+        self._nodes(graph, _without(in_order(function), absent), scope, inner)
         return [_defined(scope, o, function.name) for o in function.outputs]
 
 

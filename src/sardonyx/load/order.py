@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sardonyx._native import GraphRecord, NodeRecord
+from sardonyx._native import FunctionRecord, GraphRecord, NodeRecord
 from sardonyx.errors import InvalidGraph
 
 
-def in_order(nodes: Sequence[NodeRecord]) -> Sequence[NodeRecord]:
-    """The records as they are if each reads only what earlier ones make, else sorted."""
-    makers = {name: i for i, node in enumerate(nodes) for name in node.outputs if name}
-    for i, node in enumerate(nodes):
-        if any(makers.get(name, -1) >= i for name in _reads(node)):
-            return sort_records(nodes)
-    return nodes
+def in_order(record: GraphRecord | FunctionRecord) -> Sequence[NodeRecord]:
+    """The nodes as they are if each reads only what earlier ones make, else sorted."""
+    return record.nodes if record.is_sorted else sort_records(record.nodes)
 
 
 def sort_records(nodes: Sequence[NodeRecord]) -> list[NodeRecord]:

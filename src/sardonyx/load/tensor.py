@@ -75,6 +75,13 @@ class Tensors:
 
     def const(self, record: TensorRecord) -> Const:
         """The constant behind a record; every size is checked before anything is read."""
+        plain = record.plain  # in one call: models have thousands of tensors, nearly all so
+        if plain is not None:
+            number, dims, offset, length = plain
+            kind = by_onnx(number)
+            is_sound = kind is not None and kind is not STRING and min(dims, default=0) >= 0
+            if is_sound and kind and length == kind.packed_bytes(math.prod(dims)):
+                return Ref(self._source, offset, length, kind, dims)
         try:
             dtype, shape = dtype_of(record.data_type), shape_of(record.dims)
             if record.has_segment:

@@ -322,7 +322,10 @@ def _opposite(answer: bool | None) -> bool | None:
 def _size_div(a: Size, b: Size) -> Size | None:
     if isinstance(a, int) and isinstance(b, int) and b:
         return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-    return a // b if least(a) >= 0 and least(b) > 0 else None
+    if least(a) < 0 or least(b) < 0 or b == 0:
+        return None
+    # A division without remainder is what it is wherever it can be done at all.
+    return a // b if least(b) > 0 or modulo(a, b) == 0 else None
 
 
 def _size_mod(a: Array, b: Array, *, fmod: int) -> Any:

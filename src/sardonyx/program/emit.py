@@ -92,6 +92,7 @@ class _Emitter:
     def _segments(self, bound: set[str], waiting: list[Guard]) -> tuple[PythonSegment, ...]:
         """A segment per node; a guard is checked as soon as all sizes in it are bound."""
         segments = []
+        has_news = False
         for node, frees in zip(self.schedule.nodes, self.memory.frees, strict=True):
             inputs = tuple(self.slot(v) for v in node.inputs)
             bodies: dict[Node, dict[str, Program]] = {}
@@ -101,7 +102,11 @@ class _Emitter:
             provider = self.placement.where[node]
             (step,) = provider.compile(Region((node,)), bodies)
             outputs = tuple(self.slot(v) for v in node.outputs)
-            guards, waiting = _ready(waiting, bound)
+            guards: tuple[Guard, ...] = ()
+            if has_news:
+                guards, waiting = _ready(waiting, bound)
+            binds = self._binds(node, bound)
+            has_news = bool(binds and waiting)
             segments.append(
                 PythonSegment(
                     node,
@@ -112,7 +117,7 @@ class _Emitter:
                     outputs,
                     tuple(self.slots[v] for v in frees if v in self.slots),
                     guards,
-                    self._binds(node, bound),
+                    binds,
                 )
             )
         return tuple(segments)

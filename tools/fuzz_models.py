@@ -166,8 +166,8 @@ def hunt(args: argparse.Namespace, folder: Path) -> dict[tuple[str, str], list[d
         process.stop()
     took = time.monotonic() - began
     shown = ", ".join(f"{n} {outcome}" for outcome, n in outcomes.most_common())
-    print(f"{seed - args.seed} models in {took:.0f} s: {shown}")
     print(f"the slowest took {slowest[0]:.1f} s: seed {slowest[1]}")
+    print(f"{seed - args.seed} models in {took:.0f} s: {shown}")
     return found
 
 
@@ -180,9 +180,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, help="stop after this time")
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--memory", type=int, default=2 << 30, help="bytes that a worker may take")
-    parser.add_argument(
-        "--corpus", type=Path, help="folder of valid models instead of ours"
-    )
+    parser.add_argument("--corpus", type=Path, help="folder of valid models instead of ours")
     parser.add_argument("--one", type=int, metavar="SEED", help="try one seed in this process")
     parser.add_argument("--save", type=Path, help="with --one: keep the model in this file")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)

@@ -23,7 +23,7 @@ from sardonyx.ops.declare import ONNX, Op
 from sardonyx.weights.const import Const
 
 MAX_DEPTH: Final = 64  # of functions that call functions, and of bodies in bodies
-MAX_EXPANDED: Final = 1_000_000  # nodes that functions may become
+MAX_EXPANDED: Final = 200_000  # nodes that functions may become
 NEWEST: Final = {"": 28, "ai.onnx.ml": 5}  # newer opsets may mean something else
 
 

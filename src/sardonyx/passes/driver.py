@@ -90,9 +90,10 @@ class Rewriter:
         """Rewrites a node's bodies; True if the node itself went away."""
         made = inline(node)
         if made is not None:
-            for inner in made:
+            moved, outputs = made
+            for inner in moved:
                 self._push(inner)
-            self._changed(node.outputs)
+            self._changed(outputs)
             self._drop(node)
             return True
         for _, body in node.subgraphs:

@@ -98,8 +98,11 @@ def _known_elements(node: Node) -> bool:
     return True
 
 
-def inline(node: Node) -> list[Node] | None:
-    """The nodes of an If's branch, moved to where the If was, if its condition is a constant."""
+def inline(node: Node) -> tuple[list[Node], tuple[Value, ...]] | None:
+    """An If whose condition is a constant gives way to its branch.
+
+    Returns the branch's nodes, now where the If was, and the values that took the place of its own.
+    """
     if node.op.name != "If" or node.inputs[0] is None or node.inputs[0].const is None:
         return None
     taken = bool(node.inputs[0].const.read().reshape(-1)[0])
@@ -116,4 +119,4 @@ def inline(node: Node) -> list[Node] | None:
         if new.node in moved:
             new.name, old.name = old.name or new.name, ""
         graph.replace(old, new)
-    return moved
+    return moved, outputs

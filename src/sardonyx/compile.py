@@ -6,7 +6,7 @@ import contextlib
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sardonyx.graph.infer import infer
 from sardonyx.load import LoadOptions, load
@@ -16,9 +16,11 @@ from sardonyx.passes import PassOptions, lower, optimize
 from sardonyx.place import Placement, Provider, place
 from sardonyx.program.emit import emit
 from sardonyx.program.program import Program
-from sardonyx.save import SaveOptions, save
 from sardonyx.schedule import schedule
 from sardonyx.trace import Stages
+
+if TYPE_CHECKING:
+    from sardonyx.save import SaveOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ def _compile(source: Any, options: Options) -> Compiled:
     with stages.stage("optimize"):
         optimize(model.graph, options.passes)
     if options.save is not None:
+        from sardonyx.save import save  # the writer is not needed otherwise, and slow to import
+
         with stages.stage("save"):
             save(model, options.save)
     with stages.stage("lower"):

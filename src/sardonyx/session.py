@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sardonyx.compile import Compiled, Options, compile
 from sardonyx.errors import (
@@ -29,8 +29,10 @@ from sardonyx.passes import PassOptions
 from sardonyx.program.program import Program, Run
 from sardonyx.program.run import bind, execute
 from sardonyx.providers import resolve
-from sardonyx.save import SaveOptions
 from sardonyx.trace import Profile
+
+if TYPE_CHECKING:
+    from sardonyx.save import SaveOptions
 
 _DEFAULT_RUN: Final = RunOptions()
 _FOLDER: Final = "session.model_external_initializers_file_folder_path"
@@ -128,6 +130,8 @@ class InferenceSession:
             raise ModelLoadCanceled("the load was cancelled by set_load_cancellation_flag")
 
     def _save_options(self) -> SaveOptions:
+        from sardonyx.save import SaveOptions
+
         entries = self._options._entries
         return SaveOptions(
             path=os.fspath(self._options.optimized_model_filepath),

@@ -28,11 +28,7 @@ class Window:
     pads: Ints  # all begins, then all ends
     auto_pad: bytes
     ceil_mode: bool
-
-    @property
-    def extents(self) -> Shape:
-        """Elements from the first tap to the last, along each axis."""
-        return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
+    extents: Shape  # elements from the first tap to the last, along each axis
 
     @property
     def begins(self) -> Ints:
@@ -96,13 +92,15 @@ def window(kernel: Shape, attrs: Mapping[str, Any]) -> Window:
     for size in kernel:
         if isinstance(size, int) and not 0 < size <= MAX_SPAN:
             raise ShapeError(f"the kernel {kernel} has a size outside [1, {MAX_SPAN}]")
+    dilations = _numbers("dilations", attrs.get("dilations"), n, 1)
     return Window(
         kernel,
         _numbers("strides", attrs.get("strides"), n, 1),
-        _numbers("dilations", attrs.get("dilations"), n, 1),
+        dilations,
         _numbers("pads", pads, 2 * n, 0),
         auto_pad,
         bool(attrs.get("ceil_mode")) and auto_pad == b"NOTSET",
+        tuple((k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)),
     )
 
 

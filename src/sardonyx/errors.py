@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Final
+
+# What rules and references raise on values that their op does not allow and has no sentence for.
+FAULTS: Final = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
 
 
 class SardonyxError(Exception):

@@ -59,23 +59,18 @@ class InferenceSession:
             raise TypeError(f"sess_options is a SessionOptions, not {type(sess_options).__name__}")
         self._logger = of_session(self._options.log_severity_level)
         self._lock = threading.Lock()  # held while compiling again
-        self._disabled = frozenset(kwargs.get("disabled_optimizers") or ())
-        self._profile = self._start_profile()
-        # What is saved must hold for sizes that this session may never see.
-        self._split = bool(self._options.optimized_model_filepath)
-        self._base = self._compile_options()
+        profiles, prefix = self._options.enable_profiling, self._options.profile_file_prefix
+        self._profile = Profile(prefix) if profiles else None
+        self._base = self._compile_options(frozenset(kwargs.get("disabled_optimizers") or ()))
         load = self._base.load
         # Read once: a file object is at its end by then, and a path may be gone.
         self._source = read_model(path_or_bytes, load.folder, load.in_memory)
         if providers is None and self._options.has_providers():
             providers = list(self._options._providers.items())
-        self._set_providers(providers, provider_options)
+        self.set_providers(providers, provider_options)
 
-    def _start_profile(self) -> Profile | None:
-        options = self._options
-        return Profile(options.profile_file_prefix) if options.enable_profiling else None
-
-    def _set_providers(self, providers: Any, provider_options: Any) -> None:
+    def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
+        """Compiles the model for these providers, again if it was compiled for others."""
         self._provider_options, self._providers = resolve(providers, provider_options, self._logger)
         self._compile(replace(self._base, providers=self._providers))
 
@@ -99,12 +94,12 @@ class InferenceSession:
         for segment in program.segments:
             self._logger.debug("%s runs on %s (%s)", segment.node, segment.provider, segment.kernel)
 
-    def _compile_options(self) -> Options:
+    def _compile_options(self, disabled: frozenset[str]) -> Options:
         options, entries = self._options, self._options._entries
         folder = entries.get(_FOLDER)
         if folder is not None and not os.path.isdir(folder):
             raise NoSuchFile(f"{_FOLDER} is {folder!r}, which is no folder")
-        disabled = self._disabled | {n for n in entries.get(_DISABLED, "").split(";") if n}
+        disabled |= {n for n in entries.get(_DISABLED, "").split(";") if n}
         limit = entries.get(_FOLD_LIMIT)
         return Options(
             providers=(),
@@ -114,7 +109,8 @@ class InferenceSession:
                 initializers=dict(options._initializers),
                 dims_by_name=dict(options._dims_by_name),
                 dims_by_denotation=dict(options._dims_by_denotation),
-                split_names=self._split,
+                # What is saved must hold for sizes that this session may never see.
+                split_names=bool(options.optimized_model_filepath),
             ),
             passes=PassOptions(
                 level=options.graph_optimization_level,
@@ -227,10 +223,6 @@ class InferenceSession:
     def get_provider_options(self) -> dict[str, dict[str, str]]:
         """The options of the providers in use."""
         return {name: dict(options) for name, options in self._provider_options.items()}
-
-    def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
-        """Compiles the model again for other providers."""
-        self._set_providers(providers, provider_options)
 
     def enable_fallback(self) -> None:
         """Kept for programs that call it: the CPU is always there to fall back to."""

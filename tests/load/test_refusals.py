@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 
 import sardonyx
 from sardonyx import errors
+from tests.native.wire import field
 
 F = TensorProto.FLOAT
 
@@ -203,12 +204,6 @@ def test_bytes_that_are_no_model(data: bytes) -> None:
 
 
 def test_bodies_nested_without_end() -> None:
-    def field(number: int, data: bytes) -> bytes:
-        size, n = b"", len(data)
-        while n > 127:
-            size, n = size + bytes([n & 127 | 128]), n >> 7
-        return bytes([number << 3 | 2]) + size + bytes([n]) + data
-
     graph = field(2, b"inner")
     for _ in range(5000):
         graph = field(1, field(5, field(1, b"body") + field(6, graph)))

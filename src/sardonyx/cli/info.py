@@ -7,7 +7,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any
 
 from sardonyx.cli.arguments import merged
 from sardonyx.cli.inputs import settle
@@ -24,16 +24,6 @@ from sardonyx.memory import peak
 from sardonyx.nodearg import node_arg
 from sardonyx.program.program import Program
 from sardonyx.weights.const import Const, Recipe, Ref
-
-_RELATIONS: Final = {
-    "equal": "{} = {}",
-    "assumed": "{} and {} broadcast",
-    "equal_or_one": "{} is 1 or {}",
-    "broadcasts": "{} and {} broadcast",
-    "divides": "{} divides {}",
-    "at_least": "{} >= {}",
-    "assumed_at_least": "{} >= {}",
-}
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -199,7 +189,7 @@ def _guards(program: Program) -> Iterator[Guard]:
 
 def _guard(guard: Guard) -> dict[str, Any]:
     return {
-        "needs": _RELATIONS[guard.kind].format(guard.left, guard.right),
+        "needs": guard.needs,
         "else": guard.what,
         "node": "" if guard.node is None else str(guard.node),
     }

@@ -35,7 +35,7 @@ MAX_IN_BODIES: Final = 500_000
 class Guard(NamedTuple):
     """A condition on two sizes, the sentence to say when it fails, and the node that needs it."""
 
-    kind: str  # a key of _HOLDS
+    kind: str  # a key of _KINDS
     left: Size
     right: Size
     what: str
@@ -43,7 +43,7 @@ class Guard(NamedTuple):
 
     def holds(self, dims: Mapping[str, int]) -> bool:
         """Whether the condition holds for these dims."""
-        return _HOLDS[self.kind](evaluate(self.left, dims), evaluate(self.right, dims))
+        return _KINDS[self.kind].holds(evaluate(self.left, dims), evaluate(self.right, dims))
 
     def check(self, dims: Mapping[str, int]) -> None:
         """Raises the error that the guard stands for, if it does not hold."""
@@ -54,10 +54,15 @@ class Guard(NamedTuple):
             raise AssumptionFailed(f"{self.left} and {self.right}")
         bound = ", ".join(f"{n}={dims[n]}" for n in sorted(self.symbols) if n in dims)
         raise InvalidArgument(
-            f"{self.what}: {_SAYS[self.kind].format(left, right)}",
+            f"{self.what}: {_KINDS[self.kind].fails.format(left, right)}",
             node=self.node or "the graph",
             sizes=f"{self.left} and {self.right}" + (f" with {bound}" if bound else ""),
         )
+
+    @property
+    def needs(self) -> str:
+        """The condition as people write it."""
+        return _KINDS[self.kind].needs.format(self.left, self.right)
 
     @property
     def symbols(self) -> frozenset[str]:
@@ -65,22 +70,23 @@ class Guard(NamedTuple):
         return symbols(self.left) | symbols(self.right)
 
 
-_HOLDS: Final[dict[str, Callable[[int, int], bool]]] = {
-    "equal": lambda a, b: a == b,
-    "assumed": lambda a, b: a == b,  # equal though either might be 1
-    "equal_or_one": lambda a, b: a in (1, b),
-    "broadcasts": lambda a, b: a == b or a == 1 or b == 1,
-    "divides": lambda a, b: a != 0 and b % a == 0,
-    "at_least": lambda a, b: a >= b,
-    "assumed_at_least": lambda a, b: a >= b,  # holds for nearly all sizes, and need not
-}
-_SAYS: Final = {
-    "equal": "{} and {}",
-    "assumed": "{} and {}",
-    "equal_or_one": "{} is neither 1 nor {}",
-    "broadcasts": "{} and {}",
-    "divides": "{} does not divide {}",
-    "at_least": "{} is less than {}",
+class Kind(NamedTuple):
+    """A kind of condition: when it holds, how people write it, and what is said when it fails."""
+
+    holds: Callable[[int, int], bool]
+    needs: str
+    fails: str
+
+
+# The assumed kinds hold for nearly all sizes and need not: see `Guard.check`.
+_KINDS: Final = {
+    "equal": Kind(lambda a, b: a == b, "{} = {}", "{} and {}"),
+    "assumed": Kind(lambda a, b: a == b, "{} and {} broadcast", "{} and {}"),
+    "equal_or_one": Kind(lambda a, b: a in (1, b), "{} is 1 or {}", "{} is neither 1 nor {}"),
+    "broadcasts": Kind(lambda a, b: a == b or a == 1 or b == 1, "{} and {} broadcast", "{} and {}"),
+    "divides": Kind(lambda a, b: a != 0 and b % a == 0, "{} divides {}", "{} does not divide {}"),
+    "at_least": Kind(lambda a, b: a >= b, "{} >= {}", "{} is less than {}"),
+    "assumed_at_least": Kind(lambda a, b: a >= b, "{} >= {}", "{} is less than {}"),
 }
 
 
@@ -156,10 +162,14 @@ class Scope:
         """Takes a >= b for granted, under a guard, if that may be; else the op must do without."""
         if least(a - b) >= 0:
             return True
-        if not self.assumes or not symbols(a) | symbols(b) <= self.entry:
+        if not self._may_assume(a, b):
             return False
         self.found.append(Guard("assumed_at_least", a, b, "a size is small", self.node))
         return True
+
+    def _may_assume(self, a: Size, b: Size) -> bool:
+        """Whether a condition on these sizes can be checked before anything runs."""
+        return self.assumes and symbols(a) | symbols(b) <= self.entry
 
     def broadcast(self, a: Size, b: Size, what: str = "shapes do not broadcast") -> Size:
         """The size of a and b broadcast against each other."""
@@ -177,7 +187,7 @@ class Scope:
         if isinstance(b, int):
             self.equal_or_one(a, b, what)
             return b
-        if self.assumes and symbols(a) | symbols(b) <= self.entry:
+        if self._may_assume(a, b):
             self.found.append(Guard("assumed", a, b, what, self.node))
             return min(a, b, key=lambda size: (len(size.terms), len(str(size))))
         self.found.append(Guard("broadcasts", a, b, what, self.node))

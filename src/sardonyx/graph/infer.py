@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.errors import InvalidGraph, SardonyxError, ShapeError
+from sardonyx.errors import FAULTS, InvalidGraph, SardonyxError, ShapeError
 from sardonyx.graph.dim import Shape, Size, TooLong, least, symbols
 from sardonyx.graph.dtype import DType
 from sardonyx.graph.fact import AnyFact, Fact
@@ -71,8 +71,7 @@ def infer_node(scope: Scope, node: Node) -> None:
     except SardonyxError as error:
         _locate(error, node)
         raise
-    except (ArithmeticError, LookupError, TypeError, ValueError, AssertionError) as error:
-        # A rule met something that its op does not allow and that it had no sentence for.
+    except FAULTS as error:
         refused = InvalidGraph(f"{op} cannot be understood: {type(error).__name__}: {error}")
         _locate(refused, node)
         raise refused from error
@@ -127,13 +126,10 @@ def _check_types(op: Op, facts: Sequence[AnyFact | None]) -> dict[str, DType]:
 
 
 def _arity(op: Op) -> str:
-    if op.max_inputs is None:
-        return f"{op.min_inputs} or more"
-    return (
-        str(op.max_inputs)
-        if op.min_inputs == op.max_inputs
-        else f"{op.min_inputs} to {op.max_inputs}"
-    )
+    fewest, most = op.min_inputs, op.max_inputs
+    if most is None:
+        return f"{fewest} or more"
+    return str(most) if fewest == most else f"{fewest} to {most}"
 
 
 def _unranked(op: Op, node: Node, bound: dict[str, DType]) -> list[AnyFact]:

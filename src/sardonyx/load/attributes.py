@@ -54,9 +54,9 @@ class Attributes:
         if kind in ("int", "float", "bytes"):
             return value if value is not None else {"int": 0, "float": 0.0, "bytes": b""}[kind]
         if kind in ("ints", "floats"):
-            return tuple(value.tolist())  # type: ignore[union-attr]
+            return tuple(value.tolist())  # type: ignore[union-attr]  # an array, by its kind
         if kind == "strings":
-            return tuple(value)  # type: ignore[arg-type]
+            return tuple(value)  # type: ignore[arg-type]  # a list, by its kind
         return self._structured(record, kind, value)
 
     def _structured(self, record: AttributeRecord, kind: str | None, value: Any) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sardonyx._native import AttributeRecord, FunctionRecord, GraphRecord, NodeRecord
-from sardonyx.errors import InvalidGraph, NotImplemented, SardonyxError
+from sardonyx.errors import FAULTS, InvalidGraph, NotImplemented, SardonyxError
 from sardonyx.graph.build import Builder, constant
 from sardonyx.graph.dim import same
 from sardonyx.graph.fact import AnyFact, Fact
@@ -189,7 +189,7 @@ class GraphBuilder:
                 node.name = name
             return made
         if op is None:
-            raise NotImplemented(*_unknown(domain, op_type, version))
+            raise NotImplemented(_unknown(domain, op_type, version))
         attrs = attributes.of(op, records)
         return self._add(graph, op, inputs, attrs, n_outputs, name).outputs
 
@@ -284,7 +284,7 @@ def _upgraded(rule: Rule, builder: Builder, old: OldNode) -> Sequence[Value]:
     """What an upgrade rule makes of a node; attributes that the new op lacks are refused."""
     try:
         made = rule(builder, old)
-    except (ArithmeticError, LookupError, TypeError, ValueError, AssertionError) as error:
+    except FAULTS as error:
         raise InvalidGraph(
             f"{old.op_type} of opset {old.version} cannot be understood: "
             f"{type(error).__name__}: {error}"
@@ -337,10 +337,7 @@ def _no_body(record: GraphRecord) -> Graph:
     raise InvalidGraph(f"a constant has no body, and here is {record.name!r}")
 
 
-def _unknown(domain: str, op_type: str, version: int) -> tuple[str]:
-    known = names(domain)
-    if not known:
-        return (
-            f"the op {domain}.{op_type} is not supported: nothing here knows the domain {domain}",
-        )
-    return (f"the op {domain or 'ai.onnx'}.{op_type} of opset {version} is not implemented",)
+def _unknown(domain: str, op_type: str, version: int) -> str:
+    if not names(domain):
+        return f"the op {domain}.{op_type} is not supported: nothing here knows the domain {domain}"
+    return f"the op {domain or 'ai.onnx'}.{op_type} of opset {version} is not implemented"

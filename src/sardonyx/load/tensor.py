@@ -79,8 +79,12 @@ class Tensors:
         if plain is not None:
             number, dims, offset, length = plain
             kind = by_onnx(number)
-            is_sound = kind is not None and kind is not STRING and min(dims, default=0) >= 0
-            if is_sound and kind and length == kind.packed_bytes(math.prod(dims)):
+            if (
+                kind is not None
+                and kind is not STRING
+                and min(dims, default=0) >= 0
+                and length == kind.packed_bytes(math.prod(dims))
+            ):
                 return Ref(self._source, offset, length, kind, dims)
         try:
             dtype, shape = dtype_of(record.data_type), shape_of(record.dims)

@@ -189,8 +189,8 @@ def _known(x: Fact, to: DType) -> Shape | None:
     """The elements after a conversion among integers."""
     if x.sym is None or not (to.is_integer or to is BOOL):
         return None
-    cells = tuple(_size_as(d, to) for d in x.sym)
-    return None if any(c is None for c in cells) else cells  # type: ignore[return-value]
+    cells = [c for d in x.sym if (c := _size_as(d, to)) is not None]
+    return tuple(cells) if len(cells) == len(x.sym) else None
 
 
 def _size_as(size: Size, to: DType) -> Size | None:

@@ -298,6 +298,7 @@ def _pad(x: Array, pads: Array, value: Array | None, axes: Array | None, *, mode
         return out
     if any(d == 0 and (b or a) for d, (b, a) in zip(x.shape, grown, strict=True)):
         raise InvalidArgument(f"shape {x.shape} has nothing to pad from by {amounts}")
+    # numpy's stubs list the modes as literals, and this one comes from a table.
     return np.pad(x, grown, _MODES[mode])  # type: ignore[call-overload, no-any-return]
 
 

@@ -57,7 +57,7 @@ class Rewriter:
 
     def _visit(self, node: Node) -> None:
         if not any(v.is_used for v in node.outputs):
-            self._drop(node)
+            drop(self._graph, [node])
             return
         if node in self._stale:
             self._stale.discard(node)
@@ -69,15 +69,14 @@ class Rewriter:
             makers = [v.node for v in node.inputs if v is not None and v.node is not None]
             self._graph.settle(node)
             self._changed(folded)
-            for maker in makers:
-                self._drop(maker)
+            drop(self._graph, makers)
             return
         if self._merger is not None:
             twin = self._merger.find(node)
             if twin is not None:
                 for old, new in zip(node.outputs, twin.outputs, strict=True):
                     self._replace(old, new)
-                self._drop(node)
+                drop(self._graph, [node])
                 return
         rules = self._rules.get(node.op.name)
         if rules is not None:
@@ -94,7 +93,7 @@ class Rewriter:
             for inner in moved:
                 self._push(inner)
             self._changed(outputs)
-            self._drop(node)
+            drop(self._graph, [node])
             return True
         for _, body in node.subgraphs:
             Rewriter(body, self._rules, self._limit, self._disabled, self._is_clean).run()
@@ -122,9 +121,7 @@ class Rewriter:
         self._replace(node.outputs[0], new)
         for made in builder.made:
             self._push(made)
-        for old in covered:
-            if old in self._graph.nodes:
-                self._drop(old)
+        drop(self._graph, covered)
         return True
 
     def _replace(self, old: Value, new: Value) -> None:
@@ -165,10 +162,6 @@ class Rewriter:
             if not was_known and _known(value)
             for reader in _readers(value)
         ]
-
-    def _drop(self, node: Node) -> None:
-        """Takes out a node that nobody reads, and then those that only it read."""
-        drop(self._graph, [node])
 
 
 def prune(graph: Graph) -> None:

@@ -115,8 +115,9 @@ def inline(node: Node) -> tuple[list[Node], tuple[Value, ...]] | None:
     branch.nodes.clear()
     branch.set_outputs(())
     graph.scope.found.extend(branch.scope.found)
+    inside = set(moved)
     for old, new in zip(node.outputs, outputs, strict=True):
-        if new.node in moved:
+        if new.node in inside:
             new.name, old.name = old.name or new.name, ""
         graph.replace(old, new)
     return moved, outputs

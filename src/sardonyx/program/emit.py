@@ -73,7 +73,6 @@ class _Emitter:
             captures=captures,
             guards=entry,
             n_slots=len(self.slots),
-            names=tuple(v.name for v in self.slots),
             plan=self.memory,
         )
 

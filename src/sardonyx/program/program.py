@@ -1,4 +1,4 @@
-"""What compiling makes: segments over numbered slots, with names for messages and traces only."""
+"""What compiling makes: segments over numbered slots; their nodes serve messages and traces."""
 
 from __future__ import annotations
 
@@ -66,7 +66,6 @@ class Program:
     captures: tuple[tuple[int, int], ...]  # (outer slot, own slot), for bodies
     guards: tuple[Guard, ...]  # on sizes that the inputs give
     n_slots: int
-    names: tuple[str, ...]  # of slots
     plan: Plan
     _template: list[Any] = field(default_factory=list)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sardonyx.graph.graph import Node
-from sardonyx.ops.declare import as_outputs
+from sardonyx.ops.declare import INTERNAL, as_outputs
 from sardonyx.place.provider import No, Region, Step, StepCall, Yes
 from sardonyx.program.program import Program, Run
 from sardonyx.program.run import Body
@@ -33,7 +33,7 @@ def _call(node: Node, bodies: dict[str, Program] | None) -> StepCall:
     absent = [None] * op.n_absent(len(node.inputs))
     rule = op.reference_rule
     assert rule is not None
-    if op.name == "Sizes":
+    if op.key == (INTERNAL, "Sizes"):  # made of the sizes bound so far, not of arrays
         return lambda arrays, run: (rule(run.dims, **attrs),)
     if bodies is None:
         return lambda arrays, run: as_outputs(rule(*arrays, *absent, **attrs))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from sardonyx.errors import InternalError, RuntimeException
+from sardonyx.errors import FAULTS, InternalError, RuntimeException
 from sardonyx.graph.dtype import STRING, DType, by_numpy
 
 if TYPE_CHECKING:
@@ -16,11 +16,6 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 
 COPY_BELOW: Final = 64 * 1024  # bytes; smaller constants are copied, so that they are aligned
-
-# What references raise on values that their op does not allow.
-_FAULTS: Final = (
-    ArithmeticError, AssertionError, LookupError, MemoryError, TypeError, ValueError
-)  # fmt: skip
 
 
 class Const:
@@ -146,7 +141,7 @@ class Recipe(Const):
         arrays = [None if c is None else c.read() for c in self.inputs]
         try:
             result = self.op.run(arrays, self.attrs)[self.output]
-        except _FAULTS as error:
+        except (*FAULTS, MemoryError) as error:
             shapes = ", ".join("-" if a is None else f"{a.dtype}{list(a.shape)}" for a in arrays)
             raise RuntimeException(
                 f"{self.op} of constants failed: {type(error).__name__}: {error}", inputs=shapes

@@ -7,4 +7,5 @@ NB_MODULE(_native, m) {
   m.doc() = "The native part of Sardonyx.";
   m.attr("version") = SARDONYX_VERSION;
   sdx::bind_load(m);
+  sdx::bind_kernels(m);
 }

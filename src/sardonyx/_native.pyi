@@ -1,5 +1,6 @@
 """The native part of Sardonyx."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy
@@ -289,3 +290,17 @@ def decode_tensor(buffer: Buffer) -> TensorRecord:
     """
     Read an ONNX TensorProto; the record views the buffer and keeps it alive.
     """
+
+isas: tuple = ('base', 'avx2', 'avx512', 'avx512vnni')
+
+isa: str = 'avx512vnni'
+
+kernels: dict = {'softmax_f32' : ('softmax', 0, False)}
+
+def call(row: str, inputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], outputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], ints: Sequence[int], floats: Sequence[float], splits: int = 1, isa: str = '') -> str:
+    """
+    Runs one row on tensors (address, type, dims, strides); returns what went wrong, or ''.
+    """
+
+def resolve(row: str, inputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], outputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], ints: Sequence[int], floats: Sequence[float], isa: str = '') -> list[list[int]]:
+    """The dims of the outputs of a row whose sizes depend on data."""

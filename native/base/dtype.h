@@ -1,0 +1,46 @@
+// Element types, numbered as ONNX numbers them.
+#pragma once
+
+#include <cstdint>
+
+namespace sdx {
+
+enum class DType : uint8_t {
+  none = 0,
+  f32 = 1,
+  u8 = 2,
+  i8 = 3,
+  u16 = 4,
+  i16 = 5,
+  i32 = 6,
+  i64 = 7,
+  boolean = 9,
+  f16 = 10,
+  f64 = 11,
+  u32 = 12,
+  u64 = 13,
+  c64 = 14,
+  c128 = 15,
+  bf16 = 16,
+};
+
+// Bytes of one element; types under 8 bits lie one to a byte.
+constexpr int64_t size_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+    case DType::i32:
+    case DType::u32: return 4;
+    case DType::i64:
+    case DType::u64:
+    case DType::f64:
+    case DType::c64: return 8;
+    case DType::u16:
+    case DType::i16:
+    case DType::f16:
+    case DType::bf16: return 2;
+    case DType::c128: return 16;
+    default: return 1;
+  }
+}
+
+}  // namespace sdx

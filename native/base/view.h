@@ -1,0 +1,52 @@
+// A tensor as binding knows it: type, shape and strides. Where its bytes lie is known when it runs.
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "base/inline.h"
+
+namespace sdx {
+
+constexpr int kMaxRank = 10;
+
+struct View {
+  DType dtype = DType::none;
+  int rank = -1;  // -1: an optional operand that is not given
+  int64_t dims[kMaxRank] = {};
+  int64_t strides[kMaxRank] = {};  // in elements; 0 repeats
+  const void* data = nullptr;      // the bytes of a constant; null for all others
+
+  SDX_INLINE bool is_given() const { return rank >= 0; }
+  SDX_INLINE int64_t dim(int axis) const { return dims[axis < 0 ? axis + rank : axis]; }
+  SDX_INLINE int64_t stride(int axis) const { return strides[axis < 0 ? axis + rank : axis]; }
+
+  // Elements in axes [begin, end).
+  SDX_INLINE int64_t count(int begin, int end) const {
+    int64_t n = 1;
+    for (int i = begin; i < end; ++i) n *= dims[i];
+    return n;
+  }
+  SDX_INLINE int64_t count() const { return count(0, rank); }
+
+  // Whether the elements lie in row-major order without gaps.
+  SDX_INLINE bool is_contiguous() const {
+    int64_t step = 1;
+    for (int i = rank - 1; i >= 0; --i) {
+      if (dims[i] != 1 && strides[i] != step) return count() == 0;
+      step *= dims[i];
+    }
+    return true;
+  }
+
+  // Row-major strides for the dims.
+  SDX_INLINE void pack() {
+    int64_t step = 1;
+    for (int i = rank - 1; i >= 0; --i) {
+      strides[i] = step;
+      step *= dims[i];
+    }
+  }
+};
+
+}  // namespace sdx

@@ -1,0 +1,136 @@
+// The kernel table in Python, and single calls of its rows: for packing, tests and benchmarks.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+
+#include "bind/parts.h"
+#include "exec/memory.h"
+#include "kernels/registry.h"
+
+namespace nb = nanobind;
+
+namespace sdx {
+namespace {
+
+using namespace nb::literals;
+
+// Address, element type, dims and strides in elements. A rank-less operand is not given.
+using Tensor = std::tuple<uintptr_t, int, std::vector<int64_t>, std::vector<int64_t>>;
+using Tensors = std::vector<Tensor>;
+
+constexpr int kNotGiven = 0;  // the element type of an operand that is not given
+
+View view_of(const Tensor& tensor) {
+  const auto& [address, dtype, dims, strides] = tensor;
+  View view;
+  if (dtype == kNotGiven) return view;
+  if (dims.size() > size_t(kMaxRank) || dims.size() != strides.size())
+    throw std::invalid_argument("a tensor of this rank cannot be passed to a kernel");
+  view.dtype = DType(dtype);
+  view.rank = int(dims.size());
+  for (size_t i = 0; i < dims.size(); ++i) {
+    view.dims[i] = dims[i];
+    view.strides[i] = strides[i];
+  }
+  view.data = reinterpret_cast<const void*>(address);
+  return view;
+}
+
+// What one call of a row needs, kept together while it runs.
+struct Single {
+  Single(const std::string& row, const std::string& isa_name, const Tensors& inputs,
+         const Tensors& outputs, const std::vector<int64_t>& ints,
+         const std::vector<double>& floats) {
+    const Isa* isa = isa_name.empty() ? chosen_isa() : find_isa(isa_name);
+    if (isa == nullptr || !isa->is_supported())
+      throw std::invalid_argument("this machine has no ISA " + isa_name);
+    kernel = find_kernel(*isa, row);
+    if (kernel == nullptr) throw std::invalid_argument("there is no kernel " + row);
+    for (const Tensor& t : inputs) in.push_back(view_of(t)), at_in.push_back(in.back().data);
+    for (const Tensor& t : outputs)
+      out.push_back(view_of(t)), at_out.push_back(const_cast<void*>(out.back().data));
+    call = {in.data(),   int(in.size()),   out.data(),    int(out.size()),
+            ints.data(), int(ints.size()), floats.data(), int(floats.size())};
+    data = {at_in.data(), at_out.data(), nullptr, nullptr};
+  }
+
+  const Kernel* kernel;
+  std::vector<View> in, out;
+  std::vector<const void*> at_in;
+  std::vector<void*> at_out;
+  Call call;
+  Data data;
+};
+
+std::string call_row(const std::string& row, const Tensors& inputs, const Tensors& outputs,
+                     const std::vector<int64_t>& ints, const std::vector<double>& floats,
+                     int splits, const std::string& isa) {
+  Single single(row, isa, inputs, outputs, ints, floats);
+  nb::gil_scoped_release nogil;
+  Bump bump;
+  Plan plan;
+  plan.owner = &bump;
+  plan.allocate = [](void* owner, size_t bytes) {
+    return static_cast<Bump*>(owner)->allocate(bytes);
+  };
+  if (Status status = single.kernel->prepare(single.call, plan); !status.ok()) return status.text();
+  single.data.scratch = static_cast<std::byte*>(bump.allocate(size_t(plan.scratch_bytes)));
+  for (int p = 0; p < plan.n_phases; ++p) {
+    const Phase& phase = plan.phases[p];
+    const int64_t parts = splits < 1 ? 1 : splits;
+    for (int64_t i = 0; i < parts; ++i) {
+      const int64_t begin = phase.count * i / parts, end = phase.count * (i + 1) / parts;
+      if (begin == end) continue;
+      Bump own;  // a fresh one for each part, so that nothing can be carried over
+      single.data.local = static_cast<std::byte*>(own.allocate(size_t(plan.local_bytes)));
+      Status status = phase.run(plan.args, single.data, begin, end);
+      if (!status.ok()) return status.text();
+    }
+  }
+  return {};
+}
+
+std::vector<std::vector<int64_t>> resolve_row(const std::string& row, const Tensors& inputs,
+                                              const Tensors& outputs,
+                                              const std::vector<int64_t>& ints,
+                                              const std::vector<double>& floats,
+                                              const std::string& isa) {
+  Single single(row, isa, inputs, outputs, ints, floats);
+  if (single.kernel->resolve == nullptr) throw std::invalid_argument(row + " resolves nothing");
+  Status status = single.kernel->resolve(single.call, single.data, single.out.data());
+  if (!status.ok()) throw std::invalid_argument(status.text());
+  std::vector<std::vector<int64_t>> dims;
+  for (const View& view : single.out) dims.emplace_back(view.dims, view.dims + view.rank);
+  return dims;
+}
+
+}  // namespace
+
+void bind_kernels(nb::module_& m) {
+  nb::list isas;
+  for (int i = 0; i < kIsaCount; ++i)
+    if (kIsas[i].is_supported()) isas.append(kIsas[i].name);
+  m.attr("isas") = nb::tuple(isas);
+  const Isa* isa = chosen_isa();
+  m.attr("isa") = isa == nullptr ? "" : isa->name;
+
+  nb::dict rows;  // row name: (family, how inputs may lie, whether it resolves sizes)
+  for (int f = 0; f < kFamilyCount; ++f) {
+    const KernelTable& table = *kIsas[0].tables[f];
+    for (int i = 0; i < table.n; ++i)
+      rows[table.rows[i].name] = nb::make_tuple(kFamilies[f], int(table.rows[i].accepts),
+                                                table.rows[i].resolve != nullptr);
+  }
+  m.attr("kernels") = rows;
+
+  m.def("call", call_row, "row"_a, "inputs"_a, "outputs"_a, "ints"_a, "floats"_a, "splits"_a = 1,
+        "isa"_a = "",
+        "Runs one row on tensors (address, type, dims, strides); returns what went wrong, or ''.");
+  m.def("resolve", resolve_row, "row"_a, "inputs"_a, "outputs"_a, "ints"_a, "floats"_a,
+        "isa"_a = "", "The dims of the outputs of a row whose sizes depend on data.");
+}
+
+}  // namespace sdx

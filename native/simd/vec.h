@@ -1,0 +1,109 @@
+// Vectors of the ISA that this file is compiled for, and loops over them with one body and no tail.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "base/inline.h"
+
+#if defined(__AVX512F__)
+#define SDX_VEC_BYTES 64
+#elif defined(__AVX2__)
+#define SDX_VEC_BYTES 32
+#else
+#define SDX_VEC_BYTES 16
+#endif
+
+namespace sdx::SDX_ISA {
+
+template <class T>
+struct VecOf {
+  typedef T type __attribute__((vector_size(SDX_VEC_BYTES)));
+};
+template <class T>
+using Vec = typename VecOf<T>::type;
+
+using f32v = Vec<float>;
+using i32v = Vec<int32_t>;
+using u32v = Vec<uint32_t>;
+
+template <class T>
+constexpr int kLanesOf = SDX_VEC_BYTES / int(sizeof(T));
+constexpr int kLanes = kLanesOf<float>;
+constexpr float kInf = __builtin_inff();
+
+struct Full {};  // all lanes live
+struct Part {    // the first n lanes live
+  int n;
+};
+
+template <class T>
+SDX_INLINE Vec<T> splat(T x) {
+  return x - Vec<T>{};
+}
+
+template <class T>
+SDX_INLINE Vec<T> load(const T* p, Full, T = 0) {
+  Vec<T> v;
+  memcpy(&v, p, sizeof v);
+  return v;
+}
+template <class T>
+SDX_INLINE Vec<T> load(const T* p, Part k, T fill = 0) {
+  Vec<T> v = splat(fill);
+  memcpy(&v, p, size_t(k.n) * sizeof(T));
+  return v;
+}
+template <class T>
+SDX_INLINE Vec<T> load(const T* p) {
+  return load(p, Full{});
+}
+
+template <class T, class V>
+SDX_INLINE void store(T* p, V v, Full) {
+  memcpy(p, &v, sizeof v);
+}
+template <class T, class V>
+SDX_INLINE void store(T* p, V v, Part k) {
+  memcpy(p, &v, size_t(k.n) * sizeof(T));
+}
+template <class T, class V>
+SDX_INLINE void store(T* p, V v) {
+  store(p, v, Full{});
+}
+
+// Calls body(i, Full) for whole vectors of T and once body(i, Part) for what is left of n.
+template <class T = float, class Body>
+SDX_INLINE void vloop(int64_t n, Body&& body) {
+  constexpr int64_t lanes = kLanesOf<T>;
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) body(i, Full{});
+  if (i < n) body(i, Part{int(n - i)});
+}
+
+// The larger or smaller of each lane; a NaN in either is the result.
+template <class V>
+SDX_INLINE V vmax(V a, V b) {
+  const V top = a > b ? a : b;
+  return a != a ? a : top;  // b NaN: a > b is false, so top is b
+}
+template <class V>
+SDX_INLINE V vmin(V a, V b) {
+  const V low = a < b ? a : b;
+  return a != a ? a : low;
+}
+
+template <class V>
+SDX_INLINE auto reduce_sum(V v) {
+  auto total = v[0];
+  for (int i = 1; i < int(sizeof v / sizeof v[0]); ++i) total += v[i];
+  return total;
+}
+template <class V>
+SDX_INLINE auto reduce_max(V v) {
+  auto top = v[0];
+  for (int i = 1; i < int(sizeof v / sizeof v[0]); ++i) top = top != top || top > v[i] ? top : v[i];
+  return top;
+}
+
+}  // namespace sdx::SDX_ISA

@@ -1,0 +1,65 @@
+"""What a node becomes on the CPU: a call of a kernel row, or another view of bytes that are there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sardonyx.graph.dim import Shape, Size
+from sardonyx.graph.graph import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A constant in the form that another row packs it into, made once when a session starts."""
+
+    value: Value
+    row: str  # the kernel row that packs: one input, one output of bytes
+    size_bytes: int
+    ints: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A kernel row with its operands; the outputs are those of the node."""
+
+    row: str
+    inputs: tuple[Value | Packed | None, ...]
+    ints: tuple[Size, ...] = ()  # numbers, or sizes that are known when dims are bound
+    floats: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reshaped:
+    """The bytes of a value in the shape of the node's output. Wants them without gaps."""
+
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Permuted:
+    """A value with its axes in another order."""
+
+    value: Value
+    perm: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sliced:
+    """Part of a value: from `starts`, every `steps`-th element, as many as each output has.
+
+    A node with several outputs (Split) gives one tuple of starts for each.
+    """
+
+    value: Value
+    starts: tuple[Shape, ...]  # by output
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """A value repeated along axes where it has one element, or which it lacks in front."""
+
+    value: Value
+
+
+Lowered = Call | Reshaped | Permuted | Sliced | Expanded

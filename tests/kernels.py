@@ -1,0 +1,90 @@
+"""Runs a node's kernel row by itself, on any ISA, in any number of parts, within guarded buffers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import sardonyx._native as native
+from sardonyx.graph.dim import evaluate
+from sardonyx.graph.dtype import by_numpy
+from sardonyx.graph.graph import Node, Value
+from sardonyx.providers.cpu.call import Call, Packed
+
+Array = np.ndarray[Any, np.dtype[Any]]
+GUARD = 64  # bytes of a pattern before and behind every output
+PATTERN = 0xA5
+
+
+def tensor(array: Array | None) -> tuple[int, int, list[int], list[int]]:
+    """An array as native calls take it."""
+    if array is None:
+        return (0, 0, [], [])
+    dtype = by_numpy(array.dtype)
+    assert dtype is not None
+    strides = [s // array.itemsize for s in array.strides]
+    return (array.ctypes.data, dtype.onnx, list(array.shape), strides)
+
+
+def guarded(shape: tuple[int, ...], dtype: Any, offset: int = 0) -> tuple[Array, Array]:
+    """An uninitialised array with guard bytes around it, and the whole buffer."""
+    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    whole = np.full(size + 2 * GUARD + offset, PATTERN, np.uint8)
+    inner = whole[GUARD + offset : GUARD + offset + size].view(dtype).reshape(shape)
+    return inner, whole
+
+
+def untouched(whole: Array, inner: Array) -> bool:
+    """Whether the bytes around an array are as they were."""
+    end = inner.ctypes.data - whole.ctypes.data + inner.nbytes
+    begin = inner.ctypes.data - whole.ctypes.data
+    return bool((whole[:begin] == PATTERN).all() and (whole[end:] == PATTERN).all())
+
+
+def run_call(  # noqa: PLR0913 - what a test may vary
+    call: Call,
+    node: Node,
+    values: dict[Value, Array],
+    dims: dict[str, int],
+    isa: str = "",
+    splits: int = 1,
+) -> list[Array]:
+    """The outputs of a node, by its kernel; `values` are its inputs, constants need not be there."""
+    inputs = [None if v is None else _operand(v, values, isa) for v in call.inputs]
+    ints = [evaluate(i, dims) for i in call.ints]
+    facts = [v.tensor for v in node.outputs]
+    shapes: list[Any] = []
+    if native.kernels[call.row][2]:
+        unknown = [(0, f.dtype.onnx, [-1] * f.rank, [0] * f.rank) for f in facts]
+        given = [tensor(a) for a in inputs]
+        shapes = native.resolve(call.row, given, unknown, ints, list(call.floats), isa)
+    else:
+        shapes = [[evaluate(d, dims) for d in f.dims] for f in facts]
+    made = [guarded(tuple(s), f.dtype.np) for s, f in zip(shapes, facts, strict=True)]
+    error = native.call(
+        call.row,
+        [tensor(a) for a in inputs],
+        [tensor(inner) for inner, _ in made],
+        ints,
+        list(call.floats),
+        splits,
+        isa,
+    )
+    if error:
+        raise RuntimeError(error)
+    assert all(untouched(whole, inner) for inner, whole in made), "wrote outside its output"
+    return [inner for inner, _ in made]
+
+
+def _operand(operand: Value | Packed, values: dict[Value, Array], isa: str) -> Array:
+    value = operand.value if isinstance(operand, Packed) else operand
+    array = values[value] if value in values else value.const.read()  # type: ignore[union-attr]
+    if not isinstance(operand, Packed):
+        return array
+    packed, whole = guarded((operand.size_bytes,), np.uint8)
+    arguments = [tensor(array)], [tensor(packed)], list(operand.ints), []
+    error = native.call(operand.row, *arguments, 1, isa)
+    assert not error, error
+    assert untouched(whole, packed), "packing wrote outside its output"
+    return packed

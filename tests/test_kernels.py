@@ -1,0 +1,77 @@
+"""Every kernel row that a test row reaches, on every ISA and in any number of parts, by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sardonyx._native as native
+from sardonyx.graph.graph import Graph
+from sardonyx.graph.guard import AssumptionFailed
+from sardonyx.graph.infer import infer
+from sardonyx.load import load
+from sardonyx.passes import PassOptions, lower
+from sardonyx.place.provider import No
+from sardonyx.providers.cpu import lowered
+from sardonyx.providers.cpu.call import Call
+from tests.kernels import run_call
+from tests.oracle import difference, feeds_of, model_of
+from tests.test_ops import GOOD, ROWS, check_guards, is_random, sizes_among, sizes_of, title
+
+SPLITS = (1, 2, 7)
+
+
+def graph_of(index: int) -> Graph | None:
+    """The lowered graph of a row with its sizes and axes as constants."""
+    row = ROWS[index]
+    graph = load(model_of(row, constants=sizes_among(row), symbolic=True).SerializeToString()).graph
+    infer(graph)
+    try:
+        check_guards(graph, sizes_of(row))
+    except AssumptionFailed:
+        return None
+    lower(graph, PassOptions())
+    return graph
+
+
+@pytest.mark.parametrize("index", GOOD, ids=title)
+def test_kernel(index: int) -> None:
+    """Each node by its kernel against its reference, and the same bytes for any split."""
+    row, graph = ROWS[index], graph_of(index)
+    if graph is None or is_random(row):
+        return
+    dims = sizes_of(row)
+    values: dict[Any, Any] = {v: feeds_of(row)[v.name] for v in graph.inputs}
+    for node in graph.sorted_nodes():
+        call = lowered(node)
+        arrays = [_read(v, values) for v in node.inputs]
+        if node.op.name == "Sizes":
+            expected = [node.op.reference_rule(dims, **node.attrs)]
+        else:
+            expected = list(node.op.run(arrays, node.attrs))
+        values.update(zip(node.outputs, expected, strict=False))
+        if isinstance(call, No) or not isinstance(call, Call):
+            continue
+        for isa in native.isas:
+            found = [run_call(call, node, values, dims, isa, n) for n in SPLITS]
+            for other in found[1:]:
+                assert [a.tobytes() for a in found[0]] == [a.tobytes() for a in other], isa
+            wrong = difference(found[0], expected[: len(found[0])], row.ulps)
+            assert not wrong, f"{isa}: {wrong}"
+
+
+def _read(value: Any, values: dict[Any, Any]) -> Any:
+    if value is None:
+        return None
+    return values[value] if value in values else value.const.read()
+
+
+def test_isas() -> None:
+    assert native.isa in native.isas
+
+
+def test_rows_of_a_kernel_are_not_shared() -> None:
+    assert len(native.kernels) == len(set(native.kernels))
+    assert np.all([len(k) > 0 for k in native.kernels])

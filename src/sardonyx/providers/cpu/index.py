@@ -9,7 +9,7 @@ from typing import Final
 
 from sardonyx.graph.graph import Node
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.call import Lowered
+from sardonyx.program.call import Lowered
 
 Lowering = Callable[[Node], Lowered | No]
 

@@ -63,18 +63,26 @@ void find_transpose(Move& m) {
   m.row_tiles = (m.row + edge - 1) / edge;
 }
 
-template <class T, int kBytes>
+constexpr int64_t kMostSquare = 16;  // rows of a square that registers hold
+constexpr int64_t kAliasing = 512;   // bytes between rows that crowd into a few sets of the cache
+
+// Blocks of kHigh columns and kWide rows; the last of a row or column lies flush with the end and
+// repeats some of its neighbour.
+template <class T, int kBytes, bool kSquare>
 void transpose_blocks(const std::byte* from, int64_t from_step, std::byte* to, int64_t to_step,
                       int64_t columns, int64_t rows) {
-  constexpr int64_t kHigh = kLaneBytes / int(sizeof(T)), kWide = kBytes / int(sizeof(T));
-  constexpr int64_t kSize = sizeof(T);
-  // The last block of a row or column lies flush with the end and repeats some of its neighbour.
+  constexpr int64_t kSize = sizeof(T), kWide = kBytes / kSize;
+  constexpr int64_t kHigh = kSquare ? kWide : kLaneBytes / kSize;
   for (int64_t i = 0; i < columns; i += kHigh) {
     const int64_t c = i + kHigh <= columns ? i : columns - kHigh;
     for (int64_t j = 0; j < rows; j += kWide) {
       const int64_t r = j + kWide <= rows ? j : rows - kWide;
-      transpose_block<T, kBytes>(from + r * from_step + c * kSize, from_step,
-                                 to + c * to_step + r * kSize, to_step);
+      const std::byte* source = from + r * from_step + c * kSize;
+      std::byte* target = to + c * to_step + r * kSize;
+      if constexpr (kSquare)
+        transpose_square<T, kBytes>(source, from_step, target, to_step);
+      else
+        transpose_block<T, kBytes>(source, from_step, target, to_step);
     }
   }
 }
@@ -85,10 +93,15 @@ void transpose_tile(const std::byte* from, int64_t from_step, std::byte* to, int
                     int64_t columns, int64_t rows) {
   constexpr int64_t kHigh = kLaneBytes / int(sizeof(T)), kSize = sizeof(T);
   if constexpr (kHigh > 1) {
-    if (columns >= kHigh && rows >= SDX_VEC_BYTES / kSize)
-      return transpose_blocks<T, SDX_VEC_BYTES>(from, from_step, to, to_step, columns, rows);
+    constexpr int64_t kWide = SDX_VEC_BYTES / kSize;
+    if constexpr (kWide <= kMostSquare)
+      if (from_step % kAliasing == 0 && columns >= kWide && rows >= kWide)
+        return transpose_blocks<T, SDX_VEC_BYTES, true>(from, from_step, to, to_step, columns,
+                                                        rows);
+    if (columns >= kHigh && rows >= kWide)
+      return transpose_blocks<T, SDX_VEC_BYTES, false>(from, from_step, to, to_step, columns, rows);
     if (columns >= kHigh && rows >= kHigh)
-      return transpose_blocks<T, kLaneBytes>(from, from_step, to, to_step, columns, rows);
+      return transpose_blocks<T, kLaneBytes, false>(from, from_step, to, to_step, columns, rows);
   }
   if (rows < columns) {
     for (int64_t r = 0; r < rows; ++r)

@@ -2,6 +2,7 @@
 #include "kernels/move/strided.h"
 
 #include "kernels/move/runs.h"
+#include "kernels/move/words.h"
 #include "simd/transpose.h"
 
 namespace sdx::SDX_ISA {
@@ -9,8 +10,6 @@ namespace {
 
 constexpr int64_t kChunk = 32 << 10;  // bytes of a long unit that one item copies
 constexpr int64_t kLeastTile = 16;    // elements that make a transpose worth its tiles
-
-using Word16 = unsigned __int128;
 
 // Axes of one element go, and neighbours that are one axis on both sides become one.
 void collapse(Move& m) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sardonyx.graph.dtype import STRING
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
 from sardonyx.place.provider import No
@@ -27,6 +28,8 @@ def _unfit(value: Value) -> str:
     fact = value.fact
     if not isinstance(fact, Fact):
         return f"{value} is no tensor"
+    if fact.dtype is STRING:
+        return f"{value} holds strings"
     if fact.shape is None:
         return f"the rank of {value} is not known"
     if len(fact.shape) > MAX_RANK:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 from collections.abc import Sequence
 
+=======
+from sardonyx.graph.dtype import STRING
+>>>>>>> w-move
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
 from sardonyx.place.provider import No, Region, Step, Yes
@@ -58,6 +62,8 @@ def _unfit(value: Value) -> str:
     fact = value.fact
     if not isinstance(fact, Fact):
         return f"{value} is no tensor"
+    if fact.dtype is STRING:
+        return f"{value} holds strings"
     if fact.shape is None:
         return f"the rank of {value} is not known"
     if len(fact.shape) > MAX_RANK:

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Final
 
 from sardonyx.graph.graph import Node
+from sardonyx.ops.declare import INTERNAL
 from sardonyx.place.provider import No
 from sardonyx.program.call import Lowered
 
@@ -15,8 +16,18 @@ Lowering = Callable[[Node], Lowered | No]
 
 # Each family is a module here with a table LOWERINGS: (domain, op) -> Lowering.
 FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "move": (
+        ("", "Transpose"), ("", "Concat"), ("", "Split"), ("", "Slice"), ("", "Tile"), ("", "Pad"),
+        ("", "CenterCropPad"), ("", "DepthToSpace"), ("", "SpaceToDepth"),
+        ("", "ReverseSequence"), ("", "Trilu"),
+    ),
+    "shape": (
+        (INTERNAL, "Sizes"), ("", "Shape"), ("", "Size"), ("", "Reshape"), ("", "Flatten"),
+        ("", "Squeeze"), ("", "Unsqueeze"), ("", "Identity"), ("", "Expand"),
+        ("", "ConstantOfShape"), ("", "EyeLike"), ("", "Range"),
+    ),
     "softmax": (("", "Softmax"),),
-}
+}  # fmt: skip
 _FAMILY_OF: Final = {key: family for family, keys in FAMILIES.items() for key in keys}
 
 

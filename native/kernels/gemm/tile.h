@@ -34,6 +34,7 @@ constexpr int kTileRows = SDX_VEC_BYTES == 64 ? 12 : SDX_VEC_BYTES == 32 ? 6 : 4
 constexpr int64_t kDepth = 256;           // most elements of a row in one pass over a block
 constexpr int64_t kStride = kDepth + 16;  // between rows of A, in floats
 constexpr int64_t kBlockRows = 144;       // most rows of A that are held at a time
+constexpr int64_t kMostColumns = 256;     // most columns of an item, with so many rows
 constexpr int64_t kBlockBytes = kBlockRows * kStride * int64_t(sizeof(float));
 
 constexpr int64_t panels_of(int64_t n) { return (n + kPanel - 1) / kPanel; }
@@ -112,12 +113,11 @@ struct Split {
 };
 
 SDX_INLINE Split split_product(int64_t m, int64_t n, int64_t k) {
-  constexpr int64_t kMostPanels = 8;      // with kBlockRows rows, 144 KB of C
   constexpr int64_t kEnough = 8;          // items that balance
   constexpr int64_t kSmall = 512 * 1024;  // multiplications below which an item is not cut further
   if (m <= 0 || n <= 0) return {m, panels_of(n), 0, 0, 1};
   Split split{m, panels_of(n), (m + kBlockRows - 1) / kBlockRows, 1, 1};
-  split.column_blocks = (split.panels + kMostPanels - 1) / kMostPanels;
+  split.column_blocks = (n + kMostColumns - 1) / kMostColumns;
   const auto work = [&] { return m * n / split.count() * (k + 1); };
   while (split.count() < kEnough && work() > kSmall) {
     // An item copies its rows of A for every few panels, and reads its part of B for every few

@@ -6,6 +6,9 @@ namespace {
 
 constexpr Kernel kRows[] = {
     {"fma_limit", Accepts::contiguous, fma_limit},
+    {"matmul", Accepts::any, matmul},
+    {"matmul_pack", Accepts::any, matmul_pack},
+    {"matmul_packed", Accepts::any, matmul_packed},
 };
 
 }  // namespace

@@ -20,6 +20,8 @@ SDX_INLINE f32v finished(f32v y, const Finish& finish, int column) {
   return finish.relu ? vmax(y, f32v{}) : y;
 }
 
+constexpr int64_t kAhead = SDX_VEC_BYTES == 64 ? 8 : 24;  // steps: about what L3 takes to answer
+
 // R rows, and W vectors of columns.
 template <int R, int W>
 SDX_INLINE void strip(int64_t k, const float* a, const float* b, float* c, int64_t ldc,
@@ -27,6 +29,7 @@ SDX_INLINE void strip(int64_t k, const float* a, const float* b, float* c, int64
   f32v sum[R][W] = {};
   for (int64_t p = 0; p < k; ++p, ++a, b += kPanel) {
     f32v right[W];
+    for (int j = 0; j < W * kLanes; j += 16) __builtin_prefetch(b + kAhead * kPanel + j);
 #pragma GCC unroll 8
     for (int j = 0; j < W; ++j) right[j] = load(b + j * kLanes);
 #pragma GCC unroll 16
@@ -93,9 +96,9 @@ void gemm_panel(int64_t m, int64_t k, const float* a, const float* panel, int64_
 
 }  // namespace
 
-void gemm_pass(int64_t m, int64_t k, int64_t depth, int64_t depths, const float* a,
-               const Columns& b, const Target& to, const Finish& finish) {
-  const bool complete = depth + k == depths && !finish.is_plain();
+void gemm_passes(int64_t m, int64_t k, int64_t first, int64_t last, const float* a,
+                 const Columns& b, const Target& to, const Finish& finish) {
+  const int64_t passes = passes_of(k);
   for (int64_t p = b.first; p < b.last; ++p) {
     const int64_t column = p * kPanel, left = b.n - column;
     const int64_t width = left < kPanel ? left : kPanel;
@@ -109,8 +112,13 @@ void gemm_pass(int64_t m, int64_t k, int64_t depth, int64_t depths, const float*
         own.bias = bias;
       }
     }
-    gemm_panel(m, k, a, b.packed + (p * depths + depth) * kPanel, width,
-               to.c + (p - b.first) * kPanel, to.ldc, {depth > 0, complete ? &own : nullptr});
+    for (int64_t pass = first; pass < last; ++pass) {
+      const int64_t depth = part_begin(k, passes, pass), end = part_begin(k, passes, pass + 1);
+      const bool complete = pass + 1 == passes && !finish.is_plain();
+      gemm_panel(m, end - depth, a + (pass - first) * m * kStride,
+                 b.packed + (p * k + depth) * kPanel, width, to.c + (p - b.first) * kPanel, to.ldc,
+                 {pass > 0, complete ? &own : nullptr});
+    }
   }
 }
 

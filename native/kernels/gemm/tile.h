@@ -33,7 +33,8 @@ constexpr int64_t kPanel = 32;
 constexpr int kTileRows = SDX_VEC_BYTES == 64 ? 12 : SDX_VEC_BYTES == 32 ? 6 : 4;
 constexpr int64_t kDepth = 256;           // most elements of a row in one pass over a block
 constexpr int64_t kStride = kDepth + 16;  // between rows of A, in floats
-constexpr int64_t kBlockRows = 96;        // most rows of A that are held at a time
+constexpr int64_t kBlockRows = 144;       // most rows of A that are held at a time
+constexpr int64_t kMostColumns = 256;     // most columns of an item, with so many rows
 constexpr int64_t kBlockBytes = kBlockRows * kStride * int64_t(sizeof(float));
 
 constexpr int64_t panels_of(int64_t n) { return (n + kPanel - 1) / kPanel; }
@@ -63,22 +64,31 @@ SDX_INLINE int64_t part_begin(int64_t n, int64_t parts, int64_t i) {
   return n / parts * i + (i < n % parts ? i : n % parts);
 }
 
-// One pass over the panels: `a` holds elements [depth, depth + k) of m rows of `depths` elements.
-void gemm_pass(int64_t m, int64_t k, int64_t depth, int64_t depths, const float* a,
-               const Columns& b, const Target& to, const Finish& finish);
+// A row is added up in passes of at most kDepth elements.
+SDX_INLINE int64_t passes_of(int64_t k) { return k > kDepth ? (k + kDepth - 1) / kDepth : 1; }
+
+// Passes [first, last) over the panels: `a` holds the elements of m rows that each pass wants, one
+// pass behind the other.
+void gemm_passes(int64_t m, int64_t k, int64_t first, int64_t last, const float* a,
+                 const Columns& b, const Target& to, const Finish& finish);
 
 template <class Fill>
 SDX_INLINE void gemm_block(void* local, int64_t m, int64_t k, const Columns& b, const Target& to,
                            const Finish& finish, Fill&& fill) {
   float* a = static_cast<float*>(local);
-  const int64_t blocks = (m + kBlockRows - 1) / kBlockRows;
-  const int64_t passes = k > 0 ? (k + kDepth - 1) / kDepth : 1;
-  for (int64_t r = 0; r < blocks; ++r) {
-    const int64_t row = part_begin(m, blocks, r), rows = part_begin(m, blocks, r + 1) - row;
-    for (int64_t p = 0; p < passes; ++p) {
-      const int64_t depth = part_begin(k, passes, p), depths = part_begin(k, passes, p + 1) - depth;
-      fill(a, row, rows, depth, depths);
-      gemm_pass(rows, depths, depth, k, a, b, {to.c + row * to.ldc, to.ldc}, finish);
+  const int64_t blocks = (m + kBlockRows - 1) / kBlockRows, passes = passes_of(k);
+  for (int64_t block = 0; block < blocks; ++block) {
+    const int64_t row = part_begin(m, blocks, block);
+    const int64_t rows = part_begin(m, blocks, block + 1) - row;
+    const int64_t room = kBlockRows / rows;  // few rows: all of B is read in the order it lies in
+    for (int64_t first = 0, last; first < passes; first = last) {
+      last = first + room < passes ? first + room : passes;
+      for (int64_t p = first; p < last; ++p) {
+        const int64_t depth = part_begin(k, passes, p);
+        fill(a + (p - first) * rows * kStride, row, rows, depth,
+             part_begin(k, passes, p + 1) - depth);
+      }
+      gemm_passes(rows, k, first, last, a, b, {to.c + row * to.ldc, to.ldc}, finish);
     }
   }
 }
@@ -103,24 +113,21 @@ struct Split {
 };
 
 SDX_INLINE Split split_product(int64_t m, int64_t n, int64_t k) {
-  constexpr int64_t kMostPanels = 8;      // with kBlockRows rows, 96 KB of C
-  constexpr int64_t kEnough = 16;         // items: they balance on any number of threads we expect
+  constexpr int64_t kEnough = 8;          // items that balance
   constexpr int64_t kSmall = 512 * 1024;  // multiplications below which an item is not cut further
-  Split split{m, panels_of(n), 1, 1, 1};
-  if (m <= 0 || n <= 0) return {m, split.panels, 0, 0, 1};
+  if (m <= 0 || n <= 0) return {m, panels_of(n), 0, 0, 1};
+  Split split{m, panels_of(n), (m + kBlockRows - 1) / kBlockRows, 1, 1};
+  split.column_blocks = (n + kMostColumns - 1) / kMostColumns;
   const auto work = [&] { return m * n / split.count() * (k + 1); };
-  split.row_blocks = (m + kBlockRows - 1) / kBlockRows;
-  split.column_blocks = (split.panels + kMostPanels - 1) / kMostPanels;
   while (split.count() < kEnough && work() > kSmall) {
-    // Fewer columns first: each row of A is then copied more often, which costs less than tiles
-    // of fewer rows.
-    if (split.column_blocks * 2 <= split.panels) {
-      split.column_blocks *= 2;
-    } else if (split.row_blocks * kTileRows * 2 <= m) {
-      split.row_blocks *= 2;
-    } else {
-      break;
-    }
+    // An item copies its rows of A for every few panels, and reads its part of B for every few
+    // rows: 12 rows cost about as much as half a panel.
+    const bool can_cut_rows = split.row_blocks * 2 * kTileRows <= m;
+    const bool can_cut_columns = split.column_blocks < split.panels;
+    if (!can_cut_rows && !can_cut_columns) break;
+    const int64_t rows = m / split.row_blocks, panels = split.panels / split.column_blocks;
+    (can_cut_columns && (!can_cut_rows || panels * 24 >= rows) ? split.column_blocks
+                                                               : split.row_blocks)++;
   }
   split.work = work() / (SDX_VEC_BYTES / 2) + 1;
   return split;

@@ -25,6 +25,14 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (INTERNAL, "Sizes"), ("", "Shape"), ("", "Size"), ("", "Reshape"), ("", "Flatten"),
         ("", "Squeeze"), ("", "Unsqueeze"), ("", "Identity"), ("", "Expand"),
         ("", "ConstantOfShape"), ("", "EyeLike"), ("", "Range"),
+    "conv": ((INTERNAL, "Conv"), (INTERNAL, "ConvTranspose")),
+    "pool": (
+        (INTERNAL, "MaxPool"),
+        (INTERNAL, "AveragePool"),
+        (INTERNAL, "LpPool"),
+        (INTERNAL, "GlobalMaxPool"),
+        (INTERNAL, "GlobalAveragePool"),
+        (INTERNAL, "GlobalLpPool"),
     ),
     "softmax": (("", "Softmax"),),
 }  # fmt: skip

@@ -15,6 +15,7 @@ Lowering = Callable[[Node], Lowered | No]
 
 # Each family is a module here with a table LOWERINGS: (domain, op) -> Lowering.
 FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "quantize": (("", "DequantizeLinear"), ("", "DynamicQuantizeLinear"), ("", "QuantizeLinear")),
     "softmax": (("", "Softmax"),),
 }
 _FAMILY_OF: Final = {key: family for family, keys in FAMILIES.items() for key in keys}

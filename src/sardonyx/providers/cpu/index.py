@@ -15,6 +15,11 @@ Lowering = Callable[[Node], Lowered | No]
 
 # Each family is a module here with a table LOWERINGS: (domain, op) -> Lowering.
 FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "qgemm": (
+        ("", "MatMulInteger"),
+        ("", "QLinearMatMul"),
+        ("com.microsoft", "MatMulIntegerToFloat"),
+    ),
     "quantize": (("", "DequantizeLinear"), ("", "DynamicQuantizeLinear"), ("", "QuantizeLinear")),
     "softmax": (("", "Softmax"),),
 }

@@ -69,6 +69,9 @@ SDX_INLINE f32v round_small(f32v x) {
   return (x + shift) - shift;
 }
 
+// The low 16 bits of the nearest integer, halves to even, for |x| < 2^22; the rest is arbitrary.
+SDX_INLINE i32v round_bits(f32v x) { return (i32v)(x + splat(12582912.0f)); }
+
 // x within [low, high]; NaN becomes low.
 SDX_INLINE f32v clamp(f32v x, f32v low, f32v high) {
   const f32v above = x > low ? x : low;

@@ -38,6 +38,7 @@ Status qmatmul(const Call& call, Plan& plan) {
 }
 
 constexpr Kernel kRows[] = {
+    {"qconv", Accepts::contiguous, qconv},
     {"qgemm_pack", Accepts::contiguous, qgemm_pack},
     {"qmatmul", Accepts::contiguous, qmatmul},
 };

@@ -27,8 +27,8 @@ SDX_INLINE Output* output_of(const Product& p, const Data& data) {
 }
 
 SDX_INLINE const uint8_t* pack_of(const Product& p, const Data& data, int64_t pack) {
-  const uint8_t* packs = p.packed_at < 0 ? input<uint8_t>(data, kW)
-                                         : reinterpret_cast<const uint8_t*>(data.scratch);
+  const uint8_t* packs =
+      p.packed_at < 0 ? input<uint8_t>(data, kW) : reinterpret_cast<const uint8_t*>(data.scratch);
   return packs + pack * p.shape.bytes();
 }
 
@@ -63,8 +63,7 @@ void make_output(const Product& p, const Data& data) {
 // The zero point of the rows and of each column as the tiles see them, moved like the bytes.
 void make_columns(const Product& p, const Data& data, int64_t pack) {
   const Columns c = columns_of(p, data, pack);
-  const auto* sums =
-      reinterpret_cast<const int32_t*>(pack_of(p, data, pack) + p.shape.sums_at());
+  const auto* sums = reinterpret_cast<const int32_t*>(pack_of(p, data, pack) + p.shape.sums_at());
   const int64_t n = p.shape.n, first = p.is_grouped ? pack * n : 0;
   const int32_t x_zero = (p.n_x_zero ? byte_at(data, kXZero, p.x, 0) : 0) + p.flip;
   const float step = float_at(data, kYScale, 0);
@@ -103,66 +102,83 @@ int32_t row_sum(const uint8_t* row, int64_t n) {
 template <class T>
 SDX_INLINE void finish_vec(T* to, f32v y, const Output& out, auto lanes) {
   const f32v held = clamp(y, splat(out.low), splat(out.high));
-  store_i32(to, __builtin_convertvector(round_small(held) + splat(out.zero), i32v), lanes);
+  store_i32(to, round_bits(held) + splat(int32_t(out.zero)), lanes);
 }
 SDX_INLINE void finish_vec(float* to, f32v y, const Output& out, auto lanes) {
   store(to, vmin(vmax(y, splat(out.low)), splat(out.high)), lanes);
 }
 
-// A row of sums in one panel, finished and written.
-template <class T>
-void finish_row(const int32_t* sums, const Columns& c, const Output& out, int64_t n, int32_t row,
-                T* to) {
-  vloop(n, [&](int64_t j, auto lanes) {
-    i32v v = load(sums + j, Full{}) + load(c.offset + j, Full{});
-    if (row != 0) v -= load(c.zero + j, Full{}) * row;
-    if constexpr (sizeof(T) == 4 && T(0.5f) == T(0)) {
-      store(to + j, v, lanes);
-    } else {
-      const f32v y = __builtin_convertvector(v, f32v) * load(c.scale + j, Full{});
-      finish_vec(to + j, y + load(c.shift + j, Full{}), out, lanes);
-    }
-  });
+// Sums of kLanes columns from the j-th on, finished and written.
+template <bool has_sums, class T>
+SDX_INLINE void finish_sums(i32v v, const Columns& c, int64_t j, const Output& out, int32_t row,
+                            T* to, auto lanes) {
+  v += load(c.offset + j);
+  if constexpr (has_sums) v -= load(c.zero + j) * row;
+  if constexpr (__is_same(T, int32_t)) {
+    store(to, v, lanes);
+  } else {
+    const f32v y = __builtin_convertvector(v, f32v) * load(c.scale + j) + load(c.shift + j);
+    finish_vec(to, y, out, lanes);
+  }
 }
 
 SDX_INLINE Columns from(const Columns& c, int64_t j) {
   return {c.scale + j, c.shift + j, c.offset + j, c.zero + j};
 }
 
-template <int R>
-void panel_tile(const uint8_t* a, int64_t stride, const int8_t* b, int64_t n_groups, int32_t* sums) {
-  for (int j = 0; j < kPanel; j += kTileCols)
-    tile<R>(a, stride, b + j * kGroup, n_groups, sums + j);
-}
-
-// Sums of up to kTileRows rows, and how many of them were taken.
-int some_rows(const uint8_t* a, int64_t stride, const int8_t* b, int64_t n_groups, int64_t rows,
-              int32_t* sums) {
-  if (kTileRows == 12 && rows >= 12) return panel_tile<12>(a, stride, b, n_groups, sums), 12;
-  if (kTileRows == 12 && rows >= 8) return panel_tile<8>(a, stride, b, n_groups, sums), 8;
-  if (rows >= 4) return panel_tile<4>(a, stride, b, n_groups, sums), 4;
-  if (rows >= 2) return panel_tile<2>(a, stride, b, n_groups, sums), 2;
-  return panel_tile<1>(a, stride, b, n_groups, sums), 1;
-}
-
-struct Block {
+// Gathered rows, one panel of weights, and where the result goes.
+template <class T>
+struct Strip {
   const uint8_t* a;
+  int64_t stride;
   const int32_t* row_sums;  // null where weights have no zero point
-  int64_t rows;
+  const int8_t* b;
+  int64_t n_groups, n;
+  Columns columns;
+  const Output* out;
+  T* to;
+  int64_t out_stride;
 };
 
-template <class T>
-void panel_rows(const Product& p, const Block& block, const int8_t* b, const Columns& c,
-                const Output& out, int64_t n, T* to) {
-  alignas(64) int32_t sums[kTileRows * kPanel];
-  for (int64_t row = 0; row < block.rows;) {
-    const int done = some_rows(block.a + row * p.stride, p.stride, b, p.shape.n_groups(),
-                               block.rows - row, sums);
-    for (int i = 0; i < done; ++i, ++row) {
-      const int32_t sum = block.row_sums == nullptr ? 0 : block.row_sums[row];
-      finish_row(sums + i * kPanel, c, out, n, sum, to + row * p.out_stride);
-    }
+enum class Width : uint8_t { whole, part };  // whether a panel has all its columns
+
+template <int R, Width width, bool has_sums, class T>
+void strip_tile(const Strip<T>& strip, int64_t row) {
+  const Strip<T> s = strip;  // which bytes that are written cannot alias
+  const Output out = *s.out;
+  const auto write = [&](int64_t j, int i, int v, i32v sums) {
+    const int64_t at = j + v * kLanes, left = s.n - at;
+    const int32_t sum = has_sums ? s.row_sums[row + i] : 0;
+    T* to = s.to + (row + i) * s.out_stride + at;
+    if (width == Width::whole || left >= kLanes)
+      finish_sums<has_sums>(sums, s.columns, at, out, sum, to, Full{});
+    else if (left > 0)
+      finish_sums<has_sums>(sums, s.columns, at, out, sum, to, Part{int(left)});
+  };
+  for (int j = 0; j < kPanel; j += kTileCols)
+    tile<R>(s.a + row * s.stride, s.stride, s.b + j * kGroup, s.n_groups,
+            [&](int i, int v, i32v sums) { write(j, i, v, sums); });
+}
+
+template <Width width, bool has_sums, class T>
+void strip_rows(const Strip<T>& s, int64_t n_rows) {
+  int64_t row = 0;
+  if constexpr (kTileRows == 12 && width == Width::whole) {
+    for (; row + 12 <= n_rows; row += 12) strip_tile<12, width, has_sums>(s, row);
+    if (row + 8 <= n_rows) strip_tile<8, width, has_sums>(s, row), row += 8;
   }
+  for (; row + 4 <= n_rows; row += 4) strip_tile<4, width, has_sums>(s, row);
+  for (; row < n_rows; ++row) strip_tile<1, width, has_sums>(s, row);
+}
+
+template <class T>
+void run_strip(const Strip<T>& s, int64_t n_rows) {
+  const bool is_whole = s.n == kPanel;
+  if (s.row_sums != nullptr)
+    is_whole ? strip_rows<Width::whole, true>(s, n_rows) : strip_rows<Width::part, true>(s, n_rows);
+  else
+    is_whole ? strip_rows<Width::whole, false>(s, n_rows)
+             : strip_rows<Width::part, false>(s, n_rows);
 }
 
 template <class T>
@@ -188,11 +204,17 @@ Status product_items(const void* args, const Data& data, int64_t begin, int64_t 
     const int64_t last = first + p.panels;
     const int64_t start = p.is_grouped ? job / p.n_packs * p.m : job * p.m;
     T* to = output<T>(data) + (start + row) * p.out_stride + (p.is_grouped ? pack * p.shape.n : 0);
-    const Block gathered_rows{rows, p.has_row_sums ? row_sums : nullptr, n_rows};
+    Strip<T> strip{rows,        p.stride,           p.has_row_sums ? row_sums : nullptr,
+                   nullptr,     p.shape.n_groups(), 0,
+                   {},          output_of(p, data), nullptr,
+                   p.out_stride};
     for (int64_t i = first; i < last && i < p.shape.n_panels(); ++i) {
-      const int64_t j = i * kPanel, n = p.shape.n - j < kPanel ? p.shape.n - j : kPanel;
-      panel_rows(p, gathered_rows, packed + i * p.shape.panel_bytes(), from(columns, j),
-                 *output_of(p, data), n, to + j);
+      const int64_t j = i * kPanel;
+      strip.n = p.shape.n - j < kPanel ? p.shape.n - j : kPanel;
+      strip.b = packed + i * p.shape.panel_bytes();
+      strip.columns = from(columns, j);
+      strip.to = to + j;
+      run_strip(strip, n_rows);
     }
   }
   return {};
@@ -248,8 +270,7 @@ void plan_product(Product& p, const Call& call, Plan& plan) {
   plan.scratch_bytes = packed + (kPanel + p.n_packs * 4 * width) * 4;
   plan.args = &p;
   const int64_t panel_work = p.shape.k * p.row_block * kPanel / 200;
-  if (p.packed_at >= 0)
-    plan.add(pack_weights, p.n_packs * p.shape.n_panels(), p.shape.k * kPanel);
+  if (p.packed_at >= 0) plan.add(pack_weights, p.n_packs * p.shape.n_panels(), p.shape.k * kPanel);
   plan.add(make_all_columns, p.n_packs, width);
   plan.add(product_into(p.out), p.n_jobs * p.n_row_blocks * p.n_panel_blocks,
            panel_work * p.panels);

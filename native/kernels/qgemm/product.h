@@ -6,9 +6,7 @@
 namespace sdx::SDX_ISA {
 
 // Operands of every row of the family. Scales are float32; all but the first two may be missing.
-enum Operand : int {
-  kX, kW, kXScale, kXZero, kWScale, kWZero, kBias, kYScale, kYZero, kOperands
-};
+enum Operand : int { kX, kW, kXScale, kXZero, kWScale, kWZero, kBias, kYScale, kYZero, kOperands };
 
 // What happens to the sums of one column, and what it takes for all columns.
 struct Columns {
@@ -28,9 +26,9 @@ using Gather = void (*)(const Product& p, const Data& data, int64_t job, int64_t
 
 struct Product {
   PackedShape shape;
-  int64_t n_jobs;    // products of m rows each
+  int64_t n_jobs;  // products of m rows each
   int64_t m;
-  int64_t n_packs;   // sets of weights: one for all jobs, one for each, or one for each group
+  int64_t n_packs;  // sets of weights: one for all jobs, one for each, or one for each group
   int64_t out_stride;
   int64_t row_block, n_row_blocks;  // rows of an item
   int64_t panels, n_panel_blocks;   // panels of an item
@@ -43,8 +41,8 @@ struct Product {
   uint8_t flip;  // what turns the rows' bytes into unsigned ones
   bool has_row_sums;
   int64_t n_x_zero, n_w_scale, n_w_zero;  // elements of these operands, 0 if not given
-  bool is_grouped;                        // jobs go through the packs, and through the output's columns
-  float low, high;                        // bounds of the real output
+  bool is_grouped;  // jobs go through the packs, and through the output's columns
+  float low, high;  // bounds of the real output
 };
 
 // Chooses tiles, and adds the phases that make columns and products.

@@ -32,10 +32,11 @@ SDX_INLINE i32v splat4(const uint8_t* p) {
   return splat(four);
 }
 
-// R rows of `a`, `stride` bytes apart, times kTileCols columns of a panel, into rows of `sums`.
-template <int R>
+// R rows of `a`, `stride` bytes apart, times kTileCols columns of a panel. finish(row, vector,
+// sums) takes the result.
+template <int R, class Finish>
 SDX_INLINE void tile(const uint8_t* a, int64_t stride, const int8_t* b, int64_t n_groups,
-                     int32_t* sums) {
+                     Finish&& finish) {
   constexpr int kBases = (R + 2) / 3;  // an address is a base and 0, 1 or 2 strides
   const uint8_t* rows[kBases];
   for (int i = 0; i < kBases; ++i) rows[i] = a + 3 * i * stride;
@@ -51,8 +52,11 @@ SDX_INLINE void tile(const uint8_t* a, int64_t stride, const int8_t* b, int64_t 
     b += kPanel * kGroup;
     for (int i = 0; i < kBases; ++i) rows[i] += kGroup;
   }
-  for (int i = 0; i < R; ++i)
-    for (int v = 0; v < kTileVecs; ++v) store(sums + i * kPanel + v * kLanes, total[i][v]);
+  // Unrolled as a whole, or the sums would have to lie in memory.
+#pragma GCC unroll 2
+  for (int v = 0; v < kTileVecs; ++v)
+#pragma GCC unroll 12
+    for (int i = 0; i < R; ++i) finish(i, v, total[i][v]);
 }
 
 }  // namespace sdx::SDX_ISA

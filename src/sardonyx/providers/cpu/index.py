@@ -8,6 +8,7 @@ from functools import cache
 from typing import Final
 
 from sardonyx.graph.graph import Node
+from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.call import Lowered
 
@@ -15,12 +16,29 @@ Lowering = Callable[[Node], Lowered | No]
 
 # Each family is a module here with a table LOWERINGS: (domain, op) -> Lowering.
 FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
-    "qgemm": (
-        ("", "MatMulInteger"),
-        ("", "QLinearMatMul"),
-        ("com.microsoft", "MatMulIntegerToFloat"),
+    "conv": ((INTERNAL, "Conv"), (INTERNAL, "ConvTranspose")),
+    "pool": (
+        (INTERNAL, "MaxPool"),
+        (INTERNAL, "AveragePool"),
+        (INTERNAL, "LpPool"),
+        (INTERNAL, "GlobalMaxPool"),
+        (INTERNAL, "GlobalAveragePool"),
+        (INTERNAL, "GlobalLpPool"),
     ),
-    "quantize": (("", "DequantizeLinear"), ("", "DynamicQuantizeLinear"), ("", "QuantizeLinear")),
+    "qgemm": (
+        (INTERNAL, "QAdd"),
+        (INTERNAL, "QConv"),
+        (INTERNAL, "QMatMul"),
+        (INTERNAL, "QMean"),
+        (MICROSOFT, "MatMulIntegerToFloat"),
+        (ONNX, "MatMulInteger"),
+        (ONNX, "QLinearMatMul"),
+    ),
+    "quantize": (
+        (ONNX, "DequantizeLinear"),
+        (ONNX, "DynamicQuantizeLinear"),
+        (ONNX, "QuantizeLinear"),
+    ),
     "softmax": (("", "Softmax"),),
 }
 _FAMILY_OF: Final = {key: family for family, keys in FAMILIES.items() for key in keys}

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Final
 
 from sardonyx.graph.graph import Node
-from sardonyx.ops.declare import INTERNAL
+from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
 from sardonyx.place.provider import No
 from sardonyx.program.call import Lowered
 
@@ -33,6 +33,20 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (INTERNAL, "GlobalMaxPool"),
         (INTERNAL, "GlobalAveragePool"),
         (INTERNAL, "GlobalLpPool"),
+    ),
+    "qgemm": (
+        (INTERNAL, "QAdd"),
+        (INTERNAL, "QConv"),
+        (INTERNAL, "QMatMul"),
+        (INTERNAL, "QMean"),
+        (MICROSOFT, "MatMulIntegerToFloat"),
+        (ONNX, "MatMulInteger"),
+        (ONNX, "QLinearMatMul"),
+    ),
+    "quantize": (
+        (ONNX, "DequantizeLinear"),
+        (ONNX, "DynamicQuantizeLinear"),
+        (ONNX, "QuantizeLinear"),
     ),
     "softmax": (("", "Softmax"),),
 }  # fmt: skip

@@ -47,7 +47,7 @@ struct Root {
   int32_t start, most, all;
 };
 
-constexpr int kWalks = 8;  // at once: their loads overlap
+constexpr int kWalks = 16;  // at once: their loads overlap
 
 template <bool kAsksNan, class Node>
 SDX_INLINE const Node* step(const Node* at, const typename Node::Number* x, int64_t stride) {

@@ -16,6 +16,17 @@ Lowering = Callable[[Node], Lowered | No]
 
 # Each family is a module here with a table LOWERINGS: (domain, op) -> Lowering.
 FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "linear_ml": (
+        (ML, "ArrayFeatureExtractor"),
+        (ML, "Binarizer"),
+        (ML, "FeatureVectorizer"),
+        (ML, "Imputer"),
+        (ML, "LabelEncoder"),
+        (ML, "LinearClassifier"),
+        (ML, "LinearRegressor"),
+        (ML, "Normalizer"),
+        (ML, "Scaler"),
+    ),
     "softmax": (("", "Softmax"),),
     "trees": (
         (ML, "TreeEnsemble"),

@@ -49,8 +49,9 @@ class _Entries:
 
 
 def _entries(child: Array, roots: Array) -> _Entries:
-    """Breadth first. A branch that is reached again is an entry that leads to the first one,
-    and that asks nothing: no number is <= NaN.
+    """Breadth first; a branch that is reached again is an entry that leads to the first one.
+
+    Such an entry asks nothing: its threshold stays NaN, as that of a leaf.
     """
     seen = np.full(len(child) // 2 + 1, -1, np.int64)  # the last belongs to leaves
     ref, tree, base = roots.astype(np.int64), np.arange(len(roots)), 0

@@ -23,6 +23,7 @@ function(sardonyx_kernels target)
     add_custom_command(TARGET ${library} POST_BUILD VERBATIM
       COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/isa_symbols.py
               ${CMAKE_NM} $<TARGET_FILE:${library}> ${isa})
+    target_link_libraries(${library} PUBLIC sardonyx_base)
     target_link_libraries(${target} PUBLIC ${library})
     string(APPEND rows "ISA(${isa})\n")
   endforeach()

@@ -9,6 +9,7 @@ from typing import Final
 
 from sardonyx.graph.graph import Node
 from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
+from sardonyx.ops.declare import ML
 from sardonyx.place.provider import No
 from sardonyx.program.call import Lowered
 
@@ -50,6 +51,24 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     ),
     "softmax": (("", "Softmax"),),
 }  # fmt: skip
+    "linear_ml": (
+        (ML, "ArrayFeatureExtractor"),
+        (ML, "Binarizer"),
+        (ML, "FeatureVectorizer"),
+        (ML, "Imputer"),
+        (ML, "LabelEncoder"),
+        (ML, "LinearClassifier"),
+        (ML, "LinearRegressor"),
+        (ML, "Normalizer"),
+        (ML, "Scaler"),
+    ),
+    "softmax": (("", "Softmax"),),
+    "trees": (
+        (ML, "TreeEnsemble"),
+        (ML, "TreeEnsembleClassifier"),
+        (ML, "TreeEnsembleRegressor"),
+    ),
+}
 _FAMILY_OF: Final = {key: family for family, keys in FAMILIES.items() for key in keys}
 
 

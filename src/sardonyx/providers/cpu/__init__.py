@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
 from collections.abc import Sequence
 
-=======
 from sardonyx.graph.dtype import STRING
->>>>>>> w-move
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
 from sardonyx.place.provider import No, Region, Step, Yes

@@ -8,8 +8,7 @@ from functools import cache
 from typing import Final
 
 from sardonyx.graph.graph import Node
-from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
-from sardonyx.ops.declare import ML
+from sardonyx.ops.declare import INTERNAL, MICROSOFT, ML, ONNX
 from sardonyx.place.provider import No
 from sardonyx.program.call import Lowered
 
@@ -17,16 +16,23 @@ Lowering = Callable[[Node], Lowered | No]
 
 # Each family is a module here with a table LOWERINGS: (domain, op) -> Lowering.
 FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "conv": ((INTERNAL, "Conv"), (INTERNAL, "ConvTranspose")),
+    "linear_ml": (
+        (ML, "ArrayFeatureExtractor"),
+        (ML, "Binarizer"),
+        (ML, "FeatureVectorizer"),
+        (ML, "Imputer"),
+        (ML, "LabelEncoder"),
+        (ML, "LinearClassifier"),
+        (ML, "LinearRegressor"),
+        (ML, "Normalizer"),
+        (ML, "Scaler"),
+    ),
     "move": (
         ("", "Transpose"), ("", "Concat"), ("", "Split"), ("", "Slice"), ("", "Tile"), ("", "Pad"),
         ("", "CenterCropPad"), ("", "DepthToSpace"), ("", "SpaceToDepth"),
         ("", "ReverseSequence"), ("", "Trilu"),
     ),
-    "shape": (
-        (INTERNAL, "Sizes"), ("", "Shape"), ("", "Size"), ("", "Reshape"), ("", "Flatten"),
-        ("", "Squeeze"), ("", "Unsqueeze"), ("", "Identity"), ("", "Expand"),
-        ("", "ConstantOfShape"), ("", "EyeLike"), ("", "Range"),
-    "conv": ((INTERNAL, "Conv"), (INTERNAL, "ConvTranspose")),
     "pool": (
         (INTERNAL, "MaxPool"),
         (INTERNAL, "AveragePool"),
@@ -49,18 +55,10 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (ONNX, "DynamicQuantizeLinear"),
         (ONNX, "QuantizeLinear"),
     ),
-    "softmax": (("", "Softmax"),),
-}  # fmt: skip
-    "linear_ml": (
-        (ML, "ArrayFeatureExtractor"),
-        (ML, "Binarizer"),
-        (ML, "FeatureVectorizer"),
-        (ML, "Imputer"),
-        (ML, "LabelEncoder"),
-        (ML, "LinearClassifier"),
-        (ML, "LinearRegressor"),
-        (ML, "Normalizer"),
-        (ML, "Scaler"),
+    "shape": (
+        (INTERNAL, "Sizes"), ("", "Shape"), ("", "Size"), ("", "Reshape"), ("", "Flatten"),
+        ("", "Squeeze"), ("", "Unsqueeze"), ("", "Identity"), ("", "Expand"),
+        ("", "ConstantOfShape"), ("", "EyeLike"), ("", "Range"),
     ),
     "softmax": (("", "Softmax"),),
     "trees": (
@@ -68,7 +66,7 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (ML, "TreeEnsembleClassifier"),
         (ML, "TreeEnsembleRegressor"),
     ),
-}
+}  # fmt: skip
 _FAMILY_OF: Final = {key: family for family, keys in FAMILIES.items() for key in keys}
 
 

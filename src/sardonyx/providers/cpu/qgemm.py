@@ -9,7 +9,7 @@ from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import F32, I8, U8
 from sardonyx.graph.graph import Node, Value
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.call import Call, Packed
+from sardonyx.program.call import Call, Packed
 from sardonyx.providers.cpu.index import Lowering
 from sardonyx.providers.cpu.quantize import given, optional
 

@@ -15,8 +15,8 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops.declare import INTERNAL
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu import lowered
 from sardonyx.program.call import Call
+from sardonyx.providers.cpu import lowered
 from sardonyx.weights.const import Held
 from tests.kernels import run_call
 

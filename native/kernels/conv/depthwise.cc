@@ -1,5 +1,6 @@
 // Convolutions whose groups are narrow: vectors hold neighbouring output channels, whatever group
 // they belong to, and each input channel of a group is a further tap. Depthwise is the case of one.
+#include "kernels/conv/epilogue.h"
 #include "kernels/conv/rows.h"
 #include "kernels/gemm/tile.h"
 #include "kernels/window.h"
@@ -10,9 +11,19 @@ namespace {
 constexpr int kOuts = 7;  // outputs side by side whose sums stay in registers
 
 struct DepthwiseArgs;
+struct Line;
 // One line of outputs from the lines that are kept.
-using LineFn = void (*)(const DepthwiseArgs& a, const float* kept, int64_t slot, const float* w,
-                        int64_t outs, float* to, int64_t width);
+using LineFn = void (*)(const DepthwiseArgs& a, const Line& line);
+
+// `kept` is the ring, and the line that the first tap reads is in its `slot`.
+struct Line {
+  const float* kept;
+  int64_t slot;
+  const float* w;
+  f32v bias;
+  int64_t outs, width;  // outputs, and live lanes
+  float* to;
+};
 
 struct DepthwiseArgs {
   Window window;
@@ -22,6 +33,8 @@ struct DepthwiseArgs {
   int64_t ring;                 // lines kept for each plane of taps
   int64_t pixels, line;         // pixels of a kept line, and its floats
   LineFn sum_line;
+  Epilogue epilogue;
+  int64_t epilogue_at;  // in a thread's own memory, behind the lines
 };
 
 // What one item computes: lines [top, bottom) and columns [left, right) of a panel of channels.
@@ -58,27 +71,29 @@ SDX_INLINE void add_taps(const Axis& axis, const float* x, const float* w, int64
   }
 }
 
-// One line of outputs; the line that its first tap reads is in `slot` of the ring.
 template <int K, int S>
-void sum_line(const DepthwiseArgs& a, const float* kept, int64_t slot, const float* w, int64_t outs,
-              float* to, int64_t width) {
+void sum_line(const DepthwiseArgs& a, const Line& line) {
   const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
   const int64_t w_stride = a.group_in * kPanel;
-  for (int64_t next = 0, at = 0; next < outs; next += kOuts) {
-    at = next + kOuts <= outs || outs < kOuts ? next : outs - kOuts;
-    f32v sum[kOuts] = {};
-    const float* weights = w;
+  for (int64_t next = 0; next < line.outs; next += kOuts) {
+    const bool is_short = next + kOuts > line.outs && line.outs >= kOuts;
+    const int64_t at = is_short ? line.outs - kOuts : next;
+    f32v sum[kOuts];
+    for (f32v& s : sum) s = line.bias;
+    const float* weights = line.w;
     for (int64_t z = 0; z < deep->taps; ++z) {
-      for (int64_t y = 0, s = slot; y < high->taps; ++y, weights += wide->taps * w_stride) {
-        const float* line = kept + (z * a.ring + s) * a.line + at * wide->step * kLanes;
+      for (int64_t y = 0, s = line.slot; y < high->taps; ++y, weights += wide->taps * w_stride) {
+        const float* x = line.kept + (z * a.ring + s) * a.line + at * wide->step * kLanes;
         for (int64_t c = 0; c < a.group_in; ++c)
-          add_taps<K, S>(*wide, line + c * a.pixels * kLanes, weights + c * kPanel, w_stride, sum);
+          add_taps<K, S>(*wide, x + c * a.pixels * kLanes, weights + c * kPanel, w_stride, sum);
         s += high->spacing;
         if (s >= a.ring) s -= a.ring;
       }
     }
-    const int64_t n = outs - at < kOuts ? outs - at : kOuts;
-    for (int64_t t = 0; t < n; ++t) store_lanes(to + (at + t) * a.maps, sum[t], width);
+    if (a.epilogue.relu)
+      for (f32v& s : sum) s = vmax(s, f32v{});
+    const int64_t n = line.outs - at < kOuts ? line.outs - at : kOuts;
+    for (int64_t t = 0; t < n; ++t) store_lanes(line.to + (at + t) * a.maps, sum[t], line.width);
   }
 }
 
@@ -129,23 +144,32 @@ void keep_lines(const DepthwiseArgs& a, const Piece& piece, const float* x, int6
   }
 }
 
+// The row of the output that the first pixel of a piece's line is.
+SDX_INLINE int64_t row_of(const DepthwiseArgs& a, const Piece& piece, int64_t line) {
+  const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
+  return ((piece.image * deep->out + piece.deep) * high->out + line) * wide->out + piece.left;
+}
+
 // A vector of channels of a piece. Lines are kept in a ring, each read once on the way down.
 void sum_vector(const DepthwiseArgs& a, const Piece& piece, const Data& data, int64_t map) {
-  const Axis *high = a.window.axis + 1, *wide = high + 1;
+  const Axis* high = a.window.axis + 1;
   float* kept = reinterpret_cast<float*>(data.local);
   const int64_t left = a.maps - map, width = left < kLanes ? left : kLanes;
   const int64_t depth = a.window.taps() * a.group_in;
-  const float* w = input<float>(data, 1) + map / kPanel * depth * kPanel + map % kPanel;
-  const int64_t outs = piece.right - piece.left, origin = high->place(piece.top, 0);
+  Line line{kept, 0, nullptr, f32v{}, piece.right - piece.left, width, nullptr};
+  line.w = input<float>(data, 1) + map / kPanel * depth * kPanel + map % kPanel;
+  if (const float* bias = a.epilogue.bias(data))
+    line.bias = width == kLanes ? load(bias + map) : load(bias + map, Part{int(width)});
+  const int64_t origin = high->place(piece.top, 0);
   int64_t next = origin;  // the first line that is not there yet
   for (int64_t o = piece.top; o < piece.bottom; ++o) {
     const int64_t first = high->place(o, 0), last = high->place(o, high->taps - 1);
     for (next = next < first ? first : next; next <= last; ++next)
       keep_lines(a, piece, input<float>(data, 0), next, map, width,
                  kept + (next - origin) % a.ring * a.line);
-    const int64_t line = (piece.image * a.window.axis[0].out + piece.deep) * high->out + o;
-    float* to = output<float>(data) + (line * wide->out + piece.left) * a.maps + map;
-    a.sum_line(a, kept, (first - origin) % a.ring, w, outs, to, width);
+    line.slot = (first - origin) % a.ring;
+    line.to = output<float>(data) + row_of(a, piece, o) * a.maps + map;
+    a.sum_line(a, line);
   }
 }
 
@@ -171,6 +195,9 @@ Status sum_pieces(const void* args, const Data& data, int64_t begin, int64_t end
     const int64_t low = piece.panel * kPanel;
     const int64_t high = low + kPanel < a.maps ? low + kPanel : a.maps;
     for (int64_t map = low; map < high; map += kLanes) sum_vector(a, piece, data, map);
+    for (int64_t line = piece.top; line < piece.bottom; ++line)
+      run_epilogue(a.epilogue, data, row_of(a, piece, line), piece.right - piece.left, low,
+                   high - low, data.local + a.epilogue_at);
   }
   return {};
 }
@@ -205,10 +232,12 @@ void cut(DepthwiseArgs& a) {
 
 }  // namespace
 
-// ints: the window, then group. Inputs: x, weights packed as if there were one group.
+// ints: the window, group, epilogue. Inputs: x, weights packed as if there were one group, operands
+// of the epilogue.
 Status conv_depthwise_f32(const Call& call, Plan& plan) {
   const View &x = call.in[0], &y = call.out[0];
-  const int64_t group = call.ints[4 * (x.rank - 2)];
+  const int at = 4 * (x.rank - 2);
+  const int64_t group = call.ints[at];
   auto* args = plan.make<DepthwiseArgs>();
   args->window = read_window(x, y, call.ints);
   args->channels = x.dim(-1), args->maps = y.dim(-1);
@@ -216,7 +245,9 @@ Status conv_depthwise_f32(const Call& call, Plan& plan) {
   args->sum_line = line_fn(args->window.axis[2]);
   cut(*args);
   plan.args = args;
-  plan.local_bytes = args->window.axis[0].taps * args->ring * args->line * int64_t(sizeof(float));
+  args->epilogue = read_epilogue(call, at + 1, plan);
+  args->epilogue_at = args->window.axis[0].taps * args->ring * args->line * int64_t(sizeof(float));
+  plan.local_bytes = args->epilogue_at + chain_local_bytes(args->epilogue.chain);
   const int64_t panels = panels_of(args->maps);
   const int64_t items =
       args->window.batch * args->window.axis[0].out * args->bands * args->chunks * panels;

@@ -29,7 +29,7 @@ def conv(node: Node) -> Call | No:
     if why := unfit(moved):
         return why
     group = node.attrs["group"]
-    ints = (*window_ints(moved, x.tensor.dims[1:-1]), group)
+    ints = (*window_ints(moved, x.tensor.dims[1:-1]), group, 0, 0, 0)
     is_narrow = group > 1 and shape[0] // group < NARROW and shape[1] < NARROW
     parts = 1 if is_narrow else group
     size = parts * _panels(shape[0] // parts) * PANEL * math.prod(shape[1:]) * 4
@@ -50,7 +50,7 @@ def conv_transpose(node: Node) -> Call | No:
     group = node.attrs["group"]
     spatial, outs = x.tensor.dims[1:-1], node.outputs[0].tensor.dims[1:-1]
     front = transposed_front(moved, (spatial, outs), node.attrs)
-    ints = (*moved.kernel, *moved.strides, *moved.dilations, *front, group)
+    ints = (*moved.kernel, *moved.strides, *moved.dilations, *front, group, 0, 0, 0)
     ones = (1,) * (MAX_SPATIAL - len(spatial))
     size = group * _panels(shape[1]) * PANEL * (shape[0] // group) * math.prod(shape[2:]) * 4
     layout = (*ones, *shape[2:], *ones, *moved.strides, *ones, *moved.dilations, group)

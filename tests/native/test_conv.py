@@ -80,7 +80,7 @@ SHAPES = [  # spatial sizes, kernel, attributes
 @pytest.mark.parametrize(("c", "o"), [(1, 1), (3, 16), (17, 33), (4, 40)])
 def test_conv(shape: Any, c: int, o: int) -> None:
     spatial, kernel, attrs = shape
-    check("Conv", random(2, *spatial, c), random(o, c, *kernel), "conv_f32", **attrs)
+    check("Conv", random(2, *spatial, c), random(o, c, *kernel), **attrs)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -114,6 +114,13 @@ def test_depthwise(stride: int, kernel: int, size: int) -> None:
 def test_deep_products_and_many_rows() -> None:
     check("Conv", random(1, 12, 13, 70), random(130, 70, 3, 3), pads=[1, 1, 1, 1])
     check("Conv", random(1, 3, 3, 600), random(40, 600, 1, 1))
+
+
+@pytest.mark.parametrize(("c", "o"), [(16, 16), (17, 33), (40, 80), (512, 35)])
+@pytest.mark.parametrize(("high", "wide"), [(12, 16), (13, 17), (15, 14), (31, 50)])
+@pytest.mark.parametrize("pads", [[0, 0, 0, 0], [1, 1, 1, 1], [2, 3, 1, 5]])
+def test_winograd(c: int, o: int, high: int, wide: int, pads: list[int]) -> None:
+    check("Conv", random(2, high, wide, c), random(o, c, 3, 3), "conv_winograd_f32", pads=pads)
 
 
 @pytest.mark.parametrize("op", ["Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool"])

@@ -54,7 +54,8 @@ def check(op: str, x: Array, w: Array | None = None, row: str = "", **attrs: Any
     for isa in native.isas:
         found = [run_call(call, node, {node.inputs[0]: x}, {}, isa, n)[0] for n in SPLITS]
         assert all(f.tobytes() == found[0].tobytes() for f in found[1:]), isa
-        np.testing.assert_allclose(found[0], expected, 2e-5, 2e-6 * size, err_msg=isa)
+        least = (1e-5 if call.row == "conv_winograd_f32" else 2e-6) * size  # of any error
+        np.testing.assert_allclose(found[0], expected, 2e-5, least, err_msg=isa)
 
 
 SHAPES = [  # spatial sizes, kernel, attributes
@@ -94,7 +95,7 @@ def test_conv_of_groups(shape: Any, group: int, c: int, o: int) -> None:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(
     ("group", "c", "o"),
-    [(1, 1, 1), (5, 1, 1), (35, 1, 1), (64, 1, 1), (33, 1, 2), (9, 4, 4), (3, 3, 15)],
+    [(1, 1, 1), (5, 1, 1), (35, 1, 1), (64, 1, 1), (33, 1, 2), (9, 4, 4), (5, 8, 8), (3, 3, 15), (6, 5, 2)],
 )
 def test_narrow_groups(shape: Any, group: int, c: int, o: int) -> None:
     spatial, kernel, attrs = shape

@@ -42,9 +42,19 @@ struct Piece {
   int64_t image, deep, top, bottom, left, right, panel;
 };
 
-SDX_INLINE void store_lanes(float* to, f32v v, int64_t width) {
-  if (width >= kLanes) return store(to, v);
-  store(to, v, Part{int(width)});
+// Sums of outputs from `at` on.
+SDX_INLINE void store_outs(const DepthwiseArgs& a, const Line& line, int64_t at,
+                           const f32v (&sum)[kOuts]) {
+  const f32v low = splat(a.epilogue.relu ? 0.0f : -kInf);
+  const int64_t stride = a.maps, left = line.outs - at;
+  float* to = line.to + at * stride;
+  if (left >= kOuts && line.width == kLanes) {
+#pragma GCC unroll 8
+    for (int t = 0; t < kOuts; ++t) store(to + t * stride, vmax(sum[t], low));
+    return;
+  }
+  for (int64_t t = 0; t < kOuts && t < left; ++t)
+    store(to + t * stride, vmax(sum[t], low), Part{int(line.width)});
 }
 
 // kOuts sums over one line of taps; the kernel's width and step are constants, or 0.
@@ -57,7 +67,7 @@ SDX_INLINE void add_taps(const Axis& axis, const float* x, const float* w, int64
     for (int k = 0; k < K; ++k) weights[k] = load(w + k * w_stride);
 #pragma GCC unroll 32
     for (int j = 0; j < (kOuts - 1) * S + K; ++j) {
-      const f32v in = load(x + j * kLanes);
+      const f32v in = pinned(load(x + j * kLanes));
 #pragma GCC unroll 8
       for (int t = 0; t < kOuts; ++t)
         if (j - t * S >= 0 && j - t * S < K) sum[t] += in * weights[j - t * S];
@@ -90,34 +100,48 @@ void sum_line(const DepthwiseArgs& a, const Line& line) {
         if (s >= a.ring) s -= a.ring;
       }
     }
-    if (a.epilogue.relu)
-      for (f32v& s : sum) s = vmax(s, f32v{});
-    const int64_t n = line.outs - at < kOuts ? line.outs - at : kOuts;
-    for (int64_t t = 0; t < n; ++t) store_lanes(line.to + (at + t) * a.maps, sum[t], line.width);
+    store_outs(a, line, at, sum);
   }
 }
 
-// The channels that `width` outputs from `map` on read, of one pixel after the other.
-SDX_INLINE void keep_pixels(const DepthwiseArgs& a, const float* x, int64_t n, int64_t map,
+// Which input channels a vector of outputs reads: lane j those from first + from[j] on.
+struct Source {
+  int64_t first, n;  // channels from the first to the last
+  i32v from;
+};
+
+Source source_of(const DepthwiseArgs& a, int64_t map, int64_t width) {
+  Source source{map / a.group_out * a.group_in, 0, i32v{}};
+  for (int64_t j = 0; j < width; ++j)
+    source.from[j] = int32_t((map + j) / a.group_out * a.group_in - source.first);
+  source.n = source.from[width - 1] + a.group_in;
+  return source;
+}
+
+// The channels that a vector of outputs reads, of n pixels: those of a group one after the other.
+SDX_INLINE void keep_pixels(const DepthwiseArgs& a, const Source& source, const float* x, int64_t n,
                             int64_t width, float* to) {
-  if (a.group_in == 1 && a.group_out == 1 && width >= kLanes) {
-    for (int64_t i = 0; i < n; ++i) store(to + i * kLanes, load(x + i * a.channels + map));
-    return;
-  }
-  int64_t from[kLanes];
-  for (int64_t j = 0; j < width; ++j) from[j] = (map + j) / a.group_out * a.group_in;
-  for (int64_t c = 0; c < a.group_in; ++c, to += a.pixels * kLanes) {
-    for (int64_t i = 0; i < n; ++i) {
-      const float* pixel = x + i * a.channels + c;
-      for (int64_t j = 0; j < width; ++j) to[i * kLanes + j] = pixel[from[j]];
-      for (int64_t j = width; j < kLanes; ++j) to[i * kLanes + j] = 0;
+  x += source.first;
+  const int64_t stride = a.pixels * kLanes;
+  if (a.group_in == 1 && a.group_out == 1 && width == kLanes) {
+    for (int64_t i = 0; i < n; ++i) store(to + i * kLanes, load(x + i * a.channels));
+  } else if (source.n <= kLanes) {
+    for (int64_t i = 0; i < n; ++i, x += a.channels) {
+      const f32v all = source.n == kLanes ? load(x) : load(x, Part{int(source.n)});
+      for (int64_t c = 0; c < a.group_in; ++c)
+        store(to + c * stride + i * kLanes, permute(all, source.from + int32_t(c)));
     }
+  } else {
+    for (int64_t i = 0; i < n; ++i, x += a.channels)
+      for (int64_t c = 0; c < a.group_in; ++c)
+        for (int64_t j = 0; j < kLanes; ++j)
+          to[c * stride + i * kLanes + j] = j < width ? x[source.from[j] + c] : 0;
   }
 }
 
 // One input line from pixel `left` on, zeros where there is none; `x` is null for a line of zeros.
-void keep_line(const DepthwiseArgs& a, const float* x, int64_t left, int64_t map, int64_t width,
-               float* to) {
+void keep_line(const DepthwiseArgs& a, const Source& source, const float* x, int64_t left,
+               int64_t width, float* to) {
   const int64_t in = a.window.axis[2].in;
   int64_t low = left < 0 ? -left : 0, high = in - left;
   low = x == nullptr || low > a.pixels ? a.pixels : low;
@@ -128,19 +152,19 @@ void keep_line(const DepthwiseArgs& a, const float* x, int64_t left, int64_t map
     for (int64_t i = high * kLanes; i < a.pixels * kLanes; ++i) row[i] = 0;
   }
   if (low < high)
-    keep_pixels(a, x + (left + low) * a.channels, high - low, map, width, to + low * kLanes);
+    keep_pixels(a, source, x + (left + low) * a.channels, high - low, width, to + low * kLanes);
 }
 
 // Input line `y` of every plane that the taps of one output plane read, into a slot of the ring.
-void keep_lines(const DepthwiseArgs& a, const Piece& piece, const float* x, int64_t y, int64_t map,
-                int64_t width, float* to) {
+void keep_lines(const DepthwiseArgs& a, const Piece& piece, const Source& source, const float* x,
+                int64_t y, int64_t width, float* to) {
   const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
   for (int64_t k = 0; k < deep->taps; ++k, to += a.ring * a.line) {
     const int64_t z = deep->place(piece.deep, k);
     const bool is_inside = z >= 0 && z < deep->in && y >= 0 && y < high->in;
     const int64_t number = (piece.image * deep->in + z) * high->in + y;
     const float* line = is_inside ? x + number * wide->in * a.channels : nullptr;
-    keep_line(a, line, wide->place(piece.left, 0), map, width, to);
+    keep_line(a, source, line, wide->place(piece.left, 0), width, to);
   }
 }
 
@@ -156,6 +180,7 @@ void sum_vector(const DepthwiseArgs& a, const Piece& piece, const Data& data, in
   float* kept = reinterpret_cast<float*>(data.local);
   const int64_t left = a.maps - map, width = left < kLanes ? left : kLanes;
   const int64_t depth = a.window.taps() * a.group_in;
+  const Source source = source_of(a, map, width);
   Line line{kept, 0, nullptr, f32v{}, piece.right - piece.left, width, nullptr};
   line.w = input<float>(data, 1) + map / kPanel * depth * kPanel + map % kPanel;
   if (const float* bias = a.epilogue.bias(data))
@@ -165,7 +190,7 @@ void sum_vector(const DepthwiseArgs& a, const Piece& piece, const Data& data, in
   for (int64_t o = piece.top; o < piece.bottom; ++o) {
     const int64_t first = high->place(o, 0), last = high->place(o, high->taps - 1);
     for (next = next < first ? first : next; next <= last; ++next)
-      keep_lines(a, piece, input<float>(data, 0), next, map, width,
+      keep_lines(a, piece, source, input<float>(data, 0), next, width,
                  kept + (next - origin) % a.ring * a.line);
     line.slot = (first - origin) % a.ring;
     line.to = output<float>(data) + row_of(a, piece, o) * a.maps + map;

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from sardonyx.graph.dtype import (
-    BF16,
-    BOOL,
-    F16,
-    F32,
-    F64,
-    I32,
-    I64,
-    INTS,
-    U8,
-    U64,
-    DType,
-    by_onnx,
-)
+from sardonyx.graph.dtype import BF16, BOOL, F16, F32, F64, I64, U64, DType
 from sardonyx.graph.graph import Node, Value
-from sardonyx.ops.chain import ABSENT, Code, Instruction
+from sardonyx.ops.chain import ABSENT, ELEMENTWISE, TYPES, Code, Instruction, instruction_of
 from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.call import Call
@@ -42,7 +29,6 @@ OPS: Final = (
 _NUMBER: Final = {name: i for i, name in enumerate(OPS)}
 MAX_VALUES: Final = 64  # operands and native instructions of a program
 _HALVES: Final = (F16, BF16)
-_TYPES: Final = INTS | {F32, F64, F16, BF16, BOOL}
 
 
 class Unfit(Exception):  # how encoding says no, not an error
@@ -59,7 +45,7 @@ class Writer:
         self.types = [dtype for dtype, _ in operands]
         self._wide: dict[int, int] = {}
         for dtype in self.types:
-            if dtype not in _TYPES:
+            if dtype not in TYPES:
                 raise Unfit(f"no kernel for {dtype}")
 
     def emit(
@@ -98,7 +84,7 @@ class Writer:
         """The number that an operand always is; None for others."""
         value = self.given[number][1] if number < len(self.given) else None
         const = None if value is None else value.const
-        if const is None or const.count != 1 or const.dtype not in _TYPES:
+        if const is None or const.count != 1 or const.dtype not in TYPES:
             return None
         return float(const.read().reshape(-1)[0])
 
@@ -134,6 +120,11 @@ def _with(op: str, *names: str) -> Encoder:
 
 def _truth(op: str) -> Encoder:
     return lambda w, it, args: w.emit(op, args, BOOL)
+
+
+def _is_inf(w: Writer, it: Instruction, args: tuple[int, ...]) -> int:
+    attrs = dict(it.attrs)
+    return w.emit("is_inf", args, BOOL, (attrs["detect_negative"], attrs["detect_positive"]))
 
 
 def _folded(op: str) -> Encoder:
@@ -242,9 +233,7 @@ _STANDARD: Final[dict[str, Encoder]] = {
     "HardSigmoid": _with("hard_sigmoid", "alpha", "beta"),
     "ThresholdedRelu": _with("thresholded_relu", "alpha"),
     "Swish": _with("swish", "alpha"),
-    "IsInf": lambda w, it, args: w.emit(
-        "is_inf", args, BOOL, [float(dict(it.attrs)[f"detect_{s}"]) for s in ("negative", "positive")]
-    ),
+    "IsInf": _is_inf,
     "Shrink": _shrink,
     "Clip": _clip,
     "Mod": _mod,
@@ -284,7 +273,7 @@ def _written(
     w = Writer(operands)
     numbers = list(range(len(operands)))
     for i, instruction in enumerate(code):
-        if instruction.dtype not in _TYPES:
+        if instruction.dtype not in TYPES:
             raise Unfit(f"no kernel for {instruction.dtype}")
         is_last = i == len(code) - 1
         is_cast = instruction.op == (ONNX, "Cast")
@@ -294,13 +283,6 @@ def _written(
         made = ENCODERS[instruction.op](w, instruction, args)
         numbers.append(w.cast(made, instruction.dtype) if is_last else made)
     return w.numbers()
-
-
-def instruction_of(node: Node, numbers: Callable[[Value], int]) -> Instruction:
-    """A node as an instruction over numbered values."""
-    args = tuple(ABSENT if v is None else numbers(v) for v in node.inputs)
-    attrs = tuple(node.attrs.items())
-    return Instruction(node.op.key, args, node.outputs[0].tensor.dtype, attrs)
 
 
 def elementwise(node: Node) -> Call | No:
@@ -322,6 +304,6 @@ def _call(code: Code, values: Sequence[Value]) -> Call | No:
 
 
 LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
-    **dict.fromkeys(ENCODERS, elementwise),
+    **dict.fromkeys(ELEMENTWISE, elementwise),
     (INTERNAL, "Chain"): chain,
 }

@@ -12,7 +12,7 @@ from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.chain import ABSENT, ELEMENTWISE, TYPES, Code, Instruction, instruction_of
 from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.call import Call
+from sardonyx.program.call import Call
 from sardonyx.providers.cpu.index import Lowering
 
 # In the order of native/kernels/chain/ops.inc.

@@ -56,7 +56,9 @@ _FAMILIES: Final = {
     (MICROSOFT, "microsoft"): "FusedConv FusedGemm FusedMatMul Gelu FastGelu BiasGelu QuickGelu "
     "SkipLayerNormalization SkipSimplifiedLayerNormalization DynamicQuantizeLSTM "
     "DynamicQuantizeMatMul MatMulIntegerToFloat Tokenizer",
-    (INTERNAL, "internal"): "Sizes MatMulBias",
+    (INTERNAL, "chain"): "Chain",
+    (INTERNAL, "internal"): "Sizes",
+    (INTERNAL, "product"): "MatMul",
 }  # fmt: skip
 
 FAMILIES: Final[dict[str, list[tuple[str, str]]]] = {}

@@ -8,15 +8,26 @@ from functools import cache
 from typing import Final
 
 from sardonyx.graph.graph import Node
-from sardonyx.ops.declare import INTERNAL, ONNX
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.call import Lowered
 
 Lowering = Callable[[Node], Lowered | No]
 
 # Each family is a module here with a table LOWERINGS: (domain, op) -> Lowering.
+_ELEMENTWISE: Final = (
+    "Abs Neg Ceil Floor Round Sign Sqrt Exp Log Reciprocal Sin Cos Tan Asin Acos Atan Sinh Cosh Tanh "
+    "Asinh Acosh Atanh Erf Sigmoid Not BitwiseNot Add Sub Mul Div Mod And Or Xor BitwiseAnd BitwiseOr "
+    "BitwiseXor Equal Greater Less GreaterOrEqual LessOrEqual Max Min Sum Mean Pow BitShift IsNaN "
+    "IsInf Where Clip Relu LeakyRelu PRelu Elu Selu Celu HardSigmoid HardSwish Softplus Softsign "
+    "ThresholdedRelu Shrink Mish Swish Gelu SwiGLU Cast"
+)
 FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
-    "gemm": ((ONNX, "MatMul"), (INTERNAL, "MatMul")),
+    "chain": (
+        *(("", name) for name in _ELEMENTWISE.split()),
+        *(("com.microsoft", name) for name in ("Gelu", "FastGelu", "BiasGelu", "QuickGelu")),
+        ("sardonyx", "Chain"),
+    ),
+    "gemm": (("", "MatMul"), ("sardonyx", "MatMul")),
     "softmax": (("", "Softmax"),),
 }
 _FAMILY_OF: Final = {key: family for family, keys in FAMILIES.items() for key in keys}

@@ -10,9 +10,9 @@ struct Store {
   const Finish* finish;  // with the bias of the tile's own 32 columns; null: not complete yet
 };
 
-// C[rows x 32] (+)= A[rows x k] * panel[k x 32]; entry r - 1 does r rows.
-using TileFn = void (*)(int64_t k, const float* a, const float* panel, float* c, int64_t ldc,
-                        const Store& store);
+// C[rows x width] (+)= A[rows x k] * panel[k x 32], in whole vectors; entry r - 1 does r rows.
+using TileFn = void (*)(int64_t k, const float* a, const float* panel, int64_t width, float* c,
+                        int64_t ldc, const Store& store);
 
 SDX_INLINE f32v finished(f32v y, const Finish& finish, int column) {
   y *= finish.alpha;
@@ -57,10 +57,13 @@ template <int R>
 constexpr int kWide = kVectors <= 2 || R * 4 + 5 > kRegisters ? 2 : 4;
 
 template <int R>
-void tile(int64_t k, const float* a, const float* panel, float* c, int64_t ldc,
+void tile(int64_t k, const float* a, const float* panel, int64_t width, float* c, int64_t ldc,
           const Store& store_as) {
-  for (int column = 0; column < kPanel; column += kWide<R> * kLanes)
+  int column = 0;
+  for (; column + (kWide<R> - 1) * kLanes < width; column += kWide<R> * kLanes)
     strip<R, kWide<R>>(k, a, panel + column, c + column, ldc, store_as, column);
+  for (; column < width; column += kLanes)
+    strip<R, 1>(k, a, panel + column, c + column, ldc, store_as, column);
 }
 
 #if SDX_VEC_BYTES == 64
@@ -80,15 +83,15 @@ void gemm_panel(int64_t m, int64_t k, const float* a, const float* panel, int64_
     const int64_t row = part_begin(m, tiles, t), rows = part_begin(m, tiles, t + 1) - row;
     const TileFn tile = kTiles[rows - 1];
     float* to = c + row * ldc;
-    if (width == kPanel) {
-      tile(k, a + row * kStride, panel, to, ldc, store);
+    if (width % kLanes == 0) {
+      tile(k, a + row * kStride, panel, width, to, ldc, store);
       continue;
     }
     float whole[kTileRows * kPanel];  // the last panel has columns that C lacks
     if (store.add)
       for (int64_t i = 0; i < rows; ++i)
         memcpy(whole + i * kPanel, to + i * ldc, size_t(width) * sizeof(float));
-    tile(k, a + row * kStride, panel, whole, kPanel, store);
+    tile(k, a + row * kStride, panel, width, whole, kPanel, store);
     for (int64_t i = 0; i < rows; ++i)
       memcpy(to + i * ldc, whole + i * kPanel, size_t(width) * sizeof(float));
   }

@@ -81,9 +81,9 @@ constexpr TileFn kTiles[] = {tile<1>, tile<2>, tile<3>, tile<4>};
 // All rows of one panel: `a` holds m rows of depth k.
 void gemm_panel(int64_t m, int64_t k, const float* a, const float* panel, int64_t width, float* c,
                 int64_t ldc, const Store& store) {
-  const int64_t tiles = (m + kTileRows - 1) / kTileRows;
-  for (int64_t t = 0; t < tiles; ++t) {
-    const int64_t row = part_begin(m, tiles, t), rows = part_begin(m, tiles, t + 1) - row;
+  const int64_t tiles = (m + kTileRows - 1) / kTileRows, height = m / tiles, higher = m % tiles;
+  for (int64_t t = 0, row = 0, rows; t < tiles; ++t, row += rows) {
+    rows = height + (t < higher ? 1 : 0);
     const TileFn tile = kTiles[rows - 1];
     float* to = c + row * ldc;
     if (width == kPanel) {

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Final
 
 from sardonyx.graph.graph import Node
+from sardonyx.ops.declare import INTERNAL
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.call import Lowered
 
@@ -15,6 +16,7 @@ Lowering = Callable[[Node], Lowered | No]
 
 # Each family is a module here with a table LOWERINGS: (domain, op) -> Lowering.
 FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "attention": ((INTERNAL, "Attention"),),
     "softmax": (("", "Softmax"),),
 }
 _FAMILY_OF: Final = {key: family for family, keys in FAMILIES.items() for key in keys}

@@ -5,21 +5,19 @@
 //   floats  scale
 #include "kernels/attention/attention.h"
 
-#include "kernels/gemm/tile.h"
-
 namespace sdx::SDX_ISA {
 
 float add_mask(const AttentionArgs& a, const float* mask, float* scores, int64_t n) {
   f32v top = splat(-kInf);
   if (!a.has_mask) {
     vloop(n, [&](int64_t i, auto lanes) { top = vmax(top, load(scores + i, lanes, -kInf)); });
-    return reduce_max(top);
+    return fold_max(top);
   }
   const int64_t stride = a.mask.column_stride;
   if (stride != 0 && stride != 1) {
     for (int64_t i = 0; i < n; ++i) scores[i] += mask[i * stride];
     vloop(n, [&](int64_t i, auto lanes) { top = vmax(top, load(scores + i, lanes, -kInf)); });
-    return reduce_max(top);
+    return fold_max(top);
   }
   vloop(n, [&](int64_t i, auto lanes) {
     const f32v added = stride == 1 ? load(mask + i, lanes) : splat(mask[0]);
@@ -27,7 +25,7 @@ float add_mask(const AttentionArgs& a, const float* mask, float* scores, int64_t
     store(scores + i, x, lanes);
     top = vmax(top, x);
   });
-  return reduce_max(top);
+  return fold_max(top);
 }
 
 namespace {
@@ -78,9 +76,9 @@ void plan_blocks(AttentionArgs& a, Plan& plan) {
     at += (floats * int64_t(sizeof(float)) + 63) / 64 * 64;
     return here;
   };
-  a.scores_at = take(rows * width);
-  a.sums_at = take(rows * a.width);
-  a.part_at = take(rows * a.width);
+  a.scores_at = take(rows * row_floats(width));
+  a.sums_at = take(rows * row_floats(a.width));
+  a.part_at = take(rows * row_floats(a.width));
   a.row_at = take(rows * (kLanes + 2));
   a.packed_at = take(a.packs_own ? a.packed_floats : 0);
   plan.local_bytes = at;

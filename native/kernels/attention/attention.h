@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/gemm/stack.h"
+#include "kernels/gemm/tile.h"
 #include "kernels/kernel.h"
 #include "simd/math.h"
 
@@ -26,6 +27,34 @@ struct AttentionArgs {
 };
 
 constexpr int64_t kKeys = 512;
+
+// Floats of a row of n that products write in whole panels; rows do not share sets of the cache.
+constexpr int64_t row_floats(int64_t n) { return panels_of(n) * kPanel + 16; }
+
+// All lanes as one number, in halves.
+template <class Join>
+SDX_INLINE float fold(f32v v, Join&& join) {
+#if SDX_VEC_BYTES == 64
+  const auto eight = join(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7),
+                          __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
+#else
+  const auto eight = v;
+#endif
+#if SDX_VEC_BYTES >= 32
+  const auto four = join(__builtin_shufflevector(eight, eight, 0, 1, 2, 3),
+                         __builtin_shufflevector(eight, eight, 4, 5, 6, 7));
+#else
+  const auto four = eight;
+#endif
+  const auto two = join(four, __builtin_shufflevector(four, four, 2, 3, 0, 1));
+  return join(two, __builtin_shufflevector(two, two, 1, 0, 3, 2))[0];
+}
+SDX_INLINE float fold_sum(f32v v) {
+  return fold(v, [](auto a, auto b) { return a + b; });
+}
+SDX_INLINE float fold_max(f32v v) {
+  return fold(v, [](auto a, auto b) { return vmax(a, b); });
+}
 
 // Adds a row of the mask to a row of scores; the largest of them, or NaN.
 float add_mask(const AttentionArgs& a, const float* mask, float* scores, int64_t n);

@@ -44,12 +44,17 @@ void pack_block(const AttentionArgs& a, const Data& data, int64_t batch, int64_t
     pack_panel(v, a.v.row_stride, a.v.column_stride, n, a.width, p, to);
 }
 
+// All panels of a packed matrix, the zeros behind its last column included.
+Columns whole_panels(const float* packed, int64_t n) {
+  return {packed, panels_of(n) * kPanel, 0, panels_of(n)};
+}
+
 // Masks the scores of a block, and notes the tops and what they do to the sums so far.
 void raise_tops(const AttentionArgs& a, const Room& room, const float* mask, int64_t rows,
                 int64_t n, bool is_first) {
   for (int64_t i = 0; i < rows; ++i) {
     const float* added = a.has_mask ? mask + i * a.mask.row_stride : nullptr;
-    const float top = add_mask(a, added, room.scores + i * n, n);
+    const float top = add_mask(a, added, room.scores + i * row_floats(n), n);
     if (is_first) {
       room.tops[i] = top;
       room.totals[i] = f32v{};
@@ -64,8 +69,8 @@ void raise_tops(const AttentionArgs& a, const Room& room, const float* mask, int
 
 void add_part(const AttentionArgs& a, const Room& room, int64_t rows) {
   for (int64_t i = 0; i < rows; ++i) {
-    float* sums = room.sums + i * a.width;
-    const float* part = room.part + i * a.width;
+    float* sums = room.sums + i * row_floats(a.width);
+    const float* part = room.part + i * row_floats(a.width);
     const float factor = room.factors[i];
     vloop(a.width, [&](int64_t j, auto lanes) {
       store(sums + j, load(sums + j, lanes) * factor + load(part + j, lanes), lanes);
@@ -75,9 +80,9 @@ void add_part(const AttentionArgs& a, const Room& room, int64_t rows) {
 
 void run_block(const AttentionArgs& a, const Data& data, const Room& room, const float* packed,
                int64_t batch, int64_t row, int64_t rows, int64_t block) {
-  const int64_t n = keys_in(a, block);
+  const int64_t n = keys_in(a, block), stride = row_floats(n);
   const float* q = input<float>(data, 0) + a.q.batches.offset(batch) + row * a.q.row_stride;
-  gemm_block(room.rows, rows, a.depth, Columns{packed, n, 0, panels_of(n)}, Target{room.scores, n},
+  gemm_block(room.rows, rows, a.depth, whole_panels(packed, n), Target{room.scores, stride},
              Finish{a.scale},
              [&](float* to, int64_t i, int64_t count, int64_t depth, int64_t depths) {
                copy_matrix(q + i * a.q.row_stride + depth * a.q.column_stride, a.q.row_stride,
@@ -88,13 +93,13 @@ void run_block(const AttentionArgs& a, const Data& data, const Room& room, const
     mask = input<float>(data, 3) + a.mask.batches.offset(batch) + row * a.mask.row_stride +
            block * kKeys * a.mask.column_stride;
   raise_tops(a, room, mask, rows, n, block == 0);
-  gemm_block(room.rows, rows, n,
-             Columns{packed + packed_floats(a.depth, n), a.width, 0, panels_of(a.width)},
-             Target{block == 0 ? room.sums : room.part, a.width}, Finish{},
+  const float* values = packed + packed_floats(a.depth, n);
+  gemm_block(room.rows, rows, n, whole_panels(values, a.width),
+             Target{block == 0 ? room.sums : room.part, row_floats(a.width)}, Finish{},
              [&](float* to, int64_t first, int64_t count, int64_t depth, int64_t depths) {
                for (int64_t i = first; i < first + count; ++i, to += kStride)
-                 room.totals[i] +=
-                     exponents(room.scores + i * n + depth, shift_of(room.tops[i]), to, depths);
+                 room.totals[i] += exponents(room.scores + i * stride + depth,
+                                             shift_of(room.tops[i]), to, depths);
              });
   if (block > 0) add_part(a, room, rows);
 }
@@ -125,7 +130,7 @@ Status query_blocks(const void* args, const Data& data, int64_t begin, int64_t e
     }
     float* out = output<float>(data) + a.out.batches.offset(batch) + row * a.out.row_stride;
     for (int64_t i = 0; i < rows; ++i)
-      finish_row(a, room.sums + i * a.width, reduce_sum(room.totals[i]),
+      finish_row(a, room.sums + i * row_floats(a.width), fold_sum(room.totals[i]),
                  out + i * a.out.row_stride);
   }
   return {};

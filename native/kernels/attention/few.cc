@@ -16,12 +16,12 @@ void dot_keys(const AttentionArgs& a, const float* q, const float* k, float* sco
       const f32v x = load(q + i, lanes);
       for (int j = 0; j < kAtOnce; ++j) sums[j] += x * load(k + j * stride + i, lanes);
     });
-    for (int j = 0; j < kAtOnce; ++j) scores[t + j] = a.scale * reduce_sum(sums[j]);
+    for (int j = 0; j < kAtOnce; ++j) scores[t + j] = a.scale * fold_sum(sums[j]);
   }
   for (; t < a.keys; ++t, k += stride) {
     f32v sum{};
     vloop(a.depth, [&](int64_t i, auto lanes) { sum += load(q + i, lanes) * load(k + i, lanes); });
-    scores[t] = a.scale * reduce_sum(sum);
+    scores[t] = a.scale * fold_sum(sum);
   }
 }
 
@@ -59,7 +59,7 @@ Status few_rows(const void* args, const Data& data, int64_t begin, int64_t end) 
     const float top = add_mask(a, mask, scores, a.keys);
     const f32v total = exponents(scores, shift_of(top), scores, a.keys);
     add_values(a, scores, input<float>(data, 2) + a.v.batches.offset(batch), sums);
-    finish_row(a, sums, reduce_sum(total),
+    finish_row(a, sums, fold_sum(total),
                output<float>(data) + a.out.batches.offset(batch) + row * a.out.row_stride);
   }
   return {};

@@ -15,29 +15,42 @@ struct Block {
 };
 
 template <class T>
-void round_rows(const float* c, int64_t ldc, int64_t rows, int64_t columns, T* out, int64_t n) {
-  for (int64_t i = 0; i < rows; ++i)
-    vloop(columns, [&](int64_t j, auto lanes) {
-      store_float(out + i * n + j, load(c + i * ldc + j, lanes), lanes);
-    });
+SDX_INLINE void round_row(const float* from, int64_t n, T* to) {
+  vloop(n, [&](int64_t j, auto lanes) { store_float(to + j, load(from + j, lanes), lanes); });
+}
+
+// Sums of a block become rows of the output while they are hot.
+void finish_rows(const ProductArgs& a, const Data& data, const Block& at, const Target& sums) {
+  const int64_t n = a.p.n, column = at.first * kPanel;
+  const int64_t columns = (at.last * kPanel < n ? at.last * kPanel : n) - column;
+  for (int64_t i = 0; i < at.rows; ++i) {
+    const int64_t row = at.batch * a.p.m + at.row + i;
+    const float* from = sums.c + i * sums.ldc;
+    std::byte* to = output<std::byte>(data) + (row * n + column) * size_of(a.to);
+    if (a.chain != nullptr) {
+      chain_run(*a.chain, data, row, column, columns, from, to, data.local + a.chain_at);
+    } else if (a.to == DType::f16) {
+      round_row(from, columns, reinterpret_cast<F16*>(to));
+    } else {
+      round_row(from, columns, reinterpret_cast<BF16*>(to));
+    }
+  }
 }
 
 template <class T>
 void run_block(const ProductArgs& a, const Data& data, const float* packed, const Block& at) {
   const Product& p = a.p;
   const T* from = input<T>(data, 0) + p.a.offset(at.batch);
-  const int64_t column = at.first * kPanel, end = at.last * kPanel < p.n ? at.last * kPanel : p.n;
-  const int64_t to = (at.batch * p.m + at.row) * p.n + column;
-  Target target{reinterpret_cast<float*>(data.local + a.c_at), end - column};
-  if constexpr (sizeof(T) == sizeof(float)) target = {output<float>(data) + to, p.n};
+  Target sums{reinterpret_cast<float*>(data.local + a.c_at), (at.last - at.first) * kPanel};
+  if (a.to == DType::f32)
+    sums = {output<float>(data) + (at.batch * p.m + at.row) * p.n + at.first * kPanel, p.n};
   Finish finish = a.finish;
   if (a.bias_slot >= 0) finish.bias = input<float>(data, a.bias_slot);
-  gemm_block(data.local, at.rows, p.k, Columns{packed, p.n, at.first, at.last}, target, finish,
+  gemm_block(data.local, at.rows, p.k, Columns{packed, p.n, at.first, at.last}, sums, finish,
              [&](float* into, int64_t row, int64_t rows, int64_t depth, int64_t depths) {
                fill_rows(p, from + depth * p.k_stride, into, at.row + row, rows, depths);
              });
-  if constexpr (sizeof(T) != sizeof(float))
-    round_rows(target.c, target.ldc, at.rows, end - column, output<T>(data) + to, p.n);
+  if (a.to != DType::f32 || a.chain != nullptr) finish_rows(a, data, at, sums);
 }
 
 template <class T>
@@ -111,9 +124,12 @@ ProductArgs* make_args(const Call& call, const Stack& b, Plan& plan) {
   args->finish.alpha = float(call.floats[0]);
   args->finish.relu = (call.ints[2] & kRelu) != 0;
   args->bias_slot = (call.ints[2] & kBias) != 0 ? 2 : -1;
+  args->to = call.out[0].dtype;
+  args->chain = chain_prepare(call, 2, 4 + int(call.ints[3]), 1, plan);
   args->c_at = kBlockBytes;
-  args->b_at = args->c_at;
-  if (call.out[0].dtype != DType::f32) args->b_at += kBlockRows * kMostColumns * 4;
+  args->chain_at = args->c_at;
+  if (args->to != DType::f32) args->chain_at += kBlockRows * kMostColumns * int64_t(sizeof(float));
+  args->b_at = args->chain_at + chain_local_bytes(args->chain);
   plan.local_bytes = args->b_at;
   return args;
 }

@@ -1,6 +1,7 @@
 // What the phases of a product share.
 #pragma once
 
+#include "kernels/chain/chain.h"
 #include "kernels/gemm/pack.h"
 #include "kernels/gemm/stack.h"
 
@@ -11,10 +12,10 @@ struct ProductArgs {
   Split split;            // of one batch
   int64_t packed_floats;  // of one matrix of B
   Finish finish;
-  int bias_slot;       // of the inputs; -1: no bias
-  bool packs_own;      // every item is a batch, and packs its B into the thread's own memory
-  DType to;            // of the output; f32 sums lie there while they grow
-  int64_t c_at, b_at;  // in a thread's own memory, behind the rows of A
+  int bias_slot;                 // of the inputs; -1: no bias
+  const Chain* chain;            // what follows, or null
+  DType to;                      // of the output: sums of f32 grow where they end up
+  int64_t c_at, chain_at, b_at;  // in a thread's own memory, behind the rows of A
 };
 
 // Items of a pack are panels of the matrices of B.

@@ -1,10 +1,12 @@
 // The rows of the family, each prepared in a file of its own kind.
 //
-// matmul         a, b, bias?           products of stacks of matrices, with any strides
-// matmul_packed  a, packed b, bias?    the same, where b was packed
-//   ints    a is transposed, b is transposed, kBias | kRelu, then for a packed b its rank and dims
-//   floats  alpha
-// matmul_pack    b                     ints: b is transposed
+// matmul         a, b, operands         products of stacks of matrices, with any strides
+// matmul_packed  a, packed b, operands  the same, where b was packed
+//   ints    a is transposed, b is transposed, kBias | kRelu, the rank of a packed b and its dims (0
+//           for one that is not packed), the program of an epilogue (chain.h)
+//   floats  alpha, those of the program
+//   operands are those of the program, or the bias
+// matmul_pack    b                      ints: b is transposed
 #pragma once
 
 #include "kernels/kernel.h"

@@ -6,7 +6,7 @@ from typing import Final
 
 from sardonyx.graph.graph import Node
 from sardonyx.ops.declare import INTERNAL
-from sardonyx.providers.cpu.call import Call
+from sardonyx.program.call import Call
 from sardonyx.providers.cpu.index import Lowering
 
 

@@ -12,7 +12,7 @@ struct Store {
 
 // C[rows x 32] (+)= A[rows x k] * panel[k x 32]; entry r - 1 does r rows.
 using TileFn = void (*)(int64_t k, const float* a, const float* panel, float* c, int64_t ldc,
-                        const Store& store);
+                        int64_t width, const Store& store);
 
 SDX_INLINE f32v finished(f32v y, const Finish& finish, int column) {
   y *= finish.alpha;
@@ -56,10 +56,13 @@ constexpr int kRegisters = SDX_VEC_BYTES == 64 ? 32 : 16;
 template <int R>
 constexpr int kWide = kVectors <= 2 || R * 4 + 5 > kRegisters ? 2 : 4;
 
+// At least the first `width` columns; more may be computed, and stored, up to 32.
 template <int R>
-void tile(int64_t k, const float* a, const float* panel, float* c, int64_t ldc,
+void tile(int64_t k, const float* a, const float* panel, float* c, int64_t ldc, int64_t width,
           const Store& store_as) {
-  for (int column = 0; column < kPanel; column += kWide<R> * kLanes)
+  constexpr int kStep = kWide<R> * kLanes;
+  if (kVectors == 2 && width <= kLanes) return strip<R, 1>(k, a, panel, c, ldc, store_as, 0);
+  for (int column = 0; column < width; column += kStep)
     strip<R, kWide<R>>(k, a, panel + column, c + column, ldc, store_as, column);
 }
 
@@ -81,14 +84,14 @@ void gemm_panel(int64_t m, int64_t k, const float* a, const float* panel, int64_
     const TileFn tile = kTiles[rows - 1];
     float* to = c + row * ldc;
     if (width == kPanel) {
-      tile(k, a + row * kStride, panel, to, ldc, store);
+      tile(k, a + row * kStride, panel, to, ldc, kPanel, store);
       continue;
     }
     float whole[kTileRows * kPanel];  // the last panel has columns that C lacks
     if (store.add)
       for (int64_t i = 0; i < rows; ++i)
         memcpy(whole + i * kPanel, to + i * ldc, size_t(width) * sizeof(float));
-    tile(k, a + row * kStride, panel, whole, kPanel, store);
+    tile(k, a + row * kStride, panel, whole, kPanel, width, store);
     for (int64_t i = 0; i < rows; ++i)
       memcpy(to + i * ldc, whole + i * kPanel, size_t(width) * sizeof(float));
   }

@@ -60,7 +60,8 @@ _FAMILIES: Final = {
     (INTERNAL, "channels"): "Conv ConvTranspose MaxPool AveragePool LpPool GlobalMaxPool "
     "GlobalAveragePool GlobalLpPool",
     (INTERNAL, "fused_attention"): "Attention",
-    (INTERNAL, "internal"): "Sizes MatMulBias",
+    (INTERNAL, "internal"): "Sizes",
+    (INTERNAL, "product"): "MatMul",
 }  # fmt: skip
 
 FAMILIES: Final[dict[str, list[tuple[str, str]]]] = {}

@@ -63,6 +63,7 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("", "Squeeze"), ("", "Unsqueeze"), ("", "Identity"), ("", "Expand"),
         ("", "ConstantOfShape"), ("", "EyeLike"), ("", "Range"),
     ),
+    "gemm": (("", "MatMul"), ("sardonyx", "MatMul")),
     "softmax": (("", "Softmax"),),
     "trees": (
         (ML, "TreeEnsemble"),

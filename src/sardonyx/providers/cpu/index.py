@@ -16,11 +16,16 @@ Lowering = Callable[[Node], Lowered | No]
 
 # Each family is a module here with a table LOWERINGS: (domain, op) -> Lowering.
 FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "gather": (
+        ("", "Gather"), ("", "GatherElements"), ("", "GatherND"), ("", "ScatterElements"),
+        ("", "ScatterND"), ("", "TensorScatter"), ("", "OneHot"), ("", "Compress"),
+    ),
     "move": (
         ("", "Transpose"), ("", "Concat"), ("", "Split"), ("", "Slice"), ("", "Tile"), ("", "Pad"),
         ("", "CenterCropPad"), ("", "DepthToSpace"), ("", "SpaceToDepth"),
         ("", "ReverseSequence"), ("", "Trilu"),
     ),
+    "select": (("", "NonZero"),),
     "shape": (
         (INTERNAL, "Sizes"), ("", "Shape"), ("", "Size"), ("", "Reshape"), ("", "Flatten"),
         ("", "Squeeze"), ("", "Unsqueeze"), ("", "Identity"), ("", "Expand"),

@@ -25,6 +25,7 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("", "CenterCropPad"), ("", "DepthToSpace"), ("", "SpaceToDepth"),
         ("", "ReverseSequence"), ("", "Trilu"),
     ),
+    "resize": (("", "Resize"),),
     "select": (("", "NonZero"),),
     "shape": (
         (INTERNAL, "Sizes"), ("", "Shape"), ("", "Size"), ("", "Reshape"), ("", "Flatten"),

@@ -123,7 +123,7 @@ Status resolve_one_hot(const Call& call, const Data& data, View* out) {
   if (depth < 0) return Status::fail("the depth is %ld", long(depth));
   for (int i = 0; i < out->rank; ++i)
     out->dims[i] = i < axis ? call.in[0].dims[i] : i == axis ? depth : call.in[0].dims[i - 1];
-  return {};
+  return addressable(*out);
 }
 
 // ints: the axis, or -1 for all elements in a row. Operands: data, condition.

@@ -171,12 +171,14 @@ Status resolve_reshape(const Call& call, const Data& data, View* out) {
   int64_t have[kMaxRank], known = 1, count = 1;
   for (int i = 0; i < in.rank; ++i) have[i] = in.dims[i];
   int open = -1;
+  bool has_zero = false;
   for (int i = 0; i < out->rank; ++i) {
     int64_t d = target[i];
     if (d == 0 && call.ints[0] == 0) {
       if (i >= in.rank) return Status::fail("the 0 at %d copies a size of rank %d", i, in.rank);
       d = in.dims[i];
     }
+    has_zero |= d == 0 && call.ints[0] != 0;
     if (d < -1 || (d == -1 && open >= 0))
       return Status::fail("the target has %ld at %d", long(d), i);
     out->dims[i] = d;
@@ -186,7 +188,7 @@ Status resolve_reshape(const Call& call, const Data& data, View* out) {
       return Status::fail("the target has %ld at %d", long(d), i);
   }
   for (int i = 0; i < in.rank; ++i) count *= have[i];
-  if (open >= 0 ? known == 0 || count % known != 0 : known != count)
+  if (open >= 0 ? has_zero || known == 0 || count % known != 0 : known != count)
     return Status::fail("%ld elements do not fill a shape of %ld", long(count), long(known));
   if (open >= 0) out->dims[open] = count / known;
   return {};

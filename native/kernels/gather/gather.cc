@@ -70,9 +70,9 @@ struct ElementsArgs {
   DType index;
 };
 
-template <class T>
+template <class T, class Index>
 Status elements_rows(const ElementsArgs& a, const Data& data, int64_t begin, int64_t end) {
-  const Integers index(data.in[1], a.index);
+  const auto* index = input<Loose<Index>>(data, 1);
   const auto* x = input<Loose<T>>(data, 0);
   auto* y = output<Loose<T>>(data);
   const int last = a.rank - 1;
@@ -95,7 +95,10 @@ Status elements_rows(const ElementsArgs& a, const Data& data, int64_t begin, int
 
 Status elements_items(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const ElementsArgs*>(args);
-  return visit_word(a.size, [&]<class T>() { return elements_rows<T>(a, data, begin, end); });
+  return visit_word(a.size, [&]<class T>() {
+    return a.index == DType::i32 ? elements_rows<T, int32_t>(a, data, begin, end)
+                                 : elements_rows<T, int64_t>(a, data, begin, end);
+  });
 }
 
 struct TupleArgs {

@@ -120,27 +120,55 @@ Status mixed_rows(const void* args, const Data& data, int64_t begin, int64_t end
   return {};
 }
 
+template <class T, int kTimes>
+void repeat_row(const Loose<T>* __restrict x, Loose<T>* __restrict y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i)
+    for (int k = 0; k < kTimes; ++k) y[i * kTimes + k] = x[i];
+}
+
 template <class T>
 void pick_row(const Taps& taps, const std::byte* from, std::byte* to) {
   const auto* x = reinterpret_cast<const Loose<T>*>(from);
   auto* y = reinterpret_cast<Loose<T>*>(to);
+  switch (taps.repeats) {
+    case 1: return copy_bytes(to, from, taps.out * int64_t(sizeof(T)));
+    case 2: return repeat_row<T, 2>(x, y, taps.size);
+    case 4: return repeat_row<T, 4>(x, y, taps.size);
+    default: break;
+  }
   for (int64_t j = 0; j < taps.out; ++j) y[j] = x[taps.index[j]];
+}
+
+void pick_units(const Taps& taps, const std::byte* from, std::byte* to, int64_t unit) {
+  if (unit <= 16 && (unit & (unit - 1)) == 0)
+    return visit_word(unit, [&]<class T>() { pick_row<T>(taps, from, to); });
+  for (int64_t j = 0; j < taps.out; ++j)
+    copy_bytes(to + j * unit, from + taps.index[j] * unit, unit);
 }
 
 Status picked_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const ResizeArgs*>(args);
   const Taps& last = a.axes[a.n_axes - 1];
-  const int64_t unit = a.inner * a.size;
+  const int64_t unit = a.inner * a.size, row_bytes = last.out * unit;
+  // The axis before the last: rows along it need no search of their own.
+  const bool has_near = a.n_axes > 1;
+  const Taps& near = a.axes[has_near ? a.n_axes - 2 : 0];
+  int64_t j = has_near ? begin % near.out : 0, base = 0;
+  int64_t before = -1;  // the input's row that the output's previous one shows
   Rows rows;
   for (int64_t row = begin; row < end; ++row) {
-    find_rows(a, row, rows);
-    const std::byte* from = input<std::byte>(data, 0) + rows.at[0] * last.size * unit;
-    std::byte* to = output<std::byte>(data) + row * last.out * unit;
-    if (unit <= 16 && (unit & (unit - 1)) == 0)
-      visit_word(unit, [&]<class T>() { pick_row<T>(last, from, to); });
+    if (row == begin || j == 0) {
+      find_rows(a, row, rows);
+      base = rows.at[0] - (has_near ? near.index[j] : 0);
+    }
+    const int64_t at = base + (has_near ? near.index[j] : 0);
+    std::byte* to = output<std::byte>(data) + row * row_bytes;
+    if (at == before)
+      copy_bytes(to, to - row_bytes, row_bytes);
     else
-      for (int64_t j = 0; j < last.out; ++j)
-        copy_bytes(to + j * unit, from + last.index[j] * unit, unit);
+      pick_units(last, input<std::byte>(data, 0) + at * last.size * unit, to, unit);
+    before = at;
+    if (has_near && ++j == near.out) j = 0;
   }
   return {};
 }

@@ -87,7 +87,10 @@ Taps make_taps(Plan& plan, const Filter& filter, int64_t size, int64_t out, doub
       weight[t * out + j] = float(w[t]);
     }
   }
-  return {size, out, n, index, weight};
+  const int64_t times = out / size;
+  bool is_repeat = n == 1 && times * size == out;
+  for (int64_t j = 0; j < out && is_repeat; ++j) is_repeat = index[j] == j / times;
+  return {size, out, n, is_repeat ? times : 0, index, weight};
 }
 
 }  // namespace sdx::SDX_ISA

@@ -28,6 +28,7 @@ struct Filter {
 struct Taps {
   int64_t size = 1, out = 1;
   int n = 1;
+  int64_t repeats = 0;  // if each input is one output as often as all others, side by side
   const int32_t* index = nullptr;
   const float* weight = nullptr;
 };

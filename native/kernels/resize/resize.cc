@@ -126,13 +126,39 @@ void repeat_row(const Loose<T>* __restrict x, Loose<T>* __restrict y, int64_t n)
     for (int k = 0; k < kTimes; ++k) y[i * kTimes + k] = x[i];
 }
 
+// Every element twice: widened, and shifted onto itself. The last vector lies flush with the end.
+template <class T, class Double>
+void double_row(const std::byte* from, std::byte* to, int64_t n) {
+  constexpr int64_t kStep = SDX_VEC_BYTES / int64_t(sizeof(Double));
+  typedef T Narrow __attribute__((vector_size(kStep * sizeof(T))));
+  for (int64_t i = 0; i < n; i += kStep) {
+    const int64_t at = i + kStep <= n ? i : n - kStep;
+    Narrow x;
+    memcpy(&x, from + at * int64_t(sizeof(T)), sizeof x);
+    Vec<Double> y = __builtin_convertvector(x, Vec<Double>);
+    y |= y << (8 * sizeof(T));
+    memcpy(to + at * int64_t(sizeof(Double)), &y, sizeof y);
+  }
+}
+
+template <class T>
+bool doubles(const std::byte* from, std::byte* to, int64_t n) {
+  if (n * int64_t(sizeof(T)) < SDX_VEC_BYTES / 2) return false;
+  if constexpr (sizeof(T) == 1) return double_row<T, uint16_t>(from, to, n), true;
+  if constexpr (sizeof(T) == 2) return double_row<T, uint32_t>(from, to, n), true;
+  if constexpr (sizeof(T) == 4) return double_row<T, uint64_t>(from, to, n), true;
+  return false;
+}
+
 template <class T>
 void pick_row(const Taps& taps, const std::byte* from, std::byte* to) {
   const auto* x = reinterpret_cast<const Loose<T>*>(from);
   auto* y = reinterpret_cast<Loose<T>*>(to);
   switch (taps.repeats) {
     case 1: return copy_bytes(to, from, taps.out * int64_t(sizeof(T)));
-    case 2: return repeat_row<T, 2>(x, y, taps.size);
+    case 2:
+      if (!doubles<T>(from, to, taps.size)) repeat_row<T, 2>(x, y, taps.size);
+      return;
     case 4: return repeat_row<T, 4>(x, y, taps.size);
     default: break;
   }
@@ -163,7 +189,7 @@ Status picked_rows(const void* args, const Data& data, int64_t begin, int64_t en
     }
     const int64_t at = base + (has_near ? near.index[j] : 0);
     std::byte* to = output<std::byte>(data) + row * row_bytes;
-    if (at == before)
+    if (at == before && last.repeats == 0)
       copy_bytes(to, to - row_bytes, row_bytes);
     else
       pick_units(last, input<std::byte>(data, 0) + at * last.size * unit, to, unit);

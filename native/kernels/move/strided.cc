@@ -99,6 +99,16 @@ void transpose_blocks(const std::byte* from, int64_t from_step, std::byte* to, i
   }
 }
 
+// A few rows whose elements alternate in the result: planes of an image becoming pixels.
+template <class T, int kRows>
+void interleave_rows(const std::byte* from, int64_t from_step, std::byte* to, int64_t columns) {
+  const Loose<T>* rows[kRows];
+  for (int r = 0; r < kRows; ++r) rows[r] = reinterpret_cast<const Loose<T>*>(from + r * from_step);
+  auto* __restrict y = reinterpret_cast<Loose<T>*>(to);
+  for (int64_t c = 0; c < columns; ++c)
+    for (int r = 0; r < kRows; ++r) y[c * kRows + r] = rows[r][c];
+}
+
 // to[c][r] = from[r][c], where rows of the source and columns of the result are dense.
 template <class T>
 void transpose_tile(const std::byte* from, int64_t from_step, std::byte* to, int64_t to_step,
@@ -114,6 +124,11 @@ void transpose_tile(const std::byte* from, int64_t from_step, std::byte* to, int
       return transpose_blocks<T, SDX_VEC_BYTES, false>(from, from_step, to, to_step, columns, rows);
     if (columns >= kHigh && rows >= kHigh)
       return transpose_blocks<T, kLaneBytes, false>(from, from_step, to, to_step, columns, rows);
+  }
+  if (rows <= 4 && to_step == rows * kSize) {
+    if (rows == 2) return interleave_rows<T, 2>(from, from_step, to, columns);
+    if (rows == 3) return interleave_rows<T, 3>(from, from_step, to, columns);
+    if (rows == 4) return interleave_rows<T, 4>(from, from_step, to, columns);
   }
   if (rows < columns) {
     for (int64_t r = 0; r < rows; ++r)

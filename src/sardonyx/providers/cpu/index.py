@@ -20,6 +20,11 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "attention": ((INTERNAL, "Attention"),),
     "chain": (*ELEMENTWISE, (INTERNAL, "Chain")),
     "conv": ((INTERNAL, "Conv"), (INTERNAL, "ConvTranspose")),
+    "gather": (
+        ("", "Gather"), ("", "GatherElements"), ("", "GatherND"), ("", "ScatterElements"),
+        ("", "ScatterND"), ("", "TensorScatter"), ("", "OneHot"), ("", "Compress"),
+    ),
+    "gemm": (("", "MatMul"), ("sardonyx", "MatMul")),
     "linear_ml": (
         (ML, "ArrayFeatureExtractor"),
         (ML, "Binarizer"),
@@ -58,12 +63,13 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (ONNX, "DynamicQuantizeLinear"),
         (ONNX, "QuantizeLinear"),
     ),
+    "resize": (("", "Resize"),),
+    "select": (("", "NonZero"),),
     "shape": (
         (INTERNAL, "Sizes"), ("", "Shape"), ("", "Size"), ("", "Reshape"), ("", "Flatten"),
         ("", "Squeeze"), ("", "Unsqueeze"), ("", "Identity"), ("", "Expand"),
         ("", "ConstantOfShape"), ("", "EyeLike"), ("", "Range"),
     ),
-    "gemm": (("", "MatMul"), ("sardonyx", "MatMul")),
     "softmax": (("", "Softmax"),),
     "trees": (
         (ML, "TreeEnsemble"),

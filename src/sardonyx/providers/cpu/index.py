@@ -15,7 +15,37 @@ Lowering = Callable[[Node], Lowered | No]
 
 # Each family is a module here with a table LOWERINGS: (domain, op) -> Lowering.
 FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
-    "softmax": (("", "Softmax"),),
+    "normalize": (
+        ("", "BatchNormalization"),
+        ("", "GroupNormalization"),
+        ("", "InstanceNormalization"),
+        ("", "LayerNormalization"),
+        ("", "LpNormalization"),
+        ("", "LRN"),
+        ("", "MeanVarianceNormalization"),
+        ("", "RMSNormalization"),
+        ("", "SimplifiedLayerNormalization"),
+        ("com.microsoft", "SkipLayerNormalization"),
+        ("com.microsoft", "SkipSimplifiedLayerNormalization"),
+    ),
+    "reduce": (
+        ("", "ArgMax"),
+        ("", "ArgMin"),
+        ("", "CumProd"),
+        ("", "CumSum"),
+        ("", "ReduceL1"),
+        ("", "ReduceL2"),
+        ("", "ReduceLogSum"),
+        ("", "ReduceLogSumExp"),
+        ("", "ReduceMax"),
+        ("", "ReduceMean"),
+        ("", "ReduceMin"),
+        ("", "ReduceProd"),
+        ("", "ReduceSum"),
+        ("", "ReduceSumSquare"),
+    ),
+    "select": (("", "NonMaxSuppression"), ("", "TopK")),
+    "softmax": (("", "Hardmax"), ("", "LogSoftmax"), ("", "Softmax")),
 }
 _FAMILY_OF: Final = {key: family for family, keys in FAMILIES.items() for key in keys}
 

@@ -15,8 +15,8 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops.declare import INTERNAL
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu import lowered
 from sardonyx.program.call import Call
+from sardonyx.providers.cpu import lowered
 from sardonyx.weights.const import Held
 from tests.kernels import run_call
 
@@ -95,7 +95,17 @@ def test_conv_of_groups(shape: Any, group: int, c: int, o: int) -> None:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(
     ("group", "c", "o"),
-    [(1, 1, 1), (5, 1, 1), (35, 1, 1), (64, 1, 1), (33, 1, 2), (9, 4, 4), (5, 8, 8), (3, 3, 15), (6, 5, 2)],
+    [
+        (1, 1, 1),
+        (5, 1, 1),
+        (35, 1, 1),
+        (64, 1, 1),
+        (33, 1, 2),
+        (9, 4, 4),
+        (5, 8, 8),
+        (3, 3, 15),
+        (6, 5, 2),
+    ],
 )
 def test_narrow_groups(shape: Any, group: int, c: int, o: int) -> None:
     spatial, kernel, attrs = shape

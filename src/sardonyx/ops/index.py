@@ -57,6 +57,8 @@ _FAMILIES: Final = {
     "SkipLayerNormalization SkipSimplifiedLayerNormalization DynamicQuantizeLSTM "
     "DynamicQuantizeMatMul MatMulIntegerToFloat Tokenizer",
     (INTERNAL, "chain"): "Chain",
+    (INTERNAL, "channels"): "Conv ConvTranspose MaxPool AveragePool LpPool GlobalMaxPool "
+    "GlobalAveragePool GlobalLpPool",
     (INTERNAL, "internal"): "Sizes",
     (INTERNAL, "product"): "MatMul",
 }  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -13,19 +13,16 @@ from sardonyx.graph.dtype import (
     F16,
     F32,
     F64,
-    I32,
     I64,
     INTS,
-    U8,
     U64,
     DType,
-    by_onnx,
 )
 from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.chain import ABSENT, Code, Instruction
 from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.call import Call
+from sardonyx.program.call import Call
 from sardonyx.providers.cpu.index import Lowering
 
 # In the order of native/kernels/chain/ops.inc.

@@ -8,8 +8,9 @@ from functools import cache
 from typing import Final
 
 from sardonyx.graph.graph import Node
+from sardonyx.ops.declare import INTERNAL, MICROSOFT, ML, ONNX
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.call import Lowered
+from sardonyx.program.call import Lowered
 
 Lowering = Callable[[Node], Lowered | No]
 
@@ -27,9 +28,58 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         *(("com.microsoft", name) for name in ("Gelu", "FastGelu", "BiasGelu", "QuickGelu")),
         ("sardonyx", "Chain"),
     ),
-    "gemm": (("", "MatMul"), ("sardonyx", "MatMul")),
+    "conv": ((INTERNAL, "Conv"), (INTERNAL, "ConvTranspose")),
+    "gemm": ((ONNX, "MatMul"), (INTERNAL, "MatMul")),
+    "linear_ml": (
+        (ML, "ArrayFeatureExtractor"),
+        (ML, "Binarizer"),
+        (ML, "FeatureVectorizer"),
+        (ML, "Imputer"),
+        (ML, "LabelEncoder"),
+        (ML, "LinearClassifier"),
+        (ML, "LinearRegressor"),
+        (ML, "Normalizer"),
+        (ML, "Scaler"),
+    ),
+    "move": (
+        ("", "Transpose"), ("", "Concat"), ("", "Split"), ("", "Slice"), ("", "Tile"), ("", "Pad"),
+        ("", "CenterCropPad"), ("", "DepthToSpace"), ("", "SpaceToDepth"),
+        ("", "ReverseSequence"), ("", "Trilu"),
+    ),
+    "pool": (
+        (INTERNAL, "MaxPool"),
+        (INTERNAL, "AveragePool"),
+        (INTERNAL, "LpPool"),
+        (INTERNAL, "GlobalMaxPool"),
+        (INTERNAL, "GlobalAveragePool"),
+        (INTERNAL, "GlobalLpPool"),
+    ),
+    "qgemm": (
+        (INTERNAL, "QAdd"),
+        (INTERNAL, "QConv"),
+        (INTERNAL, "QMatMul"),
+        (INTERNAL, "QMean"),
+        (MICROSOFT, "MatMulIntegerToFloat"),
+        (ONNX, "MatMulInteger"),
+        (ONNX, "QLinearMatMul"),
+    ),
+    "quantize": (
+        (ONNX, "DequantizeLinear"),
+        (ONNX, "DynamicQuantizeLinear"),
+        (ONNX, "QuantizeLinear"),
+    ),
+    "shape": (
+        (INTERNAL, "Sizes"), ("", "Shape"), ("", "Size"), ("", "Reshape"), ("", "Flatten"),
+        ("", "Squeeze"), ("", "Unsqueeze"), ("", "Identity"), ("", "Expand"),
+        ("", "ConstantOfShape"), ("", "EyeLike"), ("", "Range"),
+    ),
     "softmax": (("", "Softmax"),),
-}
+    "trees": (
+        (ML, "TreeEnsemble"),
+        (ML, "TreeEnsembleClassifier"),
+        (ML, "TreeEnsembleRegressor"),
+    ),
+}  # fmt: skip
 _FAMILY_OF: Final = {key: family for family, keys in FAMILIES.items() for key in keys}
 
 

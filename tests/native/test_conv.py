@@ -10,13 +10,14 @@ import pytest
 
 import sardonyx._native as native
 from sardonyx.graph.build import Builder, constant
-from sardonyx.graph.dtype import by_numpy
+from sardonyx.graph.dtype import F32, by_numpy
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops.declare import INTERNAL
+from sardonyx.passes.chains import fuse_chains
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu import lowered
 from sardonyx.program.call import Call
+from sardonyx.providers.cpu import lowered
 from sardonyx.weights.const import Held
 from tests.kernels import run_call
 
@@ -95,7 +96,17 @@ def test_conv_of_groups(shape: Any, group: int, c: int, o: int) -> None:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(
     ("group", "c", "o"),
-    [(1, 1, 1), (5, 1, 1), (35, 1, 1), (64, 1, 1), (33, 1, 2), (9, 4, 4), (5, 8, 8), (3, 3, 15), (6, 5, 2)],
+    [
+        (1, 1, 1),
+        (5, 1, 1),
+        (35, 1, 1),
+        (64, 1, 1),
+        (33, 1, 2),
+        (9, 4, 4),
+        (5, 8, 8),
+        (3, 3, 15),
+        (6, 5, 2),
+    ],
 )
 def test_narrow_groups(shape: Any, group: int, c: int, o: int) -> None:
     spatial, kernel, attrs = shape
@@ -205,3 +216,63 @@ def test_refusals() -> None:
     assert isinstance(lowered(node_of("Conv", x, w)), No)
     x, w = random(1, 4, 4, 3, dtype=np.float64), random(2, 3, 2, 2, dtype=np.float64)
     assert isinstance(lowered(node_of("Conv", x, w)), No)
+
+
+def with_epilogue(
+    op: str, x: Array, w: Array, build: Any, maps: int, **attrs: Any
+) -> tuple[Node, dict[Value, Array]]:
+    """A convolution with elementwise nodes behind it, fused; and what its operands are."""
+    node = node_of(op, x, w, **attrs)
+    graph = node.graph
+    builder = Builder(graph, graph.scope)
+    shape = node.outputs[0].tensor.static
+    assert shape is not None
+    row, whole = random(maps), random(*shape)
+    operands = [constant(Held(row)), Value("r", Fact(F32, shape))]
+    graph.inputs.append(operands[1])
+    graph.set_outputs([build(builder, node.outputs[0], *operands)])
+    fuse_chains(graph)
+    (made,) = graph.nodes
+    return made, {node.inputs[0]: x, operands[1]: whole}
+
+
+EPILOGUES = {
+    "bias": lambda b, y, row, whole: b.Add(y, row),
+    "relu": lambda b, y, row, whole: b.Relu(y),
+    "bias and relu": lambda b, y, row, whole: b.Relu(b.Add(row, y)),
+    "residual": lambda b, y, row, whole: b.Relu(b.Add(b.Add(y, row), whole)),
+    "gate": lambda b, y, row, whole: b.Mul(b.Add(y, row), b.Sigmoid(b.Add(y, row))),
+    "own gate": lambda b, y, row, whole: b.Mul(y, b.Sigmoid(y)),
+    "scale": lambda b, y, row, whole: b.Add(b.Mul(y, row), whole),
+    "clip": lambda b, y, row, whole: b.Clip(
+        b.Add(y, row), b.const(np.float32(0)), b.const(np.float32(6))
+    ),
+}
+LAYERS = {
+    "product": ("Conv", (2, 6, 5, 20), (40, 20, 3, 2), {}),
+    "wide": ("Conv", (1, 5, 5, 8), (300, 8, 1, 1), {}),
+    "groups": ("Conv", (1, 5, 5, 34), (70, 17, 1, 1), {"group": 2}),
+    "winograd": ("Conv", (2, 14, 17, 16), (50, 16, 3, 3), {}),
+    "depthwise": ("Conv", (2, 6, 9, 37), (37, 1, 3, 3), {"group": 37}),
+    "transposed": ("ConvTranspose", (2, 6, 5, 20), (20, 33, 2, 3), {"strides": [2, 2]}),
+}
+
+
+@pytest.mark.parametrize("what", EPILOGUES)
+@pytest.mark.parametrize("layer", LAYERS)
+def test_epilogues(layer: str, what: str) -> None:
+    op, image, weights, attrs = LAYERS[layer]
+    maps = weights[1] if op == "ConvTranspose" else weights[0]
+    node, values = with_epilogue(
+        op, random(*image), random(*weights), EPILOGUES[what], maps, **attrs
+    )
+    assert node.op.key == (INTERNAL, op)
+    call = lowered(node)
+    assert isinstance(call, Call), call
+    arrays = [values[v] if v in values else v.const.read() for v in node.inputs]
+    expected = node.op.run(arrays, node.attrs)[0]
+    size = np.abs(expected).max()
+    for isa in native.isas:
+        found = [run_call(call, node, values, {}, isa, n)[0] for n in SPLITS]
+        assert all(f.tobytes() == found[0].tobytes() for f in found[1:]), isa
+        np.testing.assert_allclose(found[0], expected, 2e-5, 1e-5 * size, err_msg=isa)

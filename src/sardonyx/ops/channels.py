@@ -9,16 +9,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.errors import InternalError, ShapeError
+from sardonyx.errors import ShapeError
 from sardonyx.graph.dtype import FLOATS
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.ops import conv as first_conv
 from sardonyx.ops import pool as first_pool
-from sardonyx.ops.declare import INTERNAL, Op, optional
+from sardonyx.ops.chain import EPILOGUE, run_code
+from sardonyx.ops.declare import INTERNAL, Op
 from sardonyx.ops.rules import Array
-
-CODE: Final = optional("ints")  # what follows the product; None for nothing
 
 
 def channels_first(x: Fact) -> Fact:
@@ -38,7 +37,7 @@ def _product(standard: Op) -> Op:
 
     Operands broadcast against the result [batch, *spatial, maps]; a bias is one of them.
     """
-    attrs = {**standard.attrs, "code": CODE}
+    attrs = {**standard.attrs, "code": EPILOGUE}
     inputs = "x:T w:T operands:T*"
     op = Op(standard.name, 1, inputs, "y:T", attrs=attrs, types={"T": FLOATS}, domain=INTERNAL)
     infer, reference = _rules(standard)
@@ -51,9 +50,8 @@ def _product(standard: Op) -> Op:
     @op.reference
     def _(x: Array, w: Array, *operands: Array, **attrs: Any) -> Array:
         code = attrs.pop("code")
-        if code is not None or operands:
-            raise InternalError("an epilogue has no reference")
-        return np.moveaxis(reference(np.moveaxis(x, -1, 1), w, **attrs), 1, -1)
+        y = np.moveaxis(reference(np.moveaxis(x, -1, 1), w, **attrs), 1, -1)
+        return run_code(code, (y, *operands)) if code else y
 
     return op
 

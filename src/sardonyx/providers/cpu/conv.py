@@ -12,6 +12,7 @@ from sardonyx.ops.declare import INTERNAL
 from sardonyx.ops.window import Ints, Window, window
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call, Packed
+from sardonyx.providers.cpu.epilogue import epilogue
 from sardonyx.providers.cpu.index import Lowering
 from sardonyx.providers.cpu.window import MAX_SPATIAL, unfit, window_ints
 
@@ -31,9 +32,12 @@ def conv(node: Node) -> Call | No:
     moved = window(shape[2:], node.attrs)
     if why := unfit(moved):
         return why
-    ints = (*window_ints(moved, x.tensor.dims[1:-1]), node.attrs["group"], 0, 0, 0)
+    after = epilogue(node)
+    if isinstance(after, No):
+        return after
+    ints = (*window_ints(moved, x.tensor.dims[1:-1]), node.attrs["group"], *after.ints)
     row, packed = _form(node, w, moved)
-    return Call(row, (x, packed), ints)
+    return Call(row, (x, packed, *after.operands), ints, after.floats)
 
 
 def _form(node: Node, w: Value, moved: Window) -> tuple[str, Packed]:
@@ -81,15 +85,18 @@ def conv_transpose(node: Node) -> Call | No:
         return why
     if math.prod(moved.strides) > MAX_PHASES:
         return No(f"the strides {moved.strides} are too large")
+    after = epilogue(node)
+    if isinstance(after, No):
+        return after
     group = node.attrs["group"]
     spatial, outs = x.tensor.dims[1:-1], node.outputs[0].tensor.dims[1:-1]
     front = transposed_front(moved, (spatial, outs), node.attrs)
-    ints = (*moved.kernel, *moved.strides, *moved.dilations, *front, group, 0, 0, 0)
+    ints = (*moved.kernel, *moved.strides, *moved.dilations, *front, group, *after.ints)
     ones = (1,) * (MAX_SPATIAL - len(spatial))
     size = group * _size(shape[1], (shape[0] // group) * math.prod(shape[2:]))
     layout = (*ones, *shape[2:], *ones, *moved.strides, *ones, *moved.dilations, group)
     packed = Packed(w, "conv_transpose_pack", size, layout)
-    return Call("conv_transpose_f32", (x, packed), ints)
+    return Call("conv_transpose_f32", (x, packed, *after.operands), ints, after.floats)
 
 
 def _size(maps: int, depth: int) -> int:

@@ -9,7 +9,7 @@ from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.chain import Code
 from sardonyx.ops.declare import INTERNAL, ONNX
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.call import Call, Packed
+from sardonyx.program.call import Call, Packed
 from sardonyx.providers.cpu.chain import encode
 from sardonyx.providers.cpu.index import Lowering
 

@@ -211,6 +211,15 @@ def test_nan_and_infinity_in_pools() -> None:
     check("GlobalMaxPool", x)
 
 
+def test_windows_beyond_the_image() -> None:
+    x = random(1, 5, 6, 7)
+    attrs = {"kernel_shape": [70, 1000], "pads": [40, 600, 40, 600], "strides": [9, 99]}
+    check("MaxPool", x, **attrs)
+    check("AveragePool", x, **attrs, count_include_pad=1)
+    far = {"dilations": [300, 300], "pads": [300] * 4, "group": 7}
+    check("Conv", x, random(7, 1, 3, 3), "conv_f32", **far)
+
+
 def test_refusals() -> None:
     x, w = random(1, 4, 4, 4, 4, 3), random(2, 3, 2, 2, 2, 2)
     assert isinstance(lowered(node_of("Conv", x, w)), No)

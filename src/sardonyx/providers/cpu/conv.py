@@ -9,7 +9,7 @@ from sardonyx.graph.dtype import F32
 from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.conv import transposed_front
 from sardonyx.ops.declare import INTERNAL
-from sardonyx.ops.window import Ints, Window, window
+from sardonyx.ops.window import Ints, Window, numbers, window
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call, Packed
 from sardonyx.providers.cpu.epilogue import epilogue
@@ -18,6 +18,7 @@ from sardonyx.providers.cpu.window import MAX_SPATIAL, unfit, window_ints
 
 PANEL: Final = 32  # output channels of a packed panel
 NARROW: Final = 16  # output channels of a group, below which groups share vectors
+MAX_REACH: Final = 1 << 16  # elements that a window of narrow groups may span, with its dilation
 MAX_DEPTH: Final = 256  # channels that a product adds up in one pass
 MIN_CHANNELS: Final = 16  # for Winograd
 MIN_TILES: Final = 12  # of an image: fewer do not make up for weights four times as large
@@ -45,7 +46,8 @@ def _form(node: Node, w: Value, moved: Window) -> tuple[str, Packed]:
     maps, channels, *kernel = w.tensor.static or ()
     group = node.attrs["group"]
     taps = math.prod(kernel)
-    if group > 1 and maps // group < NARROW and channels < NARROW:
+    is_narrow = group > 1 and maps // group < NARROW and channels < NARROW
+    if is_narrow and math.prod(numbers(moved.extents)) <= MAX_REACH:
         return "conv_depthwise_f32", Packed(w, "conv_pack", _size(maps, channels * taps), (1,))
     if _is_winograd(node, moved):
         size = 36 * _size(maps, channels)

@@ -245,17 +245,29 @@ def with_epilogue(
     return made, {node.inputs[0]: x, operands[1]: whole}
 
 
+def gated(b: Builder, y: Value) -> Any:
+    return b.Mul(y, b.Sigmoid(y))
+
+
+def clipped(b: Builder, y: Value, low: float = 0) -> Any:
+    return b.Clip(y, b.const(np.float32(low)), b.const(np.float32(6)))
+
+
 EPILOGUES = {
     "bias": lambda b, y, row, whole: b.Add(y, row),
     "relu": lambda b, y, row, whole: b.Relu(y),
     "bias and relu": lambda b, y, row, whole: b.Relu(b.Add(row, y)),
     "residual": lambda b, y, row, whole: b.Relu(b.Add(b.Add(y, row), whole)),
-    "gate": lambda b, y, row, whole: b.Mul(b.Add(y, row), b.Sigmoid(b.Add(y, row))),
-    "own gate": lambda b, y, row, whole: b.Mul(y, b.Sigmoid(y)),
+    "gate": lambda b, y, row, whole: gated(b, b.Add(y, row)),
+    "gate and residual": lambda b, y, row, whole: b.Add(gated(b, b.Add(y, row)), whole),
+    "swish": lambda b, y, row, whole: b.Mul(b.Swish(y), row),
+    "own gate": lambda b, y, row, whole: gated(b, y),
+    "two gates": lambda b, y, row, whole: b.Mul(gated(b, y), b.Sigmoid(y)),
+    "bound twice": lambda b, y, row, whole: clipped(b, clipped(b, b.Add(y, row))),
+    "bound and residual": lambda b, y, row, whole: b.Add(clipped(b, y), whole),
+    "odd bounds": lambda b, y, row, whole: clipped(b, y, -1),
     "scale": lambda b, y, row, whole: b.Add(b.Mul(y, row), whole),
-    "clip": lambda b, y, row, whole: b.Clip(
-        b.Add(y, row), b.const(np.float32(0)), b.const(np.float32(6))
-    ),
+    "clip": lambda b, y, row, whole: clipped(b, b.Add(y, row)),
 }
 LAYERS = {
     "product": ("Conv", (2, 6, 5, 20), (40, 20, 3, 2), {}),

@@ -17,7 +17,8 @@ using TileFn = void (*)(int64_t k, const float* a, const float* panel, int64_t w
 SDX_INLINE f32v finished(f32v y, const Finish& finish, int column) {
   y *= finish.alpha;
   if (finish.bias != nullptr) y += load(finish.bias + column);
-  return finish.relu ? vmax(y, f32v{}) : y;
+  if (finish.relu) y = vmax(y, f32v{});
+  return finish.high < kInf ? vmin(y, splat(finish.high)) : y;
 }
 
 constexpr int64_t kAhead = SDX_VEC_BYTES == 64 ? 8 : 24;  // steps: about what L3 takes to answer

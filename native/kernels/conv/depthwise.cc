@@ -42,19 +42,27 @@ struct Piece {
   int64_t image, deep, top, bottom, left, right, panel;
 };
 
-// Sums of outputs from `at` on.
+// Sums of outputs from `at` on. They are copied for what takes their address: they themselves stay
+// in registers.
 SDX_INLINE void store_outs(const DepthwiseArgs& a, const Line& line, int64_t at,
-                           f32v (&sum)[kOuts]) {
-  if (a.is_active) activate(a.epilogue, sum, kOuts);
+                           const f32v (&sum)[kOuts]) {
   const int64_t stride = a.maps, left = line.outs - at;
   float* to = line.to + at * stride;
-  if (left >= kOuts && line.width == kLanes) {
+  if (left >= kOuts && line.width == kLanes && !a.is_active) {
 #pragma GCC unroll 8
     for (int t = 0; t < kOuts; ++t) store(to + t * stride, sum[t]);
     return;
   }
-  for (int64_t t = 0; t < kOuts && t < left; ++t)
-    store(to + t * stride, sum[t], Part{int(line.width)});
+  f32v outs[kOuts];
+#pragma GCC unroll 8
+  for (int t = 0; t < kOuts; ++t) outs[t] = sum[t];
+  if (a.is_active) activate(a.epilogue, outs, kOuts);
+  const int64_t n = left < kOuts ? left : kOuts;
+  if (line.width == kLanes) {
+    for (int64_t t = 0; t < n; ++t) store(to + t * stride, outs[t]);
+  } else {
+    for (int64_t t = 0; t < n; ++t) store(to + t * stride, outs[t], Part{int(line.width)});
+  }
 }
 
 // kOuts sums over one line of taps; the kernel's width and step are constants, or 0.
@@ -124,7 +132,11 @@ SDX_INLINE void keep_pixels(const DepthwiseArgs& a, const Source& source, const 
   x += source.first;
   const int64_t stride = a.pixels * kLanes;
   if (a.group_in == 1 && a.group_out == 1 && width == kLanes) {
-    for (int64_t i = 0; i < n; ++i) store(to + i * kLanes, load(x + i * a.channels));
+    const int64_t below = a.window.axis[2].in * a.channels;  // the next line is wanted next
+    for (int64_t i = 0; i < n; ++i, x += a.channels) {
+      __builtin_prefetch(x + below);
+      store(to + i * kLanes, load(x));
+    }
   } else if (source.n <= kLanes) {
     for (int64_t i = 0; i < n; ++i, x += a.channels) {
       const f32v all = source.n == kLanes ? load(x) : load(x, Part{int(source.n)});

@@ -211,6 +211,22 @@ def test_nan_and_infinity_in_pools() -> None:
     check("GlobalMaxPool", x)
 
 
+@pytest.mark.parametrize(("group", "c", "o"), [(1, 20, 40), (4, 5, 3), (2, 1, 33)])
+def test_weights_that_are_no_constants(group: int, c: int, o: int) -> None:
+    x, w = random(2, 7, 6, c * group), random(o * group, c, 3, 2)
+    graph = Graph()
+    values = [Value(name, Fact(F32, a.shape)) for name, a in (("x", x), ("w", w))]
+    graph.inputs.extend(values)
+    node = Builder(graph, graph.scope).node("Conv", *values, domain=INTERNAL, group=group)
+    call = lowered(node)
+    assert isinstance(call, Call), call
+    expected = node.op.run([x, w], node.attrs)[0]
+    for isa in native.isas:
+        for n in SPLITS:
+            found = run_call(call, node, dict(zip(values, (x, w), strict=True)), {}, isa, n)[0]
+            np.testing.assert_allclose(found, expected, 2e-5, 1e-5, err_msg=isa)
+
+
 def test_windows_beyond_the_image() -> None:
     x = random(1, 5, 6, 7)
     attrs = {"kernel_shape": [70, 1000], "pads": [40, 600, 40, 600], "strides": [9, 99]}

@@ -32,4 +32,20 @@ SDX_INLINE void pack_panel(const Weights& w, int64_t number, int64_t n, float* t
   }
 }
 
+// Weights [maps, channels / group, *kernel], as sizes of one group.
+struct GroupSizes {
+  int64_t maps, channels, taps;
+
+  SDX_INLINE int64_t depth() const { return taps * channels; }
+};
+
+// Panel `i`, counted through all groups, to its place among all packed ones.
+SDX_INLINE void pack_group_panel(const GroupSizes& g, const float* w, int64_t i, float* packed) {
+  const int64_t panels = panels_of(g.maps);
+  const float* group = w + i / panels * g.maps * g.depth();
+  const Weights weights{group, g.maps, g.channels, g.depth(), g.taps};
+  pack_panel(weights, i % panels, g.taps, packed + i * g.depth() * kPanel,
+             [](int64_t t) { return t; });
+}
+
 }  // namespace sdx::SDX_ISA

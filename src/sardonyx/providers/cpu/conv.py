@@ -37,8 +37,8 @@ def conv(node: Node) -> Call | No:
     if isinstance(after, No):
         return after
     ints = (*window_ints(moved, x.tensor.dims[1:-1]), node.attrs["group"], *after.ints)
-    row, packed = _form(node, w, moved)
-    return Call(row, (x, packed, *after.operands), ints, after.floats)
+    row, weights = _form(node, w, moved) if w.is_const else ("conv_f32", w)
+    return Call(row, (x, weights, *after.operands), ints, after.floats)
 
 
 def _form(node: Node, w: Value, moved: Window) -> tuple[str, Packed]:
@@ -85,6 +85,8 @@ def conv_transpose(node: Node) -> Call | No:
     moved = window(shape[2:], node.attrs)
     if why := unfit(moved):
         return why
+    if not w.is_const:
+        return No("the weights are not constant")
     if math.prod(moved.strides) > MAX_PHASES:
         return No(f"the strides {moved.strides} are too large")
     after = epilogue(node)
@@ -107,15 +109,15 @@ def _size(maps: int, depth: int) -> int:
 
 
 def _weights(node: Node) -> tuple[Value, Value, Ints] | No:
-    """The image, and constant weights with their shape."""
+    """The image, and weights with their shape."""
     x, w = node.inputs[:2]
     assert x is not None
     assert w is not None
     if x.tensor.dtype is not F32:
         return No(f"no kernel for {x.tensor.dtype}")
     shape = w.tensor.static
-    if not w.is_const or shape is None:
-        return No("the weights are not constant")
+    if shape is None:
+        return No("the shape of the weights is not known")
     if 0 in shape:
         return No("the weights are empty")
     return x, w, shape

@@ -125,7 +125,9 @@ def main() -> None:
             if m >= LEAST:
                 low = min(low, speed / top)
             print(f"{line}{'' if m >= LEAST else '  (memory)'}", flush=True)
-        print(f"{isa}: limit {limit(isa):.1f} GFLOP/s, at least {low:.3f} of it from {LEAST} rows on")
+        print(
+            f"{isa}: limit {limit(isa):.1f} GFLOP/s, at least {low:.3f} of it from {LEAST} rows on"
+        )
 
 
 if __name__ == "__main__":

@@ -52,11 +52,15 @@ SDX_INLINE Vec<T> load(const T* p, Full, T = 0) {
   memcpy(&v, p, sizeof v);
   return v;
 }
+#if defined(__AVX512BW__)
+SDX_INLINE uint64_t first_lanes(Part k) { return _bzhi_u64(~uint64_t(0), unsigned(k.n)); }
+#endif
+
 template <class T>
 SDX_INLINE Vec<T> load(const T* p, Part k, T fill = 0) {
   Vec<T> v = splat(fill);
 #if defined(__AVX512BW__)
-  const uint64_t live = ~uint64_t(0) >> (64 - k.n);
+  const uint64_t live = first_lanes(k);
   if constexpr (sizeof(T) == 1) return (Vec<T>)_mm512_mask_loadu_epi8((__m512i)v, live, p);
   if constexpr (sizeof(T) == 2)
     return (Vec<T>)_mm512_mask_loadu_epi16((__m512i)v, __mmask32(live), p);
@@ -80,8 +84,8 @@ SDX_INLINE void store(T* p, V v, Full) {
 template <class T, class V>
 SDX_INLINE void store(T* p, V v, Part k) {
 #if defined(__AVX512BW__)
-  const uint64_t live = ~uint64_t(0) >> (64 - k.n);
   if constexpr (sizeof(V) == 64) {
+    const uint64_t live = first_lanes(k);
     if constexpr (sizeof(T) == 1) return _mm512_mask_storeu_epi8(p, live, (__m512i)v);
     if constexpr (sizeof(T) == 2) return _mm512_mask_storeu_epi16(p, __mmask32(live), (__m512i)v);
     if constexpr (sizeof(T) == 4) return _mm512_mask_storeu_epi32(p, __mmask16(live), (__m512i)v);

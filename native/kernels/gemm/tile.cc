@@ -14,11 +14,22 @@ struct Store {
 using TileFn = void (*)(int64_t k, const float* a, const float* panel, int64_t width, float* c,
                         int64_t ldc, const Store& store);
 
-SDX_INLINE f32v finished(f32v y, const Finish& finish, int column) {
-  y *= finish.alpha;
-  if (finish.bias != nullptr) y += load(finish.bias + column);
-  if (finish.relu) y = vmax(y, f32v{});
-  return finish.high < kInf ? vmin(y, splat(finish.high)) : y;
+// Every vector of a tile, in registers: one branch for all of them, not one for each.
+template <int R, int W, class F>
+SDX_INLINE void each(f32v (&sum)[R][W], F&& f) {
+#pragma GCC unroll 16
+  for (int i = 0; i < R; ++i)
+#pragma GCC unroll 8
+    for (int j = 0; j < W; ++j) f(sum[i][j], i, j * kLanes);
+}
+
+template <int R, int W>
+SDX_INLINE void finish_sums(f32v (&sum)[R][W], const Finish& finish, int column) {
+  if (finish.alpha != 1) each(sum, [&](f32v& y, int, int) { y *= finish.alpha; });
+  if (finish.bias != nullptr)
+    each(sum, [&](f32v& y, int, int j) { y += load(finish.bias + column + j); });
+  if (finish.relu) each(sum, [&](f32v& y, int, int) { y = vmax(y, f32v{}); });
+  if (finish.high < kInf) each(sum, [&](f32v& y, int, int) { y = vmin(y, splat(finish.high)); });
 }
 
 constexpr int64_t kAhead = SDX_VEC_BYTES == 64 ? 8 : 24;  // steps: about what L3 takes to answer
@@ -38,17 +49,9 @@ SDX_INLINE void strip(int64_t k, const float* a, const float* b, float* c, int64
 #pragma GCC unroll 8
       for (int j = 0; j < W; ++j) sum[i][j] += a[i * kStride] * right[j];
   }
-#pragma GCC unroll 16
-  for (int i = 0; i < R; ++i) {
-#pragma GCC unroll 8
-    for (int j = 0; j < W; ++j) {
-      float* to = c + i * ldc + j * kLanes;
-      f32v y = sum[i][j];
-      if (store_as.add) y += load(to);
-      if (store_as.finish != nullptr) y = finished(y, *store_as.finish, column + j * kLanes);
-      store(to, y);
-    }
-  }
+  if (store_as.add) each(sum, [&](f32v& y, int i, int j) { y += load(c + i * ldc + j); });
+  if (store_as.finish != nullptr) finish_sums(sum, *store_as.finish, column);
+  each(sum, [&](f32v& y, int i, int j) { store(c + i * ldc + j, y); });
 }
 
 // Few rows leave registers for more columns at a time, and need them to hide the latency.
@@ -79,9 +82,9 @@ constexpr TileFn kTiles[] = {tile<1>, tile<2>, tile<3>, tile<4>};
 // All rows of one panel: `a` holds m rows of depth k.
 void gemm_panel(int64_t m, int64_t k, const float* a, const float* panel, int64_t width, float* c,
                 int64_t ldc, const Store& store) {
-  const int64_t tiles = (m + kTileRows - 1) / kTileRows;
-  for (int64_t t = 0; t < tiles; ++t) {
-    const int64_t row = part_begin(m, tiles, t), rows = part_begin(m, tiles, t + 1) - row;
+  const int64_t tiles = (m + kTileRows - 1) / kTileRows, height = m / tiles, higher = m % tiles;
+  for (int64_t t = 0, row = 0, rows; t < tiles; ++t, row += rows) {
+    rows = height + (t < higher ? 1 : 0);
     const TileFn tile = kTiles[rows - 1];
     float* to = c + row * ldc;
     if (width % kLanes == 0) {

@@ -15,7 +15,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.ops import conv as first_conv
 from sardonyx.ops import pool as first_pool
-from sardonyx.ops.chain import EPILOGUE, run_code
+from sardonyx.ops.chain import EPILOGUE, code_type, run_code
 from sardonyx.ops.declare import INTERNAL, Op
 from sardonyx.ops.rules import Array
 
@@ -44,8 +44,9 @@ def _product(standard: Op) -> Op:
 
     @op.infer
     def _(g: Scope, x: Fact, w: Fact, *operands: Fact, **attrs: Any) -> Fact:
-        attrs.pop("code")
-        return channels_last(infer(g, channels_first(x), w, None, **attrs))
+        code = attrs.pop("code")
+        y = channels_last(infer(g, channels_first(x), w, None, **attrs))
+        return y.of(code_type(code, y.dtype))
 
     @op.reference
     def _(x: Array, w: Array, *operands: Array, **attrs: Any) -> Array:

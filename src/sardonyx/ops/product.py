@@ -30,7 +30,7 @@ product = Op(
 
 @product.infer
 def _(g: Scope, a: Fact, b: Fact, *operands: Fact, **attrs: Any) -> Fact:
-    """Stacks of matrices; operands of the epilogue broadcast to the product, and never enlarge it."""
+    """Stacks of matrices; operands of the epilogue broadcast to what the product is."""
     if a.rank < 2 or b.rank < 2:
         raise ShapeError(f"not matrices: {a} times {b}")
     turned = [_turned(fact, attrs[f"trans_{side}"]) for fact, side in ((a, "a"), (b, "b"))]

@@ -250,7 +250,7 @@ LineFn line_fn(const Axis& wide) {
 
 // Enough items to balance, of as many lines as they can have: neighbours read lines twice.
 void cut(DepthwiseArgs& a) {
-  constexpr int64_t kWidest = 128, kFewest = 4, kEnough = 32;
+  constexpr int64_t kWidest = 128, kFewest = 6, kEnough = 16;
   const Axis *high = a.window.axis + 1, *wide = high + 1;
   a.chunks = (wide->out + kWidest - 1) / kWidest;
   const int64_t others = a.window.batch * a.window.axis[0].out * a.chunks * panels_of(a.maps);

@@ -55,6 +55,12 @@ class _Group:
         del self.operands[node.outputs[0]]
         self.operands.update(dict.fromkeys(v for v in node.inputs if v is not None))
 
+    def read(self) -> list[Value]:
+        """The operands as they are now, when groups before this one have become other nodes."""
+        made = {n.outputs[0] for n in self.members}
+        values = (v for n in self.members for v in n.inputs if v is not None and v not in made)
+        return list(dict.fromkeys(values))
+
     def code(self, operands: list[Value]) -> Code:
         """The program of the group over these operands."""
         number: dict[Value, int] = {v: i for i, v in enumerate(operands)}
@@ -76,16 +82,16 @@ def fuse_chains(graph: Graph) -> None:
     chain = lookup(INTERNAL, "Chain")
     assert chain is not None
     positions = {node: i for i, node in enumerate(order)}
-    for group in _groups(graph, order):
+    for group in reversed(_groups(order)):  # first to last: a product may grow more than once
         if not _extend_product(graph, group, positions) and len(group.members) > 1:
-            operands = list(group.operands)
+            operands = group.read()
             _settle(graph, group, chain, operands, {"code": group.code(operands)})
     for node in order:
         for _, body in node.subgraphs:
             fuse_chains(body)
 
 
-def _groups(graph: Graph, order: list[Node]) -> list[_Group]:
+def _groups(order: list[Node]) -> list[_Group]:
     """Every elementwise node in one group, from the last to the first.
 
     All readers of a member but the root are members, so no path leaves a group and comes back.
@@ -163,11 +169,12 @@ class _Site:
 
 def _extend_product(graph: Graph, group: _Group, positions: dict[Node, int]) -> bool:
     """Makes a group the epilogue of a product among its operands, the last of them; True if so."""
-    sites = [site for v in group.operands if (site := _site(v, group)) is not None]
+    operands = group.read()
+    sites = [site for v in operands if (site := _site(v, group)) is not None]
     if not sites:
         return False
     site = max(sites, key=lambda s: positions[s.node])
-    node, others = site.node, [v for v in group.operands if v is not site.operand]
+    node, others = site.node, [v for v in operands if v is not site.operand]
     first, n_first = node.attrs["code"] or (), len(node.inputs) - len(node.op.inputs) + 2
     n_values = len(first) + n_first + len(others)
     if n_values > MAX_WEIGHT or not all(site.takes(v) for v in others):
@@ -175,7 +182,8 @@ def _extend_product(graph: Graph, group: _Group, positions: dict[Node, int]) -> 
     code = group.code([site.operand, *others])
     code = joined(first, n_first, code, len(others) + 1) if first else code
     inputs = [*node.inputs, *(site.fitted(graph, v) for v in others)]
-    _settle(graph, group, node.op, inputs, {**node.attrs, "code": code}, site)
+    made = _settle(graph, group, node.op, inputs, {**node.attrs, "code": code}, site)
+    positions[made] = positions[group.root]
     if site.reshape is not None:
         graph.remove(site.reshape)
     graph.remove(node)
@@ -221,10 +229,11 @@ def _settle(
     inputs: Sequence[Value | None],
     attrs: dict[str, Any],
     site: _Site | None = None,
-) -> None:
+) -> Node:
     """Puts one node, with the name of the root, in the place of a group."""
     old = group.root.outputs[0]
-    made = graph.add(op, inputs, attrs, name=group.root.name).outputs[0]
+    new = graph.add(op, inputs, attrs, name=group.root.name)
+    made = new.outputs[0]
     made.fact = old.tensor.plain()
     if site is not None and site.reshape is not None:
         made.fact = old.tensor.shaped(site.product.tensor.dims)
@@ -238,3 +247,4 @@ def _settle(
     graph.replace(old, made)
     for node in group.members:
         graph.remove(node)
+    return new

@@ -291,11 +291,11 @@ def decode_tensor(buffer: Buffer) -> TensorRecord:
     Read an ONNX TensorProto; the record views the buffer and keeps it alive.
     """
 
-isas: tuple = ('base', 'avx2', 'avx512', 'avx512vnni')
+isas: tuple = ('base', 'avx512vnni')
 
 isa: str = 'avx512vnni'
 
-kernels: dict = {'softmax_f32' : ('softmax', 0, False)}
+kernels: dict = ...
 
 def call(row: str, inputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], outputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], ints: Sequence[int], floats: Sequence[float], splits: int = 1, isa: str = '') -> str:
     """

@@ -27,6 +27,7 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (ML, "Normalizer"),
         (ML, "Scaler"),
     ),
+    "recurrent": (("", "GRU"), ("", "LSTM"), ("", "RNN")),
     "softmax": (("", "Softmax"),),
     "trees": (
         (ML, "TreeEnsemble"),

@@ -19,7 +19,7 @@ from sardonyx.graph.infer import infer
 from sardonyx.load import load
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu import lowered
-from sardonyx.providers.cpu.call import Call
+from sardonyx.program.call import Call
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -13,7 +13,7 @@ from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.infer import infer_node
 from sardonyx.ops import lookup
 from sardonyx.providers.cpu import lowered
-from sardonyx.providers.cpu.call import Call
+from sardonyx.program.call import Call
 from sardonyx.weights.const import Held
 from tests.cases.trees import deep
 from tests.forests import Branch, Leaf, by_ids

@@ -15,7 +15,7 @@ from sardonyx.ops.features.categories import encoder_table
 from sardonyx.ops.rules import Array
 from sardonyx.ops.scores import labels_of
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.call import Call
+from sardonyx.program.call import Call
 from sardonyx.providers.cpu.index import Lowering
 from sardonyx.providers.cpu.scores import BEST, POSTS, VALUES, YES_NO, Verdict, held, labels_value
 

@@ -16,7 +16,7 @@ from sardonyx.ops.scores import labels_of
 from sardonyx.ops.trees import AGGREGATES, newer_forest, numbers, older_forest, target_count
 from sardonyx.ops.trees.forest import Forest, Votes
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.call import Call
+from sardonyx.program.call import Call
 from sardonyx.providers.cpu.index import Lowering
 from sardonyx.providers.cpu.scores import BEST, POSTS, VALUES, YES_NO, Verdict, held, labels_value
 

@@ -8,6 +8,7 @@ from typing import Final
 from sardonyx.enums import GraphOptimizationLevel as Level
 from sardonyx.graph.graph import Graph
 from sardonyx.passes import activation, algebra, linear, lowering, normalize, transpose
+from sardonyx.passes.chains import fuse_chains
 from sardonyx.passes.channels import channels_last
 from sardonyx.passes.driver import Rewriter, prune
 from sardonyx.passes.rule import Rules, by_root
@@ -43,6 +44,8 @@ def lower(graph: Graph, options: PassOptions) -> None:
             channels_last(graph)
         _rewrite(graph, LOWERED, options)
         prune(graph)
+        # Last, so that products are already what they will be.
+        fuse_chains(graph)
 
 
 def _rewrite(graph: Graph, rules: Rules, options: PassOptions, is_clean: bool = True) -> None:

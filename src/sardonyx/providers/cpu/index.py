@@ -8,6 +8,7 @@ from functools import cache
 from typing import Final
 
 from sardonyx.graph.graph import Node
+from sardonyx.ops.chain import ELEMENTWISE
 from sardonyx.ops.declare import INTERNAL, MICROSOFT, ML, ONNX
 from sardonyx.place.provider import No
 from sardonyx.program.call import Lowered
@@ -16,6 +17,7 @@ Lowering = Callable[[Node], Lowered | No]
 
 # Each family is a module here with a table LOWERINGS: (domain, op) -> Lowering.
 FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "chain": (*ELEMENTWISE, (INTERNAL, "Chain")),
     "conv": ((INTERNAL, "Conv"), (INTERNAL, "ConvTranspose")),
     "linear_ml": (
         (ML, "ArrayFeatureExtractor"),

@@ -9,7 +9,7 @@ from sardonyx.graph.dtype import F32
 from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.recurrent import DIRECTIONS, settings_of
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.call import Call, Packed
+from sardonyx.program.call import Call, Packed
 from sardonyx.providers.cpu.index import Lowering
 
 PANEL: Final = 32  # columns of a packed panel

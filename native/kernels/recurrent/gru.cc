@@ -21,12 +21,11 @@ void gru_row(const Sweep& s, const float* x, const float* state, float* hidden) 
 template <class Functions>
 void gru_rows(const Sweep& s, const float* const* x) {
   const Layer& a = *s.layer;
-  multiply(s, 0, a.gates);
+  multiply(s, s.hidden, a.padded, 0, a.gates);
   for (int64_t i = 0; i < s.rows; ++i) {
     if (x[i] == nullptr) continue;
     float* hidden = s.hidden + i * a.padded;
     gru_row<Functions>(s, x[i], s.gates + i * a.width(), hidden);
-    spread_row(s, i, hidden);
   }
 }
 
@@ -57,18 +56,16 @@ void update_row(const Sweep& s, const float* x, const float* state, float* hidde
 template <class Functions>
 void gru_rows_reset_first(const Sweep& s, const float* const* x) {
   const Layer& a = *s.layer;
-  multiply(s, 0, 2);
+  multiply(s, s.hidden, a.padded, 0, 2);
   for (int64_t i = 0; i < s.rows; ++i) {
     if (x[i] == nullptr) continue;
     float* state = s.gates + i * a.width();
     reset_row<Functions>(s, x[i], state, s.hidden + i * a.padded);
-    spread_row(s, i, state + a.padded);
   }
-  multiply(s, 2, 3);
+  multiply(s, s.gates + a.padded, a.width(), 2, 3);
   for (int64_t i = 0; i < s.rows; ++i) {
     float* hidden = s.hidden + i * a.padded;
     if (x[i] != nullptr) update_row<Functions>(s, x[i], s.gates + i * a.width(), hidden);
-    spread_row(s, i, hidden);
   }
 }
 

@@ -28,7 +28,7 @@ struct Function {
 };
 
 constexpr int kMostFunctions = 3;
-constexpr int kMostOutputs = 3;  // of all steps, and the last states
+constexpr int kMostOutputs = 3;    // of all steps, and the last states
 constexpr int64_t kMostRows = 12;  // sequences that one item runs
 
 enum RecurrentSlot { kX, kW, kR, kB, kLens, kInitialH, kInitialC, kPeepholes };
@@ -85,7 +85,7 @@ struct Sweep {
   float* gates;   // [rows, width]: products of the state
   float* hidden;  // [rows, padded]
   float* cell;    // [rows, padded]
-  float* spread;  // the state as products read it, see spread_row
+  float* spread;  // states as products of many rows read them
 };
 
 // A step of all rows: `x[i]` is what the input adds to the gates of row i, null where it is over.
@@ -95,23 +95,7 @@ StepFn rnn_step(const Layer& layer);
 StepFn gru_step(const Layer& layer);
 StepFn lstm_step(const Layer& layer);
 
-// Puts a row of states where a product over all its passes finds it.
-SDX_INLINE void spread_row(const Sweep& s, int64_t row, const float* from) {
-  const int64_t k = s.layer->hidden, passes = passes_of(k);
-  for (int64_t p = 0; p < passes; ++p) {
-    const int64_t depth = part_begin(k, passes, p), end = part_begin(k, passes, p + 1);
-    memcpy(s.spread + (p * s.rows + row) * kStride, from + depth,
-           size_t(end - depth) * sizeof(float));
-  }
-}
-
-// Products of the spread rows with gates [first, last).
-SDX_INLINE void multiply(const Sweep& s, int64_t first, int64_t last) {
-  const Layer& a = *s.layer;
-  const int64_t panels = a.padded / kPanel;
-  gemm_passes(s.rows, a.hidden, 0, passes_of(a.hidden), s.spread,
-              Columns{s.weights, a.width(), first * panels, last * panels},
-              Target{s.gates + first * a.padded, a.width()}, Finish{});
-}
+// Gates [first, last) of all rows: products of `from`, which lie `stride` apart, with weights.
+void multiply(const Sweep& s, const float* from, int64_t stride, int64_t first, int64_t last);
 
 }  // namespace sdx::SDX_ISA

@@ -30,12 +30,11 @@ void lstm_row(const Sweep& s, const float* x, const float* state, float* hidden,
 template <class Functions>
 void lstm_rows(const Sweep& s, const float* const* x) {
   const Layer& a = *s.layer;
-  multiply(s, 0, a.gates);
+  multiply(s, s.hidden, a.padded, 0, a.gates);
   for (int64_t i = 0; i < s.rows; ++i) {
     if (x[i] == nullptr) continue;
     float* hidden = s.hidden + i * a.padded;
     lstm_row<Functions>(s, x[i], s.gates + i * a.width(), hidden, s.cell + i * a.padded);
-    spread_row(s, i, hidden);
   }
 }
 

@@ -147,7 +147,6 @@ void begin_states(const Sweep& s, const Data& data, int64_t direction, int64_t f
   };
   if (a.has_initial_h) fill(kInitialH, a.initial_h, s.hidden);
   if (a.has_initial_c) fill(kInitialC, a.initial_c, s.cell);
-  for (int64_t i = 0; i < s.rows; ++i) spread_row(s, i, s.hidden + i * a.padded);
 }
 
 // Row `b` of a state that goes out, or of the outputs of a step.
@@ -265,8 +264,7 @@ void read_operands(const Call& call, Layer& a) {
   a.has_bias = has(kB), a.has_lens = has(kLens);
   a.has_initial_h = has(kInitialH), a.has_initial_c = has(kInitialC);
   a.has_peepholes = has(kPeepholes);
-  for (int o = 0; o < kMostOutputs; ++o)
-    a.has_out[o] = o < call.n_out && call.out[o].is_given();
+  for (int o = 0; o < kMostOutputs; ++o) a.has_out[o] = o < call.n_out && call.out[o].is_given();
   if (!a.is_w_packed) a.w = stack_of(call, kW, false);
   if (!a.is_r_packed) a.r = stack_of(call, kR, false);
   a.initial_h = stack_of(call, kInitialH, a.is_batch_first);

@@ -8,7 +8,7 @@ template <class Functions>
 void rnn_rows(const Sweep& s, const float* const* x) {
   const Layer& a = *s.layer;
   const Functions by(s.functions);
-  multiply(s, 0, 1);
+  multiply(s, s.hidden, a.padded, 0, 1);
   for (int64_t i = 0; i < s.rows; ++i) {
     if (x[i] == nullptr) continue;
     const float* state = s.gates + i * a.width();
@@ -20,7 +20,6 @@ void rnn_rows(const Sweep& s, const float* const* x) {
       else
         store(hidden + j, by.f(sum));
     }
-    spread_row(s, i, hidden);
   }
 }
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
+import sardonyx
 import sardonyx._native as native
 from sardonyx.graph.build import constant
 from sardonyx.graph.graph import Graph, Node, Value
@@ -131,3 +133,29 @@ def test_length_outside() -> None:
     assert isinstance(call, Call)
     with pytest.raises(RuntimeError, match=r"sequence_lens holds 3, outside \[0, 2\]"):
         run_call(call, node, layer.fed, {})
+
+
+def test_threads() -> None:
+    """Threads that run parts of one layer have memory of their own."""
+    length, inputs, hidden = 200, 512, 256
+    w, r = random(1, hidden, inputs), np.zeros((1, hidden, hidden), np.float32)
+    node = helper.make_node(
+        "RNN", ["x", "w", "r"], ["y"], hidden_size=hidden, activations=["Affine"]
+    )
+    graph = helper.make_graph(
+        [node],
+        "layer",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [length, 1, inputs])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(w, "w"), numpy_helper.from_array(r, "r")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    x = random(length, 1, inputs)
+    found = []
+    for threads, runs in ((1, 1), (4, 20)):
+        options = sardonyx.SessionOptions()
+        options.intra_op_num_threads = threads
+        session = sardonyx.InferenceSession(model.SerializeToString(), options)
+        found += [session.run(None, {"x": x})[0] for _ in range(runs)]
+    assert all(np.array_equal(found[0], y) for y in found)
+    np.testing.assert_allclose(found[0][:, 0, 0], x[:, 0] @ w[0].T, atol=1e-4)

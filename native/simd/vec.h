@@ -116,6 +116,26 @@ SDX_INLINE V vmin(V a, V b) {
   return a != a ? a : low;
 }
 
+// Lane i of the result is lane at[i] of v.
+SDX_INLINE f32v permute(f32v v, i32v at) {
+#if defined(__clang__)
+  f32v result;
+  for (int i = 0; i < kLanes; ++i) result[i] = v[at[i]];
+  return result;
+#else
+  return __builtin_shuffle(v, at);
+#endif
+}
+
+// The value in a register: what is used often is not loaded again for every use.
+template <class V>
+SDX_INLINE V pinned(V v) {
+#if defined(__x86_64__)
+  asm("" : "+v"(v));
+#endif
+  return v;
+}
+
 SDX_INLINE f32v vsqrt(f32v x) {
 #if defined(__AVX512F__)
   return (f32v)_mm512_maskz_sqrt_ps(0xffff, (__m512)x);  // without a mask GCC 12 warns

@@ -59,7 +59,9 @@ _FAMILIES: Final = {
     (INTERNAL, "chain"): "Chain",
     (INTERNAL, "channels"): "Conv ConvTranspose MaxPool AveragePool LpPool GlobalMaxPool "
     "GlobalAveragePool GlobalLpPool",
-    (INTERNAL, "internal"): "Sizes MatMulBias",
+    (INTERNAL, "fused_attention"): "Attention",
+    (INTERNAL, "internal"): "Sizes",
+    (INTERNAL, "product"): "MatMul",
 }  # fmt: skip
 
 FAMILIES: Final[dict[str, list[tuple[str, str]]]] = {}

@@ -143,7 +143,7 @@ def _is_open(value: Value, group: _Group) -> bool:
     out = group.root.outputs[0].tensor
     if value.n_exits or value.tensor.dtype is not F32 or value.tensor.shape != out.shape:
         return False
-    if out.dtype is not F32 and any(s.type == node.op.outputs[0].type for s in node.op.inputs):
+    if out.dtype is not F32 and any(s.type == node.op.outputs[0].type for s in node.op.inputs[:-1]):
         return False
     if any(_divides_ints(n) for n in group.members):
         return False

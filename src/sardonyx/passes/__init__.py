@@ -12,6 +12,7 @@ from sardonyx.passes.attention import fuse_attention
 from sardonyx.passes.chains import fuse_chains
 from sardonyx.passes.channels import channels_last
 from sardonyx.passes.driver import Rewriter, prune
+from sardonyx.passes.labels import number_labels
 from sardonyx.passes.rule import Rules, by_root
 
 BASIC: Final = by_root(algebra.RULES, transpose.RULES, linear.BASIC)
@@ -41,6 +42,7 @@ def lower(graph: Graph, options: PassOptions) -> None:
     """The part that needs our own ops."""
     if options.level >= Level.ORT_ENABLE_EXTENDED:
         lowering.lower_sizes(graph)
+        number_labels(graph)
         if not options.disabled & {"fuse_attention", "AttentionFusion"}:
             fuse_attention(graph)
         if not options.disabled & {"channels_last", "NhwcTransformer"}:

@@ -29,6 +29,8 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (ML, "LinearClassifier"),
         (ML, "LinearRegressor"),
         (ML, "Normalizer"),
+        (ML, "SVMClassifier"),
+        (ML, "SVMRegressor"),
         (ML, "Scaler"),
     ),
     "move": (

@@ -95,7 +95,17 @@ def test_conv_of_groups(shape: Any, group: int, c: int, o: int) -> None:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(
     ("group", "c", "o"),
-    [(1, 1, 1), (5, 1, 1), (35, 1, 1), (64, 1, 1), (33, 1, 2), (9, 4, 4), (5, 8, 8), (3, 3, 15), (6, 5, 2)],
+    [
+        (1, 1, 1),
+        (5, 1, 1),
+        (35, 1, 1),
+        (64, 1, 1),
+        (33, 1, 2),
+        (9, 4, 4),
+        (5, 8, 8),
+        (3, 3, 15),
+        (6, 5, 2),
+    ],
 )
 def test_narrow_groups(shape: Any, group: int, c: int, o: int) -> None:
     spatial, kernel, attrs = shape

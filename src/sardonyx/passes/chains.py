@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -78,6 +79,7 @@ def _weight(node: Node) -> int:
 
 def fuse_chains(graph: Graph) -> None:
     """Rewrites a graph and its bodies: products take what follows them, the rest becomes chains."""
+    _fuse_biases(graph)
     order = graph.sorted_nodes()
     chain = lookup(INTERNAL, "Chain")
     assert chain is not None
@@ -89,6 +91,15 @@ def fuse_chains(graph: Graph) -> None:
     for node in order:
         for _, body in node.subgraphs:
             fuse_chains(body)
+
+
+def _fuse_biases(graph: Graph) -> None:
+    """Products take their own bias, whatever their sum is then added to."""
+    for node in list(graph.nodes):
+        if node.op.key == (ONNX, "Add") and _fits(node):
+            constants = [v for v in node.inputs if v is not None and v.is_const]
+            if len(constants) == 1:
+                _extend_product(graph, _Group(node), defaultdict(int))
 
 
 def _groups(order: list[Node]) -> list[_Group]:

@@ -97,13 +97,13 @@ void top_of(const TopArgs& a, const T* x, T* values, int64_t* indices, Entry* he
     const Entry e = entry(i);
     if (heap[0].is_under(e)) sink(heap, k, 0, e);
   };
-  int64_t i = k;
+  int64_t next = k;
   if constexpr (std::is_arithmetic_v<T> && kLanesOf<T> <= kGlance)
-    for (Mark<T> marks[kGlance]; step == 1 && i + kGlance <= a.around.n; i += kGlance)
-      if (mark_better(x + i, x[heap[0].index()], a.takes_largest, marks))
+    for (Mark<T> marks[kGlance]; step == 1 && next + kGlance <= a.around.n; next += kGlance)
+      if (mark_better(x + next, x[heap[0].index()], a.takes_largest, marks))
         for (int64_t j = 0; j < kGlance; ++j)
-          if (marks[j]) offer(i + j);
-  for (; i < a.around.n; ++i) offer(i);
+          if (marks[j]) offer(next + j);
+  for (; next < a.around.n; ++next) offer(next);
   for (int64_t n = k - 1; n > 0; --n) {
     const Entry last = heap[n];
     heap[n] = heap[0];

@@ -24,8 +24,8 @@ import sardonyx._native as native
 from sardonyx.graph.graph import Graph
 from sardonyx.graph.infer import infer
 from sardonyx.load import load
+from sardonyx.program.call import Call
 from sardonyx.providers.cpu import lowered
-from sardonyx.providers.cpu.call import Call
 
 Array = np.ndarray[Any, np.dtype[Any]]
 BURST_S = 0.002  # of runs between two turns

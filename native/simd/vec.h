@@ -6,7 +6,7 @@
 
 #include "base/inline.h"
 
-#if defined(__AVX512BW__)
+#if defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
@@ -118,6 +118,72 @@ template <class V>
 SDX_INLINE V vmin(V a, V b) {
   const V low = a < b ? a : b;
   return a != a ? a : low;
+}
+
+// Lane i of the result is lane at[i] of v.
+SDX_INLINE f32v permute(f32v v, i32v at) {
+#if defined(__clang__)
+  f32v result;
+  for (int i = 0; i < kLanes; ++i) result[i] = v[at[i]];
+  return result;
+#else
+  return __builtin_shuffle(v, at);
+#endif
+}
+
+// The value in a register: what is used often is not loaded again for every use.
+template <class V>
+SDX_INLINE V pinned(V v) {
+#if defined(__x86_64__)
+  asm("" : "+v"(v));
+#endif
+  return v;
+}
+
+// Between two bounds that are no NaN; a NaN stays.
+SDX_INLINE f32v vclamp(f32v x, float low, float high) {
+#if defined(__AVX512F__)
+  const __m512 below = _mm512_maskz_min_ps(0xffff, (__m512)splat(high), (__m512)x);
+  return (f32v)_mm512_maskz_max_ps(0xffff, (__m512)splat(low), below);
+#elif defined(__AVX2__)
+  return (f32v)_mm256_max_ps((__m256)splat(low), _mm256_min_ps((__m256)splat(high), (__m256)x));
+#else
+  const f32v a = splat(low), b = splat(high);
+  return x > b ? b : x < a ? a : x;
+#endif
+}
+
+// a / b to a unit or two in the last place, for normal b whose reciprocal is normal.
+SDX_INLINE f32v vratio(f32v a, f32v b) {
+#if defined(__AVX512F__)
+  const f32v near = (f32v)_mm512_maskz_rcp14_ps(0xffff, (__m512)b);
+  const f32v y = a * near;
+  return y + near * (a - b * y);
+#else
+  return a / b;
+#endif
+}
+
+SDX_INLINE f32v vsqrt(f32v x) {
+#if defined(__AVX512F__)
+  return (f32v)_mm512_maskz_sqrt_ps(0xffff, (__m512)x);  // without a mask GCC 12 warns
+#elif defined(__AVX2__)
+  return (f32v)_mm256_sqrt_ps((__m256)x);
+#else
+  for (int i = 0; i < kLanes; ++i) x[i] = __builtin_sqrtf(x[i]);
+  return x;
+#endif
+}
+
+// Whether a lane of a mask is set.
+SDX_INLINE bool any(i32v mask) {
+#if defined(__AVX512DQ__)
+  return _mm512_movepi32_mask((__m512i)mask) != 0;
+#else
+  int32_t seen = 0;
+  for (int i = 0; i < kLanes; ++i) seen |= mask[i];
+  return seen != 0;
+#endif
 }
 
 template <class V>

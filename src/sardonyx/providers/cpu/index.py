@@ -8,13 +8,39 @@ from functools import cache
 from typing import Final
 
 from sardonyx.graph.graph import Node
+from sardonyx.ops.chain import ELEMENTWISE
+from sardonyx.ops.declare import INTERNAL, MICROSOFT, ML, ONNX
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.call import Lowered
+from sardonyx.program.call import Lowered
 
 Lowering = Callable[[Node], Lowered | No]
 
 # Each family is a module here with a table LOWERINGS: (domain, op) -> Lowering.
 FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "attention": ((INTERNAL, "Attention"),),
+    "chain": (*ELEMENTWISE, (INTERNAL, "Chain")),
+    "conv": ((INTERNAL, "Conv"), (INTERNAL, "ConvTranspose")),
+    "gather": (
+        ("", "Gather"), ("", "GatherElements"), ("", "GatherND"), ("", "ScatterElements"),
+        ("", "ScatterND"), ("", "TensorScatter"), ("", "OneHot"), ("", "Compress"),
+    ),
+    "gemm": (("", "MatMul"), ("sardonyx", "MatMul")),
+    "linear_ml": (
+        (ML, "ArrayFeatureExtractor"),
+        (ML, "Binarizer"),
+        (ML, "FeatureVectorizer"),
+        (ML, "Imputer"),
+        (ML, "LabelEncoder"),
+        (ML, "LinearClassifier"),
+        (ML, "LinearRegressor"),
+        (ML, "Normalizer"),
+        (ML, "Scaler"),
+    ),
+    "move": (
+        ("", "Transpose"), ("", "Concat"), ("", "Split"), ("", "Slice"), ("", "Tile"), ("", "Pad"),
+        ("", "CenterCropPad"), ("", "DepthToSpace"), ("", "SpaceToDepth"),
+        ("", "ReverseSequence"), ("", "Trilu"),
+    ),
     "normalize": (
         ("", "BatchNormalization"),
         ("", "GroupNormalization"),
@@ -27,6 +53,28 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("", "SimplifiedLayerNormalization"),
         ("com.microsoft", "SkipLayerNormalization"),
         ("com.microsoft", "SkipSimplifiedLayerNormalization"),
+    ),
+    "pool": (
+        (INTERNAL, "MaxPool"),
+        (INTERNAL, "AveragePool"),
+        (INTERNAL, "LpPool"),
+        (INTERNAL, "GlobalMaxPool"),
+        (INTERNAL, "GlobalAveragePool"),
+        (INTERNAL, "GlobalLpPool"),
+    ),
+    "qgemm": (
+        (INTERNAL, "QAdd"),
+        (INTERNAL, "QConv"),
+        (INTERNAL, "QMatMul"),
+        (INTERNAL, "QMean"),
+        (MICROSOFT, "MatMulIntegerToFloat"),
+        (ONNX, "MatMulInteger"),
+        (ONNX, "QLinearMatMul"),
+    ),
+    "quantize": (
+        (ONNX, "DequantizeLinear"),
+        (ONNX, "DynamicQuantizeLinear"),
+        (ONNX, "QuantizeLinear"),
     ),
     "reduce": (
         ("", "ArgMax"),
@@ -44,9 +92,20 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("", "ReduceSum"),
         ("", "ReduceSumSquare"),
     ),
-    "select": (("", "NonMaxSuppression"), ("", "TopK")),
+    "resize": (("", "Resize"),),
+    "select": (("", "NonMaxSuppression"), ("", "NonZero"), ("", "TopK")),
+    "shape": (
+        (INTERNAL, "Sizes"), ("", "Shape"), ("", "Size"), ("", "Reshape"), ("", "Flatten"),
+        ("", "Squeeze"), ("", "Unsqueeze"), ("", "Identity"), ("", "Expand"),
+        ("", "ConstantOfShape"), ("", "EyeLike"), ("", "Range"),
+    ),
     "softmax": (("", "Hardmax"), ("", "LogSoftmax"), ("", "Softmax")),
-}
+    "trees": (
+        (ML, "TreeEnsemble"),
+        (ML, "TreeEnsembleClassifier"),
+        (ML, "TreeEnsembleRegressor"),
+    ),
+}  # fmt: skip
 _FAMILY_OF: Final = {key: family for family, keys in FAMILIES.items() for key in keys}
 
 

@@ -9,7 +9,7 @@ from sardonyx.graph.dtype import BF16, F16, F32, F64
 from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.rules import axes_of, axis_of
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.call import Call
+from sardonyx.program.call import Call
 from sardonyx.providers.cpu.index import Lowering
 
 _FLOATS: Final = frozenset((F32, F64, F16, BF16))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from sardonyx.graph.dtype import BF16, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64
+from sardonyx.graph.dtype import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64
 from sardonyx.graph.graph import Node
 from sardonyx.ops.rules import axis_of
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.call import Call
+from sardonyx.program.call import Call
 from sardonyx.providers.cpu.index import Lowering
 
 _KEYED: Final = frozenset((F32, F64, F16, BF16, I8, U8, I16, U16, I32, U32, I64, U64))
@@ -39,7 +39,17 @@ def _non_max(node: Node) -> Call | No:
     return Call("non_max", node.inputs, (node.attrs["center_point_box"],))
 
 
+def _non_zero(node: Node) -> Call | No:
+    (x,) = node.inputs
+    assert x is not None
+    dtype = x.tensor.dtype
+    if not dtype.is_integer and dtype not in (BOOL, F32, F64):
+        return No(f"no kernel for {dtype}")
+    return Call("nonzero", (x,))
+
+
 LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
     ("", "NonMaxSuppression"): _non_max,
+    ("", "NonZero"): _non_zero,
     ("", "TopK"): _top_k,
 }

@@ -1,4 +1,4 @@
-"""What a node becomes on the CPU: a call of a kernel row, or another view of bytes that are there."""
+"""What a node becomes on the CPU: a call of a kernel row, or another view of some bytes."""
 
 from __future__ import annotations
 
@@ -62,4 +62,9 @@ class Expanded:
     value: Value
 
 
-Lowered = Call | Reshaped | Permuted | Sliced | Expanded
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """Control flow, which is native where all of its bodies are."""
+
+
+Lowered = Call | Reshaped | Permuted | Sliced | Expanded | Bodies

@@ -1,0 +1,94 @@
+// Copies of matrices into the forms that tiles read: panels of B, rows of A.
+#pragma once
+
+#include "kernels/gemm/tile.h"
+#include "simd/half.h"
+#include "simd/transpose.h"
+
+namespace sdx::SDX_ISA {
+
+// to[i * to_stride + j] = from[i * row_stride + j * column_stride], as float.
+template <class T>
+SDX_INLINE void copy_scattered(const T* from, int64_t row_stride, int64_t column_stride,
+                               int64_t rows, int64_t columns, float* to, int64_t to_stride) {
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < columns; ++j)
+      to[i * to_stride + j] = to_float(from + i * row_stride + j * column_stride);
+}
+
+// The same in squares of N x N, as many as there are; row_stride is 1.
+template <int N>
+SDX_INLINE void turn_squares(const float* from, int64_t column_stride, int64_t rows,
+                             int64_t columns, float* to, int64_t to_stride) {
+  constexpr int kBytes = N * int(sizeof(float));
+  for (int64_t i = 0; i + N <= rows; i += N)
+    for (int64_t j = 0; j + N <= columns; j += N)
+      transpose_square<uint32_t, kBytes>(
+          reinterpret_cast<const std::byte*>(from + i + j * column_stride),
+          column_stride * int64_t(sizeof(float)),
+          reinterpret_cast<std::byte*>(to + i * to_stride + j), to_stride * int64_t(sizeof(float)));
+}
+
+// The same where columns of the result lie in memory as they are: row_stride is 1.
+template <class T>
+SDX_INLINE void copy_turned(const T* from, int64_t column_stride, int64_t rows, int64_t columns,
+                            float* to, int64_t to_stride) {
+  int64_t whole = 0, across = 0;  // rows and columns that are done
+  if constexpr (sizeof(T) == sizeof(float)) {
+    whole = rows / kLanes * kLanes, across = columns / kLanes * kLanes;
+    turn_squares<kLanes>(from, column_stride, whole, across, to, to_stride);
+    const int64_t more = (columns - across) / 4 * 4;
+    turn_squares<4>(from + across * column_stride, column_stride, whole, more, to + across,
+                    to_stride);
+    across += more;
+    const int64_t below = (rows - whole) / 4 * 4;
+    turn_squares<4>(from + whole, column_stride, below, across, to + whole * to_stride, to_stride);
+    whole += below;
+  }
+  copy_scattered(from + across * column_stride, 1, column_stride, whole, columns - across,
+                 to + across, to_stride);
+  copy_scattered(from + whole, 1, column_stride, rows - whole, columns, to + whole * to_stride,
+                 to_stride);
+}
+
+template <class T>
+SDX_INLINE void copy_straight(const T* from, int64_t row_stride, int64_t rows, int64_t columns,
+                              float* to, int64_t to_stride) {
+  for (int64_t i = 0; i < rows; ++i)
+    vloop(columns, [&](int64_t j, auto lanes) {
+      store(to + i * to_stride + j, load_float(from + i * row_stride + j, lanes), lanes);
+    });
+}
+
+template <class T>
+SDX_INLINE void copy_matrix(const T* from, int64_t row_stride, int64_t column_stride, int64_t rows,
+                            int64_t columns, float* to, int64_t to_stride) {
+  if (column_stride == 1 || columns <= 1) {
+    copy_straight(from, row_stride, rows, columns, to, to_stride);
+  } else if (row_stride == 1) {
+    copy_turned(from, column_stride, rows, columns, to, to_stride);
+  } else {
+    copy_scattered(from, row_stride, column_stride, rows, columns, to, to_stride);
+  }
+}
+
+// Panel `panel` of a matrix [k, n].
+template <class T>
+SDX_INLINE void pack_panel(const T* from, int64_t row_stride, int64_t column_stride, int64_t k,
+                           int64_t n, int64_t panel, float* to) {
+  const int64_t first = panel * kPanel, left = n - first;
+  const int64_t width = left < kPanel ? left : kPanel;
+  if (width == kPanel && column_stride == 1) {
+    for (int64_t i = 0; i < k; ++i)
+#pragma GCC unroll 8
+      for (int64_t j = 0; j < kPanel; j += kLanes)
+        store(to + i * kPanel + j, load_float(from + first + i * row_stride + j, Full{}));
+    return;
+  }
+  copy_matrix(from + first * column_stride, row_stride, column_stride, k, width, to, kPanel);
+  if (width == kPanel) return;
+  for (int64_t i = 0; i < k; ++i)
+    memset(to + i * kPanel + width, 0, size_t(kPanel - width) * sizeof(float));
+}
+
+}  // namespace sdx::SDX_ISA

@@ -59,7 +59,7 @@ void save(const LayerArgs& a, const Data& data, int slot, int64_t row, float val
   if (a.saved == DType::f32)
     output<float>(data, slot)[row] = value;
   else
-    output<BF16>(data, slot)[row] = bf16_of(value);
+    output<BF16>(data, slot)[row] = element<BF16>(value);
 }
 
 template <bool kIsCentred, class C>

@@ -94,6 +94,9 @@ void set_operands(Chain& chain, const Call& call, const ChainCode& code, Plan& p
       step *= chain.dims[i];
     }
   }
+  chain.joins_rows = true;
+  for (int k = 0; k < chain.n_operands; ++k)
+    chain.joins_rows &= chain.operands[k].is_single || chain.operands[k].is_flat;
 }
 
 // Tiles of values: as many bytes for each element as the widest has, reused when nobody reads them.
@@ -170,7 +173,7 @@ void set_tiles(Chain& chain, const ChainCode& code, bool is_epilogue) {
   if (chain.rows_per_tile > 0) {
     if (chain.tile < chain.n) chain.tile = chain.n;
     chain.rows_per_tile = chain.n == 0 ? 1 : chain.tile / chain.n;
-  } else if (chain.n < chain.tile) {
+  } else if (chain.n < chain.tile && !(is_epilogue && chain.joins_rows)) {
     chain.tile = chain.n;
   }
   const int64_t bytes = round_up(chain.tile * tiles.width, 64) + kCopyBytes;

@@ -1,5 +1,7 @@
 // Convolution as a product: a row for each output, all that its window reads, times packed weights.
+#include "kernels/conv/epilogue.h"
 #include "kernels/conv/gather.h"
+#include "kernels/conv/pack.h"
 #include "kernels/conv/rows.h"
 #include "kernels/gemm/tile.h"
 
@@ -11,7 +13,9 @@ struct ConvArgs {
   Split split;   // of one group
   int64_t maps;  // of one group
   int64_t out_channels;
-  bool is_plain;  // each output reads one pixel, and they come in the same order
+  bool is_packed;  // else the first phase packs the weights
+  bool is_plain;   // each output reads one pixel, and they come in the same order
+  Epilogue epilogue;
 };
 
 bool reads_in_order(const Window& w) {
@@ -24,14 +28,17 @@ void conv_block(const ConvArgs& a, const Data& data, int64_t group, int64_t item
   const int64_t block = item % a.split.row_blocks, columns = item / a.split.row_blocks;
   const int64_t first_row = a.split.row(block), m = a.split.row(block + 1) - first_row;
   const int64_t k = a.gather.depth();
-  const Columns weights{input<float>(data, 1) + group * packed_floats(k, a.maps), a.maps,
-                        a.split.panel(columns), a.split.panel(columns + 1)};
+  const float* packed =
+      a.is_packed ? input<float>(data, 1) : reinterpret_cast<const float*>(data.scratch);
+  const Columns weights{packed + group * packed_floats(k, a.maps), a.maps, a.split.panel(columns),
+                        a.split.panel(columns + 1)};
   const int64_t map = group * a.maps + weights.first * kPanel;
   const Target target{output<float>(data) + first_row * a.out_channels + map, a.out_channels};
   Gather gather = a.gather;
   gather.first = group * gather.n;
   const float* x = input<float>(data, 0);
-  gemm_block(data.local, m, k, weights, target, Finish{},
+  const Finish finish = a.epilogue.finish(data, group * a.maps);
+  gemm_block(data.local, m, k, weights, target, finish,
              [&](float* to, int64_t row, int64_t rows, int64_t depth, int64_t depths) {
                row += first_row;
                if (!a.is_plain)
@@ -39,6 +46,10 @@ void conv_block(const ConvArgs& a, const Data& data, int64_t group, int64_t item
                const float* from = x + row * gather.channels + gather.first + depth;
                copy_rows(to, from, gather.channels, rows, depths);
              });
+  const int64_t width = (weights.last - weights.first) * kPanel;
+  const int64_t left = a.maps - weights.first * kPanel;
+  run_epilogue(a.epilogue, data, first_row, m, map, left < width ? left : width,
+               data.local + kBlockBytes);
 }
 
 Status conv_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
@@ -48,12 +59,23 @@ Status conv_blocks(const void* args, const Data& data, int64_t begin, int64_t en
   return {};
 }
 
+// Item: one panel of one group of the weights.
+Status pack_panels(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const ConvArgs*>(args);
+  const GroupSizes sizes{a.maps, a.gather.n, a.gather.window.taps()};
+  for (int64_t i = begin; i < end; ++i)
+    pack_group_panel(sizes, input<float>(data, 1), i, reinterpret_cast<float*>(data.scratch));
+  return {};
+}
+
 }  // namespace
 
-// ints: the window, then group. Inputs: x, packed weights.
+// ints: the window, group, epilogue. Inputs: x, weights (packed, or as they are), operands of
+// the epilogue.
 Status conv_f32(const Call& call, Plan& plan) {
   const View &x = call.in[0], &y = call.out[0];
-  const int64_t group = call.ints[4 * (x.rank - 2)];
+  const int at = 4 * (x.rank - 2);
+  const int64_t group = call.ints[at];
   auto* args = plan.make<ConvArgs>();
   const Window window = read_window(x, y, call.ints);
   args->gather = make_gather(window, x.dim(-1), x.dim(-1) / group);
@@ -62,7 +84,14 @@ Status conv_f32(const Call& call, Plan& plan) {
   args->is_plain = reads_in_order(window);
   args->split = split_product(window.batch * window.outs(), args->maps, args->gather.depth());
   plan.args = args;
-  plan.local_bytes = kBlockBytes;
+  args->epilogue = read_epilogue(call, at + 1, plan);
+  plan.local_bytes = kBlockBytes + chain_local_bytes(args->epilogue.chain);
+  args->is_packed = call.in[1].dtype == DType::u8;
+  if (!args->is_packed) {
+    const int64_t depth = args->gather.depth(), packed = packed_floats(depth, args->maps);
+    plan.scratch_bytes = group * packed * int64_t(sizeof(float));
+    plan.add(pack_panels, group * panels_of(args->maps), depth * kPanel / 2);
+  }
   plan.add(conv_blocks, group * args->split.count(), args->split.work);
   return {};
 }

@@ -1,4 +1,5 @@
 // Transposed convolution: each phase of the outputs is a product of its own.
+#include "kernels/conv/epilogue.h"
 #include "kernels/conv/gather.h"
 #include "kernels/conv/pack.h"
 #include "kernels/conv/phase.h"
@@ -14,6 +15,7 @@ struct TransposeArgs {
   int64_t channels, maps;  // of one group
   int64_t in_channels, out_channels;
   Split split;  // of the largest phase of one group
+  Epilogue epilogue;
 };
 
 // Panels of one phase lie behind those of the phases before it.
@@ -26,7 +28,7 @@ struct Block {
   int64_t group, first_row, rows, first_panel, last_panel;
 };
 
-// Rows of the block from `tile` to where the outputs of the phase lie.
+// Rows of the block from `tile` to where the outputs of the phase lie, with their activation.
 void scatter_rows(const TransposeArgs& a, const ConvPhase& phase, const Window& window,
                   const Block& b, const float* tile, int64_t ldc, float* y) {
   const int64_t map = b.first_panel * kPanel, left = a.maps - map;
@@ -37,7 +39,12 @@ void scatter_rows(const TransposeArgs& a, const ConvPhase& phase, const Window& 
     int64_t to = p.image;
     for (int j = 0; j < kSpatial; ++j)
       to = to * a.window.axis[j].out + phase.axis[j].first + p.at[j] * a.window.axis[j].step;
-    memcpy(y + to * a.out_channels, tile + i * ldc, size_t(width) * sizeof(float));
+    float* row = y + to * a.out_channels;
+    vloop(width, [&](int64_t j, auto lanes) {
+      f32v sum = load(tile + i * ldc + j, lanes);
+      if (a.epilogue.is_swish) activate(a.epilogue, &sum, 1);
+      store(row + j, sum, lanes);
+    });
   }
 }
 
@@ -51,7 +58,8 @@ void phase_block(const TransposeArgs& a, const Data& data, const ConvPhase& phas
   float* tile = reinterpret_cast<float*>(data.local + kBlockBytes);
   const Columns weights{input<float>(data, 1) + packed_at(a, b.group, phase), a.maps, b.first_panel,
                         b.last_panel};
-  gemm_block(data.local, b.rows, gather.depth(), weights, {tile, ldc}, Finish{},
+  gemm_block(data.local, b.rows, gather.depth(), weights, {tile, ldc},
+             a.epilogue.finish(data, b.group * a.maps),
              [&](float* to, int64_t row, int64_t rows, int64_t depth, int64_t depths) {
                gather_rows(gather, input<float>(data, 0), to, kStride, b.first_row + row, rows,
                            depth, depths);
@@ -109,10 +117,11 @@ TransposeArgs* make_args(const Window& window, Plan& plan) {
 
 }  // namespace
 
-// ints: the window, then group. Inputs: x, packed weights.
+// ints: the window, group, epilogue. Inputs: x, packed weights, operands of the epilogue.
 Status conv_transpose_f32(const Call& call, Plan& plan) {
   const View &x = call.in[0], &y = call.out[0];
-  const int64_t group = call.ints[4 * (x.rank - 2)];
+  const int at = 4 * (x.rank - 2);
+  const int64_t group = call.ints[at];
   TransposeArgs* a = make_args(read_window(x, y, call.ints), plan);
   a->in_channels = x.dim(-1), a->out_channels = y.dim(-1);
   a->channels = a->in_channels / group, a->maps = a->out_channels / group;
@@ -129,6 +138,8 @@ Status conv_transpose_f32(const Call& call, Plan& plan) {
   const int64_t most_panels = (a->split.panels + columns - 1) / columns;
   plan.local_bytes = kBlockBytes + most_rows * most_panels * kPanel * int64_t(sizeof(float));
   plan.add(phase_blocks, group * a->n_phases * a->split.count(), a->split.work);
+  a->epilogue = read_epilogue(call, at + 1, plan);
+  add_program<TransposeArgs>(a->epilogue, plan);
   return {};
 }
 

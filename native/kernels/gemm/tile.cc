@@ -10,9 +10,9 @@ struct Store {
   const Finish* finish;  // with the bias of the tile's own 32 columns; null: not complete yet
 };
 
-// C[rows x 32] (+)= A[rows x k] * panel[k x 32]; entry r - 1 does r rows.
-using TileFn = void (*)(int64_t k, const float* a, const float* panel, float* c, int64_t ldc,
-                        int64_t width, const Store& store);
+// C[rows x width] (+)= A[rows x k] * panel[k x 32], in whole vectors; entry r - 1 does r rows.
+using TileFn = void (*)(int64_t k, const float* a, const float* panel, int64_t width, float* c,
+                        int64_t ldc, const Store& store);
 
 // Every vector of a tile, in registers: one branch for all of them, not one for each.
 template <int R, int W, class F>
@@ -29,6 +29,7 @@ SDX_INLINE void finish_sums(f32v (&sum)[R][W], const Finish& finish, int column)
   if (finish.bias != nullptr)
     each(sum, [&](f32v& y, int, int j) { y += load(finish.bias + column + j); });
   if (finish.relu) each(sum, [&](f32v& y, int, int) { y = vmax(y, f32v{}); });
+  if (finish.high < kInf) each(sum, [&](f32v& y, int, int) { y = vmin(y, splat(finish.high)); });
 }
 
 constexpr int64_t kAhead = SDX_VEC_BYTES == 64 ? 16 : 48;  // steps: about what L3 takes to answer
@@ -59,14 +60,14 @@ constexpr int kRegisters = SDX_VEC_BYTES == 64 ? 32 : 16;
 template <int R>
 constexpr int kWide = kVectors <= 2 || R * 4 + 5 > kRegisters ? 2 : 4;
 
-// At least the first `width` columns; more may be computed, and stored, up to 32.
 template <int R>
-void tile(int64_t k, const float* a, const float* panel, float* c, int64_t ldc, int64_t width,
+void tile(int64_t k, const float* a, const float* panel, int64_t width, float* c, int64_t ldc,
           const Store& store_as) {
-  constexpr int kStep = kWide<R> * kLanes;
-  if (kVectors == 2 && width <= kLanes) return strip<R, 1>(k, a, panel, c, ldc, store_as, 0);
-  for (int column = 0; column < width; column += kStep)
+  int column = 0;
+  for (; column + (kWide<R> - 1) * kLanes < width; column += kWide<R> * kLanes)
     strip<R, kWide<R>>(k, a, panel + column, c + column, ldc, store_as, column);
+  for (; column < width; column += kLanes)
+    strip<R, 1>(k, a, panel + column, c + column, ldc, store_as, column);
 }
 
 #if SDX_VEC_BYTES == 64
@@ -86,15 +87,15 @@ void gemm_panel(int64_t m, int64_t k, const float* a, const float* panel, int64_
     rows = height + (t < higher ? 1 : 0);
     const TileFn tile = kTiles[rows - 1];
     float* to = c + row * ldc;
-    if (width == kPanel) {
-      tile(k, a + row * kStride, panel, to, ldc, kPanel, store);
+    if (width % kLanes == 0) {
+      tile(k, a + row * kStride, panel, width, to, ldc, store);
       continue;
     }
     float whole[kTileRows * kPanel];  // the last panel has columns that C lacks
     if (store.add)
       for (int64_t i = 0; i < rows; ++i)
         memcpy(whole + i * kPanel, to + i * ldc, size_t(width) * sizeof(float));
-    tile(k, a + row * kStride, panel, whole, kPanel, width, store);
+    tile(k, a + row * kStride, panel, width, whole, kPanel, store);
     for (int64_t i = 0; i < rows; ++i)
       memcpy(to + i * ldc, whole + i * kPanel, size_t(width) * sizeof(float));
   }

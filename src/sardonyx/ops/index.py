@@ -59,6 +59,7 @@ _FAMILIES: Final = {
     (INTERNAL, "chain"): "Chain",
     (INTERNAL, "channels"): "Conv ConvTranspose MaxPool AveragePool LpPool GlobalMaxPool "
     "GlobalAveragePool GlobalLpPool",
+    (INTERNAL, "fused_attention"): "Attention",
     (INTERNAL, "internal"): "Sizes",
     (INTERNAL, "product"): "MatMul",
 }  # fmt: skip

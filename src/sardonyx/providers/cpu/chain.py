@@ -7,19 +7,9 @@ from typing import Final
 
 import numpy as np
 
-from sardonyx.graph.dtype import (
-    BF16,
-    BOOL,
-    F16,
-    F32,
-    F64,
-    I64,
-    INTS,
-    U64,
-    DType,
-)
+from sardonyx.graph.dtype import BF16, BOOL, F16, F32, F64, I64, U64, DType
 from sardonyx.graph.graph import Node, Value
-from sardonyx.ops.chain import ABSENT, Code, Instruction
+from sardonyx.ops.chain import ABSENT, ELEMENTWISE, TYPES, Code, Instruction, instruction_of
 from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call
@@ -39,7 +29,6 @@ OPS: Final = (
 _NUMBER: Final = {name: i for i, name in enumerate(OPS)}
 MAX_VALUES: Final = 64  # operands and native instructions of a program
 _HALVES: Final = (F16, BF16)
-_TYPES: Final = INTS | {F32, F64, F16, BF16, BOOL}
 
 
 class Unfit(Exception):  # how encoding says no, not an error
@@ -56,7 +45,7 @@ class Writer:
         self.types = [dtype for dtype, _ in operands]
         self._wide: dict[int, int] = {}
         for dtype in self.types:
-            if dtype not in _TYPES:
+            if dtype not in TYPES:
                 raise Unfit(f"no kernel for {dtype}")
 
     def emit(
@@ -95,7 +84,7 @@ class Writer:
         """The number that an operand always is; None for others."""
         value = self.given[number][1] if number < len(self.given) else None
         const = None if value is None else value.const
-        if const is None or const.count != 1 or const.dtype not in _TYPES:
+        if const is None or const.count != 1 or const.dtype not in TYPES:
             return None
         return float(const.read().reshape(-1)[0])
 
@@ -131,6 +120,11 @@ def _with(op: str, *names: str) -> Encoder:
 
 def _truth(op: str) -> Encoder:
     return lambda w, it, args: w.emit(op, args, BOOL)
+
+
+def _is_inf(w: Writer, it: Instruction, args: tuple[int, ...]) -> int:
+    attrs = dict(it.attrs)
+    return w.emit("is_inf", args, BOOL, (attrs["detect_negative"], attrs["detect_positive"]))
 
 
 def _folded(op: str) -> Encoder:
@@ -239,9 +233,7 @@ _STANDARD: Final[dict[str, Encoder]] = {
     "HardSigmoid": _with("hard_sigmoid", "alpha", "beta"),
     "ThresholdedRelu": _with("thresholded_relu", "alpha"),
     "Swish": _with("swish", "alpha"),
-    "IsInf": lambda w, it, args: w.emit(
-        "is_inf", args, BOOL, [float(dict(it.attrs)[f"detect_{s}"]) for s in ("negative", "positive")]
-    ),
+    "IsInf": _is_inf,
     "Shrink": _shrink,
     "Clip": _clip,
     "Mod": _mod,
@@ -280,24 +272,40 @@ def _written(
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
     w = Writer(operands)
     numbers = list(range(len(operands)))
+    gates = _gates(code, len(operands))
     for i, instruction in enumerate(code):
-        if instruction.dtype not in _TYPES:
+        if instruction.dtype not in TYPES:
             raise Unfit(f"no kernel for {instruction.dtype}")
-        is_last = i == len(code) - 1
-        is_cast = instruction.op == (ONNX, "Cast")
         args = tuple(a if a == ABSENT else numbers[a] for a in instruction.args)
-        if not is_cast:
+        if len(operands) + i in gates.values():
+            numbers.append(args[0])  # of the sigmoid, which the product computes
+            continue
+        if instruction.op != (ONNX, "Cast"):
             args = tuple(a if a == ABSENT else w.wide(a) for a in args)
-        made = ENCODERS[instruction.op](w, instruction, args)
+        if i in gates:
+            made = w.emit("swish", args[:1], None, (1.0,))
+        else:
+            made = ENCODERS[instruction.op](w, instruction, args)
+        is_last = i == len(code) - 1
         numbers.append(w.cast(made, instruction.dtype) if is_last else made)
     return w.numbers()
 
 
-def instruction_of(node: Node, numbers: Callable[[Value], int]) -> Instruction:
-    """A node as an instruction over numbered values."""
-    args = tuple(ABSENT if v is None else numbers(v) for v in node.inputs)
-    attrs = tuple(node.attrs.items())
-    return Instruction(node.op.key, args, node.outputs[0].tensor.dtype, attrs)
+def _gates(code: Code, n_operands: int) -> dict[int, int]:
+    """Products of a value and its own sigmoid, which is read nowhere else, by their place."""
+    uses: dict[int, int] = {}
+    for instruction in code:
+        for arg in instruction.args:
+            uses[arg] = uses.get(arg, 0) + 1
+    found: dict[int, int] = {}
+    for i, instruction in enumerate(code):
+        if instruction.op != (ONNX, "Mul"):
+            continue
+        for gate, x in (instruction.args, instruction.args[::-1]):
+            maker = code[gate - n_operands] if gate >= n_operands else instruction
+            if maker.op == (ONNX, "Sigmoid") and maker.args == (x,) and uses[gate] == 1:
+                found[i] = gate
+    return found
 
 
 def elementwise(node: Node) -> Call | No:
@@ -319,6 +327,6 @@ def _call(code: Code, values: Sequence[Value]) -> Call | No:
 
 
 LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
-    **dict.fromkeys(ENCODERS, elementwise),
+    **dict.fromkeys(ELEMENTWISE, elementwise),
     (INTERNAL, "Chain"): chain,
 }

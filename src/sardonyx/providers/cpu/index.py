@@ -8,6 +8,7 @@ from functools import cache
 from typing import Final
 
 from sardonyx.graph.graph import Node
+from sardonyx.ops.chain import ELEMENTWISE
 from sardonyx.ops.declare import INTERNAL, MICROSOFT, ML, ONNX
 from sardonyx.place.provider import No
 from sardonyx.program.call import Lowered
@@ -15,21 +16,15 @@ from sardonyx.program.call import Lowered
 Lowering = Callable[[Node], Lowered | No]
 
 # Each family is a module here with a table LOWERINGS: (domain, op) -> Lowering.
-_ELEMENTWISE: Final = (
-    "Abs Neg Ceil Floor Round Sign Sqrt Exp Log Reciprocal Sin Cos Tan Asin Acos Atan Sinh Cosh Tanh "
-    "Asinh Acosh Atanh Erf Sigmoid Not BitwiseNot Add Sub Mul Div Mod And Or Xor BitwiseAnd BitwiseOr "
-    "BitwiseXor Equal Greater Less GreaterOrEqual LessOrEqual Max Min Sum Mean Pow BitShift IsNaN "
-    "IsInf Where Clip Relu LeakyRelu PRelu Elu Selu Celu HardSigmoid HardSwish Softplus Softsign "
-    "ThresholdedRelu Shrink Mish Swish Gelu SwiGLU Cast"
-)
 FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
-    "chain": (
-        *(("", name) for name in _ELEMENTWISE.split()),
-        *(("com.microsoft", name) for name in ("Gelu", "FastGelu", "BiasGelu", "QuickGelu")),
-        ("sardonyx", "Chain"),
-    ),
+    "attention": ((INTERNAL, "Attention"),),
+    "chain": (*ELEMENTWISE, (INTERNAL, "Chain")),
     "conv": ((INTERNAL, "Conv"), (INTERNAL, "ConvTranspose")),
-    "gemm": ((ONNX, "MatMul"), (INTERNAL, "MatMul")),
+    "gather": (
+        ("", "Gather"), ("", "GatherElements"), ("", "GatherND"), ("", "ScatterElements"),
+        ("", "ScatterND"), ("", "TensorScatter"), ("", "OneHot"), ("", "Compress"),
+    ),
+    "gemm": (("", "MatMul"), ("sardonyx", "MatMul")),
     "linear_ml": (
         (ML, "ArrayFeatureExtractor"),
         (ML, "Binarizer"),
@@ -45,6 +40,19 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("", "Transpose"), ("", "Concat"), ("", "Split"), ("", "Slice"), ("", "Tile"), ("", "Pad"),
         ("", "CenterCropPad"), ("", "DepthToSpace"), ("", "SpaceToDepth"),
         ("", "ReverseSequence"), ("", "Trilu"),
+    ),
+    "normalize": (
+        ("", "BatchNormalization"),
+        ("", "GroupNormalization"),
+        ("", "InstanceNormalization"),
+        ("", "LayerNormalization"),
+        ("", "LpNormalization"),
+        ("", "LRN"),
+        ("", "MeanVarianceNormalization"),
+        ("", "RMSNormalization"),
+        ("", "SimplifiedLayerNormalization"),
+        ("com.microsoft", "SkipLayerNormalization"),
+        ("com.microsoft", "SkipSimplifiedLayerNormalization"),
     ),
     "pool": (
         (INTERNAL, "MaxPool"),
@@ -68,12 +76,30 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (ONNX, "DynamicQuantizeLinear"),
         (ONNX, "QuantizeLinear"),
     ),
+    "reduce": (
+        ("", "ArgMax"),
+        ("", "ArgMin"),
+        ("", "CumProd"),
+        ("", "CumSum"),
+        ("", "ReduceL1"),
+        ("", "ReduceL2"),
+        ("", "ReduceLogSum"),
+        ("", "ReduceLogSumExp"),
+        ("", "ReduceMax"),
+        ("", "ReduceMean"),
+        ("", "ReduceMin"),
+        ("", "ReduceProd"),
+        ("", "ReduceSum"),
+        ("", "ReduceSumSquare"),
+    ),
+    "resize": (("", "Resize"),),
+    "select": (("", "NonMaxSuppression"), ("", "NonZero"), ("", "TopK")),
     "shape": (
         (INTERNAL, "Sizes"), ("", "Shape"), ("", "Size"), ("", "Reshape"), ("", "Flatten"),
         ("", "Squeeze"), ("", "Unsqueeze"), ("", "Identity"), ("", "Expand"),
         ("", "ConstantOfShape"), ("", "EyeLike"), ("", "Range"),
     ),
-    "softmax": (("", "Softmax"),),
+    "softmax": (("", "Hardmax"), ("", "LogSoftmax"), ("", "Softmax")),
     "trees": (
         (ML, "TreeEnsemble"),
         (ML, "TreeEnsembleClassifier"),

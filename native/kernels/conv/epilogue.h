@@ -1,0 +1,67 @@
+// What follows the sums of a convolution: a bias, bounds and an activation where they are stored, a
+// program over rows of them for all else.
+#pragma once
+
+#include "kernels/chain/chain.h"
+#include "kernels/gemm/tile.h"
+
+namespace sdx::SDX_ISA {
+
+struct Epilogue {
+  int bias_slot = -1;  // of the inputs; -1: no bias
+  bool relu = false;
+  float high = kInf;              // the upper bound of what comes out of it
+  bool is_swish = false;          // y / (1 + e^-y)
+  const Chain* chain = nullptr;   // of what comes then, or null
+  int64_t rows = 0, columns = 0;  // pixels and channels of the output
+
+  SDX_INLINE const float* bias(const Data& data) const {
+    return bias_slot < 0 ? nullptr : input<float>(data, bias_slot);
+  }
+
+  // What a product does with the sums of columns from `first` on.
+  SDX_INLINE Finish finish(const Data& data, int64_t first) const {
+    const float* row = bias(data);
+    return {1, row == nullptr ? nullptr : row + first, relu, high};
+  }
+};
+
+// ints[at ...): what is given (1 a bias, the first operand; 2 a cut at 0; 4 an upper bound; 8
+// swish), then the program of the rest. floats: the bound, then those of the program.
+Epilogue read_epilogue(const Call& call, int at, Plan& plan);
+
+// Bounds and activation of n vectors of sums, which have their bias.
+void activate(const Epilogue& e, f32v* y, int n);
+
+// Swish, and then the program, for columns [column, column + n) of rows [row, row + rows).
+void run_epilogue(const Epilogue& e, const Data& data, int64_t row, int64_t rows, int64_t column,
+                  int64_t n, std::byte* local);
+
+// The program only.
+void run_program(const Epilogue& e, const Data& data, int64_t row, int64_t rows, int64_t column,
+                 int64_t n, std::byte* local);
+
+constexpr int64_t kRowsAtOnce = 64;
+
+// The program as a phase of its own, for kernels whose items have no whole rows: an item is
+// kRowsAtOnce rows. `Args` has the epilogue; the program's memory is the first of a thread's own.
+template <class Args>
+Status run_programs(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const Epilogue& e = static_cast<const Args*>(args)->epilogue;
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t row = i * kRowsAtOnce, left = e.rows - row;
+    run_program(e, data, row, left < kRowsAtOnce ? left : kRowsAtOnce, 0, e.columns, data.local);
+  }
+  return {};
+}
+
+template <class Args>
+SDX_INLINE void add_program(const Epilogue& e, Plan& plan) {
+  if (e.chain == nullptr) return;
+  const int64_t bytes = chain_local_bytes(e.chain);
+  if (bytes > plan.local_bytes) plan.local_bytes = bytes;
+  plan.add(run_programs<Args>, (e.rows + kRowsAtOnce - 1) / kRowsAtOnce,
+           kRowsAtOnce * e.columns / 8);
+}
+
+}  // namespace sdx::SDX_ISA

@@ -1,7 +1,7 @@
 // As many elements of another type as a vector of float has lanes, widened and narrowed.
 #pragma once
 
-#include "simd/vec.h"
+#include "simd/half.h"
 
 namespace sdx::SDX_ISA {
 
@@ -11,8 +11,6 @@ struct LanesOf {
 };
 template <class T>
 using Lanes = typename LanesOf<T>::type;
-
-using Half = _Float16;
 
 template <class T>
 SDX_INLINE Lanes<T> load_lanes(const T* p, Full) {
@@ -27,26 +25,10 @@ SDX_INLINE Lanes<T> load_lanes(const T* p, Part k) {
   return v;
 }
 
-template <class T>
-SDX_INLINE int lanes_of(T) {
-  return kLanes;
-}
-SDX_INLINE int lanes_of(Part k) { return k.n; }
-
-// kLanes integers or halves as float.
+// kLanes integers as float.
 template <class T, class L>
-SDX_INLINE f32v load_f32(const T* p, L lanes) {
+SDX_INLINE f32v load_whole(const T* p, L lanes) {
   return __builtin_convertvector(load_lanes(p, lanes), f32v);
-}
-template <class L>
-SDX_INLINE f32v load_f32(const float* p, L lanes) {
-  return load(p, lanes);
-}
-template <class L>
-SDX_INLINE f32v load_f32(const Half* p, L lanes) {
-  f32v v{};
-  for (int i = 0; i < lanes_of(lanes); ++i) v[i] = float(p[i]);
-  return v;
 }
 
 // Integers cut off to a narrower type; they fit.
@@ -54,15 +36,6 @@ template <class T, class L>
 SDX_INLINE void store_i32(T* p, i32v v, L lanes) {
   store(p, __builtin_convertvector(v, Lanes<T>), lanes);
 }
-template <class L>
-SDX_INLINE void store_f32(float* p, f32v v, L lanes) {
-  store(p, v, lanes);
-}
-template <class L>
-SDX_INLINE void store_f32(Half* p, f32v v, L lanes) {
-  for (int i = 0; i < lanes_of(lanes); ++i) p[i] = Half(v[i]);
-}
-
 // The nearest integer, halves to even, for |x| < 2^22.
 SDX_INLINE f32v round_small(f32v x) {
   const f32v shift = splat(12582912.0f);  // 1.5 * 2^23: there a float's last bit is 1

@@ -8,7 +8,7 @@
 #include "kernels/kernel.h"
 #include "simd/dot.h"
 
-namespace sdx::SDX_ISA {
+namespace sdx::SDX_ISA::q8 {
 
 constexpr int kPanel = 32;
 constexpr int kGroup = 4;
@@ -59,4 +59,4 @@ SDX_INLINE void tile(const uint8_t* a, int64_t stride, const int8_t* b, int64_t 
     for (int i = 0; i < R; ++i) finish(i, v, total[i][v]);
 }
 
-}  // namespace sdx::SDX_ISA
+}  // namespace sdx::SDX_ISA::q8

@@ -58,6 +58,7 @@ _FAMILIES: Final = {
     "DynamicQuantizeMatMul MatMulIntegerToFloat Tokenizer",
     (INTERNAL, "channels"): "Conv ConvTranspose MaxPool AveragePool LpPool GlobalMaxPool "
     "GlobalAveragePool GlobalLpPool",
+    (INTERNAL, "qproducts"): "QAdd QConv QMatMul QMean",
     (INTERNAL, "internal"): "Sizes MatMulBias",
 }  # fmt: skip
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from sardonyx.enums import GraphOptimizationLevel as Level
 from sardonyx.graph.graph import Graph
-from sardonyx.passes import activation, algebra, linear, lowering, normalize, transpose
+from sardonyx.passes import activation, algebra, linear, lowering, normalize, quantize, transpose
 from sardonyx.passes.channels import channels_last
 from sardonyx.passes.driver import Rewriter, prune
 from sardonyx.passes.rule import Rules, by_root
@@ -15,6 +15,8 @@ from sardonyx.passes.rule import Rules, by_root
 BASIC: Final = by_root(algebra.RULES, transpose.RULES, linear.BASIC)
 # After the basic rules: no normalization lies between a convolution and its activation.
 EXTENDED: Final = by_root(activation.RULES, normalize.RULES, linear.EXTENDED)
+STEPS: Final = by_root(quantize.STEPS)
+FLOATS: Final = by_root(quantize.FLOATS)
 LOWERED: Final = by_root(lowering.RULES)
 
 
@@ -39,6 +41,8 @@ def lower(graph: Graph, options: PassOptions) -> None:
     """The part that needs our own ops."""
     if options.level >= Level.ORT_ENABLE_EXTENDED:
         lowering.lower_sizes(graph)
+        _rewrite(graph, STEPS, options)
+        _rewrite(graph, FLOATS, options)
         if not options.disabled & {"channels_last", "NhwcTransformer"}:
             channels_last(graph)
         _rewrite(graph, LOWERED, options)

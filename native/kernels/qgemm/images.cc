@@ -94,8 +94,7 @@ void mean_channels(const MeanArgs& a, const Data& data, int64_t image, int64_t c
   const X* from = input<X>(data, 0) + image * a.pixels * a.channels + c;
   for (int64_t i = 0; i < a.pixels; ++i, from += a.channels)
     vloop(n, [&](int64_t j, auto lanes) {
-      const i32v v = __builtin_convertvector(load_lanes(from + j, lanes), i32v);
-      store(sums + j, load(sums + j, lanes) + v, lanes);
+      store(sums + j, load(sums + j, lanes) + load_i32(from + j, lanes), lanes);
     });
   Y* to = output<Y>(data) + image * a.channels + c;
   vloop(n, [&](int64_t j, auto lanes) {

@@ -11,8 +11,10 @@ struct Source {
   int64_t channels, group_channels, n_groups;
 };
 
+// How bytes are read: what padding is, what turns a byte into an unsigned one, where x ends.
 struct Bytes {
   uint8_t pad, flip;
+  const uint8_t* end;
 };
 
 // All taps along the last axis, from position `at` of a line, which may lie outside.
@@ -28,7 +30,7 @@ SDX_INLINE void gather_line(const Source& s, const uint8_t* line, int64_t at, By
       return;
     }
     if (first > 0) memset(to, bytes.pad, size_t(first * c));
-    copy_flip(to + first * c, line + (at + first) * c, (last - first) * c, bytes.flip);
+    copy_run(to + first * c, line + (at + first) * c, (last - first) * c, bytes.flip, bytes.end);
     if (last < axis.taps) memset(to + last * c, bytes.pad, size_t((axis.taps - last) * c));
     return;
   }
@@ -36,7 +38,7 @@ SDX_INLINE void gather_line(const Source& s, const uint8_t* line, int64_t at, By
     if (at < 0 || at >= axis.in)
       memset(to, bytes.pad, size_t(c));
     else
-      copy_flip(to, line + at * s.channels, c, bytes.flip);
+      copy_run(to, line + at * s.channels, c, bytes.flip, bytes.end);
   }
 }
 
@@ -72,7 +74,8 @@ void gather_windows(const Product& p, const Data& data, int64_t job, int64_t row
   const uint8_t* x =
       input<uint8_t>(data, kX) + image * w.ins() * s.channels + group * s.group_channels;
   const uint8_t zero = data.in[kXZero] == nullptr ? 0 : *input<uint8_t>(data, kXZero);
-  const Bytes bytes{uint8_t(zero ^ p.flip), p.flip};
+  const uint8_t* end = input<uint8_t>(data, kX) + w.batch * w.ins() * s.channels;
+  const Bytes bytes{uint8_t(zero ^ p.flip), p.flip, end};
   Pixel pixel = pixel_of(w, row);
   for (int64_t i = 0; i < n; ++i) {
     gather_pixel(s, x, pixel, bytes, to + i * p.stride);
@@ -89,8 +92,10 @@ void gather_pixels(const Product& p, const Data& data, int64_t job, int64_t row,
   const int64_t pixel = job / s.n_groups * p.m + row;
   const uint8_t* from =
       input<uint8_t>(data, kX) + pixel * s.channels + job % s.n_groups * s.group_channels;
+  const Window& w = s.window;
+  const uint8_t* end = input<uint8_t>(data, kX) + w.batch * w.ins() * s.channels;
   for (int64_t i = 0; i < n; ++i) {
-    copy_flip(to + i * p.stride, from + i * s.channels, p.shape.k, p.flip);
+    copy_run(to + i * p.stride, from + i * s.channels, p.shape.k, p.flip, end);
     close_row(p, to + i * p.stride);
   }
 }

@@ -237,7 +237,8 @@ constexpr int64_t kEnoughItems = 16;
 // Blocks of rows as large as the cache takes; columns are split only where rows are few.
 void choose_blocks(Product& p) {
   const int64_t k = p.shape.n_groups() * kGroup;
-  p.stride = ((k + 63) / 64 | 1) * 64;  // odd lines: rows do not fall on the same cache sets
+  // Room for a run of bytes to overshoot; odd lines, so that rows fall on different cache sets.
+  p.stride = ((k + 2 * 64 - 1) / 64 | 1) * 64;
   int64_t rows = kBlockBytes / p.stride / kTileRows * kTileRows;
   rows = rows < kTileRows ? kTileRows : rows > 96 ? 96 : rows;
   p.row_block = p.m < rows ? (p.m < 1 ? 1 : p.m) : rows;

@@ -88,4 +88,14 @@ SDX_INLINE void copy_flip(uint8_t* to, const uint8_t* from, int64_t n, uint8_t m
   }
 }
 
+// The same for short runs: whole vectors, of which what lies behind n is written over later. Where
+// a vector would reach behind `end`, only n bytes are read.
+SDX_INLINE void copy_run(uint8_t* to, const uint8_t* from, int64_t n, uint8_t mask,
+                         const uint8_t* end) {
+  constexpr int64_t lanes = SDX_VEC_BYTES;
+  if (end - from < (n + lanes - 1) / lanes * lanes) return copy_flip(to, from, n, mask);
+  const Vec<uint8_t> m = splat(mask);
+  for (int64_t i = 0; i < n; i += lanes) store(to + i, load(from + i) ^ m);
+}
+
 }  // namespace sdx::SDX_ISA::q8

@@ -24,12 +24,24 @@ SDX_INLINE u8v load_bytes(const uint8_t* p, Part k) {
 }
 
 SDX_INLINE void store_bytes(uint8_t* p, u8v v, Full) { store(p, v); }
+// In pieces of known sizes: masked stores are slow on some machines.
 SDX_INLINE void store_bytes(uint8_t* p, u8v v, Part k) {
-#if defined(__AVX512BW__)
-  _mm512_mask_storeu_epi8(p, (uint64_t(1) << k.n) - 1, (__m512i)v);
-#else
-  store(p, v, k);
-#endif
+  alignas(SDX_VEC_BYTES) uint8_t bytes[SDX_VEC_BYTES];
+  memcpy(bytes, &v, sizeof v);
+  int at = 0;
+  const auto piece = [&]<int n>() {
+    if constexpr (n < SDX_VEC_BYTES) {
+      if ((k.n & n) == 0) return;
+      memcpy(p + at, bytes + at, n);
+      at += n;
+    }
+  };
+  piece.template operator()<32>();
+  piece.template operator()<16>();
+  piece.template operator()<8>();
+  piece.template operator()<4>();
+  piece.template operator()<2>();
+  piece.template operator()<1>();
 }
 
 #if defined(__AVX512BW__)

@@ -24,6 +24,7 @@ struct DepthwiseArgs {
   Product product;  // for its operands
   Window window;
   int64_t channels, padded, n_groups;
+  int64_t n_taps;
 };
 
 SDX_INLINE int64_t blocks_bytes(const DepthwiseArgs& a) { return a.padded * a.n_groups * kGroup; }
@@ -137,22 +138,41 @@ SDX_INLINE void some_channels(const DepthwiseArgs& a, const uint8_t* const* taps
   finish_channels(sums, columns, block * kBlock + within, out, to + c, lanes);
 }
 
+// Outputs [first, last) of a line, all of whose taps along it lie inside.
+struct Inside {
+  int64_t first, last;
+};
+Inside inside_of(const Axis& axis) {
+  const int64_t reach = axis.begin + (axis.taps - 1) * axis.spacing;  // from output 0's place
+  const int64_t first = axis.begin >= 0 ? 0 : (-axis.begin + axis.step - 1) / axis.step;
+  const int64_t room = axis.in - reach;
+  const int64_t last = room <= 0 ? 0 : (room - 1) / axis.step + 1;
+  return {first, last < axis.out ? last : axis.out};
+}
+
 // Item: one line of outputs.
 template <class T>
 Status depthwise_lines(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const DepthwiseArgs*>(args);
   const Columns columns = columns_of(a, data);
   const Output out = *reinterpret_cast<const Output*>(data.scratch);
+  const Axis& wide = a.window.axis[kSpatial - 1];
+  const Inside inside = inside_of(wide);
   auto* pad = reinterpret_cast<uint8_t*>(data.local);
   memset(pad, data.in[kXZero] == nullptr ? 0 : *input<uint8_t>(data, kXZero), size_t(a.channels));
-  const int64_t outs = a.window.axis[kSpatial - 1].out;
   const uint8_t* taps[kMaxTaps];
   for (int64_t line = begin; line < end; ++line) {
-    Pixel pixel = pixel_of(a.window, line * outs);
+    Pixel pixel = pixel_of(a.window, line * wide.out);
     const uint8_t* x = input<uint8_t>(data, kX) + pixel.image * a.window.ins() * a.channels;
-    T* to = output<T>(data) + line * outs * a.channels;
-    for (; pixel.at[kSpatial - 1] < outs; ++pixel.at[kSpatial - 1], to += a.channels) {
-      find_taps(a, x, pad, pixel, taps);
+    T* to = output<T>(data) + line * wide.out * a.channels;
+    int64_t& at = pixel.at[kSpatial - 1];
+    for (; at < wide.out; ++at, to += a.channels) {
+      if (at > inside.first && at < inside.last) {
+        for (int64_t i = 0; i < a.n_taps; ++i)
+          if (taps[i] != pad) taps[i] += wide.step * a.channels;
+      } else {
+        find_taps(a, x, pad, pixel, taps);
+      }
       vloop<uint8_t>(a.channels, [&](int64_t c, auto lanes) {
         some_channels(a, taps, input<uint8_t>(data, kW), c, columns, out, to, lanes);
       });
@@ -189,6 +209,7 @@ Status qdepthwise(const Call& call, Plan& plan) {
   args->channels = x.dim(-1);
   args->padded = (args->channels + kBlock - 1) / kBlock * kBlock;
   args->n_groups = (args->window.taps() + kGroup - 1) / kGroup;
+  args->n_taps = args->window.taps();
   Product& p = args->product;
   p.w = DType::i8;
   p.shape = {args->window.taps(), args->channels};

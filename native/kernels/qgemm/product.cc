@@ -142,7 +142,7 @@ struct Strip {
   int64_t out_stride;
 };
 
-enum class Width : uint8_t { whole, part };  // whether a panel has all its columns
+enum class Width : uint8_t { whole, part, vector };  // columns of a panel: all, or one vector
 
 template <int R, Width width, bool has_sums, class T>
 void strip_tile(const Strip<T>& strip, int64_t row) {
@@ -157,15 +157,16 @@ void strip_tile(const Strip<T>& strip, int64_t row) {
     else if (left > 0)
       finish_sums<has_sums>(sums, s.columns, at, out, sum, to, Part{int(left)});
   };
-  for (int j = 0; j < kPanel; j += kTileCols)
-    tile<R>(s.a + row * s.stride, s.stride, s.b + j * kGroup, s.n_groups,
-            [&](int i, int v, i32v sums) { write(j, i, v, sums); });
+  constexpr int kVecs = width == Width::vector ? 1 : kTileVecs;
+  for (int j = 0; j < (width == Width::vector ? kTileCols : kPanel); j += kTileCols)
+    tile<R, kVecs>(s.a + row * s.stride, s.stride, s.b + j * kGroup, s.n_groups,
+                   [&](int i, int v, i32v sums) { write(j, i, v, sums); });
 }
 
 template <Width width, bool has_sums, class T>
 void strip_rows(const Strip<T>& s, int64_t n_rows) {
   int64_t row = 0;
-  if constexpr (kTileRows == 12 && width == Width::whole) {
+  if constexpr (kTileRows == 12 && width != Width::part) {
     for (; row + 12 <= n_rows; row += 12) strip_tile<12, width, has_sums>(s, row);
     if (row + 8 <= n_rows) strip_tile<8, width, has_sums>(s, row), row += 8;
   }
@@ -173,14 +174,14 @@ void strip_rows(const Strip<T>& s, int64_t n_rows) {
   for (; row < n_rows; ++row) strip_tile<1, width, has_sums>(s, row);
 }
 
-template <class T>
+template <bool has_sums, class T>
 void run_strip(const Strip<T>& s, int64_t n_rows) {
-  const bool is_whole = s.n == kPanel;
-  if (s.row_sums != nullptr)
-    is_whole ? strip_rows<Width::whole, true>(s, n_rows) : strip_rows<Width::part, true>(s, n_rows);
+  if (s.n == kPanel)
+    strip_rows<Width::whole, has_sums>(s, n_rows);
+  else if (s.n <= kLanes)
+    strip_rows<Width::vector, has_sums>(s, n_rows);
   else
-    is_whole ? strip_rows<Width::whole, false>(s, n_rows)
-             : strip_rows<Width::part, false>(s, n_rows);
+    strip_rows<Width::part, has_sums>(s, n_rows);
 }
 
 template <class T>
@@ -216,7 +217,7 @@ Status product_items(const void* args, const Data& data, int64_t begin, int64_t 
       strip.b = packed + i * p.shape.panel_bytes();
       strip.columns = from(columns, j);
       strip.to = to + j;
-      run_strip(strip, n_rows);
+      p.has_row_sums ? run_strip<true>(strip, n_rows) : run_strip<false>(strip, n_rows);
     }
   }
   return {};

@@ -19,7 +19,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Value
 from sardonyx.ops.declare import INTERNAL
 from sardonyx.providers.cpu import lowered
-from sardonyx.providers.cpu.call import Call, Packed
+from sardonyx.program.call import Call, Packed
 from tests.kernels import tensor
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -16,7 +16,7 @@ from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops.declare import INTERNAL
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu import lowered
-from sardonyx.providers.cpu.call import Call
+from sardonyx.program.call import Call
 from sardonyx.weights.const import Held
 from tests.kernels import run_call
 

@@ -16,7 +16,7 @@ from sardonyx.graph.infer import infer
 from sardonyx.load import load
 from sardonyx.ops.declare import INTERNAL
 from sardonyx.providers.cpu import lowered
-from sardonyx.providers.cpu.call import Call, Packed
+from sardonyx.program.call import Call, Packed
 from tests.kernels import run_call
 from tests.oracle import difference, feeds_of, model_of
 from tests.rows import Row, case, of

@@ -11,7 +11,7 @@ from sardonyx.ops.conv import transposed_front
 from sardonyx.ops.declare import INTERNAL
 from sardonyx.ops.window import Ints, window
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.call import Call, Packed
+from sardonyx.program.call import Call, Packed
 from sardonyx.providers.cpu.index import Lowering
 from sardonyx.providers.cpu.window import MAX_SPATIAL, unfit, window_ints
 

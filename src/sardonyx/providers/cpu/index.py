@@ -8,15 +8,31 @@ from functools import cache
 from typing import Final
 
 from sardonyx.graph.graph import Node
-from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
+from sardonyx.ops.declare import INTERNAL, MICROSOFT, ML, ONNX
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.call import Lowered
+from sardonyx.program.call import Lowered
 
 Lowering = Callable[[Node], Lowered | No]
 
 # Each family is a module here with a table LOWERINGS: (domain, op) -> Lowering.
 FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "conv": ((INTERNAL, "Conv"), (INTERNAL, "ConvTranspose")),
+    "linear_ml": (
+        (ML, "ArrayFeatureExtractor"),
+        (ML, "Binarizer"),
+        (ML, "FeatureVectorizer"),
+        (ML, "Imputer"),
+        (ML, "LabelEncoder"),
+        (ML, "LinearClassifier"),
+        (ML, "LinearRegressor"),
+        (ML, "Normalizer"),
+        (ML, "Scaler"),
+    ),
+    "move": (
+        ("", "Transpose"), ("", "Concat"), ("", "Split"), ("", "Slice"), ("", "Tile"), ("", "Pad"),
+        ("", "CenterCropPad"), ("", "DepthToSpace"), ("", "SpaceToDepth"),
+        ("", "ReverseSequence"), ("", "Trilu"),
+    ),
     "pool": (
         (INTERNAL, "MaxPool"),
         (INTERNAL, "AveragePool"),
@@ -39,8 +55,18 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (ONNX, "DynamicQuantizeLinear"),
         (ONNX, "QuantizeLinear"),
     ),
+    "shape": (
+        (INTERNAL, "Sizes"), ("", "Shape"), ("", "Size"), ("", "Reshape"), ("", "Flatten"),
+        ("", "Squeeze"), ("", "Unsqueeze"), ("", "Identity"), ("", "Expand"),
+        ("", "ConstantOfShape"), ("", "EyeLike"), ("", "Range"),
+    ),
     "softmax": (("", "Softmax"),),
-}
+    "trees": (
+        (ML, "TreeEnsemble"),
+        (ML, "TreeEnsembleClassifier"),
+        (ML, "TreeEnsembleRegressor"),
+    ),
+}  # fmt: skip
 _FAMILY_OF: Final = {key: family for family, keys in FAMILIES.items() for key in keys}
 
 

@@ -11,7 +11,7 @@ from sardonyx.ops.declare import INTERNAL
 from sardonyx.ops.pool import pool_window
 from sardonyx.ops.window import MAX_SPAN, Window
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.call import Call
+from sardonyx.program.call import Call
 from sardonyx.providers.cpu.index import Lowering
 from sardonyx.providers.cpu.window import fronts, unfit, window_ints
 

@@ -12,7 +12,7 @@ from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.window import window
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.call import Call, Packed
+from sardonyx.program.call import Call, Packed
 from sardonyx.providers.cpu.index import Lowering
 from sardonyx.providers.cpu.quantize import given, optional
 from sardonyx.providers.cpu.window import unfit, window_ints

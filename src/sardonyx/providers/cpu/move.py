@@ -1,0 +1,163 @@
+"""Ops that move elements on the CPU: views where a view says it, copies where not."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sardonyx.graph.dim import Shape, Size, floor_div, least, maximum, minimum, symbols
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Node, Value
+from sardonyx.ops.rules import axes_of, axis_of
+from sardonyx.place.provider import No
+from sardonyx.program.call import Call, Lowered, Permuted, Sliced
+from sardonyx.providers.cpu.index import Lowering
+
+_MODES: Final = {b"constant": 0, b"reflect": 1, b"edge": 2, b"wrap": 3}
+
+
+def given(node: Node, slot: int) -> Value:
+    """An input that the op requires."""
+    value = node.inputs[slot]
+    assert value is not None
+    return value
+
+
+def optional(node: Node, slot: int) -> Value | None:
+    """An input that the node may lack."""
+    return node.inputs[slot] if slot < len(node.inputs) else None
+
+
+def fact_of(value: Value | None) -> Fact | None:
+    """What is known of an input that may be missing."""
+    return None if value is None else value.tensor
+
+
+def follows(sizes: Shape, *known: Shape | None) -> bool:
+    """Whether sizes are made of names in others: then running the node is not what gives them."""
+    names = {n for shape in known for s in shape or () for n in symbols(s)}
+    return all(symbols(s) <= names for s in sizes)
+
+
+def transpose(node: Node) -> Lowered:
+    x = given(node, 0)
+    perm = node.attrs["perm"]
+    order = range(x.tensor.rank)[::-1] if perm is None else axes_of(perm, x.tensor.rank)
+    return Permuted(x, tuple(order))
+
+
+def concat(node: Node) -> Lowered:
+    rank = node.outputs[0].tensor.rank
+    return Call("concat", tuple(node.inputs), (axis_of(node.attrs["axis"], rank),))
+
+
+def split(node: Node) -> Lowered:
+    x, sizes = given(node, 0), fact_of(optional(node, 1))
+    axis = axis_of(node.attrs["axis"], x.tensor.rank)
+    if sizes is not None and sizes.sym is None:
+        return Call("split_at_run", (x, node.inputs[1]), (axis,))
+    starts, at = [], 0
+    for part in node.outputs:
+        starts.append(tuple(at if i == axis else 0 for i in range(x.tensor.rank)))
+        at = at + part.tensor.dims[axis]  # type: ignore[assignment]  # sizes add up to sizes
+    return Sliced(x, tuple(starts), (1,) * x.tensor.rank)
+
+
+def first_place(start: Size, d: Size, step: int) -> Size:
+    """Where a slice of d elements begins; inference settled what an open sign means."""
+    if least(start) >= -1 and not (isinstance(start, int) and start < 0):
+        begin: Size = start
+    elif least(-start) >= 0:
+        begin = maximum(d + start, 0)
+    else:
+        is_counted_from_front = minimum(maximum(start + 1, 0), 1)
+        begin = maximum(start + d * (1 - is_counted_from_front), 0)
+    return minimum(begin, d if step > 0 else maximum(d - 1, 0))
+
+
+def slice_(node: Node) -> Lowered:
+    x, out = given(node, 0), node.outputs[0].tensor
+    starts, ends = given(node, 1).tensor, given(node, 2).tensor
+    axes, steps = fact_of(optional(node, 3)), fact_of(optional(node, 4))
+    where = tuple(range(len(starts.sym or ()))) if axes is None else axes.ints
+    by = (1,) * len(starts.sym or ()) if steps is None else steps.ints
+    if starts.sym is None or ends.sym is None or where is None or by is None:
+        return Call("slice_at_run", tuple(node.inputs))
+    if not follows(out.dims, x.tensor.dims, starts.sym, ends.sym):
+        return Call("slice_at_run", tuple(node.inputs))
+    first, step = [0 for _ in x.tensor.dims], [1 for _ in x.tensor.dims]
+    places: list[Size] = [*first]
+    for axis, start, s in zip(axes_of(where, x.tensor.rank), starts.sym, by, strict=True):
+        places[axis] = first_place(start, x.tensor.dims[axis], s)
+        step[axis] = s
+    return Sliced(x, (tuple(places),), tuple(step))
+
+
+def tile(node: Node) -> Lowered:
+    x, repeats = given(node, 0), given(node, 1)
+    if repeats.tensor.sym is None:
+        return Call("tile_at_run", (x, repeats))
+    return Call("tile", (x,))
+
+
+def pad(node: Node) -> Lowered | No:
+    x, pads, value = given(node, 0), given(node, 1), optional(node, 2)
+    axes = fact_of(optional(node, 3))
+    where = tuple(range(x.tensor.rank)) if axes is None else axes.ints
+    if pads.tensor.sym is None or where is None:
+        return No("the pads are known only when it runs")
+    before: list[Size] = [0] * x.tensor.rank
+    for axis, amount in zip(axes_of(where, x.tensor.rank), pads.tensor.sym, strict=False):
+        before[axis] = amount
+    return Call("pad", (x, value), (_MODES[node.attrs["mode"]], *before))
+
+
+def center_crop_pad(node: Node) -> Lowered | No:
+    x, target, out = given(node, 0), given(node, 1), node.outputs[0].tensor
+    if target.tensor.sym is None:
+        return No("the shape is known only when it runs")
+    before = [
+        floor_div(maximum(want - have, 0), 2) - floor_div(maximum(have - want, 0), 2)
+        for have, want in zip(x.tensor.dims, out.dims, strict=True)
+    ]
+    return Call("pad", (x, None), (_MODES[b"constant"], *before))
+
+
+def depth_to_space(node: Node) -> Lowered:
+    x = given(node, 0)
+    n, c, h, w = x.tensor.dims
+    b = node.attrs["blocksize"]
+    deep = floor_div(c, b * b)
+    if node.attrs["mode"] == b"DCR":
+        return Call("rearrange", (x,), (n, b, b, deep, h, w, 0, 3, 4, 1, 5, 2))
+    return Call("rearrange", (x,), (n, deep, b, b, h, w, 0, 1, 4, 2, 5, 3))
+
+
+def space_to_depth(node: Node) -> Lowered:
+    x = given(node, 0)
+    n, c, h, w = x.tensor.dims
+    b = node.attrs["blocksize"]
+    order = (0, 3, 5, 1, 2, 4) if node.attrs["mode"] == b"DCR" else (0, 1, 3, 5, 2, 4)
+    return Call("rearrange", (x,), (n, c, floor_div(h, b), b, floor_div(w, b), b, *order))
+
+
+def reverse_sequence(node: Node) -> Lowered:
+    return Call("reverse_sequence", tuple(node.inputs), (int(node.attrs["batch_axis"] == 0),))
+
+
+def trilu(node: Node) -> Lowered:
+    return Call("trilu", (given(node, 0), optional(node, 1)), (node.attrs["upper"],))
+
+
+LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
+    ("", "Transpose"): transpose,
+    ("", "Concat"): concat,
+    ("", "Split"): split,
+    ("", "Slice"): slice_,
+    ("", "Tile"): tile,
+    ("", "Pad"): pad,
+    ("", "CenterCropPad"): center_crop_pad,
+    ("", "DepthToSpace"): depth_to_space,
+    ("", "SpaceToDepth"): space_to_depth,
+    ("", "ReverseSequence"): reverse_sequence,
+    ("", "Trilu"): trilu,
+}

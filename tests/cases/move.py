@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from tests.rows import bf16, bools, case, f16, f32, f64, fails, i64, of
+from tests.rows import bf16, bools, case, f16, f32, f64, fails, i64, ints, of
 
 
 def nums(*numbers: int) -> np.ndarray:
@@ -16,6 +16,7 @@ def nums(*numbers: int) -> np.ndarray:
 FAR = 2**63 - 1
 X = f32(2, 4, 6)
 IMAGE = f32(2, 8, 4, 6)
+SIZES = (np.uint8, np.int16, np.int32, np.int64)
 WORDS = of([["a", "b", "c"], ["d", "e", "f"]], object)
 
 CASES = [
@@ -29,6 +30,8 @@ CASES = [
     case("Concat", f32(2, 3), f32(4, 3), axis=0),
     case("Concat", f32(2, 3), f32(2, 1), f32(2, 5), axis=-1),
     case("Concat", i64(0), i64(3), axis=0),
+    *(case("Concat", ints(d, 3, 17), ints(d, 3, 1), ints(d, 3, 31), axis=1) for d in SIZES),
+    case("Concat", f32(2, 0, 5), f32(2, 3, 5), f32(2, 16, 5), axis=1),
     case("Concat", WORDS, WORDS, axis=1),
     case("Concat", f32(2, 3), f32(2, 2), opset=1, oracle="none",
          expect=(np.concatenate((f32(2, 3), f32(2, 2)), 1),), why="no oracle runs opset 1"),
@@ -64,6 +67,7 @@ CASES = [
     fails("Slice", X, nums(0, 1), nums(1), match="ends"),
     case("Tile", f32(2, 3), nums(2, 3)),
     case("Tile", f32(2, 3), nums(0, 1)),
+    *(case("Tile", ints(d, 2, 1, 5), nums(3, 7, 2)) for d in SIZES),
     case("Tile", f32(), nums()),
     case("Tile", bools(2, 1), nums(1, 4), opset=6),
     case("Tile", f32(2, 3), of([2.0]), of([1.0]), opset=5, oracle="none",
@@ -78,6 +82,10 @@ CASES = [
     case("Pad", f32(4, 5), nums(1, 2, 2, 3), mode="reflect"),
     case("Pad", f32(4, 5), nums(1, 2, 2, 3), mode="edge"),
     case("Pad", f32(4, 5), nums(1, 2, 2, 3), mode="wrap"),
+    *(case("Pad", ints(d, 3, 17, 2), nums(1, 2, 0, 0, 3, 0), of(7, d)) for d in SIZES),
+    *(case("Pad", f32(2, 3, 7), nums(0, 2, 6, 0, 1, 5), mode=m)
+      for m in ("reflect", "edge", "wrap")),
+    case("Pad", f32(2, 3, 5), nums(0, -1, 2, 0, 3, -1), mode="edge"),
     case("Pad", f32(3, 4), nums(2, 1), None, nums(-1)),
     case("Pad", f32(3, 4, 5), nums(2, 1, 0, 3), of(9.0), of([0, 2], np.int32), mode="constant"),
     case("Pad", i64(0, 2), nums(1, 0, 1, 0)),
@@ -93,6 +101,7 @@ CASES = [
     fails("Pad", f32(0), nums(1, 1), mode="edge", match="nothing to pad from"),
     case("DepthToSpace", IMAGE, blocksize=2),
     case("DepthToSpace", IMAGE, blocksize=2, mode="CRD"),
+    case("DepthToSpace", f64(1, 9, 5, 17), blocksize=3, oracle="onnx"),
     case("DepthToSpace", IMAGE, blocksize=2, opset=1),
     fails("DepthToSpace", IMAGE, blocksize=3, match="9 does not divide 8"),
     fails("DepthToSpace", f32(2, 8), blocksize=2, match="rank 2"),
@@ -104,12 +113,15 @@ CASES = [
     case("ReverseSequence", f32(3, 4), nums(0, 3, 4), batch_axis=0, time_axis=1, oracle="none",
          expect=(np.stack([f32(3, 4)[0], f32(3, 4)[1][[2, 1, 0, 3]], f32(3, 4)[2][::-1]]),),
          why="onnxruntime refuses a length of 0"),
+    case("ReverseSequence", ints(np.uint8, 3, 5, 17), nums(5, 1, 2), batch_axis=0, time_axis=1),
     case("ReverseSequence", WORDS, nums(2, 3), batch_axis=0, time_axis=1, opset=10),
     fails("ReverseSequence", f32(4, 3), nums(5, 1, 1), match=r"length 5 is outside \[0, 4\]"),
     fails("ReverseSequence", f32(4, 3), nums(1, 1), match="one length per batch"),
     case("Trilu", f32(3, 4)),
     case("Trilu", f32(2, 4, 3), of(1, np.int64), upper=0),
     case("Trilu", i64(4, 4), of(-2, np.int64)),
+    case("Trilu", ints(np.uint8, 2, 17, 33), of(-3, np.int64), oracle="onnx"),
+    case("Trilu", f64(7, 5), of(-9, np.int64), upper=0),
     case("Trilu", i64(2, 0, 3)),
     case("Trilu", bools(3, 3), of(9, np.int64), opset=14),
     case("Trilu", bf16(3, 3), oracle="onnx"),

@@ -52,6 +52,13 @@ RESIZE = [
     by(1.5, 2, 1, 0.7, x=f32(2, 3, 4, 5), mode="linear", oracle="onnx", **LOOSE),
     by(1, 1, 1.5, 2, 0.7, x=f32(1, 2, 3, 4, 5), mode="linear", **LOOSE),
     by(1.5, x=f32(6), mode="cubic", oracle="onnx", **LOOSE),
+    *(by(1, 2, s, 1, x=f32(1, 3, 5, 17), mode=m, **LOOSE, oracle="onnx")
+      for m in MODES for s in (0.5, 3)),
+    *(by(1, 1, 2, s, x=ints(d, 1, 2, 3, 37), **shift("asymmetric"), nearest_mode="floor",
+         oracle="onnx")
+      for d in (np.uint8, np.int16, np.int32, np.int64) for s in (2, 4, 3, 1)),
+    by(1, 2, 3, 0.5, x=f64(1, 2, 3, 8), oracle="onnx"),
+    by(1, 1, 1.5, 2, 0.7, x=f32(1, 2, 3, 4, 5), mode="cubic", oracle="onnx", **LOOSE),
     by(1, 1, 1, 1, mode="linear"),
     *(to(7, 9, axes=[2, 3], keep_aspect_ratio_policy=k, mode=m, **LOOSE)
       for k in ("not_larger", "not_smaller") for m in MODES[:2]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import numpy_helper
 
-from tests.rows import bf16, bools, case, f16, f32, fails, i64, of
+from tests.rows import bf16, bools, case, f16, f32, fails, i64, ints, of
 
 
 def sizes(*numbers: int) -> np.ndarray:
@@ -77,11 +77,17 @@ CASES = [
     case("ConstantOfShape", sizes(2, 0), attrs={"value": filler(7, np.int32)}),
     case("ConstantOfShape", sizes(), attrs={"value": filler(1.5, np.float64)}),
     case("ConstantOfShape", sizes(3), attrs={"value": filler(1, np.bool_)}, opset=9),
+    case("ConstantOfShape", sizes(3, 3001), attrs={"value": filler(-7, np.int64)}),
+    case("ConstantOfShape", sizes(5), attrs={"value": filler(200, np.uint8)}),
+    case("ConstantOfShape", sizes(5), attrs={"value": filler(-0.5, np.float16)}),
     fails("ConstantOfShape", sizes(2, -1), match="negative"),
     fails("ConstantOfShape", sizes(2**40, 2**40), match="elements|bytes"),
     case("EyeLike", f32(3, 4)),
     case("EyeLike", i64(4, 3), k=-1),
     case("EyeLike", f32(3, 4), k=2, dtype=11),
+    case("EyeLike", ints(np.uint8, 17, 33), k=-3),
+    case("EyeLike", f32(3, 0)),
+    case("EyeLike", f16(3, 3)),
     case("EyeLike", f32(2, 3), k=7, opset=9),
     fails("EyeLike", f32(3), match="rank 1"),
     fails("EyeLike", f32(2, 2), dtype=8, match="EyeLike cannot make"),
@@ -90,6 +96,8 @@ CASES = [
     case("Range", of(3, np.int16), of(3, np.int16), of(1, np.int16)),
     case("Range", of(0.5), of(2.6), of(0.25)),
     case("Range", of(0.0, np.float64), of(-1.0, np.float64), of(-0.3, np.float64)),
+    case("Range", of(0, np.int64), of(9001, np.int64), of(2, np.int64)),
+    case("Range", of(-1.5), of(5000.0), of(0.75)),
     case("Range", of(9, np.int64), of(2, np.int64), of(2, np.int64), opset=11),
     case("Range", of(0, np.float16), of(4096, np.float16), of(1, np.float16), oracle="none",
          expect=(np.arange(4096).astype(np.float16),), why="onnxruntime has no float16 Range"),

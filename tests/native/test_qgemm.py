@@ -15,8 +15,8 @@ from sardonyx.graph.graph import Graph, Value
 from sardonyx.graph.infer import infer
 from sardonyx.load import load
 from sardonyx.ops.declare import INTERNAL
-from sardonyx.providers.cpu import lowered
 from sardonyx.program.call import Call, Packed
+from sardonyx.providers.cpu import lowered
 from tests.kernels import run_call
 from tests.oracle import difference, feeds_of, model_of
 from tests.rows import Row, case, of

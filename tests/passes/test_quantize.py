@@ -98,10 +98,7 @@ STEPS = {
     ),
     "mean, then flat": (
         IMAGE,
-        (
-            "c = ReduceMean(d, [2, 3])\nf = Reshape(c, [2, 4])\n"
-            "y = QuantizeLinear(f, 0.01, 0:i8)"
-        ),
+        ("c = ReduceMean(d, [2, 3])\nf = Reshape(c, [2, 4])\ny = QuantizeLinear(f, 0.01, 0:i8)"),
         {"QuantizeLinear": 1, "QMean": 1, "Reshape": 1},
     ),
     "max": (

@@ -63,6 +63,17 @@ Status plan_parts(Plan& plan, const View& whole, const View* parts, int n, bool 
   return {};
 }
 
+// Strikes a size out if it is among those of the input: what is left open follows even where that
+// size is 0.
+bool takes(int64_t* have, int rank, int64_t d) {
+  for (int i = 0; i < rank; ++i) {
+    if (have[i] != d) continue;
+    have[i] = 1;
+    return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 Status copy(const Call& call, Plan& plan) {
@@ -127,11 +138,14 @@ Status expand(const Call& call, Plan& plan) {
 
 Status resolve_tile(const Call& call, const Data& data, View* out) {
   const Integers times = integers(call, data, 1);
+  if (call.in[1].count() != out->rank)
+    return Status::fail("%ld repeats for %d axes", long(call.in[1].count()), out->rank);
   for (int i = 0; i < out->rank; ++i) {
     if (times[i] < 0) return Status::fail("axis %d is repeated %ld times", i, long(times[i]));
-    out->dims[i] = call.in[0].dims[i] * times[i];
+    if (__builtin_mul_overflow(call.in[0].dims[i], times[i], &out->dims[i]))
+      return Status::fail("axis %d is repeated %ld times", i, long(times[i]));
   }
-  return {};
+  return addressable(*out);
 }
 
 Status resolve_expand(const Call& call, const Data& data, View* out) {
@@ -147,35 +161,36 @@ Status resolve_expand(const Call& call, const Data& data, View* out) {
                           long(want));
     out->dims[i] = have == 1 ? want : have;
   }
-  return {};
+  return addressable(*out);
 }
 
 // ints: whether a 0 in the target stands for itself.
 Status resolve_reshape(const Call& call, const Data& data, View* out) {
   const View& in = call.in[0];
   const Integers target = integers(call, data, 1);
-  int64_t known = 1;
+  int64_t have[kMaxRank], known = 1, count = 1;
+  for (int i = 0; i < in.rank; ++i) have[i] = in.dims[i];
   int open = -1;
+  bool has_zero = false;
   for (int i = 0; i < out->rank; ++i) {
     int64_t d = target[i];
     if (d == 0 && call.ints[0] == 0) {
       if (i >= in.rank) return Status::fail("the 0 at %d copies a size of rank %d", i, in.rank);
       d = in.dims[i];
     }
+    has_zero |= d == 0 && call.ints[0] != 0;
     if (d < -1 || (d == -1 && open >= 0))
       return Status::fail("the target has %ld at %d", long(d), i);
-    if (d == -1) open = i;
     out->dims[i] = d;
-    if (d != -1) known *= d;
+    if (d == -1)
+      open = i;
+    else if (!takes(have, in.rank, d) && __builtin_mul_overflow(known, d, &known))
+      return Status::fail("the target has %ld at %d", long(d), i);
   }
-  const int64_t count = in.count();
-  if (open >= 0) {
-    if (known == 0 || count % known != 0)
-      return Status::fail("%ld elements do not fill rows of %ld", long(count), long(known));
-    out->dims[open] = count / known;
-  } else if (known != count) {
-    return Status::fail("%ld elements do not fit a shape of %ld", long(count), long(known));
-  }
+  for (int i = 0; i < in.rank; ++i) count *= have[i];
+  if (open >= 0 ? has_zero || known == 0 || count % known != 0 : known != count)
+    return Status::fail("%ld elements do not fill a shape of %ld", long(count), long(known));
+  if (open >= 0) out->dims[open] = count / known;
   return {};
 }
 
@@ -185,6 +200,8 @@ Status resolve_split(const Call& call, const Data& data, View* out) {
   const Integers sizes = integers(call, data, 1);
   const int axis = int(call.ints[0]);
   int64_t total = 0;
+  if (call.in[1].count() != call.n_out)
+    return Status::fail("%ld sizes for %d parts", long(call.in[1].count()), call.n_out);
   for (int k = 0; k < call.n_out; ++k) {
     for (int i = 0; i < in.rank; ++i) out[k].dims[i] = in.dims[i];
     out[k].dims[axis] = sizes[k];

@@ -51,7 +51,8 @@ Status resolve_typed_range(const Data& data, View* out) {
   if constexpr (std::is_integral_v<T>) {
     const __int128 gap = delta > 0 ? __int128(limit) - start : __int128(start) - limit;
     const __int128 step = delta > 0 ? __int128(delta) : -__int128(delta);
-    out->dims[0] = gap <= 0 ? 0 : int64_t((gap + step - 1) / step);
+    const __int128 count = gap <= 0 ? 0 : (gap + step - 1) / step;
+    out->dims[0] = count > INT64_MAX ? INT64_MAX : int64_t(count);
   } else {
     const double steps = __builtin_ceil((double(limit) - double(start)) / double(delta));
     if (!__builtin_isfinite(double(limit) - double(start)) || !__builtin_isfinite(double(delta)) ||
@@ -60,7 +61,7 @@ Status resolve_typed_range(const Data& data, View* out) {
                           double(delta));
     out->dims[0] = steps > 0 ? int64_t(steps) : 0;
   }
-  return {};
+  return addressable(*out);
 }
 
 template <class T>
@@ -156,7 +157,7 @@ Status resolve_fill(const Call& call, const Data& data, View* out) {
     if (target[i] < 0) return Status::fail("the shape has %ld at %d", long(target[i]), i);
     out->dims[i] = target[i];
   }
-  return {};
+  return addressable(*out);
 }
 
 Status range(const Call& call, Plan& plan) {

@@ -12,6 +12,7 @@ constexpr Kernel kRows[] = {
     {"fill", Accepts::any, fill},
     {"fill_at_run", Accepts::contiguous, fill, resolve_fill},
     {"pad", Accepts::contiguous, pad},
+    {"pad_at_run", Accepts::contiguous, late_pad, resolve_pad},
     {"range", Accepts::contiguous, range},
     {"range_at_run", Accepts::contiguous, range, resolve_range},
     {"rearrange", Accepts::contiguous, rearrange},

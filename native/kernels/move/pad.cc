@@ -58,8 +58,13 @@ void pad_row(const PadArgs& a, const std::byte* from, std::byte* to, const void*
   auto border = [&](int64_t begin, int64_t end) {
     if (a.mode == kConstant)
       return fill_bytes(to + begin * a.unit, value, a.size, (end - begin) * a.unit);
-    for (int64_t i = begin; i < end; ++i)
-      copy_bytes(to + i * a.unit, from + source(s, a.mode, i) * a.unit, a.unit);
+    for (int64_t i = begin; i < end; ++i) {
+      const std::byte* shown = from + source(s, a.mode, i) * a.unit;
+      if (a.unit == 4)
+        memcpy(to + i * a.unit, shown, 4);
+      else
+        copy_bytes(to + i * a.unit, shown, a.unit);
+    }
   };
   const int64_t inner = s.before < s.out ? s.before : s.out;
   const int64_t behind = s.before + s.kept < s.out ? s.before + s.kept : s.out;
@@ -69,28 +74,126 @@ void pad_row(const PadArgs& a, const std::byte* from, std::byte* to, const void*
   border(behind, s.out);
 }
 
+// Where a walk over the rows stands: the place on each axis, and what the input has there.
+struct Walk {
+  const PadArgs& a;
+  int64_t at[kMaxRank], offset[kMaxRank];
+  int n_outside = 0;
+
+  Walk(const PadArgs& args, int64_t row) : a(args) {
+    for (int i = a.rank - 2; i >= 0; --i) {
+      at[i] = row % a.sides[i].out;
+      row /= a.sides[i].out;
+      offset[i] = 0;
+      look(i);
+    }
+  }
+
+  void look(int i) {
+    const int64_t found = source(a.sides[i], a.mode, at[i]);
+    n_outside += (found == kNowhere) - (offset[i] == kNowhere);
+    offset[i] = found == kNowhere ? kNowhere : found * a.sides[i].stride;
+  }
+
+  void advance() {
+    int i = a.rank - 2;
+    for (; i >= 0 && ++at[i] == a.sides[i].out; --i) {
+      at[i] = 0;
+      look(i);
+    }
+    if (i >= 0) look(i);
+  }
+};
+
 // Rows along the last padded axis.
+void pad_range(const PadArgs& a, const Data& data, int value_slot, int64_t begin, int64_t end) {
+  const Word16 zero = 0;
+  const void* value = value_slot < 0 ? &zero : data.in[value_slot];
+  const int64_t row_bytes = a.sides[a.rank - 1].out * a.unit;
+  Walk walk(a, begin);
+  for (int64_t row = begin; row < end; ++row, walk.advance()) {
+    std::byte* to = output<std::byte>(data) + row * row_bytes;
+    if (walk.n_outside > 0) {
+      fill_bytes(to, value, a.size, row_bytes);
+      continue;
+    }
+    const std::byte* from = input<std::byte>(data, 0);
+    for (int i = 0; i < a.rank - 1; ++i) from += walk.offset[i];
+    pad_row(a, from, to, value);
+  }
+}
+
 Status pad_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const PadArgs*>(args);
-  const Word16 zero = 0;
-  const void* value = a.has_value ? data.in[1] : &zero;
-  const int64_t row_bytes = a.sides[a.rank - 1].out * a.unit;
-  for (int64_t row = begin; row < end; ++row) {
-    const std::byte* from = input<std::byte>(data, 0);
-    std::byte* to = output<std::byte>(data) + row * row_bytes;
-    int64_t rest = row;
-    bool is_outside = false;
-    for (int i = a.rank - 2; i >= 0; --i) {
-      const int64_t place = source(a.sides[i], a.mode, rest % a.sides[i].out);
-      rest /= a.sides[i].out;
-      is_outside |= place == kNowhere;
-      from += place * a.sides[i].stride;
-    }
-    if (is_outside)
-      fill_bytes(to, value, a.size, row_bytes);
-    else
-      pad_row(a, from, to, value);
+  pad_range(a, data, a.has_value ? 1 : -1, begin, end);
+  return {};
+}
+
+// `before`: places in front of each axis. Returns the number of rows.
+int64_t settle(const View& in, const View& out, Mode mode, const int64_t* before, PadArgs& a) {
+  a.mode = mode;
+  a.size = size_of(in.dtype);
+  a.rank = 1;
+  for (int i = 0; i < in.rank; ++i) {
+    const int64_t after = out.dims[i] - in.dims[i] - before[i];
+    Side& s = a.sides[i];
+    s.out = out.dims[i];
+    s.before = before[i] > 0 ? before[i] : 0;
+    s.first = before[i] < 0 ? -before[i] : 0;
+    s.kept = in.dims[i] + (before[i] < 0 ? before[i] : 0) + (after < 0 ? after : 0);
+    if (s.kept < 0) s.kept = 0;
+    s.stride = in.count(i + 1, in.rank) * a.size;
+    if (before[i] != 0 || after != 0) a.rank = i + 1;
   }
+  if (in.rank == 0) a.sides[0] = {1, 0, 0, 1, a.size};
+  a.unit = in.rank == 0 ? a.size : in.count(a.rank, in.rank) * a.size;
+  int64_t rows = out.count() == 0 ? 0 : 1;
+  for (int i = 0; i < a.rank - 1; ++i) rows *= a.sides[i].out;
+  return rows;
+}
+
+constexpr int64_t kParts = 64;  // of a copy whose rows are not known yet
+
+struct LateArgs {
+  View in, out;
+  Mode mode;
+  int64_t n_axes;
+  bool has_value, has_axes;
+  DType axes;
+};
+
+// Operands: data, pads, value, axes.
+Status late_sides(const LateArgs& a, const Data& data, int64_t* before, int64_t* after) {
+  const Integers pads(data.in[1], DType::i64);
+  for (int i = 0; i < a.in.rank; ++i) before[i] = after[i] = 0;
+  for (int64_t i = 0; i < a.n_axes; ++i) {
+    int64_t axis = a.has_axes ? Integers(data.in[3], a.axes)[i] : i;
+    if (axis < 0) axis += a.in.rank;
+    if (axis < 0 || axis >= a.in.rank) return Status::fail("pads name the axis %ld", long(axis));
+    before[axis] = pads[i];
+    after[axis] = pads[i + a.n_axes];
+  }
+  return {};
+}
+
+LateArgs late(const Call& call) {
+  const bool has_axes = is_given(call, 3);
+  return {call.in[0],
+          call.out[0],
+          Mode(call.ints[0]),
+          call.in[1].count() / 2,
+          is_given(call, 2),
+          has_axes,
+          has_axes ? call.in[3].dtype : DType::none};
+}
+
+Status pad_parts(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const LateArgs*>(args);
+  int64_t before[kMaxRank], after[kMaxRank];
+  if (Status status = late_sides(a, data, before, after); !status.ok()) return status;
+  PadArgs settled;
+  const int64_t rows = settle(a.in, a.out, a.mode, before, settled);
+  pad_range(settled, data, a.has_value ? 2 : -1, rows * begin / kParts, rows * end / kParts);
   return {};
 }
 
@@ -98,30 +201,43 @@ Status pad_rows(const void* args, const Data& data, int64_t begin, int64_t end) 
 
 // ints: the mode, and for each axis how many places come in front (less than 0: are cut).
 Status pad(const Call& call, Plan& plan) {
-  const View &in = call.in[0], &out = call.out[0];
-  auto* a = plan.make<PadArgs>();
-  a->mode = Mode(call.ints[0]);
-  a->size = size_of(in.dtype);
-  a->has_value = is_given(call, 1);
-  a->rank = 1;
-  for (int i = 0; i < in.rank; ++i) {
-    const int64_t before = call.ints[1 + i], after = out.dims[i] - in.dims[i] - before;
-    Side& s = a->sides[i];
-    s.out = out.dims[i];
-    s.before = before > 0 ? before : 0;
-    s.first = before < 0 ? -before : 0;
-    s.kept = in.dims[i] + (before < 0 ? before : 0) + (after < 0 ? after : 0);
-    if (s.kept < 0) s.kept = 0;
-    s.stride = in.count(i + 1, in.rank) * a->size;
-    if (before != 0 || after != 0) a->rank = i + 1;
-  }
-  if (in.rank == 0) a->sides[0] = {1, 0, 0, 1, a->size};
-  a->unit = in.rank == 0 ? a->size : in.count(a->rank, in.rank) * a->size;
-  plan.args = a;
-  int64_t rows = out.count() == 0 ? 0 : 1;
-  for (int i = 0; i < a->rank - 1; ++i) rows *= a->sides[i].out;
-  plan.add(pad_rows, rows, a->sides[a->rank - 1].out * a->unit / 16 + 4);
+  auto* args = plan.make<PadArgs>();
+  const int64_t rows = settle(call.in[0], call.out[0], Mode(call.ints[0]), call.ints + 1, *args);
+  args->has_value = is_given(call, 1);
+  plan.args = args;
+  plan.add(pad_rows, rows, args->sides[args->rank - 1].out * args->unit / 16 + 4);
   return {};
+}
+
+// ints: the mode.
+Status late_pad(const Call& call, Plan& plan) {
+  auto* args = plan.make<LateArgs>();
+  *args = late(call);
+  plan.args = args;
+  const int64_t bytes = call.out[0].count() * size_of(call.out[0].dtype);
+  plan.add(pad_parts, bytes == 0 ? 0 : kParts, bytes / kParts / 8);
+  return {};
+}
+
+Status resolve_pad(const Call& call, const Data& data, View* out) {
+  const LateArgs a = late(call);
+  const int64_t wanted = 2 * (a.has_axes ? call.in[3].count() : a.in.rank);
+  if (call.in[1].count() != wanted)
+    return Status::fail("pads has %ld numbers, not %ld", long(call.in[1].count()), long(wanted));
+  int64_t before[kMaxRank], after[kMaxRank];
+  if (Status status = late_sides(a, data, before, after); !status.ok()) return status;
+  for (int i = 0; i < out->rank; ++i) {
+    const int64_t d = a.in.dims[i];
+    int64_t kept;
+    if (__builtin_add_overflow(d, before[i], &kept) ||
+        __builtin_add_overflow(kept, after[i], &out->dims[i]) || out->dims[i] < 0)
+      return Status::fail("axis %d of %ld is padded by %ld and %ld", i, long(d), long(before[i]),
+                          long(after[i]));
+    kept = d + (before[i] < 0 ? before[i] : 0) + (after[i] < 0 ? after[i] : 0);
+    if (a.mode != kConstant && kept <= 0 && out->dims[i] > 0)
+      return Status::fail("axis %d of %ld has nothing to pad from", i, long(d));
+  }
+  return addressable(*out);
 }
 
 }  // namespace sdx::SDX_ISA::moving

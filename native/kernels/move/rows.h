@@ -28,6 +28,8 @@ Status resolve_range(const Call& call, const Data& data, View* out);
 
 // pad.cc
 Status pad(const Call& call, Plan& plan);
+Status late_pad(const Call& call, Plan& plan);
+Status resolve_pad(const Call& call, const Data& data, View* out);
 
 // slice.cc
 Status slice(const Call& call, Plan& plan);

@@ -8,8 +8,9 @@
 namespace sdx::SDX_ISA {
 namespace {
 
-constexpr int64_t kChunk = 32 << 10;  // bytes of a long unit that one item copies
-constexpr int64_t kLeastTile = 16;    // elements that make a transpose worth its tiles
+constexpr int64_t kChunk = 32 << 10;    // bytes of a long unit that one item copies
+constexpr int64_t kLongestTile = 1024;  // elements of its longer side
+constexpr int64_t kLeastTile = 16;      // elements that make a transpose worth its tiles
 
 // Axes of one element go, and neighbours that are one axis on both sides become one.
 void collapse(Move& m) {
@@ -45,6 +46,18 @@ bool is_word(int64_t bytes) {
 
 int64_t tile_edge(int64_t unit) { return unit == 1 ? 128 : unit <= 4 ? 64 : 32; }
 
+// Tiles of one side: longer ones where the other side is short, so that all have their share.
+int64_t tiles_of(int64_t length, int64_t other, int64_t edge) {
+  const int64_t longer = other < edge ? edge * edge / other : edge;
+  const int64_t most = longer < kLongestTile ? longer : kLongestTile;
+  return (length + most - 1) / most;
+}
+
+// Where tile i of a side begins. Tiles are alike, so that none is too small for whole blocks.
+SDX_INLINE int64_t tile_begin(int64_t length, int64_t tiles, int64_t i) {
+  return i == 0 ? 0 : i == tiles ? length : length * i / tiles;
+}
+
 // Takes the last axis and the source's dense one out of the odometer, if there are two to swap.
 void find_transpose(Move& m) {
   const int last = m.rank - 1;
@@ -58,8 +71,8 @@ void find_transpose(Move& m) {
   drop_axis(m, last);
   drop_axis(m, dense);
   const int64_t edge = tile_edge(m.unit);
-  m.column_tiles = (m.column + edge - 1) / edge;
-  m.row_tiles = (m.row + edge - 1) / edge;
+  m.column_tiles = tiles_of(m.column, m.row, edge);
+  m.row_tiles = tiles_of(m.row, m.column, edge);
 }
 
 constexpr int64_t kMostSquare = 16;  // rows of a square that registers hold
@@ -86,6 +99,16 @@ void transpose_blocks(const std::byte* from, int64_t from_step, std::byte* to, i
   }
 }
 
+// A few rows whose elements alternate in the result: planes of an image becoming pixels.
+template <class T, int kRows>
+void interleave_rows(const std::byte* from, int64_t from_step, std::byte* to, int64_t columns) {
+  const Loose<T>* rows[kRows];
+  for (int r = 0; r < kRows; ++r) rows[r] = reinterpret_cast<const Loose<T>*>(from + r * from_step);
+  auto* __restrict y = reinterpret_cast<Loose<T>*>(to);
+  for (int64_t c = 0; c < columns; ++c)
+    for (int r = 0; r < kRows; ++r) y[c * kRows + r] = rows[r][c];
+}
+
 // to[c][r] = from[r][c], where rows of the source and columns of the result are dense.
 template <class T>
 void transpose_tile(const std::byte* from, int64_t from_step, std::byte* to, int64_t to_step,
@@ -101,6 +124,11 @@ void transpose_tile(const std::byte* from, int64_t from_step, std::byte* to, int
       return transpose_blocks<T, SDX_VEC_BYTES, false>(from, from_step, to, to_step, columns, rows);
     if (columns >= kHigh && rows >= kHigh)
       return transpose_blocks<T, kLaneBytes, false>(from, from_step, to, to_step, columns, rows);
+  }
+  if (rows <= 4 && to_step == rows * kSize) {
+    if (rows == 2) return interleave_rows<T, 2>(from, from_step, to, columns);
+    if (rows == 3) return interleave_rows<T, 3>(from, from_step, to, columns);
+    if (rows == 4) return interleave_rows<T, 4>(from, from_step, to, columns);
   }
   if (rows < columns) {
     for (int64_t r = 0; r < rows; ++r)
@@ -162,17 +190,19 @@ void run_tiles(const Move& m, const void* from, void* to, int64_t begin, int64_t
   const TileFn tile = tile_fn(m.unit);
   const int64_t per_place = m.column_tiles * m.row_tiles;
   Walk walk(m, from, to, begin / per_place);
-  int64_t within = begin % per_place;
+  int64_t c = begin % per_place / m.row_tiles, r = begin % m.row_tiles;
   for (int64_t item = begin; item < end; ++item) {
-    const int64_t c = within / m.row_tiles, r = within % m.row_tiles;
-    const int64_t c0 = m.column * c / m.column_tiles, c1 = m.column * (c + 1) / m.column_tiles;
-    const int64_t r0 = m.row * r / m.row_tiles, r1 = m.row * (r + 1) / m.row_tiles;
+    const int64_t c0 = tile_begin(m.column, m.column_tiles, c);
+    const int64_t c1 = tile_begin(m.column, m.column_tiles, c + 1);
+    const int64_t r0 = tile_begin(m.row, m.row_tiles, r);
+    const int64_t r1 = tile_begin(m.row, m.row_tiles, r + 1);
     tile(walk.from + r0 * m.row_step + c0 * m.unit, m.row_step,
          walk.to + c0 * m.column_step + r0 * m.unit, m.column_step, c1 - c0, r1 - r0);
-    if (++within == per_place) {
-      within = 0;
-      walk.advance(1);
-    }
+    if (++r < m.row_tiles) continue;
+    r = 0;
+    if (++c < m.column_tiles) continue;
+    c = 0;
+    walk.advance(1);
   }
 }
 

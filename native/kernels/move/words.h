@@ -48,4 +48,12 @@ SDX_INLINE bool is_given(const Call& call, int slot) {
   return slot < call.n_in && call.in[slot].is_given();
 }
 
+// Whether dims that data gave can be addressed at all.
+SDX_INLINE Status addressable(const View& out) {
+  double bytes = double(size_of(out.dtype));
+  for (int i = 0; i < out.rank; ++i) bytes *= double(out.dims[i]);
+  if (bytes > double(int64_t(1) << 47)) return Status::fail("the output has %g bytes", bytes);
+  return {};
+}
+
 }  // namespace sdx::SDX_ISA

@@ -216,7 +216,7 @@ Status qdepthwise(const Call& call, Plan& plan) {
   read_operands(p, call);
   plan.args = args;
   plan.scratch_bytes = 64 + args->padded * 16;
-  plan.local_bytes = args->channels;
+  plan.local_bytes = args->padded;
   const Axis* axis = args->window.axis;
   const int64_t outs = axis[2].out, lines = args->window.batch * axis[0].out * axis[1].out;
   plan.add(make_channels, 1, args->channels);

@@ -271,7 +271,7 @@ void read_operands(Product& p, const Call& call) {
 void plan_product(Product& p, const Call& call, Plan& plan) {
   read_operands(p, call);
   choose_blocks(p);
-  plan.local_bytes = p.row_block * p.stride + p.row_block * 4;
+  plan.local_bytes = p.row_block * p.stride + (p.row_block + 15) / 16 * 64;
   const int64_t packed = p.packed_at < 0 ? 0 : (p.n_packs * p.shape.bytes() + 63) / 64 * 64;
   const int64_t width = p.shape.n_panels() * kPanel;
   p.columns_at = packed;

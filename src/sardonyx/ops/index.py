@@ -56,10 +56,13 @@ _FAMILIES: Final = {
     (MICROSOFT, "microsoft"): "FusedConv FusedGemm FusedMatMul Gelu FastGelu BiasGelu QuickGelu "
     "SkipLayerNormalization SkipSimplifiedLayerNormalization DynamicQuantizeLSTM "
     "DynamicQuantizeMatMul MatMulIntegerToFloat Tokenizer",
+    (INTERNAL, "chain"): "Chain",
     (INTERNAL, "channels"): "Conv ConvTranspose MaxPool AveragePool LpPool GlobalMaxPool "
     "GlobalAveragePool GlobalLpPool",
+    (INTERNAL, "fused_attention"): "Attention",
+    (INTERNAL, "internal"): "Sizes",
+    (INTERNAL, "product"): "MatMul",
     (INTERNAL, "qproducts"): "QAdd QConv QMatMul QMean",
-    (INTERNAL, "internal"): "Sizes MatMulBias",
 }  # fmt: skip
 
 FAMILIES: Final[dict[str, list[tuple[str, str]]]] = {}

@@ -1,6 +1,6 @@
-"""What lowering makes of ops between dequantizing and quantizing: they work on the steps themselves.
+"""Ops between dequantizing and quantizing, as lowering makes them: on the steps themselves.
 
-Every tensor of steps stands for (steps - zero point) * scale. Results are rounded once, at the end.
+A tensor of steps stands for (steps - zero point) * scale. Results are rounded once, at the end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TYPES: Final = {"T1": _BYTES, "T2": _BYTES, "F": frozenset((F32,)), "T4": froze
 _OPERANDS: Final = (
     "x:T1 w:T2 x_scale:F? x_zero:T1? w_scale:F? w_zero:T2? bias:T4? y_scale:F? y_zero:T3?"
 )
-# The result's type: int32 for plain sums, float32, or steps again; and bounds of what it stands for.
+# The result's type (int32 for plain sums, float32, or steps), and bounds of what it stands for.
 _RESULT: Final[dict[str, Any]] = {"dtype": F32.onnx, "low": -math.inf, "high": math.inf}
 
 
@@ -47,7 +47,8 @@ def _finished(total: Array, rows: Mapping[str, Array | None], attrs: Mapping[str
         if bias is not None and bias.dtype == np.float32:
             y = y + bias / step
         if dtype is F32:
-            return np.clip(y, np.float32(attrs["low"]), np.float32(attrs["high"]))
+            held: Array = np.clip(y, np.float32(attrs["low"]), np.float32(attrs["high"]))
+            return held
         return _steps(y, step, rows["y_zero"], (dtype, attrs["low"], attrs["high"]))
 
 

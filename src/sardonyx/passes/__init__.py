@@ -7,7 +7,18 @@ from typing import Final
 
 from sardonyx.enums import GraphOptimizationLevel as Level
 from sardonyx.graph.graph import Graph
-from sardonyx.passes import activation, algebra, linear, lowering, normalize, quantize, transpose
+from sardonyx.passes import (
+    activation,
+    algebra,
+    linear,
+    lowering,
+    normalize,
+    products,
+    quantize,
+    transpose,
+)
+from sardonyx.passes.attention import fuse_attention
+from sardonyx.passes.chains import fuse_chains
 from sardonyx.passes.channels import channels_last
 from sardonyx.passes.driver import Rewriter, prune
 from sardonyx.passes.rule import Rules, by_root
@@ -17,7 +28,7 @@ BASIC: Final = by_root(algebra.RULES, transpose.RULES, linear.BASIC)
 EXTENDED: Final = by_root(activation.RULES, normalize.RULES, linear.EXTENDED)
 STEPS: Final = by_root(quantize.STEPS)
 FLOATS: Final = by_root(quantize.FLOATS)
-LOWERED: Final = by_root(lowering.RULES)
+LOWERED: Final = by_root(products.RULES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +54,14 @@ def lower(graph: Graph, options: PassOptions) -> None:
         lowering.lower_sizes(graph)
         _rewrite(graph, STEPS, options)
         _rewrite(graph, FLOATS, options)
+        if not options.disabled & {"fuse_attention", "AttentionFusion"}:
+            fuse_attention(graph)
         if not options.disabled & {"channels_last", "NhwcTransformer"}:
             channels_last(graph)
         _rewrite(graph, LOWERED, options)
         prune(graph)
+        # Last, so that products are already what they will be.
+        fuse_chains(graph)
 
 
 def _rewrite(graph: Graph, rules: Rules, options: PassOptions, is_clean: bool = True) -> None:

@@ -110,8 +110,10 @@ def _bounds(act: Node | None) -> tuple[float, float]:
     if act is None:
         return -math.inf, math.inf
     if act.op.name == "FusedConv":
-        name, params = act.attrs["activation"], act.attrs["activation_params"] or ()
-        need(name in (b"Relu", b"Clip"), "the activation is no bound")
+        name, params = act.attrs["activation"], list(act.attrs["activation_params"] or [])
+        need(
+            name == b"Relu" or (name == b"Clip" and len(params) == 2), "the activation is no bound"
+        )
         return (0.0, math.inf) if name == b"Relu" else (float(params[0]), float(params[1]))
     if act.op.name == "Relu":
         return 0.0, math.inf

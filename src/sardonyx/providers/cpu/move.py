@@ -99,12 +99,13 @@ def tile(node: Node) -> Lowered:
     return Call("tile", (x,))
 
 
-def pad(node: Node) -> Lowered | No:
+def pad(node: Node) -> Lowered:
     x, pads, value = given(node, 0), given(node, 1), optional(node, 2)
     axes = fact_of(optional(node, 3))
     where = tuple(range(x.tensor.rank)) if axes is None else axes.ints
     if pads.tensor.sym is None or where is None:
-        return No("the pads are known only when it runs")
+        mode = _MODES[node.attrs["mode"]]
+        return Call("pad_at_run", tuple(optional(node, slot) for slot in range(4)), (mode,))
     before: list[Size] = [0] * x.tensor.rank
     for axis, amount in zip(axes_of(where, x.tensor.rank), pads.tensor.sym, strict=False):
         before[axis] = amount

@@ -60,14 +60,14 @@ class Operands:
 
     def unfit(self) -> str:
         """Why kernels cannot take them; empty if they can."""
-        for value in (self.x, self.w):
-            if value.tensor.dtype not in _BYTES:
-                return f"no kernel for products of {value.tensor.dtype}"
-        for value in (self.x_scale, self.w_scale, self.y_scale):
-            if value is not None and value.tensor.dtype is not F32:
-                return f"no kernel for scales of {value.tensor.dtype}"
-        for value in (self.x_scale, self.x_zero):
-            if value is not None and any(d != 1 for d in value.tensor.dims):
+        for side in (self.x, self.w):
+            if side.tensor.dtype not in _BYTES:
+                return f"no kernel for products of {side.tensor.dtype}"
+        for scale in (self.x_scale, self.w_scale, self.y_scale):
+            if scale is not None and scale.tensor.dtype is not F32:
+                return f"no kernel for scales of {scale.tensor.dtype}"
+        for row in (self.x_scale, self.x_zero):
+            if row is not None and any(d != 1 for d in row.tensor.dims):
                 return "no kernel for several scales of the left side"
         return ""
 

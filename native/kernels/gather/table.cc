@@ -1,0 +1,23 @@
+// The table of the kernels that read or write at indices.
+#include "kernels/gather/rows.h"
+
+namespace sdx::SDX_ISA::gathering {
+namespace {
+
+constexpr Kernel kRows[] = {
+    {"compress", Accepts::contiguous, compress, resolve_compress},
+    {"gather", Accepts::contiguous, gather},
+    {"gather_elements", Accepts::contiguous, gather_elements},
+    {"gather_nd", Accepts::contiguous, gather_nd},
+    {"nonzero", Accepts::contiguous, nonzero, resolve_nonzero},
+    {"one_hot", Accepts::contiguous, one_hot},
+    {"one_hot_at_run", Accepts::contiguous, one_hot, resolve_one_hot},
+    {"scatter_elements", Accepts::contiguous, scatter_elements},
+    {"scatter_nd", Accepts::contiguous, scatter_nd},
+    {"tensor_scatter", Accepts::contiguous, tensor_scatter},
+};
+
+}  // namespace
+}  // namespace sdx::SDX_ISA::gathering
+
+SDX_FAMILY(gather, gathering::kRows)

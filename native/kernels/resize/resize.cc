@@ -1,0 +1,248 @@
+// Resize: rows of the output from rows of the input. What lies on the axes before the last resized
+// one is mixed first, whole rows at a time, then along that axis.
+#include "kernels/kernel.h"
+#include "kernels/move/runs.h"
+#include "kernels/move/words.h"
+#include "kernels/resize/taps.h"
+
+namespace sdx::SDX_ISA {
+namespace {
+
+constexpr int kMaxRows = 64;  // that one output row is mixed from: 4 taps on three axes
+
+struct ResizeArgs {
+  int n_axes = 0;  // between the first and the last resized one
+  Taps axes[kMaxRank];
+  int64_t inner = 1;  // elements behind them
+  int64_t size = 0;   // bytes of an element
+};
+
+struct Rows {
+  int n = 1;
+  int64_t at[kMaxRows] = {0};  // in rows of the input
+  float weight[kMaxRows] = {1};
+};
+
+// Which rows of the input an output row is mixed from.
+void find_rows(const ResizeArgs& a, int64_t row, Rows& rows) {
+  rows.n = 1, rows.at[0] = 0, rows.weight[0] = 1;
+  int64_t step = 1;
+  for (int i = a.n_axes - 2; i >= 0; --i) {
+    const Taps& taps = a.axes[i];
+    const int64_t j = row % taps.out;
+    row /= taps.out;
+    // Each tap but the first adds a copy of the rows so far; the first goes last, in place.
+    for (int t = taps.n - 1; t >= 0; --t)
+      for (int r = 0; r < rows.n; ++r) {
+        rows.at[t * rows.n + r] = rows.at[r] + taps.index[t * taps.out + j] * step;
+        rows.weight[t * rows.n + r] = rows.weight[r] * taps.weight[t * taps.out + j];
+      }
+    rows.n *= taps.n;
+    step *= taps.size;
+  }
+  for (int r = 0; r < rows.n; ++r) rows.at[r] += row * step;
+}
+
+void mix_rows(const Rows& rows, const float* x, int64_t n, float* y) {
+  if (rows.n == 2) {
+    const float *a = x + rows.at[0] * n, *b = x + rows.at[1] * n;
+    const float v = rows.weight[0], w = rows.weight[1];
+    vloop(n, [&](int64_t i, auto lanes) {
+      store(y + i, load(a + i, lanes) * v + load(b + i, lanes) * w, lanes);
+    });
+    return;
+  }
+  vloop(n, [&](int64_t i, auto lanes) {
+    f32v sum{};
+    for (int r = 0; r < rows.n; ++r) sum += load(x + rows.at[r] * n + i, lanes) * rows.weight[r];
+    store(y + i, sum, lanes);
+  });
+}
+
+// Along the axis, where single elements lie side by side.
+template <int kTaps>
+void mix_elements(const Taps& taps, const float* __restrict x, float* __restrict y) {
+  for (int64_t j = 0; j < taps.out; ++j) {
+    float sum = x[taps.index[j]] * taps.weight[j];
+    for (int t = 1; t < kTaps; ++t)
+      sum += x[taps.index[t * taps.out + j]] * taps.weight[t * taps.out + j];
+    y[j] = sum;
+  }
+}
+
+// Along the axis, where runs of `inner` elements lie side by side.
+template <int kTaps>
+void mix_runs(const Taps& taps, const float* x, int64_t inner, float* y) {
+  for (int64_t j = 0; j < taps.out; ++j) {
+    const float* from[kTaps];
+    float weight[kTaps];
+    for (int t = 0; t < kTaps; ++t) {
+      from[t] = x + taps.index[t * taps.out + j] * inner;
+      weight[t] = taps.weight[t * taps.out + j];
+    }
+    vloop(inner, [&](int64_t i, auto lanes) {
+      f32v sum = load(from[0] + i, lanes) * weight[0];
+      for (int t = 1; t < kTaps; ++t) sum += load(from[t] + i, lanes) * weight[t];
+      store(y + j * inner + i, sum, lanes);
+    });
+  }
+}
+
+template <int kTaps>
+void mix_axis(const Taps& taps, const float* x, int64_t inner, float* y) {
+  if (inner == 1)
+    mix_elements<kTaps>(taps, x, y);
+  else
+    mix_runs<kTaps>(taps, x, inner, y);
+}
+
+Status mixed_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const ResizeArgs*>(args);
+  const Taps& last = a.axes[a.n_axes - 1];
+  const int64_t n = last.size * a.inner, n_out = last.out * a.inner;
+  auto* mixed = reinterpret_cast<float*>(data.local);
+  Rows rows;
+  for (int64_t row = begin; row < end; ++row) {
+    find_rows(a, row, rows);
+    const float* x = input<float>(data, 0) + rows.at[0] * n;
+    float* y = output<float>(data) + row * n_out;
+    if (rows.n > 1) {
+      mix_rows(rows, input<float>(data, 0), n, mixed);
+      x = mixed;
+    }
+    if (last.n == 2)
+      mix_axis<2>(last, x, a.inner, y);
+    else if (last.n == 4)
+      mix_axis<4>(last, x, a.inner, y);
+    else  // every axis is as it was
+      memcpy(y, x, size_t(n) * sizeof(float));
+  }
+  return {};
+}
+
+template <class T, int kTimes>
+void repeat_row(const Loose<T>* __restrict x, Loose<T>* __restrict y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i)
+    for (int k = 0; k < kTimes; ++k) y[i * kTimes + k] = x[i];
+}
+
+// Every element twice: widened, and shifted onto itself. The last vector lies flush with the end.
+template <class T, class Double>
+void double_row(const std::byte* from, std::byte* to, int64_t n) {
+  constexpr int64_t kStep = SDX_VEC_BYTES / int64_t(sizeof(Double));
+  typedef T Narrow __attribute__((vector_size(kStep * sizeof(T))));
+  for (int64_t i = 0; i < n; i += kStep) {
+    const int64_t at = i + kStep <= n ? i : n - kStep;
+    Narrow x;
+    memcpy(&x, from + at * int64_t(sizeof(T)), sizeof x);
+    Vec<Double> y = __builtin_convertvector(x, Vec<Double>);
+    y |= y << (8 * sizeof(T));
+    memcpy(to + at * int64_t(sizeof(Double)), &y, sizeof y);
+  }
+}
+
+template <class T>
+bool doubles(const std::byte* from, std::byte* to, int64_t n) {
+  if (n * int64_t(sizeof(T)) < SDX_VEC_BYTES / 2) return false;
+  if constexpr (sizeof(T) == 1) return double_row<T, uint16_t>(from, to, n), true;
+  if constexpr (sizeof(T) == 2) return double_row<T, uint32_t>(from, to, n), true;
+  if constexpr (sizeof(T) == 4) return double_row<T, uint64_t>(from, to, n), true;
+  return false;
+}
+
+template <class T>
+void pick_row(const Taps& taps, const std::byte* from, std::byte* to) {
+  const auto* x = reinterpret_cast<const Loose<T>*>(from);
+  auto* y = reinterpret_cast<Loose<T>*>(to);
+  switch (taps.repeats) {
+    case 1: return copy_bytes(to, from, taps.out * int64_t(sizeof(T)));
+    case 2:
+      if (!doubles<T>(from, to, taps.size)) repeat_row<T, 2>(x, y, taps.size);
+      return;
+    case 4: return repeat_row<T, 4>(x, y, taps.size);
+    default: break;
+  }
+  for (int64_t j = 0; j < taps.out; ++j) y[j] = x[taps.index[j]];
+}
+
+void pick_units(const Taps& taps, const std::byte* from, std::byte* to, int64_t unit) {
+  if (unit <= 16 && (unit & (unit - 1)) == 0)
+    return visit_word(unit, [&]<class T>() { pick_row<T>(taps, from, to); });
+  for (int64_t j = 0; j < taps.out; ++j)
+    copy_bytes(to + j * unit, from + taps.index[j] * unit, unit);
+}
+
+Status picked_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const ResizeArgs*>(args);
+  const Taps& last = a.axes[a.n_axes - 1];
+  const int64_t unit = a.inner * a.size, row_bytes = last.out * unit;
+  // The axis before the last: rows along it need no search of their own.
+  const bool has_near = a.n_axes > 1;
+  const Taps& near = a.axes[has_near ? a.n_axes - 2 : 0];
+  int64_t j = has_near ? begin % near.out : 0, base = 0;
+  int64_t before = -1;  // the input's row that the output's previous one shows
+  Rows rows;
+  for (int64_t row = begin; row < end; ++row) {
+    if (row == begin || j == 0) {
+      find_rows(a, row, rows);
+      base = rows.at[0] - (has_near ? near.index[j] : 0);
+    }
+    const int64_t at = base + (has_near ? near.index[j] : 0);
+    std::byte* to = output<std::byte>(data) + row * row_bytes;
+    if (at == before && last.repeats == 0)
+      copy_bytes(to, to - row_bytes, row_bytes);
+    else
+      pick_units(last, input<std::byte>(data, 0) + at * last.size * unit, to, unit);
+    before = at;
+    if (has_near && ++j == near.out) j = 0;
+  }
+  return {};
+}
+
+// ints: mode, transform, rounding, whether taps outside count as nothing.
+// floats: the cubic coefficient, and for each axis its scale (0: what the sizes say).
+Status resize(const Call& call, Plan& plan) {
+  const View &in = call.in[0], &out = call.out[0];
+  const Filter filter{ResizeMode(call.ints[0]), Transform(call.ints[1]), Rounding(call.ints[2]),
+                      call.ints[3] != 0, call.floats[0]};
+  if (out.count() == 0) return {};
+  auto* a = plan.make<ResizeArgs>();
+  a->size = size_of(in.dtype);
+  int first = in.rank, last = 0;
+  double scales[kMaxRank];
+  for (int i = 0; i < in.rank; ++i) {
+    if (in.dims[i] == 0)
+      return Status::fail("an axis of 0 cannot become one of %ld", long(out.dims[i]));
+    scales[i] = call.floats[1 + i];
+    if (scales[i] == 0) scales[i] = double(out.dims[i]) / double(in.dims[i]);
+    if (in.dims[i] == out.dims[i] && scales[i] == 1) continue;
+    if (first == in.rank) first = i;
+    last = i;
+  }
+  if (first == in.rank) first = last = in.rank > 0 ? in.rank - 1 : 0;
+  int mixed = 1;
+  for (int i = first; i <= last && i < in.rank; ++i) {
+    const Taps taps = make_taps(plan, filter, in.dims[i], out.dims[i], scales[i]);
+    if (i < last) mixed *= taps.n;
+    a->axes[a->n_axes++] = taps;
+  }
+  if (mixed > kMaxRows) return Status::fail("more than three axes are resized");
+  if (a->n_axes == 0) a->axes[a->n_axes++] = make_taps(plan, filter, 1, 1, 1);
+  a->inner = in.count(last + 1 < in.rank ? last + 1 : in.rank, in.rank);
+  const Taps& row = a->axes[a->n_axes - 1];
+  const bool is_picked = filter.mode == kNearest;
+  plan.args = a;
+  if (!is_picked) plan.local_bytes = row.size * a->inner * int64_t(sizeof(float));
+  const int64_t work = row.out * a->inner * (is_picked ? 1 : mixed + row.n) / 4;
+  plan.add(is_picked ? picked_rows : mixed_rows, out.count() / (row.out * a->inner), work);
+  return {};
+}
+
+constexpr Kernel kRows[] = {
+    {"resize", Accepts::contiguous, resize},
+};
+
+}  // namespace
+}  // namespace sdx::SDX_ISA
+
+SDX_FAMILY(resize, kRows)

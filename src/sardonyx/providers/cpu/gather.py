@@ -1,0 +1,82 @@
+"""Reading and writing at indices on the CPU."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sardonyx.graph.dtype import F32, F64, INTS, U64
+from sardonyx.graph.graph import Node
+from sardonyx.ops.rules import axis_of
+from sardonyx.place.provider import No
+from sardonyx.program.call import Call, Lowered
+from sardonyx.providers.cpu.index import Lowering
+from sardonyx.providers.cpu.move import follows, given, optional
+
+_REDUCTIONS: Final = {b"none": 0, b"add": 1, b"mul": 2, b"max": 3, b"min": 4}
+_WIDE: Final = frozenset(d for d in INTS | {F32, F64} if d.bits >= 8)
+
+
+def gather(node: Node) -> Lowered:
+    axis = axis_of(node.attrs["axis"], given(node, 0).tensor.rank)
+    return Call("gather", tuple(node.inputs), (axis,))
+
+
+def gather_elements(node: Node) -> Lowered:
+    axis = axis_of(node.attrs["axis"], given(node, 0).tensor.rank)
+    return Call("gather_elements", tuple(node.inputs), (axis,))
+
+
+def gather_nd(node: Node) -> Lowered:
+    return Call("gather_nd", tuple(node.inputs), (node.attrs["batch_dims"],))
+
+
+def _reduced(node: Node, row: str, *axis: int) -> Lowered | No:
+    reduction, dtype = node.attrs["reduction"], given(node, 0).tensor.dtype
+    if reduction != b"none" and dtype not in _WIDE:
+        return No(f"no kernel reduces {dtype}")
+    return Call(row, tuple(node.inputs), (*axis, _REDUCTIONS[reduction]))
+
+
+def scatter_elements(node: Node) -> Lowered | No:
+    axis = axis_of(node.attrs["axis"], given(node, 0).tensor.rank)
+    return _reduced(node, "scatter_elements", axis)
+
+
+def scatter_nd(node: Node) -> Lowered | No:
+    if not isinstance(given(node, 1).tensor.dims[-1], int):
+        return No("how many axes the indices choose is known only when it runs")
+    return _reduced(node, "scatter_nd")
+
+
+def tensor_scatter(node: Node) -> Lowered:
+    axis = axis_of(node.attrs["axis"], given(node, 0).tensor.rank)
+    inputs = (given(node, 0), given(node, 1), optional(node, 2))
+    return Call("tensor_scatter", inputs, (axis, int(node.attrs["mode"] == b"circular")))
+
+
+def one_hot(node: Node) -> Lowered | No:
+    indices, depth, out = given(node, 0).tensor, given(node, 1).tensor, node.outputs[0].tensor
+    for fact in (indices, depth):
+        if fact.dtype not in _WIDE or fact.dtype is U64:
+            return No(f"no kernel for {fact.dtype} as an index")
+    axis = axis_of(node.attrs["axis"], out.rank)
+    is_known = follows(out.dims, indices.dims, depth.sym)
+    return Call("one_hot" if is_known else "one_hot_at_run", tuple(node.inputs), (axis,))
+
+
+def compress(node: Node) -> Lowered:
+    axis = node.attrs["axis"]
+    where = -1 if axis is None else axis_of(axis, given(node, 0).tensor.rank)
+    return Call("compress", tuple(node.inputs), (where,))
+
+
+LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
+    ("", "Gather"): gather,
+    ("", "GatherElements"): gather_elements,
+    ("", "GatherND"): gather_nd,
+    ("", "ScatterElements"): scatter_elements,
+    ("", "ScatterND"): scatter_nd,
+    ("", "TensorScatter"): tensor_scatter,
+    ("", "OneHot"): one_hot,
+    ("", "Compress"): compress,
+}

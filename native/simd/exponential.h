@@ -5,7 +5,7 @@
 
 namespace sdx::SDX_ISA {
 
-// x = n ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite), and e^r - 1 by a polynomial.
+// x = n ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite), and e^r = 1 + r + r^2 p.
 struct Exponent {
   f32v n, r, p;
 };
@@ -13,13 +13,12 @@ SDX_INLINE Exponent reduced(f32v x) {
   const f32v shift = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to integers
   const f32v n = (x * 1.44269504f + shift) - shift;
   const f32v r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
-  f32v p = splat(1.9875691500e-4f);
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  return {n, r, p * (r * r) + r};
+  f32v p = splat(1.390140504e-03f);
+  p = p * r + 8.363439701e-03f;
+  p = p * r + 4.166685790e-02f;
+  p = p * r + 1.666657478e-01f;
+  p = p * r + 5.000000000e-01f;
+  return {n, r, p};
 }
 
 // 2^n for whole numbers in [-126, 127].
@@ -30,39 +29,39 @@ SDX_INLINE f32v power_of_two(f32v n) {
 // e^x. 2^n is applied in two factors, so that results near both ends of the range, subnormals
 // included, come out right.
 SDX_INLINE f32v vexp(f32v x) {
-  const f32v high = splat(89.0f), low = splat(-104.0f);
-  const f32v c = x > high ? high : x < low ? low : x;  // NaN passes
-  const Exponent e = reduced(c);
+  const Exponent e = reduced(vclamp(x, -104.0f, 89.0f));
+  const f32v y = (e.p * e.r + 1.0f) * e.r + 1.0f;
 #if defined(__AVX512F__)
-  return (f32v)_mm512_maskz_scalef_ps(0xffff, (__m512)(e.p + 1.0f), (__m512)e.n);
+  return (f32v)_mm512_maskz_scalef_ps(0xffff, (__m512)y, (__m512)e.n);
 #else
   const f32v safe = x == x ? e.n : f32v{};
   const i32v k = __builtin_convertvector(safe, i32v);
   const i32v half = k >> 1;
   const f32v a = (f32v)((half + 127) << 23), b = (f32v)((k - half + 127) << 23);
-  return x == x ? (e.p + 1.0f) * a * b : x;
+  return y * a * b;  // NaN passes through y
 #endif
 }
 
-// e^x for x <= 0, in one factor: 0 where it would be subnormal.
+// e^x for x <= 0, cheaper; it may be 0 where it should be subnormal.
 SDX_INLINE f32v vexp_below(f32v x) {
 #if defined(__AVX512F__)
-  return vexp(x);
+  const __m512 low = _mm512_set1_ps(-104.0f);
+  const Exponent e = reduced((f32v)_mm512_maskz_max_ps(0xffff, low, (__m512)x));
+  const f32v y = (e.p * e.r + 1.0f) * e.r + 1.0f;
+  return (f32v)_mm512_maskz_scalef_ps(0xffff, (__m512)y, (__m512)e.n);
 #else
   const f32v low = splat(-87.33f);
-  const Exponent e = reduced(x < low ? low : x);
-  const f32v y = (e.p + 1.0f) * power_of_two(x == x ? e.n : f32v{});  // NaN passes through p
+  const Exponent e = reduced(vclamp(x, -87.33f, 0.0f));
+  const f32v y = ((e.p * e.r + 1.0f) * e.r + 1.0f) * power_of_two(x == x ? e.n : f32v{});
   return x < low ? f32v{} : y;
 #endif
 }
 
-// e^x - 1 for x <= 0.
+// e^x - 1 for x <= 0; from -30 on it is -1.
 SDX_INLINE f32v vexpm1_below(f32v x) {
-  const f32v low = splat(-30.0f);  // from here on it is -1
-  const f32v c = x < low ? low : x;
-  const Exponent e = reduced(c);
+  const Exponent e = reduced(vclamp(x, -30.0f, 0.0f));
   const f32v s = power_of_two(x == x ? e.n : f32v{});
-  return e.p * s + (s - 1.0f);
+  return (e.p * (e.r * e.r) + e.r) * s + (s - 1.0f);
 }
 
 // The natural logarithm: x = 2^e m with m in [sqrt(1/2), sqrt(2)), and a polynomial for log m.
@@ -92,7 +91,7 @@ SDX_INLINE f32v vlog(f32v x) {
 // log(1 + x) for x in [0, 1].
 SDX_INLINE f32v vlog1p_unit(f32v x) {
   const f32v u = x + 1.0f;
-  return vlog(u) + (x - (u - 1.0f)) / u;  // what the sum lost
+  return vlog(u) + vratio(x - (u - 1.0f), u);  // what the sum lost
 }
 
 }  // namespace sdx::SDX_ISA

@@ -28,27 +28,23 @@ SDX_INLINE f32v vsign(f32v x) {
 
 // Odd, and 1 to the last bit from 9 on.
 SDX_INLINE f32v vtanh(f32v x) {
-  const f32v end = splat(9.0f);
-  const f32v c = x > end ? end : x < -end ? -end : x;  // NaN passes
+  const f32v c = vclamp(x, -9.0f, 9.0f);
   const f32v u = c * c;
-  f32v p = splat(-1.224641222e-11f), q = splat(1.289043780e-06f);
-  p = p * u + 3.064280207e-08f;
-  p = p * u + 2.803144343e-05f;
-  p = p * u + 3.869515145e-03f;
-  p = p * u + 1.368086189e-01f;
+  f32v p = splat(1.335491362e-08f), q = splat(7.776673101e-07f);
+  p = p * u + 2.060930274e-05f;
+  p = p * u + 3.495603334e-03f;
+  p = p * u + 1.338103861e-01f;
   p = p * u + 1.0f;
-  q = q * u + 3.940725583e-04f;
-  q = q * u + 2.725018375e-02f;
-  q = q * u + 4.701419473e-01f;
+  q = q * u + 3.285658604e-04f;
+  q = q * u + 2.587704174e-02f;
+  q = q * u + 4.671435356e-01f;
   q = q * u + 1.0f;
-  const f32v y = c * p / q, one = splat(1.0f);
-  return y > one ? one : y < -one ? -one : y;
+  return vclamp(vratio(c * p, q), -1.0f, 1.0f);
 }
 
 // The error function: odd, and 1 to the last bit from 4 on.
 SDX_INLINE f32v verf(f32v x) {
-  const f32v end = splat(4.0f);
-  const f32v c = x > end ? end : x < -end ? -end : x;
+  const f32v c = vclamp(x, -4.0f, 4.0f);
   const f32v u = c * c;
   f32v p = splat(1.986648158e-06f), q = splat(3.741820547e-05f);
   p = p * u + 2.845554263e-04f;
@@ -61,24 +57,27 @@ SDX_INLINE f32v verf(f32v x) {
   q = q * u + 1.153504103e-01f;
   q = q * u + 5.048586130e-01f;
   q = q * u + 1.0f;
-  const f32v y = c * p / q, one = splat(1.0f);
-  return y > one ? one : y < -one ? -one : y;
+  return vclamp(vratio(c * p, q), -1.0f, 1.0f);
 }
 
+SDX_INLINE f32v minus_abs(f32v x) { return (f32v)((i32v)x | int32_t(0x80000000)); }
+
 SDX_INLINE f32v vsigmoid(f32v x) {
-  const f32v e = vexp_below(-vabs(x));
-  const f32v r = 1.0f / (1.0f + e);
+  const f32v e = vexp_below(minus_abs(x));
+  const f32v r = vratio(splat(1.0f), 1.0f + e);
   return x < 0.0f ? e * r : r;
 }
 
-SDX_INLINE f32v vsoftplus(f32v x) { return vmax(x, f32v{}) + vlog1p_unit(vexp_below(-vabs(x))); }
+SDX_INLINE f32v vsoftplus(f32v x) {
+  return vmax(x, f32v{}) + vlog1p_unit(vexp_below(minus_abs(x)));
+}
 
 // x tanh(log(1 + e^x)), where tanh(log s) = (s^2 - 1) / (s^2 + 1); from 20 on it is x.
 SDX_INLINE f32v vmish(f32v x) {
   const f32v end = splat(20.0f);
   const f32v e = vexp(x > end ? end : x);
   const f32v n = e * (e + 2.0f);
-  return x * (n / (n + 2.0f));
+  return x * vratio(n, n + 2.0f);
 }
 
 SDX_INLINE f32v vgelu(f32v x) { return 0.5f * x * (1.0f + verf(x * 0.707106781f)); }

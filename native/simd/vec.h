@@ -140,6 +140,30 @@ SDX_INLINE V pinned(V v) {
   return v;
 }
 
+// Between two bounds that are no NaN; a NaN stays.
+SDX_INLINE f32v vclamp(f32v x, float low, float high) {
+#if defined(__AVX512F__)
+  const __m512 below = _mm512_maskz_min_ps(0xffff, (__m512)splat(high), (__m512)x);
+  return (f32v)_mm512_maskz_max_ps(0xffff, (__m512)splat(low), below);
+#elif defined(__AVX2__)
+  return (f32v)_mm256_max_ps((__m256)splat(low), _mm256_min_ps((__m256)splat(high), (__m256)x));
+#else
+  const f32v a = splat(low), b = splat(high);
+  return x > b ? b : x < a ? a : x;
+#endif
+}
+
+// a / b to a unit or two in the last place, for normal b whose reciprocal is normal.
+SDX_INLINE f32v vratio(f32v a, f32v b) {
+#if defined(__AVX512F__)
+  const f32v near = (f32v)_mm512_maskz_rcp14_ps(0xffff, (__m512)b);
+  const f32v y = a * near;
+  return y + near * (a - b * y);
+#else
+  return a / b;
+#endif
+}
+
 SDX_INLINE f32v vsqrt(f32v x) {
 #if defined(__AVX512F__)
   return (f32v)_mm512_maskz_sqrt_ps(0xffff, (__m512)x);  // without a mask GCC 12 warns

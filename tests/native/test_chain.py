@@ -157,6 +157,15 @@ def test_accuracy(isa: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("isa", native.isas)
+def test_a_value_times_its_sigmoid(isa: str) -> None:
+    x = f32(333) * 20
+    once = (step("Sigmoid", 0), step("Mul", 1, 0))
+    twice = (step("Sigmoid", 0), step("Mul", 1, 0), step("Add", 2, 1))
+    for code in (once, twice):
+        np.testing.assert_allclose(run(code, x, isa=isa), run_code(code, (x,)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("isa", native.isas)
 def test_rounding(isa: str) -> None:
     x = np.float32([0.5, -0.5, 1.5, 2.5, -2.5, 8388607.5, 1e10, -1e10, 0.49999997, -0.0, 3.7, -3.2])
     for name, truth in (("Round", np.rint), ("Floor", np.floor), ("Ceil", np.ceil)):

@@ -10,10 +10,11 @@ import pytest
 
 import sardonyx._native as native
 from sardonyx.graph.build import Builder, constant
-from sardonyx.graph.dtype import by_numpy
+from sardonyx.graph.dtype import F32, by_numpy
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops.declare import INTERNAL
+from sardonyx.passes.chains import fuse_chains
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call
 from sardonyx.providers.cpu import lowered
@@ -210,8 +211,105 @@ def test_nan_and_infinity_in_pools() -> None:
     check("GlobalMaxPool", x)
 
 
+@pytest.mark.parametrize(("group", "c", "o"), [(1, 20, 40), (4, 5, 3), (2, 1, 33)])
+def test_weights_that_are_no_constants(group: int, c: int, o: int) -> None:
+    x, w = random(2, 7, 6, c * group), random(o * group, c, 3, 2)
+    graph = Graph()
+    values = [Value(name, Fact(F32, a.shape)) for name, a in (("x", x), ("w", w))]
+    graph.inputs.extend(values)
+    node = Builder(graph, graph.scope).node("Conv", *values, domain=INTERNAL, group=group)
+    call = lowered(node)
+    assert isinstance(call, Call), call
+    expected = node.op.run([x, w], node.attrs)[0]
+    for isa in native.isas:
+        for n in SPLITS:
+            found = run_call(call, node, dict(zip(values, (x, w), strict=True)), {}, isa, n)[0]
+            np.testing.assert_allclose(found, expected, 2e-5, 1e-5, err_msg=isa)
+
+
+def test_windows_beyond_the_image() -> None:
+    x = random(1, 5, 6, 7)
+    attrs = {"kernel_shape": [70, 1000], "pads": [40, 600, 40, 600], "strides": [9, 99]}
+    check("MaxPool", x, **attrs)
+    check("AveragePool", x, **attrs, count_include_pad=1)
+    far = {"dilations": [300, 300], "pads": [300] * 4, "group": 7}
+    check("Conv", x, random(7, 1, 3, 3), "conv_f32", **far)
+
+
 def test_refusals() -> None:
     x, w = random(1, 4, 4, 4, 4, 3), random(2, 3, 2, 2, 2, 2)
     assert isinstance(lowered(node_of("Conv", x, w)), No)
     x, w = random(1, 4, 4, 3, dtype=np.float64), random(2, 3, 2, 2, dtype=np.float64)
     assert isinstance(lowered(node_of("Conv", x, w)), No)
+
+
+def with_epilogue(
+    op: str, x: Array, w: Array, build: Any, maps: int, **attrs: Any
+) -> tuple[Node, dict[Value, Array]]:
+    """A convolution with elementwise nodes behind it, fused; and what its operands are."""
+    node = node_of(op, x, w, **attrs)
+    graph = node.graph
+    builder = Builder(graph, graph.scope)
+    shape = node.outputs[0].tensor.static
+    assert shape is not None
+    row, whole = random(maps), random(*shape)
+    operands = [constant(Held(row)), Value("r", Fact(F32, shape))]
+    graph.inputs.append(operands[1])
+    graph.set_outputs([build(builder, node.outputs[0], *operands)])
+    fuse_chains(graph)
+    (made,) = graph.nodes
+    return made, {node.inputs[0]: x, operands[1]: whole}
+
+
+def gated(b: Builder, y: Value) -> Any:
+    return b.Mul(y, b.Sigmoid(y))
+
+
+def clipped(b: Builder, y: Value, low: float = 0) -> Any:
+    return b.Clip(y, b.const(np.float32(low)), b.const(np.float32(6)))
+
+
+EPILOGUES = {
+    "bias": lambda b, y, row, whole: b.Add(y, row),
+    "relu": lambda b, y, row, whole: b.Relu(y),
+    "bias and relu": lambda b, y, row, whole: b.Relu(b.Add(row, y)),
+    "residual": lambda b, y, row, whole: b.Relu(b.Add(b.Add(y, row), whole)),
+    "gate": lambda b, y, row, whole: gated(b, b.Add(y, row)),
+    "gate and residual": lambda b, y, row, whole: b.Add(gated(b, b.Add(y, row)), whole),
+    "swish": lambda b, y, row, whole: b.Mul(b.Swish(y), row),
+    "own gate": lambda b, y, row, whole: gated(b, y),
+    "two gates": lambda b, y, row, whole: b.Mul(gated(b, y), b.Sigmoid(y)),
+    "bound twice": lambda b, y, row, whole: clipped(b, clipped(b, b.Add(y, row))),
+    "bound and residual": lambda b, y, row, whole: b.Add(clipped(b, y), whole),
+    "odd bounds": lambda b, y, row, whole: clipped(b, y, -1),
+    "scale": lambda b, y, row, whole: b.Add(b.Mul(y, row), whole),
+    "clip": lambda b, y, row, whole: clipped(b, b.Add(y, row)),
+}
+LAYERS = {
+    "product": ("Conv", (2, 6, 5, 20), (40, 20, 3, 2), {}),
+    "wide": ("Conv", (1, 5, 5, 8), (300, 8, 1, 1), {}),
+    "groups": ("Conv", (1, 5, 5, 34), (70, 17, 1, 1), {"group": 2}),
+    "winograd": ("Conv", (2, 14, 17, 16), (50, 16, 3, 3), {}),
+    "depthwise": ("Conv", (2, 6, 9, 37), (37, 1, 3, 3), {"group": 37}),
+    "transposed": ("ConvTranspose", (2, 6, 5, 20), (20, 33, 2, 3), {"strides": [2, 2]}),
+}
+
+
+@pytest.mark.parametrize("what", EPILOGUES)
+@pytest.mark.parametrize("layer", LAYERS)
+def test_epilogues(layer: str, what: str) -> None:
+    op, image, weights, attrs = LAYERS[layer]
+    maps = weights[1] if op == "ConvTranspose" else weights[0]
+    node, values = with_epilogue(
+        op, random(*image), random(*weights), EPILOGUES[what], maps, **attrs
+    )
+    assert node.op.key == (INTERNAL, op)
+    call = lowered(node)
+    assert isinstance(call, Call), call
+    arrays = [values[v] if v in values else v.const.read() for v in node.inputs]
+    expected = node.op.run(arrays, node.attrs)[0]
+    size = np.abs(expected).max()
+    for isa in native.isas:
+        found = [run_call(call, node, values, {}, isa, n)[0] for n in SPLITS]
+        assert all(f.tobytes() == found[0].tobytes() for f in found[1:]), isa
+        np.testing.assert_allclose(found[0], expected, 2e-5, 1e-5 * size, err_msg=isa)

@@ -117,6 +117,41 @@ def test_products_take_what_follows(text: str, left: list[str]) -> None:
     assert sorted(ops(fused(text))) == sorted(left)
 
 
+PRODUCT = (
+    "in x: f32[B,5,4]\nconst w: f32[4,6]\nr = Reshape(x, [-1, 4])\nm = sardonyx.MatMul(r, w)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("y = Gelu(s)\nout y", ["MatMul", "Reshape", "Reshape"]),
+        ("in c: f32[6]\na = Add(s, c)\ny = Relu(a)\nout y", ["MatMul", "Reshape", "Reshape"]),
+        (
+            "in z: f32[B,5,6]\na = Add(z, s)\nb = Mul(a, 2.0)\ny = Relu(b)\nout y",
+            ["MatMul", "Reshape", "Reshape", "Reshape"],
+        ),
+        ("in z: f32[5,1]\na = Add(z, s)\ny = Relu(a)\nout y", None),
+        ("in z: f32[1,1,6]\na = Add(z, s)\ny = Relu(a)\nout y", None),
+        (
+            "in c: f32[6]\na = Add(m, c)\nt = Reshape(a, [-1, 5, 6])\ny = Gelu(t)\nout y",
+            ["MatMul", "Reshape", "Reshape"],
+        ),
+        ("y = Gelu(s)\nout y, m", ["Gelu", "MatMul", "Reshape", "Reshape"]),
+    ],
+)
+def test_products_take_what_follows_a_reshape(text: str, left: list[str] | None) -> None:
+    reshape = "s = Reshape(m, [-1, 5, 6])\n" if "Add(m" not in text else ""
+    found = ops(fused(PRODUCT + reshape + text))
+    assert sorted(found) == (left or ["Chain", "MatMul", "Reshape", "Reshape"])
+
+
+def test_a_reshape_may_change_the_last_axis() -> None:
+    text = PRODUCT + "s = Reshape(m, [-1, 10, 3])\n"
+    assert "Chain" not in ops(fused(text + "a = Mul(s, 2.0)\ny = Relu(a)\nout y"))
+    assert "Chain" in ops(fused(text + "in c: f32[3]\na = Add(s, c)\ny = Relu(a)\nout y"))
+
+
 def test_epilogues_grow() -> None:
     """A product that has a code already gets the next one behind it."""
     text = CONV + "in c: f32[4]\nin d: f32[4]\na = sardonyx.Conv(x, w)\nb = Add(a, c)\n"

@@ -34,6 +34,10 @@ int64_t chain_local_bytes(const Chain* chain);
 void chain_run(const Chain& chain, const Data& data, int64_t row, int64_t col, int64_t n,
                const float* incoming, void* out, std::byte* local);
 
+// The same for whole rows [row, row + rows), which lie side by side.
+void chain_rows(const Chain& chain, const Data& data, int64_t row, int64_t rows,
+                const float* incoming, void* out, std::byte* local);
+
 // Numbers that a program takes in ints and floats.
 SDX_INLINE int chain_int_count(const int64_t* ints) { return 2 + 6 * int(ints[0]); }
 SDX_INLINE int chain_float_count(const int64_t* ints) { return 2 * int(ints[0]); }

@@ -13,9 +13,7 @@ bool where(const StepArgs& s) {
   T* out = static_cast<T*>(s.out);
   const int64_t sc = s.stride[0], sa = s.stride[1], sb = s.stride[2];
   vloop<T>(s.n, [&](int64_t i, auto k) {
-    Truths<T> truth{};
-    memcpy(&truth, c + i * sc, size_t(lane_count<T>(k)));
-    const auto mask = __builtin_convertvector(truth, Vec<SignedOf<T>>) != 0;
+    const auto mask = mask_of<T>(load_truths<T>(c + i * sc, k));
     store(out + i, mask ? load(a + i * sa, k) : load(b + i * sb, k), k);
   });
   return true;

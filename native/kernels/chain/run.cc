@@ -150,4 +150,13 @@ void chain_run(const Chain& chain, const Data& data, int64_t row, int64_t col, i
   }
 }
 
+void chain_rows(const Chain& chain, const Data& data, int64_t row, int64_t rows,
+                const float* incoming, void* out, std::byte* local) {
+  if (chain.joins_rows) return chain_run(chain, data, row, 0, rows * chain.n, incoming, out, local);
+  std::byte* to = static_cast<std::byte*>(out);
+  for (int64_t i = 0; i < rows; ++i)
+    chain_run(chain, data, row + i, 0, chain.n, incoming + i * chain.n,
+              to + i * chain.n * chain.out_size, local);
+}
+
 }  // namespace sdx::SDX_ISA

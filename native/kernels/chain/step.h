@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/dtype.h"
-#include "simd/vec.h"
+#include "simd/truth.h"
 
 namespace sdx::SDX_ISA {
 
@@ -38,50 +38,6 @@ StepFn find_narrow_step(ChainOp op, DType type);      // of integers up to 16 bi
 StepFn find_wide_step(ChainOp op, DType type);        // of integers from 32 bits on
 StepFn find_cast(ChainOp op, DType type, DType to);
 StepFn find_int_cast(DType type, DType to);
-
-template <int size>
-struct IntsOf;
-template <>
-struct IntsOf<1> {
-  using Signed = int8_t;
-  using Unsigned = uint8_t;
-};
-template <>
-struct IntsOf<2> {
-  using Signed = int16_t;
-  using Unsigned = uint16_t;
-};
-template <>
-struct IntsOf<4> {
-  using Signed = int32_t;
-  using Unsigned = uint32_t;
-};
-template <>
-struct IntsOf<8> {
-  using Signed = int64_t;
-  using Unsigned = uint64_t;
-};
-template <class T>
-using SignedOf = typename IntsOf<sizeof(T)>::Signed;
-template <class T>
-using UnsignedOf = typename IntsOf<sizeof(T)>::Unsigned;
-
-// A truth value for each lane of a vector of T.
-template <class T>
-struct TruthsOf {
-  typedef uint8_t type __attribute__((vector_size(kLanesOf<T>)));
-};
-template <class T>
-using Truths = typename TruthsOf<T>::type;
-
-template <class T>
-SDX_INLINE int lane_count(Full) {
-  return kLanesOf<T>;
-}
-template <class T>
-SDX_INLINE int lane_count(Part k) {
-  return k.n;
-}
 
 template <class T, auto f>
 bool map1(const StepArgs& s) {
@@ -124,7 +80,7 @@ bool compare(const StepArgs& s) {
   const int64_t sa = s.stride[0], sb = s.stride[1];
   vloop<T>(s.n, [&](int64_t i, auto k) {
     const auto mask = f(load(a + i * sa, k), load(b + i * sb, k));
-    store(out + i, __builtin_convertvector(mask, Truths<T>) & 1, k);
+    store(out + i, truths_of<T>(mask), k);
   });
   return true;
 }
@@ -138,7 +94,7 @@ bool test(const StepArgs& s) {
   const T p = T(s.p[0]), q = T(s.p[1]);
   vloop<T>(s.n, [&](int64_t i, auto k) {
     const auto mask = f(load(a + i * sa, k), p, q);
-    store(out + i, __builtin_convertvector(mask, Truths<T>) & 1, k);
+    store(out + i, truths_of<T>(mask), k);
   });
   return true;
 }

@@ -34,7 +34,7 @@ struct DepthwiseArgs {
   int64_t pixels, line;         // pixels of a kept line, and its floats
   LineFn sum_line;
   Epilogue epilogue;
-  int64_t epilogue_at;  // in a thread's own memory, behind the lines
+  bool is_active;  // sums have bounds or an activation
 };
 
 // What one item computes: lines [top, bottom) and columns [left, right) of a panel of channels.
@@ -42,19 +42,27 @@ struct Piece {
   int64_t image, deep, top, bottom, left, right, panel;
 };
 
-// Sums of outputs from `at` on.
+// Sums of outputs from `at` on. They are copied for what takes their address: they themselves stay
+// in registers.
 SDX_INLINE void store_outs(const DepthwiseArgs& a, const Line& line, int64_t at,
                            const f32v (&sum)[kOuts]) {
-  const f32v low = splat(a.epilogue.relu ? 0.0f : -kInf);
   const int64_t stride = a.maps, left = line.outs - at;
   float* to = line.to + at * stride;
-  if (left >= kOuts && line.width == kLanes) {
+  if (left >= kOuts && line.width == kLanes && !a.is_active) {
 #pragma GCC unroll 8
-    for (int t = 0; t < kOuts; ++t) store(to + t * stride, vmax(sum[t], low));
+    for (int t = 0; t < kOuts; ++t) store(to + t * stride, sum[t]);
     return;
   }
-  for (int64_t t = 0; t < kOuts && t < left; ++t)
-    store(to + t * stride, vmax(sum[t], low), Part{int(line.width)});
+  f32v outs[kOuts];
+#pragma GCC unroll 8
+  for (int t = 0; t < kOuts; ++t) outs[t] = sum[t];
+  if (a.is_active) activate(a.epilogue, outs, kOuts);
+  const int64_t n = left < kOuts ? left : kOuts;
+  if (line.width == kLanes) {
+    for (int64_t t = 0; t < n; ++t) store(to + t * stride, outs[t]);
+  } else {
+    for (int64_t t = 0; t < n; ++t) store(to + t * stride, outs[t], Part{int(line.width)});
+  }
 }
 
 // kOuts sums over one line of taps; the kernel's width and step are constants, or 0.
@@ -124,7 +132,11 @@ SDX_INLINE void keep_pixels(const DepthwiseArgs& a, const Source& source, const 
   x += source.first;
   const int64_t stride = a.pixels * kLanes;
   if (a.group_in == 1 && a.group_out == 1 && width == kLanes) {
-    for (int64_t i = 0; i < n; ++i) store(to + i * kLanes, load(x + i * a.channels));
+    const int64_t below = a.window.axis[2].in * a.channels;  // the next line is wanted next
+    for (int64_t i = 0; i < n; ++i, x += a.channels) {
+      __builtin_prefetch(x + below);
+      store(to + i * kLanes, load(x));
+    }
   } else if (source.n <= kLanes) {
     for (int64_t i = 0; i < n; ++i, x += a.channels) {
       const f32v all = source.n == kLanes ? load(x) : load(x, Part{int(source.n)});
@@ -220,9 +232,6 @@ Status sum_pieces(const void* args, const Data& data, int64_t begin, int64_t end
     const int64_t low = piece.panel * kPanel;
     const int64_t high = low + kPanel < a.maps ? low + kPanel : a.maps;
     for (int64_t map = low; map < high; map += kLanes) sum_vector(a, piece, data, map);
-    for (int64_t line = piece.top; line < piece.bottom; ++line)
-      run_epilogue(a.epilogue, data, row_of(a, piece, line), piece.right - piece.left, low,
-                   high - low, data.local + a.epilogue_at);
   }
   return {};
 }
@@ -241,7 +250,7 @@ LineFn line_fn(const Axis& wide) {
 
 // Enough items to balance, of as many lines as they can have: neighbours read lines twice.
 void cut(DepthwiseArgs& a) {
-  constexpr int64_t kWidest = 128, kFewest = 4, kEnough = 32;
+  constexpr int64_t kWidest = 128, kFewest = 6, kEnough = 16;
   const Axis *high = a.window.axis + 1, *wide = high + 1;
   a.chunks = (wide->out + kWidest - 1) / kWidest;
   const int64_t others = a.window.batch * a.window.axis[0].out * a.chunks * panels_of(a.maps);
@@ -271,14 +280,16 @@ Status conv_depthwise_f32(const Call& call, Plan& plan) {
   cut(*args);
   plan.args = args;
   args->epilogue = read_epilogue(call, at + 1, plan);
-  args->epilogue_at = args->window.axis[0].taps * args->ring * args->line * int64_t(sizeof(float));
-  plan.local_bytes = args->epilogue_at + chain_local_bytes(args->epilogue.chain);
+  const Epilogue& e = args->epilogue;
+  args->is_active = e.relu || e.high < kInf || e.is_swish;
+  plan.local_bytes = args->window.axis[0].taps * args->ring * args->line * int64_t(sizeof(float));
   const int64_t panels = panels_of(args->maps);
   const int64_t items =
       args->window.batch * args->window.axis[0].out * args->bands * args->chunks * panels;
   const int64_t sums = args->window.batch * args->window.outs() * panels * kPanel;
   const int64_t work = sums * args->window.taps() * args->group_in / kLanes / 2;
   plan.add(sum_pieces, items, items > 0 ? work / items : 0);
+  add_program<DepthwiseArgs>(e, plan);
   return {};
 }
 

@@ -1,5 +1,5 @@
-// What follows the sums of a convolution: a bias and a cut at 0 where they are stored, a program
-// over blocks of them for all else.
+// What follows the sums of a convolution: a bias, bounds and an activation where they are stored, a
+// program over rows of them for all else.
 #pragma once
 
 #include "kernels/chain/chain.h"
@@ -10,9 +10,10 @@ namespace sdx::SDX_ISA {
 struct Epilogue {
   int bias_slot = -1;  // of the inputs; -1: no bias
   bool relu = false;
-  const Chain* chain = nullptr;  // of what comes then, or null
-  bool joins_rows = false;       // no operand of the program differs from column to column only
-  int64_t columns = 0;           // channels of the output
+  float high = kInf;              // the upper bound of what comes out of it
+  bool is_swish = false;          // y / (1 + e^-y)
+  const Chain* chain = nullptr;   // of what comes then, or null
+  int64_t rows = 0, columns = 0;  // pixels and channels of the output
 
   SDX_INLINE const float* bias(const Data& data) const {
     return bias_slot < 0 ? nullptr : input<float>(data, bias_slot);
@@ -21,39 +22,46 @@ struct Epilogue {
   // What a product does with the sums of columns from `first` on.
   SDX_INLINE Finish finish(const Data& data, int64_t first) const {
     const float* row = bias(data);
-    return {1, row == nullptr ? nullptr : row + first, relu};
+    return {1, row == nullptr ? nullptr : row + first, relu, high};
   }
 };
 
-// ints[at ...): 1 for a bias (the first operand) + 2 for a cut at 0, then the program of the rest.
-SDX_INLINE Epilogue read_epilogue(const Call& call, int at, Plan& plan) {
-  constexpr int kFirst = 2;  // of the operands, behind image and weights
-  Epilogue e;
-  const int64_t flags = call.ints[at];
-  const int operand = (flags & 1) != 0 ? kFirst + 1 : kFirst;
-  if ((flags & 1) != 0) e.bias_slot = kFirst;
-  e.relu = (flags & 2) != 0;
-  e.chain = chain_prepare(call, operand, at + 1, 0, plan);
-  e.columns = call.out[0].dim(-1);
-  e.joins_rows = true;
-  const int64_t size = call.out[0].count();
-  for (int i = operand; i < call.n_in; ++i) {
-    const int64_t count = call.in[i].count();
-    e.joins_rows = e.joins_rows && (count == size || count == 1);
+// ints[at ...): what is given (1 a bias, the first operand; 2 a cut at 0; 4 an upper bound; 8
+// swish), then the program of the rest. floats: the bound, then those of the program.
+Epilogue read_epilogue(const Call& call, int at, Plan& plan);
+
+// Bounds and activation of n vectors of sums, which have their bias.
+void activate(const Epilogue& e, f32v* y, int n);
+
+// Swish, and then the program, for columns [column, column + n) of rows [row, row + rows).
+void run_epilogue(const Epilogue& e, const Data& data, int64_t row, int64_t rows, int64_t column,
+                  int64_t n, std::byte* local);
+
+// The program only.
+void run_program(const Epilogue& e, const Data& data, int64_t row, int64_t rows, int64_t column,
+                 int64_t n, std::byte* local);
+
+constexpr int64_t kRowsAtOnce = 64;
+
+// The program as a phase of its own, for kernels whose items have no whole rows: an item is
+// kRowsAtOnce rows. `Args` has the epilogue; the program's memory is the first of a thread's own.
+template <class Args>
+Status run_programs(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const Epilogue& e = static_cast<const Args*>(args)->epilogue;
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t row = i * kRowsAtOnce, left = e.rows - row;
+    run_program(e, data, row, left < kRowsAtOnce ? left : kRowsAtOnce, 0, e.columns, data.local);
   }
-  return e;
+  return {};
 }
 
-// The program for columns [column, column + n) of rows [row, row + rows) of the output, in place.
-// Where rows lie side by side and their operands do too, they are one long row.
-SDX_INLINE void run_epilogue(const Epilogue& e, const Data& data, int64_t row, int64_t rows,
-                             int64_t column, int64_t n, std::byte* local) {
-  if (e.chain == nullptr || n <= 0) return;
-  float* y = output<float>(data) + row * e.columns + column;
-  if (e.joins_rows && n == e.columns)
-    return chain_run(*e.chain, data, row, 0, rows * n, y, y, local);
-  for (int64_t i = 0; i < rows; ++i, y += e.columns)
-    chain_run(*e.chain, data, row + i, column, n, y, y, local);
+template <class Args>
+SDX_INLINE void add_program(const Epilogue& e, Plan& plan) {
+  if (e.chain == nullptr) return;
+  const int64_t bytes = chain_local_bytes(e.chain);
+  if (bytes > plan.local_bytes) plan.local_bytes = bytes;
+  plan.add(run_programs<Args>, (e.rows + kRowsAtOnce - 1) / kRowsAtOnce,
+           kRowsAtOnce * e.columns / 8);
 }
 
 }  // namespace sdx::SDX_ISA

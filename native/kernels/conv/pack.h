@@ -32,4 +32,49 @@ SDX_INLINE void pack_panel(const Weights& w, int64_t number, int64_t n, float* t
   }
 }
 
+// Weights [maps, channels / group, *kernel], as sizes of one group.
+struct GroupSizes {
+  int64_t maps, channels, taps;
+
+  SDX_INLINE int64_t depth() const { return taps * channels; }
+};
+
+// Weights of the maps of a panel, side by side: channels [low, low + n) with all their taps. What
+// lies thousands of floats apart would share few places in the cache.
+struct MapTile {
+  static constexpr int64_t kMost = 256, kStep = kMost + 16;  // floats of a map, and between maps
+  float at[kPanel * kStep];
+
+  SDX_INLINE void load_maps(const float* w, int64_t depth, int64_t n_maps, int64_t n_floats) {
+    for (int64_t j = 0; j < n_maps; ++j)
+      memcpy(at + j * kStep, w + j * depth, size_t(n_floats) * sizeof(float));
+    for (int64_t j = n_maps; j < kPanel; ++j)
+      memset(at + j * kStep, 0, size_t(n_floats) * sizeof(float));
+  }
+  SDX_INLINE void store_column(int64_t place, float* to) const {
+    for (int64_t j = 0; j < kPanel; ++j) to[j] = at[j * kStep + place];
+  }
+};
+
+// Panel `i`, counted through all groups, to its place among all packed ones.
+SDX_INLINE void pack_group_panel(const GroupSizes& g, const float* w, int64_t i, float* packed) {
+  const int64_t panels = panels_of(g.maps), map = i % panels * kPanel;
+  const int64_t width = g.maps - map < kPanel ? g.maps - map : kPanel;
+  const float* from = w + (i / panels * g.maps + map) * g.depth();
+  float* to = packed + i * g.depth() * kPanel;
+  if (g.taps > MapTile::kMost) {
+    const Weights weights{from, width, g.channels, g.depth(), g.taps};
+    return pack_panel(weights, 0, g.taps, to, [](int64_t t) { return t; });
+  }
+  MapTile tile;
+  const int64_t step = MapTile::kMost / g.taps;
+  for (int64_t low = 0; low < g.channels; low += step) {
+    const int64_t n = g.channels - low < step ? g.channels - low : step;
+    tile.load_maps(from + low * g.taps, g.depth(), width, n * g.taps);
+    for (int64_t t = 0; t < g.taps; ++t)
+      for (int64_t c = 0; c < n; ++c)
+        tile.store_column(c * g.taps + t, to + (t * g.channels + low + c) * kPanel);
+  }
+}
+
 }  // namespace sdx::SDX_ISA

@@ -1,6 +1,7 @@
 // Convolution as a product: a row for each output, all that its window reads, times packed weights.
 #include "kernels/conv/epilogue.h"
 #include "kernels/conv/gather.h"
+#include "kernels/conv/pack.h"
 #include "kernels/conv/rows.h"
 #include "kernels/gemm/tile.h"
 
@@ -12,7 +13,8 @@ struct ConvArgs {
   Split split;   // of one group
   int64_t maps;  // of one group
   int64_t out_channels;
-  bool is_plain;  // each output reads one pixel, and they come in the same order
+  bool is_packed;  // else the first phase packs the weights
+  bool is_plain;   // each output reads one pixel, and they come in the same order
   Epilogue epilogue;
 };
 
@@ -26,8 +28,10 @@ void conv_block(const ConvArgs& a, const Data& data, int64_t group, int64_t item
   const int64_t block = item % a.split.row_blocks, columns = item / a.split.row_blocks;
   const int64_t first_row = a.split.row(block), m = a.split.row(block + 1) - first_row;
   const int64_t k = a.gather.depth();
-  const Columns weights{input<float>(data, 1) + group * packed_floats(k, a.maps), a.maps,
-                        a.split.panel(columns), a.split.panel(columns + 1)};
+  const float* packed =
+      a.is_packed ? input<float>(data, 1) : reinterpret_cast<const float*>(data.scratch);
+  const Columns weights{packed + group * packed_floats(k, a.maps), a.maps, a.split.panel(columns),
+                        a.split.panel(columns + 1)};
   const int64_t map = group * a.maps + weights.first * kPanel;
   const Target target{output<float>(data) + first_row * a.out_channels + map, a.out_channels};
   Gather gather = a.gather;
@@ -55,9 +59,19 @@ Status conv_blocks(const void* args, const Data& data, int64_t begin, int64_t en
   return {};
 }
 
+// Item: one panel of one group of the weights.
+Status pack_panels(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const ConvArgs*>(args);
+  const GroupSizes sizes{a.maps, a.gather.n, a.gather.window.taps()};
+  for (int64_t i = begin; i < end; ++i)
+    pack_group_panel(sizes, input<float>(data, 1), i, reinterpret_cast<float*>(data.scratch));
+  return {};
+}
+
 }  // namespace
 
-// ints: the window, group, epilogue. Inputs: x, packed weights, operands of the epilogue.
+// ints: the window, group, epilogue. Inputs: x, weights (packed, or as they are), operands of
+// the epilogue.
 Status conv_f32(const Call& call, Plan& plan) {
   const View &x = call.in[0], &y = call.out[0];
   const int at = 4 * (x.rank - 2);
@@ -72,6 +86,12 @@ Status conv_f32(const Call& call, Plan& plan) {
   plan.args = args;
   args->epilogue = read_epilogue(call, at + 1, plan);
   plan.local_bytes = kBlockBytes + chain_local_bytes(args->epilogue.chain);
+  args->is_packed = call.in[1].dtype == DType::u8;
+  if (!args->is_packed) {
+    const int64_t depth = args->gather.depth(), packed = packed_floats(depth, args->maps);
+    plan.scratch_bytes = group * packed * int64_t(sizeof(float));
+    plan.add(pack_panels, group * panels_of(args->maps), depth * kPanel / 2);
+  }
   plan.add(conv_blocks, group * args->split.count(), args->split.work);
   return {};
 }

@@ -18,8 +18,6 @@ struct TransposeArgs {
   Epilogue epilogue;
 };
 
-constexpr int64_t kRowsAtOnce = 64;  // that the program of an epilogue runs over
-
 // Panels of one phase lie behind those of the phases before it.
 int64_t packed_at(const TransposeArgs& a, int64_t group, const ConvPhase& phase) {
   const int64_t panels = panels_of(a.maps);
@@ -30,7 +28,7 @@ struct Block {
   int64_t group, first_row, rows, first_panel, last_panel;
 };
 
-// Rows of the block from `tile` to where the outputs of the phase lie.
+// Rows of the block from `tile` to where the outputs of the phase lie, with their activation.
 void scatter_rows(const TransposeArgs& a, const ConvPhase& phase, const Window& window,
                   const Block& b, const float* tile, int64_t ldc, float* y) {
   const int64_t map = b.first_panel * kPanel, left = a.maps - map;
@@ -41,7 +39,12 @@ void scatter_rows(const TransposeArgs& a, const ConvPhase& phase, const Window& 
     int64_t to = p.image;
     for (int j = 0; j < kSpatial; ++j)
       to = to * a.window.axis[j].out + phase.axis[j].first + p.at[j] * a.window.axis[j].step;
-    memcpy(y + to * a.out_channels, tile + i * ldc, size_t(width) * sizeof(float));
+    float* row = y + to * a.out_channels;
+    vloop(width, [&](int64_t j, auto lanes) {
+      f32v sum = load(tile + i * ldc + j, lanes);
+      if (a.epilogue.is_swish) activate(a.epilogue, &sum, 1);
+      store(row + j, sum, lanes);
+    });
   }
 }
 
@@ -79,18 +82,6 @@ Status phase_blocks(const void* args, const Data& data, int64_t begin, int64_t e
     block.rows = part_begin(m, a.split.row_blocks, row + 1) - block.first_row;
     block.first_panel = a.split.panel(column), block.last_panel = a.split.panel(column + 1);
     if (block.rows > 0) phase_block(a, data, phase, block);
-  }
-  return {};
-}
-
-// Item: kRowsAtOnce rows of the output.
-Status finish_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
-  const auto& a = *static_cast<const TransposeArgs*>(args);
-  const int64_t rows = a.window.batch * a.window.outs();
-  for (int64_t i = begin; i < end; ++i) {
-    const int64_t row = i * kRowsAtOnce, left = rows - row;
-    run_epilogue(a.epilogue, data, row, left < kRowsAtOnce ? left : kRowsAtOnce, 0, a.out_channels,
-                 data.local);
   }
   return {};
 }
@@ -148,11 +139,7 @@ Status conv_transpose_f32(const Call& call, Plan& plan) {
   plan.local_bytes = kBlockBytes + most_rows * most_panels * kPanel * int64_t(sizeof(float));
   plan.add(phase_blocks, group * a->n_phases * a->split.count(), a->split.work);
   a->epilogue = read_epilogue(call, at + 1, plan);
-  if (a->epilogue.chain == nullptr) return {};
-  const int64_t chain_bytes = chain_local_bytes(a->epilogue.chain);
-  if (chain_bytes > plan.local_bytes) plan.local_bytes = chain_bytes;
-  const int64_t all = a->window.batch * a->window.outs();
-  plan.add(finish_rows, (all + kRowsAtOnce - 1) / kRowsAtOnce, kRowsAtOnce * a->out_channels / 8);
+  add_program<TransposeArgs>(a->epilogue, plan);
   return {};
 }
 

@@ -21,6 +21,7 @@ struct WinogradArgs {
   int64_t patch_floats;     // of all transformed patches of a block
   bool is_shared;           // patches are transformed by a phase of their own
   Epilogue epilogue;
+  bool is_active;  // sums have bounds or an activation
 };
 
 struct Tile {
@@ -136,11 +137,11 @@ SDX_INLINE void finish_tile(const WinogradArgs& a, const Tile& tile, const float
     f32v four[kTile];
     transform_back(half[i], four);
 #pragma GCC unroll 4
-    for (int j = 0; j < kTile; ++j) {
-      four[j] += bias;
-      if (a.epilogue.relu) four[j] = vmax(four[j], f32v{});
+    for (int j = 0; j < kTile; ++j) four[j] += bias;
+    if (a.is_active) activate(a.epilogue, four, kTile);
+#pragma GCC unroll 4
+    for (int j = 0; j < kTile; ++j)
       if (j < outs) store(y + (i * a.wide.out + j) * a.maps, four[j], lanes);
-    }
   }
 }
 
@@ -170,8 +171,8 @@ void finish_block(const WinogradArgs& a, const Data& data, int64_t first, int64_
     const Tile tile = tile_of(a, first);
     const int64_t left = a.wide.out - tile.left, outs = (end - first) * kTile;
     for (int64_t i = tile.top; i < tile.top + kTile && i < a.high.out; ++i)
-      run_epilogue(a.epilogue, data, (tile.image * a.high.out + i) * a.wide.out + tile.left,
-                   left < outs ? left : outs, map, width, local);
+      run_program(a.epilogue, data, (tile.image * a.high.out + i) * a.wide.out + tile.left,
+                  left < outs ? left : outs, map, width, local);
   }
 }
 
@@ -257,6 +258,7 @@ Status conv_winograd_f32(const Call& call, Plan& plan) {
   a->tiles = window.batch * a->tiles_high * a->tiles_wide;
   cut(*a);
   a->epilogue = read_epilogue(call, 4 * 2 + 1, plan);
+  a->is_active = a->epilogue.relu || a->epilogue.high < kInf || a->epilogue.is_swish;
   plan.args = a;
   const int64_t patch_bytes = a->patch_floats * int64_t(sizeof(float));
   plan.local_bytes = kPlaces * a->most * kPanel * int64_t(sizeof(float)) +

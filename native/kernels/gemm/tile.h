@@ -40,12 +40,16 @@ constexpr int64_t kBlockBytes = kBlockRows * kStride * int64_t(sizeof(float));
 constexpr int64_t panels_of(int64_t n) { return (n + kPanel - 1) / kPanel; }
 constexpr int64_t packed_floats(int64_t k, int64_t n) { return panels_of(n) * kPanel * k; }
 
-// What happens to complete sums: y = alpha * sum + bias[column], then max(y, 0) if relu.
+// What happens to complete sums: y = alpha * sum + bias[column], then max(y, 0) if relu, then
+// min(y, high).
 struct Finish {
   float alpha = 1;
   const float* bias = nullptr;  // n of them, or null
   bool relu = false;
-  SDX_INLINE bool is_plain() const { return alpha == 1 && bias == nullptr && !relu; }
+  float high = kInf;
+  SDX_INLINE bool is_plain() const {
+    return alpha == 1 && bias == nullptr && !relu && high == kInf;
+  }
 };
 
 struct Columns {

@@ -10,6 +10,7 @@ from sardonyx.graph.graph import Graph
 from sardonyx.passes import (
     activation,
     algebra,
+    einsum,
     linear,
     lowering,
     normalize,
@@ -21,6 +22,7 @@ from sardonyx.passes.attention import fuse_attention
 from sardonyx.passes.chains import fuse_chains
 from sardonyx.passes.channels import channels_last
 from sardonyx.passes.driver import Rewriter, prune
+from sardonyx.passes.labels import number_labels
 from sardonyx.passes.rule import Rules, by_root
 
 BASIC: Final = by_root(algebra.RULES, transpose.RULES, linear.BASIC)
@@ -28,7 +30,8 @@ BASIC: Final = by_root(algebra.RULES, transpose.RULES, linear.BASIC)
 EXTENDED: Final = by_root(activation.RULES, normalize.RULES, linear.EXTENDED)
 STEPS: Final = by_root(quantize.STEPS)
 FLOATS: Final = by_root(quantize.FLOATS)
-LOWERED: Final = by_root(products.RULES)
+INTEGERS: Final = by_root(quantize.INTEGERS)
+LOWERED: Final = by_root(einsum.RULES, products.RULES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +52,22 @@ def optimize(graph: Graph, options: PassOptions) -> None:
 
 
 def lower(graph: Graph, options: PassOptions) -> None:
-    """The part that needs our own ops."""
-    if options.level >= Level.ORT_ENABLE_EXTENDED:
+    """The part that needs our own ops: what kernels are made for, and fusions beyond ONNX's ops."""
+    fuses = options.level >= Level.ORT_ENABLE_EXTENDED
+    if fuses:
         lowering.lower_sizes(graph)
         _rewrite(graph, STEPS, options)
         _rewrite(graph, FLOATS, options)
-        if not options.disabled & {"fuse_attention", "AttentionFusion"}:
-            fuse_attention(graph)
-        if not options.disabled & {"channels_last", "NhwcTransformer"}:
-            channels_last(graph)
-        _rewrite(graph, LOWERED, options)
-        prune(graph)
-        # Last, so that products are already what they will be.
-        fuse_chains(graph)
+    number_labels(graph)
+    if fuses and not options.disabled & {"fuse_attention", "AttentionFusion"}:
+        fuse_attention(graph)
+    _rewrite(graph, INTEGERS, options)
+    if not options.disabled & {"channels_last", "NhwcTransformer"}:
+        channels_last(graph)
+    _rewrite(graph, LOWERED, options)
+    prune(graph)
+    if fuses:
+        fuse_chains(graph)  # last, so that products are already what they will be
 
 
 def _rewrite(graph: Graph, rules: Rules, options: PassOptions, is_clean: bool = True) -> None:

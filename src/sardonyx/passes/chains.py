@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
+from sardonyx.graph.build import Builder
 from sardonyx.graph.dtype import F32, U64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops import lookup
 from sardonyx.ops.chain import ELEMENTWISE, TYPES, Code, Instruction, instruction_of, joined
-from sardonyx.ops.declare import INTERNAL, Op, allowed
+from sardonyx.ops.declare import INTERNAL, ONNX, Op, allowed
 
 MAX_OPERANDS: Final = 12
 MAX_WEIGHT: Final = 36  # native instructions, as _weight guesses them
@@ -53,6 +55,12 @@ class _Group:
         del self.operands[node.outputs[0]]
         self.operands.update(dict.fromkeys(v for v in node.inputs if v is not None))
 
+    def read(self) -> list[Value]:
+        """The operands as they are now, when groups before this one have become other nodes."""
+        made = {n.outputs[0] for n in self.members}
+        values = (v for n in self.members for v in n.inputs if v is not None and v not in made)
+        return list(dict.fromkeys(values))
+
     def code(self, operands: list[Value]) -> Code:
         """The program of the group over these operands."""
         number: dict[Value, int] = {v: i for i, v in enumerate(operands)}
@@ -74,16 +82,16 @@ def fuse_chains(graph: Graph) -> None:
     chain = lookup(INTERNAL, "Chain")
     assert chain is not None
     positions = {node: i for i, node in enumerate(order)}
-    for group in _groups(graph, order):
+    for group in reversed(_groups(order)):  # first to last: a product may grow more than once
         if not _extend_product(graph, group, positions) and len(group.members) > 1:
-            operands = list(group.operands)
+            operands = group.read()
             _settle(graph, group, chain, operands, {"code": group.code(operands)})
     for node in order:
         for _, body in node.subgraphs:
             fuse_chains(body)
 
 
-def _groups(graph: Graph, order: list[Node]) -> list[_Group]:
+def _groups(order: list[Node]) -> list[_Group]:
     """Every elementwise node in one group, from the last to the first.
 
     All readers of a member but the root are members, so no path leaves a group and comes back.
@@ -116,39 +124,92 @@ def _fits(node: Node) -> bool:
     return node.op.name != "Pow" or known[-1].dtype is not U64
 
 
+@dataclass(frozen=True, slots=True)
+class _Site:
+    """Where a group may become an epilogue: a product, and a Reshape that stands between or not."""
+
+    node: Node
+    operand: Value  # of the group: the product, or what the Reshape makes of it
+    reshape: Node | None
+
+    @property
+    def product(self) -> Value:
+        return self.node.outputs[0]
+
+    def takes(self, other: Value) -> bool:
+        """Whether another operand of the group can be one of the product."""
+        fact, product = other.tensor, self.product.tensor
+        if fact.dtype not in allowed(self.node.op, self.node.op.inputs[-1]):
+            return False
+        if self.reshape is None:
+            return True
+        if len(fact.dims) > len(product.dims) or any(d != 1 for d in fact.dims[:-1]):
+            return fact.dims == self.operand.tensor.dims and self._target() is not None
+        is_same = product.dims[-1:] == self.operand.tensor.dims[-1:]
+        return is_same or all(d == 1 for d in fact.dims)
+
+    def _target(self) -> tuple[int, ...] | None:
+        """The shape that makes a tensor like the operand one like the product."""
+        fact = self.product.tensor
+        if len(fact.dims) == 2 and isinstance(last := fact.dims[1], int) and last > 0:
+            return -1, last
+        return fact.static
+
+    def fitted(self, graph: Graph, other: Value) -> Value:
+        """Another operand in a shape that broadcasts to the product."""
+        if self.reshape is None or other.tensor.dims != self.operand.tensor.dims:
+            return other
+        target = self._target()
+        assert target is not None
+        builder = Builder(graph)
+        made: Value = builder.Reshape(other, builder.ints(*target), like=self.product)
+        made.fact = other.tensor.shaped(self.product.tensor.dims)
+        return made
+
+
 def _extend_product(graph: Graph, group: _Group, positions: dict[Node, int]) -> bool:
     """Makes a group the epilogue of a product among its operands, the last of them; True if so."""
-    found = [(v.node, v) for v in group.operands if v.node is not None and _is_open(v, group)]
-    if not found:
+    operands = group.read()
+    sites = [site for v in operands if (site := _site(v, group)) is not None]
+    if not sites:
         return False
-    node, product = max(found, key=lambda pair: positions[pair[0]])
-    others = [v for v in group.operands if v is not product]
-    slot = node.op.inputs[-1]
-    if any(v.tensor.dtype not in allowed(node.op, slot) for v in others):
+    site = max(sites, key=lambda s: positions[s.node])
+    node, others = site.node, [v for v in operands if v is not site.operand]
+    first, n_first = node.attrs["code"] or (), len(node.inputs) - len(node.op.inputs) + 2
+    n_values = len(first) + n_first + len(others)
+    if n_values > MAX_WEIGHT or not all(site.takes(v) for v in others):
         return False
-    code, n_fixed = group.code([product, *others]), len(node.op.inputs) - 1
-    if node.attrs["code"] is not None:
-        n_first = len(node.inputs) - n_fixed + 1
-        code = joined(node.attrs["code"], n_first, code, len(others) + 1)
-    _settle(graph, group, node.op, [*node.inputs, *others], {**node.attrs, "code": code})
+    code = group.code([site.operand, *others])
+    code = joined(first, n_first, code, len(others) + 1) if first else code
+    inputs = [*node.inputs, *(site.fitted(graph, v) for v in others)]
+    made = _settle(graph, group, node.op, inputs, {**node.attrs, "code": code}, site)
+    positions[made] = positions[group.root]
+    if site.reshape is not None:
+        graph.remove(site.reshape)
     graph.remove(node)
     return True
 
 
-def _is_open(value: Value, group: _Group) -> bool:
-    """Whether a value comes from a product that the whole group may be the epilogue of."""
-    node = value.node
+def _site(value: Value, group: _Group) -> _Site | None:
+    """The product that a value comes from, if the whole group may be its epilogue."""
+    node, reshape = value.node, None
+    if node is not None and node.op.key == (ONNX, "Reshape"):
+        reshape, source = node, node.inputs[0]
+        is_alone = source is not None and len(source.uses) == 1 and not source.n_exits
+        node = source.node if source is not None and is_alone else None
     if node is None or node.op.domain != INTERNAL or not takes_epilogue(node.op):
-        return False
-    out = group.root.outputs[0].tensor
-    if value.n_exits or value.tensor.dtype is not F32 or value.tensor.shape != out.shape:
-        return False
+        return None
+    out, product = group.root.outputs[0].tensor, node.outputs[0].tensor
+    if value.n_exits or product.dtype is not F32 or value.tensor.shape != out.shape:
+        return None
     if out.dtype is not F32 and any(s.type == node.op.outputs[0].type for s in node.op.inputs[:-1]):
-        return False
-    if any(_divides_ints(n) for n in group.members):
-        return False
+        return None
     members = set(group.members)
-    return len(node.outputs) == 1 and all(n in members for n, _ in value.uses)
+    if len(node.outputs) != 1 or node.graph is not group.root.graph:
+        return None
+    if any(n not in members for n, _ in value.uses) or any(map(_divides_ints, members)):
+        return None
+    return _Site(node, value, reshape)
 
 
 def takes_epilogue(op: Op) -> bool:
@@ -162,13 +223,28 @@ def _divides_ints(node: Node) -> bool:
 
 
 def _settle(
-    graph: Graph, group: _Group, op: Op, inputs: Sequence[Value | None], attrs: dict[str, Any]
-) -> None:
+    graph: Graph,
+    group: _Group,
+    op: Op,
+    inputs: Sequence[Value | None],
+    attrs: dict[str, Any],
+    site: _Site | None = None,
+) -> Node:
     """Puts one node, with the name of the root, in the place of a group."""
     old = group.root.outputs[0]
-    made = graph.add(op, inputs, attrs, name=group.root.name).outputs[0]
+    new = graph.add(op, inputs, attrs, name=group.root.name)
+    made = new.outputs[0]
     made.fact = old.tensor.plain()
+    if site is not None and site.reshape is not None:
+        made.fact = old.tensor.shaped(site.product.tensor.dims)
+        after = site.reshape
+        reshaped = graph.add(
+            after.op, [made, *after.inputs[1:]], dict(after.attrs), name=after.name
+        )
+        made = reshaped.outputs[0]
+        made.fact = old.tensor.plain()
     made.name, old.name = old.name, ""
     graph.replace(old, made)
     for node in group.members:
         graph.remove(node)
+    return new

@@ -400,6 +400,8 @@ def dynamic_product(b: Builder, x: Value, w: Value, y: Value, product: Node) -> 
 # What ends in steps first: a product whose result is quantized must not stop at float32.
 STEPS: Final[tuple[Any, ...]] = (
     *steps_again, *conv_steps, *matmul_steps, *add_steps, *mean_steps, *max_steps, *concat_steps,
-    *quantize_before, *qlinear_conv, *conv_integer, *dynamic_product, *integer_product,
+    *quantize_before, *integer_product,
 )  # fmt: skip
 FLOATS: Final[tuple[Any, ...]] = (*conv_float, *matmul_float, *product_bias)
+# Ops on integers as kernels have them.
+INTEGERS: Final[tuple[Any, ...]] = (*qlinear_conv, *conv_integer, *dynamic_product)

@@ -272,17 +272,40 @@ def _written(
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
     w = Writer(operands)
     numbers = list(range(len(operands)))
+    gates = _gates(code, len(operands))
     for i, instruction in enumerate(code):
         if instruction.dtype not in TYPES:
             raise Unfit(f"no kernel for {instruction.dtype}")
-        is_last = i == len(code) - 1
-        is_cast = instruction.op == (ONNX, "Cast")
         args = tuple(a if a == ABSENT else numbers[a] for a in instruction.args)
-        if not is_cast:
+        if len(operands) + i in gates.values():
+            numbers.append(args[0])  # of the sigmoid, which the product computes
+            continue
+        if instruction.op != (ONNX, "Cast"):
             args = tuple(a if a == ABSENT else w.wide(a) for a in args)
-        made = ENCODERS[instruction.op](w, instruction, args)
+        if i in gates:
+            made = w.emit("swish", args[:1], None, (1.0,))
+        else:
+            made = ENCODERS[instruction.op](w, instruction, args)
+        is_last = i == len(code) - 1
         numbers.append(w.cast(made, instruction.dtype) if is_last else made)
     return w.numbers()
+
+
+def _gates(code: Code, n_operands: int) -> dict[int, int]:
+    """Products of a value and its own sigmoid, which is read nowhere else, by their place."""
+    uses: dict[int, int] = {}
+    for instruction in code:
+        for arg in instruction.args:
+            uses[arg] = uses.get(arg, 0) + 1
+    found: dict[int, int] = {}
+    for i, instruction in enumerate(code):
+        if instruction.op != (ONNX, "Mul"):
+            continue
+        for gate, x in (instruction.args, instruction.args[::-1]):
+            maker = code[gate - n_operands] if gate >= n_operands else instruction
+            if maker.op == (ONNX, "Sigmoid") and maker.args == (x,) and uses[gate] == 1:
+                found[i] = gate
+    return found
 
 
 def elementwise(node: Node) -> Call | No:

@@ -9,14 +9,16 @@ from sardonyx.graph.dtype import F32
 from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.conv import transposed_front
 from sardonyx.ops.declare import INTERNAL
-from sardonyx.ops.window import Ints, Window, window
+from sardonyx.ops.window import Ints, Window, numbers, window
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call, Packed
+from sardonyx.providers.cpu.epilogue import epilogue
 from sardonyx.providers.cpu.index import Lowering
 from sardonyx.providers.cpu.window import MAX_SPATIAL, unfit, window_ints
 
 PANEL: Final = 32  # output channels of a packed panel
 NARROW: Final = 16  # output channels of a group, below which groups share vectors
+MAX_REACH: Final = 1 << 16  # elements that a window of narrow groups may span, with its dilation
 MAX_DEPTH: Final = 256  # channels that a product adds up in one pass
 MIN_CHANNELS: Final = 16  # for Winograd
 MIN_TILES: Final = 12  # of an image: fewer do not make up for weights four times as large
@@ -31,9 +33,12 @@ def conv(node: Node) -> Call | No:
     moved = window(shape[2:], node.attrs)
     if why := unfit(moved):
         return why
-    ints = (*window_ints(moved, x.tensor.dims[1:-1]), node.attrs["group"], 0, 0, 0)
-    row, packed = _form(node, w, moved)
-    return Call(row, (x, packed), ints)
+    after = epilogue(node)
+    if isinstance(after, No):
+        return after
+    ints = (*window_ints(moved, x.tensor.dims[1:-1]), node.attrs["group"], *after.ints)
+    row, weights = _form(node, w, moved) if w.is_const else ("conv_f32", w)
+    return Call(row, (x, weights, *after.operands), ints, after.floats)
 
 
 def _form(node: Node, w: Value, moved: Window) -> tuple[str, Packed]:
@@ -41,7 +46,8 @@ def _form(node: Node, w: Value, moved: Window) -> tuple[str, Packed]:
     maps, channels, *kernel = w.tensor.static or ()
     group = node.attrs["group"]
     taps = math.prod(kernel)
-    if group > 1 and maps // group < NARROW and channels < NARROW:
+    is_narrow = group > 1 and maps // group < NARROW and channels < NARROW
+    if is_narrow and math.prod(numbers(moved.extents)) <= MAX_REACH:
         return "conv_depthwise_f32", Packed(w, "conv_pack", _size(maps, channels * taps), (1,))
     if _is_winograd(node, moved):
         size = 36 * _size(maps, channels)
@@ -79,17 +85,22 @@ def conv_transpose(node: Node) -> Call | No:
     moved = window(shape[2:], node.attrs)
     if why := unfit(moved):
         return why
+    if not w.is_const:
+        return No("the weights are not constant")
     if math.prod(moved.strides) > MAX_PHASES:
         return No(f"the strides {moved.strides} are too large")
+    after = epilogue(node)
+    if isinstance(after, No):
+        return after
     group = node.attrs["group"]
     spatial, outs = x.tensor.dims[1:-1], node.outputs[0].tensor.dims[1:-1]
     front = transposed_front(moved, (spatial, outs), node.attrs)
-    ints = (*moved.kernel, *moved.strides, *moved.dilations, *front, group, 0, 0, 0)
+    ints = (*moved.kernel, *moved.strides, *moved.dilations, *front, group, *after.ints)
     ones = (1,) * (MAX_SPATIAL - len(spatial))
     size = group * _size(shape[1], (shape[0] // group) * math.prod(shape[2:]))
     layout = (*ones, *shape[2:], *ones, *moved.strides, *ones, *moved.dilations, group)
     packed = Packed(w, "conv_transpose_pack", size, layout)
-    return Call("conv_transpose_f32", (x, packed), ints)
+    return Call("conv_transpose_f32", (x, packed, *after.operands), ints, after.floats)
 
 
 def _size(maps: int, depth: int) -> int:
@@ -98,15 +109,15 @@ def _size(maps: int, depth: int) -> int:
 
 
 def _weights(node: Node) -> tuple[Value, Value, Ints] | No:
-    """The image, and constant weights with their shape."""
+    """The image, and weights with their shape."""
     x, w = node.inputs[:2]
     assert x is not None
     assert w is not None
     if x.tensor.dtype is not F32:
         return No(f"no kernel for {x.tensor.dtype}")
     shape = w.tensor.static
-    if not w.is_const or shape is None:
-        return No("the weights are not constant")
+    if shape is None:
+        return No("the shape of the weights is not known")
     if 0 in shape:
         return No("the weights are empty")
     return x, w, shape

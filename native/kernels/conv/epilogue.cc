@@ -1,0 +1,58 @@
+// Epilogues of convolutions.
+#include "kernels/conv/epilogue.h"
+
+#include "simd/math.h"
+
+namespace sdx::SDX_ISA {
+namespace {
+
+SDX_INLINE f32v swish(f32v x) { return x * vsigmoid(x); }
+
+}  // namespace
+
+Epilogue read_epilogue(const Call& call, int at, Plan& plan) {
+  constexpr int kFirst = 2;  // of the operands, behind image and weights
+  Epilogue e;
+  const int64_t given = call.ints[at];
+  const int operand = (given & 1) != 0 ? kFirst + 1 : kFirst;
+  if ((given & 1) != 0) e.bias_slot = kFirst;
+  e.relu = (given & 2) != 0;
+  if ((given & 4) != 0) e.high = float(call.floats[0]);
+  e.is_swish = (given & 8) != 0;
+  e.chain = chain_prepare(call, operand, at + 1, 1, plan);
+  e.columns = call.out[0].dim(-1);
+  e.rows = call.out[0].count(0, call.out[0].rank - 1);
+  return e;
+}
+
+void activate(const Epilogue& e, f32v* y, int n) {
+  if (e.relu)
+    for (int i = 0; i < n; ++i) y[i] = vmax(y[i], f32v{});
+  if (e.high < kInf)
+    for (int i = 0; i < n; ++i) y[i] = vmin(y[i], splat(e.high));
+  if (e.is_swish)
+    for (int i = 0; i < n; ++i) y[i] = swish(y[i]);
+}
+
+void run_program(const Epilogue& e, const Data& data, int64_t row, int64_t rows, int64_t column,
+                 int64_t n, std::byte* local) {
+  if (e.chain == nullptr || n <= 0) return;
+  float* y = output<float>(data) + row * e.columns + column;
+  if (n == e.columns) return chain_rows(*e.chain, data, row, rows, y, y, local);
+  for (int64_t i = 0; i < rows; ++i, y += e.columns)
+    chain_run(*e.chain, data, row + i, column, n, y, y, local);
+}
+
+void run_epilogue(const Epilogue& e, const Data& data, int64_t row, int64_t rows, int64_t column,
+                  int64_t n, std::byte* local) {
+  if (e.is_swish) {
+    float* y = output<float>(data) + row * e.columns + column;
+    const bool is_whole = n == e.columns;
+    const int64_t lines = is_whole ? 1 : rows, length = is_whole ? rows * n : n;
+    for (int64_t i = 0; i < lines; ++i, y += e.columns)
+      vloop(length, [&](int64_t j, auto lanes) { store(y + j, swish(load(y + j, lanes)), lanes); });
+  }
+  run_program(e, data, row, rows, column, n, local);
+}
+
+}  // namespace sdx::SDX_ISA

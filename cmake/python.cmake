@@ -1,5 +1,5 @@
 # Finds Python and nanobind, both for scikit-build-core and for a plain `cmake -B build`.
-find_package(Python 3.11 REQUIRED COMPONENTS Interpreter Development.Module)
+find_package(Python 3.11 REQUIRED COMPONENTS Interpreter Development.Module NumPy)
 
 if(NOT SKBUILD)
   execute_process(

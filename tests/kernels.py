@@ -1,4 +1,4 @@
-"""Runs a node's kernel row by itself, on any ISA, in any number of parts, within guarded buffers."""
+"""Runs a node's kernel row by itself, on any ISA, in any number of parts, in guarded buffers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sardonyx._native as native
 from sardonyx.graph.dim import evaluate
 from sardonyx.graph.dtype import by_numpy
 from sardonyx.graph.graph import Node, Value
-from sardonyx.providers.cpu.call import Call, Packed
+from sardonyx.program.call import Call, Packed
 
 Array = np.ndarray[Any, np.dtype[Any]]
 GUARD = 64  # bytes of a pattern before and behind every output
@@ -42,7 +42,7 @@ def untouched(whole: Array, inner: Array) -> bool:
     return bool((whole[:begin] == PATTERN).all() and (whole[end:] == PATTERN).all())
 
 
-def run_call(  # noqa: PLR0913 - what a test may vary
+def run_call(
     call: Call,
     node: Node,
     values: dict[Value, Array],
@@ -50,7 +50,7 @@ def run_call(  # noqa: PLR0913 - what a test may vary
     isa: str = "",
     splits: int = 1,
 ) -> list[Array]:
-    """The outputs of a node, by its kernel; `values` are its inputs, constants need not be there."""
+    """The outputs of a node, by its kernel; `values` are its inputs that are no constants."""
     inputs = [None if v is None else _operand(v, values, isa) for v in call.inputs]
     ints = [evaluate(i, dims) for i in call.ints]
     facts = [v.tensor for v in node.outputs]

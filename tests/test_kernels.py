@@ -14,8 +14,8 @@ from sardonyx.graph.infer import infer
 from sardonyx.load import load
 from sardonyx.passes import PassOptions, lower
 from sardonyx.place.provider import No
+from sardonyx.program.call import Call
 from sardonyx.providers.cpu import lowered
-from sardonyx.providers.cpu.call import Call
 from tests.kernels import run_call
 from tests.oracle import difference, feeds_of, model_of
 from tests.test_ops import GOOD, ROWS, check_guards, is_random, sizes_among, sizes_of, title

@@ -8,4 +8,5 @@ NB_MODULE(_native, m) {
   m.attr("version") = SARDONYX_VERSION;
   sdx::bind_load(m);
   sdx::bind_kernels(m);
+  sdx::bind_exec(m);
 }

@@ -6,6 +6,7 @@
 namespace sdx {
 
 void bind_load(nanobind::module_& m);
+void bind_exec(nanobind::module_& m);
 void bind_kernels(nanobind::module_& m);
 
 // Parts of bind_load: the records, by family.

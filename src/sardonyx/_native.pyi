@@ -291,7 +291,7 @@ def decode_tensor(buffer: Buffer) -> TensorRecord:
     Read an ONNX TensorProto; the record views the buffer and keeps it alive.
     """
 
-isas: tuple = ('base', 'avx512vnni')
+isas: tuple = ('base', 'avx2', 'avx512', 'avx512vnni')
 
 isa: str = 'avx512vnni'
 
@@ -304,3 +304,39 @@ def call(row: str, inputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]
 
 def resolve(row: str, inputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], outputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], ints: Sequence[int], floats: Sequence[float], isa: str = '') -> list[list[int]]:
     """The dims of the outputs of a row whose sizes depend on data."""
+
+class Stop:
+    """A flag that any thread may raise to end runs."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def raised(self) -> bool: ...
+
+    @raised.setter
+    def raised(self, arg: bool, /) -> None: ...
+
+class Runnable:
+    """A compiled sequence of segments, ready to run."""
+
+    def __init__(self, sizes: tuple[int, int], inputs: list, outputs: Sequence[int], names: Sequence[tuple[int, int, int]], fixed: Sequence[tuple[int, int, int]], items: list, python: tuple) -> None: ...
+
+    def quick(self, feed: dict) -> object:
+        """
+        The outputs of a feed that needs no second look; None if anything is unusual.
+        """
+
+    def run(self, names: Sequence[int], inputs: list, stop: Stop | None, profiles: bool) -> tuple:
+        """(0, outputs, names, spans), or (fault, segment, index, text, names)."""
+
+def usable_cpus() -> int:
+    """CPUs that the process may use, by affinity and cgroup."""
+
+def set_affinities(sets: Sequence[Sequence[int]]) -> None:
+    """Binds the pool's workers to CPUs."""
+
+def kept_bytes() -> int:
+    """Bytes that are kept for arenas and outputs to come."""
+
+def drop_kept() -> None:
+    """Gives kept bytes back to the system."""

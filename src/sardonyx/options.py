@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 from enum import IntEnum
-from typing import Any, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
 
 from sardonyx import config_keys
 from sardonyx.enums import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
 from sardonyx.errors import InvalidArgument, NotImplemented
+
+if TYPE_CHECKING:
+    from sardonyx._native import Stop
 
 MAX_KEY, MAX_VALUE = 1024, 8192  # characters of a config entry
 
@@ -210,8 +214,23 @@ class RunOptions:
         self.log_verbosity_level: int = 0
         self.logid: str = ""
         self.only_execute_path_to_fetches: bool = False
-        self.terminate: bool = False
         self._entries: dict[str, str] = {}
+
+    @cached_property
+    def _stop(self) -> Stop:
+        """The flag behind `terminate`, which native code looks at between steps."""
+        from sardonyx._native import Stop  # programs that only read options need no native code
+
+        return Stop()
+
+    @property
+    def terminate(self) -> bool:
+        """Whether runs under these options are to end."""
+        return self._stop.raised
+
+    @terminate.setter
+    def terminate(self, value: bool) -> None:
+        self._stop.raised = bool(value)
 
     def add_run_config_entry(self, key: str, value: str) -> None:
         """Sets a config key of this run."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+import sardonyx._native as native
 from sardonyx.compile import Compiled, Options, compile
 from sardonyx.errors import (
     Fail,
@@ -26,6 +27,7 @@ from sardonyx.log import of_session
 from sardonyx.nodearg import ModelMetadata, NodeArg, node_arg
 from sardonyx.options import RunOptions, SessionOptions
 from sardonyx.passes import PassOptions
+from sardonyx.program.native import Threads
 from sardonyx.program.program import Program, Run
 from sardonyx.program.run import bind, execute
 from sardonyx.providers import resolve
@@ -39,6 +41,9 @@ _FOLDER: Final = "session.model_external_initializers_file_folder_path"
 _FOLD_LIMIT: Final = "optimization.constant_folding_max_output_size_in_bytes"
 _DATA_FILE: Final = "session.optimized_model_external_initializers_file_name"
 _DATA_MIN: Final = "session.optimized_model_external_initializers_min_size_in_bytes"
+_DEFER: Final = "sardonyx.defer_weights"  # to the first run
+_SPINNING: Final = "session.intra_op.allow_spinning"
+_AFFINITIES: Final = "session.intra_op_thread_affinities"
 _DISABLED: Final = "optimization.disable_specified_optimizers"
 
 
@@ -61,6 +66,7 @@ class InferenceSession:
         self._lock = threading.Lock()  # held while compiling again
         profiles, prefix = self._options.enable_profiling, self._options.profile_file_prefix
         self._profile = Profile(prefix) if profiles else None
+        self._threads = _threads(self._options)
         self._base = self._compile_options(frozenset(kwargs.get("disabled_optimizers") or ()))
         load = self._base.load
         # Read once: a file object is at its end by then, and a path may be gone.
@@ -82,6 +88,9 @@ class InferenceSession:
         except RecursionError as error:
             raise InvalidGraph(f"the model nests too deep: {error}") from None
         model, program = self._compiled.model, self._compiled.program
+        if self._options._entries.get(_DEFER) != "1":
+            program.prepare(self._threads)
+        self._quick = None if self._profile is not None else program.quick
         self._inputs = {i.name: i for i in program.inputs}
         self._required = [i.name for i in program.inputs if i.default is None]
         self._output_names = [o.name for o in model.outputs]
@@ -91,8 +100,8 @@ class InferenceSession:
             f"{k} {v * 1e3:.1f} ms" for k, v in self._compiled.stages.seconds().items()
         )
         self._logger.info("session ready: %d steps; %s", len(program.segments), steps)
-        for segment in program.segments:
-            self._logger.debug("%s runs on %s (%s)", segment.node, segment.provider, segment.kernel)
+        for node, provider, kernel in program.nodes():
+            self._logger.debug("%s runs on %s (%s)", node, provider, kernel)
 
     def _compile_options(self, disabled: frozenset[str]) -> Options:
         options, entries = self._options, self._options._entries
@@ -142,6 +151,15 @@ class InferenceSession:
         run_options: RunOptions | None = None,
     ) -> list[Any]:
         """The outputs (all of them where no names are given) for these inputs."""
+        if (
+            self._quick is not None
+            and output_names is None
+            and run_options is None
+            and type(input_feed) is dict
+        ):
+            outputs = self._quick(input_feed)
+            if outputs is not None:
+                return outputs  # type: ignore[return-value]  # a list, by native/bind/exec.cc
         options = _DEFAULT_RUN if run_options is None else run_options
         wanted = self._wanted(output_names)
         missing = [n for n in self._required if n not in input_feed]
@@ -181,8 +199,10 @@ class InferenceSession:
             if value is None and spec.default is not None:
                 value = spec.default.read()
             frame[spec.slot] = value
-        on_step = None if self._profile is None else self._profile.add_step
-        return execute(program, Run(dims, frame, _stopper(options), on_step))
+        run = Run(dims, frame, _stopper(options), self._threads, options._stop)
+        if self._profile is not None:
+            run.on_step, run.on_native = self._profile.add_step, self._profile.add_native
+        return execute(program, run)
 
     def _wanted(self, names: Sequence[str] | None) -> list[int]:
         if not names:
@@ -246,6 +266,32 @@ def _stopper(options: RunOptions) -> Any:
             raise Fail("the run was ended by RunOptions.terminate")
 
     return check
+
+
+def _threads(options: SessionOptions) -> Threads:
+    """How the session's runs use the pool; affinities of its workers are set for all sessions."""
+    affinities = options._entries.get(_AFFINITIES)
+    if affinities:
+        native.set_affinities(_cpu_sets(affinities))
+    return Threads(
+        max(0, options.intra_op_num_threads), options._entries.get(_SPINNING, "1") != "0"
+    )
+
+
+def _cpu_sets(text: str) -> list[list[int]]:
+    """CPUs from 0, by worker, of onnxruntime's form: "1,2;3-4" counts them from 1."""
+    sets = []
+    for part in text.split(";"):
+        cpus: list[int] = []
+        for piece in part.split(","):
+            first, _, last = piece.strip().partition("-")
+            if not first.isdigit() or not (last or first).isdigit() or int(first) < 1:
+                raise InvalidArgument(
+                    f"{_AFFINITIES} is CPUs from 1 for each worker, as in 1,2;3-4, not {text!r}"
+                )
+            cpus.extend(range(int(first) - 1, int(last or first)))
+        sets.append(cpus)
+    return sets
 
 
 def _size(key: str, text: str) -> int:

@@ -14,7 +14,8 @@ import numpy as np
 from sardonyx.atomic import writing
 
 if TYPE_CHECKING:
-    from sardonyx.program.program import Run, Segment
+    from sardonyx.program.native import NativeSegment
+    from sardonyx.program.program import PythonSegment, Run, Span
 
 MAX_EVENTS: Final = 1_000_000
 
@@ -80,7 +81,7 @@ class Profile:
         last = stages.spans[-1][2] if stages.spans else stages.start
         self.add("Session", "session_initialization", stages.start, last, {})
 
-    def add_step(self, segment: Segment, run: Run, started: float) -> None:
+    def add_step(self, segment: PythonSegment, run: Run, started: float) -> None:
         """One step of a run."""
         frame = run.frame
         inputs = [frame[i] for i in segment.inputs]
@@ -99,6 +100,18 @@ class Profile:
                 "output_size": str(sum(v.nbytes for v in outputs if isinstance(v, np.ndarray))),
             },
         )
+
+    def add_native(self, segment: NativeSegment, spans: list[Span]) -> None:
+        """The steps of a native segment; its clock is that of time.perf_counter."""
+        for part, index, begin, end in spans:
+            step = segment.parts[part].steps[index]
+            self.add(
+                "Node",
+                f"{step.node.name or step.node.op.name}_kernel_time",
+                begin / 1e9,
+                end / 1e9,
+                {"op_name": step.node.op.name, "provider": "cpu", "kernel": step.row},
+            )
 
     def write(self) -> str:
         """Writes the events, whole or not at all, and returns the file's name."""

@@ -32,7 +32,19 @@ def scale(value: float, dtype: Any = np.float32) -> np.ndarray:
     return of(value, dtype)
 
 
+# Lengths around the lanes of every ISA and the parts that kernels split rows into.
+LENGTHS = (1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 1021, 1025)
+
 QUANTIZE = [
+    *(case("QuantizeLinear", f32(3, n) * np.float32(90), pos(1), of([3], np.int8))
+      for n in LENGTHS),
+    *(case("QuantizeLinear", f32(2, n) * np.float32(9), pos(n), codes(np.uint8, n), axis=-1)
+      for n in LENGTHS),
+    case("QuantizeLinear", f16(2, 3, 9), np.abs(f16(3)) + np.float16(0.1), codes(np.int8, 3)),
+    case("QuantizeLinear", f32(2, 2100), pos(2, 3), codes(np.uint8, 2, 3), block_size=1000),
+    *(case("QuantizeLinear", X * 1000, scale(0.7), of(v, t))
+      for t, v in ((np.int8, -128), (np.int8, 127), (np.uint8, 255), (np.uint16, 65535),
+                   (np.int16, -32768))),
     *(case("QuantizeLinear", X, scale(0.7), of(3, t)) for t in PLAIN),
     *(case("QuantizeLinear", X, pos(4), of([1, 2, 3, 4], t)) for t in PLAIN),
     *(case("QuantizeLinear", X, pos(5), of([1, 2, 3, 4, 5], t), axis=-1) for t in PLAIN[:2]),
@@ -69,6 +81,11 @@ QUANTIZE = [
 ]  # fmt: skip
 
 DEQUANTIZE = [
+    *(case("DequantizeLinear", codes(np.uint8, 3, n), pos(1), of([3], np.uint8)) for n in LENGTHS),
+    *(case("DequantizeLinear", codes(np.int8, 2, n), pos(n), codes(np.int8, n), axis=-1)
+      for n in LENGTHS),
+    case("DequantizeLinear", codes(np.int8, 4, 3, 5), np.abs(f16(4)), codes(np.int8, 4), axis=0),
+    case("DequantizeLinear", codes(np.uint16, 2, 9), pos(9), codes(np.uint16, 9)),
     *(case("DequantizeLinear", codes(t, 3, 4, 5), scale(0.7), of(3, t)) for t in PLAIN),
     *(case("DequantizeLinear", codes(t, 3, 4, 5), pos(4), of([1, 2, 3, 4], t)) for t in PLAIN),
     *(case("DequantizeLinear", codes(t, 3, 4, 5), pos(3, 2, 5), codes(t, 3, 2, 5), block_size=2)
@@ -92,6 +109,7 @@ DEQUANTIZE = [
     case("DynamicQuantizeLinear", X, outputs=3),
     case("DynamicQuantizeLinear", np.abs(X) + 3, outputs=3),
     case("DynamicQuantizeLinear", -np.abs(X) - 3, outputs=3),
+    *(case("DynamicQuantizeLinear", f32(n), outputs=3) for n in (1, 7, 17, 8193, 20011)),
     case("DynamicQuantizeLinear", X * 0, outputs=3, oracle="onnxruntime"),
     case("DynamicQuantizeLinear", f32(0, 3), outputs=3, oracle="none", why="nothing to compare"),
 ]  # fmt: skip

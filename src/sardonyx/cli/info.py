@@ -22,6 +22,7 @@ from sardonyx.load import load
 from sardonyx.load.model import Declared, Model
 from sardonyx.memory import peak
 from sardonyx.nodearg import node_arg
+from sardonyx.program.native import NativeSegment
 from sardonyx.program.program import Program
 from sardonyx.weights.const import Const, Recipe, Ref
 
@@ -54,7 +55,7 @@ def inspect(arguments: argparse.Namespace) -> tuple[dict[str, Any], Graph]:
     path = arguments.model
     before = anonymous_bytes()
     as_loaded = _op_counts(load(path).graph)
-    started = start(path)
+    started = start(path, reads_weights=False)
     memory = growth(before)
     compiled = started.session._compiled
     model, program = compiled.model, compiled.program
@@ -162,7 +163,7 @@ def _where(const: Const, depth: int = 2) -> str:
 
 def _nodes(compiled: Compiled) -> list[dict[str, Any]]:
     """Each node in the order it runs, those of bodies after all others."""
-    kernels = {s.node: s.kernel for s in compiled.program.segments}
+    kernels = {node: kernel for node, _, kernel in compiled.program.nodes()}
     placement = compiled.placement
     others = [n for n in compiled.model.graph.all_nodes() if n not in kernels]
     return [
@@ -184,7 +185,11 @@ def _nodes(compiled: Compiled) -> list[dict[str, Any]]:
 def _guards(program: Program) -> Iterator[Guard]:
     yield from program.guards
     for segment in program.segments:
-        yield from segment.guards
+        if isinstance(segment, NativeSegment):
+            for part in segment.parts:
+                yield from part.guards
+        else:
+            yield from segment.guards
 
 
 def _guard(guard: Guard) -> dict[str, Any]:

@@ -57,13 +57,17 @@ def latency(call: Callable[[], Any], seconds: float) -> Latency:
     return Latency(statistics.median(times), min(times), len(times))
 
 
-def start(model: Any, threads: int = 0, profile: str | None = None) -> Start:
+def start(
+    model: Any, threads: int = 0, profile: str | None = None, reads_weights: bool = True
+) -> Start:
     """A new session for a model; `profile` is the prefix of a trace's file name."""
     from sardonyx.options import SessionOptions
     from sardonyx.session import InferenceSession
 
     options = SessionOptions()
     options.intra_op_num_threads = threads
+    if not reads_weights:
+        options.add_session_config_entry("sardonyx.defer_weights", "1")
     if profile is not None:
         options.enable_profiling, options.profile_file_prefix = True, profile
     before, began = anonymous_bytes(), time.perf_counter()

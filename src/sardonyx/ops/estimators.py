@@ -119,7 +119,7 @@ def _(
     return transformed(_linear(x, coefficients, intercepts, targets), post_transform)
 
 
-def _classifier_targets(coefficients: Any, intercepts: Any, width: Size, labels: int) -> int:
+def classifier_targets(coefficients: Any, intercepts: Any, width: Size, labels: int) -> int:
     """One score per label, or a single one that decides between two."""
     size = len(coefficients)
     targets = labels if intercepts is None else len(intercepts)
@@ -137,7 +137,7 @@ def _(g: Scope, x: Fact, **attrs: Any) -> tuple[Fact, Fact]:
     dtype, labels = label_type(ints, strings, "LinearClassifier"), label_count(ints, strings)
     rows, width = rows_of(g, x, "LinearClassifier")
     coefficients, intercepts = attrs["coefficients"], attrs["intercepts"]
-    targets = _classifier_targets(coefficients, intercepts, width, labels)
+    targets = classifier_targets(coefficients, intercepts, width, labels)
     if x.shape is not None and (intercepts is not None or isinstance(width, int)):
         _check_coefficients(g, coefficients, targets, width)
     return Fact(dtype, (rows,)), Fact(F32, (rows, labels))
@@ -147,7 +147,7 @@ def _(g: Scope, x: Fact, **attrs: Any) -> tuple[Fact, Fact]:
 def _(x: Array, **attrs: Any) -> tuple[Array, Array]:
     labels = labels_of(attrs["classlabels_ints"], attrs["classlabels_strings"])
     coefficients, intercepts = attrs["coefficients"], attrs["intercepts"]
-    targets = _classifier_targets(coefficients, intercepts, x.shape[-1], len(labels))
+    targets = classifier_targets(coefficients, intercepts, x.shape[-1], len(labels))
     scores, post = _linear(x, coefficients, intercepts, targets), attrs["post_transform"]
     if targets > 1:
         return labels[top(scores)], transformed(scores, post)

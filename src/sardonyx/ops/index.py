@@ -56,6 +56,8 @@ _FAMILIES: Final = {
     (MICROSOFT, "microsoft"): "FusedConv FusedGemm FusedMatMul Gelu FastGelu BiasGelu QuickGelu "
     "SkipLayerNormalization SkipSimplifiedLayerNormalization DynamicQuantizeLSTM "
     "DynamicQuantizeMatMul MatMulIntegerToFloat Tokenizer",
+    (INTERNAL, "channels"): "Conv ConvTranspose MaxPool AveragePool LpPool GlobalMaxPool "
+    "GlobalAveragePool GlobalLpPool",
     (INTERNAL, "internal"): "Sizes MatMulBias",
 }  # fmt: skip
 

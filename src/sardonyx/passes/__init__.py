@@ -8,6 +8,7 @@ from typing import Final
 from sardonyx.enums import GraphOptimizationLevel as Level
 from sardonyx.graph.graph import Graph
 from sardonyx.passes import activation, algebra, linear, lowering, normalize, transpose
+from sardonyx.passes.channels import channels_last
 from sardonyx.passes.driver import Rewriter, prune
 from sardonyx.passes.rule import Rules, by_root
 
@@ -38,6 +39,8 @@ def lower(graph: Graph, options: PassOptions) -> None:
     """The part that needs our own ops."""
     if options.level >= Level.ORT_ENABLE_EXTENDED:
         lowering.lower_sizes(graph)
+        if not options.disabled & {"channels_last", "NhwcTransformer"}:
+            channels_last(graph)
         _rewrite(graph, LOWERED, options)
         prune(graph)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from sardonyx.graph.graph import Node
+    from sardonyx.program.call import Lowered
     from sardonyx.program.program import Program, Run
 
 # A step on run-time values: arrays in, arrays out, with the run it belongs to.
@@ -37,11 +38,16 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a provider makes of one node: a call, and the kernel's name for people."""
+    """What a provider makes of one node, and the kernel's name for people.
+
+    That is a call in Python, and for native code also what it does there. The call serves where
+    native code cannot: beside sizes that are not known yet, and in bodies of Python's.
+    """
 
     node: Node
     call: StepCall
     kernel: str
+    lowered: Lowered | None = None
 
 
 class Provider(Protocol):

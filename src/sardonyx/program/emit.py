@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 
+import sardonyx._native as native
 from sardonyx.errors import InternalError
-from sardonyx.graph.dim import lone_name
+from sardonyx.graph.dim import lone_name, symbols
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.guard import Guard
 from sardonyx.memory import Plan, plan
 from sardonyx.place import Placement
-from sardonyx.place.provider import Region
-from sardonyx.program.program import ABSENT, Input, Output, Program, PythonSegment
+from sardonyx.place.provider import Region, Step
+from sardonyx.program.call import Call, Lowered
+from sardonyx.program.flat import SegmentBuilder
+from sardonyx.program.native import NativeSegment, Weights
+from sardonyx.program.program import ABSENT, Input, Output, Program, PythonSegment, Segment
 from sardonyx.schedule import Schedule, order
 
 
@@ -25,6 +30,15 @@ def emit(placement: Placement, schedule: Schedule, memory: Plan) -> Program:
 def _body(placement: Placement, graph: Graph, known: frozenset[str], outer: _Emitter) -> Program:
     schedule = order(graph)
     return _Emitter(placement, schedule, plan(schedule), outer).program(known)
+
+
+@dataclass(slots=True)
+class _Part:
+    """Nodes of a native segment whose sizes are all known before the first of them runs."""
+
+    nodes: list[tuple[Node, Lowered]] = field(default_factory=list)
+    guards: list[Guard] = field(default_factory=list)
+    resolved: set[str] = field(default_factory=set)  # names that its first node settles
 
 
 class _Emitter:
@@ -40,6 +54,8 @@ class _Emitter:
         self.outer = outer
         self.slots: dict[Value, int] = {}
         self.constants: list[Value] = []
+        self.bodies: list[Program] = []
+        self.weights: Weights = Weights() if outer is None else outer.weights
 
     def slot(self, value: Value | None) -> int:
         """The number of a value."""
@@ -61,8 +77,9 @@ class _Emitter:
         bound = known | {name for i in inputs for _, name in i.sizes}
         # A pass may have removed the node that needed a guard: other facts still rest on it.
         entry, waiting = _ready(dict.fromkeys(self.graph.scope.found), bound)
-        segments = self._segments(set(bound), waiting)
+        segments = _Layout(self, set(bound), entry, waiting).segments()
         outputs = tuple(Output(v.name, self.slot(v), _fact(v)) for v in self.graph.outputs)
+        is_native_first = bool(segments) and isinstance(segments[0], NativeSegment)
         return Program(
             segments=segments,
             inputs=inputs,
@@ -71,9 +88,11 @@ class _Emitter:
                 (self.slots[v], v.const) for v in self.constants if v.const is not None
             ),
             captures=captures,
-            guards=entry,
+            guards=() if is_native_first else entry,
             n_slots=len(self.slots),
             plan=self.memory,
+            bodies=tuple(self.bodies),
+            weights=self.weights,
         )
 
     def _input(self, value: Value) -> Input:
@@ -88,40 +107,85 @@ class _Emitter:
             default=self.graph.defaults.get(value),
         )
 
-    def _segments(self, bound: set[str], waiting: list[Guard]) -> tuple[PythonSegment, ...]:
-        """A segment per node; a guard is checked as soon as all sizes in it are bound."""
-        segments = []
-        has_news = False
-        for node, frees in zip(self.schedule.nodes, self.memory.frees, strict=True):
-            inputs = tuple(self.slot(v) for v in node.inputs)
-            bodies: dict[Node, dict[str, Program]] = {}
-            if node.op.has_bodies:
-                known = frozenset(bound)
-                bodies[node] = {k: _body(self.placement, g, known, self) for k, g in node.subgraphs}
-            provider = self.placement.where[node]
-            (step,) = provider.compile(Region((node,)), bodies)
-            outputs = tuple(self.slot(v) for v in node.outputs)
-            guards: tuple[Guard, ...] = ()
-            if has_news:
-                guards, waiting = _ready(waiting, bound)
-            binds = self._binds(node, bound)
-            has_news = bool(binds and waiting)
-            segments.append(
-                PythonSegment(
-                    node,
-                    step.call,
-                    step.kernel,
-                    provider.name,
-                    inputs,
-                    outputs,
-                    tuple(self.slots[v] for v in frees if v in self.slots),
-                    guards,
-                    binds,
-                )
-            )
-        return tuple(segments)
+    def compile(self, node: Node, bound: AbstractSet[str]) -> Step:
+        """What the node's provider makes of it."""
+        bodies: dict[Node, dict[str, Program]] = {}
+        if node.op.has_bodies:
+            known = frozenset(bound)
+            bodies[node] = {k: _body(self.placement, g, known, self) for k, g in node.subgraphs}
+            self.bodies.extend(bodies[node].values())
+        (step,) = self.placement.where[node].compile(Region((node,)), bodies)
+        return step
 
-    def _binds(self, node: Node, bound: set[str]) -> tuple[tuple[int, int, str], ...]:
+
+class _Layout:
+    """The segments of one graph: runs of native nodes, and every other node by itself."""
+
+    def __init__(
+        self,
+        emitter: _Emitter,
+        bound: set[str],
+        entry: Sequence[Guard],
+        waiting: list[Guard],
+    ) -> None:
+        self.emitter = emitter
+        self.bound = bound
+        self.ready = list(entry)  # guards that hold nothing up but the next segment
+        self.waiting = waiting
+        self.done: list[Segment] = []
+        self.parts: list[_Part] = []  # of the native segment under way
+        self.frees: list[Value] = []
+
+    def segments(self) -> tuple[Segment, ...]:
+        """All of the graph's nodes; a guard is checked as soon as all sizes in it are bound."""
+        emitter = self.emitter
+        for node, frees in zip(emitter.schedule.nodes, emitter.memory.frees, strict=True):
+            step = emitter.compile(node, self.bound)
+            if step.lowered is not None and self._fits(node, step.lowered):
+                self._add(node, step.lowered)
+                self.frees.extend(frees)
+            else:
+                self._flush()
+                self._python(node, step, frees)
+        self._flush()
+        return tuple(self.done)
+
+    def _fits(self, node: Node, lowered: Lowered) -> bool:
+        """Whether native code can know the node's sizes: before it runs, or from its data."""
+        unknown = [d for v in node.outputs for d in v.tensor.dims if not symbols(d) <= self.bound]
+        return not unknown or (_resolves(lowered) and all(lone_name(d) for d in unknown))
+
+    def _add(self, node: Node, lowered: Lowered) -> None:
+        news = {n for v in node.outputs for d in v.tensor.dims for n in symbols(d)} - self.bound
+        if news or not self.parts:
+            self.parts.append(_Part(resolved=news))
+            self.bound |= news
+            self._wake()
+            self.parts[-1].guards = self.ready
+            self.ready = []
+        self.parts[-1].nodes.append((node, lowered))
+
+    def _wake(self) -> None:
+        """Guards whose sizes are all bound by now are due."""
+        due, self.waiting = _ready(self.waiting, self.bound)
+        self.ready.extend(due)
+
+    def _python(self, node: Node, step: Step, frees: Sequence[Value]) -> None:
+        emitter = self.emitter
+        guards, self.ready = tuple(self.ready) if self.done else (), []
+        inputs = tuple(emitter.slot(v) for v in node.inputs)
+        outputs = tuple(emitter.slot(v) for v in node.outputs)
+        binds = self._binds(node)
+        if binds:
+            self._wake()
+        freed = tuple(emitter.slots[v] for v in frees if v in emitter.slots)
+        name = emitter.placement.where[node].name
+        kernel = "numpy" if step.lowered is not None else step.kernel
+        self.done.append(
+            PythonSegment(node, step.call, kernel, name, inputs, outputs, freed, guards, binds)
+        )
+
+    def _binds(self, node: Node) -> tuple[tuple[int, int, str], ...]:
         """Sizes that become known when the node has run."""
         binds = []
         for position, value in enumerate(node.outputs):
@@ -130,10 +194,60 @@ class _Emitter:
                 continue
             for axis, d in enumerate(fact.shape):
                 name = lone_name(d)
-                if name is not None and name not in bound:
-                    bound.add(name)
+                if name is not None and name not in self.bound:
+                    self.bound.add(name)
                     binds.append((position, axis, name))
         return tuple(binds)
+
+    def _flush(self) -> None:
+        """Ends the native segment under way."""
+        if self.parts:
+            self.done.append(_native(self.emitter, self.parts, self.frees))
+        self.parts, self.frees = [], []
+
+
+def _native(emitter: _Emitter, parts: list[_Part], frees: list[Value]) -> NativeSegment:
+    names: dict[str, int] = {}
+    slots: dict[Value | int, int] = {}
+
+    def slot(value: Value | None) -> int:
+        # Bytes that leave a part in another shape only have a slot of their own, without a value.
+        return slots.setdefault(len(slots) if value is None else value, len(slots))
+
+    builders = []
+    for part in parts:
+        nodes = {node for node, _ in part.nodes}
+        exports = frozenset(v for n in nodes for v in n.outputs if _leaves(v, nodes))
+        builder = SegmentBuilder(names, slot, exports)
+        builder.guard(part.guards)
+        for position, (node, lowered) in enumerate(part.nodes):
+            builder.add(node, lowered)
+            if position == 0 and part.resolved:
+                builder.resolve(node, part.resolved)
+        builders.append(builder)
+    inside = {node for part in parts for node, _ in part.nodes}
+    made = tuple(v for b in builders for v in b.exported if _leaves(v, inside))
+    read = tuple(v for v in slots if isinstance(v, Value) and v.node not in inside)
+    return NativeSegment(
+        parts=tuple(builders),
+        inputs=tuple(emitter.slot(v) for v in read),
+        outputs=tuple(emitter.slot(v) for v in made),
+        frees=tuple(emitter.slots[v] for v in frees if v in emitter.slots),
+        names=names,
+        gives=tuple(name for part in parts for name in part.resolved),
+        values=slots,
+        read=read,
+        made=made,
+    )
+
+
+def _leaves(value: Value, nodes: set[Node]) -> bool:
+    """Whether anything but these nodes reads a value."""
+    return value.n_exits > 0 or any(node not in nodes for node, _ in value.uses)
+
+
+def _resolves(lowered: Lowered) -> bool:
+    return isinstance(lowered, Call) and bool(native.kernels[lowered.row][2])
 
 
 def _ready(

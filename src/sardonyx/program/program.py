@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from sardonyx._native import Stop
 from sardonyx.graph.fact import AnyFact
 from sardonyx.graph.graph import Node
 from sardonyx.graph.guard import Guard
 from sardonyx.memory import Plan
 from sardonyx.place.provider import StepCall
+from sardonyx.program.native import NativeSegment, Threads, Weights
 from sardonyx.weights.const import Const
 
+Span = tuple[int, int, int, int]  # part, step, begin and end in ns: when a native step ran
 ABSENT = -1  # the slot of an optional input that is not given
 
 
@@ -31,7 +34,7 @@ class PythonSegment:
     binds: tuple[tuple[int, int, str], ...]  # (output, axis, name): sizes known once this has run
 
 
-Segment = PythonSegment
+Segment = PythonSegment | NativeSegment
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,8 @@ class Program:
     guards: tuple[Guard, ...]  # on sizes that the inputs give
     n_slots: int
     plan: Plan
+    bodies: tuple[Program, ...]  # those of its control flow
+    weights: Weights
     _template: list[Any] = field(default_factory=list)
 
     def frame(self) -> list[Any]:
@@ -78,10 +83,41 @@ class Program:
             self._template[:] = template
         return self._template.copy()
 
+    def prepare(self, threads: Threads) -> None:
+        """Brings the weights of native segments into the form that kernels read."""
+        for segment in self.segments:
+            if isinstance(segment, NativeSegment):
+                segment.prepare(self.weights, threads)
+        for body in self.bodies:
+            body.prepare(threads)
+
+    @property
+    def quick(self) -> Callable[[dict[Any, Any]], object] | None:
+        """Takes a feed to outputs in one native call, where that is all there is to a run.
+
+        It gives None for a feed that needs a second look: that of `feeds` and `run`.
+        """
+        if len(self.segments) != 1 or not isinstance(self.segments[0], NativeSegment):
+            return None
+        segment = self.segments[0]
+        same_inputs = {i.slot for i in self.inputs} == set(segment.inputs)
+        if not same_inputs or tuple(o.slot for o in self.outputs) != segment.outputs:
+            return None
+        return segment.quick
+
+    def nodes(self) -> Iterator[tuple[Node, str, str]]:
+        """Each node with its provider and kernel, those of bodies left out."""
+        for segment in self.segments:
+            if isinstance(segment, PythonSegment):
+                yield segment.node, segment.provider, segment.kernel
+            else:
+                yield from ((node, "cpu", row) for node, row in segment.nodes)
+
     @property
     def python_steps(self) -> int:
-        """How many segments run in Python."""
-        return len(self.segments)
+        """How many steps run in Python, those of bodies included."""
+        own = sum(isinstance(s, PythonSegment) for s in self.segments)
+        return own + sum(body.python_steps for body in self.bodies)
 
 
 @dataclass(slots=True)
@@ -91,6 +127,7 @@ class Run:
     dims: dict[str, int]
     frame: list[Any]
     check: Callable[[], None]  # raises when the user ended the run
-    on_step: Callable[[Segment, Run, float], None] | None = (
-        None  # for profiles: called after each step
-    )
+    threads: Threads = field(default_factory=Threads)
+    stop: Stop | None = None  # the flag that `check` looks at, for native code
+    on_step: Callable[[PythonSegment, Run, float], None] | None = None  # for profiles
+    on_native: Callable[[NativeSegment, list[Span]], None] | None = None

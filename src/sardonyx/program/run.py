@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -11,7 +12,8 @@ import numpy as np
 from sardonyx.errors import InvalidArgument, RuntimeException, SardonyxError
 from sardonyx.graph.fact import AnyFact
 from sardonyx.graph.guard import AssumptionFailed
-from sardonyx.program.program import Input, Program, Run, Segment
+from sardonyx.program.native import NativeSegment
+from sardonyx.program.program import Input, Program, PythonSegment, Run
 from sardonyx.weights.const import Const
 
 
@@ -56,6 +58,9 @@ def execute(program: Program, run: Run) -> list[Any]:
         guard.check(dims)
     for segment in program.segments:
         run.check()
+        if isinstance(segment, NativeSegment):
+            _run_native(program, segment, run)
+            continue
         for guard in segment.guards:
             guard.check(dims)
         started = perf_counter()
@@ -73,7 +78,16 @@ def execute(program: Program, run: Run) -> list[Any]:
     return [frame[o.slot] for o in program.outputs]
 
 
-def _call(segment: Segment, arrays: list[Any], run: Run) -> Sequence[Any]:
+def _run_native(program: Program, segment: NativeSegment, run: Run) -> None:
+    segment.prepare(program.weights, run.threads)
+    spans = segment.run(run.frame, run.dims, run.stop, run.on_native is not None)
+    if run.on_native is not None:
+        run.on_native(segment, spans)
+    for slot in segment.frees:
+        run.frame[slot] = None
+
+
+def _call(segment: PythonSegment, arrays: list[Any], run: Run) -> Sequence[Any]:
     """One step; whatever goes wrong names its node."""
     try:
         return segment.call(arrays, run)
@@ -125,4 +139,4 @@ class Body:
                 for axis, name in spec.sizes:
                     if axis < value.ndim:
                         dims[name] = value.shape[axis]
-        return execute(program, Run(dims, frame, outer.check, outer.on_step))
+        return execute(program, replace(outer, dims=dims, frame=frame))

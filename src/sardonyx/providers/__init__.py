@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from sardonyx.log import logger
 from sardonyx.place.provider import Provider
+from sardonyx.providers.cpu import Cpu
 from sardonyx.providers.reference import Reference
 
 CPU: Final = "CPUExecutionProvider"
@@ -39,7 +40,7 @@ def resolve(
         else:
             wanted[name] = {str(k): str(v) for k, v in options.items()}
     wanted.setdefault(CPU, {})
-    return wanted, (Reference(),)
+    return wanted, (Cpu(), Reference())
 
 
 def _pairs(providers: Any, provider_options: Any) -> list[tuple[str, dict[Any, Any]]]:

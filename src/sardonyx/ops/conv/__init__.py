@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, ShapeError
-from sardonyx.graph.dim import Shape, Size, product
+from sardonyx.graph.dim import Shape, Size, maximum, product
 from sardonyx.graph.dtype import BF16, BOOL, COMPLEX, F16, F32, FLOATS, I64, NUMBERS, STRING
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
@@ -142,13 +142,13 @@ def _transposed_sizes(moved: Window, spatial: Shape, attrs: Mapping[str, Any]) -
     return tuple(s - b - e for s, b, e in zip(natural, moved.begins, moved.ends, strict=True))
 
 
-def _transposed_front(moved: Window, path: tuple[Ints, Ints], attrs: Mapping[str, Any]) -> Ints:
+def transposed_front(moved: Window, path: tuple[Shape, Shape], attrs: Mapping[str, Any]) -> Shape:
     """Elements cut at the front, for (input sizes, output sizes)."""
     spatial, outs = path
     if not moved.is_same and not attrs["output_shape"]:
         return moved.begins
     natural = _natural_sizes(moved, spatial, attrs)
-    cut = [max(0, n - o) for n, o in zip(numbers(natural), outs, strict=True)]
+    cut = [maximum(0, n - o) for n, o in zip(natural, outs, strict=True)]
     return tuple(c // 2 if moved.auto_pad == b"SAME_UPPER" else c - c // 2 for c in cut)
 
 
@@ -156,7 +156,7 @@ def _conv_transpose(x: Array, w: Array, b: Array | None = None, **attrs: Any) ->
     moved = window(w.shape[2:], attrs)
     ins: Ints = x.shape[2:]
     outs = numbers(_transposed_sizes(moved, ins, attrs))
-    front = _transposed_front(moved, (ins, outs), attrs)
+    front = numbers(transposed_front(moved, (ins, outs), attrs))
     y = np.zeros((x.shape[0], w.shape[1] * attrs["group"], *outs), x.dtype)
     if x.size and y.size:
         back = Walk(w.shape[2:], moved.strides, moved.dilations, front, outs, ins)

@@ -109,10 +109,15 @@ def _check_fits(number: int, dtype: DType) -> None:
         raise InvalidGraph(f"default_int64 is {number}, which {dtype} cannot hold")
 
 
+def encoder_table(attrs: dict[str, Any]) -> Table:
+    """The table of a LabelEncoder, made once."""
+    keys, values = _given(attrs, "keys")[0], _given(attrs, "values")
+    return _ENCODERS(keys, values[0], _default(attrs, values[1]))
+
+
 @encoder.reference
 def _(x: Array, **attrs: Any) -> Array:
-    keys, values = _given(attrs, "keys")[0], _given(attrs, "values")
-    return _ENCODERS(keys, values[0], _default(attrs, values[1]))(x)
+    return encoder_table(attrs)(x)
 
 
 mapper = Op(

@@ -122,7 +122,7 @@ ensemble = Op(
 )
 
 
-def _numbers(attrs: dict[str, Any], name: str) -> Any:
+def numbers(attrs: dict[str, Any], name: str) -> Any:
     """A list of floats, from the attribute of that name or from the tensor beside it."""
     tensor = attrs[f"{name}_as_tensor"]
     return attrs[name] if tensor is None else floats(tensor, f"{name}_as_tensor")
@@ -145,7 +145,7 @@ _POSITIONED: Final = Once(_plant_by_positions)
 _SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 
 
-def _older_forest(kind: str, n_targets: int, single: bool, attrs: dict[str, Any]) -> Forest:
+def older_forest(kind: str, n_targets: int, single: bool, attrs: dict[str, Any]) -> Forest:
     """The forest of an op with node ids; compares in float32 where thresholds and rows allow."""
     fields = ("treeids", "nodeids", "featureids", "modes", "truenodeids", "falsenodeids")
     return _FORESTS(
@@ -162,7 +162,8 @@ def _older_forest(kind: str, n_targets: int, single: bool, attrs: dict[str, Any]
     )
 
 
-def _newer_forest(n_targets: int, single: bool, attrs: dict[str, Any]) -> Forest:
+def newer_forest(n_targets: int, single: bool, attrs: dict[str, Any]) -> Forest:
+    """The forest of a TreeEnsemble; compares as `older_forest` does."""
     fields = ("truenodeids", "trueleafs", "falsenodeids", "falseleafs", "missing_value_tracks_true")
     splits = attrs["nodes_splits"]
     return _POSITIONED(
@@ -202,13 +203,14 @@ def _rows(x: Array, forest: Forest) -> Array:
 
 
 def _check_base(attrs: dict[str, Any], what: str, *sizes: int) -> None:
-    base = _numbers(attrs, "base_values")
+    base = numbers(attrs, "base_values")
     if base is not None and len(base) not in (0, *sizes):
         wanted = " or ".join(map(str, sizes))
         raise InvalidGraph(f"{what} has {len(base)} base_values, and needs {wanted}")
 
 
-def _target_count(given: int | None, ids: Any) -> int:
+def target_count(given: int | None, ids: Any) -> int:
+    """How many targets a forest has: as many as it says, or as its leaves speak of."""
     if given is None:
         given = 1 if ids is None else 1 + int(ids.max(initial=0))
     if not 1 <= given <= MAX_TARGETS:
@@ -222,18 +224,18 @@ def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
     if attrs["aggregate_function"] not in AGGREGATES:
         odd = attrs["aggregate_function"].decode(errors="replace")
         raise InvalidGraph(f"aggregate_function is {odd}, and may be AVERAGE, SUM, MIN or MAX")
-    targets = _target_count(attrs["n_targets"], attrs["target_ids"])
+    targets = target_count(attrs["n_targets"], attrs["target_ids"])
     _check_base(attrs, "TreeEnsembleRegressor", targets)
-    forest = _older_forest("target", targets, x.dtype is F32, attrs)
+    forest = older_forest("target", targets, x.dtype is F32, attrs)
     return Fact(F32, (_check_width(g, x, forest, "TreeEnsembleRegressor"), targets))
 
 
 @regressor.reference
 def _(x: Array, **attrs: Any) -> Array:
-    targets = _target_count(attrs["n_targets"], attrs["target_ids"])
-    forest = _older_forest("target", targets, x.dtype == np.float32, attrs)
+    targets = target_count(attrs["n_targets"], attrs["target_ids"])
+    forest = older_forest("target", targets, x.dtype == np.float32, attrs)
     scores, _ = forest.scores(_rows(x, forest), targets, attrs["aggregate_function"])
-    base = _numbers(attrs, "base_values")
+    base = numbers(attrs, "base_values")
     if base is not None and len(base):
         scores = scores + base
     return transformed(scores, attrs["post_transform"])
@@ -244,15 +246,15 @@ def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
     for name, count in (("aggregate_function", 4), ("post_transform", 5)):
         if not 0 <= attrs[name] < count:
             raise InvalidGraph(f"{name} is {attrs[name]}, which is outside [0, {count})")
-    targets = _target_count(attrs["n_targets"], attrs["leaf_targetids"])
-    forest = _newer_forest(targets, x.dtype is F32, attrs)
+    targets = target_count(attrs["n_targets"], attrs["leaf_targetids"])
+    forest = newer_forest(targets, x.dtype is F32, attrs)
     return Fact(x.dtype, (_check_width(g, x, forest, "TreeEnsemble"), targets))
 
 
 @ensemble.reference
 def _(x: Array, **attrs: Any) -> Array:
-    targets = _target_count(attrs["n_targets"], attrs["leaf_targetids"])
-    forest = _newer_forest(targets, x.dtype == np.float32, attrs)
+    targets = target_count(attrs["n_targets"], attrs["leaf_targetids"])
+    forest = newer_forest(targets, x.dtype == np.float32, attrs)
     scores, _ = forest.scores(_rows(x, forest), targets, AGGREGATES[attrs["aggregate_function"]])
     post = POST[attrs["post_transform"]]
     return (scores if post == b"NONE" else transformed(scores, post)).astype(x.dtype)
@@ -265,17 +267,17 @@ def _(g: Scope, x: Fact, **attrs: Any) -> tuple[Fact, Fact]:
     ints, strings = attrs["classlabels_int64s"], attrs["classlabels_strings"]
     dtype, classes = label_type(ints, strings, what), label_count(ints, strings)
     _check_base(attrs, what, *((1, 2) if classes == 2 else (classes,)))
-    rows = _check_width(g, x, _older_forest("class", classes, x.dtype is F32, attrs), what)
+    rows = _check_width(g, x, older_forest("class", classes, x.dtype is F32, attrs), what)
     return Fact(dtype, (rows,)), Fact(F32, (rows, classes))
 
 
 @classifier.reference
 def _(x: Array, **attrs: Any) -> tuple[Array, Array]:
     labels = labels_of(attrs["classlabels_int64s"], attrs["classlabels_strings"])
-    forest = _older_forest("class", len(labels), x.dtype == np.float32, attrs)
+    forest = older_forest("class", len(labels), x.dtype == np.float32, attrs)
     rows = _rows(x, forest)
     scores, voted = forest.scores(rows, len(labels), b"SUM")
-    base = _numbers(attrs, "base_values")
+    base = numbers(attrs, "base_values")
     base = np.zeros(0) if base is None else base
     voters = forest.votes.voters
     post = attrs["post_transform"]

@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sardonyx.graph.dtype import STRING
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
-from sardonyx.place.provider import No
-from sardonyx.providers.cpu.call import Lowered
+from sardonyx.place.provider import No, Region, Step, Yes
+from sardonyx.program.call import Call, Lowered
+from sardonyx.program.program import Program
 from sardonyx.providers.cpu.index import lowering
+from sardonyx.providers.reference import Reference
 
 MAX_RANK = 10  # of a tensor that kernels take
+
+
+class Cpu:
+    """Runs nodes by native kernels."""
+
+    name = "cpu"
+
+    def __init__(self) -> None:
+        self._found: dict[Node, Lowered] = {}
+        self._reference = Reference()
+
+    def claims(self, node: Node) -> Yes | No:
+        """Yes to nodes that have a kernel for their types."""
+        found = lowered(node)
+        if isinstance(found, No):
+            return found
+        self._found[node] = found
+        return Yes("native kernel")
+
+    def compile(self, region: Region, bodies: dict[Node, dict[str, Program]]) -> Sequence[Step]:
+        """What each node becomes, with its reference to fall back on."""
+        steps = []
+        for step in self._reference.compile(region, bodies):
+            found = self._found.pop(step.node)
+            row = found.row if isinstance(found, Call) else "view"
+            steps.append(Step(step.node, step.call, row, found))
+        return steps
 
 
 def lowered(node: Node) -> Lowered | No:
@@ -17,7 +48,7 @@ def lowered(node: Node) -> Lowered | No:
     lower = lowering(node.op.key)
     if lower is None:
         return No(f"{node.op} has no kernel")
-    for value in (*node.inputs, *node.outputs):
+    for value in (*node.inputs, *node.outputs):  # what lowering may take for granted
         if value is not None and (why := _unfit(value)):
             return No(why)
     return lower(node)

@@ -8,7 +8,7 @@ from sardonyx.graph.dtype import F32, F64, INTS, U64
 from sardonyx.graph.graph import Node
 from sardonyx.ops.rules import axis_of
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.call import Call, Lowered
+from sardonyx.program.call import Call, Lowered
 from sardonyx.providers.cpu.index import Lowering
 from sardonyx.providers.cpu.move import follows, given, optional
 

@@ -8,22 +8,56 @@ from functools import cache
 from typing import Final
 
 from sardonyx.graph.graph import Node
-from sardonyx.ops.declare import INTERNAL
+from sardonyx.ops.declare import INTERNAL, MICROSOFT, ML, ONNX
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.call import Lowered
+from sardonyx.program.call import Lowered
 
 Lowering = Callable[[Node], Lowered | No]
 
 # Each family is a module here with a table LOWERINGS: (domain, op) -> Lowering.
 FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "conv": ((INTERNAL, "Conv"), (INTERNAL, "ConvTranspose")),
     "gather": (
         ("", "Gather"), ("", "GatherElements"), ("", "GatherND"), ("", "ScatterElements"),
         ("", "ScatterND"), ("", "TensorScatter"), ("", "OneHot"), ("", "Compress"),
+    ),
+    "linear_ml": (
+        (ML, "ArrayFeatureExtractor"),
+        (ML, "Binarizer"),
+        (ML, "FeatureVectorizer"),
+        (ML, "Imputer"),
+        (ML, "LabelEncoder"),
+        (ML, "LinearClassifier"),
+        (ML, "LinearRegressor"),
+        (ML, "Normalizer"),
+        (ML, "Scaler"),
     ),
     "move": (
         ("", "Transpose"), ("", "Concat"), ("", "Split"), ("", "Slice"), ("", "Tile"), ("", "Pad"),
         ("", "CenterCropPad"), ("", "DepthToSpace"), ("", "SpaceToDepth"),
         ("", "ReverseSequence"), ("", "Trilu"),
+    ),
+    "pool": (
+        (INTERNAL, "MaxPool"),
+        (INTERNAL, "AveragePool"),
+        (INTERNAL, "LpPool"),
+        (INTERNAL, "GlobalMaxPool"),
+        (INTERNAL, "GlobalAveragePool"),
+        (INTERNAL, "GlobalLpPool"),
+    ),
+    "qgemm": (
+        (INTERNAL, "QAdd"),
+        (INTERNAL, "QConv"),
+        (INTERNAL, "QMatMul"),
+        (INTERNAL, "QMean"),
+        (MICROSOFT, "MatMulIntegerToFloat"),
+        (ONNX, "MatMulInteger"),
+        (ONNX, "QLinearMatMul"),
+    ),
+    "quantize": (
+        (ONNX, "DequantizeLinear"),
+        (ONNX, "DynamicQuantizeLinear"),
+        (ONNX, "QuantizeLinear"),
     ),
     "resize": (("", "Resize"),),
     "select": (("", "NonZero"),),
@@ -33,6 +67,11 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("", "ConstantOfShape"), ("", "EyeLike"), ("", "Range"),
     ),
     "softmax": (("", "Softmax"),),
+    "trees": (
+        (ML, "TreeEnsemble"),
+        (ML, "TreeEnsembleClassifier"),
+        (ML, "TreeEnsembleRegressor"),
+    ),
 }  # fmt: skip
 _FAMILY_OF: Final = {key: family for family, keys in FAMILIES.items() for key in keys}
 

@@ -9,7 +9,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.rules import axes_of, axis_of
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.call import Call, Lowered, Permuted, Sliced
+from sardonyx.program.call import Call, Lowered, Permuted, Sliced
 from sardonyx.providers.cpu.index import Lowering
 
 _MODES: Final = {b"constant": 0, b"reflect": 1, b"edge": 2, b"wrap": 3}

@@ -9,7 +9,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node
 from sardonyx.ops.rules import axes_of
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.call import Call, Lowered
+from sardonyx.program.call import Call, Lowered
 from sardonyx.providers.cpu.index import Lowering
 from sardonyx.providers.cpu.move import fact_of, follows, given, optional
 

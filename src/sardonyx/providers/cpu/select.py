@@ -7,7 +7,7 @@ from typing import Final
 from sardonyx.graph.dtype import BOOL, F32, F64
 from sardonyx.graph.graph import Node
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.call import Call, Lowered
+from sardonyx.program.call import Call, Lowered
 from sardonyx.providers.cpu.index import Lowering
 from sardonyx.providers.cpu.move import given
 

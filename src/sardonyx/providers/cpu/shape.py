@@ -10,7 +10,7 @@ from sardonyx.graph.dtype import F32, F64, I16, I32, I64
 from sardonyx.graph.graph import Node
 from sardonyx.ops.declare import INTERNAL
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.call import Call, Expanded, Lowered, Permuted, Reshaped
+from sardonyx.program.call import Call, Expanded, Lowered, Permuted, Reshaped
 from sardonyx.providers.cpu.index import Lowering
 from sardonyx.providers.cpu.move import follows, given
 

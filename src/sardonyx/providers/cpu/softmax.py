@@ -7,7 +7,7 @@ from typing import Final
 from sardonyx.graph.dtype import F32
 from sardonyx.graph.graph import Node
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.call import Call
+from sardonyx.program.call import Call
 from sardonyx.providers.cpu.index import Lowering
 
 

@@ -1,4 +1,4 @@
-"""What a node becomes on the CPU: a call of a kernel row, or another view of bytes that are there."""
+"""What a node becomes on the CPU: a call of a kernel row, or another view of some bytes."""
 
 from __future__ import annotations
 

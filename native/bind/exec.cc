@@ -1,0 +1,254 @@
+// Sequences in Python: made of flat lists, run with the GIL released.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+
+#include "bind/arrays.h"
+#include "bind/parts.h"
+#include "exec/sequence.h"
+#include "kernels/registry.h"
+
+namespace nb = nanobind;
+
+namespace sdx {
+namespace {
+
+using namespace nb::literals;
+using Ints = std::vector<int32_t>;
+using Longs = std::vector<int64_t>;
+
+// What Python passes for each record, in the order of the records' members.
+using SizeTuple = std::tuple<int, int32_t, int32_t, int64_t>;
+using GuardTuple = std::tuple<int, int32_t, int32_t>;
+using ValueTuple = std::tuple<int, int, int32_t, uintptr_t, int32_t, int32_t, Ints, Longs>;
+using StepTuple = std::tuple<std::string, Ints, Ints, Ints, std::vector<double>>;
+using Triple = std::tuple<int32_t, int32_t, int32_t>;
+using Quad = std::tuple<int32_t, int32_t, int32_t, int32_t>;
+using Pair = std::pair<int32_t, int32_t>;
+
+std::unique_ptr<Segment> make_segment(const std::vector<SizeTuple>& sizes,
+                                      const std::vector<GuardTuple>& guards, const Ints& names,
+                                      const std::vector<ValueTuple>& values,
+                                      const std::vector<StepTuple>& steps,
+                                      const std::vector<Quad>& resolved,
+                                      const std::vector<Pair>& aliases) {
+  SegmentSpec spec;
+  for (const auto& [kind, a, b, value] : sizes) spec.sizes.push_back({SizeKind(kind), a, b, value});
+  for (const auto& [kind, left, right] : guards)
+    spec.guards.push_back({GuardKind(kind), left, right});
+  spec.names = names;
+  for (const auto& [storage, dtype, at, address, start, end, dims, numbers] : values)
+    spec.values.push_back({Storage(storage), DType(dtype), at,
+                           reinterpret_cast<const void*>(address), start, end, dims, numbers});
+  const Isa* isa = chosen_isa();
+  for (const auto& [row, inputs, outputs, ints, floats] : steps) {
+    const Kernel* kernel = isa == nullptr ? nullptr : find_kernel(*isa, row);
+    if (kernel == nullptr) throw std::invalid_argument("there is no kernel " + row);
+    spec.steps.push_back({kernel, inputs, outputs, ints, floats});
+  }
+  for (const auto& [step, output, axis, name] : resolved)
+    spec.resolved.push_back({step, output, axis, name});
+  for (const auto& [slot, value] : aliases) spec.aliases.push_back({slot, value});
+  return std::make_unique<Segment>(std::move(spec));
+}
+
+// A flag that any thread may raise to end runs.
+struct Stop {
+  std::atomic<bool> raised{false};
+};
+
+// Asked between steps: has someone raised the flag, or pressed Ctrl-C? Signals are Python's, so the
+// GIL is taken to look for them, a few times a second at most.
+class Watch {
+ public:
+  explicit Watch(const Stop* stop) : stop_(stop), next_(Clock::now() + kPeriod) {}
+
+  static bool should_stop(void* self) { return static_cast<Watch*>(self)->check(); }
+  bool was_interrupted() const { return interrupted_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr auto kPeriod = std::chrono::milliseconds(50);
+
+  bool check() {
+    if (stop_ != nullptr && stop_->raised.load(std::memory_order_relaxed)) return true;
+    if (Clock::now() < next_) return false;
+    next_ = Clock::now() + kPeriod;
+    nb::gil_scoped_acquire gil;
+    interrupted_ = PyErr_CheckSignals() != 0;
+    return interrupted_;
+  }
+
+  const Stop* stop_;
+  Clock::time_point next_;
+  bool interrupted_ = false;
+};
+
+// A sequence with what only Python needs: names and types of inputs and outputs, threads.
+class Runnable {
+ public:
+  Runnable(std::shared_ptr<const Sequence> sequence, nb::list input_names, nb::list input_types,
+           nb::list output_types, ThreadOptions threads)
+      : sequence_(std::move(sequence)),
+        input_names_(std::move(input_names)),
+        input_types_(std::move(input_types)),
+        output_types_(std::move(output_types)),
+        threads_(threads) {
+    if (threads_.threads < 1) threads_.threads = usable_cpus();
+    want_threads(threads_.threads);
+  }
+
+  // The outputs for a feed that needs no second look; None where anything about it is unusual.
+  nb::object quick(nb::dict feed) const {
+    const SequenceSpec& spec = sequence_->spec();
+    if (feed.size() != input_names_.size()) return nb::none();
+    RunState state = fresh();
+    for (size_t i = 0; i < spec.inputs.size(); ++i) {
+      PyObject* array = PyDict_GetItem(feed.ptr(), PyList_GET_ITEM(input_names_.ptr(), long(i)));
+      if (array == nullptr || !is_plain_array(array, PyList_GET_ITEM(input_types_.ptr(), long(i))))
+        return nb::none();
+      Slot& slot = state.slots[size_t(spec.inputs[i])];
+      slot = slot_of(array, spec.dtypes[i]);
+      if (slot.view.rank != spec.ranks[i]) return nb::none();
+    }
+    if (sequence_->bind_names(state).fault != Fault::none) return nb::none();
+    Watch watch(nullptr);
+    const Outcome outcome = run_in(state, watch);
+    if (watch.was_interrupted()) nb::raise_python_error();
+    if (outcome.fault != Fault::none) return nb::none();
+    return outputs(state);
+  }
+
+  // Outputs, the names' sizes and, if asked for, when each step ran; or what went wrong.
+  nb::object run(const Longs& names, nb::list inputs, const Stop* stop, bool profiles) const {
+    const SequenceSpec& spec = sequence_->spec();
+    RunState state = fresh();
+    std::copy_n(names.begin(), std::min(names.size(), state.names.size()), state.names.begin());
+    for (size_t i = 0; i < spec.inputs.size(); ++i) {
+      nb::handle array = inputs[i];
+      if (array.is_none()) continue;
+      if (!is_plain_array(array.ptr(), PyList_GET_ITEM(input_types_.ptr(), long(i))))
+        throw std::invalid_argument("an input of a sequence is no plain array of its type");
+      state.slots[size_t(spec.inputs[i])] = slot_of(array.ptr(), spec.dtypes[i]);
+    }
+    std::vector<Moment> moments;
+    if (profiles) state.moments = &moments;
+    Watch watch(stop);
+    const Outcome outcome = run_in(state, watch);
+    if (watch.was_interrupted()) nb::raise_python_error();
+    if (outcome.fault != Fault::none)
+      return nb::make_tuple(int(outcome.fault), outcome.segment, outcome.index,
+                            outcome.status.text(), nb::cast(state.names));
+    nb::list spans;
+    for (const Moment& m : moments)
+      spans.append(nb::make_tuple(m.segment, m.step, m.begin_ns, m.end_ns));
+    return nb::make_tuple(0, outputs(state), nb::cast(state.names), spans);
+  }
+
+  std::shared_ptr<const Sequence> sequence() const { return sequence_; }
+
+ private:
+  RunState fresh() const {
+    RunState state = sequence_->fresh_state();
+    state.threads = threads_;
+    return state;
+  }
+
+  Outcome run_in(RunState& state, Watch& watch) const {
+    nb::gil_scoped_release nogil;
+    state.should_stop = &Watch::should_stop;
+    state.stop_context = &watch;
+    return sequence_->run(state);
+  }
+
+  nb::list outputs(const RunState& state) const {
+    nb::list made;
+    const Ints& slots = sequence_->spec().outputs;
+    for (size_t i = 0; i < slots.size(); ++i)
+      made.append(
+          array_of(state.slots[size_t(slots[i])], PyList_GET_ITEM(output_types_.ptr(), long(i))));
+    return made;
+  }
+
+  std::shared_ptr<const Sequence> sequence_;
+  nb::list input_names_, input_types_, output_types_;
+  ThreadOptions threads_;
+};
+
+std::shared_ptr<const Sequence> make_sequence(
+    int n_slots, int n_names, nb::list inputs, const Ints& outputs,
+    const std::vector<Triple>& names,
+    const std::vector<std::tuple<int32_t, int32_t, int64_t>>& sizes, nb::list items) {
+  SequenceSpec spec;
+  spec.n_slots = n_slots;
+  spec.n_names = n_names;
+  for (nb::handle given : inputs) {
+    const auto [slot, rank, dtype] = nb::cast<std::tuple<int32_t, int, int>>(given);
+    spec.inputs.push_back(slot);
+    spec.ranks.push_back(rank);
+    spec.dtypes.push_back(DType(dtype));
+  }
+  spec.outputs = outputs;
+  for (const auto& [slot, axis, name] : names) spec.names.push_back({slot, axis, name});
+  for (const auto& [slot, axis, size] : sizes) spec.sizes.push_back({slot, axis, size});
+  for (nb::handle given : items) {
+    nb::tuple parts = nb::cast<nb::tuple>(given);
+    Item item;
+    auto s = nb::cast<nb::tuple>(parts[0]);
+    item.segment = make_segment(
+        nb::cast<std::vector<SizeTuple>>(s[0]), nb::cast<std::vector<GuardTuple>>(s[1]),
+        nb::cast<Ints>(s[2]), nb::cast<std::vector<ValueTuple>>(s[3]),
+        nb::cast<std::vector<StepTuple>>(s[4]), nb::cast<std::vector<Quad>>(s[5]),
+        nb::cast<std::vector<Pair>>(s[6]));
+    for (const auto& [slot, axis, name] : nb::cast<std::vector<Triple>>(parts[1]))
+      item.gives.push_back({slot, axis, name});
+    item.frees = nb::cast<Ints>(parts[2]);
+    spec.items.push_back(std::move(item));
+  }
+  return std::make_shared<const Sequence>(std::move(spec));
+}
+
+}  // namespace
+
+void bind_exec(nb::module_& m) {
+  import_numpy();
+  nb::class_<Stop>(m, "Stop", "A flag that any thread may raise to end runs.")
+      .def(nb::init<>())
+      .def_prop_rw(
+          "raised", [](const Stop& s) { return s.raised.load(); },
+          [](Stop& s, bool raised) { s.raised.store(raised); });
+  nb::class_<Runnable>(m, "Runnable", "A compiled sequence of segments, ready to run.")
+      .def(
+          "__init__",
+          [](Runnable* self, std::tuple<int, int> sizes, nb::list inputs, const Ints& outputs,
+             const std::vector<Triple>& names,
+             const std::vector<std::tuple<int32_t, int32_t, int64_t>>& fixed, nb::list items,
+             nb::tuple python) {
+            auto made = make_sequence(std::get<0>(sizes), std::get<1>(sizes), inputs, outputs,
+                                      names, fixed, items);
+            ThreadOptions threads{nb::cast<int>(python[3]), nb::cast<bool>(python[4])};
+            new (self)
+                Runnable(std::move(made), nb::cast<nb::list>(python[0]),
+                         nb::cast<nb::list>(python[1]), nb::cast<nb::list>(python[2]), threads);
+          },
+          "sizes"_a, "inputs"_a, "outputs"_a, "names"_a, "fixed"_a, "items"_a, "python"_a)
+      .def("quick", &Runnable::quick, "feed"_a,
+           "The outputs of a feed that needs no second look; None if anything is unusual.")
+      .def("run", &Runnable::run, "names"_a, "inputs"_a, "stop"_a.none(), "profiles"_a,
+           nb::sig("def run(self, names: collections.abc.Sequence[int], inputs: list, stop: Stop | "
+                   "None, profiles: bool) -> tuple"),
+           "(0, outputs, names, spans), or (fault, segment, index, text, names).");
+  m.def("usable_cpus", usable_cpus, "CPUs that the process may use, by affinity and cgroup.");
+  m.def("set_affinities", set_affinities, "sets"_a, "Binds the pool's workers to CPUs.");
+  m.def("kept_bytes", kept_bytes, "Bytes that are kept for arenas and outputs to come.");
+  m.def("drop_kept", drop_kept, "Gives kept bytes back to the system.");
+}
+
+}  // namespace sdx

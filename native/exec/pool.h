@@ -1,0 +1,31 @@
+// One pool of threads per process. A run borrows workers that are idle and never waits for one.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/kernel.h"
+
+namespace sdx {
+
+// How a session uses the pool.
+struct ThreadOptions {
+  int threads = 0;    // the caller included; 0: as many as the process may use
+  bool spins = true;  // whether workers stay awake for a moment after their work
+};
+
+// CPUs that the process may use, from its affinity and its cgroup's quota.
+int usable_cpus();
+
+// Makes sure that the pool can give this many threads, the caller included.
+void want_threads(int threads);
+
+// Binds worker i (from 0) to the CPUs in sets[i].
+void set_affinities(const std::vector<std::vector<int>>& sets);
+
+// Runs a phase over its whole range, on the calling thread and as many idle workers as pay.
+// `data.local` has room for `threads` areas of `local_bytes` each.
+Status run_phase(const Phase& phase, const void* args, const Data& data, int64_t local_bytes,
+                 const ThreadOptions& options);
+
+}  // namespace sdx

@@ -1,0 +1,202 @@
+#include "exec/segment.h"
+
+#include <chrono>
+#include <new>
+
+#include "exec/binding.h"
+
+namespace sdx {
+namespace {
+
+constexpr size_t kKeptBindings = 8;
+constexpr int kMostOperands = 64;  // beyond which pointers go to the heap
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+bool is_for(const Binding& binding, const std::vector<int32_t>& names, const RunState& state) {
+  for (size_t i = 0; i < names.size(); ++i)
+    if (binding.key[i] != state.names[size_t(names[i])]) return false;
+  return true;
+}
+
+std::byte* address(const Place& place, const RunState& state, std::byte* arena) {
+  switch (place.base) {
+    case Place::kAbsent: return nullptr;
+    case Place::kFixed: return reinterpret_cast<std::byte*>(place.offset);
+    case Place::kArena: return arena + place.offset;
+    default: return state.slots[size_t(place.base)].data + place.offset;
+  }
+}
+
+// One run over a binding.
+class Runner {
+ public:
+  Runner(const Binding& binding, RunState& state, int number)
+      : binding_(binding), state_(state), number_(number) {}
+
+  Outcome run() {
+    Outcome outcome;
+    outcome.segment = number_;
+    if (!allocate()) {
+      outcome.fault = Fault::memory;
+      outcome.index = -1;
+      return outcome;
+    }
+    for (size_t i = 0; i < binding_.steps.size(); ++i) {
+      outcome.index = int(i);
+      if (state_.should_stop != nullptr && state_.should_stop(state_.stop_context)) {
+        outcome.fault = Fault::stopped;
+        return outcome;
+      }
+      const int64_t began = state_.moments == nullptr ? 0 : now_ns();
+      outcome.status = step(binding_.steps[i]);
+      if (!outcome.status.ok()) {
+        outcome.fault = Fault::step;
+        return outcome;
+      }
+      if (state_.moments != nullptr) state_.moments->push_back({number_, int(i), began, now_ns()});
+    }
+    return outcome;
+  }
+
+ private:
+  bool allocate() {
+    try {
+      const int64_t locals = binding_.local_bytes * state_.threads.threads;
+      arena_ = make_block(size_t(binding_.arena_bytes + kAlign_ + locals));
+      local_ = arena_.get() + (binding_.arena_bytes + kAlign_ - 1) / kAlign_ * kAlign_;
+      for (const Export& made : binding_.exports) {
+        Slot& slot = state_.slots[size_t(made.slot)];
+        slot.view = made.view;
+        slot.block = made.root == made.slot
+                         ? make_block(size_t(made.view.count() * size_of(made.view.dtype)))
+                         : state_.slots[size_t(made.root)].block;
+        slot.data = slot.block.get();
+      }
+      return true;
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+  }
+
+  Status step(const BoundStep& bound) {
+    const int n = bound.n_in + bound.n_out;
+    void* near[kMostOperands];
+    std::vector<void*> far;
+    void** at = near;
+    if (n > kMostOperands) {
+      far.resize(size_t(n));
+      at = far.data();
+    }
+    for (int i = 0; i < n; ++i)
+      at[i] = address(binding_.places[size_t(bound.first_place + i)], state_, arena_.get());
+    const Data data{at, at + bound.n_in, arena_.get() + bound.scratch, local_};
+    const int64_t local_bytes = bound.plan.local_bytes;
+    for (int p = 0; p < bound.plan.n_phases; ++p) {
+      Status status =
+          run_phase(bound.plan.phases[p], bound.plan.args, data, local_bytes, state_.threads);
+      if (!status.ok()) return status;
+    }
+    return {};
+  }
+
+  static constexpr int64_t kAlign_ = 64;
+  const Binding& binding_;
+  RunState& state_;
+  int number_;
+  std::shared_ptr<std::byte> arena_;
+  std::byte* local_ = nullptr;
+};
+
+}  // namespace
+
+Segment::Segment(SegmentSpec spec) : spec_(std::move(spec)) {}
+Segment::~Segment() = default;
+
+int Segment::n_bindings() const {
+  std::lock_guard lock(mutex_);
+  return n_bindings_;
+}
+
+Outcome Segment::run(RunState& state, int number) const {
+  Outcome outcome = resolve(state);
+  outcome.segment = number;
+  if (outcome.fault != Fault::none) return outcome;
+  const std::shared_ptr<const Binding> binding = binding_for(state, outcome);
+  if (binding == nullptr) return outcome;
+  return Runner(*binding, state, number).run();
+}
+
+// Asks the rows whose output sizes depend on data; the names that these give become known.
+Outcome Segment::resolve(RunState& state) const {
+  Outcome outcome;
+  if (spec_.resolved.empty()) return outcome;
+  for (const ResolvedName& r : spec_.resolved) state.names[size_t(r.name)] = 0;
+  std::vector<int64_t> registers(spec_.sizes.size());
+  (void)evaluate(spec_.sizes, state.names.data(), registers.data());
+  std::vector<View> views;
+  (void)make_views(spec_, state, registers.data(), views);
+  int asked = -1;
+  std::vector<View> out;
+  for (const ResolvedName& r : spec_.resolved) {
+    const StepSpec& step = spec_.steps[size_t(r.step)];
+    if (r.step != asked) {
+      asked = r.step;
+      std::vector<View> in;
+      std::vector<const void*> at;
+      std::vector<int64_t> ints;
+      for (const int32_t id : step.inputs) {
+        in.push_back(id < 0 ? View() : views[size_t(id)]);
+        if (id < 0) {
+          at.push_back(nullptr);
+        } else {
+          const ValueSpec& value = spec_.values[size_t(id)];
+          at.push_back(value.storage == Storage::constant ? value.data
+                                                          : state.slots[size_t(value.at)].data);
+        }
+      }
+      out.clear();
+      for (const int32_t id : step.outputs) out.push_back(views[size_t(id)]);
+      for (const int32_t reg : step.ints) ints.push_back(registers[size_t(reg)]);
+      const Call call{in.data(),   int(in.size()),   out.data(),         int(out.size()),
+                      ints.data(), int(ints.size()), step.floats.data(), int(step.floats.size())};
+      const Data data{at.data(), nullptr, nullptr, nullptr};
+      outcome.status = step.kernel->resolve(call, data, out.data());
+      if (!outcome.status.ok()) {
+        outcome.fault = Fault::step;
+        outcome.index = r.step;
+        return outcome;
+      }
+    }
+    state.names[size_t(r.name)] = out[size_t(r.output)].dims[r.axis];
+  }
+  return outcome;
+}
+
+std::shared_ptr<const Binding> Segment::binding_for(RunState& state, Outcome& outcome) const {
+  {
+    std::lock_guard lock(mutex_);
+    for (size_t i = recent_.size(); i-- > 0;) {
+      if (!is_for(*recent_[i], spec_.names, state)) continue;
+      std::shared_ptr<const Binding> found = recent_[i];
+      if (i + 1 != recent_.size()) {
+        recent_.erase(recent_.begin() + long(i));
+        recent_.push_back(found);
+      }
+      return found;
+    }
+  }
+  std::shared_ptr<const Binding> made = make_binding(spec_, state, outcome);
+  if (made == nullptr) return nullptr;
+  std::lock_guard lock(mutex_);
+  ++n_bindings_;
+  if (recent_.size() == kKeptBindings) recent_.erase(recent_.begin());
+  recent_.push_back(made);
+  return made;
+}
+
+}  // namespace sdx

@@ -1,0 +1,121 @@
+// A segment: steps whose sizes are all known once the dims in its key are, run in one go.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "exec/block.h"
+#include "exec/memory.h"
+#include "exec/pool.h"
+#include "exec/sizes.h"
+#include "kernels/kernel.h"
+
+namespace sdx {
+
+// How a value comes by its bytes.
+enum class Storage : uint8_t {
+  slot,      // an input: in the frame's slot `at`
+  constant,  // at a fixed address
+  arena,     // made by a step, dead before the segment ends
+  exported,  // made by a step, in a block of its own that goes to slot `at`
+  reshaped,  // a view of the value `at`, as are all that follow
+  permuted,  // `numbers` are the axes
+  sliced,    // `numbers` are registers of starts, then the steps
+  expanded,
+};
+
+struct ValueSpec {
+  Storage storage;
+  DType dtype;
+  int32_t at = 0;
+  const void* data = nullptr;
+  int32_t start = 0, end = 0;  // the steps between which arena bytes are needed
+  std::vector<int32_t> dims;   // registers
+  std::vector<int64_t> numbers;
+};
+
+struct StepSpec {
+  const Kernel* kernel;
+  std::vector<int32_t> inputs, outputs;  // values; -1: not given
+  std::vector<int32_t> ints;             // registers
+  std::vector<double> floats;
+};
+
+// A name that a resolving step settles: the axis of one of its outputs.
+struct ResolvedName {
+  int32_t step, output, axis, name;
+};
+
+// A slot that gets the bytes of an exported value in another shape.
+struct Alias {
+  int32_t slot, value;
+};
+
+struct SegmentSpec {
+  std::vector<SizeOp> sizes;
+  std::vector<Guard> guards;
+  std::vector<int32_t> names;  // those that decide all sizes: the key of a binding
+  std::vector<ValueSpec> values;
+  std::vector<StepSpec> steps;
+  std::vector<ResolvedName> resolved;
+  std::vector<Alias> aliases;
+};
+
+// A tensor between segments: contiguous, with a hold on its bytes.
+struct Slot {
+  View view;
+  std::byte* data = nullptr;
+  std::shared_ptr<std::byte> block;  // empty for memory of the caller's
+};
+
+enum class Fault : uint8_t { none, guard, size, step, memory, stopped, name };
+
+// How a run ended; `index` is the guard or step that it ended at.
+struct Outcome {
+  Fault fault = Fault::none;
+  int segment = 0;
+  int index = 0;
+  Status status;
+};
+
+// When a step ran, for profiles.
+struct Moment {
+  int segment, step;
+  int64_t begin_ns, end_ns;
+};
+
+// Everything about one run that its segments share.
+struct RunState {
+  std::vector<Slot> slots;
+  std::vector<int64_t> names;
+  ThreadOptions threads;
+  bool (*should_stop)(void*) = nullptr;  // asked between steps
+  void* stop_context = nullptr;
+  std::vector<Moment>* moments = nullptr;
+};
+
+struct Binding;
+
+class Segment {
+ public:
+  explicit Segment(SegmentSpec spec);
+  ~Segment();
+
+  Outcome run(RunState& state, int number) const;
+
+  const SegmentSpec& spec() const { return spec_; }
+  int n_bindings() const;  // made so far, not those that are kept
+
+ private:
+  std::shared_ptr<const Binding> binding_for(RunState& state, Outcome& outcome) const;
+  Outcome resolve(RunState& state) const;
+
+  SegmentSpec spec_;
+  mutable std::mutex mutex_;
+  mutable std::vector<std::shared_ptr<const Binding>> recent_;  // the latest used last
+  mutable int n_bindings_ = 0;
+};
+
+}  // namespace sdx

@@ -1,0 +1,79 @@
+// A sequence: segments and control flow over one set of slots and names, run without Python.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "exec/segment.h"
+
+namespace sdx {
+
+class Sequence;
+
+// A name that the shape of a slot gives.
+struct NameOf {
+  int32_t slot, axis, name;
+};
+
+// A size that the shape of a slot must have.
+struct SizeOf {
+  int32_t slot, axis;
+  int64_t size;
+};
+
+// A body of a control-flow node: what it takes from outside, and the values that it yields.
+struct Body {
+  std::shared_ptr<const Sequence> program;
+  std::vector<std::pair<int32_t, int32_t>> captures;     // slot outside, slot inside
+  std::vector<std::pair<int32_t, int32_t>> known_names;  // name outside, name inside
+};
+
+enum class ControlKind : uint8_t { branch, loop, scan };
+
+// If, Loop or Scan, in slots of the sequence that it stands in.
+struct Control {
+  ControlKind kind;
+  std::vector<Body> bodies;               // branch: then, else; others: one
+  std::vector<int32_t> inputs, outputs;   // slots; -1: not given
+  int32_t n_carried = 0;                  // loop and scan: values that go from pass to pass
+  std::vector<int64_t> axes, directions;  // scan: inputs', then outputs'
+};
+
+struct Item {
+  std::unique_ptr<Segment> segment;  // or, where there is none:
+  std::unique_ptr<Control> control;
+  std::vector<NameOf> gives;   // names that are known after it
+  std::vector<int32_t> frees;  // slots that nobody reads after it
+};
+
+struct SequenceSpec {
+  int n_slots = 0, n_names = 0;
+  std::vector<int32_t> inputs, outputs;  // slots
+  std::vector<int> ranks;                // of the inputs
+  std::vector<DType> dtypes;
+  std::vector<NameOf> names;  // that the inputs give
+  std::vector<SizeOf> sizes;  // that the inputs must have
+  std::vector<Item> items;
+};
+
+class Sequence {
+ public:
+  explicit Sequence(SequenceSpec spec) : spec_(std::move(spec)) {}
+
+  // Names from the shapes of the inputs, which are in their slots. Fault::name where a name has two
+  // sizes or a size is not what it must be: `index` is the input.
+  Outcome bind_names(RunState& state) const;
+
+  Outcome run(RunState& state) const;
+
+  const SequenceSpec& spec() const { return spec_; }
+  RunState fresh_state() const;
+
+ private:
+  SequenceSpec spec_;
+};
+
+// Runs If, Loop or Scan on the slots of `state`.
+Outcome run_control(const Control& control, RunState& state);
+
+}  // namespace sdx

@@ -1,0 +1,102 @@
+// Axes of a strided tensor in their simplest form: those that lie end to end are one.
+#pragma once
+
+#include "base/inline.h"
+#include "base/view.h"
+
+namespace sdx::SDX_ISA {
+
+struct Axes {
+  int n = 0;
+  int64_t size[kMaxRank] = {};
+  int64_t step[kMaxRank] = {};  // in the input
+  int64_t out[kMaxRank] = {};   // in the output
+
+  SDX_INLINE void add(int64_t axis_len, int64_t stride, int64_t out_stride) {
+    if (axis_len == 1) return;
+    size[n] = axis_len, step[n] = stride, out[n] = out_stride;
+    ++n;
+  }
+  SDX_INLINE int64_t count() const { return count(n); }
+  SDX_INLINE int64_t count(int first) const {
+    int64_t total = 1;
+    for (int i = 0; i < first; ++i) total *= size[i];
+    return total;
+  }
+  SDX_INLINE int64_t last_size() const { return n ? size[n - 1] : 1; }
+  SDX_INLINE int64_t last_step() const { return n ? step[n - 1] : 1; }
+  SDX_INLINE int64_t last_out() const { return n ? out[n - 1] : 1; }
+
+  // Large strides of the input first, so that the last axis is the densest.
+  SDX_INLINE void sort() {
+    for (int i = 1; i < n; ++i)
+      for (int j = i; j > 0 && abs_step(j - 1) < abs_step(j); --j) swap(j - 1, j);
+  }
+  // Neighbours that both tensors hold end to end become one axis.
+  SDX_INLINE void merge() {
+    int kept = 0;
+    for (int i = 1; i < n; ++i) {
+      if (step[kept] == step[i] * size[i] && out[kept] == out[i] * size[i]) {
+        size[kept] *= size[i];
+      } else {
+        ++kept;
+        size[kept] = size[i];
+      }
+      step[kept] = step[i], out[kept] = out[i];
+    }
+    if (n > 0) n = kept + 1;
+  }
+
+ private:
+  SDX_INLINE int64_t abs_step(int i) const { return step[i] < 0 ? -step[i] : step[i]; }
+  SDX_INLINE void swap(int i, int j) {
+    const int64_t held[] = {size[i], step[i], out[i]};
+    size[i] = size[j], step[i] = step[j], out[i] = out[j];
+    size[j] = held[0], step[j] = held[1], out[j] = held[2];
+  }
+};
+
+struct Place {
+  int64_t in = 0, out = 0;
+};
+
+// Where element `index` of the first `n` axes lies, counted in row-major order.
+SDX_INLINE Place place_of(const Axes& axes, int n, int64_t index) {
+  Place place;
+  for (int i = n - 1; i > 0; --i) {
+    const int64_t at = index % axes.size[i];
+    index /= axes.size[i];
+    place.in += at * axes.step[i], place.out += at * axes.out[i];
+  }
+  if (n > 0) place.in += index * axes.step[0], place.out += index * axes.out[0];
+  return place;
+}
+
+// A tensor around one axis: [outer..., n, columns], where `columns` is what lies densest behind it.
+struct Around {
+  Axes outer;               // all other axes, in no order that matters
+  int64_t n_outer = 1;
+  int64_t n = 1, step = 1, out_step = 1;              // the axis; outputs are contiguous
+  int64_t columns = 1, column_step = 1, out_column = 1;
+};
+
+SDX_INLINE Around around(const View& x, const View& y, int axis) {
+  Around made;
+  if (x.rank == 0) return made;
+  made.n = x.dims[axis], made.step = x.strides[axis], made.out_step = y.strides[axis];
+  Axes inner;
+  for (int i = 0; i < x.rank; ++i)
+    if (i != axis) (i < axis ? made.outer : inner).add(x.dims[i], x.strides[i], y.strides[i]);
+  inner.merge();
+  if (inner.n > 0) {
+    --inner.n;
+    made.columns = inner.size[inner.n], made.column_step = inner.step[inner.n];
+    made.out_column = inner.out[inner.n];
+  }
+  for (int i = 0; i < inner.n; ++i) made.outer.add(inner.size[i], inner.step[i], inner.out[i]);
+  made.outer.merge();
+  made.n_outer = made.outer.count();
+  return made;
+}
+
+}  // namespace sdx::SDX_ISA

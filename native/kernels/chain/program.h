@@ -1,0 +1,73 @@
+// A chain as it is prepared for one set of sizes.
+#pragma once
+
+#include "kernels/chain/chain.h"
+#include "kernels/chain/step.h"
+
+namespace sdx::SDX_ISA {
+
+constexpr int kMaxValues = 64;      // operands and instructions of a program
+constexpr int64_t kCopyBytes = 64;  // of the copies of one element
+
+struct Operand {
+  int slot;                   // of Data::in; -1 for the product that an epilogue is applied to
+  int64_t size;               // bytes of an element
+  bool is_single;             // one element, whatever the output's shape
+  bool is_flat;               // one element for each of the output, without gaps
+  bool is_column;             // only the last axis counts
+  int64_t stride;             // along the last axis
+  int64_t strides[kMaxRank];  // along the outer axes
+  int64_t tile;               // where in local memory its elements are gathered or copied to
+  const void* copies;         // of a constant with one element; else null
+};
+
+struct Step {
+  StepFn run;
+  int in[3];
+  int64_t out;       // where in local memory; -1 for the output itself
+  int64_t n_single;  // elements of a vector, where all arguments are single; else 0
+  double p[2];
+};
+
+struct Chain {
+  Operand* operands;
+  int n_operands;
+  Step* steps;
+  int n_steps;
+  int n_axes;  // outer ones
+  int64_t dims[kMaxRank];
+  int64_t rows;           // product of the outer dims
+  int64_t n;              // elements of the last axis
+  int64_t tile;           // elements that go through all instructions at a time
+  int64_t rows_per_tile;  // 0: a tile lies in one row
+  int64_t local_bytes;    // for tiles and copies
+  int64_t out_size;       // bytes of an element of the output
+  bool has_gather;        // an operand has gaps along the last axis
+};
+
+// Where a program lies in a call, and what its operands are. The row `chain` joins all axes that it
+// can; an epilogue is called with rows and columns of the output, and so keeps the last one.
+struct ChainCode {
+  const int64_t* ints;
+  const double* floats;
+  int first_operand;
+  bool is_epilogue;
+};
+
+const Chain* make_chain(const Call& call, const ChainCode& code, Plan& plan);
+
+struct Ref {
+  const void* at;
+  int64_t stride;
+};
+
+// The results of all instructions for n elements from (row, col); false for a division of integers
+// by zero.
+bool run_tile(const Chain& chain, const Data& data, int64_t row, int64_t col, int64_t n,
+              const float* incoming, void* out, std::byte* local);
+// The same for whole rows [row, row + count). Operands that only have columns are gathered where
+// it is the first tile that uses this local memory.
+bool run_rows(const Chain& chain, const Data& data, int64_t row, int64_t count, bool is_first,
+              std::byte* local);
+
+}  // namespace sdx::SDX_ISA

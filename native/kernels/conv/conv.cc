@@ -1,0 +1,18 @@
+// The rows of the convolutions.
+#include "kernels/conv/rows.h"
+
+namespace sdx::SDX_ISA {
+namespace {
+
+constexpr Kernel kRows[] = {
+    {"conv_f32", Accepts::contiguous, conv_f32},
+    {"conv_pack", Accepts::contiguous, conv_pack},
+    {"conv_depthwise_f32", Accepts::contiguous, conv_depthwise_f32},
+    {"conv_transpose_f32", Accepts::contiguous, conv_transpose_f32},
+    {"conv_transpose_pack", Accepts::contiguous, conv_transpose_pack},
+};
+
+}  // namespace
+}  // namespace sdx::SDX_ISA
+
+SDX_FAMILY(conv, kRows)

@@ -1,0 +1,229 @@
+// Convolutions whose groups are narrow: vectors hold neighbouring output channels, whatever group
+// they belong to, and each input channel of a group is a further tap. Depthwise is the case of one.
+#include "kernels/conv/rows.h"
+#include "kernels/gemm/tile.h"
+#include "kernels/window.h"
+
+namespace sdx::SDX_ISA {
+namespace {
+
+constexpr int kOuts = 7;  // outputs side by side whose sums stay in registers
+
+struct DepthwiseArgs;
+// One line of outputs from the lines that are kept.
+using LineFn = void (*)(const DepthwiseArgs& a, const float* kept, int64_t slot, const float* w,
+                        int64_t outs, float* to, int64_t width);
+
+struct DepthwiseArgs {
+  Window window;
+  int64_t channels, maps;       // of the images in and out
+  int64_t group_in, group_out;  // channels of one group
+  int64_t bands, chunks;        // how lines and columns of outputs are cut
+  int64_t ring;                 // lines kept for each plane of taps
+  int64_t pixels, line;         // pixels of a kept line, and its floats
+  LineFn sum_line;
+};
+
+// What one item computes: lines [top, bottom) and columns [left, right) of a panel of channels.
+struct Piece {
+  int64_t image, deep, top, bottom, left, right, panel;
+};
+
+SDX_INLINE void store_lanes(float* to, f32v v, int64_t width) {
+  if (width >= kLanes) return store(to, v);
+  store(to, v, Part{int(width)});
+}
+
+// kOuts sums over one line of taps; the kernel's width and step are constants, or 0.
+template <int K, int S>
+SDX_INLINE void add_taps(const Axis& axis, const float* x, const float* w, int64_t w_stride,
+                         f32v (&sum)[kOuts]) {
+  if constexpr (K > 0) {
+    f32v weights[K];
+#pragma GCC unroll 8
+    for (int k = 0; k < K; ++k) weights[k] = load(w + k * w_stride);
+#pragma GCC unroll 32
+    for (int j = 0; j < (kOuts - 1) * S + K; ++j) {
+      const f32v in = load(x + j * kLanes);
+#pragma GCC unroll 8
+      for (int t = 0; t < kOuts; ++t)
+        if (j - t * S >= 0 && j - t * S < K) sum[t] += in * weights[j - t * S];
+    }
+  } else {
+    for (int64_t k = 0; k < axis.taps; ++k, x += axis.spacing * kLanes, w += w_stride) {
+      const f32v weight = load(w);
+#pragma GCC unroll 8
+      for (int t = 0; t < kOuts; ++t) sum[t] += load(x + t * axis.step * kLanes) * weight;
+    }
+  }
+}
+
+// One line of outputs; the line that its first tap reads is in `slot` of the ring.
+template <int K, int S>
+void sum_line(const DepthwiseArgs& a, const float* kept, int64_t slot, const float* w, int64_t outs,
+              float* to, int64_t width) {
+  const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
+  const int64_t w_stride = a.group_in * kPanel;
+  for (int64_t next = 0, at = 0; next < outs; next += kOuts) {
+    at = next + kOuts <= outs || outs < kOuts ? next : outs - kOuts;
+    f32v sum[kOuts] = {};
+    const float* weights = w;
+    for (int64_t z = 0; z < deep->taps; ++z) {
+      for (int64_t y = 0, s = slot; y < high->taps; ++y, weights += wide->taps * w_stride) {
+        const float* line = kept + (z * a.ring + s) * a.line + at * wide->step * kLanes;
+        for (int64_t c = 0; c < a.group_in; ++c)
+          add_taps<K, S>(*wide, line + c * a.pixels * kLanes, weights + c * kPanel, w_stride, sum);
+        s += high->spacing;
+        if (s >= a.ring) s -= a.ring;
+      }
+    }
+    const int64_t n = outs - at < kOuts ? outs - at : kOuts;
+    for (int64_t t = 0; t < n; ++t) store_lanes(to + (at + t) * a.maps, sum[t], width);
+  }
+}
+
+// The channels that `width` outputs from `map` on read, of one pixel after the other.
+SDX_INLINE void keep_pixels(const DepthwiseArgs& a, const float* x, int64_t n, int64_t map,
+                            int64_t width, float* to) {
+  if (a.group_in == 1 && a.group_out == 1 && width >= kLanes) {
+    for (int64_t i = 0; i < n; ++i) store(to + i * kLanes, load(x + i * a.channels + map));
+    return;
+  }
+  int64_t from[kLanes];
+  for (int64_t j = 0; j < width; ++j) from[j] = (map + j) / a.group_out * a.group_in;
+  for (int64_t c = 0; c < a.group_in; ++c, to += a.pixels * kLanes) {
+    for (int64_t i = 0; i < n; ++i) {
+      const float* pixel = x + i * a.channels + c;
+      for (int64_t j = 0; j < width; ++j) to[i * kLanes + j] = pixel[from[j]];
+      for (int64_t j = width; j < kLanes; ++j) to[i * kLanes + j] = 0;
+    }
+  }
+}
+
+// One input line from pixel `left` on, zeros where there is none; `x` is null for a line of zeros.
+void keep_line(const DepthwiseArgs& a, const float* x, int64_t left, int64_t map, int64_t width,
+               float* to) {
+  const int64_t in = a.window.axis[2].in;
+  int64_t low = left < 0 ? -left : 0, high = in - left;
+  low = x == nullptr || low > a.pixels ? a.pixels : low;
+  high = high < low ? low : high > a.pixels ? a.pixels : high;
+  for (int64_t c = 0; c < a.group_in; ++c) {
+    float* row = to + c * a.pixels * kLanes;
+    for (int64_t i = 0; i < low * kLanes; ++i) row[i] = 0;
+    for (int64_t i = high * kLanes; i < a.pixels * kLanes; ++i) row[i] = 0;
+  }
+  if (low < high)
+    keep_pixels(a, x + (left + low) * a.channels, high - low, map, width, to + low * kLanes);
+}
+
+// Input line `y` of every plane that the taps of one output plane read, into a slot of the ring.
+void keep_lines(const DepthwiseArgs& a, const Piece& piece, const float* x, int64_t y, int64_t map,
+                int64_t width, float* to) {
+  const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
+  for (int64_t k = 0; k < deep->taps; ++k, to += a.ring * a.line) {
+    const int64_t z = deep->place(piece.deep, k);
+    const bool is_inside = z >= 0 && z < deep->in && y >= 0 && y < high->in;
+    const int64_t number = (piece.image * deep->in + z) * high->in + y;
+    const float* line = is_inside ? x + number * wide->in * a.channels : nullptr;
+    keep_line(a, line, wide->place(piece.left, 0), map, width, to);
+  }
+}
+
+// A vector of channels of a piece. Lines are kept in a ring, each read once on the way down.
+void sum_vector(const DepthwiseArgs& a, const Piece& piece, const Data& data, int64_t map) {
+  const Axis *high = a.window.axis + 1, *wide = high + 1;
+  float* kept = reinterpret_cast<float*>(data.local);
+  const int64_t left = a.maps - map, width = left < kLanes ? left : kLanes;
+  const int64_t depth = a.window.taps() * a.group_in;
+  const float* w = input<float>(data, 1) + map / kPanel * depth * kPanel + map % kPanel;
+  const int64_t outs = piece.right - piece.left, origin = high->place(piece.top, 0);
+  int64_t next = origin;  // the first line that is not there yet
+  for (int64_t o = piece.top; o < piece.bottom; ++o) {
+    const int64_t first = high->place(o, 0), last = high->place(o, high->taps - 1);
+    for (next = next < first ? first : next; next <= last; ++next)
+      keep_lines(a, piece, input<float>(data, 0), next, map, width,
+                 kept + (next - origin) % a.ring * a.line);
+    const int64_t line = (piece.image * a.window.axis[0].out + piece.deep) * high->out + o;
+    float* to = output<float>(data) + (line * wide->out + piece.left) * a.maps + map;
+    a.sum_line(a, kept, (first - origin) % a.ring, w, outs, to, width);
+  }
+}
+
+Piece piece_of(const DepthwiseArgs& a, int64_t item) {
+  const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
+  const int64_t panels = panels_of(a.maps);
+  Piece p;
+  p.panel = item % panels, item /= panels;
+  const int64_t chunk = item % a.chunks, band = item / a.chunks % a.bands;
+  item /= a.chunks * a.bands;
+  p.left = part_begin(wide->out, a.chunks, chunk);
+  p.right = part_begin(wide->out, a.chunks, chunk + 1);
+  p.top = part_begin(high->out, a.bands, band);
+  p.bottom = part_begin(high->out, a.bands, band + 1);
+  p.deep = item % deep->out, p.image = item / deep->out;
+  return p;
+}
+
+Status sum_pieces(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const DepthwiseArgs*>(args);
+  for (int64_t i = begin; i < end; ++i) {
+    const Piece piece = piece_of(a, i);
+    const int64_t low = piece.panel * kPanel;
+    const int64_t high = low + kPanel < a.maps ? low + kPanel : a.maps;
+    for (int64_t map = low; map < high; map += kLanes) sum_vector(a, piece, data, map);
+  }
+  return {};
+}
+
+LineFn line_fn(const Axis& wide) {
+  const bool is_dense = wide.spacing == 1 && wide.step <= 2;
+  switch (is_dense ? wide.taps * 2 + wide.step : 0) {
+    case 3 * 2 + 1: return sum_line<3, 1>;
+    case 3 * 2 + 2: return sum_line<3, 2>;
+    case 5 * 2 + 1: return sum_line<5, 1>;
+    case 5 * 2 + 2: return sum_line<5, 2>;
+    case 7 * 2 + 1: return sum_line<7, 1>;
+    default: return sum_line<0, 0>;
+  }
+}
+
+// Enough items to balance, of as many lines as they can have: neighbours read lines twice.
+void cut(DepthwiseArgs& a) {
+  constexpr int64_t kWidest = 128, kFewest = 4, kEnough = 32;
+  const Axis *high = a.window.axis + 1, *wide = high + 1;
+  a.chunks = (wide->out + kWidest - 1) / kWidest;
+  const int64_t others = a.window.batch * a.window.axis[0].out * a.chunks * panels_of(a.maps);
+  const int64_t most = (high->out + kFewest - 1) / kFewest;
+  const int64_t wanted = others > 0 ? (kEnough + others - 1) / others : 1;
+  a.bands = wanted < most ? wanted : most;
+  a.ring = (high->taps - 1) * high->spacing + 1;
+  const int64_t part = a.chunks > 0 ? (wide->out + a.chunks - 1) / a.chunks : 0;
+  const int64_t outs = part < kOuts ? kOuts : part;
+  a.pixels = (outs - 1) * wide->step + (wide->taps - 1) * wide->spacing + 1;
+  a.line = a.pixels * a.group_in * kLanes;
+}
+
+}  // namespace
+
+// ints: the window, then group. Inputs: x, weights packed as if there were one group.
+Status conv_depthwise_f32(const Call& call, Plan& plan) {
+  const View &x = call.in[0], &y = call.out[0];
+  const int64_t group = call.ints[4 * (x.rank - 2)];
+  auto* args = plan.make<DepthwiseArgs>();
+  args->window = read_window(x, y, call.ints);
+  args->channels = x.dim(-1), args->maps = y.dim(-1);
+  args->group_in = args->channels / group, args->group_out = args->maps / group;
+  args->sum_line = line_fn(args->window.axis[2]);
+  cut(*args);
+  plan.args = args;
+  plan.local_bytes = args->window.axis[0].taps * args->ring * args->line * int64_t(sizeof(float));
+  const int64_t panels = panels_of(args->maps);
+  const int64_t items =
+      args->window.batch * args->window.axis[0].out * args->bands * args->chunks * panels;
+  const int64_t sums = args->window.batch * args->window.outs() * panels * kPanel;
+  const int64_t work = sums * args->window.taps() * args->group_in / kLanes / 2;
+  plan.add(sum_pieces, items, items > 0 ? work / items : 0);
+  return {};
+}
+
+}  // namespace sdx::SDX_ISA

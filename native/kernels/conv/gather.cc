@@ -1,0 +1,95 @@
+// Gathers the windows of a convolution into rows.
+#include "kernels/conv/gather.h"
+
+namespace sdx::SDX_ISA {
+namespace {
+
+// Short runs are the rule in first layers, and a call of memcpy costs more than they do.
+SDX_INLINE void copy_run(float* to, const float* from, int64_t n) {
+  if (n >= kLanes) {
+    for (int64_t i = 0; i + kLanes <= n; i += kLanes) store(to + i, load(from + i));
+    store(to + n - kLanes, load(from + n - kLanes));
+    return;
+  }
+  typedef float Four __attribute__((vector_size(16)));
+  int64_t i = 0;
+  for (; i + 4 <= n; i += 4) {
+    Four four;
+    memcpy(&four, from + i, sizeof four);
+    memcpy(to + i, &four, sizeof four);
+  }
+  for (; i < n; ++i) to[i] = from[i];
+}
+
+SDX_INLINE void clear_run(float* to, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i] = 0;
+}
+
+// Part [begin, end) of a run of taps, in elements, and the first tap of it on each axis.
+struct Run {
+  int64_t tap[kSpatial];
+  int64_t begin, end;
+};
+
+Run run_at(const Gather& g, int64_t number, int64_t depth, int64_t depths) {
+  const int64_t size = g.taps_of_a_run * g.n, start = number * size;
+  const int64_t in_line = g.window.axis[2].taps / g.taps_of_a_run;
+  const int64_t line = number / in_line, lines = g.window.axis[1].taps;
+  Run run{{line / lines, line % lines, number % in_line}, 0, size};
+  if (depth > start) run.begin = depth - start;
+  if (depth + depths < start + size) run.end = depth + depths - start;
+  return run;
+}
+
+// The run of one output: `line` is the line of the image that it reads, `place` its first pixel.
+SDX_INLINE void gather_run(const Gather& g, const Run& run, const float* line, int64_t place,
+                           float* to) {
+  if (place >= 0 && place + g.taps_of_a_run <= g.window.axis[2].in)
+    return copy_run(to, line + place * g.channels + run.begin, run.end - run.begin);
+  int64_t low = -place * g.n, high = (g.window.axis[2].in - place) * g.n;
+  low = low < run.begin ? run.begin : low > run.end ? run.end : low;
+  high = high < low ? low : high > run.end ? run.end : high;
+  clear_run(to, low - run.begin);
+  if (high > low) copy_run(to + (low - run.begin), line + (place * g.channels + low), high - low);
+  clear_run(to + (high - run.begin), run.end - high);
+}
+
+// One run of all rows, a line of outputs after the other.
+void gather_column(const Gather& g, const Run& run, const float* x, float* to, int64_t stride,
+                   int64_t row, int64_t rows) {
+  const Axis *deep = g.window.axis, *high = deep + 1, *wide = deep + 2;
+  Pixel p = pixel_of(g.window, row);
+  while (rows > 0) {
+    const int64_t left = wide->out - p.at[2], n = left < rows ? left : rows;
+    const int64_t z = deep->place(p.at[0], run.tap[0]), y = high->place(p.at[1], run.tap[1]);
+    if (z < 0 || z >= deep->in || y < 0 || y >= high->in) {
+      for (int64_t i = 0; i < n; ++i) clear_run(to + i * stride, run.end - run.begin);
+    } else {
+      const int64_t number = (p.image * deep->in + z) * high->in + y;
+      const float* line = x + number * wide->in * g.channels + g.first;
+      int64_t place = wide->place(p.at[2], run.tap[2]);
+      for (int64_t i = 0; i < n; ++i, place += wide->step)
+        gather_run(g, run, line, place, to + i * stride);
+    }
+    to += n * stride;
+    rows -= n;
+    p.at[2] = 0;
+    if (++p.at[1] == high->out) p.at[1] = 0, ++p.at[0];
+    if (p.at[0] == deep->out) p.at[0] = 0, ++p.image;
+  }
+}
+
+}  // namespace
+
+void gather_rows(const Gather& gather, const float* x, float* to, int64_t stride, int64_t row,
+                 int64_t rows, int64_t depth, int64_t depths) {
+  const int64_t size = gather.taps_of_a_run * gather.n;
+  if (size == 0 || depths == 0) return;
+  const int64_t last = (depth + depths - 1) / size;
+  for (int64_t number = depth / size; number <= last; ++number) {
+    const Run run = run_at(gather, number, depth, depths);
+    gather_column(gather, run, x, to + (number * size + run.begin - depth), stride, row, rows);
+  }
+}
+
+}  // namespace sdx::SDX_ISA

@@ -1,0 +1,28 @@
+// Rows of a convolution as a matrix product wants them: all that one output's window reads.
+#pragma once
+
+#include "kernels/window.h"
+
+namespace sdx::SDX_ISA {
+
+// Element (tap, c) of a row is channel first + c of what the tap reads; zero in the padding.
+struct Gather {
+  Window window;
+  int64_t channels = 0;       // of an image
+  int64_t first = 0, n = 0;   // channels of the group
+  int64_t taps_of_a_run = 1;  // taps along the last axis whose channels lie side by side
+
+  SDX_INLINE int64_t depth() const { return window.taps() * n; }
+};
+
+SDX_INLINE Gather make_gather(const Window& window, int64_t channels, int64_t n) {
+  const Axis& last = window.axis[kSpatial - 1];
+  const bool is_run = n == channels && (last.spacing == 1 || last.taps == 1);
+  return {window, channels, 0, n, is_run ? last.taps : 1};
+}
+
+// Elements [depth, depth + depths) of rows [row, row + rows), rows `stride` floats apart.
+void gather_rows(const Gather& gather, const float* x, float* to, int64_t stride, int64_t row,
+                 int64_t rows, int64_t depth, int64_t depths);
+
+}  // namespace sdx::SDX_ISA

@@ -1,0 +1,70 @@
+// Convolution as a product: a row for each output, all that its window reads, times packed weights.
+#include "kernels/conv/gather.h"
+#include "kernels/conv/rows.h"
+#include "kernels/gemm/tile.h"
+
+namespace sdx::SDX_ISA {
+namespace {
+
+struct ConvArgs {
+  Gather gather;
+  Split split;   // of one group
+  int64_t maps;  // of one group
+  int64_t out_channels;
+  bool is_plain;  // each output reads one pixel, and they come in the same order
+};
+
+bool reads_in_order(const Window& w) {
+  for (const Axis& axis : w.axis)
+    if (axis.taps != 1 || axis.step != 1 || axis.begin != 0 || axis.in != axis.out) return false;
+  return true;
+}
+
+void conv_block(const ConvArgs& a, const Data& data, int64_t group, int64_t item) {
+  const int64_t block = item % a.split.row_blocks, columns = item / a.split.row_blocks;
+  const int64_t first_row = a.split.row(block), m = a.split.row(block + 1) - first_row;
+  const int64_t k = a.gather.depth();
+  const Columns weights{input<float>(data, 1) + group * packed_floats(k, a.maps), a.maps,
+                        a.split.panel(columns), a.split.panel(columns + 1)};
+  const int64_t map = group * a.maps + weights.first * kPanel;
+  const Target target{output<float>(data) + first_row * a.out_channels + map, a.out_channels};
+  Gather gather = a.gather;
+  gather.first = group * gather.n;
+  const float* x = input<float>(data, 0);
+  gemm_block(data.local, m, k, weights, target, Finish{},
+             [&](float* to, int64_t row, int64_t rows, int64_t depth, int64_t depths) {
+               row += first_row;
+               if (!a.is_plain)
+                 return gather_rows(gather, x, to, kStride, row, rows, depth, depths);
+               const float* from = x + row * gather.channels + gather.first + depth;
+               copy_rows(to, from, gather.channels, rows, depths);
+             });
+}
+
+Status conv_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const ConvArgs*>(args);
+  const int64_t count = a.split.count();
+  for (int64_t i = begin; i < end; ++i) conv_block(a, data, i / count, i % count);
+  return {};
+}
+
+}  // namespace
+
+// ints: the window, then group. Inputs: x, packed weights.
+Status conv_f32(const Call& call, Plan& plan) {
+  const View &x = call.in[0], &y = call.out[0];
+  const int64_t group = call.ints[4 * (x.rank - 2)];
+  auto* args = plan.make<ConvArgs>();
+  const Window window = read_window(x, y, call.ints);
+  args->gather = make_gather(window, x.dim(-1), x.dim(-1) / group);
+  args->maps = y.dim(-1) / group;
+  args->out_channels = y.dim(-1);
+  args->is_plain = reads_in_order(window);
+  args->split = split_product(window.batch * window.outs(), args->maps, args->gather.depth());
+  plan.args = args;
+  plan.local_bytes = kBlockBytes;
+  plan.add(conv_blocks, group * args->split.count(), args->split.work);
+  return {};
+}
+
+}  // namespace sdx::SDX_ISA

@@ -1,0 +1,151 @@
+// Transposed convolution: each phase of the outputs is a product of its own.
+#include "kernels/conv/gather.h"
+#include "kernels/conv/pack.h"
+#include "kernels/conv/phase.h"
+#include "kernels/conv/rows.h"
+
+namespace sdx::SDX_ISA {
+namespace {
+
+struct TransposeArgs {
+  Window window;  // taps, steps, spacing and begins as the attributes say them
+  const ConvPhase* phases;
+  int64_t n_phases;
+  int64_t channels, maps;  // of one group
+  int64_t in_channels, out_channels;
+  Split split;  // of the largest phase of one group
+};
+
+// Panels of one phase lie behind those of the phases before it.
+int64_t packed_at(const TransposeArgs& a, int64_t group, const ConvPhase& phase) {
+  const int64_t panels = panels_of(a.maps);
+  return (group * a.window.taps() + phase.taps_before) * a.channels * panels * kPanel;
+}
+
+struct Block {
+  int64_t group, first_row, rows, first_panel, last_panel;
+};
+
+// Rows of the block from `tile` to where the outputs of the phase lie.
+void scatter_rows(const TransposeArgs& a, const ConvPhase& phase, const Window& window,
+                  const Block& b, const float* tile, int64_t ldc, float* y) {
+  const int64_t map = b.first_panel * kPanel, left = a.maps - map;
+  const int64_t width = left < ldc ? left : ldc;
+  y += b.group * a.maps + map;
+  for (int64_t i = 0; i < b.rows; ++i) {
+    const Pixel p = pixel_of(window, b.first_row + i);
+    int64_t to = p.image;
+    for (int j = 0; j < kSpatial; ++j)
+      to = to * a.window.axis[j].out + phase.axis[j].first + p.at[j] * a.window.axis[j].step;
+    memcpy(y + to * a.out_channels, tile + i * ldc, size_t(width) * sizeof(float));
+  }
+}
+
+void phase_block(const TransposeArgs& a, const Data& data, const ConvPhase& phase, const Block& b) {
+  Window window;
+  window.batch = a.window.batch;
+  for (int j = 0; j < kSpatial; ++j) window.axis[j] = phase.axis[j].axis;
+  Gather gather = make_gather(window, a.in_channels, a.channels);
+  gather.first = b.group * a.channels;
+  const int64_t ldc = (b.last_panel - b.first_panel) * kPanel;
+  float* tile = reinterpret_cast<float*>(data.local + kBlockBytes);
+  const Columns weights{input<float>(data, 1) + packed_at(a, b.group, phase), a.maps, b.first_panel,
+                        b.last_panel};
+  gemm_block(data.local, b.rows, gather.depth(), weights, {tile, ldc}, Finish{},
+             [&](float* to, int64_t row, int64_t rows, int64_t depth, int64_t depths) {
+               gather_rows(gather, input<float>(data, 0), to, kStride, b.first_row + row, rows,
+                           depth, depths);
+             });
+  scatter_rows(a, phase, window, b, tile, ldc, output<float>(data));
+}
+
+// Item: a block of rows and columns of one phase of one group.
+Status phase_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const TransposeArgs*>(args);
+  const int64_t count = a.split.count();
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t outer = i / count, row = i % count % a.split.row_blocks;
+    const int64_t column = i % count / a.split.row_blocks;
+    const ConvPhase& phase = a.phases[outer % a.n_phases];
+    const int64_t m = a.window.batch * phase.outs();
+    Block block;
+    block.group = outer / a.n_phases;
+    block.first_row = part_begin(m, a.split.row_blocks, row);
+    block.rows = part_begin(m, a.split.row_blocks, row + 1) - block.first_row;
+    block.first_panel = a.split.panel(column), block.last_panel = a.split.panel(column + 1);
+    if (block.rows > 0) phase_block(a, data, phase, block);
+  }
+  return {};
+}
+
+Status pack_phases(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const TransposeArgs*>(args);
+  const int64_t panels = panels_of(a.maps), taps = a.window.taps();
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t group = i / panels, panel = i % panels;
+    const float* w = input<float>(data, 0) + group * a.channels * a.maps * taps;
+    const Weights weights{w, a.maps, a.channels, taps, a.maps * taps};
+    for (int64_t f = 0; f < a.n_phases; ++f) {
+      const ConvPhase& phase = a.phases[f];
+      const int64_t depth = phase.taps() * a.channels;
+      float* to = output<float>(data) + packed_at(a, group, phase) + panel * depth * kPanel;
+      pack_panel(weights, panel, phase.taps(), to,
+                 [&](int64_t t) { return phase.tap_of(a.window, t); });
+    }
+  }
+  return {};
+}
+
+TransposeArgs* make_args(const Window& window, Plan& plan) {
+  auto* args = plan.make<TransposeArgs>();
+  args->window = window;
+  args->n_phases = phase_count(window);
+  auto* phases = plan.make<ConvPhase>(size_t(args->n_phases));
+  make_phases(window, phases);
+  args->phases = phases;
+  plan.args = args;
+  return args;
+}
+
+}  // namespace
+
+// ints: the window, then group. Inputs: x, packed weights.
+Status conv_transpose_f32(const Call& call, Plan& plan) {
+  const View &x = call.in[0], &y = call.out[0];
+  const int64_t group = call.ints[4 * (x.rank - 2)];
+  TransposeArgs* a = make_args(read_window(x, y, call.ints), plan);
+  a->in_channels = x.dim(-1), a->out_channels = y.dim(-1);
+  a->channels = a->in_channels / group, a->maps = a->out_channels / group;
+  int64_t rows = 0, taps = 0;
+  for (int64_t i = 0; i < a->n_phases; ++i) {
+    const int64_t m = a->window.batch * a->phases[i].outs();
+    rows = m > rows ? m : rows;
+    taps = a->phases[i].taps() > taps ? a->phases[i].taps() : taps;
+  }
+  a->split = split_product(rows, a->maps, taps * a->channels);
+  if (a->split.count() == 0) return {};
+  const int64_t most_rows = (rows + a->split.row_blocks - 1) / a->split.row_blocks;
+  const int64_t columns = a->split.column_blocks;
+  const int64_t most_panels = (a->split.panels + columns - 1) / columns;
+  plan.local_bytes = kBlockBytes + most_rows * most_panels * kPanel * int64_t(sizeof(float));
+  plan.add(phase_blocks, group * a->n_phases * a->split.count(), a->split.work);
+  return {};
+}
+
+// ints: kernel, strides and dilations along three axes, then group.
+Status conv_transpose_pack(const Call& call, Plan& plan) {
+  const View& w = call.in[0];
+  Window window;
+  for (int i = 0; i < kSpatial; ++i) {
+    window.axis[i].taps = call.ints[i];
+    window.axis[i].step = call.ints[kSpatial + i];
+    window.axis[i].spacing = call.ints[2 * kSpatial + i];
+  }
+  const int64_t group = call.ints[3 * kSpatial];
+  TransposeArgs* a = make_args(window, plan);
+  a->channels = w.dims[0] / group, a->maps = w.dims[1];
+  plan.add(pack_phases, group * panels_of(a->maps), w.count() / (group * panels_of(a->maps) + 1));
+  return {};
+}
+
+}  // namespace sdx::SDX_ISA

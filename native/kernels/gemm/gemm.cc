@@ -1,0 +1,17 @@
+// Matrix products.
+#include "kernels/gemm/rows.h"
+
+namespace sdx::SDX_ISA {
+namespace {
+
+constexpr Kernel kRows[] = {
+    {"fma_limit", Accepts::contiguous, fma_limit},
+    {"matmul", Accepts::any, matmul},
+    {"matmul_pack", Accepts::any, matmul_pack},
+    {"matmul_packed", Accepts::any, matmul_packed},
+};
+
+}  // namespace
+}  // namespace sdx::SDX_ISA
+
+SDX_FAMILY(gemm, kRows)

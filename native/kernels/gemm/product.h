@@ -1,0 +1,44 @@
+// What the phases of a product share.
+#pragma once
+
+#include "kernels/chain/chain.h"
+#include "kernels/gemm/pack.h"
+#include "kernels/gemm/stack.h"
+
+namespace sdx::SDX_ISA {
+
+struct ProductArgs {
+  Product p;
+  Split split;            // of one batch
+  int64_t packed_floats;  // of one matrix of B
+  Finish finish;
+  int bias_slot;                 // of the inputs; -1: no bias
+  const Chain* chain;            // what follows, or null
+  DType to;                      // of the output: sums of f32 grow where they end up
+  int64_t c_at, chain_at, b_at;  // in a thread's own memory, behind the rows of A
+};
+
+// Items of a pack are panels of the matrices of B.
+template <class T>
+SDX_INLINE void pack_panels(const Product& p, const T* from, float* to, int64_t begin,
+                            int64_t end) {
+  const int64_t panels = panels_of(p.n);
+  for (int64_t i = begin; i < end; ++i)
+    pack_panel(from + p.b.offset(i / panels), p.b_row_stride, p.b_column_stride, p.k, p.n,
+               i % panels, to + i * kPanel * p.k);
+}
+
+// Rows [row, row + rows) of a batch of A; `from` is its element [0, depth].
+template <class T>
+SDX_INLINE void fill_rows(const Product& p, const T* from, float* to, int64_t row, int64_t rows,
+                          int64_t k) {
+  if (p.rows.rank <= 1) {
+    const int64_t stride = p.rows.rank == 0 ? 0 : p.rows.strides[0];
+    copy_matrix(from + row * stride, stride, p.k_stride, rows, k, to, kStride);
+    return;
+  }
+  for (int64_t i = 0; i < rows; ++i)
+    copy_matrix(from + p.rows.offset(row + i), 0, p.k_stride, 1, k, to + i * kStride, kStride);
+}
+
+}  // namespace sdx::SDX_ISA

@@ -1,0 +1,24 @@
+// The rows of the family, each prepared in a file of its own kind.
+//
+// matmul         a, b, operands         products of stacks of matrices, with any strides
+// matmul_packed  a, packed b, operands  the same, where b was packed
+//   ints    a is transposed, b is transposed, kBias | kRelu, the rank of a packed b and its dims (0
+//           for one that is not packed), the program of an epilogue (chain.h)
+//   floats  alpha, those of the program
+//   operands are those of the program, or the bias
+// matmul_pack    b                      ints: b is transposed
+#pragma once
+
+#include "kernels/kernel.h"
+
+namespace sdx::SDX_ISA {
+
+constexpr int64_t kBias = 1, kRelu = 2;
+
+Status fma_limit(const Call& call, Plan& plan);
+Status matmul(const Call& call, Plan& plan);
+Status matmul_pack(const Call& call, Plan& plan);
+Status matmul_packed(const Call& call, Plan& plan);
+Status matmul_plain(const Call& call, Plan& plan);  // f64 and integers
+
+}  // namespace sdx::SDX_ISA

@@ -1,0 +1,125 @@
+// The f32 micro-kernel: accumulators fill the register file, one broadcast feeds a row of them.
+#include "kernels/gemm/tile.h"
+
+namespace sdx::SDX_ISA {
+namespace {
+
+// How sums of one tile are stored: over what is there, or added to it, and then finished.
+struct Store {
+  bool add;
+  const Finish* finish;  // with the bias of the tile's own 32 columns; null: not complete yet
+};
+
+// C[rows x 32] (+)= A[rows x k] * panel[k x 32]; entry r - 1 does r rows.
+using TileFn = void (*)(int64_t k, const float* a, const float* panel, float* c, int64_t ldc,
+                        const Store& store);
+
+SDX_INLINE f32v finished(f32v y, const Finish& finish, int column) {
+  y *= finish.alpha;
+  if (finish.bias != nullptr) y += load(finish.bias + column);
+  return finish.relu ? vmax(y, f32v{}) : y;
+}
+
+constexpr int64_t kAhead = SDX_VEC_BYTES == 64 ? 8 : 24;  // steps: about what L3 takes to answer
+
+// R rows, and W vectors of columns.
+template <int R, int W>
+SDX_INLINE void strip(int64_t k, const float* a, const float* b, float* c, int64_t ldc,
+                      const Store& store_as, int column) {
+  f32v sum[R][W] = {};
+  for (int64_t p = 0; p < k; ++p, ++a, b += kPanel) {
+    f32v right[W];
+    for (int j = 0; j < W * kLanes; j += 16) __builtin_prefetch(b + kAhead * kPanel + j);
+#pragma GCC unroll 8
+    for (int j = 0; j < W; ++j) right[j] = load(b + j * kLanes);
+#pragma GCC unroll 16
+    for (int i = 0; i < R; ++i)
+#pragma GCC unroll 8
+      for (int j = 0; j < W; ++j) sum[i][j] += a[i * kStride] * right[j];
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < R; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < W; ++j) {
+      float* to = c + i * ldc + j * kLanes;
+      f32v y = sum[i][j];
+      if (store_as.add) y += load(to);
+      if (store_as.finish != nullptr) y = finished(y, *store_as.finish, column + j * kLanes);
+      store(to, y);
+    }
+  }
+}
+
+// Few rows leave registers for more columns at a time, and need them to hide the latency.
+constexpr int kVectors = int(kPanel) / kLanes;  // in a row of a panel
+constexpr int kRegisters = SDX_VEC_BYTES == 64 ? 32 : 16;
+template <int R>
+constexpr int kWide = kVectors <= 2 || R * 4 + 5 > kRegisters ? 2 : 4;
+
+template <int R>
+void tile(int64_t k, const float* a, const float* panel, float* c, int64_t ldc,
+          const Store& store_as) {
+  for (int column = 0; column < kPanel; column += kWide<R> * kLanes)
+    strip<R, kWide<R>>(k, a, panel + column, c + column, ldc, store_as, column);
+}
+
+#if SDX_VEC_BYTES == 64
+constexpr TileFn kTiles[] = {tile<1>, tile<2>, tile<3>, tile<4>,  tile<5>,  tile<6>,
+                             tile<7>, tile<8>, tile<9>, tile<10>, tile<11>, tile<12>};
+#elif SDX_VEC_BYTES == 32
+constexpr TileFn kTiles[] = {tile<1>, tile<2>, tile<3>, tile<4>, tile<5>, tile<6>};
+#else
+constexpr TileFn kTiles[] = {tile<1>, tile<2>, tile<3>, tile<4>};
+#endif
+
+// All rows of one panel: `a` holds m rows of depth k.
+void gemm_panel(int64_t m, int64_t k, const float* a, const float* panel, int64_t width, float* c,
+                int64_t ldc, const Store& store) {
+  const int64_t tiles = (m + kTileRows - 1) / kTileRows;
+  for (int64_t t = 0; t < tiles; ++t) {
+    const int64_t row = part_begin(m, tiles, t), rows = part_begin(m, tiles, t + 1) - row;
+    const TileFn tile = kTiles[rows - 1];
+    float* to = c + row * ldc;
+    if (width == kPanel) {
+      tile(k, a + row * kStride, panel, to, ldc, store);
+      continue;
+    }
+    float whole[kTileRows * kPanel];  // the last panel has columns that C lacks
+    if (store.add)
+      for (int64_t i = 0; i < rows; ++i)
+        memcpy(whole + i * kPanel, to + i * ldc, size_t(width) * sizeof(float));
+    tile(k, a + row * kStride, panel, whole, kPanel, store);
+    for (int64_t i = 0; i < rows; ++i)
+      memcpy(to + i * ldc, whole + i * kPanel, size_t(width) * sizeof(float));
+  }
+}
+
+}  // namespace
+
+void gemm_passes(int64_t m, int64_t k, int64_t first, int64_t last, const float* a,
+                 const Columns& b, const Target& to, const Finish& finish) {
+  const int64_t passes = passes_of(k);
+  for (int64_t p = b.first; p < b.last; ++p) {
+    const int64_t column = p * kPanel, left = b.n - column;
+    const int64_t width = left < kPanel ? left : kPanel;
+    Finish own = finish;
+    float bias[kPanel];
+    if (finish.bias != nullptr) {
+      own.bias = finish.bias + column;
+      if (width < kPanel) {
+        memset(bias, 0, sizeof bias);
+        memcpy(bias, own.bias, size_t(width) * sizeof(float));
+        own.bias = bias;
+      }
+    }
+    for (int64_t pass = first; pass < last; ++pass) {
+      const int64_t depth = part_begin(k, passes, pass), end = part_begin(k, passes, pass + 1);
+      const bool complete = pass + 1 == passes && !finish.is_plain();
+      gemm_panel(m, end - depth, a + (pass - first) * m * kStride,
+                 b.packed + (p * k + depth) * kPanel, width, to.c + (p - b.first) * kPanel, to.ldc,
+                 {pass > 0, complete ? &own : nullptr});
+    }
+  }
+}
+
+}  // namespace sdx::SDX_ISA

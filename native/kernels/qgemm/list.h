@@ -1,0 +1,11 @@
+// The rows of the family that other files of it define.
+#pragma once
+
+#include "kernels/kernel.h"
+
+namespace sdx::SDX_ISA {
+
+Status qconv(const Call& call, Plan& plan);
+Status qgemm_pack(const Call& call, Plan& plan);
+
+}  // namespace sdx::SDX_ISA

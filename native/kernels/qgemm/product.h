@@ -1,0 +1,79 @@
+// Products of 8-bit matrices with what follows: zero points, scales, bias, and the output's type.
+#pragma once
+
+#include "kernels/qgemm/tile.h"
+
+namespace sdx::SDX_ISA {
+
+// Operands of every row of the family. Scales are float32; all but the first two may be missing.
+enum Operand : int { kX, kW, kXScale, kXZero, kWScale, kWZero, kBias, kYScale, kYZero, kOperands };
+
+// What happens to the sums of one column, and what it takes for all columns.
+struct Columns {
+  float* scale;
+  float* shift;     // added after scaling
+  int32_t* offset;  // added before
+  int32_t* zero;    // the weights' zero points, to be taken off for every row
+};
+struct Output {
+  float low, high, zero;  // of the steps that are written
+};
+
+struct Product;
+// Rows [row, row + n) of job `job` as unsigned bytes, `stride` apart.
+using Gather = void (*)(const Product& p, const Data& data, int64_t job, int64_t row, int64_t n,
+                        uint8_t* to);
+
+struct Product {
+  PackedShape shape;
+  int64_t n_jobs;  // products of m rows each
+  int64_t m;
+  int64_t n_packs;  // sets of weights: one for all jobs, one for each, or one for each group
+  int64_t out_stride;
+  int64_t row_block, n_row_blocks;  // rows of an item
+  int64_t panels, n_panel_blocks;   // panels of an item
+  int64_t stride;                   // of gathered rows
+  Gather gather;
+  const void* source;  // what `gather` needs to know
+  int64_t packed_at;   // where weights packed on the way lie in the scratch; -1: they come packed
+  int64_t columns_at;
+  DType x, w, bias, out;
+  uint8_t flip;  // what turns the rows' bytes into unsigned ones
+  bool has_row_sums;
+  int64_t n_x_zero, n_w_scale, n_w_zero;  // elements of these operands, 0 if not given
+  bool is_grouped;  // jobs go through the packs, and through the output's columns
+  float low, high;  // bounds of the real output
+};
+
+// Chooses tiles, and adds the phases that make columns and products.
+void plan_product(Product& p, const Call& call, Plan& plan);
+
+// Bytes copied, with the sign bit turned over where mask has it.
+SDX_INLINE void copy_flip(uint8_t* to, const uint8_t* from, int64_t n, uint8_t mask) {
+  using u8v = Vec<uint8_t>;
+  constexpr int64_t lanes = SDX_VEC_BYTES;
+  if (n >= lanes) {
+    const u8v m = splat(mask);
+    for (int64_t i = 0; i + lanes <= n; i += lanes) store(to + i, load(from + i) ^ m);
+    store(to + n - lanes, load(from + n - lanes) ^ m);
+    return;
+  }
+  const uint64_t m = mask * 0x0101010101010101u;
+  const auto move = [&]<class T>(int64_t at, T) {
+    T v;
+    memcpy(&v, from + at, sizeof v);
+    v = T(v ^ T(m));
+    memcpy(to + at, &v, sizeof v);
+  };
+  if (n >= 8) {
+    for (int64_t i = 0; i + 8 <= n; i += 8) move(i, uint64_t{});
+    move(n - 8, uint64_t{});
+  } else if (n >= 4) {
+    move(0, uint32_t{});
+    move(n - 4, uint32_t{});
+  } else {
+    for (int64_t i = 0; i < n; ++i) to[i] = from[i] ^ mask;
+  }
+}
+
+}  // namespace sdx::SDX_ISA

@@ -1,0 +1,57 @@
+// DequantizeLinear: (x - zero point) * scale.
+#include "kernels/quantize/list.h"
+#include "kernels/quantize/rows.h"
+
+namespace sdx::SDX_ISA {
+namespace {
+
+template <class Q, class Y>
+void dequantize_piece(const ScaleRows& r, const Data& data, const Piece& p) {
+  const Q* x = input<Q>(data, 0) + p.begin;
+  Y* y = output<Y>(data) + p.begin;
+  const Q* zeros = r.has_zero ? input<Q>(data, 2) + p.scale : nullptr;
+  float scales[kChunk];
+  if (!is_each(r.kind)) {
+    read_scales(data.in[1], r.scale, p.scale, 1, scales);
+    const f32v scale = splat(scales[0]), zero = splat(zeros ? float(zeros[0]) : 0.0f);
+    vloop(p.n, [&](int64_t i, auto lanes) {
+      store_f32(y + i, (load_f32(x + i, lanes) - zero) * scale, lanes);
+    });
+    return;
+  }
+  read_scales(data.in[1], r.scale, p.scale, p.n, scales);
+  vloop(p.n, [&](int64_t i, auto lanes) {
+    const f32v zero = zeros ? load_f32(zeros + i, lanes) : f32v{};
+    store_f32(y + i, (load_f32(x + i, lanes) - zero) * load(scales + i, lanes), lanes);
+  });
+}
+
+template <class Q, class Y>
+Status dequantize_items(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const ScaleRows& r = *static_cast<const ScaleRows*>(args);
+  for (int64_t item = begin; item < end; ++item) dequantize_piece<Q, Y>(r, data, piece_of(r, item));
+  return {};
+}
+
+template <class Y>
+PhaseFn dequantize_from(DType x) {
+  switch (x) {
+    case DType::u8: return dequantize_items<uint8_t, Y>;
+    case DType::i8: return dequantize_items<int8_t, Y>;
+    case DType::u16: return dequantize_items<uint16_t, Y>;
+    case DType::i16: return dequantize_items<int16_t, Y>;
+    default: return dequantize_items<int32_t, Y>;
+  }
+}
+
+}  // namespace
+
+Status dequantize(const Call& call, Plan& plan) {
+  const ScaleRows* r = scale_rows(call, plan);
+  const PhaseFn run =
+      r->y == DType::f32 ? dequantize_from<float>(r->x) : dequantize_from<Half>(r->x);
+  plan.add(run, r->n_rows * r->n_chunks, (r->n < kChunk ? r->n : kChunk) / 4);
+  return {};
+}
+
+}  // namespace sdx::SDX_ISA

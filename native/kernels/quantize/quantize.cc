@@ -1,0 +1,76 @@
+// QuantizeLinear: x / scale rounded half to even, moved by the zero point, held in the type's
+// range.
+#include "kernels/quantize/list.h"
+#include "kernels/quantize/rows.h"
+
+namespace sdx::SDX_ISA {
+namespace {
+
+template <class Q>
+constexpr float kLowest = Q(-1) < Q(0) ? -float(1 << (8 * sizeof(Q) - 1)) : 0.0f;
+template <class Q>
+constexpr float kHighest = kLowest<Q> + float((1 << (8 * sizeof(Q))) - 1);
+
+// Bounds are moved instead of the number, so that rounding happens where floats hold all integers.
+template <class Q>
+SDX_INLINE i32v to_steps(f32v x, f32v scale, f32v zero) {
+  const f32v held = clamp(x / scale, kLowest<Q> - zero, kHighest<Q> - zero);
+  return __builtin_convertvector(round_small(held) + zero, i32v);
+}
+
+template <class X, class Q>
+void quantize_piece(const ScaleRows& r, const Data& data, const Piece& p) {
+  const X* x = input<X>(data, 0) + p.begin;
+  Q* y = output<Q>(data) + p.begin;
+  const Q* zeros = r.has_zero ? input<Q>(data, 2) + p.scale : nullptr;
+  float scales[kChunk];
+  if (!is_each(r.kind)) {
+    read_scales(data.in[1], r.scale, p.scale, 1, scales);
+    const f32v scale = splat(scales[0]), zero = splat(zeros ? float(zeros[0]) : 0.0f);
+    vloop(p.n, [&](int64_t i, auto lanes) {
+      store_i32(y + i, to_steps<Q>(load_f32(x + i, lanes), scale, zero), lanes);
+    });
+    return;
+  }
+  read_scales(data.in[1], r.scale, p.scale, p.n, scales);
+  vloop(p.n, [&](int64_t i, auto lanes) {
+    const f32v zero = zeros ? load_f32(zeros + i, lanes) : f32v{};
+    const f32v steps = load_f32(x + i, lanes), scale = load(scales + i, lanes, 1.0f);
+    store_i32(y + i, to_steps<Q>(steps, scale, zero), lanes);
+  });
+}
+
+template <class X, class Q>
+Status quantize_items(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const ScaleRows& r = *static_cast<const ScaleRows*>(args);
+  for (int64_t item = begin; item < end; ++item) quantize_piece<X, Q>(r, data, piece_of(r, item));
+  return {};
+}
+
+template <class X>
+PhaseFn quantize_to(DType y) {
+  switch (y) {
+    case DType::u8: return quantize_items<X, uint8_t>;
+    case DType::i8: return quantize_items<X, int8_t>;
+    case DType::u16: return quantize_items<X, uint16_t>;
+    default: return quantize_items<X, int16_t>;
+  }
+}
+
+Status quantize(const Call& call, Plan& plan) {
+  const ScaleRows* r = scale_rows(call, plan);
+  const PhaseFn run = r->x == DType::f32 ? quantize_to<float>(r->y) : quantize_to<Half>(r->y);
+  plan.add(run, r->n_rows * r->n_chunks, (r->n < kChunk ? r->n : kChunk) / 4);
+  return {};
+}
+
+constexpr Kernel kRows[] = {
+    {"dequantize", Accepts::contiguous, dequantize},
+    {"dynamic_quantize", Accepts::contiguous, dynamic_quantize},
+    {"quantize", Accepts::contiguous, quantize},
+};
+
+}  // namespace
+}  // namespace sdx::SDX_ISA
+
+SDX_FAMILY(quantize, kRows)

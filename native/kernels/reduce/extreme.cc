@@ -1,0 +1,45 @@
+// ReduceMax and ReduceMin.
+#include "kernels/reduce/extreme.h"
+
+#include "kernels/reduce/reduce.h"
+#include "kernels/reduce/rows.h"
+
+namespace sdx::SDX_ISA {
+namespace {
+
+template <class Order, class C_>
+struct Extreme {
+  using C = C_;
+  using W = C;
+  static constexpr C kNothing = Order::template kWorst<C>;
+  static SDX_INLINE Vec<C> step(Vec<C> best, Vec<C> x) { return Order::better(best, x); }
+  static SDX_INLINE Vec<C> join(Vec<C> a, Vec<C> b) { return Order::better(a, b); }
+  static SDX_INLINE W fold(Vec<C> v) {
+    return sdx::SDX_ISA::fold(v, [](auto a, auto b) { return Order::better(a, b); });
+  }
+  static SDX_INLINE W join(W a, W b) { return a != a || Order::is_better(a, b) ? a : b; }
+  static SDX_INLINE W finish(W best, int64_t) { return best; }
+};
+
+using Ordered = Types<float, double, F16, BF16, int32_t, int64_t, uint32_t, uint64_t, int8_t,
+                      uint8_t, Bool>;
+
+template <class T>
+struct ComparedIn {
+  using type = std::conditional_t<kIsFloat<T>, Wide<T>,
+                                  std::conditional_t<std::is_same_v<T, Bool>, uint8_t, T>>;
+};
+
+template <class Order>
+Status prepare(const Call& call, Plan& plan) {
+  return visit(call.in[0].dtype, Ordered{}, [&]<class T>() {
+    return prepare_reduction<Extreme<Order, typename ComparedIn<T>::type>, T>(call, plan);
+  });
+}
+
+}  // namespace
+
+Status reduce_max(const Call& call, Plan& plan) { return prepare<Largest>(call, plan); }
+Status reduce_min(const Call& call, Plan& plan) { return prepare<Smallest>(call, plan); }
+
+}  // namespace sdx::SDX_ISA

@@ -1,0 +1,72 @@
+// Windows that slide over images with the channels last, [batch, *spatial, channels]: one to three
+// spatial axes, with axes of size 1 in front up to three.
+#pragma once
+
+#include "base/view.h"
+#include "simd/vec.h"
+
+namespace sdx::SDX_ISA {
+
+constexpr int kSpatial = 3;
+
+// Tap k of output o reads input o * step + begin + k * spacing, if there is one.
+struct Axis {
+  int64_t in = 1, out = 1, taps = 1;
+  int64_t step = 1, begin = 0, spacing = 1;
+
+  // The first tap that reads an input at or behind 0, and the one behind the last below `in`.
+  SDX_INLINE int64_t first_tap(int64_t o) const {
+    const int64_t at = o * step + begin;
+    return at >= 0 ? 0 : (-at + spacing - 1) / spacing;
+  }
+  SDX_INLINE int64_t last_tap(int64_t o) const {
+    const int64_t room = in - (o * step + begin);
+    const int64_t inside = room <= 0 ? 0 : (room - 1) / spacing + 1;
+    return inside < taps ? inside : taps;
+  }
+  SDX_INLINE int64_t place(int64_t o, int64_t k) const { return o * step + begin + k * spacing; }
+};
+
+struct Window {
+  Axis axis[kSpatial];
+  int64_t batch = 0;
+
+  SDX_INLINE int64_t taps() const { return axis[0].taps * axis[1].taps * axis[2].taps; }
+  SDX_INLINE int64_t ins() const { return axis[0].in * axis[1].in * axis[2].in; }
+  SDX_INLINE int64_t outs() const { return axis[0].out * axis[1].out * axis[2].out; }
+};
+
+// The window of a convolution or pool; `ints` holds one number per spatial axis of each of kernel,
+// strides, dilations and padding in front.
+SDX_INLINE Window read_window(const View& x, const View& y, const int64_t* ints) {
+  Window w;
+  const int n = x.rank - 2;
+  w.batch = x.dims[0];
+  for (int i = 0; i < n; ++i) {
+    Axis& axis = w.axis[kSpatial - n + i];
+    axis.in = x.dims[1 + i];
+    axis.out = y.dims[1 + i];
+    axis.taps = ints[i];
+    axis.step = ints[n + i];
+    axis.spacing = ints[2 * n + i];
+    axis.begin = -ints[3 * n + i];
+  }
+  return w;
+}
+
+// Where an output lies: its image and the place in it.
+struct Pixel {
+  int64_t image, at[kSpatial];
+};
+
+SDX_INLINE Pixel pixel_of(const Window& w, int64_t row) {
+  Pixel p;
+  for (int i = kSpatial - 1; i >= 0; --i) {
+    p.at[i] = row % w.axis[i].out;
+    row /= w.axis[i].out;
+  }
+  p.image = row;
+  return p;
+}
+
+}  // namespace sdx::SDX_ISA

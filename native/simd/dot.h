@@ -1,0 +1,50 @@
+// Sums of products of bytes, exact: 4 unsigned by 4 signed ones in each lane of 32 bits.
+#pragma once
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "simd/vec.h"
+
+namespace sdx::SDX_ISA {
+
+#if defined(__AVX512VNNI__)
+
+SDX_INLINE i32v dot4(i32v total, i32v a, i32v b) {
+  return (i32v)_mm512_dpbusd_epi32((__m512i)total, (__m512i)a, (__m512i)b);
+}
+
+#elif defined(__x86_64__)
+
+// Sums of two products of 16 bits.
+SDX_INLINE i32v dot2(i32v a, i32v b) {
+#if defined(__AVX512BW__)
+  return (i32v)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+  return (i32v)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#else
+  return (i32v)_mm_madd_epi16((__m128i)a, (__m128i)b);
+#endif
+}
+
+// By halves of 16 bits, where no product and no sum of two of them is cut off.
+SDX_INLINE i32v dot4(i32v total, i32v a, i32v b) {
+  using i16v = Vec<int16_t>;
+  using u16v = Vec<uint16_t>;
+  const i32v even = (i32v)((u16v)a & 255), odd = (i32v)((u16v)a >> 8);
+  const i32v even_b = (i32v)(((i16v)b << 8) >> 8), odd_b = (i32v)((i16v)b >> 8);
+  return total + dot2(even, even_b) + dot2(odd, odd_b);
+}
+
+#else
+
+SDX_INLINE i32v dot4(i32v total, i32v a, i32v b) {
+  for (int shift = 0; shift < 32; shift += 8)
+    total += (i32v)(((u32v)a >> shift) & 255) * ((b << (24 - shift)) >> 24);
+  return total;
+}
+
+#endif
+
+}  // namespace sdx::SDX_ISA

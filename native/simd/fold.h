@@ -1,0 +1,102 @@
+// Vectors folded to one number, and long runs of numbers to a vector.
+#pragma once
+
+#include <utility>
+
+#include "simd/vec.h"
+
+namespace sdx::SDX_ISA {
+
+template <class V>
+using LaneOf = std::remove_cvref_t<decltype(std::declval<V>()[0])>;
+
+template <class T, int kCount>
+struct SomeLanes {
+  typedef T type __attribute__((vector_size(kCount * sizeof(T))));
+};
+
+template <int kBy, class V, size_t... kIndex>
+SDX_INLINE V rotate(V v, std::index_sequence<kIndex...>) {
+  return __builtin_shufflevector(v, v, ((kIndex + kBy) % sizeof...(kIndex))...);
+}
+
+// step(...) of all lanes, in a tree; `step` takes and gives vectors and does not mind the order.
+template <int kBy, class V, class Step>
+SDX_INLINE auto fold_by(V v, Step step) {
+  if constexpr (kBy == 0) {
+    return v[0];
+  } else {
+    constexpr size_t n = sizeof(V) / sizeof(LaneOf<V>);
+    return fold_by<kBy / 2>(step(v, rotate<kBy>(v, std::make_index_sequence<n>())), step);
+  }
+}
+template <class V, class Step>
+SDX_INLINE auto fold(V v, Step step) {
+  return fold_by<int(sizeof(V) / sizeof(LaneOf<V>) / 2)>(v, step);
+}
+
+template <size_t kFrom, size_t... kIndex>
+SDX_INLINE auto some_lanes(f32v v, std::index_sequence<kIndex...>) {
+  return __builtin_shufflevector(v, v, (kIndex + kFrom)...);
+}
+// Half of the lanes in the wider type.
+template <int kHalf>
+SDX_INLINE Vec<double> widened(f32v v) {
+  constexpr size_t n = kLanesOf<double>;
+  return __builtin_convertvector(some_lanes<kHalf * n>(v, std::make_index_sequence<n>()),
+                                 Vec<double>);
+}
+
+SDX_INLINE double fold_sum(f32v v) {
+  return fold(widened<0>(v) + widened<1>(v), [](auto a, auto b) { return a + b; });
+}
+template <class V>
+SDX_INLINE auto fold_sum(V v) {
+  return fold(v, [](auto a, auto b) { return a + b; });
+}
+
+// step(step(start, x[0]), x[1]) ... over lanes of four vectors, joined by `join`; where lanes are
+// left over they see `fill`.
+template <class T, class Step, class Join>
+SDX_INLINE Vec<T> run(const T* x, int64_t n, Vec<T> start, T fill, Step step, Join join) {
+  constexpr int64_t lanes = kLanesOf<T>;
+  Vec<T> a = start, b = start, c = start, d = start;
+  int64_t i = 0;
+  for (; i + 4 * lanes <= n; i += 4 * lanes) {
+    a = step(a, load(x + i));
+    b = step(b, load(x + i + lanes));
+    c = step(c, load(x + i + 2 * lanes));
+    d = step(d, load(x + i + 3 * lanes));
+  }
+  if (i + 2 * lanes <= n) {
+    a = step(a, load(x + i));
+    b = step(b, load(x + i + lanes));
+    i += 2 * lanes;
+  }
+  if (i + lanes <= n) {
+    c = step(c, load(x + i));
+    i += lanes;
+  }
+  if (i < n) d = step(d, load(x + i, Part{int(n - i)}, fill));
+  return join(join(a, b), join(c, d));
+}
+
+// Numbers that one lane may add up before its sum goes into a wider one: sums stay exact to about
+// one unit in the last place for any length.
+constexpr int64_t kLaneSums = 64;
+template <class T>
+constexpr int64_t kSumBlock = 4 * kLanesOf<T> * kLaneSums;
+
+// The sum of step(0, x[i]); `fill` is a number for which step adds nothing.
+template <class T, class Step>
+SDX_INLINE double sum_of(const T* x, int64_t n, T fill, Step step) {
+  double total = 0;
+  for (int64_t i = 0; i < n; i += kSumBlock<T>) {
+    const int64_t m = n - i < kSumBlock<T> ? n - i : kSumBlock<T>;
+    total += double(
+        fold_sum(run(x + i, m, Vec<T>{}, fill, step, [](auto a, auto b) { return a + b; })));
+  }
+  return total;
+}
+
+}  // namespace sdx::SDX_ISA

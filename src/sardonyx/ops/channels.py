@@ -1,0 +1,97 @@
+"""Convolutions and pools with the channels last: what lowering makes of those with channels first.
+
+Images are [batch, *spatial, channels]. Weights keep the layout that ONNX gives them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InternalError, ShapeError
+from sardonyx.graph.dtype import FLOATS
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.ops import conv as first_conv
+from sardonyx.ops import pool as first_pool
+from sardonyx.ops.declare import INTERNAL, Op, optional
+from sardonyx.ops.rules import Array
+
+CODE: Final = optional("ints")  # what follows the product; None for nothing
+
+
+def channels_first(x: Fact) -> Fact:
+    """The fact of an image with its channels behind the batch."""
+    if x.rank < 2:
+        raise ShapeError(f"x has rank {x.rank}, and needs batch and channels")
+    return Fact(x.dtype, (x.dims[0], x.dims[-1], *x.dims[1:-1]))
+
+
+def channels_last(x: Fact) -> Fact:
+    """The fact of an image with its channels behind the spatial axes."""
+    return Fact(x.dtype, (x.dims[0], *x.dims[2:], x.dims[1]))
+
+
+def _product(standard: Op) -> Op:
+    """A convolution with an epilogue: a program over its result and further operands.
+
+    Operands broadcast against the result [batch, *spatial, maps]; a bias is one of them.
+    """
+    attrs = {**standard.attrs, "code": CODE}
+    inputs = "x:T w:T operands:T*"
+    op = Op(standard.name, 1, inputs, "y:T", attrs=attrs, types={"T": FLOATS}, domain=INTERNAL)
+    infer, reference = _rules(standard)
+
+    @op.infer
+    def _(g: Scope, x: Fact, w: Fact, *operands: Fact, **attrs: Any) -> Fact:
+        attrs.pop("code")
+        return channels_last(infer(g, channels_first(x), w, None, **attrs))
+
+    @op.reference
+    def _(x: Array, w: Array, *operands: Array, **attrs: Any) -> Array:
+        code = attrs.pop("code")
+        if code is not None or operands:
+            raise InternalError("an epilogue has no reference")
+        return np.moveaxis(reference(np.moveaxis(x, -1, 1), w, **attrs), 1, -1)
+
+    return op
+
+
+def _pool(standard: Op) -> Op:
+    """A pool of windows, or of whole images."""
+    types = {"T": standard.types["T"]}
+    op = Op(standard.name, 1, "x:T", "y:T", attrs=standard.attrs, types=types, domain=INTERNAL)
+    infer, reference = _rules(standard)
+
+    @op.infer
+    def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
+        found = infer(g, channels_first(x), **attrs)
+        return channels_last(found[0] if isinstance(found, tuple) else found)
+
+    @op.reference
+    def _(x: Array, **attrs: Any) -> Array:
+        found = reference(np.moveaxis(x, -1, 1), **attrs)
+        return np.moveaxis(found[0] if isinstance(found, tuple) else found, 1, -1)
+
+    return op
+
+
+def _rules(standard: Op) -> tuple[Any, Any]:
+    assert standard.infer_rule is not None
+    assert standard.reference_rule is not None
+    return standard.infer_rule, standard.reference_rule
+
+
+conv = _product(first_conv.conv)
+conv_transpose = _product(first_conv.conv_transpose)
+max_pool = _pool(first_pool.max_pool)
+average_pool = _pool(first_pool.average_pool)
+lp_pool = _pool(first_pool.lp_pool)
+global_max = _pool(first_pool.global_max)
+global_average = _pool(first_pool.global_average)
+global_lp = _pool(first_pool.global_lp)
+
+OPS: Final = (
+    conv, conv_transpose, max_pool, average_pool, lp_pool, global_max, global_average, global_lp,
+)  # fmt: skip

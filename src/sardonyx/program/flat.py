@@ -1,0 +1,344 @@
+"""Flattens nodes into the arrays of a native segment: registers of sizes, values, steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Final
+
+import sardonyx._native as native
+from sardonyx.errors import InternalError
+from sardonyx.graph.dim import Dim, Shape, Size, lone_name
+from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.guard import Guard
+from sardonyx.program.call import (
+    Call,
+    Expanded,
+    Lowered,
+    Packed,
+    Permuted,
+    Reshaped,
+    Sliced,
+)
+from sardonyx.weights.const import Const
+
+ABSENT: Final = -1
+_SIZE_KINDS: Final = {
+    "number": 0, "name": 1, "add": 2, "mul": 3, "div": 4, "mod": 5, "min": 6, "max": 7,
+    "broadcast": 8,
+}  # fmt: skip
+_GUARD_KINDS: Final = {
+    "equal": 0, "assumed": 0, "equal_or_one": 1, "broadcasts": 2, "divides": 3, "at_least": 4,
+    "assumed_at_least": 4,
+}  # fmt: skip
+
+
+class Storage(IntEnum):
+    """How a value comes by its bytes, as native/exec/segment.h has it."""
+
+    SLOT = 0
+    CONSTANT = 1
+    ARENA = 2
+    EXPORTED = 3
+    RESHAPED = 4
+    PERMUTED = 5
+    SLICED = 6
+    EXPANDED = 7
+
+
+class Form(IntEnum):
+    """How a value lies in memory; a kernel row accepts a form and those before it."""
+
+    CONTIGUOUS = 0
+    ROWS = 1  # the last axis has no gaps
+    ANY = 2
+
+
+class Sizes:
+    """A register program for sizes; equal sizes share a register."""
+
+    def __init__(self, names: dict[str, int]) -> None:
+        self._names = names  # of the whole sequence
+        self._found: dict[Size, int] = {}
+        self._pairs: dict[tuple[str, int, int], int] = {}
+        self.ops: list[tuple[int, int, int, int]] = []
+        self.used: set[str] = set()
+
+    def register(self, size: Size) -> int:
+        """The register that holds a size."""
+        found = self._found.get(size)
+        if found is None:
+            found = self._found[size] = (
+                self._sum(size) if isinstance(size, Dim) else self._number(size)
+            )
+        return found
+
+    def registers(self, sizes: Iterable[Size]) -> list[int]:
+        return [self.register(s) for s in sizes]
+
+    def _number(self, value: int) -> int:
+        if not -(2**63) <= value < 2**63:
+            raise InternalError(f"the size {value} does not fit 64 bits")
+        return self._add("number", 0, 0, value)
+
+    def _sum(self, size: Dim) -> int:
+        total = ABSENT
+        for monomial, factor in size.terms.items():
+            term = ABSENT
+            for atom in monomial:
+                if atom.kind == "name":
+                    self.used.add(atom.text)
+                    number = self._names.setdefault(atom.text, len(self._names))
+                    part = self._pair("name", number, 0)
+                else:
+                    left, right = (self.register(a) for a in atom.args)
+                    part = self._pair(atom.kind, left, right)
+                term = part if term == ABSENT else self._pair("mul", term, part)
+            if factor != 1 or term == ABSENT:
+                number = self.register(factor)
+                term = number if term == ABSENT else self._pair("mul", term, number)
+            total = term if total == ABSENT else self._pair("add", total, term)
+        return total
+
+    def _pair(self, kind: str, a: int, b: int) -> int:
+        key = (kind, a, b)
+        found = self._pairs.get(key)
+        if found is None:
+            found = self._pairs[key] = self._add(kind, a, b, 0)
+        return found
+
+    def _add(self, kind: str, a: int, b: int, value: int) -> int:
+        self.ops.append((_SIZE_KINDS[kind], a, b, value))
+        return len(self.ops) - 1
+
+
+@dataclass(slots=True)
+class Flat:
+    """A value of a segment under construction."""
+
+    storage: Storage
+    dtype: int
+    dims: list[int]
+    form: Form = Form.CONTIGUOUS
+    at: int = 0  # a slot, or the value that this is a view of
+    const: Const | Packed | None = None
+    start: int = 0
+    end: int = 0
+    numbers: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class FlatStep:
+    """A step of a segment: a row with the numbers of its values; its node, for messages."""
+
+    node: Node
+    row: str
+    inputs: list[int]
+    outputs: list[int]
+    ints: list[int]
+    floats: list[float]
+
+
+class SegmentBuilder:
+    """One segment: nodes go in in the order they run; values of other segments are slots."""
+
+    def __init__(self, names: dict[str, int], slot: Any, exports: frozenset[Value]) -> None:
+        """`slot` numbers the values between segments; `exports` are those that others read."""
+        self.sizes = Sizes(names)
+        self.values: list[Flat] = []
+        self.steps: list[FlatStep] = []
+        self.guards: list[Guard] = []
+        self.resolved: list[tuple[int, int, int, str]] = []
+        self.aliases: list[tuple[int, int]] = []
+        self.exported: list[Value] = []
+        self._slot = slot
+        self._exports = exports
+        self._numbers: dict[Value, int] = {}
+        self._packed: dict[tuple[Value, str, tuple[int, ...]], int] = {}
+        self._copies: dict[int, int] = {}
+
+    def add(self, node: Node, lowered: Lowered) -> None:
+        """A node that was lowered."""
+        match lowered:
+            case Call():
+                self._call(node, lowered)
+            case Sliced():
+                for value, starts in zip(node.outputs, lowered.starts, strict=True):
+                    self._slice(node, value, lowered, starts)
+            case Reshaped(source):
+                self._view(node, node.outputs[0], Storage.RESHAPED, self._plain(node, source))
+            case Permuted(source, perm):
+                number = self._number(source)
+                form = _permuted_form(perm, self.values[number].form)
+                self._view(node, node.outputs[0], Storage.PERMUTED, number, form, list(perm))
+            case Expanded(source):
+                self._view(node, node.outputs[0], Storage.EXPANDED, self._number(source), Form.ANY)
+
+    def resolve(self, node: Node, news: set[str]) -> None:
+        """Notes which sizes of the last step's outputs are known only from its data."""
+        waiting, step = set(news), len(self.steps) - 1
+        for position, value in enumerate(node.outputs):
+            for axis, size in enumerate(value.tensor.dims):
+                name = lone_name(size)
+                if name in waiting:
+                    waiting.remove(name)
+                    self.resolved.append((step, position, axis, name))
+
+    def _call(self, node: Node, call: Call) -> None:
+        accepts = Form(native.kernels[call.row][1])
+        inputs = [ABSENT if v is None else self._operand(node, v, accepts) for v in call.inputs]
+        outputs = [self._made(v) for v in node.outputs]
+        ints = self.sizes.registers(call.ints)
+        self._step(FlatStep(node, call.row, inputs, outputs, ints, list(call.floats)))
+
+    def _step(self, step: FlatStep) -> None:
+        number = len(self.steps)
+        for value in step.outputs:
+            self.values[value].start = self.values[value].end = number
+        for value in step.inputs:
+            if value != ABSENT:
+                self._touch(value, number)
+        self.steps.append(step)
+
+    def _touch(self, number: int, step: int) -> None:
+        """A value is read: the bytes that it views are needed up to there."""
+        value = self.values[number]
+        while value.storage >= Storage.RESHAPED:
+            value = self.values[value.at]
+        value.end = max(value.end, step)
+
+    def _operand(self, node: Node, operand: Value | Packed, accepts: Form) -> int:
+        if isinstance(operand, Packed):
+            return self._pack(operand)
+        number = self._number(operand)
+        return number if self.values[number].form <= accepts else self._copy(node, number)
+
+    def _plain(self, node: Node, value: Value) -> int:
+        """The number of a value, without gaps."""
+        number = self._number(value)
+        return number if self.values[number].form is Form.CONTIGUOUS else self._copy(node, number)
+
+    def _copy(self, node: Node, number: int, into: int = ABSENT) -> int:
+        """A copy of a value without gaps, made once."""
+        if into == ABSENT and number in self._copies:
+            return self._copies[number]
+        value = self.values[number]
+        if into == ABSENT:
+            into = self._new(Flat(Storage.ARENA, value.dtype, value.dims))
+            self._copies[number] = into
+        self._step(FlatStep(node, "copy", [number], [into], [], []))
+        return into
+
+    def _number(self, value: Value) -> int:
+        found = self._numbers.get(value)
+        if found is None:
+            fact = value.tensor
+            dims = self.sizes.registers(fact.dims)
+            if value.const is not None:
+                flat = Flat(Storage.CONSTANT, fact.dtype.onnx, dims, const=value.const)
+            else:
+                flat = Flat(Storage.SLOT, fact.dtype.onnx, dims, at=self._slot(value))
+            found = self._numbers[value] = self._new(flat)
+        return found
+
+    def _pack(self, packed: Packed) -> int:
+        key = (packed.value, packed.row, packed.ints)
+        found = self._packed.get(key)
+        if found is None:
+            fact = packed.value.tensor
+            dims = self.sizes.registers(fact.dims)
+            flat = Flat(Storage.CONSTANT, fact.dtype.onnx, dims, const=packed)
+            found = self._packed[key] = self._new(flat)
+        return found
+
+    def _made(self, value: Value) -> int:
+        """A value that a step fills."""
+        fact = value.tensor
+        dims = self.sizes.registers(fact.dims)
+        flat = Flat(Storage.ARENA, fact.dtype.onnx, dims)
+        if value in self._exports:
+            flat.storage, flat.at = Storage.EXPORTED, self._slot(value)
+            self.exported.append(value)
+        self._numbers[value] = self._new(flat)
+        return self._numbers[value]
+
+    def _view(
+        self,
+        node: Node,
+        value: Value,
+        storage: Storage,
+        source: int,
+        form: Form = Form.CONTIGUOUS,
+        numbers: list[int] | None = None,
+    ) -> None:
+        """A value whose bytes are those of another."""
+        fact = value.tensor
+        dims = self.sizes.registers(fact.dims)
+        flat = Flat(storage, fact.dtype.onnx, dims, form, source, numbers=numbers or [])
+        number = self._numbers[value] = self._new(flat)
+        if value in self._exports:
+            self._export_view(node, value, number)
+
+    def _export_view(self, node: Node, value: Value, number: int) -> None:
+        self.exported.append(value)
+        root = self.values[number]
+        while root.storage is Storage.RESHAPED:
+            root = self.values[root.at]
+        if root.storage is Storage.ARENA and root.form is Form.CONTIGUOUS:
+            root.storage, root.at = Storage.EXPORTED, self._slot(None)
+        if root.storage is Storage.EXPORTED:
+            self.aliases.append((self._slot(value), number))
+            return
+        flat = self.values[number]
+        made = self._new(Flat(Storage.EXPORTED, flat.dtype, flat.dims, at=self._slot(value)))
+        self._numbers[value] = self._copy(node, number, made)
+
+    def _slice(self, node: Node, value: Value, how: Sliced, starts: Shape) -> None:
+        number = self._number(how.value)
+        whole, part = how.value.tensor.dims, value.tensor.dims
+        form = max(self.values[number].form, _sliced_form(whole, part, how.steps))
+        numbers = [*self.sizes.registers(starts), *how.steps]
+        self._view(node, value, Storage.SLICED, number, form, numbers)
+
+    def _new(self, flat: Flat) -> int:
+        self.values.append(flat)
+        return len(self.values) - 1
+
+    def guard(self, guards: Iterable[Guard]) -> None:
+        """Conditions to hold before the segment runs."""
+        self.guards.extend(guards)
+
+    def arrays(self, names: dict[str, int], address: Any) -> tuple[Any, ...]:
+        """What native code is given; `address` says where the bytes of a constant lie."""
+        guards = [
+            (_GUARD_KINDS[g.kind], self.sizes.register(g.left), self.sizes.register(g.right))
+            for g in self.guards
+        ]
+        values = [
+            (int(v.storage), v.dtype, v.at, 0 if v.const is None else address(v.const), v.start,
+             v.end, v.dims, v.numbers)
+            for v in self.values
+        ]  # fmt: skip
+        steps = [(s.row, s.inputs, s.outputs, s.ints, s.floats) for s in self.steps]
+        resolved = [(step, output, axis, names[n]) for step, output, axis, n in self.resolved]
+        key = sorted(names[n] for n in self.sizes.used)
+        return (self.sizes.ops, guards, key, values, steps, resolved, self.aliases)
+
+
+def _permuted_form(perm: tuple[int, ...], form: Form) -> Form:
+    if perm == tuple(range(len(perm))):
+        return form
+    return max(form, Form.ROWS) if perm[-1] == len(perm) - 1 else Form.ANY
+
+
+def _sliced_form(whole: Shape, part: Shape, steps: tuple[int, ...]) -> Form:
+    """How a part of a tensor without gaps lies."""
+    changed = [
+        i for i, (a, b) in enumerate(zip(whole, part, strict=True)) if a != b or steps[i] != 1
+    ]
+    if not changed:
+        return Form.CONTIGUOUS
+    if all(d == 1 for d in part[: changed[-1]]) and steps[changed[-1]] == 1:
+        return Form.CONTIGUOUS
+    return Form.ROWS if steps[-1] == 1 else Form.ANY

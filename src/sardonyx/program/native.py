@@ -1,0 +1,205 @@
+"""Native segments: runs of nodes that native code takes in one call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+import sardonyx._native as native
+from sardonyx.errors import Fail, InternalError, InvalidArgument, RuntimeException
+from sardonyx.graph.dim import evaluate
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Node, Value
+from sardonyx.program.call import Packed
+from sardonyx.program.flat import SegmentBuilder
+from sardonyx.weights.const import Const
+
+_FAULTS: Final = ("none", "guard", "size", "step", "memory", "stopped", "name")
+_MOST_BYTES: Final = 2**61
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """How a session's steps use the pool of threads."""
+
+    count: int = 0  # 0: as many as the process may use
+    spins: bool = True
+
+
+class Weights:
+    """The constants of a program in the form that kernels read, each made once."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[Any, Any] = {}
+
+    def address(self, const: Const | Packed) -> int:
+        """Where the bytes lie; they stay there as long as this lives."""
+        key = const if isinstance(const, Const) else (const.value.const, const.row, const.ints)
+        array = self._arrays.get(key)
+        if array is None:
+            array = const.read() if isinstance(const, Const) else _pack(const)
+            self._arrays[key] = array
+        return int(array.__array_interface__["data"][0])
+
+
+def tensor(array: Any, dtype: int) -> tuple[int, int, list[int], list[int]]:
+    """An array as a single call of a kernel row takes it."""
+    strides = [s // array.itemsize for s in array.strides]
+    return (int(array.__array_interface__["data"][0]), dtype, list(array.shape), strides)
+
+
+def _pack(packed: Packed) -> Any:
+    const = packed.value.const
+    assert const is not None
+    room = np.empty(packed.size_bytes + 64, np.uint8)
+    skip = -int(room.__array_interface__["data"][0]) % 64
+    array = room[skip : skip + packed.size_bytes]
+    u8 = 2
+    wrong = native.call(
+        packed.row,
+        [tensor(const.read(), const.dtype.onnx)],
+        [tensor(array, u8)],
+        list(packed.ints),
+        [],
+    )
+    if wrong:
+        raise RuntimeException(f"packing {packed.value} failed: {wrong}")
+    return array
+
+
+@dataclass(slots=True)
+class NativeSegment:
+    """Parts that run one after the other in one native call; sizes of a part are known before it.
+
+    `inputs` and `outputs` are slots of the program's frame, `slots` those of the call.
+    """
+
+    parts: tuple[SegmentBuilder, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    frees: tuple[int, ...]
+    names: dict[str, int]  # sizes, as native code numbers them
+    gives: tuple[str, ...]  # the sizes that are known once this has run
+    values: dict[Value | int, int]  # slots of the call
+    read: tuple[Value, ...]  # the values behind `inputs`
+    made: tuple[Value, ...]  # the values behind `outputs`
+    _runnable: native.Runnable | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def nodes(self) -> list[tuple[Node, str]]:
+        """Each node with the kernel that runs it, as far as it takes a step of its own."""
+        return [(s.node, s.row) for part in self.parts for s in part.steps]
+
+    def prepare(self, weights: Weights, threads: Threads) -> native.Runnable:
+        """Reads and packs the weights and hands everything to native code, once."""
+        with self._lock:
+            if self._runnable is None:
+                self._runnable = self._build(weights, threads)
+            return self._runnable
+
+    def _build(self, weights: Weights, threads: Threads) -> native.Runnable:
+        inputs, fixed, bound = [], [], []
+        for value in self.read:
+            fact, slot = value.tensor, self.values[value]
+            inputs.append((slot, fact.rank, fact.dtype.onnx))
+            for axis, size in enumerate(fact.dims):
+                if isinstance(size, int):
+                    fixed.append((slot, axis, size))
+                elif (name := str(size)) in self.names:
+                    bound.append((slot, axis, self.names[name]))
+        nothing: list[int] = []
+        items = [(p.arrays(self.names, weights.address), nothing, nothing) for p in self.parts]
+        python = (
+            [v.name for v in self.read],
+            [v.tensor.dtype.np for v in self.read],
+            [v.tensor.dtype.np for v in self.made],
+            threads.count,
+            threads.spins,
+        )
+        outputs = [self.values[v] for v in self.made]
+        sizes = (len(self.values), len(self.names))
+        return native.Runnable(sizes, inputs, outputs, bound, fixed, items, python)
+
+    @property
+    def quick(self) -> Callable[[dict[Any, Any]], object] | None:
+        """The native call that takes a feed, once the segment is prepared."""
+        return None if self._runnable is None else self._runnable.quick
+
+    def run(
+        self, frame: list[Any], dims: dict[str, int], stop: native.Stop | None, profiles: bool
+    ) -> list[tuple[int, int, int, int]]:
+        """One run; the outputs go into the frame, sizes that became known into `dims`."""
+        runnable = self._runnable
+        assert runnable is not None
+        given = [dims.get(n, -1) for n in self.names]
+        arrays = [_plain(frame[i]) for i in self.inputs]
+        result = runnable.run(given, arrays, stop, profiles)
+        names = result[4] if result[0] else result[2]
+        for name in self.gives:
+            dims[name] = names[self.names[name]]
+        if result[0]:
+            fault, part, index, text = result[:4]
+            self._fail((_FAULTS[fault], index, text), self.parts[part], dims)
+        for slot, array in zip(self.outputs, result[1], strict=True):
+            frame[slot] = array
+        spans: list[tuple[int, int, int, int]] = result[3]
+        return spans
+
+    def _fail(
+        self, fault: tuple[str, int, str], segment: SegmentBuilder, dims: dict[str, int]
+    ) -> None:
+        kind, index, text = fault
+        if kind == "stopped":
+            raise Fail("the run was ended by RunOptions.terminate")
+        if kind == "guard":
+            segment.guards[index].check(dims)
+        if kind == "size":
+            _check_sizes(segment, dims)
+        if kind == "memory":
+            raise RuntimeException("out of memory for what lies between nodes, or for outputs")
+        if kind == "step":
+            node = segment.steps[index].node
+            raise InvalidArgument(text, node=node, inputs=_shapes(node, dims))
+        raise InternalError(f"a native run ended with {kind} {index} ({text})")
+
+
+def _plain(array: Any) -> Any:
+    """An array as native code reads it: in row-major order, without gaps."""
+    if array is None or (array.flags.c_contiguous and array.flags.aligned):
+        return array
+    return np.array(array, order="C")
+
+
+def _shapes(node: Node, dims: dict[str, int]) -> str:
+    return ", ".join(_shape(v, dims) for v in node.inputs if v is not None)
+
+
+def _shape(value: Value, dims: dict[str, int]) -> str:
+    fact = value.fact
+    if not isinstance(fact, Fact) or fact.shape is None:
+        return str(value)
+    try:
+        return f"{value.name or '_'}:{fact.dtype}{[evaluate(d, dims) for d in fact.shape]}"
+    except InternalError:
+        return str(value)
+
+
+def _check_sizes(segment: SegmentBuilder, dims: dict[str, int]) -> None:
+    """Raises the error of the first value whose shape cannot be."""
+    for step in segment.steps:
+        for value in step.node.outputs:
+            shape = [evaluate(d, dims) for d in value.tensor.dims]
+            count = 1
+            for d in shape:
+                count *= max(d, 1)
+            if min(shape, default=0) < 0 or count * value.tensor.dtype.itemsize > _MOST_BYTES:
+                raise InvalidArgument(
+                    f"{value.name or 'a value'} cannot have the shape {shape}",
+                    node=step.node,
+                    sizes=str(value.tensor),
+                )

@@ -1,0 +1,132 @@
+"""Linear models of ai.onnx.ml on the CPU, and the ops that prepare features for them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.graph.dim import Size, product
+from sardonyx.graph.dtype import F32, STRING, DType
+from sardonyx.graph.graph import Node, Value
+from sardonyx.ops.declare import ML
+from sardonyx.ops.estimators import classifier_targets
+from sardonyx.ops.features.categories import encoder_table
+from sardonyx.ops.rules import Array
+from sardonyx.ops.scores import labels_of
+from sardonyx.place.provider import No
+from sardonyx.program.call import Call
+from sardonyx.providers.cpu.index import Lowering
+from sardonyx.providers.cpu.scores import BEST, POSTS, VALUES, YES_NO, Verdict, held, labels_value
+
+NORMS: Final = (b"MAX", b"L1", b"L2")
+
+
+def _features(node: Node) -> Value:
+    x = node.inputs[0]
+    assert x is not None
+    return x
+
+
+def _linear(x: Value, attrs: dict[str, Any], verdict: Verdict, labels: Value | None) -> Call:
+    """A row of weights and an intercept per score, in float64 where features are not float32."""
+    is_single = x.tensor.dtype is F32
+    kind = np.float32 if is_single else np.float64
+    given, n = attrs["intercepts"], verdict.n_scores
+    intercepts = np.zeros(n, kind) if given is None else given.astype(kind)
+    weights = attrs["coefficients"].astype(kind).reshape(n, -1)
+    row = "linear_f32" if is_single else "linear_f64"
+    return Call(row, (x, held(weights), held(intercepts), labels), verdict.ints)
+
+
+def linear_regressor(node: Node) -> Call | No:
+    x, n = _features(node), node.attrs["targets"]
+    verdict = Verdict(VALUES, POSTS.index(node.attrs["post_transform"]), n, n)
+    return _linear(x, node.attrs, verdict, None)
+
+
+def linear_classifier(node: Node) -> Call | No:
+    x, attrs = _features(node), node.attrs
+    if node.outputs[0].tensor.dtype is STRING:
+        return No("no kernel for labels that are strings")
+    width: Size = x.tensor.dims[-1]
+    if attrs["intercepts"] is None and not isinstance(width, int):
+        return No("how many scores a row has follows from a width that is not known")
+    labels = labels_of(attrs["classlabels_ints"], None)
+    n, is_single = len(labels), x.tensor.dtype is F32
+    targets = classifier_targets(attrs["coefficients"], attrs["intercepts"], width, n)
+    post = POSTS.index(attrs["post_transform"])
+    if targets > 1:
+        return _linear(x, attrs, Verdict(BEST, post, n, n, is_single), held(labels))
+    verdict = Verdict(YES_NO, post, 1, n, is_single, is_complement=True)
+    return _linear(x, attrs, verdict, labels_value(labels))
+
+
+def scaler(node: Node) -> Call | No:
+    offset, scale = (
+        None if v is None or not len(v) else held(np.asarray(v, np.float32))
+        for v in (node.attrs["offset"], node.attrs["scale"])
+    )
+    return Call("scaler", (_features(node), offset, scale))
+
+
+def normalizer(node: Node) -> Call | No:
+    return Call("normalizer", (_features(node),), (NORMS.index(node.attrs["norm"]),))
+
+
+def imputer(node: Node) -> Call | No:
+    x, attrs = _features(node), node.attrs
+    dtype: DType = x.tensor.dtype
+    name = "imputed_value_floats" if dtype.is_float else "imputed_value_int64s"
+    lost = attrs["replaced_value_int64"]
+    if not dtype.is_float:
+        bounds = np.iinfo(dtype.np)
+        if not bounds.min <= lost <= bounds.max:
+            return No(f"the value to replace, {lost}, is none of {dtype}")
+    filling = held(attrs[name].astype(dtype.np))
+    return Call(
+        "imputer", (x, filling), (lost,), (float(np.float32(attrs["replaced_value_float"])),)
+    )
+
+
+def binarizer(node: Node) -> Call | No:
+    return Call("binarizer", (_features(node),), (), (float(np.float32(node.attrs["threshold"])),))
+
+
+def extractor(node: Node) -> Call | No:
+    if node.outputs[0].tensor.dtype is STRING:
+        return No("no kernel for strings")
+    return Call("array_feature_extractor", (_features(node), node.inputs[1]))
+
+
+def vectorizer(node: Node) -> Call | No:
+    dims = node.attrs["inputdimensions"]
+    widths: list[Size] = []
+    for i, x in enumerate(node.inputs):
+        assert x is not None
+        shape = x.tensor.dims
+        own = product(shape[1:] if len(shape) > 1 else shape)
+        widths.append(own if dims is None else dims[i])
+    return Call("feature_vectorizer", node.inputs, tuple(widths))
+
+
+def encoder(node: Node) -> Call | No:
+    x, y = _features(node), node.outputs[0]
+    if STRING in (x.tensor.dtype, y.tensor.dtype):
+        return No("no kernel for strings")
+    table = encoder_table(node.attrs)
+    values: Array = table.values[np.append(table.at, len(table.values) - 1)]
+    return Call("label_encoder", (x, held(table.keys), held(values)))
+
+
+LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
+    (ML, "ArrayFeatureExtractor"): extractor,
+    (ML, "Binarizer"): binarizer,
+    (ML, "FeatureVectorizer"): vectorizer,
+    (ML, "Imputer"): imputer,
+    (ML, "LabelEncoder"): encoder,
+    (ML, "LinearClassifier"): linear_classifier,
+    (ML, "LinearRegressor"): linear_regressor,
+    (ML, "Normalizer"): normalizer,
+    (ML, "Scaler"): scaler,
+}

@@ -1,0 +1,199 @@
+"""Convolutions and pools with the channels last, by their kernels against their references."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sardonyx._native as native
+from sardonyx.graph.build import Builder, constant
+from sardonyx.graph.dtype import by_numpy
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.ops.declare import INTERNAL
+from sardonyx.place.provider import No
+from sardonyx.providers.cpu import lowered
+from sardonyx.program.call import Call
+from sardonyx.weights.const import Held
+from tests.kernels import run_call
+
+SPLITS = (1, 2, 7)
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def random(*shape: int, dtype: Any = np.float32) -> Array:
+    rng = np.random.default_rng(sum(shape) + len(shape))
+    if np.dtype(dtype).kind != "f":
+        info = np.iinfo(dtype)
+        return rng.integers(info.min, info.max + 1, shape, dtype)
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def node_of(op: str, x: Array, w: Array | None, **attrs: Any) -> Node:
+    """A node of an internal op on an input and constant weights."""
+    graph = Graph()
+    dtype = by_numpy(x.dtype)
+    assert dtype is not None
+    value = Value("x", Fact(dtype, x.shape))
+    graph.inputs.append(value)
+    constants = [] if w is None else [constant(Held(w))]
+    return Builder(graph, graph.scope).node(op, value, *constants, domain=INTERNAL, **attrs)
+
+
+def check(op: str, x: Array, w: Array | None = None, row: str = "", **attrs: Any) -> None:
+    node = node_of(op, x, w, **attrs)
+    call = lowered(node)
+    assert isinstance(call, Call), call
+    assert not row or call.row == row
+    wide = [a.astype(np.float64) if a.dtype == np.float32 else a for a in (x, w) if a is not None]
+    expected = node.op.run(wide, node.attrs)[0]
+    size = max(np.abs(expected).max(initial=0), 1e-30) if np.isfinite(expected).all() else 1
+    for isa in native.isas:
+        found = [run_call(call, node, {node.inputs[0]: x}, {}, isa, n)[0] for n in SPLITS]
+        assert all(f.tobytes() == found[0].tobytes() for f in found[1:]), isa
+        np.testing.assert_allclose(found[0], expected, 2e-5, 2e-6 * size, err_msg=isa)
+
+
+SHAPES = [  # spatial sizes, kernel, attributes
+    ((9,), (3,), {}),
+    ((17,), (4,), {"strides": [3], "pads": [2, 1]}),
+    ((1,), (1,), {}),
+    ((40,), (5,), {"dilations": [3], "auto_pad": b"SAME_LOWER"}),
+    ((7, 7), (3, 3), {"pads": [1, 1, 1, 1]}),
+    ((8, 9), (3, 2), {"pads": [1, 2, 0, 1], "strides": [2, 3], "dilations": [2, 1]}),
+    ((15, 13), (1, 1), {}),
+    ((15, 13), (1, 1), {"strides": [2, 2]}),
+    ((5, 6), (1, 1), {"pads": [1, 0, 2, 1]}),
+    ((11, 12), (5, 5), {"auto_pad": b"SAME_UPPER", "strides": [2, 2]}),
+    ((14, 15), (7, 7), {"pads": [3, 3, 3, 3]}),
+    ((4, 5), (3, 3), {"pads": [9, 9, 9, 9]}),
+    ((6, 20), (3, 3), {"pads": [2, 2, 2, 2], "dilations": [2, 2]}),
+    ((5, 6, 7), (2, 3, 2), {"pads": [1, 0, 1, 0, 1, 1]}),
+    ((4, 5, 6), (3, 3, 3), {"pads": [1] * 6, "strides": [2, 1, 2]}),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("c", "o"), [(1, 1), (3, 16), (17, 33), (4, 40)])
+def test_conv(shape: Any, c: int, o: int) -> None:
+    spatial, kernel, attrs = shape
+    check("Conv", random(2, *spatial, c), random(o, c, *kernel), "conv_f32", **attrs)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("group", "c", "o"), [(2, 17, 16), (3, 4, 35)])
+def test_conv_of_groups(shape: Any, group: int, c: int, o: int) -> None:
+    spatial, kernel, attrs = shape
+    x, w = random(1, *spatial, c * group), random(o * group, c, *kernel)
+    check("Conv", x, w, "conv_f32", group=group, **attrs)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(
+    ("group", "c", "o"),
+    [(1, 1, 1), (5, 1, 1), (35, 1, 1), (64, 1, 1), (33, 1, 2), (9, 4, 4), (3, 3, 15)],
+)
+def test_narrow_groups(shape: Any, group: int, c: int, o: int) -> None:
+    spatial, kernel, attrs = shape
+    x, w = random(2, *spatial, c * group), random(o * group, c, *kernel)
+    check("Conv", x, w, "conv_depthwise_f32" if group > 1 else "", group=group, **attrs)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("kernel", [1, 3, 5, 7])
+@pytest.mark.parametrize("size", [3, 8, 29, 150])
+def test_depthwise(stride: int, kernel: int, size: int) -> None:
+    half = kernel // 2
+    attrs = {"strides": [stride] * 2, "pads": [half] * 4, "group": 21}
+    check("Conv", random(1, size // 2 + 1, size, 21), random(21, 1, kernel, kernel), **attrs)
+
+
+def test_deep_products_and_many_rows() -> None:
+    check("Conv", random(1, 12, 13, 70), random(130, 70, 3, 3), pads=[1, 1, 1, 1])
+    check("Conv", random(1, 3, 3, 600), random(40, 600, 1, 1))
+
+
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool"])
+def test_empty_batch(op: str) -> None:
+    w = random(6, 6, 3, 3) if "Conv" in op else None
+    attrs = {} if "Conv" in op else {"kernel_shape": [3, 3]}
+    check(op, random(0, 5, 5, 6), w, **attrs)
+
+
+TRANSPOSED = [
+    ((9,), (3,), {}),
+    ((9,), (3,), {"strides": [5]}),
+    ((16, 5), (2, 2), {"strides": [2, 2]}),
+    ((4, 5), (3, 3), {"strides": [2, 3], "pads": [1, 0, 1, 2]}),
+    ((4, 5), (3, 3), {"strides": [2, 3], "output_padding": [1, 2]}),
+    ((4, 5), (4, 4), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+    ((4, 5), (3, 5), {"dilations": [2, 3], "strides": [2, 2]}),
+    ((4, 5), (3, 5), {"dilations": [4, 3], "strides": [6, 2], "pads": [2, 1, 0, 3]}),
+    ((4, 5), (3, 3), {"strides": [2, 2], "output_shape": [8, 10]}),
+    ((4, 5), (3, 3), {"strides": [2, 3], "auto_pad": b"SAME_UPPER"}),
+    ((4, 5), (3, 3), {"strides": [2, 3], "auto_pad": b"SAME_LOWER"}),
+    ((3, 2, 4), (2, 3, 2), {"strides": [1, 2, 1]}),
+]
+
+
+@pytest.mark.parametrize("shape", TRANSPOSED, ids=str)
+@pytest.mark.parametrize(("group", "c", "o"), [(1, 1, 1), (1, 7, 33), (2, 16, 5), (3, 1, 1)])
+def test_conv_transpose(shape: Any, group: int, c: int, o: int) -> None:
+    spatial, kernel, attrs = shape
+    x, w = random(2, *spatial, c * group), random(c * group, o, *kernel)
+    check("ConvTranspose", x, w, group=group, **attrs)
+
+
+POOLS = [*SHAPES, ((7, 7), (3, 3), {"strides": [2, 2], "ceil_mode": 1, "pads": [1, 1, 0, 0]})]
+CHANNELS = (1, 15, 16, 17, 67)
+
+
+@pytest.mark.parametrize("shape", POOLS, ids=str)
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+def test_pool(op: str, shape: Any) -> None:
+    spatial, kernel, attrs = shape
+    for c in CHANNELS:
+        check(op, random(2, *spatial, c), kernel_shape=list(kernel), **attrs)
+
+
+@pytest.mark.parametrize("shape", POOLS, ids=str)
+def test_average_with_pads(shape: Any) -> None:
+    spatial, kernel, attrs = shape
+    x = random(1, *spatial, 5)
+    check("AveragePool", x, kernel_shape=list(kernel), count_include_pad=1, **attrs)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+def test_norms(p: int) -> None:
+    check("LpPool", random(1, 5, 5, 20), kernel_shape=[3, 3], p=p)
+    check("GlobalLpPool", random(2, 5, 5, 20), p=p)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_max_of_integers(dtype: Any) -> None:
+    check("MaxPool", random(1, 9, 9, 70, dtype=dtype), kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+
+
+@pytest.mark.parametrize("op", ["GlobalMaxPool", "GlobalAveragePool"])
+def test_whole_images(op: str) -> None:
+    for spatial, c in itertools.product(((1,), (7, 7), (40, 41), (3, 4, 5)), CHANNELS):
+        check(op, random(2, *spatial, c))
+    check(op, random(0, 3, 3, 4))
+
+
+def test_nan_and_infinity_in_pools() -> None:
+    x = random(1, 4, 4, 17)
+    x[0, 1, 1, 3], x[0, 2, 2, 5], x[0, 0, 0] = np.nan, np.inf, -np.inf
+    for op in ("MaxPool", "AveragePool"):
+        check(op, x, kernel_shape=[2, 2])
+    check("GlobalMaxPool", x)
+
+
+def test_refusals() -> None:
+    x, w = random(1, 4, 4, 4, 4, 3), random(2, 3, 2, 2, 2, 2)
+    assert isinstance(lowered(node_of("Conv", x, w)), No)
+    x, w = random(1, 4, 4, 3, dtype=np.float64), random(2, 3, 2, 2, dtype=np.float64)
+    assert isinstance(lowered(node_of("Conv", x, w)), No)

@@ -18,8 +18,8 @@ from sardonyx.graph.dtype import F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Value
 from sardonyx.ops.declare import INTERNAL
-from sardonyx.providers.cpu import lowered
 from sardonyx.program.call import Call, Packed
+from sardonyx.providers.cpu import lowered
 from tests.kernels import tensor
 
 Array = np.ndarray[Any, np.dtype[Any]]

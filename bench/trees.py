@@ -18,8 +18,8 @@ from sardonyx.graph.graph import Node
 from sardonyx.graph.infer import infer
 from sardonyx.load import load
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu import lowered
 from sardonyx.program.call import Call
+from sardonyx.providers.cpu import lowered
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

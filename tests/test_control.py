@@ -429,7 +429,7 @@ def test_collected_values_must_be_alike() -> None:
       }>
     }
     """
-    refused(text, r"shapes \[\(0,\), \(1,\)\]", m=count(2), x=f32(4))
+    refused(text, r"shapes \[0\] and \[1\]", m=count(2), x=f32(4))
 
 
 def test_scanned_inputs_must_be_equally_long() -> None:

@@ -33,29 +33,30 @@ using Triple = std::tuple<int32_t, int32_t, int32_t>;
 using Quad = std::tuple<int32_t, int32_t, int32_t, int32_t>;
 using Pair = std::pair<int32_t, int32_t>;
 
-std::unique_ptr<Segment> make_segment(const std::vector<SizeTuple>& sizes,
-                                      const std::vector<GuardTuple>& guards, const Ints& names,
-                                      const std::vector<ValueTuple>& values,
-                                      const std::vector<StepTuple>& steps,
-                                      const std::vector<Quad>& resolved,
-                                      const std::vector<Pair>& aliases) {
+// A segment, in the order of what SegmentBuilder.arrays in program/flat.py passes.
+std::unique_ptr<Segment> make_segment(nb::tuple parts) {
   SegmentSpec spec;
-  for (const auto& [kind, a, b, value] : sizes) spec.sizes.push_back({SizeKind(kind), a, b, value});
-  for (const auto& [kind, left, right] : guards)
+  spec.number = nb::cast<int>(parts[0]);
+  for (const auto& [kind, a, b, value] : nb::cast<std::vector<SizeTuple>>(parts[1]))
+    spec.sizes.push_back({SizeKind(kind), a, b, value});
+  for (const auto& [kind, left, right] : nb::cast<std::vector<GuardTuple>>(parts[2]))
     spec.guards.push_back({GuardKind(kind), left, right});
-  spec.names = names;
-  for (const auto& [storage, dtype, at, address, start, end, dims, numbers] : values)
+  spec.names = nb::cast<Ints>(parts[3]);
+  for (const auto& [storage, dtype, at, address, start, end, dims, numbers] :
+       nb::cast<std::vector<ValueTuple>>(parts[4]))
     spec.values.push_back({Storage(storage), DType(dtype), at,
                            reinterpret_cast<const void*>(address), start, end, dims, numbers});
   const Isa* isa = chosen_isa();
-  for (const auto& [row, inputs, outputs, ints, floats] : steps) {
+  for (const auto& [row, inputs, outputs, ints, floats] :
+       nb::cast<std::vector<StepTuple>>(parts[5])) {
     const Kernel* kernel = isa == nullptr ? nullptr : find_kernel(*isa, row);
     if (kernel == nullptr) throw std::invalid_argument("there is no kernel " + row);
     spec.steps.push_back({kernel, inputs, outputs, ints, floats});
   }
-  for (const auto& [step, output, axis, name] : resolved)
+  for (const auto& [step, output, axis, name] : nb::cast<std::vector<Quad>>(parts[6]))
     spec.resolved.push_back({step, output, axis, name});
-  for (const auto& [slot, value] : aliases) spec.aliases.push_back({slot, value});
+  for (const auto& [slot, value] : nb::cast<std::vector<Pair>>(parts[7]))
+    spec.aliases.push_back({slot, value});
   return std::make_unique<Segment>(std::move(spec));
 }
 
@@ -145,7 +146,7 @@ class Runnable {
     if (watch.was_interrupted()) nb::raise_python_error();
     if (outcome.fault != Fault::none)
       return nb::make_tuple(int(outcome.fault), outcome.segment, outcome.index,
-                            outcome.status.text(), nb::cast(state.names));
+                            outcome.status.text(), nb::cast(outcome.names));
     nb::list spans;
     for (const Moment& m : moments)
       spans.append(nb::make_tuple(m.segment, m.step, m.begin_ns, m.end_ns));
@@ -172,9 +173,24 @@ class Runnable {
     nb::list made;
     const Ints& slots = sequence_->spec().outputs;
     for (size_t i = 0; i < slots.size(); ++i)
-      made.append(
-          array_of(state.slots[size_t(slots[i])], PyList_GET_ITEM(output_types_.ptr(), long(i))));
+      made.append(array_of(own(slots, i, state), PyList_GET_ITEM(output_types_.ptr(), long(i))));
     return made;
+  }
+
+  // An output's slot with bytes that are no one else's: not the caller's, nor another output's.
+  static Slot own(const Ints& slots, size_t i, const RunState& state) {
+    Slot slot = state.slots[size_t(slots[i])];
+    bool is_shared = slot.block == nullptr;
+    for (size_t j = 0; j < i; ++j)
+      is_shared = is_shared || state.slots[size_t(slots[j])].data == slot.data;
+    if (is_shared) {
+      const size_t bytes = size_t(slot.view.count() * size_of(slot.view.dtype));
+      std::shared_ptr<std::byte> copy = make_block(bytes);
+      std::copy_n(slot.data, bytes, copy.get());
+      slot.block = copy;
+      slot.data = copy.get();
+    }
+    return slot;
   }
 
   std::shared_ptr<const Sequence> sequence_;
@@ -182,36 +198,71 @@ class Runnable {
   ThreadOptions threads_;
 };
 
-std::shared_ptr<const Sequence> make_sequence(
-    int n_slots, int n_names, nb::list inputs, const Ints& outputs,
-    const std::vector<Triple>& names,
-    const std::vector<std::tuple<int32_t, int32_t, int64_t>>& sizes, nb::list items) {
+std::shared_ptr<const Sequence> make_sequence(nb::tuple parts);
+
+// A control-flow node, in the order of what program/control.py passes.
+std::unique_ptr<Control> make_control(nb::tuple parts) {
+  auto control = std::make_unique<Control>();
+  control->kind = ControlKind(nb::cast<int>(parts[0]));
+  control->number = nb::cast<int>(parts[1]);
+  for (nb::handle given : nb::cast<nb::list>(parts[2])) {
+    nb::tuple body = nb::cast<nb::tuple>(given);
+    control->bodies.push_back({make_sequence(nb::cast<nb::tuple>(body[0])), nb::cast<Ints>(body[1]),
+                               nb::cast<std::vector<Pair>>(body[2])});
+  }
+  control->inputs = nb::cast<Ints>(parts[3]);
+  control->outputs = nb::cast<Ints>(parts[4]);
+  for (const auto& [dtype, dims, axis, reversed] :
+       nb::cast<std::vector<std::tuple<int, Longs, int, bool>>>(parts[5])) {
+    Stacked stacked{DType(dtype), int(dims.size()), {}, axis, reversed};
+    std::copy(dims.begin(), dims.end(), stacked.dims);
+    control->stacked.push_back(stacked);
+  }
+  for (const auto& [axis, reversed] : nb::cast<std::vector<std::pair<int, bool>>>(parts[6]))
+    control->cuts.push_back({axis, reversed});
+  return control;
+}
+
+Item make_item(nb::tuple parts) {
+  Item item;
+  nb::tuple s = nb::cast<nb::tuple>(parts[1]);
+  if (nb::cast<bool>(parts[0]))
+    item.segment = make_segment(s);
+  else
+    item.control = make_control(s);
+  for (const auto& [slot, axis, name] : nb::cast<std::vector<Triple>>(parts[2]))
+    item.gives.push_back({slot, axis, name});
+  item.frees = nb::cast<Ints>(parts[3]);
+  return item;
+}
+
+std::shared_ptr<const Sequence> make_sequence(nb::tuple parts) {
   SequenceSpec spec;
-  spec.n_slots = n_slots;
-  spec.n_names = n_names;
-  for (nb::handle given : inputs) {
-    const auto [slot, rank, dtype] = nb::cast<std::tuple<int32_t, int, int>>(given);
+  std::tie(spec.n_slots, spec.n_names) = nb::cast<std::pair<int, int>>(parts[0]);
+  for (const auto& [slot, rank, dtype] :
+       nb::cast<std::vector<std::tuple<int32_t, int, int>>>(parts[1])) {
     spec.inputs.push_back(slot);
     spec.ranks.push_back(rank);
     spec.dtypes.push_back(DType(dtype));
   }
-  spec.outputs = outputs;
-  for (const auto& [slot, axis, name] : names) spec.names.push_back({slot, axis, name});
-  for (const auto& [slot, axis, size] : sizes) spec.sizes.push_back({slot, axis, size});
-  for (nb::handle given : items) {
-    nb::tuple parts = nb::cast<nb::tuple>(given);
-    Item item;
-    auto s = nb::cast<nb::tuple>(parts[0]);
-    item.segment = make_segment(
-        nb::cast<std::vector<SizeTuple>>(s[0]), nb::cast<std::vector<GuardTuple>>(s[1]),
-        nb::cast<Ints>(s[2]), nb::cast<std::vector<ValueTuple>>(s[3]),
-        nb::cast<std::vector<StepTuple>>(s[4]), nb::cast<std::vector<Quad>>(s[5]),
-        nb::cast<std::vector<Pair>>(s[6]));
-    for (const auto& [slot, axis, name] : nb::cast<std::vector<Triple>>(parts[1]))
-      item.gives.push_back({slot, axis, name});
-    item.frees = nb::cast<Ints>(parts[2]);
-    spec.items.push_back(std::move(item));
+  spec.outputs = nb::cast<Ints>(parts[2]);
+  for (const auto& [slot, axis, name] : nb::cast<std::vector<Triple>>(parts[3]))
+    spec.names.push_back({slot, axis, name});
+  for (const auto& [slot, axis, size] :
+       nb::cast<std::vector<std::tuple<int32_t, int32_t, int64_t>>>(parts[4]))
+    spec.sizes.push_back({slot, axis, size});
+  for (const auto& [slot, dtype, dims, address] :
+       nb::cast<std::vector<std::tuple<int32_t, int, Longs, uintptr_t>>>(parts[5])) {
+    View view;
+    view.dtype = DType(dtype);
+    view.rank = int(dims.size());
+    std::copy(dims.begin(), dims.end(), view.dims);
+    view.pack();
+    view.data = reinterpret_cast<const void*>(address);
+    spec.constants.push_back({slot, view});
   }
+  for (nb::handle given : nb::cast<nb::list>(parts[6]))
+    spec.items.push_back(make_item(nb::cast<nb::tuple>(given)));
   return std::make_shared<const Sequence>(std::move(spec));
 }
 
@@ -227,18 +278,13 @@ void bind_exec(nb::module_& m) {
   nb::class_<Runnable>(m, "Runnable", "A compiled sequence of segments, ready to run.")
       .def(
           "__init__",
-          [](Runnable* self, std::tuple<int, int> sizes, nb::list inputs, const Ints& outputs,
-             const std::vector<Triple>& names,
-             const std::vector<std::tuple<int32_t, int32_t, int64_t>>& fixed, nb::list items,
-             nb::tuple python) {
-            auto made = make_sequence(std::get<0>(sizes), std::get<1>(sizes), inputs, outputs,
-                                      names, fixed, items);
+          [](Runnable* self, nb::tuple sequence, nb::tuple python) {
             ThreadOptions threads{nb::cast<int>(python[3]), nb::cast<bool>(python[4])};
             new (self)
-                Runnable(std::move(made), nb::cast<nb::list>(python[0]),
+                Runnable(make_sequence(sequence), nb::cast<nb::list>(python[0]),
                          nb::cast<nb::list>(python[1]), nb::cast<nb::list>(python[2]), threads);
           },
-          "sizes"_a, "inputs"_a, "outputs"_a, "names"_a, "fixed"_a, "items"_a, "python"_a)
+          "sequence"_a, "python"_a)
       .def("quick", &Runnable::quick, "feed"_a,
            "The outputs of a feed that needs no second look; None if anything is unusual.")
       .def("run", &Runnable::run, "names"_a, "inputs"_a, "stop"_a.none(), "profiles"_a,

@@ -84,6 +84,7 @@ class Binder {
       return static_cast<Bump*>(owner)->allocate(bytes);
     };
     Status status = step.kernel->prepare(call, bound.plan);
+    bound.plan.local_bytes = (bound.plan.local_bytes + kAlign - 1) / kAlign * kAlign;
     binding.local_bytes = std::max(binding.local_bytes, bound.plan.local_bytes);
     return status;
   }

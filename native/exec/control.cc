@@ -1,8 +1,208 @@
 // If, Loop and Scan: bodies are sequences with states of their own.
+#include <cstdio>
+#include <cstring>
+#include <new>
+
 #include "exec/sequence.h"
 
 namespace sdx {
+namespace {
 
-Outcome run_control(const Control&, RunState&) { return {}; }
+Outcome failed(const Control& control, Fault fault, Status status = Status()) {
+  Outcome outcome;
+  outcome.fault = fault;
+  outcome.segment = control.number;
+  outcome.status = status;
+  return outcome;
+}
+
+const Slot* given(const Control& control, size_t i, const RunState& state) {
+  return i < control.inputs.size() && control.inputs[i] >= 0
+             ? &state.slots[size_t(control.inputs[i])]
+             : nullptr;
+}
+
+bool truth(const Slot& slot) { return *reinterpret_cast<const uint8_t*>(slot.data) != 0; }
+
+int64_t number(const Slot& slot) {
+  if (slot.view.dtype == DType::i32) return *reinterpret_cast<const int32_t*>(slot.data);
+  return *reinterpret_cast<const int64_t*>(slot.data);
+}
+
+template <class T>
+Slot scalar(DType dtype, T value) {
+  Slot slot;
+  slot.view.dtype = dtype;
+  slot.view.rank = 0;
+  slot.block = make_block(sizeof value);
+  slot.data = slot.block.get();
+  std::memcpy(slot.data, &value, sizeof value);
+  return slot;
+}
+
+// A tensor seen as [outer, n, inner bytes] around one axis.
+struct Around {
+  int64_t outer, n, inner;
+};
+
+Around around(const View& view, int axis) {
+  return {view.count(0, axis), view.dims[axis],
+          view.count(axis + 1, view.rank) * size_of(view.dtype)};
+}
+
+Slot part_of(const Slot& whole, int axis, int64_t index) {
+  const Around a = around(whole.view, axis);
+  Slot part;
+  part.view.dtype = whole.view.dtype;
+  part.view.rank = whole.view.rank - 1;
+  for (int i = 0; i < part.view.rank; ++i) part.view.dims[i] = whole.view.dims[i + (i >= axis)];
+  part.view.pack();
+  part.block = make_block(size_t(a.outer * a.inner));
+  part.data = part.block.get();
+  for (int64_t o = 0; o < a.outer; ++o)
+    std::memcpy(part.data + o * a.inner, whole.data + (o * a.n + index) * a.inner, size_t(a.inner));
+  return part;
+}
+
+bool is_same_shape(const View& a, const View& b) {
+  return a.rank == b.rank && std::memcmp(a.dims, b.dims, size_t(a.rank) * sizeof a.dims[0]) == 0;
+}
+
+void write_shape(const View& view, char* text, size_t size) {
+  size_t at = size_t(snprintf(text, size, "["));
+  for (int i = 0; i < view.rank && at < size; ++i)
+    at += size_t(snprintf(text + at, size - at, i == 0 ? "%lld" : ", %lld",
+                          static_cast<long long>(view.dims[i])));
+  if (at < size) snprintf(text + at, size - at, "]");
+}
+
+// The parts of all passes as one tensor.
+Status stack(const Stacked& how, const std::vector<Slot>& parts, Slot& whole) {
+  View first;
+  first.dtype = how.dtype;
+  first.rank = how.rank;
+  std::memcpy(first.dims, how.dims, sizeof first.dims);
+  if (!parts.empty()) first = parts[0].view;
+  for (const Slot& part : parts) {
+    if (is_same_shape(part.view, first)) continue;
+    char a[64], b[64];
+    write_shape(first, a, sizeof a);
+    write_shape(part.view, b, sizeof b);
+    return Status::fail("values collected over iterations have shapes %s and %s", a, b);
+  }
+  whole.view = first;
+  whole.view.rank = first.rank + 1;
+  for (int i = 0; i < whole.view.rank; ++i) {
+    if (i < how.axis) whole.view.dims[i] = first.dims[i];
+    if (i == how.axis) whole.view.dims[i] = int64_t(parts.size());
+    if (i > how.axis) whole.view.dims[i] = first.dims[i - 1];
+  }
+  whole.view.pack();
+  const Around a = around(whole.view, how.axis);
+  whole.block = make_block(size_t(a.outer * a.n * a.inner));
+  whole.data = whole.block.get();
+  for (int64_t p = 0; p < a.n; ++p) {
+    const int64_t at = how.is_reversed ? a.n - 1 - p : p;
+    for (int64_t o = 0; o < a.outer; ++o)
+      std::memcpy(whole.data + (o * a.n + at) * a.inner, parts[size_t(p)].data + o * a.inner,
+                  size_t(a.inner));
+  }
+  return {};
+}
+
+void put(const Control& control, size_t i, Slot slot, RunState& state) {
+  if (i < control.outputs.size() && control.outputs[i] >= 0)
+    state.slots[size_t(control.outputs[i])] = std::move(slot);
+}
+
+// Gives out the carried values, then what was collected.
+Outcome finish(const Control& control, std::vector<Slot> carried,
+               const std::vector<std::vector<Slot>>& collected, RunState& state) {
+  const size_t n = carried.size();
+  for (size_t i = 0; i < n; ++i) put(control, i, std::move(carried[i]), state);
+  for (size_t i = 0; i < collected.size(); ++i) {
+    Slot whole;
+    if (Status status = stack(control.stacked[i], collected[i], whole); !status.ok())
+      return failed(control, Fault::step, status);
+    put(control, n + i, std::move(whole), state);
+  }
+  return {};
+}
+
+bool is_stopped(const RunState& state) {
+  return state.should_stop != nullptr && state.should_stop(state.stop_context);
+}
+
+Outcome run_branch(const Control& control, RunState& state) {
+  const Body& body = control.bodies[truth(*given(control, 0, state)) ? 0 : 1];
+  std::vector<Slot> outputs;
+  Outcome outcome = body.program->run_body(body, {}, state, outputs);
+  if (outcome.fault != Fault::none) return outcome;
+  for (size_t i = 0; i < outputs.size(); ++i) put(control, i, std::move(outputs[i]), state);
+  return outcome;
+}
+
+Outcome run_loop(const Control& control, RunState& state) {
+  const Body& body = control.bodies[0];
+  const Slot* trips = given(control, 0, state);
+  const Slot* condition = given(control, 1, state);
+  const int64_t most = trips == nullptr ? INT64_MAX : number(*trips);
+  bool goes_on = condition == nullptr || truth(*condition);
+  std::vector<Slot> carried, outputs;
+  for (size_t i = 2; i < control.inputs.size(); ++i) carried.push_back(*given(control, i, state));
+  std::vector<std::vector<Slot>> collected(control.stacked.size());
+  for (int64_t turn = 0; turn < most && goes_on; ++turn) {
+    if (is_stopped(state)) return failed(control, Fault::stopped);
+    std::vector<Slot> inputs{scalar(DType::i64, turn), scalar(DType::boolean, uint8_t(goes_on))};
+    for (Slot& slot : carried) inputs.push_back(std::move(slot));
+    Outcome outcome = body.program->run_body(body, std::move(inputs), state, outputs);
+    if (outcome.fault != Fault::none) return outcome;
+    goes_on = truth(outputs[0]);
+    for (size_t i = 0; i < carried.size(); ++i) carried[i] = std::move(outputs[1 + i]);
+    for (size_t i = 0; i < collected.size(); ++i)
+      collected[i].push_back(std::move(outputs[1 + carried.size() + i]));
+  }
+  return finish(control, std::move(carried), collected, state);
+}
+
+Outcome run_scan(const Control& control, RunState& state) {
+  const Body& body = control.bodies[0];
+  const size_t n_carried = control.inputs.size() - control.cuts.size();
+  std::vector<Slot> carried, outputs;
+  for (size_t i = 0; i < n_carried; ++i) carried.push_back(*given(control, i, state));
+  std::vector<std::vector<Slot>> collected(control.stacked.size());
+  const Slot& first = *given(control, n_carried, state);
+  const int64_t turns = first.view.dims[control.cuts[0].axis];
+  for (int64_t turn = 0; turn < turns; ++turn) {
+    if (is_stopped(state)) return failed(control, Fault::stopped);
+    std::vector<Slot> inputs;
+    for (Slot& slot : carried) inputs.push_back(std::move(slot));
+    for (size_t i = 0; i < control.cuts.size(); ++i) {
+      const Cut& cut = control.cuts[i];
+      inputs.push_back(part_of(*given(control, n_carried + i, state), cut.axis,
+                               cut.is_reversed ? turns - 1 - turn : turn));
+    }
+    Outcome outcome = body.program->run_body(body, std::move(inputs), state, outputs);
+    if (outcome.fault != Fault::none) return outcome;
+    for (size_t i = 0; i < n_carried; ++i) carried[i] = std::move(outputs[i]);
+    for (size_t i = 0; i < collected.size(); ++i)
+      collected[i].push_back(std::move(outputs[n_carried + i]));
+  }
+  return finish(control, std::move(carried), collected, state);
+}
+
+}  // namespace
+
+Outcome run_control(const Control& control, RunState& state) {
+  try {
+    switch (control.kind) {
+      case ControlKind::branch: return run_branch(control, state);
+      case ControlKind::loop: return run_loop(control, state);
+      case ControlKind::scan: return run_scan(control, state);
+    }
+  } catch (const std::bad_alloc&) {
+  }
+  return failed(control, Fault::memory);
+}
 
 }  // namespace sdx

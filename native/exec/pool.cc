@@ -44,7 +44,7 @@ struct Job {
   std::atomic<int> n_joined{1};  // threads that have an area of their own; the caller has the first
   std::atomic<int> busy{0};
   std::atomic<bool> failed{false};
-  Status status;
+  Status status{};
 
   void work(int area) {
     Data mine = data;
@@ -207,8 +207,13 @@ Status run_phase(const Phase& phase, const void* args, const Data& data, int64_t
   if (threads <= 1) return phase.run(args, data, 0, phase.count);
 
   Pool& shared = pool();
-  Job job{&phase, args, data, local_bytes, 0, options.spins, {}, {}, {}, {}, {}};
-  job.chunk = std::max<int64_t>(1, phase.count / (threads * kChunksPerThread));
+  const int64_t chunk = std::max<int64_t>(1, phase.count / (threads * kChunksPerThread));
+  Job job{.phase = &phase,
+          .args = args,
+          .data = data,
+          .local_bytes = local_bytes,
+          .chunk = chunk,
+          .spins = options.spins};
   Worker* asked[kMostThreads];
   int n_asked = 0;
   const int n_workers = shared.n_workers.load();

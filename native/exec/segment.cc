@@ -122,13 +122,13 @@ int Segment::n_bindings() const {
   return n_bindings_;
 }
 
-Outcome Segment::run(RunState& state, int number) const {
+Outcome Segment::run(RunState& state) const {
   Outcome outcome = resolve(state);
-  outcome.segment = number;
+  outcome.segment = spec_.number;
   if (outcome.fault != Fault::none) return outcome;
   const std::shared_ptr<const Binding> binding = binding_for(state, outcome);
   if (binding == nullptr) return outcome;
-  return Runner(*binding, state, number).run();
+  return Runner(*binding, state, spec_.number).run();
 }
 
 // Asks the rows whose output sizes depend on data; the names that these give become known.

@@ -54,6 +54,7 @@ struct Alias {
 };
 
 struct SegmentSpec {
+  int number = 0;  // for outcomes and moments
   std::vector<SizeOp> sizes;
   std::vector<Guard> guards;
   std::vector<int32_t> names;  // those that decide all sizes: the key of a binding
@@ -72,12 +73,13 @@ struct Slot {
 
 enum class Fault : uint8_t { none, guard, size, step, memory, stopped, name };
 
-// How a run ended; `index` is the guard or step that it ended at.
+// How a run ended: at which guard or step (`index`) of which segment, and what its names were.
 struct Outcome {
   Fault fault = Fault::none;
   int segment = 0;
   int index = 0;
   Status status;
+  std::vector<int64_t> names;
 };
 
 // When a step ran, for profiles.
@@ -103,7 +105,7 @@ class Segment {
   explicit Segment(SegmentSpec spec);
   ~Segment();
 
-  Outcome run(RunState& state, int number) const;
+  Outcome run(RunState& state) const;
 
   const SegmentSpec& spec() const { return spec_; }
   int n_bindings() const;  // made so far, not those that are kept

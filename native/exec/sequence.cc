@@ -6,6 +6,11 @@ RunState Sequence::fresh_state() const {
   RunState state;
   state.slots.resize(size_t(spec_.n_slots));
   state.names.assign(size_t(spec_.n_names), -1);
+  for (const FixedSlot& fixed : spec_.constants) {
+    Slot& slot = state.slots[size_t(fixed.slot)];
+    slot.view = fixed.view;
+    slot.data = static_cast<std::byte*>(const_cast<void*>(fixed.view.data));
+  }
   return state;
 }
 
@@ -29,18 +34,39 @@ Outcome Sequence::bind_names(RunState& state) const {
 
 Outcome Sequence::run(RunState& state) const {
   Outcome outcome;
-  for (size_t i = 0; i < spec_.items.size(); ++i) {
-    const Item& item = spec_.items[i];
-    outcome = item.segment != nullptr ? item.segment->run(state, int(i))
-                                      : run_control(*item.control, state);
+  for (const Item& item : spec_.items) {
+    outcome =
+        item.segment != nullptr ? item.segment->run(state) : run_control(*item.control, state);
     if (outcome.fault != Fault::none) {
-      outcome.segment = int(i);
+      if (outcome.names.empty()) outcome.names = state.names;
       return outcome;
     }
     for (const NameOf& n : item.gives)
       state.names[size_t(n.name)] = state.slots[size_t(n.slot)].view.dims[n.axis];
     for (const int32_t slot : item.frees) state.slots[size_t(slot)] = Slot();
   }
+  return outcome;
+}
+
+Outcome Sequence::run_body(const Body& body, std::vector<Slot> inputs, const RunState& outer,
+                           std::vector<Slot>& outputs) const {
+  RunState state = fresh_state();
+  state.threads = outer.threads;
+  state.should_stop = outer.should_stop;
+  state.stop_context = outer.stop_context;
+  state.moments = outer.moments;
+  for (const auto& [there, here] : body.known_names)
+    state.names[size_t(here)] = outer.names[size_t(there)];
+  const size_t n_own = inputs.size();
+  for (size_t i = 0; i < n_own; ++i) state.slots[size_t(spec_.inputs[i])] = std::move(inputs[i]);
+  for (size_t i = 0; i < body.captures.size(); ++i)
+    state.slots[size_t(spec_.inputs[n_own + i])] = outer.slots[size_t(body.captures[i])];
+  for (const NameOf& n : spec_.names)
+    state.names[size_t(n.name)] = state.slots[size_t(n.slot)].view.dims[n.axis];
+  Outcome outcome = run(state);
+  outputs.clear();
+  if (outcome.fault != Fault::none) return outcome;
+  for (const int32_t slot : spec_.outputs) outputs.push_back(state.slots[size_t(slot)]);
   return outcome;
 }
 

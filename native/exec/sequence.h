@@ -21,11 +21,27 @@ struct SizeOf {
   int64_t size;
 };
 
-// A body of a control-flow node: what it takes from outside, and the values that it yields.
+// A body of a control-flow node. The inputs of its program are those of the body, then what it
+// takes from outside.
 struct Body {
   std::shared_ptr<const Sequence> program;
-  std::vector<std::pair<int32_t, int32_t>> captures;     // slot outside, slot inside
+  std::vector<int32_t> captures;                         // slots outside
   std::vector<std::pair<int32_t, int32_t>> known_names;  // name outside, name inside
+};
+
+// Values of all passes, put together along an axis.
+struct Stacked {
+  DType dtype;
+  int rank;                // of one of them
+  int64_t dims[kMaxRank];  // where there was no pass; 0 for what is not known
+  int axis;
+  bool is_reversed;
+};
+
+// A tensor that is cut into one part for each pass.
+struct Cut {
+  int axis;
+  bool is_reversed;
 };
 
 enum class ControlKind : uint8_t { branch, loop, scan };
@@ -33,10 +49,17 @@ enum class ControlKind : uint8_t { branch, loop, scan };
 // If, Loop or Scan, in slots of the sequence that it stands in.
 struct Control {
   ControlKind kind;
-  std::vector<Body> bodies;               // branch: then, else; others: one
-  std::vector<int32_t> inputs, outputs;   // slots; -1: not given
-  int32_t n_carried = 0;                  // loop and scan: values that go from pass to pass
-  std::vector<int64_t> axes, directions;  // scan: inputs', then outputs'
+  int number = 0;                        // for outcomes
+  std::vector<Body> bodies;              // branch: then, else; others: one
+  std::vector<int32_t> inputs, outputs;  // slots; -1: not given
+  std::vector<Stacked> stacked;          // the last outputs of loop and scan
+  std::vector<Cut> cuts;                 // the last inputs of scan
+};
+
+// A constant that is an output as it is.
+struct FixedSlot {
+  int32_t slot;
+  View view;
 };
 
 struct Item {
@@ -53,6 +76,7 @@ struct SequenceSpec {
   std::vector<DType> dtypes;
   std::vector<NameOf> names;  // that the inputs give
   std::vector<SizeOf> sizes;  // that the inputs must have
+  std::vector<FixedSlot> constants;
   std::vector<Item> items;
 };
 
@@ -65,6 +89,10 @@ class Sequence {
   Outcome bind_names(RunState& state) const;
 
   Outcome run(RunState& state) const;
+
+  // A run as a body: `inputs` are those of the body, what it takes from outside is in `outer`.
+  Outcome run_body(const Body& body, std::vector<Slot> inputs, const RunState& outer,
+                   std::vector<Slot>& outputs) const;
 
   const SequenceSpec& spec() const { return spec_; }
   RunState fresh_state() const;

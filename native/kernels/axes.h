@@ -74,10 +74,10 @@ SDX_INLINE Place place_of(const Axes& axes, int n, int64_t index) {
 
 // A tensor around one axis: [outer..., n, columns], where `columns` is what lies densest behind it.
 struct Around {
-  Axes outer;               // all other axes, in no order that matters
+  Axes outer;  // all other axes, in no order that matters
   int64_t n_outer = 1;
-  int64_t n = 1, step = 1, out_step = 1;              // the axis; outputs are contiguous
-  int64_t columns = 1, column_step = 1, out_column = 1;
+  int64_t n = 1, step = 1, out_step = 1;  // the axis; outputs are contiguous
+  int64_t columns = 1, column_step = 1;   // side by side in the output
 };
 
 SDX_INLINE Around around(const View& x, const View& y, int axis) {
@@ -91,7 +91,6 @@ SDX_INLINE Around around(const View& x, const View& y, int axis) {
   if (inner.n > 0) {
     --inner.n;
     made.columns = inner.size[inner.n], made.column_step = inner.step[inner.n];
-    made.out_column = inner.out[inner.n];
   }
   for (int i = 0; i < inner.n; ++i) made.outer.add(inner.size[i], inner.step[i], inner.out[i]);
   made.outer.merge();

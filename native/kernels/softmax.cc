@@ -1,48 +1,168 @@
-// Softmax and LogSoftmax over the last axis.
-#include "kernels/kernel.h"
-#include "simd/math.h"
+// Softmax, LogSoftmax and Hardmax along an axis.
+#include "kernels/axes.h"
+#include "kernels/fetch.h"
+#include "simd/exp_down.h"
+#include "simd/fold.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
 struct SoftmaxArgs {
-  int64_t n;  // elements of a row
+  Around around;
+  int64_t blocks;  // of columns
 };
 
+template <class C>
+constexpr C kLowest = -C(kInf);
+template <class C>
+constexpr int64_t kColumns = 4 * kLanesOf<C>;
+
+// The larger, where a NaN may get lost: its exponential makes the sum NaN in any case.
+template <class V>
+SDX_INLINE V larger(V a, V b) {
+  return a > b ? a : b;
+}
+
 // Three passes over one row, which stays in L1 for every row length that models use.
-void softmax_row(const float* x, float* y, int64_t n) {
-  f32v top = splat(-kInf);
-  vloop(n, [&](int64_t i, auto lanes) { top = vmax(top, load(x + i, lanes, -kInf)); });
-  const float shift = reduce_max(top);
-
-  f32v total{};
-  vloop(n, [&](int64_t i, auto lanes) {
-    const f32v e = vexp(load(x + i, lanes, -kInf) - shift);
-    store(y + i, e, lanes);
-    total += e;
+template <bool kIsLog, class C>
+void softmax_row(const C* x, C* y, int64_t n) {
+  const auto max = [](Vec<C> a, Vec<C> b) { return larger(a, b); };
+  const C top = fold(run(x, n, splat(kLowest<C>), kLowest<C>, max, max), max);
+  double total = 0;
+  for (int64_t i = 0; i < n; i += kSumBlock<C>) {
+    Vec<C> part{};
+    vloop<C>(n - i < kSumBlock<C> ? n - i : kSumBlock<C>, [&](int64_t j, auto lanes) {
+      const Vec<C> e = vexp_down(load(x + i + j, lanes, kLowest<C>) - top);
+      if (!kIsLog) store(y + i + j, e, lanes);
+      part += e;
+    });
+    total += fold_sum(part);
+  }
+  const C last = C(kIsLog ? __builtin_log(total) : 1 / total);
+  vloop<C>(n, [&](int64_t i, auto lanes) {
+    if (kIsLog)
+      store(y + i, (load(x + i, lanes) - top) - last, lanes);
+    else
+      store(y + i, load(y + i, lanes) * last, lanes);
   });
-  const float scale = 1 / reduce_sum(total);
-  vloop(n, [&](int64_t i, auto lanes) { store(y + i, load(y + i, lanes) * scale, lanes); });
 }
 
+template <bool kIsLog, class T>
 Status softmax_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
-  const int64_t n = static_cast<const SoftmaxArgs*>(args)->n;
-  const float* x = input<float>(data, 0);
-  float* y = output<float>(data);
-  for (int64_t row = begin; row < end; ++row) softmax_row(x + row * n, y + row * n, n);
+  const auto& a = static_cast<const SoftmaxArgs*>(args)->around;
+  using C = Wide<T>;
+  C* local = reinterpret_cast<C*>(data.local);
+  for (int64_t row = begin; row < end; ++row) {
+    const Place at = place_of(a.outer, a.outer.n, row);
+    T* y = output<T>(data) + at.out;
+    C* numbers = place<C>(y, local);
+    softmax_row<kIsLog>(fetch<C>(input<T>(data, 0) + at.in, a.step, a.n, local), numbers, a.n);
+    put(y, numbers, a.n);
+  }
   return {};
 }
 
-Status softmax_f32(const Call& call, Plan& plan) {
-  auto* args = plan.make<SoftmaxArgs>();
-  args->n = call.in[0].dim(-1);
-  plan.args = args;
-  plan.add(softmax_rows, call.in[0].count(0, call.in[0].rank - 1), args->n);
+// A block of columns: numbers of one result lie a.step apart, those of its neighbours side by side.
+template <bool kIsLog, class C, class T>
+void softmax_columns(const Around& a, const T* x, T* y, int64_t width, C* e) {
+  constexpr int64_t kMost = kColumns<C>;
+  C tops[kMost], totals[kMost], buffer[kMost];
+  for (C& top : tops) top = kLowest<C>;
+  for (C& total : totals) total = 0;
+  const auto each = [&](int64_t i, auto&& body) {
+    const C* p = fetch<C>(x + i * a.step, a.column_step, width, buffer);
+    vloop<C>(width, [&](int64_t j, auto lanes) { body(j, load(p + j, lanes, kLowest<C>), lanes); });
+  };
+  for (int64_t i = 0; i < a.n; ++i)
+    each(i, [&](int64_t j, Vec<C> v, auto) { store(tops + j, larger(load(tops + j), v)); });
+  for (int64_t i = 0; i < a.n; ++i)
+    each(i, [&](int64_t j, Vec<C> v, auto) {
+      const Vec<C> part = vexp_down(v - load(tops + j));
+      if (!kIsLog) store(e + i * kMost + j, part);
+      store(totals + j, load(totals + j) + part);
+    });
+  for (int64_t j = 0; j < width; ++j) totals[j] = kIsLog ? __builtin_log(totals[j]) : 1 / totals[j];
+  for (int64_t i = 0; i < a.n; ++i) {
+    T* to = y + i * a.out_step;
+    C* numbers = place<C>(to, e + i * kMost);
+    each(i, [&](int64_t j, Vec<C> v, auto lanes) {
+      if (kIsLog)
+        store(numbers + j, (v - load(tops + j)) - load(totals + j), lanes);
+      else
+        store(numbers + j, load(e + i * kMost + j) * load(totals + j), lanes);
+    });
+    put(to, numbers, width);
+  }
+}
+
+template <bool kIsLog, class T>
+Status softmax_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const SoftmaxArgs*>(args);
+  using C = Wide<T>;
+  for (int64_t item = begin; item < end; ++item) {
+    const Place at = place_of(a.around.outer, a.around.outer.n, item / a.blocks);
+    const int64_t first = item % a.blocks * kColumns<C>, rest = a.around.columns - first;
+    softmax_columns<kIsLog>(a.around, input<T>(data, 0) + at.in + first * a.around.column_step,
+                            output<T>(data) + at.out + first,
+                            rest < kColumns<C> ? rest : kColumns<C>,
+                            reinterpret_cast<C*>(data.local));
+  }
   return {};
+}
+
+template <bool kIsLog>
+Status softmax(const Call& call, Plan& plan) {
+  return visit(call.in[0].dtype, Floats{}, [&]<class T>() {
+    using C = Wide<T>;
+    auto* args = plan.make<SoftmaxArgs>();
+    plan.args = args;
+    const Around& a = args->around = around(call.in[0], call.out[0], int(call.ints[0]));
+    args->blocks = (a.columns + kColumns<C> - 1) / kColumns<C>;
+    if (a.columns == 1)
+      plan.add(softmax_rows<kIsLog, T>, a.n_outer, a.n / 2 + 20);
+    else
+      plan.add(softmax_blocks<kIsLog, T>, a.n_outer * args->blocks, a.n * kColumns<C> / 2 + 20);
+    plan.local_bytes = a.n * int64_t(sizeof(C)) * (a.columns == 1 ? 1 : kColumns<C>);
+    return Status{};
+  });
+}
+
+// One result after the other: 1 at the first of the largest numbers; a NaN is larger than any.
+template <class T>
+Status hardmax_items(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = static_cast<const SoftmaxArgs*>(args)->around;
+  using C = Wide<T>;
+  for (int64_t item = begin; item < end; ++item) {
+    const Place at = place_of(a.outer, a.outer.n, item / a.columns);
+    const int64_t column = item % a.columns;
+    const T* x = input<T>(data, 0) + at.in + column * a.column_step;
+    T* y = output<T>(data) + at.out + column;
+    int64_t best = 0;
+    C top = kLowest<C>;
+    for (int64_t i = 0; i < a.n; ++i) {
+      const C v = number<C>(x[i * a.step]);
+      y[i * a.out_step] = element<T>(0.0f);
+      if (i == 0 || (top == top && !(v <= top))) best = i, top = v;
+    }
+    if (a.n > 0) y[best * a.out_step] = element<T>(1.0f);
+  }
+  return {};
+}
+
+Status hardmax(const Call& call, Plan& plan) {
+  return visit(call.in[0].dtype, Floats{}, [&]<class T>() {
+    auto* args = plan.make<SoftmaxArgs>();
+    plan.args = args;
+    const Around& a = args->around = around(call.in[0], call.out[0], int(call.ints[0]));
+    plan.add(hardmax_items<T>, a.n_outer * a.columns, a.n + 5);
+    return Status{};
+  });
 }
 
 constexpr Kernel kRows[] = {
-    {"softmax_f32", Accepts::contiguous, softmax_f32},
+    {"softmax", Accepts::any, softmax<false>},
+    {"log_softmax", Accepts::any, softmax<true>},
+    {"hardmax", Accepts::any, hardmax},
 };
 
 }  // namespace

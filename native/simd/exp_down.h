@@ -8,8 +8,8 @@ namespace sdx::SDX_ISA {
 // As vexp of math.h without the care for large and for subnormal results: below e^-87.6 it is 0.
 SDX_INLINE f32v vexp_down(f32v x) {
   const f32v low = splat(-88.0f);
-  const f32v c = x < low ? low : x;           // NaN passes
-  const f32v shift = splat(12582912.0f);      // 1.5 * 2^23: adding it rounds to integers
+  const f32v c = x < low ? low : x;       // NaN passes
+  const f32v shift = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to integers
   const f32v rounded = c * 1.44269504f + shift;
   const f32v n = rounded - shift;
   const f32v r = (c - n * 0.693359375f) - n * -2.12194440e-4f;
@@ -25,7 +25,7 @@ SDX_INLINE f32v vexp_down(f32v x) {
 }
 
 SDX_INLINE Vec<double> vexp_down(Vec<double> x) {
-  Vec<double> y;
+  Vec<double> y{};
   for (int i = 0; i < kLanesOf<double>; ++i) y[i] = __builtin_exp(x[i]);
   return y;
 }

@@ -1,6 +1,7 @@
 // Vectors folded to one number, and long runs of numbers to a vector.
 #pragma once
 
+#include <type_traits>
 #include <utility>
 
 #include "simd/vec.h"
@@ -9,11 +10,6 @@ namespace sdx::SDX_ISA {
 
 template <class V>
 using LaneOf = std::remove_cvref_t<decltype(std::declval<V>()[0])>;
-
-template <class T, int kCount>
-struct SomeLanes {
-  typedef T type __attribute__((vector_size(kCount * sizeof(T))));
-};
 
 template <int kBy, class V, size_t... kIndex>
 SDX_INLINE V rotate(V v, std::index_sequence<kIndex...>) {
@@ -93,8 +89,8 @@ SDX_INLINE double sum_of(const T* x, int64_t n, T fill, Step step) {
   double total = 0;
   for (int64_t i = 0; i < n; i += kSumBlock<T>) {
     const int64_t m = n - i < kSumBlock<T> ? n - i : kSumBlock<T>;
-    total += double(
-        fold_sum(run(x + i, m, Vec<T>{}, fill, step, [](auto a, auto b) { return a + b; })));
+    total +=
+        double(fold_sum(run(x + i, m, Vec<T>{}, fill, step, [](auto a, auto b) { return a + b; })));
   }
   return total;
 }

@@ -1,30 +1,91 @@
 // Elementary functions on vectors of float, accurate to a few units in the last place.
 #pragma once
 
-#include "simd/vec.h"
+#include "simd/exponential.h"
+#include "simd/trigonometry.h"
 
 namespace sdx::SDX_ISA {
 
-// e^x. Cody-Waite: x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial for e^r, and 2^n in two
-// factors so that results near both ends of the range, subnormals included, come out right.
-SDX_INLINE f32v vexp(f32v x) {
-  const f32v high = splat(89.0f), low = splat(-104.0f);
-  const f32v c = x > high ? high : x < low ? low : x;  // NaN passes
-  const f32v shift = splat(12582912.0f);               // 1.5 * 2^23: adding it rounds to integers
-  const f32v n = (c * 1.44269504f + shift) - shift;
-  const f32v r = (c - n * 0.693359375f) - n * -2.12194440e-4f;
-  f32v p = splat(1.9875691500e-4f);
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + r + 1.0f;
-  const f32v safe = x == x ? n : splat(0.0f);
-  const i32v k = __builtin_convertvector(safe, i32v);
-  const i32v half = k >> 1;
-  const f32v a = (f32v)((half + 127) << 23), b = (f32v)((k - half + 127) << 23);
-  return x == x ? p * a * b : x;
+// To the nearest whole number, halves to even. From 2^23 on all numbers are whole.
+SDX_INLINE f32v vround(f32v x) {
+  const f32v a = vabs(x), shift = splat(8388608.0f);
+  const f32v near = (a + shift) - shift;
+  return a < shift ? with_sign(near, x) : x;
+}
+SDX_INLINE f32v vfloor(f32v x) {
+  const f32v near = vround(x);
+  return near > x ? with_sign(near - 1.0f, x) : near;
+}
+SDX_INLINE f32v vceil(f32v x) {
+  const f32v near = vround(x);
+  return near < x ? with_sign(near + 1.0f, x) : near;
+}
+
+SDX_INLINE f32v vsign(f32v x) {
+  const f32v one = x > 0.0f ? splat(1.0f) : x < 0.0f ? splat(-1.0f) : f32v{};
+  return x == x ? one : x;
+}
+
+// Odd, and 1 to the last bit from 9 on.
+SDX_INLINE f32v vtanh(f32v x) {
+  const f32v c = vclamp(x, -9.0f, 9.0f);
+  const f32v u = c * c;
+  f32v p = splat(1.335491362e-08f), q = splat(7.776673101e-07f);
+  p = p * u + 2.060930274e-05f;
+  p = p * u + 3.495603334e-03f;
+  p = p * u + 1.338103861e-01f;
+  p = p * u + 1.0f;
+  q = q * u + 3.285658604e-04f;
+  q = q * u + 2.587704174e-02f;
+  q = q * u + 4.671435356e-01f;
+  q = q * u + 1.0f;
+  return vclamp(vratio(c * p, q), -1.0f, 1.0f);
+}
+
+// The error function: odd, and 1 to the last bit from 4 on.
+SDX_INLINE f32v verf(f32v x) {
+  const f32v c = vclamp(x, -4.0f, 4.0f);
+  const f32v u = c * c;
+  f32v p = splat(1.986648158e-06f), q = splat(3.741820547e-05f);
+  p = p * u + 2.845554263e-04f;
+  p = p * u + 3.883339697e-03f;
+  p = p * u + 5.310175568e-02f;
+  p = p * u + 1.935464591e-01f;
+  p = p * u + 1.128379107e+00f;
+  q = q * u + 1.185549423e-03f;
+  q = q * u + 1.520727109e-02f;
+  q = q * u + 1.153504103e-01f;
+  q = q * u + 5.048586130e-01f;
+  q = q * u + 1.0f;
+  return vclamp(vratio(c * p, q), -1.0f, 1.0f);
+}
+
+SDX_INLINE f32v minus_abs(f32v x) { return (f32v)((i32v)x | int32_t(0x80000000)); }
+
+SDX_INLINE f32v vsigmoid(f32v x) {
+  const f32v e = vexp_below(minus_abs(x));
+  const f32v r = vratio(splat(1.0f), 1.0f + e);
+  return x < 0.0f ? e * r : r;
+}
+
+SDX_INLINE f32v vsoftplus(f32v x) {
+  return vmax(x, f32v{}) + vlog1p_unit(vexp_below(minus_abs(x)));
+}
+
+// x tanh(log(1 + e^x)), where tanh(log s) = (s^2 - 1) / (s^2 + 1); from 20 on it is x.
+SDX_INLINE f32v vmish(f32v x) {
+  const f32v end = splat(20.0f);
+  const f32v e = vexp(x > end ? end : x);
+  const f32v n = e * (e + 2.0f);
+  return x * vratio(n, n + 2.0f);
+}
+
+SDX_INLINE f32v vgelu(f32v x) { return 0.5f * x * (1.0f + verf(x * 0.707106781f)); }
+
+// 1 + tanh z = 2 sigmoid(2 z), which does not cancel.
+SDX_INLINE f32v vgelu_tanh(f32v x) {
+  const f32v z = (x * x * 0.044715f + 1.0f) * (x * 1.59576912f);
+  return x * vsigmoid(z);
 }
 
 }  // namespace sdx::SDX_ISA

@@ -6,6 +6,10 @@
 
 #include "base/inline.h"
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 #if defined(__AVX512F__)
 #define SDX_VEC_BYTES 64
 #elif defined(__AVX2__)
@@ -48,9 +52,23 @@ SDX_INLINE Vec<T> load(const T* p, Full, T = 0) {
   memcpy(&v, p, sizeof v);
   return v;
 }
+#if defined(__AVX512BW__)
+SDX_INLINE uint64_t first_lanes(Part k) { return _bzhi_u64(~uint64_t(0), unsigned(k.n)); }
+#endif
+
 template <class T>
 SDX_INLINE Vec<T> load(const T* p, Part k, T fill = 0) {
   Vec<T> v = splat(fill);
+#if defined(__AVX512BW__)
+  const uint64_t live = first_lanes(k);
+  if constexpr (sizeof(T) == 1) return (Vec<T>)_mm512_mask_loadu_epi8((__m512i)v, live, p);
+  if constexpr (sizeof(T) == 2)
+    return (Vec<T>)_mm512_mask_loadu_epi16((__m512i)v, __mmask32(live), p);
+  if constexpr (sizeof(T) == 4)
+    return (Vec<T>)_mm512_mask_loadu_epi32((__m512i)v, __mmask16(live), p);
+  if constexpr (sizeof(T) == 8)
+    return (Vec<T>)_mm512_mask_loadu_epi64((__m512i)v, __mmask8(live), p);
+#endif
   memcpy(&v, p, size_t(k.n) * sizeof(T));
   return v;
 }
@@ -65,6 +83,15 @@ SDX_INLINE void store(T* p, V v, Full) {
 }
 template <class T, class V>
 SDX_INLINE void store(T* p, V v, Part k) {
+#if defined(__AVX512BW__)
+  if constexpr (sizeof(V) == 64) {
+    const uint64_t live = first_lanes(k);
+    if constexpr (sizeof(T) == 1) return _mm512_mask_storeu_epi8(p, live, (__m512i)v);
+    if constexpr (sizeof(T) == 2) return _mm512_mask_storeu_epi16(p, __mmask32(live), (__m512i)v);
+    if constexpr (sizeof(T) == 4) return _mm512_mask_storeu_epi32(p, __mmask16(live), (__m512i)v);
+    if constexpr (sizeof(T) == 8) return _mm512_mask_storeu_epi64(p, __mmask8(live), (__m512i)v);
+  }
+#endif
   memcpy(p, &v, size_t(k.n) * sizeof(T));
 }
 template <class T, class V>
@@ -91,6 +118,72 @@ template <class V>
 SDX_INLINE V vmin(V a, V b) {
   const V low = a < b ? a : b;
   return a != a ? a : low;
+}
+
+// Lane i of the result is lane at[i] of v.
+SDX_INLINE f32v permute(f32v v, i32v at) {
+#if defined(__clang__)
+  f32v result;
+  for (int i = 0; i < kLanes; ++i) result[i] = v[at[i]];
+  return result;
+#else
+  return __builtin_shuffle(v, at);
+#endif
+}
+
+// The value in a register: what is used often is not loaded again for every use.
+template <class V>
+SDX_INLINE V pinned(V v) {
+#if defined(__x86_64__)
+  asm("" : "+v"(v));
+#endif
+  return v;
+}
+
+// Between two bounds that are no NaN; a NaN stays.
+SDX_INLINE f32v vclamp(f32v x, float low, float high) {
+#if defined(__AVX512F__)
+  const __m512 below = _mm512_maskz_min_ps(0xffff, (__m512)splat(high), (__m512)x);
+  return (f32v)_mm512_maskz_max_ps(0xffff, (__m512)splat(low), below);
+#elif defined(__AVX2__)
+  return (f32v)_mm256_max_ps((__m256)splat(low), _mm256_min_ps((__m256)splat(high), (__m256)x));
+#else
+  const f32v a = splat(low), b = splat(high);
+  return x > b ? b : x < a ? a : x;
+#endif
+}
+
+// a / b to a unit or two in the last place, for normal b whose reciprocal is normal.
+SDX_INLINE f32v vratio(f32v a, f32v b) {
+#if defined(__AVX512F__)
+  const f32v near = (f32v)_mm512_maskz_rcp14_ps(0xffff, (__m512)b);
+  const f32v y = a * near;
+  return y + near * (a - b * y);
+#else
+  return a / b;
+#endif
+}
+
+SDX_INLINE f32v vsqrt(f32v x) {
+#if defined(__AVX512F__)
+  return (f32v)_mm512_maskz_sqrt_ps(0xffff, (__m512)x);  // without a mask GCC 12 warns
+#elif defined(__AVX2__)
+  return (f32v)_mm256_sqrt_ps((__m256)x);
+#else
+  for (int i = 0; i < kLanes; ++i) x[i] = __builtin_sqrtf(x[i]);
+  return x;
+#endif
+}
+
+// Whether a lane of a mask is set.
+SDX_INLINE bool any(i32v mask) {
+#if defined(__AVX512DQ__)
+  return _mm512_movepi32_mask((__m512i)mask) != 0;
+#else
+  int32_t seen = 0;
+  for (int i = 0; i < kLanes; ++i) seen |= mask[i];
+  return seen != 0;
+#endif
 }
 
 template <class V>

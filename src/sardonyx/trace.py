@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from sardonyx.atomic import writing
+from sardonyx.program.flat import SegmentBuilder
 
 if TYPE_CHECKING:
     from sardonyx.program.native import NativeSegment
@@ -103,8 +104,11 @@ class Profile:
 
     def add_native(self, segment: NativeSegment, spans: list[Span]) -> None:
         """The steps of a native segment; its clock is that of time.perf_counter."""
-        for part, index, begin, end in spans:
-            step = segment.parts[part].steps[index]
+        parts = list(segment.all_parts())
+        for number, index, begin, end in spans:
+            part = parts[number]
+            assert isinstance(part, SegmentBuilder), "control flow takes no time of its own"
+            step = part.steps[index]
             self.add(
                 "Node",
                 f"{step.node.name or step.node.op.name}_kernel_time",

@@ -192,4 +192,26 @@ VARIADIC = [
     fails("Clip", f32(3), of([0.0, 1.0]), match="min of Clip is one number"),
 ]  # fmt: skip
 
-CASES = [*UNARY, *ARITHMETIC, *OLD, *LOGIC, *VARIADIC]
+ENDS, POWERS = of([inf, -inf, nan, 0.0, -0.0]), of([4.0, -4.0, 0.0, inf, -inf, nan])
+AROUND_VECTORS = (1, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 65, 1009, 4099)
+SIZES = [
+    *(case(op, f32(n)) for n in AROUND_VECTORS for op in ("Exp", "Sigmoid", "Floor", "Neg")),
+    *(case(op, f32(n), f32(n)) for n in AROUND_VECTORS for op in ("Add", "Max", "Less")),
+    *(case("Mul", ints(np.int8, n), ints(np.int8, n), oracle="onnx") for n in AROUND_VECTORS),
+    *(case("Where", bools(n), f64(n), f64(1)) for n in AROUND_VECTORS),
+    *(case("Add", f16(n), f16(1)) for n in AROUND_VECTORS),
+    *(case("Mul", f32(3, n), f32(3, 1)) for n in (255, 256, 257, 4097)),
+    *(case("Sub", f32(2, n, 5), f32(n, 1)) for n in (51, 1000)),
+    *(case(op, EDGES) for op in ("Sin", "Cos", "Erf", "Sinh", "Cosh", "Asinh")),
+    *(
+        case(op, of([inf, -inf, nan, 0.0, -0.0]))
+        for op in ("Tan", "Asin", "Acos", "Acosh", "Atanh")
+    ),
+    *(case("Sin", of([x, -x])) for x in (8191.0, 8193.0, 1e5, 1e30)),
+    *(
+        case("Pow", of([4.0, -4.0, 0.0, inf, -inf, nan]), of(x))
+        for x in (0.5, -0.5, -1.0, 2.0, 3.0)
+    ),
+]
+
+CASES = [*UNARY, *ARITHMETIC, *OLD, *LOGIC, *VARIADIC, *SIZES]

@@ -11,8 +11,8 @@ import sardonyx._native as native
 from sardonyx.graph.graph import Graph
 from sardonyx.graph.infer import infer
 from sardonyx.load import load
-from sardonyx.providers.cpu import lowered
 from sardonyx.program.call import Call, Packed
+from sardonyx.providers.cpu import lowered
 from tests.kernels import run_call
 from tests.oracle import difference, feeds_of, model_of
 from tests.rows import Row, case, of

@@ -12,8 +12,8 @@ from sardonyx.graph.build import constant
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.infer import infer_node
 from sardonyx.ops import lookup
-from sardonyx.providers.cpu import lowered
 from sardonyx.program.call import Call
+from sardonyx.providers.cpu import lowered
 from sardonyx.weights.const import Held
 from tests.cases.trees import deep
 from tests.forests import Branch, Leaf, by_ids

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sardonyx.passes import activation, algebra, linear, lowering, normalize, transpose
+from sardonyx.passes import activation, algebra, linear, normalize, transpose
 from tests.graphs import rewrites, unchanged
 
 NOTHING_LEFT = {
@@ -117,10 +117,6 @@ KEPT = {
     "fused convolution in double": (
         "in x: f64[1,3,5,5]\nconst w: f64[2,3,1,1]\na = Conv(x, w)\ny = Relu(a)\nout y",
         linear.conv_activation,
-    ),
-    "lowered product with an open weight": (
-        "in x: f32[2,B,8]\nin w: f32[8,4]\nconst c: f32[4]\nm = MatMul(x, w)\ny = Add(m, c)\nout y",
-        lowering.matmul_bias,
     ),
 }
 

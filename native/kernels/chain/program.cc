@@ -7,7 +7,7 @@ namespace {
 constexpr int64_t kRowMin = 256;       // shorter rows are gathered to tiles of several
 constexpr int64_t kTileMax = 4096;     // elements
 constexpr int64_t kTileMin = 128;      // elements
-constexpr int64_t kTileBytes = 20480;  // of all values of a tile, to stay in L1
+constexpr int64_t kTileBytes = 20480;  // of all that a tile touches, to stay in L1
 
 struct Instruction {
   ChainOp op;
@@ -144,6 +144,14 @@ void set_steps(Chain& chain, const ChainCode& code, Tiles& tiles, int* at) {
   }
 }
 
+// Bytes of operands and of the output for each element.
+int64_t touched_bytes(const Chain& chain) {
+  int64_t bytes = chain.out_size;
+  for (int k = 0; k < chain.n_operands; ++k)
+    if (chain.operands[k].stride != 0) bytes += chain.operands[k].size;
+  return bytes;
+}
+
 void set_tiles(Chain& chain, const ChainCode& code, bool is_epilogue) {
   Tiles tiles;
   int at[kMaxValues], of_operand[kMaxValues];
@@ -156,7 +164,9 @@ void set_tiles(Chain& chain, const ChainCode& code, bool is_epilogue) {
   }
   set_steps(chain, code, tiles, at);
   chain.tile = kTileMax;
-  while (chain.tile > kTileMin && chain.tile * tiles.width * tiles.n > kTileBytes) chain.tile /= 2;
+  const int64_t touched = tiles.width * tiles.n + touched_bytes(chain);
+  if (chain.n_steps > 1)
+    while (chain.tile > kTileMin && chain.tile * touched > kTileBytes) chain.tile /= 2;
   if (chain.rows_per_tile > 0) {
     if (chain.tile < chain.n) chain.tile = chain.n;
     chain.rows_per_tile = chain.n == 0 ? 1 : chain.tile / chain.n;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/dtype.h"
-#include "simd/vec.h"
+#include "simd/truth.h"
 
 namespace sdx::SDX_ISA {
 
@@ -31,9 +31,13 @@ struct StepRow {
 
 // The loop for an instruction; null where there is none. One function for each file of loops.
 StepFn find_step(ChainOp op, DType type, DType to);
-StepFn find_arithmetic_step(ChainOp op);  // of f32
-StepFn find_math_step(ChainOp op);        // of f32
-StepFn find_activation_step(ChainOp op);  // of f32
+StepFn find_arithmetic_step(ChainOp op, DType type);  // of f32 and f64
+StepFn find_math_step(ChainOp op);                    // of f32
+StepFn find_scalar_step(ChainOp op, DType type);      // of f32 and f64
+StepFn find_narrow_step(ChainOp op, DType type);      // of integers up to 16 bits, and bool
+StepFn find_wide_step(ChainOp op, DType type);        // of integers from 32 bits on
+StepFn find_cast(ChainOp op, DType type, DType to);
+StepFn find_int_cast(DType type, DType to);
 
 template <class T, auto f>
 bool map1(const StepArgs& s) {
@@ -63,6 +67,34 @@ bool map2(const StepArgs& s) {
   const int64_t sa = s.stride[0], sb = s.stride[1];
   vloop<T>(s.n, [&](int64_t i, auto k) {
     store(out + i, f(load(a + i * sa, k), load(b + i * sb, k)), k);
+  });
+  return true;
+}
+
+// A truth value for each pair.
+template <class T, auto f>
+bool compare(const StepArgs& s) {
+  uint8_t* out = static_cast<uint8_t*>(s.out);
+  const T* a = static_cast<const T*>(s.in[0]);
+  const T* b = static_cast<const T*>(s.in[1]);
+  const int64_t sa = s.stride[0], sb = s.stride[1];
+  vloop<T>(s.n, [&](int64_t i, auto k) {
+    const auto mask = f(load(a + i * sa, k), load(b + i * sb, k));
+    store(out + i, truths_of<T>(mask), k);
+  });
+  return true;
+}
+
+// A truth value for each element.
+template <class T, auto f>
+bool test(const StepArgs& s) {
+  uint8_t* out = static_cast<uint8_t*>(s.out);
+  const T* a = static_cast<const T*>(s.in[0]);
+  const int64_t sa = s.stride[0];
+  const T p = T(s.p[0]), q = T(s.p[1]);
+  vloop<T>(s.n, [&](int64_t i, auto k) {
+    const auto mask = f(load(a + i * sa, k), p, q);
+    store(out + i, truths_of<T>(mask), k);
   });
   return true;
 }

@@ -10,6 +10,8 @@ constexpr Kernel kRows[] = {
     {"conv_depthwise_f32", Accepts::contiguous, conv_depthwise_f32},
     {"conv_transpose_f32", Accepts::contiguous, conv_transpose_f32},
     {"conv_transpose_pack", Accepts::contiguous, conv_transpose_pack},
+    {"conv_winograd_f32", Accepts::contiguous, conv_winograd_f32},
+    {"conv_winograd_pack", Accepts::contiguous, conv_winograd_pack},
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Convolutions whose groups are narrow: vectors hold neighbouring output channels, whatever group
 // they belong to, and each input channel of a group is a further tap. Depthwise is the case of one.
+#include "kernels/conv/epilogue.h"
 #include "kernels/conv/rows.h"
 #include "kernels/gemm/tile.h"
 #include "kernels/window.h"
@@ -10,9 +11,19 @@ namespace {
 constexpr int kOuts = 7;  // outputs side by side whose sums stay in registers
 
 struct DepthwiseArgs;
+struct Line;
 // One line of outputs from the lines that are kept.
-using LineFn = void (*)(const DepthwiseArgs& a, const float* kept, int64_t slot, const float* w,
-                        int64_t outs, float* to, int64_t width);
+using LineFn = void (*)(const DepthwiseArgs& a, const Line& line);
+
+// `kept` is the ring, and the line that the first tap reads is in its `slot`.
+struct Line {
+  const float* kept;
+  int64_t slot;
+  const float* w;
+  f32v bias;
+  int64_t outs, width;  // outputs, and live lanes
+  float* to;
+};
 
 struct DepthwiseArgs {
   Window window;
@@ -22,6 +33,8 @@ struct DepthwiseArgs {
   int64_t ring;                 // lines kept for each plane of taps
   int64_t pixels, line;         // pixels of a kept line, and its floats
   LineFn sum_line;
+  Epilogue epilogue;
+  int64_t epilogue_at;  // in a thread's own memory, behind the lines
 };
 
 // What one item computes: lines [top, bottom) and columns [left, right) of a panel of channels.
@@ -29,9 +42,19 @@ struct Piece {
   int64_t image, deep, top, bottom, left, right, panel;
 };
 
-SDX_INLINE void store_lanes(float* to, f32v v, int64_t width) {
-  if (width >= kLanes) return store(to, v);
-  store(to, v, Part{int(width)});
+// Sums of outputs from `at` on.
+SDX_INLINE void store_outs(const DepthwiseArgs& a, const Line& line, int64_t at,
+                           const f32v (&sum)[kOuts]) {
+  const f32v low = splat(a.epilogue.relu ? 0.0f : -kInf);
+  const int64_t stride = a.maps, left = line.outs - at;
+  float* to = line.to + at * stride;
+  if (left >= kOuts && line.width == kLanes) {
+#pragma GCC unroll 8
+    for (int t = 0; t < kOuts; ++t) store(to + t * stride, vmax(sum[t], low));
+    return;
+  }
+  for (int64_t t = 0; t < kOuts && t < left; ++t)
+    store(to + t * stride, vmax(sum[t], low), Part{int(line.width)});
 }
 
 // kOuts sums over one line of taps; the kernel's width and step are constants, or 0.
@@ -44,7 +67,7 @@ SDX_INLINE void add_taps(const Axis& axis, const float* x, const float* w, int64
     for (int k = 0; k < K; ++k) weights[k] = load(w + k * w_stride);
 #pragma GCC unroll 32
     for (int j = 0; j < (kOuts - 1) * S + K; ++j) {
-      const f32v in = load(x + j * kLanes);
+      const f32v in = pinned(load(x + j * kLanes));
 #pragma GCC unroll 8
       for (int t = 0; t < kOuts; ++t)
         if (j - t * S >= 0 && j - t * S < K) sum[t] += in * weights[j - t * S];
@@ -58,51 +81,67 @@ SDX_INLINE void add_taps(const Axis& axis, const float* x, const float* w, int64
   }
 }
 
-// One line of outputs; the line that its first tap reads is in `slot` of the ring.
 template <int K, int S>
-void sum_line(const DepthwiseArgs& a, const float* kept, int64_t slot, const float* w, int64_t outs,
-              float* to, int64_t width) {
+void sum_line(const DepthwiseArgs& a, const Line& line) {
   const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
   const int64_t w_stride = a.group_in * kPanel;
-  for (int64_t next = 0, at = 0; next < outs; next += kOuts) {
-    at = next + kOuts <= outs || outs < kOuts ? next : outs - kOuts;
-    f32v sum[kOuts] = {};
-    const float* weights = w;
+  for (int64_t next = 0; next < line.outs; next += kOuts) {
+    const bool is_short = next + kOuts > line.outs && line.outs >= kOuts;
+    const int64_t at = is_short ? line.outs - kOuts : next;
+    f32v sum[kOuts];
+    for (f32v& s : sum) s = line.bias;
+    const float* weights = line.w;
     for (int64_t z = 0; z < deep->taps; ++z) {
-      for (int64_t y = 0, s = slot; y < high->taps; ++y, weights += wide->taps * w_stride) {
-        const float* line = kept + (z * a.ring + s) * a.line + at * wide->step * kLanes;
+      for (int64_t y = 0, s = line.slot; y < high->taps; ++y, weights += wide->taps * w_stride) {
+        const float* x = line.kept + (z * a.ring + s) * a.line + at * wide->step * kLanes;
         for (int64_t c = 0; c < a.group_in; ++c)
-          add_taps<K, S>(*wide, line + c * a.pixels * kLanes, weights + c * kPanel, w_stride, sum);
+          add_taps<K, S>(*wide, x + c * a.pixels * kLanes, weights + c * kPanel, w_stride, sum);
         s += high->spacing;
         if (s >= a.ring) s -= a.ring;
       }
     }
-    const int64_t n = outs - at < kOuts ? outs - at : kOuts;
-    for (int64_t t = 0; t < n; ++t) store_lanes(to + (at + t) * a.maps, sum[t], width);
+    store_outs(a, line, at, sum);
   }
 }
 
-// The channels that `width` outputs from `map` on read, of one pixel after the other.
-SDX_INLINE void keep_pixels(const DepthwiseArgs& a, const float* x, int64_t n, int64_t map,
+// Which input channels a vector of outputs reads: lane j those from first + from[j] on.
+struct Source {
+  int64_t first, n;  // channels from the first to the last
+  i32v from;
+};
+
+Source source_of(const DepthwiseArgs& a, int64_t map, int64_t width) {
+  Source source{map / a.group_out * a.group_in, 0, i32v{}};
+  for (int64_t j = 0; j < width; ++j)
+    source.from[j] = int32_t((map + j) / a.group_out * a.group_in - source.first);
+  source.n = source.from[width - 1] + a.group_in;
+  return source;
+}
+
+// The channels that a vector of outputs reads, of n pixels: those of a group one after the other.
+SDX_INLINE void keep_pixels(const DepthwiseArgs& a, const Source& source, const float* x, int64_t n,
                             int64_t width, float* to) {
-  if (a.group_in == 1 && a.group_out == 1 && width >= kLanes) {
-    for (int64_t i = 0; i < n; ++i) store(to + i * kLanes, load(x + i * a.channels + map));
-    return;
-  }
-  int64_t from[kLanes];
-  for (int64_t j = 0; j < width; ++j) from[j] = (map + j) / a.group_out * a.group_in;
-  for (int64_t c = 0; c < a.group_in; ++c, to += a.pixels * kLanes) {
-    for (int64_t i = 0; i < n; ++i) {
-      const float* pixel = x + i * a.channels + c;
-      for (int64_t j = 0; j < width; ++j) to[i * kLanes + j] = pixel[from[j]];
-      for (int64_t j = width; j < kLanes; ++j) to[i * kLanes + j] = 0;
+  x += source.first;
+  const int64_t stride = a.pixels * kLanes;
+  if (a.group_in == 1 && a.group_out == 1 && width == kLanes) {
+    for (int64_t i = 0; i < n; ++i) store(to + i * kLanes, load(x + i * a.channels));
+  } else if (source.n <= kLanes) {
+    for (int64_t i = 0; i < n; ++i, x += a.channels) {
+      const f32v all = source.n == kLanes ? load(x) : load(x, Part{int(source.n)});
+      for (int64_t c = 0; c < a.group_in; ++c)
+        store(to + c * stride + i * kLanes, permute(all, source.from + int32_t(c)));
     }
+  } else {
+    for (int64_t i = 0; i < n; ++i, x += a.channels)
+      for (int64_t c = 0; c < a.group_in; ++c)
+        for (int64_t j = 0; j < kLanes; ++j)
+          to[c * stride + i * kLanes + j] = j < width ? x[source.from[j] + c] : 0;
   }
 }
 
 // One input line from pixel `left` on, zeros where there is none; `x` is null for a line of zeros.
-void keep_line(const DepthwiseArgs& a, const float* x, int64_t left, int64_t map, int64_t width,
-               float* to) {
+void keep_line(const DepthwiseArgs& a, const Source& source, const float* x, int64_t left,
+               int64_t width, float* to) {
   const int64_t in = a.window.axis[2].in;
   int64_t low = left < 0 ? -left : 0, high = in - left;
   low = x == nullptr || low > a.pixels ? a.pixels : low;
@@ -113,39 +152,49 @@ void keep_line(const DepthwiseArgs& a, const float* x, int64_t left, int64_t map
     for (int64_t i = high * kLanes; i < a.pixels * kLanes; ++i) row[i] = 0;
   }
   if (low < high)
-    keep_pixels(a, x + (left + low) * a.channels, high - low, map, width, to + low * kLanes);
+    keep_pixels(a, source, x + (left + low) * a.channels, high - low, width, to + low * kLanes);
 }
 
 // Input line `y` of every plane that the taps of one output plane read, into a slot of the ring.
-void keep_lines(const DepthwiseArgs& a, const Piece& piece, const float* x, int64_t y, int64_t map,
-                int64_t width, float* to) {
+void keep_lines(const DepthwiseArgs& a, const Piece& piece, const Source& source, const float* x,
+                int64_t y, int64_t width, float* to) {
   const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
   for (int64_t k = 0; k < deep->taps; ++k, to += a.ring * a.line) {
     const int64_t z = deep->place(piece.deep, k);
     const bool is_inside = z >= 0 && z < deep->in && y >= 0 && y < high->in;
     const int64_t number = (piece.image * deep->in + z) * high->in + y;
     const float* line = is_inside ? x + number * wide->in * a.channels : nullptr;
-    keep_line(a, line, wide->place(piece.left, 0), map, width, to);
+    keep_line(a, source, line, wide->place(piece.left, 0), width, to);
   }
+}
+
+// The row of the output that the first pixel of a piece's line is.
+SDX_INLINE int64_t row_of(const DepthwiseArgs& a, const Piece& piece, int64_t line) {
+  const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
+  return ((piece.image * deep->out + piece.deep) * high->out + line) * wide->out + piece.left;
 }
 
 // A vector of channels of a piece. Lines are kept in a ring, each read once on the way down.
 void sum_vector(const DepthwiseArgs& a, const Piece& piece, const Data& data, int64_t map) {
-  const Axis *high = a.window.axis + 1, *wide = high + 1;
+  const Axis* high = a.window.axis + 1;
   float* kept = reinterpret_cast<float*>(data.local);
   const int64_t left = a.maps - map, width = left < kLanes ? left : kLanes;
   const int64_t depth = a.window.taps() * a.group_in;
-  const float* w = input<float>(data, 1) + map / kPanel * depth * kPanel + map % kPanel;
-  const int64_t outs = piece.right - piece.left, origin = high->place(piece.top, 0);
+  const Source source = source_of(a, map, width);
+  Line line{kept, 0, nullptr, f32v{}, piece.right - piece.left, width, nullptr};
+  line.w = input<float>(data, 1) + map / kPanel * depth * kPanel + map % kPanel;
+  if (const float* bias = a.epilogue.bias(data))
+    line.bias = width == kLanes ? load(bias + map) : load(bias + map, Part{int(width)});
+  const int64_t origin = high->place(piece.top, 0);
   int64_t next = origin;  // the first line that is not there yet
   for (int64_t o = piece.top; o < piece.bottom; ++o) {
     const int64_t first = high->place(o, 0), last = high->place(o, high->taps - 1);
     for (next = next < first ? first : next; next <= last; ++next)
-      keep_lines(a, piece, input<float>(data, 0), next, map, width,
+      keep_lines(a, piece, source, input<float>(data, 0), next, width,
                  kept + (next - origin) % a.ring * a.line);
-    const int64_t line = (piece.image * a.window.axis[0].out + piece.deep) * high->out + o;
-    float* to = output<float>(data) + (line * wide->out + piece.left) * a.maps + map;
-    a.sum_line(a, kept, (first - origin) % a.ring, w, outs, to, width);
+    line.slot = (first - origin) % a.ring;
+    line.to = output<float>(data) + row_of(a, piece, o) * a.maps + map;
+    a.sum_line(a, line);
   }
 }
 
@@ -171,6 +220,9 @@ Status sum_pieces(const void* args, const Data& data, int64_t begin, int64_t end
     const int64_t low = piece.panel * kPanel;
     const int64_t high = low + kPanel < a.maps ? low + kPanel : a.maps;
     for (int64_t map = low; map < high; map += kLanes) sum_vector(a, piece, data, map);
+    for (int64_t line = piece.top; line < piece.bottom; ++line)
+      run_epilogue(a.epilogue, data, row_of(a, piece, line), piece.right - piece.left, low,
+                   high - low, data.local + a.epilogue_at);
   }
   return {};
 }
@@ -205,10 +257,12 @@ void cut(DepthwiseArgs& a) {
 
 }  // namespace
 
-// ints: the window, then group. Inputs: x, weights packed as if there were one group.
+// ints: the window, group, epilogue. Inputs: x, weights packed as if there were one group, operands
+// of the epilogue.
 Status conv_depthwise_f32(const Call& call, Plan& plan) {
   const View &x = call.in[0], &y = call.out[0];
-  const int64_t group = call.ints[4 * (x.rank - 2)];
+  const int at = 4 * (x.rank - 2);
+  const int64_t group = call.ints[at];
   auto* args = plan.make<DepthwiseArgs>();
   args->window = read_window(x, y, call.ints);
   args->channels = x.dim(-1), args->maps = y.dim(-1);
@@ -216,7 +270,9 @@ Status conv_depthwise_f32(const Call& call, Plan& plan) {
   args->sum_line = line_fn(args->window.axis[2]);
   cut(*args);
   plan.args = args;
-  plan.local_bytes = args->window.axis[0].taps * args->ring * args->line * int64_t(sizeof(float));
+  args->epilogue = read_epilogue(call, at + 1, plan);
+  args->epilogue_at = args->window.axis[0].taps * args->ring * args->line * int64_t(sizeof(float));
+  plan.local_bytes = args->epilogue_at + chain_local_bytes(args->epilogue.chain);
   const int64_t panels = panels_of(args->maps);
   const int64_t items =
       args->window.batch * args->window.axis[0].out * args->bands * args->chunks * panels;

@@ -54,10 +54,53 @@ SDX_INLINE void gather_run(const Gather& g, const Run& run, const float* line, i
   clear_run(to + (high - run.begin), run.end - high);
 }
 
+// The same for n outputs that read nothing but the image, in whole vectors: what follows a run in
+// its row is written later, or never read.
+template <int V>
+SDX_INLINE void copy_runs(const float* from, int64_t step, int64_t vectors, int64_t n, float* to,
+                          int64_t stride) {
+  for (int64_t i = 0; i < n; ++i, from += step, to += stride)
+    for (int64_t v = 0; v < (V > 0 ? V : vectors); ++v)
+      store(to + v * kLanes, load(from + v * kLanes));
+}
+
+void copy_runs(const float* from, int64_t step, int64_t vectors, int64_t n, float* to,
+               int64_t stride) {
+  switch (vectors) {
+    case 1: return copy_runs<1>(from, step, vectors, n, to, stride);
+    case 2: return copy_runs<2>(from, step, vectors, n, to, stride);
+    case 4: return copy_runs<4>(from, step, vectors, n, to, stride);
+    default: return copy_runs<0>(from, step, vectors, n, to, stride);
+  }
+}
+
+// How many outputs from the one that reads at `place` on do not read behind `last`.
+SDX_INLINE int64_t count_until(int64_t place, int64_t step, int64_t last, int64_t n) {
+  const int64_t count = place > last ? 0 : (last - place) / step + 1;
+  return count < n ? count : n;
+}
+
+// The runs of n outputs side by side. `room` is how many floats there are from `line` on.
+void gather_line(const Gather& g, const Run& run, const float* line, int64_t room, int64_t place,
+                 int64_t n, float* to, int64_t stride) {
+  const int64_t step = g.window.axis[2].step, vectors = (run.end - run.begin + kLanes - 1) / kLanes;
+  const int64_t spare = room - run.begin - vectors * kLanes;
+  int64_t last = g.window.axis[2].in - g.taps_of_a_run;
+  if (spare < last * g.channels) last = spare < 0 ? -1 : spare / g.channels;
+  int64_t i = 0;
+  for (; i < n && place < 0; ++i, place += step) gather_run(g, run, line, place, to + i * stride);
+  const int64_t inner = count_until(place, step, last, n - i);
+  copy_runs(line + place * g.channels + run.begin, step * g.channels, vectors, inner,
+            to + i * stride, stride);
+  for (i += inner, place += inner * step; i < n; ++i, place += step)
+    gather_run(g, run, line, place, to + i * stride);
+}
+
 // One run of all rows, a line of outputs after the other.
 void gather_column(const Gather& g, const Run& run, const float* x, float* to, int64_t stride,
                    int64_t row, int64_t rows) {
   const Axis *deep = g.window.axis, *high = deep + 1, *wide = deep + 2;
+  const int64_t size = g.window.batch * g.window.ins() * g.channels;
   Pixel p = pixel_of(g.window, row);
   while (rows > 0) {
     const int64_t left = wide->out - p.at[2], n = left < rows ? left : rows;
@@ -66,10 +109,8 @@ void gather_column(const Gather& g, const Run& run, const float* x, float* to, i
       for (int64_t i = 0; i < n; ++i) clear_run(to + i * stride, run.end - run.begin);
     } else {
       const int64_t number = (p.image * deep->in + z) * high->in + y;
-      const float* line = x + number * wide->in * g.channels + g.first;
-      int64_t place = wide->place(p.at[2], run.tap[2]);
-      for (int64_t i = 0; i < n; ++i, place += wide->step)
-        gather_run(g, run, line, place, to + i * stride);
+      const int64_t at = number * wide->in * g.channels + g.first;
+      gather_line(g, run, x + at, size - at, wide->place(p.at[2], run.tap[2]), n, to, stride);
     }
     to += n * stride;
     rows -= n;

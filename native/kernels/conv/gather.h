@@ -21,7 +21,8 @@ SDX_INLINE Gather make_gather(const Window& window, int64_t channels, int64_t n)
   return {window, channels, 0, n, is_run ? last.taps : 1};
 }
 
-// Elements [depth, depth + depths) of rows [row, row + rows), rows `stride` floats apart.
+// Elements [depth, depth + depths) of rows [row, row + rows), rows `stride` floats apart. Up to a
+// vector behind them is overwritten.
 void gather_rows(const Gather& gather, const float* x, float* to, int64_t stride, int64_t row,
                  int64_t rows, int64_t depth, int64_t depths);
 

@@ -1,4 +1,5 @@
 // Convolution as a product: a row for each output, all that its window reads, times packed weights.
+#include "kernels/conv/epilogue.h"
 #include "kernels/conv/gather.h"
 #include "kernels/conv/rows.h"
 #include "kernels/gemm/tile.h"
@@ -12,6 +13,7 @@ struct ConvArgs {
   int64_t maps;  // of one group
   int64_t out_channels;
   bool is_plain;  // each output reads one pixel, and they come in the same order
+  Epilogue epilogue;
 };
 
 bool reads_in_order(const Window& w) {
@@ -31,7 +33,8 @@ void conv_block(const ConvArgs& a, const Data& data, int64_t group, int64_t item
   Gather gather = a.gather;
   gather.first = group * gather.n;
   const float* x = input<float>(data, 0);
-  gemm_block(data.local, m, k, weights, target, Finish{},
+  const Finish finish = a.epilogue.finish(data, group * a.maps);
+  gemm_block(data.local, m, k, weights, target, finish,
              [&](float* to, int64_t row, int64_t rows, int64_t depth, int64_t depths) {
                row += first_row;
                if (!a.is_plain)
@@ -39,6 +42,10 @@ void conv_block(const ConvArgs& a, const Data& data, int64_t group, int64_t item
                const float* from = x + row * gather.channels + gather.first + depth;
                copy_rows(to, from, gather.channels, rows, depths);
              });
+  const int64_t width = (weights.last - weights.first) * kPanel;
+  const int64_t left = a.maps - weights.first * kPanel;
+  run_epilogue(a.epilogue, data, first_row, m, map, left < width ? left : width,
+               data.local + kBlockBytes);
 }
 
 Status conv_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
@@ -50,10 +57,11 @@ Status conv_blocks(const void* args, const Data& data, int64_t begin, int64_t en
 
 }  // namespace
 
-// ints: the window, then group. Inputs: x, packed weights.
+// ints: the window, group, epilogue. Inputs: x, packed weights, operands of the epilogue.
 Status conv_f32(const Call& call, Plan& plan) {
   const View &x = call.in[0], &y = call.out[0];
-  const int64_t group = call.ints[4 * (x.rank - 2)];
+  const int at = 4 * (x.rank - 2);
+  const int64_t group = call.ints[at];
   auto* args = plan.make<ConvArgs>();
   const Window window = read_window(x, y, call.ints);
   args->gather = make_gather(window, x.dim(-1), x.dim(-1) / group);
@@ -62,7 +70,8 @@ Status conv_f32(const Call& call, Plan& plan) {
   args->is_plain = reads_in_order(window);
   args->split = split_product(window.batch * window.outs(), args->maps, args->gather.depth());
   plan.args = args;
-  plan.local_bytes = kBlockBytes;
+  args->epilogue = read_epilogue(call, at + 1, plan);
+  plan.local_bytes = kBlockBytes + chain_local_bytes(args->epilogue.chain);
   plan.add(conv_blocks, group * args->split.count(), args->split.work);
   return {};
 }

@@ -1,4 +1,5 @@
 // Transposed convolution: each phase of the outputs is a product of its own.
+#include "kernels/conv/epilogue.h"
 #include "kernels/conv/gather.h"
 #include "kernels/conv/pack.h"
 #include "kernels/conv/phase.h"
@@ -14,7 +15,10 @@ struct TransposeArgs {
   int64_t channels, maps;  // of one group
   int64_t in_channels, out_channels;
   Split split;  // of the largest phase of one group
+  Epilogue epilogue;
 };
+
+constexpr int64_t kRowsAtOnce = 64;  // that the program of an epilogue runs over
 
 // Panels of one phase lie behind those of the phases before it.
 int64_t packed_at(const TransposeArgs& a, int64_t group, const ConvPhase& phase) {
@@ -51,7 +55,8 @@ void phase_block(const TransposeArgs& a, const Data& data, const ConvPhase& phas
   float* tile = reinterpret_cast<float*>(data.local + kBlockBytes);
   const Columns weights{input<float>(data, 1) + packed_at(a, b.group, phase), a.maps, b.first_panel,
                         b.last_panel};
-  gemm_block(data.local, b.rows, gather.depth(), weights, {tile, ldc}, Finish{},
+  gemm_block(data.local, b.rows, gather.depth(), weights, {tile, ldc},
+             a.epilogue.finish(data, b.group * a.maps),
              [&](float* to, int64_t row, int64_t rows, int64_t depth, int64_t depths) {
                gather_rows(gather, input<float>(data, 0), to, kStride, b.first_row + row, rows,
                            depth, depths);
@@ -74,6 +79,18 @@ Status phase_blocks(const void* args, const Data& data, int64_t begin, int64_t e
     block.rows = part_begin(m, a.split.row_blocks, row + 1) - block.first_row;
     block.first_panel = a.split.panel(column), block.last_panel = a.split.panel(column + 1);
     if (block.rows > 0) phase_block(a, data, phase, block);
+  }
+  return {};
+}
+
+// Item: kRowsAtOnce rows of the output.
+Status finish_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const TransposeArgs*>(args);
+  const int64_t rows = a.window.batch * a.window.outs();
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t row = i * kRowsAtOnce, left = rows - row;
+    run_epilogue(a.epilogue, data, row, left < kRowsAtOnce ? left : kRowsAtOnce, 0, a.out_channels,
+                 data.local);
   }
   return {};
 }
@@ -109,10 +126,11 @@ TransposeArgs* make_args(const Window& window, Plan& plan) {
 
 }  // namespace
 
-// ints: the window, then group. Inputs: x, packed weights.
+// ints: the window, group, epilogue. Inputs: x, packed weights, operands of the epilogue.
 Status conv_transpose_f32(const Call& call, Plan& plan) {
   const View &x = call.in[0], &y = call.out[0];
-  const int64_t group = call.ints[4 * (x.rank - 2)];
+  const int at = 4 * (x.rank - 2);
+  const int64_t group = call.ints[at];
   TransposeArgs* a = make_args(read_window(x, y, call.ints), plan);
   a->in_channels = x.dim(-1), a->out_channels = y.dim(-1);
   a->channels = a->in_channels / group, a->maps = a->out_channels / group;
@@ -129,6 +147,12 @@ Status conv_transpose_f32(const Call& call, Plan& plan) {
   const int64_t most_panels = (a->split.panels + columns - 1) / columns;
   plan.local_bytes = kBlockBytes + most_rows * most_panels * kPanel * int64_t(sizeof(float));
   plan.add(phase_blocks, group * a->n_phases * a->split.count(), a->split.work);
+  a->epilogue = read_epilogue(call, at + 1, plan);
+  if (a->epilogue.chain == nullptr) return {};
+  const int64_t chain_bytes = chain_local_bytes(a->epilogue.chain);
+  if (chain_bytes > plan.local_bytes) plan.local_bytes = chain_bytes;
+  const int64_t all = a->window.batch * a->window.outs();
+  plan.add(finish_rows, (all + kRowsAtOnce - 1) / kRowsAtOnce, kRowsAtOnce * a->out_channels / 8);
   return {};
 }
 

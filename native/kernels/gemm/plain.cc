@@ -1,4 +1,4 @@
-// Products of f64 and integers: what models rarely multiply, without packing.
+// Products of f64 and integers, which models rarely multiply, and tiny ones of f32: no packing.
 #include "kernels/gemm/rows.h"
 #include "kernels/gemm/stack.h"
 
@@ -52,6 +52,7 @@ Status matmul_plain(const Call& call, Plan& plan) {
   const int64_t count = p.batches * p.m * ((p.n + kColumns - 1) / kColumns);
   const int64_t work = p.k * kColumns / 4;
   switch (call.in[0].dtype) {
+    case DType::f32: plan.add(plain_parts<float>, count, work); break;
     case DType::f64: plan.add(plain_parts<double>, count, work); break;
     case DType::i32:  // wraps around, as unsigned numbers do without being undefined
     case DType::u32: plan.add(plain_parts<uint32_t>, count, work); break;

@@ -7,50 +7,30 @@ namespace sdx::SDX_ISA {
 namespace {
 
 constexpr int64_t kMostOwn = 256 * 1024;  // bytes of a packed B that a thread packs for itself
+constexpr int64_t kTiny = 256;            // multiplications
 constexpr int64_t kOwnBatches = 4;        // batches from which each is one item
-
-// A block of one batch: rows and panels of one item.
-struct Block {
-  int64_t batch, row, rows, first, last;
-};
 
 template <class T>
 SDX_INLINE void round_row(const float* from, int64_t n, T* to) {
   vloop(n, [&](int64_t j, auto lanes) { store_float(to + j, load(from + j, lanes), lanes); });
 }
 
-// Sums of a block become rows of the output while they are hot.
-void finish_rows(const ProductArgs& a, const Data& data, const Block& at, const Target& sums) {
-  const int64_t n = a.p.n, column = at.first * kPanel;
-  const int64_t columns = (at.last * kPanel < n ? at.last * kPanel : n) - column;
-  for (int64_t i = 0; i < at.rows; ++i) {
-    const int64_t row = at.batch * a.p.m + at.row + i;
-    const float* from = sums.c + i * sums.ldc;
-    std::byte* to = output<std::byte>(data) + (row * n + column) * size_of(a.to);
-    if (a.chain != nullptr) {
-      chain_run(*a.chain, data, row, column, columns, from, to, data.local + a.chain_at);
-    } else if (a.to == DType::f16) {
-      round_row(from, columns, reinterpret_cast<F16*>(to));
-    } else {
-      round_row(from, columns, reinterpret_cast<BF16*>(to));
-    }
-  }
-}
-
 template <class T>
-void run_block(const ProductArgs& a, const Data& data, const float* packed, const Block& at) {
+void run_block(const ProductArgs& a, const Data& data, const float* packed, const Area& at) {
   const Product& p = a.p;
   const T* from = input<T>(data, 0) + p.a.offset(at.batch);
-  Target sums{reinterpret_cast<float*>(data.local + a.c_at), (at.last - at.first) * kPanel};
+  Target sums{reinterpret_cast<float*>(data.local + a.c_at), kMostColumns};
   if (a.to == DType::f32)
-    sums = {output<float>(data) + (at.batch * p.m + at.row) * p.n + at.first * kPanel, p.n};
+    sums = {output<float>(data) + (at.batch * p.m + at.row) * p.n + at.column, p.n};
   Finish finish = a.finish;
   if (a.bias_slot >= 0) finish.bias = input<float>(data, a.bias_slot);
-  gemm_block(data.local, at.rows, p.k, Columns{packed, p.n, at.first, at.last}, sums, finish,
+  const int64_t first = at.column / kPanel;
+  gemm_block(data.local, at.rows, p.k, Columns{packed, p.n, first, first + panels_of(at.columns)},
+             sums, finish,
              [&](float* into, int64_t row, int64_t rows, int64_t depth, int64_t depths) {
                fill_rows(p, from + depth * p.k_stride, into, at.row + row, rows, depths);
              });
-  if (a.to != DType::f32 || a.chain != nullptr) finish_rows(a, data, at, sums);
+  if (a.to != DType::f32 || a.chain != nullptr) finish_area(a, data, at, sums);
 }
 
 template <class T>
@@ -58,8 +38,10 @@ void run_split(const ProductArgs& a, const Data& data, const float* packed, int6
                int64_t item) {
   const Split& s = a.split;
   const int64_t r = item % s.row_blocks, c = item / s.row_blocks;
-  run_block<T>(a, data, packed,
-               {batch, s.row(r), s.row(r + 1) - s.row(r), s.panel(c), s.panel(c + 1)});
+  const int64_t column = s.panel(c) * kPanel, end = s.panel(c + 1) * kPanel;
+  run_block<T>(
+      a, data, packed,
+      {batch, s.row(r), s.row(r + 1) - s.row(r), column, (end < a.p.n ? end : a.p.n) - column});
 }
 
 // Items: blocks of all batches.
@@ -134,14 +116,31 @@ ProductArgs* make_args(const Call& call, const Stack& b, Plan& plan) {
   return args;
 }
 
+// Products so small that any preparation takes longer, and with no epilogue.
+bool is_tiny(const Call& call) {
+  if (call.ints[2] != 0 || call.ints[4] != 0) return false;
+  const Product p = product_of(stack_of(call.in[0], true, call.ints[0] != 0),
+                               stack_of(call.in[1], false, call.ints[1] != 0));
+  return p.m * p.n * p.k <= kTiny;
+}
+
+// One item does all of a batch: its blocks are as large as they may be.
+Split whole_split(int64_t m, int64_t n, Split split) {
+  split.row_blocks = (m + kBlockRows - 1) / kBlockRows;
+  split.column_blocks = (n + kMostColumns - 1) / kMostColumns;
+  return split;
+}
+
 template <class T>
 void plan_product(const Call& call, Plan& plan) {
   ProductArgs& args = *make_args(call, stack_of(call.in[1], false, call.ints[1] != 0), plan);
+  if (call.in[0].dtype == DType::f32 && plan_thin(call, args, plan)) return;
   const Product& p = args.p;
   const int64_t own = args.packed_floats * int64_t(sizeof(float));
   const int64_t work = args.split.work * args.split.count();
   if (p.batches >= kOwnBatches && p.b.count() == p.batches && own <= kMostOwn) {
     plan.local_bytes += own;
+    args.split = whole_split(p.m, p.n, args.split);
     plan.add(batch_phase<T>, p.m > 0 && p.n > 0 ? p.batches : 0, work);
     return;
   }
@@ -153,9 +152,27 @@ void plan_product(const Call& call, Plan& plan) {
 
 }  // namespace
 
+void finish_area(const ProductArgs& a, const Data& data, const Area& at, const Target& sums) {
+  for (int64_t i = 0; i < at.rows; ++i) {
+    const int64_t row = at.batch * a.p.m + at.row + i;
+    const float* from = sums.c + i * sums.ldc;
+    std::byte* to = output<std::byte>(data) + (row * a.p.n + at.column) * size_of(a.to);
+    if (a.chain != nullptr) {
+      chain_run(*a.chain, data, row, at.column, at.columns, from, to, data.local + a.chain_at);
+    } else if (a.to == DType::f16) {
+      round_row(from, at.columns, reinterpret_cast<F16*>(to));
+    } else {
+      round_row(from, at.columns, reinterpret_cast<BF16*>(to));
+    }
+  }
+}
+
 Status matmul(const Call& call, Plan& plan) {
   switch (call.in[0].dtype) {
-    case DType::f32: plan_product<float>(call, plan); return {};
+    case DType::f32:
+      if (is_tiny(call)) return matmul_plain(call, plan);
+      plan_product<float>(call, plan);
+      return {};
     case DType::f16: plan_product<F16>(call, plan); return {};
     case DType::bf16: plan_product<BF16>(call, plan); return {};
     default: return matmul_plain(call, plan);

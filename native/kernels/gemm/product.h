@@ -18,6 +18,18 @@ struct ProductArgs {
   int64_t c_at, chain_at, b_at;  // in a thread's own memory, behind the rows of A
 };
 
+// A part of the output.
+struct Area {
+  int64_t batch, row, rows, column, columns;
+};
+
+// Sums become rows of the output while they are hot, where that takes more than `Finish` did.
+void finish_area(const ProductArgs& args, const Data& data, const Area& at, const Target& sums);
+
+// Products of f32 with few rows or few columns, which read B once and do not pack it. False where
+// panels are faster.
+bool plan_thin(const Call& call, const ProductArgs& args, Plan& plan);
+
 // Items of a pack are panels of the matrices of B.
 template <class T>
 SDX_INLINE void pack_panels(const Product& p, const T* from, float* to, int64_t begin,

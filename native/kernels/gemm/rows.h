@@ -19,6 +19,6 @@ Status fma_limit(const Call& call, Plan& plan);
 Status matmul(const Call& call, Plan& plan);
 Status matmul_pack(const Call& call, Plan& plan);
 Status matmul_packed(const Call& call, Plan& plan);
-Status matmul_plain(const Call& call, Plan& plan);  // f64 and integers
+Status matmul_plain(const Call& call, Plan& plan);  // f64, integers, tiny ones of f32
 
 }  // namespace sdx::SDX_ISA

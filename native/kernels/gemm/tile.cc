@@ -10,14 +10,25 @@ struct Store {
   const Finish* finish;  // with the bias of the tile's own 32 columns; null: not complete yet
 };
 
-// C[rows x 32] (+)= A[rows x k] * panel[k x 32]; entry r - 1 does r rows.
-using TileFn = void (*)(int64_t k, const float* a, const float* panel, float* c, int64_t ldc,
-                        const Store& store);
+// C[rows x width] (+)= A[rows x k] * panel[k x 32], in whole vectors; entry r - 1 does r rows.
+using TileFn = void (*)(int64_t k, const float* a, const float* panel, int64_t width, float* c,
+                        int64_t ldc, const Store& store);
 
-SDX_INLINE f32v finished(f32v y, const Finish& finish, int column) {
-  y *= finish.alpha;
-  if (finish.bias != nullptr) y += load(finish.bias + column);
-  return finish.relu ? vmax(y, f32v{}) : y;
+// Every vector of a tile, in registers: one branch for all of them, not one for each.
+template <int R, int W, class F>
+SDX_INLINE void each(f32v (&sum)[R][W], F&& f) {
+#pragma GCC unroll 16
+  for (int i = 0; i < R; ++i)
+#pragma GCC unroll 8
+    for (int j = 0; j < W; ++j) f(sum[i][j], i, j * kLanes);
+}
+
+template <int R, int W>
+SDX_INLINE void finish_sums(f32v (&sum)[R][W], const Finish& finish, int column) {
+  if (finish.alpha != 1) each(sum, [&](f32v& y, int, int) { y *= finish.alpha; });
+  if (finish.bias != nullptr)
+    each(sum, [&](f32v& y, int, int j) { y += load(finish.bias + column + j); });
+  if (finish.relu) each(sum, [&](f32v& y, int, int) { y = vmax(y, f32v{}); });
 }
 
 constexpr int64_t kAhead = SDX_VEC_BYTES == 64 ? 8 : 24;  // steps: about what L3 takes to answer
@@ -37,17 +48,9 @@ SDX_INLINE void strip(int64_t k, const float* a, const float* b, float* c, int64
 #pragma GCC unroll 8
       for (int j = 0; j < W; ++j) sum[i][j] += a[i * kStride] * right[j];
   }
-#pragma GCC unroll 16
-  for (int i = 0; i < R; ++i) {
-#pragma GCC unroll 8
-    for (int j = 0; j < W; ++j) {
-      float* to = c + i * ldc + j * kLanes;
-      f32v y = sum[i][j];
-      if (store_as.add) y += load(to);
-      if (store_as.finish != nullptr) y = finished(y, *store_as.finish, column + j * kLanes);
-      store(to, y);
-    }
-  }
+  if (store_as.add) each(sum, [&](f32v& y, int i, int j) { y += load(c + i * ldc + j); });
+  if (store_as.finish != nullptr) finish_sums(sum, *store_as.finish, column);
+  each(sum, [&](f32v& y, int i, int j) { store(c + i * ldc + j, y); });
 }
 
 // Few rows leave registers for more columns at a time, and need them to hide the latency.
@@ -57,10 +60,13 @@ template <int R>
 constexpr int kWide = kVectors <= 2 || R * 4 + 5 > kRegisters ? 2 : 4;
 
 template <int R>
-void tile(int64_t k, const float* a, const float* panel, float* c, int64_t ldc,
+void tile(int64_t k, const float* a, const float* panel, int64_t width, float* c, int64_t ldc,
           const Store& store_as) {
-  for (int column = 0; column < kPanel; column += kWide<R> * kLanes)
+  int column = 0;
+  for (; column + (kWide<R> - 1) * kLanes < width; column += kWide<R> * kLanes)
     strip<R, kWide<R>>(k, a, panel + column, c + column, ldc, store_as, column);
+  for (; column < width; column += kLanes)
+    strip<R, 1>(k, a, panel + column, c + column, ldc, store_as, column);
 }
 
 #if SDX_VEC_BYTES == 64
@@ -75,20 +81,20 @@ constexpr TileFn kTiles[] = {tile<1>, tile<2>, tile<3>, tile<4>};
 // All rows of one panel: `a` holds m rows of depth k.
 void gemm_panel(int64_t m, int64_t k, const float* a, const float* panel, int64_t width, float* c,
                 int64_t ldc, const Store& store) {
-  const int64_t tiles = (m + kTileRows - 1) / kTileRows;
-  for (int64_t t = 0; t < tiles; ++t) {
-    const int64_t row = part_begin(m, tiles, t), rows = part_begin(m, tiles, t + 1) - row;
+  const int64_t tiles = (m + kTileRows - 1) / kTileRows, height = m / tiles, higher = m % tiles;
+  for (int64_t t = 0, row = 0, rows; t < tiles; ++t, row += rows) {
+    rows = height + (t < higher ? 1 : 0);
     const TileFn tile = kTiles[rows - 1];
     float* to = c + row * ldc;
-    if (width == kPanel) {
-      tile(k, a + row * kStride, panel, to, ldc, store);
+    if (width % kLanes == 0) {
+      tile(k, a + row * kStride, panel, width, to, ldc, store);
       continue;
     }
     float whole[kTileRows * kPanel];  // the last panel has columns that C lacks
     if (store.add)
       for (int64_t i = 0; i < rows; ++i)
         memcpy(whole + i * kPanel, to + i * ldc, size_t(width) * sizeof(float));
-    tile(k, a + row * kStride, panel, whole, kPanel, store);
+    tile(k, a + row * kStride, panel, width, whole, kPanel, store);
     for (int64_t i = 0; i < rows; ++i)
       memcpy(to + i * ldc, whole + i * kPanel, size_t(width) * sizeof(float));
   }

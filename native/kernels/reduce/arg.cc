@@ -75,7 +75,7 @@ void best_of_columns(const ArgArgs& a, const T* x, int64_t* y, int width) {
     best = takes ? v : best;
     where = takes ? splat(Index(i)) : where;
   }
-  for (int j = 0; j < width; ++j) y[j * a.around.out_column] = where[j];
+  for (int j = 0; j < width; ++j) y[j] = where[j];
 }
 
 template <class Order, class T>
@@ -88,7 +88,7 @@ Status run_items(const void* args, const Data& data, int64_t begin, int64_t end)
     const int64_t rest = a.around.columns - first;
     const Place place = place_of(a.around.outer, a.around.outer.n, outer);
     const T* x = input<T>(data, 0) + place.in + first * a.around.column_step;
-    int64_t* y = output<int64_t>(data) + place.out + first * a.around.out_column;
+    int64_t* y = output<int64_t>(data) + place.out + first;
     if (a.around.columns == 1)
       *y = best_of_run<Order, C>(a, x);
     else

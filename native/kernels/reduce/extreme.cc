@@ -21,8 +21,8 @@ struct Extreme {
   static SDX_INLINE W finish(W best, int64_t) { return best; }
 };
 
-using Ordered = Types<float, double, F16, BF16, int32_t, int64_t, uint32_t, uint64_t, int8_t,
-                      uint8_t, Bool>;
+using Ordered =
+    Types<float, double, F16, BF16, int32_t, int64_t, uint32_t, uint64_t, int8_t, uint8_t, Bool>;
 
 template <class T>
 struct ComparedIn {

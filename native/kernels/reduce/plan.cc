@@ -5,9 +5,9 @@
 namespace sdx::SDX_ISA {
 namespace {
 
-constexpr int64_t kFewItems = 16;       // fewer do not keep threads busy
+constexpr int64_t kFewItems = 16;        // fewer do not keep threads busy
 constexpr int64_t kPartNumbers = 32768;  // of a reduction that is cut for them
-constexpr int64_t kShortRun = 8;        // numbers; shorter runs cost more than a gather
+constexpr int64_t kShortRun = 8;         // numbers; shorter runs cost more than a gather
 
 bool takes_columns(const ReduceArgs& a) {
   if (a.kept.n == 0) return false;

@@ -21,12 +21,12 @@ namespace sdx::SDX_ISA {
 
 struct ReduceArgs {
   Axes kept, reduced;
-  int64_t n_out = 1;    // kept elements
-  int64_t n = 1;        // reduced elements of each
+  int64_t n_out = 1;     // kept elements
+  int64_t n = 1;         // reduced elements of each
   int64_t n_chunks = 1;  // parts of the reduced range, where there are too few outputs to share out
-  int64_t chunk = 1;    // elements of a part
-  int64_t columns = 1;  // of an item; only where kept elements lie side by side
-  int64_t blocks = 1;   // of columns in the last kept axis
+  int64_t chunk = 1;     // elements of a part
+  int64_t columns = 1;   // of an item; only where kept elements lie side by side
+  int64_t blocks = 1;    // of columns in the last kept axis
 };
 
 // Fills in the sizes; false where runs are to be reduced, true where columns are.
@@ -112,8 +112,7 @@ void reduce_columns(const ReduceArgs& a, const T* x, int64_t lo, int64_t hi, Lan
       lo += n;
     }
     memcpy(buffer, sums, sizeof buffer);
-    for (int j = 0; j < width; ++j)
-      totals[j] = Op::join(totals[j], typename Op::W(buffer[j]));
+    for (int j = 0; j < width; ++j) totals[j] = Op::join(totals[j], typename Op::W(buffer[j]));
   }
 }
 
@@ -131,8 +130,7 @@ void reduce_block(const ReduceArgs& a, const T* x, int64_t lo, int64_t hi, int64
   by.template operator()<kWideBlock>();
   by.template operator()<2>();
   by.template operator()<1>();
-  if (j < width)
-    reduce_columns<Op, 1>(a, x + j * step, lo, hi, Part{int(width - j)}, totals + j);
+  if (j < width) reduce_columns<Op, 1>(a, x + j * step, lo, hi, Part{int(width - j)}, totals + j);
 }
 
 template <class Op, class T>
@@ -155,8 +153,7 @@ Status reduce_to_columns(const void* args, const Data& data, int64_t begin, int6
     } else {
       T* y = output<T>(data) + place.out + first * a.kept.last_out();
       const int64_t step = a.kept.last_out();
-      for (int64_t j = 0; j < width; ++j)
-        y[j * step] = element<T>(Op::finish(totals[j], a.n));
+      for (int64_t j = 0; j < width; ++j) y[j * step] = element<T>(Op::finish(totals[j], a.n));
     }
   }
   return {};

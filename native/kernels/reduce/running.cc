@@ -38,16 +38,15 @@ void run_columns(const RunningArgs& a, const T* x, T* y, int64_t width) {
   using W = Total<T>;
   W totals[kColumns], buffer[kColumns];
   for (int64_t j = 0; j < width; ++j) totals[j] = W(Op::kStart);
-  const int64_t out = a.around.out_column;
   for (int64_t i = 0; i < a.around.n; ++i) {
     const int64_t at = a.is_reverse ? a.around.n - 1 - i : i;
     const W* p = fetch<W>(x + at * a.around.step, a.around.column_step, width, buffer);
     T* to = y + at * a.around.out_step;
     if (a.is_exclusive)
-      for (int64_t j = 0; j < width; ++j) to[j * out] = element<T>(totals[j]);
+      for (int64_t j = 0; j < width; ++j) to[j] = element<T>(totals[j]);
     for (int64_t j = 0; j < width; ++j) totals[j] = Op::step(totals[j], p[j]);
     if (!a.is_exclusive)
-      for (int64_t j = 0; j < width; ++j) to[j * out] = element<T>(totals[j]);
+      for (int64_t j = 0; j < width; ++j) to[j] = element<T>(totals[j]);
   }
 }
 
@@ -59,8 +58,7 @@ Status run_items(const void* args, const Data& data, int64_t begin, int64_t end)
     const int64_t rest = a.around.columns - first;
     const Place place = place_of(a.around.outer, a.around.outer.n, outer);
     run_columns<Op>(a, input<T>(data, 0) + place.in + first * a.around.column_step,
-                    output<T>(data) + place.out + first * a.around.out_column,
-                    rest < kColumns ? rest : kColumns);
+                    output<T>(data) + place.out + first, rest < kColumns ? rest : kColumns);
   }
   return {};
 }

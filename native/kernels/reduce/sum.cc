@@ -14,8 +14,8 @@ struct Mean : Sum<C> {
 
 template <class T>
 struct AveragedIn {
-  using type = std::conditional_t<
-      kIsFloat<T>, Wide<T>, std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>>;
+  using type = std::conditional_t<kIsFloat<T>, Wide<T>,
+                                  std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>>;
 };
 
 }  // namespace

@@ -22,6 +22,7 @@ from sardonyx.load import load
 from sardonyx.load.model import Declared, Model
 from sardonyx.memory import peak
 from sardonyx.nodearg import node_arg
+from sardonyx.program.flat import SegmentBuilder
 from sardonyx.program.native import NativeSegment
 from sardonyx.program.program import Program
 from sardonyx.weights.const import Const, Recipe, Ref
@@ -186,8 +187,9 @@ def _guards(program: Program) -> Iterator[Guard]:
     yield from program.guards
     for segment in program.segments:
         if isinstance(segment, NativeSegment):
-            for part in segment.parts:
-                yield from part.guards
+            for part in segment.all_parts():
+                if isinstance(part, SegmentBuilder):
+                    yield from part.guards
         else:
             yield from segment.guards
 

@@ -9,16 +9,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.errors import InternalError, ShapeError
+from sardonyx.errors import ShapeError
 from sardonyx.graph.dtype import FLOATS
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.ops import conv as first_conv
 from sardonyx.ops import pool as first_pool
-from sardonyx.ops.declare import INTERNAL, Op, optional
+from sardonyx.ops.chain import EPILOGUE, code_type, run_code
+from sardonyx.ops.declare import INTERNAL, Op
 from sardonyx.ops.rules import Array
-
-CODE: Final = optional("ints")  # what follows the product; None for nothing
 
 
 def channels_first(x: Fact) -> Fact:
@@ -38,22 +37,22 @@ def _product(standard: Op) -> Op:
 
     Operands broadcast against the result [batch, *spatial, maps]; a bias is one of them.
     """
-    attrs = {**standard.attrs, "code": CODE}
+    attrs = {**standard.attrs, "code": EPILOGUE}
     inputs = "x:T w:T operands:T*"
     op = Op(standard.name, 1, inputs, "y:T", attrs=attrs, types={"T": FLOATS}, domain=INTERNAL)
     infer, reference = _rules(standard)
 
     @op.infer
     def _(g: Scope, x: Fact, w: Fact, *operands: Fact, **attrs: Any) -> Fact:
-        attrs.pop("code")
-        return channels_last(infer(g, channels_first(x), w, None, **attrs))
+        code = attrs.pop("code")
+        y = channels_last(infer(g, channels_first(x), w, None, **attrs))
+        return y.of(code_type(code, y.dtype))
 
     @op.reference
     def _(x: Array, w: Array, *operands: Array, **attrs: Any) -> Array:
         code = attrs.pop("code")
-        if code is not None or operands:
-            raise InternalError("an epilogue has no reference")
-        return np.moveaxis(reference(np.moveaxis(x, -1, 1), w, **attrs), 1, -1)
+        y = np.moveaxis(reference(np.moveaxis(x, -1, 1), w, **attrs), 1, -1)
+        return run_code(code, (y, *operands)) if code else y
 
     return op
 

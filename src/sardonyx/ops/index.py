@@ -56,9 +56,12 @@ _FAMILIES: Final = {
     (MICROSOFT, "microsoft"): "FusedConv FusedGemm FusedMatMul Gelu FastGelu BiasGelu QuickGelu "
     "SkipLayerNormalization SkipSimplifiedLayerNormalization DynamicQuantizeLSTM "
     "DynamicQuantizeMatMul MatMulIntegerToFloat Tokenizer",
+    (INTERNAL, "chain"): "Chain",
     (INTERNAL, "channels"): "Conv ConvTranspose MaxPool AveragePool LpPool GlobalMaxPool "
     "GlobalAveragePool GlobalLpPool",
-    (INTERNAL, "internal"): "Sizes MatMulBias",
+    (INTERNAL, "fused_attention"): "Attention",
+    (INTERNAL, "internal"): "Sizes",
+    (INTERNAL, "product"): "MatMul",
 }  # fmt: skip
 
 FAMILIES: Final[dict[str, list[tuple[str, str]]]] = {}

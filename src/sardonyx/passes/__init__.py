@@ -7,7 +7,9 @@ from typing import Final
 
 from sardonyx.enums import GraphOptimizationLevel as Level
 from sardonyx.graph.graph import Graph
-from sardonyx.passes import activation, algebra, linear, lowering, normalize, transpose
+from sardonyx.passes import activation, algebra, linear, lowering, normalize, products, transpose
+from sardonyx.passes.attention import fuse_attention
+from sardonyx.passes.chains import fuse_chains
 from sardonyx.passes.channels import channels_last
 from sardonyx.passes.driver import Rewriter, prune
 from sardonyx.passes.rule import Rules, by_root
@@ -15,7 +17,7 @@ from sardonyx.passes.rule import Rules, by_root
 BASIC: Final = by_root(algebra.RULES, transpose.RULES, linear.BASIC)
 # After the basic rules: no normalization lies between a convolution and its activation.
 EXTENDED: Final = by_root(activation.RULES, normalize.RULES, linear.EXTENDED)
-LOWERED: Final = by_root(lowering.RULES)
+LOWERED: Final = by_root(products.RULES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +38,18 @@ def optimize(graph: Graph, options: PassOptions) -> None:
 
 
 def lower(graph: Graph, options: PassOptions) -> None:
-    """The part that needs our own ops."""
-    if options.level >= Level.ORT_ENABLE_EXTENDED:
+    """The part that needs our own ops: what kernels are made for, and fusions beyond ONNX's ops."""
+    fuses = options.level >= Level.ORT_ENABLE_EXTENDED
+    if fuses:
         lowering.lower_sizes(graph)
-        if not options.disabled & {"channels_last", "NhwcTransformer"}:
-            channels_last(graph)
-        _rewrite(graph, LOWERED, options)
-        prune(graph)
+    if fuses and not options.disabled & {"fuse_attention", "AttentionFusion"}:
+        fuse_attention(graph)
+    if not options.disabled & {"channels_last", "NhwcTransformer"}:
+        channels_last(graph)
+    _rewrite(graph, LOWERED, options)
+    prune(graph)
+    if fuses:
+        fuse_chains(graph)  # last, so that products are already what they will be
 
 
 def _rewrite(graph: Graph, rules: Rules, options: PassOptions, is_clean: bool = True) -> None:

@@ -2,37 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
-
 from sardonyx.graph.build import Builder
 from sardonyx.graph.dim import lone_name, symbols
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops.declare import INTERNAL
-from sardonyx.passes.pattern import P, hole
-from sardonyx.passes.rule import need, ranked, rule
-
-x, w, bias = hole("x"), hole("w"), hole("bias")
-
-
-@rule(P.Add(P.MatMul(x, w), bias).named("sum"))
-def matmul_bias(b: Builder, x: Value, w: Value, bias: Value, sum: Node) -> Value:
-    """Rows times a constant matrix, plus one number per column."""
-    ranked(x, w)
-    need(
-        w.is_const and w.tensor.rank == 2 and x.tensor.rank > 1,
-        "the weight is not a constant matrix",
-    )
-    need(
-        bias.is_const and bias.tensor.shape == w.tensor.dims[1:],
-        "the bias is not one number per column",
-    )
-    need(x.tensor.dtype.is_float and x.tensor.dtype.bits >= 32, "rounds differently in half types")
-    made: Value = b.MatMulBias(x, w, bias, domain=INTERNAL, like=sum.outputs[0])
-    return made
-
-
-RULES: Final[tuple[Any, ...]] = matmul_bias
 
 
 def lower_sizes(graph: Graph) -> None:

@@ -62,4 +62,9 @@ class Expanded:
     value: Value
 
 
-Lowered = Call | Reshaped | Permuted | Sliced | Expanded
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """Control flow, which is native where all of its bodies are."""
+
+
+Lowered = Call | Reshaped | Permuted | Sliced | Expanded | Bodies

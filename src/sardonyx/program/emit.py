@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -15,7 +15,8 @@ from sardonyx.graph.guard import Guard
 from sardonyx.memory import Plan, plan
 from sardonyx.place import Placement
 from sardonyx.place.provider import Region, Step
-from sardonyx.program.call import Call, Lowered
+from sardonyx.program.call import Bodies, Call, Lowered
+from sardonyx.program.control import ControlPart, NativeBody, native_bodies
 from sardonyx.program.flat import SegmentBuilder
 from sardonyx.program.native import NativeSegment, Weights
 from sardonyx.program.program import ABSENT, Input, Output, Program, PythonSegment, Segment
@@ -37,6 +38,7 @@ class _Part:
     """Nodes of a native segment whose sizes are all known before the first of them runs."""
 
     nodes: list[tuple[Node, Lowered]] = field(default_factory=list)
+    bodies: tuple[NativeBody, ...] = ()  # of the one node, if that is control flow
     guards: list[Guard] = field(default_factory=list)
     resolved: set[str] = field(default_factory=set)  # names that its first node settles
 
@@ -107,15 +109,15 @@ class _Emitter:
             default=self.graph.defaults.get(value),
         )
 
-    def compile(self, node: Node, bound: AbstractSet[str]) -> Step:
-        """What the node's provider makes of it."""
+    def compile(self, node: Node, bound: AbstractSet[str]) -> tuple[Step, dict[str, Program]]:
+        """What the node's provider makes of it, and the programs of its bodies."""
         bodies: dict[Node, dict[str, Program]] = {}
         if node.op.has_bodies:
             known = frozenset(bound)
             bodies[node] = {k: _body(self.placement, g, known, self) for k, g in node.subgraphs}
             self.bodies.extend(bodies[node].values())
         (step,) = self.placement.where[node].compile(Region((node,)), bodies)
-        return step
+        return step, bodies.get(node, {})
 
 
 class _Layout:
@@ -140,13 +142,19 @@ class _Layout:
         """All of the graph's nodes; a guard is checked as soon as all sizes in it are bound."""
         emitter = self.emitter
         for node, frees in zip(emitter.schedule.nodes, emitter.memory.frees, strict=True):
-            step = emitter.compile(node, self.bound)
-            if step.lowered is not None and self._fits(node, step.lowered):
+            step, bodies = emitter.compile(node, self.bound)
+            if isinstance(step.lowered, Bodies):
+                inside = native_bodies(node, bodies)
+                if inside is not None:
+                    self._add_control(node, inside)
+                    self.frees.extend(frees)
+                    continue
+            elif step.lowered is not None and self._fits(node, step.lowered):
                 self._add(node, step.lowered)
                 self.frees.extend(frees)
-            else:
-                self._flush()
-                self._python(node, step, frees)
+                continue
+            self._flush()
+            self._python(node, step, frees)
         self._flush()
         return tuple(self.done)
 
@@ -155,9 +163,17 @@ class _Layout:
         unknown = [d for v in node.outputs for d in v.tensor.dims if not symbols(d) <= self.bound]
         return not unknown or (_resolves(lowered) and all(lone_name(d) for d in unknown))
 
+    def _add_control(self, node: Node, bodies: tuple[NativeBody, ...]) -> None:
+        if self.ready:  # guards are checked by parts of the other kind
+            self.parts.append(_Part(guards=self.ready))
+            self.ready = []
+        self.parts.append(_Part([(node, Bodies())], bodies))
+        self._binds(node)
+        self._wake()
+
     def _add(self, node: Node, lowered: Lowered) -> None:
         news = {n for v in node.outputs for d in v.tensor.dims for n in symbols(d)} - self.bound
-        if news or not self.parts:
+        if news or not self.parts or self.parts[-1].bodies or self.ready:
             self.parts.append(_Part(resolved=news))
             self.bound |= news
             self._wake()
@@ -214,30 +230,76 @@ def _native(emitter: _Emitter, parts: list[_Part], frees: list[Value]) -> Native
         # Bytes that leave a part in another shape only have a slot of their own, without a value.
         return slots.setdefault(len(slots) if value is None else value, len(slots))
 
-    builders = []
-    for part in parts:
-        nodes = {node for node, _ in part.nodes}
-        exports = frozenset(v for n in nodes for v in n.outputs if _leaves(v, nodes))
-        builder = SegmentBuilder(names, slot, exports)
-        builder.guard(part.guards)
-        for position, (node, lowered) in enumerate(part.nodes):
-            builder.add(node, lowered)
-            if position == 0 and part.resolved:
-                builder.resolve(node, part.resolved)
-        builders.append(builder)
+    made_of = [_build(part, names, slot) for part in parts]
     inside = {node for part in parts for node, _ in part.nodes}
-    made = tuple(v for b in builders for v in b.exported if _leaves(v, inside))
-    read = tuple(v for v in slots if isinstance(v, Value) and v.node not in inside)
+    exported = (v for n in inside for v in n.outputs if v in slots)
+    made = tuple(v for v in exported if _leaves(v, inside))
+    read = tuple(
+        v for v in slots if isinstance(v, Value) and v.node not in inside and v.const is None
+    )
     return NativeSegment(
-        parts=tuple(builders),
+        parts=tuple(made_of),
         inputs=tuple(emitter.slot(v) for v in read),
         outputs=tuple(emitter.slot(v) for v in made),
         frees=tuple(emitter.slots[v] for v in frees if v in emitter.slots),
         names=names,
-        gives=tuple(name for part in parts for name in part.resolved),
+        gives=tuple(n for p in made_of for n in _given(p, names)),
         values=slots,
         read=read,
         made=made,
+    )
+
+
+def _given(part: SegmentBuilder | ControlPart, names: dict[str, int]) -> list[str]:
+    """The sizes that are known once a part has run."""
+    if isinstance(part, SegmentBuilder):
+        return [name for *_, name in part.resolved]
+    by_number = {number: name for name, number in names.items()}
+    return [by_number[number] for _, _, number in part.gives]
+
+
+def _build(
+    part: _Part, names: dict[str, int], slot: Callable[[Value | None], int]
+) -> SegmentBuilder | ControlPart:
+    if part.bodies:
+        return _build_control(part.nodes[0][0], part.bodies, names, slot)
+    nodes = {node for node, _ in part.nodes}
+    exports = frozenset(v for n in nodes for v in n.outputs if _leaves(v, nodes))
+    builder = SegmentBuilder(names, slot, exports)
+    builder.guard(part.guards)
+    for position, (node, lowered) in enumerate(part.nodes):
+        builder.add(node, lowered)
+        if position == 0 and part.resolved:
+            builder.resolve(node, part.resolved)
+    return builder
+
+
+def _build_control(
+    node: Node,
+    bodies: tuple[NativeBody, ...],
+    names: dict[str, int],
+    slot: Callable[[Value | None], int],
+) -> ControlPart:
+    known = [
+        [(names.setdefault(n, len(names)), body.segment.names[n]) for n in body.taken()]
+        if body.segment is not None
+        else []
+        for body in bodies
+    ]
+    outputs = [slot(v) for v in node.outputs]
+    gives = [
+        (slot(v), axis, names.setdefault(name, len(names)))
+        for v in node.outputs
+        for axis, d in enumerate(v.tensor.dims)
+        if (name := lone_name(d)) is not None
+    ]
+    return ControlPart(
+        node=node,
+        bodies=bodies,
+        slots=([ABSENT if v is None else slot(v) for v in node.inputs], outputs),
+        captures=tuple([slot(v) for v in body.captures] for body in bodies),
+        names=tuple(known),
+        gives=gives,
     )
 
 

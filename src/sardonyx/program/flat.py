@@ -145,6 +145,7 @@ class SegmentBuilder:
 
     def __init__(self, names: dict[str, int], slot: Any, exports: frozenset[Value]) -> None:
         """`slot` numbers the values between segments; `exports` are those that others read."""
+        self.names = names
         self.sizes = Sizes(names)
         self.values: list[Flat] = []
         self.steps: list[FlatStep] = []

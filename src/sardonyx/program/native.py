@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from sardonyx.graph.dim import evaluate
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
 from sardonyx.program.call import Packed
+from sardonyx.program.control import ControlPart, constant_slots
 from sardonyx.program.flat import SegmentBuilder
 from sardonyx.weights.const import Const
 
@@ -78,7 +79,7 @@ class NativeSegment:
     `inputs` and `outputs` are slots of the program's frame, `slots` those of the call.
     """
 
-    parts: tuple[SegmentBuilder, ...]
+    parts: tuple[SegmentBuilder | ControlPart, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     frees: tuple[int, ...]
@@ -93,7 +94,31 @@ class NativeSegment:
     @property
     def nodes(self) -> list[tuple[Node, str]]:
         """Each node with the kernel that runs it, as far as it takes a step of its own."""
-        return [(s.node, s.row) for part in self.parts for s in part.steps]
+        found: list[tuple[Node, str]] = []
+        for part in self.parts:
+            if isinstance(part, SegmentBuilder):
+                found.extend((s.node, s.row) for s in part.steps)
+            else:
+                found.append((part.node, "bodies"))
+        return found
+
+    def all_parts(self) -> Iterator[SegmentBuilder | ControlPart]:
+        """Its parts and those of bodies in it, as native code numbers them."""
+        for part in self.parts:
+            yield part
+            if isinstance(part, ControlPart):
+                yield from part.parts()
+
+    def items(self, number: Callable[[Any], int], weights: Weights) -> list[Any]:
+        """What native code is given for each part."""
+        made: list[Any] = []
+        for part in self.parts:
+            if isinstance(part, SegmentBuilder):
+                arrays = part.arrays(self.names, weights.address)
+                made.append((True, (number(part), *arrays), [], []))
+            else:
+                made.append((False, part.arrays(number, weights), part.gives, []))
+        return made
 
     def prepare(self, weights: Weights, threads: Threads) -> native.Runnable:
         """Reads and packs the weights and hands everything to native code, once."""
@@ -112,8 +137,8 @@ class NativeSegment:
                     fixed.append((slot, axis, size))
                 elif (name := str(size)) in self.names:
                     bound.append((slot, axis, self.names[name]))
-        nothing: list[int] = []
-        items = [(p.arrays(self.names, weights.address), nothing, nothing) for p in self.parts]
+        numbers = {id(part): i for i, part in enumerate(self.all_parts())}
+        items = self.items(lambda part: numbers[id(part)], weights)
         python = (
             [v.name for v in self.read],
             [v.tensor.dtype.np for v in self.read],
@@ -123,7 +148,9 @@ class NativeSegment:
         )
         outputs = [self.values[v] for v in self.made]
         sizes = (len(self.values), len(self.names))
-        return native.Runnable(sizes, inputs, outputs, bound, fixed, items, python)
+        constants = constant_slots(self.values, weights)
+        sequence = (sizes, inputs, outputs, bound, fixed, constants, items)
+        return native.Runnable(sequence, python)
 
     @property
     def quick(self) -> Callable[[dict[Any, Any]], object] | None:
@@ -139,31 +166,31 @@ class NativeSegment:
         given = [dims.get(n, -1) for n in self.names]
         arrays = [_plain(frame[i]) for i in self.inputs]
         result = runnable.run(given, arrays, stop, profiles)
-        names = result[4] if result[0] else result[2]
-        for name in self.gives:
-            dims[name] = names[self.names[name]]
         if result[0]:
-            fault, part, index, text = result[:4]
-            self._fail((_FAULTS[fault], index, text), self.parts[part], dims)
+            self._fail(*result)
+        for name in self.gives:
+            dims[name] = result[2][self.names[name]]
         for slot, array in zip(self.outputs, result[1], strict=True):
             frame[slot] = array
         spans: list[tuple[int, int, int, int]] = result[3]
         return spans
 
-    def _fail(
-        self, fault: tuple[str, int, str], segment: SegmentBuilder, dims: dict[str, int]
-    ) -> None:
-        kind, index, text = fault
+    def _fail(self, *how: Any) -> None:
+        fault, number, index, text, names = how
+        kind, part = _FAULTS[fault], list(self.all_parts())[number]
         if kind == "stopped":
             raise Fail("the run was ended by RunOptions.terminate")
-        if kind == "guard":
-            segment.guards[index].check(dims)
-        if kind == "size":
-            _check_sizes(segment, dims)
         if kind == "memory":
             raise RuntimeException("out of memory for what lies between nodes, or for outputs")
+        if isinstance(part, ControlPart):
+            raise InvalidArgument(text, node=part.node)
+        dims = {name: names[i] for name, i in part.names.items() if i < len(names)}
+        if kind == "guard":
+            part.guards[index].check(dims)
+        if kind == "size":
+            _check_sizes(part, dims)
         if kind == "step":
-            node = segment.steps[index].node
+            node = part.steps[index].node
             raise InvalidArgument(text, node=node, inputs=_shapes(node, dims))
         raise InternalError(f"a native run ended with {kind} {index} ({text})")
 

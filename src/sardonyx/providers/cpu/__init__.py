@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from sardonyx.graph.dtype import STRING
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
 from sardonyx.place.provider import No, Region, Step, Yes
-from sardonyx.program.call import Call, Lowered
+from sardonyx.program.call import Bodies, Call, Lowered
 from sardonyx.program.program import Program
 from sardonyx.providers.cpu.index import lowering
 from sardonyx.providers.reference import Reference
 
-MAX_RANK = 10  # of a tensor that kernels take
+CONTROL: Final = frozenset((("", "If"), ("", "Loop"), ("", "Scan")))
+MAX_RANK: Final = 10  # of a tensor that kernels take
 
 
 class Cpu:
@@ -38,7 +40,7 @@ class Cpu:
         steps = []
         for step in self._reference.compile(region, bodies):
             found = self._found.pop(step.node)
-            row = found.row if isinstance(found, Call) else "view"
+            row = found.row if isinstance(found, Call) else type(found).__name__.lower()
             steps.append(Step(step.node, step.call, row, found))
         return steps
 
@@ -46,12 +48,12 @@ class Cpu:
 def lowered(node: Node) -> Lowered | No:
     """What a node becomes, or why it has no kernel."""
     lower = lowering(node.op.key)
-    if lower is None:
+    if lower is None and node.op.key not in CONTROL:
         return No(f"{node.op} has no kernel")
     for value in (*node.inputs, *node.outputs):  # what lowering may take for granted
         if value is not None and (why := _unfit(value)):
             return No(why)
-    return lower(node)
+    return Bodies() if lower is None else lower(node)
 
 
 def _unfit(value: Value) -> str:

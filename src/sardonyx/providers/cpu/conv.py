@@ -9,7 +9,7 @@ from sardonyx.graph.dtype import F32
 from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.conv import transposed_front
 from sardonyx.ops.declare import INTERNAL
-from sardonyx.ops.window import Ints, window
+from sardonyx.ops.window import Ints, Window, window
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call, Packed
 from sardonyx.providers.cpu.index import Lowering
@@ -17,6 +17,9 @@ from sardonyx.providers.cpu.window import MAX_SPATIAL, unfit, window_ints
 
 PANEL: Final = 32  # output channels of a packed panel
 NARROW: Final = 16  # output channels of a group, below which groups share vectors
+MAX_DEPTH: Final = 256  # channels that a product adds up in one pass
+MIN_CHANNELS: Final = 16  # for Winograd
+MIN_TILES: Final = 12  # of an image: fewer do not make up for weights four times as large
 MAX_PHASES: Final = 4096  # of a transposed convolution: the product of its strides
 
 
@@ -28,13 +31,44 @@ def conv(node: Node) -> Call | No:
     moved = window(shape[2:], node.attrs)
     if why := unfit(moved):
         return why
+    ints = (*window_ints(moved, x.tensor.dims[1:-1]), node.attrs["group"], 0, 0, 0)
+    row, packed = _form(node, w, moved)
+    return Call(row, (x, packed), ints)
+
+
+def _form(node: Node, w: Value, moved: Window) -> tuple[str, Packed]:
+    """The row that suits a convolution best, and the weights as it wants them."""
+    maps, channels, *kernel = w.tensor.static or ()
     group = node.attrs["group"]
-    ints = (*window_ints(moved, x.tensor.dims[1:-1]), group)
-    is_narrow = group > 1 and shape[0] // group < NARROW and shape[1] < NARROW
-    parts = 1 if is_narrow else group
-    size = parts * _panels(shape[0] // parts) * PANEL * math.prod(shape[1:]) * 4
-    packed = Packed(w, "conv_pack", size, (parts,))
-    return Call("conv_depthwise_f32" if is_narrow else "conv_f32", (x, packed), ints)
+    taps = math.prod(kernel)
+    if group > 1 and maps // group < NARROW and channels < NARROW:
+        return "conv_depthwise_f32", Packed(w, "conv_pack", _size(maps, channels * taps), (1,))
+    if _is_winograd(node, moved):
+        size = 36 * _size(maps, channels)
+        return "conv_winograd_f32", Packed(w, "conv_winograd_pack", size)
+    size = group * _size(maps // group, channels * taps)
+    return "conv_f32", Packed(w, "conv_pack", size, (group,))
+
+
+def _is_winograd(node: Node, moved: Window) -> bool:
+    """Whether Winograd's products are fewer by more than its transforms and its weights cost."""
+    if moved.kernel != (3, 3) or moved.strides != (1, 1) or moved.dilations != (1, 1):
+        return False
+    y = node.outputs[0].tensor.dims
+    maps = y[-1]
+    x = node.inputs[0]
+    assert x is not None
+    channels = x.tensor.dims[-1]
+    if node.attrs["group"] != 1 or not isinstance(maps, int) or not isinstance(channels, int):
+        return False
+    passes = -(-channels // MAX_DEPTH)
+    tiles = math.prod(-(-d // 4) if isinstance(d, int) else MIN_TILES for d in y[1:-1])
+    return (
+        channels >= MIN_CHANNELS
+        and maps >= MIN_CHANNELS
+        and channels % passes == 0
+        and tiles >= MIN_TILES
+    )
 
 
 def conv_transpose(node: Node) -> Call | No:
@@ -50,16 +84,17 @@ def conv_transpose(node: Node) -> Call | No:
     group = node.attrs["group"]
     spatial, outs = x.tensor.dims[1:-1], node.outputs[0].tensor.dims[1:-1]
     front = transposed_front(moved, (spatial, outs), node.attrs)
-    ints = (*moved.kernel, *moved.strides, *moved.dilations, *front, group)
+    ints = (*moved.kernel, *moved.strides, *moved.dilations, *front, group, 0, 0, 0)
     ones = (1,) * (MAX_SPATIAL - len(spatial))
-    size = group * _panels(shape[1]) * PANEL * (shape[0] // group) * math.prod(shape[2:]) * 4
+    size = group * _size(shape[1], (shape[0] // group) * math.prod(shape[2:]))
     layout = (*ones, *shape[2:], *ones, *moved.strides, *ones, *moved.dilations, group)
     packed = Packed(w, "conv_transpose_pack", size, layout)
     return Call("conv_transpose_f32", (x, packed), ints)
 
 
-def _panels(maps: int) -> int:
-    return -(-maps // PANEL)
+def _size(maps: int, depth: int) -> int:
+    """Bytes of packed weights."""
+    return -(-maps // PANEL) * PANEL * depth * 4
 
 
 def _weights(node: Node) -> tuple[Value, Value, Ints] | No:

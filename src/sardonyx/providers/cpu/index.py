@@ -8,6 +8,7 @@ from functools import cache
 from typing import Final
 
 from sardonyx.graph.graph import Node
+from sardonyx.ops.chain import ELEMENTWISE
 from sardonyx.ops.declare import INTERNAL, MICROSOFT, ML, ONNX
 from sardonyx.place.provider import No
 from sardonyx.program.call import Lowered
@@ -16,11 +17,14 @@ Lowering = Callable[[Node], Lowered | No]
 
 # Each family is a module here with a table LOWERINGS: (domain, op) -> Lowering.
 FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "attention": ((INTERNAL, "Attention"),),
+    "chain": (*ELEMENTWISE, (INTERNAL, "Chain")),
     "conv": ((INTERNAL, "Conv"), (INTERNAL, "ConvTranspose")),
     "gather": (
         ("", "Gather"), ("", "GatherElements"), ("", "GatherND"), ("", "ScatterElements"),
         ("", "ScatterND"), ("", "TensorScatter"), ("", "OneHot"), ("", "Compress"),
     ),
+    "gemm": (("", "MatMul"), ("sardonyx", "MatMul")),
     "linear_ml": (
         (ML, "ArrayFeatureExtractor"),
         (ML, "Binarizer"),
@@ -36,6 +40,19 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("", "Transpose"), ("", "Concat"), ("", "Split"), ("", "Slice"), ("", "Tile"), ("", "Pad"),
         ("", "CenterCropPad"), ("", "DepthToSpace"), ("", "SpaceToDepth"),
         ("", "ReverseSequence"), ("", "Trilu"),
+    ),
+    "normalize": (
+        ("", "BatchNormalization"),
+        ("", "GroupNormalization"),
+        ("", "InstanceNormalization"),
+        ("", "LayerNormalization"),
+        ("", "LpNormalization"),
+        ("", "LRN"),
+        ("", "MeanVarianceNormalization"),
+        ("", "RMSNormalization"),
+        ("", "SimplifiedLayerNormalization"),
+        ("com.microsoft", "SkipLayerNormalization"),
+        ("com.microsoft", "SkipSimplifiedLayerNormalization"),
     ),
     "pool": (
         (INTERNAL, "MaxPool"),
@@ -59,14 +76,30 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (ONNX, "DynamicQuantizeLinear"),
         (ONNX, "QuantizeLinear"),
     ),
+    "reduce": (
+        ("", "ArgMax"),
+        ("", "ArgMin"),
+        ("", "CumProd"),
+        ("", "CumSum"),
+        ("", "ReduceL1"),
+        ("", "ReduceL2"),
+        ("", "ReduceLogSum"),
+        ("", "ReduceLogSumExp"),
+        ("", "ReduceMax"),
+        ("", "ReduceMean"),
+        ("", "ReduceMin"),
+        ("", "ReduceProd"),
+        ("", "ReduceSum"),
+        ("", "ReduceSumSquare"),
+    ),
     "resize": (("", "Resize"),),
-    "select": (("", "NonZero"),),
+    "select": (("", "NonMaxSuppression"), ("", "NonZero"), ("", "TopK")),
     "shape": (
         (INTERNAL, "Sizes"), ("", "Shape"), ("", "Size"), ("", "Reshape"), ("", "Flatten"),
         ("", "Squeeze"), ("", "Unsqueeze"), ("", "Identity"), ("", "Expand"),
         ("", "ConstantOfShape"), ("", "EyeLike"), ("", "Range"),
     ),
-    "softmax": (("", "Softmax"),),
+    "softmax": (("", "Hardmax"), ("", "LogSoftmax"), ("", "Softmax")),
     "trees": (
         (ML, "TreeEnsemble"),
         (ML, "TreeEnsembleClassifier"),

@@ -1,24 +1,28 @@
-"""Softmax on the CPU."""
+"""Softmax and its kin on the CPU."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
-from sardonyx.graph.dtype import F32
+from sardonyx.graph.dtype import BF16, F16, F32, F64
 from sardonyx.graph.graph import Node
+from sardonyx.ops.rules import axis_of
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call
 from sardonyx.providers.cpu.index import Lowering
 
 
-def softmax(node: Node) -> Call | No:
+def _softmax(node: Node, row: str) -> Call | No:
     x = node.inputs[0]
     assert x is not None
-    if x.tensor.dtype is not F32:
+    if x.tensor.dtype not in (F32, F64, F16, BF16):
         return No(f"no kernel for {x.tensor.dtype}")
-    if node.attrs["axis"] not in (-1, x.tensor.rank - 1):
-        return No("no kernel for an axis that is not the last")
-    return Call("softmax_f32", (x,))
+    return Call(row, (x,), (axis_of(node.attrs["axis"], x.tensor.rank),))
 
 
-LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {("", "Softmax"): softmax}
+LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
+    ("", "Softmax"): partial(_softmax, row="softmax"),
+    ("", "LogSoftmax"): partial(_softmax, row="log_softmax"),
+    ("", "Hardmax"): partial(_softmax, row="hardmax"),
+}

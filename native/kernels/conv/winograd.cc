@@ -1,0 +1,275 @@
+// Winograd's convolution of 3 x 3 kernels with stride 1: patches are transformed, multiplied by the
+// weights of each of their places, and transformed back.
+#include "kernels/conv/winograd.h"
+
+#include "kernels/conv/epilogue.h"
+#include "kernels/conv/rows.h"
+#include "kernels/window.h"
+
+namespace sdx::SDX_ISA {
+namespace {
+
+struct WinogradArgs {
+  Axis high, wide;
+  int64_t channels, maps;
+  int64_t tiles_high, tiles_wide, tiles;  // of an image, and of all
+  int64_t blocks, most;                   // of tiles, and the most tiles of one
+  int64_t column_blocks;
+  int64_t depth;            // channels of a pass over a row
+  int64_t places_of_a_row;  // places that share a row of a block; 1 where rows take passes
+  int64_t width;            // floats between them
+  int64_t patch_floats;     // of all transformed patches of a block
+  bool is_shared;           // patches are transformed by a phase of their own
+  Epilogue epilogue;
+};
+
+struct Tile {
+  int64_t image, top, left;  // of its outputs
+};
+
+Tile tile_of(const WinogradArgs& a, int64_t number) {
+  const int64_t in_line = number % a.tiles_wide, line = number / a.tiles_wide;
+  return {line / a.tiles_high, line % a.tiles_high * kTile, in_line * kTile};
+}
+
+// Where channel c of a place lies among the transformed patches of a block of n tiles, in tile 0.
+SDX_INLINE int64_t patch_at(const WinogradArgs& a, int64_t n, int64_t place, int64_t c) {
+  if (a.depth < a.channels) {
+    const int64_t passes = a.channels / a.depth;
+    return (place * passes + c / a.depth) * n * kStride + c % a.depth;
+  }
+  return place / a.places_of_a_row * n * kStride + place % a.places_of_a_row * a.width + c;
+}
+
+SDX_INLINE void transform(const f32v (&d)[kPatch], f32v (&to)[kPatch]) {
+  constexpr float a = float(kA), b = float(kB);
+  const f32v even_a = d[4] - 2.0f * d[2], odd_a = a * (d[3] - 2.0f * d[1]);
+  const f32v even_b = d[4] - 0.5f * d[2], odd_b = b * (d[3] - 0.5f * d[1]);
+  to[0] = d[0] - 2.5f * d[2] + d[4];
+  to[1] = even_a + odd_a;
+  to[2] = even_a - odd_a;
+  to[3] = even_b + odd_b;
+  to[4] = even_b - odd_b;
+  to[5] = d[1] - 2.5f * d[3] + d[5];
+}
+
+SDX_INLINE void transform_back(const f32v (&m)[kPatch], f32v (&to)[kTile]) {
+  constexpr float a = float(kA), b = float(kB), a3 = float(kA / 2), b3 = float(kB * 2);
+  const f32v sum_a = m[1] + m[2], sum_b = m[3] + m[4];
+  const f32v less_a = m[1] - m[2], less_b = m[3] - m[4];
+  to[0] = m[0] + sum_a + sum_b;
+  to[1] = a * less_a + b * less_b;
+  to[2] = 0.5f * sum_a + 2.0f * sum_b;
+  to[3] = a3 * less_a + b3 * less_b + m[5];
+}
+
+// A vector of channels of a patch. `at` says where its pixels lie; -1 in the padding.
+template <bool kInside, class Lanes>
+SDX_INLINE void transform_patch(const float* x, const int64_t (&at)[kPlaces], Lanes lanes,
+                                float* to, const int64_t (&to_at)[kPlaces]) {
+  f32v half[kPatch][kPatch];
+#pragma GCC unroll 6
+  for (int i = 0; i < kPatch; ++i) {
+    f32v line[kPatch];
+#pragma GCC unroll 6
+    for (int j = 0; j < kPatch; ++j) {
+      const int64_t from = at[i * kPatch + j];
+      line[j] = kInside || from >= 0 ? load(x + from, lanes) : f32v{};
+    }
+    transform(line, half[i]);
+  }
+#pragma GCC unroll 6
+  for (int j = 0; j < kPatch; ++j) {
+    f32v column[kPatch], whole[kPatch];
+#pragma GCC unroll 6
+    for (int i = 0; i < kPatch; ++i) column[i] = half[i][j];
+    transform(column, whole);
+#pragma GCC unroll 6
+    for (int i = 0; i < kPatch; ++i) store(to + to_at[i * kPatch + j], whole[i]);
+  }
+}
+
+// All channels of tile `number`, into row `row` of the patches of a block of n tiles.
+void transform_tile(const WinogradArgs& a, const float* x, int64_t number, float* patches,
+                    int64_t n, int64_t row) {
+  const Tile tile = tile_of(a, number);
+  int64_t at[kPlaces], to_at[kPlaces];
+  bool is_inside = true;
+  for (int64_t i = 0; i < kPlaces; ++i) {
+    const int64_t y = tile.top + a.high.begin + i / kPatch;
+    const int64_t z = tile.left + a.wide.begin + i % kPatch;
+    const bool is_pixel = y >= 0 && y < a.high.in && z >= 0 && z < a.wide.in;
+    at[i] = is_pixel ? ((tile.image * a.high.in + y) * a.wide.in + z) * a.channels : -1;
+    is_inside = is_inside && is_pixel;
+    to_at[i] = patch_at(a, n, i, 0);
+  }
+  float* to = patches + row * kStride;
+  const int64_t passes = a.channels / a.depth;
+  for (int64_t pass = 0; pass < passes; ++pass, x += a.depth, to += n * kStride)
+    vloop(a.depth, [&](int64_t c, auto lanes) {
+      if (is_inside) {
+        transform_patch<true>(x + c, at, lanes, to + c, to_at);
+      } else {
+        transform_patch<false>(x + c, at, lanes, to + c, to_at);
+      }
+    });
+}
+
+// One vector of maps of a tile: sums of all places, `stride` floats apart, to outputs.
+template <class Lanes>
+SDX_INLINE void finish_tile(const WinogradArgs& a, const Tile& tile, const float* sums,
+                            int64_t stride, f32v bias, float* y, Lanes lanes) {
+  f32v half[kTile][kPatch];
+#pragma GCC unroll 6
+  for (int j = 0; j < kPatch; ++j) {
+    f32v column[kPatch], four[kTile];
+#pragma GCC unroll 6
+    for (int i = 0; i < kPatch; ++i) column[i] = load(sums + (i * kPatch + j) * stride);
+    transform_back(column, four);
+#pragma GCC unroll 4
+    for (int i = 0; i < kTile; ++i) half[i][j] = four[i];
+  }
+  const int64_t lines = a.high.out - tile.top, outs = a.wide.out - tile.left;
+#pragma GCC unroll 4
+  for (int i = 0; i < kTile; ++i) {
+    if (i >= lines) break;
+    f32v four[kTile];
+    transform_back(half[i], four);
+#pragma GCC unroll 4
+    for (int j = 0; j < kTile; ++j) {
+      four[j] += bias;
+      if (a.epilogue.relu) four[j] = vmax(four[j], f32v{});
+      if (j < outs) store(y + (i * a.wide.out + j) * a.maps, four[j], lanes);
+    }
+  }
+}
+
+// The maps of one panel for tiles [first, first + n).
+void finish_tiles(const WinogradArgs& a, const Data& data, int64_t first, int64_t n, int64_t panel,
+                  const float* sums) {
+  const int64_t map = panel * kPanel, left = a.maps - map, width = left < kPanel ? left : kPanel;
+  const float* bias = a.epilogue.bias(data);
+  for (int64_t t = 0; t < n; ++t, sums += kPanel) {
+    const Tile tile = tile_of(a, first + t);
+    const int64_t pixel = (tile.image * a.high.out + tile.top) * a.wide.out + tile.left;
+    float* y = output<float>(data) + pixel * a.maps + map;
+    vloop(width, [&](int64_t j, auto lanes) {
+      const f32v add = bias == nullptr ? f32v{} : load(bias + map + j, lanes);
+      finish_tile(a, tile, sums + j, n * kPanel, add, y + j, lanes);
+    });
+  }
+}
+
+// The program of the epilogue over the outputs of tiles [first, first + n), line by line.
+void finish_block(const WinogradArgs& a, const Data& data, int64_t first, int64_t n, int64_t map,
+                  int64_t width, std::byte* local) {
+  if (a.epilogue.chain == nullptr) return;
+  for (int64_t end; n > 0; n -= end - first, first = end) {
+    const int64_t line_end = (first / a.tiles_wide + 1) * a.tiles_wide;
+    end = line_end < first + n ? line_end : first + n;
+    const Tile tile = tile_of(a, first);
+    const int64_t left = a.wide.out - tile.left, outs = (end - first) * kTile;
+    for (int64_t i = tile.top; i < tile.top + kTile && i < a.high.out; ++i)
+      run_epilogue(a.epilogue, data, (tile.image * a.high.out + i) * a.wide.out + tile.left,
+                   left < outs ? left : outs, map, width, local);
+  }
+}
+
+// Item: one tile, into the patches that all threads share.
+Status transform_tiles(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const WinogradArgs*>(args);
+  float* patches = reinterpret_cast<float*>(data.scratch);
+  for (int64_t block = 0; block < a.blocks; ++block, patches += a.patch_floats) {
+    const int64_t first = part_begin(a.tiles, a.blocks, block);
+    const int64_t last = part_begin(a.tiles, a.blocks, block + 1);
+    for (int64_t t = begin < first ? first : begin; t < end && t < last; ++t)
+      transform_tile(a, input<float>(data, 0), t, patches, last - first, t - first);
+  }
+  return {};
+}
+
+// Item: a block of tiles, and a block of panels.
+void winograd_block(const WinogradArgs& a, const Data& data, int64_t block, int64_t columns) {
+  const int64_t first = part_begin(a.tiles, a.blocks, block);
+  const int64_t n = part_begin(a.tiles, a.blocks, block + 1) - first;
+  const int64_t panels = panels_of(a.maps), low = part_begin(panels, a.column_blocks, columns);
+  const int64_t high = part_begin(panels, a.column_blocks, columns + 1);
+  float* sums = reinterpret_cast<float*>(data.local);
+  float* own = sums + kPlaces * a.most * kPanel;
+  float* patches = own;
+  if (a.is_shared) {
+    patches = reinterpret_cast<float*>(data.scratch) + block * a.patch_floats;
+  } else {
+    for (int64_t t = 0; t < n; ++t)
+      transform_tile(a, input<float>(data, 0), first + t, patches, n, t);
+  }
+  for (int64_t panel = low; panel < high; ++panel) {
+    for (int64_t p = 0; p < kPlaces; ++p) {
+      const float* w = input<float>(data, 1) + p * packed_floats(a.channels, a.maps);
+      gemm_passes(n, a.channels, 0, a.channels / a.depth, patches + patch_at(a, n, p, 0),
+                  {w, a.maps, panel, panel + 1}, {sums + p * n * kPanel, kPanel}, Finish{});
+    }
+    finish_tiles(a, data, first, n, panel, sums);
+  }
+  const int64_t map = low * kPanel, end = high * kPanel < a.maps ? high * kPanel : a.maps;
+  float* rest = a.is_shared ? own : own + a.patch_floats;
+  finish_block(a, data, first, n, map, end - map, reinterpret_cast<std::byte*>(rest));
+}
+
+Status winograd_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const WinogradArgs*>(args);
+  for (int64_t i = begin; i < end; ++i) winograd_block(a, data, i % a.blocks, i / a.blocks);
+  return {};
+}
+
+// Blocks whose patches fit well into L2; few tiles are cut by columns too, and then they share
+// what they transform.
+void cut(WinogradArgs& a) {
+  constexpr int64_t kPatchBytes = 384 * 1024, kEnough = 16;
+  const int64_t of_a_tile = kPlaces * a.channels * int64_t(sizeof(float));
+  int64_t most = kPatchBytes / of_a_tile / kTileRows * kTileRows;
+  most = most < kTileRows ? kTileRows : most > 4 * kTileRows ? 4 * kTileRows : most;
+  a.blocks = (a.tiles + most - 1) / most;
+  a.most = a.blocks > 0 ? (a.tiles + a.blocks - 1) / a.blocks : 0;
+  const int64_t panels = panels_of(a.maps), wanted = a.blocks > 0 ? kEnough / a.blocks : 1;
+  a.column_blocks = wanted < 1 ? 1 : wanted < panels ? wanted : panels;
+  a.is_shared = a.column_blocks > 1;
+  a.depth = a.channels / passes_of(a.channels);
+  a.width = (a.channels + 15) / 16 * 16;
+  a.places_of_a_row = a.depth < a.channels ? 1 : kStride / a.width;
+  const int64_t rows_of_places = a.depth < a.channels
+                                     ? kPlaces * (a.channels / a.depth)
+                                     : (kPlaces + a.places_of_a_row - 1) / a.places_of_a_row;
+  a.patch_floats = rows_of_places * a.most * kStride;
+}
+
+}  // namespace
+
+// ints: the window, group, epilogue. Inputs: x, transformed weights, operands of the epilogue.
+Status conv_winograd_f32(const Call& call, Plan& plan) {
+  const View &x = call.in[0], &y = call.out[0];
+  const Window window = read_window(x, y, call.ints);
+  auto* a = plan.make<WinogradArgs>();
+  a->high = window.axis[1], a->wide = window.axis[2];
+  a->channels = x.dim(-1), a->maps = y.dim(-1);
+  a->tiles_high = (a->high.out + kTile - 1) / kTile;
+  a->tiles_wide = (a->wide.out + kTile - 1) / kTile;
+  a->tiles = window.batch * a->tiles_high * a->tiles_wide;
+  cut(*a);
+  a->epilogue = read_epilogue(call, 4 * 2 + 1, plan);
+  plan.args = a;
+  const int64_t patch_bytes = a->patch_floats * int64_t(sizeof(float));
+  plan.local_bytes = kPlaces * a->most * kPanel * int64_t(sizeof(float)) +
+                     chain_local_bytes(a->epilogue.chain) + (a->is_shared ? 0 : patch_bytes);
+  const int64_t tile_work = a->channels * 8;
+  if (a->is_shared) {
+    plan.scratch_bytes = a->blocks * patch_bytes;
+    plan.add(transform_tiles, a->tiles, tile_work);
+  }
+  const int64_t products = a->most * kPlaces * a->channels * a->maps;
+  plan.add(winograd_blocks, a->blocks * a->column_blocks,
+           products / (a->column_blocks > 0 ? a->column_blocks : 1) / (SDX_VEC_BYTES / 2));
+  return {};
+}
+
+}  // namespace sdx::SDX_ISA

@@ -1,0 +1,87 @@
+// LRN: numbers divided by a power of the sum of squares of their neighbours among channels.
+#include "kernels/axes.h"
+#include "kernels/fetch.h"
+#include "kernels/normalize/rows.h"
+
+namespace sdx::SDX_ISA {
+namespace {
+
+template <class C>
+constexpr int64_t kColumns = 2 * kLanesOf<C>;
+
+struct ResponseArgs {
+  Around around;
+  int64_t blocks;          // of columns
+  int64_t before, behind;  // channels in the sum
+  double alpha, beta, bias;
+};
+
+// x / t^beta for a block of columns; the usual power needs only square roots.
+template <class C>
+void divide(const C* x, const C* t, double beta, C* y, int64_t n) {
+  if (beta == 0.75)
+    for (int64_t j = 0; j < n; ++j) {
+      const C root = C(__builtin_sqrt(t[j]));
+      y[j] = x[j] / (root * C(__builtin_sqrt(root)));
+    }
+  else
+    for (int64_t j = 0; j < n; ++j) y[j] = C(x[j] / __builtin_pow(double(t[j]), beta));
+}
+
+// The squares of all channels first, then a sum of some of them for each.
+template <class C, class T>
+void run_block(const ResponseArgs& a, const T* x, T* y, int64_t width, C* squares) {
+  const Around& r = a.around;
+  constexpr int64_t kMost = kColumns<C>;
+  C buffer[kMost] = {};
+  for (int64_t c = 0; c < r.n; ++c) {
+    const C* p = fetch<C>(x + c * r.step, r.column_step, width, buffer);
+    for (int64_t j = 0; j < kMost; ++j) squares[c * kMost + j] = j < width ? p[j] * p[j] : C(0);
+  }
+  for (int64_t c = 0; c < r.n; ++c) {
+    const int64_t low = c > a.before ? c - a.before : 0;
+    const int64_t high = c + a.behind < r.n - 1 ? c + a.behind : r.n - 1;
+    C total[kMost] = {}, result[kMost];
+    for (int64_t k = low; k <= high; ++k)
+      for (int64_t j = 0; j < kMost; ++j) total[j] += squares[k * kMost + j];
+    for (C& t : total) t = C(a.bias) + C(a.alpha) * t;
+    const C* p = fetch<C>(x + c * r.step, r.column_step, width, buffer);
+    divide(p, total, a.beta, result, width);
+    T* to = y + c * r.out_step;
+    for (int64_t j = 0; j < width; ++j) to[j] = element<T>(result[j]);
+  }
+}
+
+template <class T>
+Status run_items(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const ResponseArgs*>(args);
+  using C = Wide<T>;
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t first = item % a.blocks * kColumns<C>, rest = a.around.columns - first;
+    const Place at = place_of(a.around.outer, a.around.outer.n, item / a.blocks);
+    run_block(a, input<T>(data, 0) + at.in + first * a.around.column_step,
+              output<T>(data) + at.out + first, rest < kColumns<C> ? rest : kColumns<C>,
+              reinterpret_cast<C*>(data.local));
+  }
+  return {};
+}
+
+}  // namespace
+
+Status local_response(const Call& call, Plan& plan) {
+  return visit(call.in[0].dtype, Floats{}, [&]<class T>() {
+    using C = Wide<T>;
+    auto* a = plan.make<ResponseArgs>();
+    plan.args = a;
+    const Around& r = a->around = around(call.in[0], call.out[0], 1);
+    const int64_t size = call.ints[0];
+    a->before = (size - 1) / 2, a->behind = size / 2;
+    a->alpha = call.floats[0] / double(size), a->beta = call.floats[1], a->bias = call.floats[2];
+    a->blocks = (r.columns + kColumns<C> - 1) / kColumns<C>;
+    plan.add(run_items<T>, r.n_outer * a->blocks, r.n * (size + 4) * 4);
+    plan.local_bytes = r.n * kColumns<C> * int64_t(sizeof(C));
+    return Status{};
+  });
+}
+
+}  // namespace sdx::SDX_ISA

@@ -1,0 +1,20 @@
+// The rows of normalizations.
+#include "kernels/normalize/rows.h"
+
+namespace sdx::SDX_ISA {
+namespace {
+
+constexpr Kernel kRows[] = {
+    {"layer_norm", Accepts::any, layer_norm},
+    {"rms_norm", Accepts::any, rms_norm},
+    {"batch_norm", Accepts::any, batch_norm},
+    {"group_norm", Accepts::contiguous, group_norm},
+    {"lp_norm", Accepts::any, lp_norm},
+    {"mean_variance", Accepts::any, mean_variance},
+    {"local_response", Accepts::any, local_response},
+};
+
+}  // namespace
+}  // namespace sdx::SDX_ISA
+
+SDX_FAMILY(normalize, kRows)

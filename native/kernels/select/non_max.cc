@@ -1,0 +1,159 @@
+// NonMaxSuppression. Sizes are found by the same walk that fills the output.
+#include "kernels/select/rows.h"
+#include "simd/vec.h"
+
+namespace sdx::SDX_ISA {
+namespace {
+
+// Bits of boxes that are still in question lie on the stack: resolving has no memory of its own.
+constexpr int64_t kMostBoxes = 1 << 19;
+constexpr int kWord = 64;
+
+struct Bounds {
+  float low[2], high[2], area;
+};
+
+SDX_INLINE float smaller(float a, float b) { return a != a || a < b ? a : b; }
+SDX_INLINE float larger(float a, float b) { return a != a || a > b ? a : b; }
+
+Bounds bounds_of(const float* box, bool is_centred) {
+  Bounds made;
+  for (int i = 0; i < 2; ++i) {
+    const float a = box[i], b = box[i + 2];
+    made.low[i] = is_centred ? a - b / 2 : smaller(a, b);
+    made.high[i] = is_centred ? a + b / 2 : larger(a, b);
+  }
+  made.area = (made.high[0] - made.low[0]) * (made.high[1] - made.low[1]);
+  return made;
+}
+
+bool overlaps(const Bounds& a, const Bounds& b, float threshold) {
+  const float width = smaller(a.high[0], b.high[0]) - larger(a.low[0], b.low[0]);
+  const float height = smaller(a.high[1], b.high[1]) - larger(a.low[1], b.low[1]);
+  if (!(width > 0 && height > 0)) return false;
+  const float shared = width * height, both = b.area + a.area - shared;
+  return shared > 0 && both > 0 && shared / both > threshold;
+}
+
+struct Search {
+  const float *boxes, *scores;
+  int64_t n_batches, n_classes, n_boxes;
+  int64_t limit;  // boxes of one class
+  float overlap, least;
+  bool has_least;
+  bool is_centred;
+};
+
+// found(box) for every box of one class that stays, the best first.
+template <class Found>
+SDX_INLINE void search_class(const Search& s, const float* boxes, const float* scores,
+                             Found&& found) {
+  uint64_t open[kMostBoxes / kWord];
+  const int64_t n_words = (s.n_boxes + kWord - 1) / kWord;
+  for (int64_t w = 0; w < n_words; ++w) {
+    open[w] = 0;
+    for (int64_t i = w * kWord; i < (w + 1) * kWord && i < s.n_boxes; ++i) {
+      const bool is_open = s.has_least ? scores[i] > s.least : scores[i] > -kInf;
+      open[w] |= uint64_t(is_open) << (i % kWord);
+    }
+  }
+  const auto each = [&](auto&& body) {
+    for (int64_t w = 0; w < n_words; ++w)
+      for (uint64_t left = open[w]; left != 0; left &= left - 1)
+        body(w * kWord + __builtin_ctzll(left));
+  };
+  for (int64_t count = 0; count < s.limit; ++count) {
+    int64_t best = -1;
+    each([&](int64_t i) {
+      if (best < 0 || scores[i] > scores[best]) best = i;
+    });
+    if (best < 0) return;
+    found(best);
+    open[best / kWord] &= ~(uint64_t(1) << (best % kWord));
+    const Bounds chosen = bounds_of(boxes + 4 * best, s.is_centred);
+    each([&](int64_t i) {
+      if (overlaps(chosen, bounds_of(boxes + 4 * i, s.is_centred), s.overlap))
+        open[i / kWord] &= ~(uint64_t(1) << (i % kWord));
+    });
+  }
+}
+
+template <class Found>
+SDX_INLINE void search(const Search& s, Found&& found) {
+  for (int64_t batch = 0; batch < s.n_batches; ++batch)
+    for (int64_t label = 0; label < s.n_classes; ++label)
+      search_class(s, s.boxes + batch * s.n_boxes * 4,
+                   s.scores + (batch * s.n_classes + label) * s.n_boxes,
+                   [&](int64_t box) { found(batch, label, box); });
+}
+
+struct NonMaxArgs {
+  Search search;
+  DType most;
+  bool has_most, has_overlap, has_least;
+};
+
+void describe(const Call& call, NonMaxArgs& a) {
+  const View& scores = call.in[1];
+  const auto has = [&](int slot) { return slot < call.n_in && call.in[slot].is_given(); };
+  a.search.n_batches = scores.dims[0];
+  a.search.n_classes = scores.dims[1];
+  a.search.n_boxes = scores.dims[2];
+  a.search.is_centred = call.ints[0] != 0;
+  a.has_most = has(2), a.has_overlap = has(3), a.has_least = has(4);
+  a.most = a.has_most ? call.in[2].dtype : DType::none;
+}
+
+Status read_limits(const NonMaxArgs& a, const Data& data, Search& s) {
+  s = a.search;
+  s.boxes = input<float>(data, 0), s.scores = input<float>(data, 1);
+  s.limit = 0;
+  if (a.has_most)
+    s.limit = a.most == DType::i32 ? input<int32_t>(data, 2)[0] : input<int64_t>(data, 2)[0];
+  s.overlap = a.has_overlap ? input<float>(data, 3)[0] : 0;
+  s.has_least = a.has_least;
+  s.least = a.has_least ? input<float>(data, 4)[0] : 0;
+  if (!(s.overlap >= 0 && s.overlap <= 1))
+    return Status::fail("iou_threshold is %g, outside [0, 1]", double(s.overlap));
+  if (s.n_boxes > kMostBoxes)
+    return Status::fail("%ld boxes are given, and at most %ld can be compared", long(s.n_boxes),
+                        long(kMostBoxes));
+  return {};
+}
+
+Status fill(const void* args, const Data& data, int64_t, int64_t) {
+  Search s;
+  Status status = read_limits(*static_cast<const NonMaxArgs*>(args), data, s);
+  if (!status.ok()) return status;
+  int64_t* y = output<int64_t>(data);
+  search(s, [&](int64_t batch, int64_t label, int64_t box) {
+    y[0] = batch, y[1] = label, y[2] = box;
+    y += 3;
+  });
+  return {};
+}
+
+}  // namespace
+
+Status non_max_sizes(const Call& call, const Data& data, View* out) {
+  NonMaxArgs a;
+  describe(call, a);
+  Search s;
+  Status status = read_limits(a, data, s);
+  if (!status.ok()) return status;
+  int64_t count = 0;
+  search(s, [&](int64_t, int64_t, int64_t) { ++count; });
+  out->dims[0] = count, out->dims[1] = 3;
+  out->pack();
+  return {};
+}
+
+Status non_max(const Call& call, Plan& plan) {
+  auto* a = plan.make<NonMaxArgs>();
+  plan.args = a;
+  describe(call, *a);
+  plan.add(fill, call.out[0].dims[0] > 0, 1000);
+  return {};
+}
+
+}  // namespace sdx::SDX_ISA

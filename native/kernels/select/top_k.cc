@@ -1,0 +1,139 @@
+// TopK: a heap of the best so far, its worst on top; taking that off again and again sorts it.
+#include "kernels/axes.h"
+#include "kernels/fetch.h"
+#include "kernels/select/rows.h"
+
+namespace sdx::SDX_ISA {
+namespace {
+
+struct TopArgs {
+  Around around;
+  int64_t k;
+  bool takes_largest;
+};
+
+// Numbers as unsigned ones in the same order, a NaN above all of them.
+template <class T>
+SDX_INLINE auto key_of(T x) {
+  using C = std::conditional_t<kIsFloat<T>, Wide<T>, T>;
+  using U = std::conditional_t<sizeof(C) == 8, uint64_t, uint32_t>;
+  const C v = number<C>(x);
+  constexpr U sign = U(1) << (8 * sizeof(U) - 1);
+  if constexpr (kIsFloat<T>) {
+    if (v != v) return ~U(0);
+    const C plain = v + C(0);  // one zero
+    U bits;
+    memcpy(&bits, &plain, sizeof bits);
+    return bits & sign ? U(~bits) : U(bits | sign);
+  } else if constexpr (std::is_signed_v<C>) {
+    return U(U(int64_t(v)) ^ sign);
+  } else {
+    return U(v);
+  }
+}
+
+// A key with its index, such that the better entry is the greater: the lower index among equals.
+struct Narrow {
+  uint64_t both;
+  SDX_INLINE static Narrow of(uint32_t key, int64_t index) {
+    return {uint64_t(key) << 32 | uint32_t(~uint32_t(index))};
+  }
+  SDX_INLINE bool is_under(const Narrow& o) const { return both < o.both; }
+  SDX_INLINE int64_t index() const { return int64_t(uint32_t(~uint32_t(both))); }
+};
+struct Broad {
+  uint64_t key;
+  int64_t at;
+  SDX_INLINE static Broad of(uint64_t key, int64_t index) { return {key, index}; }
+  SDX_INLINE bool is_under(const Broad& o) const { return key != o.key ? key < o.key : at > o.at; }
+  SDX_INLINE int64_t index() const { return at; }
+};
+
+// Puts an entry into the hole at the top of a heap of n.
+template <class Entry>
+SDX_INLINE void sink(Entry* heap, int64_t n, int64_t hole, Entry entry) {
+  for (int64_t child = 2 * hole + 1; child < n; child = 2 * hole + 1) {
+    if (child + 1 < n && heap[child + 1].is_under(heap[child])) ++child;
+    if (!heap[child].is_under(entry)) break;
+    heap[hole] = heap[child];
+    hole = child;
+  }
+  heap[hole] = entry;
+}
+
+template <class Entry, class T>
+void top_of(const TopArgs& a, const T* x, T* values, int64_t* indices, Entry* heap) {
+  const int64_t step = a.around.step, k = a.k;
+  const auto entry = [&](int64_t i) {
+    const auto key = key_of(x[i * step]);
+    return Entry::of(a.takes_largest ? key : decltype(key)(~key), i);
+  };
+  for (int64_t i = 0; i < k; ++i) heap[i] = entry(i);
+  for (int64_t i = k / 2 - 1; i >= 0; --i) sink(heap, k, i, heap[i]);
+  for (int64_t i = k; i < a.around.n; ++i) {
+    const Entry e = entry(i);
+    if (heap[0].is_under(e)) sink(heap, k, 0, e);
+  }
+  for (int64_t n = k - 1; n > 0; --n) {
+    const Entry last = heap[n];
+    heap[n] = heap[0];
+    sink(heap, n, 0, last);
+  }
+  for (int64_t i = 0; i < k; ++i) {
+    const int64_t at = heap[i].index();
+    values[i * a.around.out_step] = x[at * step];
+    indices[i * a.around.out_step] = at;
+  }
+}
+
+template <class Entry, class T>
+Status run_items(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const TopArgs*>(args);
+  if (a.k == 0) return {};
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t column = item % a.around.columns;
+    const Place at = place_of(a.around.outer, a.around.outer.n, item / a.around.columns);
+    top_of(a, input<T>(data, 0) + at.in + column * a.around.column_step,
+           output<T>(data, 0) + at.out + column, output<int64_t>(data, 1) + at.out + column,
+           reinterpret_cast<Entry*>(data.local));
+  }
+  return {};
+}
+
+using Keyed = Types<float, double, F16, BF16, int8_t, uint8_t, int16_t, uint16_t, int32_t, uint32_t,
+                    int64_t, uint64_t>;
+
+}  // namespace
+
+Status top_k(const Call& call, Plan& plan) {
+  return visit(call.in[0].dtype, Keyed{}, [&]<class T>() {
+    using Entry = std::conditional_t<sizeof(T) == 8, Broad, Narrow>;
+    auto* a = plan.make<TopArgs>();
+    plan.args = a;
+    const int axis = int(call.ints[0]);
+    a->around = around(call.in[0], call.out[0], axis);
+    a->k = call.out[0].dims[axis];
+    a->takes_largest = call.ints[1] != 0;
+    plan.add(run_items<Entry, T>, a->around.n_outer * a->around.columns,
+             a->around.n + a->k * 20 + 10);
+    plan.local_bytes = a->k * int64_t(sizeof(Entry));
+    return Status{};
+  });
+}
+
+Status top_k_sizes(const Call& call, const Data& data, View* out) {
+  const View& x = call.in[0];
+  const int axis = int(call.ints[0]);
+  const int64_t k =
+      call.in[1].dtype == DType::i32 ? input<int32_t>(data, 1)[0] : input<int64_t>(data, 1)[0];
+  if (k < 0 || k > x.dims[axis])
+    return Status::fail("K is %ld, and axis %d has %ld elements", long(k), axis,
+                        long(x.dims[axis]));
+  for (int i = 0; i < 2; ++i) {
+    for (int j = 0; j < x.rank; ++j) out[i].dims[j] = j == axis ? k : x.dims[j];
+    out[i].pack();
+  }
+  return {};
+}
+
+}  // namespace sdx::SDX_ISA

@@ -1,0 +1,79 @@
+// Half types: f16 and bf16 to float and back, rounded to the nearest.
+#pragma once
+
+#include "simd/vec.h"
+
+namespace sdx::SDX_ISA {
+
+// As many 16-bit elements as a vector of float has lanes.
+typedef uint16_t u16h __attribute__((vector_size(SDX_VEC_BYTES / 2)));
+
+SDX_INLINE u16h load_half(const uint16_t* p, Full) {
+  u16h v;
+  memcpy(&v, p, sizeof v);
+  return v;
+}
+SDX_INLINE u16h load_half(const uint16_t* p, Part k) {
+  u16h v{};
+  memcpy(&v, p, size_t(k.n) * sizeof(uint16_t));
+  return v;
+}
+
+SDX_INLINE f32v widen_bf16(u16h v) { return (f32v)(__builtin_convertvector(v, u32v) << 16); }
+
+SDX_INLINE u16h narrow_bf16(f32v x) {
+  const u32v bits = (u32v)x;
+  const u32v rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const u32v quiet = (bits >> 16) | 0x40u;
+  return __builtin_convertvector(x == x ? rounded : quiet, u16h);
+}
+
+SDX_INLINE f32v widen_f16(u16h v) {
+#if defined(__AVX512F__)
+  return (f32v)_mm512_maskz_cvtph_ps(0xffff, (__m256i)v);
+#elif defined(__AVX2__)
+  return (f32v)_mm256_cvtph_ps((__m128i)v);
+#else
+  const u32v h = __builtin_convertvector(v, u32v);
+  const u32v sign = (h & 0x8000u) << 16, body = (h & 0x7fffu) << 13;
+  // 2^112 moves the exponent to its place, and makes subnormal numbers normal.
+  const f32v scaled = (f32v)body * 0x1p112f;
+  const u32v special = body | 0x7f800000u;
+  return (f32v)((((h & 0x7c00u) == 0x7c00u) ? special : (u32v)scaled) | sign);
+#endif
+}
+
+SDX_INLINE u16h narrow_f16(f32v x) {
+#if defined(__AVX512F__)
+  return (u16h)_mm512_maskz_cvtps_ph(0xffff, (__m512)x, _MM_FROUND_TO_NEAREST_INT);
+#elif defined(__AVX2__)
+  return (u16h)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT);
+#else
+  const u32v bits = (u32v)x;
+  const u32v sign = (bits >> 16) & 0x8000u, a = bits & 0x7fffffffu;
+  const u32v normal = (a + 0xfffu + ((a >> 13) & 1u) - 0x38000000u) >> 13;
+  // Below 2^-14 adding 1/2 rounds at the last bit of a subnormal number.
+  const u32v tiny = (u32v)((f32v)a + 0.5f) - 0x3f000000u;
+  u32v h = a < 0x38800000u ? tiny : normal;
+  h = a >= 0x477ff000u ? u32v{} + 0x7c00u : h;
+  h = a > 0x7f800000u ? ((a >> 13) & 0x3ffu) | 0x7e00u : h;
+  return __builtin_convertvector(h | sign, u16h);
+#endif
+}
+
+// The nearest float in the direction of an odd last bit, for a second rounding: rounding to the
+// nearest twice goes wrong where the first result lies half way between two narrower numbers.
+SDX_INLINE float round_odd(double x) {
+  const float near = float(x);
+  uint32_t bits;
+  memcpy(&bits, &near, sizeof bits);
+  const bool is_wrong =
+      double(near) != x && (bits & 1u) == 0 && (bits & 0x7f800000u) != 0x7f800000u;
+  if (!is_wrong) return near;  // NaN differs from itself, and is special
+  bits += __builtin_fabs(double(near)) < __builtin_fabs(x) ? 1u : -1u;
+  float odd;
+  memcpy(&odd, &bits, sizeof odd);
+  return odd;
+}
+
+}  // namespace sdx::SDX_ISA

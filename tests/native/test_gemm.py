@@ -1,0 +1,215 @@
+"""Rows of matrix products: strides, packed operands, epilogues, and sizes around every block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import sardonyx._native as native
+from sardonyx.graph.dtype import F32, by_numpy
+from sardonyx.ops.chain import Code, Instruction, run_code
+from sardonyx.ops.declare import ONNX
+from sardonyx.place.provider import No
+from sardonyx.providers.cpu.chain import encode
+from sardonyx.providers.cpu.gemm import packed_size
+from tests.kernels import guarded, tensor, untouched
+
+Array = Any
+BIAS, RELU = 1, 2
+NOTHING = ((0, 0), ())
+SPLITS = (1, 2, 7)
+ERROR = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 2e-2, "float64": 1e-14}
+
+SHAPES = (
+    ((5, 7), (7, 2)),
+    ((1, 1), (1, 1)),
+    ((13, 31), (31, 33)),
+    ((49, 70), (70, 200)),
+    ((1, 600), (600, 77)),
+    ((4, 300), (300, 600)),
+    ((145, 259), (259, 65)),
+    ((130, 77), (77, 1)),
+    ((130, 77), (77, 3)),
+    ((2, 3, 5, 7), (7, 4)),
+    ((2, 1, 5, 40), (3, 40, 36)),
+    ((2, 3, 9, 64), (2, 1, 64, 50)),
+    ((6, 37, 64), (6, 64, 37)),
+    ((5, 1, 64), (5, 64, 70)),
+    ((9, 4, 4), (9, 4, 4)),
+    ((0, 3), (3, 4)),
+    ((4, 0), (0, 3)),
+    ((4, 0), (0, 40)),
+    ((3, 5), (5, 0)),
+    ((2, 0, 3), (3, 4)),
+    ((0, 3, 5), (0, 5, 4)),
+)
+
+
+def numbers(shape: tuple[int, ...], dtype: Any = np.float32, seed: int = 0) -> Array:
+    return np.random.default_rng(seed + sum(shape)).standard_normal(shape).astype(dtype)
+
+
+def pack(b: Array, is_turned: int, isa: str) -> Array:
+    shape = (*b.shape[:-2], b.shape[-1], b.shape[-2]) if is_turned else b.shape
+    packed, whole = guarded((packed_size(shape),), np.uint8)
+    assert not native.call("matmul_pack", [tensor(b)], [tensor(packed)], [is_turned], [], 2, isa)
+    assert untouched(whole, packed)
+    return packed
+
+
+def run(  # noqa: PLR0913 - what a test may vary
+    a: Array,
+    b: Array,
+    *operands: Array,
+    trans: tuple[int, int] = (0, 0),
+    alpha: float = 1.0,
+    flags: int = 0,
+    program: Any = NOTHING,
+    to: Any = None,
+    is_packed: bool = False,
+    isa: str = "",
+    splits: int = 1,
+) -> Array:
+    """A product by its row, on one ISA and in parts."""
+    left = a.swapaxes(-1, -2) if trans[0] else a
+    right = b.swapaxes(-1, -2) if trans[1] else b
+    shape = np.matmul(np.zeros(left.shape), np.zeros(right.shape)).shape
+    out, whole = guarded(shape, to or a.dtype)
+    row, given, dims = "matmul", (a, b, *operands), (0,)
+    if is_packed:
+        given = (a, pack(b, trans[1], isa), *operands)
+        row, trans, dims = "matmul_packed", (trans[0], 0), (right.ndim, *right.shape)
+    ints = [*trans, flags, *dims, *program[0]]
+    floats = [alpha, *program[1]]
+    error = native.call(row, [tensor(x) for x in given], [tensor(out)], ints, floats, splits, isa)
+    assert not error, error
+    assert untouched(whole, out)
+    return out
+
+
+def close(found: Array, a: Array, b: Array, dtype: str) -> None:
+    """Against f64, relative to what the sums are made of."""
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    scale = np.matmul(np.abs(a), np.abs(b)).max(initial=1e-9)
+    np.testing.assert_allclose(
+        found.astype(np.float64), np.matmul(a, b), rtol=0, atol=ERROR[dtype] * scale
+    )
+
+
+@pytest.mark.parametrize("isa", native.isas)
+@pytest.mark.parametrize(("left", "right"), SHAPES)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16, np.float64])
+def test_turned_and_packed(isa: str, left: Any, right: Any, dtype: Any) -> None:
+    a, b = numbers(left, dtype), numbers(right, dtype, 1)
+    name = np.dtype(dtype).name
+    for trans in ((0, 0), (1, 0), (0, 1), (1, 1)):
+        x = np.ascontiguousarray(a.swapaxes(-1, -2)) if trans[0] else a
+        y = np.ascontiguousarray(b.swapaxes(-1, -2)) if trans[1] else b
+        for is_packed in (False, True) if name != "float64" else (False,):
+            found = [run(x, y, trans=trans, is_packed=is_packed, isa=isa, splits=n) for n in SPLITS]
+            close(found[0], a, b, name)
+            assert all(f.tobytes() == found[0].tobytes() for f in found)
+
+
+@pytest.mark.parametrize("isa", native.isas)
+def test_every_height_and_width(isa: str) -> None:
+    """Every height of a tile, and every part of a panel."""
+    a, b = numbers((26, 300)), numbers((300, 70), seed=1)
+    for m in range(1, 27):
+        close(run(a[:m], b, is_packed=True, isa=isa), a[:m], b, "float32")
+    for n in range(1, 71):
+        y = np.ascontiguousarray(b[:, :n])
+        close(run(a, y, is_packed=True, isa=isa), a, y, "float32")
+
+
+@pytest.mark.parametrize("isa", native.isas)
+def test_views(isa: str) -> None:
+    """Gaps, repeats, steps back and any order of axes."""
+    heads = numbers((3, 40, 4, 50)).transpose(0, 2, 1, 3)
+    keys = numbers((3, 45, 4, 50), seed=1).transpose(0, 2, 3, 1)
+    apart = numbers((3, 4, 40, 100), seed=2)[:, ::-1, :, ::2]
+    one = np.broadcast_to(numbers((50, 45), seed=3), (3, 4, 50, 45))
+    every = np.broadcast_to(numbers((1, 50), seed=4), (3, 4, 40, 50))
+    for a, b in ((heads, keys), (apart, keys), (heads, one), (every, keys), (apart, one[0, 0])):
+        close(run(a, b, isa=isa), a, b, "float32")
+    close(run(heads, one[0, 0], is_packed=True, isa=isa), heads, one[0, 0], "float32")
+    close(run(heads[:, :, :1], keys, isa=isa), heads[:, :, :1], keys, "float32")
+
+
+@pytest.mark.parametrize("isa", native.isas)
+def test_infinities_and_nan(isa: str) -> None:
+    """They stay in their row, also beside columns that are only there to fill a panel."""
+    for m in (1, 20):
+        a, b = np.ones((m, 40), np.float32), np.ones((40, 33), np.float32)
+        a[0, 3], b[5, 32] = np.inf, np.nan
+        with np.errstate(invalid="ignore"):
+            want = np.matmul(a, b)
+        for is_packed in (False, True):
+            found = run(a, b, is_packed=is_packed, isa=isa)
+            np.testing.assert_array_equal(found, want)
+        np.testing.assert_array_equal(run(a, b, flags=RELU, isa=isa), want)
+
+
+@pytest.mark.parametrize("isa", native.isas)
+@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize(("left", "right"), [s for s in SHAPES if min(s[0] + s[1]) > 0])
+def test_bias_and_relu(isa: str, is_packed: bool, left: Any, right: Any) -> None:
+    a, b, bias = numbers(left), numbers(right, seed=1), numbers(right[-1:], seed=2)
+    want = np.matmul(a, b, dtype=np.float64) * 0.3 + bias
+    scale = np.matmul(np.abs(a), np.abs(b)).max() + 1
+    for flags, operands in ((BIAS, (bias,)), (BIAS | RELU, (bias,)), (RELU, ())):
+        ends = np.maximum(want - (0 if operands else bias), 0) if flags & RELU else want
+        found = [
+            run(a, b, *operands, alpha=0.3, flags=flags, is_packed=is_packed, isa=isa, splits=n)
+            for n in SPLITS
+        ]
+        np.testing.assert_allclose(found[0], ends, rtol=0, atol=4e-6 * scale)
+        assert all(f.tobytes() == found[0].tobytes() for f in found)
+
+
+def op(name: str, *args: int) -> Instruction:
+    return Instruction((ONNX, name), args, F32)
+
+
+@pytest.mark.parametrize("isa", native.isas)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [((50, 40), (40, 300)), ((2, 20, 9), (2, 9, 35)), ((3, 30), (30, 600)), ((90, 30), (30, 2))],
+)
+def test_programs(isa: str, dtype: Any, left: Any, right: Any) -> None:
+    """An epilogue with operands of every kind of broadcasting."""
+    a, b = numbers(left, dtype), numbers(right, dtype, 1)
+    product = np.matmul(a.astype(np.float32), b.astype(np.float32))
+    n, m = product.shape[-1], product.shape[-2]
+    operands = (numbers((n,)), numbers((m, 1)), numbers(product.shape), numbers((1,)))
+    code: Code = (op("Add", 0, 1), op("Mul", 5, 2), op("Sub", 6, 3), op("Max", 7, 4))
+    last = by_numpy(np.dtype(dtype))
+    assert last is not None
+    code = (*code[:-1], Instruction((ONNX, "Max"), (7, 4), last))
+    program = encode(code, [(F32, None)] * 5)
+    assert not isinstance(program, No)
+    want = run_code(code, (product, *operands))
+    for is_packed in (False, True):
+        found = [
+            run(a, b, *operands, program=program, is_packed=is_packed, isa=isa, splits=k)
+            for k in SPLITS
+        ]
+        error = 4e-5 if dtype == np.float32 else 2e-2
+        np.testing.assert_allclose(
+            found[0].astype(np.float64), want.astype(np.float64), rtol=error, atol=error
+        )
+        assert all(f.tobytes() == found[0].tobytes() for f in found)
+
+
+@pytest.mark.parametrize("isa", native.isas)
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32, np.uint64])
+def test_integers_wrap(isa: str, dtype: Any) -> None:
+    top = np.iinfo(dtype).max
+    a = np.array([[top, 2, 3], [1, top, top]], dtype)
+    b = np.array([[2, 3], [top, 1], [5, top]], dtype)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(run(a, b, isa=isa), np.matmul(a, b))

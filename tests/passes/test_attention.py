@@ -1,0 +1,148 @@
+"""Attention as exporters write it becomes one step; what is not quite attention stays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sardonyx.graph.graph import Graph
+from sardonyx.graph.text import parse
+from sardonyx.graph.verify import verify
+from sardonyx.passes.attention import fuse_attention
+from sardonyx.passes.driver import prune
+from sardonyx.passes.lowering import lower_sizes
+from tests.graphs import canonical, random_feeds, run_graph
+
+QKV = "in q: f32[B,2,S,8]\nin k: f32[B,2,T,8]\nin v: f32[B,2,T,6]\n"
+TURN = "t = Transpose(k, perm=[0, 1, 3, 2])\n"
+ONE = "sardonyx.Attention(q, k, v"
+
+
+def fused(text: str) -> Graph:
+    """The graph of a text after the pass, which computes the same as before."""
+    before, after = parse(text), parse(text)
+    lower_sizes(after)
+    fuse_attention(after)
+    prune(after)
+    verify(after)
+    assert [v.name for v in after.outputs] == [v.name for v in before.outputs]
+    feeds = random_feeds(before)
+    for want, got in zip(run_graph(before, feeds), run_graph(after, feeds), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+    return after
+
+
+def fuses(text: str, into: str) -> None:
+    """A text becomes another one."""
+    assert canonical(fused(text)) == canonical(parse(into))
+
+
+FORMS = {  # by the scale that they come to
+    "bare": "s = MatMul(q, t)\np = Softmax(s)",
+    "behind, scale=0.5": "s = MatMul(q, t)\na = Mul(s, 0.5)\np = Softmax(a)",
+    "divided, scale=0.25": "s = MatMul(q, t)\na = Div(s, 4.0)\np = Softmax(a)",
+    "before, scale=0.25": "a = Mul(q, 0.5)\nb = Mul(0.5, t)\ns = MatMul(a, b)\n"
+    "p = Softmax(s, axis=3)",
+    "keys, scale=0.5": "a = Mul(k, 0.5)\nb = Transpose(a, perm=[0, 1, 3, 2])\ns = MatMul(q, b)\n"
+    "p = Softmax(s)",
+    "fused, scale=0.5": "s = com.microsoft.FusedMatMul(q, k, transB=1, alpha=0.5)\np = Softmax(s)",
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_forms(name: str) -> None:
+    scale = "".join(name.partition(",")[1:])
+    text = QKV + TURN + FORMS[name] + "\ny = MatMul(p, v)\nout y"
+    fuses(text, QKV + f"y = {ONE}{scale})\nout y")
+
+
+def test_keys_transposed_in_a_stack() -> None:
+    shape = QKV.replace("B", "4").replace("T", "5")
+    fuses(
+        shape + "a = Reshape(k, [8, 5, 8])\nb = Transpose(a, perm=[0, 2, 1])\n"
+        "t = Reshape(b, [4, 2, 8, 5])\ns = MatMul(q, t)\np = Softmax(s)\ny = MatMul(p, v)\nout y",
+        shape + f"y = {ONE})\nout y",
+    )
+
+
+def test_keys_as_they_come() -> None:
+    """Keys that nobody transposed are, and a Transpose that did more does less."""
+    text = "in q: f32[B,2,S,8]\nin t: f32[B,2,8,T]\nin v: f32[B,2,T,6]\n"
+    fuses(
+        text + "s = MatMul(q, t)\np = Softmax(s)\ny = MatMul(p, v)\nout y",
+        text + "k = Transpose(t, perm=[0, 1, 3, 2])\n" + f"y = {ONE})\nout y",
+    )
+    text = "in q: f32[B,2,S,8]\nin x: f32[B,T,2,8]\nin v: f32[B,2,T,6]\n"
+    fuses(
+        text + "t = Transpose(x, perm=[0, 2, 3, 1])\ns = MatMul(q, t)\np = Softmax(s)\n"
+        "y = MatMul(p, v)\nout y",
+        text + "k = Transpose(x, perm=[0, 2, 1, 3])\n" + f"y = {ONE})\nout y",
+    )
+
+
+def test_masks() -> None:
+    masked = QKV + "in m: f32[B,1,1,T]\n"
+    for order in ("s, m", "m, s"):
+        fuses(
+            masked
+            + TURN
+            + f"s = MatMul(q, t)\na = Add({order})\np = Softmax(a)\ny = MatMul(p, v)\n"
+            "out y",
+            masked + f"y = {ONE}, m)\nout y",
+        )
+    two = masked + "in n: f32[S,T]\n"
+    fuses(
+        two + TURN + "s = MatMul(q, t)\na = Add(s, m)\nb = Add(a, n)\np = Softmax(b)\n"
+        "y = MatMul(p, v)\nout y",
+        two + f"a = Add(m, n)\ny = {ONE}, a)\nout y",
+    )
+    where = QKV + "in c: bool[S,T]\n"
+    fuses(
+        where + TURN + "s = MatMul(q, t)\na = Where(c, s, -1e38)\np = Softmax(a)\n"
+        "y = MatMul(p, v)\nout y",
+        where + f"m = Where(c, 0.0, -1e38)\ny = {ONE}, m)\nout y",
+    )
+
+
+def test_rows_without_a_number_and_heads_inside_rows() -> None:
+    text = QKV + "in m: f32[B,1,S,T]\n"
+    fuses(
+        text + TURN + "s = MatMul(q, t)\na = Add(s, m)\np = Softmax(a)\ni = IsNaN(p)\n"
+        "w = Where(i, 0.0, p)\no = MatMul(w, v)\ny = Transpose(o, perm=[0, 2, 1, 3])\nout y",
+        text + f"y = {ONE}, m, zeroes=1, rows_first=1)\nout y",
+    )
+
+
+REFUSED = {
+    "another axis": "s = MatMul(q, t)\np = Softmax(s, axis=2)\ny = MatMul(p, v)\nout y",
+    "weights are an output": "s = MatMul(q, t)\np = Softmax(s)\ny = MatMul(p, v)\nout y, p",
+    "scores are an output": "s = MatMul(q, t)\np = Softmax(s)\ny = MatMul(p, v)\nout y, s",
+    "weights on the right": "s = MatMul(q, t)\np = Softmax(s)\ny = MatMul(z, p)\nout y",
+    "mask adds heads": "s = MatMul(q, t)\na = Add(s, n)\np = Softmax(a)\ny = MatMul(p, v)\nout y",
+    "mask is no limit": "s = MatMul(q, t)\na = Where(c, s, -5.0)\np = Softmax(a)\n"
+    "y = MatMul(p, v)\nout y",
+    "scaled mask": "s = MatMul(q, t)\na = Add(s, m)\nb = Mul(a, 2.0)\np = Softmax(b)\n"
+    "y = MatMul(p, v)\nout y",
+    "no product before": "p = Softmax(m)\ny = MatMul(p, v)\nout y",
+    "other values for NaN": "s = MatMul(q, t)\np = Softmax(s)\ni = IsNaN(p)\nw = Where(i, 1.0, p)\n"
+    "y = MatMul(w, v)\nout y",
+    "shared values": "s = MatMul(q, t)\np = Softmax(s)\ny = MatMul(p, r)\nout y",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_attention_stays(name: str) -> None:
+    text = QKV + "in m: f32[B,1,S,T]\nin n: f32[B,2,2,S,T]\nin c: bool[S,T]\nin r: f32[T,6]\n"
+    text = text + "in z: f32[B,2,6,S]\n" + TURN + REFUSED[name]
+    if name == "mask adds heads":
+        text = text.replace("B", "2")
+    want = parse(text)
+    prune(want)
+    assert canonical(fused(text)) == canonical(want)
+
+
+def test_half_types_stay() -> None:
+    text = (QKV + TURN + FORMS["bare"] + "\ny = MatMul(p, v)\nout y").replace("f32", "f16")
+    graph = parse(text)
+    fuse_attention(graph)
+    assert canonical(graph) == canonical(parse(text))

@@ -1,0 +1,111 @@
+"""Lowering of matrix products: each kind of them, what surrounds them, and what stays outside."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sardonyx.graph.text import parse
+from sardonyx.passes import products
+from tests.graphs import canonical, random_feeds, rewrites, rewritten, run_graph, unchanged
+
+# Inputs, what reads them, and what that becomes.
+LOWERED = {
+    "stacks": (
+        "x: f32[B,3,8]; w: f32[8,4]",
+        "y = MatMul(x, w)",
+        "y = sardonyx.MatMul(x, w)",
+    ),
+    "a row": (
+        "x: f32[8]; w: f32[2,8,4]",
+        "y = MatMul(x, w)",
+        "a = Unsqueeze(x, [0]); m = sardonyx.MatMul(a, w); y = Squeeze(m, [-2])",
+    ),
+    "a column": (
+        "x: f32[3,8]; w: f32[8]",
+        "y = MatMul(x, w)",
+        "a = Unsqueeze(w, [1]); m = sardonyx.MatMul(x, a); y = Squeeze(m, [-1])",
+    ),
+    "gemm without a term": (
+        "x: f32[8,B]; w: f32[8,4]; c: f32[4]",
+        "y = Gemm(x, w, c, beta=0.0, transA=1)",
+        "y = sardonyx.MatMul(x, w, trans_a=1)",
+    ),
+    "gemm in double": (
+        "x: f64[B,8]; w: f64[8,4]; c: f64[4]",
+        "y = Gemm(x, w, c, alpha=0.5)",
+        "m = sardonyx.MatMul(x, w, alpha=0.5); y = Add(m, c)",
+    ),
+    "both turned": (
+        "x: f32[2,8,B]; w: f32[2,4,8]",
+        "a = Transpose(x, perm=[0,2,1]); c = Transpose(w, perm=[0,2,1]); y = MatMul(a, c)",
+        "y = sardonyx.MatMul(x, w, trans_a=1, trans_b=1)",
+    ),
+    "heads stay turned": (
+        "x: f32[2,4,3,8]; w: f32[2,3,8,5]",
+        "a = Transpose(x, perm=[0,2,1,3]); y = MatMul(a, w)",
+        "a = Transpose(x, perm=[0,2,1,3]); y = sardonyx.MatMul(a, w)",
+    ),
+    "scaled": (
+        "x: f32[B,8]; w: f32[8,4]",
+        "m = MatMul(x, w); y = Mul(m, 0.3)",
+        "y = sardonyx.MatMul(x, w, alpha=0.30000001192092896)",
+    ),
+    "divided": (
+        "x: f32[B,8]; w: f32[8,4]",
+        "m = MatMul(x, w); y = Div(m, 8.0)",
+        "y = sardonyx.MatMul(x, w, alpha=0.125)",
+    ),
+    "divided inexactly": (
+        "x: f32[B,8]; w: f32[8,4]",
+        "m = MatMul(x, w); y = Div(m, 3.0)",
+        "m = sardonyx.MatMul(x, w); y = Div(m, 3.0)",
+    ),
+    "fused product": (
+        "x: f32[B,8]; w: f32[4,8]",
+        "y = com.microsoft.FusedMatMul(x, w, alpha=0.5, transB=1)",
+        "y = sardonyx.MatMul(x, w, trans_b=1, alpha=0.5)",
+    ),
+    "fused gemm": (
+        "x: f32[B,8]; w: f32[8,4]",
+        'y = com.microsoft.FusedGemm(x, w, activation="Relu")',
+        "m = sardonyx.MatMul(x, w); y = Relu(m)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOWERED)
+def test_lowered(name: str) -> None:
+    inputs, before, after = LOWERED[name]
+    head = "".join(f"in {line}\n" for line in inputs.split("; "))
+    text, into = (f"{head}{body.replace('; ', chr(10))}\nout y" for body in (before, after))
+    rewrites(text, products.RULES, into)
+
+
+@pytest.mark.parametrize(("beta", "n_nodes"), [(1.0, 1), (0.5, 2)])
+def test_a_term_is_an_epilogue(beta: float, n_nodes: int) -> None:
+    text = (
+        "in x: f32[B,8]\nin w: f32[8,4]\nin c: f32[4]\n"
+        f"y = Gemm(x, w, c, alpha=0.5, beta={beta})\nout y"
+    )
+    before, after = parse(text), rewritten(text, products.RULES)
+    assert len(after.nodes) == n_nodes
+    assert "alpha=0.5, code=[Add(%0, %1):f32]" in canonical(after)
+    feeds = random_feeds(before)
+    np.testing.assert_allclose(run_graph(after, feeds)[0], run_graph(before, feeds)[0], rtol=1e-5)
+
+
+KEPT = {
+    "integers that are rounded": (
+        "in x: i64[B,8]\nin w: i64[8,4]\ny = Gemm(x, w, alpha=0.5)\nout y"
+    ),
+    "batches that are turned": (
+        "in x: f32[3,2,8]\nin w: f32[2,8,4]\n"
+        "y = com.microsoft.FusedMatMul(x, w, transBatchA=1)\nout y"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_kept(name: str) -> None:
+    unchanged(KEPT[name], products.RULES)

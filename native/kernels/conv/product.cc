@@ -68,11 +68,7 @@ Status pack_panels(const void* args, const Data& data, int64_t begin, int64_t en
   return {};
 }
 
-}  // namespace
-
-// ints: the window, group, epilogue. Inputs: x, weights (packed, or as they are), operands of
-// the epilogue.
-Status conv_f32(const Call& call, Plan& plan) {
+void add_conv(const Call& call, Plan& plan, bool is_packed) {
   const View &x = call.in[0], &y = call.out[0];
   const int at = 4 * (x.rank - 2);
   const int64_t group = call.ints[at];
@@ -86,13 +82,26 @@ Status conv_f32(const Call& call, Plan& plan) {
   plan.args = args;
   args->epilogue = read_epilogue(call, at + 1, plan);
   plan.local_bytes = kBlockBytes + chain_local_bytes(args->epilogue.chain);
-  args->is_packed = call.in[1].dtype == DType::u8;
-  if (!args->is_packed) {
+  args->is_packed = is_packed;
+  if (!is_packed) {
     const int64_t depth = args->gather.depth(), packed = packed_floats(depth, args->maps);
     plan.scratch_bytes = group * packed * int64_t(sizeof(float));
     plan.add(pack_panels, group * panels_of(args->maps), depth * kPanel / 2);
   }
   plan.add(conv_blocks, group * args->split.count(), args->split.work);
+}
+
+}  // namespace
+
+// ints: the window, group, epilogue. Inputs: x, weights (packed, or as ONNX has them), operands of
+// the epilogue.
+Status conv_f32(const Call& call, Plan& plan) {
+  add_conv(call, plan, true);
+  return {};
+}
+
+Status conv_unpacked_f32(const Call& call, Plan& plan) {
+  add_conv(call, plan, false);
   return {};
 }
 

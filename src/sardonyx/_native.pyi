@@ -291,7 +291,7 @@ def decode_tensor(buffer: Buffer) -> TensorRecord:
     Read an ONNX TensorProto; the record views the buffer and keeps it alive.
     """
 
-isas: tuple = ('base', 'avx512vnni')
+isas: tuple = ('base', 'avx2', 'avx512', 'avx512vnni')
 
 isa: str = 'avx512vnni'
 
@@ -319,7 +319,7 @@ class Stop:
 class Runnable:
     """A compiled sequence of segments, ready to run."""
 
-    def __init__(self, sizes: tuple[int, int], inputs: list, outputs: Sequence[int], names: Sequence[tuple[int, int, int]], fixed: Sequence[tuple[int, int, int]], items: list, python: tuple) -> None: ...
+    def __init__(self, sequence: tuple, python: tuple) -> None: ...
 
     def quick(self, feed: dict) -> object:
         """

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sardonyx.graph.text import parse
-from sardonyx.passes import products
+from sardonyx.passes import einsum, products
 from tests.graphs import canonical, random_feeds, rewrites, rewritten, run_graph, unchanged
 
 # Inputs, what reads them, and what that becomes.
@@ -80,6 +80,48 @@ def test_lowered(name: str) -> None:
     head = "".join(f"in {line}\n" for line in inputs.split("; "))
     text, into = (f"{head}{body.replace('; ', chr(10))}\nout y" for body in (before, after))
     rewrites(text, products.RULES, into)
+
+
+EINSUM = {
+    "heads": (
+        "x: f32[2,3,4,8]; w: f32[2,5,4,8]",
+        'y = Einsum(x, w, equation="bqhd,bkhd->bhqk")',
+        "a = Transpose(x, perm=[0,2,1,3]); c = Transpose(w, perm=[0,2,3,1]); y = MatMul(a, c)",
+    ),
+    "rows of several letters": (
+        "x: f32[2,3,8]; w: f32[8,4]",
+        'y = Einsum(x, w, equation="abc,cd->abd")',
+        "c = Unsqueeze(w, [0]); y = MatMul(x, c)",
+    ),
+    "turned output": (
+        "x: f32[3,8]; w: f32[8,4]",
+        'y = Einsum(x, w, equation="ik,kj->ji")',
+        "m = MatMul(x, w); y = Transpose(m, perm=[1,0])",
+    ),
+    "vectors": (
+        "x: f32[8]; w: f32[8]",
+        'y = Einsum(x, w, equation="k,k->")',
+        "a = Unsqueeze(x, [0]); c = Unsqueeze(w, [1]); m = MatMul(a, c); y = Squeeze(m, [-2, -1])",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EINSUM)
+def test_einsum(name: str) -> None:
+    inputs, before, after = EINSUM[name]
+    head = "".join(f"in {line}\n" for line in inputs.split("; "))
+    text, into = (f"{head}{body.replace('; ', chr(10))}\nout y" for body in (before, after))
+    rewrites(text, einsum.RULES, into)
+
+
+@pytest.mark.parametrize("equation", ["ij,jk->ijk", "ii,ij->j", "ij,kl->", "ijk,ijl->kl"])
+def test_einsum_that_is_no_product(equation: str) -> None:
+    unchanged(
+        f"in x: f32[{','.join('3' * len(equation.split(',')[0]))}]\n"
+        f"in w: f32[{','.join('3' * len(equation.split('->')[0].split(',')[1]))}]\n"
+        f'y = Einsum(x, w, equation="{equation}")\nout y',
+        einsum.RULES,
+    )
 
 
 @pytest.mark.parametrize(("beta", "n_nodes"), [(1.0, 1), (0.5, 2)])

@@ -14,6 +14,7 @@ constexpr Kernel kRows[] = {
     {"linear_f64", Accepts::rows, linear_f64},
     {"normalizer", Accepts::contiguous, normalizer},
     {"scaler", Accepts::contiguous, scaler},
+    {"svm", Accepts::rows, svm},
 };
 
 }  // namespace

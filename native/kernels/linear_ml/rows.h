@@ -49,5 +49,6 @@ Status linear_f32(const Call& call, Plan& plan);
 Status linear_f64(const Call& call, Plan& plan);
 Status normalizer(const Call& call, Plan& plan);
 Status scaler(const Call& call, Plan& plan);
+Status svm(const Call& call, Plan& plan);
 
 }  // namespace sdx::SDX_ISA

@@ -162,7 +162,18 @@ lstm.infer(_infer(4, 3))
 def activations_of(
     attrs: Mapping[str, Any], count: int, directions: int
 ) -> list[tuple[Activation, ...]]:
-    """The functions of each direction; alpha and beta are handed out in order."""
+    """The functions of each direction."""
+    made = [_activation(*f) for f in settings_of(attrs, count, directions)]
+    return [tuple(made[i * count : (i + 1) * count]) for i in range(directions)]
+
+
+def settings_of(
+    attrs: Mapping[str, Any], count: int, directions: int
+) -> list[tuple[str, float, float, float]]:
+    """Name, alpha, beta and clip of each function; alpha and beta are handed out in order.
+
+    A clip of 0 clips nothing, and what a function does not take is 0.
+    """
     names = attrs["activations"] or (b"Sigmoid", b"Tanh", b"Tanh")[:count] * directions
     if len(names) < count * directions:
         raise InvalidGraph(
@@ -170,28 +181,27 @@ def activations_of(
             f"{count} for each of {directions} directions"
         )
     alphas, betas = list(attrs["activation_alpha"] or ()), list(attrs["activation_beta"] or ())
-    made: list[Activation] = []
+    made = []
     for i, name in enumerate(names[: count * directions]):
         # Gates are clipped before their functions, the cell state (the third) is not.
-        clip = attrs["clip"] if i % count < 2 else None
-        made.append(_activation(name, alphas, betas, clip))
-    return [tuple(made[i * count : (i + 1) * count]) for i in range(directions)]
+        clip = (attrs["clip"] or 0.0) if i % count < 2 else 0.0
+        known = name.decode("utf-8", "replace").lower()
+        if known not in _ACTIVATIONS:
+            raise InvalidGraph(f"activation {name!r} is none of {', '.join(_ACTIVATIONS)}")
+        alpha, beta = (
+            0.0 if default is None else given.pop(0) if given else default
+            for default, given in zip(_ACTIVATIONS[known][1:], (alphas, betas), strict=True)
+        )
+        made.append((known, alpha, beta, max(clip, 0.0)))
+    return made
 
 
-def _activation(
-    name: bytes, alphas: list[float], betas: list[float], clip: float | None
-) -> Activation:
-    entry = _ACTIVATIONS.get(name.decode("utf-8", "replace").lower())
-    if entry is None:
-        raise InvalidGraph(f"activation {name!r} is none of {', '.join(_ACTIVATIONS)}")
-    function, alpha, beta = entry
-    settings: list[float] = []
-    for default, given in ((alpha, alphas), (beta, betas)):
-        if default is not None:
-            settings.append(given.pop(0) if given else default)
+def _activation(name: str, alpha: float, beta: float, clip: float) -> Activation:
+    function, *takes = _ACTIVATIONS[name]
+    settings = [v for v, default in zip((alpha, beta), takes, strict=True) if default is not None]
 
     def run(x: Array) -> Array:
-        if clip is not None and clip > 0:
+        if clip > 0:
             x = np.clip(x, -clip, clip)
         return function(x, *settings).astype(x.dtype, copy=False)
 

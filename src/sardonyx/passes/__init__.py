@@ -7,17 +7,31 @@ from typing import Final
 
 from sardonyx.enums import GraphOptimizationLevel as Level
 from sardonyx.graph.graph import Graph
-from sardonyx.passes import activation, algebra, linear, lowering, normalize, products, transpose
+from sardonyx.passes import (
+    activation,
+    algebra,
+    einsum,
+    linear,
+    lowering,
+    normalize,
+    products,
+    quantize,
+    transpose,
+)
 from sardonyx.passes.attention import fuse_attention
 from sardonyx.passes.chains import fuse_chains
 from sardonyx.passes.channels import channels_last
 from sardonyx.passes.driver import Rewriter, prune
+from sardonyx.passes.labels import number_labels
 from sardonyx.passes.rule import Rules, by_root
 
 BASIC: Final = by_root(algebra.RULES, transpose.RULES, linear.BASIC)
 # After the basic rules: no normalization lies between a convolution and its activation.
 EXTENDED: Final = by_root(activation.RULES, normalize.RULES, linear.EXTENDED)
-LOWERED: Final = by_root(products.RULES)
+STEPS: Final = by_root(quantize.STEPS)
+FLOATS: Final = by_root(quantize.FLOATS)
+INTEGERS: Final = by_root(quantize.INTEGERS)
+LOWERED: Final = by_root(einsum.RULES, products.RULES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +56,12 @@ def lower(graph: Graph, options: PassOptions) -> None:
     fuses = options.level >= Level.ORT_ENABLE_EXTENDED
     if fuses:
         lowering.lower_sizes(graph)
+        _rewrite(graph, STEPS, options)
+        _rewrite(graph, FLOATS, options)
+    number_labels(graph)
     if fuses and not options.disabled & {"fuse_attention", "AttentionFusion"}:
         fuse_attention(graph)
+    _rewrite(graph, INTEGERS, options)
     if not options.disabled & {"channels_last", "NhwcTransformer"}:
         channels_last(graph)
     _rewrite(graph, LOWERED, options)

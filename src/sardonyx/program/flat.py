@@ -10,6 +10,7 @@ from typing import Any, Final
 import sardonyx._native as native
 from sardonyx.errors import InternalError
 from sardonyx.graph.dim import Dim, Shape, Size, lone_name
+from sardonyx.graph.dtype import U8
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.guard import Guard
 from sardonyx.program.call import (
@@ -247,9 +248,8 @@ class SegmentBuilder:
         key = (packed.value, packed.row, packed.ints)
         found = self._packed.get(key)
         if found is None:
-            fact = packed.value.tensor
-            dims = self.sizes.registers(fact.dims)
-            flat = Flat(Storage.CONSTANT, fact.dtype.onnx, dims, const=packed)
+            dims = [self.sizes.register(packed.size_bytes)]
+            flat = Flat(Storage.CONSTANT, U8.onnx, dims, const=packed)
             found = self._packed[key] = self._new(flat)
         return found
 

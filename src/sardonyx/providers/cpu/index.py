@@ -34,6 +34,8 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (ML, "LinearClassifier"),
         (ML, "LinearRegressor"),
         (ML, "Normalizer"),
+        (ML, "SVMClassifier"),
+        (ML, "SVMRegressor"),
         (ML, "Scaler"),
     ),
     "move": (
@@ -76,6 +78,7 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (ONNX, "DynamicQuantizeLinear"),
         (ONNX, "QuantizeLinear"),
     ),
+    "recurrent": (("", "GRU"), ("", "LSTM"), ("", "RNN")),
     "reduce": (
         ("", "ArgMax"),
         ("", "ArgMin"),

@@ -10,7 +10,7 @@ from sardonyx.graph.dim import Size, product
 from sardonyx.graph.dtype import F32, STRING, DType
 from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.declare import ML
-from sardonyx.ops.estimators import classifier_targets
+from sardonyx.ops.estimators import KERNELS, Kernel, classifier_targets
 from sardonyx.ops.features.categories import encoder_table
 from sardonyx.ops.rules import Array
 from sardonyx.ops.scores import labels_of
@@ -60,6 +60,93 @@ def linear_classifier(node: Node) -> Call | No:
         return _linear(x, attrs, Verdict(BEST, post, n, n, is_single), held(labels))
     verdict = Verdict(YES_NO, post, 1, n, is_single, is_complement=True)
     return _linear(x, attrs, verdict, labels_value(labels))
+
+
+def _linear_machine(
+    x: Value, attrs: dict[str, Any], verdict: Verdict, labels: Value | None
+) -> Call:
+    """A machine without support vectors: one row of weights per score, and one shift for all."""
+    shift = np.full(verdict.n_scores, _shift(attrs["rho"]), np.float32)
+    return _linear(x, {**attrs, "intercepts": shift}, verdict, labels)
+
+
+def _shift(rho: Any) -> float:
+    return 0.0 if rho is None or not len(rho) else float(rho[0])
+
+
+def _machine(  # noqa: PLR0913 - the operands of one row
+    x: Value,
+    attrs: dict[str, Any],
+    count: int,
+    weights: Array,
+    rho: Array,
+    sizes: Array | None,
+    labels: Array | None,
+    verdict: Verdict,
+) -> Call:
+    kernel = Kernel(attrs["support_vectors"], count, attrs["kernel_type"], attrs["kernel_params"])
+    chances = (attrs.get("prob_a"), attrs.get("prob_b"))
+    is_probable = chances[0] is not None and len(chances[0]) > 0
+    return Call(
+        "svm",
+        (
+            x,
+            held(kernel.vectors),
+            held(kernel.squares),
+            held(weights.astype(np.float64)),
+            held(rho.astype(np.float64)),
+            None if sizes is None else held(sizes.astype(np.int64)),
+            None if labels is None else held(labels),
+            *(held(np.asarray(c, np.float32)) if is_probable else None for c in chances),
+        ),
+        (
+            *verdict.ints,
+            KERNELS.index(attrs["kernel_type"]),
+            0 if labels is None else len(labels),
+            attrs.get("one_class", 0) != 0,
+            is_probable,
+        ),
+        (kernel.gamma, kernel.shift, kernel.degree),
+    )
+
+
+def svm_regressor(node: Node) -> Call | No:
+    x, attrs = _features(node), node.attrs
+    verdict = Verdict(VALUES, 0, 1, 1)
+    if attrs["coefficients"] is None:
+        return No("a machine without coefficients has no kernel")
+    if not attrs["n_supports"]:
+        if attrs["one_class"]:
+            return No("no kernel for one class without support vectors")
+        return _linear_machine(x, attrs, verdict, None)
+    rho = np.array([_shift(attrs["rho"])])
+    weights = attrs["coefficients"]
+    return _machine(x, attrs, attrs["n_supports"], weights, rho, None, None, verdict)
+
+
+def svm_classifier(node: Node) -> Call | No:
+    x, attrs = _features(node), node.attrs
+    if node.outputs[0].tensor.dtype is STRING:
+        return No("no kernel for labels that are strings")
+    labels = labels_of(attrs["classlabels_ints"], None)
+    n, sizes, post = len(labels), attrs["vectors_per_class"], POSTS.index(attrs["post_transform"])
+    count = 0 if sizes is None else int(sizes.sum())
+    if not count:
+        is_single, is_alone = x.tensor.dtype is F32, n == 1
+        verdict = Verdict(YES_NO if is_alone else BEST, post, n, n, is_single)
+        return _linear_machine(
+            x, attrs, verdict, labels_value(labels) if is_alone else held(labels)
+        )
+    if n < 2:
+        return No("one class has no pair")
+    if attrs["prob_a"] is not None and len(attrs["prob_a"]):
+        verdict = Verdict(VALUES, post, n, n)
+    elif n == 2:
+        verdict = Verdict(YES_NO, post, 1, 2, is_complement=post != 0)
+    else:
+        verdict = Verdict(VALUES, post, n * (n - 1) // 2, n * (n - 1) // 2)
+    weights = attrs["coefficients"][: (n - 1) * count]
+    return _machine(x, attrs, count, weights, attrs["rho"], sizes, labels, verdict)
 
 
 def scaler(node: Node) -> Call | No:
@@ -128,5 +215,7 @@ LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
     (ML, "LinearClassifier"): linear_classifier,
     (ML, "LinearRegressor"): linear_regressor,
     (ML, "Normalizer"): normalizer,
+    (ML, "SVMClassifier"): svm_classifier,
+    (ML, "SVMRegressor"): svm_regressor,
     (ML, "Scaler"): scaler,
 }

@@ -1,0 +1,29 @@
+// Products of states with packed weights: those of a few rows, and those of many.
+#include "kernels/recurrent/few_rows.h"
+#include "kernels/recurrent/layer.h"
+
+namespace sdx::SDX_ISA {
+
+void multiply(const Sweep& s, const float* from, int64_t stride, int64_t first, int64_t last) {
+  const Layer& a = *s.layer;
+  const int64_t k = a.hidden, panels = a.padded / kPanel, width = a.width();
+  const int64_t begin = first * panels, end = last * panels;
+  float* to = s.gates + first * a.padded;
+  switch (s.rows) {
+    case 1: return multiply_panels<1>(from, stride, k, s.weights, begin, end, to, width);
+    case 2: return multiply_panels<2>(from, stride, k, s.weights, begin, end, to, width);
+    case 3: return multiply_panels<3>(from, stride, k, s.weights, begin, end, to, width);
+    case 4: return multiply_panels<4>(from, stride, k, s.weights, begin, end, to, width);
+    default: break;
+  }
+  const int64_t passes = passes_of(k);
+  for (int64_t p = 0; p < passes; ++p) {
+    const int64_t depth = part_begin(k, passes, p);
+    copy_rows(s.spread + p * s.rows * kStride, from + depth, stride, s.rows,
+              part_begin(k, passes, p + 1) - depth);
+  }
+  gemm_passes(s.rows, k, 0, passes, s.spread, Columns{s.weights, width, begin, end},
+              Target{to, width}, Finish{});
+}
+
+}  // namespace sdx::SDX_ISA

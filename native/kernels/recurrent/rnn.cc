@@ -1,0 +1,32 @@
+// The step of RNN: one gate.
+#include "kernels/recurrent/functions.h"
+
+namespace sdx::SDX_ISA {
+namespace {
+
+template <class Functions>
+void rnn_rows(const Sweep& s, const float* const* x) {
+  const Layer& a = *s.layer;
+  const Functions by(s.functions);
+  multiply(s, s.hidden, a.padded, 0, 1);
+  for (int64_t i = 0; i < s.rows; ++i) {
+    if (x[i] == nullptr) continue;
+    const float* state = s.gates + i * a.width();
+    float* hidden = s.hidden + i * a.padded;
+    for (int64_t j = 0; j < a.padded; j += kLanes) {
+      const f32v sum = load(x[i] + j) + load(state + j);
+      if constexpr (std::is_same_v<Functions, Standard>)
+        store(hidden + j, by.g(sum));
+      else
+        store(hidden + j, by.f(sum));
+    }
+  }
+}
+
+}  // namespace
+
+StepFn rnn_step(const Layer& layer) {
+  return layer.is_standard ? rnn_rows<Standard> : rnn_rows<Named>;
+}
+
+}  // namespace sdx::SDX_ISA

@@ -1,0 +1,47 @@
+"""Classifiers with labels that are strings: kernels find a number, and a table its name."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.ops.declare import ML
+from sardonyx.ops.scores import texts, two_labels
+
+# The attribute that integer labels have.
+CLASSIFIERS: Final = {
+    "LinearClassifier": "classlabels_ints",
+    "SVMClassifier": "classlabels_ints",
+    "TreeEnsembleClassifier": "classlabels_int64s",
+}
+
+
+def number_labels(graph: Graph) -> None:
+    """Gives classifiers the positions of their labels as labels, and looks up the names behind."""
+    for node in list(graph.nodes):
+        if node.op.domain == ML and node.op.name in CLASSIFIERS:
+            strings = node.attrs["classlabels_strings"]
+            if strings is not None and len(strings):
+                _number(graph, node)
+
+
+def _number(graph: Graph, node: Node) -> None:
+    names = texts(node.attrs["classlabels_strings"])
+    numbers = np.arange(len(names))
+    attrs = {
+        **node.attrs,
+        "classlabels_strings": None,
+        CLASSIFIERS[node.op.name]: numbers,
+    }
+    builder = Builder(graph, graph.scope)
+    made = builder.node(node.op.name, *node.inputs, outputs=2, domain=ML, **attrs)
+    table = two_labels(names) if len(names) == 1 else names
+    label: Value = builder.Gather(builder.const(table), made.outputs[0])
+    for old, new in zip(node.outputs, (label, made.outputs[1]), strict=False):
+        if not new.name:
+            new.name, old.name = old.name, ""
+        graph.replace(old, new)
+    graph.remove(node)

@@ -14,15 +14,8 @@ struct ConvArgs {
   int64_t maps;  // of one group
   int64_t out_channels;
   bool is_packed;  // else the first phase packs the weights
-  bool is_plain;   // each output reads one pixel, and they come in the same order
   Epilogue epilogue;
 };
-
-bool reads_in_order(const Window& w) {
-  for (const Axis& axis : w.axis)
-    if (axis.taps != 1 || axis.step != 1 || axis.begin != 0 || axis.in != axis.out) return false;
-  return true;
-}
 
 void conv_block(const ConvArgs& a, const Data& data, int64_t group, int64_t item) {
   const int64_t block = item % a.split.row_blocks, columns = item / a.split.row_blocks;
@@ -40,11 +33,7 @@ void conv_block(const ConvArgs& a, const Data& data, int64_t group, int64_t item
   const Finish finish = a.epilogue.finish(data, group * a.maps);
   gemm_block(data.local, m, k, weights, target, finish,
              [&](float* to, int64_t row, int64_t rows, int64_t depth, int64_t depths) {
-               row += first_row;
-               if (!a.is_plain)
-                 return gather_rows(gather, x, to, kStride, row, rows, depth, depths);
-               const float* from = x + row * gather.channels + gather.first + depth;
-               copy_rows(to, from, gather.channels, rows, depths);
+               gather_rows(gather, x, to, kStride, first_row + row, rows, depth, depths);
              });
   const int64_t width = (weights.last - weights.first) * kPanel;
   const int64_t left = a.maps - weights.first * kPanel;
@@ -77,7 +66,6 @@ void add_conv(const Call& call, Plan& plan, bool is_packed) {
   args->gather = make_gather(window, x.dim(-1), x.dim(-1) / group);
   args->maps = y.dim(-1) / group;
   args->out_channels = y.dim(-1);
-  args->is_plain = reads_in_order(window);
   args->split = split_product(window.batch * window.outs(), args->maps, args->gather.depth());
   plan.args = args;
   args->epilogue = read_epilogue(call, at + 1, plan);

@@ -211,13 +211,16 @@ Status resolve_reshape(const Call& call, const Data& data, View* out) {
       overflows |= __builtin_mul_overflow(known, d, &known);
   }
   for (int i = 0; i < in.rank; ++i) count *= have[i];
-  if (open >= 0 && !overflows && known != 0 && count % known == 0)
+  if (overflows)
+    return Status::fail("the target %s has more than 2**62 elements",
+                        listed(target, out->rank).text);
+  if (open >= 0 && known != 0 && count % known == 0)
     out->dims[open] = count / known;
   else if (open >= 0)
     return Status::fail("cannot reshape %s into %s: %ld does not divide %ld",
                         listed(in.dims, in.rank).text, listed(target, out->rank).text, long(known),
                         long(count));
-  else if (overflows || known != count)
+  else if (known != count)
     return Status::fail("cannot reshape %s into %s, elements: %.15g and %.15g",
                         listed(in.dims, in.rank).text, listed(target, out->rank).text,
                         product(in.dims, in.rank), product(out->dims, out->rank));
@@ -236,7 +239,9 @@ Status resolve_split(const Call& call, const Data& data, View* out) {
     for (int i = 0; i < in.rank; ++i) out[k].dims[i] = in.dims[i];
     out[k].dims[axis] = sizes[k];
     if (sizes[k] < 0) return Status::fail("part %d has the negative size %ld", k, long(sizes[k]));
-    total += sizes[k];
+    if (__builtin_add_overflow(total, sizes[k], &total))
+      return Status::fail("the parts add up to more than 2**62, not to the %ld of axis %d",
+                          long(in.dims[axis]), axis);
   }
   if (total != in.dims[axis])
     return Status::fail("the parts add up to %ld, not to the %ld of axis %d", long(total),

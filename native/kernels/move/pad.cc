@@ -233,8 +233,8 @@ Status resolve_pad(const Call& call, const Data& data, View* out) {
     int64_t kept;
     if (__builtin_add_overflow(d, before[i], &kept) ||
         __builtin_add_overflow(kept, after[i], &out->dims[i]))
-      return Status::fail("axis %d of %ld is padded by %ld and %ld", i, long(d), long(before[i]),
-                          long(after[i]));
+      return Status::fail("axis %d of %ld, padded by %ld and %ld, has more than 2**62 elements", i,
+                          long(d), long(before[i]), long(after[i]));
     if (out->dims[i] < 0)
       return Status::fail("axis %d of %ld, padded by %ld and %ld, has the negative size %ld", i,
                           long(d), long(before[i]), long(after[i]), long(out->dims[i]));

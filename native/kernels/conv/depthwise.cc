@@ -285,7 +285,7 @@ Status conv_depthwise_f32(const Call& call, Plan& plan) {
   const int64_t items =
       args->window.batch * args->window.axis[0].out * args->bands * args->chunks * panels;
   const int64_t sums = args->window.batch * args->window.outs() * panels * kPanel;
-  const int64_t work = sums * args->window.taps() * args->group_in / kLanes / 2;
+  const int64_t work = sums * args->window.taps() * args->group_in / kLanes;
   plan.add(sum_pieces, items, items > 0 ? work / items : 0);
   add_program<DepthwiseArgs>(args->epilogue, plan);
   return {};

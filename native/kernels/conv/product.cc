@@ -18,7 +18,8 @@ struct ConvArgs {
 };
 
 void conv_block(const ConvArgs& a, const Data& data, int64_t group, int64_t item) {
-  const int64_t block = item % a.split.row_blocks, columns = item / a.split.row_blocks;
+  // Rows first: a thread's share of the items is a share of the image, as in the layers around.
+  const int64_t block = item / a.split.column_blocks, columns = item % a.split.column_blocks;
   const int64_t first_row = a.split.row(block), m = a.split.row(block + 1) - first_row;
   const int64_t k = a.gather.depth();
   const float* packed =

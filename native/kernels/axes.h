@@ -28,32 +28,9 @@ struct Axes {
   SDX_INLINE int64_t last_out() const { return n ? out[n - 1] : 1; }
 
   // Large strides of the input first, so that the last axis is the densest.
-  SDX_INLINE void sort() {
-    for (int i = 1; i < n; ++i)
-      for (int j = i; j > 0 && abs_step(j - 1) < abs_step(j); --j) swap(j - 1, j);
-  }
+  void sort();
   // Neighbours that both tensors hold end to end become one axis.
-  SDX_INLINE void merge() {
-    int kept = 0;
-    for (int i = 1; i < n; ++i) {
-      if (step[kept] == step[i] * size[i] && out[kept] == out[i] * size[i]) {
-        size[kept] *= size[i];
-      } else {
-        ++kept;
-        size[kept] = size[i];
-      }
-      step[kept] = step[i], out[kept] = out[i];
-    }
-    if (n > 0) n = kept + 1;
-  }
-
- private:
-  SDX_INLINE int64_t abs_step(int i) const { return step[i] < 0 ? -step[i] : step[i]; }
-  SDX_INLINE void swap(int i, int j) {
-    const int64_t held[] = {size[i], step[i], out[i]};
-    size[i] = size[j], step[i] = step[j], out[i] = out[j];
-    size[j] = held[0], step[j] = held[1], out[j] = held[2];
-  }
+  void merge();
 };
 
 struct Place {
@@ -80,22 +57,6 @@ struct Around {
   int64_t columns = 1, column_step = 1;   // side by side in the output
 };
 
-SDX_INLINE Around around(const View& x, const View& y, int axis) {
-  Around made;
-  if (x.rank == 0) return made;
-  made.n = x.dims[axis], made.step = x.strides[axis], made.out_step = y.strides[axis];
-  Axes inner;
-  for (int i = 0; i < x.rank; ++i)
-    if (i != axis) (i < axis ? made.outer : inner).add(x.dims[i], x.strides[i], y.strides[i]);
-  inner.merge();
-  if (inner.n > 0) {
-    --inner.n;
-    made.columns = inner.size[inner.n], made.column_step = inner.step[inner.n];
-  }
-  for (int i = 0; i < inner.n; ++i) made.outer.add(inner.size[i], inner.step[i], inner.out[i]);
-  made.outer.merge();
-  made.n_outer = made.outer.count();
-  return made;
-}
+Around around(const View& x, const View& y, int axis);
 
 }  // namespace sdx::SDX_ISA

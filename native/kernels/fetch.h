@@ -4,20 +4,13 @@
 #include <type_traits>
 
 #include "kernels/kernel.h"
-#include "simd/vec.h"
+#include "simd/half.h"
 
 namespace sdx::SDX_ISA {
 
 struct Bool {
   uint8_t value;
 };
-struct F16 {
-  uint16_t bits;
-};
-struct BF16 {
-  uint16_t bits;
-};
-
 template <class T>
 constexpr DType kDType = DType::none;
 template <>
@@ -70,39 +63,21 @@ using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 // One element as a number of type C.
 template <class C, class T>
 SDX_INLINE C number(T x) {
-  if constexpr (std::is_same_v<T, F16>) {
-    _Float16 half;
-    memcpy(&half, &x, sizeof half);
-    return C(float(half));
-  } else if constexpr (std::is_same_v<T, BF16>) {
-    const uint32_t bits = uint32_t(x.bits) << 16;
-    float wide;
-    memcpy(&wide, &bits, sizeof wide);
-    return C(wide);
-  } else if constexpr (std::is_same_v<T, Bool>) {
+  if constexpr (kIsHalf<T>)
+    return C(to_float(&x));
+  else if constexpr (std::is_same_v<T, Bool>)
     return C(x.value);
-  } else {
+  else
     return C(x);
-  }
-}
-
-SDX_INLINE BF16 bf16_of(float x) {
-  uint32_t bits;
-  memcpy(&bits, &x, sizeof bits);
-  if (x != x) return {uint16_t(bits >> 16 | 0x40)};
-  return {uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
 }
 
 // A number as one element of type T, rounded once from float where T is a half type.
 template <class T, class C>
 SDX_INLINE T element(C x) {
-  if constexpr (std::is_same_v<T, F16>) {
-    const _Float16 half = _Float16(float(x));
+  if constexpr (kIsHalf<T>) {
     T made;
-    memcpy(&made, &half, sizeof made);
+    store_float(&made, splat(float(x)), Part{1});
     return made;
-  } else if constexpr (std::is_same_v<T, BF16>) {
-    return bf16_of(float(x));
   } else if constexpr (std::is_same_v<T, Bool>) {
     return {uint8_t(x != 0)};
   } else {
@@ -121,6 +96,11 @@ template <class C, class T>
 SDX_INLINE const C* fetch(const T* x, int64_t stride, int64_t n, C* buffer) {
   if constexpr (kReadsInPlace<T, C>)
     if (stride == 1) return reinterpret_cast<const C*>(x);
+  if constexpr (kIsHalf<T> && std::is_same_v<C, float>)
+    if (stride == 1) {
+      vloop(n, [&](int64_t i, auto lanes) { store(buffer + i, load_float(x + i, lanes), lanes); });
+      return buffer;
+    }
   if (stride == 1)
     for (int64_t i = 0; i < n; ++i) buffer[i] = number<C>(x[i]);
   else
@@ -138,7 +118,9 @@ SDX_INLINE C* place(T* y, C* buffer) {
 }
 template <class C, class T>
 SDX_INLINE void put(T* y, const C* numbers, int64_t n) {
-  if constexpr (!std::is_same_v<T, C>)
+  if constexpr (kIsHalf<T> && std::is_same_v<C, float>)
+    vloop(n, [&](int64_t i, auto lanes) { store_float(y + i, load(numbers + i, lanes), lanes); });
+  else if constexpr (!std::is_same_v<T, C>)
     for (int64_t i = 0; i < n; ++i) y[i] = element<T>(numbers[i]);
 }
 

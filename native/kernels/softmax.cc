@@ -23,11 +23,15 @@ SDX_INLINE V larger(V a, V b) {
   return a > b ? a : b;
 }
 
-// Three passes over one row, which stays in L1 for every row length that models use.
-template <bool kIsLog, class C>
-void softmax_row(const C* x, C* y, int64_t n) {
+template <class C>
+C top_of(const C* x, int64_t n) {
   const auto max = [](Vec<C> a, Vec<C> b) { return larger(a, b); };
-  const C top = fold(run(x, n, splat(kLowest<C>), kLowest<C>, max, max), max);
+  return fold(run(x, n, splat(kLowest<C>), kLowest<C>, max, max), max);
+}
+
+// The sum of exponentials, which are left in y unless only their sum is asked for.
+template <bool kIsLog, class C>
+double exponentials(const C* x, C top, C* y, int64_t n) {
   double total = 0;
   for (int64_t i = 0; i < n; i += kSumBlock<C>) {
     Vec<C> part{};
@@ -38,6 +42,11 @@ void softmax_row(const C* x, C* y, int64_t n) {
     });
     total += fold_sum(part);
   }
+  return total;
+}
+
+template <bool kIsLog, class C>
+void finish(const C* x, C top, double total, C* y, int64_t n) {
   const C last = C(kIsLog ? __builtin_log(total) : 1 / total);
   vloop<C>(n, [&](int64_t i, auto lanes) {
     if (kIsLog)
@@ -47,17 +56,67 @@ void softmax_row(const C* x, C* y, int64_t n) {
   });
 }
 
+// Three passes over one row, which stays in L1 for every row length that models use.
+template <bool kIsLog, class C>
+void softmax_row(const C* x, C* y, int64_t n) {
+  const C top = top_of(x, n);
+  finish<kIsLog>(x, top, exponentials<kIsLog>(x, top, y, n), y, n);
+}
+
+// A row of kCount vectors, the last perhaps not whole, which never leaves the registers.
+template <bool kIsLog, int kCount, class C>
+void softmax_short(const C* x, C* y, int64_t n) {
+  constexpr int64_t lanes = kLanesOf<C>;
+  const Part rest{int(n - (kCount - 1) * lanes)};
+  const auto add = [](auto a, auto b) { return a + b; };
+  const auto max = [](auto a, auto b) { return larger(a, b); };
+  Vec<C> v[kCount], tops = load(x + (kCount - 1) * lanes, rest, kLowest<C>);
+  v[kCount - 1] = tops;
+  for (int i = 0; i < kCount - 1; ++i) tops = larger(tops, v[i] = load(x + i * lanes));
+  const C top = fold(tops, max);
+  Vec<C> total{};
+  for (int i = 0; i < kCount; ++i) {
+    const Vec<C> e = vexp_down(v[i] -= top);
+    if (!kIsLog) v[i] = e;
+    total += e;
+  }
+  const C sum = fold(total, add), last = kIsLog ? C(__builtin_log(sum)) : 1 / sum;
+  for (int i = 0; i < kCount; ++i) v[i] = kIsLog ? v[i] - last : v[i] * last;
+  for (int i = 0; i < kCount - 1; ++i) store(y + i * lanes, v[i]);
+  store(y + (kCount - 1) * lanes, v[kCount - 1], rest);
+}
+
+template <class C>
+using RowFn = void (*)(const C* x, C* y, int64_t n);
+
+// The function for rows of n numbers.
+template <bool kIsLog, class C>
+RowFn<C> row_function(int64_t n) {
+  switch ((n + kLanesOf<C> - 1) / kLanesOf<C>) {
+    case 1: return softmax_short<kIsLog, 1, C>;
+    case 2: return softmax_short<kIsLog, 2, C>;
+    case 3: return softmax_short<kIsLog, 3, C>;
+    case 4: return softmax_short<kIsLog, 4, C>;
+    case 5: return softmax_short<kIsLog, 5, C>;
+    case 6: return softmax_short<kIsLog, 6, C>;
+    case 7: return softmax_short<kIsLog, 7, C>;
+    case 8: return softmax_short<kIsLog, 8, C>;
+    default: return softmax_row<kIsLog, C>;
+  }
+}
+
 template <bool kIsLog, class T>
 Status softmax_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = static_cast<const SoftmaxArgs*>(args)->around;
   using C = Wide<T>;
+  const RowFn<C> run_row = row_function<kIsLog, C>(a.n);
   C* local = reinterpret_cast<C*>(data.local);
   for (int64_t row = begin; row < end; ++row) {
     const Place at = place_of(a.outer, a.outer.n, row);
-    T* y = output<T>(data) + at.out;
-    C* numbers = place<C>(y, local);
-    softmax_row<kIsLog>(fetch<C>(input<T>(data, 0) + at.in, a.step, a.n, local), numbers, a.n);
-    put(y, numbers, a.n);
+    T* to = output<T>(data) + at.out;
+    C* y = place<C>(to, local);
+    run_row(fetch<C>(input<T>(data, 0) + at.in, a.step, a.n, local), y, a.n);
+    put(to, y, a.n);
   }
   return {};
 }

@@ -31,6 +31,31 @@ SDX_INLINE auto fold(V v, Step step) {
   return fold_by<int(sizeof(V) / sizeof(LaneOf<V>) / 2)>(v, step);
 }
 
+// One step of fold_many: lanes i of the result are those of `b` where i has the bit kBy.
+template <int kBy, class V, class Step, size_t... kIndex>
+SDX_INLINE V fold_two(V a, V b, Step step, std::index_sequence<kIndex...>) {
+  constexpr size_t n = sizeof...(kIndex);
+  return step(__builtin_shufflevector(a, b, (kIndex & kBy ? kIndex + n : kIndex)...),
+              __builtin_shufflevector(a, b, (kIndex & kBy ? kIndex + n - kBy : kIndex + kBy)...));
+}
+// As many vectors as each has lanes, folded all at once: lane i of the result is that of v[i]. Each
+// is folded in the same order, whatever its place.
+template <int kBy, class V, class Step>
+SDX_INLINE V fold_many_by(V* v, Step step) {
+  if constexpr (kBy == 0) {
+    return v[0];
+  } else {
+    constexpr size_t n = sizeof(V) / sizeof(LaneOf<V>);
+    for (int i = 0; i < kBy; ++i)
+      v[i] = fold_two<kBy>(v[i], v[i + kBy], step, std::make_index_sequence<n>());
+    return fold_many_by<kBy / 2>(v, step);
+  }
+}
+template <class V, class Step>
+SDX_INLINE V fold_many(V* v, Step step) {
+  return fold_many_by<int(sizeof(V) / sizeof(LaneOf<V>) / 2)>(v, step);
+}
+
 template <size_t kFrom, size_t... kIndex>
 SDX_INLINE auto some_lanes(f32v v, std::index_sequence<kIndex...>) {
   return __builtin_shufflevector(v, v, (kIndex + kFrom)...);
@@ -39,8 +64,12 @@ SDX_INLINE auto some_lanes(f32v v, std::index_sequence<kIndex...>) {
 template <int kHalf>
 SDX_INLINE Vec<double> widened(f32v v) {
   constexpr size_t n = kLanesOf<double>;
-  return __builtin_convertvector(some_lanes<kHalf * n>(v, std::make_index_sequence<n>()),
-                                 Vec<double>);
+  const auto half = some_lanes<kHalf * n>(v, std::make_index_sequence<n>());
+#if SDX_VEC_BYTES == 64
+  return (Vec<double>)_mm512_maskz_cvtps_pd(0xff, (__m256)half);
+#else
+  return __builtin_convertvector(half, Vec<double>);
+#endif
 }
 
 SDX_INLINE double fold_sum(f32v v) {
@@ -52,11 +81,11 @@ SDX_INLINE auto fold_sum(V v) {
 }
 
 // step(step(start, x[0]), x[1]) ... over lanes of four vectors, joined by `join`; where lanes are
-// left over they see `fill`.
-template <class T, class Step, class Join>
-SDX_INLINE Vec<T> run(const T* x, int64_t n, Vec<T> start, T fill, Step step, Join join) {
+// left over they see `fill`. What is accumulated may be a vector or several.
+template <class T, class Sum, class Step, class Join>
+SDX_INLINE Sum run(const T* x, int64_t n, Sum start, T fill, Step step, Join join) {
   constexpr int64_t lanes = kLanesOf<T>;
-  Vec<T> a = start, b = start, c = start, d = start;
+  Sum a = start, b = start, c = start, d = start;
   int64_t i = 0;
   for (; i + 4 * lanes <= n; i += 4 * lanes) {
     a = step(a, load(x + i));

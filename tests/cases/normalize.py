@@ -108,4 +108,29 @@ OTHER = [
     fails("MeanVarianceNormalization", f32(2, 3), match="outside"),
 ]  # fmt: skip
 
-CASES = [*BATCH, *INSTANCE, *GROUP, *LAYER, *RMS, *OTHER]
+LENGTHS = (1, 15, 16, 17, 65, 768, 5000)
+HALF = {"oracle": "none", "why": "oracles round halves in between"}
+
+KERNELS = [
+    *(case("LayerNormalization", f32(3, n), f32(n), f32(n), outputs=3, **LOOSE) for n in LENGTHS),
+    *(case("RMSNormalization", f32(3, n), f32(n), **LOOSE) for n in LENGTHS),
+    case("LayerNormalization", f32(5, 70) + 100, f32(70), ulps=256, oracle="none",
+         why="the reference rounds the mean to float32"),
+    case("LayerNormalization", f32(2, 3, 4, 5), f32(3, 1, 5), f32(1), axis=1, oracle="onnx",
+         **LOOSE),
+    *(case("LayerNormalization", t(3, 70), t(70), t(70), **HALF) for t in (f16, bf16)),
+    *(case("BatchNormalization", f32(2, n, 3), *(f32(n),) * 3, pos(n), **LOOSE) for n in (1, 40)),
+    *(case("BatchNormalization", f32(3, n), *(f32(n),) * 3, pos(n), **LOOSE) for n in LENGTHS),
+    case("BatchNormalization", f32(1, 2, 70, 71), *(f32(2),) * 3, pos(2), **LOOSE),
+    *(case("InstanceNormalization", f32(2, 3, n), f32(3), f32(3), **LOOSE) for n in LENGTHS[1:]),
+    *(case("LpNormalization", f32(3, n), p=p, ulps=16) for n in LENGTHS for p in (1, 2)),
+    *(case("LpNormalization", f32(3, 5, n), axis=1, ulps=16) for n in LENGTHS),
+    *(case("LpNormalization", t(3, 70), axis=a, **HALF) for t in (f16, bf16) for a in (0, 1)),
+    *(case("LRN", f32(2, 7, 1, n), size=3, beta=beta, ulps=16)
+      for n in (1, 17, 70) for beta in (0.75, 0.5)),
+    case("LRN", f16(2, 7, 40), size=3, **HALF),
+    *(case("MeanVarianceNormalization", f32(2, 3, 4, 35), axes=a, **LOOSE)
+      for a in ([1], [0, 1], [3], [1, 2, 3], [0, 2])),
+]  # fmt: skip
+
+CASES = [*KERNELS, *BATCH, *INSTANCE, *GROUP, *LAYER, *RMS, *OTHER]

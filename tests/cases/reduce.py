@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 
 from tests.rows import bf16, bools, case, f16, f32, f64, fails, i64, ints, of, pos
@@ -21,7 +23,53 @@ EMPTY = {
     "ReduceMean": nan,
 }  # fmt: skip
 
+LENGTHS = (1, 15, 16, 17, 31, 64, 127, 129, 1009)
+SUBSETS = [c for n in (1, 2, 3) for c in combinations(range(4), n)]
+NANS = of([[1, nan, 3, nan], [2, 5, 5, 1], [nan, nan, nan, nan]])
+
+# Sizes around those of vectors, and all ways in which reduced and kept axes alternate.
+KERNELS = [
+    *(case(op, f32(3, n), axes(1), ulps=8) for op in ("ReduceSum", "ReduceMean") for n in LENGTHS),
+    *(case(op, f32(n, 19), axes(0), ulps=8) for op in ("ReduceSum", "ReduceMax") for n in LENGTHS),
+    *(case("ReduceSum", f32(5, n), axes(0), ulps=8) for n in LENGTHS),
+    *(case("ReduceMin", f32(3, n), axes(1)) for n in LENGTHS),
+    *(case("ReduceLogSumExp", f32(3, n), axes(1), ulps=8) for n in LENGTHS),
+    *(case(op, f32(3, 4, 5, 6), axes(*c), keepdims=0, ulps=8)
+      for op in ("ReduceSum", "ReduceMax") for c in SUBSETS),
+    *(case(op, f32(2, 3, 1, 35), axes(0, 3), ulps=16) for op in SUMS),
+    *(case(op, ints(t, 5, 37), axes(1), oracle="none", why="oracles lack some of the types")
+      for op in ("ReduceSum", "ReduceL1", "ReduceSumSquare", "ReduceProd", "ReduceMin")
+      for t in (np.int32, np.int64, np.uint32, np.uint64)),
+    *(case(op, ints(t, 9, 130), axes(0), oracle="onnx") for op in ("ReduceMax", "ReduceMin")
+      for t in (np.int8, np.uint8)),
+    *(case(op, t(7, 40), axes(0), oracle="none", why="oracles round each step")
+      for op in (*SUMS, "ReduceMax", "ReduceMin") for t in (f16, bf16)),
+    *(case(op, t(7, 40), axes(1), oracle="none", why="oracles round each step")
+      for op in (*SUMS, "ReduceMax", "ReduceMin") for t in (f16, bf16)),
+    case("ReduceSum", pos(1000003), ulps=2, oracle="none", why="oracles add in float32"),
+    case("ReduceMean", pos(1000003), ulps=2, oracle="none", why="oracles add in float32"),
+    case("ReduceSum", pos(70001, 3), axes(0), ulps=2, oracle="none", why="the same"),
+    case("ReduceMax", f32(70001)),
+    case("ReduceMax", f32(70001, 2), axes(0)),
+    case("ReduceL2", of([1e30, 1e30]), expect=(of([2**0.5 * 1e30]),)),
+    *(case(op, NANS, axes(a), oracle="onnx") for op in ("ReduceMax", "ReduceMin") for a in (0, 1)),
+    *(case(op, of([[inf, -inf, 1]]), axes(1)) for op in ("ReduceMax", "ReduceMin", "ReduceSum")),
+    *(case(op, NANS, axis=1, keepdims=0, oracle="onnx") for op in ("ArgMax", "ArgMin")),
+    *(case(op, NANS, axis=0, oracle="onnx") for op in ("ArgMax", "ArgMin")),
+    *(case(op, x, axis=1, select_last_index=1, oracle="onnx") for op in ("ArgMax", "ArgMin")
+      for x in (NANS, of([[2, 5, 5, 2]]))),
+    *(case("ArgMax", f32(2, n), axis=1) for n in (*LENGTHS, 2050)),
+    *(case("ArgMin", f32(5, n), axis=0) for n in LENGTHS),
+    *(case("ArgMax", ints(t, 7, 19), axis=a, oracle="onnx", select_last_index=last)
+      for t in (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64)
+      for a in (0, 1) for last in (0, 1)),
+    *(case("CumSum", f32(3, n), of(a, np.int64), reverse=n % 2, ulps=32)
+      for n in LENGTHS for a in (0, 1)),
+    case("CumSum", f16(4, 70), of(1, np.int64), oracle="none", why="oracles round each step"),
+]  # fmt: skip
+
 CASES = [
+    *KERNELS,
     *(case(op, pos(2, 3, 7), axes(*a), ulps=16) for op in NAMES for a in ((1,), (-1, 0))),
     *(case(op, pos(2, 3, 7), axes(2, 1), keepdims=0, ulps=16) for op in NAMES),
     *(case(op, pos(3, 5), ulps=16) for op in NAMES),

@@ -14,7 +14,18 @@ def k(count: int) -> np.ndarray:
 TIES = of([[3, 1, 3, 2], [0, 0, 0, 0]])
 WORDS = of(["b", "a", "b", "", "c"], object)
 
+SPECIAL = of([[1, np.nan, -np.inf, 3, np.nan, 0.0, -0.0, np.inf]])
+
 CASES = [
+    *(case("TopK", f32(3, n), k(min(n, 7)), outputs=2, largest=largest)
+      for n in (1, 15, 33, 64, 200, 1009) for largest in (0, 1)),
+    *(case("TopK", f32(3, 40, 5), k(9), outputs=2, axis=1, largest=x) for x in (0, 1)),
+    *(case("TopK", ints(t, 2, 100, high=120), k(50), outputs=2, oracle="onnx", largest=largest)
+      for t in (np.int8, np.uint8, np.int16, np.uint16, np.uint32, np.uint64)
+      for largest in (0, 1)),
+    *(case("TopK", x, k(60), outputs=2) for x in (f64(2, 100), i64(2, 100))),
+    *(case("TopK", SPECIAL, k(8), outputs=2, oracle="none", largest=largest,
+           why="oracles leave NaN where it is") for largest in (0, 1)),
     case("TopK", f32(3, 7), k(3), outputs=2),
     case("TopK", f32(3, 7), k(2), axis=0, largest=0, outputs=2),
     case("TopK", TIES, k(3), outputs=2),

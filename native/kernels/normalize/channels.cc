@@ -1,7 +1,7 @@
 // Normalizations with one scale and bias per channel: by given statistics, or by those of a group.
 #include "kernels/normalize/operand.h"
 #include "kernels/normalize/rows.h"
-#include "simd/fold.h"
+#include "kernels/normalize/stats.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -105,20 +105,15 @@ Status group_rows(const void* args, const Data& data, int64_t begin, int64_t end
   C* room = reinterpret_cast<C*>(data.local);
   for (int64_t row = begin; row < end; ++row) {
     const C* x = fetch<C>(input<T>(data, 0) + row * n, 1, n, room);
-    const C mean = C(sum_of(x, n, C(0), [](Vec<C> s, Vec<C> v) { return s + v; }) / double(n));
-    const double squares = sum_of(x, n, mean, [&](Vec<C> s, Vec<C> v) {
-      const Vec<C> d = v - mean;
-      return s + d * d;
-    });
-    const C inverse = C(1 / __builtin_sqrt(squares / double(n) + a.epsilon));
+    const Stats<C> s = stats_of(x, n, a.epsilon);
     T* to = output<T>(data) + row * n;
     C* y = place<C>(to, room);
     for (int64_t c = 0; c < a.channels; ++c) {
       const int64_t channel = row % a.groups * a.channels + c, at = c * a.inner;
-      const C f = inverse * number<C>(input<T>(data, 1)[channel]);
-      const C bias = number<C>(input<T>(data, 2)[channel]);
+      const C scale = number<C>(input<T>(data, 1)[channel]), factor = s.factor * scale;
+      const C bias = number<C>(input<T>(data, 2)[channel]) + s.rest * scale;
       vloop<C>(a.inner, [&](int64_t i, auto lanes) {
-        store(y + at + i, (load(x + at + i, lanes) - mean) * f + bias, lanes);
+        store(y + at + i, (load(x + at + i, lanes) - s.mean) * factor + bias, lanes);
       });
     }
     put(to, y, n);

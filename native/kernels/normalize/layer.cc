@@ -1,7 +1,7 @@
 // Normalization of rows, by mean and deviation or by their root mean square, with a sum before it.
 #include "kernels/normalize/operand.h"
 #include "kernels/normalize/rows.h"
-#include "simd/fold.h"
+#include "kernels/normalize/stats.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -14,24 +14,6 @@ struct LayerArgs {
   int mean, inverse, total;  // outputs, or -1
   double epsilon;
 };
-
-template <class C>
-struct Stats {
-  C mean, inverse;
-};
-
-// Two passes, since the difference of squares would lose what the mean has.
-template <bool kIsCentred, class C>
-SDX_INLINE Stats<C> stats_of(const C* x, int64_t n, double epsilon) {
-  C mean = 0;
-  if (kIsCentred)
-    mean = C(sum_of(x, n, C(0), [](Vec<C> s, Vec<C> v) { return s + v; }) / double(n));
-  const double squares = sum_of(x, n, mean, [&](Vec<C> s, Vec<C> v) {
-    const Vec<C> d = v - mean;
-    return s + d * d;
-  });
-  return {mean, C(1 / __builtin_sqrt(squares / double(n) + epsilon))};
-}
 
 // x + skip + bias, where there is something to add.
 template <class C>
@@ -59,7 +41,7 @@ void save(const LayerArgs& a, const Data& data, int slot, int64_t row, float val
   if (a.saved == DType::f32)
     output<float>(data, slot)[row] = value;
   else
-    output<BF16>(data, slot)[row] = bf16_of(value);
+    output<BF16>(data, slot)[row] = element<BF16>(value);
 }
 
 template <bool kIsCentred, class C>
@@ -70,16 +52,16 @@ Status run_rows(const void* args, const Data& data, int64_t begin, int64_t end) 
   for (int64_t row = begin; row < end; ++row) {
     const C* x = row_of(a.x, data, row, room);
     x = summed(a, data, row, x, room);
-    const Stats<C> s = stats_of<kIsCentred>(x, n, a.epsilon);
+    const Stats<C> s = kIsCentred ? stats_of(x, n, a.epsilon) : root_mean_square(x, n, a.epsilon);
     save(a, data, a.mean, row, float(s.mean));
-    save(a, data, a.inverse, row, float(s.inverse));
+    save(a, data, a.inverse, row, float(s.factor));
     const C* scale = row_of(a.scale, data, row, room + n);
     const C* bias = a.bias.is_given() ? row_of(a.bias, data, row, room + 2 * n) : nullptr;
     C* y = place_row(a.y, data.out[0], row * n, room);
     vloop<C>(n, [&](int64_t i, auto lanes) {
       Vec<C> v = load(x + i, lanes);
-      if (kIsCentred) v -= s.mean;
-      v = v * s.inverse * load(scale + i, lanes);
+      v = kIsCentred ? (v - s.mean) * s.factor + s.rest : v * s.factor;
+      v *= load(scale + i, lanes);
       if (bias != nullptr) v += load(bias + i, lanes);
       store(y + i, v, lanes);
     });

@@ -7,6 +7,29 @@
 namespace sdx::SDX_ISA {
 namespace {
 
+// The best so far where NaNs may get lost, and 0 unless there was a NaN or an infinity.
+template <class C>
+struct Best {
+  Vec<C> best, zero;
+};
+
+// The best of floats. Looking for NaNs costs one product; where one may be, it is done again.
+template <class Order, class C>
+SDX_INLINE C best_float(const C* x, int64_t n) {
+  const auto step = [](Best<C> a, Vec<C> v) {
+    return Best<C>{Order::is_better(a.best, v) ? a.best : v, a.zero + v * 0};
+  };
+  const auto join = [](Best<C> a, Best<C> b) {
+    return Best<C>{Order::is_better(a.best, b.best) ? a.best : b.best, a.zero + b.zero};
+  };
+  const auto better = [](auto a, auto b) { return Order::better(a, b); };
+  constexpr C kWorst = Order::template kWorst<C>;
+  if (n == 0) return kWorst;
+  const Best<C> found = run(x, n, Best<C>{splat(kWorst), Vec<C>{}}, x[0], step, join);
+  if (fold_sum(found.zero) == 0) return fold(found.best, better);
+  return fold(run(x, n, splat(kWorst), kWorst, better, better), better);
+}
+
 template <class Order, class C_>
 struct Extreme {
   using C = C_;
@@ -16,6 +39,11 @@ struct Extreme {
   static SDX_INLINE Vec<C> join(Vec<C> a, Vec<C> b) { return Order::better(a, b); }
   static SDX_INLINE W fold(Vec<C> v) {
     return sdx::SDX_ISA::fold(v, [](auto a, auto b) { return Order::better(a, b); });
+  }
+  static SDX_INLINE W run(const C* x, int64_t n)
+    requires std::is_floating_point_v<C>
+  {
+    return best_float<Order>(x, n);
   }
   static SDX_INLINE W join(W a, W b) { return a != a || Order::is_better(a, b) ? a : b; }
   static SDX_INLINE W finish(W best, int64_t) { return best; }

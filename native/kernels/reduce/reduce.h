@@ -11,6 +11,8 @@
 //     static W join(W, W);
 //     static W finish(W, int64_t count);
 //   };
+//
+// An Op may have a `static W run(const C*, int64_t)` of its own for numbers that lie side by side.
 #pragma once
 
 #include "kernels/axes.h"
@@ -39,6 +41,7 @@ constexpr int kWideBlock = 8;     // vectors of columns side by side
 
 template <class Op, class C = typename Op::C>
 SDX_INLINE typename Op::W fold_run(const C* x, int64_t n) {
+  if constexpr (requires { Op::run(x, n); }) return Op::run(x, n);
   return Op::fold(run(
       x, n, splat(Op::kNothing), Op::kNothing, [](auto a, auto b) { return Op::step(a, b); },
       [](auto a, auto b) { return Op::join(a, b); }));
@@ -60,12 +63,47 @@ SDX_INLINE void each_run(const Axes& reduced, const T* x, int64_t lo, int64_t hi
 }
 
 template <class Op, class T>
-typename Op::W reduce_runs(const ReduceArgs& a, const T* x, int64_t lo, int64_t hi) {
+SDX_INLINE typename Op::W reduce_runs(const ReduceArgs& a, const T* x, int64_t lo, int64_t hi) {
   using C = typename Op::C;
+  if constexpr (kReadsInPlace<T, C>)
+    if (a.reduced.n == 1 && a.reduced.last_step() == 1 && hi - lo <= kSumBlock<C>)
+      return fold_run<Op>(reinterpret_cast<const C*>(x + lo), hi - lo);
   auto total = Op::fold(splat(Op::kNothing));
   each_run<C>(a.reduced, x, lo, hi,
               [&](const C* p, int64_t n) { total = Op::join(total, fold_run<Op>(p, n)); });
   return total;
+}
+
+// Whether runs are so short that folding the lanes of one would take longer than reading it.
+template <class Op, class T>
+SDX_INLINE bool has_short_runs(const ReduceArgs& a) {
+  using C = typename Op::C;
+  return kReadsInPlace<T, C> && kLanesOf<C> <= 16 && a.reduced.n == 1 && a.n_chunks == 1 &&
+         a.reduced.last_step() == 1 && a.n <= 8 * kLanesOf<C>;
+}
+
+// Outputs [begin, end) of short runs, as many at once as a vector has lanes.
+template <class Op, class T>
+void reduce_short_runs(const ReduceArgs& a, const T* x, T* y, int64_t begin, int64_t end) {
+  using C = typename Op::C;
+  constexpr int64_t lanes = kLanesOf<C>;
+  const auto join = [](auto p, auto q) { return Op::join(p, q); };
+  for (int64_t item = begin; item < end; item += lanes) {
+    const int64_t count = end - item < lanes ? end - item : lanes;
+    Vec<C> parts[lanes];
+    int64_t to[lanes];
+    for (int64_t i = 0; i < lanes; ++i) {
+      const Place place = place_of(a.kept, a.kept.n, item + (i < count ? i : count - 1));
+      to[i] = place.out;
+      parts[i] = run(
+          reinterpret_cast<const C*>(x + place.in), a.n, splat(Op::kNothing), Op::kNothing,
+          [](auto p, auto q) { return Op::step(p, q); }, join);
+    }
+    C results[lanes];
+    store(results, fold_many(parts, join));
+    for (int64_t i = 0; i < count; ++i)
+      y[to[i]] = element<T>(Op::finish(typename Op::W(results[i]), a.n));
+  }
 }
 
 template <class Op, class T>
@@ -73,8 +111,11 @@ Status reduce_to_runs(const void* args, const Data& data, int64_t begin, int64_t
   const auto& a = *static_cast<const ReduceArgs*>(args);
   using W = typename Op::W;
   const T* x = input<T>(data, 0);
+  if constexpr (kReadsInPlace<T, typename Op::C> && kLanesOf<typename Op::C> <= 16)
+    if (has_short_runs<Op, T>(a))
+      return reduce_short_runs<Op>(a, x, output<T>(data), begin, end), Status{};
   for (int64_t item = begin; item < end; ++item) {
-    const int64_t at = item / a.n_chunks, part = item % a.n_chunks;
+    const int64_t at = a.n_chunks > 1 ? item / a.n_chunks : item, part = item - at * a.n_chunks;
     const Place place = place_of(a.kept, a.kept.n, at);
     const int64_t lo = part * a.chunk, hi = lo + a.chunk < a.n ? lo + a.chunk : a.n;
     const W total = reduce_runs<Op>(a, x + place.in, lo, hi);

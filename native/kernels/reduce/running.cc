@@ -50,6 +50,21 @@ void run_columns(const RunningArgs& a, const T* x, T* y, int64_t width) {
   }
 }
 
+// One row: nothing lies side by side with the numbers that are added up.
+template <class Op, class T>
+void run_row(const RunningArgs& a, const T* x, T* y) {
+  using W = Total<T>;
+  const int64_t n = a.around.n, step = a.is_reverse ? -a.around.step : a.around.step;
+  const int64_t out = a.is_reverse ? -1 : 1;
+  if (a.is_reverse) x += (n - 1) * a.around.step, y += n - 1;
+  W total = W(Op::kStart);
+  for (int64_t i = 0; i < n; ++i) {
+    const W next = Op::step(total, number<W>(x[i * step]));
+    y[i * out] = element<T>(a.is_exclusive ? total : next);
+    total = next;
+  }
+}
+
 template <class Op, class T>
 Status run_items(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const RunningArgs*>(args);
@@ -57,8 +72,12 @@ Status run_items(const void* args, const Data& data, int64_t begin, int64_t end)
     const int64_t outer = item / a.blocks, first = item % a.blocks * kColumns;
     const int64_t rest = a.around.columns - first;
     const Place place = place_of(a.around.outer, a.around.outer.n, outer);
-    run_columns<Op>(a, input<T>(data, 0) + place.in + first * a.around.column_step,
-                    output<T>(data) + place.out + first, rest < kColumns ? rest : kColumns);
+    const T* x = input<T>(data, 0) + place.in + first * a.around.column_step;
+    T* y = output<T>(data) + place.out + first;
+    if (a.around.columns == 1)
+      run_row<Op>(a, x, y);
+    else
+      run_columns<Op>(a, x, y, rest < kColumns ? rest : kColumns);
   }
   return {};
 }

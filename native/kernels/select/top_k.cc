@@ -2,6 +2,7 @@
 #include "kernels/axes.h"
 #include "kernels/fetch.h"
 #include "kernels/select/rows.h"
+#include "simd/fold.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -61,6 +62,28 @@ SDX_INLINE void sink(Entry* heap, int64_t n, int64_t hole, Entry entry) {
   heap[hole] = entry;
 }
 
+constexpr int64_t kGlance = 32;  // numbers that are looked at together
+
+template <class T>
+using Mark =
+    std::conditional_t<sizeof(T) == 8, int64_t,
+                       std::conditional_t<sizeof(T) == 4, int32_t,
+                                          std::conditional_t<sizeof(T) == 2, int16_t, int8_t>>>;
+
+// Marks those of kGlance numbers that may be better than one; false if none is. NaNs are marked,
+// numbers that are as good are not, since they come later.
+template <class T>
+SDX_INLINE bool mark_better(const T* x, T than, bool takes_largest, Mark<T>* marks) {
+  Vec<Mark<T>> any{};
+  for (int64_t i = 0; i < kGlance; i += kLanesOf<T>) {
+    const Vec<T> v = load(x + i);
+    const Vec<Mark<T>> found = takes_largest ? ~(v <= than) : ~(v >= than);
+    store(marks + i, found);
+    any |= found;
+  }
+  return fold(any, [](auto a, auto b) { return a | b; }) != 0;
+}
+
 template <class Entry, class T>
 void top_of(const TopArgs& a, const T* x, T* values, int64_t* indices, Entry* heap) {
   const int64_t step = a.around.step, k = a.k;
@@ -70,10 +93,17 @@ void top_of(const TopArgs& a, const T* x, T* values, int64_t* indices, Entry* he
   };
   for (int64_t i = 0; i < k; ++i) heap[i] = entry(i);
   for (int64_t i = k / 2 - 1; i >= 0; --i) sink(heap, k, i, heap[i]);
-  for (int64_t i = k; i < a.around.n; ++i) {
+  const auto offer = [&](int64_t i) {
     const Entry e = entry(i);
     if (heap[0].is_under(e)) sink(heap, k, 0, e);
-  }
+  };
+  int64_t next = k;
+  if constexpr (std::is_arithmetic_v<T> && kLanesOf<T> <= kGlance)
+    for (Mark<T> marks[kGlance]; step == 1 && next + kGlance <= a.around.n; next += kGlance)
+      if (mark_better(x + next, x[heap[0].index()], a.takes_largest, marks))
+        for (int64_t j = 0; j < kGlance; ++j)
+          if (marks[j]) offer(next + j);
+  for (; next < a.around.n; ++next) offer(next);
   for (int64_t n = k - 1; n > 0; --n) {
     const Entry last = heap[n];
     heap[n] = heap[0];

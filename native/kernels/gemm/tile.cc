@@ -32,7 +32,7 @@ SDX_INLINE void finish_sums(f32v (&sum)[R][W], const Finish& finish, int column)
   if (finish.high < kInf) each(sum, [&](f32v& y, int, int) { y = vmin(y, splat(finish.high)); });
 }
 
-constexpr int64_t kAhead = SDX_VEC_BYTES == 64 ? 8 : 24;  // steps: about what L3 takes to answer
+constexpr int64_t kAhead = SDX_VEC_BYTES == 64 ? 16 : 48;  // steps: about what L3 takes to answer
 
 // R rows, and W vectors of columns.
 template <int R, int W>

@@ -19,6 +19,8 @@ constexpr const char* kInstructions = "avx512vnni";
 constexpr const char* kInstructions = "avx512";
 #elif defined(__AVX2__)
 constexpr const char* kInstructions = "avx2";
+#elif defined(__aarch64__)
+constexpr const char* kInstructions = "neon";
 #else
 constexpr const char* kInstructions = "base";
 #endif

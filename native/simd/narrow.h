@@ -1,7 +1,7 @@
 // As many elements of another type as a vector of float has lanes, widened and narrowed.
 #pragma once
 
-#include "simd/vec.h"
+#include "simd/half.h"
 
 namespace sdx::SDX_ISA {
 
@@ -11,8 +11,6 @@ struct LanesOf {
 };
 template <class T>
 using Lanes = typename LanesOf<T>::type;
-
-using Half = _Float16;
 
 template <class T>
 SDX_INLINE Lanes<T> load_lanes(const T* p, Full) {
@@ -27,12 +25,6 @@ SDX_INLINE Lanes<T> load_lanes(const T* p, Part k) {
   return v;
 }
 
-template <class T>
-SDX_INLINE int lanes_of(T) {
-  return kLanes;
-}
-SDX_INLINE int lanes_of(Part k) { return k.n; }
-
 // kLanes integers or halves as float.
 template <class T, class L>
 SDX_INLINE f32v load_f32(const T* p, L lanes) {
@@ -43,10 +35,8 @@ SDX_INLINE f32v load_f32(const float* p, L lanes) {
   return load(p, lanes);
 }
 template <class L>
-SDX_INLINE f32v load_f32(const Half* p, L lanes) {
-  f32v v{};
-  for (int i = 0; i < lanes_of(lanes); ++i) v[i] = float(p[i]);
-  return v;
+SDX_INLINE f32v load_f32(const F16* p, L lanes) {
+  return load_float(p, lanes);
 }
 
 // Integers cut off to a narrower type; they fit.
@@ -59,8 +49,8 @@ SDX_INLINE void store_f32(float* p, f32v v, L lanes) {
   store(p, v, lanes);
 }
 template <class L>
-SDX_INLINE void store_f32(Half* p, f32v v, L lanes) {
-  for (int i = 0; i < lanes_of(lanes); ++i) p[i] = Half(v[i]);
+SDX_INLINE void store_f32(F16* p, f32v v, L lanes) {
+  store_float(p, v, lanes);
 }
 
 // The nearest integer, halves to even, for |x| < 2^22.

@@ -49,7 +49,7 @@ PhaseFn dequantize_from(DType x) {
 Status dequantize(const Call& call, Plan& plan) {
   const ScaleRows* r = scale_rows(call, plan);
   const PhaseFn run =
-      r->y == DType::f32 ? dequantize_from<float>(r->x) : dequantize_from<Half>(r->x);
+      r->y == DType::f32 ? dequantize_from<float>(r->x) : dequantize_from<F16>(r->x);
   plan.add(run, r->n_rows * r->n_chunks, (r->n < kChunk ? r->n : kChunk) / 4);
   return {};
 }

@@ -59,7 +59,7 @@ PhaseFn quantize_to(DType y) {
 
 Status quantize(const Call& call, Plan& plan) {
   const ScaleRows* r = scale_rows(call, plan);
-  const PhaseFn run = r->x == DType::f32 ? quantize_to<float>(r->y) : quantize_to<Half>(r->y);
+  const PhaseFn run = r->x == DType::f32 ? quantize_to<float>(r->y) : quantize_to<F16>(r->y);
   plan.add(run, r->n_rows * r->n_chunks, (r->n < kChunk ? r->n : kChunk) / 4);
   return {};
 }

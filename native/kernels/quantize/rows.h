@@ -88,7 +88,7 @@ SDX_INLINE ScaleRows* scale_rows(const Call& call, Plan& plan) {
 SDX_INLINE void read_scales(const void* from, DType dtype, int64_t at, int64_t n, float* to) {
   for (int64_t i = 0; i < n; ++i)
     to[i] = dtype == DType::f32 ? static_cast<const float*>(from)[at + i]
-                                : float(static_cast<const Half*>(from)[at + i]);
+                                : to_float(static_cast<const F16*>(from) + at + i);
 }
 
 }  // namespace sdx::SDX_ISA

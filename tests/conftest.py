@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,11 @@ from hypothesis import HealthCheck, settings
 from sardonyx import passes
 from sardonyx.graph.graph import Graph
 from sardonyx.graph.verify import verify
+from tests import remote
+
+# Before any test module is imported: they look at the ISAs then.
+if "SARDONYX_RUNNER" in os.environ:
+    remote.use(os.environ["SARDONYX_RUNNER"])
 
 # The same examples on every run: a failure seen once can be seen again. No deadline: machines under
 # load are slow, not wrong.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 import sardonyx._native as native
@@ -93,8 +92,3 @@ def _read(value: Any, values: dict[Any, Any]) -> Any:
 
 def test_isas() -> None:
     assert native.isa in native.isas
-
-
-def test_rows_of_a_kernel_are_not_shared() -> None:
-    assert len(native.kernels) == len(set(native.kernels))
-    assert np.all([len(k) > 0 for k in native.kernels])

@@ -4,10 +4,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <memory>
-
 #include "bind/parts.h"
-#include "exec/memory.h"
+#include "exec/single.h"
 #include "kernels/registry.h"
 
 namespace nb = nanobind;
@@ -70,27 +68,7 @@ std::string call_row(const std::string& row, const Tensors& inputs, const Tensor
                      int splits, const std::string& isa) {
   Single single(row, isa, inputs, outputs, ints, floats);
   nb::gil_scoped_release nogil;
-  Bump bump;
-  Plan plan;
-  plan.owner = &bump;
-  plan.allocate = [](void* owner, size_t bytes) {
-    return static_cast<Bump*>(owner)->allocate(bytes);
-  };
-  if (Status status = single.kernel->prepare(single.call, plan); !status.ok()) return status.text();
-  single.data.scratch = static_cast<std::byte*>(bump.allocate(size_t(plan.scratch_bytes)));
-  for (int p = 0; p < plan.n_phases; ++p) {
-    const Phase& phase = plan.phases[p];
-    const int64_t parts = splits < 1 ? 1 : splits;
-    for (int64_t i = 0; i < parts; ++i) {
-      const int64_t begin = phase.count * i / parts, end = phase.count * (i + 1) / parts;
-      if (begin == end) continue;
-      Bump own;  // a fresh one for each part, so that nothing can be carried over
-      single.data.local = static_cast<std::byte*>(own.allocate(size_t(plan.local_bytes)));
-      Status status = phase.run(plan.args, single.data, begin, end);
-      if (!status.ok()) return status.text();
-    }
-  }
-  return {};
+  return run_single(*single.kernel, single.call, single.data, splits < 1 ? 1 : splits).text();
 }
 
 std::vector<std::vector<int64_t>> resolve_row(const std::string& row, const Tensors& inputs,
@@ -120,9 +98,12 @@ void bind_kernels(nb::module_& m) {
   nb::dict rows;  // row name: (family, how inputs may lie, whether it resolves sizes)
   for (int f = 0; f < kFamilyCount; ++f) {
     const KernelTable& table = *kIsas[0].tables[f];
-    for (int i = 0; i < table.n; ++i)
-      rows[table.rows[i].name] = nb::make_tuple(kFamilies[f], int(table.rows[i].accepts),
-                                                table.rows[i].resolve != nullptr);
+    for (int i = 0; i < table.n; ++i) {
+      const Kernel& row = table.rows[i];
+      if (rows.contains(row.name))
+        throw std::logic_error(std::string("two kernels have the name ") + row.name);
+      rows[row.name] = nb::make_tuple(kFamilies[f], int(row.accepts), row.resolve != nullptr);
+    }
   }
   m.attr("kernels") = rows;
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Final
 
+import sardonyx._native as native
+from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import STRING
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
@@ -24,6 +27,12 @@ class Cpu:
     name = "cpu"
 
     def __init__(self) -> None:
+        if not native.isa:
+            wanted = os.environ.get("SARDONYX_ISA")
+            raise InvalidArgument(
+                f"SARDONYX_ISA is {wanted!r}, which this build or this CPU lacks; "
+                f"there are {', '.join(native.isas)}: set one of these, or unset the variable"
+            )
         self._found: dict[Node, Lowered] = {}
         self._reference = Reference()
 

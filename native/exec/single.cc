@@ -1,0 +1,29 @@
+#include "exec/single.h"
+
+#include "exec/memory.h"
+
+namespace sdx {
+
+Status run_single(const Kernel& kernel, const Call& call, Data data, int parts) {
+  Bump bump;
+  Plan plan;
+  plan.owner = &bump;
+  plan.allocate = [](void* owner, size_t bytes) {
+    return static_cast<Bump*>(owner)->allocate(bytes);
+  };
+  if (Status status = kernel.prepare(call, plan); !status.ok()) return status;
+  data.scratch = static_cast<std::byte*>(bump.allocate(size_t(plan.scratch_bytes)));
+  for (int p = 0; p < plan.n_phases; ++p) {
+    const Phase& phase = plan.phases[p];
+    for (int64_t i = 0; i < parts; ++i) {
+      const int64_t begin = phase.count * i / parts, end = phase.count * (i + 1) / parts;
+      if (begin == end) continue;
+      Bump own;  // a fresh one for each part, so that nothing can be carried over
+      data.local = static_cast<std::byte*>(own.allocate(size_t(plan.local_bytes)));
+      if (Status status = phase.run(plan.args, data, begin, end); !status.ok()) return status;
+    }
+  }
+  return {};
+}
+
+}  // namespace sdx

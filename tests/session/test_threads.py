@@ -19,7 +19,8 @@ from sardonyx.errors import Fail, InvalidArgument
 
 NETWORK = """
 <ir_version: 8, opset_import: ["" : 17]>
-g (float[N, 3, 32, 32] x, float[16, 3, 3, 3] w, float[16, 64] m) => (float[N, 64] y, float[N] total) {
+g (float[N, 3, 32, 32] x, float[16, 3, 3, 3] w, float[16, 64] m)
+    => (float[N, 64] y, float[N] total) {
   c = Conv <pads = [1, 1, 1, 1]> (x, w)
   r = Relu (c)
   p = GlobalAveragePool (r)
@@ -78,9 +79,8 @@ def test_many_callers_with_shapes_of_their_own() -> None:
     wrong: list[int] = []
 
     def call(n: int) -> None:
-        for _ in range(10):
-            if as_bytes(shared.run(None, feed(n))) != expected[n]:
-                wrong.append(n)
+        found = (as_bytes(shared.run(None, feed(n))) for _ in range(10))
+        wrong.extend(n for f in found if f != expected[n])
 
     callers = [threading.Thread(target=call, args=(n,)) for n in expected]
     for caller in callers:

@@ -111,10 +111,13 @@ class Runnable {
     const SequenceSpec& spec = sequence_->spec();
     if (feed.size() != input_names_.size()) return nb::none();
     RunState state = fresh();
+    std::vector<nb::object> kept;  // another thread may change the dict while this one runs
+    kept.reserve(spec.inputs.size());
     for (size_t i = 0; i < spec.inputs.size(); ++i) {
       PyObject* array = PyDict_GetItem(feed.ptr(), PyList_GET_ITEM(input_names_.ptr(), long(i)));
       if (array == nullptr || !is_plain_array(array, PyList_GET_ITEM(input_types_.ptr(), long(i))))
         return nb::none();
+      kept.push_back(nb::borrow(array));
       Slot& slot = state.slots[size_t(spec.inputs[i])];
       slot = slot_of(array, spec.dtypes[i]);
       if (slot.view.rank != spec.ranks[i]) return nb::none();

@@ -63,7 +63,10 @@ class Binder {
         return false;
       }
     }
-    lay_out(binding);
+    if (!lay_out(binding)) {
+      outcome.fault = Fault::memory;
+      return false;
+    }
     locate(binding);
     return true;
   }
@@ -94,8 +97,8 @@ class Binder {
     for (const int32_t id : ids) into.push_back(id < 0 ? View() : views_[size_t(id)]);
   }
 
-  // Arena values and the steps' scratch share one placement.
-  void lay_out(Binding& binding) {
+  // Arena values and the steps' scratch share one placement. False where no memory holds them.
+  bool lay_out(Binding& binding) {
     std::vector<Life> lives;
     std::vector<int32_t> whose;  // values, then steps
     const auto n_values = int32_t(spec_.values.size());
@@ -112,6 +115,9 @@ class Binder {
       lives.push_back({bytes, int32_t(i), int32_t(i)});
       whose.push_back(n_values + int32_t(i));
     }
+    double total = 0;
+    for (const Life& life : lives) total += double(life.size);
+    if (total > double(kMostBytes)) return false;
     std::vector<int64_t> offsets;
     binding.arena_bytes = place(lives, offsets);
     arena_.assign(size_t(n_values), 0);
@@ -121,6 +127,7 @@ class Binder {
       else
         binding.steps[size_t(whose[i] - n_values)].scratch = offsets[i];
     }
+    return true;
   }
 
   void locate(Binding& binding) {

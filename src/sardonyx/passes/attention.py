@@ -134,7 +134,9 @@ def _scores(b: Builder, x: Value) -> Scores:
         assert mask is not None
         assert score is not None
         zero = b.const(0.0, F32)
-        return _masked(b, _scores(b, score), b.Where(mask, zero, low))
+        found = _scores(b, score)
+        need(found.mask is None, "a masked score is put aside, not lowered further")
+        return _masked(b, found, b.Where(mask, zero, low))
     need(node.op.key in (("", "MatMul"), (MICROSOFT, "FusedMatMul")), "no product")
     return _product(b, node)
 
@@ -270,6 +272,7 @@ def _check(found: Scores, v: Value, scores: Fact) -> None:
     lead = scores.dims[:-2]
     need(q.rank == k.rank == values.rank == scores.rank, "ranks differ")
     need(q.dims[:-2] == k.dims[:-2] == values.dims[:-2] == lead, "heads differ")
+    need((q.dims[-2], k.dims[-2]) == scores.dims[-2:], "the mask adds queries or keys")
     if found.mask is None:
         return
     mask = found.mask.fact

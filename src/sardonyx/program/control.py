@@ -50,6 +50,7 @@ class NativeBody:
         segment = self.segment
         slots: dict[Value | int, int] = {} if segment is None else segment.values
         names = {} if segment is None else segment.names
+        items = [] if segment is None else segment.items(number, weights)  # may add names
         inputs, bound = [], []
         for value in self.inputs:
             fact, slot = value.tensor, slots.setdefault(value, len(slots))
@@ -57,7 +58,6 @@ class NativeBody:
             for axis, size in enumerate(fact.dims):
                 if (name := lone_name(size)) in names:
                     bound.append((slot, axis, names[name]))
-        items = [] if segment is None else segment.items(number, weights)
         outputs = [slots.setdefault(v, len(slots)) for v in self.graph.outputs]
         constants = constant_slots(slots, weights)
         return ((len(slots), len(names)), inputs, outputs, bound, [], constants, items)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -33,6 +33,9 @@ def _body(placement: Placement, graph: Graph, known: frozenset[str], outer: _Emi
     return _Emitter(placement, schedule, plan(schedule), outer).program(known)
 
 
+Binds = tuple[tuple[int, int, str], ...]  # output, axis, name
+
+
 @dataclass(slots=True)
 class _Part:
     """Nodes of a native segment whose sizes are all known before the first of them runs."""
@@ -41,6 +44,7 @@ class _Part:
     bodies: tuple[NativeBody, ...] = ()  # of the one node, if that is control flow
     guards: list[Guard] = field(default_factory=list)
     resolved: set[str] = field(default_factory=set)  # names that its first node settles
+    binds: Binds = ()  # sizes that are known when the control flow has run
 
 
 class _Emitter:
@@ -167,8 +171,7 @@ class _Layout:
         if self.ready:  # guards are checked by parts of the other kind
             self.parts.append(_Part(guards=self.ready))
             self.ready = []
-        self.parts.append(_Part([(node, Bodies())], bodies))
-        self._binds(node)
+        self.parts.append(_Part([(node, Bodies())], bodies, binds=self._binds(node)))
         self._wake()
 
     def _add(self, node: Node, lowered: Lowered) -> None:
@@ -201,7 +204,7 @@ class _Layout:
             PythonSegment(node, step.call, kernel, name, inputs, outputs, freed, guards, binds)
         )
 
-    def _binds(self, node: Node) -> tuple[tuple[int, int, str], ...]:
+    def _binds(self, node: Node) -> Binds:
         """Sizes that become known when the node has run."""
         binds = []
         for position, value in enumerate(node.outputs):
@@ -230,8 +233,16 @@ def _native(emitter: _Emitter, parts: list[_Part], frees: list[Value]) -> Native
         # Bytes that leave a part in another shape only have a slot of their own, without a value.
         return slots.setdefault(len(slots) if value is None else value, len(slots))
 
-    made_of = [_build(part, names, slot) for part in parts]
-    inside = {node for part in parts for node, _ in part.nodes}
+    made_of, frees_of = [], []
+    for part in parts:
+        before = len(slots)
+        made_of.append(_build(part, names, slot))
+        # Slots without a value are behind others that hold the same bytes.
+        frees_of.append([n for v, n in slots.items() if n >= before and isinstance(v, int)])
+    for value, last in _last_parts(parts).items():
+        if value in slots and not value.n_exits and value.const is None:
+            frees_of[last].append(slots[value])
+    inside = _inside(parts)
     exported = (v for n in inside for v in n.outputs if v in slots)
     made = tuple(v for v in exported if _leaves(v, inside))
     read = tuple(
@@ -247,7 +258,29 @@ def _native(emitter: _Emitter, parts: list[_Part], frees: list[Value]) -> Native
         values=slots,
         read=read,
         made=made,
+        part_frees=frees_of,
     )
+
+
+def _inside(parts: list[_Part]) -> dict[Node, None]:
+    """The nodes of all parts and of the bodies in them, in order."""
+    found: dict[Node, None] = {}
+    for part in parts:
+        for node, _ in part.nodes:
+            found[node] = None
+            for _, graph in node.subgraphs:
+                found.update(dict.fromkeys(graph.all_nodes()))
+    return found
+
+
+def _last_parts(parts: list[_Part]) -> dict[Value, int]:
+    """The last part that makes or reads each value which no other node reads."""
+    inside = _inside(parts)
+    last: dict[Value, int] = {}
+    for index, part in enumerate(parts):
+        for node, _ in part.nodes:
+            last.update((v, index) for v in (*node.reads(), *node.outputs))
+    return {v: i for v, i in last.items() if v.node not in inside or not _leaves(v, inside)}
 
 
 def _given(part: SegmentBuilder | ControlPart, names: dict[str, int]) -> list[str]:
@@ -262,7 +295,7 @@ def _build(
     part: _Part, names: dict[str, int], slot: Callable[[Value | None], int]
 ) -> SegmentBuilder | ControlPart:
     if part.bodies:
-        return _build_control(part.nodes[0][0], part.bodies, names, slot)
+        return _build_control(part, names, slot)
     nodes = {node for node, _ in part.nodes}
     exports = frozenset(v for n in nodes for v in n.outputs if _leaves(v, nodes))
     builder = SegmentBuilder(names, slot, exports)
@@ -275,11 +308,9 @@ def _build(
 
 
 def _build_control(
-    node: Node,
-    bodies: tuple[NativeBody, ...],
-    names: dict[str, int],
-    slot: Callable[[Value | None], int],
+    part: _Part, names: dict[str, int], slot: Callable[[Value | None], int]
 ) -> ControlPart:
+    ((node, _),), bodies = part.nodes, part.bodies
     known = [
         [(names.setdefault(n, len(names)), body.segment.names[n]) for n in body.taken()]
         if body.segment is not None
@@ -288,10 +319,8 @@ def _build_control(
     ]
     outputs = [slot(v) for v in node.outputs]
     gives = [
-        (slot(v), axis, names.setdefault(name, len(names)))
-        for v in node.outputs
-        for axis, d in enumerate(v.tensor.dims)
-        if (name := lone_name(d)) is not None
+        (outputs[position], axis, names.setdefault(name, len(names)))
+        for position, axis, name in part.binds
     ]
     return ControlPart(
         node=node,
@@ -303,7 +332,7 @@ def _build_control(
     )
 
 
-def _leaves(value: Value, nodes: set[Node]) -> bool:
+def _leaves(value: Value, nodes: Container[Node]) -> bool:
     """Whether anything but these nodes reads a value."""
     return value.n_exits > 0 or any(node not in nodes for node, _ in value.uses)
 

@@ -90,6 +90,7 @@ class NativeSegment:
     values: dict[Value | int, int]  # slots of the call
     read: tuple[Value, ...]  # the values behind `inputs`
     made: tuple[Value, ...]  # the values behind `outputs`
+    part_frees: list[list[int]]  # by part: slots of the call that nobody reads after it
     _runnable: native.Runnable | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -114,12 +115,12 @@ class NativeSegment:
     def items(self, number: Callable[[Any], int], weights: Weights) -> list[Any]:
         """What native code is given for each part."""
         made: list[Any] = []
-        for part in self.parts:
+        for part, frees in zip(self.parts, self.part_frees, strict=True):
             if isinstance(part, SegmentBuilder):
                 arrays = part.arrays(self.names, weights.address)
-                made.append((True, (number(part), *arrays), [], []))
+                made.append((True, (number(part), *arrays), [], frees))
             else:
-                made.append((False, part.arrays(number, weights), part.gives, []))
+                made.append((False, part.arrays(number, weights), part.gives, frees))
         return made
 
     def prepare(self, weights: Weights, threads: Threads) -> native.Runnable:
@@ -130,6 +131,8 @@ class NativeSegment:
             return self._runnable
 
     def _build(self, weights: Weights, threads: Threads) -> native.Runnable:
+        numbers = {id(part): i for i, part in enumerate(self.all_parts())}
+        items = self.items(lambda part: numbers[id(part)], weights)  # may add names
         inputs, fixed, bound = [], [], []
         for value in self.read:
             fact, slot = value.tensor, self.values[value]
@@ -139,8 +142,6 @@ class NativeSegment:
                     fixed.append((slot, axis, size))
                 elif (name := str(size)) in self.names:
                     bound.append((slot, axis, self.names[name]))
-        numbers = {id(part): i for i, part in enumerate(self.all_parts())}
-        items = self.items(lambda part: numbers[id(part)], weights)
         python = (
             [v.name for v in self.read],
             [v.tensor.dtype.np for v in self.read],

@@ -2,8 +2,8 @@
 
     python bench/serving.py MODEL.onnx [--threads 2] [--runs 10000] [--sessions 100]
 
-MODEL has a free dim named by --dim (sequence unless told); other free dims are 1. Prints the cost of
-a length that is new in every call, how runs from eight threads scale, and what memory is left by
+MODEL has a free dim named by --dim (sequence unless told); other free dims are 1. Prints the cost
+of a length that is new in every call, how runs from eight threads scale, and what memory is left by
 runs with changing shapes and by sessions that are dropped.
 """
 
@@ -74,7 +74,8 @@ def new_lengths(session: sardonyx.InferenceSession, given: Any) -> None:
     ratios = []
     for length in range(given.length, given.length // 2, -1):
         inputs = feed(session, given.dim, length)
-        seconds(session, feed(session, given.dim, given.length // 2))  # caches are warm, this is not
+        # What the caches hold of another length is warm; this length is not.
+        seconds(session, feed(session, given.dim, given.length // 2))
         new = seconds(session, inputs)
         again = min(seconds(session, inputs) for _ in range(2))
         ratios.append(new / again)

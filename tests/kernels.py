@@ -51,7 +51,7 @@ def run_call(
     splits: int = 1,
 ) -> list[Array]:
     """The outputs of a node, by its kernel; `values` are its inputs that are no constants."""
-    inputs = [None if v is None else _operand(v, values, isa) for v in call.inputs]
+    inputs = [None if v is None else operand(v, values, isa) for v in call.inputs]
     ints = [evaluate(i, dims) for i in call.ints]
     facts = [v.tensor for v in node.outputs]
     shapes: list[Any] = []
@@ -77,14 +77,15 @@ def run_call(
     return [inner for inner, _ in made]
 
 
-def _operand(operand: Value | Packed, values: dict[Value, Array], isa: str) -> Array:
-    value = operand.value if isinstance(operand, Packed) else operand
+def operand(given: Value | Packed, values: dict[Value, Array], isa: str) -> Array:
+    """What a kernel is handed: packed, if it wants that; constants need not be among the values."""
+    value = given.value if isinstance(given, Packed) else given
     array = values[value] if value in values else value.const.read()  # type: ignore[union-attr]
-    if not isinstance(operand, Packed):
+    if not isinstance(given, Packed):
         return array
-    packed, whole = guarded((operand.size_bytes,), np.uint8)
-    arguments = [tensor(array)], [tensor(packed)], list(operand.ints), []
-    error = native.call(operand.row, *arguments, 1, isa)
+    packed, whole = guarded((given.size_bytes,), np.uint8)
+    arguments = [tensor(array)], [tensor(packed)], list(given.ints), []
+    error = native.call(given.row, *arguments, 1, isa)
     assert not error, error
     assert untouched(whole, packed), "packing wrote outside its output"
     return packed

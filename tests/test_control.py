@@ -445,3 +445,21 @@ def test_a_body_needs_as_many_inputs_as_it_is_given() -> None:
 def test_a_trip_count_is_one_number() -> None:
     text = LOOP.replace("int64 m", "int64[2] m")
     refused(text, "one number", m=i64(2), c=YES, x=f32(2), k=of(1.0))
+
+
+def test_a_carried_value_may_begin_as_a_constant() -> None:
+    text = """
+    g (int32 n) => (int32 k) {
+      yes = Constant <value = bool {1}> ()
+      zero = Constant <value = int32 {0}> ()
+      k, m = Loop (, yes, zero, n) <body = b (int64 i, bool go, int32 a, int32 most) =>
+          (bool go_on, int32 more, int32 same) {
+        one = Constant <value = int32 {1}> ()
+        more = Add (a, one)
+        go_on = Less (more, most)
+        same = Identity (most)
+      }>
+    }
+    """
+    (k,) = ours(text, n=np.array(5, np.int32))
+    assert k == 5

@@ -17,15 +17,24 @@ from sardonyx.program.call import Call
 from sardonyx.providers.cpu import lowered
 from tests.kernels import run_call
 from tests.oracle import difference, feeds_of, model_of
-from tests.test_ops import GOOD, ROWS, check_guards, is_random, sizes_among, sizes_of, title
+from tests.rows import Row
+from tests.test_ops import (
+    GOOD,
+    ROWS,
+    check_guards,
+    is_random,
+    sizes_among,
+    sizes_of,
+    title,
+    weights_among,
+)
 
 SPLITS = (1, 2, 7)
 
 
-def graph_of(index: int) -> Graph | None:
-    """The lowered graph of a row with its sizes and axes as constants."""
-    row = ROWS[index]
-    graph = load(model_of(row, constants=sizes_among(row), symbolic=True).SerializeToString()).graph
+def graph_of(row: Row, constants: list[str]) -> Graph | None:
+    """The lowered graph of a row, if its sizes allow what inference assumes."""
+    graph = load(model_of(row, constants=constants, symbolic=True).SerializeToString()).graph
     infer(graph)
     try:
         check_guards(graph, sizes_of(row))
@@ -37,8 +46,22 @@ def graph_of(index: int) -> Graph | None:
 
 @pytest.mark.parametrize("index", GOOD, ids=title)
 def test_kernel(index: int) -> None:
+    """With sizes and axes as constants."""
+    check_kernels(ROWS[index], sizes_among(ROWS[index]))
+
+
+@pytest.mark.parametrize("index", GOOD, ids=title)
+def test_kernel_with_weights(index: int) -> None:
+    """With constants behind the first input, which may be packed."""
+    row = ROWS[index]
+    constants = weights_among(row)
+    if constants and constants != sizes_among(row):
+        check_kernels(row, constants)
+
+
+def check_kernels(row: Row, constants: list[str]) -> None:
     """Each node by its kernel against its reference, and the same bytes for any split."""
-    row, graph = ROWS[index], graph_of(index)
+    graph = graph_of(row, constants)
     if graph is None or is_random(row):
         return
     dims = sizes_of(row)

@@ -172,6 +172,21 @@ def test_constant_inputs(index: int) -> None:
 
 
 @pytest.mark.parametrize("index", GOOD, ids=title)
+def test_constants_behind_the_first_input(index: int) -> None:
+    row = ROWS[index]
+    constants = weights_among(row)
+    if constants:
+        rest = {n: x for n, x in feeds_of(row).items() if n not in constants}
+        found = start(row, constants=constants, symbolic=True).run(None, rest)
+        check_alike(row, found, results(index))
+
+
+def weights_among(row: Row) -> list[str]:
+    """The inputs behind the first, which models have as constants more often than not."""
+    return [n for n, x in list(feeds_of(row).items())[1:] if not isinstance(x, (list, dict))]
+
+
+@pytest.mark.parametrize("index", GOOD, ids=title)
 def test_strided_inputs_of_open_sizes(index: int) -> None:
     row = ROWS[index]
     feeds = {n: strided(x) for n, x in feeds_of(row).items()}

@@ -68,7 +68,7 @@ std::string call_row(const std::string& row, const Tensors& inputs, const Tensor
                      int splits, const std::string& isa) {
   Single single(row, isa, inputs, outputs, ints, floats);
   nb::gil_scoped_release nogil;
-  return run_single(*single.kernel, single.call, single.data, splits < 1 ? 1 : splits).text();
+  return run_single(*single.kernel, single.call, single.data, splits < 0 ? 1 : splits).text();
 }
 
 std::vector<std::vector<int64_t>> resolve_row(const std::string& row, const Tensors& inputs,
@@ -109,7 +109,8 @@ void bind_kernels(nb::module_& m) {
 
   m.def("call", call_row, "row"_a, "inputs"_a, "outputs"_a, "ints"_a, "floats"_a, "splits"_a = 1,
         "isa"_a = "",
-        "Runs one row on tensors (address, type, dims, strides); returns what went wrong, or ''.");
+        "Runs one row on tensors (address, type, dims, strides), in so many parts one after the "
+        "other, or with 0 on all threads; returns what went wrong, or ''.");
   m.def("resolve", resolve_row, "row"_a, "inputs"_a, "outputs"_a, "ints"_a, "floats"_a,
         "isa"_a = "", "The dims of the outputs of a row whose sizes depend on data.");
 }

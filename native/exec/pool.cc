@@ -19,7 +19,7 @@ namespace sdx {
 namespace {
 
 constexpr int kMostThreads = 256;
-constexpr int64_t kWorthWaking = 10'000;  // ns of work that pay for one more thread
+constexpr int64_t kWorthWaking = 5'000;  // ns of work that pay for one more thread
 constexpr int64_t kChunksPerThread = 4;
 constexpr int kPatientRounds = 4096;
 constexpr auto kSpin = std::chrono::microseconds(200);
@@ -33,27 +33,38 @@ void pause() {
 }
 
 // One phase while it runs. It lives on its caller's stack, so the caller stays until `busy` is 0.
+//
+// Each thread begins in a part of the range of its own, the same one in every phase, so that what
+// one step leaves in a core's cache is found there by the next; then it helps the others.
 struct Job {
   const Phase* phase;
   const void* args;
   Data data;
   int64_t local_bytes;
   int64_t chunk;
+  int n_parts;
   bool spins;
-  std::atomic<int64_t> next{0};
   std::atomic<int> n_joined{1};  // threads that have an area of their own; the caller has the first
   std::atomic<int> busy{0};
   std::atomic<bool> failed{false};
   Status status{};
+  struct alignas(64) Part {
+    std::atomic<int64_t> next;
+    int64_t end;
+  };
+  Part* parts;
 
   void work(int area) {
     Data mine = data;
     mine.local = data.local + area * local_bytes;
-    for (;;) {
-      const int64_t begin = next.fetch_add(chunk, std::memory_order_relaxed);
-      if (begin >= phase->count || failed.load(std::memory_order_relaxed)) return;
-      Status result = phase->run(args, mine, begin, std::min(begin + chunk, phase->count));
-      if (!result.ok() && !failed.exchange(true)) status = result;
+    for (int i = 0; i < n_parts; ++i) {
+      Part& part = parts[(area + i) % n_parts];
+      for (;;) {
+        const int64_t begin = part.next.fetch_add(chunk, std::memory_order_relaxed);
+        if (begin >= part.end || failed.load(std::memory_order_relaxed)) break;
+        Status result = phase->run(args, mine, begin, std::min(begin + chunk, part.end));
+        if (!result.ok() && !failed.exchange(true)) status = result;
+      }
     }
   }
 };
@@ -204,16 +215,24 @@ Status run_phase(const Phase& phase, const void* args, const Data& data, int64_t
   if (phase.count <= 0) return {};
   const int64_t work = phase.count > INT64_MAX / phase.work ? INT64_MAX : phase.count * phase.work;
   int64_t threads = std::min<int64_t>({options.threads, phase.count, work / kWorthWaking});
+  threads = std::min<int64_t>(threads, kMostThreads);
   if (threads <= 1) return phase.run(args, data, 0, phase.count);
 
   Pool& shared = pool();
-  const int64_t chunk = std::max<int64_t>(1, phase.count / (threads * kChunksPerThread));
+  threads = std::min<int64_t>(threads, shared.n_workers.load() + 1);
+  Job::Part parts[kMostThreads];
+  for (int64_t i = 0; i < threads; ++i) {
+    parts[i].next.store(phase.count * i / threads, std::memory_order_relaxed);
+    parts[i].end = phase.count * (i + 1) / threads;
+  }
   Job job{.phase = &phase,
           .args = args,
           .data = data,
           .local_bytes = local_bytes,
-          .chunk = chunk,
-          .spins = options.spins};
+          .chunk = std::max<int64_t>(1, phase.count / (threads * kChunksPerThread)),
+          .n_parts = int(threads),
+          .spins = options.spins,
+          .parts = parts};
   Worker* asked[kMostThreads];
   int n_asked = 0;
   const int n_workers = shared.n_workers.load();

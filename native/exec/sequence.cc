@@ -10,6 +10,7 @@ RunState Sequence::fresh_state() const {
     Slot& slot = state.slots[size_t(fixed.slot)];
     slot.view = fixed.view;
     slot.data = static_cast<std::byte*>(const_cast<void*>(fixed.view.data));
+    slot.view.data = nullptr;  // a slot's value may be another in the next run
   }
   return state;
 }

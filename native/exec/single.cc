@@ -1,6 +1,7 @@
 #include "exec/single.h"
 
 #include "exec/memory.h"
+#include "exec/pool.h"
 
 namespace sdx {
 
@@ -15,6 +16,15 @@ Status run_single(const Kernel& kernel, const Call& call, Data data, int parts) 
   data.scratch = static_cast<std::byte*>(bump.allocate(size_t(plan.scratch_bytes)));
   for (int p = 0; p < plan.n_phases; ++p) {
     const Phase& phase = plan.phases[p];
+    if (parts == kOnPool) {
+      const ThreadOptions threads{usable_cpus(), true};
+      want_threads(threads.threads);
+      const int64_t local = (plan.local_bytes + 63) / 64 * 64;
+      data.local = static_cast<std::byte*>(bump.allocate(size_t(local * threads.threads)));
+      if (Status status = run_phase(phase, plan.args, data, local, threads); !status.ok())
+        return status;
+      continue;
+    }
     for (int64_t i = 0; i < parts; ++i) {
       const int64_t begin = phase.count * i / parts, end = phase.count * (i + 1) / parts;
       if (begin == end) continue;

@@ -69,4 +69,13 @@ SDX_INLINE Pixel pixel_of(const Window& w, int64_t row) {
   return p;
 }
 
+// The output behind it, in row-major order.
+SDX_INLINE void advance(const Window& w, Pixel& p) {
+  for (int i = kSpatial - 1; i >= 0; --i) {
+    if (++p.at[i] < w.axis[i].out) return;
+    p.at[i] = 0;
+  }
+  ++p.image;
+}
+
 }  // namespace sdx::SDX_ISA

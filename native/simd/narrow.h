@@ -1,6 +1,10 @@
 // As many elements of another type as a vector of float has lanes, widened and narrowed.
 #pragma once
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 #include "simd/half.h"
 
 namespace sdx::SDX_ISA {
@@ -25,34 +29,61 @@ SDX_INLINE Lanes<T> load_lanes(const T* p, Part k) {
   return v;
 }
 
-// kLanes integers or halves as float.
+// Lanes of 8 or 16 bits as 32 bits. Compilers take these conversions one element at a time.
+template <class T>
+SDX_INLINE i32v widen(Lanes<T> v) {
+#if defined(__AVX512BW__)
+  if constexpr (sizeof(T) == 1)
+    return (i32v)(T(-1) < T(0) ? _mm512_maskz_cvtepi8_epi32(__mmask16(-1), (__m128i)v)
+                               : _mm512_maskz_cvtepu8_epi32(__mmask16(-1), (__m128i)v));
+  else if constexpr (sizeof(T) == 2)
+    return (i32v)(T(-1) < T(0) ? _mm512_maskz_cvtepi16_epi32(__mmask16(-1), (__m256i)v)
+                               : _mm512_maskz_cvtepu16_epi32(__mmask16(-1), (__m256i)v));
+#elif defined(__AVX2__)
+  __m128i low{};
+  memcpy(&low, &v, sizeof v < sizeof low ? sizeof v : sizeof low);
+  if constexpr (sizeof(T) == 1)
+    return (i32v)(T(-1) < T(0) ? _mm256_cvtepi8_epi32(low) : _mm256_cvtepu8_epi32(low));
+  else if constexpr (sizeof(T) == 2)
+    return (i32v)(T(-1) < T(0) ? _mm256_cvtepi16_epi32(low) : _mm256_cvtepu16_epi32(low));
+#endif
+  return __builtin_convertvector(v, i32v);
+}
+
+template <class T>
+SDX_INLINE Lanes<T> cut_off(i32v v) {
+#if defined(__AVX2__) && !defined(__AVX512BW__)
+  __m128i low;
+  if constexpr (sizeof(T) == 1) {
+    const __m256i bytes = _mm256_shuffle_epi8((__m256i)v, _mm256_set1_epi32(0x0c080400));
+    low = _mm256_castsi256_si128(_mm256_permutevar8x32_epi32(bytes, _mm256_set1_epi64x(4ll << 32)));
+  } else {
+    const __m256i pairs = _mm256_shuffle_epi8((__m256i)v, _mm256_set1_epi64x(0x0d0c090805040100));
+    low = _mm256_castsi256_si128(_mm256_permute4x64_epi64(pairs, 8));
+  }
+  Lanes<T> cut;
+  memcpy(&cut, &low, sizeof cut);
+  return cut;
+#else
+  return __builtin_convertvector(v, Lanes<T>);
+#endif
+}
+
+// kLanes integers, widened, and as float.
 template <class T, class L>
-SDX_INLINE f32v load_f32(const T* p, L lanes) {
-  return __builtin_convertvector(load_lanes(p, lanes), f32v);
+SDX_INLINE i32v load_i32(const T* p, L lanes) {
+  return widen<T>(load_lanes(p, lanes));
 }
-template <class L>
-SDX_INLINE f32v load_f32(const float* p, L lanes) {
-  return load(p, lanes);
-}
-template <class L>
-SDX_INLINE f32v load_f32(const F16* p, L lanes) {
-  return load_float(p, lanes);
+template <class T, class L>
+SDX_INLINE f32v load_whole(const T* p, L lanes) {
+  return __builtin_convertvector(load_i32(p, lanes), f32v);
 }
 
 // Integers cut off to a narrower type; they fit.
 template <class T, class L>
 SDX_INLINE void store_i32(T* p, i32v v, L lanes) {
-  store(p, __builtin_convertvector(v, Lanes<T>), lanes);
+  store(p, cut_off<T>(v), lanes);
 }
-template <class L>
-SDX_INLINE void store_f32(float* p, f32v v, L lanes) {
-  store(p, v, lanes);
-}
-template <class L>
-SDX_INLINE void store_f32(F16* p, f32v v, L lanes) {
-  store_float(p, v, lanes);
-}
-
 // The nearest integer, halves to even, for |x| < 2^22.
 SDX_INLINE f32v round_small(f32v x) {
   const f32v shift = splat(12582912.0f);  // 1.5 * 2^23: there a float's last bit is 1

@@ -120,6 +120,16 @@ SDX_INLINE V vmin(V a, V b) {
   return a != a ? a : low;
 }
 
+// x, but not below or above a bound that is no NaN; a NaN in x stays.
+template <class V>
+SDX_INLINE V at_least(V x, V low) {
+  return low > x ? low : x;
+}
+template <class V>
+SDX_INLINE V at_most(V x, V high) {
+  return high < x ? high : x;
+}
+
 // Lane i of the result is lane at[i] of v.
 SDX_INLINE f32v permute(f32v v, i32v at) {
 #if defined(__clang__)

@@ -291,7 +291,7 @@ def decode_tensor(buffer: Buffer) -> TensorRecord:
     Read an ONNX TensorProto; the record views the buffer and keeps it alive.
     """
 
-isas: tuple = ('base', 'avx512vnni')
+isas: tuple = ('base', 'avx2', 'avx512', 'avx512vnni')
 
 isa: str = 'avx512vnni'
 
@@ -299,7 +299,7 @@ kernels: dict = ...
 
 def call(row: str, inputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], outputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], ints: Sequence[int], floats: Sequence[float], splits: int = 1, isa: str = '') -> str:
     """
-    Runs one row on tensors (address, type, dims, strides); returns what went wrong, or ''.
+    Runs one row on tensors (address, type, dims, strides), in so many parts one after the other, or with 0 on all threads; returns what went wrong, or ''.
     """
 
 def resolve(row: str, inputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], outputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], ints: Sequence[int], floats: Sequence[float], isa: str = '') -> list[list[int]]:

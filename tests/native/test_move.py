@@ -84,3 +84,11 @@ def test_concat(parts: list[np.ndarray], axis: int) -> None:
         shape = tuple(size if i == axis else d for i, d in enumerate(first.shape))
         alike.append(ramp(shape[::-1], first.dtype).T)
     check("concat", alike, np.concatenate(alike, axis), (axis,))
+
+
+@pytest.mark.parametrize("dtype", [np.int16, np.int32, np.int64, np.float32, np.float64])
+@pytest.mark.parametrize(("start", "delta", "count"), [(0, 1, 1009), (5, -3, 17), (2, 2, 0)])
+def test_range(dtype: Any, start: int, delta: int, count: int) -> None:
+    """Of known sizes; rows of the op have sizes that the data gives."""
+    numbers = [np.array(n, dtype) for n in (start, start + count * delta, delta)]
+    check("range", numbers, np.arange(count).astype(dtype) * numbers[2] + numbers[0], ())

@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 
 import sardonyx._native as native
-from sardonyx.graph.graph import Graph
+from sardonyx.graph.build import Builder
+from sardonyx.graph.dtype import by_numpy
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Graph, Value
 from sardonyx.graph.infer import infer
 from sardonyx.load import load
+from sardonyx.ops.declare import INTERNAL
 from sardonyx.program.call import Call, Packed
 from sardonyx.providers.cpu import lowered
 from tests.kernels import run_call
@@ -95,3 +99,119 @@ def test_stacks() -> None:
 @pytest.mark.parametrize("shape", [((0, 3), (3, 5)), ((4, 3), (3, 0)), ((2, 0), (0, 5))])
 def test_nothing(shape: Any) -> None:
     check(case("MatMulInteger", numbers(np.uint8, *shape[0]), numbers(np.int8, *shape[1])), "x1")
+
+
+def internal(name: str, inputs: list[Any], constants: tuple[int, ...], **attrs: Any) -> Call:
+    """A node of our own by its kernel against its reference, on every ISA and in parts."""
+    graph = Graph()
+    build = Builder(graph, graph.scope)
+    operands: list[Value | None] = []
+    for i, array in enumerate(inputs):
+        if array is None:
+            operands.append(None)
+        elif i in constants:
+            operands.append(build.const(array))
+        else:
+            dtype = by_numpy(array.dtype)
+            assert dtype is not None
+            operands.append(Value(f"x{i}", Fact(dtype, array.shape)))
+    node = build.node(name, *operands, domain=INTERNAL, **attrs)
+    call = lowered(node)
+    assert isinstance(call, Call), call
+    values = {v: a for v, a in zip(operands, inputs, strict=True) if v is not None}
+    (expected,) = node.op.run(inputs, node.attrs)
+    for isa in native.isas:
+        found = [run_call(call, node, values, {}, isa, splits)[0] for splits in (1, 2, 7)]
+        assert all(f.tobytes() == found[0].tobytes() for f in found), isa
+        assert found[0].dtype == expected.dtype
+        if expected.dtype.itemsize == 1:  # one step where rounding once or twice makes a difference
+            gap = np.abs(found[0].astype(int) - expected.astype(int))
+            assert gap.max(initial=0) <= 1, isa
+            assert np.count_nonzero(gap) <= gap.size // 50, isa
+        else:
+            assert not difference([found[0]], [expected], 8), isa
+    return call
+
+
+I32, F32, U8_CODE, I8_CODE = 6, 1, 2, 3
+CONVS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "one tap": ((2, 5, 6, 64), (33, 64, 1, 1), {}),
+    "one tap, strided": ((1, 5, 6, 7), (40, 7, 1, 1), {"strides": (2, 2)}),
+    "three taps": ((2, 9, 8, 3), (32, 3, 3, 3), {"pads": (1, 1, 1, 1)}),
+    "seven taps": ((1, 15, 15, 3), (8, 3, 7, 7), {"pads": (3, 3, 3, 3), "strides": (2, 2)}),
+    "dilated": ((1, 9, 9, 5), (6, 5, 3, 3), {"dilations": (2, 3), "pads": (2, 3, 2, 3)}),
+    "grouped": ((1, 7, 7, 12), (16, 3, 3, 3), {"group": 4, "pads": (1, 0, 1, 0)}),
+    "same size": ((1, 8, 7, 4), (6, 4, 3, 2), {"auto_pad": b"SAME_LOWER", "strides": (2, 2)}),
+    "a line": ((2, 11, 6), (9, 6, 5), {"pads": (2, 2)}),
+    "a volume": ((1, 4, 5, 3, 2), (3, 2, 2, 3, 2), {"pads": (1, 1, 1, 0, 1, 1)}),
+    "all padding": ((1, 1, 1, 2), (3, 2, 3, 3), {"pads": (3, 3, 3, 3)}),
+    "apart": ((2, 6, 7, 70), (70, 1, 3, 3), {"group": 70, "pads": (1, 1, 1, 1)}),
+    "apart, few": ((1, 6, 7, 5), (5, 1, 3, 2), {"group": 5, "strides": (2, 1)}),
+    "apart, many": ((1, 5, 5, 193), (193, 1, 5, 5), {"group": 193, "pads": (2, 2, 2, 2)}),
+}
+
+
+@pytest.mark.parametrize("name", CONVS)
+@pytest.mark.parametrize("x_type", list(EXTREME))
+@pytest.mark.parametrize("out", [I32, F32, U8_CODE, I8_CODE])
+def test_convolutions(name: str, x_type: Any, out: int) -> None:
+    x_shape, w_shape, attrs = CONVS[name]
+    maps = w_shape[0]
+    is_bytes = out in (U8_CODE, I8_CODE)
+    y_type = np.uint8 if out == U8_CODE else np.int8
+    call = internal(
+        "QConv",
+        [
+            numbers(x_type, *x_shape), numbers(np.int8, *w_shape), of(0.02), of(9, x_type),
+            np.linspace(0.01, 0.02, maps).astype(np.float32), np.zeros(maps, np.int8),
+            np.arange(maps).astype(np.int32 if out == I32 else np.float32),
+            of(3.5) if is_bytes else None, of(11, y_type) if is_bytes else None,
+        ],
+        (1, 4, 5, 6),
+        dtype=out, channels_last=1, low=-5.0 if out != I32 else -np.inf, **attrs,
+    )  # fmt: skip
+    assert (call.row == "qdepthwise") is name.startswith("apart")
+
+
+@pytest.mark.parametrize("zero", [0, 128, 77])
+@pytest.mark.parametrize("name", ["three taps", "apart", "grouped"])
+def test_unsigned_weights(name: str, zero: int) -> None:
+    x_shape, w_shape, attrs = CONVS[name]
+    call = internal(
+        "QConv",
+        [numbers(np.int8, *x_shape), numbers(np.uint8, *w_shape), None, of(-3, np.int8), None,
+         of(zero, np.uint8), None, None, None],
+        (1, 5), dtype=I32, channels_last=1, **attrs,
+    )  # fmt: skip
+    assert (call.inputs[5] is None) is (zero == 128)
+
+
+@pytest.mark.parametrize("n", [1, 3, 15, 16, 17, 63, 65, 16390])
+@pytest.mark.parametrize(("a", "b"), SIDES)
+def test_sums(a: Any, b: Any, n: int) -> None:
+    internal(
+        "QAdd",
+        [numbers(a, 1, n), of(0.02), of(5, a), numbers(b, 1, n), of(0.03), of(7, b), of(0.05),
+         of(9, b)],
+        (), dtype=U8_CODE if b is np.uint8 else I8_CODE, low=-1.0, high=2.0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [(1, 7, 7, 65), (2, 1, 3, 1), (1, 3, 3, 300), (3, 4, 31)])
+@pytest.mark.parametrize("x_type", list(EXTREME))
+def test_means(x_type: Any, shape: tuple[int, ...]) -> None:
+    internal(
+        "QMean", [numbers(x_type, *shape), of(0.02), of(5, x_type), of(0.011), of(9, np.uint8)],
+        (), dtype=U8_CODE, channels_last=1,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_a_row_is_added(is_turned: bool) -> None:
+    w = numbers(np.int8, 33, 17) if is_turned else numbers(np.int8, 17, 33)
+    internal(
+        "QMatMul",
+        [numbers(np.uint8, 5, 17), w, of(0.02), of(100, np.uint8), of(0.01), None,
+         np.linspace(-9, 9, 33).astype(np.float32), None, None],
+        (1, 6), dtype=F32, trans_w=int(is_turned), low=0.0,
+    )  # fmt: skip

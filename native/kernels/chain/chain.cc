@@ -4,7 +4,9 @@
 namespace sdx::SDX_ISA {
 namespace {
 
-Status done(bool is_well) { return is_well ? Status() : Status::fail("integer division by zero"); }
+Status by_zero(const Step& step) {
+  return Status::fail("integer %s by zero", step.op == ChainOp::div ? "division" : "remainder");
+}
 
 // Items are tiles within rows. Where an operand has gaps along the rows, they run down a strip of
 // columns, so that what a cache line holds of the next rows is used while it is there.
@@ -16,7 +18,8 @@ Status within_rows(const void* args, const Data& data, int64_t begin, int64_t en
     const int64_t col = (chain.has_gather ? item / chain.rows : item % strips) * chain.tile;
     const int64_t n = chain.n - col < chain.tile ? chain.n - col : chain.tile;
     std::byte* out = output<std::byte>(data) + (row * chain.n + col) * chain.out_size;
-    if (!run_tile(chain, data, row, col, n, nullptr, out, data.local)) return done(false);
+    const Step* fault = run_tile(chain, data, row, col, n, nullptr, out, data.local);
+    if (fault != nullptr) return by_zero(*fault);
   }
   return {};
 }
@@ -28,7 +31,8 @@ Status whole_rows(const void* args, const Data& data, int64_t begin, int64_t end
     const int64_t row = item * chain.rows_per_tile;
     const int64_t left = chain.rows - row;
     const int64_t count = left < chain.rows_per_tile ? left : chain.rows_per_tile;
-    if (!run_rows(chain, data, row, count, item == begin, data.local)) return done(false);
+    const Step* fault = run_rows(chain, data, row, count, item == begin, data.local);
+    if (fault != nullptr) return by_zero(*fault);
   }
   return {};
 }

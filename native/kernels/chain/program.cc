@@ -131,6 +131,7 @@ void set_steps(Chain& chain, const ChainCode& code, Tiles& tiles, int* at) {
     const bool is_last = i == chain.n_steps - 1;
     Step& step = chain.steps[i];
     step.run = find_step(it.op, it.type, it.to);
+    step.op = it.op;
     step.p[0] = code.floats[2 * i];
     step.p[1] = code.floats[2 * i + 1];
     is_single[number] = !is_last;

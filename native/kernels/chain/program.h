@@ -23,6 +23,7 @@ struct Operand {
 
 struct Step {
   StepFn run;
+  ChainOp op;
   int in[3];
   int64_t out;       // where in local memory; -1 for the output itself
   int64_t n_single;  // elements of a vector, where all arguments are single; else 0
@@ -62,13 +63,13 @@ struct Ref {
   int64_t stride;
 };
 
-// The results of all instructions for n elements from (row, col); false for a division of integers
-// by zero.
-bool run_tile(const Chain& chain, const Data& data, int64_t row, int64_t col, int64_t n,
-              const float* incoming, void* out, std::byte* local);
+// The results of all instructions for n elements from (row, col). What comes back is the one that
+// divides integers by zero; null where none does.
+const Step* run_tile(const Chain& chain, const Data& data, int64_t row, int64_t col, int64_t n,
+                     const float* incoming, void* out, std::byte* local);
 // The same for whole rows [row, row + count). Operands that only have columns are gathered where
 // it is the first tile that uses this local memory.
-bool run_rows(const Chain& chain, const Data& data, int64_t row, int64_t count, bool is_first,
-              std::byte* local);
+const Step* run_rows(const Chain& chain, const Data& data, int64_t row, int64_t count,
+                     bool is_first, std::byte* local);
 
 }  // namespace sdx::SDX_ISA

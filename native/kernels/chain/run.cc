@@ -62,7 +62,7 @@ const std::byte* element(const Chain& chain, const Operand& operand, const void*
   return static_cast<const std::byte*>(base) + at * operand.size;
 }
 
-bool run_steps(const Chain& chain, Ref* refs, int64_t n, void* out, std::byte* local) {
+const Step* run_steps(const Chain& chain, Ref* refs, int64_t n, void* out, std::byte* local) {
   Ref* made = refs + chain.n_operands;
   for (int i = 0; i < chain.n_steps; ++i) {
     const Step& step = chain.steps[i];
@@ -75,10 +75,10 @@ bool run_steps(const Chain& chain, Ref* refs, int64_t n, void* out, std::byte* l
       args.in[j] = refs[step.in[j]].at;
       args.stride[j] = refs[step.in[j]].stride;
     }
-    if (!step.run(args)) return false;
+    if (!step.run(args)) return &step;
     made[i] = {args.out, step.n_single > 0 ? 0 : 1};
   }
-  return true;
+  return nullptr;
 }
 
 Ref gather_rows(const Chain& chain, const Operand& operand, const void* base, int64_t row,
@@ -95,8 +95,8 @@ Ref gather_rows(const Chain& chain, const Operand& operand, const void* base, in
 
 }  // namespace
 
-bool run_tile(const Chain& chain, const Data& data, int64_t row, int64_t col, int64_t n,
-              const float* incoming, void* out, std::byte* local) {
+const Step* run_tile(const Chain& chain, const Data& data, int64_t row, int64_t col, int64_t n,
+                     const float* incoming, void* out, std::byte* local) {
   Ref refs[kMaxValues];
   int64_t index[kMaxRank];
   index_of(chain, row, index);
@@ -119,8 +119,8 @@ bool run_tile(const Chain& chain, const Data& data, int64_t row, int64_t col, in
   return run_steps(chain, refs, n, out, local);
 }
 
-bool run_rows(const Chain& chain, const Data& data, int64_t row, int64_t count, bool is_first,
-              std::byte* local) {
+const Step* run_rows(const Chain& chain, const Data& data, int64_t row, int64_t count,
+                     bool is_first, std::byte* local) {
   Ref refs[kMaxValues];
   const int64_t before = row * chain.n;
   for (int k = 0; k < chain.n_operands; ++k) {

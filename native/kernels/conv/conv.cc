@@ -6,6 +6,7 @@ namespace {
 
 constexpr Kernel kRows[] = {
     {"conv_f32", Accepts::contiguous, conv_f32},
+    {"conv_unpacked_f32", Accepts::contiguous, conv_unpacked_f32},
     {"conv_pack", Accepts::contiguous, conv_pack},
     {"conv_depthwise_f32", Accepts::contiguous, conv_depthwise_f32},
     {"conv_transpose_f32", Accepts::contiguous, conv_transpose_f32},

@@ -34,7 +34,6 @@ struct DepthwiseArgs {
   int64_t pixels, line;         // pixels of a kept line, and its floats
   LineFn sum_line;
   Epilogue epilogue;
-  bool is_active;  // sums have bounds or an activation
 };
 
 // What one item computes: lines [top, bottom) and columns [left, right) of a panel of channels.
@@ -48,15 +47,16 @@ SDX_INLINE void store_outs(const DepthwiseArgs& a, const Line& line, int64_t at,
                            const f32v (&sum)[kOuts]) {
   const int64_t stride = a.maps, left = line.outs - at;
   float* to = line.to + at * stride;
-  if (left >= kOuts && line.width == kLanes && !a.is_active) {
+  const f32v low = splat(a.epilogue.relu ? 0.0f : -kInf), high = splat(a.epilogue.high);
+  if (left >= kOuts && line.width == kLanes && !a.epilogue.is_swish) {
 #pragma GCC unroll 8
-    for (int t = 0; t < kOuts; ++t) store(to + t * stride, sum[t]);
+    for (int t = 0; t < kOuts; ++t) store(to + t * stride, at_most(at_least(sum[t], low), high));
     return;
   }
   f32v outs[kOuts];
 #pragma GCC unroll 8
   for (int t = 0; t < kOuts; ++t) outs[t] = sum[t];
-  if (a.is_active) activate(a.epilogue, outs, kOuts);
+  activate(a.epilogue, outs, kOuts);
   const int64_t n = left < kOuts ? left : kOuts;
   if (line.width == kLanes) {
     for (int64_t t = 0; t < n; ++t) store(to + t * stride, outs[t]);
@@ -280,16 +280,14 @@ Status conv_depthwise_f32(const Call& call, Plan& plan) {
   cut(*args);
   plan.args = args;
   args->epilogue = read_epilogue(call, at + 1, plan);
-  const Epilogue& e = args->epilogue;
-  args->is_active = e.relu || e.high < kInf || e.is_swish;
   plan.local_bytes = args->window.axis[0].taps * args->ring * args->line * int64_t(sizeof(float));
   const int64_t panels = panels_of(args->maps);
   const int64_t items =
       args->window.batch * args->window.axis[0].out * args->bands * args->chunks * panels;
   const int64_t sums = args->window.batch * args->window.outs() * panels * kPanel;
-  const int64_t work = sums * args->window.taps() * args->group_in / kLanes / 2;
+  const int64_t work = sums * args->window.taps() * args->group_in / kLanes;
   plan.add(sum_pieces, items, items > 0 ? work / items : 0);
-  add_program<DepthwiseArgs>(e, plan);
+  add_program<DepthwiseArgs>(args->epilogue, plan);
   return {};
 }
 

@@ -27,9 +27,9 @@ Epilogue read_epilogue(const Call& call, int at, Plan& plan) {
 
 void activate(const Epilogue& e, f32v* y, int n) {
   if (e.relu)
-    for (int i = 0; i < n; ++i) y[i] = vmax(y[i], f32v{});
+    for (int i = 0; i < n; ++i) y[i] = at_least(y[i], f32v{});
   if (e.high < kInf)
-    for (int i = 0; i < n; ++i) y[i] = vmin(y[i], splat(e.high));
+    for (int i = 0; i < n; ++i) y[i] = at_most(y[i], splat(e.high));
   if (e.is_swish)
     for (int i = 0; i < n; ++i) y[i] = swish(y[i]);
 }

@@ -14,18 +14,12 @@ struct ConvArgs {
   int64_t maps;  // of one group
   int64_t out_channels;
   bool is_packed;  // else the first phase packs the weights
-  bool is_plain;   // each output reads one pixel, and they come in the same order
   Epilogue epilogue;
 };
 
-bool reads_in_order(const Window& w) {
-  for (const Axis& axis : w.axis)
-    if (axis.taps != 1 || axis.step != 1 || axis.begin != 0 || axis.in != axis.out) return false;
-  return true;
-}
-
 void conv_block(const ConvArgs& a, const Data& data, int64_t group, int64_t item) {
-  const int64_t block = item % a.split.row_blocks, columns = item / a.split.row_blocks;
+  // Rows first: a thread's share of the items is a share of the image, as in the layers around.
+  const int64_t block = item / a.split.column_blocks, columns = item % a.split.column_blocks;
   const int64_t first_row = a.split.row(block), m = a.split.row(block + 1) - first_row;
   const int64_t k = a.gather.depth();
   const float* packed =
@@ -40,11 +34,7 @@ void conv_block(const ConvArgs& a, const Data& data, int64_t group, int64_t item
   const Finish finish = a.epilogue.finish(data, group * a.maps);
   gemm_block(data.local, m, k, weights, target, finish,
              [&](float* to, int64_t row, int64_t rows, int64_t depth, int64_t depths) {
-               row += first_row;
-               if (!a.is_plain)
-                 return gather_rows(gather, x, to, kStride, row, rows, depth, depths);
-               const float* from = x + row * gather.channels + gather.first + depth;
-               copy_rows(to, from, gather.channels, rows, depths);
+               gather_rows(gather, x, to, kStride, first_row + row, rows, depth, depths);
              });
   const int64_t width = (weights.last - weights.first) * kPanel;
   const int64_t left = a.maps - weights.first * kPanel;
@@ -68,11 +58,7 @@ Status pack_panels(const void* args, const Data& data, int64_t begin, int64_t en
   return {};
 }
 
-}  // namespace
-
-// ints: the window, group, epilogue. Inputs: x, weights (packed, or as they are), operands of
-// the epilogue.
-Status conv_f32(const Call& call, Plan& plan) {
+void add_conv(const Call& call, Plan& plan, bool is_packed) {
   const View &x = call.in[0], &y = call.out[0];
   const int at = 4 * (x.rank - 2);
   const int64_t group = call.ints[at];
@@ -81,18 +67,30 @@ Status conv_f32(const Call& call, Plan& plan) {
   args->gather = make_gather(window, x.dim(-1), x.dim(-1) / group);
   args->maps = y.dim(-1) / group;
   args->out_channels = y.dim(-1);
-  args->is_plain = reads_in_order(window);
   args->split = split_product(window.batch * window.outs(), args->maps, args->gather.depth());
   plan.args = args;
   args->epilogue = read_epilogue(call, at + 1, plan);
   plan.local_bytes = kBlockBytes + chain_local_bytes(args->epilogue.chain);
-  args->is_packed = call.in[1].dtype == DType::u8;
-  if (!args->is_packed) {
+  args->is_packed = is_packed;
+  if (!is_packed) {
     const int64_t depth = args->gather.depth(), packed = packed_floats(depth, args->maps);
     plan.scratch_bytes = group * packed * int64_t(sizeof(float));
     plan.add(pack_panels, group * panels_of(args->maps), depth * kPanel / 2);
   }
   plan.add(conv_blocks, group * args->split.count(), args->split.work);
+}
+
+}  // namespace
+
+// ints: the window, group, epilogue. Inputs: x, weights (packed, or as ONNX has them), operands of
+// the epilogue.
+Status conv_f32(const Call& call, Plan& plan) {
+  add_conv(call, plan, true);
+  return {};
+}
+
+Status conv_unpacked_f32(const Call& call, Plan& plan) {
+  add_conv(call, plan, false);
   return {};
 }
 

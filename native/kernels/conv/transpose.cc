@@ -34,8 +34,8 @@ void scatter_rows(const TransposeArgs& a, const ConvPhase& phase, const Window& 
   const int64_t map = b.first_panel * kPanel, left = a.maps - map;
   const int64_t width = left < ldc ? left : ldc;
   y += b.group * a.maps + map;
-  for (int64_t i = 0; i < b.rows; ++i) {
-    const Pixel p = pixel_of(window, b.first_row + i);
+  Pixel p = pixel_of(window, b.first_row);
+  for (int64_t i = 0; i < b.rows; ++i, advance(window, p)) {
     int64_t to = p.image;
     for (int j = 0; j < kSpatial; ++j)
       to = to * a.window.axis[j].out + phase.axis[j].first + p.at[j] * a.window.axis[j].step;
@@ -72,12 +72,13 @@ Status phase_blocks(const void* args, const Data& data, int64_t begin, int64_t e
   const auto& a = *static_cast<const TransposeArgs*>(args);
   const int64_t count = a.split.count();
   for (int64_t i = begin; i < end; ++i) {
-    const int64_t outer = i / count, row = i % count % a.split.row_blocks;
-    const int64_t column = i % count / a.split.row_blocks;
-    const ConvPhase& phase = a.phases[outer % a.n_phases];
+    // The phases of a block follow each other, as they read the same images.
+    const int64_t item = i / a.n_phases, row = item % count % a.split.row_blocks;
+    const int64_t column = item % count / a.split.row_blocks;
+    const ConvPhase& phase = a.phases[i % a.n_phases];
     const int64_t m = a.window.batch * phase.outs();
     Block block;
-    block.group = outer / a.n_phases;
+    block.group = item / count;
     block.first_row = part_begin(m, a.split.row_blocks, row);
     block.rows = part_begin(m, a.split.row_blocks, row + 1) - block.first_row;
     block.first_panel = a.split.panel(column), block.last_panel = a.split.panel(column + 1);

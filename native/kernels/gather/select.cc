@@ -120,7 +120,7 @@ Status one_hot(const Call& call, Plan& plan) {
 Status resolve_one_hot(const Call& call, const Data& data, View* out) {
   const int axis = int(call.ints[0]);
   const int64_t depth = index_of(data.in[1], call.in[1].dtype, 0);
-  if (depth < 0) return Status::fail("the depth is %ld", long(depth));
+  if (depth < 0) return Status::fail("the depth %ld is negative", long(depth));
   for (int i = 0; i < out->rank; ++i)
     out->dims[i] = i < axis ? call.in[0].dims[i] : i == axis ? depth : call.in[0].dims[i - 1];
   return addressable(*out);

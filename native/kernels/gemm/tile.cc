@@ -28,8 +28,9 @@ SDX_INLINE void finish_sums(f32v (&sum)[R][W], const Finish& finish, int column)
   if (finish.alpha != 1) each(sum, [&](f32v& y, int, int) { y *= finish.alpha; });
   if (finish.bias != nullptr)
     each(sum, [&](f32v& y, int, int j) { y += load(finish.bias + column + j); });
-  if (finish.relu) each(sum, [&](f32v& y, int, int) { y = vmax(y, f32v{}); });
-  if (finish.high < kInf) each(sum, [&](f32v& y, int, int) { y = vmin(y, splat(finish.high)); });
+  if (finish.relu) each(sum, [&](f32v& y, int, int) { y = at_least(y, f32v{}); });
+  const f32v high = splat(finish.high);
+  if (finish.high < kInf) each(sum, [&](f32v& y, int, int) { y = at_most(y, high); });
 }
 
 constexpr int64_t kAhead = SDX_VEC_BYTES == 64 ? 16 : 48;  // steps: about what L3 takes to answer

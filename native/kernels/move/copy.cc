@@ -1,4 +1,5 @@
 // Copies of whole tensors: joined, repeated, rearranged, cut, or only given another shape.
+#include "base/listed.h"
 #include "kernels/move/rows.h"
 #include "kernels/move/strided.h"
 #include "kernels/move/words.h"
@@ -74,6 +75,31 @@ bool takes(int64_t* have, int rank, int64_t d) {
   return false;
 }
 
+double product(const int64_t* dims, int rank) {
+  double n = 1;
+  for (int i = 0; i < rank; ++i) n *= double(dims[i]);
+  return n;
+}
+
+// The first size that a target of Reshape cannot have.
+Status check_target(const int64_t* target, int rank, bool keeps_zero) {
+  int open = -1, zero = -1;
+  for (int i = 0; i < rank; ++i) {
+    if (target[i] == 0) zero = i;
+    if (target[i] == -1 && open >= 0)
+      return Status::fail("the target %s leaves more than one size open",
+                          listed(target, rank).text);
+    if (target[i] == -1) open = i;
+    if (target[i] < -1)
+      return Status::fail("the target %s has the negative size %ld", listed(target, rank).text,
+                          long(target[i]));
+  }
+  if (keeps_zero && open >= 0 && zero >= 0)
+    return Status::fail("the target %s has -1 and a 0 that stands for itself (allowzero)",
+                        listed(target, rank).text);
+  return {};
+}
+
 }  // namespace
 
 Status copy(const Call& call, Plan& plan) {
@@ -141,8 +167,7 @@ Status resolve_tile(const Call& call, const Data& data, View* out) {
   if (call.in[1].count() != out->rank)
     return Status::fail("%ld repeats for %d axes", long(call.in[1].count()), out->rank);
   for (int i = 0; i < out->rank; ++i) {
-    if (times[i] < 0) return Status::fail("axis %d is repeated %ld times", i, long(times[i]));
-    if (__builtin_mul_overflow(call.in[0].dims[i], times[i], &out->dims[i]))
+    if (times[i] < 0 || __builtin_mul_overflow(call.in[0].dims[i], times[i], &out->dims[i]))
       return Status::fail("axis %d is repeated %ld times", i, long(times[i]));
   }
   return addressable(*out);
@@ -156,7 +181,9 @@ Status resolve_expand(const Call& call, const Data& data, View* out) {
     const int64_t have_at = i - (out->rank - in.rank), want_at = i - (out->rank - length);
     const int64_t have = have_at < 0 ? 1 : in.dims[have_at];
     const int64_t want = want_at < 0 ? 1 : target[want_at];
-    if (want < 0 || (have != want && have != 1 && want != 1))
+    if (want < 0)
+      return Status::fail("dim %d of the output has the negative size %ld", i, long(want));
+    if (have != want && have != 1 && want != 1)
       return Status::fail("dim %d of the output: %ld does not expand to %ld", i, long(have),
                           long(want));
     out->dims[i] = have == 1 ? want : have;
@@ -167,30 +194,36 @@ Status resolve_expand(const Call& call, const Data& data, View* out) {
 // ints: whether a 0 in the target stands for itself.
 Status resolve_reshape(const Call& call, const Data& data, View* out) {
   const View& in = call.in[0];
-  const Integers target = integers(call, data, 1);
-  int64_t have[kMaxRank], known = 1, count = 1;
+  const bool keeps_zero = call.ints[0] != 0;
+  int64_t target[kMaxRank], have[kMaxRank], known = 1, count = 1;
+  for (int i = 0; i < out->rank; ++i) target[i] = integers(call, data, 1)[i];
   for (int i = 0; i < in.rank; ++i) have[i] = in.dims[i];
+  if (Status status = check_target(target, out->rank, keeps_zero); !status.ok()) return status;
   int open = -1;
-  bool has_zero = false;
+  bool overflows = false;
   for (int i = 0; i < out->rank; ++i) {
-    int64_t d = target[i];
-    if (d == 0 && call.ints[0] == 0) {
-      if (i >= in.rank) return Status::fail("the 0 at %d copies a size of rank %d", i, in.rank);
-      d = in.dims[i];
-    }
-    has_zero |= d == 0 && call.ints[0] != 0;
-    if (d < -1 || (d == -1 && open >= 0))
-      return Status::fail("the target has %ld at %d", long(d), i);
-    out->dims[i] = d;
+    if (target[i] == 0 && !keeps_zero && i >= in.rank)
+      return Status::fail("the 0 at %d copies a size of the input, which has rank %d", i, in.rank);
+    const int64_t d = out->dims[i] = target[i] == 0 && !keeps_zero ? in.dims[i] : target[i];
     if (d == -1)
       open = i;
-    else if (!takes(have, in.rank, d) && __builtin_mul_overflow(known, d, &known))
-      return Status::fail("the target has %ld at %d", long(d), i);
+    else if (!takes(have, in.rank, d))
+      overflows |= __builtin_mul_overflow(known, d, &known);
   }
   for (int i = 0; i < in.rank; ++i) count *= have[i];
-  if (open >= 0 ? has_zero || known == 0 || count % known != 0 : known != count)
-    return Status::fail("%ld elements do not fill a shape of %ld", long(count), long(known));
-  if (open >= 0) out->dims[open] = count / known;
+  if (overflows)
+    return Status::fail("the target %s has more than 2**62 elements",
+                        listed(target, out->rank).text);
+  if (open >= 0 && known != 0 && count % known == 0)
+    out->dims[open] = count / known;
+  else if (open >= 0)
+    return Status::fail("cannot reshape %s into %s: %ld does not divide %ld",
+                        listed(in.dims, in.rank).text, listed(target, out->rank).text, long(known),
+                        long(count));
+  else if (known != count)
+    return Status::fail("cannot reshape %s into %s, elements: %.15g and %.15g",
+                        listed(in.dims, in.rank).text, listed(target, out->rank).text,
+                        product(in.dims, in.rank), product(out->dims, out->rank));
   return {};
 }
 
@@ -205,8 +238,10 @@ Status resolve_split(const Call& call, const Data& data, View* out) {
   for (int k = 0; k < call.n_out; ++k) {
     for (int i = 0; i < in.rank; ++i) out[k].dims[i] = in.dims[i];
     out[k].dims[axis] = sizes[k];
-    if (sizes[k] < 0) return Status::fail("part %d has the size %ld", k, long(sizes[k]));
-    total += sizes[k];
+    if (sizes[k] < 0) return Status::fail("part %d has the negative size %ld", k, long(sizes[k]));
+    if (__builtin_add_overflow(total, sizes[k], &total))
+      return Status::fail("the parts add up to more than 2**62, not to the %ld of axis %d",
+                          long(in.dims[axis]), axis);
   }
   if (total != in.dims[axis])
     return Status::fail("the parts add up to %ld, not to the %ld of axis %d", long(total),

@@ -154,7 +154,8 @@ Status fill(const Call& call, Plan& plan) {
 Status resolve_fill(const Call& call, const Data& data, View* out) {
   const Integers target = integers(call, data, 0);
   for (int i = 0; i < out->rank; ++i) {
-    if (target[i] < 0) return Status::fail("the shape has %ld at %d", long(target[i]), i);
+    if (target[i] < 0)
+      return Status::fail("the shape has the negative size %ld at %d", long(target[i]), i);
     out->dims[i] = target[i];
   }
   return addressable(*out);

@@ -167,9 +167,11 @@ Status late_sides(const LateArgs& a, const Data& data, int64_t* before, int64_t*
   const Integers pads(data.in[1], DType::i64);
   for (int i = 0; i < a.in.rank; ++i) before[i] = after[i] = 0;
   for (int64_t i = 0; i < a.n_axes; ++i) {
-    int64_t axis = a.has_axes ? Integers(data.in[3], a.axes)[i] : i;
-    if (axis < 0) axis += a.in.rank;
-    if (axis < 0 || axis >= a.in.rank) return Status::fail("pads name the axis %ld", long(axis));
+    const int64_t given = a.has_axes ? Integers(data.in[3], a.axes)[i] : i;
+    const int64_t axis = given < 0 ? given + a.in.rank : given;
+    if (axis < 0 || axis >= a.in.rank)
+      return Status::fail("axis %ld of pads is outside [-%d, %d)", long(given), a.in.rank,
+                          a.in.rank);
     before[axis] = pads[i];
     after[axis] = pads[i + a.n_axes];
   }
@@ -230,9 +232,12 @@ Status resolve_pad(const Call& call, const Data& data, View* out) {
     const int64_t d = a.in.dims[i];
     int64_t kept;
     if (__builtin_add_overflow(d, before[i], &kept) ||
-        __builtin_add_overflow(kept, after[i], &out->dims[i]) || out->dims[i] < 0)
-      return Status::fail("axis %d of %ld is padded by %ld and %ld", i, long(d), long(before[i]),
-                          long(after[i]));
+        __builtin_add_overflow(kept, after[i], &out->dims[i]))
+      return Status::fail("axis %d of %ld, padded by %ld and %ld, has more than 2**62 elements", i,
+                          long(d), long(before[i]), long(after[i]));
+    if (out->dims[i] < 0)
+      return Status::fail("axis %d of %ld, padded by %ld and %ld, has the negative size %ld", i,
+                          long(d), long(before[i]), long(after[i]), long(out->dims[i]));
     kept = d + (before[i] < 0 ? before[i] : 0) + (after[i] < 0 ? after[i] : 0);
     if (a.mode != kConstant && kept <= 0 && out->dims[i] > 0)
       return Status::fail("axis %d of %ld has nothing to pad from", i, long(d));

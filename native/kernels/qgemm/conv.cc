@@ -1,122 +1,134 @@
 // Convolutions of 8-bit numbers, channels last: each output's inputs are gathered into a row.
 #include "kernels/qgemm/list.h"
 #include "kernels/qgemm/product.h"
-#include "kernels/qgemm/window.h"
+#include "kernels/window.h"
 
-namespace sdx::SDX_ISA {
+namespace sdx::SDX_ISA::q8 {
 namespace {
 
-struct ConvSource {
+struct Source {
   Window window;
   int64_t channels, group_channels, n_groups;
 };
 
-// Bytes of taps [first, last) along the last axis from position `at`, which may lie outside.
-SDX_INLINE void gather_line(const ConvSource& s, const uint8_t* line, int64_t at, uint8_t pad,
-                            uint8_t flip, uint8_t* to) {
-  const Window& w = s.window;
-  const int64_t kernel = w.kernel[w.rank - 1], step = w.dilations[w.rank - 1];
-  const int64_t size = w.ins[w.rank - 1], c = s.group_channels;
-  if (step == 1 && s.n_groups == 1) {
-    const int64_t first = at < 0 ? -at : 0, last = at + kernel > size ? size - at : kernel;
+// How bytes are read: what padding is, what turns a byte into an unsigned one, where x ends.
+struct Bytes {
+  uint8_t pad, flip;
+  const uint8_t* end;
+};
+
+// All taps along the last axis, from position `at` of a line, which may lie outside.
+SDX_INLINE void gather_line(const Source& s, const uint8_t* line, int64_t at, Bytes bytes,
+                            uint8_t* to) {
+  const Axis& axis = s.window.axis[kSpatial - 1];
+  const int64_t c = s.group_channels;
+  if (axis.spacing == 1 && s.n_groups == 1) {
+    const int64_t first = at < 0 ? -at : 0;
+    const int64_t last = at + axis.taps > axis.in ? axis.in - at : axis.taps;
     if (first >= last) {
-      memset(to, pad, size_t(kernel * c));
+      memset(to, bytes.pad, size_t(axis.taps * c));
       return;
     }
-    if (first > 0) memset(to, pad, size_t(first * c));
-    copy_flip(to + first * c, line + (at + first) * c, (last - first) * c, flip);
-    if (last < kernel) memset(to + last * c, pad, size_t((kernel - last) * c));
+    if (first > 0) memset(to, bytes.pad, size_t(first * c));
+    copy_run(to + first * c, line + (at + first) * c, (last - first) * c, bytes.flip, bytes.end);
+    if (last < axis.taps) memset(to + last * c, bytes.pad, size_t((axis.taps - last) * c));
     return;
   }
-  for (int64_t tap = 0; tap < kernel; ++tap, at += step, to += c) {
-    if (at < 0 || at >= size)
-      memset(to, pad, size_t(c));
+  for (int64_t tap = 0; tap < axis.taps; ++tap, at += axis.spacing, to += c) {
+    if (at < 0 || at >= axis.in)
+      memset(to, bytes.pad, size_t(c));
     else
-      copy_flip(to, line + at * s.channels, c, flip);
+      copy_run(to, line + at * s.channels, c, bytes.flip, bytes.end);
   }
 }
 
-// The taps of one output: all lines of the window, padding filled with the zero point.
-SDX_INLINE void gather_row(const ConvSource& s, const uint8_t* image, const int64_t* out,
-                           uint8_t pad, uint8_t flip, uint8_t* to) {
-  const Window& w = s.window;
-  const int last = w.rank - 1;
-  const int64_t bytes = w.kernel[last] * s.group_channels;
-  int64_t tap[kMaxSpatial] = {};
-  for (int64_t i = 0; i < w.n_lines; ++i, to += bytes) {
-    int64_t at = 0;
-    bool is_inside = true;
-    for (int d = 0; d < last; ++d) {
-      const int64_t p = out[d] * w.strides[d] - w.front[d] + tap[d] * w.dilations[d];
-      is_inside = is_inside && p >= 0 && p < w.ins[d];
-      at = at * w.ins[d] + p;
+// The taps of one output: all lines of its window, padding filled with the zero point.
+SDX_INLINE void gather_pixel(const Source& s, const uint8_t* image, const Pixel& pixel, Bytes bytes,
+                             uint8_t* to) {
+  const Axis *deep = s.window.axis, *high = deep + 1, *wide = deep + 2;
+  const int64_t line_bytes = wide->taps * s.group_channels;
+  const int64_t at = wide->place(pixel.at[2], 0);
+  for (int64_t z = 0; z < deep->taps; ++z) {
+    const int64_t depth = deep->place(pixel.at[0], z);
+    for (int64_t h = 0; h < high->taps; ++h, to += line_bytes) {
+      const int64_t height = high->place(pixel.at[1], h);
+      if (depth < 0 || depth >= deep->in || height < 0 || height >= high->in) {
+        memset(to, bytes.pad, size_t(line_bytes));
+        continue;
+      }
+      const int64_t line = depth * high->in + height;
+      gather_line(s, image + line * wide->in * s.channels, at, bytes, to);
     }
-    if (is_inside)
-      gather_line(s, image + at * w.ins[last] * s.channels,
-                  out[last] * w.strides[last] - w.front[last], pad, flip, to);
-    else
-      memset(to, pad, size_t(bytes));
-    for (int d = last - 1; d >= 0 && ++tap[d] == w.kernel[d]; --d) tap[d] = 0;
   }
 }
 
-void gather_conv(const Product& p, const Data& data, int64_t job, int64_t row, int64_t n,
-                 uint8_t* to) {
-  const auto& s = *static_cast<const ConvSource*>(p.source);
+SDX_INLINE void close_row(const Product& p, uint8_t* row) {
+  for (int64_t j = p.shape.k; j < p.shape.n_groups() * kGroup; ++j) row[j] = 0;
+}
+
+void gather_windows(const Product& p, const Data& data, int64_t job, int64_t row, int64_t n,
+                    uint8_t* to) {
+  const auto& s = *static_cast<const Source*>(p.source);
   const Window& w = s.window;
-  const int64_t image_bytes = w.n_ins * s.channels;
-  const uint8_t* x = input<uint8_t>(data, kX) + job / s.n_groups * image_bytes +
-                     job % s.n_groups * s.group_channels;
+  const int64_t image = job / s.n_groups, group = job % s.n_groups;
+  const uint8_t* x =
+      input<uint8_t>(data, kX) + image * w.ins() * s.channels + group * s.group_channels;
   const uint8_t zero = data.in[kXZero] == nullptr ? 0 : *input<uint8_t>(data, kXZero);
-  int64_t out[kMaxSpatial];
-  w.locate(row, out);
+  const uint8_t* end = input<uint8_t>(data, kX) + w.batch * w.ins() * s.channels;
+  const Bytes bytes{uint8_t(zero ^ p.flip), p.flip, end};
+  Pixel pixel = pixel_of(w, row);
   for (int64_t i = 0; i < n; ++i) {
-    uint8_t* line = to + i * p.stride;
-    gather_row(s, x, out, zero ^ p.flip, p.flip, line);
-    for (int64_t j = p.shape.k; j < p.shape.n_groups() * kGroup; ++j) line[j] = 0;
-    w.advance(out);
+    gather_pixel(s, x, pixel, bytes, to + i * p.stride);
+    close_row(p, to + i * p.stride);
+    for (int d = kSpatial - 1; d >= 0 && ++pixel.at[d] == w.axis[d].out && d > 0; --d)
+      pixel.at[d] = 0;
   }
 }
 
 // Windows of one tap that meet every input: rows are the pixels themselves.
 void gather_pixels(const Product& p, const Data& data, int64_t job, int64_t row, int64_t n,
                    uint8_t* to) {
-  const auto& s = *static_cast<const ConvSource*>(p.source);
-  const int64_t k = p.shape.k;
+  const auto& s = *static_cast<const Source*>(p.source);
   const int64_t pixel = job / s.n_groups * p.m + row;
   const uint8_t* from =
       input<uint8_t>(data, kX) + pixel * s.channels + job % s.n_groups * s.group_channels;
+  const Window& w = s.window;
+  const uint8_t* end = input<uint8_t>(data, kX) + w.batch * w.ins() * s.channels;
   for (int64_t i = 0; i < n; ++i) {
-    uint8_t* line = to + i * p.stride;
-    copy_flip(line, from + i * s.channels, k, p.flip);
-    for (int64_t j = k; j < p.shape.n_groups() * kGroup; ++j) line[j] = 0;
+    copy_run(to + i * p.stride, from + i * s.channels, p.shape.k, p.flip, end);
+    close_row(p, to + i * p.stride);
   }
+}
+
+bool is_pointwise(const Window& w) {
+  for (const Axis& axis : w.axis)
+    if (axis.taps != 1 || axis.step != 1 || axis.begin != 0 || axis.in != axis.out) return false;
+  return true;
 }
 
 }  // namespace
 
-// ints: type of the weights, groups, maps, then the window (window.h).
+// ints: type of the weights, groups, maps, then the window.
 Status qconv(const Call& call, Plan& plan) {
   auto* p = plan.make<Product>();
-  auto* s = plan.make<ConvSource>();
-  const View &x = call.in[kX], &y = call.out[0];
-  s->window = make_window(x, y, call.ints + 3);
+  auto* s = plan.make<Source>();
+  const View& x = call.in[kX];
+  s->window = read_window(x, call.out[0], call.ints + 3);
   s->n_groups = call.ints[1];
   s->channels = x.dim(-1);
   s->group_channels = s->channels / s->n_groups;
-  const Window& w = s->window;
   p->w = DType(call.ints[0]);
-  p->shape = {w.n_lines * w.kernel[w.rank - 1] * s->group_channels, call.ints[2] / s->n_groups};
+  p->shape = {s->window.taps() * s->group_channels, call.ints[2] / s->n_groups};
   p->n_jobs = x.dims[0] * s->n_groups;
-  p->m = w.n_outs;
+  p->m = s->window.outs();
   p->n_packs = s->n_groups;
   p->is_grouped = true;
   p->out_stride = call.ints[2];
   p->packed_at = -1;
   p->source = s;
-  p->gather = w.is_pointwise() ? gather_pixels : gather_conv;
+  p->gather = is_pointwise(s->window) ? gather_pixels : gather_windows;
   plan_product(*p, call, plan);
   return {};
 }
 
-}  // namespace sdx::SDX_ISA
+}  // namespace sdx::SDX_ISA::q8

@@ -2,7 +2,7 @@
 #include "kernels/qgemm/list.h"
 #include "kernels/qgemm/product.h"
 
-namespace sdx::SDX_ISA {
+namespace sdx::SDX_ISA::q8 {
 namespace {
 
 void gather_rows(const Product& p, const Data& data, int64_t job, int64_t row, int64_t n,
@@ -38,12 +38,16 @@ Status qmatmul(const Call& call, Plan& plan) {
 }
 
 constexpr Kernel kRows[] = {
+    {"qadd", Accepts::contiguous, qadd},
     {"qconv", Accepts::contiguous, qconv},
+    {"qdepthwise", Accepts::contiguous, qdepthwise},
+    {"qdepthwise_pack", Accepts::contiguous, qdepthwise_pack},
     {"qgemm_pack", Accepts::contiguous, qgemm_pack},
     {"qmatmul", Accepts::contiguous, qmatmul},
+    {"qmean", Accepts::contiguous, qmean},
 };
 
 }  // namespace
-}  // namespace sdx::SDX_ISA
+}  // namespace sdx::SDX_ISA::q8
 
-SDX_FAMILY(qgemm, kRows)
+SDX_FAMILY(qgemm, q8::kRows)

@@ -3,7 +3,7 @@
 
 #include "kernels/qgemm/list.h"
 
-namespace sdx::SDX_ISA {
+namespace sdx::SDX_ISA::q8 {
 namespace {
 
 struct PackArgs {
@@ -36,4 +36,4 @@ Status qgemm_pack(const Call& call, Plan& plan) {
   return {};
 }
 
-}  // namespace sdx::SDX_ISA
+}  // namespace sdx::SDX_ISA::q8

@@ -3,7 +3,7 @@
 
 #include "kernels/qgemm/tile.h"
 
-namespace sdx::SDX_ISA {
+namespace sdx::SDX_ISA::q8 {
 
 // Where the element of row k = tap * channels + channel and column n of a pack lies.
 struct Weights {
@@ -33,4 +33,4 @@ SDX_INLINE void pack_panel(const Weights& w, const PackedShape& shape, const uin
   }
 }
 
-}  // namespace sdx::SDX_ISA
+}  // namespace sdx::SDX_ISA::q8

@@ -4,7 +4,7 @@
 #include "kernels/qgemm/pack.h"
 #include "simd/narrow.h"
 
-namespace sdx::SDX_ISA {
+namespace sdx::SDX_ISA::q8 {
 namespace {
 
 SDX_INLINE int32_t byte_at(const Data& data, int slot, DType dtype, int64_t i) {
@@ -50,8 +50,9 @@ float bound(float real, float scale, float zero, float low, float high) {
   return round_small(clamp(steps, splat(low), splat(high)))[0];
 }
 
-void make_output(const Product& p, const Data& data) {
-  Output& out = *output_of(p, data);
+}  // namespace
+
+void make_output(const Product& p, const Data& data, Output& out) {
   out = {p.low, p.high, 0};
   if (p.out != DType::u8 && p.out != DType::i8) return;
   const float low = p.out == DType::u8 ? 0.0f : -128.0f, scale = float_at(data, kYScale, 0);
@@ -60,33 +61,34 @@ void make_output(const Product& p, const Data& data) {
   out.high = bound(p.high, scale, out.zero, low, low + 255) - out.zero;
 }
 
-// The zero point of the rows and of each column as the tiles see them, moved like the bytes.
-void make_columns(const Product& p, const Data& data, int64_t pack) {
-  const Columns c = columns_of(p, data, pack);
-  const auto* sums = reinterpret_cast<const int32_t*>(pack_of(p, data, pack) + p.shape.sums_at());
-  const int64_t n = p.shape.n, first = p.is_grouped ? pack * n : 0;
+// Zero points as the tiles see them: moved like the bytes.
+void make_columns(const Product& p, const Data& data, const Weighed& w, const Columns& to) {
   const int32_t x_zero = (p.n_x_zero ? byte_at(data, kXZero, p.x, 0) : 0) + p.flip;
-  const float step = float_at(data, kYScale, 0);
-  for (int64_t j = 0; j < n; ++j) {
-    const int64_t at = first + j;
+  const float step = float_at(data, kYScale, 0), x_scale = float_at(data, kXScale, 0);
+  for (int64_t j = 0; j < w.n; ++j) {
+    const int64_t at = w.first + j, place = w.place == nullptr ? j : w.place(j);
     int32_t zero = p.w == DType::u8 ? -128 : 0;
     if (p.n_w_zero) zero += byte_at(data, kWZero, p.w, p.n_w_zero == 1 ? 0 : at);
-    const auto terms = uint32_t(p.shape.k) * uint32_t(zero) - uint32_t(sums[j]);
+    const auto terms = uint32_t(p.shape.k) * uint32_t(zero) - uint32_t(w.sums[j]);
     const uint32_t bias = p.bias == DType::i32 ? uint32_t(input<int32_t>(data, kBias)[at]) : 0;
-    c.offset[j] = int32_t(terms * uint32_t(x_zero) + bias);
-    c.zero[j] = zero;
+    to.offset[place] = int32_t(terms * uint32_t(x_zero) + bias);
+    to.zero[place] = zero;
     const float w_scale = float_at(data, kWScale, p.n_w_scale == 1 ? 0 : at);
-    c.scale[j] = float_at(data, kXScale, 0) * w_scale / step;
-    c.shift[j] = 0;
-    if (p.bias == DType::f32) c.shift[j] = input<float>(data, kBias)[at] / step;
+    to.scale[place] = x_scale * w_scale / step;
+    to.shift[place] = 0;
+    if (p.bias == DType::f32) to.shift[place] = input<float>(data, kBias)[at] / step;
   }
 }
+
+namespace {
 
 Status make_all_columns(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& p = *static_cast<const Product*>(args);
   for (int64_t pack = begin; pack < end; ++pack) {
-    if (pack == 0) make_output(p, data);
-    make_columns(p, data, pack);
+    if (pack == 0) make_output(p, data, *output_of(p, data));
+    const auto* sums = reinterpret_cast<const int32_t*>(pack_of(p, data, pack) + p.shape.sums_at());
+    const int64_t first = p.is_grouped ? pack * p.shape.n : 0;
+    make_columns(p, data, {sums, p.shape.n, first, nullptr}, columns_of(p, data, pack));
   }
   return {};
 }
@@ -142,7 +144,7 @@ struct Strip {
   int64_t out_stride;
 };
 
-enum class Width : uint8_t { whole, part };  // whether a panel has all its columns
+enum class Width : uint8_t { whole, part, vector };  // columns of a panel: all, or one vector
 
 template <int R, Width width, bool has_sums, class T>
 void strip_tile(const Strip<T>& strip, int64_t row) {
@@ -157,15 +159,16 @@ void strip_tile(const Strip<T>& strip, int64_t row) {
     else if (left > 0)
       finish_sums<has_sums>(sums, s.columns, at, out, sum, to, Part{int(left)});
   };
-  for (int j = 0; j < kPanel; j += kTileCols)
-    tile<R>(s.a + row * s.stride, s.stride, s.b + j * kGroup, s.n_groups,
-            [&](int i, int v, i32v sums) { write(j, i, v, sums); });
+  constexpr int kVecs = width == Width::vector ? 1 : kTileVecs;
+  for (int j = 0; j < (width == Width::vector ? kTileCols : kPanel); j += kTileCols)
+    tile<R, kVecs>(s.a + row * s.stride, s.stride, s.b + j * kGroup, s.n_groups,
+                   [&](int i, int v, i32v sums) { write(j, i, v, sums); });
 }
 
 template <Width width, bool has_sums, class T>
 void strip_rows(const Strip<T>& s, int64_t n_rows) {
   int64_t row = 0;
-  if constexpr (kTileRows == 12 && width == Width::whole) {
+  if constexpr (kTileRows == 12 && width != Width::part) {
     for (; row + 12 <= n_rows; row += 12) strip_tile<12, width, has_sums>(s, row);
     if (row + 8 <= n_rows) strip_tile<8, width, has_sums>(s, row), row += 8;
   }
@@ -173,14 +176,14 @@ void strip_rows(const Strip<T>& s, int64_t n_rows) {
   for (; row < n_rows; ++row) strip_tile<1, width, has_sums>(s, row);
 }
 
-template <class T>
+template <bool has_sums, class T>
 void run_strip(const Strip<T>& s, int64_t n_rows) {
-  const bool is_whole = s.n == kPanel;
-  if (s.row_sums != nullptr)
-    is_whole ? strip_rows<Width::whole, true>(s, n_rows) : strip_rows<Width::part, true>(s, n_rows);
+  if (s.n == kPanel)
+    strip_rows<Width::whole, has_sums>(s, n_rows);
+  else if (s.n <= kLanes)
+    strip_rows<Width::vector, has_sums>(s, n_rows);
   else
-    is_whole ? strip_rows<Width::whole, false>(s, n_rows)
-             : strip_rows<Width::part, false>(s, n_rows);
+    strip_rows<Width::part, has_sums>(s, n_rows);
 }
 
 template <class T>
@@ -216,7 +219,7 @@ Status product_items(const void* args, const Data& data, int64_t begin, int64_t 
       strip.b = packed + i * p.shape.panel_bytes();
       strip.columns = from(columns, j);
       strip.to = to + j;
-      run_strip(strip, n_rows);
+      p.has_row_sums ? run_strip<true>(strip, n_rows) : run_strip<false>(strip, n_rows);
     }
   }
   return {};
@@ -237,7 +240,8 @@ constexpr int64_t kEnoughItems = 16;
 // Blocks of rows as large as the cache takes; columns are split only where rows are few.
 void choose_blocks(Product& p) {
   const int64_t k = p.shape.n_groups() * kGroup;
-  p.stride = ((k + 63) / 64 | 1) * 64;  // odd lines: rows do not fall on the same cache sets
+  // Room for a run of bytes to overshoot; odd lines, so that rows fall on different cache sets.
+  p.stride = ((k + 2 * 64 - 1) / 64 | 1) * 64;
   int64_t rows = kBlockBytes / p.stride / kTileRows * kTileRows;
   rows = rows < kTileRows ? kTileRows : rows > 96 ? 96 : rows;
   p.row_block = p.m < rows ? (p.m < 1 ? 1 : p.m) : rows;
@@ -255,7 +259,7 @@ void choose_blocks(Product& p) {
 
 }  // namespace
 
-void plan_product(Product& p, const Call& call, Plan& plan) {
+void read_operands(Product& p, const Call& call) {
   const View* in = call.in;
   const auto count = [&](int slot) { return in[slot].is_given() ? in[slot].count() : 0; };
   p.x = in[kX].dtype, p.out = call.out[0].dtype;
@@ -264,8 +268,12 @@ void plan_product(Product& p, const Call& call, Plan& plan) {
   p.flip = p.x == DType::i8 ? 128 : 0;
   p.has_row_sums = p.w == DType::u8 || p.n_w_zero > 0;
   p.low = float(call.floats[0]), p.high = float(call.floats[1]);
+}
+
+void plan_product(Product& p, const Call& call, Plan& plan) {
+  read_operands(p, call);
   choose_blocks(p);
-  plan.local_bytes = p.row_block * p.stride + p.row_block * 4;
+  plan.local_bytes = p.row_block * p.stride + (p.row_block + 15) / 16 * 64;
   const int64_t packed = p.packed_at < 0 ? 0 : (p.n_packs * p.shape.bytes() + 63) / 64 * 64;
   const int64_t width = p.shape.n_panels() * kPanel;
   p.columns_at = packed;
@@ -278,4 +286,4 @@ void plan_product(Product& p, const Call& call, Plan& plan) {
            panel_work * p.panels);
 }
 
-}  // namespace sdx::SDX_ISA
+}  // namespace sdx::SDX_ISA::q8

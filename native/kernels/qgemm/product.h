@@ -3,7 +3,7 @@
 
 #include "kernels/qgemm/tile.h"
 
-namespace sdx::SDX_ISA {
+namespace sdx::SDX_ISA::q8 {
 
 // Operands of every row of the family. Scales are float32; all but the first two may be missing.
 enum Operand : int { kX, kW, kXScale, kXZero, kWScale, kWZero, kBias, kYScale, kYZero, kOperands };
@@ -45,6 +45,18 @@ struct Product {
   float low, high;  // bounds of the real output
 };
 
+// The sums of n columns of weights, the first of which is the first-th of all; `place` says where
+// what belongs to a column goes, if not in order.
+struct Weighed {
+  const int32_t* sums;
+  int64_t n, first;
+  int64_t (*place)(int64_t column);
+};
+
+void read_operands(Product& p, const Call& call);
+void make_output(const Product& p, const Data& data, Output& out);
+void make_columns(const Product& p, const Data& data, const Weighed& w, const Columns& to);
+
 // Chooses tiles, and adds the phases that make columns and products.
 void plan_product(Product& p, const Call& call, Plan& plan);
 
@@ -76,4 +88,14 @@ SDX_INLINE void copy_flip(uint8_t* to, const uint8_t* from, int64_t n, uint8_t m
   }
 }
 
-}  // namespace sdx::SDX_ISA
+// The same for short runs: whole vectors, of which what lies behind n is written over later. Where
+// a vector would reach behind `end`, only n bytes are read.
+SDX_INLINE void copy_run(uint8_t* to, const uint8_t* from, int64_t n, uint8_t mask,
+                         const uint8_t* end) {
+  constexpr int64_t lanes = SDX_VEC_BYTES;
+  if (end - from < (n + lanes - 1) / lanes * lanes) return copy_flip(to, from, n, mask);
+  const Vec<uint8_t> m = splat(mask);
+  for (int64_t i = 0; i < n; i += lanes) store(to + i, load(from + i) ^ m);
+}
+
+}  // namespace sdx::SDX_ISA::q8

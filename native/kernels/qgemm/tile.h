@@ -8,7 +8,7 @@
 #include "kernels/kernel.h"
 #include "simd/dot.h"
 
-namespace sdx::SDX_ISA {
+namespace sdx::SDX_ISA::q8 {
 
 constexpr int kPanel = 32;
 constexpr int kGroup = 4;
@@ -32,31 +32,31 @@ SDX_INLINE i32v splat4(const uint8_t* p) {
   return splat(four);
 }
 
-// R rows of `a`, `stride` bytes apart, times kTileCols columns of a panel. finish(row, vector,
+// R rows of `a`, `stride` bytes apart, times V vectors of columns of a panel. finish(row, vector,
 // sums) takes the result.
-template <int R, class Finish>
+template <int R, int V, class Finish>
 SDX_INLINE void tile(const uint8_t* a, int64_t stride, const int8_t* b, int64_t n_groups,
                      Finish&& finish) {
   constexpr int kBases = (R + 2) / 3;  // an address is a base and 0, 1 or 2 strides
   const uint8_t* rows[kBases];
   for (int i = 0; i < kBases; ++i) rows[i] = a + 3 * i * stride;
-  i32v total[R][kTileVecs] = {};
+  i32v total[R][V] = {};
   for (int64_t g = 0; g < n_groups; ++g) {
-    i32v weights[kTileVecs];
-    for (int v = 0; v < kTileVecs; ++v) memcpy(&weights[v], b + v * SDX_VEC_BYTES, SDX_VEC_BYTES);
+    i32v weights[V];
+    for (int v = 0; v < V; ++v) memcpy(&weights[v], b + v * SDX_VEC_BYTES, SDX_VEC_BYTES);
 #pragma GCC unroll 12
     for (int i = 0; i < R; ++i) {
       const i32v x = splat4(rows[i / 3] + i % 3 * stride);
-      for (int v = 0; v < kTileVecs; ++v) total[i][v] = dot4(total[i][v], x, weights[v]);
+      for (int v = 0; v < V; ++v) total[i][v] = dot4(total[i][v], x, weights[v]);
     }
     b += kPanel * kGroup;
     for (int i = 0; i < kBases; ++i) rows[i] += kGroup;
   }
   // Unrolled as a whole, or the sums would have to lie in memory.
 #pragma GCC unroll 2
-  for (int v = 0; v < kTileVecs; ++v)
+  for (int v = 0; v < V; ++v)
 #pragma GCC unroll 12
     for (int i = 0; i < R; ++i) finish(i, v, total[i][v]);
 }
 
-}  // namespace sdx::SDX_ISA
+}  // namespace sdx::SDX_ISA::q8

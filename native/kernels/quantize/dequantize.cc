@@ -15,14 +15,14 @@ void dequantize_piece(const ScaleRows& r, const Data& data, const Piece& p) {
     read_scales(data.in[1], r.scale, p.scale, 1, scales);
     const f32v scale = splat(scales[0]), zero = splat(zeros ? float(zeros[0]) : 0.0f);
     vloop(p.n, [&](int64_t i, auto lanes) {
-      store_f32(y + i, (load_f32(x + i, lanes) - zero) * scale, lanes);
+      store_float(y + i, (load_whole(x + i, lanes) - zero) * scale, lanes);
     });
     return;
   }
   read_scales(data.in[1], r.scale, p.scale, p.n, scales);
   vloop(p.n, [&](int64_t i, auto lanes) {
-    const f32v zero = zeros ? load_f32(zeros + i, lanes) : f32v{};
-    store_f32(y + i, (load_f32(x + i, lanes) - zero) * load(scales + i, lanes), lanes);
+    const f32v zero = zeros ? load_whole(zeros + i, lanes) : f32v{};
+    store_float(y + i, (load_whole(x + i, lanes) - zero) * load(scales + i, lanes), lanes);
   });
 }
 
@@ -48,8 +48,9 @@ PhaseFn dequantize_from(DType x) {
 
 Status dequantize(const Call& call, Plan& plan) {
   const ScaleRows* r = scale_rows(call, plan);
-  const PhaseFn run =
-      r->y == DType::f32 ? dequantize_from<float>(r->x) : dequantize_from<F16>(r->x);
+  const PhaseFn run = r->y == DType::f32   ? dequantize_from<float>(r->x)
+                      : r->y == DType::f16 ? dequantize_from<F16>(r->x)
+                                           : dequantize_from<BF16>(r->x);
   plan.add(run, r->n_rows * r->n_chunks, (r->n < kChunk ? r->n : kChunk) / 4);
   return {};
 }

@@ -28,14 +28,14 @@ void quantize_piece(const ScaleRows& r, const Data& data, const Piece& p) {
     read_scales(data.in[1], r.scale, p.scale, 1, scales);
     const f32v scale = splat(scales[0]), zero = splat(zeros ? float(zeros[0]) : 0.0f);
     vloop(p.n, [&](int64_t i, auto lanes) {
-      store_i32(y + i, to_steps<Q>(load_f32(x + i, lanes), scale, zero), lanes);
+      store_i32(y + i, to_steps<Q>(load_float(x + i, lanes), scale, zero), lanes);
     });
     return;
   }
   read_scales(data.in[1], r.scale, p.scale, p.n, scales);
   vloop(p.n, [&](int64_t i, auto lanes) {
-    const f32v zero = zeros ? load_f32(zeros + i, lanes) : f32v{};
-    const f32v steps = load_f32(x + i, lanes), scale = load(scales + i, lanes, 1.0f);
+    const f32v zero = zeros ? load_whole(zeros + i, lanes) : f32v{};
+    const f32v steps = load_float(x + i, lanes), scale = load(scales + i, lanes, 1.0f);
     store_i32(y + i, to_steps<Q>(steps, scale, zero), lanes);
   });
 }
@@ -59,7 +59,9 @@ PhaseFn quantize_to(DType y) {
 
 Status quantize(const Call& call, Plan& plan) {
   const ScaleRows* r = scale_rows(call, plan);
-  const PhaseFn run = r->x == DType::f32 ? quantize_to<float>(r->y) : quantize_to<F16>(r->y);
+  const PhaseFn run = r->x == DType::f32   ? quantize_to<float>(r->y)
+                      : r->x == DType::f16 ? quantize_to<F16>(r->y)
+                                           : quantize_to<BF16>(r->y);
   plan.add(run, r->n_rows * r->n_chunks, (r->n < kChunk ? r->n : kChunk) / 4);
   return {};
 }

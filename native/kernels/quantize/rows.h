@@ -84,11 +84,15 @@ SDX_INLINE ScaleRows* scale_rows(const Call& call, Plan& plan) {
   return r;
 }
 
-// n scales as float, each or one.
+// n scales as float.
 SDX_INLINE void read_scales(const void* from, DType dtype, int64_t at, int64_t n, float* to) {
-  for (int64_t i = 0; i < n; ++i)
-    to[i] = dtype == DType::f32 ? static_cast<const float*>(from)[at + i]
-                                : to_float(static_cast<const F16*>(from) + at + i);
+  vloop(n, [&](int64_t i, auto lanes) {
+    const f32v v = dtype == DType::f32 ? load(static_cast<const float*>(from) + at + i, lanes)
+                   : dtype == DType::f16
+                       ? load_float(static_cast<const F16*>(from) + at + i, lanes)
+                       : load_float(static_cast<const BF16*>(from) + at + i, lanes);
+    store(to + i, v, lanes);
+  });
 }
 
 }  // namespace sdx::SDX_ISA

@@ -130,7 +130,11 @@ def _pow(a: Array, b: Array) -> Any:
             return _int_pow(base.astype(np.int64), exponent).astype(a.dtype)
         # The type that holds both: a 32-bit exponent rounded to float32 may turn from odd to even.
         both = np.result_type(base.dtype, exponent.dtype, np.float32)
-        return np.power(base.astype(both), exponent.astype(both)).astype(a.dtype)
+        # Each base has an exponent of its own: numpy takes the root where one half is for all, and
+        # the roots of -inf and -0 are not their powers.
+        bases, exponents = np.broadcast_arrays(base.astype(both), exponent.astype(both))
+        result = np.power(np.atleast_1d(bases), np.atleast_1d(exponents).copy())
+        return result.reshape(bases.shape).astype(a.dtype)
 
 
 def _int_pow(base: Array, exponent: Array) -> Any:

@@ -62,6 +62,7 @@ _FAMILIES: Final = {
     (INTERNAL, "fused_attention"): "Attention",
     (INTERNAL, "internal"): "Sizes",
     (INTERNAL, "product"): "MatMul",
+    (INTERNAL, "qproducts"): "QAdd QConv QMatMul QMean",
 }  # fmt: skip
 
 FAMILIES: Final[dict[str, list[tuple[str, str]]]] = {}

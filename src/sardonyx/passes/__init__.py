@@ -15,6 +15,7 @@ from sardonyx.passes import (
     lowering,
     normalize,
     products,
+    quantize,
     transpose,
 )
 from sardonyx.passes.attention import fuse_attention
@@ -27,6 +28,9 @@ from sardonyx.passes.rule import Rules, by_root
 BASIC: Final = by_root(algebra.RULES, transpose.RULES, linear.BASIC)
 # After the basic rules: no normalization lies between a convolution and its activation.
 EXTENDED: Final = by_root(activation.RULES, normalize.RULES, linear.EXTENDED)
+STEPS: Final = by_root(quantize.STEPS)
+FLOATS: Final = by_root(quantize.FLOATS)
+INTEGERS: Final = by_root(quantize.INTEGERS)
 LOWERED: Final = by_root(einsum.RULES, products.RULES)
 
 
@@ -52,9 +56,12 @@ def lower(graph: Graph, options: PassOptions) -> None:
     fuses = options.level >= Level.ORT_ENABLE_EXTENDED
     if fuses:
         lowering.lower_sizes(graph)
+        _rewrite(graph, STEPS, options)
+        _rewrite(graph, FLOATS, options)
     number_labels(graph)
     if fuses and not options.disabled & {"fuse_attention", "AttentionFusion"}:
         fuse_attention(graph)
+    _rewrite(graph, INTEGERS, options)
     if not options.disabled & {"channels_last", "NhwcTransformer"}:
         channels_last(graph)
     _rewrite(graph, LOWERED, options)

@@ -301,6 +301,21 @@ def pool(node: Node) -> Turn | None:
     return Turn((0,), is_must=True, op=lookup(INTERNAL, node.op.name))
 
 
+def bytes_product(node: Node) -> Turn | None:
+    """QConv."""
+    return Turn((0,), is_must=True, attrs={"channels_last": 1}) if _image(node) else None
+
+
+def bytes_mean(node: Node) -> Turn | None:
+    """QMean."""
+    return Turn((0,), attrs={"channels_last": 1}) if _image(node) else None
+
+
+def bytes_sum(node: Node) -> Turn | None:
+    """QAdd, whose operands have one shape."""
+    return Turn((0, 3)) if _image(node) else None
+
+
 def _named(
     names: str, turner: Turner, domain: str = ONNX
 ) -> Iterable[tuple[tuple[str, str], Turner]]:
@@ -330,6 +345,9 @@ TURNS: Final[dict[tuple[str, str], Turner]] = {
             pool,
         )
     ),
+    (INTERNAL, "QAdd"): bytes_sum,
+    (INTERNAL, "QConv"): bytes_product,
+    (INTERNAL, "QMean"): bytes_mean,
     (ONNX, "Concat"): concat,
     (ONNX, "Slice"): cut,
     (ONNX, "Pad"): pad,

@@ -60,12 +60,14 @@ def _pack(packed: Packed) -> Any:
     skip = -int(room.__array_interface__["data"][0]) % 64
     array = room[skip : skip + packed.size_bytes]
     u8 = 2
+    weight = const.view()  # the session needs the packed form alone
     wrong = native.call(
         packed.row,
-        [tensor(const.read(), const.dtype.onnx)],
+        [tensor(weight, const.dtype.onnx)],
         [tensor(array, u8)],
         list(packed.ints),
         [],
+        splits=0,
     )
     if wrong:
         raise RuntimeException(f"packing {packed.value} failed: {wrong}")

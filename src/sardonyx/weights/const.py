@@ -56,6 +56,10 @@ class Const:
             self._array = array
         return self._array
 
+    def view(self) -> Array:
+        """The tensor for one look: not kept, and perhaps not aligned."""
+        return self.read() if self.is_small or self.is_read else self._load()
+
     def _load(self) -> Array:
         raise InternalError(f"{type(self).__name__} cannot be read")
 
@@ -105,13 +109,17 @@ class Ref(Const):
         self.length: Final = length
 
     def _load(self) -> Array:
+        array = self._mapped()
+        return array.copy() if self.is_small or not array.flags.aligned else array
+
+    def _mapped(self) -> Array:
         raw = np.frombuffer(self.source.data, np.uint8, self.length, self.offset)
         if self.dtype.bits < 8:
             return unpack(raw, self.dtype, self.count).reshape(self.shape)
-        array = raw.view(self.dtype.np).reshape(self.shape)
-        if self.is_small or not array.flags.aligned:
-            return array.copy()
-        return array
+        return raw.view(self.dtype.np).reshape(self.shape)
+
+    def view(self) -> Array:
+        return self.read() if self.is_small or self.is_read else self._mapped()
 
     def describe(self) -> str:
         return f"{self.source.name} at {self.offset}"
@@ -138,7 +146,7 @@ class Recipe(Const):
 
     def _load(self) -> Array:
         self._load_inputs()
-        arrays = [None if c is None else c.read() for c in self.inputs]
+        arrays = [None if c is None else c.view() for c in self.inputs]
         try:
             result = self.op.run(arrays, self.attrs)[self.output]
         except (*FAULTS, MemoryError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -178,8 +179,8 @@ def _(g: Scope, x: Fact, w: Fact, x_zero: Fact | None, w_zero: Fact | None, **at
     return Fact(I32, conv_shape(g, x, w, None, attrs))
 
 
-def _convolved(
-    x: Array, w: Array, x_zero: Array | None, w_zero: Array | None, attrs: dict[str, Any]
+def convolved(
+    x: Array, w: Array, x_zero: Array | None, w_zero: Array | None, attrs: Mapping[str, Any]
 ) -> Array:
     """The exact sums. Padding stands for the zero point, so it is zero once that is taken off."""
     dtype = exact_type(math.prod(w.shape[1:]))
@@ -199,7 +200,7 @@ def _of_maps(row: Array | None, axes_behind: int) -> Array | None:
 def _(
     x: Array, w: Array, x_zero: Array | None = None, w_zero: Array | None = None, **attrs: Any
 ) -> Array:
-    return as_int32(_convolved(x, w, x_zero, w_zero, attrs))
+    return as_int32(convolved(x, w, x_zero, w_zero, attrs))
 
 
 qlinear_conv = Op(
@@ -224,7 +225,7 @@ def _(g: Scope, *facts: Any, **attrs: Any) -> Fact:
 @qlinear_conv.reference
 def _(*arrays: Any, **attrs: Any) -> Array:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, b = (*arrays, None)[:9]
-    total = _convolved(x, w, x_zero, w_zero, attrs)
+    total = convolved(x, w, x_zero, w_zero, attrs)
     if b is not None:
         total = total.astype(np.float64) + b.reshape(-1, *(1,) * (x.ndim - 2))
     out = by_numpy(y_zero.dtype)

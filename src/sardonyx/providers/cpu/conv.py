@@ -37,7 +37,7 @@ def conv(node: Node) -> Call | No:
     if isinstance(after, No):
         return after
     ints = (*window_ints(moved, x.tensor.dims[1:-1]), node.attrs["group"], *after.ints)
-    row, weights = _form(node, w, moved) if w.is_const else ("conv_f32", w)
+    row, weights = _form(node, w, moved) if w.is_const else ("conv_unpacked_f32", w)
     return Call(row, (x, weights, *after.operands), ints, after.floats)
 
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import F32, I8, U8
 from sardonyx.graph.graph import Node, Value
+from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
+from sardonyx.ops.window import window
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call, Packed
 from sardonyx.providers.cpu.index import Lowering
 from sardonyx.providers.cpu.quantize import given, optional
+from sardonyx.providers.cpu.window import unfit, window_ints
 
 _PANEL: Final = 32  # columns of packed weights, as in native/kernels/qgemm/tile.h
 _GROUP: Final = 4
+_BLOCK: Final = 64  # channels of packed weights whose channels stay apart
+_MAX_TAPS: Final = 124
 _BYTES: Final = frozenset((U8, I8))
 _EVERYTHING: Final = (float("-inf"), float("inf"))
 
@@ -33,26 +39,35 @@ class Operands:
     y_scale: Value | None = None
     y_zero: Value | None = None
 
-    @property
-    def rest(self) -> tuple[Value | None, ...]:
+    def weights(self) -> tuple[int, Value | None]:
+        """The type of packed weights, which are signed, and their zero point if it matters.
+
+        A zero point in the middle of unsigned bytes is 0 of signed ones.
+        """
+        dtype, zero = self.w.tensor.dtype, self.w_zero
+        middle = 128 if dtype is U8 else 0
+        if zero is None:
+            return dtype.onnx, None
+        if zero.const is not None and (zero.const.read() == middle).all():
+            return I8.onnx, None
+        return dtype.onnx, zero
+
+    def rest(self, w_zero: Value | None) -> tuple[Value | None, ...]:
         """All behind the weights."""
-        zero = self.w_zero
-        if zero is not None and zero.const is not None and self.w.tensor.dtype is I8:
-            zero = zero if zero.const.read().any() else None
         return (
-            self.x_scale, self.x_zero, self.w_scale, zero, self.bias, self.y_scale, self.y_zero,
+            self.x_scale, self.x_zero, self.w_scale, w_zero, self.bias, self.y_scale, self.y_zero,
         )  # fmt: skip
 
     def unfit(self) -> str:
         """Why kernels cannot take them; empty if they can."""
-        for value in (self.x, self.w):
-            if value.tensor.dtype not in _BYTES:
-                return f"no kernel for products of {value.tensor.dtype}"
-        for value in (self.x_scale, self.w_scale, self.y_scale):
-            if value is not None and value.tensor.dtype is not F32:
-                return f"no kernel for scales of {value.tensor.dtype}"
-        for value in (self.x_scale, self.x_zero):
-            if value is not None and any(d != 1 for d in value.tensor.dims):
+        for side in (self.x, self.w):
+            if side.tensor.dtype not in _BYTES:
+                return f"no kernel for products of {side.tensor.dtype}"
+        for scale in (self.x_scale, self.w_scale, self.y_scale):
+            if scale is not None and scale.tensor.dtype is not F32:
+                return f"no kernel for scales of {scale.tensor.dtype}"
+        for row in (self.x_scale, self.x_zero):
+            if row is not None and any(d != 1 for d in row.tensor.dims):
                 return "no kernel for several scales of the left side"
         return ""
 
@@ -63,30 +78,100 @@ def packed_bytes(k: int, n: int) -> int:
     return panels * _PANEL * (-(-k // _GROUP) * _GROUP + 4)
 
 
-def matmul(o: Operands, low_high: tuple[float, float] = _EVERYTHING) -> Call | No:
+def _of(node: Node) -> Operands:
+    """The operands of an internal op, which come in this order."""
+    return Operands(given(node, 0), given(node, 1), *(optional(node, i) for i in range(2, 9)))
+
+
+def _bounds(node: Node) -> tuple[float, float]:
+    return node.attrs["low"], node.attrs["high"]
+
+
+def matmul(
+    o: Operands, bounds: tuple[float, float] = _EVERYTHING, is_turned: bool = False
+) -> Call | No:
     """A product, whose weights are packed when the session starts if they are constant."""
-    if why := o.unfit():
+    w = o.w.tensor
+    k, n = (
+        (w.dims[-1], w.dims[-2]) if is_turned else (w.dims[-2:] if w.rank > 1 else (w.dims[0], 1))
+    )
+    if why := o.unfit() or _stacked(o, n):
         return No(why)
+    w_type, w_zero = w.dtype.onnx, o.w_zero
+    right: Value | Packed = o.w
+    if o.w.is_const and w.rank < 3:
+        assert isinstance(k, int)
+        assert isinstance(n, int)
+        strides = (1, k) if is_turned else (n, 1)
+        right = Packed(o.w, "qgemm_pack", packed_bytes(k, n), (1, 1, k, n, 0, 0, *strides))
+        w_type, w_zero = o.weights()
+    elif is_turned:
+        return No("no kernel for turned weights that are not constant")
+    ints = (k, n, int(isinstance(right, Packed)), w_type)
+    return Call("qmatmul", (o.x, right, *o.rest(w_zero)), ints, bounds)
+
+
+def _stacked(o: Operands, columns: Size) -> str:
+    """Why a product of stacks, or with rows for its columns, has no kernel; empty if it has."""
     x, w = o.x.tensor, o.w.tensor
-    columns: Size = w.dims[-1] if w.rank > 1 else 1
     if w.rank > 2 and x.dims[:-2] != w.dims[:-2]:
-        return No("no kernel that broadcasts stacks of 8-bit matrices")
+        return "no kernel that broadcasts stacks of 8-bit matrices"
     for value in (o.w_scale, o.w_zero, o.bias):
         if value is None or (value is not o.bias and all(d == 1 for d in value.tensor.dims)):
             continue
-        if value.tensor.dims[:-1].count(1) != value.tensor.rank - 1:
-            return No("no kernel for scales of stacked weights")
-        if value.tensor.dims[-1] != columns:
-            return No("whether there is one scale or one per column is known only when it runs")
-    k, n = w.dims[0 if w.rank == 1 else -2], columns
-    is_packed = o.w.is_const and w.rank < 3
-    right: Value | Packed = o.w
-    if is_packed:
-        assert isinstance(k, int)
-        assert isinstance(n, int)
-        right = Packed(o.w, "qgemm_pack", packed_bytes(k, n), (1, 1, k, n, 0, 0, n, 1))
-    ints = (k, n, int(is_packed), w.dtype.onnx)
-    return Call("qmatmul", (o.x, right, *o.rest), ints, low_high)
+        if any(d != 1 for d in value.tensor.dims[:-1]):
+            return "no kernel for scales of stacked weights"
+        if not value.tensor.rank or value.tensor.dims[-1] != columns:
+            return "whether there is one scale or one per column is known only when it runs"
+    return ""
+
+
+def qmatmul(node: Node) -> Call | No:
+    """QMatMul."""
+    return matmul(_of(node), _bounds(node), bool(node.attrs["trans_w"]))
+
+
+def qconv(node: Node) -> Call | No:
+    """QConv."""
+    o = _of(node)
+    shape = o.w.tensor.static
+    if not node.attrs["channels_last"]:
+        return No("no kernel for channels that are not last")
+    if not o.w.is_const or shape is None or 0 in shape:
+        return No("the weights are not constant, or empty")
+    moved = window(shape[2:], node.attrs)
+    if why := unfit(moved):
+        return why
+    if reason := o.unfit():
+        return No(reason)
+    sliding = window_ints(moved, o.x.tensor.dims[1:-1])
+    maps, each, taps, group = shape[0], shape[1], math.prod(shape[2:]), node.attrs["group"]
+    w_type, w_zero = o.weights()
+    rest = o.rest(w_zero)
+    is_signed = w_type == I8.onnx and w_zero is None
+    if each == 1 and group == maps and group > 1 and taps <= _MAX_TAPS and is_signed:
+        size = -(-maps // _BLOCK) * _BLOCK * (-(-taps // _GROUP) * _GROUP + 4)
+        packed = Packed(o.w, "qdepthwise_pack", size, (maps, taps))
+        return Call("qdepthwise", (o.x, packed, *rest), sliding, _bounds(node))
+    columns = maps // group
+    strides = (columns * each * taps, 1, taps, each * taps)
+    size = group * packed_bytes(each * taps, columns)
+    packed = Packed(o.w, "qgemm_pack", size, (group, taps, each, columns, *strides))
+    return Call("qconv", (o.x, packed, *rest), (w_type, group, maps, *sliding), _bounds(node))
+
+
+def qadd(node: Node) -> Call | No:
+    """QAdd."""
+    if given(node, 0).tensor.dims != given(node, 3).tensor.dims:
+        return No("no kernel that broadcasts 8-bit sums")
+    return Call("qadd", tuple(optional(node, i) for i in range(8)), (), _bounds(node))
+
+
+def qmean(node: Node) -> Call | No:
+    """QMean."""
+    if not node.attrs["channels_last"]:
+        return No("no kernel for channels that are not last")
+    return Call("qmean", tuple(optional(node, i) for i in range(5)))
 
 
 def matmul_integer(node: Node) -> Call | No:
@@ -113,7 +198,11 @@ def matmul_to_float(node: Node) -> Call | No:
 
 
 LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
-    ("", "MatMulInteger"): matmul_integer,
-    ("", "QLinearMatMul"): qlinear_matmul,
-    ("com.microsoft", "MatMulIntegerToFloat"): matmul_to_float,
+    (INTERNAL, "QAdd"): qadd,
+    (INTERNAL, "QConv"): qconv,
+    (INTERNAL, "QMatMul"): qmatmul,
+    (INTERNAL, "QMean"): qmean,
+    (ONNX, "MatMulInteger"): matmul_integer,
+    (ONNX, "QLinearMatMul"): qlinear_matmul,
+    (MICROSOFT, "MatMulIntegerToFloat"): matmul_to_float,
 }

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from sardonyx.graph.dtype import F16, F32, I8, I16, I32, U8, U16
+from sardonyx.graph.dtype import BF16, F16, F32, I8, I16, I32, U8, U16
 from sardonyx.graph.graph import Node, Value
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call
 from sardonyx.providers.cpu.index import Lowering
 
-REAL: Final = frozenset((F32, F16))
+REAL: Final = frozenset((F32, F16, BF16))
 STEPS: Final = frozenset((U8, I8, U16, I16))
 
 

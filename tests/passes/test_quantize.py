@@ -1,0 +1,208 @@
+"""Quantized models: what works on steps afterwards, what does not, and that the numbers stay."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from sardonyx.graph.graph import Graph
+from sardonyx.graph.text import parse
+from sardonyx.graph.verify import verify
+from sardonyx.passes import PassOptions, lower, optimize
+from tests.graphs import random_feeds, run_graph
+
+IMAGE = """
+    in x: f32[2,4,6,6]
+    const w: i8[5,4,3,3]
+    const s: f32[5]
+    const b: i32[5]
+    q = QuantizeLinear(x, 0.02, 3:i8)
+    d = DequantizeLinear(q, 0.02, 3:i8)
+    dw = DequantizeLinear(w, 0.01, 0:i8)
+    db = DequantizeLinear(b, 0.0002, 0:i32)
+"""
+ROWS = """
+    in x: f32[3,8]
+    const w: i8[8,6]
+    const v: i8[6,8]
+    q = QuantizeLinear(x, 0.02, 128:u8)
+    d = DequantizeLinear(q, 0.02, 128:u8)
+    dw = DequantizeLinear(w, 0.01, 0:i8)
+    dv = DequantizeLinear(v, 0.01, 0:i8)
+"""
+
+
+def lowered(text: str, step: float) -> Graph:
+    """The graph of a text as kernels see it, which computes the same up to a step."""
+    before, after = parse(text), parse(text)
+    optimize(after, PassOptions())
+    lower(after, PassOptions())
+    verify(after)
+    feeds = random_feeds(before)
+    for want, got in zip(run_graph(before, feeds), run_graph(after, feeds), strict=True):
+        assert want.dtype == got.dtype
+        assert want.shape == got.shape
+        np.testing.assert_allclose(got.astype(float), want.astype(float), atol=step, rtol=1e-5)
+    return after
+
+
+def ops(graph: Graph) -> Counter[str]:
+    return Counter(n.op.name for n in graph.nodes if n.op.name != "Transpose")
+
+
+STEPS = {
+    "conv": (
+        IMAGE,
+        "c = Conv(d, dw, db, pads=[1,1,1,1])\ny = QuantizeLinear(c, 0.05, 7:u8)",
+        {"QuantizeLinear": 1, "QConv": 1},
+    ),
+    "conv, relu": (
+        IMAGE,
+        "c = Conv(d, dw)\nr = Relu(c)\ny = QuantizeLinear(r, 0.05, -100:i8)",
+        {"QuantizeLinear": 1, "QConv": 1},
+    ),
+    "conv, clip": (
+        IMAGE,
+        "c = Conv(d, dw)\nr = Clip(c, 0.5, 6.0)\ny = QuantizeLinear(r, 0.05, 0:u8)",
+        {"QuantizeLinear": 1, "QConv": 1},
+    ),
+    "conv with a scale for each map": (
+        IMAGE,
+        "e = DequantizeLinear(w, s, axis=0)\nc = Conv(d, e)\ny = QuantizeLinear(c, 0.5, 7:u8)",
+        {"QuantizeLinear": 1, "QConv": 1},
+    ),
+    "gemm": (
+        ROWS,
+        "c = Gemm(d, dv, transB=1)\ny = QuantizeLinear(c, 0.05, 7:u8)",
+        {"QuantizeLinear": 1, "QMatMul": 1},
+    ),
+    "matmul": (
+        ROWS,
+        "c = MatMul(d, dw)\ny = QuantizeLinear(c, 0.05, 7:u8)",
+        {"QuantizeLinear": 1, "QMatMul": 1},
+    ),
+    "sum": (
+        IMAGE,
+        (
+            "e = QuantizeLinear(x, 0.03, 1:i8)\nf = DequantizeLinear(e, 0.03, 1:i8)\n"
+            "c = Add(d, f)\nr = Relu(c)\ny = QuantizeLinear(r, 0.05, -128:i8)"
+        ),
+        {"QuantizeLinear": 2, "QAdd": 1},
+    ),
+    "mean": (
+        IMAGE,
+        "c = GlobalAveragePool(d)\ny = QuantizeLinear(c, 0.01, 0:i8)",
+        {"QuantizeLinear": 1, "QMean": 1},
+    ),
+    "mean, then flat": (
+        IMAGE,
+        ("c = ReduceMean(d, [2, 3])\nf = Reshape(c, [2, 4])\ny = QuantizeLinear(f, 0.01, 0:i8)"),
+        {"QuantizeLinear": 1, "QMean": 1, "Reshape": 1},
+    ),
+    "max": (
+        IMAGE,
+        "c = MaxPool(d, kernel_shape=[2,2])\ny = QuantizeLinear(c, 0.02, 3:i8)",
+        {"QuantizeLinear": 1, "MaxPool": 1},
+    ),
+    "moved": (
+        IMAGE,
+        "c = Transpose(d, perm=[0,2,1,3])\ny = QuantizeLinear(c, 0.02, 3:i8)",
+        {"QuantizeLinear": 1},
+    ),
+    "joined": (
+        IMAGE,
+        "c = Concat(d, d, axis=1)\ny = QuantizeLinear(c, 0.02, 3:i8)",
+        {"QuantizeLinear": 1, "Concat": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_works_on_steps(name: str) -> None:
+    given, rest, wanted = STEPS[name]
+    assert ops(lowered(f"{given}\n{rest}\nout y", 1)) == wanted
+
+
+FLOATS = {
+    "conv": (IMAGE, "y = Conv(d, dw, db)", {"QuantizeLinear": 1, "QConv": 1}),
+    "matmul": (ROWS, "y = MatMul(d, dw)", {"QuantizeLinear": 1, "QMatMul": 1}),
+    "dynamic": (
+        "in x: f32[3,8]\nconst w: i8[8,6]\nconst b: f32[6]\n",
+        (
+            "q, s, z = DynamicQuantizeLinear(x)\np = MatMulInteger(q, w, z)\nc = Cast(p, to=1)\n"
+            "f = Mul(s, 0.01)\nm = Mul(c, f)\ny = Add(m, b)"
+        ),
+        {"DynamicQuantizeLinear": 1, "QMatMul": 1},
+    ),
+    "dynamic of com.microsoft": (
+        "in x: f32[3,8]\nconst w: i8[8,6]\nconst b: f32[6]\n",
+        "y = com.microsoft.DynamicQuantizeMatMul(x, w, 0.01, _, b)",
+        {"DynamicQuantizeLinear": 1, "QMatMul": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_ends_in_floats(name: str) -> None:
+    given, rest, wanted = FLOATS[name]
+    assert ops(lowered(f"{given}\n{rest}\nout y", 1e-4)) == wanted
+
+
+KEPT = {
+    "conv, seen by others": (
+        IMAGE,
+        "c = Conv(d, dw)\ny = QuantizeLinear(c, 0.05, 7:u8)\nz = Neg(c)\nout z",
+        "QuantizeLinear",
+        2,
+    ),
+    "scales along another axis": (
+        ROWS,
+        (
+            "e = DequantizeLinear(w, [0.1, 0.1, 0.2, 0.1, 0.1, 0.1, 0.1, 0.3], axis=0)\n"
+            "c = MatMul(d, e)\ny = QuantizeLinear(c, 0.05, 7:u8)"
+        ),
+        "MatMul",
+        1,
+    ),
+    "max into other steps": (
+        IMAGE,
+        "c = MaxPool(d, kernel_shape=[2,2])\ny = QuantizeLinear(c, 0.03, 3:i8)",
+        "QuantizeLinear",
+        2,
+    ),
+    "sum that broadcasts": (
+        IMAGE,
+        (
+            "e = QuantizeLinear(x, 0.03, 1:i8)\nf = DequantizeLinear(e, 0.03, 1:i8)\n"
+            "g = Slice(f, [0], [1], [1])\nh = QuantizeLinear(g, 0.03, 1:i8)\n"
+            "i = DequantizeLinear(h, 0.03, 1:i8)\nc = Add(d, i)\ny = QuantizeLinear(c, 0.05, 7:u8)"
+        ),
+        "Add",
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_stays(name: str) -> None:
+    given, rest, op, count = KEPT[name]
+    assert ops(lowered(f"{given}\n{rest}\nout y", 1))[op] == count
+
+
+def test_convolutions_follow_each_other_with_the_channels_last() -> None:
+    text = f"""{IMAGE}
+        const u: i8[5,1,3,3]
+        du = DequantizeLinear(u, 0.03, 0:i8)
+        c = Conv(d, dw, db, pads=[1,1,1,1])
+        e = QuantizeLinear(c, 0.05, 7:u8)
+        f = DequantizeLinear(e, 0.05, 7:u8)
+        g = Conv(f, du, group=5)
+        h = QuantizeLinear(g, 0.05, 9:u8)
+        y = DequantizeLinear(h, 0.05, 9:u8)
+        out y
+    """
+    graph = lowered(text, 0.11)
+    assert sum(n.op.name == "Transpose" for n in graph.nodes) == 2
+    assert all(n.attrs["channels_last"] for n in graph.nodes if n.op.name == "QConv")

@@ -4,6 +4,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
 else()
   set(SARDONYX_ISAS base CACHE STRING "ISAs to build kernels for, plainest first")
 endif()
+set(SARDONYX_KERNEL_LEVEL -O3 CACHE STRING "How far kernels are optimized")
 set(SARDONYX_FLAGS_base "")
 set(SARDONYX_FLAGS_avx2 -march=x86-64-v3)
 set(SARDONYX_FLAGS_avx512 -march=x86-64-v4 -mprefer-vector-width=512)
@@ -18,7 +19,7 @@ function(sardonyx_kernels target)
     target_include_directories(${library} PRIVATE native)
     target_compile_definitions(${library} PRIVATE SDX_ISA=${isa})
     target_compile_options(${library} PRIVATE
-      ${SARDONYX_FLAGS_${isa}} -O3 -fno-exceptions -fno-rtti -fno-math-errno -fno-trapping-math
+      ${SARDONYX_FLAGS_${isa}} ${SARDONYX_KERNEL_LEVEL} -fno-exceptions -fno-rtti -fno-math-errno -fno-trapping-math
       -ffp-contract=fast -Wall -Wextra -Wshadow -Wno-psabi)
     add_custom_command(TARGET ${library} POST_BUILD VERBATIM
       COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/isa_symbols.py

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Builds the native module with the address and undefined-behaviour sanitizers of g++, and runs the tests that
-# reach it: tests/native, and models with changed bytes and other faults.
+# Builds the native module with sanitizers of g++ and runs the tests that reach it.
 #
-#     tools/sanitize.sh [PYTHON]
+#     tools/sanitize.sh [PYTHON] [address|thread]
 #
-# PYTHON (python3 if not given) has the packages of the extra "dev", and cmake, ninja and nanobind.
+# address: faults of memory and undefined behaviour, over the native tests, all kernel rows, sessions, control
+# flow, programs, and models with changed bytes. thread: races, over sessions that many threads use.
+# Both if none is named. PYTHON (python3 if not given) has the packages of the extra "dev", and cmake, ninja and
+# nanobind.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,28 +15,53 @@ export PATH="$(dirname "$python"):$PATH"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# vptr checks need type information of nanobind's hidden classes.
-flags="-fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=all -fno-omit-frame-pointer"
-cmake -S . -B "$work/build" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS="$flags -O1 -g" \
-  -DPython_EXECUTABLE="$python" > "$work/configure.log" || { cat "$work/configure.log"; exit 1; }
-cmake --build "$work/build" --target _native > "$work/build.log" || { cat "$work/build.log"; exit 1; }
+# The plainest kernels and the best ones that this machine may have: the two ends of what intrinsics do.
+isas=base
+grep -q avx512_bf16 /proc/cpuinfo && isas="base;avx512vnni"
 
-# A copy of the package with this module in it goes before whichever is installed.
-mkdir "$work/src"
-cp -r src/sardonyx "$work/src/sardonyx"
-rm -f "$work"/src/sardonyx/_native*.so
-cp "$work"/build/_native*.so "$work/src/sardonyx/"
-export PYTHONPATH="$work/src:$PWD"
+# build NAME FLAGS: a copy of the package with this module in it goes before whichever is installed.
+build() {
+  cmake -S . -B "$work/$1" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS="$2 -O1 -g -fno-omit-frame-pointer" \
+    -DSARDONYX_KERNEL_LEVEL=-O1 -DSARDONYX_ISAS="$isas" -DPython_EXECUTABLE="$python" \
+    > "$work/configure.log" || { cat "$work/configure.log"; exit 1; }
+  cmake --build "$work/$1" --target _native > "$work/build.log" || { tail -n 40 "$work/build.log"; exit 1; }
+  mkdir -p "$work/$1/src"
+  cp -r src/sardonyx "$work/$1/src/sardonyx"
+  rm -f "$work/$1"/src/sardonyx/_native*.so
+  cp "$work/$1"/_native*.so "$work/$1/src/sardonyx/"
+  export PYTHONPATH="$work/$1/src:$PWD"
+}
 
-# Python itself is not built with them, so their libraries are loaded first; what it never frees is no leak of ours.
-export ASAN_OPTIONS="detect_leaks=0:allocator_may_return_null=1" UBSAN_OPTIONS="print_stacktrace=1"
-preload="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libstdc++.so.6)"
-run() { LD_PRELOAD="$preload" PYTHONMALLOC=malloc "$python" "$@"; }
-
-run -c "
+# Python itself is not built with sanitizers, so their libraries are loaded first. ThreadSanitizer wants addresses
+# that are not random. A report must pass pytest, which dies with it, on its way out.
+run() { LD_PRELOAD="$preload" PYTHONMALLOC=malloc setarch -R "$python" "$@"; }
+tests() { run -m pytest -p no:cacheprovider --capture=sys "$@"; }
+is_there() {
+  run -c "
 import sardonyx._native as native
 assert native.__file__.startswith('$work'), native.__file__
 maps = open('/proc/self/maps').read()
-assert 'libubsan' in maps and 'libasan' in maps, 'the sanitizers are not there'"
-run -m pytest -q -p no:cacheprovider tests/native tests/load tests/test_hostile.py::test_changed_bytes
+assert all(name in maps for name in '$*'.split()), 'the sanitizers are not there'"
+}
+
+address() {
+  # vptr checks need type information of nanobind's hidden classes.
+  build address "-fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=all"
+  # What Python never frees is no leak of ours.
+  export ASAN_OPTIONS="detect_leaks=0:allocator_may_return_null=1" UBSAN_OPTIONS="print_stacktrace=1"
+  preload="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libstdc++.so.6)"
+  is_there libasan libubsan
+  tests tests/native tests/load tests/session tests/program tests/test_control.py \
+    tests/test_kernels.py tests/test_hostile.py::test_changed_bytes
+}
+
+thread() {
+  build thread "-fsanitize=thread"
+  export TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1"
+  preload="$(g++ -print-file-name=libtsan.so) $(g++ -print-file-name=libstdc++.so.6)"
+  is_there libtsan
+  tests tests/native/test_pool.py
+}
+
+for kind in ${2:-address thread}; do "$kind"; done
 echo "sanitizers: nothing found"

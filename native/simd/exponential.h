@@ -67,8 +67,8 @@ SDX_INLINE f32v vexpm1_below(f32v x) {
 // The natural logarithm: x = 2^e m with m in [sqrt(1/2), sqrt(2)), and a polynomial for log m.
 SDX_INLINE f32v vlog(f32v x) {
   const i32v is_small = x < 1.17549435e-38f;
-  const f32v normal = is_small ? x * 8388608.0f : x;  // 2^23
-  const i32v bits = (i32v)normal - 0x3f3504f3;        // of sqrt(1/2)
+  const f32v normal = is_small ? x * 8388608.0f : x;     // 2^23
+  const i32v bits = (i32v)((u32v)normal - 0x3f3504f3u);  // of sqrt(1/2)
   const i32v e = (bits >> 23) - (is_small & 23);
   const f32v f = (f32v)((bits & 0x7fffff) + 0x3f3504f3) - 1.0f;
   f32v p = splat(7.037582994e-02f);

@@ -70,12 +70,12 @@ void make_columns(const Product& p, const Data& data, const Weighed& w, const Co
     int32_t zero = p.w == DType::u8 ? -128 : 0;
     if (p.n_w_zero) zero += byte_at(data, kWZero, p.w, p.n_w_zero == 1 ? 0 : at);
     const auto terms = uint32_t(p.shape.k) * uint32_t(zero) - uint32_t(w.sums[j]);
-    to.offset[place] = int32_t(terms * uint32_t(x_zero));
+    const uint32_t bias = p.bias == DType::i32 ? uint32_t(input<int32_t>(data, kBias)[at]) : 0;
+    to.offset[place] = int32_t(terms * uint32_t(x_zero) + bias);
     to.zero[place] = zero;
     const float w_scale = float_at(data, kWScale, p.n_w_scale == 1 ? 0 : at);
     to.scale[place] = x_scale * w_scale / step;
     to.shift[place] = 0;
-    if (p.bias == DType::i32) to.offset[place] += input<int32_t>(data, kBias)[at];
     if (p.bias == DType::f32) to.shift[place] = input<float>(data, kBias)[at] / step;
   }
 }
@@ -110,12 +110,14 @@ SDX_INLINE void finish_vec(float* to, f32v y, const Output& out, auto lanes) {
   store(to, vmin(vmax(y, splat(out.low)), splat(out.high)), lanes);
 }
 
-// Sums of kLanes columns from the j-th on, finished and written.
+// Sums of kLanes columns from the j-th on, finished and written. They may wrap around, as may what
+// lies behind the last column.
 template <bool has_sums, class T>
-SDX_INLINE void finish_sums(i32v v, const Columns& c, int64_t j, const Output& out, int32_t row,
+SDX_INLINE void finish_sums(i32v sums, const Columns& c, int64_t j, const Output& out, int32_t row,
                             T* to, auto lanes) {
-  v += load(c.offset + j);
-  if constexpr (has_sums) v -= load(c.zero + j) * row;
+  u32v total = (u32v)sums + (u32v)load(c.offset + j);
+  if constexpr (has_sums) total -= (u32v)load(c.zero + j) * uint32_t(row);
+  const auto v = (i32v)total;
   if constexpr (__is_same(T, int32_t)) {
     store(to, v, lanes);
   } else {

@@ -13,6 +13,7 @@ import sardonyx
 from sardonyx.errors import SardonyxError
 from sardonyx.graph.infer import infer
 from sardonyx.load import load
+from sardonyx.program.native import NativeSegment
 from tests.rows import f32, i64, of
 
 HEAD = '<ir_version: 9, opset_import: ["" : {opset}]>\n'
@@ -463,3 +464,34 @@ def test_a_carried_value_may_begin_as_a_constant() -> None:
     """
     (k,) = ours(text, n=np.array(5, np.int32))
     assert k == 5
+
+
+@pytest.mark.parametrize("trips", [0, 2])
+def test_no_trip_leaves_known_sizes_alone(trips: int) -> None:
+    text = """
+    g (int64 m, float[N] x) => (float[T, N] all, float[N] y) {
+      all = Loop (m, ) <body = b (int64 i, bool go) => (bool go_on, float[N] s) {
+        s = Exp (x)
+        go_on = Identity (go)
+      }>
+      one = Exp (x)
+      y = Add (one, one)
+    }
+    """
+    found = ours(text, m=count(trips), x=f32(6))
+    assert found[1].shape == (6,)
+
+
+def test_values_between_branches_are_freed() -> None:
+    """A chain of branches holds two of the values between them at a time, not all."""
+    lines = [
+        f"""v{i + 1} = If (c) <
+          then_branch = t{i} () => (float[N] a{i}) {{ a{i} = Exp (v{i}) }},
+          else_branch = e{i} () => (float[N] b{i}) {{ b{i} = Neg (v{i}) }}>"""
+        for i in range(5)
+    ]
+    text = "g (bool c, float[N] v0) => (float[N] v5) {" + "\n".join(lines) + "}"
+    session = sardonyx.InferenceSession(model(text))
+    (segment,) = session._compiled.program.segments
+    assert isinstance(segment, NativeSegment)
+    assert [len(frees) for frees in segment.part_frees] == [1, 1, 1, 1, 2]  # and the condition

@@ -123,6 +123,9 @@ REFUSED = {
     "y = MatMul(p, v)\nout y",
     "scaled mask": "s = MatMul(q, t)\na = Add(s, m)\nb = Mul(a, 2.0)\np = Softmax(b)\n"
     "y = MatMul(p, v)\nout y",
+    "mask adds queries": "s = MatMul(q, t)\na = Add(s, e)\np = Softmax(a)\ny = MatMul(p, v)\nout y",
+    "masked twice": "s = MatMul(q, t)\na = Add(s, m)\nb = Where(c, a, -3.4e38)\np = Softmax(b)\n"
+    "y = MatMul(p, v)\nout y",
     "no product before": "p = Softmax(m)\ny = MatMul(p, v)\nout y",
     "other values for NaN": "s = MatMul(q, t)\np = Softmax(s)\ni = IsNaN(p)\nw = Where(i, 1.0, p)\n"
     "y = MatMul(w, v)\nout y",
@@ -133,9 +136,11 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_no_attention_stays(name: str) -> None:
     text = QKV + "in m: f32[B,1,S,T]\nin n: f32[B,2,2,S,T]\nin c: bool[S,T]\nin r: f32[T,6]\n"
-    text = text + "in z: f32[B,2,6,S]\n" + TURN + REFUSED[name]
+    text = text + "in z: f32[B,2,6,S]\nin e: f32[1,1,9,T]\n" + TURN + REFUSED[name]
     if name == "mask adds heads":
         text = text.replace("B", "2")
+    if name == "mask adds queries":
+        text = text.replace("S", "1").replace("1oftmax", "Softmax")
     want = parse(text)
     prune(want)
     assert canonical(fused(text)) == canonical(want)

@@ -36,18 +36,13 @@ def rows(n: int) -> Any:
         np.asfortranarray(rows(3)),
         rows(6)[::2],
         rows(3)[::-1],
-        rows(3).astype(">f4"),
         rows(3).tolist(),
         np.frombuffer(b"\0" + rows(3).tobytes(), np.uint8)[1:].view(np.float32).reshape(3, 4),
     ],
-    ids=["plain", "fortran", "gaps", "backwards", "swapped", "list", "unaligned"],
+    ids=["plain", "fortran", "gaps", "backwards", "list", "unaligned"],
 )
 def test_arrays_of_every_kind(session: sardonyx.InferenceSession, x: Any) -> None:
-    try:
-        (found,) = session.run(None, {"x": x, "y": rows(3)})
-    except InvalidArgument as error:
-        assert "data type" in str(error)  # a type that onnxruntime does not know either
-        return
+    (found,) = session.run(None, {"x": x, "y": rows(3)})
     np.testing.assert_array_equal(found, np.asarray(x, np.float32) + rows(3))
 
 
@@ -55,12 +50,13 @@ def test_arrays_of_every_kind(session: sardonyx.InferenceSession, x: Any) -> Non
     ("feed", "match"),
     [
         ({"x": rows(3).astype(np.float64), "y": rows(3)}, "data type"),
+        ({"x": rows(3).astype(">f4"), "y": rows(3)}, "data type"),
         ({"x": rows(3), "y": rows(2)}, "x \\[3, 4\\], y \\[2, 4\\]"),
         ({"x": rows(3)[0], "y": rows(3)}, "rank 1"),
         ({"x": rows(3)[:, :2].copy(), "y": rows(3)}, "2 in dim 1"),
         ({"x": rows(3), "y": rows(3), "w": rows(3)}, "Invalid input name: w"),
     ],
-    ids=["type", "sizes", "rank", "fixed", "name"],
+    ids=["type", "bytes swapped", "sizes", "rank", "fixed", "name"],
 )
 def test_wrong_feeds_are_told(
     session: sardonyx.InferenceSession, feed: dict[str, Any], match: str

@@ -94,12 +94,14 @@ class Runner {
     }
     for (int i = 0; i < n; ++i)
       at[i] = address(binding_.places[size_t(bound.first_place + i)], state_, arena_.get());
-    const Data data{at, at + bound.n_in, arena_.get() + bound.scratch, local_};
-    const int64_t local_bytes = bound.plan.local_bytes;
+    Data data{at, at + bound.n_in, arena_.get() + bound.scratch, local_};
     for (int p = 0; p < bound.plan.n_phases; ++p) {
-      Status status =
-          run_phase(bound.plan.phases[p], bound.plan.args, data, local_bytes, state_.threads);
-      if (!status.ok()) return status;
+      const Phase& phase = bound.plan.phases[p];
+      for (data.round = 0; data.round < phase.rounds; ++data.round) {
+        Status status =
+            run_phase(phase, bound.plan.args, data, bound.plan.local_bytes, state_.threads);
+        if (!status.ok()) return status;
+      }
     }
     return {};
   }

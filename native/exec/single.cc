@@ -5,6 +5,22 @@
 
 namespace sdx {
 
+namespace {
+
+// A phase in parts, one after the other.
+Status run_parts(const Phase& phase, const Plan& plan, Data data, int parts) {
+  for (int64_t i = 0; i < parts; ++i) {
+    const int64_t begin = phase.count * i / parts, end = phase.count * (i + 1) / parts;
+    if (begin == end) continue;
+    Bump own;  // a fresh one for each part, so that nothing can be carried over
+    data.local = static_cast<std::byte*>(own.allocate(size_t(plan.local_bytes)));
+    if (Status status = phase.run(plan.args, data, begin, end); !status.ok()) return status;
+  }
+  return {};
+}
+
+}  // namespace
+
 Status run_single(const Kernel& kernel, const Call& call, Data data, int parts) {
   Bump bump;
   Plan plan;
@@ -14,23 +30,19 @@ Status run_single(const Kernel& kernel, const Call& call, Data data, int parts) 
   };
   if (Status status = kernel.prepare(call, plan); !status.ok()) return status;
   data.scratch = static_cast<std::byte*>(bump.allocate(size_t(plan.scratch_bytes)));
+  const int64_t local = (plan.local_bytes + 63) / 64 * 64;
+  ThreadOptions threads{1, true};
+  if (parts == kOnPool) {
+    threads.threads = usable_cpus();
+    want_threads(threads.threads);
+    data.local = static_cast<std::byte*>(bump.allocate(size_t(local * threads.threads)));
+  }
   for (int p = 0; p < plan.n_phases; ++p) {
     const Phase& phase = plan.phases[p];
-    if (parts == kOnPool) {
-      const ThreadOptions threads{usable_cpus(), true};
-      want_threads(threads.threads);
-      const int64_t local = (plan.local_bytes + 63) / 64 * 64;
-      data.local = static_cast<std::byte*>(bump.allocate(size_t(local * threads.threads)));
-      if (Status status = run_phase(phase, plan.args, data, local, threads); !status.ok())
-        return status;
-      continue;
-    }
-    for (int64_t i = 0; i < parts; ++i) {
-      const int64_t begin = phase.count * i / parts, end = phase.count * (i + 1) / parts;
-      if (begin == end) continue;
-      Bump own;  // a fresh one for each part, so that nothing can be carried over
-      data.local = static_cast<std::byte*>(own.allocate(size_t(plan.local_bytes)));
-      if (Status status = phase.run(plan.args, data, begin, end); !status.ok()) return status;
+    for (data.round = 0; data.round < phase.rounds; ++data.round) {
+      Status status = parts == kOnPool ? run_phase(phase, plan.args, data, local, threads)
+                                       : run_parts(phase, plan, data, parts);
+      if (!status.ok()) return status;
     }
   }
   return {};

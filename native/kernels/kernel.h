@@ -31,6 +31,7 @@ struct Data {
   void* const* out = nullptr;
   std::byte* scratch = nullptr;  // shared by all threads of the step, 64-byte aligned, not cleared
   std::byte* local = nullptr;    // this thread's own, likewise
+  int64_t round = 0;             // of a phase that runs several times
 };
 
 template <class T>
@@ -47,8 +48,9 @@ using PhaseFn = Status (*)(const void* args, const Data& data, int64_t begin, in
 
 struct Phase {
   PhaseFn run = nullptr;
-  int64_t count = 0;  // items in the range
-  int64_t work = 1;   // cost of one item, in nanoseconds or so: tiny ranges wake no thread
+  int64_t count = 0;   // items in the range
+  int64_t work = 1;    // cost of one item, in nanoseconds or so: tiny ranges wake no thread
+  int64_t rounds = 1;  // how often the whole range runs, one time after the other
 };
 
 constexpr int kMaxPhases = 4;
@@ -73,8 +75,8 @@ struct Plan {
     return made;
   }
 
-  SDX_INLINE void add(PhaseFn run, int64_t count, int64_t work) {
-    phases[n_phases++] = {run, count, work < 1 ? 1 : work};
+  SDX_INLINE void add(PhaseFn run, int64_t count, int64_t work, int64_t rounds = 1) {
+    phases[n_phases++] = {run, count, work < 1 ? 1 : work, rounds};
   }
 };
 

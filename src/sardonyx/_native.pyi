@@ -291,7 +291,7 @@ def decode_tensor(buffer: Buffer) -> TensorRecord:
     Read an ONNX TensorProto; the record views the buffer and keeps it alive.
     """
 
-isas: tuple = ('base', 'avx2', 'avx512', 'avx512vnni')
+isas: tuple = ('base', 'avx512vnni')
 
 isa: str = 'avx512vnni'
 

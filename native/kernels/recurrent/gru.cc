@@ -4,18 +4,26 @@
 namespace sdx::SDX_ISA {
 namespace {
 
-// Resets after the recurrent product.
+// Units [first, last) of a row, from the state in `hidden` to that in `next`. Resets after the
+// recurrent product.
 template <class Functions>
-void gru_row(const Sweep& s, const float* x, const float* state, float* hidden) {
+void gru_row(const Sweep& s, const float* x, const float* state, const float* hidden, float* next,
+             int64_t first, int64_t last) {
   const int64_t n = s.layer->padded;
   const Functions by(s.functions);
-  for (int64_t j = 0; j < n; j += kLanes) {
+  for (int64_t j = first; j < last; j += kLanes) {
     const f32v update = by.f(load(x + j) + load(state + j));
     const f32v reset = by.f(load(x + n + j) + load(state + n + j));
     const f32v again = reset * (load(state + 2 * n + j) + load(s.bias + j));
     const f32v made = by.g(load(x + 2 * n + j) + again);
-    store(hidden + j, (1.0f - update) * made + update * load(hidden + j));
+    store(next + j, (1.0f - update) * made + update * load(hidden + j));
   }
+}
+
+template <class Functions>
+void gru_part(const Sweep& s, const float* x, float* next, int64_t first, int64_t last) {
+  multiply_units(s, first, last);
+  gru_row<Functions>(s, x, s.gates, s.hidden, next, first, last);
 }
 
 template <class Functions>
@@ -25,7 +33,7 @@ void gru_rows(const Sweep& s, const float* const* x) {
   for (int64_t i = 0; i < s.rows; ++i) {
     if (x[i] == nullptr) continue;
     float* hidden = s.hidden + i * a.padded;
-    gru_row<Functions>(s, x[i], s.gates + i * a.width(), hidden);
+    gru_row<Functions>(s, x[i], s.gates + i * a.width(), hidden, hidden, 0, a.padded);
   }
 }
 
@@ -74,6 +82,11 @@ void gru_rows_reset_first(const Sweep& s, const float* const* x) {
 StepFn gru_step(const Layer& layer) {
   if (layer.is_linked) return layer.is_standard ? gru_rows<Standard> : gru_rows<Named>;
   return layer.is_standard ? gru_rows_reset_first<Standard> : gru_rows_reset_first<Named>;
+}
+
+PartFn gru_part(const Layer& layer) {
+  if (!layer.is_linked) return nullptr;  // the hidden gate's product needs all of the reset state
+  return layer.is_standard ? gru_part<Standard> : gru_part<Named>;
 }
 
 }  // namespace sdx::SDX_ISA

@@ -52,7 +52,8 @@ struct Layer {
   Split split;     // of the product of the input
   int64_t blocks;  // of the batch
   // Where things lie in the scratch memory, in floats.
-  int64_t bias_at, peepholes_at, w_at, r_at, gates_at;
+  int64_t bias_at, peepholes_at, w_at, r_at, gates_at, states_at;
+  int64_t unit_blocks;  // of a state whose units threads share, step by step; 0: none are shared
 
   SDX_INLINE int64_t width() const { return gates * padded; }
   SDX_INLINE int64_t weight_floats(int64_t k) const { return gates * packed_floats(k, hidden); }
@@ -91,11 +92,22 @@ struct Sweep {
 // A step of all rows: `x[i]` is what the input adds to the gates of row i, null where it is over.
 using StepFn = void (*)(const Sweep& s, const float* const* x);
 
+// A step of some units of the one row that there is, from the state in `s.hidden` to `next`.
+using PartFn = void (*)(const Sweep& s, const float* x, float* next, int64_t first, int64_t last);
+
 StepFn rnn_step(const Layer& layer);
 StepFn gru_step(const Layer& layer);
 StepFn lstm_step(const Layer& layer);
 
+// Null where a step cannot be done in parts.
+PartFn rnn_part(const Layer& layer);
+PartFn gru_part(const Layer& layer);
+PartFn lstm_part(const Layer& layer);
+
 // Gates [first, last) of all rows: products of `from`, which lie `stride` apart, with weights.
 void multiply(const Sweep& s, const float* from, int64_t stride, int64_t first, int64_t last);
+
+// All gates of units [first, last), which are whole panels, of the one row that there is.
+void multiply_units(const Sweep& s, int64_t first, int64_t last);
 
 }  // namespace sdx::SDX_ISA

@@ -4,13 +4,15 @@
 namespace sdx::SDX_ISA {
 namespace {
 
+// Units [first, last) of a row.
 template <class Functions>
-void lstm_row(const Sweep& s, const float* x, const float* state, float* hidden, float* cell) {
+void lstm_row(const Sweep& s, const float* x, const float* state, float* next, float* cell,
+              int64_t first, int64_t last) {
   const int64_t n = s.layer->padded;
   const bool is_coupled = s.layer->is_linked;
   const float* p = s.peepholes;
   const Functions by(s.functions);
-  for (int64_t j = 0; j < n; j += kLanes) {
+  for (int64_t j = first; j < last; j += kLanes) {
     const auto gate = [&](int64_t g) { return load(x + g * n + j) + load(state + g * n + j); };
     const f32v before = load(cell + j);
     f32v in = gate(0), forget = gate(2), out = gate(1);
@@ -23,8 +25,14 @@ void lstm_row(const Sweep& s, const float* x, const float* state, float* hidden,
     const f32v after = forget * before + in * by.g(gate(3));
     if (p != nullptr) out += load(p + n + j) * after;
     store(cell + j, after);
-    store(hidden + j, by.f(out) * by.h(after));
+    store(next + j, by.f(out) * by.h(after));
   }
+}
+
+template <class Functions>
+void lstm_part(const Sweep& s, const float* x, float* next, int64_t first, int64_t last) {
+  multiply_units(s, first, last);
+  lstm_row<Functions>(s, x, s.gates, next, s.cell, first, last);
 }
 
 template <class Functions>
@@ -34,7 +42,8 @@ void lstm_rows(const Sweep& s, const float* const* x) {
   for (int64_t i = 0; i < s.rows; ++i) {
     if (x[i] == nullptr) continue;
     float* hidden = s.hidden + i * a.padded;
-    lstm_row<Functions>(s, x[i], s.gates + i * a.width(), hidden, s.cell + i * a.padded);
+    float* cell = s.cell + i * a.padded;
+    lstm_row<Functions>(s, x[i], s.gates + i * a.width(), hidden, cell, 0, a.padded);
   }
 }
 
@@ -42,6 +51,10 @@ void lstm_rows(const Sweep& s, const float* const* x) {
 
 StepFn lstm_step(const Layer& layer) {
   return layer.is_standard ? lstm_rows<Standard> : lstm_rows<Named>;
+}
+
+PartFn lstm_part(const Layer& layer) {
+  return layer.is_standard ? lstm_part<Standard> : lstm_part<Named>;
 }
 
 }  // namespace sdx::SDX_ISA

@@ -26,4 +26,12 @@ void multiply(const Sweep& s, const float* from, int64_t stride, int64_t first, 
               Target{to, width}, Finish{});
 }
 
+void multiply_units(const Sweep& s, int64_t first, int64_t last) {
+  const Layer& a = *s.layer;
+  const int64_t panels = a.padded / kPanel;
+  for (int64_t g = 0; g < a.gates; ++g)
+    multiply_panels<1>(s.hidden, a.padded, a.hidden, s.weights, g * panels + first / kPanel,
+                       g * panels + last / kPanel, s.gates + g * a.padded + first, a.width());
+}
+
 }  // namespace sdx::SDX_ISA

@@ -63,6 +63,8 @@ void pad_peepholes(const Layer& a, const Data& data, int64_t direction) {
     memcpy(to + g * a.padded, from + g * a.hidden, size_t(a.hidden) * sizeof(float));
 }
 
+void begin_shared_states(const Layer& a, const Data& data);
+
 // Items are directions, then the panels of weights that are not packed yet.
 Status make_ready(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const Layer*>(args);
@@ -72,6 +74,7 @@ Status make_ready(const void* args, const Data& data, int64_t begin, int64_t end
     if (i < a.directions) {
       pad_bias(a, data, i);
       if (a.has_peepholes) pad_peepholes(a, data, i);
+      if (a.unit_blocks > 0) begin_shared_states(a, data);
       continue;
     }
     i -= a.directions;
@@ -205,6 +208,60 @@ void run_sequences(const Sweep& s, const Data& data, int64_t direction, int64_t 
   }
 }
 
+// One long sequence with a large state: threads share the units of the state in every step. Two
+// states take turns, so that no one writes what others still read.
+Sweep shared_sweep(const Layer& a, const Data& data, int64_t round) {
+  Sweep s = sweep_of(a, data, 0, 1);
+  float* at = scratch_at(data, a.states_at);
+  s.hidden = at + round % 2 * a.padded;
+  s.cell = at + 2 * a.padded;
+  s.gates = at + 3 * a.padded;
+  return s;
+}
+
+void begin_shared_states(const Layer& a, const Data& data) {
+  begin_states(shared_sweep(a, data, 0), data, 0, 0);
+}
+
+Status read_length(const Layer& a, const Data& data, int64_t row, int64_t* length) {
+  *length = a.has_lens ? input<int32_t>(data, kLens)[row] : a.length;
+  if (*length >= 0 && *length <= a.length) return {};
+  return Status::fail("sequence_lens holds %ld, outside [0, %ld]", long(*length), long(a.length));
+}
+
+// Items are blocks of units; the round is the step.
+template <PartFn (*part_of)(const Layer&)>
+Status run_units(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const Layer*>(args);
+  int64_t length = 0;
+  if (Status status = read_length(a, data, 0, &length); !status.ok()) return status;
+  if (data.round >= length) return {};
+  const PartFn part = part_of(a);
+  const Sweep s = shared_sweep(a, data, data.round);
+  float* next = shared_sweep(a, data, data.round + 1).hidden;
+  const int64_t time = a.is_reverse[0] ? length - 1 - data.round : data.round;
+  const float* x = scratch_at(data, a.gates_at) + time * a.width();
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t panels = a.padded / kPanel;
+    const int64_t first = part_begin(panels, a.unit_blocks, item) * kPanel;
+    const int64_t last = part_begin(panels, a.unit_blocks, item + 1) * kPanel;
+    part(s, x, next, first, last);
+    if (!a.has_out[0]) continue;
+    const int64_t most = last < a.hidden ? last : a.hidden;
+    memcpy(output_row(a, output<float>(data), time, 0, 0) + first, next + first,
+           size_t(most - first) * sizeof(float));
+  }
+  return {};
+}
+
+Status end_units(const void* args, const Data& data, int64_t, int64_t) {
+  const auto& a = *static_cast<const Layer*>(args);
+  int64_t length = 0;
+  if (Status status = read_length(a, data, 0, &length); !status.ok()) return status;
+  end_states(shared_sweep(a, data, length), data, 0, 0, &length);
+  return {};
+}
+
 // Items are blocks of the batch in one direction, then in the other.
 template <StepFn (*step_of)(const Layer&)>
 Status run_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
@@ -214,12 +271,8 @@ Status run_blocks(const void* args, const Data& data, int64_t begin, int64_t end
     const int64_t first = part_begin(a.batch, a.blocks, block);
     const Sweep s = sweep_of(a, data, direction, part_begin(a.batch, a.blocks, block + 1) - first);
     int64_t lengths[kMostRows];
-    for (int64_t i = 0; i < s.rows; ++i) {
-      lengths[i] = a.has_lens ? input<int32_t>(data, kLens)[first + i] : a.length;
-      if (lengths[i] < 0 || lengths[i] > a.length)
-        return Status::fail("sequence_lens holds %ld, outside [0, %ld]", long(lengths[i]),
-                            long(a.length));
-    }
+    for (int64_t i = 0; i < s.rows; ++i)
+      if (Status status = read_length(a, data, first + i, &lengths[i]); !status.ok()) return status;
     begin_states(s, data, direction, first);
     run_sequences<step_of>(s, data, direction, first, lengths);
     end_states(s, data, direction, first, lengths);
@@ -282,6 +335,15 @@ SDX_INLINE int64_t blocks_of(const Layer& a) {
   return blocks < 1 ? 1 : blocks;
 }
 
+// How many blocks of units threads share, where one sequence alone is worth it: a step must take
+// far longer than meeting after it.
+SDX_INLINE int64_t unit_blocks_of(const Layer& a, bool has_part) {
+  constexpr int64_t kWorthSharing = 512 * 1024, kPanelsTogether = 2;
+  const bool is_alone = a.batch == 1 && a.directions == 1 && a.length > 1;
+  if (!has_part || !is_alone || a.width() * a.hidden < kWorthSharing) return 0;
+  return a.padded / kPanel / kPanelsTogether;
+}
+
 void place_scratch(Layer& a, Plan& plan) {
   int64_t at = 0;
   const auto take = [&](int64_t floats) {
@@ -294,6 +356,7 @@ void place_scratch(Layer& a, Plan& plan) {
   a.w_at = take(a.is_w_packed ? 0 : a.directions * a.weight_floats(a.inputs));
   a.r_at = take(a.is_r_packed ? 0 : a.directions * a.weight_floats(a.hidden));
   a.gates_at = take(a.directions * a.split.m * a.width());
+  a.states_at = take(a.unit_blocks > 0 ? 3 * a.padded + a.width() : 0);
   plan.scratch_bytes = at * int64_t(sizeof(float));
   const int64_t rows = most_rows(a);
   const int64_t own = rows * (a.width() + 2 * a.padded) + spread_floats(a, rows);
@@ -301,7 +364,8 @@ void place_scratch(Layer& a, Plan& plan) {
   plan.local_bytes = own_bytes > kBlockBytes ? own_bytes : kBlockBytes;
 }
 
-template <int64_t kGates, int kFunctions, StepFn (*step_of)(const Layer&)>
+template <int64_t kGates, int kFunctions, StepFn (*step_of)(const Layer&),
+          PartFn (*part_of)(const Layer&)>
 Status recurrent(const Call& call, Plan& plan) {
   auto* a = plan.make<Layer>();
   plan.args = a;
@@ -309,21 +373,27 @@ Status recurrent(const Call& call, Plan& plan) {
   read_operands(call, *a);
   a->split = split_product(a->length * a->batch, a->width(), a->inputs);
   a->blocks = blocks_of(*a);
+  a->unit_blocks = unit_blocks_of(*a, part_of(*a) != nullptr);
   place_scratch(*a, plan);
   const int64_t panels = a->directions * a->gates * panels_of(a->hidden);
   const int64_t n_raw = (a->is_w_packed ? 0 : panels) + (a->is_r_packed ? 0 : panels);
   plan.add(make_ready, a->directions + n_raw, a->width() + (a->inputs + a->hidden) * 8);
   plan.add(multiply_input, a->directions * a->split.count(), a->split.work);
   const int64_t step_work = most_rows(*a) * a->width() * (a->hidden + 32) / (SDX_VEC_BYTES / 4);
-  plan.add(run_blocks<step_of>, a->directions * a->blocks, a->length * step_work);
+  if (a->unit_blocks > 0) {
+    plan.add(run_units<part_of>, a->unit_blocks, step_work / a->unit_blocks, a->length);
+    plan.add(end_units, 1, 1);
+  } else {
+    plan.add(run_blocks<step_of>, a->directions * a->blocks, a->length * step_work);
+  }
   return {};
 }
 
 constexpr Kernel kRows[] = {
-    {"gru", Accepts::rows, recurrent<3, 2, gru_step>},
-    {"lstm", Accepts::rows, recurrent<4, 3, lstm_step>},
+    {"gru", Accepts::rows, recurrent<3, 2, gru_step, gru_part>},
+    {"lstm", Accepts::rows, recurrent<4, 3, lstm_step, lstm_part>},
     {"recurrent_pack", Accepts::rows, recurrent_pack},
-    {"rnn", Accepts::rows, recurrent<1, 1, rnn_step>},
+    {"rnn", Accepts::rows, recurrent<1, 1, rnn_step, rnn_part>},
 };
 
 }  // namespace

@@ -29,4 +29,6 @@ StepFn rnn_step(const Layer& layer) {
   return layer.is_standard ? rnn_rows<Standard> : rnn_rows<Named>;
 }
 
+PartFn rnn_part(const Layer&) { return nullptr; }
+
 }  // namespace sdx::SDX_ISA

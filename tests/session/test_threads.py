@@ -144,8 +144,9 @@ def test_a_run_ends_between_steps_when_told() -> None:
 
 def test_ctrl_c_ends_a_run() -> None:
     code = f"""
-import threading
+import signal, threading
 import numpy as np, onnx, sardonyx
+signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
 endless = sardonyx.InferenceSession(onnx.parser.parse_model({FOREVER!r}).SerializeToString())
 try:
     threading.Timer(0.1, lambda: print("running", flush=True)).start()
@@ -157,5 +158,8 @@ except KeyboardInterrupt:
     assert child.stdout is not None
     assert child.stdout.readline() == "running\n"
     child.send_signal(signal.SIGINT)
-    assert child.communicate(timeout=60)[0] == "stopped\n"
+    try:
+        assert child.communicate(timeout=60)[0] == "stopped\n"
+    finally:
+        child.kill()
     assert child.returncode == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -21,6 +23,7 @@ from sardonyx.weights.const import Const
 
 _FAULTS: Final = ("none", "guard", "size", "step", "memory", "stopped", "name")
 _MOST_BYTES: Final = 2**61
+_HUGE: Final = 4 << 20  # bytes from which huge pages pay
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +56,22 @@ def tensor(array: Any, dtype: int) -> tuple[int, int, list[int], list[int]]:
     return (int(array.__array_interface__["data"][0]), dtype, list(array.shape), strides)
 
 
+def _pages(size_bytes: int) -> Any:
+    """Bytes on pages of their own, which go back to the system when the last reader is gone.
+
+    What malloc frees it may keep, and packed weights are the largest memory that a session has.
+    """
+    pages = mmap.mmap(-1, max(1, size_bytes))
+    if size_bytes >= _HUGE:
+        with contextlib.suppress(OSError):  # a system without them
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(pages, np.uint8, size_bytes)
+
+
 def _pack(packed: Packed) -> Any:
     const = packed.value.const
     assert const is not None
-    room = np.empty(packed.size_bytes + 64, np.uint8)
-    skip = -int(room.__array_interface__["data"][0]) % 64
-    array = room[skip : skip + packed.size_bytes]
+    array = _pages(packed.size_bytes)
     u8 = 2
     weight = const.view()  # the session needs the packed form alone
     wrong = native.call(

@@ -8,16 +8,23 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from sardonyx.errors import SardonyxError
 from sardonyx.graph.infer import infer
 from sardonyx.load import LoadOptions, load
 from sardonyx.load.model import Model
+from sardonyx.load.source import ModelBytes, read_model
+from sardonyx.log import logger
 from sardonyx.memory import plan
-from sardonyx.passes import PassOptions, lower, optimize
+from sardonyx.pass_options import PassOptions
 from sardonyx.place import Placement, Provider, place
 from sardonyx.program.emit import emit
 from sardonyx.program.program import Program
 from sardonyx.schedule import schedule
 from sardonyx.trace import Stages
+from sardonyx.weights.forms import Forms, Wanted
+from sardonyx.weights.pack.errors import Broken
+from sardonyx.weights.pack.find import Found, PackOptions, cache_path, find, read, serves
+from sardonyx.weights.pack.identity import settings
 
 if TYPE_CHECKING:
     from sardonyx.save import SaveOptions
@@ -31,6 +38,7 @@ class Options:
     load: LoadOptions = field(default_factory=LoadOptions)
     passes: PassOptions = field(default_factory=PassOptions)
     save: SaveOptions | None = None
+    pack: PackOptions | None = None  # None: packs are neither looked for nor written
     check: Callable[[], None] = lambda: None  # called before each stage; raises to end the load
 
 
@@ -52,8 +60,24 @@ def compile(source: Any, options: Options) -> Compiled:
 
 def _compile(source: Any, options: Options) -> Compiled:
     stages = Stages(options.check)
+    given = source
+    if not isinstance(given, ModelBytes):
+        given = read_model(source, options.load.folder, options.load.in_memory)
+    found = _packed(given, options, stages)
+    if found is None:
+        found = Found(_lowered(given, options, stages), Forms())
+        found = _cached(given, found, options, stages)
+    model = found.model
+    placement, program = _program(model, options, stages, found.forms)
+    return Compiled(model, placement, program, stages)
+
+
+def _lowered(given: ModelBytes, options: Options, stages: Stages) -> Model:
+    """The part of the line that a pack stands for."""
+    from sardonyx.passes import lower, optimize  # not needed where there is a pack
+
     with stages.stage("load"):
-        model = load(source, options.load)
+        model = load(given, options.load)
     with stages.stage("infer"):
         infer(model.graph, assumes=not options.load.split_names)
         model.check_outputs()
@@ -66,6 +90,13 @@ def _compile(source: Any, options: Options) -> Compiled:
             save(model, options.save)
     with stages.stage("lower"):
         lower(model.graph, options.passes)
+    return model
+
+
+def _program(
+    model: Model, options: Options, stages: Stages, forms: Forms | None = None
+) -> tuple[Placement, Program]:
+    """The part that every load takes."""
     with stages.stage("place"):
         placement = place(model.graph, options.providers)
     with stages.stage("schedule"):
@@ -73,8 +104,36 @@ def _compile(source: Any, options: Options) -> Compiled:
     with stages.stage("memory"):
         memory = plan(order)
     with stages.stage("program"):
-        program = emit(placement, order, memory)
-    return Compiled(model, placement, program, stages)
+        return placement, emit(placement, order, memory, forms)
+
+
+def _packed(given: ModelBytes, options: Options, stages: Stages) -> Found | None:
+    """The model out of its pack, if it has one; a model to be saved is made anew."""
+    if not _may_pack(given, options) or options.pack is None:
+        return None
+    with stages.stage("pack"):
+        return find(given, settings(options.load, options.passes), options.pack)
+
+
+def _may_pack(given: ModelBytes, options: Options) -> bool:
+    return options.save is None and not options.load.initializers and serves(given)
+
+
+def _cached(given: ModelBytes, made: Found, options: Options, stages: Stages) -> Found:
+    """The same model out of the pack that the cache was asked to keep; as it is if it cannot be."""
+    if options.pack is None or options.pack.cache is None or not _may_pack(given, options):
+        return made
+    chosen = settings(options.load, options.passes)
+    path = cache_path(given, chosen, options.pack.cache)
+    try:
+        with stages.stage("write_pack"):
+            _write(PackRequest(path), given, made.model, options)
+        with stages.stage("pack"):
+            return read(path, given, chosen, verify=False)
+    except (SardonyxError, Broken, OSError) as error:
+        what = error.what if isinstance(error, SardonyxError) else error
+        logger.warning("the pack %s was not written, and the session does without: %s", path, what)
+    return made
 
 
 @contextlib.contextmanager
@@ -87,3 +146,32 @@ def _no_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+@dataclass(frozen=True, slots=True)
+class PackRequest:
+    """A pack to write: where, and what for."""
+
+    path: str
+    any_level: bool = False  # serves every level of optimization
+    report: Callable[[int, int], None] = lambda done, total: None
+
+
+def pack(source: Any, options: Options, request: PackRequest) -> int:
+    """Writes the pack of a model; returns its size in bytes."""
+    given = source
+    if not isinstance(given, ModelBytes):
+        given = read_model(source, options.load.folder, options.load.in_memory)
+    with _no_collection():
+        model = _lowered(given, options, Stages(options.check))
+        return _write(request, given, model, options)
+
+
+def _write(request: PackRequest, given: ModelBytes, model: Model, options: Options) -> int:
+    from sardonyx.weights.pack import write  # only who writes a pack needs it
+
+    goods = write.parcel(model)
+    wanted = Wanted()
+    _program(goods.model, options, Stages())[1].wants(wanted)
+    label = write.Label(given, settings(options.load, options.passes), request.any_level)
+    return write.write(request.path, goods, write.sort(goods, wanted.wants), label, request.report)

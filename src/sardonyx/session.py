@@ -26,12 +26,13 @@ from sardonyx.load.source import read_model
 from sardonyx.log import of_session
 from sardonyx.nodearg import ModelMetadata, NodeArg, node_arg
 from sardonyx.options import RunOptions, SessionOptions
-from sardonyx.passes import PassOptions
+from sardonyx.pass_options import PassOptions
 from sardonyx.program.native import Threads
 from sardonyx.program.program import Program, Run
 from sardonyx.program.run import bind, execute
 from sardonyx.providers import resolve
 from sardonyx.trace import Profile
+from sardonyx.weights.pack.find import PackOptions
 
 if TYPE_CHECKING:
     from sardonyx.save import SaveOptions
@@ -41,6 +42,10 @@ _FOLDER: Final = "session.model_external_initializers_file_folder_path"
 _FOLD_LIMIT: Final = "optimization.constant_folding_max_output_size_in_bytes"
 _DATA_FILE: Final = "session.optimized_model_external_initializers_file_name"
 _DATA_MIN: Final = "session.optimized_model_external_initializers_min_size_in_bytes"
+_PACK_FOLDER: Final = "sardonyx.pack_cache"
+_PACK_VERIFY: Final = "sardonyx.pack_verify"
+_PACK_USE: Final = "sardonyx.use_pack"
+_PACK_SAVE: Final = "session.save_external_prepacked_constant_initializers"
 _DEFER: Final = "sardonyx.defer_weights"  # to the first run
 _SPINNING: Final = "session.intra_op.allow_spinning"
 _AFFINITIES: Final = "session.intra_op_thread_affinities"
@@ -127,8 +132,18 @@ class InferenceSession:
                 **({} if limit is None else {"fold_limit_bytes": _size(_FOLD_LIMIT, limit)}),
             ),
             save=self._save_options() if options.optimized_model_filepath else None,
+            pack=self._pack_options(),
             check=self._check_cancelled,
         )
+
+    def _pack_options(self) -> PackOptions | None:
+        entries = self._options._entries
+        if entries.get(_PACK_USE, "1") == "0":
+            return None
+        folder = entries.get(_PACK_FOLDER)
+        if folder is not None and not os.path.isdir(folder):
+            raise NoSuchFile(f"{_PACK_FOLDER} is {folder!r}, which is no folder")
+        return PackOptions(folder, entries.get(_PACK_VERIFY, "0") == "1")
 
     def _check_cancelled(self) -> None:
         if self._options._is_cancelled:

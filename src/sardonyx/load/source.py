@@ -33,6 +33,10 @@ class Files:
                 self._open[key] = map_file(self._resolve(location), location)
         return self._open[key]
 
+    def location(self, source: Source) -> str:
+        """Where an open file was found."""
+        return next(name for name, found in self._open.items() if found is source)
+
     def _resolve(self, location: str) -> str:
         if self.folder is None:
             raise InvalidGraph(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from sardonyx.enums import GraphOptimizationLevel as Level
 from sardonyx.graph.graph import Graph
+from sardonyx.pass_options import PassOptions
 from sardonyx.passes import (
     activation,
     algebra,
@@ -32,15 +32,6 @@ STEPS: Final = by_root(quantize.STEPS)
 FLOATS: Final = by_root(quantize.FLOATS)
 INTEGERS: Final = by_root(quantize.INTEGERS)
 LOWERED: Final = by_root(einsum.RULES, products.RULES)
-
-
-@dataclass(frozen=True, slots=True)
-class PassOptions:
-    """How far to go, what to leave out, and how large folded constants may become."""
-
-    level: Level = Level.ORT_ENABLE_ALL
-    disabled: frozenset[str] = frozenset()
-    fold_limit_bytes: int = 1 << 30
 
 
 def optimize(graph: Graph, options: PassOptions) -> None:
@@ -72,3 +63,6 @@ def lower(graph: Graph, options: PassOptions) -> None:
 
 def _rewrite(graph: Graph, rules: Rules, options: PassOptions, is_clean: bool = True) -> None:
     Rewriter(graph, rules, options.fold_limit_bytes, options.disabled, is_clean).run()
+
+
+__all__ = ["PassOptions", "lower", "optimize"]

@@ -24,9 +24,14 @@ from sardonyx.schedule import Schedule, order
 from sardonyx.weights.forms import Forms
 
 
-def emit(placement: Placement, schedule: Schedule, memory: Plan) -> Program:
-    """The program of a scheduled graph, bodies included."""
-    return _Emitter(placement, schedule, memory).program(frozenset())
+def emit(
+    placement: Placement, schedule: Schedule, memory: Plan, forms: Forms | None = None
+) -> Program:
+    """The program of a scheduled graph, bodies included; `forms` may have some weights packed."""
+    emitter = _Emitter(placement, schedule, memory)
+    if forms is not None:
+        emitter.forms = forms
+    return emitter.program(frozenset())
 
 
 def _body(placement: Placement, graph: Graph, known: frozenset[str], outer: _Emitter) -> Program:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, Final, NamedTuple
 
 import sardonyx._native as native
@@ -44,8 +44,10 @@ def address(array: Any) -> int:
 class Forms:
     """The constants of a program in the forms that its kernels read."""
 
-    def __init__(self) -> None:
+    def __init__(self, find: Callable[[Want], Array | None] | None = None) -> None:
+        """`find` gives packed forms that are there already."""
         self._arrays: dict[Want, Array] = {}
+        self._find = find
 
     def address(self, want: Want) -> int:
         """Where the bytes lie; they stay there as long as this lives."""
@@ -59,10 +61,24 @@ class Forms:
             return want.const.read()
         if want.row == STORED:
             return want.const.stored()
-        return STORE.share(want.key, lambda: _pack(want))
+        found = None if self._find is None else self._find(want)
+        return STORE.share(want.key, lambda: packed(want)) if found is None else found
 
 
-def _pack(want: Want) -> Array:
+class Wanted(Forms):
+    """Makes nothing, and remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wants: dict[Want, None] = {}
+
+    def address(self, want: Want) -> int:
+        self.wants[want] = None
+        return 0
+
+
+def packed(want: Want) -> Array:
+    """A constant as a packing row makes it, in memory of its own."""
     const = want.const
     array = pages(want.size_bytes)
     weight = const.view()  # a session needs the packed form alone

@@ -21,10 +21,9 @@ from sardonyx.program.emit import emit
 from sardonyx.program.program import Program
 from sardonyx.schedule import schedule
 from sardonyx.trace import Stages
-from sardonyx.weights.forms import Forms, Wanted
+from sardonyx.weights.forms import Forms
 from sardonyx.weights.pack.errors import Broken
-from sardonyx.weights.pack.find import Found, PackOptions, cache_path, find, read, serves
-from sardonyx.weights.pack.identity import settings
+from sardonyx.weights.pack.find import Found, PackOptions, cache_path, find, serves
 
 if TYPE_CHECKING:
     from sardonyx.save import SaveOptions
@@ -50,29 +49,35 @@ class Compiled:
     placement: Placement
     program: Program
     stages: Stages
+    is_standalone: bool = False  # out of a pack, which is all that there is of the model
 
 
 def compile(source: Any, options: Options) -> Compiled:
     """The whole line, from a file, bytes or buffers to a program."""
-    with _no_collection():
+    with no_collection():
         return _compile(source, options)
 
 
 def _compile(source: Any, options: Options) -> Compiled:
     stages = Stages(options.check)
-    given = source
-    if not isinstance(given, ModelBytes):
-        given = read_model(source, options.load.folder, options.load.in_memory)
+    given = given_bytes(source, options)
     found = _packed(given, options, stages)
     if found is None:
-        found = Found(_lowered(given, options, stages), Forms())
+        found = Found(lowered(given, options, stages), Forms())
         found = _cached(given, found, options, stages)
     model = found.model
-    placement, program = _program(model, options, stages, found.forms)
-    return Compiled(model, placement, program, stages)
+    placement, program = program_of(model, options, stages, found.forms)
+    return Compiled(model, placement, program, stages, found.is_standalone)
 
 
-def _lowered(given: ModelBytes, options: Options, stages: Stages) -> Model:
+def given_bytes(source: Any, options: Options) -> ModelBytes:
+    """A model's bytes, read unless they were."""
+    if isinstance(source, ModelBytes):
+        return source
+    return read_model(source, options.load.folder, options.load.in_memory)
+
+
+def lowered(given: ModelBytes, options: Options, stages: Stages) -> Model:
     """The part of the line that a pack stands for."""
     from sardonyx.passes import lower, optimize  # not needed where there is a pack
 
@@ -93,7 +98,7 @@ def _lowered(given: ModelBytes, options: Options, stages: Stages) -> Model:
     return model
 
 
-def _program(
+def program_of(
     model: Model, options: Options, stages: Stages, forms: Forms | None = None
 ) -> tuple[Placement, Program]:
     """The part that every load takes."""
@@ -112,7 +117,13 @@ def _packed(given: ModelBytes, options: Options, stages: Stages) -> Found | None
     if not _may_pack(given, options) or options.pack is None:
         return None
     with stages.stage("pack"):
-        return find(given, settings(options.load, options.passes), options.pack)
+        return find(given, lambda: settings_of(options), options.pack)
+
+
+def _settings(options: Options) -> dict[str, Any]:
+    from sardonyx.weights.pack.identity import settings
+
+    return settings(options.load, options.passes)
 
 
 def _may_pack(given: ModelBytes, options: Options) -> bool:
@@ -123,11 +134,14 @@ def _cached(given: ModelBytes, made: Found, options: Options, stages: Stages) ->
     """The same model out of the pack that the cache was asked to keep; as it is if it cannot be."""
     if options.pack is None or options.pack.cache is None or not _may_pack(given, options):
         return made
-    chosen = settings(options.load, options.passes)
+    from sardonyx.packing import Request, write
+    from sardonyx.weights.pack.read import read
+
+    chosen = settings_of(options)
     path = cache_path(given, chosen, options.pack.cache)
     try:
         with stages.stage("write_pack"):
-            _write(PackRequest(path), given, made.model, options)
+            write(Request(path), given, made.model, options)
         with stages.stage("pack"):
             return read(path, given, chosen, verify=False)
     except (SardonyxError, Broken, OSError) as error:
@@ -137,7 +151,7 @@ def _cached(given: ModelBytes, made: Found, options: Options, stages: Stages) ->
 
 
 @contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
+def no_collection() -> Iterator[None]:
     """Puts off the collector: a graph under construction holds no garbage, only work to look at."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -146,32 +160,3 @@ def _no_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-@dataclass(frozen=True, slots=True)
-class PackRequest:
-    """A pack to write: where, and what for."""
-
-    path: str
-    any_level: bool = False  # serves every level of optimization
-    report: Callable[[int, int], None] = lambda done, total: None
-
-
-def pack(source: Any, options: Options, request: PackRequest) -> int:
-    """Writes the pack of a model; returns its size in bytes."""
-    given = source
-    if not isinstance(given, ModelBytes):
-        given = read_model(source, options.load.folder, options.load.in_memory)
-    with _no_collection():
-        model = _lowered(given, options, Stages(options.check))
-        return _write(request, given, model, options)
-
-
-def _write(request: PackRequest, given: ModelBytes, model: Model, options: Options) -> int:
-    from sardonyx.weights.pack import write  # only who writes a pack needs it
-
-    goods = write.parcel(model)
-    wanted = Wanted()
-    _program(goods.model, options, Stages())[1].wants(wanted)
-    label = write.Label(given, settings(options.load, options.passes), request.any_level)
-    return write.write(request.path, goods, write.sort(goods, wanted.wants), label, request.report)

@@ -18,6 +18,7 @@ from sardonyx.errors import (
     ModelLoadCanceled,
     NoSuchFile,
     RuntimeException,
+    SardonyxError,
 )
 from sardonyx.feeds import check_feed, describe, hand_out
 from sardonyx.graph.guard import AssumptionFailed
@@ -32,7 +33,7 @@ from sardonyx.program.program import Program, Run
 from sardonyx.program.run import bind, execute
 from sardonyx.providers import resolve
 from sardonyx.trace import Profile
-from sardonyx.weights.pack.find import PackOptions
+from sardonyx.weights.pack.find import SUFFIX, PackOptions
 
 if TYPE_CHECKING:
     from sardonyx.save import SaveOptions
@@ -99,6 +100,8 @@ class InferenceSession:
         self._inputs = {i.name: i for i in program.inputs}
         self._required = [i.name for i in program.inputs if i.default is None]
         self._output_names = [o.name for o in model.outputs]
+        if options.save is not None and self._options._entries.get(_PACK_SAVE) == "1":
+            self._pack_saved(options)
         if self._profile is not None:
             self._profile.add_stages(self._compiled.stages, model.origin)
         steps = ", ".join(
@@ -107,6 +110,26 @@ class InferenceSession:
         self._logger.info("session ready: %d steps; %s", len(program.segments), steps)
         for node, provider, kernel in program.nodes():
             self._logger.debug("%s runs on %s (%s)", node, provider, kernel)
+
+    def _pack_saved(self, options: Options) -> None:
+        """Writes the pack of the optimized model beside it."""
+        from sardonyx.packing import Request, pack  # only who writes a pack needs it
+
+        assert options.save is not None
+        path = options.save.path
+        plain = LoadOptions(
+            dims_by_name=options.load.dims_by_name,
+            dims_by_denotation=options.load.dims_by_denotation,
+        )
+        try:
+            pack(
+                path,
+                Options(self._providers, plain, options.passes),
+                Request(f"{path}{SUFFIX}", any_level=True),
+            )
+        except (SardonyxError, OSError) as error:
+            what = error.what if isinstance(error, SardonyxError) else error
+            self._logger.warning("the optimized model %s has no pack: %s", path, what)
 
     def _compile_options(self, disabled: frozenset[str]) -> Options:
         options, entries = self._options, self._options._entries
@@ -199,6 +222,11 @@ class InferenceSession:
         try:
             return self._attempt(program, values, options)
         except AssumptionFailed as failed:
+            if self._compiled.is_standalone:
+                raise InvalidArgument(
+                    f"{failed} differ in size, and the model was packed for equal ones",
+                    hint="use the model that the pack was made of",
+                ) from None
             self._logger.info("%s differ in size: compiling again with them apart", failed)
         with self._lock:
             if self._compiled.program is program:  # else another thread was here before

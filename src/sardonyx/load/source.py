@@ -113,6 +113,7 @@ class ModelBytes:
     source: Source
     files: Files
     origin: str  # uri, array, proto or istream: how the load is called in profiles
+    digest: str | None = None  # of all but weights, once asked for
 
 
 def read_model(

@@ -1,9 +1,9 @@
-"""Finds the pack of a model, and makes sure that it is one that can be used."""
+"""Finds the pack of a model. Light on imports: most models have none."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,18 +11,11 @@ from sardonyx.errors import SardonyxError
 from sardonyx.load.model import Model
 from sardonyx.load.source import ModelBytes
 from sardonyx.log import logger
-from sardonyx.weights.const import Const
-from sardonyx.weights.forms import Forms, Want
-from sardonyx.weights.pack import identity
-from sardonyx.weights.pack.codec import items, number, text
-from sardonyx.weights.pack.constants import ConstReader, form
-from sardonyx.weights.pack.errors import Broken, Other
-from sardonyx.weights.pack.file import Blob, PackFile
-from sardonyx.weights.pack.graph import GraphReader
-from sardonyx.weights.store import Array
+from sardonyx.weights.forms import Forms
+from sardonyx.weights.pack.errors import Broken
 
 SUFFIX: Final = ".pack"
-_LEVELS: Final = ("level", "disabled")  # options that a pack of an optimized model serves all of
+Settings = dict[str, Any]  # the options that change a lowered graph, by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +32,7 @@ class Found:
 
     model: Model
     forms: Forms
+    is_standalone: bool = False
 
 
 def serves(given: ModelBytes) -> bool:
@@ -46,13 +40,15 @@ def serves(given: ModelBytes) -> bool:
     return given.source.data.readonly and not given.files.in_memory
 
 
-def find(given: ModelBytes, settings: dict[str, Any], options: PackOptions) -> Found | None:
+def find(given: ModelBytes, settings: Callable[[], Settings], options: PackOptions) -> Found | None:
     """The model out of the first pack that fits, beside it or in the cache; others are reported."""
     for path in _candidates(given, settings, options):
         if not os.path.lexists(path):
             continue
+        from sardonyx.weights.pack.read import read
+
         try:
-            return read(path, given, settings, options.verify)
+            return read(path, given, settings(), options.verify)
         except Broken as error:
             logger.warning("the pack %s is not used: %s", path, error)
         except SardonyxError as error:
@@ -60,80 +56,17 @@ def find(given: ModelBytes, settings: dict[str, Any], options: PackOptions) -> F
     return None
 
 
-def cache_path(given: ModelBytes, settings: dict[str, Any], folder: str) -> str:
+def cache_path(given: ModelBytes, settings: Settings, folder: str) -> str:
     """Where a model's pack lies in a folder of many."""
+    from sardonyx.weights.pack import identity
+
     return os.path.join(folder, identity.name(identity.digest(given), settings))
 
 
-def _candidates(given: ModelBytes, settings: dict[str, Any], options: PackOptions) -> Iterator[str]:
+def _candidates(
+    given: ModelBytes, settings: Callable[[], Settings], options: PackOptions
+) -> Iterator[str]:
     if given.files.model_path is not None:
         yield given.files.model_path + SUFFIX
     if options.cache is not None:
-        yield cache_path(given, settings, options.cache)
-
-
-def read(path: str, given: ModelBytes, settings: dict[str, Any], verify: bool) -> Found:
-    """The model out of a pack; `Broken` says why it cannot be used."""
-    file = PackFile(path)
-    index = file.document
-    try:
-        _check(index, given, settings)
-        files = identity.open_files(index["files"], given)
-        identity.check_samples(index["samples"], files)
-        consts = ConstReader(file, files).table(index["constants"])
-        forms = _forms(file, index["forms"], consts)
-    except KeyError as error:
-        raise Broken(f"its index lacks {error}") from None
-    if verify:
-        file.verify()
-    model = GraphReader(file.graph(), consts).model(given.origin)
-    return Found(model, Forms(_Ready(file, forms).find))
-
-
-def _check(index: dict[str, Any], given: ModelBytes, settings: dict[str, Any]) -> None:
-    if index["model"] != identity.digest(given):
-        raise Other("it was made of another model")
-    if index["standalone"] is not True:
-        ignored = _LEVELS if index["any_level"] is True else ()
-        identity.differences(index["settings"], settings, ignored)
-        return
-    try:  # its graph is all there is: other options cannot be had
-        identity.differences(index["settings"], settings, ("version",))
-    except Other as error:
-        logger.warning("%s holds its graph as it was packed: %s", given.source.name, error)
-    identity.differences(
-        {"version": index["settings"].get("version")}, {"version": settings["version"]}
-    )
-
-
-def _forms(file: PackFile, listed: Any, consts: list[Const]) -> dict[tuple[Any, ...], Blob]:
-    found: dict[tuple[Any, ...], Blob] = {}
-    for item in items(listed):
-        at, row, version, ints, blob = items(item, 5)
-        const = consts[number(at, 0, len(consts))]
-        if version != identity.layout(text(row)):
-            raise Other(f"it has {row} of version {version}, and {identity.layout(row)} is used")
-        numbers = tuple(number(i, -(1 << 62)) for i in items(ints))
-        found[const, row, numbers] = file.blob(blob)
-    return found
-
-
-class _Ready:
-    """The packed forms of a pack, as views into its mapping."""
-
-    def __init__(self, file: PackFile, forms: dict[tuple[Any, ...], Blob]) -> None:
-        self._file = file
-        self._forms = forms
-
-    def find(self, want: Want) -> Array | None:
-        """The form, if the pack has it in the size that lowering asks for."""
-        blob = self._forms.get((want.const, want.row, want.ints))
-        if blob is None:
-            return None
-        if blob.length != want.size_bytes:
-            logger.warning(
-                "%s has %d bytes of a weight packed by %s, and %d are wanted: it is packed again",
-                self._file.source.name, blob.length, want.row, want.size_bytes,
-            )  # fmt: skip
-            return None
-        return form(self._file, blob)
+        yield cache_path(given, settings(), options.cache)

@@ -1,7 +1,7 @@
 """A lowered model as JSON and back: values are numbers, constants lie in a table of their own.
 
-A node is [op, name, inputs, outputs' names, attributes]. An input is the number of a value, -1 where
-it is absent, and -2 - n for the n-th constant.
+A node is [op, name, inputs, outputs' names, attributes]. An input is the number of a value, -1
+where it is absent, and -2 - n for the n-th constant.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""By what a pack knows its model: the model's bytes but for weights, options, samples of weights."""
+"""By what a pack knows its model: its bytes but for weights, options, samples of weights."""
 
 from __future__ import annotations
 
@@ -60,7 +60,12 @@ def differences(made: Any, wanted: dict[str, Any], ignored: Sequence[str] = ()) 
 
 def digest(given: ModelBytes) -> str:
     """What is equal for models that are equal but for their weights' bytes."""
-    data = given.source.data
+    if given.digest is None:
+        given.digest = _digest(given.source.data)
+    return given.digest
+
+
+def _digest(data: memoryview) -> str:
     sum_ = blake2b(digest_size=32)
     end = 0
     for offset, length in _weights(data):
@@ -78,7 +83,10 @@ def name(model: str, options: dict[str, Any]) -> str:
 
 def _weights(data: memoryview) -> list[tuple[int, int]]:
     """Offset and length of the weights in a model's own bytes, in order."""
-    graph = _native.decode(data).graph
+    try:
+        graph = _native.decode(data).graph
+    except _native.DecodeError:  # which the load will say
+        return []
     if graph is None:
         return []
     found = list(_large(graph.initializers))
@@ -107,23 +115,25 @@ def _inside(graph: Any) -> Iterator[tuple[int, int]]:
 
 
 def samples(refs: Sequence[Ref], files: Sequence[Source]) -> list[list[Any]]:
-    """A block out of each weight."""
+    """A block out of each weight that the digest leaves out."""
     numbers = {id(source): i for i, source in enumerate(files)}
     found = {}
     for ref in refs:
-        if ref.length >= COPY_BELOW:
+        at = numbers[id(ref.source)]
+        if ref.length and (at or ref.length >= COPY_BELOW):
             start = ref.offset + ref.length // 2 // BLOCK * BLOCK
-            found[numbers[id(ref.source)], start] = _sum(ref.source.data[start : start + BLOCK])
+            length = min(BLOCK, ref.offset + ref.length - start)
+            found[at, start, length] = _sum(ref.source.data[start : start + length])
     return [[*place, sum_] for place, sum_ in found.items()]
 
 
 def check_samples(listed: Any, files: Sequence[Source]) -> None:
     """Compares the blocks with those that a pack was made of."""
     for item in items(listed):
-        at, start, sum_ = items(item, 3)
+        at, start, length, sum_ = items(item, 4)
         source = files[number(at, 0, len(files))]
-        number(start, 0, source.data.nbytes - BLOCK + 1)
-        if _sum(source.data[start : start + BLOCK]) != sum_:
+        number(start, 0, source.data.nbytes + 1 - number(length, 1, BLOCK + 1))
+        if _sum(source.data[start : start + length]) != sum_:
             raise Other(f"{source.name} has other weights at {start} than it was made of")
 
 

@@ -120,7 +120,8 @@ def _packed(given: ModelBytes, options: Options, stages: Stages) -> Found | None
         return find(given, lambda: settings_of(options), options.pack)
 
 
-def _settings(options: Options) -> dict[str, Any]:
+def settings_of(options: Options) -> dict[str, Any]:
+    """The options that a pack must have been made with."""
     from sardonyx.weights.pack.identity import settings
 
     return settings(options.load, options.passes)

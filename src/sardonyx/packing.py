@@ -1,4 +1,4 @@
-"""Writes packs: the line of `compile` up to the program, which says what kernels want of weights."""
+"""Writes packs: compiles up to the program, which says in what forms kernels want weights."""
 
 from __future__ import annotations
 

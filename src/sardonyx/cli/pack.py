@@ -70,7 +70,7 @@ def _target(arguments: argparse.Namespace) -> str:
 
 
 def _tell(arguments: argparse.Namespace, written: Written, seconds: float) -> None:
-    doubled = [
+    doubled: list[dict[str, Any]] = [
         {"type": c.dtype.ort_name, "shape": list(c.shape), "extra_bytes": extra}
         for c, extra in written.doubled
     ]

@@ -1,4 +1,4 @@
-"""The model file of a standalone pack: inputs, outputs, and one node that says where the rest is."""
+"""The model file of a standalone pack: inputs, outputs, and one node for all the rest."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def _target(arguments: argparse.Namespace) -> str:
         path = os.fspath(path)
         if os.path.exists(path) and os.path.exists(model) and os.path.samefile(path, model):
             raise UsageError(f"{path} is the model itself: choose another name")
-    path = model + SUFFIX if path is None else os.fspath(path)
+    path = model + SUFFIX if path is None else str(path)
     if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
         raise UsageError(f"there is no folder {os.path.dirname(path)} to write to")
     return path

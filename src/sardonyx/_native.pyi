@@ -329,6 +329,9 @@ class Runnable:
     def run(self, names: Sequence[int], inputs: list, stop: Stop | None, profiles: bool) -> tuple:
         """(0, outputs, names, spans), or (fault, segment, index, text, names)."""
 
+def has_room(object: object) -> bool:
+    """Whether an object is an array that was handed out with room to grow."""
+
 def usable_cpus() -> int:
     """CPUs that the process may use, by affinity and cgroup."""
 

@@ -291,9 +291,9 @@ def decode_tensor(buffer: Buffer) -> TensorRecord:
     Read an ONNX TensorProto; the record views the buffer and keeps it alive.
     """
 
-isas: tuple = ('base', 'avx512vnni')
+isas: tuple[str, ...]
 
-isa: str = 'avx512vnni'
+isa: str
 
 kernels: dict = ...
 

@@ -90,7 +90,8 @@ class InferenceSession:
             raise InvalidGraph(f"the model nests too deep: {error}") from None
         model, program = self._compiled.model, self._compiled.program
         if self._options._entries.get(_DEFER) != "1":
-            program.prepare(self._settings)
+            with self._compiled.stages.stage("weights"):
+                program.prepare(self._settings)
         self._quick = None if self._profile is not None else program.quick
         self._inputs = {i.name: i for i in program.inputs}
         self._required = [i.name for i in program.inputs if i.default is None]

@@ -61,6 +61,7 @@ _FAMILIES: Final = {
     "GlobalAveragePool GlobalLpPool",
     (INTERNAL, "fused_attention"): "Attention",
     (INTERNAL, "internal"): "Sizes",
+    (INTERNAL, "nbits"): "MatMulNBits",
     (INTERNAL, "product"): "MatMul",
     (INTERNAL, "qproducts"): "QAdd QConv QMatMul QMean",
 }  # fmt: skip

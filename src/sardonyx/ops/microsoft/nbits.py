@@ -63,7 +63,7 @@ def _check_attrs(attrs: Mapping[str, Any]) -> None:
         raise ShapeError(f"accuracy_level is {attrs['accuracy_level']}, and must be 0 to 4")
     if attrs["weight_prepacked"]:
         raise NotImplemented(
-            f"weight_prepacked is {attrs['weight_prepacked']}: the weights are in a layout for GPUs",
+            f"weight_prepacked is {attrs['weight_prepacked']}: weights in a layout for GPUs",
             hint="export the model with weight_prepacked=0",
         )
 
@@ -131,7 +131,10 @@ def _columns(
     bits, k = attrs["bits"], attrs["K"]
     form = {
         **{name: attrs[name] for name in ("K", "bits", "block_size")},
-        **{"N": q.shape[0], "k_major": 0, "signed": 0, "zero_default": 1 << bits - 1},
+        "N": q.shape[0],
+        "k_major": 0,
+        "signed": 0,
+        "zero_default": 1 << bits - 1,
     }
     if g_idx is None:
         return weights_of(q, scales, zero, form)

@@ -130,7 +130,9 @@ def form_of(shape: tuple[int, ...], attrs: dict[str, Any]) -> Form:
 
 
 @nbits.infer
-def _(g: Scope, x: Fact, q: Fact, scale: Fact, zero: Fact | None = None, *_: Fact, **attrs: Any) -> Fact:
+def _(
+    g: Scope, x: Fact, q: Fact, scale: Fact, zero: Fact | None = None, *_: Fact, **attrs: Any
+) -> Fact:
     """One row of columns for each row of x; operands of the epilogue broadcast to that."""
     if x.rank < 1:
         raise ShapeError(f"x is no matrix: {x}")

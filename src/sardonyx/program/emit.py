@@ -18,9 +18,10 @@ from sardonyx.place.provider import Region, Step
 from sardonyx.program.call import Bodies, Call, Lowered
 from sardonyx.program.control import ControlPart, NativeBody, native_bodies
 from sardonyx.program.flat import SegmentBuilder
-from sardonyx.program.native import NativeSegment, Weights
+from sardonyx.program.native import NativeSegment
 from sardonyx.program.program import ABSENT, Input, Output, Program, PythonSegment, Segment
 from sardonyx.schedule import Schedule, order
+from sardonyx.weights.forms import Forms
 
 
 def emit(placement: Placement, schedule: Schedule, memory: Plan) -> Program:
@@ -61,7 +62,7 @@ class _Emitter:
         self.slots: dict[Value, int] = {}
         self.constants: list[Value] = []
         self.bodies: list[Program] = []
-        self.weights: Weights = Weights() if outer is None else outer.weights
+        self.forms: Forms = Forms() if outer is None else outer.forms
 
     def slot(self, value: Value | None) -> int:
         """The number of a value."""
@@ -98,7 +99,7 @@ class _Emitter:
             n_slots=len(self.slots),
             plan=self.memory,
             bodies=tuple(self.bodies),
-            weights=self.weights,
+            forms=self.forms,
         )
 
     def _input(self, value: Value) -> Input:

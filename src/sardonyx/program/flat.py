@@ -21,8 +21,9 @@ from sardonyx.program.call import (
     Permuted,
     Reshaped,
     Sliced,
+    Stored,
 )
-from sardonyx.weights.const import Const
+from sardonyx.weights.forms import STORED, Want
 
 ABSENT: Final = -1
 _SIZE_KINDS: Final = {
@@ -123,7 +124,7 @@ class Flat:
     dims: list[int]
     form: Form = Form.CONTIGUOUS
     at: int = 0  # a slot, or the value that this is a view of
-    const: Const | Packed | None = None
+    want: Want | None = None
     start: int = 0
     end: int = 0
     numbers: list[int] = field(default_factory=list)
@@ -157,7 +158,7 @@ class SegmentBuilder:
         self._slot = slot
         self._exports = exports
         self._numbers: dict[Value, int] = {}
-        self._packed: dict[tuple[Value, str, tuple[int, ...]], int] = {}
+        self._constants: dict[Packed | Stored, int] = {}
         self._copies: dict[int, int] = {}
 
     def add(self, node: Node, lowered: Lowered) -> None:
@@ -210,9 +211,9 @@ class SegmentBuilder:
             value = self.values[value.at]
         value.end = max(value.end, step)
 
-    def _operand(self, node: Node, operand: Value | Packed, accepts: Form) -> int:
-        if isinstance(operand, Packed):
-            return self._pack(operand)
+    def _operand(self, node: Node, operand: Value | Packed | Stored, accepts: Form) -> int:
+        if not isinstance(operand, Value):
+            return self._constant(operand)
         number = self._number(operand)
         return number if self.values[number].form <= accepts else self._copy(node, number)
 
@@ -238,19 +239,29 @@ class SegmentBuilder:
             fact = value.tensor
             dims = self.sizes.registers(fact.dims)
             if value.const is not None:
-                flat = Flat(Storage.CONSTANT, fact.dtype.onnx, dims, const=value.const)
+                flat = Flat(Storage.CONSTANT, fact.dtype.onnx, dims, want=Want(value.const))
             else:
                 flat = Flat(Storage.SLOT, fact.dtype.onnx, dims, at=self._slot(value))
             found = self._numbers[value] = self._new(flat)
         return found
 
-    def _pack(self, packed: Packed) -> int:
-        key = (packed.value, packed.row, packed.ints)
-        found = self._packed.get(key)
+    def _constant(self, operand: Packed | Stored) -> int:
+        """The number of a constant in a form of its own."""
+        found = self._constants.get(operand)
         if found is None:
-            dims = [self.sizes.register(packed.size_bytes)]
-            flat = Flat(Storage.CONSTANT, U8.onnx, dims, const=packed)
-            found = self._packed[key] = self._new(flat)
+            const = operand.value.const
+            assert const is not None
+            dtype, shape = U8, const.shape
+            if isinstance(operand, Packed):
+                want = Want(const, operand.row, operand.size_bytes, operand.ints)
+                shape = (operand.size_bytes,)
+            elif const.dtype.bits < 8:
+                want, shape = Want(const, STORED), (const.dtype.packed_bytes(const.count),)
+            else:
+                want, dtype = Want(const, STORED), const.dtype
+            dims = self.sizes.registers(shape)
+            flat = Flat(Storage.CONSTANT, dtype.onnx, dims, want=want)
+            found = self._constants[operand] = self._new(flat)
         return found
 
     def _made(self, value: Value) -> int:
@@ -317,7 +328,7 @@ class SegmentBuilder:
             for g in self.guards
         ]
         values = [
-            (int(v.storage), v.dtype, v.at, 0 if v.const is None else address(v.const), v.start,
+            (int(v.storage), v.dtype, v.at, 0 if v.want is None else address(v.want), v.start,
              v.end, v.dims, v.numbers)
             for v in self.values
         ]  # fmt: skip

@@ -12,8 +12,9 @@ from sardonyx.graph.graph import Node
 from sardonyx.graph.guard import Guard
 from sardonyx.memory import Plan
 from sardonyx.place.provider import StepCall
-from sardonyx.program.native import NativeSegment, Threads, Weights
+from sardonyx.program.native import NativeSegment, Threads
 from sardonyx.weights.const import Const
+from sardonyx.weights.forms import Forms
 
 Span = tuple[int, int, int, int]  # part, step, begin and end in ns: when a native step ran
 ABSENT = -1  # the slot of an optional input that is not given
@@ -71,7 +72,7 @@ class Program:
     n_slots: int
     plan: Plan
     bodies: tuple[Program, ...]  # those of its control flow
-    weights: Weights
+    forms: Forms
     _template: list[Any] = field(default_factory=list)
 
     def frame(self) -> list[Any]:
@@ -87,7 +88,7 @@ class Program:
         """Brings the weights of native segments into the form that kernels read."""
         for segment in self.segments:
             if isinstance(segment, NativeSegment):
-                segment.prepare(self.weights, threads)
+                segment.prepare(self.forms, threads)
         for body in self.bodies:
             body.prepare(threads)
 

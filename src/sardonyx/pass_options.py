@@ -14,3 +14,5 @@ class PassOptions:
     level: Level = Level.ORT_ENABLE_ALL
     disabled: frozenset[str] = frozenset()
     fold_limit_bytes: int = 1 << 30
+    weight_level: int = 0  # of accuracy, for products of dequantized weights
+    weight_block: int = 0  # of these, where their scales have none; 0: the usual one, -1: by size

@@ -236,6 +236,13 @@ class Recipe(Const):
         return f"{self.op.name}({', '.join(inner)})"
 
 
+def reshaped(const: Const, shape: tuple[int, ...]) -> Const | None:
+    """The same bytes as a tensor of another shape; None where they are yet to be computed."""
+    if isinstance(const, Ref):
+        return Ref(const.source, const.offset, const.length, const.dtype, shape)
+    return Held(const.read().reshape(shape)) if isinstance(const, Held) or const.is_small else None
+
+
 def unpack(raw: Array, dtype: DType, count: int) -> Array:
     """Elements of a type under 8 bits, one to a byte, from ONNX's packed form (low bits first)."""
     if dtype.bits == 6:  # a little-endian stream of 6-bit fields

@@ -174,7 +174,7 @@ def test_defaults_of_inputs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_aligned", [True, False])
 def test_what_stays_in_the_file(is_aligned: bool, tmp_path: Path) -> None:
-    """Aligned weights that are read as they lie stay there; of a packed one only that form is in."""
+    """Aligned weights that are read as they lie stay there; of a packed one only the form is in."""
     made = layers()
     if is_aligned:
         del made.graph.initializer[0]

@@ -102,6 +102,6 @@ def _check_instruction(it: Instruction, given: tuple[DType | None, ...]) -> None
     assert op.infer_rule is not None
     try:
         (made,) = as_facts(op.infer_rule(Scope(), *facts, **attrs))
-    except (SardonyxError, *FAULTS) as error:
+    except (SardonyxError, AttributeError, *FAULTS) as error:
         need(False, f"{it}: {error}")
     need(isinstance(made, Fact) and made.dtype is it.dtype, f"{it} gives another type")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Final
 
-from sardonyx.errors import SardonyxError
+from sardonyx.errors import FAULTS, SardonyxError
 from sardonyx.graph.build import constant
 from sardonyx.graph.dim import lone_name, symbols
 from sardonyx.graph.fact import AnyFact, Fact
@@ -198,7 +198,7 @@ class GraphReader:
         """The model, inferred."""
         try:
             return self._model(origin)
-        except (KeyError, IndexError, TypeError, ValueError, RecursionError) as error:
+        except (*FAULTS, AttributeError, RecursionError, MemoryError) as error:
             raise Broken(f"the graph: {type(error).__name__}: {error}") from None
         except SardonyxError as error:
             raise Broken(f"the graph: {error.what}") from None

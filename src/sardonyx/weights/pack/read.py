@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from sardonyx.errors import FAULTS
 from sardonyx.load.source import ModelBytes
 from sardonyx.log import logger
 from sardonyx.weights.const import Const
@@ -32,6 +33,8 @@ def read(path: str, given: ModelBytes, settings: dict[str, Any], verify: bool) -
         forms = _forms(file, index["forms"], consts)
     except KeyError as error:
         raise Broken(f"its index lacks {error}") from None
+    except (*FAULTS, AttributeError, RecursionError, MemoryError) as error:
+        raise Broken(f"its index: {type(error).__name__}: {error}") from None
     if verify:
         file.verify()
     model = GraphReader(file.graph(), consts).model(given.origin)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sardonyx.errors import SardonyxError
+from sardonyx.errors import FAULTS, ModelLoadCanceled, SardonyxError
 from sardonyx.graph.infer import infer
 from sardonyx.load import LoadOptions, load
 from sardonyx.load.model import Model
@@ -23,7 +23,14 @@ from sardonyx.schedule import schedule
 from sardonyx.trace import Stages
 from sardonyx.weights.forms import Forms
 from sardonyx.weights.pack.errors import Broken
-from sardonyx.weights.pack.find import Found, PackOptions, cache_path, find, serves
+from sardonyx.weights.pack.find import (
+    Found,
+    PackOptions,
+    cache_path,
+    find,
+    may_have,
+    serves,
+)
 
 if TYPE_CHECKING:
     from sardonyx.save import SaveOptions
@@ -61,13 +68,16 @@ def compile(source: Any, options: Options) -> Compiled:
 def _compile(source: Any, options: Options) -> Compiled:
     stages = Stages(options.check)
     given = given_bytes(source, options)
-    found = _packed(given, options, stages)
-    if found is None:
+    made = _from_pack(given, options, stages)
+    if made is None:
         found = Found(lowered(given, options, stages), Forms())
-        found = _cached(given, found, options, stages)
-    model = found.model
-    placement, program = program_of(model, options, stages, found.forms)
-    return Compiled(model, placement, program, stages, found.is_standalone)
+        made = _finished(_cached(given, found, options, stages), options, stages)
+    return made
+
+
+def _finished(found: Found, options: Options, stages: Stages) -> Compiled:
+    placement, program = program_of(found.model, options, stages, found.forms)
+    return Compiled(found.model, placement, program, stages, found.is_standalone)
 
 
 def given_bytes(source: Any, options: Options) -> ModelBytes:
@@ -112,12 +122,22 @@ def program_of(
         return placement, emit(placement, order, memory, forms)
 
 
-def _packed(given: ModelBytes, options: Options, stages: Stages) -> Found | None:
-    """The model out of its pack, if it has one; a model to be saved is made anew."""
-    if not _may_pack(given, options) or options.pack is None:
+def _from_pack(given: ModelBytes, options: Options, stages: Stages) -> Compiled | None:
+    """The model out of its pack, if it has one that serves; one to be saved is made anew."""
+    if options.pack is None or not _may_pack(given, options) or not may_have(given, options.pack):
         return None
     with stages.stage("pack"):
-        return find(given, lambda: settings_of(options), options.pack)
+        found = find(given, lambda: settings_of(options), options.pack)
+    if found is None:
+        return None
+    try:
+        return _finished(found, options, stages)
+    except ModelLoadCanceled:
+        raise
+    except (SardonyxError, AttributeError, *FAULTS) as error:
+        # Its graph was inferred; what providers trip over only a hostile one has.
+        logger.warning("the pack of %s is not used: %s", given.source.name, error)
+        return None
 
 
 def settings_of(options: Options) -> dict[str, Any]:
@@ -145,6 +165,8 @@ def _cached(given: ModelBytes, made: Found, options: Options, stages: Stages) ->
             write(Request(path), given, made.model, options)
         with stages.stage("pack"):
             return read(path, given, chosen, verify=False)
+    except ModelLoadCanceled:
+        raise
     except (SardonyxError, Broken, OSError) as error:
         what = error.what if isinstance(error, SardonyxError) else error
         logger.warning("the pack %s was not written, and the session does without: %s", path, what)

@@ -40,6 +40,12 @@ def serves(given: ModelBytes) -> bool:
     return given.source.data.readonly and not given.files.in_memory
 
 
+def may_have(given: ModelBytes, options: PackOptions) -> bool:
+    """Whether there is any place to look into."""
+    path = given.files.model_path
+    return options.cache is not None or (path is not None and os.path.lexists(path + SUFFIX))
+
+
 def find(given: ModelBytes, settings: Callable[[], Settings], options: PackOptions) -> Found | None:
     """The model out of the first pack that fits, beside it or in the cache; others are reported."""
     for path in _candidates(given, settings, options):

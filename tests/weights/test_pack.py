@@ -404,6 +404,8 @@ def test_standalone(place: Any, tmp_path: Path, capsys: pytest.CaptureFixture[st
     session = opened(alone, pack_verify="1")
     same(session.run(None, LAYERS), want)
     assert session.get_inputs()[0].shape == ["batch", "n"]
+    assert main(["info", alone, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["nodes_before"] == 3
     assert session.get_modelmeta().custom_metadata_map == {"who": "tests"}
     os.unlink(f"{alone}.pack")
     with pytest.raises(InvalidGraph, match="are in its pack"):

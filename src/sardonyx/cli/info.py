@@ -55,10 +55,11 @@ def inspect(arguments: argparse.Namespace) -> tuple[dict[str, Any], Graph]:
     """Everything for machines, and the graph as it would run."""
     path = arguments.model
     before = anonymous_bytes()
-    as_loaded = _op_counts(load(path).graph)
     started = start(path, reads_weights=False)
     memory = growth(before)
     compiled = started.session._compiled
+    # A standalone pack has no graph but the one that runs.
+    as_loaded = _op_counts(compiled.model.graph if compiled.is_standalone else load(path).graph)
     model, program = compiled.model, compiled.program
     outputs = [node_arg(d, o.fact) for d, o in zip(model.outputs, program.outputs, strict=True)]
     facts = {

@@ -55,7 +55,9 @@ _FAMILIES: Final = {
     (TRAINING, "optimizer"): "Adagrad Adam Momentum",
     (MICROSOFT, "microsoft"): "FusedConv FusedGemm FusedMatMul Gelu FastGelu BiasGelu QuickGelu "
     "SkipLayerNormalization SkipSimplifiedLayerNormalization DynamicQuantizeLSTM "
-    "DynamicQuantizeMatMul MatMulIntegerToFloat MatMulNBits GatherBlockQuantized Tokenizer",
+    "DynamicQuantizeMatMul MatMulIntegerToFloat MatMulNBits GatherBlockQuantized Tokenizer "
+    "GroupQueryAttention",
+    (INTERNAL, "caches"): "Append Spans",
     (INTERNAL, "chain"): "Chain",
     (INTERNAL, "channels"): "Conv ConvTranspose MaxPool AveragePool LpPool GlobalMaxPool "
     "GlobalAveragePool GlobalLpPool",

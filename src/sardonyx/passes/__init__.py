@@ -19,6 +19,7 @@ from sardonyx.passes import (
     transpose,
 )
 from sardonyx.passes.attention import fuse_attention
+from sardonyx.passes.caches import lower_caches
 from sardonyx.passes.chains import fuse_chains
 from sardonyx.passes.channels import channels_last
 from sardonyx.passes.driver import Rewriter, prune
@@ -64,6 +65,7 @@ def lower(graph: Graph, options: PassOptions) -> None:
     number_labels(graph)
     if fuses and not options.disabled & {"fuse_attention", "AttentionFusion"}:
         fuse_attention(graph)
+    lower_caches(graph)
     _rewrite(graph, INTEGERS, options)
     if not options.disabled & {"channels_last", "NhwcTransformer"}:
         channels_last(graph)

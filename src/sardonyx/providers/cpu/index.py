@@ -29,6 +29,7 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "gather": (
         ("", "Gather"), ("", "GatherElements"), ("", "GatherND"), ("", "ScatterElements"),
         ("", "ScatterND"), ("", "TensorScatter"), ("", "OneHot"), ("", "Compress"),
+        (INTERNAL, "GatherDequantized"),
     ),
     "gemm": (("", "MatMul"), ("sardonyx", "MatMul")),
     "linear_ml": (

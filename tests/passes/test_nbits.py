@@ -489,6 +489,19 @@ def test_a_product_of_com_microsoft(asked: int, level: int) -> None:
     near(run(stored(asked), feeds_of()), wanted, 2e-6 if level == 0 else 2e-2)
 
 
+def test_products_and_tables_are_native_at_every_level() -> None:
+    m = Model()
+    table = m.node(
+        "GatherBlockQuantized", m.steps("u8", (N, K // 2)), "i", m.floats(N, 4),
+        domain="com.microsoft", block_size=16,
+    )  # fmt: skip
+    options = sardonyx.SessionOptions()
+    options.graph_optimization_level = sardonyx.GraphOptimizationLevel.ORT_DISABLE_ALL
+    for model in (stored(), m.finished(table)):
+        session = sardonyx.InferenceSession(model, options)
+        assert session._compiled.program.python_steps == 0
+
+
 @pytest.mark.parametrize(("asked", "level"), [(0, 0), (1, 0), (4, 4)])
 def test_the_level_of_dequantized_weights(asked: int, level: int) -> None:
     m = Model()

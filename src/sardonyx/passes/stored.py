@@ -89,7 +89,7 @@ def origin(value: Value | None) -> Origin:
     moves: list[Node] = []
     node = None if value is None else value.node
     while node is not None and node.op.key != ("", "DequantizeLinear"):
-        need(not node.op.domain and node.op.name in _MOVES, f"made by {node.op}")
+        need(not node.op.domain and node.op.name in _MOVES, "made by another op")
         need(node.outputs[0].tensor.dtype in REALS, "of another type")
         moves.append(node)
         node = None if node.inputs[0] is None else node.inputs[0].node

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from sardonyx.graph.dtype import F32, F64, INTS, U64
-from sardonyx.graph.graph import Node, Value
-from sardonyx.ops.declare import INTERNAL
-from sardonyx.ops.dequantized import Table, table_of
+from sardonyx.graph.graph import Node
 from sardonyx.ops.rules import axis_of
 from sardonyx.place.provider import No
-from sardonyx.program.call import Call, Lowered, Stored
+from sardonyx.program.call import Call, Lowered
 from sardonyx.providers.cpu.index import Lowering
 from sardonyx.providers.cpu.move import follows, given, optional
 
@@ -73,27 +70,6 @@ def compress(node: Node) -> Lowered:
     return Call("compress", tuple(node.inputs), (where,))
 
 
-def gather_dequantized(node: Node) -> Lowered | No:
-    data, indices, scale = (given(node, i) for i in range(3))
-    table, zero = table_of(data.tensor, scale.tensor, node.attrs), optional(node, 3)
-    return stored_table(table, (data, indices, scale, zero), node.attrs)
-
-
-def stored_table(
-    table: Table, operands: tuple[Value | None, ...], attrs: Mapping[str, Any]
-) -> Call | No:
-    """A read of constants as they are stored: at indices, or of all where there are none."""
-    data, indices, *scales = operands
-    if any(v is not None and not v.is_const for v in (data, *scales)):
-        return No("the table or its scales are not constant")
-    axis = -1 if indices is None else table.axis
-    by_axis = (*table.dims, *table.blocks, *table.strides, *table.zero_strides)
-    spec = (axis, table.bits, int(table.is_signed), attrs.get("fills", 0), len(table.dims))
-    stored = [None if v is None else Stored(v) for v in (data, *scales)]
-    inputs = (stored[0], indices, *stored[1:])
-    return Call("gather_dequantized", inputs, (*spec, *by_axis), (attrs.get("zero_default", 0.0),))
-
-
 LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
     ("", "Gather"): gather,
     ("", "GatherElements"): gather_elements,
@@ -103,5 +79,4 @@ LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
     ("", "TensorScatter"): tensor_scatter,
     ("", "OneHot"): one_hot,
     ("", "Compress"): compress,
-    (INTERNAL, "GatherDequantized"): gather_dequantized,
 }

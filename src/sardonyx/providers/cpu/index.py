@@ -26,10 +26,10 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     ),
     "chain": (*ELEMENTWISE, (INTERNAL, "Chain")),
     "conv": ((INTERNAL, "Conv"), (INTERNAL, "ConvTranspose")),
+    "dequantized": ((INTERNAL, "GatherDequantized"),),
     "gather": (
         ("", "Gather"), ("", "GatherElements"), ("", "GatherND"), ("", "ScatterElements"),
         ("", "ScatterND"), ("", "TensorScatter"), ("", "OneHot"), ("", "Compress"),
-        (INTERNAL, "GatherDequantized"),
     ),
     "gemm": (("", "MatMul"), ("sardonyx", "MatMul")),
     "linear_ml": (

@@ -435,12 +435,14 @@ def test_a_product_in_a_body() -> None:
         near(run(model, feeds), by_onnxruntime(model, feeds))
 
 
-def test_weights_that_are_computed_stay() -> None:
+@pytest.mark.parametrize("kind", ["u4", "i8"])
+def test_scales_that_are_computed_stay(kind: str) -> None:
     m = Model()
-    scale = m.node("Mul", m.node("Slice", "x", *(m.const([i]) for i in (0, 1, 1))), m.floats(1))
-    weight = m.node("DequantizeLinear", m.steps("i8", (K, N)), m.node("ReduceMax", scale), axis=1)
+    scale = m.node("ReduceMax", "x", keepdims=0)
+    weight = m.node("DequantizeLinear", m.steps(kind, (K, N)), scale, axis=1)
     model = m.finished(m.node("MatMul", "x", weight))
     assert not ops(lowered(model))["MatMulNBits"]
+    near(run(model, feeds_of()), by_onnxruntime(model, feeds_of()))
 
 
 def test_bytes_on_both_sides_stay_integers() -> None:

@@ -36,7 +36,7 @@ def _read(table: Table, operands: tuple[Value | None, ...], attrs: Mapping[str, 
 def unpacked(node: Node) -> Call | No:
     """A constant of few bits, as it is stored."""
     x, scale, zero = given(node, 0), given(node, 1), optional(node, 2)
-    if not x.is_const or x.tensor.rank == 0:
+    if not x.is_const or not scale.is_const or x.tensor.rank == 0:
         return No(f"no kernel that dequantizes {x.tensor.dtype} that is no constant tensor")
     attrs = {
         "axis": 0,

@@ -55,7 +55,8 @@ _FAMILIES: Final = {
     (TRAINING, "optimizer"): "Adagrad Adam Momentum",
     (MICROSOFT, "microsoft"): "FusedConv FusedGemm FusedMatMul Gelu FastGelu BiasGelu QuickGelu "
     "SkipLayerNormalization SkipSimplifiedLayerNormalization DynamicQuantizeLSTM "
-    "DynamicQuantizeMatMul MatMulIntegerToFloat Tokenizer GroupQueryAttention",
+    "DynamicQuantizeMatMul MatMulIntegerToFloat Tokenizer GroupQueryAttention "
+    "MultiHeadAttention Attention RotaryEmbedding",
     (INTERNAL, "caches"): "Append Spans",
     (INTERNAL, "chain"): "Chain",
     (INTERNAL, "channels"): "Conv ConvTranspose MaxPool AveragePool LpPool GlobalMaxPool "

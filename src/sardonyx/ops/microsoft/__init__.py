@@ -7,7 +7,10 @@ from typing import Final
 from sardonyx.ops.microsoft.fused import fused_conv, fused_gemm, fused_matmul
 from sardonyx.ops.microsoft.gelu import bias_gelu, fast_gelu, gelu, quick_gelu
 from sardonyx.ops.microsoft.group_query import group_query
+from sardonyx.ops.microsoft.multi_head import multi_head
+from sardonyx.ops.microsoft.projected import projected
 from sardonyx.ops.microsoft.quantized import dynamic_lstm, dynamic_matmul, matmul_to_float
+from sardonyx.ops.microsoft.rotary import rotary
 from sardonyx.ops.microsoft.skip import skip_layer, skip_simplified
 from sardonyx.ops.microsoft.tokenizer import tokenizer
 
@@ -26,4 +29,7 @@ OPS: Final = (
     matmul_to_float,
     tokenizer,
     group_query,
+    multi_head,
+    projected,
+    rotary,
 )

@@ -74,7 +74,9 @@ def _unseen(shape: tuple[int, ...], spans: Array | None, attrs: dict[str, Any]) 
         hidden = hidden | (ahead < -attrs["before"])
     if attrs["behind"] >= 0:
         hidden = hidden | (ahead > attrs["behind"])
-    return hidden.reshape(-1, *[1] * (len(shape) - 3), rows, keys) if len(shape) > 2 else hidden[0]
+    if len(shape) == 2:
+        return np.asarray(hidden[0])
+    return np.asarray(np.expand_dims(hidden, tuple(range(1, len(shape) - 2))))
 
 
 @attention.reference

@@ -405,6 +405,18 @@ def test_a_weight_for_a_table_and_a_product() -> None:
     near(run(model, feeds_of()), by_onnxruntime(model, feeds_of()))
 
 
+def test_a_weight_that_is_reshaped_before_it_is_dequantized() -> None:
+    m = Model()
+    steps = m.reshaped(m.steps("u4", (N, 4, 16)), N, K)
+    weight = m.node("DequantizeLinear", steps, m.floats(N, 4), axis=1, block_size=16)
+    model = m.finished(m.node("MatMul", "x", m.turned(weight)))
+    graph = lowered(model)
+    assert ops(graph) == FUSED
+    (q,) = (n.inputs[1] for n in graph.nodes if n.op.name in FUSED)
+    assert isinstance(q.const, Ref)
+    near(run(model, feeds_of()), run(model, feeds_of(), is_plain=True))
+
+
 def test_a_weight_that_is_wanted_as_it_is() -> None:
     m = Model()
     weight = m.weight("u4", (K, K), axis=0, block=16)

@@ -405,11 +405,15 @@ def test_a_weight_for_a_table_and_a_product() -> None:
     near(run(model, feeds_of()), by_onnxruntime(model, feeds_of()))
 
 
-def test_a_weight_that_is_reshaped_before_it_is_dequantized() -> None:
+@pytest.mark.parametrize("is_turned", [False, True], ids=["reshaped", "turned"])
+def test_a_weight_that_is_moved_before_it_is_dequantized(is_turned: bool) -> None:
+    """Folding must not make it a constant that takes reading it."""
     m = Model()
     steps = m.reshaped(m.steps("u4", (N, 4, 16)), N, K)
-    weight = m.node("DequantizeLinear", steps, m.floats(N, 4), axis=1, block_size=16)
-    model = m.finished(m.node("MatMul", "x", m.turned(weight)))
+    steps = m.turned(steps) if is_turned else steps
+    scales, axis = ((4, N), 0) if is_turned else ((N, 4), 1)
+    weight = m.node("DequantizeLinear", steps, m.floats(*scales), axis=axis, block_size=16)
+    model = m.finished(m.node("MatMul", "x", weight if is_turned else m.turned(weight)))
     graph = lowered(model)
     assert ops(graph) == FUSED
     (q,) = (n.inputs[1] for n in graph.nodes if n.op.name in FUSED)

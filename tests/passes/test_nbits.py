@@ -125,7 +125,9 @@ def run(model: bytes, feeds: dict[str, Any], is_plain: bool = False, **config: s
         options.graph_optimization_level = sardonyx.GraphOptimizationLevel.ORT_DISABLE_ALL
     for key, value in config.items():
         options.add_session_config_entry(f"session.qdq_matmulnbits_{key}", value)
-    made: Array = sardonyx.InferenceSession(model, options).run(None, feeds)[0]
+    session = sardonyx.InferenceSession(model, options)
+    assert is_plain or session._compiled.program.python_steps == 0
+    made: Array = session.run(None, feeds)[0]
     return made
 
 

@@ -265,7 +265,8 @@ bool plan_across(const Product& p, bool is_bytes, Plan& plan) {
   f->width = (w.n + step - 1) / step * step;
   f->parts_at = plan.scratch_bytes;
   plan.scratch_bytes += f->n_parts * p.m * f->width * int64_t(sizeof(float));
-  plan.local_bytes += (kSumColumns + kLanes) * int64_t(sizeof(float));
+  const int64_t own = chain_local_bytes(p.chain) + (kSumColumns + kLanes) * int64_t(sizeof(float));
+  if (plan.local_bytes < own) plan.local_bytes = own;
   const PhaseFn run = w.bits == 2   ? multiply_of<2>(is_bytes)
                       : w.bits == 4 ? multiply_of<4>(is_bytes)
                                     : multiply_of<8>(is_bytes);

@@ -183,8 +183,9 @@ bool plan_along(const Product& p, bool is_bytes, Plan& plan) {
   f->x.n_blocks = (w.k + block - 1) / block;
   f->x.k = (f->x.n_blocks * block + count - 1) / count * count;
   place_rows(*f, plan);
-  plan.local_bytes += kLanes * block * int64_t(sizeof(int32_t)) + 64 +
+  const int64_t own = chain_local_bytes(p.chain) + kLanes * block * int64_t(sizeof(int32_t)) + 64 +
                       (p.m * kItemColumns + kLanes) * int64_t(sizeof(float));
+  if (plan.local_bytes < own) plan.local_bytes = own;
   const PhaseFn run = w.bits == 2   ? multiply_of<2>(is_bytes)
                       : w.bits == 4 ? multiply_of<4>(is_bytes)
                                     : multiply_of<8>(is_bytes);

@@ -18,12 +18,12 @@ struct Vector {
   using Value = std::conditional_t<is_bytes, int8_t, float>;
 
   static SDX_INLINE void add(u32v v, const Value* x, int64_t stride, const f32v* scale, i32v at,
-                             f32v table, f32v (&total)[R]) {
+                             uint8_t flip, f32v table, f32v (&total)[R]) {
     if constexpr (is_bytes) {
       i32v sum[R] = {};
 #pragma GCC unroll 4
       for (int i = 0; i < kFields; ++i) {
-        const i32v w = field_bytes<bits>(v, i);
+        const i32v w = field_bytes<bits>(v ^ splat(flip * 0x01010101u), i);
 #pragma GCC unroll 4
         for (int r = 0; r < R; ++r) {
           i32v right;
@@ -38,7 +38,7 @@ struct Vector {
       f32v sum[R] = {};
 #pragma GCC unroll 16
       for (int i = 0; i < kFields; ++i) {
-        const f32v w = field_float<bits>(v, i, table);
+        const f32v w = field_float<bits>(v, i, flip, table);
 #pragma GCC unroll 4
         for (int r = 0; r < R; ++r) sum[r] += w * load(x + r * stride + i * kLanes);
       }
@@ -73,8 +73,8 @@ SDX_INLINE void add_blocks(const Site& s, int64_t column, int64_t first, int64_t
   const auto* values = x.values<typename V::Value>(s.data, s.row);
   const float *sums = x.sums(s.data, s.row), *steps = x.steps(s.data, s.row);
   const int64_t block_stride = x.n_blocks;
-  const u32v flip = splat(w.flip * 0x01010101u);
-  const f32v table = pinned(step_table<bits>());
+  const uint8_t flip = w.flip;
+  const f32v table = pinned(step_table<bits>(w.flip));
   f32v sum[R];
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) sum[r] = total[r];
@@ -96,8 +96,7 @@ SDX_INLINE void add_blocks(const Site& s, int64_t column, int64_t first, int64_t
       if constexpr (is_bytes) scale[r] = own * load(steps + r * block_stride + b);
     }
     const auto add = [&](u32v v, int64_t i) {
-      V::add(v ^ flip, values + byte * 8 / bits, stride, scale, load(s.at + i * kLanes), table,
-             sum);
+      V::add(v, values + byte * 8 / bits, stride, scale, load(s.at + i * kLanes), flip, table, sum);
     };
     const int64_t left = (end - byte) / SDX_VEC_BYTES, whole = left < n_vectors ? left : n_vectors;
     for (int64_t i = 0; i < whole; ++i, byte += SDX_VEC_BYTES) {

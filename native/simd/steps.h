@@ -5,23 +5,34 @@
 
 namespace sdx::SDX_ISA {
 
+// Few bits are looked up, which takes care of those that are to be turned over, too.
+#if defined(__AVX512F__)
 template <int bits>
-SDX_INLINE f32v step_table() {
+constexpr bool kLooksUp = bits <= 4;
+#else
+template <int bits>
+constexpr bool kLooksUp = false;
+#endif
+
+// What a field stands for: the bits of `flip`, those of a whole byte, are turned over.
+template <int bits>
+SDX_INLINE f32v step_table(uint8_t flip) {
   f32v table;
-  for (int i = 0; i < kLanes; ++i) table[i] = float(i & ((1 << bits) - 1));
+  for (int i = 0; i < kLanes; ++i) table[i] = float((i ^ flip) & ((1 << bits) - 1));
   return table;
 }
 
-// Field i of every lane of 32 bits, as float. `table` is step_table<bits>().
+// Field i of every lane of 32 bits, as float.
 template <int bits>
-SDX_INLINE f32v field_float(u32v v, int i, f32v table) {
+SDX_INLINE f32v field_float(u32v v, int i, uint8_t flip, f32v table) {
   const u32v moved = v >> (bits * i);
 #if defined(__AVX512F__)
-  if constexpr (bits <= 4)  // only the low 4 bits of an index count
+  if constexpr (kLooksUp<bits>)  // only the low 4 bits of an index count
     return (f32v)_mm512_maskz_permutexvar_ps(0xffff, (__m512i)moved, (__m512)table);
 #endif
   (void)table;
-  return __builtin_convertvector((i32v)(moved & uint32_t((1 << bits) - 1)), f32v);
+  constexpr uint32_t kMask = (1u << bits) - 1;
+  return __builtin_convertvector((i32v)((moved & kMask) ^ (flip & kMask)), f32v);
 }
 
 // Field i of every byte, as bytes.
@@ -64,7 +75,7 @@ SDX_INLINE f32v load_quick(const uint8_t* p, uint8_t flip, f32v table) {
   if constexpr (bits == 4) {
     int64_t word;
     memcpy(&word, p, sizeof word);
-    const __m512i all = _mm512_set1_epi64(word ^ int64_t(flip * 0x0101010101010101u));
+    const __m512i all = _mm512_set1_epi64(word);
     const __m512i shifts =
         _mm512_setr_epi32(0, 0, 4, 4, 8, 8, 12, 12, 16, 16, 20, 20, 24, 24, 28, 28);
     const __m512i moved = _mm512_maskz_srlv_epi32(0xffff, all, shifts);

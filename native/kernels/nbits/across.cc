@@ -14,10 +14,26 @@ constexpr int64_t kSumColumns = 512;  // of an item that adds up parts
 constexpr int64_t kStrip = 32;        // rows whose sums stay in registers
 constexpr int kGroup = 4;             // rows of bytes in a lane
 
-// Rows of a strip, and what is next to be read.
+// Rows of a strip: where the columns of a group begin in the first of them.
 struct Strip {
-  const uint8_t* rows[kStrip];  // where the columns of a group begin in each
-  int64_t n;                    // rows; of the others the pointers are valid, and x is 0
+  const uint8_t* at;
+  int64_t stride;
+  int64_t n;  // for bytes a multiple of kGroup
+};
+
+// Reads ahead in the order of addresses, row by row.
+struct Ahead {
+  const uint8_t* row;
+  int64_t row_bytes, width, n_rows;
+  int64_t byte = 0;
+
+  SDX_INLINE void read(int64_t bytes) {
+    for (; bytes > 0 && n_rows > 0; bytes -= 64) {
+      __builtin_prefetch(row + byte, 0, 2);
+      byte += 64;
+      if (byte >= width) byte = 0, row += row_bytes, --n_rows;
+    }
+  }
 };
 
 // Columns in vectors of sums of one pass over a strip.
@@ -30,11 +46,11 @@ SDX_INLINE void add_strip(const Strip& s, const float* x, int64_t stride, uint8_
                           f32v (&sum)[R][kVectors<bits>]) {
   constexpr int kWide = R == 1 ? 8 : 4;
   constexpr int kStep = kWide < kVectors<bits> ? kWide : kVectors<bits>;
-  const f32v table = pinned(step_table<bits>());
+  const f32v table = pinned(step_table<bits>(flip));
   for (int first = 0; first < kVectors<bits>; first += kStep) {
     f32v total[R][kStep] = {};
     for (int64_t i = 0; i < s.n; ++i) {
-      const uint8_t* p = s.rows[i] + first * kLanes * bits / 8;
+      const uint8_t* p = s.at + i * s.stride + first * kLanes * bits / 8;
 #pragma GCC unroll 8
       for (int v = 0; v < kStep; ++v) {
         const f32v w = load_quick<bits>(p + v * kLanes * bits / 8, flip, table);
@@ -90,8 +106,9 @@ SDX_INLINE void add_strip(const Strip& s, const int8_t* x, int64_t stride, uint8
   i32v total[R][4][kPlanes] = {};
   for (int64_t i = 0; i < s.n; i += kGroup) {
     i32v four[4];
-    interleave4(load(s.rows[i]) ^ turn, load(s.rows[i + 1]) ^ turn, load(s.rows[i + 2]) ^ turn,
-                load(s.rows[i + 3]) ^ turn, four);
+    const uint8_t* p = s.at + i * s.stride;
+    interleave4(load(p) ^ turn, load(p + s.stride) ^ turn, load(p + 2 * s.stride) ^ turn,
+                load(p + 3 * s.stride) ^ turn, four);
     i32v right[R];
     for (int r = 0; r < R; ++r) {
       int32_t word;
@@ -161,27 +178,21 @@ void run_strip(Site s, int64_t k, int64_t rows, int64_t begin, int64_t end, bool
   const Weights& w = s.f.p.w;
   const int64_t row_bytes = w.row_bytes(), step = kVectors<bits> * kLanes;
   const uint8_t* from = input<uint8_t>(s.data, kQ) + k * row_bytes;
-  const uint8_t* next = from + rows * row_bytes + begin * bits / 8;
-  const int64_t item_bytes = (end - begin) * bits / 8;
-  const int64_t groups = (end - begin + step - 1) / step;
-  const int64_t last_row = w.k - k - rows < rows ? w.k - k - rows : rows;  // of the next strip
-  uint8_t tail[kStrip][SDX_VEC_BYTES];
-  for (int64_t g = 0; g < groups; ++g) {
-    const int64_t column = begin + g * step, at = column * bits / 8;
-    // The next strip in the order of its addresses, as much of it as goes with this group.
-    const int64_t total = last_row * item_bytes;
-    for (int64_t byte = total * g / groups / 64 * 64; byte < total * (g + 1) / groups; byte += 64)
-      __builtin_prefetch(next + byte / item_bytes * row_bytes + byte % item_bytes, 0, 2);
-    Strip strip;
-    strip.n = rows;
-    const bool is_whole = at + SDX_VEC_BYTES <= row_bytes;
-    for (int64_t i = 0; i < rows; ++i) {
-      strip.rows[i] = from + i * row_bytes + at;
-      if (is_whole) continue;
-      memcpy(tail[i], strip.rows[i], size_t(row_bytes - at));
-      strip.rows[i] = tail[i];
+  const int64_t left = w.k - k - rows;
+  Ahead ahead{from + rows * row_bytes + begin * bits / 8, row_bytes, (end - begin) * bits / 8,
+              left < rows ? left : rows};
+  alignas(64) uint8_t own[kStrip][SDX_VEC_BYTES];
+  for (int64_t column = begin; column < end; column += step) {
+    const int64_t at = column * bits / 8, bytes = row_bytes - at;
+    ahead.read(rows * SDX_VEC_BYTES);
+    Strip strip{from + at, row_bytes, rows};
+    if (bytes < SDX_VEC_BYTES || rows % kGroup != 0) {
+      memset(own, 0, sizeof own);
+      for (int64_t i = 0; i < rows; ++i)
+        memcpy(own[i], strip.at + i * row_bytes,
+               size_t(bytes < SDX_VEC_BYTES ? bytes : SDX_VEC_BYTES));
+      strip = {own[0], SDX_VEC_BYTES, (rows + kGroup - 1) / kGroup * kGroup};
     }
-    for (int64_t i = rows; i % kGroup != 0; ++i) strip.rows[i] = strip.rows[0];
     for (s.row = 0; s.row + 2 <= s.f.p.m; s.row += 2)
       add_group<bits, 2, T>(s, strip, k, column, is_first);
     if (s.row < s.f.p.m) add_group<bits, 1, T>(s, strip, k, column, is_first);
@@ -265,7 +276,8 @@ bool plan_across(const Product& p, bool is_bytes, Plan& plan) {
   f->width = (w.n + step - 1) / step * step;
   f->parts_at = plan.scratch_bytes;
   plan.scratch_bytes += f->n_parts * p.m * f->width * int64_t(sizeof(float));
-  plan.local_bytes += (kSumColumns + kLanes) * int64_t(sizeof(float));
+  const int64_t own = chain_local_bytes(p.chain) + (kSumColumns + kLanes) * int64_t(sizeof(float));
+  if (plan.local_bytes < own) plan.local_bytes = own;
   const PhaseFn run = w.bits == 2   ? multiply_of<2>(is_bytes)
                       : w.bits == 4 ? multiply_of<4>(is_bytes)
                                     : multiply_of<8>(is_bytes);

@@ -7,9 +7,9 @@ namespace sdx::SDX_ISA::nbits {
 namespace {
 
 constexpr int64_t kItemColumns = 64;
-constexpr int64_t kTogether = 8;    // columns for which a part of x stays in the first-level cache
-constexpr int64_t kSegment = 4096;  // elements of such a part
-constexpr int64_t kAhead = 4096;    // bytes
+constexpr int64_t kTogether = 8;  // columns for which a part of x stays in the first-level cache
+constexpr int64_t kSegmentBytes = 16384;  // of such a part
+constexpr int64_t kAhead = 4096;          // bytes
 
 // One vector of weights against R rows: sums in lanes that share a block, scaled.
 template <int bits, bool is_bytes, int R>
@@ -18,12 +18,12 @@ struct Vector {
   using Value = std::conditional_t<is_bytes, int8_t, float>;
 
   static SDX_INLINE void add(u32v v, const Value* x, int64_t stride, const f32v* scale, i32v at,
-                             f32v table, f32v (&total)[R]) {
+                             uint8_t flip, f32v table, f32v (&total)[R]) {
     if constexpr (is_bytes) {
       i32v sum[R] = {};
 #pragma GCC unroll 4
       for (int i = 0; i < kFields; ++i) {
-        const i32v w = field_bytes<bits>(v, i);
+        const i32v w = field_bytes<bits>(v ^ splat(flip * 0x01010101u), i);
 #pragma GCC unroll 4
         for (int r = 0; r < R; ++r) {
           i32v right;
@@ -38,7 +38,7 @@ struct Vector {
       f32v sum[R] = {};
 #pragma GCC unroll 16
       for (int i = 0; i < kFields; ++i) {
-        const f32v w = field_float<bits>(v, i, table);
+        const f32v w = field_float<bits>(v, i, flip, table);
 #pragma GCC unroll 4
         for (int r = 0; r < R; ++r) sum[r] += w * load(x + r * stride + i * kLanes);
       }
@@ -66,12 +66,18 @@ SDX_INLINE void add_blocks(const Site& s, int64_t column, int64_t first, int64_t
   const Weights& w = s.f.p.w;
   const Arranged& x = s.f.x;
   const int64_t stride = x.value_bytes / int64_t(sizeof(typename V::Value));
-  const auto* values = x.values<typename V::Value>(s.data, s.row);
-  const int64_t row_bytes = w.row_bytes();
-  const uint8_t* row = input<uint8_t>(s.data, kQ) + column * row_bytes;
-  const u32v flip = splat(w.flip * 0x01010101u);
-  const f32v table = pinned(step_table<bits>());
+  const int64_t n_vectors = s.n_vectors, row_bytes = w.row_bytes();
   const int64_t reach = last * x.block * bits / 8, end = reach < row_bytes ? reach : row_bytes;
+  int64_t byte = first * x.block * bits / 8;
+  const uint8_t* q = input<uint8_t>(s.data, kQ) + column * row_bytes;
+  const auto* values = x.values<typename V::Value>(s.data, s.row);
+  const float *sums = x.sums(s.data, s.row), *steps = x.steps(s.data, s.row);
+  const int64_t block_stride = x.n_blocks;
+  const uint8_t flip = w.flip;
+  const f32v table = pinned(step_table<bits>(w.flip));
+  f32v sum[R];
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) sum[r] = total[r];
   for (int64_t b = first; b < last; b += kLanes) {
     f32v scale[R], zero;
     const auto read = [&](auto lanes) {
@@ -86,18 +92,22 @@ SDX_INLINE void add_blocks(const Site& s, int64_t column, int64_t first, int64_t
     const f32v own = scale[0];
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
-      total[r] -= zero * load(x.sums(s.data, s.row + r) + b);
-      if constexpr (is_bytes) scale[r] = own * load(x.steps(s.data, s.row + r) + b);
+      sum[r] -= zero * load(sums + r * block_stride + b);
+      if constexpr (is_bytes) scale[r] = own * load(steps + r * block_stride + b);
     }
-    int64_t byte = b * x.block * bits / 8;
-    for (int64_t i = 0; i < s.n_vectors && byte < end; ++i, byte += SDX_VEC_BYTES) {
-      __builtin_prefetch(row + byte + kAhead);
-      const auto* p = reinterpret_cast<const uint8_t*>(row + byte);
-      const int64_t left = end - byte;
-      const u32v v = (u32v)(left >= SDX_VEC_BYTES ? load(p) : load(p, Part{int(left)})) ^ flip;
-      V::add(v, values + byte * 8 / bits, stride, scale, load(s.at + i * kLanes), table, total);
+    const auto add = [&](u32v v, int64_t i) {
+      V::add(v, values + byte * 8 / bits, stride, scale, load(s.at + i * kLanes), flip, table, sum);
+    };
+    const int64_t left = (end - byte) / SDX_VEC_BYTES, whole = left < n_vectors ? left : n_vectors;
+    for (int64_t i = 0; i < whole; ++i, byte += SDX_VEC_BYTES) {
+      __builtin_prefetch(q + byte + kAhead);
+      add((u32v)load(q + byte), i);
     }
+    if (whole < n_vectors && byte < end)
+      add((u32v)load(q + byte, Part{int(end - byte)}), whole), byte = end;
   }
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) total[r] = sum[r];
 }
 
 SDX_INLINE float sum_lanes(f32v v) {
@@ -114,7 +124,8 @@ template <int bits, bool is_bytes, int R>
 void add_columns(const Site& s, int64_t column, int64_t columns, float* sums) {
   f32v total[kTogether][R] = {};
   const int64_t n_blocks = (s.f.p.w.k + s.f.x.block - 1) / s.f.x.block;
-  int64_t step = kSegment / s.f.x.block / kLanes * kLanes;
+  using Value = typename Vector<bits, is_bytes, R>::Value;
+  int64_t step = kSegmentBytes / int64_t(sizeof(Value) * R) / s.f.x.block / kLanes * kLanes;
   step = step < kLanes ? kLanes : step;
   for (int64_t b = 0; b < n_blocks; b += step)
     for (int64_t j = 0; j < columns; ++j)
@@ -183,8 +194,9 @@ bool plan_along(const Product& p, bool is_bytes, Plan& plan) {
   f->x.n_blocks = (w.k + block - 1) / block;
   f->x.k = (f->x.n_blocks * block + count - 1) / count * count;
   place_rows(*f, plan);
-  plan.local_bytes += kLanes * block * int64_t(sizeof(int32_t)) + 64 +
+  const int64_t own = chain_local_bytes(p.chain) + kLanes * block * int64_t(sizeof(int32_t)) + 64 +
                       (p.m * kItemColumns + kLanes) * int64_t(sizeof(float));
+  if (plan.local_bytes < own) plan.local_bytes = own;
   const PhaseFn run = w.bits == 2   ? multiply_of<2>(is_bytes)
                       : w.bits == 4 ? multiply_of<4>(is_bytes)
                                     : multiply_of<8>(is_bytes);

@@ -37,7 +37,9 @@ def group(
         qkv: tuple[Any, ...] = (f32(batch, rows, 8 * width).astype(dtype), None, None)
     else:
         sizes = (4 * width, 2 * width, 2 * width)
-        qkv = tuple((f32(batch, rows, n) * k).astype(dtype) for n, k in zip(sizes, (1, 1, 2)))
+        qkv = tuple(
+            (f32(batch, rows, n) * k).astype(dtype) for n, k in zip(sizes, (1, 1, 2), strict=True)
+        )
     cache: tuple[Any, ...] = (None, None)
     if past is not None:
         old = f32(batch, 2, past, width).astype(dtype)
@@ -45,7 +47,9 @@ def group(
     inputs = (*qkv, *cache, i32(*lens), i32(total), *more)
     refused = options.pop("match", None)
     if refused is not None:
-        return fails("GroupQueryAttention", *inputs, domain=DOMAIN, match=refused, **HEADS, **options)
+        return fails(
+            "GroupQueryAttention", *inputs, domain=DOMAIN, match=refused, **HEADS, **options
+        )
     settings = {"outputs": 3, **LOOSE, **HEADS, **options}
     return case("GroupQueryAttention", *inputs, domain=DOMAIN, **settings)
 
@@ -150,7 +154,13 @@ def projected(*inputs: Any, **options: Any) -> Row:
     options = {"num_heads": 4, "outputs": 2, "ulps": 32, **options}
     weights = f32(10, options.pop("columns", 96))
     return case(
-        "Attention", f32(2, 3, 10), weights, f32(weights.shape[1]), *inputs, domain=DOMAIN, **options
+        "Attention",
+        f32(2, 3, 10),
+        weights,
+        f32(weights.shape[1]),
+        *inputs,
+        domain=DOMAIN,
+        **options,
     )
 
 
@@ -195,9 +205,7 @@ TURNED = [
     turned(f32(2, 5, 24), of([3], np.int64), COS, SIN),
     turned(f32(2, 3, 5, 8), of([3], np.int64), COS, SIN),
     turned(f32(2, 3, 5, 8), i64(2, 5, low=0, high=9), COS, SIN, interleaved=1),
-    turned(
-        f32(2, 5, 30), i64(2, 5, low=0, high=9), COS, SIN, num_heads=3, rotary_embedding_dim=8
-    ),
+    turned(f32(2, 5, 30), i64(2, 5, low=0, high=9), COS, SIN, num_heads=3, rotary_embedding_dim=8),
     turned(f32(1, 17, 192), i64(1, 17, low=0, high=9), *angles(20, 48)),
     turned(f16(1, 5, 24), i64(1, 5, low=0, high=9), *(a.astype(np.float16) for a in (COS, SIN))),
     no_turned(f32(2, 5, 25), of([3], np.int64), COS, SIN, match="another size of heads"),

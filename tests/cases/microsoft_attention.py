@@ -37,7 +37,9 @@ def group(
         qkv: tuple[Any, ...] = (f32(batch, rows, 8 * width).astype(dtype), None, None)
     else:
         sizes = (4 * width, 2 * width, 2 * width)
-        qkv = tuple((f32(batch, rows, n) * k).astype(dtype) for n, k in zip(sizes, (1, 1, 2)))
+        qkv = tuple(
+            (f32(batch, rows, n) * k).astype(dtype) for n, k in zip(sizes, (1, 1, 2), strict=True)
+        )
     cache: tuple[Any, ...] = (None, None)
     if past is not None:
         old = f32(batch, 2, past, width).astype(dtype)

@@ -28,7 +28,7 @@ attention: Final = Op(
         "group": 1,  # heads of q that share one of k and v
         "before": -1,  # keys before its own place that a row sees; -1 for all
         "behind": -1,  # and behind it
-        "at_end": 0,  # without spans: the last row stands at the last key, not the first at the first
+        "at_end": 0,  # the last row stands at the last key; else spans, or the first at the first
         "softcap": 0.0,
         "smooth": 0,  # a key of score 0 and value 0 more
     },

@@ -203,7 +203,7 @@ def _mask(padding: Array | None, keys: int, low: float | None) -> Array:
     return np.where(padding.reshape(shape) > 0, 0, lowest).astype(np.float32)
 
 
-def attend(  # noqa: PLR0913 - the parts of an attention
+def attend(
     q: Array, k: Array, v: Array, mask: Array, past: int, attrs: dict[str, Any]
 ) -> tuple[Array, Array]:
     """softmax(q k^T + mask) v, and what the softmax is taken of."""

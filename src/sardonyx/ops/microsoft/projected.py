@@ -128,7 +128,8 @@ def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
     if x.bias is not None:
         all_three = all_three + wide(x.bias)
     width, _, _ = widths_of(x.weights.shape[1], attrs)
-    parts = np.split(all_three.astype(x.x.dtype), (int(width), 2 * int(width)), axis=2)
+    assert isinstance(width, int)
+    parts = np.split(all_three.astype(x.x.dtype), (width, 2 * width), axis=2)
     q, k, v = (unpack(part, heads) for part in parts)
     past = 0
     if x.past is not None:

@@ -76,7 +76,9 @@ def _(x: Array, ids: Array, cos: Array, sin: Array, **attrs: Any) -> Array:
     is_packed = x.ndim == 3
     tokens = x
     if is_packed:
-        tokens = unpack(x, int(heads_of(x.shape[2], cos.shape[1], attrs)))
+        heads = heads_of(x.shape[2], cos.shape[1], attrs)
+        assert isinstance(heads, int)
+        tokens = unpack(x, heads)
     places = ids
     if ids.ndim == 1:
         places = np.zeros((x.shape[0], 1), np.int64) + ids + np.arange(tokens.shape[2])

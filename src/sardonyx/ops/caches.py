@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, InvalidGraph
-from sardonyx.graph.dim import maximum
+from sardonyx.graph.dim import Size, maximum
 from sardonyx.graph.dtype import BF16, F16, F32, I32, I64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
@@ -74,6 +74,15 @@ def rotated(x: Array, cos: Array, sin: Array, places: Array, interleaved: int) -
     return result
 
 
+def longer(g: Scope, total: Fact, past: Size) -> Size:
+    """The length of a cache that is to hold `total` keys: as long as it was, or longer."""
+    if total.sym is None or len(total.sym) != 1:
+        return g.fresh("total")
+    number = total.sym[0]
+    length = maximum(number, past)
+    return length if isinstance(length, int) or not g.assume_at_least(number, past) else number
+
+
 @spans.infer
 def _(g: Scope, seqlens: Fact, total: Fact, query: Fact) -> Fact:
     return seqlens.shaped((query.dims[0], 2))
@@ -93,13 +102,7 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     assert value is not None
     batch, heads, rows, head = key.dims
     past = 0 if past_key is None else past_key.dims[2]
-    if total is None:
-        length = past + rows
-    elif total.sym is None:
-        length = g.fresh("total")
-    else:
-        number = total.sym[0]
-        length = number if g.assume_at_least(number, past) else maximum(number, past)
+    length = past + rows if total is None else longer(g, total, past)
     if key.rank != 4:
         raise InvalidGraph(f"keys are [batch, heads, rows, head], not {key}")
     cache = key.shaped((batch, heads, length, head))

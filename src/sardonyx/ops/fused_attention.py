@@ -28,7 +28,7 @@ attention: Final = Op(
         "group": 1,  # heads of q that share one of k and v
         "before": -1,  # keys before its own place that a row sees; -1 for all
         "behind": -1,  # and behind it
-        "at_end": 0,  # without spans: the last row stands at the last key, not the first at the first
+        "at_end": 0,  # the last row stands at the last key; else spans, or the first at the first
         "softcap": 0.0,
         "smooth": 0,  # a key of score 0 and value 0 more
     },
@@ -74,7 +74,9 @@ def _unseen(shape: tuple[int, ...], spans: Array | None, attrs: dict[str, Any]) 
         hidden = hidden | (ahead < -attrs["before"])
     if attrs["behind"] >= 0:
         hidden = hidden | (ahead > attrs["behind"])
-    return hidden.reshape(-1, *[1] * (len(shape) - 3), rows, keys) if len(shape) > 2 else hidden[0]
+    if len(shape) == 2:
+        return np.asarray(hidden[0])
+    return np.asarray(np.expand_dims(hidden, tuple(range(1, len(shape) - 2))))
 
 
 @attention.reference

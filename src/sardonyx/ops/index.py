@@ -56,7 +56,7 @@ _FAMILIES: Final = {
     (MICROSOFT, "microsoft"): "FusedConv FusedGemm FusedMatMul Gelu FastGelu BiasGelu QuickGelu "
     "SkipLayerNormalization SkipSimplifiedLayerNormalization DynamicQuantizeLSTM "
     "DynamicQuantizeMatMul MatMulIntegerToFloat MatMulNBits GatherBlockQuantized Tokenizer "
-    "GroupQueryAttention",
+    "GroupQueryAttention MultiHeadAttention Attention RotaryEmbedding",
     (INTERNAL, "caches"): "Append Spans",
     (INTERNAL, "chain"): "Chain",
     (INTERNAL, "channels"): "Conv ConvTranspose MaxPool AveragePool LpPool GlobalMaxPool "

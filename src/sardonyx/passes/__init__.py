@@ -47,6 +47,7 @@ def optimize(graph: Graph, options: PassOptions) -> None:
 def lower(graph: Graph, options: PassOptions) -> None:
     """The part that needs our own ops: what kernels are made for, and fusions beyond ONNX's ops."""
     fuses = options.level >= Level.ORT_ENABLE_EXTENDED
+    lower_caches(graph)  # before sizes: masks by length are made of them
     if fuses:
         lowering.lower_sizes(graph)
         _rewrite(graph, STEPS, options)
@@ -54,7 +55,6 @@ def lower(graph: Graph, options: PassOptions) -> None:
     number_labels(graph)
     if fuses and not options.disabled & {"fuse_attention", "AttentionFusion"}:
         fuse_attention(graph)
-    lower_caches(graph)
     _rewrite(graph, INTEGERS, options)
     if not options.disabled & {"channels_last", "NhwcTransformer"}:
         channels_last(graph)

@@ -9,12 +9,12 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, InvalidGraph
-from sardonyx.graph.dim import Size, maximum
+from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BF16, F16, F32, I32, I64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.ops.attention.heads import filled, pack, same_dims, same_rank, unpack
-from sardonyx.ops.caches import first_rows, rotated
+from sardonyx.ops.caches import first_rows, longer, rotated
 from sardonyx.ops.declare import MICROSOFT, Op, optional, required
 from sardonyx.ops.rules import Array, one_int, wide
 
@@ -134,7 +134,8 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     if x.seqlens.rank not in (1, 2):
         raise InvalidGraph(f"seqlens_k has one number for each of the batch, and is {x.seqlens}")
     same_dims(g, x.seqlens.dims, (batch, 1)[: x.seqlens.rank], "seqlens_k")
-    total, length = _lengths(g, x, past)
+    length = longer(g, x.total, past)
+    total = g.fresh("keys") if x.total.sym is None else x.total.sym[0]
     _check_rotary(g, x, attrs, (batch, rows, head))
     if x.sink is not None:
         same_dims(g, x.sink.dims, (heads,), "head_sink")
@@ -150,14 +151,6 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
         cache,
         x.query.shaped((batch, heads, rows, total)),
     )
-
-
-def _lengths(g: Scope, x: Inputs, past: Size) -> tuple[Size, Size]:
-    """The number of keys, and the length of the new cache: that of the old one, or longer."""
-    if x.total.sym is None or len(x.total.sym) != 1:
-        return g.fresh("keys"), g.fresh("total")
-    total = x.total.sym[0]
-    return total, total if g.assume_at_least(total, past) else maximum(total, past)
 
 
 def _check_rotary(g: Scope, x: Inputs, attrs: dict[str, Any], sizes: tuple[Size, ...]) -> None:
@@ -244,7 +237,7 @@ def _attend(  # noqa: PLR0913 - the parts of one attention
         if attrs["local_window_size"] > 0:
             seen = seen & (keys > places - attrs["local_window_size"])
         if attrs["qk_output"] == SCORES:
-            shown[..., :end] = scores
+            shown[..., :end] = np.where(seen, scores, np.float32(0))
         scores = np.where(seen, scores, np.float32(-np.inf))
         top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
         extra = None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.declare import INTERNAL, MICROSOFT
+from sardonyx.ops.microsoft.rotary import heads_of
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call
 from sardonyx.providers.cpu.index import Lowering
@@ -38,29 +40,25 @@ def spans(node: Node) -> Call:
 
 def rotary(node: Node) -> Call | No:
     """The standard op."""
-    x, cos, sin, positions = _filled(node, 4)
-    return _rotary(node, (x, cos, sin, positions), node.attrs["interleaved"])
+    return _rotary(node, _filled(node, 4), node.attrs["num_heads"] or 1)
 
 
 def microsoft_rotary(node: Node) -> Call | No:
     x, positions, cos, sin = node.inputs
-    return _rotary(node, (x, cos, sin, positions), node.attrs["interleaved"])
+    assert x is not None
+    assert cos is not None
+    heads: Size = 1
+    if x.tensor.rank == 3:
+        heads = heads_of(x.tensor.dims[2], cos.tensor.dims[1], node.attrs)
+    return _rotary(node, (x, cos, sin, positions), heads)
 
 
-def _rotary(node: Node, inputs: tuple[Value | None, ...], interleaved: int) -> Call | No:
+def _rotary(node: Node, inputs: tuple[Value | None, ...], heads: Size) -> Call | No:
     x = inputs[0]
     assert x is not None
     if x.tensor.dtype not in (F32, F16, BF16):
         return No(f"no kernel for {x.tensor.dtype}")
-    heads = node.attrs["num_heads"] or 1
-    if x.tensor.rank == 3 and node.op.domain and not node.attrs["num_heads"]:
-        cos = inputs[1]
-        assert cos is not None
-        width, hidden = cos.tensor.dims[-1], x.tensor.dims[2]
-        if not isinstance(width, int) or not isinstance(hidden, int):
-            return No("the number of heads is known only when it runs")
-        heads = hidden // (2 * width)
-    return Call("rotary", inputs, (heads, interleaved))
+    return Call("rotary", inputs, (heads, node.attrs["interleaved"]))
 
 
 LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {

@@ -18,6 +18,7 @@ from sardonyx.program.emit import emit
 from sardonyx.program.program import Program
 from sardonyx.schedule import schedule
 from sardonyx.trace import Stages
+from sardonyx.weights.forms import Forms, PrepackedWeightsContainer
 
 if TYPE_CHECKING:
     from sardonyx.save import SaveOptions
@@ -32,6 +33,7 @@ class Options:
     passes: PassOptions = field(default_factory=PassOptions)
     save: SaveOptions | None = None
     check: Callable[[], None] = lambda: None  # called before each stage; raises to end the load
+    container: PrepackedWeightsContainer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ def _compile(source: Any, options: Options) -> Compiled:
     with stages.stage("memory"):
         memory = plan(order)
     with stages.stage("program"):
-        program = emit(placement, order, memory)
+        program = emit(placement, order, memory, Forms(options.container))
     return Compiled(model, placement, program, stages)
 
 

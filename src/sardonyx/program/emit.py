@@ -24,9 +24,13 @@ from sardonyx.schedule import Schedule, order
 from sardonyx.weights.forms import Forms
 
 
-def emit(placement: Placement, schedule: Schedule, memory: Plan) -> Program:
+def emit(
+    placement: Placement, schedule: Schedule, memory: Plan, forms: Forms | None = None
+) -> Program:
     """The program of a scheduled graph, bodies included."""
-    return _Emitter(placement, schedule, memory).program(frozenset())
+    emitter = _Emitter(placement, schedule, memory)
+    emitter.forms = forms or emitter.forms
+    return emitter.program(frozenset())
 
 
 def _body(placement: Placement, graph: Graph, known: frozenset[str], outer: _Emitter) -> Program:

@@ -14,7 +14,7 @@ from sardonyx.memory import Plan
 from sardonyx.place.provider import StepCall
 from sardonyx.program.native import NativeSegment, Threads
 from sardonyx.weights.const import Const
-from sardonyx.weights.forms import Forms
+from sardonyx.weights.forms import Forms, Want
 
 Span = tuple[int, int, int, int]  # part, step, begin and end in ns: when a native step ran
 ABSENT = -1  # the slot of an optional input that is not given
@@ -80,7 +80,7 @@ class Program:
         if not self._template:
             template: list[Any] = [None] * (self.n_slots + 1)  # the last slot stays None: ABSENT
             for slot, const in self.constants:
-                template[slot] = const.read()
+                template[slot] = self.forms.array(Want(const))
             self._template[:] = template
         return self._template.copy()
 

@@ -18,6 +18,7 @@ HONOURED: Final = frozenset((
     "session.log_severity_level",
     "session.log_verbosity_level",
     "sardonyx.defer_weights",
+    "sardonyx.weights",
     "sardonyx.grow_in_place",
     "session.intra_op.allow_spinning",
     "session.intra_op_num_threads",

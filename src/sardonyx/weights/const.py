@@ -37,7 +37,7 @@ class Const:
         self.shape: Final = shape
         self._array: Array | None = None  # of a small one
         self._read: ref[Array] | None = None  # of others: whoever reads them keeps them
-        self._place: Place | None | Literal[False] = False  # not asked for yet
+        self._place: Place | Literal[False] | None = False  # not asked for yet
 
     @property
     def place(self) -> Place | None:
@@ -309,7 +309,7 @@ def _is_plain(value: object) -> bool:
 def content_key(array: Array, dtype: DType) -> Hashable:
     """What is equal for arrays of equal contents."""
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    digest = blake2b(memoryview(flat) if flat.size else b"", digest_size=24).digest()
+    digest = blake2b(flat.data if flat.size else b"", digest_size=24).digest()
     return ("held", dtype.name, array.shape, digest)
 
 

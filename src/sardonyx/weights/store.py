@@ -55,9 +55,7 @@ class Store:
         self._makers: dict[Hashable, Lock] = {}
         self._lock = Lock()
 
-    def share(
-        self, key: Hashable | None, make: Callable[[], Array], keeps: object = None
-    ) -> Array:
+    def share(self, key: Hashable | None, make: Callable[[], Array], keeps: object = None) -> Array:
         """The array of a key, made if nobody has it. None is the key of what must not be shared."""
         if key is None:
             return make()

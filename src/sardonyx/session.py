@@ -45,6 +45,8 @@ _DATA_MIN: Final = "session.optimized_model_external_initializers_min_size_in_by
 _DEFER: Final = "sardonyx.defer_weights"  # to the first run
 _WEIGHTS: Final = "sardonyx.weights"
 _KEPT: Final = {"mapped": False, "copied": True}
+_WEIGHT_LEVEL: Final = "session.qdq_matmulnbits_accuracy_level"
+_WEIGHT_BLOCK: Final = "session.qdq_matmulnbits_block_size"
 _IN_PLACE: Final = "sardonyx.grow_in_place"  # caches of keys and values that are fed back
 _SPINNING: Final = "session.intra_op.allow_spinning"
 _AFFINITIES: Final = "session.intra_op_thread_affinities"
@@ -96,7 +98,8 @@ class InferenceSession:
             raise InvalidGraph(f"the model nests too deep: {error}") from None
         model, program = self._compiled.model, self._compiled.program
         if self._options._entries.get(_DEFER) != "1":
-            program.prepare(self._settings)
+            with self._compiled.stages.stage("weights"):
+                program.prepare(self._settings)
         self._quick = None if self._profile is not None else program.quick
         self._inputs = {i.name: i for i in program.inputs}
         self._required = [i.name for i in program.inputs if i.default is None]
@@ -132,6 +135,8 @@ class InferenceSession:
             passes=PassOptions(
                 level=options.graph_optimization_level,
                 disabled=frozenset(name for part in disabled for name in part.split(",")),
+                weight_level=_weight_level(entries.get(_WEIGHT_LEVEL, "0")),
+                weight_block=_weight_block(entries.get(_WEIGHT_BLOCK, "0")),
                 **({} if limit is None else {"fold_limit_bytes": _size(_FOLD_LIMIT, limit)}),
             ),
             save=self._save_options() if options.optimized_model_filepath else None,
@@ -324,3 +329,21 @@ def _size(key: str, text: str) -> int:
     if not text.isdigit():
         raise InvalidArgument(f"{key} is a number of bytes, not {text!r}")
     return int(text)
+
+
+def _weight_level(text: str) -> int:
+    if text not in ("0", "1", "2", "3", "4"):
+        raise InvalidArgument(
+            f"{_WEIGHT_LEVEL} is 0 to 3 for exact products or 4 for int8 activations, not {text!r}"
+        )
+    return int(text)
+
+
+def _weight_block(text: str) -> int:
+    block = int(text) if text == "-1" or text.isdecimal() else None
+    if block is None or (block > 0 and (block < 16 or block & (block - 1))):
+        raise InvalidArgument(
+            f"{_WEIGHT_BLOCK} is a power of two from 16 on, 0 for 32 or -1 to let it depend on "
+            f"the weights, not {text!r}"
+        )
+    return block

@@ -9,6 +9,7 @@ import pytest
 
 import sardonyx._native as native
 from sardonyx.ops.fused_attention import attention
+from sardonyx.providers.cpu.attention import FLAGS
 from tests.kernels import guarded, tensor, untouched
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -28,20 +29,21 @@ def run(inputs: list[Array | None], isa: str, splits: int, **attrs: Any) -> Arra
     if attrs["rows_first"]:
         shape[-3], shape[-2] = shape[-2], shape[-3]
     out, whole = guarded(tuple(shape), np.float32)
-    ints = [attrs["rows_first"], attrs["zeroes"]]
+    ints = [attrs[name] for name in FLAGS]
     given = [tensor(a) for a in inputs]
-    error = native.call("attention", given, [tensor(out)], ints, [attrs["scale"]], splits, isa)
+    floats = [attrs["scale"], attrs["softcap"]]
+    error = native.call("attention", given, [tensor(out)], ints, floats, splits, isa)
     assert not error, error
     assert untouched(whole, out)
     return out
 
 
-def check(*inputs: Array | None, zeroes: int = 0, rows_first: int = 0, scale: float = 0.3) -> None:
+def check(*inputs: Array | None, scale: float = 0.3, **given: Any) -> None:
     """The kernel against the reference in float64, and the same bytes in any parts."""
-    attrs = {"scale": scale, "zeroes": zeroes, "rows_first": rows_first}
-    wide = [None if a is None else a.astype(np.float64) for a in inputs]
+    attrs = {**attention.defaults, "scale": scale, **given}
+    operands = [*inputs, *[None] * (6 - len(inputs))]
+    wide = [a if a is None or a.dtype != np.float32 else a.astype(np.float64) for a in operands]
     want = attention.run(wide, {**attrs, "scale": np.float64(np.float32(scale))})[0]
-    operands = [*inputs, *[None] * (4 - len(inputs))]
     for isa in native.isas:
         found = [run(operands, isa, splits, **attrs) for splits in (1, 2, 7)]
         assert all(f.tobytes() == found[0].tobytes() for f in found), isa

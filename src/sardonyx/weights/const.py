@@ -318,8 +318,15 @@ def held(array: Array) -> Held:
     if array.nbytes < COPY_BELOW or array.dtype.hasobject:
         return Held(array)
     made = Held(array)
-    shared = STORE.share(made.identity, lambda: array)
-    return made if shared is array else Held(shared)
+    made._array = STORE.share(made.identity, made.read)
+    return made
+
+
+def reshaped(const: Const, shape: tuple[int, ...]) -> Const | None:
+    """The same bytes as a tensor of another shape; None where they are yet to be computed."""
+    if isinstance(const, Ref):
+        return Ref(const.source, const.offset, const.length, const.dtype, shape)
+    return Held(const.read().reshape(shape)) if isinstance(const, Held) or const.is_small else None
 
 
 def unpack(raw: Array, dtype: DType, count: int) -> Array:

@@ -17,7 +17,13 @@ Lowering = Callable[[Node], Lowered | No]
 
 # Each family is a module here with a table LOWERINGS: (domain, op) -> Lowering.
 FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
-    "attention": ((INTERNAL, "Attention"),),
+    "attention": (
+        (INTERNAL, "Append"),
+        (INTERNAL, "Attention"),
+        (INTERNAL, "Spans"),
+        (MICROSOFT, "RotaryEmbedding"),
+        (ONNX, "RotaryEmbedding"),
+    ),
     "chain": (*ELEMENTWISE, (INTERNAL, "Chain")),
     "conv": ((INTERNAL, "Conv"), (INTERNAL, "ConvTranspose")),
     "gather": (
@@ -43,6 +49,7 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("", "CenterCropPad"), ("", "DepthToSpace"), ("", "SpaceToDepth"),
         ("", "ReverseSequence"), ("", "Trilu"),
     ),
+    "nbits": ((INTERNAL, "MatMulNBits"),),
     "normalize": (
         ("", "BatchNormalization"),
         ("", "GroupNormalization"),

@@ -15,7 +15,7 @@ class OrtValue:
 
     def __init__(self, array: Any) -> None:
         dtype = by_numpy(array.dtype) if isinstance(array, np.ndarray) else None
-        if dtype is None:
+        if dtype is None or dtype.bits < 8:  # those have another form in numpy than in ONNX
             kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
             raise InvalidArgument(f"an OrtValue holds an array of a type of ONNX, not {kind}")
         self._array, self._dtype = array, dtype
@@ -54,8 +54,8 @@ class OrtValue:
         return int(self._array.__array_interface__["data"][0])
 
     def tensor_size_in_bytes(self) -> int:
-        """Bytes of all elements."""
-        return int(self._array.nbytes)
+        """Bytes of all elements, in ONNX's form."""
+        return self._dtype.packed_bytes(self._array.size)
 
     def has_value(self) -> bool:
         """Whether there is a value: always."""

@@ -296,6 +296,40 @@ def test_initializers_that_are_refused(value: Any, says: str) -> None:
         sardonyx.InferenceSession(LOOKUP, options)
 
 
+@pytest.mark.parametrize(
+    ("kind", "stored"), [(TensorProto.BFLOAT16, np.uint16), (TensorProto.FLOAT8E4M3FN, np.uint8)]
+)
+def test_types_of_onnxruntime_that_numpy_lacks(kind: int, stored: Any) -> None:
+    bits = np.arange(1 << 17).astype(stored).reshape(-1, 2)
+    value = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, kind)
+    given = TensorProto(name="w", data_type=kind, dims=bits.shape, raw_data=bytes(bits.nbytes))
+    options = sardonyx.SessionOptions()
+    options.add_initializer("w", value)
+    nodes = [
+        helper.make_node("Cast", ["w"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Gather", ["f", "i"], ["y"]),
+    ]
+    made = models.model(
+        nodes, [models.info("i", ["N"], TensorProto.INT64)], [models.info("y", None)], [given]
+    )
+    session = sardonyx.InferenceSession(made, options)
+    del value, options
+    gc.collect()
+    wanted = bits.view(helper.tensor_dtype_to_np_dtype(kind))[I].astype(np.float32)
+    np.testing.assert_array_equal(session.run(None, FEED)[0], wanted)
+
+
+def test_tensors_that_cannot_be_read() -> None:
+    class Far(Tensor):
+        def numpy(self) -> Any:
+            raise TypeError("can't convert a tensor that requires grad")
+
+    options = sardonyx.SessionOptions()
+    options.add_initializer("table", Far(ROWS))
+    with pytest.raises(errors.InvalidArgument, match="cannot be read: can't convert"):
+        sardonyx.InferenceSession(LOOKUP, options)
+
+
 def test_an_initializer_is_given_once() -> None:
     options = sardonyx.SessionOptions()
     options.add_initializer("table", ROWS)

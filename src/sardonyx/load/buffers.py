@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 import mmap
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx.errors import InvalidArgument
-from sardonyx.weights.const import Source
+from sardonyx.graph.dtype import STRING, by_onnx
+from sardonyx.weights.const import Source, unpack
 from sardonyx.weights.store import Array
 
 _CPU: Final = 1  # DLPack's number of the device
+_ORT_VALUE: Final = ("is_tensor", "device_name", "element_type", "shape", "data_ptr")
+_REFUSALS: Final = (BufferError, NotImplementedError, RuntimeError, TypeError, ValueError)
 
 
 def as_bytes(given: Any, what: str) -> memoryview:
@@ -33,16 +38,24 @@ def as_array(given: Any, what: str) -> Array:
     """An array over the memory of a tensor: of numpy, of DLPack, or of whoever has `numpy()`."""
     if isinstance(given, np.ndarray):
         return given
+    if all(hasattr(given, name) for name in _ORT_VALUE):
+        return _from_ort_value(given, what)
+    wrong: Exception | None = None
     if hasattr(given, "__dlpack__"):
         try:
             return _from_dlpack(given, what)
-        except (BufferError, RuntimeError, TypeError, ValueError) as error:
-            if not hasattr(given, "numpy"):
-                raise InvalidArgument(f"{what} cannot be read by DLPack: {error}") from None
+        except _REFUSALS as error:
+            wrong = error
     if hasattr(given, "numpy"):
-        made = given.numpy()
-        if isinstance(made, np.ndarray):
-            return made
+        try:
+            return np.asarray(given.numpy())
+        except _REFUSALS as error:
+            wrong = wrong or error
+    if wrong is not None:
+        raise InvalidArgument(
+            f"{what} cannot be read: {wrong}",
+            hint="pass a numpy array; one of bfloat16 by array.view(ml_dtypes.bfloat16)",
+        )
     if _has_buffer(given) or hasattr(given, "__array__") or np.isscalar(given):
         return np.asarray(given)
     raise InvalidArgument(
@@ -61,6 +74,26 @@ def _has_buffer(given: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return True
+
+
+def _from_ort_value(given: Any, what: str) -> Array:
+    """The memory of an OrtValue, ours or onnxruntime's, which has types that numpy lacks."""
+    if not given.is_tensor() or given.device_name().lower() != "cpu":
+        raise InvalidArgument(
+            f"{what} is no tensor on the CPU: {given.data_type()} on {given.device_name()}"
+        )
+    dtype = by_onnx(given.element_type())
+    if dtype is None or dtype is STRING:
+        return np.asarray(given.numpy())
+    shape = tuple(given.shape())
+    count = math.prod(shape)
+    if not count:
+        return np.empty(shape, dtype.np)
+    memory: Any = (ctypes.c_ubyte * dtype.packed_bytes(count)).from_address(given.data_ptr())
+    memory.owner = given  # lives as long as arrays over it
+    raw = np.frombuffer(memory, np.uint8)
+    array = unpack(raw, dtype, count) if dtype.bits < 8 else raw.view(dtype.np)
+    return array.reshape(shape)
 
 
 def _from_dlpack(given: Any, what: str) -> Array:

@@ -67,7 +67,9 @@ class Tensors:
                 f"the initializer {record.name} is {by_onnx(record.data_type)}{list(record.dims)}, "
                 f"and {dtype or array.dtype}{list(array.shape)} was given for it"
             )
-        if dtype is STRING or dtype.bits < 8:  # one element to a byte, unlike in a file
+        if dtype is STRING:
+            return Held(array.astype(object))
+        if dtype.bits < 8:  # one element to a byte, unlike in a file
             return Held(array)
         view = as_bytes(array, what)
         return Ref(source(view, record.name), 0, view.nbytes, dtype, array.shape)

@@ -199,7 +199,8 @@ class InferenceSession:
             if self._compiled.program is program:  # else another thread was here before
                 base = self._base
                 apart = replace(base.load, split_names=True)
-                self._compile(replace(base, providers=self._providers, load=apart, save=None))
+                again = Options(self._providers, apart, base.passes, container=base.container)
+                self._compile(again)
         return self._attempt(self._compiled.program, values, options)
 
     def _attempt(self, program: Program, values: dict[str, Any], options: RunOptions) -> list[Any]:

@@ -44,6 +44,11 @@ class Want(NamedTuple):
         return self.row == STORED or const.lies_ready
 
     @property
+    def is_shared(self) -> bool:
+        """Whether it is worth sharing: small constants are copied by each program."""
+        return self.is_packed or not (self.const.is_small or self.lies_ready)
+
+    @property
     def own_bytes(self) -> int:
         """The memory that it takes beside its source."""
         if self.is_packed:
@@ -74,7 +79,7 @@ class PrepackedWeightsContainer:
     def share(self, want: Want, make: Callable[[], Array]) -> Array:
         """The array of a form, made if it is not here yet."""
         place = want.const.place
-        if place is None or want.const.is_small or want.lies_ready:
+        if place is None or not want.is_shared:
             return make()
         key = (place.key, want.row, want.ints)
         array = self._arrays[key] = self._store.share(key, make, want.const)

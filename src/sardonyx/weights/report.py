@@ -57,7 +57,7 @@ class FormReport:
     def memory_key(self) -> object:
         """What is equal for forms that are one piece of memory."""
         place = self.want.const.place
-        if place is None or self.want.const.is_small:
+        if place is None or not self.want.is_shared:
             return self.want
         return (place.key, self.want.row, self.want.ints)
 

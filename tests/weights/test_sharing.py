@@ -138,6 +138,17 @@ def test_constants_of_python_steps_are_shared(tmp_path: Path) -> None:
     assert first[0] is second[0]
 
 
+def test_what_is_decoded_is_shared(tmp_path: Path) -> None:
+    """Integers in a field of their own are numbers of varying length, and no place to point to."""
+    table = np.arange(20_000).reshape(-1, 2)
+    weight = TensorProto(name="t", data_type=TensorProto.INT64, dims=table.shape)
+    weight.int64_data.extend(table.reshape(-1).tolist())
+    path = settled(tmp_path / "m.onnx", models.lookup(weight))
+    a, b = session(path), session(path)
+    assert np.shares_memory(large(a), large(b))
+    np.testing.assert_array_equal(b.run(None, {"i": np.array([7])})[0], table[[7]])
+
+
 def test_the_last_session_frees_at_once(tmp_path: Path) -> None:
     path = settled(tmp_path / "m.onnx", product())
     gc.disable()
@@ -181,21 +192,21 @@ def test_threads_wait_for_the_one_that_packs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = settled(tmp_path / "m.onnx", product())
-    packed, pack = [], forms_module._pack
+    made_of, pack = [], forms_module.packed
 
     def slowly(want: Any) -> Any:
-        packed.append(want)
+        made_of.append(want)
         time.sleep(0.05)
         return pack(want)
 
-    monkeypatch.setattr(forms_module, "_pack", slowly)
+    monkeypatch.setattr(forms_module, "packed", slowly)
     made: list[sardonyx.InferenceSession] = []
     threads = [threading.Thread(target=lambda: made.append(session(path))) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(packed) == 1
+    assert len(made_of) == 1
     assert len({id(large(s)) for s in made}) == 1
 
 

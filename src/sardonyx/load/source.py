@@ -40,7 +40,7 @@ class Files:
                 found = buffers.source(self.in_memory[key], key)
                 self._open[key] = _copied_buffer(found) if self.copies else found
             else:
-                self._open[key] = open_file(self._resolve(location), location, self.copies)
+                self._open[key] = map_file(self._resolve(location), location, self.copies)
         return self._open[key]
 
     def _resolve(self, location: str) -> str:
@@ -75,7 +75,7 @@ def _is_below(path: str, root: str) -> bool:
     return path.startswith(root.rstrip(os.sep) + os.sep)
 
 
-def open_file(path: str, name: str, copies: bool = False) -> Source:
+def map_file(path: str, name: str, copies: bool = False) -> Source:
     """The whole of a regular file, mapped for reading or read into memory."""
     try:
         # Without O_NONBLOCK, opening a FIFO waits for a writer that may never come.
@@ -188,7 +188,7 @@ def read_model(
             path = os.fsdecode(path)
         if os.path.isdir(path):
             raise InvalidArgument(f"{path} is a folder, not a model file")
-        source = open_file(path, os.path.basename(path), copies)
+        source = map_file(path, os.path.basename(path), copies)
         folder = folder or os.path.dirname(os.path.abspath(path))
         return _checked(source, Files(folder, path, in_memory, copies), "uri")
     data, name, origin = _in_memory(model)

@@ -91,7 +91,7 @@ class Const:
 
     def view(self) -> Array:
         """The tensor for one look: not kept, and perhaps not aligned."""
-        return self.read() if self.is_small or self.is_read else self._load()
+        return self.read() if self.is_small or self.is_read else self._look()
 
     def stored(self) -> Array:
         """The bytes in ONNX's form: as they lie in their file, where they lie in one.
@@ -102,6 +102,13 @@ class Const:
         return array if self.dtype.bits >= 8 else np.frombuffer(pack(array, self.dtype), np.uint8)
 
     def _load(self) -> Array:
+        """The tensor in memory of its own."""
+        array = self._look()
+        if self.is_small or array.dtype.hasobject:
+            return array.copy()
+        return on_pages(array)
+
+    def _look(self) -> Array:
         raise InternalError(f"{type(self).__name__} cannot be read")
 
     def describe(self) -> str:
@@ -184,17 +191,13 @@ class Ref(Const):
 
     def read(self) -> Array:
         if self._array is None and self.lies_ready:
-            return self._mapped()
+            return self._look()
         return super().read()
-
-    def _load(self) -> Array:
-        array = self._mapped()
-        return array.copy() if self.is_small else on_pages(array)
 
     def _raw(self) -> Array:
         return np.frombuffer(self.source.data, np.uint8, self.length, self.offset)
 
-    def _mapped(self) -> Array:
+    def _look(self) -> Array:
         if self.dtype.bits < 8:
             return unpack(self._raw(), self.dtype, self.count).reshape(self.shape)
         array = self._raw().view(self.dtype.np).reshape(self.shape)
@@ -202,14 +205,11 @@ class Ref(Const):
         return array
 
     def stored(self) -> Array:
-        return self._raw() if self.dtype.bits < 8 else self._mapped()
+        return self._raw() if self.dtype.bits < 8 else self._look()
 
     def _find_place(self) -> Place | None:
         where = self.source.at(self.offset)
         return Place((*where, self.length, self.dtype.name, self.shape), self.source.is_fixed)
-
-    def view(self) -> Array:
-        return self.read() if self.is_small or self.is_read else self._mapped()
 
     def describe(self) -> str:
         return f"{self.source.name} at {self.offset}"
@@ -234,7 +234,7 @@ class Recipe(Const):
         self.attrs: Final = attrs
         self.output: Final = output
 
-    def _load(self) -> Array:
+    def _look(self) -> Array:
         kept = self._load_inputs()
         arrays = [None if c is None else c.view() for c in self.inputs]
         del kept  # they were needed for this one look
@@ -247,9 +247,7 @@ class Recipe(Const):
             ) from error
         if not isinstance(result, np.ndarray) or result.shape != self.shape:
             raise InternalError(f"folding {self.op.name} gave {result!r:.80}, not {self.shape}")
-        if self.is_small or result.dtype.hasobject:
-            return np.array(result, self.dtype.np, order="C")
-        return on_pages(result.astype(self.dtype.np, copy=False))
+        return np.asarray(result, self.dtype.np, order="C")
 
     def _load_inputs(self) -> list[Array]:
         """Evaluates what this is made of, deepest first: chains may be longer than calls nest."""

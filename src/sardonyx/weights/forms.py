@@ -53,7 +53,10 @@ class Want(NamedTuple):
         """The memory that it takes beside its source."""
         if self.is_packed:
             return self.size_bytes
-        return 0 if self.lies_ready else self.const.size_bytes
+        if self.lies_ready:
+            return 0
+        const = self.const
+        return const.dtype.packed_bytes(const.count) if self.row == STORED else const.size_bytes
 
 
 class PrepackedWeightsContainer:
@@ -137,10 +140,11 @@ def _make(want: Want) -> Array:
         return want.const.read()
     if want.row == STORED:
         return want.const.stored()
-    return STORE.share(want.key, lambda: _pack(want), want.const)
+    return STORE.share(want.key, lambda: packed(want), want.const)
 
 
-def _pack(want: Want) -> Array:
+def packed(want: Want) -> Array:
+    """A constant as a packing row makes it, in memory of its own."""
     const = want.const
     array = pages(want.size_bytes)
     weight = const.view()  # a session needs the packed form alone

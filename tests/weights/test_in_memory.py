@@ -255,6 +255,7 @@ GOOD = ROWS.tobytes()
         ({"w.data": [1, 2, 3]}, [3], "is a buffer .*, not list"),
         ({"w.data": DLPack(ROWS, (2, 0))}, [1], "another device than the CPU"),
     ],
+    ids=lambda v: v if isinstance(v, str) else "",
 )
 def test_files_that_are_refused(files: Any, lengths: Any, says: str) -> None:
     with pytest.raises(errors.InvalidArgument, match=says):
@@ -287,7 +288,7 @@ def test_a_buffer_that_is_too_short() -> None:
         (DLPack(ROWS, (2, 0)), "another device than the CPU"),
         (None, "not NoneType"),
     ],
-    ids=str,
+    ids=["type", "shape", "order", "dates", "dict", "device", "none"],
 )
 def test_initializers_that_are_refused(value: Any, says: str) -> None:
     options = sardonyx.SessionOptions()

@@ -320,7 +320,9 @@ def test_a_model_in_a_buffer_is_shared() -> None:
 
 
 @pytest.mark.parametrize(
-    "hide", [lambda d: d, memoryview, lambda d: memoryview(d).toreadonly()], ids=str
+    "hide",
+    [lambda d: d, memoryview, lambda d: memoryview(d).toreadonly()],
+    ids=["bytearray", "view", "read-only view"],
 )
 def test_writable_buffers_are_not_shared(hide: Any) -> None:
     data = hide(bytearray(SQUARE.tobytes()))

@@ -17,6 +17,7 @@ from sardonyx.errors import (
     ModelLoadCanceled,
     NoSuchFile,
     RuntimeException,
+    SardonyxError,
 )
 from sardonyx.feeds import check_feed, describe, hand_out
 from sardonyx.graph.guard import AssumptionFailed
@@ -26,13 +27,14 @@ from sardonyx.locks import Lock
 from sardonyx.log import of_session
 from sardonyx.nodearg import ModelMetadata, NodeArg, node_arg
 from sardonyx.options import RunOptions, SessionOptions, one_of
-from sardonyx.passes import PassOptions
+from sardonyx.pass_options import PassOptions
 from sardonyx.program.native import RunSettings
 from sardonyx.program.program import Program, Run
 from sardonyx.program.run import bind, execute
 from sardonyx.providers import resolve
 from sardonyx.trace import Profile
 from sardonyx.weights.forms import PrepackedWeightsContainer
+from sardonyx.weights.pack.find import SUFFIX, PackOptions
 
 if TYPE_CHECKING:
     from sardonyx.save import SaveOptions
@@ -42,6 +44,10 @@ _FOLDER: Final = "session.model_external_initializers_file_folder_path"
 _FOLD_LIMIT: Final = "optimization.constant_folding_max_output_size_in_bytes"
 _DATA_FILE: Final = "session.optimized_model_external_initializers_file_name"
 _DATA_MIN: Final = "session.optimized_model_external_initializers_min_size_in_bytes"
+_PACK_FOLDER: Final = "sardonyx.pack_cache"
+_PACK_VERIFY: Final = "sardonyx.pack_verify"
+_PACK_USE: Final = "sardonyx.use_pack"
+_PACK_SAVE: Final = "session.save_external_prepacked_constant_initializers"
 _DEFER: Final = "sardonyx.defer_weights"  # to the first run
 _WEIGHTS: Final = "sardonyx.weights"
 _KEPT: Final = {"mapped": False, "copied": True}
@@ -104,6 +110,8 @@ class InferenceSession:
         self._inputs = {i.name: i for i in program.inputs}
         self._required = [i.name for i in program.inputs if i.default is None]
         self._output_names = [o.name for o in model.outputs]
+        if options.save is not None and self._options._entries.get(_PACK_SAVE) == "1":
+            self._pack_saved(options)
         if self._profile is not None:
             self._profile.add_stages(self._compiled.stages, model.origin)
         steps = ", ".join(
@@ -112,6 +120,26 @@ class InferenceSession:
         self._logger.info("session ready: %d steps; %s", len(program.segments), steps)
         for node, provider, kernel in program.nodes():
             self._logger.debug("%s runs on %s (%s)", node, provider, kernel)
+
+    def _pack_saved(self, options: Options) -> None:
+        """Writes the pack of the optimized model beside it."""
+        from sardonyx.packing import Request, pack  # only who writes a pack needs it
+
+        assert options.save is not None
+        path = options.save.path
+        plain = LoadOptions(
+            dims_by_name=options.load.dims_by_name,
+            dims_by_denotation=options.load.dims_by_denotation,
+        )
+        try:
+            pack(
+                path,
+                Options(self._providers, plain, options.passes),
+                Request(f"{path}{SUFFIX}", any_level=True),
+            )
+        except (SardonyxError, OSError) as error:
+            what = error.what if isinstance(error, SardonyxError) else error
+            self._logger.warning("the optimized model %s has no pack: %s", path, what)
 
     def _compile_options(self, disabled: frozenset[str]) -> Options:
         options, entries = self._options, self._options._entries
@@ -140,9 +168,19 @@ class InferenceSession:
                 **({} if limit is None else {"fold_limit_bytes": _size(_FOLD_LIMIT, limit)}),
             ),
             save=self._save_options() if options.optimized_model_filepath else None,
+            pack=self._pack_options(),
             check=_cancel_check(options),
             container=self._container,
         )
+
+    def _pack_options(self) -> PackOptions | None:
+        entries = self._options._entries
+        if entries.get(_PACK_USE, "1") == "0":
+            return None
+        folder = entries.get(_PACK_FOLDER)
+        if folder is not None and not os.path.isdir(folder):
+            raise NoSuchFile(f"{_PACK_FOLDER} is {folder!r}, which is no folder")
+        return PackOptions(folder, entries.get(_PACK_VERIFY, "0") == "1")
 
     def _save_options(self) -> SaveOptions:
         from sardonyx.save import SaveOptions
@@ -194,6 +232,11 @@ class InferenceSession:
         try:
             return self._attempt(program, values, options)
         except AssumptionFailed as failed:
+            if self._compiled.is_standalone:
+                raise InvalidArgument(
+                    f"{failed} differ in size, and the model was packed for equal ones",
+                    hint="use the model that the pack was made of",
+                ) from None
             self._logger.info("%s differ in size: compiling again with them apart", failed)
         with self._lock:
             if self._compiled.program is program:  # else another thread was here before

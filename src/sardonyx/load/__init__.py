@@ -8,14 +8,13 @@ from typing import Any, Final
 
 from sardonyx._native import DecodeError, ModelRecord, ValueInfoRecord, decode
 from sardonyx.errors import InvalidGraph, InvalidProtobuf, NotImplemented
-from sardonyx.load.build import NEWEST, Call, GraphBuilder
 from sardonyx.load.model import Declared, Model
 from sardonyx.load.source import ModelBytes, read_model
-from sardonyx.load.tensor import Tensors
 from sardonyx.load.types import Dims, declared_dims, fact_of
 
 OLDEST_IR: Final = 3
 NEWEST_IR: Final = 14
+NEWEST: Final = {"": 28, "ai.onnx.ml": 5}  # newer opsets may mean something else
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +32,9 @@ class LoadOptions:
 
 def load(model: Any, options: LoadOptions | None = None) -> Model:
     """A model from whatever `read_model` takes, or from what it made."""
+    from sardonyx.load.build import Call, GraphBuilder  # a model out of a pack does without
+    from sardonyx.load.tensor import Tensors
+
     options = options or LoadOptions()
     given = model
     if not isinstance(model, ModelBytes):

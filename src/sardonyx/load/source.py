@@ -43,6 +43,10 @@ class Files:
                 self._open[key] = map_file(self._resolve(location), location, self.copies)
         return self._open[key]
 
+    def location(self, source: Source) -> str:
+        """Where an open file was found."""
+        return next(name for name, found in self._open.items() if found is source)
+
     def _resolve(self, location: str) -> str:
         if self.folder is None:
             raise InvalidGraph(
@@ -172,6 +176,7 @@ class ModelBytes:
     source: Source
     files: Files
     origin: str  # uri, array, proto or istream: how the load is called in profiles
+    digest: str | None = None  # of all but weights, once asked for
 
 
 def read_model(

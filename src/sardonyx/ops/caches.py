@@ -34,8 +34,7 @@ spans: Final = Op(
 append: Final = Op(
     "Append",
     1,
-    "key:T value:T past_key:T? past_value:T? spans:I? total:I? "
-    "query:T? cos:T? sin:T? positions:P?",
+    "key:T value:T past_key:T? past_value:T? spans:I? total:I? query:T? cos:T? sin:T? positions:P?",
     "present_key:T present_value:T turned:T?",
     attrs={"interleaved": 0},  # pairs of features are neighbours, not halves of a head
     types=_TYPES,

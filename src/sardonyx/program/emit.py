@@ -27,7 +27,7 @@ from sardonyx.weights.forms import Forms
 def emit(
     placement: Placement, schedule: Schedule, memory: Plan, forms: Forms | None = None
 ) -> Program:
-    """The program of a scheduled graph, bodies included."""
+    """The program of a scheduled graph, bodies included; `forms` may have some weights packed."""
     return _Emitter(placement, schedule, memory, forms=forms).program(frozenset())
 
 

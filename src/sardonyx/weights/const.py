@@ -185,9 +185,13 @@ class Ref(Const):
     @property
     def lies_ready(self) -> bool:
         """Whether `read` gives the bytes of the source themselves."""
-        if self.is_small or self.dtype.bits < 8:
-            return False
-        return (self.source.address + self.offset) % self.dtype.np.alignment == 0
+        return not self.is_small and self.is_aligned
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether the bytes lie as numpy and kernels want them."""
+        where = self.source.address + self.offset
+        return self.dtype.bits >= 8 and where % self.dtype.np.alignment == 0
 
     def read(self) -> Array:
         if self._array is None and self.lies_ready:

@@ -103,9 +103,11 @@ def address(array: Any) -> int:
 class Forms:
     """The constants of a program in the forms that its kernels read."""
 
-    def __init__(self, container: PrepackedWeightsContainer | None = None) -> None:
+    def __init__(self, find: Callable[[Want], Array | None] | None = None) -> None:
+        """`find` gives packed forms that are there already."""
+        self.container: PrepackedWeightsContainer | None = None
         self._arrays: dict[Want, Array] = {}
-        self._container = container
+        self._find = find
         _ALIVE.add(self)
 
     def address(self, want: Want) -> int:
@@ -116,12 +118,17 @@ class Forms:
         """The bytes of a form, as long as this lives."""
         array = self._arrays.get(want)
         if array is None:
-            if self._container is None:
+            array = self.found(want)
+            if array is None and self.container is not None:
+                array = self.container.share(want, lambda: _make(want))
+            elif array is None:
                 array = _make(want)
-            else:
-                array = self._container.share(want, lambda: _make(want))
             self._arrays[want] = array
         return array
+
+    def found(self, want: Want) -> Array | None:
+        """A packed form that is there already, in a file."""
+        return self._find(want) if self._find is not None and want.is_packed else None
 
     def others(self, want: Want) -> int:
         """How many other programs of this process read the same memory."""
@@ -133,6 +140,18 @@ class Forms:
 
 
 _ALIVE: Final[WeakSet[Forms]] = WeakSet()
+
+
+class Wanted(Forms):
+    """Makes nothing, and remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wants: dict[Want, None] = {}
+
+    def address(self, want: Want) -> int:
+        self.wants[want] = None
+        return 0
 
 
 def _make(want: Want) -> Array:

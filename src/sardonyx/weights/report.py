@@ -26,12 +26,13 @@ class FormReport:
     want: Want
     nodes: dict[Node, None] = field(default_factory=dict)  # those that read it, in order
     other_programs: int = 0  # programs of this process that read the same memory
+    in_pack: bool = False  # the packed form lies in a file
 
     @property
     def state(self) -> str:
         """Mapped, packed or copied."""
         if self.want.is_packed:
-            return PACKED
+            return MAPPED if self.in_pack else PACKED
         return MAPPED if self.want.lies_ready else COPIED
 
     @property
@@ -51,7 +52,7 @@ class FormReport:
     @property
     def own_bytes(self) -> int:
         """Anonymous memory that the form takes."""
-        return self.want.own_bytes
+        return 0 if self.in_pack else self.want.own_bytes
 
     @property
     def memory_key(self) -> object:
@@ -68,8 +69,10 @@ def forms_of(program: Program) -> dict[Const, list[FormReport]]:
     for want, node in _wants(program):
         report = found.get(want)
         if report is None:
-            others = program.forms.others(want)
-            report = found[want] = FormReport(want, other_programs=others)
+            forms = program.forms
+            is_found = forms.found(want) is not None
+            report = FormReport(want, other_programs=forms.others(want), in_pack=is_found)
+            found[want] = report
         report.nodes[node] = None
     by_const: dict[Const, list[FormReport]] = {}
     for want, report in found.items():

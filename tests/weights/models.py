@@ -90,7 +90,7 @@ def large(session: sardonyx.InferenceSession) -> np.ndarray:
 
 
 def apart(code: str, **given: Any) -> Mapping[str, Any]:
-    """What code prints as JSON in a process of its own; `mb()` is its anonymous memory."""
+    """What code prints last, as JSON, in a process of its own; `mb()` is its anonymous memory."""
     head = """
         import gc, json, mmap, os, sys
         import numpy as np
@@ -110,5 +110,5 @@ def apart(code: str, **given: Any) -> Mapping[str, Any]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found: Mapping[str, Any] = json.loads(done.stdout)
+    found: Mapping[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

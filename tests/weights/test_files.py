@@ -237,6 +237,24 @@ def test_copied_weights_outlive_their_files(tmp_path: Path) -> None:
     assert not found["mapped"]
 
 
+def test_a_copied_pack_outlives_its_file(tmp_path: Path) -> None:
+    path = settled(tmp_path / "m.onnx", product())
+    code = """
+        from sardonyx.cli import main
+        assert main(["pack", given["path"]]) == 0
+        options = sardonyx.SessionOptions()
+        options.add_session_config_entry("sardonyx.weights", "copied")
+        session = sardonyx.InferenceSession(given["path"], options)
+        for name in ("", ".pack"):
+            os.truncate(given["path"] + name, 0)
+        y = session.run(None, {"x": np.eye(192, dtype=np.float32)})[0]
+        print(json.dumps({"y": y.tolist(), "stages": list(session._compiled.stages.seconds())}))
+    """
+    found = apart(code, path=path)
+    assert "pack" in found["stages"]
+    np.testing.assert_array_equal(np.array(found["y"], np.float32), SQUARE)
+
+
 def test_copies_are_shared_and_freed(tmp_path: Path) -> None:
     hole(tmp_path / "w.data", 64 << 20)
     table = np.broadcast_to(np.float32(0), (1 << 14, 1024))

@@ -80,6 +80,19 @@ def test_totals_are_what_a_session_takes(path: Path, capsys: pytest.CaptureFixtu
     assert memory["packed_bytes"] + memory["copied_bytes"] == own
 
 
+def test_what_lies_in_a_pack_takes_no_memory(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["pack", str(path)]) == 0
+    capsys.readouterr()
+    found = said(capsys, path)
+    states = {f["state"] for w in found["weights"] for f in w["forms"]}
+    assert states == {"mapped"}
+    assert found["weight_memory"]["anonymous_bytes"] == 0
+    layouts = {f["layout"] for w in found["weights"] for f in w["forms"]}
+    assert layouts == {"as stored", "packed by matmul_pack"}
+
+
 def test_sessions_that_share_are_counted(path: Path) -> None:
     first, second = (sardonyx.InferenceSession(path) for _ in range(2))
     for session in (first, second):

@@ -21,7 +21,7 @@ from sardonyx.program.emit import emit
 from sardonyx.program.program import Program
 from sardonyx.schedule import schedule
 from sardonyx.trace import Stages
-from sardonyx.weights.forms import Forms
+from sardonyx.weights.forms import Forms, PrepackedWeightsContainer
 from sardonyx.weights.pack.errors import Broken
 from sardonyx.weights.pack.find import (
     Found,
@@ -46,6 +46,7 @@ class Options:
     save: SaveOptions | None = None
     pack: PackOptions | None = None  # None: packs are neither looked for nor written
     check: Callable[[], None] = lambda: None  # called before each stage; raises to end the load
+    container: PrepackedWeightsContainer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,8 @@ def given_bytes(source: Any, options: Options) -> ModelBytes:
     """A model's bytes, read unless they were."""
     if isinstance(source, ModelBytes):
         return source
-    return read_model(source, options.load.folder, options.load.in_memory)
+    load = options.load
+    return read_model(source, load.folder, load.in_memory, load.copies)
 
 
 def lowered(given: ModelBytes, options: Options, stages: Stages) -> Model:
@@ -119,6 +121,8 @@ def program_of(
     with stages.stage("memory"):
         memory = plan(order)
     with stages.stage("program"):
+        forms = forms or Forms()
+        forms.container = options.container
         return placement, emit(placement, order, memory, forms)
 
 

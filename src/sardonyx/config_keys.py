@@ -18,6 +18,7 @@ HONOURED: Final = frozenset((
     "session.log_severity_level",
     "session.log_verbosity_level",
     "sardonyx.defer_weights",
+    "sardonyx.weights",
     "sardonyx.pack_cache",
     "sardonyx.pack_verify",
     "sardonyx.use_pack",

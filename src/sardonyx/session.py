@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,15 +23,17 @@ from sardonyx.feeds import check_feed, describe, hand_out
 from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.load import LoadOptions
 from sardonyx.load.source import read_model
+from sardonyx.locks import Lock
 from sardonyx.log import of_session
 from sardonyx.nodearg import ModelMetadata, NodeArg, node_arg
-from sardonyx.options import RunOptions, SessionOptions
+from sardonyx.options import RunOptions, SessionOptions, one_of
 from sardonyx.pass_options import PassOptions
 from sardonyx.program.native import RunSettings
 from sardonyx.program.program import Program, Run
 from sardonyx.program.run import bind, execute
 from sardonyx.providers import resolve
 from sardonyx.trace import Profile
+from sardonyx.weights.forms import PrepackedWeightsContainer
 from sardonyx.weights.pack.find import SUFFIX, PackOptions
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ _PACK_VERIFY: Final = "sardonyx.pack_verify"
 _PACK_USE: Final = "sardonyx.use_pack"
 _PACK_SAVE: Final = "session.save_external_prepacked_constant_initializers"
 _DEFER: Final = "sardonyx.defer_weights"  # to the first run
+_WEIGHTS: Final = "sardonyx.weights"
+_KEPT: Final = {"mapped": False, "copied": True}
 _WEIGHT_LEVEL: Final = "session.qdq_matmulnbits_accuracy_level"
 _WEIGHT_BLOCK: Final = "session.qdq_matmulnbits_block_size"
 _IN_PLACE: Final = "sardonyx.grow_in_place"  # caches of keys and values that are fed back
@@ -65,21 +68,24 @@ class InferenceSession:
         sess_options: SessionOptions | None = None,
         providers: Sequence[str | tuple[str, dict[Any, Any]]] | None = None,
         provider_options: Sequence[dict[Any, Any]] | None = None,
+        *,
+        prepacked_weights_container: PrepackedWeightsContainer | None = None,
         **kwargs: Any,
     ) -> None:
         """Compiles a model from a path, bytes, any buffer, a binary file or an onnx.ModelProto."""
+        self._container = _checked_container(prepacked_weights_container)
         self._options = SessionOptions() if sess_options is None else sess_options
         if not isinstance(self._options, SessionOptions):
             raise TypeError(f"sess_options is a SessionOptions, not {type(sess_options).__name__}")
         self._logger = of_session(self._options.log_severity_level)
-        self._lock = threading.Lock()  # held while compiling again
+        self._lock = Lock()  # held while compiling again
         profiles, prefix = self._options.enable_profiling, self._options.profile_file_prefix
         self._profile = Profile(prefix) if profiles else None
         self._settings = _run_settings(self._options)
         self._base = self._compile_options(frozenset(kwargs.get("disabled_optimizers") or ()))
         load = self._base.load
         # Read once: a file object is at its end by then, and a path may be gone.
-        self._source = read_model(path_or_bytes, load.folder, load.in_memory)
+        self._source = read_model(path_or_bytes, load.folder, load.in_memory, load.copies)
         if providers is None and self._options.has_providers():
             providers = list(self._options._providers.items())
         self.set_providers(providers, provider_options)
@@ -152,6 +158,7 @@ class InferenceSession:
                 dims_by_denotation=dict(options._dims_by_denotation),
                 # What is saved must hold for sizes that this session may never see.
                 split_names=bool(options.optimized_model_filepath),
+                copies=one_of(_WEIGHTS, entries.get(_WEIGHTS, "mapped"), _KEPT),
             ),
             passes=PassOptions(
                 level=options.graph_optimization_level,
@@ -162,7 +169,8 @@ class InferenceSession:
             ),
             save=self._save_options() if options.optimized_model_filepath else None,
             pack=self._pack_options(),
-            check=self._check_cancelled,
+            check=_cancel_check(options),
+            container=self._container,
         )
 
     def _pack_options(self) -> PackOptions | None:
@@ -173,10 +181,6 @@ class InferenceSession:
         if folder is not None and not os.path.isdir(folder):
             raise NoSuchFile(f"{_PACK_FOLDER} is {folder!r}, which is no folder")
         return PackOptions(folder, entries.get(_PACK_VERIFY, "0") == "1")
-
-    def _check_cancelled(self) -> None:
-        if self._options._is_cancelled:
-            raise ModelLoadCanceled("the load was cancelled by set_load_cancellation_flag")
 
     def _save_options(self) -> SaveOptions:
         from sardonyx.save import SaveOptions
@@ -238,7 +242,8 @@ class InferenceSession:
             if self._compiled.program is program:  # else another thread was here before
                 base = self._base
                 apart = replace(base.load, split_names=True)
-                self._compile(Options(self._providers, apart, base.passes))
+                again = Options(self._providers, apart, base.passes, container=base.container)
+                self._compile(again)
         return self._attempt(self._compiled.program, values, options)
 
     def _attempt(self, program: Program, values: dict[str, Any], options: RunOptions) -> list[Any]:
@@ -307,6 +312,25 @@ class InferenceSession:
     def get_profiling_start_time_ns(self) -> int:
         """When profiling began; 0 if it is off."""
         return 0 if self._profile is None else self._profile.start_ns
+
+
+def _checked_container(given: Any) -> PrepackedWeightsContainer | None:
+    if given is not None and not isinstance(given, PrepackedWeightsContainer):
+        raise InvalidArgument(
+            "prepacked_weights_container is a PrepackedWeightsContainer, "
+            f"not {type(given).__name__}"
+        )
+    return given
+
+
+def _cancel_check(options: SessionOptions) -> Callable[[], None]:
+    """Ends a load that was cancelled. Knows no session, so that one is freed when it is dropped."""
+
+    def check() -> None:
+        if options._is_cancelled:
+            raise ModelLoadCanceled("the load was cancelled by set_load_cancellation_flag")
+
+    return check
 
 
 def _stopper(options: RunOptions) -> Any:

@@ -46,6 +46,7 @@ examples:
   sardonyx info model.onnx
   sardonyx info model.onnx --nodes --why         each node, and why others refused it
   sardonyx info model.onnx --dims batch=32       memory for that size
+  sardonyx info model.onnx --weights --all       each weight: mapped, packed or copied
   sardonyx info model.onnx --json | jq .python_steps
 """
 _BENCH: Final = """\
@@ -143,7 +144,8 @@ def _info(commands: Any) -> None:
     for name, what in (
         ("nodes", "list each node with its provider and kernel"),
         ("why", "list which providers refused which nodes, and why"),
-        ("weights", "list the largest weights"),
+        ("weights", "list the largest weights: where they lie, in which form, in whose memory"),
+        ("all", "list all weights, not the largest alone"),
         ("guards", "list what is checked before a run"),
         ("dump", "print the optimized graph as text"),
     ):

@@ -27,6 +27,7 @@ class LoadOptions:
     dims_by_name: dict[str, int] = field(default_factory=dict)
     dims_by_denotation: dict[str, int] = field(default_factory=dict)
     split_names: bool = False  # dims of equal names need not be equal
+    copies: bool = False  # reads weights into memory rather than mapping their files
 
 
 def load(model: Any, options: LoadOptions | None = None) -> Model:
@@ -37,7 +38,7 @@ def load(model: Any, options: LoadOptions | None = None) -> Model:
     options = options or LoadOptions()
     given = model
     if not isinstance(model, ModelBytes):
-        given = read_model(model, options.folder, options.in_memory)
+        given = read_model(model, options.folder, options.in_memory, options.copies)
     try:
         record = decode(given.source.data)
     except DecodeError as error:

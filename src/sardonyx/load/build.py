@@ -89,9 +89,8 @@ class GraphBuilder:
         if call.depth > MAX_DEPTH:
             raise InvalidGraph(f"bodies are nested more than {MAX_DEPTH} deep")
         graph, scope = Graph(record.name), Names(outer)
-        const = self._tensors.initializer if outer is None else self._tensors.const
         initializers = record.initializers
-        constants = {t.name: const(t) for t in initializers}
+        constants = {t.name: self._tensors.initializer(t) for t in initializers}
         if len(constants) != len(initializers):
             raise InvalidGraph("two initializers have the same name", graph=record.name)
         for sparse in record.sparse_initializers:

@@ -81,7 +81,7 @@ class Program:
         if not self._template:
             template: list[Any] = [None] * (self.n_slots + 1)  # the last slot stays None: ABSENT
             for slot, const in self.constants:
-                template[slot] = const.read()
+                template[slot] = self.forms.array(Want(const))
             self._template[:] = template
         return self._template.copy()
 

@@ -35,8 +35,9 @@ class InPack(Ref):
 
     __slots__ = ()
 
-    def _load(self) -> Array:
-        return self._mapped()
+    @property
+    def lies_ready(self) -> bool:
+        return self.is_aligned
 
 
 class Elsewhere(Const):
@@ -48,10 +49,10 @@ class Elsewhere(Const):
         super().__init__(dtype, shape)
         self.name: Final = name
 
-    def _identify(self) -> None:
+    def _find_place(self) -> None:
         return None
 
-    def _load(self) -> Array:
+    def _look(self) -> Array:
         raise RuntimeException(
             f"a weight of {self.dtype}{list(self.shape)} is needed plain, "
             f"and {self.name} has it only packed",

@@ -96,8 +96,8 @@ def _aligned(offset: int, grain: int) -> int:
 class PackFile:
     """A pack, mapped: its header and sections are sound, and its blobs lie apart in the file."""
 
-    def __init__(self, path: str) -> None:
-        self.source: Source = _mapped(path)
+    def __init__(self, path: str, copies: bool = False) -> None:
+        self.source: Source = _mapped(path, copies)
         data = self.source.data
         spans = _table(data)
         self.index, self._graph = (data[start : start + length] for start, length in spans)
@@ -123,9 +123,9 @@ class PackFile:
             need(sum_.hexdigest() == blob.checksum, f"blob {at} at {blob.offset} has other bytes")
 
 
-def _mapped(path: str) -> Source:
+def _mapped(path: str, copies: bool) -> Source:
     try:
-        return map_file(path, path)
+        return map_file(path, path, copies)
     except SardonyxError as error:
         raise Broken(error.what) from None
 

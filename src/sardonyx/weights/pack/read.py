@@ -23,7 +23,7 @@ _LEVELS: Final = ("level", "disabled")  # options that a pack of an optimized mo
 
 def read(path: str, given: ModelBytes, settings: dict[str, Any], verify: bool) -> Found:
     """The model out of a pack; `Broken` says why it cannot be used."""
-    file = PackFile(path)
+    file = PackFile(path, given.files.copies)
     index = file.document
     try:
         _check(index, given, settings)

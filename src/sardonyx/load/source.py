@@ -13,7 +13,14 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from sardonyx.errors import Fail, InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile
+from sardonyx.errors import (
+    Fail,
+    InternalError,
+    InvalidArgument,
+    InvalidGraph,
+    InvalidProtobuf,
+    NoSuchFile,
+)
 from sardonyx.load import buffers, mounts
 from sardonyx.locks import Lock
 from sardonyx.weights.const import Source
@@ -45,7 +52,10 @@ class Files:
 
     def location(self, source: Source) -> str:
         """Where an open file was found."""
-        return next(name for name, found in self._open.items() if found is source)
+        for name, found in self._open.items():
+            if found is source:
+                return name
+        raise InternalError(f"{source.name} is no file of the model")
 
     def _resolve(self, location: str) -> str:
         if self.folder is None:

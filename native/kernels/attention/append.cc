@@ -141,22 +141,45 @@ PhaseFn phase_of(DType dtype) {
 
 struct SpansArgs {
   int64_t entries, stride, rows;
+  int64_t keys;  // that counts may name; -1 for lengths less 1
 };
+
+// Lengths less 1: a first prompt may be shorter than its rows.
+Status span_of_length(const SpansArgs& a, int64_t length, int64_t total, int32_t* span) {
+  if (length < 0 || length >= (total > 1 ? total : 1))
+    return Status::fail("seqlens_k %ld is outside [0, %ld)", long(length), long(total));
+  const int64_t first = a.rows == total ? 0 : length + 1 - a.rows;
+  if (first < 0)
+    return Status::fail("seqlens_k %ld is less than %ld new rows make it", long(length),
+                        long(a.rows));
+  span[0] = int32_t(first), span[1] = int32_t(length + 1);
+  return {};
+}
+
+// Counts of keys: the last row stands at the last of them.
+Status span_of_count(const SpansArgs& a, int64_t count, int32_t* span) {
+  if (count < 0 || count > a.keys)
+    return Status::fail("nonpad_kv_seqlen %ld is outside [0, %ld]", long(count), long(a.keys));
+  span[0] = int32_t(count - a.rows), span[1] = int32_t(count);
+  return {};
+}
 
 Status find_spans(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const SpansArgs*>(args);
-  int32_t total;
-  memcpy(&total, data.in[1], sizeof total);
+  int32_t total = 0;
+  if (a.keys < 0) memcpy(&total, data.in[1], sizeof total);
   for (int64_t i = begin; i < end; ++i) {
-    int32_t length;
-    memcpy(&length, input<int32_t>(data, 0) + i * a.stride, sizeof length);
-    if (length < 0 || length >= (total > 1 ? total : 1))
-      return Status::fail("seqlens_k %ld is outside [0, %ld)", long(length), long(total));
-    const int64_t first = a.rows == total ? 0 : length + 1 - a.rows;
-    if (first < 0)
-      return Status::fail("seqlens_k %ld is less than %ld new rows make it", long(length),
-                          long(a.rows));
-    const int32_t span[] = {int32_t(first), length + 1};
+    int32_t span[2], length;
+    int64_t count;
+    Status status;
+    if (a.keys < 0) {
+      memcpy(&length, input<int32_t>(data, 0) + i * a.stride, sizeof length);
+      status = span_of_length(a, length, total, span);
+    } else {
+      memcpy(&count, input<int64_t>(data, 0) + i * a.stride, sizeof count);
+      status = span_of_count(a, count, span);
+    }
+    if (!status.ok()) return status;
     memcpy(output<int32_t>(data) + i * 2, span, sizeof span);
   }
   return {};
@@ -210,7 +233,9 @@ Status resolve_append(const Call& call, const Data& data, View* out) {
 
 Status spans(const Call& call, Plan& plan) {
   auto* args = plan.make<SpansArgs>();
-  *args = {call.out[0].dims[0], call.in[0].strides[0], call.in[2].dim(-2)};
+  const View& keys = call.in[3];
+  *args = {call.out[0].dims[0], call.in[0].strides[0], call.in[2].dim(-2),
+           keys.is_given() ? keys.dim(-2) : -1};
   plan.args = args;
   plan.add(find_spans, args->entries, 2);
   return {};

@@ -15,7 +15,6 @@ namespace sdx::SDX_ISA {
 namespace {
 
 constexpr int64_t kFewRows = 4;
-constexpr int64_t kFewInGroup = 12;         // rows of all heads that share keys
 constexpr int64_t kMostScores = 48 * 1024;  // floats of a block of scores
 constexpr int64_t kEnough = 8;              // items that balance
 constexpr int64_t kFewest = 2 * kTileRows;  // rows of a block worth packing for
@@ -65,6 +64,9 @@ void plan_blocks(AttentionArgs& a, DType dtype, Plan& plan) {
   const int64_t width = a.keys < kKeys ? a.keys : kKeys;
   int64_t most = kMostScores / (width > 0 ? width : 1);
   most = most > kBlockRows ? kBlockRows : most < kFewest ? kFewest : most;
+  // Later rows see more keys: blocks of all rows would compute what most of them do not see.
+  if (a.behind >= 0 && a.rows * 2 > a.keys && most > a.rows / 4)
+    most = a.rows / 4 < kFewest ? kFewest : a.rows / 4;
   a.query_blocks = (a.rows + most - 1) / most;
   while (a.batches * a.query_blocks < kEnough && a.rows / (a.query_blocks + 1) >= kFewest)
     ++a.query_blocks;
@@ -172,8 +174,7 @@ Status attention(const Call& call, Plan& plan) {
   const bool lies_well = (a.k.column_stride == 1 || a.depth == 1) &&
                          (a.v.column_stride == 1 || a.width == 1) &&
                          (a.q.column_stride == 1 || a.depth == 1);
-  const bool is_few = a.rows < kFewRows && a.rows * a.group <= kFewInGroup;
-  if (a.keys > 0 && !(is_few && lies_well))
+  if (a.keys > 0 && !(a.rows < kFewRows && lies_well))
     plan_blocks(a, q.dtype, plan);
   else
     plan_few(a, q.dtype, plan);

@@ -214,7 +214,6 @@ def standard(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
     assert v is not None
     is_packed = q.tensor.rank == 3
     need(not _is_shown(node, 3), "shows its scores")
-    need(nonpad is None, "keys have lengths")
     need(s.softmax_precision in (None, F32.onnx), "a softmax in another type")
     need(q.tensor.dtype in _KERNELS and v.tensor.dtype is q.tensor.dtype, "no kernel of this type")
     if is_packed:
@@ -229,8 +228,9 @@ def standard(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
     is_placed = bool(s.is_causal) or max(windows) >= 0
     if has_past and is_placed:
         need(k.tensor.dims[2] == q.tensor.dims[2], "rows do not stand where new keys do")
+    span = None if nonpad is None else b.Spans(nonpad, None, q, k, domain=INTERNAL)
     y = b.Attention(
-        *(q, *present, _standard_mask(b, mask, present[0])),
+        *(q, *present, _standard_mask(b, mask, present[0]), span),
         domain=INTERNAL,
         scale=1 / math.sqrt(known(q.tensor.dims[3])) if s.scale is None else s.scale,
         zeroes=UNSEEN,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import sardonyx._native as native
 from sardonyx.graph.dim import evaluate
 from sardonyx.graph.dtype import by_numpy
 from sardonyx.graph.graph import Node, Value
-from sardonyx.program.call import Call, Packed
+from sardonyx.program.call import Call, Packed, Stored
+from sardonyx.weights.const import pack
 
 Array = np.ndarray[Any, np.dtype[Any]]
 GUARD = 64  # bytes of a pattern before and behind every output
@@ -77,10 +79,12 @@ def run_call(
     return [inner for inner, _ in made]
 
 
-def operand(given: Value | Packed, values: dict[Value, Array], isa: str) -> Array:
+def operand(given: Value | Packed | Stored, values: dict[Value, Array], isa: str) -> Array:
     """What a kernel is handed: packed, if it wants that; constants need not be among the values."""
-    value = given.value if isinstance(given, Packed) else given
+    value = given if isinstance(given, Value) else given.value
     array = values[value] if value in values else value.const.read()  # type: ignore[union-attr]
+    if isinstance(given, Stored):
+        return stored(array)
     if not isinstance(given, Packed):
         return array
     packed, whole = guarded((given.size_bytes,), np.uint8)
@@ -89,3 +93,15 @@ def operand(given: Value | Packed, values: dict[Value, Array], isa: str) -> Arra
     assert not error, error
     assert untouched(whole, packed), "packing wrote outside its output"
     return packed
+
+
+def stored(array: Array) -> Array:
+    """An array as a file may have it: at an odd address, its last byte the last of a page."""
+    dtype = by_numpy(array.dtype)
+    assert dtype is not None
+    raw = np.frombuffer(pack(array, dtype), np.uint8)
+    whole = np.frombuffer(mmap.mmap(-1, len(raw) + mmap.PAGESIZE), np.uint8)
+    end = len(whole) // mmap.PAGESIZE * mmap.PAGESIZE
+    inner = whole[end - len(raw) : end]
+    inner[:] = raw
+    return inner if dtype.bits < 8 else inner.view(array.dtype).reshape(array.shape)

@@ -18,6 +18,7 @@ HONOURED: Final = frozenset((
     "session.log_severity_level",
     "session.log_verbosity_level",
     "sardonyx.defer_weights",
+    "sardonyx.grow_in_place",
     "session.intra_op.allow_spinning",
     "session.intra_op_num_threads",
     "session.intra_op_thread_affinities",
@@ -27,6 +28,8 @@ HONOURED: Final = frozenset((
     "session.enable_mem_pattern",
     "session.use_per_session_threads",
     "session.use_deterministic_compute",
+    "session.qdq_matmulnbits_accuracy_level",
+    "session.qdq_matmulnbits_block_size",
 ))  # fmt: skip
 
 # Keys that onnxruntime knows and that change nothing here.
@@ -38,8 +41,7 @@ ACCEPTED: Final = frozenset((
     "session.save_external_prepacked_constant_initializers",
     "session.collect_node_memory_stats_to_file", "session.resource_cuda_partitioning_settings",
     "session.layer_assignment_settings", "session.name_based_layer_assignment",
-    "session.max_shape_override", "session.qdq_matmulnbits_accuracy_level",
-    "session.qdq_matmulnbits_block_size", "session.enable_dq_matmulnbits_fusion",
+    "session.max_shape_override", "session.enable_dq_matmulnbits_fusion",
     "session.disable_quant_qdq", "session.disable_qdq_constant_folding",
     "session.disable_double_qdq_remover", "session.enable_quant_qdq_cleanup",
     "session.qdqisint8allowed", "session.x64quantprecision",

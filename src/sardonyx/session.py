@@ -27,7 +27,7 @@ from sardonyx.log import of_session
 from sardonyx.nodearg import ModelMetadata, NodeArg, node_arg
 from sardonyx.options import RunOptions, SessionOptions
 from sardonyx.passes import PassOptions
-from sardonyx.program.native import Threads
+from sardonyx.program.native import RunSettings
 from sardonyx.program.program import Program, Run
 from sardonyx.program.run import bind, execute
 from sardonyx.providers import resolve
@@ -42,6 +42,9 @@ _FOLD_LIMIT: Final = "optimization.constant_folding_max_output_size_in_bytes"
 _DATA_FILE: Final = "session.optimized_model_external_initializers_file_name"
 _DATA_MIN: Final = "session.optimized_model_external_initializers_min_size_in_bytes"
 _DEFER: Final = "sardonyx.defer_weights"  # to the first run
+_WEIGHT_LEVEL: Final = "session.qdq_matmulnbits_accuracy_level"
+_WEIGHT_BLOCK: Final = "session.qdq_matmulnbits_block_size"
+_IN_PLACE: Final = "sardonyx.grow_in_place"  # caches of keys and values that are fed back
 _SPINNING: Final = "session.intra_op.allow_spinning"
 _AFFINITIES: Final = "session.intra_op_thread_affinities"
 _DISABLED: Final = "optimization.disable_specified_optimizers"
@@ -66,7 +69,7 @@ class InferenceSession:
         self._lock = threading.Lock()  # held while compiling again
         profiles, prefix = self._options.enable_profiling, self._options.profile_file_prefix
         self._profile = Profile(prefix) if profiles else None
-        self._threads = _threads(self._options)
+        self._settings = _run_settings(self._options)
         self._base = self._compile_options(frozenset(kwargs.get("disabled_optimizers") or ()))
         load = self._base.load
         # Read once: a file object is at its end by then, and a path may be gone.
@@ -89,7 +92,8 @@ class InferenceSession:
             raise InvalidGraph(f"the model nests too deep: {error}") from None
         model, program = self._compiled.model, self._compiled.program
         if self._options._entries.get(_DEFER) != "1":
-            program.prepare(self._threads)
+            with self._compiled.stages.stage("weights"):
+                program.prepare(self._settings)
         self._quick = None if self._profile is not None else program.quick
         self._inputs = {i.name: i for i in program.inputs}
         self._required = [i.name for i in program.inputs if i.default is None]
@@ -124,6 +128,8 @@ class InferenceSession:
             passes=PassOptions(
                 level=options.graph_optimization_level,
                 disabled=frozenset(name for part in disabled for name in part.split(",")),
+                weight_level=_weight_level(entries.get(_WEIGHT_LEVEL, "0")),
+                weight_block=_weight_block(entries.get(_WEIGHT_BLOCK, "0")),
                 **({} if limit is None else {"fold_limit_bytes": _size(_FOLD_LIMIT, limit)}),
             ),
             save=self._save_options() if options.optimized_model_filepath else None,
@@ -199,7 +205,7 @@ class InferenceSession:
             if value is None and spec.default is not None:
                 value = spec.default.read()
             frame[spec.slot] = value
-        run = Run(dims, frame, _stopper(options), self._threads, options._stop)
+        run = Run(dims, frame, _stopper(options), self._settings, options._stop)
         if self._profile is not None:
             run.on_step, run.on_native = self._profile.add_step, self._profile.add_native
         return execute(program, run)
@@ -268,13 +274,15 @@ def _stopper(options: RunOptions) -> Any:
     return check
 
 
-def _threads(options: SessionOptions) -> Threads:
+def _run_settings(options: SessionOptions) -> RunSettings:
     """How the session's runs use the pool; affinities of its workers are set for all sessions."""
     affinities = options._entries.get(_AFFINITIES)
     if affinities:
         native.set_affinities(_cpu_sets(affinities))
-    return Threads(
-        max(0, options.intra_op_num_threads), options._entries.get(_SPINNING, "1") != "0"
+    return RunSettings(
+        max(0, options.intra_op_num_threads),
+        options._entries.get(_SPINNING, "1") != "0",
+        options._entries.get(_IN_PLACE, "1") != "0",
     )
 
 
@@ -298,3 +306,21 @@ def _size(key: str, text: str) -> int:
     if not text.isdigit():
         raise InvalidArgument(f"{key} is a number of bytes, not {text!r}")
     return int(text)
+
+
+def _weight_level(text: str) -> int:
+    if text not in ("0", "1", "2", "3", "4"):
+        raise InvalidArgument(
+            f"{_WEIGHT_LEVEL} is 0 to 3 for exact products or 4 for int8 activations, not {text!r}"
+        )
+    return int(text)
+
+
+def _weight_block(text: str) -> int:
+    block = int(text) if text == "-1" or text.isdecimal() else None
+    if block is None or (block > 0 and (block < 16 or block & (block - 1))):
+        raise InvalidArgument(
+            f"{_WEIGHT_BLOCK} is a power of two from 16 on, 0 for 32 or -1 to let it depend on "
+            f"the weights, not {text!r}"
+        )
+    return block

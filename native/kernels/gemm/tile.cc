@@ -104,6 +104,11 @@ void gemm_panel(int64_t m, int64_t k, const float* a, const float* panel, int64_
 
 }  // namespace
 
+void gemm_pass(int64_t m, int64_t k, const float* a, const float* panel, int64_t width,
+               const Target& to, bool add) {
+  gemm_panel(m, k, a, panel, width, to.c, to.ldc, {add, nullptr});
+}
+
 void gemm_passes(int64_t m, int64_t k, int64_t first, int64_t last, const float* a,
                  const Columns& b, const Target& to, const Finish& finish) {
   const int64_t passes = passes_of(k), height = b.depth > 0 ? b.depth : k;

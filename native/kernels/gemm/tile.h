@@ -77,6 +77,11 @@ SDX_INLINE int64_t passes_of(int64_t k) { return k > kDepth ? (k + kDepth - 1) /
 void gemm_passes(int64_t m, int64_t k, int64_t first, int64_t last, const float* a,
                  const Columns& b, const Target& to, const Finish& finish);
 
+// One pass over one panel of `width` columns, for callers that make panels on the way: m rows of A,
+// kStride apart, times [k][32] floats, written over C or added to it.
+void gemm_pass(int64_t m, int64_t k, const float* a, const float* panel, int64_t width,
+               const Target& to, bool add);
+
 template <class Fill>
 SDX_INLINE void gemm_block(void* local, int64_t m, int64_t k, const Columns& b, const Target& to,
                            const Finish& finish, Fill&& fill) {

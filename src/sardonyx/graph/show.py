@@ -13,7 +13,8 @@ from sardonyx.graph.dtype import ALL, BOOL, F32, I64, INDEX, STRING, DType, by_o
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops.declare import Attr, Op, allowed
-from sardonyx.weights.const import Array, Const
+from sardonyx.weights.const import Const
+from sardonyx.weights.store import Array
 
 MAX_SHOWN: Final = 16  # elements of a constant; above, only its type is shown
 MAX_LISTED: Final = 64  # elements of an attribute

@@ -35,7 +35,8 @@ from sardonyx.graph.read import NUMBERS, Reader
 from sardonyx.graph.show import LEAVES, attr_kind, literal_type, show
 from sardonyx.ops import lookup
 from sardonyx.ops.declare import Attr, Op
-from sardonyx.weights.const import Array, Const, Held
+from sardonyx.weights.const import Const, Held
+from sardonyx.weights.store import Array
 
 __all__ = ["parse", "parse_size", "show"]
 

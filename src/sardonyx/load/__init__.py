@@ -37,7 +37,7 @@ def load(model: Any, options: LoadOptions | None = None) -> Model:
     if not isinstance(model, ModelBytes):
         given = read_model(model, options.folder, options.in_memory)
     try:
-        record = decode(given.data)
+        record = decode(given.source.data)
     except DecodeError as error:
         raise InvalidProtobuf(f"{given.source.name} is not an ONNX model: {error}") from None
     if record.graph is None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import mmap
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from sardonyx.errors import InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile
 from sardonyx.weights.const import Source
@@ -29,7 +30,7 @@ class Files:
             if key in self.in_memory:
                 self._open[key] = Source(self.in_memory[key], key)
             else:
-                self._open[key] = Source(map_file(self._resolve(location)), location)
+                self._open[key] = map_file(self._resolve(location), location)
         return self._open[key]
 
     def _resolve(self, location: str) -> str:
@@ -64,7 +65,7 @@ def _is_below(path: str, root: str) -> bool:
     return path.startswith(root.rstrip(os.sep) + os.sep)
 
 
-def map_file(path: str) -> memoryview:
+def map_file(path: str, name: str) -> Source:
     """The whole of a regular file, mapped for reading."""
     try:
         # Without O_NONBLOCK, opening a FIFO waits for a writer that may never come.
@@ -78,19 +79,33 @@ def map_file(path: str) -> memoryview:
         if not stat.S_ISREG(status.st_mode):
             raise InvalidArgument(f"{path} is not a regular file")
         if status.st_size == 0:
-            return memoryview(b"")
-        return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+            return Source(memoryview(b""), name)
+        return _mapped(descriptor, status, name)
     except OSError as error:
         raise NoSuchFile(f"{path} cannot be mapped: {error}") from None
     finally:
         os.close(descriptor)
 
 
+_mappings: Final[WeakValueDictionary[Hashable, Source]] = WeakValueDictionary()
+
+
+def _mapped(descriptor: int, status: os.stat_result, name: str) -> Source:
+    """One mapping of a file serves all who have it open, as long as the file stays what it was."""
+    times = status.st_mtime_ns, status.st_ctime_ns
+    identity = ("file", status.st_dev, status.st_ino, status.st_size, *times)
+    found = _mappings.get(identity)
+    if found is None:
+        data = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+        found = Source(data, name, identity)
+        _mappings[identity] = found
+    return found
+
+
 @dataclass(slots=True)
 class ModelBytes:
     """A model as it was given."""
 
-    data: memoryview
     source: Source
     files: Files
     origin: str  # uri, array, proto or istream: how the load is called in profiles
@@ -107,10 +122,10 @@ def read_model(
             path = os.fsdecode(path)
         if os.path.isdir(path):
             raise InvalidArgument(f"{path} is a folder, not a model file")
-        data = map_file(path)
+        source = map_file(path, os.path.basename(path))
         files = Files(folder or os.path.dirname(os.path.abspath(path)), path, in_memory)
-        name, origin = os.path.basename(path), "uri"
-    elif hasattr(model, "SerializeToString"):
+        return _checked(source, files, "uri")
+    if hasattr(model, "SerializeToString"):
         data, name, origin = memoryview(model.SerializeToString()), "ModelProto", "proto"
         files = Files(folder, None, in_memory)
     elif hasattr(model, "read"):
@@ -119,9 +134,13 @@ def read_model(
     else:
         data, name, origin = _buffer(model), "bytes", "array"
         files = Files(folder, None, in_memory)
-    if not data.nbytes:
-        raise InvalidProtobuf(f"the model is empty: {name} has no bytes")
-    return ModelBytes(data, Source(data, name), files, origin)
+    return _checked(Source(data, name), files, origin)
+
+
+def _checked(source: Source, files: Files, origin: str) -> ModelBytes:
+    if not source.data.nbytes:
+        raise InvalidProtobuf(f"the model is empty: {source.name} has no bytes")
+    return ModelBytes(source, files, origin)
 
 
 def _buffer(given: Any) -> memoryview:

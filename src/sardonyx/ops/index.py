@@ -55,14 +55,16 @@ _FAMILIES: Final = {
     (TRAINING, "optimizer"): "Adagrad Adam Momentum",
     (MICROSOFT, "microsoft"): "FusedConv FusedGemm FusedMatMul Gelu FastGelu BiasGelu QuickGelu "
     "SkipLayerNormalization SkipSimplifiedLayerNormalization DynamicQuantizeLSTM "
-    "DynamicQuantizeMatMul MatMulIntegerToFloat Tokenizer GroupQueryAttention "
-    "MultiHeadAttention Attention RotaryEmbedding",
+    "DynamicQuantizeMatMul MatMulIntegerToFloat MatMulNBits GatherBlockQuantized Tokenizer "
+    "GroupQueryAttention MultiHeadAttention Attention RotaryEmbedding",
     (INTERNAL, "caches"): "Append Spans",
     (INTERNAL, "chain"): "Chain",
     (INTERNAL, "channels"): "Conv ConvTranspose MaxPool AveragePool LpPool GlobalMaxPool "
     "GlobalAveragePool GlobalLpPool",
+    (INTERNAL, "dequantized"): "GatherDequantized",
     (INTERNAL, "fused_attention"): "Attention",
     (INTERNAL, "internal"): "Sizes",
+    (INTERNAL, "nbits"): "MatMulNBits",
     (INTERNAL, "product"): "MatMul",
     (INTERNAL, "qproducts"): "QAdd QConv QMatMul QMean",
 }  # fmt: skip

@@ -32,6 +32,7 @@ EXTENDED: Final = by_root(activation.RULES, normalize.RULES, linear.EXTENDED)
 STEPS: Final = by_root(quantize.STEPS)
 FLOATS: Final = by_root(quantize.FLOATS)
 INTEGERS: Final = by_root(quantize.INTEGERS)
+WEIGHTS: Final = frozenset(("DequantizeLinear", "GatherBlockQuantized", "MatMulNBits"))
 LOWERED: Final = by_root(einsum.RULES, products.RULES)
 
 
@@ -42,6 +43,8 @@ class PassOptions:
     level: Level = Level.ORT_ENABLE_ALL
     disabled: frozenset[str] = frozenset()
     fold_limit_bytes: int = 1 << 30
+    weight_level: int = 0  # of accuracy, for products of dequantized weights
+    weight_block: int = 0  # of these, where their scales have none; 0: the usual one, -1: by size
 
 
 def optimize(graph: Graph, options: PassOptions) -> None:
@@ -67,9 +70,21 @@ def lower(graph: Graph, options: PassOptions) -> None:
     if not options.disabled & {"channels_last", "NhwcTransformer"}:
         channels_last(graph)
     _rewrite(graph, LOWERED, options)
+    _read_weights(graph, options)  # those that have not become part of a product of integers
     prune(graph)
     if fuses:
         fuse_chains(graph)  # last, so that products are already what they will be
+
+
+def _read_weights(graph: Graph, options: PassOptions) -> None:
+    """Products and tables read weights of few bits as they are stored."""
+    if not any(node.op.name in WEIGHTS for node in graph.all_nodes()):
+        return
+    from sardonyx.passes import nbits  # most models have no such weights
+
+    is_disabled = options.disabled & {"read_weights", "DQMatMulNBitsFusion"}
+    fuses = options.level >= Level.ORT_ENABLE_EXTENDED and not is_disabled
+    nbits.read_weights(graph, nbits.Choice(options.weight_level, options.weight_block), fuses)
 
 
 def _rewrite(graph: Graph, rules: Rules, options: PassOptions, is_clean: bool = True) -> None:

@@ -19,13 +19,24 @@ class Packed:
 
 
 @dataclass(frozen=True, slots=True)
+class Stored:
+    """A constant's bytes as they lie in its file: not copied, perhaps unaligned.
+
+    Types narrower than a byte come as packed bytes, all others in their type and shape.
+    """
+
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """A kernel row with its operands; the outputs are those of the node."""
 
     row: str
-    inputs: tuple[Value | Packed | None, ...]
+    inputs: tuple[Value | Packed | Stored | None, ...]
     ints: tuple[Size, ...] = ()  # numbers, or sizes that are known when dims are bound
     floats: tuple[float, ...] = ()
+    grows: tuple[tuple[int, int, int], ...] = ()  # (input, output, axis): the input with more rows
 
 
 @dataclass(frozen=True, slots=True)

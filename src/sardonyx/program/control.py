@@ -11,10 +11,11 @@ from sardonyx.graph.dtype import STRING
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops.rules import axis_of
-from sardonyx.program.flat import SegmentBuilder
+from sardonyx.program.flat import ABSENT, SegmentBuilder
+from sardonyx.weights.forms import Forms, Want
 
 if TYPE_CHECKING:
-    from sardonyx.program.native import NativeSegment, Weights
+    from sardonyx.program.native import NativeSegment
     from sardonyx.program.program import Program
 
 _KINDS: Final = {"If": 0, "Loop": 1, "Scan": 2}
@@ -45,28 +46,28 @@ class NativeBody:
         own.update(self.segment.gives)
         return [n for n in self.segment.names if n not in own]
 
-    def sequence(self, number: Callable[[Any], int], weights: Weights) -> tuple[Any, ...]:
+    def sequence(self, number: Callable[[Any], int], forms: Forms) -> tuple[Any, ...]:
         """What native code is given for the body's program."""
         segment = self.segment
         slots: dict[Value | int, int] = {} if segment is None else segment.values
         names = {} if segment is None else segment.names
-        items = [] if segment is None else segment.items(number, weights)  # may add names
+        items = [] if segment is None else segment.items(number, forms)  # may add names
         inputs, bound = [], []
         for value in self.inputs:
             fact, slot = value.tensor, slots.setdefault(value, len(slots))
-            inputs.append((slot, fact.rank, fact.dtype.onnx))
+            inputs.append((slot, fact.rank, fact.dtype.onnx, ABSENT))
             for axis, size in enumerate(fact.dims):
                 if (name := lone_name(size)) in names:
                     bound.append((slot, axis, names[name]))
         outputs = [slots.setdefault(v, len(slots)) for v in self.graph.outputs]
-        constants = constant_slots(slots, weights)
+        constants = constant_slots(slots, forms)
         return ((len(slots), len(names)), inputs, outputs, bound, [], constants, items)
 
 
-def constant_slots(slots: dict[Value | int, int], weights: Weights) -> list[tuple[Any, ...]]:
+def constant_slots(slots: dict[Value | int, int], forms: Forms) -> list[tuple[Any, ...]]:
     """Slots that hold constants: slot, type, shape and address."""
     return [
-        (slot, v.const.dtype.onnx, list(v.const.shape), weights.address(v.const))
+        (slot, v.const.dtype.onnx, list(v.const.shape), forms.address(Want(v.const)))
         for v, slot in slots.items()
         if isinstance(v, Value) and v.const is not None
     ]
@@ -83,10 +84,10 @@ class ControlPart:
     names: tuple[list[tuple[int, int]], ...]  # name outside and inside, by body
     gives: list[tuple[int, int, int]]  # slot, axis, name: sizes that are known after it
 
-    def arrays(self, number: Callable[[Any], int], weights: Weights) -> tuple[Any, ...]:
+    def arrays(self, number: Callable[[Any], int], forms: Forms) -> tuple[Any, ...]:
         """What native code is given."""
         bodies = [
-            (body.sequence(number, weights), captures, names)
+            (body.sequence(number, forms), captures, names)
             for body, captures, names in zip(self.bodies, self.captures, self.names, strict=True)
         ]
         stacked, cuts = _stacked(self.node, self.bodies[0]), _cuts(self.node)

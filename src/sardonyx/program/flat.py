@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import sardonyx._native as native
 from sardonyx.errors import InternalError
-from sardonyx.graph.dim import Dim, Shape, Size, lone_name
+from sardonyx.graph.dim import Dim, Shape, Size, lone_name, symbol
 from sardonyx.graph.dtype import U8
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.guard import Guard
@@ -21,8 +21,9 @@ from sardonyx.program.call import (
     Permuted,
     Reshaped,
     Sliced,
+    Stored,
 )
-from sardonyx.weights.const import Const
+from sardonyx.weights.forms import STORED, Want
 
 ABSENT: Final = -1
 _SIZE_KINDS: Final = {
@@ -123,10 +124,18 @@ class Flat:
     dims: list[int]
     form: Form = Form.CONTIGUOUS
     at: int = 0  # a slot, or the value that this is a view of
-    const: Const | Packed | None = None
+    want: Want | None = None
     start: int = 0
     end: int = 0
     numbers: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """A value that leaves the segment as one that came in, with more rows along an axis."""
+
+    past: Value
+    axis: int
 
 
 @dataclass(slots=True)
@@ -144,8 +153,17 @@ class FlatStep:
 class SegmentBuilder:
     """One segment: nodes go in in the order they run; values of other segments are slots."""
 
-    def __init__(self, names: dict[str, int], slot: Any, exports: frozenset[Value]) -> None:
-        """`slot` numbers the values between segments; `exports` are those that others read."""
+    def __init__(
+        self,
+        names: dict[str, int],
+        slot: Any,
+        exports: frozenset[Value],
+        growths: dict[Value, Growth],
+    ) -> None:
+        """`slot` numbers the values between segments; `exports` are those that others read.
+
+        `growths` are those among them that may be made in the block of an input, by value.
+        """
         self.names = names
         self.sizes = Sizes(names)
         self.values: list[Flat] = []
@@ -154,10 +172,13 @@ class SegmentBuilder:
         self.resolved: list[tuple[int, int, int, str]] = []
         self.aliases: list[tuple[int, int]] = []
         self.exported: list[Value] = []
+        self.grown: list[tuple[int, ...]] = []
         self._slot = slot
         self._exports = exports
+        self._growths = growths
+        self._roomy = {g.past for g in growths.values()}
         self._numbers: dict[Value, int] = {}
-        self._packed: dict[tuple[Value, str, tuple[int, ...]], int] = {}
+        self._constants: dict[Packed | Stored, int] = {}
         self._copies: dict[int, int] = {}
 
     def add(self, node: Node, lowered: Lowered) -> None:
@@ -210,9 +231,9 @@ class SegmentBuilder:
             value = self.values[value.at]
         value.end = max(value.end, step)
 
-    def _operand(self, node: Node, operand: Value | Packed, accepts: Form) -> int:
-        if isinstance(operand, Packed):
-            return self._pack(operand)
+    def _operand(self, node: Node, operand: Value | Packed | Stored, accepts: Form) -> int:
+        if not isinstance(operand, Value):
+            return self._constant(operand)
         number = self._number(operand)
         return number if self.values[number].form <= accepts else self._copy(node, number)
 
@@ -238,19 +259,30 @@ class SegmentBuilder:
             fact = value.tensor
             dims = self.sizes.registers(fact.dims)
             if value.const is not None:
-                flat = Flat(Storage.CONSTANT, fact.dtype.onnx, dims, const=value.const)
+                flat = Flat(Storage.CONSTANT, fact.dtype.onnx, dims, want=Want(value.const))
             else:
-                flat = Flat(Storage.SLOT, fact.dtype.onnx, dims, at=self._slot(value))
+                form = Form.ROWS if value in self._roomy else Form.CONTIGUOUS
+                flat = Flat(Storage.SLOT, fact.dtype.onnx, dims, form, self._slot(value))
             found = self._numbers[value] = self._new(flat)
         return found
 
-    def _pack(self, packed: Packed) -> int:
-        key = (packed.value, packed.row, packed.ints)
-        found = self._packed.get(key)
+    def _constant(self, operand: Packed | Stored) -> int:
+        """The number of a constant in a form of its own."""
+        found = self._constants.get(operand)
         if found is None:
-            dims = [self.sizes.register(packed.size_bytes)]
-            flat = Flat(Storage.CONSTANT, U8.onnx, dims, const=packed)
-            found = self._packed[key] = self._new(flat)
+            const = operand.value.const
+            assert const is not None
+            dtype, shape = U8, const.shape
+            if isinstance(operand, Packed):
+                want = Want(const, operand.row, operand.size_bytes, operand.ints)
+                shape = (operand.size_bytes,)
+            elif const.dtype.bits < 8:
+                want, shape = Want(const, STORED), (const.dtype.packed_bytes(const.count),)
+            else:
+                want, dtype = Want(const, STORED), const.dtype
+            dims = self.sizes.registers(shape)
+            flat = Flat(Storage.CONSTANT, dtype.onnx, dims, want=want)
+            found = self._constants[operand] = self._new(flat)
         return found
 
     def _made(self, value: Value) -> int:
@@ -261,8 +293,18 @@ class SegmentBuilder:
         if value in self._exports:
             flat.storage, flat.at = Storage.EXPORTED, self._slot(value)
             self.exported.append(value)
+        if value in self._growths:
+            self._make_room(value, flat, self._growths[value])
         self._numbers[value] = self._new(flat)
         return self._numbers[value]
+
+    def _make_room(self, value: Value, flat: Flat, growth: Growth) -> None:
+        rooms = [symbol(f"room#{v.name}") for v in (growth.past, value)]
+        _, made = self.sizes.registers(rooms)
+        flat.form, flat.numbers = Form.ROWS, [growth.axis, made]
+        slots = self._slot(growth.past), flat.at
+        numbers = [self.names[str(room)] for room in rooms]
+        self.grown.append((*slots, growth.axis, flat.dims[growth.axis], *numbers))
 
     def _view(
         self,
@@ -317,14 +359,14 @@ class SegmentBuilder:
             for g in self.guards
         ]
         values = [
-            (int(v.storage), v.dtype, v.at, 0 if v.const is None else address(v.const), v.start,
+            (int(v.storage), v.dtype, v.at, 0 if v.want is None else address(v.want), v.start,
              v.end, v.dims, v.numbers)
             for v in self.values
         ]  # fmt: skip
         steps = [(s.row, s.inputs, s.outputs, s.ints, s.floats) for s in self.steps]
         resolved = [(step, output, axis, names[n]) for step, output, axis, n in self.resolved]
         key = sorted(names[n] for n in self.sizes.used)
-        return (self.sizes.ops, guards, key, values, steps, resolved, self.aliases)
+        return (self.sizes.ops, guards, key, values, steps, resolved, self.aliases, self.grown)
 
 
 def _permuted_form(perm: tuple[int, ...], form: Form) -> Form:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import mmap
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,75 +14,21 @@ from sardonyx.errors import Fail, InternalError, InvalidArgument, RuntimeExcepti
 from sardonyx.graph.dim import evaluate
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
-from sardonyx.program.call import Packed
 from sardonyx.program.control import ControlPart, constant_slots
-from sardonyx.program.flat import SegmentBuilder
-from sardonyx.weights.const import Const
+from sardonyx.program.flat import ABSENT, SegmentBuilder
+from sardonyx.weights.forms import Forms
 
 _FAULTS: Final = ("none", "guard", "size", "step", "memory", "stopped", "name")
 _MOST_BYTES: Final = 2**61
-_HUGE: Final = 4 << 20  # bytes from which huge pages pay
 
 
 @dataclass(frozen=True, slots=True)
-class Threads:
-    """How a session's steps use the pool of threads."""
+class RunSettings:
+    """How a session's runs use the machine."""
 
-    count: int = 0  # 0: as many as the process may use
-    spins: bool = True
-
-
-class Weights:
-    """The constants of a program in the form that kernels read, each made once."""
-
-    def __init__(self) -> None:
-        self._arrays: dict[Any, Any] = {}
-
-    def address(self, const: Const | Packed) -> int:
-        """Where the bytes lie; they stay there as long as this lives."""
-        key = const if isinstance(const, Const) else (const.value.const, const.row, const.ints)
-        array = self._arrays.get(key)
-        if array is None:
-            array = const.read() if isinstance(const, Const) else _pack(const)
-            self._arrays[key] = array
-        return int(array.__array_interface__["data"][0])
-
-
-def tensor(array: Any, dtype: int) -> tuple[int, int, list[int], list[int]]:
-    """An array as a single call of a kernel row takes it."""
-    strides = [s // array.itemsize for s in array.strides]
-    return (int(array.__array_interface__["data"][0]), dtype, list(array.shape), strides)
-
-
-def _pages(size_bytes: int) -> Any:
-    """Bytes on pages of their own, which go back to the system when the last reader is gone.
-
-    What malloc frees it may keep, and packed weights are the largest memory that a session has.
-    """
-    pages = mmap.mmap(-1, max(1, size_bytes))
-    if size_bytes >= _HUGE:
-        with contextlib.suppress(OSError):  # a system without them
-            pages.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(pages, np.uint8, size_bytes)
-
-
-def _pack(packed: Packed) -> Any:
-    const = packed.value.const
-    assert const is not None
-    array = _pages(packed.size_bytes)
-    u8 = 2
-    weight = const.view()  # the session needs the packed form alone
-    wrong = native.call(
-        packed.row,
-        [tensor(weight, const.dtype.onnx)],
-        [tensor(array, u8)],
-        list(packed.ints),
-        [],
-        splits=0,
-    )
-    if wrong:
-        raise RuntimeException(f"packing {packed.value} failed: {wrong}")
-    return array
+    count: int = 0  # of threads; 0: as many as the process may use
+    spins: bool = True  # threads that wait for work
+    grows_in_place: bool = True  # caches that are fed back
 
 
 @dataclass(slots=True)
@@ -125,31 +69,31 @@ class NativeSegment:
             if isinstance(part, ControlPart):
                 yield from part.parts()
 
-    def items(self, number: Callable[[Any], int], weights: Weights) -> list[Any]:
+    def items(self, number: Callable[[Any], int], forms: Forms) -> list[Any]:
         """What native code is given for each part."""
         made: list[Any] = []
         for part, frees in zip(self.parts, self.part_frees, strict=True):
             if isinstance(part, SegmentBuilder):
-                arrays = part.arrays(self.names, weights.address)
+                arrays = part.arrays(self.names, forms.address)
                 made.append((True, (number(part), *arrays), [], frees))
             else:
-                made.append((False, part.arrays(number, weights), part.gives, frees))
+                made.append((False, part.arrays(number, forms), part.gives, frees))
         return made
 
-    def prepare(self, weights: Weights, threads: Threads) -> native.Runnable:
+    def prepare(self, forms: Forms, settings: RunSettings) -> native.Runnable:
         """Reads and packs the weights and hands everything to native code, once."""
         with self._lock:
             if self._runnable is None:
-                self._runnable = self._build(weights, threads)
+                self._runnable = self._build(forms, settings)
             return self._runnable
 
-    def _build(self, weights: Weights, threads: Threads) -> native.Runnable:
+    def _build(self, forms: Forms, settings: RunSettings) -> native.Runnable:
         numbers = {id(part): i for i, part in enumerate(self.all_parts())}
-        items = self.items(lambda part: numbers[id(part)], weights)  # may add names
+        items = self.items(lambda part: numbers[id(part)], forms)  # may add names
         inputs, fixed, bound = [], [], []
         for value in self.read:
             fact, slot = value.tensor, self.values[value]
-            inputs.append((slot, fact.rank, fact.dtype.onnx))
+            inputs.append((slot, fact.rank, fact.dtype.onnx, self._room_axis(slot)))
             for axis, size in enumerate(fact.dims):
                 if isinstance(size, int):
                     fixed.append((slot, axis, size))
@@ -159,14 +103,20 @@ class NativeSegment:
             [v.name for v in self.read],
             [v.tensor.dtype.np for v in self.read],
             [v.tensor.dtype.np for v in self.made],
-            threads.count,
-            threads.spins,
+            settings.count,
+            settings.spins,
+            settings.grows_in_place,
         )
         outputs = [self.values[v] for v in self.made]
         sizes = (len(self.values), len(self.names))
-        constants = constant_slots(self.values, weights)
+        constants = constant_slots(self.values, forms)
         sequence = (sizes, inputs, outputs, bound, fixed, constants, items)
         return native.Runnable(sequence, python)
+
+    def _room_axis(self, slot: int) -> int:
+        """The axis along which an input may have room for more; ABSENT for most."""
+        grown = (g for p in self.parts if isinstance(p, SegmentBuilder) for g in p.grown)
+        return next((axis for taken, _, axis, *_ in grown if taken == slot), ABSENT)
 
     @property
     def quick(self) -> Callable[[dict[Any, Any]], object] | None:
@@ -180,7 +130,10 @@ class NativeSegment:
         runnable = self._runnable
         assert runnable is not None
         given = [dims.get(n, -1) for n in self.names]
-        arrays = [_plain(frame[i]) for i in self.inputs]
+        arrays = [
+            frame[i] if self._room_axis(self.values[value]) != ABSENT else _plain(frame[i])
+            for i, value in zip(self.inputs, self.read, strict=True)
+        ]
         result = runnable.run(given, arrays, stop, profiles)
         if result[0]:
             self._fail(*result)

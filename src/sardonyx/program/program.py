@@ -12,8 +12,9 @@ from sardonyx.graph.graph import Node
 from sardonyx.graph.guard import Guard
 from sardonyx.memory import Plan
 from sardonyx.place.provider import StepCall
-from sardonyx.program.native import NativeSegment, Threads, Weights
+from sardonyx.program.native import NativeSegment, RunSettings
 from sardonyx.weights.const import Const
+from sardonyx.weights.forms import Forms
 
 Span = tuple[int, int, int, int]  # part, step, begin and end in ns: when a native step ran
 ABSENT = -1  # the slot of an optional input that is not given
@@ -71,7 +72,7 @@ class Program:
     n_slots: int
     plan: Plan
     bodies: tuple[Program, ...]  # those of its control flow
-    weights: Weights
+    forms: Forms
     _template: list[Any] = field(default_factory=list)
 
     def frame(self) -> list[Any]:
@@ -83,13 +84,13 @@ class Program:
             self._template[:] = template
         return self._template.copy()
 
-    def prepare(self, threads: Threads) -> None:
+    def prepare(self, settings: RunSettings) -> None:
         """Brings the weights of native segments into the form that kernels read."""
         for segment in self.segments:
             if isinstance(segment, NativeSegment):
-                segment.prepare(self.weights, threads)
+                segment.prepare(self.forms, settings)
         for body in self.bodies:
-            body.prepare(threads)
+            body.prepare(settings)
 
     @property
     def quick(self) -> Callable[[dict[Any, Any]], object] | None:
@@ -127,7 +128,7 @@ class Run:
     dims: dict[str, int]
     frame: list[Any]
     check: Callable[[], None]  # raises when the user ended the run
-    threads: Threads = field(default_factory=Threads)
+    settings: RunSettings = field(default_factory=RunSettings)
     stop: Stop | None = None  # the flag that `check` looks at, for native code
     on_step: Callable[[PythonSegment, Run, float], None] | None = None  # for profiles
     on_native: Callable[[NativeSegment, list[Span]], None] | None = None

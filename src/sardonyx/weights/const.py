@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from sardonyx.errors import FAULTS, InternalError, RuntimeException
 from sardonyx.graph.dtype import STRING, DType, by_numpy
+from sardonyx.weights.store import STORE, Array
 
 if TYPE_CHECKING:
     from sardonyx.ops.declare import Op
 
-Array = np.ndarray[Any, np.dtype[Any]]
-
 COPY_BELOW: Final = 64 * 1024  # bytes; smaller constants are copied, so that they are aligned
+_UNKNOWN: Final = object()  # an identity that nobody asked for yet
 
 
 class Const:
     """A constant tensor whose bytes are read only when asked for."""
 
-    __slots__ = ("_array", "dtype", "shape")
+    __slots__ = ("_array", "_identity", "dtype", "shape")
 
     def __init__(self, dtype: DType, shape: tuple[int, ...]) -> None:
         self.dtype: Final = dtype
         self.shape: Final = shape
         self._array: Array | None = None
+        self._identity: Hashable | None = _UNKNOWN
+
+    @property
+    def identity(self) -> Hashable | None:
+        """Equal for constants of equal bytes, in this process; None where that cannot be known."""
+        if self._identity is _UNKNOWN:
+            self._identity = self._identify()
+        return self._identity
+
+    def _identify(self) -> Hashable | None:
+        raise InternalError(f"{type(self).__name__} has no identity")
 
     @property
     def count(self) -> int:
@@ -50,15 +62,25 @@ class Const:
 
     def read(self) -> Array:
         """The tensor as a read-only array, aligned and made once."""
-        if self._array is None:
-            array = self._load()
+        array = self._array
+        if array is None:
+            key = None if self.is_small else self.identity
+            array = STORE.share(key, self._load)
             array.flags.writeable = False
             self._array = array
-        return self._array
+        return array
 
     def view(self) -> Array:
         """The tensor for one look: not kept, and perhaps not aligned."""
         return self.read() if self.is_small or self.is_read else self._load()
+
+    def stored(self) -> Array:
+        """The bytes in ONNX's form: as they lie in their file, where they lie in one.
+
+        Narrow types are packed bytes; others have their type and shape, and may be unaligned.
+        """
+        array = self.read()
+        return array if self.dtype.bits >= 8 else np.frombuffer(pack(array, self.dtype), np.uint8)
 
     def _load(self) -> Array:
         raise InternalError(f"{type(self).__name__} cannot be read")
@@ -81,6 +103,12 @@ class Held(Const):
         view.flags.writeable = False
         self._array = view
 
+    def _identify(self) -> Hashable | None:
+        array = self.read()
+        if array.dtype.hasobject or not self.is_small:
+            return None
+        return (self.dtype.name, self.shape, array.tobytes())
+
     def describe(self) -> str:
         return "held"
 
@@ -88,11 +116,13 @@ class Held(Const):
 class Source:
     """Bytes that constants point into: a mapped file or a buffer that the user gave."""
 
-    __slots__ = ("data", "name")
+    __slots__ = ("__weakref__", "data", "identity", "name")
 
-    def __init__(self, data: memoryview, name: str) -> None:
+    def __init__(self, data: memoryview, name: str, identity: Hashable | None = None) -> None:
+        """`identity` is equal for sources of equal bytes; None: the bytes may change."""
         self.data: Final = data
         self.name: Final = name
+        self.identity: Final = identity
 
 
 class Ref(Const):
@@ -112,11 +142,22 @@ class Ref(Const):
         array = self._mapped()
         return array.copy() if self.is_small or not array.flags.aligned else array
 
+    def _raw(self) -> Array:
+        return np.frombuffer(self.source.data, np.uint8, self.length, self.offset)
+
     def _mapped(self) -> Array:
-        raw = np.frombuffer(self.source.data, np.uint8, self.length, self.offset)
         if self.dtype.bits < 8:
-            return unpack(raw, self.dtype, self.count).reshape(self.shape)
-        return raw.view(self.dtype.np).reshape(self.shape)
+            return unpack(self._raw(), self.dtype, self.count).reshape(self.shape)
+        return self._raw().view(self.dtype.np).reshape(self.shape)
+
+    def stored(self) -> Array:
+        return self._raw() if self.dtype.bits < 8 else self._mapped()
+
+    def _identify(self) -> Hashable | None:
+        where = self.source.identity
+        if where is None:
+            return None
+        return (where, self.offset, self.length, self.dtype.name, self.shape)
 
     def view(self) -> Array:
         return self.read() if self.is_small or self.is_read else self._mapped()
@@ -145,8 +186,10 @@ class Recipe(Const):
         self.output: Final = output
 
     def _load(self) -> Array:
-        self._load_inputs()
+        made = self._load_inputs()
         arrays = [None if c is None else c.view() for c in self.inputs]
+        for recipe in made:  # they were needed for this one look
+            recipe._array = None
         try:
             result = self.op.run(arrays, self.attrs)[self.output]
         except (*FAULTS, MemoryError) as error:
@@ -158,14 +201,28 @@ class Recipe(Const):
             raise InternalError(f"folding {self.op.name} gave {result!r:.80}, not {self.shape}")
         return np.array(result, self.dtype.np, order="C")
 
-    def _load_inputs(self) -> None:
+    def _load_inputs(self) -> list[Recipe]:
         """Evaluates what this is made of, deepest first: chains may be longer than calls nest."""
+        made: list[Recipe] = []
         waiting = self._unread()
         while waiting:
             unread = waiting[-1]._unread()
             waiting.extend(unread)
             if not unread:
-                waiting.pop().read()
+                made.append(waiting.pop())
+                made[-1].read()
+        return made
+
+    def _identify(self) -> Hashable | None:
+        of = tuple(None if c is None else c.identity for c in self.inputs)
+        if any(c is not None and i is None for c, i in zip(self.inputs, of, strict=True)):
+            return None
+        key = (self.op.key, tuple(sorted(self.attrs.items())), self.output, of)
+        try:
+            hash(key)
+        except TypeError:  # an attribute that is a tensor or a graph
+            return None
+        return key
 
     def _unread(self) -> list[Recipe]:
         return [c for c in self.inputs if isinstance(c, Recipe) and not c.is_read]
@@ -177,6 +234,13 @@ class Recipe(Const):
             for c in self.inputs
         )
         return f"{self.op.name}({', '.join(inner)})"
+
+
+def reshaped(const: Const, shape: tuple[int, ...]) -> Const | None:
+    """The same bytes as a tensor of another shape; None where they are yet to be computed."""
+    if isinstance(const, Ref):
+        return Ref(const.source, const.offset, const.length, const.dtype, shape)
+    return Held(const.read().reshape(shape)) if isinstance(const, Held) or const.is_small else None
 
 
 def unpack(raw: Array, dtype: DType, count: int) -> Array:

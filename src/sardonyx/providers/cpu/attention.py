@@ -31,7 +31,7 @@ def append(node: Node) -> Call:
     total = inputs[5]
     is_open = total is not None and total.tensor.sym is None
     row = "append_at_run" if is_open else "append"
-    return Call(row, inputs, (node.attrs["interleaved"],))
+    return Call(row, inputs, (node.attrs["interleaved"],), grows=((2, 0, 2), (3, 1, 2)))
 
 
 def spans(node: Node) -> Call:

@@ -49,6 +49,7 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("", "CenterCropPad"), ("", "DepthToSpace"), ("", "SpaceToDepth"),
         ("", "ReverseSequence"), ("", "Trilu"),
     ),
+    "nbits": ((INTERNAL, "MatMulNBits"),),
     "normalize": (
         ("", "BatchNormalization"),
         ("", "GroupNormalization"),

@@ -1,0 +1,93 @@
+// The row of the family.
+//
+// matmul_nbits   x, q, scale, zero or nothing, operands of the epilogue
+//   ints    K, N, bits, block, whether k is the outer axis of q, whether steps are signed, steps in
+//           a row of q, the level of accuracy, strides of scales by block and by column, the same
+//           of zero points, the program of an epilogue (chain.h)
+//   floats  the zero point where none is given, those of the program
+#include "kernels/nbits/product.h"
+
+namespace sdx::SDX_ISA::nbits {
+namespace {
+
+constexpr int kProgram = 12;  // of ints
+
+Weights weights_of(const Call& call) {
+  const int64_t* i = call.ints;
+  Weights w{};
+  w.k = i[0], w.n = i[1], w.bits = int(i[2]), w.block = i[3];
+  w.n_blocks = w.k == 0 ? 0 : (w.k + w.block - 1) / w.block;
+  w.is_k_major = i[4] != 0;
+  const bool is_signed = i[5] != 0;
+  w.flip = !is_signed ? 0 : w.bits == 2 ? 0xaa : w.bits == 4 ? 0x88 : 0x80;
+  w.zero_move = is_signed ? float(1 << (w.bits - 1)) : 0;
+  w.row_stride = i[6];
+  w.scale = call.in[kScale].dtype;
+  w.scale_at = {i[8], i[9]};
+  w.zero_at = {i[10], i[11]};
+  w.zero_default = float(call.floats[0]) + w.zero_move;
+  w.zero = DType::none;
+  if (call.in[kZero].is_given()) {
+    const DType given = call.in[kZero].dtype;
+    w.zero = given == DType::i8 ? DType::u8 : given;
+  }
+  return w;
+}
+
+Status matmul_nbits(const Call& call, Plan& plan) {
+  auto* p = plan.make<Product>();
+  plan.args = p;
+  p->w = weights_of(call);
+  const View& x = call.in[kX];
+  p->m = x.count(0, x.rank - 1);
+  p->x = x.dtype, p->y = call.out[0].dtype;
+  p->chain = chain_prepare(call, kOperands, kProgram, 1, plan);
+  p->chain_at = 0;
+  plan.local_bytes = chain_local_bytes(p->chain);
+  if (p->m == 0 || p->w.n == 0) return {};
+  plan_many(*p, plan);
+  return {};
+}
+
+constexpr Kernel kRows[] = {
+    {"matmul_nbits", Accepts::contiguous, matmul_nbits},
+};
+
+}  // namespace
+
+template <class T>
+SDX_INLINE void round_row(const float* from, int64_t n, T* to) {
+  vloop(n, [&](int64_t j, auto lanes) { store_float(to + j, load(from + j, lanes), lanes); });
+}
+
+void finish_row(const Product& p, const Data& data, int64_t row, int64_t column, int64_t n,
+                const float* sums) {
+  std::byte* to = output<std::byte>(data) + (row * p.w.n + column) * size_of(p.y);
+  if (p.chain != nullptr) {
+    chain_run(*p.chain, data, row, column, n, sums, to, data.local + p.chain_at);
+  } else if (p.y == DType::f16) {
+    round_row(sums, n, reinterpret_cast<F16*>(to));
+  } else if (p.y == DType::bf16) {
+    round_row(sums, n, reinterpret_cast<BF16*>(to));
+  } else {
+    memcpy(to, sums, size_t(n) * sizeof(float));
+  }
+}
+
+void widen_row(const Product& p, const Data& data, int64_t row, int64_t begin, int64_t n,
+               float* to) {
+  const auto copy = [&](const auto* x) {
+    vloop(n, [&](int64_t j, auto lanes) {
+      store(to + j, load_float(x + row * p.w.k + begin + j, lanes), lanes);
+    });
+  };
+  switch (p.x) {
+    case DType::f16: copy(input<F16>(data, kX)); break;
+    case DType::bf16: copy(input<BF16>(data, kX)); break;
+    default: copy(input<float>(data, kX)); break;
+  }
+}
+
+}  // namespace sdx::SDX_ISA::nbits
+
+SDX_FAMILY(nbits, nbits::kRows)

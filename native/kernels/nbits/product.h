@@ -1,0 +1,36 @@
+// What the phases of a product share.
+#pragma once
+
+#include "kernels/chain/chain.h"
+#include "kernels/gemm/tile.h"
+#include "kernels/nbits/weights.h"
+
+namespace sdx::SDX_ISA::nbits {
+
+struct Product {
+  Weights w;
+  int64_t m;
+  DType x, y;
+  const Chain* chain;  // what follows, or null
+  int64_t chain_at;    // in a thread's own memory
+  int64_t row_blocks;  // of an item of columns
+};
+
+// Sums of columns [column, column + n) of one row become part of the output.
+void finish_row(const Product& p, const Data& data, int64_t row, int64_t column, int64_t n,
+                const float* sums);
+
+// Elements [begin, begin + n) of a row of x as floats.
+void widen_row(const Product& p, const Data& data, int64_t row, int64_t begin, int64_t n,
+               float* to);
+
+// Rows [depth, depth + depths) of columns [column, column + width) as a panel of floats [k][32].
+using UnpackFn = void (*)(const Weights& w, const Data& data, int64_t depth, int64_t depths,
+                          int64_t column, int64_t width, float* to, std::byte* local);
+UnpackFn find_unpack(const Weights& w);
+constexpr int64_t kUnpackBytes = 2 * kDepth * kPanel * int64_t(sizeof(float));
+
+// Exact products of any number of rows, by panels of floats that are unpacked on the way.
+void plan_many(Product& p, Plan& plan);
+
+}  // namespace sdx::SDX_ISA::nbits

@@ -1,0 +1,76 @@
+// Weights of 2, 4 or 8 bits as models store them: steps in rows, a scale and a zero point for each
+// block of a column. What is computed with is (step - zero) * scale.
+#pragma once
+
+#include "kernels/kernel.h"
+#include "simd/half.h"
+
+namespace sdx::SDX_ISA::nbits {
+
+enum Operand : int { kX, kQ, kScale, kZero, kOperands };  // those of an epilogue follow
+
+// Where what belongs to a block of a column lies, in elements.
+struct Grid {
+  int64_t block_stride, column_stride;
+
+  SDX_INLINE int64_t at(int64_t block, int64_t column) const {
+    return block * block_stride + column * column_stride;
+  }
+};
+
+// Steps are unsigned here: `flip` turns those in two's complement into such, which moves zero
+// points by half of the range.
+struct Weights {
+  int64_t k, n, block, n_blocks;
+  int64_t row_stride;  // in steps; of a row of all columns if k is the outer axis, else of all k
+  int bits;
+  bool is_k_major;
+  uint8_t flip;  // of a whole byte of steps
+  DType scale;
+  Grid scale_at;
+  DType zero;  // u8: packed steps; none: zero_default for all; else floats
+  Grid zero_at;
+  float zero_default, zero_move;  // the move is added to zero points that are floats
+
+  SDX_INLINE bool has_byte_rows() const { return row_stride * bits % 8 == 0; }
+  SDX_INLINE int64_t row_bytes() const { return row_stride * bits / 8; }
+};
+
+// Step number `at` of packed ones.
+SDX_INLINE int step_at(const Weights& w, const uint8_t* packed, int64_t at) {
+  const int64_t bit = at * w.bits;
+  return (packed[bit >> 3] ^ w.flip) >> (bit & 7) & ((1 << w.bits) - 1);
+}
+
+SDX_INLINE float float_at(DType dtype, const void* from, int64_t at) {
+  const auto* p = static_cast<const std::byte*>(from) + at * size_of(dtype);
+  if (dtype == DType::f32) {
+    float value;
+    memcpy(&value, p, sizeof value);
+    return value;
+  }
+  uint16_t half;
+  memcpy(&half, p, sizeof half);
+  return dtype == DType::f16 ? widen_f16(load_half(&half, Part{1}))[0]
+                             : widen_bf16(load_half(&half, Part{1}))[0];
+}
+
+SDX_INLINE float scale_of(const Weights& w, const Data& data, int64_t block, int64_t column) {
+  return float_at(w.scale, data.in[kScale], w.scale_at.at(block, column));
+}
+
+SDX_INLINE float zero_of(const Weights& w, const Data& data, int64_t block, int64_t column) {
+  if (w.zero == DType::none) return w.zero_default;
+  const int64_t at = w.zero_at.at(block, column);
+  if (w.zero == DType::u8) return float(step_at(w, input<uint8_t>(data, kZero), at));
+  return float_at(w.zero, data.in[kZero], at) + w.zero_move;
+}
+
+SDX_INLINE float weight_of(const Weights& w, const Data& data, int64_t k, int64_t column) {
+  const int64_t at = w.is_k_major ? k * w.row_stride + column : column * w.row_stride + k;
+  const auto step = float(step_at(w, input<uint8_t>(data, kQ), at));
+  const int64_t block = k / w.block;
+  return (step - zero_of(w, data, block, column)) * scale_of(w, data, block, column);
+}
+
+}  // namespace sdx::SDX_ISA::nbits

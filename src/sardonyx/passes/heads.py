@@ -49,6 +49,16 @@ def wide_value(b: Builder, x: Value | None) -> Value | None:
     return made
 
 
+def need_columns(b: Builder, mask: Value, keys: Value) -> None:
+    """Says no to a mask that has fewer columns than there are keys, or may have in most runs."""
+    columns, count = mask.tensor.dims[-1], keys.tensor.dims[2]
+    if columns == count:
+        return
+    is_open = not isinstance(columns, int) or not isinstance(count, int)
+    need(is_open and columns != 1, "a mask of fewer keys")
+    need(b.graph.scope.assume_at_least(columns, count), "a mask that may be of fewer keys")
+
+
 def joined(b: Builder, y: Value, width: int) -> Value:
     """[batch, rows, heads, size] with the heads side by side."""
     made: Value = b.Reshape(y, b.ints(0, 0, width))
@@ -252,7 +262,7 @@ def _standard_mask(b: Builder, mask: Value | None, keys: Value) -> Value | None:
     """What the mask adds to the scores, in their type."""
     if mask is None:
         return None
-    need(mask.tensor.dims[-1] == keys.tensor.dims[2], "a mask of fewer keys")
+    need_columns(b, mask, keys)
     if mask.tensor.dtype is BOOL:
         made: Value = b.Where(mask, b.const(0.0, F32), b.const(-math.inf, F32))
         return made

@@ -250,6 +250,8 @@ def _attend(  # noqa: PLR0913 - the parts of one attention
         weights = np.exp(scores - top)
         total = weights.sum(axis=-1, keepdims=True)
         weights = weights / (total if extra is None else total + np.exp(extra - top))
+        # Rows of a prompt that is shorter than others may see no key.
+        weights = np.where(top == -np.inf, np.float32(0), weights)
         if attrs["qk_output"] == WEIGHTS:
             shown[..., :end] = weights
         return np.asarray(np.matmul(weights, v[:, :end]))

@@ -67,7 +67,18 @@ SIZES = ((4, 2, 16), (6, 6, 16), (8, 1, 32), (3, 1, 48))
 
 
 @pytest.mark.parametrize("seed", range(len(SETTINGS) * len(SIZES)))
-def test_steps(seed: int) -> None:
+def test_a_cache_that_grows(seed: int) -> None:
+    check_steps(seed, room=0)
+
+
+@pytest.mark.parametrize("seed", range(0, len(SETTINGS) * len(SIZES), 5))
+def test_a_cache_with_room(seed: int) -> None:
+    """Longer than what has been seen: inference took the contrary for granted."""
+    check_steps(seed, room=48)
+
+
+def check_steps(seed: int, room: int) -> None:
+    """A prompt and some tokens, each of the batch with a length of its own."""
     rng = np.random.default_rng(seed)
     heads, shared, head = SIZES[seed // len(SETTINGS)]
     made = model(heads, shared, head, SETTINGS[seed % len(SETTINGS)])
@@ -77,7 +88,7 @@ def test_steps(seed: int) -> None:
     ]
     lengths = [int(n) for n in rng.integers(1, 30, int(rng.integers(1, 4)))]
     batch, rows = len(lengths), max(lengths)
-    caches = [[np.zeros((batch, shared, 0, head), np.float32)] * 2 for _ in sessions]
+    caches = [[np.zeros((batch, shared, room, head), np.float32)] * 2 for _ in sessions]
     for step in range(5):
         shape = (batch, rows, (heads + 2 * shared) * head)
         feeds = {"qkv": rng.standard_normal(shape).astype(np.float32), "mask": mask_of(lengths)}

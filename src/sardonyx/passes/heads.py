@@ -82,6 +82,11 @@ def _appended(b: Builder, k: Value, v: Value, past: tuple[Any, Any]) -> tuple[Va
     return key, value
 
 
+def _shown(b: Builder, present: tuple[Value, Value]) -> tuple[Value, ...]:
+    """Keys and values as outputs, which have names of their own."""
+    return tuple(p if p.op == "Append" else b.Identity(p) for p in present)
+
+
 def _shut_out(b: Builder, seen: Value, low: float | None, axes: tuple[int, ...]) -> Value:
     """What a mask adds to the scores, with axes for what it is the same for."""
     zero, lowest = b.const(0.0, F32), b.const(SHUT_OUT if low is None else low, F32)
@@ -126,7 +131,7 @@ def multi_head(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]
     y = _attend(b, (q, *present), mask, attrs, x.past_key is not None and k)
     if not _is_shown(node, 1) and not _is_shown(node, 2):
         return (y,)
-    return (y, *(b.Identity(p) for p in present))
+    return y, *_shown(b, present)
 
 
 def _attend(
@@ -189,8 +194,12 @@ def projected(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
     product = b.MatMul(x.x, x.weights)
     whole = product if x.bias is None else b.Add(product, x.bias)
     sizes = [known(s) for s in widths_of(columns, attrs)]
-    parts = b.Split(whole, b.ints(*sizes), axis=2, outputs=3)
-    q, k, v = (_heads_first(b, part, heads) for part in parts)
+    if len(set(sizes)) == 1:  # heads before parts: views of the product
+        parts = b.Split(parts_of(b, whole, 3 * heads), b.ints(*[heads] * 3), axis=2, outputs=3)
+        q, k, v = (b.Transpose(part, perm=HEADS_FIRST) for part in parts)
+    else:
+        parts = b.Split(whole, b.ints(*sizes), axis=2, outputs=3)
+        q, k, v = (_heads_first(b, part, heads) for part in parts)
     past: tuple[Any, Any] = (None, None)
     if x.past is not None:
         halves = b.Split(x.past, b.ints(1, 1), axis=0, outputs=2)
@@ -255,7 +264,7 @@ def standard(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
         y = joined(b, y, known(q.tensor.dims[1]) * known(v.tensor.dims[3]))
     if not _is_shown(node, 1) and not _is_shown(node, 2):
         return (y,)
-    return (y, *(b.Identity(p) for p in present))
+    return y, *_shown(b, present)
 
 
 def _standard_mask(b: Builder, mask: Value | None, keys: Value) -> Value | None:

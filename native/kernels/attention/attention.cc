@@ -14,7 +14,7 @@
 namespace sdx::SDX_ISA {
 namespace {
 
-constexpr int64_t kFewRows = 4;
+constexpr int64_t kFewRows = 9;             // packing pays from here on
 constexpr int64_t kMostScores = 48 * 1024;  // floats of a block of scores
 constexpr int64_t kEnough = 8;              // items that balance
 constexpr int64_t kFewest = 2 * kTileRows;  // rows of a block worth packing for

@@ -18,7 +18,8 @@ constexpr int64_t kFewRows = 9;             // packing pays from here on
 constexpr int64_t kMostScores = 48 * 1024;  // floats of a block of scores
 constexpr int64_t kEnough = 8;              // items that balance
 constexpr int64_t kFewest = 2 * kTileRows;  // rows of a block worth packing for
-constexpr int64_t kWorthAPart = 512;        // keys
+constexpr int64_t kCausalRows = 4 * kTileRows;
+constexpr int64_t kWorthAPart = 512;  // keys
 
 Heads heads_of(const View& view, const View& whole, int lead) {
   Heads heads;
@@ -65,8 +66,10 @@ void plan_blocks(AttentionArgs& a, DType dtype, Plan& plan) {
   int64_t most = kMostScores / (width > 0 ? width : 1);
   most = most > kBlockRows ? kBlockRows : most < kFewest ? kFewest : most;
   // Later rows see more keys: blocks of all rows would compute what most of them do not see.
-  if (a.behind >= 0 && a.rows * 2 > a.keys && most > a.rows / 4)
-    most = a.rows / 4 < kFewest ? kFewest : a.rows / 4;
+  if (a.behind >= 0 && a.rows * 2 > a.keys) {
+    const int64_t part = a.rows / 4 < kCausalRows ? a.rows / 4 : kCausalRows;
+    most = part < kFewest ? kFewest : part;
+  }
   a.query_blocks = (a.rows + most - 1) / most;
   while (a.batches * a.query_blocks < kEnough && a.rows / (a.query_blocks + 1) >= kFewest)
     ++a.query_blocks;

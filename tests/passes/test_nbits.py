@@ -2,154 +2,31 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
-import onnx
-import onnxruntime  # type: ignore[import-untyped]
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 import sardonyx
 from sardonyx.errors import SardonyxError
 from sardonyx.graph.graph import Graph
-from sardonyx.graph.infer import infer
-from sardonyx.graph.verify import verify
-from sardonyx.load import load
-from sardonyx.passes import PassOptions, lower, optimize
+from sardonyx.passes import PassOptions
 from sardonyx.weights.const import Ref
-
-Array = np.ndarray[Any, np.dtype[Any]]
-TYPES = {
-    "u2": (ml_dtypes.uint2, 0, 4), "i2": (ml_dtypes.int2, -2, 2), "u4": (ml_dtypes.uint4, 0, 16),
-    "i4": (ml_dtypes.int4, -8, 8), "u8": (np.uint8, 0, 256), "i8": (np.int8, -128, 128),
-}  # fmt: skip
-REAL = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
-K, N = 64, 24
-
-
-class Model:
-    """Nodes and constants of a model under construction; names are numbered."""
-
-    def __init__(self, real: str = "f32") -> None:
-        self.nodes: list[Any] = []
-        self.initializers: list[Any] = []
-        self.real = REAL[real]
-        self._rng = np.random.default_rng(7)
-        self._n = 0
-
-    def _name(self) -> str:
-        self._n += 1
-        return f"v{self._n}"
-
-    def const(self, array: Any) -> str:
-        name = self._name()
-        self.initializers.append(numpy_helper.from_array(np.asarray(array), name))
-        return name
-
-    def node(self, op: str, *inputs: str, domain: str = "", **attrs: Any) -> str:
-        name = self._name()
-        self.nodes.append(helper.make_node(op, inputs, [name], name, domain=domain, **attrs))
-        return name
-
-    def steps(self, kind: str, shape: tuple[int, ...]) -> str:
-        dtype, low, high = TYPES[kind]
-        return self.const(self._rng.integers(low, high, shape).astype(dtype))
-
-    def floats(self, *shape: int) -> str:
-        return self.const(self._rng.uniform(0.01, 0.1, shape).astype(self.real))
-
-    def weight(
-        self,
-        kind: str,
-        shape: tuple[int, ...] = (K, N),
-        *,
-        axis: int = 1,
-        block: int = 0,
-        scales: tuple[int, ...] = (),
-        zero: bool = False,
-    ) -> str:
-        """Dequantized weights; scales follow from the block where there is one."""
-        if block:
-            scales = tuple(-(-d // block) if i == axis else d for i, d in enumerate(shape))
-        inputs = [self.steps(kind, shape), self.floats(*scales)]
-        inputs += [self.steps(kind, scales)] if zero else []
-        return self.node("DequantizeLinear", *inputs, axis=axis, block_size=block)
-
-    def turned(self, value: str, *perm: int) -> str:
-        return self.node("Transpose", value, perm=perm or (1, 0))
-
-    def reshaped(self, value: str, *shape: int) -> str:
-        return self.node("Reshape", value, self.const(np.array(shape)))
-
-    def cast(self, value: str, to: int = TensorProto.FLOAT) -> str:
-        return self.node("Cast", value, to=to)
-
-    def finished(self, y: str, shape: tuple[Any, ...] = ("B", K)) -> bytes:
-        """The model: x is a matrix, i indices."""
-        real = helper.np_dtype_to_tensor_dtype(np.dtype(self.real))
-        inputs = [
-            helper.make_tensor_value_info("x", real, shape),
-            helper.make_tensor_value_info("i", TensorProto.INT64, ["I"]),
-        ]
-        self.nodes.append(helper.make_node("Identity", [y], ["y"]))
-        graph = helper.make_graph(
-            self.nodes, "g", inputs, [onnx.ValueInfoProto(name="y")], self.initializers
-        )
-        opsets = [helper.make_opsetid("", 25), helper.make_opsetid("com.microsoft", 1)]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=13)
-        made: bytes = model.SerializeToString()
-        return made
-
-
-def lowered(model: bytes, options: PassOptions | None = None) -> Graph:
-    graph = load(model).graph
-    infer(graph)
-    optimize(graph, options or PassOptions())
-    lower(graph, options or PassOptions())
-    verify(graph)
-    return graph
-
-
-def ops(graph: Graph) -> Counter[str]:
-    views = ("Identity", "Transpose", "Reshape")
-    return Counter(n.op.name for n in graph.all_nodes() if n.op.name not in views)
-
-
-def run(model: bytes, feeds: dict[str, Any], is_plain: bool = False, **config: str) -> Array:
-    options = sardonyx.SessionOptions()
-    if is_plain:
-        options.graph_optimization_level = sardonyx.GraphOptimizationLevel.ORT_DISABLE_ALL
-    for key, value in config.items():
-        options.add_session_config_entry(f"session.qdq_matmulnbits_{key}", value)
-    made: Array = sardonyx.InferenceSession(model, options).run(None, feeds)[0]
-    return made
-
-
-def by_onnxruntime(model: bytes, feeds: dict[str, Any]) -> Array:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    made: Array = session.run(None, feeds)[0]
-    return made
-
-
-def feeds_of(shape: tuple[int, ...] = (3, K), real: str = "f32") -> dict[str, Any]:
-    x = np.random.default_rng(1).standard_normal(shape).astype(REAL[real])
-    return {"x": x, "i": np.array([0, 5, -1, 5])}
-
-
-def near(found: Array, wanted: Array, tolerance: float = 2e-6) -> None:
-    assert found.dtype == wanted.dtype
-    assert found.shape == wanted.shape
-    most = np.abs(wanted.astype(np.float64)).max()
-    gap = np.abs(found.astype(np.float64) - wanted.astype(np.float64)).max()
-    assert gap <= tolerance * most, f"{gap / most:.1e}"
-
+from tests.passes.weights import (
+    REAL,
+    TYPES,
+    K,
+    Model,
+    N,
+    by_onnxruntime,
+    feeds_of,
+    lowered,
+    near,
+    ops,
+    run,
+)
 
 FUSED = {"MatMulNBits": 1}
 KINDS = [
@@ -405,6 +282,22 @@ def test_a_weight_for_a_table_and_a_product() -> None:
     near(run(model, feeds_of()), by_onnxruntime(model, feeds_of()))
 
 
+@pytest.mark.parametrize("is_turned", [False, True], ids=["reshaped", "turned"])
+def test_a_weight_that_is_moved_before_it_is_dequantized(is_turned: bool) -> None:
+    """Folding must not make it a constant that takes reading it."""
+    m = Model()
+    steps = m.reshaped(m.steps("u4", (N, 4, 16)), N, K)
+    steps = m.turned(steps) if is_turned else steps
+    scales, axis = ((4, N), 0) if is_turned else ((N, 4), 1)
+    weight = m.node("DequantizeLinear", steps, m.floats(*scales), axis=axis, block_size=16)
+    model = m.finished(m.node("MatMul", "x", weight if is_turned else m.turned(weight)))
+    graph = lowered(model)
+    assert ops(graph) == FUSED
+    (q,) = (n.inputs[1] for n in graph.nodes if n.op.name in FUSED)
+    assert isinstance(q.const, Ref)
+    near(run(model, feeds_of()), run(model, feeds_of(), is_plain=True))
+
+
 def test_a_weight_that_is_wanted_as_it_is() -> None:
     m = Model()
     weight = m.weight("u4", (K, K), axis=0, block=16)
@@ -435,12 +328,14 @@ def test_a_product_in_a_body() -> None:
         near(run(model, feeds), by_onnxruntime(model, feeds))
 
 
-def test_weights_that_are_computed_stay() -> None:
+@pytest.mark.parametrize("kind", ["u4", "i8"])
+def test_scales_that_are_computed_stay(kind: str) -> None:
     m = Model()
-    scale = m.node("Mul", m.node("Slice", "x", *(m.const([i]) for i in (0, 1, 1))), m.floats(1))
-    weight = m.node("DequantizeLinear", m.steps("i8", (K, N)), m.node("ReduceMax", scale), axis=1)
+    scale = m.node("ReduceMax", "x", keepdims=0)
+    weight = m.node("DequantizeLinear", m.steps(kind, (K, N)), scale, axis=1)
     model = m.finished(m.node("MatMul", "x", weight))
     assert not ops(lowered(model))["MatMulNBits"]
+    near(run(model, feeds_of()), by_onnxruntime(model, feeds_of()))
 
 
 def test_bytes_on_both_sides_stay_integers() -> None:
@@ -487,6 +382,19 @@ def test_a_product_of_com_microsoft(asked: int, level: int) -> None:
     assert level_of(graph) == level
     wanted = by_onnxruntime(stored(), feeds_of())
     near(run(stored(asked), feeds_of()), wanted, 2e-6 if level == 0 else 2e-2)
+
+
+def test_products_and_tables_are_native_at_every_level() -> None:
+    m = Model()
+    table = m.node(
+        "GatherBlockQuantized", m.steps("u8", (N, K // 2)), "i", m.floats(N, 4),
+        domain="com.microsoft", block_size=16,
+    )  # fmt: skip
+    options = sardonyx.SessionOptions()
+    options.graph_optimization_level = sardonyx.GraphOptimizationLevel.ORT_DISABLE_ALL
+    for model in (stored(), m.finished(table)):
+        session = sardonyx.InferenceSession(model, options)
+        assert session._compiled.program.python_steps == 0
 
 
 @pytest.mark.parametrize(("asked", "level"), [(0, 0), (1, 0), (4, 4)])

@@ -47,7 +47,7 @@ def test_forms_agree() -> None:
     stored = generate(session(Decoder("qoperator")), PROMPT, 8)
     turned = generate(session(Decoder("qdq")), PROMPT, 8)
     assert distance(stored, exact) < 1e-5
-    assert distance(turned, stored) < 1e-6
+    assert distance(turned, stored) < 1e-5
 
 
 def test_forms_agree_on_eight_bit_activations() -> None:

@@ -5,12 +5,12 @@
 //           a row of q, the level of accuracy, strides of scales by block and by column, the same
 //           of zero points, the program of an epilogue (chain.h)
 //   floats  the zero point where none is given, those of the program
-#include "kernels/nbits/product.h"
+#include "kernels/nbits/few.h"
 
 namespace sdx::SDX_ISA::nbits {
 namespace {
 
-constexpr int kProgram = 12;  // of ints
+constexpr int kLevel = 7, kProgram = 12;  // of ints
 
 Weights weights_of(const Call& call) {
   const int64_t* i = call.ints;
@@ -25,6 +25,7 @@ Weights weights_of(const Call& call) {
   w.scale = call.in[kScale].dtype;
   w.scale_at = {i[8], i[9]};
   w.zero_at = {i[10], i[11]};
+  if (w.n_blocks <= 1) w.scale_at.block_stride = w.zero_at.block_stride = 0;
   w.zero_default = float(call.floats[0]) + w.zero_move;
   w.zero = DType::none;
   if (call.in[kZero].is_given()) {
@@ -45,6 +46,11 @@ Status matmul_nbits(const Call& call, Plan& plan) {
   p->chain_at = 0;
   plan.local_bytes = chain_local_bytes(p->chain);
   if (p->m == 0 || p->w.n == 0) return {};
+  const bool is_bytes = call.ints[kLevel] == 4;
+  if (p->m <= kFewRows && p->w.k > 0) {
+    if (p->w.is_k_major ? plan_across(*p, is_bytes, plan) : plan_along(*p, is_bytes, plan))
+      return {};
+  }
   plan_many(*p, plan);
   return {};
 }

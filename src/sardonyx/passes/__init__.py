@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from sardonyx.enums import GraphOptimizationLevel as Level
 from sardonyx.graph.graph import Graph
+from sardonyx.pass_options import PassOptions
 from sardonyx.passes import (
     activation,
     algebra,
@@ -34,17 +34,6 @@ FLOATS: Final = by_root(quantize.FLOATS)
 INTEGERS: Final = by_root(quantize.INTEGERS)
 WEIGHTS: Final = frozenset(("DequantizeLinear", "GatherBlockQuantized", "MatMulNBits"))
 LOWERED: Final = by_root(einsum.RULES, products.RULES)
-
-
-@dataclass(frozen=True, slots=True)
-class PassOptions:
-    """How far to go, what to leave out, and how large folded constants may become."""
-
-    level: Level = Level.ORT_ENABLE_ALL
-    disabled: frozenset[str] = frozenset()
-    fold_limit_bytes: int = 1 << 30
-    weight_level: int = 0  # of accuracy, for products of dequantized weights
-    weight_block: int = 0  # of these, where their scales have none; 0: the usual one, -1: by size
 
 
 def optimize(graph: Graph, options: PassOptions) -> None:
@@ -89,3 +78,6 @@ def _read_weights(graph: Graph, options: PassOptions) -> None:
 
 def _rewrite(graph: Graph, rules: Rules, options: PassOptions, is_clean: bool = True) -> None:
     Rewriter(graph, rules, options.fold_limit_bytes, options.disabled, is_clean).run()
+
+
+__all__ = ["PassOptions", "lower", "optimize"]

@@ -13,13 +13,14 @@ from sardonyx.graph.build import Builder, constant
 from sardonyx.graph.dtype import F32, U8, DType
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.log import logger
+from sardonyx.ops import lookup
 from sardonyx.ops.chain import Code, Instruction, joined
 from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.nbits import REALS, STEPS
 from sardonyx.passes.driver import drop
 from sardonyx.passes.rule import NoMatch, need, ranked
 from sardonyx.passes.stored import Origin, Run, origin
-from sardonyx.weights.const import Held, reshaped
+from sardonyx.weights.const import Held, Recipe, reshaped
 
 INT8: Final = 4  # the accuracy level at which activations may become int8
 DEFAULT_BLOCK, LEAST_BLOCK, MOST_BLOCK = 32, 16, 256
@@ -175,9 +176,21 @@ def _scales(value: Value | None, k: Run, n: Run, is_k_major: bool) -> Value | No
         return _shaped(row, (1, n.size) if is_k_major else (n.size, 1))
     need(n.block == 1, "blocks along the columns")
     outer, inner = (k, n) if is_k_major else (n, k)
+    if inner.scale_stride == outer.n_blocks and outer.scale_stride == 1:
+        return _flipped(_shaped(value, (inner.n_blocks, outer.n_blocks)))
     is_dense = inner.size == 1 or inner.scale_stride == 1
     need(is_dense and outer.scale_stride == inner.n_blocks, "scales are mixed")
     return _shaped(value, (outer.n_blocks, inner.n_blocks))
+
+
+def _flipped(value: Value) -> Value:
+    """A constant matrix turned: a recipe, for what is small beside its weights."""
+    op, const = lookup(ONNX, "Transpose"), value.const
+    assert op is not None
+    assert const is not None
+    rows, columns = const.shape
+    turned = (const.dtype, (columns, rows))
+    return constant(Recipe(op, (const,), {"perm": (1, 0)}, 0, turned))
 
 
 def _shaped(value: Value, shape: tuple[int, ...]) -> Value:

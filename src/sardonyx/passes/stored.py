@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Final
 
+from sardonyx.graph.build import constant
 from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.nbits import REALS, STEPS
 from sardonyx.passes.rule import need
 from sardonyx.passes.transpose import order_of
+from sardonyx.weights.const import Recipe
 
 _MOVES: Final = frozenset(
     ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 )
+_STAYS: Final = frozenset(("Cast", "Identity"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,27 +64,11 @@ class Origin:
     """The constants that a weight is made of, and where the places of its dims lie in them."""
 
     node: Node  # the DequantizeLinear
+    q: Value  # as it is stored
+    scale: Value
+    zero: Value | None
     dims: tuple[Run, ...]
     is_moved: bool  # turned or reshaped
-
-    @property
-    def q(self) -> Value:
-        return _constant(self.node.inputs[0])
-
-    @property
-    def scale(self) -> Value:
-        return _constant(self.node.inputs[1])
-
-    @property
-    def zero(self) -> Value | None:
-        given = self.node.inputs[2] if len(self.node.inputs) > 2 else None
-        return None if given is None else _constant(given)
-
-
-def _constant(value: Value | None) -> Value:
-    need(value is not None and value.is_const, "not constant")
-    assert value is not None
-    return value
 
 
 def origin(value: Value | None) -> Origin:
@@ -89,21 +76,51 @@ def origin(value: Value | None) -> Origin:
     moves: list[Node] = []
     node = None if value is None else value.node
     while node is not None and node.op.key != ("", "DequantizeLinear"):
-        need(not node.op.domain and node.op.name in _MOVES, f"made by {node.op}")
+        need(not node.op.domain and node.op.name in _MOVES, "made by another op")
         need(node.outputs[0].tensor.dtype in REALS, "of another type")
         moves.append(node)
         node = None if node.inputs[0] is None else node.inputs[0].node
     need(node is not None, "not dequantized")
     assert node is not None
-    dims = [[run] for run in _runs(node)]
-    is_moved = False
+    q, scale, *zeros = (_constant(v) for v in node.inputs if v is not None)
+    need(q.tensor.dtype in STEPS and scale.tensor.dtype in REALS, "of another type")
+    stored, runs = _unfolded(q)
+    dims = [[run] for run in _with_scales(runs, scale, node)]
     for move in reversed(moves):
-        if move.op.name == "Transpose":
-            dims = [dims[i] for i in order_of(move)]
-        elif move.op.name not in ("Cast", "Identity"):
-            dims = _regrouped(dims, _static(move.outputs[0]))
-        is_moved = is_moved or move.op.name not in ("Cast", "Identity")
-    return Origin(node, tuple(map(_one, dims)), is_moved)
+        perm = order_of(move) if move.op.name == "Transpose" else None
+        dims = _moved(dims, move.op.name, perm, _static(move.outputs[0]))
+    is_moved = stored is not q or any(move.op.name not in _STAYS for move in moves)
+    zero = zeros[0] if zeros else None
+    return Origin(node, stored, scale, zero, tuple(map(_one, dims)), is_moved)
+
+
+def _constant(value: Value) -> Value:
+    need(value.is_const, "not constant")
+    return value
+
+
+def _unfolded(q: Value) -> tuple[Value, list[Run]]:
+    """A constant as it was before folding turned it, and its dims as they are now."""
+    const, moves = q.const, []
+    while isinstance(const, Recipe) and const.op.key == ("", "Transpose"):
+        moves.append(const)
+        const = const.inputs[0]
+    assert const is not None
+    need(all(const.shape), "sizes are 0")
+    strides = _strides(const.shape)
+    dims = [[Run(d, stride)] for d, stride in zip(const.shape, strides, strict=True)]
+    for move in reversed(moves):
+        perm = move.attrs["perm"] or tuple(reversed(range(len(dims))))
+        dims = _moved(dims, "Transpose", tuple(perm), move.shape)
+    return constant(const) if moves else q, [_one(dim) for dim in dims]
+
+
+def _moved(
+    dims: list[list[Run]], op: str, perm: tuple[int, ...] | None, shape: tuple[int, ...]
+) -> list[list[Run]]:
+    if op in _STAYS:
+        return dims
+    return _regrouped(dims, shape) if perm is None else [dims[i] for i in perm]
 
 
 def _static(value: Value) -> tuple[int, ...]:
@@ -113,24 +130,17 @@ def _static(value: Value) -> tuple[int, ...]:
     return shape
 
 
-def _runs(node: Node) -> list[Run]:
-    """The dims of what a DequantizeLinear reads."""
-    made = Origin(node, (), False)
-    q, scale = made.q, made.scale
-    need(q.tensor.dtype in STEPS and scale.tensor.dtype in REALS, "of another type")
-    _constant(made.zero or q)
-    shape, scales = _static(q), _static(scale)
-    axis = 0 if len(shape) < 2 else node.attrs["axis"] % len(shape)
-    block = node.attrs["block_size"]
-    wanted, blocks = [1] * len(shape), [1] * len(shape)
-    if scale.const is not None and scale.const.count > 1:
-        blocks[axis] = block or 1
-        wanted = list(scales) if block else wanted
-        wanted[axis] = wanted[axis] if block else scales[0]
-    strides = _strides(shape), _strides(wanted)
+def _with_scales(runs: list[Run], scale: Value, node: Node) -> list[Run]:
+    """The dims of what a DequantizeLinear reads, with its scales."""
+    scales, rank, block = _static(scale), len(runs), node.attrs["block_size"]
+    if all(d == 1 for d in scales):
+        return runs
+    axis = 0 if rank < 2 else node.attrs["axis"] % rank
+    wanted = list(scales) if block else [scales[0] if i == axis else 1 for i in range(rank)]
+    blocks = [block or 1 if i == axis else 1 for i in range(rank)]
     return [
-        Run(d, stride, along, b) if n > 1 else Run(d, stride)
-        for d, stride, along, b, n in zip(shape, *strides, blocks, wanted, strict=True)
+        Run(run.size, run.stride, along, b) if n > 1 else run
+        for run, along, b, n in zip(runs, _strides(wanted), blocks, wanted, strict=True)
     ]
 
 

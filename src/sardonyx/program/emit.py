@@ -24,9 +24,11 @@ from sardonyx.schedule import Schedule, order
 from sardonyx.weights.forms import Forms
 
 
-def emit(placement: Placement, schedule: Schedule, memory: Plan) -> Program:
-    """The program of a scheduled graph, bodies included."""
-    return _Emitter(placement, schedule, memory).program(frozenset())
+def emit(
+    placement: Placement, schedule: Schedule, memory: Plan, forms: Forms | None = None
+) -> Program:
+    """The program of a scheduled graph, bodies included; `forms` may have some weights packed."""
+    return _Emitter(placement, schedule, memory, forms=forms).program(frozenset())
 
 
 def _body(placement: Placement, graph: Graph, known: frozenset[str], outer: _Emitter) -> Program:
@@ -52,7 +54,12 @@ class _Emitter:
     """Emits one graph; those of bodies are emitted by emitters of their own."""
 
     def __init__(
-        self, placement: Placement, schedule: Schedule, memory: Plan, outer: _Emitter | None = None
+        self,
+        placement: Placement,
+        schedule: Schedule,
+        memory: Plan,
+        outer: _Emitter | None = None,
+        forms: Forms | None = None,
     ) -> None:
         self.placement = placement
         self.graph = schedule.graph
@@ -62,7 +69,7 @@ class _Emitter:
         self.slots: dict[Value, int] = {}
         self.constants: list[Value] = []
         self.bodies: list[Program] = []
-        self.forms: Forms = Forms() if outer is None else outer.forms
+        self.forms: Forms = outer.forms if outer is not None else forms or Forms()
 
     def slot(self, value: Value | None) -> int:
         """The number of a value."""

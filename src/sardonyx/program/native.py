@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,6 +13,7 @@ from sardonyx.errors import Fail, InternalError, InvalidArgument, RuntimeExcepti
 from sardonyx.graph.dim import evaluate
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
+from sardonyx.locks import Lock
 from sardonyx.program.control import ControlPart, constant_slots
 from sardonyx.program.flat import ABSENT, SegmentBuilder
 from sardonyx.weights.forms import Forms
@@ -49,7 +49,7 @@ class NativeSegment:
     made: tuple[Value, ...]  # the values behind `outputs`
     part_frees: list[list[int]]  # by part: slots of the call that nobody reads after it
     _runnable: native.Runnable | None = None
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: Lock = field(default_factory=Lock)
 
     @property
     def nodes(self) -> list[tuple[Node, str]]:

@@ -12,9 +12,10 @@ from sardonyx.graph.graph import Node
 from sardonyx.graph.guard import Guard
 from sardonyx.memory import Plan
 from sardonyx.place.provider import StepCall
+from sardonyx.program.control import constant_slots
 from sardonyx.program.native import NativeSegment, RunSettings
 from sardonyx.weights.const import Const
-from sardonyx.weights.forms import Forms
+from sardonyx.weights.forms import Forms, Want, Wanted
 
 Span = tuple[int, int, int, int]  # part, step, begin and end in ns: when a native step ran
 ABSENT = -1  # the slot of an optional input that is not given
@@ -80,7 +81,7 @@ class Program:
         if not self._template:
             template: list[Any] = [None] * (self.n_slots + 1)  # the last slot stays None: ABSENT
             for slot, const in self.constants:
-                template[slot] = const.read()
+                template[slot] = self.forms.array(Want(const))
             self._template[:] = template
         return self._template.copy()
 
@@ -91,6 +92,17 @@ class Program:
                 segment.prepare(self.forms, settings)
         for body in self.bodies:
             body.prepare(settings)
+
+    def wants(self, wanted: Wanted) -> None:
+        """Asks for every form of a constant that a run reads, and makes none."""
+        for segment in self.segments:
+            if isinstance(segment, NativeSegment):
+                segment.items(lambda part: 0, wanted)
+                constant_slots(segment.values, wanted)
+        for _, const in self.constants:
+            wanted.address(Want(const))
+        for body in self.bodies:
+            body.wants(wanted)
 
     @property
     def quick(self) -> Callable[[dict[Any, Any]], object] | None:

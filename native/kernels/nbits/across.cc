@@ -1,0 +1,291 @@
+// Few rows times weights that have k outside: rows of all columns are added up in strips.
+//
+// A part of k, wide or narrow, is an item whatever the number of threads, with sums of its own.
+#include "kernels/nbits/few.h"
+#include "simd/bytes.h"
+#include "simd/transpose.h"
+
+namespace sdx::SDX_ISA::nbits {
+namespace {
+
+constexpr int64_t kItemBytes = 2048;  // of a row of weights, in one item
+constexpr int64_t kPartRows = 256;    // of k, about
+constexpr int64_t kSumColumns = 512;  // of an item that adds up parts
+constexpr int64_t kStrip = 32;        // rows whose sums stay in registers
+constexpr int kGroup = 4;             // rows of bytes in a lane
+
+// Rows of a strip: where the columns of a group begin in the first of them.
+struct Strip {
+  const uint8_t* at;
+  int64_t stride;
+  int64_t n;  // for bytes a multiple of kGroup
+};
+
+// Reads ahead in the order of addresses, row by row.
+struct Ahead {
+  const uint8_t* row;
+  int64_t row_bytes, width, n_rows;
+  int64_t byte = 0;
+
+  SDX_INLINE void read(int64_t bytes) {
+    for (; bytes > 0 && n_rows > 0; bytes -= 64) {
+      __builtin_prefetch(row + byte, 0, 2);
+      byte += 64;
+      if (byte >= width) byte = 0, row += row_bytes, --n_rows;
+    }
+  }
+};
+
+// Columns in vectors of sums of one pass over a strip.
+template <int bits>
+constexpr int kVectors = SDX_VEC_BYTES * 8 / bits / kLanes;
+
+// Sums of floats: a vector for kLanes columns each.
+template <int bits, int R>
+SDX_INLINE void add_strip(const Strip& s, const float* x, int64_t stride, uint8_t flip,
+                          f32v (&sum)[R][kVectors<bits>]) {
+  constexpr int kWide = R == 1 ? 8 : 4;
+  constexpr int kStep = kWide < kVectors<bits> ? kWide : kVectors<bits>;
+  const f32v table = pinned(step_table<bits>(flip));
+  for (int first = 0; first < kVectors<bits>; first += kStep) {
+    f32v total[R][kStep] = {};
+    for (int64_t i = 0; i < s.n; ++i) {
+      const uint8_t* p = s.at + i * s.stride + first * kLanes * bits / 8;
+#pragma GCC unroll 8
+      for (int v = 0; v < kStep; ++v) {
+        const f32v w = load_quick<bits>(p + v * kLanes * bits / 8, flip, table);
+#pragma GCC unroll 2
+        for (int r = 0; r < R; ++r) total[r][v] += x[r * stride + i] * w;
+      }
+    }
+#pragma GCC unroll 8
+    for (int v = 0; v < kStep; ++v)
+#pragma GCC unroll 2
+      for (int r = 0; r < R; ++r) sum[r][first + v] = in_order<bits>(total[r][v]);
+  }
+}
+
+// Lanes of 4 columns each become vectors of columns in their order: see bytes.h for theirs.
+template <int bits>
+SDX_INLINE void order_columns(const i32v (&from)[4][8 / bits], f32v* to) {
+  constexpr int kPlanes = 8 / bits, kLaneCount = SDX_VEC_BYTES / kLaneBytes;
+  using Words = Wide<uint32_t, SDX_VEC_BYTES>;
+  constexpr auto kPlaces = std::make_index_sequence<kLanes>{};
+  Words lanes[4 * kPlanes];
+  for (int q = 0; q < 4; ++q) {
+    if constexpr (kPlanes == 4) {
+      Words square[4];
+      for (int i = 0; i < 4; ++i) square[i] = (Words)from[q][i];
+      transpose_lanes<uint32_t, SDX_VEC_BYTES>(square);
+      for (int i = 0; i < 4; ++i) lanes[4 * q + i] = square[i];
+    } else if constexpr (kPlanes == 2) {
+      const auto low = (Words)from[q][0], high = (Words)from[q][1];
+      lanes[2 * q] = interleave<uint32_t, SDX_VEC_BYTES, 0>(low, high, kPlaces);
+      lanes[2 * q + 1] = interleave<uint32_t, SDX_VEC_BYTES, 1>(low, high, kPlaces);
+    } else {
+      lanes[q] = (Words)from[q][0];
+    }
+  }
+  constexpr int kSets = 4 * kPlanes / kLaneCount;
+  for (int s = 0; s < kSets; ++s) {
+    Wide<uint64_t, SDX_VEC_BYTES> rows[kLaneCount];
+    for (int g = 0; g < kLaneCount; ++g)
+      rows[g] = (Wide<uint64_t, SDX_VEC_BYTES>)lanes[kLaneCount * s + g];
+    swap_lanes(rows);
+    for (int g = 0; g < kLaneCount; ++g)
+      to[kSets * g + s] = __builtin_convertvector((i32v)rows[g], f32v);
+  }
+}
+
+// Sums of bytes: of each byte of 4 rows a lane, and a vector for each field of it.
+template <int bits, int R>
+SDX_INLINE void add_strip(const Strip& s, const int8_t* x, int64_t stride, uint8_t flip,
+                          f32v (&sum)[R][kVectors<bits>]) {
+  constexpr int kPlanes = 8 / bits;
+  const u8v turn = splat(flip);
+  i32v total[R][4][kPlanes] = {};
+  for (int64_t i = 0; i < s.n; i += kGroup) {
+    i32v four[4];
+    const uint8_t* p = s.at + i * s.stride;
+    interleave4(load(p) ^ turn, load(p + s.stride) ^ turn, load(p + 2 * s.stride) ^ turn,
+                load(p + 3 * s.stride) ^ turn, four);
+    i32v right[R];
+    for (int r = 0; r < R; ++r) {
+      int32_t word;
+      memcpy(&word, x + r * stride + i, sizeof word);
+      right[r] = splat(word);
+    }
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; ++q)
+#pragma GCC unroll 4
+      for (int plane = 0; plane < kPlanes; ++plane) {
+        const i32v w = field_bytes<bits>((u32v)four[q], plane);
+#pragma GCC unroll 2
+        for (int r = 0; r < R; ++r) total[r][q][plane] = dot4(total[r][q][plane], w, right[r]);
+      }
+  }
+  for (int r = 0; r < R; ++r) order_columns<bits>(total[r], sum[r]);
+}
+
+struct Site {
+  const Few& f;
+  const Data& data;
+  int64_t row, part;  // of x, and of k
+};
+
+SDX_INLINE float* part_of(const Site& s, int64_t row) {
+  return reinterpret_cast<float*>(s.data.scratch + s.f.parts_at) +
+         (s.part * s.f.p.m + row) * s.f.width;
+}
+
+// Adds the sums of a strip that begins at row k to those of the part.
+template <int bits, int R, class T>
+SDX_INLINE void add_group(const Site& s, const Strip& strip, int64_t k, int64_t column,
+                          bool is_first) {
+  const Weights& w = s.f.p.w;
+  const Arranged& x = s.f.x;
+  f32v sum[R][kVectors<bits>];
+  add_strip<bits, R>(strip, x.values<T>(s.data, s.row) + k, x.value_bytes / int64_t(sizeof(T)),
+                     w.flip, sum);
+  const int64_t block = k / w.block, own = k / x.block;
+  const auto add = [&](int v, auto lanes) {
+    const int64_t at = column + v * kLanes;
+    const f32v scale = load_scales<false>(w, s.data, block, at, lanes);
+    const f32v zero = load_zeros<false, bits>(w, s.data, block, at, lanes) * scale;
+#pragma GCC unroll 2
+    for (int r = 0; r < R; ++r) {
+      float* to = part_of(s, s.row + r) + at;
+      const float step = x.is_bytes ? x.steps(s.data, s.row + r)[own] : 1.0f;
+      f32v y = sum[r][v] * (scale * step) - zero * x.sums(s.data, s.row + r)[own];
+      if (!is_first) y += load(to);
+      store(to, y);
+    }
+  };
+  if (column + kVectors<bits> * kLanes <= w.n) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors<bits>; ++v) add(v, Full{});
+    return;
+  }
+  for (int v = 0; v < kVectors<bits>; ++v) {
+    const int64_t left = w.n - column - v * kLanes;
+    if (left > 0) add(v, Part{int(left < kLanes ? left : kLanes)});
+  }
+}
+
+// The strip that begins at row k: all columns of an item.
+template <int bits, class T>
+void run_strip(Site s, int64_t k, int64_t rows, int64_t begin, int64_t end, bool is_first) {
+  const Weights& w = s.f.p.w;
+  const int64_t row_bytes = w.row_bytes(), step = kVectors<bits> * kLanes;
+  const uint8_t* from = input<uint8_t>(s.data, kQ) + k * row_bytes;
+  const int64_t left = w.k - k - rows;
+  Ahead ahead{from + rows * row_bytes + begin * bits / 8, row_bytes, (end - begin) * bits / 8,
+              left < rows ? left : rows};
+  alignas(64) uint8_t own[kStrip][SDX_VEC_BYTES];
+  for (int64_t column = begin; column < end; column += step) {
+    const int64_t at = column * bits / 8, bytes = row_bytes - at;
+    ahead.read(rows * SDX_VEC_BYTES);
+    Strip strip{from + at, row_bytes, rows};
+    if (bytes < SDX_VEC_BYTES || rows % kGroup != 0) {
+      memset(own, 0, sizeof own);
+      for (int64_t i = 0; i < rows; ++i)
+        memcpy(own[i], strip.at + i * row_bytes,
+               size_t(bytes < SDX_VEC_BYTES ? bytes : SDX_VEC_BYTES));
+      strip = {own[0], SDX_VEC_BYTES, (rows + kGroup - 1) / kGroup * kGroup};
+    }
+    for (s.row = 0; s.row + 2 <= s.f.p.m; s.row += 2)
+      add_group<bits, 2, T>(s, strip, k, column, is_first);
+    if (s.row < s.f.p.m) add_group<bits, 1, T>(s, strip, k, column, is_first);
+  }
+}
+
+SDX_INLINE int64_t item_columns(int bits) { return kItemBytes * 8 / bits; }
+
+// Items: columns of parts of k.
+template <int bits, class T>
+Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& f = *static_cast<const Few*>(args);
+  const Weights& w = f.p.w;
+  const int64_t columns = item_columns(bits), tiles = (w.n + columns - 1) / columns;
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t part = item / tiles, column = item % tiles * columns;
+    const int64_t last = column + columns < w.n ? column + columns : w.n;
+    const int64_t first_k = part * f.part_k;
+    const int64_t last_k = first_k + f.part_k < w.k ? first_k + f.part_k : w.k;
+    for (int64_t k = first_k, rows; k < last_k; k += rows) {
+      rows = last_k - k < f.x.block ? last_k - k : f.x.block;
+      run_strip<bits, T>({f, data, 0, part}, k, rows, column, last, k == first_k);
+    }
+  }
+  return {};
+}
+
+// Items: columns, whose parts are added up and finished.
+Status add_parts(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& f = *static_cast<const Few*>(args);
+  auto* total = reinterpret_cast<float*>(data.local + chain_local_bytes(f.p.chain));
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t column = item * kSumColumns;
+    const int64_t n = f.p.w.n - column < kSumColumns ? f.p.w.n - column : kSumColumns;
+    for (int64_t row = 0; row < f.p.m; ++row) {
+      const float* parts = part_of({f, data, 0, 0}, row) + column;
+      for (int64_t j = 0; j < n; j += kLanes) {
+        f32v y = load(parts + j);
+        for (int64_t i = 1; i < f.n_parts; ++i) y += load(parts + i * f.p.m * f.width + j);
+        store(total + j, y);
+      }
+      if (!f.x.is_finite(data, row)) exact_sums(f.p, data, row, column, n, total);
+      finish_row(f.p, data, row, column, n, total);
+    }
+  }
+  return {};
+}
+
+// Rows of a strip: as many as share a block, and at most kStrip.
+int64_t strip_rows(const Weights& w) {
+  if (w.n_blocks == 1) return kStrip;
+  if (w.block <= kStrip) return w.block;
+  for (int64_t rows : {kStrip, kStrip / 2})
+    if (w.block % rows == 0) return rows;
+  return 0;
+}
+
+template <int bits>
+PhaseFn multiply_of(bool is_bytes) {
+  return is_bytes ? multiply<bits, int8_t> : multiply<bits, float>;
+}
+
+}  // namespace
+
+bool plan_across(const Product& p, bool is_bytes, Plan& plan) {
+  const Weights& w = p.w;
+  const int64_t rows = strip_rows(w);
+  if (!w.has_byte_rows() || rows < 8 || (is_bytes && rows % kGroup != 0)) return false;
+  auto* f = plan.make<Few>();
+  plan.args = f;
+  f->p = p;
+  f->x.is_bytes = is_bytes;
+  f->x.is_along = false;
+  f->x.block = rows;
+  f->x.n_blocks = (w.k + rows - 1) / rows;
+  f->x.k = w.k + kStrip;
+  place_rows(*f, plan);
+  f->part_k = (kPartRows + rows - 1) / rows * rows;
+  f->n_parts = (w.k + f->part_k - 1) / f->part_k;
+  const int64_t step = SDX_VEC_BYTES * 8 / w.bits;
+  f->width = (w.n + step - 1) / step * step;
+  f->parts_at = plan.scratch_bytes;
+  plan.scratch_bytes += f->n_parts * p.m * f->width * int64_t(sizeof(float));
+  const int64_t own = chain_local_bytes(p.chain) + (kSumColumns + kLanes) * int64_t(sizeof(float));
+  if (plan.local_bytes < own) plan.local_bytes = own;
+  const PhaseFn run = w.bits == 2   ? multiply_of<2>(is_bytes)
+                      : w.bits == 4 ? multiply_of<4>(is_bytes)
+                                    : multiply_of<8>(is_bytes);
+  const int64_t columns = item_columns(w.bits), tiles = (w.n + columns - 1) / columns;
+  plan.add(run, f->n_parts * tiles,
+           f->part_k * (w.n < columns ? w.n : columns) * w.bits / 8 / 16 * ((p.m + 1) / 2));
+  plan.add(add_parts, (w.n + kSumColumns - 1) / kSumColumns, kSumColumns * p.m * f->n_parts / 16);
+  return true;
+}
+
+}  // namespace sdx::SDX_ISA::nbits

@@ -1,0 +1,208 @@
+// Few rows times weights whose rows run along k: every column is a sum over vectors of its row.
+#include <type_traits>
+
+#include "kernels/nbits/few.h"
+
+namespace sdx::SDX_ISA::nbits {
+namespace {
+
+constexpr int64_t kItemColumns = 64;
+constexpr int64_t kTogether = 8;  // columns for which a part of x stays in the first-level cache
+constexpr int64_t kSegmentBytes = 16384;  // of such a part
+constexpr int64_t kAhead = 4096;          // bytes
+
+// One vector of weights against R rows: sums in lanes that share a block, scaled.
+template <int bits, bool is_bytes, int R>
+struct Vector {
+  static constexpr int kFields = is_bytes ? 8 / bits : 32 / bits;
+  using Value = std::conditional_t<is_bytes, int8_t, float>;
+
+  static SDX_INLINE void add(u32v v, const Value* x, int64_t stride, const f32v* scale, i32v at,
+                             uint8_t flip, f32v table, f32v (&total)[R]) {
+    if constexpr (is_bytes) {
+      i32v sum[R] = {};
+#pragma GCC unroll 4
+      for (int i = 0; i < kFields; ++i) {
+        const i32v w = field_bytes<bits>(v ^ splat(flip * 0x01010101u), i);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; ++r) {
+          i32v right;
+          memcpy(&right, x + r * stride + i * SDX_VEC_BYTES, sizeof right);
+          sum[r] = dot4(sum[r], w, right);
+        }
+      }
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r)
+        total[r] += __builtin_convertvector(sum[r], f32v) * permute(scale[r], at);
+    } else {
+      f32v sum[R] = {};
+#pragma GCC unroll 16
+      for (int i = 0; i < kFields; ++i) {
+        const f32v w = field_float<bits>(v, i, flip, table);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; ++r) sum[r] += w * load(x + r * stride + i * kLanes);
+      }
+      const f32v own = permute(scale[0], at);
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) total[r] += sum[r] * own;
+    }
+  }
+};
+
+// What the columns of an item share.
+struct Site {
+  const Few& f;
+  const Data& data;
+  int64_t row;        // of x, the first
+  const int32_t* at;  // for each vector of weights in kLanes blocks, the block of each lane
+  int64_t n_vectors;  // in kLanes blocks
+};
+
+// Blocks [first, last) of one column. `first` is a multiple of kLanes.
+template <int bits, bool is_bytes, int R>
+SDX_INLINE void add_blocks(const Site& s, int64_t column, int64_t first, int64_t last,
+                           f32v (&total)[R]) {
+  using V = Vector<bits, is_bytes, R>;
+  const Weights& w = s.f.p.w;
+  const Arranged& x = s.f.x;
+  const int64_t stride = x.value_bytes / int64_t(sizeof(typename V::Value));
+  const int64_t n_vectors = s.n_vectors, row_bytes = w.row_bytes();
+  const int64_t reach = last * x.block * bits / 8, end = reach < row_bytes ? reach : row_bytes;
+  int64_t byte = first * x.block * bits / 8;
+  const uint8_t* q = input<uint8_t>(s.data, kQ) + column * row_bytes;
+  const auto* values = x.values<typename V::Value>(s.data, s.row);
+  const float *sums = x.sums(s.data, s.row), *steps = x.steps(s.data, s.row);
+  const int64_t block_stride = x.n_blocks;
+  const uint8_t flip = w.flip;
+  const f32v table = pinned(step_table<bits>(w.flip));
+  f32v sum[R];
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) sum[r] = total[r];
+  for (int64_t b = first; b < last; b += kLanes) {
+    f32v scale[R], zero;
+    const auto read = [&](auto lanes) {
+      const int64_t block = w.n_blocks == 1 ? 0 : b;
+      scale[0] = load_scales<true>(w, s.data, block, column, lanes);
+      zero = load_zeros<true, bits>(w, s.data, block, column, lanes) * scale[0];
+    };
+    if (b + kLanes <= last)
+      read(Full{});
+    else
+      read(Part{int(last - b)});
+    const f32v own = scale[0];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      sum[r] -= zero * load(sums + r * block_stride + b);
+      if constexpr (is_bytes) scale[r] = own * load(steps + r * block_stride + b);
+    }
+    const auto add = [&](u32v v, int64_t i) {
+      V::add(v, values + byte * 8 / bits, stride, scale, load(s.at + i * kLanes), flip, table, sum);
+    };
+    const int64_t left = (end - byte) / SDX_VEC_BYTES, whole = left < n_vectors ? left : n_vectors;
+    for (int64_t i = 0; i < whole; ++i, byte += SDX_VEC_BYTES) {
+      __builtin_prefetch(q + byte + kAhead);
+      add((u32v)load(q + byte), i);
+    }
+    if (whole < n_vectors && byte < end)
+      add((u32v)load(q + byte, Part{int(end - byte)}), whole), byte = end;
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) total[r] = sum[r];
+}
+
+SDX_INLINE float sum_lanes(f32v v) {
+  typedef float Four __attribute__((vector_size(16)));
+  Four parts[kLanes / 4];
+  memcpy(parts, &v, sizeof v);
+  for (int width = kLanes / 8; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) parts[i] += parts[i + width];
+  const Four s = parts[0] + __builtin_shufflevector(parts[0], parts[0], 2, 3, 0, 1);
+  return s[0] + s[1];
+}
+
+template <int bits, bool is_bytes, int R>
+void add_columns(const Site& s, int64_t column, int64_t columns, float* sums) {
+  f32v total[kTogether][R] = {};
+  const int64_t n_blocks = (s.f.p.w.k + s.f.x.block - 1) / s.f.x.block;
+  using Value = typename Vector<bits, is_bytes, R>::Value;
+  int64_t step = kSegmentBytes / int64_t(sizeof(Value) * R) / s.f.x.block / kLanes * kLanes;
+  step = step < kLanes ? kLanes : step;
+  for (int64_t b = 0; b < n_blocks; b += step)
+    for (int64_t j = 0; j < columns; ++j)
+      add_blocks<bits, is_bytes>(s, column + j, b, b + step < n_blocks ? b + step : n_blocks,
+                                 total[j]);
+  for (int64_t j = 0; j < columns; ++j)
+    for (int r = 0; r < R; ++r) sums[r * kItemColumns + j] = sum_lanes(total[j][r]);
+}
+
+// Items: kItemColumns columns of all rows.
+template <int bits, bool is_bytes>
+Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& f = *static_cast<const Few*>(args);
+  const Product& p = f.p;
+  constexpr int64_t kCount = SDX_VEC_BYTES * 8 / bits;
+  constexpr int64_t kPerLane = kCount / kLanes;
+  auto* at = reinterpret_cast<int32_t*>(data.local + chain_local_bytes(p.chain));
+  const int64_t n_vectors = (kLanes * f.x.block + kCount - 1) / kCount;
+  for (int64_t i = 0; i < n_vectors * kLanes; ++i) at[i] = int32_t(i * kPerLane / f.x.block);
+  auto* sums = reinterpret_cast<float*>(at + n_vectors * kLanes);
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t column = item * kItemColumns;
+    const int64_t columns = p.w.n - column < kItemColumns ? p.w.n - column : kItemColumns;
+    for (int64_t j = 0; j < columns; j += kTogether) {
+      const int64_t n = columns - j < kTogether ? columns - j : kTogether;
+      for (int64_t row = 0; row < p.m;) {
+        const Site site{f, data, row, at, n_vectors};
+        float* to = sums + row * kItemColumns + j;
+        const int64_t left = p.m - row;
+        if (left >= 4)
+          add_columns<bits, is_bytes, 4>(site, column + j, n, to), row += 4;
+        else if (left >= 2)
+          add_columns<bits, is_bytes, 2>(site, column + j, n, to), row += 2;
+        else
+          add_columns<bits, is_bytes, 1>(site, column + j, n, to), row += 1;
+      }
+    }
+    for (int64_t row = 0; row < p.m; ++row) {
+      float* own = sums + row * kItemColumns;
+      if (!f.x.is_finite(data, row)) exact_sums(p, data, row, column, columns, own);
+      finish_row(p, data, row, column, columns, own);
+    }
+  }
+  return {};
+}
+
+template <int bits>
+PhaseFn multiply_of(bool is_bytes) {
+  return is_bytes ? multiply<bits, true> : multiply<bits, false>;
+}
+
+}  // namespace
+
+bool plan_along(const Product& p, bool is_bytes, Plan& plan) {
+  const Weights& w = p.w;
+  const int64_t count = SDX_VEC_BYTES * 8 / w.bits, per_lane = count / kLanes;
+  const int64_t block = w.n_blocks == 1 ? 64 : w.block;
+  // A lane belongs to one block.
+  if (!w.has_byte_rows() || block % per_lane != 0 || block > 256) return false;
+  auto* f = plan.make<Few>();
+  plan.args = f;
+  f->p = p;
+  f->x.is_bytes = is_bytes;
+  f->x.is_along = true;
+  f->x.block = block;
+  f->x.n_blocks = (w.k + block - 1) / block;
+  f->x.k = (f->x.n_blocks * block + count - 1) / count * count;
+  place_rows(*f, plan);
+  const int64_t own = chain_local_bytes(p.chain) + kLanes * block * int64_t(sizeof(int32_t)) + 64 +
+                      (p.m * kItemColumns + kLanes) * int64_t(sizeof(float));
+  if (plan.local_bytes < own) plan.local_bytes = own;
+  const PhaseFn run = w.bits == 2   ? multiply_of<2>(is_bytes)
+                      : w.bits == 4 ? multiply_of<4>(is_bytes)
+                                    : multiply_of<8>(is_bytes);
+  plan.add(run, (w.n + kItemColumns - 1) / kItemColumns,
+           kItemColumns * w.k * w.bits / 8 / 16 * ((p.m + 1) / 2));
+  return true;
+}
+
+}  // namespace sdx::SDX_ISA::nbits

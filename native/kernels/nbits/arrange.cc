@@ -1,0 +1,130 @@
+// Rows of x in the order in which few rows are multiplied, and the rows that cannot be.
+#include "kernels/nbits/few.h"
+#include "simd/narrow.h"
+
+namespace sdx::SDX_ISA::nbits {
+namespace {
+
+// Weights along k lie in vectors of fields: each field of all lanes or bytes is a vector of x.
+template <int bits, class T>
+void spread(const T* from, int64_t n, T* to) {
+  constexpr int kFields = 8 * int(sizeof(T)) / bits, kCount = SDX_VEC_BYTES / int(sizeof(T));
+  for (int64_t k = 0; k < n;
+       k += kFields * kCount, from += kFields * kCount, to += kFields * kCount)
+    for (int i = 0; i < kFields; ++i)
+      for (int j = 0; j < kCount; ++j) to[i * kCount + j] = from[j * kFields + i];
+}
+
+template <class T>
+void spread_row(const Arranged& x, int bits, const T* from, T* to) {
+  switch (bits) {
+    case 2: return spread<2>(from, x.k, to);
+    case 4: return spread<4>(from, x.k, to);
+    default: return spread<8>(from, x.k, to);
+  }
+}
+
+// Halves of a vector folded onto each other until one lane is left.
+template <class F>
+SDX_INLINE float fold(f32v v, F&& join) {
+  float lanes[kLanes];
+  memcpy(lanes, &v, sizeof v);
+  for (int width = kLanes / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) lanes[i] = join(lanes[i], lanes[i + width]);
+  return lanes[0];
+}
+
+// Values [k, k + n) of a row, all in one block.
+struct Block {
+  float step, sum;
+  bool is_finite;
+};
+
+// As floats they stay what they are, with their sum; as bytes they become steps.
+template <class T>
+SDX_INLINE Block take_block(const float* x, int64_t n, T* to) {
+  f32v top{}, total{};
+  vloop(n, [&](int64_t i, auto lanes) {
+    const f32v v = load(x + i, lanes);
+    top = vmax(top, (f32v)((u32v)v & 0x7fffffffu));
+    total += v;
+    if constexpr (sizeof(T) == sizeof(float)) store(to + i, v, lanes);
+  });
+  const float most = fold(top, [](float a, float b) { return a != a || a > b ? a : b; });
+  float sum = fold(total, [](float a, float b) { return a + b; });
+  // What would give no number, or nearly so, is multiplied in another way.
+  const bool is_finite = most < 0x1p100f;
+  if constexpr (sizeof(T) == sizeof(float)) return {1, sum, is_finite};
+  if (!is_finite) return {0, 0, false};
+  const float step = most / 127, inverse = most > 0x1p-100f ? 127 / most : 0;
+  f32v steps{};
+  vloop(n, [&](int64_t i, auto lanes) {
+    const f32v v = round_small(load(x + i, lanes) * inverse);
+    steps += v;
+    store_i32(to + i, __builtin_convertvector(v, i32v), lanes);
+  });
+  return {step, fold(steps, [](float a, float b) { return a + b; }) * step, true};
+}
+
+template <class T>
+void arrange_row(const Few& f, const Data& data, int64_t row) {
+  const Arranged& x = f.x;
+  const int64_t k = f.p.w.k;
+  auto* wide = reinterpret_cast<float*>(data.local + chain_local_bytes(f.p.chain));
+  auto* values = reinterpret_cast<T*>(data.scratch + row * x.value_bytes);
+  T* straight = x.is_along ? reinterpret_cast<T*>(wide + x.k) : values;
+  float* steps = reinterpret_cast<float*>(data.scratch + x.step_at) + row * x.n_blocks;
+  float* sums = reinterpret_cast<float*>(data.scratch + x.sum_at) + row * x.n_blocks;
+  widen_row(f.p, data, row, 0, k, wide);
+  bool is_finite = true;
+  int64_t b = 0;
+  for (int64_t at = 0; at < k; at += x.block, ++b) {
+    const int64_t n = k - at < x.block ? k - at : x.block;
+    const Block block = take_block(wide + at, n, straight + at);
+    steps[b] = block.step, sums[b] = block.sum;
+    is_finite = is_finite && block.is_finite;
+  }
+  for (; b < x.n_blocks; ++b) steps[b] = sums[b] = 0;
+  for (int64_t i = k; i < x.k; ++i) straight[i] = 0;
+  if (x.is_along) spread_row(x, f.p.w.bits, straight, values);
+  data.scratch[x.flag_at + row] = std::byte{!is_finite};
+}
+
+}  // namespace
+
+Status arrange(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& f = *static_cast<const Few*>(args);
+  for (int64_t row = begin; row < end; ++row)
+    f.x.is_bytes ? arrange_row<int8_t>(f, data, row) : arrange_row<float>(f, data, row);
+  return {};
+}
+
+void place_rows(Few& f, Plan& plan) {
+  const int64_t m = f.p.m;
+  Arranged& x = f.x;
+  const auto whole = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
+  x.value_bytes = whole(x.k * (x.is_bytes ? 1 : int64_t(sizeof(float))));
+  x.n_blocks = (x.n_blocks + 15) / 16 * 16;
+  x.step_at = m * x.value_bytes;
+  x.sum_at = x.step_at + m * x.n_blocks * int64_t(sizeof(float));
+  x.flag_at = x.sum_at + m * x.n_blocks * int64_t(sizeof(float));
+  plan.scratch_bytes = x.flag_at + whole(m);
+  const int64_t own = chain_local_bytes(f.p.chain) + 2 * (x.k + kLanes) * int64_t(sizeof(float));
+  if (plan.local_bytes < own) plan.local_bytes = own;
+  plan.add(arrange, m, x.k / 2);
+}
+
+void exact_sums(const Product& p, const Data& data, int64_t row, int64_t column, int64_t n,
+                float* to) {
+  for (int64_t j = 0; j < n; ++j) {
+    float total = 0;
+    for (int64_t k = 0; k < p.w.k; ++k) {
+      float x;
+      widen_row(p, data, row, k, 1, &x);
+      total += x * weight_of(p.w, data, k, column + j);
+    }
+    to[j] = total;
+  }
+}
+
+}  // namespace sdx::SDX_ISA::nbits

@@ -56,7 +56,7 @@ int64_t place_of(const AppendArgs& a, const Data& data, int64_t entry, int64_t f
   const auto* positions = input<int64_t>(data, kPositions);
   int64_t place;
   memcpy(&place, is_first ? positions : positions + entry * a.position_stride + row, sizeof place);
-  return is_first ? place + row : place;
+  return is_first && place < a.angles ? place + row : place;
 }
 
 template <class T>

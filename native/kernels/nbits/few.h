@@ -4,9 +4,9 @@
 // weights, in float or, at level 4, in 127 steps either way for each block.
 #pragma once
 
+#include "kernels/nbits/blocks.h"
 #include "kernels/nbits/product.h"
 #include "simd/dot.h"
-#include "simd/steps.h"
 
 namespace sdx::SDX_ISA::nbits {
 
@@ -54,44 +54,6 @@ void place_rows(Few& f, Plan& plan);
 // Sums of a row that is not finite, as they are defined.
 void exact_sums(const Product& p, const Data& data, int64_t row, int64_t column, int64_t n,
                 float* to);
-
-// kLanes scales or zero points from block `block` on, of one column, or from a column on, of a
-// block: `is_along` says which.
-SDX_INLINE f32v load_reals(DType dtype, const void* from, int64_t at, auto lanes) {
-  switch (dtype) {
-    case DType::f16: return load_float(static_cast<const F16*>(from) + at, lanes);
-    case DType::bf16: return load_float(static_cast<const BF16*>(from) + at, lanes);
-    default: return load(static_cast<const float*>(from) + at, lanes);
-  }
-}
-
-template <bool is_along>
-SDX_INLINE f32v load_scales(const Weights& w, const Data& data, int64_t block, int64_t column,
-                            auto lanes) {
-  const int64_t at = w.scale_at.at(block, column);
-  if ((is_along ? w.scale_at.block_stride : w.scale_at.column_stride) == 0)
-    return splat(float_at(w.scale, data.in[kScale], at));
-  return load_reals(w.scale, data.in[kScale], at, lanes);
-}
-
-template <bool is_along, int bits>
-SDX_INLINE f32v load_zeros(const Weights& w, const Data& data, int64_t block, int64_t column,
-                           auto lanes) {
-  if (w.zero == DType::none) return splat(w.zero_default);
-  const int64_t at = w.zero_at.at(block, column);
-  if ((is_along ? w.zero_at.block_stride : w.zero_at.column_stride) == 0)
-    return splat(zero_of(w, data, block, column));
-  if (w.zero != DType::u8)
-    return load_reals(w.zero, data.in[kZero], at, lanes) + splat(w.zero_move);
-  const uint8_t* packed = input<uint8_t>(data, kZero);
-  if (at * bits % 8 == 0)
-    return __builtin_convertvector(load_steps<bits>(packed + at * bits / 8, w.flip, lanes), f32v);
-  f32v zeros{};
-  int n = kLanes;
-  if constexpr (__is_same(decltype(lanes), Part)) n = lanes.n;
-  for (int i = 0; i < n; ++i) zeros[i] = float(step_at(w, packed, at + i));
-  return zeros;
-}
 
 // Plans for weights whose rows run along k, or hold all columns of one k. False where weights lie
 // in a way that these cannot read.

@@ -15,13 +15,21 @@ void spread(const T* from, int64_t n, T* to) {
       for (int j = 0; j < kCount; ++j) to[i * kCount + j] = from[j * kFields + i];
 }
 
-template <class T>
-void spread_row(const Arranged& x, int bits, const T* from, T* to) {
-  switch (bits) {
-    case 2: return spread<2>(from, x.k, to);
-    case 4: return spread<4>(from, x.k, to);
-    default: return spread<8>(from, x.k, to);
+// Fields of all bytes of a word of weights.
+template <int bits>
+void spread_words(const int8_t* from, int64_t n, int8_t* to) {
+  constexpr int kFields = 8 / bits;
+  for (int64_t k = 0; k < n; k += 4 * kFields)
+    for (int i = 0; i < kFields; ++i)
+      for (int j = 0; j < 4; ++j) to[k + 4 * i + j] = from[k + j * kFields + i];
+}
+
+template <int bits, class T>
+void order_row(const Arranged& x, const T* from, T* to) {
+  if constexpr (sizeof(T) == 1) {
+    if (x.order == Order::words) return spread_words<bits>(from, x.k, to);
   }
+  spread<bits>(from, x.k, to);
 }
 
 // Halves of a vector folded onto each other until one lane is left.
@@ -72,7 +80,8 @@ void arrange_row(const Few& f, const Data& data, int64_t row) {
   const int64_t k = f.p.w.k;
   auto* wide = reinterpret_cast<float*>(data.local + chain_local_bytes(f.p.chain));
   auto* values = reinterpret_cast<T*>(data.scratch + row * x.value_bytes);
-  T* straight = x.is_along ? reinterpret_cast<T*>(wide + x.k) : values;
+  const bool is_straight = x.order == Order::straight;
+  T* straight = is_straight ? values : reinterpret_cast<T*>(wide + x.k);
   float* steps = reinterpret_cast<float*>(data.scratch + x.step_at) + row * x.n_blocks;
   float* sums = reinterpret_cast<float*>(data.scratch + x.sum_at) + row * x.n_blocks;
   widen_row(f.p, data, row, 0, k, wide);
@@ -86,7 +95,17 @@ void arrange_row(const Few& f, const Data& data, int64_t row) {
   }
   for (; b < x.n_blocks; ++b) steps[b] = sums[b] = 0;
   for (int64_t i = k; i < x.k; ++i) straight[i] = 0;
-  if (x.is_along) spread_row(x, f.p.w.bits, straight, values);
+  if (!is_straight) {
+    switch (f.p.w.bits) {
+      case 2: order_row<2>(x, straight, values); break;
+      case 4: order_row<4>(x, straight, values); break;
+      default: order_row<8>(x, straight, values); break;
+    }
+  }
+  if constexpr (sizeof(T) == 1) {
+    if (x.flip != 0)
+      for (int64_t i = 0; i < x.k; ++i) values[i] = T(values[i] ^ x.flip);
+  }
   data.scratch[x.flag_at + row] = std::byte{!is_finite};
 }
 
@@ -103,7 +122,7 @@ void place_rows(Few& f, Plan& plan) {
   const int64_t m = f.p.m;
   Arranged& x = f.x;
   const auto whole = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
-  x.value_bytes = whole(x.k * (x.is_bytes ? 1 : int64_t(sizeof(float))));
+  x.value_bytes = whole(x.k * (x.is_bytes ? 1 : int64_t(sizeof(float)))) | 64;  // odd lines
   x.n_blocks = (x.n_blocks + 15) / 16 * 16;
   x.step_at = m * x.value_bytes;
   x.sum_at = x.step_at + m * x.n_blocks * int64_t(sizeof(float));

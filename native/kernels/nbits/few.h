@@ -10,11 +10,19 @@
 
 namespace sdx::SDX_ISA::nbits {
 
+enum class Order : uint8_t {
+  straight,
+  fields,  // of vectors of weights along k: the first ones of all lanes or bytes, the second
+           // ones...
+  words,   // the same within every 32 bits of weights
+};
+
 // How rows of x lie in the scratch: values, then the steps of blocks, then sums of blocks. Sums are
 // those of the values, in steps or not.
 struct Arranged {
   bool is_bytes;
-  bool is_along;        // for weights whose rows run along k
+  Order order;
+  uint8_t flip;         // turns signed bytes into unsigned ones
   int64_t block;        // values that share a step and a sum: a block of weights, or a part of one
   int64_t n_blocks;     // whole vectors of them
   int64_t k;            // values, zeros at the end included
@@ -59,5 +67,8 @@ void exact_sums(const Product& p, const Data& data, int64_t row, int64_t column,
 // in a way that these cannot read.
 bool plan_along(const Product& p, bool is_bytes, Plan& plan);
 bool plan_across(const Product& p, bool is_bytes, Plan& plan);
+
+// Products of many rows in bytes.
+bool plan_bytes(const Product& p, Plan& plan);
 
 }  // namespace sdx::SDX_ISA::nbits

@@ -51,7 +51,7 @@ Status matmul_nbits(const Call& call, Plan& plan) {
     if (p->w.is_k_major ? plan_across(*p, is_bytes, plan) : plan_along(*p, is_bytes, plan))
       return {};
   }
-  plan_many(*p, plan);
+  if (!is_bytes || p->w.k == 0 || !plan_bytes(*p, plan)) plan_many(*p, plan);
   return {};
 }
 

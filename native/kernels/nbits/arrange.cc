@@ -33,14 +33,30 @@ void order_row(const Arranged& x, const T* from, T* to) {
 }
 
 // Halves of a vector folded onto each other until one lane is left.
-template <class F>
-SDX_INLINE float fold(f32v v, F&& join) {
-  float lanes[kLanes];
-  memcpy(lanes, &v, sizeof v);
-  for (int width = kLanes / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) lanes[i] = join(lanes[i], lanes[i + width]);
-  return lanes[0];
+template <class T, class F>
+SDX_INLINE T fold(Vec<T> v, F&& join) {
+  typedef T Four __attribute__((vector_size(16)));
+  Four parts[kLanes / 4];
+  memcpy(parts, &v, sizeof v);
+  if constexpr (kLanes == 16)
+    parts[0] = join(parts[0], parts[2]), parts[1] = join(parts[1], parts[3]);
+  if constexpr (kLanes >= 8) parts[0] = join(parts[0], parts[1]);
+  const Four two = join(parts[0], __builtin_shufflevector(parts[0], parts[0], 2, 3, 0, 1));
+  return join(two, __builtin_shufflevector(two, two, 1, 0, 3, 2))[0];
 }
+
+struct Sum {
+  template <class V>
+  SDX_INLINE V operator()(V a, V b) const {
+    return a + b;
+  }
+};
+struct Most {
+  template <class V>
+  SDX_INLINE V operator()(V a, V b) const {
+    return a > b ? a : b;
+  }
+};
 
 // Values [k, k + n) of a row, all in one block.
 struct Block {
@@ -51,18 +67,20 @@ struct Block {
 // As floats they stay what they are, with their sum; as bytes they become steps.
 template <class T>
 SDX_INLINE Block take_block(const float* x, int64_t n, T* to) {
-  f32v top{}, total{};
+  f32v total{};
+  i32v top{};  // sizes are ordered as their bits are, and NaN is the largest
   vloop(n, [&](int64_t i, auto lanes) {
     const f32v v = load(x + i, lanes);
-    top = vmax(top, (f32v)((u32v)v & 0x7fffffffu));
+    top = Most{}(top, (i32v)v & 0x7fffffff);
     total += v;
     if constexpr (sizeof(T) == sizeof(float)) store(to + i, v, lanes);
   });
-  const float most = fold(top, [](float a, float b) { return a != a || a > b ? a : b; });
-  float sum = fold(total, [](float a, float b) { return a + b; });
+  const int32_t bits = fold<int32_t>(top, Most{});
+  float most;
+  memcpy(&most, &bits, sizeof most);
   // What would give no number, or nearly so, is multiplied in another way.
   const bool is_finite = most < 0x1p100f;
-  if constexpr (sizeof(T) == sizeof(float)) return {1, sum, is_finite};
+  if constexpr (sizeof(T) == sizeof(float)) return {1, fold<float>(total, Sum{}), is_finite};
   if (!is_finite) return {0, 0, false};
   const float step = most / 127, inverse = most > 0x1p-100f ? 127 / most : 0;
   f32v steps{};
@@ -71,7 +89,7 @@ SDX_INLINE Block take_block(const float* x, int64_t n, T* to) {
     steps += v;
     store_i32(to + i, __builtin_convertvector(v, i32v), lanes);
   });
-  return {step, fold(steps, [](float a, float b) { return a + b; }) * step, true};
+  return {step, fold<float>(steps, Sum{}) * step, true};
 }
 
 template <class T>

@@ -3,6 +3,7 @@
 
 #include "kernels/nbits/weights.h"
 #include "simd/steps.h"
+#include "simd/transpose.h"
 
 namespace sdx::SDX_ISA::nbits {
 
@@ -58,21 +59,62 @@ SDX_INLINE void read_rows(const Weights& w, const Data& data, int64_t first, int
     });
 }
 
-// The same where the numbers of a column lie side by side.
+// The same where the numbers of a column lie side by side: kLanes blocks of kLanes columns are
+// turned at a time, if that reads nothing behind the last number.
+SDX_INLINE void turn_scales(const Weights& w, const Data& data, int64_t block, int64_t last,
+                            int64_t column, float* to) {
+  const int64_t end = w.scale_at.at(w.n_blocks - 1, w.n - 1) + 1;
+  if (w.scale_at.block_stride != 1 || w.scale_at.at(block, column + kLanes - 1) + kLanes > end) {
+    for (int64_t b = block; b < last; ++b)
+      for (int64_t j = 0; j < kLanes && column + j < w.n; ++j)
+        to[(b - block) * kRow + j] = scale_of(w, data, b, column + j);
+    return;
+  }
+  alignas(64) float rows[kLanes][kLanes], turned[kLanes][kLanes];
+  for (int64_t j = 0; j < kLanes; ++j)
+    store(rows[j], load_reals(w.scale, data.in[kScale], w.scale_at.at(block, column + j), Full{}));
+  transpose_square<uint32_t, SDX_VEC_BYTES>(reinterpret_cast<const std::byte*>(rows), SDX_VEC_BYTES,
+                                            reinterpret_cast<std::byte*>(turned), SDX_VEC_BYTES);
+  for (int64_t b = block; b < last; ++b) store(to + (b - block) * kRow, load(turned[b - block]));
+}
+
+template <int bits>
+SDX_INLINE void turn_zeros(const Weights& w, const Data& data, int64_t block, int64_t last,
+                           int64_t column, float* to) {
+  constexpr int64_t kFields = 32 / bits;
+  const int64_t end = (w.zero_at.at(w.n_blocks - 1, w.n - 1) * bits + bits + 7) / 8;
+  const int64_t far = w.zero_at.at(last - 1, column + kLanes - 1) * bits / 8 + 4;
+  const bool is_whole = w.zero_at.at(block, 0) * bits % 8 == 0 &&
+                        w.zero_at.column_stride * bits % 8 == 0 && column + kLanes <= w.n;
+  if (w.zero != DType::u8 || w.zero_at.block_stride != 1 || !is_whole || far > end) {
+    for (int64_t b = block; b < last; ++b)
+      for (int64_t j = 0; j < kLanes && column + j < w.n; ++j)
+        to[(b - block) * kRow + j] = zero_of(w, data, b, column + j);
+    return;
+  }
+  const f32v table = step_table<bits>(w.flip);
+  for (int64_t b = block; b < last; b += kFields) {
+    u32v words;
+    const uint8_t* p = input<uint8_t>(data, kZero) + w.zero_at.at(b, column) * bits / 8;
+    for (int j = 0; j < kLanes; ++j, p += w.zero_at.column_stride * bits / 8) {
+      uint32_t word;
+      memcpy(&word, p, sizeof word);
+      words[j] = word;
+    }
+    for (int64_t i = 0; i < kFields && b + i < last; ++i)
+      store(to + (b + i - block) * kRow, field_float<bits>(words, int(i), w.flip, table));
+  }
+}
+
 template <int bits>
 SDX_INLINE void read_columns(const Weights& w, const Data& data, int64_t first, int64_t last,
                              int64_t column, int64_t width, float* scale, float* zero) {
-  for (int64_t j = 0; j < width; ++j)
-    vloop(last - first, [&](int64_t b, auto lanes) {
-      const f32v scales = load_scales<true>(w, data, first + b, column + j, lanes);
-      const f32v zeros = load_zeros<true, bits>(w, data, first + b, column + j, lanes);
-      int n = kLanes;
-      if constexpr (__is_same(decltype(lanes), Part)) n = lanes.n;
-      for (int i = 0; i < n; ++i) {
-        scale[(b + i) * kRow + j] = scales[i];
-        zero[(b + i) * kRow + j] = zeros[i];
-      }
-    });
+  for (int64_t j = 0; j < width; j += kLanes)
+    for (int64_t b = first; b < last; b += kLanes) {
+      const int64_t end = b + kLanes < last ? b + kLanes : last, at = (b - first) * kRow + j;
+      turn_scales(w, data, b, end, column + j, scale + at);
+      turn_zeros<bits>(w, data, b, end, column + j, zero + at);
+    }
 }
 
 template <int bits>

@@ -20,6 +20,8 @@ SDX_INLINE void turn_words(const Weights& w, const Data& data, const Area& at, i
   for (int64_t word = 0; word < wanted; word += kLanes) {
     const int64_t byte = begin + word * 4;
     const uint8_t* square = from + byte;
+    for (int64_t i = 0; i < kLanes && i < left; ++i)  // what the next area wants of these columns
+      __builtin_prefetch(square + i * row_bytes + kDepth * w.bits / 8, 0, 2);
     int64_t stride = row_bytes;
     if (left < kLanes || byte + SDX_VEC_BYTES > row_bytes) {
       const int64_t bytes = row_bytes - byte < SDX_VEC_BYTES ? row_bytes - byte : SDX_VEC_BYTES;

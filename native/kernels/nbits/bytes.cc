@@ -105,9 +105,11 @@ void unpack_across(const Few& f, const Data& data, const Area& at, Unpacked& to)
       const int64_t byte = (at.column + j) * bits / 8, left = row_bytes - byte;
       const uint8_t* from = input<uint8_t>(data, kQ) + (at.depth + k) * row_bytes + byte;
       u8v rows[kGroup] = {};
-      for (int i = 0; i < kGroup && k + i < at.depths; ++i)
+      for (int i = 0; i < kGroup && k + i < at.depths; ++i) {
+        __builtin_prefetch(from + (kDepth + i) * row_bytes, 0, 2);  // of the next area
         rows[i] = left >= SDX_VEC_BYTES ? load(from + i * row_bytes)
                                         : load(from + i * row_bytes, Part{int(left)});
+      }
       i32v four[4], fields[4][kFields];
       interleave4(rows[0] ^ flip, rows[1] ^ flip, rows[2] ^ flip, rows[3] ^ flip, four);
 #pragma GCC unroll 4

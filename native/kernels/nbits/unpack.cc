@@ -53,8 +53,10 @@ void unpack_across(const Weights& w, const Data& data, const Area& at, float* to
   const Blocks blocks = read_part<bits>(w, data, at, local);
   const f32v table = pinned(step_table<bits>(w.flip));
   const uint8_t* from = input<uint8_t>(data, kQ) + at.column * bits / 8;
+  const bool begins_line = at.column * bits / 8 % 64 == 0;
   for (int64_t i = 0; i < at.depths; ++i) {
     const uint8_t* p = from + (at.depth + i) * w.row_bytes();
+    if (begins_line) __builtin_prefetch(p + kDepth * w.row_bytes(), 0, 2);  // of the next area
     const int64_t row = (at.depth + i) / w.block - blocks.first;
     vloop(at.width, [&](int64_t j, auto lanes) {
       f32v step;

@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 EXAMPLES = sorted(ROOT.glob("examples/*.py"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-RUNNABLE = ("README.md",)  # pages whose Python stands on its own; others quote pieces of code
+# Pages whose Python stands on its own; others quote pieces of code.
+RUNNABLE = ("README.md", "docs/memory.md")
 
 
 def blocks(page: Path, language: str) -> list[str]:

@@ -10,11 +10,19 @@ namespace sdx {
 // Called once, when the module is made.
 void import_numpy();
 
-// Whether an object is an array of this numpy type that kernels can read as it is.
-bool is_plain_array(PyObject* object, PyObject* descr);
+// Whether an object is an array that was handed out with room to grow.
+bool has_room(PyObject* object);
 
-// A slot that views an array's bytes; the array must outlive it.
-Slot slot_of(PyObject* array, DType dtype);
+// What an input of a run must be: its type, and the axis along which it may have room (-1: none).
+struct Wanted {
+  PyObject* descr;
+  DType dtype;
+  int room_axis;
+};
+
+// A slot that views an array's bytes; the array must outlive it. False where kernels cannot read
+// them as they are.
+bool slot_of(PyObject* object, const Wanted& wanted, Slot& slot);
 
 // An array over a slot's bytes, which go back to the store when the array dies.
 nanobind::object array_of(const Slot& slot, PyObject* descr);

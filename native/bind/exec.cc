@@ -57,6 +57,10 @@ std::unique_ptr<Segment> make_segment(nb::tuple parts) {
     spec.resolved.push_back({step, output, axis, name});
   for (const auto& [slot, value] : nb::cast<std::vector<Pair>>(parts[7]))
     spec.aliases.push_back({slot, value});
+  for (const auto& [from, to, axis, rows, room_from, room_to] :
+       nb::cast<std::vector<std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t, int32_t>>>(
+           parts[8]))
+    spec.growths.push_back({from, to, axis, rows, room_from, room_to});
   return std::make_unique<Segment>(std::move(spec));
 }
 
@@ -96,12 +100,13 @@ class Watch {
 class Runnable {
  public:
   Runnable(std::shared_ptr<const Sequence> sequence, nb::list input_names, nb::list input_types,
-           nb::list output_types, ThreadOptions threads)
+           nb::list output_types, ThreadOptions threads, bool grows_in_place)
       : sequence_(std::move(sequence)),
         input_names_(std::move(input_names)),
         input_types_(std::move(input_types)),
         output_types_(std::move(output_types)),
-        threads_(threads) {
+        threads_(threads),
+        grows_in_place_(grows_in_place) {
     if (threads_.threads < 1) threads_.threads = usable_cpus();
     want_threads(threads_.threads);
   }
@@ -115,12 +120,10 @@ class Runnable {
     kept.reserve(spec.inputs.size());
     for (size_t i = 0; i < spec.inputs.size(); ++i) {
       PyObject* array = PyDict_GetItem(feed.ptr(), PyList_GET_ITEM(input_names_.ptr(), long(i)));
-      if (array == nullptr || !is_plain_array(array, PyList_GET_ITEM(input_types_.ptr(), long(i))))
+      Slot& slot = state.slots[size_t(spec.inputs[i])];
+      if (array == nullptr || !slot_of(array, wanted(i), slot) || slot.view.rank != spec.ranks[i])
         return nb::none();
       kept.push_back(nb::borrow(array));
-      Slot& slot = state.slots[size_t(spec.inputs[i])];
-      slot = slot_of(array, spec.dtypes[i]);
-      if (slot.view.rank != spec.ranks[i]) return nb::none();
     }
     if (sequence_->bind_names(state).fault != Fault::none) return nb::none();
     Watch watch(nullptr);
@@ -138,9 +141,8 @@ class Runnable {
     for (size_t i = 0; i < spec.inputs.size(); ++i) {
       nb::handle array = inputs[i];
       if (array.is_none()) continue;
-      if (!is_plain_array(array.ptr(), PyList_GET_ITEM(input_types_.ptr(), long(i))))
+      if (!slot_of(array.ptr(), wanted(i), state.slots[size_t(spec.inputs[i])]))
         throw std::invalid_argument("an input of a sequence is no plain array of its type");
-      state.slots[size_t(spec.inputs[i])] = slot_of(array.ptr(), spec.dtypes[i]);
     }
     std::vector<Moment> moments;
     if (profiles) state.moments = &moments;
@@ -159,9 +161,16 @@ class Runnable {
   std::shared_ptr<const Sequence> sequence() const { return sequence_; }
 
  private:
+  Wanted wanted(size_t input) const {
+    const SequenceSpec& spec = sequence_->spec();
+    return {PyList_GET_ITEM(input_types_.ptr(), long(input)), spec.dtypes[input],
+            spec.room_axes[input]};
+  }
+
   RunState fresh() const {
     RunState state = sequence_->fresh_state();
     state.threads = threads_;
+    state.grows_in_place = grows_in_place_;
     return state;
   }
 
@@ -199,6 +208,7 @@ class Runnable {
   std::shared_ptr<const Sequence> sequence_;
   nb::list input_names_, input_types_, output_types_;
   ThreadOptions threads_;
+  bool grows_in_place_;
 };
 
 std::shared_ptr<const Sequence> make_sequence(nb::tuple parts);
@@ -242,11 +252,12 @@ Item make_item(nb::tuple parts) {
 std::shared_ptr<const Sequence> make_sequence(nb::tuple parts) {
   SequenceSpec spec;
   std::tie(spec.n_slots, spec.n_names) = nb::cast<std::pair<int, int>>(parts[0]);
-  for (const auto& [slot, rank, dtype] :
-       nb::cast<std::vector<std::tuple<int32_t, int, int>>>(parts[1])) {
+  for (const auto& [slot, rank, dtype, room_axis] :
+       nb::cast<std::vector<std::tuple<int32_t, int, int, int>>>(parts[1])) {
     spec.inputs.push_back(slot);
     spec.ranks.push_back(rank);
     spec.dtypes.push_back(DType(dtype));
+    spec.room_axes.push_back(room_axis);
   }
   spec.outputs = nb::cast<Ints>(parts[2]);
   for (const auto& [slot, axis, name] : nb::cast<std::vector<Triple>>(parts[3]))
@@ -283,9 +294,9 @@ void bind_exec(nb::module_& m) {
           "__init__",
           [](Runnable* self, nb::tuple sequence, nb::tuple python) {
             ThreadOptions threads{nb::cast<int>(python[3]), nb::cast<bool>(python[4])};
-            new (self)
-                Runnable(make_sequence(sequence), nb::cast<nb::list>(python[0]),
-                         nb::cast<nb::list>(python[1]), nb::cast<nb::list>(python[2]), threads);
+            new (self) Runnable(make_sequence(sequence), nb::cast<nb::list>(python[0]),
+                                nb::cast<nb::list>(python[1]), nb::cast<nb::list>(python[2]),
+                                threads, nb::cast<bool>(python[5]));
           },
           "sequence"_a, "python"_a)
       .def("quick", &Runnable::quick, "feed"_a,
@@ -294,6 +305,9 @@ void bind_exec(nb::module_& m) {
            nb::sig("def run(self, names: collections.abc.Sequence[int], inputs: list, stop: Stop | "
                    "None, profiles: bool) -> tuple"),
            "(0, outputs, names, spans), or (fault, segment, index, text, names).");
+  m.def(
+      "has_room", [](nb::handle object) { return has_room(object.ptr()); }, "object"_a,
+      "Whether an object is an array that was handed out with room to grow.");
   m.def("usable_cpus", usable_cpus, "CPUs that the process may use, by affinity and cgroup.");
   m.def("set_affinities", set_affinities, "sets"_a, "Binds the pool's workers to CPUs.");
   m.def("kept_bytes", kept_bytes, "Bytes that are kept for arenas and outputs to come.");

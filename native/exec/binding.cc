@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "exec/grow.h"
 #include "exec/place.h"
 
 namespace sdx {
@@ -39,8 +40,12 @@ void scale_steps(const View& from, const std::vector<int64_t>& numbers, View& to
   for (int i = 0; i < to.rank; ++i) to.strides[i] = from.strides[i] * numbers[size_t(to.rank + i)];
 }
 
-void set_strides(const ValueSpec& spec, const std::vector<View>& views, View& view) {
+void set_strides(const ValueSpec& spec, const std::vector<View>& views, const int64_t* registers,
+                 View& view) {
   switch (spec.storage) {
+    case Storage::exported:
+      if (spec.numbers.empty()) return view.pack();
+      return pack_with_room(view, int(spec.numbers[0]), registers[spec.numbers[1]]);
     case Storage::permuted: return permute(views[size_t(spec.at)], spec.numbers, view);
     case Storage::sliced: return scale_steps(views[size_t(spec.at)], spec.numbers, view);
     case Storage::expanded: return expand(views[size_t(spec.at)], view);
@@ -138,10 +143,23 @@ class Binder {
     }
     for (size_t i = 0; i < spec_.values.size(); ++i)
       if (spec_.values[i].storage == Storage::exported)
-        binding.exports.push_back({spec_.values[i].at, spec_.values[i].at, views_[i]});
+        export_value(spec_.values[i], views_[i], binding);
     for (const Alias& alias : spec_.aliases)
       binding.exports.push_back(
-          {alias.slot, place_of(alias.value).base, views_[size_t(alias.value)]});
+          {alias.slot, place_of(alias.value).base, views_[size_t(alias.value)], 0});
+  }
+
+  void export_value(const ValueSpec& value, const View& view, Binding& binding) {
+    Export made{value.at, value.at, view, view.count() * size_of(view.dtype)};
+    if (!value.numbers.empty()) {
+      View whole = view;
+      made.rows = view.dims[value.numbers[0]];
+      made.room = whole.dims[value.numbers[0]] = registers_[size_t(value.numbers[1])];
+      made.bytes = whole.count() * size_of(view.dtype);
+      for (size_t g = 0; g < spec_.growths.size(); ++g)
+        if (spec_.growths[g].to == value.at) made.growth = int32_t(g);
+    }
+    binding.exports.push_back(made);
   }
 
   Place place_of(int32_t id) const {
@@ -187,7 +205,7 @@ bool make_views(const SegmentSpec& spec, const RunState& state, const int64_t* r
       continue;
     }
     fits = set_dims(value, registers, view) && fits;
-    set_strides(value, views, view);
+    set_strides(value, views, registers, view);
     if (value.storage == Storage::constant) view.data = value.data;
   }
   return fits;

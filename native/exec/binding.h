@@ -25,6 +25,9 @@ struct Export {
   int32_t slot;
   int32_t root;  // the slot whose block it shares; its own for most
   View view;
+  int64_t bytes;               // of its block
+  int32_t growth = -1;         // which of the segment's it is
+  int64_t rows = 0, room = 0;  // that it has, and that fit, if it is one
 };
 
 struct Binding {

@@ -4,6 +4,7 @@
 #include <new>
 
 #include "exec/binding.h"
+#include "exec/grow.h"
 
 namespace sdx {
 namespace {
@@ -35,8 +36,8 @@ std::byte* address(const Place& place, const RunState& state, std::byte* arena) 
 // One run over a binding.
 class Runner {
  public:
-  Runner(const Binding& binding, RunState& state, int number)
-      : binding_(binding), state_(state), number_(number) {}
+  Runner(const Binding& binding, RunState& state, int number, std::vector<Slot> grown)
+      : binding_(binding), state_(state), number_(number), grown_(std::move(grown)) {}
 
   Outcome run() {
     Outcome outcome;
@@ -72,15 +73,32 @@ class Runner {
       for (const Export& made : binding_.exports) {
         Slot& slot = state_.slots[size_t(made.slot)];
         slot.view = made.view;
-        slot.block = made.root == made.slot
-                         ? make_block(size_t(made.view.count() * size_of(made.view.dtype)))
-                         : state_.slots[size_t(made.root)].block;
+        if (made.growth >= 0)
+          grow(made, slot);
+        else
+          slot.block = made.root == made.slot ? make_block(size_t(made.bytes))
+                                              : state_.slots[size_t(made.root)].block;
         slot.data = slot.block.get();
       }
       return true;
     } catch (const std::bad_alloc&) {
       return false;
     }
+  }
+
+  // The block of an output with room: that of its input, or a new one.
+  void grow(const Export& made, Slot& slot) {
+    Slot& planned = grown_[size_t(made.growth)];
+    if (planned.block == nullptr) {
+      planned.block = make_block(size_t(made.bytes));
+      if (state_.grows_in_place) {
+        planned.room = std::make_shared<Room>();
+        planned.room->rows = made.room;
+        planned.room->used = made.rows;
+      }
+    }
+    slot.block = planned.block;
+    slot.room = planned.room;
   }
 
   Status step(const BoundStep& bound) {
@@ -110,6 +128,7 @@ class Runner {
   const Binding& binding_;
   RunState& state_;
   int number_;
+  std::vector<Slot> grown_;
   std::shared_ptr<std::byte> arena_;
   std::byte* local_ = nullptr;
 };
@@ -128,9 +147,10 @@ Outcome Segment::run(RunState& state) const {
   Outcome outcome = resolve(state);
   outcome.segment = spec_.number;
   if (outcome.fault != Fault::none) return outcome;
+  std::vector<Slot> grown = plan_growths(spec_, state);
   const std::shared_ptr<const Binding> binding = binding_for(state, outcome);
   if (binding == nullptr) return outcome;
-  return Runner(*binding, state, spec_.number).run();
+  return Runner(*binding, state, spec_.number, std::move(grown)).run();
 }
 
 // Asks the rows whose output sizes depend on data; the names that these give become known.

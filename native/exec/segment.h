@@ -19,7 +19,8 @@ enum class Storage : uint8_t {
   slot,      // an input: in the frame's slot `at`
   constant,  // at a fixed address
   arena,     // made by a step, dead before the segment ends
-  exported,  // made by a step, in a block of its own that goes to slot `at`
+  exported,  // made by a step, in a block of its own that goes to slot `at`; `numbers` are empty,
+             // or the axis along which it has room and the register of how much
   reshaped,  // a view of the value `at`, as are all that follow
   permuted,  // `numbers` are the axes
   sliced,    // `numbers` are registers of starts, then the steps
@@ -53,6 +54,16 @@ struct Alias {
   int32_t slot, value;
 };
 
+// An output that is an input with more rows along an axis: a cache of keys or values. It is made
+// with room for rows to come; fed back, the next run puts them behind without copying the others.
+// The rooms are sizes: the rows that fit into the block of the input, and of the output.
+struct Growth {
+  int32_t from, to;  // slots
+  int32_t axis;
+  int32_t rows;                // the register of the output's rows
+  int32_t room_from, room_to;  // names
+};
+
 struct SegmentSpec {
   int number = 0;  // for outcomes and moments
   std::vector<SizeOp> sizes;
@@ -62,13 +73,27 @@ struct SegmentSpec {
   std::vector<StepSpec> steps;
   std::vector<ResolvedName> resolved;
   std::vector<Alias> aliases;
+  std::vector<Growth> growths;
 };
 
-// A tensor between segments: contiguous, with a hold on its bytes.
+// The rows of a block with room for more. Whoever adds some claims them first, so that two runs
+// that go on from the same rows do not write to the same place.
+struct Room {
+  int64_t rows = 0;  // that fit
+  std::atomic<int64_t> used{0};
+
+  // Rows [from, to) for the caller alone; false where they are taken or do not fit.
+  bool claim(int64_t from, int64_t to) {
+    return to <= rows && used.compare_exchange_strong(from, to);
+  }
+};
+
+// A tensor between segments, with a hold on its bytes. Contiguous, but for the gaps of its room.
 struct Slot {
   View view;
   std::byte* data = nullptr;
   std::shared_ptr<std::byte> block;  // empty for memory of the caller's
+  std::shared_ptr<Room> room;        // of a tensor that may grow
 };
 
 enum class Fault : uint8_t { none, guard, size, step, memory, stopped, name };
@@ -93,6 +118,7 @@ struct RunState {
   std::vector<Slot> slots;
   std::vector<int64_t> names;
   ThreadOptions threads;
+  bool grows_in_place = true;
   bool (*should_stop)(void*) = nullptr;  // asked between steps
   void* stop_context = nullptr;
   std::vector<Moment>* moments = nullptr;

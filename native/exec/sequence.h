@@ -74,8 +74,9 @@ struct SequenceSpec {
   std::vector<int32_t> inputs, outputs;  // slots
   std::vector<int> ranks;                // of the inputs
   std::vector<DType> dtypes;
-  std::vector<NameOf> names;  // that the inputs give
-  std::vector<SizeOf> sizes;  // that the inputs must have
+  std::vector<int> room_axes;  // along which an input may have room; -1: none
+  std::vector<NameOf> names;   // that the inputs give
+  std::vector<SizeOf> sizes;   // that the inputs must have
   std::vector<FixedSlot> constants;
   std::vector<Item> items;
 };

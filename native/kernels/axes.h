@@ -40,6 +40,7 @@ struct Place {
 // Where element `index` of the first `n` axes lies, counted in row-major order.
 SDX_INLINE Place place_of(const Axes& axes, int n, int64_t index) {
   Place place;
+#pragma GCC unroll 1
   for (int i = n - 1; i > 0; --i) {
     const int64_t at = index % axes.size[i];
     index /= axes.size[i];

@@ -24,7 +24,9 @@ from sardonyx.options import RunOptions, SessionOptions
 if TYPE_CHECKING:
     from sardonyx import capi as capi
     from sardonyx.nodearg import ModelMetadata, NodeArg
+    from sardonyx.ortvalue import OrtValue
     from sardonyx.session import InferenceSession
+    from sardonyx.weights.forms import PrepackedWeightsContainer
 
 __version__: Final = "0.1.0"
 ORT_VERSION: Final = "1.31.1"  # the onnxruntime whose interface this is
@@ -34,6 +36,8 @@ _LATER: Final = {
     "InferenceSession": "sardonyx.session",
     "ModelMetadata": "sardonyx.nodearg",
     "NodeArg": "sardonyx.nodearg",
+    "OrtValue": "sardonyx.ortvalue",
+    "PrepackedWeightsContainer": "sardonyx.weights.forms",
 }
 
 
@@ -169,6 +173,8 @@ __all__: Final[list[str]] = [
     "OrtMemType",
     "OrtMemoryInfoDeviceType",
     "OrtSparseFormat",
+    "OrtValue",
+    "PrepackedWeightsContainer",
     "RunOptions",
     "SardonyxError",
     "SessionOptions",

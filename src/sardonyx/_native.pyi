@@ -291,9 +291,9 @@ def decode_tensor(buffer: Buffer) -> TensorRecord:
     Read an ONNX TensorProto; the record views the buffer and keeps it alive.
     """
 
-isas: tuple = ('base', 'avx512vnni')
+isas: tuple[str, ...]
 
-isa: str = 'avx512vnni'
+isa: str
 
 kernels: dict = ...
 
@@ -328,6 +328,9 @@ class Runnable:
 
     def run(self, names: Sequence[int], inputs: list, stop: Stop | None, profiles: bool) -> tuple:
         """(0, outputs, names, spans), or (fault, segment, index, text, names)."""
+
+def has_room(object: object) -> bool:
+    """Whether an object is an array that was handed out with room to grow."""
 
 def usable_cpus() -> int:
     """CPUs that the process may use, by affinity and cgroup."""

@@ -8,16 +8,29 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from sardonyx.errors import FAULTS, ModelLoadCanceled, SardonyxError
 from sardonyx.graph.infer import infer
 from sardonyx.load import LoadOptions, load
 from sardonyx.load.model import Model
+from sardonyx.load.source import ModelBytes, read_model
+from sardonyx.log import logger
 from sardonyx.memory import plan
-from sardonyx.passes import PassOptions, lower, optimize
+from sardonyx.pass_options import PassOptions
 from sardonyx.place import Placement, Provider, place
 from sardonyx.program.emit import emit
 from sardonyx.program.program import Program
 from sardonyx.schedule import schedule
 from sardonyx.trace import Stages
+from sardonyx.weights.forms import Forms, PrepackedWeightsContainer
+from sardonyx.weights.pack.errors import Broken
+from sardonyx.weights.pack.find import (
+    Found,
+    PackOptions,
+    cache_path,
+    find,
+    may_have,
+    serves,
+)
 
 if TYPE_CHECKING:
     from sardonyx.save import SaveOptions
@@ -31,7 +44,9 @@ class Options:
     load: LoadOptions = field(default_factory=LoadOptions)
     passes: PassOptions = field(default_factory=PassOptions)
     save: SaveOptions | None = None
+    pack: PackOptions | None = None  # None: packs are neither looked for nor written
     check: Callable[[], None] = lambda: None  # called before each stage; raises to end the load
+    container: PrepackedWeightsContainer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +57,44 @@ class Compiled:
     placement: Placement
     program: Program
     stages: Stages
+    is_standalone: bool = False  # out of a pack, which is all that there is of the model
 
 
 def compile(source: Any, options: Options) -> Compiled:
     """The whole line, from a file, bytes or buffers to a program."""
-    with _no_collection():
+    with no_collection():
         return _compile(source, options)
 
 
 def _compile(source: Any, options: Options) -> Compiled:
     stages = Stages(options.check)
+    given = given_bytes(source, options)
+    made = _from_pack(given, options, stages)
+    if made is None:
+        found = Found(lowered(given, options, stages), Forms())
+        made = _finished(_cached(given, found, options, stages), options, stages)
+    return made
+
+
+def _finished(found: Found, options: Options, stages: Stages) -> Compiled:
+    placement, program = program_of(found.model, options, stages, found.forms)
+    return Compiled(found.model, placement, program, stages, found.is_standalone)
+
+
+def given_bytes(source: Any, options: Options) -> ModelBytes:
+    """A model's bytes, read unless they were."""
+    if isinstance(source, ModelBytes):
+        return source
+    load = options.load
+    return read_model(source, load.folder, load.in_memory, load.copies)
+
+
+def lowered(given: ModelBytes, options: Options, stages: Stages) -> Model:
+    """The part of the line that a pack stands for."""
+    from sardonyx.passes import lower, optimize  # not needed where there is a pack
+
     with stages.stage("load"):
-        model = load(source, options.load)
+        model = load(given, options.load)
     with stages.stage("infer"):
         infer(model.graph, assumes=not options.load.split_names)
         model.check_outputs()
@@ -66,6 +107,13 @@ def _compile(source: Any, options: Options) -> Compiled:
             save(model, options.save)
     with stages.stage("lower"):
         lower(model.graph, options.passes)
+    return model
+
+
+def program_of(
+    model: Model, options: Options, stages: Stages, forms: Forms | None = None
+) -> tuple[Placement, Program]:
+    """The part that every load takes."""
     with stages.stage("place"):
         placement = place(model.graph, options.providers)
     with stages.stage("schedule"):
@@ -73,12 +121,64 @@ def _compile(source: Any, options: Options) -> Compiled:
     with stages.stage("memory"):
         memory = plan(order)
     with stages.stage("program"):
-        program = emit(placement, order, memory)
-    return Compiled(model, placement, program, stages)
+        forms = forms or Forms()
+        forms.container = options.container
+        return placement, emit(placement, order, memory, forms)
+
+
+def _from_pack(given: ModelBytes, options: Options, stages: Stages) -> Compiled | None:
+    """The model out of its pack, if it has one that serves; one to be saved is made anew."""
+    if options.pack is None or not _may_pack(given, options) or not may_have(given, options.pack):
+        return None
+    with stages.stage("pack"):
+        found = find(given, lambda: settings_of(options), options.pack)
+    if found is None:
+        return None
+    try:
+        return _finished(found, options, stages)
+    except ModelLoadCanceled:
+        raise
+    except (SardonyxError, AttributeError, *FAULTS) as error:
+        # Its graph was inferred; what providers trip over only a hostile one has.
+        logger.warning("the pack of %s is not used: %s", given.source.name, error)
+        return None
+
+
+def settings_of(options: Options) -> dict[str, Any]:
+    """The options that a pack must have been made with."""
+    from sardonyx.weights.pack.identity import settings
+
+    return settings(options.load, options.passes)
+
+
+def _may_pack(given: ModelBytes, options: Options) -> bool:
+    return options.save is None and not options.load.initializers and serves(given)
+
+
+def _cached(given: ModelBytes, made: Found, options: Options, stages: Stages) -> Found:
+    """The same model out of the pack that the cache was asked to keep; as it is if it cannot be."""
+    if options.pack is None or options.pack.cache is None or not _may_pack(given, options):
+        return made
+    from sardonyx.packing import Request, write
+    from sardonyx.weights.pack.read import read
+
+    chosen = settings_of(options)
+    path = cache_path(given, chosen, options.pack.cache)
+    try:
+        with stages.stage("write_pack"):
+            write(Request(path), given, made.model, options)
+        with stages.stage("pack"):
+            return read(path, given, chosen, verify=False)
+    except ModelLoadCanceled:
+        raise
+    except (SardonyxError, Broken, OSError) as error:
+        what = error.what if isinstance(error, SardonyxError) else error
+        logger.warning("the pack %s was not written, and the session does without: %s", path, what)
+    return made
 
 
 @contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
+def no_collection() -> Iterator[None]:
     """Puts off the collector: a graph under construction holds no garbage, only work to look at."""
     was_enabled = gc.isenabled()
     gc.disable()

@@ -114,11 +114,11 @@ class SessionOptions:
         elif key == "session.optimized_model_filepath":
             self.optimized_model_filepath = value
         elif key == "session.graph_optimization_level":
-            self.graph_optimization_level = _one_of(key, value, _LEVELS)
+            self.graph_optimization_level = one_of(key, value, _LEVELS)
         elif key == "session.execution_mode":
-            self.execution_mode = _one_of(key, value, _MODES)
+            self.execution_mode = one_of(key, value, _MODES)
         elif key != name and name in _FLAGS:
-            setattr(self, name, _one_of(key, value, {"0": False, "1": True}))
+            setattr(self, name, one_of(key, value, {"0": False, "1": True}))
         elif key != name and name in _NUMBERS:
             try:
                 setattr(self, name, int(value))
@@ -146,32 +146,41 @@ class SessionOptions:
         self, names: list[str], buffers: list[Any], lengths: list[int]
     ) -> None:
         """External data files as buffers, which are not copied, and kept alive by the session."""
+        from sardonyx.load.buffers import as_bytes  # brings numpy, which options alone do not need
+
         if not len(names) == len(buffers) == len(lengths):
             raise InvalidArgument(
                 "names, buffers and lengths differ in number: "
                 f"{len(names)}, {len(buffers)}, {len(lengths)}"
             )
+        added: dict[str, memoryview] = {}
         for name, buffer, length in zip(names, buffers, lengths, strict=True):
-            view = memoryview(buffer).cast("B")
-            if not 0 <= length <= view.nbytes:
-                raise InvalidArgument(
-                    f"the buffer of {name} has {view.nbytes} bytes, "
-                    f"and its length is given as {length}"
-                )
             key = name.replace("\\", "/").removeprefix("./").lstrip("/")
-            if key in self._files:
+            if key in self._files or key in added:
                 raise InvalidArgument(f"the file {name} is given twice")
-            self._files[key] = view[:length].toreadonly()
+            view = as_bytes(buffer, f"the buffer of the file {name}")
+            if not isinstance(length, int) or not 0 <= length <= view.nbytes:
+                raise InvalidArgument(
+                    f"the buffer of the file {name} has {view.nbytes} bytes, "
+                    f"and its length is given as {length!r}"
+                )
+            added[key] = view[:length]
+        self._files.update(added)
 
     def add_initializer(self, name: str, value: Any) -> None:
-        """Uses an array (or what has a `numpy` method) for an initializer; kept, not copied."""
-        self._initializers[name] = value
+        """Uses an array, a tensor or an OrtValue for an initializer; kept, not copied."""
+        self.add_external_initializers([name], [value])
 
     def add_external_initializers(self, names: list[str], values: list[Any]) -> None:
         """Uses arrays for initializers, as `add_initializer` does for one."""
         if len(names) != len(values):
             raise InvalidArgument(f"{len(names)} names and {len(values)} values are given")
-        self._initializers.update(zip(names, values, strict=True))
+        added: dict[str, Any] = {}
+        for name, value in zip(names, values, strict=True):
+            if name in self._initializers or name in added:
+                raise InvalidArgument(f"a value for the initializer {name} is given twice")
+            added[name] = value
+        self._initializers.update(added)
 
     def add_provider(self, name: str, options: dict[str, str] | None = None) -> None:
         """Adds a provider for sessions that are given none of their own."""
@@ -194,7 +203,8 @@ class SessionOptions:
         )
 
 
-def _one_of(key: str, value: str, table: dict[str, Any]) -> Any:
+def one_of(key: str, value: str, table: dict[str, Any]) -> Any:
+    """What a config value stands for; any other than those of the table is an error."""
     if value not in table:
         raise InvalidArgument(f"{key} is one of {', '.join(table)}, not {value!r}")
     return table[value]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,20 +17,24 @@ from sardonyx.errors import (
     ModelLoadCanceled,
     NoSuchFile,
     RuntimeException,
+    SardonyxError,
 )
 from sardonyx.feeds import check_feed, describe, hand_out
 from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.load import LoadOptions
 from sardonyx.load.source import read_model
+from sardonyx.locks import Lock
 from sardonyx.log import of_session
 from sardonyx.nodearg import ModelMetadata, NodeArg, node_arg
-from sardonyx.options import RunOptions, SessionOptions
-from sardonyx.passes import PassOptions
-from sardonyx.program.native import Threads
+from sardonyx.options import RunOptions, SessionOptions, one_of
+from sardonyx.pass_options import PassOptions
+from sardonyx.program.native import RunSettings
 from sardonyx.program.program import Program, Run
 from sardonyx.program.run import bind, execute
 from sardonyx.providers import resolve
 from sardonyx.trace import Profile
+from sardonyx.weights.forms import PrepackedWeightsContainer
+from sardonyx.weights.pack.find import SUFFIX, PackOptions
 
 if TYPE_CHECKING:
     from sardonyx.save import SaveOptions
@@ -41,7 +44,16 @@ _FOLDER: Final = "session.model_external_initializers_file_folder_path"
 _FOLD_LIMIT: Final = "optimization.constant_folding_max_output_size_in_bytes"
 _DATA_FILE: Final = "session.optimized_model_external_initializers_file_name"
 _DATA_MIN: Final = "session.optimized_model_external_initializers_min_size_in_bytes"
+_PACK_FOLDER: Final = "sardonyx.pack_cache"
+_PACK_VERIFY: Final = "sardonyx.pack_verify"
+_PACK_USE: Final = "sardonyx.use_pack"
+_PACK_SAVE: Final = "session.save_external_prepacked_constant_initializers"
 _DEFER: Final = "sardonyx.defer_weights"  # to the first run
+_WEIGHTS: Final = "sardonyx.weights"
+_KEPT: Final = {"mapped": False, "copied": True}
+_WEIGHT_LEVEL: Final = "session.qdq_matmulnbits_accuracy_level"
+_WEIGHT_BLOCK: Final = "session.qdq_matmulnbits_block_size"
+_IN_PLACE: Final = "sardonyx.grow_in_place"  # caches of keys and values that are fed back
 _SPINNING: Final = "session.intra_op.allow_spinning"
 _AFFINITIES: Final = "session.intra_op_thread_affinities"
 _DISABLED: Final = "optimization.disable_specified_optimizers"
@@ -56,21 +68,24 @@ class InferenceSession:
         sess_options: SessionOptions | None = None,
         providers: Sequence[str | tuple[str, dict[Any, Any]]] | None = None,
         provider_options: Sequence[dict[Any, Any]] | None = None,
+        *,
+        prepacked_weights_container: PrepackedWeightsContainer | None = None,
         **kwargs: Any,
     ) -> None:
         """Compiles a model from a path, bytes, any buffer, a binary file or an onnx.ModelProto."""
+        self._container = _checked_container(prepacked_weights_container)
         self._options = SessionOptions() if sess_options is None else sess_options
         if not isinstance(self._options, SessionOptions):
             raise TypeError(f"sess_options is a SessionOptions, not {type(sess_options).__name__}")
         self._logger = of_session(self._options.log_severity_level)
-        self._lock = threading.Lock()  # held while compiling again
+        self._lock = Lock()  # held while compiling again
         profiles, prefix = self._options.enable_profiling, self._options.profile_file_prefix
         self._profile = Profile(prefix) if profiles else None
-        self._threads = _threads(self._options)
+        self._settings = _run_settings(self._options)
         self._base = self._compile_options(frozenset(kwargs.get("disabled_optimizers") or ()))
         load = self._base.load
         # Read once: a file object is at its end by then, and a path may be gone.
-        self._source = read_model(path_or_bytes, load.folder, load.in_memory)
+        self._source = read_model(path_or_bytes, load.folder, load.in_memory, load.copies)
         if providers is None and self._options.has_providers():
             providers = list(self._options._providers.items())
         self.set_providers(providers, provider_options)
@@ -89,11 +104,14 @@ class InferenceSession:
             raise InvalidGraph(f"the model nests too deep: {error}") from None
         model, program = self._compiled.model, self._compiled.program
         if self._options._entries.get(_DEFER) != "1":
-            program.prepare(self._threads)
+            with self._compiled.stages.stage("weights"):
+                program.prepare(self._settings)
         self._quick = None if self._profile is not None else program.quick
         self._inputs = {i.name: i for i in program.inputs}
         self._required = [i.name for i in program.inputs if i.default is None]
         self._output_names = [o.name for o in model.outputs]
+        if options.save is not None and self._options._entries.get(_PACK_SAVE) == "1":
+            self._pack_saved(options)
         if self._profile is not None:
             self._profile.add_stages(self._compiled.stages, model.origin)
         steps = ", ".join(
@@ -102,6 +120,26 @@ class InferenceSession:
         self._logger.info("session ready: %d steps; %s", len(program.segments), steps)
         for node, provider, kernel in program.nodes():
             self._logger.debug("%s runs on %s (%s)", node, provider, kernel)
+
+    def _pack_saved(self, options: Options) -> None:
+        """Writes the pack of the optimized model beside it."""
+        from sardonyx.packing import Request, pack  # only who writes a pack needs it
+
+        assert options.save is not None
+        path = options.save.path
+        plain = LoadOptions(
+            dims_by_name=options.load.dims_by_name,
+            dims_by_denotation=options.load.dims_by_denotation,
+        )
+        try:
+            pack(
+                path,
+                Options(self._providers, plain, options.passes),
+                Request(f"{path}{SUFFIX}", any_level=True),
+            )
+        except (SardonyxError, OSError) as error:
+            what = error.what if isinstance(error, SardonyxError) else error
+            self._logger.warning("the optimized model %s has no pack: %s", path, what)
 
     def _compile_options(self, disabled: frozenset[str]) -> Options:
         options, entries = self._options, self._options._entries
@@ -120,19 +158,29 @@ class InferenceSession:
                 dims_by_denotation=dict(options._dims_by_denotation),
                 # What is saved must hold for sizes that this session may never see.
                 split_names=bool(options.optimized_model_filepath),
+                copies=one_of(_WEIGHTS, entries.get(_WEIGHTS, "mapped"), _KEPT),
             ),
             passes=PassOptions(
                 level=options.graph_optimization_level,
                 disabled=frozenset(name for part in disabled for name in part.split(",")),
+                weight_level=_weight_level(entries.get(_WEIGHT_LEVEL, "0")),
+                weight_block=_weight_block(entries.get(_WEIGHT_BLOCK, "0")),
                 **({} if limit is None else {"fold_limit_bytes": _size(_FOLD_LIMIT, limit)}),
             ),
             save=self._save_options() if options.optimized_model_filepath else None,
-            check=self._check_cancelled,
+            pack=self._pack_options(),
+            check=_cancel_check(options),
+            container=self._container,
         )
 
-    def _check_cancelled(self) -> None:
-        if self._options._is_cancelled:
-            raise ModelLoadCanceled("the load was cancelled by set_load_cancellation_flag")
+    def _pack_options(self) -> PackOptions | None:
+        entries = self._options._entries
+        if entries.get(_PACK_USE, "1") == "0":
+            return None
+        folder = entries.get(_PACK_FOLDER)
+        if folder is not None and not os.path.isdir(folder):
+            raise NoSuchFile(f"{_PACK_FOLDER} is {folder!r}, which is no folder")
+        return PackOptions(folder, entries.get(_PACK_VERIFY, "0") == "1")
 
     def _save_options(self) -> SaveOptions:
         from sardonyx.save import SaveOptions
@@ -184,12 +232,18 @@ class InferenceSession:
         try:
             return self._attempt(program, values, options)
         except AssumptionFailed as failed:
+            if self._compiled.is_standalone:
+                raise InvalidArgument(
+                    f"{failed} differ in size, and the model was packed for equal ones",
+                    hint="use the model that the pack was made of",
+                ) from None
             self._logger.info("%s differ in size: compiling again with them apart", failed)
         with self._lock:
             if self._compiled.program is program:  # else another thread was here before
                 base = self._base
                 apart = replace(base.load, split_names=True)
-                self._compile(Options(self._providers, apart, base.passes))
+                again = Options(self._providers, apart, base.passes, container=base.container)
+                self._compile(again)
         return self._attempt(self._compiled.program, values, options)
 
     def _attempt(self, program: Program, values: dict[str, Any], options: RunOptions) -> list[Any]:
@@ -199,7 +253,7 @@ class InferenceSession:
             if value is None and spec.default is not None:
                 value = spec.default.read()
             frame[spec.slot] = value
-        run = Run(dims, frame, _stopper(options), self._threads, options._stop)
+        run = Run(dims, frame, _stopper(options), self._settings, options._stop)
         if self._profile is not None:
             run.on_step, run.on_native = self._profile.add_step, self._profile.add_native
         return execute(program, run)
@@ -260,6 +314,25 @@ class InferenceSession:
         return 0 if self._profile is None else self._profile.start_ns
 
 
+def _checked_container(given: Any) -> PrepackedWeightsContainer | None:
+    if given is not None and not isinstance(given, PrepackedWeightsContainer):
+        raise InvalidArgument(
+            "prepacked_weights_container is a PrepackedWeightsContainer, "
+            f"not {type(given).__name__}"
+        )
+    return given
+
+
+def _cancel_check(options: SessionOptions) -> Callable[[], None]:
+    """Ends a load that was cancelled. Knows no session, so that one is freed when it is dropped."""
+
+    def check() -> None:
+        if options._is_cancelled:
+            raise ModelLoadCanceled("the load was cancelled by set_load_cancellation_flag")
+
+    return check
+
+
 def _stopper(options: RunOptions) -> Any:
     def check() -> None:
         if options.terminate:
@@ -268,13 +341,15 @@ def _stopper(options: RunOptions) -> Any:
     return check
 
 
-def _threads(options: SessionOptions) -> Threads:
+def _run_settings(options: SessionOptions) -> RunSettings:
     """How the session's runs use the pool; affinities of its workers are set for all sessions."""
     affinities = options._entries.get(_AFFINITIES)
     if affinities:
         native.set_affinities(_cpu_sets(affinities))
-    return Threads(
-        max(0, options.intra_op_num_threads), options._entries.get(_SPINNING, "1") != "0"
+    return RunSettings(
+        max(0, options.intra_op_num_threads),
+        options._entries.get(_SPINNING, "1") != "0",
+        options._entries.get(_IN_PLACE, "1") != "0",
     )
 
 
@@ -298,3 +373,21 @@ def _size(key: str, text: str) -> int:
     if not text.isdigit():
         raise InvalidArgument(f"{key} is a number of bytes, not {text!r}")
     return int(text)
+
+
+def _weight_level(text: str) -> int:
+    if text not in ("0", "1", "2", "3", "4"):
+        raise InvalidArgument(
+            f"{_WEIGHT_LEVEL} is 0 to 3 for exact products or 4 for int8 activations, not {text!r}"
+        )
+    return int(text)
+
+
+def _weight_block(text: str) -> int:
+    block = int(text) if text == "-1" or text.isdecimal() else None
+    if block is None or (block > 0 and (block < 16 or block & (block - 1))):
+        raise InvalidArgument(
+            f"{_WEIGHT_BLOCK} is a power of two from 16 on, 0 for 32 or -1 to let it depend on "
+            f"the weights, not {text!r}"
+        )
+    return block

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import sardonyx._native as native
 from sardonyx.ops.fused_attention import attention
+from sardonyx.providers.cpu.attention import FLAGS
 from tests.kernels import guarded, tensor, untouched
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -24,24 +26,26 @@ def run(inputs: list[Array | None], isa: str, splits: int, **attrs: Any) -> Arra
     q, v = inputs[0], inputs[2]
     assert q is not None
     assert v is not None
-    shape = [*np.broadcast_shapes(q.shape[:-2], v.shape[:-2]), q.shape[-2], v.shape[-1]]
+    lead = q.shape[:-2] if attrs["group"] > 1 else np.broadcast_shapes(q.shape[:-2], v.shape[:-2])
+    shape = [*lead, q.shape[-2], v.shape[-1]]
     if attrs["rows_first"]:
         shape[-3], shape[-2] = shape[-2], shape[-3]
-    out, whole = guarded(tuple(shape), np.float32)
-    ints = [attrs["rows_first"], attrs["zeroes"]]
+    out, whole = guarded(tuple(shape), q.dtype)
+    ints = [attrs[name] for name in FLAGS]
     given = [tensor(a) for a in inputs]
-    error = native.call("attention", given, [tensor(out)], ints, [attrs["scale"]], splits, isa)
+    floats = [attrs["scale"], attrs["softcap"]]
+    error = native.call("attention", given, [tensor(out)], ints, floats, splits, isa)
     assert not error, error
     assert untouched(whole, out)
     return out
 
 
-def check(*inputs: Array | None, zeroes: int = 0, rows_first: int = 0, scale: float = 0.3) -> None:
+def check(*inputs: Array | None, scale: float = 0.3, **given: Any) -> None:
     """The kernel against the reference in float64, and the same bytes in any parts."""
-    attrs = {"scale": scale, "zeroes": zeroes, "rows_first": rows_first}
-    wide = [None if a is None else a.astype(np.float64) for a in inputs]
+    attrs = {**attention.defaults, "scale": scale, **given}
+    operands = [*inputs, *[None] * (6 - len(inputs))]
+    wide = [a if a is None or a.dtype != np.float32 else a.astype(np.float64) for a in operands]
     want = attention.run(wide, {**attrs, "scale": np.float64(np.float32(scale))})[0]
-    operands = [*inputs, *[None] * (4 - len(inputs))]
     for isa in native.isas:
         found = [run(operands, isa, splits, **attrs) for splits in (1, 2, 7)]
         assert all(f.tobytes() == found[0].tobytes() for f in found), isa
@@ -110,3 +114,65 @@ def test_strides(rows: int) -> None:
 def test_large_scores() -> None:
     q, k, v = f32(1, 20, 8) * 40, f32(1, 700, 8) * 40, f32(1, 700, 8)
     check(q, k, v, scale=1.0)
+
+
+SEEN: tuple[dict[str, Any], ...] = (
+    {"behind": 0},
+    {"behind": 0, "at_end": 1},
+    {"behind": 0, "before": 3},
+    {"behind": 2, "before": 0, "at_end": 1},
+    {"before": 40, "softcap": 0.7},
+    {"behind": 0, "at_end": 1, "smooth": 1, "zeroes": 2},
+)
+
+
+@pytest.mark.parametrize("sizes", [(1, 70), (2, 700), (3, 3), (30, 30), (65, 1100)], ids=str)
+@pytest.mark.parametrize("attrs", SEEN, ids=str)
+def test_what_rows_see(sizes: tuple[int, int], attrs: dict[str, Any]) -> None:
+    rows, keys = sizes
+    check(f32(2, 3, rows, 16), f32(2, 3, keys, 16), f32(2, 3, keys, 24), **attrs)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 13, 100])
+@pytest.mark.parametrize("group", [1, 2, 3, 5])
+@pytest.mark.parametrize("before", [-1, 30, 600])
+def test_shared_heads(rows: int, group: int, before: int) -> None:
+    """Lengths of each of the batch, heads that share keys, masks and sinks of heads."""
+    keys = 700
+    q, k, v = f32(3, rows, 2 * group, 40), f32(3, 2, keys, 40), f32(3, 2, keys, 70)
+    ends = np.array([keys, rows + 5, rows], np.int32)
+    spans = np.stack((ends - rows, ends), axis=1).astype(np.int32)
+    turned = q.transpose(0, 2, 1, 3)
+    attrs = {"group": group, "before": before, "behind": 0}
+    check(turned, k, v, None, spans, **attrs, rows_first=1)
+    check(turned, k, v, None, spans, f32(2 * group), **attrs)
+    check(turned, k, v, f32(3, 1, rows, keys), spans, None, **attrs, softcap=1.5)
+    check(turned, k, v, f32(1, 2 * group, rows, keys), spans, None, **attrs, smooth=1)
+
+
+def test_keys_of_few_heads_are_cut_into_parts() -> None:
+    q, k, v = f32(1, 4, 1, 64), f32(1, 1, 5000, 64), f32(1, 1, 5000, 64)
+    check(q, k, v, group=4)
+    spans = np.array([[2999, 3000]], np.int32)
+    check(q, k, v, None, spans, f32(4), group=4, before=1500, behind=0)
+    check(q, k, v, f32(1, 5000), spans, group=4)
+
+
+@pytest.mark.parametrize("rows", [1, 40])
+def test_rows_before_the_first_key(rows: int) -> None:
+    """A place may lie so that a row sees nothing."""
+    spans = np.array([[-9, 5], [700, 3]], np.int32)
+    q, k, v = f32(2, 2, rows, 8), f32(2, 2, 20, 8), f32(2, 2, 20, 8)
+    for zeroes in (0, 1, 2):
+        check(q, k, v, None, spans, behind=0, before=4, zeroes=zeroes)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 50])
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_half_types(rows: int, dtype: Any) -> None:
+    q, k, v = (f32(2, n, m, 24).astype(dtype) for n, m in ((4, rows), (2, 90), (2, 90)))
+    attrs = {**attention.defaults, "scale": 0.3, "rows_first": 0, "group": 2}
+    want = attention.run([q, k, v], attrs)[0].astype(np.float32)
+    for isa in native.isas:
+        found = run([q, k, v, None, None, None], isa, 2, **attrs).astype(np.float32)
+        np.testing.assert_allclose(found, want, rtol=1e-2, atol=2e-3, err_msg=isa)

@@ -163,7 +163,7 @@ KEPT = {
             "e = DequantizeLinear(w, [0.1, 0.1, 0.2, 0.1, 0.1, 0.1, 0.1, 0.3], axis=0)\n"
             "c = MatMul(d, e)\ny = QuantizeLinear(c, 0.05, 7:u8)"
         ),
-        "MatMul",
+        "MatMulNBits",
         1,
     ),
     "max into other steps": (

@@ -320,6 +320,7 @@ def test_initializers_from_arrays() -> None:
     options = sardonyx.SessionOptions()
     options.add_initializer("w", np.array([5, 6], np.float32))
     assert sardonyx.InferenceSession(made, options).run(None, {"x": x})[0].tolist() == [5, 6]
+    options = sardonyx.SessionOptions()
     options.add_external_initializers(["w"], [np.zeros(3, np.float32)])
     with pytest.raises(errors.InvalidArgument, match=r"w is f32\[2\], and f32\[3\] was given"):
         sardonyx.InferenceSession(made, options)

@@ -1,39 +1,25 @@
 // Attention as one step: scores never leave the cache.
 //
-// attention   q [.., rows, depth], k [.., keys, depth], v [.., keys, width], mask? [.., rows, keys]
-//   ints    heads lie inside the rows of the output; rows without a number give zeros
-//   floats  scale
+// attention   q [.., rows, depth], k [.., keys, depth], v [.., keys, width], mask? [.., rows,
+// keys],
+//             spans? [entries, 2], sink? [heads]
+//   ints    heads lie inside the rows of the output; what a blind row gives; heads of q for each of
+//           k and v; keys before and behind its place that a row sees, -1 for all; the last row
+//           stands at the last key; a key of score and value 0 more
+//   floats  scale, cap of the scores or 0
 #include "kernels/attention/attention.h"
 
+#include "kernels/attention/rows.h"
+
 namespace sdx::SDX_ISA {
-
-float add_mask(const AttentionArgs& a, const float* mask, float* scores, int64_t n) {
-  f32v top = splat(-kInf);
-  if (!a.has_mask) {
-    vloop(n, [&](int64_t i, auto lanes) { top = vmax(top, load(scores + i, lanes, -kInf)); });
-    return fold_max(top);
-  }
-  const int64_t stride = a.mask.column_stride;
-  if (stride != 0 && stride != 1) {
-    for (int64_t i = 0; i < n; ++i) scores[i] += mask[i * stride];
-    vloop(n, [&](int64_t i, auto lanes) { top = vmax(top, load(scores + i, lanes, -kInf)); });
-    return fold_max(top);
-  }
-  vloop(n, [&](int64_t i, auto lanes) {
-    const f32v added = stride == 1 ? load(mask + i, lanes) : splat(mask[0]);
-    const f32v x = load(scores + i, lanes, -kInf) + added;
-    store(scores + i, x, lanes);
-    top = vmax(top, x);
-  });
-  return fold_max(top);
-}
-
 namespace {
 
 constexpr int64_t kFewRows = 4;
+constexpr int64_t kFewInGroup = 12;         // rows of all heads that share keys
 constexpr int64_t kMostScores = 48 * 1024;  // floats of a block of scores
 constexpr int64_t kEnough = 8;              // items that balance
 constexpr int64_t kFewest = 2 * kTileRows;  // rows of a block worth packing for
+constexpr int64_t kWorthAPart = 512;        // keys
 
 Heads heads_of(const View& view, const View& whole, int lead) {
   Heads heads;
@@ -60,7 +46,22 @@ View output_of(const View& out, bool is_inside) {
   return turned;
 }
 
-void plan_blocks(AttentionArgs& a, Plan& plan) {
+// [.., heads, rows, columns] as [.., heads / group, group, rows, columns]; 1 head as 1 of 1, and
+// what has no group to itself (k and v) as groups of 1.
+View grouped(const View& view, int64_t group, bool is_shared) {
+  View split = view;
+  if (view.rank < 3) return split;
+  const int head = view.rank - 3;
+  const int64_t own = is_shared || view.dims[head] == 1 ? 1 : group;
+  for (int i = view.rank; i > head; --i)
+    split.dims[i] = view.dims[i - 1], split.strides[i] = view.strides[i - 1];
+  split.rank = view.rank + 1;
+  split.dims[head] = view.dims[head] / own, split.strides[head] = view.strides[head] * own;
+  split.dims[head + 1] = own, split.strides[head + 1] = view.strides[head];
+  return split;
+}
+
+void plan_blocks(AttentionArgs& a, DType dtype, Plan& plan) {
   const int64_t width = a.keys < kKeys ? a.keys : kKeys;
   int64_t most = kMostScores / (width > 0 ? width : 1);
   most = most > kBlockRows ? kBlockRows : most < kFewest ? kFewest : most;
@@ -68,7 +69,7 @@ void plan_blocks(AttentionArgs& a, Plan& plan) {
   while (a.batches * a.query_blocks < kEnough && a.rows / (a.query_blocks + 1) >= kFewest)
     ++a.query_blocks;
   const int64_t rows = (a.rows + a.query_blocks - 1) / a.query_blocks;
-  a.packs_own = a.query_blocks == 1;
+  a.packs_own = a.query_blocks == 1 && a.group == 1;
   a.packed_floats = packed_floats(a.depth, width) + packed_floats(width, a.width);
   int64_t at = kBlockBytes;
   const auto take = [&](int64_t floats) {
@@ -82,50 +83,111 @@ void plan_blocks(AttentionArgs& a, Plan& plan) {
   a.row_at = take(rows * (kLanes + 2));
   a.packed_at = take(a.packs_own ? a.packed_floats : 0);
   plan.local_bytes = at;
+  const BlockPhases phases = many_rows(dtype);
   const int64_t pack_work = width * (a.depth + a.width) / 4;
   if (!a.packs_own) {
-    plan.scratch_bytes = a.batches * a.key_blocks * a.packed_floats * int64_t(sizeof(float));
-    plan.add(pack_keys, a.batches * a.key_blocks, pack_work);
+    const int64_t blocks = a.batches / a.group * a.key_blocks;
+    plan.scratch_bytes = blocks * a.packed_floats * int64_t(sizeof(float));
+    plan.add(phases.pack, blocks, pack_work);
   }
   const int64_t work = rows * a.keys * (a.depth + a.width + 16) / (SDX_VEC_BYTES / 2);
-  plan.add(query_blocks, a.batches * a.query_blocks, work + (a.packs_own ? pack_work : 0));
+  plan.add(phases.run, a.batches * a.query_blocks, work + (a.packs_own ? pack_work : 0));
+}
+
+void plan_few(AttentionArgs& a, DType dtype, Plan& plan) {
+  const FewPhases phases = few_rows(dtype);
+  const int64_t stacks = a.batches / a.group, rows = a.rows * a.group;
+  a.parts = 1;
+  while (stacks * a.parts < kEnough && a.keys / (a.parts + 1) >= kWorthAPart) ++a.parts;
+  plan.local_bytes = rows * few_row_floats(a) * int64_t(sizeof(float));
+  const int64_t work = rows * (a.keys / a.parts) * (a.depth + a.width) / 8 + 1;
+  plan.add(phases.run, stacks * a.parts, work);
+  if (a.parts == 1) return;
+  plan.scratch_bytes = stacks * a.parts * rows * (a.width + 2) * int64_t(sizeof(float));
+  plan.add(phases.join, a.batches * a.rows, a.parts * a.width / 8);
+}
+
+void read_settings(AttentionArgs& a, const Call& call) {
+  a.blind = a.keys == 0 ? Blind::zeroes : Blind(call.ints[1]);  // a sum over nothing is 0
+  a.group = call.ints[2];
+  a.before = call.ints[3], a.behind = call.ints[4];
+  a.is_at_end = call.ints[5] != 0;
+  a.is_smooth = call.ints[6] != 0;
+  a.scale = float(call.floats[0]), a.softcap = float(call.floats[1]);
+  a.has_mask = call.in[kMask].is_given();
+  a.has_spans = call.in[kSpans].is_given();
+  a.has_sink = call.in[kSink].is_given();
+  if (a.has_sink) a.sink_step = call.in[kSink].strides[0];
+}
+
+}  // namespace
+
+float finish_scores(const AttentionArgs& a, const float* mask, const Seen& seen, int64_t first,
+                    float* scores, int64_t n) {
+  if (a.softcap > 0) {
+    const float down = 1 / a.softcap;
+    vloop(n, [&](int64_t i, auto lanes) {
+      store(scores + i, vtanh(load(scores + i, lanes) * down) * a.softcap, lanes);
+    });
+  }
+  const int64_t stride = a.mask.column_stride;
+  if (a.has_mask && stride != 0 && stride != 1) {
+    for (int64_t i = 0; i < n; ++i) scores[i] += mask[i * stride];
+  } else if (a.has_mask) {
+    vloop(n, [&](int64_t i, auto lanes) {
+      const f32v added = stride == 1 ? load(mask + i, lanes) : splat(mask[0]);
+      store(scores + i, load(scores + i, lanes) + added, lanes);
+    });
+  }
+  for (int64_t i = 0; i < n && first + i < seen.begin; ++i) scores[i] = -kInf;
+  for (int64_t i = seen.end > first ? seen.end - first : 0; i < n; ++i) scores[i] = -kInf;
+  f32v top = splat(-kInf);
+  vloop(n, [&](int64_t i, auto lanes) { top = vmax(top, load(scores + i, lanes, -kInf)); });
+  return fold_max(top);
 }
 
 Status attention(const Call& call, Plan& plan) {
   auto* args = plan.make<AttentionArgs>();
   plan.args = args;
   AttentionArgs& a = *args;
-  const View &q = call.in[0], &k = call.in[1], &v = call.in[2], &mask = call.in[3];
-  const View out = output_of(call.out[0], call.ints[0] != 0);
-  const int lead = out.rank - 2;
+  const View &q = call.in[kQ], &k = call.in[kK], &v = call.in[kV], &mask = call.in[kMask];
   a.rows = q.dim(-2), a.depth = q.dim(-1), a.keys = k.dim(-2), a.width = v.dim(-1);
-  a.batches = out.count(0, lead);
-  a.q = heads_of(q, out, lead), a.k = heads_of(k, out, lead), a.v = heads_of(v, out, lead);
-  a.out = heads_of(out, out, lead);
-  a.has_mask = mask.is_given();
-  if (a.has_mask) a.mask = heads_of(mask, out, lead);
-  a.zeroes = call.ints[1] != 0 || a.keys == 0;  // a sum over nothing is 0
-  a.scale = float(call.floats[0]);
-  a.key_blocks = (a.keys + kKeys - 1) / kKeys;
-  if (out.count() == 0) {
-    plan.add(few_rows, 0, 1);
+  read_settings(a, call);
+  const View whole = output_of(call.out[0], call.ints[0] != 0);
+  if (whole.count() == 0) {
+    plan.add(few_rows(q.dtype).run, 0, 1);
     return {};
   }
+  const bool is_grouped = a.group > 1;
+  const View out = is_grouped ? grouped(whole, a.group, false) : whole;
+  const int lead = out.rank - 2;
+  a.batches = out.count(0, lead);
+  a.per_entry = lead > 0 ? out.count(1, lead) : 1;
+  a.q = heads_of(is_grouped ? grouped(q, a.group, false) : q, out, lead);
+  a.k = heads_of(is_grouped ? grouped(k, a.group, true) : k, out, lead);
+  a.v = heads_of(is_grouped ? grouped(v, a.group, true) : v, out, lead);
+  if (a.has_mask) a.mask = heads_of(is_grouped ? grouped(mask, a.group, false) : mask, out, lead);
+  a.out = heads_of(out, out, lead);
+  a.key_blocks = (a.keys + kKeys - 1) / kKeys;
   const bool lies_well = (a.k.column_stride == 1 || a.depth == 1) &&
                          (a.v.column_stride == 1 || a.width == 1) &&
                          (a.q.column_stride == 1 || a.depth == 1);
-  if (a.keys > 0 && !(a.rows < kFewRows && lies_well)) {
-    plan_blocks(a, plan);
-    return {};
-  }
-  a.row_at = (a.keys + a.width) * int64_t(sizeof(float));
-  plan.local_bytes = a.row_at;
-  plan.add(few_rows, a.batches * a.rows, a.keys * (a.depth + a.width) / 8 + 1);
+  const bool is_few = a.rows < kFewRows && a.rows * a.group <= kFewInGroup;
+  if (a.keys > 0 && !(is_few && lies_well))
+    plan_blocks(a, q.dtype, plan);
+  else
+    plan_few(a, q.dtype, plan);
   return {};
 }
 
+namespace {
+
 constexpr Kernel kRows[] = {
     {"attention", Accepts::any, attention},
+    {"append", Accepts::rows, append},
+    {"append_at_run", Accepts::rows, append, resolve_append},
+    {"rotary", Accepts::rows, rotary},
+    {"spans", Accepts::any, spans},
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "kernels/gemm/stack.h"
 #include "kernels/gemm/tile.h"
 #include "kernels/kernel.h"
+#include "simd/half.h"
 #include "simd/math.h"
 
 namespace sdx::SDX_ISA {
@@ -14,19 +15,68 @@ struct Heads {
   int64_t row_stride = 0, column_stride = 0;
 };
 
+// What becomes of a row without a number for its result.
+enum class Blind : int64_t {
+  stays,   // NaN
+  zeroes,  // zeros
+  unseen,  // zeros where it sees no key; a NaN among its scores stays
+};
+
+enum Slot { kQ, kK, kV, kMask, kSpans, kSink };
+
 struct AttentionArgs {
   int64_t batches, rows, keys, depth, width;  // q [rows, depth], k [keys, depth], v [keys, width]
+  int64_t group;                              // heads of q that share one of k and v
+  int64_t per_entry;                          // heads of q in one entry of the batch
   Heads q, k, v, mask, out;
-  bool has_mask;
-  bool zeroes;  // a row without a number for its result gives zeros, not NaN
-  float scale;
+  bool has_mask, has_spans, has_sink;
+  bool is_smooth;     // a key of score 0 and value 0 more
+  bool is_at_end;     // the last row stands at the last key, not the first at the first
+  int64_t before;     // keys before its own place that a row sees; -1 for all
+  int64_t behind;     // and behind it
+  int64_t sink_step;  // between the heads of the sink
+  Blind blind;
+  float scale, softcap;
   int64_t query_blocks, key_blocks;  // by which a head is cut; keys into kKeys at a time
   int64_t packed_floats;             // of one block of keys and values
   bool packs_own;                    // an item packs its keys and values itself
   int64_t scores_at, sums_at, part_at, row_at, packed_at;  // in a thread's own memory
+  int64_t parts;                                           // by which the keys of few rows are cut
 };
 
 constexpr int64_t kKeys = 512;
+
+// Keys [begin, end) that a row sees.
+struct Seen {
+  int64_t begin, end;
+};
+
+// Where the rows of an entry of the batch stand.
+struct Place {
+  int64_t first, end;  // of its rows, of its keys
+};
+
+SDX_INLINE Place place_of(const AttentionArgs& a, const Data& data, int64_t batch) {
+  if (!a.has_spans) return {a.is_at_end ? a.keys - a.rows : 0, a.keys};
+  int32_t span[2];
+  memcpy(span, input<int32_t>(data, kSpans) + batch / a.per_entry * 2, sizeof span);
+  return {span[0], span[1] < a.keys ? span[1] : a.keys};
+}
+
+SDX_INLINE Seen seen_of(const AttentionArgs& a, const Place& place, int64_t row) {
+  const int64_t at = place.first + row;
+  const int64_t begin = a.before < 0 || at < a.before ? 0 : at - a.before;
+  int64_t end = a.behind < 0 || place.end < at + a.behind + 1 ? place.end : at + a.behind + 1;
+  if (end < 0) end = 0;
+  return {begin < end ? begin : end, end};
+}
+
+// The keys that some of the rows [row, row + rows) see.
+SDX_INLINE Seen seen_by(const AttentionArgs& a, const Place& place, int64_t row, int64_t rows) {
+  const Seen last = seen_of(a, place, row + rows - 1);
+  const int64_t begin = seen_of(a, place, row).begin;
+  return {begin < last.end ? begin : last.end, last.end};
+}
 
 // Floats of a row of n that products write in whole panels; rows do not share sets of the cache.
 constexpr int64_t row_floats(int64_t n) { return panels_of(n) * kPanel + 16; }
@@ -56,8 +106,29 @@ SDX_INLINE float fold_max(f32v v) {
   return fold(v, [](auto a, auto b) { return vmax(a, b); });
 }
 
-// Adds a row of the mask to a row of scores; the largest of them, or NaN.
-float add_mask(const AttentionArgs& a, const float* mask, float* scores, int64_t n);
+// What is done to n scores of a row, the first of them that of key `first`: the cap, a row of the
+// mask, -inf for keys that the row does not see. The largest of them, or NaN.
+float finish_scores(const AttentionArgs& a, const float* mask, const Seen& seen, int64_t first,
+                    float* scores, int64_t n);
+
+// The score of the key that stands for none, -inf where there is no such key.
+SDX_INLINE float sink_of(const AttentionArgs& a, const Data& data, int64_t batch) {
+  if (!a.has_sink) return a.is_smooth ? 0 : -kInf;
+  float score;
+  memcpy(&score, input<float>(data, kSink) + batch % a.per_entry * a.sink_step, sizeof score);
+  return score;
+}
+
+// The largest score of a row and the sum of e^(score - top) when the sink is among them; what the
+// sums before it are multiplied by.
+SDX_INLINE float add_sink(float sink, float& top, float& total) {
+  if (sink == -kInf) return 1;
+  const float before = top;
+  if (sink > top) top = sink;
+  const float factor = before == top ? 1 : before == -kInf ? 0 : vexp(splat(before - top))[0];
+  total = total * factor + vexp(splat(sink - top))[0];
+  return factor;
+}
 
 // to = e^(scores - shift); their sums by lane.
 SDX_INLINE f32v exponents(const float* scores, float shift, float* to, int64_t n) {
@@ -76,23 +147,34 @@ SDX_INLINE float shift_of(float top) { return top == -kInf ? 0 : top; }
 // What a row of sums is multiplied by. No key was let in: 0 / 0.
 SDX_INLINE float factor_of(const AttentionArgs& a, float total) {
   const float factor = total == 0 ? __builtin_nanf("") : 1 / total;
-  return a.zeroes && factor != factor ? 0 : factor;
+  const bool is_zero = a.blind == Blind::zeroes   ? factor != factor
+                       : a.blind == Blind::unseen ? total == 0
+                                                  : false;
+  return is_zero ? 0 : factor;
 }
 
-SDX_INLINE void finish_row(const AttentionArgs& a, const float* sums, float total, float* out) {
+template <class T>
+SDX_INLINE void finish_row(const AttentionArgs& a, const float* sums, float total, T* out) {
   const float factor = factor_of(a, total);
-  const bool is_zero = a.zeroes && factor == 0;  // sums hold NaN there
+  const bool is_zero = factor == 0 && !(total > 0);  // sums hold NaN there
   vloop(a.width, [&](int64_t i, auto lanes) {
     const f32v x = load(sums + i, lanes);
-    store(out + i, is_zero ? f32v{} : x * factor, lanes);
+    store_float(out + i, is_zero ? f32v{} : x * factor, lanes);
   });
 }
 
-// Few queries: products of a row with matrices that are read once, as they lie.
-Status few_rows(const void* args, const Data& data, int64_t begin, int64_t end);
+// Few queries: products of rows with matrices that are read once, as they lie.
+struct FewPhases {
+  PhaseFn run, join;
+};
+FewPhases few_rows(DType dtype);
+constexpr int64_t kFewKeys = 128;  // at a time
+int64_t few_row_floats(const AttentionArgs& a);
 
 // Many queries: blocks of them against packed blocks of keys and values.
-Status pack_keys(const void* args, const Data& data, int64_t begin, int64_t end);
-Status query_blocks(const void* args, const Data& data, int64_t begin, int64_t end);
+struct BlockPhases {
+  PhaseFn pack, run;
+};
+BlockPhases many_rows(DType dtype);
 
 }  // namespace sdx::SDX_ISA

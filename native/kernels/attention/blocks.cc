@@ -34,27 +34,45 @@ int64_t keys_in(const AttentionArgs& a, int64_t block) {
   return left < kKeys ? left : kKeys;
 }
 
+template <class T>
 void pack_block(const AttentionArgs& a, const Data& data, int64_t batch, int64_t block, float* to) {
   const int64_t first = block * kKeys, n = keys_in(a, block);
-  const float* k = input<float>(data, 1) + a.k.batches.offset(batch) + first * a.k.row_stride;
+  const T* k = input<T>(data, kK) + a.k.batches.offset(batch) + first * a.k.row_stride;
   for (int64_t p = 0; p < panels_of(n); ++p, to += a.depth * kPanel)
     pack_panel(k, a.k.column_stride, a.k.row_stride, a.depth, n, p, to);
-  const float* v = input<float>(data, 2) + a.v.batches.offset(batch) + first * a.v.row_stride;
+  const T* v = input<T>(data, kV) + a.v.batches.offset(batch) + first * a.v.row_stride;
   for (int64_t p = 0; p < panels_of(a.width); ++p, to += n * kPanel)
     pack_panel(v, a.v.row_stride, a.v.column_stride, n, a.width, p, to);
 }
 
-// All panels of a packed matrix, the zeros behind its last column included.
-Columns whole_panels(const float* packed, int64_t n) {
-  return {packed, panels_of(n) * kPanel, 0, panels_of(n)};
+// The rows of one head that an item computes, and where they stand.
+struct Queries {
+  int64_t batch, row, rows;
+  Place place;
+};
+
+// The part of a block of keys that some of the rows see, from the beginning of a panel on.
+struct Window {
+  int64_t first, n;  // in the block
+};
+
+Window window_of(const Seen& seen, int64_t block, int64_t keys) {
+  const int64_t begin = block * kKeys, last = seen.end - begin < keys ? seen.end - begin : keys;
+  const int64_t first = seen.begin > begin ? (seen.begin - begin) / kPanel * kPanel : 0;
+  return {first, last - first};
 }
 
-// Masks the scores of a block, and notes the tops and what they do to the sums so far.
-void raise_tops(const AttentionArgs& a, const Room& room, const float* mask, int64_t rows,
-                int64_t n, bool is_first) {
-  for (int64_t i = 0; i < rows; ++i) {
+// Finishes the scores of a block, and notes the tops and what they do to the sums so far.
+void raise_tops(const AttentionArgs& a, const Data& data, const Room& room, const Queries& at,
+                int64_t first, int64_t n, bool is_first) {
+  const float* mask = nullptr;
+  if (a.has_mask)
+    mask = input<float>(data, kMask) + a.mask.batches.offset(at.batch) +
+           at.row * a.mask.row_stride + first * a.mask.column_stride;
+  for (int64_t i = 0; i < at.rows; ++i) {
     const float* added = a.has_mask ? mask + i * a.mask.row_stride : nullptr;
-    const float top = add_mask(a, added, room.scores + i * row_floats(n), n);
+    const Seen seen = seen_of(a, at.place, at.row + i);
+    const float top = finish_scores(a, added, seen, first, room.scores + i * row_floats(n), n);
     if (is_first) {
       room.tops[i] = top;
       room.totals[i] = f32v{};
@@ -78,62 +96,102 @@ void add_part(const AttentionArgs& a, const Room& room, int64_t rows) {
   }
 }
 
+template <class T>
 void run_block(const AttentionArgs& a, const Data& data, const Room& room, const float* packed,
-               int64_t batch, int64_t row, int64_t rows, int64_t block) {
-  const int64_t n = keys_in(a, block), stride = row_floats(n);
-  const float* q = input<float>(data, 0) + a.q.batches.offset(batch) + row * a.q.row_stride;
-  gemm_block(room.rows, rows, a.depth, whole_panels(packed, n), Target{room.scores, stride},
-             Finish{a.scale},
+               const Queries& at, const Window& window, int64_t block, bool is_first) {
+  const int64_t n = window.n, keys = keys_in(a, block), stride = row_floats(n);
+  const int64_t panel = window.first / kPanel, panels = panels_of(n);
+  const T* q = input<T>(data, kQ) + a.q.batches.offset(at.batch) + at.row * a.q.row_stride;
+  gemm_block(room.rows, at.rows, a.depth,
+             Columns{packed, (panel + panels) * kPanel, panel, panel + panels},
+             Target{room.scores, stride}, Finish{a.scale},
              [&](float* to, int64_t i, int64_t count, int64_t depth, int64_t depths) {
                copy_matrix(q + i * a.q.row_stride + depth * a.q.column_stride, a.q.row_stride,
                            a.q.column_stride, count, depths, to, kStride);
              });
-  const float* mask = nullptr;
-  if (a.has_mask)
-    mask = input<float>(data, 3) + a.mask.batches.offset(batch) + row * a.mask.row_stride +
-           block * kKeys * a.mask.column_stride;
-  raise_tops(a, room, mask, rows, n, block == 0);
-  const float* values = packed + packed_floats(a.depth, n);
-  gemm_block(room.rows, rows, n, whole_panels(values, a.width),
-             Target{block == 0 ? room.sums : room.part, row_floats(a.width)}, Finish{},
+  raise_tops(a, data, room, at, block * kKeys + window.first, n, is_first);
+  const float* values = packed + packed_floats(a.depth, keys) + window.first * kPanel;
+  const int64_t value_panels = panels_of(a.width);
+  gemm_block(room.rows, at.rows, n, Columns{values, value_panels * kPanel, 0, value_panels, keys},
+             Target{is_first ? room.sums : room.part, row_floats(a.width)}, Finish{},
              [&](float* to, int64_t first, int64_t count, int64_t depth, int64_t depths) {
                for (int64_t i = first; i < first + count; ++i, to += kStride)
                  room.totals[i] += exponents(room.scores + i * stride + depth,
                                              shift_of(room.tops[i]), to, depths);
              });
-  if (block > 0) add_part(a, room, rows);
+  if (!is_first) add_part(a, room, at.rows);
 }
 
-}  // namespace
+// Sums, tops and totals of rows that saw no block.
+void clear(const AttentionArgs& a, const Room& room, int64_t rows) {
+  for (int64_t i = 0; i < rows; ++i) {
+    memset(room.sums + i * row_floats(a.width), 0, size_t(a.width) * sizeof(float));
+    room.tops[i] = -kInf;
+    room.totals[i] = f32v{};
+  }
+}
 
+template <class T>
+void finish(const AttentionArgs& a, const Data& data, const Room& room, const Queries& at) {
+  T* out = output<T>(data) + a.out.batches.offset(at.batch) + at.row * a.out.row_stride;
+  const float sink = sink_of(a, data, at.batch);
+  for (int64_t i = 0; i < at.rows; ++i) {
+    float* sums = room.sums + i * row_floats(a.width);
+    float total = fold_sum(room.totals[i]);
+    const float factor = add_sink(sink, room.tops[i], total);
+    if (factor != 1)
+      vloop(a.width,
+            [&](int64_t j, auto lanes) { store(sums + j, load(sums + j, lanes) * factor, lanes); });
+    finish_row(a, sums, total, out + i * a.out.row_stride);
+  }
+}
+
+template <class T>
 Status pack_keys(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const AttentionArgs*>(args);
   auto* to = reinterpret_cast<float*>(data.scratch);
-  for (int64_t i = begin; i < end; ++i)
-    pack_block(a, data, i / a.key_blocks, i % a.key_blocks, to + i * a.packed_floats);
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t batch = i / a.key_blocks * a.group, block = i % a.key_blocks;
+    const Seen seen = seen_by(a, place_of(a, data, batch), 0, a.rows);
+    if (seen.begin >= (block + 1) * kKeys || seen.end <= block * kKeys) continue;
+    pack_block<T>(a, data, batch, block, to + i * a.packed_floats);
+  }
   return {};
 }
 
+template <class T>
 Status query_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const AttentionArgs*>(args);
   for (int64_t item = begin; item < end; ++item) {
     const int64_t batch = item / a.query_blocks, part = item % a.query_blocks;
     const int64_t row = part_begin(a.rows, a.query_blocks, part);
     const int64_t rows = part_begin(a.rows, a.query_blocks, part + 1) - row;
+    const Queries at{batch, row, rows, place_of(a, data, batch)};
+    const Seen seen = seen_by(a, at.place, row, rows);
     const Room room = room_of(a, data, rows);
     auto* own = reinterpret_cast<float*>(data.local + a.packed_at);
     const auto* shared = reinterpret_cast<const float*>(data.scratch);
-    for (int64_t block = 0; block < a.key_blocks; ++block) {
-      if (a.packs_own) pack_block(a, data, batch, block, own);
-      const int64_t place = (batch * a.key_blocks + block) * a.packed_floats;
-      run_block(a, data, room, a.packs_own ? own : shared + place, batch, row, rows, block);
+    const int64_t first = seen.begin / kKeys, last = (seen.end + kKeys - 1) / kKeys;
+    if (seen.begin == seen.end) clear(a, room, rows);
+    for (int64_t block = first; block < last && seen.begin < seen.end; ++block) {
+      if (a.packs_own) pack_block<T>(a, data, batch, block, own);
+      const int64_t place = (batch / a.group * a.key_blocks + block) * a.packed_floats;
+      run_block<T>(a, data, room, a.packs_own ? own : shared + place, at,
+                   window_of(seen, block, keys_in(a, block)), block, block == first);
     }
-    float* out = output<float>(data) + a.out.batches.offset(batch) + row * a.out.row_stride;
-    for (int64_t i = 0; i < rows; ++i)
-      finish_row(a, room.sums + i * row_floats(a.width), fold_sum(room.totals[i]),
-                 out + i * a.out.row_stride);
+    finish<T>(a, data, room, at);
   }
   return {};
+}
+
+}  // namespace
+
+BlockPhases many_rows(DType dtype) {
+  switch (dtype) {
+    case DType::f16: return {pack_keys<F16>, query_blocks<F16>};
+    case DType::bf16: return {pack_keys<BF16>, query_blocks<BF16>};
+    default: return {pack_keys<float>, query_blocks<float>};
+  }
 }
 
 }  // namespace sdx::SDX_ISA

@@ -1,68 +1,234 @@
-// Attention of few queries, as in decoding: keys and values are read once, in the order they lie.
+// Attention of few queries, as in decoding: keys and values are read once, in the order they lie,
+// by all rows of all heads that share them.
 #include "kernels/attention/attention.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
-constexpr int kAtOnce = 4;  // keys, and vectors of a row of values
+constexpr int kAtOnce = 4;                              // keys, and vectors of a row of values
+constexpr int kTogether = SDX_VEC_BYTES == 64 ? 4 : 2;  // rows
 
-// scores[t] = scale * q . k[t]
-void dot_keys(const AttentionArgs& a, const float* q, const float* k, float* scores) {
+// Where a thread's own memory holds what of each row.
+struct Rows {
+  int64_t n, floats;
+  float* memory;
+  SDX_INLINE float* query(int64_t i) const { return memory + i * floats; }
+  SDX_INLINE float* scores(const AttentionArgs& a, int64_t i) const { return query(i) + a.depth; }
+  SDX_INLINE float* sums(const AttentionArgs& a, int64_t i) const {
+    return scores(a, i) + kFewKeys;
+  }
+  SDX_INLINE float& top(const AttentionArgs& a, int64_t i) const { return sums(a, i)[a.width]; }
+  SDX_INLINE float& total(const AttentionArgs& a, int64_t i) const {
+    return sums(a, i)[a.width + 1];
+  }
+};
+
+// scores[r][t] = scale * q[r] . k[t] for R rows that lie `apart` floats from each other.
+template <int R, class T>
+SDX_INLINE void dot_keys(const AttentionArgs& a, const float* q, int64_t apart, const T* k,
+                         int64_t n, float* scores) {
   const int64_t stride = a.k.row_stride;
   int64_t t = 0;
-  for (; t + kAtOnce <= a.keys; t += kAtOnce, k += kAtOnce * stride) {
-    f32v sums[kAtOnce] = {};
+  for (; t + kAtOnce <= n; t += kAtOnce, k += kAtOnce * stride) {
+    f32v sums[R][kAtOnce] = {};
     vloop(a.depth, [&](int64_t i, auto lanes) {
-      const f32v x = load(q + i, lanes);
-      for (int j = 0; j < kAtOnce; ++j) sums[j] += x * load(k + j * stride + i, lanes);
+      f32v key[kAtOnce];
+      for (int j = 0; j < kAtOnce; ++j) key[j] = load_float(k + j * stride + i, lanes);
+      for (int r = 0; r < R; ++r) {
+        const f32v x = load(q + r * apart + i, lanes);
+        for (int j = 0; j < kAtOnce; ++j) sums[r][j] += x * key[j];
+      }
     });
-    for (int j = 0; j < kAtOnce; ++j) scores[t + j] = a.scale * fold_sum(sums[j]);
+    for (int r = 0; r < R; ++r)
+      for (int j = 0; j < kAtOnce; ++j) scores[r * apart + t + j] = a.scale * fold_sum(sums[r][j]);
   }
-  for (; t < a.keys; ++t, k += stride) {
-    f32v sum{};
-    vloop(a.depth, [&](int64_t i, auto lanes) { sum += load(q + i, lanes) * load(k + i, lanes); });
-    scores[t] = a.scale * fold_sum(sum);
+  for (; t < n; ++t, k += stride)
+    for (int r = 0; r < R; ++r) {
+      f32v sum{};
+      vloop(a.depth, [&](int64_t i, auto lanes) {
+        sum += load(q + r * apart + i, lanes) * load_float(k + i, lanes);
+      });
+      scores[r * apart + t] = a.scale * fold_sum(sum);
+    }
+}
+
+// sums[r] += weights[r] times the rows of v, in slabs of W vectors; the columns that are done.
+template <int R, int W, class T>
+SDX_INLINE int64_t add_slabs(const AttentionArgs& a, const float* weights, int64_t apart,
+                             const T* v, int64_t n, float* sums) {
+  int64_t c = 0;
+  for (; c + W * kLanes <= a.width; c += W * kLanes) {
+    f32v acc[R][W];
+    for (int r = 0; r < R; ++r)
+      for (int j = 0; j < W; ++j) acc[r][j] = load(sums + r * apart + c + j * kLanes);
+    for (int64_t t = 0; t < n; ++t) {
+      const T* row = v + t * a.v.row_stride + c;
+      for (int j = 0; j < W; ++j) {
+        const f32v x = load_float(row + j * kLanes, Full{});
+        for (int r = 0; r < R; ++r) acc[r][j] += weights[r * apart + t] * x;
+      }
+    }
+    for (int r = 0; r < R; ++r)
+      for (int j = 0; j < W; ++j) store(sums + r * apart + c + j * kLanes, acc[r][j]);
+  }
+  return c;
+}
+
+template <int R, class T>
+SDX_INLINE void add_values(const AttentionArgs& a, const float* weights, int64_t apart, const T* v,
+                           int64_t n, float* sums) {
+  const int64_t done = add_slabs<R, kAtOnce>(a, weights, apart, v, n, sums);
+  vloop(a.width - done, [&](int64_t i, auto lanes) {
+    const int64_t c = done + i;
+    for (int r = 0; r < R; ++r) {
+      f32v acc = load(sums + r * apart + c, lanes);
+      for (int64_t t = 0; t < n; ++t)
+        acc += weights[r * apart + t] * load_float(v + t * a.v.row_stride + c, lanes);
+      store(sums + r * apart + c, acc, lanes);
+    }
+  });
+}
+
+// Calls body with the first row and the number of rows, a constant, until all n are done.
+template <class Body>
+SDX_INLINE void in_groups(int64_t n, Body&& body) {
+  int64_t i = 0;
+  for (; i + kTogether <= n; i += kTogether) body(i, std::integral_constant<int, kTogether>{});
+  for (; i < n; ++i) body(i, std::integral_constant<int, 1>{});
+}
+
+// e^(scores - top) in the place of a block's scores, with the sums before scaled to a larger top.
+void weigh(const AttentionArgs& a, const Rows& rows, int64_t i, float top, int64_t n) {
+  float& before = rows.top(a, i);
+  if (top > before || top != top) {
+    if (before != -kInf) {
+      const float factor = vexp(splat(before - top))[0];
+      float* sums = rows.sums(a, i);
+      vloop(a.width,
+            [&](int64_t j, auto lanes) { store(sums + j, load(sums + j, lanes) * factor, lanes); });
+      rows.total(a, i) *= factor;
+    }
+    before = top;
+  }
+  float* scores = rows.scores(a, i);
+  rows.total(a, i) += fold_sum(exponents(scores, shift_of(before), scores, n));
+}
+
+// One block of keys for all rows of a stack.
+template <class T>
+void add_block(const AttentionArgs& a, const Data& data, const Rows& rows, const Place& place,
+               int64_t batch, int64_t first, int64_t n) {
+  const T* k = input<T>(data, kK) + a.k.batches.offset(batch) + first * a.k.row_stride;
+  const T* v = input<T>(data, kV) + a.v.batches.offset(batch) + first * a.v.row_stride;
+  in_groups(rows.n, [&](int64_t i, auto count) {
+    dot_keys<count>(a, rows.query(i), rows.floats, k, n, rows.scores(a, i));
+  });
+  for (int64_t i = 0; i < rows.n; ++i) {
+    const int64_t row = i % a.rows;
+    const float* mask = nullptr;
+    if (a.has_mask)
+      mask = input<float>(data, kMask) + a.mask.batches.offset(batch + i / a.rows) +
+             row * a.mask.row_stride + first * a.mask.column_stride;
+    weigh(a, rows, i, finish_scores(a, mask, seen_of(a, place, row), first, rows.scores(a, i), n),
+          n);
+  }
+  in_groups(rows.n, [&](int64_t i, auto count) {
+    add_values<count>(a, rows.scores(a, i), rows.floats, v, n, rows.sums(a, i));
+  });
+}
+
+template <class T>
+void begin_rows(const AttentionArgs& a, const Data& data, const Rows& rows, int64_t batch) {
+  for (int64_t i = 0; i < rows.n; ++i) {
+    const T* q =
+        input<T>(data, kQ) + a.q.batches.offset(batch + i / a.rows) + i % a.rows * a.q.row_stride;
+    float* to = rows.query(i);
+    vloop(a.depth, [&](int64_t j, auto lanes) { store(to + j, load_float(q + j, lanes), lanes); });
+    memset(rows.sums(a, i), 0, size_t(a.width) * sizeof(float));
+    rows.top(a, i) = -kInf, rows.total(a, i) = 0;
   }
 }
 
-// sums = weights times the rows of v.
-void add_values(const AttentionArgs& a, const float* weights, const float* v, float* sums) {
-  const int64_t stride = a.v.row_stride;
-  int64_t c = 0;
-  for (; c + kAtOnce * kLanes <= a.width; c += kAtOnce * kLanes) {
-    f32v acc[kAtOnce] = {};
-    for (int64_t t = 0; t < a.keys; ++t)
-      for (int j = 0; j < kAtOnce; ++j)
-        acc[j] += weights[t] * load(v + t * stride + c + j * kLanes);
-    for (int j = 0; j < kAtOnce; ++j) store(sums + c + j * kLanes, acc[j]);
+// The sums of row `i` of a stack, complete but for the sink.
+template <class T>
+void end_row(const AttentionArgs& a, const Data& data, int64_t batch, int64_t row, float* sums) {
+  float &top = sums[a.width], &total = sums[a.width + 1];
+  const float factor = add_sink(sink_of(a, data, batch), top, total);
+  if (factor != 1)
+    vloop(a.width,
+          [&](int64_t j, auto lanes) { store(sums + j, load(sums + j, lanes) * factor, lanes); });
+  finish_row(a, sums, total,
+             output<T>(data) + a.out.batches.offset(batch) + row * a.out.row_stride);
+}
+
+// Items are parts of the keys of a stack: of the heads that share keys and values.
+template <class T>
+Status run_few(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const AttentionArgs*>(args);
+  const Rows rows{a.rows * a.group, few_row_floats(a), reinterpret_cast<float*>(data.local)};
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t stack = item / a.parts, part = item % a.parts, batch = stack * a.group;
+    const Place place = place_of(a, data, batch);
+    const Seen seen = seen_by(a, place, 0, a.rows);
+    const int64_t count = seen.end - seen.begin;
+    const int64_t last = seen.begin + part_begin(count, a.parts, part + 1);
+    begin_rows<T>(a, data, rows, batch);
+    for (int64_t t = seen.begin + part_begin(count, a.parts, part); t < last; t += kFewKeys)
+      add_block<T>(a, data, rows, place, batch, t, last - t < kFewKeys ? last - t : kFewKeys);
+    for (int64_t i = 0; i < rows.n; ++i) {
+      if (a.parts == 1) {
+        end_row<T>(a, data, batch + i / a.rows, i % a.rows, rows.sums(a, i));
+      } else {
+        float* to = reinterpret_cast<float*>(data.scratch) + (item * rows.n + i) * (a.width + 2);
+        memcpy(to, rows.sums(a, i), size_t(a.width + 2) * sizeof(float));
+      }
+    }
   }
-  vloop(a.width - c, [&](int64_t i, auto lanes) {
-    f32v acc{};
-    for (int64_t t = 0; t < a.keys; ++t) acc += weights[t] * load(v + t * stride + c + i, lanes);
-    store(sums + c + i, acc, lanes);
-  });
+  return {};
+}
+
+// Items are rows of heads: their parts, joined in the order of the keys.
+template <class T>
+Status join_few(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const AttentionArgs*>(args);
+  auto* sums = reinterpret_cast<float*>(data.local);
+  const int64_t n = a.rows * a.group, floats = a.width + 2;
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t stack = item / n, i = item % n;
+    const float* from =
+        reinterpret_cast<const float*>(data.scratch) + (stack * a.parts * n + i) * floats;
+    float top = -kInf, total = 0;
+    for (int64_t p = 0; p < a.parts; ++p) {
+      const float other = from[p * n * floats + a.width];
+      if (other > top || other != other) top = other;
+    }
+    memset(sums, 0, size_t(a.width) * sizeof(float));
+    for (int64_t p = 0; p < a.parts; ++p, from += n * floats) {
+      if (from[a.width] == -kInf) continue;
+      const float factor = vexp(splat(from[a.width] - top))[0];
+      total += from[a.width + 1] * factor;
+      vloop(a.width, [&](int64_t j, auto lanes) {
+        store(sums + j, load(sums + j, lanes) + load(from + j, lanes) * factor, lanes);
+      });
+    }
+    sums[a.width] = top, sums[a.width + 1] = total;
+    end_row<T>(a, data, stack * a.group + i / a.rows, i % a.rows, sums);
+  }
+  return {};
 }
 
 }  // namespace
 
-Status few_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
-  const auto& a = *static_cast<const AttentionArgs*>(args);
-  auto* scores = reinterpret_cast<float*>(data.local);
-  float* sums = scores + a.keys;
-  for (int64_t item = begin; item < end; ++item) {
-    const int64_t batch = item / a.rows, row = item % a.rows;
-    dot_keys(a, input<float>(data, 0) + a.q.batches.offset(batch) + row * a.q.row_stride,
-             input<float>(data, 1) + a.k.batches.offset(batch), scores);
-    const float* mask = nullptr;
-    if (a.has_mask)
-      mask = input<float>(data, 3) + a.mask.batches.offset(batch) + row * a.mask.row_stride;
-    const float top = add_mask(a, mask, scores, a.keys);
-    const f32v total = exponents(scores, shift_of(top), scores, a.keys);
-    add_values(a, scores, input<float>(data, 2) + a.v.batches.offset(batch), sums);
-    finish_row(a, sums, fold_sum(total),
-               output<float>(data) + a.out.batches.offset(batch) + row * a.out.row_stride);
+int64_t few_row_floats(const AttentionArgs& a) {
+  return (a.depth + kFewKeys + a.width + 2 + 15) / 16 * 16;
+}
+
+FewPhases few_rows(DType dtype) {
+  switch (dtype) {
+    case DType::f16: return {run_few<F16>, join_few<F16>};
+    case DType::bf16: return {run_few<BF16>, join_few<BF16>};
+    default: return {run_few<float>, join_few<float>};
   }
-  return {};
 }
 
 }  // namespace sdx::SDX_ISA

@@ -25,17 +25,17 @@ struct MultiplyOp {
     return T(a * b);
   }
 };
-// A NaN on either side is the result.
+// A NaN on either side is the result. These are for vectors too, whose truth has no ||.
 struct LargestOp {
   template <class T>
   SDX_INLINE T operator()(T a, T b) const {
-    return a != a || a > b ? a : b;
+    return (a != a) | (a > b) ? a : b;
   }
 };
 struct SmallestOp {
   template <class T>
   SDX_INLINE T operator()(T a, T b) const {
-    return a != a || a < b ? a : b;
+    return (a != a) | (a < b) ? a : b;
   }
 };
 

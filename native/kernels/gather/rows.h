@@ -5,6 +5,9 @@
 
 namespace sdx::SDX_ISA::gathering {
 
+// dequantized.cc
+Status gather_dequantized(const Call& call, Plan& plan);
+
 // gather.cc
 Status gather(const Call& call, Plan& plan);
 Status gather_elements(const Call& call, Plan& plan);

@@ -5,6 +5,7 @@
 #include "kernels/gather/places.h"
 #include "kernels/gather/reduce.h"
 #include "kernels/gather/rows.h"
+#include "simd/vec.h"
 
 namespace sdx::SDX_ISA::gathering {
 namespace {
@@ -83,6 +84,21 @@ Status elements_items(const void* args, const Data& data, int64_t begin, int64_t
                          [&]<class T>(auto op) { return elements<T>(a, data, begin, end, op); });
 }
 
+template <class T, class Op>
+SDX_INLINE void merge(Loose<T>* cells, const Loose<T>* news, int64_t n, Op op) {
+  if (n == 1) {
+    *cells = op(T(*cells), T(*news));
+  } else if constexpr (std::is_same_v<Op, ReplaceOp>) {
+    memcpy(cells, news, size_t(n) * sizeof(T));
+  } else {
+    T* to = reinterpret_cast<T*>(cells);
+    const T* from = reinterpret_cast<const T*>(news);
+    vloop<T>(n, [&](int64_t i, auto lanes) {
+      store(to + i, op(load(to + i, lanes), load(from + i, lanes)), lanes);
+    });
+  }
+}
+
 // Items are blocks of columns behind the indexed axes; each walks all tuples.
 template <class T, class Op>
 Status blocks(const TupleArgs& a, const Data& data, int64_t begin, int64_t end, Op op) {
@@ -94,9 +110,7 @@ Status blocks(const TupleArgs& a, const Data& data, int64_t begin, int64_t end, 
   for (int64_t k = 0; k < a.count; ++k) {
     int64_t at;
     if (Status status = a.tuples.offset(index, k, at); !status.ok()) return status;
-    auto* cells = y + at * a.columns;
-    const auto* news = updates + k * a.columns;
-    for (int64_t j = first; j < last; ++j) cells[j] = op(T(cells[j]), T(news[j]));
+    merge<T>(y + at * a.columns + first, updates + k * a.columns + first, last - first, op);
   }
   return {};
 }

@@ -7,6 +7,7 @@ namespace {
 constexpr Kernel kRows[] = {
     {"compress", Accepts::contiguous, compress, resolve_compress},
     {"gather", Accepts::contiguous, gather},
+    {"gather_dequantized", Accepts::contiguous, gather_dequantized},
     {"gather_elements", Accepts::contiguous, gather_elements},
     {"gather_nd", Accepts::contiguous, gather_nd},
     {"nonzero", Accepts::contiguous, nonzero, resolve_nonzero},

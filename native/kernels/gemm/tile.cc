@@ -111,7 +111,7 @@ void gemm_pass(int64_t m, int64_t k, const float* a, const float* panel, int64_t
 
 void gemm_passes(int64_t m, int64_t k, int64_t first, int64_t last, const float* a,
                  const Columns& b, const Target& to, const Finish& finish) {
-  const int64_t passes = passes_of(k);
+  const int64_t passes = passes_of(k), height = b.depth > 0 ? b.depth : k;
   for (int64_t p = b.first; p < b.last; ++p) {
     const int64_t column = p * kPanel, left = b.n - column;
     const int64_t width = left < kPanel ? left : kPanel;
@@ -129,7 +129,7 @@ void gemm_passes(int64_t m, int64_t k, int64_t first, int64_t last, const float*
       const int64_t depth = part_begin(k, passes, pass), end = part_begin(k, passes, pass + 1);
       const bool complete = pass + 1 == passes && !finish.is_plain();
       gemm_panel(m, end - depth, a + (pass - first) * m * kStride,
-                 b.packed + (p * k + depth) * kPanel, width, to.c + (p - b.first) * kPanel, to.ldc,
+                 b.packed + (p * height + depth) * kPanel, width, to.c + (p - b.first) * kPanel, to.ldc,
                  {pass > 0, complete ? &own : nullptr});
     }
   }

@@ -56,6 +56,7 @@ struct Columns {
   const float* packed;
   int64_t n;            // of the whole matrix
   int64_t first, last;  // panels
+  int64_t depth = 0;    // rows that a panel has, where it has more than are read
 };
 
 struct Target {

@@ -28,7 +28,9 @@ struct JoinArgs {
 
 Status join_items(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const JoinArgs*>(args);
-  for (int i = 0; i < a.n; ++i) {
+  // An output that grew in place has its first part already.
+  const int start = a.joins && data.in[0] == data.out[0] ? 1 : 0;
+  for (int i = start; i < a.n; ++i) {
     const int64_t from = begin > a.first[i] ? begin : a.first[i];
     const int64_t to = end < a.first[i + 1] ? end : a.first[i + 1];
     if (from < to)

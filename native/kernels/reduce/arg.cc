@@ -1,6 +1,7 @@
 // ArgMax and ArgMin. A NaN is better than any number, and the first of them the best.
 #include "kernels/axes.h"
-#include "kernels/fetch.h"
+#include "kernels/kernel.h"
+#include "kernels/reduce/elements.h"
 #include "kernels/reduce/extreme.h"
 #include "kernels/reduce/rows.h"
 #include "simd/fold.h"
@@ -12,16 +13,10 @@ constexpr int kBuffer = 1024;
 
 struct ArgArgs {
   Around around;
+  Elements elements;
   bool takes_last;
   int64_t blocks;  // of columns
 };
-
-// What numbers are compared in; columns need an index as wide as the numbers.
-template <class T>
-using Compared =
-    std::conditional_t<kIsFloat<T>, Wide<T>, std::conditional_t<sizeof(T) < 4, int32_t, T>>;
-using Comparable = Types<float, double, F16, BF16, int8_t, uint8_t, int16_t, uint16_t, int32_t,
-                         uint32_t, int64_t, uint64_t>;
 
 // The first or last place of a number in a run, or -1; NaN is found as NaN.
 template <class C>
@@ -37,15 +32,16 @@ int64_t find(const C* x, int64_t n, C wanted, bool takes_last) {
   return -1;
 }
 
-template <class Order, class C, class T>
-int64_t best_of_run(const ArgArgs& a, const T* x) {
+template <class Order, class C>
+int64_t best_of_run(const ArgArgs& a, const std::byte* x) {
   C buffer[kBuffer];
   C best{};
   int64_t where = -1;
   const auto better = [](auto p, auto q) { return Order::better(p, q); };
   for (int64_t i = 0; i < a.around.n; i += kBuffer) {
     const int64_t n = a.around.n - i < kBuffer ? a.around.n - i : kBuffer;
-    const C* p = fetch<C>(x + i * a.around.step, a.around.step, n, buffer);
+    const std::byte* from = x + i * a.around.step * a.elements.bytes;
+    const C* p = numbers(a.elements, from, a.around.step, n, buffer);
     constexpr C kWorst = Order::template kWorst<C>;
     const C found = fold(run(p, n, splat(kWorst), kWorst, better, better), better);
     const bool is_equal = found == best || (found != found && best != best);
@@ -58,12 +54,13 @@ int64_t best_of_run(const ArgArgs& a, const T* x) {
 }
 
 // kLanesOf<C> columns side by side.
-template <class Order, class C, class T>
-void best_of_columns(const ArgArgs& a, const T* x, int64_t* y, int width) {
+template <class Order, class C>
+void best_of_columns(const ArgArgs& a, const std::byte* x, int64_t* y, int width) {
   using Index = std::conditional_t<sizeof(C) == 8, int64_t, int32_t>;
   C buffer[kLanesOf<C>];
   const auto row = [&](int64_t i) {
-    const C* p = fetch<C>(x + i * a.around.step, a.around.column_step, width, buffer);
+    const std::byte* from = x + i * a.around.step * a.elements.bytes;
+    const C* p = numbers(a.elements, from, a.around.column_step, width, buffer);
     return width == kLanesOf<C> ? load(p) : load(p, Part{width});
   };
   Vec<C> best = row(0);
@@ -78,16 +75,16 @@ void best_of_columns(const ArgArgs& a, const T* x, int64_t* y, int width) {
   for (int j = 0; j < width; ++j) y[j] = where[j];
 }
 
-template <class Order, class T>
+template <class Order, class C>
 Status run_items(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const ArgArgs*>(args);
-  using C = Compared<T>;
   constexpr int64_t lanes = kLanesOf<C>;
   for (int64_t item = begin; item < end; ++item) {
     const int64_t outer = item / a.blocks, first = item % a.blocks * lanes;
     const int64_t rest = a.around.columns - first;
     const Place place = place_of(a.around.outer, a.around.outer.n, outer);
-    const T* x = input<T>(data, 0) + place.in + first * a.around.column_step;
+    const int64_t at = place.in + first * a.around.column_step;
+    const std::byte* x = input<std::byte>(data, 0) + at * a.elements.bytes;
     int64_t* y = output<int64_t>(data) + place.out + first;
     if (a.around.columns == 1)
       *y = best_of_run<Order, C>(a, x);
@@ -97,23 +94,37 @@ Status run_items(const void* args, const Data& data, int64_t begin, int64_t end)
   return {};
 }
 
+template <class Order, class C>
+Status prepare_in(const Call& call, Plan& plan) {
+  constexpr int64_t lanes = kLanesOf<C>;
+  const View& x = call.in[0];
+  auto* args = plan.make<ArgArgs>();
+  plan.args = args;
+  args->elements = elements_of<C, C>(x.dtype);
+  if (!args->elements.is_known())
+    return Status::fail("the kernel does not take elements of type %d", int(x.dtype));
+  // The output has one element along the axis, whether it keeps it or not.
+  View y = x;
+  y.dims[call.ints[0]] = 1;
+  y.pack();
+  args->around = around(x, y, int(call.ints[0]));
+  args->takes_last = call.ints[1] != 0;
+  args->blocks = (args->around.columns + lanes - 1) / lanes;
+  const int64_t work = args->around.columns == 1 ? args->around.n / 4 : args->around.n * 2;
+  plan.add(run_items<Order, C>, args->around.n_outer * args->blocks, work + 10);
+  return {};
+}
+
 template <class Order>
 Status prepare(const Call& call, Plan& plan) {
-  return visit(call.in[0].dtype, Comparable{}, [&]<class T>() {
-    constexpr int64_t lanes = kLanesOf<Compared<T>>;
-    auto* args = plan.make<ArgArgs>();
-    plan.args = args;
-    // The output has one element along the axis, whether it keeps it or not.
-    View y = call.in[0];
-    y.dims[call.ints[0]] = 1;
-    y.pack();
-    args->around = around(call.in[0], y, int(call.ints[0]));
-    args->takes_last = call.ints[1] != 0;
-    args->blocks = (args->around.columns + lanes - 1) / lanes;
-    const int64_t work = args->around.columns == 1 ? args->around.n / 4 : args->around.n * 2;
-    plan.add(run_items<Order, T>, args->around.n_outer * args->blocks, work + 10);
-    return Status{};
-  });
+  switch (call.in[0].dtype) {
+    case DType::f32:
+    case DType::f16:
+    case DType::bf16: return prepare_in<Order, float>(call, plan);
+    case DType::f64: return prepare_in<Order, double>(call, plan);
+    case DType::u64: return prepare_in<Order, uint64_t>(call, plan);
+    default: return prepare_in<Order, int64_t>(call, plan);
+  }
 }
 
 }  // namespace

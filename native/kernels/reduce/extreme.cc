@@ -46,23 +46,18 @@ struct Extreme {
     return best_float<Order>(x, n);
   }
   static SDX_INLINE W join(W a, W b) { return a != a || Order::is_better(a, b) ? a : b; }
-  static SDX_INLINE W finish(W best, int64_t) { return best; }
-};
-
-using Ordered =
-    Types<float, double, F16, BF16, int32_t, int64_t, uint32_t, uint64_t, int8_t, uint8_t, Bool>;
-
-template <class T>
-struct ComparedIn {
-  using type = std::conditional_t<kIsFloat<T>, Wide<T>,
-                                  std::conditional_t<std::is_same_v<T, Bool>, uint8_t, T>>;
 };
 
 template <class Order>
 Status prepare(const Call& call, Plan& plan) {
-  return visit(call.in[0].dtype, Ordered{}, [&]<class T>() {
-    return prepare_reduction<Extreme<Order, typename ComparedIn<T>::type>, T>(call, plan);
-  });
+  switch (call.in[0].dtype) {
+    case DType::f32:
+    case DType::f16:
+    case DType::bf16: return prepare_reduction<Extreme<Order, float>>(call, plan);
+    case DType::f64: return prepare_reduction<Extreme<Order, double>>(call, plan);
+    case DType::u64: return prepare_reduction<Extreme<Order, uint64_t>>(call, plan);
+    default: return prepare_reduction<Extreme<Order, int64_t>>(call, plan);
+  }
 }
 
 }  // namespace

@@ -10,38 +10,35 @@ struct SumSquare : Sum<C> {
   static SDX_INLINE Vec<C> step(Vec<C> total, Vec<C> x) { return total + x * x; }
 };
 
-struct L2 : SumSquare<double> {
-  static SDX_INLINE double finish(double total, int64_t) { return __builtin_sqrt(total); }
+// S is the signed type whose sign bit counts.
+template <class C, class S = C>
+struct L1 : Sum<C> {
+  static SDX_INLINE Vec<C> step(Vec<C> total, Vec<C> x) { return total + ((Vec<S>)x < 0 ? -x : x); }
 };
 
-// S is the signed type whose sign bit counts; unsigned numbers are their own magnitude.
-template <class C, class S>
-struct L1 : Sum<C> {
-  static SDX_INLINE Vec<C> step(Vec<C> total, Vec<C> x) {
-    if constexpr (std::is_unsigned_v<S>)
-      return total + x;
-    else
-      return total + ((Vec<S>)x < 0 ? -x : x);
-  }
-};
+void root(double* totals, int64_t n, int64_t) {
+  for (int64_t i = 0; i < n; ++i) totals[i] = __builtin_sqrt(totals[i]);
+}
 
 }  // namespace
 
 Status reduce_sum_square(const Call& call, Plan& plan) {
-  return visit(call.in[0].dtype, Summable{},
-               [&]<class T>() { return prepare_reduction<SumSquare<Summed<T>>, T>(call, plan); });
+  const DType dtype = call.in[0].dtype;
+  if (is_float(dtype)) return prepare_reduction<SumSquare<float>>(call, plan);
+  if (dtype == DType::f64) return prepare_reduction<SumSquare<double>>(call, plan);
+  return prepare_reduction<SumSquare<uint64_t>>(call, plan);
 }
 
 Status reduce_l2(const Call& call, Plan& plan) {
-  return visit(call.in[0].dtype, Summable{},
-               [&]<class T>() { return prepare_reduction<L2, T>(call, plan); });
+  return prepare_reduction<SumSquare<double>>(call, plan, root);
 }
 
 Status reduce_l1(const Call& call, Plan& plan) {
-  return visit(call.in[0].dtype, Summable{}, [&]<class T>() {
-    using S = std::conditional_t<kIsHalf<T>, float, T>;
-    return prepare_reduction<L1<Summed<T>, S>, T>(call, plan);
-  });
+  const DType dtype = call.in[0].dtype;
+  if (is_float(dtype)) return prepare_reduction<L1<float>>(call, plan);
+  if (dtype == DType::f64) return prepare_reduction<L1<double>>(call, plan);
+  if (is_signed(dtype)) return prepare_reduction<L1<uint64_t, int64_t>>(call, plan);
+  return prepare_reduction<Sum<uint64_t>>(call, plan);
 }
 
 }  // namespace sdx::SDX_ISA

@@ -1,4 +1,4 @@
-// ReduceProd and ReduceLogSum.
+// ReduceProd.
 #include "kernels/reduce/rows.h"
 #include "kernels/reduce/sums.h"
 
@@ -16,26 +16,14 @@ struct Product {
     return sdx::SDX_ISA::fold(v, [](auto a, auto b) { return a * b; });
   }
   static SDX_INLINE W join(W a, W b) { return W(a * b); }
-  static SDX_INLINE W finish(W total, int64_t) { return total; }
-};
-
-template <class C>
-struct LogSum : Sum<C> {
-  static SDX_INLINE double finish(double total, int64_t) { return __builtin_log(total); }
 };
 
 }  // namespace
 
 Status reduce_prod(const Call& call, Plan& plan) {
-  return visit(call.in[0].dtype, Summable{}, [&]<class T>() {
-    using C = std::conditional_t<kIsFloat<T>, double, Summed<T>>;
-    return prepare_reduction<Product<C>, T>(call, plan);
-  });
-}
-
-Status reduce_log_sum(const Call& call, Plan& plan) {
-  return visit(call.in[0].dtype, Floats{},
-               [&]<class T>() { return prepare_reduction<LogSum<Wide<T>>, T>(call, plan); });
+  const DType dtype = call.in[0].dtype;
+  if (is_float(dtype) || dtype == DType::f64) return prepare_reduction<Product<double>>(call, plan);
+  return prepare_reduction<Product<uint64_t>>(call, plan);
 }
 
 }  // namespace sdx::SDX_ISA

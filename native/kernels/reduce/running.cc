@@ -2,7 +2,6 @@
 #include "kernels/axes.h"
 #include "kernels/fetch.h"
 #include "kernels/reduce/rows.h"
-#include "kernels/reduce/sums.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -31,7 +30,9 @@ struct Multiply {
 };
 
 template <class T>
-using Total = std::conditional_t<kIsFloat<T>, double, Unsigned<T>>;
+using Total =
+    std::conditional_t<kIsFloat<T>, double, std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>>;
+using Summable = Types<float, double, F16, BF16, int32_t, int64_t, uint32_t, uint64_t>;
 
 template <class Op, class T>
 void run_columns(const RunningArgs& a, const T* x, T* y, int64_t width) {

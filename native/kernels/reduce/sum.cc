@@ -1,37 +1,44 @@
-// ReduceSum and ReduceMean.
+// ReduceSum, ReduceMean and ReduceLogSum.
 #include "kernels/reduce/rows.h"
 #include "kernels/reduce/sums.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
-template <class C>
-struct Mean : Sum<C> {
-  using W = typename Sum<C>::W;
-  // Integers are divided towards zero.
-  static SDX_INLINE W finish(W total, int64_t count) { return total / W(count); }
-};
+void mean(double* totals, int64_t n, int64_t count) {
+  for (int64_t i = 0; i < n; ++i) totals[i] /= double(count);
+}
+// Integers are divided towards zero.
+void mean_signed(uint64_t* totals, int64_t n, int64_t count) {
+  for (int64_t i = 0; i < n; ++i) totals[i] = uint64_t(int64_t(totals[i]) / count);
+}
+void mean_unsigned(uint64_t* totals, int64_t n, int64_t count) {
+  for (int64_t i = 0; i < n; ++i) totals[i] /= uint64_t(count);
+}
+void logarithm(double* totals, int64_t n, int64_t) {
+  for (int64_t i = 0; i < n; ++i) totals[i] = __builtin_log(totals[i]);
+}
 
-template <class T>
-struct AveragedIn {
-  using type = std::conditional_t<kIsFloat<T>, Wide<T>,
-                                  std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>>;
-};
+Status sum(const Call& call, Plan& plan, Finish<double> finish, Finish<uint64_t> finish_int) {
+  const DType dtype = call.in[0].dtype;
+  if (is_float(dtype)) return prepare_reduction<Sum<float>>(call, plan, finish);
+  if (dtype == DType::f64) return prepare_reduction<Sum<double>>(call, plan, finish);
+  return prepare_reduction<Sum<uint64_t>>(call, plan, finish_int);
+}
 
 }  // namespace
 
-Status reduce_sum(const Call& call, Plan& plan) {
-  return visit(call.in[0].dtype, Summable{},
-               [&]<class T>() { return prepare_reduction<Sum<Summed<T>>, T>(call, plan); });
-}
+Status reduce_sum(const Call& call, Plan& plan) { return sum(call, plan, nullptr, nullptr); }
+
+Status reduce_log_sum(const Call& call, Plan& plan) { return sum(call, plan, logarithm, nullptr); }
 
 Status reduce_mean(const Call& call, Plan& plan) {
-  return visit(call.in[0].dtype, Summable{}, [&]<class T>() {
-    Status status = prepare_reduction<Mean<typename AveragedIn<T>::type>, T>(call, plan);
-    if (!kIsFloat<T> && static_cast<const ReduceArgs*>(plan.args)->n == 0)
-      status = Status::fail("the mean of no integers is undefined");
-    return status;
-  });
+  const DType dtype = call.in[0].dtype;
+  Status status = sum(call, plan, mean, is_signed(dtype) ? mean_signed : mean_unsigned);
+  const bool is_integer = !is_float(dtype) && dtype != DType::f64;
+  if (status.ok() && is_integer && static_cast<const ReduceArgs*>(plan.args)->n == 0)
+    return Status::fail("the mean of no integers is undefined");
+  return status;
 }
 
 }  // namespace sdx::SDX_ISA

@@ -5,7 +5,8 @@
 
 namespace sdx::SDX_ISA {
 
-// Sums of floats are kept in double, those of integers wrap around in their own width.
+// Sums of floats are kept in double. Those of integers wrap around in 64 bits, whose low ones are
+// what a narrower type would have.
 template <class C_>
 struct Sum {
   using C = C_;
@@ -15,20 +16,11 @@ struct Sum {
   static SDX_INLINE Vec<C> join(Vec<C> a, Vec<C> b) { return a + b; }
   static SDX_INLINE W fold(Vec<C> v) { return fold_sum(v); }
   static SDX_INLINE W join(W a, W b) { return W(a + b); }
-  static SDX_INLINE W finish(W total, int64_t) { return total; }
 };
 
-template <class T>
-using Unsigned = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
-
-// What sums of T are computed in: overflow of unsigned integers is defined.
-template <class T>
-struct SummedIn {
-  using type = std::conditional_t<kIsFloat<T>, Wide<T>, Unsigned<T>>;
-};
-template <class T>
-using Summed = typename SummedIn<T>::type;
-
-using Summable = Types<float, double, F16, BF16, int32_t, int64_t, uint32_t, uint64_t>;
+SDX_INLINE bool is_float(DType dtype) {
+  return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
+}
+SDX_INLINE bool is_signed(DType dtype) { return dtype == DType::i32 || dtype == DType::i64; }
 
 }  // namespace sdx::SDX_ISA

@@ -17,6 +17,7 @@ examples:
   sardonyx run model.onnx --inputs x.npz --outputs y.npz
   sardonyx info model.onnx                        what it is and how it would run
   sardonyx bench model.onnx --rivals onnxruntime  latency, start and memory, side by side
+  sardonyx pack model.onnx                        makes later starts quick
 
 `sardonyx COMMAND --help` says more of each.
 """
@@ -45,6 +46,7 @@ examples:
   sardonyx info model.onnx
   sardonyx info model.onnx --nodes --why         each node, and why others refused it
   sardonyx info model.onnx --dims batch=32       memory for that size
+  sardonyx info model.onnx --weights --all       each weight: mapped, packed or copied
   sardonyx info model.onnx --json | jq .python_steps
 """
 _BENCH: Final = """\
@@ -58,6 +60,18 @@ examples:
   sardonyx bench model.onnx
   sardonyx bench *.onnx --rivals onnxruntime --threads 4 --rounds 9
   sardonyx bench model.onnx --rivals '' --json   sardonyx alone
+"""
+_PACK: Final = """\
+Writes a model's graph as it runs, and its weights as kernels read them, to a file beside the
+model. A session that finds it maps it: it neither optimizes the graph nor packs weights, and
+processes share one copy in the page cache. Weights that are read from the model's own files
+stay there. A pack that does not fit the model any more is reported and not used.
+"""
+_PACK_EXAMPLES: Final = """\
+examples:
+  sardonyx pack model.onnx                        writes model.onnx.pack
+  sardonyx pack model.onnx --verify               reads every byte of it
+  sardonyx pack model.onnx --standalone -o small/model.onnx
 """
 
 
@@ -80,6 +94,7 @@ def parser() -> argparse.ArgumentParser:
     _run(commands)
     _info(commands)
     _bench(commands)
+    _pack(commands)
     return top
 
 
@@ -129,7 +144,8 @@ def _info(commands: Any) -> None:
     for name, what in (
         ("nodes", "list each node with its provider and kernel"),
         ("why", "list which providers refused which nodes, and why"),
-        ("weights", "list the largest weights"),
+        ("weights", "list the largest weights: where they lie, in which form, in whose memory"),
+        ("all", "list all weights, not the largest alone"),
         ("guards", "list what is checked before a run"),
         ("dump", "print the optimized graph as text"),
     ):
@@ -160,6 +176,34 @@ def _bench(commands: Any) -> None:
     )
     bench.add_argument(
         "--starts", metavar="N", type=_count, default=3, help="fresh processes (default 3)"
+    )
+
+
+def _pack(commands: Any) -> None:
+    def call(arguments: argparse.Namespace) -> int:
+        from sardonyx.cli.pack import command
+
+        return command(arguments)
+
+    pack = _command(commands, "pack", "make a model start at once", (_PACK, _PACK_EXAMPLES), call)
+    pack.add_argument("model", metavar="MODEL", help="an ONNX file")
+    pack.add_argument(
+        "-o", "--output", metavar="OUT", help="the pack (default: MODEL.pack), or the new model"
+    )
+    pack.add_argument(
+        "--standalone",
+        action="store_true",
+        help="write a new model with all weights in its pack; MODEL is not needed by it",
+    )
+    pack.add_argument(
+        "--verify", action="store_true", help="write nothing: read every byte of the pack"
+    )
+    pack.add_argument(
+        "--optimization-level",
+        metavar="LEVEL",
+        choices=("none", "basic", "extended", "all"),
+        default="all",
+        help="none, basic, extended or all (default), as sessions will be asked for",
     )
 
 

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from sardonyx.cli.arguments import merged
@@ -26,6 +26,7 @@ from sardonyx.program.flat import SegmentBuilder
 from sardonyx.program.native import NativeSegment
 from sardonyx.program.program import Program
 from sardonyx.weights.const import Const, Recipe, Ref
+from sardonyx.weights.report import COPIED, MAPPED, PACKED, FormReport, forms_of
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -55,11 +56,14 @@ def inspect(arguments: argparse.Namespace) -> tuple[dict[str, Any], Graph]:
     """Everything for machines, and the graph as it would run."""
     path = arguments.model
     before = anonymous_bytes()
-    as_loaded = _op_counts(load(path).graph)
     started = start(path, reads_weights=False)
     memory = growth(before)
     compiled = started.session._compiled
+    # A standalone pack has no graph but the one that runs.
+    loaded = compiled.model.graph if compiled.is_standalone else load(path).graph
+    as_loaded, names = _op_counts(loaded), _names(loaded)
     model, program = compiled.model, compiled.program
+    weights = _weights(compiled, os.path.basename(path), names)
     outputs = [node_arg(d, o.fact) for d, o in zip(model.outputs, program.outputs, strict=True)]
     facts = {
         "model": os.fspath(path),
@@ -72,7 +76,8 @@ def inspect(arguments: argparse.Namespace) -> tuple[dict[str, Any], Graph]:
         "nodes_after": sum(1 for _ in model.graph.all_nodes()),
         "ops_before": dict(as_loaded.most_common()),
         "ops_after": dict(_op_counts(model.graph).most_common()),
-        "weights": _weights(model.graph, os.path.basename(path)),
+        "weights": weights,
+        "weight_memory": _memory(weights),
         "nodes": _nodes(compiled),
         "python_steps": program.python_steps,
         "guards": [_guard(g) for g in _guards(program)],
@@ -111,21 +116,82 @@ def op_name(node: Node) -> str:
     return f"{node.op.domain}.{node.op.name}" if node.op.domain else node.op.name
 
 
-def _weights(graph: Graph, file: str) -> list[dict[str, Any]]:
+def _weights(compiled: Compiled, file: str, names: Mapping[object, str]) -> list[dict[str, Any]]:
     """Each constant that a node reads, once, the largest first."""
+    graph, forms = compiled.model.graph, forms_of(compiled.program)
     found = {id(const): (name, const) for name, const in reversed(list(_constants(graph)))}
+    for const in forms:  # those that only lowering made
+        found.setdefault(id(const), ("", const))
     rows = [
         {
-            "name": name,
+            "name": name or _name(const, names),
             "type": const.dtype.ort_name,
             "shape": list(const.shape),
             "bytes": const.dtype.packed_bytes(const.count),
             "source": _source(const, file),
             "where": _where(const),
+            "file": const.source.name if isinstance(const, Ref) else None,
+            "offset": const.offset if isinstance(const, Ref) else None,
+            "forms": [_form(f) for f in forms.get(const, ())],
         }
         for name, const in found.values()
     ]
+    _note_shared(rows, [forms.get(const, []) for _, const in found.values()])
     return sorted(rows, key=lambda r: (-r["bytes"], r["name"]))
+
+
+def _names(graph: Graph) -> dict[object, str]:
+    """The names of the model's own weights by where they lie."""
+    return {c.place: name for name, c in _constants(graph) if isinstance(c, Ref) and name}
+
+
+def _name(const: Const, names: Mapping[object, str]) -> str:
+    """The name of the largest weight that a constant is made of."""
+    waiting, seen, found = [const], set[int](), list[Ref]()
+    while waiting:
+        const = waiting.pop()
+        if isinstance(const, Recipe) and id(const) not in seen:
+            seen.add(id(const))
+            waiting.extend(c for c in const.inputs if c is not None)
+        elif isinstance(const, Ref) and const.place in names:
+            found.append(const)
+    return names[max(found, key=lambda c: c.length).place] if found else ""
+
+
+def _form(form: FormReport) -> dict[str, Any]:
+    return {
+        "layout": form.layout,
+        "state": form.state,
+        "anonymous_bytes": form.own_bytes,
+        "nodes": [n.name or op_name(n) for n in form.nodes],
+        "other_programs": form.other_programs,
+    }
+
+
+def _note_shared(rows: list[dict[str, Any]], forms: list[list[FormReport]]) -> None:
+    """Adds to each form the other weights that are the same memory, which only the first counts."""
+    users: dict[object, list[int]] = {}
+    for i, (_, of) in enumerate(zip(rows, forms, strict=True)):
+        for form in of:
+            users.setdefault(form.memory_key, []).append(i)
+    for i, (row, of) in enumerate(zip(rows, forms, strict=True)):
+        for said, form in zip(row["forms"], of, strict=True):
+            same = users[form.memory_key]
+            said["same_as"] = [rows[k]["name"] for k in same if k != i]
+            if same[0] != i:
+                said["anonymous_bytes"] = 0
+
+
+def _memory(weights: list[dict[str, Any]]) -> dict[str, int]:
+    """Bytes of all weights by what becomes of them, and the anonymous memory that they take."""
+    totals = dict.fromkeys((MAPPED, PACKED, COPIED), 0)
+    own = 0
+    for weight in weights:
+        for form in weight["forms"]:
+            is_mapped = form["state"] == MAPPED
+            totals[form["state"]] += weight["bytes"] if is_mapped else form["anonymous_bytes"]
+            own += form["anonymous_bytes"]
+    return {**{f"{k}_bytes": v for k, v in totals.items()}, "anonymous_bytes": own}
 
 
 def _constants(graph: Graph) -> Iterator[tuple[str, Const]]:

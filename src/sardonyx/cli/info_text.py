@@ -10,7 +10,6 @@ from typing import Any, Final
 from sardonyx.cli.term import clean, duration, heading, paint, say, shape, size, table
 
 OPS: Final = 12  # ops in the summary
-WEIGHTS: Final = 20  # weights in the list of the largest
 
 
 def show(facts: Mapping[str, Any], arguments: argparse.Namespace) -> None:
@@ -18,7 +17,7 @@ def show(facts: Mapping[str, Any], arguments: argparse.Namespace) -> None:
     _origin(facts)
     _arguments(facts)
     _ops(facts)
-    _weights(facts, arguments.weights)
+    _weights(facts, arguments)
     _placement(facts)
     if arguments.nodes:
         _nodes(facts)
@@ -72,7 +71,7 @@ def _change(name: str, before: int, after: int) -> list[str]:
     return [name, str(after), "" if before == after else f"was {before}" if before else "new"]
 
 
-def _weights(facts: Mapping[str, Any], listed: bool) -> None:
+def _weights(facts: Mapping[str, Any], arguments: argparse.Namespace) -> None:
     weights = facts["weights"]
     heading("weights", f"{len(weights)}, {size(sum(w['bytes'] for w in weights))}")
     said = {
@@ -88,23 +87,23 @@ def _weights(facts: Mapping[str, Any], listed: bool) -> None:
             rows.append([source, str(len(bytes_of)), size(sum(bytes_of)), note])
     table(rows, right=(1, 2), styles={3: "dim"})
     say()
-    if listed:
-        heading("largest weights")
-        table(
-            [
-                [
-                    clean(w["name"]) or "-",
-                    w["type"],
-                    shape(w["shape"]),
-                    size(w["bytes"]),
-                    clean(w["where"])[:60],
-                ]
-                for w in weights[:WEIGHTS]
-            ],
-            right=(3,),
-            styles={0: "cyan", 4: "dim"},
-        )
-        say()
+    _weight_memory(facts["weight_memory"])
+    if arguments.weights or arguments.all:
+        from sardonyx.cli.info_weights import show
+
+        show(weights, arguments.all)
+
+
+def _weight_memory(memory: Mapping[str, int]) -> None:
+    said = {
+        "mapped_bytes": ("mapped", "read where they lie, and shared through the page cache"),
+        "packed_bytes": ("packed", "in the form that kernels read, in memory"),
+        "copied_bytes": ("copied", "small, unaligned or computed, in memory"),
+    }
+    heading("a session holds", f"{size(memory['anonymous_bytes'])} of them in memory")
+    rows = [[n, size(memory[k]), note] for k, (n, note) in said.items() if memory[k]]
+    table(rows, right=(1,), styles={2: "dim"})
+    say()
 
 
 def _placement(facts: Mapping[str, Any]) -> None:

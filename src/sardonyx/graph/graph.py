@@ -142,10 +142,11 @@ class Graph:
             raise InternalError(f"replacement changes {old} to {new}")
         for node, slot in tuple(old.uses):
             node.graph.set_input(node, slot, new)
-        if old.n_exits:
-            for graph in self.family():
-                if old in graph.outputs:
-                    graph.set_outputs([new if v is old else v for v in graph.outputs])
+        for graph in self.family():
+            if not old.n_exits:
+                break  # before a walk over all nodes
+            if old in graph.outputs:
+                graph.set_outputs([new if v is old else v for v in graph.outputs])
 
     def set_outputs(self, values: Iterable[Value]) -> None:
         """Makes these the graph's outputs."""

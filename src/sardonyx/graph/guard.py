@@ -35,15 +35,15 @@ MAX_IN_BODIES: Final = 500_000
 class Guard(NamedTuple):
     """A condition on two sizes, the sentence to say when it fails, and the node that needs it."""
 
-    kind: str  # a key of _KINDS
+    kind: str  # a key of KINDS
     left: Size
     right: Size
     what: str
-    node: Node | None
+    node: Node | str | None  # a node, or what one that is gone was called
 
     def holds(self, dims: Mapping[str, int]) -> bool:
         """Whether the condition holds for these dims."""
-        return _KINDS[self.kind].holds(evaluate(self.left, dims), evaluate(self.right, dims))
+        return KINDS[self.kind].holds(evaluate(self.left, dims), evaluate(self.right, dims))
 
     def check(self, dims: Mapping[str, int]) -> None:
         """Raises the error that the guard stands for, if it does not hold."""
@@ -54,7 +54,7 @@ class Guard(NamedTuple):
             raise AssumptionFailed(f"{self.left} and {self.right}")
         bound = ", ".join(f"{n}={dims[n]}" for n in sorted(self.symbols) if n in dims)
         raise InvalidArgument(
-            f"{self.what}: {_KINDS[self.kind].fails.format(left, right)}",
+            f"{self.what}: {KINDS[self.kind].fails.format(left, right)}",
             node=self.node or "the graph",
             sizes=f"{self.left} and {self.right}" + (f" with {bound}" if bound else ""),
         )
@@ -62,7 +62,7 @@ class Guard(NamedTuple):
     @property
     def needs(self) -> str:
         """The condition as people write it."""
-        return _KINDS[self.kind].needs.format(self.left, self.right)
+        return KINDS[self.kind].needs.format(self.left, self.right)
 
     @property
     def symbols(self) -> frozenset[str]:
@@ -79,7 +79,7 @@ class Kind(NamedTuple):
 
 
 # The assumed kinds hold for nearly all sizes and need not: see `Guard.check`.
-_KINDS: Final = {
+KINDS: Final = {
     "equal": Kind(lambda a, b: a == b, "{} = {}", "{} and {}"),
     "assumed": Kind(lambda a, b: a == b, "{} and {} broadcast", "{} and {}"),
     "equal_or_one": Kind(lambda a, b: a in (1, b), "{} is 1 or {}", "{} is neither 1 nor {}"),

@@ -8,14 +8,13 @@ from typing import Any, Final
 
 from sardonyx._native import DecodeError, ModelRecord, ValueInfoRecord, decode
 from sardonyx.errors import InvalidGraph, InvalidProtobuf, NotImplemented
-from sardonyx.load.build import NEWEST, Call, GraphBuilder
 from sardonyx.load.model import Declared, Model
 from sardonyx.load.source import ModelBytes, read_model
-from sardonyx.load.tensor import Tensors
 from sardonyx.load.types import Dims, declared_dims, fact_of
 
 OLDEST_IR: Final = 3
 NEWEST_IR: Final = 14
+NEWEST: Final = {"": 28, "ai.onnx.ml": 5}  # newer opsets may mean something else
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +27,18 @@ class LoadOptions:
     dims_by_name: dict[str, int] = field(default_factory=dict)
     dims_by_denotation: dict[str, int] = field(default_factory=dict)
     split_names: bool = False  # dims of equal names need not be equal
+    copies: bool = False  # reads weights into memory rather than mapping their files
 
 
 def load(model: Any, options: LoadOptions | None = None) -> Model:
     """A model from whatever `read_model` takes, or from what it made."""
+    from sardonyx.load.build import Call, GraphBuilder  # a model out of a pack does without
+    from sardonyx.load.tensor import Tensors
+
     options = options or LoadOptions()
     given = model
     if not isinstance(model, ModelBytes):
-        given = read_model(model, options.folder, options.in_memory)
+        given = read_model(model, options.folder, options.in_memory, options.copies)
     try:
         record = decode(given.source.data)
     except DecodeError as error:

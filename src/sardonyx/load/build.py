@@ -19,12 +19,11 @@ from sardonyx.load.tensor import Tensors
 from sardonyx.load.types import Dims, fact_of
 from sardonyx.load.upgrade import OldNode, Rule, find
 from sardonyx.ops import lookup, names
-from sardonyx.ops.declare import ONNX, Op
+from sardonyx.ops.declare import INTERNAL, ONNX, Op
 from sardonyx.weights.const import Const
 
 MAX_DEPTH: Final = 64  # of functions that call functions, and of bodies in bodies
 MAX_EXPANDED: Final = 200_000  # nodes that functions may become
-NEWEST: Final = {"": 28, "ai.onnx.ml": 5}  # newer opsets may mean something else
 
 
 class Names:
@@ -90,9 +89,8 @@ class GraphBuilder:
         if call.depth > MAX_DEPTH:
             raise InvalidGraph(f"bodies are nested more than {MAX_DEPTH} deep")
         graph, scope = Graph(record.name), Names(outer)
-        const = self._tensors.initializer if outer is None else self._tensors.const
         initializers = record.initializers
-        constants = {t.name: const(t) for t in initializers}
+        constants = {t.name: self._tensors.initializer(t) for t in initializers}
         if len(constants) != len(initializers):
             raise InvalidGraph("two initializers have the same name", graph=record.name)
         for sparse in record.sparse_initializers:
@@ -188,6 +186,12 @@ class GraphBuilder:
             for node in builder.made:
                 node.name = name
             return made
+        if op is None and (domain, op_type) == (INTERNAL, "Packed"):
+            raise InvalidGraph(
+                "the model's graph and weights are in its pack, the file beside it that has its "
+                "name and .pack: it is missing, or cannot be used as the warning before this says",
+                hint="bring the pack, or use the model that it was made of",
+            )
         if op is None:
             raise NotImplemented(_unknown(domain, op_type, version))
         attrs = attributes.of(op, records)

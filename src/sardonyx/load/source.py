@@ -5,13 +5,21 @@ from __future__ import annotations
 import mmap
 import os
 import stat
+import time
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from sardonyx.errors import InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile
+import numpy as np
+
+from sardonyx.errors import Fail, InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile
+from sardonyx.load import buffers, mounts
+from sardonyx.locks import Lock
 from sardonyx.weights.const import Source
+from sardonyx.weights.store import on_pages, pages
+
+_PIECE: Final = 64 << 20  # bytes to read in one call
 
 
 @dataclass(slots=True)
@@ -21,6 +29,7 @@ class Files:
     folder: str | None  # None for a model in memory
     model_path: str | None = None
     in_memory: Mapping[str, memoryview] = field(default_factory=dict)
+    copies: bool = False  # reads files into memory rather than mapping them
     _open: dict[str, Source] = field(default_factory=dict)
 
     def open(self, location: str) -> Source:
@@ -28,10 +37,15 @@ class Files:
         key = location.removeprefix("./")
         if key not in self._open:
             if key in self.in_memory:
-                self._open[key] = Source(self.in_memory[key], key)
+                found = buffers.source(self.in_memory[key], key)
+                self._open[key] = _copied_buffer(found) if self.copies else found
             else:
-                self._open[key] = map_file(self._resolve(location), location)
+                self._open[key] = map_file(self._resolve(location), location, self.copies)
         return self._open[key]
+
+    def location(self, source: Source) -> str:
+        """Where an open file was found."""
+        return next(name for name, found in self._open.items() if found is source)
 
     def _resolve(self, location: str) -> str:
         if self.folder is None:
@@ -65,8 +79,8 @@ def _is_below(path: str, root: str) -> bool:
     return path.startswith(root.rstrip(os.sep) + os.sep)
 
 
-def map_file(path: str, name: str) -> Source:
-    """The whole of a regular file, mapped for reading."""
+def map_file(path: str, name: str, copies: bool = False) -> Source:
+    """The whole of a regular file, mapped for reading or read into memory."""
     try:
         # Without O_NONBLOCK, opening a FIFO waits for a writer that may never come.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -80,6 +94,9 @@ def map_file(path: str, name: str) -> Source:
             raise InvalidArgument(f"{path} is not a regular file")
         if status.st_size == 0:
             return Source(memoryview(b""), name)
+        if copies:
+            return _copied(descriptor, status, path, name)
+        mounts.warn_of_network(path, status.st_dev)
         return _mapped(descriptor, status, name)
     except OSError as error:
         raise NoSuchFile(f"{path} cannot be mapped: {error}") from None
@@ -88,18 +105,68 @@ def map_file(path: str, name: str) -> Source:
 
 
 _mappings: Final[WeakValueDictionary[Hashable, Source]] = WeakValueDictionary()
+_copies: Final[WeakValueDictionary[Hashable, Source]] = WeakValueDictionary()
+_copying: Final = Lock()
+_SETTLED_NS: Final = 20_000_000  # longer than a tick of the clock that file times are taken from
+
+
+def identity_of(status: os.stat_result) -> Hashable | None:
+    """What a file keeps as long as its bytes stay; None if it may yet change without a sign.
+
+    Times of files have coarse ticks: a file just written may be written again within the same one.
+    """
+    times = status.st_mtime_ns, status.st_ctime_ns
+    if max(times) > time.time_ns() - _SETTLED_NS:
+        return None
+    return ("file", status.st_dev, status.st_ino, status.st_size, *times)
 
 
 def _mapped(descriptor: int, status: os.stat_result, name: str) -> Source:
     """One mapping of a file serves all who have it open, as long as the file stays what it was."""
-    times = status.st_mtime_ns, status.st_ctime_ns
-    identity = ("file", status.st_dev, status.st_ino, status.st_size, *times)
-    found = _mappings.get(identity)
+    identity = identity_of(status)
+    found = None if identity is None else _mappings.get(identity)
     if found is None:
         data = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
-        found = Source(data, name, identity)
-        _mappings[identity] = found
+        found = Source(data, name, identity, is_fixed=True)
+        if identity is not None:
+            _mappings[identity] = found
     return found
+
+
+def _copied(descriptor: int, status: os.stat_result, path: str, name: str) -> Source:
+    """The bytes of a file in memory of our own, read once for all who want them so."""
+    with _copying:
+        identity = identity_of(status)
+        found = None if identity is None else _copies.get(identity)
+        if found is None:
+            memory = pages(status.st_size)
+            _read_all(descriptor, memory.data, path)
+            now = os.fstat(descriptor)
+            if (now.st_size, now.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
+                raise Fail(f"{path} changed while it was read", hint="load the model again")
+            memory.flags.writeable = False
+            found = Source(memory.data, name, is_fixed=True)
+            if identity is not None:
+                _copies[identity] = found
+        return found
+
+
+def _read_all(descriptor: int, into: memoryview, path: str) -> None:
+    done = 0
+    while done < into.nbytes:
+        n = os.preadv(descriptor, [into[done : done + _PIECE]], done)
+        if not n:
+            raise Fail(
+                f"{path} became shorter while it was read: {done} of {into.nbytes} bytes are left",
+                hint="load the model again",
+            )
+        done += n
+
+
+def _copied_buffer(given: Source) -> Source:
+    memory = on_pages(np.frombuffer(given.data, np.uint8))
+    memory.flags.writeable = False
+    return Source(memory.data, given.name, is_fixed=True)
 
 
 @dataclass(slots=True)
@@ -109,10 +176,14 @@ class ModelBytes:
     source: Source
     files: Files
     origin: str  # uri, array, proto or istream: how the load is called in profiles
+    digest: str | None = None  # of all but weights, once asked for
 
 
 def read_model(
-    model: Any, folder: str | None = None, in_memory: Mapping[str, memoryview] | None = None
+    model: Any,
+    folder: str | None = None,
+    in_memory: Mapping[str, memoryview] | None = None,
+    copies: bool = False,
 ) -> ModelBytes:
     """The bytes of a model from a path, bytes, any buffer, a binary file or an onnx.ModelProto."""
     in_memory = in_memory or {}
@@ -122,19 +193,24 @@ def read_model(
             path = os.fsdecode(path)
         if os.path.isdir(path):
             raise InvalidArgument(f"{path} is a folder, not a model file")
-        source = map_file(path, os.path.basename(path))
-        files = Files(folder or os.path.dirname(os.path.abspath(path)), path, in_memory)
-        return _checked(source, files, "uri")
+        source = map_file(path, os.path.basename(path), copies)
+        folder = folder or os.path.dirname(os.path.abspath(path))
+        return _checked(source, Files(folder, path, in_memory, copies), "uri")
+    data, name, origin = _in_memory(model)
+    source = buffers.source(data, name)
+    if copies and origin == "array":  # others are read anew anyway
+        source = _copied_buffer(source)
+    return _checked(source, Files(folder, None, in_memory, copies), origin)
+
+
+def _in_memory(model: Any) -> tuple[memoryview, str, str]:
+    """The bytes of a model that is no file, what it is, and how profiles call it."""
     if hasattr(model, "SerializeToString"):
-        data, name, origin = memoryview(model.SerializeToString()), "ModelProto", "proto"
-        files = Files(folder, None, in_memory)
-    elif hasattr(model, "read"):
-        data, name, origin = _buffer(model.read()), "file object", "istream"
-        files = Files(folder, None, in_memory)
-    else:
-        data, name, origin = _buffer(model), "bytes", "array"
-        files = Files(folder, None, in_memory)
-    return _checked(Source(data, name), files, origin)
+        return memoryview(model.SerializeToString()), "ModelProto", "proto"
+    is_buffer = isinstance(model, mmap.mmap)  # it can be read like a file, at the price of a copy
+    if hasattr(model, "read") and not is_buffer:
+        return _buffer(model.read()), "file object", "istream"
+    return _buffer(model), "bytes", "array"
 
 
 def _checked(source: Source, files: Files, origin: str) -> ModelBytes:
@@ -145,12 +221,10 @@ def _checked(source: Source, files: Files, origin: str) -> ModelBytes:
 
 def _buffer(given: Any) -> memoryview:
     try:
-        view = memoryview(given)
+        memoryview(given)
     except TypeError:
         raise InvalidArgument(
             "a model is a path, bytes, a buffer, a binary file or a ModelProto, "
             f"not {type(given).__name__}"
         ) from None
-    if not view.c_contiguous:
-        raise InvalidArgument("the model's buffer is not contiguous", hint="pass bytes(buffer)")
-    return view.cast("B") if view.nbytes else memoryview(b"")
+    return buffers.as_bytes(given, "the model's buffer")

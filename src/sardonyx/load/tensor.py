@@ -11,8 +11,9 @@ import numpy as np
 from sardonyx._native import SparseTensorRecord, TensorRecord
 from sardonyx.errors import InvalidArgument, InvalidGraph, NotImplemented, SardonyxError
 from sardonyx.graph.dtype import STRING, DType, by_numpy, by_onnx
+from sardonyx.load.buffers import as_array, as_bytes, source
 from sardonyx.load.source import Files
-from sardonyx.weights.const import Const, Held, Ref, Source, unpack
+from sardonyx.weights.const import Const, Held, Ref, Source, held, unpack
 
 MAX_DENSE_BYTES: Final = 1 << 32  # a sparse tensor is not unfolded beyond this
 MAX_COUNT: Final = 1 << 60
@@ -47,28 +48,35 @@ class Tensors:
     def __init__(
         self, source: Source, files: Files, given: Mapping[str, Any] | None = None
     ) -> None:
-        """`given` are arrays that stand for initializers of the main graph."""
+        """`given` are arrays that stand for initializers, those of bodies included."""
         self._source = source
         self._files = files
         self._given = dict(given or {})
+        self._unused = set(self._given)
 
     def initializer(self, record: TensorRecord) -> Const:
         """The constant of an initializer: the user's array for its name, else the model's."""
         if record.name not in self._given:
             return self.const(record)
-        value = self._given.pop(record.name)
-        array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+        self._unused.discard(record.name)
+        what = f"what was given for the initializer {record.name}"
+        array = as_array(self._given[record.name], what)
         dtype = by_numpy(array.dtype)
         if dtype is not dtype_of(record.data_type) or array.shape != record.dims:
             raise InvalidArgument(
                 f"the initializer {record.name} is {by_onnx(record.data_type)}{list(record.dims)}, "
-                f"and {dtype}{list(array.shape)} was given for it"
+                f"and {dtype or array.dtype}{list(array.shape)} was given for it"
             )
-        return Held(array)
+        if dtype is STRING:
+            return Held(array.astype(object))
+        if dtype.bits < 8:  # one element to a byte, unlike in a file
+            return Held(array)
+        view = as_bytes(array, what)
+        return Ref(source(view, record.name), 0, view.nbytes, dtype, array.shape)
 
     def check_all_used(self) -> None:
         """Says so if an array was given for an initializer that the model does not have."""
-        for name in self._given:
+        for name in sorted(self._unused):
             raise InvalidArgument(
                 f"an array was given for {name!r}, and no initializer has this name"
             )
@@ -95,7 +103,7 @@ class Tensors:
             storage = record.storage
             if storage == "raw" or (record.offset >= 0 and storage != "none"):
                 return self._in_place(record, dtype, shape)
-            return Held(_typed(record, dtype, shape))
+            return held(_typed(record, dtype, shape))
         except SardonyxError as error:
             raise error.at(tensor=record.name or "(no name)") from None
 
@@ -120,14 +128,14 @@ class Tensors:
         _check_length(length, dtype, shape, "external_data says")
         if not needed:
             return Held(np.empty(shape, dtype.np))
-        source = self._files.open(location)
-        if offset + length > source.data.nbytes:
+        file = self._files.open(location)
+        if offset + length > file.data.nbytes:
             raise InvalidGraph(
-                f"the data file {location} has {source.data.nbytes} bytes, "
+                f"the data file {location} has {file.data.nbytes} bytes, "
                 f"and the tensor wants bytes {offset} to {offset + length}",
                 hint="the file is cut short or belongs to another model",
             )
-        return Ref(source, offset, length, dtype, shape)
+        return Ref(file, offset, length, dtype, shape)
 
     def dense(self, record: SparseTensorRecord) -> Const:
         """A sparse tensor unfolded, its indices checked."""
@@ -154,7 +162,7 @@ class Tensors:
             )
         out = np.zeros(math.prod(shape), values.dtype.np)
         out[flat] = values.read().reshape(-1)
-        return Held(out.reshape(shape))
+        return held(out.reshape(shape))
 
 
 def _check_range(where: Any, bound: Any, name: str) -> None:

@@ -55,10 +55,13 @@ _FAMILIES: Final = {
     (TRAINING, "optimizer"): "Adagrad Adam Momentum",
     (MICROSOFT, "microsoft"): "FusedConv FusedGemm FusedMatMul Gelu FastGelu BiasGelu QuickGelu "
     "SkipLayerNormalization SkipSimplifiedLayerNormalization DynamicQuantizeLSTM "
-    "DynamicQuantizeMatMul MatMulIntegerToFloat Tokenizer",
+    "DynamicQuantizeMatMul MatMulIntegerToFloat MatMulNBits GatherBlockQuantized Tokenizer "
+    "GroupQueryAttention MultiHeadAttention Attention RotaryEmbedding",
+    (INTERNAL, "caches"): "Append Spans",
     (INTERNAL, "chain"): "Chain",
     (INTERNAL, "channels"): "Conv ConvTranspose MaxPool AveragePool LpPool GlobalMaxPool "
     "GlobalAveragePool GlobalLpPool",
+    (INTERNAL, "dequantized"): "GatherDequantized",
     (INTERNAL, "fused_attention"): "Attention",
     (INTERNAL, "internal"): "Sizes",
     (INTERNAL, "nbits"): "MatMulNBits",

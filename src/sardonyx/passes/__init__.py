@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from sardonyx.enums import GraphOptimizationLevel as Level
 from sardonyx.graph.graph import Graph
+from sardonyx.pass_options import PassOptions
 from sardonyx.passes import (
     activation,
     algebra,
@@ -19,6 +19,7 @@ from sardonyx.passes import (
     transpose,
 )
 from sardonyx.passes.attention import fuse_attention
+from sardonyx.passes.caches import lower_caches
 from sardonyx.passes.chains import fuse_chains
 from sardonyx.passes.channels import channels_last
 from sardonyx.passes.driver import Rewriter, prune
@@ -31,16 +32,8 @@ EXTENDED: Final = by_root(activation.RULES, normalize.RULES, linear.EXTENDED)
 STEPS: Final = by_root(quantize.STEPS)
 FLOATS: Final = by_root(quantize.FLOATS)
 INTEGERS: Final = by_root(quantize.INTEGERS)
+WEIGHTS: Final = frozenset(("DequantizeLinear", "GatherBlockQuantized", "MatMulNBits"))
 LOWERED: Final = by_root(einsum.RULES, products.RULES)
-
-
-@dataclass(frozen=True, slots=True)
-class PassOptions:
-    """How far to go, what to leave out, and how large folded constants may become."""
-
-    level: Level = Level.ORT_ENABLE_ALL
-    disabled: frozenset[str] = frozenset()
-    fold_limit_bytes: int = 1 << 30
 
 
 def optimize(graph: Graph, options: PassOptions) -> None:
@@ -54,6 +47,7 @@ def optimize(graph: Graph, options: PassOptions) -> None:
 def lower(graph: Graph, options: PassOptions) -> None:
     """The part that needs our own ops: what kernels are made for, and fusions beyond ONNX's ops."""
     fuses = options.level >= Level.ORT_ENABLE_EXTENDED
+    lower_caches(graph)  # before sizes: masks by length are made of them
     if fuses:
         lowering.lower_sizes(graph)
         _rewrite(graph, STEPS, options)
@@ -65,10 +59,25 @@ def lower(graph: Graph, options: PassOptions) -> None:
     if not options.disabled & {"channels_last", "NhwcTransformer"}:
         channels_last(graph)
     _rewrite(graph, LOWERED, options)
+    _read_weights(graph, options)  # those that have not become part of a product of integers
     prune(graph)
     if fuses:
         fuse_chains(graph)  # last, so that products are already what they will be
 
 
+def _read_weights(graph: Graph, options: PassOptions) -> None:
+    """Products and tables read weights of few bits as they are stored."""
+    if not any(node.op.name in WEIGHTS for node in graph.all_nodes()):
+        return
+    from sardonyx.passes import nbits  # most models have no such weights
+
+    is_disabled = options.disabled & {"read_weights", "DQMatMulNBitsFusion"}
+    fuses = options.level >= Level.ORT_ENABLE_EXTENDED and not is_disabled
+    nbits.read_weights(graph, nbits.Choice(options.weight_level, options.weight_block), fuses)
+
+
 def _rewrite(graph: Graph, rules: Rules, options: PassOptions, is_clean: bool = True) -> None:
     Rewriter(graph, rules, options.fold_limit_bytes, options.disabled, is_clean).run()
+
+
+__all__ = ["PassOptions", "lower", "optimize"]

@@ -10,12 +10,14 @@ from sardonyx.graph.build import Builder, Operand, const_fact
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops.declare import INTERNAL
-from sardonyx.weights.const import Const, Held, Recipe
+from sardonyx.weights.const import Const, Held, Recipe, Ref, reshaped
 
 GROWTH_BELOW: Final = 1 << 20  # bytes; a larger result must not be larger than what it is made of
 
 # A dequantized weight is several times its file, and the ops that read it can take it as it lies.
 _KEPT: Final = frozenset(("DequantizeLinear",))
+# What these make of a constant is the same bytes in another shape.
+_RESHAPES: Final = frozenset(("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
 
 
 def fold(node: Node, limit: int) -> bool:
@@ -25,6 +27,9 @@ def fold(node: Node, limit: int) -> bool:
     op = node.op
     if limit == 0 or not op.is_pure or op.has_bodies or op.name in _KEPT or op.domain == INTERNAL:
         return False
+    if (same := _same_bytes(node)) is not None:
+        node.outputs[0].fact = const_fact(same)
+        return True
     inputs: list[Const | None] = []
     for value in node.inputs:
         const = None if value is None else value.const
@@ -46,6 +51,16 @@ def fold(node: Node, limit: int) -> bool:
     for value, made in zip(node.outputs, recipes, strict=True):
         value.fact = const_fact(made)
     return True
+
+
+def _same_bytes(node: Node) -> Const | None:
+    """A place in a file that is only given another shape."""
+    if node.op.domain or node.op.name not in _RESHAPES or node.inputs[0] is None:
+        return None
+    const, fact = node.inputs[0].const, node.outputs[0].fact
+    if not isinstance(const, Ref) or not isinstance(fact, Fact) or fact.static is None:
+        return None
+    return reshaped(const, fact.static)
 
 
 def _is_shared(value: Value) -> bool:

@@ -25,7 +25,8 @@ def ranked(*values: Value) -> None:
     """Says no to a rewrite unless these are tensors of known rank."""
     for value in values:
         fact = value.fact
-        need(isinstance(fact, Fact) and fact.shape is not None, f"the rank of {value} is not known")
+        if not isinstance(fact, Fact) or fact.shape is None:
+            raise NoMatch(f"the rank of {value} is not known")
 
 
 @dataclass(frozen=True, slots=True)

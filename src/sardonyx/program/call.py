@@ -36,6 +36,7 @@ class Call:
     inputs: tuple[Value | Packed | Stored | None, ...]
     ints: tuple[Size, ...] = ()  # numbers, or sizes that are known when dims are bound
     floats: tuple[float, ...] = ()
+    grows: tuple[tuple[int, int, int], ...] = ()  # (input, output, axis): the input with more rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from sardonyx.graph.dtype import STRING
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops.rules import axis_of
-from sardonyx.program.flat import SegmentBuilder
+from sardonyx.program.flat import ABSENT, SegmentBuilder
 from sardonyx.weights.forms import Forms, Want
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class NativeBody:
         inputs, bound = [], []
         for value in self.inputs:
             fact, slot = value.tensor, slots.setdefault(value, len(slots))
-            inputs.append((slot, fact.rank, fact.dtype.onnx))
+            inputs.append((slot, fact.rank, fact.dtype.onnx, ABSENT))
             for axis, size in enumerate(fact.dims):
                 if (name := lone_name(size)) in names:
                     bound.append((slot, axis, names[name]))

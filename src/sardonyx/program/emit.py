@@ -17,16 +17,18 @@ from sardonyx.place import Placement
 from sardonyx.place.provider import Region, Step
 from sardonyx.program.call import Bodies, Call, Lowered
 from sardonyx.program.control import ControlPart, NativeBody, native_bodies
-from sardonyx.program.flat import SegmentBuilder
+from sardonyx.program.flat import Growth, SegmentBuilder
 from sardonyx.program.native import NativeSegment
 from sardonyx.program.program import ABSENT, Input, Output, Program, PythonSegment, Segment
 from sardonyx.schedule import Schedule, order
 from sardonyx.weights.forms import Forms
 
 
-def emit(placement: Placement, schedule: Schedule, memory: Plan) -> Program:
-    """The program of a scheduled graph, bodies included."""
-    return _Emitter(placement, schedule, memory).program(frozenset())
+def emit(
+    placement: Placement, schedule: Schedule, memory: Plan, forms: Forms | None = None
+) -> Program:
+    """The program of a scheduled graph, bodies included; `forms` may have some weights packed."""
+    return _Emitter(placement, schedule, memory, forms=forms).program(frozenset())
 
 
 def _body(placement: Placement, graph: Graph, known: frozenset[str], outer: _Emitter) -> Program:
@@ -52,7 +54,12 @@ class _Emitter:
     """Emits one graph; those of bodies are emitted by emitters of their own."""
 
     def __init__(
-        self, placement: Placement, schedule: Schedule, memory: Plan, outer: _Emitter | None = None
+        self,
+        placement: Placement,
+        schedule: Schedule,
+        memory: Plan,
+        outer: _Emitter | None = None,
+        forms: Forms | None = None,
     ) -> None:
         self.placement = placement
         self.graph = schedule.graph
@@ -62,7 +69,7 @@ class _Emitter:
         self.slots: dict[Value, int] = {}
         self.constants: list[Value] = []
         self.bodies: list[Program] = []
-        self.forms: Forms = Forms() if outer is None else outer.forms
+        self.forms: Forms = outer.forms if outer is not None else forms or Forms()
 
     def slot(self, value: Value | None) -> int:
         """The number of a value."""
@@ -234,10 +241,11 @@ def _native(emitter: _Emitter, parts: list[_Part], frees: list[Value]) -> Native
         # Bytes that leave a part in another shape only have a slot of their own, without a value.
         return slots.setdefault(len(slots) if value is None else value, len(slots))
 
+    entries = frozenset(emitter.graph.inputs if emitter.outer is None else ())
     made_of, frees_of = [], []
     for part in parts:
         before = len(slots)
-        made_of.append(_build(part, names, slot))
+        made_of.append(_build(part, names, slot, entries))
         # Slots without a value are behind others that hold the same bytes.
         frees_of.append([n for v, n in slots.items() if n >= before and isinstance(v, int)])
     for value, last in _last_parts(parts).items():
@@ -293,19 +301,45 @@ def _given(part: SegmentBuilder | ControlPart, names: dict[str, int]) -> list[st
 
 
 def _build(
-    part: _Part, names: dict[str, int], slot: Callable[[Value | None], int]
+    part: _Part,
+    names: dict[str, int],
+    slot: Callable[[Value | None], int],
+    entries: Container[Value],
 ) -> SegmentBuilder | ControlPart:
     if part.bodies:
         return _build_control(part, names, slot)
     nodes = {node for node, _ in part.nodes}
     exports = frozenset(v for n in nodes for v in n.outputs if _leaves(v, nodes))
-    builder = SegmentBuilder(names, slot, exports)
+    builder = SegmentBuilder(names, slot, exports, _growths(part.nodes, nodes, entries))
     builder.guard(part.guards)
     for position, (node, lowered) in enumerate(part.nodes):
         builder.add(node, lowered)
         if position == 0 and part.resolved:
             builder.resolve(node, part.resolved)
     return builder
+
+
+def _growths(
+    lowered: list[tuple[Node, Lowered]], nodes: Container[Node], entries: Container[Value]
+) -> dict[Value, Growth]:
+    """Outputs of the model that are one of its inputs (`entries`) with more rows, as caches are.
+
+    Nobody else may read either: they lie with gaps.
+    """
+    found: dict[Value, Growth] = {}
+    calls = ((node, call) for node, call in lowered if isinstance(call, Call))
+    for node, call in calls:
+        for taken, made, axis in call.grows:
+            past, present = call.inputs[taken], node.outputs[made]
+            if (
+                isinstance(past, Value)
+                and past in entries
+                and not past.n_exits
+                and present.n_exits == 1
+                and all(n in nodes for v in (past, present) for n, _ in v.uses)
+            ):
+                found[present] = Growth(past, axis)
+    return found
 
 
 def _build_control(

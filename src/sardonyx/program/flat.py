@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import sardonyx._native as native
 from sardonyx.errors import InternalError
-from sardonyx.graph.dim import Dim, Shape, Size, lone_name
+from sardonyx.graph.dim import Dim, Shape, Size, lone_name, symbol
 from sardonyx.graph.dtype import U8
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.guard import Guard
@@ -130,6 +130,14 @@ class Flat:
     numbers: list[int] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """A value that leaves the segment as one that came in, with more rows along an axis."""
+
+    past: Value
+    axis: int
+
+
 @dataclass(slots=True)
 class FlatStep:
     """A step of a segment: a row with the numbers of its values; its node, for messages."""
@@ -145,8 +153,17 @@ class FlatStep:
 class SegmentBuilder:
     """One segment: nodes go in in the order they run; values of other segments are slots."""
 
-    def __init__(self, names: dict[str, int], slot: Any, exports: frozenset[Value]) -> None:
-        """`slot` numbers the values between segments; `exports` are those that others read."""
+    def __init__(
+        self,
+        names: dict[str, int],
+        slot: Any,
+        exports: frozenset[Value],
+        growths: dict[Value, Growth],
+    ) -> None:
+        """`slot` numbers the values between segments; `exports` are those that others read.
+
+        `growths` are those among them that may be made in the block of an input, by value.
+        """
         self.names = names
         self.sizes = Sizes(names)
         self.values: list[Flat] = []
@@ -155,8 +172,11 @@ class SegmentBuilder:
         self.resolved: list[tuple[int, int, int, str]] = []
         self.aliases: list[tuple[int, int]] = []
         self.exported: list[Value] = []
+        self.grown: list[tuple[int, ...]] = []
         self._slot = slot
         self._exports = exports
+        self._growths = growths
+        self._roomy = {g.past for g in growths.values()}
         self._numbers: dict[Value, int] = {}
         self._constants: dict[Packed | Stored, int] = {}
         self._copies: dict[int, int] = {}
@@ -241,7 +261,8 @@ class SegmentBuilder:
             if value.const is not None:
                 flat = Flat(Storage.CONSTANT, fact.dtype.onnx, dims, want=Want(value.const))
             else:
-                flat = Flat(Storage.SLOT, fact.dtype.onnx, dims, at=self._slot(value))
+                form = Form.ROWS if value in self._roomy else Form.CONTIGUOUS
+                flat = Flat(Storage.SLOT, fact.dtype.onnx, dims, form, self._slot(value))
             found = self._numbers[value] = self._new(flat)
         return found
 
@@ -272,8 +293,18 @@ class SegmentBuilder:
         if value in self._exports:
             flat.storage, flat.at = Storage.EXPORTED, self._slot(value)
             self.exported.append(value)
+        if value in self._growths:
+            self._make_room(value, flat, self._growths[value])
         self._numbers[value] = self._new(flat)
         return self._numbers[value]
+
+    def _make_room(self, value: Value, flat: Flat, growth: Growth) -> None:
+        rooms = [symbol(f"room#{v.name}") for v in (growth.past, value)]
+        _, made = self.sizes.registers(rooms)
+        flat.form, flat.numbers = Form.ROWS, [growth.axis, made]
+        slots = self._slot(growth.past), flat.at
+        numbers = [self.names[str(room)] for room in rooms]
+        self.grown.append((*slots, growth.axis, flat.dims[growth.axis], *numbers))
 
     def _view(
         self,
@@ -335,7 +366,7 @@ class SegmentBuilder:
         steps = [(s.row, s.inputs, s.outputs, s.ints, s.floats) for s in self.steps]
         resolved = [(step, output, axis, names[n]) for step, output, axis, n in self.resolved]
         key = sorted(names[n] for n in self.sizes.used)
-        return (self.sizes.ops, guards, key, values, steps, resolved, self.aliases)
+        return (self.sizes.ops, guards, key, values, steps, resolved, self.aliases, self.grown)
 
 
 def _permuted_form(perm: tuple[int, ...], form: Form) -> Form:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,8 +13,9 @@ from sardonyx.errors import Fail, InternalError, InvalidArgument, RuntimeExcepti
 from sardonyx.graph.dim import evaluate
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
+from sardonyx.locks import Lock
 from sardonyx.program.control import ControlPart, constant_slots
-from sardonyx.program.flat import SegmentBuilder
+from sardonyx.program.flat import ABSENT, SegmentBuilder
 from sardonyx.weights.forms import Forms
 
 _FAULTS: Final = ("none", "guard", "size", "step", "memory", "stopped", "name")
@@ -23,11 +23,12 @@ _MOST_BYTES: Final = 2**61
 
 
 @dataclass(frozen=True, slots=True)
-class Threads:
-    """How a session's steps use the pool of threads."""
+class RunSettings:
+    """How a session's runs use the machine."""
 
-    count: int = 0  # 0: as many as the process may use
-    spins: bool = True
+    count: int = 0  # of threads; 0: as many as the process may use
+    spins: bool = True  # threads that wait for work
+    grows_in_place: bool = True  # caches that are fed back
 
 
 @dataclass(slots=True)
@@ -48,7 +49,7 @@ class NativeSegment:
     made: tuple[Value, ...]  # the values behind `outputs`
     part_frees: list[list[int]]  # by part: slots of the call that nobody reads after it
     _runnable: native.Runnable | None = None
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: Lock = field(default_factory=Lock)
 
     @property
     def nodes(self) -> list[tuple[Node, str]]:
@@ -79,20 +80,20 @@ class NativeSegment:
                 made.append((False, part.arrays(number, forms), part.gives, frees))
         return made
 
-    def prepare(self, forms: Forms, threads: Threads) -> native.Runnable:
+    def prepare(self, forms: Forms, settings: RunSettings) -> native.Runnable:
         """Reads and packs the weights and hands everything to native code, once."""
         with self._lock:
             if self._runnable is None:
-                self._runnable = self._build(forms, threads)
+                self._runnable = self._build(forms, settings)
             return self._runnable
 
-    def _build(self, forms: Forms, threads: Threads) -> native.Runnable:
+    def _build(self, forms: Forms, settings: RunSettings) -> native.Runnable:
         numbers = {id(part): i for i, part in enumerate(self.all_parts())}
         items = self.items(lambda part: numbers[id(part)], forms)  # may add names
         inputs, fixed, bound = [], [], []
         for value in self.read:
             fact, slot = value.tensor, self.values[value]
-            inputs.append((slot, fact.rank, fact.dtype.onnx))
+            inputs.append((slot, fact.rank, fact.dtype.onnx, self._room_axis(slot)))
             for axis, size in enumerate(fact.dims):
                 if isinstance(size, int):
                     fixed.append((slot, axis, size))
@@ -102,14 +103,20 @@ class NativeSegment:
             [v.name for v in self.read],
             [v.tensor.dtype.np for v in self.read],
             [v.tensor.dtype.np for v in self.made],
-            threads.count,
-            threads.spins,
+            settings.count,
+            settings.spins,
+            settings.grows_in_place,
         )
         outputs = [self.values[v] for v in self.made]
         sizes = (len(self.values), len(self.names))
         constants = constant_slots(self.values, forms)
         sequence = (sizes, inputs, outputs, bound, fixed, constants, items)
         return native.Runnable(sequence, python)
+
+    def _room_axis(self, slot: int) -> int:
+        """The axis along which an input may have room for more; ABSENT for most."""
+        grown = (g for p in self.parts if isinstance(p, SegmentBuilder) for g in p.grown)
+        return next((axis for taken, _, axis, *_ in grown if taken == slot), ABSENT)
 
     @property
     def quick(self) -> Callable[[dict[Any, Any]], object] | None:
@@ -123,7 +130,10 @@ class NativeSegment:
         runnable = self._runnable
         assert runnable is not None
         given = [dims.get(n, -1) for n in self.names]
-        arrays = [_plain(frame[i]) for i in self.inputs]
+        arrays = [
+            frame[i] if self._room_axis(self.values[value]) != ABSENT else _plain(frame[i])
+            for i, value in zip(self.inputs, self.read, strict=True)
+        ]
         result = runnable.run(given, arrays, stop, profiles)
         if result[0]:
             self._fail(*result)

@@ -12,9 +12,10 @@ from sardonyx.graph.graph import Node
 from sardonyx.graph.guard import Guard
 from sardonyx.memory import Plan
 from sardonyx.place.provider import StepCall
-from sardonyx.program.native import NativeSegment, Threads
+from sardonyx.program.control import constant_slots
+from sardonyx.program.native import NativeSegment, RunSettings
 from sardonyx.weights.const import Const
-from sardonyx.weights.forms import Forms
+from sardonyx.weights.forms import Forms, Want, Wanted
 
 Span = tuple[int, int, int, int]  # part, step, begin and end in ns: when a native step ran
 ABSENT = -1  # the slot of an optional input that is not given
@@ -80,17 +81,28 @@ class Program:
         if not self._template:
             template: list[Any] = [None] * (self.n_slots + 1)  # the last slot stays None: ABSENT
             for slot, const in self.constants:
-                template[slot] = const.read()
+                template[slot] = self.forms.array(Want(const))
             self._template[:] = template
         return self._template.copy()
 
-    def prepare(self, threads: Threads) -> None:
+    def prepare(self, settings: RunSettings) -> None:
         """Brings the weights of native segments into the form that kernels read."""
         for segment in self.segments:
             if isinstance(segment, NativeSegment):
-                segment.prepare(self.forms, threads)
+                segment.prepare(self.forms, settings)
         for body in self.bodies:
-            body.prepare(threads)
+            body.prepare(settings)
+
+    def wants(self, wanted: Wanted) -> None:
+        """Asks for every form of a constant that a run reads, and makes none."""
+        for segment in self.segments:
+            if isinstance(segment, NativeSegment):
+                segment.items(lambda part: 0, wanted)
+                constant_slots(segment.values, wanted)
+        for _, const in self.constants:
+            wanted.address(Want(const))
+        for body in self.bodies:
+            body.wants(wanted)
 
     @property
     def quick(self) -> Callable[[dict[Any, Any]], object] | None:
@@ -128,7 +140,7 @@ class Run:
     dims: dict[str, int]
     frame: list[Any]
     check: Callable[[], None]  # raises when the user ended the run
-    threads: Threads = field(default_factory=Threads)
+    settings: RunSettings = field(default_factory=RunSettings)
     stop: Stop | None = None  # the flag that `check` looks at, for native code
     on_step: Callable[[PythonSegment, Run, float], None] | None = None  # for profiles
     on_native: Callable[[NativeSegment, list[Span]], None] | None = None

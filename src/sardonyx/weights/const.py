@@ -4,41 +4,56 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any, Final
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from weakref import ref
 
 import numpy as np
 
 from sardonyx.errors import FAULTS, InternalError, RuntimeException
 from sardonyx.graph.dtype import STRING, DType, by_numpy
-from sardonyx.weights.store import STORE, Array
+from sardonyx.weights.store import STORE, Array, on_pages
 
 if TYPE_CHECKING:
     from sardonyx.ops.declare import Op
 
 COPY_BELOW: Final = 64 * 1024  # bytes; smaller constants are copied, so that they are aligned
-_UNKNOWN: Final = object()  # an identity that nobody asked for yet
+
+
+class Place(NamedTuple):
+    """What constants of the same bytes have in common, as long as any of them lives."""
+
+    key: Hashable
+    is_fixed: bool  # else the bytes are a user's, who may change them
 
 
 class Const:
     """A constant tensor whose bytes are read only when asked for."""
 
-    __slots__ = ("_array", "_identity", "dtype", "shape")
+    __slots__ = ("_array", "_place", "_read", "dtype", "shape")
 
     def __init__(self, dtype: DType, shape: tuple[int, ...]) -> None:
         self.dtype: Final = dtype
         self.shape: Final = shape
-        self._array: Array | None = None
-        self._identity: Hashable | None = _UNKNOWN
+        self._array: Array | None = None  # of a small one
+        self._read: ref[Array] | None = None  # of others: whoever reads them keeps them
+        self._place: Place | Literal[False] | None = False  # not asked for yet
+
+    @property
+    def place(self) -> Place | None:
+        """Equal for constants of the same bytes, in this process; None where it is not known."""
+        if self._place is False:
+            self._place = self._find_place()
+        return self._place
 
     @property
     def identity(self) -> Hashable | None:
         """Equal for constants of equal bytes, in this process; None where that cannot be known."""
-        if self._identity is _UNKNOWN:
-            self._identity = self._identify()
-        return self._identity
+        place = self.place
+        return place.key if place is not None and place.is_fixed else None
 
-    def _identify(self) -> Hashable | None:
-        raise InternalError(f"{type(self).__name__} has no identity")
+    def _find_place(self) -> Place | None:
+        raise InternalError(f"{type(self).__name__} has no place")
 
     @property
     def count(self) -> int:
@@ -58,21 +73,25 @@ class Const:
     @property
     def is_read(self) -> bool:
         """Whether its bytes are held in memory of our own."""
-        return self._array is not None
+        return self._array is not None or (self._read is not None and self._read() is not None)
 
     def read(self) -> Array:
-        """The tensor as a read-only array, aligned and made once."""
-        array = self._array
+        """The tensor as a read-only array, aligned; made once as long as somebody keeps it."""
+        if self._array is not None:
+            return self._array
+        array = None if self._read is None else self._read()
         if array is None:
-            key = None if self.is_small else self.identity
-            array = STORE.share(key, self._load)
+            if self.is_small:
+                array = self._array = self._load()
+            else:
+                array = STORE.share(self.identity, self._load, self)
+                self._read = ref(array)
             array.flags.writeable = False
-            self._array = array
         return array
 
     def view(self) -> Array:
         """The tensor for one look: not kept, and perhaps not aligned."""
-        return self.read() if self.is_small or self.is_read else self._load()
+        return self.read() if self.is_small or self.is_read else self._look()
 
     def stored(self) -> Array:
         """The bytes in ONNX's form: as they lie in their file, where they lie in one.
@@ -83,6 +102,13 @@ class Const:
         return array if self.dtype.bits >= 8 else np.frombuffer(pack(array, self.dtype), np.uint8)
 
     def _load(self) -> Array:
+        """The tensor in memory of its own."""
+        array = self._look()
+        if self.is_small or array.dtype.hasobject:
+            return array.copy()
+        return on_pages(array)
+
+    def _look(self) -> Array:
         raise InternalError(f"{type(self).__name__} cannot be read")
 
     def describe(self) -> str:
@@ -103,11 +129,11 @@ class Held(Const):
         view.flags.writeable = False
         self._array = view
 
-    def _identify(self) -> Hashable | None:
+    def _find_place(self) -> Place | None:
         array = self.read()
-        if array.dtype.hasobject or not self.is_small:
+        if array.dtype.hasobject:
             return None
-        return (self.dtype.name, self.shape, array.tobytes())
+        return Place(content_key(array, self.dtype), True)
 
     def describe(self) -> str:
         return "held"
@@ -116,13 +142,31 @@ class Held(Const):
 class Source:
     """Bytes that constants point into: a mapped file or a buffer that the user gave."""
 
-    __slots__ = ("__weakref__", "data", "identity", "name")
+    __slots__ = ("__weakref__", "data", "identity", "is_fixed", "name")
 
-    def __init__(self, data: memoryview, name: str, identity: Hashable | None = None) -> None:
-        """`identity` is equal for sources of equal bytes; None: the bytes may change."""
+    def __init__(
+        self,
+        data: memoryview,
+        name: str,
+        identity: Hashable | None = None,
+        is_fixed: bool | None = None,
+    ) -> None:
+        """`identity` is equal for sources of equal bytes; None: they are known by their address."""
         self.data: Final = data
         self.name: Final = name
         self.identity: Final = identity
+        self.is_fixed: Final = identity is not None if is_fixed is None else is_fixed
+
+    @property
+    def address(self) -> int:
+        """Where the bytes lie."""
+        return int(np.frombuffer(self.data, np.uint8).__array_interface__["data"][0])
+
+    def at(self, offset: int) -> tuple[Hashable, int]:
+        """What places in sources have in common that show the same byte."""
+        if self.identity is None:
+            return "memory", self.address + offset
+        return self.identity, offset
 
 
 class Ref(Const):
@@ -138,29 +182,38 @@ class Ref(Const):
         self.offset: Final = offset
         self.length: Final = length
 
-    def _load(self) -> Array:
-        array = self._mapped()
-        return array.copy() if self.is_small or not array.flags.aligned else array
+    @property
+    def lies_ready(self) -> bool:
+        """Whether `read` gives the bytes of the source themselves."""
+        return not self.is_small and self.is_aligned
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether the bytes lie as numpy and kernels want them."""
+        where = self.source.address + self.offset
+        return self.dtype.bits >= 8 and where % self.dtype.np.alignment == 0
+
+    def read(self) -> Array:
+        if self._array is None and self.lies_ready:
+            return self._look()
+        return super().read()
 
     def _raw(self) -> Array:
         return np.frombuffer(self.source.data, np.uint8, self.length, self.offset)
 
-    def _mapped(self) -> Array:
+    def _look(self) -> Array:
         if self.dtype.bits < 8:
             return unpack(self._raw(), self.dtype, self.count).reshape(self.shape)
-        return self._raw().view(self.dtype.np).reshape(self.shape)
+        array = self._raw().view(self.dtype.np).reshape(self.shape)
+        array.flags.writeable = False
+        return array
 
     def stored(self) -> Array:
-        return self._raw() if self.dtype.bits < 8 else self._mapped()
+        return self._raw() if self.dtype.bits < 8 else self._look()
 
-    def _identify(self) -> Hashable | None:
-        where = self.source.identity
-        if where is None:
-            return None
-        return (where, self.offset, self.length, self.dtype.name, self.shape)
-
-    def view(self) -> Array:
-        return self.read() if self.is_small or self.is_read else self._mapped()
+    def _find_place(self) -> Place | None:
+        where = self.source.at(self.offset)
+        return Place((*where, self.length, self.dtype.name, self.shape), self.source.is_fixed)
 
     def describe(self) -> str:
         return f"{self.source.name} at {self.offset}"
@@ -185,11 +238,10 @@ class Recipe(Const):
         self.attrs: Final = attrs
         self.output: Final = output
 
-    def _load(self) -> Array:
-        made = self._load_inputs()
+    def _look(self) -> Array:
+        kept = self._load_inputs()
         arrays = [None if c is None else c.view() for c in self.inputs]
-        for recipe in made:  # they were needed for this one look
-            recipe._array = None
+        del kept  # they were needed for this one look
         try:
             result = self.op.run(arrays, self.attrs)[self.output]
         except (*FAULTS, MemoryError) as error:
@@ -199,33 +251,46 @@ class Recipe(Const):
             ) from error
         if not isinstance(result, np.ndarray) or result.shape != self.shape:
             raise InternalError(f"folding {self.op.name} gave {result!r:.80}, not {self.shape}")
-        return np.array(result, self.dtype.np, order="C")
+        return np.asarray(result, self.dtype.np, order="C")
 
-    def _load_inputs(self) -> list[Recipe]:
+    def _load_inputs(self) -> list[Array]:
         """Evaluates what this is made of, deepest first: chains may be longer than calls nest."""
-        made: list[Recipe] = []
+        made: list[Array] = []
         waiting = self._unread()
         while waiting:
             unread = waiting[-1]._unread()
             waiting.extend(unread)
             if not unread:
-                made.append(waiting.pop())
-                made[-1].read()
+                made.append(waiting.pop().read())
         return made
-
-    def _identify(self) -> Hashable | None:
-        of = tuple(None if c is None else c.identity for c in self.inputs)
-        if any(c is not None and i is None for c, i in zip(self.inputs, of, strict=True)):
-            return None
-        key = (self.op.key, tuple(sorted(self.attrs.items())), self.output, of)
-        try:
-            hash(key)
-        except TypeError:  # an attribute that is a tensor or a graph
-            return None
-        return key
 
     def _unread(self) -> list[Recipe]:
         return [c for c in self.inputs if isinstance(c, Recipe) and not c.is_read]
+
+    def _find_place(self) -> Place | None:
+        waiting: list[Recipe] = [self]
+        while waiting:
+            unplaced = [
+                c for c in waiting[-1].inputs if isinstance(c, Recipe) and c._place is False
+            ]
+            waiting.extend(unplaced)
+            if not unplaced:
+                recipe = waiting.pop()
+                recipe._place = recipe._placed()
+        assert self._place is not False
+        return self._place
+
+    def _placed(self) -> Place | None:
+        """The place by those of the inputs, in a few bytes: parts may be shared many times over."""
+        places = [None if c is None else c.place for c in self.inputs]
+        if any(p is None and c is not None for p, c in zip(places, self.inputs, strict=True)):
+            return None
+        if not all(map(_is_plain, self.attrs.values())):
+            return None  # an attribute that is a tensor or a graph
+        of = [None if p is None else p.key for p in places]
+        said = repr((self.op.key, sorted(self.attrs.items()), self.output, of))
+        fixed = all(p is None or p.is_fixed for p in places)
+        return Place(("recipe", blake2b(said.encode(), digest_size=24).digest()), fixed)
 
     def describe(self) -> str:
         # One level: shared parts would make the text grow without bound.
@@ -234,6 +299,36 @@ class Recipe(Const):
             for c in self.inputs
         )
         return f"{self.op.name}({', '.join(inner)})"
+
+
+def _is_plain(value: object) -> bool:
+    """Whether an attribute's text says all of it."""
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str, bytes))
+
+
+def content_key(array: Array, dtype: DType) -> Hashable:
+    """What is equal for arrays of equal contents."""
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    digest = blake2b(flat.data if flat.size else b"", digest_size=24).digest()
+    return ("held", dtype.name, array.shape, digest)
+
+
+def held(array: Array) -> Held:
+    """A constant that was decoded rather than found: sessions that decode the same share one."""
+    if array.nbytes < COPY_BELOW or array.dtype.hasobject:
+        return Held(array)
+    made = Held(array)
+    made._array = STORE.share(made.identity, made.read)
+    return made
+
+
+def reshaped(const: Const, shape: tuple[int, ...]) -> Const | None:
+    """The same bytes as a tensor of another shape; None where they are yet to be computed."""
+    if isinstance(const, Ref):
+        return Ref(const.source, const.offset, const.length, const.dtype, shape)
+    return Held(const.read().reshape(shape)) if isinstance(const, Held) or const.is_small else None
 
 
 def unpack(raw: Array, dtype: DType, count: int) -> Array:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, Final, NamedTuple
+from weakref import WeakSet
 
 import sardonyx._native as native
 from sardonyx.errors import RuntimeException
-from sardonyx.weights.const import Const
-from sardonyx.weights.store import STORE, Array, pages
+from sardonyx.weights.const import Const, Ref
+from sardonyx.weights.store import STORE, Array, Store, pages
 
 PLAIN: Final = ""  # aligned, one element after the other
 STORED: Final = "stored"  # the bytes of its file, perhaps unaligned, narrow types packed
@@ -29,6 +30,64 @@ class Want(NamedTuple):
         identity = self.const.identity
         return None if identity is None else (identity, self.row, self.ints)
 
+    @property
+    def is_packed(self) -> bool:
+        """Whether a kernel row makes it."""
+        return self.row not in (PLAIN, STORED)
+
+    @property
+    def lies_ready(self) -> bool:
+        """Whether its bytes are read where they lie, in a file or in a user's buffer."""
+        const = self.const
+        if self.is_packed or not isinstance(const, Ref):
+            return False
+        return self.row == STORED or const.lies_ready
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is worth sharing: small constants are copied by each program."""
+        return self.is_packed or not (self.const.is_small or self.lies_ready)
+
+    @property
+    def own_bytes(self) -> int:
+        """The memory that it takes beside its source."""
+        if self.is_packed:
+            return self.size_bytes
+        if self.lies_ready:
+            return 0
+        const = self.const
+        return const.dtype.packed_bytes(const.count) if self.row == STORED else const.size_bytes
+
+
+class PrepackedWeightsContainer:
+    """Forms of weights that sessions share, kept as long as this lives, with or without sessions.
+
+    Whoever gives one says that the buffers which weights lie in do not change while it lives: here,
+    forms of weights in writable buffers are shared too.
+    """
+
+    def __init__(self) -> None:
+        self._store = Store()
+        self._arrays: dict[Hashable, Array] = {}
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory of all forms in it."""
+        return sum(array.nbytes for array in self._arrays.values())
+
+    def __len__(self) -> int:
+        """The number of forms in it."""
+        return len(self._arrays)
+
+    def share(self, want: Want, make: Callable[[], Array]) -> Array:
+        """The array of a form, made if it is not here yet."""
+        place = want.const.place
+        if place is None or not want.is_shared:
+            return make()
+        key = (place.key, want.row, want.ints)
+        array = self._arrays[key] = self._store.share(key, make, want.const)
+        return array
+
 
 def tensor(array: Any, dtype: int) -> tuple[int, int, list[int], list[int]]:
     """An array as a single call of a kernel row takes it."""
@@ -44,25 +103,67 @@ def address(array: Any) -> int:
 class Forms:
     """The constants of a program in the forms that its kernels read."""
 
-    def __init__(self) -> None:
+    def __init__(self, find: Callable[[Want], Array | None] | None = None) -> None:
+        """`find` gives packed forms that are there already."""
+        self.container: PrepackedWeightsContainer | None = None
         self._arrays: dict[Want, Array] = {}
+        self._find = find
+        _ALIVE.add(self)
 
     def address(self, want: Want) -> int:
         """Where the bytes lie; they stay there as long as this lives."""
+        return address(self.array(want))
+
+    def array(self, want: Want) -> Array:
+        """The bytes of a form, as long as this lives."""
         array = self._arrays.get(want)
         if array is None:
-            array = self._arrays[want] = self._make(want)
-        return address(array)
+            array = self.found(want)
+            if array is None and self.container is not None:
+                array = self.container.share(want, lambda: _make(want))
+            elif array is None:
+                array = _make(want)
+            self._arrays[want] = array
+        return array
 
-    def _make(self, want: Want) -> Array:
-        if want.row == PLAIN:
-            return want.const.read()
-        if want.row == STORED:
-            return want.const.stored()
-        return STORE.share(want.key, lambda: _pack(want))
+    def found(self, want: Want) -> Array | None:
+        """A packed form that is there already, in a file."""
+        return self._find(want) if self._find is not None and want.is_packed else None
+
+    def others(self, want: Want) -> int:
+        """How many other programs of this process read the same memory."""
+        array = self._arrays.get(want)
+        if array is None:
+            return 0
+        others = (forms for forms in list(_ALIVE) if forms is not self)
+        return sum(any(a is array for a in f._arrays.values()) for f in others)
 
 
-def _pack(want: Want) -> Array:
+_ALIVE: Final[WeakSet[Forms]] = WeakSet()
+
+
+class Wanted(Forms):
+    """Makes nothing, and remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wants: dict[Want, None] = {}
+
+    def address(self, want: Want) -> int:
+        self.wants[want] = None
+        return 0
+
+
+def _make(want: Want) -> Array:
+    if want.row == PLAIN:
+        return want.const.read()
+    if want.row == STORED:
+        return want.const.stored()
+    return STORE.share(want.key, lambda: packed(want), want.const)
+
+
+def packed(want: Want) -> Array:
+    """A constant as a packing row makes it, in memory of its own."""
     const = want.const
     array = pages(want.size_bytes)
     weight = const.view()  # a session needs the packed form alone

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import os
-import threading
 from collections.abc import Callable, Hashable
-from typing import Any, Final
-from weakref import WeakValueDictionary
+from typing import Any, Final, NamedTuple
+from weakref import ref
 
 import numpy as np
+
+from sardonyx.locks import Lock
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -33,46 +33,69 @@ def pages(size_bytes: int) -> Array:
     return np.frombuffer(memory, np.uint8, size_bytes)
 
 
+def on_pages(array: Array) -> Array:
+    """A copy of an array on pages of its own."""
+    copy: Array = pages(array.nbytes).view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+class _Entry(NamedTuple):
+    """An array, and what must live as long for its key to mean the same bytes."""
+
+    array: ref[Array]
+    keeps: object
+
+
 class Store:
     """Arrays by what they are made of. Threads that want the same one wait for its maker."""
 
     def __init__(self) -> None:
-        self._arrays: WeakValueDictionary[Hashable, Array] = WeakValueDictionary()
-        self._makers: dict[Hashable, threading.Lock] = {}
-        self._lock = threading.Lock()
+        self._entries: dict[Hashable, _Entry] = {}
+        self._makers: dict[Hashable, Lock] = {}
+        self._lock = Lock()
 
-    def share(self, key: Hashable | None, make: Callable[[], Array]) -> Array:
+    def share(self, key: Hashable | None, make: Callable[[], Array], keeps: object = None) -> Array:
         """The array of a key, made if nobody has it. None is the key of what must not be shared."""
         if key is None:
             return make()
         with self._lock:
-            found = self._arrays.get(key)
+            found = self._find(key)
             if found is not None:
                 return found
-            maker = self._makers.setdefault(key, threading.Lock())
+            maker = self._makers.setdefault(key, Lock())
         with maker:
             try:
                 with self._lock:
-                    found = self._arrays.get(key)
+                    found = self._find(key)
                 if found is None:
                     found = make()
                     with self._lock:
-                        self._arrays[key] = found
+                        self._entries[key] = self._entry(key, found, keeps)
                 return found
             finally:
                 with self._lock:
-                    self._makers.pop(key, None)
+                    if self._makers.get(key) is maker:
+                        del self._makers[key]
+
+    def _find(self, key: Hashable) -> Array | None:
+        entry = self._entries.get(key)
+        return None if entry is None else entry.array()
+
+    def _entry(self, key: Hashable, array: Array, keeps: object) -> _Entry:
+        def forget(dead: ref[Array]) -> None:
+            # No lock: an array may die while its own thread holds it. One that came in the place
+            # of this is put back.
+            entry = self._entries.pop(key, None)
+            if entry is not None and entry.array is not dead:
+                self._entries.setdefault(key, entry)
+
+        return _Entry(ref(array, forget), keeps)
 
     def holds(self, key: Hashable) -> bool:
         """Whether some session has the array of a key."""
         with self._lock:
-            return key in self._arrays
-
-    def after_fork(self) -> None:
-        """A thread that is gone may have held a lock; arrays are the child's as well."""
-        self._lock = threading.Lock()
-        self._makers = {}
+            return self._find(key) is not None
 
 
 STORE: Final = Store()
-os.register_at_fork(after_in_child=STORE.after_fork)

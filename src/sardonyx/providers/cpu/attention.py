@@ -4,17 +4,67 @@ from __future__ import annotations
 
 from typing import Final
 
-from sardonyx.graph.graph import Node
-from sardonyx.ops.declare import INTERNAL
+from sardonyx.graph.dim import Size
+from sardonyx.graph.dtype import BF16, F16, F32
+from sardonyx.graph.graph import Node, Value
+from sardonyx.ops.declare import INTERNAL, MICROSOFT
+from sardonyx.ops.microsoft.rotary import heads_of
+from sardonyx.place.provider import No
 from sardonyx.program.call import Call
 from sardonyx.providers.cpu.index import Lowering
 
+FLAGS: Final = ("rows_first", "zeroes", "group", "before", "behind", "at_end", "smooth")
+
+
+def _filled(node: Node, count: int) -> tuple[Value | None, ...]:
+    return (*node.inputs, *[None] * (count - len(node.inputs)))
+
 
 def attention(node: Node) -> Call:
-    q, k, v, *rest = node.inputs
     attrs = node.attrs
-    ints = (attrs["rows_first"], attrs["zeroes"])
-    return Call("attention", (q, k, v, rest[0] if rest else None), ints, (attrs["scale"],))
+    ints = tuple(attrs[name] for name in FLAGS)
+    return Call("attention", _filled(node, 6), ints, (attrs["scale"], attrs["softcap"]))
 
 
-LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {(INTERNAL, "Attention"): attention}
+def append(node: Node) -> Call:
+    inputs = _filled(node, 10)
+    total = inputs[5]
+    is_open = total is not None and total.tensor.sym is None
+    row = "append_at_run" if is_open else "append"
+    return Call(row, inputs, (node.attrs["interleaved"],), grows=((2, 0, 2), (3, 1, 2)))
+
+
+def spans(node: Node) -> Call:
+    return Call("spans", tuple(node.inputs))
+
+
+def rotary(node: Node) -> Call | No:
+    """The standard op."""
+    return _rotary(node, _filled(node, 4), node.attrs["num_heads"] or 1)
+
+
+def microsoft_rotary(node: Node) -> Call | No:
+    x, positions, cos, sin = node.inputs
+    assert x is not None
+    assert cos is not None
+    heads: Size = 1
+    if x.tensor.rank == 3:
+        heads = heads_of(x.tensor.dims[2], cos.tensor.dims[1], node.attrs)
+    return _rotary(node, (x, cos, sin, positions), heads)
+
+
+def _rotary(node: Node, inputs: tuple[Value | None, ...], heads: Size) -> Call | No:
+    x = inputs[0]
+    assert x is not None
+    if x.tensor.dtype not in (F32, F16, BF16):
+        return No(f"no kernel for {x.tensor.dtype}")
+    return Call("rotary", inputs, (heads, node.attrs["interleaved"]))
+
+
+LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
+    (INTERNAL, "Append"): append,
+    (INTERNAL, "Attention"): attention,
+    (INTERNAL, "Spans"): spans,
+    (MICROSOFT, "RotaryEmbedding"): microsoft_rotary,
+    ("", "RotaryEmbedding"): rotary,
+}

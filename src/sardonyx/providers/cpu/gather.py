@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from sardonyx.graph.dtype import F32, F64, INTS, U64
-from sardonyx.graph.graph import Node
+from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.rules import axis_of
 from sardonyx.place.provider import No
-from sardonyx.program.call import Call, Lowered
+from sardonyx.program.call import Call, Lowered, Stored
 from sardonyx.providers.cpu.index import Lowering
 from sardonyx.providers.cpu.move import follows, given, optional
 
@@ -18,16 +18,25 @@ _WIDE: Final = frozenset(d for d in INTS | {F32, F64} if d.bits >= 8)
 
 def gather(node: Node) -> Lowered:
     axis = axis_of(node.attrs["axis"], given(node, 0).tensor.rank)
-    return Call("gather", tuple(node.inputs), (axis,))
+    return Call("gather", _in_place(node), (axis,))
+
+
+def _in_place(node: Node) -> tuple[Value | Stored | None, ...]:
+    """The inputs; a constant table is read as it lies: bytes are moved at any alignment."""
+    table = given(node, 0)
+    const = table.const
+    if const is None or const.is_small or const.dtype.bits < 8:
+        return tuple(node.inputs)
+    return (Stored(table), *node.inputs[1:])
 
 
 def gather_elements(node: Node) -> Lowered:
     axis = axis_of(node.attrs["axis"], given(node, 0).tensor.rank)
-    return Call("gather_elements", tuple(node.inputs), (axis,))
+    return Call("gather_elements", _in_place(node), (axis,))
 
 
 def gather_nd(node: Node) -> Lowered:
-    return Call("gather_nd", tuple(node.inputs), (node.attrs["batch_dims"],))
+    return Call("gather_nd", _in_place(node), (node.attrs["batch_dims"],))
 
 
 def _reduced(node: Node, row: str, *axis: int) -> Lowered | No:

@@ -17,9 +17,16 @@ Lowering = Callable[[Node], Lowered | No]
 
 # Each family is a module here with a table LOWERINGS: (domain, op) -> Lowering.
 FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
-    "attention": ((INTERNAL, "Attention"),),
+    "attention": (
+        (INTERNAL, "Append"),
+        (INTERNAL, "Attention"),
+        (INTERNAL, "Spans"),
+        (MICROSOFT, "RotaryEmbedding"),
+        (ONNX, "RotaryEmbedding"),
+    ),
     "chain": (*ELEMENTWISE, (INTERNAL, "Chain")),
     "conv": ((INTERNAL, "Conv"), (INTERNAL, "ConvTranspose")),
+    "dequantized": ((INTERNAL, "GatherDequantized"),),
     "gather": (
         ("", "Gather"), ("", "GatherElements"), ("", "GatherND"), ("", "ScatterElements"),
         ("", "ScatterND"), ("", "TensorScatter"), ("", "OneHot"), ("", "Compress"),

@@ -47,7 +47,9 @@ def transpose(node: Node) -> Lowered:
 
 def concat(node: Node) -> Lowered:
     rank = node.outputs[0].tensor.rank
-    return Call("concat", tuple(node.inputs), (axis_of(node.attrs["axis"], rank),))
+    axis = axis_of(node.attrs["axis"], rank)
+    grows = ((0, 0, axis),) if axis + 1 < rank else ()
+    return Call("concat", tuple(node.inputs), (axis,), grows=grows)
 
 
 def split(node: Node) -> Lowered:

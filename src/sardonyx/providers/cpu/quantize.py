@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sardonyx.graph.dtype import BF16, F16, F32, I8, I16, I32, U8, U16
+from sardonyx.graph.dtype import BF16, F16, F32, I8, I16, I32, U8, U16, by_name
 from sardonyx.graph.graph import Node, Value
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call
@@ -12,6 +12,7 @@ from sardonyx.providers.cpu.index import Lowering
 
 REAL: Final = frozenset((F32, F16, BF16))
 STEPS: Final = frozenset((U8, I8, U16, I16))
+FEW_BITS: Final = frozenset(by_name(n) for n in ("u4", "i4", "u2", "i2"))
 
 
 def given(node: Node, slot: int) -> Value:
@@ -48,6 +49,10 @@ def dequantize(node: Node) -> Call | No:
     """DequantizeLinear."""
     x, scale = given(node, 0).tensor.dtype, given(node, 1).tensor.dtype
     y = node.outputs[0].tensor.dtype
+    if x in FEW_BITS and scale in REAL:
+        from sardonyx.providers.cpu.dequantized import unpacked  # few models need it
+
+        return unpacked(node)
     if x not in STEPS | {I32} or scale not in REAL or y not in REAL:
         return No(f"no kernel that dequantizes {x} by {scale} to {y}")
     return _call("dequantize", node)

@@ -1,0 +1,219 @@
+// New keys and values behind those of a cache, turned by the angles of their places, and where the
+// rows of each entry of the batch go.
+#include "kernels/attention/rows.h"
+#include "kernels/attention/turn.h"
+
+namespace sdx::SDX_ISA {
+namespace {
+
+enum Slot { kKey, kValue, kPastKey, kPastValue, kSpans, kTotal, kQuery, kCos, kSin, kPositions };
+
+constexpr int64_t kRows = 128;  // of a cache, in one item
+
+// [batch, heads, rows, width]
+struct Rows {
+  int64_t batch = 0, head = 0, row = 0;  // strides
+  int64_t heads = 0, rows = 0, width = 0;
+};
+
+struct AppendArgs {
+  Rows fresh[2], past[2], present[2], query, turned;
+  bool has_past, has_spans, has_total, is_turned, has_positions;
+  Turn turn;
+  int64_t angles, cos_stride, sin_stride;  // places that the caches have, and their strides
+  int64_t position_stride;                 // of the batch
+  int64_t blocks;                          // of rows, of one head
+};
+
+Rows rows_of(const View& view) {
+  if (!view.is_given()) return {};
+  return {view.strides[0], view.strides[1], view.strides[2],
+          view.dims[1],    view.dims[2],    view.dims[3]};
+}
+
+int64_t first_of(const AppendArgs& a, const Data& data, int64_t entry) {
+  if (!a.has_spans) return a.past[0].rows;
+  int32_t first;
+  memcpy(&first, input<int32_t>(data, kSpans) + entry * 2, sizeof first);
+  return first;
+}
+
+// The place whose angles row `row` of an entry is turned by.
+int64_t place_of(const AppendArgs& a, const Data& data, int64_t entry, int64_t first, int64_t row) {
+  if (!a.has_positions) return first + row;
+  int32_t total = -1;
+  if (a.has_total) memcpy(&total, data.in[kTotal], sizeof total);
+  const bool is_first = total == a.fresh[0].rows;  // a first prompt counts on from one number
+  const auto* positions = input<int64_t>(data, kPositions);
+  int64_t place;
+  memcpy(&place, is_first ? positions : positions + entry * a.position_stride + row, sizeof place);
+  return is_first ? place + row : place;
+}
+
+template <class T>
+Status turn_at(const AppendArgs& a, const Data& data, int64_t place, const T* x, T* y) {
+  if (place < 0 || place >= a.angles)
+    return Status::fail("position %ld is outside [0, %ld)", long(place), long(a.angles));
+  turn_row(a.turn, x, input<T>(data, kCos) + place * a.cos_stride,
+           input<T>(data, kSin) + place * a.sin_stride, y);
+  return {};
+}
+
+// Rows [begin, end) of a cache: those of the past, new ones, zeros.
+template <class T>
+Status fill_cache(const AppendArgs& a, const Data& data, int which, int64_t entry, int64_t head,
+                  int64_t begin, int64_t end) {
+  const Rows &fresh = a.fresh[which], &past = a.past[which], &present = a.present[which];
+  const int64_t first = first_of(a, data, entry), last = first + fresh.rows;
+  if (first < 0 || first > past.rows || last > present.rows)
+    return Status::fail("%ld new rows go behind %ld of %ld in a cache, and it has room for %ld",
+                        long(fresh.rows), long(first), long(past.rows), long(present.rows));
+  const T* x = input<T>(data, which) + entry * fresh.batch + head * fresh.head;
+  const T* old = nullptr;
+  if (a.has_past) old = input<T>(data, kPastKey + which) + entry * past.batch + head * past.head;
+  T* y = output<T>(data, which) + entry * present.batch + head * present.head;
+  const bool is_in_place = a.has_past && data.in[kPastKey + which] == data.out[which];
+  const size_t bytes = size_t(present.width) * sizeof(T);
+  for (int64_t t = begin; t < end; ++t) {
+    T* to = y + t * present.row;
+    const bool is_new = t >= first && t < last;
+    if (is_new && a.is_turned && which == kKey) {
+      const int64_t place = place_of(a, data, entry, first, t - first);
+      if (Status status = turn_at(a, data, place, x + (t - first) * fresh.row, to); !status.ok())
+        return status;
+    } else if (is_new) {
+      memcpy(to, x + (t - first) * fresh.row, bytes);
+    } else if (is_in_place && t < past.rows) {
+      continue;
+    } else if (t < first) {
+      memcpy(to, old + t * past.row, bytes);
+    } else {
+      memset(to, 0, bytes);
+    }
+  }
+  return {};
+}
+
+template <class T>
+Status turn_query(const AppendArgs& a, const Data& data, int64_t entry, int64_t head, int64_t begin,
+                  int64_t end) {
+  const int64_t first = first_of(a, data, entry);
+  const T* x = input<T>(data, kQuery) + entry * a.query.batch + head * a.query.head;
+  T* y = output<T>(data, 2) + entry * a.turned.batch + head * a.turned.head;
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t place = place_of(a, data, entry, first, row);
+    Status status = turn_at(a, data, place, x + row * a.query.row, y + row * a.turned.row);
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
+int64_t begin_of(int64_t rows, int64_t blocks, int64_t block) {
+  return rows / blocks * block + (block < rows % blocks ? block : rows % blocks);
+}
+
+// Items are blocks of rows of heads: those of the keys, then of the values, then of the query.
+template <class T>
+Status append_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const AppendArgs*>(args);
+  const int64_t shared = a.fresh[0].heads, heads = 2 * shared + a.query.heads;
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t block = item % a.blocks, head = item / a.blocks % heads;
+    const int64_t entry = item / a.blocks / heads;
+    const bool is_query = head >= 2 * shared;
+    const int64_t rows = is_query ? a.query.rows : a.present[0].rows;
+    const int64_t from = begin_of(rows, a.blocks, block), to = begin_of(rows, a.blocks, block + 1);
+    const int which = head < shared ? kKey : kValue;
+    const Status status = is_query ? turn_query<T>(a, data, entry, head - 2 * shared, from, to)
+                                   : fill_cache<T>(a, data, which, entry, head % shared, from, to);
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
+PhaseFn phase_of(DType dtype) {
+  switch (dtype) {
+    case DType::f16: return append_blocks<F16>;
+    case DType::bf16: return append_blocks<BF16>;
+    default: return append_blocks<float>;
+  }
+}
+
+struct SpansArgs {
+  int64_t entries, stride, rows;
+};
+
+Status find_spans(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const SpansArgs*>(args);
+  int32_t total;
+  memcpy(&total, data.in[1], sizeof total);
+  for (int64_t i = begin; i < end; ++i) {
+    int32_t length;
+    memcpy(&length, input<int32_t>(data, 0) + i * a.stride, sizeof length);
+    if (length < 0 || length >= (total > 1 ? total : 1))
+      return Status::fail("seqlens_k %ld is outside [0, %ld)", long(length), long(total));
+    const int64_t first = a.rows == total ? 0 : length + 1 - a.rows;
+    if (first < 0)
+      return Status::fail("seqlens_k %ld is less than %ld new rows make it", long(length),
+                          long(a.rows));
+    const int32_t span[] = {int32_t(first), length + 1};
+    memcpy(output<int32_t>(data) + i * 2, span, sizeof span);
+  }
+  return {};
+}
+
+}  // namespace
+
+Status append(const Call& call, Plan& plan) {
+  auto* args = plan.make<AppendArgs>();
+  plan.args = args;
+  AppendArgs& a = *args;
+  for (int i = 0; i < 2; ++i) {
+    a.fresh[i] = rows_of(call.in[kKey + i]);
+    a.past[i] = rows_of(call.in[kPastKey + i]);
+    a.present[i] = rows_of(call.out[i]);
+  }
+  a.has_past = call.in[kPastKey].is_given();
+  a.has_spans = call.in[kSpans].is_given();
+  a.has_total = call.in[kTotal].is_given();
+  a.is_turned = call.in[kCos].is_given();
+  a.has_positions = call.in[kPositions].is_given();
+  if (a.is_turned) {
+    const View &cos = call.in[kCos], &sin = call.in[kSin];
+    a.query = rows_of(call.in[kQuery]);
+    a.turned = rows_of(call.out[2]);
+    a.turn = {cos.dims[1], a.query.width, call.ints[0] != 0};
+    a.angles = cos.dims[0], a.cos_stride = cos.strides[0], a.sin_stride = sin.strides[0];
+  }
+  if (a.has_positions) a.position_stride = call.in[kPositions].strides[0];
+  const int64_t batch = call.in[kKey].dims[0], rows = a.present[0].rows;
+  a.blocks = rows > kRows ? (rows + kRows - 1) / kRows : 1;
+  const int64_t heads = 2 * a.fresh[0].heads + a.query.heads;
+  plan.add(phase_of(call.in[kKey].dtype), batch * heads * a.blocks,
+           rows / a.blocks * a.present[0].width / 16 + 4);
+  return {};
+}
+
+Status resolve_append(const Call& call, const Data& data, View* out) {
+  int32_t total;
+  memcpy(&total, data.in[kTotal], sizeof total);
+  const View& past = call.in[kPastKey];
+  const int64_t before = past.is_given() ? past.dims[2] : 0;
+  if (total < 0) return Status::fail("total_sequence_length %ld is negative", long(total));
+  for (int i = 0; i < call.n_out; ++i) {
+    const View& like = call.in[i < 2 ? kKey + i : kQuery];
+    for (int axis = 0; axis < 4; ++axis) out[i].dims[axis] = like.dims[axis];
+    if (i < 2) out[i].dims[2] = total > before ? total : before;
+  }
+  return {};
+}
+
+Status spans(const Call& call, Plan& plan) {
+  auto* args = plan.make<SpansArgs>();
+  *args = {call.out[0].dims[0], call.in[0].strides[0], call.in[2].dim(-2)};
+  plan.args = args;
+  plan.add(find_spans, args->entries, 2);
+  return {};
+}
+
+}  // namespace sdx::SDX_ISA

@@ -1,0 +1,83 @@
+"""Prints the weights that `info` found: one line for each form in which a weight is read."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from sardonyx.cli.term import clean, heading, paint, say, shape, size, table
+
+LARGEST: Final = 20  # weights that are listed unless all are asked for
+_STYLES: Final = {0: "cyan", 5: "dim"}
+_TITLES: Final = ("weight", "type", "size", "held as", "memory", "source")
+_LEAST: Final = ((5, 16), (0, 20), (3, 18), (5, 0), (0, 10))  # columns, and what a cut leaves them
+
+
+def show(weights: Sequence[Mapping[str, Any]], lists_all: bool) -> None:
+    """The list, the largest first, and what was left out."""
+    shown = weights if lists_all else weights[:LARGEST]
+    heading("each weight" if lists_all else "largest weights")
+    rows = [list(_TITLES), *(row for w in shown for row in _rows(w))]
+    table(_fitted(rows), right=(2, 4), styles=_STYLES)
+    left = weights[len(shown) :]
+    if left:
+        held = sum(form["anonymous_bytes"] for w in left for form in w["forms"])
+        rest = f"{len(left)} more, {size(sum(w['bytes'] for w in left))}, {size(held)} in memory"
+        say(paint(f"  {rest}: --all lists them", "dim"))
+    say()
+
+
+def _rows(weight: Mapping[str, Any]) -> Iterator[list[str]]:
+    head = [
+        clean(weight["name"]) or "-",
+        f"{weight['type']}{shape(weight['shape']).replace(' ', '')}",
+        size(weight["bytes"]),
+    ]
+    source = clean(_source(weight))
+    forms = weight["forms"]
+    if not forms:
+        yield [*head, "not read", "", source]
+    for form in forms:
+        memory = size(form["anonymous_bytes"]) if form["anonymous_bytes"] else "-"
+        yield [*head, form["layout"].removeprefix("packed by ") + _shared(form), memory, source]
+        head, source = ["", "", ""], ""
+
+
+def _source(weight: Mapping[str, Any]) -> str:
+    if weight["source"] == "embedded":
+        return f"model at {weight['offset']}"
+    return str(weight["where"])
+
+
+def _shared(form: Mapping[str, Any]) -> str:
+    """Who else reads the same memory: other nodes, other weights, other sessions."""
+    said = []
+    if len(form["nodes"]) > 1:
+        said.append(f"{len(form['nodes'])} nodes")
+    if form["same_as"]:
+        said.append(f"same as {clean(form['same_as'][0]) or 'another'}")
+    if form["other_programs"]:
+        said.append(f"{form['other_programs']} other sessions")
+    return f" ({', '.join(said)})" if said else ""
+
+
+def _fitted(rows: list[list[str]]) -> list[list[str]]:
+    """The rows within the width of the terminal: sources are cut first, then names."""
+    room = max(80, min(160, shutil.get_terminal_size((120, 24)).columns))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_TITLES))]
+    excess = 2 + 2 * (len(_TITLES) - 1) + sum(widths) - room
+    for column, least in _LEAST:
+        cut = max(0, min(excess, widths[column] - least))
+        widths[column] -= cut
+        excess -= cut
+    return [[_cut(cell, widths[i], i == 5) for i, cell in enumerate(row)] for row in rows]
+
+
+def _cut(text: str, width: int, at_end: bool) -> str:
+    """A text in so many characters; the end of a name says more than its beginning."""
+    if len(text) <= width:
+        return text
+    if width < 4:
+        return ""
+    return text[: width - 2] + ".." if at_end else ".." + text[2 - width :]

@@ -1,0 +1,39 @@
+"""Locks that a forked child finds open, whichever of its parent's threads held them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Final
+from weakref import WeakSet
+
+
+class Lock:
+    """A lock for `with`. The thread that held it in the parent does not exist in a child."""
+
+    __slots__ = ("__weakref__", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        _LOCKS.add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def renew(self) -> None:
+        """Makes it a lock that nobody holds."""
+        self._lock = threading.Lock()
+
+
+_LOCKS: Final[WeakSet[Lock]] = WeakSet()
+
+
+def _after_fork() -> None:
+    for lock in list(_LOCKS):
+        lock.renew()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,255 @@
+"""GroupQueryAttention: decoders' attention, with rotated positions and a cache in one node."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.graph.dim import Size
+from sardonyx.graph.dtype import BF16, F16, F32, I32, I64
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.ops.attention.heads import filled, pack, same_dims, same_rank, unpack
+from sardonyx.ops.caches import first_rows, longer, rotated
+from sardonyx.ops.declare import MICROSOFT, Op, optional, required
+from sardonyx.ops.rules import Array, one_int, wide
+
+SCORES, WEIGHTS = 1, 2  # what qk_output asks for
+
+group_query: Final = Op(
+    "GroupQueryAttention",
+    1,
+    "query:T key:T? value:T? past_key:T? past_value:T? seqlens_k:M total_sequence_length:M "
+    "cos_cache:T? sin_cache:T? position_ids:I? attention_bias:T? head_sink:T? k_scale:S? "
+    "v_scale:S? q_norm_weight:T? k_norm_weight:T?",
+    "output:T present_key:T? present_value:T? output_qk:T?",
+    domain=MICROSOFT,
+    attrs={
+        "causal": 1,
+        "do_rotary": 0,
+        "k_quant_type": b"NONE",
+        "kv_cache_bit_width": 0,
+        "kv_num_heads": required("int"),
+        "local_window_size": -1,
+        "num_heads": required("int"),
+        "qk_norm_epsilon": float(np.float32(1e-6)),
+        "qk_output": 0,
+        "rotary_interleaved": 0,
+        "scale": optional("float"),
+        "sliding_window_cache": 0,
+        "smooth_softmax": -1,
+        "softcap": 0.0,
+        "v_quant_type": b"NONE",
+    },
+    types={
+        "T": frozenset((F32, F16, BF16)),
+        "M": frozenset((I32,)),
+        "I": frozenset((I64,)),
+        "S": frozenset((F32,)),
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The inputs of a node by name: facts, arrays or values."""
+
+    query: Any
+    key: Any
+    value: Any
+    past_key: Any
+    past_value: Any
+    seqlens: Any
+    total: Any
+    cos: Any
+    sin: Any
+    positions: Any
+    bias: Any
+    sink: Any
+    k_scale: Any
+    v_scale: Any
+    q_norm: Any
+    k_norm: Any
+
+
+def _check(attrs: dict[str, Any], x: Inputs) -> None:
+    heads, shared = attrs["num_heads"], attrs["kv_num_heads"]
+    if heads < 1 or shared < 1 or heads % shared:
+        raise InvalidGraph(f"kv_num_heads {shared} does not share out num_heads {heads}")
+    if attrs["sliding_window_cache"]:
+        raise InvalidGraph(
+            "a cache that holds only its window (sliding_window_cache 1) is not known here; "
+            "export the model with a whole cache"
+        )
+    quantized = {attrs["k_quant_type"], attrs["v_quant_type"]} != {b"NONE"}
+    if quantized or x.k_scale is not None or x.v_scale is not None:
+        raise InvalidGraph("a quantized cache is not known here; export the model with a float one")
+    if x.q_norm is not None or x.k_norm is not None:
+        raise InvalidGraph(
+            "q_norm_weight and k_norm_weight are not known here; "
+            "normalize query and key before the node"
+        )
+    if attrs["causal"] not in (0, 1):
+        raise InvalidGraph(f"causal {attrs['causal']} is neither 0 nor 1")
+    if attrs["local_window_size"] < 1 and attrs["local_window_size"] != -1:
+        raise InvalidGraph(f"local_window_size {attrs['local_window_size']} is neither -1 nor more")
+    if not attrs["causal"] and attrs["local_window_size"] != -1:
+        raise InvalidGraph("a window goes with causal attention only")
+    if attrs["qk_output"] not in (0, SCORES, WEIGHTS):
+        raise InvalidGraph(f"qk_output {attrs['qk_output']} is none of 0, 1, 2")
+    for one, other, what in (
+        (x.key, x.value, "key and value"),
+        (x.past_key, x.past_value, "past_key and past_value"),
+        (x.cos, x.sin, "cos_cache and sin_cache"),
+    ):
+        if (one is None) != (other is None):
+            raise InvalidGraph(f"{what} go together: one of them is missing")
+    if attrs["do_rotary"] and x.cos is None:
+        raise InvalidGraph("do_rotary 1 needs cos_cache and sin_cache")
+
+
+@group_query.infer
+def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
+    x = Inputs(*inputs)
+    _check(attrs, x)
+    heads, shared = attrs["num_heads"], attrs["kv_num_heads"]
+    same_rank(3, query=x.query)
+    batch, rows, hidden = x.query.dims
+    parts = heads if x.key is not None else heads + 2 * shared
+    g.divides(parts, hidden, "the heads do not split the query")
+    head = hidden // parts
+    if x.key is not None:
+        for name in ("key", "value"):
+            same_dims(g, getattr(x, name).dims, (batch, rows, head * shared), name)
+    past: Size = 0
+    if x.past_key is not None:
+        same_rank(4, past_key=x.past_key, past_value=x.past_value)
+        past = x.past_key.dims[2]
+        for name in ("past_key", "past_value"):
+            same_dims(g, getattr(x, name).dims, (batch, shared, past, head), name)
+    if x.seqlens.rank not in (1, 2):
+        raise InvalidGraph(f"seqlens_k has one number for each of the batch, and is {x.seqlens}")
+    same_dims(g, x.seqlens.dims, (batch, 1)[: x.seqlens.rank], "seqlens_k")
+    length = longer(g, x.total, past)
+    total = g.fresh("keys") if x.total.sym is None else x.total.sym[0]
+    _check_rotary(g, x, attrs, (batch, rows, head))
+    if x.sink is not None:
+        same_dims(g, x.sink.dims, (heads,), "head_sink")
+    if x.bias is not None:
+        same_rank(4, attention_bias=x.bias)
+        g.equal_or_one(x.bias.dims[0], batch, "attention_bias does not broadcast over the batch")
+        g.equal_or_one(x.bias.dims[1], heads, "attention_bias does not broadcast over the heads")
+        g.equal(x.bias.dims[2], rows, "attention_bias has another number of rows than the query")
+    cache = x.query.shaped((batch, shared, length, head))
+    return (
+        x.query.shaped((batch, rows, head * heads)),
+        cache,
+        cache,
+        x.query.shaped((batch, heads, rows, total)),
+    )
+
+
+def _check_rotary(g: Scope, x: Inputs, attrs: dict[str, Any], sizes: tuple[Size, ...]) -> None:
+    batch, rows, head = sizes
+    if not attrs["do_rotary"]:
+        return
+    same_rank(2, cos_cache=x.cos, sin_cache=x.sin)
+    same_dims(g, x.sin.dims, x.cos.dims, "sin_cache")
+    g.at_least(head, x.cos.dims[1] * 2, "the caches hold more angles than a head has pairs")
+    if x.positions is not None:
+        same_dims(g, x.positions.dims, (batch, rows), "position_ids")
+
+
+@group_query.reference
+def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
+    x = Inputs(*filled(inputs, 16))
+    heads, shared = attrs["num_heads"], attrs["kv_num_heads"]
+    q, k, v = _split(x, heads, shared)
+    batch, _, rows, head = q.shape
+    total = one_int(x.total, "total_sequence_length")
+    firsts, ends = first_rows(x.seqlens, total, rows)
+    past = 0 if x.past_key is None else x.past_key.shape[2]
+    if firsts.size and (firsts.max() > past or ends.max() > max(past, total)):
+        raise InvalidArgument(f"seqlens_k says {ends.max()} keys, and there are {past} before")
+    if attrs["do_rotary"]:
+        places = positions_of(x.positions, firsts, rows, is_first=rows == total)
+        q = rotated(q, x.cos, x.sin, places, attrs["rotary_interleaved"])
+        k = rotated(k, x.cos, x.sin, places, attrs["rotary_interleaved"])
+    caches = []
+    for old, new in ((x.past_key, k), (x.past_value, v)):
+        cache = np.zeros((batch, shared, max(past, total), head), q.dtype)
+        for b in range(batch):
+            if old is not None:
+                cache[b, :, : firsts[b]] = old[b, :, : firsts[b]]
+            cache[b, :, firsts[b] : firsts[b] + rows] = new[b]
+        caches.append(cache)
+    y = np.zeros((batch, heads, rows, head), np.float32)
+    shown = np.zeros((batch, heads, rows, total), np.float32)
+    for b in range(batch):
+        bias = None if x.bias is None else wide(x.bias[min(b, x.bias.shape[0] - 1)])
+        span = (int(firsts[b]), int(ends[b]))
+        keys, values = (wide(np.repeat(c[b], heads // shared, axis=0)) for c in caches)
+        y[b] = _attend(attrs, wide(q[b]), keys, values, bias, x.sink, span, shown[b])
+    return pack(y).astype(q.dtype), *caches, shown.astype(q.dtype)
+
+
+def _split(x: Inputs, heads: int, shared: int) -> tuple[Array, Array, Array]:
+    if x.key is not None:
+        return unpack(x.query, heads), unpack(x.key, shared), unpack(x.value, shared)
+    whole = unpack(x.query, heads + 2 * shared)
+    return whole[:, :heads], whole[:, heads : heads + shared], whole[:, heads + shared :]
+
+
+def positions_of(given: Array | None, firsts: Array, rows: int, is_first: bool) -> Array:
+    """Where in the text each query stands. Of those given, a first prompt looks at one only."""
+    if given is None:
+        return np.asarray(firsts[:, None] + np.arange(rows))
+    if is_first:
+        return np.asarray(given.reshape(-1)[:1] + np.arange(rows)) + np.zeros_like(given)
+    return given
+
+
+def _attend(  # noqa: PLR0913 - the parts of one attention
+    attrs: dict[str, Any],
+    q: Array,
+    k: Array,
+    v: Array,
+    bias: Array | None,
+    sink: Array | None,
+    span: tuple[int, int],
+    shown: Array,
+) -> Array:
+    """softmax(q k^T) v of one entry of the batch; its scores go into `shown`."""
+    first, end = span
+    scale = attrs["scale"] or 1 / math.sqrt(q.shape[-1] or 1)
+    with np.errstate(all="ignore"):
+        scores = np.matmul(q, k[:, :end].swapaxes(1, 2)) * np.float32(scale)
+        if attrs["softcap"] > 0:
+            scores = np.tanh(scores / np.float32(attrs["softcap"])) * np.float32(attrs["softcap"])
+        if bias is not None:
+            scores = scores + bias[..., :end]
+        places, keys = np.arange(first, first + q.shape[1])[:, None], np.arange(end)
+        seen = keys <= places if attrs["causal"] else keys >= 0
+        if attrs["local_window_size"] > 0:
+            seen = seen & (keys > places - attrs["local_window_size"])
+        if attrs["qk_output"] == SCORES:
+            shown[..., :end] = np.where(seen, scores, np.float32(0))
+        scores = np.where(seen, scores, np.float32(-np.inf))
+        top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
+        extra = None
+        if sink is not None:
+            extra = wide(sink)[:, None, None]
+        elif attrs["smooth_softmax"] == 1:
+            extra = np.zeros((1, 1, 1), np.float32)
+        if extra is not None:
+            top = np.maximum(top, extra)
+        weights = np.exp(scores - top)
+        total = weights.sum(axis=-1, keepdims=True)
+        weights = weights / (total if extra is None else total + np.exp(extra - top))
+        if attrs["qk_output"] == WEIGHTS:
+            shown[..., :end] = weights
+        return np.asarray(np.matmul(weights, v[:, :end]))

@@ -1,0 +1,159 @@
+"""Attention of com.microsoft: the input is projected to query, key and value first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidGraph
+from sardonyx.graph.dim import Size
+from sardonyx.graph.dtype import BF16, F16, F32, I32
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.ops.attention.heads import filled, pack, same_dims, same_rank, unpack
+from sardonyx.ops.declare import MICROSOFT, Op, optional, required
+from sardonyx.ops.microsoft.multi_head import SHUT_OUT, attend, check_added
+from sardonyx.ops.rules import Array, wide
+
+projected: Final = Op(
+    "Attention",
+    1,
+    "input:T weights:T bias:T? mask_index:M? past:T? attention_bias:T? past_sequence_length:M?",
+    "output:T present:T?",
+    domain=MICROSOFT,
+    attrs={
+        "do_rotary": 0,
+        "mask_filter_value": optional("float"),
+        "num_heads": required("int"),
+        "past_present_share_buffer": 0,
+        "qkv_hidden_sizes": optional("ints"),
+        "rotary_embedding_dim": 0,
+        "scale": optional("float"),
+        "unidirectional": 0,
+    },
+    types={"T": frozenset((F32, F16, BF16)), "M": frozenset((I32,))},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The inputs of a node by name: facts, arrays or values."""
+
+    x: Any
+    weights: Any
+    bias: Any
+    mask: Any
+    past: Any
+    added: Any
+    past_length: Any
+
+
+def _check(x: Inputs, attrs: dict[str, Any]) -> None:
+    if attrs["num_heads"] < 1:
+        raise InvalidGraph(f"num_heads is {attrs['num_heads']}, and must be 1 or more")
+    if attrs["past_present_share_buffer"] or x.past_length is not None:
+        raise InvalidGraph(
+            "a cache that past and present share (past_present_share_buffer) is not known here; "
+            "export the model with a cache that grows"
+        )
+    if attrs["do_rotary"]:
+        raise InvalidGraph("do_rotary is not known here; use RotaryEmbedding nodes")
+
+
+def widths_of(columns: Size, attrs: dict[str, Any]) -> tuple[Size, Size, Size]:
+    """How many of the projected columns are query, key and value."""
+    sizes = attrs["qkv_hidden_sizes"]
+    if not sizes:
+        return columns // 3, columns // 3, columns // 3
+    if len(sizes) != 3 or sizes[0] != sizes[1] or any(s % attrs["num_heads"] for s in sizes):
+        raise InvalidGraph(
+            f"qkv_hidden_sizes {sizes} are not three sizes of which the first two are equal and "
+            f"num_heads {attrs['num_heads']} divides all"
+        )
+    return sizes[0], sizes[1], sizes[2]
+
+
+@projected.infer
+def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
+    x, heads = Inputs(*inputs), attrs["num_heads"]
+    _check(x, attrs)
+    same_rank(3, input=x.x)
+    same_rank(2, weights=x.weights)
+    batch, rows, inner = x.x.dims
+    g.equal(x.weights.dims[0], inner, "weights do not fit the input")
+    columns = x.weights.dims[1]
+    width, _, value_width = widths_of(columns, attrs)
+    if attrs["qkv_hidden_sizes"]:
+        g.equal(columns, 2 * width + value_width, "weights and qkv_hidden_sizes differ")
+    else:
+        g.divides(3 * heads, columns, "weights do not hold query, key and value of all heads")
+    if x.bias is not None:
+        same_dims(g, x.bias.dims, (columns,), "bias")
+    head, past = width // heads, 0
+    if x.past is not None:
+        same_rank(5, past=x.past)
+        past = x.past.dims[3]
+        same_dims(g, x.past.dims, (2, batch, heads, past, head), "past")
+        g.equal(value_width, width, "values of another width than keys have no past")
+    total = past + rows
+    if x.mask is not None:
+        _check_mask(g, x.mask, (batch, rows, total))
+    if x.added is not None:
+        check_added(g, x.added, (batch, heads, rows, total))
+    present = x.x.shaped((2, batch, heads, total, head))
+    return x.x.shaped((batch, rows, value_width)), present
+
+
+def _check_mask(g: Scope, mask: Fact, sizes: tuple[Size, Size, Size]) -> None:
+    batch, rows, total = sizes
+    if mask.rank == 1:
+        ends, starts = batch, 2 * batch
+        if mask.dims[0] != ends and mask.dims[0] != starts:
+            g.divides(batch, mask.dims[0], "mask_index has no number for each of the batch")
+    elif mask.rank == 2:
+        g.equal_or_one(mask.dims[0], batch, "mask_index does not broadcast over the batch")
+        g.equal(mask.dims[1], total, "mask_index has another number of columns than keys")
+    elif mask.rank == 3:
+        same_dims(g, mask.dims, (batch, rows, total), "mask_index")
+    else:
+        raise InvalidGraph(f"mask_index has rank {mask.rank}, and must have 1, 2 or 3")
+
+
+@projected.reference
+def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
+    x, heads = Inputs(*filled(inputs, 7)), attrs["num_heads"]
+    all_three = np.matmul(wide(x.x), wide(x.weights))
+    if x.bias is not None:
+        all_three = all_three + wide(x.bias)
+    width, _, _ = widths_of(x.weights.shape[1], attrs)
+    assert isinstance(width, int)
+    parts = np.split(all_three.astype(x.x.dtype), (width, 2 * width), axis=2)
+    q, k, v = (unpack(part, heads) for part in parts)
+    past = 0
+    if x.past is not None:
+        past = x.past.shape[3]
+        k, v = (np.concatenate((old, new), axis=2) for old, new in zip(x.past, (k, v), strict=True))
+    mask = _mask(x.mask, x.x.shape[0], k.shape[2], attrs["mask_filter_value"])
+    if x.added is not None:
+        mask = mask + wide(x.added)
+    y, _ = attend(q, k, v, mask, past, attrs)
+    same = k.shape == v.shape
+    return pack(y), np.stack((k, v)) if same else np.zeros((2, *k.shape), k.dtype)
+
+
+def _mask(mask: Array | None, batch: int, keys: int, low: float | None) -> Array:
+    """What a mask adds to the scores [batch, heads, rows, keys]."""
+    if mask is None:
+        return np.zeros((1, 1, 1, 1), np.float32)
+    places = np.arange(keys)
+    if mask.ndim == 1:
+        ends, starts = mask[:batch, None], mask[batch : 2 * batch, None]
+        seen = places < ends
+        if mask.shape[0] > batch:
+            seen = seen & (places >= starts)
+    else:
+        seen = mask > 0
+    shape = (seen.shape[0], 1, 1 if seen.ndim == 2 else seen.shape[1], keys)
+    return np.where(seen.reshape(shape), 0, SHUT_OUT if low is None else low).astype(np.float32)

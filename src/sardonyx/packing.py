@@ -1,0 +1,99 @@
+"""Writes packs: compiles up to the program, which says in what forms kernels want weights."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Any
+
+from sardonyx.compile import Options, given_bytes, lowered, no_collection, program_of, settings_of
+from sardonyx.errors import InvalidArgument
+from sardonyx.load.model import Model
+from sardonyx.load.source import Files, ModelBytes
+from sardonyx.trace import Stages
+from sardonyx.weights.const import Const, Source
+from sardonyx.weights.forms import Wanted
+from sardonyx.weights.pack.find import SUFFIX, serves
+from sardonyx.weights.pack.write import Label, Load, Parcel, Report, parcel, sort
+from sardonyx.weights.pack.write import write as write_file
+
+
+def _silent(done: int, total: int) -> None:
+    """Says nothing of how far it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A pack to write: where, and for whom."""
+
+    path: str
+    any_level: bool = False  # serves every level of optimization
+    report: Report = _silent
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A pack that was written."""
+
+    path: str
+    size_bytes: int
+    doubled: list[tuple[Const, int]]  # weights in more than one form, and their extra bytes
+
+
+def pack(source: Any, options: Options, request: Request) -> Written:
+    """Writes the pack of a model, beside which it stays."""
+    given = given_bytes(source, options)
+    _check(given)
+    with no_collection():
+        model = lowered(given, options, Stages(options.check))
+        return write(request, given, model, options)
+
+
+def write(request: Request, given: ModelBytes, model: Model, options: Options) -> Written:
+    """Writes the pack of a model that is lowered already."""
+    goods, load = _sorted(model, options, standalone=False)
+    label = Label(given, settings_of(options), request.any_level)
+    return _written(request, goods, load, label)
+
+
+def standalone(source: Any, options: Options, request: Request) -> Written:
+    """Writes a model that needs no other file than its pack: `path` and `path.pack`."""
+    from sardonyx.atomic import writing
+    from sardonyx.save.stub import stub
+
+    given = given_bytes(source, options)
+    _check(given)
+    with no_collection():
+        model = lowered(given, options, Stages(options.check))
+        goods, load = _sorted(model, options, standalone=True)
+        memory = io.BytesIO()
+        stub(model).write(memory)
+        source_ = Source(memoryview(memory.getvalue()), request.path)
+        label = Label(
+            ModelBytes(source_, Files(None), "uri"), settings_of(options), standalone=True
+        )
+        beside = Request(request.path + SUFFIX, report=request.report)
+        written = _written(beside, goods, load, label)
+    with writing(request.path) as file:  # after the pack: a model is never without its weights
+        file.write(memory.getvalue())
+    return written
+
+
+def _check(given: ModelBytes) -> None:
+    if not serves(given):
+        raise InvalidArgument(
+            "a model whose bytes may change has no pack", hint="give the path of a file"
+        )
+
+
+def _sorted(model: Model, options: Options, standalone: bool) -> tuple[Parcel, Load]:
+    """What a pack will hold: asked of the program that a load from it will make."""
+    goods = parcel(model)
+    wanted = Wanted()
+    program_of(goods.model, options, Stages())[1].wants(wanted)
+    return goods, sort(goods, wanted.wants, standalone)
+
+
+def _written(request: Request, goods: Parcel, load: Load, label: Label) -> Written:
+    size = write_file(request.path, goods, load, label, request.report)
+    return Written(request.path, size, load.doubled())

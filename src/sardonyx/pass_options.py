@@ -1,0 +1,18 @@
+"""What passes may be told, apart from them: a load that finds a pack never imports a pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sardonyx.enums import GraphOptimizationLevel as Level
+
+
+@dataclass(frozen=True, slots=True)
+class PassOptions:
+    """How far to go, what to leave out, and how large folded constants may become."""
+
+    level: Level = Level.ORT_ENABLE_ALL
+    disabled: frozenset[str] = frozenset()
+    fold_limit_bytes: int = 1 << 30
+    weight_level: int = 0  # of accuracy, for products of dequantized weights
+    weight_block: int = 0  # of these, where their scales have none; 0: the usual one, -1: by size

@@ -1,0 +1,64 @@
+"""Lowering of GroupQueryAttention: append to the cache, then attend to it."""
+
+from __future__ import annotations
+
+import math
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.graph import Node, Value
+from sardonyx.ops.declare import INTERNAL
+from sardonyx.ops.microsoft.group_query import Inputs
+from sardonyx.passes.heads import HEADS_FIRST, Spans, given, joined, known, parts_of, wide_value
+from sardonyx.passes.rule import need, ranked
+
+
+def group_query(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
+    x, attrs = Inputs(*given(node, 16)), node.attrs
+    ranked(*[v for v in node.inputs if v is not None])
+    need(len(node.outputs) < 4 or not node.outputs[3].is_used, "shows its scores")
+    heads, shared = attrs["num_heads"], attrs["kv_num_heads"]
+    q, k, v = (b.Transpose(part, perm=HEADS_FIRST) for part in _split(b, x, heads, shared))
+    head = known(q.tensor.dims[3])
+    bias = wide_value(b, x.bias)
+    key = (x.seqlens, x.total, q.tensor.dims[0], q.tensor.dims[2])
+    span = spans[key] if key in spans else b.Spans(x.seqlens, x.total, q, domain=INTERNAL)
+    turned = (q, x.cos, x.sin, x.positions) if attrs["do_rotary"] else ()
+    append = b.node(
+        "Append",
+        *(k, v, x.past_key, x.past_value, span, x.total, *turned),
+        outputs=3 if turned else 2,
+        domain=INTERNAL,
+        interleaved=attrs["rotary_interleaved"],
+    )
+    for mine, theirs in zip(append.outputs[:2], node.outputs[1:3], strict=False):
+        mine.fact = theirs.fact
+    if bias is not None:
+        need(bias.tensor.dims[3] == append.outputs[0].tensor.dims[2], "biases of fewer keys")
+    window = attrs["local_window_size"]
+    y = b.Attention(
+        append.outputs[2] if turned else q,
+        *append.outputs[:2],
+        bias,
+        span,
+        wide_value(b, x.sink),
+        domain=INTERNAL,
+        scale=attrs["scale"] or 1 / math.sqrt(head),
+        rows_first=1,
+        group=heads // shared,
+        before=window - 1 if window > 0 else -1,
+        behind=0 if attrs["causal"] else -1,
+        softcap=max(attrs["softcap"], 0.0),
+        smooth=int(attrs["smooth_softmax"] == 1),
+    )
+    spans[key] = span
+    return joined(b, y, heads * head), *append.outputs[:2]
+
+
+def _split(b: Builder, x: Inputs, heads: int, shared: int) -> tuple[Value, ...]:
+    """Query, key and value as [batch, rows, heads, head]."""
+    if x.key is not None:
+        both = parts_of(b, x.key, shared), parts_of(b, x.value, shared)
+        return parts_of(b, x.query, heads), *both
+    whole = parts_of(b, x.query, heads + 2 * shared)
+    parts: tuple[Value, ...] = b.Split(whole, b.ints(heads, shared, shared), axis=2, outputs=3)
+    return parts

@@ -1,0 +1,260 @@
+"""Lowering of attention over many heads: each op to the one that has a kernel."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.dim import Size
+from sardonyx.graph.dtype import BF16, BOOL, F16, F32, I32
+from sardonyx.graph.graph import Node, Value
+from sardonyx.ops.attention.dot import Settings
+from sardonyx.ops.declare import INTERNAL
+from sardonyx.ops.fused_attention import UNSEEN
+from sardonyx.ops.microsoft.multi_head import SHUT_OUT
+from sardonyx.ops.microsoft.multi_head import Inputs as MultiHead
+from sardonyx.ops.microsoft.projected import Inputs as Projected
+from sardonyx.ops.microsoft.projected import widths_of
+from sardonyx.passes.rule import need, ranked
+
+HEADS_FIRST: Final = (0, 2, 1, 3)  # [batch, rows, heads, head] as [batch, heads, rows, head]
+_KERNELS: Final = (F32, F16, BF16)
+Spans = dict[tuple[Any, ...], Value]  # those of a graph, by what they are made of
+
+
+def given(node: Node, count: int) -> tuple[Value | None, ...]:
+    """The inputs of a node, None for those left out at the end."""
+    return (*node.inputs, *[None] * (count - len(node.inputs)))
+
+
+def parts_of(b: Builder, x: Value, parts: int) -> Value:
+    """[batch, rows, parts * size] as [batch, rows, parts, size]."""
+    made: Value = b.Reshape(x, b.ints(0, 0, parts, known(x.tensor.dims[2]) // parts))
+    return made
+
+
+def known(size: Size) -> int:
+    """A size that must be a number."""
+    need(isinstance(size, int), "the size of a head is not known")
+    assert isinstance(size, int)
+    return size
+
+
+def wide_value(b: Builder, x: Value | None) -> Value | None:
+    """A mask or a sink in the type that scores are computed in."""
+    if x is None or x.tensor.dtype is F32:
+        return x
+    made: Value = b.Cast(x, to=F32.onnx)
+    return made
+
+
+def joined(b: Builder, y: Value, width: int) -> Value:
+    """[batch, rows, heads, size] with the heads side by side."""
+    made: Value = b.Reshape(y, b.ints(0, 0, width))
+    return made
+
+
+def _heads_first(b: Builder, x: Value, heads: int) -> Value:
+    made: Value = b.Transpose(parts_of(b, x, heads), perm=HEADS_FIRST)
+    return made
+
+
+def _is_shown(node: Node, output: int) -> bool:
+    return len(node.outputs) > output and node.outputs[output].is_used
+
+
+def _appended(b: Builder, k: Value, v: Value, past: tuple[Any, Any]) -> tuple[Value, Value]:
+    """Keys and values behind those of the past."""
+    if past[0] is None:
+        return k, v
+    key, value = b.Append(k, v, *past, domain=INTERNAL, outputs=2)
+    return key, value
+
+
+def _shut_out(b: Builder, seen: Value, low: float | None, axes: tuple[int, ...]) -> Value:
+    """What a mask adds to the scores, with axes for what it is the same for."""
+    zero, lowest = b.const(0.0, F32), b.const(SHUT_OUT if low is None else low, F32)
+    made: Value = b.Unsqueeze(b.Where(seen, zero, lowest), b.ints(*axes))
+    return made
+
+
+def _places(b: Builder, keys: Value) -> Value:
+    """0, 1, 2, ... for each of the keys [batch, heads, keys, head]."""
+    count = b.Cast(b.Squeeze(b.Shape(keys, start=2, end=3), b.ints(0)), to=I32.onnx)
+    made: Value = b.Range(b.const(0, I32), count, b.const(1, I32))
+    return made
+
+
+def _by_lengths(b: Builder, mask: Value, keys: Value) -> Value:
+    """Which keys come before the end of each of the batch."""
+    made: Value = b.Less(_places(b, keys), b.Unsqueeze(mask, b.ints(1)))
+    return made
+
+
+def _added(b: Builder, mask: Value | None, more: Value | None) -> Value | None:
+    if mask is None or more is None:
+        return more if mask is None else mask
+    made: Value = b.Add(mask, more)
+    return made
+
+
+def multi_head(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
+    """MultiHeadAttention."""
+    x, attrs = MultiHead(*given(node, 10)), node.attrs
+    ranked(*[v for v in node.inputs if v is not None])
+    need(not _is_shown(node, 3), "shows its scores")
+    q, k, v = _operands(b, x, attrs["num_heads"])
+    present = _appended(b, k, v, (x.past_key, x.past_value))
+    mask = None
+    if x.padding is not None:
+        rank = x.padding.tensor.rank
+        low, zero = attrs["mask_filter_value"], b.const(0, I32)
+        is_seen = _by_lengths(b, x.padding, present[0]) if rank == 1 else b.Greater(x.padding, zero)
+        mask = _shut_out(b, is_seen, low, (1,) if rank == 3 else (1, 2))
+    mask = _added(b, mask, wide_value(b, x.added))
+    y = _attend(b, (q, *present), mask, attrs, x.past_key is not None and k)
+    if not _is_shown(node, 1) and not _is_shown(node, 2):
+        return (y,)
+    return (y, *(b.Identity(p) for p in present))
+
+
+def _attend(
+    b: Builder,
+    operands: tuple[Value, Value, Value],
+    mask: Value | None,
+    attrs: dict[str, Any],
+    appended: Value | bool | None,
+) -> Value:
+    """One Attention; with keys that were appended, rows stand where these do."""
+    q, k, v = operands
+    if attrs["unidirectional"] and isinstance(appended, Value):
+        need(appended.tensor.dims[2] == q.tensor.dims[2], "rows do not stand where new keys do")
+    y = b.Attention(
+        *(q, k, v, mask),
+        domain=INTERNAL,
+        scale=attrs["scale"] or 1 / math.sqrt(known(q.tensor.dims[3])),
+        rows_first=1,
+        behind=0 if attrs["unidirectional"] else -1,
+        at_end=int(isinstance(appended, Value)),
+    )
+    return joined(b, y, known(v.tensor.dims[1]) * known(v.tensor.dims[3]))
+
+
+def _operands(b: Builder, x: MultiHead, heads: int) -> tuple[Value, Value, Value]:
+    """Query, key and value as [batch, heads, rows, head], with their biases."""
+    if x.query.tensor.rank == 5:
+        need(x.bias is None, "a bias of what is packed")
+        q, k, v = _unpacked(b, x.query, 3)
+        return q, k, v
+    need(x.key.tensor.rank != 5 or x.bias is None, "a bias of what is packed")
+    parts = [x.query, x.key, x.value]
+    if x.bias is not None:
+        width, all_three = known(x.query.tensor.dims[2]), known(x.bias.tensor.dims[0])
+        sizes = b.ints(width, width, all_three - 2 * width)
+        biases = b.Split(x.bias, sizes, axis=0, outputs=3)
+        count = 1 if x.key.tensor.rank == 4 else 3  # a cache has its bias already
+        parts[:count] = [b.Add(p, c) for p, c in zip(parts[:count], biases, strict=False)]
+    q = _heads_first(b, parts[0], heads)
+    if x.key.tensor.rank == 5:
+        k, v = _unpacked(b, x.key, 2)
+        return q, k, v
+    if x.key.tensor.rank == 4:
+        return q, x.key, x.value
+    return q, _heads_first(b, parts[1], heads), _heads_first(b, parts[2], heads)
+
+
+def _unpacked(b: Builder, x: Value, count: int) -> tuple[Value, ...]:
+    """The parts of [batch, rows, heads, count, head] as [batch, heads, rows, head]."""
+    parts = b.Split(x, b.ints(*[1] * count), axis=3, outputs=count)
+    return tuple(b.Transpose(b.Squeeze(p, b.ints(3)), perm=HEADS_FIRST) for p in parts)
+
+
+def projected(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
+    """Attention of com.microsoft: a product, and MultiHeadAttention."""
+    x, attrs = Projected(*given(node, 7)), node.attrs
+    ranked(*[v for v in node.inputs if v is not None])
+    heads = attrs["num_heads"]
+    columns = known(x.weights.tensor.dims[1])
+    product = b.MatMul(x.x, x.weights)
+    whole = product if x.bias is None else b.Add(product, x.bias)
+    sizes = [known(s) for s in widths_of(columns, attrs)]
+    parts = b.Split(whole, b.ints(*sizes), axis=2, outputs=3)
+    q, k, v = (_heads_first(b, part, heads) for part in parts)
+    past: tuple[Any, Any] = (None, None)
+    if x.past is not None:
+        halves = b.Split(x.past, b.ints(1, 1), axis=0, outputs=2)
+        past = tuple(b.Squeeze(half, b.ints(0)) for half in halves)
+    present = _appended(b, k, v, past)
+    mask = None if x.mask is None else _index_mask(b, x, present[0], attrs["mask_filter_value"])
+    mask = _added(b, mask, wide_value(b, x.added))
+    y = _attend(b, (q, *present), mask, attrs, x.past is not None and k)
+    if not _is_shown(node, 1):
+        return (y,)
+    need(k.tensor.dims[3] == v.tensor.dims[3], "keys and values do not stack")
+    return y, b.Concat(*(b.Unsqueeze(p, b.ints(0)) for p in present), axis=0)
+
+
+def _index_mask(b: Builder, x: Projected, keys: Value, low: float | None) -> Value:
+    mask, batch = x.mask, x.x.tensor.dims[0]
+    if mask.tensor.rank > 1:
+        axes = (1,) if mask.tensor.rank == 3 else (1, 2)
+        return _shut_out(b, b.Greater(mask, b.const(0, I32)), low, axes)
+    need(mask.tensor.dims[0] == batch, "the keys begin anywhere")
+    return _shut_out(b, _by_lengths(b, mask, keys), low, (1, 2))
+
+
+def standard(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
+    """The standard Attention."""
+    s = Settings(**node.attrs)
+    q, k, v, mask, past_key, past_value, nonpad = given(node, 7)
+    ranked(*[x for x in node.inputs if x is not None])
+    assert q is not None
+    assert k is not None
+    assert v is not None
+    is_packed = q.tensor.rank == 3
+    need(not _is_shown(node, 3), "shows its scores")
+    need(nonpad is None, "keys have lengths")
+    need(s.softmax_precision in (None, F32.onnx), "a softmax in another type")
+    need(q.tensor.dtype in _KERNELS and v.tensor.dtype is q.tensor.dtype, "no kernel of this type")
+    if is_packed:
+        assert s.q_num_heads is not None
+        assert s.kv_num_heads is not None
+        q, k, v = (
+            _heads_first(b, x, heads)
+            for x, heads in ((q, s.q_num_heads), (k, s.kv_num_heads), (v, s.kv_num_heads))
+        )
+    present = _appended(b, k, v, (past_key, past_value))
+    has_past, windows = past_key is not None, (s.left_window_size, s.right_window_size)
+    is_placed = bool(s.is_causal) or max(windows) >= 0
+    if has_past and is_placed:
+        need(k.tensor.dims[2] == q.tensor.dims[2], "rows do not stand where new keys do")
+    y = b.Attention(
+        *(q, *present, _standard_mask(b, mask, present[0])),
+        domain=INTERNAL,
+        scale=1 / math.sqrt(known(q.tensor.dims[3])) if s.scale is None else s.scale,
+        zeroes=UNSEEN,
+        rows_first=int(is_packed),
+        group=known(q.tensor.dims[1]) // known(k.tensor.dims[1]),
+        before=windows[0],
+        behind=0 if s.is_causal else windows[1],
+        at_end=int(has_past),
+        softcap=max(s.softcap, 0.0),
+    )
+    if is_packed:
+        y = joined(b, y, known(q.tensor.dims[1]) * known(v.tensor.dims[3]))
+    if not _is_shown(node, 1) and not _is_shown(node, 2):
+        return (y,)
+    return (y, *(b.Identity(p) for p in present))
+
+
+def _standard_mask(b: Builder, mask: Value | None, keys: Value) -> Value | None:
+    """What the mask adds to the scores, in their type."""
+    if mask is None:
+        return None
+    need(mask.tensor.dims[-1] == keys.tensor.dims[2], "a mask of fewer keys")
+    if mask.tensor.dtype is BOOL:
+        made: Value = b.Where(mask, b.const(0.0, F32), b.const(-math.inf, F32))
+        return made
+    need(mask.tensor.dtype in _KERNELS, "no kernel for a mask of this type")
+    return wide_value(b, mask)

@@ -1,0 +1,49 @@
+"""The model file of a standalone pack: inputs, outputs, and one node for all the rest."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sardonyx import _native
+from sardonyx.load.model import Model
+from sardonyx.ops.declare import INTERNAL
+from sardonyx.save.node import node_message
+from sardonyx.save.tensor import entry
+from sardonyx.save.types import value_info
+from sardonyx.save.wire import Message
+
+PACKED: Final = "Packed"
+
+# Field numbers of ModelProto and GraphProto.
+_IR, _PRODUCER, _PRODUCER_VERSION, _DOMAIN, _VERSION, _DOC, _GRAPH, _OPSET = range(1, 9)
+_METADATA: Final = 14
+_NODE, _NAME, _INPUT, _OUTPUT = 1, 2, 11, 12
+
+
+def stub(model: Model) -> Message:
+    """A model without its graph: any runtime says which op it lacks, and viewers show the rest."""
+    inputs, outputs = [*model.inputs, *model.overridable], model.outputs
+    graph = Message()
+    names = [d.name for d in inputs], [d.name for d in outputs]
+    graph.message(_NODE, node_message((INTERNAL, PACKED), "", *names))
+    graph.text(_NAME, model.graph_name or "graph")
+    for declared in inputs:
+        graph.message(_INPUT, value_info(declared.name, declared.fact, declared.dims))
+    for declared in outputs:
+        graph.message(_OUTPUT, value_info(declared.name, declared.fact, declared.dims))
+    message = Message()
+    message.number(_IR, model.ir_version)
+    message.text(_PRODUCER, "sardonyx")
+    message.text(_PRODUCER_VERSION, _native.version)
+    message.text(_DOMAIN, model.domain)
+    message.number(_VERSION, model.version)
+    message.text(_DOC, model.description)
+    message.message(_GRAPH, graph)
+    for domain, version in sorted({**model.opsets, INTERNAL: 1}.items()):
+        opset = Message()
+        opset.text(1, domain)
+        opset.number(2, version)
+        message.message(_OPSET, opset)
+    for key, value in model.metadata.items():
+        message.message(_METADATA, entry(key, value))
+    return message

@@ -1,0 +1,11 @@
+"""What can be wrong with a pack."""
+
+from __future__ import annotations
+
+
+class Broken(Exception):
+    """A pack that cannot be used; the text says why. It is never the user's error."""
+
+
+class Other(Broken):
+    """A pack that is whole and was made of something else."""

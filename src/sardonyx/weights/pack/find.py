@@ -1,0 +1,78 @@
+"""Finds the pack of a model. Light on imports: most models have none."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sardonyx.errors import SardonyxError
+from sardonyx.load.model import Model
+from sardonyx.load.source import ModelBytes
+from sardonyx.log import logger
+from sardonyx.weights.forms import Forms
+from sardonyx.weights.pack.errors import Broken
+
+SUFFIX: Final = ".pack"
+Settings = dict[str, Any]  # the options that change a lowered graph, by name
+
+
+@dataclass(frozen=True, slots=True)
+class PackOptions:
+    """Where packs are looked for, and whether one is written that is missing."""
+
+    cache: str | None = None  # a folder: read, and written to
+    verify: bool = False  # every byte
+
+
+@dataclass(slots=True)
+class Found:
+    """A model out of a pack, and its constants in the forms that the pack has."""
+
+    model: Model
+    forms: Forms
+    is_standalone: bool = False
+
+
+def serves(given: ModelBytes) -> bool:
+    """Whether the bytes of a model stay what they are, so that a pack may stand for them."""
+    return given.source.data.readonly and not given.files.in_memory
+
+
+def may_have(given: ModelBytes, options: PackOptions) -> bool:
+    """Whether there is any place to look into."""
+    path = given.files.model_path
+    return options.cache is not None or (path is not None and os.path.lexists(path + SUFFIX))
+
+
+def find(given: ModelBytes, settings: Callable[[], Settings], options: PackOptions) -> Found | None:
+    """The model out of the first pack that fits, beside it or in the cache; others are reported."""
+    for path in _candidates(given, settings, options):
+        if not os.path.lexists(path):
+            continue
+        from sardonyx.weights.pack.read import read
+
+        try:
+            return read(path, given, settings(), options.verify)
+        except Broken as error:
+            logger.warning("the pack %s is not used: %s", path, error)
+        except SardonyxError as error:
+            logger.warning("the pack %s is not used: %s", path, error.what)
+    return None
+
+
+def cache_path(given: ModelBytes, settings: Settings, folder: str) -> str:
+    """Where a model's pack lies in a folder of many."""
+    from sardonyx.weights.pack import identity
+
+    return os.path.join(folder, identity.name(identity.digest(given), settings))
+
+
+def _candidates(
+    given: ModelBytes, settings: Callable[[], Settings], options: PackOptions
+) -> Iterator[str]:
+    if given.files.model_path is not None:
+        yield given.files.model_path + SUFFIX
+    if options.cache is not None:
+        yield cache_path(given, settings(), options.cache)

@@ -1,0 +1,224 @@
+"""Makes packs: weight by weight, so that memory stays bounded by the largest one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sardonyx.atomic import writing
+from sardonyx.errors import Fail
+from sardonyx.graph.dtype import STRING
+from sardonyx.load.model import Model
+from sardonyx.load.source import ModelBytes
+from sardonyx.weights.const import Const, Recipe, Ref, Source
+from sardonyx.weights.forms import PLAIN, STORED, Want, packed
+from sardonyx.weights.pack import identity
+from sardonyx.weights.pack.codec import Unwritable
+from sardonyx.weights.pack.constants import (
+    can_write,
+    is_in_place,
+    stored,
+    written_recipe,
+    written_ref,
+    written_texts,
+)
+from sardonyx.weights.pack.errors import Broken
+from sardonyx.weights.pack.file import Writer
+from sardonyx.weights.pack.graph import GraphReader, GraphWriter, Table
+
+Report = Callable[[int, int], None]  # bytes done, of how many
+_PAGE: Final = mmap.PAGESIZE
+
+
+@dataclass(slots=True)
+class Parcel:
+    """A lowered model on its way into a pack: as JSON, and as a load will read that."""
+
+    document: dict[str, Any]
+    model: Model
+    table: Table
+
+
+def parcel(model: Model) -> Parcel:
+    """A lowered model, written and read back: whatever a pack cannot hold shows here."""
+    writer = GraphWriter()
+    try:
+        document = writer.model(model)
+        read = json.loads(json.dumps(document, allow_nan=False))
+        made = GraphReader(read, writer.table.consts).model(model.origin)
+    except (Unwritable, Broken, ValueError) as error:
+        raise Fail(f"the model cannot be packed: {error}") from None
+    return Parcel(document, made, writer.table)
+
+
+@dataclass(slots=True)
+class Load:
+    """What goes into a pack: the kind of each constant's entry, and the forms that are packed."""
+
+    kinds: list[str]
+    forms: dict[int, list[Want]]  # by constant
+    consts: list[Const]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all blobs."""
+        blobs = sum(
+            stored_bytes(c) for c, k in zip(self.consts, self.kinds, strict=True) if k == "blob"
+        )
+        return blobs + sum(w.size_bytes for wants in self.forms.values() for w in wants)
+
+    def doubled(self) -> list[tuple[Const, int]]:
+        """Weights that are there in more than one form, and the bytes of all but the largest."""
+        found = []
+        for at, wants in self.forms.items():
+            sizes = [w.size_bytes for w in wants]
+            if self.kinds[at] == "blob":
+                sizes.append(stored_bytes(self.consts[at]))
+            if len(sizes) > 1:
+                found.append((self.consts[at], sum(sizes) - max(sizes)))
+        return found
+
+
+def sort(goods: Parcel, wants: Iterable[Want], standalone: bool = False) -> Load:
+    """Forms that no file of the model has become blobs; what kernels read there stays there."""
+    table = goods.table
+    read = {n for n, is_plain in table.used.items() if is_plain}
+    forms: dict[int, dict[tuple[Any, ...], Want]] = {}
+    for want in wants:
+        number = table.number(want.const)
+        if want.row == STORED and not standalone and isinstance(want.const, Ref):
+            continue
+        if want.row in (PLAIN, STORED):
+            read.add(number)
+        else:
+            forms.setdefault(number, {})[want.row, want.ints] = want
+    kinds = [""] * len(table.consts)
+    waiting = list(table.used)
+    while waiting:
+        number = waiting.pop()
+        const = table.consts[number]
+        if not kinds[number]:
+            kinds[number] = _kind(const, number in read, standalone)
+            if kinds[number] == "recipe" and isinstance(const, Recipe):
+                waiting.extend(table.number(c) for c in const.inputs if c is not None)
+    return Load(kinds, {n: list(f.values()) for n, f in forms.items()}, table.consts)
+
+
+def _kind(const: Const, is_read: bool, standalone: bool) -> str:
+    if const.dtype is STRING:
+        return "texts"
+    if const.is_small:
+        return "blob"
+    if standalone:
+        return "blob" if is_read else "elsewhere"
+    if isinstance(const, Ref):
+        return "blob" if is_read and not is_in_place(const) else "file"
+    if isinstance(const, Recipe) and not is_read and can_write(const):
+        return "recipe"
+    return "blob"
+
+
+@dataclass(slots=True)
+class Label:
+    """What a pack says of the model that it belongs to."""
+
+    given: ModelBytes
+    settings: dict[str, Any]
+    any_level: bool = False  # serves every level of optimization
+    standalone: bool = False
+
+
+def write(path: str, goods: Parcel, load: Load, label: Label, report: Report) -> int:
+    """Writes a pack, whole or not at all; returns its size."""
+    files = [label.given.source]
+    refs = [] if label.standalone else _refs(goods.table.consts)
+    for ref in refs:
+        if not any(ref.source is source for source in files):
+            files.append(ref.source)
+    try:
+        with writing(path) as file:
+            writer = Writer(file)
+            index = {
+                "model": identity.digest(label.given),
+                "settings": label.settings,
+                "any_level": label.any_level,
+                "standalone": label.standalone,
+                "files": [[_location(source, label.given), source.data.nbytes] for source in files],
+                "samples": identity.samples(refs, files),
+                **_write_constants(writer, goods, load, files, report),
+                "blobs": writer.blobs,
+            }
+            return writer.finish(index, goods.document)
+    except OSError as error:
+        raise Fail(
+            f"the pack could not be written to {path}: {error.strerror or error}",
+            hint="choose a folder that can be written to and has room",
+        ) from error
+
+
+def _location(source: Source, given: ModelBytes) -> str:
+    return "" if source is given.source else given.files.location(source)
+
+
+def _write_constants(
+    writer: Writer, goods: Parcel, load: Load, files: Sequence[Source], report: Report
+) -> dict[str, Any]:
+    """The blobs, and the tables of constants and packed forms that name them."""
+    constants: list[Any] = []
+    forms: list[Any] = []
+    done, total = 0, load.size_bytes
+    for number, (const, kind) in enumerate(zip(load.consts, load.kinds, strict=True)):
+        constants.append(_entry(writer, goods.table, const, kind, files))
+        done += stored_bytes(const) if kind == "blob" else 0
+        for want in load.forms.get(number, ()):
+            at = writer.blob(want.size_bytes, [packed(want).data])
+            forms.append([number, want.row, identity.layout(want.row), list(want.ints), at])
+            done += want.size_bytes
+            report(done, total)
+        if not const.is_small:
+            _forget(const)
+            report(done, total)
+    return {"constants": constants, "forms": forms}
+
+
+def _entry(
+    writer: Writer, table: Table, const: Const, kind: str, files: Sequence[Source]
+) -> list[Any]:
+    type_ = [const.dtype.name, list(const.shape)]
+    if kind == "blob":
+        return ["blob", *type_, writer.blob(stored_bytes(const), stored(const))]
+    if kind == "texts":
+        return written_texts(const)
+    if kind == "file" and isinstance(const, Ref):
+        return written_ref(const, files)
+    if kind == "recipe" and isinstance(const, Recipe):
+        return written_recipe(const, table.number)
+    return ["elsewhere", *type_]
+
+
+def stored_bytes(const: Const) -> int:
+    """Bytes of a constant in ONNX's form."""
+    return const.dtype.packed_bytes(const.count)
+
+
+def _refs(consts: Iterable[Const]) -> list[Ref]:
+    return [c for c in consts if isinstance(c, Ref)]
+
+
+def _forget(const: Const) -> None:
+    """Lets go of the pages that a weight was read from, in mappings of our own."""
+    waiting: list[Const | None] = [const]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Recipe):
+            waiting.extend(part.inputs)
+        elif isinstance(part, Ref) and part.source.identity is not None:
+            mapping = part.source.data.obj
+            start = part.offset // _PAGE * _PAGE
+            if isinstance(mapping, mmap.mmap) and part.length:
+                with contextlib.suppress(OSError, ValueError):
+                    mapping.madvise(mmap.MADV_DONTNEED, start, part.offset + part.length - start)

@@ -1,0 +1,218 @@
+"""Rows for the attention ops of com.microsoft."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.rows import Array, Row, bf16, case, f16, f32, fails, i64, ints, of
+
+DOMAIN = "com.microsoft"
+HEADS = {"num_heads": 4, "kv_num_heads": 2}
+LOOSE: dict[str, Any] = {"ulps": 16}
+
+
+def angles(*shape: int) -> tuple[Array, Array]:
+    """The cosines and sines of some angles."""
+    turn = f32(*shape)
+    return np.cos(turn), np.sin(turn)
+
+
+def i32(*numbers: Any) -> Array:
+    return of(numbers, np.int32)
+
+
+def mask(*shape: int) -> Array:
+    return ints(np.int32, *shape, low=0, high=2)
+
+
+def group(
+    lens: list[int], rows: int, total: int, past: int | None = 0, *more: Any, **options: Any
+) -> Row:
+    """GroupQueryAttention of 4 heads that share 2, each of 16; `more` are the later inputs."""
+    batch, dtype = len(lens), options.pop("dtype", np.float32)
+    width = options.pop("width", 16)
+    if options.pop("packed", False):
+        qkv: tuple[Any, ...] = (f32(batch, rows, 8 * width).astype(dtype), None, None)
+    else:
+        sizes = (4 * width, 2 * width, 2 * width)
+        qkv = tuple(
+            (f32(batch, rows, n) * k).astype(dtype) for n, k in zip(sizes, (1, 1, 2), strict=True)
+        )
+    cache: tuple[Any, ...] = (None, None)
+    if past is not None:
+        old = f32(batch, 2, past, width).astype(dtype)
+        cache = (old, (old * 2).astype(dtype))
+    inputs = (*qkv, *cache, i32(*lens), i32(total), *more)
+    refused = options.pop("match", None)
+    if refused is not None:
+        return fails(
+            "GroupQueryAttention", *inputs, domain=DOMAIN, match=refused, **HEADS, **options
+        )
+    settings = {"outputs": 3, **LOOSE, **HEADS, **options}
+    return case("GroupQueryAttention", *inputs, domain=DOMAIN, **settings)
+
+
+TURN: Any = angles(40, 8)
+ROTARY_OFF: Any = (None, None, None)
+GROUP = [
+    group([4], 5, 5, None),
+    group([4], 5, 5),
+    group([4, 4], 5, 5),
+    group([5, 3], 1, 6, 5),
+    group([7], 3, 8, 5),
+    group([5, 3], 1, 6, 9),
+    group([4], 5, 5, 0, *TURN, do_rotary=1),
+    group([4], 5, 5, 0, *TURN, do_rotary=1, rotary_interleaved=1),
+    group([4], 5, 5, 0, *TURN, do_rotary=1, packed=True, width=32),
+    group([5, 3], 1, 6, 5, *TURN, do_rotary=1, packed=True),
+    group([7], 3, 8, 5, *TURN, do_rotary=1, packed=True),
+    group([7], 3, 8, 5, *TURN, of([[3, 9, 11]], np.int64), do_rotary=1),
+    group([2, 2], 3, 3, 0, *TURN, of([[3, 9, 11], [7, 8, 9]], np.int64), do_rotary=1),
+    group([5, 3], 1, 6, 5, *TURN, of([[3], [9]], np.int64), do_rotary=1),
+    group([8], 9, 9, local_window_size=3),
+    group([9, 5], 1, 10, 9, local_window_size=3),
+    group([8], 9, 9, softcap=0.7, scale=0.7),
+    group([8], 9, 9, smooth_softmax=1),
+    group([8], 9, 9, 0, *ROTARY_OFF, None, f32(4)),
+    group([9, 5], 1, 10, 9, *ROTARY_OFF, None, f32(4)),
+    group([8], 9, 9, 0, *ROTARY_OFF, f32(1, 4, 9, 9), softcap=0.7),
+    group([9, 5], 1, 10, 9, *ROTARY_OFF, f32(2, 1, 1, 10), local_window_size=3),
+    group([4, 2], 5, 5, causal=0),
+    group([4], 5, 5, outputs=4, qk_output=1, softcap=0.5),
+    group([5, 5], 1, 6, 9, outputs=4, qk_output=2),
+    group([4], 5, 5, outputs=1),
+    group([39], 40, 40, 0, *TURN, do_rotary=1, packed=True, width=32),
+    group([5], 1, 6, 5, *(a.astype(np.float16) for a in TURN), do_rotary=1, dtype=np.float16),
+    group([5], 1, 6, 5, dtype=bf16(1).dtype, oracle="none"),
+    group([9], 1, 6, 5, match="seqlens_k 9 is outside"),
+    group([1], 3, 8, 5, match="3 new rows"),
+    group([4], 5, 5, do_rotary=1, match="needs cos_cache"),
+    group([4], 5, 5, 0, *angles(3, 8), do_rotary=1, match="position 3 is outside"),
+    group([4], 5, 5, 0, *angles(9, 9), do_rotary=1, match="more angles"),
+    group([4], 5, 5, sliding_window_cache=1, local_window_size=3, match="holds only its window"),
+    group([4], 5, 5, k_quant_type="PER_TENSOR", match="a quantized cache"),
+    group([4], 5, 5, local_window_size=0, match="local_window_size 0"),
+    group([4], 5, 5, causal=0, local_window_size=2, match="causal attention only"),
+    group([4], 5, 5, qk_output=3, match="qk_output 3"),
+    group([4, 4], 5, 5, 0, *ROTARY_OFF, None, f32(3), match="head_sink"),
+]
+
+
+def multi(*inputs: Any, **options: Any) -> Row:
+    """MultiHeadAttention of 4 heads."""
+    options = {"num_heads": 4, "outputs": 3, **LOOSE, **options}
+    return case("MultiHeadAttention", *inputs, domain=DOMAIN, **options)
+
+
+def no_multi(*inputs: Any, match: str, **options: Any) -> Row:
+    options = {"num_heads": 4, **options}
+    return fails("MultiHeadAttention", *inputs, domain=DOMAIN, match=match, **options)
+
+
+Q, K, V = f32(2, 3, 32), f32(2, 5, 32), f32(2, 5, 24)
+SELF = (Q, f32(2, 3, 32) * 2, f32(2, 3, 32) * 3)
+PAST = (f32(2, 4, 6, 8), f32(2, 4, 6, 8) * 2)
+CACHED = (f32(2, 4, 5, 8), f32(2, 4, 5, 8) * 2)
+NOT_ON_CPU: dict[str, Any] = {"oracle": "none", "why": "onnxruntime has it on other devices only"}
+MULTI = [
+    multi(Q, K, V, outputs=1),
+    multi(Q, K, V, scale=0.4),
+    multi(Q, K, V, f32(88)),
+    multi(Q, K, V, None, i32(3, 5)),
+    multi(Q, K, V, None, mask(2, 5), mask_filter_value=-3.0),
+    multi(Q, K, V, None, mask(2, 5) * 0),
+    multi(Q, K, V, None, mask(2, 3, 5)),
+    multi(Q, K, V, None, None, f32(1, 4, 3, 5)),
+    multi(Q, K, V, outputs=4, oracle="none", why="onnxruntime infers no type of the scores"),
+    multi(Q, K, V, f32(88), i32(3, 5), f32(2, 1, 3, 5)),
+    multi(*SELF, unidirectional=1),
+    multi(*SELF, None, mask(2, 3), unidirectional=1),
+    multi(*SELF, None, None, None, *PAST),
+    multi(*SELF, f32(96), mask(2, 9), None, *PAST, unidirectional=1),
+    multi(Q, *CACHED),
+    multi(Q, *CACHED, f32(96)),
+    multi(Q, *CACHED, None, None, None, *PAST),
+    multi(f32(2, 3, 4, 3, 8), outputs=1, **NOT_ON_CPU),
+    multi(f32(2, 3, 4, 3, 8), None, None, f32(96), None, None, *PAST, **NOT_ON_CPU),
+    multi(Q, f32(2, 5, 4, 2, 8), **NOT_ON_CPU),
+    multi(f16(2, 3, 32), f16(2, 5, 32), f16(2, 5, 24), f16(88), **NOT_ON_CPU),
+    no_multi(Q, match="key is missing"),
+    no_multi(Q, K, match="value is missing"),
+    no_multi(Q, K, V, f32(87), match="bias"),
+    no_multi(Q, K, V, None, mask(2, 4), match="key_padding_mask"),
+    no_multi(Q, K, V, None, None, f32(1, 4, 3, 4), match="attention_bias"),
+    no_multi(Q, K, V, None, None, None, PAST[0], match="go together"),
+    no_multi(*SELF, None, None, None, *PAST, i32(3), match="share"),
+    no_multi(f32(2, 3, 33), K, V, match="does not split"),
+]
+
+
+def projected(*inputs: Any, **options: Any) -> Row:
+    """Attention of 4 heads over an input of 10 features."""
+    options = {"num_heads": 4, "outputs": 2, "ulps": 32, **options}
+    weights = f32(10, options.pop("columns", 96))
+    return case(
+        "Attention",
+        f32(2, 3, 10),
+        weights,
+        f32(weights.shape[1]),
+        *inputs,
+        domain=DOMAIN,
+        **options,
+    )
+
+
+def no_projected(*inputs: Any, match: str, **options: Any) -> Row:
+    row = projected(*inputs, **options)
+    return fails("Attention", *row.inputs, domain=DOMAIN, match=match, **row.attrs)
+
+
+STATE = f32(2, 2, 4, 4, 8)
+PROJECTED = [
+    projected(outputs=1),
+    projected(unidirectional=1),
+    projected(i32(2, 3)),
+    projected(i32(2, 3, 1, 0)),
+    projected(mask(2, 3), unidirectional=1),
+    projected(mask(2, 3, 3), mask_filter_value=-2.0, unidirectional=1),
+    projected(None, STATE, unidirectional=1),
+    projected(mask(2, 7), STATE, unidirectional=1),
+    projected(None, None, f32(1, 4, 3, 3), scale=0.2),
+    projected(columns=88, qkv_hidden_sizes=[32, 32, 24], outputs=1),
+    no_projected(mask(2, 4), match="mask_index"),
+    no_projected(mask(2, 1, 3, 3), match="mask_index has rank 4"),
+    no_projected(columns=95, match="weights"),
+    no_projected(columns=88, qkv_hidden_sizes=[32, 24, 32], match="qkv_hidden_sizes"),
+    no_projected(None, STATE, past_present_share_buffer=1, match="share"),
+    no_projected(do_rotary=1, match="do_rotary"),
+]
+
+
+def turned(*inputs: Any, **options: Any) -> Row:
+    return case("RotaryEmbedding", *inputs, domain=DOMAIN, **options)
+
+
+def no_turned(*inputs: Any, match: str, **options: Any) -> Row:
+    return fails("RotaryEmbedding", *inputs, domain=DOMAIN, match=match, **options)
+
+
+COS, SIN = angles(9, 4)
+TURNED = [
+    turned(f32(2, 5, 24), i64(2, 5, low=0, high=9), COS, SIN),
+    turned(f32(2, 5, 24), i64(2, 5, low=0, high=9), COS, SIN, interleaved=1),
+    turned(f32(2, 5, 24), of([3], np.int64), COS, SIN),
+    turned(f32(2, 3, 5, 8), of([3], np.int64), COS, SIN),
+    turned(f32(2, 3, 5, 8), i64(2, 5, low=0, high=9), COS, SIN, interleaved=1),
+    turned(f32(2, 5, 30), i64(2, 5, low=0, high=9), COS, SIN, num_heads=3, rotary_embedding_dim=8),
+    turned(f32(1, 17, 192), i64(1, 17, low=0, high=9), *angles(20, 48)),
+    turned(f16(1, 5, 24), i64(1, 5, low=0, high=9), *(a.astype(np.float16) for a in (COS, SIN))),
+    no_turned(f32(2, 5, 25), of([3], np.int64), COS, SIN, match="another size of heads"),
+    no_turned(f32(2, 5, 24), of([8], np.int64), COS, SIN, match="position 9 is outside"),
+    no_turned(f32(2, 5, 24), i64(2, 4, low=0, high=9), COS, SIN, match="position_ids"),
+    no_turned(f32(2, 5, 24), i64(1), COS, SIN, rotary_embedding_dim=8, match="needs num_heads"),
+    no_turned(f32(5, 24), i64(1), COS, SIN, match="rank 2"),
+]
+
+CASES = [*GROUP, *MULTI, *PROJECTED, *TURNED]

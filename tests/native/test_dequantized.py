@@ -1,0 +1,84 @@
+"""Tables of few bits by their kernel, on every ISA, read as constants are stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from sardonyx.place.provider import No
+from sardonyx.providers.cpu import lowered
+from tests.cases.nbits import TABLES
+from tests.oracle import feeds_of
+from tests.rows import Row, case, f32, ints, of
+from tests.test_kernels import check_kernels, graph_of
+
+GOOD = [row for row in TABLES if row.fails is None and str(row.inputs[0].dtype)[:5] != "float"]
+
+
+def constants(row: Row) -> list[str]:
+    """All inputs but the indices."""
+    is_table = row.op == "GatherBlockQuantized"
+    return [name for name in feeds_of(row) if not is_table or name != "x1"]
+
+
+def is_native(row: Row) -> bool:
+    graph = graph_of(row, constants(row))
+    assert graph is not None
+    return not any(isinstance(lowered(node), No) for node in graph.nodes)
+
+
+@pytest.mark.parametrize("row", GOOD, ids=str)
+def test_table(row: Row) -> None:
+    assert is_native(row)
+    check_kernels(row, constants(row))
+
+
+def steps(dtype: Any, *shape: int) -> Any:
+    low, high = {"uint4": (0, 16), "int4": (-8, 8), "uint2": (0, 4), "int2": (-2, 2)}[dtype]
+    return ints(np.int8, *shape, low=low, high=high).astype(getattr(ml_dtypes, dtype))
+
+
+def weights(
+    dtype: str, shape: tuple[int, ...], scales: tuple[int, ...], zero: bool = True, **options: Any
+) -> Row:
+    real = options.pop("real", np.float32)
+    point = (steps(dtype, *scales),) if zero else ()
+    return case(
+        "DequantizeLinear", steps(dtype, *shape), f32(*scales).astype(real), *point, **options
+    )
+
+
+WEIGHTS = [
+    *(
+        weights(dtype, (5, 33), (5, 3), axis=1, block_size=16, zero=zero)
+        for dtype in ("uint4", "int4", "uint2", "int2")
+        for zero in (False, True)
+    ),
+    weights("int4", (33, 5), (3, 5), axis=0, block_size=16),
+    weights("int4", (33, 5), (33,), axis=0),
+    weights("uint4", (33, 5), (5,), axis=1),
+    weights("int4", (5, 4, 3, 3), (5,), axis=0),
+    weights("uint2", (3, 5, 7), ()),
+    weights("uint4", (2100,), (132,), axis=0, block_size=16),
+    weights("uint4", (2, 2100), (2, 1), axis=1, block_size=4096),
+    weights("int4", (3, 0), (3, 0), axis=1, block_size=16),
+    weights("uint4", (5, 33), (5, 3), axis=1, block_size=16, real=np.float16),
+    weights("int2", (5, 33), (5, 3), axis=1, block_size=16, real=ml_dtypes.bfloat16),
+]
+
+
+@pytest.mark.parametrize("row", WEIGHTS, ids=str)
+def test_weights(row: Row) -> None:
+    assert is_native(row)
+    check_kernels(row, constants(row))
+
+
+def test_numbers_that_are_not_finite() -> None:
+    row = case(
+        "DequantizeLinear", steps("uint4", 4, 16), of([[np.inf], [np.nan], [-0.0], [1e38]]),
+        axis=1, block_size=16,
+    )  # fmt: skip
+    check_kernels(row, constants(row))

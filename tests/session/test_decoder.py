@@ -1,0 +1,94 @@
+"""Language models from prompt to tokens: all forms of one model say the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import sardonyx as ort
+from sardonyx import _native as native
+from tests.decoder import Decoder, generate
+
+PROMPT = [[3, 1, 4, 1, 5, 9, 2, 6]]
+LEVEL = "session.qdq_matmulnbits_accuracy_level"
+
+
+def session(decoder: Decoder, **entries: str) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    for key, value in entries.items():
+        options.add_session_config_entry(key, value)
+    return ort.InferenceSession(decoder.model().SerializeToString(), options)
+
+
+def distance(left: list[Any], right: list[Any]) -> float:
+    """The largest difference, as a part of the largest number."""
+    return max(
+        float(np.abs(a - b).max() / np.abs(b).max()) for a, b in zip(left, right, strict=True)
+    )
+
+
+@pytest.mark.parametrize("form", ["float32", "qoperator", "qdq"])
+def test_as_onnxruntime(form: str) -> None:
+    model = Decoder(form).model().SerializeToString()
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry(LEVEL, "0")
+    theirs = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    ours = ort.InferenceSession(model)
+    assert distance(generate(ours, PROMPT, 12), generate(theirs, PROMPT, 12)) < 1e-5
+
+
+def test_forms_agree() -> None:
+    """Exact products: the forms differ by what sums of float32 differ by."""
+    exact = generate(session(Decoder("float32")), PROMPT, 8)
+    stored = generate(session(Decoder("qoperator")), PROMPT, 8)
+    turned = generate(session(Decoder("qdq")), PROMPT, 8)
+    assert distance(stored, exact) < 1e-5
+    assert distance(turned, stored) < 1e-5
+
+
+def test_forms_agree_on_eight_bit_activations() -> None:
+    stored = generate(session(Decoder("qoperator", level=4)), PROMPT, 4)
+    turned = generate(session(Decoder("qdq"), **{LEVEL: "4"}), PROMPT, 4)
+    exact = generate(session(Decoder("qoperator")), PROMPT, 4)
+    assert distance(turned, stored) < 1e-5
+    assert 0 < distance(stored[:1], exact[:1]) < 0.03
+
+
+@pytest.mark.parametrize("form", ["float32", "qoperator", "qdq"])
+def test_nothing_runs_in_python(form: str) -> None:
+    assert session(Decoder(form))._compiled.program.python_steps == 0
+
+
+def test_a_cache_is_what_a_longer_prompt_gives() -> None:
+    s = session(Decoder("qoperator"))
+    steps = generate(s, PROMPT, 5)
+    tokens = [logits[0, -1].argmax() for logits in steps[:-1]]
+    (whole,) = generate(s, [[*PROMPT[0], *tokens]], 0)
+    assert distance([whole[:, -1:]], steps[-1:]) < 1e-5
+
+
+def test_caches_grow_in_place() -> None:
+    s = session(Decoder("qdq"))
+    caches: dict[str, Any] = {}
+    for i in s.get_inputs():
+        if i.name.startswith("past"):
+            caches[i.name] = np.zeros((1, i.shape[1], 0, i.shape[3]), np.float32)
+    feeds = {"ids": np.array(PROMPT), "mask": np.ones((1, 8), np.int64)}
+    _, *first = s.run(None, {**feeds, **caches})
+    assert all(native.has_room(a) for a in first)
+    feeds = {"ids": np.array([[5]]), "mask": np.ones((1, 9), np.int64)}
+    _, *second = s.run(None, {**feeds, **dict(zip(caches, first, strict=True))})
+    for a, b in zip(first, second, strict=True):
+        assert a.__array_interface__["data"] == b.__array_interface__["data"]
+        np.testing.assert_array_equal(a, b[:, :, :8])
+
+
+def test_batches(tmp_path: Path) -> None:
+    s = ort.InferenceSession(Decoder("qoperator").save(tmp_path / "m.onnx"))
+    both = generate(s, [[1, 2, 3, 4], [9, 8, 7, 6]], 4)
+    alone = generate(s, [[9, 8, 7, 6]], 4)
+    assert distance([b[1:] for b in both], alone) < 1e-5

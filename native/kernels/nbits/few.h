@@ -52,7 +52,8 @@ struct Few {
   int64_t parts_at, n_parts, part_k, width;
 };
 
-constexpr int64_t kFewRows = 8;
+// Rows up to which this is faster than unpacking.
+constexpr int64_t kFewFloats = 5, kFewBytes = 12;
 
 // Phase: the rows of x. Items are rows.
 Status arrange(const void* args, const Data& data, int64_t begin, int64_t end);

@@ -46,17 +46,24 @@ void unpack_along(const Weights& w, const Data& data, const Area& at, float* to,
     });
 }
 
-// Rows of all columns.
-template <int bits>
+// Rows of all columns, which are first moved where they do not begin with a byte.
+template <int bits, bool has_byte_rows>
 void unpack_across(const Weights& w, const Data& data, const Area& at, float* to,
                    std::byte* local) {
   const Blocks blocks = read_part<bits>(w, data, at, local);
   const f32v table = pinned(step_table<bits>(w.flip));
-  const uint8_t* from = input<uint8_t>(data, kQ) + at.column * bits / 8;
+  const uint8_t* from = input<uint8_t>(data, kQ);
   const bool begins_line = at.column * bits / 8 % 64 == 0;
   for (int64_t i = 0; i < at.depths; ++i) {
-    const uint8_t* p = from + (at.depth + i) * w.row_bytes();
-    if (begins_line) __builtin_prefetch(p + kDepth * w.row_bytes(), 0, 2);  // of the next area
+    uint8_t moved[kPanel];
+    const uint8_t* p = moved;
+    if constexpr (has_byte_rows) {
+      p = from + (at.depth + i) * w.row_bytes() + at.column * bits / 8;
+      if (begins_line) __builtin_prefetch(p + kDepth * w.row_bytes(), 0, 2);  // of the next area
+    } else {
+      copy_steps(w, from, (at.depth + i) * w.row_stride + at.column, at.width, w.all_bytes(),
+                 moved);
+    }
     const int64_t row = (at.depth + i) / w.block - blocks.first;
     vloop(at.width, [&](int64_t j, auto lanes) {
       f32v step;
@@ -72,14 +79,15 @@ void unpack_across(const Weights& w, const Data& data, const Area& at, float* to
 
 template <int bits>
 UnpackFn unpack_of(const Weights& w) {
-  if (w.is_k_major) return unpack_across<bits>;
+  if (w.is_k_major)
+    return w.has_byte_rows() ? unpack_across<bits, true> : unpack_across<bits, false>;
+  if (!w.has_byte_rows()) return unpack_plain;
   return w.n_blocks <= 1 || w.block % (32 / bits) == 0 ? unpack_along<bits> : unpack_plain;
 }
 
 }  // namespace
 
 UnpackFn find_unpack(const Weights& w) {
-  if (!w.has_byte_rows()) return unpack_plain;
   return w.bits == 2 ? unpack_of<2>(w) : w.bits == 4 ? unpack_of<4>(w) : unpack_of<8>(w);
 }
 

@@ -31,6 +31,7 @@ from sardonyx.pass_options import PassOptions
 from sardonyx.program.native import RunSettings
 from sardonyx.program.program import Program, Run
 from sardonyx.program.run import bind, execute
+from sardonyx.programs import PROGRAMS, Shared, key_of, shared
 from sardonyx.providers import resolve
 from sardonyx.trace import Profile
 from sardonyx.weights.forms import PrepackedWeightsContainer
@@ -96,16 +97,15 @@ class InferenceSession:
         self._compile(replace(self._base, providers=self._providers))
 
     def _compile(self, options: Options) -> None:
-        try:
-            self._compiled: Compiled = compile(self._source, options)
-        except MemoryError as error:
-            raise RuntimeException(f"out of memory while compiling: {error}") from None
-        except RecursionError as error:
-            raise InvalidGraph(f"the model nests too deep: {error}") from None
+        key = None
+        if self._profile is None and self._options._entries.get(_DEFER) != "1":
+            providers = tuple(
+                (name, *sorted(given.items())) for name, given in self._provider_options.items()
+            )
+            key = key_of(self._source, options, self._settings, providers)
+        self._shared = PROGRAMS.share(key, lambda: self._make(options))
+        self._compiled: Compiled = self._shared.compiled
         model, program = self._compiled.model, self._compiled.program
-        if self._options._entries.get(_DEFER) != "1":
-            with self._compiled.stages.stage("weights"):
-                program.prepare(self._settings)
         self._quick = None if self._profile is not None else program.quick
         self._inputs = {i.name: i for i in program.inputs}
         self._required = [i.name for i in program.inputs if i.default is None]
@@ -120,6 +120,19 @@ class InferenceSession:
         self._logger.info("session ready: %d steps; %s", len(program.segments), steps)
         for node, provider, kernel in program.nodes():
             self._logger.debug("%s runs on %s (%s)", node, provider, kernel)
+
+    def _make(self, options: Options) -> Shared:
+        """Compiles, and brings the weights into the forms that kernels read."""
+        try:
+            compiled = compile(self._source, options)
+        except MemoryError as error:
+            raise RuntimeException(f"out of memory while compiling: {error}") from None
+        except RecursionError as error:
+            raise InvalidGraph(f"the model nests too deep: {error}") from None
+        if self._options._entries.get(_DEFER) != "1":
+            with compiled.stages.stage("weights"):
+                compiled.program.prepare(self._settings)
+        return shared(compiled, self._source)
 
     def _pack_saved(self, options: Options) -> None:
         """Writes the pack of the optimized model beside it."""

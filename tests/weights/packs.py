@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
 from sardonyx.compile import Options
 from sardonyx.packing import Request, Written, pack
 from sardonyx.providers import resolve
+from sardonyx.weights.pack.file import _HEAD, _SECTION, PAGE, checksum
 
 FLOAT = TensorProto.FLOAT
+Change = Callable[[Any], Any]
 
 
 def random(*shape: int, seed: int = 0) -> Any:
@@ -113,3 +119,56 @@ def uses_pack(session: sardonyx.InferenceSession) -> bool:
 def leftovers(folder: Any) -> list[str]:
     """Temporary files in a folder."""
     return [n for n in os.listdir(folder) if n.endswith(".tmp")]
+
+
+def sections(data: bytes) -> list[tuple[int, Any]]:
+    """Where the index and the graph begin, and what they say."""
+    found = []
+    for i in range(2):
+        start, length, _ = _SECTION.unpack_from(data, _HEAD.size + i * _SECTION.size)
+        found.append((start, json.loads(data[start : start + length])))
+    return found
+
+
+def forged(path: str, index: Change | None = None, graph: Change | None = None) -> None:
+    """Changes what a pack says, checksums included, as somebody would who means ill."""
+    data = Path(path).read_bytes()
+    (start, said), (_, drawn) = sections(data)
+    texts = []
+    for document, change in ((said, index), (drawn, graph)):
+        made = document if change is None else change(document)
+        texts.append(made if isinstance(made, bytes) else json.dumps(made).encode())
+    table, body, at = b"", b"", start
+    for text in texts:
+        table += _SECTION.pack(at, len(text), checksum(text))
+        padding = bytes(-len(text) % 64)
+        body += text + padding
+        at += len(text) + len(padding)
+    magic, version, count, _ = _HEAD.unpack_from(data)
+    header = _HEAD.pack(magic, version, count, start + len(body)) + table
+    head = (header + checksum(header)).ljust(PAGE, b"\0")
+    Path(path).write_bytes(head + data[PAGE:start] + body)
+
+
+def setting(*keys: Any, to: Any) -> Change:
+    """Sets one place in a document."""
+
+    def change(document: Any) -> Any:
+        place = document
+        for key in keys[:-1]:
+            place = place[key]
+        place[keys[-1]] = to
+        return document
+
+    return change
+
+
+def rejected(path: str, caplog: pytest.LogCaptureFixture, why: str, **entries: str) -> None:
+    """The session works without the pack, and a warning says why."""
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "sardonyx"):
+        session = opened(path, **entries)
+    assert not uses_pack(session) or "write_pack" in stages(session)
+    assert why in caplog.text
+    assert "is not used" in caplog.text
+    session.run(None, LAYERS)

@@ -148,6 +148,40 @@ def test_round(name: str, place: Any, tmp_path: Path) -> None:
     assert meta[0] == meta[1]
 
 
+def test_bodies_have_forms_of_their_own(tmp_path: Path) -> None:
+    path = embedded(tmp_path, branches())
+    packed(path)
+    forms = PackFile(f"{path}.pack").document["forms"]
+    assert [row for _, row, *_ in forms] == ["matmul_pack"] * 2
+    assert len({number for number, *_ in forms}) == 2
+
+
+GROWTH = """
+import sys, numpy, sardonyx
+sardonyx.InferenceSession(sys.argv[2])  # imports
+def anonymous():
+    for line in open("/proc/self/status"):
+        if line.startswith("RssAnon"):
+            return int(line.split()[1]) * 1024
+before = anonymous()
+session = sardonyx.InferenceSession(sys.argv[1])
+session.run(None, {"x": numpy.ones((1, 1024), numpy.float32)})
+print(anonymous() - before)
+"""
+
+
+def test_weights_take_no_memory(tmp_path: Path) -> None:
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    made = model([node], {"w": random(1024, 8192)}, {"x": ["n", 1024]}, ["y"])
+    path = embedded(tmp_path, made)
+    for is_packed in (False, True):
+        if is_packed:
+            packed(path)
+        command = [sys.executable, "-c", GROWTH, path, str(DIGITS)]
+        ran = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert (int(ran.stdout) < 4 << 20) is is_packed  # the weight has 32 MiB
+
+
 def test_built_in_model(tmp_path: Path) -> None:
     path = str(shutil.copy(DIGITS, tmp_path))
     feeds = {"image": random(4, 1, 8, 8)}

@@ -13,7 +13,14 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from sardonyx.errors import Fail, InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile
+from sardonyx.errors import (
+    Fail,
+    InternalError,
+    InvalidArgument,
+    InvalidGraph,
+    InvalidProtobuf,
+    NoSuchFile,
+)
 from sardonyx.load import buffers, mounts
 from sardonyx.locks import Lock
 from sardonyx.weights.const import Source
@@ -31,6 +38,7 @@ class Files:
     in_memory: Mapping[str, memoryview] = field(default_factory=dict)
     copies: bool = False  # reads files into memory rather than mapping them
     _open: dict[str, Source] = field(default_factory=dict)
+    _paths: dict[str, None] = field(default_factory=dict)  # of files that were opened
 
     def open(self, location: str) -> Source:
         """The file at a location, mapped once."""
@@ -40,12 +48,28 @@ class Files:
                 found = buffers.source(self.in_memory[key], key)
                 self._open[key] = _copied_buffer(found) if self.copies else found
             else:
-                self._open[key] = map_file(self._resolve(location), location, self.copies)
+                path = self._resolve(location)
+                self._open[key] = map_file(path, location, self.copies)
+                self._paths[path] = None
         return self._open[key]
 
     def location(self, source: Source) -> str:
         """Where an open file was found."""
-        return next(name for name, found in self._open.items() if found is source)
+        for name, found in self._open.items():
+            if found is source:
+                return name
+        raise InternalError(f"{source.name} is no file of the model")
+
+    def paths(self) -> list[str]:
+        """The files on disk that were opened."""
+        return list(self._paths)
+
+    def buffers(self) -> tuple[tuple[str, Hashable, int], ...] | None:
+        """Name, place and size of the files in memory; None if one may change."""
+        found = [(name, buffers.source(data, name)) for name, data in self.in_memory.items()]
+        if not all(source.is_fixed for _, source in found):
+            return None
+        return tuple((name, source.at(0), source.data.nbytes) for name, source in sorted(found))
 
     def _resolve(self, location: str) -> str:
         if self.folder is None:

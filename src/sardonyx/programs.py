@@ -1,0 +1,100 @@
+"""Sessions of one model with the same options share one program, as long as any of them lives."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Final
+from weakref import WeakValueDictionary
+
+from sardonyx.compile import Compiled, Options
+from sardonyx.load.source import ModelBytes, identity_of
+from sardonyx.locks import Lock
+from sardonyx.program.native import RunSettings
+from sardonyx.weights.pack.find import SUFFIX
+
+State = tuple[str, Hashable]  # a path, and what file was there
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Shared:
+    """A program, ready to run, and what it was made of: as long as it lives, so do those bytes."""
+
+    compiled: Compiled
+    given: ModelBytes
+    files: tuple[State, ...]  # beside the model's own
+
+    @property
+    def is_current(self) -> bool:
+        """Whether a load would find the same files."""
+        return all(_state(path) == was for path, was in self.files)
+
+
+class Programs:
+    """What sessions share. Threads that want the same program wait for its maker."""
+
+    def __init__(self) -> None:
+        self._made: WeakValueDictionary[Hashable, Shared] = WeakValueDictionary()
+        self._makers: WeakValueDictionary[Hashable, Lock] = WeakValueDictionary()
+        self._lock = Lock()
+
+    def share(self, key: Hashable | None, make: Callable[[], Shared]) -> Shared:
+        """The program of a key, made if nobody has it. None is the key of what is not shared."""
+        if key is None:
+            return make()
+        with self._lock:
+            maker = self._makers.setdefault(key, Lock())
+        with maker:
+            found = self._made.get(key)
+            if found is None or not found.is_current:
+                found = self._made[key] = make()
+            return found
+
+
+PROGRAMS: Final = Programs()
+
+
+def key_of(
+    given: ModelBytes, options: Options, settings: RunSettings, providers: Hashable
+) -> Hashable | None:
+    """What is equal for sessions that may share a program; None if one may not.
+
+    Places in memory are part of it: a program keeps what it was made of.
+    """
+    load, files = options.load, given.files
+    if options.save is not None or load.initializers or load.copies or not given.source.is_fixed:
+        return None
+    pack = None if files.model_path is None else files.model_path + SUFFIX
+    buffers = files.buffers()
+    if buffers is None or (pack is not None and os.path.lexists(pack) and _state(pack) is None):
+        return None
+    return (
+        given.source.at(0),
+        given.source.data.nbytes,
+        files.folder,
+        files.model_path,
+        buffers,
+        tuple(sorted(load.dims_by_name.items())),
+        tuple(sorted(load.dims_by_denotation.items())),
+        load.split_names,
+        options.passes,
+        options.pack,
+        None if pack is None else _state(pack),
+        options.container,
+        settings,
+        providers,
+    )
+
+
+def shared(compiled: Compiled, given: ModelBytes) -> Shared:
+    """A program with the files that it was made of."""
+    return Shared(compiled, given, tuple((path, _state(path)) for path in given.files.paths()))
+
+
+def _state(path: str) -> Hashable | None:
+    """What file is at a path; None if there is none, or if it may yet change without a sign."""
+    try:
+        return identity_of(os.stat(path))
+    except OSError:
+        return None

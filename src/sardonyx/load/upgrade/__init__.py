@@ -40,8 +40,12 @@ class OldNode:
 
 Entry = tuple[tuple[str, str], int, Rule]
 
-# Ops that no longer exist, and the family that says what they became.
-_REMOVED: Final = {("", "Upsample"): "resize", ("", "Scatter"): "gather"}
+# Ops that exist no longer, or elsewhere, and the family that says what they became.
+_REMOVED: Final = {
+    ("", "Upsample"): "resize",
+    ("", "Scatter"): "gather",
+    ("com.microsoft", "SimplifiedLayerNormalization"): "normalize",
+}
 _LOADED: Final[dict[str, dict[tuple[str, str], list[tuple[int, Rule]]]]] = {}
 
 

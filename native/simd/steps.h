@@ -60,12 +60,11 @@ SDX_INLINE i32v load_steps(const uint8_t* p, uint8_t flip, L lanes) {
   memcpy(&word, p, step_bytes<bits>(lanes));
   word ^= flip * 0x0101010101010101u;
   constexpr int kPerWord = 32 / bits;
-  u32v v, shifts;
-  for (int i = 0; i < kLanes; ++i) {
-    v[i] = i < kPerWord ? uint32_t(word) : uint32_t(word >> 32);
-    shifts[i] = uint32_t(i % kPerWord * bits);
-  }
-  return (i32v)((v >> shifts) & uint32_t((1 << bits) - 1));
+  i32v place, shifts;
+  for (int i = 0; i < kLanes; ++i) place[i] = i, shifts[i] = i % kPerWord * bits;
+  u32v v = splat(uint32_t(word));
+  if constexpr (kLanes > kPerWord) v = place < kPerWord ? v : splat(uint32_t(word >> 32));
+  return (i32v)((v >> (u32v)shifts) & uint32_t((1 << bits) - 1));
 }
 
 // The same as floats, all of them, in an order that is quick to make and that in_order() undoes.
@@ -79,6 +78,14 @@ SDX_INLINE f32v load_quick(const uint8_t* p, uint8_t flip, f32v table) {
     const __m512i shifts =
         _mm512_setr_epi32(0, 0, 4, 4, 8, 8, 12, 12, 16, 16, 20, 20, 24, 24, 28, 28);
     const __m512i moved = _mm512_maskz_srlv_epi32(0xffff, all, shifts);
+    return (f32v)_mm512_maskz_permutexvar_ps(0xffff, moved, (__m512)table);
+  }
+  if constexpr (bits == 2) {
+    int32_t word;
+    memcpy(&word, p, sizeof word);
+    const __m512i shifts =
+        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i moved = _mm512_maskz_srlv_epi32(0xffff, _mm512_set1_epi32(word), shifts);
     return (f32v)_mm512_maskz_permutexvar_ps(0xffff, moved, (__m512)table);
   }
 #endif

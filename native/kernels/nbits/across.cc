@@ -1,9 +1,8 @@
 // Few rows times weights that have k outside: rows of all columns are added up in strips.
 //
 // A part of k, wide or narrow, is an item whatever the number of threads, with sums of its own.
+#include "kernels/nbits/columns.h"
 #include "kernels/nbits/few.h"
-#include "simd/bytes.h"
-#include "simd/transpose.h"
 
 namespace sdx::SDX_ISA::nbits {
 namespace {
@@ -65,38 +64,6 @@ SDX_INLINE void add_strip(const Strip& s, const float* x, int64_t stride, uint8_
   }
 }
 
-// Lanes of 4 columns each become vectors of columns in their order: see bytes.h for theirs.
-template <int bits>
-SDX_INLINE void order_columns(const i32v (&from)[4][8 / bits], f32v* to) {
-  constexpr int kPlanes = 8 / bits, kLaneCount = SDX_VEC_BYTES / kLaneBytes;
-  using Words = Wide<uint32_t, SDX_VEC_BYTES>;
-  constexpr auto kPlaces = std::make_index_sequence<kLanes>{};
-  Words lanes[4 * kPlanes];
-  for (int q = 0; q < 4; ++q) {
-    if constexpr (kPlanes == 4) {
-      Words square[4];
-      for (int i = 0; i < 4; ++i) square[i] = (Words)from[q][i];
-      transpose_lanes<uint32_t, SDX_VEC_BYTES>(square);
-      for (int i = 0; i < 4; ++i) lanes[4 * q + i] = square[i];
-    } else if constexpr (kPlanes == 2) {
-      const auto low = (Words)from[q][0], high = (Words)from[q][1];
-      lanes[2 * q] = interleave<uint32_t, SDX_VEC_BYTES, 0>(low, high, kPlaces);
-      lanes[2 * q + 1] = interleave<uint32_t, SDX_VEC_BYTES, 1>(low, high, kPlaces);
-    } else {
-      lanes[q] = (Words)from[q][0];
-    }
-  }
-  constexpr int kSets = 4 * kPlanes / kLaneCount;
-  for (int s = 0; s < kSets; ++s) {
-    Wide<uint64_t, SDX_VEC_BYTES> rows[kLaneCount];
-    for (int g = 0; g < kLaneCount; ++g)
-      rows[g] = (Wide<uint64_t, SDX_VEC_BYTES>)lanes[kLaneCount * s + g];
-    swap_lanes(rows);
-    for (int g = 0; g < kLaneCount; ++g)
-      to[kSets * g + s] = __builtin_convertvector((i32v)rows[g], f32v);
-  }
-}
-
 // Sums of bytes: of each byte of 4 rows a lane, and a vector for each field of it.
 template <int bits, int R>
 SDX_INLINE void add_strip(const Strip& s, const int8_t* x, int64_t stride, uint8_t flip,
@@ -124,7 +91,9 @@ SDX_INLINE void add_strip(const Strip& s, const int8_t* x, int64_t stride, uint8
         for (int r = 0; r < R; ++r) total[r][q][plane] = dot4(total[r][q][plane], w, right[r]);
       }
   }
-  for (int r = 0; r < R; ++r) order_columns<bits>(total[r], sum[r]);
+  for (int r = 0; r < R; ++r)
+    order_columns<bits>(
+        total[r], [&](int v, i32v columns) { sum[r][v] = __builtin_convertvector(columns, f32v); });
 }
 
 struct Site {
@@ -265,7 +234,7 @@ bool plan_across(const Product& p, bool is_bytes, Plan& plan) {
   plan.args = f;
   f->p = p;
   f->x.is_bytes = is_bytes;
-  f->x.is_along = false;
+  f->x.order = Order::straight;
   f->x.block = rows;
   f->x.n_blocks = (w.k + rows - 1) / rows;
   f->x.k = w.k + kStrip;

@@ -189,7 +189,7 @@ bool plan_along(const Product& p, bool is_bytes, Plan& plan) {
   plan.args = f;
   f->p = p;
   f->x.is_bytes = is_bytes;
-  f->x.is_along = true;
+  f->x.order = Order::fields;
   f->x.block = block;
   f->x.n_blocks = (w.k + block - 1) / block;
   f->x.k = (f->x.n_blocks * block + count - 1) / count * count;

@@ -4,17 +4,25 @@
 // weights, in float or, at level 4, in 127 steps either way for each block.
 #pragma once
 
+#include "kernels/nbits/blocks.h"
 #include "kernels/nbits/product.h"
 #include "simd/dot.h"
-#include "simd/steps.h"
 
 namespace sdx::SDX_ISA::nbits {
+
+enum class Order : uint8_t {
+  straight,
+  fields,  // of vectors of weights along k: the first ones of all lanes or bytes, the second
+           // ones...
+  words,   // the same within every 32 bits of weights
+};
 
 // How rows of x lie in the scratch: values, then the steps of blocks, then sums of blocks. Sums are
 // those of the values, in steps or not.
 struct Arranged {
   bool is_bytes;
-  bool is_along;        // for weights whose rows run along k
+  Order order;
+  uint8_t flip;         // turns signed bytes into unsigned ones
   int64_t block;        // values that share a step and a sum: a block of weights, or a part of one
   int64_t n_blocks;     // whole vectors of them
   int64_t k;            // values, zeros at the end included
@@ -44,7 +52,8 @@ struct Few {
   int64_t parts_at, n_parts, part_k, width;
 };
 
-constexpr int64_t kFewRows = 8;
+// Rows up to which this is faster than unpacking.
+constexpr int64_t kFewFloats = 5, kFewBytes = 12;
 
 // Phase: the rows of x. Items are rows.
 Status arrange(const void* args, const Data& data, int64_t begin, int64_t end);
@@ -55,47 +64,12 @@ void place_rows(Few& f, Plan& plan);
 void exact_sums(const Product& p, const Data& data, int64_t row, int64_t column, int64_t n,
                 float* to);
 
-// kLanes scales or zero points from block `block` on, of one column, or from a column on, of a
-// block: `is_along` says which.
-SDX_INLINE f32v load_reals(DType dtype, const void* from, int64_t at, auto lanes) {
-  switch (dtype) {
-    case DType::f16: return load_float(static_cast<const F16*>(from) + at, lanes);
-    case DType::bf16: return load_float(static_cast<const BF16*>(from) + at, lanes);
-    default: return load(static_cast<const float*>(from) + at, lanes);
-  }
-}
-
-template <bool is_along>
-SDX_INLINE f32v load_scales(const Weights& w, const Data& data, int64_t block, int64_t column,
-                            auto lanes) {
-  const int64_t at = w.scale_at.at(block, column);
-  if ((is_along ? w.scale_at.block_stride : w.scale_at.column_stride) == 0)
-    return splat(float_at(w.scale, data.in[kScale], at));
-  return load_reals(w.scale, data.in[kScale], at, lanes);
-}
-
-template <bool is_along, int bits>
-SDX_INLINE f32v load_zeros(const Weights& w, const Data& data, int64_t block, int64_t column,
-                           auto lanes) {
-  if (w.zero == DType::none) return splat(w.zero_default);
-  const int64_t at = w.zero_at.at(block, column);
-  if ((is_along ? w.zero_at.block_stride : w.zero_at.column_stride) == 0)
-    return splat(zero_of(w, data, block, column));
-  if (w.zero != DType::u8)
-    return load_reals(w.zero, data.in[kZero], at, lanes) + splat(w.zero_move);
-  const uint8_t* packed = input<uint8_t>(data, kZero);
-  if (at * bits % 8 == 0)
-    return __builtin_convertvector(load_steps<bits>(packed + at * bits / 8, w.flip, lanes), f32v);
-  f32v zeros{};
-  int n = kLanes;
-  if constexpr (__is_same(decltype(lanes), Part)) n = lanes.n;
-  for (int i = 0; i < n; ++i) zeros[i] = float(step_at(w, packed, at + i));
-  return zeros;
-}
-
 // Plans for weights whose rows run along k, or hold all columns of one k. False where weights lie
 // in a way that these cannot read.
 bool plan_along(const Product& p, bool is_bytes, Plan& plan);
 bool plan_across(const Product& p, bool is_bytes, Plan& plan);
+
+// Products of many rows in bytes.
+bool plan_bytes(const Product& p, Plan& plan);
 
 }  // namespace sdx::SDX_ISA::nbits

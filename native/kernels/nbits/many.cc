@@ -53,7 +53,7 @@ Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) 
       const int64_t depths = w.k - depth < kDepth ? w.k - depth : kDepth;
       for (int64_t j = 0; j < columns; j += kPanel) {
         const int64_t width = columns - j < kPanel ? columns - j : kPanel;
-        unpack(w, data, depth, depths, column + j, width, local.panel, local.unpack);
+        unpack(w, data, {depth, depths, column + j, width}, local.panel, local.unpack);
         gemm_pass(rows, depths, rows_of(p, data, depth / kDepth, row), local.panel, width,
                   {local.sums + j, kItemColumns}, depth > 0);
       }

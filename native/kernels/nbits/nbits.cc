@@ -47,11 +47,11 @@ Status matmul_nbits(const Call& call, Plan& plan) {
   plan.local_bytes = chain_local_bytes(p->chain);
   if (p->m == 0 || p->w.n == 0) return {};
   const bool is_bytes = call.ints[kLevel] == 4;
-  if (p->m <= kFewRows && p->w.k > 0) {
+  if (p->m <= (is_bytes ? kFewBytes : kFewFloats) && p->w.k > 0) {
     if (p->w.is_k_major ? plan_across(*p, is_bytes, plan) : plan_along(*p, is_bytes, plan))
       return {};
   }
-  plan_many(*p, plan);
+  if (!is_bytes || p->w.k == 0 || !plan_bytes(*p, plan)) plan_many(*p, plan);
   return {};
 }
 

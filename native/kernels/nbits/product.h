@@ -24,9 +24,14 @@ void finish_row(const Product& p, const Data& data, int64_t row, int64_t column,
 void widen_row(const Product& p, const Data& data, int64_t row, int64_t begin, int64_t n,
                float* to);
 
-// Rows [depth, depth + depths) of columns [column, column + width) as a panel of floats [k][32].
-using UnpackFn = void (*)(const Weights& w, const Data& data, int64_t depth, int64_t depths,
-                          int64_t column, int64_t width, float* to, std::byte* local);
+// Rows [depth, depth + depths) of columns [column, column + width), at most a panel of them.
+struct Area {
+  int64_t depth, depths, column, width;
+};
+
+// An area as a panel of floats [k][32].
+using UnpackFn = void (*)(const Weights& w, const Data& data, const Area& at, float* to,
+                          std::byte* local);
 UnpackFn find_unpack(const Weights& w);
 constexpr int64_t kUnpackBytes = 2 * kDepth * kPanel * int64_t(sizeof(float));
 

@@ -34,12 +34,27 @@ struct Weights {
 
   SDX_INLINE bool has_byte_rows() const { return row_stride * bits % 8 == 0; }
   SDX_INLINE int64_t row_bytes() const { return row_stride * bits / 8; }
+  SDX_INLINE int64_t all_bytes() const {
+    return ((is_k_major ? k : n) * row_stride * bits + 7) / 8;
+  }
 };
 
 // Step number `at` of packed ones.
 SDX_INLINE int step_at(const Weights& w, const uint8_t* packed, int64_t at) {
   const int64_t bit = at * w.bits;
   return (packed[bit >> 3] ^ w.flip) >> (bit & 7) & ((1 << w.bits) - 1);
+}
+
+// Bytes of packed steps that may begin within a byte: `n` of them from step `at` on, moved to begin
+// with one. `end` is the number of all bytes.
+SDX_INLINE void copy_steps(const Weights& w, const uint8_t* packed, int64_t at, int64_t n,
+                           int64_t end, uint8_t* to) {
+  const int64_t bit = at * w.bits, first = bit >> 3, bytes = (n * w.bits + 7) / 8;
+  const int shift = int(bit & 7);
+  const uint8_t* from = packed + first;
+  const int64_t safe = end - first - 1 < bytes ? end - first - 1 : bytes;
+  for (int64_t i = 0; i < safe; ++i) to[i] = uint8_t(from[i] >> shift | from[i + 1] << (8 - shift));
+  for (int64_t i = safe; i < bytes; ++i) to[i] = uint8_t(from[i] >> shift);
 }
 
 SDX_INLINE float float_at(DType dtype, const void* from, int64_t at) {

@@ -258,3 +258,6 @@ def _attend(  # noqa: PLR0913 - the parts of one attention
         if attrs["qk_output"] == WEIGHTS:
             shown[..., :end] = weights
         return np.asarray(np.matmul(weights, v[:, :end]))
+
+
+OPS: Final = (group_query,)

@@ -7,7 +7,10 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx
+import onnxruntime  # type: ignore[import-untyped]
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx._native as native
 from sardonyx.graph.build import Builder
@@ -155,6 +158,33 @@ def rows(*shape: int, dtype: Any = np.float32) -> Array:
     rng = np.random.default_rng(sum(shape))
     size = np.exp(rng.normal(size=(*shape[:-1], 1)) + rng.normal(size=shape) * 0.3)
     return (rng.normal(size=shape) * size).astype(dtype)
+
+
+@pytest.mark.parametrize(("bits", "block"), [(4, 16), (4, 32), (4, 256), (8, 32), (8, 128)])
+@pytest.mark.parametrize("zero", ["packed", "none"])
+def test_onnxruntime_agrees(bits: int, block: int, zero: str) -> None:
+    form, x = Form(512, 40, bits=bits, block=block, zero=zero), rows(3, 512)
+    node, arrays = node_of(x, form)
+    names = ["x", "q", "s", "z"][: 3 if zero == "none" else 4]
+    made = helper.make_node(
+        "MatMulNBits", names, ["y"], domain="com.microsoft", K=form.k, N=form.n, bits=bits,
+        block_size=block,
+    )  # fmt: skip
+    graph = helper.make_graph(
+        [made],
+        "product",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)],
+        [onnx.ValueInfoProto(name="y")],
+        [numpy_helper.from_array(a, n) for a, n in zip(arrays[1:], names[1:], strict=False)],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    (expected,) = session.run(None, {"x": x})
+    for isa, y in results(node, arrays).items():
+        assert np.allclose(y, expected, rtol=1e-4, atol=1e-4), isa
 
 
 LEVELS = [0, 4]

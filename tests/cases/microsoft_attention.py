@@ -55,6 +55,7 @@ def group(
 
 
 TURN: Any = angles(40, 8)
+EMPTY_TOTAL: Any = (f32(1, 2, 64), f32(1, 2, 32), f32(1, 2, 32), None, None, i32(1), i32())
 ROTARY_OFF: Any = (None, None, None)
 GROUP = [
     group([4], 5, 5, None),
@@ -89,6 +90,7 @@ GROUP = [
     group([9], 1, 6, 5, match="seqlens_k 9 is outside"),
     group([1], 3, 8, 5, match="3 new rows"),
     group([4], 5, 5, do_rotary=1, match="needs cos_cache"),
+    fails("GroupQueryAttention", *EMPTY_TOTAL, domain=DOMAIN, match="is one number", **HEADS),
     group([4], 5, 5, 0, *angles(3, 8), do_rotary=1, match="position 3 is outside"),
     group([4], 5, 5, 0, *angles(9, 9), do_rotary=1, match="more angles"),
     group([4], 5, 5, sliding_window_cache=1, local_window_size=3, match="holds only its window"),

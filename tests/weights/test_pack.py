@@ -324,6 +324,13 @@ def test_packs_can_be_ignored(tmp_path: Path) -> None:
     assert not uses_pack(opened(path, use_pack="0"))
 
 
+def test_bytes_that_may_change_are_not_packed(tmp_path: Path) -> None:
+    data = bytearray(Path(embedded(tmp_path)).read_bytes())
+    opened(data, pack_cache=str(tmp_path)).run(None, LAYERS)
+    opened(memoryview(data).toreadonly(), pack_cache=str(tmp_path)).run(None, LAYERS)
+    assert os.listdir(tmp_path) == ["model.onnx"]
+
+
 def test_arrays_for_initializers_are_not_packed(tmp_path: Path) -> None:
     path = embedded(tmp_path)
     packed(path)

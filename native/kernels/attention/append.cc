@@ -16,6 +16,15 @@ struct Rows {
   int64_t heads = 0, rows = 0, width = 0;
 };
 
+struct Range {
+  int64_t begin, end;
+  // The part of it in [from, to), perhaps none.
+  SDX_INLINE Range within(int64_t from, int64_t to) const {
+    const int64_t first = begin > from ? begin : from, last = end < to ? end : to;
+    return {first, last > first ? last : first};
+  }
+};
+
 struct AppendArgs {
   Rows fresh[2], past[2], present[2], query, turned;
   bool has_past, has_spans, has_total, is_turned, has_positions;
@@ -47,7 +56,7 @@ int64_t place_of(const AppendArgs& a, const Data& data, int64_t entry, int64_t f
   const auto* positions = input<int64_t>(data, kPositions);
   int64_t place;
   memcpy(&place, is_first ? positions : positions + entry * a.position_stride + row, sizeof place);
-  return is_first ? place + row : place;
+  return is_first && place < a.angles ? place + row : place;
 }
 
 template <class T>
@@ -59,53 +68,69 @@ Status turn_at(const AppendArgs& a, const Data& data, int64_t place, const T* x,
   return {};
 }
 
-// Rows [begin, end) of a cache: those of the past, new ones, zeros.
+// Rows of the same width, in one piece where none of them has a gap behind it.
+template <class T>
+void copy_rows(const T* from, int64_t from_row, T* to, int64_t to_row, int64_t rows,
+               int64_t width) {
+  if (rows <= 0) return;
+  const size_t bytes = size_t(width) * sizeof(T);
+  if (from_row == width && to_row == width) {
+    memcpy(to, from, size_t(rows) * bytes);
+    return;
+  }
+  for (int64_t i = 0; i < rows; ++i) memcpy(to + i * to_row, from + i * from_row, bytes);
+}
+
+template <class T>
+Status turn_rows(const AppendArgs& a, const Data& data, int64_t entry, int64_t first,
+                 const Rows& from, const T* x, const Rows& to, T* y, Range rows) {
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    const int64_t place = place_of(a, data, entry, first, row);
+    if (Status status = turn_at(a, data, place, x + row * from.row, y + row * to.row); !status.ok())
+      return status;
+  }
+  return {};
+}
+
+// Rows of a cache: those of the past, new ones, zeros.
 template <class T>
 Status fill_cache(const AppendArgs& a, const Data& data, int which, int64_t entry, int64_t head,
-                  int64_t begin, int64_t end) {
+                  Range rows) {
   const Rows &fresh = a.fresh[which], &past = a.past[which], &present = a.present[which];
   const int64_t first = first_of(a, data, entry), last = first + fresh.rows;
   if (first < 0 || first > past.rows || last > present.rows)
     return Status::fail("%ld new rows go behind %ld of %ld in a cache, and it has room for %ld",
                         long(fresh.rows), long(first), long(past.rows), long(present.rows));
   const T* x = input<T>(data, which) + entry * fresh.batch + head * fresh.head;
-  const T* old = nullptr;
-  if (a.has_past) old = input<T>(data, kPastKey + which) + entry * past.batch + head * past.head;
   T* y = output<T>(data, which) + entry * present.batch + head * present.head;
   const bool is_in_place = a.has_past && data.in[kPastKey + which] == data.out[which];
-  const size_t bytes = size_t(present.width) * sizeof(T);
-  for (int64_t t = begin; t < end; ++t) {
-    T* to = y + t * present.row;
-    const bool is_new = t >= first && t < last;
-    if (is_new && a.is_turned && which == kKey) {
-      const int64_t place = place_of(a, data, entry, first, t - first);
-      if (Status status = turn_at(a, data, place, x + (t - first) * fresh.row, to); !status.ok())
-        return status;
-    } else if (is_new) {
-      memcpy(to, x + (t - first) * fresh.row, bytes);
-    } else if (is_in_place && t < past.rows) {
-      continue;
-    } else if (t < first) {
-      memcpy(to, old + t * past.row, bytes);
-    } else {
-      memset(to, 0, bytes);
-    }
+  if (a.has_past && !is_in_place) {
+    const T* old = input<T>(data, kPastKey + which) + entry * past.batch + head * past.head;
+    const Range kept = rows.within(0, first);
+    copy_rows(old + kept.begin * past.row, past.row, y + kept.begin * present.row, present.row,
+              kept.end - kept.begin, present.width);
   }
+  const Range made = rows.within(first, last);
+  const Range own{made.begin - first, made.end - first};
+  if (a.is_turned && which == kKey) {
+    Status status =
+        turn_rows(a, data, entry, first, fresh, x, present, y + first * present.row, own);
+    if (!status.ok()) return status;
+  } else {
+    copy_rows(x + own.begin * fresh.row, fresh.row, y + made.begin * present.row, present.row,
+              own.end - own.begin, present.width);
+  }
+  const Range none = rows.within(is_in_place && past.rows > last ? past.rows : last, present.rows);
+  for (int64_t t = none.begin; t < none.end; ++t)
+    memset(y + t * present.row, 0, size_t(present.width) * sizeof(T));
   return {};
 }
 
 template <class T>
-Status turn_query(const AppendArgs& a, const Data& data, int64_t entry, int64_t head, int64_t begin,
-                  int64_t end) {
-  const int64_t first = first_of(a, data, entry);
+Status turn_query(const AppendArgs& a, const Data& data, int64_t entry, int64_t head, Range rows) {
   const T* x = input<T>(data, kQuery) + entry * a.query.batch + head * a.query.head;
   T* y = output<T>(data, 2) + entry * a.turned.batch + head * a.turned.head;
-  for (int64_t row = begin; row < end; ++row) {
-    const int64_t place = place_of(a, data, entry, first, row);
-    Status status = turn_at(a, data, place, x + row * a.query.row, y + row * a.turned.row);
-    if (!status.ok()) return status;
-  }
-  return {};
+  return turn_rows(a, data, entry, first_of(a, data, entry), a.query, x, a.turned, y, rows);
 }
 
 int64_t begin_of(int64_t rows, int64_t blocks, int64_t block) {
@@ -122,10 +147,10 @@ Status append_blocks(const void* args, const Data& data, int64_t begin, int64_t 
     const int64_t entry = item / a.blocks / heads;
     const bool is_query = head >= 2 * shared;
     const int64_t rows = is_query ? a.query.rows : a.present[0].rows;
-    const int64_t from = begin_of(rows, a.blocks, block), to = begin_of(rows, a.blocks, block + 1);
+    const Range part{begin_of(rows, a.blocks, block), begin_of(rows, a.blocks, block + 1)};
     const int which = head < shared ? kKey : kValue;
-    const Status status = is_query ? turn_query<T>(a, data, entry, head - 2 * shared, from, to)
-                                   : fill_cache<T>(a, data, which, entry, head % shared, from, to);
+    const Status status = is_query ? turn_query<T>(a, data, entry, head - 2 * shared, part)
+                                   : fill_cache<T>(a, data, which, entry, head % shared, part);
     if (!status.ok()) return status;
   }
   return {};
@@ -141,22 +166,45 @@ PhaseFn phase_of(DType dtype) {
 
 struct SpansArgs {
   int64_t entries, stride, rows;
+  int64_t keys;  // that counts may name; -1 for lengths less 1
 };
+
+// Lengths less 1: a first prompt may be shorter than its rows.
+Status span_of_length(const SpansArgs& a, int64_t length, int64_t total, int32_t* span) {
+  if (length < 0 || length >= (total > 1 ? total : 1))
+    return Status::fail("seqlens_k %ld is outside [0, %ld)", long(length), long(total));
+  const int64_t first = a.rows == total ? 0 : length + 1 - a.rows;
+  if (first < 0)
+    return Status::fail("seqlens_k %ld is less than %ld new rows make it", long(length),
+                        long(a.rows));
+  span[0] = int32_t(first), span[1] = int32_t(length + 1);
+  return {};
+}
+
+// Counts of keys: the last row stands at the last of them.
+Status span_of_count(const SpansArgs& a, int64_t count, int32_t* span) {
+  if (count < 0 || count > a.keys)
+    return Status::fail("nonpad_kv_seqlen %ld is outside [0, %ld]", long(count), long(a.keys));
+  span[0] = int32_t(count - a.rows), span[1] = int32_t(count);
+  return {};
+}
 
 Status find_spans(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const SpansArgs*>(args);
-  int32_t total;
-  memcpy(&total, data.in[1], sizeof total);
+  int32_t total = 0;
+  if (a.keys < 0) memcpy(&total, data.in[1], sizeof total);
   for (int64_t i = begin; i < end; ++i) {
-    int32_t length;
-    memcpy(&length, input<int32_t>(data, 0) + i * a.stride, sizeof length);
-    if (length < 0 || length >= (total > 1 ? total : 1))
-      return Status::fail("seqlens_k %ld is outside [0, %ld)", long(length), long(total));
-    const int64_t first = a.rows == total ? 0 : length + 1 - a.rows;
-    if (first < 0)
-      return Status::fail("seqlens_k %ld is less than %ld new rows make it", long(length),
-                          long(a.rows));
-    const int32_t span[] = {int32_t(first), length + 1};
+    int32_t span[2], length;
+    int64_t count;
+    Status status;
+    if (a.keys < 0) {
+      memcpy(&length, input<int32_t>(data, 0) + i * a.stride, sizeof length);
+      status = span_of_length(a, length, total, span);
+    } else {
+      memcpy(&count, input<int64_t>(data, 0) + i * a.stride, sizeof count);
+      status = span_of_count(a, count, span);
+    }
+    if (!status.ok()) return status;
     memcpy(output<int32_t>(data) + i * 2, span, sizeof span);
   }
   return {};
@@ -210,7 +258,9 @@ Status resolve_append(const Call& call, const Data& data, View* out) {
 
 Status spans(const Call& call, Plan& plan) {
   auto* args = plan.make<SpansArgs>();
-  *args = {call.out[0].dims[0], call.in[0].strides[0], call.in[2].dim(-2)};
+  const View& keys = call.in[3];
+  *args = {call.out[0].dims[0], call.in[0].strides[0], call.in[2].dim(-2),
+           keys.is_given() ? keys.dim(-2) : -1};
   plan.args = args;
   plan.add(find_spans, args->entries, 2);
   return {};

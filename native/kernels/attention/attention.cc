@@ -14,12 +14,12 @@
 namespace sdx::SDX_ISA {
 namespace {
 
-constexpr int64_t kFewRows = 4;
-constexpr int64_t kFewInGroup = 12;         // rows of all heads that share keys
+constexpr int64_t kFewRows = 9;             // packing pays from here on
 constexpr int64_t kMostScores = 48 * 1024;  // floats of a block of scores
 constexpr int64_t kEnough = 8;              // items that balance
 constexpr int64_t kFewest = 2 * kTileRows;  // rows of a block worth packing for
-constexpr int64_t kWorthAPart = 512;        // keys
+constexpr int64_t kCausalRows = 4 * kTileRows;
+constexpr int64_t kWorthAPart = 512;  // keys
 
 Heads heads_of(const View& view, const View& whole, int lead) {
   Heads heads;
@@ -65,6 +65,11 @@ void plan_blocks(AttentionArgs& a, DType dtype, Plan& plan) {
   const int64_t width = a.keys < kKeys ? a.keys : kKeys;
   int64_t most = kMostScores / (width > 0 ? width : 1);
   most = most > kBlockRows ? kBlockRows : most < kFewest ? kFewest : most;
+  // Later rows see more keys: blocks of all rows would compute what most of them do not see.
+  if (a.behind >= 0 && a.rows * 2 > a.keys) {
+    const int64_t part = a.rows / 4 < kCausalRows ? a.rows / 4 : kCausalRows;
+    most = part < kFewest ? kFewest : part;
+  }
   a.query_blocks = (a.rows + most - 1) / most;
   while (a.batches * a.query_blocks < kEnough && a.rows / (a.query_blocks + 1) >= kFewest)
     ++a.query_blocks;
@@ -172,8 +177,7 @@ Status attention(const Call& call, Plan& plan) {
   const bool lies_well = (a.k.column_stride == 1 || a.depth == 1) &&
                          (a.v.column_stride == 1 || a.width == 1) &&
                          (a.q.column_stride == 1 || a.depth == 1);
-  const bool is_few = a.rows < kFewRows && a.rows * a.group <= kFewInGroup;
-  if (a.keys > 0 && !(is_few && lies_well))
+  if (a.keys > 0 && !(a.rows < kFewRows && lies_well))
     plan_blocks(a, q.dtype, plan);
   else
     plan_few(a, q.dtype, plan);

@@ -39,7 +39,7 @@ Status rotary_rows(const void* args, const Data& data, int64_t begin, int64_t en
       memcpy(&place,
              input<int64_t>(data, kPositions) + entry * a.position_batch + row * a.position_row,
              sizeof place);
-      if (a.is_counted) place += row;
+      if (a.is_counted && place < a.angles) place += row;
       if (place < 0 || place >= a.angles)
         return Status::fail("position %ld is outside [0, %ld)", long(place), long(a.angles));
       cos += place * a.cos.head, sin += place * a.sin.head;

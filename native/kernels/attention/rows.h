@@ -8,6 +8,7 @@
 // rotary         x, cos, sin, positions?
 //   ints     heads of an x of three axes, pairs of features are neighbours
 // spans          lengths less 1, total, query (for its sizes)
+//                or counts, none, query, keys (for their sizes)
 //   output   for each of the batch the place of its first new row, and how many keys there are
 #pragma once
 

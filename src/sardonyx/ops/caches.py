@@ -17,6 +17,7 @@ from sardonyx.ops.rules import Array, one_int, wide
 _TYPES: Final = {
     "T": frozenset((F32, F16, BF16)),
     "I": frozenset((I32,)),
+    "L": frozenset((I32, I64)),
     "P": frozenset((I64,)),
 }
 
@@ -24,7 +25,9 @@ _TYPES: Final = {
 spans: Final = Op(
     "Spans",
     1,
-    "seqlens:I total:I query:T",  # of query [batch, heads, rows, head] only the sizes count
+    # Lengths less 1 with their total, or counts with the keys; of query and keys, which are
+    # [batch, heads, rows, head], only the sizes matter.
+    "lengths:L total:I? query:T keys:T?",
     "y:I",
     types=_TYPES,
     domain=INTERNAL,
@@ -84,15 +87,26 @@ def longer(g: Scope, total: Fact, past: Size) -> Size:
 
 
 @spans.infer
-def _(g: Scope, seqlens: Fact, total: Fact, query: Fact) -> Fact:
-    return seqlens.shaped((query.dims[0], 2))
+def _(g: Scope, lengths: Fact, total: Fact | None, query: Fact, keys: Fact | None) -> Fact:
+    return Fact(I32, (query.dims[0], 2))
 
 
 @spans.reference
-def _(seqlens: Array, total: Array, query: Array) -> Array:
-    number = one_int(total, "total_sequence_length")
-    firsts, ends = first_rows(seqlens, number, query.shape[2])
+def _(lengths: Array, total: Array | None, query: Array, keys: Array | None) -> Array:
+    rows = query.shape[2]
+    if keys is not None:
+        check_counts(lengths, keys.shape[2])
+        firsts, ends = lengths - rows, lengths
+    else:
+        firsts, ends = first_rows(lengths, one_int(total, "total_sequence_length"), rows)
     return np.stack((firsts, ends), axis=1).astype(np.int32)
+
+
+def check_counts(counts: Array, keys: int) -> None:
+    """Refuses more keys than there are."""
+    wrong = counts[(counts < 0) | (counts > keys)]
+    if wrong.size:
+        raise InvalidArgument(f"nonpad_kv_seqlen {int(wrong[0])} is outside [0, {keys}]")
 
 
 @append.infer

@@ -55,8 +55,11 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> Fact:
     if attrs["group"] == 1:
         lead = broadcast_shapes(g, lead, k.dims[:-2], v.dims[:-2])
     scores = (*lead, q.dims[-2], k.dims[-2])
-    if mask is not None and broadcast_shapes(g, scores, mask.dims) != scores:
-        raise ShapeError(f"the mask {mask} does not broadcast to the scores {scores}")
+    if mask is not None:
+        if mask.rank > len(scores):
+            raise ShapeError(f"the mask {mask} has more dims than the scores {scores}")
+        for a, b in zip(reversed(mask.dims), reversed(scores), strict=False):
+            g.equal_or_one(a, b, "the mask does not broadcast to the scores")
     y = (*lead, q.dims[-2], v.dims[-1])
     return q.shaped(_turned(y) if attrs["rows_first"] else y)
 

@@ -53,10 +53,17 @@ _FAMILIES: Final = {
     "FeatureVectorizer Imputer LabelEncoder Normalizer OneHotEncoder Scaler ZipMap",
     (PREVIEW, "attention"): "FlexAttention",
     (TRAINING, "optimizer"): "Adagrad Adam Momentum",
-    (MICROSOFT, "microsoft"): "FusedConv FusedGemm FusedMatMul Gelu FastGelu BiasGelu QuickGelu "
-    "SkipLayerNormalization SkipSimplifiedLayerNormalization DynamicQuantizeLSTM "
-    "DynamicQuantizeMatMul MatMulIntegerToFloat MatMulNBits GatherBlockQuantized Tokenizer "
-    "GroupQueryAttention MultiHeadAttention Attention RotaryEmbedding",
+    (MICROSOFT, "microsoft.fused"): "FusedConv FusedGemm FusedMatMul",
+    (MICROSOFT, "microsoft.gelu"): "Gelu FastGelu BiasGelu QuickGelu",
+    (MICROSOFT, "microsoft.skip"): "SkipLayerNormalization SkipSimplifiedLayerNormalization",
+    (MICROSOFT, "microsoft.quantized"): "DynamicQuantizeLSTM DynamicQuantizeMatMul "
+    "MatMulIntegerToFloat",
+    (MICROSOFT, "microsoft.nbits"): "MatMulNBits GatherBlockQuantized",
+    (MICROSOFT, "microsoft.tokenizer"): "Tokenizer",
+    (MICROSOFT, "microsoft.group_query"): "GroupQueryAttention",
+    (MICROSOFT, "microsoft.multi_head"): "MultiHeadAttention",
+    (MICROSOFT, "microsoft.projected"): "Attention",
+    (MICROSOFT, "microsoft.rotary"): "RotaryEmbedding",
     (INTERNAL, "caches"): "Append Spans",
     (INTERNAL, "chain"): "Chain",
     (INTERNAL, "channels"): "Conv ConvTranspose MaxPool AveragePool LpPool GlobalMaxPool "

@@ -7,8 +7,18 @@ import math
 from sardonyx.graph.build import Builder
 from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.declare import INTERNAL
+from sardonyx.ops.fused_attention import UNSEEN
 from sardonyx.ops.microsoft.group_query import Inputs
-from sardonyx.passes.heads import HEADS_FIRST, Spans, given, joined, known, parts_of, wide_value
+from sardonyx.passes.heads import (
+    HEADS_FIRST,
+    Spans,
+    given,
+    joined,
+    known,
+    need_columns,
+    parts_of,
+    wide_value,
+)
 from sardonyx.passes.rule import need, ranked
 
 
@@ -33,7 +43,7 @@ def group_query(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...
     for mine, theirs in zip(append.outputs[:2], node.outputs[1:3], strict=False):
         mine.fact = theirs.fact
     if bias is not None:
-        need(bias.tensor.dims[3] == append.outputs[0].tensor.dims[2], "biases of fewer keys")
+        need_columns(b, bias, append.outputs[0])
     window = attrs["local_window_size"]
     y = b.Attention(
         append.outputs[2] if turned else q,
@@ -43,6 +53,7 @@ def group_query(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...
         wide_value(b, x.sink),
         domain=INTERNAL,
         scale=attrs["scale"] or 1 / math.sqrt(head),
+        zeroes=UNSEEN,  # rows of a prompt that is shorter than others may see no key
         rows_first=1,
         group=heads // shared,
         before=window - 1 if window > 0 else -1,

@@ -49,6 +49,16 @@ def wide_value(b: Builder, x: Value | None) -> Value | None:
     return made
 
 
+def need_columns(b: Builder, mask: Value, keys: Value) -> None:
+    """Says no to a mask that has fewer columns than there are keys, or may have in most runs."""
+    columns, count = mask.tensor.dims[-1], keys.tensor.dims[2]
+    if columns == count:
+        return
+    is_open = not isinstance(columns, int) or not isinstance(count, int)
+    need(is_open and columns != 1, "a mask of fewer keys")
+    need(b.graph.scope.assume_at_least(columns, count), "a mask that may be of fewer keys")
+
+
 def joined(b: Builder, y: Value, width: int) -> Value:
     """[batch, rows, heads, size] with the heads side by side."""
     made: Value = b.Reshape(y, b.ints(0, 0, width))
@@ -70,6 +80,11 @@ def _appended(b: Builder, k: Value, v: Value, past: tuple[Any, Any]) -> tuple[Va
         return k, v
     key, value = b.Append(k, v, *past, domain=INTERNAL, outputs=2)
     return key, value
+
+
+def _shown(b: Builder, present: tuple[Value, Value]) -> tuple[Value, ...]:
+    """Keys and values as outputs, which have names of their own."""
+    return tuple(p if p.op == "Append" else b.Identity(p) for p in present)
 
 
 def _shut_out(b: Builder, seen: Value, low: float | None, axes: tuple[int, ...]) -> Value:
@@ -116,7 +131,7 @@ def multi_head(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]
     y = _attend(b, (q, *present), mask, attrs, x.past_key is not None and k)
     if not _is_shown(node, 1) and not _is_shown(node, 2):
         return (y,)
-    return (y, *(b.Identity(p) for p in present))
+    return y, *_shown(b, present)
 
 
 def _attend(
@@ -179,8 +194,12 @@ def projected(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
     product = b.MatMul(x.x, x.weights)
     whole = product if x.bias is None else b.Add(product, x.bias)
     sizes = [known(s) for s in widths_of(columns, attrs)]
-    parts = b.Split(whole, b.ints(*sizes), axis=2, outputs=3)
-    q, k, v = (_heads_first(b, part, heads) for part in parts)
+    if len(set(sizes)) == 1:  # heads before parts: views of the product
+        parts = b.Split(parts_of(b, whole, 3 * heads), b.ints(*[heads] * 3), axis=2, outputs=3)
+        q, k, v = (b.Transpose(part, perm=HEADS_FIRST) for part in parts)
+    else:
+        parts = b.Split(whole, b.ints(*sizes), axis=2, outputs=3)
+        q, k, v = (_heads_first(b, part, heads) for part in parts)
     past: tuple[Any, Any] = (None, None)
     if x.past is not None:
         halves = b.Split(x.past, b.ints(1, 1), axis=0, outputs=2)
@@ -214,7 +233,6 @@ def standard(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
     assert v is not None
     is_packed = q.tensor.rank == 3
     need(not _is_shown(node, 3), "shows its scores")
-    need(nonpad is None, "keys have lengths")
     need(s.softmax_precision in (None, F32.onnx), "a softmax in another type")
     need(q.tensor.dtype in _KERNELS and v.tensor.dtype is q.tensor.dtype, "no kernel of this type")
     if is_packed:
@@ -229,8 +247,9 @@ def standard(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
     is_placed = bool(s.is_causal) or max(windows) >= 0
     if has_past and is_placed:
         need(k.tensor.dims[2] == q.tensor.dims[2], "rows do not stand where new keys do")
+    span = None if nonpad is None else b.Spans(nonpad, None, q, k, domain=INTERNAL)
     y = b.Attention(
-        *(q, *present, _standard_mask(b, mask, present[0])),
+        *(q, *present, _standard_mask(b, mask, present[0]), span),
         domain=INTERNAL,
         scale=1 / math.sqrt(known(q.tensor.dims[3])) if s.scale is None else s.scale,
         zeroes=UNSEEN,
@@ -245,14 +264,14 @@ def standard(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
         y = joined(b, y, known(q.tensor.dims[1]) * known(v.tensor.dims[3]))
     if not _is_shown(node, 1) and not _is_shown(node, 2):
         return (y,)
-    return (y, *(b.Identity(p) for p in present))
+    return y, *_shown(b, present)
 
 
 def _standard_mask(b: Builder, mask: Value | None, keys: Value) -> Value | None:
     """What the mask adds to the scores, in their type."""
     if mask is None:
         return None
-    need(mask.tensor.dims[-1] == keys.tensor.dims[2], "a mask of fewer keys")
+    need_columns(b, mask, keys)
     if mask.tensor.dtype is BOOL:
         made: Value = b.Where(mask, b.const(0.0, F32), b.const(-math.inf, F32))
         return made

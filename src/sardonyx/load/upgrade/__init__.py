@@ -40,8 +40,12 @@ class OldNode:
 
 Entry = tuple[tuple[str, str], int, Rule]
 
-# Ops that no longer exist, and the family that says what they became.
-_REMOVED: Final = {("", "Upsample"): "resize", ("", "Scatter"): "gather"}
+# Ops that exist no longer, or elsewhere, and the family that says what they became.
+_REMOVED: Final = {
+    ("", "Upsample"): "resize",
+    ("", "Scatter"): "gather",
+    ("com.microsoft", "SimplifiedLayerNormalization"): "normalize",
+}
 _LOADED: Final[dict[str, dict[tuple[str, str], list[tuple[int, Rule]]]]] = {}
 
 
@@ -66,7 +70,8 @@ def find(domain: str, name: str, version: int) -> Rule | None:
 
 
 def _table(family: str) -> dict[tuple[str, str], list[tuple[int, Rule]]]:
-    if importlib.util.find_spec(f"sardonyx.load.upgrade.{family}") is None:
+    # Ops of a folder of families have one version each.
+    if "." in family or importlib.util.find_spec(f"sardonyx.load.upgrade.{family}") is None:
         return {}
     module = importlib.import_module(f"sardonyx.load.upgrade.{family}")
     table: dict[tuple[str, str], list[tuple[int, Rule]]] = {}

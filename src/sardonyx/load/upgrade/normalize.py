@@ -57,8 +57,16 @@ def scales_become_per_channel(b: Builder, node: OldNode) -> Any:
     return b.GroupNormalization(x, *spread, **node.attrs)
 
 
+@upgrade("SimplifiedLayerNormalization", below=2, domain="com.microsoft")
+def simplified_is_in_the_standard_domain(b: Builder, node: OldNode) -> Any:
+    """Some exporters put it where the others of its kind are."""
+    name = "SimplifiedLayerNormalization"
+    return b.node(name, *node.inputs, outputs=node.n_outputs, **node.attrs).outputs
+
+
 UPGRADES: Final = (
     *outputs_decided_on_training,
     *inputs_are_not_consumed,
     *scales_become_per_channel,
+    *simplified_is_in_the_standard_domain,
 )

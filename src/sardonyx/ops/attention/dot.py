@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dim import Shape, Size
 from sardonyx.graph.dtype import BOOL, FLOATS, I64, NUMBERS
 from sardonyx.graph.fact import Fact
@@ -25,6 +25,7 @@ from sardonyx.ops.attention.heads import (
     softmax,
     unpack,
 )
+from sardonyx.ops.caches import check_counts
 from sardonyx.ops.declare import Op, optional
 from sardonyx.ops.rules import Array, wide
 
@@ -206,9 +207,7 @@ def _visible(s: Settings, nonpad: Array | None, span: tuple[int, int], offset: i
     first = np.array([offset])
     seen: Array | None = None
     if nonpad is not None:
-        wrong = nonpad[(nonpad < 0) | (nonpad > total)]
-        if wrong.size:
-            raise InvalidArgument(f"nonpad_kv_seqlen {int(wrong[0])} is outside [0, {total}]")
+        check_counts(nonpad, total)
         first = nonpad - rows
         seen = (keys < nonpad[:, None])[:, None, None, :]
     ahead = keys - (first[:, None] + np.arange(rows))[:, None, :, None]

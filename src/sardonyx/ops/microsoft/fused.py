@@ -202,3 +202,6 @@ def _(a: Array, b: Array, **attrs: Any) -> Any:
     a = a.transpose(_turned(a.ndim, attrs["transA"], attrs["transBatchA"]))
     b = b.transpose(_turned(b.ndim, attrs["transB"], attrs["transBatchB"]))
     return matmul(a, b) * a.dtype.type(attrs["alpha"])
+
+
+OPS: Final = (fused_conv, fused_gemm, fused_matmul)

@@ -70,3 +70,6 @@ quick_gelu.infer(like_first)
 @in_wide
 def _(x: Array, *, alpha: float) -> Any:
     return x * sigmoid(x * x.dtype.type(alpha))
+
+
+OPS: Final = (gelu, fast_gelu, bias_gelu, quick_gelu)

@@ -134,6 +134,10 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     if x.seqlens.rank not in (1, 2):
         raise InvalidGraph(f"seqlens_k has one number for each of the batch, and is {x.seqlens}")
     same_dims(g, x.seqlens.dims, (batch, 1)[: x.seqlens.rank], "seqlens_k")
+    if x.total.rank > 1:
+        raise InvalidGraph(f"total_sequence_length is one number, and is {x.total}")
+    for size in x.total.dims:
+        g.equal(size, 1, "total_sequence_length is one number")
     length = longer(g, x.total, past)
     total = g.fresh("keys") if x.total.sym is None else x.total.sym[0]
     _check_rotary(g, x, attrs, (batch, rows, head))
@@ -250,6 +254,11 @@ def _attend(  # noqa: PLR0913 - the parts of one attention
         weights = np.exp(scores - top)
         total = weights.sum(axis=-1, keepdims=True)
         weights = weights / (total if extra is None else total + np.exp(extra - top))
+        # Rows of a prompt that is shorter than others may see no key.
+        weights = np.where(top == -np.inf, np.float32(0), weights)
         if attrs["qk_output"] == WEIGHTS:
             shown[..., :end] = weights
         return np.asarray(np.matmul(weights, v[:, :end]))
+
+
+OPS: Final = (group_query,)

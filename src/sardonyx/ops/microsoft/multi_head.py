@@ -217,3 +217,6 @@ def attend(
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
         weights = weights / weights.sum(axis=-1, keepdims=True)
         return np.matmul(weights, wide(v)).astype(q.dtype), scores.astype(q.dtype)
+
+
+OPS: Final = (multi_head,)

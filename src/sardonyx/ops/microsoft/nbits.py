@@ -240,3 +240,6 @@ def _gathered_floats(data: Array, indices: Array, scales: Array, form: Mapping[s
         y = np.take(data, index, axis).astype(np.float32) * np.take(whole, index, axis)
     y[(slice(None),) * axis + (is_outside,)] = 0
     return np.asarray(y)
+
+
+OPS: Final = (matmul_nbits, gather_blocks)

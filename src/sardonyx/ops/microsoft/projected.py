@@ -157,3 +157,6 @@ def _mask(mask: Array | None, batch: int, keys: int, low: float | None) -> Array
         seen = mask > 0
     shape = (seen.shape[0], 1, 1 if seen.ndim == 2 else seen.shape[1], keys)
     return np.where(seen.reshape(shape), 0, SHUT_OUT if low is None else low).astype(np.float32)
+
+
+OPS: Final = (projected,)

@@ -207,3 +207,6 @@ def _by_bytes(weights: Array, scale: Array, zero: Array) -> Matmul:
         return product
 
     return run
+
+
+OPS: Final = (dynamic_lstm, dynamic_matmul, matmul_to_float)

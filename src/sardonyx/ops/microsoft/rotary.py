@@ -84,3 +84,6 @@ def _(x: Array, ids: Array, cos: Array, sin: Array, **attrs: Any) -> Array:
         places = np.zeros((x.shape[0], 1), np.int64) + ids + np.arange(tokens.shape[2])
     y = rotated(tokens, cos, sin, places, attrs["interleaved"])
     return pack(y) if is_packed else y
+
+
+OPS: Final = (rotary,)

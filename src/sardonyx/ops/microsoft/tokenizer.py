@@ -119,3 +119,6 @@ def _compiled(expression: bytes) -> Any:
         return re2.compile(expression, options)
     except re2.error as error:
         raise InvalidGraph(f"{expression!r} is no regular expression: {error}") from None
+
+
+OPS: Final = (tokenizer,)

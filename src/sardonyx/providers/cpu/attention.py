@@ -35,7 +35,7 @@ def append(node: Node) -> Call:
 
 
 def spans(node: Node) -> Call:
-    return Call("spans", tuple(node.inputs))
+    return Call("spans", _filled(node, 4))
 
 
 def rotary(node: Node) -> Call | No:

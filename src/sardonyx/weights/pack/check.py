@@ -16,6 +16,7 @@ from sardonyx.ops import lookup
 from sardonyx.ops.chain import ABSENT, Code, Instruction
 from sardonyx.ops.declare import INTERNAL, as_facts
 from sardonyx.weights.pack.codec import need
+from sardonyx.weights.pack.contracts import check_node
 
 _FRESH: Final = re.compile(r"in#\d+")  # dims that the model gives no name
 
@@ -30,9 +31,12 @@ def check_graph(graph: Graph) -> None:
     entry = graph.scope.entry
     known: set[Any] = set()
     for node in graph.all_nodes():
+        if node.op.domain != INTERNAL:
+            continue
+        check_node(node)
         if "code" in node.attrs:
             _check_code(node, known)
-        elif node.op.domain == INTERNAL and node.op.name == "Sizes":
+        elif node.op.name == "Sizes":
             _check_sizes(node, entry)
 
 

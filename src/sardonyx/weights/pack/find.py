@@ -37,7 +37,7 @@ class Found:
 
 def serves(given: ModelBytes) -> bool:
     """Whether the bytes of a model stay what they are, so that a pack may stand for them."""
-    return given.source.data.readonly and not given.files.in_memory
+    return given.source.is_fixed and not given.files.in_memory
 
 
 def may_have(given: ModelBytes, options: PackOptions) -> bool:

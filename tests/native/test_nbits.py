@@ -214,6 +214,7 @@ FORMS = {
     "k first": Form(160, 140, layout="kn"),
     "k first, long": Form(1088, 40, layout="kn"),
     "k first, wide": Form(64, 4200, layout="kn"),
+    "k first, 8 bits, very wide": Form(32, 8300, bits=8, layout="kn"),
     "k first, blocks of 16": Form(80, 130, block=16, layout="kn"),
     "k first, blocks of 128": Form(384, 66, block=128, layout="kn"),
     "k first, signed": Form(96, 200, layout="kn", signed=True),

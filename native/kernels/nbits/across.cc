@@ -7,7 +7,7 @@
 namespace sdx::SDX_ISA::nbits {
 namespace {
 
-constexpr int64_t kItemBytes = 2048;  // of a row of weights, in one item
+constexpr int64_t kItemBytes = 8192;  // of a row of weights, in one item
 constexpr int64_t kPartRows = 256;    // of k, about
 constexpr int64_t kSumColumns = 512;  // of an item that adds up parts
 constexpr int64_t kStrip = 32;        // rows whose sums stay in registers

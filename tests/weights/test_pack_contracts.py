@@ -84,10 +84,10 @@ SPANS = """
 in lengths: i32[{lengths}]
 in total: i32[{total}]
 in q: f32[B,2,S,8]
-y = sardonyx.Spans(lengths, total, q)
+y = sardonyx.Spans(lengths, {given}, q)
 out y
 """
-SPANNED = {"lengths": "B,1", "total": "1"}
+SPANNED = {"lengths": "B,1", "total": "1", "given": "total"}
 
 # The text, what makes it right, and one change that makes it wrong.
 WRONG = [
@@ -108,7 +108,7 @@ WRONG = [
     *((TABLE, TABLED, change) for change in (
         {"zeros": "1"}, {"axis": "1"}, {"axis": "-1"}, {"block": "-1"},
     )),
-    *((SPANS, SPANNED, change) for change in ({"total": "2"},)),
+    *((SPANS, SPANNED, change) for change in ({"total": "2"}, {"given": "_"})),
 ]  # fmt: skip
 
 

@@ -81,9 +81,11 @@ SDX_INLINE Seen seen_by(const AttentionArgs& a, const Place& place, int64_t row,
 // Floats of a row of n that products write in whole panels; rows do not share sets of the cache.
 constexpr int64_t row_floats(int64_t n) { return panels_of(n) * kPanel + 16; }
 
-// All lanes as one number, in halves.
+typedef float f32q __attribute__((vector_size(16)));
+
+// A vector as four lanes, joined in halves.
 template <class Join>
-SDX_INLINE float fold(f32v v, Join&& join) {
+SDX_INLINE f32q fold_quarter(f32v v, [[maybe_unused]] Join&& join) {
 #if SDX_VEC_BYTES == 64
   const auto eight = join(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7),
                           __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
@@ -91,16 +93,33 @@ SDX_INLINE float fold(f32v v, Join&& join) {
   const auto eight = v;
 #endif
 #if SDX_VEC_BYTES >= 32
-  const auto four = join(__builtin_shufflevector(eight, eight, 0, 1, 2, 3),
-                         __builtin_shufflevector(eight, eight, 4, 5, 6, 7));
+  return join(__builtin_shufflevector(eight, eight, 0, 1, 2, 3),
+              __builtin_shufflevector(eight, eight, 4, 5, 6, 7));
 #else
-  const auto four = eight;
+  return eight;
 #endif
+}
+
+// All lanes as one number.
+template <class Join>
+SDX_INLINE float fold(f32v v, Join&& join) {
+  const f32q four = fold_quarter(v, join);
   const auto two = join(four, __builtin_shufflevector(four, four, 2, 3, 0, 1));
   return join(two, __builtin_shufflevector(two, two, 1, 0, 3, 2))[0];
 }
 SDX_INLINE float fold_sum(f32v v) {
   return fold(v, [](auto a, auto b) { return a + b; });
+}
+// The sums of four vectors.
+SDX_INLINE f32q fold_sums(const f32v (&v)[4]) {
+  const auto add = [](auto a, auto b) { return a + b; };
+  const f32q a = fold_quarter(v[0], add), b = fold_quarter(v[1], add);
+  const f32q c = fold_quarter(v[2], add), d = fold_quarter(v[3], add);
+  const f32q ab =
+      __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
+  const f32q cd =
+      __builtin_shufflevector(c, d, 0, 4, 1, 5) + __builtin_shufflevector(c, d, 2, 6, 3, 7);
+  return __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
 }
 SDX_INLINE float fold_max(f32v v) {
   return fold(v, [](auto a, auto b) { return vmax(a, b); });

@@ -39,8 +39,10 @@ SDX_INLINE void dot_keys(const AttentionArgs& a, const float* q, int64_t apart, 
         for (int j = 0; j < kAtOnce; ++j) sums[r][j] += x * key[j];
       }
     });
-    for (int r = 0; r < R; ++r)
-      for (int j = 0; j < kAtOnce; ++j) scores[r * apart + t + j] = a.scale * fold_sum(sums[r][j]);
+    for (int r = 0; r < R; ++r) {
+      const f32q all = fold_sums(sums[r]) * a.scale;
+      memcpy(scores + r * apart + t, &all, sizeof all);
+    }
   }
   for (; t < n; ++t, k += stride)
     for (int r = 0; r < R; ++r) {
@@ -52,11 +54,11 @@ SDX_INLINE void dot_keys(const AttentionArgs& a, const float* q, int64_t apart, 
     }
 }
 
-// sums[r] += weights[r] times the rows of v, in slabs of W vectors; the columns that are done.
+// sums[r] += weights[r] times the rows of v, from a column on in slabs of W vectors, as many as
+// there are; the columns that are done then.
 template <int R, int W, class T>
 SDX_INLINE int64_t add_slabs(const AttentionArgs& a, const float* weights, int64_t apart,
-                             const T* v, int64_t n, float* sums) {
-  int64_t c = 0;
+                             const T* v, int64_t n, float* sums, int64_t c) {
   for (; c + W * kLanes <= a.width; c += W * kLanes) {
     f32v acc[R][W];
     for (int r = 0; r < R; ++r)
@@ -77,7 +79,8 @@ SDX_INLINE int64_t add_slabs(const AttentionArgs& a, const float* weights, int64
 template <int R, class T>
 SDX_INLINE void add_values(const AttentionArgs& a, const float* weights, int64_t apart, const T* v,
                            int64_t n, float* sums) {
-  const int64_t done = add_slabs<R, kAtOnce>(a, weights, apart, v, n, sums);
+  int64_t done = add_slabs<R, kAtOnce>(a, weights, apart, v, n, sums, 0);
+  done = add_slabs<R, kAtOnce / 2>(a, weights, apart, v, n, sums, done);
   vloop(a.width - done, [&](int64_t i, auto lanes) {
     const int64_t c = done + i;
     for (int r = 0; r < R; ++r) {

@@ -129,8 +129,8 @@ void gemm_passes(int64_t m, int64_t k, int64_t first, int64_t last, const float*
       const int64_t depth = part_begin(k, passes, pass), end = part_begin(k, passes, pass + 1);
       const bool complete = pass + 1 == passes && !finish.is_plain();
       gemm_panel(m, end - depth, a + (pass - first) * m * kStride,
-                 b.packed + (p * height + depth) * kPanel, width, to.c + (p - b.first) * kPanel, to.ldc,
-                 {pass > 0, complete ? &own : nullptr});
+                 b.packed + (p * height + depth) * kPanel, width, to.c + (p - b.first) * kPanel,
+                 to.ldc, {pass > 0, complete ? &own : nullptr});
     }
   }
 }

@@ -29,7 +29,6 @@ def group_query(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...
     heads, shared = attrs["num_heads"], attrs["kv_num_heads"]
     q, k, v = (b.Transpose(part, perm=HEADS_FIRST) for part in _split(b, x, heads, shared))
     head = known(q.tensor.dims[3])
-    bias = wide_value(b, x.bias)
     key = (x.seqlens, x.total, q.tensor.dims[0], q.tensor.dims[2])
     span = spans[key] if key in spans else b.Spans(x.seqlens, x.total, q, domain=INTERNAL)
     turned = (q, x.cos, x.sin, x.positions) if attrs["do_rotary"] else ()
@@ -42,15 +41,13 @@ def group_query(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...
     )
     for mine, theirs in zip(append.outputs[:2], node.outputs[1:3], strict=False):
         mine.fact = theirs.fact
-    if bias is not None:
-        need_columns(b, bias, append.outputs[0])
+    if x.bias is not None:
+        need_columns(b, x.bias, append.outputs[0])
     window = attrs["local_window_size"]
     y = b.Attention(
         append.outputs[2] if turned else q,
         *append.outputs[:2],
-        bias,
-        span,
-        wide_value(b, x.sink),
+        *(wide_value(b, x.bias), span, wide_value(b, x.sink)),
         domain=INTERNAL,
         scale=attrs["scale"] or 1 / math.sqrt(head),
         zeroes=UNSEEN,  # rows of a prompt that is shorter than others may see no key

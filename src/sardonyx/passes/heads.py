@@ -236,12 +236,8 @@ def standard(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
     need(s.softmax_precision in (None, F32.onnx), "a softmax in another type")
     need(q.tensor.dtype in _KERNELS and v.tensor.dtype is q.tensor.dtype, "no kernel of this type")
     if is_packed:
-        assert s.q_num_heads is not None
-        assert s.kv_num_heads is not None
-        q, k, v = (
-            _heads_first(b, x, heads)
-            for x, heads in ((q, s.q_num_heads), (k, s.kv_num_heads), (v, s.kv_num_heads))
-        )
+        heads = (s.q_num_heads, s.kv_num_heads, s.kv_num_heads)
+        q, k, v = (_heads_first(b, x, n or 1) for x, n in zip((q, k, v), heads, strict=True))
     present = _appended(b, k, v, (past_key, past_value))
     has_past, windows = past_key is not None, (s.left_window_size, s.right_window_size)
     is_placed = bool(s.is_causal) or max(windows) >= 0

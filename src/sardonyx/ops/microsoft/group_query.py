@@ -134,12 +134,7 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     if x.seqlens.rank not in (1, 2):
         raise InvalidGraph(f"seqlens_k has one number for each of the batch, and is {x.seqlens}")
     same_dims(g, x.seqlens.dims, (batch, 1)[: x.seqlens.rank], "seqlens_k")
-    if x.total.rank > 1:
-        raise InvalidGraph(f"total_sequence_length is one number, and is {x.total}")
-    for size in x.total.dims:
-        g.equal(size, 1, "total_sequence_length is one number")
-    length = longer(g, x.total, past)
-    total = g.fresh("keys") if x.total.sym is None else x.total.sym[0]
+    total, length = _lengths(g, x.total, past)
     _check_rotary(g, x, attrs, (batch, rows, head))
     if x.sink is not None:
         same_dims(g, x.sink.dims, (heads,), "head_sink")
@@ -155,6 +150,15 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
         cache,
         x.query.shaped((batch, heads, rows, total)),
     )
+
+
+def _lengths(g: Scope, total: Fact, past: Size) -> tuple[Size, Size]:
+    """The number of keys, and the length of the new cache."""
+    if total.rank > 1:
+        raise InvalidGraph(f"total_sequence_length is one number, and is {total}")
+    for size in total.dims:
+        g.equal(size, 1, "total_sequence_length is one number")
+    return g.fresh("keys") if total.sym is None else total.sym[0], longer(g, total, past)
 
 
 def _check_rotary(g: Scope, x: Inputs, attrs: dict[str, Any], sizes: tuple[Size, ...]) -> None:
@@ -244,16 +248,11 @@ def _attend(  # noqa: PLR0913 - the parts of one attention
             shown[..., :end] = np.where(seen, scores, np.float32(0))
         scores = np.where(seen, scores, np.float32(-np.inf))
         top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
-        extra = None
-        if sink is not None:
-            extra = wide(sink)[:, None, None]
-        elif attrs["smooth_softmax"] == 1:
-            extra = np.zeros((1, 1, 1), np.float32)
-        if extra is not None:
-            top = np.maximum(top, extra)
+        lowest = np.float32(0 if attrs["smooth_softmax"] == 1 else -np.inf)
+        extra = lowest if sink is None else wide(sink)[:, None, None]
+        top = np.maximum(top, extra)
         weights = np.exp(scores - top)
-        total = weights.sum(axis=-1, keepdims=True)
-        weights = weights / (total if extra is None else total + np.exp(extra - top))
+        weights = weights / (weights.sum(axis=-1, keepdims=True) + np.exp(extra - top))
         # Rows of a prompt that is shorter than others may see no key.
         weights = np.where(top == -np.inf, np.float32(0), weights)
         if attrs["qk_output"] == WEIGHTS:

@@ -136,6 +136,7 @@ def best(sets: list[list[Callable[[], Any]]], copies: int, rounds: int) -> list[
     found = [float("inf")] * len(sets)
     for _ in range(rounds):
         for i, runs in enumerate(sets):
+            time.sleep(0.05)  # threads of the other, which stay awake for a while, fall asleep
             began = time.perf_counter()
             for run in runs:
                 run()

@@ -7,7 +7,7 @@
 namespace sdx::SDX_ISA::nbits {
 namespace {
 
-constexpr int64_t kItemBytes = 2048;  // of a row of weights, in one item
+constexpr int64_t kItemBytes = 8192;  // of a row of weights, in one item
 constexpr int64_t kPartRows = 256;    // of k, about
 constexpr int64_t kSumColumns = 512;  // of an item that adds up parts
 constexpr int64_t kStrip = 32;        // rows whose sums stay in registers
@@ -170,14 +170,14 @@ void run_strip(Site s, int64_t k, int64_t rows, int64_t begin, int64_t end, bool
 
 SDX_INLINE int64_t item_columns(int bits) { return kItemBytes * 8 / bits; }
 
-// Items: columns of parts of k.
+// Items: parts of k of the same columns, one behind the other, as they are read ahead.
 template <int bits, class T>
 Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& f = *static_cast<const Few*>(args);
   const Weights& w = f.p.w;
-  const int64_t columns = item_columns(bits), tiles = (w.n + columns - 1) / columns;
+  const int64_t columns = item_columns(bits);
   for (int64_t item = begin; item < end; ++item) {
-    const int64_t part = item / tiles, column = item % tiles * columns;
+    const int64_t part = item % f.n_parts, column = item / f.n_parts * columns;
     const int64_t last = column + columns < w.n ? column + columns : w.n;
     const int64_t first_k = part * f.part_k;
     const int64_t last_k = first_k + f.part_k < w.k ? first_k + f.part_k : w.k;

@@ -47,6 +47,7 @@ Status matmul_nbits(const Call& call, Plan& plan) {
   if (p->m == 0 || p->w.n == 0) return {};
   const bool is_bytes = call.ints[kLevel] == 4;
   if (p->m <= (is_bytes ? kFewBytes : kFewFloats) && p->w.k > 0) {
+    if (!p->w.is_k_major && is_bytes && plan_ordered(*p, plan)) return {};
     if (p->w.is_k_major ? plan_across(*p, is_bytes, plan) : plan_along(*p, is_bytes, plan))
       return {};
   }

@@ -69,6 +69,7 @@ struct Site {
   int64_t row;        // of x, the first
   const int32_t* at;  // for each vector of weights in kLanes blocks, the block of each lane
   int64_t n_vectors;  // in kLanes blocks
+  Fields fields;
 };
 
 // Scales of kLanes blocks for every row; what zero points come to is taken off the sums.
@@ -103,7 +104,7 @@ SDX_INLINE void add_blocks(const Site& s, int64_t column, int64_t first, int64_t
   int64_t byte = first * x.block * bits / 8;
   const uint8_t* q = input<uint8_t>(s.data, kQ) + column * row_bytes;
   const auto* values = x.values<typename V::Value>(s.data, s.row);
-  const Fields fields{w.flip, pinned(step_table<bits>(w.flip))};
+  const Fields fields{s.fields.flip, pinned(s.fields.table)};
   f32v sum[R];
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) sum[r] = total[r];
@@ -118,7 +119,7 @@ SDX_INLINE void add_blocks(const Site& s, int64_t column, int64_t first, int64_t
     };
     const int64_t left = (end - byte) / SDX_VEC_BYTES, whole = left < n_vectors ? left : n_vectors;
     for (int64_t i = 0; i < whole; ++i, byte += SDX_VEC_BYTES) {
-      __builtin_prefetch(q + byte + kAhead);
+      __builtin_prefetch(q + byte + kAhead, 0, 2);
       add((u32v)load(q + byte), i);
     }
     if (whole < n_vectors && byte < end)
@@ -164,13 +165,14 @@ Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) 
   const int64_t n_vectors = (kLanes * f.x.block + kCount - 1) / kCount;
   for (int64_t i = 0; i < n_vectors * kLanes; ++i) at[i] = int32_t(i * kPerLane / f.x.block);
   auto* sums = reinterpret_cast<float*>(at + n_vectors * kLanes);
+  const Fields fields{p.w.flip, step_table<bits>(p.w.flip)};
   for (int64_t item = begin; item < end; ++item) {
     const int64_t column = item * kItemColumns;
     const int64_t columns = p.w.n - column < kItemColumns ? p.w.n - column : kItemColumns;
     for (int64_t j = 0; j < columns; j += kTogether) {
       const int64_t n = columns - j < kTogether ? columns - j : kTogether;
       for (int64_t row = 0; row < p.m;) {
-        const Site site{f, data, row, at, n_vectors};
+        const Site site{f, data, row, at, n_vectors, fields};
         float* to = sums + row * kItemColumns + j;
         const int64_t left = p.m - row;
         if (left >= 4)

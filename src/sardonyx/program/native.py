@@ -48,8 +48,13 @@ class NativeSegment:
     read: tuple[Value, ...]  # the values behind `inputs`
     made: tuple[Value, ...]  # the values behind `outputs`
     part_frees: list[list[int]]  # by part: slots of the call that nobody reads after it
+    room_axes: dict[int, int] = field(init=False)  # of slots of the call that may have room
     _runnable: native.Runnable | None = None
     _lock: Lock = field(default_factory=Lock)
+
+    def __post_init__(self) -> None:
+        grown = (g for p in self.parts if isinstance(p, SegmentBuilder) for g in p.grown)
+        self.room_axes = {taken: axis for taken, _, axis, *_ in grown}
 
     @property
     def nodes(self) -> list[tuple[Node, str]]:
@@ -93,7 +98,7 @@ class NativeSegment:
         inputs, fixed, bound = [], [], []
         for value in self.read:
             fact, slot = value.tensor, self.values[value]
-            inputs.append((slot, fact.rank, fact.dtype.onnx, self._room_axis(slot)))
+            inputs.append((slot, fact.rank, fact.dtype.onnx, self.room_axes.get(slot, ABSENT)))
             for axis, size in enumerate(fact.dims):
                 if isinstance(size, int):
                     fixed.append((slot, axis, size))
@@ -113,11 +118,6 @@ class NativeSegment:
         sequence = (sizes, inputs, outputs, bound, fixed, constants, items)
         return native.Runnable(sequence, python)
 
-    def _room_axis(self, slot: int) -> int:
-        """The axis along which an input may have room for more; ABSENT for most."""
-        grown = (g for p in self.parts if isinstance(p, SegmentBuilder) for g in p.grown)
-        return next((axis for taken, _, axis, *_ in grown if taken == slot), ABSENT)
-
     @property
     def quick(self) -> Callable[[dict[Any, Any]], object] | None:
         """The native call that takes a feed, once the segment is prepared."""
@@ -131,7 +131,7 @@ class NativeSegment:
         assert runnable is not None
         given = [dims.get(n, -1) for n in self.names]
         arrays = [
-            frame[i] if self._room_axis(self.values[value]) != ABSENT else _plain(frame[i])
+            frame[i] if self.values[value] in self.room_axes else _plain(frame[i])
             for i, value in zip(self.inputs, self.read, strict=True)
         ]
         result = runnable.run(given, arrays, stop, profiles)

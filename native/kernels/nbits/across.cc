@@ -25,10 +25,12 @@ struct Ahead {
   int64_t row_bytes, width, n_rows;
   int64_t byte = 0;
 
-  SDX_INLINE void read(int64_t bytes) {
-    for (; bytes > 0 && n_rows > 0; bytes -= 64) {
-      __builtin_prefetch(row + byte, 0, 2);
-      byte += 64;
+  SDX_INLINE void read(int64_t lines) {
+    while (lines > 0 && n_rows > 0) {
+      const int64_t left = (width - byte + 63) / 64, n = left < lines ? left : lines;
+#pragma GCC unroll 4
+      for (int64_t i = 0; i < n; ++i) __builtin_prefetch(row + byte + i * 64, 0, 2);
+      byte += n * 64, lines -= n;
       if (byte >= width) byte = 0, row += row_bytes, --n_rows;
     }
   }
@@ -153,7 +155,7 @@ void run_strip(Site s, int64_t k, int64_t rows, int64_t begin, int64_t end, bool
   alignas(64) uint8_t own[kStrip][SDX_VEC_BYTES];
   for (int64_t column = begin; column < end; column += step) {
     const int64_t at = column * bits / 8, bytes = row_bytes - at;
-    ahead.read(rows * SDX_VEC_BYTES);
+    ahead.read(rows * SDX_VEC_BYTES / 64);
     Strip strip{from + at, row_bytes, rows};
     if (bytes < SDX_VEC_BYTES || rows % kGroup != 0) {
       memset(own, 0, sizeof own);

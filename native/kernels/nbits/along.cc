@@ -118,6 +118,7 @@ SDX_INLINE void add_blocks(const Site& s, int64_t column, int64_t first, int64_t
       V::add(v, {values + byte * 8 / bits, stride}, scale, load(s.at + i * kLanes), fields, sum);
     };
     const int64_t left = (end - byte) / SDX_VEC_BYTES, whole = left < n_vectors ? left : n_vectors;
+#pragma GCC unroll 2
     for (int64_t i = 0; i < whole; ++i, byte += SDX_VEC_BYTES) {
       __builtin_prefetch(q + byte + kAhead, 0, 2);
       add((u32v)load(q + byte), i);

@@ -234,7 +234,7 @@ class InferenceSession:
             results = self._execute(values, options)
             if self._profile is not None:
                 self._profile.add("Session", "model_run", started, time.perf_counter(), {})
-            return hand_out([results[i] for i in wanted])
+            return hand_out([results[i] for i in wanted], values.values())
         except InvalidArgument as error:
             raise error.at(fed=describe(values)) from None
         except MemoryError as error:

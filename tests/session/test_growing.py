@@ -160,3 +160,29 @@ def test_a_failed_run_costs_the_room_only() -> None:
         s.run(None, {"past": past, "new": rows(1, 2, heads=7)})
     got = s.run(None, {"past": past, "new": rows(1, 2)})[0]
     np.testing.assert_array_equal(got, np.concatenate([rows(5, 1), rows(1, 2)], 2))
+
+
+def identity_model() -> bytes:
+    def info(name: str) -> Any:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["b", "h", "n", "w"])
+
+    node = helper.make_node("Identity", ["x"], ["y"])
+    graph = helper.make_graph([node], "same", [info("x")], [info("y")])
+    made: bytes = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9
+    ).SerializeToString()
+    return made
+
+
+@pytest.mark.parametrize("output_names", [None, ["y"]])
+def test_a_cache_is_not_handed_out_again(output_names: list[str] | None) -> None:
+    past = session().run(None, {"past": rows(0, 0), "new": rows(5, 1)})[0]
+    got = ort.InferenceSession(identity_model()).run(output_names, {"x": past})[0]
+    assert not np.shares_memory(got, past)
+    np.testing.assert_array_equal(got, past)
+
+
+def test_a_cache_that_is_asked_for_twice_is_copied() -> None:
+    got = session().run(["present", "present"], {"past": rows(0, 0), "new": rows(5, 1)})
+    assert not np.shares_memory(*got)
+    np.testing.assert_array_equal(*got)

@@ -133,6 +133,14 @@ def test_a_cache_fed_where_it_cannot_grow_is_read_as_it_is() -> None:
     np.testing.assert_array_equal(got, np.concatenate([rows(3, 3), rows(5, 1)], 2))
 
 
+@pytest.mark.parametrize("output_names", [None, ["present"]])
+def test_a_cache_that_grew_along_another_axis_is_copied(output_names: list[str] | None) -> None:
+    past = session(1).run(None, {"past": rows(5, 0, heads=0), "new": rows(5, 1)})[0]
+    assert not past.flags.c_contiguous
+    got = session(2).run(output_names, {"past": past, "new": rows(1, 2)})[0]
+    np.testing.assert_array_equal(got, np.concatenate([rows(5, 1), rows(1, 2)], 2))
+
+
 def test_it_can_be_switched_off() -> None:
     s = session(grow_in_place="0")
     past = s.run(None, {"past": rows(0, 0), "new": rows(5, 1)})[0]

@@ -141,6 +141,21 @@ def test_a_cache_that_grew_along_another_axis_is_copied(output_names: list[str] 
     np.testing.assert_array_equal(got, np.concatenate([rows(5, 1), rows(1, 2)], 2))
 
 
+def test_what_cannot_be_fed_back_has_no_room() -> None:
+    def info(name: str, n: Any) -> Any:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", n, 5])
+
+    node = helper.make_node("Concat", ["x", "more"], ["y"], axis=1)
+    inputs, outputs = [info("x", 3), info("more", "n")], [info("y", "total")]
+    graph = helper.make_graph([node], "both", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    feed = {"x": np.ones((2, 3, 5), np.float32), "more": np.zeros((2, 4, 5), np.float32)}
+    got = ort.InferenceSession(model.SerializeToString()).run(None, feed)[0]
+    assert got.flags.c_contiguous
+    assert not native.has_room(got)
+    np.testing.assert_array_equal(got, np.concatenate([feed["x"], feed["more"]], 1))
+
+
 def test_it_can_be_switched_off() -> None:
     s = session(grow_in_place="0")
     past = s.run(None, {"past": rows(0, 0), "new": rows(5, 1)})[0]

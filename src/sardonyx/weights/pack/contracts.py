@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from sardonyx.graph.dim import Size
-from sardonyx.graph.dtype import F32, I8, I32, U8, by_onnx
+from sardonyx.graph.dtype import F32, I8, I32, I64, U8, by_onnx
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node
 from sardonyx.graph.guard import Scope
@@ -92,11 +92,15 @@ def _qmean(c: _Call) -> None:
 
 
 def _spans(c: _Call) -> None:
-    seqlens, total, query = c.facts[:3]
-    c.ranks(4, 2)
-    c.need(all(d == 1 for d in total.dims), f"a total {total}")
-    count: Size = math.prod(d for d in seqlens.dims if isinstance(d, int))
-    for d in seqlens.dims:
+    lengths, total, query, keys = c.facts[:4]
+    c.ranks(4, 2, 3)
+    if keys is None:  # lengths less 1
+        c.need(total is not None and all(d == 1 for d in total.dims), f"a total {total}")
+        c.need(lengths.dtype is I32, f"lengths {lengths}")
+    else:
+        c.need(lengths.dtype is I64, f"counts {lengths}")
+    count: Size = math.prod(d for d in lengths.dims if isinstance(d, int))
+    for d in lengths.dims:
         count = count if isinstance(d, int) else count * d
     c.same(count, query.dims[0])
 

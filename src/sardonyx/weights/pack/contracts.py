@@ -52,7 +52,7 @@ class _Call:
                 continue
             self.need(fact.rank, f"input {position} is {fact}")
             self.need(all(d == 1 for d in fact.dims[:-1]), f"input {position} is {fact}")
-            self.same(fact.dims[-1], columns)
+            self.scope.equal_or_one(fact.dims[-1], columns, f"sizes of {self.node.op}")
 
     def result(self, zero: int) -> None:
         """The type that an attribute names is one of ours, and that of the zero point."""

@@ -191,7 +191,7 @@ def _entry(
     type_ = [const.dtype.name, list(const.shape)]
     if kind == "blob":
         return ["blob", *type_, writer.blob(stored_bytes(const), stored(const))]
-    if kind == "texts":
+    if const.dtype is STRING:
         return written_texts(const)
     if kind == "file" and isinstance(const, Ref):
         return written_ref(const, files)

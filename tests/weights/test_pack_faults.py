@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
 import sardonyx
 import sardonyx.weights.pack.write
@@ -252,6 +253,22 @@ def test_flipped_bits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     flip(pack, 3 * PAGE)  # in a blob
     assert uses_pack(opened(path))
     rejected(path, caplog, "has other bytes", pack_verify="1")
+
+
+@pytest.mark.parametrize("place", [embedded, external])
+def test_verify_finds_a_weight_that_was_changed(
+    place: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = place(tmp_path)
+    packed(path)
+    changed = layers()
+    weight = next(t for t in changed.graph.initializer if t.name == "w")
+    array = numpy_helper.to_array(weight).copy()
+    array[0, 0] += 1
+    weight.CopyFrom(numpy_helper.from_array(array, "w"))
+    (tmp_path / "model.data").unlink(missing_ok=True)  # onnx.save would append to it
+    place(tmp_path, changed)
+    rejected(path, caplog, "has other weights", pack_verify="1")
 
 
 def test_verify_command_finds_a_flipped_bit(

@@ -149,6 +149,7 @@ def write(path: str, goods: Parcel, load: Load, label: Label, report: Report) ->
                 "standalone": label.standalone,
                 "files": [[_location(source, label.given), source.data.nbytes] for source in files],
                 "samples": identity.samples(refs, files),
+                "weights": identity.whole(refs, files),
                 **_write_constants(writer, goods, load, files, report),
                 "blobs": writer.blobs,
             }

@@ -141,6 +141,30 @@ def test_a_cache_that_grew_along_another_axis_is_copied(output_names: list[str] 
     np.testing.assert_array_equal(got, np.concatenate([rows(5, 1), rows(1, 2)], 2))
 
 
+def test_a_cache_grows_along_one_axis_only() -> None:
+    def info(name: str, heads: str, n: str) -> Any:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", heads, n, "width"])
+
+    nodes = [
+        helper.make_node("Concat", ["past", "heads"], ["wide"], axis=1),
+        helper.make_node("Concat", ["past", "rows"], ["long"], axis=2),
+    ]
+    inputs = [info("past", "h", "n"), info("heads", "h1", "n"), info("rows", "h", "n1")]
+    graph = helper.make_graph(
+        nodes, "both", inputs, [info("wide", "h2", "n"), info("long", "h", "n2")]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    s = ort.InferenceSession(model.SerializeToString())
+    past = s.run(
+        None, {"past": rows(3, 0, 1, 0), "heads": rows(3, 1, 1, 2), "rows": rows(1, 2, 1, 0)}
+    )[0]
+    feed = {"past": past, "heads": rows(3, 3, 1, 1), "rows": rows(1, 4, 1, 2)}
+    wide, long = s.run(None, feed)  # as many heads then as there were rows
+    np.testing.assert_array_equal(past, rows(3, 1, 1, 2))
+    np.testing.assert_array_equal(wide, np.concatenate([past, feed["heads"]], 1))
+    np.testing.assert_array_equal(long, np.concatenate([past, feed["rows"]], 2))
+
+
 def test_what_cannot_be_fed_back_has_no_room() -> None:
     def info(name: str, n: Any) -> Any:
         return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", n, 5])

@@ -233,3 +233,15 @@ def test_a_cache_that_is_asked_for_twice_is_copied() -> None:
     got = session().run(["present", "present"], {"past": rows(0, 0), "new": rows(5, 1)})
     assert not np.shares_memory(*got)
     np.testing.assert_array_equal(*got)
+
+
+@pytest.mark.parametrize("outputs", [("present", "sums"), ("sums", "present")])
+def test_a_run_is_one_native_call(outputs: tuple[str, ...]) -> None:
+    """Decoders make their caches before their logits, and name them behind."""
+    s = ort.InferenceSession(cache_model(outputs=outputs))
+    assert s._quick is not None
+    made: Any = s._quick({"past": rows(3, 0), "new": rows(1, 1)})
+    got = dict(zip(outputs, made, strict=True))
+    wanted = np.concatenate([rows(3, 0), rows(1, 1)], 2)
+    np.testing.assert_array_equal(got["present"], wanted)
+    np.testing.assert_allclose(got["sums"], wanted.sum(2), rtol=1e-5)

@@ -253,7 +253,10 @@ def _native(emitter: _Emitter, parts: list[_Part], frees: list[Value]) -> Native
             frees_of[last].append(slots[value])
     inside = _inside(parts)
     exported = (v for n in inside for v in n.outputs if v in slots)
-    made = tuple(v for v in exported if _leaves(v, inside))
+    leaving = [v for v in exported if _leaves(v, inside)]
+    # In the order of the model: a run may then be one native call.
+    order = {v: i for i, v in enumerate(emitter.graph.outputs)}
+    made = tuple(sorted(leaving, key=lambda v: order.get(v, len(order))))
     read = tuple(
         v for v in slots if isinstance(v, Value) and v.node not in inside and v.const is None
     )

@@ -1,6 +1,6 @@
 """8-bit products and convolutions by their kernels against onnxruntime, on one thread.
 
-    python bench/int8.py
+    python -m bench.int8
 
 Both are run in turns, and the best of many short runs counts.
 """

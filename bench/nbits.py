@@ -1,6 +1,6 @@
 """Products with weights of few bits by their kernels against onnxruntime, on all threads.
 
-    python bench/nbits.py [--rows 1,2,8,64] [--sizes 3072x3072,3072x9216] [--bits 4] [--block 32]
+    python -m bench.nbits [--rows 1,2,8,64] [--sizes 3072x3072,3072x9216] [--bits 4] [--block 32]
 
 Both run in turns over so many copies of the weights that none is found in a cache, and the best of
 several rounds counts. GB/s are those of weights, scales and zero points read once.
@@ -136,6 +136,7 @@ def best(sets: list[list[Callable[[], Any]]], copies: int, rounds: int) -> list[
     found = [float("inf")] * len(sets)
     for _ in range(rounds):
         for i, runs in enumerate(sets):
+            time.sleep(0.05)  # threads of the other, which stay awake for a while, fall asleep
             began = time.perf_counter()
             for run in runs:
                 run()

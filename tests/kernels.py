@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 from typing import Any
 
@@ -96,12 +97,15 @@ def operand(given: Value | Packed | Stored, values: dict[Value, Array], isa: str
 
 
 def stored(array: Array) -> Array:
-    """An array as a file may have it: at an odd address, its last byte the last of a page."""
+    """An array as a file may have it: unaligned, and with nothing to be read behind its page."""
     dtype = by_numpy(array.dtype)
     assert dtype is not None
     raw = np.frombuffer(pack(array, dtype), np.uint8)
-    whole = np.frombuffer(mmap.mmap(-1, len(raw) + mmap.PAGESIZE), np.uint8)
-    end = len(whole) // mmap.PAGESIZE * mmap.PAGESIZE
-    inner = whole[end - len(raw) : end]
+    spare = 1 if dtype.bits > 8 else 0
+    size = -(-(len(raw) + spare) // mmap.PAGESIZE) * mmap.PAGESIZE
+    whole = np.frombuffer(mmap.mmap(-1, size + mmap.PAGESIZE), np.uint8)
+    inner = whole[size - spare - len(raw) : size - spare]
     inner[:] = raw
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.mprotect(ctypes.c_void_p(whole.ctypes.data + size), mmap.PAGESIZE, 0) == 0
     return inner if dtype.bits < 8 else inner.view(array.dtype).reshape(array.shape)

@@ -51,10 +51,10 @@ def probe_by_sequence() -> list[str]:
     number, exported, u8 = 0, 3, 2
     values = [(exported, u8, slot, 0, 0, 0, [0], []) for slot in range(2)]
     steps = [("isa_name", [], [0, 1], [], [])]
-    segment = (0, [(number, 0, 0, LENGTH)], [], [], values, steps, [], [])
+    segment = (0, [(number, 0, 0, LENGTH)], [], [], values, steps, [], [], [])
     sequence = ((2, 0), [], [0, 1], [], [], [], [(True, segment, [], [])])
     types = [np.dtype(np.uint8)] * 2
-    runnable = native.Runnable(sequence, ([], [], types, 1, False))
+    runnable = native.Runnable(sequence, ([], [], types, 1, False, True))
     fault, made, *_ = runnable.run([], [], None, False)
     assert fault == 0
     return [a.tobytes().rstrip(b"\0").decode() for a in made]

@@ -7,7 +7,10 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx
+import onnxruntime  # type: ignore[import-untyped]
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx._native as native
 from sardonyx.graph.build import Builder
@@ -157,6 +160,33 @@ def rows(*shape: int, dtype: Any = np.float32) -> Array:
     return (rng.normal(size=shape) * size).astype(dtype)
 
 
+@pytest.mark.parametrize(("bits", "block"), [(4, 16), (4, 32), (4, 256), (8, 32), (8, 128)])
+@pytest.mark.parametrize("zero", ["packed", "none"])
+def test_onnxruntime_agrees(bits: int, block: int, zero: str) -> None:
+    form, x = Form(512, 40, bits=bits, block=block, zero=zero), rows(3, 512)
+    node, arrays = node_of(x, form)
+    names = ["x", "q", "s", "z"][: 3 if zero == "none" else 4]
+    made = helper.make_node(
+        "MatMulNBits", names, ["y"], domain="com.microsoft", K=form.k, N=form.n, bits=bits,
+        block_size=block,
+    )  # fmt: skip
+    graph = helper.make_graph(
+        [made],
+        "product",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)],
+        [onnx.ValueInfoProto(name="y")],
+        [numpy_helper.from_array(a, n) for a, n in zip(arrays[1:], names[1:], strict=False)],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    (expected,) = session.run(None, {"x": x})
+    for isa, y in results(node, arrays).items():
+        assert np.allclose(y, expected, rtol=1e-4, atol=1e-4), isa
+
+
 LEVELS = [0, 4]
 COUNTS = [1, 2, 3, 5, 17, 64, 200]
 FORMS = {
@@ -184,6 +214,7 @@ FORMS = {
     "k first": Form(160, 140, layout="kn"),
     "k first, long": Form(1088, 40, layout="kn"),
     "k first, wide": Form(64, 4200, layout="kn"),
+    "k first, 8 bits, very wide": Form(32, 8300, bits=8, layout="kn"),
     "k first, blocks of 16": Form(80, 130, block=16, layout="kn"),
     "k first, blocks of 128": Form(384, 66, block=128, layout="kn"),
     "k first, signed": Form(96, 200, layout="kn", signed=True),

@@ -84,10 +84,10 @@ SPANS = """
 in lengths: {type}[{lengths}]
 in total: i32[{total}]
 in q: f32[B,2,S,8]
-y = sardonyx.Spans(lengths, total, q)
+y = sardonyx.Spans(lengths, {given}, q)
 out y
 """
-SPANNED = {"type": "i32", "lengths": "B,1", "total": "1"}
+SPANNED = {"type": "i32", "lengths": "B,1", "total": "1", "given": "total"}
 COUNTS = """
 in counts: {type}[{counts}]
 in q: f32[B,2,S,8]
@@ -116,7 +116,7 @@ WRONG = [
     *((TABLE, TABLED, change) for change in (
         {"zeros": "1"}, {"axis": "1"}, {"axis": "-1"}, {"block": "-1"},
     )),
-    *((SPANS, SPANNED, change) for change in ({"total": "2"}, {"type": "i64"})),
+    *((SPANS, SPANNED, change) for change in ({"total": "2"}, {"type": "i64"}, {"given": "_"})),
     *((COUNTS, COUNTED, change) for change in ({"type": "i32"}, {"keys": ""})),
 ]  # fmt: skip
 

@@ -65,6 +65,8 @@ HOSTILE_INDEX: dict[str, tuple[Change, str]] = {
     "strings": (entry_of("blob", 1, "str"), "strings as bytes"),
     "no kind": (entry_of("blob", 0, "pickle"), "no constant"),
     "recipe of itself": (entry_of("recipe", 5, [9999, 9999]), "no number"),
+    "recipe of another shape": (entry_of("recipe", 2, [1 << 31, 80]), "made by"),
+    "recipe of another type": (entry_of("recipe", 1, "f64"), "made by"),
     "recipe of no op": (entry_of("recipe", 4, "Format"), "a constant made by"),
     "recipe of a loop": (entry_of("recipe", 4, "Loop"), "a constant made by"),
     "form of no constant": (setting("forms", 0, 0, to=99999), "no number"),

@@ -7,8 +7,7 @@
 namespace sdx::SDX_ISA::nbits {
 namespace {
 
-constexpr int64_t kItemBytes = 2048;  // of a row of weights, in one item
-constexpr int64_t kPartRows = 256;    // of k, about
+constexpr int64_t kItemBytes = 8192;  // of a row of weights, in one item
 constexpr int64_t kSumColumns = 512;  // of an item that adds up parts
 constexpr int64_t kStrip = 32;        // rows whose sums stay in registers
 constexpr int kGroup = 4;             // rows of bytes in a lane
@@ -125,7 +124,8 @@ SDX_INLINE void add_group(const Site& s, const Strip& strip, int64_t k, int64_t 
     for (int r = 0; r < R; ++r) {
       float* to = part_of(s, s.row + r) + at;
       const float step = x.is_bytes ? x.steps(s.data, s.row + r)[own] : 1.0f;
-      f32v y = sum[r][v] * (scale * step) - zero * x.sums(s.data, s.row + r)[own];
+      const f32v values = splat(x.sums(s.data, s.row + r)[own]);
+      f32v y = block_sum(sum[r][v], scale * step, zero, values);
       if (!is_first) y += load(to);
       store(to, y);
     }
@@ -170,14 +170,14 @@ void run_strip(Site s, int64_t k, int64_t rows, int64_t begin, int64_t end, bool
 
 SDX_INLINE int64_t item_columns(int bits) { return kItemBytes * 8 / bits; }
 
-// Items: columns of parts of k.
+// Items: parts of k of the same columns, one behind the other, as they are read ahead.
 template <int bits, class T>
 Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& f = *static_cast<const Few*>(args);
   const Weights& w = f.p.w;
-  const int64_t columns = item_columns(bits), tiles = (w.n + columns - 1) / columns;
+  const int64_t columns = item_columns(bits);
   for (int64_t item = begin; item < end; ++item) {
-    const int64_t part = item / tiles, column = item % tiles * columns;
+    const int64_t part = item % f.n_parts, column = item / f.n_parts * columns;
     const int64_t last = column + columns < w.n ? column + columns : w.n;
     const int64_t first_k = part * f.part_k;
     const int64_t last_k = first_k + f.part_k < w.k ? first_k + f.part_k : w.k;
@@ -239,7 +239,7 @@ bool plan_across(const Product& p, bool is_bytes, Plan& plan) {
   f->x.n_blocks = (w.k + rows - 1) / rows;
   f->x.k = w.k + kStrip;
   place_rows(*f, plan);
-  f->part_k = (kPartRows + rows - 1) / rows * rows;
+  f->part_k = part_of_k(rows);
   f->n_parts = (w.k + f->part_k - 1) / f->part_k;
   const int64_t step = SDX_VEC_BYTES * 8 / w.bits;
   f->width = (w.n + step - 1) / step * step;

@@ -11,23 +11,36 @@ constexpr int64_t kTogether = 8;  // columns for which a part of x stays in the 
 constexpr int64_t kSegmentBytes = 16384;  // of such a part
 constexpr int64_t kAhead = 4096;          // bytes
 
+// What fields stand for.
+struct Fields {
+  uint8_t flip;
+  f32v table;
+};
+
+// Rows of x, from the first value on that meets a vector of weights.
+template <class T>
+struct Values {
+  const T* at;
+  int64_t stride;
+};
+
 // One vector of weights against R rows: sums in lanes that share a block, scaled.
 template <int bits, bool is_bytes, int R>
 struct Vector {
   static constexpr int kFields = is_bytes ? 8 / bits : 32 / bits;
   using Value = std::conditional_t<is_bytes, int8_t, float>;
 
-  static SDX_INLINE void add(u32v v, const Value* x, int64_t stride, const f32v* scale, i32v at,
-                             uint8_t flip, f32v table, f32v (&total)[R]) {
+  static SDX_INLINE void add(u32v v, Values<Value> x, const f32v (&scale)[R], i32v at,
+                             const Fields& fields, f32v (&total)[R]) {
     if constexpr (is_bytes) {
       i32v sum[R] = {};
 #pragma GCC unroll 4
       for (int i = 0; i < kFields; ++i) {
-        const i32v w = field_bytes<bits>(v ^ splat(flip * 0x01010101u), i);
+        const i32v w = field_bytes<bits>(v ^ splat(fields.flip * 0x01010101u), i);
 #pragma GCC unroll 4
         for (int r = 0; r < R; ++r) {
           i32v right;
-          memcpy(&right, x + r * stride + i * SDX_VEC_BYTES, sizeof right);
+          memcpy(&right, x.at + r * x.stride + i * SDX_VEC_BYTES, sizeof right);
           sum[r] = dot4(sum[r], w, right);
         }
       }
@@ -38,9 +51,9 @@ struct Vector {
       f32v sum[R] = {};
 #pragma GCC unroll 16
       for (int i = 0; i < kFields; ++i) {
-        const f32v w = field_float<bits>(v, i, flip, table);
+        const f32v w = field_float<bits>(v, i, fields.flip, fields.table);
 #pragma GCC unroll 4
-        for (int r = 0; r < R; ++r) sum[r] += w * load(x + r * stride + i * kLanes);
+        for (int r = 0; r < R; ++r) sum[r] += w * load(x.at + r * x.stride + i * kLanes);
       }
       const f32v own = permute(scale[0], at);
 #pragma GCC unroll 4
@@ -56,7 +69,27 @@ struct Site {
   int64_t row;        // of x, the first
   const int32_t* at;  // for each vector of weights in kLanes blocks, the block of each lane
   int64_t n_vectors;  // in kLanes blocks
+  Fields fields;
 };
+
+// Scales of kLanes blocks for every row; what zero points come to is taken off the sums.
+template <int bits, bool is_bytes, int R>
+SDX_INLINE void read_blocks(const Site& s, int64_t column, int64_t block, auto lanes,
+                            f32v (&scale)[R], f32v (&sum)[R]) {
+  const Weights& w = s.f.p.w;
+  const Arranged& x = s.f.x;
+  const int64_t at = w.n_blocks == 1 ? 0 : block;
+  __builtin_prefetch(input<std::byte>(s.data, kScale) +
+                     w.scale_at.at(at, column) * size_of(w.scale) + kAhead / 2);
+  const f32v own = load_scales<true>(w, s.data, at, column, lanes);
+  const f32v zero = load_zeros<true, bits>(w, s.data, at, column, lanes) * own;
+  scale[0] = own;
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+    sum[r] -= zero * load(x.sums(s.data, s.row + r) + block);
+    if constexpr (is_bytes) scale[r] = own * load(x.steps(s.data, s.row + r) + block);
+  }
+}
 
 // Blocks [first, last) of one column. `first` is a multiple of kLanes.
 template <int bits, bool is_bytes, int R>
@@ -71,36 +104,22 @@ SDX_INLINE void add_blocks(const Site& s, int64_t column, int64_t first, int64_t
   int64_t byte = first * x.block * bits / 8;
   const uint8_t* q = input<uint8_t>(s.data, kQ) + column * row_bytes;
   const auto* values = x.values<typename V::Value>(s.data, s.row);
-  const float *sums = x.sums(s.data, s.row), *steps = x.steps(s.data, s.row);
-  const int64_t block_stride = x.n_blocks;
-  const uint8_t flip = w.flip;
-  const f32v table = pinned(step_table<bits>(w.flip));
+  const Fields fields{s.fields.flip, pinned(s.fields.table)};
   f32v sum[R];
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) sum[r] = total[r];
   for (int64_t b = first; b < last; b += kLanes) {
-    f32v scale[R], zero;
-    const auto read = [&](auto lanes) {
-      const int64_t block = w.n_blocks == 1 ? 0 : b;
-      scale[0] = load_scales<true>(w, s.data, block, column, lanes);
-      zero = load_zeros<true, bits>(w, s.data, block, column, lanes) * scale[0];
-    };
+    f32v scale[R];
     if (b + kLanes <= last)
-      read(Full{});
+      read_blocks<bits, is_bytes>(s, column, b, Full{}, scale, sum);
     else
-      read(Part{int(last - b)});
-    const f32v own = scale[0];
-#pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) {
-      sum[r] -= zero * load(sums + r * block_stride + b);
-      if constexpr (is_bytes) scale[r] = own * load(steps + r * block_stride + b);
-    }
+      read_blocks<bits, is_bytes>(s, column, b, Part{int(last - b)}, scale, sum);
     const auto add = [&](u32v v, int64_t i) {
-      V::add(v, values + byte * 8 / bits, stride, scale, load(s.at + i * kLanes), flip, table, sum);
+      V::add(v, {values + byte * 8 / bits, stride}, scale, load(s.at + i * kLanes), fields, sum);
     };
     const int64_t left = (end - byte) / SDX_VEC_BYTES, whole = left < n_vectors ? left : n_vectors;
     for (int64_t i = 0; i < whole; ++i, byte += SDX_VEC_BYTES) {
-      __builtin_prefetch(q + byte + kAhead);
+      __builtin_prefetch(q + byte + kAhead, 0, 2);
       add((u32v)load(q + byte), i);
     }
     if (whole < n_vectors && byte < end)
@@ -146,13 +165,14 @@ Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) 
   const int64_t n_vectors = (kLanes * f.x.block + kCount - 1) / kCount;
   for (int64_t i = 0; i < n_vectors * kLanes; ++i) at[i] = int32_t(i * kPerLane / f.x.block);
   auto* sums = reinterpret_cast<float*>(at + n_vectors * kLanes);
+  const Fields fields{p.w.flip, step_table<bits>(p.w.flip)};
   for (int64_t item = begin; item < end; ++item) {
     const int64_t column = item * kItemColumns;
     const int64_t columns = p.w.n - column < kItemColumns ? p.w.n - column : kItemColumns;
     for (int64_t j = 0; j < columns; j += kTogether) {
       const int64_t n = columns - j < kTogether ? columns - j : kTogether;
       for (int64_t row = 0; row < p.m;) {
-        const Site site{f, data, row, at, n_vectors};
+        const Site site{f, data, row, at, n_vectors, fields};
         float* to = sums + row * kItemColumns + j;
         const int64_t left = p.m - row;
         if (left >= 4)

@@ -7,8 +7,6 @@
 
 namespace sdx::SDX_ISA::nbits {
 
-// kLanes scales or zero points from block `block` on, of one column, or from a column on, of a
-// block: `is_along` says which.
 SDX_INLINE f32v load_reals(DType dtype, const void* from, int64_t at, auto lanes) {
   switch (dtype) {
     case DType::f16: return load_float(static_cast<const F16*>(from) + at, lanes);
@@ -17,6 +15,7 @@ SDX_INLINE f32v load_reals(DType dtype, const void* from, int64_t at, auto lanes
   }
 }
 
+// Scales or zero points of kLanes blocks of one column, or else of kLanes columns of one block.
 template <bool is_along>
 SDX_INLINE f32v load_scales(const Weights& w, const Data& data, int64_t block, int64_t column,
                             auto lanes) {
@@ -45,17 +44,22 @@ SDX_INLINE f32v load_zeros(const Weights& w, const Data& data, int64_t block, in
   return zeros;
 }
 
-// Blocks [first, last) of columns [column, column + width), as rows of kRow numbers.
+// Blocks [first, last) of columns [column, column + width), at most kRow of them.
+struct Span {
+  int64_t first, last, column, width;
+};
 constexpr int64_t kRow = 32;
 
+// Their scales and zero points as rows of kRow numbers, a row for each block.
+
 template <int bits>
-SDX_INLINE void read_rows(const Weights& w, const Data& data, int64_t first, int64_t last,
-                          int64_t column, int64_t width, float* scale, float* zero) {
-  for (int64_t b = first; b < last; ++b)
-    vloop(width, [&](int64_t j, auto lanes) {
-      const int64_t at = (b - first) * kRow + j;
-      store(scale + at, load_scales<false>(w, data, b, column + j, lanes));
-      store(zero + at, load_zeros<false, bits>(w, data, b, column + j, lanes));
+SDX_INLINE void read_rows(const Weights& w, const Data& data, const Span& of, float* scale,
+                          float* zero) {
+  for (int64_t b = of.first; b < of.last; ++b)
+    vloop(of.width, [&](int64_t j, auto lanes) {
+      const int64_t at = (b - of.first) * kRow + j;
+      store(scale + at, load_scales<false>(w, data, b, of.column + j, lanes));
+      store(zero + at, load_zeros<false, bits>(w, data, b, of.column + j, lanes));
     });
 }
 
@@ -107,23 +111,24 @@ SDX_INLINE void turn_zeros(const Weights& w, const Data& data, int64_t block, in
 }
 
 template <int bits>
-SDX_INLINE void read_columns(const Weights& w, const Data& data, int64_t first, int64_t last,
-                             int64_t column, int64_t width, float* scale, float* zero) {
-  for (int64_t j = 0; j < width; j += kLanes)
-    for (int64_t b = first; b < last; b += kLanes) {
-      const int64_t end = b + kLanes < last ? b + kLanes : last, at = (b - first) * kRow + j;
-      turn_scales(w, data, b, end, column + j, scale + at);
-      turn_zeros<bits>(w, data, b, end, column + j, zero + at);
+SDX_INLINE void read_columns(const Weights& w, const Data& data, const Span& of, float* scale,
+                             float* zero) {
+  for (int64_t j = 0; j < of.width; j += kLanes)
+    for (int64_t b = of.first; b < of.last; b += kLanes) {
+      const int64_t end = b + kLanes < of.last ? b + kLanes : of.last;
+      const int64_t at = (b - of.first) * kRow + j;
+      turn_scales(w, data, b, end, of.column + j, scale + at);
+      turn_zeros<bits>(w, data, b, end, of.column + j, zero + at);
     }
 }
 
 template <int bits>
-SDX_INLINE void read_blocks(const Weights& w, const Data& data, int64_t first, int64_t last,
-                            int64_t column, int64_t width, float* scale, float* zero) {
+SDX_INLINE void read_blocks(const Weights& w, const Data& data, const Span& of, float* scale,
+                            float* zero) {
   if (w.is_k_major)
-    read_rows<bits>(w, data, first, last, column, width, scale, zero);
+    read_rows<bits>(w, data, of, scale, zero);
   else
-    read_columns<bits>(w, data, first, last, column, width, scale, zero);
+    read_columns<bits>(w, data, of, scale, zero);
 }
 
 }  // namespace sdx::SDX_ISA::nbits

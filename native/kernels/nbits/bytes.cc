@@ -50,7 +50,7 @@ void read_numbers(const Few& f, const Data& data, const Area& at, Unpacked& to) 
   for (int64_t j = 0; j < at.width; j += kRow) {
     const int64_t width = at.width - j < kRow ? at.width - j : kRow;
     const int64_t first = at.depth / w.block, last = (at.depth + at.depths - 1) / w.block + 1;
-    read_blocks<bits>(w, data, first, last, at.column + j, width, scale, zero);
+    read_blocks<bits>(w, data, {first, last, at.column + j, width}, scale, zero);
     for (int64_t b = 0; b < n_blocks; ++b) {
       const int64_t row = ((at.depth + b * f.x.block) / w.block - first) * kRow;
       for (int64_t i = 0; i < kRow; i += kLanes) {

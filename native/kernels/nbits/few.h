@@ -52,6 +52,15 @@ struct Few {
   int64_t parts_at, n_parts, part_k, width;
 };
 
+// Rows of k, about 256, whose sums are added up by themselves.
+SDX_INLINE int64_t part_of_k(int64_t rows) { return (256 + rows - 1) / rows * rows; }
+
+// What a block adds to its column: the sum of steps times values, the zero points taken off.
+SDX_INLINE f32v block_sum(f32v sum, f32v scale, f32v zero, f32v values) {
+  const f32v off = zero * values;
+  return sum * scale - off;
+}
+
 // Rows up to which this is faster than unpacking.
 constexpr int64_t kFewFloats = 5, kFewBytes = 12;
 
@@ -67,6 +76,7 @@ void exact_sums(const Product& p, const Data& data, int64_t row, int64_t column,
 // Plans for weights whose rows run along k, or hold all columns of one k. False where weights lie
 // in a way that these cannot read.
 bool plan_along(const Product& p, bool is_bytes, Plan& plan);
+bool plan_ordered(const Product& p, Plan& plan);  // of bytes
 bool plan_across(const Product& p, bool is_bytes, Plan& plan);
 
 // Products of many rows in bytes.

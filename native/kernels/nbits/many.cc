@@ -16,7 +16,7 @@ constexpr int64_t kSumBytes = kBlockRows * kItemColumns * int64_t(sizeof(float))
 constexpr int64_t kPanelBytes = kDepth * kPanel * int64_t(sizeof(float));
 
 SDX_INLINE Local local_of(const Product& p, const Data& data) {
-  std::byte* at = data.local + p.chain_at + chain_local_bytes(p.chain);
+  std::byte* at = data.local + chain_local_bytes(p.chain);
   return {reinterpret_cast<float*>(at), reinterpret_cast<float*>(at + kSumBytes),
           at + kSumBytes + kPanelBytes};
 }

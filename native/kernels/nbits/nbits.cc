@@ -43,11 +43,11 @@ Status matmul_nbits(const Call& call, Plan& plan) {
   p->m = x.count(0, x.rank - 1);
   p->x = x.dtype, p->y = call.out[0].dtype;
   p->chain = chain_prepare(call, kOperands, kProgram, 1, plan);
-  p->chain_at = 0;
   plan.local_bytes = chain_local_bytes(p->chain);
   if (p->m == 0 || p->w.n == 0) return {};
   const bool is_bytes = call.ints[kLevel] == 4;
   if (p->m <= (is_bytes ? kFewBytes : kFewFloats) && p->w.k > 0) {
+    if (!p->w.is_k_major && is_bytes && plan_ordered(*p, plan)) return {};
     if (p->w.is_k_major ? plan_across(*p, is_bytes, plan) : plan_along(*p, is_bytes, plan))
       return {};
   }
@@ -70,7 +70,7 @@ void finish_row(const Product& p, const Data& data, int64_t row, int64_t column,
                 const float* sums) {
   std::byte* to = output<std::byte>(data) + (row * p.w.n + column) * size_of(p.y);
   if (p.chain != nullptr) {
-    chain_run(*p.chain, data, row, column, n, sums, to, data.local + p.chain_at);
+    chain_run(*p.chain, data, row, column, n, sums, to, data.local);
   } else if (p.y == DType::f16) {
     round_row(sums, n, reinterpret_cast<F16*>(to));
   } else if (p.y == DType::bf16) {

@@ -12,8 +12,7 @@ struct Product {
   int64_t m;
   DType x, y;
   const Chain* chain;  // what follows, or null
-  int64_t chain_at;    // in a thread's own memory
-  int64_t row_blocks;  // of an item of columns
+  int64_t row_blocks;  // items with the same columns
 };
 
 // Sums of columns [column, column + n) of one row become part of the output.

@@ -25,7 +25,7 @@ SDX_INLINE Blocks read_part(const Weights& w, const Data& data, const Area& at, 
   auto* scale = reinterpret_cast<float*>(local);
   float* zero = scale + kDepth * kPanel;
   const int64_t first = at.depth / w.block, last = (at.depth + at.depths - 1) / w.block + 1;
-  read_blocks<bits>(w, data, first, last, at.column, at.width, scale, zero);
+  read_blocks<bits>(w, data, {first, last, at.column, at.width}, scale, zero);
   return {scale, zero, first};
 }
 

@@ -253,9 +253,9 @@ def _native(emitter: _Emitter, parts: list[_Part], frees: list[Value]) -> Native
             frees_of[last].append(slots[value])
     inside = _inside(parts)
     exported = (v for n in inside for v in n.outputs if v in slots)
-    leaving = [v for v in exported if _leaves(v, inside)]
-    # In the order of the model: a run may then be one native call.
+    # Those of the model in its order: then a run may hand them out as they are.
     order = {v: i for i, v in enumerate(emitter.graph.outputs)}
+    leaving = [v for v in exported if _leaves(v, inside)]
     made = tuple(sorted(leaving, key=lambda v: order.get(v, len(order))))
     read = tuple(
         v for v in slots if isinstance(v, Value) and v.node not in inside and v.const is None

@@ -48,11 +48,13 @@ class NativeSegment:
     read: tuple[Value, ...]  # the values behind `inputs`
     made: tuple[Value, ...]  # the values behind `outputs`
     part_frees: list[list[int]]  # by part: slots of the call that nobody reads after it
+    room_axes: dict[int, int] = field(init=False)  # of slots of the call that may have room
     _runnable: native.Runnable | None = None
-    _room_axes: dict[int, int] = field(
-        default_factory=dict
-    )  # by slot, of inputs that may have room
     _lock: Lock = field(default_factory=Lock)
+
+    def __post_init__(self) -> None:
+        grown = (g for p in self.parts if isinstance(p, SegmentBuilder) for g in p.grown)
+        self.room_axes = {taken: axis for taken, _, axis, *_ in grown}
 
     @property
     def nodes(self) -> list[tuple[Node, str]]:
@@ -93,12 +95,10 @@ class NativeSegment:
     def _build(self, forms: Forms, settings: RunSettings) -> native.Runnable:
         numbers = {id(part): i for i, part in enumerate(self.all_parts())}
         items = self.items(lambda part: numbers[id(part)], forms)  # may add names
-        builders = (p for p in self.parts if isinstance(p, SegmentBuilder))
-        self._room_axes = {taken: axis for p in builders for taken, _, axis, *_ in p.grown}
         inputs, fixed, bound = [], [], []
         for value in self.read:
             fact, slot = value.tensor, self.values[value]
-            inputs.append((slot, fact.rank, fact.dtype.onnx, self._room_axes.get(slot, ABSENT)))
+            inputs.append((slot, fact.rank, fact.dtype.onnx, self.room_axes.get(slot, ABSENT)))
             for axis, size in enumerate(fact.dims):
                 if isinstance(size, int):
                     fixed.append((slot, axis, size))
@@ -131,7 +131,7 @@ class NativeSegment:
         assert runnable is not None
         given = [dims.get(n, -1) for n in self.names]
         arrays = [
-            frame[i] if self.values[value] in self._room_axes else _plain(frame[i])
+            frame[i] if self.values[value] in self.room_axes else _plain(frame[i])
             for i, value in zip(self.inputs, self.read, strict=True)
         ]
         result = runnable.run(given, arrays, stop, profiles)

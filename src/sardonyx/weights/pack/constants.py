@@ -8,8 +8,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.errors import RuntimeException
+from sardonyx.errors import RuntimeException, SardonyxError
+from sardonyx.graph.build import constant
 from sardonyx.graph.dtype import STRING, DType
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Graph
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.infer import infer_node
 from sardonyx.ops import lookup
 from sardonyx.weights.const import Const, Held, Recipe, Ref, Source, pack
 from sardonyx.weights.pack.codec import (
@@ -99,9 +104,20 @@ def can_write(recipe: Recipe) -> bool:
     """Whether a recipe has a form: one with constants or bodies for attributes has none."""
     try:
         _RECIPES.write(tuple(recipe.attrs.values()))
-    except Unwritable:
+        _check_type(recipe)
+    except (Unwritable, Broken, SardonyxError):
         return False
     return True
+
+
+def _check_type(recipe: Recipe) -> None:
+    """A recipe gives what its op gives for such inputs, by inference: nothing is evaluated."""
+    inputs = [None if c is None else constant(c) for c in recipe.inputs]
+    node = Graph().add(recipe.op, inputs, recipe.attrs, recipe.output + 1)
+    infer_node(Scope(), node)
+    fact = node.outputs[recipe.output].fact
+    right = isinstance(fact, Fact) and (fact.dtype, fact.shape) == (recipe.dtype, recipe.shape)
+    need(right, f"a constant {recipe.dtype}{list(recipe.shape)} made by {recipe.op} is {fact}")
 
 
 def _refuse(value: Any) -> Any:
@@ -168,13 +184,15 @@ class ConstReader:
         op = lookup(text(key[0]), text(key[1]))
         if op is None or op.has_bodies:
             raise Broken(f"a constant made by {key[1]!r:.40}")
-        number(output, 0, max(len(op.outputs), 64))
+        number(output, 0, 64 if op.outputs[-1].variadic else len(op.outputs))
         known = len(self.consts)
         of = [None if n == -1 else self.consts[number(n, 0, known)] for n in items(inputs)]
         need(type(attrs) is dict, "a recipe without attributes")
         given = {k: self._attrs.read(v) for k, v in attrs.items()}
         need(given.keys() == op.attrs.keys(), f"the attributes of a constant made by {op}")
-        return Recipe(op, tuple(of), given, output, type_)
+        recipe = Recipe(op, tuple(of), given, output, type_)
+        _check_type(recipe)
+        return recipe
 
 
 def _no_body(item: Any) -> Any:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Final
 
-from sardonyx.graph.dim import Size
+from sardonyx.graph.dim import Size, product
 from sardonyx.graph.dtype import F32, I8, I32, I64, U8, by_onnx
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node
@@ -43,6 +43,12 @@ class _Call:
 
     def same(self, a: Size, b: Size) -> None:
         self.scope.equal(a, b, f"sizes of {self.node.op}")
+
+    def single(self, position: int) -> None:
+        """An input, if it is there, is one number."""
+        fact = self.facts[position]
+        for size in () if fact is None else fact.dims:
+            self.same(size, 1)
 
     def counts(self, columns: Size, *positions: int) -> None:
         """Those of the inputs that are there hold one number, or one for each column."""
@@ -94,15 +100,11 @@ def _qmean(c: _Call) -> None:
 def _spans(c: _Call) -> None:
     lengths, total, query, keys = c.facts[:4]
     c.ranks(4, 2, 3)
-    if keys is None:  # lengths less 1
-        c.need(total is not None and all(d == 1 for d in total.dims), f"a total {total}")
-        c.need(lengths.dtype is I32, f"lengths {lengths}")
-    else:
-        c.need(lengths.dtype is I64, f"counts {lengths}")
-    count: Size = math.prod(d for d in lengths.dims if isinstance(d, int))
-    for d in lengths.dims:
-        count = count if isinstance(d, int) else count * d
-    c.same(count, query.dims[0])
+    c.need((total is None) is not (keys is None), "a total and keys, or neither")
+    # Lengths less 1 with a total, or counts with keys.
+    c.need(lengths.dtype is (I32 if keys is None else I64), f"lengths {lengths}")
+    c.single(1)
+    c.same(product(lengths.dims), query.dims[0])
 
 
 def _check_spans(c: _Call, position: int, batch: Size) -> None:
@@ -114,7 +116,7 @@ def _check_spans(c: _Call, position: int, batch: Size) -> None:
 
 
 def _append(c: _Call) -> None:
-    key, value, past_key, past_value, _, total, query, cos, sin, positions = c.facts[:10]
+    key, value, past_key, past_value, _, _, query, cos, sin, positions = c.facts[:10]
     c.ranks(4, 0, 1, 2, 3, 6)
     c.together(2, 3)
     c.together(6, 7, 8)
@@ -126,7 +128,7 @@ def _append(c: _Call) -> None:
             for axis in (0, 1, 3):
                 c.same(past.dims[axis], new.dims[axis])
         c.same(past_key.dims[2], past_value.dims[2])
-    c.need(total is None or all(d == 1 for d in total.dims), f"a total {total}")
+    c.single(5)
     _check_spans(c, 4, batch)
     c.need(len(c.node.outputs) <= (2 if query is None else 3), "too many outputs")
     c.need(positions is None or query is not None, "positions of nothing")

@@ -1,0 +1,183 @@
+// Few rows of bytes times weights along k whose blocks fill 16 bytes: the usual ones of 4 bits.
+//
+// Sums of blocks are whole numbers, and are added up in the order of across.cc: a model says the
+// same whichever way its weights lie.
+#include "kernels/nbits/few.h"
+#include "simd/transpose.h"
+
+namespace sdx::SDX_ISA::nbits {
+namespace {
+
+constexpr int64_t kItemColumns = 64;
+constexpr int64_t kAhead = 4096;                     // bytes
+constexpr int kGroups = SDX_VEC_BYTES / kLaneBytes;  // blocks in a vector of weights
+
+// Rows of x against kLanes columns: sums of blocks as [kLanes blocks][R][column][block].
+struct Site {
+  const Few& f;
+  const Data& data;
+  int64_t row;  // of x, the first
+  float* sums;
+};
+
+// Four vectors of parts of sums, those of a block in one lane of 16 bytes: its sum, block by block.
+SDX_INLINE f32v sums_of_lanes(i32v a, i32v b, i32v c, i32v d) {
+  constexpr auto kWords = std::make_index_sequence<kLanes>{};
+  constexpr auto kPairs = std::make_index_sequence<kLanes / 2>{};
+  using Words = Wide<uint32_t, SDX_VEC_BYTES>;
+  using Pairs = Wide<uint64_t, SDX_VEC_BYTES>;
+  const auto halves = [&](i32v left, i32v right) {
+    const auto l = (Words)left, r = (Words)right;
+    return (Pairs)(interleave<uint32_t, SDX_VEC_BYTES, 0>(l, r, kWords) +
+                   interleave<uint32_t, SDX_VEC_BYTES, 1>(l, r, kWords));
+  };
+  const Pairs ab = halves(a, b), cd = halves(c, d);
+  const auto low = (Words)interleave<uint64_t, SDX_VEC_BYTES, 0>(ab, cd, kPairs);
+  const auto high = (Words)interleave<uint64_t, SDX_VEC_BYTES, 1>(ab, cd, kPairs);
+  i32v order;
+  for (int i = 0; i < kLanes; ++i) order[i] = i % kGroups * 4 + i / kGroups;
+  return permute(__builtin_convertvector((i32v)(low + high), f32v), order);
+}
+
+// Four vectors of weights, the bytes behind the last one zero.
+SDX_INLINE void load_four(const uint8_t* q, int64_t left, u32v (&v)[4]) {
+  for (int i = 0; i < 4; ++i) {
+    const int64_t n = left - i * SDX_VEC_BYTES;
+    if (n >= SDX_VEC_BYTES)
+      v[i] = (u32v)load(q + i * SDX_VEC_BYTES);
+    else
+      v[i] = n > 0 ? (u32v)load(q + i * SDX_VEC_BYTES, Part{int(n)}) : u32v{};
+  }
+}
+
+// kLanes blocks of one column, or those that are left.
+template <int bits, int R>
+SDX_INLINE void add_blocks(const Site& s, int64_t column, int64_t block, auto lanes, float* to) {
+  const Weights& w = s.f.p.w;
+  const Arranged& x = s.f.x;
+  const int64_t byte = block * kLaneBytes, row_bytes = w.row_bytes();
+  const uint8_t* q = input<uint8_t>(s.data, kQ) + column * row_bytes + byte;
+  const int8_t* values = x.values<int8_t>(s.data, s.row) + byte * 8 / bits;
+  u32v v[4];
+  load_four(q, row_bytes - byte, v);
+  i32v sum[R][4] = {};
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    __builtin_prefetch(q + i * SDX_VEC_BYTES + kAhead, 0, 2);
+#pragma GCC unroll 4
+    for (int field = 0; field < 8 / bits; ++field) {
+      const i32v steps = field_bytes<bits>(v[i] ^ splat(w.flip * 0x01010101u), field);
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) {
+        i32v right;
+        memcpy(&right, values + r * x.value_bytes + (i * 8 / bits + field) * SDX_VEC_BYTES,
+               sizeof right);
+        sum[r][i] = dot4(sum[r][i], steps, right);
+      }
+    }
+  }
+  __builtin_prefetch(input<std::byte>(s.data, kScale) +
+                     w.scale_at.at(block, column) * size_of(w.scale) + kAhead / 2);
+  const f32v scale = load_scales<true>(w, s.data, block, column, lanes);
+  const f32v zero = load_zeros<true, bits>(w, s.data, block, column, lanes) * scale;
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+    const f32v sums = sums_of_lanes(sum[r][0], sum[r][1], sum[r][2], sum[r][3]);
+    const f32v step = load(x.steps(s.data, s.row + r) + block);
+    store(to + r * kLanes * kLanes,
+          block_sum(sums, scale * step, zero, load(x.sums(s.data, s.row + r) + block)));
+  }
+}
+
+template <int bits, int R>
+SDX_INLINE void add_column(const Site& s, int64_t column, float* to) {
+  const int64_t n_blocks = s.f.p.w.n_blocks;
+  for (int64_t b = 0; b < n_blocks; b += kLanes, to += R * kLanes * kLanes) {
+    if (b + kLanes <= n_blocks)
+      add_blocks<bits, R>(s, column, b, Full{}, to);
+    else
+      add_blocks<bits, R>(s, column, b, Part{int(n_blocks - b)}, to);
+  }
+}
+
+// The sums of kLanes columns of one row, from those of their blocks.
+template <int R>
+SDX_INLINE f32v add_up(const Site& s, int r) {
+  const int64_t n_blocks = s.f.p.w.n_blocks, in_part = s.f.part_k / s.f.x.block;
+  alignas(64) float turned[kLanes][kLanes];
+  f32v total{}, part{};
+  for (int64_t b = 0; b < n_blocks; ++b) {
+    if (b % kLanes == 0)
+      transpose_square<uint32_t, SDX_VEC_BYTES>(
+          reinterpret_cast<const std::byte*>(s.sums + (b / kLanes * R + r) * kLanes * kLanes),
+          SDX_VEC_BYTES, reinterpret_cast<std::byte*>(turned), SDX_VEC_BYTES);
+    const f32v own = load(turned[b % kLanes]);
+    part = b % in_part == 0 ? own : part + own;
+    if (b % in_part == in_part - 1 || b == n_blocks - 1) total = b < in_part ? part : total + part;
+  }
+  return total;
+}
+
+template <int bits, int R>
+void add_columns(const Site& s, int64_t column, int64_t columns, float* to) {
+  for (int64_t j = 0; j < columns; ++j) add_column<bits, R>(s, column + j, s.sums + j * kLanes);
+  for (int r = 0; r < R; ++r) store(to + r * kItemColumns, add_up<R>(s, r));
+}
+
+// Items: kItemColumns columns of all rows.
+template <int bits>
+Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& f = *static_cast<const Few*>(args);
+  const Product& p = f.p;
+  auto* totals = reinterpret_cast<float*>(data.local + chain_local_bytes(p.chain));
+  float* sums = totals + p.m * kItemColumns;
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t column = item * kItemColumns;
+    const int64_t columns = p.w.n - column < kItemColumns ? p.w.n - column : kItemColumns;
+    for (int64_t j = 0; j < columns; j += kLanes) {
+      const int64_t n = columns - j < kLanes ? columns - j : kLanes;
+      for (int64_t row = 0; row < p.m;) {
+        const Site site{f, data, row, sums};
+        float* to = totals + row * kItemColumns + j;
+        if (p.m - row >= 2)
+          add_columns<bits, 2>(site, column + j, n, to), row += 2;
+        else
+          add_columns<bits, 1>(site, column + j, n, to), row += 1;
+      }
+    }
+    for (int64_t row = 0; row < p.m; ++row) {
+      float* own = totals + row * kItemColumns;
+      if (!f.x.is_finite(data, row)) exact_sums(p, data, row, column, columns, own);
+      finish_row(p, data, row, column, columns, own);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+bool plan_ordered(const Product& p, Plan& plan) {
+  const Weights& w = p.w;
+  if (!w.has_byte_rows() || w.block * w.bits != kLaneBytes * 8) return false;
+  auto* f = plan.make<Few>();
+  plan.args = f;
+  f->p = p;
+  f->x.is_bytes = true;
+  f->x.order = Order::fields;
+  f->x.block = w.block;
+  f->x.n_blocks = w.n_blocks;
+  const int64_t whole = SDX_VEC_BYTES * 4 * 8 / w.bits;  // values that kLanes blocks have
+  f->x.k = (w.k + whole - 1) / whole * whole;
+  f->part_k = part_of_k(w.block);
+  place_rows(*f, plan);
+  const int64_t groups = (w.n_blocks + kLanes - 1) / kLanes;
+  const int64_t own = chain_local_bytes(p.chain) +
+                      (p.m * kItemColumns + 2 * groups * kLanes * kLanes) * int64_t(sizeof(float));
+  if (plan.local_bytes < own) plan.local_bytes = own;
+  const PhaseFn run = w.bits == 2 ? multiply<2> : w.bits == 4 ? multiply<4> : multiply<8>;
+  plan.add(run, (w.n + kItemColumns - 1) / kItemColumns,
+           kItemColumns * w.k * w.bits / 8 / 16 * ((p.m + 1) / 2));
+  return true;
+}
+
+}  // namespace sdx::SDX_ISA::nbits

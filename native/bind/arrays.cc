@@ -77,6 +77,13 @@ bool slot_of(PyObject* object, const Wanted& wanted, Slot& slot) {
   return (PyArray_FLAGS(array) & plain) == plain;
 }
 
+nb::object contiguous(PyObject* object) {
+  if (!PyArray_Check(object)) return nb::borrow(object);
+  PyObject* made = reinterpret_cast<PyObject*>(PyArray_GETCONTIGUOUS(as_array(object)));
+  if (made == nullptr) nb::raise_python_error();
+  return nb::steal(made);
+}
+
 nb::object array_of(const Slot& slot, PyObject* descr) {
   npy_intp dims[kMaxRank], strides[kMaxRank];
   for (int i = 0; i < slot.view.rank; ++i) {

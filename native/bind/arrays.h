@@ -24,6 +24,9 @@ struct Wanted {
 // them as they are.
 bool slot_of(PyObject* object, const Wanted& wanted, Slot& slot);
 
+// An array as it is where it has no gaps, else a copy of it.
+nanobind::object contiguous(PyObject* object);
+
 // An array over a slot's bytes, which go back to the store when the array dies.
 nanobind::object array_of(const Slot& slot, PyObject* descr);
 

@@ -138,10 +138,14 @@ class Runnable {
     const SequenceSpec& spec = sequence_->spec();
     RunState state = fresh();
     std::copy_n(names.begin(), std::min(names.size(), state.names.size()), state.names.begin());
+    std::vector<nb::object> kept;
     for (size_t i = 0; i < spec.inputs.size(); ++i) {
       nb::handle array = inputs[i];
       if (array.is_none()) continue;
-      if (!slot_of(array.ptr(), wanted(i), state.slots[size_t(spec.inputs[i])]))
+      Slot& slot = state.slots[size_t(spec.inputs[i])];
+      if (slot_of(array.ptr(), wanted(i), slot)) continue;
+      kept.push_back(contiguous(array.ptr()));  // a cache that grew along another axis has gaps
+      if (!slot_of(kept.back().ptr(), wanted(i), slot))
         throw std::invalid_argument("an input of a sequence is no plain array of its type");
     }
     std::vector<Moment> moments;

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -100,13 +100,24 @@ def describe(values: Mapping[str, Any]) -> str:
     )
 
 
-def hand_out(results: Sequence[Any]) -> list[Any]:
-    """Results that the caller may keep and change: contiguous, sharing bytes with nothing else.
+def hand_out(results: Sequence[Any], fed: Iterable[Any] = ()) -> list[Any]:
+    """Results that the caller may keep and change: sharing bytes with nothing else.
 
-    Inputs and constants are read-only arrays, and so is every view of them.
+    Inputs and constants are read-only arrays, and so is every view of them; all but the caches
+    among what was fed. Results are contiguous, all but caches.
     """
-    taken: set[int] = set()
+    taken = set(_caches(fed))
     return [_give(result, taken) for result in results]
+
+
+def _caches(fed: Iterable[Any]) -> Iterator[int]:
+    """What caches, and views of them, are known by in `_give`."""
+    for value in fed:
+        if isinstance(value, list):
+            yield from _caches(value)
+        elif native.has_room(value):
+            yield id(value)
+            yield id(value.base)
 
 
 def _give(value: Any, taken: set[int]) -> Any:
@@ -117,7 +128,7 @@ def _give(value: Any, taken: set[int]) -> Any:
     owner = value if value.base is None else value.base
     if not value.flags.writeable or id(owner) in taken:
         return value.copy()
+    taken.add(id(owner))  # a second output over the same bytes is copied
     if native.has_room(value):
         return value
-    taken.add(id(owner))  # a second output over the same bytes is copied
     return np.ascontiguousarray(value).reshape(value.shape)

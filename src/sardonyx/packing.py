@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +47,7 @@ def pack(source: Any, options: Options, request: Request) -> Written:
     _check(given)
     with no_collection():
         model = lowered(given, options, Stages(options.check))
+        _check_target(request.path, given)
         return write(request, given, model, options)
 
 
@@ -65,6 +67,8 @@ def standalone(source: Any, options: Options, request: Request) -> Written:
     _check(given)
     with no_collection():
         model = lowered(given, options, Stages(options.check))
+        for path in (request.path, request.path + SUFFIX):
+            _check_target(path, given)
         goods, load = _sorted(model, options, standalone=True)
         memory = io.BytesIO()
         stub(model).write(memory)
@@ -84,6 +88,15 @@ def _check(given: ModelBytes) -> None:
         raise InvalidArgument(
             "a model whose bytes may change has no pack", hint="give the path of a file"
         )
+
+
+def _check_target(path: str, given: ModelBytes) -> None:
+    """Refuses to write over what is packed."""
+    for name in (given.files.model_path, *given.files.states()):
+        if name is not None and os.path.exists(path) and os.path.samefile(path, name):
+            raise InvalidArgument(
+                f"{path} is a file of the model itself", hint="choose another name for the pack"
+            )
 
 
 def _sorted(model: Model, options: Options, standalone: bool) -> tuple[Parcel, Load]:

@@ -14,7 +14,7 @@ from sardonyx.locks import Lock
 from sardonyx.program.native import RunSettings
 from sardonyx.weights.pack.find import SUFFIX
 
-State = tuple[str, Hashable]  # a path, and what file was there
+State = tuple[str, Hashable | None]  # a path, and what file was there
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -28,7 +28,7 @@ class Shared:
     @property
     def is_current(self) -> bool:
         """Whether a load would find the same files."""
-        return all(_state(path) == was for path, was in self.files)
+        return all(was is not None and _state(path) == was for path, was in self.files)
 
 
 class Programs:
@@ -89,7 +89,7 @@ def key_of(
 
 def shared(compiled: Compiled, given: ModelBytes) -> Shared:
     """A program with the files that it was made of."""
-    return Shared(compiled, given, tuple((path, _state(path)) for path in given.files.paths()))
+    return Shared(compiled, given, tuple(given.files.states().items()))
 
 
 def _state(path: str) -> Hashable | None:

@@ -52,6 +52,7 @@ _PACK_SAVE: Final = "session.save_external_prepacked_constant_initializers"
 _DEFER: Final = "sardonyx.defer_weights"  # to the first run
 _WEIGHTS: Final = "sardonyx.weights"
 _KEPT: Final = {"mapped": False, "copied": True}
+_FLAGS: Final = {"0": False, "1": True}
 _WEIGHT_LEVEL: Final = "session.qdq_matmulnbits_accuracy_level"
 _WEIGHT_BLOCK: Final = "session.qdq_matmulnbits_block_size"
 _IN_PLACE: Final = "sardonyx.grow_in_place"  # caches of keys and values that are fed back
@@ -188,12 +189,12 @@ class InferenceSession:
 
     def _pack_options(self) -> PackOptions | None:
         entries = self._options._entries
-        if entries.get(_PACK_USE, "1") == "0":
+        if not one_of(_PACK_USE, entries.get(_PACK_USE, "1"), _FLAGS):
             return None
         folder = entries.get(_PACK_FOLDER)
         if folder is not None and not os.path.isdir(folder):
             raise NoSuchFile(f"{_PACK_FOLDER} is {folder!r}, which is no folder")
-        return PackOptions(folder, entries.get(_PACK_VERIFY, "0") == "1")
+        return PackOptions(folder, one_of(_PACK_VERIFY, entries.get(_PACK_VERIFY, "0"), _FLAGS))
 
     def _save_options(self) -> SaveOptions:
         from sardonyx.save import SaveOptions
@@ -234,7 +235,7 @@ class InferenceSession:
             results = self._execute(values, options)
             if self._profile is not None:
                 self._profile.add("Session", "model_run", started, time.perf_counter(), {})
-            return hand_out([results[i] for i in wanted])
+            return hand_out([results[i] for i in wanted], values.values())
         except InvalidArgument as error:
             raise error.at(fed=describe(values)) from None
         except MemoryError as error:
@@ -362,7 +363,7 @@ def _run_settings(options: SessionOptions) -> RunSettings:
     return RunSettings(
         max(0, options.intra_op_num_threads),
         options._entries.get(_SPINNING, "1") != "0",
-        options._entries.get(_IN_PLACE, "1") != "0",
+        one_of(_IN_PLACE, options._entries.get(_IN_PLACE, "1"), _FLAGS),
     )
 
 

@@ -189,3 +189,7 @@ def test_graphs_without_convolutions_stay() -> None:
     turns(half, half)
     indices = X + "y, i = MaxPool(x, kernel_shape=[2, 2])\nout y, i"
     turns(indices, indices)
+
+
+def test_a_constant_image_keeps_its_batch() -> None:
+    turned("const x: f32[1,4,6,6]\nin w: f32[4,4,3,3]\ny = Conv(x, w)\nout y")

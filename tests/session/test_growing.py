@@ -133,6 +133,53 @@ def test_a_cache_fed_where_it_cannot_grow_is_read_as_it_is() -> None:
     np.testing.assert_array_equal(got, np.concatenate([rows(3, 3), rows(5, 1)], 2))
 
 
+@pytest.mark.parametrize("output_names", [None, ["present"]])
+def test_a_cache_that_grew_along_another_axis_is_copied(output_names: list[str] | None) -> None:
+    past = session(1).run(None, {"past": rows(5, 0, heads=0), "new": rows(5, 1)})[0]
+    assert not past.flags.c_contiguous
+    got = session(2).run(output_names, {"past": past, "new": rows(1, 2)})[0]
+    np.testing.assert_array_equal(got, np.concatenate([rows(5, 1), rows(1, 2)], 2))
+
+
+def test_a_cache_grows_along_one_axis_only() -> None:
+    def info(name: str, heads: str, n: str) -> Any:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", heads, n, "width"])
+
+    nodes = [
+        helper.make_node("Concat", ["past", "heads"], ["wide"], axis=1),
+        helper.make_node("Concat", ["past", "rows"], ["long"], axis=2),
+    ]
+    inputs = [info("past", "h", "n"), info("heads", "h1", "n"), info("rows", "h", "n1")]
+    graph = helper.make_graph(
+        nodes, "both", inputs, [info("wide", "h2", "n"), info("long", "h", "n2")]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    s = ort.InferenceSession(model.SerializeToString())
+    past = s.run(
+        None, {"past": rows(3, 0, 1, 0), "heads": rows(3, 1, 1, 2), "rows": rows(1, 2, 1, 0)}
+    )[0]
+    feed = {"past": past, "heads": rows(3, 3, 1, 1), "rows": rows(1, 4, 1, 2)}
+    wide, long = s.run(None, feed)  # as many heads then as there were rows
+    np.testing.assert_array_equal(past, rows(3, 1, 1, 2))
+    np.testing.assert_array_equal(wide, np.concatenate([past, feed["heads"]], 1))
+    np.testing.assert_array_equal(long, np.concatenate([past, feed["rows"]], 2))
+
+
+def test_what_cannot_be_fed_back_has_no_room() -> None:
+    def info(name: str, n: Any) -> Any:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", n, 5])
+
+    node = helper.make_node("Concat", ["x", "more"], ["y"], axis=1)
+    inputs, outputs = [info("x", 3), info("more", "n")], [info("y", "total")]
+    graph = helper.make_graph([node], "both", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    feed = {"x": np.ones((2, 3, 5), np.float32), "more": np.zeros((2, 4, 5), np.float32)}
+    got = ort.InferenceSession(model.SerializeToString()).run(None, feed)[0]
+    assert got.flags.c_contiguous
+    assert not native.has_room(got)
+    np.testing.assert_array_equal(got, np.concatenate([feed["x"], feed["more"]], 1))
+
+
 def test_it_can_be_switched_off() -> None:
     s = session(grow_in_place="0")
     past = s.run(None, {"past": rows(0, 0), "new": rows(5, 1)})[0]
@@ -160,3 +207,41 @@ def test_a_failed_run_costs_the_room_only() -> None:
         s.run(None, {"past": past, "new": rows(1, 2, heads=7)})
     got = s.run(None, {"past": past, "new": rows(1, 2)})[0]
     np.testing.assert_array_equal(got, np.concatenate([rows(5, 1), rows(1, 2)], 2))
+
+
+def identity_model() -> bytes:
+    def info(name: str) -> Any:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["b", "h", "n", "w"])
+
+    node = helper.make_node("Identity", ["x"], ["y"])
+    graph = helper.make_graph([node], "same", [info("x")], [info("y")])
+    made: bytes = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9
+    ).SerializeToString()
+    return made
+
+
+@pytest.mark.parametrize("output_names", [None, ["y"]])
+def test_a_cache_is_not_handed_out_again(output_names: list[str] | None) -> None:
+    past = session().run(None, {"past": rows(0, 0), "new": rows(5, 1)})[0]
+    got = ort.InferenceSession(identity_model()).run(output_names, {"x": past})[0]
+    assert not np.shares_memory(got, past)
+    np.testing.assert_array_equal(got, past)
+
+
+def test_a_cache_that_is_asked_for_twice_is_copied() -> None:
+    got = session().run(["present", "present"], {"past": rows(0, 0), "new": rows(5, 1)})
+    assert not np.shares_memory(*got)
+    np.testing.assert_array_equal(*got)
+
+
+@pytest.mark.parametrize("outputs", [("present", "sums"), ("sums", "present")])
+def test_a_run_is_one_native_call(outputs: tuple[str, ...]) -> None:
+    """Decoders make their caches before their logits, and name them behind."""
+    s = ort.InferenceSession(cache_model(outputs=outputs))
+    assert s._quick is not None
+    made: Any = s._quick({"past": rows(3, 0), "new": rows(1, 1)})
+    got = dict(zip(outputs, made, strict=True))
+    wanted = np.concatenate([rows(3, 0), rows(1, 1)], 2)
+    np.testing.assert_array_equal(got["present"], wanted)
+    np.testing.assert_allclose(got["sums"], wanted.sum(2), rtol=1e-5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import sardonyx as ort
+from sardonyx.compile import compile
 from tests.decoder import Decoder, generate
 
 
@@ -96,3 +98,40 @@ def test_a_program_keeps_its_buffer() -> None:
         decoder = Decoder("float32", layers=1, _rng=np.random.default_rng(token))
         sessions.append(ort.InferenceSession(decoder.model().SerializeToString()))
     assert len({id(program(s)) for s in sessions}) == len(sessions)
+
+
+def test_a_link_that_leads_elsewhere_is_seen(model: Path) -> None:
+    data = Path(f"{model}.data")
+    old, new = data.with_suffix(".old"), data.with_suffix(".new")
+    data.rename(old)
+    new.write_bytes(bytes(old.stat().st_size))
+    data.symlink_to(old.name)
+    first = ort.InferenceSession(model)
+    data.unlink()
+    data.symlink_to(new.name)
+    assert program(first) is not program(ort.InferenceSession(model))
+
+
+def test_a_data_file_that_is_still_being_written_is_not_shared(model: Path) -> None:
+    """Written again within a tick of the clock, it would look the same."""
+    soon = time.time_ns() + 3_600_000_000_000
+    os.utime(f"{model}.data", ns=(soon, soon))
+    first, second = ort.InferenceSession(model), ort.InferenceSession(model)
+    assert program(first) is not program(second)
+
+
+def test_a_data_file_that_is_replaced_while_it_is_compiled_is_seen(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = Path(f"{model}.data")
+
+    def compile_and_replace(*args: Any) -> Any:
+        made = compile(*args)
+        other = data.with_suffix(".new")
+        other.write_bytes(bytes(data.stat().st_size))
+        os.replace(other, data)
+        return made
+
+    monkeypatch.setattr("sardonyx.session.compile", compile_and_replace)
+    first, second = ort.InferenceSession(model), ort.InferenceSession(model)
+    assert program(first) is not program(second)

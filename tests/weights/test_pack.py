@@ -419,6 +419,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["{model}", "-o", "nowhere/x.pack"], 2, "there is no folder"),
         (["{model}", "--standalone"], 2, "--standalone needs -o"),
         (["{model}", "--standalone", "-o", "{model}"], 2, "is the model itself"),
+        (["{model}", "-o", "{model}"], 1, "a file of the model itself"),
         (["{model}", "--verify"], 1, "there is no pack"),
     ],
 )

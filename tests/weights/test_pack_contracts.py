@@ -81,13 +81,21 @@ out y
 """
 TABLED = {"columns": "16", "zeros": "5", "block": "16", "axis": "0"}
 SPANS = """
-in lengths: i32[{lengths}]
+in lengths: {type}[{lengths}]
 in total: i32[{total}]
 in q: f32[B,2,S,8]
 y = sardonyx.Spans(lengths, {given}, q)
 out y
 """
-SPANNED = {"lengths": "B,1", "total": "1", "given": "total"}
+SPANNED = {"type": "i32", "lengths": "B,1", "total": "1", "given": "total"}
+COUNTS = """
+in counts: {type}[{counts}]
+in q: f32[B,2,S,8]
+in k: f32[B,2,T,8]
+y = sardonyx.Spans(counts, _, q{keys})
+out y
+"""
+COUNTED = {"type": "i64", "counts": "B", "keys": ", k"}
 
 # The text, what makes it right, and one change that makes it wrong.
 WRONG = [
@@ -108,14 +116,15 @@ WRONG = [
     *((TABLE, TABLED, change) for change in (
         {"zeros": "1"}, {"axis": "1"}, {"axis": "-1"}, {"block": "-1"},
     )),
-    *((SPANS, SPANNED, change) for change in ({"total": "2"}, {"given": "_"})),
+    *((SPANS, SPANNED, change) for change in ({"total": "2"}, {"type": "i64"}, {"given": "_"})),
+    *((COUNTS, COUNTED, change) for change in ({"type": "i32"}, {"keys": ""})),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("text", "right"),
     [(CACHE, CACHED), (ATTEND, ATTENDED), (PRODUCT, MULTIPLIED), (SUM, SUMMED), (BITS, STORED),
-     (TABLE, TABLED), (SPANS, SPANNED)],
+     (TABLE, TABLED), (SPANS, SPANNED), (COUNTS, COUNTED)],
 )  # fmt: skip
 def test_right(text: str, right: dict[str, str]) -> None:
     graph = parse(text.format(**right))

@@ -14,12 +14,13 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
 import sardonyx
 import sardonyx.weights.pack.write
 from sardonyx import _native
 from sardonyx.cli import main
-from sardonyx.errors import Fail
+from sardonyx.errors import Fail, InvalidArgument
 from sardonyx.pass_options import PassOptions
 from sardonyx.weights.pack.file import PAGE, Writer
 from tests.weights.packs import (
@@ -254,6 +255,22 @@ def test_flipped_bits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rejected(path, caplog, "has other bytes", pack_verify="1")
 
 
+@pytest.mark.parametrize("place", [embedded, external])
+def test_verify_finds_a_weight_that_was_changed(
+    place: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = place(tmp_path)
+    packed(path)
+    changed = layers()
+    weight = next(t for t in changed.graph.initializer if t.name == "w")
+    array = numpy_helper.to_array(weight).copy()
+    array[0, 0] += 1
+    weight.CopyFrom(numpy_helper.from_array(array, "w"))
+    (tmp_path / "model.data").unlink(missing_ok=True)  # onnx.save would append to it
+    place(tmp_path, changed)
+    rejected(path, caplog, "has other weights", pack_verify="1")
+
+
 def test_verify_command_finds_a_flipped_bit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -291,3 +308,21 @@ def test_a_folder_and_a_pipe_for_a_pack(tmp_path: Path, caplog: pytest.LogCaptur
     os.rmdir(f"{path}.pack")
     os.mkfifo(f"{path}.pack")
     rejected(path, caplog, "is not a regular file")
+
+
+@pytest.mark.parametrize("more", [[], ["--standalone"]])
+def test_weights_are_not_written_over(
+    more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = external(tmp_path)
+    data = tmp_path / "model.data"
+    before = data.read_bytes()
+    assert main(["pack", path, "-o", str(data), *more]) == 1
+    assert "a file of the model itself" in capsys.readouterr().err
+    assert data.read_bytes() == before
+
+
+@pytest.mark.parametrize("key", ["use_pack", "pack_verify", "grow_in_place"])
+def test_a_switch_is_on_or_off(key: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=f"sardonyx.{key} is one of 0, 1, not 'true'"):
+        opened(embedded(tmp_path), **{key: "true"})

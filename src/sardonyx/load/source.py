@@ -38,7 +38,7 @@ class Files:
     in_memory: Mapping[str, memoryview] = field(default_factory=dict)
     copies: bool = False  # reads files into memory rather than mapping them
     _open: dict[str, Source] = field(default_factory=dict)
-    _paths: dict[str, None] = field(default_factory=dict)  # of files that were opened
+    _states: dict[str, Hashable | None] = field(default_factory=dict)  # of files, as opened
 
     def open(self, location: str) -> Source:
         """The file at a location, mapped once."""
@@ -48,9 +48,11 @@ class Files:
                 found = buffers.source(self.in_memory[key], key)
                 self._open[key] = _copied_buffer(found) if self.copies else found
             else:
-                path = self._resolve(location)
-                self._open[key] = map_file(path, location, self.copies)
-                self._paths[path] = None
+                found = map_file(self._resolve(location), location, self.copies)
+                self._open[key] = found
+                # By the path as it was given: links in it may come to lead elsewhere.
+                assert self.folder is not None
+                self._states[os.path.join(self.folder, location)] = found.identity
         return self._open[key]
 
     def location(self, source: Source) -> str:
@@ -60,9 +62,9 @@ class Files:
                 return name
         raise InternalError(f"{source.name} is no file of the model")
 
-    def paths(self) -> list[str]:
-        """The files on disk that were opened."""
-        return list(self._paths)
+    def states(self) -> dict[str, Hashable | None]:
+        """What was opened at which path; None for what may have changed without a sign."""
+        return dict(self._states)
 
     def buffers(self) -> tuple[tuple[str, Hashable, int], ...] | None:
         """Name, place and size of the files in memory; None if one may change."""

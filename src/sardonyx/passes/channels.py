@@ -156,6 +156,7 @@ class _Images:
         value = node.inputs[slot]
         assert value is not None
         fact = value.tensor
+        is_operand = bool(rank) and (fact.rank < rank or _has_image(node))
         rank = rank or fact.rank
         if fact.rank == rank and value in self._last:
             return value
@@ -164,7 +165,7 @@ class _Images:
         if fact.rank == rank and value in self._other:
             return self._other[value]
         if value.is_const:
-            return self._constant(value, rank, is_operand=fact.rank < rank or _broadcasts(node))
+            return self._constant(value, rank, is_operand)
         if fact.rank == rank:
             made = self._other[value] = self._moved(value, to_last(rank))
             return made
@@ -267,10 +268,10 @@ def _after(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(first[i] for i in second)
 
 
-def _broadcasts(node: Node) -> bool:
-    """Whether the output's rank does not hang on one operand."""
+def _has_image(node: Node) -> bool:
+    """Whether the output's rank does not hang on a constant."""
     rank = rank_of(node.outputs[0])
-    return sum(rank_of(v) == rank for v in node.inputs) > 1 and node.op.name != "Concat"
+    return any(rank_of(v) == rank and not v.is_const for v in node.inputs if v is not None)
 
 
 def _cost(value: Value, is_last: bool = False) -> int:

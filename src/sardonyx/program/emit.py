@@ -330,6 +330,7 @@ def _growths(
     Nobody else may read either: they lie with gaps.
     """
     found: dict[Value, Growth] = {}
+    axes: dict[Value, int] = {}  # an input has room along one
     calls = ((node, call) for node, call in lowered if isinstance(call, Call))
     for node, call in calls:
         for taken, made, axis in call.grows:
@@ -338,8 +339,10 @@ def _growths(
                 isinstance(past, Value)
                 and past in entries
                 and not past.n_exits
+                and not isinstance(past.tensor.dims[axis], int)  # else it cannot be fed back
                 and present.n_exits == 1
                 and all(n in nodes for v in (past, present) for n, _ in v.uses)
+                and axes.setdefault(past, axis) == axis
             ):
                 found[present] = Growth(past, axis)
     return found

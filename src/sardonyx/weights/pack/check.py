@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from sardonyx.errors import FAULTS, SardonyxError
 from sardonyx.graph.dim import Shape, symbols
-from sardonyx.graph.dtype import DType
+from sardonyx.graph.dtype import BOOL, DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node
 from sardonyx.graph.guard import Scope
@@ -44,7 +44,8 @@ def _check_sizes(node: Node, entry: set[str]) -> None:
     fact = node.attrs["fact"]
     need(isinstance(fact, Fact) and fact.sym is not None, "Sizes has no elements")
     static = fact.static
-    need(static is not None and fact.dtype.is_integer, f"Sizes gives {fact}")
+    truths = fact.dtype is BOOL and set(fact.sym) <= {0, 1}
+    need(static is not None and (fact.dtype.is_integer or truths), f"Sizes gives {fact}")
     count = 1
     for d in static:
         count *= d

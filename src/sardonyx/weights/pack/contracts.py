@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from sardonyx.graph.dim import Size, product
-from sardonyx.graph.dtype import F32, I8, I32, U8, by_onnx
+from sardonyx.graph.dtype import F32, I8, I32, I64, U8, by_onnx
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node
 from sardonyx.graph.guard import Scope
@@ -58,7 +58,7 @@ class _Call:
                 continue
             self.need(fact.rank, f"input {position} is {fact}")
             self.need(all(d == 1 for d in fact.dims[:-1]), f"input {position} is {fact}")
-            self.same(fact.dims[-1], columns)
+            self.scope.equal_or_one(fact.dims[-1], columns, f"sizes of {self.node.op}")
 
     def result(self, zero: int) -> None:
         """The type that an attribute names is one of ours, and that of the zero point."""
@@ -101,6 +101,8 @@ def _spans(c: _Call) -> None:
     lengths, total, query, keys = c.facts[:4]
     c.ranks(4, 2, 3)
     c.need((total is None) is not (keys is None), "a total and keys, or neither")
+    # Lengths less 1 with a total, or counts with keys.
+    c.need(lengths.dtype is (I32 if keys is None else I64), f"lengths {lengths}")
     c.single(1)
     c.same(product(lengths.dims), query.dims[0])
 

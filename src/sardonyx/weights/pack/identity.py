@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from hashlib import blake2b
 from typing import Any, Final
@@ -116,23 +116,41 @@ def _inside(graph: Any) -> Iterator[tuple[int, int]]:
 
 def samples(refs: Sequence[Ref], files: Sequence[Source]) -> list[list[Any]]:
     """A block out of each weight that the digest leaves out."""
+    found: dict[tuple[int, int, int], None] = {}
+    for at, offset, length in _left_out(refs, files):
+        start = offset + length // 2 // BLOCK * BLOCK
+        found[at, start, min(BLOCK, offset + length - start)] = None
+    return _sums(found, files)
+
+
+def whole(refs: Sequence[Ref], files: Sequence[Source]) -> list[list[Any]]:
+    """Each weight that the digest leaves out, all of it."""
+    return _sums(dict.fromkeys(_left_out(refs, files)), files)
+
+
+def _left_out(refs: Sequence[Ref], files: Sequence[Source]) -> Iterator[tuple[int, int, int]]:
+    """File, offset and length of weights."""
     numbers = {id(source): i for i, source in enumerate(files)}
-    found = {}
     for ref in refs:
         at = numbers[id(ref.source)]
         if ref.length and (at or ref.length >= COPY_BELOW):
-            start = ref.offset + ref.length // 2 // BLOCK * BLOCK
-            length = min(BLOCK, ref.offset + ref.length - start)
-            found[at, start, length] = _sum(ref.source.data[start : start + length])
-    return [[*place, sum_] for place, sum_ in found.items()]
+            yield at, ref.offset, ref.length
 
 
-def check_samples(listed: Any, files: Sequence[Source]) -> None:
-    """Compares the blocks with those that a pack was made of."""
+def _sums(places: Iterable[tuple[int, int, int]], files: Sequence[Source]) -> list[list[Any]]:
+    return [
+        [at, start, length, _sum(files[at].data[start : start + length])]
+        for at, start, length in places
+    ]
+
+
+def check_sums(listed: Any, files: Sequence[Source], most: int = 1 << 62) -> None:
+    """Compares parts of files, none longer than `most`, with those that a pack was made of."""
     for item in items(listed):
         at, start, length, sum_ = items(item, 4)
         source = files[number(at, 0, len(files))]
-        number(start, 0, source.data.nbytes + 1 - number(length, 1, BLOCK + 1))
+        number(length, 1, min(most, source.data.nbytes) + 1)
+        number(start, 0, source.data.nbytes + 1 - length)
         if _sum(source.data[start : start + length]) != sum_:
             raise Other(f"{source.name} has other weights at {start} than it was made of")
 

@@ -28,7 +28,9 @@ def read(path: str, given: ModelBytes, settings: dict[str, Any], verify: bool) -
     try:
         _check(index, given, settings)
         files = identity.open_files(index["files"], given)
-        identity.check_samples(index["samples"], files)
+        identity.check_sums(index["samples"], files, identity.BLOCK)
+        if verify:
+            identity.check_sums(index["weights"], files)
         consts = ConstReader(file, files).table(index["constants"])
         forms = _forms(file, index["forms"], consts)
     except KeyError as error:

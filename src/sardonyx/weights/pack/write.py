@@ -149,6 +149,7 @@ def write(path: str, goods: Parcel, load: Load, label: Label, report: Report) ->
                 "standalone": label.standalone,
                 "files": [[_location(source, label.given), source.data.nbytes] for source in files],
                 "samples": identity.samples(refs, files),
+                "weights": identity.whole(refs, files),
                 **_write_constants(writer, goods, load, files, report),
                 "blobs": writer.blobs,
             }
@@ -191,7 +192,7 @@ def _entry(
     type_ = [const.dtype.name, list(const.shape)]
     if kind == "blob":
         return ["blob", *type_, writer.blob(stored_bytes(const), stored(const))]
-    if kind == "texts":
+    if const.dtype is STRING:
         return written_texts(const)
     if kind == "file" and isinstance(const, Ref):
         return written_ref(const, files)

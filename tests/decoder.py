@@ -39,15 +39,15 @@ class Decoder:
         """The model, its weights inside."""
         self._mask()
         self._weight("table", self._rng.standard_normal((self.vocab, self.hidden)))
-        x = self._node("Gather", ["table", "ids"], "stream")
-        inputs = [_info("ids", TensorProto.INT64, ["batch", "length"])]
-        inputs.append(_info("mask", TensorProto.INT64, ["batch", "total"]))
+        x = self._node("Gather", ["table", "input_ids"], "stream")
+        inputs = [_info("input_ids", TensorProto.INT64, ["batch", "length"])]
+        inputs.append(_info("attention_mask", TensorProto.INT64, ["batch", "total"]))
         outputs = [_info("logits", TensorProto.FLOAT, ["batch", "length", self.vocab])]
         for layer in range(self.layers):
             x = self._layer(layer, x)
             for kind in ("key", "value"):
                 shape: list[Any] = ["batch", self.kv_heads, "past", self.head]
-                inputs.append(_info(f"past.{layer}.{kind}", TensorProto.FLOAT, shape))
+                inputs.append(_info(f"past_key_values.{layer}.{kind}", TensorProto.FLOAT, shape))
                 shape = ["batch", self.kv_heads, "total", self.head]
                 outputs.append(_info(f"present.{layer}.{kind}", TensorProto.FLOAT, shape))
         x = self._norm(x, "end")
@@ -85,10 +85,10 @@ class Decoder:
     def _mask(self) -> None:
         for name, value in (("one", [1]), ("axis", [1]), ("second", 1)):
             self._weight(name, np.array(value))
-        self._node("ReduceSum", ["mask", "axis"], "counts", keepdims=0)
+        self._node("ReduceSum", ["attention_mask", "axis"], "counts", keepdims=0)
         self._node("Sub", ["counts", "one"], "last")
         self._node("Cast", ["last"], "lengths", to=TensorProto.INT32)
-        self._node("Shape", ["mask"], "mask_shape")
+        self._node("Shape", ["attention_mask"], "mask_shape")
         self._node("Gather", ["mask_shape", "second"], "columns")
         self._node("Cast", ["columns"], "total_length", to=TensorProto.INT32)
         turns = np.arange(0, self.head, 2) / self.head
@@ -103,7 +103,7 @@ class Decoder:
     def _layer(self, layer: int, x: str) -> str:
         packed = (self.heads + 2 * self.kv_heads) * self.head
         qkv = self._linear(f"{layer}.qkv", self._norm(x, f"{layer}.in"), self.hidden, packed)
-        past = [f"past.{layer}.key", f"past.{layer}.value"]
+        past = [f"past_key_values.{layer}.key", f"past_key_values.{layer}.value"]
         present = [f"present.{layer}.key", f"present.{layer}.value"]
         y = self._node(
             "GroupQueryAttention",
@@ -191,7 +191,7 @@ def generate(session: Any, prompt: Any, count: int) -> list[Any]:
     total, found = ids.shape[1], []
     for _ in range(count + 1):
         mask = np.ones((len(prompt), total), np.int64)
-        logits, *present = session.run(None, {"ids": ids, "mask": mask, **caches})
+        logits, *present = session.run(None, {"input_ids": ids, "attention_mask": mask, **caches})
         found.append(logits)
         ids, total = logits[:, -1:].argmax(-1), total + 1
         caches = dict(zip(caches, present, strict=True))

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from sardonyx.cli import main
+from tests.decoder import Decoder
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 EXAMPLES = sorted(ROOT.glob("examples/*.py"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Pages whose Python stands on its own; others quote pieces of code.
-RUNNABLE = ("README.md", "docs/memory.md")
+RUNNABLE = ("README.md", "docs/language_models.md", "docs/memory.md")
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -30,6 +31,7 @@ def blocks(page: Path, language: str) -> list[str]:
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_python_blocks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    Decoder("qoperator").save(tmp_path / "model.onnx")  # for pages that speak of one
     page, printed = ROOT / name, io.StringIO()
     namespace: dict[str, Any] = {"__name__": name}
     with contextlib.redirect_stdout(printed):

@@ -115,7 +115,7 @@ def _caches(fed: Iterable[Any]) -> Iterator[int]:
     for value in fed:
         if isinstance(value, list):
             yield from _caches(value)
-        elif native.has_room(value):
+        elif isinstance(value, np.ndarray) and native.has_room(value):
             yield id(value)
             yield id(value.base)
 

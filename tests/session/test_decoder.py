@@ -81,10 +81,10 @@ def test_caches_grow_in_place() -> None:
     for i in s.get_inputs():
         if i.name.startswith("past"):
             caches[i.name] = np.zeros((1, i.shape[1], 0, i.shape[3]), np.float32)
-    feeds = {"ids": np.array(PROMPT), "mask": np.ones((1, 8), np.int64)}
+    feeds = {"input_ids": np.array(PROMPT), "attention_mask": np.ones((1, 8), np.int64)}
     _, *first = s.run(None, {**feeds, **caches})
     assert all(native.has_room(a) for a in first)
-    feeds = {"ids": np.array([[5]]), "mask": np.ones((1, 9), np.int64)}
+    feeds = {"input_ids": np.array([[5]]), "attention_mask": np.ones((1, 9), np.int64)}
     _, *second = s.run(None, {**feeds, **dict(zip(caches, first, strict=True))})
     for a, b in zip(first, second, strict=True):
         assert a.__array_interface__["data"] == b.__array_interface__["data"]

@@ -69,12 +69,12 @@ void read_numbers(const Few& f, const Data& data, const Area& at, Unpacked& to) 
 // One vector of 4 weights of kLanes columns: bytes for the tiles, and their part of the start.
 template <int bits>
 SDX_INLINE void put_bytes(i32v steps, int64_t group, int64_t block, int64_t column, Unpacked& to) {
-  using i8v = Vec<int8_t>;
   i32v bytes = steps;
   if constexpr (bits == 8)
     bytes = (i32v)((u32v)steps ^ 0x80808080u);
   else
-    bytes = (i32v)((i8v)steps - (i8v)load(to.zero[block] + column));
+    bytes =
+        (i32v)((u8v)steps - (u8v)load(to.zero[block] + column));  // columns behind the last wrap
   int8_t* at = to.bytes[column / kPanel][group][column % kPanel];
   memcpy(at, &bytes, sizeof bytes);
   int32_t* start = to.start[block] + column;

@@ -19,11 +19,11 @@ SDX_INLINE f32v load_float(const float* p, L lanes) {
 }
 template <class L>
 SDX_INLINE f32v load_float(const F16* p, L lanes) {
-  return widen_f16(load_half(&p->bits, lanes));
+  return widen_f16(load_half(reinterpret_cast<const uint16_t*>(p), lanes));
 }
 template <class L>
 SDX_INLINE f32v load_float(const BF16* p, L lanes) {
-  return widen_bf16(load_half(&p->bits, lanes));
+  return widen_bf16(load_half(reinterpret_cast<const uint16_t*>(p), lanes));
 }
 
 template <class L>

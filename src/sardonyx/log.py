@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Final
 
 from sardonyx.errors import InvalidArgument
@@ -21,6 +24,29 @@ def set_severity(level: int) -> None:
         raise InvalidArgument(f"a log severity is 0 (verbose) to 4 (fatal), not {level}")
     logger.setLevel(SEVERITIES[level])
     show()
+
+
+_floor: Final[ContextVar[int]] = ContextVar("floor", default=logging.NOTSET)
+
+
+def _is_wanted(record: logging.LogRecord) -> bool:
+    return record.levelno >= _floor.get()
+
+
+logger.addFilter(_is_wanted)
+
+
+@contextlib.contextmanager
+def at_severity(level: int) -> Iterator[None]:
+    """Holds back what is said below a session's severity while the session is made."""
+    if level < 0:
+        yield
+        return
+    token = _floor.set(SEVERITIES[min(level, len(SEVERITIES) - 1)])
+    try:
+        yield
+    finally:
+        _floor.reset(token)
 
 
 def of_session(level: int) -> logging.Logger:

@@ -24,7 +24,7 @@ from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.load import LoadOptions
 from sardonyx.load.source import read_model
 from sardonyx.locks import Lock
-from sardonyx.log import of_session
+from sardonyx.log import at_severity, of_session
 from sardonyx.nodearg import ModelMetadata, NodeArg, node_arg
 from sardonyx.options import RunOptions, SessionOptions, one_of
 from sardonyx.pass_options import PassOptions
@@ -125,12 +125,14 @@ class InferenceSession:
     def _make(self, options: Options) -> Shared:
         """Compiles, and brings the weights into the forms that kernels read."""
         try:
-            compiled = compile(self._source, options)
+            with at_severity(self._options.log_severity_level):
+                compiled = compile(self._source, options)
         except MemoryError as error:
             raise RuntimeException(f"out of memory while compiling: {error}") from None
         except RecursionError as error:
             raise InvalidGraph(f"the model nests too deep: {error}") from None
         if self._options._entries.get(_DEFER) != "1":
+            self._source.read_ahead()
             with compiled.stages.stage("weights"):
                 compiled.program.prepare(self._settings)
         return shared(compiled, self._source)

@@ -23,6 +23,7 @@ from sardonyx.cli import main
 from sardonyx.errors import Fail, InvalidArgument
 from sardonyx.pass_options import PassOptions
 from sardonyx.weights.pack.file import PAGE, Writer
+from tests.decoder import Decoder
 from tests.weights.packs import (
     LAYERS,
     embedded,
@@ -326,3 +327,17 @@ def test_weights_are_not_written_over(
 def test_a_switch_is_on_or_off(key: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=f"sardonyx.{key} is one of 0, 1, not 'true'"):
         opened(embedded(tmp_path), **{key: "true"})
+
+
+def test_a_session_that_is_told_to_be_quiet_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "model.onnx"
+    Decoder("qoperator").save(path)
+    Path(f"{path}.pack").write_bytes(b"no pack")
+    options = sardonyx.SessionOptions()
+    options.log_severity_level = 3
+    sardonyx.InferenceSession(path, options)
+    assert not caplog.records
+    sardonyx.InferenceSession(path)
+    assert "is not used" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import stat
@@ -54,6 +55,10 @@ class Files:
                 assert self.folder is not None
                 self._states[os.path.join(self.folder, location)] = found.identity
         return self._open[key]
+
+    def sources(self) -> list[Source]:
+        """The files that were opened, in memory or on disk."""
+        return list(self._open.values())
 
     def location(self, source: Source) -> str:
         """Where an open file was found."""
@@ -154,6 +159,8 @@ def _mapped(descriptor: int, status: os.stat_result, name: str) -> Source:
     if found is None:
         data = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
         found = Source(data, name, identity, is_fixed=True)
+        # Loading looks here and there: on a cold file, every look would read megabytes ahead.
+        _advise(found, mmap.MADV_RANDOM)
         if identity is not None:
             _mappings[identity] = found
     return found
@@ -195,6 +202,17 @@ def _copied_buffer(given: Source) -> Source:
     return Source(memory.data, given.name, is_fixed=True)
 
 
+def read_ahead(source: Source) -> None:
+    """Says that the bytes of a mapped file will be read from here on, most of them in order."""
+    _advise(source, mmap.MADV_NORMAL)
+
+
+def _advise(source: Source, advice: int) -> None:
+    if isinstance(source.data.obj, mmap.mmap):
+        with contextlib.suppress(OSError):
+            source.data.obj.madvise(advice)
+
+
 @dataclass(slots=True)
 class ModelBytes:
     """A model as it was given."""
@@ -203,6 +221,11 @@ class ModelBytes:
     files: Files
     origin: str  # uri, array, proto or istream: how the load is called in profiles
     digest: str | None = None  # of all but weights, once asked for
+
+    def read_ahead(self) -> None:
+        """Says that the model is loaded, and its weights are next."""
+        for source in (self.source, *self.files.sources()):
+            read_ahead(source)
 
 
 def read_model(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from sardonyx.errors import FAULTS
-from sardonyx.load.source import ModelBytes
+from sardonyx.load.source import ModelBytes, read_ahead
 from sardonyx.log import logger
 from sardonyx.weights.const import Const
 from sardonyx.weights.forms import Forms, Want
@@ -39,6 +39,7 @@ def read(path: str, given: ModelBytes, settings: dict[str, Any], verify: bool) -
         raise Broken(f"its index: {type(error).__name__}: {error}") from None
     if verify:
         file.verify()
+    read_ahead(file.source)
     model = GraphReader(file.graph(), consts).model(given.origin)
     return Found(model, Forms(_Ready(file, forms).find), index["standalone"] is True)
 

@@ -132,9 +132,9 @@ class InferenceSession:
         except RecursionError as error:
             raise InvalidGraph(f"the model nests too deep: {error}") from None
         if self._options._entries.get(_DEFER) != "1":
-            self._source.read_ahead()
             with compiled.stages.stage("weights"):
                 compiled.program.prepare(self._settings)
+            self._source.read_ahead()
         return shared(compiled, self._source)
 
     def _pack_saved(self, options: Options) -> None:

@@ -159,7 +159,7 @@ def _mapped(descriptor: int, status: os.stat_result, name: str) -> Source:
     if found is None:
         data = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
         found = Source(data, name, identity, is_fixed=True)
-        # Loading looks here and there: on a cold file, every look would read megabytes ahead.
+        # Loading looks here and there: in a cold file, every look would read megabytes ahead.
         _advise(found, mmap.MADV_RANDOM)
         if identity is not None:
             _mappings[identity] = found
@@ -223,7 +223,7 @@ class ModelBytes:
     digest: str | None = None  # of all but weights, once asked for
 
     def read_ahead(self) -> None:
-        """Says that the model is loaded, and its weights are next."""
+        """Says that the model is ready: runs read the weights that lie in its files in order."""
         for source in (self.source, *self.files.sources()):
             read_ahead(source)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import mmap
 from collections.abc import Hashable
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -162,6 +164,14 @@ class Source:
         """Where the bytes lie."""
         return int(np.frombuffer(self.data, np.uint8).__array_interface__["data"][0])
 
+    def fetch(self, offset: int, length: int) -> None:
+        """Says that these bytes are read next, so that those of a cold file come at once."""
+        mapping = self.data.obj
+        if isinstance(mapping, mmap.mmap) and length >= COPY_BELOW:
+            start = offset // mmap.PAGESIZE * mmap.PAGESIZE
+            with contextlib.suppress(OSError):
+                mapping.madvise(mmap.MADV_WILLNEED, start, offset + length - start)
+
     def at(self, offset: int) -> tuple[Hashable, int]:
         """What places in sources have in common that show the same byte."""
         if self.identity is None:
@@ -214,6 +224,10 @@ class Ref(Const):
     def _find_place(self) -> Place | None:
         where = self.source.at(self.offset)
         return Place((*where, self.length, self.dtype.name, self.shape), self.source.is_fixed)
+
+    def fetch(self) -> None:
+        """Says that all of its bytes are read next."""
+        self.source.fetch(self.offset, self.length)
 
     def describe(self) -> str:
         return f"{self.source.name} at {self.offset}"

@@ -166,6 +166,8 @@ def packed(want: Want) -> Array:
     """A constant as a packing row makes it, in memory of its own."""
     const = want.const
     array = pages(want.size_bytes)
+    if isinstance(const, Ref):
+        const.fetch()
     weight = const.view()  # a session needs the packed form alone
     operands = [tensor(weight, const.dtype.onnx)], [tensor(array, _U8)]
     wrong = native.call(want.row, *operands, list(want.ints), [], splits=0)

@@ -138,10 +138,7 @@ def _left_out(refs: Sequence[Ref], files: Sequence[Source]) -> Iterator[tuple[in
 
 
 def _sums(places: Iterable[tuple[int, int, int]], files: Sequence[Source]) -> list[list[Any]]:
-    return [
-        [at, start, length, _sum(files[at].data[start : start + length])]
-        for at, start, length in places
-    ]
+    return [[at, start, length, _sum(files[at], start, length)] for at, start, length in places]
 
 
 def check_sums(listed: Any, files: Sequence[Source], most: int = 1 << 62) -> None:
@@ -151,12 +148,13 @@ def check_sums(listed: Any, files: Sequence[Source], most: int = 1 << 62) -> Non
         source = files[number(at, 0, len(files))]
         number(length, 1, min(most, source.data.nbytes) + 1)
         number(start, 0, source.data.nbytes + 1 - length)
-        if _sum(source.data[start : start + length]) != sum_:
+        if _sum(source, start, length) != sum_:
             raise Other(f"{source.name} has other weights at {start} than it was made of")
 
 
-def _sum(data: memoryview) -> str:
-    return blake2b(data, digest_size=8).hexdigest()
+def _sum(source: Source, start: int, length: int) -> str:
+    source.fetch(start, length)
+    return blake2b(source.data[start : start + length], digest_size=8).hexdigest()
 
 
 def open_files(listed: Any, given: ModelBytes) -> list[Source]:

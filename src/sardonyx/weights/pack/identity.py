@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from hashlib import blake2b
 from typing import Any, Final
@@ -123,9 +123,11 @@ def samples(refs: Sequence[Ref], files: Sequence[Source]) -> list[list[Any]]:
     return _sums(found, files)
 
 
-def whole(refs: Sequence[Ref], files: Sequence[Source]) -> list[list[Any]]:
-    """Each weight that the digest leaves out, all of it."""
-    return _sums(dict.fromkeys(_left_out(refs, files)), files)
+def whole(
+    refs: Sequence[Ref], files: Sequence[Source], report: Callable[[int], None]
+) -> list[list[Any]]:
+    """Each weight that the digest leaves out, all of it; `report` is told of bytes done."""
+    return _sums(dict.fromkeys(_left_out(refs, files)), files, report)
 
 
 def _left_out(refs: Sequence[Ref], files: Sequence[Source]) -> Iterator[tuple[int, int, int]]:
@@ -137,8 +139,16 @@ def _left_out(refs: Sequence[Ref], files: Sequence[Source]) -> Iterator[tuple[in
             yield at, ref.offset, ref.length
 
 
-def _sums(places: Iterable[tuple[int, int, int]], files: Sequence[Source]) -> list[list[Any]]:
-    return [[at, start, length, _sum(files[at], start, length)] for at, start, length in places]
+def _sums(
+    places: Iterable[tuple[int, int, int]],
+    files: Sequence[Source],
+    report: Callable[[int], None] = lambda _: None,
+) -> list[list[Any]]:
+    found = []
+    for at, start, length in places:
+        found.append([at, start, length, _sum(files[at], start, length)])
+        report(length)
+    return found
 
 
 def check_sums(listed: Any, files: Sequence[Source], most: int = 1 << 62) -> None:

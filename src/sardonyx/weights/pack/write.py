@@ -122,6 +122,18 @@ def _kind(const: Const, is_read: bool, standalone: bool) -> str:
     return "blob"
 
 
+class Progress:
+    """Counts bytes that are done, and says so."""
+
+    def __init__(self, total: int, report: Report) -> None:
+        self._done, self._total, self._report = 0, total, report
+
+    def add(self, size_bytes: int) -> None:
+        """So many more are done."""
+        self._done += size_bytes
+        self._report(self._done, self._total)
+
+
 @dataclass(slots=True)
 class Label:
     """What a pack says of the model that it belongs to."""
@@ -139,6 +151,7 @@ def write(path: str, goods: Parcel, load: Load, label: Label, report: Report) ->
     for ref in refs:
         if not any(ref.source is source for source in files):
             files.append(ref.source)
+    progress = Progress(load.size_bytes + sum(ref.length for ref in refs), report)
     try:
         with writing(path) as file:
             writer = Writer(file)
@@ -149,8 +162,8 @@ def write(path: str, goods: Parcel, load: Load, label: Label, report: Report) ->
                 "standalone": label.standalone,
                 "files": [[_location(source, label.given), source.data.nbytes] for source in files],
                 "samples": identity.samples(refs, files),
-                "weights": identity.whole(refs, files),
-                **_write_constants(writer, goods, load, files, report),
+                "weights": identity.whole(refs, files, progress.add),
+                **_write_constants(writer, goods, load, files, progress),
                 "blobs": writer.blobs,
             }
             return writer.finish(index, goods.document)
@@ -166,23 +179,20 @@ def _location(source: Source, given: ModelBytes) -> str:
 
 
 def _write_constants(
-    writer: Writer, goods: Parcel, load: Load, files: Sequence[Source], report: Report
+    writer: Writer, goods: Parcel, load: Load, files: Sequence[Source], progress: Progress
 ) -> dict[str, Any]:
     """The blobs, and the tables of constants and packed forms that name them."""
     constants: list[Any] = []
     forms: list[Any] = []
-    done, total = 0, load.size_bytes
     for number, (const, kind) in enumerate(zip(load.consts, load.kinds, strict=True)):
         constants.append(_entry(writer, goods.table, const, kind, files))
-        done += stored_bytes(const) if kind == "blob" else 0
+        progress.add(stored_bytes(const) if kind == "blob" else 0)
         for want in load.forms.get(number, ()):
             at = writer.blob(want.size_bytes, [packed(want).data])
             forms.append([number, want.row, identity.layout(want.row), list(want.ints), at])
-            done += want.size_bytes
-            report(done, total)
+            progress.add(want.size_bytes)
         if not const.is_small:
             _forget(const)
-            report(done, total)
     return {"constants": constants, "forms": forms}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -9,9 +10,10 @@ from typing import Any, Final
 from sardonyx.cli.term import clean, heading, paint, say, shape, size, table
 
 LARGEST: Final = 20  # weights that are listed unless all are asked for
+_NUMBER: Final = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])")
 _STYLES: Final = {0: "cyan", 5: "dim"}
 _TITLES: Final = ("weight", "type", "size", "held as", "memory", "source")
-_LEAST: Final = ((5, 16), (0, 20), (3, 18), (5, 0), (0, 10))  # columns, and what a cut leaves them
+_LEAST: Final = ((5, 16), (0, 24), (3, 9), (5, 13), (0, 10))  # columns, and what a cut leaves them
 
 
 def show(weights: Sequence[Mapping[str, Any]], lists_all: bool) -> None:
@@ -71,13 +73,39 @@ def _fitted(rows: list[list[str]]) -> list[list[str]]:
         cut = max(0, min(excess, widths[column] - least))
         widths[column] -= cut
         excess -= cut
-    return [[_cut(cell, widths[i], i == 5) for i, cell in enumerate(row)] for row in rows]
+    names = shortened([row[0] for row in rows], widths[0])
+    others = [[_cut(cell, widths[i], i == 3) for i, cell in enumerate(row)] for row in rows]
+    return [[name, *row[1:]] for name, row in zip(names, others, strict=True)]
 
 
-def _cut(text: str, width: int, at_end: bool) -> str:
-    """A text in so many characters; the end of a name says more than its beginning."""
+def shortened(names: Sequence[str], width: int) -> list[str]:
+    """Names in so many characters, cut where most of them stay different.
+
+    The beginning goes first, up to the number of a layer, then a part in the middle.
+    """
+
+    def cut(name: str, from_number: bool, n_head: int) -> str:
+        if len(name) <= width:
+            return name
+        number = _NUMBER.search(name) if from_number else None
+        if number is not None and number.start() > 2:
+            name = f"..{name[number.start() :]}"
+        if len(name) <= width:
+            return name
+        return f"{name[:n_head]}..{name[n_head + 2 - width :]}"
+
+    middle = (width - 2) // 2
+    heads = sorted(range(4, max(width - 3, 5)), key=lambda n: abs(n - middle))
+    tries = (
+        [cut(n, from_number, h) for n in names] for h in heads for from_number in (True, False)
+    )
+    return max(tries, key=lambda made: len(set(made)))
+
+
+def _cut(text: str, width: int, keeps_begin: bool) -> str:
+    """A text in so many characters; a source ends in its offset."""
     if len(text) <= width:
         return text
     if width < 4:
         return ""
-    return text[: width - 2] + ".." if at_end else ".." + text[2 - width :]
+    return f"{text[: width - 2]}.." if keeps_begin else f"..{text[2 - width :]}"

@@ -16,7 +16,18 @@ from sardonyx.atomic import writing
 from sardonyx.cli import inputs as feeds
 from sardonyx.cli.arguments import UsageError, merged
 from sardonyx.cli.measure import Latency, Start, first_run, latency, start
-from sardonyx.cli.term import Progress, clean, duration, heading, paint, say, shape, size, table
+from sardonyx.cli.term import (
+    Progress,
+    after,
+    clean,
+    duration,
+    heading,
+    paint,
+    say,
+    shape,
+    size,
+    table,
+)
 from sardonyx.cli.worker import flat, write_arrays
 from sardonyx.weights.pack.find import SUFFIX
 
@@ -213,7 +224,7 @@ def print_figures(measured: Measured, what: str = "") -> None:
         more = f"at start, {size(measured.memory)} more at the first run"
         rows.append(("memory", size(begun.memory), more))
     for name, figure, note in rows:
-        say(f"{paint(f'{name:<8}', 'bold')} {figure:>9}  {paint(note, 'dim')}")
+        after(f"{paint(f'{name:<8}', 'bold')} {figure:>9}", 18, note, "dim")
 
 
 def print_files(arguments: argparse.Namespace) -> None:

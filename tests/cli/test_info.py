@@ -167,8 +167,9 @@ def test_weights_in_a_pack(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
     assert main(["pack", path, "--standalone", "-o", out]) == 0
     capsys.readouterr()
     assert {w["source"] for w in info(capsys, out)["weights"]} == {"pack"}
-    assert main(["info", out]) == 0
+    assert main(["info", out, "--weights"]) == 0
     said = capsys.readouterr().out
     assert "in the pack" in said
+    assert "pack at " in said
     assert "in files beside it" not in said
     assert "small ones" not in said

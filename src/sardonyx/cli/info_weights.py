@@ -11,6 +11,7 @@ from sardonyx.cli.term import clean, heading, paint, say, shape, size, table
 
 LARGEST: Final = 20  # weights that are listed unless all are asked for
 _NUMBER: Final = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])")
+_OFFSET: Final = re.compile(r" at \d+$")
 _STYLES: Final = {0: "cyan", 5: "dim"}
 _TITLES: Final = ("weight", "type", "size", "held as", "memory", "source")
 _LEAST: Final = ((5, 16), (0, 24), (3, 9), (5, 13), (0, 10))  # columns, and what a cut leaves them
@@ -21,6 +22,8 @@ def show(weights: Sequence[Mapping[str, Any]], lists_all: bool) -> None:
     shown = weights if lists_all else weights[:LARGEST]
     heading("each weight" if lists_all else "largest weights")
     rows = [list(_TITLES), *(row for w in shown for row in _rows(w))]
+    if all(row[4] in ("", "-") for row in rows[1:]):  # a column of nothing leaves names its room
+        rows = [[*row[:4], "", row[5]] for row in rows]
     table(_fitted(rows), right=(2, 4), styles=_STYLES)
     left = weights[len(shown) :]
     if left:
@@ -49,6 +52,8 @@ def _rows(weight: Mapping[str, Any]) -> Iterator[list[str]]:
 def _source(weight: Mapping[str, Any]) -> str:
     if weight["source"] == "embedded":
         return f"model at {weight['offset']}"
+    if weight["source"] == "pack":
+        return "pack" if weight["offset"] is None else f"pack at {weight['offset']}"
     return str(weight["where"])
 
 
@@ -74,7 +79,7 @@ def _fitted(rows: list[list[str]]) -> list[list[str]]:
         widths[column] -= cut
         excess -= cut
     names = shortened([row[0] for row in rows], widths[0])
-    others = [[_cut(cell, widths[i], i == 3) for i, cell in enumerate(row)] for row in rows]
+    others = [[_cut(cell, widths[i]) for i, cell in enumerate(row)] for row in rows]
     return [[name, *row[1:]] for name, row in zip(names, others, strict=True)]
 
 
@@ -102,10 +107,11 @@ def shortened(names: Sequence[str], width: int) -> list[str]:
     return max(tries, key=lambda made: len(set(made)))
 
 
-def _cut(text: str, width: int, keeps_begin: bool) -> str:
-    """A text in so many characters; a source ends in its offset."""
+def _cut(text: str, width: int) -> str:
+    """A text in so many characters; the offset at its end stays."""
     if len(text) <= width:
         return text
-    if width < 4:
-        return ""
-    return f"{text[: width - 2]}.." if keeps_begin else f"..{text[2 - width :]}"
+    offset = _OFFSET.search(text)
+    end = offset.group() if offset is not None and len(offset.group()) <= width + 1 else ""
+    n_begin = width - 2 - len(end)
+    return f"{text[:n_begin]}..{end}" if n_begin > 2 else end.strip()

@@ -14,7 +14,7 @@ _NUMBER: Final = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])")
 _OFFSET: Final = re.compile(r" at \d+$")
 _STYLES: Final = {0: "cyan", 5: "dim"}
 _TITLES: Final = ("weight", "type", "size", "held as", "memory", "source")
-_LEAST: Final = ((5, 16), (0, 24), (3, 9), (5, 13), (0, 10))  # columns, and what a cut leaves them
+_LEAST: Final = ((5, 17), (0, 24), (3, 9), (0, 10))  # columns, and what a cut leaves them
 
 
 def show(weights: Sequence[Mapping[str, Any]], lists_all: bool) -> None:

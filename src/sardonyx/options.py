@@ -93,6 +93,7 @@ class SessionOptions:
 
     def add_session_config_entry(self, key: str, value: str) -> None:
         """Sets a config key; one that is unknown is reported with the nearest known one."""
+        _check_texts(key, value)
         if not key or len(key) > MAX_KEY or len(value) > MAX_VALUE:
             raise InvalidArgument(
                 f"a config key has 1 to {MAX_KEY} characters and a value at most {MAX_VALUE}; "
@@ -210,6 +211,11 @@ def one_of(key: str, value: str, table: dict[str, Any]) -> Any:
     return table[value]
 
 
+def _check_texts(key: Any, value: Any) -> None:
+    if not isinstance(key, str) or not isinstance(value, str):
+        raise TypeError(f"a config key and its value are strings, not {key!r} and {value!r}")
+
+
 def _dim(value: int) -> int:
     if not isinstance(value, int) or value < 0:
         raise InvalidArgument(f"the size of a dimension is a number of 0 or more, not {value!r}")
@@ -244,6 +250,7 @@ class RunOptions:
 
     def add_run_config_entry(self, key: str, value: str) -> None:
         """Sets a config key of this run."""
+        _check_texts(key, value)
         self._entries[key] = value
 
     def get_run_config_entry(self, key: str) -> str:

@@ -43,11 +43,14 @@ class Written:
 
 def pack(source: Any, options: Options, request: Request) -> Written:
     """Writes the pack of a model, beside which it stays."""
+    from sardonyx.weights.pack.target import check_pack
+
     given = given_bytes(source, options)
     _check(given)
     with no_collection():
         model = lowered(given, options, Stages(options.check))
         _check_target(request.path, given)
+        check_pack(request.path)
         return write(request, given, model, options)
 
 
@@ -62,13 +65,15 @@ def standalone(source: Any, options: Options, request: Request) -> Written:
     """Writes a model that needs no other file than its pack: `path` and `path.pack`."""
     from sardonyx.atomic import writing
     from sardonyx.save.stub import stub
+    from sardonyx.weights.pack.target import check_model, check_pack
 
     given = given_bytes(source, options)
     _check(given)
     with no_collection():
         model = lowered(given, options, Stages(options.check))
-        for path in (request.path, request.path + SUFFIX):
-            _check_target(path, given)
+        for path, check in ((request.path, check_model), (request.path + SUFFIX, check_pack)):
+            _check_target(path, given)  # first: what belongs to the model is not to be removed
+            check(path)
         goods, load = _sorted(model, options, standalone=True)
         memory = io.BytesIO()
         stub(model).write(memory)
@@ -87,6 +92,13 @@ def _check(given: ModelBytes) -> None:
     if not serves(given):
         raise InvalidArgument(
             "a model whose bytes may change has no pack", hint="give the path of a file"
+        )
+    from sardonyx.save.stub import is_stub  # a session that writes its own pack needs none of it
+
+    if is_stub(given.source.data):
+        raise InvalidArgument(
+            f"{given.source.name} is a standalone model, its own pack: there is nothing to pack",
+            hint="pack the model that it was made of; --verify reads the pack that it has",
         )
 
 

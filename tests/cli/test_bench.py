@@ -56,9 +56,31 @@ def test_table(folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None
         "memory",
         "rival_a",
         "0.0e+00",
-        "geometric",
+        "x as long",
+        "above 1x sardonyx is faster",
+        "geometric mean of 2 models",
     ):
         assert word in said
+
+
+def test_models_of_one_name(folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = []
+    for name in ("a", "b"):
+        (folder / name).mkdir()
+        paths.append(models.sums(folder / name / "model.onnx"))
+    assert main(["bench", *paths, "--rivals", "", *QUICK]) == 0
+    said = capsys.readouterr().out
+    assert "a/model.onnx" in said
+    assert "b/model.onnx" in said
+    assert str(folder) not in said
+    found = bench.titles(["/x/a/m.onnx", "/y/a/m.onnx", "/y/n.onnx", "/x/../y/n.onnx"])
+    assert list(found.values()) == ["x/a/m.onnx", "y/a/m.onnx", "n.onnx", "n.onnx"]
+
+
+def test_one_model_has_no_mean(folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [models.sums(folder / "m.onnx"), str(folder / "none.onnx")]
+    assert main(["bench", *paths, "--rivals", "rival_a", *QUICK]) == 1
+    assert "geometric" not in capsys.readouterr().out
 
 
 def test_json_with_rivals_that_fail(

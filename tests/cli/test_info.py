@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from sardonyx.cli import main
+from sardonyx.cli.info_weights import shortened
+from sardonyx.cli.term import table
 from sardonyx.models import DIGITS
 from tests.cli import models
+from tests.weights.packs import embedded
 
 KEYS = {
     "model", "file_bytes", "producer", "graph", "ir_version", "opsets", "inputs", "outputs",
@@ -119,3 +122,54 @@ def test_weights_are_not_read(tmp_path: pathlib.Path) -> None:
 def test_unknown_dims(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", str(DIGITS), "--dims", "width=3"]) == 2
     assert "the open dims of the inputs are batch" in capsys.readouterr().err
+
+
+def test_lines_fit_the_terminal(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for argv in (
+        ["info", str(DIGITS), "--weights"],
+        ["info", models.sums(tmp_path / "m.onnx")],
+        ["run", str(DIGITS), "--seconds", "0"],
+    ):
+        assert main(argv) == 0
+        assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
+def test_wrapped_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    table([["a", "one two three four five six seven eight"], ["b", "short"]])
+    assert capsys.readouterr().out.splitlines() == [
+        "  a  one two three four five six seven",
+        "     eight",
+        "  b  short",
+    ]
+    table([["a" * 30, "one two three four five"]])
+    assert capsys.readouterr().out.splitlines() == ["  " + "a" * 30, "    one two three four five"]
+
+
+def test_shortened_names_stay_different() -> None:
+    names = [
+        f"model.layers.{i}.{part}.weight_Q4"
+        for i in range(12)
+        for part in ("mlp.gate_up_proj", "mlp.down_proj", "attn.qkv_proj", "attn.o_proj")
+    ]
+    made = shortened([*names, "lm_head.weight"], 20)
+    assert len(set(made)) == len(names) + 1
+    assert max(map(len, made)) <= 20
+    assert made[0].startswith("..0.")
+    assert made[-1] == "lm_head.weight"
+
+
+def test_weights_in_a_pack(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, out = embedded(tmp_path), str(tmp_path / "out.onnx")
+    assert main(["pack", path, "--standalone", "-o", out]) == 0
+    capsys.readouterr()
+    assert {w["source"] for w in info(capsys, out)["weights"]} == {"pack"}
+    assert main(["info", out, "--weights"]) == 0
+    said = capsys.readouterr().out
+    assert "in the pack" in said
+    assert "pack at " in said
+    assert "in files beside it" not in said
+    assert "small ones" not in said

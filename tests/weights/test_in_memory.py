@@ -163,6 +163,13 @@ def test_some_files_in_memory_and_others_on_disk(tmp_path: Path) -> None:
         np.testing.assert_array_equal(session.run(None, FEED)[0], ROWS[I] + small)
 
 
+def test_names_of_files_that_do_not_meet(tmp_path: Path) -> None:
+    path = settled(tmp_path / "m.onnx", onnx.load_from_string(LOOKUP))
+    for source in (LOOKUP, path):
+        with pytest.raises(errors.SardonyxError, match=r"names 'w.data'; in memory are 'W.data'"):
+            sardonyx.InferenceSession(source, with_files({"W.data": ROWS.tobytes()}))
+
+
 def test_a_model_in_memory_finds_its_files_in_a_folder(tmp_path: Path) -> None:
     (tmp_path / "w.data").write_bytes(ROWS.tobytes())
     with pytest.raises(errors.InvalidGraph, match="the model was given in memory"):

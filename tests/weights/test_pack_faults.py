@@ -200,6 +200,7 @@ def test_another_version(
     packed(path)
     monkeypatch.setattr(_native, "version", "99.0")
     rejected(path, caplog, "it was made with version '0.1.0', and here is '99.0'")
+    assert f"run `sardonyx pack {path}` again" in caplog.text
 
 
 def test_another_layout(
@@ -215,13 +216,15 @@ def test_other_options(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
     path = embedded(tmp_path)
     level = sardonyx.GraphOptimizationLevel.ORT_ENABLE_BASIC
     packed(path, passes=PassOptions(level=level))
-    rejected(path, caplog, "it was made with level 1, and here is 99")
+    rejected(path, caplog, "it was made with level basic, and here is all")
+    assert f"run `sardonyx pack {path} --optimization-level all` again" in caplog.text
     packed(path)
     options = sardonyx.SessionOptions()
     options.add_free_dimension_override_by_name("batch", 2)
     with caplog.at_level(logging.WARNING, "sardonyx"):
         assert not uses_pack(sardonyx.InferenceSession(path, options))
     assert "dims_by_name" in caplog.text
+    assert "sardonyx.pack_cache keeps" in caplog.text
 
 
 def flip(path: str, offset: int) -> None:

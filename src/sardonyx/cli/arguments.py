@@ -53,7 +53,9 @@ _BENCH: Final = """\
 Measures models in sardonyx and in other runtimes with onnxruntime's interface. Each lives in
 a process of its own, and they take turns, so that whatever else the machine does hits all
 alike. Latency is the median over rounds of each round's best; start is the time to make a
-session, and memory the anonymous memory that it adds, medians over fresh processes.
+session, and memory the anonymous memory that it adds, medians over fresh processes. A rival
+with 1.14x takes 1.14 times as long as sardonyx: above 1x sardonyx is faster, below 1x it is
+slower.
 """
 _BENCH_EXAMPLES: Final = """\
 examples:

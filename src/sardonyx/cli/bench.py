@@ -86,9 +86,11 @@ def command(arguments: argparse.Namespace) -> int:
     threads = arguments.threads or n_cores or 1
     results = []
     versus = f"against {', '.join(modules[1:])}" if modules[1:] else "alone"
-    title = f"sardonyx {versus}; {threads} thread{'s' * (threads > 1)}\n"
+    title = f"sardonyx {versus}; {threads} thread{'s' * (threads > 1)}"
+    title += "; above 1x sardonyx is faster\n" if modules[1:] else "\n"
+    names = titles(arguments.models)
     for path in arguments.models:
-        progress = Progress(clean(os.path.basename(path)))
+        progress = Progress(clean(names[path]))
         try:
             with progress, tempfile.TemporaryDirectory() as folder:
                 rows = _measure(arguments, path, modules, (threads, pathlib.Path(folder), progress))
@@ -100,7 +102,7 @@ def command(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             if len(results) == 1:
                 say(paint(title, "dim"))
-            _print(path, rows)
+            _print(names[path], rows)
     if arguments.json:
         say(json.dumps({"threads": threads, "models": results}, indent=2))
     elif len(results) > 1:
@@ -237,15 +239,26 @@ def _gap(a: Any, b: Any) -> float | None:
     return float(np.abs(a[finite] - b[finite]).max() / max(np.abs(a[finite]).max(), 1e-30))
 
 
-def _print(path: str, rows: Mapping[str, Row]) -> None:
-    heading(clean(os.path.basename(path)))
+def titles(paths: Sequence[str]) -> dict[str, str]:
+    """The name of each file, with as many folders before it as tell it from the others."""
+    parts = {path: pathlib.Path(os.path.abspath(path)).parts for path in paths}
+    found = {}
+    for path, own in parts.items():
+        others = [p for p in parts.values() if p != own]
+        n = next((n for n in range(1, len(own)) if all(own[-n:] != p[-n:] for p in others)), None)
+        found[path] = path if n is None else os.path.join(*own[-n:])
+    return found
+
+
+def _print(title: str, rows: Mapping[str, Row]) -> None:
+    heading(clean(title))
     ours = rows[OURS].get("latency_s")
-    shown = [["", "latency", "", "start", "memory", "with a run", "differs"]]
+    shown = [["", "latency", "vs sardonyx", "start", "memory", "with a run", "differs"]]
     for module, row in rows.items():
         if "error" in row:
             continue
         latency, start = row["latency_s"], row["start_s"]
-        ratio = f"{latency / ours:.2f}x" if ours and module != OURS else ""
+        ratio = f"{latency / ours:.2f}x as long" if ours and module != OURS else ""
         memory = ["-" if row[k] is None else size(row[k]) for k in ("start_bytes", "run_bytes")]
         shown.append([module, duration(latency), ratio, duration(start), *memory, _differs(row)])
     if len(shown) > 1:
@@ -266,7 +279,7 @@ def _print_means(results: Sequence[Row], rivals: Sequence[str]) -> None:
     for rival in rivals:
         pairs = [(r["runtimes"][OURS], r["runtimes"].get(rival, {})) for r in results]
         ran = [(a, b) for a, b in pairs if "latency_s" in a and "latency_s" in b]
-        if ran:
+        if len(ran) > 1:  # of one the table says it
             latency, start = (
                 statistics.geometric_mean(b[key] / a[key] for a, b in ran)
                 for key in ("latency_s", "start_s")

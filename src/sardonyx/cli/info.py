@@ -26,6 +26,7 @@ from sardonyx.program.flat import SegmentBuilder
 from sardonyx.program.native import NativeSegment
 from sardonyx.program.program import Program
 from sardonyx.weights.const import Const, Recipe, Ref
+from sardonyx.weights.pack.constants import Elsewhere, InPack
 from sardonyx.weights.report import COPIED, MAPPED, PACKED, FormReport, forms_of
 
 
@@ -211,6 +212,8 @@ def _behind(values: Iterable[Value]) -> Iterator[tuple[str, Const]]:
 
 def _source(const: Const, file: str) -> str:
     match const:
+        case InPack() | Elsewhere():
+            return "pack"
         case Ref():
             return "embedded" if const.source.name == file else "external"
         case Recipe():

@@ -77,6 +77,7 @@ def _weights(facts: Mapping[str, Any], arguments: argparse.Namespace) -> None:
     said = {
         "embedded": "in the model file",
         "external": "in files beside it",
+        "pack": "in the pack",
         "folded": "made of others when needed",
         "held": "small ones, in memory",
     }

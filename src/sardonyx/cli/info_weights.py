@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -9,9 +10,11 @@ from typing import Any, Final
 from sardonyx.cli.term import clean, heading, paint, say, shape, size, table
 
 LARGEST: Final = 20  # weights that are listed unless all are asked for
+_NUMBER: Final = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])")
+_OFFSET: Final = re.compile(r" at \d+$")
 _STYLES: Final = {0: "cyan", 5: "dim"}
 _TITLES: Final = ("weight", "type", "size", "held as", "memory", "source")
-_LEAST: Final = ((5, 16), (0, 20), (3, 18), (5, 0), (0, 10))  # columns, and what a cut leaves them
+_LEAST: Final = ((5, 17), (0, 24), (3, 9), (0, 10))  # columns, and what a cut leaves them
 
 
 def show(weights: Sequence[Mapping[str, Any]], lists_all: bool) -> None:
@@ -19,6 +22,8 @@ def show(weights: Sequence[Mapping[str, Any]], lists_all: bool) -> None:
     shown = weights if lists_all else weights[:LARGEST]
     heading("each weight" if lists_all else "largest weights")
     rows = [list(_TITLES), *(row for w in shown for row in _rows(w))]
+    if all(row[4] in ("", "-") for row in rows[1:]):  # a column of nothing leaves names its room
+        rows = [[*row[:4], "", row[5]] for row in rows]
     table(_fitted(rows), right=(2, 4), styles=_STYLES)
     left = weights[len(shown) :]
     if left:
@@ -47,6 +52,8 @@ def _rows(weight: Mapping[str, Any]) -> Iterator[list[str]]:
 def _source(weight: Mapping[str, Any]) -> str:
     if weight["source"] == "embedded":
         return f"model at {weight['offset']}"
+    if weight["source"] == "pack":
+        return "pack" if weight["offset"] is None else f"pack at {weight['offset']}"
     return str(weight["where"])
 
 
@@ -71,13 +78,40 @@ def _fitted(rows: list[list[str]]) -> list[list[str]]:
         cut = max(0, min(excess, widths[column] - least))
         widths[column] -= cut
         excess -= cut
-    return [[_cut(cell, widths[i], i == 5) for i, cell in enumerate(row)] for row in rows]
+    names = shortened([row[0] for row in rows], widths[0])
+    others = [[_cut(cell, widths[i]) for i, cell in enumerate(row)] for row in rows]
+    return [[name, *row[1:]] for name, row in zip(names, others, strict=True)]
 
 
-def _cut(text: str, width: int, at_end: bool) -> str:
-    """A text in so many characters; the end of a name says more than its beginning."""
+def shortened(names: Sequence[str], width: int) -> list[str]:
+    """Names in so many characters, cut where most of them stay different.
+
+    The beginning goes first, up to the number of a layer, then a part in the middle.
+    """
+
+    def cut(name: str, from_number: bool, n_head: int) -> str:
+        if len(name) <= width:
+            return name
+        number = _NUMBER.search(name) if from_number else None
+        if number is not None and number.start() > 2:
+            name = f"..{name[number.start() :]}"
+        if len(name) <= width:
+            return name
+        return f"{name[:n_head]}..{name[n_head + 2 - width :]}"
+
+    middle = (width - 2) // 2
+    heads = sorted(range(4, max(width - 3, 5)), key=lambda n: abs(n - middle))
+    tries = (
+        [cut(n, from_number, h) for n in names] for h in heads for from_number in (True, False)
+    )
+    return max(tries, key=lambda made: len(set(made)))
+
+
+def _cut(text: str, width: int) -> str:
+    """A text in so many characters; the offset at its end stays."""
     if len(text) <= width:
         return text
-    if width < 4:
-        return ""
-    return text[: width - 2] + ".." if at_end else ".." + text[2 - width :]
+    offset = _OFFSET.search(text)
+    end = offset.group() if offset is not None and len(offset.group()) <= width + 1 else ""
+    n_begin = width - 2 - len(end)
+    return f"{text[:n_begin]}..{end}" if n_begin > 2 else end.strip()

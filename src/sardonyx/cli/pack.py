@@ -96,11 +96,14 @@ def _verify(arguments: argparse.Namespace, options: Options) -> int:
         raise Fail(f"there is no pack {path}", hint=f"sardonyx pack {arguments.model} makes it")
     with Progress(f"reading {clean(os.path.basename(path))}"):
         try:
-            read(path, given_bytes(arguments.model, options), settings_of(options), verify=True)
+            given = given_bytes(arguments.model, options)
+            found = read(path, given, settings_of(options), verify=True)
         except Broken as error:
             raise Fail(f"the pack {path} cannot be used: {error}") from None
     if arguments.json:
-        say(json.dumps({"pack": path, "bytes": os.path.getsize(path), "is_sound": True}))
+        facts = {"is_sound": True, "is_standalone": found.is_standalone}
+        say(json.dumps({"pack": path, "bytes": os.path.getsize(path), **facts}))
     else:
-        say(f"{clean(path)}: {size(os.path.getsize(path))}, every byte as it was written")
+        what = " of a standalone model" if found.is_standalone else ""
+        say(f"{clean(path)}: {size(os.path.getsize(path))}{what}, every byte as it was written")
     return 0

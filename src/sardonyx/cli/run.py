@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,8 +16,20 @@ from sardonyx.atomic import writing
 from sardonyx.cli import inputs as feeds
 from sardonyx.cli.arguments import UsageError, merged
 from sardonyx.cli.measure import Latency, Start, first_run, latency, start
-from sardonyx.cli.term import Progress, clean, duration, heading, paint, say, shape, size, table
+from sardonyx.cli.term import (
+    Progress,
+    after,
+    clean,
+    duration,
+    heading,
+    paint,
+    say,
+    shape,
+    size,
+    table,
+)
 from sardonyx.cli.worker import flat, write_arrays
+from sardonyx.weights.pack.find import SUFFIX
 
 SHOWN: Final = 5  # values of an output
 PROFILED: Final = 3  # runs in a profile: one that reads the weights, and two as they go on
@@ -66,8 +78,10 @@ def command(arguments: argparse.Namespace) -> int:
         return show(arguments)
     path = pathlib.Path(arguments.model)
     name = clean(path.name)
+    _check_targets(arguments, (path, f"{path}{SUFFIX}"))  # a profile is begun with the load
     with Progress(f"loading {name}"):
         started = begin(arguments, path)
+    _check_targets(arguments, started.session._source.files.states())
     feed, source = _feed(arguments, path, started)
     with Progress(f"running {name}"):
         measured = measure(arguments, started, feed, feed)
@@ -76,6 +90,14 @@ def command(arguments: argparse.Namespace) -> int:
     else:
         _print(arguments, measured, feed, source)
     return 0
+
+
+def _check_targets(arguments: argparse.Namespace, kept: Iterable[str | pathlib.Path]) -> None:
+    """Refuses to write over the model or what belongs to it."""
+    for target in (arguments.outputs, arguments.profile):
+        for path in kept if target is not None and target.exists() else ():
+            if os.path.exists(path) and target.samefile(path):
+                raise UsageError(f"{target} is a file of the model itself: choose another name")
 
 
 def begin(arguments: argparse.Namespace, model: pathlib.Path) -> Start:
@@ -202,7 +224,7 @@ def print_figures(measured: Measured, what: str = "") -> None:
         more = f"at start, {size(measured.memory)} more at the first run"
         rows.append(("memory", size(begun.memory), more))
     for name, figure, note in rows:
-        say(f"{paint(f'{name:<8}', 'bold')} {figure:>9}  {paint(note, 'dim')}")
+        after(f"{paint(f'{name:<8}', 'bold')} {figure:>9}", 18, note, "dim")
 
 
 def print_files(arguments: argparse.Namespace) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -11,6 +13,8 @@ from typing import Final, Self, TextIO
 
 PATIENCE: Final = 2.0  # seconds before a long piece of work says that it is alive
 
+_NO_TERMINAL: Final = 1 << 16  # columns: lines for other programs are not wrapped
+_LEAST: Final = 24  # columns that a wrapped text needs
 _CODES: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _FRAMES: Final = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
@@ -50,9 +54,35 @@ def say(text: str = "") -> None:
     print(text)
 
 
+def wrapped(text: str, indent: int) -> list[str]:
+    """A text in lines that fit beside an indent, where standard output is a terminal."""
+    room = max(_LEAST, shutil.get_terminal_size((_NO_TERMINAL, 24)).columns - indent)
+    if len(text) <= room:
+        return [text]
+    return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+
+
 def heading(text: str, note: str = "") -> None:
     """A line that begins a part."""
-    say(paint(text, "bold") + (f"  {paint(note, 'dim')}" if note else ""))
+    if not note:
+        say(paint(text, "bold"))
+        return
+    after(paint(text, "bold"), len(text), note, "dim")
+
+
+def after(lead: str, width: int, text: str, *styles: str) -> None:
+    """A text behind a lead of that width; what does not fit goes on below its beginning."""
+    columns = shutil.get_terminal_size((_NO_TERMINAL, 24)).columns
+    has_room = width + 2 + min(len(text), _LEAST) <= columns
+    indent = width + 2 if has_room else 4
+    first, *rest = [paint(line, *styles) for line in wrapped(text, indent)]
+    if has_room:
+        say(f"{lead}  {first}".rstrip())
+    else:
+        say(lead.rstrip())
+        rest.insert(0, first)
+    for line in rest:
+        say(" " * indent + line)
 
 
 def table(
@@ -66,11 +96,18 @@ def table(
     styles = styles or {}
     for row in rows:
         cells = []
+        last = len(row) - 1
         for i, cell in enumerate(row):
-            last = i == len(row) - 1 and i not in right
-            padded = cell if last else (str.rjust if i in right else str.ljust)(cell, widths[i])
+            if i == last and i not in right and i:
+                break
+            padded = (str.rjust if i in right else str.ljust)(cell, widths[i])
             cells.append(paint(padded, styles[i]) if i in styles else padded)
-        say("  " + "  ".join(cells).rstrip())
+        lead = "  " + "  ".join(cells)
+        if len(cells) == len(row):
+            say(lead.rstrip())
+        else:
+            given = [styles[last]] if last in styles else []
+            after(lead, sum(widths[:last]) + 2 * last, row[last], *given)
 
 
 def size(n_bytes: float) -> str:

@@ -189,7 +189,7 @@ class GraphBuilder:
         if op is None and (domain, op_type) == (INTERNAL, "Packed"):
             raise InvalidGraph(
                 "the model's graph and weights are in its pack, the file beside it that has its "
-                "name and .pack: it is missing, or cannot be used as the warning before this says",
+                "name and .pack: it is missing, not looked for, or a warning says what is wrong",
                 hint="bring the pack, or use the model that it was made of",
             )
         if op is None:

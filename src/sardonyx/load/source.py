@@ -49,7 +49,7 @@ class Files:
                 found = buffers.source(self.in_memory[key], key)
                 self._open[key] = _copied_buffer(found) if self.copies else found
             else:
-                found = map_file(self._resolve(location), location, self.copies)
+                found = self._map(location)
                 self._open[key] = found
                 # By the path as it was given: links in it may come to lead elsewhere.
                 assert self.folder is not None
@@ -77,6 +77,17 @@ class Files:
         if not all(source.is_fixed for _, source in found):
             return None
         return tuple((name, source.at(0), source.data.nbytes) for name, source in sorted(found))
+
+    def _map(self, location: str) -> Source:
+        try:
+            return map_file(self._resolve(location), location, self.copies)
+        except (InvalidGraph, NoSuchFile) as error:
+            if self.in_memory:  # a name among those may be misspelt
+                names = ", ".join(map(repr, self.in_memory))
+                said = [f"the model names {location!r}; in memory are {names}"]
+                said += [text for key, text in error.where.items() if key == "hint"]
+                error.where["hint"] = "; ".join(said)
+            raise
 
     def _resolve(self, location: str) -> str:
         if self.folder is None:

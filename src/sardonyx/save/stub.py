@@ -47,3 +47,13 @@ def stub(model: Model) -> Message:
     for key, value in model.metadata.items():
         message.message(_METADATA, entry(key, value))
     return message
+
+
+def is_stub(data: memoryview) -> bool:
+    """Whether bytes are the model file of a standalone pack."""
+    try:
+        graph = _native.decode(data).graph
+    except _native.DecodeError:
+        return False
+    nodes = () if graph is None else graph.nodes
+    return len(nodes) == 1 and (nodes[0].domain, nodes[0].op_type) == (INTERNAL, PACKED)

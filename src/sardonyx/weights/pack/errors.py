@@ -9,3 +9,11 @@ class Broken(Exception):
 
 class Other(Broken):
     """A pack that is whole and was made of something else."""
+
+
+class OtherOptions(Other):
+    """A pack that was made for other options."""
+
+    def __init__(self, what: str, option: str) -> None:
+        super().__init__(what)
+        self.option = option

@@ -12,7 +12,7 @@ from sardonyx.load.model import Model
 from sardonyx.load.source import ModelBytes
 from sardonyx.log import logger
 from sardonyx.weights.forms import Forms
-from sardonyx.weights.pack.errors import Broken
+from sardonyx.weights.pack.errors import Broken, OtherOptions
 
 SUFFIX: Final = ".pack"
 Settings = dict[str, Any]  # the options that change a lowered graph, by name
@@ -56,10 +56,29 @@ def find(given: ModelBytes, settings: Callable[[], Settings], options: PackOptio
         try:
             return read(path, given, settings(), options.verify)
         except Broken as error:
-            logger.warning("the pack %s is not used: %s", path, error)
+            hint = _hint(given, path, error, settings())
+            logger.warning("the pack %s is not used: %s%s", path, error, hint)
         except SardonyxError as error:
             logger.warning("the pack %s is not used: %s", path, error.what)
     return None
+
+
+def _hint(given: ModelBytes, path: str, error: Broken, settings: Settings) -> str:
+    """What to do about a pack; one in a cache is written anew without a word."""
+    from sardonyx.save.stub import is_stub
+    from sardonyx.weights.pack.identity import LEVELS
+
+    model = given.files.model_path
+    if model is None or path != model + SUFFIX:
+        return ""
+    if is_stub(given.source.data):
+        return "; pack the model that it was made of again, with --standalone"
+    option = error.option if isinstance(error, OtherOptions) else ""
+    wanted = LEVELS[settings["level"]] if option == "level" else ""
+    if option not in ("", "level", "version") or wanted == "layout":  # not on the command line
+        return "; sardonyx.pack_cache keeps a pack for each choice of options"
+    level = f" --optimization-level {wanted}" if wanted else ""
+    return f"; run `sardonyx pack {model}{level}` again"
 
 
 def cache_path(given: ModelBytes, settings: Settings, folder: str) -> str:

@@ -9,15 +9,24 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from sardonyx import _native
+from sardonyx.enums import GraphOptimizationLevel as Level
 from sardonyx.load import LoadOptions
 from sardonyx.load.source import ModelBytes
 from sardonyx.pass_options import PassOptions
 from sardonyx.weights.const import COPY_BELOW, Ref, Source
 from sardonyx.weights.pack.codec import items, need, number, text
-from sardonyx.weights.pack.errors import Other
+from sardonyx.weights.pack.errors import Other, OtherOptions
 
 BLOCK: Final = 4096  # bytes of a sample
 _PLAIN: Final = 1 << 22  # bytes of a model, without initializers, that are not worth a closer look
+
+LEVELS: Final[dict[int, str]] = {
+    Level.ORT_DISABLE_ALL: "none",
+    Level.ORT_ENABLE_BASIC: "basic",
+    Level.ORT_ENABLE_EXTENDED: "extended",
+    Level.ORT_ENABLE_LAYOUT: "layout",
+    Level.ORT_ENABLE_ALL: "all",
+}
 
 # What a packing row makes, where that is no longer what its first version made.
 LAYOUTS: Final[dict[str, int]] = {}
@@ -53,9 +62,15 @@ def differences(made: Any, wanted: dict[str, Any], ignored: Sequence[str] = ()) 
     need(type(made) is dict, "its options are no table")
     for key in sorted(made.keys() | wanted.keys()):
         if key not in ignored and made.get(key) != wanted.get(key):
-            raise Other(
-                f"it was made with {key} {made.get(key)!r}, and here is {wanted.get(key)!r}"
-            )
+            was, now = (_named(key, table.get(key)) for table in (made, wanted))
+            raise OtherOptions(f"it was made with {key} {was}, and here is {now}", key)
+
+
+def _named(key: str, value: Any) -> str:
+    """The value of an option; levels as the command line calls them."""
+    if key == "level" and type(value) is int and value in LEVELS:
+        return LEVELS[value]
+    return repr(value)
 
 
 def digest(given: ModelBytes) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 from typing import Any
@@ -128,10 +129,13 @@ def test_lines_fit_the_terminal(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)  # the path of a model is shown as it was given
+    shutil.copy(DIGITS, "digits.onnx")
+    models.sums(tmp_path / "m.onnx")
     for argv in (
-        ["info", str(DIGITS), "--weights"],
-        ["info", models.sums(tmp_path / "m.onnx")],
-        ["run", str(DIGITS), "--seconds", "0"],
+        ["info", "digits.onnx", "--weights"],
+        ["info", "m.onnx"],
+        ["run", "digits.onnx", "--seconds", "0"],
     ):
         assert main(argv) == 0
         assert max(map(len, capsys.readouterr().out.splitlines())) <= 80

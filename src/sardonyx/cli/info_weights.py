@@ -14,7 +14,8 @@ _NUMBER: Final = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])")
 _OFFSET: Final = re.compile(r" at \d+$")
 _STYLES: Final = {0: "cyan", 5: "dim"}
 _TITLES: Final = ("weight", "type", "size", "held as", "memory", "source")
-_LEAST: Final = ((5, 17), (0, 24), (3, 9), (0, 10))  # columns, and what a cut leaves them
+_PLACE: Final = len("pack at 147542016")  # that a pack is the source must be seen
+_LEAST: Final = ((0, 24), (3, 9), (0, 10))  # columns, and what a cut leaves them
 
 
 def show(weights: Sequence[Mapping[str, Any]], lists_all: bool) -> None:
@@ -74,7 +75,8 @@ def _fitted(rows: list[list[str]]) -> list[list[str]]:
     room = max(80, min(160, shutil.get_terminal_size((120, 24)).columns))
     widths = [max(len(row[i]) for row in rows) for i in range(len(_TITLES))]
     excess = 2 + 2 * (len(_TITLES) - 1) + sum(widths) - room
-    for column, least in _LEAST:
+    place = _PLACE if any(row[5].startswith("pack") for row in rows) else 9
+    for column, least in ((5, place), *_LEAST):
         cut = max(0, min(excess, widths[column] - least))
         widths[column] -= cut
         excess -= cut

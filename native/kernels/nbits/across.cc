@@ -16,25 +16,15 @@ constexpr int kGroup = 4;             // rows of bytes in a lane
 struct Strip {
   const uint8_t* at;
   int64_t stride;
-  int64_t n;  // for bytes a multiple of kGroup
+  int64_t n;             // for bytes a multiple of kGroup
+  const uint8_t* ahead;  // what is read ahead with it, a line for each row
 };
 
-// Reads ahead in the order of addresses, row by row.
-struct Ahead {
-  const uint8_t* row;
-  int64_t row_bytes, width, n_rows;
-  int64_t byte = 0;
+constexpr int64_t kLine = 64;
 
-  SDX_INLINE void read(int64_t lines) {
-    while (lines > 0 && n_rows > 0) {
-      const int64_t left = (width - byte + 63) / 64, n = left < lines ? left : lines;
-#pragma GCC unroll 4
-      for (int64_t i = 0; i < n; ++i) __builtin_prefetch(row + byte + i * 64, 0, 2);
-      byte += n * 64, lines -= n;
-      if (byte >= width) byte = 0, row += row_bytes, --n_rows;
-    }
-  }
-};
+SDX_INLINE void read_ahead(const Strip& s, int64_t row) {
+  __builtin_prefetch(s.ahead + row * kLine, 0, 2);
+}
 
 // Columns in vectors of sums of one pass over a strip.
 template <int bits>
@@ -51,6 +41,7 @@ SDX_INLINE void add_strip(const Strip& s, const float* x, int64_t stride, uint8_
     f32v total[R][kStep] = {};
     for (int64_t i = 0; i < s.n; ++i) {
       const uint8_t* p = s.at + i * s.stride + first * kLanes * bits / 8;
+      if (first == 0) read_ahead(s, i);
 #pragma GCC unroll 8
       for (int v = 0; v < kStep; ++v) {
         const f32v w = load_quick<bits>(p + v * kLanes * bits / 8, flip, table);
@@ -75,6 +66,8 @@ SDX_INLINE void add_strip(const Strip& s, const int8_t* x, int64_t stride, uint8
   for (int64_t i = 0; i < s.n; i += kGroup) {
     i32v four[4];
     const uint8_t* p = s.at + i * s.stride;
+#pragma GCC unroll 4
+    for (int j = 0; j < kGroup; ++j) read_ahead(s, i + j);
     interleave4(load(p) ^ turn, load(p + s.stride) ^ turn, load(p + 2 * s.stride) ^ turn,
                 load(p + 3 * s.stride) ^ turn, four);
     i32v right[R];
@@ -149,20 +142,23 @@ void run_strip(Site s, int64_t k, int64_t rows, int64_t begin, int64_t end, bool
   const Weights& w = s.f.p.w;
   const int64_t row_bytes = w.row_bytes(), step = kVectors<bits> * kLanes;
   const uint8_t* from = input<uint8_t>(s.data, kQ) + k * row_bytes;
-  const int64_t left = w.k - k - rows;
-  Ahead ahead{from + rows * row_bytes + begin * bits / 8, row_bytes, (end - begin) * bits / 8,
-              left < rows ? left : rows};
+  // Lines of the next strip, in the order of their addresses: as many for each group of columns as
+  // it has rows, so that they are read as evenly as they are used.
+  const bool has_next = k + 2 * rows <= w.k;
+  const int64_t width = (end - begin) * bits / 8;
+  const uint8_t* next = from + (has_next ? rows * row_bytes : 0) + begin * bits / 8;
   alignas(64) uint8_t own[kStrip][SDX_VEC_BYTES];
   for (int64_t column = begin; column < end; column += step) {
     const int64_t at = column * bits / 8, bytes = row_bytes - at;
-    ahead.read(rows * SDX_VEC_BYTES / 64);
-    Strip strip{from + at, row_bytes, rows};
+    const int64_t line = (at - begin * bits / 8) / SDX_VEC_BYTES * rows * kLine;
+    const uint8_t* ahead = next + line / width * row_bytes + line % width;
+    Strip strip{from + at, row_bytes, rows, ahead};
     if (bytes < SDX_VEC_BYTES || rows % kGroup != 0) {
       memset(own, 0, sizeof own);
       for (int64_t i = 0; i < rows; ++i)
         memcpy(own[i], strip.at + i * row_bytes,
                size_t(bytes < SDX_VEC_BYTES ? bytes : SDX_VEC_BYTES));
-      strip = {own[0], SDX_VEC_BYTES, (rows + kGroup - 1) / kGroup * kGroup};
+      strip = {own[0], SDX_VEC_BYTES, (rows + kGroup - 1) / kGroup * kGroup, ahead};
     }
     for (s.row = 0; s.row + 2 <= s.f.p.m; s.row += 2)
       add_group<bits, 2, T>(s, strip, k, column, is_first);

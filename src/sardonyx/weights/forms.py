@@ -170,7 +170,8 @@ def packed(want: Want) -> Array:
         const.fetch()
     weight = const.view()  # a session needs the packed form alone
     operands = [tensor(weight, const.dtype.onnx)], [tensor(array, _U8)]
-    wrong = native.call(want.row, *operands, list(want.ints), [], splits=0)
+    on_pool = 0  # of splits
+    wrong = native.call(want.row, *operands, list(want.ints), [], on_pool)
     if wrong:
         raise RuntimeException(f"packing {const.describe()} failed: {wrong}")
     return array

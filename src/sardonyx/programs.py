@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final
-from weakref import WeakValueDictionary
 
 from sardonyx.compile import Compiled, Options
 from sardonyx.load.source import ModelBytes, identity_of
-from sardonyx.locks import Lock
 from sardonyx.program.native import RunSettings
 from sardonyx.weights.pack.find import SUFFIX
+from sardonyx.weights.store import Store
 
 State = tuple[str, Hashable | None]  # a path, and what file was there
 
@@ -31,28 +30,7 @@ class Shared:
         return all(was is not None and _state(path) == was for path, was in self.files)
 
 
-class Programs:
-    """What sessions share. Threads that want the same program wait for its maker."""
-
-    def __init__(self) -> None:
-        self._made: WeakValueDictionary[Hashable, Shared] = WeakValueDictionary()
-        self._makers: WeakValueDictionary[Hashable, Lock] = WeakValueDictionary()
-        self._lock = Lock()
-
-    def share(self, key: Hashable | None, make: Callable[[], Shared]) -> Shared:
-        """The program of a key, made if nobody has it. None is the key of what is not shared."""
-        if key is None:
-            return make()
-        with self._lock:
-            maker = self._makers.setdefault(key, Lock())
-        with maker:
-            found = self._made.get(key)
-            if found is None or not found.is_current:
-                found = self._made[key] = make()
-            return found
-
-
-PROGRAMS: Final = Programs()
+PROGRAMS: Final[Store[Shared]] = Store(lambda shared: shared.is_current)
 
 
 def key_of(

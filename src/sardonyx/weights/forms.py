@@ -67,7 +67,7 @@ class PrepackedWeightsContainer:
     """
 
     def __init__(self) -> None:
-        self._store = Store()
+        self._store: Store[Array] = Store()
         self._arrays: dict[Hashable, Array] = {}
 
     @property

@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import mmap
 from collections.abc import Callable, Hashable
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
 from weakref import ref
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from sardonyx.locks import Lock
 
 Array = np.ndarray[Any, np.dtype[Any]]
+T = TypeVar("T")
 
 _HUGE: Final = 4 << 20  # bytes from which huge pages pay
 
@@ -40,23 +42,26 @@ def on_pages(array: Array) -> Array:
     return copy
 
 
-class _Entry(NamedTuple):
-    """An array, and what must live as long for its key to mean the same bytes."""
+@dataclass(frozen=True, slots=True)
+class _Entry(Generic[T]):
+    """A thing, and what must live as long for its key to mean the same bytes."""
 
-    array: ref[Array]
+    made: ref[T]
     keeps: object
 
 
-class Store:
-    """Arrays by what they are made of. Threads that want the same one wait for its maker."""
+class Store(Generic[T]):
+    """Things by what they are made of. Threads that want the same one wait for its maker."""
 
-    def __init__(self) -> None:
-        self._entries: dict[Hashable, _Entry] = {}
+    def __init__(self, serves: Callable[[T], bool] = lambda _: True) -> None:
+        """`serves` is asked whether what is there may be had again."""
+        self._serves = serves
+        self._entries: dict[Hashable, _Entry[T]] = {}
         self._makers: dict[Hashable, Lock] = {}
         self._lock = Lock()
 
-    def share(self, key: Hashable | None, make: Callable[[], Array], keeps: object = None) -> Array:
-        """The array of a key, made if nobody has it. None is the key of what must not be shared."""
+    def share(self, key: Hashable | None, make: Callable[[], T], keeps: object = None) -> T:
+        """The thing of a key, made if nobody has it. None is the key of what must not be shared."""
         if key is None:
             return make()
         with self._lock:
@@ -78,24 +83,25 @@ class Store:
                     if self._makers.get(key) is maker:
                         del self._makers[key]
 
-    def _find(self, key: Hashable) -> Array | None:
+    def _find(self, key: Hashable) -> T | None:
         entry = self._entries.get(key)
-        return None if entry is None else entry.array()
+        found = None if entry is None else entry.made()
+        return found if found is not None and self._serves(found) else None
 
-    def _entry(self, key: Hashable, array: Array, keeps: object) -> _Entry:
-        def forget(dead: ref[Array]) -> None:
-            # No lock: an array may die while its own thread holds it. One that came in the place
+    def _entry(self, key: Hashable, made: T, keeps: object) -> _Entry[T]:
+        def forget(dead: ref[T]) -> None:
+            # No lock: a thing may die while its own thread holds it. One that came in the place
             # of this is put back.
             entry = self._entries.pop(key, None)
-            if entry is not None and entry.array is not dead:
+            if entry is not None and entry.made is not dead:
                 self._entries.setdefault(key, entry)
 
-        return _Entry(ref(array, forget), keeps)
+        return _Entry(ref(made, forget), keeps)
 
     def holds(self, key: Hashable) -> bool:
-        """Whether some session has the array of a key."""
+        """Whether some session has the thing of a key."""
         with self._lock:
             return self._find(key) is not None
 
 
-STORE: Final = Store()
+STORE: Final[Store[Array]] = Store()

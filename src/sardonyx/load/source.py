@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import stat
@@ -171,7 +170,7 @@ def _mapped(descriptor: int, status: os.stat_result, name: str) -> Source:
         data = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
         found = Source(data, name, identity, is_fixed=True)
         # Loading looks here and there: in a cold file, every look would read megabytes ahead.
-        _advise(found, mmap.MADV_RANDOM)
+        found.advise(mmap.MADV_RANDOM)
         if identity is not None:
             _mappings[identity] = found
     return found
@@ -215,13 +214,7 @@ def _copied_buffer(given: Source) -> Source:
 
 def read_ahead(source: Source) -> None:
     """Says that the bytes of a mapped file will be read from here on, most of them in order."""
-    _advise(source, mmap.MADV_NORMAL)
-
-
-def _advise(source: Source, advice: int) -> None:
-    if isinstance(source.data.obj, mmap.mmap):
-        with contextlib.suppress(OSError):
-            source.data.obj.madvise(advice)
+    source.advise(mmap.MADV_NORMAL)
 
 
 @dataclass(slots=True)

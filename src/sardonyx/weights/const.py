@@ -164,13 +164,19 @@ class Source:
         """Where the bytes lie."""
         return int(np.frombuffer(self.data, np.uint8).__array_interface__["data"][0])
 
+    def advise(self, advice: int, offset: int = 0, length: int | None = None) -> None:
+        """Tells the system how these bytes, or all, will be read. A user's mapping is the user's."""
+        mapping = self.data.obj
+        size = self.data.nbytes - offset if length is None else length
+        if self.identity is not None and isinstance(mapping, mmap.mmap) and size:
+            start = offset // mmap.PAGESIZE * mmap.PAGESIZE
+            with contextlib.suppress(OSError, ValueError):
+                mapping.madvise(advice, start, offset + size - start)
+
     def fetch(self, offset: int, length: int) -> None:
         """Says that these bytes are read next, so that those of a cold file come at once."""
-        mapping = self.data.obj
-        if isinstance(mapping, mmap.mmap) and length >= COPY_BELOW:
-            start = offset // mmap.PAGESIZE * mmap.PAGESIZE
-            with contextlib.suppress(OSError):
-                mapping.madvise(mmap.MADV_WILLNEED, start, offset + length - start)
+        if length >= COPY_BELOW:
+            self.advise(mmap.MADV_WILLNEED, offset, length)
 
     def at(self, offset: int) -> tuple[Hashable, int]:
         """What places in sources have in common that show the same byte."""

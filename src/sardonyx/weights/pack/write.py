@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import mmap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from sardonyx.atomic import writing
 from sardonyx.errors import Fail
@@ -31,7 +30,6 @@ from sardonyx.weights.pack.file import Writer
 from sardonyx.weights.pack.graph import GraphReader, GraphWriter, Table
 
 Report = Callable[[int, int], None]  # bytes done, of how many
-_PAGE: Final = mmap.PAGESIZE
 
 
 @dataclass(slots=True)
@@ -227,9 +225,5 @@ def _forget(const: Const) -> None:
         part = waiting.pop()
         if isinstance(part, Recipe):
             waiting.extend(part.inputs)
-        elif isinstance(part, Ref) and part.source.identity is not None:
-            mapping = part.source.data.obj
-            start = part.offset // _PAGE * _PAGE
-            if isinstance(mapping, mmap.mmap) and part.length:
-                with contextlib.suppress(OSError, ValueError):
-                    mapping.madvise(mmap.MADV_DONTNEED, start, part.offset + part.length - start)
+        elif isinstance(part, Ref):
+            part.source.advise(mmap.MADV_DONTNEED, part.offset, part.length)

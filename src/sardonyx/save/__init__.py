@@ -11,22 +11,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from sardonyx import _native
 from sardonyx.atomic import writing
 from sardonyx.errors import Fail, InvalidArgument
 from sardonyx.load.model import Model
 from sardonyx.save.graph import GraphWriter
+from sardonyx.save.header import model_message
 from sardonyx.save.since import Versions
-from sardonyx.save.tensor import DataFile, entry
+from sardonyx.save.tensor import DataFile
 from sardonyx.save.wire import Message
 
 MAX_BYTES: Final = 2**31 - 1  # of a protobuf message; larger ones no reader takes
 _DATA_FILE: Final = "session.optimized_model_external_initializers_file_name"
 _DATA_MIN: Final = "session.optimized_model_external_initializers_min_size_in_bytes"
-
-# Field numbers of ModelProto.
-_IR, _PRODUCER, _PRODUCER_VERSION, _DOMAIN, _VERSION = 1, 2, 3, 4, 5
-_DOC, _GRAPH, _OPSET, _METADATA = 6, 7, 8, 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +57,7 @@ def save(model: Model, options: SaveOptions) -> None:
 def _model(model: Model, file: DataFile | None) -> Message:
     versions = Versions(model.opsets)
     graph = GraphWriter(versions, file).main(model)
-    message = Message()
-    message.number(_IR, versions.ir)
-    message.text(_PRODUCER, "sardonyx")
-    message.text(_PRODUCER_VERSION, _native.version)
-    if model.domain:
-        message.text(_DOMAIN, model.domain)
-    if model.version:
-        message.number(_VERSION, model.version)
-    if model.description:
-        message.text(_DOC, model.description)
-    message.message(_GRAPH, graph)
-    for domain, version in sorted(versions.opsets.items()):
-        opset = Message()
-        opset.text(1, domain)
-        opset.number(2, version)
-        message.message(_OPSET, opset)
-    for key, value in model.metadata.items():
-        message.message(_METADATA, entry(key, value))
-    return message
+    return model_message(model, graph, versions.ir, versions.opsets)
 
 
 def _check_size(message: Message, file: DataFile | None) -> None:

@@ -7,16 +7,14 @@ from typing import Final
 from sardonyx import _native
 from sardonyx.load.model import Model
 from sardonyx.ops.declare import INTERNAL
+from sardonyx.save.header import model_message
 from sardonyx.save.node import node_message
-from sardonyx.save.tensor import entry
 from sardonyx.save.types import value_info
 from sardonyx.save.wire import Message
 
 PACKED: Final = "Packed"
 
-# Field numbers of ModelProto and GraphProto.
-_IR, _PRODUCER, _PRODUCER_VERSION, _DOMAIN, _VERSION, _DOC, _GRAPH, _OPSET = range(1, 9)
-_METADATA: Final = 14
+# Field numbers of GraphProto.
 _NODE, _NAME, _INPUT, _OUTPUT = 1, 2, 11, 12
 
 
@@ -31,22 +29,7 @@ def stub(model: Model) -> Message:
         graph.message(_INPUT, value_info(declared.name, declared.fact, declared.dims))
     for declared in outputs:
         graph.message(_OUTPUT, value_info(declared.name, declared.fact, declared.dims))
-    message = Message()
-    message.number(_IR, model.ir_version)
-    message.text(_PRODUCER, "sardonyx")
-    message.text(_PRODUCER_VERSION, _native.version)
-    message.text(_DOMAIN, model.domain)
-    message.number(_VERSION, model.version)
-    message.text(_DOC, model.description)
-    message.message(_GRAPH, graph)
-    for domain, version in sorted({**model.opsets, INTERNAL: 1}.items()):
-        opset = Message()
-        opset.text(1, domain)
-        opset.number(2, version)
-        message.message(_OPSET, opset)
-    for key, value in model.metadata.items():
-        message.message(_METADATA, entry(key, value))
-    return message
+    return model_message(model, graph, model.ir_version, {**model.opsets, INTERNAL: 1})
 
 
 def is_stub(data: memoryview) -> bool:

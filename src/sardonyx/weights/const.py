@@ -165,7 +165,7 @@ class Source:
         return int(np.frombuffer(self.data, np.uint8).__array_interface__["data"][0])
 
     def advise(self, advice: int, offset: int = 0, length: int | None = None) -> None:
-        """Tells the system how these bytes, or all, will be read. A user's mapping is the user's."""
+        """Tells the system how these bytes, or all, will be read. Users' mappings are theirs."""
         mapping = self.data.obj
         size = self.data.nbytes - offset if length is None else length
         if self.identity is not None and isinstance(mapping, mmap.mmap) and size:

@@ -201,8 +201,7 @@ Status add_parts(const void* args, const Data& data, int64_t begin, int64_t end)
         for (int64_t i = 1; i < f.n_parts; ++i) y += load(parts + i * f.p.m * f.width + j);
         store(total + j, y);
       }
-      if (!f.x.is_finite(data, row)) exact_sums(f.p, data, row, column, n, total);
-      finish_row(f.p, data, row, column, n, total);
+      finish_sums(f, data, row, column, n, total);
     }
   }
   return {};

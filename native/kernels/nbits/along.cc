@@ -184,11 +184,8 @@ Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) 
           add_columns<bits, is_bytes, 1>(site, column + j, n, to), row += 1;
       }
     }
-    for (int64_t row = 0; row < p.m; ++row) {
-      float* own = sums + row * kItemColumns;
-      if (!f.x.is_finite(data, row)) exact_sums(p, data, row, column, columns, own);
-      finish_row(p, data, row, column, columns, own);
-    }
+    for (int64_t row = 0; row < p.m; ++row)
+      finish_sums(f, data, row, column, columns, sums + row * kItemColumns);
   }
   return {};
 }

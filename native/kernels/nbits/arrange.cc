@@ -127,6 +127,20 @@ void arrange_row(const Few& f, const Data& data, int64_t row) {
   data.scratch[x.flag_at + row] = std::byte{!is_finite};
 }
 
+// Sums of a row that is not finite, as they are defined.
+void exact_sums(const Product& p, const Data& data, int64_t row, int64_t column, int64_t n,
+                float* to) {
+  for (int64_t j = 0; j < n; ++j) {
+    float total = 0;
+    for (int64_t k = 0; k < p.w.k; ++k) {
+      float x;
+      widen_row(p, data, row, k, 1, &x);
+      total += x * weight_of(p.w, data, k, column + j);
+    }
+    to[j] = total;
+  }
+}
+
 }  // namespace
 
 Status arrange(const void* args, const Data& data, int64_t begin, int64_t end) {
@@ -151,17 +165,10 @@ void place_rows(Few& f, Plan& plan) {
   plan.add(arrange, m, x.k / 2);
 }
 
-void exact_sums(const Product& p, const Data& data, int64_t row, int64_t column, int64_t n,
-                float* to) {
-  for (int64_t j = 0; j < n; ++j) {
-    float total = 0;
-    for (int64_t k = 0; k < p.w.k; ++k) {
-      float x;
-      widen_row(p, data, row, k, 1, &x);
-      total += x * weight_of(p.w, data, k, column + j);
-    }
-    to[j] = total;
-  }
+void finish_sums(const Few& f, const Data& data, int64_t row, int64_t column, int64_t n,
+                 float* sums) {
+  if (!f.x.is_finite(data, row)) exact_sums(f.p, data, row, column, n, sums);
+  finish_row(f.p, data, row, column, n, sums);
 }
 
 }  // namespace sdx::SDX_ISA::nbits

@@ -247,8 +247,7 @@ Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) 
     add_up<bits>(f, data, row, rows, column, columns);
     for (int64_t i = row; i < row + rows; ++i) {
       float* own = sums + (i - row) * kColumns;
-      if (!f.x.is_finite(data, i)) exact_sums(p, data, i, column, columns, own);
-      finish_row(p, data, i, column, columns, own);
+      finish_sums(f, data, i, column, columns, own);
     }
   }
   return {};

@@ -69,9 +69,9 @@ Status arrange(const void* args, const Data& data, int64_t begin, int64_t end);
 // Adds the areas of x to the scratch.
 void place_rows(Few& f, Plan& plan);
 
-// Sums of a row that is not finite, as they are defined.
-void exact_sums(const Product& p, const Data& data, int64_t row, int64_t column, int64_t n,
-                float* to);
+// The end of a row's sums: those of a row that is not finite are made again, as they are defined.
+void finish_sums(const Few& f, const Data& data, int64_t row, int64_t column, int64_t n,
+                 float* sums);
 
 // Plans for weights whose rows run along k, or hold all columns of one k. False where weights lie
 // in a way that these cannot read.

@@ -45,15 +45,19 @@ def untouched(whole: Array, inner: Array) -> bool:
     return bool((whole[:begin] == PATTERN).all() and (whole[end:] == PATTERN).all())
 
 
-def run_call(
+def run_call(  # noqa: PLR0913 - what a test may vary
     call: Call,
     node: Node,
     values: dict[Value, Array],
     dims: dict[str, int],
     isa: str = "",
     splits: int = 1,
+    over: int | None = None,
 ) -> list[Array]:
-    """The outputs of a node, by its kernel; `values` are its inputs that are no constants."""
+    """The outputs of a node, by its kernel; `values` are its inputs that are no constants.
+
+    The first output is written over the bytes of input `over`, if one is given.
+    """
     inputs = [None if v is None else operand(v, values, isa) for v in call.inputs]
     ints = [evaluate(i, dims) for i in call.ints]
     facts = [v.tensor for v in node.outputs]
@@ -65,6 +69,9 @@ def run_call(
     else:
         shapes = [[evaluate(d, dims) for d in f.dims] for f in facts]
     made = [guarded(tuple(s), f.dtype.np) for s, f in zip(shapes, facts, strict=True)]
+    if over is not None:
+        made[0][0][...] = inputs[over]
+        inputs[over] = made[0][0]
     error = native.call(
         call.row,
         [tensor(a) for a in inputs],

@@ -82,7 +82,7 @@ def _schedule(
         has_gradients = any(n.is_backward for n in links.nodes)
         order = forward_first(links) if has_gradients else depth_first(links)
     effort = options.effort if fixed is None else None
-    return Schedule(graph, tuple([links.nodes[i] for i in order]), bodies, effort)
+    return Schedule(graph, links.ordered(order), bodies, effort)
 
 
 def _in_python(placement: Placement) -> set[Graph]:

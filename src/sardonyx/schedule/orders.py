@@ -1,7 +1,7 @@
 """Orders: functions from a graph to its nodes in the order they run.
 
-All are deterministic and take time in proportion to the edges, or nearly. In each, Shape and Size
-run right after the node whose result they look at, so that nothing has to be kept for them.
+All are deterministic and take time in proportion to the edges, or nearly. Those that end in `first`
+give the numbers of `Links`.
 """
 
 from __future__ import annotations
@@ -9,49 +9,45 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 from sardonyx.graph.graph import Graph, Node
 from sardonyx.schedule.links import Links
 
-_LOOKS: Final = frozenset((("", "Shape"), ("", "Size")))  # ops that read no elements
-
 
 def reverse_depth_first(graph: Graph) -> tuple[Node, ...]:
     """Back from the last node that nobody reads, along the highest numbers first."""
-    return _named(links := Links.of(graph), depth_first(links))
+    links = Links.of(graph)
+    return links.ordered(depth_first(links))
 
 
 def priority_based(graph: Graph) -> tuple[Node, ...]:
     """Whatever can run, by priority and then by number: forward, breadth first."""
-    return _named(links := Links.of(graph), breadth_first(links))
+    links = Links.of(graph)
+    return links.ordered(breadth_first(links))
 
 
 def memory_efficient(graph: Graph) -> tuple[Node, ...]:
     """Longest branches first, then gradients, with what is computed again right before its use."""
-    return _named(links := Links.of(graph), forward_first(links))
-
-
-def _named(links: Links, order: Sequence[int]) -> tuple[Node, ...]:
-    return tuple(links.nodes[i] for i in order)
+    links = Links.of(graph)
+    return links.ordered(forward_first(links))
 
 
 def depth_first(links: Links) -> list[int]:
     """`reverse_depth_first` as numbers."""
     walk = _Walk(links.before)
     walk.back_from(i for i, readers in enumerate(links.after) if not readers)
-    return with_looks(links, walk.order)
+    return walk.order
 
 
 def breadth_first(links: Links) -> list[int]:
     """`priority_based` as numbers."""
-    keys = [(n.op.key not in _LOOKS, n.priority, i) for i, n in enumerate(links.nodes)]
+    keys = [(n.priority, i) for i, n in enumerate(links.nodes)]
     waits = [len(makers) for makers in links.before]
     ready = [keys[i] for i, n_waits in enumerate(waits) if not n_waits]
     heapq.heapify(ready)
     order: list[int] = []
     while ready:
-        *_, i = heapq.heappop(ready)
+        _, i = heapq.heappop(ready)
         order.append(i)
         for reader in links.after[i]:
             waits[reader] -= 1
@@ -77,7 +73,7 @@ def forward_first(links: Links) -> list[int]:
     walk.back_from(sorted(ends, key=depths.__getitem__))
     if len(walk.order) < len(links.nodes):
         _backward(links, forward, walk)
-    return with_looks(links, walk.order)
+    return walk.order
 
 
 class _Walk:
@@ -165,24 +161,3 @@ def _late(links: Links, forward: Sequence[int]) -> bytearray:
         if not forward[i] and (nodes[i].priority > 0 or due[i] > levels[i]):
             late[i] = all(forward[m] or late[m] for m in makers)
     return late
-
-
-def with_looks(links: Links, order: list[int]) -> list[int]:
-    """The order with each Shape and Size right after what it looks at, or first of all."""
-    looks = [i for i, n in enumerate(links.nodes) if n.op.key in _LOOKS]
-    if not looks:
-        return order
-    behind: dict[int, list[int]] = {}
-    for i in reversed(looks):
-        behind.setdefault(links.before[i][0] if links.before[i] else -1, []).append(i)
-    is_look = set(looks)
-    moved: list[int] = []
-    for i in (-1, *order):
-        if i in is_look:
-            continue
-        stack = [i]
-        while stack:  # what looks at a shape follows it
-            i = stack.pop()
-            moved.append(i)
-            stack.extend(behind.get(i, ()))
-    return moved[1:]

@@ -7,7 +7,7 @@ from typing import Final
 from sardonyx._native import least_peak, peak_of
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.schedule.links import Links
-from sardonyx.schedule.orders import breadth_first, depth_first, forward_first, with_looks
+from sardonyx.schedule.orders import breadth_first, depth_first, forward_first
 from sardonyx.schedule.sizes import Sizes
 
 # Ops whose output is their first input's bytes in another shape.
@@ -37,7 +37,7 @@ def lowest(graph: Graph, links: Links, sizes: Sizes, effort: int) -> list[int]:
         peak = peak_of(bytes_, tasks, found)
         if peak < least:
             best, least = found, peak
-    found = with_looks(links, least_peak(bytes_, tasks, best, effort))
+    found = least_peak(bytes_, tasks, best, effort)
     return found if peak_of(bytes_, tasks, found) < least else best
 
 

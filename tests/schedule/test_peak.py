@@ -119,6 +119,7 @@ SIZES = [
     ("in x: str[2] y = StringConcat(x, x)", {}, 16),
     ("in x: f32[B,S] y = Neg(x)", {"B": 10**17, "S": 10**17}, 1 << 44),
     ("in x: f32[B,S#1] y = Neg(x)", {"S": 5}, 20),
+    ("in x: f32[B,'past + 1'] y = Neg(x)", {"past + 1": 5}, 20),
 ]
 
 

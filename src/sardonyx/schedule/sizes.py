@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from sardonyx.errors import SardonyxError
-from sardonyx.graph.dim import Dim, evaluate, lone_name, symbols
+from sardonyx.graph.dim import Dim, evaluate, lone_name, symbol, symbols
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
 
@@ -20,7 +20,8 @@ class Sizes:
     """The bytes of a model's values, by hints for the names of sizes and by guesses."""
 
     def __init__(self, graph: Graph, hints: Mapping[str, int]) -> None:
-        self._hints = hints
+        # As the model calls dims, and as their sizes are called.
+        self._hints = {n: s for name, s in hints.items() for n in (name, str(symbol(name)))}
         self._names: dict[str, int] = {}
         self._numbers: dict[Dim, int | None] = {}
         for part in graph.family():
@@ -33,7 +34,7 @@ class Sizes:
 
     def _hint(self, name: str, guess: int) -> int:
         """A name that was split to tell dims apart goes by what the model calls it."""
-        return self._hints.get(name, self._hints.get(name.partition("#")[0], guess))
+        return self._hints.get(name, self._hints.get(name.rpartition("#")[0], guess))
 
     def made(self, node: Node, known: Mapping[Value, int]) -> Iterator[tuple[Value, int]]:
         """What a node makes, with its bytes: where they depend on data, as of its largest input."""

@@ -329,6 +329,11 @@ class Runnable:
     def run(self, names: Sequence[int], inputs: list, stop: Stop | None, profiles: bool) -> tuple:
         """(0, outputs, names, spans), or (fault, segment, index, text, names)."""
 
+    def memory(self, names: Sequence[int]) -> list[dict]:
+        """
+        What a run with these sizes takes, by segment: when each value is alive, and where.
+        """
+
 def has_room(object: object) -> bool:
     """Whether an object is an array that was handed out with room to grow."""
 

@@ -37,11 +37,11 @@ _ACTIVATIONS: Final[dict[str, tuple[str, ...]]] = {
 class Maker:
     """Adds nodes whose facts are known: nothing is inferred again."""
 
-    __slots__ = ("graph", "name")
+    __slots__ = ("graph", "node")
 
-    def __init__(self, graph: Graph, name: str) -> None:
+    def __init__(self, graph: Graph, node: Node | None) -> None:
         self.graph = graph
-        self.name = name  # of the node that the new ones stand for
+        self.node = node  # that the new ones stand for
 
     def __call__(
         self, op: str, *inputs: Value | None, like: Fact, domain: str = "", **attrs: Any
@@ -50,7 +50,9 @@ class Maker:
         found = lookup(domain, op)
         assert found is not None
         made = Value("", like.plain())
-        self.graph.add(found, inputs, {**found.defaults, **attrs}, [made], self.name)
+        node = self.graph.add(found, inputs, {**found.defaults, **attrs}, [made])
+        if self.node is not None:
+            node.name, node.marks = self.node.name, self.node.marks
         return made
 
 

@@ -40,7 +40,10 @@ void check_task(const Tasks& tasks, size_t t, std::vector<size_t>& touched) {
   need(task.scratch >= 0, "scratch" + of + " is negative");
 }
 
-constexpr int64_t kCostsPerTask = 64;  // that are found, at no effort
+constexpr int64_t kWorkPerTask = 64;  // costs of pieces that are found, at no effort
+constexpr int64_t kFreeTasks = 30;    // for which work is allowed beyond those that there are
+constexpr int64_t kMostWidth = 1024;
+constexpr int kProbes = 6;
 constexpr int32_t kWindow = 64;  // pieces that are searched together in a part that is too large
 
 struct Range {
@@ -91,56 +94,83 @@ std::vector<Range> ranges_of(const Pieces& pieces, const Line& line) {
   return ranges;
 }
 
-// A better order of a part, if one is found.
-Found solve(const Part& part, Limits limits) {
+// Searches the parts of an order, the one that needs most first, until it meets one that cannot be
+// improved: no order of others lowers the peak then.
+class Improver {
+ public:
+  Improver(Line& line, const Pieces& pieces, int64_t floor, int64_t rate)
+      : line_(line), pieces_(pieces), floor_(floor), rate_(rate), pool_(rate * kFreeTasks) {}
+
+  void run(std::vector<Range> ranges) {
+    std::stable_sort(ranges.begin(), ranges.end(),
+                     [](const Range& a, const Range& b) { return a.peak > b.peak; });
+    for (const Range& range : ranges) {
+      if (range.peak <= floor_) break;
+      floor_ = std::max(floor_, range.end - range.begin > 1 ? improve(range) : range.peak);
+    }
+    line_.measure();
+  }
+
+ private:
+  int64_t improve(const Range& range);
+  Found solve(const Part& part, Limits limits, int64_t& work) const;
+
+  Line& line_;
+  const Pieces& pieces_;
+  int64_t floor_, rate_;
+  int64_t pool_;  // work that was allowed and not done
+};
+
+// The peak of the range after a search.
+int64_t Improver::improve(const Range& range) {
+  const std::span<const int32_t> order = line_.order();
+  for (int32_t at = range.begin; at < range.end; ++at)
+    pool_ += rate_ * int64_t(pieces_.members[order[size_t(at)]].size());
+  int64_t work = 0;
+  Found found = solve(line_.part(range.begin, range.end), {floor_, range.peak, pool_ / 2}, work);
+  pool_ = std::max<int64_t>(0, pool_ - work);
+  if (found.order.empty()) return range.peak;
+  for (int32_t& p : found.order) p = order[size_t(range.begin + p)];
+  line_.set(range.begin, found.order);
+  return found.peak;
+}
+
+// A better order of a part, if one is found. The problem is the same backwards, where other choices
+// come first, so narrow searches go both ways.
+Found Improver::solve(const Part& part, Limits limits, int64_t& work) const {
   Found best;
   const Part back = part.reversed();
-  int64_t left = limits.costs;
-  const auto accept = [&](Found found, bool is_reversed) {
+  const auto accept = [&](Found found, bool is_back) {
     if (found.order.empty()) return;
     best = std::move(found);
     limits.below = best.peak;
-    if (!is_reversed) return;
+    if (!is_back) return;
     std::reverse(best.order.begin(), best.order.end());
     for (int32_t& p : best.order) p = part.count() - 1 - p;
   };
-  for (const Part* way : {&part, &back}) {
-    int64_t n_costs = 0;
-    accept(search_best(*way, limits, 2, n_costs), way == &back);
-    left -= n_costs;
-    if (!best.order.empty() && best.peak <= limits.floor) return best;
-  }
-  limits.costs = std::max(left, limits.costs) / 2;
-  Found all = search_all(part, limits);
+  const auto is_good = [&] { return !best.order.empty() && best.peak <= limits.floor; };
+  for (const Part* way : {&part, &back})
+    if (!is_good()) accept(search_best(*way, limits, 1, work), way == &back);
+  const int64_t once = work + 1;
+  if (is_good()) return best;
+  Found all = search_all(part, limits, work);
   if (all.is_least) {
     accept(std::move(all), false);
-    best.is_least = true;
     return best;
   }
-  return best;
-}
-
-void improve(Line& line, std::vector<Range> ranges, const Pieces& pieces, int64_t floor,
-             int64_t rate) {
-  std::stable_sort(ranges.begin(), ranges.end(),
-                   [](const Range& a, const Range& b) { return a.peak > b.peak; });
-  for (const Range& range : ranges) {
-    if (range.peak <= floor) break;
-    if (range.end - range.begin > 1) {
-      int64_t n_tasks = 0;
-      for (int32_t at = range.begin; at < range.end; ++at)
-        n_tasks += int64_t(pieces.members[line.order()[size_t(at)]].size());
-      Found found = solve(line.part(range.begin, range.end), {floor, range.peak, rate * n_tasks});
-      if (!found.order.empty()) {
-        for (int32_t& p : found.order) p = line.order()[size_t(range.begin + p)];
-        line.set(range.begin, found.order);
-        floor = std::max(floor, found.peak);
-        continue;
-      }
-    }
-    floor = range.peak;
+  // Towards a target, all that needs no more is as good, and less has to be decided.
+  int64_t low = limits.floor;
+  for (int probe = 0; low < limits.below; ++probe) {
+    const int64_t width = (2 * limits.work - work) / once / std::max(1, kProbes - probe);
+    if (width < 2) break;
+    const int64_t target = low + (limits.below - 1 - low) / 2, before = limits.below;
+    for (const Part* way : {&part, &back})
+      if (limits.below == before)
+        accept(search_best(*way, {target, target + 1, 0}, int(std::min(width, kMostWidth)), work),
+               way == &back);
+    if (limits.below == before) low = target + 1;
   }
-  line.measure();
+  return best;
 }
 
 }  // namespace
@@ -208,9 +238,9 @@ std::vector<int32_t> least_peak(const Tasks& tasks, const std::vector<int32_t>& 
   if (peak <= floor) return given;
   const Pieces pieces = contract(flow);
   Line line(pieces);
-  int64_t rate = kCostsPerTask;
+  int64_t rate = kWorkPerTask;
   for (int i = 0; i < std::min(effort, kMaxEffort); ++i) rate *= 10;
-  improve(line, ranges_of(pieces, line), pieces, floor, rate);
+  Improver(line, pieces, floor, rate).run(ranges_of(pieces, line));
   std::vector<int32_t> order;
   order.reserve(given.size());
   for (const int32_t piece : line.order())

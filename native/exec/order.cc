@@ -2,13 +2,10 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
-#include <queue>
 #include <stdexcept>
 #include <string>
 
-#include "exec/order/flow.h"
-#include "exec/order/search.h"
+#include "exec/order/improve.h"
 
 namespace sdx {
 namespace {
@@ -38,139 +35,6 @@ void check_task(const Tasks& tasks, size_t t, std::vector<size_t>& touched) {
                                                       " is not of two buffers that it touches");
     }
   need(task.scratch >= 0, "scratch" + of + " is negative");
-}
-
-constexpr int64_t kWorkPerTask = 64;  // costs of pieces that are found, at no effort
-constexpr int64_t kFreeTasks = 30;    // for which work is allowed beyond those that there are
-constexpr int64_t kMostWidth = 1024;
-constexpr int kProbes = 6;
-constexpr int32_t kWindow = 64;  // pieces that are searched together in a part that is too large
-
-struct Range {
-  int32_t begin, end;
-  int64_t peak;
-};
-
-// Places of a part that can only be searched piecewise, cut where little is alive.
-void add_windows(const Line& line, int32_t begin, int32_t end, std::vector<Range>& ranges) {
-  while (begin < end) {
-    int32_t at = std::min(begin + kWindow, end);
-    for (int32_t i = at; at < end && i > begin + kWindow / 2; --i)
-      if (line.level(i) < line.level(at)) at = i;
-    ranges.push_back({begin, at, line.peak(begin, at)});
-    begin = at;
-  }
-}
-
-// Ranges of the order that are independent of each other: a piece which all others come before, or
-// after, in any order parts them.
-std::vector<Range> ranges_of(const Pieces& pieces, const Line& line) {
-  const int32_t n = pieces.count();
-  std::vector<char> parts(size_t(n), 1);
-  int32_t nearest = n;
-  for (int32_t p = n - 1; p >= 0; --p) {
-    parts[size_t(p)] = nearest >= p;
-    int32_t latest = -1;
-    for (const int32_t q : pieces.preds[p]) latest = std::max(latest, q);
-    nearest = std::min(nearest, latest);
-  }
-  int32_t farthest = -1;
-  for (int32_t p = 0; p < n; ++p) {
-    parts[size_t(p)] = parts[size_t(p)] && farthest <= p;
-    int32_t earliest = n;
-    for (const int32_t q : pieces.succs[p]) earliest = std::min(earliest, q);
-    farthest = std::max(farthest, earliest);
-  }
-  std::vector<Range> ranges;
-  for (int32_t begin = 0; begin < n;) {
-    int32_t end = begin + 1;
-    while (!parts[size_t(begin)] && end < n && !parts[size_t(end)]) ++end;
-    if (end - begin <= kMostPieces)
-      ranges.push_back({begin, end, line.peak(begin, end)});
-    else
-      add_windows(line, begin, end, ranges);
-    begin = end;
-  }
-  return ranges;
-}
-
-// Searches the parts of an order, the one that needs most first, until it meets one that cannot be
-// improved: no order of others lowers the peak then.
-class Improver {
- public:
-  Improver(Line& line, const Pieces& pieces, int64_t floor, int64_t rate)
-      : line_(line), pieces_(pieces), floor_(floor), rate_(rate), pool_(rate * kFreeTasks) {}
-
-  void run(std::vector<Range> ranges) {
-    std::stable_sort(ranges.begin(), ranges.end(),
-                     [](const Range& a, const Range& b) { return a.peak > b.peak; });
-    for (const Range& range : ranges) {
-      if (range.peak <= floor_) break;
-      floor_ = std::max(floor_, range.end - range.begin > 1 ? improve(range) : range.peak);
-    }
-    line_.measure();
-  }
-
- private:
-  int64_t improve(const Range& range);
-  Found solve(const Part& part, Limits limits, int64_t& work) const;
-
-  Line& line_;
-  const Pieces& pieces_;
-  int64_t floor_, rate_;
-  int64_t pool_;  // work that was allowed and not done
-};
-
-// The peak of the range after a search.
-int64_t Improver::improve(const Range& range) {
-  const std::span<const int32_t> order = line_.order();
-  for (int32_t at = range.begin; at < range.end; ++at)
-    pool_ += rate_ * int64_t(pieces_.members[order[size_t(at)]].size());
-  int64_t work = 0;
-  Found found = solve(line_.part(range.begin, range.end), {floor_, range.peak, pool_ / 2}, work);
-  pool_ = std::max<int64_t>(0, pool_ - work);
-  if (found.order.empty()) return range.peak;
-  for (int32_t& p : found.order) p = order[size_t(range.begin + p)];
-  line_.set(range.begin, found.order);
-  return found.peak;
-}
-
-// A better order of a part, if one is found. The problem is the same backwards, where other choices
-// come first, so narrow searches go both ways.
-Found Improver::solve(const Part& part, Limits limits, int64_t& work) const {
-  Found best;
-  const Part back = part.reversed();
-  const auto accept = [&](Found found, bool is_back) {
-    if (found.order.empty()) return;
-    best = std::move(found);
-    limits.below = best.peak;
-    if (!is_back) return;
-    std::reverse(best.order.begin(), best.order.end());
-    for (int32_t& p : best.order) p = part.count() - 1 - p;
-  };
-  const auto is_good = [&] { return !best.order.empty() && best.peak <= limits.floor; };
-  for (const Part* way : {&part, &back})
-    if (!is_good()) accept(search_best(*way, limits, 1, work), way == &back);
-  const int64_t once = work + 1;
-  if (is_good()) return best;
-  Found all = search_all(part, limits, work);
-  if (all.is_least) {
-    accept(std::move(all), false);
-    return best;
-  }
-  // Towards a target, all that needs no more is as good, and less has to be decided.
-  int64_t low = limits.floor;
-  for (int probe = 0; low < limits.below; ++probe) {
-    const int64_t width = (2 * limits.work - work) / once / std::max(1, kProbes - probe);
-    if (width < 2) break;
-    const int64_t target = low + (limits.below - 1 - low) / 2, before = limits.below;
-    for (const Part* way : {&part, &back})
-      if (limits.below == before)
-        accept(search_best(*way, {target, target + 1, 0}, int(std::min(width, kMostWidth)), work),
-               way == &back);
-    if (limits.below == before) low = target + 1;
-  }
-  return best;
 }
 
 }  // namespace
@@ -238,9 +102,7 @@ std::vector<int32_t> least_peak(const Tasks& tasks, const std::vector<int32_t>& 
   if (peak <= floor) return given;
   const Pieces pieces = contract(flow);
   Line line(pieces);
-  int64_t rate = kWorkPerTask;
-  for (int i = 0; i < std::min(effort, kMaxEffort); ++i) rate *= 10;
-  Improver(line, pieces, floor, rate).run(ranges_of(pieces, line));
+  improve(line, pieces, floor, effort);
   std::vector<int32_t> order;
   order.reserve(given.size());
   for (const int32_t piece : line.order())

@@ -96,7 +96,7 @@ struct Slot {
   std::shared_ptr<Room> room;        // of a tensor that may grow
 };
 
-enum class Fault : uint8_t { none, guard, size, step, memory, stopped, name };
+enum class Fault : uint8_t { none, guard, size, step, memory, stopped, name, limit };
 
 // How a run ended: at which guard or step (`index`) of which segment, and what its names were.
 struct Outcome {
@@ -105,6 +105,7 @@ struct Outcome {
   int index = 0;
   Status status;
   std::vector<int64_t> names;
+  int64_t bytes = 0;  // that were wanted, for faults of memory
 };
 
 // When a step ran, for profiles.
@@ -118,11 +119,18 @@ struct RunState {
   std::vector<Slot> slots;
   std::vector<int64_t> names;
   ThreadOptions threads;
+  Pool* pool = nullptr;
+  int64_t limit_bytes = INT64_MAX;  // for arena and outputs at once
+  const RunState* outer = nullptr;  // of the run that this is the body of
+  int64_t aside_bytes = 0;          // that a loop of this run holds, in no slot yet
   bool grows_in_place = true;
   bool (*should_stop)(void*) = nullptr;  // asked between steps
   void* stop_context = nullptr;
   std::vector<Moment>* moments = nullptr;
 };
+
+// Whether so many bytes more would be above a run's limit, with what it holds already.
+bool is_beyond_limit(const RunState& state, int64_t bytes);
 
 struct Binding;
 

@@ -53,6 +53,9 @@ Outcome Sequence::run_body(const Body& body, std::vector<Slot> inputs, const Run
                            std::vector<Slot>& outputs) const {
   RunState state = fresh_state();
   state.threads = outer.threads;
+  state.pool = outer.pool;
+  state.limit_bytes = outer.limit_bytes;
+  state.outer = &outer;
   state.should_stop = outer.should_stop;
   state.stop_context = outer.stop_context;
   state.moments = outer.moments;

@@ -130,7 +130,8 @@ Outcome finish(const Control& control, std::vector<Slot> carried,
     if (Status status = stacked_view(how, collected[i], whole.view); !status.ok())
       return failed(control, Fault::step, status);
     const int64_t bytes = bytes_of(whole.view);
-    if (is_beyond_limit(state, bytes)) return failed(control, Fault::limit, {}, bytes);
+    const int64_t held = with_held(state, bytes);
+    if (held > state.limit_bytes) return failed(control, Fault::limit, {}, held);
     whole.block = state.pool->block(size_t(bytes));
     whole.data = whole.block.get();
     stack(how, collected[i], whole);

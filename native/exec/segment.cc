@@ -73,7 +73,8 @@ class Runner {
     wanted = arena;
     for (const Export& made : binding_.exports)
       if (is_new(made)) wanted += made.bytes;
-    if (is_beyond_limit(state_, wanted)) return Fault::limit;
+    wanted = with_held(state_, wanted);
+    if (wanted > state_.limit_bytes) return Fault::limit;
     try {
       arena_ = state_.pool->frame(size_t(arena));
       local_ = arena_.get() + (binding_.arena_bytes + kAlign_ - 1) / kAlign_ * kAlign_;
@@ -150,8 +151,8 @@ class Runner {
 
 }  // namespace
 
-bool is_beyond_limit(const RunState& state, int64_t bytes) {
-  if (state.limit_bytes == INT64_MAX) return false;
+int64_t with_held(const RunState& state, int64_t bytes) {
+  if (state.limit_bytes == INT64_MAX) return bytes;
   std::vector<const std::byte*> seen;
   for (const RunState* run = &state; run != nullptr; run = run->outer) {
     bytes += run->aside_bytes;
@@ -162,7 +163,7 @@ bool is_beyond_limit(const RunState& state, int64_t bytes) {
       bytes += slot.view.count() * size_of(slot.view.dtype);
     }
   }
-  return bytes > state.limit_bytes;
+  return bytes;
 }
 
 Segment::Segment(SegmentSpec spec) : spec_(std::move(spec)) {}

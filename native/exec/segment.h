@@ -129,8 +129,9 @@ struct RunState {
   std::vector<Moment>* moments = nullptr;
 };
 
-// Whether so many bytes more would be above a run's limit, with what it holds already.
-bool is_beyond_limit(const RunState& state, int64_t bytes);
+// So many bytes with those that a run and the runs around it hold already. Where there is no limit
+// nobody asks, and they are not counted.
+int64_t with_held(const RunState& state, int64_t bytes);
 
 struct Binding;
 

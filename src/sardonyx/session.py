@@ -278,7 +278,7 @@ class InferenceSession:
                 value = spec.default.read()
             frame[spec.slot] = value
         pool = self._shared.pool
-        run = Run(dims, frame, _stopper(options), self._settings, pool, options._stop)
+        run = Run(dims, frame, _stopper(options), self._settings, options._stop, pool)
         if self._profile is not None:
             run.on_step, run.on_native = self._profile.add_step, self._profile.add_native
         return execute(program, run)

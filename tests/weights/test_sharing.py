@@ -16,7 +16,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
 from sardonyx import errors
-from sardonyx._native import Pool
 from sardonyx.compile import Options, compile
 from sardonyx.graph.dtype import F32
 from sardonyx.ops import lookup as op_of
@@ -40,7 +39,7 @@ def session(source: Any, level: int = 99, **options: Any) -> sardonyx.InferenceS
 def constants(source: Any) -> list[np.ndarray]:
     """What the reference provider alone reads."""
     compiled = compile(source, Options((Reference(),)))
-    compiled.program.prepare(RunSettings(), Pool(True))
+    compiled.program.prepare(RunSettings())
     return [
         a for a in compiled.program.frame() if isinstance(a, np.ndarray) and a.nbytes >= 1 << 16
     ]

@@ -16,6 +16,7 @@ from sardonyx.graph.graph import Node, Value
 from sardonyx.locks import Lock
 from sardonyx.program.control import ControlPart, constant_slots
 from sardonyx.program.flat import ABSENT, SegmentBuilder
+from sardonyx.program.limit import too_much, where_most
 from sardonyx.weights.forms import Forms
 
 _FAULTS: Final = ("none", "guard", "size", "step", "memory", "stopped", "name", "limit")
@@ -54,6 +55,7 @@ class NativeSegment:
     part_frees: list[list[int]]  # by part: slots of the call that nobody reads after it
     room_axes: dict[int, int] = field(init=False)  # of slots of the call that may have room
     _runnable: native.Runnable | None = None
+    _limit: int = NO_LIMIT
     _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
@@ -89,11 +91,14 @@ class NativeSegment:
                 made.append((False, part.arrays(number, forms), part.gives, frees))
         return made
 
-    def prepare(self, forms: Forms, settings: RunSettings, pool: native.Pool) -> native.Runnable:
+    def prepare(
+        self, forms: Forms, settings: RunSettings, pool: native.Pool | None = None
+    ) -> native.Runnable:
         """Reads and packs the weights and hands everything to native code, once."""
         with self._lock:
             if self._runnable is None:
-                self._runnable = self._build(forms, settings, pool)
+                self._limit = settings.limit_bytes
+                self._runnable = self._build(forms, settings, pool or native.Pool(settings.keeps))
             return self._runnable
 
     def _build(self, forms: Forms, settings: RunSettings, pool: native.Pool) -> native.Runnable:
@@ -160,6 +165,8 @@ class NativeSegment:
             raise RuntimeException(
                 f"out of memory{how_much} for what lies between nodes, and for outputs"
             )
+        if kind == "limit":
+            raise too_much(wanted, self._limit, **self._most(number, part, names))
         if isinstance(part, ControlPart):
             raise InvalidArgument(text, node=part.node)
         dims = {name: names[i] for name, i in part.names.items() if i < len(names)}
@@ -171,6 +178,20 @@ class NativeSegment:
             node = part.steps[index].node
             raise InvalidArgument(text, node=node, inputs=_shapes(node, dims))
         raise InternalError(f"a native run ended with {kind} {index} ({text})")
+
+
+    def _most(
+        self, number: int, part: SegmentBuilder | ControlPart, names: list[int]
+    ) -> dict[str, object]:
+        """Where a part would need most memory; parts of bodies say no more than their first node."""
+        if isinstance(part, ControlPart):
+            return {"node": part.node}
+        assert self._runnable is not None
+        for memory in self._runnable.memory(names):
+            if memory["number"] == number and memory["steps"]:
+                dims = {name: names[i] for name, i in part.names.items() if i < len(names)}
+                return where_most(part, memory, lambda value: _shape(value, dims))
+        return {"node": part.steps[0].node} if part.steps else {}
 
 
 def _plain(array: Any) -> Any:

@@ -85,8 +85,9 @@ class Program:
             self._template[:] = template
         return self._template.copy()
 
-    def prepare(self, settings: RunSettings, pool: Pool) -> None:
+    def prepare(self, settings: RunSettings, pool: Pool | None = None) -> None:
         """Brings the weights of native segments into the form that kernels read."""
+        pool = pool or Pool(settings.keeps)
         for segment in self.segments:
             if isinstance(segment, NativeSegment):
                 segment.prepare(self.forms, settings, pool)
@@ -140,8 +141,8 @@ class Run:
     dims: dict[str, int]
     frame: list[Any]
     check: Callable[[], None]  # raises when the user ended the run
-    settings: RunSettings
-    pool: Pool
+    settings: RunSettings = field(default_factory=RunSettings)
     stop: Stop | None = None  # the flag that `check` looks at, for native code
+    pool: Pool | None = None  # for segments that are prepared by this run
     on_step: Callable[[PythonSegment, Run, float], None] | None = None  # for profiles
     on_native: Callable[[NativeSegment, list[Span]], None] | None = None

@@ -1,0 +1,81 @@
+"""What to say of a run that would need more memory than it is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sardonyx.errors import RuntimeException
+from sardonyx.graph.graph import Node, Value
+from sardonyx.program.flat import SegmentBuilder
+
+LIMIT: Final = "sardonyx.max_arena_bytes"
+_SHOWN: Final = 4  # tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes in an arena: a value's, or a step's scratch (None)."""
+
+    value: int | None
+    bytes: int
+    offset: int
+
+
+def too_much(wanted: int, allowed: int, **where: object) -> RuntimeException:
+    """The error of a run that wants so many bytes."""
+    return RuntimeException(
+        f"a run with these inputs takes {wanted:,} bytes for arena and outputs, "
+        f"and {LIMIT} allows {allowed:,}",
+        **where,
+        hint=f"feed a smaller batch or shorter inputs, or raise {LIMIT}",
+    )
+
+
+def where_most(
+    part: SegmentBuilder, memory: Mapping[str, Any], show: Callable[[Value], str]
+) -> dict[str, object]:
+    """The step where most is alive, with the largest tensors there, and what outputs take.
+
+    `memory` is what `Runnable.memory` says of the part, `show` the name of a value with its shape.
+    """
+    position, alive = fullest(memory)
+    node = part.steps[memory["steps"][position]].node
+    largest = sorted(alive, key=lambda piece: -piece.bytes)[:_SHOWN]
+    tensors = (f"{_named(part, piece, node, show)} {piece.bytes:,}" for piece in largest)
+    outputs = sum(size for _, size in memory["exports"])
+    return {
+        "node": node,
+        "alive": f"{reach(alive):,} bytes at this step: {', '.join(tensors) or 'nothing'}",
+        "outputs": f"{outputs:,} bytes",
+    }
+
+
+def fullest(memory: Mapping[str, Any]) -> tuple[int, list[Piece]]:
+    """The first position with the most bytes alive, and what these are."""
+    alive: list[list[Piece]] = [[] for _ in memory["steps"]]
+    for number, size, start, end, offset in memory["values"]:
+        for position in range(start, end + 1):
+            alive[position].append(Piece(number, size, offset))
+    for position, size, offset in memory["scratch"]:
+        alive[position].append(Piece(None, size, offset))
+    best = max(range(len(alive)), key=lambda position: reach(alive[position]))
+    return best, alive[best]
+
+
+def reach(pieces: Iterable[Piece]) -> int:
+    """Bytes that pieces take; those that lie in one another count once."""
+    total = top = 0
+    for piece in sorted(pieces, key=lambda piece: piece.offset):
+        end = piece.offset + piece.bytes
+        total += max(0, end - max(top, piece.offset))
+        top = max(top, end)
+    return total
+
+
+def _named(part: SegmentBuilder, piece: Piece, node: Node, show: Callable[[Value], str]) -> str:
+    if piece.value is None:
+        return f"scratch of {node}"
+    value = part.names_of_values[piece.value]
+    return "a copy" if value is None else show(value)

@@ -23,6 +23,7 @@ struct Block {
   uint64_t since, when;
   uint64_t drops;  // of the pool, when it was taken
   BlockKind kind;
+  bool is_kept;  // when it is let go
 
   static constexpr size_t kSize = 64;
   std::byte* data() { return reinterpret_cast<std::byte*>(this) + kSize; }
@@ -32,10 +33,11 @@ static_assert(sizeof(Block) <= Block::kSize);
 
 namespace {
 
-constexpr size_t kSmall = 32 * 1024;             // below, malloc does all
-constexpr size_t kMapped = 128 * 1024;           // blocks from here on are mappings
-constexpr size_t kMostKept = size_t(256) << 20;  // beside what the latest run used
-constexpr uint64_t kPatience = 16;               // runs
+constexpr size_t kSmall = 32 * 1024;    // below, malloc does all
+constexpr size_t kMapped = 128 * 1024;  // blocks from here on are mappings
+// Beside what the latest run used; a block above it is kept from the second run on that needs one.
+constexpr size_t kMostKept = size_t(256) << 20;
+constexpr uint64_t kPatience = 16;  // runs
 
 // One lock for all pools: it is held for a few instructions, and a fork must not copy it locked.
 struct Pools {
@@ -191,8 +193,17 @@ Block* Pool::take(size_t bytes, BlockKind kind) {
   if (found == nullptr) throw std::bad_alloc();
   found->most = std::max(found->most, wanted);
   found->drops = drops_.load();
+  found->is_kept = keeps_ && (wanted <= kMostKept || is_large_again());
   n_live_.fetch_add(1, std::memory_order_relaxed);
   return found;
+}
+
+// Whether another of the last runs needed a large block, too.
+bool Pool::is_large_again() {
+  const uint64_t now = runs_.load(std::memory_order_relaxed);
+  if (large_last_ == kNever || now - large_last_ > kPatience) large_first_ = now;
+  large_last_ = now;
+  return large_first_ != now;
 }
 
 Block* Pool::find(size_t wanted, BlockKind kind) {
@@ -214,7 +225,7 @@ Block* Pool::find(size_t wanted, BlockKind kind) {
 
 void Pool::give(Block* block) {
   n_live_.fetch_sub(1, std::memory_order_relaxed);
-  if (!keeps_ || block->drops != drops_.load()) return free_block(block);
+  if (!block->is_kept || block->drops != drops_.load()) return free_block(block);
   const uint64_t now = runs_.load(std::memory_order_relaxed);
   block->when = now;
   if (now - block->since >= kPatience) {
@@ -239,8 +250,8 @@ void Pool::give(Block* block) {
 }
 
 void Pool::end_run() {
-  if (n_kept_.load(std::memory_order_relaxed) == 0) return;
   const uint64_t now = runs_.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (n_kept_.load(std::memory_order_relaxed) == 0) return;
   std::vector<Block*> old;
   {
     std::lock_guard lock(pools().mutex);

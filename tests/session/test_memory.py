@@ -262,9 +262,8 @@ def test_runs_of_several_threads_share_a_pool() -> None:
 
     def call(n: int) -> None:
         inputs = feed(n)
-        for _ in range(25):
-            if not np.array_equal(made.run(None, inputs)[0], expected[n]):
-                wrong.append(n)
+        same = (np.array_equal(made.run(None, inputs)[0], expected[n]) for _ in range(25))
+        wrong.extend(n for good in same if not good)
 
     threads = [threading.Thread(target=call, args=(n,)) for n in rows]
     for thread in threads:

@@ -179,7 +179,6 @@ class NativeSegment:
             raise InvalidArgument(text, node=node, inputs=_shapes(node, dims))
         raise InternalError(f"a native run ended with {kind} {index} ({text})")
 
-
     def _most(
         self, number: int, part: SegmentBuilder | ControlPart, names: list[int]
     ) -> dict[str, object]:

@@ -350,6 +350,16 @@ class Runnable:
         (0, outputs, names, spans), or (fault, segment, index, text, names, bytes).
         """
 
+    def memory(self, names: Sequence[int]) -> list[dict]:
+        """
+        What a run with these sizes takes, by segment: when each value is alive, and where.
+        """
+
+    def memory_of(self, number: int, names: Sequence[int]) -> dict | None:
+        """
+        The same of one segment, in a body or not; None if there is no such segment.
+        """
+
 def has_room(object: object) -> bool:
     """Whether an object is an array that was handed out with room to grow."""
 
@@ -361,3 +371,11 @@ def set_affinities(sets: Sequence[Sequence[int]]) -> None:
 
 def kept_bytes() -> int:
     """Bytes that all pools keep for arenas and outputs to come."""
+
+def least_peak(sizes: Sequence[int], tasks: Sequence[tuple[Sequence[int], Sequence[int], Sequence[tuple[int, int]], int]], given: Sequence[int], effort: int = 0) -> list[int]:
+    """
+    The order with the least peak that a search finds, never above that of the order given. A task is (preds, touches, pairs that may share, scratch bytes).
+    """
+
+def peak_of(sizes: Sequence[int], tasks: Sequence[tuple[Sequence[int], Sequence[int], Sequence[tuple[int, int]], int]], order: Sequence[int]) -> int:
+    """The most bytes that are alive in a step of an order."""

@@ -38,7 +38,7 @@ def where_most(
 ) -> dict[str, object]:
     """The step where most is alive, with the largest tensors there, and what outputs take.
 
-    `memory` is what `Runnable.memory` says of the part, `show` the name of a value with its shape.
+    `memory` is what `Runnable.memory_of` says of the part, `show` the name of a value with its shape.
     """
     position, alive = fullest(memory)
     node = part.steps[memory["steps"][position]].node
@@ -77,5 +77,5 @@ def reach(pieces: Iterable[Piece]) -> int:
 def _named(part: SegmentBuilder, piece: Piece, node: Node, show: Callable[[Value], str]) -> str:
     if piece.value is None:
         return f"scratch of {node}"
-    value = part.names_of_values[piece.value]
+    value = part.names_of_values.get(piece.value)
     return "a copy" if value is None else show(value)

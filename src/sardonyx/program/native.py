@@ -182,15 +182,15 @@ class NativeSegment:
     def _most(
         self, number: int, part: SegmentBuilder | ControlPart, names: list[int]
     ) -> dict[str, object]:
-        """Where a part would need most memory; parts of bodies say no more than their first node."""
+        """Where a part would need most memory."""
         if isinstance(part, ControlPart):
             return {"node": part.node}
         assert self._runnable is not None
-        for memory in self._runnable.memory(names):
-            if memory["number"] == number and memory["steps"]:
-                dims = {name: names[i] for name, i in part.names.items() if i < len(names)}
-                return where_most(part, memory, lambda value: _shape(value, dims))
-        return {"node": part.steps[0].node} if part.steps else {}
+        memory = self._runnable.memory_of(number, names)
+        if memory is None or not memory["steps"]:
+            return {}
+        dims = {name: names[i] for name, i in part.names.items() if i < len(names)}
+        return where_most(part, memory, lambda value: _shape(value, dims))
 
 
 def _plain(array: Any) -> Any:

@@ -400,11 +400,13 @@ def test_a_run_above_the_limit_says_where() -> None:
     with pytest.raises(RuntimeException) as caught:
         made.run(None, feed(1024))
     assert pool(made).kept_bytes == kept  # nothing was allocated
-    text = str(caught.value)
-    assert f"{LIMIT} allows 2,000,000" in text
-    assert f"{1024 * ROW:,}" in text  # the size of a tensor
+    assert f"{LIMIT} allows 2,000,000" in caught.value.what
     assert "Softmax" in caught.value.where["node"]
-    assert caught.value.where["outputs"] == f"{1024 * ROW:,} bytes"
+    size = 1024 * ROW
+    alive = [f"{name}:f32[1024, 1024] {size:,}" for name in ("a", "b")]
+    assert caught.value.where["alive"] == (
+        f"{3 * size:,} bytes at this step: {', '.join(alive)}, y:f32[1024, 1024] (output) {size:,}"
+    )
     assert "smaller batch" in caught.value.where["hint"]
     made.run(None, feed(64))
 
@@ -423,7 +425,8 @@ def test_a_limit_is_what_is_needed() -> None:
 def test_what_loops_collect_counts() -> None:
     made = session(LOOP, **{LIMIT: "4MB"})
     made.run(None, {**feed(64), "n": np.array(3)})
-    with pytest.raises(RuntimeException, match="allows 4,000,000"):
+    with pytest.raises(RuntimeException, match="allows 4,000,000") as caught:
         made.run(None, {**feed(64), "n": np.array(1000)})
+    assert f"each:f32[64, {WIDTH}] (output) {64 * ROW:,}" in caught.value.where["alive"]
     assert pool(made).live_blocks == 0
     made.run(None, {**feed(64), "n": np.array(3)})

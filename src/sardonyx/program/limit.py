@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sardonyx.errors import RuntimeException
 from sardonyx.graph.graph import Node, Value
-from sardonyx.program.flat import SegmentBuilder
+from sardonyx.program.flat import ABSENT, SegmentBuilder, Storage
 
 LIMIT: Final = "sardonyx.max_arena_bytes"
 _SHOWN: Final = 4  # tensors
@@ -36,20 +36,24 @@ def too_much(wanted: int, allowed: int, **where: object) -> RuntimeException:
 def where_most(
     part: SegmentBuilder, memory: Mapping[str, Any], show: Callable[[Value], str]
 ) -> dict[str, object]:
-    """The step where most is alive, with the largest tensors there, and what outputs take.
+    """The step where most is alive, with the largest tensors there.
 
-    `memory` is what `Runnable.memory_of` says of the part, `show` the name of a value with its shape.
+    `memory` is what `Runnable.memory_of` says of the part, `show` the name of a value with its
+    shape. Outputs are there from the first step on.
     """
     position, alive = fullest(memory)
     node = part.steps[memory["steps"][position]].node
-    largest = sorted(alive, key=lambda piece: -piece.bytes)[:_SHOWN]
-    tensors = (f"{_named(part, piece, node, show)} {piece.bytes:,}" for piece in largest)
-    outputs = sum(size for _, size in memory["exports"])
-    return {
-        "node": node,
-        "alive": f"{reach(alive):,} bytes at this step: {', '.join(tensors) or 'nothing'}",
-        "outputs": f"{outputs:,} bytes",
-    }
+    values = part.names_of_values
+    found = [(_named(values, piece, node, show), piece.bytes) for piece in alive]
+    slots = {v.at: n for n, v in enumerate(part.values) if v.storage is Storage.EXPORTED}
+    outputs = 0
+    for slot, size in memory["exports"]:
+        value = values.get(slots.get(slot, ABSENT))
+        found.append(("an output" if value is None else f"{show(value)} (output)", size))
+        outputs += size
+    found.sort(key=lambda pair: -pair[1])
+    tensors = ", ".join(f"{name} {size:,}" for name, size in found[:_SHOWN])
+    return {"node": node, "alive": f"{reach(alive) + outputs:,} bytes at this step: {tensors}"}
 
 
 def fullest(memory: Mapping[str, Any]) -> tuple[int, list[Piece]]:
@@ -74,8 +78,10 @@ def reach(pieces: Iterable[Piece]) -> int:
     return total
 
 
-def _named(part: SegmentBuilder, piece: Piece, node: Node, show: Callable[[Value], str]) -> str:
+def _named(
+    values: Mapping[int, Value], piece: Piece, node: Node, show: Callable[[Value], str]
+) -> str:
     if piece.value is None:
         return f"scratch of {node}"
-    value = part.names_of_values.get(piece.value)
+    value = values.get(piece.value)
     return "a copy" if value is None else show(value)

@@ -7,10 +7,11 @@ from typing import Final
 from weakref import ref
 
 from sardonyx._native import Pool
+from sardonyx.allocators import shared_limit_bytes
 from sardonyx.errors import InvalidArgument
 from sardonyx.locks import Lock
 from sardonyx.options import RunOptions
-from sardonyx.program.native import RunSettings
+from sardonyx.program.native import NO_LIMIT, RunSettings
 
 SHRINK: Final = "memory.enable_memory_arena_shrinkage"
 _DEVICES: Final = ("cpu", "gpu")
@@ -29,6 +30,12 @@ def pool_for(settings: RunSettings) -> Pool:
             pool = Pool(True)
             _shared = ref(pool)
         return pool
+
+
+def limit_of(own: int, shares: bool) -> int:
+    """The bound of a session's runs: its own or, where it shares, the one for all; 0 is none."""
+    bounds = [b for b in (own, shared_limit_bytes() if shares else 0) if b]
+    return min((*bounds, NO_LIMIT))
 
 
 def wants_shrinking(options: RunOptions, settings: RunSettings) -> bool:

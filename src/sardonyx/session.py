@@ -28,8 +28,9 @@ from sardonyx.log import at_severity, of_session
 from sardonyx.nodearg import ModelMetadata, NodeArg, node_arg
 from sardonyx.options import RunOptions, SessionOptions, byte_count, one_of
 from sardonyx.pass_options import PassOptions
-from sardonyx.pools import pool_for, wants_shrinking
-from sardonyx.program.native import NO_LIMIT, RunSettings
+from sardonyx.pools import limit_of, pool_for, wants_shrinking
+from sardonyx.program.limit import LIMIT
+from sardonyx.program.native import RunSettings
 from sardonyx.program.program import Program, Run
 from sardonyx.program.run import bind, execute
 from sardonyx.programs import PROGRAMS, Shared, key_of, shared
@@ -60,7 +61,6 @@ _IN_PLACE: Final = "sardonyx.grow_in_place"  # caches of keys and values that ar
 _SPINNING: Final = "session.intra_op.allow_spinning"
 _AFFINITIES: Final = "session.intra_op_thread_affinities"
 _SHARED: Final = "session.use_env_allocators"
-_LIMIT: Final = "sardonyx.max_arena_bytes"
 _DISABLED: Final = "optimization.disable_specified_optimizers"
 
 
@@ -372,13 +372,14 @@ def _run_settings(options: SessionOptions) -> RunSettings:
     affinities = entries.get(_AFFINITIES)
     if affinities:
         native.set_affinities(_cpu_sets(affinities))
+    shares = one_of(_SHARED, entries.get(_SHARED, "0"), _FLAGS)
     return RunSettings(
         max(0, options.intra_op_num_threads),
         entries.get(_SPINNING, "1") != "0",
         one_of(_IN_PLACE, entries.get(_IN_PLACE, "1"), _FLAGS),
         keeps=options.enable_cpu_mem_arena,
-        shares=one_of(_SHARED, entries.get(_SHARED, "0"), _FLAGS),
-        limit_bytes=min(byte_count(_LIMIT, entries.get(_LIMIT, "0")) or NO_LIMIT, NO_LIMIT),
+        shares=shares,
+        limit_bytes=limit_of(byte_count(LIMIT, entries.get(LIMIT, "0")), shares),
     )
 
 

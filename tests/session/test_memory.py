@@ -14,11 +14,15 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import sardonyx
 import sardonyx._native as native
 from sardonyx.errors import InvalidArgument, RuntimeException
 from sardonyx.options import byte_count
+from sardonyx.program.limit import fullest, reach
+from sardonyx.program.native import NativeSegment
 
 SHRINK = "memory.enable_memory_arena_shrinkage"
 LIMIT = "sardonyx.max_arena_bytes"
@@ -302,6 +306,39 @@ def test_what_is_no_number_of_bytes(text: str) -> None:
         session(**{LIMIT: text})
 
 
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.integers(0, 200), st.booleans(), st.booleans()), max_size=30))
+def test_any_row_of_runs(steps: list[tuple[int, bool, bool]]) -> None:
+    """Right results in memory that no one else has, and no block that is lost."""
+    made, held = session(), []
+    for rows, stays, shrinks in steps:
+        inputs = {"x": np.full((rows, WIDTH), rows, np.float32)}
+        (found,) = made.run(None, inputs, shrinking() if shrinks else None)
+        if stays:
+            held.append(found)
+        else:
+            found[:] = np.nan  # whoever gets this block next must not see it
+        del found
+        assert pool(made).live_blocks == sum(h.nbytes >= 1 << 15 for h in held)
+    sums = [float(each.sum()) for each in held]
+    np.testing.assert_allclose(sums, [len(each) for each in held], rtol=1e-5)
+    made.run(None, feed(1), shrinking())
+    held.clear()
+    assert (pool(made).kept_bytes, pool(made).live_blocks) == (0, 0)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 64])
+def test_the_fullest_step_is_that_of_the_plan(rows: int) -> None:
+    made = session()
+    (segment,) = made._compiled.program.segments
+    assert isinstance(segment, NativeSegment)
+    assert segment._runnable is not None
+    memory = segment._runnable.memory_of(0, [rows])
+    assert memory is not None
+    assert reach(fullest(memory)[1]) == memory["lower_bound"]
+    assert segment._runnable.memory_of(9, [rows]) is None
+
+
 PROCESS = """
 import gc, sys
 import numpy as np
@@ -331,7 +368,7 @@ def failing():
     made = session(GATHER, **entries)
     for n in (0, 10**6) * 3:
         try:
-            made.run(None, {**large, "i": np.full(4096, n)})
+            made.run(None, {**large, "i": np.full(2048, n)})
         except sardonyx.SardonyxError:
             pass
 
@@ -345,7 +382,7 @@ def threads():
         caller.join()
 
 entries = {SHARED: "1"} if "shared" in sys.argv else {}
-large = feed(4096)
+large = feed(2048)
 session().run(None, feed(2))  # what the first session brings with it stays
 before = resident()
 scenario = globals()[sys.argv[1]]
@@ -365,7 +402,7 @@ def test_nothing_is_kept_of_a_session_that_is_gone(scenario: str) -> None:
     command = [sys.executable, "-c", PROCESS, *scenario.split()]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
-    assert int(found.stdout) < 4 << 20  # of 16 MiB for each array of a run
+    assert int(found.stdout) < 3 << 20  # of 8 MiB for each array of a run
 
 
 SCARCE = """

@@ -254,13 +254,17 @@ class InferenceSession:
                     hint="use the model that the pack was made of",
                 ) from None
             self._logger.info("%s differ in size: compiling again with them apart", failed)
+        self._compile_apart(program)
+        return self._attempt(self._compiled.program, values, options)
+
+    def _compile_apart(self, program: Program) -> None:
+        """Compiles again without assuming that sizes are equal, unless `program` was replaced."""
         with self._lock:
             if self._compiled.program is program:  # else another thread was here before
                 base = self._base
                 apart = replace(base.load, split_names=True)
                 again = Options(self._providers, apart, base.passes, container=base.container)
                 self._compile(again)
-        return self._attempt(self._compiled.program, values, options)
 
     def _attempt(self, program: Program, values: dict[str, Any], options: RunOptions) -> list[Any]:
         dims, frame = bind(program, values), program.frame()

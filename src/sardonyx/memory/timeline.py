@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from sardonyx.graph.dim import evaluate, symbols
 from sardonyx.graph.dtype import STRING
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.guard import Guard
 from sardonyx.memory.report import OWN, Kind, Step, Tensor, Timeline, finished
 from sardonyx.program.control import ControlPart
 from sardonyx.program.flat import ABSENT, FlatStep, SegmentBuilder, Storage
@@ -93,6 +94,8 @@ class _Walk:
         self._outputs = {o.slot for o in program.outputs}
 
     def run(self) -> None:
+        """Walks from the first to the last segment."""
+        self._check(self.program.guards)
         for spec in self.program.inputs:
             bytes_ = bytes_of(spec.fact, self.dims)
             record = _Record(spec.name, "", "input", bytes_, 0, spec.fact)
@@ -132,7 +135,12 @@ class _Walk:
         if not record.holders and record.kind != "output":
             record.end = max(record.start, self._now - 1)
 
+    def _check(self, guards: Iterable[Guard]) -> None:
+        for guard in guards:
+            guard.check(self.dims)
+
     def _python(self, segment: PythonSegment) -> None:
+        self._check(segment.guards)
         for slot in segment.inputs:
             if slot in self._frame:
                 self._frame[slot].touched.add(self._now)

@@ -38,6 +38,7 @@ from sardonyx.weights.forms import PrepackedWeightsContainer
 from sardonyx.weights.pack.find import SUFFIX, PackOptions
 
 if TYPE_CHECKING:
+    from sardonyx.memory.stats import NodeStats
     from sardonyx.save import SaveOptions
 
 _DEFAULT_RUN: Final = RunOptions()
@@ -58,6 +59,7 @@ _WEIGHT_BLOCK: Final = "session.qdq_matmulnbits_block_size"
 _IN_PLACE: Final = "sardonyx.grow_in_place"  # caches of keys and values that are fed back
 _SPINNING: Final = "session.intra_op.allow_spinning"
 _AFFINITIES: Final = "session.intra_op_thread_affinities"
+_NODE_STATS: Final = "session.collect_node_memory_stats_to_file"
 _DISABLED: Final = "optimization.disable_specified_optimizers"
 
 
@@ -84,10 +86,13 @@ class InferenceSession:
         profiles, prefix = self._options.enable_profiling, self._options.profile_file_prefix
         self._profile = Profile(prefix) if profiles else None
         self._settings = _run_settings(self._options)
+        self._node_stats: NodeStats | None = None
         self._base = self._compile_options(frozenset(kwargs.get("disabled_optimizers") or ()))
         load = self._base.load
         # Read once: a file object is at its end by then, and a path may be gone.
         self._source = read_model(path_or_bytes, load.folder, load.in_memory, load.copies)
+        if _NODE_STATS in self._options._entries:
+            self._node_stats = self._collected(self._options._entries[_NODE_STATS])
         if providers is None and self._options.has_providers():
             providers = list(self._options._providers.items())
         self.set_providers(providers, provider_options)
@@ -107,7 +112,8 @@ class InferenceSession:
         self._shared = PROGRAMS.share(key, lambda: self._make(options))
         self._compiled: Compiled = self._shared.compiled
         model, program = self._compiled.model, self._compiled.program
-        self._quick = None if self._profile is not None else program.quick
+        is_watched = self._profile is not None or self._node_stats is not None
+        self._quick = None if is_watched else program.quick
         self._inputs = {i.name: i for i in program.inputs}
         self._required = [i.name for i in program.inputs if i.default is None]
         self._output_names = [o.name for o in model.outputs]
@@ -136,6 +142,12 @@ class InferenceSession:
                 compiled.program.prepare(self._settings)
             self._source.read_ahead()
         return shared(compiled, self._source)
+
+    def _collected(self, value: str) -> NodeStats:
+        """Where the memory of each node is written to."""
+        from sardonyx.memory.stats import NodeStats, target  # few sessions want it
+
+        return NodeStats(target(value, self._source.files.model_path))
 
     def _pack_saved(self, options: Options) -> None:
         """Writes the pack of the optimized model beside it."""
@@ -276,7 +288,10 @@ class InferenceSession:
         run = Run(dims, frame, _stopper(options), self._settings, options._stop)
         if self._profile is not None:
             run.on_step, run.on_native = self._profile.add_step, self._profile.add_native
-        return execute(program, run)
+        results = execute(program, run)
+        if self._node_stats is not None:
+            self._node_stats.add(self._compiled.model.graph, program, run.dims)
+        return results
 
     def _wanted(self, names: Sequence[str] | None) -> list[int]:
         if not names:

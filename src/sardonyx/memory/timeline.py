@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sardonyx.errors import InvalidArgument
+from sardonyx.errors import InvalidArgument, SardonyxError
 from sardonyx.graph.dim import evaluate, symbols
 from sardonyx.graph.dtype import STRING
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Node, Value
-from sardonyx.graph.guard import Guard
+from sardonyx.graph.guard import AssumptionFailed, Guard
 from sardonyx.memory.report import OWN, Kind, Step, Tensor, Timeline, finished
 from sardonyx.program.control import ControlPart
 from sardonyx.program.flat import ABSENT, FlatStep, SegmentBuilder, Storage
@@ -24,14 +24,20 @@ Dims = Mapping[str, int]
 
 def timeline(program: Program, dims: Dims, order: str = "") -> Timeline:
     """What a run with these sizes takes. All sizes that steps settle must be among them."""
+    return walk(program, dims, order)[0]
+
+
+def walk(program: Program, dims: Dims, order: str = "") -> tuple[Timeline, list[Node]]:
+    """The timeline, and the node of each of its steps."""
     missing = [name for name in open_sizes(program) if name not in dims]
     if missing:
         raise InvalidArgument(
             f"the sizes {', '.join(missing)} are known only when the model has run"
         )
-    walk = _Walk(program, dims)
-    walk.run()
-    return finished(order, walk.steps, walk.tensors(), walk.arenas, walk.local_bytes)
+    taken = _Walk(program, dims)
+    taken.run()
+    made = finished(order, taken.steps, taken.tensors(), taken.arenas, taken.local_bytes)
+    return made, taken.nodes
 
 
 def open_sizes(program: Program) -> list[str]:
@@ -87,11 +93,13 @@ class _Walk:
         self.program = program
         self.dims = dims
         self.steps: list[Step] = []
+        self.nodes: list[Node] = []  # of the steps
         self.arenas: list[int] = []
         self.local_bytes = 0
         self._records: list[_Record] = []
         self._frame: dict[int, _Record] = {}  # slots of the program
         self._outputs = {o.slot for o in program.outputs}
+        self._bodies = iter(program.bodies)  # in the order of their nodes
 
     def run(self) -> None:
         """Walks from the first to the last segment."""
@@ -147,7 +155,16 @@ class _Walk:
         for slot, value in zip(segment.outputs, segment.node.outputs, strict=True):
             record = self._made(value, self._kind(slot))
             self._hold(self._frame, slot, record)
+        self._inside(segment.node)
         self._step(segment.node, segment.kernel)
+
+    def _inside(self, node: Node) -> None:
+        """What the bodies of a node take while it runs, as far as that is known before."""
+        taken = [_body_bytes(node, next(self._bodies), self.dims) for _ in node.subgraphs]
+        if any(taken):
+            name = f"inside {_label(node)}"
+            record = self._record(_Record(name, _label(node), "scratch", max(taken), self._now))
+            record.end = self._now
 
     def _kind(self, slot: int | None) -> Kind:
         return "output" if slot in self._outputs else "value"
@@ -158,6 +175,7 @@ class _Walk:
         return self._record(_Record(_named(value), maker, kind, bytes_, self._now, value.fact))
 
     def _step(self, node: Node, kernel: str, part: int = -1) -> None:
+        self.nodes.append(node)
         domain = f"{node.op.domain}." if node.op.domain else ""
         self.steps.append(Step(_label(node), f"{domain}{node.op.name}", kernel, part))
 
@@ -191,6 +209,7 @@ class _Walk:
                 slots[slot].touched.add(self._now)
         for slot, value in zip(part.slots[1], part.node.outputs, strict=True):
             self._hold(slots, slot, self._made(value, "output" if slot in exits else "value"))
+        self._inside(part.node)
         self._step(part.node, "bodies")
 
     def _part(self, part: _Part, slots: dict[int, _Record], exits: set[int]) -> None:
@@ -244,10 +263,8 @@ class _Part:
         """What lies in the part's arena: values, then scratch."""
         first = self.first
         for number, bytes_, start, end, offset in self.laid_out["values"]:
-            value = self.part.names_of_values[number]
             step = self.order[start]
-            name = f"a copy for {_label(step.node)}" if value is None else _named(value)
-            fact = None if value is None else value.fact
+            name, fact = self._described(number, step)
             record = _Record(name, _label(step.node), "value", bytes_, start + first, fact)
             record.end, record.offset = end + first, offset
             record.touched = self._touched.get(number, set())
@@ -258,6 +275,16 @@ class _Part:
             record = _Record(name, _label(step.node), "scratch", bytes_, at)
             record.end, record.offset = at, offset
             yield record
+
+    def _described(self, number: int, step: FlatStep) -> tuple[str, AnyFact | None]:
+        """A value's name and fact; one that the graph does not have is a copy for a step."""
+        value = self.part.names_of_values[number]
+        if value is not None:
+            return _named(value), value.fact
+        source = self.part.names_of_values[step.inputs[0]] if step.inputs else None
+        if step.row != "copy" or source is None:
+            return f"part of {_label(step.node)}", None
+        return f"copy of {_named(source)}", source.fact
 
     def blocks(self) -> Iterator[tuple[int, _Record]]:
         """The slots and blocks of what leaves the part."""
@@ -281,6 +308,20 @@ class _Part:
             flat = self.part.values[number]
             if flat.storage in (Storage.SLOT, Storage.EXPORTED) and flat.at in slots:
                 slots[flat.at].touched |= touched
+
+
+def _body_bytes(node: Node, body: Program, dims: Dims) -> int:
+    """Arena, blocks and outputs of one pass of a body; 0 where its sizes are not known."""
+    sizes = dict.fromkeys(open_sizes(body), 1) | dims
+    for value, spec in zip(node.inputs, body.inputs, strict=False):
+        shape = () if value is None else shape_of(value.fact, dims) or ()
+        if len(shape) == len(getattr(spec.fact, "shape", None) or ()):  # else a Scan cuts it
+            sizes.update((name, shape[axis]) for axis, name in spec.sizes)
+    try:
+        found = timeline(body, sizes)
+    except (SardonyxError, AssumptionFailed):
+        return 0
+    return found.peak_bytes + found.output_bytes
 
 
 def _memory(segment: NativeSegment, program: Program, dims: Dims) -> list[dict[str, Any]]:

@@ -83,9 +83,10 @@ function drawAxes(pen, scale, order, palette) {
   pen.textAlign = "center";
   pen.textBaseline = "top";
   const steps = Math.max(1, niceStep(scale.to - scale.from, Math.max(2, (scale.right - scale.left) / 90)));
-  for (let step = Math.ceil(scale.from / steps) * steps; step < scale.to; step += steps) {
-    if (step >= order.steps.length) break;
-    pen.fillText(String(step + 1), clamp(scale.x(step + 0.5), scale.left + 8, scale.right - 12), scale.bottom + 6);
+  for (let number = Math.ceil((scale.from + 1) / steps) * steps; number <= scale.to; number += steps) {
+    if (number > order.steps.length) break;
+    const x = clamp(scale.x(number - 0.5), scale.left + 8, scale.right - 12);
+    pen.fillText(String(number), x, scale.bottom + 6);
   }
 }
 

@@ -106,7 +106,7 @@ def plan(arguments: argparse.Namespace, report: Callable[[str], None]) -> Planne
     sizes = bound(program.inputs, given)
 
     def at(changed: Mapping[str, int]) -> Timeline:
-        return timeline(program, sizes | assumed | changed, orders[0])
+        return timeline(program, {**sizes, **assumed, **changed}, orders[0])
 
     advice = advise(timelines, sizes, at)
     return Planned(os.fspath(arguments.model), given, assumed, timelines, advice)
@@ -134,7 +134,7 @@ def _timeline(
     """As a run would go: where sizes were taken as equal and are not, the model is made anew."""
     program = session._compiled.program
     try:
-        return timeline(program, bound(program.inputs, shapes) | assumed, order)
+        return timeline(program, {**bound(program.inputs, shapes), **assumed}, order)
     except AssumptionFailed as failed:
         if session._compiled.is_standalone:
             raise UsageError(
@@ -142,7 +142,7 @@ def _timeline(
             ) from None
         session._compile_apart(program)
     program = session._compiled.program
-    return timeline(program, bound(program.inputs, shapes) | assumed, order)
+    return timeline(program, {**bound(program.inputs, shapes), **assumed}, order)
 
 
 def facts(planned: Planned) -> dict[str, Any]:

@@ -94,10 +94,11 @@ def _holders(shown: Timeline) -> Iterator[Advice]:
     """Large tensors at the peak that wait long for a step to come."""
     waiting = [t for t in shown.alive(shown.peak_step) if t.idle >= _LONG and _is_much(t, shown)]
     for tensor in waiting[:_HOLDERS]:
-        reader, maker = shown.steps[tensor.end], short(tensor.maker)
+        name, maker = short(tensor.name), short(tensor.maker)
+        reader = short(shown.steps[tensor.end].name)
         text = (
-            f"{short(tensor.name)}, {size(tensor.bytes)}, made by {maker} in step {tensor.start + 1}, "
-            f"waits {tensor.idle} steps and is held for {short(reader.name)} in step {tensor.end + 1}"
+            f"{name}, {size(tensor.bytes)}, made by {maker} in step {tensor.start + 1}, "
+            f"waits {tensor.idle} steps and is held for {reader} in step {tensor.end + 1}"
         )
         yield Advice("held", text, tensor.bytes)
 

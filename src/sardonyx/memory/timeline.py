@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -69,8 +70,10 @@ class _Record:
 
     def tensor(self, dims: Dims, last: int) -> Tensor:
         end = last if self.end < 0 else self.end
+        if self.kind == "input":  # the caller keeps it, whatever the run does
+            end = max(self.touched, default=self.start)
         touched = sorted({self.start, end, *self.touched})
-        gaps = (b - a - 1 for a, b in zip(touched, touched[1:], strict=False))
+        gaps = (b - a - 1 for a, b in itertools.pairwise(touched))
         return Tensor(
             name=self.name,
             maker=self.maker,
@@ -312,7 +315,7 @@ class _Part:
 
 def _body_bytes(node: Node, body: Program, dims: Dims) -> int:
     """Arena, blocks and outputs of one pass of a body; 0 where its sizes are not known."""
-    sizes = dict.fromkeys(open_sizes(body), 1) | dims
+    sizes = {**dict.fromkeys(open_sizes(body), 1), **dims}
     for value, spec in zip(node.inputs, body.inputs, strict=False):
         shape = () if value is None else shape_of(value.fact, dims) or ()
         if len(shape) == len(getattr(spec.fact, "shape", None) or ()):  # else a Scan cuts it

@@ -18,7 +18,17 @@ from sardonyx.errors import InternalError, InvalidArgument
 from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.memory import peak
 from sardonyx.memory.place import Life, place
-from sardonyx.memory.report import OWN, Kind, Step, Tensor, Timeline, finished, prove, simulate
+from sardonyx.memory.report import (
+    OWN,
+    Arena,
+    Kind,
+    Step,
+    Tensor,
+    Timeline,
+    finished,
+    prove,
+    simulate,
+)
 from sardonyx.memory.timeline import open_sizes, timeline
 from sardonyx.models import DIGITS
 from sardonyx.providers.reference import Reference
@@ -28,7 +38,7 @@ def tensor(
     size: int, start: int, end: int, offset: int = 0, kind: Kind = "value", part: int = 0
 ) -> Tensor:
     part = -1 if offset == OWN else part
-    return Tensor(f"t{size}", "node", kind, size, start, end, offset, part, "f32", None, 0)
+    return Tensor(f"t{size}", "node", kind, size, start, start, end, offset, part, "f32", None, 0)
 
 
 SIMULATED = {
@@ -80,7 +90,7 @@ def test_parts_have_arenas_of_their_own() -> None:
 
 def _unproven(tensors: list[Tensor], size: int) -> Timeline:
     steps = (Step("node", "Op", "kernel", 0),) * 40
-    return Timeline("", steps, tuple(tensors), (size,), size, size, size, 0, 0, 0, (0,) * 40)
+    return Timeline("", steps, tuple(tensors), (Arena(size, 0),), size, size, 0, 0, 0, 0, (0,) * 40)
 
 
 lives = st.lists(
@@ -118,8 +128,8 @@ def _fails(call: Any) -> bool:
 
 def test_an_arena_that_is_not_used_up_is_an_error() -> None:
     step = Step("node", "Op", "kernel", 0)
-    with pytest.raises(InternalError, match=r"\[16\] bytes are used up to \[8\]"):
-        finished("", [step], [tensor(8, 0, 0)], [16], 0)
+    with pytest.raises(InternalError, match=r"the plan says .*16.*take .*8"):
+        finished("", [step], [tensor(8, 0, 0)], [Arena(16, 8)], 0)
 
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'

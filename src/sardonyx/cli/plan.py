@@ -192,6 +192,7 @@ def _tensor(tensor: Tensor) -> dict[str, Any]:
         "type": tensor.dtype,
         "shape": None if tensor.shape is None else list(tensor.shape),
         "bytes": tensor.bytes,
+        "made": tensor.made,
         "start": tensor.start,
         "end": tensor.end,
         "idle": tensor.idle,

@@ -97,7 +97,7 @@ def _holders(shown: Timeline) -> Iterator[Advice]:
         name, maker = short(tensor.name), short(tensor.maker)
         reader = short(shown.steps[tensor.end].name)
         text = (
-            f"{name}, {size(tensor.bytes)}, made by {maker} in step {tensor.start + 1}, "
+            f"{name}, {size(tensor.bytes)}, made by {maker} in step {tensor.made + 1}, "
             f"waits {tensor.idle} steps and is held for {reader} in step {tensor.end + 1}"
         )
         yield Advice("held", text, tensor.bytes)

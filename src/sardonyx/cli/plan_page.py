@@ -19,7 +19,7 @@ from sardonyx.memory.report import OWN, Tensor, Timeline, takes_over
 _FOLDER: Final = pathlib.Path(__file__).parent / "page"
 _SCRIPTS: Final = ("figures.js", "chart.js", "plan.js")
 _LONGEST: Final = 200  # characters of a name: a model may have any
-_KINDS: Final = ("value", "scratch", "output")
+_KINDS: Final = ("value", "scratch", "output", "part")
 # Inside a script element only these could end it or begin a comment.
 _ESCAPES: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
@@ -99,6 +99,7 @@ def _order(found: Timeline, texts: _Texts) -> dict[str, Any]:
                 _KINDS.index(t.kind),
                 texts(_type(t)),
                 t.bytes,
+                t.made,
                 t.start,
                 t.end,
                 t.end - (i in handed),  # the last step in which it is drawn

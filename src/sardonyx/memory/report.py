@@ -10,7 +10,8 @@ from typing import Final, Literal
 from sardonyx.errors import InternalError
 from sardonyx.memory.place import Layout, Life, check
 
-Kind = Literal["value", "scratch", "output", "input"]
+# A part lies in another tensor, whose concatenation it saves: that one counts.
+Kind = Literal["value", "part", "scratch", "output", "input"]
 
 OWN: Final = -1  # the offset of what lies in a block of its own, outside of any arena
 
@@ -33,6 +34,7 @@ class Tensor:
     maker: str  # the node that makes it; empty for inputs
     kind: Kind
     bytes: int
+    made: int  # the step that makes it; its place may be needed before
     start: int
     end: int
     offset: int  # in the arena of its part
@@ -40,6 +42,14 @@ class Tensor:
     dtype: str
     shape: tuple[int, ...] | None
     idle: int  # the most steps in a row in which it only waits
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """What is said of the memory of one part."""
+
+    bytes: int
+    least_bytes: int  # the most that is alive in any of its steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +63,7 @@ class Timeline:
     order: str
     steps: tuple[Step, ...]
     tensors: tuple[Tensor, ...]
-    arenas: tuple[int, ...]  # bytes, by part
+    arenas: tuple[Arena, ...]  # by part
     arena_bytes: int  # the largest of them
     peak_bytes: int  # arena and blocks of the worst step, by simulation
     lower_bound: int  # the most that is alive in any one step
@@ -91,13 +101,18 @@ def finished(
     order: str,
     steps: list[Step],
     tensors: list[Tensor],
-    arenas: list[int],
+    arenas: list[Arena],
     local_bytes: int,
 ) -> Timeline:
-    """A timeline with everything that follows from its tensors."""
+    """A timeline with everything that follows from its tensors, which must bear out the arenas."""
     seen = simulate(tensors, len(steps), len(arenas))
-    if list(seen.reach) != arenas:
-        raise InternalError(f"arenas of {arenas} bytes are used up to {list(seen.reach)}")
+    alive = [0] * len(arenas)
+    for step, need, blocks in zip(steps, seen.needs, seen.blocks, strict=True):
+        if step.part >= 0:
+            alive[step.part] = max(alive[step.part], need - blocks)
+    found = [Arena(*pair) for pair in zip(seen.reach, alive, strict=True)]
+    if found != arenas:
+        raise InternalError(f"the plan says {arenas}, and its tensors take {found}")
     held = [seen.reach[s.part] if s.part >= 0 else 0 for s in steps]
     worst = max(seen.needs, default=0)
     return Timeline(
@@ -105,7 +120,7 @@ def finished(
         steps=tuple(steps),
         tensors=tuple(tensors),
         arenas=tuple(arenas),
-        arena_bytes=max(arenas, default=0),
+        arena_bytes=max((a.bytes for a in arenas), default=0),
         peak_bytes=max(map(sum, zip(held, seen.blocks, strict=True)), default=0),
         lower_bound=worst,
         peak_step=seen.needs.index(worst) if steps else 0,
@@ -188,14 +203,14 @@ def takes_over(new: Tensor, old: Tensor) -> bool:
 
 def prove(timeline: Timeline) -> None:
     """Holds a timeline against the checker of placements, which compares every two lives."""
-    for part, size in enumerate(timeline.arenas):
+    for part, arena in enumerate(timeline.arenas):
         lives: list[Life] = []
         offsets: dict[int, int] = {}
         for number, chain in enumerate(_chains(timeline.tensors, part)):
             first, last = chain[0], chain[-1]
             lives.append(Life(number, first.bytes, first.start, last.end))
             offsets[number] = first.offset
-        check(lives, Layout(offsets, size))
+        check(lives, Layout(offsets, arena.bytes))
 
 
 def _chains(tensors: Iterable[Tensor], part: int) -> Iterator[list[Tensor]]:

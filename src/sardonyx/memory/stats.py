@@ -90,7 +90,7 @@ def rows_of(graph: Graph, program: Program, dims: Dims) -> dict[str, Row]:
     """The figures of each node, in the order they run; nodes without a step come last."""
     found, nodes = walk(program, dims)
     rows: dict[Node, Row] = {node: [0, 0, 0, 0] for node in (*nodes, *graph.sorted_nodes())}
-    _count_made(rows, nodes, found)
+    _count_made(rows, nodes, found, dims)
     seen: set[object] = set()
     inputs = set(graph.inputs)
     for node, row in rows.items():
@@ -107,12 +107,16 @@ def rows_of(graph: Graph, program: Program, dims: Dims) -> dict[str, Row]:
     return dict(zip(_names(rows), rows.values(), strict=True))
 
 
-def _count_made(rows: dict[Node, Row], nodes: list[Node], found: Timeline) -> None:
+def _count_made(rows: dict[Node, Row], nodes: list[Node], found: Timeline, dims: Dims) -> None:
+    for node, step in zip(nodes, found.steps, strict=True):
+        if step.kernel != _COPY:
+            rows[node][_MADE] += sum(bytes_of(v.fact, dims) for v in node.outputs)
     for tensor in found.tensors:
-        if tensor.kind == "input":
-            continue
-        is_made = tensor.kind != "scratch" and found.steps[tensor.start].kernel != _COPY
-        rows[nodes[tensor.start]][_MADE if is_made else _TEMPORARY] += tensor.bytes
+        is_copy = tensor.kind != "input" and found.steps[tensor.made].kernel == _COPY
+        if is_copy and tensor.kind == "output":
+            rows[nodes[tensor.made]][_MADE] += tensor.bytes
+        elif is_copy or tensor.kind == "scratch":
+            rows[nodes[tensor.made]][_TEMPORARY] += tensor.bytes
 
 
 def _names(nodes: Iterable[Node]) -> list[str]:

@@ -14,7 +14,7 @@ from sardonyx.graph.dtype import STRING
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.guard import AssumptionFailed, Guard
-from sardonyx.memory.report import OWN, Kind, Step, Tensor, Timeline, finished
+from sardonyx.memory.report import OWN, Arena, Kind, Step, Tensor, Timeline, finished
 from sardonyx.program.control import ControlPart
 from sardonyx.program.flat import ABSENT, FlatStep, SegmentBuilder, Storage
 from sardonyx.program.native import NativeSegment, RunSettings
@@ -60,13 +60,17 @@ class _Record:
     maker: str
     kind: Kind
     bytes: int
-    start: int
+    made: int  # the step that makes it
     fact: AnyFact | None = None
+    start: int = -1  # the first step that needs its place, if that is earlier
     end: int = -1
     offset: int = OWN
     part: int = -1
     holders: int = 0  # slots that show these bytes
     touched: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.start = self.made
 
     def tensor(self, dims: Dims, last: int) -> Tensor:
         end = last if self.end < 0 else self.end
@@ -79,6 +83,7 @@ class _Record:
             maker=self.maker,
             kind=self.kind,
             bytes=self.bytes,
+            made=self.made,
             start=self.start,
             end=end,
             offset=self.offset,
@@ -97,7 +102,7 @@ class _Walk:
         self.dims = dims
         self.steps: list[Step] = []
         self.nodes: list[Node] = []  # of the steps
-        self.arenas: list[int] = []
+        self.arenas: list[Arena] = []
         self.local_bytes = 0
         self._records: list[_Record] = []
         self._frame: dict[int, _Record] = {}  # slots of the program
@@ -193,8 +198,10 @@ class _Walk:
         numbers = {id(part): i for i, part in enumerate(segment.all_parts())}
         for part, frees in zip(segment.parts, segment.part_frees, strict=True):
             if isinstance(part, SegmentBuilder):
-                found = _Part(part, segment, laid_out[numbers[id(part)]], self._now)
-                self._part(found, slots, exits)
+                number = numbers[id(part)]
+                if number not in laid_out:
+                    segment.refuse(part, dict(self.dims))
+                self._part(_Part(part, segment, laid_out[number], self._now), slots, exits)
             else:
                 self._control(part, slots, exits)
             for slot in frees:
@@ -232,8 +239,9 @@ class _Walk:
         part.touch(slots)
         for step in part.order:
             self._step(step.node, step.row, len(self.arenas))
-        self.arenas.append(part.laid_out["arena_bytes"])
-        self.local_bytes = max(self.local_bytes, part.laid_out["local_bytes"])
+        said = part.laid_out
+        self.arenas.append(Arena(said["arena_bytes"], said["lower_bound"]))
+        self.local_bytes = max(self.local_bytes, said["local_bytes"])
 
 
 class _Part:
@@ -246,6 +254,7 @@ class _Part:
         self.laid_out = laid_out
         self.first = first
         self.order: list[FlatStep] = [part.steps[n] for n in laid_out["steps"]]
+        self._names = part.names_of_values
         self._values = {s: v for v, s in segment.values.items() if isinstance(v, Value)}
         self._makers: dict[int, int] = {}  # by root: the position of the step that begins it
         self._touched: dict[int, set[int]] = {}
@@ -265,13 +274,18 @@ class _Part:
     def arena(self) -> Iterator[_Record]:
         """What lies in the part's arena: values, then scratch."""
         first = self.first
+        values: dict[int, _Record] = {}
         for number, bytes_, start, end, offset in self.laid_out["values"]:
             step = self.order[start]
             name, fact = self._described(number, step)
             record = _Record(name, _label(step.node), "value", bytes_, start + first, fact)
             record.end, record.offset = end + first, offset
             record.touched = self._touched.get(number, set())
-            yield record
+            values[number] = record
+        for step in self.order:
+            if step.joins:
+                self._join(step, values)
+        yield from values.values()
         for position, bytes_, offset in self.laid_out["scratch"]:
             step = self.order[position]
             name, at = f"scratch of {_label(step.node)}", position + first
@@ -279,12 +293,27 @@ class _Part:
             record.end, record.offset = at, offset
             yield record
 
+    def _join(self, step: FlatStep, values: Mapping[int, _Record]) -> None:
+        """Finds the inputs that were made where the step's output lies, which so lives longer."""
+        whole = values.get(step.outputs[0])
+        if whole is None:
+            return
+        for number in step.inputs:
+            part = values.get(self._root(number))
+            if part is None or part.kind != "value":
+                continue
+            if not whole.offset <= part.offset < whole.offset + whole.bytes:
+                continue
+            part.kind = "part"
+            whole.start, whole.end = min(whole.start, part.start), max(whole.end, part.end)
+            whole.touched |= part.touched
+
     def _described(self, number: int, step: FlatStep) -> tuple[str, AnyFact | None]:
         """A value's name and fact; one that the graph does not have is a copy for a step."""
-        value = self.part.names_of_values[number]
+        value = self._names.get(number)
         if value is not None:
             return _named(value), value.fact
-        source = self.part.names_of_values[step.inputs[0]] if step.inputs else None
+        source = self._names.get(step.inputs[0]) if step.inputs else None
         if step.row != "copy" or source is None:
             return f"part of {_label(step.node)}", None
         return f"copy of {_named(source)}", source.fact

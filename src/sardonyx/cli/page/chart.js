@@ -24,7 +24,7 @@ function readPalette() {
 // A colour by the op that makes a tensor; neighbours of one op differ a little.
 function colour(palette, order, tensor, index) {
   if (tensor.kind === SCRATCH) return palette.scratch;
-  const hue = OP_HUES.get(order.steps[tensor.start].op);
+  const hue = OP_HUES.get(order.steps[tensor.made].op);
   if (hue === undefined) return palette.other;
   const shade = parseInt(palette.light, 10) + (index % 3) * 6 - 6;
   return `hsl(${hue} ${palette.vivid} ${shade}%)`;
@@ -158,6 +158,7 @@ function columns(scale, order) {
 
 function drawStack(pen, scale, order, view, palette) {
   const sorted = order.tensors.map((tensor, index) => ({ tensor, index }))
+    .filter(({ tensor }) => tensor.kind !== PART)
     .sort((a, b) => a.tensor.start - b.tensor.start);
   let next = 0, alive = [];
   for (const { x, width, step } of columns(scale, order)) {

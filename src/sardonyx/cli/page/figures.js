@@ -6,16 +6,16 @@ window.addEventListener("error", (event) => {
 });
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
-const KINDS = ["value", "scratch", "output"];
-const OUTPUT = 2, SCRATCH = 1;
+const KINDS = ["value", "scratch", "output", "part of a concatenation"];
+const SCRATCH = 1, OUTPUT = 2, PART = 3;
 
 const ORDERS = DATA.orders.map((order) => ({
   ...order,
   steps: order.steps.map(([name, op, kernel]) => ({
     name: DATA.texts[name], op: DATA.texts[op], kernel: DATA.texts[kernel],
   })),
-  tensors: order.tensors.map(([name, kind, type, bytes, start, end, drawn, height, maker, idle]) => ({
-    name: DATA.texts[name], kind, type: DATA.texts[type], bytes, start, end, drawn, height,
+  tensors: order.tensors.map(([name, kind, type, bytes, made, start, end, drawn, height, maker, idle]) => ({
+    name: DATA.texts[name], kind, type: DATA.texts[type], bytes, made, start, end, drawn, height,
     maker: DATA.texts[maker], idle,
   })),
 }));
@@ -48,7 +48,7 @@ const TOP = Math.max(1, ...ORDERS.map((order) =>
 
 // Tensors that are alive in a step, in the order they are stacked: outputs on top.
 function aliveAt(order, step) {
-  return order.tensors.filter((t) => t.start <= step && step <= t.drawn).sort(byStack);
+  return order.tensors.filter((t) => t.kind !== PART && t.start <= step && step <= t.drawn).sort(byStack);
 }
 
 function byStack(a, b) {
@@ -61,8 +61,8 @@ const OP_HUES = (() => {
   const totals = new Map();
   for (const order of ORDERS) {
     for (const t of order.tensors) {
-      if (t.kind === SCRATCH) continue;
-      const op = order.steps[t.start].op;
+      if (t.kind === SCRATCH || t.kind === PART) continue;
+      const op = order.steps[t.made].op;
       totals.set(op, (totals.get(op) || 0) + t.bytes * (t.end - t.start + 1));
     }
   }

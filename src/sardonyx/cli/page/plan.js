@@ -94,7 +94,7 @@ function fillTable() {
 
 function rowOf(order, tensor) {
   const row = make("tr", tensor === view.chosen ? "chosen" : "");
-  const kind = tensor.kind === OUTPUT ? " (output)" : "";
+  const kind = tensor.kind > SCRATCH ? ` (${KINDS[tensor.kind]})` : "";
   row.append(
     make("td", "number", size(tensor.bytes)),
     make("td", "", tensor.name + kind),
@@ -148,7 +148,8 @@ function showTip(event) {
   if (tip.hidden) return;
   const lines = tensor
     ? [tensor.name, `${tensor.type}${tensor.kind ? `, ${KINDS[tensor.kind]}` : ""}`, `${size(tensor.bytes)} (${tensor.bytes} bytes)`,
-      `made by ${tensor.maker} in step ${tensor.start + 1}`,
+      `made by ${tensor.maker} in step ${tensor.made + 1}`,
+      tensor.start < tensor.made ? `held from step ${tensor.start + 1}, where its first part is made` : "",
       `held until step ${tensor.end + 1}, ${order.steps[tensor.end].name}`,
       tensor.idle ? `idle for up to ${tensor.idle} steps` : ""]
     : [`step ${step + 1}: ${at.name}`, at.op, `${size(order.needs[step])} alive`];

@@ -9,6 +9,7 @@ import pathlib
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from typing import Any, Self
@@ -17,6 +18,14 @@ BINARY = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))),
     None,
 )
+# Chromium reads commands from descriptor 3 and writes answers to 4.
+_AT_3_AND_4 = """
+import fcntl, os, sys
+taken, given = (fcntl.fcntl(int(n), fcntl.F_DUPFD, 10) for n in sys.argv[1:3])
+os.dup2(taken, 3)
+os.dup2(given, 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 _SECONDS = 60.0  # for a start on a busy machine, and for each command
 
 
@@ -35,10 +44,9 @@ class Browser:
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         taken, self._write = os.pipe()
         self._read, given = os.pipe()
-        # Chromium reads commands from descriptor 3 and writes to 4; a shell puts them there.
         self._process = subprocess.Popen(
             [
-                "sh", "-c", f'exec "$@" 3<&{taken} 4>&{given}', "sh", BINARY, "--headless",
+                sys.executable, "-c", _AT_3_AND_4, str(taken), str(given), BINARY, "--headless",
                 "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-pipe",
                 "--hide-scrollbars", f"--user-data-dir={self._folder.name}",
             ],

@@ -100,7 +100,7 @@ class Browser:
         match event.get("method"):
             case "Runtime.exceptionThrown":
                 self.errors.append(json.dumps(event["params"]["exceptionDetails"]))
-            case "Log.entryAdded":
+            case "Log.entryAdded" if event["params"]["entry"]["level"] == "error":
                 self.errors.append(json.dumps(event["params"]["entry"]))
             case "Network.requestWillBeSent":
                 self.requests.append(event["params"]["request"]["url"])

@@ -366,7 +366,11 @@ def _switch(browser: Browser) -> None:
     browser.value("element('find').value = 'thin'; search()")
     browser.settle()
     seen.add(browser.value("element('chart').toDataURL()"))
-    assert len(seen) == 4
+    browser.value("document.querySelector('#alive tbody tr').focus()")
+    browser.press("Enter")
+    seen.add(browser.value("element('chart').toDataURL()"))
+    assert len(seen) == 5
+    assert browser.value("document.querySelectorAll('tr.chosen').length") == 1
     browser.value("document.querySelectorAll('.order input')[1].click()")
     browser.settle()
     assert browser.value("current().name") == ORDERS[1]

@@ -41,6 +41,7 @@ function moveTo(step) {
 
 function chooseOrder(index) {
   view.order = index;
+  view.chosen = null;
   view.cursor = current().peakStep;
   search();
   show(0, count());
@@ -105,7 +106,25 @@ function rowOf(order, tensor) {
   );
   row.cells[0].style.borderLeftColor = colour(palette, order, tensor, order.tensors.indexOf(tensor));
   for (const cell of row.cells) cell.title = cell.textContent;
+  row.tabIndex = 0;
+  row.addEventListener("click", () => choose(row, tensor));
+  row.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    choose(row, tensor);
+  });
   return row;
+}
+
+// Marks the band of one tensor; a second time, none.
+function choose(row, tensor) {
+  const isNew = view.chosen !== tensor || !view.found;
+  for (const other of element("alive").tBodies[0].rows) other.classList.remove("chosen");
+  row.classList.toggle("chosen", isNew);
+  element("find").value = "";
+  view.chosen = isNew ? tensor : null;
+  view.found = isNew ? new Set([tensor]) : null;
+  redraw();
 }
 
 function fillLegend() {

@@ -41,6 +41,7 @@ from sardonyx.weights.forms import PrepackedWeightsContainer
 from sardonyx.weights.pack.find import SUFFIX, PackOptions
 
 if TYPE_CHECKING:
+    from sardonyx.memory.stats import NodeStats
     from sardonyx.save import SaveOptions
 
 _DEFAULT_RUN: Final = RunOptions()
@@ -62,6 +63,7 @@ _IN_PLACE: Final = "sardonyx.grow_in_place"  # caches of keys and values that ar
 _SPINNING: Final = "session.intra_op.allow_spinning"
 _AFFINITIES: Final = "session.intra_op_thread_affinities"
 _SHARED: Final = "session.use_env_allocators"
+_NODE_STATS: Final = "session.collect_node_memory_stats_to_file"
 _DISABLED: Final = "optimization.disable_specified_optimizers"
 
 
@@ -88,10 +90,13 @@ class InferenceSession:
         profiles, prefix = self._options.enable_profiling, self._options.profile_file_prefix
         self._profile = Profile(prefix) if profiles else None
         self._settings = _run_settings(self._options)
+        self._node_stats: NodeStats | None = None
         self._base = self._compile_options(frozenset(kwargs.get("disabled_optimizers") or ()))
         load = self._base.load
         # Read once: a file object is at its end by then, and a path may be gone.
         self._source = read_model(path_or_bytes, load.folder, load.in_memory, load.copies)
+        if _NODE_STATS in self._options._entries:
+            self._node_stats = self._collected(self._options._entries[_NODE_STATS])
         if providers is None and self._options.has_providers():
             providers = list(self._options._providers.items())
         self.set_providers(providers, provider_options)
@@ -111,7 +116,8 @@ class InferenceSession:
         self._shared = PROGRAMS.share(key, lambda: self._make(options))
         self._compiled: Compiled = self._shared.compiled
         model, program = self._compiled.model, self._compiled.program
-        self._quick = None if self._profile is not None else program.quick
+        is_watched = self._profile is not None or self._node_stats is not None
+        self._quick = None if is_watched else program.quick
         self._inputs = {i.name: i for i in program.inputs}
         self._required = [i.name for i in program.inputs if i.default is None]
         self._output_names = [o.name for o in model.outputs]
@@ -142,6 +148,12 @@ class InferenceSession:
                 compiled.program.prepare(self._settings, pool)
             self._source.read_ahead()
         return shared(compiled, self._source, pool)
+
+    def _collected(self, value: str) -> NodeStats:
+        """Where the memory of each node is written to."""
+        from sardonyx.memory.stats import NodeStats, target  # few sessions want it
+
+        return NodeStats(target(value, self._source.files.model_path))
 
     def _pack_saved(self, options: Options) -> None:
         """Writes the pack of the optimized model beside it."""
@@ -265,6 +277,11 @@ class InferenceSession:
                     hint="use the model that the pack was made of",
                 ) from None
             self._logger.info("%s differ in size: compiling again with them apart", failed)
+        self._compile_apart(program)
+        return self._attempt(self._compiled.program, values, options)
+
+    def _compile_apart(self, program: Program) -> None:
+        """Compiles again without assuming that sizes are equal, unless `program` was replaced."""
         with self._lock:
             if self._compiled.program is program:  # else another thread was here before
                 base = self._base
@@ -278,7 +295,6 @@ class InferenceSession:
                         order=base.order,
                     )
                 )
-        return self._attempt(self._compiled.program, values, options)
 
     def _attempt(self, program: Program, values: dict[str, Any], options: RunOptions) -> list[Any]:
         dims, frame = bind(program, values), program.frame()
@@ -291,7 +307,10 @@ class InferenceSession:
         run = Run(dims, frame, _stopper(options), self._settings, options._stop, pool)
         if self._profile is not None:
             run.on_step, run.on_native = self._profile.add_step, self._profile.add_native
-        return execute(program, run)
+        results = execute(program, run)
+        if self._node_stats is not None:
+            self._node_stats.add(self._compiled.model.graph, program, run.dims)
+        return results
 
     def _wanted(self, names: Sequence[str] | None) -> list[int]:
         if not names:

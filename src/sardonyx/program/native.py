@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 
@@ -154,6 +154,14 @@ class NativeSegment:
             frame[slot] = array
         spans: list[tuple[int, int, int, int]] = result[3]
         return spans
+
+    def refuse(self, part: SegmentBuilder, dims: dict[str, int]) -> NoReturn:
+        """Raises the error of a part that does not take these sizes."""
+        for guard in part.guards:
+            guard.check(dims)
+        _check_sizes(part, dims)
+        shown = ", ".join(f"{n}={dims[n]}" for n in sorted(part.sizes.used & dims.keys()))
+        raise InvalidArgument(f"the model does not take these sizes: {shown}")
 
     def _fail(self, *how: Any) -> None:
         fault, number, index, text, names, wanted = how

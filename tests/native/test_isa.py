@@ -54,7 +54,7 @@ def probe_by_sequence() -> list[str]:
     segment = (0, [(number, 0, 0, LENGTH)], [], [], values, steps, [], [], [], 0)
     sequence = ((2, 0), [], [0, 1], [], [], [], [(True, segment, [], [])])
     types = [np.dtype(np.uint8)] * 2
-    runnable = native.Runnable(sequence, ([], [], types, 1, False, True))
+    runnable = native.Runnable(sequence, ([], [], types, 1, False, True, native.Pool(True), 2**63 - 1))
     fault, made, *_ = runnable.run([], [], None, False)
     assert fault == 0
     return [a.tobytes().rstrip(b"\0").decode() for a in made]

@@ -27,6 +27,7 @@ HONOURED: Final = frozenset((
     "sardonyx.execution_order",
     "sardonyx.order_effort",
     "sardonyx.dim_hints",
+    "sardonyx.max_arena_bytes",
     "session.intra_op.allow_spinning",
     "session.intra_op_num_threads",
     "session.intra_op_thread_affinities",
@@ -34,6 +35,7 @@ HONOURED: Final = frozenset((
     "session.execution_mode",
     "session.enable_cpu_mem_arena",
     "session.enable_mem_pattern",
+    "session.use_env_allocators",
     "session.use_per_session_threads",
     "session.use_deterministic_compute",
     "session.qdq_matmulnbits_accuracy_level",
@@ -43,7 +45,7 @@ HONOURED: Final = frozenset((
 
 # Keys that onnxruntime knows and that change nothing here.
 ACCEPTED: Final = frozenset((
-    "session.disable_prepacking", "session.use_env_allocators",
+    "session.disable_prepacking",
     "session.use_device_allocator_for_initializers", "session.load_model_format",
     "session.save_model_format", "session.use_ort_model_bytes_directly",
     "session.use_ort_model_bytes_for_initializers", "session.use_memory_mapped_ort_model",

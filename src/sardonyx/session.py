@@ -26,9 +26,11 @@ from sardonyx.load.source import read_model
 from sardonyx.locks import Lock
 from sardonyx.log import at_severity, of_session
 from sardonyx.nodearg import ModelMetadata, NodeArg, node_arg
-from sardonyx.options import RunOptions, SessionOptions, one_of
+from sardonyx.options import RunOptions, SessionOptions, byte_count, one_of
 from sardonyx.ordering import order_options, warn_of_hints
 from sardonyx.pass_options import PassOptions
+from sardonyx.pools import limit_of, pool_for, wants_shrinking
+from sardonyx.program.limit import LIMIT
 from sardonyx.program.native import RunSettings
 from sardonyx.program.program import Program, Run
 from sardonyx.program.run import bind, execute
@@ -60,6 +62,7 @@ _WEIGHT_BLOCK: Final = "session.qdq_matmulnbits_block_size"
 _IN_PLACE: Final = "sardonyx.grow_in_place"  # caches of keys and values that are fed back
 _SPINNING: Final = "session.intra_op.allow_spinning"
 _AFFINITIES: Final = "session.intra_op_thread_affinities"
+_SHARED: Final = "session.use_env_allocators"
 _NODE_STATS: Final = "session.collect_node_memory_stats_to_file"
 _DISABLED: Final = "optimization.disable_specified_optimizers"
 
@@ -139,11 +142,12 @@ class InferenceSession:
             raise RuntimeException(f"out of memory while compiling: {error}") from None
         except RecursionError as error:
             raise InvalidGraph(f"the model nests too deep: {error}") from None
+        pool = pool_for(self._settings)
         if self._options._entries.get(_DEFER) != "1":
             with compiled.stages.stage("weights"):
-                compiled.program.prepare(self._settings)
+                compiled.program.prepare(self._settings, pool)
             self._source.read_ahead()
-        return shared(compiled, self._source)
+        return shared(compiled, self._source, pool)
 
     def _collected(self, value: str) -> NodeStats:
         """Where the memory of each node is written to."""
@@ -240,6 +244,7 @@ class InferenceSession:
             if outputs is not None:
                 return outputs  # type: ignore[return-value]  # a list, by native/bind/exec.cc
         options = _DEFAULT_RUN if run_options is None else run_options
+        shrinks = wants_shrinking(options, self._settings)
         wanted = self._wanted(output_names)
         missing = [n for n in self._required if n not in input_feed]
         if missing:
@@ -257,6 +262,9 @@ class InferenceSession:
             raise error.at(fed=describe(values)) from None
         except MemoryError as error:
             raise RuntimeException(f"out of memory for weights or outputs: {error}") from None
+        finally:
+            if shrinks:
+                self._shared.pool.drop_kept()
 
     def _execute(self, values: dict[str, Any], options: RunOptions) -> list[Any]:
         program = self._compiled.program
@@ -295,7 +303,8 @@ class InferenceSession:
             if value is None and spec.default is not None:
                 value = spec.default.read()
             frame[spec.slot] = value
-        run = Run(dims, frame, _stopper(options), self._settings, options._stop)
+        pool = self._shared.pool
+        run = Run(dims, frame, _stopper(options), self._settings, options._stop, pool)
         if self._profile is not None:
             run.on_step, run.on_native = self._profile.add_step, self._profile.add_native
         results = execute(program, run)
@@ -388,13 +397,18 @@ def _stopper(options: RunOptions) -> Any:
 
 def _run_settings(options: SessionOptions) -> RunSettings:
     """How the session's runs use the pool; affinities of its workers are set for all sessions."""
-    affinities = options._entries.get(_AFFINITIES)
+    entries = options._entries
+    affinities = entries.get(_AFFINITIES)
     if affinities:
         native.set_affinities(_cpu_sets(affinities))
+    shares = one_of(_SHARED, entries.get(_SHARED, "0"), _FLAGS)
     return RunSettings(
         max(0, options.intra_op_num_threads),
-        options._entries.get(_SPINNING, "1") != "0",
-        one_of(_IN_PLACE, options._entries.get(_IN_PLACE, "1"), _FLAGS),
+        entries.get(_SPINNING, "1") != "0",
+        one_of(_IN_PLACE, entries.get(_IN_PLACE, "1"), _FLAGS),
+        keeps=options.enable_cpu_mem_arena,
+        shares=shares,
+        limit_bytes=limit_of(byte_count(LIMIT, entries.get(LIMIT, "0")), shares),
     )
 
 

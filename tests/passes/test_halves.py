@@ -1,4 +1,4 @@
-"""Ops of half types that compute in float32 natively: no step is left to Python, and none is off."""
+"""Ops of half types that compute in float32: no step is left to Python, and none is off."""
 
 from __future__ import annotations
 

@@ -62,4 +62,6 @@ def _widen(b: Builder, node: Node, weights: dict[Value, Value]) -> None:
         result = b.Cast(new, to=old.tensor.dtype.onnx) if _is_half(old) else new
         result.name, old.name = old.name, ""
         node.graph.replace(old, result)
+    for new_node in b.made:
+        new_node.marks = node.marks
     node.graph.remove(node)

@@ -340,6 +340,25 @@ def test_page_in_a_browser(page: pathlib.Path, browser: Browser) -> None:
     assert browser.value("document.documentElement.dataset.error") is None
 
 
+def test_page_without_steps_in_a_browser(tmp_path: pathlib.Path, browser: Browser) -> None:
+    path = models.save(
+        tmp_path / "m.onnx",
+        [helper.make_node("Identity", ["x"], ["y"])],
+        [models.tensor("x", ["n"])],
+        [models.tensor("y", ["n"])],
+    )
+    assert main(["plan", path, "--html", str(tmp_path / "page.html")]) == 0
+    browser.open(tmp_path / "page.html")
+    browser.value("document.getElementById('chart').focus()")
+    for key in ("End", "+", "p", "0"):
+        browser.press(key)
+    browser.mouse("mouseMoved", 400, 500)
+    browser.value("document.querySelector('[value=stack]').click()")
+    browser.settle()
+    assert "No step" in browser.value("element('step-title').textContent")
+    assert browser.errors == []
+
+
 def _walk_over(browser: Browser) -> None:
     """Keys move, a pointer shows names."""
     title = "document.getElementById('step-title').textContent"

@@ -208,6 +208,15 @@ def test_python_steps_have_blocks() -> None:
     assert {s.kernel for s in found.steps} == {"numpy"}
 
 
+def test_outputs_that_are_copies() -> None:
+    text = """g (float[n, 8] x) => (float[n, 8] a, float[n, 8] b, float[n, 8] c) {
+        a = Softmax (x)  b = Identity (a)  c = Identity (x) }"""
+    found = timeline(session(text).program, {"n": 4})
+    assert [t.bytes for t in found.tensors if t.kind == "output"] == [128] * 3
+    empty = timeline(session(text.replace("Softmax", "Identity")).program, {"n": 4})
+    assert (empty.steps, empty.output_bytes) == ((), 3 * 128)
+
+
 DATA = """g (float[n] x) => (int64[1, k] y) {
     a = Softmax (x)  i = NonZero (a)  y = Neg (i) }"""
 

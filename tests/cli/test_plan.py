@@ -381,8 +381,23 @@ def _walk_over(browser: Browser) -> None:
     browser.settle()
     assert browser.value("element('tip').hidden") is False
     assert "step" in browser.value("element('tip').textContent")
+    _turn(browser, x, y, -400)
+    assert browser.value("view.to - view.from") < steps
+    browser.mouse("mousePressed", x, y, button="left", buttons=1, clickCount=1)
+    before = browser.value("view.from")
+    browser.mouse("mouseMoved", x - 200, y, button="left", buttons=1)
+    browser.mouse("mouseReleased", x - 200, y, button="left", clickCount=1)
+    browser.settle()
+    assert browser.value("view.from") > before
+    browser.press("0")
     browser.click(x, y)
     assert not browser.value(title).startswith(f"Step {steps} of")
+
+
+def _turn(browser: Browser, x: float, y: float, delta: int) -> None:
+    """The wheel, with Ctrl."""
+    browser.mouse("mouseWheel", x, y, deltaX=0, deltaY=delta, modifiers=2)
+    browser.settle()
 
 
 def _switch(browser: Browser) -> None:

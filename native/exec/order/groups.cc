@@ -36,12 +36,10 @@ class Paths {
   bool follows(int32_t earlier, int32_t later) const {
     if (earlier >= later) return false;
     if (path_[size_t(earlier)] == path_[size_t(later)]) return true;
-    const std::span<const int32_t> preds = flow_.preds[later];
+    const std::span<const int32_t> preds = flow_.preds[later], succs = flow_.succs[earlier];
     for (size_t i = 0; i < std::min(preds.size(), kLooked); ++i)
-      if (preds[i] == earlier ||
-          (preds[i] > earlier && path_[size_t(preds[i])] == path_[size_t(earlier)]))
-        return true;
-    return false;
+      if (preds[i] > earlier && path_[size_t(preds[i])] == path_[size_t(earlier)]) return true;
+    return std::binary_search(succs.begin(), succs.end(), later);
   }
 
  private:
@@ -128,29 +126,25 @@ void Merging::find_turns() {
   std::vector<int32_t> next(touchers.begin.begin(), touchers.begin.end() - 1);
   for (size_t i = 0; i < slots.size(); ++i)
     slots[size_t(next[size_t(touches.items[i])]++)] = int32_t(i);
-  std::vector<int32_t> near(size_t(n_), -1);
   // Those that come after the first, or before the last, cannot be it; if that are all, it is.
-  const auto decide = [&](std::vector<Turn>& turns, int32_t b, int32_t end, int32_t stamp) {
-    for (const int32_t t : (&turns == &first_ ? flow_.succs : flow_.preds)[end])
-      near[size_t(t)] = stamp;
+  const auto decide = [&](std::vector<Turn>& turns, int32_t b, int32_t end) {
     bool is_sure = true;
     int32_t own = 0;
     for (int32_t i = touchers.begin[size_t(b)]; i < touchers.begin[size_t(b) + 1]; ++i) {
       const int32_t t = touchers.items[size_t(i)];
-      if (t == end) {
+      if (t == end)
         own = slots[size_t(i)];
-      } else if (near[size_t(t)] == stamp || paths_.follows(std::min(t, end), std::max(t, end))) {
+      else if (paths_.follows(std::min(t, end), std::max(t, end)))
         turns[size_t(slots[size_t(i)])] = Turn::never;
-      } else {
+      else
         is_sure = false;
-      }
     }
     if (is_sure) turns[size_t(own)] = Turn::always;
   };
   for (int32_t b = 0; b < flow_.n_buffers(); ++b) {
     if (touchers[b].empty()) continue;
-    decide(first_, b, touchers[b].front(), 2 * b);
-    decide(last_, b, touchers[b].back(), 2 * b + 1);
+    decide(first_, b, touchers[b].front());
+    decide(last_, b, touchers[b].back());
   }
 }
 

@@ -1,8 +1,6 @@
 #include "exec/order/improve.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 
 #include "exec/order/greedy.h"
 #include "exec/order/search.h"
@@ -10,8 +8,8 @@
 namespace sdx {
 namespace {
 
-constexpr int64_t kWorkPerTask = 64;  // costs of pieces that are found, at no effort
-constexpr int64_t kFreeTasks = 60;    // for which work is allowed beyond those that there are
+constexpr int64_t kWorkPerTask = 80;  // costs of pieces that are found, at no effort
+constexpr int64_t kFreeTasks = 80;    // for which work is allowed beyond those that there are
 constexpr int64_t kMostWidth = 1024;
 constexpr int kProbes = 6;
 constexpr int64_t kShare = 2;     // of the work that is left goes into one part
@@ -190,10 +188,6 @@ Found Improver::solve(const Part& part, Limits limits) {
   } else {
     best.is_least = best.peak <= floor_;
   }
-  if (getenv("DBG"))
-    fprintf(stderr, "part %d floor %ld below %ld work %ld once %ld least %d found %ld\n",
-            part.count(), limits.floor, limits.below, work, once, best.is_least,
-            best.order.empty() ? -1 : best.peak);
   pool_ -= work;
   limits.work -= work;
   if (!best.is_least && (best.order.empty() || best.peak > limits.floor))

@@ -11,8 +11,9 @@ namespace {
 
 constexpr size_t kFewest = 4;     // pieces that a narrow search tries next
 constexpr int64_t kTouched = 8;   // buffers of a piece that count as one
-constexpr int64_t kKept = 3;      // what keeping a state counts
+constexpr int64_t kKept = 6;      // what keeping a state counts
 constexpr int64_t kScanned = 16;  // costs that are looked at in the time in which one is found
+constexpr int64_t kCopied = 6;    // costs that are copied to try a piece, in that time
 
 // A set of pieces.
 template <int kWords>
@@ -239,6 +240,7 @@ void Search<kWords>::expand(const State& s, size_t most, F offer) {
   bool is_decided = false;
   chosen(base_, most).each([&](int32_t p) {
     if (is_decided || s.level + base_.costs[size_t(p)].rise >= limits_.below) return;
+    work_ += 1 + s.ready.count_without({}) / kCopied;
     child_.copy(base_);
     take(child_, p);
     is_decided = falls(s, child_);

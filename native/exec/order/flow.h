@@ -47,4 +47,7 @@ struct Flow {
 // No order has a lower peak: the most that a single task needs for itself.
 int64_t least_need(const Flow& flow);
 
+// Whether there is no other order.
+bool is_forced(const Flow& flow);
+
 }  // namespace sdx

@@ -8,10 +8,11 @@
 namespace sdx {
 namespace {
 
-constexpr int64_t kWorkPerTask = 64;  // costs of pieces that are found, at no effort
-constexpr int64_t kFreeTasks = 30;    // for which work is allowed beyond those that there are
+constexpr int64_t kWorkPerTask = 80;  // costs of pieces that are found, at no effort
+constexpr int64_t kFreeTasks = 80;    // for which work is allowed beyond those that there are
 constexpr int64_t kMostWidth = 1024;
 constexpr int kProbes = 6;
+constexpr int64_t kShare = 2;     // of the work that is left goes into one part
 constexpr int32_t kWindow = 64;   // pieces searched together in a part that is too large
 constexpr int32_t kNearest = 16;  // pieces on either side of a peak that are searched first
 
@@ -21,31 +22,37 @@ struct Range {
   bool is_least = false;  // no order of its pieces has a lower peak
 };
 
-// Ranges of the order that are independent of each other: a piece which all others come before, or
-// after, in any order parts them.
+// Ranges of the order that are independent of each other: where all pieces before a place come
+// before all those after it in any order. That is so if each piece that no other before the place
+// follows has an edge to each that follows no other after it.
 std::vector<Range> ranges_of(const Pieces& pieces, const Line& line) {
   const int32_t n = pieces.count();
-  std::vector<char> parts(size_t(n), 1);
-  int32_t nearest = n;
-  for (int32_t p = n - 1; p >= 0; --p) {
-    parts[size_t(p)] = nearest >= p;
-    int32_t latest = -1;
-    for (const int32_t q : pieces.preds[p]) latest = std::max(latest, q);
-    nearest = std::min(nearest, latest);
-  }
-  int32_t farthest = -1;
+  std::vector<int32_t> latest(size_t(n), -1), earliest(size_t(n), n);
+  for (int32_t p = 0; p < n; ++p)
+    for (const int32_t q : pieces.preds[p]) {
+      latest[size_t(p)] = std::max(latest[size_t(p)], q);
+      earliest[size_t(q)] = std::min(earliest[size_t(q)], p);
+    }
+  // By place: how many such pieces and edges there are, as differences to the place before.
+  std::vector<int64_t> ends(size_t(n) + 2), starts(ends), edges(ends);
+  const auto count = [](std::vector<int64_t>& counts, int32_t after, int32_t until) {
+    if (after >= until) return;
+    ++counts[size_t(after) + 1];
+    --counts[size_t(until) + 1];
+  };
   for (int32_t p = 0; p < n; ++p) {
-    parts[size_t(p)] = parts[size_t(p)] && farthest <= p;
-    int32_t earliest = n;
-    for (const int32_t q : pieces.succs[p]) earliest = std::min(earliest, q);
-    farthest = std::max(farthest, earliest);
+    count(ends, p, earliest[size_t(p)]);
+    count(starts, latest[size_t(p)], p);
+    for (const int32_t q : pieces.preds[p]) count(edges, latest[size_t(p)], earliest[size_t(q)]);
   }
   std::vector<Range> ranges;
-  for (int32_t begin = 0; begin < n;) {
-    int32_t end = begin + 1;
-    while (!parts[size_t(begin)] && end < n && !parts[size_t(end)]) ++end;
-    ranges.push_back({begin, end, line.peak(begin, end), end == begin + 1});
-    begin = end;
+  int32_t begin = 0;
+  for (int32_t at = 1; at <= n; ++at) {
+    for (auto* counts : {&ends, &starts, &edges})
+      (*counts)[size_t(at)] += (*counts)[size_t(at) - 1];
+    if (at < n && ends[size_t(at)] * starts[size_t(at)] != edges[size_t(at)]) continue;
+    ranges.push_back({begin, at, line.peak(begin, at), at == begin + 1});
+    begin = at;
   }
   return ranges;
 }
@@ -76,7 +83,7 @@ class Improver {
   void search_large(Range& range);
   std::vector<Range> windows_of(const Range& range) const;
   bool search_peak(const std::vector<Range>& ranges);
-  bool improve(Range& range, int64_t floor, int64_t share);
+  bool improve(Range& range, int64_t floor);
   Found solve(const Part& part, Limits limits);
   void probe(const Part& part, const Part& back, Limits limits, int64_t once, Found& best);
 
@@ -96,7 +103,7 @@ void Improver::search(std::vector<Range>& ranges, bool are_independent) {
   int64_t floor = floor_;
   for (Range* range : sorted) {
     if (range->peak <= floor) break;
-    if (!range->is_least && range->end - range->begin <= kMostPieces) improve(*range, floor, 2);
+    if (!range->is_least && range->end - range->begin <= kMostPieces) improve(*range, floor);
     floor = std::max(floor, range->peak);
     if (range->is_least && are_independent) floor_ = floor;
   }
@@ -139,12 +146,12 @@ bool Improver::search_peak(const std::vector<Range>& ranges) {
                                       [](int32_t a, const Range& r) { return a < r.begin; });
   const Range& range = after[-1];
   if (range.is_least || line_.peak() <= floor_) return false;
-  pool_ -= int64_t(pieces_.count());
+  pool_ -= int64_t(pieces_.touches.items.size()) + pieces_.count();
   for (int32_t half = kNearest; 2 * half <= kMostPieces && pool_ > 0; half *= 2) {
     Range window{std::max(range.begin, at - half), std::min(range.end, at + half), line_.peak()};
     const int64_t rest = std::max(line_.peak(0, window.begin),
                                   line_.peak(window.end, int32_t(line_.order().size())));
-    if (!improve(window, std::max(floor_, std::min(rest, window.peak - 1)), 4)) continue;
+    if (!improve(window, std::max(floor_, std::min(rest, window.peak - 1)))) continue;
     line_.measure();
     return true;
   }
@@ -152,8 +159,8 @@ bool Improver::search_peak(const std::vector<Range>& ranges) {
 }
 
 // Puts a range into a better order, if one is found with a share of the work that is left.
-bool Improver::improve(Range& range, int64_t floor, int64_t share) {
-  Found found = solve(line_.part(range.begin, range.end), {floor, range.peak, pool_ / share});
+bool Improver::improve(Range& range, int64_t floor) {
+  Found found = solve(line_.part(range.begin, range.end), {floor, range.peak, pool_ / kShare});
   range.is_least = found.is_least;
   if (found.order.empty()) return false;
   for (int32_t& p : found.order) p = line_.order()[size_t(range.begin + p)];

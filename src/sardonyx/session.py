@@ -74,7 +74,10 @@ class InferenceSession:
         prepacked_weights_container: PrepackedWeightsContainer | None = None,
         **kwargs: Any,
     ) -> None:
-        """Compiles a model from a path, bytes, any buffer, a binary file or an onnx.ModelProto."""
+        """Compiles a model from a path, bytes, any buffer, a binary file or an onnx.ModelProto.
+
+        What `sardonyx.train.gradient` makes is taken as it is.
+        """
         self._container = _checked_container(prepacked_weights_container)
         self._options = SessionOptions() if sess_options is None else sess_options
         if not isinstance(self._options, SessionOptions):
@@ -260,7 +263,13 @@ class InferenceSession:
                 apart = replace(base.load, split_names=True)
                 again = Options(self._providers, apart, base.passes, container=base.container)
                 self._compile(again)
-        return self._attempt(self._compiled.program, values, options)
+        try:
+            return self._attempt(self._compiled.program, values, options)
+        except AssumptionFailed as failed:  # names that the making of a model relied on
+            raise InvalidArgument(
+                f"{failed} differ in size, and the model was made for equal ones",
+                hint="feed equal sizes, or name the dims apart where the model is made",
+            ) from None
 
     def _attempt(self, program: Program, values: dict[str, Any], options: RunOptions) -> list[Any]:
         dims, frame = bind(program, values), program.frame()

@@ -57,8 +57,12 @@ def unary(name: str, rule: Unary, domain: str = ONNX) -> None:
 
 def stops(*names: str, domain: str = ONNX) -> None:
     """Ops whose results do not change, or change in steps, as their inputs do."""
+
+    def stop(b: Backward, node: Node, *grads: Value | None) -> tuple[()]:
+        return ()
+
     for name in names:
-        declared(name, domain).gradient(lambda *_: ())
+        declared(name, domain).gradient(stop)
 
 
 def given(node: Node, slot: int) -> Value:

@@ -70,26 +70,21 @@ def _(b: Backward, node: Node, dy: Value) -> Grads:
 
 @gradient("Einsum")
 def _(b: Backward, node: Node, dy: Value) -> Grads:
+    """Of each operand: the same sum, with its letters on the other side."""
     operands = [given(node, i) for i in range(len(node.inputs))]
     terms, out = _terms(node, [ranked(x).rank for x in operands])
     grads: Grads = []
     for i, x in enumerate(operands):
         others = [j for j in range(len(operands)) if j != i]
-        grads.append(
-            _operand(b, (terms, out), i, [dy, *(operands[j] for j in others)])
-            if b.wants(x)
-            else None
-        )
+        seen = set(out).union(*(terms[j] for j in others))
+        kept = "".join(letter for letter in terms[i] if letter in seen)
+        equation = f"{','.join([out, *(terms[j] for j in others)])}->{kept}"
+        grad = b.Einsum(dy, *(operands[j] for j in others), equation=equation.encode())
+        alone = [axis for axis, letter in enumerate(terms[i]) if letter not in seen]
+        if alone:  # summed over in this operand only
+            grad = b.Unsqueeze(grad, b.ints(*alone))
+        grads.append(b.expand(grad, x) if alone else b.sum_to(grad, x))
     return grads
-
-
-def _operand(b: Backward, equation: tuple[list[str], str], i: int, factors: list[Value]) -> Value:
-    """The gradient of operand i: the same sum, with its letters on the other side."""
-    terms, out = equation
-    (x_term, rest) = terms[i], [t for j, t in enumerate(terms) if j != i]
-    seen = set(out).union(*map(set, rest)) if rest else set(out)
-    kept = "".join(letter for letter in x_term if letter in seen)
-    return b.Einsum(*factors, equation=f"{','.join([out, *rest])}->{kept}".encode())
 
 
 def _terms(node: Node, ranks: list[int]) -> tuple[list[str], str]:

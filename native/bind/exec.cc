@@ -27,8 +27,9 @@ using Longs = std::vector<int64_t>;
 // What Python passes for each record, in the order of the records' members.
 using SizeTuple = std::tuple<int, int32_t, int32_t, int64_t>;
 using GuardTuple = std::tuple<int, int32_t, int32_t>;
-using ValueTuple = std::tuple<int, int, int32_t, uintptr_t, int32_t, int32_t, Ints, Longs>;
-using StepTuple = std::tuple<std::string, Ints, Ints, Ints, std::vector<double>>;
+using ValueTuple = std::tuple<int, int, int32_t, uintptr_t, Ints, Longs>;
+using StepTuple = std::tuple<std::string, Ints, Ints, Ints, std::vector<double>,
+                             std::vector<std::pair<int32_t, int32_t>>, bool>;
 using Triple = std::tuple<int32_t, int32_t, int32_t>;
 using Quad = std::tuple<int32_t, int32_t, int32_t, int32_t>;
 using Pair = std::pair<int32_t, int32_t>;
@@ -42,16 +43,16 @@ std::unique_ptr<Segment> make_segment(nb::tuple parts) {
   for (const auto& [kind, left, right] : nb::cast<std::vector<GuardTuple>>(parts[2]))
     spec.guards.push_back({GuardKind(kind), left, right});
   spec.names = nb::cast<Ints>(parts[3]);
-  for (const auto& [storage, dtype, at, address, start, end, dims, numbers] :
+  for (const auto& [storage, dtype, at, address, dims, numbers] :
        nb::cast<std::vector<ValueTuple>>(parts[4]))
     spec.values.push_back({Storage(storage), DType(dtype), at,
-                           reinterpret_cast<const void*>(address), start, end, dims, numbers});
+                           reinterpret_cast<const void*>(address), dims, numbers});
   const Isa* isa = chosen_isa();
-  for (const auto& [row, inputs, outputs, ints, floats] :
+  for (const auto& [row, inputs, outputs, ints, floats, shares, joins] :
        nb::cast<std::vector<StepTuple>>(parts[5])) {
     const Kernel* kernel = isa == nullptr ? nullptr : find_kernel(*isa, row);
     if (kernel == nullptr) throw std::invalid_argument("there is no kernel " + row);
-    spec.steps.push_back({kernel, inputs, outputs, ints, floats});
+    spec.steps.push_back({kernel, inputs, outputs, ints, floats, shares, joins});
   }
   for (const auto& [step, output, axis, name] : nb::cast<std::vector<Quad>>(parts[6]))
     spec.resolved.push_back({step, output, axis, name});
@@ -61,6 +62,7 @@ std::unique_ptr<Segment> make_segment(nb::tuple parts) {
        nb::cast<std::vector<std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t, int32_t>>>(
            parts[8]))
     spec.growths.push_back({from, to, axis, rows, room_from, room_to});
+  spec.effort = nb::cast<int>(parts[9]);
   return std::make_unique<Segment>(std::move(spec));
 }
 
@@ -162,9 +164,38 @@ class Runnable {
     return nb::make_tuple(0, outputs(state), nb::cast(state.names), spans);
   }
 
-  std::shared_ptr<const Sequence> sequence() const { return sequence_; }
+  // What runs with these names take, by segment; those whose sizes are not known are left out.
+  nb::list memory(const Longs& names) const {
+    RunState state = fresh();
+    std::copy_n(names.begin(), std::min(names.size(), state.names.size()), state.names.begin());
+    nb::list made;
+    for (const Item& item : sequence_->spec().items) {
+      if (item.segment == nullptr) continue;
+      if (const auto report = item.segment->memory(state))
+        made.append(described(item.segment->spec().number, *report));
+    }
+    return made;
+  }
 
  private:
+  static nb::dict described(int number, const MemoryReport& report) {
+    nb::list values;
+    for (const Span& s : report.values)
+      values.append(nb::make_tuple(s.value, s.bytes, s.start, s.end, s.offset));
+    nb::dict made;
+    made["number"] = number;
+    made["steps"] = nb::cast(report.order);
+    made["values"] = values;
+    nb::list scratch;
+    for (const Span& s : report.scratch) scratch.append(nb::make_tuple(s.start, s.bytes, s.offset));
+    made["scratch"] = scratch;
+    made["exports"] = nb::cast(report.exported);
+    made["arena_bytes"] = report.arena_bytes;
+    made["lower_bound"] = report.least_bytes;
+    made["local_bytes"] = report.local_bytes;
+    return made;
+  }
+
   Wanted wanted(size_t input) const {
     const SequenceSpec& spec = sequence_->spec();
     return {PyList_GET_ITEM(input_types_.ptr(), long(input)), spec.dtypes[input],
@@ -308,7 +339,10 @@ void bind_exec(nb::module_& m) {
       .def("run", &Runnable::run, "names"_a, "inputs"_a, "stop"_a.none(), "profiles"_a,
            nb::sig("def run(self, names: collections.abc.Sequence[int], inputs: list, stop: Stop | "
                    "None, profiles: bool) -> tuple"),
-           "(0, outputs, names, spans), or (fault, segment, index, text, names).");
+           "(0, outputs, names, spans), or (fault, segment, index, text, names).")
+      .def("memory", &Runnable::memory, "names"_a,
+           nb::sig("def memory(self, names: collections.abc.Sequence[int]) -> list[dict]"),
+           "What a run with these sizes takes, by segment: when each value is alive, and where.");
   m.def(
       "has_room", [](nb::handle object) { return has_room(object.ptr()); }, "object"_a,
       "Whether an object is an array that was handed out with room to grow.");

@@ -9,4 +9,5 @@ NB_MODULE(_native, m) {
   sdx::bind_load(m);
   sdx::bind_kernels(m);
   sdx::bind_exec(m);
+  sdx::bind_order(m);
 }

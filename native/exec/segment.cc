@@ -48,7 +48,7 @@ class Runner {
       return outcome;
     }
     for (size_t i = 0; i < binding_.steps.size(); ++i) {
-      outcome.index = int(i);
+      outcome.index = binding_.steps[i].number;
       if (state_.should_stop != nullptr && state_.should_stop(state_.stop_context)) {
         outcome.fault = Fault::stopped;
         return outcome;
@@ -59,7 +59,8 @@ class Runner {
         outcome.fault = Fault::step;
         return outcome;
       }
-      if (state_.moments != nullptr) state_.moments->push_back({number_, int(i), began, now_ns()});
+      if (state_.moments != nullptr)
+        state_.moments->push_back({number_, outcome.index, began, now_ns()});
     }
     return outcome;
   }
@@ -135,13 +136,11 @@ class Runner {
 
 }  // namespace
 
-Segment::Segment(SegmentSpec spec) : spec_(std::move(spec)) {}
+Segment::Segment(SegmentSpec spec)
+    : spec_(std::move(spec)),
+      wiring_(std::make_unique<Wiring>(spec_)),
+      choice_(std::make_unique<Choice>()) {}
 Segment::~Segment() = default;
-
-int Segment::n_bindings() const {
-  std::lock_guard lock(mutex_);
-  return n_bindings_;
-}
 
 Outcome Segment::run(RunState& state) const {
   Outcome outcome = resolve(state);
@@ -199,6 +198,37 @@ Outcome Segment::resolve(RunState& state) const {
   return outcome;
 }
 
+std::optional<MemoryReport> Segment::memory(RunState state) const {
+  std::vector<int64_t> registers(spec_.sizes.size());
+  (void)evaluate(spec_.sizes, state.names.data(), registers.data());
+  for (const ValueSpec& value : spec_.values) {
+    if (value.storage != Storage::slot) continue;
+    View& view = state.slots[size_t(value.at)].view;
+    view.dtype = value.dtype;
+    view.rank = int(value.dims.size());
+    for (int i = 0; i < view.rank; ++i) view.dims[i] = registers[size_t(value.dims[size_t(i)])];
+    view.pack();
+  }
+  (void)plan_growths(spec_, state);
+  Outcome outcome;
+  MemoryReport report;
+  std::lock_guard lock(choosing_);
+  const auto binding = make_binding(spec_, *wiring_, state, *choice_, outcome, &report.values);
+  if (binding == nullptr) return std::nullopt;
+  for (size_t i = 0; i < binding->steps.size(); ++i) {
+    const BoundStep& step = binding->steps[i];
+    report.order.push_back(step.number);
+    if (const int64_t bytes = align_up(step.plan.scratch_bytes); bytes > 0)
+      report.scratch.push_back({step.number, bytes, step.scratch, int32_t(i), int32_t(i)});
+  }
+  for (const Export& made : binding->exports)
+    if (made.bytes > 0) report.exported.emplace_back(made.slot, made.bytes);
+  report.arena_bytes = binding->arena_bytes;
+  report.least_bytes = binding->peak.bytes;
+  report.local_bytes = binding->local_bytes;
+  return report;
+}
+
 std::shared_ptr<const Binding> Segment::binding_for(RunState& state, Outcome& outcome) const {
   {
     std::lock_guard lock(mutex_);
@@ -212,10 +242,13 @@ std::shared_ptr<const Binding> Segment::binding_for(RunState& state, Outcome& ou
       return found;
     }
   }
-  std::shared_ptr<const Binding> made = make_binding(spec_, state, outcome);
+  std::shared_ptr<const Binding> made;
+  {
+    std::lock_guard lock(choosing_);
+    made = make_binding(spec_, *wiring_, state, *choice_, outcome);
+  }
   if (made == nullptr) return nullptr;
   std::lock_guard lock(mutex_);
-  ++n_bindings_;
   if (recent_.size() == kKeptBindings) recent_.erase(recent_.begin());
   recent_.push_back(made);
   return made;

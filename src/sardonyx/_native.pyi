@@ -329,6 +329,11 @@ class Runnable:
     def run(self, names: Sequence[int], inputs: list, stop: Stop | None, profiles: bool) -> tuple:
         """(0, outputs, names, spans), or (fault, segment, index, text, names)."""
 
+    def memory(self, names: Sequence[int]) -> list[dict]:
+        """
+        What a run with these sizes takes, by segment: when each value is alive, and where.
+        """
+
 def has_room(object: object) -> bool:
     """Whether an object is an array that was handed out with room to grow."""
 
@@ -343,3 +348,11 @@ def kept_bytes() -> int:
 
 def drop_kept() -> None:
     """Gives kept bytes back to the system."""
+
+def least_peak(sizes: Sequence[int], tasks: Sequence[tuple[Sequence[int], Sequence[int], Sequence[tuple[int, int]], int]], given: Sequence[int], effort: int = 0) -> list[int]:
+    """
+    The order with the least peak that a search finds, never above that of the order given. A task is (preds, touches, pairs that may share, scratch bytes).
+    """
+
+def peak_of(sizes: Sequence[int], tasks: Sequence[tuple[Sequence[int], Sequence[int], Sequence[tuple[int, int]], int]], order: Sequence[int]) -> int:
+    """The most bytes that are alive in a step of an order."""

@@ -60,6 +60,7 @@ def key_of(
         options.pack,
         None if pack is None else _state(pack),
         options.container,
+        (options.order.order, options.order.effort, tuple(sorted(options.order.hints.items()))),
         settings,
         providers,
     )

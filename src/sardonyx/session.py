@@ -27,6 +27,7 @@ from sardonyx.locks import Lock
 from sardonyx.log import at_severity, of_session
 from sardonyx.nodearg import ModelMetadata, NodeArg, node_arg
 from sardonyx.options import RunOptions, SessionOptions, one_of
+from sardonyx.ordering import order_options, warn_of_hints
 from sardonyx.pass_options import PassOptions
 from sardonyx.program.native import RunSettings
 from sardonyx.program.program import Program, Run
@@ -114,6 +115,7 @@ class InferenceSession:
         self._inputs = {i.name: i for i in program.inputs}
         self._required = [i.name for i in program.inputs if i.default is None]
         self._output_names = [o.name for o in model.outputs]
+        warn_of_hints(options.order, (*model.inputs, *model.overridable), self._logger)
         if options.save is not None and self._options._entries.get(_PACK_SAVE) == "1":
             self._pack_saved(options)
         if self._profile is not None:
@@ -190,6 +192,7 @@ class InferenceSession:
             pack=self._pack_options(),
             check=_cancel_check(options),
             container=self._container,
+            order=order_options(options),
         )
 
     def _pack_options(self) -> PackOptions | None:
@@ -261,8 +264,15 @@ class InferenceSession:
             if self._compiled.program is program:  # else another thread was here before
                 base = self._base
                 apart = replace(base.load, split_names=True)
-                again = Options(self._providers, apart, base.passes, container=base.container)
-                self._compile(again)
+                self._compile(
+                    Options(
+                        self._providers,
+                        apart,
+                        base.passes,
+                        container=base.container,
+                        order=base.order,
+                    )
+                )
         try:
             return self._attempt(self._compiled.program, values, options)
         except AssumptionFailed as failed:  # names that the making of a model relied on

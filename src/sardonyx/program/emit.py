@@ -20,7 +20,7 @@ from sardonyx.program.control import ControlPart, NativeBody, native_bodies
 from sardonyx.program.flat import Growth, SegmentBuilder
 from sardonyx.program.native import NativeSegment
 from sardonyx.program.program import ABSENT, Input, Output, Program, PythonSegment, Segment
-from sardonyx.schedule import Schedule, order
+from sardonyx.schedule import Schedule
 from sardonyx.weights.forms import Forms
 
 
@@ -32,7 +32,7 @@ def emit(
 
 
 def _body(placement: Placement, graph: Graph, known: frozenset[str], outer: _Emitter) -> Program:
-    schedule = order(graph)
+    schedule = outer.schedule.bodies[graph]
     return _Emitter(placement, schedule, plan(schedule), outer).program(known)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from sardonyx.errors import NotImplemented, SardonyxError
+from sardonyx.graph.build import Builder, Operand
 from sardonyx.graph.dim import product, same
 from sardonyx.graph.dtype import FLOATS, I64, DType
 from sardonyx.graph.fact import Fact
@@ -32,6 +33,19 @@ class Backward(FoldingBuilder):
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Callable[..., Value]: ...
+
+    def node(
+        self,
+        name: str,
+        *inputs: Operand,
+        outputs: int = 1,
+        domain: str = "",
+        like: Value | None = None,
+        **attrs: Any,
+    ) -> Node:
+        """A node, or a constant where it is made of constants that have no gradients."""
+        make = Builder.node if self.active.intersection(inputs) else FoldingBuilder.node
+        return make(self, name, *inputs, outputs=outputs, domain=domain, like=like, **attrs)
 
     def wants(self, value: Value | None) -> bool:
         """Whether anybody asks for the gradient of a value."""

@@ -210,7 +210,8 @@ class _Work:
 
     def _flow(self, seeds: Gradients, wanted: Collection[Value]) -> tuple[Gradients, list[Node]]:
         """Gradients, and the nodes that they went through."""
-        _replace_parts(self.graph, seeds)
+        self._b.active.update(wanted)
+        _replace_parts(self.graph, seeds, wanted)
         forward = _before(self.graph, seeds)
         return flow(self._b, forward, seeds, wanted), forward
 
@@ -264,13 +265,14 @@ def _before(graph: Graph, values: Collection[Value]) -> list[Node]:
     return [node for node in graph.sorted_nodes() if node in found]
 
 
-def _replace_parts(graph: Graph, seeds: Gradients) -> None:
+def _replace_parts(graph: Graph, seeds: Gradients, wanted: Collection[Value]) -> None:
     """Nodes without a kernel that are made of others give way to these."""
     for node in _before(graph, seeds):
         rule = rule_of(node.op)
         if not isinstance(rule, Parts) or not rule.replaces(node):
             continue
         b = Backward(graph)
+        b.active.update(wanted)
         for old, new in zip(node.outputs, rule.made(b, node), strict=False):
             assert new is not None
             new.name, old.name = old.name, ""

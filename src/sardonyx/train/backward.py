@@ -144,7 +144,7 @@ def flow(
     sums: Gradients = dict(seeds)
     for node in reversed(nodes):
         grads = [sums.get(value) for value in node.outputs]
-        if all(g is None for g in grads) or not any(map(b.wants, node.inputs)):
+        if all(g is None for g in grads) or not any(map(b.wants, node.reads())):
             continue
         n_before = len(b.made)
         for value, grad in zip(node.inputs, _apply(b, node, grads), strict=False):

@@ -128,12 +128,15 @@ class _Work:
         losses = self._losses(of)
         found, forward = self._flow(self._seeds(losses, seeds), targets.values())
         again = chosen(recompute, forward, self._b.active)
+        names = {value.name: value for node in self.graph.nodes for value in node.outputs}
         for name, value in targets.items():
             if value not in found:
                 raise InvalidArgument(
                     f"{', '.join(losses)} does not depend on {name} by a path that has gradients",
                     hint="leave it out of `by`",
                 )
+            if name + SUFFIX in names:  # of a value in between, which can do without
+                names[name + SUFFIX].name = ""
             self._add_output(name, value, found[value])
         for node in self._b.made:
             node.is_backward = True

@@ -39,8 +39,9 @@ def gradient(
 
     `model` is whatever a session takes. `of` names outputs, whose sum is differentiated (the only
     one, if not given); `by` names inputs and initializers (if not given, the initializers of floats
-    with at least one dim that gradients reach). For each there is a further output, `<name>_grad`,
-    and an initializer becomes an input that need not be fed, so that it can be trained.
+    that gradients reach, but for single numbers and the statistics of BatchNormalization). For each
+    there is a further output, `<name>_grad`, and an initializer becomes an input that need not be
+    fed, so that it can be trained.
 
     The outputs `of` have one element each. With `seeds` they may have any shape, and for each an
     input `<output>_grad` takes its gradient. `dims` settles open sizes of inputs by their names.
@@ -101,7 +102,7 @@ class _Work:
         wanted = {
             name: value
             for name, value in constants.items()
-            if name in self._weights and takes_gradients(value) and value.tensor.dims
+            if name in self._weights and _is_trained(value)
         }
         wanted.update((v.name, v) for v in self.graph.defaults if takes_gradients(v))
         infer(self.graph, assumes=False)
@@ -237,6 +238,13 @@ class _Work:
                 hint="rename one of them in the model",
             )
         return label
+
+
+def _is_trained(value: Value) -> bool:
+    """Whether a constant is a weight, and neither a single number nor a statistic of batches."""
+    if not takes_gradients(value) or not value.tensor.dims:
+        return False
+    return any(n.op.name != "BatchNormalization" or slot < 3 for n, slot in value.uses)
 
 
 def _ones(b: Backward, name: str, loss: Value) -> Value:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +15,7 @@ from sardonyx.train.backward import LAST, Backward, ranked
 from sardonyx.train.rules.declare import given, gradient
 
 Grads = list[Value | None]
+_MAX_TAPS: Final = 128  # of a kernel, for which there is a product each
 _FIXED: Final = "fix the sizes that are open, by name, before asking for gradients"
 
 
@@ -172,6 +175,9 @@ def _counts(w: Value) -> tuple[int, int]:
 
 def _weights(b: Backward, x: Value, dy: Value, moves: Moves, w: Value) -> Value:
     """The gradient of weights: dy moves over the image, each element of a batch a channel."""
+    # No kernel takes weights of open sizes, and dy would be such.
+    if ranked(x).static is None and math.prod(moves.kernel) <= _MAX_TAPS:
+        return _by_taps(b, x, dy, moves, w)
     n, group = moves.n, moves.group
     spatial = tuple(range(2, 2 + n))
     image = b.Transpose(x, perm=(1, 0, *spatial)) if group == 1 else _by_group(b, x, group)
@@ -196,3 +202,29 @@ def _by_group(b: Backward, x: Value, group: int) -> Value:
     split = b.Reshape(x, b.Concat(batch, b.ints(group), each, rest, axis=0))
     moved = b.Transpose(split, perm=(2, 1, 0, *range(3, rank + 1)))
     return b.Reshape(moved, b.Concat(each, b.Mul(batch, group), rest, axis=0))
+
+
+def _by_taps(b: Backward, x: Value, dy: Value, moves: Moves, w: Value) -> Value:
+    """The same as a product for each tap: dy by what the tap saw, over all places of all images."""
+    axes = b.ints(*range(2, 2 + moves.n))
+    padded = b.Pad(x, b.ints(*moves.begins, *moves.ends), None, axes)
+    outs, strides = b.Gather(b.shape(dy), axes), b.ints(*moves.strides)
+    span = b.Add(b.Mul(b.Sub(outs, 1), strides), 1)
+    left = _rows(b, dy, moves.group)
+    found: list[Value] = []
+    for tap in itertools.product(*map(range, moves.kernel)):
+        start = b.ints(*(k * d for k, d in zip(tap, moves.dilations, strict=True)))
+        seen = b.Slice(padded, start, b.Add(start, span), axes, strides)
+        each = b.MatMul(left, b.turned(_rows(b, seen, moves.group)))  # [group, maps, channels]
+        found.append(b.Unsqueeze(each, b.ints(-1)))
+    return b.reshape(b.Concat(*found, axis=-1) if len(found) > 1 else found[0], w)
+
+
+def _rows(b: Backward, x: Value, group: int) -> Value:
+    """[N, group * C, ...] as [group, C, N * ...]."""
+    sizes = b.shape(x)
+    batch, channels = (b.Slice(sizes, b.ints(i), b.ints(i + 1)) for i in range(2))
+    each = b.Div(channels, group)
+    split = b.Reshape(x, b.Concat(batch, b.ints(group), each, b.ints(-1), axis=0))
+    moved = b.Transpose(split, perm=(1, 2, 0, 3))
+    return b.Reshape(moved, b.Concat(b.ints(group), each, b.ints(-1), axis=0))

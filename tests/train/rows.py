@@ -142,6 +142,7 @@ LINEAR = [
     rule("Einsum", f64(2, 3, 4), f64(2, 4, 5), equation="bij,bjk"),
     rule("Einsum", f64(2, 5, 3, 4), f64(5, 4, 6), equation="...ij,...jk->...ik"),
     rule("Einsum", f64(2, 1, 3, 4), f64(5, 4, 6), equation="...ij,...jk->...ik", is_open=False),
+    rule("Einsum", f64(3, 1), f64(5), equation="ij,j->i", is_open=False),
     rule("Einsum", f64(2, 3), equation="ij->ji"),
     rule("Einsum", f64(2, 3), equation="ij->i"),
     rule("Einsum", f64(2, 3), f64(4), equation="ij,k->ik"),

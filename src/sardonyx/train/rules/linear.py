@@ -83,7 +83,9 @@ def _(b: Backward, node: Node, dy: Value) -> Grads:
         alone = [axis for axis, letter in enumerate(terms[i]) if letter not in seen]
         if alone:  # summed over in this operand only
             grad = b.Unsqueeze(grad, b.ints(*alone))
-        grads.append(b.expand(grad, x) if alone else b.sum_to(grad, x))
+        pairs = zip(ranked(grad).dims, ranked(x).dims, strict=True)
+        is_less = any(size == 1 and own != 1 for size, own in pairs)  # the others broadcast
+        grads.append(b.expand(grad, x) if is_less else b.sum_to(grad, x))
     return grads
 
 

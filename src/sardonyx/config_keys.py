@@ -27,6 +27,7 @@ HONOURED: Final = frozenset((
     "sardonyx.execution_order",
     "sardonyx.order_effort",
     "sardonyx.dim_hints",
+    "sardonyx.max_arena_bytes",
     "session.intra_op.allow_spinning",
     "session.intra_op_num_threads",
     "session.intra_op_thread_affinities",
@@ -34,19 +35,21 @@ HONOURED: Final = frozenset((
     "session.execution_mode",
     "session.enable_cpu_mem_arena",
     "session.enable_mem_pattern",
+    "session.use_env_allocators",
     "session.use_per_session_threads",
     "session.use_deterministic_compute",
     "session.qdq_matmulnbits_accuracy_level",
     "session.qdq_matmulnbits_block_size",
+    "session.collect_node_memory_stats_to_file",
 ))  # fmt: skip
 
 # Keys that onnxruntime knows and that change nothing here.
 ACCEPTED: Final = frozenset((
-    "session.disable_prepacking", "session.use_env_allocators",
+    "session.disable_prepacking",
     "session.use_device_allocator_for_initializers", "session.load_model_format",
     "session.save_model_format", "session.use_ort_model_bytes_directly",
     "session.use_ort_model_bytes_for_initializers", "session.use_memory_mapped_ort_model",
-    "session.collect_node_memory_stats_to_file", "session.resource_cuda_partitioning_settings",
+    "session.resource_cuda_partitioning_settings",
     "session.layer_assignment_settings", "session.name_based_layer_assignment",
     "session.max_shape_override", "session.enable_dq_matmulnbits_fusion",
     "session.disable_quant_qdq", "session.disable_qdq_constant_folding",

@@ -13,6 +13,8 @@ import pytest
 import sardonyx as ort
 from sardonyx.compile import Compiled
 from sardonyx.errors import InvalidArgument
+from sardonyx.program.flat import SegmentBuilder
+from sardonyx.program.native import NativeSegment
 from sardonyx.schedule import Order
 from tests.weights.packs import opened, packed, uses_pack
 
@@ -200,3 +202,34 @@ def test_names_that_are_split_keep_the_order() -> None:
         found.run(None, {"x": X, "z": X[:2]})
         assert found._compiled.program is not program
         assert names(found) == before
+
+
+def native_steps(found: ort.InferenceSession, dims: dict[str, int]) -> list[str]:
+    """The nodes of a program that is one native segment, in the order that native code has."""
+    (segment,) = found._compiled.program.segments
+    assert isinstance(segment, NativeSegment)
+    assert segment._runnable is not None
+    (run,) = segment._runnable.memory([dims.get(name, -1) for name in segment.names])
+    (part,) = segment.parts
+    assert isinstance(part, SegmentBuilder)
+    return [part.steps[i].node.name for i in run["steps"]]
+
+
+# The wide branch comes first by size, and last by number.
+UNEVEN = model("""
+    g (float[1,A] u, float[1,B] v, float[64,1] k) => (float[1,C] y) <int64[1] rows = {0}> {
+      [a] a = Mul(u, k) [b] b = Softmax(a) [p] p = ReduceSum(b, rows)
+      [c] c = Mul(v, k) [d] d = Softmax(c) [q] q = ReduceSum(d, rows)
+      [y] y = Concat<axis = 1>(p, q)
+    }""")
+
+
+def test_native_code_keeps_the_order_that_was_asked_for() -> None:
+    dims = {"A": 400, "B": 100}
+    for order in ORDERS:
+        found = session(UNEVEN, order)
+        asked = [node.name for node, *_ in found._compiled.program.nodes()]
+        kept = native_steps(found, dims) == asked
+        assert kept == (order != "least_peak")
+    assert native_steps(session(UNEVEN), dims)[0] == "a"
+    assert native_steps(session(UNEVEN, "reverse_depth_first"), dims)[0] == "c"

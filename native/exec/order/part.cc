@@ -90,6 +90,10 @@ int64_t Line::peak(int32_t begin, int32_t end) const {
   return begin == end ? 0 : *std::max_element(needs_.begin() + begin, needs_.begin() + end);
 }
 
+int32_t Line::peak_place() const {
+  return int32_t(std::max_element(needs_.begin(), needs_.end()) - needs_.begin());
+}
+
 Part Line::part(int32_t begin, int32_t end) {
   Part made;
   made.level = level(begin);

@@ -34,6 +34,7 @@ class Line {
   int64_t level(int32_t at) const { return levels_[size_t(at)]; }  // before a place
   int64_t peak(int32_t begin, int32_t end) const;                  // of places [begin, end)
   int64_t peak() const { return peak(0, int32_t(order_.size())); }
+  int32_t peak_place() const;  // the first place that needs most
 
   Part part(int32_t begin, int32_t end);
 

@@ -4,9 +4,13 @@
 #include <array>
 #include <bit>
 #include <queue>
+#include <tuple>
 
 namespace sdx {
 namespace {
+
+constexpr size_t kFewest = 4;     // pieces that a narrow search tries next
+constexpr int64_t kScanned = 16;  // costs that are looked at in the time in which one is found
 
 // A set of pieces.
 template <int kWords>
@@ -28,6 +32,17 @@ struct Mask {
     for (size_t w = 0; w < kWords; ++w)
       rest |= words[w] & ~m.words[w] & ~(w == size_t(i) / 64 ? uint64_t(1) << (i % 64) : 0);
     return rest == 0;
+  }
+  void add_all(const Mask& m) {
+    for (size_t w = 0; w < kWords; ++w) words[w] |= m.words[w];
+  }
+  void keep(const Mask& m) {
+    for (size_t w = 0; w < kWords; ++w) words[w] &= m.words[w];
+  }
+  int count_without(const Mask& m) const {
+    int n = 0;
+    for (size_t w = 0; w < kWords; ++w) n += std::popcount(words[w] & ~m.words[w]);
+    return n;
   }
   size_t hash() const {
     uint64_t h = 0;
@@ -56,7 +71,8 @@ class Search {
  public:
   using State = Node<kWords>;
 
-  Search(const Part& part, Limits limits) : part_(part), limits_(limits) {
+  Search(const Part& part, Limits limits)
+      : part_(part), limits_(limits), touches_(inverse(part.touchers, part.count())) {
     preds_.resize(size_t(part.count()));
     touchers_.resize(part.sizes.size());
     for (int32_t p = 0; p < part.count(); ++p)
@@ -67,55 +83,86 @@ class Search {
 
   Found all();
   Found best(int width);
-  int64_t n_costs() const { return n_costs_; }
+  int64_t work() const { return work_; }
 
  private:
   struct Step {
     int32_t before, piece;
   };
+  // A state, with the costs of the pieces that are ready.
+  struct Bench {
+    State state;
+    std::array<Cost, size_t(kWords) * 64> costs;
 
-  State start();
-  Cost cost(const State& s, int32_t p);
-  void take(State& s, int32_t p, Cost c);
-  void settle(State& s);
-  bool falls(const State& s, State& child);
+    void copy(const Bench& other) {
+      state = other.state;
+      state.ready.each([&](int32_t p) { costs[size_t(p)] = other.costs[size_t(p)]; });
+    }
+  };
+
+  void start(Bench& at);
+  void find_cost(Bench& at, int32_t p);
+  void take(Bench& at, int32_t p);
+  void settle(Bench& at);
+  bool falls(const State& from, Bench& at);
+  Mask<kWords> chosen(const Bench& at, size_t most);
   template <class F>
-  void expand(const State& s, F offer);
+  void expand(const State& s, size_t most, F offer);
   Found found(const State& s, bool is_least) const;
 
   const Part& part_;
   const Limits limits_;
+  const Lists touches_;
   std::vector<Mask<kWords>> preds_, touchers_;
   std::vector<Step> trail_;
-  int64_t n_costs_ = 0;
+  Bench base_, child_;
+  std::vector<State> children_;
+  std::vector<std::tuple<int64_t, int64_t, int32_t>> ranks_;  // what is needed, the change, a piece
+  int64_t work_ = 0;
 };
 
 template <int kWords>
-Node<kWords> Search<kWords>::start() {
-  State s{{}, {}, part_.level, part_.level, 0, 0, -1};
+void Search<kWords>::start(Bench& at) {
+  at.state = {{}, {}, part_.level, part_.level, 0, 0, -1};
   for (int32_t p = 0; p < part_.count(); ++p)
-    if (part_.preds[p].empty()) s.ready.add(p);
-  settle(s);
-  return s;
+    if (part_.preds[p].empty()) {
+      at.state.ready.add(p);
+      find_cost(at, p);
+    }
+  settle(at);
 }
 
 template <int kWords>
-Cost Search<kWords>::cost(const State& s, int32_t p) {
-  ++n_costs_;
-  return part_.stages.cost(
-      p, part_.sizes, [&](int32_t b) { return !touchers_[size_t(b)].meets(s.done); },
-      [&](int32_t b) { return touchers_[size_t(b)].is_in(s.done, p); });
+void Search<kWords>::find_cost(Bench& at, int32_t p) {
+  ++work_;
+  at.costs[size_t(p)] = part_.stages.cost(
+      p, part_.sizes, [&](int32_t b) { return !touchers_[size_t(b)].meets(at.state.done); },
+      [&](int32_t b) { return touchers_[size_t(b)].is_in(at.state.done, p); });
 }
 
+// Does a piece, and finds the costs that this changes: those of pieces that are no longer the first
+// to touch a buffer, or are now the last.
 template <int kWords>
-void Search<kWords>::take(State& s, int32_t p, Cost c) {
+void Search<kWords>::take(Bench& at, int32_t p) {
+  State& s = at.state;
+  const Cost c = at.costs[size_t(p)];
   s.peak = std::max(s.peak, s.level + c.rise);
   s.level += c.change;
-  s.done.add(p);
   s.ready.drop(p);
   ++s.n_done;
+  Mask<kWords> changed;
+  for (const int32_t b : touches_[p]) {
+    const Mask<kWords>& all = touchers_[size_t(b)];
+    if (!all.meets(s.done) || all.count_without(s.done) == 2) changed.add_all(all);
+  }
+  s.done.add(p);
+  changed.keep(s.ready);
   for (const int32_t q : part_.succs[p])
-    if (preds_[size_t(q)].is_in(s.done, p)) s.ready.add(q);
+    if (preds_[size_t(q)].is_in(s.done, p)) {
+      s.ready.add(q);
+      changed.add(q);
+    }
+  changed.each([&](int32_t q) { find_cost(at, q); });
   trail_.push_back({s.trail, p});
   s.trail = int32_t(trail_.size()) - 1;
 }
@@ -123,16 +170,18 @@ void Search<kWords>::take(State& s, int32_t p, Cost c) {
 // Does the pieces that are ready, raise no level and need no more than some piece has to: costs
 // only fall while others are done, so no order is the worse for it.
 template <int kWords>
-void Search<kWords>::settle(State& s) {
+void Search<kWords>::settle(Bench& at) {
+  State& s = at.state;
   s.bound = std::max({s.bound, s.peak, limits_.floor});
   for (bool again = s.n_done < part_.count(); again;) {
     again = false;
+    work_ += s.ready.count_without({}) / kScanned;
     int64_t least = std::numeric_limits<int64_t>::max();
     s.ready.each([&](int32_t p) {
-      const Cost c = cost(s, p);
+      const Cost c = at.costs[size_t(p)];
       least = std::min(least, s.level + c.rise);
       if (c.change > 0 || s.level + c.rise > s.bound) return;
-      take(s, p, c);
+      take(at, p);
       again = true;
     });
     if (again || s.n_done == part_.count() || least <= s.bound) continue;
@@ -144,42 +193,55 @@ void Search<kWords>::settle(State& s) {
 // Whether what a piece makes possible brings the level back to where it was, without a new peak.
 // As with a single piece, this can then be done at once.
 template <int kWords>
-bool Search<kWords>::falls(const State& s, State& child) {
-  if (child.peak > s.bound) return false;
-  for (bool again = child.level > s.level; again;) {
+bool Search<kWords>::falls(const State& from, Bench& at) {
+  State& s = at.state;
+  if (s.peak > from.bound) return false;
+  for (bool again = s.level > from.level; again;) {
     again = false;
-    child.ready.each([&](int32_t p) {
-      if (s.ready.has(p)) return;
-      const Cost c = cost(child, p);
-      if (c.change > 0 || child.level + c.rise > s.bound) return;
-      take(child, p, c);
+    s.ready.each([&](int32_t p) {
+      const Cost c = at.costs[size_t(p)];
+      if (from.ready.has(p) || c.change > 0 || s.level + c.rise > from.bound) return;
+      take(at, p);
       again = true;
     });
   }
-  return child.level <= s.level;
+  return s.level <= from.level;
+}
+
+// The pieces that look best, of those that are ready.
+template <int kWords>
+Mask<kWords> Search<kWords>::chosen(const Bench& at, size_t most) {
+  const State& s = at.state;
+  Mask<kWords> made = s.ready;
+  if (size_t(made.count_without({})) <= most) return made;
+  ranks_.clear();
+  made.each([&](int32_t p) {
+    const Cost c = at.costs[size_t(p)];
+    ranks_.push_back({std::max(s.bound, s.level + c.rise), c.change, p});
+  });
+  std::partial_sort(ranks_.begin(), ranks_.begin() + int64_t(most), ranks_.end());
+  made = {};
+  for (size_t i = 0; i < most; ++i) made.add(std::get<2>(ranks_[i]));
+  return made;
 }
 
 template <int kWords>
 template <class F>
-void Search<kWords>::expand(const State& s, F offer) {
-  std::vector<State> children;
+void Search<kWords>::expand(const State& s, size_t most, F offer) {
+  base_.state = s;
+  s.ready.each([&](int32_t p) { find_cost(base_, p); });
+  children_.clear();
   bool is_decided = false;
-  s.ready.each([&](int32_t p) {
-    if (is_decided) return;
-    const Cost c = cost(s, p);
-    if (s.level + c.rise >= limits_.below) return;
-    State child = s;
-    take(child, p, c);
-    if (falls(s, child)) {
-      is_decided = true;
-      children.clear();
-    }
-    children.push_back(child);
+  chosen(base_, most).each([&](int32_t p) {
+    if (is_decided || s.level + base_.costs[size_t(p)].rise >= limits_.below) return;
+    child_.copy(base_);
+    take(child_, p);
+    is_decided = falls(s, child_);
+    if (is_decided) children_.clear();
+    settle(child_);
+    if (child_.state.bound < limits_.below) children_.push_back(child_.state);
   });
-  for (State& child : children) {
-    settle(child);
-    if (child.bound < limits_.below) offer(child);
-  }
+  for (const State& child : children_) offer(child);
 }
 
 template <int kWords>
@@ -247,14 +309,14 @@ Found Search<kWords>::all() {
     states.push_back(s);
     open.push(int32_t(states.size()) - 1);
   };
-  const State first = start();
-  if (first.bound < limits_.below) offer(first);
+  start(base_);
+  if (base_.state.bound < limits_.below) offer(base_.state);
   while (!open.empty()) {
     const State s = states[size_t(open.top())];
     open.pop();
     if (s.n_done == part_.count()) return found(s, true);
-    if (n_costs_ > limits_.costs) return {};
-    if (table.is_best(s)) expand(s, offer);
+    if (work_ > limits_.work) return {};
+    if (table.is_best(s)) expand(s, size_t(part_.count()), offer);
   }
   return {{}, 0, true};
 }
@@ -276,28 +338,35 @@ Found Search<kWords>::best(int width) {
     row.insert(std::upper_bound(row.begin(), row.end(), s, is_better), s);
     if (row.size() > size_t(width)) row.pop_back();
   };
-  const State first = start();
-  if (first.bound < limits_.below) offer(first);
+  start(base_);
+  if (base_.state.bound < limits_.below) offer(base_.state);
   for (size_t n = 0; n < size_t(part_.count()); ++n) {
-    for (const State& s : kept[n]) expand(s, offer);
+    for (const State& s : kept[n]) expand(s, std::max<size_t>(kFewest, size_t(width)), offer);
     std::vector<State>().swap(kept[n]);
   }
   return kept.back().empty() ? Found{} : found(kept.back().front(), false);
 }
 
-}  // namespace
-
-Found search_all(const Part& part, Limits limits) {
-  return part.count() <= 64 ? Search<1>(part, limits).all() : Search<4>(part, limits).all();
-}
-
-Found search_best(const Part& part, Limits limits, int width, int64_t& n_costs) {
-  const auto run = [&](auto search) {
-    Found found = search.best(width);
-    n_costs = search.n_costs();
+template <class F>
+Found with_words(const Part& part, Limits limits, int64_t& work, F run) {
+  const auto counted = [&](auto search) {
+    Found found = run(search);
+    work += search.work();
     return found;
   };
-  return part.count() <= 64 ? run(Search<1>(part, limits)) : run(Search<4>(part, limits));
+  if (part.count() <= 64) return counted(Search<1>(part, limits));
+  if (part.count() <= 128) return counted(Search<2>(part, limits));
+  return counted(Search<4>(part, limits));
+}
+
+}  // namespace
+
+Found search_all(const Part& part, Limits limits, int64_t& work) {
+  return with_words(part, limits, work, [](auto& search) { return search.all(); });
+}
+
+Found search_best(const Part& part, Limits limits, int width, int64_t& work) {
+  return with_words(part, limits, work, [&](auto& search) { return search.best(width); });
 }
 
 }  // namespace sdx

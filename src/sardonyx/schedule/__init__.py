@@ -16,6 +16,8 @@ from sardonyx.schedule.sizes import Sizes
 
 NATIVE: Final = "cpu"  # the provider whose steps native code runs
 
+KEPT: Final = -1  # the effort that leaves an order as it is
+
 
 class Order(Enum):
     """How the order of nodes is chosen; the values are what config keys call them."""
@@ -42,8 +44,7 @@ class Schedule:
     graph: Graph
     nodes: tuple[Node, ...]
     bodies: Mapping[Graph, Schedule] = field(default_factory=dict)
-    # How hard native code looks for a better order when sizes are bound; None: the order stays.
-    search_effort: int | None = None
+    search_effort: int = KEPT  # of native code, for a better order when sizes are bound
 
 
 _FIXED: Final = {
@@ -81,7 +82,7 @@ def _schedule(
     else:  # where native code begins to look
         has_gradients = any(n.is_backward for n in links.nodes)
         order = forward_first(links) if has_gradients else depth_first(links)
-    effort = options.effort if fixed is None else None
+    effort = options.effort if fixed is None else KEPT
     return Schedule(graph, links.ordered(order), bodies, effort)
 
 

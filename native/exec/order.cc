@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <limits>
-#include <queue>
 #include <stdexcept>
 #include <string>
 
-#include "exec/flow.h"
+#include "exec/order/improve.h"
 
 namespace sdx {
 namespace {
@@ -20,56 +19,33 @@ void check_in(int64_t number, size_t count, const std::string& what) {
        what + " " + std::to_string(number) + " is outside [0, " + std::to_string(count) + ")");
 }
 
-void check_task(const Tasks& tasks, size_t t, std::vector<size_t>& touched) {
+constexpr int64_t kMostBytes = int64_t(1) << 61;  // sums of what tasks need stay below
+
+// Adds a size or scratch to a sum of them.
+void add(int64_t bytes, int64_t& total, const std::string& what) {
+  need(bytes >= 0, what + " is negative: " + std::to_string(bytes));
+  need(bytes < kMostBytes - total,
+       what + " makes the tasks need too many bytes: " + std::to_string(bytes));
+  total += bytes;
+}
+
+void check_task(const Tasks& tasks, size_t t, std::vector<size_t>& touched, int64_t& total) {
   const Task& task = tasks.tasks[t];
   const std::string of = " of task " + std::to_string(t);
   for (const int32_t p : task.preds) check_in(p, tasks.tasks.size(), "predecessor" + of);
   for (const int32_t b : task.touches) {
     check_in(b, tasks.sizes.size(), "buffer" + of);
+    add(tasks.sizes[size_t(b)], total, "the size of buffer " + std::to_string(b));
     touched[size_t(b)] = t;
   }
   for (const auto& [from, to] : task.shares)
     for (const int32_t b : {from, to}) {
-      check_in(b, tasks.sizes.size(), "shared buffer" + of);
+      check_in(b, tasks.sizes.size(), "buffer in a pair" + of);
       need(touched[size_t(b)] == t && from != to, "pair (" + std::to_string(from) + ", " +
                                                       std::to_string(to) + ")" + of +
                                                       " is not of two buffers that it touches");
     }
-  need(task.scratch >= 0, "scratch" + of + " is negative");
-}
-
-// The order that takes the task which changes the level most to the good, the first of equals.
-std::vector<int32_t> greedy(const Flow& flow) {
-  Walk walk(flow);
-  using Entry = std::pair<int64_t, int32_t>;
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> ready;
-  std::vector<char> is_done(size_t(flow.n_tasks()));
-  const auto offer = [&](int32_t t) {
-    if (walk.is_ready(t) && !is_done[size_t(t)]) ready.push({walk.cost(t).change, t});
-  };
-  for (int32_t t = 0; t < flow.n_tasks(); ++t) offer(t);
-  std::vector<int32_t> order;
-  while (!ready.empty()) {
-    const auto [change, t] = ready.top();
-    ready.pop();
-    if (is_done[size_t(t)] || walk.cost(t).change != change) continue;
-    is_done[size_t(t)] = 1;
-    const std::vector<int32_t> changed = walk.take(t);
-    order.push_back(t);
-    for (const int32_t s : flow.succs[t]) offer(s);
-    for (const int32_t s : changed) offer(s);
-  }
-  return order;
-}
-
-int64_t peak_of(const Flow& flow, const std::vector<int32_t>& order) {
-  Walk walk(flow);
-  int64_t peak = 0;
-  for (const int32_t t : order) {
-    peak = std::max(peak, walk.level() + walk.cost(t).rise);
-    walk.take(t);
-  }
-  return peak;
+  add(task.scratch, total, "scratch" + of);
 }
 
 }  // namespace
@@ -79,45 +55,62 @@ void check(const Tasks& tasks, const std::vector<int32_t>& order) {
   need(n < limit && tasks.sizes.size() < limit, "there are too many tasks or buffers");
   need(order.size() == n,
        "the order has " + std::to_string(order.size()) + " tasks of " + std::to_string(n));
-  int64_t total = 0;
-  for (const int64_t size : tasks.sizes)
-    need(size >= 0 && !__builtin_add_overflow(total, size, &total),
-         "sizes of buffers are negative, or their sum is too large");
   std::vector<size_t> touched(tasks.sizes.size(), n);
-  for (size_t t = 0; t < n; ++t) {
-    check_task(tasks, t, touched);
-    int64_t with_scratch = 0;
-    need(!__builtin_add_overflow(total, tasks.tasks[t].scratch, &with_scratch),
-         "scratch of task " + std::to_string(t) + " is too large");
-  }
+  int64_t total = 0;
+  for (size_t t = 0; t < n; ++t) check_task(tasks, t, touched, total);
   std::vector<char> is_done(n);
   for (const int32_t t : order) {
     check_in(t, n, "task of the order");
+    need(!is_done[size_t(t)], "task " + std::to_string(t) + " comes twice");
     for (const int32_t p : tasks.tasks[size_t(t)].preds)
       need(is_done[size_t(p)],
            "task " + std::to_string(t) + " comes before its predecessor " + std::to_string(p));
-    need(!is_done[size_t(t)], "task " + std::to_string(t) + " comes twice");
     is_done[size_t(t)] = 1;
   }
 }
 
 int64_t peak_of(const Tasks& tasks, const std::vector<int32_t>& order) {
-  const Flow flow(tasks, order);
-  Walk walk(flow);
-  int64_t peak = 0;
-  for (int32_t t = 0; t < flow.n_tasks(); ++t) {
-    peak = std::max(peak, walk.level() + walk.cost(t).rise);
-    walk.take(t);
+  const std::vector<int64_t>& sizes = tasks.sizes;
+  std::vector<int32_t> first(sizes.size(), -1), last(first), taken(first), given(first);
+  for (const int32_t t : order)
+    for (const int32_t b : tasks.tasks[size_t(t)].touches) {
+      if (first[size_t(b)] < 0) first[size_t(b)] = t;
+      last[size_t(b)] = t;
+    }
+  std::vector<char> is_alive(sizes.size());
+  int64_t level = 0, peak = 0;
+  for (const int32_t t : order) {
+    const Task& task = tasks.tasks[size_t(t)];
+    for (const int32_t b : task.touches)
+      if (!std::exchange(is_alive[size_t(b)], 1)) level += sizes[size_t(b)];
+    int64_t shared = 0;
+    for (const auto& [from, to] : task.shares) {
+      if (last[size_t(from)] != t || first[size_t(to)] != t) continue;
+      if (taken[size_t(from)] == t || given[size_t(to)] == t) continue;
+      if (sizes[size_t(from)] != sizes[size_t(to)]) continue;
+      taken[size_t(from)] = given[size_t(to)] = t;
+      shared += sizes[size_t(to)];
+    }
+    peak = std::max(peak, level + task.scratch - shared);
+    for (const int32_t b : task.touches)
+      if (last[size_t(b)] == t && std::exchange(is_alive[size_t(b)], 0)) level -= sizes[size_t(b)];
   }
   return peak;
 }
 
-std::vector<int32_t> least_peak(const Tasks& tasks, const std::vector<int32_t>& given, int) {
+std::vector<int32_t> least_peak(const Tasks& tasks, const std::vector<int32_t>& given, int effort) {
+  const int64_t peak = peak_of(tasks, given);
   const Flow flow(tasks, given);
-  std::vector<int32_t> order = greedy(flow);
-  if (peak_of(flow, order) >= peak_of(tasks, given)) return given;
-  for (int32_t& t : order) t = given[size_t(t)];
-  return order;
+  const int64_t floor = least_need(flow);
+  if (peak <= floor || is_forced(flow)) return given;
+  const Pieces pieces = contract(flow);
+  Line line(pieces);
+  improve(line, pieces, floor, effort);
+  std::vector<int32_t> order;
+  order.reserve(given.size());
+  for (const int32_t piece : line.order())
+    for (const int32_t t : pieces.members[piece]) order.push_back(given[size_t(t)]);
+  return peak_of(tasks, order) < peak ? order : given;
 }
 
 }  // namespace sdx

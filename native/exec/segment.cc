@@ -1,5 +1,6 @@
 #include "exec/segment.h"
 
+#include <algorithm>
 #include <chrono>
 #include <new>
 
@@ -42,8 +43,8 @@ class Runner {
   Outcome run() {
     Outcome outcome;
     outcome.segment = number_;
-    if (!allocate()) {
-      outcome.fault = Fault::memory;
+    outcome.fault = allocate(outcome.bytes);
+    if (outcome.fault != Fault::none) {
       outcome.index = -1;
       return outcome;
     }
@@ -66,32 +67,47 @@ class Runner {
   }
 
  private:
-  bool allocate() {
+  // All memory of the run, or none of it; `wanted` is how much that is.
+  Fault allocate(int64_t& wanted) {
+    const int64_t locals = binding_.local_bytes * state_.threads.threads;
+    const int64_t arena = binding_.arena_bytes + kAlign_ + locals;
+    wanted = arena;
+    for (const Export& made : binding_.exports)
+      if (is_new(made)) wanted += made.bytes;
+    wanted = with_held(state_, wanted);
+    if (wanted > state_.limit_bytes) return Fault::limit;
     try {
-      const int64_t locals = binding_.local_bytes * state_.threads.threads;
-      arena_ = make_block(size_t(binding_.arena_bytes + kAlign_ + locals));
+      arena_ = state_.pool->frame(size_t(arena));
       local_ = arena_.get() + (binding_.arena_bytes + kAlign_ - 1) / kAlign_ * kAlign_;
-      for (const Export& made : binding_.exports) {
-        Slot& slot = state_.slots[size_t(made.slot)];
-        slot.view = made.view;
-        if (made.growth >= 0)
-          grow(made, slot);
-        else
-          slot.block = made.root == made.slot ? make_block(size_t(made.bytes))
-                                              : state_.slots[size_t(made.root)].block;
-        slot.data = slot.block.get();
-      }
-      return true;
+      for (const Export& made : binding_.exports) hand_out(made);
+      return Fault::none;
     } catch (const std::bad_alloc&) {
-      return false;
+      return Fault::memory;
     }
+  }
+
+  // Whether an output takes a block of its own.
+  bool is_new(const Export& made) const {
+    if (made.growth >= 0) return grown_[size_t(made.growth)].block == nullptr;
+    return made.root == made.slot;
+  }
+
+  void hand_out(const Export& made) {
+    Slot& slot = state_.slots[size_t(made.slot)];
+    slot.view = made.view;
+    if (made.growth >= 0)
+      grow(made, slot);
+    else
+      slot.block = is_new(made) ? state_.pool->block(size_t(made.bytes))
+                                : state_.slots[size_t(made.root)].block;
+    slot.data = slot.block.get();
   }
 
   // The block of an output with room: that of its input, or a new one.
   void grow(const Export& made, Slot& slot) {
     Slot& planned = grown_[size_t(made.growth)];
     if (planned.block == nullptr) {
-      planned.block = make_block(size_t(made.bytes));
+      planned.block = state_.pool->block(size_t(made.bytes));
       if (state_.grows_in_place) {
         planned.room = std::make_shared<Room>();
         planned.room->rows = made.room;
@@ -130,11 +146,26 @@ class Runner {
   RunState& state_;
   int number_;
   std::vector<Slot> grown_;
-  std::shared_ptr<std::byte> arena_;
+  Pool::Frame arena_;
   std::byte* local_ = nullptr;
 };
 
 }  // namespace
+
+int64_t with_held(const RunState& state, int64_t bytes) {
+  if (state.limit_bytes == INT64_MAX) return bytes;
+  std::vector<const std::byte*> seen;
+  for (const RunState* run = &state; run != nullptr; run = run->outer) {
+    bytes += run->aside_bytes;
+    for (const Slot& slot : run->slots) {
+      const std::byte* block = slot.block.get();
+      if (block == nullptr || std::find(seen.begin(), seen.end(), block) != seen.end()) continue;
+      seen.push_back(block);
+      bytes += slot.view.count() * size_of(slot.view.dtype);
+    }
+  }
+  return bytes;
+}
 
 Segment::Segment(SegmentSpec spec)
     : spec_(std::move(spec)),

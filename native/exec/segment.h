@@ -100,7 +100,7 @@ struct Slot {
   std::shared_ptr<Room> room;        // of a tensor that may grow
 };
 
-enum class Fault : uint8_t { none, guard, size, step, memory, stopped, name };
+enum class Fault : uint8_t { none, guard, size, step, memory, stopped, name, limit };
 
 // How a run ended: at which guard or step (`index`) of which segment, and what its names were.
 struct Outcome {
@@ -109,6 +109,7 @@ struct Outcome {
   int index = 0;
   Status status;
   std::vector<int64_t> names;
+  int64_t bytes = 0;  // that were wanted, for faults of memory
 };
 
 // When a step ran, for profiles.
@@ -122,11 +123,19 @@ struct RunState {
   std::vector<Slot> slots;
   std::vector<int64_t> names;
   ThreadOptions threads;
+  Pool* pool = nullptr;
+  int64_t limit_bytes = INT64_MAX;  // for arena and outputs at once
+  const RunState* outer = nullptr;  // of the run that this is the body of
+  int64_t aside_bytes = 0;          // that a loop of this run holds, in no slot yet
   bool grows_in_place = true;
   bool (*should_stop)(void*) = nullptr;  // asked between steps
   void* stop_context = nullptr;
   std::vector<Moment>* moments = nullptr;
 };
+
+// So many bytes with those that a run and the runs around it hold already. Where there is no limit
+// nobody asks, and they are not counted.
+int64_t with_held(const RunState& state, int64_t bytes);
 
 // A value in the arena: its bytes, where they lie, and the first and last position that needs them.
 struct Span {

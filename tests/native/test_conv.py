@@ -326,7 +326,7 @@ def test_epilogues(layer: str, what: str) -> None:
     size = np.abs(expected).max()
     for isa in native.isas:
         found = [run_call(call, node, values, {}, isa, n)[0] for n in SPLITS]
-        for over, _ in call.shares:
-            found += [run_call(call, node, values, {}, isa, n, over)[0] for n in SPLITS]
+        for share in call.shares:
+            found += [run_call(call, node, values, {}, isa, n, share)[0] for n in SPLITS]
         assert all(f.tobytes() == found[0].tobytes() for f in found[1:]), isa
         np.testing.assert_allclose(found[0], expected, 2e-5, 1e-5 * size, err_msg=isa)

@@ -159,7 +159,7 @@ class SegmentBuilder:
         slot: Any,
         exports: frozenset[Value],
         growths: dict[Value, Growth],
-        effort: int = 0,
+        effort: int,
     ) -> None:
         """`slot` numbers the values between segments; `exports` are those that others read.
 

@@ -66,9 +66,11 @@ void turn(Found& found) {
 class Improver {
  public:
   Improver(Line& line, const Pieces& pieces, int64_t floor, int64_t rate)
-      : line_(line), pieces_(pieces), floor_(floor) {
-    pool_ = rate * (kFreeTasks + int64_t(pieces.members.items.size()));
-  }
+      : line_(line),
+        pieces_(pieces),
+        floor_(floor),
+        free_(rate * kFreeTasks),
+        pool_(free_ + rate * int64_t(pieces.members.items.size())) {}
 
   void run() {
     std::vector<Range> ranges = ranges_of(pieces_, line_);
@@ -89,8 +91,9 @@ class Improver {
 
   Line& line_;
   const Pieces& pieces_;
-  int64_t floor_;  // no order has a lower peak
-  int64_t pool_;   // work that is left
+  int64_t floor_;       // no order has a lower peak
+  const int64_t free_;  // work that any part may take
+  int64_t pool_;        // work that is left
 };
 
 // Searches ranges, the one that needs most first, until one cannot be improved: no order of the
@@ -160,7 +163,8 @@ bool Improver::search_peak(const std::vector<Range>& ranges) {
 
 // Puts a range into a better order, if one is found with a share of the work that is left.
 bool Improver::improve(Range& range, int64_t floor) {
-  Found found = solve(line_.part(range.begin, range.end), {floor, range.peak, pool_ / kShare});
+  Found found = solve(line_.part(range.begin, range.end),
+                      {floor, range.peak, std::max(pool_ / kShare, std::min(pool_, free_))});
   range.is_least = found.is_least;
   if (found.order.empty()) return false;
   for (int32_t& p : found.order) p = line_.order()[size_t(range.begin + p)];

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "exec/order/greedy.h"
 #include "exec/order/search.h"
+#include "exec/order/simple.h"
 
 namespace sdx {
 namespace {
@@ -74,15 +74,21 @@ class Improver {
 
   void run() {
     std::vector<Range> ranges = ranges_of(pieces_, line_);
-    for (Range& range : ranges)
-      if (range.end - range.begin > kMostPieces && range.peak > floor_) search_large(range);
+    for (Range& range : ranges) {
+      if (range.end - range.begin <= kWindow || range.peak <= floor_) continue;
+      simplify(range);
+      if (range.end - range.begin <= kMostPieces) continue;
+      std::vector<Range> windows = windows_of(range);
+      search(windows, false);
+      range.peak = line_.peak(range.begin, range.end);
+    }
     search(ranges, true);
     while (pool_ > 0 && search_peak(ranges)) continue;
   }
 
  private:
   void search(std::vector<Range>& ranges, bool are_independent);
-  void search_large(Range& range);
+  void simplify(Range& range);
   std::vector<Range> windows_of(const Range& range) const;
   bool search_peak(const std::vector<Range>& ranges);
   bool improve(Range& range, int64_t floor);
@@ -113,19 +119,18 @@ void Improver::search(std::vector<Range>& ranges, bool are_independent) {
   line_.measure();
 }
 
-// Chooses among simple orders of a range, then searches it by windows.
-void Improver::search_large(Range& range) {
-  const Part part = line_.part(range.begin, range.end);
-  Found ahead = search_greedily(part), back = search_greedily(part.reversed());
-  turn(back);
-  Found& best = back.peak < ahead.peak ? back : ahead;
-  if (best.peak < range.peak) {
-    for (int32_t& p : best.order) p = line_.order()[size_t(range.begin + p)];
-    line_.set(range.begin, best.order);
-    line_.measure();
-  }
-  std::vector<Range> windows = windows_of(range);
-  search(windows, false);
+// Puts a range into the best of some simple orders, if that is better.
+void Improver::simplify(Range& range) {
+  const Part part = line_.part(range.begin, range.end), back = part.reversed();
+  Found found[] = {greedy(part), oldest_first(part), greedy(back), oldest_first(back)};
+  turn(found[2]);
+  turn(found[3]);
+  Found& best = *std::min_element(std::begin(found), std::end(found),
+                                  [](const Found& a, const Found& b) { return a.peak < b.peak; });
+  if (best.peak >= range.peak) return;
+  for (int32_t& p : best.order) p = line_.order()[size_t(range.begin + p)];
+  line_.set(range.begin, best.order);
+  line_.measure();
   range.peak = line_.peak(range.begin, range.end);
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kWorkPerTask = 80;  // costs of pieces that are found, at no effort
 constexpr int64_t kFreeTasks = 80;    // for which work is allowed beyond those that there are
-constexpr int64_t kMostWidth = 1024;
+constexpr int64_t kMostWidth = 256;
 constexpr int kProbes = 6;
 constexpr int64_t kShare = 2;     // of the work that is left goes into one part
 constexpr int32_t kWindow = 64;   // pieces searched together in a part that is too large

@@ -18,7 +18,7 @@ from sardonyx.program.emit import emit
 from sardonyx.program.program import Run
 from sardonyx.program.run import bind, execute
 from sardonyx.providers.reference import Reference
-from sardonyx.schedule import schedule
+from sardonyx.schedule import OrderOptions, Schedule, schedule
 
 
 def run_graph(graph: Graph, feeds: dict[str, Any]) -> list[Any]:
@@ -30,6 +30,11 @@ def run_graph(graph: Graph, feeds: dict[str, Any]) -> list[Any]:
     for spec in program.inputs:
         frame[spec.slot] = feeds[spec.name]
     return execute(program, Run(bind(program, feeds), frame, lambda: None))
+
+
+def scheduled(graph: Graph, options: OrderOptions | None = None) -> Schedule:
+    """A graph in order, all of it in Python."""
+    return schedule(place(graph, [Reference()]), options)
 
 
 def random_feeds(graph: Graph, size: int = 3) -> dict[str, Any]:

@@ -45,15 +45,19 @@ def untouched(whole: Array, inner: Array) -> bool:
     return bool((whole[:begin] == PATTERN).all() and (whole[end:] == PATTERN).all())
 
 
-def run_call(
+def run_call(  # noqa: PLR0913 - how a call is run, each way by name
     call: Call,
     node: Node,
     values: dict[Value, Array],
     dims: dict[str, int],
     isa: str = "",
     splits: int = 1,
+    share: tuple[int, int] | None = None,
 ) -> list[Array]:
-    """The outputs of a node, by its kernel; `values` are its inputs that are no constants."""
+    """The outputs of a node, by its kernel; `values` are its inputs that are no constants.
+
+    `share` names an input and the output that is to be made in its bytes.
+    """
     inputs = [None if v is None else operand(v, values, isa) for v in call.inputs]
     ints = [evaluate(i, dims) for i in call.ints]
     facts = [v.tensor for v in node.outputs]
@@ -65,6 +69,11 @@ def run_call(
     else:
         shapes = [[evaluate(d, dims) for d in f.dims] for f in facts]
     made = [guarded(tuple(s), f.dtype.np) for s, f in zip(shapes, facts, strict=True)]
+    if share is not None:
+        taken, place = inputs[share[0]], made[share[1]][0]
+        assert taken is not None
+        place.reshape(-1).view(taken.dtype)[...] = taken.reshape(-1)
+        inputs[share[0]] = place.view(taken.dtype).reshape(taken.shape)
     error = native.call(
         call.row,
         [tensor(a) for a in inputs],

@@ -20,7 +20,14 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 EXAMPLES = sorted(ROOT.glob("examples/*.py"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Pages whose Python stands on its own; others quote pieces of code.
-RUNNABLE = ("README.md", "docs/language_models.md", "docs/memory.md")
+RUNNABLE = (
+    "README.md",
+    "docs/language_models.md",
+    "docs/memory.md",
+    "docs/order.md",
+    "docs/plan.md",
+    "docs/training.md",
+)
 
 
 def blocks(page: Path, language: str) -> list[str]:

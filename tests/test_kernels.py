@@ -82,6 +82,21 @@ def check_kernels(row: Row, constants: list[str]) -> None:
                 assert [a.tobytes() for a in found[0]] == [a.tobytes() for a in other], isa
             wrong = difference(found[0], expected[: len(found[0])], row.ulps)
             assert not wrong, f"{isa}: {wrong}"
+            for share in shared(call, found[0], values):
+                for n in SPLITS:
+                    made = run_call(call, node, values, dims, isa, n, share)
+                    same = [a.tobytes() for a in made] == [a.tobytes() for a in found[0]]
+                    assert same, f"{isa}: in place {share}, {n} parts"
+
+
+def shared(call: Call, outputs: list[Any], values: dict[Any, Any]) -> list[tuple[int, int]]:
+    """The pairs of a call that may be the same bytes with these sizes."""
+    found = []
+    for taken, made in call.shares:
+        array, others = values.get(call.inputs[taken]), call.inputs.count(call.inputs[taken])
+        if array is not None and others == 1 and array.size == outputs[made].size:
+            found.append((taken, made))
+    return found
 
 
 def _read(value: Any, values: dict[Any, Any]) -> Any:

@@ -27,8 +27,9 @@ using Longs = std::vector<int64_t>;
 // What Python passes for each record, in the order of the records' members.
 using SizeTuple = std::tuple<int, int32_t, int32_t, int64_t>;
 using GuardTuple = std::tuple<int, int32_t, int32_t>;
-using ValueTuple = std::tuple<int, int, int32_t, uintptr_t, int32_t, int32_t, Ints, Longs>;
-using StepTuple = std::tuple<std::string, Ints, Ints, Ints, std::vector<double>>;
+using ValueTuple = std::tuple<int, int, int32_t, uintptr_t, Ints, Longs>;
+using StepTuple = std::tuple<std::string, Ints, Ints, Ints, std::vector<double>,
+                             std::vector<std::pair<int32_t, int32_t>>, bool>;
 using Triple = std::tuple<int32_t, int32_t, int32_t>;
 using Quad = std::tuple<int32_t, int32_t, int32_t, int32_t>;
 using Pair = std::pair<int32_t, int32_t>;
@@ -42,16 +43,16 @@ std::unique_ptr<Segment> make_segment(nb::tuple parts) {
   for (const auto& [kind, left, right] : nb::cast<std::vector<GuardTuple>>(parts[2]))
     spec.guards.push_back({GuardKind(kind), left, right});
   spec.names = nb::cast<Ints>(parts[3]);
-  for (const auto& [storage, dtype, at, address, start, end, dims, numbers] :
+  for (const auto& [storage, dtype, at, address, dims, numbers] :
        nb::cast<std::vector<ValueTuple>>(parts[4]))
     spec.values.push_back({Storage(storage), DType(dtype), at,
-                           reinterpret_cast<const void*>(address), start, end, dims, numbers});
+                           reinterpret_cast<const void*>(address), dims, numbers});
   const Isa* isa = chosen_isa();
-  for (const auto& [row, inputs, outputs, ints, floats] :
+  for (const auto& [row, inputs, outputs, ints, floats, shares, joins] :
        nb::cast<std::vector<StepTuple>>(parts[5])) {
     const Kernel* kernel = isa == nullptr ? nullptr : find_kernel(*isa, row);
     if (kernel == nullptr) throw std::invalid_argument("there is no kernel " + row);
-    spec.steps.push_back({kernel, inputs, outputs, ints, floats});
+    spec.steps.push_back({kernel, inputs, outputs, ints, floats, shares, joins});
   }
   for (const auto& [step, output, axis, name] : nb::cast<std::vector<Quad>>(parts[6]))
     spec.resolved.push_back({step, output, axis, name});
@@ -61,6 +62,7 @@ std::unique_ptr<Segment> make_segment(nb::tuple parts) {
        nb::cast<std::vector<std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t, int32_t>>>(
            parts[8]))
     spec.growths.push_back({from, to, axis, rows, room_from, room_to});
+  spec.effort = nb::cast<int>(parts[9]);
   return std::make_unique<Segment>(std::move(spec));
 }
 
@@ -100,13 +102,16 @@ class Watch {
 class Runnable {
  public:
   Runnable(std::shared_ptr<const Sequence> sequence, nb::list input_names, nb::list input_types,
-           nb::list output_types, ThreadOptions threads, bool grows_in_place)
+           nb::list output_types, ThreadOptions threads, bool grows_in_place,
+           std::shared_ptr<Pool> pool, int64_t limit_bytes)
       : sequence_(std::move(sequence)),
         input_names_(std::move(input_names)),
         input_types_(std::move(input_types)),
         output_types_(std::move(output_types)),
         threads_(threads),
-        grows_in_place_(grows_in_place) {
+        grows_in_place_(grows_in_place),
+        pool_(std::move(pool)),
+        limit_bytes_(limit_bytes) {
     if (threads_.threads < 1) threads_.threads = usable_cpus();
     want_threads(threads_.threads);
   }
@@ -155,16 +160,51 @@ class Runnable {
     if (watch.was_interrupted()) nb::raise_python_error();
     if (outcome.fault != Fault::none)
       return nb::make_tuple(int(outcome.fault), outcome.segment, outcome.index,
-                            outcome.status.text(), nb::cast(outcome.names));
+                            outcome.status.text(), nb::cast(outcome.names), outcome.bytes);
     nb::list spans;
     for (const Moment& m : moments)
       spans.append(nb::make_tuple(m.segment, m.step, m.begin_ns, m.end_ns));
     return nb::make_tuple(0, outputs(state), nb::cast(state.names), spans);
   }
 
-  std::shared_ptr<const Sequence> sequence() const { return sequence_; }
+  // What runs with these names take, by segment; those whose sizes are not known are left out.
+  nb::list memory(const Longs& names) const {
+    RunState state = fresh();
+    std::copy_n(names.begin(), std::min(names.size(), state.names.size()), state.names.begin());
+    nb::list made;
+    for (const Item& item : sequence_->spec().items) {
+      if (item.segment == nullptr) continue;
+      if (const auto report = item.segment->memory(state))
+        made.append(described(item.segment->spec().number, *report));
+    }
+    return made;
+  }
+
+  // The same of one segment, which may be in a body, whose names these are then; None if unknown.
+  nb::object memory_of(int number, const Longs& names) const {
+    const auto report = sequence_->memory(number, names);
+    return report ? nb::object(described(number, *report)) : nb::none();
+  }
 
  private:
+  static nb::dict described(int number, const MemoryReport& report) {
+    nb::list values;
+    for (const Span& s : report.values)
+      values.append(nb::make_tuple(s.value, s.bytes, s.start, s.end, s.offset));
+    nb::dict made;
+    made["number"] = number;
+    made["steps"] = nb::cast(report.order);
+    made["values"] = values;
+    nb::list scratch;
+    for (const Span& s : report.scratch) scratch.append(nb::make_tuple(s.start, s.bytes, s.offset));
+    made["scratch"] = scratch;
+    made["exports"] = nb::cast(report.exported);
+    made["arena_bytes"] = report.arena_bytes;
+    made["lower_bound"] = report.least_bytes;
+    made["local_bytes"] = report.local_bytes;
+    return made;
+  }
+
   Wanted wanted(size_t input) const {
     const SequenceSpec& spec = sequence_->spec();
     return {PyList_GET_ITEM(input_types_.ptr(), long(input)), spec.dtypes[input],
@@ -175,6 +215,8 @@ class Runnable {
     RunState state = sequence_->fresh_state();
     state.threads = threads_;
     state.grows_in_place = grows_in_place_;
+    state.pool = pool_.get();
+    state.limit_bytes = limit_bytes_;
     return state;
   }
 
@@ -182,7 +224,9 @@ class Runnable {
     nb::gil_scoped_release nogil;
     state.should_stop = &Watch::should_stop;
     state.stop_context = &watch;
-    return sequence_->run(state);
+    Outcome outcome = sequence_->run(state);
+    pool_->end_run();
+    return outcome;
   }
 
   nb::list outputs(const RunState& state) const {
@@ -194,14 +238,14 @@ class Runnable {
   }
 
   // An output's slot with bytes that are no one else's: not the caller's, nor another output's.
-  static Slot own(const Ints& slots, size_t i, const RunState& state) {
+  Slot own(const Ints& slots, size_t i, const RunState& state) const {
     Slot slot = state.slots[size_t(slots[i])];
     bool is_shared = slot.block == nullptr;
     for (size_t j = 0; j < i; ++j)
       is_shared = is_shared || state.slots[size_t(slots[j])].data == slot.data;
     if (is_shared) {
       const size_t bytes = size_t(slot.view.count() * size_of(slot.view.dtype));
-      std::shared_ptr<std::byte> copy = make_block(bytes);
+      std::shared_ptr<std::byte> copy = pool_->block(bytes);
       std::copy_n(slot.data, bytes, copy.get());
       slot.block = copy;
       slot.data = copy.get();
@@ -213,6 +257,15 @@ class Runnable {
   nb::list input_names_, input_types_, output_types_;
   ThreadOptions threads_;
   bool grows_in_place_;
+  std::shared_ptr<Pool> pool_;
+  int64_t limit_bytes_;
+};
+
+// A pool in Python's hands. Blocks know pools by C++'s pointers alone, so that none needs the GIL
+// to go back.
+struct PoolHandle {
+  explicit PoolHandle(bool keeps) : pool(std::make_shared<Pool>(keeps)) {}
+  std::shared_ptr<Pool> pool;
 };
 
 std::shared_ptr<const Sequence> make_sequence(nb::tuple parts);
@@ -293,14 +346,25 @@ void bind_exec(nb::module_& m) {
       .def_prop_rw(
           "raised", [](const Stop& s) { return s.raised.load(); },
           [](Stop& s, bool raised) { s.raised.store(raised); });
+  nb::class_<PoolHandle>(m, "Pool", nb::is_weak_referenceable(),
+                         "Memory for arenas and outputs, kept between runs if it is to.")
+      .def(nb::init<bool>(), "keeps"_a)
+      .def(
+          "drop_kept", [](PoolHandle& p) { p.pool->drop_kept(); },
+          "Gives what is kept back to the system, and what is in use when it is let go.")
+      .def_prop_ro("kept_bytes", [](const PoolHandle& p) { return p.pool->kept_bytes(); })
+      .def_prop_ro("kept_blocks", [](const PoolHandle& p) { return p.pool->kept_blocks(); })
+      .def_prop_ro("live_blocks", [](const PoolHandle& p) { return p.pool->live_blocks(); });
   nb::class_<Runnable>(m, "Runnable", "A compiled sequence of segments, ready to run.")
       .def(
           "__init__",
           [](Runnable* self, nb::tuple sequence, nb::tuple python) {
             ThreadOptions threads{nb::cast<int>(python[3]), nb::cast<bool>(python[4])};
-            new (self) Runnable(make_sequence(sequence), nb::cast<nb::list>(python[0]),
-                                nb::cast<nb::list>(python[1]), nb::cast<nb::list>(python[2]),
-                                threads, nb::cast<bool>(python[5]));
+            new (self)
+                Runnable(make_sequence(sequence), nb::cast<nb::list>(python[0]),
+                         nb::cast<nb::list>(python[1]), nb::cast<nb::list>(python[2]), threads,
+                         nb::cast<bool>(python[5]), nb::cast<PoolHandle&>(python[6]).pool,
+                         nb::cast<int64_t>(python[7]));
           },
           "sequence"_a, "python"_a)
       .def("quick", &Runnable::quick, "feed"_a,
@@ -308,14 +372,20 @@ void bind_exec(nb::module_& m) {
       .def("run", &Runnable::run, "names"_a, "inputs"_a, "stop"_a.none(), "profiles"_a,
            nb::sig("def run(self, names: collections.abc.Sequence[int], inputs: list, stop: Stop | "
                    "None, profiles: bool) -> tuple"),
-           "(0, outputs, names, spans), or (fault, segment, index, text, names).");
+           "(0, outputs, names, spans), or (fault, segment, index, text, names, bytes).")
+      .def("memory", &Runnable::memory, "names"_a,
+           nb::sig("def memory(self, names: collections.abc.Sequence[int]) -> list[dict]"),
+           "What a run with these sizes takes, by segment: when each value is alive, and where.")
+      .def("memory_of", &Runnable::memory_of, "number"_a, "names"_a,
+           nb::sig("def memory_of(self, number: int, names: collections.abc.Sequence[int]) -> dict "
+                   "| None"),
+           "The same of one segment, in a body or not; None if there is no such segment.");
   m.def(
       "has_room", [](nb::handle object) { return has_room(object.ptr()); }, "object"_a,
       "Whether an object is an array that was handed out with room to grow.");
   m.def("usable_cpus", usable_cpus, "CPUs that the process may use, by affinity and cgroup.");
   m.def("set_affinities", set_affinities, "sets"_a, "Binds the pool's workers to CPUs.");
-  m.def("kept_bytes", kept_bytes, "Bytes that are kept for arenas and outputs to come.");
-  m.def("drop_kept", drop_kept, "Gives kept bytes back to the system.");
+  m.def("kept_bytes", kept_bytes, "Bytes that all pools keep for arenas and outputs to come.");
 }
 
 }  // namespace sdx

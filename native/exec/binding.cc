@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "exec/grow.h"
-#include "exec/place.h"
 
 namespace sdx {
 namespace {
@@ -53,31 +52,40 @@ void set_strides(const ValueSpec& spec, const std::vector<View>& views, const in
   }
 }
 
+int64_t bytes_of(const View& view) { return view.count() * size_of(view.dtype); }
+
 // Builds one binding; its members are what several steps of that need.
 class Binder {
  public:
-  Binder(const SegmentSpec& spec, const std::vector<int64_t>& registers, std::vector<View> views)
-      : spec_(spec), registers_(registers), views_(std::move(views)) {}
+  Binder(const SegmentSpec& spec, const Wiring& wiring, const std::vector<int64_t>& registers,
+         std::vector<View> views)
+      : spec_(spec), wiring_(wiring), registers_(registers), views_(std::move(views)) {}
 
-  bool build(Binding& binding, Outcome& outcome) {
+  bool build(Binding& binding, Choice& choice, Outcome& outcome) {
     for (size_t i = 0; i < spec_.steps.size(); ++i) {
-      if (Status status = plan(spec_.steps[i], binding); !status.ok()) {
+      if (Status status = plan(int32_t(i), binding); !status.ok()) {
         outcome.fault = Fault::step;
         outcome.index = int(i);
         outcome.status = status;
         return false;
       }
     }
-    if (!lay_out(binding)) {
+    if (!measure(binding)) {
       outcome.fault = Fault::memory;
       return false;
     }
+    frame_ = make_frame(wiring_, need_, spec_.effort, choice);
+    binding.arena_bytes = frame_.bytes;
+    binding.peak = frame_.peak;
     locate(binding);
     return true;
   }
 
+  std::vector<Span> spans() const { return spans_of(wiring_, need_, frame_); }
+
  private:
-  Status plan(const StepSpec& step, Binding& binding) {
+  Status plan(int32_t number, Binding& binding) {
+    const StepSpec& step = spec_.steps[size_t(number)];
     gather(step.inputs, in_);
     gather(step.outputs, out_);
     ints_.clear();
@@ -85,6 +93,7 @@ class Binder {
     const Call call{in_.data(),   int(in_.size()),   out_.data(),        int(out_.size()),
                     ints_.data(), int(ints_.size()), step.floats.data(), int(step.floats.size())};
     BoundStep& bound = binding.steps.emplace_back();
+    bound.number = number;
     bound.n_in = int32_t(in_.size());
     bound.n_out = int32_t(out_.size());
     bound.plan.owner = &binding.memory;
@@ -92,7 +101,7 @@ class Binder {
       return static_cast<Bump*>(owner)->allocate(bytes);
     };
     Status status = step.kernel->prepare(call, bound.plan);
-    bound.plan.local_bytes = (bound.plan.local_bytes + kAlign - 1) / kAlign * kAlign;
+    bound.plan.local_bytes = align_up(bound.plan.local_bytes);
     binding.local_bytes = std::max(binding.local_bytes, bound.plan.local_bytes);
     return status;
   }
@@ -102,45 +111,75 @@ class Binder {
     for (const int32_t id : ids) into.push_back(id < 0 ? View() : views_[size_t(id)]);
   }
 
-  // Arena values and the steps' scratch share one placement. False where no memory holds them.
-  bool lay_out(Binding& binding) {
-    std::vector<Life> lives;
-    std::vector<int32_t> whose;  // values, then steps
-    const auto n_values = int32_t(spec_.values.size());
-    for (int32_t i = 0; i < n_values; ++i) {
-      const ValueSpec& value = spec_.values[size_t(i)];
-      if (value.storage != Storage::arena) continue;
-      const View& view = views_[size_t(i)];
-      lives.push_back({view.count() * size_of(view.dtype), value.start, value.end});
-      whose.push_back(i);
-    }
-    for (size_t i = 0; i < binding.steps.size(); ++i) {
-      const int64_t bytes = binding.steps[i].plan.scratch_bytes;
-      if (bytes == 0) continue;
-      lives.push_back({bytes, int32_t(i), int32_t(i)});
-      whose.push_back(n_values + int32_t(i));
-    }
+  // What the arena must hold. False where no memory does.
+  bool measure(const Binding& binding) {
+    need_.bytes.assign(spec_.values.size(), 0);
     double total = 0;
-    for (const Life& life : lives) total += double(life.size);
-    if (total > double(kMostBytes)) return false;
-    std::vector<int64_t> offsets;
-    binding.arena_bytes = place(lives, offsets);
-    arena_.assign(size_t(n_values), 0);
-    for (size_t i = 0; i < whose.size(); ++i) {
-      if (whose[i] < n_values)
-        arena_[size_t(whose[i])] = offsets[i];
-      else
-        binding.steps[size_t(whose[i] - n_values)].scratch = offsets[i];
+    for (size_t i = 0; i < spec_.values.size(); ++i) {
+      if (spec_.values[i].storage != Storage::arena) continue;
+      need_.bytes[i] = align_up(bytes_of(views_[i]));
+      total += double(need_.bytes[i]);
     }
-    return true;
+    for (size_t i = 0; i < spec_.steps.size(); ++i) {
+      need_.scratch.push_back(align_up(binding.steps[i].plan.scratch_bytes));
+      total += double(need_.scratch.back());
+      const StepSpec& step = spec_.steps[i];
+      for (const auto& [from, to] : step.shares)
+        if (may_share(step, step.inputs[size_t(from)], step.outputs[size_t(to)]))
+          need_.shares.push_back(
+              {int32_t(i), root(step.inputs[size_t(from)]), root(step.outputs[size_t(to)])});
+      if (step.joins) need_.joins.push_back(parts(step));
+    }
+    return total <= double(kMostBytes);
   }
 
-  void locate(Binding& binding) {
-    for (size_t i = 0; i < spec_.steps.size(); ++i) {
-      binding.steps[i].first_place = int32_t(binding.places.size());
-      for (const int32_t id : spec_.steps[i].inputs) binding.places.push_back(place_of(id));
-      for (const int32_t id : spec_.steps[i].outputs) binding.places.push_back(place_of(id));
+  int32_t root(int32_t id) const { return id < 0 ? -1 : wiring_.roots[size_t(id)]; }
+
+  // Whether a value is all of the arena value that it views, without gaps.
+  bool is_whole(int32_t id) const {
+    return root(id) >= 0 && views_[size_t(id)].is_contiguous() &&
+           bytes_of(views_[size_t(id)]) == bytes_of(views_[size_t(root(id))]);
+  }
+
+  // Whether each element of an output is made of the same element of an input, and no other of it.
+  bool may_share(const StepSpec& step, int32_t from, int32_t to) const {
+    if (root(from) < 0 || root(to) < 0 || !is_whole(from)) return false;
+    if (views_[size_t(from)].count() != views_[size_t(to)].count() ||
+        bytes_of(views_[size_t(from)]) != bytes_of(views_[size_t(to)]))
+      return false;
+    return std::all_of(step.inputs.begin(), step.inputs.end(),
+                       [&](int32_t id) { return root(id) != root(from) || is_whole(id); });
+  }
+
+  // The inputs of a step that joins which may lie in its output.
+  std::vector<Part> parts(const StepSpec& step) const {
+    std::vector<Part> found;
+    const int32_t whole = step.outputs[0];
+    const View& view = views_[size_t(whole)];
+    const int axis = int(registers_[size_t(step.ints[0])]);
+    if (root(whole) < 0 || view.count(0, axis) != 1) return found;
+    int64_t offset = 0;
+    for (const int32_t id : step.inputs) {
+      if (is_whole(id) && need_.bytes[size_t(root(id))] > 0)
+        found.push_back({root(id), whole, offset});
+      offset += bytes_of(views_[size_t(id)]);
     }
+    return found;
+  }
+
+  // Steps in their order, with places for their operands and scratch.
+  void locate(Binding& binding) {
+    std::vector<BoundStep> steps;
+    steps.reserve(binding.steps.size());
+    for (const int32_t number : frame_.order) {
+      const StepSpec& spec = spec_.steps[size_t(number)];
+      BoundStep& step = steps.emplace_back(binding.steps[size_t(number)]);
+      step.scratch = frame_.scratch[size_t(number)];
+      step.first_place = int32_t(binding.places.size());
+      for (const int32_t id : spec.inputs) binding.places.push_back(place_of(id));
+      for (const int32_t id : spec.outputs) binding.places.push_back(place_of(id));
+    }
+    binding.steps = std::move(steps);
     for (size_t i = 0; i < spec_.values.size(); ++i)
       if (spec_.values[i].storage == Storage::exported)
         export_value(spec_.values[i], views_[i], binding);
@@ -150,12 +189,12 @@ class Binder {
   }
 
   void export_value(const ValueSpec& value, const View& view, Binding& binding) {
-    Export made{value.at, value.at, view, view.count() * size_of(view.dtype)};
+    Export made{value.at, value.at, view, bytes_of(view)};
     if (!value.numbers.empty()) {
       View whole = view;
       made.rows = view.dims[value.numbers[0]];
       made.room = whole.dims[value.numbers[0]] = registers_[size_t(value.numbers[1])];
-      made.bytes = whole.count() * size_of(view.dtype);
+      made.bytes = bytes_of(whole);
       for (size_t g = 0; g < spec_.growths.size(); ++g)
         if (spec_.growths[g].to == value.at) made.growth = int32_t(g);
     }
@@ -170,7 +209,7 @@ class Binder {
       case Storage::exported: return {value.at, 0};
       case Storage::constant:
         return {Place::kFixed, int64_t(reinterpret_cast<intptr_t>(value.data))};
-      case Storage::arena: return {Place::kArena, arena_[size_t(id)]};
+      case Storage::arena: return {Place::kArena, frame_.offsets[size_t(id)]};
       case Storage::sliced: {
         Place place = place_of(value.at);
         const View& from = views_[size_t(value.at)];
@@ -184,9 +223,11 @@ class Binder {
   }
 
   const SegmentSpec& spec_;
+  const Wiring& wiring_;
   const std::vector<int64_t>& registers_;
   std::vector<View> views_;
-  std::vector<int64_t> arena_;  // offsets, by value
+  Need need_;
+  Frame frame_;
   std::vector<View> in_, out_;
   std::vector<int64_t> ints_;
 };
@@ -211,8 +252,9 @@ bool make_views(const SegmentSpec& spec, const RunState& state, const int64_t* r
   return fits;
 }
 
-std::shared_ptr<const Binding> make_binding(const SegmentSpec& spec, const RunState& state,
-                                            Outcome& outcome) {
+std::shared_ptr<const Binding> make_binding(const SegmentSpec& spec, const Wiring& wiring,
+                                            const RunState& state, Choice& choice, Outcome& outcome,
+                                            std::vector<Span>* spans) {
   std::vector<int64_t> registers(spec.sizes.size());
   const bool fits = evaluate(spec.sizes, state.names.data(), registers.data());
   for (size_t i = 0; i < spec.guards.size(); ++i) {
@@ -228,7 +270,9 @@ std::shared_ptr<const Binding> make_binding(const SegmentSpec& spec, const RunSt
   }
   auto binding = std::make_shared<Binding>();
   for (const int32_t name : spec.names) binding->key.push_back(state.names[size_t(name)]);
-  if (!Binder(spec, registers, std::move(views)).build(*binding, outcome)) return nullptr;
+  Binder binder(spec, wiring, registers, std::move(views));
+  if (!binder.build(*binding, choice, outcome)) return nullptr;
+  if (spans != nullptr) *spans = binder.spans();
   return binding;
 }
 

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "exec/frame.h"
 #include "exec/segment.h"
 
 namespace sdx {
@@ -16,6 +17,7 @@ struct Place {
 
 struct BoundStep {
   Plan plan;
+  int32_t number = 0;       // in the segment
   int32_t first_place = 0;  // inputs, then outputs
   int32_t n_in = 0, n_out = 0;
   int64_t scratch = 0;  // offset into the arena
@@ -32,17 +34,19 @@ struct Export {
 
 struct Binding {
   std::vector<int64_t> key;
-  std::vector<BoundStep> steps;
+  std::vector<BoundStep> steps;  // in the order they run
   std::vector<Place> places;
   std::vector<Export> exports;
   int64_t arena_bytes = 0;
+  Peak peak;                // of what lies in the arena
   int64_t local_bytes = 0;  // the most that any step wants for each thread
   Bump memory;              // of the plans' arguments
 };
 
-// Makes a binding for these names, whose guards are known to hold.
-std::shared_ptr<const Binding> make_binding(const SegmentSpec& spec, const RunState& state,
-                                            Outcome& outcome);
+// Makes a binding for these names; `spans`, if given, are told when each value is alive.
+std::shared_ptr<const Binding> make_binding(const SegmentSpec& spec, const Wiring& wiring,
+                                            const RunState& state, Choice& choice, Outcome& outcome,
+                                            std::vector<Span>* spans = nullptr);
 
 // The views of all values for these registers; false where a shape does not fit memory.
 bool make_views(const SegmentSpec& spec, const RunState& state, const int64_t* registers,

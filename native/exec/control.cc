@@ -8,8 +8,9 @@
 namespace sdx {
 namespace {
 
-Outcome failed(const Control& control, Fault fault, Status status = Status()) {
+Outcome failed(const Control& control, Fault fault, Status status = Status(), int64_t bytes = 0) {
   Outcome outcome;
+  outcome.bytes = bytes;
   outcome.fault = fault;
   outcome.segment = control.number;
   outcome.status = status;
@@ -30,11 +31,11 @@ int64_t number(const Slot& slot) {
 }
 
 template <class T>
-Slot scalar(DType dtype, T value) {
+Slot scalar(DType dtype, T value, Pool& pool) {
   Slot slot;
   slot.view.dtype = dtype;
   slot.view.rank = 0;
-  slot.block = make_block(sizeof value);
+  slot.block = pool.block(sizeof value);
   slot.data = slot.block.get();
   std::memcpy(slot.data, &value, sizeof value);
   return slot;
@@ -50,14 +51,14 @@ Around around(const View& view, int axis) {
           view.count(axis + 1, view.rank) * size_of(view.dtype)};
 }
 
-Slot part_of(const Slot& whole, int axis, int64_t index) {
+Slot part_of(const Slot& whole, int axis, int64_t index, Pool& pool) {
   const Around a = around(whole.view, axis);
   Slot part;
   part.view.dtype = whole.view.dtype;
   part.view.rank = whole.view.rank - 1;
   for (int i = 0; i < part.view.rank; ++i) part.view.dims[i] = whole.view.dims[i + (i >= axis)];
   part.view.pack();
-  part.block = make_block(size_t(a.outer * a.inner));
+  part.block = pool.block(size_t(a.outer * a.inner));
   part.data = part.block.get();
   for (int64_t o = 0; o < a.outer; ++o)
     std::memcpy(part.data + o * a.inner, whole.data + (o * a.n + index) * a.inner, size_t(a.inner));
@@ -76,8 +77,10 @@ void write_shape(const View& view, char* text, size_t size) {
   if (at < size) snprintf(text + at, size - at, "]");
 }
 
-// The parts of all passes as one tensor.
-Status stack(const Stacked& how, const std::vector<Slot>& parts, Slot& whole) {
+int64_t bytes_of(const View& view) { return view.count() * size_of(view.dtype); }
+
+// The shape of all passes' parts as one tensor.
+Status stacked_view(const Stacked& how, const std::vector<Slot>& parts, View& whole) {
   View first;
   first.dtype = how.dtype;
   first.rank = how.rank;
@@ -90,24 +93,25 @@ Status stack(const Stacked& how, const std::vector<Slot>& parts, Slot& whole) {
     write_shape(part.view, b, sizeof b);
     return Status::fail("values collected over iterations have shapes %s and %s", a, b);
   }
-  whole.view = first;
-  whole.view.rank = first.rank + 1;
-  for (int i = 0; i < whole.view.rank; ++i) {
-    if (i < how.axis) whole.view.dims[i] = first.dims[i];
-    if (i == how.axis) whole.view.dims[i] = int64_t(parts.size());
-    if (i > how.axis) whole.view.dims[i] = first.dims[i - 1];
+  whole = first;
+  whole.rank = first.rank + 1;
+  for (int i = 0; i < whole.rank; ++i) {
+    if (i < how.axis) whole.dims[i] = first.dims[i];
+    if (i == how.axis) whole.dims[i] = int64_t(parts.size());
+    if (i > how.axis) whole.dims[i] = first.dims[i - 1];
   }
-  whole.view.pack();
+  whole.pack();
+  return {};
+}
+
+void stack(const Stacked& how, const std::vector<Slot>& parts, Slot& whole) {
   const Around a = around(whole.view, how.axis);
-  whole.block = make_block(size_t(a.outer * a.n * a.inner));
-  whole.data = whole.block.get();
   for (int64_t p = 0; p < a.n; ++p) {
     const int64_t at = how.is_reversed ? a.n - 1 - p : p;
     for (int64_t o = 0; o < a.outer; ++o)
       std::memcpy(whole.data + (o * a.n + at) * a.inner, parts[size_t(p)].data + o * a.inner,
                   size_t(a.inner));
   }
-  return {};
 }
 
 void put(const Control& control, size_t i, Slot slot, RunState& state) {
@@ -122,11 +126,27 @@ Outcome finish(const Control& control, std::vector<Slot> carried,
   for (size_t i = 0; i < n; ++i) put(control, i, std::move(carried[i]), state);
   for (size_t i = 0; i < collected.size(); ++i) {
     Slot whole;
-    if (Status status = stack(control.stacked[i], collected[i], whole); !status.ok())
+    const Stacked& how = control.stacked[i];
+    if (Status status = stacked_view(how, collected[i], whole.view); !status.ok())
       return failed(control, Fault::step, status);
+    const int64_t bytes = bytes_of(whole.view);
+    const int64_t held = with_held(state, bytes);
+    if (held > state.limit_bytes) return failed(control, Fault::limit, {}, held);
+    whole.block = state.pool->block(size_t(bytes));
+    whole.data = whole.block.get();
+    stack(how, collected[i], whole);
     put(control, n + i, std::move(whole), state);
   }
   return {};
+}
+
+// Puts the outputs of a pass that are collected, those from `first` on, aside.
+void collect(std::vector<Slot>& outputs, size_t first, std::vector<std::vector<Slot>>& collected,
+             RunState& state) {
+  for (size_t i = 0; i < collected.size(); ++i) {
+    state.aside_bytes += bytes_of(outputs[first + i].view);
+    collected[i].push_back(std::move(outputs[first + i]));
+  }
 }
 
 bool is_stopped(const RunState& state) {
@@ -153,14 +173,14 @@ Outcome run_loop(const Control& control, RunState& state) {
   std::vector<std::vector<Slot>> collected(control.stacked.size());
   for (int64_t turn = 0; turn < most && goes_on; ++turn) {
     if (is_stopped(state)) return failed(control, Fault::stopped);
-    std::vector<Slot> inputs{scalar(DType::i64, turn), scalar(DType::boolean, uint8_t(goes_on))};
+    std::vector<Slot> inputs{scalar(DType::i64, turn, *state.pool),
+                             scalar(DType::boolean, uint8_t(goes_on), *state.pool)};
     for (Slot& slot : carried) inputs.push_back(std::move(slot));
     Outcome outcome = body.program->run_body(body, std::move(inputs), state, outputs);
     if (outcome.fault != Fault::none) return outcome;
     goes_on = truth(outputs[0]);
     for (size_t i = 0; i < carried.size(); ++i) carried[i] = std::move(outputs[1 + i]);
-    for (size_t i = 0; i < collected.size(); ++i)
-      collected[i].push_back(std::move(outputs[1 + carried.size() + i]));
+    collect(outputs, 1 + carried.size(), collected, state);
   }
   return finish(control, std::move(carried), collected, state);
 }
@@ -180,13 +200,12 @@ Outcome run_scan(const Control& control, RunState& state) {
     for (size_t i = 0; i < control.cuts.size(); ++i) {
       const Cut& cut = control.cuts[i];
       inputs.push_back(part_of(*given(control, n_carried + i, state), cut.axis,
-                               cut.is_reversed ? turns - 1 - turn : turn));
+                               cut.is_reversed ? turns - 1 - turn : turn, *state.pool));
     }
     Outcome outcome = body.program->run_body(body, std::move(inputs), state, outputs);
     if (outcome.fault != Fault::none) return outcome;
     for (size_t i = 0; i < n_carried; ++i) carried[i] = std::move(outputs[i]);
-    for (size_t i = 0; i < collected.size(); ++i)
-      collected[i].push_back(std::move(outputs[n_carried + i]));
+    collect(outputs, n_carried, collected, state);
   }
   return finish(control, std::move(carried), collected, state);
 }
@@ -194,15 +213,17 @@ Outcome run_scan(const Control& control, RunState& state) {
 }  // namespace
 
 Outcome run_control(const Control& control, RunState& state) {
+  Outcome outcome = failed(control, Fault::memory);
   try {
     switch (control.kind) {
-      case ControlKind::branch: return run_branch(control, state);
-      case ControlKind::loop: return run_loop(control, state);
-      case ControlKind::scan: return run_scan(control, state);
+      case ControlKind::branch: outcome = run_branch(control, state); break;
+      case ControlKind::loop: outcome = run_loop(control, state); break;
+      case ControlKind::scan: outcome = run_scan(control, state); break;
     }
   } catch (const std::bad_alloc&) {
   }
-  return failed(control, Fault::memory);
+  state.aside_bytes = 0;
+  return outcome;
 }
 
 }  // namespace sdx

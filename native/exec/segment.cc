@@ -1,5 +1,6 @@
 #include "exec/segment.h"
 
+#include <algorithm>
 #include <chrono>
 #include <new>
 
@@ -42,13 +43,13 @@ class Runner {
   Outcome run() {
     Outcome outcome;
     outcome.segment = number_;
-    if (!allocate()) {
-      outcome.fault = Fault::memory;
+    outcome.fault = allocate(outcome.bytes);
+    if (outcome.fault != Fault::none) {
       outcome.index = -1;
       return outcome;
     }
     for (size_t i = 0; i < binding_.steps.size(); ++i) {
-      outcome.index = int(i);
+      outcome.index = binding_.steps[i].number;
       if (state_.should_stop != nullptr && state_.should_stop(state_.stop_context)) {
         outcome.fault = Fault::stopped;
         return outcome;
@@ -59,38 +60,54 @@ class Runner {
         outcome.fault = Fault::step;
         return outcome;
       }
-      if (state_.moments != nullptr) state_.moments->push_back({number_, int(i), began, now_ns()});
+      if (state_.moments != nullptr)
+        state_.moments->push_back({number_, outcome.index, began, now_ns()});
     }
     return outcome;
   }
 
  private:
-  bool allocate() {
+  // All memory of the run, or none of it; `wanted` is how much that is.
+  Fault allocate(int64_t& wanted) {
+    const int64_t locals = binding_.local_bytes * state_.threads.threads;
+    const int64_t arena = binding_.arena_bytes + kAlign_ + locals;
+    wanted = arena;
+    for (const Export& made : binding_.exports)
+      if (is_new(made)) wanted += made.bytes;
+    wanted = with_held(state_, wanted);
+    if (wanted > state_.limit_bytes) return Fault::limit;
     try {
-      const int64_t locals = binding_.local_bytes * state_.threads.threads;
-      arena_ = make_block(size_t(binding_.arena_bytes + kAlign_ + locals));
+      arena_ = state_.pool->frame(size_t(arena));
       local_ = arena_.get() + (binding_.arena_bytes + kAlign_ - 1) / kAlign_ * kAlign_;
-      for (const Export& made : binding_.exports) {
-        Slot& slot = state_.slots[size_t(made.slot)];
-        slot.view = made.view;
-        if (made.growth >= 0)
-          grow(made, slot);
-        else
-          slot.block = made.root == made.slot ? make_block(size_t(made.bytes))
-                                              : state_.slots[size_t(made.root)].block;
-        slot.data = slot.block.get();
-      }
-      return true;
+      for (const Export& made : binding_.exports) hand_out(made);
+      return Fault::none;
     } catch (const std::bad_alloc&) {
-      return false;
+      return Fault::memory;
     }
+  }
+
+  // Whether an output takes a block of its own.
+  bool is_new(const Export& made) const {
+    if (made.growth >= 0) return grown_[size_t(made.growth)].block == nullptr;
+    return made.root == made.slot;
+  }
+
+  void hand_out(const Export& made) {
+    Slot& slot = state_.slots[size_t(made.slot)];
+    slot.view = made.view;
+    if (made.growth >= 0)
+      grow(made, slot);
+    else
+      slot.block = is_new(made) ? state_.pool->block(size_t(made.bytes))
+                                : state_.slots[size_t(made.root)].block;
+    slot.data = slot.block.get();
   }
 
   // The block of an output with room: that of its input, or a new one.
   void grow(const Export& made, Slot& slot) {
     Slot& planned = grown_[size_t(made.growth)];
     if (planned.block == nullptr) {
-      planned.block = make_block(size_t(made.bytes));
+      planned.block = state_.pool->block(size_t(made.bytes));
       if (state_.grows_in_place) {
         planned.room = std::make_shared<Room>();
         planned.room->rows = made.room;
@@ -129,19 +146,32 @@ class Runner {
   RunState& state_;
   int number_;
   std::vector<Slot> grown_;
-  std::shared_ptr<std::byte> arena_;
+  Pool::Frame arena_;
   std::byte* local_ = nullptr;
 };
 
 }  // namespace
 
-Segment::Segment(SegmentSpec spec) : spec_(std::move(spec)) {}
-Segment::~Segment() = default;
-
-int Segment::n_bindings() const {
-  std::lock_guard lock(mutex_);
-  return n_bindings_;
+int64_t with_held(const RunState& state, int64_t bytes) {
+  if (state.limit_bytes == INT64_MAX) return bytes;
+  std::vector<const std::byte*> seen;
+  for (const RunState* run = &state; run != nullptr; run = run->outer) {
+    bytes += run->aside_bytes;
+    for (const Slot& slot : run->slots) {
+      const std::byte* block = slot.block.get();
+      if (block == nullptr || std::find(seen.begin(), seen.end(), block) != seen.end()) continue;
+      seen.push_back(block);
+      bytes += slot.view.count() * size_of(slot.view.dtype);
+    }
+  }
+  return bytes;
 }
+
+Segment::Segment(SegmentSpec spec)
+    : spec_(std::move(spec)),
+      wiring_(std::make_unique<Wiring>(spec_)),
+      choice_(std::make_unique<Choice>()) {}
+Segment::~Segment() = default;
 
 Outcome Segment::run(RunState& state) const {
   Outcome outcome = resolve(state);
@@ -199,6 +229,37 @@ Outcome Segment::resolve(RunState& state) const {
   return outcome;
 }
 
+std::optional<MemoryReport> Segment::memory(RunState state) const {
+  std::vector<int64_t> registers(spec_.sizes.size());
+  (void)evaluate(spec_.sizes, state.names.data(), registers.data());
+  for (const ValueSpec& value : spec_.values) {
+    if (value.storage != Storage::slot) continue;
+    View& view = state.slots[size_t(value.at)].view;
+    view.dtype = value.dtype;
+    view.rank = int(value.dims.size());
+    for (int i = 0; i < view.rank; ++i) view.dims[i] = registers[size_t(value.dims[size_t(i)])];
+    view.pack();
+  }
+  (void)plan_growths(spec_, state);
+  Outcome outcome;
+  MemoryReport report;
+  std::lock_guard lock(choosing_);
+  const auto binding = make_binding(spec_, *wiring_, state, *choice_, outcome, &report.values);
+  if (binding == nullptr) return std::nullopt;
+  for (size_t i = 0; i < binding->steps.size(); ++i) {
+    const BoundStep& step = binding->steps[i];
+    report.order.push_back(step.number);
+    if (const int64_t bytes = align_up(step.plan.scratch_bytes); bytes > 0)
+      report.scratch.push_back({step.number, bytes, step.scratch, int32_t(i), int32_t(i)});
+  }
+  for (const Export& made : binding->exports)
+    if (made.bytes > 0) report.exported.emplace_back(made.slot, made.bytes);
+  report.arena_bytes = binding->arena_bytes;
+  report.least_bytes = binding->peak.bytes;
+  report.local_bytes = binding->local_bytes;
+  return report;
+}
+
 std::shared_ptr<const Binding> Segment::binding_for(RunState& state, Outcome& outcome) const {
   {
     std::lock_guard lock(mutex_);
@@ -212,10 +273,13 @@ std::shared_ptr<const Binding> Segment::binding_for(RunState& state, Outcome& ou
       return found;
     }
   }
-  std::shared_ptr<const Binding> made = make_binding(spec_, state, outcome);
+  std::shared_ptr<const Binding> made;
+  {
+    std::lock_guard lock(choosing_);
+    made = make_binding(spec_, *wiring_, state, *choice_, outcome);
+  }
   if (made == nullptr) return nullptr;
   std::lock_guard lock(mutex_);
-  ++n_bindings_;
   if (recent_.size() == kKeptBindings) recent_.erase(recent_.begin());
   recent_.push_back(made);
   return made;

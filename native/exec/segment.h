@@ -4,6 +4,8 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "exec/block.h"
@@ -32,8 +34,7 @@ struct ValueSpec {
   DType dtype;
   int32_t at = 0;
   const void* data = nullptr;
-  int32_t start = 0, end = 0;  // the steps between which arena bytes are needed
-  std::vector<int32_t> dims;   // registers
+  std::vector<int32_t> dims;  // registers
   std::vector<int64_t> numbers;
 };
 
@@ -42,6 +43,8 @@ struct StepSpec {
   std::vector<int32_t> inputs, outputs;  // values; -1: not given
   std::vector<int32_t> ints;             // registers
   std::vector<double> floats;
+  std::vector<std::pair<int32_t, int32_t>> shares;  // (input, output) that may be the same bytes
+  bool joins = false;  // inputs may lie in the output, one behind the other along axis ints[0]
 };
 
 // A name that a resolving step settles: the axis of one of its outputs.
@@ -74,6 +77,7 @@ struct SegmentSpec {
   std::vector<ResolvedName> resolved;
   std::vector<Alias> aliases;
   std::vector<Growth> growths;
+  int effort = 0;  // of the search for an order; below 0 steps run as they are listed
 };
 
 // The rows of a block with room for more. Whoever adds some claims them first, so that two runs
@@ -96,7 +100,7 @@ struct Slot {
   std::shared_ptr<Room> room;        // of a tensor that may grow
 };
 
-enum class Fault : uint8_t { none, guard, size, step, memory, stopped, name };
+enum class Fault : uint8_t { none, guard, size, step, memory, stopped, name, limit };
 
 // How a run ended: at which guard or step (`index`) of which segment, and what its names were.
 struct Outcome {
@@ -105,6 +109,7 @@ struct Outcome {
   int index = 0;
   Status status;
   std::vector<int64_t> names;
+  int64_t bytes = 0;  // that were wanted, for faults of memory
 };
 
 // When a step ran, for profiles.
@@ -118,13 +123,39 @@ struct RunState {
   std::vector<Slot> slots;
   std::vector<int64_t> names;
   ThreadOptions threads;
+  Pool* pool = nullptr;
+  int64_t limit_bytes = INT64_MAX;  // for arena and outputs at once
+  const RunState* outer = nullptr;  // of the run that this is the body of
+  int64_t aside_bytes = 0;          // that a loop of this run holds, in no slot yet
   bool grows_in_place = true;
   bool (*should_stop)(void*) = nullptr;  // asked between steps
   void* stop_context = nullptr;
   std::vector<Moment>* moments = nullptr;
 };
 
+// So many bytes with those that a run and the runs around it hold already. Where there is no limit
+// nobody asks, and they are not counted.
+int64_t with_held(const RunState& state, int64_t bytes);
+
+// A value in the arena: its bytes, where they lie, and the first and last position that needs them.
+struct Span {
+  int32_t value;
+  int64_t bytes, offset;
+  int32_t start, end;
+};
+
+// The memory of one run of a segment.
+struct MemoryReport {
+  std::vector<int32_t> order;  // steps, as they run
+  std::vector<Span> values;
+  std::vector<Span> scratch;                          // `value` is the step
+  std::vector<std::pair<int32_t, int64_t>> exported;  // slot, bytes
+  int64_t arena_bytes, least_bytes, local_bytes;
+};
+
 struct Binding;
+struct Choice;
+struct Wiring;
 
 class Segment {
  public:
@@ -133,17 +164,21 @@ class Segment {
 
   Outcome run(RunState& state) const;
 
+  // What a run with the names of `state` takes; nothing where a size is not known or cannot be.
+  std::optional<MemoryReport> memory(RunState state) const;
+
   const SegmentSpec& spec() const { return spec_; }
-  int n_bindings() const;  // made so far, not those that are kept
 
  private:
   std::shared_ptr<const Binding> binding_for(RunState& state, Outcome& outcome) const;
   Outcome resolve(RunState& state) const;
 
   SegmentSpec spec_;
+  std::unique_ptr<const Wiring> wiring_;
+  mutable std::mutex choosing_;  // one binding is made at a time
+  mutable std::unique_ptr<Choice> choice_;
   mutable std::mutex mutex_;
   mutable std::vector<std::shared_ptr<const Binding>> recent_;  // the latest used last
-  mutable int n_bindings_ = 0;
 };
 
 }  // namespace sdx

@@ -1,5 +1,7 @@
 #include "exec/sequence.h"
 
+#include <algorithm>
+
 namespace sdx {
 
 RunState Sequence::fresh_state() const {
@@ -13,6 +15,20 @@ RunState Sequence::fresh_state() const {
     slot.view.data = nullptr;  // a slot's value may be another in the next run
   }
   return state;
+}
+
+std::optional<MemoryReport> Sequence::memory(int number, const std::vector<int64_t>& names) const {
+  for (const Item& item : spec_.items) {
+    if (item.segment != nullptr && item.segment->spec().number == number) {
+      RunState state = fresh_state();
+      std::copy_n(names.begin(), std::min(names.size(), state.names.size()), state.names.begin());
+      return item.segment->memory(std::move(state));
+    }
+    if (item.control == nullptr) continue;
+    for (const Body& body : item.control->bodies)
+      if (auto found = body.program->memory(number, names)) return found;
+  }
+  return std::nullopt;
 }
 
 Outcome Sequence::bind_names(RunState& state) const {
@@ -53,6 +69,9 @@ Outcome Sequence::run_body(const Body& body, std::vector<Slot> inputs, const Run
                            std::vector<Slot>& outputs) const {
   RunState state = fresh_state();
   state.threads = outer.threads;
+  state.pool = outer.pool;
+  state.limit_bytes = outer.limit_bytes;
+  state.outer = &outer;
   state.should_stop = outer.should_stop;
   state.stop_context = outer.stop_context;
   state.moments = outer.moments;

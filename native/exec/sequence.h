@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "exec/segment.h"
@@ -94,6 +95,10 @@ class Sequence {
   // A run as a body: `inputs` are those of the body, what it takes from outside is in `outer`.
   Outcome run_body(const Body& body, std::vector<Slot> inputs, const RunState& outer,
                    std::vector<Slot>& outputs) const;
+
+  // What a run of one of its segments, or of one in its bodies, takes with these names; nothing
+  // where there is no such segment, or a size is not known.
+  std::optional<MemoryReport> memory(int number, const std::vector<int64_t>& names) const;
 
   const SequenceSpec& spec() const { return spec_; }
   RunState fresh_state() const;

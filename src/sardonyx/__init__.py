@@ -23,6 +23,12 @@ from sardonyx.options import RunOptions, SessionOptions
 
 if TYPE_CHECKING:
     from sardonyx import capi as capi
+    from sardonyx.allocators import (
+        OrtArenaCfg,
+        OrtMemoryInfo,
+        create_and_register_allocator,
+        create_and_register_allocator_v2,
+    )
     from sardonyx.nodearg import ModelMetadata, NodeArg
     from sardonyx.ortvalue import OrtValue
     from sardonyx.session import InferenceSession
@@ -34,6 +40,10 @@ ORT_VERSION: Final = "1.31.1"  # the onnxruntime whose interface this is
 # Names whose modules bring the whole line from file to result: imported when first asked for.
 _LATER: Final = {
     "InferenceSession": "sardonyx.session",
+    "OrtArenaCfg": "sardonyx.allocators",
+    "OrtMemoryInfo": "sardonyx.allocators",
+    "create_and_register_allocator": "sardonyx.allocators",
+    "create_and_register_allocator_v2": "sardonyx.allocators",
     "ModelMetadata": "sardonyx.nodearg",
     "NodeArg": "sardonyx.nodearg",
     "OrtValue": "sardonyx.ortvalue",
@@ -165,12 +175,14 @@ __all__: Final[list[str]] = [
     "ModelMetadata",
     "NodeArg",
     "OrtAllocatorType",
+    "OrtArenaCfg",
     "OrtCompileApiFlags",
     "OrtDeviceMemoryType",
     "OrtDeviceVendorId",
     "OrtExecutionProviderDevicePolicy",
     "OrtHardwareDeviceType",
     "OrtMemType",
+    "OrtMemoryInfo",
     "OrtMemoryInfoDeviceType",
     "OrtSparseFormat",
     "OrtValue",
@@ -178,6 +190,8 @@ __all__: Final[list[str]] = [
     "RunOptions",
     "SardonyxError",
     "SessionOptions",
+    "create_and_register_allocator",
+    "create_and_register_allocator_v2",
     "disable_telemetry_events",
     "enable_telemetry_events",
     "get_all_providers",

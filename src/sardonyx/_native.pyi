@@ -316,6 +316,25 @@ class Stop:
     @raised.setter
     def raised(self, arg: bool, /) -> None: ...
 
+class Pool:
+    """Memory for arenas and outputs, kept between runs if it is to."""
+
+    def __init__(self, keeps: bool) -> None: ...
+
+    def drop_kept(self) -> None:
+        """
+        Gives what is kept back to the system, and what is in use when it is let go.
+        """
+
+    @property
+    def kept_bytes(self) -> int: ...
+
+    @property
+    def kept_blocks(self) -> int: ...
+
+    @property
+    def live_blocks(self) -> int: ...
+
 class Runnable:
     """A compiled sequence of segments, ready to run."""
 
@@ -327,7 +346,19 @@ class Runnable:
         """
 
     def run(self, names: Sequence[int], inputs: list, stop: Stop | None, profiles: bool) -> tuple:
-        """(0, outputs, names, spans), or (fault, segment, index, text, names)."""
+        """
+        (0, outputs, names, spans), or (fault, segment, index, text, names, bytes).
+        """
+
+    def memory(self, names: Sequence[int]) -> list[dict]:
+        """
+        What a run with these sizes takes, by segment: when each value is alive, and where.
+        """
+
+    def memory_of(self, number: int, names: Sequence[int]) -> dict | None:
+        """
+        The same of one segment, in a body or not; None if there is no such segment.
+        """
 
 def has_room(object: object) -> bool:
     """Whether an object is an array that was handed out with room to grow."""
@@ -339,10 +370,7 @@ def set_affinities(sets: Sequence[Sequence[int]]) -> None:
     """Binds the pool's workers to CPUs."""
 
 def kept_bytes() -> int:
-    """Bytes that are kept for arenas and outputs to come."""
-
-def drop_kept() -> None:
-    """Gives kept bytes back to the system."""
+    """Bytes that all pools keep for arenas and outputs to come."""
 
 def least_peak(sizes: Sequence[int], tasks: Sequence[tuple[Sequence[int], Sequence[int], Sequence[tuple[int, int]], int]], given: Sequence[int], effort: int = 0) -> list[int]:
     """

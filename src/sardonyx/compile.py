@@ -19,7 +19,7 @@ from sardonyx.pass_options import PassOptions
 from sardonyx.place import Placement, Provider, place
 from sardonyx.program.emit import emit
 from sardonyx.program.program import Program
-from sardonyx.schedule import schedule
+from sardonyx.schedule import OrderOptions, schedule
 from sardonyx.trace import Stages
 from sardonyx.weights.forms import Forms, PrepackedWeightsContainer
 from sardonyx.weights.pack.errors import Broken
@@ -47,6 +47,7 @@ class Options:
     pack: PackOptions | None = None  # None: packs are neither looked for nor written
     check: Callable[[], None] = lambda: None  # called before each stage; raises to end the load
     container: PrepackedWeightsContainer | None = None
+    order: OrderOptions = field(default_factory=OrderOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,7 @@ def program_of(
     with stages.stage("place"):
         placement = place(model.graph, options.providers)
     with stages.stage("schedule"):
-        order = schedule(placement)
+        order = schedule(placement, options.order)
     with stages.stage("memory"):
         memory = plan(order)
     with stages.stage("program"):

@@ -23,6 +23,10 @@ _LEVELS: Final = {
     "enable_layout": GraphOptimizationLevel.ORT_ENABLE_LAYOUT,
     "enable_all": GraphOptimizationLevel.ORT_ENABLE_ALL,
 }
+_UNITS: Final = {
+    "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30,
+}  # fmt: skip
+_LETTERS: Final = "abgikmABGIKM"
 _MODES: Final = {
     "sequential": ExecutionMode.ORT_SEQUENTIAL,
     "parallel": ExecutionMode.ORT_PARALLEL,
@@ -209,6 +213,17 @@ def one_of(key: str, value: str, table: dict[str, Any]) -> Any:
     if value not in table:
         raise InvalidArgument(f"{key} is one of {', '.join(table)}, not {value!r}")
     return table[value]
+
+
+def byte_count(key: str, text: str) -> int:
+    """A number of bytes, written as one or with a unit: 512MB, 2 GiB."""
+    number = text.rstrip(_LETTERS)
+    unit = _UNITS.get(text[len(number) :].lower())
+    if not number.strip().isdecimal() or unit is None:
+        raise InvalidArgument(
+            f"{key} is a number of bytes, as in 1000000, 512MB or 2GiB, not {text!r}"
+        )
+    return int(number) * unit
 
 
 def _check_texts(key: Any, value: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final
 
+from sardonyx._native import Pool
 from sardonyx.compile import Compiled, Options
 from sardonyx.load.source import ModelBytes, identity_of
 from sardonyx.program.native import RunSettings
@@ -22,6 +23,7 @@ class Shared:
 
     compiled: Compiled
     given: ModelBytes
+    pool: Pool
     files: tuple[State, ...]  # beside the model's own
 
     @property
@@ -60,14 +62,15 @@ def key_of(
         options.pack,
         None if pack is None else _state(pack),
         options.container,
+        (options.order.order, options.order.effort, tuple(sorted(options.order.hints.items()))),
         settings,
         providers,
     )
 
 
-def shared(compiled: Compiled, given: ModelBytes) -> Shared:
-    """A program with the files that it was made of."""
-    return Shared(compiled, given, tuple(given.files.states().items()))
+def shared(compiled: Compiled, given: ModelBytes, pool: Pool) -> Shared:
+    """A program with its memory and the files that it was made of."""
+    return Shared(compiled, given, pool, tuple(given.files.states().items()))
 
 
 def _state(path: str) -> Hashable | None:

@@ -26,8 +26,11 @@ from sardonyx.load.source import read_model
 from sardonyx.locks import Lock
 from sardonyx.log import at_severity, of_session
 from sardonyx.nodearg import ModelMetadata, NodeArg, node_arg
-from sardonyx.options import RunOptions, SessionOptions, one_of
+from sardonyx.options import RunOptions, SessionOptions, byte_count, one_of
+from sardonyx.ordering import order_options, warn_of_hints
 from sardonyx.pass_options import PassOptions
+from sardonyx.pools import limit_of, pool_for, wants_shrinking
+from sardonyx.program.limit import LIMIT
 from sardonyx.program.native import RunSettings
 from sardonyx.program.program import Program, Run
 from sardonyx.program.run import bind, execute
@@ -38,6 +41,7 @@ from sardonyx.weights.forms import PrepackedWeightsContainer
 from sardonyx.weights.pack.find import SUFFIX, PackOptions
 
 if TYPE_CHECKING:
+    from sardonyx.memory.stats import NodeStats
     from sardonyx.save import SaveOptions
 
 _DEFAULT_RUN: Final = RunOptions()
@@ -58,6 +62,8 @@ _WEIGHT_BLOCK: Final = "session.qdq_matmulnbits_block_size"
 _IN_PLACE: Final = "sardonyx.grow_in_place"  # caches of keys and values that are fed back
 _SPINNING: Final = "session.intra_op.allow_spinning"
 _AFFINITIES: Final = "session.intra_op_thread_affinities"
+_SHARED: Final = "session.use_env_allocators"
+_NODE_STATS: Final = "session.collect_node_memory_stats_to_file"
 _DISABLED: Final = "optimization.disable_specified_optimizers"
 
 
@@ -74,7 +80,10 @@ class InferenceSession:
         prepacked_weights_container: PrepackedWeightsContainer | None = None,
         **kwargs: Any,
     ) -> None:
-        """Compiles a model from a path, bytes, any buffer, a binary file or an onnx.ModelProto."""
+        """Compiles a model from a path, bytes, any buffer, a binary file or an onnx.ModelProto.
+
+        What `sardonyx.train.gradient` makes is taken as it is.
+        """
         self._container = _checked_container(prepacked_weights_container)
         self._options = SessionOptions() if sess_options is None else sess_options
         if not isinstance(self._options, SessionOptions):
@@ -84,10 +93,13 @@ class InferenceSession:
         profiles, prefix = self._options.enable_profiling, self._options.profile_file_prefix
         self._profile = Profile(prefix) if profiles else None
         self._settings = _run_settings(self._options)
+        self._node_stats: NodeStats | None = None
         self._base = self._compile_options(frozenset(kwargs.get("disabled_optimizers") or ()))
         load = self._base.load
         # Read once: a file object is at its end by then, and a path may be gone.
         self._source = read_model(path_or_bytes, load.folder, load.in_memory, load.copies)
+        if _NODE_STATS in self._options._entries:
+            self._node_stats = self._collected(self._options._entries[_NODE_STATS])
         if providers is None and self._options.has_providers():
             providers = list(self._options._providers.items())
         self.set_providers(providers, provider_options)
@@ -107,10 +119,12 @@ class InferenceSession:
         self._shared = PROGRAMS.share(key, lambda: self._make(options))
         self._compiled: Compiled = self._shared.compiled
         model, program = self._compiled.model, self._compiled.program
-        self._quick = None if self._profile is not None else program.quick
+        is_watched = self._profile is not None or self._node_stats is not None
+        self._quick = None if is_watched else program.quick
         self._inputs = {i.name: i for i in program.inputs}
         self._required = [i.name for i in program.inputs if i.default is None]
         self._output_names = [o.name for o in model.outputs]
+        warn_of_hints(options.order, (*model.inputs, *model.overridable), self._logger)
         if options.save is not None and self._options._entries.get(_PACK_SAVE) == "1":
             self._pack_saved(options)
         if self._profile is not None:
@@ -131,11 +145,18 @@ class InferenceSession:
             raise RuntimeException(f"out of memory while compiling: {error}") from None
         except RecursionError as error:
             raise InvalidGraph(f"the model nests too deep: {error}") from None
+        pool = pool_for(self._settings)
         if self._options._entries.get(_DEFER) != "1":
             with compiled.stages.stage("weights"):
-                compiled.program.prepare(self._settings)
+                compiled.program.prepare(self._settings, pool)
             self._source.read_ahead()
-        return shared(compiled, self._source)
+        return shared(compiled, self._source, pool)
+
+    def _collected(self, value: str) -> NodeStats:
+        """Where the memory of each node is written to."""
+        from sardonyx.memory.stats import NodeStats, target  # few sessions want it
+
+        return NodeStats(target(value, self._source.files.model_path))
 
     def _pack_saved(self, options: Options) -> None:
         """Writes the pack of the optimized model beside it."""
@@ -187,6 +208,7 @@ class InferenceSession:
             pack=self._pack_options(),
             check=_cancel_check(options),
             container=self._container,
+            order=order_options(options),
         )
 
     def _pack_options(self) -> PackOptions | None:
@@ -225,6 +247,7 @@ class InferenceSession:
             if outputs is not None:
                 return outputs  # type: ignore[return-value]  # a list, by native/bind/exec.cc
         options = _DEFAULT_RUN if run_options is None else run_options
+        shrinks = wants_shrinking(options, self._settings)
         wanted = self._wanted(output_names)
         missing = [n for n in self._required if n not in input_feed]
         if missing:
@@ -242,6 +265,9 @@ class InferenceSession:
             raise error.at(fed=describe(values)) from None
         except MemoryError as error:
             raise RuntimeException(f"out of memory for weights or outputs: {error}") from None
+        finally:
+            if shrinks:
+                self._shared.pool.drop_kept()
 
     def _execute(self, values: dict[str, Any], options: RunOptions) -> list[Any]:
         program = self._compiled.program
@@ -254,13 +280,30 @@ class InferenceSession:
                     hint="use the model that the pack was made of",
                 ) from None
             self._logger.info("%s differ in size: compiling again with them apart", failed)
+        self._compile_apart(program)
+        try:
+            return self._attempt(self._compiled.program, values, options)
+        except AssumptionFailed as failed:  # of equal names, which the making of a model relied on
+            raise InvalidArgument(
+                f"{failed} differ in size, and the model was made for equal ones",
+                hint="feed equal sizes, or name the dims apart where the model is made",
+            ) from None
+
+    def _compile_apart(self, program: Program) -> None:
+        """Compiles again without assuming that sizes are equal, unless `program` was replaced."""
         with self._lock:
             if self._compiled.program is program:  # else another thread was here before
                 base = self._base
                 apart = replace(base.load, split_names=True)
-                again = Options(self._providers, apart, base.passes, container=base.container)
-                self._compile(again)
-        return self._attempt(self._compiled.program, values, options)
+                self._compile(
+                    Options(
+                        self._providers,
+                        apart,
+                        base.passes,
+                        container=base.container,
+                        order=base.order,
+                    )
+                )
 
     def _attempt(self, program: Program, values: dict[str, Any], options: RunOptions) -> list[Any]:
         dims, frame = bind(program, values), program.frame()
@@ -269,10 +312,14 @@ class InferenceSession:
             if value is None and spec.default is not None:
                 value = spec.default.read()
             frame[spec.slot] = value
-        run = Run(dims, frame, _stopper(options), self._settings, options._stop)
+        pool = self._shared.pool
+        run = Run(dims, frame, _stopper(options), self._settings, options._stop, pool)
         if self._profile is not None:
             run.on_step, run.on_native = self._profile.add_step, self._profile.add_native
-        return execute(program, run)
+        results = execute(program, run)
+        if self._node_stats is not None:
+            self._node_stats.add(self._compiled.model.graph, program, run.dims)
+        return results
 
     def _wanted(self, names: Sequence[str] | None) -> list[int]:
         if not names:
@@ -359,13 +406,18 @@ def _stopper(options: RunOptions) -> Any:
 
 def _run_settings(options: SessionOptions) -> RunSettings:
     """How the session's runs use the pool; affinities of its workers are set for all sessions."""
-    affinities = options._entries.get(_AFFINITIES)
+    entries = options._entries
+    affinities = entries.get(_AFFINITIES)
     if affinities:
         native.set_affinities(_cpu_sets(affinities))
+    shares = one_of(_SHARED, entries.get(_SHARED, "0"), _FLAGS)
     return RunSettings(
         max(0, options.intra_op_num_threads),
-        options._entries.get(_SPINNING, "1") != "0",
-        one_of(_IN_PLACE, options._entries.get(_IN_PLACE, "1"), _FLAGS),
+        entries.get(_SPINNING, "1") != "0",
+        one_of(_IN_PLACE, entries.get(_IN_PLACE, "1"), _FLAGS),
+        keeps=options.enable_cpu_mem_arena,
+        shares=shares,
+        limit_bytes=limit_of(byte_count(LIMIT, entries.get(LIMIT, "0")), shares),
     )
 
 

@@ -187,7 +187,7 @@ def test_types_of_literals(text: str, dtypes: list[str]) -> None:
         ("const w: f32[65536,65536]", 1, "too many"),
         ("in c: bool[]\nr = If(c) { when: { } }", 2, "If has no body when"),
         ("in c: bool[]\nr = If(c) { then_branch: {\nout c", 3, "} is missing"),
-        ("in x: f32[2]\ny = Relu(x) @", 2, "no part of a graph"),
+        ("in x: f32[2]\ny = Relu(x) $", 2, "no part of a graph"),
         ("in x: f32[2]\ny = Add(x, x) z", 2, ", is expected|= is expected"),
         ("in x: f32[2]\ny =\n Add(x, [1, 2, 3])", 2, "2 and 3"),
         ('in x: str[1]\ny = StringConcat(x, "\\q\\N{x}":str)', 2, "is no string"),

@@ -12,7 +12,7 @@ from sardonyx.errors import InternalError
 from sardonyx.graph.text import parse
 from sardonyx.memory import peak, plan
 from sardonyx.memory.place import Layout, Life, check, place
-from sardonyx.schedule import order
+from tests.graphs import scheduled
 
 lives = st.lists(
     st.tuples(st.integers(0, 5000), st.integers(0, 30), st.integers(0, 8)), max_size=40
@@ -44,7 +44,7 @@ def test_lifetimes_and_views() -> None:
     graph = parse(
         "in x: f32[B,8]\na = Relu(x)\nv = Reshape(a, [-1])\nb = Neg(v)\nc = Abs(b)\nout c"
     )
-    schedule = order(graph)
+    schedule = scheduled(graph)
     memory = plan(schedule)
     spans = {s.value.name: s for s in memory.spans}
     assert set(spans) == {"a", "b", "c"}  # the view has no bytes of its own
@@ -52,10 +52,3 @@ def test_lifetimes_and_views() -> None:
     assert spans["c"].end == len(schedule.nodes)
     assert memory.layout({"B": 2}).size == 128
     assert [[v.name for v in step] for step in memory.frees] == [["x"], ["a"], ["v"], ["b"]]
-
-
-def test_order_makes_values_shortly_before_they_are_read() -> None:
-    graph = parse(
-        "in x: f32[8]\na = Relu(x)\nb = Exp(x)\nc = Neg(a)\nd = Abs(b)\ne = Add(c, d)\nout e"
-    )
-    assert [n.op.name for n in order(graph).nodes] == ["Relu", "Neg", "Exp", "Abs", "Add"]

@@ -28,9 +28,9 @@ struct JoinArgs {
 
 Status join_items(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const JoinArgs*>(args);
-  // An output that grew in place has its first part already.
-  const int start = a.joins && data.in[0] == data.out[0] ? 1 : 0;
-  for (int i = start; i < a.n; ++i) {
+  for (int i = 0; i < a.n; ++i) {
+    // Parts that were made in the output, as those before rows that it grew by, are there already.
+    if (a.joins && data.in[i] == output<std::byte>(data) + a.parts[i].to_offset) continue;
     const int64_t from = begin > a.first[i] ? begin : a.first[i];
     const int64_t to = end < a.first[i + 1] ? end : a.first[i + 1];
     if (from < to)

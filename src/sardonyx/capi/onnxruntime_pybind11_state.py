@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from sardonyx.allocators import (
+    OrtArenaCfg,
+    OrtMemoryInfo,
+    create_and_register_allocator,
+    create_and_register_allocator_v2,
+)
 from sardonyx.enums import (
     ExecutionMode,
     ExecutionOrder,
@@ -50,8 +56,12 @@ __all__ = [
     "NotFound",
     "NotImplemented",
     "OrtAllocatorType",
+    "OrtArenaCfg",
     "OrtMemType",
+    "OrtMemoryInfo",
     "RunOptions",
     "RuntimeException",
     "SessionOptions",
+    "create_and_register_allocator",
+    "create_and_register_allocator_v2",
 ]

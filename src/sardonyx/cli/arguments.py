@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 MAX_DIM: Final = 1 << 40
+ORDERS: Final = ("least_peak", "reverse_depth_first", "priority_based", "memory_efficient")
 
 _DESCRIPTION: Final = "Runs ONNX models, shows what is in them, and measures them."
 _EXAMPLES: Final = """\
@@ -16,6 +17,7 @@ examples:
   sardonyx run model.onnx --dims batch=8          on made-up inputs of that size
   sardonyx run model.onnx --inputs x.npz --outputs y.npz
   sardonyx info model.onnx                        what it is and how it would run
+  sardonyx plan model.onnx --html plan.html       where the memory of a run goes
   sardonyx bench model.onnx --rivals onnxruntime  latency, start and memory, side by side
   sardonyx pack model.onnx                        makes later starts quick
 
@@ -63,6 +65,23 @@ examples:
   sardonyx bench *.onnx --rivals onnxruntime --threads 4 --rounds 9
   sardonyx bench model.onnx --rivals '' --json   sardonyx alone
 """
+_PLAN: Final = """\
+Shows where the memory of a run goes: what each order of steps takes, which tensors are alive
+where it takes the most, and what would make it less. Nothing is run: all figures are those of
+the plan that a run with these sizes follows, to the byte. Weights are not counted (see
+`sardonyx info --weights`), and neither are inputs, which are the caller's.
+"""
+_PLAN_EXAMPLES: Final = """\
+examples:
+  sardonyx plan model.onnx --dims batch=8
+  sardonyx plan model.onnx --shapes image=2x3x224x224 --html plan.html
+  sardonyx plan model.onnx --order reverse_depth_first --top 30
+  sardonyx plan model.onnx --json | jq '.orders[] | {order, peak_bytes}'
+
+A session takes an order by its config entry sardonyx.execution_order; least_peak is the
+default. Sizes that depend on data, such as the number of boxes found, are taken as 1 unless
+--dims names them. The page of --html needs no network and shows every tensor over all steps.
+"""
 _PACK: Final = """\
 Writes a model's graph as it runs, and its weights as kernels read them, to a file beside the
 model. A session that finds it maps it: it neither optimizes the graph nor packs weights, and
@@ -95,6 +114,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _run(commands)
     _info(commands)
+    _plan(commands)
     _bench(commands)
     _pack(commands)
     return top
@@ -152,6 +172,37 @@ def _info(commands: Any) -> None:
         ("dump", "print the optimized graph as text"),
     ):
         info.add_argument(f"--{name}", action="store_true", help=what)
+
+
+def _plan(commands: Any) -> None:
+    def call(arguments: argparse.Namespace) -> int:
+        from sardonyx.cli.plan import command
+
+        return command(arguments)
+
+    plan = _command(commands, "plan", "show a run's memory", (_PLAN, _PLAN_EXAMPLES), call)
+    plan.add_argument("model", metavar="MODEL", help="an ONNX file")
+    _sizes(plan)
+    plan.add_argument(
+        "--order",
+        metavar="ORDER",
+        choices=("all", *ORDERS),
+        default="all",
+        help=f"all (default) to compare them, or one of {', '.join(ORDERS)}",
+    )
+    plan.add_argument(
+        "--effort",
+        metavar="N",
+        type=_effort,
+        default=0,
+        help="how hard least_peak searches: 0 (default) to 3, as sardonyx.order_effort",
+    )
+    plan.add_argument(
+        "--top", metavar="N", type=_count, default=10, help="tensors to list (default 10)"
+    )
+    plan.add_argument(
+        "--html", metavar="FILE", type=pathlib.Path, help="write a page with the whole timeline"
+    )
 
 
 def _bench(commands: Any) -> None:
@@ -269,6 +320,12 @@ def _size(text: str) -> int:
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 7 and int(text)):
         raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to 999999")
+    return int(text)
+
+
+def _effort(text: str) -> int:
+    if text not in ("0", "1", "2", "3"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 to 3")
     return int(text)
 
 

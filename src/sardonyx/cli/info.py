@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from sardonyx.cli.arguments import merged
-from sardonyx.cli.inputs import settle
+from sardonyx.cli.inputs import bound, settle
 from sardonyx.cli.measure import growth, start
 from sardonyx.cli.term import Progress, clean, say
 from sardonyx.cli.worker import anonymous_bytes
@@ -274,10 +274,7 @@ def _guard(guard: Guard) -> dict[str, Any]:
 def _plan(arguments: argparse.Namespace, model: Model, program: Program) -> dict[str, Any]:
     """Bytes of all values that a run makes, for the sizes that were asked for."""
     shapes = settle(model.inputs, merged(arguments.dims), merged(arguments.shapes))
-    dims: dict[str, int] = {}
-    for spec in program.inputs:
-        shape = shapes.get(spec.name, ())
-        dims.update((name, shape[axis]) for axis, name in spec.sizes if axis < len(shape))
+    dims = bound(program.inputs, shapes)
     plan = program.plan
     lives = plan.lives(dims)
     known = [s for s in plan.spans if s.size is not None and symbols(s.size) <= dims.keys()]

@@ -17,6 +17,7 @@ from sardonyx.graph.dtype import STRING, DType
 from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFact
 from sardonyx.load.model import Declared
 from sardonyx.nodearg import type_name
+from sardonyx.program.program import Input
 
 MAX_BYTES: Final = 8 << 30  # of one made-up input
 
@@ -41,6 +42,15 @@ def settle(
     for name, shape in shapes.items():
         _learn(by_name[name], shape, sizes)
     return {i.name: shapes[i.name] if i.name in shapes else _shape(i, sizes) for i in inputs}
+
+
+def bound(inputs: Sequence[Input], shapes: Shapes) -> dict[str, int]:
+    """The sizes that a program's inputs of these shapes give; the others have their defaults."""
+    dims: dict[str, int] = {}
+    for spec in inputs:
+        shape = shapes.get(spec.name, () if spec.default is None else spec.default.shape)
+        dims.update((name, shape[axis]) for axis, name in spec.sizes if axis < len(shape))
+    return dims
 
 
 def _learn(declared: Declared, shape: tuple[int, ...], sizes: dict[str, int]) -> None:

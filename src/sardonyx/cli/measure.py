@@ -58,7 +58,11 @@ def latency(call: Callable[[], Any], seconds: float) -> Latency:
 
 
 def start(
-    model: Any, threads: int = 0, profile: str | None = None, reads_weights: bool = True
+    model: Any,
+    threads: int = 0,
+    profile: str | None = None,
+    reads_weights: bool = True,
+    entries: Mapping[str, str] | None = None,
 ) -> Start:
     """A new session for a model; `profile` is the prefix of a trace's file name."""
     from sardonyx.options import SessionOptions
@@ -68,6 +72,8 @@ def start(
     options.intra_op_num_threads = threads
     if not reads_weights:
         options.add_session_config_entry("sardonyx.defer_weights", "1")
+    for key, value in (entries or {}).items():
+        options.add_session_config_entry(key, value)
     if profile is not None:
         options.enable_profiling, options.profile_file_prefix = True, profile
     before, began = anonymous_bytes(), time.perf_counter()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from sardonyx.errors import InternalError, InvalidGraph
 from sardonyx.graph.fact import AnyFact, Fact, refines
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from sardonyx.ops.declare import Op
     from sardonyx.weights.const import Const
 
+MAX_PRIORITY: Final = 2**31 - 1  # and its negative: what a file may say
 Attrs = dict[str, Any]  # numbers, bytes, tuples of them, numpy arrays, Const, Graph, facts
 
 
@@ -62,7 +63,7 @@ class Value:
 class Node:
     """One call of an op. Inputs change only through the graph, which keeps the use lists."""
 
-    __slots__ = ("attrs", "graph", "inputs", "name", "op", "outputs")
+    __slots__ = ("attrs", "graph", "inputs", "is_backward", "name", "op", "outputs", "priority")
 
     def __init__(self, graph: Graph, op: Op, name: str, attrs: Attrs) -> None:
         self.graph = graph
@@ -71,6 +72,17 @@ class Node:
         self.attrs = attrs
         self.inputs: tuple[Value | None, ...] = ()
         self.outputs: tuple[Value, ...] = ()
+        self.priority = 0  # smaller runs earlier where an order asks; above 0: computes again
+        self.is_backward = False  # of the part of a training graph that computes gradients
+
+    @property
+    def marks(self) -> tuple[int, bool]:
+        """What orders go by beside the edges: priority, and whether it is of the backward part."""
+        return self.priority, self.is_backward
+
+    @marks.setter
+    def marks(self, marks: tuple[int, bool]) -> None:
+        self.priority, self.is_backward = marks
 
     @property
     def subgraphs(self) -> list[tuple[str, Graph]]:

@@ -141,7 +141,7 @@ class _Printer:
         visible = _Names(names) if node.subgraphs else names
         results = [self._define(v, names) if v.name or v.is_used else "_" for v in node.outputs]
         facts = f"  # {', '.join(str(v.fact) for v in node.outputs)}" if self._facts else ""
-        head = f"{indent}{', '.join(results)} = {node.op!r}({operands})"
+        head = f"{indent}{', '.join(results)} = {node.op!r}({operands}){_marks(node)}"
         if not node.subgraphs:
             yield head + facts
             return
@@ -151,6 +151,11 @@ class _Printer:
             yield from self.lines(body, _Names(visible), indent + "    ")
             yield f"{indent}  }}"
         yield f"{indent}}}"
+
+
+def _marks(node: Node) -> str:
+    priority = f" @priority={node.priority}" if node.priority else ""
+    return f"{priority} @backward" if node.is_backward else priority
 
 
 def _default_text(const: Const) -> str:

@@ -5,6 +5,7 @@
     a = Div(x, 1.4142135)
     y, mask = Dropout(a, 0.5, seed=1)
     z = com.microsoft.Gelu(y)
+    s = Neg(z) @priority=10 @backward
     r = If(c) { then_branch: { t = Neg(z) out t } else_branch: { out z } }
     out r
 
@@ -28,7 +29,7 @@ from sardonyx.graph.build import constant
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BOOL, STRING, DType
 from sardonyx.graph.fact import AnyFact, Fact
-from sardonyx.graph.graph import Attrs, Graph, Node, Value
+from sardonyx.graph.graph import MAX_PRIORITY, Attrs, Graph, Node, Value
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.infer import infer, infer_node
 from sardonyx.graph.read import NUMBERS, Reader
@@ -173,6 +174,7 @@ class _Parser(Reader):
         self.expect("=")
         op = self._op()
         operands, attrs = self._arguments(op, names)
+        marks = self._marks()
         if self.accept("{"):
             self._bodies(op, attrs, names)
         for key, spec in op.attrs.items():
@@ -180,6 +182,7 @@ class _Parser(Reader):
                 self.fail(f"{op} needs the attribute {key}", line)
         inputs = self._values(op, operands)
         node = graph.add(op, inputs, {**op.defaults, **attrs}, results, results[0].name)
+        node.marks = marks
         for value in results:
             if value.name:
                 self._define(value, names, line)
@@ -201,6 +204,23 @@ class _Parser(Reader):
         if op is None:
             self.fail(f"there is no op {token.text or 'at the end'}", token.line)
         return op
+
+    def _marks(self) -> tuple[int, bool]:
+        """What an order may go by: `@priority=10`, `@backward`."""
+        priority, is_backward = 0, False
+        while self.accept("@"):
+            token = self.take()
+            if token.text == "priority":
+                self.expect("=")
+                found = self.data()
+                if type(found) is not int or abs(found) > MAX_PRIORITY:
+                    self.fail(f"a priority is a whole number of 32 bits, not {found}", token.line)
+                priority = found
+            elif token.text == "backward":
+                is_backward = True
+            else:
+                self.fail(f"there is no mark {token.text or 'at the end'}", token.line)
+        return priority, is_backward
 
     def _bodies(self, op: Op, attrs: Attrs, names: Mapping[str, Value]) -> None:
         while not self.accept("}"):

@@ -14,6 +14,7 @@ from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.load.attributes import Attributes, fits
 from sardonyx.load.constants import constant_node
+from sardonyx.load.marks import marks_of
 from sardonyx.load.order import in_order
 from sardonyx.load.tensor import Tensors
 from sardonyx.load.types import Dims, fact_of
@@ -64,6 +65,7 @@ class Call:
     attributes: dict[str, AttributeRecord] | None = None
     depth: int = 0
     prefix: str = ""
+    marks: tuple[int, bool] = (0, False)
 
 
 class GraphBuilder:
@@ -176,7 +178,7 @@ class GraphBuilder:
             attributes = Attributes(self._tensors, lambda body: self.graph(body, inner, scope))
         op = lookup(domain, op_type)
         rule = find(domain, op_type, version) if op is None or version < op.since else None
-        name = call.prefix + record.name
+        name, marks = call.prefix + record.name, marks_of(record, call.marks)
         if rule is not None:
             old = {k: attributes.raw(v) for k, v in records.items()}
             builder = Builder(graph)
@@ -184,7 +186,7 @@ class GraphBuilder:
                 rule, builder, OldNode(op_type, version, tuple(inputs), old, n_outputs)
             )
             for node in builder.made:
-                node.name = name
+                node.name, node.marks = name, marks
             return made
         if op is None and (domain, op_type) == (INTERNAL, "Packed"):
             raise InvalidGraph(
@@ -195,7 +197,9 @@ class GraphBuilder:
         if op is None:
             raise NotImplemented(_unknown(domain, op_type, version))
         attrs = attributes.of(op, records)
-        return self._add(graph, op, inputs, attrs, n_outputs, name).outputs
+        node = self._add(graph, op, inputs, attrs, n_outputs, name)
+        node.marks = marks
+        return node.outputs
 
     def _add(
         self,
@@ -246,7 +250,8 @@ class GraphBuilder:
                 scope.own[name] = value
         absent = set(function.inputs) - scope.own.keys()
         opsets = {_domain(d): v for d, v in function.opset_imports} or call.opsets
-        inner = Call(opsets, attributes, call.depth + 1, prefix)
+        marks = marks_of(record, call.marks)
+        inner = Call(opsets, attributes, call.depth + 1, prefix, marks)
         self._nodes(graph, _without(in_order(function), absent), scope, inner)
         return [_defined(scope, o, function.name) for o in function.outputs]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from sardonyx.graph.dim import Size, evaluate, symbols
 from sardonyx.graph.dtype import STRING
@@ -12,9 +11,7 @@ from sardonyx.graph.fact import Fact, elements
 from sardonyx.graph.graph import Value
 from sardonyx.memory.place import Layout, Life, place
 from sardonyx.schedule import Schedule
-
-# Ops whose output is their first input's bytes in another shape.
-VIEWS: Final = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"))
+from sardonyx.schedule.peak import viewed
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +34,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Lifetimes of a schedule's values. `roots` maps a view to the value whose bytes it shares."""
+    """Lifetimes of a schedule's values; a view counts with the value whose bytes it shows."""
 
     spans: tuple[Span, ...]
-    roots: dict[Value, Value]
     frees: tuple[tuple[Value, ...], ...]  # by step: what nobody reads any more after it
 
     def layout(self, dims: dict[str, int]) -> Layout:
@@ -63,14 +59,15 @@ def plan(schedule: Schedule) -> Plan:
     for step, node in enumerate(schedule.nodes):
         for value in node.reads():
             last[value] = step
-        if node.op.name in VIEWS and node.op.domain == "" and node.inputs[0] is not None:
-            roots[node.outputs[0]] = roots.get(node.inputs[0], node.inputs[0])
+        source = viewed(node)
+        if source is not None:
+            roots[node.outputs[0]] = roots.get(source, source)
         for value in node.outputs:
             last.setdefault(value, step)
     end = len(schedule.nodes)
     for value in schedule.graph.outputs:
         last[value] = end
-    return Plan(_spans(schedule, last, roots), roots, _frees(last, end))
+    return Plan(_spans(schedule, last, roots), _frees(last, end))
 
 
 def _spans(

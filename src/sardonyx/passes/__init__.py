@@ -23,6 +23,7 @@ from sardonyx.passes.caches import lower_caches
 from sardonyx.passes.chains import fuse_chains
 from sardonyx.passes.channels import channels_last
 from sardonyx.passes.driver import Rewriter, prune
+from sardonyx.passes.halves import widen_halves
 from sardonyx.passes.labels import number_labels
 from sardonyx.passes.rule import Rules, by_root
 
@@ -53,6 +54,8 @@ def lower(graph: Graph, options: PassOptions) -> None:
         _rewrite(graph, STEPS, options)
         _rewrite(graph, FLOATS, options)
     number_labels(graph)
+    if fuses:
+        widen_halves(graph)
     if fuses and not options.disabled & {"fuse_attention", "AttentionFusion"}:
         fuse_attention(graph)
     _rewrite(graph, INTEGERS, options)

@@ -77,7 +77,7 @@ def _fuse(b: Builder, softmax: Node) -> None:
     logger.debug("attention at %s", softmax)
     made.name, out.name = out.name, ""
     for node in b.made:
-        node.name = product.name
+        node.name, node.marks = product.name, product.marks
     b.graph.replace(out, made)
     drop(b.graph, [product, *([turned] if turned is not None else [])])
 

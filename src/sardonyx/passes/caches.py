@@ -50,7 +50,7 @@ def _lower(
         logger.debug("%s stays: %s", node, reason)
         return
     for other in builder.made:
-        other.name = node.name
+        other.name, other.marks = node.name, node.marks
     for old, new in zip(node.outputs, made, strict=False):
         if new is not None and old.is_used:
             new.name, old.name = old.name, ""

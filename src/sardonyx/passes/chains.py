@@ -40,6 +40,8 @@ class _Group:
 
     def takes(self, node: Node) -> bool:
         """Whether a node, all of whose readers are members, may become one."""
+        if node.marks != self.root.marks:
+            return False
         shape, whole = node.outputs[0].tensor.dims, self.root.outputs[0].tensor.dims
         # A producer of fewer elements would be computed again and again, but for a single one.
         if shape != whole and (len(shape) > len(whole) or any(d != 1 for d in shape)):
@@ -174,6 +176,7 @@ class _Site:
         assert target is not None
         builder = Builder(graph)
         made: Value = builder.Reshape(other, builder.ints(*target), like=self.product)
+        builder.made[0].marks = self.node.marks
         made.fact = other.tensor.shaped(self.product.tensor.dims)
         return made
 
@@ -218,6 +221,8 @@ def _site(value: Value, group: _Group) -> _Site | None:
     members = set(group.members)
     if len(node.outputs) != 1 or node.graph is not group.root.graph:
         return None
+    if node.marks != group.root.marks:
+        return None
     if any(n not in members for n, _ in value.uses) or any(map(_divides_ints, members)):
         return None
     return _Site(node, value, reshape)
@@ -244,6 +249,7 @@ def _settle(
     """Puts one node, with the name of the root, in the place of a group."""
     old = group.root.outputs[0]
     new = graph.add(op, inputs, attrs, name=group.root.name)
+    new.marks = group.root.marks
     made = new.outputs[0]
     made.fact = old.tensor.plain()
     if site is not None and site.reshape is not None:
@@ -252,6 +258,7 @@ def _settle(
         reshaped = graph.add(
             after.op, [made, *after.inputs[1:]], dict(after.attrs), name=after.name
         )
+        reshaped.marks = new.marks
         made = reshaped.outputs[0]
         made.fact = old.tensor.plain()
     made.name, old.name = old.name, ""

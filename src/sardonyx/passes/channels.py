@@ -104,7 +104,7 @@ class _Images:
         rank = rank_of(node.outputs[0])
         images = [self._as_last(node, i, rank if turn.broadcasts else 0) for i in turn.slots]
         if turn.build is not None:
-            made = turn.build(Maker(self._graph, node.name), node, images)
+            made = turn.build(Maker(self._graph, node), node, images)
             old = node.outputs[0]
             old.fact = made.fact
             made.name, old.name = old.name, ""
@@ -172,7 +172,7 @@ class _Images:
         plain = self._first(value) if value in self._last else value
         lifted = Fact(fact.dtype, (1,) * (rank - fact.rank) + plain.tensor.dims)
         axes = int64s(range(rank - fact.rank))
-        up = Maker(self._graph, node.name)("Unsqueeze", plain, axes, like=lifted)
+        up = Maker(self._graph, node)("Unsqueeze", plain, axes, like=lifted)
         return self._moved(up, to_last(rank))
 
     def _constant(self, value: Value, rank: int, is_operand: bool) -> Value:
@@ -217,8 +217,7 @@ class _Images:
             return source
         dims = source.tensor.dims
         fact = Fact(source.tensor.dtype, tuple(dims[i] for i in order))
-        name = "" if source.node is None else source.node.name
-        return Maker(self._graph, name)("Transpose", source, like=fact, perm=order)
+        return Maker(self._graph, source.node)("Transpose", source, like=fact, perm=order)
 
     def _replace(self, old: Value, new: Value | None) -> None:
         """Puts a value in the place of another of the same bytes."""

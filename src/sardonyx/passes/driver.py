@@ -117,7 +117,7 @@ class Rewriter:
             return False
         logger.debug("%s at %s", r.name, node)
         for made in builder.made:
-            made.name = made.name or node.name
+            made.name, made.marks = made.name or node.name, node.marks
         self._replace(node.outputs[0], new)
         for made in builder.made:
             self._push(made)

@@ -40,6 +40,8 @@ def _number(graph: Graph, node: Node) -> None:
     made = builder.node(node.op.name, *node.inputs, outputs=2, domain=ML, **attrs)
     table = two_labels(names) if len(names) == 1 else names
     label: Value = builder.Gather(builder.const(table), made.outputs[0])
+    for other in builder.made:
+        other.marks = node.marks
     for old, new in zip(node.outputs, (label, made.outputs[1]), strict=False):
         if not new.name:
             new.name, old.name = old.name, ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -36,11 +37,11 @@ _ACTIVATIONS: Final[dict[str, tuple[str, ...]]] = {
 class Maker:
     """Adds nodes whose facts are known: nothing is inferred again."""
 
-    __slots__ = ("graph", "name")
+    __slots__ = ("graph", "node")
 
-    def __init__(self, graph: Graph, name: str) -> None:
+    def __init__(self, graph: Graph, node: Node | None) -> None:
         self.graph = graph
-        self.name = name  # of the node that the new ones stand for
+        self.node = node  # that the new ones stand for
 
     def __call__(
         self, op: str, *inputs: Value | None, like: Fact, domain: str = "", **attrs: Any
@@ -49,7 +50,9 @@ class Maker:
         found = lookup(domain, op)
         assert found is not None
         made = Value("", like.plain())
-        self.graph.add(found, inputs, {**found.defaults, **attrs}, [made], self.name)
+        node = self.graph.add(found, inputs, {**found.defaults, **attrs}, [made])
+        if self.node is not None:
+            node.name, node.marks = self.node.name, self.node.marks
         return made
 
 
@@ -122,13 +125,24 @@ def build_instance_norm(make: Maker, node: Node, images: list[Value]) -> Value:
     one = Fact(fact.dtype, (fact.dims[0], *(1 for _ in spatial), fact.dims[-1]))
     mean = make("ReduceMean", x, int64s(spatial), like=one)
     centred = make("Sub", x, mean, like=fact)
-    squares = make("Mul", centred, centred, like=fact)
-    variance = make("ReduceMean", squares, int64s(spatial), like=one)
+    variance = _mean_square(make, centred, one)
     epsilon = floats(node.attrs["epsilon"], fact.dtype)
     spread = make("Sqrt", make("Add", variance, epsilon, like=one), like=one)
     factor = make("Div", node.inputs[1], spread, like=one)
     y = make("Mul", centred, factor, like=fact)
     return make("Add", y, node.inputs[2], like=fact)
+
+
+def _mean_square(make: Maker, x: Value, one: Fact) -> Value:
+    """Over all spatial axes. Where their sizes are known, the squares are never all there."""
+    fact = x.tensor
+    axes, sizes = int64s(range(1, fact.rank - 1)), fact.dims[1:-1]
+    count = math.prod(d for d in sizes if isinstance(d, int))
+    is_wide = fact.dtype.bits >= 32  # halves hold means of squares that are too large to add up
+    if is_wide and all(isinstance(d, int) for d in sizes) and count > 0:
+        total = make("ReduceSumSquare", x, axes, like=one)
+        return make("Div", total, floats(float(count), fact.dtype), like=one)
+    return make("ReduceMean", make("Mul", x, x, like=fact), axes, like=one)
 
 
 def build_shuffle(make: Maker, node: Node, images: list[Value]) -> Value:

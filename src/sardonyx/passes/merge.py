@@ -52,7 +52,8 @@ def _key(node: Node) -> Any:
             return None
         attrs.append((name, _attribute(value)))
     inputs = tuple(_input(v) for v in node.inputs)
-    return node.op.key, inputs, tuple(attrs), len(node.outputs)
+    # What is computed again to be forgotten in between has other marks than the first time.
+    return node.op.key, inputs, tuple(attrs), len(node.outputs), node.marks
 
 
 def _attribute(value: Any) -> Any:

@@ -82,7 +82,7 @@ def _settle(graph: Graph, node: Node, new: Value, made: Sequence[Node]) -> None:
     old = node.outputs[0]
     logger.debug("read_weights at %s", node)
     for other in made:
-        other.name = other.name or node.name
+        other.name, other.marks = other.name or node.name, node.marks
     new.fact = old.tensor.plain()
     new.name, old.name = old.name, ""
     graph.replace(old, new)

@@ -125,8 +125,6 @@ class Flat:
     form: Form = Form.CONTIGUOUS
     at: int = 0  # a slot, or the value that this is a view of
     want: Want | None = None
-    start: int = 0
-    end: int = 0
     numbers: list[int] = field(default_factory=list)
 
 
@@ -148,6 +146,8 @@ class FlatStep:
     outputs: list[int]
     ints: list[int]
     floats: list[float]
+    shares: tuple[tuple[int, int], ...] = ()
+    joins: bool = False
 
 
 class SegmentBuilder:
@@ -159,11 +159,14 @@ class SegmentBuilder:
         slot: Any,
         exports: frozenset[Value],
         growths: dict[Value, Growth],
+        effort: int,
     ) -> None:
         """`slot` numbers the values between segments; `exports` are those that others read.
 
         `growths` are those among them that may be made in the block of an input, by value.
+        `effort` is that of native code's search for an order; below 0 it keeps the given one.
         """
+        self.effort = effort
         self.names = names
         self.sizes = Sizes(names)
         self.values: list[Flat] = []
@@ -213,23 +216,10 @@ class SegmentBuilder:
         inputs = [ABSENT if v is None else self._operand(node, v, accepts) for v in call.inputs]
         outputs = [self._made(v) for v in node.outputs]
         ints = self.sizes.registers(call.ints)
-        self._step(FlatStep(node, call.row, inputs, outputs, ints, list(call.floats)))
-
-    def _step(self, step: FlatStep) -> None:
-        number = len(self.steps)
-        for value in step.outputs:
-            self.values[value].start = self.values[value].end = number
-        for value in step.inputs:
-            if value != ABSENT:
-                self._touch(value, number)
-        self.steps.append(step)
-
-    def _touch(self, number: int, step: int) -> None:
-        """A value is read: the bytes that it views are needed up to there."""
-        value = self.values[number]
-        while value.storage >= Storage.RESHAPED:
-            value = self.values[value.at]
-        value.end = max(value.end, step)
+        floats = list(call.floats)
+        self.steps.append(
+            FlatStep(node, call.row, inputs, outputs, ints, floats, call.shares, call.joins)
+        )
 
     def _operand(self, node: Node, operand: Value | Packed | Stored, accepts: Form) -> int:
         if not isinstance(operand, Value):
@@ -250,7 +240,7 @@ class SegmentBuilder:
         if into == ABSENT:
             into = self._new(Flat(Storage.ARENA, value.dtype, value.dims))
             self._copies[number] = into
-        self._step(FlatStep(node, "copy", [number], [into], [], []))
+        self.steps.append(FlatStep(node, "copy", [number], [into], [], []))
         return into
 
     def _number(self, value: Value) -> int:
@@ -348,6 +338,11 @@ class SegmentBuilder:
         self.values.append(flat)
         return len(self.values) - 1
 
+    @property
+    def names_of_values(self) -> dict[int, Value]:
+        """The values of the graph by their numbers here; copies and packed forms have none."""
+        return {number: value for value, number in self._numbers.items()}
+
     def guard(self, guards: Iterable[Guard]) -> None:
         """Conditions to hold before the segment runs."""
         self.guards.extend(guards)
@@ -359,14 +354,27 @@ class SegmentBuilder:
             for g in self.guards
         ]
         values = [
-            (int(v.storage), v.dtype, v.at, 0 if v.want is None else address(v.want), v.start,
-             v.end, v.dims, v.numbers)
+            (int(v.storage), v.dtype, v.at, 0 if v.want is None else address(v.want), v.dims,
+             v.numbers)
             for v in self.values
         ]  # fmt: skip
-        steps = [(s.row, s.inputs, s.outputs, s.ints, s.floats) for s in self.steps]
+        steps = [
+            (s.row, s.inputs, s.outputs, s.ints, s.floats, list(s.shares), s.joins)
+            for s in self.steps
+        ]
         resolved = [(step, output, axis, names[n]) for step, output, axis, n in self.resolved]
         key = sorted(names[n] for n in self.sizes.used)
-        return (self.sizes.ops, guards, key, values, steps, resolved, self.aliases, self.grown)
+        return (
+            self.sizes.ops,
+            guards,
+            key,
+            values,
+            steps,
+            resolved,
+            self.aliases,
+            self.grown,
+            self.effort,
+        )
 
 
 def _permuted_form(perm: tuple[int, ...], form: Form) -> Form:

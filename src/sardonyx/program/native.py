@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 
@@ -16,9 +16,11 @@ from sardonyx.graph.graph import Node, Value
 from sardonyx.locks import Lock
 from sardonyx.program.control import ControlPart, constant_slots
 from sardonyx.program.flat import ABSENT, SegmentBuilder
+from sardonyx.program.limit import too_much, where_most
 from sardonyx.weights.forms import Forms
 
-_FAULTS: Final = ("none", "guard", "size", "step", "memory", "stopped", "name")
+_FAULTS: Final = ("none", "guard", "size", "step", "memory", "stopped", "name", "limit")
+NO_LIMIT: Final = 2**63 - 1
 _MOST_BYTES: Final = 2**61
 
 
@@ -29,6 +31,9 @@ class RunSettings:
     count: int = 0  # of threads; 0: as many as the process may use
     spins: bool = True  # threads that wait for work
     grows_in_place: bool = True  # caches that are fed back
+    keeps: bool = True  # memory of a run for the next
+    shares: bool = False  # that memory with other sessions
+    limit_bytes: int = NO_LIMIT  # for arena and outputs of a run
 
 
 @dataclass(slots=True)
@@ -50,6 +55,7 @@ class NativeSegment:
     part_frees: list[list[int]]  # by part: slots of the call that nobody reads after it
     room_axes: dict[int, int] = field(init=False)  # of slots of the call that may have room
     _runnable: native.Runnable | None = None
+    _limit: int = NO_LIMIT
     _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
@@ -85,14 +91,17 @@ class NativeSegment:
                 made.append((False, part.arrays(number, forms), part.gives, frees))
         return made
 
-    def prepare(self, forms: Forms, settings: RunSettings) -> native.Runnable:
+    def prepare(
+        self, forms: Forms, settings: RunSettings, pool: native.Pool | None = None
+    ) -> native.Runnable:
         """Reads and packs the weights and hands everything to native code, once."""
         with self._lock:
             if self._runnable is None:
-                self._runnable = self._build(forms, settings)
+                self._limit = settings.limit_bytes
+                self._runnable = self._build(forms, settings, pool or native.Pool(settings.keeps))
             return self._runnable
 
-    def _build(self, forms: Forms, settings: RunSettings) -> native.Runnable:
+    def _build(self, forms: Forms, settings: RunSettings, pool: native.Pool) -> native.Runnable:
         numbers = {id(part): i for i, part in enumerate(self.all_parts())}
         items = self.items(lambda part: numbers[id(part)], forms)  # may add names
         inputs, fixed, bound = [], [], []
@@ -111,6 +120,8 @@ class NativeSegment:
             settings.count,
             settings.spins,
             settings.grows_in_place,
+            pool,
+            settings.limit_bytes,
         )
         outputs = [self.values[v] for v in self.made]
         sizes = (len(self.values), len(self.names))
@@ -144,13 +155,26 @@ class NativeSegment:
         spans: list[tuple[int, int, int, int]] = result[3]
         return spans
 
+    def refuse(self, part: SegmentBuilder, dims: dict[str, int]) -> NoReturn:
+        """Raises the error of a part that does not take these sizes."""
+        for guard in part.guards:
+            guard.check(dims)
+        _check_sizes(part, dims)
+        shown = ", ".join(f"{n}={dims[n]}" for n in sorted(part.sizes.used & dims.keys()))
+        raise InvalidArgument(f"the model does not take these sizes: {shown}")
+
     def _fail(self, *how: Any) -> None:
-        fault, number, index, text, names = how
+        fault, number, index, text, names, wanted = how
         kind, part = _FAULTS[fault], list(self.all_parts())[number]
         if kind == "stopped":
             raise Fail("the run was ended by RunOptions.terminate")
         if kind == "memory":
-            raise RuntimeException("out of memory for what lies between nodes, or for outputs")
+            how_much = f" of {wanted:,} bytes" if wanted else ""
+            raise RuntimeException(
+                f"out of memory{how_much} for what lies between nodes, and for outputs"
+            )
+        if kind == "limit":
+            raise too_much(wanted, self._limit, **self._most(number, part, names))
         if isinstance(part, ControlPart):
             raise InvalidArgument(text, node=part.node)
         dims = {name: names[i] for name, i in part.names.items() if i < len(names)}
@@ -162,6 +186,19 @@ class NativeSegment:
             node = part.steps[index].node
             raise InvalidArgument(text, node=node, inputs=_shapes(node, dims))
         raise InternalError(f"a native run ended with {kind} {index} ({text})")
+
+    def _most(
+        self, number: int, part: SegmentBuilder | ControlPart, names: list[int]
+    ) -> dict[str, object]:
+        """Where a part would need most memory."""
+        if isinstance(part, ControlPart):
+            return {"node": part.node}
+        assert self._runnable is not None
+        memory = self._runnable.memory_of(number, names)
+        if memory is None or not memory["steps"]:
+            return {}
+        dims = {name: names[i] for name, i in part.names.items() if i < len(names)}
+        return where_most(part, memory, lambda value: _shape(value, dims))
 
 
 def _plain(array: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from sardonyx._native import Stop
+from sardonyx._native import Pool, Stop
 from sardonyx.graph.fact import AnyFact
 from sardonyx.graph.graph import Node
 from sardonyx.graph.guard import Guard
@@ -85,13 +85,14 @@ class Program:
             self._template[:] = template
         return self._template.copy()
 
-    def prepare(self, settings: RunSettings) -> None:
+    def prepare(self, settings: RunSettings, pool: Pool | None = None) -> None:
         """Brings the weights of native segments into the form that kernels read."""
+        pool = pool or Pool(settings.keeps)
         for segment in self.segments:
             if isinstance(segment, NativeSegment):
-                segment.prepare(self.forms, settings)
+                segment.prepare(self.forms, settings, pool)
         for body in self.bodies:
-            body.prepare(settings)
+            body.prepare(settings, pool)
 
     def wants(self, wanted: Wanted) -> None:
         """Asks for every form of a constant that a run reads, and makes none."""
@@ -142,5 +143,6 @@ class Run:
     check: Callable[[], None]  # raises when the user ended the run
     settings: RunSettings = field(default_factory=RunSettings)
     stop: Stop | None = None  # the flag that `check` looks at, for native code
+    pool: Pool | None = None  # for segments that are prepared by this run
     on_step: Callable[[PythonSegment, Run, float], None] | None = None  # for profiles
     on_native: Callable[[NativeSegment, list[Span]], None] | None = None

@@ -11,7 +11,7 @@ from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.load.model import Declared, Model
 from sardonyx.ops.declare import INTERNAL, ONNX
 from sardonyx.save.names import Names
-from sardonyx.save.node import attribute, node_message, written
+from sardonyx.save.node import attribute, mark, node_message, written
 from sardonyx.save.since import Versions
 from sardonyx.save.tensor import DataFile, tensor
 from sardonyx.save.types import Dims, value_info
@@ -131,7 +131,9 @@ class GraphWriter:
         inputs = ["" if v is None else self._read(v) for v in node.inputs]
         outputs = [self._names.of(v) if _is_named(node, v) else "" for v in node.outputs]
         attributes = [attribute(op, k, v, self._body) for k, v in attrs.items()]
-        return node_message(op.key, self._names.node(node), inputs, outputs, attributes)
+        message = node_message(op.key, self._names.node(node), inputs, outputs, attributes)
+        mark(message, node)
+        return message
 
     def _read(self, value: Value) -> str:
         """The name to read a value by; a constant becomes an initializer when it is first read."""

@@ -9,13 +9,14 @@ import numpy as np
 
 from sardonyx.errors import InternalError
 from sardonyx.graph.graph import Attrs, Graph, Node
+from sardonyx.load.marks import BACKWARD, PRIORITY
 from sardonyx.ops.declare import Attr, Op, kind_of
-from sardonyx.save.tensor import tensor
+from sardonyx.save.tensor import entry, tensor
 from sardonyx.save.types import type_message
 from sardonyx.save.wire import Message
 
 # Field numbers of NodeProto and AttributeProto.
-_INPUT, _OUTPUT, _NODE_NAME, _OP, _ATTRIBUTE, _DOMAIN = 1, 2, 3, 4, 5, 7
+_INPUT, _OUTPUT, _NODE_NAME, _OP, _ATTRIBUTE, _DOMAIN, _METADATA = 1, 2, 3, 4, 5, 7, 9
 _NAME, _TYPE = 1, 20
 
 # Kind: field that holds the value, AttributeProto.AttributeType.
@@ -46,6 +47,14 @@ def node_message(
     if op[0]:
         message.text(_DOMAIN, op[0])
     return message
+
+
+def mark(message: Message, node: Node) -> None:
+    """Adds what orders go by, as metadata of the node; nothing where it has no such marks."""
+    marks = {PRIORITY: node.priority, BACKWARD: int(node.is_backward)}
+    for key, value in marks.items():
+        if value:
+            message.message(_METADATA, entry(key, str(value)))
 
 
 def written(node: Node) -> Attrs:

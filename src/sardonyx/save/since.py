@@ -141,6 +141,7 @@ _IR: Final = {
     ML: ((5, 10), (4, 9), (3, 8)),
 }
 _OLDEST_IR: Final = 7
+_METADATA_IR: Final = 10  # since which nodes have metadata
 
 
 class Versions:
@@ -150,10 +151,12 @@ class Versions:
         self._imported = imported
         self.opsets: dict[str, int] = {ONNX: OLDEST[ONNX]}
         self._types: set[str] = set()
+        self._has_marks = False
 
     def node(self, node: Node, written: Mapping[str, Any]) -> None:
         """Makes room for a node, given the attributes that are written."""
         op = node.op
+        self._has_marks |= node.marks != (0, False)
         if op.domain not in OLDEST:
             self.opsets.setdefault(op.domain, self._imported.get(op.domain, 1))
             self.facts(v.fact for v in (*node.inputs, *node.outputs) if v is not None)
@@ -172,13 +175,13 @@ class Versions:
 
     @property
     def ir(self) -> int:
-        """The lowest IR version that has these opsets and types."""
+        """The lowest IR version that has these opsets and types, and metadata of nodes."""
         standard = max([self.opsets[ONNX], *(_TYPES.get(t, 0) for t in self._types)])
         if "optional" in self._types:
             standard = max(standard, 15)
         versions = ((ONNX, standard), (ML, self.opsets.get(ML, 0)))
         found = [ir for domain, v in versions for opset, ir in _IR[domain] if v >= opset]
-        return max([_OLDEST_IR, *found])
+        return max([_OLDEST_IR, *found, *([_METADATA_IR] if self._has_marks else [])])
 
     def _raise(self, domain: str, version: int) -> None:
         self.opsets[domain] = max(version, self.opsets.get(domain, 0))

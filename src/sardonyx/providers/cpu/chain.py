@@ -311,19 +311,21 @@ def _gates(code: Code, n_operands: int) -> dict[int, int]:
 def elementwise(node: Node) -> Call | No:
     """One op as a program of its own."""
     values = list(dict.fromkeys(v for v in node.inputs if v is not None))
-    return _call((instruction_of(node, values.index),), values)
+    return _call((instruction_of(node, values.index),), values, node.outputs[0])
 
 
 def chain(node: Node) -> Call | No:
     """Several ops as one program."""
-    return _call(node.attrs["code"], [v for v in node.inputs if v is not None])
+    return _call(node.attrs["code"], [v for v in node.inputs if v is not None], node.outputs[0])
 
 
-def _call(code: Code, values: Sequence[Value]) -> Call | No:
+def _call(code: Code, values: Sequence[Value], y: Value) -> Call | No:
     program = encode(code, [(v.tensor.dtype, v) for v in values])
     if isinstance(program, No):
         return program
-    return Call("chain", tuple(values), *program)
+    size = y.tensor.dtype.itemsize
+    shares = tuple((i, 0) for i, v in enumerate(values) if v.tensor.dtype.itemsize == size)
+    return Call("chain", tuple(values), *program, shares=shares)
 
 
 LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {

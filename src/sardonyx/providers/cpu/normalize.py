@@ -14,6 +14,7 @@ from sardonyx.providers.cpu.index import Lowering
 
 _FLOATS: Final = frozenset((F32, F64, F16, BF16))
 _NONE: Final = 9  # an output that no node has
+_IN_PLACE: Final = ((0, 0),)  # statistics are taken before anything is written over what they cover
 
 
 def _given(node: Node, slot: int) -> Value | None:
@@ -40,7 +41,8 @@ def _layer(node: Node, row: str, saved: tuple[int, int]) -> Call | No:
         return No("no kernel saves statistics in these types")
     axis = axis_of(node.attrs["axis"], x.tensor.rank)
     inputs = (x, node.inputs[1], _given(node, 2))
-    return Call(row, inputs, (axis, *saved, _NONE), (node.attrs["epsilon"],))
+    shares = _IN_PLACE if node.outputs[0].tensor.dtype is x.tensor.dtype else ()
+    return Call(row, inputs, (axis, *saved, _NONE), (node.attrs["epsilon"],), shares=shares)
 
 
 def _skip(node: Node, row: str, order: tuple[int, int, int]) -> Call | No:
@@ -51,7 +53,10 @@ def _skip(node: Node, row: str, order: tuple[int, int, int]) -> Call | No:
     assert x is not None
     scale, bias, sum_bias = (_given(node, slot) if slot else None for slot in order)
     operands = (x, scale, bias, skip, sum_bias)
-    return Call(row, operands, (x.tensor.rank - 1, 1, 2, 3), (node.attrs["epsilon"],))
+    ints, floats = (x.tensor.rank - 1, 1, 2, 3), (node.attrs["epsilon"],)
+    # A row is added up in memory of its own before the outputs get theirs.
+    shares = tuple((taken, made) for made in (0, 3) if made < len(node.outputs) for taken in (0, 3))
+    return Call(row, operands, ints, floats, shares=shares)
 
 
 def _batch(node: Node) -> Call | No:
@@ -62,28 +67,31 @@ def _batch(node: Node) -> Call | No:
     if refusal := _refusal(node):
         return refusal
     axis = 1 if x.tensor.rank > 1 else -1
-    return Call("batch_norm", node.inputs, (axis,), (node.attrs["epsilon"],))
+    epsilon = (node.attrs["epsilon"],)
+    return Call("batch_norm", node.inputs, (axis,), epsilon, shares=_IN_PLACE)
 
 
 def _group(node: Node) -> Call | No:
     if refusal := _refusal(node):
         return refusal
     groups = node.attrs.get("num_groups", 0)
-    return Call("group_norm", node.inputs, (groups,), (node.attrs["epsilon"],))
+    epsilon = (node.attrs["epsilon"],)
+    return Call("group_norm", node.inputs, (groups,), epsilon, shares=_IN_PLACE)
 
 
 def _lp(node: Node) -> Call | No:
     x = node.inputs[0]
     assert x is not None
     axis = axis_of(node.attrs["axis"], x.tensor.rank)
-    return _refusal(node) or Call("lp_norm", (x,), (axis, node.attrs["p"]))
+    return _refusal(node) or Call("lp_norm", (x,), (axis, node.attrs["p"]), shares=_IN_PLACE)
 
 
 def _mean_variance(node: Node) -> Call | No:
     x = node.inputs[0]
     assert x is not None
     axes = axes_of(node.attrs["axes"], x.tensor.rank)
-    return _refusal(node) or Call("mean_variance", (x,), (sum(1 << a for a in axes),))
+    chosen = (sum(1 << a for a in axes),)
+    return _refusal(node) or Call("mean_variance", (x,), chosen, shares=_IN_PLACE)
 
 
 def _local_response(node: Node) -> Call | No:

@@ -18,7 +18,8 @@ def _softmax(node: Node, row: str) -> Call | No:
     assert x is not None
     if x.tensor.dtype not in (F32, F64, F16, BF16):
         return No(f"no kernel for {x.tensor.dtype}")
-    return Call(row, (x,), (axis_of(node.attrs["axis"], x.tensor.rank),))
+    shares = ((0, 0),) if row != "hardmax" else ()  # which writes before it has read all
+    return Call(row, (x,), (axis_of(node.attrs["axis"], x.tensor.rank),), shares=shares)
 
 
 LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {

@@ -1,7 +1,8 @@
 """A lowered model as JSON and back: values are numbers, constants lie in a table of their own.
 
-A node is [op, name, inputs, outputs' names, attributes]. An input is the number of a value, -1
-where it is absent, and -2 - n for the n-th constant.
+A node is [op, name, inputs, outputs' names, attributes], and [priority, is it backward] where it
+has such marks. An input is the number of a value, -1 where it is absent, and -2 - n for the n-th
+constant.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from sardonyx.errors import FAULTS, SardonyxError
 from sardonyx.graph.build import constant
 from sardonyx.graph.dim import lone_name, symbols
 from sardonyx.graph.fact import AnyFact, Fact
-from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.graph import MAX_PRIORITY, Graph, Node, Value
 from sardonyx.graph.guard import KINDS, Guard
 from sardonyx.graph.infer import infer
 from sardonyx.load.attributes import fits
@@ -151,7 +152,8 @@ class GraphWriter:
         for value in node.outputs:
             self._values[value] = len(self._values)
         index = self._ops.setdefault(op.key, len(self._ops))
-        return [index, node.name, inputs, [v.name for v in node.outputs], attrs]
+        marks = [[node.priority, node.is_backward]] if node.marks != (0, False) else []
+        return [index, node.name, inputs, [v.name for v in node.outputs], attrs, *marks]
 
     def _read(self, value: Value) -> int:
         if value.const is not None and value.node is None and value not in self._values:
@@ -282,7 +284,7 @@ class GraphReader:
         return value
 
     def _node(self, graph: Graph, item: Any) -> None:
-        index, name, inputs, outputs, given = item
+        index, name, inputs, outputs, given, *marks = item
         op = self._ops[number(index, 0, len(self._ops))]
         attrs = dict(op.defaults)
         for key, value in given.items():
@@ -295,8 +297,16 @@ class GraphReader:
         made = [Value(text(v)) for v in items(outputs)]
         most = len(op.outputs)
         need(made and (len(made) <= most or op.outputs[-1].variadic), f"{op} makes {len(made)}")
-        graph.add(op, read, attrs, made, text(name))
+        node = graph.add(op, read, attrs, made, text(name))
         self._values.extend(made)
+        if marks:
+            node.marks = _marks(*marks)
+
+
+def _marks(item: Any) -> tuple[int, bool]:
+    priority, is_backward = items(item, 2)
+    need(type(is_backward) is bool, "whether a node is backward is no truth value")
+    return number(priority, -MAX_PRIORITY, MAX_PRIORITY + 1), is_backward
 
 
 def _check_input(value: Value) -> None:

@@ -1,0 +1,53 @@
+// The frame of a segment for given sizes: in which order its steps run, which values take over the
+// bytes of others, and where all of them lie.
+#pragma once
+
+#include <vector>
+
+#include "exec/place.h"
+#include "exec/wiring.h"
+
+namespace sdx {
+
+// Bytes of one value that may lie in those of another, `offset` behind their beginning.
+struct Part {
+  int32_t value, whole;  // arena values
+  int64_t offset;
+};
+
+// A value that a step may write over one of its inputs.
+struct Share {
+  int32_t step, from, to;  // arena values
+};
+
+// What sizes say of a segment's memory.
+struct Need {
+  std::vector<int64_t> bytes;    // by value; of arena values, multiples of kAlign
+  std::vector<int64_t> scratch;  // by step, likewise
+  std::vector<Share> shares;
+  std::vector<std::vector<Part>> joins;  // of each step that joins; empty where it cannot
+};
+
+// What is decided once and serves sizes to come: an order, the joins that are made, ranks of lives.
+struct Choice {
+  std::vector<int32_t> order;
+  std::vector<char> is_joined;  // by join
+  Ranks ranks;
+  int64_t searched_bytes = -1;  // of the frame that it was found for; -1: none yet
+};
+
+struct Frame {
+  std::vector<int32_t> order;    // steps
+  std::vector<int64_t> offsets;  // by value
+  std::vector<int64_t> scratch;  // offsets, by step
+  int64_t bytes = 0;
+  Peak peak;  // what is alive at once, and at which position
+};
+
+// `effort` as least_peak has it; below 0 the steps run in the order they are given in.
+Frame make_frame(const Wiring& wiring, const Need& need, int effort, Choice& choice);
+
+// When each arena value is touched first and last.
+std::vector<Span> spans_of(const Wiring& wiring, const Need& need, const Frame& frame);
+
+}  // namespace sdx

@@ -1,0 +1,67 @@
+"""Half types: ops whose kernels know float32 only compute in it, and round what they give."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sardonyx.graph.build import Builder, constant
+from sardonyx.graph.dtype import BF16, F16, F32
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.ops.declare import MICROSOFT, ONNX
+from sardonyx.weights.const import Recipe
+
+_HALVES: Final = (F16, BF16)
+# A float32 result of these, rounded, is what their references give in a half type.
+_WIDENED: Final = frozenset(
+    (
+        *((ONNX, name) for name in (
+            "Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "GlobalAveragePool",
+            "GlobalMaxPool", "GlobalLpPool", "LSTM", "GRU", "RNN",
+        )),
+        (MICROSOFT, "FusedConv"),
+    )
+)  # fmt: skip
+
+
+def widen_halves(graph: Graph) -> None:
+    """Puts casts around such nodes; those between two of them become part of a chain."""
+    weights: dict[Value, Value] = {}
+    for part in graph.family():
+        for node in [n for n in part.nodes if n.op.key in _WIDENED and _is_half(n.inputs[0])]:
+            _widen(Builder(part, part.scope), node, weights)
+
+
+def _is_half(value: Value | None) -> bool:
+    fact = None if value is None else value.fact
+    return isinstance(fact, Fact) and fact.shape is not None and fact.dtype in _HALVES
+
+
+def _wide(b: Builder, value: Value | None, weights: dict[Value, Value]) -> Value | None:
+    if value is None or not _is_half(value):
+        return value
+    if value.const is None:
+        made: Value = b.Cast(value, to=F32.onnx)
+        return made
+    if value not in weights:  # larger than in its file, as every packed form of it is
+        const = value.const
+        op, _, attrs = b.call("Cast", ONNX, {"to": F32.onnx})
+        weights[value] = constant(Recipe(op, (const,), attrs, 0, (F32, const.shape)))
+    return weights[value]
+
+
+def _widen(b: Builder, node: Node, weights: dict[Value, Value]) -> None:
+    inputs = [_wide(b, v, weights) for v in node.inputs]
+    made = b.node(
+        node.op.name, *inputs, outputs=len(node.outputs), domain=node.op.domain, **node.attrs
+    )
+    made.name = node.name
+    for old, new in zip(node.outputs, made.outputs, strict=True):
+        if old.fact is None:
+            continue
+        result = b.Cast(new, to=old.tensor.dtype.onnx) if _is_half(old) else new
+        result.name, old.name = old.name, ""
+        node.graph.replace(old, result)
+    for new_node in b.made:
+        new_node.marks = node.marks
+    node.graph.remove(node)

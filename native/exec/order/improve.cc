@@ -5,7 +5,7 @@
 #include "exec/order/search.h"
 #include "exec/order/simple.h"
 
-namespace sdx {
+namespace sdx::ordering {
 namespace {
 
 constexpr int64_t kWorkPerTask = 80;  // costs of pieces that are found, at no effort
@@ -238,4 +238,4 @@ void improve(Line& line, const Pieces& pieces, int64_t floor, int effort) {
   Improver(line, pieces, floor, rate).run();
 }
 
-}  // namespace sdx
+}  // namespace sdx::ordering

@@ -6,7 +6,7 @@
 #include <queue>
 #include <tuple>
 
-namespace sdx {
+namespace sdx::ordering {
 namespace {
 
 constexpr size_t kFewest = 4;     // pieces that a narrow search tries next
@@ -381,4 +381,4 @@ Found search_best(const Part& part, Limits limits, int width, int64_t& work) {
   return with_words(part, limits, work, [&](auto& search) { return search.best(width); });
 }
 
-}  // namespace sdx
+}  // namespace sdx::ordering

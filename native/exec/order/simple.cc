@@ -2,7 +2,7 @@
 
 #include <queue>
 
-namespace sdx {
+namespace sdx::ordering {
 namespace {
 
 // An order in the making.
@@ -110,4 +110,4 @@ Found oldest_first(const Part& part) {
   return std::move(walk.found);
 }
 
-}  // namespace sdx
+}  // namespace sdx::ordering

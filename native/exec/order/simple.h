@@ -3,7 +3,7 @@
 
 #include "exec/order/search.h"
 
-namespace sdx {
+namespace sdx::ordering {
 
 // Takes the piece that changes the level most to the good, the first of equals.
 Found greedy(const Part& part);
@@ -12,4 +12,4 @@ Found greedy(const Part& part);
 // before it: little waits where pieces read what is near.
 Found oldest_first(const Part& part);
 
-}  // namespace sdx
+}  // namespace sdx::ordering

@@ -100,12 +100,12 @@ int64_t peak_of(const Tasks& tasks, const std::vector<int32_t>& order) {
 
 std::vector<int32_t> least_peak(const Tasks& tasks, const std::vector<int32_t>& given, int effort) {
   const int64_t peak = peak_of(tasks, given);
-  const Flow flow(tasks, given);
-  const int64_t floor = least_need(flow);
-  if (peak <= floor || is_forced(flow)) return given;
-  const Pieces pieces = contract(flow);
-  Line line(pieces);
-  improve(line, pieces, floor, effort);
+  const ordering::Flow flow(tasks, given);
+  const int64_t floor = ordering::least_need(flow);
+  if (peak <= floor || ordering::is_forced(flow)) return given;
+  const ordering::Pieces pieces = ordering::contract(flow);
+  ordering::Line line(pieces);
+  ordering::improve(line, pieces, floor, effort);
   std::vector<int32_t> order;
   order.reserve(given.size());
   for (const int32_t piece : line.order())

@@ -265,3 +265,9 @@ def test_what_is_no_problem_is_refused(
     for search in (least_peak, peak_of):
         with pytest.raises(ValueError, match=message):
             search(sizes, tasks, order)
+
+
+@pytest.mark.parametrize("effort", [-1, 4])
+def test_efforts_are_few(effort: int) -> None:
+    with pytest.raises(ValueError, match=rf"effort {effort} is outside \[0, 3\]"):
+        least_peak([1], [([], [0], [], 0)], [0], effort)

@@ -2,15 +2,15 @@
 
 #include <algorithm>
 
-#include "exec/order/greedy.h"
 #include "exec/order/search.h"
+#include "exec/order/simple.h"
 
-namespace sdx {
+namespace sdx::ordering {
 namespace {
 
 constexpr int64_t kWorkPerTask = 80;  // costs of pieces that are found, at no effort
 constexpr int64_t kFreeTasks = 80;    // for which work is allowed beyond those that there are
-constexpr int64_t kMostWidth = 1024;
+constexpr int64_t kMostWidth = 256;
 constexpr int kProbes = 6;
 constexpr int64_t kShare = 2;     // of the work that is left goes into one part
 constexpr int32_t kWindow = 64;   // pieces searched together in a part that is too large
@@ -66,21 +66,29 @@ void turn(Found& found) {
 class Improver {
  public:
   Improver(Line& line, const Pieces& pieces, int64_t floor, int64_t rate)
-      : line_(line), pieces_(pieces), floor_(floor) {
-    pool_ = rate * (kFreeTasks + int64_t(pieces.members.items.size()));
-  }
+      : line_(line),
+        pieces_(pieces),
+        floor_(floor),
+        free_(rate * kFreeTasks),
+        pool_(free_ + rate * int64_t(pieces.members.items.size())) {}
 
   void run() {
     std::vector<Range> ranges = ranges_of(pieces_, line_);
-    for (Range& range : ranges)
-      if (range.end - range.begin > kMostPieces && range.peak > floor_) search_large(range);
+    for (Range& range : ranges) {
+      if (range.end - range.begin <= kWindow || range.peak <= floor_) continue;
+      simplify(range);
+      if (range.end - range.begin <= kMostPieces) continue;
+      std::vector<Range> windows = windows_of(range);
+      search(windows, false);
+      range.peak = line_.peak(range.begin, range.end);
+    }
     search(ranges, true);
     while (pool_ > 0 && search_peak(ranges)) continue;
   }
 
  private:
   void search(std::vector<Range>& ranges, bool are_independent);
-  void search_large(Range& range);
+  void simplify(Range& range);
   std::vector<Range> windows_of(const Range& range) const;
   bool search_peak(const std::vector<Range>& ranges);
   bool improve(Range& range, int64_t floor);
@@ -89,8 +97,9 @@ class Improver {
 
   Line& line_;
   const Pieces& pieces_;
-  int64_t floor_;  // no order has a lower peak
-  int64_t pool_;   // work that is left
+  int64_t floor_;       // no order has a lower peak
+  const int64_t free_;  // work that any part may take
+  int64_t pool_;        // work that is left
 };
 
 // Searches ranges, the one that needs most first, until one cannot be improved: no order of the
@@ -110,19 +119,18 @@ void Improver::search(std::vector<Range>& ranges, bool are_independent) {
   line_.measure();
 }
 
-// Chooses among simple orders of a range, then searches it by windows.
-void Improver::search_large(Range& range) {
-  const Part part = line_.part(range.begin, range.end);
-  Found ahead = search_greedily(part), back = search_greedily(part.reversed());
-  turn(back);
-  Found& best = back.peak < ahead.peak ? back : ahead;
-  if (best.peak < range.peak) {
-    for (int32_t& p : best.order) p = line_.order()[size_t(range.begin + p)];
-    line_.set(range.begin, best.order);
-    line_.measure();
-  }
-  std::vector<Range> windows = windows_of(range);
-  search(windows, false);
+// Puts a range into the best of some simple orders, if that is better.
+void Improver::simplify(Range& range) {
+  const Part part = line_.part(range.begin, range.end), back = part.reversed();
+  Found found[] = {greedy(part), oldest_first(part), greedy(back), oldest_first(back)};
+  turn(found[2]);
+  turn(found[3]);
+  Found& best = *std::min_element(std::begin(found), std::end(found),
+                                  [](const Found& a, const Found& b) { return a.peak < b.peak; });
+  if (best.peak >= range.peak) return;
+  for (int32_t& p : best.order) p = line_.order()[size_t(range.begin + p)];
+  line_.set(range.begin, best.order);
+  line_.measure();
   range.peak = line_.peak(range.begin, range.end);
 }
 
@@ -160,7 +168,8 @@ bool Improver::search_peak(const std::vector<Range>& ranges) {
 
 // Puts a range into a better order, if one is found with a share of the work that is left.
 bool Improver::improve(Range& range, int64_t floor) {
-  Found found = solve(line_.part(range.begin, range.end), {floor, range.peak, pool_ / kShare});
+  Found found = solve(line_.part(range.begin, range.end),
+                      {floor, range.peak, std::max(pool_ / kShare, std::min(pool_, free_))});
   range.is_least = found.is_least;
   if (found.order.empty()) return false;
   for (int32_t& p : found.order) p = line_.order()[size_t(range.begin + p)];
@@ -229,4 +238,4 @@ void improve(Line& line, const Pieces& pieces, int64_t floor, int effort) {
   Improver(line, pieces, floor, rate).run();
 }
 
-}  // namespace sdx
+}  // namespace sdx::ordering

@@ -190,6 +190,8 @@ Block* Pool::take(size_t bytes, BlockKind kind) {
     drop_kept();
     found = make_block(wanted, kind);
   }
+  // A process may have only so many mappings.
+  if (found == nullptr) found = make_block(wanted, BlockKind::heap);
   if (found == nullptr) throw std::bad_alloc();
   found->most = std::max(found->most, wanted);
   found->drops = drops_.load();

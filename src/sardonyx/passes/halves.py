@@ -12,6 +12,7 @@ from sardonyx.ops.declare import MICROSOFT, ONNX
 from sardonyx.weights.const import Recipe
 
 _HALVES: Final = (F16, BF16)
+Marks = tuple[int, bool]
 # A float32 result of these, rounded, is what their references give in a half type.
 _WIDENED: Final = frozenset(
     (
@@ -27,9 +28,9 @@ _WIDENED: Final = frozenset(
 def widen_halves(graph: Graph) -> None:
     """Puts casts around such nodes; those between two of them become part of a chain."""
     for part in graph.family():
-        wide: dict[Value, Value] = {}
+        made: dict[Marks, dict[Value, Value]] = {}
         for node in [n for n in part.nodes if n.op.key in _WIDENED and _is_half(n.inputs[0])]:
-            _widen(Builder(part, part.scope), node, wide)
+            _widen(Builder(part, part.scope), node, made.setdefault(node.marks, {}))
 
 
 def _is_half(value: Value | None) -> bool:

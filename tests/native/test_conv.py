@@ -54,6 +54,10 @@ def check(op: str, x: Array, w: Array | None = None, row: str = "", **attrs: Any
     size = max(np.abs(expected).max(initial=0), 1e-30) if np.isfinite(expected).all() else 1
     for isa in native.isas:
         found = [run_call(call, node, {node.inputs[0]: x}, {}, isa, n)[0] for n in SPLITS]
+        if call.writes_rows:
+            found += [
+                run_call(call, node, {node.inputs[0]: x}, {}, isa, n, gap=7)[0] for n in SPLITS
+            ]
         assert all(f.tobytes() == found[0].tobytes() for f in found[1:]), isa
         least = (1e-5 if call.row == "conv_winograd_f32" else 2e-6) * size  # of any error
         np.testing.assert_allclose(found[0], expected, 2e-5, least, err_msg=isa)
@@ -328,5 +332,6 @@ def test_epilogues(layer: str, what: str) -> None:
         found = [run_call(call, node, values, {}, isa, n)[0] for n in SPLITS]
         for share in call.shares:
             found += [run_call(call, node, values, {}, isa, n, share)[0] for n in SPLITS]
+        found += [run_call(call, node, values, {}, isa, n, gap=3)[0] for n in SPLITS]
         assert all(f.tobytes() == found[0].tobytes() for f in found[1:]), isa
         np.testing.assert_allclose(found[0], expected, 2e-5, 1e-5 * size, err_msg=isa)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -129,3 +130,64 @@ def test_what_a_product_reads_is_not_written_over() -> None:
     for kernel in (1, 3, 3):
         last = net.add("Relu", net.add("Add", net.conv(last, 16, 16, kernel), last))
     checked(net.model(last, ["N", 16, 20, 20]), numbers(2, 16, 20, 20))
+
+
+def inception(net: Net) -> str:
+    """Branches of several layers each, all of which end where they are joined."""
+    x = net.add("Exp", "x")
+    wide = net.conv(net.add("Relu", net.conv(x, 8, 16)), 16, 40, 3)
+    deep = net.conv(net.conv(x, 8, 8, 3), 8, 33, 3)
+    thin = net.conv(net.conv(x, 8, 24), 24, 24, 3, 24)
+    pooled = net.add("MaxPool", x, kernel_shape=[3, 3], pads=[1] * 4)
+    parts = [net.add("Relu", p) for p in (wide, deep, thin)]
+    return net.add("Concat", *parts, net.conv(pooled, 8, 31), axis=1)
+
+
+def upward(net: Net) -> str:
+    """What was kept, beside what comes up from below."""
+    kept = net.add("Relu", net.conv("x", 8, 64))
+    below = net.conv(net.add("MaxPool", kept, kernel_shape=[2, 2], strides=[2, 2]), 64, 64, 3)
+    w = net.const(numbers(64, 64, 2, 2) / 8)
+    up = net.add("ConvTranspose", below, w, strides=[2, 2])
+    return net.add("Concat", kept, up, axis=1)
+
+
+def head(net: Net) -> str:
+    """Features of several sizes, brought to one."""
+    scales = [net.const(np.array([1, 1, s, s], np.float32)) for s in (2, 4)]
+    small = net.add("AveragePool", "x", kernel_shape=[2, 2], strides=[2, 2])
+    least = net.add("AveragePool", small, kernel_shape=[2, 2], strides=[2, 2])
+    parts = [
+        net.add("Resize", net.conv(least, 8, 48), "", scales[1], mode="linear"),
+        net.add("Resize", net.conv(small, 8, 48), "", scales[0], mode="nearest"),
+        net.conv("x", 8, 48, 3),
+    ]
+    return net.add("Concat", *parts, axis=1)
+
+
+def nested(net: Net) -> str:
+    """Joined parts of what is joined again."""
+    inner = net.add("Concat", *(net.conv("x", 8, maps, 3) for maps in (16, 50, 30)), axis=1)
+    twice = net.conv("x", 8, 16)
+    return net.add("Concat", twice, inner, net.conv("x", 8, 16, 3), twice, axis=1)
+
+
+@pytest.mark.parametrize(
+    ("build", "maps", "most"),
+    [(inception, 128, 1.5), (upward, 128, 1.7), (head, 144, 1.3), (nested, 144, 1.2)],
+)
+def test_concatenations_along_channels(build: Any, maps: int, most: float) -> None:
+    """Parts are written where they are joined: little lies beside the whole."""
+    net = Net()
+    model = net.model(net.conv(build(net), maps, 8), ["N", 8, 64, 64])
+    assert checked(model, numbers(2, 8, 64, 64) / 4) <= most * 2 * 64 * 64 * maps * 4
+
+
+def test_what_is_joined_may_leave() -> None:
+    net = Net()
+    net.add("Concat", *(net.conv("x", 8, maps) for maps in (5, 7)), axis=1, to="joined")
+    model = net.model("joined", ["N", 8, 6, 6])
+    proto = onnx.load_from_string(model)
+    proto.graph.output[0].name = "joined"
+    del proto.graph.node[-1]
+    checked(proto.SerializeToString(), numbers(3, 8, 6, 6))

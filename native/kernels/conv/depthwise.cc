@@ -46,7 +46,7 @@ struct Piece {
 // for what takes their address: they themselves stay in registers.
 SDX_INLINE void store_outs(const DepthwiseArgs& a, const Line& line, int64_t at, int64_t next,
                            const f32v (&sum)[kOuts]) {
-  const int64_t stride = a.maps, left = line.outs - at;
+  const int64_t stride = a.epilogue.pitch, left = line.outs - at;
   float* to = line.to + at * stride;
   const f32v low = splat(a.epilogue.relu ? 0.0f : -kInf), high = splat(a.epilogue.high);
   if (left >= kOuts && line.width == kLanes && !a.epilogue.is_swish && line.start == nullptr) {
@@ -60,7 +60,7 @@ SDX_INLINE void store_outs(const DepthwiseArgs& a, const Line& line, int64_t at,
   const int64_t first = next - at, n = left < kOuts ? left : kOuts;
   const Part lanes{int(line.width)};
   if (line.start != nullptr)
-    for (int64_t t = first; t < n; ++t) outs[t] += load(line.start + (at + t) * stride, lanes);
+    for (int64_t t = first; t < n; ++t) outs[t] += load(line.start + (at + t) * a.maps, lanes);
   activate(a.epilogue, outs, kOuts);
   if (line.width == kLanes) {
     for (int64_t t = first; t < n; ++t) store(to + t * stride, outs[t]);
@@ -209,7 +209,7 @@ void sum_vector(const DepthwiseArgs& a, const Piece& piece, const Data& data, in
       keep_lines(a, piece, source, input<float>(data, 0), next, width,
                  kept + (next - origin) % a.ring * a.line);
     line.slot = (first - origin) % a.ring;
-    line.to = output<float>(data) + row_of(a, piece, o) * a.maps + map;
+    line.to = a.epilogue.place(data, row_of(a, piece, o), map);
     line.start = a.epilogue.start(data, row_of(a, piece, o), map);
     a.sum_line(a, line);
   }

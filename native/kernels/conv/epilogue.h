@@ -15,9 +15,14 @@ struct Epilogue {
   bool is_swish = false;          // y / (1 + e^-y)
   const Chain* chain = nullptr;   // of what comes then, or null
   int64_t rows = 0, columns = 0;  // pixels and channels of the output
+  int64_t pitch = 0;              // floats between rows of the output
 
   SDX_INLINE const float* bias(const Data& data) const {
     return bias_slot < 0 ? nullptr : input<float>(data, bias_slot);
+  }
+
+  SDX_INLINE float* place(const Data& data, int64_t row, int64_t column) const {
+    return output<float>(data) + row * pitch + column;
   }
 
   // What the sums of column `column` of row `row` begin with; null: nothing.

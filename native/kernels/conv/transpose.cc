@@ -13,7 +13,7 @@ struct TransposeArgs {
   const ConvPhase* phases;
   int64_t n_phases;
   int64_t channels, maps;  // of one group
-  int64_t in_channels, out_channels;
+  int64_t in_channels;
   Split split;  // of the largest phase of one group
   Epilogue epilogue;
 };
@@ -38,7 +38,7 @@ void scatter_rows(const TransposeArgs& a, const ConvPhase& phase, const Window& 
     int64_t to = p.image;
     for (int j = 0; j < kSpatial; ++j)
       to = to * a.window.axis[j].out + phase.axis[j].first + p.at[j] * a.window.axis[j].step;
-    float* row = output<float>(data) + to * a.out_channels + column;
+    float* row = a.epilogue.place(data, to, column);
     const float* start = a.epilogue.start(data, to, column);
     vloop(width, [&](int64_t j, auto lanes) {
       f32v sum = load(tile.c + i * tile.ldc + j, lanes);
@@ -126,8 +126,8 @@ Status conv_transpose_f32(const Call& call, Plan& plan) {
   const int at = 4 * (x.rank - 2);
   const int64_t group = call.ints[at];
   TransposeArgs* a = make_args(read_window(x, y, call.ints), plan);
-  a->in_channels = x.dim(-1), a->out_channels = y.dim(-1);
-  a->channels = a->in_channels / group, a->maps = a->out_channels / group;
+  a->in_channels = x.dim(-1);
+  a->channels = a->in_channels / group, a->maps = y.dim(-1) / group;
   int64_t rows = 0, taps = 0;
   for (int64_t i = 0; i < a->n_phases; ++i) {
     const int64_t m = a->window.batch * a->phases[i].outs();

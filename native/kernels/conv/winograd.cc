@@ -152,7 +152,7 @@ SDX_INLINE void finish_tile(const WinogradArgs& a, const Tile& tile, const float
     if (a.is_active) activate(a.epilogue, four, kTile);
 #pragma GCC unroll 4
     for (int j = 0; j < kTile; ++j)
-      if (j < outs) store(y + (i * a.wide.out + j) * a.maps, four[j], lanes);
+      if (j < outs) store(y + (i * a.wide.out + j) * a.epilogue.pitch, four[j], lanes);
   }
 }
 
@@ -164,7 +164,7 @@ void finish_tiles(const WinogradArgs& a, const Data& data, int64_t first, int64_
   for (int64_t t = 0; t < n; ++t, sums += kPanel) {
     const Tile tile = tile_of(a, first + t);
     const int64_t pixel = (tile.image * a.high.out + tile.top) * a.wide.out + tile.left;
-    float* y = output<float>(data) + pixel * a.maps + map;
+    float* y = a.epilogue.place(data, pixel, map);
     const float* start = a.epilogue.start(data, pixel, map);
     vloop(width, [&](int64_t j, auto lanes) {
       const Added added{bias == nullptr ? f32v{} : load(bias + map + j, lanes),

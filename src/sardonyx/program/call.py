@@ -41,6 +41,7 @@ class Call:
     # is read after something is written where it lies.
     shares: tuple[tuple[int, int], ...] = ()
     joins: bool = False  # the inputs lie one behind the other along axis ints[0] of the output
+    writes_rows: bool = False  # the rows of output 0 may lie apart, as parts of longer ones
 
 
 @dataclass(frozen=True, slots=True)

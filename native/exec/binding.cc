@@ -125,7 +125,7 @@ class Binder {
       total += double(need_.scratch.back());
       const StepSpec& step = spec_.steps[i];
       for (const auto& [from, to] : step.shares)
-        if (may_share(step, step.inputs[size_t(from)], step.outputs[size_t(to)]))
+        if (may_share(step, step.inputs[size_t(from)], to))
           need_.shares.push_back(
               {int32_t(i), root(step.inputs[size_t(from)]), root(step.outputs[size_t(to)])});
       if (step.joins) need_.joins.push_back(parts(step));
@@ -142,13 +142,21 @@ class Binder {
   }
 
   // Whether each element of an output is made of the same element of an input, and no other of it.
-  bool may_share(const StepSpec& step, int32_t from, int32_t to) const {
+  bool may_share(const StepSpec& step, int32_t from, int32_t output) const {
+    const int32_t to = step.outputs[size_t(output)];
     if (root(from) < 0 || root(to) < 0 || !is_whole(from)) return false;
     if (views_[size_t(from)].count() != views_[size_t(to)].count() ||
         bytes_of(views_[size_t(from)]) != bytes_of(views_[size_t(to)]))
       return false;
-    return std::all_of(step.inputs.begin(), step.inputs.end(),
-                       [&](int32_t id) { return root(id) != root(from) || is_whole(id); });
+    // Other inputs that show the same bytes must be read in the same way.
+    for (size_t i = 0; i < step.inputs.size(); ++i) {
+      if (step.inputs[i] < 0 || root(step.inputs[i]) != root(from)) continue;
+      const std::pair share(int32_t(i), output);
+      if (!is_whole(step.inputs[i]) ||
+          std::find(step.shares.begin(), step.shares.end(), share) == step.shares.end())
+        return false;
+    }
+    return true;
   }
 
   // The inputs of a step that joins which may lie in its output.

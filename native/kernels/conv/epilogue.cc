@@ -14,8 +14,9 @@ Epilogue read_epilogue(const Call& call, int at, Plan& plan) {
   constexpr int kFirst = 2;  // of the operands, behind image and weights
   Epilogue e;
   const int64_t given = call.ints[at];
-  const int operand = (given & 1) != 0 ? kFirst + 1 : kFirst;
-  if ((given & 1) != 0) e.bias_slot = kFirst;
+  int operand = kFirst;
+  if ((given & 1) != 0) e.bias_slot = operand++;
+  if ((given & 16) != 0) e.start_slot = operand++;
   e.relu = (given & 2) != 0;
   if ((given & 4) != 0) e.high = float(call.floats[0]);
   e.is_swish = (given & 8) != 0;

@@ -8,7 +8,8 @@
 namespace sdx::SDX_ISA {
 
 struct Epilogue {
-  int bias_slot = -1;  // of the inputs; -1: no bias
+  int bias_slot = -1;   // of the inputs; -1: no bias
+  int start_slot = -1;  // of what sums begin with, which may be the output; -1: nothing
   bool relu = false;
   float high = kInf;              // the upper bound of what comes out of it
   bool is_swish = false;          // y / (1 + e^-y)
@@ -19,6 +20,11 @@ struct Epilogue {
     return bias_slot < 0 ? nullptr : input<float>(data, bias_slot);
   }
 
+  // What the sums of column `column` of row `row` begin with; null: nothing.
+  SDX_INLINE const float* start(const Data& data, int64_t row, int64_t column) const {
+    return start_slot < 0 ? nullptr : input<float>(data, start_slot) + row * columns + column;
+  }
+
   // What a product does with the sums of columns from `first` on.
   SDX_INLINE Finish finish(const Data& data, int64_t first) const {
     const float* row = bias(data);
@@ -27,7 +33,8 @@ struct Epilogue {
 };
 
 // ints[at ...): what is given (1 a bias, the first operand; 2 a cut at 0; 4 an upper bound; 8
-// swish), then the program of the rest. floats: the bound, then those of the program.
+// swish; 16 what sums begin with, the next operand), then the program of the rest. floats: the
+// bound, then those of the program.
 Epilogue read_epilogue(const Call& call, int at, Plan& plan);
 
 // Bounds and activation of n vectors of sums, which have their bias.

@@ -31,7 +31,8 @@ void conv_block(const ConvArgs& a, const Data& data, int64_t group, int64_t item
   Gather gather = a.gather;
   gather.first = group * gather.n;
   const float* x = input<float>(data, 0);
-  const Finish finish = a.epilogue.finish(data, group * a.maps);
+  Finish finish = a.epilogue.finish(data, group * a.maps);
+  finish.start = a.epilogue.start(data, first_row, map), finish.start_stride = a.out_channels;
   gemm_block(data.local, m, k, weights, target, finish,
              [&](float* to, int64_t row, int64_t rows, int64_t depth, int64_t depths) {
                gather_rows(gather, x, to, kStride, first_row + row, rows, depth, depths);

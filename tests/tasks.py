@@ -96,8 +96,7 @@ def inception(n: int, rng: random.Random) -> Net:
     net = Net()
     x = net.op(64)
     while len(net.tasks) < n:
-        widths = [rng.randint(8, 96) for _ in range(4)]
-        joined = net.buffer(sum(widths))
+        joined = net.buffer(rng.randint(100, 300))
         for length in (1, 2, 3, 2):
             y = x
             for _ in range(length - 1):

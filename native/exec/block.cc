@@ -84,10 +84,26 @@ void free_block(Block* block) {
     munmap(block, block->capacity);
 }
 
+// ThreadSanitizer does not see what mremap moves, and takes an address that is mapped again for one
+// that two threads use: for it, the block is made anew.
+#ifdef __SANITIZE_THREAD__
+void* remap(Block* block, size_t capacity) {
+  Block* made = make_block(capacity, block->kind);
+  if (made == nullptr) return MAP_FAILED;
+  *made = *block;
+  munmap(block, block->capacity);
+  return made;
+}
+#else
+void* remap(Block* block, size_t capacity) {
+  return mremap(block, block->capacity, capacity, MREMAP_MAYMOVE);
+}
+#endif
+
 // The mapping with another capacity, maybe elsewhere; null where there is no memory, and it is
 // gone.
 Block* resize(Block* block, size_t capacity) {
-  void* made = mremap(block, block->capacity, capacity, MREMAP_MAYMOVE);
+  void* made = remap(block, capacity);
   if (made == MAP_FAILED) {
     free_block(block);
     return nullptr;
@@ -190,6 +206,8 @@ Block* Pool::take(size_t bytes, BlockKind kind) {
     drop_kept();
     found = make_block(wanted, kind);
   }
+  // A process may have only so many mappings.
+  if (found == nullptr) found = make_block(wanted, BlockKind::heap);
   if (found == nullptr) throw std::bad_alloc();
   found->most = std::max(found->most, wanted);
   found->drops = drops_.load();

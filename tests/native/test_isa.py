@@ -17,6 +17,7 @@ import pytest
 import sardonyx
 from sardonyx import _native as native
 from sardonyx.models import DIGITS, SAMPLES
+from sardonyx.program.native import NO_LIMIT
 from tests.kernels import tensor
 
 ROOT = Path(__file__).parents[2]

@@ -38,8 +38,21 @@ def guarded(shape: tuple[int, ...], dtype: Any, offset: int = 0) -> tuple[Array,
     return inner, whole
 
 
+def with_gaps(shape: tuple[int, ...], dtype: Any, gap: int) -> tuple[Array, Array]:
+    """The same, with so many elements to be left alone before and behind each row."""
+    *outer, last = shape
+    rows, whole = guarded((*outer, last + 2 * gap), dtype)
+    return rows[..., gap : gap + last], whole
+
+
 def untouched(whole: Array, inner: Array) -> bool:
-    """Whether the bytes around an array are as they were."""
+    """Whether the bytes around an array, and between its rows, are as they were."""
+    if not inner.flags.c_contiguous:
+        copy = whole.copy()
+        shift = inner.ctypes.data - whole.ctypes.data
+        rows = np.ndarray(inner.shape, inner.dtype, copy.data, shift, inner.strides)
+        rows.view(np.uint8)[...] = PATTERN
+        return bool((copy == PATTERN).all())
     end = inner.ctypes.data - whole.ctypes.data + inner.nbytes
     begin = inner.ctypes.data - whole.ctypes.data
     return bool((whole[:begin] == PATTERN).all() and (whole[end:] == PATTERN).all())
@@ -53,10 +66,12 @@ def run_call(  # noqa: PLR0913 - how a call is run, each way by name
     isa: str = "",
     splits: int = 1,
     share: tuple[int, int] | None = None,
+    gap: int = 0,
 ) -> list[Array]:
     """The outputs of a node, by its kernel; `values` are its inputs that are no constants.
 
-    `share` names an input and the output that is to be made in its bytes.
+    `share` names an input and the output that is to be made in its bytes. The first output has a
+    gap of so many elements before and behind each row of its last axis.
     """
     inputs = [None if v is None else operand(v, values, isa) for v in call.inputs]
     ints = [evaluate(i, dims) for i in call.ints]
@@ -69,6 +84,8 @@ def run_call(  # noqa: PLR0913 - how a call is run, each way by name
     else:
         shapes = [[evaluate(d, dims) for d in f.dims] for f in facts]
     made = [guarded(tuple(s), f.dtype.np) for s, f in zip(shapes, facts, strict=True)]
+    if gap:
+        made[0] = with_gaps(tuple(shapes[0]), facts[0].dtype.np, gap)
     if share is not None:
         taken, place = inputs[share[0]], made[share[1]][0]
         assert taken is not None

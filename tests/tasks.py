@@ -96,9 +96,8 @@ def inception(n: int, rng: random.Random) -> Net:
     net = Net()
     x = net.op(64)
     while len(net.tasks) < n:
-        widths = [rng.randint(8, 96) for _ in range(4)]
-        joined = net.buffer(sum(widths))
-        for width, length in zip(widths, (1, 2, 3, 2), strict=True):
+        joined = net.buffer(rng.randint(100, 300))
+        for length in (1, 2, 3, 2):
             y = x
             for _ in range(length - 1):
                 y = net.op(rng.randint(8, 128), y, scratch=rng.choice((0, 0, 40)))

@@ -87,6 +87,11 @@ def check_kernels(row: Row, constants: list[str]) -> None:
                     made = run_call(call, node, values, dims, isa, n, share)
                     same = [a.tobytes() for a in made] == [a.tobytes() for a in found[0]]
                     assert same, f"{isa}: in place {share}, {n} parts"
+            if call.writes_rows and found[0][0].ndim > 1:
+                apart = [run_call(call, node, values, dims, isa, n, gap=5) for n in SPLITS]
+                for made in apart:
+                    same = [a.tobytes() for a in made] == [a.tobytes() for a in found[0]]
+                    assert same, f"{isa}: rows apart"
 
 
 def shared(call: Call, outputs: list[Any], values: dict[Any, Any]) -> list[tuple[int, int]]:

@@ -48,6 +48,9 @@ void set_strides(const ValueSpec& spec, const std::vector<View>& views, const in
     case Storage::permuted: return permute(views[size_t(spec.at)], spec.numbers, view);
     case Storage::sliced: return scale_steps(views[size_t(spec.at)], spec.numbers, view);
     case Storage::expanded: return expand(views[size_t(spec.at)], view);
+    case Storage::part:
+      std::copy_n(views[size_t(spec.at)].strides, view.rank, view.strides);
+      return;
     default: return view.pack();
   }
 }
@@ -125,7 +128,7 @@ class Binder {
       total += double(need_.scratch.back());
       const StepSpec& step = spec_.steps[i];
       for (const auto& [from, to] : step.shares)
-        if (may_share(step, step.inputs[size_t(from)], step.outputs[size_t(to)]))
+        if (may_share(step, step.inputs[size_t(from)], to))
           need_.shares.push_back(
               {int32_t(i), root(step.inputs[size_t(from)]), root(step.outputs[size_t(to)])});
       if (step.joins) need_.joins.push_back(parts(step));
@@ -142,13 +145,21 @@ class Binder {
   }
 
   // Whether each element of an output is made of the same element of an input, and no other of it.
-  bool may_share(const StepSpec& step, int32_t from, int32_t to) const {
-    if (root(from) < 0 || root(to) < 0 || !is_whole(from)) return false;
+  bool may_share(const StepSpec& step, int32_t from, int32_t output) const {
+    const int32_t to = step.outputs[size_t(output)];
+    if (!is_whole(from) || !is_whole(to)) return false;
     if (views_[size_t(from)].count() != views_[size_t(to)].count() ||
         bytes_of(views_[size_t(from)]) != bytes_of(views_[size_t(to)]))
       return false;
-    return std::all_of(step.inputs.begin(), step.inputs.end(),
-                       [&](int32_t id) { return root(id) != root(from) || is_whole(id); });
+    // Other inputs that show the same bytes must be read in the same way.
+    for (size_t i = 0; i < step.inputs.size(); ++i) {
+      if (step.inputs[i] < 0 || root(step.inputs[i]) != root(from)) continue;
+      const std::pair share(int32_t(i), output);
+      if (!is_whole(step.inputs[i]) ||
+          std::find(step.shares.begin(), step.shares.end(), share) == step.shares.end())
+        return false;
+    }
+    return true;
   }
 
   // The inputs of a step that joins which may lie in its output.
@@ -160,7 +171,7 @@ class Binder {
     if (root(whole) < 0 || view.count(0, axis) != 1) return found;
     int64_t offset = 0;
     for (const int32_t id : step.inputs) {
-      if (is_whole(id) && need_.bytes[size_t(root(id))] > 0)
+      if (is_whole(id) && root(id) != whole && need_.bytes[size_t(root(id))] > 0)
         found.push_back({root(id), whole, offset});
       offset += bytes_of(views_[size_t(id)]);
     }
@@ -218,6 +229,11 @@ class Binder {
               registers_[size_t(value.numbers[size_t(i)])] * from.strides[i] * size_of(from.dtype);
         return place;
       }
+      case Storage::part: {
+        Place place = place_of(value.at);
+        place.offset += registers_[size_t(value.numbers[0])] * size_of(value.dtype);
+        return place;
+      }
       default: return place_of(value.at);
     }
   }
@@ -246,9 +262,12 @@ bool make_views(const SegmentSpec& spec, const RunState& state, const int64_t* r
       continue;
     }
     fits = set_dims(value, registers, view) && fits;
-    set_strides(value, views, registers, view);
+    if (value.storage != Storage::part) set_strides(value, views, registers, view);
     if (value.storage == Storage::constant) view.data = value.data;
   }
+  for (size_t i = spec.values.size(); i-- > 0;)  // what parts lie in is listed behind them
+    if (spec.values[i].storage == Storage::part)
+      set_strides(spec.values[i], views, registers, views[i]);
   return fits;
 }
 

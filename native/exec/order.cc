@@ -19,22 +19,33 @@ void check_in(int64_t number, size_t count, const std::string& what) {
        what + " " + std::to_string(number) + " is outside [0, " + std::to_string(count) + ")");
 }
 
-void check_task(const Tasks& tasks, size_t t, std::vector<size_t>& touched) {
+constexpr int64_t kMostBytes = int64_t(1) << 61;  // sums of what tasks need stay below
+
+// Adds a size or scratch to a sum of them.
+void add(int64_t bytes, int64_t& total, const std::string& what) {
+  need(bytes >= 0, what + " is negative: " + std::to_string(bytes));
+  need(bytes < kMostBytes - total,
+       what + " makes the tasks need too many bytes: " + std::to_string(bytes));
+  total += bytes;
+}
+
+void check_task(const Tasks& tasks, size_t t, std::vector<size_t>& touched, int64_t& total) {
   const Task& task = tasks.tasks[t];
   const std::string of = " of task " + std::to_string(t);
   for (const int32_t p : task.preds) check_in(p, tasks.tasks.size(), "predecessor" + of);
   for (const int32_t b : task.touches) {
     check_in(b, tasks.sizes.size(), "buffer" + of);
+    add(tasks.sizes[size_t(b)], total, "the size of buffer " + std::to_string(b));
     touched[size_t(b)] = t;
   }
   for (const auto& [from, to] : task.shares)
     for (const int32_t b : {from, to}) {
-      check_in(b, tasks.sizes.size(), "shared buffer" + of);
+      check_in(b, tasks.sizes.size(), "buffer in a pair" + of);
       need(touched[size_t(b)] == t && from != to, "pair (" + std::to_string(from) + ", " +
                                                       std::to_string(to) + ")" + of +
                                                       " is not of two buffers that it touches");
     }
-  need(task.scratch >= 0, "scratch" + of + " is negative");
+  add(task.scratch, total, "scratch" + of);
 }
 
 }  // namespace
@@ -44,24 +55,16 @@ void check(const Tasks& tasks, const std::vector<int32_t>& order) {
   need(n < limit && tasks.sizes.size() < limit, "there are too many tasks or buffers");
   need(order.size() == n,
        "the order has " + std::to_string(order.size()) + " tasks of " + std::to_string(n));
-  int64_t total = 0;
-  for (const int64_t size : tasks.sizes)
-    need(size >= 0 && !__builtin_add_overflow(total, size, &total),
-         "sizes of buffers are negative, or their sum is too large");
   std::vector<size_t> touched(tasks.sizes.size(), n);
-  for (size_t t = 0; t < n; ++t) {
-    check_task(tasks, t, touched);
-    int64_t with_scratch = 0;
-    need(!__builtin_add_overflow(total, tasks.tasks[t].scratch, &with_scratch),
-         "scratch of task " + std::to_string(t) + " is too large");
-  }
+  int64_t total = 0;
+  for (size_t t = 0; t < n; ++t) check_task(tasks, t, touched, total);
   std::vector<char> is_done(n);
   for (const int32_t t : order) {
     check_in(t, n, "task of the order");
+    need(!is_done[size_t(t)], "task " + std::to_string(t) + " comes twice");
     for (const int32_t p : tasks.tasks[size_t(t)].preds)
       need(is_done[size_t(p)],
            "task " + std::to_string(t) + " comes before its predecessor " + std::to_string(p));
-    need(!is_done[size_t(t)], "task " + std::to_string(t) + " comes twice");
     is_done[size_t(t)] = 1;
   }
 }
@@ -97,12 +100,12 @@ int64_t peak_of(const Tasks& tasks, const std::vector<int32_t>& order) {
 
 std::vector<int32_t> least_peak(const Tasks& tasks, const std::vector<int32_t>& given, int effort) {
   const int64_t peak = peak_of(tasks, given);
-  const Flow flow(tasks, given);
-  const int64_t floor = least_need(flow);
-  if (peak <= floor) return given;
-  const Pieces pieces = contract(flow);
-  Line line(pieces);
-  improve(line, pieces, floor, effort);
+  const ordering::Flow flow(tasks, given);
+  const int64_t floor = ordering::least_need(flow);
+  if (peak <= floor || ordering::is_forced(flow)) return given;
+  const ordering::Pieces pieces = ordering::contract(flow);
+  ordering::Line line(pieces);
+  ordering::improve(line, pieces, floor, effort);
   std::vector<int32_t> order;
   order.reserve(given.size());
   for (const int32_t piece : line.order())

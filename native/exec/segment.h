@@ -27,6 +27,8 @@ enum class Storage : uint8_t {
   permuted,  // `numbers` are the axes
   sliced,    // `numbers` are registers of starts, then the steps
   expanded,
+  part,  // made by a step, in the bytes of the value `at`, which is joined along its last axis;
+         // `numbers` are the register of where in it
 };
 
 struct ValueSpec {

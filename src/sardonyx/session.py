@@ -80,7 +80,10 @@ class InferenceSession:
         prepacked_weights_container: PrepackedWeightsContainer | None = None,
         **kwargs: Any,
     ) -> None:
-        """Compiles a model from a path, bytes, any buffer, a binary file or an onnx.ModelProto."""
+        """Compiles a model from a path, bytes, any buffer, a binary file or an onnx.ModelProto.
+
+        What `sardonyx.train.gradient` makes is taken as it is.
+        """
         self._container = _checked_container(prepacked_weights_container)
         self._options = SessionOptions() if sess_options is None else sess_options
         if not isinstance(self._options, SessionOptions):
@@ -278,7 +281,13 @@ class InferenceSession:
                 ) from None
             self._logger.info("%s differ in size: compiling again with them apart", failed)
         self._compile_apart(program)
-        return self._attempt(self._compiled.program, values, options)
+        try:
+            return self._attempt(self._compiled.program, values, options)
+        except AssumptionFailed as failed:  # of equal names, which the making of a model relied on
+            raise InvalidArgument(
+                f"{failed} differ in size, and the model was made for equal ones",
+                hint="feed equal sizes, or name the dims apart where the model is made",
+            ) from None
 
     def _compile_apart(self, program: Program) -> None:
         """Compiles again without assuming that sizes are equal, unless `program` was replaced."""

@@ -54,6 +54,8 @@ RESIZE = [
     by(1.5, x=f32(6), mode="cubic", oracle="onnx", **LOOSE),
     *(by(1, 2, s, 1, x=f32(1, 3, 5, 17), mode=m, **LOOSE, oracle="onnx")
       for m in MODES for s in (0.5, 3)),
+    *(by(1, 2, s, 1, x=f32(1, 3, 5, c), mode=m, **LOOSE, oracle="onnx")
+      for m in MODES for s, c in ((1, 7), (2, 1))),
     *(by(1, 1, 2, s, x=ints(d, 1, 2, 3, 37), **shift("asymmetric"), nearest_mode="floor",
          oracle="onnx")
       for d in (np.uint8, np.int16, np.int32, np.int64) for s in (2, 4, 3, 1)),

@@ -208,6 +208,15 @@ def test_python_steps_have_blocks() -> None:
     assert {s.kernel for s in found.steps} == {"numpy"}
 
 
+def test_outputs_that_are_copies() -> None:
+    text = """g (float[n, 8] x) => (float[n, 8] a, float[n, 8] b, float[n, 8] c) {
+        a = Softmax (x)  b = Identity (a)  c = Identity (x) }"""
+    found = timeline(session(text).program, {"n": 4})
+    assert [t.bytes for t in found.tensors if t.kind == "output"] == [128] * 3
+    empty = timeline(session(text.replace("Softmax", "Identity")).program, {"n": 4})
+    assert (empty.steps, empty.output_bytes) == ((), 3 * 128)
+
+
 DATA = """g (float[n] x) => (int64[1, k] y) {
     a = Softmax (x)  i = NonZero (a)  y = Neg (i) }"""
 
@@ -263,3 +272,53 @@ def test_a_timeline_is_a_value() -> None:
     program = session(PRODUCTS).program
     assert timeline(program, {"n": 4}) == timeline(program, {"n": 4})
     assert timeline(program, {"n": 4}) != replace(timeline(program, {"n": 4}), order="other")
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> str:
+    """Branches of products, activations, views and joins over rows of 8, which all meet."""
+    lines, loose = [], ["x"]
+    for i in range(draw(st.integers(1, 24))):
+        a, b = (draw(st.sampled_from(loose[-5:])) for _ in range(2))
+        lines.append(
+            draw(
+                st.sampled_from(
+                    (
+                        f"v{i} = MatMul ({a}, w)",
+                        f"v{i} = Softmax ({a})",
+                        f"v{i} = Relu ({a})",
+                        f"v{i} = Concat <axis = 0> ({a}, {b})",
+                        f"v{i} = Transpose <perm = [1, 0]> ({a})  v{i}b = Transpose (v{i})",
+                        f"v{i}, v{i}b = Split <axis = 1> ({a})",
+                        f"v{i}a = Exp ({a})  v{i}b = Softmax <axis = 0> (v{i}a)",
+                    )
+                )
+            )
+        )
+        loose.append(f"v{i}b" if f"v{i}b =" in lines[-1] else f"v{i}")
+        if "Split" in lines[-1]:
+            loose[-1] = f"v{i}c"
+            lines.append(f"v{i}c = Concat <axis = 1> (v{i}b, v{i})")
+    ends = draw(st.lists(st.sampled_from(loose[1:]), min_size=1, max_size=3, unique=True))
+    lines += [f"y{i} = Tanh ({end})" for i, end in enumerate(ends)]
+    outputs = ", ".join(f"float[m{i}, 8] y{i}" for i in range(len(ends)))
+    inside = "\n".join(lines)
+    return f"g (float[n, 8] x, float[8, 8] w) => ({outputs}) {{\n{inside} }}"
+
+
+@given(networks(), st.sampled_from(("least_peak", "reverse_depth_first", "priority_based")))
+@settings(max_examples=60, deadline=None)
+def test_random_networks(text: str, order: str) -> None:
+    options = sardonyx.SessionOptions()
+    options.add_session_config_entry("sardonyx.execution_order", order)
+    made = sardonyx.InferenceSession(model(text), options)
+    program = made._compiled.program
+    for n in (3, 50, 1):
+        outputs = made.run(None, {"x": np.ones((n, 8), np.float32)})
+        found = timeline(program, {"n": n}, order)
+        prove(found)
+        assert found.peak_bytes == found.arena_bytes
+        assert found.output_bytes == sum(y.nbytes for y in outputs)
+        assert sorted(s.name for s in found.steps) == sorted(
+            node.name or node.op.name for node, *_ in program.nodes()
+        )

@@ -54,6 +54,10 @@ def check(op: str, x: Array, w: Array | None = None, row: str = "", **attrs: Any
     size = max(np.abs(expected).max(initial=0), 1e-30) if np.isfinite(expected).all() else 1
     for isa in native.isas:
         found = [run_call(call, node, {node.inputs[0]: x}, {}, isa, n)[0] for n in SPLITS]
+        if call.writes_rows:
+            found += [
+                run_call(call, node, {node.inputs[0]: x}, {}, isa, n, gap=7)[0] for n in SPLITS
+            ]
         assert all(f.tobytes() == found[0].tobytes() for f in found[1:]), isa
         least = (1e-5 if call.row == "conv_winograd_f32" else 2e-6) * size  # of any error
         np.testing.assert_allclose(found[0], expected, 2e-5, least, err_msg=isa)
@@ -284,6 +288,18 @@ EPILOGUES = {
     "odd bounds": lambda b, y, row, whole: clipped(b, y, -1),
     "scale": lambda b, y, row, whole: b.Add(b.Mul(y, row), whole),
     "clip": lambda b, y, row, whole: clipped(b, b.Add(y, row)),
+    "residual and clip": lambda b, y, row, whole: clipped(b, b.Add(whole, b.Add(y, row))),
+    "bias after residual": lambda b, y, row, whole: b.Add(b.Add(y, whole), row),
+    "residual and gate": lambda b, y, row, whole: gated(b, b.Add(y, whole)),
+    "residual and program": lambda b, y, row, whole: b.Mul(b.LeakyRelu(b.Add(y, whole)), row),
+    "residual twice": lambda b, y, row, whole: b.Mul(b.Add(y, whole), whole),
+}
+SHARING = {  # those that may be written over what they add
+    "residual",
+    "residual and clip",
+    "bias after residual",
+    "residual and gate",
+    "residual and program",
 }
 LAYERS = {
     "product": ("Conv", (2, 6, 5, 20), (40, 20, 3, 2), {}),
@@ -291,6 +307,8 @@ LAYERS = {
     "groups": ("Conv", (1, 5, 5, 34), (70, 17, 1, 1), {"group": 2}),
     "winograd": ("Conv", (2, 14, 17, 16), (50, 16, 3, 3), {}),
     "depthwise": ("Conv", (2, 6, 9, 37), (37, 1, 3, 3), {"group": 37}),
+    "several passes": ("Conv", (1, 7, 6, 70), (45, 70, 3, 3), {"strides": [1, 2]}),
+    "short lines": ("Conv", (1, 6, 26, 32), (32, 1, 3, 3), {"group": 32}),
     "transposed": ("ConvTranspose", (2, 6, 5, 20), (20, 33, 2, 3), {"strides": [2, 2]}),
 }
 
@@ -306,10 +324,14 @@ def test_epilogues(layer: str, what: str) -> None:
     assert node.op.key == (INTERNAL, op)
     call = lowered(node)
     assert isinstance(call, Call), call
+    assert bool(call.shares) == (what in SHARING)
     arrays = [values[v] if v in values else v.const.read() for v in node.inputs]
     expected = node.op.run(arrays, node.attrs)[0]
     size = np.abs(expected).max()
     for isa in native.isas:
         found = [run_call(call, node, values, {}, isa, n)[0] for n in SPLITS]
+        for share in call.shares:
+            found += [run_call(call, node, values, {}, isa, n, share)[0] for n in SPLITS]
+        found += [run_call(call, node, values, {}, isa, n, gap=3)[0] for n in SPLITS]
         assert all(f.tobytes() == found[0].tobytes() for f in found[1:]), isa
         np.testing.assert_allclose(found[0], expected, 2e-5, 1e-5 * size, err_msg=isa)

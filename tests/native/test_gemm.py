@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import sardonyx._native as native
-from sardonyx.graph.dtype import F32, by_numpy
+from sardonyx.graph.dtype import F16, F32, by_numpy
 from sardonyx.ops.chain import Code, Instruction, run_code
 from sardonyx.ops.declare import ONNX
 from sardonyx.place.provider import No
@@ -18,7 +18,7 @@ from sardonyx.providers.cpu.gemm import packed_size
 from tests.kernels import guarded, tensor, untouched
 
 Array = Any
-BIAS, RELU = 1, 2
+BIAS, RELU, START = 1, 2, 4
 NOTHING = ((0, 0), ())
 SPLITS = (1, 2, 7)
 ERROR = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 2e-2, "float64": 1e-14}
@@ -72,12 +72,16 @@ def run(  # noqa: PLR0913 - what a test may vary
     is_packed: bool = False,
     isa: str = "",
     splits: int = 1,
+    over: int | None = None,
 ) -> Array:
-    """A product by its row, on one ISA and in parts."""
+    """A product by its row, on one ISA and in parts, perhaps over an operand."""
     left = a.swapaxes(-1, -2) if trans[0] else a
     right = b.swapaxes(-1, -2) if trans[1] else b
     shape = np.matmul(np.zeros(left.shape), np.zeros(right.shape)).shape
     out, whole = guarded(shape, to or a.dtype)
+    if over is not None:
+        out[...] = operands[over]
+        operands = (*operands[:over], out, *operands[over + 1 :])
     row, given, dims = "matmul", (a, b, *operands), (0,)
     if is_packed:
         given = (a, pack(b, trans[1], isa), *operands)
@@ -175,6 +179,36 @@ def op(name: str, *args: int) -> Instruction:
 
 
 @pytest.mark.parametrize("isa", native.isas)
+@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize(("left", "right"), SHAPES)
+def test_sums_onto_a_start(isa: str, is_packed: bool, left: Any, right: Any) -> None:
+    """Wherever the start lies: apart, in the output itself, or with gaps."""
+    a, b, bias = numbers(left), numbers(right, seed=1), numbers(right[-1:], seed=2)
+    product = np.matmul(a, b, dtype=np.float64)
+    start = numbers(product.shape, seed=3)
+    gaps = np.zeros((*start.shape[:-1], 2 * start.shape[-1]), np.float32)[..., ::2]
+    turned = np.ascontiguousarray(start.swapaxes(-1, -2)).swapaxes(-1, -2)
+    gaps[...] = start
+    program = encode((op("Mul", 0, 1), op("Neg", 2)), [(F32, None)] * 2)
+    assert not isinstance(program, No)
+    scale = np.matmul(np.abs(a), np.abs(b)).max(initial=0) + 8
+    for flags, operands, code, want in (
+        (START, (), NOTHING, product + start),
+        (START | BIAS | RELU, (bias,), NOTHING, np.maximum(product + start + bias, 0)),
+        (START, (), program, -(product + start) * bias),
+    ):
+        after = () if code is NOTHING else (bias,)
+        how: Any = {"flags": flags, "program": code, "is_packed": is_packed, "isa": isa}
+        found = [
+            run(a, b, *operands, s, *after, **how, splits=n, over=over)
+            for s, over in ((start, None), (start, len(operands)), (gaps, None), (turned, None))
+            for n in SPLITS
+        ]
+        np.testing.assert_allclose(found[0], want, rtol=0, atol=1.6e-5 * scale)
+        assert all(f.tobytes() == found[0].tobytes() for f in found)
+
+
+@pytest.mark.parametrize("isa", native.isas)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize(
     ("left", "right"),
@@ -194,14 +228,26 @@ def test_programs(isa: str, dtype: Any, left: Any, right: Any) -> None:
     assert not isinstance(program, No)
     want = run_code(code, (product, *operands))
     for is_packed in (False, True):
-        found = [
-            run(a, b, *operands, program=program, is_packed=is_packed, isa=isa, splits=k)
-            for k in SPLITS
-        ]
+        how: Any = {"program": program, "is_packed": is_packed, "isa": isa}
+        found = [run(a, b, *operands, **how, splits=k) for k in SPLITS]
         error = 4e-5 if dtype == np.float32 else 2e-2
         np.testing.assert_allclose(
             found[0].astype(np.float64), want.astype(np.float64), rtol=error, atol=error
         )
+        assert all(f.tobytes() == found[0].tobytes() for f in found)
+
+
+@pytest.mark.parametrize("isa", native.isas)
+@pytest.mark.parametrize(("left", "right"), [((50, 40), (40, 300)), ((3, 30), (30, 600))])
+def test_halves_over_an_operand(isa: str, left: Any, right: Any) -> None:
+    a, b = numbers(left, np.float16), numbers(right, np.float16, 1)
+    added = numbers((left[0], right[1]), np.float16, 2)
+    code: Code = (Instruction((ONNX, "Add"), (0, 1), F16), Instruction((ONNX, "Relu"), (2,), F16))
+    program = encode(code, [(F32, None), (F16, None)])
+    assert not isinstance(program, No)
+    for is_packed in (False, True):
+        how: Any = {"program": program, "is_packed": is_packed, "isa": isa}
+        found = [run(a, b, added, **how, splits=n, over=o) for o in (None, 0) for n in SPLITS]
         assert all(f.tobytes() == found[0].tobytes() for f in found)
 
 

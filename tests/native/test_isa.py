@@ -17,6 +17,7 @@ import pytest
 import sardonyx
 from sardonyx import _native as native
 from sardonyx.models import DIGITS, SAMPLES
+from sardonyx.program.native import NO_LIMIT
 from tests.kernels import tensor
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +55,8 @@ def probe_by_sequence() -> list[str]:
     segment = (0, [(number, 0, 0, LENGTH)], [], [], values, steps, [], [], [], 0)
     sequence = ((2, 0), [], [0, 1], [], [], [], [(True, segment, [], [])])
     types = [np.dtype(np.uint8)] * 2
-    runnable = native.Runnable(sequence, ([], [], types, 1, False, True))
+    settings = (1, False, True, native.Pool(True), NO_LIMIT)
+    runnable = native.Runnable(sequence, ([], [], types, *settings))
     fault, made, *_ = runnable.run([], [], None, False)
     assert fault == 0
     return [a.tobytes().rstrip(b"\0").decode() for a in made]

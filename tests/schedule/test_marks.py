@@ -153,6 +153,19 @@ def test_passes_keep_marks(text: str) -> None:
     assert {n.marks for n in graph.nodes} == {(10, True)}
 
 
+def test_a_branch_that_is_taken_has_the_marks_of_its_node() -> None:
+    graph = parse("""
+        in x: f32[8]
+        y = If(true) @backward {
+          then_branch: { a = Exp(x) b = Relu(a) @priority=10 out b }
+          else_branch: { out x }
+        }
+        out y
+    """)
+    optimize(graph, PassOptions())
+    assert marks(graph) == [("Exp", 0, True), ("Relu", 10, False)]
+
+
 def test_channels_last_keep_marks() -> None:
     graph = parse("""
         in x: f32[1,4,9,9]

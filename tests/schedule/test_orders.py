@@ -208,7 +208,7 @@ def test_large_graphs(shape: str, order: Callable[[Graph], tuple[Node, ...]]) ->
     if shape == "training":
         for i, node in enumerate(graph.nodes):
             node.is_backward = i >= LARGE_NODES // 2
-    started = time.perf_counter()
+    started = time.process_time()
     found = order(graph)
-    assert time.perf_counter() - started < SECONDS
+    assert time.process_time() - started < SECONDS
     check_order(graph, found)

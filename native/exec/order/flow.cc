@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace sdx {
+namespace sdx::ordering {
 
 Lists inverse(const Lists& lists, int32_t n) {
   Lists made;
@@ -44,13 +44,21 @@ Flow::Flow(const Tasks& tasks, const std::vector<int32_t>& given) : sizes(tasks.
 
 int64_t least_need(const Flow& flow) {
   int64_t most = 0;
+  std::vector<int32_t> taken(flow.sizes.size(), -1);
   for (int32_t t = 0; t < flow.n_tasks(); ++t) {
     int64_t bytes = flow.scratch[size_t(t)];
     for (const int32_t b : flow.touches[t]) bytes += flow.sizes[size_t(b)];
-    for (const Share& share : flow.shares_of(t)) bytes -= flow.sizes[size_t(share.to)];
+    for (const Share& share : flow.shares_of(t))
+      if (std::exchange(taken[size_t(share.to)], t) != t) bytes -= flow.sizes[size_t(share.to)];
     most = std::max(most, bytes);
   }
   return most;
 }
 
-}  // namespace sdx
+bool is_forced(const Flow& flow) {
+  for (int32_t t = 1; t < flow.n_tasks(); ++t)
+    if (std::ranges::find(flow.preds[t], t - 1) == flow.preds[t].end()) return false;
+  return true;
+}
+
+}  // namespace sdx::ordering

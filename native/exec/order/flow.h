@@ -5,7 +5,7 @@
 
 #include "exec/order.h"
 
-namespace sdx {
+namespace sdx::ordering {
 
 // Lists of numbers, one after another.
 struct Lists {
@@ -47,4 +47,7 @@ struct Flow {
 // No order has a lower peak: the most that a single task needs for itself.
 int64_t least_need(const Flow& flow);
 
-}  // namespace sdx
+// Whether there is no other order.
+bool is_forced(const Flow& flow);
+
+}  // namespace sdx::ordering

@@ -1,14 +1,13 @@
 #include "exec/order/groups.h"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 
-namespace sdx {
+namespace sdx::ordering {
 namespace {
 
 constexpr int kRounds = 4;
-constexpr size_t kLooked = 8;  // predecessors that are looked at for paths
+constexpr size_t kLooked = 4;  // predecessors that are looked at, where all would be too many
 
 // Paths that cover the tasks: a cheap way to see that a task comes after another.
 class Paths {
@@ -37,12 +36,10 @@ class Paths {
   bool follows(int32_t earlier, int32_t later) const {
     if (earlier >= later) return false;
     if (path_[size_t(earlier)] == path_[size_t(later)]) return true;
-    const std::span<const int32_t> preds = flow_.preds[later];
+    const std::span<const int32_t> preds = flow_.preds[later], succs = flow_.succs[earlier];
     for (size_t i = 0; i < std::min(preds.size(), kLooked); ++i)
-      if (preds[i] == earlier ||
-          (preds[i] > earlier && path_[size_t(preds[i])] == path_[size_t(earlier)]))
-        return true;
-    return std::find(preds.begin(), preds.end(), earlier) != preds.end();
+      if (preds[i] > earlier && path_[size_t(preds[i])] == path_[size_t(earlier)]) return true;
+    return std::binary_search(succs.begin(), succs.end(), later);
   }
 
  private:
@@ -79,6 +76,7 @@ class Merging {
     head_ = tail_ = group_;
     next_.assign(size_t(n_), -1);
     find_turns();
+    slot_.resize(size_t(flow.n_buffers()));
     for (int32_t t = 0; t < n_; ++t) bounds_[size_t(t)] = bounds_of(t);
     preds_ = reduced();
   }
@@ -90,8 +88,8 @@ class Merging {
 
  private:
   void find_turns();
-  Bounds bounds_of(int32_t task) const;
-  std::pair<int64_t, int64_t> shared_by(int32_t task) const;
+  Bounds bounds_of(int32_t task);
+  std::pair<int64_t, int64_t> shared_by(int32_t task);
   Lists reduced() const;
   Lists regrouped() const;
   bool is_mergeable(int32_t a, int32_t b) const;
@@ -112,6 +110,7 @@ class Merging {
   const Paths paths_;
   const int32_t n_;
   std::vector<Turn> first_, last_;      // by place in flow.touches
+  std::vector<int32_t> slot_;           // places of the buffers of the task that is looked at
   mutable std::vector<int32_t> group_;  // towards the task that stands for the group
   std::vector<int32_t> head_, tail_, next_;
   std::vector<Bounds> bounds_;                  // of groups
@@ -120,35 +119,36 @@ class Merging {
 };
 
 void Merging::find_turns() {
-  const Lists& touches = flow_.touches;
+  const Lists &touches = flow_.touches, &touchers = flow_.touchers;
   first_.assign(touches.items.size(), Turn::open);
   last_ = first_;
-  std::vector<char> starts(size_t(flow_.n_buffers())), ends(starts);
-  for (int32_t b = 0; b < flow_.n_buffers(); ++b) {
-    const std::span<const int32_t> ts = flow_.touchers[b];
-    if (ts.empty()) continue;
-    starts[size_t(b)] = std::all_of(ts.begin() + 1, ts.end(),
-                                    [&](int32_t t) { return paths_.follows(ts.front(), t); });
-    ends[size_t(b)] = std::all_of(ts.begin(), ts.end() - 1,
-                                  [&](int32_t t) { return paths_.follows(t, ts.back()); });
-  }
-  for (int32_t t = 0; t < n_; ++t)
-    for (size_t i = size_t(touches.begin[size_t(t)]); i < size_t(touches.begin[size_t(t) + 1]);
-         ++i) {
-      const int32_t b = touches.items[i];
-      const int32_t front = flow_.touchers[b].front(), back = flow_.touchers[b].back();
-      if (t == front)
-        first_[i] = starts[size_t(b)] ? Turn::always : Turn::open;
-      else if (starts[size_t(b)] || paths_.follows(front, t))
-        first_[i] = Turn::never;
-      if (t == back)
-        last_[i] = ends[size_t(b)] ? Turn::always : Turn::open;
-      else if (ends[size_t(b)] || paths_.follows(t, back))
-        last_[i] = Turn::never;
+  std::vector<int32_t> slots(touches.items.size());  // in touches, of each toucher
+  std::vector<int32_t> next(touchers.begin.begin(), touchers.begin.end() - 1);
+  for (size_t i = 0; i < slots.size(); ++i)
+    slots[size_t(next[size_t(touches.items[i])]++)] = int32_t(i);
+  // Those that come after the first, or before the last, cannot be it; if that are all, it is.
+  const auto decide = [&](std::vector<Turn>& turns, int32_t b, int32_t end) {
+    bool is_sure = true;
+    int32_t own = 0;
+    for (int32_t i = touchers.begin[size_t(b)]; i < touchers.begin[size_t(b) + 1]; ++i) {
+      const int32_t t = touchers.items[size_t(i)];
+      if (t == end)
+        own = slots[size_t(i)];
+      else if (paths_.follows(std::min(t, end), std::max(t, end)))
+        turns[size_t(slots[size_t(i)])] = Turn::never;
+      else
+        is_sure = false;
     }
+    if (is_sure) turns[size_t(own)] = Turn::always;
+  };
+  for (int32_t b = 0; b < flow_.n_buffers(); ++b) {
+    if (touchers[b].empty()) continue;
+    decide(first_, b, touchers[b].front());
+    decide(last_, b, touchers[b].back());
+  }
 }
 
-Bounds Merging::bounds_of(int32_t task) const {
+Bounds Merging::bounds_of(int32_t task) {
   const size_t begin = size_t(flow_.touches.begin[size_t(task)]);
   const std::span<const int32_t> touches = flow_.touches[task];
   int64_t made = 0, open_made = 0, held = 0, freed = 0, open_freed = 0;
@@ -169,17 +169,16 @@ Bounds Merging::bounds_of(int32_t task) const {
 }
 
 // Bytes that a task shares in any order, and those that it may share.
-std::pair<int64_t, int64_t> Merging::shared_by(int32_t task) const {
+std::pair<int64_t, int64_t> Merging::shared_by(int32_t task) {
   const std::span<const Share> shares = flow_.shares_of(task);
   if (shares.empty()) return {0, 0};
-  const std::span<const int32_t> touches = flow_.touches[task];
-  const auto turn = [&](int32_t b, const std::vector<Turn>& turns) {
-    const auto at = std::find(touches.begin(), touches.end(), b) - touches.begin();
-    return turns[size_t(flow_.touches.begin[size_t(task)] + at)];
-  };
+  for (int32_t i = flow_.touches.begin[size_t(task)]; i < flow_.touches.begin[size_t(task) + 1];
+       ++i)
+    slot_[size_t(flow_.touches.items[size_t(i)])] = i;
   int64_t open = 0;
   for (const Share& share : shares) {
-    const Turn last = turn(share.from, last_), first = turn(share.to, first_);
+    const Turn last = last_[size_t(slot_[size_t(share.from)])];
+    const Turn first = first_[size_t(slot_[size_t(share.to)])];
     if (last == Turn::never || first == Turn::never) continue;
     const int64_t size = flow_.sizes[size_t(share.to)];
     if (shares.size() == 1 && last == Turn::always && first == Turn::always) return {size, 0};
@@ -191,14 +190,15 @@ std::pair<int64_t, int64_t> Merging::shared_by(int32_t task) const {
 // Without the predecessors that others come after.
 Lists Merging::reduced() const {
   Lists made;
-  std::array<int32_t, 4> latest;
   for (int32_t t = 0; t < n_; ++t) {
     const std::span<const int32_t> all = flow_.preds[t];
-    const auto end = std::partial_sort_copy(all.begin(), all.end(), latest.begin(), latest.end(),
-                                            std::greater<>());
+    int32_t latest = -1, second = -1;
+    for (const int32_t p : all) {
+      second = std::max(second, std::min(p, latest));
+      latest = std::max(latest, p);
+    }
     for (const int32_t p : all)
-      if (std::none_of(latest.begin(), end, [&](int32_t q) { return paths_.follows(p, q); }))
-        made.items.push_back(p);
+      if (!paths_.follows(p, latest) && !paths_.follows(p, second)) made.items.push_back(p);
     made.close();
   }
   return made;
@@ -295,4 +295,4 @@ Groups Merging::numbered() const {
 
 Groups merge(const Flow& flow) { return Merging(flow).run(); }
 
-}  // namespace sdx
+}  // namespace sdx::ordering

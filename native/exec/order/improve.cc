@@ -2,16 +2,17 @@
 
 #include <algorithm>
 
-#include "exec/order/greedy.h"
 #include "exec/order/search.h"
+#include "exec/order/simple.h"
 
-namespace sdx {
+namespace sdx::ordering {
 namespace {
 
-constexpr int64_t kWorkPerTask = 64;  // costs of pieces that are found, at no effort
-constexpr int64_t kFreeTasks = 30;    // for which work is allowed beyond those that there are
-constexpr int64_t kMostWidth = 1024;
+constexpr int64_t kWorkPerTask = 80;  // costs of pieces that are found, at no effort
+constexpr int64_t kFreeTasks = 80;    // for which work is allowed beyond those that there are
+constexpr int64_t kMostWidth = 256;
 constexpr int kProbes = 6;
+constexpr int64_t kShare = 2;     // of the work that is left goes into one part
 constexpr int32_t kWindow = 64;   // pieces searched together in a part that is too large
 constexpr int32_t kNearest = 16;  // pieces on either side of a peak that are searched first
 
@@ -21,31 +22,37 @@ struct Range {
   bool is_least = false;  // no order of its pieces has a lower peak
 };
 
-// Ranges of the order that are independent of each other: a piece which all others come before, or
-// after, in any order parts them.
+// Ranges of the order that are independent of each other: where all pieces before a place come
+// before all those after it in any order. That is so if each piece that no other before the place
+// follows has an edge to each that follows no other after it.
 std::vector<Range> ranges_of(const Pieces& pieces, const Line& line) {
   const int32_t n = pieces.count();
-  std::vector<char> parts(size_t(n), 1);
-  int32_t nearest = n;
-  for (int32_t p = n - 1; p >= 0; --p) {
-    parts[size_t(p)] = nearest >= p;
-    int32_t latest = -1;
-    for (const int32_t q : pieces.preds[p]) latest = std::max(latest, q);
-    nearest = std::min(nearest, latest);
-  }
-  int32_t farthest = -1;
+  std::vector<int32_t> latest(size_t(n), -1), earliest(size_t(n), n);
+  for (int32_t p = 0; p < n; ++p)
+    for (const int32_t q : pieces.preds[p]) {
+      latest[size_t(p)] = std::max(latest[size_t(p)], q);
+      earliest[size_t(q)] = std::min(earliest[size_t(q)], p);
+    }
+  // By place: how many such pieces and edges there are, as differences to the place before.
+  std::vector<int64_t> ends(size_t(n) + 2), starts(ends), edges(ends);
+  const auto count = [](std::vector<int64_t>& counts, int32_t after, int32_t until) {
+    if (after >= until) return;
+    ++counts[size_t(after) + 1];
+    --counts[size_t(until) + 1];
+  };
   for (int32_t p = 0; p < n; ++p) {
-    parts[size_t(p)] = parts[size_t(p)] && farthest <= p;
-    int32_t earliest = n;
-    for (const int32_t q : pieces.succs[p]) earliest = std::min(earliest, q);
-    farthest = std::max(farthest, earliest);
+    count(ends, p, earliest[size_t(p)]);
+    count(starts, latest[size_t(p)], p);
+    for (const int32_t q : pieces.preds[p]) count(edges, latest[size_t(p)], earliest[size_t(q)]);
   }
   std::vector<Range> ranges;
-  for (int32_t begin = 0; begin < n;) {
-    int32_t end = begin + 1;
-    while (!parts[size_t(begin)] && end < n && !parts[size_t(end)]) ++end;
-    ranges.push_back({begin, end, line.peak(begin, end), end == begin + 1});
-    begin = end;
+  int32_t begin = 0;
+  for (int32_t at = 1; at <= n; ++at) {
+    for (auto* counts : {&ends, &starts, &edges})
+      (*counts)[size_t(at)] += (*counts)[size_t(at) - 1];
+    if (at < n && ends[size_t(at)] * starts[size_t(at)] != edges[size_t(at)]) continue;
+    ranges.push_back({begin, at, line.peak(begin, at), at == begin + 1});
+    begin = at;
   }
   return ranges;
 }
@@ -59,31 +66,40 @@ void turn(Found& found) {
 class Improver {
  public:
   Improver(Line& line, const Pieces& pieces, int64_t floor, int64_t rate)
-      : line_(line), pieces_(pieces), floor_(floor) {
-    pool_ = rate * (kFreeTasks + int64_t(pieces.members.items.size()));
-  }
+      : line_(line),
+        pieces_(pieces),
+        floor_(floor),
+        free_(rate * kFreeTasks),
+        pool_(free_ + rate * int64_t(pieces.members.items.size())) {}
 
   void run() {
     std::vector<Range> ranges = ranges_of(pieces_, line_);
-    for (Range& range : ranges)
-      if (range.end - range.begin > kMostPieces && range.peak > floor_) search_large(range);
+    for (Range& range : ranges) {
+      if (range.end - range.begin <= kWindow || range.peak <= floor_) continue;
+      simplify(range);
+      if (range.end - range.begin <= kMostPieces) continue;
+      std::vector<Range> windows = windows_of(range);
+      search(windows, false);
+      range.peak = line_.peak(range.begin, range.end);
+    }
     search(ranges, true);
     while (pool_ > 0 && search_peak(ranges)) continue;
   }
 
  private:
   void search(std::vector<Range>& ranges, bool are_independent);
-  void search_large(Range& range);
+  void simplify(Range& range);
   std::vector<Range> windows_of(const Range& range) const;
   bool search_peak(const std::vector<Range>& ranges);
-  bool improve(Range& range, int64_t floor, int64_t share);
+  bool improve(Range& range, int64_t floor);
   Found solve(const Part& part, Limits limits);
   void probe(const Part& part, const Part& back, Limits limits, int64_t once, Found& best);
 
   Line& line_;
   const Pieces& pieces_;
-  int64_t floor_;  // no order has a lower peak
-  int64_t pool_;   // work that is left
+  int64_t floor_;       // no order has a lower peak
+  const int64_t free_;  // work that any part may take
+  int64_t pool_;        // work that is left
 };
 
 // Searches ranges, the one that needs most first, until one cannot be improved: no order of the
@@ -96,26 +112,25 @@ void Improver::search(std::vector<Range>& ranges, bool are_independent) {
   int64_t floor = floor_;
   for (Range* range : sorted) {
     if (range->peak <= floor) break;
-    if (!range->is_least && range->end - range->begin <= kMostPieces) improve(*range, floor, 2);
+    if (!range->is_least && range->end - range->begin <= kMostPieces) improve(*range, floor);
     floor = std::max(floor, range->peak);
     if (range->is_least && are_independent) floor_ = floor;
   }
   line_.measure();
 }
 
-// Chooses among simple orders of a range, then searches it by windows.
-void Improver::search_large(Range& range) {
-  const Part part = line_.part(range.begin, range.end);
-  Found ahead = search_greedily(part), back = search_greedily(part.reversed());
-  turn(back);
-  Found& best = back.peak < ahead.peak ? back : ahead;
-  if (best.peak < range.peak) {
-    for (int32_t& p : best.order) p = line_.order()[size_t(range.begin + p)];
-    line_.set(range.begin, best.order);
-    line_.measure();
-  }
-  std::vector<Range> windows = windows_of(range);
-  search(windows, false);
+// Puts a range into the best of some simple orders, if that is better.
+void Improver::simplify(Range& range) {
+  const Part part = line_.part(range.begin, range.end), back = part.reversed();
+  Found found[] = {greedy(part), oldest_first(part), greedy(back), oldest_first(back)};
+  turn(found[2]);
+  turn(found[3]);
+  Found& best = *std::min_element(std::begin(found), std::end(found),
+                                  [](const Found& a, const Found& b) { return a.peak < b.peak; });
+  if (best.peak >= range.peak) return;
+  for (int32_t& p : best.order) p = line_.order()[size_t(range.begin + p)];
+  line_.set(range.begin, best.order);
+  line_.measure();
   range.peak = line_.peak(range.begin, range.end);
 }
 
@@ -139,12 +154,12 @@ bool Improver::search_peak(const std::vector<Range>& ranges) {
                                       [](int32_t a, const Range& r) { return a < r.begin; });
   const Range& range = after[-1];
   if (range.is_least || line_.peak() <= floor_) return false;
-  pool_ -= int64_t(pieces_.count());
+  pool_ -= int64_t(pieces_.touches.items.size()) + pieces_.count();
   for (int32_t half = kNearest; 2 * half <= kMostPieces && pool_ > 0; half *= 2) {
     Range window{std::max(range.begin, at - half), std::min(range.end, at + half), line_.peak()};
     const int64_t rest = std::max(line_.peak(0, window.begin),
                                   line_.peak(window.end, int32_t(line_.order().size())));
-    if (!improve(window, std::max(floor_, std::min(rest, window.peak - 1)), 4)) continue;
+    if (!improve(window, std::max(floor_, std::min(rest, window.peak - 1)))) continue;
     line_.measure();
     return true;
   }
@@ -152,8 +167,9 @@ bool Improver::search_peak(const std::vector<Range>& ranges) {
 }
 
 // Puts a range into a better order, if one is found with a share of the work that is left.
-bool Improver::improve(Range& range, int64_t floor, int64_t share) {
-  Found found = solve(line_.part(range.begin, range.end), {floor, range.peak, pool_ / share});
+bool Improver::improve(Range& range, int64_t floor) {
+  Found found = solve(line_.part(range.begin, range.end),
+                      {floor, range.peak, std::max(pool_ / kShare, std::min(pool_, free_))});
   range.is_least = found.is_least;
   if (found.order.empty()) return false;
   for (int32_t& p : found.order) p = line_.order()[size_t(range.begin + p)];
@@ -222,4 +238,4 @@ void improve(Line& line, const Pieces& pieces, int64_t floor, int effort) {
   Improver(line, pieces, floor, rate).run();
 }
 
-}  // namespace sdx
+}  // namespace sdx::ordering

@@ -6,11 +6,17 @@
 #include <queue>
 #include <tuple>
 
-namespace sdx {
+namespace sdx::ordering {
 namespace {
 
 constexpr size_t kFewest = 4;     // pieces that a narrow search tries next
+constexpr int64_t kTouched = 8;   // buffers of a piece that count as one
+constexpr int64_t kKept = 6;      // what keeping a state counts
 constexpr int64_t kScanned = 16;  // costs that are looked at in the time in which one is found
+constexpr int64_t kCopied = 6;    // costs that are copied to try a piece, in that time
+
+// Bounds on the bytes that a search takes, whatever the work that is allowed.
+constexpr size_t kMostStates = size_t(1) << 20, kMostSteps = size_t(1) << 24;
 
 // A set of pieces.
 template <int kWords>
@@ -73,6 +79,8 @@ class Search {
 
   Search(const Part& part, Limits limits)
       : part_(part), limits_(limits), touches_(inverse(part.touchers, part.count())) {
+    for (int32_t p = 0; p < part.count(); ++p)
+      weights_.push_back(1 + int64_t(touches_[p].size()) / kTouched);
     preds_.resize(size_t(part.count()));
     touchers_.resize(part.sizes.size());
     for (int32_t p = 0; p < part.count(); ++p)
@@ -113,6 +121,7 @@ class Search {
   const Part& part_;
   const Limits limits_;
   const Lists touches_;
+  std::vector<int64_t> weights_;  // work to find the cost of each piece
   std::vector<Mask<kWords>> preds_, touchers_;
   std::vector<Step> trail_;
   Bench base_, child_;
@@ -134,7 +143,7 @@ void Search<kWords>::start(Bench& at) {
 
 template <int kWords>
 void Search<kWords>::find_cost(Bench& at, int32_t p) {
-  ++work_;
+  work_ += weights_[size_t(p)];
   at.costs[size_t(p)] = part_.stages.cost(
       p, part_.sizes, [&](int32_t b) { return !touchers_[size_t(b)].meets(at.state.done); },
       [&](int32_t b) { return touchers_[size_t(b)].is_in(at.state.done, p); });
@@ -234,6 +243,7 @@ void Search<kWords>::expand(const State& s, size_t most, F offer) {
   bool is_decided = false;
   chosen(base_, most).each([&](int32_t p) {
     if (is_decided || s.level + base_.costs[size_t(p)].rise >= limits_.below) return;
+    work_ += 1 + s.ready.count_without({}) / kCopied;
     child_.copy(base_);
     take(child_, p);
     is_decided = falls(s, child_);
@@ -306,6 +316,7 @@ Found Search<kWords>::all() {
   Table<kWords> table;
   const auto offer = [&](const State& s) {
     if (!table.improves(s)) return;
+    work_ += kKept;
     states.push_back(s);
     open.push(int32_t(states.size()) - 1);
   };
@@ -315,7 +326,8 @@ Found Search<kWords>::all() {
     const State s = states[size_t(open.top())];
     open.pop();
     if (s.n_done == part_.count()) return found(s, true);
-    if (work_ > limits_.work) return {};
+    if (work_ > limits_.work || states.size() > kMostStates || trail_.size() > kMostSteps)
+      return {};
     if (table.is_best(s)) expand(s, size_t(part_.count()), offer);
   }
   return {{}, 0, true};
@@ -369,4 +381,4 @@ Found search_best(const Part& part, Limits limits, int width, int64_t& work) {
   return with_words(part, limits, work, [&](auto& search) { return search.best(width); });
 }
 
-}  // namespace sdx
+}  // namespace sdx::ordering

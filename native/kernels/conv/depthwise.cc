@@ -23,6 +23,7 @@ struct Line {
   f32v bias;
   int64_t outs, width;  // outputs, and live lanes
   float* to;
+  const float* start;  // of its sums, or null
 };
 
 struct DepthwiseArgs {
@@ -41,14 +42,14 @@ struct Piece {
   int64_t image, deep, top, bottom, left, right, panel;
 };
 
-// Sums of outputs from `at` on. They are copied for what takes their address: they themselves stay
-// in registers.
-SDX_INLINE void store_outs(const DepthwiseArgs& a, const Line& line, int64_t at,
+// Sums of outputs from `at` on, of which those before `next` are stored already. They are copied
+// for what takes their address: they themselves stay in registers.
+SDX_INLINE void store_outs(const DepthwiseArgs& a, const Line& line, int64_t at, int64_t next,
                            const f32v (&sum)[kOuts]) {
-  const int64_t stride = a.maps, left = line.outs - at;
+  const int64_t stride = a.epilogue.pitch, left = line.outs - at;
   float* to = line.to + at * stride;
   const f32v low = splat(a.epilogue.relu ? 0.0f : -kInf), high = splat(a.epilogue.high);
-  if (left >= kOuts && line.width == kLanes && !a.epilogue.is_swish) {
+  if (left >= kOuts && line.width == kLanes && !a.epilogue.is_swish && line.start == nullptr) {
 #pragma GCC unroll 8
     for (int t = 0; t < kOuts; ++t) store(to + t * stride, at_most(at_least(sum[t], low), high));
     return;
@@ -56,12 +57,15 @@ SDX_INLINE void store_outs(const DepthwiseArgs& a, const Line& line, int64_t at,
   f32v outs[kOuts];
 #pragma GCC unroll 8
   for (int t = 0; t < kOuts; ++t) outs[t] = sum[t];
+  const int64_t first = next - at, n = left < kOuts ? left : kOuts;
+  const Part lanes{int(line.width)};
+  if (line.start != nullptr)
+    for (int64_t t = first; t < n; ++t) outs[t] += load(line.start + (at + t) * a.maps, lanes);
   activate(a.epilogue, outs, kOuts);
-  const int64_t n = left < kOuts ? left : kOuts;
   if (line.width == kLanes) {
-    for (int64_t t = 0; t < n; ++t) store(to + t * stride, outs[t]);
+    for (int64_t t = first; t < n; ++t) store(to + t * stride, outs[t]);
   } else {
-    for (int64_t t = 0; t < n; ++t) store(to + t * stride, outs[t], Part{int(line.width)});
+    for (int64_t t = first; t < n; ++t) store(to + t * stride, outs[t], lanes);
   }
 }
 
@@ -108,7 +112,7 @@ void sum_line(const DepthwiseArgs& a, const Line& line) {
         if (s >= a.ring) s -= a.ring;
       }
     }
-    store_outs(a, line, at, sum);
+    store_outs(a, line, at, next, sum);
   }
 }
 
@@ -193,7 +197,7 @@ void sum_vector(const DepthwiseArgs& a, const Piece& piece, const Data& data, in
   const int64_t left = a.maps - map, width = left < kLanes ? left : kLanes;
   const int64_t depth = a.window.taps() * a.group_in;
   const Source source = source_of(a, map, width);
-  Line line{kept, 0, nullptr, f32v{}, piece.right - piece.left, width, nullptr};
+  Line line{kept, 0, nullptr, f32v{}, piece.right - piece.left, width, nullptr, nullptr};
   line.w = input<float>(data, 1) + map / kPanel * depth * kPanel + map % kPanel;
   if (const float* bias = a.epilogue.bias(data))
     line.bias = width == kLanes ? load(bias + map) : load(bias + map, Part{int(width)});
@@ -205,7 +209,8 @@ void sum_vector(const DepthwiseArgs& a, const Piece& piece, const Data& data, in
       keep_lines(a, piece, source, input<float>(data, 0), next, width,
                  kept + (next - origin) % a.ring * a.line);
     line.slot = (first - origin) % a.ring;
-    line.to = output<float>(data) + row_of(a, piece, o) * a.maps + map;
+    line.to = a.epilogue.place(data, row_of(a, piece, o), map);
+    line.start = a.epilogue.start(data, row_of(a, piece, o), map);
     a.sum_line(a, line);
   }
 }

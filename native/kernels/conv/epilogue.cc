@@ -1,6 +1,7 @@
 // Epilogues of convolutions.
 #include "kernels/conv/epilogue.h"
 
+#include "kernels/pitch.h"
 #include "simd/math.h"
 
 namespace sdx::SDX_ISA {
@@ -14,14 +15,16 @@ Epilogue read_epilogue(const Call& call, int at, Plan& plan) {
   constexpr int kFirst = 2;  // of the operands, behind image and weights
   Epilogue e;
   const int64_t given = call.ints[at];
-  const int operand = (given & 1) != 0 ? kFirst + 1 : kFirst;
-  if ((given & 1) != 0) e.bias_slot = kFirst;
+  int operand = kFirst;
+  if ((given & 1) != 0) e.bias_slot = operand++;
+  if ((given & 16) != 0) e.start_slot = operand++;
   e.relu = (given & 2) != 0;
   if ((given & 4) != 0) e.high = float(call.floats[0]);
   e.is_swish = (given & 8) != 0;
   e.chain = chain_prepare(call, operand, at + 1, 1, plan);
   e.columns = call.out[0].dim(-1);
   e.rows = call.out[0].count(0, call.out[0].rank - 1);
+  e.pitch = row_pitch(call.out[0]);
   return e;
 }
 
@@ -37,19 +40,19 @@ void activate(const Epilogue& e, f32v* y, int n) {
 void run_program(const Epilogue& e, const Data& data, int64_t row, int64_t rows, int64_t column,
                  int64_t n, std::byte* local) {
   if (e.chain == nullptr || n <= 0) return;
-  float* y = output<float>(data) + row * e.columns + column;
-  if (n == e.columns) return chain_rows(*e.chain, data, row, rows, y, y, local);
-  for (int64_t i = 0; i < rows; ++i, y += e.columns)
+  float* y = e.place(data, row, column);
+  if (n == e.pitch) return chain_rows(*e.chain, data, row, rows, y, y, local);
+  for (int64_t i = 0; i < rows; ++i, y += e.pitch)
     chain_run(*e.chain, data, row + i, column, n, y, y, local);
 }
 
 void run_epilogue(const Epilogue& e, const Data& data, int64_t row, int64_t rows, int64_t column,
                   int64_t n, std::byte* local) {
   if (e.is_swish) {
-    float* y = output<float>(data) + row * e.columns + column;
-    const bool is_whole = n == e.columns;
+    float* y = e.place(data, row, column);
+    const bool is_whole = n == e.pitch;
     const int64_t lines = is_whole ? 1 : rows, length = is_whole ? rows * n : n;
-    for (int64_t i = 0; i < lines; ++i, y += e.columns)
+    for (int64_t i = 0; i < lines; ++i, y += e.pitch)
       vloop(length, [&](int64_t j, auto lanes) { store(y + j, swish(load(y + j, lanes)), lanes); });
   }
   run_program(e, data, row, rows, column, n, local);

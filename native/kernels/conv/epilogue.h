@@ -8,15 +8,26 @@
 namespace sdx::SDX_ISA {
 
 struct Epilogue {
-  int bias_slot = -1;  // of the inputs; -1: no bias
+  int bias_slot = -1;   // of the inputs; -1: no bias
+  int start_slot = -1;  // of what sums begin with, which may be the output; -1: nothing
   bool relu = false;
   float high = kInf;              // the upper bound of what comes out of it
   bool is_swish = false;          // y / (1 + e^-y)
   const Chain* chain = nullptr;   // of what comes then, or null
   int64_t rows = 0, columns = 0;  // pixels and channels of the output
+  int64_t pitch = 0;              // floats between rows of the output
 
   SDX_INLINE const float* bias(const Data& data) const {
     return bias_slot < 0 ? nullptr : input<float>(data, bias_slot);
+  }
+
+  SDX_INLINE float* place(const Data& data, int64_t row, int64_t column) const {
+    return output<float>(data) + row * pitch + column;
+  }
+
+  // What the sums of column `column` of row `row` begin with; null: nothing.
+  SDX_INLINE const float* start(const Data& data, int64_t row, int64_t column) const {
+    return start_slot < 0 ? nullptr : input<float>(data, start_slot) + row * columns + column;
   }
 
   // What a product does with the sums of columns from `first` on.
@@ -27,7 +38,8 @@ struct Epilogue {
 };
 
 // ints[at ...): what is given (1 a bias, the first operand; 2 a cut at 0; 4 an upper bound; 8
-// swish), then the program of the rest. floats: the bound, then those of the program.
+// swish; 16 what sums begin with, the next operand), then the program of the rest. floats: the
+// bound, then those of the program.
 Epilogue read_epilogue(const Call& call, int at, Plan& plan);
 
 // Bounds and activation of n vectors of sums, which have their bias.

@@ -10,9 +10,8 @@ namespace {
 
 struct ConvArgs {
   Gather gather;
-  Split split;   // of one group
-  int64_t maps;  // of one group
-  int64_t out_channels;
+  Split split;     // of one group
+  int64_t maps;    // of one group
   bool is_packed;  // else the first phase packs the weights
   Epilogue epilogue;
 };
@@ -27,11 +26,12 @@ void conv_block(const ConvArgs& a, const Data& data, int64_t group, int64_t item
   const Columns weights{packed + group * packed_floats(k, a.maps), a.maps, a.split.panel(columns),
                         a.split.panel(columns + 1)};
   const int64_t map = group * a.maps + weights.first * kPanel;
-  const Target target{output<float>(data) + first_row * a.out_channels + map, a.out_channels};
+  const Target target{a.epilogue.place(data, first_row, map), a.epilogue.pitch};
   Gather gather = a.gather;
   gather.first = group * gather.n;
   const float* x = input<float>(data, 0);
-  const Finish finish = a.epilogue.finish(data, group * a.maps);
+  Finish finish = a.epilogue.finish(data, group * a.maps);
+  finish.start = a.epilogue.start(data, first_row, map), finish.start_stride = a.epilogue.columns;
   gemm_block(data.local, m, k, weights, target, finish,
              [&](float* to, int64_t row, int64_t rows, int64_t depth, int64_t depths) {
                gather_rows(gather, x, to, kStride, first_row + row, rows, depth, depths);
@@ -66,7 +66,6 @@ void add_conv(const Call& call, Plan& plan, bool is_packed) {
   const Window window = read_window(x, y, call.ints);
   args->gather = make_gather(window, x.dim(-1), x.dim(-1) / group);
   args->maps = y.dim(-1) / group;
-  args->out_channels = y.dim(-1);
   args->split = split_product(window.batch * window.outs(), args->maps, args->gather.depth());
   plan.args = args;
   args->epilogue = read_epilogue(call, at + 1, plan);

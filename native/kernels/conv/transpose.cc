@@ -13,7 +13,7 @@ struct TransposeArgs {
   const ConvPhase* phases;
   int64_t n_phases;
   int64_t channels, maps;  // of one group
-  int64_t in_channels, out_channels;
+  int64_t in_channels;
   Split split;  // of the largest phase of one group
   Epilogue epilogue;
 };
@@ -30,19 +30,20 @@ struct Block {
 
 // Rows of the block from `tile` to where the outputs of the phase lie, with their activation.
 void scatter_rows(const TransposeArgs& a, const ConvPhase& phase, const Window& window,
-                  const Block& b, const float* tile, int64_t ldc, float* y) {
+                  const Block& b, const Target& tile, const Data& data) {
   const int64_t map = b.first_panel * kPanel, left = a.maps - map;
-  const int64_t width = left < ldc ? left : ldc;
-  y += b.group * a.maps + map;
+  const int64_t width = left < tile.ldc ? left : tile.ldc, column = b.group * a.maps + map;
   Pixel p = pixel_of(window, b.first_row);
   for (int64_t i = 0; i < b.rows; ++i, advance(window, p)) {
     int64_t to = p.image;
     for (int j = 0; j < kSpatial; ++j)
       to = to * a.window.axis[j].out + phase.axis[j].first + p.at[j] * a.window.axis[j].step;
-    float* row = y + to * a.out_channels;
+    float* row = a.epilogue.place(data, to, column);
+    const float* start = a.epilogue.start(data, to, column);
     vloop(width, [&](int64_t j, auto lanes) {
-      f32v sum = load(tile + i * ldc + j, lanes);
-      if (a.epilogue.is_swish) activate(a.epilogue, &sum, 1);
+      f32v sum = load(tile.c + i * tile.ldc + j, lanes);
+      if (start != nullptr) sum += load(start + j, lanes);
+      if (start != nullptr || a.epilogue.is_swish) activate(a.epilogue, &sum, 1);
       store(row + j, sum, lanes);
     });
   }
@@ -58,13 +59,14 @@ void phase_block(const TransposeArgs& a, const Data& data, const ConvPhase& phas
   float* tile = reinterpret_cast<float*>(data.local + kBlockBytes);
   const Columns weights{input<float>(data, 1) + packed_at(a, b.group, phase), a.maps, b.first_panel,
                         b.last_panel};
-  gemm_block(data.local, b.rows, gather.depth(), weights, {tile, ldc},
-             a.epilogue.finish(data, b.group * a.maps),
+  Finish finish = a.epilogue.finish(data, b.group * a.maps);
+  if (a.epilogue.start_slot >= 0) finish.relu = false, finish.high = kInf;  // only then
+  gemm_block(data.local, b.rows, gather.depth(), weights, {tile, ldc}, finish,
              [&](float* to, int64_t row, int64_t rows, int64_t depth, int64_t depths) {
                gather_rows(gather, input<float>(data, 0), to, kStride, b.first_row + row, rows,
                            depth, depths);
              });
-  scatter_rows(a, phase, window, b, tile, ldc, output<float>(data));
+  scatter_rows(a, phase, window, b, {tile, ldc}, data);
 }
 
 // Item: a block of rows and columns of one phase of one group.
@@ -124,8 +126,8 @@ Status conv_transpose_f32(const Call& call, Plan& plan) {
   const int at = 4 * (x.rank - 2);
   const int64_t group = call.ints[at];
   TransposeArgs* a = make_args(read_window(x, y, call.ints), plan);
-  a->in_channels = x.dim(-1), a->out_channels = y.dim(-1);
-  a->channels = a->in_channels / group, a->maps = a->out_channels / group;
+  a->in_channels = x.dim(-1);
+  a->channels = a->in_channels / group, a->maps = y.dim(-1) / group;
   int64_t rows = 0, taps = 0;
   for (int64_t i = 0; i < a->n_phases; ++i) {
     const int64_t m = a->window.batch * a->phases[i].outs();

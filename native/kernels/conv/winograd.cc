@@ -116,10 +116,16 @@ void transform_tile(const WinogradArgs& a, const float* x, int64_t number, float
     });
 }
 
+// What is added to a vector of maps: one for all outputs, and, if not null, one for each.
+struct Added {
+  f32v bias;
+  const float* start;
+};
+
 // One vector of maps of a tile: sums of all places, `stride` floats apart, to outputs.
 template <class Lanes>
 SDX_INLINE void finish_tile(const WinogradArgs& a, const Tile& tile, const float* sums,
-                            int64_t stride, f32v bias, float* y, Lanes lanes) {
+                            int64_t stride, const Added& added, float* y, Lanes lanes) {
   f32v half[kTile][kPatch];
 #pragma GCC unroll 6
   for (int j = 0; j < kPatch; ++j) {
@@ -137,11 +143,16 @@ SDX_INLINE void finish_tile(const WinogradArgs& a, const Tile& tile, const float
     f32v four[kTile];
     transform_back(half[i], four);
 #pragma GCC unroll 4
-    for (int j = 0; j < kTile; ++j) four[j] += bias;
+    for (int j = 0; j < kTile; ++j) four[j] += added.bias;
+    if (added.start != nullptr) {
+#pragma GCC unroll 4
+      for (int j = 0; j < kTile; ++j)
+        if (j < outs) four[j] += load(added.start + (i * a.wide.out + j) * a.maps, lanes);
+    }
     if (a.is_active) activate(a.epilogue, four, kTile);
 #pragma GCC unroll 4
     for (int j = 0; j < kTile; ++j)
-      if (j < outs) store(y + (i * a.wide.out + j) * a.maps, four[j], lanes);
+      if (j < outs) store(y + (i * a.wide.out + j) * a.epilogue.pitch, four[j], lanes);
   }
 }
 
@@ -153,10 +164,12 @@ void finish_tiles(const WinogradArgs& a, const Data& data, int64_t first, int64_
   for (int64_t t = 0; t < n; ++t, sums += kPanel) {
     const Tile tile = tile_of(a, first + t);
     const int64_t pixel = (tile.image * a.high.out + tile.top) * a.wide.out + tile.left;
-    float* y = output<float>(data) + pixel * a.maps + map;
+    float* y = a.epilogue.place(data, pixel, map);
+    const float* start = a.epilogue.start(data, pixel, map);
     vloop(width, [&](int64_t j, auto lanes) {
-      const f32v add = bias == nullptr ? f32v{} : load(bias + map + j, lanes);
-      finish_tile(a, tile, sums + j, n * kPanel, add, y + j, lanes);
+      const Added added{bias == nullptr ? f32v{} : load(bias + map + j, lanes),
+                        start == nullptr ? nullptr : start + j};
+      finish_tile(a, tile, sums + j, n * kPanel, added, y + j, lanes);
     });
   }
 }

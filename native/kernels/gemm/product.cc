@@ -24,6 +24,7 @@ void run_block(const ProductArgs& a, const Data& data, const float* packed, cons
     sums = {output<float>(data) + (at.batch * p.m + at.row) * p.n + at.column, p.n};
   Finish finish = a.finish;
   if (a.bias_slot >= 0) finish.bias = input<float>(data, a.bias_slot);
+  finish.start = start_of(a, data, at), finish.start_stride = p.n;
   const int64_t first = at.column / kPanel;
   gemm_block(data.local, at.rows, p.k, Columns{packed, p.n, first, first + panels_of(at.columns)},
              sums, finish,
@@ -95,6 +96,14 @@ Status pack_weight(const void* args, const Data& data, int64_t begin, int64_t en
   return {};
 }
 
+// What sums begin with.
+void set_start(ProductArgs& args, const View& start, int slot) {
+  args.start_slot = slot;
+  args.is_start_whole = start.is_contiguous();
+  for (int i = 0; i + 1 < start.rank; ++i) args.start_rows.add(start.dims[i], start.strides[i]);
+  args.start_stride = start.rank > 0 ? start.stride(-1) : 1;
+}
+
 // The arguments of a call: see rows.h.
 ProductArgs* make_args(const Call& call, const Stack& b, Plan& plan) {
   auto* args = plan.make<ProductArgs>();
@@ -105,9 +114,15 @@ ProductArgs* make_args(const Call& call, const Stack& b, Plan& plan) {
   args->packed_floats = packed_floats(p.k, p.n);
   args->finish.alpha = float(call.floats[0]);
   args->finish.relu = (call.ints[2] & kRelu) != 0;
-  args->bias_slot = (call.ints[2] & kBias) != 0 ? 2 : -1;
+  int operand = 2;
+  args->bias_slot = (call.ints[2] & kBias) != 0 ? operand++ : -1;
+  args->start_slot = -1;
+  if ((call.ints[2] & kStart) != 0) {
+    set_start(*args, call.in[operand], operand);
+    ++operand;
+  }
   args->to = call.out[0].dtype;
-  args->chain = chain_prepare(call, 2, 4 + int(call.ints[3]), 1, plan);
+  args->chain = chain_prepare(call, operand, 4 + int(call.ints[3]), 1, plan);
   args->c_at = kBlockBytes;
   args->chain_at = args->c_at;
   if (args->to != DType::f32) args->chain_at += kBlockRows * kMostColumns * int64_t(sizeof(float));
@@ -151,6 +166,19 @@ void plan_product(const Call& call, Plan& plan) {
 }
 
 }  // namespace
+
+const float* start_of(const ProductArgs& a, const Data& data, const Area& at) {
+  if (a.start_slot < 0) return nullptr;
+  const float* from = input<float>(data, a.start_slot);
+  const int64_t row = at.batch * a.p.m + at.row;
+  if (a.is_start_whole) return from + row * a.p.n + at.column;
+  float* to = output<float>(data) + row * a.p.n + at.column;
+  for (int64_t i = 0; i < at.rows; ++i) {
+    const float* line = from + a.start_rows.offset(row + i) + at.column * a.start_stride;
+    for (int64_t j = 0; j < at.columns; ++j) to[i * a.p.n + j] = line[j * a.start_stride];
+  }
+  return to;
+}
 
 void finish_area(const ProductArgs& a, const Data& data, const Area& at, const Target& sums) {
   for (int64_t i = 0; i < at.rows; ++i) {

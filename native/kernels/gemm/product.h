@@ -12,7 +12,10 @@ struct ProductArgs {
   Split split;            // of one batch
   int64_t packed_floats;  // of one matrix of B
   Finish finish;
-  int bias_slot;                 // of the inputs; -1: no bias
+  int bias_slot, start_slot;     // of the inputs; -1: not given
+  Axes start_rows;               // where rows of the start lie
+  int64_t start_stride;          // of its columns
+  bool is_start_whole;           // it lies as the output does
   const Chain* chain;            // what follows, or null
   DType to;                      // of the output: sums of f32 grow where they end up
   int64_t c_at, chain_at, b_at;  // in a thread's own memory, behind the rows of A
@@ -25,6 +28,10 @@ struct Area {
 
 // Sums become rows of the output while they are hot, where that takes more than `Finish` did.
 void finish_area(const ProductArgs& args, const Data& data, const Area& at, const Target& sums);
+
+// Where the sums of an area begin: what lies as the output does is read there, all else is first
+// brought to the output. Null: with nothing.
+const float* start_of(const ProductArgs& args, const Data& data, const Area& at);
 
 // Products of f32 with few rows or few columns, which read B once and do not pack it. False where
 // panels are faster.

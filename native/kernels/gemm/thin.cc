@@ -49,10 +49,12 @@ SDX_INLINE void dots(const float* x, int64_t x_stride, const float* y, int64_t y
     }
 }
 
-// Many vectors times few: out[i * many_step + j * few_step] for vector i of the many.
+// Many vectors times few: out[i * many_step + j * few_step] for vector i of the many. What lies at
+// the same place of `start`, if given, is added.
 struct Dots {
   const float *many, *few;
   int64_t many_stride, few_stride, k;
+  const float* start;
   float* out;
   int64_t many_step, few_step;
 };
@@ -62,7 +64,10 @@ SDX_INLINE void dots_at(const Dots& d, int64_t i) {
   float out[R][W];
   dots<R, W>(d.many + i * d.many_stride, d.many_stride, d.few, d.few_stride, d.k, out);
   for (int r = 0; r < R; ++r)
-    for (int w = 0; w < W; ++w) d.out[(i + r) * d.many_step + w * d.few_step] = out[r][w];
+    for (int w = 0; w < W; ++w) {
+      const int64_t at = (i + r) * d.many_step + w * d.few_step;
+      d.out[at] = d.start == nullptr ? out[r][w] : out[r][w] + d.start[at];
+    }
 }
 
 template <int W>
@@ -117,10 +122,11 @@ Status few_columns(const void* args, const Data& data, int64_t begin, int64_t en
     const int64_t rows = p.m - row < kItemRows ? p.m - row : kItemRows;
     copy_matrix(right_of(a, data, batch), p.b_column_stride, p.b_row_stride, p.n, p.k, columns,
                 p.k);
+    const Area area{batch, row, rows, 0, p.n};
     run_dots({left_of(a, data, batch) + row * row_stride(p), columns, row_stride(p), p.k, p.k,
-              output<float>(data) + (batch * p.m + row) * p.n, p.n, 1},
+              start_of(a, data, area), output<float>(data) + (batch * p.m + row) * p.n, p.n, 1},
              rows, p.n);
-    finish_thin(a, data, {batch, row, rows, 0, p.n});
+    finish_thin(a, data, area);
   }
   return {};
 }
@@ -133,11 +139,12 @@ Status few_rows_turned(const void* args, const Data& data, int64_t begin, int64_
   for (int64_t i = begin; i < end; ++i) {
     const int64_t batch = i / parts, column = i % parts * kItemRows;
     const int64_t columns = p.n - column < kItemRows ? p.n - column : kItemRows;
+    const Area area{batch, 0, p.m, column, columns};
     run_dots({right_of(a, data, batch) + column * p.b_column_stride, left_of(a, data, batch),
-              p.b_column_stride, row_stride(p), p.k,
+              p.b_column_stride, row_stride(p), p.k, start_of(a, data, area),
               output<float>(data) + batch * p.m * p.n + column, 1, p.n},
              columns, p.m);
-    finish_thin(a, data, {batch, 0, p.m, column, columns});
+    finish_thin(a, data, area);
   }
   return {};
 }
@@ -154,6 +161,18 @@ SDX_INLINE void add_rows(const float* a, int64_t a_stride, const float* b, int64
   });
 }
 
+// What sums are added to: zeros, or the start, which may be there already.
+void begin_rows(const float* start, int64_t stride, const Area& at, float* to) {
+  if (start == to) return;
+  const size_t bytes = size_t(at.columns) * sizeof(float);
+  for (int64_t i = 0; i < at.rows; ++i) {
+    if (start == nullptr)
+      memset(to + i * stride, 0, bytes);
+    else
+      memcpy(to + i * stride, start + i * stride, bytes);
+  }
+}
+
 // Few rows, and rows of B that lie in memory as they are. Items: parts of the columns.
 Status few_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const ProductArgs*>(args);
@@ -164,8 +183,8 @@ Status few_rows(const void* args, const Data& data, int64_t begin, int64_t end) 
     const int64_t columns = p.n - column < kItemColumns ? p.n - column : kItemColumns;
     const float* b = right_of(a, data, batch) + column;
     float* to = output<float>(data) + batch * p.m * p.n + column;
-    for (int64_t row = 0; row < p.m; ++row)
-      memset(to + row * p.n, 0, size_t(columns) * sizeof(float));
+    const Area area{batch, 0, p.m, column, columns};
+    begin_rows(start_of(a, data, area), p.n, area, to);
     int64_t k = 0;
     for (; k + 8 <= p.k; k += 8)
       for (int64_t row = 0; row < p.m; ++row)
@@ -175,7 +194,7 @@ Status few_rows(const void* args, const Data& data, int64_t begin, int64_t end) 
       for (int64_t row = 0; row < p.m; ++row)
         add_rows<1>(left_of(a, data, batch) + row * row_stride(p) + k * p.k_stride, p.k_stride,
                     b + k * p.b_row_stride, p.b_row_stride, columns, to + row * p.n);
-    finish_thin(a, data, {batch, 0, p.m, column, columns});
+    finish_thin(a, data, area);
   }
   return {};
 }
@@ -184,7 +203,8 @@ Status few_rows(const void* args, const Data& data, int64_t begin, int64_t end) 
 
 bool plan_thin(const Call& call, const ProductArgs& args, Plan& plan) {
   const Product& p = args.p;
-  if (call.out[0].dtype != DType::f32 || p.rows.rank > 1 || p.k == 0) return false;
+  if (call.out[0].dtype != DType::f32 || p.rows.rank > 1) return false;
+  if (p.m == 0 || p.n == 0 || p.k == 0) return false;
   const bool is_row_whole = p.k_stride == 1;
   if (p.n <= kFew && is_row_whole) {
     plan.local_bytes += p.n * p.k * int64_t(sizeof(float));

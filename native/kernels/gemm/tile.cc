@@ -4,9 +4,10 @@
 namespace sdx::SDX_ISA {
 namespace {
 
-// How sums of one tile are stored: over what is there, or added to it, and then finished.
+// How sums of one tile are stored: added to what is there already, if anything, and then finished.
 struct Store {
-  bool add;
+  const float* add;  // of the tile's first row and column, or null
+  int64_t add_stride;
   const Finish* finish;  // with the bias of the tile's own 32 columns; null: not complete yet
 };
 
@@ -50,7 +51,10 @@ SDX_INLINE void strip(int64_t k, const float* a, const float* b, float* c, int64
 #pragma GCC unroll 8
       for (int j = 0; j < W; ++j) sum[i][j] += a[i * kStride] * right[j];
   }
-  if (store_as.add) each(sum, [&](f32v& y, int i, int j) { y += load(c + i * ldc + j); });
+  if (store_as.add != nullptr) {
+    const float* add = store_as.add + column;
+    each(sum, [&](f32v& y, int i, int j) { y += load(add + i * store_as.add_stride + j); });
+  }
   if (store_as.finish != nullptr) finish_sums(sum, *store_as.finish, column);
   each(sum, [&](f32v& y, int i, int j) { store(c + i * ldc + j, y); });
 }
@@ -88,15 +92,19 @@ void gemm_panel(int64_t m, int64_t k, const float* a, const float* panel, int64_
     rows = height + (t < higher ? 1 : 0);
     const TileFn tile = kTiles[rows - 1];
     float* to = c + row * ldc;
+    Store own = store;
+    if (own.add != nullptr) own.add += row * own.add_stride;
     if (width % kLanes == 0) {
-      tile(k, a + row * kStride, panel, width, to, ldc, store);
+      tile(k, a + row * kStride, panel, width, to, ldc, own);
       continue;
     }
     float whole[kTileRows * kPanel];  // the last panel has columns that C lacks
-    if (store.add)
+    if (own.add != nullptr) {
       for (int64_t i = 0; i < rows; ++i)
-        memcpy(whole + i * kPanel, to + i * ldc, size_t(width) * sizeof(float));
-    tile(k, a + row * kStride, panel, width, whole, kPanel, store);
+        memcpy(whole + i * kPanel, own.add + i * own.add_stride, size_t(width) * sizeof(float));
+      own.add = whole, own.add_stride = kPanel;
+    }
+    tile(k, a + row * kStride, panel, width, whole, kPanel, own);
     for (int64_t i = 0; i < rows; ++i)
       memcpy(to + i * ldc, whole + i * kPanel, size_t(width) * sizeof(float));
   }
@@ -106,7 +114,7 @@ void gemm_panel(int64_t m, int64_t k, const float* a, const float* panel, int64_
 
 void gemm_pass(int64_t m, int64_t k, const float* a, const float* panel, int64_t width,
                const Target& to, bool add) {
-  gemm_panel(m, k, a, panel, width, to.c, to.ldc, {add, nullptr});
+  gemm_panel(m, k, a, panel, width, to.c, to.ldc, {add ? to.c : nullptr, to.ldc, nullptr});
 }
 
 void gemm_passes(int64_t m, int64_t k, int64_t first, int64_t last, const float* a,
@@ -125,12 +133,15 @@ void gemm_passes(int64_t m, int64_t k, int64_t first, int64_t last, const float*
         own.bias = bias;
       }
     }
+    float* c = to.c + (p - b.first) * kPanel;
+    const float* start = finish.start == nullptr ? nullptr : finish.start + (c - to.c);
     for (int64_t pass = first; pass < last; ++pass) {
       const int64_t depth = part_begin(k, passes, pass), end = part_begin(k, passes, pass + 1);
       const bool complete = pass + 1 == passes && !finish.is_plain();
       gemm_panel(m, end - depth, a + (pass - first) * m * kStride,
-                 b.packed + (p * height + depth) * kPanel, width, to.c + (p - b.first) * kPanel,
-                 to.ldc, {pass > 0, complete ? &own : nullptr});
+                 b.packed + (p * height + depth) * kPanel, width, c, to.ldc,
+                 {pass > 0 ? c : start, pass > 0 ? to.ldc : finish.start_stride,
+                  complete ? &own : nullptr});
     }
   }
 }

@@ -41,12 +41,14 @@ constexpr int64_t panels_of(int64_t n) { return (n + kPanel - 1) / kPanel; }
 constexpr int64_t packed_floats(int64_t k, int64_t n) { return panels_of(n) * kPanel * k; }
 
 // What happens to complete sums: y = alpha * sum + bias[column], then max(y, 0) if relu, then
-// min(y, high).
+// min(y, high). Sums begin with what lies at `start`, if given, which may be C itself.
 struct Finish {
   float alpha = 1;
   const float* bias = nullptr;  // n of them, or null
   bool relu = false;
   float high = kInf;
+  const float* start = nullptr;  // where the first column of the first panel begins
+  int64_t start_stride = 0;      // between its rows
   SDX_INLINE bool is_plain() const {
     return alpha == 1 && bias == nullptr && !relu && high == kInf;
   }
@@ -98,7 +100,9 @@ SDX_INLINE void gemm_block(void* local, int64_t m, int64_t k, const Columns& b, 
         fill(a + (p - first) * rows * kStride, row, rows, depth,
              part_begin(k, passes, p + 1) - depth);
       }
-      gemm_passes(rows, k, first, last, a, b, {to.c + row * to.ldc, to.ldc}, finish);
+      Finish own = finish;
+      if (own.start != nullptr) own.start += row * own.start_stride;
+      gemm_passes(rows, k, first, last, a, b, {to.c + row * to.ldc, to.ldc}, own);
     }
   }
 }

@@ -3,6 +3,7 @@
 #include "kernels/kernel.h"
 #include "kernels/move/runs.h"
 #include "kernels/move/words.h"
+#include "kernels/pitch.h"
 #include "kernels/resize/taps.h"
 
 namespace sdx::SDX_ISA {
@@ -13,9 +14,31 @@ constexpr int kMaxRows = 64;  // that one output row is mixed from: 4 taps on th
 struct ResizeArgs {
   int n_axes = 0;  // between the first and the last resized one
   Taps axes[kMaxRank];
-  int64_t inner = 1;  // elements behind them
-  int64_t size = 0;   // bytes of an element
+  int64_t inner = 1;      // elements behind them
+  int64_t size = 0;       // bytes of an element
+  int64_t pitch = 1;      // elements of the output from one run of inner ones to the next
+  int64_t row_pitch = 1;  // and from one row of such runs to the next
+  // Where what lies behind the axes has gaps itself, a row is made elsewhere and then moved:
+  int64_t n_pieces = 0, piece = 0, piece_pitch = 0;  // so many, of so many elements; 0: it is not
 };
+
+// A row that lies in pieces.
+SDX_INLINE void move_row(const ResizeArgs& a, const void* from, void* to) {
+  copy_runs(static_cast<const std::byte*>(from), a.piece * a.size, static_cast<std::byte*>(to),
+            a.piece_pitch * a.size, a.n_pieces, a.piece * a.size);
+}
+
+// How the output lies, whose last resized axis is `last`.
+void set_pitches(ResizeArgs& a, const View& out, int last) {
+  const int64_t n = a.axes[a.n_axes - 1].out;
+  const bool has_gaps = out.rank > 1 && row_pitch(out) != out.dim(-1);
+  a.pitch = has_gaps && last == out.rank - 2 ? row_pitch(out) : a.inner;
+  a.row_pitch = has_gaps && last == out.rank - 1 ? row_pitch(out) : n * a.pitch;
+  if (!has_gaps || last >= out.rank - 2) return;
+  a.piece = out.dim(-1), a.piece_pitch = row_pitch(out);
+  a.n_pieces = n * a.inner / a.piece;
+  a.row_pitch = a.n_pieces * a.piece_pitch;
+}
 
 struct Rows {
   int n = 1;
@@ -70,9 +93,9 @@ void mix_elements(const Taps& taps, const float* __restrict x, float* __restrict
   }
 }
 
-// Along the axis, where runs of `inner` elements lie side by side.
+// Along the axis, where runs of `inner` elements lie side by side, and `pitch` apart in y.
 template <int kTaps>
-void mix_runs(const Taps& taps, const float* x, int64_t inner, float* y) {
+void mix_runs(const Taps& taps, const float* x, int64_t inner, float* y, int64_t pitch) {
   for (int64_t j = 0; j < taps.out; ++j) {
     const float* from[kTaps];
     float weight[kTaps];
@@ -83,39 +106,44 @@ void mix_runs(const Taps& taps, const float* x, int64_t inner, float* y) {
     vloop(inner, [&](int64_t i, auto lanes) {
       f32v sum = load(from[0] + i, lanes) * weight[0];
       for (int t = 1; t < kTaps; ++t) sum += load(from[t] + i, lanes) * weight[t];
-      store(y + j * inner + i, sum, lanes);
+      store(y + j * pitch + i, sum, lanes);
     });
   }
 }
 
 template <int kTaps>
-void mix_axis(const Taps& taps, const float* x, int64_t inner, float* y) {
-  if (inner == 1)
+void mix_axis(const Taps& taps, const float* x, int64_t inner, float* y, int64_t pitch) {
+  if (pitch == 1)
     mix_elements<kTaps>(taps, x, y);
   else
-    mix_runs<kTaps>(taps, x, inner, y);
+    mix_runs<kTaps>(taps, x, inner, y, pitch);
 }
 
 Status mixed_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const ResizeArgs*>(args);
   const Taps& last = a.axes[a.n_axes - 1];
-  const int64_t n = last.size * a.inner, n_out = last.out * a.inner;
-  auto* mixed = reinterpret_cast<float*>(data.local);
+  const int64_t n = last.size * a.inner;
+  auto *mixed = reinterpret_cast<float*>(data.local), *made = mixed + n;
   Rows rows;
   for (int64_t row = begin; row < end; ++row) {
     find_rows(a, row, rows);
     const float* x = input<float>(data, 0) + rows.at[0] * n;
-    float* y = output<float>(data) + row * n_out;
+    float* to = output<float>(data) + row * a.row_pitch;
+    float* y = a.n_pieces > 0 ? made : to;
     if (rows.n > 1) {
       mix_rows(rows, input<float>(data, 0), n, mixed);
       x = mixed;
     }
     if (last.n == 2)
-      mix_axis<2>(last, x, a.inner, y);
+      mix_axis<2>(last, x, a.inner, y, a.pitch);
     else if (last.n == 4)
-      mix_axis<4>(last, x, a.inner, y);
-    else  // every axis is as it was
+      mix_axis<4>(last, x, a.inner, y, a.pitch);
+    else if (a.pitch == a.inner)  // this axis is as it was
       memcpy(y, x, size_t(n) * sizeof(float));
+    else
+      for (int64_t j = 0; j < last.out; ++j)
+        memcpy(y + j * a.pitch, x + j * a.inner, size_t(a.inner) * sizeof(float));
+    if (a.n_pieces > 0) move_row(a, y, to);
   }
   return {};
 }
@@ -165,17 +193,19 @@ void pick_row(const Taps& taps, const std::byte* from, std::byte* to) {
   for (int64_t j = 0; j < taps.out; ++j) y[j] = x[taps.index[j]];
 }
 
-void pick_units(const Taps& taps, const std::byte* from, std::byte* to, int64_t unit) {
-  if (unit <= 16 && (unit & (unit - 1)) == 0)
+void pick_units(const Taps& taps, const std::byte* from, std::byte* to, int64_t unit,
+                int64_t pitch) {
+  if (pitch == unit && unit <= 16 && (unit & (unit - 1)) == 0)
     return visit_word(unit, [&]<class T>() { pick_row<T>(taps, from, to); });
   for (int64_t j = 0; j < taps.out; ++j)
-    copy_bytes(to + j * unit, from + taps.index[j] * unit, unit);
+    copy_bytes(to + j * pitch, from + taps.index[j] * unit, unit);
 }
 
 Status picked_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const ResizeArgs*>(args);
   const Taps& last = a.axes[a.n_axes - 1];
-  const int64_t unit = a.inner * a.size, row_bytes = last.out * unit;
+  const int64_t unit = a.inner * a.size, pitch = a.pitch * a.size;
+  const int64_t row_bytes = a.row_pitch * a.size;
   // The axis before the last: rows along it need no search of their own.
   const bool has_near = a.n_axes > 1;
   const Taps& near = a.axes[has_near ? a.n_axes - 2 : 0];
@@ -189,10 +219,12 @@ Status picked_rows(const void* args, const Data& data, int64_t begin, int64_t en
     }
     const int64_t at = base + (has_near ? near.index[j] : 0);
     std::byte* to = output<std::byte>(data) + row * row_bytes;
-    if (at == before && last.repeats == 0)
+    std::byte* made = a.n_pieces > 0 ? data.local : to;
+    if (at == before && last.repeats == 0 && row_bytes == last.out * unit)
       copy_bytes(to, to - row_bytes, row_bytes);
     else
-      pick_units(last, input<std::byte>(data, 0) + at * last.size * unit, to, unit);
+      pick_units(last, input<std::byte>(data, 0) + at * last.size * unit, made, unit, pitch);
+    if (a.n_pieces > 0) move_row(a, made, to);
     before = at;
     if (has_near && ++j == near.out) j = 0;
   }
@@ -230,9 +262,11 @@ Status resize(const Call& call, Plan& plan) {
   if (a->n_axes == 0) a->axes[a->n_axes++] = make_taps(plan, filter, 1, 1, 1);
   a->inner = in.count(last + 1 < in.rank ? last + 1 : in.rank, in.rank);
   const Taps& row = a->axes[a->n_axes - 1];
+  set_pitches(*a, out, last);
   const bool is_picked = filter.mode == kNearest;
   plan.args = a;
-  if (!is_picked) plan.local_bytes = row.size * a->inner * int64_t(sizeof(float));
+  if (!is_picked) plan.local_bytes = row.size * a->inner * a->size;
+  if (a->n_pieces > 0) plan.local_bytes += row.out * a->inner * a->size;
   const int64_t work = row.out * a->inner * (is_picked ? 1 : mixed + row.n) / 4;
   plan.add(is_picked ? picked_rows : mixed_rows, out.count() / (row.out * a->inner), work);
   return {};

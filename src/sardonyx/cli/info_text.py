@@ -177,6 +177,7 @@ def _costs(facts: Mapping[str, Any]) -> None:
     note = f"planned for {plan['values'] - open_} values, {size(plan['sum_bytes'])} without sharing"
     if open_:
         note += f"; {open_} more have sizes known only when it runs"
+    note += "; sardonyx plan tells exactly"
     rows = [("memory", size(plan["peak_bytes"]), note)]
     stages = facts["start"]["stages"]
     by_stage = ", ".join(f"{k} {duration(v)}" for k, v in stages.items())

@@ -79,7 +79,8 @@ def content(planned: Planned) -> dict[str, Any]:
 
 
 def _order(found: Timeline, texts: _Texts) -> dict[str, Any]:
-    own = [t for t in found.tensors if t.kind != "input" and t.bytes]
+    # Without a step there is nothing to draw a tensor over.
+    own = [t for t in found.tensors if t.kind != "input" and t.bytes and found.steps]
     heights = _heights(own, found.arena_bytes)
     handed = _handed_over(own)
     return {

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sardonyx._native import DecodeError, ModelRecord, ValueInfoRecord, decode
-from sardonyx.errors import InvalidGraph, InvalidProtobuf, NotImplemented
+from sardonyx.errors import InvalidArgument, InvalidGraph, InvalidProtobuf, NotImplemented
 from sardonyx.load.model import Declared, Model
 from sardonyx.load.source import ModelBytes, read_model
 from sardonyx.load.types import Dims, declared_dims, fact_of
@@ -39,6 +39,8 @@ def load(model: Any, options: LoadOptions | None = None) -> Model:
     given = model
     if not isinstance(model, ModelBytes):
         given = read_model(model, options.folder, options.in_memory, options.copies)
+    if given.model is not None:
+        return _once_more(given.model, options)
     try:
         record = decode(given.source.data)
     except DecodeError as error:
@@ -53,6 +55,18 @@ def load(model: Any, options: LoadOptions | None = None) -> Model:
     graph = builder.graph(record.graph, Call(opsets))
     tensors.check_all_used()
     return _model(record, graph, opsets, given.origin)
+
+
+def _once_more(model: Model, options: LoadOptions) -> Model:
+    """A model that is there already, with a graph of its own."""
+    from sardonyx.graph.copy import copied
+
+    if options.initializers:
+        raise InvalidArgument(
+            f"the initializer {min(options.initializers)} cannot be replaced in a model in memory",
+            hint="replace it where the model is loaded from",
+        )
+    return replace(model, graph=copied(model.graph, options.dims_by_name))
 
 
 def _opsets(record: ModelRecord) -> dict[str, int]:

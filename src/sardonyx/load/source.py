@@ -22,6 +22,7 @@ from sardonyx.errors import (
     NoSuchFile,
 )
 from sardonyx.load import buffers, mounts
+from sardonyx.load.model import Model
 from sardonyx.locks import Lock
 from sardonyx.weights.const import Source
 from sardonyx.weights.store import on_pages, pages
@@ -225,6 +226,7 @@ class ModelBytes:
     files: Files
     origin: str  # uri, array, proto or istream: how the load is called in profiles
     digest: str | None = None  # of all but weights, once asked for
+    model: Model | None = None  # that was loaded, or made, before; there are no bytes of it
 
     def read_ahead(self) -> None:
         """Says that the model is ready: runs read the weights that lie in its files in order."""
@@ -238,8 +240,10 @@ def read_model(
     in_memory: Mapping[str, memoryview] | None = None,
     copies: bool = False,
 ) -> ModelBytes:
-    """The bytes of a model from a path, bytes, any buffer, a binary file or an onnx.ModelProto."""
+    """A model from a path, bytes, any buffer, a binary file, an onnx.ModelProto, or a Model."""
     in_memory = in_memory or {}
+    if isinstance(model, Model):
+        return ModelBytes(Source(memoryview(b""), "Model"), Files(None), model.origin, model=model)
     if isinstance(model, (str, os.PathLike)):
         path = os.fspath(model)
         if isinstance(path, bytes):

@@ -34,10 +34,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Lifetimes of a schedule's values. `roots` maps a view to the value whose bytes it shares."""
+    """Lifetimes of a schedule's values; a view counts with the value whose bytes it shows."""
 
     spans: tuple[Span, ...]
-    roots: dict[Value, Value]
     frees: tuple[tuple[Value, ...], ...]  # by step: what nobody reads any more after it
 
     def layout(self, dims: dict[str, int]) -> Layout:
@@ -68,7 +67,7 @@ def plan(schedule: Schedule) -> Plan:
     end = len(schedule.nodes)
     for value in schedule.graph.outputs:
         last[value] = end
-    return Plan(_spans(schedule, last, roots), roots, _frees(last, end))
+    return Plan(_spans(schedule, last, roots), _frees(last, end))
 
 
 def _spans(

@@ -123,6 +123,17 @@ class _Walk:
                 self._python(segment)
             for slot in segment.frees:
                 self._let_go(self._frame, slot)
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        """An output that is an input, a constant or another output as it is becomes a copy."""
+        last, seen = max(0, self._now - 1), set[int]()
+        for output in self.program.outputs:
+            record = self._frame.get(output.slot)
+            if output.slot in seen or record is None or record.kind != "output":
+                bytes_ = bytes_of(output.fact, self.dims)
+                self._record(_Record(output.name, "", "output", bytes_, last, output.fact))
+            seen.add(output.slot)
 
     def tensors(self) -> list[Tensor]:
         """Everything, in the order it is made."""
@@ -201,7 +212,8 @@ class _Walk:
                 number = numbers[id(part)]
                 if number not in laid_out:
                     segment.refuse(part, dict(self.dims))
-                self._part(_Part(part, segment, laid_out[number], self._now), slots, exits)
+                found = _Part(part, segment, laid_out[number], self._now)
+                self._part(found, slots, exits)
             else:
                 self._control(part, slots, exits)
             for slot in frees:
@@ -224,7 +236,7 @@ class _Walk:
 
     def _part(self, part: _Part, slots: dict[int, _Record], exits: set[int]) -> None:
         """The steps of a native part, with its arena and the blocks that leave it."""
-        for record in part.arena():
+        for record in part.arena(self.dims):
             record.part = len(self.arenas)
             self._record(record)
         for slot, record in part.blocks():
@@ -271,7 +283,7 @@ class _Part:
             number = self.part.values[number].at
         return number
 
-    def arena(self) -> Iterator[_Record]:
+    def arena(self, dims: Dims) -> Iterator[_Record]:
         """What lies in the part's arena: values, then scratch."""
         first = self.first
         values: dict[int, _Record] = {}
@@ -284,7 +296,7 @@ class _Part:
             values[number] = record
         for step in self.order:
             if step.joins:
-                self._join(step, values)
+                self._join(step, values, dims)
         yield from values.values()
         for position, bytes_, offset in self.laid_out["scratch"]:
             step = self.order[position]
@@ -293,16 +305,17 @@ class _Part:
             record.end, record.offset = at, offset
             yield record
 
-    def _join(self, step: FlatStep, values: Mapping[int, _Record]) -> None:
+    def _join(self, step: FlatStep, values: Mapping[int, _Record], dims: Dims) -> None:
         """Finds the inputs that were made where the step's output lies, which so lives longer."""
         whole = values.get(step.outputs[0])
         if whole is None:
             return
+        end = whole.offset + bytes_of(whole.fact, dims)  # others may lie in what fills it up
         for number in step.inputs:
             part = values.get(self._root(number))
             if part is None or part.kind != "value":
                 continue
-            if not whole.offset <= part.offset < whole.offset + whole.bytes:
+            if not whole.offset <= part.offset < end:
                 continue
             part.kind = "part"
             whole.start, whole.end = min(whole.start, part.start), max(whole.end, part.end)

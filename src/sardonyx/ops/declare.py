@@ -18,9 +18,11 @@ MICROSOFT: Final = "com.microsoft"
 PREVIEW: Final = "ai.onnx.preview"
 TRAINING: Final = "ai.onnx.preview.training"
 INTERNAL: Final = "sardonyx"  # ops that lowering makes
+GRADIENT: Final = "sardonyx.train"  # ops of gradient graphs that no standard ops express
 
 Infer = Callable[..., Any]  # (guards, *facts, **attrs) -> fact or tuple of facts
 Reference = Callable[..., Any]  # (*arrays, **attrs) -> array or tuple of arrays
+Gradient = Callable[..., Any]  # (builder, node, *gradients of outputs) -> gradients of inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class Op:
         "attrs",
         "defaults",
         "domain",
+        "gradient_rule",
         "has_bodies",
         "infer_rule",
         "inputs",
@@ -134,6 +137,9 @@ class Op:
         self.infer_rule: Infer | None = None
         self.reference_rule: Reference | None = None
         self.symbolic_rule: Reference | None = None
+        self.gradient_rule: Gradient | None = (
+            None  # set by train/rules, which inference never needs
+        )
 
     def infer(self, rule: Infer) -> Infer:
         """Decorator: facts of the outputs from facts of the inputs."""
@@ -152,6 +158,11 @@ class Op:
         `gather.symbolic(gather.reference_rule)`.
         """
         self.symbolic_rule = rule
+        return rule
+
+    def gradient(self, rule: Gradient) -> Gradient:
+        """Decorator: gradients of the inputs from those of the outputs, as values of the graph."""
+        self.gradient_rule = rule
         return rule
 
     @property

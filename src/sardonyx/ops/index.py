@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sardonyx.ops.declare import INTERNAL, MICROSOFT, ML, ONNX, PREVIEW, TRAINING
+from sardonyx.ops.declare import GRADIENT, INTERNAL, MICROSOFT, ML, ONNX, PREVIEW, TRAINING
 
 _FAMILIES: Final = {
     (ONNX, "elementwise"): "Abs Neg Ceil Floor Round Sign Sqrt Exp Log Reciprocal Sin Cos Tan Asin "
@@ -64,6 +64,7 @@ _FAMILIES: Final = {
     (MICROSOFT, "microsoft.multi_head"): "MultiHeadAttention",
     (MICROSOFT, "microsoft.projected"): "Attention",
     (MICROSOFT, "microsoft.rotary"): "RotaryEmbedding",
+    (GRADIENT, "recurrent_gradient"): "RNNGradient GRUGradient LSTMGradient",
     (INTERNAL, "caches"): "Append Spans",
     (INTERNAL, "chain"): "Chain",
     (INTERNAL, "channels"): "Conv ConvTranspose MaxPool AveragePool LpPool GlobalMaxPool "

@@ -126,6 +126,7 @@ def inline(node: Node) -> tuple[list[Node], tuple[Value, ...]] | None:
     moved = branch.sorted_nodes()
     for inner in moved:
         inner.graph = graph
+        inner.marks = inner.marks if inner.marks != (0, False) else node.marks
         graph.nodes[inner] = None
     branch.nodes.clear()
     branch.set_outputs(())

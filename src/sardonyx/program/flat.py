@@ -47,6 +47,7 @@ class Storage(IntEnum):
     PERMUTED = 5
     SLICED = 6
     EXPANDED = 7
+    PART = 8
 
 
 class Form(IntEnum):
@@ -183,6 +184,7 @@ class SegmentBuilder:
         self._numbers: dict[Value, int] = {}
         self._constants: dict[Packed | Stored, int] = {}
         self._copies: dict[int, int] = {}
+        self._rows: set[int] = set()  # values whose rows may lie apart
 
     def add(self, node: Node, lowered: Lowered) -> None:
         """A node that was lowered."""
@@ -215,11 +217,27 @@ class SegmentBuilder:
         accepts = Form(native.kernels[call.row][1])
         inputs = [ABSENT if v is None else self._operand(node, v, accepts) for v in call.inputs]
         outputs = [self._made(v) for v in node.outputs]
+        if call.joins and call.ints[0] == node.outputs[0].tensor.rank - 1 > 0:
+            self._join(node, inputs, outputs[0])
+        if call.writes_rows:
+            self._rows.add(outputs[0])
         ints = self.sizes.registers(call.ints)
         floats = list(call.floats)
         self.steps.append(
             FlatStep(node, call.row, inputs, outputs, ints, floats, call.shares, call.joins)
         )
+
+    def _join(self, node: Node, inputs: list[int], whole: int) -> None:
+        """Has rows of inputs that nobody else reads written where they are joined."""
+        start: Size = 0
+        for slot, (value, number) in enumerate(zip(node.inputs, inputs, strict=True)):
+            assert value is not None
+            flat = self.values[number]
+            is_free = flat.storage is Storage.ARENA and flat.form is Form.CONTIGUOUS
+            if is_free and number in self._rows and value.uses == [(node, slot)]:
+                flat.storage, flat.form, flat.at = Storage.PART, Form.ROWS, whole
+                flat.numbers = [self.sizes.register(start)]
+            start = start + value.tensor.dims[-1]  # type: ignore[assignment]  # sizes add up
 
     def _operand(self, node: Node, operand: Value | Packed | Stored, accepts: Form) -> int:
         if not isinstance(operand, Value):

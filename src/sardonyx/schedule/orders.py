@@ -64,6 +64,10 @@ def forward_first(links: Links) -> list[int]:
         for makers in links.before
     ]
     walk = _Walk(deepest_last)
+    if not any(n.is_backward for n in links.nodes):
+        ends = [i for i, readers in enumerate(links.after) if not readers]
+        walk.back_from(sorted(ends, key=depths.__getitem__))
+        return walk.order
     forward = _forward(links)
     ends = [
         i
@@ -71,8 +75,7 @@ def forward_first(links: Links) -> list[int]:
         if forward[i] and not any(forward[r] for r in readers)
     ]
     walk.back_from(sorted(ends, key=depths.__getitem__))
-    if len(walk.order) < len(links.nodes):
-        _backward(links, forward, walk)
+    _backward(links, forward, walk)
     return walk.order
 
 
@@ -118,18 +121,16 @@ def _forward(links: Links) -> bytearray:
     for i, makers in enumerate(before):
         is_gradient[i] = nodes[i].is_backward or any(is_gradient[m] for m in makers)
     forward = bytearray(len(nodes))
-    has_gradients = any(is_gradient)
     for i in reversed(range(len(nodes))):
-        again = has_gradients and nodes[i].priority > 0
         is_needed = any(forward[r] for r in links.after[i])
-        forward[i] = is_needed or not (is_gradient[i] or again)
+        forward[i] = is_needed or not (is_gradient[i] or nodes[i].priority > 0)
     return forward
 
 
 def _backward(links: Links, forward: Sequence[int], walk: _Walk) -> None:
     """Gradients first come, first served; what can wait is made for the first that reads it."""
     late = _late(links, forward)
-    waits = [sum(not forward[m] and not late[m] for m in makers) for makers in links.before]
+    waits = [len([m for m in makers if not forward[m] and not late[m]]) for makers in links.before]
     own = [i for i, is_forward in enumerate(forward) if not is_forward]
     ready = deque(i for i in own if not waits[i] and not late[i])
     while ready:

@@ -206,13 +206,34 @@ const KEYS = {
 
 function listenToChart() {
   const chart = element("chart");
-  let held = null;
   chart.addEventListener("keydown", (event) => {
     const action = KEYS[event.key];
     if (!action || event.ctrlKey || event.metaKey || event.altKey) return;
     action(event.shiftKey ? 10 : 1);
     event.preventDefault();
   });
+  chart.addEventListener("pointerleave", () => { element("tip").hidden = true; });
+  chart.addEventListener("wheel", turnWheel, { passive: false });
+  listenToDrags(chart);
+}
+
+// With Ctrl, or by a pinch, the wheel zooms; sideways it moves. Otherwise it is the page's.
+function turnWheel(event) {
+  const zooms = event.ctrlKey || event.metaKey;
+  if (!scale || !(zooms || Math.abs(event.deltaX) > Math.abs(event.deltaY))) return;
+  event.preventDefault();
+  if (zooms) {
+    const x = event.clientX - event.currentTarget.getBoundingClientRect().left;
+    const around = view.from + (x - scale.left) / scale.perStep;
+    zoom(Math.exp(clamp(event.deltaY, -100, 100) / 200), clamp(around, view.from, view.to));
+  } else {
+    show(view.from + event.deltaX / scale.perStep, view.to + event.deltaX / scale.perStep);
+  }
+}
+
+// A drag moves the steps that are shown, a click goes to one.
+function listenToDrags(chart) {
+  let held = null;
   chart.addEventListener("pointerdown", (event) => {
     held = { x: event.clientX, from: view.from, to: view.to, moved: false };
     chart.setPointerCapture(event.pointerId);
@@ -235,17 +256,6 @@ function listenToChart() {
     held = null;
   });
   chart.addEventListener("pointercancel", () => { held = null; });
-  chart.addEventListener("pointerleave", () => { element("tip").hidden = true; });
-  chart.addEventListener("wheel", (event) => {
-    if (!scale || !(event.ctrlKey || event.metaKey || Math.abs(event.deltaX) > Math.abs(event.deltaY))) return;
-    event.preventDefault();
-    if (event.ctrlKey || event.metaKey) {
-      const around = view.from + (event.clientX - chart.getBoundingClientRect().left - scale.left) / scale.perStep;
-      zoom(Math.exp(clamp(event.deltaY, -100, 100) / 200), clamp(around, view.from, view.to));
-    } else {
-      show(view.from + event.deltaX / scale.perStep, view.to + event.deltaX / scale.perStep);
-    }
-  }, { passive: false });
 }
 
 function listenToOverview() {

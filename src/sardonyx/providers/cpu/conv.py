@@ -38,7 +38,14 @@ def conv(node: Node) -> Call | No:
         return after
     ints = (*window_ints(moved, x.tensor.dims[1:-1]), node.attrs["group"], *after.ints)
     row, weights = _form(node, w, moved) if w.is_const else ("conv_unpacked_f32", w)
-    return Call(row, (x, weights, *after.operands), ints, after.floats)
+    return Call(
+        row,
+        (x, weights, *after.operands),
+        ints,
+        after.floats,
+        shares=after.shares,
+        writes_rows=True,
+    )
 
 
 def _form(node: Node, w: Value, moved: Window) -> tuple[str, Packed]:
@@ -100,7 +107,14 @@ def conv_transpose(node: Node) -> Call | No:
     size = group * _size(shape[1], (shape[0] // group) * math.prod(shape[2:]))
     layout = (*ones, *shape[2:], *ones, *moved.strides, *ones, *moved.dilations, group)
     packed = Packed(w, "conv_transpose_pack", size, layout)
-    return Call("conv_transpose_f32", (x, packed, *after.operands), ints, after.floats)
+    return Call(
+        "conv_transpose_f32",
+        (x, packed, *after.operands),
+        ints,
+        after.floats,
+        shares=after.shares,
+        writes_rows=True,
+    )
 
 
 def _size(maps: int, depth: int) -> int:

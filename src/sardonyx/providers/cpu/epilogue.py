@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,8 +14,9 @@ from sardonyx.ops.declare import ONNX
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.chain import encode
 
-_BIAS, _RELU, _BOUND, _SWISH = 1, 2, 4, 8  # of native/kernels/conv/epilogue.h
+_BIAS, _RELU, _BOUND, _SWISH, _START = 1, 2, 4, 8, 16  # of native/kernels/conv/epilogue.h
 _PRODUCT: Final = 0  # the number of the sums among the values of a code
+Test = Callable[[Value], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,31 +26,40 @@ class Epilogue:
     operands: tuple[Value, ...]
     ints: tuple[int, ...]
     floats: tuple[float, ...]
+    shares: tuple[tuple[int, int], ...]  # as a Call has them
 
 
 def epilogue(node: Node) -> Epilogue | No:
     """The epilogue of a node whose operands follow two inputs, in f32."""
     given = [v for v in node.inputs[2:] if v is not None]
-    rest = _Rest(list(node.attrs["code"] or ()), given)
-    bias = rest.take_bias(node.outputs[0])
+    rest = Rest(list(node.attrs["code"] or ()), given)
+    y = node.outputs[0]
+    bias, start = rest.take_sums(lambda v: is_row(v, y), lambda v: is_like(v, y))
     flags, bound = rest.take_activation()
     program = encode(tuple(rest.code), [(F32, None), *((v.tensor.dtype, v) for v in rest.operands)])
     if isinstance(program, No):
         return program
-    first = () if bias is None else (bias,)
-    flags |= _BIAS if first else 0
-    return Epilogue((*first, *rest.operands), (flags, *program[0]), (bound, *program[1]))
+    first = tuple(v for v in (bias, start) if v is not None)
+    flags |= (0 if bias is None else _BIAS) | (0 if start is None else _START)
+    shares = () if start is None else ((1 + len(first), 0),)
+    return Epilogue((*first, *rest.operands), (flags, *program[0]), (bound, *program[1]), shares)
 
 
-class _Rest:
+class Rest:
     """A code whose first instructions on the product are taken away."""
 
     def __init__(self, code: list[Instruction], operands: list[Value]) -> None:
         self.code = code
         self.operands = operands
 
-    def take_bias(self, y: Value) -> Value | None:
-        """The operand that is added to the product first, one number for each column."""
+    def take_sums(self, is_bias: Test, is_start: Test) -> tuple[Value | None, Value | None]:
+        """What is added to the product first: a row for all of its rows, and what is like it."""
+        bias = self._take_added(is_bias)
+        start = self._take_added(is_start)
+        return self._take_added(is_bias) if bias is None else bias, start
+
+    def _take_added(self, fits: Test) -> Value | None:
+        """The operand that is added to the product first, if it fits and nobody else reads it."""
         readers = self._readers(_PRODUCT)
         if len(readers) != 1:
             return None
@@ -56,11 +67,11 @@ class _Rest:
         number = max(it.args)
         if not self._is(it, "Add") or not 0 < number <= len(self.operands):
             return None
-        if not _is_row(self.operands[number - 1], y) or self._readers(number) != readers:
+        if not fits(self.operands[number - 1]) or self._readers(number) != readers:
             return None
-        bias = self.operands[number - 1]
+        taken = self.operands[number - 1]
         self._remove(readers, [number])
-        return bias
+        return taken
 
     def take_activation(self) -> tuple[int, float]:
         """Flags of what is then done to the product, and its upper bound."""
@@ -68,8 +79,7 @@ class _Rest:
         if not readers:
             return 0, math.inf
         it = self.code[readers[0]]
-        if len(readers) == 1 and self._is(it, "Relu"):
-            self._remove(readers, [])
+        if self.take_relu():
             return _RELU, math.inf
         if len(readers) == 1 and self._is(it, "Clip") and (bound := self._bound(it)) is not None:
             self._remove(readers, [a for a in it.args[1:] if a != ABSENT])
@@ -85,6 +95,14 @@ class _Rest:
                 self._remove(readers, [])
                 return _SWISH, math.inf
         return 0, math.inf
+
+    def take_relu(self) -> bool:
+        """Whether the product is then cut off at 0, by an instruction that is taken away."""
+        readers = self._readers(_PRODUCT)
+        if len(readers) != 1 or not self._is(self.code[readers[0]], "Relu"):
+            return False
+        self._remove(readers, [])
+        return True
 
     def _is(self, it: Instruction, name: str) -> bool:
         return it.op == (ONNX, name) and it.dtype is F32
@@ -121,9 +139,22 @@ def _renumbered(it: Instruction, moved: dict[int, int]) -> Instruction:
     return Instruction(it.op, tuple(moved.get(a, a) for a in it.args), it.dtype, it.attrs)
 
 
-def _is_row(bias: Value, y: Value) -> bool:
+def is_row(bias: Value, y: Value) -> bool:
     """Whether a value is one number of f32 for each column of y."""
     shape = bias.tensor.static
     if bias.tensor.dtype is not F32 or not shape:
         return False
     return shape[-1] == y.tensor.dims[-1] and all(d == 1 for d in shape[:-1])
+
+
+def is_like(value: Value, y: Value) -> bool:
+    """Whether a value has one number of f32 for each element of y."""
+    fact = value.tensor
+    return fact.dtype is F32 and y.tensor.dtype is F32 and fact.dims == y.tensor.dims
+
+
+def alike(operands: Sequence[Value], y: Value, first: int) -> tuple[tuple[int, int], ...]:
+    """The shares of a program whose product is not in y: operands, from input `first` on."""
+    size, dims = y.tensor.dtype.itemsize, y.tensor.dims
+    fits = (v.tensor.dims == dims and v.tensor.dtype.itemsize == size for v in operands)
+    return tuple((first + i, 0) for i, is_fit in enumerate(fits) if is_fit)

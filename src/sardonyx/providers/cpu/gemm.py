@@ -6,17 +6,17 @@ from typing import Final
 
 from sardonyx.graph.dtype import BF16, F16, F32, F64, I32, I64, U32, U64
 from sardonyx.graph.graph import Node, Value
-from sardonyx.ops.chain import Code
 from sardonyx.ops.declare import INTERNAL, ONNX
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call, Packed
 from sardonyx.providers.cpu.chain import encode
+from sardonyx.providers.cpu.epilogue import Epilogue, Rest, alike, is_like, is_row
 from sardonyx.providers.cpu.index import Lowering
 
 PANEL: Final = 32  # columns of a packed panel (native/kernels/gemm/tile.h)
 _WIDE: Final = (F32, F16, BF16)
 _PLAIN: Final = (F64, I32, I64, U32, U64)
-_BIAS, _RELU = 1, 2  # of native/kernels/gemm/rows.h
+_BIAS, _RELU, _START = 1, 2, 4  # of native/kernels/gemm/rows.h
 _NOTHING: Final = (0, 0)  # the ints of an epilogue that does nothing
 
 
@@ -40,20 +40,18 @@ def product(node: Node) -> Call | No:
         return Call("matmul", (a, b), (*turned, 0, 0, *_NOTHING), (float(attrs["alpha"]),))
     if dtype not in _WIDE:
         return No(f"no kernel for {dtype}")
-    flags = _flags(attrs["code"], operands, node.outputs[0])
-    program = encode(
-        None if flags else attrs["code"], [(F32, None), *((v.tensor.dtype, v) for v in operands)]
-    )
-    if isinstance(program, No):
-        return program
+    after = _epilogue(node, operands)
+    if isinstance(after, No):
+        return after
     right, dims = _right(b, attrs["trans_b"])
     is_packed = isinstance(right, Packed)
     turned = (attrs["trans_a"], 0 if is_packed else attrs["trans_b"])
     return Call(
         "matmul_packed" if is_packed else "matmul",
-        (a, right, *operands),
-        (*turned, flags, len(dims), *dims, *program[0]),
-        (float(attrs["alpha"]), *program[1]),
+        (a, right, *after.operands),
+        (*turned, after.ints[0], len(dims), *dims, *after.ints[1:]),
+        (float(attrs["alpha"]), *after.floats),
+        shares=after.shares,
     )
 
 
@@ -74,25 +72,23 @@ def _right(b: Value, is_turned: int) -> tuple[Value | Packed, tuple[int, ...]]:
     return Packed(b, "matmul_pack", packed_size(dims), (is_turned,)), dims
 
 
-def _flags(code: Code | None, operands: list[Value], y: Value) -> int:
-    """What tiles add and cut off themselves: a constant row of f32, and what is below 0."""
-    if not code or any(i.dtype is not F32 for i in code):
-        return 0
-    names = [i.op[1] for i in code]
-    if names == ["Relu"]:
-        return _RELU
-    if names not in (["Add"], ["Add", "Relu"]) or set(code[0].args) != {0, 1}:
-        return 0
-    if not _is_row(operands[0], y):
-        return 0
-    return _BIAS | _RELU if len(code) == 2 else _BIAS
-
-
-def _is_row(bias: Value, y: Value) -> bool:
-    shape = bias.tensor.static
-    if not bias.is_const or bias.tensor.dtype is not F32 or not shape:
-        return False
-    return shape[-1] == y.tensor.dims[-1] and all(d == 1 for d in shape[:-1])
+def _epilogue(node: Node, operands: list[Value]) -> Epilogue | No:
+    """What tiles do themselves: sums that begin with a tensor, a constant row, a cut at 0."""
+    y, rest = node.outputs[0], Rest(list(node.attrs["code"] or ()), operands)
+    has_start = node.attrs["alpha"] == 1 and all(v.tensor.rank > 1 for v in node.inputs[:2] if v)
+    bias, start = rest.take_sums(
+        lambda v: v.is_const and is_row(v, y), lambda v: has_start and is_like(v, y)
+    )
+    flags = (0 if bias is None else _BIAS) | (0 if start is None else _START)
+    flags |= _RELU if rest.take_relu() else 0
+    program = encode(tuple(rest.code), [(F32, None), *((v.tensor.dtype, v) for v in rest.operands)])
+    if isinstance(program, No):
+        return program
+    first = tuple(v for v in (bias, start) if v is not None)
+    shares: tuple[tuple[int, int], ...] = () if start is None else ((1 + len(first), 0),)
+    if y.tensor.dtype is not F32:  # then sums are kept elsewhere
+        shares = alike(rest.operands, y, 2 + len(first))
+    return Epilogue((*first, *rest.operands), (flags, *program[0]), program[1], shares)
 
 
 LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {

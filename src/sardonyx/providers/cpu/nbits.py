@@ -11,6 +11,7 @@ from sardonyx.ops.nbits import REALS, form_of
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call, Stored
 from sardonyx.providers.cpu.chain import encode
+from sardonyx.providers.cpu.epilogue import alike
 from sardonyx.providers.cpu.index import Lowering
 
 
@@ -47,6 +48,7 @@ def product(node: Node) -> Call | No:
         (x, *stored, *operands),
         (*ints, *program[0]),
         (float(attrs["zero_default"]), *program[1]),
+        shares=alike(operands, node.outputs[0], 4),
     )
 
 

@@ -164,7 +164,8 @@ def qadd(node: Node) -> Call | No:
     """QAdd."""
     if given(node, 0).tensor.dims != given(node, 3).tensor.dims:
         return No("no kernel that broadcasts 8-bit sums")
-    return Call("qadd", tuple(optional(node, i) for i in range(8)), (), _bounds(node))
+    operands = tuple(optional(node, i) for i in range(8))
+    return Call("qadd", operands, (), _bounds(node), shares=((0, 0), (3, 0)))
 
 
 def qmean(node: Node) -> Call | No:

@@ -54,7 +54,7 @@ def resize(node: Node) -> Lowered | No:
         _ROUNDINGS[attrs["nearest_mode"]],
         attrs["exclude_outside"],
     )
-    return Call("resize", (x,), ints, (attrs["cubic_coeff_a"], *factors))
+    return Call("resize", (x,), ints, (attrs["cubic_coeff_a"], *factors), writes_rows=True)
 
 
 def _present(fact: Fact | None) -> Fact | None:

@@ -1,0 +1,51 @@
+"""Copies a graph: nodes and values of its own, with the same constants behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from sardonyx.graph.dim import Size, substitute
+from sardonyx.graph.fact import AnyFact, Fact
+from sardonyx.graph.graph import Attrs, Graph, Value
+
+Copies = dict[Value, Value]
+
+
+def copied(graph: Graph, dims: Mapping[str, int] | None = None) -> Graph:
+    """The same graph once more, not yet inferred; `dims` settles sizes of inputs by name."""
+    sizes: dict[str, Size] = dict(dims or {})
+    return _copied(graph, {}, sizes)
+
+
+def _copied(graph: Graph, copies: Copies, sizes: dict[str, Size]) -> Graph:
+    made = Graph(graph.name)
+    for value in graph.inputs:
+        copies[value] = Value(value.name, _settled(value.fact, sizes))
+        made.inputs.append(copies[value])
+    made.defaults = {copies[value]: const for value, const in graph.defaults.items()}
+    for node in graph.sorted_nodes():
+        outputs = [Value(value.name) for value in node.outputs]
+        attrs: Attrs = {
+            name: _copied(held, copies, sizes) if isinstance(held, Graph) else held
+            for name, held in node.attrs.items()
+        }
+        inputs = [None if value is None else _copy_of(value, copies) for value in node.inputs]
+        twin = made.add(node.op, inputs, attrs, outputs, node.name)
+        twin.marks = node.marks
+        copies.update(zip(node.outputs, outputs, strict=True))
+    made.set_outputs([_copy_of(value, copies) for value in graph.outputs])
+    return made
+
+
+def _copy_of(value: Value, copies: Copies) -> Value:
+    """What stands for a value; a constant is met where it is read."""
+    if value not in copies:
+        copies[value] = Value(value.name, value.fact)
+    return copies[value]
+
+
+def _settled(fact: AnyFact | None, sizes: dict[str, Size]) -> AnyFact | None:
+    if not sizes or not isinstance(fact, Fact) or fact.shape is None:
+        return fact
+    return replace(fact, shape=tuple(substitute(size, sizes) for size in fact.shape))

@@ -1,0 +1,88 @@
+"""How rules are handed to ops: one by one, by tables, or as what an op is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sardonyx.errors import InternalError
+from sardonyx.graph.graph import Node, Value
+from sardonyx.ops import lookup
+from sardonyx.ops.declare import ONNX, Gradient, Op
+from sardonyx.train.backward import Backward, Parts
+
+Unary = Callable[[Backward, Value, Value, Value], Value]  # builder, gradient, input, output
+
+
+def declared(name: str, domain: str = ONNX) -> Op:
+    """The op of a name."""
+    op = lookup(domain, name)
+    if op is None:
+        raise InternalError(f"no op {domain}.{name} to have a gradient")
+    return op
+
+
+def gradient(*names: str, domain: str = ONNX) -> Callable[[Gradient], Gradient]:
+    """Decorator: the rule of these ops."""
+
+    def keep(rule: Gradient) -> Gradient:
+        for name in names:
+            declared(name, domain).gradient(rule)
+        return rule
+
+    return keep
+
+
+def parts(
+    *names: str, domain: str = ONNX, replaces: Callable[[Node], bool] = lambda _: False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: what these ops are made of, from which their gradients follow."""
+
+    def keep(build: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            declared(name, domain).gradient(Parts(build, replaces))
+        return build
+
+    return keep
+
+
+def unary(name: str, rule: Unary, domain: str = ONNX) -> None:
+    """The rule of an op of one input, without attributes."""
+
+    def run(b: Backward, node: Node, dy: Value) -> Value:
+        return rule(b, dy, given(node, 0), node.outputs[0])
+
+    declared(name, domain).gradient(run)
+
+
+def stops(*names: str, domain: str = ONNX) -> None:
+    """Ops whose results do not change, or change in steps, as their inputs do."""
+
+    def stop(b: Backward, node: Node, *grads: Value | None) -> tuple[()]:
+        return ()
+
+    for name in names:
+        declared(name, domain).gradient(stop)
+
+
+def given(node: Node, slot: int) -> Value:
+    """An input that must be there."""
+    value = node.inputs[slot]
+    assert value is not None
+    return value
+
+
+def optional(node: Node, slot: int) -> Value | None:
+    """An input that may be left out."""
+    return node.inputs[slot] if slot < len(node.inputs) else None
+
+
+def saved(b: Backward, node: Node, slot: int) -> Value:
+    """An output of a forward node that only its gradient needs; from now on the node makes it."""
+    while len(node.outputs) <= slot:
+        value = Value("")
+        value.node, value.index = node, len(node.outputs)
+        node.outputs = (*node.outputs, value)
+    if node.outputs[slot].fact is None:
+        b.infer(node, None)
+    return node.outputs[slot]

@@ -1,0 +1,84 @@
+"""Gradients of pools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sardonyx.errors import NotImplemented
+from sardonyx.graph.graph import Node, Value
+from sardonyx.ops.window import window
+from sardonyx.train.backward import Backward, ranked
+from sardonyx.train.rules.conv import Moves, images, moves_of
+from sardonyx.train.rules.declare import given, gradient, saved
+
+
+@gradient("MaxPool")
+def _(b: Backward, node: Node, dy: Value | None, *_: Value | None) -> Value | None:
+    if dy is None:
+        return None
+    if node.attrs["storage_order"]:
+        raise NotImplemented(
+            "a MaxPool with storage_order 1 has no gradient", hint="it has one with storage_order 0"
+        )
+    x, index = given(node, 0), saved(b, node, 1)
+    flat = b.Reshape(b.zeros(x), b.ints(-1))
+    row = b.ints(-1)
+    put = b.ScatterElements(flat, b.Reshape(index, row), b.Reshape(dy, row), reduction=b"add")
+    return b.reshape(put, x)
+
+
+@gradient("AveragePool")
+def _(b: Backward, node: Node, dy: Value) -> Value:
+    """Each window's share goes back to its elements: a convolution by ones."""
+    x = given(node, 0)
+    moves = moves_of(window(tuple(node.attrs["kernel_shape"]), node.attrs), x)
+    share = b.Div(dy, _counts(b, x, dy, moves, node.attrs))
+    plane = _as_planes(b, x)
+    ones = _ones(b, x, b.ints(1, 1, *moves.kernel))
+    return b.reshape(images(b, _as_planes(b, share), ones, moves, plane), x)
+
+
+def _ones(b: Backward, like: Value, shape: Value) -> Value:
+    return b.Expand(b.const(1, like.tensor.dtype), shape)
+
+
+def _as_planes(b: Backward, x: Value) -> Value:
+    """Every channel as an image of its own: [N * C, 1, ...]."""
+    spatial = b.Slice(b.shape(x), b.ints(2), b.ints(ranked(x).rank))
+    return b.Reshape(x, b.Concat(b.ints(-1, 1), spatial, axis=0))
+
+
+def _counts(b: Backward, x: Value, dy: Value, moves: Moves, attrs: Mapping[str, Any]) -> Value:
+    """How many elements each window's mean is over, as [1, 1, ...]."""
+    n, axes = moves.n, b.ints(*range(2, 2 + moves.n))
+    counts_pads = attrs["count_include_pad"]
+    spatial = b.Gather(b.shape(x), axes)
+    ones = _ones(b, x, b.Concat(b.ints(1, 1), spatial, axis=0))
+    edge = b.const(1 if counts_pads else 0, x.tensor.dtype)
+    framed = b.Pad(ones, b.ints(*moves.begins, *moves.ends), edge, axes)
+    # Rounding up, the last window may reach further, over what never counts.
+    last = b.Mul(b.Sub(b.Gather(b.shape(dy), axes), 1), b.ints(*moves.strides))
+    reach = b.Add(last, b.ints(*(moves.extent(i) for i in range(n))))
+    room = b.Sub(
+        reach, b.Add(spatial, b.ints(*map(sum, zip(moves.begins, moves.ends, strict=True))))
+    )
+    framed = b.Pad(framed, b.Concat(b.ints(*(0,) * n), room, axis=0), None, axes)
+    kernel = _ones(b, x, b.ints(1, 1, *moves.kernel))
+    return b.Conv(framed, kernel, strides=moves.strides, dilations=moves.dilations)
+
+
+@gradient("GlobalAveragePool")
+def _(b: Backward, node: Node, dy: Value) -> Value:
+    x = given(node, 0)
+    return b.expand(b.Div(dy, b.size(x, range(2, ranked(x).rank))), x)
+
+
+@gradient("GlobalMaxPool")
+def _(b: Backward, node: Node, dy: Value) -> Value:
+    """Elements that are equal share the gradient."""
+    x = given(node, 0)
+    mask = b.Equal(x, node.outputs[0])
+    axes = b.ints(*range(2, ranked(x).rank))
+    count = b.ReduceSum(b.cast(mask, x.tensor.dtype), axes, keepdims=1)
+    return b.where(mask, b.Div(dy, count))

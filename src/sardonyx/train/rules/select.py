@@ -1,0 +1,17 @@
+"""Gradients of choices by size."""
+
+from __future__ import annotations
+
+from sardonyx.graph.graph import Node, Value
+from sardonyx.train.backward import Backward
+from sardonyx.train.rules.declare import given, gradient, saved, stops
+
+stops("NonZero")
+
+
+@gradient("TopK")
+def _(b: Backward, node: Node, dy: Value | None, *_: Value | None) -> Value | None:
+    if dy is None:
+        return None
+    zeros, index = b.zeros(given(node, 0)), saved(b, node, 1)
+    return b.ScatterElements(zeros, index, dy, axis=node.attrs["axis"], reduction=b"add")

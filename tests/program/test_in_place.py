@@ -1,0 +1,193 @@
+"""Results that are made in the bytes of what they are made of: the same numbers, in less memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import sardonyx
+from sardonyx.graph.infer import infer
+from sardonyx.load import load
+from sardonyx.program.native import NativeSegment
+from sardonyx.program.run import bind
+from tests.graphs import run_graph
+
+Array = Any
+MIB = 1 << 20
+
+
+def numbers(*shape: int) -> Array:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+class Net:
+    """A model under construction, from `x` to `y`; constants are made up."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def add(self, op: str, *inputs: str, to: str = "", **attrs: Any) -> str:
+        to = to or f"v{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, inputs, [to], **attrs))
+        return to
+
+    def const(self, array: Array) -> str:
+        name = f"c{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(array, name))
+        return name
+
+    def conv(self, x: str, c: int, maps: int, kernel: int = 1, group: int = 1) -> str:
+        """A convolution that keeps the image's size, with a bias."""
+        w = self.const(numbers(maps, c // group, kernel, kernel) / (c * kernel))
+        return self.add(
+            "Conv", x, w, self.const(numbers(maps)), pads=[kernel // 2] * 4, group=group
+        )
+
+    def product(self, x: str, k: int, n: int) -> str:
+        """A matrix product, with a bias."""
+        product = self.add("MatMul", x, self.const(numbers(k, n) / k**0.5))
+        return self.add("Add", product, self.const(numbers(n)))
+
+    def model(self, y: str, shape: list[Any]) -> bytes:
+        self.add("Neg", y, to="y")
+        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+        out = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+        graph = helper.make_graph(self.nodes, "g", [x], [out], self.constants)
+        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+        return bytes(made.SerializeToString())
+
+
+def checked(model: bytes, x: Array) -> int:
+    """Bytes of the arena of a run, which gives what the references give."""
+    session = sardonyx.InferenceSession(model)
+    found = session.run(None, {"x": x})[0]
+    graph = load(model).graph
+    infer(graph)
+    wanted = run_graph(graph, {"x": x})[0]
+    np.testing.assert_allclose(found, wanted, 1e-4, 1e-4 * np.abs(wanted).max())
+    program = session._compiled.program
+    dims = bind(program, {"x": x})
+    total = 0
+    for segment in program.segments:
+        assert isinstance(segment, NativeSegment)
+        runnable = segment._runnable
+        assert runnable is not None
+        for report in runnable.memory([dims.get(name, -1) for name in segment.names]):
+            total = max(total, report["arena_bytes"])
+    return total
+
+
+def residual(kernel: int, group: int) -> tuple[bytes, Array]:
+    """Blocks of a residual network: each sum goes where the one before it was."""
+    net = Net()
+    last = net.add("Exp", "x")
+    for _ in range(3):
+        inner = net.add("Relu", net.conv(last, 64, 16))
+        outer = net.conv(net.conv(inner, 16, 64), 64, 64, kernel, group)
+        last = net.add("Relu", net.add("Add", outer, last))
+    return net.model(last, ["N", 64, 32, 32]), numbers(4, 64, 32, 32)
+
+
+@pytest.mark.parametrize(("kernel", "group"), [(1, 1), (3, 1), (3, 64), (3, 2)])
+def test_residual_blocks(kernel: int, group: int) -> None:
+    model, x = residual(kernel, group)
+    prepared = 2.25 * MIB if (kernel, group) == (3, 1) else 0  # Winograd's patches
+    assert checked(model, x) < 2.3 * MIB + prepared  # and two tensors
+
+
+def transformer(width: int) -> tuple[bytes, Array]:
+    net = Net()
+    last = net.add("Exp", "x")
+    for _ in range(3):
+        up = net.add("Relu", net.product(last, width, 2 * width))
+        last = net.add("Add", last, net.product(up, 2 * width, width))
+    return net.model(last, ["N", "S", width]), numbers(2, 64, width) / 4
+
+
+def test_residual_products() -> None:
+    model, x = transformer(256)
+    assert checked(model, x) == 3 * 2 * 64 * 256 * 4  # the stream, and the wide layer
+
+
+def test_what_a_product_reads_is_not_written_over() -> None:
+    """A layer with a residual of its own input, also by way of another shape."""
+    for through in ("", "Reshape"):
+        net = Net()
+        last = net.add("Exp", "x")
+        for _ in range(3):
+            seen = last
+            if through:
+                seen = net.add("Reshape", last, net.const(np.array([0, -1, 40])))
+            last = net.add("Add", net.product(seen, 40, 40), last)
+        checked(net.model(last, ["N", 50, 40]), numbers(3, 50, 40) / 4)
+    net = Net()
+    last = net.add("Exp", "x")
+    for kernel in (1, 3, 3):
+        last = net.add("Relu", net.add("Add", net.conv(last, 16, 16, kernel), last))
+    checked(net.model(last, ["N", 16, 20, 20]), numbers(2, 16, 20, 20))
+
+
+def inception(net: Net) -> str:
+    """Branches of several layers each, all of which end where they are joined."""
+    x = net.add("Exp", "x")
+    wide = net.conv(net.add("Relu", net.conv(x, 8, 16)), 16, 40, 3)
+    deep = net.conv(net.conv(x, 8, 8, 3), 8, 33, 3)
+    thin = net.conv(net.conv(x, 8, 24), 24, 24, 3, 24)
+    pooled = net.add("MaxPool", x, kernel_shape=[3, 3], pads=[1] * 4)
+    parts = [net.add("Relu", p) for p in (wide, deep, thin)]
+    return net.add("Concat", *parts, net.conv(pooled, 8, 31), axis=1)
+
+
+def upward(net: Net) -> str:
+    """What was kept, beside what comes up from below."""
+    kept = net.add("Relu", net.conv("x", 8, 64))
+    below = net.conv(net.add("MaxPool", kept, kernel_shape=[2, 2], strides=[2, 2]), 64, 64, 3)
+    w = net.const(numbers(64, 64, 2, 2) / 8)
+    up = net.add("ConvTranspose", below, w, strides=[2, 2])
+    return net.add("Concat", kept, up, axis=1)
+
+
+def head(net: Net) -> str:
+    """Features of several sizes, brought to one."""
+    scales = [net.const(np.array([1, 1, s, s], np.float32)) for s in (2, 4)]
+    small = net.add("AveragePool", "x", kernel_shape=[2, 2], strides=[2, 2])
+    least = net.add("AveragePool", small, kernel_shape=[2, 2], strides=[2, 2])
+    parts = [
+        net.add("Resize", net.conv(least, 8, 48), "", scales[1], mode="linear"),
+        net.add("Resize", net.conv(small, 8, 48), "", scales[0], mode="nearest"),
+        net.conv("x", 8, 48, 3),
+    ]
+    return net.add("Concat", *parts, axis=1)
+
+
+def nested(net: Net) -> str:
+    """Joined parts of what is joined again."""
+    inner = net.add("Concat", *(net.conv("x", 8, maps, 3) for maps in (16, 50, 30)), axis=1)
+    twice = net.conv("x", 8, 16)
+    return net.add("Concat", twice, inner, net.conv("x", 8, 16, 3), twice, axis=1)
+
+
+@pytest.mark.parametrize(
+    ("build", "maps", "most"),
+    [(inception, 128, 1.5), (upward, 128, 1.7), (head, 144, 1.3), (nested, 144, 1.2)],
+)
+def test_concatenations_along_channels(build: Any, maps: int, most: float) -> None:
+    """Parts are written where they are joined: little lies beside the whole."""
+    net = Net()
+    model = net.model(net.conv(build(net), maps, 8), ["N", 8, 64, 64])
+    assert checked(model, numbers(2, 8, 64, 64) / 4) <= most * 2 * 64 * 64 * maps * 4
+
+
+def test_what_is_joined_may_leave() -> None:
+    net = Net()
+    net.add("Concat", *(net.conv("x", 8, maps) for maps in (5, 7)), axis=1, to="joined")
+    model = net.model("joined", ["N", 8, 6, 6])
+    proto = onnx.load_from_string(model)
+    proto.graph.output[0].name = "joined"
+    del proto.graph.node[-1]
+    checked(proto.SerializeToString(), numbers(3, 8, 6, 6))

@@ -1,0 +1,223 @@
+"""What `gradient` takes, names, and refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import sardonyx
+from sardonyx.errors import InvalidArgument, NotImplemented, SardonyxError
+from sardonyx.graph.text import parse
+from sardonyx.graph.verify import verify
+from sardonyx.load.model import Declared, Model
+from sardonyx.train import gradient
+from tests.train import models
+
+
+def model_of(text: str, **weights: Any) -> onnx.ModelProto:
+    """A model of ONNX's text form, with initializers."""
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}')
+    model.graph.initializer.extend(numpy_helper.from_array(w, n) for n, w in weights.items())
+    return model
+
+
+def run(model: Any, **feeds: Any) -> dict[str, Any]:
+    session = sardonyx.InferenceSession(model)
+    return dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
+
+
+def f32(*numbers: float) -> Any:
+    return np.array(numbers, np.float32)
+
+
+SQUARE = (
+    "g (float[n] x) => (float loss) { y = Mul(x, w) z = Mul(y, y) loss = ReduceSum<keepdims=0>(z) }"
+)
+
+
+def test_outputs_come_first_and_weights_may_be_fed() -> None:
+    made = gradient(model_of(SQUARE, w=f32(2)))
+    session = sardonyx.InferenceSession(made)
+    assert [o.name for o in session.get_outputs()] == ["loss", "w_grad"]
+    assert [i.name for i in session.get_inputs()] == ["x"]
+    assert [i.name for i in session.get_overridable_initializers()] == ["w"]
+    loss, grad = session.run(None, {"x": f32(1, 2)})
+    assert (loss, grad.tolist()) == (20, [20])
+    loss, grad = session.run(None, {"x": f32(1, 2), "w": f32(3)})
+    assert (loss, grad.tolist()) == (45, [30])
+
+
+def test_by_inputs_leaves_weights_alone() -> None:
+    made = gradient(model_of(SQUARE, w=f32(2)), "loss", ["x"])
+    assert not made.overridable
+    assert run(made, x=f32(1, 2))["x_grad"].tolist() == [8, 16]
+
+
+def test_several_outputs_add_up() -> None:
+    text = "g (float x) => (float a, float b) { a = Mul(x, x) b = Mul(a, x) }"
+    assert run(gradient(model_of(text), ["a", "b"], ["x"]), x=np.float32(2))["x_grad"] == 16
+
+
+def test_seeds_are_fed() -> None:
+    text = "g (float[n, 2] x) => (float[m] y) { s = Constant<value_ints=[-1]>() y = Reshape(x, s) }"
+    made = gradient(model_of(text), by=["x"], seeds=True)
+    x, seed = np.ones((3, 2), np.float32), f32(1, 2, 3, 4, 5, 6)
+    assert run(made, x=x, y_grad=seed)["x_grad"].tolist() == [[1, 2], [3, 4], [5, 6]]
+
+
+def test_paths_that_carry_no_floats_end() -> None:
+    text = """g (float[4] x) => (float loss) {
+        i = ArgMax<keepdims=0>(x) p = Gather(x, i) k = Cast<to=7>(x) f = Cast<to=1>(k)
+        m = Mul(x, f) s = ReduceSum<keepdims=0>(m) loss = Add(s, p) }"""
+    found = run(gradient(model_of(text), by=["x"]), x=f32(1.5, 2.5, 3.5, -1.5))
+    assert found["x_grad"].tolist() == [1, 2, 4, -1]
+
+
+def test_a_gradient_can_be_differentiated() -> None:
+    text = "g (float x) => (float y) { a = Mul(x, x) y = Mul(a, x) }"
+    first = gradient(model_of(text), "y", ["x"])
+    first.outputs[1] = Declared("slope", first.outputs[1].fact, first.outputs[1].dims)
+    second = gradient(first, "slope", ["x"])
+    assert run(second, x=np.float32(2))["x_grad"] == 12
+
+
+def test_a_model_is_left_as_it_was() -> None:
+    plain = gradient(model_of(SQUARE, w=f32(2)), "loss", ["x"])
+    before = len(plain.graph.nodes), list(plain.outputs)
+    gradient(plain, "loss", ["w"])
+    assert before == (len(plain.graph.nodes), list(plain.outputs))
+    session = sardonyx.InferenceSession(plain)
+    session.set_providers(["CPUExecutionProvider"])  # compiles it once more
+    assert session.run(["x_grad"], {"x": f32(1)})[0].tolist() == [8]
+
+
+def test_dims_are_settled() -> None:
+    made = gradient(model_of(SQUARE, w=f32(2)), dims={"n": 3})
+    with pytest.raises(SardonyxError, match="x has 2 in dim 0, and the model wants 3"):
+        run(made, x=f32(1, 2))
+
+
+def test_free_dimensions_of_a_session() -> None:
+    options = sardonyx.SessionOptions()
+    options.add_free_dimension_override_by_name("n", 2)
+    session = sardonyx.InferenceSession(gradient(model_of(SQUARE, w=f32(2))), options)
+    with pytest.raises(SardonyxError, match="x has 3 in dim 0"):
+        session.run(None, {"x": f32(1, 2, 3)})
+
+
+def test_sizes_of_equal_names_are_equal() -> None:
+    text = "g (float[n] x, float[n] z) => (float y) { a = Add(x, z) y = ReduceSum<keepdims=0>(a) }"
+    made = gradient(model_of(text), by=["x", "z"])
+    verify(made.graph)
+    with pytest.raises(InvalidArgument, match="the dims named n differ in size"):
+        run(made, x=f32(1), z=f32(1, 2, 3))
+
+
+def test_sizes_of_other_names_may_broadcast() -> None:
+    text = "g (float[n] x, float[m] z) => (float y) { a = Mul(x, z) y = ReduceSum<keepdims=0>(a) }"
+    session = sardonyx.InferenceSession(gradient(model_of(text), by=["x", "z"]))
+    for x, z in (((2,), (1, 2, 3)), ((1, 2), (3,)), ((1, 2), (3, 4))):
+        _, dx, dz = session.run(None, {"x": f32(*x), "z": f32(*z)})
+        assert dx.tolist() == ([sum(z)] if len(x) < len(z) else list(np.broadcast_to(z, len(x))))
+        assert dz.tolist() == ([sum(x)] if len(z) < len(x) else list(np.broadcast_to(x, len(z))))
+
+
+def test_dropout_drops_the_same_elements() -> None:
+    text = """g (float[n] x) => (float[n] y) {
+        r = Constant<value_float=0.25>() t = Constant<value=bool {1}>() y = Dropout(x, r, t) }"""
+    found = run(
+        gradient(model_of(text), by=["x"], seeds=True),
+        x=np.ones(1000, np.float32),
+        y_grad=np.ones(1000, np.float32),
+    )
+    np.testing.assert_array_equal(found["x_grad"], found["y"])
+    assert 0 < np.count_nonzero(found["y"]) < 1000
+
+
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
+def test_half_types_keep_their_type(kind: int) -> None:
+    text = """g (float16[2, 3] x) => (float16 loss) {
+        y = LayerNormalization(x, w) z = Gelu(y) p = Softmax(z) q = Mul(p, x)
+        loss = ReduceSum<keepdims=0>(q) }"""
+    model = model_of(text)
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    weight = numpy_helper.from_array(np.array([1, 2, 3]).astype(dtype), "w")
+    model.graph.initializer.append(weight)
+    model.graph.input[0].type.tensor_type.elem_type = kind
+    model.graph.output[0].type.tensor_type.elem_type = kind
+    x = np.random.default_rng(0).standard_normal((2, 3))
+    found = run(gradient(model, by=["x", "w"]), x=x.astype(dtype))
+    wide = onnx.ModelProto.FromString(model.SerializeToString())
+    for value in (wide.graph.input[0], wide.graph.output[0]):
+        value.type.tensor_type.elem_type = TensorProto.DOUBLE
+    wide.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.array([1.0, 2, 3]), "w"))
+    exact = run(gradient(wide, by=["x", "w"]), x=x.astype(dtype).astype(np.float64))
+    for name in ("x_grad", "w_grad"):
+        assert found[name].dtype == dtype
+        close = found[name].astype(np.float64)
+        np.testing.assert_allclose(close, exact[name], atol=0.06 if kind == 16 else 0.01)
+
+
+TWO = "g (float[n] x, int64[n] i) => (float[n] y, int64[n] k) { y = Mul(x, w) k = Identity(i) }"
+ONE = "g (float x, float v) => (float y) { y = Mul(x, w) }"
+BRANCHES = """g (bool c, float x) => (float y) {
+    y = If (c) <then_branch = t () => (float a) { a = Mul(x, x) },
+                else_branch = e () => (float b) { b = Identity(x) }> }"""
+SCATTER = """g (float[2] x, int64[1] i) => (float y) {
+    z = ScatterElements<reduction = "max">(x, i, w) y = ReduceSum<keepdims=0>(z) }"""
+DIAGONAL = 'g (float[2, 2] x) => (float y) { y = Einsum<equation = "ii->">(x) }'
+DET = "g (float[2, 2] x) => (float y) { y = Det(x) }"
+STEPS = "g (float x) => (float y) { a = Floor(x) y = Mul(a, w) }"
+BARE = "g (float x) => (float y) { y = Mul(x, x) }"
+TAKEN = "g (float x, float x_grad) => (float y) { y = Mul(x, x_grad) }"
+BY_X = {"by": ["x"]}
+ERRORS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
+    (TWO, {}, InvalidArgument, "the model has 2 outputs: y, k"),
+    (TWO, {"of": "z"}, InvalidArgument, "no output 'z'; it has y, k"),
+    (TWO, {"of": "k"}, InvalidArgument, "output k is i64.*only floats"),
+    (TWO, {"of": "y", "by": ["i"]}, InvalidArgument, "i is i64.*only floats"),
+    (TWO, {"of": "y", "by": ["v"]}, InvalidArgument, "no input or initializer 'v'"),
+    (TWO, {"of": "y", **BY_X}, InvalidArgument, "(?s)a loss has one element.*seeds=True"),
+    (ONE, {"by": ["v"]}, InvalidArgument, "(?s)y does not depend on v.*leave it out"),
+    (ONE, {"recompute": "layer"}, InvalidArgument, "recompute is 'layer', and may be"),
+    (ONE, {"recompute": ["mul"]}, InvalidArgument, "recompute names 'mul'"),
+    (STEPS, BY_X, InvalidArgument, "y does not depend on x"),
+    (BARE, {}, InvalidArgument, "y depends on no initializer"),
+    (TAKEN, BY_X, InvalidArgument, "would be called x_grad"),
+    (DET, BY_X, NotImplemented, "(?s)Det has no gradient.*node.*hint"),
+    (BRANCHES, BY_X, NotImplemented, "If has no gradient"),
+    (DIAGONAL, BY_X, NotImplemented, "a letter twice"),
+    (SCATTER, BY_X, NotImplemented, "reduction max has no gradient"),
+]
+
+
+@pytest.mark.parametrize(("text", "options", "kind", "match"), ERRORS)
+def test_errors(text: str, options: dict[str, Any], kind: type[Exception], match: str) -> None:
+    with pytest.raises(kind, match=match):
+        gradient(model_of(text, w=f32(2)), **options)
+
+
+def test_initializers_of_a_made_model_stay() -> None:
+    options = sardonyx.SessionOptions()
+    options.add_initializer("w", sardonyx.OrtValue.ortvalue_from_numpy(f32(1)))
+    with pytest.raises(InvalidArgument, match="the initializer w cannot be replaced"):
+        sardonyx.InferenceSession(gradient(model_of(SQUARE, w=f32(2))), options)
+
+
+def test_a_text_graph_is_a_model_too() -> None:
+    graph = parse("in x: f32[3]\ny = Mul(x, x)\nz = ReduceSum(y, keepdims=0)\nout z\n")
+    outputs = [Declared("z", None, None)]
+    inputs = [Declared("x", graph.inputs[0].fact, (3,))]
+    made = gradient(Model(graph, 10, {"": 21}, inputs, outputs, []), by=["x"])
+    assert run(made, x=f32(1, 2, 3))["x_grad"].tolist() == [2, 4, 6]
+
+
+def test_values_that_are_saved_for_nobody_are_not_made() -> None:
+    """A gradient by the bias alone needs neither the statistics nor the indices."""
+    proto, _ = models.image_net()
+    graph = gradient(proto, "loss", ["head.b"]).graph
+    assert all(len(n.outputs) == 1 for n in graph.nodes if n.op.name == "MaxPool")

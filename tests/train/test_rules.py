@@ -1,0 +1,87 @@
+"""Every rule against differences: along random directions, in float64, for fixed and open sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sardonyx
+from sardonyx.graph.verify import verify
+from sardonyx.ops import all_ops
+from sardonyx.train import gradient
+from sardonyx.train.rules import rule_of
+from tests.oracle import feeds_of, model_of
+from tests.rows import Array
+from tests.train.rows import RULES, Rule
+
+STEP = 1e-5
+N_DIRECTIONS = 3
+
+
+def wanted(rule: Rule) -> list[str]:
+    """The names of inputs to differentiate by."""
+    positions = range(len(rule.row.inputs)) if rule.by is None else rule.by
+    inputs = rule.row.inputs
+    return [
+        f"x{i}" for i in positions
+        if i not in rule.fixed and inputs[i] is not None and inputs[i].dtype.kind == "f"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["fixed", "open"])
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_rule(rule: Rule, is_open: bool) -> None:
+    if is_open and not rule.is_open:
+        pytest.skip("sizes must be known")
+    constants, weights = ([f"x{i}" for i in places] for places in (rule.fixed, rule.weights))
+    proto = model_of(rule.row, constants=[*constants, *weights], symbolic=is_open)
+    names, of = wanted(rule), [f"y{i}" for i in rule.of]
+    made = gradient(proto, of, names, seeds=True)
+    verify(made.graph)
+    plain = sardonyx.InferenceSession(model_of(rule.row, constants=constants))
+    full = sardonyx.InferenceSession(made)
+    feeds = {n: x for n, x in feeds_of(rule.row).items() if n not in constants}
+    rng = np.random.default_rng(1)
+    before = dict(zip(of, plain.run(of, feeds), strict=True))
+    seeds = {f"{n}_grad": rng.standard_normal(y.shape) for n, y in before.items()}
+    fed = {n: x for n, x in feeds.items() if n in names or n not in weights}
+    outputs = full.run([*of, *(f"{n}_grad" for n in names)], fed | seeds)
+    for name, y in zip(of, outputs, strict=False):
+        np.testing.assert_allclose(y, before[name], rtol=1e-6, atol=1e-9)
+    grads = dict(zip(names, outputs[len(of) :], strict=True))
+    for name in names:
+        assert grads[name].shape == feeds[name].shape
+        assert grads[name].dtype == feeds[name].dtype
+        for _ in range(N_DIRECTIONS):
+            check(plain, feeds, seeds, (name, grads[name]), rng)
+
+
+def check(
+    session: Any, feeds: dict[str, Any], seeds: dict[str, Array], found: tuple[str, Array], rng: Any
+) -> None:
+    """The change along a direction is the gradient times the direction."""
+    name, grad = found
+    x = feeds[name]
+    direction = rng.standard_normal(x.shape)
+    of = [n.removesuffix("_grad") for n in seeds]
+    ends = [session.run(of, feeds | {name: x + s * STEP * direction}) for s in (1, -1)]
+    pairs = zip(*ends, seeds.values(), strict=True)
+    change = sum(float(np.sum((a - b) * seed)) for a, b, seed in pairs) / (2 * STEP)
+    expected = float(np.sum(grad * direction))
+    scale = max(1.0, float(np.abs(grad * direction).sum()))
+    assert abs(change - expected) < 2e-6 * scale, f"{name}: {change} and {expected}"
+
+
+def test_every_rule_has_a_row() -> None:
+    known = {(r.row.domain, r.row.op) for r in RULES}
+    rules = {op.key: rule_of(op) for op in all_ops()}
+    stopped = {key for key, found in rules.items() if getattr(found, "__name__", "") == "stop"}
+    missing = {key for key, found in rules.items() if found is not None} - known - stopped
+    assert sorted(missing) == [
+        # These have no float64.
+        ("", "SimplifiedLayerNormalization"),
+        ("com.microsoft", "SkipLayerNormalization"),
+        ("com.microsoft", "SkipSimplifiedLayerNormalization"),
+    ]

@@ -39,6 +39,14 @@ void scale_steps(const View& from, const std::vector<int64_t>& numbers, View& to
   for (int i = 0; i < to.rank; ++i) to.strides[i] = from.strides[i] * numbers[size_t(to.rank + i)];
 }
 
+// Elements from one row of the last axis to the next, of a view whose other axes are packed.
+int64_t pitch_of(const View& view) { return view.strides[view.rank - 2]; }
+
+void pack_rows(View& view, int64_t pitch) {
+  view.strides[view.rank - 1] = 1;
+  for (int i = view.rank - 2; i >= 0; --i, pitch *= view.dims[i + 1]) view.strides[i] = pitch;
+}
+
 void set_strides(const ValueSpec& spec, const std::vector<View>& views, const int64_t* registers,
                  View& view) {
   switch (spec.storage) {
@@ -48,9 +56,7 @@ void set_strides(const ValueSpec& spec, const std::vector<View>& views, const in
     case Storage::permuted: return permute(views[size_t(spec.at)], spec.numbers, view);
     case Storage::sliced: return scale_steps(views[size_t(spec.at)], spec.numbers, view);
     case Storage::expanded: return expand(views[size_t(spec.at)], view);
-    case Storage::part:
-      std::copy_n(views[size_t(spec.at)].strides, view.rank, view.strides);
-      return;
+    case Storage::part: return pack_rows(view, pitch_of(views[size_t(spec.at)]));
     default: return view.pack();
   }
 }
@@ -260,6 +266,16 @@ class Binder {
 
 }  // namespace
 
+namespace {
+
+// Whether a value is a part, or one in another shape.
+bool is_part(const SegmentSpec& spec, int32_t id) {
+  while (spec.values[size_t(id)].storage == Storage::reshaped) id = spec.values[size_t(id)].at;
+  return spec.values[size_t(id)].storage == Storage::part;
+}
+
+}  // namespace
+
 bool make_views(const SegmentSpec& spec, const RunState& state, const int64_t* registers,
                 std::vector<View>& views) {
   views.assign(spec.values.size(), View());
@@ -278,6 +294,9 @@ bool make_views(const SegmentSpec& spec, const RunState& state, const int64_t* r
   for (size_t i = spec.values.size(); i-- > 0;)  // what parts lie in is listed behind them
     if (spec.values[i].storage == Storage::part)
       set_strides(spec.values[i], views, registers, views[i]);
+  for (size_t i = 0; i < spec.values.size(); ++i)  // and their rows may be counted otherwise
+    if (spec.values[i].storage == Storage::reshaped && is_part(spec, spec.values[i].at))
+      pack_rows(views[i], pitch_of(views[size_t(spec.values[i].at)]));
   return fits;
 }
 

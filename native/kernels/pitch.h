@@ -10,4 +10,8 @@ SDX_INLINE int64_t row_pitch(const View& view) {
   return view.rank > 1 ? view.strides[view.rank - 2] : view.count();
 }
 
+SDX_INLINE bool has_gaps(const View& view) {
+  return view.rank > 1 && row_pitch(view) != view.dim(-1);
+}
+
 }  // namespace sdx::SDX_ISA

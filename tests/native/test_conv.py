@@ -292,6 +292,7 @@ EPILOGUES = {
     "bias after residual": lambda b, y, row, whole: b.Add(b.Add(y, whole), row),
     "residual and gate": lambda b, y, row, whole: gated(b, b.Add(y, whole)),
     "residual and program": lambda b, y, row, whole: b.Mul(b.LeakyRelu(b.Add(y, whole)), row),
+    "gate, residual and program": lambda b, y, row, whole: b.Mul(b.Add(whole, gated(b, y)), row),
     "residual twice": lambda b, y, row, whole: b.Mul(b.Add(y, whole), whole),
 }
 SHARING = {  # those that may be written over what they add
@@ -300,6 +301,9 @@ SHARING = {  # those that may be written over what they add
     "bias after residual",
     "residual and gate",
     "residual and program",
+    "gate and residual",
+    "bound and residual",
+    "gate, residual and program",
 }
 LAYERS = {
     "product": ("Conv", (2, 6, 5, 20), (40, 20, 3, 2), {}),

@@ -17,7 +17,7 @@ Status within_rows(const void* args, const Data& data, int64_t begin, int64_t en
     const int64_t row = chain.has_gather ? item % chain.rows : item / strips;
     const int64_t col = (chain.has_gather ? item / chain.rows : item % strips) * chain.tile;
     const int64_t n = chain.n - col < chain.tile ? chain.n - col : chain.tile;
-    std::byte* out = output<std::byte>(data) + (row * chain.n + col) * chain.out_size;
+    std::byte* out = output<std::byte>(data) + (row * chain.pitch + col) * chain.out_size;
     const Step* fault = run_tile(chain, data, row, col, n, nullptr, out, data.local);
     if (fault != nullptr) return by_zero(*fault);
   }

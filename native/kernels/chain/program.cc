@@ -1,6 +1,8 @@
 // Makes a chain from its code: which axes it walks, where values lie, and the loop of each step.
 #include "kernels/chain/program.h"
 
+#include "kernels/pitch.h"
+
 namespace sdx::SDX_ISA {
 namespace {
 
@@ -82,7 +84,8 @@ void set_operands(Chain& chain, const Call& call, const ChainCode& code, Plan& p
     if (operand.is_single && view.data != nullptr) operand.copies = copied(view, plan);
     broadcast(view, out, operand.strides);
   }
-  join_axes(chain, out, code.is_epilogue);
+  join_axes(chain, out, code.is_epilogue || has_gaps(out));
+  chain.pitch = has_gaps(out) ? row_pitch(out) : chain.n;
   for (int k = 0; k < chain.n_operands; ++k) {
     Operand& operand = chain.operands[k];
     operand.is_column = true;
@@ -184,6 +187,9 @@ void set_tiles(Chain& chain, const ChainCode& code, bool is_epilogue) {
     if (of_operand[k] < 0) next += kCopyBytes;
   }
   for (int i = 0; i < chain.n_steps; ++i) chain.steps[i].out = at[i] < 0 ? -1 : bytes * at[i];
+  chain.out_tile = next;
+  if (chain.rows_per_tile > 0 && chain.pitch != chain.n)
+    next += round_up(chain.tile * chain.out_size, 64);
   chain.local_bytes = next;
 }
 

@@ -43,6 +43,8 @@ struct Chain {
   int64_t rows_per_tile;  // 0: a tile lies in one row
   int64_t local_bytes;    // for tiles and copies
   int64_t out_size;       // bytes of an element of the output
+  int64_t pitch;          // elements from one row of the output to the next
+  int64_t out_tile;       // where in local memory rows of an output with gaps are made
   bool joins_rows;        // rows side by side are as one: no operand starts again with a row
   bool has_gather;        // an operand has gaps along the last axis
 };

@@ -137,8 +137,13 @@ const Step* run_rows(const Chain& chain, const Data& data, int64_t row, int64_t 
       refs[k] = gather_rows(chain, operand, base, row, count, local);
     }
   }
-  std::byte* out = output<std::byte>(data) + before * chain.out_size;
-  return run_steps(chain, refs, count * chain.n, out, local);
+  std::byte* to = output<std::byte>(data) + row * chain.pitch * chain.out_size;
+  std::byte* out = chain.pitch == chain.n ? to : local + chain.out_tile;
+  const Step* fault = run_steps(chain, refs, count * chain.n, out, local);
+  const int64_t bytes = chain.n * chain.out_size, step = chain.pitch * chain.out_size;
+  if (out != to)
+    for (int64_t i = 0; i < count; ++i) memcpy(to + i * step, out + i * bytes, size_t(bytes));
+  return fault;
 }
 
 void chain_run(const Chain& chain, const Data& data, int64_t row, int64_t col, int64_t n,

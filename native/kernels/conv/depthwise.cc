@@ -23,7 +23,7 @@ struct Line {
   f32v bias;
   int64_t outs, width;  // outputs, and live lanes
   float* to;
-  const float* start;  // of its sums, or null
+  const float *start, *end;  // of its sums, or null
 };
 
 struct DepthwiseArgs {
@@ -49,7 +49,8 @@ SDX_INLINE void store_outs(const DepthwiseArgs& a, const Line& line, int64_t at,
   const int64_t stride = a.epilogue.pitch, left = line.outs - at;
   float* to = line.to + at * stride;
   const f32v low = splat(a.epilogue.relu ? 0.0f : -kInf), high = splat(a.epilogue.high);
-  if (left >= kOuts && line.width == kLanes && !a.epilogue.is_swish && line.start == nullptr) {
+  if (left >= kOuts && line.width == kLanes && !a.epilogue.is_swish && line.start == nullptr &&
+      line.end == nullptr) {
 #pragma GCC unroll 8
     for (int t = 0; t < kOuts; ++t) store(to + t * stride, at_most(at_least(sum[t], low), high));
     return;
@@ -62,6 +63,8 @@ SDX_INLINE void store_outs(const DepthwiseArgs& a, const Line& line, int64_t at,
   if (line.start != nullptr)
     for (int64_t t = first; t < n; ++t) outs[t] += load(line.start + (at + t) * a.maps, lanes);
   activate(a.epilogue, outs, kOuts);
+  if (line.end != nullptr)
+    for (int64_t t = first; t < n; ++t) outs[t] += load(line.end + (at + t) * a.maps, lanes);
   if (line.width == kLanes) {
     for (int64_t t = first; t < n; ++t) store(to + t * stride, outs[t]);
   } else {
@@ -197,7 +200,7 @@ void sum_vector(const DepthwiseArgs& a, const Piece& piece, const Data& data, in
   const int64_t left = a.maps - map, width = left < kLanes ? left : kLanes;
   const int64_t depth = a.window.taps() * a.group_in;
   const Source source = source_of(a, map, width);
-  Line line{kept, 0, nullptr, f32v{}, piece.right - piece.left, width, nullptr, nullptr};
+  Line line{kept, 0, nullptr, f32v{}, piece.right - piece.left, width, nullptr, nullptr, nullptr};
   line.w = input<float>(data, 1) + map / kPanel * depth * kPanel + map % kPanel;
   if (const float* bias = a.epilogue.bias(data))
     line.bias = width == kLanes ? load(bias + map) : load(bias + map, Part{int(width)});
@@ -211,6 +214,7 @@ void sum_vector(const DepthwiseArgs& a, const Piece& piece, const Data& data, in
     line.slot = (first - origin) % a.ring;
     line.to = a.epilogue.place(data, row_of(a, piece, o), map);
     line.start = a.epilogue.start(data, row_of(a, piece, o), map);
+    line.end = a.epilogue.end(data, row_of(a, piece, o), map);
     a.sum_line(a, line);
   }
 }

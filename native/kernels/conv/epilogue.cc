@@ -18,6 +18,7 @@ Epilogue read_epilogue(const Call& call, int at, Plan& plan) {
   int operand = kFirst;
   if ((given & 1) != 0) e.bias_slot = operand++;
   if ((given & 16) != 0) e.start_slot = operand++;
+  if ((given & 32) != 0) e.end_slot = operand++;
   e.relu = (given & 2) != 0;
   if ((given & 4) != 0) e.high = float(call.floats[0]);
   e.is_swish = (given & 8) != 0;
@@ -46,16 +47,23 @@ void run_program(const Epilogue& e, const Data& data, int64_t row, int64_t rows,
     chain_run(*e.chain, data, row + i, column, n, y, y, local);
 }
 
-void run_epilogue(const Epilogue& e, const Data& data, int64_t row, int64_t rows, int64_t column,
-                  int64_t n, std::byte* local) {
-  if (e.is_swish) {
-    float* y = e.place(data, row, column);
-    const bool is_whole = n == e.pitch;
-    const int64_t lines = is_whole ? 1 : rows, length = is_whole ? rows * n : n;
+void run_epilogue(const Epilogue& e, const Data& data, const Patch& at, const Target& sums,
+                  std::byte* local) {
+  float* y = e.place(data, at.row, at.column);
+  if (e.end_slot >= 0) {
+    const float* end = e.end(data, at.row, at.column);
+    for (int64_t i = 0; i < at.rows; ++i, y += e.pitch, end += e.columns)
+      vloop(at.n, [&](int64_t j, auto lanes) {
+        const f32v sum = load(sums.c + i * sums.ldc + j, lanes);
+        store(y + j, (e.is_swish ? swish(sum) : sum) + load(end + j, lanes), lanes);
+      });
+  } else if (e.is_swish) {
+    const bool is_whole = at.n == e.pitch;
+    const int64_t lines = is_whole ? 1 : at.rows, length = is_whole ? at.rows * at.n : at.n;
     for (int64_t i = 0; i < lines; ++i, y += e.pitch)
       vloop(length, [&](int64_t j, auto lanes) { store(y + j, swish(load(y + j, lanes)), lanes); });
   }
-  run_program(e, data, row, rows, column, n, local);
+  run_program(e, data, at.row, at.rows, at.column, at.n, local);
 }
 
 }  // namespace sdx::SDX_ISA

@@ -10,6 +10,7 @@ namespace sdx::SDX_ISA {
 struct Epilogue {
   int bias_slot = -1;   // of the inputs; -1: no bias
   int start_slot = -1;  // of what sums begin with, which may be the output; -1: nothing
+  int end_slot = -1;    // of what is added behind the activation, likewise
   bool relu = false;
   float high = kInf;              // the upper bound of what comes out of it
   bool is_swish = false;          // y / (1 + e^-y)
@@ -30,6 +31,11 @@ struct Epilogue {
     return start_slot < 0 ? nullptr : input<float>(data, start_slot) + row * columns + column;
   }
 
+  // What is added to it behind the activation; null: nothing.
+  SDX_INLINE const float* end(const Data& data, int64_t row, int64_t column) const {
+    return end_slot < 0 ? nullptr : input<float>(data, end_slot) + row * columns + column;
+  }
+
   // What a product does with the sums of columns from `first` on.
   SDX_INLINE Finish finish(const Data& data, int64_t first) const {
     const float* row = bias(data);
@@ -38,16 +44,21 @@ struct Epilogue {
 };
 
 // ints[at ...): what is given (1 a bias, the first operand; 2 a cut at 0; 4 an upper bound; 8
-// swish; 16 what sums begin with, the next operand), then the program of the rest. floats: the
-// bound, then those of the program.
+// swish; 16 what sums begin with, the next operand; 32 what is then added, the next), then the
+// program of the rest. floats: the bound, then those of the program.
 Epilogue read_epilogue(const Call& call, int at, Plan& plan);
 
 // Bounds and activation of n vectors of sums, which have their bias.
 void activate(const Epilogue& e, f32v* y, int n);
 
-// Swish, and then the program, for columns [column, column + n) of rows [row, row + rows).
-void run_epilogue(const Epilogue& e, const Data& data, int64_t row, int64_t rows, int64_t column,
-                  int64_t n, std::byte* local);
+// Columns [column, column + n) of rows [row, row + rows).
+struct Patch {
+  int64_t row, rows, column, n;
+};
+
+// Swish, what is added then, and the program, for sums that are in the output or elsewhere.
+void run_epilogue(const Epilogue& e, const Data& data, const Patch& at, const Target& sums,
+                  std::byte* local);
 
 // The program only.
 void run_program(const Epilogue& e, const Data& data, int64_t row, int64_t rows, int64_t column,

@@ -14,6 +14,7 @@ struct ConvArgs {
   int64_t maps;    // of one group
   bool is_packed;  // else the first phase packs the weights
   Epilogue epilogue;
+  int64_t chain_at;  // in a thread's own memory
 };
 
 void conv_block(const ConvArgs& a, const Data& data, int64_t group, int64_t item) {
@@ -26,7 +27,9 @@ void conv_block(const ConvArgs& a, const Data& data, int64_t group, int64_t item
   const Columns weights{packed + group * packed_floats(k, a.maps), a.maps, a.split.panel(columns),
                         a.split.panel(columns + 1)};
   const int64_t map = group * a.maps + weights.first * kPanel;
-  const Target target{a.epilogue.place(data, first_row, map), a.epilogue.pitch};
+  Target target{a.epilogue.place(data, first_row, map), a.epilogue.pitch};
+  if (a.epilogue.end_slot >= 0)  // which the output may lie on
+    target = {reinterpret_cast<float*>(data.local + kBlockBytes), kMostColumns};
   Gather gather = a.gather;
   gather.first = group * gather.n;
   const float* x = input<float>(data, 0);
@@ -38,8 +41,8 @@ void conv_block(const ConvArgs& a, const Data& data, int64_t group, int64_t item
              });
   const int64_t width = (weights.last - weights.first) * kPanel;
   const int64_t left = a.maps - weights.first * kPanel;
-  run_epilogue(a.epilogue, data, first_row, m, map, left < width ? left : width,
-               data.local + kBlockBytes);
+  run_epilogue(a.epilogue, data, {first_row, m, map, left < width ? left : width}, target,
+               data.local + a.chain_at);
 }
 
 Status conv_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
@@ -69,7 +72,10 @@ void add_conv(const Call& call, Plan& plan, bool is_packed) {
   args->split = split_product(window.batch * window.outs(), args->maps, args->gather.depth());
   plan.args = args;
   args->epilogue = read_epilogue(call, at + 1, plan);
-  plan.local_bytes = kBlockBytes + chain_local_bytes(args->epilogue.chain);
+  args->chain_at = kBlockBytes;
+  if (args->epilogue.end_slot >= 0)
+    args->chain_at += kBlockRows * kMostColumns * int64_t(sizeof(float));
+  plan.local_bytes = args->chain_at + chain_local_bytes(args->epilogue.chain);
   args->is_packed = is_packed;
   if (!is_packed) {
     const int64_t depth = args->gather.depth(), packed = packed_floats(depth, args->maps);

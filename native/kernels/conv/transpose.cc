@@ -40,10 +40,12 @@ void scatter_rows(const TransposeArgs& a, const ConvPhase& phase, const Window& 
       to = to * a.window.axis[j].out + phase.axis[j].first + p.at[j] * a.window.axis[j].step;
     float* row = a.epilogue.place(data, to, column);
     const float* start = a.epilogue.start(data, to, column);
+    const float* end = a.epilogue.end(data, to, column);
     vloop(width, [&](int64_t j, auto lanes) {
       f32v sum = load(tile.c + i * tile.ldc + j, lanes);
       if (start != nullptr) sum += load(start + j, lanes);
       if (start != nullptr || a.epilogue.is_swish) activate(a.epilogue, &sum, 1);
+      if (end != nullptr) sum += load(end + j, lanes);
       store(row + j, sum, lanes);
     });
   }

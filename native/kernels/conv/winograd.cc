@@ -119,7 +119,7 @@ void transform_tile(const WinogradArgs& a, const float* x, int64_t number, float
 // What is added to a vector of maps: one for all outputs, and, if not null, one for each.
 struct Added {
   f32v bias;
-  const float* start;
+  const float *start, *end;  // before and behind the activation
 };
 
 // One vector of maps of a tile: sums of all places, `stride` floats apart, to outputs.
@@ -144,12 +144,14 @@ SDX_INLINE void finish_tile(const WinogradArgs& a, const Tile& tile, const float
     transform_back(half[i], four);
 #pragma GCC unroll 4
     for (int j = 0; j < kTile; ++j) four[j] += added.bias;
-    if (added.start != nullptr) {
+    const auto add = [&](const float* from) {
 #pragma GCC unroll 4
       for (int j = 0; j < kTile; ++j)
-        if (j < outs) four[j] += load(added.start + (i * a.wide.out + j) * a.maps, lanes);
-    }
+        if (j < outs) four[j] += load(from + (i * a.wide.out + j) * a.maps, lanes);
+    };
+    if (added.start != nullptr) add(added.start);
     if (a.is_active) activate(a.epilogue, four, kTile);
+    if (added.end != nullptr) add(added.end);
 #pragma GCC unroll 4
     for (int j = 0; j < kTile; ++j)
       if (j < outs) store(y + (i * a.wide.out + j) * a.epilogue.pitch, four[j], lanes);
@@ -165,10 +167,12 @@ void finish_tiles(const WinogradArgs& a, const Data& data, int64_t first, int64_
     const Tile tile = tile_of(a, first + t);
     const int64_t pixel = (tile.image * a.high.out + tile.top) * a.wide.out + tile.left;
     float* y = a.epilogue.place(data, pixel, map);
-    const float* start = a.epilogue.start(data, pixel, map);
+    const float *start = a.epilogue.start(data, pixel, map),
+                *last = a.epilogue.end(data, pixel, map);
     vloop(width, [&](int64_t j, auto lanes) {
       const Added added{bias == nullptr ? f32v{} : load(bias + map + j, lanes),
-                        start == nullptr ? nullptr : start + j};
+                        start == nullptr ? nullptr : start + j,
+                        last == nullptr ? nullptr : last + j};
       finish_tile(a, tile, sums + j, n * kPanel, added, y + j, lanes);
     });
   }

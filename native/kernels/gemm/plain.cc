@@ -1,6 +1,7 @@
 // Products of f64 and integers, which models rarely multiply, and tiny ones of f32: no packing.
 #include "kernels/gemm/rows.h"
 #include "kernels/gemm/stack.h"
+#include "kernels/pitch.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -9,6 +10,7 @@ constexpr int64_t kColumns = 64;  // of one item: a row of its sums stays in reg
 
 struct PlainArgs {
   Product p;
+  int64_t pitch;  // elements between rows of the output
   double alpha;
 };
 
@@ -34,7 +36,7 @@ Status plain_parts(const void* args, const Data& data, int64_t begin, int64_t en
         for (int64_t j = 0; j < n; ++j) sum[j] += factor * b[j * p.b_column_stride];
       }
     }
-    T* to = output<T>(data) + (batch * p.m + row) * p.n + column;
+    T* to = output<T>(data) + (batch * p.m + row) * a.pitch + column;
     for (int64_t j = 0; j < n; ++j) to[j] = a.alpha == 1 ? sum[j] : T(double(sum[j]) * a.alpha);
   }
   return {};
@@ -46,6 +48,7 @@ Status matmul_plain(const Call& call, Plan& plan) {
   auto* args = plan.make<PlainArgs>();
   args->p = product_of(stack_of(call.in[0], true, call.ints[0] != 0),
                        stack_of(call.in[1], false, call.ints[1] != 0));
+  args->pitch = call.out[0].is_contiguous() ? args->p.n : row_pitch(call.out[0]);
   args->alpha = call.floats[0];
   plan.args = args;
   const Product& p = args->p;

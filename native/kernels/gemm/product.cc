@@ -2,6 +2,7 @@
 #include "kernels/gemm/product.h"
 
 #include "kernels/gemm/rows.h"
+#include "kernels/pitch.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -21,10 +22,10 @@ void run_block(const ProductArgs& a, const Data& data, const float* packed, cons
   const T* from = input<T>(data, 0) + p.a.offset(at.batch);
   Target sums{reinterpret_cast<float*>(data.local + a.c_at), kMostColumns};
   if (a.to == DType::f32)
-    sums = {output<float>(data) + (at.batch * p.m + at.row) * p.n + at.column, p.n};
+    sums = {output<float>(data) + (at.batch * p.m + at.row) * a.pitch + at.column, a.pitch};
   Finish finish = a.finish;
   if (a.bias_slot >= 0) finish.bias = input<float>(data, a.bias_slot);
-  finish.start = start_of(a, data, at), finish.start_stride = p.n;
+  finish.start = start_of(a, data, at), finish.start_stride = a.pitch;
   const int64_t first = at.column / kPanel;
   gemm_block(data.local, at.rows, p.k, Columns{packed, p.n, first, first + panels_of(at.columns)},
              sums, finish,
@@ -99,7 +100,7 @@ Status pack_weight(const void* args, const Data& data, int64_t begin, int64_t en
 // What sums begin with.
 void set_start(ProductArgs& args, const View& start, int slot) {
   args.start_slot = slot;
-  args.is_start_whole = start.is_contiguous();
+  args.is_start_whole = start.is_contiguous() && args.pitch == args.p.n;
   for (int i = 0; i + 1 < start.rank; ++i) args.start_rows.add(start.dims[i], start.strides[i]);
   args.start_stride = start.rank > 0 ? start.stride(-1) : 1;
 }
@@ -110,6 +111,7 @@ ProductArgs* make_args(const Call& call, const Stack& b, Plan& plan) {
   plan.args = args;
   args->p = product_of(stack_of(call.in[0], true, call.ints[0] != 0), b);
   const Product& p = args->p;
+  args->pitch = call.out[0].is_contiguous() ? p.n : row_pitch(call.out[0]);
   args->split = split_product(p.m, p.n, p.k);
   args->packed_floats = packed_floats(p.k, p.n);
   args->finish.alpha = float(call.floats[0]);
@@ -172,10 +174,10 @@ const float* start_of(const ProductArgs& a, const Data& data, const Area& at) {
   const float* from = input<float>(data, a.start_slot);
   const int64_t row = at.batch * a.p.m + at.row;
   if (a.is_start_whole) return from + row * a.p.n + at.column;
-  float* to = output<float>(data) + row * a.p.n + at.column;
+  float* to = output<float>(data) + row * a.pitch + at.column;
   for (int64_t i = 0; i < at.rows; ++i) {
     const float* line = from + a.start_rows.offset(row + i) + at.column * a.start_stride;
-    for (int64_t j = 0; j < at.columns; ++j) to[i * a.p.n + j] = line[j * a.start_stride];
+    for (int64_t j = 0; j < at.columns; ++j) to[i * a.pitch + j] = line[j * a.start_stride];
   }
   return to;
 }
@@ -184,7 +186,7 @@ void finish_area(const ProductArgs& a, const Data& data, const Area& at, const T
   for (int64_t i = 0; i < at.rows; ++i) {
     const int64_t row = at.batch * a.p.m + at.row + i;
     const float* from = sums.c + i * sums.ldc;
-    std::byte* to = output<std::byte>(data) + (row * a.p.n + at.column) * size_of(a.to);
+    std::byte* to = output<std::byte>(data) + (row * a.pitch + at.column) * size_of(a.to);
     if (a.chain != nullptr) {
       chain_run(*a.chain, data, row, at.column, at.columns, from, to, data.local + a.chain_at);
     } else if (a.to == DType::f16) {

@@ -9,13 +9,14 @@ namespace sdx::SDX_ISA {
 
 struct ProductArgs {
   Product p;
+  int64_t pitch;          // elements between rows of the output
   Split split;            // of one batch
   int64_t packed_floats;  // of one matrix of B
   Finish finish;
   int bias_slot, start_slot;     // of the inputs; -1: not given
   Axes start_rows;               // where rows of the start lie
   int64_t start_stride;          // of its columns
-  bool is_start_whole;           // it lies as the output does
+  bool is_start_whole;           // it lies as the output does, both without gaps
   const Chain* chain;            // what follows, or null
   DType to;                      // of the output: sums of f32 grow where they end up
   int64_t c_at, chain_at, b_at;  // in a thread's own memory, behind the rows of A

@@ -89,7 +89,8 @@ void run_dots(const Dots& d, int64_t many, int64_t few) {
 
 // Alpha, bias and relu, which panels have in their tiles, and then the rest.
 void finish_thin(const ProductArgs& a, const Data& data, const Area& at) {
-  const Target sums{output<float>(data) + (at.batch * a.p.m + at.row) * a.p.n + at.column, a.p.n};
+  const Target sums{output<float>(data) + (at.batch * a.p.m + at.row) * a.pitch + at.column,
+                    a.pitch};
   const float* bias = a.bias_slot < 0 ? nullptr : input<float>(data, a.bias_slot) + at.column;
   if (a.finish.alpha != 1 || a.finish.relu || bias != nullptr)
     for (int64_t i = 0; i < at.rows; ++i)
@@ -123,9 +124,10 @@ Status few_columns(const void* args, const Data& data, int64_t begin, int64_t en
     copy_matrix(right_of(a, data, batch), p.b_column_stride, p.b_row_stride, p.n, p.k, columns,
                 p.k);
     const Area area{batch, row, rows, 0, p.n};
-    run_dots({left_of(a, data, batch) + row * row_stride(p), columns, row_stride(p), p.k, p.k,
-              start_of(a, data, area), output<float>(data) + (batch * p.m + row) * p.n, p.n, 1},
-             rows, p.n);
+    run_dots(
+        {left_of(a, data, batch) + row * row_stride(p), columns, row_stride(p), p.k, p.k,
+         start_of(a, data, area), output<float>(data) + (batch * p.m + row) * a.pitch, a.pitch, 1},
+        rows, p.n);
     finish_thin(a, data, area);
   }
   return {};
@@ -142,7 +144,7 @@ Status few_rows_turned(const void* args, const Data& data, int64_t begin, int64_
     const Area area{batch, 0, p.m, column, columns};
     run_dots({right_of(a, data, batch) + column * p.b_column_stride, left_of(a, data, batch),
               p.b_column_stride, row_stride(p), p.k, start_of(a, data, area),
-              output<float>(data) + batch * p.m * p.n + column, 1, p.n},
+              output<float>(data) + batch * p.m * a.pitch + column, 1, a.pitch},
              columns, p.m);
     finish_thin(a, data, area);
   }
@@ -182,18 +184,18 @@ Status few_rows(const void* args, const Data& data, int64_t begin, int64_t end) 
     const int64_t batch = i / parts, column = i % parts * kItemColumns;
     const int64_t columns = p.n - column < kItemColumns ? p.n - column : kItemColumns;
     const float* b = right_of(a, data, batch) + column;
-    float* to = output<float>(data) + batch * p.m * p.n + column;
+    float* to = output<float>(data) + batch * p.m * a.pitch + column;
     const Area area{batch, 0, p.m, column, columns};
-    begin_rows(start_of(a, data, area), p.n, area, to);
+    begin_rows(start_of(a, data, area), a.pitch, area, to);
     int64_t k = 0;
     for (; k + 8 <= p.k; k += 8)
       for (int64_t row = 0; row < p.m; ++row)
         add_rows<8>(left_of(a, data, batch) + row * row_stride(p) + k * p.k_stride, p.k_stride,
-                    b + k * p.b_row_stride, p.b_row_stride, columns, to + row * p.n);
+                    b + k * p.b_row_stride, p.b_row_stride, columns, to + row * a.pitch);
     for (; k < p.k; ++k)
       for (int64_t row = 0; row < p.m; ++row)
         add_rows<1>(left_of(a, data, batch) + row * row_stride(p) + k * p.k_stride, p.k_stride,
-                    b + k * p.b_row_stride, p.b_row_stride, columns, to + row * p.n);
+                    b + k * p.b_row_stride, p.b_row_stride, columns, to + row * a.pitch);
     finish_thin(a, data, area);
   }
   return {};

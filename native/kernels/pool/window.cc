@@ -1,6 +1,7 @@
 // Pools of windows, with the channels last: a vector holds neighbouring channels.
 #include "kernels/window.h"
 
+#include "kernels/pitch.h"
 #include "kernels/pool/fold.h"
 #include "kernels/pool/rows.h"
 
@@ -10,6 +11,7 @@ namespace {
 struct PoolArgs {
   Window window;
   int64_t channels;
+  int64_t pitch;             // elements between outputs
   bool counts_pads;          // average: the padding counts as elements
   int64_t limits[kSpatial];  // average: padding and input in front of which windows count
   int64_t p;
@@ -68,10 +70,10 @@ void pool_line(const PoolArgs& a, const Fold& fold, const Data& data, int64_t li
   const int64_t outs = a.window.axis[2].out;
   Pixel pixel = pixel_of(a.window, line * outs);
   const T* x = input<T>(data, 0) + pixel.image * a.window.ins() * a.channels;
-  T* y = output<T>(data) + line * outs * a.channels;
+  T* y = output<T>(data) + line * outs * a.pitch;
   Taps taps;
   for (int i = 0; i < kSpatial; ++i) set_taps(a, pixel, i, taps);
-  for (; pixel.at[2] < outs; ++pixel.at[2], y += a.channels) {
+  for (; pixel.at[2] < outs; ++pixel.at[2], y += a.pitch) {
     set_taps(a, pixel, 2, taps);
     const float count = count_of(a, pixel, taps);
     int64_t c = 0;
@@ -107,6 +109,7 @@ PoolArgs* add_pool(const Call& call, Plan& plan, PhaseFn run) {
   auto* args = plan.make<PoolArgs>();
   args->window = read_window(x, y, call.ints);
   args->channels = x.dim(-1);
+  args->pitch = row_pitch(y);
   plan.args = args;
   const Window& w = args->window;
   const int64_t line = w.axis[2].out * w.taps() * args->channels * size_of(x.dtype);

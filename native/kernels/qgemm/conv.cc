@@ -1,4 +1,5 @@
 // Convolutions of 8-bit numbers, channels last: each output's inputs are gathered into a row.
+#include "kernels/pitch.h"
 #include "kernels/qgemm/list.h"
 #include "kernels/qgemm/product.h"
 #include "kernels/window.h"
@@ -123,7 +124,7 @@ Status qconv(const Call& call, Plan& plan) {
   p->m = s->window.outs();
   p->n_packs = s->n_groups;
   p->is_grouped = true;
-  p->out_stride = call.ints[2];
+  p->out_stride = row_pitch(call.out[0]);
   p->packed_at = -1;
   p->source = s;
   p->gather = is_pointwise(s->window) ? gather_pixels : gather_windows;

@@ -2,6 +2,7 @@
 //
 // Weights come in blocks of 64 channels; in each, taps come in groups of 4. Of a group, 4 vectors
 // hold the weights as interleave4 holds the inputs. Behind the blocks lie the sums of the channels.
+#include "kernels/pitch.h"
 #include "kernels/qgemm/list.h"
 #include "kernels/qgemm/product.h"
 #include "kernels/window.h"
@@ -24,6 +25,7 @@ struct DepthwiseArgs {
   Product product;  // for its operands
   Window window;
   int64_t channels, padded, n_groups;
+  int64_t pitch;  // elements between outputs
   int64_t n_taps;
 };
 
@@ -164,9 +166,9 @@ Status depthwise_lines(const void* args, const Data& data, int64_t begin, int64_
   for (int64_t line = begin; line < end; ++line) {
     Pixel pixel = pixel_of(a.window, line * wide.out);
     const uint8_t* x = input<uint8_t>(data, kX) + pixel.image * a.window.ins() * a.channels;
-    T* to = output<T>(data) + line * wide.out * a.channels;
+    T* to = output<T>(data) + line * wide.out * a.pitch;
     int64_t& at = pixel.at[kSpatial - 1];
-    for (; at < wide.out; ++at, to += a.channels) {
+    for (; at < wide.out; ++at, to += a.pitch) {
       if (at > inside.first && at < inside.last) {
         for (int64_t i = 0; i < a.n_taps; ++i)
           if (taps[i] != pad) taps[i] += wide.step * a.channels;
@@ -207,6 +209,7 @@ Status qdepthwise(const Call& call, Plan& plan) {
   const View& x = call.in[kX];
   args->window = read_window(x, call.out[0], call.ints);
   args->channels = x.dim(-1);
+  args->pitch = row_pitch(call.out[0]);
   args->padded = (args->channels + kBlock - 1) / kBlock * kBlock;
   args->n_groups = (args->window.taps() + kGroup - 1) / kGroup;
   args->n_taps = args->window.taps();

@@ -1,4 +1,5 @@
 // Matrix products of 8-bit numbers.
+#include "kernels/pitch.h"
 #include "kernels/qgemm/list.h"
 #include "kernels/qgemm/product.h"
 
@@ -30,7 +31,7 @@ Status qmatmul(const Call& call, Plan& plan) {
   p->n_packs = is_packed || w.rank < 3 ? 1 : w.count(0, w.rank - 2);
   p->n_jobs = p->n_packs;
   p->m = p->n_jobs == 0 ? 0 : rows / p->n_jobs;
-  p->out_stride = n;
+  p->out_stride = call.out[0].is_contiguous() ? n : row_pitch(call.out[0]);
   p->is_grouped = false;
   p->gather = gather_rows;
   plan_product(*p, call, plan);

@@ -31,10 +31,10 @@ SDX_INLINE void move_row(const ResizeArgs& a, const void* from, void* to) {
 // How the output lies, whose last resized axis is `last`.
 void set_pitches(ResizeArgs& a, const View& out, int last) {
   const int64_t n = a.axes[a.n_axes - 1].out;
-  const bool has_gaps = out.rank > 1 && row_pitch(out) != out.dim(-1);
-  a.pitch = has_gaps && last == out.rank - 2 ? row_pitch(out) : a.inner;
-  a.row_pitch = has_gaps && last == out.rank - 1 ? row_pitch(out) : n * a.pitch;
-  if (!has_gaps || last >= out.rank - 2) return;
+  const bool is_apart = has_gaps(out);
+  a.pitch = is_apart && last == out.rank - 2 ? row_pitch(out) : a.inner;
+  a.row_pitch = is_apart && last == out.rank - 1 ? row_pitch(out) : n * a.pitch;
+  if (!is_apart || last >= out.rank - 2) return;
   a.piece = out.dim(-1), a.piece_pitch = row_pitch(out);
   a.n_pieces = n * a.inner / a.piece;
   a.row_pitch = a.n_pieces * a.piece_pitch;

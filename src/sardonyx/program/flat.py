@@ -230,14 +230,37 @@ class SegmentBuilder:
     def _join(self, node: Node, inputs: list[int], whole: int) -> None:
         """Has rows of inputs that nobody else reads written where they are joined."""
         start: Size = 0
-        for slot, (value, number) in enumerate(zip(node.inputs, inputs, strict=True)):
+        for value, number in zip(node.inputs, inputs, strict=True):
             assert value is not None
+            views = self._rows_of(value, number)
+            if views:
+                made = self.values[views[-1]]
+                made.storage, made.at, made.numbers = (
+                    Storage.PART, whole, [self.sizes.register(start)],
+                )  # fmt: skip
+            for view in views:
+                self.values[view].form = Form.ROWS
+            start = start + value.tensor.dims[-1]
+
+    def _rows_of(self, value: Value, number: int) -> list[int]:
+        """A value that one node reads, and what its rows are views of; the last may be a part.
+
+        Nothing where it may not, or where somebody else reads its rows.
+        """
+        found, last = [number], value.tensor.dims[-1]
+        while len(value.uses) == 1 and self.values[number].form is Form.CONTIGUOUS:
             flat = self.values[number]
-            is_free = flat.storage is Storage.ARENA and flat.form is Form.CONTIGUOUS
-            if is_free and number in self._rows and value.uses == [(node, slot)]:
-                flat.storage, flat.form, flat.at = Storage.PART, Form.ROWS, whole
-                flat.numbers = [self.sizes.register(start)]
-            start = start + value.tensor.dims[-1]  # type: ignore[assignment]  # sizes add up
+            if flat.storage is Storage.ARENA:
+                return found if number in self._rows else []
+            source = value.node.inputs[0] if value.node is not None else None
+            if flat.storage is not Storage.RESHAPED or source is None:
+                return []
+            dims = source.tensor.dims
+            if len(dims) < 2 or dims[-1] != last or self._numbers.get(source) != flat.at:
+                return []
+            value, number = source, flat.at
+            found.append(number)
+        return []
 
     def _operand(self, node: Node, operand: Value | Packed | Stored, accepts: Form) -> int:
         if not isinstance(operand, Value):

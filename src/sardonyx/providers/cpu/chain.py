@@ -325,7 +325,7 @@ def _call(code: Code, values: Sequence[Value], y: Value) -> Call | No:
         return program
     size = y.tensor.dtype.itemsize
     shares = tuple((i, 0) for i, v in enumerate(values) if v.tensor.dtype.itemsize == size)
-    return Call("chain", tuple(values), *program, shares=shares)
+    return Call("chain", tuple(values), *program, shares=shares, writes_rows=True)
 
 
 LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {

@@ -14,7 +14,8 @@ from sardonyx.ops.declare import ONNX
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.chain import encode
 
-_BIAS, _RELU, _BOUND, _SWISH, _START = 1, 2, 4, 8, 16  # of native/kernels/conv/epilogue.h
+# Of native/kernels/conv/epilogue.h.
+_BIAS, _RELU, _BOUND, _SWISH, _START, _END = 1, 2, 4, 8, 16, 32
 _PRODUCT: Final = 0  # the number of the sums among the values of a code
 Test = Callable[[Value], bool]
 
@@ -36,12 +37,14 @@ def epilogue(node: Node) -> Epilogue | No:
     y = node.outputs[0]
     bias, start = rest.take_sums(lambda v: is_row(v, y), lambda v: is_like(v, y))
     flags, bound = rest.take_activation()
+    end = rest.take_added(lambda v: is_like(v, y)) if flags else None
     program = encode(tuple(rest.code), [(F32, None), *((v.tensor.dtype, v) for v in rest.operands)])
     if isinstance(program, No):
         return program
-    first = tuple(v for v in (bias, start) if v is not None)
-    flags |= (0 if bias is None else _BIAS) | (0 if start is None else _START)
-    shares = () if start is None else ((1 + len(first), 0),)
+    first = tuple(v for v in (bias, start, end) if v is not None)
+    for flag, value in ((_BIAS, bias), (_START, start), (_END, end)):
+        flags |= 0 if value is None else flag
+    shares = tuple((2 + i, 0) for i, v in enumerate(first) if v is not bias)
     return Epilogue((*first, *rest.operands), (flags, *program[0]), (bound, *program[1]), shares)
 
 
@@ -54,11 +57,11 @@ class Rest:
 
     def take_sums(self, is_bias: Test, is_start: Test) -> tuple[Value | None, Value | None]:
         """What is added to the product first: a row for all of its rows, and what is like it."""
-        bias = self._take_added(is_bias)
-        start = self._take_added(is_start)
-        return self._take_added(is_bias) if bias is None else bias, start
+        bias = self.take_added(is_bias)
+        start = self.take_added(is_start)
+        return self.take_added(is_bias) if bias is None else bias, start
 
-    def _take_added(self, fits: Test) -> Value | None:
+    def take_added(self, fits: Test) -> Value | None:
         """The operand that is added to the product first, if it fits and nobody else reads it."""
         readers = self._readers(_PRODUCT)
         if len(readers) != 1:

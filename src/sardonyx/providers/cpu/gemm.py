@@ -52,6 +52,7 @@ def product(node: Node) -> Call | No:
         (*turned, after.ints[0], len(dims), *dims, *after.ints[1:]),
         (float(attrs["alpha"]), *after.floats),
         shares=after.shares,
+        writes_rows=b.tensor.rank > 1,
     )
 
 

@@ -31,7 +31,9 @@ def max_pool(node: Node) -> Call | No:
     x, moved = _windowed(node)
     if x.tensor.dtype not in (F32, I8, U8):
         return No(f"no kernel for {x.tensor.dtype}")
-    return unfit(moved) or Call("max_pool", (x,), window_ints(moved, x.tensor.dims[1:-1]))
+    return unfit(moved) or Call(
+        "max_pool", (x,), window_ints(moved, x.tensor.dims[1:-1]), writes_rows=True
+    )
 
 
 def average_pool(node: Node) -> Call | No:
@@ -44,7 +46,7 @@ def average_pool(node: Node) -> Call | No:
     rows = zip(fronts(moved, spatial), spatial, ends, strict=True)
     limits = (front + size + end for front, size, end in rows)
     ints = (*window_ints(moved, spatial), node.attrs["count_include_pad"], *limits)
-    return unfit(moved) or Call("average_pool_f32", (x,), ints)
+    return unfit(moved) or Call("average_pool_f32", (x,), ints, writes_rows=True)
 
 
 def lp_pool(node: Node) -> Call | No:
@@ -52,7 +54,7 @@ def lp_pool(node: Node) -> Call | No:
     if x.tensor.dtype is not F32:
         return No(f"no kernel for {x.tensor.dtype}")
     ints = (*window_ints(moved, x.tensor.dims[1:-1]), node.attrs["p"])
-    return unfit(moved) or Call("lp_pool_f32", (x,), ints)
+    return unfit(moved) or Call("lp_pool_f32", (x,), ints, writes_rows=True)
 
 
 def _of_images(row: str) -> Lowering:

@@ -108,7 +108,8 @@ def matmul(
     elif is_turned:
         return No("no kernel for turned weights that are not constant")
     ints = (k, n, int(isinstance(right, Packed)), w_type)
-    return Call("qmatmul", (o.x, right, *o.rest(w_zero)), ints, bounds)
+    operands = (o.x, right, *o.rest(w_zero))
+    return Call("qmatmul", operands, ints, bounds, writes_rows=w.rank > 1)
 
 
 def _stacked(o: Operands, columns: Size) -> str:
@@ -152,12 +153,13 @@ def qconv(node: Node) -> Call | No:
     if each == 1 and group == maps and group > 1 and taps <= _MAX_TAPS and is_signed:
         size = -(-maps // _BLOCK) * _BLOCK * (-(-taps // _GROUP) * _GROUP + 4)
         packed = Packed(o.w, "qdepthwise_pack", size, (maps, taps))
-        return Call("qdepthwise", (o.x, packed, *rest), sliding, _bounds(node))
+        return Call("qdepthwise", (o.x, packed, *rest), sliding, _bounds(node), writes_rows=True)
     columns = maps // group
     strides = (columns * each * taps, 1, taps, each * taps)
     size = group * packed_bytes(each * taps, columns)
     packed = Packed(o.w, "qgemm_pack", size, (group, taps, each, columns, *strides))
-    return Call("qconv", (o.x, packed, *rest), (w_type, group, maps, *sliding), _bounds(node))
+    ints = (w_type, group, maps, *sliding)
+    return Call("qconv", (o.x, packed, *rest), ints, _bounds(node), writes_rows=True)
 
 
 def qadd(node: Node) -> Call | No:

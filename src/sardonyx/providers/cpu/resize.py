@@ -9,7 +9,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node
 from sardonyx.ops.rules import axes_of
 from sardonyx.place.provider import No
-from sardonyx.program.call import Call, Lowered
+from sardonyx.program.call import Call, Lowered, Reshaped
 from sardonyx.providers.cpu.index import Lowering
 from sardonyx.providers.cpu.move import fact_of, follows, given, optional
 
@@ -48,6 +48,8 @@ def resize(node: Node) -> Lowered | No:
         return No(f"no kernel mixes along {len(mixed)} axes")
     if sizes is None and scales is None:
         return No("neither scales nor sizes are known")
+    if x.tensor.dims == node.outputs[0].tensor.dims and not any(f > 0 and f != 1 for f in factors):
+        return Reshaped(x)
     ints = (
         _MODES[attrs["mode"]],
         _TRANSFORMS[attrs["coordinate_transformation_mode"]],

@@ -143,11 +143,18 @@ class Binder {
     return total <= double(kMostBytes);
   }
 
-  // The block of a value that leaves serves others until its step, unless it is that of an input.
+  // The block of a value that leaves serves others until a step writes to it, unless it is that of
+  // an input.
   void lend(int32_t id, int32_t step) {
-    const ValueSpec& value = spec_.values[size_t(id)];
-    if (value.storage == Storage::exported && value.numbers.empty())
-      need_.lenders.push_back({value.at, step, bytes_of(views_[size_t(id)]) / kAlign * kAlign});
+    const auto base = size_t(wiring_.bases[size_t(id)]);
+    const ValueSpec& value = spec_.values[base];
+    if (value.storage != Storage::exported || !value.numbers.empty()) return;
+    std::vector<Lender>& all = need_.lenders;
+    auto found = std::find_if(all.begin(), all.end(),
+                              [&](const Lender& lender) { return lender.slot == value.at; });
+    if (found == all.end())
+      found = all.insert(found, {value.at, bytes_of(views_[base]) / kAlign * kAlign, {}});
+    found->steps.push_back(step);
   }
 
   int32_t root(int32_t id) const { return id < 0 ? -1 : wiring_.roots[size_t(id)]; }

@@ -25,7 +25,6 @@ struct Block {
   uint64_t drops;  // of the pool, when it was taken
   Block* next;     // that is kept
   BlockKind kind;
-  bool is_kept;  // when it is let go
 
   static constexpr size_t kSize = 64;
   std::byte* data() { return reinterpret_cast<std::byte*>(this) + kSize; }
@@ -37,7 +36,7 @@ namespace {
 
 constexpr size_t kSmall = 32 * 1024;    // below, malloc does all
 constexpr size_t kMapped = 128 * 1024;  // blocks from here on are mappings
-// Beside what the latest run used; a block above it is kept from the second run on that needs one.
+// Beside what the latest run used.
 constexpr size_t kMostKept = size_t(256) << 20;
 constexpr uint64_t kPatience = 16;  // runs
 
@@ -213,17 +212,8 @@ Block* Pool::take(size_t bytes, BlockKind kind) {
   if (found == nullptr) throw std::bad_alloc();
   found->most = std::max(found->most, wanted);
   found->drops = drops_.load();
-  found->is_kept = keeps_ && (wanted <= kMostKept || is_large_again());
   n_live_.fetch_add(1, std::memory_order_relaxed);
   return found;
-}
-
-// Whether another of the last runs needed a large block, too.
-bool Pool::is_large_again() {
-  const uint64_t now = runs_.load(std::memory_order_relaxed);
-  if (large_last_ == kNever || now - large_last_ > kPatience) large_first_ = now;
-  large_last_ = now;
-  return large_first_ != now;
 }
 
 Block* Pool::find(size_t wanted, BlockKind kind) {
@@ -261,7 +251,7 @@ Block* Pool::unlink_oldest(Condition condition) {
 
 void Pool::give(Block* block) {
   n_live_.fetch_sub(1, std::memory_order_relaxed);
-  if (!block->is_kept || block->drops != drops_.load()) return free_block(block);
+  if (!keeps_ || block->drops != drops_.load()) return free_block(block);
   const uint64_t now = runs_.load(std::memory_order_relaxed);
   block->when = now;
   if (now - block->since >= kPatience) {

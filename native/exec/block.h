@@ -62,7 +62,6 @@ class Pool : public std::enable_shared_from_this<Pool> {
   Block* unlink(Block* block, Block* before);
   template <class Condition>
   Block* unlink_oldest(Condition condition);
-  bool is_large_again();
   void give(Block* block);
 
   const bool keeps_;
@@ -70,8 +69,6 @@ class Pool : public std::enable_shared_from_this<Pool> {
   size_t bytes_ = 0;                             // of them
   std::atomic<size_t> n_kept_{0}, n_live_{0}, n_frames_{0};
   std::atomic<uint64_t> runs_{0}, drops_{0};
-  static constexpr uint64_t kNever = UINT64_MAX;
-  std::atomic<uint64_t> large_first_{kNever}, large_last_{kNever};  // runs, with no pause between
 };
 
 // Bytes that all pools hold for reuse.

@@ -127,7 +127,8 @@ class Loans {
 
  private:
   void fill(const Lender& lender, Lives& found) {
-    const int32_t until = found.position[size_t(lender.step)];
+    int32_t until = INT32_MAX;
+    for (const int32_t step : lender.steps) until = std::min(until, found.position[size_t(step)]);
     std::vector<size_t> fit;
     for (size_t i = 0; i < found.lives.size(); ++i)
       if (size_t(found.whose[i]) < loans.size() && found.lives[i].end < until &&
@@ -199,7 +200,7 @@ Tasks tasks_of(const Wiring& wiring, const Need& need, const Homes& homes, bool 
   for (const Lender& lender : need.lenders) {
     const auto buffer = int32_t(made.sizes.size());
     made.sizes.push_back(lender.bytes);
-    made.tasks[size_t(lender.step)].touches.push_back(buffer);
+    for (const int32_t step : lender.steps) made.tasks[size_t(step)].touches.push_back(buffer);
     end.touches.push_back(buffer);
   }
   made.tasks.push_back(std::move(end));

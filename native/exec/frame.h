@@ -20,10 +20,11 @@ struct Share {
   int32_t step, from, to;  // arena values
 };
 
-// A value that leaves the segment. Until its step makes it, its block can hold others.
+// A value that leaves the segment. Until a step writes to it, its block can hold others.
 struct Lender {
-  int32_t slot, step;
+  int32_t slot;
   int64_t bytes;
+  std::vector<int32_t> steps;  // that write to it
 };
 
 // What sizes say of a segment's memory.

@@ -27,11 +27,14 @@ int32_t made_for(const SegmentSpec& spec, int32_t id) {
 }  // namespace
 
 Wiring::Wiring(const SegmentSpec& spec)
-    : roots(spec.values.size(), -1), preds(spec.steps.size()), touches(spec.steps.size()) {
+    : bases(spec.values.size()),
+      roots(spec.values.size(), -1),
+      preds(spec.steps.size()),
+      touches(spec.steps.size()) {
   std::vector<int32_t> maker(spec.values.size(), -1);
   for (size_t i = 0; i < spec.values.size(); ++i) {
-    const int32_t base = base_of(spec, int32_t(i));
-    if (spec.values[size_t(base)].storage == Storage::arena) roots[i] = base;
+    bases[i] = base_of(spec, int32_t(i));
+    if (spec.values[size_t(bases[i])].storage == Storage::arena) roots[i] = bases[i];
   }
   for (size_t i = 0; i < spec.steps.size(); ++i) {
     for (const int32_t id : spec.steps[i].inputs) {

@@ -9,7 +9,8 @@
 namespace sdx {
 
 struct Wiring {
-  std::vector<int32_t> roots;  // by value: the arena value in whose bytes it lies; -1: in others'
+  std::vector<int32_t> bases;  // by value: the value in whose bytes it lies
+  std::vector<int32_t> roots;  // the same of arena values; -1: in others' bytes
   std::vector<std::vector<int32_t>> preds, touches;  // by step: steps, arena values
 
   explicit Wiring(const SegmentSpec& spec);

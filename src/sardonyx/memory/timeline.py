@@ -338,7 +338,9 @@ class _Part:
         end = whole.offset + bytes_of(whole.fact, dims)  # others may lie in what fills it up
         for number in step.inputs:
             part = values.get(self._root(number))
-            if part is None or part.kind != "value" or part.lender != whole.lender:
+            if part is None or part is whole or part.kind != "value":
+                continue
+            if part.lender != whole.lender:
                 continue
             if not whole.offset <= part.offset < end:
                 continue

@@ -114,6 +114,18 @@ def test_residual_products() -> None:
     assert checked(model, x) == 3 * 2 * 64 * 256 * 4  # the stream, and the wide layer
 
 
+def test_scaled_residual_products() -> None:
+    """A layer whose result is scaled before it is added, and an activation before that."""
+    net = Net()
+    last = net.add("Exp", "x")
+    for _ in range(3):
+        down = net.add("Relu", net.product(last, 256, 64))
+        scaled = net.add("Mul", net.product(down, 64, 256), net.const(numbers(256)))
+        last = net.add("Add", last, net.add("Tanh", scaled))
+    model = net.model(last, ["N", "S", 256])
+    assert checked(model, numbers(2, 64, 256) / 4) == 5 * 2 * 64 * 64 * 4
+
+
 def test_what_a_product_reads_is_not_written_over() -> None:
     """A layer with a residual of its own input, also by way of another shape."""
     for through in ("", "Reshape"):

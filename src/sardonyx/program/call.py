@@ -40,6 +40,7 @@ class Call:
     # (input, output): each element of the output is made of the input's at the same place, which
     # is not read again; they may be the same bytes.
     shares: tuple[tuple[int, int], ...] = ()
+    turn: tuple[int, ...] = ()  # axes of inputs that share, in the output's order; empty: as is
     joins: bool = False  # the inputs lie one behind the other along axis ints[0] of the output
     writes_rows: bool = False  # the rows of output 0 may lie apart, as parts of longer ones
 

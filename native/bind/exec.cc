@@ -189,12 +189,18 @@ class Runnable {
  private:
   static nb::dict described(int number, const MemoryReport& report) {
     nb::list values;
-    for (const Span& s : report.values)
-      values.append(nb::make_tuple(s.value, s.bytes, s.start, s.end, s.offset));
+    nb::list lent;
+    for (const Span& s : report.values) {
+      if (s.lent < 0)
+        values.append(nb::make_tuple(s.value, s.bytes, s.start, s.end, s.offset));
+      else
+        lent.append(nb::make_tuple(s.value, s.bytes, s.start, s.end, s.offset, s.lent));
+    }
     nb::dict made;
     made["number"] = number;
     made["steps"] = nb::cast(report.order);
     made["values"] = values;
+    made["lent"] = lent;
     nb::list scratch;
     for (const Span& s : report.scratch) scratch.append(nb::make_tuple(s.start, s.bytes, s.offset));
     made["scratch"] = scratch;

@@ -6,6 +6,9 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <stdexcept>
+#include <string>
+
 #include "bind/parts.h"
 
 namespace nb = nanobind;
@@ -30,6 +33,9 @@ Ints least_peak_order(Longs sizes, std::vector<TaskTuple> given, const Ints& ord
   nb::gil_scoped_release nogil;
   const Tasks tasks = make_tasks(std::move(sizes), given);
   check(tasks, order);
+  if (effort < 0 || effort > kMaxEffort)
+    throw std::invalid_argument("effort " + std::to_string(effort) + " is outside [0, " +
+                                std::to_string(kMaxEffort) + "]");
   return least_peak(tasks, order, effort);
 }
 

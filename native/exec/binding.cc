@@ -138,8 +138,16 @@ class Binder {
           need_.shares.push_back(
               {int32_t(i), root(step.inputs[size_t(from)]), root(step.outputs[size_t(to)])});
       if (step.joins) need_.joins.push_back(parts(step));
+      for (const int32_t id : step.outputs) lend(id, int32_t(i));
     }
     return total <= double(kMostBytes);
+  }
+
+  // The block of a value that leaves serves others until its step, unless it is that of an input.
+  void lend(int32_t id, int32_t step) {
+    const ValueSpec& value = spec_.values[size_t(id)];
+    if (value.storage == Storage::exported && value.numbers.empty())
+      need_.lenders.push_back({value.at, step, bytes_of(views_[size_t(id)]) / kAlign * kAlign});
   }
 
   int32_t root(int32_t id) const { return id < 0 ? -1 : wiring_.roots[size_t(id)]; }
@@ -238,7 +246,9 @@ class Binder {
       case Storage::exported: return {value.at, 0};
       case Storage::constant:
         return {Place::kFixed, int64_t(reinterpret_cast<intptr_t>(value.data))};
-      case Storage::arena: return {Place::kArena, frame_.offsets[size_t(id)]};
+      case Storage::arena:
+        return {frame_.lent[size_t(id)] >= 0 ? frame_.lent[size_t(id)] : Place::kArena,
+                frame_.offsets[size_t(id)]};
       case Storage::sliced: {
         Place place = place_of(value.at);
         const View& from = views_[size_t(value.at)];

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <new>
 #include <utility>
+#include <vector>
 
 namespace sdx {
 
@@ -22,6 +23,7 @@ struct Block {
   size_t most;      // bytes used since the run `since`
   uint64_t since, when;
   uint64_t drops;  // of the pool, when it was taken
+  Block* next;     // that is kept
   BlockKind kind;
   bool is_kept;  // when it is let go
 
@@ -84,10 +86,26 @@ void free_block(Block* block) {
     munmap(block, block->capacity);
 }
 
+// ThreadSanitizer does not see what mremap moves, and takes an address that is mapped again for one
+// that two threads use: for it, the block is made anew.
+#ifdef __SANITIZE_THREAD__
+void* remap(Block* block, size_t capacity) {
+  Block* made = make_block(capacity, block->kind);
+  if (made == nullptr) return MAP_FAILED;
+  *made = *block;
+  munmap(block, block->capacity);
+  return made;
+}
+#else
+void* remap(Block* block, size_t capacity) {
+  return mremap(block, block->capacity, capacity, MREMAP_MAYMOVE);
+}
+#endif
+
 // The mapping with another capacity, maybe elsewhere; null where there is no memory, and it is
 // gone.
 Block* resize(Block* block, size_t capacity) {
-  void* made = mremap(block, block->capacity, capacity, MREMAP_MAYMOVE);
+  void* made = remap(block, capacity);
   if (made == MAP_FAILED) {
     free_block(block);
     return nullptr;
@@ -97,8 +115,8 @@ Block* resize(Block* block, size_t capacity) {
   return block;
 }
 
-void free_all(const std::vector<Block*>& blocks) {
-  for (Block* block : blocks) free_block(block);
+void free_all(Block* first) {
+  while (first != nullptr) free_block(std::exchange(first, first->next));
 }
 
 // Whether a kept block may serve. Outputs live as long as their user likes, so that they should
@@ -149,7 +167,7 @@ Pool::~Pool() {
     std::lock_guard lock(pools().mutex);
     std::erase(pools().all, this);
   }
-  free_all(kept_);
+  free_all(oldest_);
 }
 
 Pool::Frame& Pool::Frame::operator=(Frame&& other) noexcept {
@@ -190,6 +208,8 @@ Block* Pool::take(size_t bytes, BlockKind kind) {
     drop_kept();
     found = make_block(wanted, kind);
   }
+  // A process may have only so many mappings.
+  if (found == nullptr) found = make_block(wanted, BlockKind::heap);
   if (found == nullptr) throw std::bad_alloc();
   found->most = std::max(found->most, wanted);
   found->drops = drops_.load();
@@ -209,18 +229,34 @@ bool Pool::is_large_again() {
 Block* Pool::find(size_t wanted, BlockKind kind) {
   const bool is_alone = n_frames_.load(std::memory_order_relaxed) == 0;
   std::lock_guard lock(pools().mutex);
-  size_t best = kept_.size();
-  for (size_t i = 0; i < kept_.size(); ++i) {
-    if (kept_[i]->kind != kind || !suits(*kept_[i], wanted, is_alone)) continue;
-    if (best == kept_.size() || is_better(kept_[i]->capacity, kept_[best]->capacity, wanted))
-      best = i;
+  Block *best = nullptr, *before_best = nullptr;
+  for (Block *block = oldest_, *before = nullptr; block != nullptr;
+       before = std::exchange(block, block->next)) {
+    if (block->kind != kind || !suits(*block, wanted, is_alone)) continue;
+    if (best != nullptr && !is_better(block->capacity, best->capacity, wanted)) continue;
+    best = block;
+    before_best = before;
   }
-  if (best == kept_.size()) return nullptr;
-  Block* found = kept_[best];
-  kept_.erase(kept_.begin() + long(best));
-  bytes_ -= found->capacity;
-  n_kept_ = kept_.size();
-  return found;
+  return best == nullptr ? nullptr : unlink(best, before_best);
+}
+
+Block* Pool::unlink(Block* block, Block* before) {
+  (before == nullptr ? oldest_ : before->next) = block->next;
+  if (latest_ == block) latest_ = before;
+  bytes_ -= block->capacity;
+  n_kept_.fetch_sub(1, std::memory_order_relaxed);
+  return block;
+}
+
+// Those at the old end for which the condition holds, as a list.
+template <class Condition>
+Block* Pool::unlink_oldest(Condition condition) {
+  Block* gone = nullptr;
+  while (oldest_ != nullptr && condition(*oldest_)) {
+    Block* block = unlink(oldest_, nullptr);
+    block->next = std::exchange(gone, block);
+  }
+  return gone;
 }
 
 void Pool::give(Block* block) {
@@ -235,16 +271,16 @@ void Pool::give(Block* block) {
     block->since = now;
     block->most = 0;
   }
-  std::vector<Block*> surplus;
+  block->next = nullptr;
+  Block* surplus = nullptr;
   {
     std::lock_guard lock(pools().mutex);
-    kept_.push_back(block);
+    (latest_ == nullptr ? oldest_ : latest_->next) = block;
+    latest_ = block;
     bytes_ += block->capacity;
-    size_t n = 0;
-    for (; bytes_ > kMostKept && kept_[n]->when + 1 < now; ++n) bytes_ -= kept_[n]->capacity;
-    surplus.assign(kept_.begin(), kept_.begin() + long(n));
-    kept_.erase(kept_.begin(), kept_.begin() + long(n));
-    n_kept_ = kept_.size();
+    n_kept_.fetch_add(1, std::memory_order_relaxed);
+    surplus =
+        unlink_oldest([&](const Block& old) { return bytes_ > kMostKept && old.when + 1 < now; });
   }
   free_all(surplus);
 }
@@ -252,29 +288,22 @@ void Pool::give(Block* block) {
 void Pool::end_run() {
   const uint64_t now = runs_.fetch_add(1, std::memory_order_relaxed) + 1;
   if (n_kept_.load(std::memory_order_relaxed) == 0) return;
-  std::vector<Block*> old;
+  Block* gone = nullptr;
   {
     std::lock_guard lock(pools().mutex);
-    size_t n = 0;
-    for (; n < kept_.size() && kept_[n]->when + kPatience < now; ++n) bytes_ -= kept_[n]->capacity;
-    if (n == 0) return;
-    old.assign(kept_.begin(), kept_.begin() + long(n));
-    kept_.erase(kept_.begin(), kept_.begin() + long(n));
-    n_kept_ = kept_.size();
+    gone = unlink_oldest([&](const Block& old) { return old.when + kPatience < now; });
   }
-  free_all(old);
+  free_all(gone);
 }
 
 void Pool::drop_kept() {
   drops_.fetch_add(1);
-  std::vector<Block*> all;
+  Block* gone = nullptr;
   {
     std::lock_guard lock(pools().mutex);
-    all.swap(kept_);
-    bytes_ = 0;
-    n_kept_ = 0;
+    gone = unlink_oldest([](const Block&) { return true; });
   }
-  free_all(all);
+  free_all(gone);
 }
 
 size_t Pool::kept_bytes() const {

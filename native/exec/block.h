@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 namespace sdx {
 
@@ -60,12 +59,15 @@ class Pool : public std::enable_shared_from_this<Pool> {
 
   Block* take(size_t bytes, BlockKind kind);
   Block* find(size_t wanted, BlockKind kind);
+  Block* unlink(Block* block, Block* before);
+  template <class Condition>
+  Block* unlink_oldest(Condition condition);
   bool is_large_again();
   void give(Block* block);
 
   const bool keeps_;
-  std::vector<Block*> kept_;  // the one that was used longest ago first
-  size_t bytes_ = 0;          // of those
+  Block *oldest_ = nullptr, *latest_ = nullptr;  // of those that are kept, a list
+  size_t bytes_ = 0;                             // of them
   std::atomic<size_t> n_kept_{0}, n_live_{0}, n_frames_{0};
   std::atomic<uint64_t> runs_{0}, drops_{0};
   static constexpr uint64_t kNever = UINT64_MAX;

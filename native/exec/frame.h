@@ -20,12 +20,19 @@ struct Share {
   int32_t step, from, to;  // arena values
 };
 
+// A value that leaves the segment. Until its step makes it, its block can hold others.
+struct Lender {
+  int32_t slot, step;
+  int64_t bytes;
+};
+
 // What sizes say of a segment's memory.
 struct Need {
   std::vector<int64_t> bytes;    // by value; of arena values, multiples of kAlign
   std::vector<int64_t> scratch;  // by step, likewise
   std::vector<Share> shares;
   std::vector<std::vector<Part>> joins;  // of each step that joins; empty where it cannot
+  std::vector<Lender> lenders;
 };
 
 // What is decided once and serves sizes to come: an order, the joins that are made, ranks of lives.
@@ -33,15 +40,17 @@ struct Choice {
   std::vector<int32_t> order;
   std::vector<char> is_joined;  // by join
   Ranks ranks;
-  int64_t searched_bytes = -1;  // of the frame that it was found for; -1: none yet
+  int64_t searched_bytes = -1;  // alive in the frame that it was found for; -1: none yet
 };
 
 struct Frame {
   std::vector<int32_t> order;    // steps
   std::vector<int64_t> offsets;  // by value
+  std::vector<int32_t> lent;     // by value: the slot whose block it lies in; -1: the arena
   std::vector<int64_t> scratch;  // offsets, by step
-  int64_t bytes = 0;
-  Peak peak;  // what is alive at once, and at which position
+  int64_t bytes = 0;             // of the arena
+  int64_t alive_bytes = 0;       // at once, what is lent included
+  Peak peak;                     // of what lies in the arena
 };
 
 // `effort` as least_peak has it; below 0 the steps run in the order they are given in.

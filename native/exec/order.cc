@@ -98,19 +98,30 @@ int64_t peak_of(const Tasks& tasks, const std::vector<int32_t>& order) {
   return peak;
 }
 
-std::vector<int32_t> least_peak(const Tasks& tasks, const std::vector<int32_t>& given, int effort) {
+namespace {
+
+std::vector<int32_t> improved(const Tasks& tasks, const std::vector<int32_t>& given, int effort) {
   const int64_t peak = peak_of(tasks, given);
-  const Flow flow(tasks, given);
-  const int64_t floor = least_need(flow);
-  if (peak <= floor || is_forced(flow)) return given;
-  const Pieces pieces = contract(flow);
-  Line line(pieces);
-  improve(line, pieces, floor, effort);
+  const ordering::Flow flow(tasks, given);
+  const int64_t floor = ordering::least_need(flow);
+  if (peak <= floor || ordering::is_forced(flow)) return given;
+  const ordering::Pieces pieces = ordering::contract(flow);
+  ordering::Line line(pieces);
+  ordering::improve(line, pieces, floor, effort);
   std::vector<int32_t> order;
   order.reserve(given.size());
   for (const int32_t piece : line.order())
     for (const int32_t t : pieces.members[piece]) order.push_back(given[size_t(t)]);
   return peak_of(tasks, order) < peak ? order : given;
+}
+
+}  // namespace
+
+std::vector<int32_t> least_peak(const Tasks& tasks, const std::vector<int32_t>& given, int effort) {
+  std::vector<int32_t> order = given;
+  // Each effort goes on from what the one below it found, so that more is never worse.
+  for (int e = 0; e <= std::clamp(effort, 0, kMaxEffort); ++e) order = improved(tasks, order, e);
+  return order;
 }
 
 }  // namespace sdx

@@ -54,17 +54,6 @@ class Neighbours {
 
 using Gap = std::pair<int64_t, int64_t>;  // begin and end of bytes that are taken
 
-// The lowest offset where `size` bytes lie between those taken.
-int64_t lowest(std::vector<Gap>& taken, int64_t size) {
-  std::sort(taken.begin(), taken.end());
-  int64_t offset = 0;
-  for (const auto& [begin, end] : taken) {
-    if (begin - offset >= size) break;
-    offset = std::max(offset, end);
-  }
-  return offset;
-}
-
 Layout place_ranked(const std::vector<Life>& lives, const Neighbours& near,
                     const std::vector<int32_t>& ranks) {
   Layout layout{std::vector<int64_t>(lives.size(), -1), 0};
@@ -74,7 +63,7 @@ Layout place_ranked(const std::vector<Life>& lives, const Neighbours& near,
     for (const int32_t* j = near.begin(i); j != near.end(i); ++j)
       if (const int64_t at = layout.offsets[size_t(*j)]; at >= 0)
         taken.emplace_back(at, at + lives[size_t(*j)].size);
-    const int64_t size = lives[size_t(i)].size, offset = lowest(taken, size);
+    const int64_t size = lives[size_t(i)].size, offset = lowest_gap(taken, size);
     layout.offsets[size_t(i)] = offset;
     layout.bytes = std::max(layout.bytes, offset + size);
   }
@@ -128,7 +117,7 @@ Layout place_in_time(const std::vector<Life>& lives) {
     for (const int32_t j : alive)
       taken.emplace_back(layout.offsets[size_t(j)],
                          layout.offsets[size_t(j)] + lives[size_t(j)].size);
-    layout.offsets[size_t(i)] = lowest(taken, life.size);
+    layout.offsets[size_t(i)] = lowest_gap(taken, life.size);
     layout.bytes = std::max(layout.bytes, layout.offsets[size_t(i)] + life.size);
     alive.push_back(i);
   }
@@ -136,6 +125,16 @@ Layout place_in_time(const std::vector<Life>& lives) {
 }
 
 }  // namespace
+
+int64_t lowest_gap(std::vector<Gap>& taken, int64_t size) {
+  std::sort(taken.begin(), taken.end());
+  int64_t offset = 0;
+  for (const auto& [begin, end] : taken) {
+    if (begin - offset >= size) break;
+    offset = std::max(offset, end);
+  }
+  return offset;
+}
 
 Peak peak_of(const std::vector<Life>& lives) {
   int32_t last = -1;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace sdx {
@@ -21,6 +22,9 @@ struct Peak {
   int32_t at = 0;
 };
 Peak peak_of(const std::vector<Life>& lives);
+
+// The lowest offset at which `size` bytes lie clear of all that are taken (begin, end).
+int64_t lowest_gap(std::vector<std::pair<int64_t, int64_t>>& taken, int64_t size);
 
 struct Layout {
   std::vector<int64_t> offsets;  // by life

@@ -146,6 +146,7 @@ struct Span {
   int32_t value;
   int64_t bytes, offset;
   int32_t start, end;
+  int32_t lent = -1;  // the slot of a value made later, in whose block it lies instead
 };
 
 // The memory of one run of a segment.

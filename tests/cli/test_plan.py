@@ -411,6 +411,8 @@ def _switch(browser: Browser) -> None:
     browser.value("element('find').value = 'thin'; search()")
     browser.settle()
     seen.add(browser.value("element('chart').toDataURL()"))
+    browser.value("document.getElementById('chart').focus()")
+    browser.press("p")  # where something is alive
     browser.value("document.querySelector('#alive tbody tr').focus()")
     browser.press("Enter")
     seen.add(browser.value("element('chart').toDataURL()"))

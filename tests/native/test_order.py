@@ -115,6 +115,14 @@ def test_families_do_not_depend_on_luck(family: str, size: int) -> None:
     )
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_more_effort_is_never_worse(seed: int) -> None:
+    net = FAMILIES["scattered"](120, random.Random(seed))
+    found = [least_peak(net.sizes, net.tasks, net.order, effort) for effort in range(3)]
+    peaks = [peak_of(net.sizes, net.tasks, order) for order in found]
+    assert peaks == sorted(peaks, reverse=True)
+
+
 def test_branches_run_one_after_another() -> None:
     net = Net()
     x = net.op(1)
@@ -265,3 +273,9 @@ def test_what_is_no_problem_is_refused(
     for search in (least_peak, peak_of):
         with pytest.raises(ValueError, match=message):
             search(sizes, tasks, order)
+
+
+@pytest.mark.parametrize("effort", [-1, 4])
+def test_efforts_are_few(effort: int) -> None:
+    with pytest.raises(ValueError, match=rf"effort {effort} is outside \[0, 3\]"):
+        least_peak([1], [([], [0], [], 0)], [0], effort)

@@ -46,8 +46,11 @@ def test_equal_sessions_share(model: Path) -> None:
         lambda o: o.add_session_config_entry("sardonyx.grow_in_place", "0"),
         lambda o: o.add_session_config_entry("sardonyx.weights", "copied"),
         lambda o: setattr(o, "enable_profiling", True),
+        lambda o: setattr(o, "enable_cpu_mem_arena", False),
+        lambda o: o.add_session_config_entry("session.use_env_allocators", "1"),
+        lambda o: o.add_session_config_entry("sardonyx.max_arena_bytes", "1GB"),
     ],
-    ids=["level", "threads", "dims", "growing", "copied", "profile"],
+    ids=["level", "threads", "dims", "growing", "copied", "profile", "arena", "pool", "limit"],
 )
 def test_other_options_are_another_program(
     model: Path, change: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -14,8 +14,10 @@ from sardonyx.train import gradient
 from sardonyx.train.rules import rule_of
 from tests.oracle import feeds_of, model_of
 from tests.rows import Array
-from tests.train.rows import RULES, Rule
+from tests.train import layers, tensors
+from tests.train.rows import Rule
 
+RULES = [*tensors.RULES, *layers.RULES]
 STEP = 1e-5
 N_DIRECTIONS = 3
 

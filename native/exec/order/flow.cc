@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace sdx {
+namespace sdx::ordering {
 
 Lists inverse(const Lists& lists, int32_t n) {
   Lists made;
@@ -61,4 +61,4 @@ bool is_forced(const Flow& flow) {
   return true;
 }
 
-}  // namespace sdx
+}  // namespace sdx::ordering

@@ -5,7 +5,7 @@
 
 #include "exec/order.h"
 
-namespace sdx {
+namespace sdx::ordering {
 
 // Lists of numbers, one after another.
 struct Lists {
@@ -50,4 +50,4 @@ int64_t least_need(const Flow& flow);
 // Whether there is no other order.
 bool is_forced(const Flow& flow);
 
-}  // namespace sdx
+}  // namespace sdx::ordering

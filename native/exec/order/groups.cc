@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace sdx {
+namespace sdx::ordering {
 namespace {
 
 constexpr int kRounds = 4;
@@ -295,4 +295,4 @@ Groups Merging::numbered() const {
 
 Groups merge(const Flow& flow) { return Merging(flow).run(); }
 
-}  // namespace sdx
+}  // namespace sdx::ordering

@@ -3,7 +3,7 @@
 
 #include "exec/order/flow.h"
 
-namespace sdx {
+namespace sdx::ordering {
 
 struct Groups {
   Lists members;  // tasks, in the order in which they run
@@ -16,4 +16,4 @@ struct Groups {
 // successor, may wait for that.
 Groups merge(const Flow& flow);
 
-}  // namespace sdx
+}  // namespace sdx::ordering

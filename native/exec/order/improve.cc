@@ -2,15 +2,15 @@
 
 #include <algorithm>
 
-#include "exec/order/greedy.h"
 #include "exec/order/search.h"
+#include "exec/order/simple.h"
 
-namespace sdx {
+namespace sdx::ordering {
 namespace {
 
 constexpr int64_t kWorkPerTask = 80;  // costs of pieces that are found, at no effort
 constexpr int64_t kFreeTasks = 80;    // for which work is allowed beyond those that there are
-constexpr int64_t kMostWidth = 1024;
+constexpr int64_t kMostWidth = 256;
 constexpr int kProbes = 6;
 constexpr int64_t kShare = 2;     // of the work that is left goes into one part
 constexpr int32_t kWindow = 64;   // pieces searched together in a part that is too large
@@ -63,34 +63,113 @@ void turn(Found& found) {
   for (int32_t& p : found.order) p = int32_t(found.order.size()) - 1 - p;
 }
 
+// The search for an order of one part. The problem is the same backwards, where other choices come
+// first, so narrow searches go both ways.
+class Solver {
+ public:
+  Solver(const Part& part, Limits limits)
+      : part_(part), back_(part.reversed()), limits_(limits), left_(limits.work) {}
+
+  Found run() {
+    narrow(1, limits_);
+    once_ = work() + 1;
+    if (is_good() || tries_all(left_ / 4)) return std::move(best_);
+    narrow(width_of(left_ / 3), limits_);
+    if (is_good() || tries_all(left_ * 2 / 3)) return std::move(best_);
+    probe();
+    return std::move(best_);
+  }
+
+  int64_t work() const { return limits_.work - left_; }
+
+ private:
+  bool is_good() const { return !best_.order.empty() && best_.peak <= limits_.floor; }
+  int width_of(int64_t work) const { return int(std::min(work / once_, kMostWidth)); }
+  bool narrow(int width, Limits limits);
+  bool tries_all(int64_t work);
+  void probe();
+
+  const Part& part_;
+  const Part back_;
+  Limits limits_;
+  Found best_;
+  int64_t left_, once_ = 1;  // work: what is left, and what the narrowest searches take
+};
+
+// Whether a narrow search finds something better.
+bool Solver::narrow(int width, Limits limits) {
+  bool is_better = false;
+  for (const Part* way : {&part_, &back_}) {
+    if (width < 1 || limits.floor >= limits.below) break;
+    int64_t done = 0;
+    Found found = search_best(*way, limits, width, done);
+    left_ -= done;
+    if (found.order.empty()) continue;
+    if (way == &back_) turn(found);
+    limits_.below = limits.below = found.peak;
+    best_ = std::move(found);
+    is_better = true;
+  }
+  return is_better;
+}
+
+// Whether a search over all sets comes to its end: what it found, or what was known, is the least.
+bool Solver::tries_all(int64_t work) {
+  int64_t done = 0;
+  Found found = search_all(part_, {limits_.floor, limits_.below, work}, done);
+  left_ -= done;
+  if (!found.order.empty()) best_ = std::move(found);
+  best_.is_least = found.is_least;
+  return found.is_least;
+}
+
+// Aims at targets between the floor and the best: towards one, all that needs no more is as good,
+// and less has to be decided.
+void Solver::probe() {
+  int64_t low = limits_.floor;
+  for (int probe = 0; low < limits_.below; ++probe) {
+    const int width = width_of(left_ / std::max(1, kProbes - probe));
+    if (width < 2) break;
+    const int64_t target = low + (limits_.below - 1 - low) / 2;
+    if (!narrow(width, {target, target + 1, 0})) low = target + 1;
+  }
+}
+
 class Improver {
  public:
   Improver(Line& line, const Pieces& pieces, int64_t floor, int64_t rate)
-      : line_(line), pieces_(pieces), floor_(floor) {
-    pool_ = rate * (kFreeTasks + int64_t(pieces.members.items.size()));
-  }
+      : line_(line),
+        pieces_(pieces),
+        floor_(floor),
+        free_(rate * kFreeTasks),
+        pool_(free_ + rate * int64_t(pieces.members.items.size())) {}
 
   void run() {
     std::vector<Range> ranges = ranges_of(pieces_, line_);
-    for (Range& range : ranges)
-      if (range.end - range.begin > kMostPieces && range.peak > floor_) search_large(range);
+    for (Range& range : ranges) {
+      if (range.end - range.begin <= kWindow || range.peak <= floor_) continue;
+      simplify(range);
+      if (range.end - range.begin <= kMostPieces) continue;
+      std::vector<Range> windows = windows_of(range);
+      search(windows, false);
+      range.peak = line_.peak(range.begin, range.end);
+    }
     search(ranges, true);
     while (pool_ > 0 && search_peak(ranges)) continue;
   }
 
  private:
   void search(std::vector<Range>& ranges, bool are_independent);
-  void search_large(Range& range);
+  void simplify(Range& range);
   std::vector<Range> windows_of(const Range& range) const;
   bool search_peak(const std::vector<Range>& ranges);
   bool improve(Range& range, int64_t floor);
-  Found solve(const Part& part, Limits limits);
-  void probe(const Part& part, const Part& back, Limits limits, int64_t once, Found& best);
 
   Line& line_;
   const Pieces& pieces_;
-  int64_t floor_;  // no order has a lower peak
-  int64_t pool_;   // work that is left
+  int64_t floor_;       // no order has a lower peak
+  const int64_t free_;  // work that any part may take
+  int64_t pool_;        // work that is left
 };
 
 // Searches ranges, the one that needs most first, until one cannot be improved: no order of the
@@ -110,19 +189,18 @@ void Improver::search(std::vector<Range>& ranges, bool are_independent) {
   line_.measure();
 }
 
-// Chooses among simple orders of a range, then searches it by windows.
-void Improver::search_large(Range& range) {
-  const Part part = line_.part(range.begin, range.end);
-  Found ahead = search_greedily(part), back = search_greedily(part.reversed());
-  turn(back);
-  Found& best = back.peak < ahead.peak ? back : ahead;
-  if (best.peak < range.peak) {
-    for (int32_t& p : best.order) p = line_.order()[size_t(range.begin + p)];
-    line_.set(range.begin, best.order);
-    line_.measure();
-  }
-  std::vector<Range> windows = windows_of(range);
-  search(windows, false);
+// Puts a range into the best of some simple orders, if that is better.
+void Improver::simplify(Range& range) {
+  const Part part = line_.part(range.begin, range.end), back = part.reversed();
+  Found found[] = {greedy(part), oldest_first(part), greedy(back), oldest_first(back)};
+  turn(found[2]);
+  turn(found[3]);
+  Found& best = *std::min_element(std::begin(found), std::end(found),
+                                  [](const Found& a, const Found& b) { return a.peak < b.peak; });
+  if (best.peak >= range.peak) return;
+  for (int32_t& p : best.order) p = line_.order()[size_t(range.begin + p)];
+  line_.set(range.begin, best.order);
+  line_.measure();
   range.peak = line_.peak(range.begin, range.end);
 }
 
@@ -160,65 +238,16 @@ bool Improver::search_peak(const std::vector<Range>& ranges) {
 
 // Puts a range into a better order, if one is found with a share of the work that is left.
 bool Improver::improve(Range& range, int64_t floor) {
-  Found found = solve(line_.part(range.begin, range.end), {floor, range.peak, pool_ / kShare});
+  const Part part = line_.part(range.begin, range.end);
+  Solver solver(part, {floor, range.peak, std::max(pool_ / kShare, std::min(pool_, free_))});
+  Found found = solver.run();
+  pool_ -= solver.work();
   range.is_least = found.is_least;
   if (found.order.empty()) return false;
   for (int32_t& p : found.order) p = line_.order()[size_t(range.begin + p)];
   line_.set(range.begin, found.order);
   range.peak = found.peak;
   return true;
-}
-
-// The problem is the same backwards, where other choices come first, so narrow searches go both
-// ways.
-Found Improver::solve(const Part& part, Limits limits) {
-  const Part back = part.reversed();
-  int64_t work = 0;
-  Found best = search_best(part, limits, 1, work);
-  if (best.order.empty() || best.peak > limits.floor) {
-    if (!best.order.empty()) limits.below = best.peak;
-    Found other = search_best(back, limits, 1, work);
-    if (!other.order.empty()) best = std::move(other), turn(best), limits.below = best.peak;
-  }
-  const int64_t once = work + 1;
-  if (best.order.empty() || best.peak > limits.floor) {
-    Found all = search_all(part, limits, work);
-    if (all.is_least && all.order.empty()) best.is_least = true;
-    if (!all.order.empty()) best = std::move(all);
-  } else {
-    best.is_least = best.peak <= floor_;
-  }
-  pool_ -= work;
-  limits.work -= work;
-  if (!best.is_least && (best.order.empty() || best.peak > limits.floor))
-    probe(part, back, limits, once, best);
-  return best;
-}
-
-// Aims at targets between the floor and the best: towards one, all that needs no more is as good,
-// and less has to be decided.
-void Improver::probe(const Part& part, const Part& back, Limits limits, int64_t once, Found& best) {
-  int64_t low = limits.floor;
-  for (int probe = 0; low < limits.below; ++probe) {
-    const int64_t width = limits.work / once / std::max(1, kProbes - probe);
-    if (width < 2) break;
-    const int64_t target = low + (limits.below - 1 - low) / 2;
-    const Limits aim{target, target + 1, 0};
-    int64_t work = 0;
-    Found found = search_best(part, aim, int(std::min(width, kMostWidth)), work);
-    if (found.order.empty()) {
-      found = search_best(back, aim, int(std::min(width, kMostWidth)), work);
-      turn(found);
-    }
-    pool_ -= work;
-    limits.work -= work;
-    if (found.order.empty()) {
-      low = target + 1;
-    } else {
-      best = std::move(found);
-      limits.below = best.peak;
-    }
-  }
 }
 
 }  // namespace
@@ -229,4 +258,4 @@ void improve(Line& line, const Pieces& pieces, int64_t floor, int effort) {
   Improver(line, pieces, floor, rate).run();
 }
 
-}  // namespace sdx
+}  // namespace sdx::ordering

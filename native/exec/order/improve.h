@@ -3,9 +3,9 @@
 
 #include "exec/order/part.h"
 
-namespace sdx {
+namespace sdx::ordering {
 
 // Leaves the order with the lowest peak that is found; a peak of `floor` is low enough.
 void improve(Line& line, const Pieces& pieces, int64_t floor, int effort);
 
-}  // namespace sdx
+}  // namespace sdx::ordering

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace sdx {
+namespace sdx::ordering {
 
 Part Part::reversed() const {
   Part made;
@@ -177,4 +177,4 @@ void Line::add_stage(Part& part, Range range, const Stage& stage) const {
   }
 }
 
-}  // namespace sdx
+}  // namespace sdx::ordering

@@ -3,7 +3,7 @@
 
 #include "exec/order/pieces.h"
 
-namespace sdx {
+namespace sdx::ordering {
 
 // The pieces of a stretch, numbered as they stand in the order. Only buffers that two of them touch
 // are listed, and only starts and ends that the order within the part decides.
@@ -52,4 +52,4 @@ class Line {
   std::vector<int32_t> number_;  // of buffers in the part that is being made; -1: none
 };
 
-}  // namespace sdx
+}  // namespace sdx::ordering

@@ -4,7 +4,7 @@
 
 #include "exec/order/groups.h"
 
-namespace sdx {
+namespace sdx::ordering {
 namespace {
 
 // Turns groups of tasks into pieces.
@@ -126,4 +126,4 @@ void Builder::merge_stages() {
 
 Pieces contract(const Flow& flow) { return Builder(flow, merge(flow)).run(); }
 
-}  // namespace sdx
+}  // namespace sdx::ordering

@@ -6,7 +6,7 @@
 
 #include "exec/order/flow.h"
 
-namespace sdx {
+namespace sdx::ordering {
 
 // Bytes that a piece needs above the level before it, and those by which it changes the level.
 struct Cost {
@@ -97,4 +97,4 @@ struct Pieces {
 // order whose peak is no higher than that of the tasks as they are numbered.
 Pieces contract(const Flow& flow);
 
-}  // namespace sdx
+}  // namespace sdx::ordering

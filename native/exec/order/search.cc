@@ -6,7 +6,7 @@
 #include <queue>
 #include <tuple>
 
-namespace sdx {
+namespace sdx::ordering {
 namespace {
 
 constexpr size_t kFewest = 4;     // pieces that a narrow search tries next
@@ -14,6 +14,9 @@ constexpr int64_t kTouched = 8;   // buffers of a piece that count as one
 constexpr int64_t kKept = 6;      // what keeping a state counts
 constexpr int64_t kScanned = 16;  // costs that are looked at in the time in which one is found
 constexpr int64_t kCopied = 6;    // costs that are copied to try a piece, in that time
+
+// Bounds on the bytes that a search takes, whatever the work that is allowed.
+constexpr size_t kMostStates = size_t(1) << 20, kMostSteps = size_t(1) << 24;
 
 // A set of pieces.
 template <int kWords>
@@ -323,7 +326,8 @@ Found Search<kWords>::all() {
     const State s = states[size_t(open.top())];
     open.pop();
     if (s.n_done == part_.count()) return found(s, true);
-    if (work_ > limits_.work) return {};
+    if (work_ > limits_.work || states.size() > kMostStates || trail_.size() > kMostSteps)
+      return {};
     if (table.is_best(s)) expand(s, size_t(part_.count()), offer);
   }
   return {{}, 0, true};
@@ -377,4 +381,4 @@ Found search_best(const Part& part, Limits limits, int width, int64_t& work) {
   return with_words(part, limits, work, [&](auto& search) { return search.best(width); });
 }
 
-}  // namespace sdx
+}  // namespace sdx::ordering

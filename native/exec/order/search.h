@@ -3,7 +3,7 @@
 
 #include "exec/order/part.h"
 
-namespace sdx {
+namespace sdx::ordering {
 
 constexpr int32_t kMostPieces = 256;  // of a part that is searched
 
@@ -26,4 +26,4 @@ Found search_all(const Part& part, Limits limits, int64_t& work);
 // Keeps the best sets of each number of pieces; the work is about proportional to the width.
 Found search_best(const Part& part, Limits limits, int width, int64_t& work);
 
-}  // namespace sdx
+}  // namespace sdx::ordering

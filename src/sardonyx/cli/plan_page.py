@@ -80,7 +80,8 @@ def content(planned: Planned) -> dict[str, Any]:
 
 def _order(found: Timeline, texts: _Texts) -> dict[str, Any]:
     # Without a step there is nothing to draw a tensor over.
-    own = [t for t in found.tensors if t.kind != "input" and t.bytes and found.steps]
+    shown = (t for t in found.tensors if t.kind != "input" and t.bytes and found.steps)
+    own = [t for t in shown if t.kind != "part" or t.offset != OWN]  # not what outputs hold before
     heights = _heights(own, found.arena_bytes)
     handed = _handed_over(own)
     return {

@@ -10,7 +10,8 @@ from typing import Final, Literal
 from sardonyx.errors import InternalError
 from sardonyx.memory.place import Layout, Life, check
 
-# A part lies in another tensor, whose concatenation it saves: that one counts.
+# A part lies in the bytes of another tensor, which counts: of the whole that it is joined to, or of
+# an output that is made when it is gone.
 Kind = Literal["value", "part", "scratch", "output", "input"]
 
 OWN: Final = -1  # the offset of what lies in a block of its own, outside of any arena

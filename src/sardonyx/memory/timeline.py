@@ -8,15 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sardonyx.errors import InvalidArgument, SardonyxError
+from sardonyx.errors import InternalError, InvalidArgument, SardonyxError
 from sardonyx.graph.dim import evaluate, symbols
 from sardonyx.graph.dtype import STRING
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.guard import AssumptionFailed, Guard
-from sardonyx.memory.report import OWN, Arena, Kind, Step, Tensor, Timeline, finished
+from sardonyx.memory.report import OWN, Arena, Kind, Step, Tensor, Timeline, finished, simulate
 from sardonyx.program.control import ControlPart
-from sardonyx.program.flat import ABSENT, FlatStep, SegmentBuilder, Storage
+from sardonyx.program.flat import ABSENT, Flat, FlatStep, SegmentBuilder, Storage
 from sardonyx.program.native import NativeSegment, RunSettings
 from sardonyx.program.program import Program, PythonSegment
 
@@ -66,6 +66,7 @@ class _Record:
     end: int = -1
     offset: int = OWN
     part: int = -1
+    lender: int = ABSENT  # the slot of a value that is made later, in whose block it lies
     holders: int = 0  # slots that show these bytes
     touched: set[int] = field(default_factory=set)
 
@@ -285,25 +286,49 @@ class _Part:
 
     def arena(self, dims: Dims) -> Iterator[_Record]:
         """What lies in the part's arena: values, then scratch."""
-        first = self.first
+        first, laid_out = self.first, self.laid_out
         values: dict[int, _Record] = {}
-        for number, bytes_, start, end, offset in self.laid_out["values"]:
+        lent: dict[int, list[_Record]] = {}
+        own = ((*entry, ABSENT) for entry in laid_out["values"])
+        for number, bytes_, start, end, offset, lender in (*own, *laid_out["lent"]):
             step = self.order[start]
             name, fact = self._described(number, step)
             record = _Record(name, _label(step.node), "value", bytes_, start + first, fact)
-            record.end, record.offset = end + first, offset
+            record.end, record.offset, record.lender = end + first, offset, lender
             record.touched = self._touched.get(number, set())
             values[number] = record
         for step in self.order:
             if step.joins:
                 self._join(step, values, dims)
+        for record in values.values():
+            if record.lender != ABSENT and record.kind == "value":
+                record.part = 0
+                lent.setdefault(record.lender, []).append(record)
+        self._prove_lent(lent, dims)
+        for record in values.values():
+            if record.lender != ABSENT:
+                record.kind, record.offset = "part", OWN
         yield from values.values()
-        for position, bytes_, offset in self.laid_out["scratch"]:
+        for position, bytes_, offset in laid_out["scratch"]:
             step = self.order[position]
             name, at = f"scratch of {_label(step.node)}", position + first
             record = _Record(name, _label(step.node), "scratch", bytes_, at)
             record.end, record.offset = at, offset
             yield record
+
+    def _prove_lent(self, lent: Mapping[int, list[_Record]], dims: Dims) -> None:
+        """Whatever lies in one block at one time must lie apart, and be gone when that is made."""
+        sizes = dict(self.laid_out["exports"])
+        made = {v.at: self._makers[n] + self.first for n, v in self._exported()}
+        end = self.first + len(self.order)
+        for slot, records in lent.items():
+            seen = simulate([r.tensor(dims, end) for r in records], end, 1)
+            if seen.reach[0] > sizes[slot] or any(r.end >= made[slot] for r in records):
+                raise InternalError(f"more is lent of the block of slot {slot} than it has")
+
+    def _exported(self) -> Iterator[tuple[int, Flat]]:
+        values = enumerate(self.part.values)
+        return ((n, v) for n, v in values if v.storage is Storage.EXPORTED)
 
     def _join(self, step: FlatStep, values: Mapping[int, _Record], dims: Dims) -> None:
         """Finds the inputs that were made where the step's output lies, which so lives longer."""
@@ -313,7 +338,7 @@ class _Part:
         end = whole.offset + bytes_of(whole.fact, dims)  # others may lie in what fills it up
         for number in step.inputs:
             part = values.get(self._root(number))
-            if part is None or part.kind != "value":
+            if part is None or part.kind != "value" or part.lender != whole.lender:
                 continue
             if not whole.offset <= part.offset < end:
                 continue
@@ -333,7 +358,7 @@ class _Part:
 
     def blocks(self) -> Iterator[tuple[int, _Record]]:
         """The slots and blocks of what leaves the part."""
-        made = {v.at: n for n, v in enumerate(self.part.values) if v.storage is Storage.EXPORTED}
+        made = {v.at: n for n, v in self._exported()}
         for slot, bytes_ in self.laid_out["exports"]:
             if slot not in made:
                 continue  # shows the bytes of another

@@ -12,6 +12,7 @@ from sardonyx.ops.declare import MICROSOFT, ONNX
 from sardonyx.weights.const import Recipe
 
 _HALVES: Final = (F16, BF16)
+Marks = tuple[int, bool]
 # A float32 result of these, rounded, is what their references give in a half type.
 _WIDENED: Final = frozenset(
     (
@@ -26,10 +27,10 @@ _WIDENED: Final = frozenset(
 
 def widen_halves(graph: Graph) -> None:
     """Puts casts around such nodes; those between two of them become part of a chain."""
-    weights: dict[Value, Value] = {}
     for part in graph.family():
+        made: dict[Marks, dict[Value, Value]] = {}
         for node in [n for n in part.nodes if n.op.key in _WIDENED and _is_half(n.inputs[0])]:
-            _widen(Builder(part, part.scope), node, weights)
+            _widen(Builder(part, part.scope), node, made.setdefault(node.marks, {}))
 
 
 def _is_half(value: Value | None) -> bool:
@@ -37,21 +38,21 @@ def _is_half(value: Value | None) -> bool:
     return isinstance(fact, Fact) and fact.shape is not None and fact.dtype in _HALVES
 
 
-def _wide(b: Builder, value: Value | None, weights: dict[Value, Value]) -> Value | None:
+def _wide(b: Builder, value: Value | None, wide: dict[Value, Value]) -> Value | None:
     if value is None or not _is_half(value):
         return value
-    if value.const is None:
-        made: Value = b.Cast(value, to=F32.onnx)
-        return made
-    if value not in weights:  # larger than in its file, as every packed form of it is
+    if value not in wide:
         const = value.const
-        op, _, attrs = b.call("Cast", ONNX, {"to": F32.onnx})
-        weights[value] = constant(Recipe(op, (const,), attrs, 0, (F32, const.shape)))
-    return weights[value]
+        if const is None:
+            wide[value] = b.Cast(value, to=F32.onnx)
+        else:  # larger than in its file, as every packed form of it is
+            op, _, attrs = b.call("Cast", ONNX, {"to": F32.onnx})
+            wide[value] = constant(Recipe(op, (const,), attrs, 0, (F32, const.shape)))
+    return wide[value]
 
 
-def _widen(b: Builder, node: Node, weights: dict[Value, Value]) -> None:
-    inputs = [_wide(b, v, weights) for v in node.inputs]
+def _widen(b: Builder, node: Node, wide: dict[Value, Value]) -> None:
+    inputs = [_wide(b, v, wide) for v in node.inputs]
     made = b.node(
         node.op.name, *inputs, outputs=len(node.outputs), domain=node.op.domain, **node.attrs
     )

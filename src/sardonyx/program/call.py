@@ -37,8 +37,8 @@ class Call:
     ints: tuple[Size, ...] = ()  # numbers, or sizes that are known when dims are bound
     floats: tuple[float, ...] = ()
     grows: tuple[tuple[int, int, int], ...] = ()  # (input, output, axis): the input with more rows
-    # (input, output): each element of the output is made of the input's at the same place, which
-    # is not read again; they may be the same bytes.
+    # (input, output) that may be the same bytes, if they have the same size: nothing of the input
+    # is read after something is written where it lies.
     shares: tuple[tuple[int, int], ...] = ()
     turn: tuple[int, ...] = ()  # axes of inputs that share, in the output's order; empty: as is
     joins: bool = False  # the inputs lie one behind the other along axis ints[0] of the output

@@ -82,6 +82,7 @@ def recurrent(node: Node) -> Call | No:
             *numbers,
         ),
         floats,
+        shares=((0, 0),),  # all of x is multiplied before the first step gives anything
     )
 
 

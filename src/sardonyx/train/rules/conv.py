@@ -106,18 +106,40 @@ def images(b: Backward, dy: Value, w: Value, moves: Moves, x: Value) -> Value:
         sizes[i] - outs[i] * moves.strides[i] + moves.begins[i] for i in range(moves.n)
     ]
     spread, pads = _spread(b, dy, moves.strides), (*fronts, *backs)
+    if not w.is_const and _is_deep(w, moves):
+        return _images_by_taps(b, _framed(b, spread, fronts, moves, x), w, moves, x)
     around: Ints = (0,) * (2 * moves.n)
     if all(isinstance(p, int) and p >= 0 for p in pads):
         around = pads  # type: ignore[assignment]  # checked just above
     else:
         spread = _framed(b, spread, fronts, moves, x)
-    return b.Conv(
-        spread,
-        _turned_round(b, w, moves),
-        dilations=moves.dilations,
-        pads=around,
-        group=moves.group,
-    )
+    turned = _turned_round(b, w, moves)
+    return b.Conv(spread, turned, dilations=moves.dilations, pads=around, group=moves.group)
+
+
+def _is_deep(w: Value, moves: Moves) -> bool:
+    """Whether every channel is a group, and the kernel small enough to go through its taps."""
+    static = ranked(w).static
+    is_small = math.prod(moves.kernel) <= _MAX_TAPS
+    return static is not None and static[:2] == (moves.group, 1) and is_small
+
+
+def _images_by_taps(b: Backward, framed: Value, w: Value, moves: Moves, x: Value) -> Value:
+    """Channels by themselves: what each tap sees, times its number, added up."""
+    n, taps = moves.n, math.prod(moves.kernel)
+    axes = b.ints(*range(2, 2 + n))
+    sizes = b.Gather(b.shape(x), axes)
+    rows = b.Transpose(b.Reshape(w, b.ints(moves.group, taps)), perm=(1, 0))
+    each = b.Reshape(rows, b.ints(taps, moves.group, *(1,) * n))
+    numbers = b.node("Split", each, axis=0, num_outputs=taps, outputs=taps).outputs
+    total: Value | None = None
+    for number, tap in zip(numbers, itertools.product(*map(range, moves.kernel)), strict=True):
+        pairs = zip(tap, moves.kernel, moves.dilations, strict=True)
+        start = b.ints(*((size - 1 - k) * d for k, size, d in pairs))
+        part = b.Mul(b.Slice(framed, start, b.Add(start, sizes), axes), number)
+        total = part if total is None else b.Add(total, part)
+    assert total is not None
+    return b.reshape(total, x)
 
 
 def _framed(b: Backward, spread: Value, fronts: list[int], moves: Moves, x: Value) -> Value:
@@ -175,8 +197,10 @@ def _counts(w: Value) -> tuple[int, int]:
 
 def _weights(b: Backward, x: Value, dy: Value, moves: Moves, w: Value) -> Value:
     """The gradient of weights: dy moves over the image, each element of a batch a channel."""
-    # No kernel takes weights of open sizes, and dy would be such.
-    if ranked(x).static is None and math.prod(moves.kernel) <= _MAX_TAPS:
+    # No kernel takes weights of open sizes, and dy would be such. Groups of one channel are no
+    # products at all.
+    is_open = ranked(x).static is None and math.prod(moves.kernel) <= _MAX_TAPS
+    if is_open or _is_deep(w, moves):
         return _by_taps(b, x, dy, moves, w)
     n, group = moves.n, moves.group
     spatial = tuple(range(2, 2 + n))
@@ -205,17 +229,21 @@ def _by_group(b: Backward, x: Value, group: int) -> Value:
 
 
 def _by_taps(b: Backward, x: Value, dy: Value, moves: Moves, w: Value) -> Value:
-    """The same as a product for each tap: dy by what the tap saw, over all places of all images."""
+    """The same for each tap by itself: dy by what the tap saw, over all places of all images."""
     axes = b.ints(*range(2, 2 + moves.n))
     padded = b.Pad(x, b.ints(*moves.begins, *moves.ends), None, axes)
     outs, strides = b.Gather(b.shape(dy), axes), b.ints(*moves.strides)
     span = b.Add(b.Mul(b.Sub(outs, 1), strides), 1)
-    left = _rows(b, dy, moves.group)
+    is_deep = _is_deep(w, moves)
+    places, left = b.ints(0, *range(2, 2 + moves.n)), dy if is_deep else _rows(b, dy, moves.group)
     found: list[Value] = []
     for tap in itertools.product(*map(range, moves.kernel)):
         start = b.ints(*(k * d for k, d in zip(tap, moves.dilations, strict=True)))
         seen = b.Slice(padded, start, b.Add(start, span), axes, strides)
-        each = b.MatMul(left, b.turned(_rows(b, seen, moves.group)))  # [group, maps, channels]
+        if is_deep:
+            each = b.ReduceSum(b.Mul(left, seen), places, keepdims=0)  # [maps]
+        else:
+            each = b.MatMul(left, b.turned(_rows(b, seen, moves.group)))  # [group, maps, channels]
         found.append(b.Unsqueeze(each, b.ints(-1)))
     return b.reshape(b.Concat(*found, axis=-1) if len(found) > 1 else found[0], w)
 

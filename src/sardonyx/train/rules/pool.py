@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from sardonyx.errors import NotImplemented
@@ -30,13 +32,58 @@ def _(b: Backward, node: Node, dy: Value | None, *_: Value | None) -> Value | No
 
 @gradient("AveragePool")
 def _(b: Backward, node: Node, dy: Value) -> Value:
-    """Each window's share goes back to its elements: a convolution by ones."""
+    """Each window's share goes back to its elements: copies of it, or a convolution by ones."""
     x = given(node, 0)
     moves = moves_of(window(tuple(node.attrs["kernel_shape"]), node.attrs), x)
+    moves = _within(moves, x, dy)
+    # Rounding up, the last of several windows may reach beyond the image.
+    if _is_tiled(moves) and (not node.attrs["ceil_mode"] or _is_one(dy)):
+        return _copies(b, b.Mul(dy, 1 / math.prod(moves.kernel)), moves, x)
     share = b.Div(dy, _counts(b, x, dy, moves, node.attrs))
-    plane = _as_planes(b, x)
-    ones = _ones(b, x, b.ints(1, 1, *moves.kernel))
+    channels = ranked(x).dims[1]
+    if isinstance(channels, int):
+        ones = _ones(b, x, b.ints(channels, 1, *moves.kernel))
+        return b.reshape(images(b, share, ones, replace(moves, group=channels), x), x)
+    ones, plane = _ones(b, x, b.ints(1, 1, *moves.kernel)), _as_planes(b, x)
     return b.reshape(images(b, _as_planes(b, share), ones, moves, plane), x)
+
+
+def _is_one(dy: Value) -> bool:
+    """Whether a single window made the output."""
+    return all(out == 1 for out in ranked(dy).dims[2:])
+
+
+def _within(moves: Moves, x: Value, dy: Value) -> Moves:
+    """A single window cut to the image: some are given as large as any image may be."""
+    sizes = ranked(x).shaped(ranked(x).dims[2:]).static
+    if sizes is None or not _is_one(dy) or not _is_plain(moves):
+        return moves
+    kernel = tuple(map(min, moves.kernel, sizes))
+    return replace(moves, kernel=kernel, strides=kernel)
+
+
+def _is_plain(moves: Moves) -> bool:
+    return not any((*moves.begins, *moves.ends)) and all(d == 1 for d in moves.dilations)
+
+
+def _is_tiled(moves: Moves) -> bool:
+    """Whether windows lie side by side, with nothing around them."""
+    return _is_plain(moves) and moves.kernel == moves.strides
+
+
+def _copies(b: Backward, share: Value, moves: Moves, x: Value) -> Value:
+    """Every element as often as its window is large, and zeros where no window was."""
+    n, beside = moves.n, range(3, 3 + 2 * moves.n, 2)
+    sizes = b.shape(share)
+    pairs = [b.ints(1)] * (2 * n)
+    pairs[1::2] = [b.ints(k) for k in moves.kernel]
+    for i in range(n):
+        pairs[2 * i] = b.Slice(sizes, b.ints(2 + i), b.ints(3 + i))
+    room = b.Concat(b.Slice(sizes, b.ints(0), b.ints(2)), *pairs, axis=0)
+    copies = b.Expand(b.Unsqueeze(share, b.ints(*beside)), room)
+    flat = b.Reshape(copies, b.Mul(sizes, b.ints(1, 1, *moves.kernel)), allowzero=1)
+    rest = b.Sub(b.shape(x), b.shape(flat))
+    return b.reshape(b.Pad(flat, b.Concat(b.Mul(rest, 0), rest, axis=0)), x)
 
 
 def _ones(b: Backward, like: Value, shape: Value) -> Value:

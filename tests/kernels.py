@@ -89,8 +89,7 @@ def run_call(  # noqa: PLR0913 - how a call is run, each way by name
     if share is not None:
         taken, place = inputs[share[0]], made[share[1]][0]
         assert taken is not None
-        place.reshape(-1).view(taken.dtype)[...] = taken.reshape(-1)
-        inputs[share[0]] = place.view(taken.dtype).reshape(taken.shape)
+        inputs[share[0]] = over(place, taken, call.turn)
     error = native.call(
         call.row,
         [tensor(a) for a in inputs],
@@ -104,6 +103,14 @@ def run_call(  # noqa: PLR0913 - how a call is run, each way by name
         raise RuntimeError(error)
     assert all(untouched(whole, inner) for inner, whole in made), "wrote outside its output"
     return [inner for inner, _ in made]
+
+
+def over(place: Array, taken: Array, turn: tuple[int, ...]) -> Array:
+    """An input in the bytes of an output, in whose order its axes `turn` lie."""
+    seen = place.view(taken.dtype)
+    seen = seen.transpose(np.argsort(turn)) if turn else seen.reshape(taken.shape)
+    seen[...] = taken
+    return seen
 
 
 def operand(given: Value | Packed | Stored, values: dict[Value, Array], isa: str) -> Array:

@@ -29,7 +29,7 @@ using SizeTuple = std::tuple<int, int32_t, int32_t, int64_t>;
 using GuardTuple = std::tuple<int, int32_t, int32_t>;
 using ValueTuple = std::tuple<int, int, int32_t, uintptr_t, Ints, Longs>;
 using StepTuple = std::tuple<std::string, Ints, Ints, Ints, std::vector<double>,
-                             std::vector<std::pair<int32_t, int32_t>>, bool>;
+                             std::vector<std::pair<int32_t, int32_t>>, Ints, bool>;
 using Triple = std::tuple<int32_t, int32_t, int32_t>;
 using Quad = std::tuple<int32_t, int32_t, int32_t, int32_t>;
 using Pair = std::pair<int32_t, int32_t>;
@@ -48,11 +48,11 @@ std::unique_ptr<Segment> make_segment(nb::tuple parts) {
     spec.values.push_back({Storage(storage), DType(dtype), at,
                            reinterpret_cast<const void*>(address), dims, numbers});
   const Isa* isa = chosen_isa();
-  for (const auto& [row, inputs, outputs, ints, floats, shares, joins] :
+  for (const auto& [row, inputs, outputs, ints, floats, shares, turn, joins] :
        nb::cast<std::vector<StepTuple>>(parts[5])) {
     const Kernel* kernel = isa == nullptr ? nullptr : find_kernel(*isa, row);
     if (kernel == nullptr) throw std::invalid_argument("there is no kernel " + row);
-    spec.steps.push_back({kernel, inputs, outputs, ints, floats, shares, joins});
+    spec.steps.push_back({kernel, inputs, outputs, ints, floats, shares, turn, joins});
   }
   for (const auto& [step, output, axis, name] : nb::cast<std::vector<Quad>>(parts[6]))
     spec.resolved.push_back({step, output, axis, name});

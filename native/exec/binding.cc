@@ -134,7 +134,7 @@ class Binder {
       total += double(need_.scratch.back());
       const StepSpec& step = spec_.steps[i];
       for (const auto& [from, to] : step.shares)
-        if (may_share(step, step.inputs[size_t(from)], to))
+        if (may_share(step, from, to))
           need_.shares.push_back(
               {int32_t(i), root(step.inputs[size_t(from)]), root(step.outputs[size_t(to)])});
       if (step.joins) need_.joins.push_back(parts(step));
@@ -166,21 +166,33 @@ class Binder {
   }
 
   // Whether each element of an output is made of the same element of an input, and no other of it.
-  bool may_share(const StepSpec& step, int32_t from, int32_t output) const {
-    const int32_t to = step.outputs[size_t(output)];
-    if (!is_whole(from) || !is_whole(to)) return false;
-    if (views_[size_t(from)].count() != views_[size_t(to)].count() ||
-        bytes_of(views_[size_t(from)]) != bytes_of(views_[size_t(to)]))
-      return false;
+  bool may_share(const StepSpec& step, int32_t input, int32_t output) const {
+    const int32_t from = step.inputs[size_t(input)], to = step.outputs[size_t(output)];
+    if (root(from) < 0 || !is_whole(to) || !lies_as(from, to, step.turn)) return false;
     // Other inputs that show the same bytes must be read in the same way.
-    for (size_t i = 0; i < step.inputs.size(); ++i) {
-      if (step.inputs[i] < 0 || root(step.inputs[i]) != root(from)) continue;
-      const std::pair share(int32_t(i), output);
-      if (!is_whole(step.inputs[i]) ||
-          std::find(step.shares.begin(), step.shares.end(), share) == step.shares.end())
-        return false;
+    for (int32_t i = 0; i < int32_t(step.inputs.size()); ++i) {
+      const int32_t id = step.inputs[size_t(i)];
+      if (i == input || id < 0 || root(id) != root(from)) continue;
+      const std::pair share(i, output);
+      const bool may =
+          std::find(step.shares.begin(), step.shares.end(), share) != step.shares.end();
+      if (!may || !lies_as(id, to, step.turn)) return false;
     }
     return true;
+  }
+
+  // Whether a value is all of the arena value that it views, its elements in the order in which
+  // those of an output lie.
+  bool lies_as(int32_t from, int32_t to, const std::vector<int32_t>& turn) const {
+    const View &in = views_[size_t(from)], &out = views_[size_t(to)];
+    if (bytes_of(in) != bytes_of(out) || in.count() != out.count()) return false;
+    if (turn.empty()) return is_whole(from);
+    for (int i = 0; i < out.rank; ++i) {
+      const int32_t axis = turn[size_t(i)];
+      if (in.dims[axis] != out.dims[i]) return false;
+      if (out.dims[i] != 1 && in.strides[axis] != out.strides[i]) return false;
+    }
+    return bytes_of(in) == bytes_of(views_[size_t(root(from))]);
   }
 
   // The inputs of a step that joins which may lie in its output.

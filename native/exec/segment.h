@@ -46,6 +46,8 @@ struct StepSpec {
   std::vector<int32_t> ints;             // registers
   std::vector<double> floats;
   std::vector<std::pair<int32_t, int32_t>> shares;  // (input, output) that may be the same bytes
+  std::vector<int32_t>
+      turn;            // axes of inputs that share, in the output's order; empty: as they are
   bool joins = false;  // inputs may lie in the output, one behind the other along axis ints[0]
 };
 

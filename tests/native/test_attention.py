@@ -21,8 +21,10 @@ def f32(*shape: int) -> Array:
     return RNG.standard_normal(shape).astype(np.float32)
 
 
-def run(inputs: list[Array | None], isa: str, splits: int, **attrs: Any) -> Array:
-    """What the kernel makes of operands."""
+def run(
+    inputs: list[Array | None], isa: str, splits: int, is_over: bool = False, **attrs: Any
+) -> Array:
+    """What the kernel makes of operands, perhaps over the bytes of the queries."""
     q, v = inputs[0], inputs[2]
     assert q is not None
     assert v is not None
@@ -31,6 +33,10 @@ def run(inputs: list[Array | None], isa: str, splits: int, **attrs: Any) -> Arra
     if attrs["rows_first"]:
         shape[-3], shape[-2] = shape[-2], shape[-3]
     out, whole = guarded(tuple(shape), q.dtype)
+    if is_over:
+        place = out.swapaxes(-2, -3) if attrs["rows_first"] else out
+        place[...] = q
+        inputs = [place, *inputs[1:]]
     ints = [attrs[name] for name in FLAGS]
     given = [tensor(a) for a in inputs]
     floats = [attrs["scale"], attrs["softcap"]]
@@ -48,8 +54,21 @@ def check(*inputs: Array | None, scale: float = 0.3, **given: Any) -> None:
     want = attention.run(wide, {**attrs, "scale": np.float64(np.float32(scale))})[0]
     for isa in native.isas:
         found = [run(operands, isa, splits, **attrs) for splits in (1, 2, 7)]
+        if fits_queries(operands, attrs):
+            found += [run(operands, isa, splits, True, **attrs) for splits in (1, 2, 7)]
         assert all(f.tobytes() == found[0].tobytes() for f in found), isa
         np.testing.assert_allclose(found[0], want, rtol=2e-5, atol=2e-6, err_msg=isa)
+
+
+def fits_queries(operands: list[Array | None], attrs: dict[str, Any]) -> bool:
+    """Whether the result has a row for each of the queries, as wide."""
+    q, k, v = operands[:3]
+    assert q is not None
+    assert k is not None
+    assert v is not None
+    lead = q.shape[:-2]
+    is_alone = attrs["group"] > 1 or np.broadcast_shapes(lead, k.shape[:-2]) == lead
+    return is_alone and q.shape[-1] == v.shape[-1]
 
 
 SIZES = (  # rows, keys, depth, width
@@ -104,6 +123,7 @@ def test_strides(rows: int) -> None:
     q, k, v = f32(2, rows, 3, 16), f32(2, 70, 3, 16), f32(2, 70, 3, 24)
     turned = [a.transpose(0, 2, 1, 3) for a in (q, k, v)]
     check(*turned, rows_first=1)
+    check(turned[0], turned[1], turned[1], rows_first=1)
     check(*turned, f32(rows, 1), rows_first=1)
     check(*turned, f32(3, 1, 70))
     check(turned[0], f32(2, 3, 16, 70).swapaxes(2, 3), turned[2], f32(70, rows).T)
@@ -145,6 +165,7 @@ def test_shared_heads(rows: int, group: int, before: int) -> None:
     turned = q.transpose(0, 2, 1, 3)
     attrs = {"group": group, "before": before, "behind": 0}
     check(turned, k, v, None, spans, **attrs, rows_first=1)
+    check(turned, k, v[..., :40], None, spans, **attrs, rows_first=1)
     check(turned, k, v, None, spans, f32(2 * group), **attrs)
     check(turned, k, v, f32(3, 1, rows, keys), spans, None, **attrs, softcap=1.5)
     check(turned, k, v, f32(1, 2 * group, rows, keys), spans, None, **attrs, smooth=1)

@@ -18,7 +18,7 @@ from sardonyx.providers.cpu.gemm import packed_size
 from tests.kernels import guarded, tensor, untouched
 
 Array = Any
-BIAS, RELU, START = 1, 2, 4
+BIAS, RELU, START, APART = 1, 2, 4, 8
 NOTHING = ((0, 0), ())
 SPLITS = (1, 2, 7)
 ERROR = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 2e-2, "float64": 1e-14}
@@ -234,6 +234,30 @@ def test_programs(isa: str, dtype: Any, left: Any, right: Any) -> None:
         np.testing.assert_allclose(
             found[0].astype(np.float64), want.astype(np.float64), rtol=error, atol=error
         )
+        assert all(f.tobytes() == found[0].tobytes() for f in found)
+
+
+@pytest.mark.parametrize("isa", native.isas)
+@pytest.mark.parametrize(("left", "right"), [s for s in SHAPES if min(s[0] + s[1]) > 0])
+def test_programs_over_an_operand(isa: str, left: Any, right: Any) -> None:
+    """Scaled by a row, and added to a tensor that the result may lie on; also with a start."""
+    a, b, row = numbers(left), numbers(right, seed=1), numbers(right[-1:], seed=2)
+    product = np.matmul(a, b, dtype=np.float64)
+    start, added = numbers(product.shape, seed=3), numbers(product.shape, seed=4)
+    turned = np.ascontiguousarray(start.swapaxes(-1, -2)).swapaxes(-1, -2)
+    program = encode((op("Mul", 0, 1), op("Add", 3, 2)), [(F32, None)] * 3)
+    assert not isinstance(program, No)
+    scale = np.matmul(np.abs(a), np.abs(b)).max() + 8
+    how: Any = {"program": program, "is_packed": True, "isa": isa}
+    for begin, flags in (((), APART), ((start,), APART | START), ((turned,), APART | START)):
+        over = len(begin) + 1
+        found = [
+            run(a, b, *begin, row, added, **how, flags=flags, splits=n, over=o)
+            for o in (None, over)
+            for n in SPLITS
+        ]
+        want = (product + start if begin else product) * row + added
+        np.testing.assert_allclose(found[0], want, rtol=0, atol=1.6e-5 * scale)
         assert all(f.tobytes() == found[0].tobytes() for f in found)
 
 

@@ -51,7 +51,7 @@ def probe_by_sequence() -> list[str]:
     """The same of the row that a session's sequence runs."""
     number, exported, u8 = 0, 3, 2
     values = [(exported, u8, slot, 0, [0], []) for slot in range(2)]
-    steps = [("isa_name", [], [0, 1], [], [], [], False)]
+    steps = [("isa_name", [], [0, 1], [], [], [], [], False)]
     segment = (0, [(number, 0, 0, LENGTH)], [], [], values, steps, [], [], [], 0)
     sequence = ((2, 0), [], [0, 1], [], [], [], [(True, segment, [], [])])
     types = [np.dtype(np.uint8)] * 2

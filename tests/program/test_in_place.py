@@ -114,6 +114,18 @@ def test_residual_products() -> None:
     assert checked(model, x) == 3 * 2 * 64 * 256 * 4  # the stream, and the wide layer
 
 
+def test_scaled_residual_products() -> None:
+    """A layer whose result is scaled before it is added, and an activation before that."""
+    net = Net()
+    last = net.add("Exp", "x")
+    for _ in range(3):
+        down = net.add("Relu", net.product(last, 256, 64))
+        scaled = net.add("Mul", net.product(down, 64, 256), net.const(numbers(256)))
+        last = net.add("Add", last, net.add("Tanh", scaled))
+    model = net.model(last, ["N", "S", 256])
+    assert checked(model, numbers(2, 64, 256) / 4) == 5 * 2 * 64 * 64 * 4
+
+
 def test_what_a_product_reads_is_not_written_over() -> None:
     """A layer with a residual of its own input, also by way of another shape."""
     for through in ("", "Reshape"):
@@ -191,3 +203,61 @@ def test_what_is_joined_may_leave() -> None:
     proto.graph.output[0].name = "joined"
     del proto.graph.node[-1]
     checked(proto.SerializeToString(), numbers(3, 8, 6, 6))
+
+
+def grown(seed: int) -> tuple[bytes, Array]:
+    """A random network of everything that may be written in place, in any order and nesting."""
+    rng = np.random.default_rng(seed)
+    net, values = Net(), [("x", 8)]
+    for _ in range(14):
+        (x, c), (y, d) = (values[-1 - rng.integers(0, min(4, len(values)))] for _ in range(2))
+        maps = int(rng.choice([5, 8, 16, 24, 33]))
+        match int(rng.integers(0, 9)):
+            case 0 | 1:
+                made = net.conv(x, c, maps, int(rng.choice([1, 3])))
+            case 2:
+                made, maps = net.conv(x, c, c, 3, c), c
+            case 3:
+                made = net.add("Relu" if rng.integers(0, 2) else "Tanh", x)
+                maps = c
+            case 4 | 5:
+                made, maps = net.add("Concat", x, y, axis=1), c + d
+            case 6:
+                scale = net.const(np.array([1, 1, 2, 2], np.float32))
+                small = net.add("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
+                made, maps = net.add("Resize", small, "", scale, mode="linear"), c
+            case _:
+                inner = net.conv(x, c, d, int(rng.choice([1, 3])))
+                if rng.integers(0, 2):
+                    inner = net.add("Mul", inner, net.add("Sigmoid", inner))
+                made, maps = net.add("Add", inner, y), d
+        values.append((made, maps))
+    parts = [net.conv(v, c, 8) for v, c in values[-3:]]
+    last = net.add("Concat", *parts, axis=1)
+    return net.model(last, ["N", 8, 14, 18]), numbers(2, 8, 14, 18) / 4
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_networks(seed: int) -> None:
+    checked(*grown(seed))
+
+
+@pytest.mark.parametrize("heads", [4, 20])
+def test_attention_over_its_queries(heads: int) -> None:
+    """As many heads as rows is the case in which a wrong order of axes would go unnoticed."""
+    rows, width = 20, 16 * heads
+    net = Net()
+    x = net.add("Exp", "x")
+
+    def split(k: str) -> str:
+        shape = net.const(np.array([0, rows, heads, 16]))
+        return net.add("Transpose", net.add("Reshape", k, shape), perm=[0, 2, 1, 3])
+
+    q, k, v = (split(net.product(x, width, width)) for _ in range(3))
+    k = net.add("Transpose", k, perm=[0, 1, 3, 2])
+    scores = net.add("Mul", net.add("MatMul", q, k), net.const(np.array(0.25, np.float32)))
+    sums = net.add("MatMul", net.add("Softmax", scores, axis=-1), v)
+    turned = net.add("Transpose", sums, perm=[0, 2, 1, 3])
+    made = net.add("Reshape", turned, net.const(np.array([0, rows, width])))
+    model = net.model(net.add("Add", net.product(made, width, width), x), ["N", rows, width])
+    assert checked(model, numbers(9, rows, width) / 4) == 4 * 9 * rows * width * 4

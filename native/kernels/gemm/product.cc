@@ -21,18 +21,19 @@ void run_block(const ProductArgs& a, const Data& data, const float* packed, cons
   const Product& p = a.p;
   const T* from = input<T>(data, 0) + p.a.offset(at.batch);
   Target sums{reinterpret_cast<float*>(data.local + a.c_at), kMostColumns};
-  if (a.to == DType::f32)
+  if (!a.is_apart)
     sums = {output<float>(data) + (at.batch * p.m + at.row) * a.pitch + at.column, a.pitch};
   Finish finish = a.finish;
   if (a.bias_slot >= 0) finish.bias = input<float>(data, a.bias_slot);
-  finish.start = start_of(a, data, at), finish.start_stride = a.pitch;
+  finish.start = start_of(a, data, at, sums);
+  finish.start_stride = a.is_start_whole ? p.n : sums.ldc;
   const int64_t first = at.column / kPanel;
   gemm_block(data.local, at.rows, p.k, Columns{packed, p.n, first, first + panels_of(at.columns)},
              sums, finish,
              [&](float* into, int64_t row, int64_t rows, int64_t depth, int64_t depths) {
                fill_rows(p, from + depth * p.k_stride, into, at.row + row, rows, depths);
              });
-  if (a.to != DType::f32 || a.chain != nullptr) finish_area(a, data, at, sums);
+  if (a.is_apart || a.chain != nullptr) finish_area(a, data, at, sums);
 }
 
 template <class T>
@@ -124,10 +125,11 @@ ProductArgs* make_args(const Call& call, const Stack& b, Plan& plan) {
     ++operand;
   }
   args->to = call.out[0].dtype;
+  args->is_apart = args->to != DType::f32 || (call.ints[2] & kApart) != 0;
   args->chain = chain_prepare(call, operand, 4 + int(call.ints[3]), 1, plan);
   args->c_at = kBlockBytes;
   args->chain_at = args->c_at;
-  if (args->to != DType::f32) args->chain_at += kBlockRows * kMostColumns * int64_t(sizeof(float));
+  if (args->is_apart) args->chain_at += kBlockRows * kMostColumns * int64_t(sizeof(float));
   args->b_at = args->chain_at + chain_local_bytes(args->chain);
   plan.local_bytes = args->b_at;
   return args;
@@ -169,17 +171,16 @@ void plan_product(const Call& call, Plan& plan) {
 
 }  // namespace
 
-const float* start_of(const ProductArgs& a, const Data& data, const Area& at) {
+const float* start_of(const ProductArgs& a, const Data& data, const Area& at, const Target& sums) {
   if (a.start_slot < 0) return nullptr;
   const float* from = input<float>(data, a.start_slot);
   const int64_t row = at.batch * a.p.m + at.row;
   if (a.is_start_whole) return from + row * a.p.n + at.column;
-  float* to = output<float>(data) + row * a.pitch + at.column;
   for (int64_t i = 0; i < at.rows; ++i) {
     const float* line = from + a.start_rows.offset(row + i) + at.column * a.start_stride;
-    for (int64_t j = 0; j < at.columns; ++j) to[i * a.pitch + j] = line[j * a.start_stride];
+    for (int64_t j = 0; j < at.columns; ++j) sums.c[i * sums.ldc + j] = line[j * a.start_stride];
   }
-  return to;
+  return sums.c;
 }
 
 void finish_area(const ProductArgs& a, const Data& data, const Area& at, const Target& sums) {

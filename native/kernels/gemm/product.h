@@ -18,7 +18,8 @@ struct ProductArgs {
   int64_t start_stride;          // of its columns
   bool is_start_whole;           // it lies as the output does, both without gaps
   const Chain* chain;            // what follows, or null
-  DType to;                      // of the output: sums of f32 grow where they end up
+  DType to;                      // of the output
+  bool is_apart;                 // sums do not grow where they end up
   int64_t c_at, chain_at, b_at;  // in a thread's own memory, behind the rows of A
 };
 
@@ -31,8 +32,9 @@ struct Area {
 void finish_area(const ProductArgs& args, const Data& data, const Area& at, const Target& sums);
 
 // Where the sums of an area begin: what lies as the output does is read there, all else is first
-// brought to the output. Null: with nothing.
-const float* start_of(const ProductArgs& args, const Data& data, const Area& at);
+// brought to where they grow. Null: with nothing.
+const float* start_of(const ProductArgs& args, const Data& data, const Area& at,
+                      const Target& sums);
 
 // Products of f32 with few rows or few columns, which read B once and do not pack it. False where
 // panels are faster.

@@ -2,12 +2,11 @@
 //
 // matmul         a, b, operands         products of stacks of matrices, with any strides
 // matmul_packed  a, packed b, operands  the same, where b was packed
-//   ints    a is transposed, b is transposed, kBias | kRelu | kStart, the rank of a packed b and
-//   its
-//           dims (0 for one that is not packed), the program of an epilogue (chain.h)
+//   ints    a is transposed, b is transposed, kBias | kRelu | kStart | kApart, the rank of a packed
+//           b and its dims (0 for one that is not packed), the program of an epilogue (chain.h)
 //   floats  alpha, those of the program
 //   operands are the bias, what sums begin with (of f32 and of the output's shape, which may be its
-//   bytes; alpha is 1 then), and those of the program
+//   bytes; alpha is 1 then), and those of the program, which with kApart may be its bytes too
 // matmul_pack    b                      ints: b is transposed
 #pragma once
 
@@ -15,7 +14,7 @@
 
 namespace sdx::SDX_ISA {
 
-constexpr int64_t kBias = 1, kRelu = 2, kStart = 4;
+constexpr int64_t kBias = 1, kRelu = 2, kStart = 4, kApart = 8;
 
 Status fma_limit(const Call& call, Plan& plan);
 Status matmul(const Call& call, Plan& plan);

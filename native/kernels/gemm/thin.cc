@@ -124,10 +124,10 @@ Status few_columns(const void* args, const Data& data, int64_t begin, int64_t en
     copy_matrix(right_of(a, data, batch), p.b_column_stride, p.b_row_stride, p.n, p.k, columns,
                 p.k);
     const Area area{batch, row, rows, 0, p.n};
-    run_dots(
-        {left_of(a, data, batch) + row * row_stride(p), columns, row_stride(p), p.k, p.k,
-         start_of(a, data, area), output<float>(data) + (batch * p.m + row) * a.pitch, a.pitch, 1},
-        rows, p.n);
+    const Target sums{output<float>(data) + (batch * p.m + row) * a.pitch, a.pitch};
+    run_dots({left_of(a, data, batch) + row * row_stride(p), columns, row_stride(p), p.k, p.k,
+              start_of(a, data, area, sums), sums.c, a.pitch, 1},
+             rows, p.n);
     finish_thin(a, data, area);
   }
   return {};
@@ -142,10 +142,11 @@ Status few_rows_turned(const void* args, const Data& data, int64_t begin, int64_
     const int64_t batch = i / parts, column = i % parts * kItemRows;
     const int64_t columns = p.n - column < kItemRows ? p.n - column : kItemRows;
     const Area area{batch, 0, p.m, column, columns};
-    run_dots({right_of(a, data, batch) + column * p.b_column_stride, left_of(a, data, batch),
-              p.b_column_stride, row_stride(p), p.k, start_of(a, data, area),
-              output<float>(data) + batch * p.m * a.pitch + column, 1, a.pitch},
-             columns, p.m);
+    const Target sums{output<float>(data) + batch * p.m * a.pitch + column, a.pitch};
+    run_dots(
+        {right_of(a, data, batch) + column * p.b_column_stride, left_of(a, data, batch),
+         p.b_column_stride, row_stride(p), p.k, start_of(a, data, area, sums), sums.c, 1, a.pitch},
+        columns, p.m);
     finish_thin(a, data, area);
   }
   return {};
@@ -186,7 +187,7 @@ Status few_rows(const void* args, const Data& data, int64_t begin, int64_t end) 
     const float* b = right_of(a, data, batch) + column;
     float* to = output<float>(data) + batch * p.m * a.pitch + column;
     const Area area{batch, 0, p.m, column, columns};
-    begin_rows(start_of(a, data, area), a.pitch, area, to);
+    begin_rows(start_of(a, data, area, {to, a.pitch}), a.pitch, area, to);
     int64_t k = 0;
     for (; k + 8 <= p.k; k += 8)
       for (int64_t row = 0; row < p.m; ++row)
@@ -205,7 +206,7 @@ Status few_rows(const void* args, const Data& data, int64_t begin, int64_t end) 
 
 bool plan_thin(const Call& call, const ProductArgs& args, Plan& plan) {
   const Product& p = args.p;
-  if (call.out[0].dtype != DType::f32 || p.rows.rank > 1) return false;
+  if (args.is_apart || p.rows.rank > 1) return false;
   if (p.m == 0 || p.n == 0 || p.k == 0) return false;
   const bool is_row_whole = p.k_stride == 1;
   if (p.n <= kFew && is_row_whole) {

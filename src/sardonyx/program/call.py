@@ -40,6 +40,7 @@ class Call:
     # (input, output) that may be the same bytes, if they have the same size: nothing of the input
     # is read after something is written where it lies.
     shares: tuple[tuple[int, int], ...] = ()
+    turn: tuple[int, ...] = ()  # axes of inputs that share, in the output's order; empty: as is
     joins: bool = False  # the inputs lie one behind the other along axis ints[0] of the output
     writes_rows: bool = False  # the rows of output 0 may lie apart, as parts of longer ones
 

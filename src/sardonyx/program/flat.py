@@ -148,6 +148,7 @@ class FlatStep:
     ints: list[int]
     floats: list[float]
     shares: tuple[tuple[int, int], ...] = ()
+    turn: tuple[int, ...] = ()
     joins: bool = False
 
 
@@ -222,10 +223,9 @@ class SegmentBuilder:
         if call.writes_rows:
             self._rows.add(outputs[0])
         ints = self.sizes.registers(call.ints)
-        floats = list(call.floats)
-        self.steps.append(
-            FlatStep(node, call.row, inputs, outputs, ints, floats, call.shares, call.joins)
-        )
+        step = FlatStep(node, call.row, inputs, outputs, ints, list(call.floats))
+        step.shares, step.turn, step.joins = call.shares, call.turn, call.joins
+        self.steps.append(step)
 
     def _join(self, node: Node, inputs: list[int], whole: int) -> None:
         """Has rows of inputs that nobody else reads written where they are joined."""
@@ -400,7 +400,7 @@ class SegmentBuilder:
             for v in self.values
         ]  # fmt: skip
         steps = [
-            (s.row, s.inputs, s.outputs, s.ints, s.floats, list(s.shares), s.joins)
+            (s.row, s.inputs, s.outputs, s.ints, s.floats, list(s.shares), list(s.turn), s.joins)
             for s in self.steps
         ]
         resolved = [(step, output, axis, names[n]) for step, output, axis, n in self.resolved]

@@ -21,9 +21,23 @@ def _filled(node: Node, count: int) -> tuple[Value | None, ...]:
 
 
 def attention(node: Node) -> Call:
-    attrs = node.attrs
+    attrs, inputs = node.attrs, _filled(node, 6)
     ints = tuple(attrs[name] for name in FLAGS)
-    return Call("attention", _filled(node, 6), ints, (attrs["scale"], attrs["softcap"]))
+    q = inputs[0]
+    assert q is not None
+    # A block of rows of a head is read before it is written, and by nobody else.
+    turn = tuple(range(q.tensor.rank))
+    if attrs["rows_first"]:
+        turn = (*turn[:-3], turn[-2], turn[-3], turn[-1])
+    is_like = tuple(q.tensor.dims[i] for i in turn) == node.outputs[0].tensor.dims
+    return Call(
+        "attention",
+        inputs,
+        ints,
+        (attrs["scale"], attrs["softcap"]),
+        shares=((0, 0),) if is_like else (),
+        turn=turn,
+    )
 
 
 def append(node: Node) -> Call:

@@ -16,7 +16,7 @@ from sardonyx.providers.cpu.index import Lowering
 PANEL: Final = 32  # columns of a packed panel (native/kernels/gemm/tile.h)
 _WIDE: Final = (F32, F16, BF16)
 _PLAIN: Final = (F64, I32, I64, U32, U64)
-_BIAS, _RELU, _START = 1, 2, 4  # of native/kernels/gemm/rows.h
+_BIAS, _RELU, _START, _APART = 1, 2, 4, 8  # of native/kernels/gemm/rows.h
 _NOTHING: Final = (0, 0)  # the ints of an epilogue that does nothing
 
 
@@ -87,8 +87,11 @@ def _epilogue(node: Node, operands: list[Value]) -> Epilogue | No:
         return program
     first = tuple(v for v in (bias, start) if v is not None)
     shares: tuple[tuple[int, int], ...] = () if start is None else ((1 + len(first), 0),)
-    if y.tensor.dtype is not F32:  # then sums are kept elsewhere
-        shares = alike(rest.operands, y, 2 + len(first))
+    more = alike(rest.operands, y, 2 + len(first))
+    if y.tensor.dtype is not F32:
+        shares = more
+    elif more and node.inputs[1] is not None and node.inputs[1].is_const:
+        flags, shares = flags | _APART, (*shares, *more)
     return Epilogue((*first, *rest.operands), (flags, *program[0]), program[1], shares)
 
 

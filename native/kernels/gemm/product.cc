@@ -153,7 +153,7 @@ Split whole_split(int64_t m, int64_t n, Split split) {
 template <class T>
 void plan_product(const Call& call, Plan& plan) {
   ProductArgs& args = *make_args(call, stack_of(call.in[1], false, call.ints[1] != 0), plan);
-  if (call.in[0].dtype == DType::f32 && plan_thin(call, args, plan)) return;
+  if (call.in[0].dtype == DType::f32 && plan_thin(args, plan)) return;
   const Product& p = args.p;
   const int64_t own = args.packed_floats * int64_t(sizeof(float));
   const int64_t work = args.split.work * args.split.count();

@@ -38,7 +38,7 @@ const float* start_of(const ProductArgs& args, const Data& data, const Area& at,
 
 // Products of f32 with few rows or few columns, which read B once and do not pack it. False where
 // panels are faster.
-bool plan_thin(const Call& call, const ProductArgs& args, Plan& plan);
+bool plan_thin(const ProductArgs& args, Plan& plan);
 
 // Items of a pack are panels of the matrices of B.
 template <class T>

@@ -204,7 +204,7 @@ Status few_rows(const void* args, const Data& data, int64_t begin, int64_t end) 
 
 }  // namespace
 
-bool plan_thin(const Call& call, const ProductArgs& args, Plan& plan) {
+bool plan_thin(const ProductArgs& args, Plan& plan) {
   const Product& p = args.p;
   if (args.is_apart || p.rows.rank > 1) return false;
   if (p.m == 0 || p.n == 0 || p.k == 0) return false;

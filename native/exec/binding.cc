@@ -195,13 +195,13 @@ class Binder {
     return bytes_of(in) == bytes_of(views_[size_t(root(from))]);
   }
 
-  // The inputs of a step that joins which may lie in its output.
+  // The inputs of a step that joins which may lie in its output, unless that has gaps itself.
   std::vector<Part> parts(const StepSpec& step) const {
     std::vector<Part> found;
     const int32_t whole = step.outputs[0];
     const View& view = views_[size_t(whole)];
     const int axis = int(registers_[size_t(step.ints[0])]);
-    if (root(whole) < 0 || view.count(0, axis) != 1) return found;
+    if (root(whole) != whole || view.count(0, axis) != 1) return found;
     int64_t offset = 0;
     for (const int32_t id : step.inputs) {
       if (is_whole(id) && root(id) != whole && need_.bytes[size_t(root(id))] > 0)

@@ -35,6 +35,11 @@ struct Homes {
       }
     }
   }
+
+  // Whether two values are the same bytes once the buffers that they lie in are.
+  bool are_level(const Share& share) const {
+    return offset[size_t(share.from)] == offset[size_t(share.to)];
+  }
 };
 
 // Lives of buffers in an order: those that take over another's bytes are one with it.
@@ -78,7 +83,7 @@ class Lives {
       const auto to = size_t(homes.buffer[size_t(pair.to)]);
       const int32_t at = position[size_t(pair.step)];
       if (from == to || last_[from] != at || first_[to] != at || is_taken[from] || took[to] ||
-          need.bytes[from] != need.bytes[to])
+          need.bytes[from] != need.bytes[to] || !homes.are_level(pair))
         continue;
       is_taken[from] = took[to] = 1;
       owner[to] = owner[from];
@@ -191,7 +196,8 @@ Tasks tasks_of(const Wiring& wiring, const Need& need, const Homes& homes, bool 
   }
   for (const Share& share : need.shares) {
     const int32_t from = homes.buffer[size_t(share.from)], to = homes.buffer[size_t(share.to)];
-    if (from != to) made.tasks[size_t(share.step)].shares.emplace_back(from, to);
+    if (from != to && homes.are_level(share))
+      made.tasks[size_t(share.step)].shares.emplace_back(from, to);
   }
   if (!outputs) return made;
   Task end;

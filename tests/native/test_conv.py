@@ -313,6 +313,7 @@ LAYERS = {
     "depthwise": ("Conv", (2, 6, 9, 37), (37, 1, 3, 3), {"group": 37}),
     "several passes": ("Conv", (1, 7, 6, 70), (45, 70, 3, 3), {"strides": [1, 2]}),
     "short lines": ("Conv", (1, 6, 26, 32), (32, 1, 3, 3), {"group": 32}),
+    "one map": ("Conv", (2, 4, 7, 3), (1, 3, 3, 3), {}),
     "transposed": ("ConvTranspose", (2, 6, 5, 20), (20, 33, 2, 3), {"strides": [2, 2]}),
 }
 

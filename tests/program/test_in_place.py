@@ -210,6 +210,28 @@ def ending(model: bytes) -> bytes:
     return bytes(proto.SerializeToString())
 
 
+def test_rows_that_are_joined_below_and_then_beside_others() -> None:
+    """Parts of a whole whose own rows lie apart cannot lie one behind the other in it."""
+    net = Net()
+    below = net.add("Concat", net.product("x", 16, 16), net.product("x", 16, 16), axis=0)
+    beside = net.product(net.add("Concat", "x", "x", axis=0), 16, 16)
+    whole = net.add("Softmax", net.add("Concat", below, beside, axis=1))
+    checked(net.model(net.product(whole, 32, 16), ["N", 16]), numbers(20, 16))
+
+
+def test_parts_at_other_places_are_not_written_over() -> None:
+    """The first part of one whole becomes the last of another of the same size."""
+    net = Net()
+    first = net.add("Softmax", net.product("x", 16, 16))
+    half = [net.const(np.array([n])) for n in (0, 100)]
+    short = net.add("Slice", net.product("x", 16, 16), *half)
+    whole = net.add("Concat", first, net.add("Softmax", short), axis=0)
+    last = net.add("Add", first, net.add("ReduceMax", whole, keepdims=0))
+    short = net.add("Softmax", net.add("Slice", net.product(last, 16, 16), *half))
+    whole = net.add("Concat", short, last, axis=0)
+    checked(net.model(net.product(whole, 16, 16), ["N", 16]), numbers(200, 16))
+
+
 def grown(seed: int) -> tuple[bytes, Array]:
     """A random network of everything that may be written in place, in any order and nesting."""
     rng = np.random.default_rng(seed)

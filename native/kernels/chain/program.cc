@@ -96,6 +96,8 @@ void set_operands(Chain& chain, const Call& call, const ChainCode& code, Plan& p
       operand.is_flat &= operand.strides[i] == step;
       step *= chain.dims[i];
     }
+    // Rows of one element that are walked as one row have a next element after all.
+    if (operand.is_flat && !operand.is_single) operand.stride = 1;
   }
   chain.joins_rows = true;
   for (int k = 0; k < chain.n_operands; ++k)

@@ -386,7 +386,10 @@ class SegmentBuilder:
 
     def guard(self, guards: Iterable[Guard]) -> None:
         """Conditions to hold before the segment runs."""
-        self.guards.extend(guards)
+        for guard in guards:
+            self.guards.append(guard)
+            # Now: a body asks what is around it for the sizes that it has registers of.
+            self.sizes.registers((guard.left, guard.right))
 
     def arrays(self, names: dict[str, int], address: Any) -> tuple[Any, ...]:
         """What native code is given; `address` says where the bytes of a constant lie."""

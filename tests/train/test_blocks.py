@@ -168,3 +168,11 @@ def test_training_lowers_the_loss() -> None:
         names = [o.name.removesuffix("_grad") for o in session.get_outputs()[1:]]
         weights |= {n: weights[n] - 0.1 * g for n, g in zip(names, grads, strict=True)}
     assert losses[-1] < 0.7 * losses[0]
+
+
+@pytest.mark.parametrize("name", ["RNN", "GRU", "LSTM"])
+def test_sequences_without_steps(name: str) -> None:
+    found = results(made(name), WORDS | {"tokens": np.zeros((0, 3), np.int64)})
+    for weight in ("w", "r", "table"):
+        assert not found[f"{weight}_grad"].any()
+    assert found["head.b_grad"].any()

@@ -1,6 +1,6 @@
 """Memory and time of training steps by order and recompute: a transformer's gradient graph.
 
-    python bench/training.py [--layers 12] [--width 256] [--heads 4] [--words 2000]
+    python -m bench.training [--layers 12] [--width 256] [--heads 4] [--words 2000]
                              [--batch 4] [--length 128] [--rounds 5]
 
 Each row is a fresh process. "plan" is the arena that the program plans for what lies between nodes,
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def in_new_process(order: str, recompute: str) -> dict[str, Any]:
-    command = [sys.executable, *sys.argv, "--worker", order, recompute]
+    command = [sys.executable, "-m", "bench.training", *sys.argv[1:], "--worker", order, recompute]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -85,6 +85,24 @@ ACCEPTED: Final = frozenset((
 ))  # fmt: skip
 
 
+# Keys of runs, onnxruntime's; the first one changes something here.
+OF_RUNS: Final = frozenset((
+    "memory.enable_memory_arena_shrinkage", "disable_synchronize_execution_providers",
+    "gpu_graph_id", "qnn.htp_perf_mode", "qnn.htp_perf_mode_post_run", "qnn.rpc_control_latency",
+    "qnn.lora_config", "session.disable_cpu_ep_fallback",
+))  # fmt: skip
+
+
+def advice_of_run(key: str) -> str | None:
+    """What to tell the user of a key of a run: None if it is known, or like none that is."""
+    if key in OF_RUNS:
+        return None
+    import difflib  # only a wrong key needs it
+
+    near = difflib.get_close_matches(key, OF_RUNS, 1)
+    return f"unknown run config key {key}; did you mean {near[0]}?" if near else None
+
+
 def advice(key: str) -> str | None:
     """What to tell the user of a key: None if it is honoured."""
     if key in HONOURED:

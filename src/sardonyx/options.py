@@ -266,6 +266,10 @@ class RunOptions:
     def add_run_config_entry(self, key: str, value: str) -> None:
         """Sets a config key of this run."""
         _check_texts(key, value)
+        if (said := config_keys.advice_of_run(key)) is not None:
+            from sardonyx.log import logger  # as for sessions
+
+            logger.warning("%s", said)
         self._entries[key] = value
 
     def get_run_config_entry(self, key: str) -> str:

@@ -318,7 +318,10 @@ class InferenceSession:
             run.on_step, run.on_native = self._profile.add_step, self._profile.add_native
         results = execute(program, run)
         if self._node_stats is not None:
-            self._node_stats.add(self._compiled.model.graph, program, run.dims)
+            try:
+                self._node_stats.add(self._compiled.model.graph, program, run.dims)
+            except OSError as error:  # the run went well
+                self._logger.warning("%s is not written: %s", _NODE_STATS, error)
         return results
 
     def _wanted(self, names: Sequence[str] | None) -> list[int]:

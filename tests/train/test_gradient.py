@@ -187,7 +187,7 @@ ERRORS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     (ONE, {"recompute": ["mul"]}, InvalidArgument, "recompute names 'mul'"),
     (STEPS, BY_X, InvalidArgument, "y does not depend on x"),
     (BARE, {}, InvalidArgument, "y depends on no initializer"),
-    (TAKEN, BY_X, InvalidArgument, "would be called x_grad"),
+    (ONE, {"by": []}, InvalidArgument, "names nothing"),
     (DET, BY_X, NotImplemented, "(?s)Det has no gradient.*node.*hint"),
     (BRANCHES, BY_X, NotImplemented, "If has no gradient"),
     (DIAGONAL, BY_X, NotImplemented, "a letter twice"),
@@ -199,6 +199,13 @@ ERRORS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
 def test_errors(text: str, options: dict[str, Any], kind: type[Exception], match: str) -> None:
     with pytest.raises(kind, match=match):
         gradient(model_of(text, w=f32(2)), **options)
+
+
+def test_names_that_are_taken() -> None:
+    twice = gradient(model_of(TAKEN, w=f32(2)), **BY_X)
+    assert [d.name for d in twice.outputs] == ["y", "x_grad_grad"]
+    once = gradient(model_of("g (float x) => (float y) { z = Mul(x, x) y = Mul(z, x) }"), **BY_X)
+    assert run(gradient(once, "x_grad", ["x"]), x=np.float32(2))["x_grad_grad"] == 12
 
 
 def test_initializers_of_a_made_model_stay() -> None:

@@ -18,6 +18,8 @@ _HOLDERS: Final = 3  # of the largest tensors
 _DIMS: Final = 6
 _LONG: Final = 3  # steps that a tensor waits
 _WIDE: Final = 48  # characters of a name; both ends of it tell names apart
+# Beginnings of kernels that compute in float32 whatever they are given.
+_FLOAT32: Final = ("conv", "max_pool", "average_pool", "lp_pool", "lstm", "gru", "rnn", "resize")
 
 At = Callable[[Mapping[str, int]], Timeline]
 
@@ -65,22 +67,30 @@ def _sizes(shown: Timeline, dims: Mapping[str, int], at: At) -> Iterator[Advice]
     for name, now in list(dims.items())[:_DIMS]:
         other = now // 2 if now > 1 else 2
         try:
-            peak = at({name: other}).peak_bytes
+            there = at({name: other})
         except (SardonyxError, AssumptionFailed):
             continue  # the model does not take it
-        each = (shown.peak_bytes - peak) // (now - other)
+        saved = _all(shown) - _all(there)
+        each = saved // (now - other)
         if each <= 0:
             continue
         if now > 1:
-            less = f"{size(shown.peak_bytes)} to {size(peak)}"
+            less = f"{size(_all(shown))} to {size(_all(there))} with outputs"
             text = f"{short(name)} {now} to {other}: {less}, {size(each)} for each"
-            yield Advice("size", text, shown.peak_bytes - peak)
+            yield Advice("size", text, saved)
         else:
-            yield Advice("size", f"each {short(name)} more adds {size(each)}", 0)
+            yield Advice("size", f"none yet by {short(name)}: {other} take {size(each)} more", 0)
+
+
+def _all(found: Timeline) -> int:
+    return found.peak_bytes + found.output_bytes
 
 
 def _half(shown: Timeline) -> Iterator[Advice]:
-    """Peak if all tensors of float32 took half as much."""
+    """Peak if all tensors of float32 took half as much, where that is all that would change."""
+    is_mixed = any(t.dtype in ("f16", "bf16") for t in shown.tensors)
+    if is_mixed or any(s.kernel.startswith(_FLOAT32) or "ml." in s.op for s in shown.steps):
+        return
     wide = [t for t in shown.tensors if t.dtype == "f32" and t.kind == "value"]
     bytes_of = simulate(wide, len(shown.steps), len(shown.arenas)).needs
     rest = (need - part // 2 for need, part in zip(shown.needs, bytes_of, strict=True))
@@ -116,10 +126,17 @@ def _scratch(shown: Timeline) -> Iterator[Advice]:
 
 
 def _outputs(shown: Timeline) -> Iterator[Advice]:
-    outputs = [t for t in shown.tensors if t.kind == "output"]
-    total = shown.peak_bytes + shown.output_bytes
-    for tensor in outputs if len(outputs) > 1 else ():
-        if tensor.bytes > _MUCH * total:
+    outputs = sorted((t for t in shown.tensors if t.kind == "output"), key=lambda t: -t.bytes)
+    if len(outputs) < 2:
+        return
+    if outputs[0].bytes <= _MUCH * _all(shown) and shown.output_bytes > shown.peak_bytes:
+        text = (
+            f"{len(outputs)} outputs take {size(shown.output_bytes)} besides, "
+            f"{short(outputs[0].name)} {size(outputs[0].bytes)} as the largest"
+        )
+        yield Advice("output", text, shown.output_bytes)
+    for tensor in outputs:
+        if tensor.bytes > _MUCH * _all(shown):
             text = (
                 f"the output {short(tensor.name)} takes {size(tensor.bytes)} besides: "
                 "a model without it does not, if nobody needs it"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import Final
 
+import sardonyx._native as native
 from sardonyx.cli.info_weights import shortened
 from sardonyx.cli.plan import DEFAULT, Planned
 from sardonyx.cli.plan_advice import short
@@ -46,9 +47,13 @@ def _orders(planned: Planned) -> None:
         figures = [size(column[i]) for column in columns.values()]
         rows.append([one.order, *figures, str(len(one.steps)), _note(one, best)])
     table(rows, right=range(1, len(rows[0]) - 1), styles={0: "cyan", len(rows[0]) - 1: "dim"})
-    threads = planned.shown.local_bytes
-    if threads:
-        say(paint(f"  each thread works in {size(threads)} of its own", "dim"))
+    own, cpus = planned.shown.local_bytes, native.usable_cpus()
+    if own:
+        say(paint(f"  each thread works in {size(own)} of its own", "dim"))
+    if len(planned.shown.arenas) == 1:
+        total = f"{planned.shown.total_bytes(cpus):,} bytes"
+        threads = "1 thread" if cpus == 1 else f"{cpus} threads"
+        say(paint(f"  with {threads} {total}, for sardonyx.max_arena_bytes", "dim"))
     say()
 
 

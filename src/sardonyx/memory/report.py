@@ -14,6 +14,7 @@ from sardonyx.memory.place import Layout, Life, check
 # an output that is made when it is gone.
 Kind = Literal["value", "part", "scratch", "output", "input"]
 
+ALIGN: Final = 64  # bytes that a block has to spare
 OWN: Final = -1  # the offset of what lies in a block of its own, outside of any arena
 
 
@@ -77,6 +78,10 @@ class Timeline:
     def scratch_bytes(self) -> int:
         """The most scratch of any one step."""
         return max((t.bytes for t in self.tensors if t.kind == "scratch"), default=0)
+
+    def total_bytes(self, threads: int) -> int:
+        """All that native code takes for a run, as the bound on a run counts it."""
+        return self.peak_bytes + self.output_bytes + threads * self.local_bytes + ALIGN
 
     def alive(self, step: int) -> list[Tensor]:
         """What a step holds in memory that is the run's own, the largest first."""

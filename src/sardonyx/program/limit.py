@@ -29,7 +29,8 @@ def too_much(wanted: int, allowed: int, **where: object) -> RuntimeException:
         f"a run with these inputs takes {wanted:,} bytes for arena and outputs, "
         f"and {LIMIT} allows {allowed:,}",
         **where,
-        hint=f"feed a smaller batch or shorter inputs, or raise {LIMIT}",
+        hint=f"feed a smaller batch or shorter inputs, or raise {LIMIT} "
+        "(or max_mem, if a shared allocator set it)",
     )
 
 

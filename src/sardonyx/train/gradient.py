@@ -50,6 +50,8 @@ def gradient(
     of a node, or "layers" for all that lies between values that alone join one layer to the next.
     """
     names = by
+    if names is not None and not len(names):
+        raise InvalidArgument("`by` names nothing to differentiate by", hint="leave it out for all")
     if names is None:
         probe = _Work(*_loaded(model, dims))
         names = probe.reached(of, seeds)
@@ -230,13 +232,11 @@ class _Work:
         self.model.outputs.append(_declared(label, value.tensor))
 
     def _free(self, name: str) -> str:
-        label = name + SUFFIX
-        model = self.model
-        if any(d.name == label for d in (*model.inputs, *model.overridable, *model.outputs)):
-            raise InvalidArgument(
-                f"the gradient of {name} would be called {label}, and so is another value",
-                hint="rename one of them in the model",
-            )
+        """The name of a gradient; one that is taken, as in a gradient model, gets a longer one."""
+        model, label = self.model, name + SUFFIX
+        taken = {d.name for d in (*model.inputs, *model.overridable, *model.outputs)}
+        while label in taken:
+            label += SUFFIX
         return label
 
 

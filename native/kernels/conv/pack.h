@@ -16,6 +16,7 @@ struct Weights {
 // Panel `number` of weights whose depth is `n` taps, numbered by tap_of(0 ... n - 1).
 template <class TapOf>
 SDX_INLINE void pack_panel(const Weights& w, int64_t number, int64_t n, float* to, TapOf&& tap_of) {
+  typedef float Loose __attribute__((aligned(1), may_alias));  // weights lie as in their file
   constexpr int64_t kChannels = 16;  // whose weights, of all taps, are read again from L1
   const int64_t map = number * kPanel, left = w.maps - map, width = left < kPanel ? left : kPanel;
   for (int64_t low = 0; low < w.channels; low += kChannels) {
@@ -24,7 +25,7 @@ SDX_INLINE void pack_panel(const Weights& w, int64_t number, int64_t n, float* t
       const float* from = w.at + map * w.map_stride + tap_of(t);
       for (int64_t c = low; c < high; ++c) {
         float* row = to + (t * w.channels + c) * kPanel;
-        const float* column = from + c * w.channel_stride;
+        const auto* column = reinterpret_cast<const Loose*>(from + c * w.channel_stride);
         for (int64_t j = 0; j < width; ++j) row[j] = column[j * w.map_stride];
         for (int64_t j = width; j < kPanel; ++j) row[j] = 0;
       }

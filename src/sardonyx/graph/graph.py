@@ -249,3 +249,15 @@ class Graph:
         for value in values:
             if value is not None and value.node is not None and value.node.graph is self:
                 yield value.node
+
+
+def given(node: Node, slot: int) -> Value:
+    """An input that must be there."""
+    value = node.inputs[slot]
+    assert value is not None
+    return value
+
+
+def optional(node: Node, slot: int) -> Value | None:
+    """An input that may be left out."""
+    return node.inputs[slot] if slot < len(node.inputs) else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sardonyx.graph.build import Builder
-from sardonyx.graph.dtype import F32, U64
+from sardonyx.graph.dtype import BF16, F16, F32, U64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops import lookup
@@ -46,6 +46,9 @@ class _Group:
         # A producer of fewer elements would be computed again and again, but for a single one.
         if shape != whole and (len(shape) > len(whole) or any(d != 1 for d in shape)):
             return False
+        # One waits for the other: it should wait as the half that it becomes.
+        if _narrows(node) and any(map(_narrows, self.members)):
+            return False
         n_more = sum(1 for v in node.inputs if v is not None and v not in self.operands) - 1
         return (
             self.weight + _weight(node) <= MAX_WEIGHT
@@ -72,6 +75,14 @@ class _Group:
             code.append(instruction_of(node, number.__getitem__))
             number[node.outputs[0]] = len(number)
         return tuple(code)
+
+
+def _narrows(node: Node) -> bool:
+    """Whether a node makes a half type of a wider one."""
+    if node.op.name != "Cast" or node.inputs[0] is None:
+        return False
+    made = node.outputs[0].tensor.dtype
+    return made in (F16, BF16) and node.inputs[0].tensor.dtype.bits > made.bits
 
 
 def _weight(node: Node) -> int:

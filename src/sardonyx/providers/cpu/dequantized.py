@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.ops.declare import INTERNAL
 from sardonyx.ops.dequantized import table_of
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call, Stored
 from sardonyx.providers.cpu.index import Lowering
-from sardonyx.providers.cpu.move import given, optional
 
 
 def gather_dequantized(node: Node) -> Call | No:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from sardonyx.graph.dtype import F32, F64, INTS, U64
-from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.ops.rules import axis_of
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call, Lowered, Stored
 from sardonyx.providers.cpu.index import Lowering
-from sardonyx.providers.cpu.move import follows, given, optional
+from sardonyx.providers.cpu.move import follows
 
 _REDUCTIONS: Final = {b"none": 0, b"add": 1, b"mul": 2, b"max": 3, b"min": 4}
 _WIDE: Final = frozenset(d for d in INTS | {F32, F64} if d.bits >= 8)

@@ -6,25 +6,13 @@ from typing import Final
 
 from sardonyx.graph.dim import Shape, Size, floor_div, least, maximum, minimum, symbols
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.ops.rules import axes_of, axis_of
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call, Lowered, Permuted, Sliced
 from sardonyx.providers.cpu.index import Lowering
 
 _MODES: Final = {b"constant": 0, b"reflect": 1, b"edge": 2, b"wrap": 3}
-
-
-def given(node: Node, slot: int) -> Value:
-    """An input that the op requires."""
-    value = node.inputs[slot]
-    assert value is not None
-    return value
-
-
-def optional(node: Node, slot: int) -> Value | None:
-    """An input that the node may lack."""
-    return node.inputs[slot] if slot < len(node.inputs) else None
 
 
 def fact_of(value: Value | None) -> Fact | None:

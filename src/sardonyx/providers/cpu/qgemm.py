@@ -8,13 +8,12 @@ from typing import Final
 
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import F32, I8, U8
-from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.window import window
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call, Packed
 from sardonyx.providers.cpu.index import Lowering
-from sardonyx.providers.cpu.quantize import given, optional
 from sardonyx.providers.cpu.window import unfit, window_ints
 
 _PANEL: Final = 32  # columns of packed weights, as in native/kernels/qgemm/tile.h

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from sardonyx.graph.dtype import BF16, F16, F32, I8, I16, I32, U8, U16, by_name
-from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.graph import Node, given, optional
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call
 from sardonyx.providers.cpu.index import Lowering
@@ -13,18 +13,6 @@ from sardonyx.providers.cpu.index import Lowering
 REAL: Final = frozenset((F32, F16, BF16))
 STEPS: Final = frozenset((U8, I8, U16, I16))
 FEW_BITS: Final = frozenset(by_name(n) for n in ("u4", "i4", "u2", "i2"))
-
-
-def given(node: Node, slot: int) -> Value:
-    """An operand that is there."""
-    value = node.inputs[slot]
-    assert value is not None
-    return value
-
-
-def optional(node: Node, slot: int) -> Value | None:
-    """An operand that may be left out."""
-    return node.inputs[slot] if slot < len(node.inputs) else None
 
 
 def _call(row: str, node: Node) -> Call:

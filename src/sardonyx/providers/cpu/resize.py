@@ -6,12 +6,12 @@ from typing import Final
 
 from sardonyx.graph.dtype import F32
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node
+from sardonyx.graph.graph import Node, given, optional
 from sardonyx.ops.rules import axes_of
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call, Lowered, Reshaped
 from sardonyx.providers.cpu.index import Lowering
-from sardonyx.providers.cpu.move import fact_of, follows, given, optional
+from sardonyx.providers.cpu.move import fact_of, follows
 
 _MODES: Final = {b"nearest": 0, b"linear": 1, b"cubic": 2}
 _TRANSFORMS: Final = {

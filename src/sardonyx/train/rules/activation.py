@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.graph import Node, Value, given
 from sardonyx.train.backward import Backward
-from sardonyx.train.rules.declare import given, gradient, parts, unary
+from sardonyx.train.rules.declare import gradient, parts, unary
 from sardonyx.train.rules.elementwise import bell
 
 unary("Relu", lambda b, dy, x, y: b.where(b.Greater(y, 0.0), dy))

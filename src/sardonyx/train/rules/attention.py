@@ -9,9 +9,9 @@ import numpy as np
 from sardonyx.errors import NotImplemented
 from sardonyx.graph.dim import same
 from sardonyx.graph.dtype import BOOL, I64
-from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.train.backward import Backward, ranked
-from sardonyx.train.rules.declare import given, optional, parts
+from sardonyx.train.rules.declare import parts
 
 
 @parts("Attention")

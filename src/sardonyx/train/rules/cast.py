@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.graph import Node, Value, given
 from sardonyx.train.backward import Backward
-from sardonyx.train.rules.declare import given, gradient, stops
+from sardonyx.train.rules.declare import gradient, stops
 
 stops("BitCast")
 

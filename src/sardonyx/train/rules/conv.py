@@ -9,10 +9,10 @@ from typing import Final
 
 from sardonyx.errors import NotImplemented
 from sardonyx.graph.dim import Size
-from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.graph import Node, Value, given
 from sardonyx.ops.window import Ints, Window, window
 from sardonyx.train.backward import LAST, Backward, ranked
-from sardonyx.train.rules.declare import given, gradient
+from sardonyx.train.rules.declare import gradient
 
 Grads = list[Value | None]
 _MAX_TAPS: Final = 128  # of a kernel, for which there is a product each

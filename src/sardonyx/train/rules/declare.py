@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sardonyx.errors import InternalError
-from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.graph import Node, Value, given
 from sardonyx.ops import lookup
 from sardonyx.ops.declare import ONNX, Gradient, Op
 from sardonyx.train.backward import Backward, Parts
@@ -63,18 +63,6 @@ def stops(*names: str, domain: str = ONNX) -> None:
 
     for name in names:
         declared(name, domain).gradient(stop)
-
-
-def given(node: Node, slot: int) -> Value:
-    """An input that must be there."""
-    value = node.inputs[slot]
-    assert value is not None
-    return value
-
-
-def optional(node: Node, slot: int) -> Value | None:
-    """An input that may be left out."""
-    return node.inputs[slot] if slot < len(node.inputs) else None
 
 
 def saved(b: Backward, node: Node, slot: int) -> Value:

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.train.backward import Backward
-from sardonyx.train.rules.declare import Unary, given, gradient, optional, stops, unary
+from sardonyx.train.rules.declare import Unary, gradient, stops, unary
 
 Grads = list[Value | None]
 

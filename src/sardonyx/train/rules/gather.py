@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from sardonyx.errors import NotImplemented
 from sardonyx.graph.dtype import I64
-from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.graph import Node, Value, given
 from sardonyx.ops.rules import axis_of
 from sardonyx.train.backward import Backward, ranked
-from sardonyx.train.rules.declare import given, gradient, stops
+from sardonyx.train.rules.declare import gradient, stops
 
 Grads = list[Value | None]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import string
 
 from sardonyx.errors import NotImplemented
-from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.graph import Node, Value, given
 from sardonyx.train.backward import Backward, ranked
-from sardonyx.train.rules.declare import given, gradient
+from sardonyx.train.rules.declare import gradient
 
 Grads = list[Value | None]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.train.backward import Backward
-from sardonyx.train.rules.declare import given, optional, parts
+from sardonyx.train.rules.declare import parts
 
 _ABOVE_ALL: Final = 2**31 - 1  # a class that no model has
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.ops.declare import MICROSOFT
 from sardonyx.train.backward import Backward, ranked
-from sardonyx.train.rules.declare import given, optional, parts
+from sardonyx.train.rules.declare import parts
 
 
 @parts("Gelu", domain=MICROSOFT)

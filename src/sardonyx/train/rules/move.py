@@ -6,10 +6,10 @@ import numpy as np
 
 from sardonyx.errors import NotImplemented
 from sardonyx.graph.dtype import I64
-from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.ops.rules import axes_of
 from sardonyx.train.backward import Backward, int64s, ranked
-from sardonyx.train.rules.declare import given, gradient, optional, parts
+from sardonyx.train.rules.declare import gradient, parts
 from sardonyx.train.rules.gather import put
 
 Grads = list[Value | None]

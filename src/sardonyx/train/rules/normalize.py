@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from sardonyx.errors import NotImplemented
 from sardonyx.graph.dtype import BF16, F16, F32
-from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.ops.rules import axis_of
 from sardonyx.train.backward import Backward, ranked
-from sardonyx.train.rules.declare import given, gradient, optional, parts, saved
+from sardonyx.train.rules.declare import gradient, parts, saved
 
 Grads = list[Value | None]
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from sardonyx.errors import NotImplemented
-from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.graph import Node, Value, given
 from sardonyx.ops.window import window
 from sardonyx.train.backward import Backward, ranked
 from sardonyx.train.rules.conv import Moves, images, moves_of
-from sardonyx.train.rules.declare import given, gradient, saved
+from sardonyx.train.rules.declare import gradient, saved
 
 
 @gradient("MaxPool")

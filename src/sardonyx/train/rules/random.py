@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.train.backward import Backward
-from sardonyx.train.rules.declare import given, gradient, optional, saved, stops
+from sardonyx.train.rules.declare import gradient, saved, stops
 
 stops(
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",

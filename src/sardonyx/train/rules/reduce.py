@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Final
 
 from sardonyx.errors import NotImplemented
-from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.ops.rules import axes_of
 from sardonyx.train.backward import Backward, ranked
-from sardonyx.train.rules.declare import given, gradient, optional, stops
+from sardonyx.train.rules.declare import gradient, stops
 
 stops("ArgMax", "ArgMin")
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from sardonyx.errors import NotImplemented
-from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.ops.rules import axes_of
 from sardonyx.train.backward import Backward, ranked
-from sardonyx.train.rules.declare import given, gradient, optional
+from sardonyx.train.rules.declare import gradient
 
 _PLAIN = ("antialias", "coordinate_transformation_mode", "cubic_coeff_a", "exclude_outside",
           "mode", "nearest_mode")  # fmt: skip

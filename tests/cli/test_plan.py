@@ -147,6 +147,22 @@ def test_sizes_that_depend_on_data(
     assert f"taken as: {name}=1" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["n", " n ", "a=b"])
+def test_sizes_that_no_hint_can_say(
+    name: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The search before sizes are bound, which steps in Python need, does without them."""
+    path = models.save(
+        tmp_path / "m.onnx",
+        [helper.make_node("Det", ["x"], ["d"]), helper.make_node("Neg", ["d"], ["y"])],
+        [models.tensor("x", [name, 3, 3])],
+        [models.tensor("y", None)],
+    )
+    for size in (0, 2):
+        said = plan(capsys, path, "--shapes", f"x={size}x3x3")
+        assert said["orders"][0]["output_bytes"] == size * 4
+
+
 def test_sizes_that_broadcast(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = models.save(
         tmp_path / "m.onnx",

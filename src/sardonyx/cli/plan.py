@@ -113,8 +113,9 @@ def plan(arguments: argparse.Namespace, report: Callable[[str], None]) -> Planne
 
 
 def _hints(sizes: Mapping[str, int]) -> str:
-    """Sizes as a config entry has them; names with its own signs in them are left out."""
-    return ",".join(f"{n}={s}" for n, s in sizes.items() if not {",", "="} & set(n))
+    """Sizes as a config entry has them; what it cannot hold is left out: odd names, sizes of 0."""
+    fit = (n for n, s in sizes.items() if s and n.strip() == n and not {",", "="} & set(n))
+    return ",".join(f"{name}={sizes[name]}" for name in fit)
 
 
 def _settled(

@@ -156,19 +156,6 @@ def test_a_branch_that_does_not_fit_is_not_taken() -> None:
     assert facts(text) == ["f32[N,3]"]
 
 
-def test_sizes_that_only_unread_values_of_a_branch_have() -> None:
-    text = """
-    g (bool c, float[N, 3] x, float[M, 3] z) => (float[N, 3] y) {
-      y = If (c) <
-        then_branch = t () => (float[N, 3] a) { unread = Sub (x, z)  a = Neg (x) },
-        else_branch = e () => (float[N, 3] b) { b = Abs (x) }
-      >
-    }
-    """
-    for c in (YES, NO):
-        check(text, c=c, x=f32(2, 3), z=f32(2, 3))
-
-
 LOOP = """
 g (int64 m, bool c, float[N] x, float k) => (float[N] last, float[T, N] all) {
   one = Constant <value_float = 1.0> ()

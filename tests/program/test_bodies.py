@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.test_control import NO, YES, check, f32
+from tests.rows import f32
+from tests.test_control import NO, YES, check
 
 
 def test_sizes_that_only_unread_values_of_a_branch_have() -> None:

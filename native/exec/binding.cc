@@ -1,6 +1,7 @@
 #include "exec/binding.h"
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "exec/grow.h"
 
@@ -149,12 +150,9 @@ class Binder {
     const auto base = size_t(wiring_.bases[size_t(id)]);
     const ValueSpec& value = spec_.values[base];
     if (value.storage != Storage::exported || !value.numbers.empty()) return;
-    std::vector<Lender>& all = need_.lenders;
-    auto found = std::find_if(all.begin(), all.end(),
-                              [&](const Lender& lender) { return lender.slot == value.at; });
-    if (found == all.end())
-      found = all.insert(found, {value.at, bytes_of(views_[base]) / kAlign * kAlign, {}});
-    found->steps.push_back(step);
+    const auto [found, is_new] = lender_of_.emplace(base, need_.lenders.size());
+    if (is_new) need_.lenders.push_back({value.at, bytes_of(views_[base]) / kAlign * kAlign, {}});
+    need_.lenders[found->second].steps.push_back(step);
   }
 
   int32_t root(int32_t id) const { return id < 0 ? -1 : wiring_.roots[size_t(id)]; }
@@ -278,6 +276,7 @@ class Binder {
   const std::vector<int64_t>& registers_;
   std::vector<View> views_;
   Need need_;
+  std::unordered_map<size_t, size_t> lender_of_;  // by value that leaves
   Frame frame_;
   std::vector<View> in_, out_;
   std::vector<int64_t> ints_;

@@ -36,9 +36,15 @@ struct Homes {
     }
   }
 
-  // Whether two values are the same bytes once the buffers that they lie in are.
-  bool are_level(const Share& share) const {
-    return offset[size_t(share.from)] == offset[size_t(share.to)];
+  // Whether two values are the same bytes once the buffers that they lie in are, and their step
+  // touches nothing else there: it may need that after it has written.
+  bool allow(const Share& share, const std::vector<int32_t>& touched) const {
+    if (offset[size_t(share.from)] != offset[size_t(share.to)]) return false;
+    return std::all_of(touched.begin(), touched.end(), [&](int32_t value) {
+      const int32_t home = buffer[size_t(value)];
+      const bool is_there = home == buffer[size_t(share.from)] || home == buffer[size_t(share.to)];
+      return value == share.from || value == share.to || !is_there;
+    });
   }
 };
 
@@ -66,13 +72,13 @@ class Lives {
         last_[buffer] = int32_t(at);
       }
     }
-    share(need, homes);
+    share(wiring, need, homes);
     collect(need);
     peak = peak_of(lives);
   }
 
  private:
-  void share(const Need& need, const Homes& homes) {
+  void share(const Wiring& wiring, const Need& need, const Homes& homes) {
     std::vector<Share> shares = need.shares;
     std::stable_sort(shares.begin(), shares.end(), [&](const Share& a, const Share& b) {
       return position[size_t(a.step)] < position[size_t(b.step)];
@@ -83,7 +89,8 @@ class Lives {
       const auto to = size_t(homes.buffer[size_t(pair.to)]);
       const int32_t at = position[size_t(pair.step)];
       if (from == to || last_[from] != at || first_[to] != at || is_taken[from] || took[to] ||
-          need.bytes[from] != need.bytes[to] || !homes.are_level(pair))
+          need.bytes[from] != need.bytes[to] ||
+          !homes.allow(pair, wiring.touches[size_t(pair.step)]))
         continue;
       is_taken[from] = took[to] = 1;
       owner[to] = owner[from];
@@ -196,7 +203,7 @@ Tasks tasks_of(const Wiring& wiring, const Need& need, const Homes& homes, bool 
   }
   for (const Share& share : need.shares) {
     const int32_t from = homes.buffer[size_t(share.from)], to = homes.buffer[size_t(share.to)];
-    if (from != to && homes.are_level(share))
+    if (from != to && homes.allow(share, wiring.touches[size_t(share.step)]))
       made.tasks[size_t(share.step)].shares.emplace_back(from, to);
   }
   if (!outputs) return made;

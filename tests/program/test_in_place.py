@@ -280,6 +280,13 @@ def test_random_networks_with_more_outputs(seed: int) -> None:
     checked(proto.SerializeToString(), x)
 
 
+def test_a_part_that_is_read_beside_its_whole_stays() -> None:
+    net = Net()
+    part = net.add("Softmax", "x")
+    whole = net.add("Concat", part, net.add("Softmax", net.add("Exp", "x")), axis=0)
+    checked(net.model(net.add("Add", whole, part), [1, 40_000]), numbers(1, 40_000))
+
+
 def test_blocks_of_outputs_are_lent() -> None:
     net = Net()
     second = net.product(net.product("x", 64, 64), 64, 64)

@@ -1,7 +1,4 @@
-"""Where the memory of a run goes: the plan, and what each node took.
-
-    python examples/plan_memory.py
-"""
+"""Where the memory of a run goes: the plan, and what each node took."""
 
 from __future__ import annotations
 

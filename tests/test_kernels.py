@@ -88,10 +88,12 @@ def check_kernels(row: Row, constants: list[str]) -> None:
                     same = [a.tobytes() for a in made] == [a.tobytes() for a in found[0]]
                     assert same, f"{isa}: in place {share}, {n} parts"
             if call.writes_rows and found[0][0].ndim > 1:
+                # Rows with gaps may be done in other vectors, and round otherwise.
                 apart = [run_call(call, node, values, dims, isa, n, gap=5) for n in SPLITS]
-                for made in apart:
-                    same = [a.tobytes() for a in made] == [a.tobytes() for a in found[0]]
-                    assert same, f"{isa}: rows apart"
+                for made in apart[1:]:
+                    assert [a.tobytes() for a in made] == [a.tobytes() for a in apart[0]], isa
+                wrong = difference(apart[0], expected[: len(apart[0])], row.ulps)
+                assert not wrong, f"{isa}: rows apart: {wrong}"
 
 
 def shared(call: Call, outputs: list[Any], values: dict[Any, Any]) -> list[tuple[int, int]]:

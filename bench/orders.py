@@ -1,4 +1,4 @@
-"""Peaks of orders by family of tasks, and what the search takes: `python bench/orders.py`."""
+"""Peaks of orders by family of tasks, and what the search takes: `python -m bench.orders`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,11 @@
 #include "exec/segment.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <chrono>
 #include <new>
+#include <shared_mutex>
 
 #include "exec/binding.h"
 #include "exec/grow.h"
@@ -12,6 +15,18 @@ namespace {
 
 constexpr size_t kKeptBindings = 8;
 constexpr int kMostOperands = 64;  // beyond which pointers go to the heap
+
+// Held by whoever makes a binding. A fork waits for them, so that a child finds no lock of theirs
+// taken; its own is made anew, since only the thread that locked it may unlock it.
+std::shared_mutex& binders() {
+  static std::shared_mutex* const made = [] {
+    static auto* fresh = new std::shared_mutex;
+    pthread_atfork([] { fresh->lock(); }, [] { fresh->unlock(); },
+                   [] { new (fresh) std::shared_mutex; });
+    return fresh;
+  }();
+  return *made;
+}
 
 int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -243,6 +258,7 @@ std::optional<MemoryReport> Segment::memory(RunState state) const {
   (void)plan_growths(spec_, state);
   Outcome outcome;
   MemoryReport report;
+  std::shared_lock binder(binders());
   std::lock_guard lock(choosing_);
   const auto binding = make_binding(spec_, *wiring_, state, *choice_, outcome, &report.values);
   if (binding == nullptr) return std::nullopt;
@@ -275,6 +291,7 @@ std::shared_ptr<const Binding> Segment::binding_for(RunState& state, Outcome& ou
   }
   std::shared_ptr<const Binding> made;
   {
+    std::shared_lock binder(binders());
     std::lock_guard lock(choosing_);
     made = make_binding(spec_, *wiring_, state, *choice_, outcome);
   }

@@ -163,6 +163,7 @@ Layout place(const std::vector<Life>& lives, int64_t least, Ranks& ranks) {
   }
   Layout best;
   for (auto* order : {by_size, by_length, by_start}) {
+    if (!best.offsets.empty() && best.bytes <= least) break;
     std::vector<int32_t> next = order(lives);
     for (int i = 0; i < kTries && (best.offsets.empty() || best.bytes > least); ++i) {
       Layout made = place_ranked(lives, near, next);

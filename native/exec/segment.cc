@@ -276,25 +276,26 @@ std::optional<MemoryReport> Segment::memory(RunState state) const {
   return report;
 }
 
-std::shared_ptr<const Binding> Segment::binding_for(RunState& state, Outcome& outcome) const {
-  {
-    std::lock_guard lock(mutex_);
-    for (size_t i = recent_.size(); i-- > 0;) {
-      if (!is_for(*recent_[i], spec_.names, state)) continue;
-      std::shared_ptr<const Binding> found = recent_[i];
-      if (i + 1 != recent_.size()) {
-        recent_.erase(recent_.begin() + long(i));
-        recent_.push_back(found);
-      }
-      return found;
+std::shared_ptr<const Binding> Segment::recent_for(const RunState& state) const {
+  std::lock_guard lock(mutex_);
+  for (size_t i = recent_.size(); i-- > 0;) {
+    if (!is_for(*recent_[i], spec_.names, state)) continue;
+    std::shared_ptr<const Binding> found = recent_[i];
+    if (i + 1 != recent_.size()) {
+      recent_.erase(recent_.begin() + long(i));
+      recent_.push_back(found);
     }
+    return found;
   }
-  std::shared_ptr<const Binding> made;
-  {
-    std::shared_lock binder(binders());
-    std::lock_guard lock(choosing_);
-    made = make_binding(spec_, *wiring_, state, *choice_, outcome);
-  }
+  return nullptr;
+}
+
+std::shared_ptr<const Binding> Segment::binding_for(RunState& state, Outcome& outcome) const {
+  if (auto found = recent_for(state)) return found;
+  std::shared_lock binder(binders());
+  std::lock_guard choosing(choosing_);
+  if (auto found = recent_for(state)) return found;  // another run made it meanwhile
+  std::shared_ptr<const Binding> made = make_binding(spec_, *wiring_, state, *choice_, outcome);
   if (made == nullptr) return nullptr;
   std::lock_guard lock(mutex_);
   if (recent_.size() == kKeptBindings) recent_.erase(recent_.begin());

@@ -175,6 +175,7 @@ class Segment {
   const SegmentSpec& spec() const { return spec_; }
 
  private:
+  std::shared_ptr<const Binding> recent_for(const RunState& state) const;
   std::shared_ptr<const Binding> binding_for(RunState& state, Outcome& outcome) const;
   Outcome resolve(RunState& state) const;
 

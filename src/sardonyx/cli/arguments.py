@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from importlib import import_module
 from typing import Any, Final
 
 MAX_DIM: Final = 1 << 40
@@ -121,8 +122,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _command(
-    commands: Any, name: str, what: str, texts: tuple[str, str], call: Callable[[Any], int]
+    commands: Any, name: str, what: str, texts: tuple[str, str]
 ) -> argparse.ArgumentParser:
+    """A command, which is `command` of the module that has its name."""
+
+    def call(arguments: argparse.Namespace) -> int:
+        # Each imports only what it needs.
+        return int(import_module(f"sardonyx.cli.{name}").command(arguments))
+
     description, examples = texts
     made: argparse.ArgumentParser = commands.add_parser(
         name,
@@ -137,12 +144,7 @@ def _command(
 
 
 def _run(commands: Any) -> None:
-    def call(arguments: argparse.Namespace) -> int:
-        from sardonyx.cli.run import command  # each command imports only what it needs
-
-        return command(arguments)
-
-    run = _command(commands, "run", "run a model and time it", (_RUN, _RUN_EXAMPLES), call)
+    run = _command(commands, "run", "run a model and time it", (_RUN, _RUN_EXAMPLES))
     run.add_argument("model", metavar="MODEL", nargs="?", help="an ONNX file")
     run.add_argument("--inputs", metavar="FILE", type=pathlib.Path, help="inputs by name, as .npz")
     run.add_argument("--outputs", metavar="FILE", type=pathlib.Path, help="save outputs as .npz")
@@ -155,12 +157,7 @@ def _run(commands: Any) -> None:
 
 
 def _info(commands: Any) -> None:
-    def call(arguments: argparse.Namespace) -> int:
-        from sardonyx.cli.info import command
-
-        return command(arguments)
-
-    info = _command(commands, "info", "show what a model is", (_INFO, _INFO_EXAMPLES), call)
+    info = _command(commands, "info", "show what a model is", (_INFO, _INFO_EXAMPLES))
     info.add_argument("model", metavar="MODEL", help="an ONNX file")
     _sizes(info)
     for name, what in (
@@ -175,12 +172,7 @@ def _info(commands: Any) -> None:
 
 
 def _plan(commands: Any) -> None:
-    def call(arguments: argparse.Namespace) -> int:
-        from sardonyx.cli.plan import command
-
-        return command(arguments)
-
-    plan = _command(commands, "plan", "show a run's memory", (_PLAN, _PLAN_EXAMPLES), call)
+    plan = _command(commands, "plan", "show a run's memory", (_PLAN, _PLAN_EXAMPLES))
     plan.add_argument("model", metavar="MODEL", help="an ONNX file")
     _sizes(plan)
     plan.add_argument(
@@ -206,12 +198,7 @@ def _plan(commands: Any) -> None:
 
 
 def _bench(commands: Any) -> None:
-    def call(arguments: argparse.Namespace) -> int:
-        from sardonyx.cli.bench import command
-
-        return command(arguments)
-
-    bench = _command(commands, "bench", "measure models", (_BENCH, _BENCH_EXAMPLES), call)
+    bench = _command(commands, "bench", "measure models", (_BENCH, _BENCH_EXAMPLES))
     bench.add_argument("models", metavar="MODEL", nargs="+", help="ONNX files")
     bench.add_argument(
         "--rivals",
@@ -233,12 +220,7 @@ def _bench(commands: Any) -> None:
 
 
 def _pack(commands: Any) -> None:
-    def call(arguments: argparse.Namespace) -> int:
-        from sardonyx.cli.pack import command
-
-        return command(arguments)
-
-    pack = _command(commands, "pack", "make a model start at once", (_PACK, _PACK_EXAMPLES), call)
+    pack = _command(commands, "pack", "make a model start at once", (_PACK, _PACK_EXAMPLES))
     pack.add_argument("model", metavar="MODEL", help="an ONNX file")
     pack.add_argument(
         "-o", "--output", metavar="OUT", help="the pack (default: MODEL.pack), or the new model"

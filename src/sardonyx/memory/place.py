@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from sardonyx.errors import InternalError
+
+ALIGN: Final = 64  # bytes, of every place in native code's arenas
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class Layout:
     size: int
 
 
-def place(lives: Sequence[Life], align: int = 64) -> Layout:
+def place(lives: Sequence[Life], align: int = ALIGN) -> Layout:
     """Largest first, each at the lowest gap that no overlapping life uses."""
     placed: list[tuple[int, int, Life]] = []  # offset, end offset
     offsets: dict[int, int] = {}

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from sardonyx.errors import InternalError
-from sardonyx.memory.place import Layout, Life, check
+from sardonyx.memory.place import ALIGN, Layout, Life, check
 
 # A part lies in the bytes of another tensor, which counts: of the whole that it is joined to, or of
 # an output that is made when it is gone.
 Kind = Literal["value", "part", "scratch", "output", "input"]
 
-ALIGN: Final = 64  # bytes that a block has to spare
 OWN: Final = -1  # the offset of what lies in a block of its own, outside of any arena
 
 
@@ -81,6 +80,7 @@ class Timeline:
 
     def total_bytes(self, threads: int) -> int:
         """All that native code takes for a run, as the bound on a run counts it."""
+        # A block has as much to spare as aligning what threads work in may take.
         return self.peak_bytes + self.output_bytes + threads * self.local_bytes + ALIGN
 
     def alive(self, step: int) -> list[Tensor]:

@@ -34,18 +34,10 @@ class Backward(FoldingBuilder):
 
         def __getattr__(self, name: str) -> Callable[..., Value]: ...
 
-    def node(
-        self,
-        name: str,
-        *inputs: Operand,
-        outputs: int = 1,
-        domain: str = "",
-        like: Value | None = None,
-        **attrs: Any,
-    ) -> Node:
+    def node(self, name: str, *inputs: Operand, **options: Any) -> Node:
         """A node, or a constant where it is made of constants that have no gradients."""
         make = Builder.node if self.active.intersection(inputs) else FoldingBuilder.node
-        return make(self, name, *inputs, outputs=outputs, domain=domain, like=like, **attrs)
+        return make(self, name, *inputs, **options)
 
     def wants(self, value: Value | None) -> bool:
         """Whether anybody asks for the gradient of a value."""

@@ -48,6 +48,7 @@ class Options:
     check: Callable[[], None] = lambda: None  # called before each stage; raises to end the load
     container: PrepackedWeightsContainer | None = None
     order: OrderOptions = field(default_factory=OrderOptions)
+    outputs: tuple[str, ...] = ()  # those to be computed; none named: all
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +97,11 @@ def lowered(given: ModelBytes, options: Options, stages: Stages) -> Model:
 
     with stages.stage("load"):
         model = load(given, options.load)
+        if options.outputs:
+            model = model.with_outputs(options.outputs)
     with stages.stage("infer"):
         infer(model.graph, assumes=not options.load.split_names)
-        model.check_outputs()
+        model.check_outputs(options.load.is_strict)
     with stages.stage("optimize"):
         optimize(model.graph, options.passes)
     if options.save is not None:

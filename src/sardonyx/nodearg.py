@@ -49,6 +49,14 @@ def type_name(fact: AnyFact | None) -> str:
 class ModelMetadata:
     """What the model says of itself."""
 
+    producer_name: str
+    graph_name: str
+    domain: str
+    description: str
+    graph_description: str
+    version: int
+    custom_metadata_map: dict[str, str]
+
     def __init__(self, model: Model) -> None:
         self.producer_name = model.producer_name
         self.graph_name = model.graph_name

@@ -92,12 +92,19 @@ def test_programs_start_as_with_python(start: str, tmp_path: Path) -> None:
     assert ours.stderr == plain.stderr
 
 
-def test_flags_of_the_interpreter_stay(tmp_path: Path) -> None:
-    code = "import sys; print(sys.flags.optimize, sys.flags.dev_mode, sys.warnoptions)"
-    flags = ("-O", "-X", "dev", "-W", "error::UserWarning")
-    ours = run(*flags, *AS_ONNXRUNTIME, "-c", code, cwd=tmp_path)
-    assert ours.stdout == run(*flags, "-c", code, cwd=tmp_path).stdout
-    assert ours.stdout.startswith("1 True")
+FLAGS = {
+    "apart": ("-O", "-X", "dev", "-W", "error::UserWarning", *AS_ONNXRUNTIME),
+    "in the word of -m": ("-Xdev", "-W", "error::UserWarning", "-Om", AS_ONNXRUNTIME[1]),
+    "in one word": ("-X", "dev", "-Werror::UserWarning", "-O" + "".join(AS_ONNXRUNTIME)[1:]),
+}
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_flags_of_the_interpreter_stay(name: str, tmp_path: Path) -> None:
+    code = "import sys; print(sys.flags.optimize, sys.flags.dev_mode, sys.warnoptions, sys.argv)"
+    done = run(*FLAGS[name], "-c", code, "-m", AS_ONNXRUNTIME[1], cwd=tmp_path)
+    seen = ["-c", *AS_ONNXRUNTIME]
+    assert done.stdout == f"1 True ['default', 'error::UserWarning'] {seen}\n", done.stderr
 
 
 @pytest.mark.parametrize(
@@ -240,7 +247,7 @@ def test_install(tmp_path: Path) -> None:
 
 def test_install_comes_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", sys.modules["json"])
-    with pytest.raises(ImportError, match="imported already, from .*json.*before anything"):
+    with pytest.raises(ImportError, match=r"imported already, from .*json.*before anything"):
         install()
 
 
@@ -349,5 +356,5 @@ def test_backend_refuses() -> None:
         ready.run(A)
     with pytest.raises(RuntimeError, match="optimized_model_filepath cannot be set"):
         backend.prepare(product(), optimized_model_filepath="x.onnx")
-    with pytest.raises(RuntimeError, match="RunOptions.terminate cannot be set"):
+    with pytest.raises(RuntimeError, match=r"RunOptions\.terminate cannot be set"):
         ready.run([A, B], terminate=True)

@@ -86,7 +86,9 @@ def main() -> int:
     )
     parser.add_argument("--cache", type=Path, required=True, help="folder for environments")
     parser.add_argument("--only", default="", help="packages, with commas between; shown only")
-    parser.add_argument("--processes", type=int, default=2, help="for each runtime; the best counts")
+    parser.add_argument(
+        "--processes", type=int, default=2, help="for each runtime; the best counts"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="of work in each process")
     given = parser.parse_args()
     chosen = [name.replace("-", "_") for name in given.only.split(",") if name]
@@ -113,7 +115,8 @@ def read(path: Path) -> Program:
     text = path.read_text()
     header = re.search(r"^# /// script\n(.*?)^# ///$", text, re.MULTILINE | re.DOTALL)
     does = re.search(r'^"""[^:]*: (.*?)\.?"""', text, re.MULTILINE)
-    assert header is not None and does is not None, path
+    assert header is not None, path
+    assert does is not None, path
     said = tomllib.loads(re.sub(r"^# ?", "", header[1], flags=re.MULTILINE))
     own = said.get("tool", {}).get("packages", {})
     alone = tuple(own.get("without-dependencies", ()))
@@ -191,7 +194,7 @@ def check_runtime(said: dict[str, Any], runtime: str) -> None:
 
 
 def call(command: Sequence[str], what: str, **options: Any) -> str:
-    """What a command prints; its last line is the reason if it fails."""
+    """What a command prints."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=SECONDS, check=False, **options
@@ -199,9 +202,15 @@ def call(command: Sequence[str], what: str, **options: Any) -> str:
     except subprocess.TimeoutExpired:
         raise Trouble(f"{what}: not done after {SECONDS} s") from None
     if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no words"]
-        raise Trouble(f"{what}: {lines[-1].strip()[:200]} (exit code {done.returncode})")
+        raise Trouble(f"{what}: {reason(done.stderr)[:200]} (exit code {done.returncode})")
     return done.stdout
+
+
+def reason(text: str) -> str:
+    """The line of an error's class and words, or else the last one."""
+    lines = [line for line in text.splitlines() if line.strip()] or ["no words"]
+    named = [line for line in lines if re.match(r"[A-Za-z_][\w.]*: ", line)]
+    return (named or lines)[-1].strip()
 
 
 def compare(

@@ -45,7 +45,9 @@ def faces(width: int = 640, height: int = 480) -> Any:
             eye = x + side * 0.4 * r
             draw.ellipse((eye - 0.17 * r, y - 0.2 * r, eye + 0.17 * r, y), fill="white")
             draw.ellipse((eye - 0.07 * r, y - 0.17 * r, eye + 0.07 * r, y - 0.03 * r), fill="black")
-        draw.polygon(((x, y), (x - 0.13 * r, y + 0.4 * r), (x + 0.13 * r, y + 0.4 * r)), (190, 140, 120))
+        draw.polygon(
+            ((x, y), (x - 0.13 * r, y + 0.4 * r), (x + 0.13 * r, y + 0.4 * r)), (190, 140, 120)
+        )
         draw.ellipse((x - 0.35 * r, y + 0.6 * r, x + 0.35 * r, y + 0.8 * r), fill=(170, 60, 70))
     return image
 

@@ -17,7 +17,13 @@ def use(finder):
     picture = np.asarray(faces()).copy()
     boxes, landmarks = finder(picture, threshold=0.05)
     anonymize_frame(
-        boxes, picture, mask_scale=1.3, replacewith="solid", ellipse=True, draw_scores=False,
-        replaceimg=None, mosaicsize=20,
+        boxes,
+        picture,
+        mask_scale=1.3,
+        replacewith="solid",
+        ellipse=True,
+        draw_scores=False,
+        replaceimg=None,
+        mosaicsize=20,
     )
     return {"boxes": boxes, "landmarks": landmarks, "covered": float(picture.mean())}

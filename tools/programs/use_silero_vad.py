@@ -6,8 +6,8 @@
 """silero-vad: where somebody speaks, at two rates and in one call for a whole recording."""
 
 import torch
-from sounds import speech
 from silero_vad import get_speech_timestamps, load_silero_vad
+from sounds import speech
 
 
 def make():

@@ -7,12 +7,12 @@ tracebacks and child processes are what they are without us.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from typing import Final, NoReturn
 
 from sardonyx.as_onnxruntime import environment
 
+MODULE: Final = "sardonyx.as_onnxruntime"
 USAGE: Final = """\
 usage: python -m sardonyx.as_onnxruntime SCRIPT | -m MODULE | -c CODE | -  [ARGS...]
 
@@ -33,12 +33,18 @@ def main(arguments: list[str]) -> NoReturn:
         sys.exit(f"{USAGE}\n{first} needs an argument")
     if sys.flags.ignore_environment:
         sys.exit("python -I and -E ignore PYTHONPATH, by which onnxruntime is found here")
-    # Flags of the interpreter, -W and -X among them; there is no public list of them.
-    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     os.environ.update(environment())
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flags = interpreter_flags(sys.orig_argv, len(arguments))
     os.execv(sys.executable, [sys.executable, *flags, *arguments])
+
+
+def interpreter_flags(words: list[str], arguments: int) -> list[str]:
+    """What stood between python and our -m, which may share its word: -Wd -Om NAME, -OmNAME."""
+    before = words[1 : len(words) - arguments]
+    last = before.pop()
+    letters = before.pop() if last == MODULE else last.removesuffix(MODULE)
+    letters = letters.removesuffix("m")
+    return before if letters == "-" else [*before, letters]
 
 
 if __name__ == "__main__":

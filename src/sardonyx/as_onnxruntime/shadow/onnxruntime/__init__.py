@@ -19,17 +19,14 @@ def _find_sardonyx() -> None:
     if spec is None or spec.loader is None:
         raise ImportError(f"onnxruntime is served by sardonyx here, which is not in {root}")
     module = sys.modules["sardonyx"] = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-        if importlib.util.find_spec("sardonyx._native") is None:
-            raise ModuleNotFoundError(
-                f"sardonyx in {root} is not built for Python "
-                f"{sys.version_info.major}.{sys.version_info.minor}: take {__path__[0]} out of "
-                "PYTHONPATH, or install sardonyx there"
-            )
-    except BaseException:
+    spec.loader.exec_module(module)
+    if importlib.util.find_spec("sardonyx._native") is None:
         del sys.modules["sardonyx"]
-        raise
+        raise ImportError(
+            f"sardonyx in {root} is not built for Python "
+            f"{sys.version_info.major}.{sys.version_info.minor}: install it there, or take "
+            f"{os.path.dirname(__path__[0])} out of PYTHONPATH"
+        )
 
 
 if importlib.util.find_spec("sardonyx") is None:
@@ -37,7 +34,7 @@ if importlib.util.find_spec("sardonyx") is None:
 
 import sardonyx  # noqa: E402  # where it lies is known only now
 
-from onnxruntime import _missing  # noqa: E402
+from . import _missing  # noqa: E402
 
 __version__ = version = sardonyx.ORT_VERSION
 __author__ = "the Sardonyx developers"

@@ -5,6 +5,7 @@ They are Python programs over onnx and sessions, so onnxruntime's own files run 
 
 from __future__ import annotations
 
+import importlib.abc
 import importlib.machinery
 import os
 import sys
@@ -15,7 +16,7 @@ _SHADOW = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _NAMES = ("quantization", "tools", "transformers")
 
 
-class _Refusal:
+class _Refusal(importlib.abc.Loader):
     """The loader of a module that is not there: its import says why."""
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:

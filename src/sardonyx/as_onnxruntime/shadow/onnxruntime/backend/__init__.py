@@ -1,5 +1,5 @@
 """ONNX's backend interface: `prepare`, `run_model` and others as functions."""
 
-from onnxruntime.backend.backend import is_compatible, prepare, run, supports_device
+from .backend import is_compatible, prepare, run, supports_device
 
 __all__ = ["is_compatible", "prepare", "run", "supports_device"]

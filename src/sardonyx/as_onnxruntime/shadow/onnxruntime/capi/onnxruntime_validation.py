@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxruntime.capi.build_and_package_info import __version__, package_name
+from .build_and_package_info import __version__, package_name
 
 
 def check_distro_info() -> None:

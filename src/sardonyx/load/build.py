@@ -204,7 +204,8 @@ class GraphBuilder:
             node.name, node.marks = name, marks
             return node.outputs
         if op is None:
-            raise NotImplemented(_unknown(domain, op_type, version))
+            hint = "declare it with sardonyx.custom_op" if domain else "export without it"
+            raise NotImplemented(_unknown(domain, op_type, version), hint=hint)
         attrs = attributes.of(op, records)
         node = self._add(graph, op, inputs, attrs, n_outputs, name)
         node.marks = marks

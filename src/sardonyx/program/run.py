@@ -127,6 +127,16 @@ class Body:
         """What is known of the outputs before the body has run."""
         return [o.fact for o in self._program.outputs]
 
+    @property
+    def input_names(self) -> list[str]:
+        """The names of the inputs, in their order."""
+        return [i.name for i in self._program.inputs]
+
+    @property
+    def input_facts(self) -> list[AnyFact]:
+        """What is known of the inputs."""
+        return [i.fact for i in self._program.inputs]
+
     def __call__(self, *values: Any) -> list[Any]:
         program, outer = self._program, self._run
         outer.check()  # a body may have no step that does

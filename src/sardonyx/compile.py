@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sardonyx.errors import FAULTS, ModelLoadCanceled, SardonyxError
-from sardonyx.graph.infer import infer
+from sardonyx.graph.infer import Shapes, infer
 from sardonyx.load import LoadOptions, load
 from sardonyx.load.model import Model
 from sardonyx.load.source import ModelBytes, read_model
@@ -48,6 +48,7 @@ class Options:
     check: Callable[[], None] = lambda: None  # called before each stage; raises to end the load
     container: PrepackedWeightsContainer | None = None
     order: OrderOptions = field(default_factory=OrderOptions)
+    shapes: Shapes | None = field(default_factory=dict)  # as `infer` takes them
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,9 @@ def lowered(given: ModelBytes, options: Options, stages: Stages) -> Model:
     with stages.stage("load"):
         model = load(given, options.load)
     with stages.stage("infer"):
-        infer(model.graph, assumes=not options.load.split_names)
+        # What is saved must hold for all sizes.
+        shapes = options.shapes if options.save is None else None
+        infer(model.graph, not options.load.split_names, shapes)
         model.check_outputs()
     with stages.stage("optimize"):
         optimize(model.graph, options.passes)

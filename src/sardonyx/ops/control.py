@@ -92,7 +92,17 @@ def _(g: Scope, cond: Fact, *, then_branch: Graph, else_branch: Graph) -> list[A
         return facts
     facts = _outside(g, then_branch, (), g.body(then_branch, ()))
     others = _outside(g, else_branch, (), g.body(else_branch, ()))
+    if cond.sym is not None and len(cond.sym) == 1 and not all(map(_same_rank, facts, others)):
+        taken = g.choose(cond.sym[0])
+        if taken is not None:
+            return facts if taken else others
     return [_either(g, a, b) for a, b in zip(facts, others, strict=True)]
+
+
+def _same_rank(a: AnyFact, b: AnyFact) -> bool:
+    if not isinstance(a, Fact) or not isinstance(b, Fact):
+        return True
+    return a.shape is None or b.shape is None or len(a.shape) == len(b.shape)
 
 
 def _either(g: Scope, a: AnyFact, b: AnyFact) -> AnyFact:

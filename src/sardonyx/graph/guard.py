@@ -102,21 +102,25 @@ KINDS: Final = {
 class Scope:
     """One graph under inference: collects its nodes' guards, hands out new dims, infers bodies."""
 
-    __slots__ = ("_numbers", "_spent", "assumes", "choices", "entry", "found", "node", "sizes")
+    __slots__ = (
+        "_guess", "_numbers", "_spent", "assumes", "choices", "entry", "found", "node", "sizes"
+    )  # fmt: skip
 
     def __init__(
         self,
         parent: Scope | None = None,
         assumes: bool = True,
         sizes: Mapping[str, int | None] | None = None,
+        guess: bool = True,
     ) -> None:
         """With `assumes`, open sizes that must broadcast are taken as equal, under a guard.
 
         With `sizes`, of all names that the model's inputs give, conditions on them are decided
-        where ranks rest on them, under a guard: as these sizes say, or as yes where one is None.
+        where ranks rest on them, under a guard: as these sizes say, or as `guess` where one is None.
         """
         self.assumes: bool = assumes if parent is None else parent.assumes
         self.sizes: Final = sizes if parent is None else parent.sizes
+        self._guess: bool = guess if parent is None else parent._guess
         self.choices: dict[Size, bool] = {} if parent is None else parent.choices
         self.entry: set[str] = set() if parent is None else set(parent.entry)  # names inputs give
         self.found: list[Guard] = []
@@ -196,7 +200,8 @@ class Scope:
         taken = self.chosen(truth)
         if taken is None:
             known = {n: s for n in symbols(truth) if (s := self.sizes[n]) is not None}
-            taken = bool(substitute(truth, known) != 0)
+            answer = substitute(truth, known)
+            taken = bool(answer) if isinstance(answer, int) else self._guess
             self.choices[truth] = taken
         what = "an If takes its other branch for these sizes"
         self.found.append(Guard("chosen", truth, int(taken), what, self.node))

@@ -25,10 +25,20 @@ Shapes = Mapping[str, tuple[int, ...]]  # of inputs, by name
 def infer(graph: Graph, assumes: bool = True, shapes: Shapes | None = None) -> None:
     """Facts for the whole graph, and the guards that they rest on.
 
-    With `shapes`, of some run or empty, ranks may rest on the branches that such runs take.
+    With `shapes`, of some run or empty, ranks may rest on the branches that such runs take. Where
+    they are empty that is a guess: if the model makes no sense so, it may in the other branches.
     """
     sizes = None if shapes is None else _sizes_in(graph, shapes)
-    infer_into(Scope(assumes=assumes, sizes=sizes), graph)
+    scope = Scope(assumes=assumes, sizes=sizes)
+    try:
+        infer_into(scope, graph)
+    except SardonyxError:
+        if shapes or not scope.choices:
+            raise
+        try:
+            infer_into(Scope(assumes=assumes, sizes=sizes, guess=False), graph)
+        except SardonyxError:
+            infer_into(Scope(assumes=assumes), graph)
 
 
 def _sizes_in(graph: Graph, shapes: Shapes) -> dict[str, int | None]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sardonyx.errors import FAULTS, ModelLoadCanceled, SardonyxError
+from sardonyx.graph.graph import Graph
 from sardonyx.graph.infer import Shapes, infer
 from sardonyx.load import LoadOptions, load
 from sardonyx.load.model import Model
@@ -98,9 +99,7 @@ def lowered(given: ModelBytes, options: Options, stages: Stages) -> Model:
     with stages.stage("load"):
         model = load(given, options.load)
     with stages.stage("infer"):
-        # What is saved must hold for all sizes.
-        shapes = options.shapes if options.save is None else None
-        infer(model.graph, not options.load.split_names, shapes)
+        _infer(model.graph, options)
         model.check_outputs()
     with stages.stage("optimize"):
         optimize(model.graph, options.passes)
@@ -112,6 +111,19 @@ def lowered(given: ModelBytes, options: Options, stages: Stages) -> Model:
     with stages.stage("lower"):
         lower(model.graph, options.passes)
     return model
+
+
+def _infer(graph: Graph, options: Options) -> None:
+    assumes = not options.load.split_names
+    if options.save is not None:  # what is saved must hold for all sizes
+        infer(graph, assumes)
+        return
+    infer(graph, assumes, options.shapes)
+    if graph.scope.loose:
+        from sardonyx.passes.ranks import settle_ranks  # few models need it
+
+        if not settle_ranks(graph):
+            infer(graph, assumes, options.shapes, loosens=False)
 
 
 def program_of(

@@ -44,8 +44,8 @@ from sardonyx.weights.forms import PrepackedWeightsContainer
 from sardonyx.weights.pack.find import SUFFIX, PackOptions
 
 if TYPE_CHECKING:
-    from sardonyx.memory.stats import NodeStats
     from sardonyx.graph.infer import Shapes
+    from sardonyx.memory.stats import NodeStats
     from sardonyx.save import SaveOptions
     from sardonyx.variants import Variants
 

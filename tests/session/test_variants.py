@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import sardonyx
 from sardonyx import errors
-from sardonyx.packing import Request, pack
 from sardonyx.compile import Options
+from sardonyx.packing import Request, pack
 from sardonyx.providers import resolve
 
 HEAD = '<ir_version: 9, opset_import: ["" : 21]>\n'

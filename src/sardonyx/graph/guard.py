@@ -103,7 +103,8 @@ class Scope:
     """One graph under inference: collects its nodes' guards, hands out new dims, infers bodies."""
 
     __slots__ = (
-        "_guess", "_numbers", "_spent", "assumes", "choices", "entry", "found", "node", "sizes"
+        "_guess", "_numbers", "_spent", "assumes", "carried", "choices", "entry", "found",
+        "loose", "node", "sizes",
     )  # fmt: skip
 
     def __init__(
@@ -122,6 +123,11 @@ class Scope:
         self.sizes: Final = sizes if parent is None else parent.sizes
         self._guess: bool = guess if parent is None else parent._guess
         self.choices: dict[Size, bool] = {} if parent is None else parent.choices
+        # What the values that loops carry were found to be, by body.
+        self.carried: dict[Graph, list[AnyFact]] = {} if parent is None else parent.carried
+        # Outputs of control flow, by node and position, that are now a scalar, now a vector; None:
+        # they are not taken for vectors.
+        self.loose: dict[tuple[Node, int], None] | None = None if parent is None else parent.loose
         self.entry: set[str] = set() if parent is None else set(parent.entry)  # names inputs give
         self.found: list[Guard] = []
         self.node: Node | None = None  # the node being inferred
@@ -206,6 +212,16 @@ class Scope:
         what = "an If takes its other branch for these sizes"
         self.found.append(Guard("chosen", truth, int(taken), what, self.node))
         return taken
+
+    def loosens(self, position: int) -> bool:
+        """Notes a number whose rank depends on data; whether it may be taken for a vector of one.
+
+        `passes/ranks.py` makes it one, where nobody can tell the difference.
+        """
+        if self.loose is None or self.node is None:
+            return False
+        self.loose[self.node, position] = None
+        return True
 
     def chosen(self, truth: Size) -> bool | None:
         """What was chosen for a condition or its opposite, if anything was."""

@@ -22,23 +22,25 @@ MAX_ELEMENTS: Final = 2**62  # of a tensor; more cannot be addressed
 Shapes = Mapping[str, tuple[int, ...]]  # of inputs, by name
 
 
-def infer(graph: Graph, assumes: bool = True, shapes: Shapes | None = None) -> None:
+def infer(
+    graph: Graph, assumes: bool = True, shapes: Shapes | None = None, loosens: bool = True
+) -> None:
     """Facts for the whole graph, and the guards that they rest on.
 
     With `shapes`, of some run or empty, ranks may rest on the branches that such runs take. Where
     they are empty that is a guess: if the model makes no sense so, it may in the other branches.
+    With `loosens`, they may rest on what `settle_ranks` of the passes has to make true.
     """
     sizes = None if shapes is None else _sizes_in(graph, shapes)
-    scope = Scope(assumes=assumes, sizes=sizes)
-    try:
-        infer_into(scope, graph)
-    except SardonyxError:
-        if shapes or not scope.choices:
-            raise
+    for guess in (True, False) if sizes is not None else ():
+        scope = Scope(assumes=assumes, sizes=sizes, guess=guess)
+        scope.loose = {} if loosens else None
         try:
-            infer_into(Scope(assumes=assumes, sizes=sizes, guess=False), graph)
+            return infer_into(scope, graph)
         except SardonyxError:
-            infer_into(Scope(assumes=assumes), graph)
+            if shapes or not (scope.choices or scope.loose):
+                raise
+    return infer_into(Scope(assumes=assumes), graph)
 
 
 def _sizes_in(graph: Graph, shapes: Shapes) -> dict[str, int | None]:

@@ -42,7 +42,7 @@ class NativeBody:
         """The sizes that must be known outside."""
         if self.segment is None:
             return []
-        own = {lone_name(d) for v in self.inputs for d in v.tensor.dims}
+        own = {lone_name(d) for v in self.inputs for d in v.tensor.shape or ()}
         own.update(self.segment.gives)
         return [n for n in self.segment.names if n not in own]
 
@@ -55,8 +55,8 @@ class NativeBody:
         inputs, bound = [], []
         for value in self.inputs:
             fact, slot = value.tensor, slots.setdefault(value, len(slots))
-            inputs.append((slot, fact.rank, fact.dtype.onnx, ABSENT))
-            for axis, size in enumerate(fact.dims):
+            inputs.append((slot, len(fact.shape or ()), fact.dtype.onnx, ABSENT))
+            for axis, size in enumerate(fact.shape or ()):
                 if (name := lone_name(size)) in names:
                     bound.append((slot, axis, names[name]))
         outputs = [slots.setdefault(v, len(slots)) for v in self.graph.outputs]
@@ -116,8 +116,10 @@ def native_bodies(node: Node, programs: dict[str, Program]) -> tuple[NativeBody,
             return None
         if not segments and program.guards:
             return None
-        values = (*graph.inputs, *graph.captures(), *graph.outputs)
-        if not all(_is_tensor(v.fact) for v in values):
+        read = (*(v for v in graph.inputs if v.is_used), *graph.captures(), *graph.outputs)
+        if not all(_is_tensor(v.fact) for v in read):
+            return None
+        if not all(_is_held(v.fact) for v in graph.inputs):
             return None
         segment = segments[0] if segments else None
         assert segment is None or isinstance(segment, NativeSegment)
@@ -139,8 +141,12 @@ def _is_one(fact: AnyFact | None) -> bool:
     return isinstance(fact, Fact) and fact.static is not None and all(d == 1 for d in fact.static)
 
 
+def _is_held(fact: AnyFact | None) -> bool:
+    return isinstance(fact, Fact) and fact.dtype is not STRING
+
+
 def _is_tensor(fact: AnyFact | None) -> bool:
-    return isinstance(fact, Fact) and fact.shape is not None and fact.dtype is not STRING
+    return _is_held(fact) and isinstance(fact, Fact) and fact.shape is not None
 
 
 def _stacked(node: Node, body: NativeBody) -> list[tuple[int, list[int], int, bool]]:

@@ -16,7 +16,8 @@ HEAD = '<ir_version: 9, opset_import: ["" : 21]>\n'
 # A number that is a scalar in one branch and a vector in the other steers a loop, as Paddle's
 # exporter writes `while`.
 WHILE = """
-g (float[N] x, int64 last) => (float[N] y, int64 n) <bool no = {0}, bool yes = {1}, int64 start = {0}> {
+g (float[N] x, int64 last) => (float[N] y, int64 n)
+<bool no = {0}, bool yes = {1}, int64 start = {0}> {
   y, done, n = Loop (, yes, x, no, start) <body = b (int64 i, bool c, float[N] v, bool[] d, int64 k)
       => (bool[] goes, float[N] w, bool[] e, int64 m) {
     one = Constant<value_int = 1>()
@@ -41,7 +42,8 @@ g (float[N] x, int64 last) => (float[N] y, int64 n) <bool no = {0}, bool yes = {
 # What is carried has another rank at first, and nobody reads it.
 UNREAD = """
 g (float[N, 3] x, {count}) => (float[] y) <float none = {{0}}, {more}> {{
-  y = Loop (trips, , none) <body = b (int64 i, bool c, float[] old) => (bool go, float[N, 3] made) {{
+  y = Loop (trips, , none) <body = b (int64 i, bool c, float[] old)
+      => (bool go, float[N, 3] made) {{
     go = Identity(c)
     f = Cast<to = 1>(i)
     made = Add(x, f)
@@ -76,10 +78,10 @@ def test_a_condition_of_either_rank_is_native(last: int) -> None:
     assert steps(made) == 0
 
 
-def test_a_rank_that_is_seen_stays(last: int = 3) -> None:
-    text = WHILE.replace("int64 n) <", "int64 n, bool[] done) <")
-    for last in (1, 3):
-        check(text, x=np.arange(5, dtype=np.float32), last=np.array(last))
+@pytest.mark.parametrize("last", [1, 3])
+def test_a_rank_that_is_seen_stays(last: int) -> None:
+    text = WHILE.replace("int64 n)", "int64 n, bool[] done)")
+    check(text, x=np.arange(5, dtype=np.float32), last=np.array(last))
 
 
 @pytest.mark.parametrize("reader", ["Shape", "Size"])

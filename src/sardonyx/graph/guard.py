@@ -117,10 +117,10 @@ class Scope:
         """With `assumes`, open sizes that must broadcast are taken as equal, under a guard.
 
         With `sizes`, of all names that the model's inputs give, conditions on them are decided
-        where ranks rest on them, under a guard: as these sizes say, or as `guess` where one is None.
+        where ranks rest on them, under a guard: as these sizes say, or `guess` where one is None.
         """
         self.assumes: bool = assumes if parent is None else parent.assumes
-        self.sizes: Final = sizes if parent is None else parent.sizes
+        self.sizes: Mapping[str, int | None] | None = sizes if parent is None else parent.sizes
         self._guess: bool = guess if parent is None else parent._guess
         self.choices: dict[Size, bool] = {} if parent is None else parent.choices
         # What the values that loops carry were found to be, by body.

@@ -94,9 +94,9 @@ def _(g: Scope, cond: Fact, *, then_branch: Graph, else_branch: Graph) -> list[A
     facts = _outside(g, then_branch, (), g.body(then_branch, ()))
     others = _outside(g, else_branch, (), g.body(else_branch, ()))
     if cond.sym is not None and len(cond.sym) == 1 and not all(map(_same_rank, facts, others)):
-        taken = g.choose(cond.sym[0])
-        if taken is not None:
-            return facts if taken else others
+        is_then = g.choose(cond.sym[0])
+        if is_then is not None:
+            return facts if is_then else others
     return [_either(g, i, a, b) for i, (a, b) in enumerate(zip(facts, others, strict=True))]
 
 

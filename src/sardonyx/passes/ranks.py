@@ -72,7 +72,7 @@ def _make_vectors(node: Node, position: int) -> None:
 
 def _vector(graph: Graph, value: Value) -> Value:
     builder = Builder(graph, graph.scope)
-    return builder.Reshape(value, builder.ints(1))
+    return builder.node("Reshape", value, builder.ints(1)).outputs[0]
 
 
 class _Uses:
@@ -102,7 +102,7 @@ class _Uses:
             return self.hide_rank(node.outputs[position])
         if node.op.name not in _CARRIED:
             return False
-        first, first_out = _CARRIED[node.op.name]
+        _, first_out = _CARRIED[node.op.name]
         if position < first_out:
             return True  # the condition to go on
         return self._carried_hidden(node, position - first_out)

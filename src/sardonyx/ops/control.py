@@ -60,7 +60,7 @@ def _outside(
             shape = None if fact.shape is None else tuple(map(outer, fact.shape))
             out.append(Fact(fact.dtype, shape, None, sym))
         else:
-            out.append(fact)
+            out.append(_carried(fact))
     return out
 
 
@@ -281,7 +281,7 @@ def _(
 
 
 def _carried(fact: AnyFact) -> AnyFact:
-    return fact.plain() if isinstance(fact, Fact) else fact
+    return fact.plain() if isinstance(fact, (Fact, SequenceFact)) else fact
 
 
 def _trips(g: Scope, trips: Fact | None, cond: Fact | None, body: Graph) -> Size:

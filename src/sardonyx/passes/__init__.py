@@ -16,6 +16,7 @@ from sardonyx.passes import (
     normalize,
     products,
     quantize,
+    sequences,
     transpose,
 )
 from sardonyx.passes.attention import fuse_attention
@@ -27,7 +28,7 @@ from sardonyx.passes.halves import widen_halves
 from sardonyx.passes.labels import number_labels
 from sardonyx.passes.rule import Rules, by_root
 
-BASIC: Final = by_root(algebra.RULES, transpose.RULES, linear.BASIC)
+BASIC: Final = by_root(algebra.RULES, sequences.RULES, transpose.RULES, linear.BASIC)
 # After the basic rules: no normalization lies between a convolution and its activation.
 EXTENDED: Final = by_root(activation.RULES, normalize.RULES, linear.EXTENDED)
 STEPS: Final = by_root(quantize.STEPS)

@@ -97,8 +97,8 @@ class Rewriter:
             drop(self._graph, [node])
             return True
         self._changed(trim(node))
-        for moved in hoist(node):
-            self._push(moved)
+        for inner in hoist(node):
+            self._push(inner)
         for _, body in node.subgraphs:
             Rewriter(body, self._rules, self._limit, self._disabled, self._is_clean).run()
         return False

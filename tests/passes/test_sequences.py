@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.test_ranks import check, steps
+import sardonyx
+from sardonyx import errors
+from sardonyx.compile import Options
+from sardonyx.packing import Request, pack
+from sardonyx.providers import resolve
+from tests.test_ranks import check, model, steps
 
 SPLITS = [
     ("s = SplitToSequence<axis = 1>(x)", 4),
@@ -114,3 +121,70 @@ def test_optionals_that_are_known() -> None:
     }
     """
     assert steps(check(text, x=X)) == 0
+
+
+FILLS = """
+g (float[N, 4] x, int64 trips) => (float[] y, float[] u, float[N, 4] w)
+<float[4] one = {{1, 1, 1, 1}}> {{
+  e = SequenceEmpty()
+  w, s = Loop (trips, , x, e) <body = b (int64 i, bool c, float[N, 4] v, seq(float[]) old)
+      => (bool go, float[N, 4] v1, seq(float[]) new) {{
+    go = Identity(c)
+    v1 = Add(v, one)
+    {element}
+    new = SequenceInsert(old, t)
+  }}>
+  y = ConcatFromSequence<{how}>(s)
+  u = Neg(y)
+}}
+"""
+ELEMENTS = {
+    "fixed": "t = Mul(v, v)",
+    "varied": "k = Constant<value_ints = [0]>()\n r = Constant<value_ints = [1]>()\n"
+    "i1 = Reshape(i, r)\n n = Add(i1, r)\n t = Slice(x, k, n, r)",
+}
+
+
+@pytest.mark.parametrize(
+    ("element", "how"),
+    [
+        ("fixed", "axis = 0"),
+        ("fixed", "axis = 1"),
+        ("fixed", "axis = -1"),
+        ("fixed", "axis = 0, new_axis = 1"),
+        ("fixed", "axis = 1, new_axis = 1"),
+        ("fixed", "axis = -1, new_axis = 1"),
+        ("varied", "axis = 1"),
+        ("varied", "axis = -1"),
+    ],
+)
+@pytest.mark.parametrize("trips", [1, 2, 3])
+def test_what_passes_put_into_a_sequence_is_joined(element: str, how: str, trips: int) -> None:
+    text = FILLS.format(element=ELEMENTS[element], how=how)
+    assert steps(check(text, x=X, trips=np.array(trips))) == 0
+
+
+def test_a_loop_that_joins_goes_through_a_pack(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model(FILLS.format(element=ELEMENTS["varied"], how="axis = 1")))
+    wanted = sardonyx.InferenceSession(str(path)).run(None, {"x": X, "trips": np.array(3)})
+    _, providers = resolve(None, None)
+    pack(str(path), Options(providers), Request(f"{path}.pack"))
+    packed = sardonyx.InferenceSession(str(path))
+    assert steps(packed) == 0
+    assert "pack" in packed._compiled.stages.seconds()
+    for a, b in zip(packed.run(None, {"x": X, "trips": np.array(3)}), wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_sequence_that_stays_empty_has_nothing_to_join() -> None:
+    made = sardonyx.InferenceSession(model(FILLS.format(element=ELEMENTS["fixed"], how="axis = 0")))
+    with pytest.raises(errors.InvalidArgument, match="no elements to join"):
+        made.run(None, {"x": X, "trips": np.array(0)})
+
+
+def test_elements_that_do_not_fit_are_refused() -> None:
+    text = FILLS.format(element=ELEMENTS["varied"], how="axis = 0")
+    made = sardonyx.InferenceSession(model(text))
+    with pytest.raises(errors.InvalidArgument, match=r"\[3, 1\] and \[3, 2\]"):
+        made.run(None, {"x": X, "trips": np.array(3)})

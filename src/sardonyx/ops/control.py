@@ -232,7 +232,8 @@ def _finals(
     return found
 
 
-def _stacked(fact: AnyFact, count: Size, axis: int = 0) -> Fact:
+def stacked(fact: AnyFact, count: Size, axis: int = 0) -> Fact:
+    """What so many values of a kind are along a new axis."""
     if not isinstance(fact, Fact):
         raise ShapeError(f"values are collected over iterations, and {fact} is no tensor")
     if fact.shape is None:
@@ -241,7 +242,7 @@ def _stacked(fact: AnyFact, count: Size, axis: int = 0) -> Fact:
     return Fact(fact.dtype, (*fact.dims[:axis], count, *fact.dims[axis:]))
 
 
-def _collect(rows: Sequence[Array], fact: AnyFact, axis: int = 0) -> Array:
+def collected(rows: Sequence[Array], fact: AnyFact, axis: int = 0) -> Array:
     """Rows of all iterations as one array; of none, an empty one of the right type and rank."""
     if rows:
         shapes = list(dict.fromkeys(r.shape for r in rows))
@@ -269,6 +270,14 @@ loop = Op(
 def _(
     g: Scope, trips: Fact | None = None, cond: Fact | None = None, *values: AnyFact, body: Graph
 ) -> list[AnyFact]:
+    finals, parts, count = loop_facts(g, trips, cond, values, body)
+    return [*finals, *(stacked(f, count) for f in parts)]
+
+
+def loop_facts(
+    g: Scope, trips: Fact | None, cond: Fact | None, values: Sequence[AnyFact], body: Graph
+) -> tuple[list[AnyFact], list[AnyFact], Size]:
+    """Facts of what a loop carried in the end, and of what each of so many passes adds."""
     given = [_carried(v) for v in values]
     head = (Fact(I64, ()), Fact(BOOL, ()))
     carried, made = _carry(g, body, (head, given, ()), 1)
@@ -277,7 +286,7 @@ def _(
     initial = None if is_open and g.node is not None and _runs(g.node) else given
     outer = _outside(g, body, given, [*_finals(g, initial, carried, made[1:n]), *made[n:]])
     count = _trips(g, trips, cond, body)
-    return [*map(same_value, outer[: n - 1]), *(_stacked(f, count) for f in outer[n - 1 :])]
+    return [*map(same_value, outer[: n - 1])], outer[n - 1 :], count
 
 
 def _carried(fact: AnyFact) -> AnyFact:
@@ -307,6 +316,14 @@ def _stays_true(body: Graph) -> bool:
 
 @loop.reference
 def _(trips: Array | None = None, cond: Array | None = None, *initial: Any, body: Body) -> Any:
+    values, rows, facts = passes(trips, cond, initial, body)
+    return (*values, *(collected(r, f) for r, f in zip(rows, facts, strict=True)))
+
+
+def passes(
+    trips: Array | None, cond: Array | None, initial: Sequence[Any], body: Body
+) -> tuple[list[Any], list[list[Array]], list[AnyFact]]:
+    """Runs a loop: what it carried in the end, what each pass added, and what that should be."""
     most = None if trips is None else one_int(trips, "the trip count")
     goes_on = cond is None or bool(one_int(cond, "the condition"))
     n = len(initial)
@@ -321,7 +338,7 @@ def _(trips: Array | None = None, cond: Array | None = None, *initial: Any, body
         for row, result in zip(rows, results[n:], strict=True):
             row.append(result)
         turn += 1
-    return (*values, *(_collect(r, f) for r, f in zip(rows, facts, strict=True)))
+    return values, rows, facts
 
 
 scan = Op(
@@ -376,7 +393,7 @@ def _(g: Scope, *xs: Fact, body: Graph, num_scan_inputs: int, **lists: Any) -> l
     out_axes = _listed("scan_output_axes", lists["scan_output_axes"], len(made) - n)
     _listed("scan_output_directions", lists["scan_output_directions"], len(made) - n)
     count = g.fresh("scanned") if length is None else length
-    return [*outer[:n], *(_stacked(f, count, a) for f, a in zip(outer[n:], out_axes, strict=True))]
+    return [*outer[:n], *(stacked(f, count, a) for f, a in zip(outer[n:], out_axes, strict=True))]
 
 
 @scan.reference
@@ -404,7 +421,7 @@ def _(*xs: Array, body: Body, num_scan_inputs: int, **lists: Any) -> tuple[Any, 
     axes = _listed("scan_output_axes", lists["scan_output_axes"], len(facts))
     backward = _listed("scan_output_directions", lists["scan_output_directions"], len(facts))
     outs = (
-        _collect(r[::-1] if b else r, f, a)
+        collected(r[::-1] if b else r, f, a)
         for r, f, a, b in zip(rows, facts, axes, backward, strict=True)
     )
     return (*states, *outs)

@@ -31,7 +31,7 @@ def trim(node: Node) -> list[Value]:
         elif not inner.is_used and not final.is_used:
             dropped.append(position)
     if dropped:
-        _drop(node, body, frozenset(dropped))
+        drop_carried(node, body, frozenset(dropped))
     return freed
 
 
@@ -77,7 +77,7 @@ def _may_replace(new: Value, old: Iterable[Value]) -> bool:
     )
 
 
-def _drop(node: Node, body: Graph, positions: frozenset[int]) -> None:
+def drop_carried(node: Node, body: Graph, positions: frozenset[int]) -> None:
     """Takes out carried values that nobody reads, inside or after the loop."""
     graph = node.graph
     inputs = [v for slot, v in enumerate(node.inputs) if slot - 2 not in positions]

@@ -7,9 +7,11 @@ from typing import Final
 from sardonyx.graph.build import Builder
 from sardonyx.graph.dtype import I64
 from sardonyx.graph.fact import Fact, SequenceFact
-from sardonyx.graph.graph import Node, Value, given, optional
+from sardonyx.graph.graph import Graph, Node, Value, given, optional
+from sardonyx.ops import collect
 from sardonyx.ops.rules import axis_of
 from sardonyx.ops.sequence import part_sizes, place_in
+from sardonyx.passes.loops import drop_carried
 from sardonyx.passes.pattern import P, hole
 from sardonyx.passes.rule import NoMatch, need, rule
 
@@ -98,6 +100,64 @@ def _split(b: Builder, node: Node) -> list[Value]:
     if node.attrs["keepdims"] or split is not None:
         return list(parts)
     return [b.Squeeze(part, b.ints(axis)) for part in parts]
+
+
+def collect_sequences(graph: Graph) -> None:
+    """Sequences that a Loop fills, one element a pass, to be joined after it, are never made."""
+    for each in list(graph.family()):
+        for node in list(each.nodes):
+            if node.op.key == ("", "Loop"):
+                _collect(node)
+
+
+def _collect(node: Node) -> None:
+    body: Graph = node.attrs["body"]
+    n_carried = len(node.inputs) - 2
+    found = {i: v for i in range(n_carried) if (v := _appended(node, body, i)) is not None}
+    if not found:
+        return
+    readers = [(r, found[i]) for i in found for r, _ in node.outputs[i].uses]
+    n_stacked = len(body.outputs) - 1 - n_carried
+    axes, joins, made = [0] * n_stacked, [collect.STACKED] * n_stacked, []
+    for reader, _ in readers:
+        axes.append(reader.attrs["axis"])
+        is_new = reader.attrs["new_axis"]
+        joins.append(collect.STACKED_ELEMENTS if is_new else collect.JOINED_ELEMENTS)
+        old = reader.outputs[0]
+        made.append(Value(old.name, old.fact))
+        old.name = ""
+        reader.graph.replace(old, made[-1])
+        reader.graph.remove(reader)
+    inserts = [body.outputs[1 + i].node for i in found]
+    drop_carried(node, body, frozenset(found))
+    for insert in inserts:
+        assert insert is not None
+        body.remove(insert)
+    body.set_outputs([*body.outputs, *(tensor for _, tensor in readers)])
+    node.outputs = (*node.outputs, *made)
+    for index, value in enumerate(node.outputs):
+        value.node, value.index = node, index
+    node.op = collect.loop
+    node.attrs = {"body": body, "axes": tuple(axes), "joins": tuple(joins)}
+
+
+def _appended(node: Node, body: Graph, position: int) -> Value | None:
+    """What each pass puts at the end of a carried sequence, if it does only that with it."""
+    initial, final = node.inputs[2 + position], node.outputs[position]
+    inner, out = body.inputs[2 + position], body.outputs[1 + position]
+    insert = out.node
+    if initial is None or initial.op != "SequenceEmpty" or final.n_exits or not final.uses:
+        return None
+    if insert is None or insert.op.key != ("", "SequenceInsert") or insert.graph is not body:
+        return None
+    is_alone = inner.uses == [(insert, 0)] and not inner.n_exits and not out.uses
+    if not is_alone or out.n_exits != 1 or optional(insert, 2) is not None:
+        return None
+    tensor = given(insert, 1)
+    ranks = [tensor.tensor.shape, *(r.outputs[0].tensor.shape for r, _ in final.uses)]
+    if None in ranks or any(r.op.key != ("", "ConcatFromSequence") for r, _ in final.uses):
+        return None
+    return tensor
 
 
 RULES: Final = (*element, *joined, *content)

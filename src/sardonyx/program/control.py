@@ -149,23 +149,26 @@ def _is_tensor(fact: AnyFact | None) -> bool:
     return _is_held(fact) and isinstance(fact, Fact) and fact.shape is not None
 
 
-def _stacked(node: Node, body: NativeBody) -> list[tuple[int, list[int], int, bool]]:
-    """Type, shape (0 for what is open), axis and direction of what passes put together."""
+def _stacked(node: Node, body: NativeBody) -> list[tuple[int, list[int], int, bool, bool, bool]]:
+    """Type, shape (0 for what is open), axis, direction and kind of what passes put together."""
     if node.op.name == "If":
         return []
+    from sardonyx.ops.collect import JOINED_ELEMENTS, STACKED  # most programs have no loops
+
     is_loop = node.op.name == "Loop"
     n = len(node.inputs) - (1 if is_loop else node.attrs["num_scan_inputs"])
     if is_loop:
         n = max(1, n)  # the condition; trip count and condition may not be given at all
-    values = body.graph.outputs[n:]
-    axes = (0,) * len(values) if is_loop else node.attrs["scan_output_axes"] or (0,) * len(values)
-    backward = None if is_loop else node.attrs["scan_output_directions"]
+    values, zeros = body.graph.outputs[n:], (0,) * len(body.graph.outputs)
+    axes = node.attrs.get("axes" if is_loop else "scan_output_axes") or zeros
+    backward = node.attrs.get("scan_output_directions") or zeros
+    joins = node.attrs.get("joins") or zeros
     found = []
-    for i, value in enumerate(values):
-        fact = value.tensor
+    for value, given, is_back, how in zip(values, axes, backward, joins, strict=False):
+        fact, is_joined = value.tensor, how == JOINED_ELEMENTS
         dims = [d if isinstance(d, int) else 0 for d in fact.dims]
-        axis = axis_of(axes[i], fact.rank + 1)
-        found.append((fact.dtype.onnx, dims, axis, bool(backward and backward[i])))
+        axis = axis_of(given, fact.rank + (0 if is_joined else 1))
+        found.append((fact.dtype.onnx, dims, axis, bool(is_back), is_joined, how != STACKED))
     return found
 
 

@@ -10,6 +10,7 @@ from typing import Final
 from sardonyx._native import Pool
 from sardonyx.compile import Compiled, Options
 from sardonyx.load.source import ModelBytes, identity_of
+from sardonyx.ops import custom_ops
 from sardonyx.program.native import RunSettings
 from sardonyx.weights.pack.find import SUFFIX
 from sardonyx.weights.store import Store
@@ -66,6 +67,7 @@ def key_of(
         None if options.shapes is None else tuple(sorted(options.shapes.items())),
         settings,
         providers,
+        custom_ops(),
     )
 
 

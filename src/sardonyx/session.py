@@ -8,10 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 import sardonyx._native as native
 from sardonyx.compile import Compiled, Options, compile
 from sardonyx.errors import (
     Fail,
+    InternalError,
     InvalidArgument,
     InvalidGraph,
     ModelLoadCanceled,
@@ -32,7 +35,7 @@ from sardonyx.pass_options import PassOptions
 from sardonyx.pools import limit_of, pool_for, wants_shrinking
 from sardonyx.program.limit import LIMIT
 from sardonyx.program.native import RunSettings
-from sardonyx.program.program import Program, Run
+from sardonyx.program.program import Run
 from sardonyx.program.run import bind, execute
 from sardonyx.programs import PROGRAMS, Shared, key_of, shared
 from sardonyx.providers import resolve
@@ -41,10 +44,13 @@ from sardonyx.weights.forms import PrepackedWeightsContainer
 from sardonyx.weights.pack.find import SUFFIX, PackOptions
 
 if TYPE_CHECKING:
+    from sardonyx.graph.infer import Shapes
     from sardonyx.memory.stats import NodeStats
     from sardonyx.save import SaveOptions
+    from sardonyx.variants import Variants
 
 _DEFAULT_RUN: Final = RunOptions()
+_ATTEMPTS: Final = 4  # the first program, names apart, branches chosen, and one to spare
 _FOLDER: Final = "session.model_external_initializers_file_folder_path"
 _FOLD_LIMIT: Final = "optimization.constant_folding_max_output_size_in_bytes"
 _DATA_FILE: Final = "session.optimized_model_external_initializers_file_name"
@@ -107,23 +113,35 @@ class InferenceSession:
     def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
         """Compiles the model for these providers, again if it was compiled for others."""
         self._provider_options, self._providers = resolve(providers, provider_options, self._logger)
-        self._compile(replace(self._base, providers=self._providers))
+        self._variants: Variants | None = None
+        options = replace(self._base, providers=self._providers)
+        self._use(self._compile(options))
+        self._announce(options)
 
-    def _compile(self, options: Options) -> None:
+    def _compile(self, options: Options) -> Shared:
+        """The program for these options, its own or one that other sessions have."""
         key = None
         if self._profile is None and self._options._entries.get(_DEFER) != "1":
             providers = tuple(
                 (name, *sorted(given.items())) for name, given in self._provider_options.items()
             )
             key = key_of(self._source, options, self._settings, providers)
-        self._shared = PROGRAMS.share(key, lambda: self._make(options))
-        self._compiled: Compiled = self._shared.compiled
+        return PROGRAMS.share(key, lambda: self._make(options))
+
+    def _use(self, made: Shared) -> None:
+        """Runs begin with this program from now on."""
+        self._shared = made
+        self._compiled: Compiled = made.compiled
         model, program = self._compiled.model, self._compiled.program
         is_watched = self._profile is not None or self._node_stats is not None
         self._quick = None if is_watched else program.quick
         self._inputs = {i.name: i for i in program.inputs}
         self._required = [i.name for i in program.inputs if i.default is None]
         self._output_names = [o.name for o in model.outputs]
+
+    def _announce(self, options: Options) -> None:
+        """Says what was made of the model, and keeps what is to be kept of it."""
+        model, program = self._compiled.model, self._compiled.program
         warn_of_hints(options.order, (*model.inputs, *model.overridable), self._logger)
         if options.save is not None and self._options._entries.get(_PACK_SAVE) == "1":
             self._pack_saved(options)
@@ -270,56 +288,45 @@ class InferenceSession:
                 self._shared.pool.drop_kept()
 
     def _execute(self, values: dict[str, Any], options: RunOptions) -> list[Any]:
-        program = self._compiled.program
-        try:
-            return self._attempt(program, values, options)
-        except AssumptionFailed as failed:
-            if self._compiled.is_standalone:
-                raise InvalidArgument(
-                    f"{failed} differ in size, and the model was packed for equal ones",
-                    hint="use the model that the pack was made of",
-                ) from None
-            self._logger.info("%s differ in size: compiling again with them apart", failed)
-        self._compile_apart(program)
-        try:
-            return self._attempt(self._compiled.program, values, options)
-        except AssumptionFailed as failed:  # of equal names, which the making of a model relied on
-            raise InvalidArgument(
-                f"{failed} differ in size, and the model was made for equal ones",
-                hint="feed equal sizes, or name the dims apart where the model is made",
-            ) from None
+        made = self._shared
+        for _ in range(_ATTEMPTS):
+            try:
+                return self._attempt(made, values, options)
+            except AssumptionFailed as failed:
+                shapes = {n: v.shape for n, v in values.items() if isinstance(v, np.ndarray)}
+                made = self._other(made, failed, shapes)
+        raise InternalError("programs made for these inputs do not take them")
 
-    def _compile_apart(self, program: Program) -> None:
-        """Compiles again without assuming that sizes are equal, unless `program` was replaced."""
+    def _other(self, tried: Shared, failed: AssumptionFailed, shapes: Shapes) -> Shared:
+        """A program for runs of these shapes, which `tried` was not made for."""
+        from sardonyx.variants import Variants  # most sessions have one program
+
+        self._logger.info("%s: compiling again, unless there is a program for that", failed)
+        options = replace(self._base, providers=self._providers)
         with self._lock:
-            if self._compiled.program is program:  # else another thread was here before
-                base = self._base
-                apart = replace(base.load, split_names=True)
-                self._compile(
-                    Options(
-                        self._providers,
-                        apart,
-                        base.passes,
-                        container=base.container,
-                        order=base.order,
-                    )
-                )
+            if self._variants is None:
+                self._variants = Variants(self._shared, options, self._compile)
+            made = self._variants.other(tried, failed, shapes)
+            if made is not self._variants.general:
+                self._use(made)
+            return made
 
-    def _attempt(self, program: Program, values: dict[str, Any], options: RunOptions) -> list[Any]:
+    def _attempt(self, made: Shared, values: dict[str, Any], options: RunOptions) -> list[Any]:
+        program = made.compiled.program
         dims, frame = bind(program, values), program.frame()
         for spec in program.inputs:
             value = values.get(spec.name)
             if value is None and spec.default is not None:
                 value = spec.default.read()
             frame[spec.slot] = value
-        pool = self._shared.pool
+        pool = made.pool
         run = Run(dims, frame, _stopper(options), self._settings, options._stop, pool)
         if self._profile is not None:
             run.on_step, run.on_native = self._profile.add_step, self._profile.add_native
         results = execute(program, run)
         if self._node_stats is not None:
             try:
-                self._node_stats.add(self._compiled.model.graph, program, run.dims)
+                self._node_stats.add(made.compiled.model.graph, program, run.dims)
             except OSError as error:  # the run went well
                 self._logger.warning("%s is not written: %s", _NODE_STATS, error)
         return results

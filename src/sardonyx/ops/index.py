@@ -72,6 +72,7 @@ _FAMILIES: Final = {
     (INTERNAL, "chain"): "Chain",
     (INTERNAL, "channels"): "Conv ConvTranspose MaxPool AveragePool LpPool GlobalMaxPool "
     "GlobalAveragePool GlobalLpPool",
+    (INTERNAL, "collect"): "Loop",
     (INTERNAL, "dequantized"): "GatherDequantized",
     (INTERNAL, "fused_attention"): "Attention",
     (INTERNAL, "internal"): "Sizes",

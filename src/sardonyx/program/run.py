@@ -28,7 +28,7 @@ def bind(program: Program, values: Mapping[str, Any]) -> dict[str, int]:
         _check_shape(spec, shape)
         for axis, name in spec.sizes:
             if dims.setdefault(name, shape[axis]) != shape[axis]:
-                raise AssumptionFailed(f"the dims named {name}")
+                raise AssumptionFailed(f"the dims named {name} differ in size")
     return dims
 
 

@@ -11,13 +11,14 @@ from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import STRING
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
+from sardonyx.ops.declare import INTERNAL
 from sardonyx.place.provider import No, Region, Step, Yes
 from sardonyx.program.call import Bodies, Call, Lowered
 from sardonyx.program.program import Program
 from sardonyx.providers.cpu.index import lowering
 from sardonyx.providers.reference import Reference
 
-CONTROL: Final = frozenset((("", "If"), ("", "Loop"), ("", "Scan")))
+CONTROL: Final = frozenset((("", "If"), ("", "Loop"), ("", "Scan"), (INTERNAL, "Loop")))
 MAX_RANK: Final = 10  # of a tensor that kernels take
 
 

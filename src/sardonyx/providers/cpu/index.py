@@ -110,6 +110,14 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("", "Squeeze"), ("", "Unsqueeze"), ("", "Identity"), ("", "Expand"),
         ("", "ConstantOfShape"), ("", "EyeLike"), ("", "Range"),
     ),
+    "signal": (
+        ("", "BlackmanWindow"),
+        ("", "DFT"),
+        ("", "HammingWindow"),
+        ("", "HannWindow"),
+        ("", "MelWeightMatrix"),
+        ("", "STFT"),
+    ),
     "softmax": (("", "Hardmax"), ("", "LogSoftmax"), ("", "Softmax")),
     "trees": (
         (ML, "TreeEnsemble"),

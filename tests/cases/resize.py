@@ -121,6 +121,20 @@ GRID = [
     case("GridSample", ints(np.int32, 1, 1, 4, 4), grid(1, 2, 2), mode="nearest", oracle="onnx"),
     case("GridSample", of([[[["a", "b"]]]], object), of([[[[-1, 0], [9, 9]]]]), mode="nearest",
          expect=(of([[[["a", ""]]]], object),)),
+    *(case("GridSample", f32(1, 2, 5, 4, 3), grid(1, 3, 2, 4), mode="cubic", padding_mode=p,
+           oracle="onnx", **LOOSE) for p in PADDINGS[::2]),
+    case("GridSample", f32(1, 2, 5, 4, 3), grid(1, 3, 2, 4), mode="cubic", padding_mode="border",
+         oracle="none", why="onnx's reference clamps points, onnxruntime (in 2-D) neighbours"),
+    *(case("GridSample", f32(2, 3, 17, 19), grid(2, 13, 11), mode=m, oracle="onnx", **LOOSE)
+      for m in MODES),
+    *(case("GridSample", f16(1, 2, 5, 6), g, mode=m, oracle="none", why="no oracle takes halves")
+      for m in MODES for g in (grid(1, 4, 3), grid(1, 4, 3).astype(np.float16))),
+    *(case("GridSample", ints(d, 1, 2, 4, 4), grid(1, 3, 5), mode="nearest", oracle="onnx")
+      for d in (np.uint8, np.int16, np.int64)),
+    case("GridSample", f32(0, 2, 3, 3), grid(0, 2, 2), oracle="none", why="nothing to compare"),
+    case("GridSample", np.full((1, 1, 2, 2), np.inf, np.float32), of([[[[-3, 0], [9, 0]]]]),
+         expect=(np.zeros((1, 1, 1, 2), np.float32),)),
+    fails("GridSample", f32(1, 1, 0, 3), of([[[[0, 0]]]]), match="nothing to sample"),
     case("GridSample", f32(1, 1, 3, 3), of([[[[np.nan, 0], [np.inf, 0]]]]),
          expect=(np.zeros((1, 1, 1, 2), np.float32),)),
     fails("GridSample", X, grid(2, 4, 3), match="differ in batch"),

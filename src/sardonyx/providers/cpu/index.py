@@ -104,6 +104,7 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("", "ReduceSumSquare"),
     ),
     "resize": (("", "Resize"),),
+    "sample": (("", "GridSample"),),
     "select": (("", "NonMaxSuppression"), ("", "NonZero"), ("", "TopK")),
     "shape": (
         (INTERNAL, "Sizes"), ("", "Shape"), ("", "Size"), ("", "Reshape"), ("", "Flatten"),

@@ -89,6 +89,15 @@ void add_phases(DftArgs<T>* a, int64_t most, Plan& plan) {
     plan.add(run_lines<T, T>, a->n_lines, 10 * length);
 }
 
+// Whether the last axis of an input holds numbers that can be transformed so.
+Status check_parts(int64_t parts, bool takes_complex) {
+  if (parts != 1 && parts != 2)
+    return Status::fail("the last dim is 1 (real) or 2 (complex), not %ld", long(parts));
+  if (parts == 2 && !takes_complex)
+    return Status::fail("a one-sided transform takes real numbers, and the input is complex");
+  return {};
+}
+
 int64_t half_of(int64_t n) { return n / 2 + 1; }
 
 }  // namespace
@@ -101,6 +110,7 @@ Status dft(const Call& call, Plan& plan) {
     LineShape& s = a->shape;
     s.parts = x.dim(-1), s.out_parts = y.dim(-1);
     s.is_back = call.ints[1] != 0, s.is_half = call.ints[2] != 0;
+    if (Status status = check_parts(s.parts, s.is_back || !s.is_half); !status.ok()) return status;
     s.n = call.ints[3];
     a->is_open = s.n == 0;
     const int64_t most = a->is_open ? 2 * y.dims[axis] : s.n;
@@ -137,6 +147,7 @@ Status stft(const Call& call, Plan& plan) {
     LineShape& s = a->shape;
     s.parts = x.rank == 3 ? x.dims[2] : 1;
     s.is_half = call.ints[0] != 0;
+    if (Status status = check_parts(s.parts, true); !status.ok()) return status;
     s.n = call.ints[2];
     a->step_slot = call.in[1].is_given() ? 1 : -1, a->step_type = call.in[1].dtype;
     a->window_slot = call.in[2].is_given() ? 2 : -1;

@@ -76,7 +76,8 @@ Status fill_bands(const void* args, const Data& data, int64_t begin, int64_t end
   const auto& a = *static_cast<const MelArgs*>(args);
   const Scale scale = read_scale(a, data);
   const double bins = double(a.bins), last = scale.bin(a.bands + 1);
-  if (!(scale.rate >= 1)) return Status::fail("%g samples per second: the rate is 1 or more", scale.rate);
+  if (!(scale.rate >= 1))
+    return Status::fail("%g samples per second: the rate is 1 or more", scale.rate);
   if (!(scale.bin(0) >= 0 && scale.bin(a.bands) < bins && last <= bins))
     return Status::fail("mel bands end at bin %g, outside the spectrum of %ld", last, long(a.bins));
   for (int64_t band = begin; band < end; ++band) {

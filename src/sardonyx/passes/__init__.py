@@ -16,6 +16,7 @@ from sardonyx.passes import (
     normalize,
     products,
     quantize,
+    resize,
     transpose,
 )
 from sardonyx.passes.attention import fuse_attention
@@ -34,7 +35,7 @@ STEPS: Final = by_root(quantize.STEPS)
 FLOATS: Final = by_root(quantize.FLOATS)
 INTEGERS: Final = by_root(quantize.INTEGERS)
 WEIGHTS: Final = frozenset(("DequantizeLinear", "GatherBlockQuantized", "MatMulNBits"))
-LOWERED: Final = by_root(einsum.RULES, products.RULES)
+LOWERED: Final = by_root(einsum.RULES, products.RULES, resize.RULES)
 
 
 def optimize(graph: Graph, options: PassOptions) -> None:

@@ -31,8 +31,6 @@ def dft(node: Node) -> Call | No:
     where = -2 if axis is None else _known(axis)
     if not isinstance(where, int):
         return No("the axis is known only when it runs")
-    if not isinstance(x.tensor.dims[-1], int):
-        return No("whether numbers are complex is known only when it runs")
     where = axis_of(where, x.tensor.rank)
     ints = (where, attrs["inverse"], attrs["onesided"])
     if length is None:
@@ -49,8 +47,6 @@ def stft(node: Node) -> Call | No:
     x, step, window, length = given(node, 0), given(node, 1), optional(node, 2), optional(node, 3)
     if x.tensor.dtype not in _REAL:
         return No(f"no kernel for {x.tensor.dtype}")
-    if x.tensor.rank == 3 and not isinstance(x.tensor.dims[2], int):
-        return No("whether numbers are complex is known only when it runs")
     hop, frame = _known(step), _known(length)
     is_checked = frame is None and length is not None  # against the window, when it runs
     if frame is None and window is not None:

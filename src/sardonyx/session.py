@@ -95,7 +95,7 @@ class InferenceSession:
         self._settings = _run_settings(self._options)
         self._node_stats: NodeStats | None = None
         self._base = self._compile_options(frozenset(kwargs.get("disabled_optimizers") or ()))
-        load = self._base.load
+        load = self._load = self._base.load
         # Read once: a file object is at its end by then, and a path may be gone.
         self._source = read_model(path_or_bytes, load.folder, load.in_memory, load.copies)
         if _NODE_STATS in self._options._entries:
@@ -107,7 +107,7 @@ class InferenceSession:
     def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
         """Compiles the model for these providers, again if it was compiled for others."""
         self._provider_options, self._providers = resolve(providers, provider_options, self._logger)
-        self._compile(replace(self._base, providers=self._providers))
+        self._compile(replace(self._base, providers=self._providers, load=self._load))
 
     def _compile(self, options: Options) -> None:
         key = None
@@ -122,6 +122,7 @@ class InferenceSession:
         is_watched = self._profile is not None or self._node_stats is not None
         self._quick = None if is_watched else program.quick
         self._inputs = {i.name: i for i in program.inputs}
+        self._fixed = {d.name for d in model.overridable} - self._inputs.keys()
         self._required = [i.name for i in program.inputs if i.default is None]
         self._output_names = [o.name for o in model.outputs]
         warn_of_hints(options.order, (*model.inputs, *model.overridable), self._logger)
@@ -195,6 +196,7 @@ class InferenceSession:
                 dims_by_denotation=dict(options._dims_by_denotation),
                 # What is saved must hold for sizes that this session may never see.
                 split_names=bool(options.optimized_model_filepath),
+                fixes_defaults=not options.optimized_model_filepath and _PACK_FOLDER not in entries,
                 copies=one_of(_WEIGHTS, entries.get(_WEIGHTS, "mapped"), _KEPT),
             ),
             passes=PassOptions(
@@ -254,6 +256,8 @@ class InferenceSession:
             raise ValueError(
                 f"Required inputs ({missing}) are missing from input feed ({list(input_feed)})."
             )
+        if not self._fixed.isdisjoint(input_feed):
+            self._compile_again(feeds_defaults=True)
         started = time.perf_counter()
         values = check_feed(self._inputs, input_feed)
         try:
@@ -280,7 +284,7 @@ class InferenceSession:
                     hint="use the model that the pack was made of",
                 ) from None
             self._logger.info("%s differ in size: compiling again with them apart", failed)
-        self._compile_apart(program)
+        self._compile_again(split_names=True)
         try:
             return self._attempt(self._compiled.program, values, options)
         except AssumptionFailed as failed:  # of equal names, which the making of a model relied on
@@ -289,21 +293,27 @@ class InferenceSession:
                 hint="feed equal sizes, or name the dims apart where the model is made",
             ) from None
 
-    def _compile_apart(self, program: Program) -> None:
-        """Compiles again without assuming that sizes are equal, unless `program` was replaced."""
+    def _compile_again(self, *, split_names: bool = False, feeds_defaults: bool = False) -> None:
+        """Compiles with fewer assumptions about what is fed."""
         with self._lock:
-            if self._compiled.program is program:  # else another thread was here before
-                base = self._base
-                apart = replace(base.load, split_names=True)
-                self._compile(
-                    Options(
-                        self._providers,
-                        apart,
-                        base.passes,
-                        container=base.container,
-                        order=base.order,
-                    )
+            load = replace(
+                self._load,
+                split_names=self._load.split_names or split_names,
+                fixes_defaults=self._load.fixes_defaults and not feeds_defaults,
+            )
+            if load == self._load:  # another thread was here before
+                return
+            self._load = load
+            base = self._base
+            self._compile(
+                Options(
+                    self._providers,
+                    load,
+                    base.passes,
+                    container=base.container,
+                    order=base.order,
                 )
+            )
 
     def _attempt(self, program: Program, values: dict[str, Any], options: RunOptions) -> list[Any]:
         dims, frame = bind(program, values), program.frame()

@@ -141,7 +141,7 @@ def _timeline(
             raise UsageError(
                 f"{failed} differ in size, and the model was packed for equal ones"
             ) from None
-        session._compile_apart(program)
+        session._compile_again(split_names=True)
     program = session._compiled.program
     return timeline(program, {**bound(program.inputs, shapes), **assumed}, order)
 

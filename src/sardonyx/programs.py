@@ -59,6 +59,7 @@ def key_of(
         tuple(sorted(load.dims_by_name.items())),
         tuple(sorted(load.dims_by_denotation.items())),
         load.split_names,
+        load.fixes_defaults,
         options.passes,
         options.pack,
         None if pack is None else _state(pack),

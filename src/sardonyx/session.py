@@ -101,7 +101,7 @@ class InferenceSession:
         self._settings = _run_settings(self._options)
         self._node_stats: NodeStats | None = None
         self._base = self._compile_options(frozenset(kwargs.get("disabled_optimizers") or ()))
-        load = self._base.load
+        load = self._load = self._base.load
         # Read once: a file object is at its end by then, and a path may be gone.
         self._source = read_model(path_or_bytes, load.folder, load.in_memory, load.copies)
         if _NODE_STATS in self._options._entries:
@@ -114,7 +114,7 @@ class InferenceSession:
         """Compiles the model for these providers, again if it was compiled for others."""
         self._provider_options, self._providers = resolve(providers, provider_options, self._logger)
         self._variants: Variants | None = None
-        options = replace(self._base, providers=self._providers)
+        options = replace(self._base, providers=self._providers, load=self._load)
         self._use(self._compile(options))
         self._announce(options)
 
@@ -136,6 +136,7 @@ class InferenceSession:
         is_watched = self._profile is not None or self._node_stats is not None
         self._quick = None if is_watched else program.quick
         self._inputs = {i.name: i for i in program.inputs}
+        self._fixed = {d.name for d in model.overridable} - self._inputs.keys()
         self._required = [i.name for i in program.inputs if i.default is None]
         self._output_names = [o.name for o in model.outputs]
 
@@ -213,6 +214,7 @@ class InferenceSession:
                 dims_by_denotation=dict(options._dims_by_denotation),
                 # What is saved must hold for sizes that this session may never see.
                 split_names=bool(options.optimized_model_filepath),
+                fixes_defaults=not options.optimized_model_filepath and _PACK_FOLDER not in entries,
                 copies=one_of(_WEIGHTS, entries.get(_WEIGHTS, "mapped"), _KEPT),
             ),
             passes=PassOptions(
@@ -272,6 +274,8 @@ class InferenceSession:
             raise ValueError(
                 f"Required inputs ({missing}) are missing from input feed ({list(input_feed)})."
             )
+        if not self._fixed.isdisjoint(input_feed):
+            self._open_defaults()
         started = time.perf_counter()
         values = check_feed(self._inputs, input_feed)
         try:
@@ -302,7 +306,7 @@ class InferenceSession:
         from sardonyx.variants import Variants  # most sessions have one program
 
         self._logger.info("%s: compiling again, unless there is a program for that", failed)
-        options = replace(self._base, providers=self._providers)
+        options = replace(self._base, providers=self._providers, load=self._load)
         with self._lock:
             if self._variants is None:
                 self._variants = Variants(self._shared, options, self._compile)
@@ -310,6 +314,26 @@ class InferenceSession:
             if made is not self._variants.general:
                 self._use(made)
             return made
+
+    def _open_defaults(self) -> None:
+        """Compiles with inputs where constants were: one that has a default is fed after all."""
+        with self._lock:
+            if not self._load.fixes_defaults:  # another thread was here before
+                return
+            self._load = replace(self._load, fixes_defaults=False)
+            self._variants = None
+            base = self._base
+            self._use(
+                self._compile(
+                    Options(
+                        self._providers,
+                        self._load,
+                        base.passes,
+                        container=base.container,
+                        order=base.order,
+                    )
+                )
+            )
 
     def _attempt(self, made: Shared, values: dict[str, Any], options: RunOptions) -> list[Any]:
         program = made.compiled.program

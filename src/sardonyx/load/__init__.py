@@ -28,6 +28,7 @@ class LoadOptions:
     dims_by_name: dict[str, int] = field(default_factory=dict)
     dims_by_denotation: dict[str, int] = field(default_factory=dict)
     split_names: bool = False  # dims of equal names need not be equal
+    fixes_defaults: bool = False  # inputs that have a default are constants: nobody feeds them
     copies: bool = False  # reads weights into memory rather than mapping their files
 
 
@@ -50,14 +51,19 @@ def load(model: Any, options: LoadOptions | None = None) -> Model:
         raise InvalidProtobuf(f"{given.source.name} is not an ONNX model: it has no graph")
     opsets = _opsets(record)
     dims = Dims(options.dims_by_name, options.dims_by_denotation, options.split_names)
-    # Before IR 4 every initializer had to be listed as an input too, and was a constant anyway.
     tensors = Tensors(given.source, given.files, options.initializers)
-    builder = GraphBuilder(tensors, record.functions, dims, constant_inputs=record.ir_version < 4)
+    is_fixed = options.fixes_defaults or not _has_defaults(record)
+    builder = GraphBuilder(tensors, record.functions, dims, constant_inputs=is_fixed)
     graph = builder.graph(record.graph, Call(opsets))
     tensors.check_all_used()
     if builder.asks_for_gradients:
         graph = _with_gradients(graph)
     return _model(record, graph, opsets, given.origin)
+
+
+def _has_defaults(record: ModelRecord) -> bool:
+    """Before IR 4 every initializer had to be listed as an input, and was a constant anyway."""
+    return record.ir_version >= 4
 
 
 def _once_more(model: Model, options: LoadOptions) -> Model:
@@ -105,9 +111,14 @@ def _opsets(record: ModelRecord) -> dict[str, int]:
 
 def _model(record: ModelRecord, graph: Any, opsets: dict[str, int], origin: str) -> Model:
     assert record.graph is not None
-    defaults = {v.name for v in graph.defaults}
-    live = {v.name for v in graph.inputs}
-    inputs = [_declared(i) for i in record.graph.inputs if i.name in live]
+    given = record.graph
+    stored = (
+        *(t.name for t in given.initializers),
+        *(s.values.name for s in given.sparse_initializers),
+    )
+    defaults = frozenset(stored if _has_defaults(record) else ())
+    live = {v.name for v in graph.inputs} | defaults
+    inputs = [_declared(i) for i in given.inputs if i.name in live]
     return Model(
         graph=graph,
         ir_version=record.ir_version,

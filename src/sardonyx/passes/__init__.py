@@ -16,6 +16,7 @@ from sardonyx.passes import (
     normalize,
     products,
     quantize,
+    resize,
     transpose,
 )
 from sardonyx.passes.attention import fuse_attention
@@ -25,6 +26,7 @@ from sardonyx.passes.channels import channels_last
 from sardonyx.passes.driver import Rewriter, prune
 from sardonyx.passes.halves import widen_halves
 from sardonyx.passes.labels import number_labels
+from sardonyx.passes.parts import in_parts
 from sardonyx.passes.rule import Rules, by_root
 
 BASIC: Final = by_root(algebra.RULES, transpose.RULES, linear.BASIC)
@@ -35,7 +37,7 @@ FLOATS: Final = by_root(quantize.FLOATS)
 INTEGERS: Final = by_root(quantize.INTEGERS)
 WEIGHTS: Final = frozenset(("DequantizeLinear", "GatherBlockQuantized", "MatMulNBits"))
 LISTS: Final = frozenset(("ConcatFromSequence", "OptionalGetElement", "SequenceAt"))
-LOWERED: Final = by_root(einsum.RULES, products.RULES)
+LOWERED: Final = by_root(einsum.RULES, products.RULES, resize.RULES)
 
 
 def optimize(graph: Graph, options: PassOptions) -> None:
@@ -57,6 +59,7 @@ def lower(graph: Graph, options: PassOptions) -> None:
         from sardonyx.passes.sequences import collect_sequences
 
         collect_sequences(graph)
+    in_parts(graph)
     lower_caches(graph)  # before sizes: masks by length are made of them
     if fuses:
         lowering.lower_sizes(graph)

@@ -93,6 +93,13 @@ def alone(b: Builder, x: Value, node: Node) -> Value:
     return x
 
 
+@rule(P.CastLike(x, y).named("node"))
+def cast_to_known(b: Builder, x: Value, y: Value, node: Node) -> Value:
+    """The type of the other value is known, and with it what a constant becomes."""
+    made: Value = b.Cast(x, to=node.outputs[0].tensor.dtype.onnx, **node.attrs)
+    return made
+
+
 @rule(P.Slice(x, rest=True).named("node"), ort="EliminateSlice")
 def whole_slice(b: Builder, x: Value, node: Node) -> Value:
     """A slice forwards that leaves every size as it is takes everything."""
@@ -124,6 +131,6 @@ def squeeze_back(b: Builder, x: Value, a: Value, c: Value, node: Node) -> Value:
 
 
 RULES: Final[tuple[Any, ...]] = (
-    *identity, *dropout, *add_zero, *times_one, *same_shape, *alone, *whole_slice, *reshape_twice,
-    *squeeze_back,
+    *identity, *dropout, *add_zero, *times_one, *same_shape, *alone, *cast_to_known, *whole_slice,
+    *reshape_twice, *squeeze_back,
 )  # fmt: skip

@@ -53,7 +53,10 @@ _FAMILIES: Final = {
     "FeatureVectorizer Imputer LabelEncoder Normalizer OneHotEncoder Scaler ZipMap",
     (PREVIEW, "attention"): "FlexAttention",
     (TRAINING, "optimizer"): "Adagrad Adam Momentum",
-    (MICROSOFT, "microsoft.fused"): "FusedConv FusedGemm FusedMatMul",
+    (MICROSOFT, "microsoft.embed"): "EmbedLayerNormalization",
+    (MICROSOFT, "microsoft.fused"): "FusedConv FusedGemm FusedMatMul FusedMatMulActivation "
+    "NhwcConv NhwcFusedConv",
+    (MICROSOFT, "microsoft.group_norm"): "GroupNorm SkipGroupNorm",
     (MICROSOFT, "microsoft.gelu"): "Gelu FastGelu BiasGelu QuickGelu",
     (MICROSOFT, "microsoft.skip"): "SkipLayerNormalization SkipSimplifiedLayerNormalization",
     (MICROSOFT, "microsoft.quantized"): "DynamicQuantizeLSTM DynamicQuantizeMatMul "

@@ -19,12 +19,12 @@ from sardonyx.passes import (
     transpose,
 )
 from sardonyx.passes.attention import fuse_attention
-from sardonyx.passes.caches import lower_caches
 from sardonyx.passes.chains import fuse_chains
 from sardonyx.passes.channels import channels_last
 from sardonyx.passes.driver import Rewriter, prune
 from sardonyx.passes.halves import widen_halves
 from sardonyx.passes.labels import number_labels
+from sardonyx.passes.parts import lower_parts
 from sardonyx.passes.rule import Rules, by_root
 
 BASIC: Final = by_root(algebra.RULES, transpose.RULES, linear.BASIC)
@@ -48,7 +48,7 @@ def optimize(graph: Graph, options: PassOptions) -> None:
 def lower(graph: Graph, options: PassOptions) -> None:
     """The part that needs our own ops: what kernels are made for, and fusions beyond ONNX's ops."""
     fuses = options.level >= Level.ORT_ENABLE_EXTENDED
-    lower_caches(graph)  # before sizes: masks by length are made of them
+    lower_parts(graph)  # before sizes: masks by length are made of them
     if fuses:
         lowering.lower_sizes(graph)
         _rewrite(graph, STEPS, options)

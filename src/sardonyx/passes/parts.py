@@ -1,4 +1,4 @@
-"""Lowering of attention: each op that has no kernel to those that append, and that attend."""
+"""Lowering of ops that have no kernel to those that have: attention, and what is made of parts."""
 
 from __future__ import annotations
 
@@ -15,31 +15,46 @@ from sardonyx.ops.declare import MICROSOFT, ONNX
 from sardonyx.passes.driver import drop
 from sardonyx.passes.rule import NoMatch
 
+Lower = Callable[[Builder, Node], tuple[Value | None, ...]]
+
 # Module and function; imported where a graph has the op.
-_LOWERINGS: Final = {
+_ATTENTION: Final = {
     (MICROSOFT, "Attention"): ("heads", "projected"),
     (MICROSOFT, "GroupQueryAttention"): ("grouped", "group_query"),
     (MICROSOFT, "MultiHeadAttention"): ("heads", "multi_head"),
     (ONNX, "Attention"): ("heads", "standard"),
 }
+_PARTS: Final = {
+    (MICROSOFT, "EmbedLayerNormalization"): ("microsoft", "embed"),
+    (MICROSOFT, "FusedGemm"): ("microsoft", "fused_gemm"),
+    (MICROSOFT, "FusedMatMulActivation"): ("microsoft", "matmul_activation"),
+    (MICROSOFT, "GroupNorm"): ("microsoft", "group_norm"),
+    (MICROSOFT, "NhwcConv"): ("microsoft", "nhwc_conv"),
+    (MICROSOFT, "NhwcFusedConv"): ("microsoft", "nhwc_conv"),
+    (MICROSOFT, "SkipGroupNorm"): ("microsoft", "group_norm"),
+}
 
 
-def lower_caches(graph: Graph) -> None:
-    """Makes the internal ops of each attention in a graph and the bodies in it."""
+def lower_parts(graph: Graph) -> None:
+    """Makes what there are kernels for, of each such op in a graph and the bodies in it."""
     shared: dict[tuple[Any, ...], Value] = {}
     for node in list(graph.nodes):
-        found = _LOWERINGS.get(node.op.key)
-        if found is not None:
-            module = importlib.import_module(f"sardonyx.passes.{found[0]}")
-            _lower(graph, node, partial(getattr(module, found[1]), spans=shared))
+        key = node.op.key
+        if key in _ATTENTION:
+            _lower(graph, node, partial(_function(*_ATTENTION[key]), spans=shared))
+        elif key in _PARTS:
+            _lower(graph, node, _function(*_PARTS[key]))
     for node in list(graph.nodes):
         for _, body in node.subgraphs:
-            lower_caches(body)
+            lower_parts(body)
 
 
-def _lower(
-    graph: Graph, node: Node, lower: Callable[[Builder, Node], tuple[Value | None, ...]]
-) -> None:
+def _function(module: str, name: str) -> Callable[..., Any]:
+    made: Callable[..., Any] = getattr(importlib.import_module(f"sardonyx.passes.{module}"), name)
+    return made
+
+
+def _lower(graph: Graph, node: Node, lower: Lower) -> None:
     builder, n_guards = Builder(graph, graph.scope), len(graph.scope.found)
     try:
         made = lower(builder, node)

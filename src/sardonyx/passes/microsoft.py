@@ -1,0 +1,128 @@
+"""What ops of com.microsoft without a kernel of their own are made of."""
+
+from __future__ import annotations
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.dtype import I32, I64, U32
+from sardonyx.graph.graph import Node, Value, given, optional
+from sardonyx.ops.declare import MICROSOFT
+from sardonyx.ops.microsoft.fused import SETTINGS, to_first, to_last
+from sardonyx.passes.rule import need, ranked
+
+Made = tuple[Value | None, ...]
+
+
+def _all_ranked(node: Node) -> None:
+    ranked(*[v for v in node.inputs if v is not None])
+
+
+def _like(b: Builder, x: Value, other: Value) -> Value:
+    """A value in the type of another."""
+    if x.tensor.dtype is other.tensor.dtype:
+        return x
+    made: Value = b.Cast(x, to=other.tensor.dtype.onnx)
+    return made
+
+
+def _times(b: Builder, x: Value, factor: float) -> Value:
+    made: Value = b.Mul(x, b.const(factor, x.tensor.dtype))
+    return made
+
+
+def activated(b: Builder, x: Value, node: Node) -> Value:
+    """A value behind the activation of a fused product."""
+    name = (node.attrs["activation"] or b"").decode("utf-8", "replace")
+    if not name:
+        return x
+    need(x.tensor.dtype.is_float, "an activation of integers")
+    values = {k: node.attrs[f"activation_{k}"] for k in SETTINGS[name]}
+    if name == "ScaledTanh":
+        return _times(b, b.Tanh(_times(b, x, values["beta"])), values["alpha"])
+    if name == "ParametricSoftplus":
+        return _times(b, b.Softplus(_times(b, x, values["beta"])), values["alpha"])
+    need(name != "Clip", "bounds that the node has no attributes for")
+    return b.node(name, x, **values).outputs[0]
+
+
+def fused_gemm(b: Builder, node: Node) -> Made:
+    """FusedGemm: the activation is a node of its own for an epilogue to take up."""
+    _all_ranked(node)
+    rest = {k: v for k, v in node.attrs.items() if not k.startswith("activation")}
+    return (activated(b, b.Gemm(*node.inputs, **rest), node),)
+
+
+def matmul_activation(b: Builder, node: Node) -> Made:
+    """FusedMatMulActivation."""
+    _all_ranked(node)
+    rest = {k: v for k, v in node.attrs.items() if not k.startswith("activation")}
+    return (activated(b, b.FusedMatMul(*node.inputs, domain=MICROSOFT, **rest), node),)
+
+
+def nhwc_conv(b: Builder, node: Node) -> Made:
+    """NhwcConv and NhwcFusedConv: the Transposes meet others, and are gone."""
+    _all_ranked(node)
+    rank = given(node, 0).tensor.rank
+    x, w, bias, z = (optional(node, i) for i in range(4))
+    images = [None if v is None else b.Transpose(v, perm=to_first(rank)) for v in (x, z)]
+    if node.op.name == "NhwcConv":
+        y = b.Conv(images[0], w, bias, **node.attrs)
+    else:
+        y = b.FusedConv(images[0], w, bias, images[1], domain=MICROSOFT, **node.attrs)
+    return (b.Transpose(y, perm=to_last(rank)),)
+
+
+def group_norm(b: Builder, node: Node) -> Made:
+    """GroupNorm and SkipGroupNorm."""
+    _all_ranked(node)
+    x, gamma, beta = (given(node, i) for i in range(3))
+    skip, bias = optional(node, 3), optional(node, 4)
+    is_last = node.attrs["channels_last"]
+    total = x
+    if skip is not None:
+        axes = b.ints(1, 2) if is_last else b.ints(2, 3)
+        total = b.Add(x, b.Unsqueeze(skip, axes) if skip.tensor.rank == 2 else skip)
+    if bias is not None:
+        total = b.Add(total, bias if is_last else b.Unsqueeze(bias, b.ints(1, 2)))
+    y: Value = b.Transpose(total, perm=to_first(4)) if is_last else total
+    y = b.GroupNormalization(
+        y,
+        _like(b, gamma, x),
+        _like(b, beta, x),
+        num_groups=node.attrs["groups"],
+        epsilon=node.attrs["epsilon"],
+    )
+    if node.attrs["activation"]:
+        y = b.Mul(y, b.Sigmoid(y))
+    if is_last:
+        y = b.Transpose(y, perm=to_last(4))
+    return y, None if skip is None else b.Identity(total)
+
+
+def embed(b: Builder, node: Node) -> Made:
+    """EmbedLayerNormalization."""
+    _all_ranked(node)
+    ids, segment_ids, words, places, segments, gamma, beta, mask, where = (
+        optional(node, i) for i in range(9)
+    )
+    assert ids is not None
+    assert places is not None
+    total = b.Gather(words, _unsigned(b, ids))
+    if where is None:
+        rows = b.Slice(places, b.ints(0), b.Shape(ids, start=1, end=2), b.ints(0))
+    else:
+        rows = b.Gather(places, _unsigned(b, where))
+    total = b.Add(total, rows)
+    if segment_ids is not None:
+        total = b.Add(total, b.Gather(segments, _unsigned(b, segment_ids)))
+    y = b.LayerNormalization(total, gamma, beta, epsilon=node.attrs["epsilon"])
+    seen: Value | None = None
+    if len(node.outputs) > 1 and node.outputs[1].is_used:
+        shown = b.Equal(mask, b.const(1, I32)) if mask is not None else b.Less(ids, ids)
+        seen = b.ReduceSum(b.Cast(shown, to=I32.onnx), b.ints(1), keepdims=0)
+    return y, seen, b.Identity(total) if len(node.outputs) > 2 else None
+
+
+def _unsigned(b: Builder, ids: Value) -> Value:
+    """Ids of which negative ones are too large: a Gather would count them from the end."""
+    made: Value = b.Cast(b.Cast(ids, to=U32.onnx), to=I64.onnx)
+    return made

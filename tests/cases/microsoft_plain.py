@@ -144,6 +144,29 @@ PARTS = [
     no("Rfft", WAVE, onesided=0, match="one-sided"),
 ]
 
+GATES = f32(2, 3, 12)
+GATED = [
+    ms("GatedAdd", X, X * 2, f32(2, 3, 1)),
+    ms("GatedAdd", f16(2, 3, 8), f16(2, 3, 8), f16(2, 3, 1)),
+    ms("ScaledSiLU", X, alpha=0.3, ulps=8),
+    ms("ScaledSiLU", X, of(1.7), ulps=8),
+    ms("ScaledSiLU", f16(2, 7), of(0.5), ulps=8),
+    ms("LinearAttentionGate", f32(2, 3, 4), f32(4), f32(4), f32(2, 3, 4), outputs=2, ulps=8),
+    ms("LinearAttentionGate", f16(2, 3, 4), f32(4), f32(4), ulps=8),
+    ms("GatedRMSNorm", GATES, f32(4), GATES * 2, ulps=16),
+    ms("GatedRMSNorm", GATES, f32(12), GATES, activation="sigmoid", epsilon=0.1, ulps=16),
+    ms("GatedRMSNorm", f16(5, 8), f16(8), f16(5, 8), activation="swish", ulps=8),
+    ms(
+        "TorchEmbedding",
+        *(f32(5, 3), i64(2, 3, low=0, high=5)),
+        expect=(f32(5, 3)[i64(2, 3, low=0, high=5)],),
+        **NOT_ON_CPU,
+    ),
+    no("GatedRMSNorm", GATES, f32(5), GATES, match="reshape"),
+    no("GatedRMSNorm", GATES, f32(4), GATES, activation="relu", match="none of silu"),
+    no("LinearAttentionGate", f32(2, 4), f32(4), f32(4), outputs=2, match="missing"),
+]
+
 IMAGE = f32(2, 3, 5, 6)
 OLD = [
     old("Affine", f32(5), alpha=2.0, beta=0.5),
@@ -160,4 +183,4 @@ OLD = [
     fails("Crop", IMAGE, border=[1], opset=7, match="has 4 numbers"),
 ]
 
-CASES = [*SAME, *PARTS, *OLD]
+CASES = [*SAME, *PARTS, *GATED, *OLD]

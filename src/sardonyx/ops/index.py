@@ -58,6 +58,8 @@ _FAMILIES: Final = {
     "NhwcConv NhwcFusedConv",
     (MICROSOFT, "microsoft.group_norm"): "GroupNorm SkipGroupNorm",
     (MICROSOFT, "microsoft.gelu"): "Gelu FastGelu BiasGelu QuickGelu",
+    (MICROSOFT, "microsoft.image"): "ConvTransposeWithDynamicPads CropAndResize UnfoldTensor",
+    (MICROSOFT, "microsoft.matrix"): "CDist DynamicTimeWarping Inverse",
     (MICROSOFT, "microsoft.skip"): "SkipLayerNormalization SkipSimplifiedLayerNormalization",
     (MICROSOFT, "microsoft.quantized"): "DynamicQuantizeLSTM DynamicQuantizeMatMul "
     "MatMulIntegerToFloat",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from sardonyx.graph.build import Builder
 from sardonyx.graph.dtype import I32, I64, U32
 from sardonyx.graph.graph import Node, Value, given, optional
@@ -126,3 +128,36 @@ def _unsigned(b: Builder, ids: Value) -> Value:
     """Ids of which negative ones are too large: a Gather would count them from the end."""
     made: Value = b.Cast(b.Cast(ids, to=U32.onnx), to=I64.onnx)
     return made
+
+
+def cdist(b: Builder, node: Node) -> Made:
+    """Squares of both, less twice their product: a matrix of differences would be too large."""
+    _all_ranked(node)
+    left, right = given(node, 0), given(node, 1)
+    squares = [b.ReduceSumSquare(x, b.ints(1), keepdims=1) for x in (left, right)]
+    twice = b.FusedMatMul(left, right, domain=MICROSOFT, transB=1, alpha=-2.0)
+    y = b.Relu(b.Add(b.Add(twice, squares[0]), b.Transpose(squares[1], perm=(1, 0))))
+    return (b.Sqrt(y) if node.attrs["metric"] == b"euclidean" else y,)
+
+
+def unfold(b: Builder, node: Node) -> Made:
+    """UnfoldTensor: slices that overlap are gathered by where they begin."""
+    _all_ranked(node)
+    x, size = given(node, 0), node.attrs["size"]
+    rank = x.tensor.rank
+    axis = node.attrs["dim"] % rank
+    length = x.tensor.dims[axis]
+    need(isinstance(length, int), "the number of slices is open")
+    assert isinstance(length, int)
+    firsts = np.arange(0, length - size + 1, node.attrs["step"])
+    slices = b.Gather(x, b.const(firsts[:, None] + np.arange(size), I64), axis=axis)
+    order = [i for i in range(rank + 1) if i != axis + 1]
+    return (b.Transpose(slices, perm=(*order, axis + 1)),)
+
+
+def late_pads(b: Builder, node: Node) -> Made:
+    """ConvTransposeWithDynamicPads whose pads are known after all."""
+    x, w, pads, bias = (optional(node, i) for i in range(4))
+    known = None if pads is None else pads.tensor.ints
+    need(pads is None or known is not None, "the pads are not known")
+    return (b.ConvTranspose(x, w, bias, pads=known, **node.attrs),)

@@ -25,6 +25,8 @@ _ATTENTION: Final = {
     (ONNX, "Attention"): ("heads", "standard"),
 }
 _PARTS: Final = {
+    (MICROSOFT, "CDist"): ("microsoft", "cdist"),
+    (MICROSOFT, "ConvTransposeWithDynamicPads"): ("microsoft", "late_pads"),
     (MICROSOFT, "EmbedLayerNormalization"): ("microsoft", "embed"),
     (MICROSOFT, "FusedGemm"): ("microsoft", "fused_gemm"),
     (MICROSOFT, "FusedMatMulActivation"): ("microsoft", "matmul_activation"),
@@ -32,6 +34,7 @@ _PARTS: Final = {
     (MICROSOFT, "NhwcConv"): ("microsoft", "nhwc_conv"),
     (MICROSOFT, "NhwcFusedConv"): ("microsoft", "nhwc_conv"),
     (MICROSOFT, "SkipGroupNorm"): ("microsoft", "group_norm"),
+    (MICROSOFT, "UnfoldTensor"): ("microsoft", "unfold"),
 }
 
 

@@ -43,9 +43,10 @@ ANY: Final = 1 << 62  # below this is every version
 
 _EXPERIMENTS: Final = "Affine Crop DynamicSlice ImageScaler ParametricSoftplus Scale ScaledTanh"
 _STANDARD: Final = (
-    "BiasAdd BiasDropout BiasSoftmax BiasSplitGelu ComplexMul ComplexMulConj ExpandDims GatherND "
-    "GemmFastGelu GemmaRotaryEmbedding GridSample IsAllFinite Irfft Pad Range Rfft SampleOp "
-    "TransposeMatMul Trilu Unique"
+    "BiasAdd BiasDropout BiasSoftmax BiasSplitGelu ComplexMul ComplexMulConj ExpandDims GatedAdd "
+    "GatedRMSNorm GatherND GemmFastGelu GemmaRotaryEmbedding GridSample IsAllFinite Irfft "
+    "LinearAttentionGate Pad Range Rfft SampleOp ScaledSiLU TorchEmbedding TransposeMatMul Trilu "
+    "Unique"
 )
 # Ops that exist no longer, or elsewhere, and the family that says what they became.
 _REMOVED: Final = {

@@ -8,7 +8,7 @@ import numpy as np
 
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.build import Builder
-from sardonyx.graph.dtype import F16, I64
+from sardonyx.graph.dtype import F16, F32, I64
 from sardonyx.graph.graph import Value
 from sardonyx.load.upgrade import ANY, OldNode, upgrade
 from sardonyx.ops.declare import MICROSOFT
@@ -141,6 +141,56 @@ def all_finite(b: Builder, node: OldNode) -> Any:
     return b.Not(b.ReduceMax(b.Concat(*flags, axis=0), keepdims=0))
 
 
+@upgrade("TorchEmbedding", below=ANY, domain=MICROSOFT)
+def table_lookup(b: Builder, node: OldNode) -> Any:
+    """What follows the first two inputs is for training."""
+    return b.Gather(*node.inputs[:2])
+
+
+@upgrade("GatedAdd", below=ANY, domain=MICROSOFT)
+def gated_sum(b: Builder, node: OldNode) -> Any:
+    x, y, gate = node.inputs
+    return b.Add(x, b.Mul(y, gate))
+
+
+@upgrade("ScaledSiLU", below=ANY, domain=MICROSOFT)
+def scaled_silu(b: Builder, node: OldNode) -> Any:
+    x, factor = node.input(0), node.input(1)
+    if factor is None:
+        factor = b.const(np.float32(node.attr("alpha", 1.0)))
+    scaled = b.Mul(b.Cast(x, to=F32.onnx), _scalar(b, b.Cast(factor, to=F32.onnx)))
+    z = b.CastLike(scaled, x)
+    return b.Mul(z, b.Sigmoid(z))
+
+
+@upgrade("LinearAttentionGate", below=ANY, domain=MICROSOFT)
+def decay_and_rate(b: Builder, node: OldNode) -> Any:
+    x, bias, factor = node.inputs[:3]
+    decay = b.Mul(b.Softplus(b.Add(b.Cast(x, to=F32.onnx), bias)), factor)
+    rate = node.input(3)
+    if rate is None and node.n_outputs > 1:
+        raise InvalidGraph("beta is made of b, which is missing")
+    return b.CastLike(decay, x), None if rate is None else b.Sigmoid(rate)
+
+
+@upgrade("GatedRMSNorm", below=ANY, domain=MICROSOFT)
+def gated_norm(b: Builder, node: OldNode) -> Any:
+    """Groups as long as the scale are normalized, then multiplied by their gates."""
+    x, factor, gate = node.inputs
+    how = node.attr("activation", b"silu")
+    if how not in (b"silu", b"swish", b"sigmoid"):
+        raise InvalidGraph(f"activation {how!r} is none of silu, swish, sigmoid")
+    shape = b.Concat(b.Shape(x, end=-1), b.ints(-1), b.Shape(factor), axis=0)
+    groups = b.Reshape(b.Cast(x, to=F32.onnx), shape)
+    epsilon = {"epsilon": node.attr("epsilon", float(np.float32(1e-5)))}
+    y = b.Reshape(
+        b.RMSNormalization(groups, b.Cast(factor, to=F32.onnx), **epsilon), b.Shape(x), allowzero=1
+    )
+    gate = b.Cast(gate, to=F32.onnx)
+    opened = b.Sigmoid(gate) if how == b"sigmoid" else b.Mul(gate, b.Sigmoid(gate))
+    return b.CastLike(b.Mul(y, opened), x)
+
+
 def _signal_axes(node: OldNode, default: int | None) -> int:
     """How many axes the signal has; only whole-hearted wishes for what there is are taken."""
     count: Any = node.attr("signal_ndim", default)
@@ -174,5 +224,5 @@ UPGRADES: Final = (
     *in_order_of_appearance, *modes_had_other_names, *renamed, *product_and_gelu,
     *bias_and_residual, *bias_dropout_residual, *bias_and_softmax, *gated_by_gelu,
     *turned_by_given_angles, *complex_product, *all_finite, *real_transform,
-    *inverse_real_transform,
+    *inverse_real_transform, *table_lookup, *gated_sum, *scaled_silu, *decay_and_rate, *gated_norm,
 )  # fmt: skip

@@ -88,7 +88,7 @@ GROUP = [
     group([5], 1, 6, 5, *(a.astype(np.float16) for a in TURN), do_rotary=1, dtype=np.float16),
     group([5], 1, 6, 5, dtype=bf16(1).dtype, oracle="none"),
     group([9], 1, 6, 5, match="seqlens_k 9 is outside"),
-    group([1], 3, 8, 5, match="3 new rows"),
+    group([1], 3, 8, 5, match="3 new rows|outside"),
     group([4], 5, 5, do_rotary=1, match="needs cos_cache"),
     fails("GroupQueryAttention", *EMPTY_TOTAL, domain=DOMAIN, match="is one number", **HEADS),
     group([4], 5, 5, 0, *angles(3, 8), do_rotary=1, match="position 3 is outside"),
@@ -118,6 +118,17 @@ SELF = (Q, f32(2, 3, 32) * 2, f32(2, 3, 32) * 3)
 PAST = (f32(2, 4, 6, 8), f32(2, 4, 6, 8) * 2)
 CACHED = (f32(2, 4, 5, 8), f32(2, 4, 5, 8) * 2)
 NOT_ON_CPU: dict[str, Any] = {"oracle": "none", "why": "onnxruntime has it on other devices only"}
+
+
+def room(past: int) -> tuple[Array, Array, Array]:
+    """A cache with room for 8 keys, and how many there are."""
+    cache = f32(2, 4, 8, 8)
+    cache[:, :, past:] = 0
+    return cache, cache * 2, i32(past)
+
+
+ONE = tuple(x[:, :1] for x in SELF)
+BEAMS = mask(1, 2, 8)
 MULTI = [
     multi(Q, K, V, outputs=1),
     multi(Q, K, V, scale=0.4),
@@ -140,13 +151,20 @@ MULTI = [
     multi(f32(2, 3, 4, 3, 8), None, None, f32(96), None, None, *PAST, **NOT_ON_CPU),
     multi(Q, f32(2, 5, 4, 2, 8), **NOT_ON_CPU),
     multi(f16(2, 3, 32), f16(2, 5, 32), f16(2, 5, 24), f16(88), **NOT_ON_CPU),
+    multi(*SELF, None, None, None, *room(3)),
+    multi(*SELF, None, None, None, *room(0), unidirectional=1),
+    multi(*SELF, f32(96), mask(2, 5), None, *room(2)),
+    multi(*SELF, None, None, f32(1, 4, 3, 5), *room(2)),
+    multi(*ONE, None, None, None, *room(5), BEAMS),
+    no_multi(*SELF, None, None, None, *room(6), match="3 new rows|outside"),
+    no_multi(*ONE, None, None, None, *room(5), BEAMS[:, :1], match="does not fit a batch"),
     no_multi(Q, match="key is missing"),
     no_multi(Q, K, match="value is missing"),
     no_multi(Q, K, V, f32(87), match="bias"),
     no_multi(Q, K, V, None, mask(2, 4), match="key_padding_mask"),
     no_multi(Q, K, V, None, None, f32(1, 4, 3, 4), match="attention_bias"),
     no_multi(Q, K, V, None, None, None, PAST[0], match="go together"),
-    no_multi(*SELF, None, None, None, *PAST, i32(3), match="share"),
+    no_multi(*SELF, None, None, None, None, None, i32(3), match="is missing"),
     no_multi(f32(2, 3, 33), K, V, match="does not split"),
 ]
 
@@ -184,11 +202,20 @@ PROJECTED = [
     projected(None, None, f32(1, 4, 3, 3), scale=0.2),
     projected(columns=88, qkv_hidden_sizes=[32, 32, 24], outputs=1),
     no_projected(mask(2, 4), match="mask_index"),
-    no_projected(mask(2, 1, 3, 3), match="mask_index has rank 4"),
+    no_projected(mask(2, 1, 2, 2), match="fewer columns"),
+    no_projected(mask(2, 1, 1, 3, 3), match="mask_index has rank 5"),
+    no_projected(i32(1, 2, 3), match="3 numbers for a batch of 2"),
     no_projected(columns=95, match="weights"),
     no_projected(columns=88, qkv_hidden_sizes=[32, 24, 32], match="qkv_hidden_sizes"),
-    no_projected(None, STATE, past_present_share_buffer=1, match="share"),
-    no_projected(do_rotary=1, match="do_rotary"),
+    projected(mask(2, 1, 5, 5), **NOT_ON_CPU),
+    projected(i32(2, 3, 0, 3, 6, 0, 3, 6), outputs=1),
+    projected(None, STATE, None, i32(1), past_present_share_buffer=1, **NOT_ON_CPU),
+    projected(do_rotary=1, **NOT_ON_CPU),
+    projected(None, STATE, do_rotary=1, rotary_embedding_dim=4, **NOT_ON_CPU),
+    no_projected(None, STATE, past_present_share_buffer=1, match="needs past"),
+    no_projected(
+        *(None, STATE, None, i32(2)), past_present_share_buffer=1, match="3 new rows behind 2"
+    ),
 ]
 
 
@@ -217,4 +244,76 @@ TURNED = [
     no_turned(f32(5, 24), i64(1), COS, SIN, match="rank 2"),
 ]
 
-CASES = [*GROUP, *MULTI, *PROJECTED, *TURNED]
+
+def decoder(*inputs: Any, **options: Any) -> Row:
+    """DecoderMaskedMultiHeadAttention of 4 heads."""
+    options = {"num_heads": 4, "outputs": 3, **LOOSE, **options}
+    return case("DecoderMaskedMultiHeadAttention", *inputs, domain=DOMAIN, **options)
+
+
+def no_decoder(*inputs: Any, match: str, **options: Any) -> Row:
+    row = decoder(*inputs, **options)
+    return fails(row.op, *inputs, domain=DOMAIN, match=match, **row.attrs)
+
+
+SHARED: dict[str, Any] = {"past_present_share_buffer": 1}
+NO_MASK: Any = (None, None)
+DECODER = [
+    decoder(*ONE, *NO_MASK, *room(5), **SHARED),
+    decoder(*ONE, *NO_MASK, *room(0), **SHARED),
+    decoder(*ONE, *NO_MASK, *room(7), scale=0.3, **SHARED),
+    decoder(*ONE, *NO_MASK, *room(3), None, None, f32(96), **SHARED),
+    decoder(*ONE, mask(2, 4), None, *room(3), mask_filter_value=-3.0, **SHARED),
+    decoder(*ONE, None, f32(1, 4, 1, 4), *room(3), **SHARED),
+    decoder(*ONE, *NO_MASK, *room(5), i32(2), BEAMS, **SHARED),
+    decoder(*ONE, *NO_MASK, *PAST, **NOT_ON_CPU),
+    decoder(np.concatenate(ONE, axis=2), None, None, *NO_MASK, *PAST, **NOT_ON_CPU),
+    decoder(ONE[0], *CACHED, outputs=1),
+    decoder(ONE[0], *CACHED, mask(2, 5), outputs=1),
+    decoder(ONE[0], *CACHED, outputs=4, output_qk=1, **NOT_ON_CPU),
+    no_decoder(*ONE, *NO_MASK, *room(8), match="1 new rows|outside", **SHARED),
+    no_decoder(*ONE, *NO_MASK, *room(3)[:2], match="go together", **SHARED),
+    no_decoder(*SELF, *NO_MASK, *PAST, match="one row"),
+]
+
+
+def masked_self(*inputs: Any, **options: Any) -> Row:
+    given = (f32(2, 1, 10), f32(10, 96), f32(96))
+    options = {"num_heads": 4, "outputs": 2, "ulps": 32, **NOT_ON_CPU, **options}
+    return case("DecoderMaskedSelfAttention", *given, *inputs, domain=DOMAIN, **options)
+
+
+MASKED_SELF = [
+    masked_self(None, STATE, None, i32(4)),
+    masked_self(mask(2, 5), STATE, None, i32(4), scale=0.3),
+    masked_self(None, STATE, None, i32(2), **SHARED),
+    masked_self(None, STATE, None, i32(2), do_rotary=1, **SHARED),
+    fails(
+        "DecoderMaskedSelfAttention",
+        *(f32(2, 3, 10), f32(10, 96), f32(96), None, STATE, None, i32(4)),
+        domain=DOMAIN,
+        num_heads=4,
+        match="one row",
+    ),
+]
+
+
+def seq_first(*inputs: Any, flags: str, **options: Any) -> Row:
+    """DecoderAttention of 4 heads; flags are static_kv, use_past, has_layer_state and has mask."""
+    given = (f32(3, 2, 8), f32(5, 2, 8), f32(8, 8), f32(8, 16), f32(24))
+    switches = [of([c == "1"], bool) for c in flags]
+    filled = (*inputs, *[None] * (3 - len(inputs)))
+    options = {"num_heads": 4, "outputs": 3, "ulps": 32, **NOT_ON_CPU, **options}
+    return case("DecoderAttention", *given, *filled, *switches, domain=DOMAIN, **options)
+
+
+OLD = (f32(2, 4, 6, 2), f32(2, 4, 6, 2) * 2)
+SEQ_FIRST = [
+    seq_first(flags="0000"),
+    seq_first(flags="1000", outputs=1),
+    seq_first(np.array([[False] * 4 + [True]] * 2), flags="1001"),
+    seq_first(None, *OLD, flags="0110"),
+    seq_first(None, *OLD, flags="1110", mask_filter_value=-3.0),
+]
+
+CASES = [*DECODER, *MASKED_SELF, *SEQ_FIRST, *GROUP, *MULTI, *PROJECTED, *TURNED]

@@ -53,6 +53,8 @@ _FAMILIES: Final = {
     "FeatureVectorizer Imputer LabelEncoder Normalizer OneHotEncoder Scaler ZipMap",
     (PREVIEW, "attention"): "FlexAttention",
     (TRAINING, "optimizer"): "Adagrad Adam Momentum",
+    (MICROSOFT, "microsoft.decoder"): "DecoderAttention DecoderMaskedMultiHeadAttention "
+    "DecoderMaskedSelfAttention",
     (MICROSOFT, "microsoft.embed"): "EmbedLayerNormalization",
     (MICROSOFT, "microsoft.fused"): "FusedConv FusedGemm FusedMatMul FusedMatMulActivation "
     "NhwcConv NhwcFusedConv",

@@ -20,6 +20,8 @@ Lower = Callable[[Builder, Node], tuple[Value | None, ...]]
 # Module and function; imported where a graph has the op.
 _ATTENTION: Final = {
     (MICROSOFT, "Attention"): ("heads", "projected"),
+    (MICROSOFT, "DecoderMaskedMultiHeadAttention"): ("heads", "masked"),
+    (MICROSOFT, "DecoderMaskedSelfAttention"): ("heads", "masked_self"),
     (MICROSOFT, "GroupQueryAttention"): ("grouped", "group_query"),
     (MICROSOFT, "MultiHeadAttention"): ("heads", "multi_head"),
     (ONNX, "Attention"): ("heads", "standard"),

@@ -62,6 +62,7 @@ _FAMILIES: Final = {
     (MICROSOFT, "microsoft.gelu"): "Gelu FastGelu BiasGelu QuickGelu",
     (MICROSOFT, "microsoft.image"): "ConvTransposeWithDynamicPads CropAndResize UnfoldTensor",
     (MICROSOFT, "microsoft.matrix"): "CDist DynamicTimeWarping Inverse",
+    (MICROSOFT, "microsoft.recurrence"): "CausalConvWithState LinearAttention",
     (MICROSOFT, "microsoft.skip"): "SkipLayerNormalization SkipSimplifiedLayerNormalization",
     (MICROSOFT, "microsoft.quantized"): "DynamicQuantizeLSTM DynamicQuantizeMatMul "
     "MatMulIntegerToFloat",

@@ -161,3 +161,35 @@ def late_pads(b: Builder, node: Node) -> Made:
     known = None if pads is None else pads.tensor.ints
     need(pads is None or known is not None, "the pads are not known")
     return (b.ConvTranspose(x, w, bias, pads=known, **node.attrs),)
+
+
+def causal_conv(b: Builder, node: Node) -> Made:
+    """CausalConvWithState, the standard one too: what was before, a convolution, what is kept."""
+    _all_ranked(node)
+    x, w = given(node, 0), given(node, 1)
+    bias, past = optional(node, 2), optional(node, 3)
+    attrs = {"channels_last": 0, "dilation": 1, "state_window": 0, **node.attrs}
+    need(not attrs["state_window"], "states of several tokens")
+    need(not attrs["channels_last"] or x.tensor.rank == 3, "channels in several axes")
+    channels, taps = w.tensor.dims[0], w.tensor.dims[2]
+    need(isinstance(channels, int) and isinstance(taps, int), "the weights' sizes are open")
+    assert isinstance(channels, int)
+    assert isinstance(taps, int)
+    kept = (taps - 1) * attrs["dilation"]
+    line: Value = x
+    axis = 1 if attrs["channels_last"] else 2
+    if past is None:
+        before = [0, 0, 0, 0, 0, 0]
+        before[axis] = kept
+        line = b.Pad(x, b.ints(*before))
+    elif kept:
+        line = b.Concat(past, x, axis=axis)
+    images = b.Transpose(line, perm=(0, 2, 1)) if attrs["channels_last"] else line
+    y = b.Conv(images, w, bias, group=channels, dilations=(attrs["dilation"],))
+    if attrs["activation"] != b"none":
+        y = b.Mul(y, b.Sigmoid(y))
+    if attrs["channels_last"]:
+        y = b.Transpose(y, perm=(0, 2, 1))
+    length = b.Shape(x, start=axis, end=axis + 1)
+    ends = b.ints(np.iinfo(np.int64).max)
+    return y, b.Slice(line, length, ends, b.ints(axis))

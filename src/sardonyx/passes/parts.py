@@ -28,6 +28,7 @@ _ATTENTION: Final = {
 }
 _PARTS: Final = {
     (MICROSOFT, "CDist"): ("microsoft", "cdist"),
+    (MICROSOFT, "CausalConvWithState"): ("microsoft", "causal_conv"),
     (MICROSOFT, "ConvTransposeWithDynamicPads"): ("microsoft", "late_pads"),
     (MICROSOFT, "EmbedLayerNormalization"): ("microsoft", "embed"),
     (MICROSOFT, "FusedGemm"): ("microsoft", "fused_gemm"),
@@ -37,6 +38,7 @@ _PARTS: Final = {
     (MICROSOFT, "NhwcFusedConv"): ("microsoft", "nhwc_conv"),
     (MICROSOFT, "SkipGroupNorm"): ("microsoft", "group_norm"),
     (MICROSOFT, "UnfoldTensor"): ("microsoft", "unfold"),
+    (ONNX, "CausalConvWithState"): ("microsoft", "causal_conv"),
 }
 
 

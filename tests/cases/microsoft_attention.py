@@ -57,6 +57,8 @@ def group(
 TURN: Any = angles(40, 8)
 EMPTY_TOTAL: Any = (f32(1, 2, 64), f32(1, 2, 32), f32(1, 2, 32), None, None, i32(1), i32())
 ROTARY_OFF: Any = (None, None, None)
+ELSEWHERE: dict[str, Any] = {"oracle": "none", "why": "onnxruntime has it on other devices only"}
+NORMS: Any = (None, None, None, None, None, None, None, f32(16), f32(16) * 2)
 GROUP = [
     group([4], 5, 5, None),
     group([4], 5, 5),
@@ -93,12 +95,68 @@ GROUP = [
     fails("GroupQueryAttention", *EMPTY_TOTAL, domain=DOMAIN, match="is one number", **HEADS),
     group([4], 5, 5, 0, *angles(3, 8), do_rotary=1, match="position 3 is outside"),
     group([4], 5, 5, 0, *angles(9, 9), do_rotary=1, match="more angles"),
-    group([4], 5, 5, sliding_window_cache=1, local_window_size=3, match="holds only its window"),
-    group([4], 5, 5, k_quant_type="PER_TENSOR", match="a quantized cache"),
+    group([4], 5, 5, sliding_window_cache=1, match="needs past_key"),
+    group([4], 5, 5, 2, local_window_size=3, sliding_window_cache=1, match="cannot hold a window"),
+    group([4], 5, 5, k_quant_type="PER_TENSOR", match="only one of them is NONE"),
+    group([7], 3, 8, 5, *NORMS, **ELSEWHERE),
+    group([7], 3, 8, 5, *TURN, *NORMS[2:], do_rotary=1, packed=True, **ELSEWHERE),
+    group([4], 5, 5, 0, *NORMS[:-1], match="go together"),
     group([4], 5, 5, local_window_size=0, match="local_window_size 0"),
     group([4], 5, 5, causal=0, local_window_size=2, match="causal attention only"),
     group([4], 5, 5, qk_output=3, match="qk_output 3"),
     group([4, 4], 5, 5, 0, *ROTARY_OFF, None, f32(3), match="head_sink"),
+]
+
+
+def kept(bits: int, lens: list[int], rows: int, total: int, past: int, **options: Any) -> Row:
+    """GroupQueryAttention over a cache of few bits."""
+    batch, grain = len(lens), options.pop("grain", "PER_TENSOR")
+    low, high, dtype = (-100, 100, np.int8) if bits == 8 else (0, 255, np.uint8)
+    old = [ints(dtype, batch, 2, past, 16 * bits // 8, low=low, high=high) for _ in range(2)]
+    count = (1, 2, 1, 16) if grain == "PER_CHANNEL" else (1,)
+    scales = [np.abs(f32(*count)) * np.float32(k) + np.float32(k) for k in (0.1 / bits, 0.2 / bits)]
+    qkv = (f32(batch, rows, 64), f32(batch, rows, 32), f32(batch, rows, 32) * 2)
+    inputs = (*qkv, *old, i32(*lens), i32(total), *options.pop("turn", (None, None)), None)
+    settings = {"k_quant_type": grain, "v_quant_type": grain, "kv_cache_bit_width": bits}
+    refused = options.pop("match", None)
+    given = (*inputs, None, None, *scales)
+    if refused is not None:
+        given = options.pop("given", given)
+        options = {**HEADS, **settings, **options}
+        return fails("GroupQueryAttention", *given, domain=DOMAIN, match=refused, **options)
+    settings = {"outputs": 3, **LOOSE, **HEADS, **settings, **options}
+    return case("GroupQueryAttention", *given, domain=DOMAIN, **settings)
+
+
+def slid(total: int, rows: int, capacity: int, window: int, **options: Any) -> Row:
+    """GroupQueryAttention over a cache that holds only its window."""
+    step = capacity - window + 1
+    before = total - rows
+    over = max(before - capacity, 0)
+    there = before - step * -(-over // step)
+    cache = f32(1, 2, capacity, 16)
+    cache[:, :, there:] = 0
+    qkv = (f32(1, rows, 64), f32(1, rows, 32), f32(1, rows, 32) * 2)
+    settings = {"outputs": 3, **LOOSE, **HEADS, "local_window_size": window, **options}
+    inputs = (*qkv, cache, cache * 2, i32(total - 1), i32(total))
+    return case("GroupQueryAttention", *inputs, domain=DOMAIN, sliding_window_cache=1, **settings)
+
+
+KEPT = [
+    kept(8, [7], 3, 8, 5),
+    kept(8, [7], 1, 8, 7, grain="PER_CHANNEL"),
+    kept(8, [7, 5], 1, 8, 9, grain="PER_CHANNEL"),
+    kept(8, [7], 3, 8, 5, turn=TURN, do_rotary=1),
+    kept(4, [7], 3, 8, 5),
+    kept(4, [7], 1, 8, 7, grain="PER_CHANNEL"),
+    kept(8, [7], 3, 8, 5, kv_cache_bit_width=2, match="must be 4 or 8"),
+    kept(8, [7], 3, 8, 5, kv_cache_bit_width=4, match="4 bits is of u8"),
+    kept(8, [7], 3, 8, 5, k_quant_type="PER_ROW", match="PER_ROW"),
+    slid(6, 1, 6, 4),
+    slid(9, 1, 6, 4),
+    slid(9, 3, 6, 4),
+    slid(4, 4, 4, 4),
+    slid(10, 10, 4, 4),
 ]
 
 
@@ -316,4 +374,4 @@ SEQ_FIRST = [
     seq_first(None, *OLD, flags="1110", mask_filter_value=-3.0),
 ]
 
-CASES = [*DECODER, *MASKED_SELF, *SEQ_FIRST, *GROUP, *MULTI, *PROJECTED, *TURNED]
+CASES = [*KEPT, *DECODER, *MASKED_SELF, *SEQ_FIRST, *GROUP, *MULTI, *PROJECTED, *TURNED]

@@ -303,6 +303,32 @@ TURNED = [
 ]
 
 
+def three(x: Any, *caches: Any, **options: Any) -> Row:
+    """MRotaryEmbedding; tokens have a time, a row and a column."""
+    batch, rows = x.shape[0], x.shape[-2]
+    ids = i64(3, batch, rows, low=0, high=9)
+    refused = options.pop("match", None)
+    given = (x, options.pop("ids", ids), *(caches or (COS, SIN)))
+    options = {"mrope_section": [2, 1, 1], **options}
+    if refused is not None:
+        return fails("MRotaryEmbedding", *given, domain=DOMAIN, match=refused, **options)
+    return case("MRotaryEmbedding", *given, domain=DOMAIN, **options)
+
+
+THREE = [
+    three(f32(2, 5, 24), num_heads=3),
+    three(f32(2, 5, 24), num_heads=3, interleaved=1),
+    three(f32(2, 3, 5, 8), mrope_layout=1),
+    three(f32(2, 3, 5, 8), mrope_section=[4, 0, 0]),
+    three(f32(2, 5, 30), num_heads=3, rotary_embedding_dim=8, mrope_layout=1),
+    three(f32(2, 5, 96), *angles(9, 16), num_heads=3, mrope_section=[6, 5, 5], mrope_layout=1),
+    three(f32(2, 5, 24), ids=i64(3, 2, 5, low=-9, high=-1), match="outside"),
+    three(f32(2, 5, 24), mrope_section=[2, 1, 2], match="add up"),
+    three(f32(2, 5, 24), mrope_section=[2, 2], match="three sizes"),
+    three(f32(2, 5, 24), mrope_layout=2, match="mrope_layout is 2"),
+]
+
+
 def decoder(*inputs: Any, **options: Any) -> Row:
     """DecoderMaskedMultiHeadAttention of 4 heads."""
     options = {"num_heads": 4, "outputs": 3, **LOOSE, **options}
@@ -374,4 +400,4 @@ SEQ_FIRST = [
     seq_first(None, *OLD, flags="1110", mask_filter_value=-3.0),
 ]
 
-CASES = [*KEPT, *DECODER, *MASKED_SELF, *SEQ_FIRST, *GROUP, *MULTI, *PROJECTED, *TURNED]
+CASES = [*THREE, *KEPT, *DECODER, *MASKED_SELF, *SEQ_FIRST, *GROUP, *MULTI, *PROJECTED, *TURNED]

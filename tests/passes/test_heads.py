@@ -8,8 +8,8 @@ import pytest
 from sardonyx.graph.graph import Graph
 from sardonyx.graph.text import parse
 from sardonyx.graph.verify import verify
-from sardonyx.passes.parts import lower_parts
 from sardonyx.passes.driver import prune
+from sardonyx.passes.parts import lower_parts
 from tests.graphs import random_feeds, run_graph
 
 QKV = "in q: f32[B,S,16]\nin k: f32[B,T,16]\nin v: f32[B,T,8]\n"

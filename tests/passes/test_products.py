@@ -142,8 +142,7 @@ KEPT = {
         "in x: i64[B,8]\nin w: i64[8,4]\ny = Gemm(x, w, alpha=0.5)\nout y"
     ),
     "a turned matrix beside a vector": (
-        "in x: f32[3]\nin w: f32[4,3]\n"
-        "y = com.microsoft.FusedMatMul(x, w, transB=1)\nout y"
+        "in x: f32[3]\nin w: f32[4,3]\ny = com.microsoft.FusedMatMul(x, w, transB=1)\nout y"
     ),
 }
 

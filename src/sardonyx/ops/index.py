@@ -62,6 +62,11 @@ _FAMILIES: Final = {
     (MICROSOFT, "microsoft.gelu"): "Gelu FastGelu BiasGelu QuickGelu",
     (MICROSOFT, "microsoft.image"): "ConvTransposeWithDynamicPads CropAndResize UnfoldTensor",
     (MICROSOFT, "microsoft.matrix"): "CDist DynamicTimeWarping Inverse",
+    (MICROSOFT, "microsoft.moe"): "MoE",
+    (MICROSOFT, "microsoft.packed"): "PackedAttention PackedMultiHeadAttention RemovePadding "
+    "RestorePadding",
+    (MICROSOFT, "microsoft.relative"): "GatedRelativePositionBias RelativePositionBias",
+    (MICROSOFT, "microsoft.sparse"): "LongformerAttention SparseAttention",
     (MICROSOFT, "microsoft.recurrence"): "CausalConvWithState LinearAttention",
     (MICROSOFT, "microsoft.skip"): "SkipLayerNormalization SkipSimplifiedLayerNormalization",
     (MICROSOFT, "microsoft.quantized"): "DynamicQuantizeLSTM DynamicQuantizeMatMul "
@@ -71,7 +76,9 @@ _FAMILIES: Final = {
     (MICROSOFT, "microsoft.group_query"): "GroupQueryAttention",
     (MICROSOFT, "microsoft.multi_head"): "MultiHeadAttention",
     (MICROSOFT, "microsoft.projected"): "Attention",
-    (MICROSOFT, "microsoft.rotary"): "RotaryEmbedding",
+    (MICROSOFT, "microsoft.rotary"): "MRotaryEmbedding RotaryEmbedding",
+    (MICROSOFT, "microsoft.streams"): "BranchwiseRMSNorm EngramGate HyperConnectionPostMix "
+    "HyperConnectionPreMix",
     (GRADIENT, "recurrent_gradient"): "RNNGradient GRUGradient LSTMGradient",
     (INTERNAL, "caches"): "Append Spans",
     (INTERNAL, "chain"): "Chain",

@@ -9,6 +9,7 @@ from sardonyx.graph.dtype import I32, I64, U32
 from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.ops.declare import MICROSOFT
 from sardonyx.ops.microsoft.fused import SETTINGS, to_first, to_last
+from sardonyx.ops.microsoft.rotary import heads_of, streams_of
 from sardonyx.passes.rule import need, ranked
 
 Made = tuple[Value | None, ...]
@@ -193,3 +194,34 @@ def causal_conv(b: Builder, node: Node) -> Made:
     length = b.Shape(x, start=axis, end=axis + 1)
     ends = b.ints(np.iinfo(np.int64).max)
     return y, b.Slice(line, length, ends, b.ints(axis))
+
+
+def multi_rotary(b: Builder, node: Node) -> Made:
+    """MRotaryEmbedding: columns of the caches by the position that they follow, then as ever."""
+    _all_ranked(node)
+    x, ids, *caches = (given(node, i) for i in range(4))
+    streams = streams_of(node.attrs)
+    order = np.argsort(streams, kind="stable")
+    is_wrong = b.Less(ids, b.const(0, I64))  # a Gather would count them from the end
+    three = b.Split(b.Where(is_wrong, b.const(1 << 62, I64), ids), b.ints(1, 1, 1), outputs=3)
+    angles = []
+    for cache in caches:
+        parts = []
+        for stream, where in enumerate(three):
+            columns = np.flatnonzero(streams == stream)
+            if columns.size:
+                table = b.Gather(cache, b.const(columns, I64), axis=1)
+                parts.append(b.Gather(table, b.Squeeze(where, b.ints(0))))
+        whole = b.Concat(*parts, axis=2)
+        if (order != np.arange(len(order))).any():
+            whole = b.Gather(whole, b.const(np.argsort(order), I64), axis=2)
+        angles.append(whole)
+    heads = None
+    if x.tensor.rank == 3:
+        heads = heads_of(x.tensor.dims[2], caches[0].tensor.dims[1], node.attrs)
+        need(isinstance(heads, int), "the number of heads is open")
+    width, interleaved = 2 * len(streams), node.attrs["interleaved"]
+    made = b.RotaryEmbedding(
+        x, *angles, num_heads=heads, interleaved=interleaved, rotary_embedding_dim=width
+    )
+    return (made,)

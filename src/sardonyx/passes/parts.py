@@ -34,6 +34,7 @@ _PARTS: Final = {
     (MICROSOFT, "FusedGemm"): ("microsoft", "fused_gemm"),
     (MICROSOFT, "FusedMatMulActivation"): ("microsoft", "matmul_activation"),
     (MICROSOFT, "GroupNorm"): ("microsoft", "group_norm"),
+    (MICROSOFT, "MRotaryEmbedding"): ("microsoft", "multi_rotary"),
     (MICROSOFT, "NhwcConv"): ("microsoft", "nhwc_conv"),
     (MICROSOFT, "NhwcFusedConv"): ("microsoft", "nhwc_conv"),
     (MICROSOFT, "SkipGroupNorm"): ("microsoft", "group_norm"),

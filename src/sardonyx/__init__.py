@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         create_and_register_allocator,
         create_and_register_allocator_v2,
     )
+    from sardonyx.custom import custom_op, native_op, unregister_custom_op
     from sardonyx.nodearg import ModelMetadata, NodeArg
     from sardonyx.ortvalue import OrtValue
     from sardonyx.session import InferenceSession
@@ -44,6 +45,9 @@ _LATER: Final = {
     "OrtMemoryInfo": "sardonyx.allocators",
     "create_and_register_allocator": "sardonyx.allocators",
     "create_and_register_allocator_v2": "sardonyx.allocators",
+    "custom_op": "sardonyx.custom",
+    "native_op": "sardonyx.custom",
+    "unregister_custom_op": "sardonyx.custom",
     "ModelMetadata": "sardonyx.nodearg",
     "NodeArg": "sardonyx.nodearg",
     "OrtValue": "sardonyx.ortvalue",
@@ -192,6 +196,7 @@ __all__: Final[list[str]] = [
     "SessionOptions",
     "create_and_register_allocator",
     "create_and_register_allocator_v2",
+    "custom_op",
     "disable_telemetry_events",
     "enable_telemetry_events",
     "get_all_providers",
@@ -201,6 +206,7 @@ __all__: Final[list[str]] = [
     "get_ep_devices",
     "get_version_string",
     "has_collective_ops",
+    "native_op",
     "preload_dlls",
     "print_debug_info",
     "register_execution_provider_library",
@@ -208,5 +214,6 @@ __all__: Final[list[str]] = [
     "set_default_logger_verbosity",
     "set_global_thread_pool_sizes",
     "set_seed",
+    "unregister_custom_op",
     "unregister_execution_provider_library",
 ]

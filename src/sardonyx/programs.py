@@ -10,6 +10,7 @@ from typing import Final
 from sardonyx._native import Pool
 from sardonyx.compile import Compiled, Options
 from sardonyx.load.source import ModelBytes, identity_of
+from sardonyx.ops import custom_ops
 from sardonyx.program.native import RunSettings
 from sardonyx.weights.pack.find import SUFFIX
 from sardonyx.weights.store import Store
@@ -65,6 +66,7 @@ def key_of(
         (options.order.order, options.order.effort, tuple(sorted(options.order.hints.items()))),
         settings,
         providers,
+        custom_ops(),
     )
 
 

@@ -20,7 +20,7 @@ from sardonyx.ops.microsoft.projected import widths_of
 from sardonyx.passes.rule import need, ranked
 
 HEADS_FIRST: Final = (0, 2, 1, 3)  # [batch, rows, heads, head] as [batch, heads, rows, head]
-_KERNELS: Final = (F32, F16, BF16)
+KERNELS: Final = (F32, F16, BF16)
 Spans = dict[tuple[Any, ...], Value]  # those of a graph, by what they are made of
 
 
@@ -305,7 +305,7 @@ def standard(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
     is_packed = q.tensor.rank == 3
     need(not _is_shown(node, 3), "shows its scores")
     need(s.softmax_precision in (None, F32.onnx), "a softmax in another type")
-    need(q.tensor.dtype in _KERNELS and v.tensor.dtype is q.tensor.dtype, "no kernel of this type")
+    need(q.tensor.dtype in KERNELS and v.tensor.dtype is q.tensor.dtype, "no kernel of this type")
     if is_packed:
         heads = (s.q_num_heads, s.kv_num_heads, s.kv_num_heads)
         q, k, v = (_heads_first(b, x, n or 1) for x, n in zip((q, k, v), heads, strict=True))
@@ -342,5 +342,5 @@ def _standard_mask(b: Builder, mask: Value | None, keys: Value) -> Value | None:
     if mask.tensor.dtype is BOOL:
         made: Value = b.Where(mask, b.const(0.0, F32), b.const(-math.inf, F32))
         return made
-    need(mask.tensor.dtype in _KERNELS, "no kernel for a mask of this type")
+    need(mask.tensor.dtype in KERNELS, "no kernel for a mask of this type")
     return wide_value(b, mask)

@@ -56,7 +56,7 @@ class Cpu:
 
 def lowered(node: Node) -> Lowered | No:
     """What a node becomes, or why it has no kernel."""
-    lower = lowering(node.op.key)
+    lower = lowering(node.op.key) or node.op.lowering_rule
     if lower is None and node.op.key not in CONTROL:
         return No(f"{node.op} has no kernel")
     for value in (*node.inputs, *node.outputs):  # what lowering may take for granted

@@ -1,70 +1,209 @@
-"""Rows of the ops over tokens, and of products of 8-bit floats."""
+"""Rows for the ops of com.microsoft that choose among tokens, keys or experts."""
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
-import ml_dtypes
 import numpy as np
-from onnx import TensorProto as T
 
-from tests.rows import case, f16, f32, fails, i64, of
+from tests.rows import Array, Row, case, f16, f32, fails, of
 
-MS = {"domain": "com.microsoft"}
-ngram: Any = functools.partial(case, "NGramRepeatBlock", **MS)
-bifurcation: Any = functools.partial(case, "BifurcationDetector", outputs=2, **MS)
-I64 = np.int64
-E4M3, E5M2 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
+DOMAIN = "com.microsoft"
+NOT_ON_CPU: dict[str, Any] = {"oracle": "none", "why": "onnxruntime has it on other devices only"}
 
 
-def tokens(*numbers: int) -> Any:
-    return of(numbers, I64)
+def ms(op: str, *inputs: Any, **options: Any) -> Row:
+    return case(op, *inputs, domain=DOMAIN, **options)
 
 
-WORDS = of([[3, 2, 7, 5, 1], [6, 6, 0, 0, 0], [4, 0, 0, 0, 0]], np.int32)
-FILTERS = (f32(5, 1, 2, 4), f32(5), f32(8, 4))
+def no(op: str, *inputs: Any, match: str, **options: Any) -> Row:
+    return fails(op, *inputs, domain=DOMAIN, match=match, **options)
 
 
-def gemm8(a: Any, b: Any, *rest: Any, **options: Any) -> Any:
-    return case("GemmFloat8", a, b, *rest, **MS, **options)
+def i32(*numbers: Any) -> Array:
+    return of(numbers, np.int32)
 
 
-A, B = f32(3, 4), f32(4, 5)
-A8, B8 = A.astype(E4M3), B.astype(E5M2)
-PRODUCT = A8.astype(np.float32) @ B8.astype(np.float32)
+X = f32(3, 4, 5)
+TOKENS = np.concatenate((X[0, :1], X[1, :2], X[2]))
+OFFSETS = of([[0, 4, 5, 8], [9, 10, 11, 1], [2, 3, 6, 7]], np.int32)
+KEPT = np.where((np.arange(4) < of([1, 2, 4])[:, None])[..., None], X, 0).astype(np.float32)
+PADDING = [
+    ms(
+        "RemovePadding",
+        *(X, i32(1, 2, 4)),
+        outputs=4,
+        expect=(TOKENS, OFFSETS, i32(0, 1, 3, 7), i32(4)),
+        **{**NOT_ON_CPU, "oracle": "auto"},
+    ),
+    ms("RemovePadding", X, i32(0, 0, 0), outputs=4, **NOT_ON_CPU),
+    no("RemovePadding", X, i32(1, 5, 4), match="5 is outside"),
+    no("RemovePadding", X, i32(1, 4), match="sequence_token_count"),
+    ms("RestorePadding", TOKENS, OFFSETS, expect=(KEPT,), **{**NOT_ON_CPU, "oracle": "auto"}),
+    no("RestorePadding", TOKENS, OFFSETS + 5, match="does not say"),
+    no("RestorePadding", TOKENS, OFFSETS[:1], match="does not say"),
+]
 
-CASES = [
-    *(ngram(of([[1, 2, 1, 2, 1], [0, 0, 3, 0, 0]], I64), f32(2, 4), ngram_size=n)
-      for n in (1, 2, 3, 5, 6)),
-    ngram(i64(0, 3), f32(0, 4), ngram_size=2),
-    ngram(np.zeros((2, 0), I64), f32(2, 4), ngram_size=2),
-    fails("NGramRepeatBlock", of([[9, 1, 9]], I64), f32(1, 4), ngram_size=1, match="outside", **MS),
-    fails("NGramRepeatBlock", of([[1]], I64), f32(1, 4), ngram_size=0, match="1 or more", **MS),
-    bifurcation(tokens(1, 2, 3, 4), tokens(7), of(1, I64), tokens(2, 3, 9, 9)),
-    bifurcation(tokens(1, 2, 3, 4), tokens(7), of(0, I64), tokens(1, 2, 3, 4, 5)),
-    bifurcation(tokens(1, 2, 1, 3), tokens(5, 2, 1), of(0, I64)),
-    bifurcation(tokens(1, 2, 1, 3), tokens(5, 1), of(0, I64), max_ngram_size=1),
-    bifurcation(tokens(1, 2, 1, 3), tokens(2, 1), of(0, I64), min_ngram_size=2),
-    bifurcation(tokens(1, 2), tokens(), of(0, I64)),
-    fails("BifurcationDetector", tokens(1, 2), tokens(1), of(0, I64), tokens(1), outputs=2,
-          match="one for each", **MS),
-    fails("BifurcationDetector", tokens(1, 2), tokens(1), of(-3, I64), tokens(1, 2), outputs=2,
-          match="one for each", **MS),
-    case("WordConvEmbedding", WORDS, *FILTERS, **MS),
-    case("WordConvEmbedding", WORDS, *FILTERS, embedding_size=5, conv_window_size=2,
-         char_embedding_size=4, **MS),
-    case("WordConvEmbedding", of([[0, 0]], np.int32), *FILTERS, expect=(np.zeros((1, 5), "f"),),
-         why="onnxruntime leaves rows of no word as they were in memory", **MS),
-    fails("WordConvEmbedding", of([[1, 9]], np.int32), *FILTERS, match="outside", **MS),
-    fails("WordConvEmbedding", of([[1]], np.int32), *FILTERS, match="windows of 2", **MS),
-    fails("WordConvEmbedding", WORDS, *FILTERS, embedding_size=6, match="embedding_size", **MS),
-    gemm8(A8, B8, None, of([2.0]), of([0.5]), expect=(PRODUCT,)),
-    gemm8(A8.T.copy(), B8.T.copy(), transA=1, transB=1, alpha=2.0, expect=(2 * PRODUCT,)),
-    gemm8(A, B, f32(5), beta=0.5, activation="RELU", expect=(np.maximum(A @ B + f32(5) / 2, 0),)),
-    gemm8(A8, B8, dtype=T.FLOAT8E4M3FN, expect=(PRODUCT.astype(E4M3),)),
-    gemm8(f16(2, 3), f16(3, 2), dtype=T.FLOAT16,
-          expect=((f16(2, 3).astype("f") @ f16(3, 2).astype("f")).astype(np.float16),)),
-    fails("GemmFloat8", A, B, activation="TANH", match="NONE, RELU or GELU", **MS),
-    fails("GemmFloat8", A, B, dtype=7, match="float of 8 to 32 bits", **MS),
-]  # fmt: skip
+WEIGHTS = (f32(5, 24), f32(24))
+ENDS = i32(0, 1, 3, 7)
+QKV = (f32(7, 8), f32(7, 8) * 2, f32(7, 12))
+PACKED = [
+    ms("PackedAttention", TOKENS, *WEIGHTS, OFFSETS, ENDS, num_heads=2, **NOT_ON_CPU),
+    ms(
+        "PackedAttention",
+        *(TOKENS, f32(5, 20), f32(20), OFFSETS, ENDS, f32(1, 2, 4, 4)),
+        num_heads=2,
+        qkv_hidden_sizes=[8, 8, 4],
+        scale=0.3,
+        **NOT_ON_CPU,
+    ),
+    no("PackedAttention", TOKENS, *WEIGHTS, OFFSETS, ENDS, num_heads=5, match="weights"),
+    no("PackedAttention", TOKENS, *WEIGHTS, OFFSETS, ENDS[:3], num_heads=2, match="cumulative"),
+    no("PackedAttention", TOKENS, *WEIGHTS, OFFSETS, ENDS + 1, num_heads=2, match="does not part"),
+    ms("PackedMultiHeadAttention", *QKV, f32(28), OFFSETS, ENDS, num_heads=2, **NOT_ON_CPU),
+    ms(
+        "PackedMultiHeadAttention",
+        *(f32(7, 2, 3, 4), None, None, f32(24), OFFSETS, ENDS, f32(3, 1, 4, 4)),
+        num_heads=2,
+        **NOT_ON_CPU,
+    ),
+    no("PackedMultiHeadAttention", *QKV[:2], None, None, OFFSETS, ENDS, num_heads=2, match="go t"),
+]
+
+LENGTH = of([6], np.int64)
+RELATIVE = [
+    ms("RelativePositionBias", f32(8, 2), LENGTH, LENGTH, max_distance=16, **NOT_ON_CPU),
+    ms(
+        "RelativePositionBias",
+        *(f32(8, 2), of([40], np.int64), of([40], np.int64)),
+        is_bidirectional=1,
+        max_distance=20,
+        **NOT_ON_CPU,
+    ),
+    no("RelativePositionBias", f32(8, 2), LENGTH, -LENGTH, max_distance=9, match="negative"),
+    ms(
+        "GatedRelativePositionBias",
+        *(f32(3, 4, 8), f32(8), f32(1, 2, 4, 4), f32(4, 6), f32(6), f32(1, 2, 1, 1)),
+        num_heads=2,
+        **NOT_ON_CPU,
+    ),
+    ms(
+        "GatedRelativePositionBias",
+        *(f32(7, 8), f32(8), f32(1, 2, 4, 4), f32(4, 6), f32(6), f32(1, 2, 1, 1), OFFSETS),
+        num_heads=2,
+        **NOT_ON_CPU,
+    ),
+    no(
+        "GatedRelativePositionBias",
+        *(f32(3, 4, 8), f32(8), f32(1, 2, 4, 4), f32(4, 5), f32(5), f32(1, 2, 1, 1)),
+        num_heads=2,
+        match="odd number",
+    ),
+]
+
+TEXT = f32(2, 8, 6)
+MASK = np.zeros((2, 8), np.float32)
+CHOSEN = of([[1, 0, 0, 0, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0, 0, 0]], np.int32)
+LONG = (f32(6, 18), f32(18))
+FAR = (f32(6, 18) * np.float32(0.5), f32(18))
+ROWS_AND_COLUMNS = of([[0, 1, 3]], np.int32), of([[0, 0, 1]], np.int32)
+CACHE = (np.zeros((1, 2, 32, 8), np.float32),) * 2
+SPARSE = [
+    ms("LongformerAttention", TEXT, *LONG, MASK, *FAR, CHOSEN, num_heads=2, window=2, **NOT_ON_CPU),
+    no("LongformerAttention", TEXT, *LONG, MASK, *FAR, CHOSEN, num_heads=4, window=2, match="spl"),
+    no("LongformerAttention", TEXT, *LONG, MASK, *FAR, CHOSEN, num_heads=2, window=0, match="win"),
+    ms(
+        "SparseAttention",
+        *(f32(1, 20, 32), f32(1, 20, 16), f32(1, 20, 16), *CACHE),
+        *(*ROWS_AND_COLUMNS, i32(20), i32(20)),
+        num_heads=4,
+        kv_num_heads=2,
+        sparse_block_size=16,
+        outputs=3,
+        oracle="none",
+        why="onnxruntime wants past and present in the same memory",
+    ),
+    no(
+        "SparseAttention",
+        *(f32(1, 40, 32), f32(1, 40, 16), f32(1, 40, 16), *CACHE),
+        *(*ROWS_AND_COLUMNS, i32(40), i32(40)),
+        num_heads=4,
+        kv_num_heads=2,
+        sparse_block_size=16,
+        match="do not fit",
+    ),
+]
+
+EXPERTS = {"x": f32(5, 6), "router": f32(5, 4), "first": f32(4, 8, 6), "second": f32(4, 6, 8)}
+
+
+def moe(*more: Any, fused: bool = False, dtype: Any = np.float32, **options: Any) -> Row:
+    """5 tokens of 6 features and 4 experts of 8; `more` are biases and the third layer."""
+    first_bias, second_bias, *third = (*more, *[None] * (2 - len(more)))
+    first = f32(4, 16, 6) if fused else EXPERTS["first"]
+    inputs = (options.pop("x", EXPERTS["x"]), EXPERTS["router"], first, first_bias)
+    inputs = (*inputs, EXPERTS["second"], second_bias, *third)
+    inputs = tuple(None if a is None else a.astype(dtype) for a in inputs)
+    refused = options.pop("match", None)
+    if refused is not None:
+        return no("MoE", *inputs, match=refused, **options)
+    return ms("MoE", *inputs, **{"ulps": 32, **options})
+
+
+BIASES = (f32(4, 8), f32(4, 6))
+GLU: dict[str, Any] = {"activation_type": "swiglu", "activation_alpha": 1.7, "activation_beta": 1.0}
+MOE = [
+    moe(),
+    moe(*BIASES, k=2),
+    *(moe(*BIASES, k=2, activation_type=name) for name in ("gelu", "silu", "identity")),
+    moe(*BIASES, k=3, normalize_routing_weights=1),
+    moe(f32(4, 16), f32(4, 6), fused=True, k=2, swiglu_fusion=1, **GLU),
+    moe(f32(4, 16), None, fused=True, k=2, swiglu_fusion=1, swiglu_limit=0.5, **GLU),
+    moe(f32(4, 16), None, fused=True, k=2, swiglu_fusion=2, **GLU, **NOT_ON_CPU),
+    moe(*BIASES, f32(4, 8, 6), f32(4, 8), k=2, **GLU, **NOT_ON_CPU),
+    moe(*BIASES, f32(4, 8, 6), k=2, activation_type="silu", **NOT_ON_CPU),
+    moe(x=f32(1, 5, 6), k=2),
+    moe(
+        *BIASES,
+        k=2,
+        dtype=np.float16,
+        oracle="none",
+        why="onnxruntime's result is far from its own in float32",
+    ),
+    moe(k=5, match="number of experts"),
+    moe(k=0, match="k is 0"),
+    moe(activation_type="tanh", match="none of relu"),
+    moe(**GLU, match="needs fc3"),
+    moe(x=f32(4, 6), match="rows than tokens"),
+    moe(x=f32(5, 7), match="fc1_experts_weights"),
+]
+
+STREAMS = f32(2, 3, 4, 5)
+FLAT = f32(2, 3, 20)
+BRANCHES = {"num_branches": 4}
+SIDE = f32(2, 3, 5)
+ENGRAM = (STREAMS, STREAMS * 2, SIDE, f32(4, 5), f32(4, 5) * 2)
+MIX = [
+    ms("BranchwiseRMSNorm", STREAMS, ulps=16),
+    ms("BranchwiseRMSNorm", STREAMS, f32(4, 5), epsilon=0.1, ulps=16),
+    ms("BranchwiseRMSNorm", FLAT, f32(20), ulps=16, **BRANCHES),
+    ms("BranchwiseRMSNorm", FLAT, f32(5), ulps=16, **BRANCHES),
+    ms("BranchwiseRMSNorm", f16(3, 4, 5), f32(5), ulps=8),
+    no("BranchwiseRMSNorm", FLAT, num_branches=3, match="does not split"),
+    no("BranchwiseRMSNorm", STREAMS, f32(7), match="7 numbers"),
+    ms("HyperConnectionPreMix", STREAMS, f32(2, 3, 4), reduction_scale=0.5, ulps=16),
+    ms("HyperConnectionPreMix", STREAMS, f32(2, 3, 4, 1), ulps=16),
+    ms("HyperConnectionPreMix", FLAT, f32(2, 3, 4, 5), ulps=16, **BRANCHES),
+    ms("HyperConnectionPreMix", FLAT, f32(2, 3, 20), ulps=16, **BRANCHES),
+    no("HyperConnectionPreMix", STREAMS, f32(2, 3, 5), match="the gates"),
+    ms("HyperConnectionPostMix", STREAMS, SIDE, f32(2, 3, 4), f32(2, 3, 4, 4), ulps=16),
+    ms("HyperConnectionPostMix", STREAMS, SIDE, f32(2, 3, 4, 5), ulps=16),
+    ms("HyperConnectionPostMix", FLAT, SIDE, f32(2, 3, 4, 1), ulps=16, **BRANCHES),
+    no("HyperConnectionPostMix", STREAMS, f32(2, 3, 4), f32(2, 3, 4), match="block_output"),
+    ms("EngramGate", *ENGRAM, ulps=16),
+    ms("EngramGate", *ENGRAM, f32(4, 5), outputs=2, ulps=16),
+    no("EngramGate", *ENGRAM[:4], f32(3, 5), match="query_norm_scale"),
+    no("EngramGate", *ENGRAM, outputs=2, match="needs conv_norm_scale"),
+]
+
+CASES = [*MIX, *PADDING, *PACKED, *RELATIVE, *SPARSE, *MOE]

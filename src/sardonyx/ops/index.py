@@ -53,10 +53,23 @@ _FAMILIES: Final = {
     "FeatureVectorizer Imputer LabelEncoder Normalizer OneHotEncoder Scaler ZipMap",
     (PREVIEW, "attention"): "FlexAttention",
     (TRAINING, "optimizer"): "Adagrad Adam Momentum",
-    (MICROSOFT, "microsoft.fused"): "FusedConv FusedGemm FusedMatMul",
+    (MICROSOFT, "microsoft.decoder"): "DecoderAttention DecoderMaskedMultiHeadAttention "
+    "DecoderMaskedSelfAttention",
+    (MICROSOFT, "microsoft.embed"): "EmbedLayerNormalization",
+    (MICROSOFT, "microsoft.fused"): "FusedConv FusedGemm FusedMatMul FusedMatMulActivation "
+    "NhwcConv NhwcFusedConv",
     (MICROSOFT, "microsoft.gemm8"): "GemmFloat8",
     (MICROSOFT, "microsoft.generation"): "BeamSearch GreedySearch Sampling",
+    (MICROSOFT, "microsoft.group_norm"): "GroupNorm SkipGroupNorm",
     (MICROSOFT, "microsoft.gelu"): "Gelu FastGelu BiasGelu QuickGelu",
+    (MICROSOFT, "microsoft.image"): "ConvTransposeWithDynamicPads CropAndResize UnfoldTensor",
+    (MICROSOFT, "microsoft.matrix"): "CDist DynamicTimeWarping Inverse",
+    (MICROSOFT, "microsoft.moe"): "MoE",
+    (MICROSOFT, "microsoft.packed"): "PackedAttention PackedMultiHeadAttention RemovePadding "
+    "RestorePadding",
+    (MICROSOFT, "microsoft.relative"): "GatedRelativePositionBias RelativePositionBias",
+    (MICROSOFT, "microsoft.sparse"): "LongformerAttention SparseAttention",
+    (MICROSOFT, "microsoft.recurrence"): "CausalConvWithState LinearAttention",
     (MICROSOFT, "microsoft.skip"): "SkipLayerNormalization SkipSimplifiedLayerNormalization",
     (MICROSOFT, "microsoft.quantized"): "DynamicQuantizeLSTM DynamicQuantizeMatMul "
     "MatMulIntegerToFloat",
@@ -66,7 +79,9 @@ _FAMILIES: Final = {
     (MICROSOFT, "microsoft.group_query"): "GroupQueryAttention",
     (MICROSOFT, "microsoft.multi_head"): "MultiHeadAttention",
     (MICROSOFT, "microsoft.projected"): "Attention",
-    (MICROSOFT, "microsoft.rotary"): "RotaryEmbedding",
+    (MICROSOFT, "microsoft.rotary"): "MRotaryEmbedding RotaryEmbedding",
+    (MICROSOFT, "microsoft.streams"): "BranchwiseRMSNorm EngramGate HyperConnectionPostMix "
+    "HyperConnectionPreMix",
     (GRADIENT, "recurrent_gradient"): "RNNGradient GRUGradient LSTMGradient",
     (INTERNAL, "caches"): "Append Spans",
     (INTERNAL, "chain"): "Chain",

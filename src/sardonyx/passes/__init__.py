@@ -20,13 +20,12 @@ from sardonyx.passes import (
     transpose,
 )
 from sardonyx.passes.attention import fuse_attention
-from sardonyx.passes.caches import lower_caches
 from sardonyx.passes.chains import fuse_chains
 from sardonyx.passes.channels import channels_last
 from sardonyx.passes.driver import Rewriter, prune
 from sardonyx.passes.halves import widen_halves
 from sardonyx.passes.labels import number_labels
-from sardonyx.passes.parts import in_parts
+from sardonyx.passes.parts import lower_parts
 from sardonyx.passes.rule import Rules, by_root
 
 BASIC: Final = by_root(algebra.RULES, transpose.RULES, linear.BASIC)
@@ -59,8 +58,7 @@ def lower(graph: Graph, options: PassOptions) -> None:
         from sardonyx.passes.sequences import collect_sequences
 
         collect_sequences(graph)
-    in_parts(graph)
-    lower_caches(graph)  # before sizes: masks by length are made of them
+    lower_parts(graph)  # before sizes: masks by length are made of them
     if fuses:
         lowering.lower_sizes(graph)
         _rewrite(graph, STEPS, options)

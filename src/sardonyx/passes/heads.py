@@ -12,6 +12,7 @@ from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.attention.dot import Settings
 from sardonyx.ops.declare import INTERNAL
 from sardonyx.ops.fused_attention import UNSEEN
+from sardonyx.ops.microsoft.decoder import Masked, multi_head_attrs, projected_attrs
 from sardonyx.ops.microsoft.multi_head import SHUT_OUT
 from sardonyx.ops.microsoft.multi_head import Inputs as MultiHead
 from sardonyx.ops.microsoft.projected import Inputs as Projected
@@ -119,7 +120,27 @@ def multi_head(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]
     x, attrs = MultiHead(*given(node, 10)), node.attrs
     ranked(*[v for v in node.inputs if v is not None])
     need(not _is_shown(node, 3), "shows its scores")
+    return _multi_head(b, x, node, attrs)
+
+
+def masked(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
+    """DecoderMaskedMultiHeadAttention."""
+    x = Masked(*given(node, 11))
+    ranked(*[v for v in node.inputs if v is not None])
+    need(not _is_shown(node, 3), "shows its scores")
+    if x.key is None:
+        parts = b.Split(x.query, axis=2, num_outputs=3, outputs=3)
+        x = Masked(*parts, *given(node, 11)[3:])
+    arranged = MultiHead(*x.arranged(node.attrs))
+    return _multi_head(b, arranged, node, multi_head_attrs(node.attrs))
+
+
+def _multi_head(
+    b: Builder, x: MultiHead, node: Node, attrs: dict[str, Any]
+) -> tuple[Value | None, ...]:
     q, k, v = _operands(b, x, attrs["num_heads"])
+    if x.past_length is not None:
+        return _over_shared(b, (q, k, v), x, node, attrs)
     present = _appended(b, k, v, (x.past_key, x.past_value))
     mask = None
     if x.padding is not None:
@@ -132,6 +153,41 @@ def multi_head(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]
     if not _is_shown(node, 1) and not _is_shown(node, 2):
         return (y,)
     return y, *_shown(b, present)
+
+
+def _over_shared(
+    b: Builder,
+    operands: tuple[Value, Value, Value],
+    x: MultiHead,
+    node: Node,
+    attrs: dict[str, Any],
+) -> tuple[Value | None, ...]:
+    """Over a cache with room for more, in which past_length says where new rows go."""
+    need(x.padding is None and x.added is None, "a mask of fewer keys")
+    need(x.indirection is None, "beams of one cache")
+    (q, k, v), past = operands, (x.past_key, x.past_value)
+    need(past[0].tensor.dtype is k.tensor.dtype, "a cache of another type")
+    span, length = _shared_span(b, q, k, past[0], x.past_length)
+    present = b.Append(k, v, *past, span, length, domain=INTERNAL, outputs=2)
+    y = b.Attention(
+        *(q, *present, None, span),
+        domain=INTERNAL,
+        scale=attrs["scale"] or 1 / math.sqrt(known(q.tensor.dims[3])),
+        rows_first=1,
+        behind=0 if attrs["unidirectional"] else -1,
+    )
+    width = known(v.tensor.dims[1]) * known(v.tensor.dims[3])
+    return joined(b, y, width), *present
+
+
+def _shared_span(
+    b: Builder, q: Value, k: Value, cache: Value, past_length: Value
+) -> tuple[Value, Value]:
+    """Where new rows and their keys stand, and the length of the cache."""
+    length, rows = (b.Cast(b.Shape(v, start=2, end=3), to=I32.onnx) for v in (cache, k))
+    last = b.Sub(b.Add(b.Reshape(past_length, b.ints(1)), rows), b.const([1], I32))
+    lasts = b.Expand(last, b.Shape(q, start=0, end=1))
+    return b.Spans(lasts, length, q, domain=INTERNAL), length
 
 
 def _attend(
@@ -187,8 +243,22 @@ def _unpacked(b: Builder, x: Value, count: int) -> tuple[Value, ...]:
 
 def projected(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
     """Attention of com.microsoft: a product, and MultiHeadAttention."""
-    x, attrs = Projected(*given(node, 7)), node.attrs
     ranked(*[v for v in node.inputs if v is not None])
+    return _projected(b, Projected(*given(node, 7)), node, node.attrs)
+
+
+def masked_self(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
+    """DecoderMaskedSelfAttention."""
+    ranked(*[v for v in node.inputs if v is not None])
+    x = Projected(*node.inputs[:7])
+    return _projected(b, x, node, projected_attrs(node.attrs))
+
+
+def _projected(
+    b: Builder, x: Projected, node: Node, attrs: dict[str, Any]
+) -> tuple[Value | None, ...]:
+    need(not attrs["do_rotary"], "turns by angles of its own")
+    need(not attrs["past_present_share_buffer"], "past and present share a cache")
     heads = attrs["num_heads"]
     columns = known(x.weights.tensor.dims[1])
     product = b.MatMul(x.x, x.weights)
@@ -216,9 +286,10 @@ def projected(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
 
 def _index_mask(b: Builder, x: Projected, keys: Value, low: float | None) -> Value:
     mask, batch = x.mask, x.x.tensor.dims[0]
-    if mask.tensor.rank > 1:
+    if mask.tensor.rank in (2, 3):
         axes = (1,) if mask.tensor.rank == 3 else (1, 2)
         return _shut_out(b, b.Greater(mask, b.const(0, I32)), low, axes)
+    need(mask.tensor.rank < 4, "a mask for the longest text")
     need(mask.tensor.dims[0] == batch, "the keys begin anywhere")
     return _shut_out(b, _by_lengths(b, mask, keys), low, (1, 2))
 

@@ -53,9 +53,19 @@ _FAMILIES: Final = {
     "FeatureVectorizer Imputer LabelEncoder Normalizer OneHotEncoder Scaler ZipMap",
     (PREVIEW, "attention"): "FlexAttention",
     (TRAINING, "optimizer"): "Adagrad Adam Momentum",
+    (MICROSOFT, "microsoft.bnb4"): "MatMulBnb4",
+    (INTERNAL, "microsoft.bnb4"): "Bnb4Weights",
+    (MICROSOFT, "microsoft.convert"): "DequantizeLinear QuantizeLinear",
     (MICROSOFT, "microsoft.fused"): "FusedConv FusedGemm FusedMatMul",
     (MICROSOFT, "microsoft.gelu"): "Gelu FastGelu BiasGelu QuickGelu",
     (MICROSOFT, "microsoft.skip"): "SkipLayerNormalization SkipSimplifiedLayerNormalization",
+    (MICROSOFT, "microsoft.qbert"): "QAttention QEmbedLayerNormalization",
+    (MICROSOFT, "microsoft.qgemm"): "QGemm",
+    (MICROSOFT, "microsoft.qimages"): "NhwcMaxPool QLinearConv",
+    (MICROSOFT, "microsoft.qlinear"): "QLinearAdd QLinearAveragePool QLinearConcat "
+    "QLinearGlobalAveragePool QLinearLeakyRelu QLinearMul QLinearReduceMean QLinearSigmoid "
+    "QLinearSoftmax QLinearWhere",
+    (MICROSOFT, "microsoft.qmoe"): "QMoE",
     (MICROSOFT, "microsoft.quantized"): "DynamicQuantizeLSTM DynamicQuantizeMatMul "
     "MatMulIntegerToFloat",
     (MICROSOFT, "microsoft.nbits"): "MatMulNBits GatherBlockQuantized",

@@ -85,8 +85,8 @@ UNARY = [
     )
 ] + [ms("QLinearLeakyRelu", *kind(S, 0.5, -3), one(0.25), zero(3, np.int8))]
 SOFTMAX = [
-    ms("QLinearSoftmax", *kind(x, 2.0**-5, point), one(2.0**-8), low, 
-       attrs={"axis": axis, "opset": opset},       oracle="none",
+    ms("QLinearSoftmax", *kind(x, 2.0**-5, point), one(2.0**-8), low,
+       attrs={"axis": axis, "opset": opset}, oracle="none",
        why="onnxruntime sums a table of its own: compared up to a step elsewhere")
     for x, point, low in ((U, 200, zero(0)), (S, 3, zero(-128, np.int8)))
     for axis, opset in ((-1, 13), (0, 13), (1, 11), (-1, 12))
@@ -274,8 +274,8 @@ TRANSFORMERS = [
     embed(None, ulps=16),
     embed(mask=[[1, 1, 0], [1, 1, 1]], epsilon=0.1, ulps=16),
     embed(mask=[[0, 0, 0], [0, 1, 0]], ulps=16),
-    embed(ids=of([[1, 7, 2], [0, 3, 6]], np.int32), match="7"),
-    embed(ids=of([[1, -1, 2], [0, 3, 6]], np.int32), match="-1"),
+    embed(ids=of([[1, 7, 2], [0, 3, 6]], np.int32), match="outside"),
+    embed(ids=of([[1, -1, 2], [0, 3, 6]], np.int32), match="outside"),
     embed(SEGMENTS[:, :2], match="segment_ids has another shape"),
     embed(places=(2, 8), match="fewer positions"),
     embed(places=(5, 7), match="rows of position"),

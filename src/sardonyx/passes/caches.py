@@ -31,15 +31,16 @@ def lower_caches(graph: Graph) -> None:
         found = _LOWERINGS.get(node.op.key)
         if found is not None:
             module = importlib.import_module(f"sardonyx.passes.{found[0]}")
-            _lower(graph, node, partial(getattr(module, found[1]), spans=shared))
+            lower_node(graph, node, partial(getattr(module, found[1]), spans=shared))
     for node in list(graph.nodes):
         for _, body in node.subgraphs:
             lower_caches(body)
 
 
-def _lower(
+def lower_node(
     graph: Graph, node: Node, lower: Callable[[Builder, Node], tuple[Value | None, ...]]
 ) -> None:
+    """Puts what `lower` builds in the place of a node, or leaves it if that says no."""
     builder, n_guards = Builder(graph, graph.scope), len(graph.scope.found)
     try:
         made = lower(builder, node)

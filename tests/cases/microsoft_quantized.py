@@ -80,6 +80,10 @@ UNARY = [
         ms(op, *kind(S, 0.0625, -3), one(2.0**-7), zero(-1, np.int8), **options),
         ms(op, *kind(U, 0.5, 100), one(0.25), zero(64), **options),
         ms(op, U, one(0.0625), None, one(2.0**-8), None, oracle="none", why=NO_ZERO, **options),
+        ms(
+            op, *kind(steps(np.int8, 7, 77), 0.0625, -3), one(2.0**-7), zero(-2, np.int8), **options
+        ),
+        ms(op, *kind(steps(np.uint8, 16390), 0.0625, 100), one(2.0**-8), zero(0), **options),
         *(ms(op, *kind(steps(np.uint8, *n), 0.5, 9), one(0.25), zero(4), **options) for n in SIZES),
         no(op, *kind(U, 1, 0), f32(2), zero(0), match="Y_scale is one number", **options),
     )

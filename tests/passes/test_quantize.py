@@ -179,7 +179,7 @@ KEPT = {
             "g = Slice(f, [0], [1], [1])\nh = QuantizeLinear(g, 0.03, 1:i8)\n"
             "i = DequantizeLinear(h, 0.03, 1:i8)\nc = Add(d, i)\ny = QuantizeLinear(c, 0.05, 7:u8)"
         ),
-        "Add",
+        "Chain",
         1,
     ),
 }

@@ -84,7 +84,7 @@ _FAMILIES: Final = {
     (INTERNAL, "internal"): "Sizes",
     (INTERNAL, "nbits"): "MatMulNBits",
     (INTERNAL, "product"): "MatMul",
-    (INTERNAL, "qproducts"): "QAdd QConv QMatMul QMean",
+    (INTERNAL, "qproducts"): "QAdd QConv QLookup QMatMul QMean",
 }  # fmt: skip
 
 FAMILIES: Final[dict[str, list[tuple[str, str]]]] = {}

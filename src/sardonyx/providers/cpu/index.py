@@ -82,6 +82,7 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (ONNX, "QLinearMatMul"),
     ),
     "quantize": (
+        (INTERNAL, "QLookup"),
         (ONNX, "DequantizeLinear"),
         (ONNX, "DynamicQuantizeLinear"),
         (ONNX, "QuantizeLinear"),

@@ -180,7 +180,7 @@ KEPT = {
             "i = DequantizeLinear(h, 0.03, 1:i8)\nc = Add(d, i)\ny = QuantizeLinear(c, 0.05, 7:u8)"
         ),
         "Chain",
-        1,
+        3,
     ),
 }
 

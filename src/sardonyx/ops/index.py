@@ -84,6 +84,7 @@ _FAMILIES: Final = {
     (INTERNAL, "internal"): "Sizes",
     (INTERNAL, "nbits"): "MatMulNBits",
     (INTERNAL, "product"): "MatMul",
+    (INTERNAL, "qlstm"): "QLSTM",
     (INTERNAL, "qproducts"): "QAdd QConv QLookup QMatMul QMean",
 }  # fmt: skip
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+import numpy as np
+
 from sardonyx.graph.build import Builder, constant
 from sardonyx.graph.dtype import F32, I32, DType
 from sardonyx.graph.graph import Graph, Node, Value, given, optional
 from sardonyx.ops import lookup
 from sardonyx.ops.declare import INTERNAL, MICROSOFT
+from sardonyx.ops.rules import Array
 from sardonyx.passes.caches import lower_node
 from sardonyx.passes.rule import need, ranked
 from sardonyx.weights.const import Recipe
@@ -234,8 +237,44 @@ def _bnb4(b: Builder, node: Node) -> Made:
     return (y if dtype is F32 else b.Cast(y, to=dtype.onnx),)
 
 
+def _lstm(b: Builder, node: Node) -> Made:
+    """The input of all steps is multiplied at once, and for both directions."""
+    x, w, r, bias, lens, initial_h, initial_c, p, *settings = (optional(node, i) for i in range(12))
+    assert w is not None
+    assert r is not None
+    need(w.is_const and r.is_const, "the weights are not constant")
+    shape = w.tensor.static
+    need(shape is not None and all(v is not None and v.is_const for v in settings), "scales vary")
+    assert shape is not None
+    directions, inner, columns = shape
+    w_scale, w_zero, r_scale, r_zero = (v.const.read() for v in settings if v and v.const)
+    weights = b.Reshape(b.Transpose(w, perm=(1, 0, 2)), b.ints(inner, directions * columns))
+    steps, scale, zero = b.DynamicQuantizeLinear(x, outputs=3)
+    if bias is not None:
+        halves = b.Reshape(bias, b.ints(directions, 2, columns))
+        bias = b.Reshape(b.ReduceSum(halves, b.ints(1), keepdims=0), b.ints(-1))
+    gates = b.QMatMul(
+        steps, weights, scale, zero, b.const(_spread(w_scale, shape)),
+        b.const(_spread(w_zero, shape)) if w_zero.any() else None, bias, None, None,
+        domain=INTERNAL, dtype=F32.onnx,
+    )  # fmt: skip
+    made = b.QLSTM(
+        gates, r, b.const(r_scale), b.const(r_zero) if r_zero.any() else None, lens, initial_h,
+        initial_c, p, domain=INTERNAL, outputs=len(node.outputs), **node.attrs,
+    )  # fmt: skip
+    return (made,) if len(node.outputs) == 1 else tuple(made)
+
+
+def _spread(row: Array, shape: tuple[int, ...]) -> Array:
+    """One number for each column of all directions."""
+    directions, _, columns = shape
+    each = row.reshape(directions, -1)
+    return np.broadcast_to(each, (directions, columns)).reshape(-1).copy()
+
+
 LOWERINGS: Final[dict[str, Callable[[Builder, Node], Made]]] = {
     "DequantizeLinear": _convert,
+    "DynamicQuantizeLSTM": _lstm,
     "MatMulBnb4": _bnb4,
     "NhwcMaxPool": _max_pool,
     "QAttention": _attention,

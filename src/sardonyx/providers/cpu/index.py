@@ -87,7 +87,7 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (ONNX, "DynamicQuantizeLinear"),
         (ONNX, "QuantizeLinear"),
     ),
-    "recurrent": (("", "GRU"), ("", "LSTM"), ("", "RNN")),
+    "recurrent": (("", "GRU"), ("", "LSTM"), ("", "RNN"), (INTERNAL, "QLSTM")),
     "reduce": (
         ("", "ArgMax"),
         ("", "ArgMin"),

@@ -38,10 +38,13 @@ def lower_caches(graph: Graph) -> None:
 
 
 def lower_node(
-    graph: Graph, node: Node, lower: Callable[[Builder, Node], tuple[Value | None, ...]]
+    graph: Graph,
+    node: Node,
+    lower: Callable[[Builder, Node], tuple[Value | None, ...]],
+    builder: Builder | None = None,
 ) -> None:
     """Puts what `lower` builds in the place of a node, or leaves it if that says no."""
-    builder, n_guards = Builder(graph, graph.scope), len(graph.scope.found)
+    builder, n_guards = builder or Builder(graph, graph.scope), len(graph.scope.found)
     try:
         made = lower(builder, node)
     except (NoMatch, SardonyxError) as reason:

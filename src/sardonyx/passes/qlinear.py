@@ -14,9 +14,11 @@ from sardonyx.ops import lookup
 from sardonyx.ops.declare import INTERNAL, MICROSOFT
 from sardonyx.ops.rules import Array
 from sardonyx.passes.caches import lower_node
+from sardonyx.passes.fold import FoldingBuilder
 from sardonyx.passes.rule import need, ranked
 from sardonyx.weights.const import Recipe
 
+_LARGEST: Final = 1 << 40  # bytes of a constant that is made of others, which none outgrows
 Made = tuple[Value | None, ...]
 
 
@@ -300,7 +302,7 @@ def lower_quantized(graph: Graph) -> None:
     for node in list(graph.nodes):
         found = LOWERINGS.get(node.op.name) if node.op.domain == MICROSOFT else None
         if found is not None:
-            lower_node(graph, node, _ranked(found))
+            lower_node(graph, node, _ranked(found), FoldingBuilder(graph, _LARGEST))
     for node in list(graph.nodes):
         for _, body in node.subgraphs:
             lower_quantized(body)

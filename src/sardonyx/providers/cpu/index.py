@@ -27,6 +27,7 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "chain": (*ELEMENTWISE, (INTERNAL, "Chain")),
     "conv": ((INTERNAL, "Conv"), (INTERNAL, "ConvTranspose")),
     "dequantized": ((INTERNAL, "GatherDequantized"),),
+    "experts": ((MICROSOFT, "QMoE"),),
     "gather": (
         ("", "Gather"), ("", "GatherElements"), ("", "GatherND"), ("", "ScatterElements"),
         ("", "ScatterND"), ("", "TensorScatter"), ("", "OneHot"), ("", "Compress"),

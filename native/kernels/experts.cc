@@ -97,46 +97,79 @@ Status route_all(const void* args, const Data& data, int64_t, int64_t) {
   return {};
 }
 
-SDX_INLINE float zero_point(const Weights& w, const Data& data, int64_t expert, int64_t row,
-                            int64_t block) {
-  if (!w.has_zeros) return float(1 << (w.bits - 1));
-  const int64_t fields = w.fields(), per_row = (w.n_blocks + fields - 1) / fields;
+// The zero points of a row, which are packed like its numbers.
+struct Zeros {
+  const uint8_t* from;
+  int64_t first;
+
+  template <int kBits>
+  SDX_INLINE float at_block(int64_t block) const {
+    if (from == nullptr) return float(1 << (kBits - 1));
+    constexpr int kFields = 8 / kBits;
+    const uint64_t i = uint64_t(first + block);
+    return float(from[i / kFields] >> (i % kFields * kBits) & ((1 << kBits) - 1));
+  }
+};
+
+Zeros zeros_of(const Weights& w, const Data& data, int64_t expert, int64_t row) {
+  if (!w.has_zeros) return {nullptr, 0};
   const uint8_t* zeros = input<uint8_t>(data, w.zero_slot);
-  int64_t i = block;
-  if (w.block > 0)
-    zeros += (expert * w.rows + row) * per_row;
-  else
-    zeros += expert * ((w.rows + fields - 1) / fields), i = row;
-  return float(zeros[i / fields] >> (i % fields * w.bits) & ((1 << w.bits) - 1));
+  const int64_t fields = w.fields(), count = w.block > 0 ? w.n_blocks : w.rows;
+  const int64_t bytes = (count + fields - 1) / fields;
+  if (w.block > 0) return {zeros + (expert * w.rows + row) * bytes, 0};
+  return {zeros + expert * bytes, row};
 }
 
-void unpack_row(const Weights& w, const Data& data, int64_t expert, int64_t row, float* to) {
-  const int64_t fields = w.fields(), line = expert * w.rows + row;
-  const uint8_t* from = input<uint8_t>(data, w.slot) + line * w.row_bytes();
+template <int kBits>
+void unpack_bits(const Weights& w, const Data& data, int64_t expert, int64_t row, float* to) {
+  const int64_t line = expert * w.rows + row, row_bytes = w.row_bytes();
+  const uint8_t* from = input<uint8_t>(data, w.slot) + line * row_bytes;
   const float* scales = input<float>(data, w.slot + 1) + line * w.n_blocks;
-  const int64_t n = w.row_bytes() / w.n_blocks;  // bytes of a block
-  const i32v mask = splat(int32_t((1 << w.bits) - 1));
+  const Zeros zeros = zeros_of(w, data, expert, row);
+  const int64_t n = row_bytes / w.n_blocks;  // bytes of a block
+  const i32v mask = splat(int32_t((1 << kBits) - 1));
   for (int64_t b = 0; b < w.n_blocks; ++b) {
-    const f32v zero = splat(zero_point(w, data, expert, row, b)), scale = splat(scales[b]);
-    for (int64_t f = 0; f < fields; ++f) {
-      float* part = to + f * w.row_bytes() + b * n;
-      const int shift = int(f * w.bits);
-      vloop(n, [&](int64_t i, auto lanes) {
-        const i32v q = (load_i32(from + b * n + i, lanes) >> shift) & mask;
-        store(part + i, (__builtin_convertvector(q, f32v) - zero) * scale, lanes);
-      });
-    }
+    const f32v scale = splat(scales[b]), zero = splat(zeros.at_block<kBits>(b));
+    vloop(n, [&](int64_t i, auto lanes) {
+      const i32v bytes = load_i32(from + b * n + i, lanes);
+      for (int f = 0; f < 8 / kBits; ++f) {
+        const f32v q = __builtin_convertvector((bytes >> (f * kBits)) & mask, f32v);
+        store(to + f * row_bytes + b * n + i, (q - zero) * scale, lanes);
+      }
+    });
   }
 }
 
-float dot(const float* a, const float* b, int64_t n) {
-  f32v sums[4] = {};
-  int64_t i = 0;
-  for (; i + 4 * kLanes <= n; i += 4 * kLanes)
-    for (int u = 0; u < 4; ++u) sums[u] += load(a + i + u * kLanes) * load(b + i + u * kLanes);
-  vloop(n - i,
-        [&](int64_t j, auto lanes) { sums[0] += load(a + i + j, lanes) * load(b + i + j, lanes); });
-  return reduce_sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+// Rows [first, first + count) by `step`, one behind the other.
+void unpack_rows(const Weights& w, const Data& data, int64_t expert, int64_t first, int64_t step,
+                 int64_t count, float* to) {
+  const auto unpack = w.bits == 2 ? unpack_bits<2> : w.bits == 4 ? unpack_bits<4> : unpack_bits<8>;
+  for (int64_t i = 0; i < count; ++i) unpack(w, data, expert, first + i * step, to + i * w.columns);
+}
+
+constexpr int kRowsTogether = 4;
+constexpr int kTokensTogether = 4;
+
+// sums[i * kTokensTogether + t]: row i, `n` long, times x[t].
+template <int kTokens>
+void multiply(const float* rows, const float* const* x, int64_t n, float* sums) {
+  f32v total[kRowsTogether][kTokens] = {};
+  vloop(n, [&](int64_t i, auto lanes) {
+    f32v each[kTokens];
+    for (int t = 0; t < kTokens; ++t) each[t] = load(x[t] + i, lanes);
+    for (int r = 0; r < kRowsTogether; ++r) {
+      const f32v row = load(rows + r * n + i, lanes);
+      for (int t = 0; t < kTokens; ++t) total[r][t] += row * each[t];
+    }
+  });
+  for (int r = 0; r < kRowsTogether; ++r)
+    for (int t = 0; t < kTokens; ++t) sums[r * kTokensTogether + t] = reduce_sum(total[r][t]);
+}
+
+// The same for up to as many tokens as fit.
+void multiply_some(const float* rows, const float* const* x, int64_t count, int64_t n,
+                   float* sums) {
+  (count == 1 ? multiply<1> : multiply<kTokensTogether>)(rows, x, n, sums);
 }
 
 SDX_INLINE float bias_of(const Weights& w, const Data& data, int64_t expert, int64_t row) {
@@ -157,58 +190,93 @@ float activated(const Experts& a, float h, float linear) {
   return (held * vsigmoid(held * a.alpha) * (side + a.beta))[0];
 }
 
-// Items are blocks of units of each expert.
-Status hide(const void* args, const Data& data, int64_t begin, int64_t end) {
-  const auto& a = *static_cast<const Experts*>(args);
+// The slots of an expert, a few at a time; the last one stands for those that are missing.
+struct Batch {
+  int64_t count;
+  int64_t slot[kTokensTogether];
+  const float* x[kTokensTogether];
+};
+
+Batch batch_of(const int32_t* order, int64_t first, int64_t last, const float* rows, int64_t n,
+               int64_t share) {
+  Batch b{};
+  b.count = last - first < kTokensTogether ? last - first : kTokensTogether;
+  for (int64_t t = 0; t < kTokensTogether; ++t) {
+    b.slot[t] = order[first + (t < b.count ? t : b.count - 1)];
+    b.x[t] = rows + b.slot[t] / share * n;
+  }
+  return b;
+}
+
+// Units [first, first + count) of an expert, for all of its slots.
+void hide_units(const Experts& a, const Data& data, int64_t e, int64_t first, int64_t count) {
   const auto* starts = at<int32_t>(data, a.starts_at);
-  const auto* order = at<int32_t>(data, a.order_at);
-  auto* row = reinterpret_cast<float*>(data.local);
-  float* side = row + a.width;
-  const int64_t blocks = (a.inner + kUnits - 1) / kUnits;
+  auto* main = reinterpret_cast<float*>(data.local);
+  float* side = main + kRowsTogether * a.width;
+  const bool has_side = a.has_gate || a.fusion != 0;
+  const Weights& second = a.has_gate ? a.gate : a.in;
+  const int64_t step = a.fusion == 1 ? 2 : 1;
+  const int64_t other = a.fusion == 1 ? 2 * first + 1 : a.fusion == 2 ? first + a.inner : first;
+  unpack_rows(a.in, data, e, first * step, step, count, main);
+  if (has_side) unpack_rows(second, data, e, other, step, count, side);
+  for (int64_t i = starts[e]; i < starts[e + 1]; i += kTokensTogether) {
+    const Batch b = batch_of(at<int32_t>(data, a.order_at), i, starts[e + 1],
+                             at<float>(data, a.rows_at), a.width, a.k);
+    float h[kRowsTogether * kTokensTogether], linear[kRowsTogether * kTokensTogether];
+    multiply_some(main, b.x, b.count, a.width, h);
+    if (has_side) multiply_some(side, b.x, b.count, a.width, linear);
+    for (int64_t u = 0; u < count; ++u)
+      for (int64_t t = 0; t < b.count; ++t) {
+        const int64_t j = u * kTokensTogether + t;
+        const float x = h[j] + bias_of(a.in, data, e, (first + u) * step);
+        const float y = has_side ? linear[j] + bias_of(second, data, e, other + u * step) : 1.0f;
+        at<float>(data,
+                  a.hidden_at)[b.slot[t] * a.inner + place_of(first + u, a.inner, a.out.fields())] =
+            activated(a, x, y);
+      }
+  }
+}
+
+void give_columns(const Experts& a, const Data& data, int64_t e, int64_t first, int64_t count) {
+  const auto* starts = at<int32_t>(data, a.starts_at);
+  auto* rows = reinterpret_cast<float*>(data.local);
+  unpack_rows(a.out, data, e, first, 1, count, rows);
+  for (int64_t i = starts[e]; i < starts[e + 1]; i += kTokensTogether) {
+    const Batch b = batch_of(at<int32_t>(data, a.order_at), i, starts[e + 1],
+                             at<float>(data, a.hidden_at), a.inner, 1);
+    float y[kRowsTogether * kTokensTogether];
+    multiply_some(rows, b.x, b.count, a.inner, y);
+    for (int64_t n = 0; n < count; ++n)
+      for (int64_t t = 0; t < b.count; ++t)
+        at<float>(data, a.results_at)[b.slot[t] * a.width + first + n] =
+            (y[n * kTokensTogether + t] + bias_of(a.out, data, e, first + n)) *
+            at<float>(data, a.shares_at)[b.slot[t]];
+  }
+}
+
+// Items are blocks of `n` units or columns of each expert.
+template <void (*run)(const Experts&, const Data&, int64_t, int64_t, int64_t)>
+void run_blocks(const Experts& a, const Data& data, int64_t n, int64_t begin, int64_t end) {
+  const auto* starts = at<int32_t>(data, a.starts_at);
+  const int64_t blocks = (n + kUnits - 1) / kUnits;
   for (int64_t item = begin; item < end; ++item) {
     const int64_t e = item / blocks, first = item % blocks * kUnits;
+    const int64_t last = first + kUnits < n ? first + kUnits : n;
     if (starts[e] == starts[e + 1]) continue;
-    for (int64_t u = first; u < first + kUnits && u < a.inner; ++u) {
-      const int64_t main = a.fusion == 1 ? 2 * u : u;
-      const int64_t other = a.fusion == 1 ? main + 1 : a.fusion == 2 ? u + a.inner : u;
-      const Weights& second = a.has_gate ? a.gate : a.in;
-      const bool has_side = a.has_gate || a.fusion != 0;
-      unpack_row(a.in, data, e, main, row);
-      if (has_side) unpack_row(second, data, e, other, side);
-      for (int32_t i = starts[e]; i < starts[e + 1]; ++i) {
-        const int64_t slot = order[i];
-        const float* x = at<float>(data, a.rows_at) + slot / a.k * a.width;
-        const float h = dot(x, row, a.width) + bias_of(a.in, data, e, main);
-        const float linear =
-            has_side ? dot(x, side, a.width) + bias_of(second, data, e, other) : 1.0f;
-        float* to = at<float>(data, a.hidden_at) + slot * a.inner;
-        to[place_of(u, a.inner, a.out.fields())] = activated(a, h, linear);
-      }
-    }
+    for (int64_t i = first; i < last; i += kRowsTogether)
+      run(a, data, e, i, last - i < kRowsTogether ? last - i : kRowsTogether);
   }
+}
+
+Status hide(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const Experts*>(args);
+  run_blocks<hide_units>(a, data, a.inner, begin, end);
   return {};
 }
 
-// Items are blocks of columns of the result, by each expert.
 Status give(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const Experts*>(args);
-  const auto* starts = at<int32_t>(data, a.starts_at);
-  const auto* order = at<int32_t>(data, a.order_at);
-  auto* row = reinterpret_cast<float*>(data.local);
-  const int64_t blocks = (a.width + kUnits - 1) / kUnits;
-  for (int64_t item = begin; item < end; ++item) {
-    const int64_t e = item / blocks, first = item % blocks * kUnits;
-    if (starts[e] == starts[e + 1]) continue;
-    for (int64_t n = first; n < first + kUnits && n < a.width; ++n) {
-      unpack_row(a.out, data, e, n, row);
-      for (int32_t i = starts[e]; i < starts[e + 1]; ++i) {
-        const int64_t slot = order[i];
-        const float* h = at<float>(data, a.hidden_at) + slot * a.inner;
-        const float y = dot(h, row, a.inner) + bias_of(a.out, data, e, n);
-        at<float>(data, a.results_at)[slot * a.width + n] = y * at<float>(data, a.shares_at)[slot];
-      }
-    }
-  }
+  run_blocks<give_columns>(a, data, a.width, begin, end);
   return {};
 }
 
@@ -252,7 +320,7 @@ void place(Experts& a, Plan& plan) {
   a.hidden_at = take(a.slots() * a.inner);
   a.results_at = take(a.slots() * a.width);
   plan.scratch_bytes = next * 4;
-  const int64_t own = 2 * a.width > a.inner ? 2 * a.width : a.inner;
+  const int64_t own = kRowsTogether * (2 * a.width > a.inner ? 2 * a.width : a.inner);
   plan.local_bytes = (own + 15) / 16 * 64;
 }
 

@@ -53,6 +53,9 @@ _FAMILIES: Final = {
     "FeatureVectorizer Imputer LabelEncoder Normalizer OneHotEncoder Scaler ZipMap",
     (PREVIEW, "attention"): "FlexAttention",
     (TRAINING, "optimizer"): "Adagrad Adam Momentum",
+    (MICROSOFT, "microsoft.bnb4"): "MatMulBnb4",
+    (INTERNAL, "microsoft.bnb4"): "Bnb4Weights",
+    (MICROSOFT, "microsoft.convert"): "DequantizeLinear QuantizeLinear",
     (MICROSOFT, "microsoft.decoder"): "DecoderAttention DecoderMaskedMultiHeadAttention "
     "DecoderMaskedSelfAttention",
     (MICROSOFT, "microsoft.embed"): "EmbedLayerNormalization",
@@ -71,6 +74,13 @@ _FAMILIES: Final = {
     (MICROSOFT, "microsoft.sparse"): "LongformerAttention SparseAttention",
     (MICROSOFT, "microsoft.recurrence"): "CausalConvWithState LinearAttention",
     (MICROSOFT, "microsoft.skip"): "SkipLayerNormalization SkipSimplifiedLayerNormalization",
+    (MICROSOFT, "microsoft.qbert"): "QAttention QEmbedLayerNormalization",
+    (MICROSOFT, "microsoft.qgemm"): "QGemm",
+    (MICROSOFT, "microsoft.qimages"): "NhwcMaxPool QLinearConv",
+    (MICROSOFT, "microsoft.qlinear"): "QLinearAdd QLinearAveragePool QLinearConcat "
+    "QLinearGlobalAveragePool QLinearLeakyRelu QLinearMul QLinearReduceMean QLinearSigmoid "
+    "QLinearSoftmax QLinearWhere",
+    (MICROSOFT, "microsoft.qmoe"): "QMoE",
     (MICROSOFT, "microsoft.quantized"): "DynamicQuantizeLSTM DynamicQuantizeMatMul "
     "MatMulIntegerToFloat",
     (MICROSOFT, "microsoft.nbits"): "MatMulNBits GatherBlockQuantized",
@@ -93,7 +103,8 @@ _FAMILIES: Final = {
     (INTERNAL, "internal"): "Sizes",
     (INTERNAL, "nbits"): "MatMulNBits",
     (INTERNAL, "product"): "MatMul",
-    (INTERNAL, "qproducts"): "QAdd QConv QMatMul QMean",
+    (INTERNAL, "qlstm"): "QLSTM",
+    (INTERNAL, "qproducts"): "QAdd QConv QLookup QMatMul QMean",
 }  # fmt: skip
 
 FAMILIES: Final[dict[str, list[tuple[str, str]]]] = {}

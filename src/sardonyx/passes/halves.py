@@ -21,6 +21,7 @@ _WIDENED: Final = frozenset(
             "GlobalMaxPool", "GlobalLpPool", "LSTM", "GRU", "RNN", "DFT", "STFT",
         )),
         (MICROSOFT, "FusedConv"),
+        (MICROSOFT, "QMoE"),
     )
 )  # fmt: skip
 

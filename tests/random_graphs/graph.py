@@ -1,0 +1,222 @@
+"""Random graphs: a seed gives a model, inputs of some sizes, and what its values should be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto, TypeProto, ValueInfoProto, helper, numpy_helper
+
+from sardonyx.errors import SardonyxError
+from tests.random_graphs import schema
+from tests.random_graphs.builder import Builder, Refused, Traits, Unfit
+from tests.random_graphs.eager import Eager, model_of
+from tests.random_graphs.ops import table
+from tests.random_graphs.value import Array, Recipe, Value
+
+NOISY_RUNS = 3
+SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 31, 33)
+KINDS = (
+    ("float",), ("float",), ("float",), ("float", "int64"), ("float", "int64", "bool"),
+    ("float16", "float"), ("double", "float"), ("int32", "int64"), ("uint8", "int8", "float"),
+    ("bfloat16", "float"), ("bool", "int64"), ("int8", "uint8", "int16", "uint16"),
+    ("uint32", "uint64", "int64"), ("string", "int64"),
+    ("float", "float16", "double", "int32", "int64", "bool", "uint8", "int8"),
+)  # fmt: skip
+
+
+@dataclass
+class Run:
+    """Inputs of one size, what every value is for them, and how far rounding may move it."""
+
+    feeds: dict[str, Any]
+    values: dict[str, Any]
+    noisy: list[dict[str, Any]]
+
+
+@dataclass
+class RandomGraph:
+    """What a seed gives."""
+
+    seed: int
+    traits: Traits
+    nodes: list[NodeProto]
+    inputs: dict[str, TypeProto]
+    constants: dict[str, Array]
+    outputs: list[str]
+    opsets: dict[str, int]
+    runs: list[Run] = field(default_factory=list)
+    random: frozenset[str] = frozenset()
+    refusal: str = ""  # what our reference says of the last node, if it does not take it
+    types: dict[str, TypeProto] = field(default_factory=dict)
+
+    def model(self, outputs: list[str] | None = None) -> Any:
+        """The model, with other outputs if asked for."""
+        names = self.outputs if outputs is None else outputs
+        return model_of(
+            self.nodes, self.opsets,
+            inputs=[helper.make_value_info(n, t) for n, t in self.inputs.items()],
+            outputs=[ValueInfoProto(name=n) for n in names],
+            initializers=[numpy_helper.from_array(a, n) for n, a in self.constants.items()],
+        )  # fmt: skip
+
+
+def make(seed: int) -> RandomGraph:
+    """The graph of a seed."""
+    rng = Random(seed)
+    builder = Builder(rng, _traits(rng))
+    wanted = rng.choice((1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30))
+    steps = 0
+    try:
+        while len(builder.nodes) < wanted and steps < 4 * wanted:
+            steps += 1
+            grow(builder)
+    except Refused:
+        pass
+    return _finished(seed, builder)
+
+
+def _traits(rng: Random) -> Traits:
+    by_onnxruntime = rng.random() < 0.85
+    newest = 26 if by_onnxruntime else 28
+    opset = rng.randint(13, 22) if rng.random() < 0.5 else rng.randint(7, newest)
+    sizes = [*rng.sample(SIZES, 3), rng.choice((1, 2, 3))]
+    if rng.random() < 0.06:
+        sizes.append(0)
+    return Traits(
+        opset, rng.randint(1, 5), by_onnxruntime, rng.random() < 0.12, rng.choice(KINDS),
+        tuple(sizes),
+    )  # fmt: skip
+
+
+def grow(b: Builder) -> None:
+    """One more node, or a pattern of some; nothing if what was drawn does not fit."""
+    before = len(b.nodes)
+    generate: Callable[[Builder], None] = table.choose(b.rng)
+    try:
+        generate(b)
+    except Unfit:
+        if len(b.nodes) == before:
+            return
+
+
+def _finished(seed: int, b: Builder) -> RandomGraph:
+    """The graph with its outputs chosen, what is unused left out, and its values computed."""
+    read = {n for e in b.eager for n in e.reads}
+    if b.refusal:
+        read |= set(b.nodes[-1].input)
+    made = [n for node in b.nodes for n in node.output if n and n in b.values]
+    outputs = [
+        n for n in made
+        if (n not in read or b.rng.random() < 0.15) and not b.values[n].is_const
+    ]  # fmt: skip
+    if b.refusal:
+        outputs = [n for n in b.nodes[-1].output if n]
+    names = _dim_names(b)
+    graph = RandomGraph(
+        seed, b.traits, b.nodes,
+        {v.name: _declared(v, names) for v in b.inputs if v.name in read},
+        {n: a for n, a in b.constants.items() if n in read},
+        outputs, b.opsets, refusal=b.refusal,
+        random=frozenset(v.name for v in b.values.values() if v.is_random),
+        types={v.name: v.type for v in b.values.values()},
+    )  # fmt: skip
+    used = [v for v in b.inputs if v.name in read]
+    graph.runs.append(_run(b, graph, {v.name: v.data for v in used}))
+    if names and not b.refusal:
+        for _ in range(b.rng.choice((1, 2))):
+            more = _other_sizes(b, graph, used, names)
+            if more is not None:
+                graph.runs.append(more)
+    return graph
+
+
+def _dim_names(b: Builder) -> dict[int, str]:
+    """Names for some of the sizes that inputs have."""
+    if b.rng.random() < 0.4:
+        return {}
+    sizes = sorted({
+        d for v in b.inputs if v.is_tensor and v.recipe and v.recipe.fixed is None for d in v.shape
+    })  # fmt: skip
+    chosen = b.rng.sample(sizes, min(len(sizes), b.rng.choice((1, 1, 2))))
+    return {size: name for size, name in zip(chosen, "NM", strict=False)}
+
+
+def _declared(v: Value, names: dict[int, str]) -> TypeProto:
+    if not v.is_tensor or v.recipe is None or v.recipe.fixed is not None:
+        return v.type
+    found = TypeProto()
+    found.CopyFrom(v.type)
+    for dim in found.tensor_type.shape.dim:
+        if dim.dim_value in names:
+            dim.dim_param = names[dim.dim_value]
+    return found
+
+
+def _other_sizes(
+    b: Builder, graph: RandomGraph, used: list[Value], names: dict[int, str]
+) -> Run | None:
+    """A run with other sizes for the names; None where the graph does not take them."""
+    sizes = {size: b.rng.choice((1, 2, 3, 5, 6, 11, 18)) for size in names}
+    feeds = {}
+    for v in used:
+        recipe = v.recipe or Recipe("", fixed=v.data)
+        if recipe.fixed is not None:
+            feeds[v.name] = v.data
+        else:
+            shape = tuple(sizes.get(d, d) for d in v.shape)
+            feeds[v.name] = recipe.draw(b.numbers, shape)
+    try:
+        return _run(b, graph, feeds)
+    except (SardonyxError, ArithmeticError):
+        return None
+
+
+def _run(b: Builder, graph: RandomGraph, feeds: dict[str, Any]) -> Run:
+    exact = _values(b.eager, {**feeds, **graph.constants}, None)
+    noisy = []
+    for _ in range(NOISY_RUNS):
+        try:
+            noisy.append(_values(b.eager, {**feeds, **graph.constants}, b.numbers))
+        except (SardonyxError, ArithmeticError):
+            noisy.append({})  # a rounding error decides whether it runs at all
+    return Run(feeds, exact, noisy)
+
+
+def _values(
+    nodes: list[Eager], given: dict[str, Any], noise: np.random.Generator | None
+) -> dict[str, Any]:
+    """Every value; with noise, each is off by a few units in the last place."""
+    values = {n: _shaken(v, noise) for n, v in given.items()}
+    for eager in nodes:
+        results = eager(values)
+        names = [n for n in eager.node.output if n]
+        for name, result in zip(names, results, strict=False):
+            is_constant = eager.node.op_type == "Constant"
+            values[name] = result if is_constant else _shaken(result, noise)
+    return values
+
+
+EPS = {"float16": 2**-11, "bfloat16": 2**-8, "float32": 2**-22, "float64": 2**-51}
+
+
+def _shaken(value: Any, noise: np.random.Generator | None) -> Any:
+    if noise is None:
+        return value
+    if isinstance(value, list):
+        return [_shaken(v, noise) for v in value]
+    if not isinstance(value, np.ndarray) or str(value.dtype) not in EPS or not value.size:
+        return value
+    eps = EPS[str(value.dtype)]
+    with np.errstate(all="ignore"):
+        factor = 1 + eps * noise.uniform(-1, 1, value.shape)
+        return np.asarray(value.astype(np.float64) * factor).astype(value.dtype)
+
+
+def domains(graph: RandomGraph) -> dict[str, int]:
+    """The opsets of the domains that the nodes are from."""
+    used = {n.domain for n in graph.nodes} | {""}
+    return {d: v for d, v in graph.opsets.items() if d in used or d == schema.ML}

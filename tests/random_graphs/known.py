@@ -1,0 +1,86 @@
+"""Differences from onnxruntime that are known, each with its reason, and how to find their node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from onnx import AttributeProto, NodeProto, helper
+
+from tests.random_graphs.check import Outcome, differences, theirs
+from tests.random_graphs.eager import reads
+from tests.random_graphs.graph import RandomGraph
+from tests.random_graphs.onnxruntime_process import OrtError, OrtProcess
+
+
+@dataclass(frozen=True)
+class Node:
+    """What a row of the table may look at: a node, its inputs for one run, and its opset."""
+
+    proto: NodeProto
+    inputs: list[Any]
+    opset: int
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        return {
+            a.name: helper.get_attribute_value(a)
+            for a in self.proto.attribute
+            if a.type != AttributeProto.GRAPH
+        }
+
+
+@dataclass(frozen=True)
+class Known:
+    """A difference that is not ours: in which op, when, and why."""
+
+    op: str
+    why: str
+    when: Callable[[Node], bool] = lambda node: True
+
+
+KNOWN: tuple[Known, ...] = ()
+
+
+def excuse(graph: RandomGraph, wrong: dict[str, str], ort: OrtProcess) -> Outcome:
+    """Goes through the nodes in order; each that differs on equal inputs must be in the table."""
+    shown = [n for node in graph.nodes for n in node.output if n and n in graph.types]
+    tensors = [n for n in shown if graph.types[n].HasField("tensor_type")]
+    try:
+        found = theirs(graph, tensors, ort)
+    except OrtError as error:
+        name, text = next(iter(wrong.items()))
+        return Outcome(graph.seed, "onnxruntime differs", f"{name}: {text}\nnot shown: {error}")
+    off = dict(differences(graph, tensors, found))
+    tainted: set[str] = set()
+    reasons = []
+    for node in graph.nodes:
+        if tainted & set(reads(node)):
+            tainted |= set(node.output)
+            continue
+        bad = [n for n in node.output if n in off]
+        if not bad:
+            continue
+        row = _row_for(graph, node)
+        if row is None:
+            detail = f"{node.op_type} {bad[0]}: {off[bad[0]]}"
+            return Outcome(graph.seed, "onnxruntime differs", detail, reasons)
+        reasons.append(f"{row.op}: {row.why}")
+        tainted |= set(node.output)
+    left = {n: t for n, t in wrong.items() if n not in tainted}
+    if left:
+        name, text = next(iter(left.items()))
+        return Outcome(graph.seed, "onnxruntime differs", f"{name}: {text} (hidden)", reasons)
+    return Outcome(graph.seed, "same", known=reasons)
+
+
+def _row_for(graph: RandomGraph, node: NodeProto) -> Known | None:
+    domain = node.domain or ""
+    for run in graph.runs:
+        values = {**graph.constants, **run.feeds, **run.values}
+        seen = Node(node, [values.get(n) for n in node.input], graph.opsets[domain])
+        for row in KNOWN:
+            if row.op == node.op_type and row.when(seen):
+                return row
+    return None

@@ -56,6 +56,7 @@ class Builder:
     inputs: list[Value] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
     refusal: str = ""
+    is_alone: bool = False  # onnxruntime is not to be asked
     counter: list[int] = field(default_factory=lambda: [0])
 
     def __post_init__(self) -> None:
@@ -254,7 +255,8 @@ class Builder:
         names = [n for n in node.output if n]
         made = []
         for name, data, type_ in zip(names, results, eager.types, strict=False):
-            proto = type_of(data) if isinstance(data, np.ndarray) else type_
+            is_tensor = isinstance(data, np.ndarray) and type_.HasField("tensor_type")
+            proto = type_of(data) if is_tensor else type_
             value = Value(name, data, proto, node.op_type == "Constant", depth)
             value.is_random = is_random(node) or any(v.is_random for v in read.values())
             self.values[name] = value

@@ -74,7 +74,9 @@ def differences(
             if name in graph.random:
                 text = _alike(result, wanted)
             else:
-                text = difference(result, wanted, [n.get(name, np.nan) for n in run.noisy])
+                text = difference(result, wanted, [])
+                if text:  # rounding may explain it
+                    text = difference(result, wanted, [n.get(name) for n in graph.noisy(run)])
             if text:
                 yield name, text
 
@@ -96,6 +98,8 @@ def check(graph: RandomGraph, ort: OrtProcess) -> Outcome:
         return Outcome(graph.seed, "refused natively", str(error)[:2000])
     for name, text in differences(graph, graph.outputs, found):
         return Outcome(graph.seed, "native differs", f"{name}: {text}")
+    if graph.is_alone:
+        return Outcome(graph.seed, "same", ort="not asked")
     return _check_theirs(graph, ort)
 
 

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from onnx import AttributeProto, NodeProto, helper
 
 from tests.random_graphs.check import Outcome, differences, theirs
+from tests.random_graphs.compare import is_float
 from tests.random_graphs.eager import reads
 from tests.random_graphs.graph import RandomGraph
 from tests.random_graphs.onnxruntime_process import OrtError, OrtProcess
@@ -40,7 +42,53 @@ class Known:
     when: Callable[[Node], bool] = lambda node: True
 
 
-KNOWN: tuple[Known, ...] = ()
+def has_nan(node: Node) -> bool:
+    return any(
+        isinstance(x, np.ndarray) and is_float(x.dtype) and bool(np.isnan(x.astype(float)).any())
+        for x in node.inputs
+    )
+
+
+def is_whole(node: Node) -> bool:
+    return node.inputs[0].dtype.kind in "iu"
+
+
+def is_double(node: Node) -> bool:
+    return bool(node.inputs[0].dtype == np.float64)
+
+
+def has_large_exponents(node: Node) -> bool:
+    exponents = node.inputs[1]
+    return exponents.dtype.kind in "iu" and bool(np.any(np.abs(exponents) > 31))
+
+
+def has_flat_channel(node: Node) -> bool:
+    x = node.inputs[0]
+    return x.size > 0 and bool(np.any(np.ptp(x.reshape(*x.shape[:2], -1), axis=2) < 1e-4))
+
+
+NAN = "compares with NaN, so that what comes out depends on where it stands"
+_COMPARING = (
+    "ArgMin ArgMax Hardmax ReduceMax ReduceMin MaxPool GlobalMaxPool DynamicQuantizeLinear TopK Max Min "
+    "Clip Relu LeakyRelu PRelu ThresholdedRelu"
+)
+KNOWN: tuple[Known, ...] = (
+    *(Known(op, NAN, has_nan) for op in _COMPARING.split()),
+    Known("GridSample", "leaves out points that have no weight, even if they are NaN", has_nan),
+    *(
+        Known(op, "adds integer powers or cuts the exponentials, not the logarithm", is_whole)
+        for op in ("ReduceLogSum", "ReduceLogSumExp")
+    ),
+    Known("NonZero", "takes a scalar for a list of one", lambda n: n.inputs[0].ndim == 0),
+    Known("Pow", "integers beyond the range of the type are undefined", has_large_exponents),
+    Known("ReduceProd", "integers beyond the range of the type are undefined", is_whole),
+    Known("GroupNormalization", "computes in float32, whatever the type", is_double),
+    Known(
+        "MeanVarianceNormalization", "divides by a deviation of zero, without the epsilon",
+        has_flat_channel,
+    ),
+    Known("OneHot", "counts from the end before opset 11 too", lambda n: n.opset < 11),
+)  # fmt: skip
 
 
 def excuse(graph: RandomGraph, wrong: dict[str, str], ort: OrtProcess) -> Outcome:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
-from onnx import NodeProto
+from onnx import NodeProto, TypeProto
 
+from sardonyx.errors import SardonyxError
 from tests.random_graphs.eager import Eager, reads
-from tests.random_graphs.graph import RandomGraph, Run
+from tests.random_graphs.graph import RandomGraph, Run, evaluate
 from tests.random_graphs.value import Value, type_of
 
 Judge = Callable[[RandomGraph], str]  # the kind of difference
@@ -54,18 +55,19 @@ def _spans(n: int) -> Iterator[tuple[int, int]]:
 def without(graph: RandomGraph, gone: range) -> RandomGraph:
     """The graph without some nodes: what they made becomes an input."""
     nodes = [n for i, n in enumerate(graph.nodes) if i not in gone]
+    steps = [s for i, s in enumerate(graph.steps) if i not in gone]
     made = [o for i in gone for o in graph.nodes[i].output if o]
     inputs = dict(graph.inputs)
     inputs |= {n: _static(graph, n) for n in made if n in graph.types}
     runs = [
-        Run({**r.feeds, **{n: r.values[n] for n in made if n in r.values}}, r.values, r.noisy)
+        Run({**r.feeds, **{n: r.values[n] for n in made if n in r.values}}, r.values)
         for r in graph.runs
     ]
     outputs = [n for n in graph.outputs if n not in made]
-    return pruned(replace(graph, nodes=nodes, inputs=inputs, runs=runs, outputs=outputs))
+    return pruned(replace(graph, nodes=nodes, steps=steps, inputs=inputs, runs=runs, outputs=outputs))
 
 
-def _static(graph: RandomGraph, name: str):  # type: ignore[no-untyped-def]
+def _static(graph: RandomGraph, name: str) -> TypeProto:
     data = graph.runs[0].values.get(name)
     if isinstance(data, np.ndarray):
         return type_of(data, [None] * data.ndim if len(graph.runs) > 1 else "same")
@@ -75,17 +77,18 @@ def _static(graph: RandomGraph, name: str):  # type: ignore[no-untyped-def]
 def pruned(graph: RandomGraph) -> RandomGraph:
     """Only what the outputs need."""
     wanted = set(graph.outputs)
-    nodes: list[NodeProto] = []
-    for node in reversed(graph.nodes):
-        if wanted & set(node.output):
-            nodes.append(node)
-            wanted |= set(reads(node))
+    kept: list[int] = []
+    for i in reversed(range(len(graph.nodes))):
+        if wanted & set(graph.nodes[i].output):
+            kept.insert(0, i)
+            wanted |= set(reads(graph.nodes[i]))
     return replace(
         graph,
-        nodes=nodes[::-1],
+        nodes=[graph.nodes[i] for i in kept],
+        steps=[graph.steps[i] for i in kept if i < len(graph.steps)],
         inputs={n: t for n, t in graph.inputs.items() if n in wanted},
         constants={n: a for n, a in graph.constants.items() if n in wanted},
-        runs=[replace(r, feeds={n: x for n, x in r.feeds.items() if n in wanted}) for r in graph.runs],
+        runs=[Run({n: x for n, x in r.feeds.items() if n in wanted}, r.values) for r in graph.runs],
     )
 
 
@@ -96,24 +99,22 @@ def _with_fewer_attributes(graph: RandomGraph) -> Iterator[RandomGraph]:
             changed = NodeProto()
             changed.CopyFrom(node)
             del changed.attribute[j]
-            try:
-                yield recomputed(replace(graph, nodes=[*graph.nodes[:i], changed, *graph.nodes[i + 1 :]]))
-            except Exception:  # whatever a reference says of a node that lacks an attribute
-                continue
+            smaller = _changed(graph, i, changed)
+            if smaller is not None:
+                yield smaller
 
 
-def recomputed(graph: RandomGraph) -> RandomGraph:
-    """The graph with its values as its nodes make them now, and no word on rounding."""
-    runs = []
-    for run in graph.runs:
-        values = {**run.feeds, **graph.constants}
-        for node in graph.nodes:
-            known = {n: Value(n, values[n], _type(graph, n, values[n])) for n in reads(node)}
-            results = Eager(node, known, graph.opsets)(values)
-            values |= dict(zip([n for n in node.output if n], results, strict=False))
-        runs.append(Run(run.feeds, values, run.noisy))
-    return replace(graph, runs=runs)
+def _changed(graph: RandomGraph, i: int, node: NodeProto) -> RandomGraph | None:
+    """The graph with another node in a place, or None where its reference does not take it."""
+    values = {**graph.constants, **graph.runs[0].feeds, **graph.runs[0].values}
+    known = {n: Value(n, values[n], _type(graph, n, values[n])) for n in reads(node)}
+    try:
+        steps = [*graph.steps[:i], Eager(node, known, graph.opsets), *graph.steps[i + 1 :]]
+        runs = [Run(r.feeds, evaluate(steps, {**r.feeds, **graph.constants})) for r in graph.runs]
+    except (SardonyxError, ArithmeticError):
+        return None
+    return replace(graph, nodes=[*graph.nodes[:i], node, *graph.nodes[i + 1 :]], steps=steps, runs=runs)
 
 
-def _type(graph: RandomGraph, name: str, data: object):  # type: ignore[no-untyped-def]
+def _type(graph: RandomGraph, name: str, data: object) -> TypeProto:
     return type_of(data) if isinstance(data, np.ndarray) else graph.types[name]

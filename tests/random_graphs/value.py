@@ -40,7 +40,7 @@ INTS = ("int64", "int32", "int8", "uint8", "int16", "uint16", "uint32", "uint64"
 FOREIGN = frozenset(n for n, t in DTYPES.items() if np.dtype(t).kind == "V")
 FOREIGN |= {"bfloat16", "int4", "uint4"}
 WORDS = ("", "a", "b", "ab", "Hello", "the", "1", "2.5", "-3", "x y z", "é", "a-b-c", "ABC", "日本")
-SPECIALS = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-42, -1e-40, 3e38, -3e38, 65504.0, 1e-8)
+SPECIALS = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-42, -1e-40, 1e15, -1e15, 60000.0, 1e-8)
 
 
 def name_of(array: Array) -> str:
@@ -115,7 +115,7 @@ class Value:
 
     @property
     def is_tensor(self) -> bool:
-        return isinstance(self.data, np.ndarray)
+        return isinstance(self.data, np.ndarray) and self.type.HasField("tensor_type")
 
     @property
     def dtype(self) -> str:

@@ -37,6 +37,7 @@ def from_row(b: Builder, domain: str, op: str) -> None:
     if not fits:
         raise Unfit(f"{op} has no row for opset {b.opsets.get(domain)}")
     row = b.rng.choice(fits)
+    b.root.is_alone |= _is_alone(row)
     inputs = [None if x is None else _input(b, x) for x in row.inputs]
     node = NodeProto(op_type=op, domain=domain)
     node.input.extend("" if v is None else v.name for v in inputs)
@@ -47,10 +48,15 @@ def from_row(b: Builder, domain: str, op: str) -> None:
     b.add(node)
 
 
+def _is_alone(row: Row) -> bool:
+    """Whether the row says, with its reason, that onnxruntime is not to be asked."""
+    return row.expect is not None or row.oracle not in ("auto", "onnxruntime")
+
+
 def _fits(row: Row, b: Builder) -> bool:
     """Whether a row means something in the graph's opset: its op has the same parts there."""
     opset = b.opsets.get(row.domain)
-    if opset is None:
+    if opset is None or (b.traits.by_onnxruntime and _is_alone(row)):
         return False
     if row.domain == schema.MICROSOFT:
         return True

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from random import Random
 
 from tests.random_graphs.builder import Builder
-from tests.random_graphs.ops import elementwise, move, reduce, rows
+from tests.random_graphs.ops import blocks, elementwise, images, linear, move, reduce, rows
 
 Step = Callable[[Builder], None]
-FAMILIES = (elementwise.OPS, move.OPS, reduce.OPS)
+FAMILIES = (elementwise.OPS, elementwise.OPS, move.OPS, reduce.OPS, linear.OPS, images.OPS)
 
 
 def choose(rng: Random) -> Step:
@@ -18,6 +18,8 @@ def choose(rng: Random) -> Step:
     if rng.random() < 0.25:
         domain, op = rng.choice(_row_ops())
         return lambda b: rows.from_row(b, domain, op)
+    if rng.random() < 0.2:
+        return rng.choice(blocks.BLOCKS)
     family = rng.choice(FAMILIES)
     op = rng.choice(list(family))
     return lambda b: family[op](b, op)

@@ -111,6 +111,7 @@ class Builder:
     def given(self, data: Any, style: str = "", recipe: Recipe | None = None) -> Value:
         """A new input or constant that holds this."""
         style = style or self.rng.choice(("input", "input", "input", "initializer", "node"))
+        data = np.asarray(data) if isinstance(data, np.generic) else data
         recipe = recipe or Recipe("", fixed=data)
         if not isinstance(data, np.ndarray):
             style = "input"
@@ -241,6 +242,8 @@ class Builder:
             read = {n: self.find(n) for n in eager.reads}
             results = eager({n: v.data for n, v in read.items()})
         except (SardonyxError, ArithmeticError, MemoryError) as error:
+            if self.parent is not None:  # the same node comes outside of bodies too
+                raise Unfit(str(error)) from error
             self.nodes.append(node)
             self.root.refusal = f"{node.op_type}: {type(error).__name__}: {error}"
             raise Refused(self.root.refusal) from error

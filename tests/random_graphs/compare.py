@@ -65,11 +65,11 @@ def _arrays(found: Array, wanted: Array, noisy: Sequence[Array]) -> str:
     found, wanted = _plain(found), _plain(wanted)
     if found.dtype != wanted.dtype:
         return f"{_shown(wanted)} expected, not {_shown(found)}"
+    if any(n.shape != wanted.shape for n in noisy):
+        return ""  # how many there are hangs on a rounding error, and so does which
     if found.shape != wanted.shape:
-        if any(n.shape != wanted.shape for n in noisy):
-            return ""  # how many there are hangs on a rounding error
         return f"{_shown(wanted)} expected, not {_shown(found)}"
-    noisy = [_plain(n) for n in noisy if n.shape == wanted.shape]
+    noisy = [_plain(n) for n in noisy]
     if not wanted.size:
         return ""
     wrong = _floats(found, wanted, noisy) if is_float(wanted.dtype) else _exact(found, wanted, noisy)

@@ -49,6 +49,23 @@ def has_nan(node: Node) -> bool:
     )
 
 
+def has_special(node: Node) -> bool:
+    """Infinite, NaN, or so large that a power of it is."""
+    return any(
+        isinstance(x, np.ndarray) and is_float(x.dtype) and not np.all(np.abs(x.astype(float)) < 1e9)
+        for x in node.inputs
+    )
+
+
+def is_beyond_double(node: Node) -> bool:
+    return is_whole(node) and bool(np.any(np.abs(node.inputs[0].astype(float)) > 2**52))
+
+
+def has_broken_indices(node: Node) -> bool:
+    x = node.inputs[0]
+    return x.dtype.kind == "f" and bool(np.any(x != np.round(x)))
+
+
 def is_whole(node: Node) -> bool:
     return node.inputs[0].dtype.kind in "iu"
 
@@ -60,6 +77,19 @@ def is_double(node: Node) -> bool:
 def has_large_exponents(node: Node) -> bool:
     exponents = node.inputs[1]
     return exponents.dtype.kind in "iu" and bool(np.any(np.abs(exponents) > 31))
+
+
+def has_uneven_corners(node: Node) -> bool:
+    attrs, x = node.attrs, node.inputs[0]
+    scales = node.inputs[2] if len(node.inputs) > 2 else None
+    if attrs.get("coordinate_transformation_mode") != b"align_corners" or scales is None:
+        return False
+    sizes = np.asarray(x.shape) * scales.astype(np.float64) if scales.size else np.zeros(1)
+    return bool(np.any(sizes != np.round(sizes)))
+
+
+def interpolates_integers(node: Node) -> bool:
+    return is_whole(node) and node.attrs.get("mode", b"nearest") != b"nearest"
 
 
 def has_flat_channel(node: Node) -> bool:
@@ -74,7 +104,11 @@ _COMPARING = (
 )
 KNOWN: tuple[Known, ...] = (
     *(Known(op, NAN, has_nan) for op in _COMPARING.split()),
-    Known("GridSample", "leaves out points that have no weight, even if they are NaN", has_nan),
+    *(Known(op, "bounds what it sums, so that NaN is lost", has_nan) for op in ("RNN", "GRU", "LSTM")),
+    Known("GridSample", "leaves out points that have no weight, even if they are NaN", has_special),
+    Known("Resize", "counts points that have no weight, even if they are infinite", has_special),
+    Known("LRN", "takes what leaves the window from a running sum", has_special),
+    Known("ReduceProd", "multiplies in an order of its own, which may overflow", has_special),
     *(
         Known(op, "adds integer powers or cuts the exponentials, not the logarithm", is_whole)
         for op in ("ReduceLogSum", "ReduceLogSumExp")
@@ -82,11 +116,18 @@ KNOWN: tuple[Known, ...] = (
     Known("NonZero", "takes a scalar for a list of one", lambda n: n.inputs[0].ndim == 0),
     Known("Pow", "integers beyond the range of the type are undefined", has_large_exponents),
     Known("ReduceProd", "integers beyond the range of the type are undefined", is_whole),
-    Known("GroupNormalization", "computes in float32, whatever the type", is_double),
+    *(
+        Known(op, "computes in float32, whatever the type", is_double)
+        for op in ("GroupNormalization", "Shrink")
+    ),
+    Known("ReduceSum", "adds integers in float64", is_beyond_double),
     Known(
         "MeanVarianceNormalization", "divides by a deviation of zero, without the epsilon",
         has_flat_channel,
     ),
+    Known("Resize", "aligns the corners of a whole number of pixels", has_uneven_corners),
+    Known("Resize", "cuts to integers what it computed in float32", interpolates_integers),
+    Known("OneHot", "has no place for an index that is not whole", has_broken_indices),
     Known("OneHot", "counts from the end before opset 11 too", lambda n: n.opset < 11),
 )  # fmt: skip
 

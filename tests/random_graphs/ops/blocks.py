@@ -79,12 +79,12 @@ def rms_norm(b: Builder) -> None:
 def gelu(b: Builder) -> None:
     x = rows(b)
     if b.rng.random() < 0.6:
-        scaled = do(b, "Div", x, number(b, x, 1.4142135))
+        scaled = do(b, "Div", x, number(b, x, 2**0.5))
         inner = either(b, "Add", do(b, "Erf", scaled), number(b, x, 1.0))
     else:
         cube = do(b, "Pow", x, number(b, x, 3.0))
         inside = either(b, "Add", x, either(b, "Mul", cube, number(b, x, 0.044715)))
-        bent = do(b, "Tanh", either(b, "Mul", inside, number(b, x, 0.7978845)))
+        bent = do(b, "Tanh", either(b, "Mul", inside, number(b, x, (2 / np.pi) ** 0.5)))
         inner = either(b, "Add", bent, number(b, x, 1.0))
     if b.rng.random() < 0.5:
         either(b, "Mul", either(b, "Mul", x, inner), number(b, x, 0.5))

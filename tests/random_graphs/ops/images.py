@@ -139,7 +139,7 @@ def lp_norm(b: Builder, op: str) -> None:
 
 
 def lrn(b: Builder, op: str) -> None:
-    x = image(b, types(b, op), (1, 2, 2), 1)
+    x = image(b, types(b, op), (2,), 1)
     b.emit(
         op, [x], size=b.rng.choice((1, 3, 5)), alpha=b.rng.choice((1e-4, 0.1)), beta=0.75,
         bias=b.rng.choice((1.0, 2.0)),

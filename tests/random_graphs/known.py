@@ -70,8 +70,10 @@ def is_whole(node: Node) -> bool:
     return node.inputs[0].dtype.kind in "iu"
 
 
-def is_double(node: Node) -> bool:
-    return bool(node.inputs[0].dtype == np.float64)
+def is_sparse_same(node: Node) -> bool:
+    attrs = node.attrs
+    pairs = zip(node.inputs[1].shape[2:], attrs.get("strides", ()), strict=False)
+    return attrs.get("auto_pad", b"").startswith(b"SAME") and any(k < s for k, s in pairs)
 
 
 def has_large_exponents(node: Node) -> bool:
@@ -99,12 +101,13 @@ def has_flat_channel(node: Node) -> bool:
 
 NAN = "compares with NaN, so that what comes out depends on where it stands"
 _COMPARING = (
-    "ArgMin ArgMax Hardmax ReduceMax ReduceMin MaxPool GlobalMaxPool DynamicQuantizeLinear TopK Max Min "
+    "ArgMin ArgMax Hardmax ReduceMax ReduceMin MaxPool GlobalMaxPool TopK Max Min "
     "Clip Relu LeakyRelu PRelu ThresholdedRelu"
 )
 KNOWN: tuple[Known, ...] = (
     *(Known(op, NAN, has_nan) for op in _COMPARING.split()),
     *(Known(op, "bounds what it sums, so that NaN is lost", has_nan) for op in ("RNN", "GRU", "LSTM")),
+    Known("DynamicQuantizeLinear", "an infinite range has no scale", has_special),
     Known("GridSample", "leaves out points that have no weight, even if they are NaN", has_special),
     Known("Resize", "counts points that have no weight, even if they are infinite", has_special),
     Known("LRN", "takes what leaves the window from a running sum", has_special),
@@ -116,10 +119,7 @@ KNOWN: tuple[Known, ...] = (
     Known("NonZero", "takes a scalar for a list of one", lambda n: n.inputs[0].ndim == 0),
     Known("Pow", "integers beyond the range of the type are undefined", has_large_exponents),
     Known("ReduceProd", "integers beyond the range of the type are undefined", is_whole),
-    *(
-        Known(op, "computes in float32, whatever the type", is_double)
-        for op in ("GroupNormalization", "Shrink")
-    ),
+    Known("ConvTranspose", "makes less of a kernel that is smaller than its stride", is_sparse_same),
     Known("ReduceSum", "adds integers in float64", is_beyond_double),
     Known(
         "MeanVarianceNormalization", "divides by a deviation of zero, without the epsilon",

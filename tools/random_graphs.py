@@ -8,8 +8,8 @@
     random_graphs.py --shrink 1234             the smallest part of it that still differs
     random_graphs.py --count 20000 --coverage  and which ops and types came to be in graphs
 
-Every value of a graph is computed by the numpy references of its nodes, one by one, which is also how
-it is known how far rounding may move a result. Sardonyx, with all its passes and kernels, must
+Every value of a graph is computed by the numpy references of its nodes, one by one, which is also
+how it is known how far rounding may move a result. Sardonyx, with all its passes and kernels, must
 give the same, and so must onnxruntime, but for what tests/random_graphs/known.py lists.
 """
 
@@ -31,15 +31,15 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.random_graphs.check import Outcome, check  # noqa: E402  # needs the path above
+from tests.random_graphs.check import check  # noqa: E402  # needs the path above
 from tests.random_graphs.coverage import Coverage, kinds_of  # noqa: E402
 from tests.random_graphs.graph import RandomGraph, make  # noqa: E402
 from tests.random_graphs.known import KNOWN  # noqa: E402
 from tests.random_graphs.onnxruntime_process import OrtProcess  # noqa: E402
+from tests.random_graphs.runs import Outcome  # noqa: E402
 from tests.random_graphs.shrink import shrink  # noqa: E402
 
 GOOD = ("same", "both refuse", "empty")
-CHUNK = 20  # seeds that a worker takes at once
 DEATH_SECONDS = 180.0
 
 
@@ -108,7 +108,9 @@ def hunt(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Outcomes of seed after seed, from as many processes as asked for."""
     began = time.monotonic()
     end = args.seed + args.count
-    spans = collections.deque((s, min(end, s + args.chunk)) for s in range(args.seed, end, args.chunk))
+    spans = collections.deque(
+        (s, min(end, s + args.chunk)) for s in range(args.seed, end, args.chunk)
+    )
     crew: list[Worker] = []
     while spans or crew:
         late = args.seconds is not None and time.monotonic() - began > args.seconds

@@ -201,7 +201,7 @@ class Builder:
         params: dict[str, Any] | None = None,
         **attrs: Any,
     ) -> list[Value]:
-        """Adds a node. A param is an attribute in some versions of the op and an input in others."""
+        """Adds a node. A param is an attribute in some versions of the op, an input in others."""
         known = schema.schema(domain, op, self.opsets[domain])
         if known is None:
             raise Unfit(f"no {op} in opset {self.opsets[domain]}")
@@ -288,9 +288,7 @@ class Builder:
         if numbers.size > 3 and numbers.max() < 1e-4:
             raise Unfit("too small")
 
-    def body(
-        self, inputs: Sequence[Value] = ()
-    ) -> Builder:
+    def body(self, inputs: Sequence[Value] = ()) -> Builder:
         """A builder for a body that reads these and, from outside, everything visible here."""
         inner = Builder(self.rng, self.traits, self, counter=self.counter)
         for value in inputs:
@@ -352,4 +350,3 @@ def attribute(name: str, data: Any, known: Any) -> AttributeProto:
         found.type = getattr(AttributeProto, kind)
         return found
     return helper.make_attribute(name, int(data) if isinstance(data, bool) else data)
-

@@ -24,8 +24,11 @@ STEPS = {
 SPREAD = 16.0  # how much further than the noisy runs a result may be
 
 
-def difference(found: Any, wanted: Any, noisy: Sequence[Any]) -> str:
-    """Empty if `found` is `wanted` up to rounding; `noisy` are results of inputs slightly off."""
+def difference(found: Any, wanted: Any, noisy: Sequence[Any], step: float = 0.0) -> str:
+    """Empty if `found` is `wanted` up to rounding; `noisy` are results of inputs slightly off.
+
+    `step` is what the coarsest type on the way allows, relative to the largest number.
+    """
     if isinstance(wanted, (list, tuple)):
         if not isinstance(found, (list, tuple)) or len(found) != len(wanted):
             if any(_length(n) != len(wanted) for n in noisy):
@@ -33,7 +36,7 @@ def difference(found: Any, wanted: Any, noisy: Sequence[Any]) -> str:
             return f"a sequence of {len(wanted)} expected, not {_shown(found)}"
         for i, (a, b) in enumerate(zip(found, wanted, strict=True)):
             others = [n[i] for n in noisy if _length(n) == len(wanted)]
-            text = difference(a, b, others)
+            text = difference(a, b, others, step)
             if text:
                 return f"at {i}: {text}"
         return ""
@@ -41,14 +44,14 @@ def difference(found: Any, wanted: Any, noisy: Sequence[Any]) -> str:
         if not isinstance(found, dict) or found.keys() != wanted.keys():
             return f"{wanted!r:.200} expected, not {found!r:.200}"
         for key, item in wanted.items():
-            text = difference(found[key], item, [n[key] for n in noisy if key in n])
+            text = difference(found[key], item, [n[key] for n in noisy if key in n], step)
             if text:
                 return f"at {key!r}: {text}"
         return ""
     if wanted is None or found is None:
         return "" if wanted is found else f"{_shown(wanted)} expected, not {_shown(found)}"
     arrays = [np.asarray(n) for n in noisy if n is not None]
-    return _arrays(np.asarray(found), np.asarray(wanted), arrays)
+    return _arrays(np.asarray(found), np.asarray(wanted), arrays, step)
 
 
 def _length(value: Any) -> int:
@@ -61,7 +64,7 @@ def _shown(value: Any) -> str:
     return f"{value!r:.100}"
 
 
-def _arrays(found: Array, wanted: Array, noisy: Sequence[Array]) -> str:
+def _arrays(found: Array, wanted: Array, noisy: Sequence[Array], step: float) -> str:
     found, wanted = _plain(found), _plain(wanted)
     if found.dtype != wanted.dtype:
         return f"{_shown(wanted)} expected, not {_shown(found)}"
@@ -72,7 +75,10 @@ def _arrays(found: Array, wanted: Array, noisy: Sequence[Array]) -> str:
     noisy = [_plain(n) for n in noisy]
     if not wanted.size:
         return ""
-    wrong = _floats(found, wanted, noisy) if is_float(wanted.dtype) else _exact(found, wanted, noisy)
+    if is_float(wanted.dtype):
+        wrong = _floats(found, wanted, noisy, step)
+    else:
+        wrong = _exact(found, wanted, noisy)
     if not np.any(wrong):
         return ""
     where = tuple(int(i) for i in np.argwhere(wrong)[0])
@@ -115,14 +121,15 @@ def _flips(wanted: Array, noisy: Sequence[Array]) -> Array:
     return found
 
 
-def _floats(found: Array, wanted: Array, noisy: Sequence[Array]) -> Array:
+def _floats(found: Array, wanted: Array, noisy: Sequence[Array], step: float) -> Array:
     f, w = found.astype(np.float64), wanted.astype(np.float64)
     finite = np.isfinite(w)
     same = (f == w) | (np.isnan(f) & np.isnan(w))
     scale = np.max(np.abs(w), initial=0.0, where=finite)
     # Results that are far smaller than the numbers they were made of have no better units.
     info = ml_dtypes.finfo(wanted.dtype)  # type: ignore[no-untyped-call]
-    allowed = np.full(w.shape, STEPS.get(str(wanted.dtype), 0.0) * scale + float(info.tiny) * 4)
+    step = max(step, STEPS.get(str(wanted.dtype), 0.0))
+    allowed = np.full(w.shape, step * scale + float(info.tiny) * 4)
     open_ = np.zeros(w.shape, bool)
     with np.errstate(all="ignore"):
         for n in noisy:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable
 
+import numpy as np
 from onnx import AttributeProto, GraphProto, NodeProto
 
 from sardonyx.ops.index import FAMILIES
 from tests.random_graphs.graph import RandomGraph
 from tests.random_graphs.schema import ops_of_onnxruntime
 from tests.random_graphs.value import name_of
-
-import numpy as np  # isort: skip
 
 
 def kinds_of(graph: RandomGraph) -> list[tuple[str, str]]:
@@ -48,7 +47,9 @@ class Coverage:
 
     def missing(self) -> list[str]:
         """Ops that we declare, or that onnxruntime has, and that no graph had."""
-        declared = {k for keys in FAMILIES.values() for k in keys if not k[0].startswith("sardonyx")}
+        declared = {
+            k for keys in FAMILIES.values() for k in keys if not k[0].startswith("sardonyx")
+        }
         wanted = {f"{d}.{n}".lstrip(".") for d, n in declared | ops_of_onnxruntime()}
         return sorted(wanted - self.counts.keys())
 

@@ -1,4 +1,4 @@
-"""One node by its numpy reference, for whatever sizes: what a random graph is made and judged by."""
+"""One node by its numpy reference, for any sizes: what a random graph is made and judged by."""
 
 from __future__ import annotations
 
@@ -50,7 +50,6 @@ def model_of(nodes: Sequence[NodeProto], opsets: dict[str, int], **parts: Any) -
     graph = helper.make_graph(
         list(nodes), "g", parts["inputs"], parts["outputs"], parts.get("initializers", [])
     )
-    graph.sparse_initializer.extend(parts.get("sparse", []))
     imports = [helper.make_opsetid(d, v) for d, v in opsets.items()]
     functions = parts.get("functions", [])
     return helper.make_model(graph, opset_imports=imports, ir_version=IR, functions=functions)

@@ -11,10 +11,12 @@ import numpy as np
 from onnx import NodeProto, TypeProto, ValueInfoProto, helper, numpy_helper
 
 from sardonyx.errors import SardonyxError
+from tests.random_graphs import forms
 from tests.random_graphs.builder import Builder, Refused, Traits, Unfit
-from tests.random_graphs.eager import Eager, model_of
+from tests.random_graphs.compare import STEPS
+from tests.random_graphs.eager import Eager, model_of, reads
 from tests.random_graphs.ops import table
-from tests.random_graphs.value import Array, Recipe, Value
+from tests.random_graphs.value import Array, Recipe, Value, type_of
 
 NOISY_RUNS = 16
 SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 31, 33)
@@ -52,17 +54,42 @@ class RandomGraph:
     random: frozenset[str] = frozenset()
     refusal: str = ""  # what our reference says of the last node, if it does not take it
     types: dict[str, TypeProto] = field(default_factory=dict)
+    forms: forms.Forms = field(default_factory=forms.Forms)
     is_alone: bool = False  # onnxruntime is known to differ, and is not asked
 
-    def model(self, outputs: list[str] | None = None) -> Any:
-        """The model, with other outputs if asked for."""
+    def model(self, outputs: list[str] | None = None, *, plain: bool = False) -> Any:
+        """The model; with other outputs if asked for, and in its plainest form."""
         names = self.outputs if outputs is None else outputs
-        return model_of(
-            self.nodes, self.opsets,
-            inputs=[helper.make_value_info(n, t) for n, t in self.inputs.items()],
-            outputs=[ValueInfoProto(name=n) for n in names],
-            initializers=[numpy_helper.from_array(a, n) for n, a in self.constants.items()],
+        form = forms.Forms() if plain else self.forms
+        nodes, functions = forms.outline(self.nodes, form.outlined, set(names), self.opsets)
+        inputs = [helper.make_value_info(n, t) for n, t in self.inputs.items()]
+        defaults = [n for n in self.constants if n in form.defaults]
+        inputs += [helper.make_value_info(n, type_of(self.constants[n])) for n in defaults]
+        dense = {n: a for n, a in self.constants.items() if n not in form.sparse}
+        found = model_of(
+            nodes, {**self.opsets, **({forms.DOMAIN: 1} if functions else {})}, inputs=inputs,
+            outputs=[self._output(n, form.typed) for n in names], functions=functions,
+            initializers=[numpy_helper.from_array(a, n) for n, a in dense.items()],
         )  # fmt: skip
+        sparse = [n for n in self.constants if n in form.sparse]
+        found.graph.sparse_initializer.extend(forms.as_sparse(n, self.constants[n]) for n in sparse)
+        return found
+
+    def _output(self, name: str, typed: bool) -> ValueInfoProto:
+        data = self.runs[0].values.get(name)
+        if typed and isinstance(data, np.ndarray) and self.types[name].HasField("tensor_type"):
+            return helper.make_value_info(name, type_of(data, [None] * data.ndim))
+        return ValueInfoProto(name=name)
+
+    def steps_of(self) -> dict[str, float]:
+        """How exact a value can be, relative to its largest: as the coarsest type on its way."""
+        found = {n: _step(a) for n, a in self.constants.items()}
+        found |= {n: _step(x) for n, x in self.runs[0].feeds.items()}
+        for node in self.nodes:
+            least = max((found.get(n, 0.0) for n in reads(node)), default=0.0)
+            for name in node.output:
+                found[name] = max(least, _step(self.runs[0].values.get(name)))
+        return found
 
     def noisy(self, run: Run) -> list[dict[str, Any]]:
         """Runs in which every value is off by a few units in the last place."""
@@ -74,6 +101,12 @@ class RandomGraph:
                 except (SardonyxError, ArithmeticError):
                     run.noisy.append({})  # a rounding error decides whether it runs at all
         return run.noisy
+
+
+def _step(value: Any) -> float:
+    if isinstance(value, list) and value:
+        return max(_step(v) for v in value)
+    return STEPS.get(str(value.dtype), 0.0) if isinstance(value, np.ndarray) else 0.0
 
 
 def make(seed: int) -> RandomGraph:
@@ -136,6 +169,7 @@ def _finished(seed: int, b: Builder) -> RandomGraph:
         random=frozenset(v.name for v in b.values.values() if v.is_random),
         types={v.name: v.type for v in b.values.values()},
     )  # fmt: skip
+    graph.forms = forms.draw(b.rng, graph.nodes, graph.constants)
     used = [v for v in b.inputs if v.name in read]
     graph.runs.append(_run(graph, {v.name: v.data for v in used}))
     if names and not b.refusal:
@@ -154,7 +188,7 @@ def _dim_names(b: Builder) -> dict[int, str]:
         d for v in b.inputs if v.is_tensor and v.recipe and v.recipe.fixed is None for d in v.shape
     })  # fmt: skip
     chosen = b.rng.sample(sizes, min(len(sizes), b.rng.choice((1, 1, 2))))
-    return {size: name for size, name in zip(chosen, "NM", strict=False)}
+    return dict(zip(chosen, "NM", strict=False))
 
 
 def _declared(v: Value, names: dict[int, str]) -> TypeProto:
@@ -200,16 +234,27 @@ def evaluate(
         names = [n for n in step.node.output if n]
         is_constant = step.node.op_type == "Constant"
         for name, result in zip(names, step(values), strict=False):
-            values[name] = result if is_constant else _shaken(result, noise)
+            sums = step.node.op_type in SUMMING
+            values[name] = result if is_constant else _shaken(result, noise, sums)
     return values
 
 
-# Some units in the last place: half types are rounded to at every node, and onnxruntime has polynomials
-# that are off by 1e-6.
+# Some units in the last place: half types are rounded to at every node, and onnxruntime has
+# polynomials that are off by 1e-6.
 EPS = {"float16": 2**-9, "bfloat16": 2**-6, "float32": 2**-20, "float64": 2**-49}
 
 
-def _shaken(value: Any, noise: np.random.Generator | None) -> Any:
+# Ops that add up: what is nothing by cancellation may come out as next to nothing.
+_SUMMING = (
+    "MatMul Gemm Einsum Conv ConvTranspose DeformConv MatMulNBits FusedMatMul FusedConv FusedGemm "
+    "ReduceSum ReduceMean CumSum GlobalAveragePool AveragePool Attention LSTM GRU RNN Resize "
+    "LayerNormalization InstanceNormalization GroupNormalization MeanVarianceNormalization "
+    "BatchNormalization DFT STFT"
+)
+SUMMING = frozenset(_SUMMING.split())
+
+
+def _shaken(value: Any, noise: np.random.Generator | None, sums: bool = False) -> Any:
     if noise is None:
         return value
     if isinstance(value, list):
@@ -219,7 +264,9 @@ def _shaken(value: Any, noise: np.random.Generator | None) -> Any:
     eps = EPS[str(value.dtype)]
     with np.errstate(all="ignore"):
         numbers = value.astype(np.float64) * (1 + eps * noise.uniform(-1, 1, value.shape))
-        if noise.random() < 0.2:  # what is next to nothing may come out as nothing
-            top = np.max(np.abs(numbers), initial=0.0, where=np.isfinite(numbers))
+        top = np.max(np.abs(numbers), initial=0.0, where=np.isfinite(numbers))
+        if sums:
+            numbers += eps / 8 * top * noise.uniform(-1, 1, value.shape)
+        elif noise.random() < 0.2:  # what is next to nothing may come out as nothing
             numbers = np.where(np.abs(numbers) < eps * top, 0.0, numbers)
         return np.asarray(numbers).astype(value.dtype)

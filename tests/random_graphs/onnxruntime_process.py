@@ -8,7 +8,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import IO, Any
 
 SECONDS = 60.0
 
@@ -31,9 +31,7 @@ class OrtProcess:
         try:
             pickle.dump((model, list(feeds)), process.stdin)
             process.stdin.flush()
-            if not select.select([process.stdout], [], [], SECONDS)[0]:
-                raise EOFError
-            answer = pickle.load(process.stdout)
+            answer = _answer(process.stdout)
         except (EOFError, BrokenPipeError, pickle.UnpicklingError):
             self.stop()
             raise OrtError(f"died with {process.returncode}") from None
@@ -50,13 +48,19 @@ class OrtProcess:
             self._process = None
 
 
+def _answer(pipe: IO[bytes]) -> Any:
+    if not select.select([pipe], [], [], SECONDS)[0]:
+        raise EOFError
+    return pickle.load(pipe)
+
+
 def _start() -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", __name__],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "ALLOW_RELEASED_ONNX_OPSET_ONLY": "0"},
     )
 
 

@@ -64,7 +64,9 @@ def without(graph: RandomGraph, gone: range) -> RandomGraph:
         for r in graph.runs
     ]
     outputs = [n for n in graph.outputs if n not in made]
-    return pruned(replace(graph, nodes=nodes, steps=steps, inputs=inputs, runs=runs, outputs=outputs))
+    return pruned(
+        replace(graph, nodes=nodes, steps=steps, inputs=inputs, runs=runs, outputs=outputs)
+    )
 
 
 def _static(graph: RandomGraph, name: str) -> TypeProto:
@@ -113,7 +115,9 @@ def _changed(graph: RandomGraph, i: int, node: NodeProto) -> RandomGraph | None:
         runs = [Run(r.feeds, evaluate(steps, {**r.feeds, **graph.constants})) for r in graph.runs]
     except (SardonyxError, ArithmeticError):
         return None
-    return replace(graph, nodes=[*graph.nodes[:i], node, *graph.nodes[i + 1 :]], steps=steps, runs=runs)
+    return replace(
+        graph, nodes=[*graph.nodes[:i], node, *graph.nodes[i + 1 :]], steps=steps, runs=runs
+    )
 
 
 def _type(graph: RandomGraph, name: str, data: object) -> TypeProto:

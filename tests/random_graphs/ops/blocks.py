@@ -101,8 +101,11 @@ def swish(b: Builder) -> None:
         either(b, "Mul", x, do(b, "Sigmoid", either(b, "Mul", x, number(b, x, 1.702))))
     else:
         shifted = either(b, "Add", x, number(b, x, 3.0))
-        gate = b.emit("Clip", [shifted, number_scalar(b, x, 0.0), number_scalar(b, x, 6.0)])[0] \
-            if b.traits.opset >= 11 else b.emit("Clip", [shifted], min=0.0, max=6.0)[0]
+        gate = (
+            b.emit("Clip", [shifted, number_scalar(b, x, 0.0), number_scalar(b, x, 6.0)])[0]
+            if b.traits.opset >= 11
+            else b.emit("Clip", [shifted], min=0.0, max=6.0)[0]
+        )
         do(b, "Div", either(b, "Mul", x, gate), number(b, x, 6.0))
 
 
@@ -145,15 +148,19 @@ def convolution(b: Builder) -> None:
     channels = x.shape[1]
     group = b.rng.choice([g for g in (1, 1, 1, channels) if channels % g == 0])
     maps = group * b.rng.choice((1, 2, 4, 8)) if group > 1 else b.rng.choice((1, 3, 8, 16, 17))
-    inputs = [x, b.new(x.dtype, (maps, channels // group, *attrs["kernel_shape"]), -0.5, 0.5,
-                       "initializer")]
+    inputs = [
+        x,
+        b.new(x.dtype, (maps, channels // group, *attrs["kernel_shape"]), -0.5, 0.5, "initializer"),
+    ]
     if b.rng.random() < 0.5:
         inputs.append(b.new(x.dtype, (maps,), style="initializer"))
     y = b.emit("Conv", inputs, group=group, **attrs)[0]
     shape = (maps, *(1 for _ in y.shape[2:]))
     if b.rng.random() < 0.5:
-        stats = [b.new(x.dtype, (maps,), lo, hi, "initializer") for lo, hi in
-                 ((0.5, 1.5), (-1, 1), (-1, 1), (0.3, 2))]
+        stats = [
+            b.new(x.dtype, (maps,), lo, hi, "initializer")
+            for lo, hi in ((0.5, 1.5), (-1, 1), (-1, 1), (0.3, 2))
+        ]
         y = do(b, "BatchNormalization", y, *stats)
     elif b.rng.random() < 0.4:
         y = either(b, b.rng.choice(("Add", "Mul")), y, b.new(x.dtype, shape, style="initializer"))
@@ -167,8 +174,12 @@ def convolution(b: Builder) -> None:
 
 def attention(b: Builder) -> None:
     """Heads split by reshapes and transposes, scores, scale, mask, softmax, values, and back."""
-    batch, time, heads, width = b.rng.choice((1, 2)), b.rng.choice((1, 3, 5, 17)), \
-        b.rng.choice((1, 2, 4)), b.rng.choice((1, 4, 8, 16))
+    batch, time, heads, width = (
+        b.rng.choice((1, 2)),
+        b.rng.choice((1, 3, 5, 17)),
+        b.rng.choice((1, 2, 4)),
+        b.rng.choice((1, 4, 8, 16)),
+    )
     size = heads * width
     x = b.pick(["float"], lambda v: v.shape == (batch, time, size), (batch, time, size))
     split = np.array((0, 0, heads, width) if b.rng.random() < 0.5 else (batch, time, heads, width))
@@ -183,8 +194,11 @@ def attention(b: Builder) -> None:
         if i == 1 and not turn_key:
             parts[1] = do(b, "Transpose", parts[1], perm=[0, 1, 3, 2])
     scores = do(b, "MatMul", parts[0], parts[1])
-    scores = do(b, "Div", scores, number(b, x, width**0.5)) if b.rng.random() < 0.6 \
+    scores = (
+        do(b, "Div", scores, number(b, x, width**0.5))
+        if b.rng.random() < 0.6
         else either(b, "Mul", scores, number(b, x, b.rng.choice((0.5, width**-0.5))))
+    )
     if b.rng.random() < 0.5:
         shape = b.rng.choice(((batch, 1, 1, time), (1, 1, time, time), (time, time)))
         mask = np.where(b.numbers.random(shape) < 0.3, -10000.0, 0.0).astype(np.float32)
@@ -197,8 +211,11 @@ def attention(b: Builder) -> None:
 
 def sizes(b: Builder) -> None:
     """Arithmetic on shapes that ends in a Reshape, an Expand or a Slice."""
-    x = b.pick(("float", "int64", "float16"), lambda v: 1 < v.rank < 5 and v.data.size > 0,
-               lambda: b.new_shape(3))
+    x = b.pick(
+        ("float", "int64", "float16"),
+        lambda v: 1 < v.rank < 5 and v.data.size > 0,
+        lambda: b.new_shape(3),
+    )
     shape = do(b, "Shape", x)
     at = b.rng.randrange(x.rank)
     one = do(b, "Gather", shape, b.given(np.array(b.rng.choice((at, [at]))), "initializer"), axis=0)
@@ -235,8 +252,9 @@ def turned(b: Builder) -> None:
 def quantized(b: Builder, x: Value, kind: str) -> Value:
     """Through QuantizeLinear and DequantizeLinear."""
     scale = b.given(np.array(b.rng.choice((0.01, 0.02, 0.05)), np.float32), "initializer")
-    zero = b.given(np.array(b.rng.choice((0, 3, 128 if kind == "uint8" else -5)), DTYPES[kind]),
-                   "initializer")
+    zero = b.given(
+        np.array(b.rng.choice((0, 3, 128 if kind == "uint8" else -5)), DTYPES[kind]), "initializer"
+    )
     q = do(b, "QuantizeLinear", x, scale, zero)
     return do(b, "DequantizeLinear", q, scale, zero)
 
@@ -271,8 +289,9 @@ def qdq(b: Builder) -> None:
 def _weights(b: Builder, shape: tuple[int, ...], axis: int) -> Value:
     q = b.new(b.rng.choice(("int8", "int8", "uint8")), shape, style="initializer")
     n = shape[axis] if b.rng.random() < 0.5 and b.traits.opset >= 13 else 0
-    scale = b.given(np.asarray(b.numbers.uniform(0.02, 0.1, (n,) if n else ()), np.float32),
-                    "initializer")
+    scale = b.given(
+        np.asarray(b.numbers.uniform(0.02, 0.1, (n,) if n else ()), np.float32), "initializer"
+    )
     zeros = np.zeros((n,) if n else (), q.data.dtype)
     zero = b.given(zeros + (0 if q.dtype == "int8" else 8), "initializer")
     return do(b, "DequantizeLinear", q, scale, zero, axis=axis if n else None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
 
 import numpy as np
 from onnx import NodeProto, helper
@@ -12,7 +12,6 @@ from tests.random_graphs.ops.draw import Generator
 from tests.random_graphs.value import DTYPES, Value, type_of
 
 KINDS = ("float", "float", "int64", "int32", "double", "bool")
-Grow = Callable[[Builder], None]
 
 
 def tame(b: Builder) -> None:
@@ -24,10 +23,8 @@ def tame(b: Builder) -> None:
 def grow(b: Builder) -> None:
     from tests.random_graphs.ops import table  # the table has this module's generators too
 
-    try:
+    with contextlib.suppress(Unfit):
         table.choose(b.rng, is_body=True)(b)
-    except Unfit:
-        pass
 
 
 def filled(b: Builder, most: int = 4) -> list[Value]:

@@ -15,7 +15,7 @@ Generator = Callable[[Builder, str], Any]
 
 
 def types(b: Builder, op: str, letter: str = "T", domain: str = "") -> tuple[str, ...]:
-    """The types of an op's type variable in this graph's opset; a run of it ends if there are none."""
+    """The types of an op's type variable in this graph's opset, of which there must be some."""
     found = schema.types(domain, op, b.opsets[domain], letter, b.traits.by_onnxruntime)
     if b.traits.by_onnxruntime and op in IN_FLOAT32:
         found = tuple(t for t in found if t != "double")

@@ -98,9 +98,7 @@ def where(b: Builder, op: str) -> None:
     x = b.pick(types(b, op))
     y = partner(b, x)
     shape = np.broadcast_shapes(x.shape, y.shape)
-    condition = b.pick(
-        ["bool"], lambda v: v.shape == shape, lambda: broadcastable(b.rng, shape)
-    )
+    condition = b.pick(["bool"], lambda v: v.shape == shape, lambda: broadcastable(b.rng, shape))
     b.emit(op, [condition, x, y])
 
 

@@ -158,7 +158,7 @@ COORDINATES = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"
 def resize(b: Builder, op: str) -> None:
     if b.traits.opset < 10:
         raise Unfit("it was Upsample then")
-    x = image(b, [t for t in types(b, op, "T1" if b.traits.opset > 10 else "T")], (1, 2, 2), 2)
+    x = image(b, types(b, op, "T1" if b.traits.opset > 10 else "T"), (1, 2, 2), 2)
     mode = b.rng.choice(MODES if x.rank == 4 else MODES[:2])
     scales = np.array([1, 1, *(b.rng.choice((1, 2, 0.5, 1.5, 3)) for _ in x.shape[2:])], np.float32)
     if b.traits.opset == 10:
@@ -172,7 +172,9 @@ def resize(b: Builder, op: str) -> None:
     if b.traits.opset < 13:
         roi = b.given(np.zeros(0, np.float32), "initializer")
     if b.rng.random() < 0.5:
-        b.emit(op, [x, roi, b.given(scales, b.rng.choice(("initializer", "node", "input")))], **attrs)
+        b.emit(
+            op, [x, roi, b.given(scales, b.rng.choice(("initializer", "node", "input")))], **attrs
+        )
         return
     sizes = np.array([*x.shape[:2], *(b.rng.randint(1, 9) for _ in x.shape[2:])], np.int64)
     empty = b.given(np.zeros(0, np.float32), "initializer") if b.traits.opset < 13 else None
@@ -183,7 +185,11 @@ def grid_sample(b: Builder, op: str) -> None:
     x = image(b, types(b, op, "T1"), (2,), 2)
     h, w = b.rng.randint(1, 5), b.rng.randint(1, 5)
     grid = b.new("float", (x.shape[0], h, w, 2), -1.1, 1.1)
-    names = ("bilinear", "nearest", "bicubic") if b.traits.opset < 20 else ("linear", "nearest", "cubic")
+    names = (
+        ("bilinear", "nearest", "bicubic")
+        if b.traits.opset < 20
+        else ("linear", "nearest", "cubic")
+    )
     b.emit(
         op, [x, grid], mode=b.rng.choice((*names, None)), align_corners=b.rng.randrange(2),
         padding_mode=b.rng.choice(("zeros", "border", "reflection")),

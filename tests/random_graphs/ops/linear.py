@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.random_graphs.builder import Builder, Unfit
-from tests.random_graphs.ops.draw import Generator, ranked, types
+from tests.random_graphs.builder import Builder
+from tests.random_graphs.ops.draw import Generator, types
 from tests.random_graphs.value import Value
 
 WIDTHS = (1, 2, 3, 4, 7, 8, 16, 17, 31, 32, 33, 40, 64, 65)
@@ -66,8 +66,9 @@ def gemm(b: Builder, op: str) -> None:
 
 
 EQUATIONS = (
-    "ij,jk->ik", "ij->ji", "ij->", "ij->i", "ij,ij->ij", "ij,kj->ik", "bij,bjk->bik", "...ij->...ji",
-    "bhqd,bhkd->bhqk", "bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd", "i,j->ij", "ii->i", "...ij,jk->...ik",
+    "ij,jk->ik", "ij->ji", "ij->", "ij->i", "ij,ij->ij", "ij,kj->ik", "bij,bjk->bik",
+    "...ij->...ji", "bhqd,bhkd->bhqk", "bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd", "i,j->ij", "ii->i",
+    "...ij,jk->...ik",
     "abc,cd->abd", "ij,jk,kl->il", "bid,bjd->bij", "ab,ab->a", "aib,b->ai", "i,i->",
 )  # fmt: skip
 
@@ -125,13 +126,6 @@ def integer_product(b: Builder, op: str) -> None:
         if b.rng.random() < 0.7:
             inputs.append(b.new(kind, b.rng.choice(((), (n,))), 0, 9))
     b.emit(op, inputs)
-
-
-def ranked_two(b: Builder, op: str) -> None:
-    x = b.pick(types(b, op), ranked(2))
-    if not x.data.size:
-        raise Unfit("nothing")
-    b.emit(op, [x])
 
 
 OPS: dict[str, Generator] = {

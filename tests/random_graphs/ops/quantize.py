@@ -71,10 +71,15 @@ def dynamic(b: Builder, op: str) -> None:
 
 
 def qlinear_matmul(b: Builder, op: str) -> None:
-    x = b.pick(["uint8", "int8"], lambda v: v.rank >= 2 and 0 not in v.shape, lambda: b.new_shape(2))
+    x = b.pick(
+        ["uint8", "int8"], lambda v: v.rank >= 2 and 0 not in v.shape, lambda: b.new_shape(2)
+    )
     n = b.rng.choice(WIDTHS)
-    w = b.new(x.dtype if x.dtype == "int8" else b.rng.choice(("uint8", "int8")),
-              (x.shape[-1], n), style=b.rng.choice(("initializer", "input")))
+    w = b.new(
+        x.dtype if x.dtype == "int8" else b.rng.choice(("uint8", "int8")),
+        (x.shape[-1], n),
+        style=b.rng.choice(("initializer", "input")),
+    )
     each = (n,) if b.rng.random() < 0.4 else ()
     y_kind = x.dtype
     b.emit(op, [
@@ -90,8 +95,9 @@ def qlinear_conv(b: Builder, op: str) -> None:
     kind = "int8" if x.dtype == "int8" else b.rng.choice(("uint8", "int8"))
     w = b.new(kind, (maps, x.shape[1], *attrs["kernel_shape"]), style="initializer")
     each = (maps,) if b.rng.random() < 0.4 else ()
-    zero = b.given(np.full(each, 0 if each else b.rng.choice((0, 3))).astype(DTYPES[kind]),
-                   "initializer")
+    zero = b.given(
+        np.full(each, 0 if each else b.rng.choice((0, 3))).astype(DTYPES[kind]), "initializer"
+    )
     inputs = [
         x, scale_of(b, "float", ()), zero_of(b, x.dtype, ()), w, scale_of(b, "float", each), zero,
         scale_of(b, "float", ()), zero_of(b, x.dtype, ()),
@@ -105,8 +111,9 @@ def conv_integer(b: Builder, op: str) -> None:
     x = image(b, types(b, op, "T1"), (2,))
     attrs = images.windows(b, x)
     kind = b.rng.choice(types(b, op, "T2"))
-    w = b.new(kind, (b.rng.choice((1, 4, 16)), x.shape[1], *attrs["kernel_shape"]),
-              style="initializer")
+    w = b.new(
+        kind, (b.rng.choice((1, 4, 16)), x.shape[1], *attrs["kernel_shape"]), style="initializer"
+    )
     inputs = [x, w]
     if b.rng.random() < 0.6:
         inputs.append(zero_of(b, x.dtype, ()))

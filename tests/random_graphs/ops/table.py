@@ -8,7 +8,17 @@ from random import Random
 
 from tests.random_graphs.builder import Builder
 from tests.random_graphs.ops import (
-    blocks, control, elementwise, images, linear, move, quantize, recurrent, reduce, rows, sequence,
+    blocks,
+    control,
+    elementwise,
+    images,
+    linear,
+    move,
+    quantize,
+    recurrent,
+    reduce,
+    rows,
+    sequence,
 )  # fmt: skip
 
 Step = Callable[[Builder], None]

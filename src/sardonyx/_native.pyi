@@ -391,9 +391,7 @@ def peak_of(sizes: Sequence[int], tasks: Sequence[tuple[Sequence[int], Sequence[
     """The most bytes that are alive in a step of an order."""
 
 def export_tensor(address: int, dims: Sequence[int], code: int, bits: int, owner: object) -> object:
-    """
-    An object whose `__dlpack__` gives a tensor over memory that `owner` keeps.
-    """
+    """A DLPack capsule of a tensor over memory that `owner` keeps."""
 
 def import_tensor(given: object) -> tuple[int, list[int], list[int], int, int, int, object]:
     """

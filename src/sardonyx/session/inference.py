@@ -420,7 +420,7 @@ class InferenceSession(About):
         self, iobinding: IOBinding | SessionIOBinding, run_options: RunOptions | None = None
     ) -> None:
         """A run on bound memory; its results are where outputs were bound to."""
-        bound: SessionIOBinding = getattr(iobinding, "_iobinding", iobinding)
+        bound: SessionIOBinding = iobinding._iobinding
         if bound._session is not self:
             raise InvalidArgument("the binding belongs to another session")
         bound.run(run_options)

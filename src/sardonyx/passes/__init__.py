@@ -32,6 +32,7 @@ from sardonyx.passes.rule import Rules, by_root
 BASIC: Final = by_root(algebra.RULES, transpose.RULES, linear.BASIC)
 # After the basic rules: no normalization lies between a convolution and its activation.
 EXTENDED: Final = by_root(activation.RULES, normalize.RULES, linear.EXTENDED)
+APPROXIMATE: Final = by_root(activation.APPROXIMATE)
 STEPS: Final = by_root(quantize.STEPS)
 FLOATS: Final = by_root(quantize.FLOATS)
 INTEGERS: Final = by_root(quantize.INTEGERS)
@@ -74,6 +75,8 @@ def optimize(graph: Graph, options: PassOptions) -> None:
             _rewrite(graph, by_root(sequences.RULES), options, is_clean=False)
     if options.level >= Level.ORT_ENABLE_EXTENDED:
         _rewrite(graph, EXTENDED, options)
+        if options.approximates_gelu:
+            _rewrite(graph, APPROXIMATE, options)
 
 
 def lower(graph: Graph, options: PassOptions) -> None:
@@ -87,6 +90,7 @@ def lower(graph: Graph, options: PassOptions) -> None:
     _lower_quantized(graph)
     if fuses:
         lowering.lower_sizes(graph)
+    if fuses and not options.keeps_qdq:
         _rewrite(graph, STEPS, options)
         _rewrite(graph, FLOATS, options)
     number_labels(graph)

@@ -80,7 +80,7 @@ def execute(program: Program, run: Run) -> list[Any]:
 
 def _run_native(program: Program, segment: NativeSegment, run: Run) -> None:
     segment.prepare(program.forms, run.settings, run.pool)
-    spans = segment.run(run.frame, run.dims, run.stop, run.on_native is not None)
+    spans = segment.run(run.frame, run.dims, run.stop, run.on_native is not None, run.into)
     if run.on_native is not None:
         run.on_native(segment, spans)
     for slot in segment.frees:
@@ -149,4 +149,4 @@ class Body:
                 for axis, name in spec.sizes:
                     if axis < value.ndim:
                         dims[name] = value.shape[axis]
-        return execute(program, replace(outer, dims=dims, frame=frame))
+        return execute(program, replace(outer, dims=dims, frame=frame, into={}))

@@ -13,7 +13,7 @@ from sardonyx.ops.declare import INTERNAL, ONNX
 from sardonyx.save.names import Names
 from sardonyx.save.node import attribute, mark, node_message, written
 from sardonyx.save.since import Versions
-from sardonyx.save.tensor import DataFile, tensor
+from sardonyx.save.tensor import External, tensor
 from sardonyx.save.types import Dims, value_info
 from sardonyx.save.wire import Message
 
@@ -25,7 +25,7 @@ _IDENTITY: Final = (ONNX, "Identity")
 class GraphWriter:
     """Writes one model's graph. Constants of bodies move to the main graph, which they see."""
 
-    def __init__(self, versions: Versions, file: DataFile | None) -> None:
+    def __init__(self, versions: Versions, file: External | None) -> None:
         self._versions = versions
         self._file = file
         self._names = Names()

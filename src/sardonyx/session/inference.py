@@ -10,70 +10,56 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-import sardonyx._native as native
 from sardonyx.compile import Compiled, Options, compile
 from sardonyx.errors import (
     Fail,
     InternalError,
     InvalidArgument,
     InvalidGraph,
-    ModelLoadCanceled,
-    NoSuchFile,
     RuntimeException,
     SardonyxError,
 )
 from sardonyx.feeds import check_feed, describe, hand_out
 from sardonyx.graph.guard import AssumptionFailed
-from sardonyx.load import LoadOptions
+from sardonyx.load import LoadOptions, read_record
 from sardonyx.load.source import read_model
 from sardonyx.locks import Lock
 from sardonyx.log import at_severity, of_session
-from sardonyx.nodearg import ModelMetadata, NodeArg, node_arg
-from sardonyx.options import RunOptions, SessionOptions, byte_count, one_of
-from sardonyx.ordering import order_options, warn_of_hints
-from sardonyx.pass_options import PassOptions
-from sardonyx.pools import limit_of, pool_for, wants_shrinking
-from sardonyx.program.limit import LIMIT
-from sardonyx.program.native import RunSettings
+from sardonyx.options import RunOptions, SessionOptions
+from sardonyx.ordering import warn_of_hints
+from sardonyx.pools import pool_for, wants_shrinking
 from sardonyx.program.program import Run
 from sardonyx.program.run import bind, execute
 from sardonyx.programs import PROGRAMS, Shared, key_of, shared
 from sardonyx.providers import resolve
+from sardonyx.session import config
+from sardonyx.session.about import About
+from sardonyx.session.settings import (
+    NODE_STATS,
+    PACK_SAVE,
+    check_fallback,
+    compile_options,
+    defers,
+    flushing,
+    run_settings,
+)
 from sardonyx.trace import Profile
 from sardonyx.weights.forms import PrepackedWeightsContainer
-from sardonyx.weights.pack.find import SUFFIX, PackOptions
+from sardonyx.weights.pack.find import SUFFIX
 
 if TYPE_CHECKING:
     from sardonyx.graph.infer import Shapes
     from sardonyx.memory.stats import NodeStats
-    from sardonyx.save import SaveOptions
+    from sardonyx.ortvalue import OrtValue
+    from sardonyx.ortvalues import OrtValueVector
+    from sardonyx.session.binding import IOBinding, SessionIOBinding
     from sardonyx.variants import Variants
 
 _DEFAULT_RUN: Final = RunOptions()
 _ATTEMPTS: Final = 4  # the first program, names apart, branches chosen, and one to spare
-_FOLDER: Final = "session.model_external_initializers_file_folder_path"
-_FOLD_LIMIT: Final = "optimization.constant_folding_max_output_size_in_bytes"
-_DATA_FILE: Final = "session.optimized_model_external_initializers_file_name"
-_DATA_MIN: Final = "session.optimized_model_external_initializers_min_size_in_bytes"
-_PACK_FOLDER: Final = "sardonyx.pack_cache"
-_PACK_VERIFY: Final = "sardonyx.pack_verify"
-_PACK_USE: Final = "sardonyx.use_pack"
-_PACK_SAVE: Final = "session.save_external_prepacked_constant_initializers"
-_DEFER: Final = "sardonyx.defer_weights"  # to the first run
-_WEIGHTS: Final = "sardonyx.weights"
-_KEPT: Final = {"mapped": False, "copied": True}
-_FLAGS: Final = {"0": False, "1": True}
-_WEIGHT_LEVEL: Final = "session.qdq_matmulnbits_accuracy_level"
-_WEIGHT_BLOCK: Final = "session.qdq_matmulnbits_block_size"
-_IN_PLACE: Final = "sardonyx.grow_in_place"  # caches of keys and values that are fed back
-_SPINNING: Final = "session.intra_op.allow_spinning"
-_AFFINITIES: Final = "session.intra_op_thread_affinities"
-_SHARED: Final = "session.use_env_allocators"
-_NODE_STATS: Final = "session.collect_node_memory_stats_to_file"
-_DISABLED: Final = "optimization.disable_specified_optimizers"
 
 
-class InferenceSession:
+class InferenceSession(About):
     """A model, ready to run. Many threads may call `run` at once."""
 
     def __init__(
@@ -94,25 +80,61 @@ class InferenceSession:
         self._options = SessionOptions() if sess_options is None else sess_options
         if not isinstance(self._options, SessionOptions):
             raise TypeError(f"sess_options is a SessionOptions, not {type(sess_options).__name__}")
+        self._disabled = frozenset(kwargs.get("disabled_optimizers") or ())
+        if config.is_wanted(kwargs):
+            given = read_model(path_or_bytes)
+            self._options = config.with_config_of(given, self._options)
+            if given.files.model_path is None and given.model is None:
+                path_or_bytes = given.source.data  # a file object is at its end by now
+        self._begin(path_or_bytes)
+        if providers is None and self._options.has_providers():
+            providers = self._options._chosen_providers(self._described)
+        elif self._options.has_providers():
+            self._logger.warning("providers given to the session replace those of its options")
+        self.set_providers(providers, provider_options)
+
+    def _described(self) -> dict[str, str]:
+        """What a delegate that chooses devices is told of the model."""
+        if self._source.model is not None:
+            return {}
+        record = read_record(self._source)
+        assert record.graph is not None
+        return {
+            "producer_name": record.producer_name,
+            "producer_version": record.producer_version,
+            "domain": record.domain,
+            "model_version": str(record.model_version),
+            "doc_string": record.doc_string,
+            "graph_name": record.graph.name,
+            "graph_description": record.graph.doc_string,
+            **dict(record.metadata),
+        }
+
+    def _begin(self, model: Any) -> None:
+        """Everything before the model is compiled."""
+        self._paths: dict[tuple[str, ...], InferenceSession] = {}
         self._logger = of_session(self._options.log_severity_level)
         self._lock = Lock()  # held while compiling again
         profiles, prefix = self._options.enable_profiling, self._options.profile_file_prefix
         self._profile = Profile(prefix) if profiles else None
-        self._settings = _run_settings(self._options)
+        self._settings = run_settings(self._options)
         self._node_stats: NodeStats | None = None
-        self._base = self._compile_options(frozenset(kwargs.get("disabled_optimizers") or ()))
+        self._base = compile_options(self._options, self._disabled, self._container)
         load = self._load = self._base.load
         # Read once: a file object is at its end by then, and a path may be gone.
-        self._source = read_model(path_or_bytes, load.folder, load.in_memory, load.copies)
-        if _NODE_STATS in self._options._entries:
-            self._node_stats = self._collected(self._options._entries[_NODE_STATS])
-        if providers is None and self._options.has_providers():
-            providers = list(self._options._providers.items())
-        self.set_providers(providers, provider_options)
+        self._source = read_model(model, load.folder, load.in_memory, load.copies)
+        if NODE_STATS in self._options._entries:
+            self._node_stats = self._collected(self._options._entries[NODE_STATS])
 
     def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
         """Compiles the model for these providers, again if it was compiled for others."""
         self._provider_options, self._providers = resolve(providers, provider_options, self._logger)
+        check_fallback(self._options)
+        self._paths = {}
+        self._compile_anew()
+
+    def _compile_anew(self) -> None:
+        """Runs begin with a program for what the session is told, as if there had been none."""
         self._variants: Variants | None = None
         options = replace(self._base, providers=self._providers, load=self._load)
         self._use(self._compile(options))
@@ -121,7 +143,7 @@ class InferenceSession:
     def _compile(self, options: Options) -> Shared:
         """The program for these options, its own or one that other sessions have."""
         key = None
-        if self._profile is None and self._options._entries.get(_DEFER) != "1":
+        if self._profile is None and not defers(self._options):
             providers = tuple(
                 (name, *sorted(given.items())) for name, given in self._provider_options.items()
             )
@@ -135,6 +157,7 @@ class InferenceSession:
         model, program = self._compiled.model, self._compiled.program
         is_watched = self._profile is not None or self._node_stats is not None
         self._quick = None if is_watched else program.quick
+        self._quick_into = None if is_watched else program.quick_into
         self._inputs = {i.name: i for i in program.inputs}
         self._fixed = {d.name for d in model.overridable} - self._inputs.keys()
         self._required = [i.name for i in program.inputs if i.default is None]
@@ -144,7 +167,7 @@ class InferenceSession:
         """Says what was made of the model, and keeps what is to be kept of it."""
         model, program = self._compiled.model, self._compiled.program
         warn_of_hints(options.order, (*model.inputs, *model.overridable), self._logger)
-        if options.save is not None and self._options._entries.get(_PACK_SAVE) == "1":
+        if options.save is not None and self._options._entries.get(PACK_SAVE) == "1":
             self._pack_saved(options)
         if self._profile is not None:
             self._profile.add_stages(self._compiled.stages, model.origin)
@@ -165,8 +188,8 @@ class InferenceSession:
         except RecursionError as error:
             raise InvalidGraph(f"the model nests too deep: {error}") from None
         pool = pool_for(self._settings)
-        if self._options._entries.get(_DEFER) != "1":
-            with compiled.stages.stage("weights"):
+        if not defers(self._options):
+            with compiled.stages.stage("weights"), compiled.program.forms.checking(options.check):
                 compiled.program.prepare(self._settings, pool)
             self._source.read_ahead()
         return shared(compiled, self._source, pool)
@@ -197,59 +220,6 @@ class InferenceSession:
             what = error.what if isinstance(error, SardonyxError) else error
             self._logger.warning("the optimized model %s has no pack: %s", path, what)
 
-    def _compile_options(self, disabled: frozenset[str]) -> Options:
-        options, entries = self._options, self._options._entries
-        folder = entries.get(_FOLDER)
-        if folder is not None and not os.path.isdir(folder):
-            raise NoSuchFile(f"{_FOLDER} is {folder!r}, which is no folder")
-        disabled |= {n for n in entries.get(_DISABLED, "").split(";") if n}
-        limit = entries.get(_FOLD_LIMIT)
-        return Options(
-            providers=(),
-            load=LoadOptions(
-                folder=folder,
-                in_memory=dict(options._files),
-                initializers=dict(options._initializers),
-                dims_by_name=dict(options._dims_by_name),
-                dims_by_denotation=dict(options._dims_by_denotation),
-                # What is saved must hold for sizes that this session may never see.
-                split_names=bool(options.optimized_model_filepath),
-                fixes_defaults=not options.optimized_model_filepath and _PACK_FOLDER not in entries,
-                copies=one_of(_WEIGHTS, entries.get(_WEIGHTS, "mapped"), _KEPT),
-            ),
-            passes=PassOptions(
-                level=options.graph_optimization_level,
-                disabled=frozenset(name for part in disabled for name in part.split(",")),
-                weight_level=_weight_level(entries.get(_WEIGHT_LEVEL, "0")),
-                weight_block=_weight_block(entries.get(_WEIGHT_BLOCK, "0")),
-                **({} if limit is None else {"fold_limit_bytes": _size(_FOLD_LIMIT, limit)}),
-            ),
-            save=self._save_options() if options.optimized_model_filepath else None,
-            pack=self._pack_options(),
-            check=_cancel_check(options),
-            container=self._container,
-            order=order_options(options),
-        )
-
-    def _pack_options(self) -> PackOptions | None:
-        entries = self._options._entries
-        if not one_of(_PACK_USE, entries.get(_PACK_USE, "1"), _FLAGS):
-            return None
-        folder = entries.get(_PACK_FOLDER)
-        if folder is not None and not os.path.isdir(folder):
-            raise NoSuchFile(f"{_PACK_FOLDER} is {folder!r}, which is no folder")
-        return PackOptions(folder, one_of(_PACK_VERIFY, entries.get(_PACK_VERIFY, "0"), _FLAGS))
-
-    def _save_options(self) -> SaveOptions:
-        from sardonyx.save import SaveOptions
-
-        entries = self._options._entries
-        return SaveOptions(
-            path=os.fspath(self._options.optimized_model_filepath),
-            data_file=entries.get(_DATA_FILE),
-            min_bytes=_size(_DATA_MIN, entries.get(_DATA_MIN, "1024")),
-        )
-
     def run(
         self,
         output_names: Sequence[str] | None,
@@ -267,21 +237,36 @@ class InferenceSession:
             if outputs is not None:
                 return outputs  # type: ignore[return-value]  # a list, by native/bind/exec.cc
         options = _DEFAULT_RUN if run_options is None else run_options
+        if options.only_execute_path_to_fetches and output_names:
+            return self._path_to(output_names)._run(output_names, input_feed, options, ())
+        return self._run(output_names, input_feed, options, ())
+
+    def _run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        options: RunOptions,
+        places: Sequence[Any],
+    ) -> list[Any]:
+        """The long way of a run; `places` are arrays for all outputs to lie in, or None."""
         shrinks = wants_shrinking(options, self._settings)
         wanted = self._wanted(output_names)
-        missing = [n for n in self._required if n not in input_feed]
-        if missing:
-            raise ValueError(
-                f"Required inputs ({missing}) are missing from input feed ({list(input_feed)})."
-            )
+        if options._adapters:
+            input_feed = {**options._adapter_feed(self._inputs), **input_feed}
+        self._check_required(input_feed)
         if not self._fixed.isdisjoint(input_feed):
             self._open_defaults()
         started = time.perf_counter()
         values = check_feed(self._inputs, input_feed)
         try:
-            results = self._execute(values, options)
+            results = self._execute(values, options, places)
             if self._profile is not None:
                 self._profile.add("Session", "model_run", started, time.perf_counter(), {})
+            if places:
+                return [
+                    r if r is place else hand_out([r], values.values())[0]
+                    for r, place in zip(results, places, strict=True)
+                ]
             return hand_out([results[i] for i in wanted], values.values())
         except InvalidArgument as error:
             raise error.at(fed=describe(values)) from None
@@ -291,11 +276,45 @@ class InferenceSession:
             if shrinks:
                 self._shared.pool.drop_kept()
 
-    def _execute(self, values: dict[str, Any], options: RunOptions) -> list[Any]:
+    def _check_required(self, input_feed: Mapping[str, Any]) -> None:
+        missing = [n for n in self._required if n not in input_feed]
+        if missing:
+            raise ValueError(
+                f"Required inputs ({missing}) are missing from input feed ({list(input_feed)})."
+            )
+
+    def _path_to(self, names: Sequence[str]) -> InferenceSession:
+        """The session with these outputs alone, so that nothing else is computed for them."""
+        self._wanted(names)
+        key = tuple(dict.fromkeys(names))
+        if len(key) == len(self._output_names) or self._compiled.is_standalone:
+            return self
+        with self._lock:
+            if key not in self._paths:
+                path = object.__new__(InferenceSession)
+                path.__dict__.update(self.__dict__, _lock=Lock(), _paths={})
+                path._base = replace(self._base, outputs=key, pack=None, save=None)
+                path._compile_anew()
+                self._paths[key] = path
+            return self._paths[key]
+
+    def _run_into(
+        self, feed: dict[str, Any], places: list[Any], run_options: RunOptions | None
+    ) -> list[Any]:
+        """All outputs for a feed that was checked, in these arrays as far as they can lie there."""
+        if self._quick_into is not None and run_options is None:
+            outputs = self._quick_into(feed, places)
+            if outputs is not None:
+                return outputs  # type: ignore[return-value]  # a list, by native/bind/exec.cc
+        return self._run(None, feed, run_options or _DEFAULT_RUN, places)
+
+    def _execute(
+        self, values: dict[str, Any], options: RunOptions, places: Sequence[Any]
+    ) -> list[Any]:
         made = self._shared
         for _ in range(_ATTEMPTS):
             try:
-                return self._attempt(made, values, options)
+                return self._attempt(made, values, options, places)
             except AssumptionFailed as failed:
                 shapes = {n: v.shape for n, v in values.items() if isinstance(v, np.ndarray)}
                 made = self._other(made, failed, shapes)
@@ -331,11 +350,14 @@ class InferenceSession:
                         base.passes,
                         container=base.container,
                         order=base.order,
+                        outputs=base.outputs,
                     )
                 )
             )
 
-    def _attempt(self, made: Shared, values: dict[str, Any], options: RunOptions) -> list[Any]:
+    def _attempt(
+        self, made: Shared, values: dict[str, Any], options: RunOptions, places: Sequence[Any]
+    ) -> list[Any]:
         program = made.compiled.program
         dims, frame = bind(program, values), program.frame()
         for spec in program.inputs:
@@ -347,12 +369,16 @@ class InferenceSession:
         run = Run(dims, frame, _stopper(options), self._settings, options._stop, pool)
         if self._profile is not None:
             run.on_step, run.on_native = self._profile.add_step, self._profile.add_native
-        results = execute(program, run)
+        if places:
+            slots = (o.slot for o in program.outputs)
+            run.into = {s: p for s, p in zip(slots, places, strict=True) if p is not None}
+        with flushing(self._settings.flushes):
+            results = execute(program, run)
         if self._node_stats is not None:
             try:
                 self._node_stats.add(made.compiled.model.graph, program, run.dims)
             except OSError as error:  # the run went well
-                self._logger.warning("%s is not written: %s", _NODE_STATS, error)
+                self._logger.warning("%s is not written: %s", NODE_STATS, error)
         return results
 
     def _wanted(self, names: Sequence[str] | None) -> list[int]:
@@ -366,49 +392,107 @@ class InferenceSession:
                 f"Invalid output name: {wrong}; the model has {', '.join(self._output_names)}"
             ) from None
 
-    def get_inputs(self) -> list[NodeArg]:
-        """The inputs that must be fed."""
-        return [node_arg(d) for d in self._compiled.model.inputs]
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[list[Any], Any, str], None],
+        user_data: Any,
+        run_options: RunOptions | None = None,
+    ) -> None:
+        """`run` on another thread, which then calls callback(results, user_data, error text)."""
+        from sardonyx.session.later import start  # brings threads, which few programs ask for
 
-    def get_outputs(self) -> list[NodeArg]:
-        """The outputs."""
-        facts = [o.fact for o in self._compiled.program.outputs]
-        return [node_arg(d, f) for d, f in zip(self._compiled.model.outputs, facts, strict=True)]
+        feed = dict(input_feed)
+        self._check_required(feed)
+        start(lambda: self.run(output_names, feed, run_options), callback, user_data)
 
-    def get_overridable_initializers(self) -> list[NodeArg]:
-        """Inputs with a default, which may be fed."""
-        return [node_arg(d) for d in self._compiled.model.overridable]
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: RunOptions | None = None,
+    ) -> list[OrtValue]:
+        """`run` with OrtValues for inputs and outputs; tensors are not copied."""
+        from sardonyx.ortvalue import OrtValue, as_ort_value
 
-    def get_modelmeta(self) -> ModelMetadata:
-        """What the model says of itself."""
-        return ModelMetadata(self._compiled.model)
+        for name, value in input_dict_ort_values.items():
+            if not isinstance(value, OrtValue):
+                raise TypeError(f"the input {name} is an OrtValue, not {type(value).__name__}")
+        feed = {name: value._fed() for name, value in input_dict_ort_values.items()}
+        return [as_ort_value(result) for result in self.run(output_names, feed, run_options)]
 
-    def get_session_options(self) -> SessionOptions:
-        """The options the session was made with."""
-        return self._options
+    def run_with_ortvaluevector(
+        self,
+        run_options: RunOptions | None,
+        feed_names: Sequence[str],
+        feeds: OrtValueVector,
+        fetch_names: Sequence[str],
+        fetches: OrtValueVector,
+        fetch_devices: Sequence[Any],
+    ) -> None:
+        """`run_with_ort_values` on lists: results go to the end of `fetches`."""
+        if len(feed_names) != len(feeds):
+            raise InvalidArgument(f"{len(feed_names)} names are given for {len(feeds)} inputs")
+        made = self.run_with_ort_values(
+            fetch_names, dict(zip(feed_names, feeds, strict=True)), run_options
+        )
+        for value in made:
+            fetches.push_back(value)
 
-    def get_providers(self) -> list[str]:
-        """The providers in use, by the names onnxruntime gives them."""
-        return list(self._provider_options)
+    def io_binding(self) -> IOBinding:
+        """A binding of inputs and outputs to memory, for `run_with_iobinding`."""
+        from sardonyx.session.binding import IOBinding
 
-    def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """The options of the providers in use."""
-        return {name: dict(options) for name, options in self._provider_options.items()}
+        return IOBinding(self)
 
-    def enable_fallback(self) -> None:
-        """Kept for programs that call it: the CPU is always there to fall back to."""
+    def run_with_iobinding(
+        self, iobinding: IOBinding | SessionIOBinding, run_options: RunOptions | None = None
+    ) -> None:
+        """A run on bound memory; its results are where outputs were bound to."""
+        bound: SessionIOBinding = iobinding._iobinding
+        if bound._session is not self:
+            raise InvalidArgument("the binding belongs to another session")
+        bound.run(run_options)
 
-    def disable_fallback(self) -> None:
-        """Kept for programs that call it."""
+    def create_ortvalue_from_shape_and_type(
+        self,
+        shape: Sequence[int],
+        element_type: Any,
+        device_type: str,
+        device_id: int = 0,
+        vendor_id: int = -1,
+    ) -> OrtValue:
+        """A tensor of zeros on a device of the session's."""
+        from sardonyx.ortvalue import OrtValue
 
-    def end_profiling(self) -> str:
-        """Writes the profile and returns its file name; empty if profiling was off."""
-        profile, self._profile = self._profile, None
-        return "" if profile is None else profile.write()
+        return OrtValue.ortvalue_from_shape_and_type(
+            shape, element_type, device_type, device_id, vendor_id
+        )
 
-    def get_profiling_start_time_ns(self) -> int:
-        """When profiling began; 0 if it is off."""
-        return 0 if self._profile is None else self._profile.start_ns
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By the model's path, else by its bytes, and by options; packed weights are made anew."""
+        path = self._source.files.model_path
+        model: Any = self._source.model
+        if model is None:
+            data = self._source.source.data
+            model = bytes(data) if path is None else os.path.abspath(path)
+        providers = list(self._provider_options.items())
+        return _rebuilt, (type(self), model, self._options, providers, self._disabled)
+
+
+def _rebuilt(
+    kind: type[InferenceSession],
+    model: Any,
+    options: SessionOptions,
+    providers: list[tuple[str, dict[str, str]]],
+    disabled: frozenset[str],
+) -> InferenceSession:
+    made = kind.__new__(kind)
+    made._container, made._options, made._disabled = None, options, disabled
+    made._begin(model)
+    made.set_providers(providers)
+    return made
 
 
 def _checked_container(given: Any) -> PrepackedWeightsContainer | None:
@@ -420,76 +504,9 @@ def _checked_container(given: Any) -> PrepackedWeightsContainer | None:
     return given
 
 
-def _cancel_check(options: SessionOptions) -> Callable[[], None]:
-    """Ends a load that was cancelled. Knows no session, so that one is freed when it is dropped."""
-
-    def check() -> None:
-        if options._is_cancelled:
-            raise ModelLoadCanceled("the load was cancelled by set_load_cancellation_flag")
-
-    return check
-
-
 def _stopper(options: RunOptions) -> Any:
     def check() -> None:
         if options.terminate:
             raise Fail("the run was ended by RunOptions.terminate")
 
     return check
-
-
-def _run_settings(options: SessionOptions) -> RunSettings:
-    """How the session's runs use the pool; affinities of its workers are set for all sessions."""
-    entries = options._entries
-    affinities = entries.get(_AFFINITIES)
-    if affinities:
-        native.set_affinities(_cpu_sets(affinities))
-    shares = one_of(_SHARED, entries.get(_SHARED, "0"), _FLAGS)
-    return RunSettings(
-        max(0, options.intra_op_num_threads),
-        entries.get(_SPINNING, "1") != "0",
-        one_of(_IN_PLACE, entries.get(_IN_PLACE, "1"), _FLAGS),
-        keeps=options.enable_cpu_mem_arena,
-        shares=shares,
-        limit_bytes=limit_of(byte_count(LIMIT, entries.get(LIMIT, "0")), shares),
-    )
-
-
-def _cpu_sets(text: str) -> list[list[int]]:
-    """CPUs from 0, by worker, of onnxruntime's form: "1,2;3-4" counts them from 1."""
-    sets = []
-    for part in text.split(";"):
-        cpus: list[int] = []
-        for piece in part.split(","):
-            first, _, last = piece.strip().partition("-")
-            if not first.isdigit() or not (last or first).isdigit() or int(first) < 1:
-                raise InvalidArgument(
-                    f"{_AFFINITIES} is CPUs from 1 for each worker, as in 1,2;3-4, not {text!r}"
-                )
-            cpus.extend(range(int(first) - 1, int(last or first)))
-        sets.append(cpus)
-    return sets
-
-
-def _size(key: str, text: str) -> int:
-    if not text.isdigit():
-        raise InvalidArgument(f"{key} is a number of bytes, not {text!r}")
-    return int(text)
-
-
-def _weight_level(text: str) -> int:
-    if text not in ("0", "1", "2", "3", "4"):
-        raise InvalidArgument(
-            f"{_WEIGHT_LEVEL} is 0 to 3 for exact products or 4 for int8 activations, not {text!r}"
-        )
-    return int(text)
-
-
-def _weight_block(text: str) -> int:
-    block = int(text) if text == "-1" or text.isdecimal() else None
-    if block is None or (block > 0 and (block < 16 or block & (block - 1))):
-        raise InvalidArgument(
-            f"{_WEIGHT_BLOCK} is a power of two from 16 on, 0 for 32 or -1 to let it depend on "
-            f"the weights, not {text!r}"
-        )
-    return block

@@ -53,6 +53,7 @@ class NativeSegment:
     read: tuple[Value, ...]  # the values behind `inputs`
     made: tuple[Value, ...]  # the values behind `outputs`
     part_frees: list[list[int]]  # by part: slots of the call that nobody reads after it
+    keys: dict[Value, tuple[int | str, ...]]  # of values that leave as dicts
     room_axes: dict[int, int] = field(init=False)  # of slots of the call that may have room
     _runnable: native.Runnable | None = None
     _limit: int = NO_LIMIT
@@ -116,7 +117,7 @@ class NativeSegment:
         python = (
             [v.name for v in self.read],
             [v.tensor.dtype.np for v in self.read],
-            [v.tensor.dtype.np for v in self.made],
+            [self.keys[v] if v in self.keys else v.tensor.dtype.np for v in self.made],
             settings.count,
             settings.spins,
             settings.grows_in_place,

@@ -111,6 +111,7 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("", "ConstantOfShape"), ("", "EyeLike"), ("", "Range"),
     ),
     "softmax": (("", "Hardmax"), ("", "LogSoftmax"), ("", "Softmax")),
+    "text": ((ML, "OneHotEncoder"), (ML, "ZipMap")),
     "trees": (
         (ML, "TreeEnsemble"),
         (ML, "TreeEnsembleClassifier"),
@@ -129,3 +130,10 @@ def lowering(key: tuple[str, str]) -> Lowering | None:
     module = importlib.import_module(f"sardonyx.providers.cpu.{family}")
     made: Lowering = module.LOWERINGS[key]
     return made
+
+
+def text_lowering(key: tuple[str, str]) -> Lowering | None:
+    """How nodes of an op that have to do with strings are lowered; None for ops without kernels."""
+    from sardonyx.providers.cpu.text import TEXT_LOWERINGS  # few models have strings
+
+    return TEXT_LOWERINGS.get(key)

@@ -180,9 +180,7 @@ def binarizer(node: Node) -> Call | No:
     return Call("binarizer", (_features(node),), (), (float(np.float32(node.attrs["threshold"])),))
 
 
-def extractor(node: Node) -> Call | No:
-    if node.outputs[0].tensor.dtype is STRING:
-        return No("no kernel for strings")
+def extractor(node: Node) -> Call:
     return Call("array_feature_extractor", (_features(node), node.inputs[1]))
 
 
@@ -197,10 +195,8 @@ def vectorizer(node: Node) -> Call | No:
     return Call("feature_vectorizer", node.inputs, tuple(widths))
 
 
-def encoder(node: Node) -> Call | No:
-    x, y = _features(node), node.outputs[0]
-    if STRING in (x.tensor.dtype, y.tensor.dtype):
-        return No("no kernel for strings")
+def encoder(node: Node) -> Call:
+    x = _features(node)
     table = encoder_table(node.attrs)
     values: Array = table.values[np.append(table.at, len(table.values) - 1)]
     return Call("label_encoder", (x, held(table.keys), held(values)))

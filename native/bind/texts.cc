@@ -203,13 +203,16 @@ nb::object odd_text(nb::object strings) {
   return all.bytes(odd) < 0 ? nb::cast(odd) : nb::none();
 }
 
+// Whether a block has so many records.
+bool has_records(const nb::object& block, int64_t count) {
+  return PyArray_Check(block.ptr()) && count >= 0 && count < int64_t(UINT32_MAX) &&
+         PyArray_NBYTES(reinterpret_cast<PyArrayObject*>(block.ptr())) >=
+             count * int64_t(sizeof(Text));
+}
+
 // The slots of a TextIndex over so many texts; of equal ones the last is found.
 nb::object text_index(nb::object block, int64_t count) {
-  if (!PyArray_Check(block.ptr()) ||
-      PyArray_NBYTES(reinterpret_cast<PyArrayObject*>(block.ptr())) <
-          count * int64_t(sizeof(Text)) ||
-      count < 0 || count >= int64_t(UINT32_MAX))
-    throw nb::value_error("this many texts cannot be indexed");
+  if (!has_records(block, count)) throw nb::value_error("the block has fewer texts");
   npy_intp n_slots = 2;
   while (n_slots < 2 * count) n_slots *= 2;
   nb::object made = new_array(NPY_UINT64, 1, &n_slots);
@@ -225,6 +228,18 @@ nb::object text_index(nb::object block, int64_t count) {
       at = (at + 1) & mask;
     slots[at] = (h >> 32 << 32) | uint64_t(i + 1);
   }
+  return made;
+}
+
+// For each text the number of the one that the index finds for it.
+nb::object text_numbers(nb::object block, int64_t count, nb::object index) {
+  if (!has_records(block, count)) throw nb::value_error("the block has fewer texts");
+  const npy_intp size = npy_intp(count);
+  nb::object made = new_array(NPY_INT64, 1, &size);
+  const auto* keys = static_cast<const Text*>(bytes_of(block));
+  const TextIndex all{static_cast<const uint64_t*>(bytes_of(index)),
+                      PyArray_SIZE(reinterpret_cast<PyArrayObject*>(index.ptr())), keys};
+  for (int64_t i = 0; i < count; ++i) static_cast<int64_t*>(bytes_of(made))[i] = all.find(keys[i]);
   return made;
 }
 
@@ -329,6 +344,9 @@ void bind_texts(nb::module_& m) {
   m.def("text_index", text_index, "block"_a, "count"_a,
         nb::sig("def text_index(block: object, count: int) -> numpy.ndarray"),
         "The table by which kernels find one of so many texts; of equal ones the last.");
+  m.def("text_numbers", text_numbers, "block"_a, "count"_a, "index"_a,
+        nb::sig("def text_numbers(block: object, count: int, index: object) -> numpy.ndarray"),
+        "For each text of a block the number of the one that its index finds.");
 }
 
 }  // namespace sdx

@@ -312,6 +312,9 @@ def text_index(block: object, count: int) -> numpy.ndarray:
     The table by which kernels find one of so many texts; of equal ones the last.
     """
 
+def text_numbers(block: object, count: int, index: object) -> numpy.ndarray:
+    """For each text of a block the number of the one that its index finds."""
+
 isas: tuple[str, ...]
 
 isa: str

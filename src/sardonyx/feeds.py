@@ -57,6 +57,7 @@ def _array(name: str, fact: Fact, value: Any) -> Any:
     array = value if isinstance(value, np.ndarray) else _from_list(value, fact)
     dtype = by_numpy(array.dtype)
     if dtype is STRING:
+        array = array.astype(object) if array.dtype.kind == "U" else array
         _check_strings(name, array)
         array = np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
         array = array.astype(object, copy=False)
@@ -80,12 +81,11 @@ def _check_strings(name: str, array: Any) -> None:
     if at is None:
         return
     odd = array.reshape(-1)[at]
-    what = "a lone surrogate" if isinstance(odd, str) else f"an element of type {_kind(odd)}"
+    if array.dtype.kind == "S":
+        what = "bytes that are no UTF-8"
+    else:
+        what = "a lone surrogate" if isinstance(odd, str) else f"a {type(odd).__name__}"
     raise InvalidArgument(f"input {name} is a tensor(string), and has {what} at element {at}")
-
-
-def _kind(odd: Any) -> str:
-    return "bytes that are no UTF-8" if isinstance(odd, bytes) else type(odd).__name__
 
 
 def _from_list(value: Any, fact: Fact) -> Any:

@@ -2,6 +2,7 @@
 #include "kernels/fetch.h"
 #include "kernels/pitch.h"
 #include "kernels/text/rows.h"
+#include "kernels/text/utf8.h"
 
 namespace sdx::SDX_ISA::texting {
 namespace {
@@ -57,9 +58,8 @@ Status one_hot_items(const void* args, const Data& data, int64_t begin, int64_t 
   return hot_rows(
       a, data, begin, end, [&](int64_t i) { return index.find(x[i]); },
       [&](int64_t i) {
-        const int shown = x[i].size < 60 ? int(x[i].size) : 60;
-        return Status::fail("'%.*s' is none of the %ld categories, and zeros is 0", shown,
-                            shown == 0 ? "" : x[i].data, long(a.n));
+        return Status::fail("'%s' is none of the %ld categories, and zeros is 0",
+                            Shown(x[i]).text, long(a.n));
       });
 }
 

@@ -6,15 +6,35 @@
 
 namespace sdx::SDX_ISA::texting {
 
+// casts.cc
+Status read_numbers(const Call& call, Plan& plan);
+Status write_numbers(const Call& call, Plan& plan);
+
 // find.cc
 Status find(const Call& call, Plan& plan);
 Status one_hot(const Call& call, Plan& plan);
 Status category_one_hot(const Call& call, Plan& plan);
 
+// grams.cc
+Status count_grams(const Call& call, Plan& plan);
+
+// normalize.cc
+Status normalize(const Call& call, Plan& plan);
+Status resolve_normalize(const Call& call, const Data& data, View* out);
+
 // pairs.cc
 Status equal(const Call& call, Plan& plan);
 Status where(const Call& call, Plan& plan);
 Status concat(const Call& call, Plan& plan);
+
+// split.cc
+Status split(const Call& call, Plan& plan);
+Status resolve_split(const Call& call, const Data& data, View* out);
+
+// tokens.cc
+Status full_match(const Call& call, Plan& plan);
+Status tokenize(const Call& call, Plan& plan);
+Status resolve_tokenize(const Call& call, const Data& data, View* out);
 
 // Elements that one item takes, and how many items that makes.
 constexpr int64_t kPerItem = 256;

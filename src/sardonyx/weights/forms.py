@@ -9,7 +9,7 @@ from weakref import WeakSet
 import sardonyx._native as native
 from sardonyx.errors import RuntimeException
 from sardonyx.graph.dtype import STRING
-from sardonyx.weights.const import Const, Ref
+from sardonyx.weights.const import Const, Ref, Words
 from sardonyx.weights.store import STORE, Array, Store, pages
 
 PLAIN: Final = ""  # aligned, one element after the other
@@ -167,7 +167,8 @@ def _make(want: Want) -> Array:
     if want.row == STORED:
         return want.const.stored()
     if want.row == TEXTS:
-        return native.texts(want.const.read())
+        const = want.const
+        return const.block if isinstance(const, Words) else native.texts(const.read())
     return STORE.share(want.key, lambda: packed(want), want.const)
 
 

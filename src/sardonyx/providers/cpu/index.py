@@ -111,7 +111,7 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("", "ConstantOfShape"), ("", "EyeLike"), ("", "Range"),
     ),
     "softmax": (("", "Hardmax"), ("", "LogSoftmax"), ("", "Softmax")),
-    "text": ((ML, "OneHotEncoder"), (ML, "ZipMap")),
+    "text": (("", "TfIdfVectorizer"), (ML, "OneHotEncoder"), (ML, "ZipMap")),
     "trees": (
         (ML, "TreeEnsemble"),
         (ML, "TreeEnsembleClassifier"),

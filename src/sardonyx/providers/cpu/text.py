@@ -9,24 +9,38 @@ from typing import Final
 
 import numpy as np
 
-import sardonyx._native as native
-from sardonyx.graph.dtype import STRING
+from sardonyx.graph.build import constant
+from sardonyx.graph.dtype import BF16, BOOL, F16, F32, F64, INTS, STRING
 from sardonyx.graph.graph import Node, Value, given
-from sardonyx.ops.declare import ML
+from sardonyx.ops.declare import MICROSOFT, ML
 from sardonyx.ops.features.categories import encoder_table, mapper_table, position_table
+from sardonyx.ops.microsoft.tokenizer import END, START
 from sardonyx.ops.rules import Array, axis_of
 from sardonyx.ops.scores import labels_of, texts
-from sardonyx.ops.table import Table
+from sardonyx.ops.table import Table, TextTable
+from sardonyx.ops.text.automaton import automaton
+from sardonyx.ops.text.case import is_dotted, letters
+from sardonyx.ops.text.grams import MODES, gram_table, pool_of
+from sardonyx.ops.text.strings import stopword_set
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call, Lowered, Sliced, Zipped
 from sardonyx.providers.cpu import gather, linear_ml, move, shape
 from sardonyx.providers.cpu.index import Lowering
 from sardonyx.providers.cpu.scores import held
+from sardonyx.weights.const import Words
+
+_ACTIONS: Final = (b"NONE", b"LOWER", b"UPPER")
+_UPPER: Final = 2
+_MATCHES, _BETWEEN, _CHARACTERS = range(3)  # how tokens are found
+_MOST_PATTERNS: Final = 64  # separators that are looked for one inside the other
+_READ: Final = (INTS | {BOOL, F32, F64}) - {d for d in INTS if d.bits < 8}
+_WRITTEN: Final = _READ | {F16, BF16}
 
 
-def index_of(keys: Array) -> tuple[Value, Value]:
+def index_of(strings: list[bytes] | TextTable) -> tuple[Value, Value]:
     """Strings as a constant, and the table by which kernels find one of them."""
-    return held(keys), held(native.text_index(native.texts(keys), len(keys)))
+    table = strings if isinstance(strings, TextTable) else TextTable(strings)
+    return constant(Words(table.block, table.count)), held(table.index)
 
 
 def _texts(strings: list[str]) -> Array:
@@ -66,7 +80,8 @@ def _found(x: Value, table: Table) -> Call:
         values: Array = table.values[np.append(table.at, len(table.values) - 1)]
         return Call("label_encoder", (x, held(table.keys), held(values)))
     at = [*table.strings.values(), len(table.values) - 1]
-    return Call("text_find", (x, *index_of(_texts([*table.strings])), held(table.values[at])))
+    keys = [s.encode() for s in table.strings]
+    return Call("text_find", (x, *index_of(keys), held(table.values[at])))
 
 
 def _encoder(node: Node) -> Call:
@@ -82,8 +97,8 @@ def one_hot(node: Node) -> Call:
     """OneHotEncoder, of strings or numbers."""
     x, zeros = given(node, 0), (int(node.attrs["zeros"] != 0),)
     if x.tensor.dtype is STRING:
-        names = texts(node.attrs["cats_strings"])
-        return Call("text_one_hot", (x, *index_of(names)), zeros, writes_rows=True)
+        names = index_of(node.attrs["cats_strings"])
+        return Call("text_one_hot", (x, *names), zeros, writes_rows=True)
     table = position_table(node.attrs["cats_int64s"])
     inputs = (x, held(np.asarray(table.keys, np.int64)), held(np.asarray(table.at, np.int64)))
     return Call("category_one_hot", inputs, zeros, writes_rows=True)
@@ -98,11 +113,94 @@ def _zip_map(node: Node) -> Zipped | No:
     return Zipped(given(node, 0), tuple(keys.tolist()))
 
 
+def _split(node: Node) -> Call:
+    mark, most = node.attrs["delimiter"], node.attrs["maxsplit"]
+    marks = held(texts([mark])) if mark else None
+    return Call("split_texts", (given(node, 0), marks), (-1 if most is None else most,))
+
+
+def _normalizer(node: Node) -> Call:
+    x, attrs = given(node, 0), node.attrs
+    action, dotted = _ACTIONS.index(attrs["case_change_action"]), is_dotted(attrs["locale"])
+    change = None if not action else held(letters(action == _UPPER, dotted))
+    if not attrs["stopwords"]:
+        return Call("normalize_texts", (x, None, change, None, None), (action, 0, not dotted))
+    folds = not attrs["is_case_sensitive"]
+    fold = held(letters(False, dotted)) if folds else None
+    words = stopword_set(attrs["stopwords"], attrs["is_case_sensitive"], dotted)
+    inputs = (x, fold, change, *index_of([w.encode() for w in words]))
+    return Call("normalize_texts_open", inputs, (action, folds, not dotted))
+
+
+def _tokenizer(node: Node) -> Call | No:
+    attrs = node.attrs
+    separators, expression = attrs["separators"], attrs["tokenexp"]
+    if expression:
+        way, patterns = _MATCHES, (expression,)
+    elif separators == (b"",):
+        way, patterns = _CHARACTERS, ()
+    else:
+        way, patterns = _BETWEEN, separators
+    if len(patterns) > _MOST_PATTERNS:
+        return No(f"no kernel for more than {_MOST_PATTERNS} separators")
+    found = [automaton(p) for p in patterns]
+    tables = [held(a.numbers) for a in found if a and a.is_prompt and not a.matches_nothing]
+    if len(tables) < len(patterns):
+        return No("the kernel takes expressions that tell soon whether they match")
+    marks = held(_texts([attrs["pad_value"].decode("utf-8", "replace"), START, END]))
+    ints = (way, int(attrs["mark"] != 0), attrs["mincharnum"])
+    return Call("tokenize", (given(node, 0), marks, *tables), ints)
+
+
+def _match(node: Node) -> Call | No:
+    found = automaton(node.attrs["pattern"], is_whole=True)
+    if found is None:
+        return No("the kernel takes expressions without flags and anchors")
+    return Call("text_match", (given(node, 0), held(found.numbers)))
+
+
+def grams(node: Node) -> Call:
+    """TfIdfVectorizer, of strings or integers."""
+    x, attrs = given(node, 0), node.attrs
+    is_text = x.tensor.dtype is STRING
+    table = gram_table(pool_of(is_text, attrs), attrs["ngram_counts"], attrs["max_gram_length"])
+    first = np.full(table.n_words, -1)
+    first[table.keys[0]] = np.arange(len(table.keys[0]))
+    places = held(np.arange(table.n_words))
+    words = index_of(table.words) if table.words else (held(table.numbers), places)
+    starts = np.cumsum([0, *map(len, table.keys)]).tolist()
+    weights = attrs["weights"]
+    inputs = (
+        x,
+        *words,
+        held(first),
+        held(np.concatenate(table.keys)),
+        held(np.concatenate(table.gram)),
+        held(attrs["ngram_indexes"]),
+        None if weights is None else held(weights),
+    )
+    mode, skips = MODES.index(attrs["mode"]), attrs["max_skip_count"]
+    return Call("count_grams", inputs, (mode, attrs["min_gram_length"], skips, *starts))
+
+
+def _cast(node: Node) -> Lowered | No:
+    x, y = given(node, 0), node.outputs[0].tensor.dtype
+    if x.tensor.dtype is y:
+        return shape.identity(node)
+    if y is STRING:
+        if x.tensor.dtype not in _WRITTEN:
+            return No(f"no kernel writes {x.tensor.dtype}")
+        return Call("numbers_to_texts", (x,))
+    return Call("texts_to_numbers", (x,)) if y in _READ else No(f"no kernel reads {y}")
+
+
 def _pairwise(row: str) -> Lowering:
     return lambda node: Call(row, tuple(node.inputs))
 
 
 TEXT_LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
+    ("", "Cast"): _cast,
+    ("", "CastLike"): _cast,
     ("", "Compress"): gather.compress,
     ("", "Concat"): _concat,
     ("", "Equal"): _pairwise("text_equal"),
@@ -112,6 +210,7 @@ TEXT_LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
     ("", "GatherElements"): gather.gather_elements,
     ("", "GatherND"): gather.gather_nd,
     ("", "Identity"): shape.identity,
+    ("", "RegexFullMatch"): _match,
     ("", "Reshape"): shape.reshape,
     ("", "ReverseSequence"): move.reverse_sequence,
     ("", "ScatterElements"): _scatter,
@@ -122,10 +221,14 @@ TEXT_LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
     ("", "Split"): move.split,
     ("", "Squeeze"): shape.with_axes,
     ("", "StringConcat"): _pairwise("text_concat"),
+    ("", "StringNormalizer"): _normalizer,
+    ("", "StringSplit"): _split,
+    ("", "TfIdfVectorizer"): grams,
     ("", "Tile"): move.tile,
     ("", "Transpose"): move.transpose,
     ("", "Unsqueeze"): shape.with_axes,
     ("", "Where"): _pairwise("text_where"),
+    (MICROSOFT, "Tokenizer"): _tokenizer,
     (ML, "ArrayFeatureExtractor"): linear_ml.LOWERINGS[ML, "ArrayFeatureExtractor"],
     (ML, "CategoryMapper"): _mapper,
     (ML, "LabelEncoder"): _encoder,
@@ -134,6 +237,7 @@ TEXT_LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
 
 # Those that may have to do with numbers alone.
 LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
+    ("", "TfIdfVectorizer"): grams,
     (ML, "OneHotEncoder"): one_hot,
     (ML, "ZipMap"): _zip_map,
 }

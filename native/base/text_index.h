@@ -23,7 +23,8 @@ SDX_INLINE uint64_t hash_of(const Text& text) {
     h = mix_hash(h ^ word);
   }
   word = 0;
-  for (int shift = 0; i < text.size; ++i, shift += 8) word |= uint64_t(uint8_t(text.data[i])) << shift;
+  for (int shift = 0; i < text.size; ++i, shift += 8)
+    word |= uint64_t(uint8_t(text.data[i])) << shift;
   return mix_hash(h ^ word);
 }
 

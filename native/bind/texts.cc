@@ -3,9 +3,8 @@
 #define NPY_NO_DEPRECATED_API NPY_1_7_API_VERSION
 #define NO_IMPORT_ARRAY
 #define PY_ARRAY_UNIQUE_SYMBOL sardonyx_numpy
-#include <numpy/arrayobject.h>
-
 #include <nanobind/stl/vector.h>
+#include <numpy/arrayobject.h>
 
 #include <algorithm>
 #include <string>
@@ -186,8 +185,7 @@ nb::object texts(nb::object strings) {
   const Strings all(strings.ptr());
   int64_t odd = 0;
   const int64_t bytes = all.bytes(odd);
-  if (bytes < 0)
-    throw nb::value_error(("element " + std::to_string(odd) + " is no text").c_str());
+  if (bytes < 0) throw nb::value_error(("element " + std::to_string(odd) + " is no text").c_str());
   const npy_intp size = npy_intp(all.count() * int64_t(sizeof(Text)) + bytes);
   nb::object made = new_array(NPY_UINT8, 1, &size);
   auto* records = static_cast<Text*>(bytes_of(made));
@@ -223,8 +221,8 @@ nb::object text_index(nb::object block, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     const uint64_t h = hash_of(keys[i]);
     uint64_t at = h & mask;
-    while (slots[at] != 0 && !(slots[at] >> 32 == h >> 32 &&
-                               is_same(keys[uint32_t(slots[at]) - 1], keys[i])))
+    while (slots[at] != 0 &&
+           !(slots[at] >> 32 == h >> 32 && is_same(keys[uint32_t(slots[at]) - 1], keys[i])))
       at = (at + 1) & mask;
     slots[at] = (h >> 32 << 32) | uint64_t(i + 1);
   }
@@ -334,7 +332,8 @@ void bind_texts(nb::module_& m) {
         slot.data = reinterpret_cast<std::byte*>(address);
         return text_array(slot);
       },
-      "address"_a, "dims"_a, nb::sig("def read_texts(address: int, dims: list[int]) -> numpy.ndarray"),
+      "address"_a, "dims"_a,
+      nb::sig("def read_texts(address: int, dims: list[int]) -> numpy.ndarray"),
       "The strings of records at an address, which a row has written.");
   m.def("texts", texts, "strings"_a, nb::sig("def texts(strings: object) -> numpy.ndarray"),
         "Strings, or bytes in UTF-8, as kernels read them: records, then the bytes that they are "

@@ -27,9 +27,8 @@ class Texts {
   static constexpr int64_t kAlign = 16;
   static constexpr int64_t kLeast = 4096, kMost = 1 << 20;  // bytes of a block
 
-  TextRoom room_{this, [](void* owner, int64_t bytes) {
-                   return static_cast<Texts*>(owner)->allocate(bytes);
-                 }};
+  TextRoom room_{
+      this, [](void* owner, int64_t bytes) { return static_cast<Texts*>(owner)->allocate(bytes); }};
   std::mutex mutex_;
   std::vector<std::unique_ptr<char[]>> blocks_;
   char* next_ = nullptr;

@@ -58,8 +58,8 @@ Status one_hot_items(const void* args, const Data& data, int64_t begin, int64_t 
   return hot_rows(
       a, data, begin, end, [&](int64_t i) { return index.find(x[i]); },
       [&](int64_t i) {
-        return Status::fail("'%s' is none of the %ld categories, and zeros is 0",
-                            Shown(x[i]).text, long(a.n));
+        return Status::fail("'%s' is none of the %ld categories, and zeros is 0", Shown(x[i]).text,
+                            long(a.n));
       });
 }
 

@@ -16,9 +16,8 @@ struct PairArgs {
 Status equal_items(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const PairArgs*>(args);
   const Text *x = input<Text>(data, 0), *y = input<Text>(data, 1);
-  each(a.count, begin, end, [&](int64_t i) {
-    output<uint8_t>(data)[i] = is_same(x[a.at[0](i)], y[a.at[1](i)]);
-  });
+  each(a.count, begin, end,
+       [&](int64_t i) { output<uint8_t>(data)[i] = is_same(x[a.at[0](i)], y[a.at[1](i)]); });
   return {};
 }
 

@@ -18,6 +18,9 @@ Status category_one_hot(const Call& call, Plan& plan);
 // grams.cc
 Status count_grams(const Call& call, Plan& plan);
 
+// hash.cc
+Status hash(const Call& call, Plan& plan);
+
 // normalize.cc
 Status normalize(const Call& call, Plan& plan);
 Status resolve_normalize(const Call& call, const Data& data, View* out);
@@ -35,6 +38,10 @@ Status resolve_split(const Call& call, const Data& data, View* out);
 Status full_match(const Call& call, Plan& plan);
 Status tokenize(const Call& call, Plan& plan);
 Status resolve_tokenize(const Call& call, const Data& data, View* out);
+
+// unique.cc
+Status unique(const Call& call, Plan& plan);
+Status resolve_unique(const Call& call, const Data& data, View* out);
 
 // Elements that one item takes, and how many items that makes.
 constexpr int64_t kPerItem = 256;

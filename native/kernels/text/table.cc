@@ -7,6 +7,7 @@ namespace {
 constexpr Kernel kRows[] = {
     {"category_one_hot", Accepts::any, texting::category_one_hot},
     {"count_grams", Accepts::contiguous, texting::count_grams},
+    {"murmur_hash", Accepts::contiguous, texting::hash},
     {"normalize_texts", Accepts::contiguous, texting::normalize},
     {"normalize_texts_open", Accepts::contiguous, texting::normalize, texting::resolve_normalize},
     {"numbers_to_texts", Accepts::contiguous, texting::write_numbers},
@@ -19,6 +20,7 @@ constexpr Kernel kRows[] = {
     {"text_where", Accepts::any, texting::where},
     {"texts_to_numbers", Accepts::contiguous, texting::read_numbers},
     {"tokenize", Accepts::contiguous, texting::tokenize, texting::resolve_tokenize},
+    {"unique_texts", Accepts::contiguous, texting::unique, texting::resolve_unique},
 };
 
 }  // namespace

@@ -117,7 +117,7 @@ class NativeSegment:
         python = (
             [v.name for v in self.read],
             [v.tensor.dtype.np for v in self.read],
-            [self.keys[v] if v in self.keys else v.tensor.dtype.np for v in self.made],
+            [self._type(v) for v in self.made],
             settings.count,
             settings.spins,
             settings.grows_in_place,
@@ -129,6 +129,11 @@ class NativeSegment:
         constants = constant_slots(self.values, forms)
         sequence = (sizes, inputs, outputs, bound, fixed, constants, items)
         return native.Runnable(sequence, python)
+
+    def _type(self, value: Value) -> object:
+        """What native code makes of a value that leaves: an array of a type, or dicts with keys."""
+        keys = self.keys.get(value)
+        return value.tensor.dtype.np if keys is None else keys
 
     @property
     def quick(self) -> Callable[[dict[Any, Any]], object] | None:

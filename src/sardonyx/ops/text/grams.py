@@ -121,7 +121,9 @@ def _spans(size: int, starts: Array) -> list[tuple[int, int, int]]:
     spans = []
     for n, (begin, end) in enumerate(zip(starts.tolist(), ends, strict=True), 1):
         if not 0 <= begin <= end <= size or (end - begin) % n:
-            raise InvalidGraph(f"ngram_counts puts {n}-grams at {begin} to {end} of a pool of {size}")
+            raise InvalidGraph(
+                f"ngram_counts puts {n}-grams at {begin} to {end} of a pool of {size}"
+            )
         spans.append((n, begin, end))
     return spans
 

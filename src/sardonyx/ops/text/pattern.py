@@ -17,7 +17,7 @@ _CLASSES: Final = {"d": _DIGITS, "w": _WORD, "s": _SPACE}
 _CONTROLS: Final = {"n": 10, "t": 9, "r": 13, "f": 12, "v": 11, "a": 7}
 
 
-class Unsupported(Exception):  # noqa: N818 - no error: RE2 may know the pattern
+class Unsupported(Exception):
     """The pattern has something that automata are not made for, or is none."""
 
 

@@ -111,7 +111,12 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("", "ConstantOfShape"), ("", "EyeLike"), ("", "Range"),
     ),
     "softmax": (("", "Hardmax"), ("", "LogSoftmax"), ("", "Softmax")),
-    "text": (("", "TfIdfVectorizer"), (ML, "OneHotEncoder"), (ML, "ZipMap")),
+    "text": (
+        ("", "TfIdfVectorizer"),
+        (MICROSOFT, "MurmurHash3"),
+        (ML, "OneHotEncoder"),
+        (ML, "ZipMap"),
+    ),
     "trees": (
         (ML, "TreeEnsemble"),
         (ML, "TreeEnsembleClassifier"),

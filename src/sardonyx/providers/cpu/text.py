@@ -135,10 +135,11 @@ def _normalizer(node: Node) -> Call:
 def _tokenizer(node: Node) -> Call | No:
     attrs = node.attrs
     separators, expression = attrs["separators"], attrs["tokenexp"]
+    patterns: tuple[bytes, ...] = ()
     if expression:
         way, patterns = _MATCHES, (expression,)
     elif separators == (b"",):
-        way, patterns = _CHARACTERS, ()
+        way = _CHARACTERS
     else:
         way, patterns = _BETWEEN, separators
     if len(patterns) > _MOST_PATTERNS:
@@ -194,6 +195,18 @@ def _cast(node: Node) -> Lowered | No:
     return Call("texts_to_numbers", (x,)) if y in _READ else No(f"no kernel reads {y}")
 
 
+def hashed(node: Node) -> Call:
+    """MurmurHash3, of strings or numbers."""
+    return Call("murmur_hash", (given(node, 0),), (node.attrs["seed"],))
+
+
+def _unique(node: Node) -> Call | No:
+    x = given(node, 0)
+    if node.attrs["axis"] is not None and x.tensor.rank != 1:
+        return No("no kernel for rows of strings")
+    return Call("unique_texts", (x,), (int(node.attrs["sorted"] != 0),))
+
+
 def _pairwise(row: str) -> Lowering:
     return lambda node: Call(row, tuple(node.inputs))
 
@@ -226,8 +239,10 @@ TEXT_LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
     ("", "TfIdfVectorizer"): grams,
     ("", "Tile"): move.tile,
     ("", "Transpose"): move.transpose,
+    ("", "Unique"): _unique,
     ("", "Unsqueeze"): shape.with_axes,
     ("", "Where"): _pairwise("text_where"),
+    (MICROSOFT, "MurmurHash3"): hashed,
     (MICROSOFT, "Tokenizer"): _tokenizer,
     (ML, "ArrayFeatureExtractor"): linear_ml.LOWERINGS[ML, "ArrayFeatureExtractor"],
     (ML, "CategoryMapper"): _mapper,
@@ -238,6 +253,7 @@ TEXT_LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
 # Those that may have to do with numbers alone.
 LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
     ("", "TfIdfVectorizer"): grams,
+    (MICROSOFT, "MurmurHash3"): hashed,
     (ML, "OneHotEncoder"): one_hot,
     (ML, "ZipMap"): _zip_map,
 }

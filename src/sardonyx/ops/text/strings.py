@@ -16,7 +16,6 @@ from sardonyx.graph.guard import Scope
 from sardonyx.ops.declare import Op, array, optional
 from sardonyx.ops.once import Once
 from sardonyx.ops.rules import Array, broadcast_shapes
-from sardonyx.ops.text.automaton import automaton
 from sardonyx.ops.text.case import changed, is_dotted
 
 STRINGS: Final = frozenset((STRING,))
@@ -167,6 +166,8 @@ def _compiled(pattern: bytes) -> Any:
 def _(g: Scope, x: Fact, *, pattern: bytes | None) -> Fact:
     if pattern is None:
         raise InvalidGraph("RegexFullMatch has no pattern")
+    from sardonyx.ops.text.automaton import automaton  # few models with strings have it
+
     if automaton(pattern, is_whole=True) is None:
         _compiled(pattern)
     return Fact(BOOL, x.shape)

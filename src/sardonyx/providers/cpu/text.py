@@ -9,25 +9,20 @@ from typing import Final
 
 import numpy as np
 
-from sardonyx.graph.build import constant
 from sardonyx.graph.dtype import BF16, BOOL, F16, F32, F64, INTS, STRING
-from sardonyx.graph.graph import Node, Value, given
+from sardonyx.graph.graph import Node, given
 from sardonyx.ops.declare import MICROSOFT, ML
-from sardonyx.ops.features.categories import encoder_table, mapper_table, position_table
-from sardonyx.ops.microsoft.tokenizer import END, START
 from sardonyx.ops.rules import Array, axis_of
-from sardonyx.ops.scores import labels_of, texts
-from sardonyx.ops.table import Table, TextTable
-from sardonyx.ops.text.automaton import automaton
+from sardonyx.ops.scores import texts
 from sardonyx.ops.text.case import is_dotted, letters
 from sardonyx.ops.text.grams import MODES, gram_table, pool_of
 from sardonyx.ops.text.strings import stopword_set
 from sardonyx.place.provider import No
-from sardonyx.program.call import Call, Lowered, Sliced, Zipped
-from sardonyx.providers.cpu import gather, linear_ml, move, shape
+from sardonyx.program.call import Call, Lowered, Sliced
+from sardonyx.providers.cpu import categories, gather, linear_ml, move, shape
+from sardonyx.providers.cpu.categories import index_of
 from sardonyx.providers.cpu.index import Lowering
 from sardonyx.providers.cpu.scores import held
-from sardonyx.weights.const import Words
 
 _ACTIONS: Final = (b"NONE", b"LOWER", b"UPPER")
 _UPPER: Final = 2
@@ -35,12 +30,6 @@ _MATCHES, _BETWEEN, _CHARACTERS = range(3)  # how tokens are found
 _MOST_PATTERNS: Final = 64  # separators that are looked for one inside the other
 _READ: Final = (INTS | {BOOL, F32, F64}) - {d for d in INTS if d.bits < 8}
 _WRITTEN: Final = _READ | {F16, BF16}
-
-
-def index_of(strings: list[bytes] | TextTable) -> tuple[Value, Value]:
-    """Strings as a constant, and the table by which kernels find one of them."""
-    table = strings if isinstance(strings, TextTable) else TextTable(strings)
-    return constant(Words(table.block, table.count)), held(table.index)
 
 
 def _texts(strings: list[str]) -> Array:
@@ -74,45 +63,6 @@ def _scatter(node: Node) -> Lowered | No:
     return gather.LOWERINGS[node.op.key](node)
 
 
-def _found(x: Value, table: Table) -> Call:
-    """What a table of strings, or of numbers, has for each element."""
-    if table.strings is None:
-        values: Array = table.values[np.append(table.at, len(table.values) - 1)]
-        return Call("label_encoder", (x, held(table.keys), held(values)))
-    at = [*table.strings.values(), len(table.values) - 1]
-    keys = [s.encode() for s in table.strings]
-    return Call("text_find", (x, *index_of(keys), held(table.values[at])))
-
-
-def _encoder(node: Node) -> Call:
-    return _found(given(node, 0), encoder_table(node.attrs))
-
-
-def _mapper(node: Node) -> Call:
-    x = given(node, 0)
-    return _found(x, mapper_table(x.tensor.dtype is STRING, **node.attrs))
-
-
-def one_hot(node: Node) -> Call:
-    """OneHotEncoder, of strings or numbers."""
-    x, zeros = given(node, 0), (int(node.attrs["zeros"] != 0),)
-    if x.tensor.dtype is STRING:
-        names = index_of(node.attrs["cats_strings"])
-        return Call("text_one_hot", (x, *names), zeros, writes_rows=True)
-    table = position_table(node.attrs["cats_int64s"])
-    inputs = (x, held(np.asarray(table.keys, np.int64)), held(np.asarray(table.at, np.int64)))
-    return Call("category_one_hot", inputs, zeros, writes_rows=True)
-
-
-def _zip_map(node: Node) -> Zipped | No:
-    """Dicts are made where the result is handed out."""
-    z = node.outputs[0]
-    if z.uses or not z.n_exits:
-        return No("its result is read inside the model")
-    keys = labels_of(node.attrs["classlabels_int64s"], node.attrs["classlabels_strings"])
-    return Zipped(given(node, 0), tuple(keys.tolist()))
-
-
 def _split(node: Node) -> Call:
     mark, most = node.attrs["delimiter"], node.attrs["maxsplit"]
     marks = held(texts([mark])) if mark else None
@@ -133,6 +83,9 @@ def _normalizer(node: Node) -> Call:
 
 
 def _tokenizer(node: Node) -> Call | No:
+    from sardonyx.ops.microsoft.tokenizer import END, START  # few models with strings have it
+    from sardonyx.ops.text.automaton import automaton
+
     attrs = node.attrs
     separators, expression = attrs["separators"], attrs["tokenexp"]
     patterns: tuple[bytes, ...] = ()
@@ -154,6 +107,8 @@ def _tokenizer(node: Node) -> Call | No:
 
 
 def _match(node: Node) -> Call | No:
+    from sardonyx.ops.text.automaton import automaton  # few models with strings have it
+
     found = automaton(node.attrs["pattern"], is_whole=True)
     if found is None:
         return No("the kernel takes expressions without flags and anchors")
@@ -245,15 +200,13 @@ TEXT_LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
     (MICROSOFT, "MurmurHash3"): hashed,
     (MICROSOFT, "Tokenizer"): _tokenizer,
     (ML, "ArrayFeatureExtractor"): linear_ml.LOWERINGS[ML, "ArrayFeatureExtractor"],
-    (ML, "CategoryMapper"): _mapper,
-    (ML, "LabelEncoder"): _encoder,
-    (ML, "OneHotEncoder"): one_hot,
+    (ML, "CategoryMapper"): categories.mapper,
+    (ML, "LabelEncoder"): categories.encoder,
+    (ML, "OneHotEncoder"): categories.one_hot,
 }
 
 # Those that may have to do with numbers alone.
 LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
     ("", "TfIdfVectorizer"): grams,
     (MICROSOFT, "MurmurHash3"): hashed,
-    (ML, "OneHotEncoder"): one_hot,
-    (ML, "ZipMap"): _zip_map,
 }

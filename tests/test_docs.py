@@ -24,10 +24,12 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Pages whose Python stands on its own; others quote pieces of code.
 RUNNABLE = (
     "README.md",
+    "docs/custom_ops.md",
     "docs/language_models.md",
     "docs/memory.md",
     "docs/order.md",
     "docs/plan.md",
+    "docs/strings.md",
     "docs/training.md",
 )
 FRESH = ("docs/drop_in.md",)  # pages whose Python changes what a process imports

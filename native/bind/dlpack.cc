@@ -33,16 +33,18 @@ nb::tuple import_tensor(nb::ndarray<> given) {
     strides.push_back(given.stride(i));
   }
   const nb::dlpack::dtype type = given.dtype();
+  nb::capsule owner(new nb::ndarray<>(given),
+                    [](void* p) noexcept { delete static_cast<nb::ndarray<>*>(p); });
   return nb::make_tuple(reinterpret_cast<uintptr_t>(given.data()), nb::cast(dims),
                         nb::cast(strides), int(type.code), int(type.bits) * type.lanes,
-                        given.device_type(), nb::cast(given));
+                        given.device_type(), owner);
 }
 
 }  // namespace
 
 void bind_dlpack(nb::module_& m) {
   m.def("export_tensor", export_tensor, "address"_a, "dims"_a, "code"_a, "bits"_a, "owner"_a,
-        "An object whose `__dlpack__` gives a tensor over memory that `owner` keeps.");
+        "A DLPack capsule of a tensor over memory that `owner` keeps.");
   m.def("import_tensor", import_tensor, "given"_a.noconvert(),
         nb::sig("def import_tensor(given: object) -> tuple[int, list[int], list[int], int, int, "
                 "int, object]"),

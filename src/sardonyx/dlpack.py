@@ -14,6 +14,7 @@ from sardonyx.graph.dtype import STRING, DType, by_name
 from sardonyx.ortvalue import OrtValue
 
 _CPU: Final = 1
+_TYPE_AT: Final = 20  # in a DLTensor: behind the address, the device and the number of dims
 # DLPack's code and bits of each of our types.
 _CODES: Final = {
     **{f"i{b}": (0, b) for b in (8, 16, 32, 64)},
@@ -38,8 +39,7 @@ def given(value: OrtValue, **wishes: Any) -> Any:
         tensor = tensor.copy()
     code, bits = _CODES[dtype.name]
     address = int(tensor.__array_interface__["data"][0])
-    made = native.export_tensor(address, list(value._shape), code, bits, tensor)
-    return made.__dlpack__()
+    return native.export_tensor(address, list(value._shape), code, bits, tensor)
 
 
 def taken(kind: type[OrtValue], data: Any, is_bool: bool) -> OrtValue:
@@ -64,8 +64,11 @@ def taken(kind: type[OrtValue], data: Any, is_bool: bool) -> OrtValue:
 
 def is_dlpack_uint8_tensor(capsule: Any) -> bool:
     """Whether a capsule holds a tensor of uint8, which a bool tensor may be, too."""
-    value = native.import_tensor(capsule)
-    return (value[3], value[4]) == _CODES["u8"]
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    tensor = pointer(capsule, b"dltensor")  # looked at, not taken over
+    code, bits = (ctypes.c_uint8 * 2).from_address(tensor + _TYPE_AT)
+    return (code, bits) == _CODES["u8"]
 
 
 def _bytes_at(address: int, dims: list[int], dtype: DType, owner: Any) -> Any:
@@ -79,10 +82,10 @@ def _bytes_at(address: int, dims: list[int], dtype: DType, owner: Any) -> Any:
 
 
 def _is_contiguous(dims: list[int], strides: list[int]) -> bool:
+    if 0 in dims:
+        return True
     wanted = 1
     for size, stride in zip(reversed(dims), reversed(strides), strict=True):
-        if size == 0:
-            return True
         if size > 1 and stride != wanted:
             return False
         wanted *= size

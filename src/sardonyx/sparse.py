@@ -118,18 +118,18 @@ class SparseTensor:
     def blocksparse_from_numpy(
         cls, dense_shape: Any, values: Array, block_indices: Any, ort_device: OrtDevice
     ) -> SparseTensor:
-        """Blocks of values, one behind the other, and the row and column of each among blocks."""
+        """Blocks of values along the last dim, and the row and column of each among blocks."""
         check_cpu(ort_device, "a sparse tensor")
         indices = _indices(block_indices, "block_indices", np.int32)
         made = cls(dense_shape, values, (indices,), OrtSparseFormat.ORT_SPARSE_BLOCK_SPARSE)
         blocks = made._values
         if blocks.ndim < 3 or indices.ndim != 2 or indices.shape[0] != 2:
             raise ValueFault(
-                "values are blocks along their first dim and indices two rows of numbers; here are "
+                "values are blocks along their last dim and indices two rows of numbers; here are "
                 f"{list(blocks.shape)} and {list(indices.shape)}"
             )
-        if indices.shape[1] != blocks.shape[0]:
-            raise ValueFault(f"{blocks.shape[0]} blocks have {indices.shape[1]} places")
+        if indices.shape[1] != blocks.shape[-1]:
+            raise ValueFault(f"{blocks.shape[-1]} blocks have {indices.shape[1]} places")
         return made
 
     def _check_range(self) -> None:

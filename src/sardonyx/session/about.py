@@ -30,7 +30,8 @@ class About:
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs that must be fed."""
-        return [node_arg(d) for d in self._compiled.model.inputs]
+        facts = {i.name: i.fact for i in self._compiled.program.inputs}
+        return [node_arg(d, facts.get(d.name)) for d in self._compiled.model.inputs]
 
     def get_outputs(self) -> list[NodeArg]:
         """The outputs."""

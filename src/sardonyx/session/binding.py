@@ -34,7 +34,7 @@ class SessionIOBinding:
         self._targets: dict[str, OrtValue | None] = {}
         self._results: list[OrtValue] = []
         self._places: list[Any] = []  # arrays for all outputs of the session, None where unbound
-        self._order: list[int] = []  # of bound outputs among the session's
+        self._bound: list[tuple[int, str, OrtValue | None]] = []  # outputs, by number
 
     def bind_input(self, name: str, value: Any, *raw: Any) -> None:
         """An array or whatever `run` takes; or a device, a type, a shape and an address."""
@@ -86,9 +86,9 @@ class SessionIOBinding:
     def _bind(self, name: str, value: OrtValue | None) -> None:
         self._targets[name] = value
         names = self._session._output_names
-        self._order = [names.index(bound) for bound in self._targets]
+        self._bound = [(names.index(n), n, target) for n, target in self._targets.items()]
         self._places = [None] * len(names)
-        for index, target in zip(self._order, self._targets.values(), strict=True):
+        for index, _, target in self._bound:
             if target is not None and target._dtype is not None and target._dtype.bits >= 8:
                 self._places[index] = target._value
 
@@ -96,16 +96,21 @@ class SessionIOBinding:
         """One run; afterwards outputs are where they were bound to."""
         if not self._targets:
             raise ValueFault("no output is bound", hint="call bind_output first")
-        results = self._session._run_into(self._feed, self._places, options)
-        made = []
-        for index, (name, target) in zip(self._order, self._targets.items(), strict=True):
+        places = self._places
+        results = self._session._run_into(self._feed, places, options)
+        made = self._results = []
+        for index, name, target in self._bound:
+            result = results[index]
             if target is None:
-                made.append(as_ort_value(results[index]))
+                made.append(as_ort_value(result))
                 continue
-            if results[index] is not self._places[index]:
-                _copy(name, results[index], target)
+            if result is not places[index]:
+                _copy(name, result, target)
             made.append(target)
-        self._results = made
+
+    @property
+    def _iobinding(self) -> SessionIOBinding:
+        return self
 
     def clear_binding_inputs(self) -> None:
         """Forgets all inputs."""
@@ -113,7 +118,7 @@ class SessionIOBinding:
 
     def clear_binding_outputs(self) -> None:
         """Forgets all outputs, and what the last run made."""
-        self._targets, self._results, self._places, self._order = {}, [], [], []
+        self._targets, self._results, self._places, self._bound = {}, [], [], []
 
     def synchronize_inputs(self) -> None:
         """Kept for programs that call it: inputs lie on the CPU."""

@@ -24,9 +24,16 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (MICROSOFT, "RotaryEmbedding"),
         (ONNX, "RotaryEmbedding"),
     ),
+    "categories": (
+        (ML, "CategoryMapper"),
+        (ML, "LabelEncoder"),
+        (ML, "OneHotEncoder"),
+        (ML, "ZipMap"),
+    ),
     "chain": (*ELEMENTWISE, (INTERNAL, "Chain")),
     "conv": ((INTERNAL, "Conv"), (INTERNAL, "ConvTranspose")),
     "dequantized": ((INTERNAL, "GatherDequantized"),),
+    "experts": ((MICROSOFT, "QMoE"),),
     "gather": (
         ("", "Gather"), ("", "GatherElements"), ("", "GatherND"), ("", "ScatterElements"),
         ("", "ScatterND"), ("", "TensorScatter"), ("", "OneHot"), ("", "Compress"),
@@ -37,7 +44,6 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (ML, "Binarizer"),
         (ML, "FeatureVectorizer"),
         (ML, "Imputer"),
-        (ML, "LabelEncoder"),
         (ML, "LinearClassifier"),
         (ML, "LinearRegressor"),
         (ML, "Normalizer"),
@@ -82,11 +88,12 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (ONNX, "QLinearMatMul"),
     ),
     "quantize": (
+        (INTERNAL, "QLookup"),
         (ONNX, "DequantizeLinear"),
         (ONNX, "DynamicQuantizeLinear"),
         (ONNX, "QuantizeLinear"),
     ),
-    "recurrent": (("", "GRU"), ("", "LSTM"), ("", "RNN")),
+    "recurrent": (("", "GRU"), ("", "LSTM"), ("", "RNN"), (INTERNAL, "QLSTM")),
     "reduce": (
         ("", "ArgMax"),
         ("", "ArgMin"),
@@ -104,13 +111,23 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("", "ReduceSumSquare"),
     ),
     "resize": (("", "Resize"),),
+    "sample": (("", "GridSample"),),
     "select": (("", "NonMaxSuppression"), ("", "NonZero"), ("", "TopK")),
     "shape": (
         (INTERNAL, "Sizes"), ("", "Shape"), ("", "Size"), ("", "Reshape"), ("", "Flatten"),
         ("", "Squeeze"), ("", "Unsqueeze"), ("", "Identity"), ("", "Expand"),
         ("", "ConstantOfShape"), ("", "EyeLike"), ("", "Range"),
     ),
+    "signal": (
+        ("", "BlackmanWindow"),
+        ("", "DFT"),
+        ("", "HammingWindow"),
+        ("", "HannWindow"),
+        ("", "MelWeightMatrix"),
+        ("", "STFT"),
+    ),
     "softmax": (("", "Hardmax"), ("", "LogSoftmax"), ("", "Softmax")),
+    "text": (("", "TfIdfVectorizer"), (MICROSOFT, "MurmurHash3")),
     "trees": (
         (ML, "TreeEnsemble"),
         (ML, "TreeEnsembleClassifier"),
@@ -129,3 +146,10 @@ def lowering(key: tuple[str, str]) -> Lowering | None:
     module = importlib.import_module(f"sardonyx.providers.cpu.{family}")
     made: Lowering = module.LOWERINGS[key]
     return made
+
+
+def text_lowering(key: tuple[str, str]) -> Lowering | None:
+    """How nodes of an op that have to do with strings are lowered; None for ops without kernels."""
+    from sardonyx.providers.cpu.text import TEXT_LOWERINGS  # few models have strings
+
+    return TEXT_LOWERINGS.get(key)

@@ -104,6 +104,19 @@ def test_initializers_that_are_inputs() -> None:
     np.testing.assert_array_equal(fed[0], X * 0)
 
 
+def test_a_default_is_a_constant_until_it_is_fed() -> None:
+    """So weights that an exporter lists as inputs are folded and packed like others."""
+    made = parser.parse_model(TEXT)
+    made.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, ["N"]))
+    session = sardonyx.InferenceSession(made)
+    assert [i.name for i in session._compiled.program.inputs] == ["x"]
+    for w in (np.zeros(3, np.float32), np.ones(1, np.float32)):
+        np.testing.assert_array_equal(session.run(None, {"x": X, "w": w})[0], X * w)
+    assert {i.name for i in session._compiled.program.inputs} == {"x", "w"}
+    np.testing.assert_array_equal(session.run(None, {"x": X})[0], X * [1, 2, 3])
+    assert [i.name for i in session.get_inputs()] == ["x"]
+
+
 def test_before_ir_4_they_are_constants() -> None:
     made = parser.parse_model(TEXT)
     made.ir_version = 3

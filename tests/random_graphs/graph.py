@@ -8,18 +8,19 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from onnx import NodeProto, TypeProto, ValueInfoProto, helper, numpy_helper
+from onnx import FunctionProto, NodeProto, TypeProto, ValueInfoProto, helper, numpy_helper
 
 from sardonyx.errors import SardonyxError
-from tests.random_graphs import forms
+from tests.random_graphs import forms, schema
 from tests.random_graphs.builder import Builder, Refused, Traits, Unfit
 from tests.random_graphs.compare import STEPS
-from tests.random_graphs.eager import Eager, model_of, reads
+from tests.random_graphs.eager import Eager, domains, model_of, reads
 from tests.random_graphs.ops import table
 from tests.random_graphs.value import Array, Recipe, Value, type_of
 
 NOISY_RUNS = 16
 SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 31, 33)
+LARGE = (16, 33, 64, 97, 128, 257)  # so that steps are cut into parts for several threads
 KINDS = (
     ("float",), ("float",), ("float",), ("float", "int64"), ("float", "int64", "bool"),
     ("float16", "float"), ("double", "float"), ("int32", "int64"), ("uint8", "int8", "float"),
@@ -67,13 +68,19 @@ class RandomGraph:
         inputs += [helper.make_value_info(n, type_of(self.constants[n])) for n in defaults]
         dense = {n: a for n, a in self.constants.items() if n not in form.sparse}
         found = model_of(
-            nodes, {**self.opsets, **({forms.DOMAIN: 1} if functions else {})}, inputs=inputs,
+            nodes, self._imports(functions), inputs=inputs,
             outputs=[self._output(n, form.typed) for n in names], functions=functions,
             initializers=[numpy_helper.from_array(a, n) for n, a in dense.items()],
         )  # fmt: skip
         sparse = [n for n in self.constants if n in form.sparse]
         found.graph.sparse_initializer.extend(forms.as_sparse(n, self.constants[n]) for n in sparse)
         return found
+
+    def _imports(self, functions: list[FunctionProto]) -> dict[str, int]:
+        """The opsets of the domains that nodes are from, and some that no node is from."""
+        used = {"", schema.ML, *domains(self.nodes)}
+        found = {d: v for d, v in self.opsets.items() if d in used}
+        return {**found, forms.DOMAIN: 1} if functions else found
 
     def _output(self, name: str, typed: bool) -> ValueInfoProto:
         data = self.runs[0].values.get(name)
@@ -114,6 +121,7 @@ def make(seed: int) -> RandomGraph:
     rng = Random(seed)
     builder = Builder(rng, _traits(rng))
     wanted = rng.choice((1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30))
+    wanted = min(wanted, 6) if builder.traits.is_large else wanted
     steps = 0
     try:
         while len(builder.nodes) < wanted and steps < 4 * wanted:
@@ -127,13 +135,14 @@ def make(seed: int) -> RandomGraph:
 def _traits(rng: Random) -> Traits:
     by_onnxruntime = rng.random() < 0.85
     newest = 26 if by_onnxruntime else 28
-    opset = rng.randint(13, 22) if rng.random() < 0.5 else rng.randint(7, newest)
-    sizes = [*rng.sample(SIZES, 3), rng.choice((1, 2, 3))]
+    opset = rng.choice((rng.randint(13, 22), rng.randint(7, newest), rng.randint(22, newest)))
+    is_large = rng.random() < 0.04
+    sizes = [*rng.sample(LARGE if is_large else SIZES, 3), rng.choice((1, 2, 3))]
     if rng.random() < 0.06:
         sizes.append(0)
     return Traits(
         opset, rng.randint(1, 5), by_onnxruntime, rng.random() < 0.12, rng.choice(KINDS),
-        tuple(sizes),
+        tuple(sizes), is_large,
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -90,7 +91,28 @@ def max_unpool(b: Builder, node: Node) -> Sequence[Value] | None:
     return [b.Reshape(flat, shape, allowzero=1, like=out)]
 
 
+def deform_conv(b: Builder, node: Node) -> Sequence[Value] | None:
+    """What the taps read, as columns, and a product of matrices."""
+    x, w, out = given(node, 0), given(node, 1), node.outputs[0]
+    offset, bias, mask = given(node, 2), optional(node, 3), optional(node, 4)
+    shape, attrs = w.tensor.static, node.attrs
+    if x.tensor.dtype is not F32 or shape is None or 0 in shape or len(shape) > 5:
+        return None
+    geometry = {k: v for k, v in attrs.items() if k != "group"}
+    geometry["kernel_shape"] = shape[2:]
+    columns = b.DeformColumns(x, offset, mask, domain=INTERNAL, **geometry)
+    group, depth = attrs["group"], math.prod(shape[1:])
+    grouped = b.Reshape(columns, b.ints(0, group, depth, -1))
+    y = b.MatMul(b.Reshape(w, b.ints(group, shape[0] // group, depth)), grouped)
+    sizes = b.Sizes(domain=INTERNAL, fact=Fact(I64, (len(shape),), None, out.tensor.dims))
+    y = b.Reshape(y, sizes, allowzero=1, like=out)
+    if bias is not None:
+        y = b.Add(y, b.Reshape(bias, b.ints(shape[0], *((1,) * (len(shape) - 2)))))
+    return [y]
+
+
 PARTS: Final[dict[tuple[str, str], Parts]] = {
+    (ONNX, "DeformConv"): deform_conv,
     (ONNX, "MaxUnpool"): max_unpool,
     (ONNX, "Unique"): unique,
 }

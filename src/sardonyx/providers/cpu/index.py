@@ -25,7 +25,7 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (ONNX, "RotaryEmbedding"),
     ),
     "chain": (*ELEMENTWISE, (INTERNAL, "Chain")),
-    "conv": ((INTERNAL, "Conv"), (INTERNAL, "ConvTranspose")),
+    "conv": (("", "Col2Im"), (INTERNAL, "Conv"), (INTERNAL, "ConvTranspose")),
     "dequantized": ((INTERNAL, "GatherDequantized"),),
     "gather": (
         ("", "Gather"), ("", "GatherElements"), ("", "GatherND"), ("", "ScatterElements"),
@@ -104,7 +104,13 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("", "ReduceSumSquare"),
     ),
     "resize": (("", "Resize"),),
-    "sample": (("", "GridSample"),),
+    "sample": (
+        (INTERNAL, "DeformColumns"),
+        ("", "AffineGrid"),
+        ("", "GridSample"),
+        ("", "MaxRoiPool"),
+        ("", "RoiAlign"),
+    ),
     "select": (("", "NonMaxSuppression"), ("", "NonZero"), ("", "TopK")),
     "shape": (
         (INTERNAL, "Sizes"), ("", "Shape"), ("", "Size"), ("", "Reshape"), ("", "Flatten"),

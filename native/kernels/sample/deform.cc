@@ -14,23 +14,23 @@ struct DeformArgs {
   bool has_mask;
 };
 
-// Where a tap of an output reads before it is moved.
-int64_t start_of(const DeformArgs& a, int axis, int64_t tap, int64_t out) {
-  for (int i = a.n_axes - 1; i > axis; --i) tap /= a.taps[i], out /= a.out[i];
-  return out % a.out[axis] * a.step[axis] - a.front[axis] + tap % a.taps[axis] * a.spacing[axis];
-}
-
 // Points [first, first + n) of a tap; `offset` is that of its first axis.
 void find_points(const DeformArgs& a, const float* offset, int64_t tap, int64_t first, int64_t n,
                  const Found<float>& found) {
-  for (int64_t p = 0; p < n; ++p) {
-    int count = found.begin(p);
-    for (int i = 0; i < a.n_axes; ++i) {
-      const float place = offset[i * a.outs + first + p] + float(start_of(a, i, tap, first + p));
-      AxisTaps<float> taps;
-      const int m = taps_at(place, a.axes[i], kSampleLinear, kZeros, taps);
-      count = found.add(p, count, taps, m, a.axes[i].size);
+  float places[kBlock];
+  BlockTaps<float> taps;
+  int count = found.begin(n);
+  int64_t inner = a.outs, inner_taps = a.n_taps;
+  for (int i = 0; i < a.n_axes; ++i) {
+    inner /= a.out[i], inner_taps /= a.taps[i];
+    const int64_t shift = tap / inner_taps % a.taps[i] * a.spacing[i] - a.front[i];
+    int64_t out = first / inner % a.out[i], left = inner - first % inner;
+    for (int64_t p = 0; p < n; ++p, --left) {
+      if (left == 0) left = inner, out = out + 1 < a.out[i] ? out + 1 : 0;
+      places[p] = offset[i * a.outs + first + p] + float(out * a.step[i] + shift);
     }
+    const int m = block_taps(places, n, a.axes[i], kSampleLinear, kZeros, taps);
+    count = found.add(n, count, taps, m, a.axes[i].size);
   }
 }
 

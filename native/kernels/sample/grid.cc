@@ -28,15 +28,20 @@ SDX_INLINE C coordinate(const GridArgs& a, const void* grid, int64_t i) {
   }
 }
 
+// Points [first, first + n) of the grid.
 template <class C>
-void find_point(const GridArgs& a, const void* grid, int64_t point, int64_t p, const Found<C>& to) {
-  int n = to.begin(p);
+void find_points(const GridArgs& a, const void* grid, int64_t first, int64_t n,
+                 const Found<C>& found) {
+  C places[kBlock];
+  BlockTaps<C> taps;
+  int count = found.begin(n);
   for (int i = 0; i < a.n_axes; ++i) {
-    // The innermost axis comes first in the grid.
-    const C x = coordinate<C>(a, grid, point * a.n_axes + a.n_axes - 1 - i);
-    AxisTaps<C> taps;
-    const int m = find_taps(x, a.axes[i], a.mode, a.padding, taps);
-    n = to.add(p, n, taps, m, a.axes[i].size);
+    const int which = a.n_axes - 1 - i;  // the innermost axis comes first in the grid
+    const int64_t at = first * a.n_axes + which;
+    for (int64_t p = 0; p < n; ++p)
+      places[p] = place_of(coordinate<C>(a, grid, at + p * a.n_axes), a.axes[i], a.mode);
+    const int m = block_taps(places, n, a.axes[i], a.mode, a.padding, taps);
+    count = found.add(n, count, taps, m, a.axes[i].size);
   }
 }
 
@@ -49,8 +54,7 @@ Status grid_blocks(const void* args, const Data& data, int64_t begin, int64_t en
   for (int64_t item = begin; item < end; ++item) {
     const int64_t image = item / a.blocks, first = item % a.blocks * kBlock;
     const int64_t n = a.points - first < kBlock ? a.points - first : kBlock;
-    for (int64_t p = 0; p < n; ++p)
-      find_point(a, data.in[1], image * a.points + first + p, p, found);
+    find_points(a, data.in[1], image * a.points + first, n, found);
     for (int64_t c = image * a.channels; c < (image + 1) * a.channels; ++c) {
       const T* x = input<T>(data, 0) + c * a.plane;
       T* y = output<T>(data) + c * a.points + first;

@@ -2,7 +2,7 @@
 // all elements (MaxRoiPool).
 #include "kernels/kernel.h"
 #include "kernels/sample/rows.h"
-#include "simd/vec.h"
+#include "simd/fold.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -56,19 +56,24 @@ Status find_samples(const RoiArgs& a, const float* roi, int axis, Samples& sampl
 // What each element of an axis weighs in the mean of a bin, and which of them weigh anything.
 struct Means {
   float* weights;  // bins x size
+  int64_t* spans;  // of each bin: the first element, and the one behind the last
   int64_t first, last;
 
   void fill(const Samples& s, int64_t bins) {
     memset(weights, 0, size_t(bins * s.size) * sizeof(float));
     first = s.size, last = 0;
-    for (int64_t bin = 0; bin < bins; ++bin)
+    for (int64_t bin = 0; bin < bins; ++bin) {
+      int64_t begin = s.size, end = 0;
       for (int64_t i = 0; i < s.n && s.size > 0; ++i) {
         float near, far;
         const int64_t low = s.at(bin, i, near, far), high = s.above(low);
         weights[bin * s.size + low] += near / float(s.n);
         weights[bin * s.size + high] += far / float(s.n);
-        first = low < first ? low : first, last = high + 1 > last ? high + 1 : last;
+        begin = low < begin ? low : begin, end = high + 1 > end ? high + 1 : end;
       }
+      spans[2 * bin] = begin < end ? begin : end, spans[2 * bin + 1] = end;
+      first = begin < first ? begin : first, last = end > last ? end : last;
+    }
     if (first > last) first = last;
   }
 };
@@ -77,50 +82,60 @@ void mean_bins(const RoiArgs& a, const Means& down, const Means& across, const f
                float* y) {
   const int64_t n = across.last - across.first;
   for (int64_t i = 0; i < a.bins[0]; ++i) {
-    memset(row, 0, size_t(n) * sizeof(float));
-    for (int64_t k = down.first; k < down.last; ++k) {
-      const float weight = down.weights[i * a.height + k];
-      if (weight == 0) continue;
-      const float* from = x + k * a.width + across.first;
-      vloop(n, [&](int64_t j, auto lanes) {
-        store(row + j, load(row + j, lanes) + load(from + j, lanes) * weight, lanes);
-      });
-    }
-    for (int64_t j = 0; j < a.bins[1]; ++j) {
-      const float* weights = across.weights + j * a.width + across.first;
+    const float *weights = down.weights + i * a.height, *from = x + across.first;
+    vloop(n, [&](int64_t j, auto lanes) {
       f32v sum{};
-      vloop(n,
-            [&](int64_t k, auto lanes) { sum += load(row + k, lanes) * load(weights + k, lanes); });
-      y[i * a.bins[1] + j] = reduce_sum(sum);
+      for (int64_t k = down.spans[2 * i]; k < down.spans[2 * i + 1]; ++k)
+        if (weights[k] != 0) sum += load(from + k * a.width + j, lanes) * weights[k];
+      store(row + j, sum, lanes);
+    });
+    for (int64_t j = 0; j < a.bins[1]; ++j) {
+      const int64_t begin = across.spans[2 * j], end = across.spans[2 * j + 1];
+      const float* shares = across.weights + j * a.width + begin;
+      const float* mixed = row + begin - across.first;
+      f32v sum{};
+      vloop(end - begin, [&](int64_t k, auto lanes) {
+        sum += load(mixed + k, lanes) * load(shares + k, lanes);
+      });
+      y[i * a.bins[1] + j] = fold(sum, [](auto p, auto q) { return p + q; });
     }
   }
 }
 
-// The largest of the weighted neighbours, as ONNX has it, not of the samples.
-float max_bin(const RoiArgs& a, const Samples& down, const Samples& across, const float* x,
-              int64_t i, int64_t j) {
-  if (down.n == 0 || across.n == 0 || a.height == 0 || a.width == 0) return 0;
-  float best = -kInf;
-  for (int64_t s = 0; s < down.n; ++s) {
+// The largest of the weighted neighbours, as ONNX has it, not of the samples. Of one bin in all
+// channels, which share where its samples lie.
+void max_bin(const RoiArgs& a, const Samples& down, const Samples& across, const float* x,
+             int64_t bin, float* y) {
+  const int64_t plane = a.height * a.width, bins = a.bins[0] * a.bins[1];
+  const bool is_empty = down.n == 0 || across.n == 0 || plane == 0;
+  for (int64_t c = 0; c < a.channels; ++c) y[c * bins] = is_empty ? 0 : -kInf;
+  for (int64_t s = 0; s < down.n && !is_empty; ++s) {
     float wy[2], wx[2];
-    const int64_t top = down.at(i, s, wy[0], wy[1]), rows[2] = {top, down.above(top)};
+    const int64_t top = down.at(bin / a.bins[1], s, wy[0], wy[1]);
+    const int64_t rows[2] = {top * a.width, down.above(top) * a.width};
     for (int64_t t = 0; t < across.n; ++t) {
-      const int64_t left = across.at(j, t, wx[0], wx[1]), columns[2] = {left, across.above(left)};
-      for (int k = 0; k < 4; ++k) {
-        const float v = x[rows[k / 2] * a.width + columns[k % 2]] * (wy[k / 2] * wx[k % 2]);
-        best = v > best || v != v ? v : best;
+      const int64_t left = across.at(bin % a.bins[1], t, wx[0], wx[1]);
+      const int64_t columns[2] = {left, across.above(left)};
+      for (int64_t c = 0; c < a.channels; ++c) {
+        float best = y[c * bins];
+        for (int k = 0; k < 4; ++k) {
+          const float v = x[c * plane + rows[k / 2] + columns[k % 2]] * (wy[k / 2] * wx[k % 2]);
+          best = v > best || v != v ? v : best;
+        }
+        y[c * bins] = best;
       }
     }
   }
-  return best;
 }
 
 // Item: a region.
 Status align_regions(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const RoiArgs*>(args);
   const int64_t plane = a.height * a.width, bins = a.bins[0] * a.bins[1];
-  Means down{reinterpret_cast<float*>(data.local), 0, 0};
-  Means across{down.weights + a.bins[0] * a.height, 0, 0};
+  auto* spans = reinterpret_cast<int64_t*>(data.local);
+  auto* weights = reinterpret_cast<float*>(spans + 2 * (a.bins[0] + a.bins[1]));
+  Means down{weights, spans, 0, 0};
+  Means across{weights + a.bins[0] * a.height, spans + 2 * a.bins[0], 0, 0};
   float* row = across.weights + a.bins[1] * a.width;
   for (int64_t r = begin; r < end; ++r) {
     const int64_t image = input<int64_t>(data, 2)[r];
@@ -133,15 +148,13 @@ Status align_regions(const void* args, const Data& data, int64_t begin, int64_t 
       if (!status.ok()) return status;
     }
     if (!a.takes_max) down.fill(tall, a.bins[0]), across.fill(wide, a.bins[1]);
-    for (int64_t c = 0; c < a.channels; ++c) {
-      const float* x = input<float>(data, 0) + (image * a.channels + c) * plane;
-      float* y = output<float>(data) + (r * a.channels + c) * bins;
-      if (!a.takes_max)
-        mean_bins(a, down, across, x, row, y);
-      else
-        for (int64_t i = 0; i < bins; ++i)
-          y[i] = max_bin(a, tall, wide, x, i / a.bins[1], i % a.bins[1]);
-    }
+    const float* x = input<float>(data, 0) + image * a.channels * plane;
+    float* y = output<float>(data) + r * a.channels * bins;
+    if (a.takes_max)
+      for (int64_t i = 0; i < bins; ++i) max_bin(a, tall, wide, x, i, y + i);
+    else
+      for (int64_t c = 0; c < a.channels; ++c)
+        mean_bins(a, down, across, x + c * plane, row, y + c * bins);
   }
   return {};
 }
@@ -205,7 +218,8 @@ RoiArgs* make_args(const Call& call, Plan& plan) {
 Status roi_align(const Call& call, Plan& plan) {
   RoiArgs* a = make_args(call, plan);
   a->is_aligned = call.ints[0] != 0, a->takes_max = call.ints[1] != 0, a->ratio = call.ints[2];
-  plan.local_bytes = (a->bins[0] * a->height + (a->bins[1] + 1) * a->width + 16) * 4;
+  plan.local_bytes = (a->bins[0] * a->height + (a->bins[1] + 1) * a->width) * 4;
+  plan.local_bytes += 16 * (a->bins[0] + a->bins[1]);
   plan.add(align_regions, call.out[0].dims[0], 20 * call.out[0].count(1, 4));
   return {};
 }

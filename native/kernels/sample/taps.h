@@ -80,14 +80,12 @@ SDX_INLINE int taps_at(C place, const SampleAxis& axis, SampleMode mode, SampleP
   return n;
 }
 
-// The same for a point between -1 and 1.
+// Where a point between -1 and 1 lies.
 template <class C>
-SDX_INLINE int find_taps(C point, const SampleAxis& axis, SampleMode mode, SamplePadding padding,
-                         AxisTaps<C>& taps) {
-  C place = (point + 1) / 2 * C(axis.high - axis.low) + C(axis.low);
-  if (mode == kSampleNearest)
-    place = sizeof(C) == 8 ? C(__builtin_rint(double(place))) : C(__builtin_rintf(float(place)));
-  return taps_at(place, axis, mode, padding, taps);
+SDX_INLINE C place_of(C point, const SampleAxis& axis, SampleMode mode) {
+  const C place = (point + 1) / 2 * C(axis.high - axis.low) + C(axis.low);
+  if (mode != kSampleNearest) return place;
+  return sizeof(C) == 8 ? C(__builtin_rint(double(place))) : C(__builtin_rintf(float(place)));
 }
 
 }  // namespace sdx::SDX_ISA

@@ -40,6 +40,7 @@ _PARTS: Final = {
     (MICROSOFT, "SkipGroupNorm"): ("microsoft", "group_norm"),
     (MICROSOFT, "UnfoldTensor"): ("microsoft", "unfold"),
     (ONNX, "CausalConvWithState"): ("microsoft", "causal_conv"),
+    (ONNX, "DeformConv"): ("composed", "deform_conv"),
     (ONNX, "MaxUnpool"): ("composed", "max_unpool"),
     (ONNX, "Unique"): ("composed", "unique"),
 }

@@ -13,8 +13,8 @@ from sardonyx.graph.graph import Graph, Node, Value, given, optional
 from sardonyx.ops import lookup
 from sardonyx.ops.declare import INTERNAL, MICROSOFT
 from sardonyx.ops.rules import Array
-from sardonyx.passes.caches import lower_node
 from sardonyx.passes.fold import FoldingBuilder
+from sardonyx.passes.parts import lower_node
 from sardonyx.passes.rule import need, ranked
 from sardonyx.weights.const import Recipe
 

@@ -189,6 +189,12 @@ def _pow(w: Writer, it: Instruction, args: tuple[int, ...]) -> int:
     return w.cast(w.emit("pow", (w.cast(base, both), w.cast(exponent, both))), kind)
 
 
+def _erf(w: Writer, it: Instruction, args: tuple[int, ...]) -> int:
+    kind = w.types[args[0]]
+    x = args[0] if kind.is_float else w.cast(args[0], F64)
+    return w.cast(w.emit("erf", (x,)), kind)
+
+
 def _shrink(w: Writer, it: Instruction, args: tuple[int, ...]) -> int:
     attrs = dict(it.attrs)
     kind = w.types[args[0]]
@@ -241,7 +247,7 @@ _STANDARD: Final[dict[str, Encoder]] = {
     **{name: _plain(name.lower()) for name in (
         "Abs", "Neg", "Sign", "Relu", "Ceil", "Floor", "Round", "Sqrt", "Reciprocal", "Exp", "Log",
         "Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Tanh", "Asinh", "Acosh",
-        "Atanh", "Erf", "Sigmoid", "Softplus", "Softsign", "Mish", "Add", "Sub", "Mul", "Div",
+        "Atanh", "Sigmoid", "Softplus", "Softsign", "Mish", "Add", "Sub", "Mul", "Div",
         "PRelu", "Where",
     )},
     **{name: _folded(op) for name, op in (("Max", "max"), ("Min", "min"), ("Sum", "add"))},
@@ -265,6 +271,7 @@ _STANDARD: Final[dict[str, Encoder]] = {
     "ThresholdedRelu": _with("thresholded_relu", "alpha"),
     "Swish": _with("swish", "alpha"),
     "IsInf": _is_inf,
+    "Erf": _erf,
     "Shrink": _shrink,
     "Clip": _clip,
     "Mod": _mod,

@@ -106,11 +106,20 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("", "ReduceSumSquare"),
     ),
     "resize": (("", "Resize"),),
+    "sample": (("", "GridSample"),),
     "select": (("", "NonMaxSuppression"), ("", "NonZero"), ("", "TopK")),
     "shape": (
         (INTERNAL, "Sizes"), ("", "Shape"), ("", "Size"), ("", "Reshape"), ("", "Flatten"),
         ("", "Squeeze"), ("", "Unsqueeze"), ("", "Identity"), ("", "Expand"),
         ("", "ConstantOfShape"), ("", "EyeLike"), ("", "Range"),
+    ),
+    "signal": (
+        ("", "BlackmanWindow"),
+        ("", "DFT"),
+        ("", "HammingWindow"),
+        ("", "HannWindow"),
+        ("", "MelWeightMatrix"),
+        ("", "STFT"),
     ),
     "softmax": (("", "Hardmax"), ("", "LogSoftmax"), ("", "Softmax")),
     "trees": (

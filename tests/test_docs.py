@@ -28,6 +28,7 @@ RUNNABLE = (
     "docs/order.md",
     "docs/plan.md",
     "docs/quantized.md",
+    "docs/strings.md",
     "docs/training.md",
 )
 

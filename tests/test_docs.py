@@ -29,6 +29,7 @@ RUNNABLE = (
     "docs/memory.md",
     "docs/order.md",
     "docs/plan.md",
+    "docs/quantized.md",
     "docs/strings.md",
     "docs/training.md",
 )

@@ -68,6 +68,11 @@ def upgrade(names: str, below: int, domain: str = "") -> Callable[[Rule], tuple[
     return wrap
 
 
+def replaced(domain: str) -> list[str]:
+    """The ops of a domain that become others when they are loaded, whatever their version."""
+    return sorted(name for d, name in _REMOVED if d == domain)
+
+
 def find(domain: str, name: str, version: int) -> Rule | None:
     """The rule for a node of this version, or None if its form is today's."""
     family = _REMOVED.get((domain, name)) or family_of(domain, name)

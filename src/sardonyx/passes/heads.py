@@ -279,11 +279,17 @@ def _projected(
 ) -> tuple[Value | None, ...]:
     need(not attrs["do_rotary"], "turns by angles of its own")
     need(not attrs["past_present_share_buffer"], "past and present share a cache")
-    heads = attrs["num_heads"]
-    columns = known(x.weights.tensor.dims[1])
     product = b.MatMul(x.x, x.weights)
     whole = product if x.bias is None else b.Add(product, x.bias)
-    sizes = [known(s) for s in widths_of(columns, attrs)]
+    return attend_projected(b, x, whole, attrs, _is_shown(node, 1))
+
+
+def attend_projected(
+    b: Builder, x: Projected, whole: Value, attrs: dict[str, Any], has_present: bool
+) -> tuple[Value | None, ...]:
+    """What follows the product of Attention: query, key and value lie side by side in it."""
+    heads = attrs["num_heads"]
+    sizes = [known(s) for s in widths_of(known(whole.tensor.dims[2]), attrs)]
     if len(set(sizes)) == 1:  # heads before parts: views of the product
         parts = b.Split(parts_of(b, whole, 3 * heads), b.ints(*[heads] * 3), axis=2, outputs=3)
         q, k, v = (b.Transpose(part, perm=HEADS_FIRST) for part in parts)
@@ -298,7 +304,7 @@ def _projected(
     mask = None if x.mask is None else _index_mask(b, x, present[0], attrs["mask_filter_value"])
     mask = _added(b, mask, wide_value(b, x.added))
     y = _attend(b, (q, *present), mask, attrs, x.past is not None and k)
-    if not _is_shown(node, 1):
+    if not has_present:
         return (y,)
     need(k.tensor.dims[3] == v.tensor.dims[3], "keys and values do not stack")
     return y, b.Concat(*(b.Unsqueeze(p, b.ints(0)) for p in present), axis=0)

@@ -44,6 +44,8 @@ _PARTS: Final = {
     (MICROSOFT, "SkipGroupNorm"): ("microsoft", "group_norm"),
     (MICROSOFT, "UnfoldTensor"): ("microsoft", "unfold"),
     (ONNX, "CausalConvWithState"): ("microsoft", "causal_conv"),
+    (ONNX, "MaxUnpool"): ("composed", "max_unpool"),
+    (ONNX, "Unique"): ("composed", "unique"),
 }
 
 
@@ -53,9 +55,9 @@ def lower_parts(graph: Graph) -> None:
     for node in list(graph.nodes):
         key = node.op.key
         if key in _ATTENTION:
-            _lower(graph, node, partial(_function(*_ATTENTION[key]), spans=shared))
+            lower_node(graph, node, partial(_function(*_ATTENTION[key]), spans=shared))
         elif key in _PARTS:
-            _lower(graph, node, _function(*_PARTS[key]))
+            lower_node(graph, node, _function(*_PARTS[key]))
     for node in list(graph.nodes):
         for _, body in node.subgraphs:
             lower_parts(body)
@@ -66,8 +68,9 @@ def _function(module: str, name: str) -> Callable[..., Any]:
     return made
 
 
-def _lower(graph: Graph, node: Node, lower: Lower) -> None:
-    builder, n_guards = Builder(graph, graph.scope), len(graph.scope.found)
+def lower_node(graph: Graph, node: Node, lower: Lower, builder: Builder | None = None) -> None:
+    """Puts what `lower` builds in the place of a node, or leaves it if that says no."""
+    builder, n_guards = builder or Builder(graph, graph.scope), len(graph.scope.found)
     try:
         made = lower(builder, node)
     except (NoMatch, SardonyxError) as reason:

@@ -139,13 +139,19 @@ def _counts(batch: Any) -> tuple[Any, ...]:
 
 @projected.reference
 def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
-    x, heads = Inputs(*filled(inputs, 7)), attrs["num_heads"]
+    x = Inputs(*filled(inputs, 7))
     all_three = np.matmul(wide(x.x), wide(x.weights))
     if x.bias is not None:
         all_three = all_three + wide(x.bias)
-    width, _, _ = widths_of(x.weights.shape[1], attrs)
+    return attended(x, all_three.astype(x.x.dtype), attrs)
+
+
+def attended(x: Inputs, all_three: Array, attrs: dict[str, Any]) -> tuple[Array, ...]:
+    """What follows the product: query, key and value lie side by side in it."""
+    heads = attrs["num_heads"]
+    width, _, _ = widths_of(all_three.shape[2], attrs)
     assert isinstance(width, int)
-    parts = np.split(all_three.astype(x.x.dtype), (width, 2 * width), axis=2)
+    parts = np.split(all_three, (width, 2 * width), axis=2)
     q, k, v = (unpack(part, heads) for part in parts)
     past = 0
     if attrs["past_present_share_buffer"]:

@@ -11,7 +11,7 @@ from tests.test_ops import start, weights_among
 
 # Ops of these files that a kernel is still missing for; some of their parts, or all of them.
 PYTHON = frozenset((
-    "BiasDropout", "CropAndResize", "DynamicTimeWarping", "GatedRelativePositionBias", "GridSample",
+    "BiasDropout", "BitmaskBiasDropout", "BitmaskDropout", "CropAndResize", "DynamicTimeWarping", "GatedRelativePositionBias", "GridSample",
     "Inverse", "Irfft", "LongformerAttention", "PackedAttention", "PackedMultiHeadAttention",
     "PagedAttention", "RelativePositionBias", "RemovePadding", "RestorePadding", "Rfft",
     "SparseAttention", "Unique",

@@ -48,6 +48,10 @@ _STANDARD: Final = (
     "LinearAttentionGate Pad Range Rfft SampleOp ScaledSiLU TorchEmbedding TransposeMatMul Trilu "
     "Unique"
 )
+_FUSED: Final = (
+    "BitmaskBiasDropout BitmaskDropout MatMulInteger16 MatMulNBitsMlp MatMulNBitsQkv MulInteger "
+    "ReduceSumInteger"
+)
 # Ops that exist no longer, or elsewhere, and the family that says what they became.
 _REMOVED: Final = {
     ("", "Upsample"): "resize",
@@ -55,6 +59,7 @@ _REMOVED: Final = {
     ("com.microsoft", "SimplifiedLayerNormalization"): "normalize",
     **dict.fromkeys((("", name) for name in _EXPERIMENTS.split()), "experimental"),
     **dict.fromkeys((("com.microsoft", name) for name in _STANDARD.split()), "microsoft"),
+    **dict.fromkeys((("com.microsoft", name) for name in _FUSED.split()), "microsoft_fused"),
 }
 _LOADED: Final[dict[str, dict[tuple[str, str], list[tuple[int, Rule]]]]] = {}
 

@@ -71,6 +71,7 @@ _FAMILIES: Final = {
     (MICROSOFT, "microsoft.moe"): "MoE",
     (MICROSOFT, "microsoft.packed"): "PackedAttention PackedMultiHeadAttention RemovePadding "
     "RestorePadding",
+    (MICROSOFT, "microsoft.paged"): "PagedAttention",
     (MICROSOFT, "microsoft.relative"): "GatedRelativePositionBias RelativePositionBias",
     (MICROSOFT, "microsoft.sparse"): "LongformerAttention SparseAttention",
     (MICROSOFT, "microsoft.recurrence"): "CausalConvWithState LinearAttention",

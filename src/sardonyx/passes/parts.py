@@ -28,13 +28,17 @@ _ATTENTION: Final = {
     (ONNX, "Attention"): ("heads", "standard"),
 }
 _PARTS: Final = {
+    (MICROSOFT, "BranchwiseRMSNorm"): ("streams", "branch_norm"),
     (MICROSOFT, "CDist"): ("microsoft", "cdist"),
     (MICROSOFT, "CausalConvWithState"): ("microsoft", "causal_conv"),
     (MICROSOFT, "ConvTransposeWithDynamicPads"): ("microsoft", "late_pads"),
     (MICROSOFT, "EmbedLayerNormalization"): ("microsoft", "embed"),
+    (MICROSOFT, "EngramGate"): ("streams", "engram"),
     (MICROSOFT, "FusedGemm"): ("microsoft", "fused_gemm"),
     (MICROSOFT, "FusedMatMulActivation"): ("microsoft", "matmul_activation"),
     (MICROSOFT, "GroupNorm"): ("microsoft", "group_norm"),
+    (MICROSOFT, "HyperConnectionPostMix"): ("streams", "post_mix"),
+    (MICROSOFT, "HyperConnectionPreMix"): ("streams", "pre_mix"),
     (MICROSOFT, "MRotaryEmbedding"): ("microsoft", "multi_rotary"),
     (MICROSOFT, "NhwcConv"): ("microsoft", "nhwc_conv"),
     (MICROSOFT, "NhwcFusedConv"): ("microsoft", "nhwc_conv"),

@@ -21,7 +21,9 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (INTERNAL, "Append"),
         (INTERNAL, "Attention"),
         (INTERNAL, "Spans"),
+        (MICROSOFT, "LinearAttention"),
         (MICROSOFT, "RotaryEmbedding"),
+        (ONNX, "LinearAttention"),
         (ONNX, "RotaryEmbedding"),
     ),
     "categories": (
@@ -33,7 +35,7 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "chain": (*ELEMENTWISE, (INTERNAL, "Chain")),
     "conv": (("", "Col2Im"), (INTERNAL, "Conv"), (INTERNAL, "ConvTranspose")),
     "dequantized": ((INTERNAL, "GatherDequantized"),),
-    "experts": ((MICROSOFT, "QMoE"),),
+    "experts": ((MICROSOFT, "MoE"), (MICROSOFT, "QMoE"),),
     "gather": (
         ("", "Gather"), ("", "GatherElements"), ("", "GatherND"), ("", "ScatterElements"),
         ("", "ScatterND"), ("", "TensorScatter"), ("", "OneHot"), ("", "Compress"),

@@ -78,6 +78,10 @@ bool slot_of(PyObject* object, const Wanted& wanted, Slot& slot) {
   return (PyArray_FLAGS(array) & plain) == plain;
 }
 
+bool is_writeable(PyObject* object) {
+  return PyArray_Check(object) && PyArray_ISWRITEABLE(as_array(object));
+}
+
 nb::object contiguous(PyObject* object) {
   if (!PyArray_Check(object)) return nb::borrow(object);
   PyObject* made = reinterpret_cast<PyObject*>(PyArray_GETCONTIGUOUS(as_array(object)));

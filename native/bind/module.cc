@@ -11,4 +11,5 @@ NB_MODULE(_native, m) {
   sdx::bind_kernels(m);
   sdx::bind_exec(m);
   sdx::bind_order(m);
+  sdx::bind_dlpack(m);
 }

@@ -123,6 +123,14 @@ struct Moment {
   int64_t begin_ns, end_ns;
 };
 
+// Memory of the caller's for an output, used where the run makes just such a tensor in a block of
+// its own. It overlaps nothing that the run reads.
+struct Given {
+  int32_t slot;
+  View view;
+  std::byte* data;
+};
+
 // Everything about one run that its segments share.
 struct RunState {
   std::vector<Slot> slots;
@@ -137,6 +145,7 @@ struct RunState {
   bool (*should_stop)(void*) = nullptr;  // asked between steps
   void* stop_context = nullptr;
   std::vector<Moment>* moments = nullptr;
+  std::vector<Given> given;
 };
 
 // So many bytes with those that a run and the runs around it hold already. Where there is no limit

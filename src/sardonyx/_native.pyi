@@ -369,7 +369,12 @@ class Runnable:
         The outputs of a feed that needs no second look; None if anything is unusual.
         """
 
-    def run(self, names: Sequence[int], inputs: list, stop: Stop | None, profiles: bool) -> tuple:
+    def quick_into(self, feed: dict, arrays: list | None) -> object:
+        """
+        The same with arrays for outputs: those that an output lies in come back.
+        """
+
+    def run(self, names: Sequence[int], inputs: list, stop: Stop | None, profiles: bool, arrays: list | None = None) -> tuple:
         """
         (0, outputs, names, spans), or (fault, segment, index, text, names, bytes).
         """
@@ -390,6 +395,11 @@ def has_room(object: object) -> bool:
 def usable_cpus() -> int:
     """CPUs that the process may use, by affinity and cgroup."""
 
+def flush_denormals(on: bool) -> bool:
+    """
+    Whether this thread takes denormal numbers for zero from now on; the answer is whether it did before.
+    """
+
 def set_affinities(sets: Sequence[Sequence[int]]) -> None:
     """Binds the pool's workers to CPUs."""
 
@@ -403,3 +413,11 @@ def least_peak(sizes: Sequence[int], tasks: Sequence[tuple[Sequence[int], Sequen
 
 def peak_of(sizes: Sequence[int], tasks: Sequence[tuple[Sequence[int], Sequence[int], Sequence[tuple[int, int]], int]], order: Sequence[int]) -> int:
     """The most bytes that are alive in a step of an order."""
+
+def export_tensor(address: int, dims: Sequence[int], code: int, bits: int, owner: object) -> object:
+    """A DLPack capsule of a tensor over memory that `owner` keeps."""
+
+def import_tensor(given: object) -> tuple[int, list[int], list[int], int, int, int, object]:
+    """
+    Address, dims, strides, type code, bits and device of a DLPack tensor, and its owner.
+    """

@@ -10,9 +10,11 @@ import numpy as np
 import sardonyx._native as native
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import STRING, by_numpy
-from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFact
+from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFact, SparseFact
 from sardonyx.nodearg import type_name
+from sardonyx.ortvalue import OrtValue
 from sardonyx.program.program import Input
+from sardonyx.sparse import SparseTensor
 
 
 def check_feed(inputs: Mapping[str, Input], feed: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,26 +26,50 @@ def check_feed(inputs: Mapping[str, Input], feed: Mapping[str, Any]) -> dict[str
             raise InvalidArgument(f"Invalid input name: {name}; the model has {', '.join(inputs)}")
         if value is None and spec.default is not None:
             continue
-        values[name] = _value(name, spec.fact, value)
+        values[name] = check_value(name, spec.fact, value)
     return values
 
 
-def _value(name: str, fact: AnyFact | None, value: Any) -> Any:
+def check_value(name: str, fact: AnyFact | None, value: Any) -> Any:
+    """One value in the form that steps take it."""
+    if isinstance(value, OrtValue):
+        value = value._fed()
     if isinstance(fact, OptionalFact):
-        return None if value is None else _value(name, fact.elem, value)
+        return None if value is None else check_value(name, fact.elem, value)
     if isinstance(fact, SequenceFact):
         if not isinstance(value, (list, tuple)):
             raise InvalidArgument(f"input {name} is a {type_name(fact)}: give it a list")
-        return [_value(name, fact.elem, v) for v in value]
+        return [check_value(name, fact.elem, v) for v in value]
     if isinstance(fact, MapFact):
         if not isinstance(value, Mapping):
             raise InvalidArgument(f"input {name} is a {type_name(fact)}: give it a dict")
         return {k: _map_value(fact.value, v) for k, v in value.items()}
+    if isinstance(fact, SparseFact):
+        return _sparse(name, fact, value)
     if not isinstance(fact, Fact):
         return value
     if value is None:
         raise InvalidArgument(f"input {name} is a {type_name(fact)}, and None was given")
     return _array(name, fact, value)
+
+
+def _sparse(name: str, fact: SparseFact, value: Any) -> SparseTensor:
+    if not isinstance(value, SparseTensor) or value._dtype is not fact.dtype:
+        kind = value.data_type() if isinstance(value, SparseTensor) else type(value).__name__
+        raise InvalidArgument(
+            f"Unexpected input data type. Actual: ({kind}) , expected: ({type_name(fact)})",
+            input=name,
+            hint="make it by SparseTensor.sparse_coo_from_numpy",
+        )
+    shape, wanted = value.dense_shape(), fact.shape
+    if wanted is not None and (
+        len(shape) != len(wanted)
+        or any(isinstance(w, int) and s != w for s, w in zip(shape, wanted, strict=True))
+    ):
+        raise InvalidArgument(
+            f"input {name} is a sparse tensor of shape {shape}, and the model wants {fact}"
+        )
+    return value
 
 
 def _map_value(fact: AnyFact | None, value: Any) -> Any:

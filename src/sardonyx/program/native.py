@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -34,6 +35,9 @@ class RunSettings:
     keeps: bool = True  # memory of a run for the next
     shares: bool = False  # that memory with other sessions
     limit_bytes: int = NO_LIMIT  # for arena and outputs of a run
+    flushes: bool = False  # denormal numbers to zero
+    spin_us: int = 200  # that threads wait for work before they sleep
+    calms: bool = False  # threads when a run ends
 
 
 @dataclass(slots=True)
@@ -123,6 +127,10 @@ class NativeSegment:
             settings.grows_in_place,
             pool,
             settings.limit_bytes,
+            settings.flushes,
+            settings.spin_us,
+            settings.calms,
+            [0 if v in self.keys else v.tensor.dtype.onnx for v in self.made],
         )
         outputs = [self.values[v] for v in self.made]
         sizes = (len(self.values), len(self.names))
@@ -140,10 +148,23 @@ class NativeSegment:
         """The native call that takes a feed, once the segment is prepared."""
         return None if self._runnable is None else self._runnable.quick
 
+    @property
+    def quick_into(self) -> Callable[[dict[Any, Any], list[Any] | None], object] | None:
+        """The same with arrays for outputs to lie in."""
+        return None if self._runnable is None else self._runnable.quick_into
+
     def run(
-        self, frame: list[Any], dims: dict[str, int], stop: native.Stop | None, profiles: bool
+        self,
+        frame: list[Any],
+        dims: dict[str, int],
+        stop: native.Stop | None,
+        profiles: bool,
+        into: Mapping[int, Any] = MappingProxyType({}),
     ) -> list[tuple[int, int, int, int]]:
-        """One run; the outputs go into the frame, sizes that became known into `dims`."""
+        """One run; the outputs go into the frame, sizes that became known into `dims`.
+
+        `into` has arrays for slots, in which outputs then lie if they can.
+        """
         runnable = self._runnable
         assert runnable is not None
         given = [dims.get(n, -1) for n in self.names]
@@ -151,7 +172,8 @@ class NativeSegment:
             frame[i] if self.values[value] in self.room_axes else _plain(frame[i])
             for i, value in zip(self.inputs, self.read, strict=True)
         ]
-        result = runnable.run(given, arrays, stop, profiles)
+        places = [into.get(slot) for slot in self.outputs] if into else None
+        result = runnable.run(given, arrays, stop, profiles, places)
         if result[0]:
             self._fail(*result)
         for name in self.gives:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import contextlib
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
@@ -115,6 +116,7 @@ class Forms:
         self.container: PrepackedWeightsContainer | None = None
         self._arrays: dict[Want, Array] = {}
         self._find = find
+        self._check: Callable[[], None] | None = None
         _ALIVE.add(self)
 
     def address(self, want: Want) -> int:
@@ -125,6 +127,8 @@ class Forms:
         """The bytes of a form, as long as this lives."""
         array = self._arrays.get(want)
         if array is None:
+            if self._check is not None:
+                self._check()
             array = self.found(want)
             if array is None and self.container is not None:
                 array = self.container.share(want, lambda: _make(want))
@@ -132,6 +136,15 @@ class Forms:
                 array = _make(want)
             self._arrays[want] = array
         return array
+
+    @contextlib.contextmanager
+    def checking(self, check: Callable[[], None]) -> Iterator[None]:
+        """Calls `check`, which may raise, before each form that is made meanwhile."""
+        self._check = check
+        try:
+            yield
+        finally:
+            self._check = None
 
     def found(self, want: Want) -> Array | None:
         """A packed form that is there already, in a file."""

@@ -11,14 +11,14 @@ from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import STRING
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
-from sardonyx.ops.declare import ML
+from sardonyx.ops.declare import INTERNAL, ML
 from sardonyx.place.provider import No, Region, Step, Yes
 from sardonyx.program.call import Bodies, Call, Lowered
 from sardonyx.program.program import Program
 from sardonyx.providers.cpu.index import lowering, text_lowering
 from sardonyx.providers.reference import Reference
 
-CONTROL: Final = frozenset((("", "If"), ("", "Loop"), ("", "Scan")))
+CONTROL: Final = frozenset((("", "If"), ("", "Loop"), ("", "Scan"), (INTERNAL, "Loop")))
 ZIP_MAP: Final = (ML, "ZipMap")  # whose result is no tensor
 MAX_RANK: Final = 10  # of a tensor that kernels take
 
@@ -58,14 +58,14 @@ class Cpu:
 
 def lowered(node: Node) -> Lowered | No:
     """What a node becomes, or why it has no kernel."""
-    lower = lowering(node.op.key)
+    lower = lowering(node.op.key) or node.op.lowering_rule
     values = [v for v in (*node.inputs, *node.outputs) if v is not None]
     if any(isinstance(v.fact, Fact) and v.fact.dtype is STRING for v in values):
         lower = text_lowering(node.op.key)
     if lower is None and node.op.key not in CONTROL:
         return No(f"{node.op} has no kernel" + (" for strings" if lowering(node.op.key) else ""))
-    for value in values:  # what lowering may take for granted
-        if (why := _unfit(value)) and node.op.key != ZIP_MAP:
+    for value in node.inputs if node.op.key == ZIP_MAP else values:
+        if value is not None and (why := _unfit(value)):  # else lowering may take it for granted
             return No(why)
     return Bodies() if lower is None else lower(node)
 

@@ -16,8 +16,9 @@ class AdapterFormat:
 
     def __init__(self, adapter: AdapterFormat | Content | None = None) -> None:
         """An empty adapter, or one with the contents of another."""
-        given = adapter._content if isinstance(adapter, AdapterFormat) else adapter
-        self._content = Content() if given is None else given
+        if isinstance(adapter, AdapterFormat):
+            adapter = adapter._content
+        self._content: Content = Content() if adapter is None else adapter
 
     @staticmethod
     def read_adapter(file_path: str | os.PathLike[str]) -> AdapterFormat:

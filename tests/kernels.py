@@ -74,6 +74,8 @@ def run_call(  # noqa: PLR0913 - how a call is run, each way by name
     gap of so many elements before and behind each row of its last axis.
     """
     inputs = [None if v is None else operand(v, values, isa) for v in call.inputs]
+    if not native.kernels[call.row][1]:  # where strides are not accepted, the executor copies
+        inputs = [None if a is None else a.copy() if strided(a) else a for a in inputs]
     ints = [evaluate(i, dims) for i in call.ints]
     facts = [v.tensor for v in node.outputs]
     shapes: list[Any] = []
@@ -103,6 +105,11 @@ def run_call(  # noqa: PLR0913 - how a call is run, each way by name
         raise RuntimeError(error)
     assert all(untouched(whole, inner) for inner, whole in made), "wrote outside its output"
     return [inner for inner, _ in made]
+
+
+def strided(array: Array) -> bool:
+    """Whether elements do not lie side by side in row-major order."""
+    return not array.flags.c_contiguous
 
 
 def over(place: Array, taken: Array, turn: tuple[int, ...]) -> Array:

@@ -22,6 +22,8 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Pages whose Python stands on its own; others quote pieces of code.
 RUNNABLE = (
     "README.md",
+    "docs/custom_ops.md",
+    "docs/api.md",
     "docs/language_models.md",
     "docs/memory.md",
     "docs/order.md",

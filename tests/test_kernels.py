@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 import sardonyx._native as native
-from sardonyx.graph.graph import Graph
+from sardonyx.graph.dim import lone_name
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Graph, Node
 from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.graph.infer import infer
 from sardonyx.load import load
@@ -74,6 +76,7 @@ def check_kernels(row: Row, constants: list[str]) -> None:
         else:
             expected = list(node.op.run(arrays, node.attrs))
         values.update(zip(node.outputs, expected, strict=False))
+        _bind(node, expected, dims)
         if isinstance(call, No) or not isinstance(call, Call):
             continue
         for isa in native.isas:
@@ -94,6 +97,16 @@ def check_kernels(row: Row, constants: list[str]) -> None:
                     assert [a.tobytes() for a in made] == [a.tobytes() for a in apart[0]], isa
                 wrong = difference(apart[0], expected[: len(apart[0])], row.ulps)
                 assert not wrong, f"{isa}: rows apart: {wrong}"
+
+
+def _bind(node: Node, made: list[Any], dims: dict[str, int]) -> None:
+    """Sizes that running the node gives."""
+    for value, array in zip(node.outputs, made, strict=False):
+        if isinstance(value.fact, Fact) and value.fact.shape is not None:
+            for dim, size in zip(value.fact.shape, array.shape, strict=True):
+                name = lone_name(dim)
+                if name is not None:
+                    dims.setdefault(name, size)
 
 
 def shared(call: Call, outputs: list[Any], values: dict[Any, Any]) -> list[tuple[int, int]]:

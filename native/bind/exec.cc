@@ -339,9 +339,9 @@ std::unique_ptr<Control> make_control(nb::tuple parts) {
   }
   control->inputs = nb::cast<Ints>(parts[3]);
   control->outputs = nb::cast<Ints>(parts[4]);
-  for (const auto& [dtype, dims, axis, reversed] :
-       nb::cast<std::vector<std::tuple<int, Longs, int, bool>>>(parts[5])) {
-    Stacked stacked{DType(dtype), int(dims.size()), {}, axis, reversed};
+  for (const auto& [dtype, dims, axis, reversed, joined, needs_parts] :
+       nb::cast<std::vector<std::tuple<int, Longs, int, bool, bool, bool>>>(parts[5])) {
+    Stacked stacked{DType(dtype), int(dims.size()), {}, axis, reversed, joined, needs_parts};
     std::copy(dims.begin(), dims.end(), stacked.dims);
     control->stacked.push_back(stacked);
   }

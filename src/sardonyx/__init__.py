@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         create_and_register_allocator_v2,
     )
     from sardonyx.compiler import ModelCompiler, OrtExternalInitializerInfo
+    from sardonyx.custom import custom_op, native_op, unregister_custom_op
     from sardonyx.device import OrtDevice
     from sardonyx.ep_devices import (
         OrtEpAssignedNode,
@@ -81,7 +82,10 @@ _LATER: Final = {
     "copy_tensors": "sardonyx.ortvalues",
     "create_and_register_allocator": "sardonyx.allocators",
     "create_and_register_allocator_v2": "sardonyx.allocators",
+    "custom_op": "sardonyx.custom",
     "get_ep_devices": "sardonyx.ep_devices",
+    "native_op": "sardonyx.custom",
+    "unregister_custom_op": "sardonyx.custom",
 }
 
 
@@ -242,6 +246,7 @@ __all__: Final[list[str]] = [
     "copy_tensors",
     "create_and_register_allocator",
     "create_and_register_allocator_v2",
+    "custom_op",
     "disable_telemetry_events",
     "enable_telemetry_events",
     "get_all_providers",
@@ -251,6 +256,7 @@ __all__: Final[list[str]] = [
     "get_ep_devices",
     "get_version_string",
     "has_collective_ops",
+    "native_op",
     "preload_dlls",
     "print_debug_info",
     "register_execution_provider_library",
@@ -258,5 +264,6 @@ __all__: Final[list[str]] = [
     "set_default_logger_verbosity",
     "set_global_thread_pool_sizes",
     "set_seed",
+    "unregister_custom_op",
     "unregister_execution_provider_library",
 ]

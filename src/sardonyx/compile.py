@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sardonyx.errors import FAULTS, ModelLoadCanceled, SardonyxError
-from sardonyx.graph.infer import infer
+from sardonyx.graph.graph import Graph
+from sardonyx.graph.infer import Shapes, infer
 from sardonyx.load import LoadOptions, load
 from sardonyx.load.model import Model
 from sardonyx.load.source import ModelBytes, read_model
@@ -49,6 +50,7 @@ class Options:
     container: PrepackedWeightsContainer | None = None
     order: OrderOptions = field(default_factory=OrderOptions)
     outputs: tuple[str, ...] = ()  # those to be computed; none named: all
+    shapes: Shapes | None = field(default_factory=dict)  # as `infer` takes them
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ def lowered(given: ModelBytes, options: Options, stages: Stages) -> Model:
         if options.outputs:
             model = model.with_outputs(options.outputs)
     with stages.stage("infer"):
-        infer(model.graph, assumes=not options.load.split_names)
+        _infer(model.graph, options)
         model.check_outputs(options.load.is_strict)
     with stages.stage("optimize"):
         optimize(model.graph, options.passes)
@@ -112,6 +114,19 @@ def lowered(given: ModelBytes, options: Options, stages: Stages) -> Model:
     with stages.stage("lower"):
         lower(model.graph, options.passes)
     return model
+
+
+def _infer(graph: Graph, options: Options) -> None:
+    assumes = not options.load.split_names
+    if options.save is not None:  # what is saved must hold for all sizes
+        infer(graph, assumes)
+        return
+    infer(graph, assumes, options.shapes)
+    if graph.scope.loose:
+        from sardonyx.passes.ranks import settle_ranks  # few models need it
+
+        if not settle_ranks(graph):
+            infer(graph, assumes, options.shapes, loosens=False)
 
 
 def program_of(

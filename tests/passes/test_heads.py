@@ -8,8 +8,8 @@ import pytest
 from sardonyx.graph.graph import Graph
 from sardonyx.graph.text import parse
 from sardonyx.graph.verify import verify
-from sardonyx.passes.caches import lower_caches
 from sardonyx.passes.driver import prune
+from sardonyx.passes.parts import lower_parts
 from tests.graphs import random_feeds, run_graph
 
 QKV = "in q: f32[B,S,16]\nin k: f32[B,T,16]\nin v: f32[B,T,8]\n"
@@ -23,7 +23,7 @@ KEPT = {"Attention", "Append", "Spans"}  # those of ours that compute
 def lowered(text: str) -> Graph:
     """The graph of a text after the pass, which computes the same as before."""
     before, after = parse(text), parse(text)
-    lower_caches(after)
+    lower_parts(after)
     prune(after)
     verify(after)
     assert [v.name for v in after.outputs] == [v.name for v in before.outputs]

@@ -136,6 +136,23 @@ FLOATS = {
         ),
         {"DynamicQuantizeLinear": 1, "QMatMul": 1},
     ),
+    "dynamic convolution": (
+        "in x: f32[2,4,6,6]\nconst w: i8[5,4,3,3]\nconst b: f32[5]\n",
+        (
+            "q, s, z = DynamicQuantizeLinear(x)\np = ConvInteger(q, w, z)\nc = Cast(p, to=1)\n"
+            "f = Mul(s, 0.01)\nm = Mul(c, f)\nr = Reshape(b, [1, 5, 1, 1])\ny = Add(m, r)"
+        ),
+        {"DynamicQuantizeLinear": 1, "QConv": 1, "Mul": 1},
+    ),
+    "dynamic convolution with a bias of whole numbers": (
+        "in x: f32[2,4,6,6]\nin b: i32[5]\nconst w: i8[5,4,3,3]\n",
+        (
+            "q, s, z = DynamicQuantizeLinear(x)\np = ConvInteger(q, w, z)\n"
+            "r = Reshape(b, [1, 5, 1, 1])\na = Add(p, r)\nc = Cast(a, to=1)\n"
+            "f = Mul(s, 0.01)\ny = Mul(c, f)"
+        ),
+        {"DynamicQuantizeLinear": 1, "QConv": 1, "Mul": 1},
+    ),
     "dynamic of com.microsoft": (
         "in x: f32[3,8]\nconst w: i8[8,6]\nconst b: f32[6]\n",
         "y = com.microsoft.DynamicQuantizeMatMul(x, w, 0.01, _, b)",
@@ -179,8 +196,8 @@ KEPT = {
             "g = Slice(f, [0], [1], [1])\nh = QuantizeLinear(g, 0.03, 1:i8)\n"
             "i = DequantizeLinear(h, 0.03, 1:i8)\nc = Add(d, i)\ny = QuantizeLinear(c, 0.05, 7:u8)"
         ),
-        "Add",
-        1,
+        "Chain",
+        3,
     ),
 }
 

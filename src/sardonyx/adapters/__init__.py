@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from sardonyx.adapters.file import Content, read, write
@@ -96,7 +97,7 @@ class LoraAdapter:
         return self  # nothing in it changes but by loading
 
 
-def feed_of(adapters: Sequence[LoraAdapter], inputs: Mapping[str, Any]) -> dict[str, Any]:
+def feed_of(adapters: Sequence[LoraAdapter], inputs: AbstractSet[str]) -> dict[str, Any]:
     """The parameters of adapters as inputs of a model."""
     feed: dict[str, Any] = {}
     for adapter in adapters:

@@ -132,18 +132,14 @@ def _settled(
 def _timeline(
     session: InferenceSession, shapes: Shapes, assumed: Mapping[str, int], order: str
 ) -> Timeline:
-    """As a run would go: where sizes were taken as equal and are not, the model is made anew."""
-    program = session._compiled.program
-    try:
-        return timeline(program, {**bound(program.inputs, shapes), **assumed}, order)
-    except AssumptionFailed as failed:
-        if session._compiled.is_standalone:
-            raise UsageError(
-                f"{failed} differ in size, and the model was packed for equal ones"
-            ) from None
-        session._compile_apart(program)
-    program = session._compiled.program
-    return timeline(program, {**bound(program.inputs, shapes), **assumed}, order)
+    """As a run would go: where the sizes break what was assumed, the model is made anew."""
+    while True:
+        made = session._shared
+        program = made.compiled.program
+        try:
+            return timeline(program, {**bound(program.inputs, shapes), **assumed}, order)
+        except AssumptionFailed as failed:
+            session._other(made, failed, {n: tuple(s) for n, s in shapes.items()})
 
 
 def facts(planned: Planned) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from sardonyx._native import DecodeError, ModelRecord, ValueInfoRecord, decode
 from sardonyx.errors import InvalidArgument, InvalidGraph, InvalidProtobuf, NotImplemented
+from sardonyx.graph.graph import Graph
 from sardonyx.load.model import Declared, Model
 from sardonyx.load.source import ModelBytes, read_model
 from sardonyx.load.types import Dims, declared_dims, fact_of
@@ -28,6 +29,7 @@ class LoadOptions:
     dims_by_name: dict[str, int] = field(default_factory=dict)
     dims_by_denotation: dict[str, int] = field(default_factory=dict)
     split_names: bool = False  # dims of equal names need not be equal
+    fixes_defaults: bool = False  # inputs that have a default are constants: nobody feeds them
     copies: bool = False  # reads weights into memory rather than mapping their files
     is_strict: bool = False  # shapes that contradict what is declared are errors
     most_nodes: int = MAX_EXPANDED  # that functions may become
@@ -49,17 +51,18 @@ def load(model: Any, options: LoadOptions | None = None) -> Model:
     assert record.graph is not None
     opsets = _opsets(record)
     dims = Dims(options.dims_by_name, options.dims_by_denotation, options.split_names)
-    # Before IR 4 every initializer had to be listed as an input too, and was a constant anyway.
     tensors = Tensors(given.source, given.files, options.initializers)
     builder = GraphBuilder(
         tensors,
         record.functions,
         dims,
-        constant_inputs=record.ir_version < 4,
+        constant_inputs=options.fixes_defaults or not _has_defaults(record),
         limits=Limits(options.most_nodes, options.most_bytes),
     )
     graph = builder.graph(record.graph, Call(opsets))
     tensors.check_all_used()
+    if builder.asks_for_gradients:
+        graph = _with_gradients(graph)
     return _model(record, graph, opsets, given.origin)
 
 
@@ -74,6 +77,11 @@ def read_record(given: ModelBytes) -> ModelRecord:
     return record
 
 
+def _has_defaults(record: ModelRecord) -> bool:
+    """Before IR 4 every initializer had to be listed as an input, and was a constant anyway."""
+    return record.ir_version >= 4
+
+
 def _once_more(model: Model, options: LoadOptions) -> Model:
     """A model that is there already, with a graph of its own."""
     from sardonyx.graph.copy import copied
@@ -84,6 +92,15 @@ def _once_more(model: Model, options: LoadOptions) -> Model:
             hint="replace it where the model is loaded from",
         )
     return replace(model, graph=copied(model.graph, options.dims_by_name))
+
+
+def _with_gradients(graph: Graph) -> Graph:
+    """The graph with the backward parts that its Gradient nodes ask for, not yet inferred."""
+    from sardonyx.graph.copy import copied
+    from sardonyx.train.nodes import expand
+
+    expand(graph)
+    return copied(graph)
 
 
 def _opsets(record: ModelRecord) -> dict[str, int]:
@@ -110,9 +127,14 @@ def _opsets(record: ModelRecord) -> dict[str, int]:
 
 def _model(record: ModelRecord, graph: Any, opsets: dict[str, int], origin: str) -> Model:
     assert record.graph is not None
-    defaults = {v.name for v in graph.defaults}
-    live = {v.name for v in graph.inputs}
-    inputs = [_declared(i) for i in record.graph.inputs if i.name in live]
+    given = record.graph
+    stored = (
+        *(t.name for t in given.initializers),
+        *(s.values.name for s in given.sparse_initializers),
+    )
+    defaults = frozenset(stored if _has_defaults(record) else ())
+    live = {v.name for v in graph.inputs} | defaults
+    inputs = [_declared(i) for i in given.inputs if i.name in live]
     return Model(
         graph=graph,
         ir_version=record.ir_version,

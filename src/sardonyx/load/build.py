@@ -26,7 +26,7 @@ from sardonyx.load.tensor import Tensors
 from sardonyx.load.types import Dims, fact_of
 from sardonyx.load.upgrade import OldNode, Rule, find
 from sardonyx.ops import lookup, names
-from sardonyx.ops.declare import INTERNAL, ONNX, Op
+from sardonyx.ops.declare import INTERNAL, ONNX, TRAINING, Op
 from sardonyx.weights.const import Const
 
 MAX_DEPTH: Final = 64  # of functions that call functions, and of bodies in bodies
@@ -101,6 +101,7 @@ class GraphBuilder:
         self._expanded = 0  # nodes that functions have become
         self._expanded_bytes = 0
         self._n_calls = 0
+        self.asks_for_gradients = False
 
     def graph(self, record: GraphRecord, call: Call, outer: Names | None = None) -> Graph:
         """One graph: initializers, inputs, nodes, outputs."""
@@ -210,8 +211,17 @@ class GraphBuilder:
                 "name and .pack: it is missing, not looked for, or a warning says what is wrong",
                 hint="bring the pack, or use the model that it was made of",
             )
+        if op is None and (domain, op_type) == (TRAINING, "Gradient"):
+            from sardonyx.train.nodes import add_asked  # few models ask for gradients
+
+            self.asks_for_gradients = True
+            given = {k: attributes.raw(v) for k, v in records.items()}
+            node = add_asked(graph, scope.find, given, inputs, n_outputs)
+            node.name, node.marks = name, marks
+            return node.outputs
         if op is None:
-            raise NotImplemented(_unknown(domain, op_type, version))
+            hint = "declare it with sardonyx.custom_op" if domain else "export without it"
+            raise NotImplemented(_unknown(domain, op_type, version), hint=hint)
         attrs = attributes.of(op, records)
         node = self._add(graph, op, inputs, attrs, n_outputs, name)
         node.marks = marks

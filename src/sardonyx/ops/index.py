@@ -53,28 +53,58 @@ _FAMILIES: Final = {
     "FeatureVectorizer Imputer LabelEncoder Normalizer OneHotEncoder Scaler ZipMap",
     (PREVIEW, "attention"): "FlexAttention",
     (TRAINING, "optimizer"): "Adagrad Adam Momentum",
-    (MICROSOFT, "microsoft.fused"): "FusedConv FusedGemm FusedMatMul",
+    (MICROSOFT, "microsoft.bnb4"): "MatMulBnb4",
+    (INTERNAL, "microsoft.bnb4"): "Bnb4Weights",
+    (MICROSOFT, "microsoft.convert"): "DequantizeLinear QuantizeLinear",
+    (MICROSOFT, "microsoft.decoder"): "DecoderAttention DecoderMaskedMultiHeadAttention "
+    "DecoderMaskedSelfAttention",
+    (MICROSOFT, "microsoft.embed"): "EmbedLayerNormalization",
+    (MICROSOFT, "microsoft.fused"): "FusedConv FusedGemm FusedMatMul FusedMatMulActivation "
+    "NhwcConv NhwcFusedConv",
+    (MICROSOFT, "microsoft.gemm8"): "GemmFloat8",
+    (MICROSOFT, "microsoft.generation"): "BeamSearch GreedySearch Sampling",
+    (MICROSOFT, "microsoft.group_norm"): "GroupNorm SkipGroupNorm",
     (MICROSOFT, "microsoft.gelu"): "Gelu FastGelu BiasGelu QuickGelu",
+    (MICROSOFT, "microsoft.image"): "ConvTransposeWithDynamicPads CropAndResize UnfoldTensor",
+    (MICROSOFT, "microsoft.matrix"): "CDist DynamicTimeWarping Inverse",
+    (MICROSOFT, "microsoft.moe"): "MoE",
+    (MICROSOFT, "microsoft.packed"): "PackedAttention PackedMultiHeadAttention RemovePadding "
+    "RestorePadding",
+    (MICROSOFT, "microsoft.relative"): "GatedRelativePositionBias RelativePositionBias",
+    (MICROSOFT, "microsoft.sparse"): "LongformerAttention SparseAttention",
+    (MICROSOFT, "microsoft.recurrence"): "CausalConvWithState LinearAttention",
     (MICROSOFT, "microsoft.skip"): "SkipLayerNormalization SkipSimplifiedLayerNormalization",
+    (MICROSOFT, "microsoft.qbert"): "QAttention QEmbedLayerNormalization",
+    (MICROSOFT, "microsoft.qgemm"): "QGemm",
+    (MICROSOFT, "microsoft.qimages"): "NhwcMaxPool QLinearConv",
+    (MICROSOFT, "microsoft.qlinear"): "QLinearAdd QLinearAveragePool QLinearConcat "
+    "QLinearGlobalAveragePool QLinearLeakyRelu QLinearMul QLinearReduceMean QLinearSigmoid "
+    "QLinearSoftmax QLinearWhere",
+    (MICROSOFT, "microsoft.qmoe"): "QMoE",
     (MICROSOFT, "microsoft.quantized"): "DynamicQuantizeLSTM DynamicQuantizeMatMul "
     "MatMulIntegerToFloat",
     (MICROSOFT, "microsoft.nbits"): "MatMulNBits GatherBlockQuantized",
+    (MICROSOFT, "microsoft.tokens"): "BifurcationDetector NGramRepeatBlock WordConvEmbedding",
     (MICROSOFT, "microsoft.tokenizer"): "Tokenizer",
     (MICROSOFT, "microsoft.group_query"): "GroupQueryAttention",
     (MICROSOFT, "microsoft.multi_head"): "MultiHeadAttention",
     (MICROSOFT, "microsoft.projected"): "Attention",
-    (MICROSOFT, "microsoft.rotary"): "RotaryEmbedding",
+    (MICROSOFT, "microsoft.rotary"): "MRotaryEmbedding RotaryEmbedding",
+    (MICROSOFT, "microsoft.streams"): "BranchwiseRMSNorm EngramGate HyperConnectionPostMix "
+    "HyperConnectionPreMix",
     (GRADIENT, "recurrent_gradient"): "RNNGradient GRUGradient LSTMGradient",
     (INTERNAL, "caches"): "Append Spans",
     (INTERNAL, "chain"): "Chain",
     (INTERNAL, "channels"): "Conv ConvTranspose MaxPool AveragePool LpPool GlobalMaxPool "
     "GlobalAveragePool GlobalLpPool",
+    (INTERNAL, "collect"): "Loop",
     (INTERNAL, "dequantized"): "GatherDequantized",
     (INTERNAL, "fused_attention"): "Attention",
     (INTERNAL, "internal"): "Sizes",
     (INTERNAL, "nbits"): "MatMulNBits",
     (INTERNAL, "product"): "MatMul",
-    (INTERNAL, "qproducts"): "QAdd QConv QMatMul QMean",
+    (INTERNAL, "qlstm"): "QLSTM",
+    (INTERNAL, "qproducts"): "QAdd QConv QLookup QMatMul QMean",
 }  # fmt: skip
 
 FAMILIES: Final[dict[str, list[tuple[str, str]]]] = {}

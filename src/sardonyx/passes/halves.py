@@ -18,9 +18,10 @@ _WIDENED: Final = frozenset(
     (
         *((ONNX, name) for name in (
             "Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "GlobalAveragePool",
-            "GlobalMaxPool", "GlobalLpPool", "LSTM", "GRU", "RNN",
+            "GlobalMaxPool", "GlobalLpPool", "LSTM", "GRU", "RNN", "DFT", "STFT",
         )),
         (MICROSOFT, "FusedConv"),
+        (MICROSOFT, "QMoE"),
     )
 )  # fmt: skip
 

@@ -31,8 +31,8 @@ _SIZE_KINDS: Final = {
     "broadcast": 8,
 }  # fmt: skip
 _GUARD_KINDS: Final = {
-    "equal": 0, "assumed": 0, "equal_or_one": 1, "broadcasts": 2, "divides": 3, "at_least": 4,
-    "assumed_at_least": 4,
+    "equal": 0, "assumed": 0, "chosen": 0, "equal_or_one": 1, "broadcasts": 2, "divides": 3,
+    "at_least": 4, "assumed_at_least": 4,
 }  # fmt: skip
 
 

@@ -28,7 +28,7 @@ def bind(program: Program, values: Mapping[str, Any]) -> dict[str, int]:
         _check_shape(spec, shape)
         for axis, name in spec.sizes:
             if dims.setdefault(name, shape[axis]) != shape[axis]:
-                raise AssumptionFailed(f"the dims named {name}")
+                raise AssumptionFailed(f"the dims named {name} differ in size")
     return dims
 
 
@@ -126,6 +126,16 @@ class Body:
     def output_facts(self) -> list[AnyFact]:
         """What is known of the outputs before the body has run."""
         return [o.fact for o in self._program.outputs]
+
+    @property
+    def input_names(self) -> list[str]:
+        """The names of the inputs, in their order."""
+        return [i.name for i in self._program.inputs]
+
+    @property
+    def input_facts(self) -> list[AnyFact]:
+        """What is known of the inputs."""
+        return [i.fact for i in self._program.inputs]
 
     def __call__(self, *values: Any) -> list[Any]:
         program, outer = self._program, self._run

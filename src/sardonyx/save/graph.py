@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sardonyx.errors import InternalError
+from sardonyx.errors import InternalError, NotImplemented
 from sardonyx.graph.dim import Size, lone_name, substitute, symbol
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
@@ -126,6 +126,13 @@ class GraphWriter:
         op = node.op
         if op.domain == INTERNAL:
             raise InternalError(f"{op} is an op of our own, and reached a file", node=node)
+        if "decoder" in op.attrs:
+            raise NotImplemented(
+                f"a model with {op} is not saved: its decoder is known by the names of its values, "
+                "which optimizing changes",
+                node=node,
+                hint="use the model as it is",
+            )
         attrs = written(node)
         self._versions.node(node, attrs)
         inputs = ["" if v is None else self._read(v) for v in node.inputs]

@@ -8,9 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from sardonyx.compile import Compiled, Options, compile
 from sardonyx.errors import (
     Fail,
+    InternalError,
     InvalidArgument,
     InvalidGraph,
     RuntimeException,
@@ -25,7 +28,7 @@ from sardonyx.log import at_severity, of_session
 from sardonyx.options import RunOptions, SessionOptions
 from sardonyx.ordering import warn_of_hints
 from sardonyx.pools import pool_for, wants_shrinking
-from sardonyx.program.program import Program, Run
+from sardonyx.program.program import Run
 from sardonyx.program.run import bind, execute
 from sardonyx.programs import PROGRAMS, Shared, key_of, shared
 from sardonyx.providers import resolve
@@ -45,12 +48,15 @@ from sardonyx.weights.forms import PrepackedWeightsContainer
 from sardonyx.weights.pack.find import SUFFIX
 
 if TYPE_CHECKING:
+    from sardonyx.graph.infer import Shapes
     from sardonyx.memory.stats import NodeStats
     from sardonyx.ortvalue import OrtValue
     from sardonyx.ortvalues import OrtValueVector
     from sardonyx.session.binding import IOBinding, SessionIOBinding
+    from sardonyx.variants import Variants
 
 _DEFAULT_RUN: Final = RunOptions()
+_ATTEMPTS: Final = 4  # the first program, names apart, branches chosen, and one to spare
 
 
 class InferenceSession(About):
@@ -114,7 +120,7 @@ class InferenceSession(About):
         self._settings = run_settings(self._options)
         self._node_stats: NodeStats | None = None
         self._base = compile_options(self._options, self._disabled, self._container)
-        load = self._base.load
+        load = self._load = self._base.load
         # Read once: a file object is at its end by then, and a path may be gone.
         self._source = read_model(model, load.folder, load.in_memory, load.copies)
         if NODE_STATS in self._options._entries:
@@ -125,24 +131,37 @@ class InferenceSession(About):
         self._provider_options, self._providers = resolve(providers, provider_options, self._logger)
         check_fallback(self._options)
         self._paths = {}
-        self._compile(replace(self._base, providers=self._providers))
+        self._variants: Variants | None = None
+        options = self._current()
+        self._use(self._compile(options))
+        self._announce(options)
 
-    def _compile(self, options: Options) -> None:
+    def _compile(self, options: Options) -> Shared:
+        """The program for these options, its own or one that other sessions have."""
         key = None
         if self._profile is None and not defers(self._options):
             providers = tuple(
                 (name, *sorted(given.items())) for name, given in self._provider_options.items()
             )
             key = key_of(self._source, options, self._settings, providers)
-        self._shared = PROGRAMS.share(key, lambda: self._make(options))
-        self._compiled: Compiled = self._shared.compiled
+        return PROGRAMS.share(key, lambda: self._make(options))
+
+    def _use(self, made: Shared) -> None:
+        """Runs begin with this program from now on."""
+        self._shared = made
+        self._compiled: Compiled = made.compiled
         model, program = self._compiled.model, self._compiled.program
         is_watched = self._profile is not None or self._node_stats is not None
         self._quick = None if is_watched else program.quick
         self._quick_into = None if is_watched else program.quick_into
         self._inputs = {i.name: i for i in program.inputs}
+        self._fixed = {d.name for d in model.overridable} - self._inputs.keys()
         self._required = [i.name for i in program.inputs if i.default is None]
         self._output_names = [o.name for o in model.outputs]
+
+    def _announce(self, options: Options) -> None:
+        """Says what was made of the model, and keeps what is to be kept of it."""
+        model, program = self._compiled.model, self._compiled.program
         warn_of_hints(options.order, (*model.inputs, *model.overridable), self._logger)
         if options.save is not None and self._options._entries.get(PACK_SAVE) == "1":
             self._pack_saved(options)
@@ -229,8 +248,11 @@ class InferenceSession(About):
         shrinks = wants_shrinking(options, self._settings)
         wanted = self._wanted(output_names)
         if options._adapters:
-            input_feed = {**options._adapter_feed(self._inputs), **input_feed}
+            known = self._inputs.keys() | self._fixed
+            input_feed = {**options._adapter_feed(known), **input_feed}
         self._check_required(input_feed)
+        if not self._fixed.isdisjoint(input_feed):
+            self._open_defaults()
         started = time.perf_counter()
         values = check_feed(self._inputs, input_feed)
         try:
@@ -267,11 +289,15 @@ class InferenceSession(About):
         with self._lock:
             if key not in self._paths:
                 path = object.__new__(InferenceSession)
-                path.__dict__.update(self.__dict__, _lock=Lock(), _paths={})
+                path.__dict__.update(self.__dict__, _lock=Lock(), _paths={}, _variants=None)
                 path._base = replace(self._base, outputs=key, pack=None, save=None)
-                path._compile(replace(path._base, providers=self._providers))
+                path._use(path._compile(path._current()))
                 self._paths[key] = path
             return self._paths[key]
+
+    def _current(self) -> Options:
+        """What compiling is told as things stand."""
+        return replace(self._base, providers=self._providers, load=self._load)
 
     def _run_into(
         self, feed: dict[str, Any], places: list[Any], run_options: RunOptions | None
@@ -286,56 +312,65 @@ class InferenceSession(About):
     def _execute(
         self, values: dict[str, Any], options: RunOptions, places: Sequence[Any]
     ) -> list[Any]:
-        program = self._compiled.program
-        try:
-            return self._attempt(program, values, options, places)
-        except AssumptionFailed as failed:
-            if self._compiled.is_standalone:
-                raise InvalidArgument(
-                    f"{failed} differ in size, and the model was packed for equal ones",
-                    hint="use the model that the pack was made of",
-                ) from None
-            self._logger.info("%s differ in size: compiling again with them apart", failed)
-        self._compile_apart(program)
-        try:
-            return self._attempt(self._compiled.program, values, options, places)
-        except AssumptionFailed as failed:  # of equal names, which the making of a model relied on
-            raise InvalidArgument(
-                f"{failed} differ in size, and the model was made for equal ones",
-                hint="feed equal sizes, or name the dims apart where the model is made",
-            ) from None
+        made = self._shared
+        for _ in range(_ATTEMPTS):
+            try:
+                return self._attempt(made, values, options, places)
+            except AssumptionFailed as failed:
+                shapes = {n: v.shape for n, v in values.items() if isinstance(v, np.ndarray)}
+                made = self._other(made, failed, shapes)
+        raise InternalError("programs made for these inputs do not take them")
 
-    def _compile_apart(self, program: Program) -> None:
-        """Compiles again without assuming that sizes are equal, unless `program` was replaced."""
+    def _other(self, tried: Shared, failed: AssumptionFailed, shapes: Shapes) -> Shared:
+        """A program for runs of these shapes, which `tried` was not made for."""
+        from sardonyx.variants import Variants  # most sessions have one program
+
+        self._logger.info("%s: compiling again, unless there is a program for that", failed)
+        options = self._current()
         with self._lock:
-            if self._compiled.program is program:  # else another thread was here before
-                base = self._base
-                apart = replace(base.load, split_names=True)
+            if self._variants is None:
+                self._variants = Variants(self._shared, options, self._compile)
+            made = self._variants.other(tried, failed, shapes)
+            if made is not self._variants.general:
+                self._use(made)
+            return made
+
+    def _open_defaults(self) -> None:
+        """Compiles with inputs where constants were: one that has a default is fed after all."""
+        with self._lock:
+            if not self._load.fixes_defaults:  # another thread was here before
+                return
+            self._load = replace(self._load, fixes_defaults=False)
+            self._variants = None
+            base = self._base
+            self._use(
                 self._compile(
                     Options(
                         self._providers,
-                        apart,
+                        self._load,
                         base.passes,
                         container=base.container,
                         order=base.order,
                         outputs=base.outputs,
                     )
                 )
+            )
 
     def _attempt(
         self,
-        program: Program,
+        made: Shared,
         values: dict[str, Any],
         options: RunOptions,
         places: Sequence[Any],
     ) -> list[Any]:
+        program = made.compiled.program
         dims, frame = bind(program, values), program.frame()
         for spec in program.inputs:
             value = values.get(spec.name)
             if value is None and spec.default is not None:
                 value = spec.default.read()
             frame[spec.slot] = value
-        pool = self._shared.pool
+        pool = made.pool
         run = Run(dims, frame, _stopper(options), self._settings, options._stop, pool)
         if self._profile is not None:
             run.on_step, run.on_native = self._profile.add_step, self._profile.add_native
@@ -346,7 +381,7 @@ class InferenceSession(About):
             results = execute(program, run)
         if self._node_stats is not None:
             try:
-                self._node_stats.add(self._compiled.model.graph, program, run.dims)
+                self._node_stats.add(made.compiled.model.graph, program, run.dims)
             except OSError as error:  # the run went well
                 self._logger.warning("%s is not written: %s", NODE_STATS, error)
         return results

@@ -147,6 +147,7 @@ def _load_options(options: SessionOptions) -> LoadOptions:
         dims_by_denotation=dict(options._dims_by_denotation),
         # What is saved must hold for sizes that this session may never see.
         split_names=bool(options.optimized_model_filepath),
+        fixes_defaults=not options.optimized_model_filepath and _PACK_FOLDER not in entries,
         copies=one_of(_WEIGHTS, entries.get(_WEIGHTS, "mapped"), _KEPT),
         is_strict=flag(options, _STRICT),
         **limits,

@@ -39,12 +39,22 @@ class OldNode:
 
 
 Entry = tuple[tuple[str, str], int, Rule]
+ANY: Final = 1 << 62  # below this is every version
 
+_EXPERIMENTS: Final = "Affine Crop DynamicSlice ImageScaler ParametricSoftplus Scale ScaledTanh"
+_STANDARD: Final = (
+    "BiasAdd BiasDropout BiasSoftmax BiasSplitGelu ComplexMul ComplexMulConj ExpandDims GatedAdd "
+    "GatedRMSNorm GatherND GemmFastGelu GemmaRotaryEmbedding GridSample IsAllFinite Irfft "
+    "LinearAttentionGate Pad Range Rfft SampleOp ScaledSiLU TorchEmbedding TransposeMatMul Trilu "
+    "Unique"
+)
 # Ops that exist no longer, or elsewhere, and the family that says what they became.
 _REMOVED: Final = {
     ("", "Upsample"): "resize",
     ("", "Scatter"): "gather",
     ("com.microsoft", "SimplifiedLayerNormalization"): "normalize",
+    **dict.fromkeys((("", name) for name in _EXPERIMENTS.split()), "experimental"),
+    **dict.fromkeys((("com.microsoft", name) for name in _STANDARD.split()), "microsoft"),
 }
 _LOADED: Final[dict[str, dict[tuple[str, str], list[tuple[int, Rule]]]]] = {}
 

@@ -11,13 +11,14 @@ from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import STRING
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
+from sardonyx.ops.declare import INTERNAL
 from sardonyx.place.provider import No, Region, Step, Yes
 from sardonyx.program.call import Bodies, Call, Lowered
 from sardonyx.program.program import Program
 from sardonyx.providers.cpu.index import lowering
 from sardonyx.providers.reference import Reference
 
-CONTROL: Final = frozenset((("", "If"), ("", "Loop"), ("", "Scan")))
+CONTROL: Final = frozenset((("", "If"), ("", "Loop"), ("", "Scan"), (INTERNAL, "Loop")))
 MAX_RANK: Final = 10  # of a tensor that kernels take
 
 
@@ -56,7 +57,7 @@ class Cpu:
 
 def lowered(node: Node) -> Lowered | No:
     """What a node becomes, or why it has no kernel."""
-    lower = lowering(node.op.key)
+    lower = lowering(node.op.key) or node.op.lowering_rule
     if lower is None and node.op.key not in CONTROL:
         return No(f"{node.op} has no kernel")
     for value in (*node.inputs, *node.outputs):  # what lowering may take for granted

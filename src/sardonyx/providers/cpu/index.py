@@ -27,6 +27,7 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "chain": (*ELEMENTWISE, (INTERNAL, "Chain")),
     "conv": ((INTERNAL, "Conv"), (INTERNAL, "ConvTranspose")),
     "dequantized": ((INTERNAL, "GatherDequantized"),),
+    "experts": ((MICROSOFT, "QMoE"),),
     "gather": (
         ("", "Gather"), ("", "GatherElements"), ("", "GatherND"), ("", "ScatterElements"),
         ("", "ScatterND"), ("", "TensorScatter"), ("", "OneHot"), ("", "Compress"),
@@ -82,11 +83,12 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (ONNX, "QLinearMatMul"),
     ),
     "quantize": (
+        (INTERNAL, "QLookup"),
         (ONNX, "DequantizeLinear"),
         (ONNX, "DynamicQuantizeLinear"),
         (ONNX, "QuantizeLinear"),
     ),
-    "recurrent": (("", "GRU"), ("", "LSTM"), ("", "RNN")),
+    "recurrent": (("", "GRU"), ("", "LSTM"), ("", "RNN"), (INTERNAL, "QLSTM")),
     "reduce": (
         ("", "ArgMax"),
         ("", "ArgMin"),
@@ -104,11 +106,20 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("", "ReduceSumSquare"),
     ),
     "resize": (("", "Resize"),),
+    "sample": (("", "GridSample"),),
     "select": (("", "NonMaxSuppression"), ("", "NonZero"), ("", "TopK")),
     "shape": (
         (INTERNAL, "Sizes"), ("", "Shape"), ("", "Size"), ("", "Reshape"), ("", "Flatten"),
         ("", "Squeeze"), ("", "Unsqueeze"), ("", "Identity"), ("", "Expand"),
         ("", "ConstantOfShape"), ("", "EyeLike"), ("", "Range"),
+    ),
+    "signal": (
+        ("", "BlackmanWindow"),
+        ("", "DFT"),
+        ("", "HammingWindow"),
+        ("", "HannWindow"),
+        ("", "MelWeightMatrix"),
+        ("", "STFT"),
     ),
     "softmax": (("", "Hardmax"), ("", "LogSoftmax"), ("", "Softmax")),
     "trees": (

@@ -1,0 +1,36 @@
+"""Values at fractional positions on the CPU."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sardonyx.graph.dtype import BF16, F16, F32, F64
+from sardonyx.graph.graph import Node, given
+from sardonyx.place.provider import No
+from sardonyx.program.call import Call
+from sardonyx.providers.cpu.index import Lowering
+
+_MODES: Final = {b"nearest": 0, b"linear": 1, b"cubic": 2}
+_PADDINGS: Final = {b"zeros": 0, b"border": 1, b"reflection": 2}
+_NARROW: Final = (F32, F16, BF16)
+_MAX_AXES: Final = 3
+
+
+def grid_sample(node: Node) -> Call | No:
+    x, grid = given(node, 0), given(node, 1)
+    dtype, attrs = x.tensor.dtype, node.attrs
+    if x.tensor.rank - 2 > _MAX_AXES:
+        return No(f"no kernel samples along {x.tensor.rank - 2} axes")
+    if grid.tensor.dtype not in (*_NARROW, F64):
+        return No(f"no kernel for a grid of {grid.tensor.dtype}")
+    is_wide = grid.tensor.dtype is F64
+    if attrs["mode"] == b"nearest":
+        if dtype.bits > 64:
+            return No(f"no kernel for {dtype}")
+    elif dtype not in ((F64,) if is_wide else _NARROW):
+        return No(f"no kernel mixes {dtype} by a grid of {grid.tensor.dtype}")
+    ints = (_MODES[attrs["mode"]], _PADDINGS[attrs["padding_mode"]], attrs["align_corners"])
+    return Call("grid_sample", (x, grid), ints)
+
+
+LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {("", "GridSample"): grid_sample}

@@ -132,12 +132,8 @@ class InferenceSession(About):
         self._provider_options, self._providers = resolve(providers, provider_options, self._logger)
         check_fallback(self._options)
         self._paths = {}
-        self._compile_anew()
-
-    def _compile_anew(self) -> None:
-        """Runs begin with a program for what the session is told, as if there had been none."""
         self._variants: Variants | None = None
-        options = replace(self._base, providers=self._providers, load=self._load)
+        options = self._current()
         self._use(self._compile(options))
         self._announce(options)
 
@@ -253,7 +249,8 @@ class InferenceSession(About):
         shrinks = wants_shrinking(options, self._settings)
         wanted = self._wanted(output_names)
         if options._adapters:
-            input_feed = {**options._adapter_feed(self._inputs), **input_feed}
+            known = self._inputs.keys() | self._fixed
+            input_feed = {**options._adapter_feed(known), **input_feed}
         self._check_required(input_feed)
         if not self._fixed.isdisjoint(input_feed):
             self._open_defaults()
@@ -293,11 +290,15 @@ class InferenceSession(About):
         with self._lock:
             if key not in self._paths:
                 path = object.__new__(InferenceSession)
-                path.__dict__.update(self.__dict__, _lock=Lock(), _paths={})
+                path.__dict__.update(self.__dict__, _lock=Lock(), _paths={}, _variants=None)
                 path._base = replace(self._base, outputs=key, pack=None, save=None)
-                path._compile_anew()
+                path._use(path._compile(path._current()))
                 self._paths[key] = path
             return self._paths[key]
+
+    def _current(self) -> Options:
+        """What compiling is told as things stand."""
+        return replace(self._base, providers=self._providers, load=self._load)
 
     def _run_into(
         self, feed: dict[str, Any], places: list[Any], run_options: RunOptions | None
@@ -332,7 +333,7 @@ class InferenceSession(About):
         from sardonyx.variants import Variants  # most sessions have one program
 
         self._logger.info("%s: compiling again, unless there is a program for that", failed)
-        options = replace(self._base, providers=self._providers, load=self._load)
+        options = self._current()
         with self._lock:
             if self._variants is None:
                 self._variants = Variants(self._shared, options, self._compile)

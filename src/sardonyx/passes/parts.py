@@ -51,7 +51,7 @@ _PARTS: Final = {
 }
 
 # Standard ops between two kinds of numbers.
-_QUANTIZED: Final = frozenset(
+QUANTIZED: Final = frozenset(
     (MICROSOFT, name)
     for name in (
         "DequantizeLinear", "DynamicQuantizeLSTM", "MatMulBnb4", "NhwcMaxPool", "QAttention",
@@ -72,7 +72,7 @@ def lower_parts(graph: Graph) -> None:
             lower_node(graph, node, partial(_function(*_ATTENTION[key]), spans=shared))
         elif key in _PARTS:
             lower_node(graph, node, _function(*_PARTS[key]))
-        elif key in _QUANTIZED:
+        elif key in QUANTIZED:
             folding = FoldingBuilder(graph, _LARGEST)
             lower_node(graph, node, _function("qlinear", "lowered"), folding)
     for node in list(graph.nodes):

@@ -241,7 +241,10 @@ def evaluate(
     steps: list[Eager], given: dict[str, Any], noise: np.random.Generator | None = None
 ) -> dict[str, Any]:
     """Every value; with noise, each is off by a few units in the last place."""
-    values = {n: _shaken(v, noise) for n, v in given.items()}
+    sizes = {
+        n for s in steps if s.node.op_type in SIZING for n in s.node.input[SIZING[s.node.op_type] :]
+    }
+    values = {n: v if n in sizes else _shaken(v, noise) for n, v in given.items()}
     for step in steps:
         names = [n for n in step.node.output if n]
         is_constant = step.node.op_type == "Constant"
@@ -256,6 +259,8 @@ def evaluate(
 EPS = {"float16": 2**-9, "bfloat16": 2**-6, "float32": 2**-20, "float64": 2**-49}
 
 
+# Floats that say how large a result is, from this input on: they are as they are.
+SIZING = {"Resize": 1, "Upsample": 1, "Range": 0}
 # Ops that add up: what is nothing by cancellation may come out as next to nothing.
 _SUMMING = (
     "MatMul Gemm Einsum Conv ConvTranspose DeformConv MatMulNBits FusedMatMul FusedConv FusedGemm "

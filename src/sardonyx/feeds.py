@@ -82,11 +82,11 @@ def _map_value(fact: AnyFact | None, value: Any) -> Any:
 def _array(name: str, fact: Fact, value: Any) -> Any:
     array = value if isinstance(value, np.ndarray) else _from_list(value, fact)
     dtype = by_numpy(array.dtype)
-    if dtype is STRING and array.dtype.kind in "US":
-        array = np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
-        array = array.astype(object)
     if dtype is STRING:
+        array = array.astype(object) if array.dtype.kind == "U" else array
         _check_strings(name, array)
+        array = np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
+        array = array.astype(object, copy=False)
     if dtype is not fact.dtype:
         got = f"tensor({dtype.ort_name})" if dtype is not None else str(array.dtype)
         raise InvalidArgument(
@@ -102,12 +102,16 @@ def _array(name: str, fact: Fact, value: Any) -> Any:
 
 
 def _check_strings(name: str, array: Any) -> None:
-    """An object array may hold anything; a string tensor holds str."""
-    wrong = next((x for x in array.flat if not isinstance(x, str)), None)
-    if wrong is not None or (array.size and array.flat[0] is None):
-        raise InvalidArgument(
-            f"input {name} is a tensor(string), and has an element of type {type(wrong).__name__}"
-        )
+    """An object array may hold anything; a string tensor holds text that UTF-8 can say."""
+    at = native.odd_text(np.ascontiguousarray(array))
+    if at is None:
+        return
+    odd = array.reshape(-1)[at]
+    if array.dtype.kind == "S":
+        what = "bytes that are no UTF-8"
+    else:
+        what = "a lone surrogate" if isinstance(odd, str) else f"a {type(odd).__name__}"
+    raise InvalidArgument(f"input {name} is a tensor(string), and has {what} at element {at}")
 
 
 def _from_list(value: Any, fact: Fact) -> Any:

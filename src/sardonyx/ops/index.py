@@ -65,11 +65,13 @@ _FAMILIES: Final = {
     (MICROSOFT, "microsoft.generation"): "BeamSearch GreedySearch Sampling",
     (MICROSOFT, "microsoft.group_norm"): "GroupNorm SkipGroupNorm",
     (MICROSOFT, "microsoft.gelu"): "Gelu FastGelu BiasGelu QuickGelu",
+    (MICROSOFT, "microsoft.hashing"): "MurmurHash3",
     (MICROSOFT, "microsoft.image"): "ConvTransposeWithDynamicPads CropAndResize UnfoldTensor",
     (MICROSOFT, "microsoft.matrix"): "CDist DynamicTimeWarping Inverse",
     (MICROSOFT, "microsoft.moe"): "MoE",
     (MICROSOFT, "microsoft.packed"): "PackedAttention PackedMultiHeadAttention RemovePadding "
     "RestorePadding",
+    (MICROSOFT, "microsoft.paged"): "PagedAttention",
     (MICROSOFT, "microsoft.relative"): "GatedRelativePositionBias RelativePositionBias",
     (MICROSOFT, "microsoft.sparse"): "LongformerAttention SparseAttention",
     (MICROSOFT, "microsoft.recurrence"): "CausalConvWithState LinearAttention",
@@ -98,6 +100,7 @@ _FAMILIES: Final = {
     (INTERNAL, "channels"): "Conv ConvTranspose MaxPool AveragePool LpPool GlobalMaxPool "
     "GlobalAveragePool GlobalLpPool",
     (INTERNAL, "collect"): "Loop",
+    (INTERNAL, "deform"): "DeformColumns",
     (INTERNAL, "dequantized"): "GatherDequantized",
     (INTERNAL, "fused_attention"): "Attention",
     (INTERNAL, "internal"): "Sizes",

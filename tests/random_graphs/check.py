@@ -15,6 +15,12 @@ LEVELS = ("", "ORT_DISABLE_ALL")  # how graphs are optimized: as by default, and
 
 def check(graph: RandomGraph, ort: OrtProcess) -> Outcome:
     """Whether all agree on a graph."""
+    outcome = _checked(graph, ort)
+    outcome.rounded = [n.op_type for n in graph.nodes if graph.rounded & set(n.output)]
+    return outcome
+
+
+def _checked(graph: RandomGraph, ort: OrtProcess) -> Outcome:
     if graph.refusal:
         return _check_refusal(graph, ort)
     if not graph.outputs:

@@ -27,6 +27,7 @@ class Outcome:
     detail: str = ""
     known: list[str] = field(default_factory=list)  # reasons of the table of known differences
     ort: str = ""  # why there is no word of onnxruntime
+    rounded: list[str] = field(default_factory=list)  # ops of outputs that rounding explains
 
 
 class Unsteady(Exception):
@@ -99,6 +100,8 @@ def differences(
                 if text:  # rounding may explain it
                     noisy = [n.get(name) for n in graph.noisy(run)]
                     text = difference(result, wanted, noisy, steps[name])
+                    if not text:
+                        graph.rounded.add(name)
             if text:
                 yield name, text
 

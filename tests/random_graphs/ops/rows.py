@@ -17,6 +17,7 @@ from tests.random_graphs.builder import Builder, Unfit
 from tests.random_graphs.value import Value, name_of
 from tests.rows import Row
 
+EPS = {"float": 2**-23, "double": 2**-52, "float16": 2**-10, "bfloat16": 2**-7}
 MAX_INPUT = 5000  # elements
 DOMAINS = ("", "", "", schema.ML, schema.MICROSOFT, schema.MICROSOFT, *schema.PREVIEWS)
 
@@ -59,7 +60,8 @@ def from_row(b: Builder) -> None:
         del node.input[-1]
     node.output.extend(b.name() for _ in range(row.outputs))
     node.attribute.extend(attribute_of(row, k, v) for k, v in row.attrs.items() if v is not None)
-    b.add(node)
+    for made in b.add(node):
+        b.root.loose[made.name] = row.ulps * EPS.get(made.dtype, 0.0)
 
 
 def _is_alone(row: Row) -> bool:

@@ -13,12 +13,13 @@ from tests.random_graphs.ops import (
     images,
     linear,
     move,
+    nets,
     quantize,
     recurrent,
     reduce,
     rows,
     sequence,
-)  # fmt: skip
+)
 
 Step = Callable[[Builder], None]
 FAMILIES = (
@@ -32,7 +33,7 @@ def choose(rng: Random, is_body: bool = False) -> Step:
     if rng.random() < 0.25:
         return rows.from_row
     if rng.random() < 0.2:
-        return rng.choice(blocks.BLOCKS)
+        return rng.choice(rng.choice((blocks.BLOCKS, nets.NETS)))
     family = rng.choice(FAMILIES)
     if is_body and family is control.OPS and rng.random() < 0.7:
         family = elementwise.OPS

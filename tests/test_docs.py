@@ -25,10 +25,12 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RUNNABLE = (
     "README.md",
     "docs/custom_ops.md",
+    "docs/api.md",
     "docs/language_models.md",
     "docs/memory.md",
     "docs/order.md",
     "docs/plan.md",
+    "docs/quantized.md",
     "docs/strings.md",
     "docs/training.md",
 )

@@ -110,6 +110,7 @@ KNOWN: tuple[Known, ...] = (
     *(Known(op, NAN, has_nan) for op in _COMPARING.split()),
     *(Known(op, "bounds sums, so that NaN is lost", has_nan) for op in ("RNN", "GRU", "LSTM")),
     Known("DynamicQuantizeLinear", "an infinite range has no scale", has_special),
+    Known("QuantizeLinear", "NaN and infinities have no integer", has_special),
     Known("GridSample", "leaves out points that have no weight, even if they are NaN", has_special),
     Known("Resize", "counts points that have no weight, even if they are infinite", has_special),
     *(

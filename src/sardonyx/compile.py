@@ -49,6 +49,7 @@ class Options:
     container: PrepackedWeightsContainer | None = None
     order: OrderOptions = field(default_factory=OrderOptions)
     shapes: Shapes | None = field(default_factory=dict)  # as `infer` takes them
+    outputs: tuple[str, ...] = ()  # those to be computed; none named: all
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +98,11 @@ def lowered(given: ModelBytes, options: Options, stages: Stages) -> Model:
 
     with stages.stage("load"):
         model = load(given, options.load)
+        if options.outputs:
+            model = model.with_outputs(options.outputs)
     with stages.stage("infer"):
         model = _inferred(model, options)
-        model.check_outputs()
+        model.check_outputs(options.load.is_strict)
     with stages.stage("optimize"):
         optimize(model.graph, options.passes)
     if options.save is not None:

@@ -46,6 +46,22 @@ DFT = [
     dft(f64(2, 8, 2)),
     dft(f16(2, 8, 1), oracle="onnx"),
     dft(bf16(2, 8, 1), oracle="onnx"),
+    *(
+        dft(f32(1, size, 1), onesided=half, oracle="onnx")
+        for size in (2, 3, 4, 6, 14, 17, 30, 77, 96, 97, 169, 360)
+        for half in (0, 1)
+    ),
+    *(
+        dft(f32(lines, 38, 2), inverse=back, oracle="onnx")
+        for lines in (3, 16, 33)
+        for back in (0, 1)
+    ),
+    *(
+        dft(f32(19, 12, 3, 2), n(size), n(1), onesided=1, inverse=1, oracle="onnx")
+        for size in (1, 2, 19, 22, 23, 40)
+    ),
+    *(dft(f64(9, 34, 1), n(size), onesided=1, oracle="onnx") for size in (31, 34, 53)),
+    dft(f32(0, 8, 1)),
     dft(f32(2, 6, 3, 1), opset=17),
     dft(f32(2, 6, 3, 1), opset=17, axis=2, onesided=1),
     dft(f32(2, 6, 3, 2), n(4), opset=19, axis=-2, inverse=1),
@@ -65,6 +81,13 @@ STFT = [
     stft(f32(1, 16, 1), n(5, np.int32), f32(16)),
     stft(f64(1, 9, 1), n(2), f64(4)),
     stft(f16(1, 9, 1), n(2), f16(4), oracle="onnx"),
+    *(
+        stft(f32(3, 120, parts), n(7), f32(size), onesided=half, oracle="onnx")
+        for parts, half in ((1, 0), (1, 1), (2, 0))
+        for size in (1, 2, 19, 40, 61)
+    ),
+    stft(f32(0, 16, 1), n(3), f32(5), oracle="onnx"),
+    stft(f64(2, 300, 1), n(11), None, n(46), oracle="onnx"),
     fails("STFT", f32(1, 3, 1), n(1), f32(4), match="shorter than a frame|do not fit"),
     fails("STFT", f32(1, 9, 1), n(0), f32(4), match="frame_step|do not fit"),
     fails("STFT", f32(1, 9, 1), n(1), f32(4), n(5), match="as long as a frame|do not fit"),

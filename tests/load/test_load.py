@@ -104,6 +104,19 @@ def test_initializers_that_are_inputs() -> None:
     np.testing.assert_array_equal(fed[0], X * 0)
 
 
+def test_a_default_is_a_constant_until_it_is_fed() -> None:
+    """So weights that an exporter lists as inputs are folded and packed like others."""
+    made = parser.parse_model(TEXT)
+    made.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, ["N"]))
+    session = sardonyx.InferenceSession(made)
+    assert [i.name for i in session._compiled.program.inputs] == ["x"]
+    for w in (np.zeros(3, np.float32), np.ones(1, np.float32)):
+        np.testing.assert_array_equal(session.run(None, {"x": X, "w": w})[0], X * w)
+    assert {i.name for i in session._compiled.program.inputs} == {"x", "w"}
+    np.testing.assert_array_equal(session.run(None, {"x": X})[0], X * [1, 2, 3])
+    assert [i.name for i in session.get_inputs()] == ["x"]
+
+
 def test_before_ir_4_they_are_constants() -> None:
     made = parser.parse_model(TEXT)
     made.ir_version = 3
@@ -135,6 +148,21 @@ def test_functions_are_expanded() -> None:
     }"""
     session = sardonyx.InferenceSession(parser.parse_model(text))
     assert session.run(None, {"x": np.ones(2, np.float32)})[0].tolist() == [9, 9]
+
+
+@pytest.mark.parametrize(
+    ("opset", "op", "wanted"),
+    [(9, "Erf", [0, 1]), (13, "ReduceLogSum", [3]), (18, "ReduceLogSumExp", [40])],
+)
+def test_integers_that_newer_versions_do_not_take(opset: int, op: str, wanted: list[int]) -> None:
+    """Their type is not known before inference, as they come out of a node."""
+    text = f"""<ir_version: 9, opset_import: ["" : {opset}]>
+    g (int32[2] x) => (y) {{ a = Abs(x) y = {op}(a) }}"""
+    found = sardonyx.InferenceSession(parser.parse_model(text)).run(
+        None, {"x": np.array([0, -40], np.int32)}
+    )
+    assert found[0].dtype == np.int32
+    assert found[0].tolist() == wanted
 
 
 def test_sparse_initializers() -> None:

@@ -66,10 +66,10 @@ LOWERED = {
         "y = com.microsoft.FusedMatMul(x, w, alpha=0.5, transB=1)",
         "y = sardonyx.MatMul(x, w, trans_b=1, alpha=0.5)",
     ),
-    "fused gemm": (
-        "x: f32[B,8]; w: f32[8,4]",
-        'y = com.microsoft.FusedGemm(x, w, activation="Relu")',
-        "m = sardonyx.MatMul(x, w); y = Relu(m)",
+    "turned batches": (
+        "x: f32[3,2,8]; w: f32[2,8,4]",
+        "y = com.microsoft.FusedMatMul(x, w, transBatchA=1)",
+        "t = Transpose(x, perm=[1,0,2]); y = sardonyx.MatMul(t, w)",
     ),
 }
 
@@ -114,12 +114,46 @@ def test_einsum(name: str) -> None:
     rewrites(text, einsum.RULES, into)
 
 
-@pytest.mark.parametrize("equation", ["ij,jk->ijk", "ii,ij->j", "ij,kl->", "ijk,ijl->kl"])
-def test_einsum_that_is_no_product(equation: str) -> None:
+EQUATIONS = {
+    "ij,jk->ijk": ("f32[3,4]", "f32[4,2]"),
+    "ii,ij->j": ("f32[3,3]", "f32[3,4]"),
+    "ij,kl->": ("f32[3,4]", "f32[2,5]"),
+    "ijk,ijl->kl": ("f32[3,4,2]", "f32[3,4,5]"),
+    "abcd,cde->abe": ("f32[B,T,2,3]", "f32[2,3,4]"),
+    "abcd,ecd->ebad": ("f32[B,T,2,3]", "f32[4,2,3]"),
+    "i, j -> i j": ("f32[N]", "f32[4]"),
+    "ij,j->i": ("f32[3,1]", "f32[5]"),
+    "...a->a...": ("f32[B,3,4]",),
+    "iijj->ji": ("f32[3,3,2,2]",),
+    "ij": ("f32[3,4]",),
+    "ab,bc,cd,de->ea": ("f32[2,3]", "f32[3,4]", "f32[4,5]", "f32[5,B]"),
+    "abc,bd,ce->ade": ("f32[2,3,4]", "f32[3,5]", "f32[4,6]"),
+    "ij,ij->": ("i32[3,4]", "i32[3,4]"),
+    "ij,ik,il->jkl": ("i8[3,4]", "i8[3,2]", "i8[3,5]"),
+    "ij,ik->k": ("f16[3,4]", "f16[3,2]"),
+}
+
+
+@pytest.mark.parametrize("equation", EQUATIONS)
+def test_einsum_in_parts(equation: str) -> None:
+    names = [f"x{i}" for i in range(len(EQUATIONS[equation]))]
+    head = "".join(f"in {n}: {t}\n" for n, t in zip(names, EQUATIONS[equation], strict=True))
+    text = f'{head}y = Einsum({", ".join(names)}, equation="{equation}")\nout y'
+    before, after = parse(text), rewritten(text, einsum.RULES)
+    assert "Einsum" not in {node.op.name for node in after.nodes}
+    feeds = random_feeds(before)
+    got, want = run_graph(after, feeds)[0], run_graph(before, feeds)[0]
+    assert got.dtype == want.dtype
+    np.testing.assert_allclose(got.astype(float), want.astype(float), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("equation", "first", "second"),
+    [("ij,jk->ik", "f32[3,A]", "f32[B,4]"), ("ii,ij->j", "f32[N,N]", "f32[N,4]")],
+)
+def test_einsum_of_open_sizes(equation: str, first: str, second: str) -> None:
     unchanged(
-        f"in x: f32[{','.join('3' * len(equation.split(',')[0]))}]\n"
-        f"in w: f32[{','.join('3' * len(equation.split('->')[0].split(',')[1]))}]\n"
-        f'y = Einsum(x, w, equation="{equation}")\nout y',
+        f'in x: {first}\nin w: {second}\ny = Einsum(x, w, equation="{equation}")\nout y',
         einsum.RULES,
     )
 
@@ -141,9 +175,8 @@ KEPT = {
     "integers that are rounded": (
         "in x: i64[B,8]\nin w: i64[8,4]\ny = Gemm(x, w, alpha=0.5)\nout y"
     ),
-    "batches that are turned": (
-        "in x: f32[3,2,8]\nin w: f32[2,8,4]\n"
-        "y = com.microsoft.FusedMatMul(x, w, transBatchA=1)\nout y"
+    "a turned matrix beside a vector": (
+        "in x: f32[3]\nin w: f32[4,3]\ny = com.microsoft.FusedMatMul(x, w, transB=1)\nout y"
     ),
 }
 

@@ -1,31 +1,87 @@
-// Resize: rows of the output from rows of the input. What lies on the axes before the last resized
-// one is mixed first, whole rows at a time, then along that axis.
-#include "kernels/kernel.h"
-#include "kernels/move/runs.h"
-#include "kernels/move/words.h"
+// Resize: what is done to each axis, from attributes and sizes, or from what inputs say in a run.
+#include "kernels/resize/resize.h"
+
+#include "kernels/fetch.h"
 #include "kernels/pitch.h"
-#include "kernels/resize/taps.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
-constexpr int kMaxRows = 64;  // that one output row is mixed from: 4 taps on three axes
+enum Policy : int64_t { kStretch, kNotLarger, kNotSmaller };
+// ints: mode, transform, rounding, whether taps outside count as nothing, antialias, policy, the
+// bytes of an element that lies outside, the number of axes, and these.
+enum Ints { kMode, kTransform, kRounding, kExcludes, kAntialias, kPolicy, kOuter, kCount, kAxes };
+// Inputs beside x, where they are known only when it runs.
+enum Inputs { kScales = 1, kSizes, kRoi };
+constexpr int64_t kMaxSize = int64_t(1) << 40;
 
-struct ResizeArgs {
-  int n_axes = 0;  // between the first and the last resized one
-  Taps axes[kMaxRank];
-  int64_t inner = 1;      // elements behind them
-  int64_t size = 0;       // bytes of an element
-  int64_t pitch = 1;      // elements of the output from one run of inner ones to the next
-  int64_t row_pitch = 1;  // and from one row of such runs to the next
-  // Where what lies behind the axes has gaps itself, a row is made elsewhere and then moved:
-  int64_t n_pieces = 0, piece = 0, piece_pitch = 0;  // so many, of so many elements; 0: it is not
+// What happens to all axes. floats: the cubic coefficient, and for each axis its scale (0: what the
+// sizes say), where what is read of it begins, and where it ends.
+struct Change {
+  int rank = 0;
+  Stretch axes[kMaxRank];
 };
 
-// A row that lies in pieces.
-SDX_INLINE void move_row(const ResizeArgs& a, const void* from, void* to) {
-  copy_runs(static_cast<const std::byte*>(from), a.piece * a.size, static_cast<std::byte*>(to),
-            a.piece_pitch * a.size, a.n_pieces, a.piece * a.size);
+double real_at(const Call& call, const Data& data, int slot, int64_t i) {
+  switch (call.in[slot].dtype) {
+    case DType::f16: return double(number<float>(input<F16>(data, slot)[i]));
+    case DType::f64: return input<double>(data, slot)[i];
+    default: return double(input<float>(data, slot)[i]);
+  }
+}
+
+bool has(const Call& call, int slot) {
+  return call.in[slot].is_given() && call.in[slot].count() > 0;
+}
+
+// A size by a scale: exact for simple factors, in float for others.
+int64_t scaled_size(int64_t size, double scale) {
+  if (__builtin_floor(scale * 64) == scale * 64)
+    return int64_t(__builtin_floor(double(size) * scale));
+  return int64_t(float(size) * float(scale));
+}
+
+// The factor that keeps the aspect ratio, and fits into the sizes asked for or covers them.
+double common_scale(const Call& call, const Data& data) {
+  const bool is_least = call.ints[kPolicy] == kNotLarger;
+  double scale = is_least ? double(kInf) : 0;
+  for (int64_t i = 0; i < call.ints[kCount]; ++i) {
+    const int64_t size = call.in[0].dims[call.ints[kAxes + i]];
+    const double ratio = double(input<int64_t>(data, kSizes)[i]) / double(size);
+    if (is_least ? ratio < scale : ratio > scale) scale = ratio;
+  }
+  return scale;
+}
+
+Change read_change(const Call& call, const View& out) {
+  const View& in = call.in[0];
+  Change change;
+  change.rank = in.rank;
+  for (int i = 0; i < in.rank; ++i) {
+    const double* given = call.floats + 1 + i;
+    const double scale = given[0] != 0 ? given[0] : double(out.dims[i]) / double(in.dims[i]);
+    change.axes[i] = {in.dims[i], out.dims[i], scale, given[in.rank], given[2 * in.rank]};
+  }
+  return change;
+}
+
+// The same with what inputs say.
+void open_change(const Call& call, const Data& data, Change& change) {
+  const bool has_scales = has(call, kScales), keeps = call.ints[kPolicy] != kStretch;
+  const int64_t n = call.ints[kCount];
+  for (int64_t i = 0; i < n; ++i) {
+    Stretch& axis = change.axes[call.ints[kAxes + i]];
+    if (has_scales) axis.scale = real_at(call, data, kScales, i);
+    if (!has_scales && keeps && has(call, kSizes)) axis.scale = common_scale(call, data);
+    if (!has(call, kRoi)) continue;
+    axis.start = real_at(call, data, kRoi, i), axis.end = real_at(call, data, kRoi, n + i);
+  }
+}
+
+Filter read_filter(const Call& call) {
+  return {ResizeMode(call.ints[kMode]),   Transform(call.ints[kTransform]),
+          Rounding(call.ints[kRounding]), call.ints[kExcludes] != 0,
+          call.ints[kAntialias] != 0,     call.floats[0]};
 }
 
 // How the output lies, whose last resized axis is `last`.
@@ -40,240 +96,139 @@ void set_pitches(ResizeArgs& a, const View& out, int last) {
   a.row_pitch = a.n_pieces * a.piece_pitch;
 }
 
-struct Rows {
-  int n = 1;
-  int64_t at[kMaxRows] = {0};  // in rows of the input
-  float weight[kMaxRows] = {1};
+// Tables of axes [first, last].
+void fill_axes(ResizeArgs& a, const Filter& filter, const Change& change, int first, int last,
+               Memory& memory) {
+  a.n_axes = 0;
+  for (int i = first; i <= last && i < change.rank; ++i)
+    a.axes[a.n_axes++] = make_taps(memory, filter, change.axes[i]);
+  if (a.n_axes == 0) a.axes[a.n_axes++] = make_taps(memory, filter, Stretch{});
+  a.crops = filter.transform == kCrop;
+}
+
+int rows_mixed(const ResizeArgs& a) {
+  int mixed = 1;
+  for (int i = 0; i + 1 < a.n_axes; ++i) mixed *= a.axes[i].n;
+  return mixed;
+}
+
+struct OpenArgs : ResizeArgs {
+  Call call;
+  View in[4], out;
+  Filter filter;
 };
 
-// Which rows of the input an output row is mixed from.
-void find_rows(const ResizeArgs& a, int64_t row, Rows& rows) {
-  rows.n = 1, rows.at[0] = 0, rows.weight[0] = 1;
-  int64_t step = 1;
-  for (int i = a.n_axes - 2; i >= 0; --i) {
-    const Taps& taps = a.axes[i];
-    const int64_t j = row % taps.out;
-    row /= taps.out;
-    // Each tap but the first adds a copy of the rows so far; the first goes last, in place.
-    for (int t = taps.n - 1; t >= 0; --t)
-      for (int r = 0; r < rows.n; ++r) {
-        rows.at[t * rows.n + r] = rows.at[r] + taps.index[t * taps.out + j] * step;
-        rows.weight[t * rows.n + r] = rows.weight[r] * taps.weight[t * taps.out + j];
-      }
-    rows.n *= taps.n;
-    step *= taps.size;
-  }
-  for (int r = 0; r < rows.n; ++r) rows.at[r] += row * step;
-}
-
-void mix_rows(const Rows& rows, const float* x, int64_t n, float* y) {
-  if (rows.n == 2) {
-    const float *a = x + rows.at[0] * n, *b = x + rows.at[1] * n;
-    const float v = rows.weight[0], w = rows.weight[1];
-    vloop(n, [&](int64_t i, auto lanes) {
-      store(y + i, load(a + i, lanes) * v + load(b + i, lanes) * w, lanes);
-    });
-    return;
-  }
-  vloop(n, [&](int64_t i, auto lanes) {
-    f32v sum{};
-    for (int r = 0; r < rows.n; ++r) sum += load(x + rows.at[r] * n + i, lanes) * rows.weight[r];
-    store(y + i, sum, lanes);
-  });
-}
-
-// Along the axis, where single elements lie side by side.
-template <int kTaps>
-void mix_elements(const Taps& taps, const float* __restrict x, float* __restrict y) {
-  for (int64_t j = 0; j < taps.out; ++j) {
-    float sum = x[taps.index[j]] * taps.weight[j];
-    for (int t = 1; t < kTaps; ++t)
-      sum += x[taps.index[t * taps.out + j]] * taps.weight[t * taps.out + j];
-    y[j] = sum;
-  }
-}
-
-// Along the axis, where runs of `inner` elements lie side by side, and `pitch` apart in y.
-template <int kTaps>
-void mix_runs(const Taps& taps, const float* x, int64_t inner, float* y, int64_t pitch) {
-  for (int64_t j = 0; j < taps.out; ++j) {
-    const float* from[kTaps];
-    float weight[kTaps];
-    for (int t = 0; t < kTaps; ++t) {
-      from[t] = x + taps.index[t * taps.out + j] * inner;
-      weight[t] = taps.weight[t * taps.out + j];
-    }
-    vloop(inner, [&](int64_t i, auto lanes) {
-      f32v sum = load(from[0] + i, lanes) * weight[0];
-      for (int t = 1; t < kTaps; ++t) sum += load(from[t] + i, lanes) * weight[t];
-      store(y + j * pitch + i, sum, lanes);
-    });
-  }
-}
-
-template <int kTaps>
-void mix_axis(const Taps& taps, const float* x, int64_t inner, float* y, int64_t pitch) {
-  if (pitch == 1)
-    mix_elements<kTaps>(taps, x, y);
-  else
-    mix_runs<kTaps>(taps, x, inner, y, pitch);
-}
-
-Status mixed_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
-  const auto& a = *static_cast<const ResizeArgs*>(args);
-  const Taps& last = a.axes[a.n_axes - 1];
-  const int64_t n = last.size * a.inner;
-  auto *mixed = reinterpret_cast<float*>(data.local), *made = mixed + n;
-  Rows rows;
-  for (int64_t row = begin; row < end; ++row) {
-    find_rows(a, row, rows);
-    const float* x = input<float>(data, 0) + rows.at[0] * n;
-    float* to = output<float>(data) + row * a.row_pitch;
-    float* y = a.n_pieces > 0 ? made : to;
-    if (rows.n > 1) {
-      mix_rows(rows, input<float>(data, 0), n, mixed);
-      x = mixed;
-    }
-    if (last.n == 2)
-      mix_axis<2>(last, x, a.inner, y, a.pitch);
-    else if (last.n == 4)
-      mix_axis<4>(last, x, a.inner, y, a.pitch);
-    else if (a.pitch == a.inner)  // this axis is as it was
-      memcpy(y, x, size_t(n) * sizeof(float));
-    else
-      for (int64_t j = 0; j < last.out; ++j)
-        memcpy(y + j * a.pitch, x + j * a.inner, size_t(a.inner) * sizeof(float));
-    if (a.n_pieces > 0) move_row(a, y, to);
-  }
+Status open_args(const void* args, const Data& data, int64_t, int64_t) {
+  const auto& a = *static_cast<const OpenArgs*>(args);
+  auto* made = reinterpret_cast<ResizeArgs*>(data.scratch);
+  *made = a;
+  Change change = read_change(a.call, a.out);
+  open_change(a.call, data, change);
+  Memory memory{nullptr, data.scratch + sizeof(ResizeArgs)};
+  fill_axes(*made, a.filter, change, 0, change.rank - 1, memory);
+  if (rows_mixed(*made) > kMaxRows) return Status::fail("too many axes are resized at once");
+  set_pitches(*made, a.out, change.rank - 1);
   return {};
 }
 
-template <class T, int kTimes>
-void repeat_row(const Loose<T>* __restrict x, Loose<T>* __restrict y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i)
-    for (int k = 0; k < kTimes; ++k) y[i * kTimes + k] = x[i];
+// Where scales or roi come with a run, the tables do too.
+ResizeArgs* make_open(const Call& call, Plan& plan, const Change& change) {
+  auto* a = plan.make<OpenArgs>();
+  a->is_open = true;
+  a->call = call;
+  for (int i = 0; i < call.n_in; ++i) a->in[i] = call.in[i];
+  a->out = call.out[0];
+  a->call.in = a->in, a->call.out = &a->out;
+  auto* ints = plan.make<int64_t>(size_t(call.n_ints));
+  auto* floats = plan.make<double>(size_t(call.n_floats));
+  for (int i = 0; i < call.n_ints; ++i) ints[i] = call.ints[i];
+  for (int i = 0; i < call.n_floats; ++i) floats[i] = call.floats[i];
+  a->call.ints = ints, a->call.floats = floats;
+  a->filter = read_filter(call);
+  plan.scratch_bytes = int64_t(sizeof(ResizeArgs));
+  for (int i = 0; i < change.rank; ++i) plan.scratch_bytes += most_bytes(a->filter, change.axes[i]);
+  return a;
 }
 
-// Every element twice: widened, and shifted onto itself. The last vector lies flush with the end.
-template <class T, class Double>
-void double_row(const std::byte* from, std::byte* to, int64_t n) {
-  constexpr int64_t kStep = SDX_VEC_BYTES / int64_t(sizeof(Double));
-  typedef T Narrow __attribute__((vector_size(kStep * sizeof(T))));
-  for (int64_t i = 0; i < n; i += kStep) {
-    const int64_t at = i + kStep <= n ? i : n - kStep;
-    Narrow x;
-    memcpy(&x, from + at * int64_t(sizeof(T)), sizeof x);
-    Vec<Double> y = __builtin_convertvector(x, Vec<Double>);
-    y |= y << (8 * sizeof(T));
-    memcpy(to + at * int64_t(sizeof(Double)), &y, sizeof y);
-  }
-}
+}  // namespace
 
-template <class T>
-bool doubles(const std::byte* from, std::byte* to, int64_t n) {
-  if (n * int64_t(sizeof(T)) < SDX_VEC_BYTES / 2) return false;
-  if constexpr (sizeof(T) == 1) return double_row<T, uint16_t>(from, to, n), true;
-  if constexpr (sizeof(T) == 2) return double_row<T, uint32_t>(from, to, n), true;
-  if constexpr (sizeof(T) == 4) return double_row<T, uint64_t>(from, to, n), true;
-  return false;
-}
-
-template <class T>
-void pick_row(const Taps& taps, const std::byte* from, std::byte* to) {
-  const auto* x = reinterpret_cast<const Loose<T>*>(from);
-  auto* y = reinterpret_cast<Loose<T>*>(to);
-  switch (taps.repeats) {
-    case 1: return copy_bytes(to, from, taps.out * int64_t(sizeof(T)));
-    case 2:
-      if (!doubles<T>(from, to, taps.size)) repeat_row<T, 2>(x, y, taps.size);
-      return;
-    case 4: return repeat_row<T, 4>(x, y, taps.size);
-    default: break;
-  }
-  for (int64_t j = 0; j < taps.out; ++j) y[j] = x[taps.index[j]];
-}
-
-void pick_units(const Taps& taps, const std::byte* from, std::byte* to, int64_t unit,
-                int64_t pitch) {
-  if (pitch == unit && unit <= 16 && (unit & (unit - 1)) == 0)
-    return visit_word(unit, [&]<class T>() { pick_row<T>(taps, from, to); });
-  for (int64_t j = 0; j < taps.out; ++j)
-    copy_bytes(to + j * pitch, from + taps.index[j] * unit, unit);
-}
-
-Status picked_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
-  const auto& a = *static_cast<const ResizeArgs*>(args);
-  const Taps& last = a.axes[a.n_axes - 1];
-  const int64_t unit = a.inner * a.size, pitch = a.pitch * a.size;
-  const int64_t row_bytes = a.row_pitch * a.size;
-  // The axis before the last: rows along it need no search of their own.
-  const bool has_near = a.n_axes > 1;
-  const Taps& near = a.axes[has_near ? a.n_axes - 2 : 0];
-  int64_t j = has_near ? begin % near.out : 0, base = 0;
-  int64_t before = -1;  // the input's row that the output's previous one shows
-  Rows rows;
-  for (int64_t row = begin; row < end; ++row) {
-    if (row == begin || j == 0) {
-      find_rows(a, row, rows);
-      base = rows.at[0] - (has_near ? near.index[j] : 0);
-    }
-    const int64_t at = base + (has_near ? near.index[j] : 0);
-    std::byte* to = output<std::byte>(data) + row * row_bytes;
-    std::byte* made = a.n_pieces > 0 ? data.local : to;
-    if (at == before && last.repeats == 0 && row_bytes == last.out * unit)
-      copy_bytes(to, to - row_bytes, row_bytes);
-    else
-      pick_units(last, input<std::byte>(data, 0) + at * last.size * unit, made, unit, pitch);
-    if (a.n_pieces > 0) move_row(a, made, to);
-    before = at;
-    if (has_near && ++j == near.out) j = 0;
-  }
-  return {};
-}
-
-// ints: mode, transform, rounding, whether taps outside count as nothing.
-// floats: the cubic coefficient, and for each axis its scale (0: what the sizes say).
 Status resize(const Call& call, Plan& plan) {
   const View &in = call.in[0], &out = call.out[0];
-  const Filter filter{ResizeMode(call.ints[0]), Transform(call.ints[1]), Rounding(call.ints[2]),
-                      call.ints[3] != 0, call.floats[0]};
   if (out.count() == 0) return {};
-  auto* a = plan.make<ResizeArgs>();
-  a->size = size_of(in.dtype);
-  int first = in.rank, last = 0;
-  double scales[kMaxRank];
-  for (int i = 0; i < in.rank; ++i) {
+  for (int i = 0; i < in.rank; ++i)
     if (in.dims[i] == 0)
       return Status::fail("an axis of 0 cannot become one of %ld", long(out.dims[i]));
-    scales[i] = call.floats[1 + i];
-    if (scales[i] == 0) scales[i] = double(out.dims[i]) / double(in.dims[i]);
-    if (in.dims[i] == out.dims[i] && scales[i] == 1) continue;
+  const Change change = read_change(call, out);
+  if (call.in[kRoi].is_given() && call.in[kRoi].count() != 2 * call.ints[kCount])
+    return Status::fail("tf_crop_and_resize needs a roi of %ld numbers, not %ld",
+                        long(2 * call.ints[kCount]), long(call.in[kRoi].count()));
+  const bool reads = has(call, kScales) || has(call, kRoi) || call.ints[kPolicy] != kStretch;
+  const bool is_open = reads && in.rank > 0;
+  const Filter filter = read_filter(call);
+  ResizeArgs* a = is_open ? make_open(call, plan, change) : plan.make<ResizeArgs>();
+  int first = in.rank, last = 0;
+  for (int i = 0; i < in.rank; ++i) {
+    if (!is_open && filter.is_plain(change.axes[i])) continue;
     if (first == in.rank) first = i;
     last = i;
   }
   if (first == in.rank) first = last = in.rank > 0 ? in.rank - 1 : 0;
-  int mixed = 1;
-  for (int i = first; i <= last && i < in.rank; ++i) {
-    const Taps taps = make_taps(plan, filter, in.dims[i], out.dims[i], scales[i]);
-    if (i < last) mixed *= taps.n;
-    a->axes[a->n_axes++] = taps;
-  }
-  if (mixed > kMaxRows) return Status::fail("more than three axes are resized");
-  if (a->n_axes == 0) a->axes[a->n_axes++] = make_taps(plan, filter, 1, 1, 1);
+  if (is_open) first = 0, last = in.rank - 1;
+  a->size = size_of(in.dtype);
+  a->outer_bits = uint64_t(call.ints[kOuter]);
   a->inner = in.count(last + 1 < in.rank ? last + 1 : in.rank, in.rank);
-  const Taps& row = a->axes[a->n_axes - 1];
-  set_pitches(*a, out, last);
-  const bool is_picked = filter.mode == kNearest;
   plan.args = a;
-  if (!is_picked) plan.local_bytes = row.size * a->inner * a->size;
-  if (a->n_pieces > 0) plan.local_bytes += row.out * a->inner * a->size;
-  const int64_t work = row.out * a->inner * (is_picked ? 1 : mixed + row.n) / 4;
-  plan.add(is_picked ? picked_rows : mixed_rows, out.count() / (row.out * a->inner), work);
+  if (is_open) {
+    plan.add(open_args, 1, 10 * (in.dim(-1) + out.dim(-1)));
+  } else {
+    Memory memory{&plan, nullptr};
+    fill_axes(*a, filter, change, first, last, memory);
+    if (rows_mixed(*a) > kMaxRows) return Status::fail("too many axes are resized at once");
+    set_pitches(*a, out, last);
+  }
+  const bool is_picked = filter.mode == kNearest;
+  const int64_t size = in.rank > 0 ? in.dims[last] : 1, made = in.rank > 0 ? out.dims[last] : 1;
+  if (!is_picked) plan.local_bytes = size * a->inner * a->size;
+  if (a->n_pieces > 0) plan.local_bytes += made * a->inner * a->size;
+  const int64_t mixed = is_open ? 8 : rows_mixed(*a) + a->axes[a->n_axes - 1].n;
+  const int64_t work = made * a->inner * (is_picked ? 1 : mixed) / 4;
+  plan.add(is_picked ? picked_rows : mixed_rows, out.count() / (made * a->inner), work);
   return {};
 }
 
+Status resize_sizes(const Call& call, const Data& data, View* out) {
+  const View& in = call.in[0];
+  const bool has_scales = has(call, kScales), has_sizes = has(call, kSizes);
+  const bool keeps = call.ints[kPolicy] != kStretch && has_sizes;
+  for (int slot = kScales; slot <= kSizes; ++slot)
+    if (has(call, slot) && call.in[slot].count() != call.ints[kCount])
+      return Status::fail("%ld scales or sizes are given, and %ld axes are resized",
+                          long(call.in[slot].count()), long(call.ints[kCount]));
+  for (int i = 0; i < in.rank; ++i) out->dims[i] = in.dims[i];
+  const double common = keeps ? common_scale(call, data) : 1;
+  for (int64_t i = 0; i < call.ints[kCount]; ++i) {
+    const int64_t axis = call.ints[kAxes + i], size = in.dims[axis];
+    const double known = call.floats[1 + axis];
+    if (has_sizes == (has_scales || known != 0))
+      return Status::fail("Resize takes either scales or sizes: one of the two, not both or none");
+    const double scale = has_scales ? real_at(call, data, kScales, i) : known;
+    if (!has_sizes && !(scale > 0 && scale < double(kMaxSize)))
+      return Status::fail("the scale %g is not a positive number", scale);
+    int64_t& dim = out->dims[axis];
+    dim = has_sizes ? input<int64_t>(data, kSizes)[i] : scaled_size(size, scale);
+    if (keeps && size > 0) dim = int64_t(__builtin_floor(common * double(size) + 0.5));
+    if (dim < 0 || dim > kMaxSize || (dim > 0 && size == 0))
+      return Status::fail("an axis of %ld cannot become one of %ld", long(size), long(dim));
+  }
+  out->pack();
+  return {};
+}
+
+namespace {
+
 constexpr Kernel kRows[] = {
     {"resize", Accepts::contiguous, resize},
+    {"resize_at_run", Accepts::contiguous, resize, resize_sizes},
 };
 
 }  // namespace

@@ -4,11 +4,6 @@
 namespace sdx::SDX_ISA {
 namespace {
 
-struct Stretch {
-  int64_t size, out;
-  double scale;
-};
-
 template <class T>
 T half_pixel(T x, const Stretch& s) {
   return (x + T(0.5)) / T(s.scale) - T(0.5);
@@ -25,6 +20,11 @@ T position(Transform transform, int64_t j, const Stretch& s) {
     case kPytorchHalfPixel: return s.out > 1 ? half_pixel(x, s) : T(0);
     case kAlignCorners: return resized == 1 ? T(0) : x * T(double(s.size - 1) / (resized - 1));
     case kAsymmetric: return x / T(s.scale);
+    case kCrop: {
+      const double last = double(s.size - 1);
+      if (s.out <= 1) return T(0.5 * (s.start + s.end) * last);
+      return T(s.start * last) + x * T((s.end - s.start) * last / double(s.out - 1));
+    }
     case kHalfPixelForNearest: return (x + T(0.5)) / T(s.scale);
     default: return half_pixel(x, s);
   }
@@ -53,44 +53,103 @@ void cubic_weights(double t, double a, double (&w)[4]) {
   w[3] = ((a * q - 5 * a) * q + 8 * a) * q - 4 * a;
 }
 
-void exclude_outside(double first, int64_t size, int n, double (&w)[4]) {
-  double total = 0;
-  for (int t = 0; t < n; ++t) {
-    if (first + t < 0 || first + t >= double(size)) w[t] = 0;
-    total += w[t];
+double cubic(double distance, double a) {
+  const double x = distance;
+  if (x >= 2) return 0;
+  if (x >= 1) return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a;
+  return ((a + 2) * x - (a + 3)) * x * x + 1;
+}
+
+// How far a filter made wider by 1 / scale reaches, so that every input counts when an image
+// shrinks.
+double reach_of(const Filter& filter, double scale) {
+  return (filter.mode == kLinear ? 1 : 2) / scale;
+}
+
+bool is_wide(const Filter& filter, double scale) {
+  return filter.is_antialias && filter.mode != kNearest && scale < 1;
+}
+
+int count_taps(const Filter& filter, const Stretch& s) {
+  if (filter.mode == kNearest || filter.is_plain(s)) return 1;
+  if (!is_wide(filter, s.scale)) return filter.mode == kLinear ? 2 : 4;
+  const double reach = reach_of(filter, s.scale);
+  return int(__builtin_ceil(reach) - __builtin_floor(-reach));
+}
+
+// Weight t of an output that lies `part` behind an element; the element is tap -first.
+double weight_of(const Filter& filter, const Stretch& s, double first, double part, int t) {
+  if (!is_wide(filter, s.scale)) {
+    if (filter.mode == kLinear) return t == 0 ? 1 - part : part;
+    double w[4];
+    cubic_weights(part, filter.cubic_a, w);
+    return w[t];
   }
-  for (int t = 0; t < n; ++t) w[t] /= total;
+  const double distance = __builtin_fabs((first + t - part) * s.scale);
+  if (filter.mode == kCubic) return cubic(distance, filter.cubic_a);
+  return distance < 1 ? 1 - distance : 0;
+}
+
+// All taps of output j, which lies at x.
+void fill_taps(const Filter& filter, const Stretch& s, double x, int64_t j, int n, int32_t* index,
+               float* weight) {
+  const bool widens = is_wide(filter, s.scale);
+  const double low = __builtin_floor(x), part = x - low;
+  const double first = widens                   ? __builtin_floor(-reach_of(filter, s.scale)) + 1
+                       : filter.mode == kLinear ? 0
+                                                : -1;
+  double total = 0;
+  const auto is_counted = [&](int t) {
+    const double at = low + first + t;
+    return !filter.excludes_outside || (at >= 0 && at < double(s.size));
+  };
+  for (int t = 0; t < n; ++t) total += is_counted(t) ? weight_of(filter, s, first, part, t) : 0;
+  const double scale = widens || filter.excludes_outside ? 1 / total : 1;
+  for (int t = 0; t < n; ++t) {
+    index[t * s.out + j] = clipped(low + first + t, s.size);
+    weight[t * s.out + j] =
+        is_counted(t) ? float(weight_of(filter, s, first, part, t) * scale) : 0.0f;
+  }
+}
+
+const uint8_t* find_outside(Memory& memory, const Filter& filter, const Stretch& s) {
+  auto* outside = memory.take<uint8_t>(s.out);
+  for (int64_t j = 0; j < s.out; ++j) {
+    const double x = filter.mode == kNearest ? double(position<float>(filter.transform, j, s))
+                                             : position<double>(filter.transform, j, s);
+    outside[j] = !(x >= 0 && x <= double(s.size - 1));
+  }
+  return outside;
 }
 
 }  // namespace
 
-Taps make_taps(Plan& plan, const Filter& filter, int64_t size, int64_t out, double scale) {
-  const Stretch stretch{size, out, scale};
-  const bool is_plain = size == out && scale == 1;
-  const int n = is_plain || filter.mode == kNearest ? 1 : filter.mode == kLinear ? 2 : 4;
-  auto* index = plan.make<int32_t>(size_t(n * out));
-  auto* weight = plan.make<float>(size_t(n * out));
-  for (int64_t j = 0; j < out; ++j) {
-    if (n == 1) {
-      const float x = position<float>(filter.transform, j, stretch);
-      index[j] = is_plain ? int32_t(j) : clipped(double(rounded(x, filter.rounding)), size);
-      weight[j] = 1;
+Taps make_taps(Memory& memory, const Filter& filter, const Stretch& s) {
+  const int n = count_taps(filter, s);
+  const bool is_plain = filter.is_plain(s);
+  auto* index = memory.take<int32_t>(n * s.out);
+  auto* weight = memory.take<float>(n * s.out);
+  for (int64_t j = 0; j < s.out; ++j) {
+    if (n > 1) {
+      fill_taps(filter, s, position<double>(filter.transform, j, s), j, n, index, weight);
       continue;
     }
-    const double x = position<double>(filter.transform, j, stretch), low = __builtin_floor(x);
-    double w[4] = {1 - (x - low), x - low};
-    if (n == 4) cubic_weights(x - low, filter.cubic_a, w);
-    const double first = n == 4 ? low - 1 : low;
-    if (filter.excludes_outside) exclude_outside(first, size, n, w);
-    for (int t = 0; t < n; ++t) {
-      index[t * out + j] = clipped(first + t, size);
-      weight[t * out + j] = float(w[t]);
-    }
+    const float x = position<float>(filter.transform, j, s);
+    index[j] = is_plain ? int32_t(j) : clipped(double(rounded(x, filter.rounding)), s.size);
+    weight[j] = 1;
   }
-  const int64_t times = out / size;
-  bool is_repeat = n == 1 && times * size == out;
-  for (int64_t j = 0; j < out && is_repeat; ++j) is_repeat = index[j] == j / times;
-  return {size, out, n, is_repeat ? times : 0, index, weight};
+  const int64_t times = s.out / s.size;
+  bool is_repeat = n == 1 && times * s.size == s.out;
+  for (int64_t j = 0; j < s.out && is_repeat; ++j) is_repeat = index[j] == j / times;
+  const uint8_t* outside = filter.transform == kCrop ? find_outside(memory, filter, s) : nullptr;
+  return {s.size, s.out, n, is_repeat ? times : 0, index, weight, outside};
+}
+
+int64_t most_bytes(const Filter& filter, const Stretch& s) {
+  int64_t n = filter.mode == kNearest ? 1 : filter.mode == kLinear ? 2 : 4;
+  if (filter.is_antialias && s.out > 0)  // sizes are rounded, so scales may be a little smaller
+    n = n * (2 * s.size / s.out + 3);
+  return s.out * (8 * n + 1) + 3 * 64;
 }
 
 }  // namespace sdx::SDX_ISA

@@ -15,6 +15,7 @@ from sardonyx.load.types import Dims, declared_dims, fact_of
 
 OLDEST_IR: Final = 3
 NEWEST_IR: Final = 14
+MAX_EXPANDED: Final = 200_000  # nodes that functions may become
 NEWEST: Final = {"": 28, "ai.onnx.ml": 5}  # newer opsets may mean something else
 
 
@@ -28,12 +29,16 @@ class LoadOptions:
     dims_by_name: dict[str, int] = field(default_factory=dict)
     dims_by_denotation: dict[str, int] = field(default_factory=dict)
     split_names: bool = False  # dims of equal names need not be equal
+    fixes_defaults: bool = False  # inputs that have a default are constants: nobody feeds them
     copies: bool = False  # reads weights into memory rather than mapping their files
+    is_strict: bool = False  # shapes that contradict what is declared are errors
+    most_nodes: int = MAX_EXPANDED  # that functions may become
+    most_bytes: int = 0  # of attributes in these; 0: any number
 
 
 def load(model: Any, options: LoadOptions | None = None) -> Model:
     """A model from whatever `read_model` takes, or from what it made."""
-    from sardonyx.load.build import Call, GraphBuilder  # a model out of a pack does without
+    from sardonyx.load.build import Call, GraphBuilder, Limits  # a model out of a pack does without
     from sardonyx.load.tensor import Tensors
 
     options = options or LoadOptions()
@@ -42,22 +47,39 @@ def load(model: Any, options: LoadOptions | None = None) -> Model:
         given = read_model(model, options.folder, options.in_memory, options.copies)
     if given.model is not None:
         return _once_more(given.model, options)
+    record = read_record(given)
+    assert record.graph is not None
+    opsets = _opsets(record)
+    dims = Dims(options.dims_by_name, options.dims_by_denotation, options.split_names)
+    tensors = Tensors(given.source, given.files, options.initializers)
+    builder = GraphBuilder(
+        tensors,
+        record.functions,
+        dims,
+        constant_inputs=options.fixes_defaults or not _has_defaults(record),
+        limits=Limits(options.most_nodes, options.most_bytes),
+    )
+    graph = builder.graph(record.graph, Call(opsets))
+    tensors.check_all_used()
+    if builder.asks_for_gradients:
+        graph = _with_gradients(graph)
+    return _model(record, graph, opsets, given.origin)
+
+
+def read_record(given: ModelBytes) -> ModelRecord:
+    """What a file says, decoded; there is a graph in it."""
     try:
         record = decode(given.source.data)
     except DecodeError as error:
         raise InvalidProtobuf(f"{given.source.name} is not an ONNX model: {error}") from None
     if record.graph is None:
         raise InvalidProtobuf(f"{given.source.name} is not an ONNX model: it has no graph")
-    opsets = _opsets(record)
-    dims = Dims(options.dims_by_name, options.dims_by_denotation, options.split_names)
-    # Before IR 4 every initializer had to be listed as an input too, and was a constant anyway.
-    tensors = Tensors(given.source, given.files, options.initializers)
-    builder = GraphBuilder(tensors, record.functions, dims, constant_inputs=record.ir_version < 4)
-    graph = builder.graph(record.graph, Call(opsets))
-    tensors.check_all_used()
-    if builder.asks_for_gradients:
-        graph = _with_gradients(graph)
-    return _model(record, graph, opsets, given.origin)
+    return record
+
+
+def _has_defaults(record: ModelRecord) -> bool:
+    """Before IR 4 every initializer had to be listed as an input, and was a constant anyway."""
+    return record.ir_version >= 4
 
 
 def _once_more(model: Model, options: LoadOptions) -> Model:
@@ -105,9 +127,14 @@ def _opsets(record: ModelRecord) -> dict[str, int]:
 
 def _model(record: ModelRecord, graph: Any, opsets: dict[str, int], origin: str) -> Model:
     assert record.graph is not None
-    defaults = {v.name for v in graph.defaults}
-    live = {v.name for v in graph.inputs}
-    inputs = [_declared(i) for i in record.graph.inputs if i.name in live]
+    given = record.graph
+    stored = (
+        *(t.name for t in given.initializers),
+        *(s.values.name for s in given.sparse_initializers),
+    )
+    defaults = frozenset(stored if _has_defaults(record) else ())
+    live = {v.name for v in graph.inputs} | defaults
+    inputs = [_declared(i) for i in given.inputs if i.name in live]
     return Model(
         graph=graph,
         ir_version=record.ir_version,

@@ -214,7 +214,7 @@ UNARY: Final = (
     unary("Asinh", 22, np.arcsinh),
     unary("Acosh", 22, np.arccosh),
     unary("Atanh", 22, np.arctanh),
-    unary("Erf", 13, erf),
+    unary("Erf", 13, erf, NUMBERS),  # of integers before opset 13 only, cut to integers
     unary("Sigmoid", 13, sigmoid),
     unary("Not", 1, np.logical_not, BOOLS),
     unary("BitwiseNot", 18, np.invert, INTS),

@@ -231,7 +231,7 @@ max_unpool = Op(
 
 @max_unpool.infer
 def _(g: Scope, x: Fact, indices: Fact, output_shape: Fact | None, **attrs: Any) -> Fact:
-    natural = _unpooled(x.dims, attrs)
+    natural = unpooled(x.dims, attrs)
     if indices.rank != x.rank:
         raise ShapeError(f"indices have rank {indices.rank}, and x has {x.rank}")
     for i, (a, b) in enumerate(zip(x.dims, indices.dims, strict=True)):
@@ -250,7 +250,7 @@ def _(g: Scope, x: Fact, indices: Fact, output_shape: Fact | None, **attrs: Any)
     return Fact(x.dtype, output_shape.sym)
 
 
-def _unpooled(shape: Shape, attrs: Mapping[str, Any]) -> Shape:
+def unpooled(shape: Shape, attrs: Mapping[str, Any]) -> Shape:
     """The shape that indices count in: what a pool of these attributes makes x from."""
     moved = pool_window(len(shape), attrs)
     rows = zip(shape[2:], moved.strides, moved.kernel, moved.begins, moved.ends, strict=True)
@@ -258,7 +258,7 @@ def _unpooled(shape: Shape, attrs: Mapping[str, Any]) -> Shape:
 
 
 def _max_unpool(x: Array, indices: Array, output_shape: Array | None = None, **attrs: Any) -> Array:
-    natural = numbers(_unpooled(x.shape, attrs))
+    natural = numbers(unpooled(x.shape, attrs))
     whole = np.zeros(math.prod(natural), x.dtype)
     if indices.size and not 0 <= indices.min() <= indices.max() < whole.size:
         raise InvalidArgument(

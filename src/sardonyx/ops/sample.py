@@ -28,9 +28,9 @@ def linear_taps(position: Array, size: int) -> Taps:
 
 
 def inside(index: Array, weight: Array, size: int) -> tuple[Array, Array]:
-    """The tap with no weight where its index lies outside the axis."""
+    """The tap with no weight and no index (-1) where it lies outside the axis."""
     hit = (index >= 0) & (index < size)
-    return np.where(hit, index, 0), np.where(hit, weight, 0).astype(weight.dtype)
+    return np.where(hit, index, -1), np.where(hit, weight, 0).astype(weight.dtype)
 
 
 def cubic_weights(part: Array, a: float) -> list[Array]:
@@ -50,11 +50,15 @@ def weigh(x: Array, axes: Sequence[Taps]) -> Array:
     sizes = x.shape[1:]
     flat = x.reshape(x.shape[0], -1)
     total: Any = None
+    index: Any
+    weight: Any
+    hit: Any
     for combination in itertools.product(*axes):
-        index, weight = combination[0]
-        for size, (i, w) in zip(sizes[1:], combination[1:], strict=True):
-            index, weight = index * size + i, weight * w
-        term = flat[:, index] * weight
+        index, weight, hit = 0, 1, True
+        for size, (i, w) in zip(sizes, combination, strict=True):
+            index, weight, hit = index * size + np.maximum(i, 0), weight * w, hit & (i >= 0)
+        # What lies outside is 0, whatever the element that stands in for it holds.
+        term = np.where(hit, flat[:, index], flat.dtype.type(0)) * weight
         total = term if total is None else np.add(total, term, out=total)
     return np.asarray(total)
 

@@ -68,6 +68,8 @@ def _(g: Scope, x: Fact, length: Fact | None, axis: Fact | None, **attrs: int) -
         return x.shaped((*(g.fresh("dft") for _ in x.dims[:-1]), last))
     where = _signal_axis(where, x.rank)
     size = x.dims[where]
+    if length is not None and number_in(length, "dft_length") is None:
+        return x.shaped((*x.dims[:where], g.fresh("dft"), *x.dims[where + 1 : -1], last))
     if length is not None:
         size = positive(g, length, "dft_length")
     elif is_back and is_half:
@@ -133,16 +135,22 @@ def _(
         raise ShapeError(f"the last dim is 1 (real) or 2 (complex), not {parts}: it is {x}")
     if window is not None and window.rank != 1:
         raise ShapeError(f"the window has one dim, and is {window}")
-    hop = positive(g, step, "frame_step")
-    frame = total
+    frame: Size | None = total
     if length is not None:
-        frame = positive(g, length, "frame_length")
+        known = number_in(length, "frame_length")
+        frame = None if known is None else positive(g, length, "frame_length")
     if window is not None:
-        frame = window.dims[0] if length is None else frame
+        frame = window.dims[0] if length is None or frame is None else frame
         g.equal(window.dims[0], frame, "the window is not as long as a frame")
+    if frame is None:
+        return x.shaped((batch, g.fresh("frames"), g.fresh("bins"), 2))
     g.at_least(frame, 1, "a frame must hold 1 sample or more")
     g.at_least(total, frame, "the signal is shorter than a frame")
-    frames = (total - frame) // hop + 1
+    frames = (
+        g.fresh("frames")
+        if number_in(step, "frame_step") is None
+        else (total - frame) // positive(g, step, "frame_step") + 1
+    )
     bins = frame // 2 + 1 if attrs["onesided"] else frame
     return x.shaped((batch, frames, bins, 2))
 
@@ -222,9 +230,12 @@ def _count(g: Scope, fact: Fact, what: str) -> Size:
     return size
 
 
-hann: Final = window("HannWindow", 0.5, -0.5)
-hamming: Final = window("HammingWindow", 25 / 46, -21 / 46)
-blackman: Final = window("BlackmanWindow", 0.42, -0.5, 0.08)
+FACTORS: Final = {
+    "HannWindow": (0.5, -0.5),
+    "HammingWindow": (25 / 46, -21 / 46),
+    "BlackmanWindow": (0.42, -0.5, 0.08),
+}
+windows: Final = tuple(window(name, *factors) for name, factors in FACTORS.items())
 
 mel: Final = Op(
     "MelWeightMatrix",
@@ -285,4 +296,4 @@ def _mel_edges(bands: int, low: float, high: float) -> Array:
         return np.asarray(700 * (np.power(10.0, mels / 2595) - 1))
 
 
-OPS: Final = (dft, stft, hann, hamming, blackman, mel)
+OPS: Final = (dft, stft, *windows, mel)

@@ -16,26 +16,28 @@ from sardonyx.passes import (
     normalize,
     products,
     quantize,
+    resize,
     transpose,
 )
 from sardonyx.passes.attention import fuse_attention
-from sardonyx.passes.caches import lower_caches
 from sardonyx.passes.chains import fuse_chains
 from sardonyx.passes.channels import channels_last
 from sardonyx.passes.driver import Rewriter, prune
 from sardonyx.passes.halves import widen_halves
 from sardonyx.passes.labels import number_labels
+from sardonyx.passes.parts import lower_parts
 from sardonyx.passes.rule import Rules, by_root
 
 BASIC: Final = by_root(algebra.RULES, transpose.RULES, linear.BASIC)
 # After the basic rules: no normalization lies between a convolution and its activation.
 EXTENDED: Final = by_root(activation.RULES, normalize.RULES, linear.EXTENDED)
+APPROXIMATE: Final = by_root(activation.APPROXIMATE)
 STEPS: Final = by_root(quantize.STEPS)
 FLOATS: Final = by_root(quantize.FLOATS)
 INTEGERS: Final = by_root(quantize.INTEGERS)
 WEIGHTS: Final = frozenset(("DequantizeLinear", "GatherBlockQuantized", "MatMulNBits"))
 LISTS: Final = frozenset(("ConcatFromSequence", "OptionalGetElement", "SequenceAt"))
-LOWERED: Final = by_root(einsum.RULES, products.RULES)
+LOWERED: Final = by_root(einsum.RULES, products.RULES, resize.RULES)
 
 
 def optimize(graph: Graph, options: PassOptions) -> None:
@@ -48,6 +50,8 @@ def optimize(graph: Graph, options: PassOptions) -> None:
             _rewrite(graph, by_root(sequences.RULES), options, is_clean=False)
     if options.level >= Level.ORT_ENABLE_EXTENDED:
         _rewrite(graph, EXTENDED, options)
+        if options.approximates_gelu:
+            _rewrite(graph, APPROXIMATE, options)
 
 
 def lower(graph: Graph, options: PassOptions) -> None:
@@ -57,9 +61,10 @@ def lower(graph: Graph, options: PassOptions) -> None:
         from sardonyx.passes.sequences import collect_sequences
 
         collect_sequences(graph)
-    lower_caches(graph)  # before sizes: masks by length are made of them
+    lower_parts(graph)  # before sizes: masks by length are made of them
     if fuses:
         lowering.lower_sizes(graph)
+    if fuses and not options.keeps_qdq:
         _rewrite(graph, STEPS, options)
         _rewrite(graph, FLOATS, options)
     number_labels(graph)

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from sardonyx.graph.dim import lone_name
-from sardonyx.graph.dtype import STRING
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops.rules import axis_of
 from sardonyx.program.flat import ABSENT, SegmentBuilder
-from sardonyx.weights.forms import Forms, Want
+from sardonyx.weights.forms import Forms, read_form
 
 if TYPE_CHECKING:
     from sardonyx.program.native import NativeSegment
@@ -67,7 +66,7 @@ class NativeBody:
 def constant_slots(slots: dict[Value | int, int], forms: Forms) -> list[tuple[Any, ...]]:
     """Slots that hold constants: slot, type, shape and address."""
     return [
-        (slot, v.const.dtype.onnx, list(v.const.shape), forms.address(Want(v.const)))
+        (slot, v.const.dtype.onnx, list(v.const.shape), forms.address(read_form(v.const)))
         for v, slot in slots.items()
         if isinstance(v, Value) and v.const is not None
     ]
@@ -119,7 +118,7 @@ def native_bodies(node: Node, programs: dict[str, Program]) -> tuple[NativeBody,
         read = (*(v for v in graph.inputs if v.is_used), *graph.captures(), *graph.outputs)
         if not all(_is_tensor(v.fact) for v in read):
             return None
-        if not all(_is_held(v.fact) for v in graph.inputs):
+        if not all(isinstance(v.fact, Fact) for v in graph.inputs):
             return None
         segment = segments[0] if segments else None
         assert segment is None or isinstance(segment, NativeSegment)
@@ -141,12 +140,8 @@ def _is_one(fact: AnyFact | None) -> bool:
     return isinstance(fact, Fact) and fact.static is not None and all(d == 1 for d in fact.static)
 
 
-def _is_held(fact: AnyFact | None) -> bool:
-    return isinstance(fact, Fact) and fact.dtype is not STRING
-
-
 def _is_tensor(fact: AnyFact | None) -> bool:
-    return _is_held(fact) and isinstance(fact, Fact) and fact.shape is not None
+    return isinstance(fact, Fact) and fact.shape is not None
 
 
 def _stacked(node: Node, body: NativeBody) -> list[tuple[int, list[int], int, bool, bool, bool]]:

@@ -93,7 +93,7 @@ def _pick(x: Array, axes: list[Taps]) -> Array:
     index: Any = 0
     hit: Any = True
     for size, ((i, w),) in zip(x.shape[1:], axes, strict=True):
-        index, hit = index * size + i, hit & (w != 0)
+        index, hit = index * size + np.maximum(i, 0), hit & (w != 0)
     nothing: Any = "" if x.dtype == object else x.dtype.type(0)
     return np.where(hit, x.reshape(x.shape[0], -1)[:, index], nothing)
 

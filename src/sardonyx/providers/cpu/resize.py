@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+
 from sardonyx.graph.dtype import F32
-from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, given, optional
+from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.ops.rules import axes_of
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call, Lowered, Reshaped
 from sardonyx.providers.cpu.index import Lowering
-from sardonyx.providers.cpu.move import fact_of, follows
+from sardonyx.providers.cpu.move import follows
+from sardonyx.providers.cpu.shape import bits_of
 
 _MODES: Final = {b"nearest": 0, b"linear": 1, b"cubic": 2}
 _TRANSFORMS: Final = {
@@ -21,64 +23,96 @@ _TRANSFORMS: Final = {
     b"align_corners": 3,
     b"asymmetric": 4,
     b"tf_half_pixel_for_nn": 5,
+    b"tf_crop_and_resize": 6,
 }
 _ROUNDINGS: Final = {b"round_prefer_floor": 0, b"round_prefer_ceil": 1, b"floor": 2, b"ceil": 3}
-_MAX_AXES: Final = 3  # that are mixed
+_POLICIES: Final = {b"stretch": 0, b"not_larger": 1, b"not_smaller": 2}
+_MAX_AXES: Final = {b"linear": 7, b"cubic": 4}  # that are mixed
 _AS_SIZES_SAY: Final = 0.0  # a scale that the kernel works out
 
 
 def resize(node: Node) -> Lowered | No:
-    x, attrs = given(node, 0), node.attrs
-    if why := _unknown(node):
-        return No(why)
-    scales, sizes = (_present(fact_of(optional(node, slot))) for slot in (2, 3))
+    x, out, attrs = given(node, 0), node.outputs[0].tensor, node.attrs
+    roi, scales, sizes = (_present(optional(node, slot)) for slot in (1, 2, 3))
     rank = x.tensor.rank
     axes = tuple(range(rank)) if attrs["axes"] is None else axes_of(attrs["axes"], rank)
-    factors = [1.0] * rank
-    if scales is not None and scales.const is not None:
-        for axis, factor in zip(axes, scales.const.read().tolist(), strict=True):
-            factors[axis] = factor
-    else:
-        for axis in axes:
-            factors[axis] = _AS_SIZES_SAY
-    mixed = [
-        a for a in axes if factors[a] != 1 and x.tensor.dims[a] != node.outputs[0].tensor.dims[a]
-    ]
-    if attrs["mode"] != b"nearest" and len(mixed) > _MAX_AXES:
-        return No(f"no kernel mixes along {len(mixed)} axes")
-    if sizes is None and scales is None:
-        return No("neither scales nor sizes are known")
-    if x.tensor.dims == node.outputs[0].tensor.dims and not any(f > 0 and f != 1 for f in factors):
+    is_crop = attrs["coordinate_transformation_mode"] == b"tf_crop_and_resize"
+    factors, box = _factors(scales, axes, rank), _box(roi if is_crop else None, axes, rank)
+    mixed = [a for a in axes if factors[a] != 1 and x.tensor.dims[a] != out.dims[a]]
+    if why := _unknown(node, mixed):
+        return No(why)
+    keeps = attrs["keep_aspect_ratio_policy"] != b"stretch" and scales is None
+    is_same = x.tensor.dims == out.dims and not is_crop and not keeps
+    if (
+        is_same
+        and (scales is None or scales.is_const)
+        and not any(f not in (0, 1) for f in factors)
+    ):
         return Reshaped(x)
+    opened = (
+        None if scales is None or scales.is_const else scales,
+        sizes if keeps or scales is None or not scales.is_const else None,
+        roi if is_crop and roi is not None and not roi.is_const else None,
+    )
+    known = None if sizes is None else sizes.tensor.sym
+    is_known = follows(out.dims, x.tensor.dims, known) and opened[0] is None
+    if is_known and not keeps:
+        opened = (None, None, opened[2])
     ints = (
         _MODES[attrs["mode"]],
         _TRANSFORMS[attrs["coordinate_transformation_mode"]],
         _ROUNDINGS[attrs["nearest_mode"]],
         attrs["exclude_outside"],
+        attrs["antialias"],
+        _POLICIES[attrs["keep_aspect_ratio_policy"]] if keeps else 0,
+        bits_of(np.array(attrs["extrapolation_value"]).astype(x.tensor.dtype.np)),
+        len(axes),
+        *axes,
     )
-    return Call("resize", (x,), ints, (attrs["cubic_coeff_a"], *factors), writes_rows=True)
+    floats = (attrs["cubic_coeff_a"], *factors, *box)
+    row = "resize" if is_known else "resize_at_run"
+    return Call(row, (x, *opened), ints, floats, writes_rows=True)
 
 
-def _present(fact: Fact | None) -> Fact | None:
-    return None if fact is None or fact.dims == (0,) else fact
+def _present(value: Value | None) -> Value | None:
+    return None if value is None or value.tensor.dims == (0,) else value
 
 
-def _unknown(node: Node) -> str:
+def _factors(scales: Value | None, axes: tuple[int, ...], rank: int) -> list[float]:
+    """The scale of each axis, as far as it is known."""
+    if scales is None or scales.const is None:
+        return [_AS_SIZES_SAY if i in axes else 1.0 for i in range(rank)]
+    found = dict(zip(axes, scales.const.read().tolist(), strict=True))
+    return [found.get(i, 1.0) for i in range(rank)]
+
+
+def _box(roi: Value | None, axes: tuple[int, ...], rank: int) -> tuple[float, ...]:
+    """Where a crop begins on each axis, then where it ends."""
+    starts, ends = [0.0] * rank, [1.0] * rank
+    if roi is not None and roi.const is not None:
+        numbers = roi.const.read().astype(np.float64).reshape(-1).tolist()
+        for i, axis in enumerate(axes):
+            starts[axis], ends[axis] = numbers[i], numbers[len(axes) + i]
+    return (*starts, *ends)
+
+
+def _unknown(node: Node, mixed: list[int]) -> str:
     """What the kernel lacks for this node; empty if nothing."""
-    x, out, attrs = given(node, 0).tensor, node.outputs[0].tensor, node.attrs
-    scales, sizes = (_present(fact_of(optional(node, slot))) for slot in (2, 3))
-    if attrs["mode"] != b"nearest" and x.dtype is not F32:
+    x, attrs = given(node, 0).tensor, node.attrs
+    roi, scales, sizes = (_present(optional(node, slot)) for slot in (1, 2, 3))
+    is_nearest = attrs["mode"] == b"nearest"
+    if not is_nearest and x.dtype is not F32:
         return f"no kernel mixes {x.dtype}"
-    if attrs["antialias"]:
-        return "no kernel with antialias"
-    if attrs["coordinate_transformation_mode"] not in _TRANSFORMS:
-        return "no kernel crops"
-    if attrs["keep_aspect_ratio_policy"] != b"stretch" and scales is None:
-        return "no kernel keeps the aspect ratio"
-    if scales is not None and scales.const is None:
-        return "the scales are known only when it runs"
-    if not follows(out.dims, x.dims, None if sizes is None else sizes.sym):
-        return "the sizes are known only when it runs"
+    if x.dtype.bits > 64:
+        return f"no kernel for {x.dtype}"
+    if not is_nearest and len(mixed) > (1 if attrs["antialias"] else _MAX_AXES[attrs["mode"]]):
+        return f"no kernel mixes along {len(mixed)} axes"
+    if attrs["coordinate_transformation_mode"] == b"tf_crop_and_resize":
+        n = len(attrs["axes"] or range(x.rank))
+        if roi is None or (roi.is_const and roi.tensor.dims != (2 * n,)):
+            return f"the roi does not hold {2 * n} numbers"
+    if sizes is None and scales is None:
+        return "neither scales nor sizes are known"
     return ""
 
 

@@ -1,0 +1,118 @@
+// GridSample: for a block of points, where their neighbours lie and what these weigh; then channel
+// by channel their sums.
+#include "kernels/sample/points.h"
+#include "kernels/sample/rows.h"
+
+namespace sdx::SDX_ISA {
+namespace {
+
+struct GridArgs {
+  SampleMode mode;
+  SamplePadding padding;
+  DType grid;
+  int n_axes;
+  SampleAxis axes[kMaxAxes];
+  int64_t channels, plane, points;  // of an image
+  int64_t blocks;                   // of points, likewise
+  int n_taps;
+};
+
+// Number i of the grid.
+template <class C>
+SDX_INLINE C coordinate(const GridArgs& a, const void* grid, int64_t i) {
+  switch (a.grid) {
+    case DType::f16: return number<C>(static_cast<const F16*>(grid)[i]);
+    case DType::bf16: return number<C>(static_cast<const BF16*>(grid)[i]);
+    case DType::f64: return C(static_cast<const double*>(grid)[i]);
+    default: return C(static_cast<const float*>(grid)[i]);
+  }
+}
+
+// Points [first, first + n) of the grid.
+template <class C>
+void find_points(const GridArgs& a, const void* grid, int64_t first, int64_t n,
+                 const Found<C>& found) {
+  C places[kBlock];
+  BlockTaps<C> taps;
+  int count = found.begin(n);
+  for (int i = 0; i < a.n_axes; ++i) {
+    const int which = a.n_axes - 1 - i;  // the innermost axis comes first in the grid
+    const int64_t at = first * a.n_axes + which;
+    for (int64_t p = 0; p < n; ++p)
+      places[p] = place_of(coordinate<C>(a, grid, at + p * a.n_axes), a.axes[i], a.mode);
+    const int m = block_taps(places, n, a.axes[i], a.mode, a.padding, taps);
+    count = found.add(n, count, taps, m, a.axes[i].size);
+  }
+}
+
+// Item: a block of points of an image, in all channels.
+template <class T, class C, bool kPicks>
+Status grid_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const GridArgs*>(args);
+  C* sums = reinterpret_cast<C*>(data.local);
+  const Found<C> found = found_in<C>(data.local, a.n_taps);
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t image = item / a.blocks, first = item % a.blocks * kBlock;
+    const int64_t n = a.points - first < kBlock ? a.points - first : kBlock;
+    find_points(a, data.in[1], image * a.points + first, n, found);
+    for (int64_t c = image * a.channels; c < (image + 1) * a.channels; ++c) {
+      const T* x = input<T>(data, 0) + c * a.plane;
+      T* y = output<T>(data) + c * a.points + first;
+      if constexpr (kPicks) {
+        for (int64_t p = 0; p < n; ++p) y[p] = found.at[p] < 0 ? T{} : x[found.at[p]];
+      } else {
+        C* to = place(y, sums);
+        sum_taps(found, a.n_taps, x, n, to);
+        put(y, to, n);
+      }
+    }
+  }
+  return {};
+}
+
+template <class C>
+PhaseFn picked(int64_t size) {
+  switch (size) {
+    case 1: return grid_blocks<uint8_t, C, true>;
+    case 2: return grid_blocks<uint16_t, C, true>;
+    case 4: return grid_blocks<uint32_t, C, true>;
+    default: return grid_blocks<uint64_t, C, true>;
+  }
+}
+
+}  // namespace
+
+Status grid_sample(const Call& call, Plan& plan) {
+  const View &x = call.in[0], &grid = call.in[1], &y = call.out[0];
+  if (y.count() == 0) return {};
+  auto* a = plan.make<GridArgs>();
+  a->mode = SampleMode(call.ints[0]), a->padding = SamplePadding(call.ints[1]);
+  a->grid = grid.dtype;
+  a->n_axes = x.rank - 2;
+  a->n_taps = 1;
+  for (int i = 0; i < a->n_axes; ++i) {
+    const double size = double(x.dims[i + 2]), edge = call.ints[2] != 0 ? 0 : 0.5;
+    a->axes[i] = {x.dims[i + 2], -edge, size - 1 + edge};
+    a->n_taps *= a->mode == kSampleNearest ? 1 : a->mode == kSampleLinear ? 2 : 4;
+  }
+  a->channels = x.dims[1], a->plane = x.count(2, x.rank), a->points = y.count(2, y.rank);
+  if (a->plane == 0) return Status::fail("an image without pixels has nothing to sample");
+  if (a->plane > INT32_MAX)
+    return Status::fail("an image of %ld pixels is too large", long(a->plane));
+  a->blocks = (a->points + kBlock - 1) / kBlock;
+  plan.args = a;
+  const bool is_double = grid.dtype == DType::f64;
+  plan.local_bytes = block_bytes(a->n_taps);
+  const int64_t work = kBlock * (20 * a->n_axes + a->n_taps * (2 + a->channels));
+  const auto add = [&](PhaseFn run) { plan.add(run, x.dims[0] * a->blocks, work); };
+  if (a->mode == kSampleNearest) {
+    add(is_double ? picked<double>(size_of(x.dtype)) : picked<float>(size_of(x.dtype)));
+    return {};
+  }
+  return visit(x.dtype, Floats{}, [&]<class T>() {
+    add(grid_blocks<T, Wide<T>, false>);
+    return Status{};
+  });
+}
+
+}  // namespace sdx::SDX_ISA

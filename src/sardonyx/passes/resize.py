@@ -1,0 +1,61 @@
+"""Resize in the type and along the axes that its kernel takes."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.dtype import BF16, F16, F32, I8, I16, U8, U16
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Node, Value, optional
+from sardonyx.ops.rules import axes_of
+from sardonyx.passes.pattern import P, hole
+from sardonyx.passes.rule import need, ranked, rule
+
+END: Final = (1 << 63) - 1
+NOISE: Final = 5e-5  # by which a sum that should be whole may miss it (ops/sample.py)
+
+
+@rule(P.Resize(hole("x"), rest=True).named("node"))
+def resize_in_float(b: Builder, x: Value, node: Node) -> Value:
+    """Values between narrow numbers are made in float32, and rounded or cut once."""
+    dtype, attrs = x.tensor.dtype, node.attrs
+    need(attrs["mode"] != b"nearest", "moves elements")
+    need(dtype in (F16, BF16, I8, U8, I16, U16), "no narrow type")
+    like = Value("", Fact(F32, node.outputs[0].tensor.shape))
+    y = b.Resize(b.Cast(x, to=F32.onnx), *node.inputs[1:], like=like, **attrs)
+    if dtype.is_integer:
+        rounds = attrs["antialias"] or attrs["mode"] == b"cubic"
+        y = b.Floor(b.Add(y, 0.5)) if rounds else b.Add(y, b.Mul(b.Sign(y), NOISE))
+        limits = np.iinfo(dtype.np)
+        y = b.Clip(y, b.const(float(limits.min), F32), b.const(float(limits.max), F32))
+    made: Value = b.Cast(y, to=dtype.onnx)
+    return made
+
+
+@rule(P.Resize(hole("x"), rest=True).named("node"))
+def resize_axis_by_axis(b: Builder, x: Value, node: Node) -> Value:
+    """A wide filter mixes many elements of each axis: along one at a time they are fewer."""
+    attrs = node.attrs
+    need(attrs["antialias"] and attrs["mode"] != b"nearest", "a filter of few elements")
+    need(attrs["keep_aspect_ratio_policy"] == b"stretch", "axes depend on each other")
+    need(attrs["coordinate_transformation_mode"] != b"tf_crop_and_resize", "crops")
+    ranked(x, node.outputs[0])
+    rank = x.tensor.rank
+    axes = tuple(range(rank)) if attrs["axes"] is None else axes_of(attrs["axes"], rank)
+    need(len(axes) > 1, "one axis")
+    given = [optional(node, slot) for slot in (2, 3)]
+    scales, sizes = (None if v is None or v.tensor.dims == (0,) else v for v in given)
+    need((scales is None) != (sizes is None), "scales or sizes may be empty")
+    y = x
+    for i, axis in enumerate(axes, 1 - len(axes)):
+        at = (b.ints(i - 1), b.ints(i or END), b.ints(0))
+        parts = [None if v is None else b.Slice(v, *at) for v in (scales, sizes)]
+        like = None if i else node.outputs[0]
+        y = b.Resize(y, None, *parts, like=like, **{**attrs, "axes": (axis,)})
+    return y
+
+
+RULES: Final[tuple[Any, ...]] = (*resize_in_float, *resize_axis_by_axis)

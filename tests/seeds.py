@@ -52,20 +52,23 @@ def ranks() -> onnx.ModelProto:
     """Ranks that rest on sizes and on data, and sequences that a loop fills."""
     return onnx.parser.parse_model("""
     <ir_version: 9, opset_import: ["" : 21]>
-    ranks (float[N, M] x, int64 times, bool which) => (float[] y, float[] u, float[P, Q] joined)
+    ranks (float[N, M] x, int64 times, bool which) => (float[A] y, float[B] u, float[P, Q] joined)
     <int64[1] one = {1}, int64[1] zero = {0}, int64 two = {2}, int64 first = {0},
-     float weight = {0.5}> {
+     int64[1] flat = {-1}, float weight = {0.5}> {
       m = Shape<start = 1>(x)
       thin = Equal(m, one)
-      y = If (thin) <
-        then_branch = yes () => (float[] a) { a = Squeeze(x, one) },
-        else_branch = no () => (float[] b) { b = Identity(x) } >
+      open = If (thin) <
+        then_branch = yes () => (float[P0] a) { a = Squeeze(x, one) },
+        else_branch = no () => (float[P1, P2] b) { b = Identity(x) } >
+      y = Reshape(open, flat)
       v = If (which) <
-        then_branch = grow () => (float[] c) { c = Unsqueeze(x, zero) },
-        else_branch = keep () => (float[] d) { d = Neg(x) } >
-      u = ReduceSum<keepdims = 0>(v, zero)
+        then_branch = grow () => (float[P3, P4, P5] c) { c = Unsqueeze(x, zero) },
+        else_branch = keep () => (float[P6, P7] d) { d = Neg(x) } >
+      sums = ReduceSum<keepdims = 0>(v, zero)
+      u = Reshape(sums, flat)
+      count = Add(times, two)
       none = SequenceEmpty()
-      w, s = Loop (times, , weight, none) <body = step (int64 i, bool on, float k, seq(float[]) f)
+      w, s = Loop (count, , weight, none) <body = step (int64 i, bool on, float k, seq(float[]) f)
         => (bool next, float l, seq(float[]) g) {
           next = Identity(on)
           l = Identity(k)

@@ -144,6 +144,7 @@ def _branch_taken(node: Node) -> bool | None:
     if cond is None:
         return None
     if cond.const is not None:
-        return bool(cond.const.read().reshape(-1)[0])
+        # One that is no number is refused when it runs.
+        return bool(cond.const.read().reshape(-1)[0]) if cond.const.count == 1 else None
     sizes = cond.tensor.sym
     return None if sizes is None or len(sizes) != 1 else node.graph.scope.chosen(sizes[0])

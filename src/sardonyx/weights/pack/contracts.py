@@ -219,8 +219,8 @@ CONTRACTS: Final[dict[str, Callable[[_Call], None]]] = {
 }
 # Ops of our own whose inference, or the checks of codes and sizes, say all there is to say.
 WHOLE: Final = frozenset((
-    "AveragePool", "Chain", "Conv", "ConvTranspose", "GlobalAveragePool", "GlobalLpPool",
-    "GlobalMaxPool", "LpPool", "MatMul", "MaxPool", "Sizes",
+    "AveragePool", "Chain", "Conv", "ConvTranspose", "DeformColumns", "GlobalAveragePool",
+    "GlobalLpPool", "GlobalMaxPool", "LpPool", "MatMul", "MaxPool", "Sizes",
 ))  # fmt: skip
 
 

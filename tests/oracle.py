@@ -76,7 +76,7 @@ def model_of(
     feeds = feeds_of(row)
     outputs = [f"y{i}" for i in range(row.outputs)]
     node = helper.make_node(row.op, _trimmed(input_names(row)), outputs, domain=row.domain)
-    node.attribute.extend(_attribute(row, k, v) for k, v in row.attrs.items() if v is not None)
+    node.attribute.extend(attribute_of(row, k, v) for k, v in row.attrs.items() if v is not None)
     inputs = [
         helper.make_value_info(n, _type(x, n if symbolic else None))
         for n, x in feeds.items()
@@ -125,7 +125,7 @@ def _onnx_type(array: Array) -> int:
     return int(helper.np_dtype_to_tensor_dtype(array.dtype))
 
 
-def _attribute(row: Row, name: str, value: Any) -> AttributeProto:
+def attribute_of(row: Row, name: str, value: Any) -> AttributeProto:
     kind = _attribute_kind(row, name)
     if kind == AttributeProto.TENSOR and isinstance(value, np.ndarray):
         value = numpy_helper.from_array(value)
@@ -186,7 +186,7 @@ def by_onnxruntime(row: Row) -> Sequence[Any]:
         session = _ort_session(model)
         carried = [CARRIERS.get(o.type[7:-1]) for o in session.get_outputs()]
         if any(carried):
-            session = _ort_session(_with_casts(model, carried))
+            session = _ort_session(with_casts(model, carried))
         results = session.run(None, feeds)
     except Exception as error:  # its classes share no base, and any of them means that it cannot
         raise NoAnswer(str(error)) from error
@@ -232,7 +232,7 @@ def _ort_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(data, _ort_options(), providers=["CPUExecutionProvider"])
 
 
-def _with_casts(model: onnx.ModelProto, carried: Sequence[Any]) -> onnx.ModelProto:
+def with_casts(model: onnx.ModelProto, carried: Sequence[Any]) -> onnx.ModelProto:
     """The model with a cast behind each output that onnxruntime cannot hand out."""
     model = onnx.ModelProto.FromString(model.SerializeToString())
     for output, carrier in zip(model.graph.output, carried, strict=True):

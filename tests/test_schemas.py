@@ -21,7 +21,7 @@ DOMAINS = frozenset(s.domain for s in onnx.defs.get_all_schemas())
 KEYS = [key for keys in FAMILIES.values() for key in keys]
 # Their newest schema only says that TreeEnsemble replaces them; models use the one before.
 REPLACED = {(ML, "TreeEnsembleClassifier"): 3, (ML, "TreeEnsembleRegressor"): 3}
-# Constants are no nodes here, the next two are upgraded to others, gradients are built in training.
+# Constants are no nodes here, the next two are upgraded to others, and a Gradient is what it makes.
 ABSENT = {("", "Constant"), ("", "Scatter"), ("", "Upsample"), (TRAINING, "Gradient")}
 # Kept by onnxruntime in the standard domain, without a schema in the standard.
 UNLISTED = {("", "SimplifiedLayerNormalization")}

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sardonyx.graph.build import Builder, constant
-from sardonyx.graph.dim import Shape, Size, maximum, symbol
+from sardonyx.graph.dim import Shape, Size, evaluate, is_at_least, is_equal, maximum, symbol
 from sardonyx.graph.dtype import BOOL, F32, I8, I32, I64, U64, DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Value
@@ -43,12 +45,49 @@ def made(name: str, *inputs: Value | None, **attrs: Any) -> Shape | None:
         ("Max", 2, (maximum(N, 2), 3)),
         ("Less", 0, (0, 0)),
         ("GreaterOrEqual", 0, (1, 1)),
-        ("LessOrEqual", 5, None),
+        ("LessOrEqual", 5, (is_at_least(5, N), 1)),
         ("Equal", -1, (0, 0)),
     ],
 )
 def test_arithmetic(name: str, right: Size, result: Shape | None) -> None:
     assert made(name, sizes(N, 3), sizes(right)) == result
+
+
+FORMULAS = st.sampled_from([0, 1, 3, -1, N, M, N + 1, N - 2, N * M, N // 2, 3 - N, N - M])
+COMPARED = {
+    "Equal": np.equal,
+    "Less": np.less,
+    "LessOrEqual": np.less_equal,
+    "Greater": np.greater,
+    "GreaterOrEqual": np.greater_equal,
+}
+
+
+@given(st.lists(st.tuples(FORMULAS, FORMULAS), min_size=1, max_size=3), st.data())
+def test_truths_are_sizes(pairs: list[tuple[Size, Size]], data: st.DataObject) -> None:
+    """Comparisons, logic on them and what they choose, as numbers of n and m say."""
+    dims = {"n": data.draw(st.integers(0, 4)), "m": data.draw(st.integers(0, 4))}
+    names = data.draw(st.tuples(*[st.sampled_from(sorted(COMPARED))] * 2))
+    sides = [Value("", Fact(I64, (len(pairs),), None, side)) for side in zip(*pairs, strict=True)]
+    b = Builder(Graph(), Scope())
+    first, second = (b.node(name, *sides).outputs[0] for name in names)
+    both, either = b.And(first, second), b.Or(first, b.Not(second))
+    chosen, turned = b.Where(first, *sides), b.Cast(sides[0], to=BOOL.onnx)
+    left, right = (np.array([evaluate(s, dims) for s in v.tensor.sym or ()]) for v in sides)
+    x, y = (COMPARED[name](left, right) for name in names)
+    for value, wanted in (
+        (both, x & y),
+        (either, x | ~y),
+        (chosen, np.where(x, left, right)),
+        (turned, left != 0),
+    ):
+        assert value.tensor.sym is not None
+        assert [evaluate(s, dims) for s in value.tensor.sym] == list(wanted)
+
+
+def test_a_long_mask_is_not_followed() -> None:
+    assert made("Less", sizes(*range(9)), sizes(N)) is None
+    assert made("Less", sizes(*range(9)), sizes(9)) == (1,) * 9
 
 
 def test_division_by_zero_stays_open() -> None:
@@ -79,7 +118,7 @@ def test_a_result_that_wraps_is_not_followed() -> None:
         (I32, (N, 300, -1)),
         (I64, (N, 300, -1)),
         (I8, None),
-        (BOOL, None),
+        (BOOL, (1 - is_equal(N, 0), 1, 1)),
         (F32, None),
     ],
 )

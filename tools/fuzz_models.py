@@ -3,13 +3,14 @@
 
     fuzz_models.py --count 10000            the models of seeds 0 to 9999
     fuzz_models.py --seconds 300 --seed 7   as many as fit, from seed 7 on
+    fuzz_models.py --count 1000000 --jobs 8 by eight workers at once
     fuzz_models.py --one 1234               one model again, here, with its traceback
     fuzz_models.py --one 1234 --save FILE   and kept in a file
 
 A model is a valid one (those of tests/seeds.py, the node cases of the ONNX backend suite, and the
 rows of tests/cases) with bytes or parts changed. It must give a session or an error of ours, and so
-must a run of it. Found are: other exceptions, processes that died, and work that does not end in
-time. Models run in a worker process with a limit on its memory.
+must a run of it. Found are: other exceptions, processes that died, work that does not end in time,
+and workers that grow. Models run in worker processes with a limit on their memory.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ import json
 import os
 import resource
 import select
+import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 import warnings
@@ -40,6 +43,7 @@ from tests.seeds import seeds  # noqa: E402
 
 HANG_SECONDS = 10.0
 DEATH_SECONDS = 30.0  # a call into C cannot be interrupted; after this the worker is killed
+GROWTH_BYTES = 64 << 20  # of a worker from its second tenth to its last: more is a leak
 
 
 def write_corpus(folder: Path) -> None:
@@ -89,21 +93,28 @@ def try_one(seed: int, corpus: list[Path]) -> dict[str, Any]:
         return {"seed": seed, "outcome": what, "where": place, "from": name, "trace": text[-4000:]}
 
 
-def worker(start: int, folder: Path, memory: int) -> None:
-    """Tries seeds from `start` on and writes a line for each, until the pipe is closed."""
+def worker(start: int, step: int, folder: Path, memory: int) -> None:
+    """Tries every `step`-th seed from `start` on and writes a line for each, until it is ended."""
     os.nice(10)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     corpus = sorted(folder.glob("*.onnx"))
     with bounded_memory(memory):
-        for seed in itertools.count(start):
-            print(json.dumps(try_one(seed, corpus)), flush=True)
+        for seed in itertools.count(start, step):
+            print(json.dumps(try_one(seed, corpus) | {"bytes": anonymous_bytes()}), flush=True)
+
+
+def anonymous_bytes() -> int:
+    """What this process has of its own in memory."""
+    _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
+    return (resident - shared) * resource.getpagesize()
 
 
 class Worker:
     """A worker process and what it says."""
 
-    def __init__(self, start: int, folder: Path, memory: int) -> None:
-        command = [sys.executable, __file__, "--worker", str(start), "--corpus", str(folder)]
+    def __init__(self, start: int, step: int, folder: Path, memory: int) -> None:
+        command = [sys.executable, __file__, "--worker", str(start), "--jobs", str(step)]
+        command += ["--corpus", str(folder)]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process
         self._process = subprocess.Popen(
             [*command, "--memory", str(memory)],
@@ -141,34 +152,79 @@ class Worker:
         self._process.wait()
 
 
-def hunt(args: argparse.Namespace, folder: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """Tries seed after seed; findings by outcome and place."""
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    outcomes: collections.Counter[str] = collections.Counter()
-    slowest: tuple[float, int] = (0.0, args.seed)
-    began, seed, process = time.monotonic(), args.seed, None
-    end = None if args.count is None else seed + args.count
-    while seed != end and not (args.seconds and time.monotonic() - began > args.seconds):
-        process = process or Worker(seed, folder, args.memory)
-        result = process.next(seed)
-        if result["outcome"] in ("died", "killed"):
-            process = None
-        outcomes[result["outcome"]] += 1
-        slowest = max(slowest, (result.get("seconds", 0.0), seed))
-        if "where" in result:
+class Hunt:
+    """Tries seed after seed, by several workers at once."""
+
+    def __init__(self, args: argparse.Namespace, folder: Path) -> None:
+        self._args, self._folder = args, folder
+        self._began = time.monotonic()
+        self._lock = threading.Lock()
+        self._outcomes: collections.Counter[str] = collections.Counter()
+        self._slowest = (0.0, args.seed)
+        self.found: dict[tuple[str, str], list[dict[str, Any]]] = {}  # by outcome and place
+
+    def run(self) -> None:
+        """Hunts to the end, and says how it went."""
+        jobs = [
+            threading.Thread(target=self._job, args=(self._args.seed + i,))
+            for i in range(self._args.jobs)
+        ]
+        for job in jobs:
+            job.start()
+        for job in jobs:
+            job.join()
+        took, count = time.monotonic() - self._began, self._outcomes.total()
+        shown = ", ".join(f"{n} {outcome}" for outcome, n in self._outcomes.most_common())
+        print(f"the slowest took {self._slowest[0]:.1f} s: seed {self._slowest[1]}")
+        print(f"{count} models in {took:.0f} s: {shown}")
+
+    def _job(self, first: int) -> None:
+        args, process = self._args, None
+        end = sys.maxsize if args.count is None else args.seed + args.count
+        sizes: list[int] = []
+        for seed in range(first, end, args.jobs):
+            if args.seconds and time.monotonic() - self._began > args.seconds:
+                break
+            process = process or Worker(seed, args.jobs, self._folder, args.memory)
+            result = process.next(seed)
+            if result["outcome"] in ("died", "killed"):
+                process = None
+                sizes.clear()
+            else:
+                sizes.append(result["bytes"])
+            self._note(result)
+        if process is not None:
+            process.stop()
+        self._note_growth(first, sizes)
+
+    def _note(self, result: dict[str, Any]) -> None:
+        seed = result["seed"]
+        with self._lock:
+            self._outcomes[result["outcome"]] += 1
+            self._slowest = max(self._slowest, (result.get("seconds", 0.0), seed))
+            if self._outcomes.total() % 10_000 == 0:
+                took = time.monotonic() - self._began
+                print(f"{self._outcomes.total()} models, {took:.0f} s", flush=True)
+            if "where" not in result:
+                return
             key = (result["outcome"], result["where"])
-            if key not in found:
+            if key not in self.found:
                 print(f"\nseed {seed}, from {result['from']}: {key[0]} at {key[1]}")
                 print(result["trace"], flush=True)
-            found.setdefault(key, []).append(result)
-        seed += 1
-    if process is not None:
-        process.stop()
-    took = time.monotonic() - began
-    shown = ", ".join(f"{n} {outcome}" for outcome, n in outcomes.most_common())
-    print(f"the slowest took {slowest[0]:.1f} s: seed {slowest[1]}")
-    print(f"{seed - args.seed} models in {took:.0f} s: {shown}")
-    return found
+            self.found.setdefault(key, []).append(result)
+
+    def _note_growth(self, first: int, sizes: list[int]) -> None:
+        """A worker that ends larger than it was when everything it needs was loaded leaks."""
+        tenth = len(sizes) // 10
+        if tenth == 0:
+            return
+        early, late = (statistics.median(p) for p in (sizes[tenth : 2 * tenth], sizes[-tenth:]))
+        said = f"{early / 1e6:.0f} MB early, {late / 1e6:.0f} MB late"
+        with self._lock:
+            print(f"the worker from seed {first} on, {len(sizes)} models: {said}")
+            if late - early > GROWTH_BYTES:
+                result = {"seed": first, "outcome": "grew", "where": said}
+                self.found.setdefault(("grew", said), []).append(result)
 
 
 def parse() -> argparse.Namespace:
@@ -179,6 +235,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--count", type=int, help="models to try; without end if not given")
     parser.add_argument("--seconds", type=float, help="stop after this time")
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--jobs", type=int, default=1, help="workers at once")
     parser.add_argument("--memory", type=int, default=2 << 30, help="bytes that a worker may take")
     parser.add_argument("--corpus", type=Path, help="folder of valid models instead of ours")
     parser.add_argument("--one", type=int, metavar="SEED", help="try one seed in this process")
@@ -195,7 +252,7 @@ def main() -> int:
         if args.corpus is None:
             write_corpus(folder)
         if args.worker is not None:
-            worker(args.worker, folder, args.memory)
+            worker(args.worker, args.jobs, folder, args.memory)
         if args.one is not None:
             corpus = sorted(folder.glob("*.onnx"))
             if args.save is not None:
@@ -203,10 +260,11 @@ def main() -> int:
             result = try_one(args.one, corpus)
             print(result.pop("trace", ""), result, sep="\n")
             return int("where" in result)
-        found = hunt(args, folder)
-    for (outcome, where), results in sorted(found.items(), key=lambda f: -len(f[1])):
+        hunt = Hunt(args, folder)
+        hunt.run()
+    for (outcome, where), results in sorted(hunt.found.items(), key=lambda f: -len(f[1])):
         print(f"{len(results):5}  {outcome} at {where}, first with seed {results[0]['seed']}")
-    return int(bool(found))
+    return int(bool(hunt.found))
 
 
 if __name__ == "__main__":

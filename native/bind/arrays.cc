@@ -1,6 +1,7 @@
 #include "bind/arrays.h"
 
 #define NPY_NO_DEPRECATED_API NPY_1_7_API_VERSION
+#define PY_ARRAY_UNIQUE_SYMBOL sardonyx_numpy  // of texts.cc too
 #include <numpy/arrayobject.h>
 
 #include <cstring>
@@ -75,6 +76,10 @@ bool slot_of(PyObject* object, const Wanted& wanted, Slot& slot) {
     return true;
   constexpr int plain = NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED;
   return (PyArray_FLAGS(array) & plain) == plain;
+}
+
+bool is_writeable(PyObject* object) {
+  return PyArray_Check(object) && PyArray_ISWRITEABLE(as_array(object));
 }
 
 nb::object contiguous(PyObject* object) {

@@ -24,6 +24,9 @@ struct Wanted {
 // them as they are.
 bool slot_of(PyObject* object, const Wanted& wanted, Slot& slot);
 
+// Whether an array may be written to.
+bool is_writeable(PyObject* object);
+
 // An array as it is where it has no gaps, else a copy of it.
 nanobind::object contiguous(PyObject* object);
 

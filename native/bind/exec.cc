@@ -12,6 +12,7 @@
 
 #include "bind/arrays.h"
 #include "bind/parts.h"
+#include "bind/texts.h"
 #include "exec/sequence.h"
 #include "kernels/registry.h"
 
@@ -102,12 +103,13 @@ class Watch {
 class Runnable {
  public:
   Runnable(std::shared_ptr<const Sequence> sequence, nb::list input_names, nb::list input_types,
-           nb::list output_types, ThreadOptions threads, bool grows_in_place,
+           nb::list output_types, Ints output_dtypes, ThreadOptions threads, bool grows_in_place,
            std::shared_ptr<Pool> pool, int64_t limit_bytes)
       : sequence_(std::move(sequence)),
         input_names_(std::move(input_names)),
         input_types_(std::move(input_types)),
         output_types_(std::move(output_types)),
+        output_dtypes_(std::move(output_dtypes)),
         threads_(threads),
         grows_in_place_(grows_in_place),
         pool_(std::move(pool)),
@@ -117,42 +119,47 @@ class Runnable {
   }
 
   // The outputs for a feed that needs no second look; None where anything about it is unusual.
-  nb::object quick(nb::dict feed) const {
-    const SequenceSpec& spec = sequence_->spec();
+  nb::object quick(nb::dict feed) const { return quick_into(std::move(feed), nb::none()); }
+
+  // The same with memory for outputs: for each an array, or None.
+  nb::object quick_into(nb::dict feed, nb::object arrays) const {
     if (feed.size() != input_names_.size()) return nb::none();
+    Texts texts(limit_bytes_);
     RunState state = fresh();
+    state.texts = &texts;
     std::vector<nb::object> kept;  // another thread may change the dict while this one runs
-    kept.reserve(spec.inputs.size());
-    for (size_t i = 0; i < spec.inputs.size(); ++i) {
-      PyObject* array = PyDict_GetItem(feed.ptr(), PyList_GET_ITEM(input_names_.ptr(), long(i)));
-      Slot& slot = state.slots[size_t(spec.inputs[i])];
-      if (array == nullptr || !slot_of(array, wanted(i), slot) || slot.view.rank != spec.ranks[i])
-        return nb::none();
-      kept.push_back(nb::borrow(array));
+    try {
+      if (!take_all(feed, state, kept)) return nb::none();
+    } catch (const std::bad_alloc&) {
+      return nb::none();
     }
     if (sequence_->bind_names(state).fault != Fault::none) return nb::none();
+    if (!arrays.is_none()) lend(state, nb::cast<nb::list>(arrays));
     Watch watch(nullptr);
     const Outcome outcome = run_in(state, watch);
     if (watch.was_interrupted()) nb::raise_python_error();
     if (outcome.fault != Fault::none) return nb::none();
-    return outputs(state);
+    return outputs(state, arrays);
   }
 
   // Outputs, the names' sizes and, if asked for, when each step ran; or what went wrong.
-  nb::object run(const Longs& names, nb::list inputs, const Stop* stop, bool profiles) const {
+  nb::object run(const Longs& names, nb::list inputs, const Stop* stop, bool profiles,
+                 nb::object arrays) const {
     const SequenceSpec& spec = sequence_->spec();
+    Texts texts(limit_bytes_);
     RunState state = fresh();
+    state.texts = &texts;
     std::copy_n(names.begin(), std::min(names.size(), state.names.size()), state.names.begin());
     std::vector<nb::object> kept;
     for (size_t i = 0; i < spec.inputs.size(); ++i) {
       nb::handle array = inputs[i];
       if (array.is_none()) continue;
-      Slot& slot = state.slots[size_t(spec.inputs[i])];
-      if (slot_of(array.ptr(), wanted(i), slot)) continue;
+      if (take(array.ptr(), i, state)) continue;
       kept.push_back(contiguous(array.ptr()));  // a cache that grew along another axis has gaps
-      if (!slot_of(kept.back().ptr(), wanted(i), slot))
+      if (!take(kept.back().ptr(), i, state))
         throw std::invalid_argument("an input of a sequence is no plain array of its type");
     }
+    if (!arrays.is_none()) lend(state, nb::cast<nb::list>(arrays));
     std::vector<Moment> moments;
     if (profiles) state.moments = &moments;
     Watch watch(stop);
@@ -164,7 +171,7 @@ class Runnable {
     nb::list spans;
     for (const Moment& m : moments)
       spans.append(nb::make_tuple(m.segment, m.step, m.begin_ns, m.end_ns));
-    return nb::make_tuple(0, outputs(state), nb::cast(state.names), spans);
+    return nb::make_tuple(0, outputs(state, arrays), nb::cast(state.names), spans);
   }
 
   // What runs with these names take, by segment; those whose sizes are not known are left out.
@@ -211,10 +218,33 @@ class Runnable {
     return made;
   }
 
-  Wanted wanted(size_t input) const {
+  // Whether an output leaves as an array of numbers; else as strings, or dicts.
+  bool is_array(size_t output) const {
+    const auto dtype = DType(output_dtypes_[output]);
+    return dtype != DType::none && dtype != DType::text;
+  }
+
+  // Puts what is fed into the slots of inputs; false where anything about it is unusual.
+  bool take_all(const nb::dict& feed, RunState& state, std::vector<nb::object>& kept) const {
     const SequenceSpec& spec = sequence_->spec();
-    return {PyList_GET_ITEM(input_types_.ptr(), long(input)), spec.dtypes[input],
-            spec.room_axes[input]};
+    kept.reserve(spec.inputs.size());
+    for (size_t i = 0; i < spec.inputs.size(); ++i) {
+      PyObject* array = PyDict_GetItem(feed.ptr(), PyList_GET_ITEM(input_names_.ptr(), long(i)));
+      const Slot& slot = state.slots[size_t(spec.inputs[i])];
+      if (array == nullptr || !take(array, i, state) || slot.view.rank != spec.ranks[i])
+        return false;
+      kept.push_back(nb::borrow(array));
+    }
+    return true;
+  }
+
+  // Puts an array into the slot of an input; false where it cannot be read as it is.
+  bool take(PyObject* array, size_t input, RunState& state) const {
+    const SequenceSpec& spec = sequence_->spec();
+    Slot& slot = state.slots[size_t(spec.inputs[input])];
+    if (spec.dtypes[input] == DType::text) return text_slot(array, *state.texts, slot);
+    PyObject* descr = PyList_GET_ITEM(input_types_.ptr(), long(input));
+    return slot_of(array, {descr, spec.dtypes[input], spec.room_axes[input]}, slot);
   }
 
   RunState fresh() const {
@@ -230,16 +260,66 @@ class Runnable {
     nb::gil_scoped_release nogil;
     state.should_stop = &Watch::should_stop;
     state.stop_context = &watch;
+    const bool flushed = threads_.flushes && flush_denormals(true);
     Outcome outcome = sequence_->run(state);
+    if (threads_.flushes) flush_denormals(flushed);
+    if (threads_.calms) calm_workers();
     pool_->end_run();
     return outcome;
   }
 
-  nb::list outputs(const RunState& state) const {
+  // Offers the caller's arrays to the run as memory for outputs, as far as they can be that: of the
+  // type, without gaps, and apart from all that the run reads and from each other.
+  void lend(RunState& state, nb::list arrays) const {
+    const SequenceSpec& spec = sequence_->spec();
+    for (size_t i = 0; i < spec.outputs.size() && i < arrays.size(); ++i) {
+      if (!is_array(i)) continue;
+      nb::handle array = arrays[i];
+      const Wanted type{PyList_GET_ITEM(output_types_.ptr(), long(i)), DType(output_dtypes_[i]),
+                        -1};
+      Slot slot;
+      if (array.is_none() || !is_writeable(array.ptr()) || !slot_of(array.ptr(), type, slot))
+        continue;
+      bool is_apart = true;
+      for (const int32_t input : spec.inputs)
+        is_apart = is_apart && !overlap(slot, state.slots[size_t(input)]);
+      for (const Given& other : state.given)
+        is_apart = is_apart && !overlap(slot, {other.view, other.data, {}, {}});
+      if (is_apart) state.given.push_back({spec.outputs[i], slot.view, slot.data});
+    }
+  }
+
+  static bool overlap(const Slot& a, const Slot& b) {
+    return a.data < b.data + extent(b.view) && b.data < a.data + extent(a.view);
+  }
+
+  // Bytes from the first element to the end of the last, gaps included.
+  static int64_t extent(const View& view) {
+    int64_t last = 0;
+    for (int i = 0; i < view.rank; ++i) last += (view.dims[i] - 1) * view.strides[i];
+    return view.count() == 0 ? 0 : (last + 1) * size_of(view.dtype);
+  }
+
+  // The caller's own array where an output lies in it, else a new one.
+  nb::list outputs(const RunState& state, nb::object arrays) const {
     nb::list made;
     const Ints& slots = sequence_->spec().outputs;
-    for (size_t i = 0; i < slots.size(); ++i)
-      made.append(array_of(own(slots, i, state), PyList_GET_ITEM(output_types_.ptr(), long(i))));
+    for (size_t i = 0; i < slots.size(); ++i) {
+      PyObject* type = PyList_GET_ITEM(output_types_.ptr(), long(i));
+      if (!is_array(i)) {
+        const Slot& slot = state.slots[size_t(slots[i])];
+        made.append(PyTuple_Check(type) ? zipped(slot, type) : text_array(slot));
+        continue;
+      }
+      const Slot slot = own(slots, i, state);
+      const auto lies_there = [&](const Given& given) {
+        return given.slot == slots[i] && given.data == slot.data;
+      };
+      if (std::any_of(state.given.begin(), state.given.end(), lies_there))
+        made.append(nb::cast<nb::list>(arrays)[i]);
+      else
+        made.append(array_of(slot, type));
+    }
     return made;
   }
 
@@ -261,6 +341,7 @@ class Runnable {
 
   std::shared_ptr<const Sequence> sequence_;
   nb::list input_names_, input_types_, output_types_;
+  Ints output_dtypes_;
   ThreadOptions threads_;
   bool grows_in_place_;
   std::shared_ptr<Pool> pool_;
@@ -288,9 +369,9 @@ std::unique_ptr<Control> make_control(nb::tuple parts) {
   }
   control->inputs = nb::cast<Ints>(parts[3]);
   control->outputs = nb::cast<Ints>(parts[4]);
-  for (const auto& [dtype, dims, axis, reversed] :
-       nb::cast<std::vector<std::tuple<int, Longs, int, bool>>>(parts[5])) {
-    Stacked stacked{DType(dtype), int(dims.size()), {}, axis, reversed};
+  for (const auto& [dtype, dims, axis, reversed, joined, needs_parts] :
+       nb::cast<std::vector<std::tuple<int, Longs, int, bool, bool, bool>>>(parts[5])) {
+    Stacked stacked{DType(dtype), int(dims.size()), {}, axis, reversed, joined, needs_parts};
     std::copy(dims.begin(), dims.end(), stacked.dims);
     control->stacked.push_back(stacked);
   }
@@ -365,19 +446,25 @@ void bind_exec(nb::module_& m) {
       .def(
           "__init__",
           [](Runnable* self, nb::tuple sequence, nb::tuple python) {
-            ThreadOptions threads{nb::cast<int>(python[3]), nb::cast<bool>(python[4])};
+            ThreadOptions threads{nb::cast<int>(python[3]), nb::cast<bool>(python[4]),
+                                  nb::cast<bool>(python[8]), nb::cast<int32_t>(python[9]),
+                                  nb::cast<bool>(python[10])};
             new (self)
                 Runnable(make_sequence(sequence), nb::cast<nb::list>(python[0]),
-                         nb::cast<nb::list>(python[1]), nb::cast<nb::list>(python[2]), threads,
-                         nb::cast<bool>(python[5]), nb::cast<PoolHandle&>(python[6]).pool,
-                         nb::cast<int64_t>(python[7]));
+                         nb::cast<nb::list>(python[1]), nb::cast<nb::list>(python[2]),
+                         nb::cast<Ints>(python[11]), threads, nb::cast<bool>(python[5]),
+                         nb::cast<PoolHandle&>(python[6]).pool, nb::cast<int64_t>(python[7]));
           },
           "sequence"_a, "python"_a)
       .def("quick", &Runnable::quick, "feed"_a,
            "The outputs of a feed that needs no second look; None if anything is unusual.")
+      .def("quick_into", &Runnable::quick_into, "feed"_a, "arrays"_a.none(),
+           nb::sig("def quick_into(self, feed: dict, arrays: list | None) -> object"),
+           "The same with arrays for outputs: those that an output lies in come back.")
       .def("run", &Runnable::run, "names"_a, "inputs"_a, "stop"_a.none(), "profiles"_a,
+           "arrays"_a = nb::none(),
            nb::sig("def run(self, names: collections.abc.Sequence[int], inputs: list, stop: Stop | "
-                   "None, profiles: bool) -> tuple"),
+                   "None, profiles: bool, arrays: list | None = None) -> tuple"),
            "(0, outputs, names, spans), or (fault, segment, index, text, names, bytes).")
       .def("memory", &Runnable::memory, "names"_a,
            nb::sig("def memory(self, names: collections.abc.Sequence[int]) -> list[dict]"),
@@ -390,6 +477,9 @@ void bind_exec(nb::module_& m) {
       "has_room", [](nb::handle object) { return has_room(object.ptr()); }, "object"_a,
       "Whether an object is an array that was handed out with room to grow.");
   m.def("usable_cpus", usable_cpus, "CPUs that the process may use, by affinity and cgroup.");
+  m.def("flush_denormals", flush_denormals, "on"_a,
+        "Whether this thread takes denormal numbers for zero from now on; the answer is whether it "
+        "did before.");
   m.def("set_affinities", set_affinities, "sets"_a, "Binds the pool's workers to CPUs.");
   m.def("kept_bytes", kept_bytes, "Bytes that all pools keep for arenas and outputs to come.");
 }

@@ -65,8 +65,11 @@ Slot part_of(const Slot& whole, int axis, int64_t index, Pool& pool) {
   return part;
 }
 
-bool is_same_shape(const View& a, const View& b) {
-  return a.rank == b.rank && std::memcmp(a.dims, b.dims, size_t(a.rank) * sizeof a.dims[0]) == 0;
+// Whether two parts fit together; sizes along `free_axis` may differ.
+bool fit(const View& a, const View& b, int free_axis) {
+  for (int i = 0; i < a.rank; ++i)
+    if (a.rank == b.rank && i != free_axis && a.dims[i] != b.dims[i]) return false;
+  return a.rank == b.rank;
 }
 
 void write_shape(const View& view, char* text, size_t size) {
@@ -79,38 +82,41 @@ void write_shape(const View& view, char* text, size_t size) {
 
 int64_t bytes_of(const View& view) { return view.count() * size_of(view.dtype); }
 
-// The shape of all passes' parts as one tensor.
+// The shape of all passes' parts as one tensor: stacked along a new axis, or joined along one.
 Status stacked_view(const Stacked& how, const std::vector<Slot>& parts, View& whole) {
   View first;
   first.dtype = how.dtype;
   first.rank = how.rank;
   std::memcpy(first.dims, how.dims, sizeof first.dims);
   if (!parts.empty()) first = parts[0].view;
+  if (parts.empty() && how.needs_parts) return Status::fail("there are no elements to join");
+  int64_t joined = 0;
   for (const Slot& part : parts) {
-    if (is_same_shape(part.view, first)) continue;
+    joined += how.is_joined ? part.view.dims[how.axis] : 1;
+    if (fit(part.view, first, how.is_joined ? how.axis : -1)) continue;
     char a[64], b[64];
     write_shape(first, a, sizeof a);
     write_shape(part.view, b, sizeof b);
     return Status::fail("values collected over iterations have shapes %s and %s", a, b);
   }
   whole = first;
-  whole.rank = first.rank + 1;
-  for (int i = 0; i < whole.rank; ++i) {
-    if (i < how.axis) whole.dims[i] = first.dims[i];
-    if (i == how.axis) whole.dims[i] = int64_t(parts.size());
-    if (i > how.axis) whole.dims[i] = first.dims[i - 1];
-  }
+  whole.rank = first.rank + !how.is_joined;
+  for (int i = how.axis + 1; i < whole.rank; ++i) whole.dims[i] = first.dims[i - !how.is_joined];
+  whole.dims[how.axis] = joined;
   whole.pack();
   return {};
 }
 
 void stack(const Stacked& how, const std::vector<Slot>& parts, Slot& whole) {
   const Around a = around(whole.view, how.axis);
-  for (int64_t p = 0; p < a.n; ++p) {
-    const int64_t at = how.is_reversed ? a.n - 1 - p : p;
+  int64_t at = 0;
+  for (size_t p = 0; p < parts.size(); ++p) {
+    const Slot& part = parts[how.is_reversed ? parts.size() - 1 - p : p];
+    const int64_t n = how.is_joined ? part.view.dims[how.axis] : 1;
     for (int64_t o = 0; o < a.outer; ++o)
-      std::memcpy(whole.data + (o * a.n + at) * a.inner, parts[size_t(p)].data + o * a.inner,
-                  size_t(a.inner));
+      std::memcpy(whole.data + (o * a.n + at) * a.inner, part.data + o * n * a.inner,
+                  size_t(n * a.inner));
+    at += n;
   }
 }
 

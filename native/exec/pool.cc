@@ -22,7 +22,6 @@ constexpr int kMostThreads = 256;
 constexpr int64_t kWorthWaking = 5'000;  // ns of work that pay for one more thread
 constexpr int64_t kChunksPerThread = 4;
 constexpr int kPatientRounds = 4096;
-constexpr auto kSpin = std::chrono::microseconds(200);
 
 void pause() {
 #if defined(__x86_64__)
@@ -31,6 +30,9 @@ void pause() {
   asm volatile("yield");
 #endif
 }
+
+// Raised when workers are to stop spinning.
+std::atomic<int> calms{0};
 
 // One phase while it runs. It lives on its caller's stack, so the caller stays until `busy` is 0.
 //
@@ -43,7 +45,7 @@ struct Job {
   int64_t local_bytes;
   int64_t chunk;
   int n_parts;
-  bool spins;
+  ThreadOptions options;
   std::atomic<int> n_joined{1};  // threads that have an area of their own; the caller has the first
   std::atomic<int> busy{0};
   std::atomic<bool> failed{false};
@@ -94,22 +96,26 @@ class Worker {
 
   void loop() {
     handle.store(pthread_self());
-    bool spins = false;
+    ThreadOptions latest;
+    latest.spins = false;
     for (;;) {
-      Job* job = wait(spins);
+      Job* job = wait(latest);
       if (!mail_.compare_exchange_strong(job, begun())) continue;
-      spins = job->spins;
+      if (job->options.flushes != latest.flushes) flush_denormals(job->options.flushes);
+      latest = job->options;
       job->work(job->n_joined.fetch_add(1));
       mail_.store(nullptr);
       job->busy.fetch_sub(1);  // the last touch: the job may be gone after it
     }
   }
 
-  Job* wait(bool spins) {
-    const auto until = std::chrono::steady_clock::now() + kSpin;
+  Job* wait(const ThreadOptions& latest) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(latest.spin_us);
+    const int calmed = calms.load(std::memory_order_relaxed);
     for (int round = 0;; ++round) {
       if (Job* job = mail_.load()) return job;
-      if (!spins || (round % 64 == 63 && std::chrono::steady_clock::now() > until)) break;
+      if (!latest.spins || calms.load(std::memory_order_relaxed) != calmed) break;
+      if (round % 64 == 63 && std::chrono::steady_clock::now() > until) break;
       pause();
     }
     for (;;) {
@@ -187,6 +193,25 @@ int quota_cpus() {
 
 }  // namespace
 
+bool flush_denormals(bool on) {
+#if defined(__x86_64__)
+  constexpr unsigned kBits = 0x8040;  // flush to zero, denormals are zero
+  const unsigned before = __builtin_ia32_stmxcsr();
+  __builtin_ia32_ldmxcsr(on ? before | kBits : before & ~kBits);
+  return (before & kBits) == kBits;
+#elif defined(__aarch64__)
+  constexpr uint64_t kBit = 1u << 24;
+  uint64_t before;
+  asm volatile("mrs %0, fpcr" : "=r"(before));
+  asm volatile("msr fpcr, %0" ::"r"(on ? before | kBit : before & ~kBit));
+  return (before & kBit) != 0;
+#else
+  return on && false;
+#endif
+}
+
+void calm_workers() { calms.fetch_add(1, std::memory_order_relaxed); }
+
 int usable_cpus() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -231,7 +256,7 @@ Status run_phase(const Phase& phase, const void* args, const Data& data, int64_t
           .local_bytes = local_bytes,
           .chunk = std::max<int64_t>(1, phase.count / (threads * kChunksPerThread)),
           .n_parts = int(threads),
-          .spins = options.spins,
+          .options = options,
           .parts = parts};
   Worker* asked[kMostThreads];
   int n_asked = 0;

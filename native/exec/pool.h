@@ -12,7 +12,17 @@ namespace sdx {
 struct ThreadOptions {
   int threads = 0;    // the caller included; 0: as many as the process may use
   bool spins = true;  // whether workers stay awake for a moment after their work
+  bool flushes = false;   // whether tiny numbers count as zero
+  int32_t spin_us = 200;  // how long that moment is
+  bool calms = false;     // whether it ends with the run
 };
+
+// Whether the calling thread takes denormal numbers for zero, and gives zeros for them, from now
+// on; the answer is whether it did before.
+bool flush_denormals(bool on);
+
+// Sends workers that stay awake to sleep.
+void calm_workers();
 
 // CPUs that the process may use, from its affinity and its cgroup's quota.
 int usable_cpus();

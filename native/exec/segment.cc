@@ -88,7 +88,7 @@ class Runner {
     const int64_t arena = binding_.arena_bytes + kAlign_ + locals;
     wanted = arena;
     for (const Export& made : binding_.exports)
-      if (is_new(made)) wanted += made.bytes;
+      if (is_new(made) && given_for(made) == nullptr) wanted += made.bytes;
     wanted = with_held(state_, wanted);
     if (wanted > state_.limit_bytes) return Fault::limit;
     try {
@@ -113,9 +113,25 @@ class Runner {
     if (made.growth >= 0)
       grow(made, slot);
     else
-      slot.block = is_new(made) ? state_.pool->block(size_t(made.bytes))
-                                : state_.slots[size_t(made.root)].block;
+      slot.block = is_new(made) ? block_for(made) : state_.slots[size_t(made.root)].block;
     slot.data = slot.block.get();
+  }
+
+  std::shared_ptr<std::byte> block_for(const Export& made) {
+    if (std::byte* data = given_for(made)) return {data, [](std::byte*) {}};
+    return state_.pool->block(size_t(made.bytes));
+  }
+
+  // The caller's memory for an output, if there is some of its shape.
+  std::byte* given_for(const Export& made) const {
+    for (const Given& given : state_.given) {
+      if (given.slot != made.slot) continue;
+      const bool fits =
+          given.view.rank == made.view.rank && made.growth < 0 &&
+          std::equal(given.view.dims, given.view.dims + given.view.rank, made.view.dims);
+      return fits ? given.data : nullptr;
+    }
+    return nullptr;
   }
 
   // The block of an output with room: that of its input, or a new one.
@@ -144,7 +160,7 @@ class Runner {
     }
     for (int i = 0; i < n; ++i)
       at[i] = address(binding_.places[size_t(bound.first_place + i)], state_, arena_.get());
-    Data data{at, at + bound.n_in, arena_.get() + bound.scratch, local_};
+    Data data{at, at + bound.n_in, arena_.get() + bound.scratch, local_, 0, state_.texts->room()};
     for (int p = 0; p < bound.plan.n_phases; ++p) {
       const Phase& phase = bound.plan.phases[p];
       for (data.round = 0; data.round < phase.rounds; ++data.round) {
@@ -231,7 +247,7 @@ Outcome Segment::resolve(RunState& state) const {
       for (const int32_t reg : step.ints) ints.push_back(registers[size_t(reg)]);
       const Call call{in.data(),   int(in.size()),   out.data(),         int(out.size()),
                       ints.data(), int(ints.size()), step.floats.data(), int(step.floats.size())};
-      const Data data{at.data(), nullptr, nullptr, nullptr};
+      const Data data{at.data(), nullptr, nullptr, nullptr, 0, state.texts->room()};
       outcome.status = step.kernel->resolve(call, data, out.data());
       if (!outcome.status.ok()) {
         outcome.fault = Fault::step;

@@ -12,6 +12,7 @@
 #include "exec/memory.h"
 #include "exec/pool.h"
 #include "exec/sizes.h"
+#include "exec/texts.h"
 #include "kernels/kernel.h"
 
 namespace sdx {
@@ -122,12 +123,21 @@ struct Moment {
   int64_t begin_ns, end_ns;
 };
 
+// Memory of the caller's for an output, used where the run makes just such a tensor in a block of
+// its own. It overlaps nothing that the run reads.
+struct Given {
+  int32_t slot;
+  View view;
+  std::byte* data;
+};
+
 // Everything about one run that its segments share.
 struct RunState {
   std::vector<Slot> slots;
   std::vector<int64_t> names;
   ThreadOptions threads;
   Pool* pool = nullptr;
+  Texts* texts = nullptr;
   int64_t limit_bytes = INT64_MAX;  // for arena and outputs at once
   const RunState* outer = nullptr;  // of the run that this is the body of
   int64_t aside_bytes = 0;          // that a loop of this run holds, in no slot yet
@@ -135,6 +145,7 @@ struct RunState {
   bool (*should_stop)(void*) = nullptr;  // asked between steps
   void* stop_context = nullptr;
   std::vector<Moment>* moments = nullptr;
+  std::vector<Given> given;
 };
 
 // So many bytes with those that a run and the runs around it hold already. Where there is no limit

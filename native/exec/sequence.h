@@ -37,6 +37,8 @@ struct Stacked {
   int64_t dims[kMaxRank];  // where there was no pass; 0 for what is not known
   int axis;
   bool is_reversed;
+  bool is_joined;    // along an axis that all of them have, on which their sizes may differ
+  bool needs_parts;  // fails where there was no pass
 };
 
 // A tensor that is cut into one part for each pass.

@@ -23,31 +23,69 @@ from sardonyx.options import RunOptions, SessionOptions
 
 if TYPE_CHECKING:
     from sardonyx import capi as capi
+    from sardonyx.adapters import AdapterFormat, LoraAdapter
     from sardonyx.allocators import (
         OrtArenaCfg,
         OrtMemoryInfo,
         create_and_register_allocator,
         create_and_register_allocator_v2,
     )
+    from sardonyx.compiler import ModelCompiler, OrtExternalInitializerInfo
+    from sardonyx.custom import custom_op, native_op, unregister_custom_op
+    from sardonyx.device import OrtDevice
+    from sardonyx.ep_devices import (
+        OrtEpAssignedNode,
+        OrtEpAssignedSubgraph,
+        OrtEpContextData,
+        OrtEpContextDataBuffer,
+        OrtEpDevice,
+        OrtHardwareDevice,
+        OrtSyncStream,
+        get_ep_devices,
+    )
     from sardonyx.nodearg import ModelMetadata, NodeArg
     from sardonyx.ortvalue import OrtValue
-    from sardonyx.session import InferenceSession
+    from sardonyx.ortvalues import copy_tensors
+    from sardonyx.session.binding import IOBinding, SessionIOBinding
+    from sardonyx.session.inference import InferenceSession
+    from sardonyx.sparse import SparseTensor
     from sardonyx.weights.forms import PrepackedWeightsContainer
 
 __version__: Final = "0.1.0"
 ORT_VERSION: Final = "1.31.1"  # the onnxruntime whose interface this is
 
-# Names whose modules bring the whole line from file to result: imported when first asked for.
+# Names whose modules few programs need, or that bring the whole line from file to result: imported
+# when first asked for.
 _LATER: Final = {
-    "InferenceSession": "sardonyx.session",
-    "OrtArenaCfg": "sardonyx.allocators",
-    "OrtMemoryInfo": "sardonyx.allocators",
-    "create_and_register_allocator": "sardonyx.allocators",
-    "create_and_register_allocator_v2": "sardonyx.allocators",
+    "AdapterFormat": "sardonyx.adapters",
+    "IOBinding": "sardonyx.session.binding",
+    "InferenceSession": "sardonyx.session.inference",
+    "LoraAdapter": "sardonyx.adapters",
+    "ModelCompiler": "sardonyx.compiler",
     "ModelMetadata": "sardonyx.nodearg",
     "NodeArg": "sardonyx.nodearg",
+    "OrtArenaCfg": "sardonyx.allocators",
+    "OrtDevice": "sardonyx.device",
+    "OrtEpAssignedNode": "sardonyx.ep_devices",
+    "OrtEpAssignedSubgraph": "sardonyx.ep_devices",
+    "OrtEpContextData": "sardonyx.ep_devices",
+    "OrtEpContextDataBuffer": "sardonyx.ep_devices",
+    "OrtEpDevice": "sardonyx.ep_devices",
+    "OrtExternalInitializerInfo": "sardonyx.compiler",
+    "OrtHardwareDevice": "sardonyx.ep_devices",
+    "OrtMemoryInfo": "sardonyx.allocators",
+    "OrtSyncStream": "sardonyx.ep_devices",
     "OrtValue": "sardonyx.ortvalue",
     "PrepackedWeightsContainer": "sardonyx.weights.forms",
+    "SessionIOBinding": "sardonyx.session.binding",
+    "SparseTensor": "sardonyx.sparse",
+    "copy_tensors": "sardonyx.ortvalues",
+    "create_and_register_allocator": "sardonyx.allocators",
+    "create_and_register_allocator_v2": "sardonyx.allocators",
+    "custom_op": "sardonyx.custom",
+    "get_ep_devices": "sardonyx.ep_devices",
+    "native_op": "sardonyx.custom",
+    "unregister_custom_op": "sardonyx.custom",
 }
 
 
@@ -115,24 +153,24 @@ def set_default_logger_severity(level: int) -> None:
 
 
 def set_default_logger_verbosity(level: int) -> None:
-    """Kept for programs that call it: messages have severities only."""
+    """How much of what is said at severity 0 is shown; there is one degree of it here."""
+    if not isinstance(level, int):
+        raise TypeError(f"a verbosity is a number, not {type(level).__name__}")
 
 
 def set_global_thread_pool_sizes(
     intra_op_num_threads: int = 0, inter_op_num_threads: int = 0
 ) -> None:
-    """Kept for programs that call it: numpy's own threads do the work so far."""
+    """Threads of sessions whose `use_per_session_threads` is off; 0: as many as CPUs."""
+    from sardonyx.options import set_global_threads
+
+    set_global_threads(intra_op_num_threads, inter_op_num_threads)
 
 
 def preload_dlls(
     cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None
 ) -> None:
     """Kept for programs that call it: there are no libraries to load ahead."""
-
-
-def get_ep_devices() -> list[Any]:
-    """Devices of plug-in providers: there are none."""
-    return []
 
 
 def register_execution_provider_library(name: str, path: str) -> None:
@@ -168,30 +206,47 @@ def print_debug_info() -> None:
 
 
 __all__: Final[list[str]] = [
+    "AdapterFormat",
     "ExecutionMode",
     "ExecutionOrder",
     "GraphOptimizationLevel",
+    "IOBinding",
     "InferenceSession",
+    "LoraAdapter",
+    "ModelCompiler",
     "ModelMetadata",
     "NodeArg",
     "OrtAllocatorType",
     "OrtArenaCfg",
     "OrtCompileApiFlags",
+    "OrtDevice",
     "OrtDeviceMemoryType",
     "OrtDeviceVendorId",
+    "OrtEpAssignedNode",
+    "OrtEpAssignedSubgraph",
+    "OrtEpContextData",
+    "OrtEpContextDataBuffer",
+    "OrtEpDevice",
     "OrtExecutionProviderDevicePolicy",
+    "OrtExternalInitializerInfo",
+    "OrtHardwareDevice",
     "OrtHardwareDeviceType",
     "OrtMemType",
     "OrtMemoryInfo",
     "OrtMemoryInfoDeviceType",
     "OrtSparseFormat",
+    "OrtSyncStream",
     "OrtValue",
     "PrepackedWeightsContainer",
     "RunOptions",
     "SardonyxError",
+    "SessionIOBinding",
     "SessionOptions",
+    "SparseTensor",
+    "copy_tensors",
     "create_and_register_allocator",
     "create_and_register_allocator_v2",
+    "custom_op",
     "disable_telemetry_events",
     "enable_telemetry_events",
     "get_all_providers",
@@ -201,6 +256,7 @@ __all__: Final[list[str]] = [
     "get_ep_devices",
     "get_version_string",
     "has_collective_ops",
+    "native_op",
     "preload_dlls",
     "print_debug_info",
     "register_execution_provider_library",
@@ -208,5 +264,6 @@ __all__: Final[list[str]] = [
     "set_default_logger_verbosity",
     "set_global_thread_pool_sizes",
     "set_seed",
+    "unregister_custom_op",
     "unregister_execution_provider_library",
 ]

@@ -291,13 +291,37 @@ def decode_tensor(buffer: Buffer) -> TensorRecord:
     Read an ONNX TensorProto; the record views the buffer and keeps it alive.
     """
 
+class Texts:
+    """Room for strings that single calls of rows make."""
+
+    def __init__(self) -> None: ...
+
+def read_texts(address: int, dims: list[int]) -> numpy.ndarray:
+    """The strings of records at an address, which a row has written."""
+
+def texts(strings: object) -> numpy.ndarray:
+    """
+    Strings, or bytes in UTF-8, as kernels read them: records, then the bytes that they are of. They stay where they are.
+    """
+
+def odd_text(strings: object) -> int | None:
+    """The first element of an array that is no text, or None."""
+
+def text_index(block: object, count: int) -> numpy.ndarray:
+    """
+    The table by which kernels find one of so many texts; of equal ones the last.
+    """
+
+def text_numbers(block: object, count: int, index: object) -> numpy.ndarray:
+    """For each text of a block the number of the one that its index finds."""
+
 isas: tuple[str, ...]
 
 isa: str
 
 kernels: dict = ...
 
-def call(row: str, inputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], outputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], ints: Sequence[int], floats: Sequence[float], splits: int = 1, isa: str = '') -> str:
+def call(row: str, inputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], outputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], ints: Sequence[int], floats: Sequence[float], splits: int = 1, isa: str = '', texts: Texts | None = None) -> str:
     """
     Runs one row on tensors (address, type, dims, strides), in so many parts one after the other, or with 0 on all threads; returns what went wrong, or ''.
     """
@@ -345,7 +369,12 @@ class Runnable:
         The outputs of a feed that needs no second look; None if anything is unusual.
         """
 
-    def run(self, names: Sequence[int], inputs: list, stop: Stop | None, profiles: bool) -> tuple:
+    def quick_into(self, feed: dict, arrays: list | None) -> object:
+        """
+        The same with arrays for outputs: those that an output lies in come back.
+        """
+
+    def run(self, names: Sequence[int], inputs: list, stop: Stop | None, profiles: bool, arrays: list | None = None) -> tuple:
         """
         (0, outputs, names, spans), or (fault, segment, index, text, names, bytes).
         """
@@ -366,6 +395,11 @@ def has_room(object: object) -> bool:
 def usable_cpus() -> int:
     """CPUs that the process may use, by affinity and cgroup."""
 
+def flush_denormals(on: bool) -> bool:
+    """
+    Whether this thread takes denormal numbers for zero from now on; the answer is whether it did before.
+    """
+
 def set_affinities(sets: Sequence[Sequence[int]]) -> None:
     """Binds the pool's workers to CPUs."""
 
@@ -379,3 +413,11 @@ def least_peak(sizes: Sequence[int], tasks: Sequence[tuple[Sequence[int], Sequen
 
 def peak_of(sizes: Sequence[int], tasks: Sequence[tuple[Sequence[int], Sequence[int], Sequence[tuple[int, int]], int]], order: Sequence[int]) -> int:
     """The most bytes that are alive in a step of an order."""
+
+def export_tensor(address: int, dims: Sequence[int], code: int, bits: int, owner: object) -> object:
+    """A DLPack capsule of a tensor over memory that `owner` keeps."""
+
+def import_tensor(given: object) -> tuple[int, list[int], list[int], int, int, int, object]:
+    """
+    Address, dims, strides, type code, bits and device of a DLPack tensor, and its owner.
+    """

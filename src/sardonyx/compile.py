@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from sardonyx.errors import FAULTS, ModelLoadCanceled, SardonyxError
-from sardonyx.graph.infer import infer
+from sardonyx.graph.infer import Shapes, infer
 from sardonyx.load import LoadOptions, load
 from sardonyx.load.model import Model
 from sardonyx.load.source import ModelBytes, read_model
@@ -48,6 +48,8 @@ class Options:
     check: Callable[[], None] = lambda: None  # called before each stage; raises to end the load
     container: PrepackedWeightsContainer | None = None
     order: OrderOptions = field(default_factory=OrderOptions)
+    shapes: Shapes | None = field(default_factory=dict)  # as `infer` takes them
+    outputs: tuple[str, ...] = ()  # those to be computed; none named: all
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +98,11 @@ def lowered(given: ModelBytes, options: Options, stages: Stages) -> Model:
 
     with stages.stage("load"):
         model = load(given, options.load)
+        if options.outputs:
+            model = model.with_outputs(options.outputs)
     with stages.stage("infer"):
-        infer(model.graph, assumes=not options.load.split_names)
-        model.check_outputs()
+        model = _inferred(model, options)
+        model.check_outputs(options.load.is_strict)
     with stages.stage("optimize"):
         optimize(model.graph, options.passes)
     if options.save is not None:
@@ -108,6 +112,26 @@ def lowered(given: ModelBytes, options: Options, stages: Stages) -> Model:
             save(model, options.save)
     with stages.stage("lower"):
         lower(model.graph, options.passes)
+    return model
+
+
+def _inferred(model: Model, options: Options) -> Model:
+    """The model with facts on its values; few models need more than `infer` for that."""
+    assumes = not options.load.split_names
+    if options.save is not None:  # what is saved must hold for all sizes
+        infer(model.graph, assumes)
+        return model
+    infer(model.graph, assumes, options.shapes)
+    if model.graph.scope.parted:
+        from sardonyx.passes.sink import sunk
+
+        again = sunk(model.graph, lambda graph: infer(graph, assumes, options.shapes))
+        model = model if again is None else replace(model, graph=again)
+    if model.graph.scope.loose:
+        from sardonyx.passes.ranks import settle_ranks
+
+        if not settle_ranks(model.graph):
+            infer(model.graph, assumes, options.shapes, loosens=False)
     return model
 
 

@@ -41,48 +41,98 @@ HONOURED: Final = frozenset((
     "session.qdq_matmulnbits_accuracy_level",
     "session.qdq_matmulnbits_block_size",
     "session.collect_node_memory_stats_to_file",
+    "session.disable_prepacking",
+    "session.set_denormal_as_zero",
+    "session.intra_op.spin_duration_us",
+    "session.force_spinning_stop",
+    "session.strict_shape_type_inference",
+    "session.disable_cpu_ep_fallback",
+    "session.record_ep_graph_assignment_info",
+    "session.function_expansion_byte_limit",
+    "session.function_expansion_node_limit",
+    "session.disable_quant_qdq",
+    "optimization.enable_gelu_approximation",
+    "session.load_model_format",
+    "session.save_model_format",
 ))  # fmt: skip
 
-# Keys that onnxruntime knows and that change nothing here.
-ACCEPTED: Final = frozenset((
-    "session.disable_prepacking",
-    "session.use_device_allocator_for_initializers", "session.load_model_format",
-    "session.save_model_format", "session.use_ort_model_bytes_directly",
-    "session.use_ort_model_bytes_for_initializers", "session.use_memory_mapped_ort_model",
-    "session.resource_cuda_partitioning_settings",
-    "session.layer_assignment_settings", "session.name_based_layer_assignment",
-    "session.max_shape_override", "session.enable_dq_matmulnbits_fusion",
-    "session.disable_quant_qdq", "session.disable_qdq_constant_folding",
-    "session.disable_double_qdq_remover", "session.enable_quant_qdq_cleanup",
-    "session.qdqisint8allowed", "session.x64quantprecision",
-    "optimization.enable_gelu_approximation", "optimization.enable_cast_chain_elimination",
-    "optimization.minimal_build_optimizations", "optimization.memory_optimizer_config",
-    "optimization.enable_memory_probe_recompute_config",
-    "session.enable_saved_runtime_optimizations", "session.graph_optimizations_loop_level",
-    "session.disable_aot_function_inlining", "session.set_denormal_as_zero",
-    "session.inter_op.allow_spinning",
-    "session.intra_op.spin_duration_us", "session.inter_op.spin_duration_us",
-    "session.intra_op.spin_backoff_max", "session.inter_op.spin_backoff_max",
-    "session.force_spinning_stop", "session.dynamic_block_base",
-    "session.strict_shape_type_inference",
-    "session.allow_released_opsets_only", "session.node_partition_config_file",
-    "session.debug_layout_transformation", "session.disable_cpu_ep_fallback",
-    "session.disable_model_compile", "session.fail_on_suboptimal_compiled_model",
-    "session.record_ep_graph_assignment_info", "ep.context_enable", "ep.context_file_path",
-    "ep.context_embed_mode", "ep.context_node_name_prefix", "ep.share_ep_contexts",
-    "ep.stop_share_ep_contexts", "ep.context_model_external_initializers_file_name",
-    "ep.context_source_model_path", "ep.enable_weightless",
-    "ep.enable_weightless_ep_context_nodes", "ep.nnapi.partitioning_stop_ops",
-    "ep.dynamic.workload_type", "ep.dynamic.qnn_htp_performance_mode",
-    "mlas.enable_gemm_fastmath_arm64_bfloat16", "mlas.use_lut_gemm", "mlas.disable_kleidiai",
-    "mlas.kleidiai.conv_igemm_max_work", "mlas.nchwc_pointwise_conv_max_input_channel_batch",
-    "session.use_external_initializer_file_buffers_directly", "session.prepack.enable_parallel",
-    "session.function_expansion_byte_limit", "session.function_expansion_node_limit",
-    "session.gqa_value_layout", "session.strict_workspace_verification",
-    "session.enable_moe_expert_counting", "mlas.qnbit.force_fp32", "mlas.nchwc_depthwise_sliding",
-    "ep.cuda.fpa_intb_gemm", "ep.cuda.fpa_intb_profile_m",
-    "ep.cuda.gqa_workspace_max_total_sequence_length",
-))  # fmt: skip
+_ORT_FORMAT = "files of onnxruntime's own format are not read"
+_NO_GPU = "it is for GPUs, and sessions run on the CPU"
+_NO_CONTEXT = "no provider here compiles nodes to data of its own (EPContext)"
+_NO_INTER = "nodes run one after the other, each on all threads"
+_EXACT = "dequantized weights are read as they are stored, without being unfolded"
+_ORT_KERNELS = "it tunes onnxruntime's own kernels"
+_EXPERTS = "experts are not counted"
+
+# Keys that onnxruntime knows and that change nothing here, with the reason.
+ACCEPTED: Final = {
+    "session.use_device_allocator_for_initializers":
+        "weights are mapped or packed, in memory of their own as it is",
+    "session.use_ort_model_bytes_directly": _ORT_FORMAT,
+    "session.use_ort_model_bytes_for_initializers": _ORT_FORMAT,
+    "session.use_memory_mapped_ort_model": _ORT_FORMAT,
+    "session.enable_saved_runtime_optimizations": _ORT_FORMAT,
+    "optimization.minimal_build_optimizations": _ORT_FORMAT,
+    "session.qdqisint8allowed": _ORT_FORMAT,
+    "session.resource_cuda_partitioning_settings": _NO_GPU,
+    "session.layer_assignment_settings": "there is one device to assign layers to",
+    "session.name_based_layer_assignment": "there is one device to assign layers to",
+    "session.max_shape_override": "workspaces are as large as the sizes of each run need",
+    "session.enable_dq_matmulnbits_fusion": _EXACT,
+    "session.disable_qdq_constant_folding": "DequantizeLinear is never folded",
+    "session.disable_double_qdq_remover": "no pair of them is dropped where that changes results",
+    "session.enable_quant_qdq_cleanup": "no pair of them is dropped where that changes results",
+    "session.x64quantprecision": "products of integers do not saturate on any CPU",
+    "optimization.enable_cast_chain_elimination": "casts are dropped where that is exact",
+    "optimization.memory_optimizer_config": "sardonyx.train chooses what to recompute by arguments",
+    "optimization.enable_memory_probe_recompute_config":
+        "sardonyx.train chooses what to recompute by arguments",
+    "session.graph_optimizations_loop_level": "one walk finds what repeated ones would",
+    "session.disable_aot_function_inlining": "functions are expanded while loading, always",
+    "session.inter_op.allow_spinning": _NO_INTER,
+    "session.inter_op.spin_duration_us": _NO_INTER,
+    "session.inter_op.spin_backoff_max": _NO_INTER,
+    "session.intra_op.spin_backoff_max": "threads that wait pause for as short as the CPU can",
+    "session.dynamic_block_base": "work is cut into four parts for each thread",
+    "session.allow_released_opsets_only": "opsets that are not released are never taken",
+    "session.node_partition_config_file": "there is one stream",
+    "session.debug_layout_transformation": "the passes log what they do at severity 0",
+    "session.disable_model_compile": _NO_CONTEXT,
+    "session.fail_on_suboptimal_compiled_model": _NO_CONTEXT,
+    "session.compile_only": _NO_CONTEXT,
+    "ep.context_enable": _NO_CONTEXT,
+    "ep.context_file_path": _NO_CONTEXT,
+    "ep.context_embed_mode": _NO_CONTEXT,
+    "ep.context_node_name_prefix": _NO_CONTEXT,
+    "ep.share_ep_contexts": _NO_CONTEXT,
+    "ep.stop_share_ep_contexts": _NO_CONTEXT,
+    "ep.context_model_external_initializers_file_name": _NO_CONTEXT,
+    "ep.context_source_model_path": _NO_CONTEXT,
+    "ep.enable_weightless": _NO_CONTEXT,
+    "ep.enable_weightless_ep_context_nodes": _NO_CONTEXT,
+    "ep.nnapi.partitioning_stop_ops": "there is no NNAPI",
+    "ep.dynamic.workload_type": "the CPU's provider has no workload types",
+    "ep.dynamic.qnn_htp_performance_mode": "there is no QNN",
+    "mlas.enable_gemm_fastmath_arm64_bfloat16": "products of float32 are computed in float32",
+    "mlas.use_lut_gemm": _ORT_KERNELS,
+    "mlas.disable_kleidiai": _ORT_KERNELS,
+    "mlas.kleidiai.conv_igemm_max_work": _ORT_KERNELS,
+    "mlas.nchwc_pointwise_conv_max_input_channel_batch": _ORT_KERNELS,
+    "mlas.nchwc_depthwise_sliding": _ORT_KERNELS,
+    "mlas.qnbit.force_fp32": "accuracy levels under 4 multiply in float32 already",
+    "session.use_external_initializer_file_buffers_directly": "buffers are never copied",
+    "session.prepack.enable_parallel": "each weight is packed by all threads",
+    "session.gqa_value_layout": "values lie as the model has them",
+    "session.strict_workspace_verification": "the plan of memory is exact",
+    "session.enable_moe_expert_counting": _EXPERTS,
+    "session.enable_moe_expert_statistics": _EXPERTS,
+    "session.moe_expert_counter_alpha": _EXPERTS,
+    "session.moe_expert_counter_beta": _EXPERTS,
+    "session.moe_expert_counter_state_file": _EXPERTS,
+    "ep.cuda.fpa_intb_gemm": _NO_GPU,
+    "ep.cuda.fpa_intb_profile_m": _NO_GPU,
+    "ep.cuda.gqa_workspace_max_total_sequence_length": _NO_GPU,
+}  # fmt: skip
 
 
 # Keys of runs, onnxruntime's; the first one changes something here.
@@ -108,9 +158,9 @@ def advice(key: str) -> str | None:
     if key in HONOURED:
         return None
     if key in ACCEPTED:
-        return f"the session config key {key} changes nothing here"
+        return f"the session config key {key} changes nothing here: {ACCEPTED[key]}"
     import difflib  # only a wrong key needs it
 
-    near = difflib.get_close_matches(key, HONOURED | ACCEPTED, 1)
+    near = difflib.get_close_matches(key, HONOURED | ACCEPTED.keys(), 1)
     hint = f"; did you mean {near[0]}?" if near else ""
     return f"unknown session config key {key}{hint}"

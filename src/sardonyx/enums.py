@@ -111,3 +111,29 @@ class OrtDeviceVendorId(IntEnum):
     HUAWEI = 0x19E5
     QUALCOMM = 0x5143
     INTEL = 0x8086
+
+
+class ArenaExtendStrategy(IntEnum):
+    """How an arena grows; those here are as large as their runs need."""
+
+    kNextPowerOfTwo = 0  # noqa: N815 - onnxruntime's name
+    kSameAsRequested = 1  # noqa: N815
+
+
+class OrtCompiledModelCompatibility(IntEnum):
+    """Whether a compiled model suits a device."""
+
+    EP_NOT_APPLICABLE = 0
+    EP_SUPPORTED_OPTIMAL = 1
+    EP_SUPPORTED_PREFER_RECOMPILATION = 2
+    EP_UNSUPPORTED = 3
+
+
+class OrtDeviceEpIncompatibilityReason(IntEnum):
+    """Why a provider cannot use a device; the reasons are bits."""
+
+    NONE = 0
+    DRIVER_INCOMPATIBLE = 1
+    DEVICE_INCOMPATIBLE = 2
+    MISSING_DEPENDENCY = 4
+    UNKNOWN = -2147483648

@@ -121,6 +121,16 @@ class NotFound(SardonyxError):
     code, label = 14, "NOT_FOUND"
 
 
+class DeviceReset(SardonyxError):
+    """A device was reset while it was in use."""
+
+    code, label = 15, "DEVICE_RESET"
+
+
+class ValueFault(InvalidArgument, RuntimeError):
+    """A value or a binding that cannot be; programs catch it as the RuntimeError it also is."""
+
+
 class ShapeError(InvalidGraph):
     """Shapes or types that do not fit together."""
 

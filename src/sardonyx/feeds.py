@@ -10,9 +10,11 @@ import numpy as np
 import sardonyx._native as native
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import STRING, by_numpy
-from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFact
+from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFact, SparseFact
 from sardonyx.nodearg import type_name
+from sardonyx.ortvalue import OrtValue
 from sardonyx.program.program import Input
+from sardonyx.sparse import SparseTensor
 
 
 def check_feed(inputs: Mapping[str, Input], feed: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,26 +26,50 @@ def check_feed(inputs: Mapping[str, Input], feed: Mapping[str, Any]) -> dict[str
             raise InvalidArgument(f"Invalid input name: {name}; the model has {', '.join(inputs)}")
         if value is None and spec.default is not None:
             continue
-        values[name] = _value(name, spec.fact, value)
+        values[name] = check_value(name, spec.fact, value)
     return values
 
 
-def _value(name: str, fact: AnyFact | None, value: Any) -> Any:
+def check_value(name: str, fact: AnyFact | None, value: Any) -> Any:
+    """One value in the form that steps take it."""
+    if isinstance(value, OrtValue):
+        value = value._fed()
     if isinstance(fact, OptionalFact):
-        return None if value is None else _value(name, fact.elem, value)
+        return None if value is None else check_value(name, fact.elem, value)
     if isinstance(fact, SequenceFact):
         if not isinstance(value, (list, tuple)):
             raise InvalidArgument(f"input {name} is a {type_name(fact)}: give it a list")
-        return [_value(name, fact.elem, v) for v in value]
+        return [check_value(name, fact.elem, v) for v in value]
     if isinstance(fact, MapFact):
         if not isinstance(value, Mapping):
             raise InvalidArgument(f"input {name} is a {type_name(fact)}: give it a dict")
         return {k: _map_value(fact.value, v) for k, v in value.items()}
+    if isinstance(fact, SparseFact):
+        return _sparse(name, fact, value)
     if not isinstance(fact, Fact):
         return value
     if value is None:
         raise InvalidArgument(f"input {name} is a {type_name(fact)}, and None was given")
     return _array(name, fact, value)
+
+
+def _sparse(name: str, fact: SparseFact, value: Any) -> SparseTensor:
+    if not isinstance(value, SparseTensor) or value._dtype is not fact.dtype:
+        kind = value.data_type() if isinstance(value, SparseTensor) else type(value).__name__
+        raise InvalidArgument(
+            f"Unexpected input data type. Actual: ({kind}) , expected: ({type_name(fact)})",
+            input=name,
+            hint="make it by SparseTensor.sparse_coo_from_numpy",
+        )
+    shape, wanted = value.dense_shape(), fact.shape
+    if wanted is not None and (
+        len(shape) != len(wanted)
+        or any(isinstance(w, int) and s != w for s, w in zip(shape, wanted, strict=True))
+    ):
+        raise InvalidArgument(
+            f"input {name} is a sparse tensor of shape {shape}, and the model wants {fact}"
+        )
+    return value
 
 
 def _map_value(fact: AnyFact | None, value: Any) -> Any:
@@ -56,11 +82,11 @@ def _map_value(fact: AnyFact | None, value: Any) -> Any:
 def _array(name: str, fact: Fact, value: Any) -> Any:
     array = value if isinstance(value, np.ndarray) else _from_list(value, fact)
     dtype = by_numpy(array.dtype)
-    if dtype is STRING and array.dtype.kind in "US":
-        array = np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
-        array = array.astype(object)
     if dtype is STRING:
+        array = array.astype(object) if array.dtype.kind == "U" else array
         _check_strings(name, array)
+        array = np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
+        array = array.astype(object, copy=False)
     if dtype is not fact.dtype:
         got = f"tensor({dtype.ort_name})" if dtype is not None else str(array.dtype)
         raise InvalidArgument(
@@ -76,12 +102,16 @@ def _array(name: str, fact: Fact, value: Any) -> Any:
 
 
 def _check_strings(name: str, array: Any) -> None:
-    """An object array may hold anything; a string tensor holds str."""
-    wrong = next((x for x in array.flat if not isinstance(x, str)), None)
-    if wrong is not None or (array.size and array.flat[0] is None):
-        raise InvalidArgument(
-            f"input {name} is a tensor(string), and has an element of type {type(wrong).__name__}"
-        )
+    """An object array may hold anything; a string tensor holds text that UTF-8 can say."""
+    at = native.odd_text(np.ascontiguousarray(array))
+    if at is None:
+        return
+    odd = array.reshape(-1)[at]
+    if array.dtype.kind == "S":
+        what = "bytes that are no UTF-8"
+    else:
+        what = "a lone surrogate" if isinstance(odd, str) else f"a {type(odd).__name__}"
+    raise InvalidArgument(f"input {name} is a tensor(string), and has {what} at element {at}")
 
 
 def _from_list(value: Any, fact: Fact) -> Any:

@@ -22,11 +22,16 @@ class NodeArg:
 
 
 def node_arg(declared: Declared, inferred: AnyFact | None = None) -> NodeArg:
-    """A NodeArg from a declaration; where that has no type, from what was inferred."""
+    """A NodeArg from a declaration; numbers that it leaves open from what was inferred."""
     fact = declared.fact if declared.fact is not None else inferred
     dims = declared.dims
-    if dims is None and isinstance(inferred, Fact) and inferred.shape is not None:
-        dims = tuple(d if isinstance(d, int) else None for d in inferred.shape)
+    if isinstance(inferred, Fact) and inferred.shape is not None:
+        found = [d if isinstance(d, int) else None for d in inferred.shape]
+        if dims is None or len(dims) != len(found):
+            dims = dims or tuple(found)
+        else:
+            pairs = zip(dims, found, strict=True)
+            dims = tuple(d if isinstance(d, int) or f is None else f for d, f in pairs)
     return NodeArg(declared.name, type_name(fact), list(dims or ()))
 
 
@@ -48,6 +53,14 @@ def type_name(fact: AnyFact | None) -> str:
 
 class ModelMetadata:
     """What the model says of itself."""
+
+    producer_name: str
+    graph_name: str
+    domain: str
+    description: str
+    graph_description: str
+    version: int
+    custom_metadata_map: dict[str, str]
 
     def __init__(self, model: Model) -> None:
         self.producer_name = model.producer_name

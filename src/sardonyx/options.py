@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from sardonyx import config_keys
-from sardonyx.enums import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
+from sardonyx.enums import (
+    ExecutionMode,
+    ExecutionOrder,
+    GraphOptimizationLevel,
+    OrtExecutionProviderDevicePolicy,
+)
 from sardonyx.errors import InvalidArgument, NotImplemented
 
 if TYPE_CHECKING:
     from sardonyx._native import Stop
+    from sardonyx.adapters import LoraAdapter
+    from sardonyx.ep_devices import OrtEpDevice
 
 MAX_KEY, MAX_VALUE = 1024, 8192  # characters of a config entry
+MOST_DEVICES: Final = 8  # that a delegate may choose
 
 _LEVELS: Final = {
     "disable_all": GraphOptimizationLevel.ORT_DISABLE_ALL,
@@ -79,6 +89,8 @@ class SessionOptions:
         self._files: dict[str, memoryview] = {}
         self._initializers: dict[str, Any] = {}
         self._providers: dict[str, dict[str, str]] = {}
+        self._policy: OrtExecutionProviderDevicePolicy | None = None
+        self._delegate: Callable[..., Sequence[OrtEpDevice]] | None = None
         self._is_cancelled = False
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -191,9 +203,68 @@ class SessionOptions:
         """Adds a provider for sessions that are given none of their own."""
         self._providers[name] = dict(options or {})
 
+    def add_provider_for_devices(
+        self, ep_devices: Sequence[OrtEpDevice], options: Mapping[str, str] | None = None
+    ) -> None:
+        """Adds the provider of these devices, which must be one."""
+        names = {device.ep_name for device in ep_devices}
+        if len(names) != 1:
+            raise InvalidArgument(f"devices of one provider are wanted, not of {len(names)}")
+        self.add_provider(names.pop(), dict(options or {}))
+
+    def set_provider_selection_policy(self, policy: OrtExecutionProviderDevicePolicy) -> None:
+        """Lets sessions choose providers by a policy: the CPU's, whatever is preferred."""
+        self._policy, self._delegate = OrtExecutionProviderDevicePolicy(policy), None
+
+    def set_provider_selection_policy_delegate(
+        self, delegate: Callable[..., Sequence[OrtEpDevice]]
+    ) -> None:
+        """Lets sessions ask a function for devices, given (devices, model metadata, {}, most)."""
+        if not callable(delegate):
+            raise TypeError(f"the delegate is a function, not {type(delegate).__name__}")
+        self._policy, self._delegate = None, delegate
+
     def has_providers(self) -> bool:
-        """Whether `add_provider` was called."""
-        return bool(self._providers)
+        """Whether providers were added, or a policy that chooses them was set."""
+        return bool(self._providers or self._policy is not None or self._delegate)
+
+    def _chosen_providers(self, metadata: Callable[[], dict[str, str]]) -> list[Any] | None:
+        """Providers with their options, for a session that is given none."""
+        if self._providers or self._delegate is None:
+            return list(self._providers.items()) or None
+        from sardonyx.ep_devices import get_ep_devices
+
+        chosen = self._delegate(get_ep_devices(), metadata(), {}, MOST_DEVICES)
+        if not chosen or len(chosen) > MOST_DEVICES:
+            raise InvalidArgument(
+                f"the delegate chose {len(chosen or ())} devices, not 1 to {MOST_DEVICES}"
+            )
+        return [(name, {}) for name in dict.fromkeys(device.ep_name for device in chosen)]
+
+    def set_ep_context_data_read_func(
+        self, read_func: Callable[[str, Any], None], max_data_size: int
+    ) -> None:
+        """Kept for programs that call it: no provider here has data of its own in models."""
+        if not callable(read_func) or max_data_size < 0:
+            raise InvalidArgument("a function and a size of 0 or more are wanted")
+
+    def clear_ep_context_data_read_func(self) -> None:
+        """The counterpart of `set_ep_context_data_read_func`."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The options as they are, with the bytes of buffers."""
+        files = {name: bytes(view) for name, view in self._files.items()}
+        return {**self.__dict__, "_files": files}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        files = {name: memoryview(data) for name, data in state["_files"].items()}
+        self.__dict__.update(state, _files=files)
+
+    def __copy__(self) -> SessionOptions:
+        made = SessionOptions()
+        for name, value in self.__dict__.items():
+            made.__dict__[name] = dict(value) if isinstance(value, dict) else value
+        return made
 
     def set_load_cancellation_flag(self, is_cancelled: bool) -> None:
         """Ends loads under these options at their next stage; may be called from another thread."""
@@ -246,6 +317,7 @@ class RunOptions:
         self.logid: str = ""
         self.only_execute_path_to_fetches: bool = False
         self._entries: dict[str, str] = {}
+        self._adapters: list[LoraAdapter] = []
 
     @cached_property
     def _stop(self) -> Stop:
@@ -278,3 +350,48 @@ class RunOptions:
             return self._entries[key]
         except KeyError:
             raise RuntimeError(f"RunOptions does not have configuration with key: {key}") from None
+
+    def add_active_adapter(self, adapter: LoraAdapter) -> None:
+        """Feeds an adapter's parameters, beside those of others, to runs with these options."""
+        from sardonyx.adapters import LoraAdapter
+
+        if not isinstance(adapter, LoraAdapter):
+            raise TypeError(f"a LoraAdapter is activated, not {type(adapter).__name__}")
+        self._adapters.append(adapter)
+
+    def _adapter_feed(self, inputs: AbstractSet[str]) -> dict[str, Any]:
+        """The parameters of all adapters as inputs; each must be one, and of one adapter."""
+        from sardonyx.adapters import feed_of
+
+        return feed_of(self._adapters, inputs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The options; the flag that native code looks at is made anew, as it stands."""
+        state = {k: v for k, v in self.__dict__.items() if k != "_stop"}
+        return {**state, "terminate": self.terminate}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.terminate = state.pop("terminate")
+        self.__dict__.update(state)
+
+
+_global_threads = 0
+
+
+def set_global_threads(intra_op: int, inter_op: int) -> None:
+    """How many threads sessions use that do not have their own (use_per_session_threads)."""
+    global _global_threads
+    if (
+        not isinstance(intra_op, int)
+        or not isinstance(inter_op, int)
+        or min(intra_op, inter_op) < 0
+    ):
+        raise InvalidArgument(
+            f"numbers of threads are 0 for all CPUs, or more, not {intra_op!r} and {inter_op!r}"
+        )
+    _global_threads = intra_op
+
+
+def global_threads() -> int:
+    """The number that was set; 0: as many as the process may use."""
+    return _global_threads

@@ -15,4 +15,6 @@ class PassOptions:
     disabled: frozenset[str] = frozenset()
     fold_limit_bytes: int = 1 << 30
     weight_level: int = 0  # of accuracy, for products of dequantized weights
+    approximates_gelu: bool = False  # by the hyperbolic tangent
+    keeps_qdq: bool = False  # no products of integers where a model quantizes and dequantizes
     weight_block: int = 0  # of these, where their scales have none; 0: the usual one, -1: by size

@@ -10,6 +10,7 @@ from typing import Final
 from sardonyx._native import Pool
 from sardonyx.compile import Compiled, Options
 from sardonyx.load.source import ModelBytes, identity_of
+from sardonyx.ops import custom_ops
 from sardonyx.program.native import RunSettings
 from sardonyx.weights.pack.find import SUFFIX
 from sardonyx.weights.store import Store
@@ -57,15 +58,17 @@ def key_of(
         buffers,
         tuple(sorted(load.dims_by_name.items())),
         tuple(sorted(load.dims_by_denotation.items())),
-        load.split_names,
-        load.fixes_defaults,
+        (load.split_names, load.fixes_defaults, load.is_strict, load.most_nodes, load.most_bytes),
+        options.outputs,
         options.passes,
         options.pack,
         None if pack is None else _state(pack),
         options.container,
         (options.order.order, options.order.effort, tuple(sorted(options.order.hints.items()))),
+        None if options.shapes is None else tuple(sorted(options.shapes.items())),
         settings,
         providers,
+        custom_ops(),
     )
 
 

@@ -57,6 +57,8 @@ def group(
 TURN: Any = angles(40, 8)
 EMPTY_TOTAL: Any = (f32(1, 2, 64), f32(1, 2, 32), f32(1, 2, 32), None, None, i32(1), i32())
 ROTARY_OFF: Any = (None, None, None)
+ELSEWHERE: dict[str, Any] = {"oracle": "none", "why": "onnxruntime has it on other devices only"}
+NORMS: Any = (None, None, None, None, None, None, None, f32(16), f32(16) * 2)
 GROUP = [
     group([4], 5, 5, None),
     group([4], 5, 5),
@@ -88,17 +90,73 @@ GROUP = [
     group([5], 1, 6, 5, *(a.astype(np.float16) for a in TURN), do_rotary=1, dtype=np.float16),
     group([5], 1, 6, 5, dtype=bf16(1).dtype, oracle="none"),
     group([9], 1, 6, 5, match="seqlens_k 9 is outside"),
-    group([1], 3, 8, 5, match="3 new rows"),
+    group([1], 3, 8, 5, match="3 new rows|outside"),
     group([4], 5, 5, do_rotary=1, match="needs cos_cache"),
     fails("GroupQueryAttention", *EMPTY_TOTAL, domain=DOMAIN, match="is one number", **HEADS),
     group([4], 5, 5, 0, *angles(3, 8), do_rotary=1, match="position 3 is outside"),
     group([4], 5, 5, 0, *angles(9, 9), do_rotary=1, match="more angles"),
-    group([4], 5, 5, sliding_window_cache=1, local_window_size=3, match="holds only its window"),
-    group([4], 5, 5, k_quant_type="PER_TENSOR", match="a quantized cache"),
+    group([4], 5, 5, sliding_window_cache=1, match="needs past_key"),
+    group([4], 5, 5, 2, local_window_size=3, sliding_window_cache=1, match="cannot hold a window"),
+    group([4], 5, 5, k_quant_type="PER_TENSOR", match="only one of them is NONE"),
+    group([7], 3, 8, 5, *NORMS, **ELSEWHERE),
+    group([7], 3, 8, 5, *TURN, *NORMS[2:], do_rotary=1, packed=True, **ELSEWHERE),
+    group([4], 5, 5, 0, *NORMS[:-1], match="go together"),
     group([4], 5, 5, local_window_size=0, match="local_window_size 0"),
     group([4], 5, 5, causal=0, local_window_size=2, match="causal attention only"),
     group([4], 5, 5, qk_output=3, match="qk_output 3"),
     group([4, 4], 5, 5, 0, *ROTARY_OFF, None, f32(3), match="head_sink"),
+]
+
+
+def kept(bits: int, lens: list[int], rows: int, total: int, past: int, **options: Any) -> Row:
+    """GroupQueryAttention over a cache of few bits."""
+    batch, grain = len(lens), options.pop("grain", "PER_TENSOR")
+    low, high, dtype = (-100, 100, np.int8) if bits == 8 else (0, 255, np.uint8)
+    old = [ints(dtype, batch, 2, past, 16 * bits // 8, low=low, high=high) for _ in range(2)]
+    count = (1, 2, 1, 16) if grain == "PER_CHANNEL" else (1,)
+    scales = [np.abs(f32(*count)) * np.float32(k) + np.float32(k) for k in (0.1 / bits, 0.2 / bits)]
+    qkv = (f32(batch, rows, 64), f32(batch, rows, 32), f32(batch, rows, 32) * 2)
+    inputs = (*qkv, *old, i32(*lens), i32(total), *options.pop("turn", (None, None)), None)
+    settings = {"k_quant_type": grain, "v_quant_type": grain, "kv_cache_bit_width": bits}
+    refused = options.pop("match", None)
+    given = (*inputs, None, None, *scales)
+    if refused is not None:
+        given = options.pop("given", given)
+        options = {**HEADS, **settings, **options}
+        return fails("GroupQueryAttention", *given, domain=DOMAIN, match=refused, **options)
+    settings = {"outputs": 3, **LOOSE, **HEADS, **settings, **options}
+    return case("GroupQueryAttention", *given, domain=DOMAIN, **settings)
+
+
+def slid(total: int, rows: int, capacity: int, window: int, **options: Any) -> Row:
+    """GroupQueryAttention over a cache that holds only its window."""
+    step = capacity - window + 1
+    before = total - rows
+    over = max(before - capacity, 0)
+    there = before - step * -(-over // step)
+    cache = f32(1, 2, capacity, 16)
+    cache[:, :, there:] = 0
+    qkv = (f32(1, rows, 64), f32(1, rows, 32), f32(1, rows, 32) * 2)
+    settings = {"outputs": 3, **LOOSE, **HEADS, "local_window_size": window, **options}
+    inputs = (*qkv, cache, cache * 2, i32(total - 1), i32(total))
+    return case("GroupQueryAttention", *inputs, domain=DOMAIN, sliding_window_cache=1, **settings)
+
+
+KEPT = [
+    kept(8, [7], 3, 8, 5),
+    kept(8, [7], 1, 8, 7, grain="PER_CHANNEL"),
+    kept(8, [7, 5], 1, 8, 9, grain="PER_CHANNEL"),
+    kept(8, [7], 3, 8, 5, turn=TURN, do_rotary=1),
+    kept(4, [7], 3, 8, 5),
+    kept(4, [7], 1, 8, 7, grain="PER_CHANNEL"),
+    kept(8, [7], 3, 8, 5, kv_cache_bit_width=2, match="must be 4 or 8"),
+    kept(8, [7], 3, 8, 5, kv_cache_bit_width=4, match="4 bits is of u8"),
+    kept(8, [7], 3, 8, 5, k_quant_type="PER_ROW", match="PER_ROW"),
+    slid(6, 1, 6, 4),
+    slid(9, 1, 6, 4),
+    slid(9, 3, 6, 4),
+    slid(4, 4, 4, 4),
+    slid(10, 10, 4, 4),
 ]
 
 
@@ -118,6 +176,17 @@ SELF = (Q, f32(2, 3, 32) * 2, f32(2, 3, 32) * 3)
 PAST = (f32(2, 4, 6, 8), f32(2, 4, 6, 8) * 2)
 CACHED = (f32(2, 4, 5, 8), f32(2, 4, 5, 8) * 2)
 NOT_ON_CPU: dict[str, Any] = {"oracle": "none", "why": "onnxruntime has it on other devices only"}
+
+
+def room(past: int) -> tuple[Array, Array, Array]:
+    """A cache with room for 8 keys, and how many there are."""
+    cache = f32(2, 4, 8, 8)
+    cache[:, :, past:] = 0
+    return cache, cache * 2, i32(past)
+
+
+ONE = tuple(x[:, :1] for x in SELF)
+BEAMS = mask(1, 2, 8)
 MULTI = [
     multi(Q, K, V, outputs=1),
     multi(Q, K, V, scale=0.4),
@@ -140,13 +209,20 @@ MULTI = [
     multi(f32(2, 3, 4, 3, 8), None, None, f32(96), None, None, *PAST, **NOT_ON_CPU),
     multi(Q, f32(2, 5, 4, 2, 8), **NOT_ON_CPU),
     multi(f16(2, 3, 32), f16(2, 5, 32), f16(2, 5, 24), f16(88), **NOT_ON_CPU),
+    multi(*SELF, None, None, None, *room(3)),
+    multi(*SELF, None, None, None, *room(0), unidirectional=1),
+    multi(*SELF, f32(96), mask(2, 5), None, *room(2)),
+    multi(*SELF, None, None, f32(1, 4, 3, 5), *room(2)),
+    multi(*ONE, None, None, None, *room(5), BEAMS),
+    no_multi(*SELF, None, None, None, *room(6), match="3 new rows|outside"),
+    no_multi(*ONE, None, None, None, *room(5), BEAMS[:, :1], match="does not fit a batch"),
     no_multi(Q, match="key is missing"),
     no_multi(Q, K, match="value is missing"),
     no_multi(Q, K, V, f32(87), match="bias"),
     no_multi(Q, K, V, None, mask(2, 4), match="key_padding_mask"),
     no_multi(Q, K, V, None, None, f32(1, 4, 3, 4), match="attention_bias"),
     no_multi(Q, K, V, None, None, None, PAST[0], match="go together"),
-    no_multi(*SELF, None, None, None, *PAST, i32(3), match="share"),
+    no_multi(*SELF, None, None, None, None, None, i32(3), match="is missing"),
     no_multi(f32(2, 3, 33), K, V, match="does not split"),
 ]
 
@@ -184,11 +260,20 @@ PROJECTED = [
     projected(None, None, f32(1, 4, 3, 3), scale=0.2),
     projected(columns=88, qkv_hidden_sizes=[32, 32, 24], outputs=1),
     no_projected(mask(2, 4), match="mask_index"),
-    no_projected(mask(2, 1, 3, 3), match="mask_index has rank 4"),
+    no_projected(mask(2, 1, 2, 2), match="fewer columns"),
+    no_projected(mask(2, 1, 1, 3, 3), match="mask_index has rank 5"),
+    no_projected(i32(1, 2, 3), match="3 numbers for a batch of 2"),
     no_projected(columns=95, match="weights"),
     no_projected(columns=88, qkv_hidden_sizes=[32, 24, 32], match="qkv_hidden_sizes"),
-    no_projected(None, STATE, past_present_share_buffer=1, match="share"),
-    no_projected(do_rotary=1, match="do_rotary"),
+    projected(mask(2, 1, 5, 5), **NOT_ON_CPU),
+    projected(i32(2, 3, 0, 3, 6, 0, 3, 6), outputs=1),
+    projected(None, STATE, None, i32(1), past_present_share_buffer=1, **NOT_ON_CPU),
+    projected(do_rotary=1, **NOT_ON_CPU),
+    projected(None, STATE, do_rotary=1, rotary_embedding_dim=4, **NOT_ON_CPU),
+    no_projected(None, STATE, past_present_share_buffer=1, match="needs past"),
+    no_projected(
+        *(None, STATE, None, i32(2)), past_present_share_buffer=1, match="3 new rows behind 2"
+    ),
 ]
 
 
@@ -217,4 +302,102 @@ TURNED = [
     no_turned(f32(5, 24), i64(1), COS, SIN, match="rank 2"),
 ]
 
-CASES = [*GROUP, *MULTI, *PROJECTED, *TURNED]
+
+def three(x: Any, *caches: Any, **options: Any) -> Row:
+    """MRotaryEmbedding; tokens have a time, a row and a column."""
+    batch, rows = x.shape[0], x.shape[-2]
+    ids = i64(3, batch, rows, low=0, high=9)
+    refused = options.pop("match", None)
+    given = (x, options.pop("ids", ids), *(caches or (COS, SIN)))
+    options = {"mrope_section": [2, 1, 1], **options}
+    if refused is not None:
+        return fails("MRotaryEmbedding", *given, domain=DOMAIN, match=refused, **options)
+    return case("MRotaryEmbedding", *given, domain=DOMAIN, **options)
+
+
+THREE = [
+    three(f32(2, 5, 24), num_heads=3),
+    three(f32(2, 5, 24), num_heads=3, interleaved=1),
+    three(f32(2, 3, 5, 8), mrope_layout=1),
+    three(f32(2, 3, 5, 8), mrope_section=[4, 0, 0]),
+    three(f32(2, 5, 30), num_heads=3, rotary_embedding_dim=8, mrope_layout=1),
+    three(f32(2, 5, 96), *angles(9, 16), num_heads=3, mrope_section=[6, 5, 5], mrope_layout=1),
+    three(f32(2, 5, 24), ids=i64(3, 2, 5, low=-9, high=-1), match="outside"),
+    three(f32(2, 5, 24), mrope_section=[2, 1, 2], match="add up"),
+    three(f32(2, 5, 24), mrope_section=[2, 2], match="three sizes"),
+    three(f32(2, 5, 24), mrope_layout=2, match="mrope_layout is 2"),
+]
+
+
+def decoder(*inputs: Any, **options: Any) -> Row:
+    """DecoderMaskedMultiHeadAttention of 4 heads."""
+    options = {"num_heads": 4, "outputs": 3, **LOOSE, **options}
+    return case("DecoderMaskedMultiHeadAttention", *inputs, domain=DOMAIN, **options)
+
+
+def no_decoder(*inputs: Any, match: str, **options: Any) -> Row:
+    row = decoder(*inputs, **options)
+    return fails(row.op, *inputs, domain=DOMAIN, match=match, **row.attrs)
+
+
+SHARED: dict[str, Any] = {"past_present_share_buffer": 1}
+NO_MASK: Any = (None, None)
+DECODER = [
+    decoder(*ONE, *NO_MASK, *room(5), **SHARED),
+    decoder(*ONE, *NO_MASK, *room(0), **SHARED),
+    decoder(*ONE, *NO_MASK, *room(7), scale=0.3, **SHARED),
+    decoder(*ONE, *NO_MASK, *room(3), None, None, f32(96), **SHARED),
+    decoder(*ONE, mask(2, 4), None, *room(3), mask_filter_value=-3.0, **SHARED),
+    decoder(*ONE, None, f32(1, 4, 1, 4), *room(3), **SHARED),
+    decoder(*ONE, *NO_MASK, *room(5), i32(2), BEAMS, **SHARED),
+    decoder(*ONE, *NO_MASK, *PAST, **NOT_ON_CPU),
+    decoder(np.concatenate(ONE, axis=2), None, None, *NO_MASK, *PAST, **NOT_ON_CPU),
+    decoder(ONE[0], *CACHED, outputs=1),
+    decoder(ONE[0], *CACHED, mask(2, 5), outputs=1),
+    decoder(ONE[0], *CACHED, outputs=4, output_qk=1, **NOT_ON_CPU),
+    no_decoder(*ONE, *NO_MASK, *room(8), match="1 new rows|outside", **SHARED),
+    no_decoder(*ONE, *NO_MASK, *room(3)[:2], match="go together", **SHARED),
+    no_decoder(*SELF, *NO_MASK, *PAST, match="one row"),
+]
+
+
+def masked_self(*inputs: Any, **options: Any) -> Row:
+    given = (f32(2, 1, 10), f32(10, 96), f32(96))
+    options = {"num_heads": 4, "outputs": 2, "ulps": 32, **NOT_ON_CPU, **options}
+    return case("DecoderMaskedSelfAttention", *given, *inputs, domain=DOMAIN, **options)
+
+
+MASKED_SELF = [
+    masked_self(None, STATE, None, i32(4)),
+    masked_self(mask(2, 5), STATE, None, i32(4), scale=0.3),
+    masked_self(None, STATE, None, i32(2), **SHARED),
+    masked_self(None, STATE, None, i32(2), do_rotary=1, **SHARED),
+    fails(
+        "DecoderMaskedSelfAttention",
+        *(f32(2, 3, 10), f32(10, 96), f32(96), None, STATE, None, i32(4)),
+        domain=DOMAIN,
+        num_heads=4,
+        match="one row",
+    ),
+]
+
+
+def seq_first(*inputs: Any, flags: str, **options: Any) -> Row:
+    """DecoderAttention of 4 heads; flags are static_kv, use_past, has_layer_state and has mask."""
+    given = (f32(3, 2, 8), f32(5, 2, 8), f32(8, 8), f32(8, 16), f32(24))
+    switches = [of([c == "1"], bool) for c in flags]
+    filled = (*inputs, *[None] * (3 - len(inputs)))
+    options = {"num_heads": 4, "outputs": 3, "ulps": 32, **NOT_ON_CPU, **options}
+    return case("DecoderAttention", *given, *filled, *switches, domain=DOMAIN, **options)
+
+
+OLD = (f32(2, 4, 6, 2), f32(2, 4, 6, 2) * 2)
+SEQ_FIRST = [
+    seq_first(flags="0000"),
+    seq_first(flags="1000", outputs=1),
+    seq_first(np.array([[False] * 4 + [True]] * 2), flags="1001"),
+    seq_first(None, *OLD, flags="0110"),
+    seq_first(None, *OLD, flags="1110", mask_filter_value=-3.0),
+]
+
+CASES = [*THREE, *KEPT, *DECODER, *MASKED_SELF, *SEQ_FIRST, *GROUP, *MULTI, *PROJECTED, *TURNED]

@@ -31,6 +31,8 @@ CASES = [
     case("Concat", f32(2, 3), f32(2, 1), f32(2, 5), axis=-1),
     case("Concat", i64(0), i64(3), axis=0),
     *(case("Concat", ints(d, 3, 17), ints(d, 3, 1), ints(d, 3, 31), axis=1) for d in SIZES),
+    *(case("Concat", ints(np.uint8, 2, n, high=200), ints(np.uint8, 2, 3), axis=1)
+      for n in (15, 16, 17, 31, 32, 33, 34, 47, 48, 49, 63, 64, 65, 97)),
     case("Concat", f32(2, 0, 5), f32(2, 3, 5), f32(2, 16, 5), axis=1),
     case("Concat", WORDS, WORDS, axis=1),
     case("Concat", f32(2, 3), f32(2, 2), opset=1, oracle="none",

@@ -150,6 +150,21 @@ def test_functions_are_expanded() -> None:
     assert session.run(None, {"x": np.ones(2, np.float32)})[0].tolist() == [9, 9]
 
 
+@pytest.mark.parametrize(
+    ("opset", "op", "wanted"),
+    [(9, "Erf", [0, 1]), (13, "ReduceLogSum", [3]), (18, "ReduceLogSumExp", [40])],
+)
+def test_integers_that_newer_versions_do_not_take(opset: int, op: str, wanted: list[int]) -> None:
+    """Their type is not known before inference, as they come out of a node."""
+    text = f"""<ir_version: 9, opset_import: ["" : {opset}]>
+    g (int32[2] x) => (y) {{ a = Abs(x) y = {op}(a) }}"""
+    found = sardonyx.InferenceSession(parser.parse_model(text)).run(
+        None, {"x": np.array([0, -40], np.int32)}
+    )
+    assert found[0].dtype == np.int32
+    assert found[0].tolist() == wanted
+
+
 def test_sparse_initializers() -> None:
     values = helper.make_tensor("w", TensorProto.FLOAT, [2], [5.0, 7.0])
     indices = helper.make_tensor("i", TensorProto.INT64, [2, 2], [0, 1, 1, 2])

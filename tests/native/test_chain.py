@@ -13,7 +13,7 @@ import pytest
 
 import sardonyx._native as native
 from sardonyx.graph.dtype import F32, I32, DType, by_numpy
-from sardonyx.ops.chain import ELEMENTWISE, Instruction, run_code
+from sardonyx.ops.chain import CONVERSIONS, ELEMENTWISE, Instruction, run_code
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.chain import ENCODERS, OPS, encode
 from tests.kernels import guarded, tensor, untouched
@@ -54,7 +54,7 @@ def test_instructions_have_the_same_numbers() -> None:
 
 
 def test_every_elementwise_op_is_encoded() -> None:
-    assert ENCODERS.keys() == ELEMENTWISE
+    assert ENCODERS.keys() == ELEMENTWISE | CONVERSIONS
 
 
 def f32(*shape: int) -> Array:

@@ -146,8 +146,13 @@ def test_what_is_no_attention_stays(name: str) -> None:
     assert canonical(fused(text)) == canonical(want)
 
 
-def test_half_types_stay() -> None:
-    text = (QKV + TURN + FORMS["bare"] + "\ny = MatMul(p, v)\nout y").replace("f32", "f16")
+@pytest.mark.parametrize("half", ["f16", "bf16"])
+def test_half_types_are_masked_in_float32(half: str) -> None:
+    given = (QKV + "in m: f32[S,T]\n").replace("f32", half)
+    text = given + TURN + "s = MatMul(q, t)\na = Add(s, m)\np = Softmax(a)\ny = MatMul(p, v)\nout y"
     graph = parse(text)
     fuse_attention(graph)
-    assert canonical(graph) == canonical(parse(text))
+    prune(graph)
+    verify(graph)
+    want = parse(given + f"w = Cast(m, to=f32)\ny = {ONE}, w)\nout y")
+    assert canonical(graph) == canonical(want)

@@ -8,8 +8,8 @@ import pytest
 from sardonyx.graph.graph import Graph
 from sardonyx.graph.text import parse
 from sardonyx.graph.verify import verify
-from sardonyx.passes.caches import lower_caches
 from sardonyx.passes.driver import prune
+from sardonyx.passes.parts import lower_parts
 from tests.graphs import random_feeds, run_graph
 
 QKV = "in q: f32[B,S,16]\nin k: f32[B,T,16]\nin v: f32[B,T,8]\n"
@@ -23,7 +23,7 @@ KEPT = {"Attention", "Append", "Spans"}  # those of ours that compute
 def lowered(text: str) -> Graph:
     """The graph of a text after the pass, which computes the same as before."""
     before, after = parse(text), parse(text)
-    lower_caches(after)
+    lower_parts(after)
     prune(after)
     verify(after)
     assert [v.name for v in after.outputs] == [v.name for v in before.outputs]
@@ -66,6 +66,11 @@ LOWERED = {
         "y, p = com.microsoft.Attention(x, w, c, m, num_heads=2, unidirectional=1)\nout y, p",
         ["Attention"],
     ),
+    "projected, with masks by beginnings": (
+        PROJECTED.replace("B", "3") + "in m: i32[6]\n"
+        "y = com.microsoft.Attention(x, w, c, m, num_heads=2)\nout y",
+        ["Attention"],
+    ),
 }
 
 
@@ -88,8 +93,8 @@ STAYS = {
     "a softmax in float64": SELF + "y = Attention(q, k, v, softmax_precision=11)\nout y",
     "float64": SELF.replace("f32", "f64") + "y = Attention(q, k, v)\nout y",
     "a mask of one column": SELF + "in m: f32[S,1]\ny = Attention(q, k, v, m)\nout y",
-    "masks by beginnings": PROJECTED.replace("B", "3") + "in m: i32[6]\n"
-    "y = com.microsoft.Attention(x, w, c, m, num_heads=2)\nout y",
+    "angles of its own": PROJECTED
+    + "y = com.microsoft.Attention(x, w, c, num_heads=2, do_rotary=1)\nout y",
 }
 
 

@@ -66,10 +66,10 @@ LOWERED = {
         "y = com.microsoft.FusedMatMul(x, w, alpha=0.5, transB=1)",
         "y = sardonyx.MatMul(x, w, trans_b=1, alpha=0.5)",
     ),
-    "fused gemm": (
-        "x: f32[B,8]; w: f32[8,4]",
-        'y = com.microsoft.FusedGemm(x, w, activation="Relu")',
-        "m = sardonyx.MatMul(x, w); y = Relu(m)",
+    "turned batches": (
+        "x: f32[3,2,8]; w: f32[2,8,4]",
+        "y = com.microsoft.FusedMatMul(x, w, transBatchA=1)",
+        "t = Transpose(x, perm=[1,0,2]); y = sardonyx.MatMul(t, w)",
     ),
 }
 
@@ -175,9 +175,8 @@ KEPT = {
     "integers that are rounded": (
         "in x: i64[B,8]\nin w: i64[8,4]\ny = Gemm(x, w, alpha=0.5)\nout y"
     ),
-    "batches that are turned": (
-        "in x: f32[3,2,8]\nin w: f32[2,8,4]\n"
-        "y = com.microsoft.FusedMatMul(x, w, transBatchA=1)\nout y"
+    "a turned matrix beside a vector": (
+        "in x: f32[3]\nin w: f32[4,3]\ny = com.microsoft.FusedMatMul(x, w, transB=1)\nout y"
     ),
 }
 

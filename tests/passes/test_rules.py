@@ -36,6 +36,14 @@ NOTHING_LEFT = {
         "in x: f32[B,8]\na = Unsqueeze(x, [1])\nc = Squeeze(a, [1])\ny = Relu(c)\nout y",
         algebra.squeeze_back,
     ),
+    "where of one side": (
+        "in x: f32[B,8]\nconst c: bool[1] = [true]\na = Where(c, x, 0.0)\ny = Relu(a)\nout y",
+        algebra.one_sided,
+    ),
+    "where of the other side": (
+        "in x: f32[B,8]\nconst c: bool[1] = [false]\na = Where(c, 0.0, x)\ny = Relu(a)\nout y",
+        algebra.one_sided,
+    ),
     "transpose of nothing": (
         "in x: f32[B,8]\na = Transpose(x, perm=[0, 1])\ny = Relu(a)\nout y",
         transpose.transpose_nothing,
@@ -69,6 +77,14 @@ KEPT = {
         algebra.times_one,
     ),
     "reshape to another": ("in x: f32[B,8]\ny = Reshape(x, [-1, 4])\nout y", algebra.same_shape),
+    "where that broadcasts": (
+        "in x: f32[8]\nin z: f32[3,8]\nconst c: bool[1] = [true]\ny = Where(c, x, z)\nout y",
+        algebra.one_sided,
+    ),
+    "where of both sides": (
+        "in x: f32[2]\nconst c: bool[2] = [true, false]\ny = Where(c, x, 0.0)\nout y",
+        algebra.one_sided,
+    ),
     "tile": ("in x: f32[0,8]\ny = Tile(x, [2, 1])\nout y", algebra.same_shape),
     "slice backwards": (
         "in x: f32[4]\ny = Slice(x, [3], [-9], [0], [-1])\nout y",
@@ -124,6 +140,23 @@ KEPT = {
 @pytest.mark.parametrize("name", KEPT)
 def test_conditions_that_say_no(name: str) -> None:
     unchanged(*KEPT[name])
+
+
+def test_a_cast_to_a_known_type() -> None:
+    rewrites(
+        "in x: f32[B,8]\nin z: f16[3]\ny = CastLike(x, z)\nout y",
+        algebra.cast_like,
+        "in x: f32[B,8]\nin z: f16[3]\ny = Cast(x, to=f16)\nout y",
+    )
+
+
+@pytest.mark.parametrize("first", ["Reshape(x, [0, 8, 1])", "Unsqueeze(x, [1])"])
+def test_only_the_last_shape_counts(first: str) -> None:
+    rewrites(
+        f"in x: f32[3,8]\na = {first}\ny = Reshape(a, [4, 6])\nout y",
+        algebra.reshape_twice,
+        "in x: f32[3,8]\ny = Reshape(x, [4, 6])\nout y",
+    )
 
 
 def test_two_transposes_become_one() -> None:

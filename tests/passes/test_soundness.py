@@ -219,8 +219,9 @@ def test_compiling_again_needs_nothing_from_outside(tmp_path: Any) -> None:
 
 def test_a_loop_without_steps_can_be_ended() -> None:
     text = """g (float[1] x, bool c) => (float[1] y) {
-      y = Loop("", c, x) <body = b (int64 i, bool go, float[1] a) => (bool on, float[1] n) {
-        on = Identity(go)  n = Identity(a) }> }"""
+      y, z = Loop("", c, x, x) <body = b (int64 i, bool go, float[1] a, float[1] d)
+        => (bool on, float[1] n, float[1] m) {
+          on = Identity(go)  n = Identity(d)  m = Identity(a) }> }"""
     session, options = (
         sardonyx.InferenceSession(parser.parse_model(HEAD + text)),
         sardonyx.RunOptions(),

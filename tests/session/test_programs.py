@@ -135,6 +135,6 @@ def test_a_data_file_that_is_replaced_while_it_is_compiled_is_seen(
         os.replace(other, data)
         return made
 
-    monkeypatch.setattr("sardonyx.session.compile", compile_and_replace)
+    monkeypatch.setattr("sardonyx.session.inference.compile", compile_and_replace)
     first, second = ort.InferenceSession(model), ort.InferenceSession(model)
     assert program(first) is not program(second)

@@ -347,5 +347,5 @@ def test_exceptions_by_their_onnxruntime_path() -> None:
         for n in ours.__all__
         if isinstance(getattr(ours, n), type) and issubclass(getattr(ours, n), Exception)
     ]
-    assert len(names) == 14
+    assert len(names) == 15
     assert all(issubclass(getattr(theirs, n), Exception) for n in names)

@@ -33,6 +33,8 @@ StepFn find_where(DType type) {
 StepFn find_step(ChainOp op, DType type, DType to) {
   if (op == ChainOp::where) return find_where(type);
   if (op == ChainOp::cast || op == ChainOp::round_odd) return find_cast(op, type, to);
+  if (op == ChainOp::quantize) return find_quantize(op, to);
+  if (op == ChainOp::dequantize) return find_quantize(op, type);
   if (type != DType::f32 && type != DType::f64)
     return size_of(type) < 4 ? find_narrow_step(op, type) : find_wide_step(op, type);
   StepFn run = find_arithmetic_step(op, type);

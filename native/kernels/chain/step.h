@@ -37,6 +37,7 @@ StepFn find_scalar_step(ChainOp op, DType type);      // of f32 and f64
 StepFn find_narrow_step(ChainOp op, DType type);      // of integers up to 16 bits, and bool
 StepFn find_wide_step(ChainOp op, DType type);        // of integers from 32 bits on
 StepFn find_cast(ChainOp op, DType type, DType to);
+StepFn find_quantize(ChainOp op, DType steps);  // scale and zero point are single
 StepFn find_int_cast(DType type, DType to);
 
 template <class T, auto f>

@@ -27,7 +27,7 @@ SDX_INLINE void copy_bytes(std::byte* to, const std::byte* from, int64_t n) {
     if (i < n) memcpy(to + n - kStep, &last, kStep);
   } else if (n >= 16) {
     // Up to 63 bytes: from both ends towards the middle.
-    for (int64_t i = 0; i < n / 2; i += 16) {
+    for (int64_t i = 0; 2 * i < n; i += 16) {
       char head[16], tail[16];
       memcpy(head, from + (i + 16 <= n ? i : n - 16), 16);
       memcpy(tail, from + (n - 16 - i >= 0 ? n - 16 - i : 0), 16);

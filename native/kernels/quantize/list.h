@@ -7,5 +7,6 @@ namespace sdx::SDX_ISA {
 
 Status dequantize(const Call& call, Plan& plan);
 Status dynamic_quantize(const Call& call, Plan& plan);
+Status lookup(const Call& call, Plan& plan);
 
 }  // namespace sdx::SDX_ISA

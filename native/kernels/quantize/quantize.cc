@@ -69,6 +69,7 @@ Status quantize(const Call& call, Plan& plan) {
 constexpr Kernel kRows[] = {
     {"dequantize", Accepts::contiguous, dequantize},
     {"dynamic_quantize", Accepts::contiguous, dynamic_quantize},
+    {"lookup", Accepts::contiguous, lookup},
     {"quantize", Accepts::contiguous, quantize},
 };
 

@@ -104,6 +104,8 @@ PartFn rnn_part(const Layer& layer);
 PartFn gru_part(const Layer& layer);
 PartFn lstm_part(const Layer& layer);
 
+Status quantized_lstm(const Call& call, Plan& plan);
+
 // Gates [first, last) of all rows: products of `from`, which lie `stride` apart, with weights.
 void multiply(const Sweep& s, const float* from, int64_t stride, int64_t first, int64_t last);
 

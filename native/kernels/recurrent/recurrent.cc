@@ -392,6 +392,7 @@ Status recurrent(const Call& call, Plan& plan) {
 constexpr Kernel kRows[] = {
     {"gru", Accepts::rows, recurrent<3, 2, gru_step, gru_part>},
     {"lstm", Accepts::rows, recurrent<4, 3, lstm_step, lstm_part>},
+    {"quantized_lstm", Accepts::contiguous, quantized_lstm},
     {"recurrent_pack", Accepts::rows, recurrent_pack},
     {"rnn", Accepts::rows, recurrent<1, 1, rnn_step, rnn_part>},
 };

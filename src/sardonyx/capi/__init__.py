@@ -1,5 +1,9 @@
 """The module layout of onnxruntime.capi, for programs that import from there."""
 
-from sardonyx.capi import onnxruntime_pybind11_state
+from sardonyx.capi import (
+    _pybind_state,
+    onnxruntime_inference_collection,
+    onnxruntime_pybind11_state,
+)
 
-__all__ = ["onnxruntime_pybind11_state"]
+__all__ = ["_pybind_state", "onnxruntime_inference_collection", "onnxruntime_pybind11_state"]

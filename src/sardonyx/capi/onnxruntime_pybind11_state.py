@@ -2,20 +2,72 @@
 
 from __future__ import annotations
 
+from sardonyx import (
+    disable_telemetry_events,
+    enable_telemetry_events,
+    get_all_providers,
+    get_available_providers,
+    get_build_info,
+    get_device,
+    get_version_string,
+    has_collective_ops,
+    register_execution_provider_library,
+    set_default_logger_severity,
+    set_default_logger_verbosity,
+    set_global_thread_pool_sizes,
+    set_seed,
+    unregister_execution_provider_library,
+)
+from sardonyx.adapters import AdapterFormat, LoraAdapter
 from sardonyx.allocators import (
     OrtArenaCfg,
     OrtMemoryInfo,
     create_and_register_allocator,
     create_and_register_allocator_v2,
 )
+from sardonyx.capi.schemas import (
+    get_all_operator_schema,
+    get_all_opkernel_def,
+    get_registered_ep_kernel_defs,
+    opkernel,
+    schemadef,
+)
+from sardonyx.compiler import ModelCompiler, OrtExternalInitializerInfo
+from sardonyx.device import OrtDevice
+from sardonyx.dlpack import is_dlpack_uint8_tensor
 from sardonyx.enums import (
+    ArenaExtendStrategy,
     ExecutionMode,
     ExecutionOrder,
     GraphOptimizationLevel,
     OrtAllocatorType,
+    OrtCompileApiFlags,
+    OrtCompiledModelCompatibility,
+    OrtDeviceEpIncompatibilityReason,
+    OrtDeviceMemoryType,
+    OrtExecutionProviderDevicePolicy,
+    OrtHardwareDeviceType,
+    OrtMemoryInfoDeviceType,
     OrtMemType,
+    OrtSparseFormat,
+)
+from sardonyx.ep_devices import (
+    OrtEpAssignedNode,
+    OrtEpAssignedSubgraph,
+    OrtEpContextData,
+    OrtEpContextDataBuffer,
+    OrtEpDevice,
+    OrtHardwareDevice,
+    OrtSyncStream,
+    get_compatibility_info_from_model,
+    get_compatibility_info_from_model_bytes,
+    get_ep_devices,
+    get_hardware_device_ep_incompatibility_details,
+    get_hardware_devices,
+    get_model_compatibility_for_ep_devices,
 )
 from sardonyx.errors import (
+    DeviceReset,
     EngineError,
     EPFail,
     Fail,
@@ -33,9 +85,42 @@ from sardonyx.errors import (
 )
 from sardonyx.nodearg import ModelMetadata, NodeArg
 from sardonyx.options import RunOptions, SessionOptions
-from sardonyx.session import InferenceSession
+from sardonyx.ortvalue import OrtValue
+from sardonyx.ortvalues import OrtValueVector, copy_tensors
+from sardonyx.quantizing import (
+    quantize_matmul_2bits,
+    quantize_matmul_4bits,
+    quantize_matmul_8bits,
+    quantize_matmul_bnb4,
+    quantize_qdq_matmul_2bits,
+    quantize_qdq_matmul_4bits,
+)
+from sardonyx.session.binding import SessionIOBinding
+from sardonyx.session.inference import InferenceSession
+from sardonyx.sparse import SparseBlockSparseView, SparseCooView, SparseCsrView, SparseTensor
+
+kNextPowerOfTwo = ArenaExtendStrategy.kNextPowerOfTwo  # noqa: N816 - onnxruntime's name
+kSameAsRequested = ArenaExtendStrategy.kSameAsRequested  # noqa: N816
+
+
+class SessionObjectInitializer:
+    """What `get_session_initializer` gives: a name that programs hand about."""
+
+
+def get_default_session_options() -> SessionOptions:
+    """New options with their defaults."""
+    return SessionOptions()
+
+
+def get_session_initializer() -> SessionObjectInitializer:
+    """Kept for programs that call it."""
+    return SessionObjectInitializer()
+
 
 __all__ = [
+    "AdapterFormat",
+    "ArenaExtendStrategy",
+    "DeviceReset",
     "EPFail",
     "EngineError",
     "ExecutionMode",
@@ -46,6 +131,8 @@ __all__ = [
     "InvalidArgument",
     "InvalidGraph",
     "InvalidProtobuf",
+    "LoraAdapter",
+    "ModelCompiler",
     "ModelLoadCanceled",
     "ModelLoaded",
     "ModelMetadata",
@@ -57,11 +144,73 @@ __all__ = [
     "NotImplemented",
     "OrtAllocatorType",
     "OrtArenaCfg",
+    "OrtCompileApiFlags",
+    "OrtCompiledModelCompatibility",
+    "OrtDevice",
+    "OrtDeviceEpIncompatibilityReason",
+    "OrtDeviceMemoryType",
+    "OrtEpAssignedNode",
+    "OrtEpAssignedSubgraph",
+    "OrtEpContextData",
+    "OrtEpContextDataBuffer",
+    "OrtEpDevice",
+    "OrtExecutionProviderDevicePolicy",
+    "OrtExternalInitializerInfo",
+    "OrtHardwareDevice",
+    "OrtHardwareDeviceType",
     "OrtMemType",
     "OrtMemoryInfo",
+    "OrtMemoryInfoDeviceType",
+    "OrtSparseFormat",
+    "OrtSyncStream",
+    "OrtValue",
+    "OrtValueVector",
     "RunOptions",
     "RuntimeException",
+    "SessionIOBinding",
+    "SessionObjectInitializer",
     "SessionOptions",
+    "SparseBlockSparseView",
+    "SparseCooView",
+    "SparseCsrView",
+    "SparseTensor",
+    "copy_tensors",
     "create_and_register_allocator",
     "create_and_register_allocator_v2",
+    "disable_telemetry_events",
+    "enable_telemetry_events",
+    "get_all_operator_schema",
+    "get_all_opkernel_def",
+    "get_all_providers",
+    "get_available_providers",
+    "get_build_info",
+    "get_compatibility_info_from_model",
+    "get_compatibility_info_from_model_bytes",
+    "get_default_session_options",
+    "get_device",
+    "get_ep_devices",
+    "get_hardware_device_ep_incompatibility_details",
+    "get_hardware_devices",
+    "get_model_compatibility_for_ep_devices",
+    "get_registered_ep_kernel_defs",
+    "get_session_initializer",
+    "get_version_string",
+    "has_collective_ops",
+    "is_dlpack_uint8_tensor",
+    "kNextPowerOfTwo",
+    "kSameAsRequested",
+    "opkernel",
+    "quantize_matmul_2bits",
+    "quantize_matmul_4bits",
+    "quantize_matmul_8bits",
+    "quantize_matmul_bnb4",
+    "quantize_qdq_matmul_2bits",
+    "quantize_qdq_matmul_4bits",
+    "register_execution_provider_library",
+    "schemadef",
+    "set_default_logger_severity",
+    "set_default_logger_verbosity",
+    "set_global_thread_pool_sizes",
+    "set_seed",
+    "unregister_execution_provider_library",
 ]

@@ -15,9 +15,9 @@ from sardonyx.cli.inputs import Shapes, bound, settle
 from sardonyx.cli.measure import start
 from sardonyx.cli.plan_advice import Advice, advise
 from sardonyx.cli.term import Progress, clean, say
-from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.memory.report import Tensor, Timeline
 from sardonyx.memory.timeline import open_sizes, timeline
+from sardonyx.programs import Shared
 from sardonyx.session import InferenceSession
 from sardonyx.weights.pack.find import SUFFIX
 
@@ -132,18 +132,13 @@ def _settled(
 def _timeline(
     session: InferenceSession, shapes: Shapes, assumed: Mapping[str, int], order: str
 ) -> Timeline:
-    """As a run would go: where sizes were taken as equal and are not, the model is made anew."""
-    program = session._compiled.program
-    try:
+    """As a run would go: where the sizes break what was assumed, the model is made anew."""
+
+    def attempt(made: Shared) -> Timeline:
+        program = made.compiled.program
         return timeline(program, {**bound(program.inputs, shapes), **assumed}, order)
-    except AssumptionFailed as failed:
-        if session._compiled.is_standalone:
-            raise UsageError(
-                f"{failed} differ in size, and the model was packed for equal ones"
-            ) from None
-        session._compile_again(split_names=True)
-    program = session._compiled.program
-    return timeline(program, {**bound(program.inputs, shapes), **assumed}, order)
+
+    return session._with_program(attempt, lambda: shapes)
 
 
 def facts(planned: Planned) -> dict[str, Any]:

@@ -331,6 +331,20 @@ def same(a: Size, b: Size) -> bool | None:
     return None
 
 
+def is_at_least(a: Size, b: Size) -> Size:
+    """1 where a >= b, else 0: a truth as a size."""
+    gap = a - b
+    if least(gap) >= 0:
+        return 1
+    return 0 if least(gap * -1) > 0 else minimum(maximum(gap + 1, 0), 1)
+
+
+def is_equal(a: Size, b: Size) -> Size:
+    """1 where a == b, else 0."""
+    answer = same(a, b)
+    return is_at_least(a, b) * is_at_least(b, a) if answer is None else int(answer)
+
+
 def product(sizes: Iterable[Size]) -> Size:
     """All sizes multiplied; 1 for none."""
     result: Size = 1

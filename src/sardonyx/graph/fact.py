@@ -86,9 +86,14 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class SequenceFact:
-    """A list of values that are alike."""
+    """A list of values that are alike; `parts` has each of them, where their number is known."""
 
     elem: AnyFact | None  # None while nothing is known of the elements
+    parts: tuple[AnyFact, ...] | None = None
+
+    def plain(self) -> SequenceFact:
+        """The fact without its elements: what another sequence of the same type has."""
+        return self if self.parts is None else SequenceFact(self.elem)
 
     def __str__(self) -> str:
         return f"seq({self.elem if self.elem is not None else '?'})"

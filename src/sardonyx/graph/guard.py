@@ -16,6 +16,7 @@ from sardonyx.graph.dim import (
     least,
     modulo,
     same,
+    substitute,
     symbols,
 )
 
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
 class AssumptionFailed(Exception):
     """Sizes that were taken as equal are not, which is legal: compile again without assuming it."""
+
+
+class ChoiceFailed(AssumptionFailed):
+    """Sizes take another branch than the one a program was made for: compile again for them."""
 
 
 # A loop's body is inferred until its carried shapes settle, so loops in loops multiply the work.
@@ -50,8 +55,10 @@ class Guard(NamedTuple):
         if self.holds(dims):
             return
         left, right = evaluate(self.left, dims), evaluate(self.right, dims)
+        if self.kind == "chosen":
+            raise ChoiceFailed(self.what)
         if self.kind == "assumed_at_least" or (self.kind == "assumed" and 1 in (left, right)):
-            raise AssumptionFailed(f"{self.left} and {self.right}")
+            raise AssumptionFailed(f"{self.left} and {self.right} differ in size")
         bound = ", ".join(f"{n}={dims[n]}" for n in sorted(self.symbols) if n in dims)
         raise InvalidArgument(
             f"{self.what}: {KINDS[self.kind].fails.format(left, right)}",
@@ -78,10 +85,12 @@ class Kind(NamedTuple):
     fails: str
 
 
-# The assumed kinds hold for nearly all sizes and need not: see `Guard.check`.
+# The assumed kinds hold for nearly all sizes and need not, chosen ones for those that a program is
+# made for: see `Guard.check`.
 KINDS: Final = {
     "equal": Kind(lambda a, b: a == b, "{} = {}", "{} and {}"),
     "assumed": Kind(lambda a, b: a == b, "{} and {} broadcast", "{} and {}"),
+    "chosen": Kind(lambda a, b: a == b, "{} is {}", "{} and not {}"),
     "equal_or_one": Kind(lambda a, b: a in (1, b), "{} is 1 or {}", "{} is neither 1 nor {}"),
     "broadcasts": Kind(lambda a, b: a == b or a == 1 or b == 1, "{} and {} broadcast", "{} and {}"),
     "divides": Kind(lambda a, b: a != 0 and b % a == 0, "{} divides {}", "{} does not divide {}"),
@@ -93,11 +102,34 @@ KINDS: Final = {
 class Scope:
     """One graph under inference: collects its nodes' guards, hands out new dims, infers bodies."""
 
-    __slots__ = ("_numbers", "_spent", "assumes", "entry", "found", "node")
+    __slots__ = (
+        "_guess", "_numbers", "_spent", "assumes", "carried", "choices", "entry", "found",
+        "loose", "node", "parted", "sizes",
+    )  # fmt: skip
 
-    def __init__(self, parent: Scope | None = None, assumes: bool = True) -> None:
-        """With `assumes`, open sizes that must broadcast are taken as equal, under a guard."""
+    def __init__(
+        self,
+        parent: Scope | None = None,
+        assumes: bool = True,
+        sizes: Mapping[str, int | None] | None = None,
+        guess: bool = True,
+    ) -> None:
+        """With `assumes`, open sizes that must broadcast are taken as equal, under a guard.
+
+        With `sizes`, of all names that the model's inputs give, conditions on them are decided
+        where ranks rest on them, under a guard: as these sizes say, or `guess` where one is None.
+        """
         self.assumes: bool = assumes if parent is None else parent.assumes
+        self.sizes: Mapping[str, int | None] | None = sizes if parent is None else parent.sizes
+        self._guess: bool = guess if parent is None else parent._guess
+        self.choices: dict[Size, bool] = {} if parent is None else parent.choices
+        # Nodes whose branches differ in rank, as nobody decided between them.
+        self.parted: dict[Node, None] = {} if parent is None else parent.parted
+        # What the values that loops carry were found to be, by body.
+        self.carried: dict[Graph, list[AnyFact]] = {} if parent is None else parent.carried
+        # Outputs of control flow, by node and position, that are now a scalar, now a vector; None:
+        # they are not taken for vectors.
+        self.loose: dict[tuple[Node, int], None] | None = None if parent is None else parent.loose
         self.entry: set[str] = set() if parent is None else set(parent.entry)  # names inputs give
         self.found: list[Guard] = []
         self.node: Node | None = None  # the node being inferred
@@ -166,6 +198,37 @@ class Scope:
             return False
         self.found.append(Guard("assumed_at_least", a, b, "a size is small", self.node))
         return True
+
+    def choose(self, truth: Size) -> bool | None:
+        """Whether a condition on sizes holds in runs of this program; None if that stays open."""
+        if isinstance(truth, int):
+            return bool(truth)
+        if self.sizes is None or not symbols(truth) <= self.sizes.keys():
+            return None
+        taken = self.chosen(truth)
+        if taken is None:
+            known = {n: s for n in symbols(truth) if (s := self.sizes[n]) is not None}
+            answer = substitute(truth, known)
+            taken = bool(answer) if isinstance(answer, int) else self._guess
+            self.choices[truth] = taken
+        what = "an If takes its other branch for these sizes"
+        self.found.append(Guard("chosen", truth, int(taken), what, self.node))
+        return taken
+
+    def loosens(self, position: int) -> bool:
+        """Notes a number whose rank depends on data; whether it may be taken for a vector of one.
+
+        `passes/ranks.py` makes it one, where nobody can tell the difference.
+        """
+        if self.loose is None or self.node is None:
+            return False
+        self.loose[self.node, position] = None
+        return True
+
+    def chosen(self, truth: Size) -> bool | None:
+        """What was chosen for a condition or its opposite, if anything was."""
+        opposite = self.choices.get(1 - truth)
+        return self.choices.get(truth) if opposite is None else not opposite
 
     def _may_assume(self, a: Size, b: Size) -> bool:
         """Whether a condition on these sizes can be checked before anything runs."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx.errors import FAULTS, InvalidGraph, SardonyxError, ShapeError
-from sardonyx.graph.dim import Shape, Size, TooLong, least, symbols
+from sardonyx.graph.dim import Dim, Shape, Size, TooLong, least, lone_name, symbols
 from sardonyx.graph.dtype import DType
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node
@@ -19,9 +19,40 @@ MAX_SYMBOLIC: Final = 64  # elements of an integer tensor that inference follows
 MAX_ELEMENTS: Final = 2**62  # of a tensor; more cannot be addressed
 
 
-def infer(graph: Graph, assumes: bool = True) -> None:
-    """Facts for the whole graph, and the guards that they rest on."""
-    infer_into(Scope(assumes=assumes), graph)
+Shapes = Mapping[str, tuple[int, ...]]  # of inputs, by name
+
+
+def infer(
+    graph: Graph, assumes: bool = True, shapes: Shapes | None = None, loosens: bool = True
+) -> None:
+    """Facts for the whole graph, and the guards that they rest on.
+
+    With `shapes`, of some run or empty, ranks may rest on the branches that such runs take. Where
+    they are empty that is a guess: if the model makes no sense so, it may in the other branches.
+    With `loosens`, they may rest on what `settle_ranks` of the passes has to make true.
+    """
+    sizes = None if shapes is None else _sizes_in(graph, shapes)
+    for guess in (True, False) if sizes is not None else ():
+        scope = Scope(assumes=assumes, sizes=sizes, guess=guess)
+        scope.loose = {} if loosens else None
+        try:
+            return infer_into(scope, graph)
+        except SardonyxError:
+            if shapes or not (scope.choices or scope.loose):
+                raise
+    return infer_into(Scope(assumes=assumes), graph)
+
+
+def _sizes_in(graph: Graph, shapes: Shapes) -> dict[str, int | None]:
+    """The sizes that stand in shapes, by the names that the inputs' facts have for them."""
+    found: dict[str, int | None] = {}
+    for value in graph.inputs:
+        dims = value.fact.shape if isinstance(value.fact, Fact) else None
+        sizes = shapes.get(value.name, ())
+        for axis, d in enumerate(dims or ()):
+            if (name := lone_name(d)) is not None:
+                found[name] = sizes[axis] if axis < len(sizes) else found.get(name)
+    return found
 
 
 def infer_into(scope: Scope, graph: Graph) -> None:
@@ -192,6 +223,8 @@ def _know(fact: AnyFact, made: Any) -> AnyFact:
 def _fits(size: Size, dtype: DType) -> bool:
     """Whether a type holds a size: rules compute with whole numbers, tensors wrap around."""
     low = -(2 ** (dtype.bits - 1)) if dtype.kind == "int" else 0
+    if dtype.kind == "bool" and isinstance(size, Dim):
+        return True  # rules make nothing but truths for it
     if isinstance(size, int):
         return size - low < 2 ** (1 if dtype.kind == "bool" else dtype.bits) and size >= low
     return dtype.bits >= 32 and (low < 0 or least(size) >= 0)

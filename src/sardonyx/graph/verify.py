@@ -150,7 +150,9 @@ def _check_order(graph: Graph) -> None:
 
 def _check_names(graph: Graph, outer: dict[str, Value]) -> None:
     """No two values that are read share a name where both can be seen."""
-    names = dict(outer)
+    read = set(graph.captures()) if outer else set()
+    hidden = {v.name for v in graph.inputs if outer.get(v.name) not in read}
+    names = {name: value for name, value in outer.items() if name not in hidden}
     local = [*graph.inputs, *(v for n in graph.nodes for v in n.outputs if v.is_used)]
     local += [v for n in graph.nodes for v in n.inputs if v is not None and v.is_const]
     local += [v for v in graph.outputs if v.is_const]

@@ -8,12 +8,14 @@ from typing import Any, Final
 
 from sardonyx._native import DecodeError, ModelRecord, ValueInfoRecord, decode
 from sardonyx.errors import InvalidArgument, InvalidGraph, InvalidProtobuf, NotImplemented
+from sardonyx.graph.graph import Graph
 from sardonyx.load.model import Declared, Model
 from sardonyx.load.source import ModelBytes, read_model
 from sardonyx.load.types import Dims, declared_dims, fact_of
 
 OLDEST_IR: Final = 3
 NEWEST_IR: Final = 14
+MAX_EXPANDED: Final = 200_000  # nodes that functions may become
 NEWEST: Final = {"": 28, "ai.onnx.ml": 5}  # newer opsets may mean something else
 
 
@@ -29,11 +31,14 @@ class LoadOptions:
     split_names: bool = False  # dims of equal names need not be equal
     fixes_defaults: bool = False  # inputs that have a default are constants: nobody feeds them
     copies: bool = False  # reads weights into memory rather than mapping their files
+    is_strict: bool = False  # shapes that contradict what is declared are errors
+    most_nodes: int = MAX_EXPANDED  # that functions may become
+    most_bytes: int = 0  # of attributes in these; 0: any number
 
 
 def load(model: Any, options: LoadOptions | None = None) -> Model:
     """A model from whatever `read_model` takes, or from what it made."""
-    from sardonyx.load.build import Call, GraphBuilder  # a model out of a pack does without
+    from sardonyx.load.build import Call, GraphBuilder, Limits  # a model out of a pack does without
     from sardonyx.load.tensor import Tensors
 
     options = options or LoadOptions()
@@ -42,20 +47,34 @@ def load(model: Any, options: LoadOptions | None = None) -> Model:
         given = read_model(model, options.folder, options.in_memory, options.copies)
     if given.model is not None:
         return _once_more(given.model, options)
+    record = read_record(given)
+    assert record.graph is not None
+    opsets = _opsets(record)
+    dims = Dims(options.dims_by_name, options.dims_by_denotation, options.split_names)
+    tensors = Tensors(given.source, given.files, options.initializers)
+    builder = GraphBuilder(
+        tensors,
+        record.functions,
+        dims,
+        constant_inputs=options.fixes_defaults or not _has_defaults(record),
+        limits=Limits(options.most_nodes, options.most_bytes),
+    )
+    graph = builder.graph(record.graph, Call(opsets))
+    tensors.check_all_used()
+    if builder.asks_for_gradients:
+        graph = _with_gradients(graph)
+    return _model(record, graph, opsets, given.origin)
+
+
+def read_record(given: ModelBytes) -> ModelRecord:
+    """What a file says, decoded; there is a graph in it."""
     try:
         record = decode(given.source.data)
     except DecodeError as error:
         raise InvalidProtobuf(f"{given.source.name} is not an ONNX model: {error}") from None
     if record.graph is None:
         raise InvalidProtobuf(f"{given.source.name} is not an ONNX model: it has no graph")
-    opsets = _opsets(record)
-    dims = Dims(options.dims_by_name, options.dims_by_denotation, options.split_names)
-    tensors = Tensors(given.source, given.files, options.initializers)
-    is_fixed = options.fixes_defaults or not _has_defaults(record)
-    builder = GraphBuilder(tensors, record.functions, dims, constant_inputs=is_fixed)
-    graph = builder.graph(record.graph, Call(opsets))
-    tensors.check_all_used()
-    return _model(record, graph, opsets, given.origin)
+    return record
 
 
 def _has_defaults(record: ModelRecord) -> bool:
@@ -73,6 +92,15 @@ def _once_more(model: Model, options: LoadOptions) -> Model:
             hint="replace it where the model is loaded from",
         )
     return replace(model, graph=copied(model.graph, options.dims_by_name))
+
+
+def _with_gradients(graph: Graph) -> Graph:
+    """The graph with the backward parts that its Gradient nodes ask for, not yet inferred."""
+    from sardonyx.graph.copy import copied
+    from sardonyx.train.nodes import expand
+
+    expand(graph)
+    return copied(graph)
 
 
 def _opsets(record: ModelRecord) -> dict[str, int]:

@@ -6,7 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sardonyx._native import AttributeRecord, FunctionRecord, GraphRecord, NodeRecord
+from sardonyx._native import (
+    AttributeRecord,
+    FunctionRecord,
+    GraphRecord,
+    NodeRecord,
+    TensorRecord,
+)
 from sardonyx.errors import FAULTS, InvalidGraph, NotImplemented, SardonyxError
 from sardonyx.graph.build import Builder, constant
 from sardonyx.graph.dim import same
@@ -20,11 +26,10 @@ from sardonyx.load.tensor import Tensors
 from sardonyx.load.types import Dims, fact_of
 from sardonyx.load.upgrade import OldNode, Rule, find
 from sardonyx.ops import lookup, names
-from sardonyx.ops.declare import INTERNAL, ONNX, Op
+from sardonyx.ops.declare import INTERNAL, ONNX, TRAINING, Op
 from sardonyx.weights.const import Const
 
 MAX_DEPTH: Final = 64  # of functions that call functions, and of bodies in bodies
-MAX_EXPANDED: Final = 200_000  # nodes that functions may become
 
 
 class Names:
@@ -68,6 +73,14 @@ class Call:
     marks: tuple[int, bool] = (0, False)
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much the expansion of functions may make: nodes, and bytes of their names and tensors."""
+
+    nodes: int
+    bytes: int = 0  # 0: any number
+
+
 class GraphBuilder:
     """Builds one model's graphs."""
 
@@ -77,14 +90,18 @@ class GraphBuilder:
         functions: Iterable[FunctionRecord],
         dims: Dims,
         constant_inputs: bool,
+        limits: Limits,
     ) -> None:
         self._tensors = tensors
         self._functions = {(_domain(f.domain), f.name, f.overload): f for f in functions}
         self._dims = dims
         self._constant_inputs = constant_inputs
         self._attributes = Attributes(tensors, _no_body)  # of nodes without bodies
+        self._limits = limits
         self._expanded = 0  # nodes that functions have become
+        self._expanded_bytes = 0
         self._n_calls = 0
+        self.asks_for_gradients = False
 
     def graph(self, record: GraphRecord, call: Call, outer: Names | None = None) -> Graph:
         """One graph: initializers, inputs, nodes, outputs."""
@@ -118,7 +135,7 @@ class GraphBuilder:
 
     def _nodes(self, graph: Graph, nodes: Sequence[NodeRecord], scope: Names, call: Call) -> None:
         if call.attributes is not None:
-            self._count(len(nodes))
+            self._count(nodes)
         for record in nodes:
             inputs: list[Value | None] = []
             for name in record.inputs:
@@ -194,8 +211,16 @@ class GraphBuilder:
                 "name and .pack: it is missing, not looked for, or a warning says what is wrong",
                 hint="bring the pack, or use the model that it was made of",
             )
+        if op is None and (domain, op_type) == (TRAINING, "Gradient"):
+            from sardonyx.train.nodes import add_asked  # few models ask for gradients
+
+            self.asks_for_gradients = True
+            given = {k: attributes.raw(v) for k, v in records.items()}
+            node = add_asked(graph, scope.find, given, inputs, n_outputs)
+            node.name, node.marks = name, marks
+            return node.outputs
         if op is None:
-            raise NotImplemented(_unknown(domain, op_type, version))
+            raise _unknown(domain, op_type, version)
         attrs = attributes.of(op, records)
         node = self._add(graph, op, inputs, attrs, n_outputs, name)
         node.marks = marks
@@ -216,10 +241,22 @@ class GraphBuilder:
             )
         return graph.add(op, inputs, attrs, n_outputs, name)
 
-    def _count(self, n_nodes: int) -> None:
-        self._expanded += n_nodes
-        if self._expanded > MAX_EXPANDED:
-            raise InvalidGraph(f"functions expand without end: to more than {MAX_EXPANDED} nodes")
+    def _count(self, nodes: Sequence[NodeRecord]) -> None:
+        limits = self._limits
+        self._expanded += len(nodes)
+        if self._expanded > limits.nodes:
+            raise InvalidGraph(
+                f"functions expand without end: to more than {limits.nodes} nodes",
+                hint="session.function_expansion_node_limit sets the limit",
+            )
+        if not limits.bytes:
+            return
+        self._expanded_bytes += sum(map(_bytes_of, nodes))
+        if self._expanded_bytes > limits.bytes:
+            raise InvalidGraph(
+                f"functions expand to more than {limits.bytes} bytes",
+                hint="session.function_expansion_byte_limit sets the limit",
+            )
 
     def _expand(
         self,
@@ -346,7 +383,31 @@ def _no_body(record: GraphRecord) -> Graph:
     raise InvalidGraph(f"a constant has no body, and here is {record.name!r}")
 
 
-def _unknown(domain: str, op_type: str, version: int) -> str:
+# What onnxruntime makes for one machine, and saves as if it were a model for all.
+_MADE_FOR_ONE: Final = {
+    "com.microsoft.nchwc": "lies in memory as suits the CPU that the model was saved on",
+    "com.ms.internal.nhwc": "lies in memory as suits the device that the model was saved for",
+    "com.microsoft.EPContext": "holds a graph that was compiled for one device",
+}
+
+
+def _unknown(domain: str, op_type: str, version: int) -> NotImplemented:
+    """The error for an op that is not here: what it is, and what to do."""
+    name = f"{domain or 'ai.onnx'}.{op_type}"
+    reason = _MADE_FOR_ONE.get(domain) or _MADE_FOR_ONE.get(name)
+    if reason is not None:
+        hint = "save it with ORT_ENABLE_EXTENDED at most, or use the model that it was made of"
+        return NotImplemented(f"the op {name} {reason}", hint=hint)
+    hint = "declare it with sardonyx.custom_op" if domain else "export without it"
     if not names(domain):
-        return f"the op {domain}.{op_type} is not supported: nothing here knows the domain {domain}"
-    return f"the op {domain or 'ai.onnx'}.{op_type} of opset {version} is not implemented"
+        what = f"the op {name} is not supported: nothing here knows the domain {domain}"
+        return NotImplemented(what, hint=hint)
+    return NotImplemented(f"the op {name} of opset {version} is not implemented", hint=hint)
+
+
+def _bytes_of(node: NodeRecord) -> int:
+    """The names and tensors of a node, roughly as large as in its file."""
+    values = (a.value for a in node.attributes)
+    tensors = sum(v.length for v in values if isinstance(v, TensorRecord))
+    texts = (node.name, node.op_type, node.domain, *node.inputs, *node.outputs)
+    return tensors + sum(map(len, texts))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from sardonyx.errors import InvalidGraph
+from sardonyx.errors import InvalidGraph, ShapeError
+from sardonyx.graph.dim import Shape
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph
 
@@ -38,8 +39,17 @@ class Model:
     graph_description: str = ""
     metadata: dict[str, str] = field(default_factory=dict)
 
-    def check_outputs(self) -> None:
-        """The outputs must be of the types that the model declares, once these are inferred."""
+    def with_outputs(self, names: tuple[str, ...]) -> Model:
+        """The same model with these of its outputs alone; its graph is changed."""
+        kept = [[o.name for o in self.outputs].index(name) for name in names]
+        self.graph.set_outputs([self.graph.outputs[i] for i in kept])
+        return replace(self, outputs=[self.outputs[i] for i in kept])
+
+    def check_outputs(self, is_strict: bool = False) -> None:
+        """The outputs must be of the types that the model declares, once these are inferred.
+
+        A strict check wants their sizes to be those declared, too.
+        """
         for declared, value in zip(self.outputs, self.graph.outputs, strict=True):
             wanted, found = declared.fact, value.fact
             if not isinstance(wanted, Fact) or not isinstance(found, Fact):
@@ -49,3 +59,18 @@ class Model:
                 raise InvalidGraph(
                     f"the output {declared.name} {says}", node=value.node or "(none)"
                 )
+            if is_strict and not _agree(wanted.shape, found.shape):
+                raise ShapeError(
+                    f"the output {declared.name} is declared as {wanted}, and is {found}",
+                    node=value.node or "(none)",
+                )
+
+
+def _agree(declared: Shape | None, found: Shape | None) -> bool:
+    """Whether two shapes may be the same: of one rank, with equal numbers where both have one."""
+    if declared is None or found is None:
+        return True
+    pairs = zip(declared, found, strict=False)
+    return len(declared) == len(found) and all(
+        a == b for a, b in pairs if isinstance(a, int) and isinstance(b, int)
+    )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 from typing import Final
 
+from sardonyx.errors import InvalidArgument, NotFound
 from sardonyx.ops.declare import Op
 from sardonyx.ops.index import FAMILIES
 
 _WHERE: Final = {key: family for family, keys in FAMILIES.items() for key in keys}
 _LOADED: Final[dict[tuple[str, str], Op]] = {}
+_CUSTOM: Final[dict[tuple[str, str], Op]] = {}
 
 
 def lookup(domain: str, name: str) -> Op | None:
@@ -20,7 +22,25 @@ def lookup(domain: str, name: str) -> Op | None:
         module = importlib.import_module(f"sardonyx.ops.{_WHERE[key]}")
         _LOADED.update((o.key, o) for o in module.OPS)
         op = _LOADED[key]
-    return op
+    return op if op is not None else _CUSTOM.get(key)
+
+
+def register(op: Op) -> None:
+    """Adds an op that is not ours, or another one in the place of such."""
+    if op.key in _WHERE:
+        raise InvalidArgument(f"{op} is there already, and cannot be replaced")
+    _CUSTOM[op.key] = op
+
+
+def forget(domain: str, name: str) -> None:
+    """Takes back what `register` added."""
+    if _CUSTOM.pop((domain, name), None) is None:
+        raise NotFound(f"no custom op {domain}.{name} is registered")
+
+
+def custom_ops() -> frozenset[Op]:
+    """What `register` added."""
+    return frozenset(_CUSTOM.values())
 
 
 def family_of(domain: str, name: str) -> str | None:
@@ -35,4 +55,4 @@ def all_ops() -> list[Op]:
 
 def names(domain: str) -> list[str]:
     """The names of a domain's ops."""
-    return [name for d, name in _WHERE if d == domain]
+    return [name for d, name in (*_WHERE, *_CUSTOM) if d == domain]

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidGraph, RuntimeException, ShapeError
-from sardonyx.graph.dim import Dim, Shape, Size, least
+from sardonyx.graph.dim import Dim, Shape, Size, is_equal, least
 from sardonyx.graph.dtype import (
     ALL,
     BOOL,
@@ -195,6 +195,8 @@ def _known(x: Fact, to: DType) -> Shape | None:
 
 def _size_as(size: Size, to: DType) -> Size | None:
     if isinstance(size, Dim):
+        if to is BOOL:
+            return 1 - is_equal(size, 0)
         # A size never comes near the end of a 32-bit type, so it stays what it is.
         holds = to.bits >= 32 and (to.kind == "int" or (to.kind == "uint" and least(size) >= 0))
         return size if holds else None

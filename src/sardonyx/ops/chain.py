@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.graph.dtype import BF16, BOOL, F16, F32, F64, INTS, DType
+from sardonyx.graph.dtype import BF16, BOOL, F16, F32, F64, I8, I16, INTS, U8, U16, DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.guard import Scope
@@ -34,6 +34,9 @@ ELEMENTWISE: Final = frozenset(
     for domain, names in ((ONNX, _STANDARD), (MICROSOFT, _MICROSOFT))
     for name in names.split()
 )
+# Those that a code may have where scales and zero points are single numbers.
+CONVERSIONS: Final = frozenset(((ONNX, "DequantizeLinear"), (ONNX, "QuantizeLinear")))
+STEPS: Final = frozenset((U8, I8, U16, I16))  # what they convert to and from
 TYPES: Final = INTS | {F32, F64, F16, BF16, BOOL}  # of operands and results
 ABSENT: Final = -1  # the number of an argument that is not given
 EPILOGUE: Final = optional("code")  # the attribute of products that a code may follow

@@ -11,8 +11,9 @@ from sardonyx.errors import InvalidArgument, InvalidGraph, SardonyxError, ShapeE
 from sardonyx.graph.dim import Dim, Size, lone_name, maximum, symbols
 from sardonyx.graph.dtype import BOOL, I64
 from sardonyx.graph.fact import AnyFact, Fact, OptionalFact, SequenceFact
-from sardonyx.graph.graph import Graph, Value
+from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.known import known_number
 from sardonyx.ops.declare import Op, optional, required
 from sardonyx.ops.rules import Array, axis_of, one_int
 from sardonyx.ops.sequence import join, nothing, one_of
@@ -59,7 +60,7 @@ def _outside(
             shape = None if fact.shape is None else tuple(map(outer, fact.shape))
             out.append(Fact(fact.dtype, shape, None, sym))
         else:
-            out.append(fact)
+            out.append(_carried(fact))
     return out
 
 
@@ -92,12 +93,27 @@ def _(g: Scope, cond: Fact, *, then_branch: Graph, else_branch: Graph) -> list[A
         return facts
     facts = _outside(g, then_branch, (), g.body(then_branch, ()))
     others = _outside(g, else_branch, (), g.body(else_branch, ()))
-    return [_either(g, a, b) for a, b in zip(facts, others, strict=True)]
+    if cond.sym is not None and len(cond.sym) == 1 and not all(map(_same_rank, facts, others)):
+        is_then = g.choose(cond.sym[0])
+        if is_then is not None:
+            return facts if is_then else others
+    made = [_either(g, i, a, b) for i, (a, b) in enumerate(zip(facts, others, strict=True))]
+    if g.node is not None and any(isinstance(f, Fact) and f.shape is None for f in made):
+        g.parted[g.node] = None
+    return made
 
 
-def _either(g: Scope, a: AnyFact, b: AnyFact) -> AnyFact:
+def _same_rank(a: AnyFact, b: AnyFact) -> bool:
+    if not isinstance(a, Fact) or not isinstance(b, Fact):
+        return True
+    return a.shape is None or b.shape is None or len(a.shape) == len(b.shape)
+
+
+def _either(g: Scope, position: int, a: AnyFact, b: AnyFact) -> AnyFact:
     if a == b:
         return a
+    if isinstance(a, Fact) and _are_one(a, b) and g.loosens(position):
+        return Fact(a.dtype, (1,))
     joined = join(a, b, g.fresh)
     assert joined is not None
     return joined
@@ -109,7 +125,14 @@ def _(cond: Array, *, then_branch: Body, else_branch: Body) -> tuple[Any, ...]:
     return tuple(branch())
 
 
-def _widen(g: Scope, a: AnyFact, b: AnyFact, open_: set[Dim], turn: int) -> AnyFact:
+def _are_one(a: AnyFact, b: AnyFact) -> bool:
+    """Whether both are one number: in one case a scalar, in the other a vector."""
+    return {(), (1,)} == {f.shape for f in (a, b) if isinstance(f, Fact)}
+
+
+def _widen(
+    g: Scope, a: AnyFact, b: AnyFact, open_: set[Dim], turn: int, position: int | None = None
+) -> AnyFact:
     """What a carried value is in any iteration, when it went in as `a` and came back as `b`."""
     if isinstance(a, OptionalFact):
         inner = b.elem if isinstance(b, OptionalFact) else b
@@ -122,6 +145,8 @@ def _widen(g: Scope, a: AnyFact, b: AnyFact, open_: set[Dim], turn: int) -> AnyF
         return a
     if a.dtype is not b.dtype:
         raise ShapeError(f"a carried value goes in as {a.dtype} and comes back as {b.dtype}")
+    if position is not None and _are_one(a, b) and g.loosens(position):
+        return Fact(a.dtype, (1,))
     if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
         return Fact(a.dtype, None)
     dims = []
@@ -176,29 +201,42 @@ def _carry(
             carried=len(carried),
         )
     open_: set[Dim] = set()
-    known = [v.fact for v in body.inputs[len(before) : len(before) + len(carried)]]
-    if len(known) == len(carried):
+    if (known := g.carried.get(body)) is not None:
         # A loop around this one infers it again: what was widened then is wide enough now.
         carried = [_as_before(a, b, open_) for a, b in zip(carried, known, strict=True)]
+    for i, value in enumerate(body.inputs[len(before) : len(before) + len(carried)]):
+        if not value.is_used and isinstance(fact := carried[i], Fact):
+            carried[i] = Fact(fact.dtype, None)  # what nobody reads may have any shape
     for turn in range(2 * _TURNS):
         made = g.body(body, [*before, *carried, *after])
         back = made[skip : skip + len(carried)]
-        wider = [_widen(g, a, b, open_, turn) for a, b in zip(carried, back, strict=True)]
+        pairs = enumerate(zip(carried, back, strict=True))
+        wider = [_widen(g, a, b, open_, turn, position) for position, (a, b) in pairs]
         if wider == carried:
+            g.carried[body] = carried
             return carried, made
         carried = wider
     raise ShapeError(f"the carried values {', '.join(map(str, carried))} never settle on a type")
 
 
-def _finals(carried: Sequence[AnyFact], back: Sequence[AnyFact]) -> list[AnyFact]:
-    """What carried values are in the end: an optional that always comes back filled is filled."""
-    return [
-        b if isinstance(a, OptionalFact) and not isinstance(b, OptionalFact) else a
-        for a, b in zip(carried, back, strict=True)
-    ]
+def _finals(
+    g: Scope, given: Sequence[AnyFact] | None, carried: Sequence[AnyFact], back: Sequence[AnyFact]
+) -> list[AnyFact]:
+    """What carried values are in the end: what came back, or was `given` if that may be too."""
+    found: list[AnyFact] = []
+    for i, (a, b) in enumerate(zip(carried, back, strict=True)):
+        if isinstance(a, OptionalFact) and not isinstance(b, OptionalFact):
+            found.append(b)  # an optional that always comes back filled is filled
+        elif isinstance(a, Fact) and a.shape is None:
+            joined = b if given is None else join(given[i], b, g.fresh)
+            found.append(joined or a)
+        else:
+            found.append(a)
+    return found
 
 
-def _stacked(fact: AnyFact, count: Size, axis: int = 0) -> Fact:
+def stacked(fact: AnyFact, count: Size, axis: int = 0) -> Fact:
+    """What so many values of a kind are along a new axis."""
     if not isinstance(fact, Fact):
         raise ShapeError(f"values are collected over iterations, and {fact} is no tensor")
     if fact.shape is None:
@@ -207,7 +245,7 @@ def _stacked(fact: AnyFact, count: Size, axis: int = 0) -> Fact:
     return Fact(fact.dtype, (*fact.dims[:axis], count, *fact.dims[axis:]))
 
 
-def _collect(rows: Sequence[Array], fact: AnyFact, axis: int = 0) -> Array:
+def collected(rows: Sequence[Array], fact: AnyFact, axis: int = 0) -> Array:
     """Rows of all iterations as one array; of none, an empty one of the right type and rank."""
     if rows:
         shapes = list(dict.fromkeys(r.shape for r in rows))
@@ -233,19 +271,29 @@ loop = Op(
 
 @loop.infer
 def _(
-    g: Scope, trips: Fact | None = None, cond: Fact | None = None, *initial: AnyFact, body: Graph
+    g: Scope, trips: Fact | None = None, cond: Fact | None = None, *values: AnyFact, body: Graph
 ) -> list[AnyFact]:
-    given = [_carried(v) for v in initial]
+    finals, parts, count = loop_facts(g, trips, cond, values, body)
+    return [*finals, *(stacked(f, count) for f in parts)]
+
+
+def loop_facts(
+    g: Scope, trips: Fact | None, cond: Fact | None, values: Sequence[AnyFact], body: Graph
+) -> tuple[list[AnyFact], list[AnyFact], Size]:
+    """Facts of what a loop carried in the end, and of what each of so many passes adds."""
+    given = [_carried(v) for v in values]
     head = (Fact(I64, ()), Fact(BOOL, ()))
     carried, made = _carry(g, body, (head, given, ()), 1)
     n = len(given) + 1
-    outer = _outside(g, body, given, [*_finals(carried, made[1:n]), *made[n:]])
+    is_open = any(isinstance(f, Fact) and f.shape is None for f in carried)
+    initial = None if is_open and g.node is not None and _runs(g.node) else given
+    outer = _outside(g, body, given, [*_finals(g, initial, carried, made[1:n]), *made[n:]])
     count = _trips(g, trips, cond, body)
-    return [*map(same_value, outer[: n - 1]), *(_stacked(f, count) for f in outer[n - 1 :])]
+    return [*map(same_value, outer[: n - 1])], outer[n - 1 :], count
 
 
 def _carried(fact: AnyFact) -> AnyFact:
-    return fact.plain() if isinstance(fact, Fact) else fact
+    return fact.plain() if isinstance(fact, (Fact, SequenceFact)) else fact
 
 
 def _trips(g: Scope, trips: Fact | None, cond: Fact | None, body: Graph) -> Size:
@@ -254,6 +302,11 @@ def _trips(g: Scope, trips: Fact | None, cond: Fact | None, body: Graph) -> Size
     if starts and _stays_true(body) and trips is not None and trips.sym is not None:
         return maximum(trips.sym[0], 0)
     return g.fresh("trips")
+
+
+def _runs(node: Node) -> bool:
+    """Whether a loop is known to run its body at all: neither count nor condition is 0."""
+    return all(v is None or (known_number(v) or 0) > 0 for v in node.inputs[:2])
 
 
 def _stays_true(body: Graph) -> bool:
@@ -266,6 +319,14 @@ def _stays_true(body: Graph) -> bool:
 
 @loop.reference
 def _(trips: Array | None = None, cond: Array | None = None, *initial: Any, body: Body) -> Any:
+    values, rows, facts = passes(trips, cond, initial, body)
+    return (*values, *(collected(r, f) for r, f in zip(rows, facts, strict=True)))
+
+
+def passes(
+    trips: Array | None, cond: Array | None, initial: Sequence[Any], body: Body
+) -> tuple[list[Any], list[list[Array]], list[AnyFact]]:
+    """Runs a loop: what it carried in the end, what each pass added, and what that should be."""
     most = None if trips is None else one_int(trips, "the trip count")
     goes_on = cond is None or bool(one_int(cond, "the condition"))
     n = len(initial)
@@ -280,7 +341,7 @@ def _(trips: Array | None = None, cond: Array | None = None, *initial: Any, body
         for row, result in zip(rows, results[n:], strict=True):
             row.append(result)
         turn += 1
-    return (*values, *(_collect(r, f) for r, f in zip(rows, facts, strict=True)))
+    return values, rows, facts
 
 
 scan = Op(
@@ -330,11 +391,12 @@ def _(g: Scope, *xs: Fact, body: Graph, num_scan_inputs: int, **lists: Any) -> l
         slices.append(x.shaped((*x.dims[:axis], *x.dims[axis + 1 :])))
     states = [x.plain() for x in xs[:n]]
     carried, made = _carry(g, body, ((), states, slices), 0)
-    outer = _outside(g, body, (*states, *slices), [*carried, *made[n:]])
+    finals = _finals(g, states, carried, made[:n])
+    outer = _outside(g, body, (*states, *slices), [*finals, *made[n:]])
     out_axes = _listed("scan_output_axes", lists["scan_output_axes"], len(made) - n)
     _listed("scan_output_directions", lists["scan_output_directions"], len(made) - n)
     count = g.fresh("scanned") if length is None else length
-    return [*outer[:n], *(_stacked(f, count, a) for f, a in zip(outer[n:], out_axes, strict=True))]
+    return [*outer[:n], *(stacked(f, count, a) for f, a in zip(outer[n:], out_axes, strict=True))]
 
 
 @scan.reference
@@ -362,7 +424,7 @@ def _(*xs: Array, body: Body, num_scan_inputs: int, **lists: Any) -> tuple[Any, 
     axes = _listed("scan_output_axes", lists["scan_output_axes"], len(facts))
     backward = _listed("scan_output_directions", lists["scan_output_directions"], len(facts))
     outs = (
-        _collect(r[::-1] if b else r, f, a)
+        collected(r[::-1] if b else r, f, a)
         for r, f, a, b in zip(rows, facts, axes, backward, strict=True)
     )
     return (*states, *outs)

@@ -22,6 +22,7 @@ GRADIENT: Final = "sardonyx.train"  # ops of gradient graphs that no standard op
 
 Infer = Callable[..., Any]  # (guards, *facts, **attrs) -> fact or tuple of facts
 Reference = Callable[..., Any]  # (*arrays, **attrs) -> array or tuple of arrays
+Lowering = Callable[..., Any]  # (node) -> what it becomes on the CPU
 Gradient = Callable[..., Any]  # (builder, node, *gradients of outputs) -> gradients of inputs
 
 
@@ -83,6 +84,7 @@ class Op:
         "infer_rule",
         "inputs",
         "is_pure",
+        "lowering_rule",
         "name",
         "outputs",
         "reference_rule",
@@ -137,6 +139,7 @@ class Op:
         self.infer_rule: Infer | None = None
         self.reference_rule: Reference | None = None
         self.symbolic_rule: Reference | None = None
+        self.lowering_rule: Lowering | None = None  # of ops that bring native code of their own
         self.gradient_rule: Gradient | None = (
             None  # set by train/rules, which inference never needs
         )

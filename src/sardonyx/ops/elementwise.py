@@ -10,7 +10,16 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidGraph, RuntimeException, ShapeError
-from sardonyx.graph.dim import Size, least, maximum, minimum, modulo, product, same
+from sardonyx.graph.dim import (
+    Size,
+    is_at_least,
+    is_equal,
+    least,
+    maximum,
+    minimum,
+    modulo,
+    product,
+)
 from sardonyx.graph.dtype import (
     BOOL,
     COMPLEX,
@@ -29,6 +38,8 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.ops.declare import Op, Reference, required
 from sardonyx.ops.rules import Array, broadcast_shapes, in_wide, like_first, wide
+
+_MAX_TRUTHS: Final = 8  # of a comparison that inference follows; masks are longer
 
 Types = frozenset[DType]
 
@@ -203,7 +214,7 @@ UNARY: Final = (
     unary("Asinh", 22, np.arcsinh),
     unary("Acosh", 22, np.arccosh),
     unary("Atanh", 22, np.arctanh),
-    unary("Erf", 13, erf),
+    unary("Erf", 13, erf, NUMBERS),  # of integers before opset 13 only, cut to integers
     unary("Sigmoid", 13, sigmoid),
     unary("Not", 1, np.logical_not, BOOLS),
     unary("BitwiseNot", 18, np.invert, INTS),
@@ -283,7 +294,7 @@ def _(g: Scope, condition: Fact, x: Fact, y: Fact) -> Fact:
 
 
 where.reference(np.where)
-where.symbolic(lambda condition, x, y: np.where(condition.astype(bool), x, y))
+where.symbolic(lambda condition, x, y: np.frompyfunc(_either, 3, 1)(condition, x, y))
 
 clip = Op("Clip", 13, "x:T low:T? high:T?", "y:T", types={"T": NUMBERS}, unranked=True)
 clip.reference(in_wide(_clip))
@@ -303,24 +314,21 @@ def _(x: Array, low: Array | None, high: Array | None) -> Any:
     return raised if high is None else _each(minimum)(raised, high.reshape(()))
 
 
-def _decided(question: Callable[[Size, Size], bool | None]) -> Reference:
-    """A comparison of sizes, where all pairs are decided."""
+def _either(truth: Size, a: Size, b: Size) -> Size:
+    if isinstance(truth, int):
+        return a if truth else b
+    return truth * a + (1 - truth) * b
+
+
+def _compared(question: Callable[[Size, Size], Size]) -> Reference:
+    """A comparison of sizes; a longer one is followed only where all pairs are decided."""
 
     def run(a: Array, b: Array) -> Array | None:
         answers = np.asarray(np.frompyfunc(question, 2, 1)(a, b), object)
-        return None if any(x is None for x in answers.flat) else answers
+        is_decided = answers.size <= _MAX_TRUTHS or all(isinstance(x, int) for x in answers.flat)
+        return answers if is_decided else None
 
     return run
-
-
-def _less(a: Size, b: Size) -> bool | None:
-    if least(b - a) > 0:
-        return True
-    return False if least(a - b) >= 0 else None
-
-
-def _opposite(answer: bool | None) -> bool | None:
-    return None if answer is None else not answer
 
 
 def _size_div(a: Size, b: Size) -> Size | None:
@@ -354,14 +362,14 @@ _SYMBOLIC: Final[dict[str, Reference]] = {
     "Max": _each(maximum),
     "Min": _each(minimum),
     "Neg": lambda x: x * -1,
-    "Equal": _decided(same),
-    "Less": _decided(_less),
-    "Greater": _decided(lambda a, b: _less(b, a)),
-    "GreaterOrEqual": _decided(lambda a, b: _opposite(_less(a, b))),
-    "LessOrEqual": _decided(lambda a, b: _opposite(_less(b, a))),
-    "And": _each(lambda a, b: bool(a and b)),
-    "Or": _each(lambda a, b: bool(a or b)),
-    "Not": lambda x: np.frompyfunc(lambda v: not v, 1, 1)(x),
+    "Equal": _compared(is_equal),
+    "Less": _compared(lambda a, b: 1 - is_at_least(a, b)),
+    "Greater": _compared(lambda a, b: 1 - is_at_least(b, a)),
+    "GreaterOrEqual": _compared(is_at_least),
+    "LessOrEqual": _compared(lambda a, b: is_at_least(b, a)),
+    "And": _each(operator.mul),
+    "Or": _each(lambda a, b: a + b - a * b),
+    "Not": lambda x: 1 - x,
 }
 for _op in (*UNARY, *BINARY, *COMPARE, *VARIADIC):
     if _op.name in _SYMBOLIC:

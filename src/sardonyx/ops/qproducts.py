@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.errors import ShapeError
 from sardonyx.graph.dtype import F32, I8, I32, U8, DType, by_onnx
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
@@ -199,4 +200,29 @@ def _(x: Array, x_scale: Array, x_zero: Any, y_scale: Array, y_zero: Any, **attr
         return _steps(steps, step, y_zero, (_dtype(attrs), -math.inf, math.inf))
 
 
-OPS: Final = (qmatmul, qconv, qadd, qmean)
+qlookup = Op(
+    "QLookup",
+    1,
+    "x:T1 table:T2",
+    "y:T2",
+    types={"T1": _BYTES, "T2": _BYTES},
+    domain=INTERNAL,
+)
+
+
+@qlookup.infer
+def _(g: Scope, x: Fact, table: Fact) -> Fact:
+    if table.rank != 1:
+        raise ShapeError(f"a table of bytes has 256, and is {table}")
+    g.equal(table.dims[0], 256, f"a table of bytes has 256, and is {table}")
+    return Fact(table.dtype, x.shape)
+
+
+@qlookup.reference
+def _(x: Array, table: Array) -> Array:
+    """The entry of each byte; those with a sign are numbered as if they had none."""
+    found: Array = table[x.astype(np.uint8) if x.dtype == np.int8 else x]
+    return found
+
+
+OPS: Final = (qmatmul, qconv, qadd, qmean, qlookup)

@@ -36,6 +36,7 @@ class _Source:
 
 
 _SOURCE: Final = _Source()
+generator: Final = _SOURCE.generator
 
 
 def set_seed(seed: int) -> None:
@@ -67,12 +68,12 @@ def _draw(generator: Generator, kind: str, shape: tuple[int, ...], dtype: DType)
 
 
 def _normal(shape: tuple[int, ...], dtype: DType, attrs: dict[str, Any]) -> Array:
-    z = _draw(_SOURCE.generator(attrs["seed"]), "normal", shape, dtype)
+    z = _draw(generator(attrs["seed"]), "normal", shape, dtype)
     return convert(z * z.dtype.type(attrs["scale"]) + z.dtype.type(attrs["mean"]), dtype)
 
 
 def _uniform(shape: tuple[int, ...], dtype: DType, attrs: dict[str, Any]) -> Array:
-    u = _draw(_SOURCE.generator(attrs["seed"]), "uniform", shape, dtype)
+    u = _draw(generator(attrs["seed"]), "uniform", shape, dtype)
     low, high = u.dtype.type(attrs["low"]), u.dtype.type(attrs["high"])
     return convert(u * (high - low) + low, dtype)
 
@@ -145,7 +146,7 @@ def _(g: Scope, x: Fact, *, dtype: int | None, seed: float | None) -> Fact:
 
 @bernoulli.reference
 def _(x: Array, *, dtype: int | None, seed: float | None) -> Array:
-    hits = np.asarray(_SOURCE.generator(seed).random(x.shape) < wide(x))
+    hits = np.asarray(generator(seed).random(x.shape) < wide(x))
     return convert(hits, _dtype_of(dtype, x))
 
 
@@ -185,7 +186,7 @@ def _(x: Array, *, dtype: int, sample_size: int, seed: float | None) -> Array:
         raise InvalidArgument("the log probabilities of a row have no largest number")
     # Each row's distribution in an interval of its own, so that one search serves them all.
     bounds = (upto / upto[:, -1:] + row).reshape(-1)
-    draws = _SOURCE.generator(seed).random(shape) + row
+    draws = generator(seed).random(shape) + row
     found = np.searchsorted(bounds, draws.reshape(-1), side="right").reshape(shape)
     first = np.arange(batch)[:, None] * classes
     return np.asarray(np.clip(found - first, 0, classes - 1), wanted.np)
@@ -225,7 +226,7 @@ def _(
         raise InvalidArgument(f"the ratio of Dropout is {share}, and lies in [0, 1]")
     if training_mode is None or not training_mode.reshape(-1)[0] or share == 0:
         return np.array(x), np.ones(x.shape, bool)
-    mask = np.asarray(_SOURCE.generator(seed).random(x.shape) >= share)
+    mask = np.asarray(generator(seed).random(x.shape) >= share)
     numbers = wide(x)
     kept = numbers * numbers.dtype.type(1 / (1 - share) if share < 1 else 0)
     return np.where(mask, kept, 0).astype(x.dtype), mask

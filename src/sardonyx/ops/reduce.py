@@ -157,8 +157,9 @@ REDUCTIONS: Final = (
     _operator("ReduceL1", 18, _l1),
     _operator("ReduceL2", 18, _l2),
     _operator("ReduceSumSquare", 18, _sum_square),
-    _operator("ReduceLogSum", 28, _log_sum, FLOATS),
-    _operator("ReduceLogSumExp", 28, _log_sum_exp, FLOATS),
+    # Of integers before opset 28 only, cut to integers.
+    _operator("ReduceLogSum", 28, _log_sum),
+    _operator("ReduceLogSumExp", 28, _log_sum_exp),
 )
 
 

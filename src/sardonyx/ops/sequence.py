@@ -11,13 +11,17 @@ from sardonyx.errors import InvalidArgument, InvalidGraph, ShapeError
 from sardonyx.graph.dim import Size, modulo
 from sardonyx.graph.dtype import BOOL, COMPLEX, F32, I64, IEEE, INDEX, INTS, STRING, by_onnx
 from sardonyx.graph.fact import AnyFact, Fact, FreshDim, OptionalFact, SequenceFact
+from sardonyx.graph.graph import Node
+from sardonyx.graph.graph import optional as given_or_none
 from sardonyx.graph.guard import Scope
 from sardonyx.ops.declare import Op, optional, required
+from sardonyx.ops.move import concat
 from sardonyx.ops.rules import Array, as_ints, axis_of, one_int
 from sardonyx.ops.sizes import CLASSIC, SIZES, kept, owned, same_value
 
 ELEMENTS: Final = IEEE | INTS | COMPLEX | {BOOL, STRING}  # what sequences hold
 _TRUTH: Final = frozenset((BOOL,))
+_MAX_PARTS: Final = 256  # of a sequence that inference follows one by one
 
 
 def nothing(fact: AnyFact | None) -> bool:
@@ -72,17 +76,33 @@ def _place(length: int, position: Array | None, most: int, what: str) -> int:
     return at + length if at < 0 else at
 
 
+def place_in(length: int, position: Fact | None, most: int) -> int | None:
+    """Where a position that inference knows is, counted from the front; None if that is open."""
+    numbers = None if position is None else position.ints
+    if numbers is None or len(numbers) != 1 or not -length <= numbers[0] <= most:
+        return None
+    return numbers[0] + (length if numbers[0] < 0 else 0)
+
+
 at = Op("SequenceAt", 11, "input_sequence position:I", "tensor", types={"I": INDEX}, unranked=True)
 
 
 @at.infer
 def _(g: Scope, x: AnyFact, position: Fact) -> AnyFact:
-    return one_of(g, _elem(x, "SequenceAt"))
+    elem = _elem(x, "SequenceAt")
+    parts = x.parts if isinstance(x, SequenceFact) else None
+    if parts is not None and (where := place_in(len(parts), position, len(parts) - 1)) is not None:
+        return parts[where]
+    return one_of(g, elem)
 
 
 @at.reference
 def _(x: list[Any], position: Array) -> Any:
     return kept(x[_place(len(x), position, len(x) - 1, "position")])
+
+
+def _of(elem: AnyFact | None, parts: tuple[AnyFact, ...]) -> SequenceFact:
+    return SequenceFact(elem, parts if len(parts) <= _MAX_PARTS else None)
 
 
 construct = Op(
@@ -97,7 +117,7 @@ def _(g: Scope, *xs: Fact) -> SequenceFact:
         elem = join(elem, x.plain(), g.fresh)
     if elem is None:
         raise InvalidGraph("SequenceConstruct has no inputs", hint="use SequenceEmpty")
-    return SequenceFact(elem)
+    return _of(elem, tuple(x.plain() for x in xs))
 
 
 construct.reference(lambda *xs: [owned(x) for x in xs])
@@ -110,7 +130,7 @@ def _(g: Scope, *, dtype: int | None) -> SequenceFact:
     made = F32 if dtype is None else by_onnx(dtype)
     if made is None or made not in ELEMENTS:
         raise ShapeError(f"a sequence cannot hold elements of type {made or dtype}")
-    return SequenceFact(Fact(made, None, None, ()))
+    return SequenceFact(Fact(made, None, None, ()), ())
 
 
 empty.reference(lambda *, dtype: [])
@@ -127,7 +147,15 @@ erase = Op(
 
 @erase.infer
 def _(g: Scope, x: AnyFact, position: Fact | None) -> AnyFact:
-    return SequenceFact(_elem(x, "SequenceErase"))
+    elem = _elem(x, "SequenceErase")
+    parts = x.parts if isinstance(x, SequenceFact) else None
+    if parts is None:
+        return SequenceFact(elem)
+    last = len(parts) - 1
+    gone = last if position is None else place_in(len(parts), position, last)
+    if gone is None or gone < 0:
+        return SequenceFact(elem)
+    return SequenceFact(elem, parts[:gone] + parts[gone + 1 :])
 
 
 @erase.reference
@@ -150,7 +178,14 @@ insert = Op(
 
 @insert.infer
 def _(g: Scope, x: AnyFact, tensor: Fact, position: Fact | None) -> SequenceFact:
-    return SequenceFact(join(_elem(x, "SequenceInsert"), tensor.plain(), g.fresh))
+    elem = join(_elem(x, "SequenceInsert"), tensor.plain(), g.fresh)
+    parts = x.parts if isinstance(x, SequenceFact) else None
+    if parts is None:
+        return SequenceFact(elem)
+    where = len(parts) if position is None else place_in(len(parts), position, len(parts))
+    if where is None:
+        return SequenceFact(elem)
+    return _of(elem, (*parts[:where], tensor.plain(), *parts[where:]))
 
 
 @insert.reference
@@ -165,7 +200,8 @@ length = Op("SequenceLength", 11, "input_sequence", "length:I", types={"I": SIZE
 @length.infer
 def _(g: Scope, x: AnyFact) -> Fact:
     _elem(x, "SequenceLength")
-    return Fact(I64, ())
+    parts = x.parts if isinstance(x, SequenceFact) else None
+    return Fact(I64, (), None, None if parts is None else (len(parts),))
 
 
 length.reference(lambda x: np.array(len(x), np.int64))
@@ -191,7 +227,33 @@ def _(g: Scope, x: Fact, split: Fact | None, *, axis: int, keepdims: int) -> Seq
         part: tuple[Size, ...] = (1,) if keepdims else ()
     else:
         part = (_part(g, x.dims[axis], split),)
-    return SequenceFact(x.shaped((*rest[0], *part, *rest[1])))
+    elem = x.shaped((*rest[0], *part, *rest[1]))
+    sizes = part_sizes(x.dims[axis], split)
+    if sizes is None:
+        return SequenceFact(elem)
+    if split is None:
+        return SequenceFact(elem, (elem,) * len(sizes))
+    g.equal(total(sizes), x.dims[axis], f"the parts do not add up to axis {axis}")
+    return SequenceFact(elem, tuple(x.shaped((*rest[0], s, *rest[1])) for s in sizes))
+
+
+def total(sizes: Sequence[Size]) -> Size:
+    """All sizes added up."""
+    found: Size = 0
+    for size in sizes:
+        found = found + size
+    return found
+
+
+def part_sizes(size: Size, split: Fact | None) -> Sequence[Size] | None:
+    """The sizes that SplitToSequence makes of one, where their number is known."""
+    if split is not None and split.shape is not None and split.rank == 1:
+        sizes = split.sym
+        return sizes if sizes is not None and len(sizes) <= _MAX_PARTS else None
+    each = 1 if split is None else (split.ints or (0,))[0]
+    if not isinstance(size, int) or each < 1 or size > each * _MAX_PARTS:
+        return None
+    return [min(each, size - begin) for begin in range(0, size, each)]
 
 
 def _part(g: Scope, size: Size, split: Fact) -> Size:
@@ -235,7 +297,10 @@ concat_from = Op(
 
 @concat_from.infer
 def _(g: Scope, x: AnyFact, *, axis: int, new_axis: int) -> Fact:
-    elem = one_of(g, _elem(x, "ConcatFromSequence"))
+    known = _elem(x, "ConcatFromSequence")
+    if isinstance(x, SequenceFact) and x.parts and (made := _joined(g, x.parts, axis, new_axis)):
+        return made
+    elem = one_of(g, known)
     if not isinstance(elem, Fact):
         raise ShapeError(f"ConcatFromSequence joins tensors, not {elem}")
     if elem.shape is None:
@@ -243,6 +308,20 @@ def _(g: Scope, x: AnyFact, *, axis: int, new_axis: int) -> Fact:
     axis = axis_of(axis, elem.rank + (1 if new_axis else 0))
     behind = elem.dims[axis:] if new_axis else elem.dims[axis + 1 :]
     return elem.shaped((*elem.dims[:axis], g.fresh("joined"), *behind))
+
+
+def _joined(g: Scope, parts: tuple[AnyFact, ...], axis: int, new_axis: int) -> Fact | None:
+    """What known elements joined are; None where a rank is open."""
+    tensors = [p for p in parts if isinstance(p, Fact) and p.shape is not None]
+    if len(tensors) < len(parts):
+        return None
+    if new_axis:
+        axis = axis_of(axis, tensors[0].rank + 1)
+        tensors = [t.shaped((*t.dims[:axis], 1, *t.dims[axis:])) for t in tensors]
+    assert concat.infer_rule is not None
+    made = concat.infer_rule(g, *tensors, axis=axis)
+    assert isinstance(made, Fact)
+    return made
 
 
 @concat_from.reference
@@ -271,7 +350,9 @@ optional_ = Op("Optional", 28, "input?", "output", attrs={"type": optional("type
 def _(g: Scope, x: AnyFact | None, *, type: AnyFact | None) -> OptionalFact:
     if x is None and type is None:
         raise InvalidGraph("Optional has neither an input nor a type")
-    return OptionalFact(x.plain() if isinstance(x, Fact) else type if x is None else x)
+    if isinstance(x, (Fact, SequenceFact)):
+        return OptionalFact(x.plain())
+    return OptionalFact(type if x is None else x)
 
 
 optional_.reference(lambda x, *, type: kept(x))
@@ -282,7 +363,17 @@ get_element = Op("OptionalGetElement", 28, "input", "output", unranked=True)
 
 @get_element.infer
 def _(g: Scope, x: AnyFact) -> AnyFact:
-    return one_of(g, x.elem) if isinstance(x, OptionalFact) else same_value(x)
+    if not isinstance(x, OptionalFact):
+        return same_value(x)
+    maker = _maker(g)
+    inner = None if maker is None else given_or_none(maker, 0)
+    return one_of(g, x.elem) if inner is None or inner.fact is None else same_value(inner.fact)
+
+
+def _maker(g: Scope) -> Node | None:
+    """The node that made the optional which the node under inference reads, if it is known."""
+    value = None if g.node is None else given_or_none(g.node, 0)
+    return value.node if value is not None and value.op == "Optional" else None
 
 
 @get_element.reference
@@ -298,6 +389,8 @@ has_element = Op("OptionalHasElement", 28, "input?", "output:B", types={"B": _TR
 @has_element.infer
 def _(g: Scope, x: AnyFact | None) -> Fact:
     known = None if isinstance(x, OptionalFact) else (0,) if x is None else (1,)
+    if known is None and (maker := _maker(g)) is not None:
+        known = (int(given_or_none(maker, 0) is not None),)
     return Fact(BOOL, (), None, known)
 
 

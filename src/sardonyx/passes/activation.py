@@ -6,7 +6,7 @@ import math
 from typing import Any, Final
 
 from sardonyx.graph.build import Builder
-from sardonyx.graph.graph import Value
+from sardonyx.graph.graph import Node, Value
 from sardonyx.passes.pattern import P, about, hole
 from sardonyx.passes.rule import need, rule
 
@@ -49,4 +49,13 @@ def gelu_tanh(b: Builder, x: Value) -> Value:
     return made
 
 
+@rule(P.Gelu(x).named("whole"), ort="GeluApproximation")
+def gelu_approximated(b: Builder, x: Value, whole: Node) -> Value:
+    """Gelu by the error function becomes that by the hyperbolic tangent: where it is asked for."""
+    need(whole.attrs["approximate"] != b"tanh", "it is approximated already")
+    made: Value = b.Gelu(x, like=whole.outputs[0], approximate=b"tanh")
+    return made
+
+
 RULES: Final[tuple[Any, ...]] = (*gelu, *gelu_tanh)
+APPROXIMATE: Final[tuple[Any, ...]] = gelu_approximated

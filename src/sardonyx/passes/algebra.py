@@ -11,6 +11,7 @@ from sardonyx.graph.graph import Node, Value
 from sardonyx.passes.pattern import P, hole
 from sardonyx.passes.rule import need, rule
 
+_LOOKED_AT: Final = 1 << 16  # elements of a constant condition, to see whether all are the same
 x, y = hole("x"), hole("y")
 
 
@@ -104,7 +105,12 @@ def whole_slice(b: Builder, x: Value, node: Node) -> Value:
     return x
 
 
-@rule(P.Reshape(P.Reshape(x, y), hole("z")).named("node"), ort="ReshapeFusion")
+@rule(
+    P.Reshape(P.Reshape(x, y), hole("z")).named("node"),
+    P.Reshape(P.Unsqueeze(x, y), hole("z")).named("node"),
+    P.Reshape(P.Squeeze(x, y), hole("z")).named("node"),
+    ort="ReshapeFusion",
+)
 def reshape_twice(b: Builder, x: Value, y: Value, z: Value, node: Node) -> Value:
     """Only the last of two shapes counts, unless it copies a dim of the first by a 0."""
     sizes = z.tensor.sym
@@ -123,7 +129,27 @@ def squeeze_back(b: Builder, x: Value, a: Value, c: Value, node: Node) -> Value:
     return x
 
 
+@rule(P.CastLike(x, y).named("node"))
+def cast_like(b: Builder, x: Value, y: Value, node: Node) -> Value:
+    """A cast to a type that is known; what it is like need not be there any more."""
+    need(isinstance(y.fact, Fact), "the type is not known")
+    made: Value = b.Cast(x, to=y.tensor.dtype.onnx, **node.attrs)
+    return made
+
+
+@rule(P.Where(hole("c"), x, y).named("node"))
+def one_sided(b: Builder, c: Value, x: Value, y: Value, node: Node) -> Value:
+    """A choice that is known to be the same everywhere."""
+    need(c.const is not None and 0 < c.const.count <= _LOOKED_AT, "the condition is not known")
+    assert c.const is not None
+    truth = c.const.read()
+    need(truth.all() or not truth.any(), "some are of each")
+    chosen = x if truth.any() else y
+    unchanged(node.outputs[0], chosen)
+    return chosen
+
+
 RULES: Final[tuple[Any, ...]] = (
     *identity, *dropout, *add_zero, *times_one, *same_shape, *alone, *whole_slice, *reshape_twice,
-    *squeeze_back,
+    *squeeze_back, *cast_like, *one_sided,
 )  # fmt: skip

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sardonyx.graph.build import Builder
-from sardonyx.graph.dtype import F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.log import logger
 from sardonyx.ops.declare import INTERNAL, MICROSOFT
 from sardonyx.passes.driver import drop
+from sardonyx.passes.heads import KERNELS, wide_value
 from sardonyx.passes.pattern import scalar
 from sardonyx.passes.rule import NoMatch, need
 
@@ -50,7 +50,7 @@ def _fuse(b: Builder, softmax: Node) -> None:
     fact = x.fact
     need(isinstance(fact, Fact) and fact.shape is not None, "the rank is not known")
     assert isinstance(fact, Fact)
-    need(fact.dtype is F32, "not float32")
+    need(fact.dtype in KERNELS, "no type that has a kernel")
     need(softmax.attrs["axis"] in (-1, fact.rank - 1), "softmax is not along the last axis")
     product, zeroes = _reader(softmax)
     weights, v = product.inputs
@@ -62,7 +62,8 @@ def _fuse(b: Builder, softmax: Node) -> None:
     turned = _only_reader(out)
     rows_first = turned is not None and turned.op.name == "Transpose" and _swaps(turned, -3, -2)
     out = turned.outputs[0] if turned is not None and rows_first else out
-    mask = () if found.mask is None else (found.mask,)
+    masked = wide_value(b, found.mask)
+    mask = () if masked is None else (masked,)
     made: Value = b.Attention(
         found.q,
         found.k,
@@ -133,7 +134,7 @@ def _scores(b: Builder, x: Value) -> Scores:
         need(number is not None and number <= _SHUT, "shuts nothing out")
         assert mask is not None
         assert score is not None
-        zero = b.const(0.0, F32)
+        zero = b.const(0.0, score.tensor.dtype)
         found = _scores(b, score)
         need(found.mask is None, "a masked score is put aside, not lowered further")
         return _masked(b, found, b.Where(mask, zero, low))

@@ -12,15 +12,25 @@ from sardonyx.graph.dtype import BF16, F16, F32, U64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops import lookup
-from sardonyx.ops.chain import ELEMENTWISE, TYPES, Code, Instruction, instruction_of, joined
+from sardonyx.ops.chain import (
+    CONVERSIONS,
+    ELEMENTWISE,
+    STEPS,
+    TYPES,
+    Code,
+    Instruction,
+    instruction_of,
+    joined,
+)
 from sardonyx.ops.declare import INTERNAL, ONNX, Op, allowed
+from sardonyx.passes.tables import tabulate
 
 MAX_OPERANDS: Final = 12
 MAX_WEIGHT: Final = 36  # native instructions, as _weight guesses them
 MAX_RANK: Final = 10
 # Ops that become several native instructions, at most so many.
 _WEIGHTS: Final = {"Pow": 6, "Cast": 3, "Clip": 2, "Shrink": 3, "SwiGLU": 2, "FastGelu": 2,
-                   "BiasGelu": 2}  # fmt: skip
+                   "BiasGelu": 2, "DequantizeLinear": 2, "QuantizeLinear": 2}  # fmt: skip
 _VARIADIC: Final = frozenset(("Max", "Min", "Sum", "Mean"))
 
 
@@ -100,7 +110,9 @@ def fuse_chains(graph: Graph) -> None:
     for group in reversed(_groups(order)):  # first to last: a product may grow more than once
         if not _extend_product(graph, group, positions) and len(group.members) > 1:
             operands = group.read()
-            _settle(graph, group, chain, operands, {"code": group.code(operands)})
+            made = _settle(graph, group, chain, operands, {"code": group.code(operands)})
+            if made.outputs[0].tensor.dtype.bits == 8:
+                tabulate(graph, made)
     for node in order:
         for _, body in node.subgraphs:
             fuse_chains(body)
@@ -123,7 +135,10 @@ def _groups(order: list[Node]) -> list[_Group]:
     groups: list[_Group] = []
     of: dict[Node, _Group] = {}
     for node in reversed(order):
-        if node.op.key not in ELEMENTWISE or not _fits(node):
+        if node.op.key in CONVERSIONS:
+            if not _converts(node):
+                continue
+        elif node.op.key not in ELEMENTWISE or not _fits(node):
             continue
         value = node.outputs[0]
         group = of.get(value.uses[0][0]) if value.uses and not value.n_exits else None
@@ -146,6 +161,18 @@ def _fits(node: Node) -> bool:
     if len(known) < len(facts) or rank > MAX_RANK or any(len(f.dims) > rank for f in known):
         return False
     return node.op.name != "Pow" or known[-1].dtype is not U64
+
+
+def _converts(node: Node) -> bool:
+    """Whether quantizing or dequantizing is the same for all elements, and of float32."""
+    if not _fits(node):
+        return False
+    attrs, (x, *rest) = node.attrs, (v.tensor for v in node.inputs if v is not None)
+    y = node.outputs[0].tensor
+    real, steps = (x, y) if node.op.name == "QuantizeLinear" else (y, x)
+    is_single = all(d == 1 for fact in rest for d in fact.dims)
+    is_float = real.dtype is F32 and rest[0].dtype is F32 and attrs.get("precision", 0) in (0, 1)
+    return is_single and is_float and steps.dtype in STEPS
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,7 @@ class _Images:
         node.attrs = {**node.attrs, **turn.attrs} if turn.attrs else node.attrs
         if turn.op is not None and len(node.outputs) > 1:
             node.outputs = node.outputs[:1]
-        for value in node.outputs if turn.is_image else ():
+        for value in _images_of(node) if turn.is_image else ():
             value.fact = last_fact(value.tensor)
             self._mark(value)
 
@@ -229,6 +229,11 @@ class _Images:
         self._graph.replace(old, new)
 
 
+def _images_of(node: Node) -> list[Value]:
+    """The outputs of a node but for the numbers that some ops give besides."""
+    return [v for v in node.outputs if rank_of(v) >= 3]
+
+
 def _needs(order: list[Node], turns: dict[Node, Turn], graph: Graph) -> dict[Value, int]:
     """In which form each value is needed in the end, by what cannot be turned."""
     needs: dict[Value, int] = dict.fromkeys(graph.outputs, FIRST)
@@ -238,7 +243,7 @@ def _needs(order: list[Node], turns: dict[Node, Turn], graph: Graph) -> dict[Val
         wanted = 0
         if turn is not None:
             slots, wanted = turn.slots, LAST if turn.is_must else 0
-            for value in node.outputs if turn.is_image and not turn.is_must else ():
+            for value in _images_of(node) if turn.is_image and not turn.is_must else ():
                 wanted |= needs.get(value, 0)
         elif node.op.name == "Transpose" and rank_of(node.outputs[0]) >= 3:
             perm, rank = tuple(node.attrs["perm"] or ()), rank_of(node.outputs[0])

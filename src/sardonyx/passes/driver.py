@@ -12,6 +12,7 @@ from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.infer import infer_node
 from sardonyx.log import logger
 from sardonyx.passes.fold import FoldingBuilder, fold, inline
+from sardonyx.passes.loops import hoist, trim
 from sardonyx.passes.merge import Merger
 from sardonyx.passes.pattern import match
 from sardonyx.passes.rule import NoMatch, Rule, Rules, need
@@ -95,6 +96,9 @@ class Rewriter:
             self._changed(outputs)
             drop(self._graph, [node])
             return True
+        self._changed(trim(node))
+        for inner in hoist(node):
+            self._push(inner)
         for _, body in node.subgraphs:
             Rewriter(body, self._rules, self._limit, self._disabled, self._is_clean).run()
         return False

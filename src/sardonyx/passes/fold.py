@@ -114,13 +114,13 @@ def _known_elements(node: Node) -> bool:
 
 
 def inline(node: Node) -> tuple[list[Node], tuple[Value, ...]] | None:
-    """An If whose condition is a constant gives way to its branch.
+    """An If whose condition is known, or was chosen for a run's sizes, gives way to its branch.
 
     Returns the branch's nodes, now where the If was, and the values that took the place of its own.
     """
-    if node.op.name != "If" or node.inputs[0] is None or node.inputs[0].const is None:
+    taken = _branch_taken(node)
+    if taken is None:
         return None
-    taken = bool(node.inputs[0].const.read().reshape(-1)[0])
     branch: Graph = node.attrs["then_branch" if taken else "else_branch"]
     outputs, graph = branch.outputs, node.graph
     moved = branch.sorted_nodes()
@@ -137,3 +137,13 @@ def inline(node: Node) -> tuple[list[Node], tuple[Value, ...]] | None:
             new.name, old.name = old.name or new.name, ""
         graph.replace(old, new)
     return moved, outputs
+
+
+def _branch_taken(node: Node) -> bool | None:
+    cond = node.inputs[0] if node.op.name == "If" else None
+    if cond is None:
+        return None
+    if cond.const is not None:
+        return bool(cond.const.read().reshape(-1)[0])
+    sizes = cond.tensor.sym
+    return None if sizes is None or len(sizes) != 1 else node.graph.scope.chosen(sizes[0])

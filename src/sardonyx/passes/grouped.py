@@ -27,7 +27,13 @@ def group_query(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...
     ranked(*[v for v in node.inputs if v is not None])
     need(len(node.outputs) < 4 or not node.outputs[3].is_used, "shows its scores")
     heads, shared = attrs["num_heads"], attrs["kv_num_heads"]
-    q, k, v = (b.Transpose(part, perm=HEADS_FIRST) for part in _split(b, x, heads, shared))
+    need(attrs["k_quant_type"] == b"NONE", "a quantized cache")
+    need(not attrs["sliding_window_cache"], "a cache that holds only its window")
+    parts = list(_split(b, x, heads, shared))
+    for i, weight in enumerate((x.q_norm, x.k_norm)):
+        if weight is not None:
+            parts[i] = b.RMSNormalization(parts[i], weight, epsilon=attrs["qk_norm_epsilon"])
+    q, k, v = (b.Transpose(part, perm=HEADS_FIRST) for part in parts)
     head = known(q.tensor.dims[3])
     key = (x.seqlens, x.total, q.tensor.dims[0], q.tensor.dims[2])
     span = spans[key] if key in spans else b.Spans(x.seqlens, x.total, q, domain=INTERNAL)

@@ -22,6 +22,8 @@ _WIDENED: Final = frozenset(
             "RoiAlign", "MaxRoiPool",
         )),
         (MICROSOFT, "FusedConv"),
+        (MICROSOFT, "MoE"),
+        (MICROSOFT, "QMoE"),
     )
 )  # fmt: skip
 

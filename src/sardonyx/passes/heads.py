@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
+import numpy as np
+
 from sardonyx.graph.build import Builder
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BF16, BOOL, F16, F32, I32
@@ -12,6 +14,7 @@ from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.attention.dot import Settings
 from sardonyx.ops.declare import INTERNAL
 from sardonyx.ops.fused_attention import UNSEEN
+from sardonyx.ops.microsoft.decoder import Masked, multi_head_attrs, projected_attrs
 from sardonyx.ops.microsoft.multi_head import SHUT_OUT
 from sardonyx.ops.microsoft.multi_head import Inputs as MultiHead
 from sardonyx.ops.microsoft.projected import Inputs as Projected
@@ -19,7 +22,7 @@ from sardonyx.ops.microsoft.projected import widths_of
 from sardonyx.passes.rule import need, ranked
 
 HEADS_FIRST: Final = (0, 2, 1, 3)  # [batch, rows, heads, head] as [batch, heads, rows, head]
-_KERNELS: Final = (F32, F16, BF16)
+KERNELS: Final = (F32, F16, BF16)
 Spans = dict[tuple[Any, ...], Value]  # those of a graph, by what they are made of
 
 
@@ -118,8 +121,26 @@ def multi_head(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]
     """MultiHeadAttention."""
     x, attrs = MultiHead(*given(node, 10)), node.attrs
     ranked(*[v for v in node.inputs if v is not None])
-    need(not _is_shown(node, 3), "shows its scores")
+    return _multi_head(b, x, node, attrs)
+
+
+def masked(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
+    """DecoderMaskedMultiHeadAttention."""
+    x = Masked(*given(node, 11))
+    ranked(*[v for v in node.inputs if v is not None])
+    if x.key is None:
+        parts = b.Split(x.query, axis=2, num_outputs=3, outputs=3)
+        x = Masked(*parts, *given(node, 11)[3:])
+    arranged = MultiHead(*x.arranged(node.attrs))
+    return _multi_head(b, arranged, node, multi_head_attrs(node.attrs))
+
+
+def _multi_head(
+    b: Builder, x: MultiHead, node: Node, attrs: dict[str, Any]
+) -> tuple[Value | None, ...]:
     q, k, v = _operands(b, x, attrs["num_heads"])
+    if x.past_length is not None:
+        return _over_shared(b, (q, k, v), x, node, attrs)
     present = _appended(b, k, v, (x.past_key, x.past_value))
     mask = None
     if x.padding is not None:
@@ -128,10 +149,65 @@ def multi_head(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]
         is_seen = _by_lengths(b, x.padding, present[0]) if rank == 1 else b.Greater(x.padding, zero)
         mask = _shut_out(b, is_seen, low, (1,) if rank == 3 else (1, 2))
     mask = _added(b, mask, wide_value(b, x.added))
-    y = _attend(b, (q, *present), mask, attrs, x.past_key is not None and k)
-    if not _is_shown(node, 1) and not _is_shown(node, 2):
+    scores = None
+    if _is_shown(node, 3):
+        y, scores = _spelled(b, (q, *present), mask, attrs)
+    else:
+        y = _attend(b, (q, *present), mask, attrs, x.past_key is not None and k)
+    if scores is None and not _is_shown(node, 1) and not _is_shown(node, 2):
         return (y,)
-    return y, *_shown(b, present)
+    return y, *_shown(b, present), scores
+
+
+def _spelled(
+    b: Builder, operands: tuple[Value, Value, Value], mask: Value | None, attrs: dict[str, Any]
+) -> tuple[Value, Value]:
+    """Attention by its parts, and the scores among them."""
+    q, k, v = operands
+    need(not attrs["unidirectional"], "scores of keys that are not seen")
+    need(q.tensor.dtype is F32, "scores in another type than they are computed in")
+    scale = attrs["scale"] or 1 / math.sqrt(known(q.tensor.dims[3]))
+    scores = b.Mul(b.MatMul(q, b.Transpose(k, perm=(0, 1, 3, 2))), b.const(scale, F32))
+    if mask is not None:
+        scores = b.Add(scores, mask)
+    y = b.Transpose(b.MatMul(b.Softmax(scores, axis=-1), v), perm=HEADS_FIRST)
+    return joined(b, y, known(v.tensor.dims[1]) * known(v.tensor.dims[3])), scores
+
+
+def _over_shared(
+    b: Builder,
+    operands: tuple[Value, Value, Value],
+    x: MultiHead,
+    node: Node,
+    attrs: dict[str, Any],
+) -> tuple[Value | None, ...]:
+    """Over a cache with room for more, in which past_length says where new rows go."""
+    need(not _is_shown(node, 3), "shows its scores")
+    need(x.padding is None and x.added is None, "a mask of fewer keys")
+    need(x.indirection is None, "beams of one cache")
+    (q, k, v), past = operands, (x.past_key, x.past_value)
+    need(past[0].tensor.dtype is k.tensor.dtype, "a cache of another type")
+    span, length = _shared_span(b, q, k, past[0], x.past_length)
+    present = b.Append(k, v, *past, span, length, domain=INTERNAL, outputs=2)
+    y = b.Attention(
+        *(q, *present, None, span),
+        domain=INTERNAL,
+        scale=attrs["scale"] or 1 / math.sqrt(known(q.tensor.dims[3])),
+        rows_first=1,
+        behind=0 if attrs["unidirectional"] else -1,
+    )
+    width = known(v.tensor.dims[1]) * known(v.tensor.dims[3])
+    return joined(b, y, width), *present
+
+
+def _shared_span(
+    b: Builder, q: Value, k: Value, cache: Value, past_length: Value
+) -> tuple[Value, Value]:
+    """Where new rows and their keys stand, and the length of the cache."""
+    length, rows = (b.Cast(b.Shape(v, start=2, end=3), to=I32.onnx) for v in (cache, k))
+    last = b.Sub(b.Add(b.Reshape(past_length, b.ints(1)), rows), b.const([1], I32))
+    lasts = b.Expand(last, b.Shape(q, start=0, end=1))
+    return b.Spans(lasts, length, q, domain=INTERNAL), length
 
 
 def _attend(
@@ -187,13 +263,33 @@ def _unpacked(b: Builder, x: Value, count: int) -> tuple[Value, ...]:
 
 def projected(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
     """Attention of com.microsoft: a product, and MultiHeadAttention."""
-    x, attrs = Projected(*given(node, 7)), node.attrs
     ranked(*[v for v in node.inputs if v is not None])
-    heads = attrs["num_heads"]
-    columns = known(x.weights.tensor.dims[1])
+    return _projected(b, Projected(*given(node, 7)), node, node.attrs)
+
+
+def masked_self(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
+    """DecoderMaskedSelfAttention."""
+    ranked(*[v for v in node.inputs if v is not None])
+    x = Projected(*node.inputs[:7])
+    return _projected(b, x, node, projected_attrs(node.attrs))
+
+
+def _projected(
+    b: Builder, x: Projected, node: Node, attrs: dict[str, Any]
+) -> tuple[Value | None, ...]:
+    need(not attrs["do_rotary"], "turns by angles of its own")
+    need(not attrs["past_present_share_buffer"], "past and present share a cache")
     product = b.MatMul(x.x, x.weights)
     whole = product if x.bias is None else b.Add(product, x.bias)
-    sizes = [known(s) for s in widths_of(columns, attrs)]
+    return attend_projected(b, x, whole, attrs, _is_shown(node, 1))
+
+
+def attend_projected(
+    b: Builder, x: Projected, whole: Value, attrs: dict[str, Any], has_present: bool
+) -> tuple[Value | None, ...]:
+    """What follows the product of Attention: query, key and value lie side by side in it."""
+    heads = attrs["num_heads"]
+    sizes = [known(s) for s in widths_of(known(whole.tensor.dims[2]), attrs)]
     if len(set(sizes)) == 1:  # heads before parts: views of the product
         parts = b.Split(parts_of(b, whole, 3 * heads), b.ints(*[heads] * 3), axis=2, outputs=3)
         q, k, v = (b.Transpose(part, perm=HEADS_FIRST) for part in parts)
@@ -208,19 +304,40 @@ def projected(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
     mask = None if x.mask is None else _index_mask(b, x, present[0], attrs["mask_filter_value"])
     mask = _added(b, mask, wide_value(b, x.added))
     y = _attend(b, (q, *present), mask, attrs, x.past is not None and k)
-    if not _is_shown(node, 1):
+    if not has_present:
         return (y,)
     need(k.tensor.dims[3] == v.tensor.dims[3], "keys and values do not stack")
     return y, b.Concat(*(b.Unsqueeze(p, b.ints(0)) for p in present), axis=0)
 
 
 def _index_mask(b: Builder, x: Projected, keys: Value, low: float | None) -> Value:
+    """What mask_index adds to the scores, in each of its forms."""
     mask, batch = x.mask, x.x.tensor.dims[0]
+    if mask.tensor.rank == 4:
+        mask = _rows_of(b, x, mask, keys)
     if mask.tensor.rank > 1:
         axes = (1,) if mask.tensor.rank == 3 else (1, 2)
         return _shut_out(b, b.Greater(mask, b.const(0, I32)), low, axes)
-    need(mask.tensor.dims[0] == batch, "the keys begin anywhere")
-    return _shut_out(b, _by_lengths(b, mask, keys), low, (1, 2))
+    count = mask.tensor.dims[0]
+    if count == batch:
+        return _shut_out(b, _by_lengths(b, mask, keys), low, (1, 2))
+    need(count in (2 * batch, 3 * batch + 2), "how many numbers the mask has is not known")
+    sizes = b.Shape(x.x, start=0, end=1)
+    seen = _by_lengths(b, b.Slice(mask, b.ints(0), sizes, b.ints(0)), keys)
+    if count == 2 * batch:
+        starts = b.Slice(mask, sizes, b.ints(np.iinfo(np.int64).max), b.ints(0))
+        is_begun = b.GreaterOrEqual(_places(b, keys), b.Unsqueeze(starts, b.ints(1)))
+        seen = b.And(seen, is_begun)
+    return _shut_out(b, seen, low, (1, 2))
+
+
+def _rows_of(b: Builder, x: Projected, mask: Value, keys: Value) -> Value:
+    """Of a mask of the longest text, the rows of the new tokens and the columns of all keys."""
+    total = b.Shape(keys, start=2, end=3)
+    first = b.ints(0) if x.past is None else b.Shape(x.past, start=3, end=4)
+    starts, ends = b.Concat(first, b.ints(0), axis=0), b.Concat(total, total, axis=0)
+    made: Value = b.Squeeze(b.Slice(mask, starts, ends, b.ints(2, 3)), b.ints(1))
+    return made
 
 
 def standard(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
@@ -234,7 +351,7 @@ def standard(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
     is_packed = q.tensor.rank == 3
     need(not _is_shown(node, 3), "shows its scores")
     need(s.softmax_precision in (None, F32.onnx), "a softmax in another type")
-    need(q.tensor.dtype in _KERNELS and v.tensor.dtype is q.tensor.dtype, "no kernel of this type")
+    need(q.tensor.dtype in KERNELS and v.tensor.dtype is q.tensor.dtype, "no kernel of this type")
     if is_packed:
         heads = (s.q_num_heads, s.kv_num_heads, s.kv_num_heads)
         q, k, v = (_heads_first(b, x, n or 1) for x, n in zip((q, k, v), heads, strict=True))
@@ -271,5 +388,5 @@ def _standard_mask(b: Builder, mask: Value | None, keys: Value) -> Value | None:
     if mask.tensor.dtype is BOOL:
         made: Value = b.Where(mask, b.const(0.0, F32), b.const(-math.inf, F32))
         return made
-    need(mask.tensor.dtype in _KERNELS, "no kernel for a mask of this type")
+    need(mask.tensor.dtype in KERNELS, "no kernel for a mask of this type")
     return wide_value(b, mask)

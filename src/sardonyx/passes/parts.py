@@ -1,118 +1,105 @@
-"""Ops that are made of others which have kernels."""
+"""Lowering of ops that have no kernel to those that have: attention, and what is made of parts."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from typing import Final
+import importlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
 
-import numpy as np
-
+from sardonyx.errors import SardonyxError
 from sardonyx.graph.build import Builder
-from sardonyx.graph.dim import product
-from sardonyx.graph.dtype import BF16, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64
-from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Graph, Node, Value, given, optional
-from sardonyx.ops.declare import INTERNAL, ONNX
-from sardonyx.ops.pool import unpooled
+from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.log import logger
+from sardonyx.ops.declare import MICROSOFT, ONNX
+from sardonyx.passes.driver import drop
+from sardonyx.passes.fold import FoldingBuilder
+from sardonyx.passes.rule import NoMatch
 
-END: Final = (1 << 63) - 1
-_SORTED: Final = frozenset((F32, F64, F16, BF16, I8, U8, I16, U16, I32, U32, I64, U64))
-Parts = Callable[[Builder, Node], Sequence[Value] | None]  # one value for each output
+Lower = Callable[[Builder, Node], tuple[Value | None, ...]]
 
-
-def in_parts(graph: Graph) -> None:
-    """Replaces such nodes, where their types allow it."""
-    for part in graph.family():
-        for node in [n for n in part.nodes if n.op.key in PARTS and _is_known(n)]:
-            builder = Builder(part, part.scope)
-            made = PARTS[node.op.key](builder, node)
-            for step in builder.made:
-                step.name = node.name
-            for old, new in zip(node.outputs, made or (), strict=False):
-                part.replace(old, new)
-
-
-def _is_known(node: Node) -> bool:
-    facts = [v.fact for v in (*node.inputs, *node.outputs) if v is not None]
-    return all(isinstance(f, Fact) and f.shape is not None for f in facts)
-
-
-def unique(b: Builder, node: Node) -> Sequence[Value] | None:
-    """Sorted elements, those that differ from the one before, and where they came from."""
-    x, outs = given(node, 0), node.outputs
-    axis, dtype = node.attrs["axis"], x.tensor.dtype
-    if dtype not in _SORTED or (axis is not None and x.tensor.rank != 1):
-        return None
-    flat = x if x.tensor.rank == 1 else b.Reshape(x, b.ints(-1))
-    n = b.Shape(flat)
-    ordered, order = b.TopK(flat, n, largest=0, outputs=2)
-    before = b.Slice(ordered, b.ints(0), b.ints(-1))
-    differs = b.Not(b.Equal(b.Slice(ordered, b.ints(1), b.ints(END)), before))
-    if dtype.is_float:  # NaNs come last, and are all alike
-        differs = b.And(differs, b.Not(b.IsNaN(before)))
-    firsts = b.Slice(b.Concat(b.const([True]), differs, axis=0), b.ints(0), n)
-    one_each = Value("", Fact(I64, (outs[0].tensor.dims[0],)))
-    places = b.Compress(order, firsts, axis=0, like=one_each)
-    kinds = b.Sub(b.CumSum(b.Cast(firsts, to=I64.onnx), b.const(0, I64)), b.const(1, I64))
-    inverse = b.ScatterElements(order, order, kinds)
-    counts = _counts(b, firsts, n, one_each)
-    if not node.attrs["sorted"]:
-        places, turn = b.TopK(places, b.Shape(places), largest=0, outputs=2)
-        counts = b.Gather(counts, turn)
-        counted = b.Range(b.const(0, I64), b.Size(turn), b.const(1, I64))
-        inverse = b.Gather(b.ScatterElements(turn, turn, counted), inverse)
-    made = [b.Gather(flat, places), places, inverse, counts]
-    for value, out in zip(made, outs, strict=False):
-        value.fact = out.tensor.plain()
-    return made
-
-
-def _counts(b: Builder, firsts: Value, n: Value, like: Value) -> Value:
-    """How far it is from each first one to the next."""
-    counted = b.Range(b.const(0, I64), b.Squeeze(n), b.const(1, I64))
-    starts = b.Compress(counted, firsts, axis=0, like=like)
-    ends = b.Concat(b.Slice(starts, b.ints(1), b.ints(END)), n, axis=0)
-    made: Value = b.Sub(b.Slice(ends, b.ints(0), b.Shape(starts)), starts)
-    return made
-
-
-def max_unpool(b: Builder, node: Node) -> Sequence[Value] | None:
-    """Zeros, with elements at their places."""
-    x, indices, out = given(node, 0), given(node, 1), node.outputs[0]
-    natural = unpooled(x.tensor.dims, node.attrs)
-    if optional(node, 2) is not None and out.tensor.dims != natural:
-        return None
-    whole = Fact(I64, (1,), None, (product(natural),))
-    zero = b.const(np.zeros((), x.tensor.dtype.np))
-    empty = b.Expand(zero, b.Sizes(domain=INTERNAL, fact=whole))
-    flat = b.ScatterElements(empty, b.Reshape(indices, b.ints(-1)), b.Reshape(x, b.ints(-1)))
-    shape = b.Sizes(domain=INTERNAL, fact=Fact(I64, (len(natural),), None, natural))
-    return [b.Reshape(flat, shape, allowzero=1, like=out)]
-
-
-def deform_conv(b: Builder, node: Node) -> Sequence[Value] | None:
-    """What the taps read, as columns, and a product of matrices."""
-    x, w, out = given(node, 0), given(node, 1), node.outputs[0]
-    offset, bias, mask = given(node, 2), optional(node, 3), optional(node, 4)
-    shape, attrs = w.tensor.static, node.attrs
-    if x.tensor.dtype is not F32 or shape is None or 0 in shape or len(shape) > 5:
-        return None
-    geometry = {k: v for k, v in attrs.items() if k != "group"}
-    geometry["kernel_shape"] = shape[2:]
-    columns = b.DeformColumns(x, offset, mask, domain=INTERNAL, **geometry)
-    group, depth = attrs["group"], math.prod(shape[1:])
-    grouped = b.Reshape(columns, b.ints(0, group, depth, -1))
-    y = b.MatMul(b.Reshape(w, b.ints(group, shape[0] // group, depth)), grouped)
-    sizes = b.Sizes(domain=INTERNAL, fact=Fact(I64, (len(shape),), None, out.tensor.dims))
-    y = b.Reshape(y, sizes, allowzero=1, like=out)
-    if bias is not None:
-        y = b.Add(y, b.Reshape(bias, b.ints(shape[0], *((1,) * (len(shape) - 2)))))
-    return [y]
-
-
-PARTS: Final[dict[tuple[str, str], Parts]] = {
-    (ONNX, "DeformConv"): deform_conv,
-    (ONNX, "MaxUnpool"): max_unpool,
-    (ONNX, "Unique"): unique,
+# Module and function; imported where a graph has the op.
+_ATTENTION: Final = {
+    (MICROSOFT, "Attention"): ("heads", "projected"),
+    (MICROSOFT, "DecoderMaskedMultiHeadAttention"): ("heads", "masked"),
+    (MICROSOFT, "DecoderMaskedSelfAttention"): ("heads", "masked_self"),
+    (MICROSOFT, "GroupQueryAttention"): ("grouped", "group_query"),
+    (MICROSOFT, "MultiHeadAttention"): ("heads", "multi_head"),
+    (ONNX, "Attention"): ("heads", "standard"),
 }
+_PARTS: Final = {
+    (MICROSOFT, "BranchwiseRMSNorm"): ("streams", "branch_norm"),
+    (MICROSOFT, "CDist"): ("microsoft", "cdist"),
+    (MICROSOFT, "CausalConvWithState"): ("microsoft", "causal_conv"),
+    (MICROSOFT, "ConvTransposeWithDynamicPads"): ("microsoft", "late_pads"),
+    (MICROSOFT, "EmbedLayerNormalization"): ("microsoft", "embed"),
+    (MICROSOFT, "EngramGate"): ("streams", "engram"),
+    (MICROSOFT, "FusedGemm"): ("microsoft", "fused_gemm"),
+    (MICROSOFT, "FusedMatMulActivation"): ("microsoft", "matmul_activation"),
+    (MICROSOFT, "GroupNorm"): ("microsoft", "group_norm"),
+    (MICROSOFT, "HyperConnectionPostMix"): ("streams", "post_mix"),
+    (MICROSOFT, "HyperConnectionPreMix"): ("streams", "pre_mix"),
+    (MICROSOFT, "MRotaryEmbedding"): ("microsoft", "multi_rotary"),
+    (MICROSOFT, "NhwcConv"): ("microsoft", "nhwc_conv"),
+    (MICROSOFT, "NhwcFusedConv"): ("microsoft", "nhwc_conv"),
+    (MICROSOFT, "SkipGroupNorm"): ("microsoft", "group_norm"),
+    (MICROSOFT, "UnfoldTensor"): ("microsoft", "unfold"),
+    (ONNX, "CausalConvWithState"): ("microsoft", "causal_conv"),
+    (ONNX, "DeformConv"): ("composed", "deform_conv"),
+    (ONNX, "MaxUnpool"): ("composed", "max_unpool"),
+    (ONNX, "Unique"): ("composed", "unique"),
+}
+
+# Standard ops between two kinds of numbers.
+QUANTIZED: Final = frozenset(
+    (MICROSOFT, name)
+    for name in (
+        "DequantizeLinear", "DynamicQuantizeLSTM", "MatMulBnb4", "NhwcMaxPool", "QAttention",
+        "QEmbedLayerNormalization", "QGemm", "QLinearAdd", "QLinearAveragePool", "QLinearConcat",
+        "QLinearConv", "QLinearGlobalAveragePool", "QLinearLeakyRelu", "QLinearMul",
+        "QLinearReduceMean", "QLinearSigmoid", "QLinearSoftmax", "QLinearWhere", "QuantizeLinear",
+    )
+)  # fmt: skip
+_LARGEST: Final = 1 << 40  # bytes of a constant that is made of others, which none outgrows
+
+
+def lower_parts(graph: Graph) -> None:
+    """Makes what there are kernels for, of each such op in a graph and the bodies in it."""
+    shared: dict[tuple[Any, ...], Value] = {}
+    for node in list(graph.nodes):
+        key = node.op.key
+        if key in _ATTENTION:
+            lower_node(graph, node, partial(_function(*_ATTENTION[key]), spans=shared))
+        elif key in _PARTS:
+            lower_node(graph, node, _function(*_PARTS[key]))
+        elif key in QUANTIZED:
+            folding = FoldingBuilder(graph, _LARGEST)
+            lower_node(graph, node, _function("qlinear", "lowered"), folding)
+    for node in list(graph.nodes):
+        for _, body in node.subgraphs:
+            lower_parts(body)
+
+
+def _function(module: str, name: str) -> Callable[..., Any]:
+    made: Callable[..., Any] = getattr(importlib.import_module(f"sardonyx.passes.{module}"), name)
+    return made
+
+
+def lower_node(graph: Graph, node: Node, lower: Lower, builder: Builder | None = None) -> None:
+    """Puts what `lower` builds in the place of a node, or leaves it if that says no."""
+    builder, n_guards = builder or Builder(graph, graph.scope), len(graph.scope.found)
+    try:
+        made = lower(builder, node)
+    except (NoMatch, SardonyxError) as reason:
+        for other in reversed(builder.made):
+            graph.remove(other)
+        del graph.scope.found[n_guards:]
+        logger.debug("%s stays: %s", node, reason)
+        return
+    for other in builder.made:
+        other.name, other.marks = node.name, node.marks
+    for old, new in zip(node.outputs, made, strict=False):
+        if new is not None and old.is_used:
+            new.name, old.name = old.name, ""
+            graph.replace(old, new)
+    drop(graph, [node])

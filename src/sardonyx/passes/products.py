@@ -43,10 +43,15 @@ def matmul(b: Builder, left: Value, right: Value) -> Value:
 
 @rule(P.FusedMatMul(a, b_, domain=MICROSOFT).named("node"))
 def fused_matmul(b: Builder, left: Value, right: Value, node: Node) -> Value:
+    """Batches that lie behind the first axis of the matrices are turned first."""
     ranked(left, right)
     attrs = node.attrs
-    need(left.tensor.rank > 1 and right.tensor.rank > 1, "a vector")
-    need(not attrs["transBatchA"] and not attrs["transBatchB"], "turns its batches")
+    left, right = (
+        b.Transpose(v, perm=(*range(1, v.tensor.rank - 1), 0, v.tensor.rank - 1)) if turns else v
+        for v, turns in ((left, attrs["transBatchA"]), (right, attrs["transBatchB"]))
+    )
+    if left.tensor.rank == 1 or right.tensor.rank == 1:
+        return _vectors(b, left, right, node)
     return _product(
         b,
         left,
@@ -55,6 +60,15 @@ def fused_matmul(b: Builder, left: Value, right: Value, node: Node) -> Value:
         trans_b=attrs["transB"],
         alpha=attrs["alpha"],
     )
+
+
+def _vectors(b: Builder, left: Value, right: Value, node: Node) -> Value:
+    """A product with a vector, which is never turned."""
+    attrs = node.attrs
+    need(left.tensor.rank == 1 or not attrs["transA"], "a matrix that is turned")
+    need(right.tensor.rank == 1 or not attrs["transB"], "a matrix that is turned")
+    made: Value = b.MatMul(left, right)
+    return made if attrs["alpha"] == 1 else b.Mul(made, b.const(attrs["alpha"], made.tensor.dtype))
 
 
 @rule(P.Gemm(a, b_, rest=True).named("node"))
@@ -74,31 +88,6 @@ def gemm(b: Builder, left: Value, right: Value, node: Node) -> Value:
         return made
     code: Code = (Instruction((ONNX, "Add"), (0, 1), dtype),)
     return _product(b, left, right, added, code=code, **given)
-
-
-_ACTIVATIONS: Final[dict[bytes, tuple[str, ...]]] = {
-    b"Relu": (),
-    b"Sigmoid": (),
-    b"Tanh": (),
-    b"LeakyRelu": ("alpha",),
-    b"Elu": ("alpha",),
-    b"HardSigmoid": ("alpha", "beta"),
-}
-
-
-@rule(P.FusedGemm(a, b_, rest=True, domain=MICROSOFT).named("node"))
-def fused_gemm(b: Builder, left: Value, right: Value, node: Node) -> Value:
-    """A Gemm, and its activation as a node of its own for an epilogue to take up."""
-    rest = {k: v for k, v in node.attrs.items() if not k.startswith("activation")}
-    name = node.attrs["activation"]
-    need(not name or name in _ACTIVATIONS, "the activation has no op")
-    y: Value = b.Gemm(*node.inputs, **rest)
-    if not name:
-        return y
-    given = {k: node.attrs[f"activation_{k}"] for k in _ACTIVATIONS[name]}
-    need(None not in given.values(), "a parameter is missing")
-    made: Value = b.node(name.decode(), y, **given).outputs[0]
-    return made
 
 
 def _turns(node: Node) -> None:
@@ -152,7 +141,6 @@ RULES: Final[tuple[Any, ...]] = (
     *matmul,
     *fused_matmul,
     *gemm,
-    *fused_gemm,
     *turned_left,
     *turned_right,
     *scaled,

@@ -10,6 +10,7 @@ import numpy as np
 
 from sardonyx.graph.build import Builder
 from sardonyx.graph.dtype import F32, I8, I32, U8
+from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.declare import INTERNAL, MICROSOFT
 from sardonyx.passes.pattern import Call, P, hole, scalar
@@ -335,6 +336,54 @@ def integer_product(b: Builder, x: Value, w: Value, y: Value, sums: Node, cast: 
     return made
 
 
+_SUMS: Final = P.ConvInteger(x, rest=True).named("sums")
+
+
+@rule(P.Mul(P.Cast(_SUMS).named("cast"), y), P.Mul(P.Cast(P.Add(_SUMS, c)).named("cast"), y))
+def integer_conv(
+    b: Builder, x: Value, y: Value, sums: Node, cast: Node, c: Value | None = None
+) -> Value:
+    """Exact sums of windows, perhaps with whole numbers added, converted and scaled."""
+    w = _given(sums, 1)
+    ranked(x, w, y)
+    need(cast.outputs[0].tensor.dtype is F32, "not converted to float32")
+    need(all(d == 1 for d in y.tensor.dims), "there is more than one scale")
+    maps, rank = w.tensor.dims[0], w.tensor.rank
+    need(y.tensor.rank <= rank, "more dims")
+    bias = None if c is None else _maps(b, c, maps, rank)
+    made: Value = b.QConv(
+        x, w, y, _optional(sums, 2), None, _optional(sums, 3), bias, None, None,
+        domain=INTERNAL, dtype=F32.onnx, **sums.attrs,
+    )  # fmt: skip
+    return made
+
+
+def _maps(b: Builder, value: Value, maps: object, rank: int) -> Value:
+    """Numbers for each feature map of images as a row."""
+    ranked(value)
+    lone = (maps, *(1,) * (rank - 2))
+    need(maps != 1 and value.tensor.dims in (lone, (1, *lone)), "no number for each map")
+    node = value.node
+    before = node.inputs[0] if node is not None and node.op.key == ("", "Reshape") else None
+    if before is not None and isinstance(before.fact, Fact) and before.fact.shape == (maps,):
+        return before
+    made: Value = b.Reshape(value, b.ints(-1))
+    return made
+
+
+@rule(P.Add(P.QConv(x, w, rest=True, domain=INTERNAL).named("conv"), y))
+def conv_bias(b: Builder, x: Value, w: Value, y: Value, conv: Node) -> Value:
+    """Constants that are added to the maps of a convolution in float32."""
+    attrs = conv.attrs
+    is_plain = attrs["dtype"] == F32.onnx and (attrs["low"], attrs["high"]) == (-math.inf, math.inf)
+    need(is_plain and _optional(conv, 6) is None, "the convolution is finished")
+    need(y.is_const, "not constant")
+    row = _maps(b, y, w.tensor.dims[0], w.tensor.rank)
+    inputs = [*conv.inputs[:6], row, *conv.inputs[7:]]
+    made: Value = b.node("QConv", *inputs, domain=INTERNAL, **attrs).outputs[0]
+    return made
+
+
 def _factors(scale: Value) -> tuple[Value | None, Value]:
     """The scales of rows and of weights that a scale is the product of."""
     node = scale.node
@@ -400,8 +449,10 @@ def dynamic_product(b: Builder, x: Value, w: Value, y: Value, product: Node) -> 
 # What ends in steps first: a product whose result is quantized must not stop at float32.
 STEPS: Final[tuple[Any, ...]] = (
     *steps_again, *conv_steps, *matmul_steps, *add_steps, *mean_steps, *max_steps, *concat_steps,
-    *quantize_before, *integer_product,
+    *quantize_before, *integer_product, *integer_conv,
 )  # fmt: skip
-FLOATS: Final[tuple[Any, ...]] = (*conv_float, *matmul_float, *product_bias)
+FLOATS: Final[tuple[Any, ...]] = (
+    *conv_float, *matmul_float, *product_bias, *conv_bias,
+)  # fmt: skip
 # Ops on integers as kernels have them.
 INTEGERS: Final[tuple[Any, ...]] = (*qlinear_conv, *conv_integer, *dynamic_product)

@@ -301,6 +301,11 @@ def pool(node: Node) -> Turn | None:
     return Turn((0,), is_must=True, op=lookup(INTERNAL, node.op.name))
 
 
+def dynamic(node: Node) -> Turn | None:
+    """DynamicQuantizeLinear, which has one range for all elements."""
+    return Turn((0,)) if _image(node) else None
+
+
 def bytes_product(node: Node) -> Turn | None:
     """QConv."""
     return Turn((0,), is_must=True, attrs={"channels_last": 1}) if _image(node) else None
@@ -349,6 +354,7 @@ TURNS: Final[dict[tuple[str, str], Turner]] = {
     (INTERNAL, "QConv"): bytes_product,
     (INTERNAL, "QMean"): bytes_mean,
     (ONNX, "Concat"): concat,
+    (ONNX, "DynamicQuantizeLinear"): dynamic,
     (ONNX, "Slice"): cut,
     (ONNX, "Pad"): pad,
     (ONNX, "Resize"): resize,

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from sardonyx.graph.dim import lone_name
-from sardonyx.graph.dtype import STRING
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops.rules import axis_of
 from sardonyx.program.flat import ABSENT, SegmentBuilder
-from sardonyx.weights.forms import Forms, Want
+from sardonyx.weights.forms import Forms, read_form
 
 if TYPE_CHECKING:
     from sardonyx.program.native import NativeSegment
@@ -42,7 +41,7 @@ class NativeBody:
         """The sizes that must be known outside."""
         if self.segment is None:
             return []
-        own = {lone_name(d) for v in self.inputs for d in v.tensor.dims}
+        own = {lone_name(d) for v in self.inputs for d in v.tensor.shape or ()}
         own.update(self.segment.gives)
         return [n for n in self.segment.names if n not in own]
 
@@ -55,8 +54,8 @@ class NativeBody:
         inputs, bound = [], []
         for value in self.inputs:
             fact, slot = value.tensor, slots.setdefault(value, len(slots))
-            inputs.append((slot, fact.rank, fact.dtype.onnx, ABSENT))
-            for axis, size in enumerate(fact.dims):
+            inputs.append((slot, len(fact.shape or ()), fact.dtype.onnx, ABSENT))
+            for axis, size in enumerate(fact.shape or ()):
                 if (name := lone_name(size)) in names:
                     bound.append((slot, axis, names[name]))
         outputs = [slots.setdefault(v, len(slots)) for v in self.graph.outputs]
@@ -67,7 +66,7 @@ class NativeBody:
 def constant_slots(slots: dict[Value | int, int], forms: Forms) -> list[tuple[Any, ...]]:
     """Slots that hold constants: slot, type, shape and address."""
     return [
-        (slot, v.const.dtype.onnx, list(v.const.shape), forms.address(Want(v.const)))
+        (slot, v.const.dtype.onnx, list(v.const.shape), forms.address(read_form(v.const)))
         for v, slot in slots.items()
         if isinstance(v, Value) and v.const is not None
     ]
@@ -116,8 +115,10 @@ def native_bodies(node: Node, programs: dict[str, Program]) -> tuple[NativeBody,
             return None
         if not segments and program.guards:
             return None
-        values = (*graph.inputs, *graph.captures(), *graph.outputs)
-        if not all(_is_tensor(v.fact) for v in values):
+        read = (*(v for v in graph.inputs if v.is_used), *graph.captures(), *graph.outputs)
+        if not all(_is_tensor(v.fact) for v in read):
+            return None
+        if not all(isinstance(v.fact, Fact) for v in graph.inputs):
             return None
         segment = segments[0] if segments else None
         assert segment is None or isinstance(segment, NativeSegment)
@@ -140,26 +141,29 @@ def _is_one(fact: AnyFact | None) -> bool:
 
 
 def _is_tensor(fact: AnyFact | None) -> bool:
-    return isinstance(fact, Fact) and fact.shape is not None and fact.dtype is not STRING
+    return isinstance(fact, Fact) and fact.shape is not None
 
 
-def _stacked(node: Node, body: NativeBody) -> list[tuple[int, list[int], int, bool]]:
-    """Type, shape (0 for what is open), axis and direction of what passes put together."""
+def _stacked(node: Node, body: NativeBody) -> list[tuple[int, list[int], int, bool, bool, bool]]:
+    """Type, shape (0 for what is open), axis, direction and kind of what passes put together."""
     if node.op.name == "If":
         return []
+    from sardonyx.ops.collect import JOINED_ELEMENTS, STACKED  # most programs have no loops
+
     is_loop = node.op.name == "Loop"
     n = len(node.inputs) - (1 if is_loop else node.attrs["num_scan_inputs"])
     if is_loop:
         n = max(1, n)  # the condition; trip count and condition may not be given at all
-    values = body.graph.outputs[n:]
-    axes = (0,) * len(values) if is_loop else node.attrs["scan_output_axes"] or (0,) * len(values)
-    backward = None if is_loop else node.attrs["scan_output_directions"]
+    values, zeros = body.graph.outputs[n:], (0,) * len(body.graph.outputs)
+    axes = node.attrs.get("axes" if is_loop else "scan_output_axes") or zeros
+    backward = node.attrs.get("scan_output_directions") or zeros
+    joins = node.attrs.get("joins") or zeros
     found = []
-    for i, value in enumerate(values):
-        fact = value.tensor
+    for value, given, is_back, how in zip(values, axes, backward, joins, strict=False):
+        fact, is_joined = value.tensor, how == JOINED_ELEMENTS
         dims = [d if isinstance(d, int) else 0 for d in fact.dims]
-        axis = axis_of(axes[i], fact.rank + 1)
-        found.append((fact.dtype.onnx, dims, axis, bool(backward and backward[i])))
+        axis = axis_of(given, fact.rank + (0 if is_joined else 1))
+        found.append((fact.dtype.onnx, dims, axis, bool(is_back), is_joined, how != STACKED))
     return found
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -34,6 +35,9 @@ class RunSettings:
     keeps: bool = True  # memory of a run for the next
     shares: bool = False  # that memory with other sessions
     limit_bytes: int = NO_LIMIT  # for arena and outputs of a run
+    flushes: bool = False  # denormal numbers to zero
+    spin_us: int = 200  # that threads wait for work before they sleep
+    calms: bool = False  # threads when a run ends
 
 
 @dataclass(slots=True)
@@ -53,6 +57,7 @@ class NativeSegment:
     read: tuple[Value, ...]  # the values behind `inputs`
     made: tuple[Value, ...]  # the values behind `outputs`
     part_frees: list[list[int]]  # by part: slots of the call that nobody reads after it
+    keys: dict[Value, tuple[int | str, ...]]  # of values that leave as dicts
     room_axes: dict[int, int] = field(init=False)  # of slots of the call that may have room
     _runnable: native.Runnable | None = None
     _limit: int = NO_LIMIT
@@ -116,12 +121,16 @@ class NativeSegment:
         python = (
             [v.name for v in self.read],
             [v.tensor.dtype.np for v in self.read],
-            [v.tensor.dtype.np for v in self.made],
+            [self._type(v) for v in self.made],
             settings.count,
             settings.spins,
             settings.grows_in_place,
             pool,
             settings.limit_bytes,
+            settings.flushes,
+            settings.spin_us,
+            settings.calms,
+            [0 if v in self.keys else v.tensor.dtype.onnx for v in self.made],  # dicts have none
         )
         outputs = [self.values[v] for v in self.made]
         sizes = (len(self.values), len(self.names))
@@ -129,15 +138,33 @@ class NativeSegment:
         sequence = (sizes, inputs, outputs, bound, fixed, constants, items)
         return native.Runnable(sequence, python)
 
+    def _type(self, value: Value) -> object:
+        """What native code makes of a value that leaves: an array of a type, or dicts with keys."""
+        keys = self.keys.get(value)
+        return value.tensor.dtype.np if keys is None else keys
+
     @property
     def quick(self) -> Callable[[dict[Any, Any]], object] | None:
         """The native call that takes a feed, once the segment is prepared."""
         return None if self._runnable is None else self._runnable.quick
 
+    @property
+    def quick_into(self) -> Callable[[dict[Any, Any], list[Any] | None], object] | None:
+        """The same with arrays for outputs to lie in."""
+        return None if self._runnable is None else self._runnable.quick_into
+
     def run(
-        self, frame: list[Any], dims: dict[str, int], stop: native.Stop | None, profiles: bool
+        self,
+        frame: list[Any],
+        dims: dict[str, int],
+        stop: native.Stop | None,
+        profiles: bool,
+        into: Mapping[int, Any] = MappingProxyType({}),
     ) -> list[tuple[int, int, int, int]]:
-        """One run; the outputs go into the frame, sizes that became known into `dims`."""
+        """One run; the outputs go into the frame, sizes that became known into `dims`.
+
+        `into` has arrays for slots, in which outputs then lie if they can.
+        """
         runnable = self._runnable
         assert runnable is not None
         given = [dims.get(n, -1) for n in self.names]
@@ -145,7 +172,8 @@ class NativeSegment:
             frame[i] if self.values[value] in self.room_axes else _plain(frame[i])
             for i, value in zip(self.inputs, self.read, strict=True)
         ]
-        result = runnable.run(given, arrays, stop, profiles)
+        places = [into.get(slot) for slot in self.outputs] if into else None
+        result = runnable.run(given, arrays, stop, profiles, places)
         if result[0]:
             self._fail(*result)
         for name in self.gives:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,13 +111,25 @@ class Program:
 
         It gives None for a feed that needs a second look: that of `feeds` and `run`.
         """
+        segment = self._only_segment
+        return None if segment is None else segment.quick
+
+    @property
+    def quick_into(self) -> Callable[[dict[Any, Any], list[Any] | None], object] | None:
+        """The same with an array for each output, or None, in which it then lies if it can."""
+        segment = self._only_segment
+        return None if segment is None else segment.quick_into
+
+    @property
+    def _only_segment(self) -> NativeSegment | None:
+        """The native segment that is all there is to a run, from inputs to outputs."""
         if len(self.segments) != 1 or not isinstance(self.segments[0], NativeSegment):
             return None
         segment = self.segments[0]
         same_inputs = {i.slot for i in self.inputs} == set(segment.inputs)
         if not same_inputs or tuple(o.slot for o in self.outputs) != segment.outputs:
             return None
-        return segment.quick
+        return segment
 
     def nodes(self) -> Iterator[tuple[Node, str, str]]:
         """Each node with its provider and kernel, those of bodies left out."""
@@ -144,5 +156,6 @@ class Run:
     settings: RunSettings = field(default_factory=RunSettings)
     stop: Stop | None = None  # the flag that `check` looks at, for native code
     pool: Pool | None = None  # for segments that are prepared by this run
+    into: Mapping[int, Any] = field(default_factory=dict)  # arrays for outputs, by slot
     on_step: Callable[[PythonSegment, Run, float], None] | None = None  # for profiles
     on_native: Callable[[NativeSegment, list[Span]], None] | None = None

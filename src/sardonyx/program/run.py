@@ -28,7 +28,7 @@ def bind(program: Program, values: Mapping[str, Any]) -> dict[str, int]:
         _check_shape(spec, shape)
         for axis, name in spec.sizes:
             if dims.setdefault(name, shape[axis]) != shape[axis]:
-                raise AssumptionFailed(f"the dims named {name}")
+                raise AssumptionFailed(f"the dims named {name} differ in size")
     return dims
 
 
@@ -80,7 +80,7 @@ def execute(program: Program, run: Run) -> list[Any]:
 
 def _run_native(program: Program, segment: NativeSegment, run: Run) -> None:
     segment.prepare(program.forms, run.settings, run.pool)
-    spans = segment.run(run.frame, run.dims, run.stop, run.on_native is not None)
+    spans = segment.run(run.frame, run.dims, run.stop, run.on_native is not None, run.into)
     if run.on_native is not None:
         run.on_native(segment, spans)
     for slot in segment.frees:
@@ -127,6 +127,16 @@ class Body:
         """What is known of the outputs before the body has run."""
         return [o.fact for o in self._program.outputs]
 
+    @property
+    def input_names(self) -> list[str]:
+        """The names of the inputs, in their order."""
+        return [i.name for i in self._program.inputs]
+
+    @property
+    def input_facts(self) -> list[AnyFact]:
+        """What is known of the inputs."""
+        return [i.fact for i in self._program.inputs]
+
     def __call__(self, *values: Any) -> list[Any]:
         program, outer = self._program, self._run
         outer.check()  # a body may have no step that does
@@ -139,4 +149,4 @@ class Body:
                 for axis, name in spec.sizes:
                     if axis < value.ndim:
                         dims[name] = value.shape[axis]
-        return execute(program, replace(outer, dims=dims, frame=frame))
+        return execute(program, replace(outer, dims=dims, frame=frame, into={}))

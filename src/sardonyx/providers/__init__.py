@@ -29,18 +29,26 @@ def resolve(
     providers: Any, provider_options: Any, logger: Logger = logger
 ) -> tuple[Options, tuple[Provider, ...]]:
     """The providers to use, with their options, from what a session was given; the CPU is last."""
+    wanted = normalized(providers or (CPU,), provider_options, AVAILABLE, logger)
+    wanted.setdefault(CPU, {})
+    return wanted, (Cpu(), Reference())
+
+
+def normalized(
+    providers: Any, provider_options: Any, available: Sequence[str], logger: Logger = logger
+) -> Options:
+    """Those of the providers that are available, each once, with options as texts."""
     wanted: Options = {}
-    for name, options in _pairs(providers or (CPU,), provider_options):
+    for name, options in _pairs(providers, provider_options):
         if name in wanted:
             logger.warning("the provider %s is named twice; the second one is ignored", name)
-        elif name not in AVAILABLE:
+        elif name not in available:
             logger.warning(
-                "the provider %s is not available; there are %s", name, ", ".join(AVAILABLE)
+                "the provider %s is not available; there are %s", name, ", ".join(available)
             )
         else:
             wanted[name] = {str(k): str(v) for k, v in options.items()}
-    wanted.setdefault(CPU, {})
-    return wanted, (Cpu(), Reference())
+    return wanted
 
 
 def _pairs(providers: Any, provider_options: Any) -> list[tuple[str, dict[Any, Any]]]:

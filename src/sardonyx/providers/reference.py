@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sardonyx.graph.graph import Node
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, InvalidGraph, ShapeError
+from sardonyx.graph.build import const_fact
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.infer import MAX_SYMBOLIC, infer_node
 from sardonyx.ops.declare import INTERNAL, as_outputs
+from sardonyx.ops.rules import Array
 from sardonyx.place.provider import No, Region, Step, StepCall, Yes
 from sardonyx.program.program import Program, Run
 from sardonyx.program.run import Body
+from sardonyx.weights.const import Held
 
 
 class Reference:
@@ -35,6 +44,13 @@ def _call(node: Node, bodies: dict[str, Program] | None) -> StepCall:
     assert rule is not None
     if op.key == (INTERNAL, "Sizes"):  # made of the sizes bound so far, not of arrays
         return lambda arrays, run: (rule(run.dims, **attrs),)
+    if bodies is None and any(v is not None and _is_unranked(v) for v in node.inputs):
+
+        def shape_first(arrays: Sequence[Any], run: Run) -> Sequence[Any]:
+            _check_shapes(node, arrays)
+            return as_outputs(rule(*arrays, *absent, **attrs))
+
+        return shape_first
     if bodies is None:
         return lambda arrays, run: as_outputs(rule(*arrays, *absent, **attrs))
 
@@ -43,3 +59,30 @@ def _call(node: Node, bodies: dict[str, Program] | None) -> StepCall:
         return as_outputs(rule(*arrays, *absent, **{**attrs, **bound}))
 
     return with_bodies
+
+
+def _is_unranked(value: Value) -> bool:
+    return isinstance(value.fact, Fact) and value.fact.shape is None
+
+
+def _check_shapes(node: Node, arrays: Sequence[Any]) -> None:
+    """Asks the op's rule about shapes that nobody could look at before."""
+    if not all(a is None or isinstance(a, np.ndarray) for a in arrays):
+        return
+    loose = Node(Graph(), node.op, node.name, node.attrs)
+    loose.inputs = tuple(
+        None if v is None else Value("", _seen(v.tensor, array))
+        for v, array in zip(node.inputs, arrays, strict=True)
+    )
+    loose.outputs = tuple(Value("") for _ in node.outputs)
+    try:
+        infer_node(Scope(), loose)
+    except (InvalidGraph, ShapeError) as error:
+        raise InvalidArgument(error.what) from None
+
+
+def _seen(fact: Fact, array: Array) -> Fact:
+    """What is known of a value once it is there."""
+    if array.size <= MAX_SYMBOLIC and fact.dtype.kind in ("int", "uint", "bool"):
+        return const_fact(Held(array))
+    return Fact(fact.dtype, array.shape)

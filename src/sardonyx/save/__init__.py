@@ -17,7 +17,7 @@ from sardonyx.load.model import Model
 from sardonyx.save.graph import GraphWriter
 from sardonyx.save.header import model_message
 from sardonyx.save.since import Versions
-from sardonyx.save.tensor import DataFile
+from sardonyx.save.tensor import DataFile, External
 from sardonyx.save.wire import Message
 
 MAX_BYTES: Final = 2**31 - 1  # of a protobuf message; larger ones no reader takes
@@ -44,7 +44,7 @@ def save(model: Model, options: SaveOptions) -> None:
     if data_path is not None:
         location = os.path.relpath(data_path, os.path.dirname(path))
         file = DataFile(location, options.min_bytes)
-    message = _model(model, file)
+    message = serialized(model, file)
     _check_size(message, file)
     with _reporting(path), contextlib.ExitStack() as stack:
         model_file = stack.enter_context(writing(path))
@@ -54,7 +54,8 @@ def save(model: Model, options: SaveOptions) -> None:
         message.write(model_file)
 
 
-def _model(model: Model, file: DataFile | None) -> Message:
+def serialized(model: Model, file: External | None) -> Message:
+    """The model as a message that can be written; tensors are where `file` says, if it does."""
     versions = Versions(model.opsets)
     graph = GraphWriter(versions, file).main(model)
     return model_message(model, graph, versions.ir, versions.opsets)

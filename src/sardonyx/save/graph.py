@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sardonyx.errors import InternalError
+from sardonyx.errors import InternalError, NotImplemented
 from sardonyx.graph.dim import Size, lone_name, substitute, symbol
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
@@ -13,7 +13,7 @@ from sardonyx.ops.declare import INTERNAL, ONNX
 from sardonyx.save.names import Names
 from sardonyx.save.node import attribute, mark, node_message, written
 from sardonyx.save.since import Versions
-from sardonyx.save.tensor import DataFile, tensor
+from sardonyx.save.tensor import External, tensor
 from sardonyx.save.types import Dims, value_info
 from sardonyx.save.wire import Message
 
@@ -25,7 +25,7 @@ _IDENTITY: Final = (ONNX, "Identity")
 class GraphWriter:
     """Writes one model's graph. Constants of bodies move to the main graph, which they see."""
 
-    def __init__(self, versions: Versions, file: DataFile | None) -> None:
+    def __init__(self, versions: Versions, file: External | None) -> None:
         self._versions = versions
         self._file = file
         self._names = Names()
@@ -126,6 +126,13 @@ class GraphWriter:
         op = node.op
         if op.domain == INTERNAL:
             raise InternalError(f"{op} is an op of our own, and reached a file", node=node)
+        if "decoder" in op.attrs:
+            raise NotImplemented(
+                f"a model with {op} is not saved: its decoder is known by the names of its values, "
+                "which optimizing changes",
+                node=node,
+                hint="use the model as it is",
+            )
         attrs = written(node)
         self._versions.node(node, attrs)
         inputs = ["" if v is None else self._read(v) for v in node.inputs]

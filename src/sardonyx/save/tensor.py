@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, Protocol
 
 import numpy as np
 
@@ -77,6 +77,13 @@ class DataFile:
         is_short = len(const.shape) < 2 and const.count <= SHAPES
         return not is_short and stored_bytes(const) >= max(self.min_bytes, 1)
 
+    def entries(self, const: Const, name: str) -> dict[str, object] | None:
+        """What a model says of where a tensor's bytes are; None if they stay in the model."""
+        if not self.takes(const):
+            return None
+        offset = self.place(const)
+        return {"location": self.location, "offset": offset, "length": stored_bytes(const)}
+
     def place(self, const: Const) -> int:
         """The offset of a tensor's bytes."""
         key = identity(const)
@@ -101,7 +108,13 @@ class DataFile:
             end = start + stream.size
 
 
-def tensor(const: Const, name: str = "", file: DataFile | None = None) -> Message:
+class External(Protocol):
+    """Whoever keeps the bytes of tensors outside a model."""
+
+    def entries(self, const: Const, name: str) -> dict[str, object] | None: ...
+
+
+def tensor(const: Const, name: str = "", file: External | None = None) -> Message:
     """A TensorProto."""
     message = Message()
     if const.shape:
@@ -112,8 +125,10 @@ def tensor(const: Const, name: str = "", file: DataFile | None = None) -> Messag
     if const.dtype is STRING:
         for cell in const.read().reshape(-1).tolist():
             message.blob(_STRINGS, _encoded(cell))
-    elif file is not None and file.takes(const):
-        _external(message, const, file)
+    elif file is not None and (entries := file.entries(const, name)) is not None:
+        for key, value in entries.items():
+            message.message(_EXTERNAL, entry(key, str(value)))
+        message.number(_LOCATION, 1)
     else:
         _embedded(message, const)
     return message
@@ -125,14 +140,6 @@ def _embedded(message: Message, const: Const) -> None:
         message.blob(_RAW, b"".join(stream.pieces()))
     else:
         message.stream(_RAW, stream)
-
-
-def _external(message: Message, const: Const, file: DataFile) -> None:
-    offset = file.place(const)
-    entries = {"location": file.location, "offset": offset, "length": stored_bytes(const)}
-    for key, value in entries.items():
-        message.message(_EXTERNAL, entry(key, str(value)))
-    message.number(_LOCATION, 1)
 
 
 def entry(key: str, value: str) -> Message:

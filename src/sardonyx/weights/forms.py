@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import contextlib
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
 import sardonyx._native as native
 from sardonyx.errors import RuntimeException
-from sardonyx.weights.const import Const, Ref
+from sardonyx.graph.dtype import STRING
+from sardonyx.weights.const import Const, Ref, Words
 from sardonyx.weights.store import STORE, Array, Store, pages
 
 PLAIN: Final = ""  # aligned, one element after the other
 STORED: Final = "stored"  # the bytes of its file, perhaps unaligned, narrow types packed
+TEXTS: Final = "texts"  # strings as kernels read them: records, and behind them their bytes
 _U8: Final = 2  # ONNX's number of the type
 
 
 class Want(NamedTuple):
-    """A constant in a form: PLAIN, STORED, or what a packing row makes of it."""
+    """A constant in a form: PLAIN, STORED, TEXTS, or what a packing row makes of it."""
 
     const: Const
     row: str = PLAIN
@@ -33,7 +36,7 @@ class Want(NamedTuple):
     @property
     def is_packed(self) -> bool:
         """Whether a kernel row makes it."""
-        return self.row not in (PLAIN, STORED)
+        return self.row not in (PLAIN, STORED, TEXTS)
 
     @property
     def lies_ready(self) -> bool:
@@ -57,6 +60,11 @@ class Want(NamedTuple):
             return 0
         const = self.const
         return const.dtype.packed_bytes(const.count) if self.row == STORED else const.size_bytes
+
+
+def read_form(const: Const) -> Want:
+    """The form in which kernels read a constant that they want no other form of."""
+    return Want(const, TEXTS if const.dtype is STRING else PLAIN)
 
 
 class PrepackedWeightsContainer:
@@ -108,6 +116,7 @@ class Forms:
         self.container: PrepackedWeightsContainer | None = None
         self._arrays: dict[Want, Array] = {}
         self._find = find
+        self._check: Callable[[], None] | None = None
         _ALIVE.add(self)
 
     def address(self, want: Want) -> int:
@@ -118,6 +127,8 @@ class Forms:
         """The bytes of a form, as long as this lives."""
         array = self._arrays.get(want)
         if array is None:
+            if self._check is not None:
+                self._check()
             array = self.found(want)
             if array is None and self.container is not None:
                 array = self.container.share(want, lambda: _make(want))
@@ -125,6 +136,15 @@ class Forms:
                 array = _make(want)
             self._arrays[want] = array
         return array
+
+    @contextlib.contextmanager
+    def checking(self, check: Callable[[], None]) -> Iterator[None]:
+        """Calls `check`, which may raise, before each form that is made meanwhile."""
+        self._check = check
+        try:
+            yield
+        finally:
+            self._check = None
 
     def found(self, want: Want) -> Array | None:
         """A packed form that is there already, in a file."""
@@ -159,6 +179,9 @@ def _make(want: Want) -> Array:
         return want.const.read()
     if want.row == STORED:
         return want.const.stored()
+    if want.row == TEXTS:
+        const = want.const
+        return const.block if isinstance(const, Words) else native.texts(const.read())
     return STORE.share(want.key, lambda: packed(want), want.const)
 
 

@@ -8,8 +8,6 @@ import numpy as np
 
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.build import Builder
-from sardonyx.graph.dtype import F32
-from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Value
 from sardonyx.load.upgrade import OldNode, upgrade
 
@@ -57,18 +55,8 @@ def clip_bounds_become_inputs(b: Builder, node: OldNode) -> Value:
     return _value(b.Clip(x, *bounds))
 
 
-@upgrade("Erf", below=13)
-def erf_of_integers(b: Builder, node: OldNode) -> Value:
-    """Before opset 13 integers had an error function, cut to an integer."""
-    x = node.input(0)
-    if x is None or not isinstance(x.fact, Fact) or not x.fact.dtype.is_integer:
-        return _value(b.node("Erf", *node.inputs).outputs[0])
-    return _value(b.CastLike(b.Erf(b.Cast(x, to=F32.onnx)), x))
-
-
 UPGRADES: Final = (
     *explicit_broadcast,
     *nothing_is_consumed,
     *clip_bounds_become_inputs,
-    *erf_of_integers,
 )

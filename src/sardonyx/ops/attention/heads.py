@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.ops.rules import Array, wide
 
+_T = TypeVar("_T")
 PRECISIONS: Final[dict[int, DType]] = {d.onnx: d for d in (F32, F16, F64, BF16)}
 
 
@@ -30,7 +31,7 @@ def rounded(x: Array, dtype: Any) -> Array:
         return wide(x.astype(dtype, copy=False))
 
 
-def filled(inputs: tuple[Array | None, ...], count: int) -> tuple[Array | None, ...]:
+def filled(inputs: tuple[_T | None, ...], count: int) -> tuple[_T | None, ...]:
     """Inputs with None for those left out at the end."""
     return inputs + (None,) * (count - len(inputs))
 

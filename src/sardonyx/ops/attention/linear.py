@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.graph.dim import Shape
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
@@ -47,16 +49,31 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     assert query is not None
     assert key is not None
     assert value is not None
-    _check_rule(attrs["update_rule"], decay, beta)
+    check_rule(attrs["update_rule"], decay, beta)
     kept = query.dtype if state is None else state.dtype
     if any(f is not None and f.shape is None for f in inputs):
         return Fact(query.dtype, None), Fact(kept, None)
+    if attrs["q_num_heads"] > 0 and attrs["kv_num_heads"] > 0:
+        g.divides(attrs["kv_num_heads"], attrs["q_num_heads"], SHARED_OUT)
+    y, wanted = recurrence_shapes(g, inputs, attrs)
+    if state is not None:
+        same_dims(g, state.dims, wanted, "past_state")
+    return Fact(query.dtype, y), Fact(kept, wanted)
+
+
+SHARED_OUT: Final = "kv_num_heads does not share out q_num_heads"
+
+
+def recurrence_shapes(
+    g: Scope, inputs: Sequence[Any], attrs: dict[str, Any]
+) -> tuple[Shape, Shape]:
+    """The shapes of the output and of a state."""
+    query, key, value, _, decay, beta = inputs
     same_rank(3, query=query, key=key, value=value)
     batch, length, _ = query.dims
     q_heads, d_k = heads_of(g, attrs["q_num_heads"], query.dims[2], "q_num_heads")
     kv_heads, k_size = heads_of(g, attrs["kv_num_heads"], key.dims[2], "kv_num_heads")
     _, d_v = heads_of(g, attrs["kv_num_heads"], value.dims[2], "kv_num_heads")
-    g.divides(kv_heads, q_heads, "kv_num_heads does not share out q_num_heads")
     d_k = g.equal(d_k, k_size, "heads of query and key have different sizes")
     for name, fact in (("key", key), ("value", value), ("decay", decay), ("beta", beta)):
         if fact is not None:
@@ -65,13 +82,10 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
         g.equal_or_one(beta.dims[2], kv_heads, "beta has another number of heads")
     if decay is not None:
         g.divides(kv_heads, decay.dims[2], "decay has another number of heads")
-    wanted = (batch, kv_heads, d_k, d_v)
-    if state is not None:
-        same_dims(g, state.dims, wanted, "past_state")
-    return Fact(query.dtype, (batch, length, d_v * q_heads)), Fact(kept, wanted)
+    return (batch, length, d_v * max(q_heads, kv_heads)), (batch, kv_heads, d_k, d_v)
 
 
-def _check_rule(rule: bytes, decay: Fact | None, beta: Fact | None) -> None:
+def check_rule(rule: bytes, decay: Fact | None, beta: Fact | None) -> None:
     if rule not in _RULES:
         known = ", ".join(r.decode() for r in _RULES)
         raise InvalidGraph(f"update_rule {rule!r} is none of {known}")
@@ -84,13 +98,24 @@ def _check_rule(rule: bytes, decay: Fact | None, beta: Fact | None) -> None:
 @linear.reference
 @np.errstate(all="ignore")
 def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, Array]:
-    query, key, value, past, decay, beta = filled(inputs, 6)
-    assert query is not None
-    assert key is not None
-    assert value is not None
-    groups, heads = attrs["q_num_heads"] // attrs["kv_num_heads"], attrs["kv_num_heads"]
+    arrays: Any = filled(inputs, 6)
+    y, states = recurrence(arrays, attrs, 1)
+    past = arrays[3]
+    return y, states[0].astype(y.dtype if past is None else past.dtype)
+
+
+def recurrence(
+    inputs: Sequence[Any], attrs: dict[str, Any], window: int
+) -> tuple[Array, list[Array]]:
+    """The rows that tokens read, and the states after so many of the last tokens, the last last.
+
+    Heads of the query may share one of keys and values, or be shared by several of these.
+    """
+    query, key, value, past, decay, beta = inputs
+    heads = attrs["kv_num_heads"]
+    groups = max(attrs["q_num_heads"] // heads, 1)
     k, v = _by_token(key, heads), _by_token(value, heads)
-    q = _by_token(query, heads * groups)
+    q = np.repeat(_by_token(query, attrs["q_num_heads"]), heads // attrs["q_num_heads"] or 1, 2)
     length, batch, _, d_k = q.shape
     q = q.reshape(length, batch, heads, groups, d_k)
     keep = None if decay is None else np.exp(_decay(decay, heads, d_k))[..., None]
@@ -100,19 +125,20 @@ def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, Array]:
     else:
         state = past.astype(np.float32)
     out = np.empty((length, batch, heads, groups, v.shape[3]), np.float32)
-    with np.errstate(all="ignore"):
-        for t in range(length):
-            if keep is not None:
-                state = state * keep[t]
-            write = v[t]
-            if rate is not None:  # only what the state does not say already is written
-                known = np.matmul(k[t][:, :, None, :], state)[:, :, 0]
-                write = rate[t] * (write - known)
-            state = state + k[t][..., None] * write[:, :, None, :]
-            out[t] = np.matmul(q[t], state)
-        out *= np.float32(attrs["scale"] or 1 / math.sqrt(d_k or 1))
-        y = out.transpose(1, 0, 2, 3, 4).reshape(batch, length, heads * groups * v.shape[3])
-        return y.astype(query.dtype), state.astype(query.dtype if past is None else past.dtype)
+    states = [state] if not length else []
+    for t in range(length):
+        if keep is not None:
+            state = state * keep[t]
+        write = v[t]
+        if rate is not None:  # only what the state does not say already is written
+            known = np.matmul(k[t][:, :, None, :], state)[:, :, 0]
+            write = rate[t] * (write - known)
+        state = state + k[t][..., None] * write[:, :, None, :]
+        out[t] = np.matmul(q[t], state)
+        states = [*states, state][-window:]
+    out *= np.float32(attrs["scale"] or 1 / math.sqrt(d_k or 1))
+    y = out.transpose(1, 0, 2, 3, 4).reshape(batch, length, heads * groups * v.shape[3])
+    return y.astype(query.dtype), states
 
 
 def _by_token(x: Array, heads: int) -> Array:

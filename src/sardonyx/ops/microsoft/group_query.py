@@ -10,23 +10,31 @@ import numpy as np
 
 from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.graph.dim import Size
-from sardonyx.graph.dtype import BF16, F16, F32, I32, I64
+from sardonyx.graph.dtype import BF16, F16, F32, I32, I64, by_numpy
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.ops.attention.heads import filled, pack, same_dims, same_rank, unpack
 from sardonyx.ops.caches import first_rows, longer, rotated
 from sardonyx.ops.declare import MICROSOFT, Op, optional, required
+from sardonyx.ops.microsoft.kv_cache import (
+    QUANTIZED,
+    Window,
+    check_scale,
+    check_window,
+    codec_of,
+)
 from sardonyx.ops.rules import Array, one_int, wide
 
 SCORES, WEIGHTS = 1, 2  # what qk_output asks for
+_FLOATS: Final = frozenset((F32, F16, BF16))
 
 group_query: Final = Op(
     "GroupQueryAttention",
     1,
-    "query:T key:T? value:T? past_key:T? past_value:T? seqlens_k:M total_sequence_length:M "
+    "query:T key:T? value:T? past_key:C? past_value:C? seqlens_k:M total_sequence_length:M "
     "cos_cache:T? sin_cache:T? position_ids:I? attention_bias:T? head_sink:T? k_scale:S? "
     "v_scale:S? q_norm_weight:T? k_norm_weight:T?",
-    "output:T present_key:T? present_value:T? output_qk:T?",
+    "output:T present_key:C? present_value:C? output_qk:T?",
     domain=MICROSOFT,
     attrs={
         "causal": 1,
@@ -46,7 +54,8 @@ group_query: Final = Op(
         "v_quant_type": b"NONE",
     },
     types={
-        "T": frozenset((F32, F16, BF16)),
+        "T": _FLOATS,
+        "C": _FLOATS | QUANTIZED,
         "M": frozenset((I32,)),
         "I": frozenset((I64,)),
         "S": frozenset((F32,)),
@@ -80,19 +89,10 @@ def _check(attrs: dict[str, Any], x: Inputs) -> None:
     heads, shared = attrs["num_heads"], attrs["kv_num_heads"]
     if heads < 1 or shared < 1 or heads % shared:
         raise InvalidGraph(f"kv_num_heads {shared} does not share out num_heads {heads}")
-    if attrs["sliding_window_cache"]:
-        raise InvalidGraph(
-            "a cache that holds only its window (sliding_window_cache 1) is not known here; "
-            "export the model with a whole cache"
-        )
-    quantized = {attrs["k_quant_type"], attrs["v_quant_type"]} != {b"NONE"}
-    if quantized or x.k_scale is not None or x.v_scale is not None:
-        raise InvalidGraph("a quantized cache is not known here; export the model with a float one")
-    if x.q_norm is not None or x.k_norm is not None:
-        raise InvalidGraph(
-            "q_norm_weight and k_norm_weight are not known here; "
-            "normalize query and key before the node"
-        )
+    if attrs["sliding_window_cache"] and (attrs["local_window_size"] < 1 or x.past_key is None):
+        raise InvalidGraph("sliding_window_cache 1 needs past_key and a local_window_size")
+    if (x.q_norm is None) != (x.k_norm is None):
+        raise InvalidGraph("q_norm_weight and k_norm_weight go together: one of them is missing")
     if attrs["causal"] not in (0, 1):
         raise InvalidGraph(f"causal {attrs['causal']} is neither 0 nor 1")
     if attrs["local_window_size"] < 1 and attrs["local_window_size"] != -1:
@@ -125,16 +125,26 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     if x.key is not None:
         for name in ("key", "value"):
             same_dims(g, getattr(x, name).dims, (batch, rows, head * shared), name)
+    codec = codec_of(attrs, x.query.dtype, None if x.past_key is None else x.past_key.dtype)
     past: Size = 0
     if x.past_key is not None:
         same_rank(4, past_key=x.past_key, past_value=x.past_value)
         past = x.past_key.dims[2]
+        if x.past_key.dtype is not codec.dtype or x.past_value.dtype is not codec.dtype:
+            raise InvalidGraph(f"the cache is of {codec.dtype}, not {x.past_key}")
         for name in ("past_key", "past_value"):
-            same_dims(g, getattr(x, name).dims, (batch, shared, past, head), name)
+            same_dims(g, getattr(x, name).dims, (batch, shared, past, codec.width(head)), name)
+    check_scale(g, x.k_scale, attrs["k_quant_type"], (shared, head))
+    check_scale(g, x.v_scale, attrs["v_quant_type"], (shared, head))
+    for name, weight in (("q_norm_weight", x.q_norm), ("k_norm_weight", x.k_norm)):
+        if weight is not None:
+            same_dims(g, weight.dims, (head,), name)
     if x.seqlens.rank not in (1, 2):
         raise InvalidGraph(f"seqlens_k has one number for each of the batch, and is {x.seqlens}")
     same_dims(g, x.seqlens.dims, (batch, 1)[: x.seqlens.rank], "seqlens_k")
     total, length = _lengths(g, x.total, past)
+    if attrs["sliding_window_cache"]:
+        length = past
     _check_rotary(g, x, attrs, (batch, rows, head))
     if x.sink is not None:
         same_dims(g, x.sink.dims, (heads,), "head_sink")
@@ -143,7 +153,7 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
         g.equal_or_one(x.bias.dims[0], batch, "attention_bias does not broadcast over the batch")
         g.equal_or_one(x.bias.dims[1], heads, "attention_bias does not broadcast over the heads")
         g.equal(x.bias.dims[2], rows, "attention_bias has another number of rows than the query")
-    cache = x.query.shaped((batch, shared, length, head))
+    cache = Fact(codec.dtype, (batch, shared, length, codec.width(head)))
     return (
         x.query.shaped((batch, rows, head * heads)),
         cache,
@@ -178,31 +188,65 @@ def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
     heads, shared = attrs["num_heads"], attrs["kv_num_heads"]
     q, k, v = _split(x, heads, shared)
     batch, _, rows, head = q.shape
+    if x.q_norm is not None:
+        q, k = (_normal(a, w, attrs) for a, w in ((q, x.q_norm), (k, x.k_norm)))
     total = one_int(x.total, "total_sequence_length")
     firsts, ends = first_rows(x.seqlens, total, rows)
-    past = 0 if x.past_key is None else x.past_key.shape[2]
-    if firsts.size and (firsts.max() > past or ends.max() > max(past, total)):
-        raise InvalidArgument(f"seqlens_k says {ends.max()} keys, and there are {past} before")
     if attrs["do_rotary"]:
         places = positions_of(x.positions, firsts, rows, is_first=rows == total)
         q = rotated(q, x.cos, x.sin, places, attrs["rotary_interleaved"])
         k = rotated(k, x.cos, x.sin, places, attrs["rotary_interleaved"])
-    caches = []
-    for old, new in ((x.past_key, k), (x.past_value, v)):
-        cache = np.zeros((batch, shared, max(past, total), head), q.dtype)
-        for b in range(batch):
-            if old is not None:
-                cache[b, :, : firsts[b]] = old[b, :, : firsts[b]]
-            cache[b, :, firsts[b] : firsts[b] + rows] = new[b]
-        caches.append(cache)
+    sides = ((x.past_key, k, x.k_scale), (x.past_value, v, x.v_scale))
+    kept = [_kept(attrs, old, new, scale, (firsts, ends, total)) for old, new, scale in sides]
     y = np.zeros((batch, heads, rows, head), np.float32)
     shown = np.zeros((batch, heads, rows, total), np.float32)
     for b in range(batch):
         bias = None if x.bias is None else wide(x.bias[min(b, x.bias.shape[0] - 1)])
         span = (int(firsts[b]), int(ends[b]))
-        keys, values = (wide(np.repeat(c[b], heads // shared, axis=0)) for c in caches)
+        keys, values = (np.repeat(seen[b], heads // shared, axis=0) for _, seen in kept)
         y[b] = _attend(attrs, wide(q[b]), keys, values, bias, x.sink, span, shown[b])
-    return pack(y).astype(q.dtype), *caches, shown.astype(q.dtype)
+    return pack(y).astype(q.dtype), *(cache for cache, _ in kept), shown.astype(q.dtype)
+
+
+def _normal(x: Array, weight: Array, attrs: dict[str, Any]) -> Array:
+    """Each head over its root mean square."""
+    with np.errstate(all="ignore"):
+        square = np.square(wide(x)).mean(axis=-1, keepdims=True)
+        y = wide(x) / np.sqrt(square + np.float32(attrs["qk_norm_epsilon"])) * wide(weight)
+        return np.asarray(y.astype(x.dtype))
+
+
+Spans = tuple[Array, Array, int]  # where new rows begin and keys end in each of the batch; the most
+
+
+def _kept(
+    attrs: dict[str, Any], old: Array | None, new: Array, scale: Array | None, spans: Spans
+) -> tuple[Array, Array]:
+    """The new cache; and all keys or values at their places, as float32."""
+    firsts, ends, total = spans
+    batch, shared, rows, head = new.shape
+    dtypes = (by_numpy(a.dtype) for a in (new, new if old is None else old))
+    codec = codec_of(attrs, next(dtypes) or F32, None if old is None else next(dtypes))
+    past = 0 if old is None else old.shape[2]
+    is_window = bool(attrs["sliding_window_cache"])
+    if firsts.size and not is_window and (firsts.max() > past or ends.max() > max(past, total)):
+        raise InvalidArgument(f"seqlens_k says {ends.max()} keys, and there are {past} before")
+    stored = codec.encode(new, scale)
+    if old is not None and is_window:
+        check_window(past, attrs["local_window_size"])
+    window = Window(past, attrs["local_window_size"])
+    whole = np.zeros((batch, shared, max(past, total), stored.shape[3]), stored.dtype)
+    cache = np.zeros_like(whole[:, :, :past]) if is_window else whole
+    for b in range(batch):
+        first, end = int(firsts[b]), int(ends[b])
+        if old is not None:
+            there = window.resident(first) if is_window else first
+            whole[b, :, first - there : first] = old[b, :, :there]
+        whole[b, :, first : first + rows] = stored[b]
+        if is_window:
+            there = window.resident(end)
+            cache[b, :, :there] = whole[b, :, end - there : end]
+    return cache, codec.decode(whole, scale, head)
 
 
 def _split(x: Inputs, heads: int, shared: int) -> tuple[Array, Array, Array]:

@@ -8,14 +8,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.errors import InvalidGraph
+from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.graph.dim import Shape, Size
 from sardonyx.graph.dtype import BF16, F16, F32, I32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.ops.attention.heads import filled, heads_of, pack, same_dims, same_rank, unpack
 from sardonyx.ops.declare import MICROSOFT, Op, optional, required
-from sardonyx.ops.rules import Array, wide
+from sardonyx.ops.rules import Array, one_int, wide
 
 SHUT_OUT: Final = -10000.0  # what a mask adds to a score unless the node says otherwise
 _TYPES: Final = {"T": frozenset((F32, F16, BF16)), "M": frozenset((I32,))}
@@ -56,13 +56,12 @@ class Inputs:
 def _check(x: Inputs, attrs: dict[str, Any]) -> None:
     if attrs["num_heads"] < 1:
         raise InvalidGraph(f"num_heads is {attrs['num_heads']}, and must be 1 or more")
-    if x.past_length is not None or x.indirection is not None:
-        raise InvalidGraph(
-            "a cache that past and present share (past_sequence_length, cache_indirection) is not "
-            "known here; export the model with a cache that grows"
-        )
     if (x.past_key is None) != (x.past_value is None):
         raise InvalidGraph("past_key and past_value go together: one of them is missing")
+    if x.past_length is not None and x.past_key is None:
+        raise InvalidGraph("past_sequence_length says how much of past_key there is: it is missing")
+    if x.indirection is not None and x.past_length is None:
+        raise InvalidGraph("cache_indirection needs past_sequence_length")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +120,9 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
         past = x.past_key.dims[2]
         same_dims(g, x.past_key.dims, (s.batch, heads, past, s.head), "past_key")
         same_dims(g, x.past_value.dims, (s.batch, heads, past, s.width), "past_value")
-    total = past + s.keys
+    total = length = past + s.keys
+    if x.past_length is not None:
+        total, length = check_shared(g, x.past_length, x.indirection), past
     if x.bias is not None:
         both = (2 * s.head + s.width) * heads
         same_dims(g, x.bias.dims, (both,), "bias")
@@ -131,10 +132,19 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
         check_added(g, x.added, (s.batch, heads, s.rows, total))
     return (
         x.query.shaped((s.batch, s.rows, s.width * heads)),
-        x.query.shaped((s.batch, heads, total, s.head)),
-        x.query.shaped((s.batch, heads, total, s.width)),
+        x.query.shaped((s.batch, heads, length, s.head)),
+        x.query.shaped((s.batch, heads, length, s.width)),
         x.query.shaped((s.batch, heads, s.rows, total)),
     )
+
+
+def check_shared(g: Scope, past_length: Fact, indirection: Fact | None) -> Size:
+    """The number of keys when past and present share a cache: a new dim, as it depends on data."""
+    for size in past_length.dims:
+        g.equal(size, 1, "past_sequence_length is one number")
+    if indirection is not None:
+        same_rank(3, cache_indirection=indirection)
+    return g.fresh("keys")
 
 
 def _check_padding(g: Scope, mask: Fact, scores: Shape) -> None:
@@ -168,14 +178,53 @@ def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
         if x.key is None or x.key.ndim != 4:  # keys that are laid out as a cache have it already
             k, v = rest
     past = 0
-    if x.past_key is not None:
+    if x.past_length is not None:
+        past = one_int(x.past_length, "past_sequence_length")
+        caches = [shared(old, n, past) for old, n in ((x.past_key, k), (x.past_value, v))]
+        k, v = (seen_rows(c, past, k.shape[2], x.indirection) for c in caches)
+    elif x.past_key is not None:
         past = x.past_key.shape[2]
-        k, v = (np.concatenate(p, axis=2) for p in ((x.past_key, k), (x.past_value, v)))
+        caches = [np.concatenate(p, axis=2) for p in ((x.past_key, k), (x.past_value, v))]
+        k, v = caches
+    else:
+        caches = [k, v]
     mask = _mask(x.padding, k.shape[2], attrs["mask_filter_value"])
     if x.added is not None:
         mask = mask + wide(x.added)
     y, scores = attend(q, k, v, mask, past, attrs)
-    return pack(y), np.ascontiguousarray(k), np.ascontiguousarray(v), scores
+    return pack(y), *(np.ascontiguousarray(c) for c in caches), scores.astype(x.query.dtype)
+
+
+def shared(cache: Array, new: Array, past: int) -> Array:
+    """A cache with new rows behind those of the past, and zeros where there is room for more."""
+    if past < 0 or past + new.shape[2] > cache.shape[2]:
+        raise InvalidArgument(
+            f"{new.shape[2]} new rows behind {past} do not fit into a cache of {cache.shape[2]}"
+        )
+    made = np.zeros_like(cache)
+    made[:, :, :past] = cache[:, :, :past]
+    made[:, :, past : past + new.shape[2]] = new
+    return made
+
+
+def seen_rows(cache: Array, past: int, rows: int, indirection: Array | None) -> Array:
+    """The rows that are filled, each of the past from the beam that it came from."""
+    seen = cache[:, :, : past + rows]
+    if indirection is None:
+        return seen
+    groups, beams, _ = indirection.shape
+    came = indirection[:, :, :past]
+    if groups * beams != cache.shape[0] or came.shape[2] < past:
+        raise InvalidArgument(
+            f"cache_indirection {list(indirection.shape)} does not fit a batch of {cache.shape[0]} "
+            f"with {past} keys"
+        )
+    if came.size and (came.min() < 0 or came.max() >= beams):
+        raise InvalidArgument(f"cache_indirection names beams outside [0, {beams})")
+    first = np.arange(groups)[:, None, None] * beams
+    source = (came + first).reshape(cache.shape[0], past)
+    old = cache[source, :, np.arange(past)].swapaxes(1, 2)
+    return np.concatenate((old, seen[:, :, past:]), axis=2)
 
 
 def _heads(x: Inputs, heads: int) -> tuple[Array, Array, Array]:

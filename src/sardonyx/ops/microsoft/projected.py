@@ -7,15 +7,22 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.errors import InvalidGraph
+from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BF16, F16, F32, I32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.ops.attention.heads import filled, pack, same_dims, same_rank, unpack
+from sardonyx.ops.caches import rotated
 from sardonyx.ops.declare import MICROSOFT, Op, optional, required
-from sardonyx.ops.microsoft.multi_head import SHUT_OUT, attend, check_added
-from sardonyx.ops.rules import Array, wide
+from sardonyx.ops.microsoft.multi_head import (
+    SHUT_OUT,
+    attend,
+    check_added,
+    check_shared,
+    shared,
+)
+from sardonyx.ops.rules import Array, one_int, wide
 
 projected: Final = Op(
     "Attention",
@@ -53,13 +60,8 @@ class Inputs:
 def _check(x: Inputs, attrs: dict[str, Any]) -> None:
     if attrs["num_heads"] < 1:
         raise InvalidGraph(f"num_heads is {attrs['num_heads']}, and must be 1 or more")
-    if attrs["past_present_share_buffer"] or x.past_length is not None:
-        raise InvalidGraph(
-            "a cache that past and present share (past_present_share_buffer) is not known here; "
-            "export the model with a cache that grows"
-        )
-    if attrs["do_rotary"]:
-        raise InvalidGraph("do_rotary is not known here; use RotaryEmbedding nodes")
+    if attrs["past_present_share_buffer"] and (x.past is None or x.past_length is None):
+        raise InvalidGraph("past_present_share_buffer 1 needs past and past_sequence_length")
 
 
 def widths_of(columns: Size, attrs: dict[str, Any]) -> tuple[Size, Size, Size]:
@@ -97,62 +99,108 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
         past = x.past.dims[3]
         same_dims(g, x.past.dims, (2, batch, heads, past, head), "past")
         g.equal(value_width, width, "values of another width than keys have no past")
-    total = past + rows
+    total = length = past + rows
+    if attrs["past_present_share_buffer"]:
+        total, length = check_shared(g, x.past_length, None), past
+    if attrs["do_rotary"]:
+        g.at_least(head, attrs["rotary_embedding_dim"], "rotary_embedding_dim exceeds a head")
+        g.divides(2, attrs["rotary_embedding_dim"] or head, "features are turned in pairs")
     if x.mask is not None:
         _check_mask(g, x.mask, (batch, rows, total))
     if x.added is not None:
         check_added(g, x.added, (batch, heads, rows, total))
-    present = x.x.shaped((2, batch, heads, total, head))
+    present = x.x.shaped((2, batch, heads, length, head))
     return x.x.shaped((batch, rows, value_width)), present
 
 
 def _check_mask(g: Scope, mask: Fact, sizes: tuple[Size, Size, Size]) -> None:
     batch, rows, total = sizes
     if mask.rank == 1:
-        ends, starts = batch, 2 * batch
-        if mask.dims[0] != ends and mask.dims[0] != starts:
-            g.divides(batch, mask.dims[0], "mask_index has no number for each of the batch")
+        count = mask.dims[0]
+        is_known = isinstance(batch, int) and isinstance(count, int)
+        if is_known and count not in _counts(batch):
+            raise InvalidGraph(f"mask_index has {count} numbers for a batch of {batch}")
     elif mask.rank == 2:
         g.equal_or_one(mask.dims[0], batch, "mask_index does not broadcast over the batch")
         g.equal(mask.dims[1], total, "mask_index has another number of columns than keys")
     elif mask.rank == 3:
         same_dims(g, mask.dims, (batch, rows, total), "mask_index")
+    elif mask.rank == 4:
+        same_dims(g, mask.dims, (batch, 1, mask.dims[2], mask.dims[2]), "mask_index")
+        g.at_least(mask.dims[2], total, "mask_index has fewer columns than there are keys")
     else:
-        raise InvalidGraph(f"mask_index has rank {mask.rank}, and must have 1, 2 or 3")
+        raise InvalidGraph(f"mask_index has rank {mask.rank}, and must have 1 to 4")
+
+
+def _counts(batch: Any) -> tuple[Any, ...]:
+    """How many numbers say where keys end; where they end and begin; and where each text begins."""
+    return batch, 2 * batch, 3 * batch + 2
 
 
 @projected.reference
 def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
-    x, heads = Inputs(*filled(inputs, 7)), attrs["num_heads"]
+    x = Inputs(*filled(inputs, 7))
     all_three = np.matmul(wide(x.x), wide(x.weights))
     if x.bias is not None:
         all_three = all_three + wide(x.bias)
-    width, _, _ = widths_of(x.weights.shape[1], attrs)
+    return attended(x, all_three.astype(x.x.dtype), attrs)
+
+
+def attended(x: Inputs, all_three: Array, attrs: dict[str, Any]) -> tuple[Array, ...]:
+    """What follows the product: query, key and value lie side by side in it."""
+    heads = attrs["num_heads"]
+    width, _, _ = widths_of(all_three.shape[2], attrs)
     assert isinstance(width, int)
-    parts = np.split(all_three.astype(x.x.dtype), (width, 2 * width), axis=2)
+    parts = np.split(all_three, (width, 2 * width), axis=2)
     q, k, v = (unpack(part, heads) for part in parts)
     past = 0
-    if x.past is not None:
+    if attrs["past_present_share_buffer"]:
+        past = one_int(x.past_length, "past_sequence_length")
+    elif x.past is not None:
         past = x.past.shape[3]
-        k, v = (np.concatenate((old, new), axis=2) for old, new in zip(x.past, (k, v), strict=True))
-    mask = _mask(x.mask, x.x.shape[0], k.shape[2], attrs["mask_filter_value"])
+    if attrs["do_rotary"]:
+        q, k = (_turned(part, past, attrs["rotary_embedding_dim"]) for part in (q, k))
+    caches = [k, v]
+    if attrs["past_present_share_buffer"]:
+        caches = [shared(old, new, past) for old, new in zip(x.past, (k, v), strict=True)]
+    elif x.past is not None:
+        pairs = zip(x.past, (k, v), strict=True)
+        caches = [np.concatenate(pair, axis=2) for pair in pairs]
+    k, v = (c[:, :, : past + q.shape[2]] for c in caches)
+    mask = _mask(x.mask, (x.x.shape[0], past, *q.shape[2:3]), attrs["mask_filter_value"])
     if x.added is not None:
         mask = mask + wide(x.added)
     y, _ = attend(q, k, v, mask, past, attrs)
     same = k.shape == v.shape
-    return pack(y), np.stack((k, v)) if same else np.zeros((2, *k.shape), k.dtype)
+    return pack(y), np.stack(caches) if same else np.zeros((2, *k.shape), k.dtype)
 
 
-def _mask(mask: Array | None, batch: int, keys: int, low: float | None) -> Array:
+def _turned(x: Array, past: int, width: int) -> Array:
+    """Features of [batch, heads, rows, head] turned by the angles of their places."""
+    half = (width or x.shape[3]) // 2
+    speeds = 10000.0 ** (-np.arange(half) / max(half, 1))
+    angles = np.arange(past + x.shape[2])[:, None] * speeds
+    places = np.arange(past, past + x.shape[2])[None] + np.zeros((x.shape[0], 1), np.int64)
+    cos, sin = (f(angles).astype(np.float32) for f in (np.cos, np.sin))
+    return rotated(x, cos, sin, places, 0)
+
+
+def _mask(mask: Array | None, sizes: tuple[int, ...], low: float | None) -> Array:
     """What a mask adds to the scores [batch, heads, rows, keys]."""
+    batch, past, rows = sizes
+    keys = past + rows
     if mask is None:
         return np.zeros((1, 1, 1, 1), np.float32)
     places = np.arange(keys)
     if mask.ndim == 1:
+        if mask.shape[0] not in _counts(batch):
+            raise InvalidArgument(f"mask_index has {mask.shape[0]} numbers for a batch of {batch}")
         ends, starts = mask[:batch, None], mask[batch : 2 * batch, None]
         seen = places < ends
-        if mask.shape[0] > batch:
+        if mask.shape[0] == 2 * batch:
             seen = seen & (places >= starts)
+    elif mask.ndim == 4:
+        seen = mask[:, 0, past:keys, :keys] > 0
     else:
         seen = mask > 0
     shape = (seen.shape[0], 1, 1 if seen.ndim == 2 else seen.shape[1], keys)

@@ -185,10 +185,10 @@ def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
 
     def make(i: int, x: Array) -> tuple[Array, Step]:
         length, batch, size = x.shape
-        gates = _by_bytes(w[i], w_scale[i], w_zero[i])(x.reshape(length * batch, size))
+        gates = by_bytes(w[i], w_scale[i], w_zero[i])(x.reshape(length * batch, size))
         if b is not None:
             gates = gates + b[i].reshape(2, -1).sum(axis=0)
-        recurrent = _by_bytes(r[i], r_scale[i], r_zero[i])
+        recurrent = by_bytes(r[i], r_scale[i], r_zero[i])
         peepholes = None if p is None else p[i]
         step = lstm_step(recurrent, peepholes, functions[i], is_coupled=attrs["input_forget"])
         return gates.reshape(length, batch, w.shape[2]), step
@@ -197,9 +197,9 @@ def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
         return run_layer(Feed(x, lens, (initial_h, initial_c), r.shape[1]), make, attrs)
 
 
-def _by_bytes(weights: Array, scale: Array, zero: Array) -> Matmul:
+def by_bytes(weights: Array, scale: Array, zero: Array | None) -> Matmul:
     """Multiplication by 8-bit weights of numbers that are quantized all together."""
-    whole_weights = centred(weights, np.asarray(zero))
+    whole_weights = centred(weights, None if zero is None else np.asarray(zero))
 
     def run(x: Array) -> Array:
         whole, step = quantized(x)

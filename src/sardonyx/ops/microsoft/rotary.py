@@ -1,4 +1,4 @@
-"""RotaryEmbedding of com.microsoft: positions before the caches, or one number to count on from."""
+"""Rotary embeddings of com.microsoft: positions before the caches; or three of them per token."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.errors import InvalidGraph
+from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BF16, F16, F32, I64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.ops.attention.heads import pack, same_dims, same_rank, unpack
 from sardonyx.ops.caches import rotated
-from sardonyx.ops.declare import MICROSOFT, Op
+from sardonyx.ops.declare import MICROSOFT, Op, required
 from sardonyx.ops.rules import Array
 
+MAX_PAIRS: Final = 1 << 16  # of features in a head
 rotary: Final = Op(
     "RotaryEmbedding",
     1,
@@ -86,4 +87,57 @@ def _(x: Array, ids: Array, cos: Array, sin: Array, **attrs: Any) -> Array:
     return pack(y) if is_packed else y
 
 
-OPS: Final = (rotary,)
+# A token has a time, a row and a column; each feature pair turns by the angle of one of them.
+multi: Final = Op(
+    "MRotaryEmbedding",
+    1,
+    "input:T position_ids:M cos_cache:T sin_cache:T",
+    "output:T",
+    domain=MICROSOFT,
+    attrs={**rotary.attrs, "mrope_layout": 0, "mrope_section": required("ints")},
+    types=rotary.types,
+)
+
+
+def streams_of(attrs: dict[str, Any]) -> Array:
+    """Which of the three positions turns each pair of features."""
+    sections = attrs["mrope_section"]
+    if len(sections) != 3 or min(sections) < 0 or sum(sections) > MAX_PAIRS:
+        raise InvalidGraph(f"mrope_section {sections} are not three sizes of at most {MAX_PAIRS}")
+    if attrs["mrope_layout"] == 0:
+        return np.repeat(np.arange(3), sections)
+    if attrs["mrope_layout"] != 1:
+        raise InvalidGraph(f"mrope_layout is {attrs['mrope_layout']}: 0 for chunks, or 1")
+    found = np.zeros(sum(sections), np.int64)
+    for stream in (1, 2):
+        found[stream : 3 * sections[stream] : 3] = stream
+    return found
+
+
+@multi.infer
+def _(g: Scope, x: Fact, ids: Fact, cos: Fact, sin: Fact, **attrs: Any) -> Fact:
+    rule = rotary.infer_rule
+    assert rule is not None
+    same_rank(3, position_ids=ids)
+    g.equal(ids.dims[0], 3, "position_ids has a time, a row and a column for each token")
+    y: Fact = rule(g, x, ids.shaped(ids.dims[1:]), cos, sin, **attrs)
+    g.equal(cos.dims[1], len(streams_of(attrs)), "mrope_section does not add up to the angles")
+    return y
+
+
+@multi.reference
+def _(x: Array, ids: Array, cos: Array, sin: Array, **attrs: Any) -> Array:
+    wrong = ids[(ids < 0) | (ids >= cos.shape[0])]
+    if wrong.size:
+        raise InvalidArgument(f"position {int(wrong[0])} is outside [0, {cos.shape[0]})")
+    streams = streams_of(attrs)
+    rows = np.moveaxis(ids[streams], 0, -1)  # [batch, rows, pairs]
+    tables = [a[rows, np.arange(len(streams))] for a in (cos, sin)]
+    flat = [a.reshape(-1, len(streams)) for a in tables]
+    places = np.arange(rows.shape[0] * rows.shape[1]).reshape(rows.shape[:2])
+    rule = rotary.reference_rule
+    assert rule is not None
+    return np.asarray(rule(x, places, *flat, **attrs))
+
+
+OPS: Final = (rotary, multi)

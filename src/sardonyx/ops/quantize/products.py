@@ -52,12 +52,12 @@ def _of_rows(row: Array | None) -> Array | None:
     return row[:, None] if row.ndim == 1 else row
 
 
-def _of_columns(row: Array | None) -> Array | None:
+def of_columns(row: Array | None) -> Array | None:
     """One number per column of a right operand, as a row."""
     return row.reshape(()) if row is not None and row.size == 1 else row
 
 
-def _check_side(g: Scope, x: Fact, row: Fact | None, name: str, is_left: bool) -> None:
+def check_side(g: Scope, x: Fact, row: Fact | None, name: str, is_left: bool) -> None:
     """Zero points and scales of an operand: one number, or one per row (left) or column (right)."""
     if row is None or is_single(row):
         return
@@ -75,8 +75,11 @@ def _check_side(g: Scope, x: Fact, row: Fact | None, name: str, is_left: bool) -
             g.equal_or_one(have, size, f"{name} does not fit along axis {i}")
 
 
-def _check_single(g: Scope, **facts: Fact) -> None:
+def check_single(g: Scope, **facts: Fact | None) -> None:
+    """Needs each of these, where it is there, to be one number."""
     for name, fact in facts.items():
+        if fact is None:
+            continue
         if fact.rank > 1:
             raise ShapeError(f"{name} is one number, not {fact}")
         for d in fact.dims:
@@ -95,8 +98,8 @@ matmul_integer = Op(
 @matmul_integer.infer
 def _(g: Scope, a: Fact, b: Fact, a_zero: Fact | None, b_zero: Fact | None) -> Fact:
     shape = matmul_shape(g, a, b)
-    _check_side(g, a, a_zero, "a_zero_point", is_left=True)
-    _check_side(g, b, b_zero, "b_zero_point", is_left=False)
+    check_side(g, a, a_zero, "a_zero_point", is_left=True)
+    check_side(g, b, b_zero, "b_zero_point", is_left=False)
     return Fact(I32, shape)
 
 
@@ -104,7 +107,7 @@ def _(g: Scope, a: Fact, b: Fact, a_zero: Fact | None, b_zero: Fact | None) -> F
 def _(a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None) -> Array:
     dtype = exact_type(a.shape[-1])
     left = _centred(a, _of_rows(a_zero), dtype)
-    return as_int32(matmul(left, _centred(b, _of_columns(b_zero), dtype)))
+    return as_int32(matmul(left, _centred(b, of_columns(b_zero), dtype)))
 
 
 qlinear_matmul = Op(
@@ -124,11 +127,11 @@ qlinear_matmul = Op(
 @qlinear_matmul.infer
 def _(g: Scope, *facts: Fact) -> Fact:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = facts
-    _check_side(g, a, a_scale, "a_scale", is_left=True)
-    _check_side(g, a, a_zero, "a_zero_point", is_left=True)
-    _check_side(g, b, b_scale, "b_scale", is_left=False)
-    _check_side(g, b, b_zero, "b_zero_point", is_left=False)
-    _check_single(g, y_scale=y_scale, y_zero_point=y_zero)
+    check_side(g, a, a_scale, "a_scale", is_left=True)
+    check_side(g, a, a_zero, "a_zero_point", is_left=True)
+    check_side(g, b, b_scale, "b_scale", is_left=False)
+    check_side(g, b, b_zero, "b_zero_point", is_left=False)
+    check_single(g, y_scale=y_scale, y_zero_point=y_zero)
     return Fact(y_zero.dtype, matmul_shape(g, a, b))
 
 
@@ -141,8 +144,8 @@ def _(*arrays: Array) -> Array:
     dtype = np.float32 if has_floats else exact_type(a.shape[-1])
     with np.errstate(all="ignore"):
         left = _centred(a, _of_rows(a_zero), dtype)
-        total = matmul(left, _centred(b, _of_columns(b_zero), dtype))
-        left_scale, right_scale = _of_rows(a_scale), _of_columns(b_scale)
+        total = matmul(left, _centred(b, of_columns(b_zero), dtype))
+        left_scale, right_scale = _of_rows(a_scale), of_columns(b_scale)
         assert left_scale is not None
         assert right_scale is not None
         step = y_scale.reshape(()).astype(np.float32)
@@ -161,7 +164,7 @@ conv_integer = Op(
 )
 
 
-def _check_maps(g: Scope, w: Fact, **facts: Fact | None) -> None:
+def check_maps(g: Scope, w: Fact, **facts: Fact | None) -> None:
     """What belongs to the weights is one number, or one per feature map."""
     for name, fact in facts.items():
         if fact is None or is_single(fact):
@@ -174,8 +177,8 @@ def _check_maps(g: Scope, w: Fact, **facts: Fact | None) -> None:
 @conv_integer.infer
 def _(g: Scope, x: Fact, w: Fact, x_zero: Fact | None, w_zero: Fact | None, **attrs: Any) -> Fact:
     if x_zero is not None:
-        _check_single(g, x_zero_point=x_zero)
-    _check_maps(g, w, w_zero_point=w_zero)
+        check_single(g, x_zero_point=x_zero)
+    check_maps(g, w, w_zero_point=w_zero)
     return Fact(I32, conv_shape(g, x, w, None, attrs))
 
 
@@ -185,12 +188,13 @@ def convolved(
     """The exact sums. Padding stands for the zero point, so it is zero once that is taken off."""
     dtype = exact_type(math.prod(w.shape[1:]))
     path = walk(window(w.shape[2:], attrs), x.shape[2:])
-    weights = _centred(w, _of_maps(w_zero, w.ndim - 1), dtype)
+    weights = _centred(w, of_maps(w_zero, w.ndim - 1), dtype)
     image = _centred(x, None if x_zero is None else x_zero.reshape(()), dtype)
     return convolve(image, weights, path, attrs["group"])
 
 
-def _of_maps(row: Array | None, axes_behind: int) -> Array | None:
+def of_maps(row: Array | None, axes_behind: int) -> Array | None:
+    """One number per feature map, before so many axes."""
     if row is None or row.size == 1:
         return None if row is None else row.reshape(())
     return row.reshape(-1, *(1,) * axes_behind)
@@ -216,8 +220,8 @@ qlinear_conv = Op(
 @qlinear_conv.infer
 def _(g: Scope, *facts: Any, **attrs: Any) -> Fact:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, b = facts
-    _check_single(g, x_scale=x_scale, x_zero_point=x_zero, y_scale=y_scale, y_zero_point=y_zero)
-    _check_maps(g, w, w_scale=w_scale, w_zero_point=w_zero)
+    check_single(g, x_scale=x_scale, x_zero_point=x_zero, y_scale=y_scale, y_zero_point=y_zero)
+    check_maps(g, w, w_scale=w_scale, w_zero_point=w_zero)
     check_bias(g, b, w.dims[0])
     return Fact(y_zero.dtype, conv_shape(g, x, w, None, attrs))
 
@@ -229,7 +233,7 @@ def _(*arrays: Any, **attrs: Any) -> Array:
     if b is not None:
         total = total.astype(np.float64) + b.reshape(-1, *(1,) * (x.ndim - 2))
     out = by_numpy(y_zero.dtype)
-    per_map = _of_maps(w_scale, x.ndim - 2)
+    per_map = of_maps(w_scale, x.ndim - 2)
     assert out is not None
     assert per_map is not None
     with np.errstate(all="ignore"):

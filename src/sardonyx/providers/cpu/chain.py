@@ -9,7 +9,15 @@ import numpy as np
 
 from sardonyx.graph.dtype import BF16, BOOL, F16, F32, F64, I64, U64, DType
 from sardonyx.graph.graph import Node, Value
-from sardonyx.ops.chain import ABSENT, ELEMENTWISE, TYPES, Code, Instruction, instruction_of
+from sardonyx.ops.chain import (
+    ABSENT,
+    ELEMENTWISE,
+    STEPS,
+    TYPES,
+    Code,
+    Instruction,
+    instruction_of,
+)
 from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call
@@ -24,7 +32,7 @@ OPS: Final = (
     "thresholded_relu", "shrink", "swish", "is_inf", "divide_by", "add", "sub", "mul", "div", "mod",
     "fmod", "pow", "max", "min", "prelu", "bit_and", "bit_or", "bit_xor", "shift_left",
     "shift_right", "equal", "less", "less_equal", "greater", "greater_equal", "where", "cast",
-    "round_odd",
+    "round_odd", "quantize", "dequantize",
 )  # fmt: skip
 _NUMBER: Final = {name: i for i, name in enumerate(OPS)}
 MAX_VALUES: Final = 64  # operands and native instructions of a program
@@ -49,10 +57,15 @@ class Writer:
                 raise Unfit(f"no kernel for {dtype}")
 
     def emit(
-        self, op: str, args: Sequence[int], to: DType | None = None, params: Sequence[float] = ()
+        self,
+        op: str,
+        args: Sequence[int],
+        to: DType | None = None,
+        params: Sequence[float] = (),
+        of: DType | None = None,
     ) -> int:
         """The number of the result of an instruction, whose arguments have one type."""
-        type_ = self.types[args[-1]]
+        type_ = of or self.types[args[-1]]
         self.rows.append((op, type_, to or type_, tuple(args), tuple(params)))
         self.types.append(to or type_)
         return len(self.types) - 1
@@ -176,6 +189,12 @@ def _pow(w: Writer, it: Instruction, args: tuple[int, ...]) -> int:
     return w.cast(w.emit("pow", (w.cast(base, both), w.cast(exponent, both))), kind)
 
 
+def _erf(w: Writer, it: Instruction, args: tuple[int, ...]) -> int:
+    kind = w.types[args[0]]
+    x = args[0] if kind.is_float else w.cast(args[0], F64)
+    return w.cast(w.emit("erf", (x,)), kind)
+
+
 def _shrink(w: Writer, it: Instruction, args: tuple[int, ...]) -> int:
     attrs = dict(it.attrs)
     kind = w.types[args[0]]
@@ -206,11 +225,29 @@ def _swiglu(w: Writer, it: Instruction, args: tuple[int, ...]) -> int:
     return w.emit("mul", (gate, args[1]))
 
 
+def _quantize(w: Writer, it: Instruction, args: tuple[int, ...]) -> int:
+    x, scale, zero = (*args, ABSENT)[:3]
+    if it.dtype not in STEPS or w.types[x] is not F32 or w.types[scale] is not F32:
+        raise Unfit(f"no kernel that quantizes {w.types[x]} by {w.types[scale]} to {it.dtype}")
+    if zero != ABSENT:
+        zero = w.cast(zero, F32)
+    return w.emit("quantize", (x, scale, zero), it.dtype, (float(zero != ABSENT),), F32)
+
+
+def _dequantize(w: Writer, it: Instruction, args: tuple[int, ...]) -> int:
+    x, scale, zero = (*args, ABSENT)[:3]
+    if w.types[x] not in STEPS or w.types[scale] is not F32:
+        raise Unfit(f"no kernel that dequantizes {w.types[x]} by {w.types[scale]}")
+    if zero != ABSENT:
+        zero = w.cast(zero, F32)
+    return w.emit("dequantize", (scale, zero, x), F32, (float(zero != ABSENT),))
+
+
 _STANDARD: Final[dict[str, Encoder]] = {
     **{name: _plain(name.lower()) for name in (
         "Abs", "Neg", "Sign", "Relu", "Ceil", "Floor", "Round", "Sqrt", "Reciprocal", "Exp", "Log",
         "Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Tanh", "Asinh", "Acosh",
-        "Atanh", "Erf", "Sigmoid", "Softplus", "Softsign", "Mish", "Add", "Sub", "Mul", "Div",
+        "Atanh", "Sigmoid", "Softplus", "Softsign", "Mish", "Add", "Sub", "Mul", "Div",
         "PRelu", "Where",
     )},
     **{name: _folded(op) for name, op in (("Max", "max"), ("Min", "min"), ("Sum", "add"))},
@@ -234,12 +271,15 @@ _STANDARD: Final[dict[str, Encoder]] = {
     "ThresholdedRelu": _with("thresholded_relu", "alpha"),
     "Swish": _with("swish", "alpha"),
     "IsInf": _is_inf,
+    "Erf": _erf,
     "Shrink": _shrink,
     "Clip": _clip,
     "Mod": _mod,
     "BitShift": _shift,
     "Pow": _pow,
     "Cast": _cast,
+    "DequantizeLinear": _dequantize,
+    "QuantizeLinear": _quantize,
     "Gelu": _gelu,
     "SwiGLU": _swiglu,
 }  # fmt: skip

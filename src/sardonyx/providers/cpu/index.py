@@ -21,12 +21,21 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (INTERNAL, "Append"),
         (INTERNAL, "Attention"),
         (INTERNAL, "Spans"),
+        (MICROSOFT, "LinearAttention"),
         (MICROSOFT, "RotaryEmbedding"),
+        (ONNX, "LinearAttention"),
         (ONNX, "RotaryEmbedding"),
+    ),
+    "categories": (
+        (ML, "CategoryMapper"),
+        (ML, "LabelEncoder"),
+        (ML, "OneHotEncoder"),
+        (ML, "ZipMap"),
     ),
     "chain": (*ELEMENTWISE, (INTERNAL, "Chain")),
     "conv": (("", "Col2Im"), (INTERNAL, "Conv"), (INTERNAL, "ConvTranspose")),
     "dequantized": ((INTERNAL, "GatherDequantized"),),
+    "experts": ((MICROSOFT, "MoE"), (MICROSOFT, "QMoE"),),
     "gather": (
         ("", "Gather"), ("", "GatherElements"), ("", "GatherND"), ("", "ScatterElements"),
         ("", "ScatterND"), ("", "TensorScatter"), ("", "OneHot"), ("", "Compress"),
@@ -37,7 +46,6 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (ML, "Binarizer"),
         (ML, "FeatureVectorizer"),
         (ML, "Imputer"),
-        (ML, "LabelEncoder"),
         (ML, "LinearClassifier"),
         (ML, "LinearRegressor"),
         (ML, "Normalizer"),
@@ -82,11 +90,12 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (ONNX, "QLinearMatMul"),
     ),
     "quantize": (
+        (INTERNAL, "QLookup"),
         (ONNX, "DequantizeLinear"),
         (ONNX, "DynamicQuantizeLinear"),
         (ONNX, "QuantizeLinear"),
     ),
-    "recurrent": (("", "GRU"), ("", "LSTM"), ("", "RNN")),
+    "recurrent": (("", "GRU"), ("", "LSTM"), ("", "RNN"), (INTERNAL, "QLSTM")),
     "reduce": (
         ("", "ArgMax"),
         ("", "ArgMin"),
@@ -126,6 +135,7 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("", "STFT"),
     ),
     "softmax": (("", "Hardmax"), ("", "LogSoftmax"), ("", "Softmax")),
+    "text": (("", "TfIdfVectorizer"), (MICROSOFT, "MurmurHash3")),
     "trees": (
         (ML, "TreeEnsemble"),
         (ML, "TreeEnsembleClassifier"),
@@ -144,3 +154,10 @@ def lowering(key: tuple[str, str]) -> Lowering | None:
     module = importlib.import_module(f"sardonyx.providers.cpu.{family}")
     made: Lowering = module.LOWERINGS[key]
     return made
+
+
+def text_lowering(key: tuple[str, str]) -> Lowering | None:
+    """How nodes of an op that have to do with strings are lowered; None for ops without kernels."""
+    from sardonyx.providers.cpu.text import TEXT_LOWERINGS  # few models have strings
+
+    return TEXT_LOWERINGS.get(key)

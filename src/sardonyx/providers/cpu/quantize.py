@@ -6,6 +6,7 @@ from typing import Final
 
 from sardonyx.graph.dtype import BF16, F16, F32, I8, I16, I32, U8, U16, by_name
 from sardonyx.graph.graph import Node, given, optional
+from sardonyx.ops.declare import INTERNAL
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call
 from sardonyx.providers.cpu.index import Lowering
@@ -51,7 +52,13 @@ def dynamic(node: Node) -> Call:
     return Call("dynamic_quantize", (given(node, 0),))
 
 
+def lookup(node: Node) -> Call:
+    """QLookup."""
+    return Call("lookup", (given(node, 0), given(node, 1)), shares=((0, 0),))
+
+
 LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
+    (INTERNAL, "QLookup"): lookup,
     ("", "QuantizeLinear"): quantize,
     ("", "DequantizeLinear"): dequantize,
     ("", "DynamicQuantizeLinear"): dynamic,

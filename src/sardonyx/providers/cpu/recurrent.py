@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sardonyx.graph.dtype import F32
-from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.dtype import F32, U8
+from sardonyx.graph.graph import Node, Value, optional
+from sardonyx.ops.declare import INTERNAL
 from sardonyx.ops.recurrent import DIRECTIONS, settings_of
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call, Packed
 from sardonyx.providers.cpu.index import Lowering
+from sardonyx.providers.cpu.qgemm import packed_bytes
 
 PANEL: Final = 32  # columns of a packed panel
 
@@ -86,4 +88,24 @@ def recurrent(node: Node) -> Call | No:
     )
 
 
-LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {("", name): recurrent for name in KINDS}
+def quantized(node: Node) -> Call | No:
+    """QLSTM."""
+    gates, r, *more = (optional(node, i) for i in range(8))
+    assert r is not None
+    shape, attrs = r.tensor.static, node.attrs
+    if not r.is_const or shape is None:
+        return No("the recurrent weights are not constant")
+    directions, hidden, columns = shape
+    is_standard, numbers, floats = _functions(attrs, KINDS["LSTM"][1], directions)
+    strides = (hidden * columns, 0, columns, 1)
+    size = directions * packed_bytes(hidden, columns)
+    packed = Packed(r, "qgemm_pack", size, (directions, 1, hidden, columns, *strides))
+    direction = tuple(DIRECTIONS).index(attrs["direction"])
+    ints = (direction, hidden, attrs["input_forget"], is_standard, int(r.tensor.dtype is U8))
+    return Call("quantized_lstm", (gates, packed, *more), (*ints, *numbers), floats)
+
+
+LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
+    **{("", name): recurrent for name in KINDS},
+    (INTERNAL, "QLSTM"): quantized,
+}

@@ -22,7 +22,7 @@ from sardonyx.graph.dim import (
 from sardonyx.graph.dtype import DType, by_name
 from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFact, SparseFact
 from sardonyx.graph.graph import Graph
-from sardonyx.ops.chain import ELEMENTWISE, Instruction
+from sardonyx.ops.chain import CONVERSIONS, ELEMENTWISE, Instruction
 from sardonyx.weights.const import Const, Held
 from sardonyx.weights.pack.errors import Broken
 from sardonyx.weights.store import Array
@@ -263,7 +263,7 @@ class AttrReader:
     def _instruction(
         self, op: tuple[str, str], args: list[Any], dtype: Any, attrs: Any
     ) -> Instruction:
-        need(op in ELEMENTWISE, f"{op[1]!r:.40} is no elementwise op")
+        need(op in ELEMENTWISE or op in CONVERSIONS, f"{op[1]!r:.40} is no elementwise op")
         pairs = self.read(attrs)
         is_paired = isinstance(pairs, tuple) and all(
             isinstance(p, tuple) and len(p) == 2 and isinstance(p[0], str) for p in pairs

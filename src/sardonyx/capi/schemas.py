@@ -1,0 +1,216 @@
+"""Schemas and kernels as onnxruntime's module lists them, from our own table of ops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from types import SimpleNamespace
+from typing import ClassVar, Final
+
+from sardonyx.errors import ValueFault
+from sardonyx.graph.dtype import ALL, DType
+from sardonyx.ops import all_ops
+from sardonyx.ops.declare import GRADIENT, INTERNAL, Attr, Op, Slot
+from sardonyx.providers import AVAILABLE, CPU
+
+_ANY_VERSION: Final = 2**31 - 1
+_OWN: Final = (INTERNAL, GRADIENT)
+
+
+class AttrType(IntEnum):
+    """Kinds of attributes."""
+
+    FLOAT = 1
+    INT = 2
+    STRING = 3
+    TENSOR = 4
+    GRAPH = 5
+    FLOATS = 6
+    INTS = 7
+    STRINGS = 8
+    TENSORS = 9
+    GRAPHS = 10
+    SPARSE_TENSOR = 11
+    SPARSE_TENSORS = 12
+
+
+_KINDS: Final = {
+    "int": AttrType.INT, "float": AttrType.FLOAT, "bytes": AttrType.STRING, "ints": AttrType.INTS,
+    "floats": AttrType.FLOATS, "strings": AttrType.STRINGS, "tensor": AttrType.TENSOR,
+    "tensors": AttrType.TENSORS, "graph": AttrType.GRAPH, "sparse": AttrType.SPARSE_TENSOR,
+}  # fmt: skip
+
+
+class FormalParameterOption(IntEnum):
+    """Whether a parameter is there once, perhaps, or any number of times."""
+
+    Single = 0
+    Optional = 1
+    Variadic = 2
+
+
+class SupportType(IntEnum):
+    """Whether an op is here to stay."""
+
+    COMMON = 0
+    EXPERIMENTAL = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """An attribute of an op."""
+
+    name: str
+    type: AttrType | None
+    required: bool
+    description: str = ""
+    _default_value: object = None  # itself, not as a message
+
+
+@dataclass(frozen=True, slots=True)
+class FormalParameter:
+    """An input or output of an op."""
+
+    name: str
+    types: set[str]
+    typeStr: str  # noqa: N815 - onnxruntime's name
+    option: FormalParameterOption
+    isHomogeneous: bool = True  # noqa: N815
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TypeConstraintParam:
+    """The types that a letter stands for."""
+
+    type_param_str: str
+    allowed_type_strs: list[str]
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OpSchema:
+    """An op in the version that nodes are upgraded to while loading."""
+
+    AttrType: ClassVar = AttrType
+    Attribute: ClassVar = Attribute
+    FormalParameter: ClassVar = FormalParameter
+    FormalParameterOption: ClassVar = FormalParameterOption
+    SupportType: ClassVar = SupportType
+    TypeConstraintParam: ClassVar = TypeConstraintParam
+
+    name: str
+    domain: str
+    since_version: int
+    doc: str
+    attributes: dict[str, object]
+    inputs: list[object]
+    outputs: list[object]
+    type_constraints: list[object]
+    min_input: int
+    max_input: int
+    min_output: int
+    max_output: int
+    has_type_and_shape_inference_function: bool
+    deprecated: bool = False
+    support_level: object = SupportType.COMMON
+    file: str = ""
+    line: int = 0
+
+    @staticmethod
+    def is_infinite(number: int) -> bool:
+        """Whether a number of inputs or outputs stands for any number."""
+        return number == _ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class KernelDef:
+    """An op that a provider runs, with the types that it takes."""
+
+    op_name: str
+    domain: str
+    provider: str
+    version_range: tuple[int, int]
+    type_constraints: dict[str, list[str]] = field(default_factory=dict)
+
+
+schemadef: Final = SimpleNamespace(OpSchema=OpSchema)
+opkernel: Final = SimpleNamespace(KernelDef=KernelDef)
+
+
+def get_all_operator_schema() -> list[OpSchema]:
+    """Every op that models may have; older versions of an op are read as the one listed."""
+    return [_schema(op) for op in all_ops() if op.domain not in _OWN]
+
+
+def get_all_opkernel_def() -> list[KernelDef]:
+    """Every op, run by the CPU provider: natively, or by its numpy reference."""
+    return [
+        KernelDef(
+            op.name,
+            op.domain,
+            CPU,
+            (op.since, _ANY_VERSION),
+            {letter: _texts(types) for letter, types in op.types.items()},
+        )
+        for op in all_ops()
+        if op.domain not in _OWN
+    ]
+
+
+def get_registered_ep_kernel_defs(ep_name: str) -> list[KernelDef]:
+    """The kernels of one provider."""
+    if ep_name not in AVAILABLE:
+        raise ValueFault(f"there is no provider {ep_name!r}; there are {', '.join(AVAILABLE)}")
+    return get_all_opkernel_def()
+
+
+def _schema(op: Op) -> OpSchema:
+    least = [
+        sum(not (s.optional or s.variadic) for s in slots) for slots in (op.inputs, op.outputs)
+    ]
+    most = [
+        _ANY_VERSION if slots and slots[-1].variadic else len(slots)
+        for slots in (op.inputs, op.outputs)
+    ]
+    return OpSchema(
+        name=op.name,
+        domain=op.domain,
+        since_version=op.since,
+        doc=_doc(op),
+        attributes={name: _attribute(op, name) for name in op.attrs},
+        inputs=[_parameter(op, slot) for slot in op.inputs],
+        outputs=[_parameter(op, slot) for slot in op.outputs],
+        type_constraints=[TypeConstraintParam(k, _texts(v)) for k, v in op.types.items()],
+        min_input=least[0],
+        max_input=most[0],
+        min_output=least[1],
+        max_output=most[1],
+        has_type_and_shape_inference_function=op.infer_rule is not None,
+    )
+
+
+def _doc(op: Op) -> str:
+    rules = (op.infer_rule, op.reference_rule)
+    return next((r.__doc__ for r in rules if r is not None and r.__doc__), "")
+
+
+def _attribute(op: Op, name: str) -> Attribute:
+    declared = op.attrs[name]
+    default = None if isinstance(declared, Attr) else declared
+    kind = _KINDS.get(op.attr_kinds[name])
+    return Attribute(name, kind, name in op.required_attrs, "", default)
+
+
+def _parameter(op: Op, slot: Slot) -> FormalParameter:
+    option = FormalParameterOption.Single
+    if slot.optional:
+        option = FormalParameterOption.Optional
+    if slot.variadic:
+        option = FormalParameterOption.Variadic
+    types = op.types.get(slot.type, ALL) if slot.type else frozenset()
+    return FormalParameter(slot.name, set(_texts(types)), slot.type, option)
+
+
+def _texts(types: frozenset[DType]) -> list[str]:
+    return [f"tensor({t.ort_name})" for t in sorted(types, key=lambda t: t.onnx)]

@@ -1,0 +1,249 @@
+"""IOBinding: inputs and outputs in memory that stays the same from run to run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sardonyx.device import OrtDevice, check_cpu
+from sardonyx.errors import SardonyxError, ValueFault
+from sardonyx.feeds import check_value
+from sardonyx.graph.fact import Fact
+from sardonyx.nodearg import type_name
+from sardonyx.options import RunOptions
+from sardonyx.ortvalue import OrtValue, as_ort_value
+from sardonyx.ortvalues import OrtValueVector
+from sardonyx.session.pointers import tensor_at
+
+if TYPE_CHECKING:
+    from sardonyx.session.inference import InferenceSession
+
+
+class SessionIOBinding:
+    """Inputs and outputs of a session by name, each bound to a value or, for outputs, to a place.
+
+    An output bound to a tensor is written there: by the run itself where it makes the output in one
+    piece, else by a copy. An output bound to a device alone is new in each run.
+    """
+
+    def __init__(self, session: InferenceSession) -> None:
+        self._session = session
+        self._feed: dict[str, Any] = {}
+        self._targets: dict[str, OrtValue | None] = {}
+        self._results: list[OrtValue] = []
+        self._places: list[Any] = []  # arrays for all outputs of the session, None where unbound
+        self._bound: list[tuple[int, str, OrtValue | None]] = []  # outputs, by number
+
+    def bind_input(self, name: str, value: Any, *raw: Any) -> None:
+        """An array or whatever `run` takes; or a device, a type, a shape and an address."""
+        if raw:
+            check_cpu(value, f"the input {name}")
+            element_type, shape, pointer = raw
+            self.bind_ortvalue_input(name, tensor_at(pointer, element_type, shape))
+            return
+        if name in self._session._fixed:  # a default, which is to be fed now
+            self._session._open_defaults()
+        spec = self._session._inputs.get(name)
+        if spec is None:
+            known = ", ".join(self._session._inputs)
+            raise ValueFault(f"Failed to find an input named {name}; the model has {known}")
+        fed = value._fed() if isinstance(value, OrtValue) else value
+        try:
+            self._feed[name] = check_value(name, spec.fact, fed)
+        except SardonyxError as error:
+            raise ValueFault(error.what, **error.where) from None
+
+    def bind_ortvalue_input(self, name: str, value: OrtValue) -> None:
+        """An OrtValue, which is read where it lies by each run."""
+        if not isinstance(value, OrtValue):
+            raise TypeError(f"an OrtValue is bound, not {type(value).__name__}")
+        self.bind_input(name, value)
+
+    def bind_output(self, name: str, device: OrtDevice, *raw: Any) -> None:
+        """A device to make the output on; with a type, a shape and an address, a place there."""
+        self._check_output(name)
+        check_cpu(device, f"the output {name}")
+        if raw:
+            element_type, shape, pointer = raw
+            self.bind_ortvalue_output(name, tensor_at(pointer, element_type, shape))
+        else:
+            self._bind(name, None)
+
+    def bind_ortvalue_output(self, name: str, value: OrtValue) -> None:
+        """A tensor that each run writes the output to."""
+        index = self._check_output(name)
+        if not isinstance(value, OrtValue):
+            raise TypeError(f"an OrtValue is bound, not {type(value).__name__}")
+        _check_target(name, self._session._compiled.program.outputs[index].fact, value)
+        self._bind(name, value)
+
+    def _check_output(self, name: str) -> int:
+        names = self._session._output_names
+        if name not in names:
+            raise ValueFault(f"Invalid output name: {name}; the model has {', '.join(names)}")
+        return names.index(name)
+
+    def _bind(self, name: str, value: OrtValue | None) -> None:
+        self._targets[name] = value
+        names = self._session._output_names
+        self._bound = [(names.index(n), n, target) for n, target in self._targets.items()]
+        self._places = [None] * len(names)
+        for index, _, target in self._bound:
+            if target is not None and target._dtype is not None and target._dtype.bits >= 8:
+                self._places[index] = target._value
+
+    def run(self, options: RunOptions | None) -> None:
+        """One run; afterwards outputs are where they were bound to."""
+        if not self._targets:
+            raise ValueFault("no output is bound", hint="call bind_output first")
+        places = self._places
+        results = self._session._run_into(self._feed, places, options)
+        made = self._results = []
+        for index, name, target in self._bound:
+            result = results[index]
+            if target is None:
+                made.append(as_ort_value(result))
+                continue
+            if result is not places[index]:
+                _copy(name, result, target)
+            made.append(target)
+
+    @property
+    def _iobinding(self) -> SessionIOBinding:
+        return self
+
+    def clear_binding_inputs(self) -> None:
+        """Forgets all inputs."""
+        self._feed = {}
+
+    def clear_binding_outputs(self) -> None:
+        """Forgets all outputs, and what the last run made."""
+        self._targets, self._results, self._places, self._bound = {}, [], [], []
+
+    def synchronize_inputs(self) -> None:
+        """Kept for programs that call it: inputs lie on the CPU."""
+
+    def synchronize_outputs(self) -> None:
+        """Kept for programs that call it: a run has ended when it returns."""
+
+    def get_outputs(self) -> OrtValueVector:
+        """What the last run made, in the order in which outputs were bound."""
+        return OrtValueVector(self._results)
+
+    def copy_outputs_to_cpu(self) -> list[Any]:
+        """Copies of what the last run made, as `run` hands results out."""
+        copies = [value._fed() for value in self._results]
+        return [c.copy() if isinstance(c, np.ndarray) else c for c in copies]
+
+
+class IOBinding:
+    """A session's inputs and outputs, bound to memory, in onnxruntime's interface for Python."""
+
+    def __init__(self, session: InferenceSession) -> None:
+        self._iobinding = SessionIOBinding(session)
+
+    def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
+        """An input that each run reads from an array, as it is then."""
+        self._iobinding.bind_input(name, arr_on_cpu)
+
+    def bind_input(
+        self,
+        name: str,
+        device_type: str,
+        device_id: int,
+        element_type: Any,
+        shape: Sequence[int],
+        buffer_ptr: int,
+    ) -> None:
+        """An input that is read from an address; the caller keeps the memory."""
+        device = OrtDevice.make(device_type, device_id)
+        self._iobinding.bind_input(name, device, element_type, shape, buffer_ptr)
+
+    def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
+        """An input that is read from an OrtValue."""
+        self._iobinding.bind_ortvalue_input(name, ortvalue)
+
+    def bind_output(
+        self,
+        name: str,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        element_type: Any = None,
+        shape: Sequence[int] | None = None,
+        buffer_ptr: int | None = None,
+    ) -> None:
+        """An output that is made anew by each run or, with an address, written there."""
+        device = OrtDevice.make(device_type, device_id)
+        if buffer_ptr is None:
+            self._iobinding.bind_output(name, device)
+            return
+        if element_type is None or shape is None:
+            raise ValueError("a buffer comes with its element_type and its shape")
+        self._iobinding.bind_output(name, device, element_type, shape, buffer_ptr)
+
+    def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
+        """An output that each run writes to a tensor."""
+        self._iobinding.bind_ortvalue_output(name, ortvalue)
+
+    def synchronize_inputs(self) -> None:
+        """Kept for programs that call it: inputs lie on the CPU."""
+
+    def synchronize_outputs(self) -> None:
+        """Kept for programs that call it: a run has ended when it returns."""
+
+    def get_outputs(self) -> list[OrtValue]:
+        """What the last run made, in the order in which outputs were bound."""
+        return list(self._iobinding.get_outputs())
+
+    def get_outputs_as_ortvaluevector(self) -> OrtValueVector:
+        """`get_outputs` as the list that capi uses."""
+        return self._iobinding.get_outputs()
+
+    def copy_outputs_to_cpu(self) -> list[Any]:
+        """Copies of what the last run made, as `run` hands results out."""
+        return self._iobinding.copy_outputs_to_cpu()
+
+    def clear_binding_inputs(self) -> None:
+        """Forgets all inputs."""
+        self._iobinding.clear_binding_inputs()
+
+    def clear_binding_outputs(self) -> None:
+        """Forgets all outputs, and what the last run made."""
+        self._iobinding.clear_binding_outputs()
+
+
+def _check_target(name: str, fact: Any, value: OrtValue) -> None:
+    """A tensor that an output of this type and shape may be written to."""
+    if not isinstance(fact, Fact):
+        raise ValueFault(f"the output {name} is a {type_name(fact)}, which lies in no one tensor")
+    if value._dtype is not fact.dtype:
+        raise ValueFault(
+            f"Unexpected output data type. Actual: ({value.data_type()}) , "
+            f"expected: ({type_name(fact)})",
+            output=name,
+        )
+    if not value._tensor().flags.writeable:
+        raise ValueFault(f"the output {name} is bound to memory that is read-only")
+    if fact.shape is None:
+        return
+    got, fixed = value.shape(), [d if isinstance(d, int) else None for d in fact.shape]
+    pairs = zip(got, fixed, strict=False)
+    if len(got) != len(fixed) or any(w is not None and g != w for g, w in pairs):
+        raise ValueFault(f"the output {name} has the shape {fact}, and a place of {got} is bound")
+
+
+def _copy(name: str, result: Any, target: OrtValue) -> None:
+    """Writes a result to its place, which must be of its type and shape."""
+    got = as_ort_value(result)
+    if got.data_type() != target.data_type() or got.shape() != target.shape():
+        raise ValueFault(
+            f"the output {name} is {got.data_type()} {got.shape()} in this run, and is bound to "
+            f"{target.data_type()} {target.shape()}",
+            hint="bind memory of that shape, or the device alone",
+        )
+    target.update_inplace(got)
+
+
+__all__ = ["IOBinding", "SessionIOBinding"]

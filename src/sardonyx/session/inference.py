@@ -1,0 +1,520 @@
+"""InferenceSession: onnxruntime's interface over a compiled program."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import numpy as np
+
+from sardonyx.compile import Compiled, Options, compile
+from sardonyx.errors import (
+    Fail,
+    InternalError,
+    InvalidArgument,
+    InvalidGraph,
+    RuntimeException,
+    SardonyxError,
+)
+from sardonyx.feeds import check_feed, describe, hand_out
+from sardonyx.graph.guard import AssumptionFailed
+from sardonyx.load import LoadOptions, read_record
+from sardonyx.load.source import read_model
+from sardonyx.locks import Lock
+from sardonyx.log import at_severity, of_session
+from sardonyx.options import RunOptions, SessionOptions
+from sardonyx.ordering import warn_of_hints
+from sardonyx.pools import pool_for, wants_shrinking
+from sardonyx.program.program import Run
+from sardonyx.program.run import bind, execute
+from sardonyx.programs import PROGRAMS, Shared, key_of, shared
+from sardonyx.providers import resolve
+from sardonyx.session import config
+from sardonyx.session.about import About
+from sardonyx.session.settings import (
+    NODE_STATS,
+    PACK_SAVE,
+    check_fallback,
+    compile_options,
+    defers,
+    flushing,
+    run_settings,
+)
+from sardonyx.trace import Profile
+from sardonyx.weights.forms import PrepackedWeightsContainer
+from sardonyx.weights.pack.find import SUFFIX
+
+if TYPE_CHECKING:
+    from sardonyx.graph.infer import Shapes
+    from sardonyx.memory.stats import NodeStats
+    from sardonyx.ortvalue import OrtValue
+    from sardonyx.ortvalues import OrtValueVector
+    from sardonyx.session.binding import IOBinding, SessionIOBinding
+    from sardonyx.variants import Variants
+
+T = TypeVar("T")
+_DEFAULT_RUN: Final = RunOptions()
+_ATTEMPTS: Final = 4  # the first program, names apart, branches chosen, and one to spare
+
+
+class InferenceSession(About):
+    """A model, ready to run. Many threads may call `run` at once."""
+
+    def __init__(
+        self,
+        path_or_bytes: Any,
+        sess_options: SessionOptions | None = None,
+        providers: Sequence[str | tuple[str, dict[Any, Any]]] | None = None,
+        provider_options: Sequence[dict[Any, Any]] | None = None,
+        *,
+        prepacked_weights_container: PrepackedWeightsContainer | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Compiles a model from a path, bytes, any buffer, a binary file or an onnx.ModelProto.
+
+        What `sardonyx.train.gradient` makes is taken as it is.
+        """
+        self._container = _checked_container(prepacked_weights_container)
+        self._options = SessionOptions() if sess_options is None else sess_options
+        if not isinstance(self._options, SessionOptions):
+            raise TypeError(f"sess_options is a SessionOptions, not {type(sess_options).__name__}")
+        self._disabled = frozenset(kwargs.get("disabled_optimizers") or ())
+        if config.is_wanted(kwargs):
+            given = read_model(path_or_bytes)
+            self._options = config.with_config_of(given, self._options)
+            if given.files.model_path is None and given.model is None:
+                path_or_bytes = given.source.data  # a file object is at its end by now
+        self._begin(path_or_bytes)
+        if providers is None and self._options.has_providers():
+            providers = self._options._chosen_providers(self._described)
+        elif self._options.has_providers():
+            self._logger.warning("providers given to the session replace those of its options")
+        self.set_providers(providers, provider_options)
+
+    def _described(self) -> dict[str, str]:
+        """What a delegate that chooses devices is told of the model."""
+        if self._source.model is not None:
+            return {}
+        record = read_record(self._source)
+        assert record.graph is not None
+        return {
+            "producer_name": record.producer_name,
+            "producer_version": record.producer_version,
+            "domain": record.domain,
+            "model_version": str(record.model_version),
+            "doc_string": record.doc_string,
+            "graph_name": record.graph.name,
+            "graph_description": record.graph.doc_string,
+            **dict(record.metadata),
+        }
+
+    def _begin(self, model: Any) -> None:
+        """Everything before the model is compiled."""
+        self._paths: dict[tuple[str, ...], InferenceSession] = {}
+        self._logger = of_session(self._options.log_severity_level)
+        self._lock = Lock()  # held while compiling again
+        profiles, prefix = self._options.enable_profiling, self._options.profile_file_prefix
+        self._profile = Profile(prefix) if profiles else None
+        self._settings = run_settings(self._options)
+        self._node_stats: NodeStats | None = None
+        self._base = compile_options(self._options, self._disabled, self._container)
+        load = self._load = self._base.load
+        # Read once: a file object is at its end by then, and a path may be gone.
+        self._source = read_model(model, load.folder, load.in_memory, load.copies)
+        if NODE_STATS in self._options._entries:
+            self._node_stats = self._collected(self._options._entries[NODE_STATS])
+
+    def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
+        """Compiles the model for these providers, again if it was compiled for others."""
+        self._provider_options, self._providers = resolve(providers, provider_options, self._logger)
+        check_fallback(self._options)
+        self._paths = {}
+        self._variants: Variants | None = None
+        options = self._current()
+        self._use(self._compile(options))
+        self._announce(options)
+
+    def _compile(self, options: Options) -> Shared:
+        """The program for these options, its own or one that other sessions have."""
+        key = None
+        if self._profile is None and not defers(self._options):
+            providers = tuple(
+                (name, *sorted(given.items())) for name, given in self._provider_options.items()
+            )
+            key = key_of(self._source, options, self._settings, providers)
+        return PROGRAMS.share(key, lambda: self._make(options))
+
+    def _use(self, made: Shared) -> None:
+        """Runs begin with this program from now on."""
+        self._shared = made
+        self._compiled: Compiled = made.compiled
+        model, program = self._compiled.model, self._compiled.program
+        is_watched = self._profile is not None or self._node_stats is not None
+        self._quick = None if is_watched else program.quick
+        self._quick_into = None if is_watched else program.quick_into
+        self._inputs = {i.name: i for i in program.inputs}
+        self._fixed = {d.name for d in model.overridable} - self._inputs.keys()
+        self._required = [i.name for i in program.inputs if i.default is None]
+        self._output_names = [o.name for o in model.outputs]
+
+    def _announce(self, options: Options) -> None:
+        """Says what was made of the model, and keeps what is to be kept of it."""
+        model, program = self._compiled.model, self._compiled.program
+        warn_of_hints(options.order, (*model.inputs, *model.overridable), self._logger)
+        if options.save is not None and self._options._entries.get(PACK_SAVE) == "1":
+            self._pack_saved(options)
+        if self._profile is not None:
+            self._profile.add_stages(self._compiled.stages, model.origin)
+        steps = ", ".join(
+            f"{k} {v * 1e3:.1f} ms" for k, v in self._compiled.stages.seconds().items()
+        )
+        self._logger.info("session ready: %d steps; %s", len(program.segments), steps)
+        for node, provider, kernel in program.nodes():
+            self._logger.debug("%s runs on %s (%s)", node, provider, kernel)
+
+    def _make(self, options: Options) -> Shared:
+        """Compiles, and brings the weights into the forms that kernels read."""
+        try:
+            with at_severity(self._options.log_severity_level):
+                compiled = compile(self._source, options)
+        except MemoryError as error:
+            raise RuntimeException(f"out of memory while compiling: {error}") from None
+        except RecursionError as error:
+            raise InvalidGraph(f"the model nests too deep: {error}") from None
+        pool = pool_for(self._settings)
+        if not defers(self._options):
+            with compiled.stages.stage("weights"), compiled.program.forms.checking(options.check):
+                compiled.program.prepare(self._settings, pool)
+            self._source.read_ahead()
+        return shared(compiled, self._source, pool)
+
+    def _collected(self, value: str) -> NodeStats:
+        """Where the memory of each node is written to."""
+        from sardonyx.memory.stats import NodeStats, target  # few sessions want it
+
+        return NodeStats(target(value, self._source.files.model_path))
+
+    def _pack_saved(self, options: Options) -> None:
+        """Writes the pack of the optimized model beside it."""
+        from sardonyx.packing import Request, pack  # only who writes a pack needs it
+
+        assert options.save is not None
+        path = options.save.path
+        plain = LoadOptions(
+            dims_by_name=options.load.dims_by_name,
+            dims_by_denotation=options.load.dims_by_denotation,
+        )
+        try:
+            pack(
+                path,
+                Options(self._providers, plain, options.passes),
+                Request(f"{path}{SUFFIX}", any_level=True),
+            )
+        except (SardonyxError, OSError) as error:
+            what = error.what if isinstance(error, SardonyxError) else error
+            self._logger.warning("the optimized model %s has no pack: %s", path, what)
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | None = None,
+    ) -> list[Any]:
+        """The outputs (all of them where no names are given) for these inputs."""
+        if (
+            self._quick is not None
+            and output_names is None
+            and run_options is None
+            and type(input_feed) is dict
+        ):
+            outputs = self._quick(input_feed)
+            if outputs is not None:
+                return outputs  # type: ignore[return-value]  # a list, by native/bind/exec.cc
+        options = _DEFAULT_RUN if run_options is None else run_options
+        if options.only_execute_path_to_fetches and output_names:
+            return self._path_to(output_names)._run(output_names, input_feed, options, ())
+        return self._run(output_names, input_feed, options, ())
+
+    def _run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        options: RunOptions,
+        places: Sequence[Any],
+    ) -> list[Any]:
+        """The long way of a run; `places` are arrays for all outputs to lie in, or None."""
+        shrinks = wants_shrinking(options, self._settings)
+        wanted = self._wanted(output_names)
+        if options._adapters:
+            known = self._inputs.keys() | self._fixed
+            input_feed = {**options._adapter_feed(known), **input_feed}
+        self._check_required(input_feed)
+        if not self._fixed.isdisjoint(input_feed):
+            self._open_defaults()
+        started = time.perf_counter()
+        values = check_feed(self._inputs, input_feed)
+        try:
+            results = self._execute(values, options, places)
+            if self._profile is not None:
+                self._profile.add("Session", "model_run", started, time.perf_counter(), {})
+            if places:
+                return [
+                    r if r is place else hand_out([r], values.values())[0]
+                    for r, place in zip(results, places, strict=True)
+                ]
+            return hand_out([results[i] for i in wanted], values.values())
+        except InvalidArgument as error:
+            raise error.at(fed=describe(values)) from None
+        except MemoryError as error:
+            raise RuntimeException(f"out of memory for weights or outputs: {error}") from None
+        finally:
+            if shrinks:
+                self._shared.pool.drop_kept()
+
+    def _check_required(self, input_feed: Mapping[str, Any]) -> None:
+        missing = [n for n in self._required if n not in input_feed]
+        if missing:
+            raise ValueError(
+                f"Required inputs ({missing}) are missing from input feed ({list(input_feed)})."
+            )
+
+    def _path_to(self, names: Sequence[str]) -> InferenceSession:
+        """The session with these outputs alone, so that nothing else is computed for them."""
+        self._wanted(names)
+        key = tuple(dict.fromkeys(names))
+        if len(key) == len(self._output_names) or self._compiled.is_standalone:
+            return self
+        with self._lock:
+            if key not in self._paths:
+                path = object.__new__(InferenceSession)
+                path.__dict__.update(self.__dict__, _lock=Lock(), _paths={}, _variants=None)
+                path._base = replace(self._base, outputs=key, pack=None, save=None)
+                path._use(path._compile(path._current()))
+                self._paths[key] = path
+            return self._paths[key]
+
+    def _current(self) -> Options:
+        """What compiling is told as things stand."""
+        return replace(self._base, providers=self._providers, load=self._load)
+
+    def _run_into(
+        self, feed: dict[str, Any], places: list[Any], run_options: RunOptions | None
+    ) -> list[Any]:
+        """All outputs for a feed that was checked, in these arrays as far as they can lie there."""
+        if self._quick_into is not None and run_options is None:
+            outputs = self._quick_into(feed, places)
+            if outputs is not None:
+                return outputs  # type: ignore[return-value]  # a list, by native/bind/exec.cc
+        return self._run(None, feed, run_options or _DEFAULT_RUN, places)
+
+    def _execute(
+        self, values: dict[str, Any], options: RunOptions, places: Sequence[Any]
+    ) -> list[Any]:
+        return self._with_program(
+            lambda made: self._attempt(made, values, options, places),
+            lambda: {n: v.shape for n, v in values.items() if isinstance(v, np.ndarray)},
+        )
+
+    def _with_program(self, attempt: Callable[[Shared], T], shapes: Callable[[], Shapes]) -> T:
+        """What an attempt gives with a program that takes inputs of these shapes."""
+        made = self._shared
+        for _ in range(_ATTEMPTS):
+            try:
+                return attempt(made)
+            except AssumptionFailed as failed:
+                made = self._other(made, failed, shapes())
+        raise InternalError("programs made for these inputs do not take them")
+
+    def _other(self, tried: Shared, failed: AssumptionFailed, shapes: Shapes) -> Shared:
+        """A program for runs of these shapes, which `tried` was not made for."""
+        from sardonyx.variants import Variants  # most sessions have one program
+
+        self._logger.info("%s: compiling again, unless there is a program for that", failed)
+        options = self._current()
+        with self._lock:
+            if self._variants is None:
+                self._variants = Variants(self._shared, options, self._compile)
+            made = self._variants.other(tried, failed, shapes)
+            if made is not self._variants.general:
+                self._use(made)
+            return made
+
+    def _open_defaults(self) -> None:
+        """Compiles with inputs where constants were: one that has a default is fed after all."""
+        with self._lock:
+            if not self._load.fixes_defaults:  # another thread was here before
+                return
+            self._load = replace(self._load, fixes_defaults=False)
+            self._variants = None
+            base = self._base
+            self._use(
+                self._compile(
+                    Options(
+                        self._providers,
+                        self._load,
+                        base.passes,
+                        container=base.container,
+                        order=base.order,
+                        outputs=base.outputs,
+                    )
+                )
+            )
+
+    def _attempt(
+        self, made: Shared, values: dict[str, Any], options: RunOptions, places: Sequence[Any]
+    ) -> list[Any]:
+        program = made.compiled.program
+        dims, frame = bind(program, values), program.frame()
+        for spec in program.inputs:
+            value = values.get(spec.name)
+            if value is None and spec.default is not None:
+                value = spec.default.read()
+            frame[spec.slot] = value
+        pool = made.pool
+        run = Run(dims, frame, _stopper(options), self._settings, options._stop, pool)
+        if self._profile is not None:
+            run.on_step, run.on_native = self._profile.add_step, self._profile.add_native
+        if places:
+            slots = (o.slot for o in program.outputs)
+            run.into = {s: p for s, p in zip(slots, places, strict=True) if p is not None}
+        with flushing(self._settings.flushes):
+            results = execute(program, run)
+        if self._node_stats is not None:
+            try:
+                self._node_stats.add(made.compiled.model.graph, program, run.dims)
+            except OSError as error:  # the run went well
+                self._logger.warning("%s is not written: %s", NODE_STATS, error)
+        return results
+
+    def _wanted(self, names: Sequence[str] | None) -> list[int]:
+        if not names:
+            return list(range(len(self._output_names)))
+        try:
+            return [self._output_names.index(name) for name in names]
+        except ValueError:
+            wrong = next(n for n in names if n not in self._output_names)
+            raise InvalidArgument(
+                f"Invalid output name: {wrong}; the model has {', '.join(self._output_names)}"
+            ) from None
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[list[Any], Any, str], None],
+        user_data: Any,
+        run_options: RunOptions | None = None,
+    ) -> None:
+        """`run` on another thread, which then calls callback(results, user_data, error text)."""
+        from sardonyx.session.later import start  # brings threads, which few programs ask for
+
+        feed = dict(input_feed)
+        self._check_required(feed)
+        start(lambda: self.run(output_names, feed, run_options), callback, user_data)
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: RunOptions | None = None,
+    ) -> list[OrtValue]:
+        """`run` with OrtValues for inputs and outputs; tensors are not copied."""
+        from sardonyx.ortvalue import OrtValue, as_ort_value
+
+        for name, value in input_dict_ort_values.items():
+            if not isinstance(value, OrtValue):
+                raise TypeError(f"the input {name} is an OrtValue, not {type(value).__name__}")
+        feed = {name: value._fed() for name, value in input_dict_ort_values.items()}
+        return [as_ort_value(result) for result in self.run(output_names, feed, run_options)]
+
+    def run_with_ortvaluevector(
+        self,
+        run_options: RunOptions | None,
+        feed_names: Sequence[str],
+        feeds: OrtValueVector,
+        fetch_names: Sequence[str],
+        fetches: OrtValueVector,
+        fetch_devices: Sequence[Any],
+    ) -> None:
+        """`run_with_ort_values` on lists: results go to the end of `fetches`."""
+        if len(feed_names) != len(feeds):
+            raise InvalidArgument(f"{len(feed_names)} names are given for {len(feeds)} inputs")
+        made = self.run_with_ort_values(
+            fetch_names, dict(zip(feed_names, feeds, strict=True)), run_options
+        )
+        for value in made:
+            fetches.push_back(value)
+
+    def io_binding(self) -> IOBinding:
+        """A binding of inputs and outputs to memory, for `run_with_iobinding`."""
+        from sardonyx.session.binding import IOBinding
+
+        return IOBinding(self)
+
+    def run_with_iobinding(
+        self, iobinding: IOBinding | SessionIOBinding, run_options: RunOptions | None = None
+    ) -> None:
+        """A run on bound memory; its results are where outputs were bound to."""
+        bound: SessionIOBinding = iobinding._iobinding
+        if bound._session is not self:
+            raise InvalidArgument("the binding belongs to another session")
+        bound.run(run_options)
+
+    def create_ortvalue_from_shape_and_type(
+        self,
+        shape: Sequence[int],
+        element_type: Any,
+        device_type: str,
+        device_id: int = 0,
+        vendor_id: int = -1,
+    ) -> OrtValue:
+        """A tensor of zeros on a device of the session's."""
+        from sardonyx.ortvalue import OrtValue
+
+        return OrtValue.ortvalue_from_shape_and_type(
+            shape, element_type, device_type, device_id, vendor_id
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By the model's path, else by its bytes, and by options; packed weights are made anew."""
+        path = self._source.files.model_path
+        model: Any = self._source.model
+        if model is None:
+            data = self._source.source.data
+            model = bytes(data) if path is None else os.path.abspath(path)
+        providers = list(self._provider_options.items())
+        return _rebuilt, (type(self), model, self._options, providers, self._disabled)
+
+
+def _rebuilt(
+    kind: type[InferenceSession],
+    model: Any,
+    options: SessionOptions,
+    providers: list[tuple[str, dict[str, str]]],
+    disabled: frozenset[str],
+) -> InferenceSession:
+    made = kind.__new__(kind)
+    made._container, made._options, made._disabled = None, options, disabled
+    made._begin(model)
+    made.set_providers(providers)
+    return made
+
+
+def _checked_container(given: Any) -> PrepackedWeightsContainer | None:
+    if given is not None and not isinstance(given, PrepackedWeightsContainer):
+        raise InvalidArgument(
+            "prepacked_weights_container is a PrepackedWeightsContainer, "
+            f"not {type(given).__name__}"
+        )
+    return given
+
+
+def _stopper(options: RunOptions) -> Any:
+    def check() -> None:
+        if options.terminate:
+            raise Fail("the run was ended by RunOptions.terminate")
+
+    return check

@@ -1,0 +1,193 @@
+"""Searches against onnxruntime, over decoders with caches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime  # type: ignore[import-untyped]
+import pytest
+
+import sardonyx
+from sardonyx.errors import InvalidArgument, InvalidGraph, NotImplemented
+from sardonyx.ops.microsoft.generation.scores import nucleus
+from tests.generation.models import WORDS, decoder, encoder, gpt, model
+
+ORDER = {
+    "GreedySearch": "input_ids max_length min_length repetition_penalty vocab_mask "
+    "prefix_vocab_mask attention_mask",
+    "BeamSearch": "input_ids max_length min_length num_beams num_return_sequences length_penalty "
+    "repetition_penalty vocab_mask prefix_vocab_mask attention_mask",
+    "Sampling": "input_ids max_length min_length repetition_penalty vocab_mask prefix_vocab_mask "
+    "attention_mask presence_mask seed",
+}
+PAD = 0
+
+
+def ints(*numbers: int) -> Any:
+    return np.array(numbers, np.int32)
+
+
+def floats(*numbers: float) -> Any:
+    return np.array(numbers, np.float32)
+
+
+def made(op: str, feeds: dict[str, Any], outputs: list[str], **attrs: Any) -> bytes:
+    names = [n if n in feeds else "" for n in ORDER[op].split()]
+    while not names[-1]:
+        names.pop()
+    return model(op, names, outputs, pad_token_id=PAD, **attrs)
+
+
+def both(op: str, feeds: dict[str, Any], outputs: list[str], **attrs: Any) -> tuple[Any, Any]:
+    data = made(op, feeds, outputs, **attrs)
+    theirs = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    return theirs.run(None, feeds), sardonyx.InferenceSession(data).run(None, feeds)
+
+
+def prompts(rng: Any, rows: int) -> Any:
+    ids = rng.integers(1, WORDS, (rows, int(rng.integers(1, 5)))).astype(np.int32)
+    if rng.random() < 0.4:
+        ids[0, : int(rng.integers(0, ids.shape[1]))] = PAD
+    return ids
+
+
+def common(rng: Any, rows: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Feeds and attributes that all searches take."""
+    ids = prompts(rng, rows)
+    feeds = {"input_ids": ids, "max_length": ints(ids.shape[1] + int(rng.integers(1, 12)))}
+    feeds["min_length"] = ints(int(rng.integers(0, 9)))
+    if rng.random() < 0.5:
+        feeds["repetition_penalty"] = floats(rng.choice([1.0, 1.2, 0.7]))
+    for name, shape in (("vocab_mask", (WORDS,)), ("prefix_vocab_mask", (rows, WORDS))):
+        if rng.random() < 0.3:
+            feeds[name] = (rng.random(shape) < 0.8).astype(np.int32)
+            feeds[name][..., int(rng.integers(WORDS))] = 1
+    if rng.random() < 0.3:
+        feeds["attention_mask"] = (ids != PAD).astype(np.int32)
+    attrs = {"eos_token_id": int(rng.integers(1, WORDS)), "decoder": gpt(int(rng.integers(99)))}
+    if rng.random() < 0.4:
+        attrs["no_repeat_ngram_size"] = int(rng.integers(2, 4))
+    return feeds, attrs
+
+
+def written(rows: Any, begin: int) -> int:
+    """How far sequences go: behind the last token of the longest onnxruntime writes nothing."""
+    return max(int(np.flatnonzero(row != PAD)[-1]) + 1 if row.any() else begin for row in rows)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("op", ["GreedySearch", "Sampling"])
+def test_one_token_after_the_other(op: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    feeds, attrs = common(rng, rows=int(rng.integers(1, 4)))
+    if op == "Sampling":  # with so little left to draw from, the best is drawn
+        attrs |= {"top_p": 1e-6, "temperature": 0.7}
+        feeds["seed"] = ints(seed)
+    (want,), (got,) = both(op, feeds, ["sequences"], **attrs)
+    assert got.shape == want.shape
+    length = written(got, feeds["input_ids"].shape[1])
+    assert got[:, :length].tolist() == want[:, :length].tolist()
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_beams(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    # onnxruntime judges whether a second prompt is done by beams of the first.
+    rows = int(rng.integers(1, 3))
+    feeds, attrs = common(rng, rows)
+    count = int(rng.integers(1, 5))
+    feeds |= {
+        "num_beams": ints(count),
+        "num_return_sequences": ints(int(rng.integers(1, count + 1))),
+    }
+    feeds["length_penalty"] = floats(rng.choice([0.0, 0.5, 1.0, 2.0]))
+    attrs["early_stopping"] = 1 if rows > 1 else int(rng.integers(2))
+    want, got = both("BeamSearch", feeds, ["sequences", "sequences_scores"], **attrs)
+    assert got[0].tolist() == want[0].tolist()
+    np.testing.assert_allclose(got[1], want[1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("is_first_step", [False, True], ids=["new", "old"])
+@pytest.mark.parametrize("seed", range(4))
+def test_an_encoder_and_a_decoder(seed: int, is_first_step: bool) -> None:
+    ids = np.random.default_rng(seed).integers(1, WORDS, (1 + seed % 2, 4)).astype(np.int32)
+    ids[0, seed : seed + 2] = PAD
+    feeds = {"input_ids": ids, "max_length": ints(10), "min_length": ints(0), "num_beams": ints(3),
+             "num_return_sequences": ints(2), "length_penalty": floats(1)}  # fmt: skip
+    want, got = both(
+        "BeamSearch", feeds, ["sequences", "sequences_scores"], eos_token_id=seed + 1, model_type=1,
+        decoder=decoder(seed), encoder=encoder(seed, is_first_step=is_first_step),
+        decoder_start_token_id=2, early_stopping=1,
+    )  # fmt: skip
+    assert got[0].tolist() == want[0].tolist()
+    np.testing.assert_allclose(got[1], want[1], rtol=1e-4, atol=1e-5)
+
+
+def test_samples_follow_their_seed() -> None:
+    feeds = {"input_ids": ints(4, 5)[None], "max_length": ints(20)}
+    data = made("Sampling", {**feeds, "seed": 0}, ["sequences"], eos_token_id=1, decoder=gpt(1),
+                temperature=4.0)  # fmt: skip
+    session = sardonyx.InferenceSession(data)
+    first, again, other = (
+        session.run(None, {**feeds, "seed": ints(s)})[0].tolist() for s in (7, 7, 8)
+    )
+    assert first == again
+    assert first != other
+
+
+def test_a_nucleus_holds_the_likeliest() -> None:
+    scores = np.log(floats(0.5, 0.3, 0.15, 0.05))[None]
+    assert (nucleus(scores, 0.7, -1e20, 0) > -1e19).tolist() == [[True, True, False, False]]
+    assert (nucleus(scores, 0.1, -1e20, 3) > -1e19).tolist() == [[True, True, True, False]]
+
+
+REFUSED = {
+    "no room": ({"max_length": ints(2)}, InvalidArgument, "max_length is 2"),
+    "too long": ({"max_length": ints(2**31 - 1)}, InvalidArgument, "at most"),
+    "penalty": ({"repetition_penalty": floats(0)}, InvalidArgument, "above 0"),
+    "mask": ({"vocab_mask": ints(1, 1)}, InvalidArgument, "vocab_mask is for 2 tokens"),
+    "attention": ({"attention_mask": ints(1)[None]}, InvalidArgument, "attention_mask is of shape"),
+    "unknown word": ({"input_ids": ints(4, 99)[None]}, sardonyx.SardonyxError, "99|outside|range"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals(name: str) -> None:
+    changed, kind, said = REFUSED[name]
+    feeds = {"input_ids": ints(4, 5)[None], "max_length": ints(9), **changed}
+    session = sardonyx.InferenceSession(
+        made("GreedySearch", feeds, ["sequences"], eos_token_id=1, decoder=gpt(1))
+    )
+    with pytest.raises(kind, match=said):
+        session.run(None, feeds)
+
+
+def test_a_decoder_that_wants_what_nobody_has() -> None:
+    graph = gpt(1)
+    graph.input.append(graph.input[0])
+    graph.input[-1].name = "odd"
+    feeds = {"input_ids": ints(4, 5)[None], "max_length": ints(9)}
+    data = made("GreedySearch", feeds, ["sequences"], eos_token_id=1, decoder=graph)
+    with pytest.raises(InvalidGraph, match="odd"):
+        sardonyx.InferenceSession(data).run(None, feeds)
+
+
+def test_a_search_is_not_saved(tmp_path: Path) -> None:
+    feeds = {"input_ids": ints(4, 5)[None], "max_length": ints(9)}
+    options = sardonyx.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "saved.onnx")
+    data = made("GreedySearch", feeds, ["sequences"], eos_token_id=1, decoder=gpt(1))
+    with pytest.raises(NotImplemented, match="known by the names"):
+        sardonyx.InferenceSession(data, options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_search_can_be_ended() -> None:
+    feeds = {"input_ids": ints(4, 5)[None], "max_length": ints(1 << 20)}
+    data = made("GreedySearch", feeds, ["sequences"], eos_token_id=1, decoder=gpt(1))
+    options = sardonyx.RunOptions()
+    options.terminate = True
+    with pytest.raises(sardonyx.SardonyxError, match="terminate"):
+        sardonyx.InferenceSession(data).run(None, feeds, options)

@@ -1,0 +1,147 @@
+"""Differences from onnxruntime that are known: in which node, when, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from onnx import AttributeProto, NodeProto, helper
+
+from tests.random_graphs.compare import is_float
+
+
+@dataclass(frozen=True)
+class Node:
+    """What a row of the table may look at: a node, its inputs for one run, and its opset."""
+
+    proto: NodeProto
+    inputs: list[Any]
+    opset: int
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        return {
+            a.name: helper.get_attribute_value(a)
+            for a in self.proto.attribute
+            if a.type != AttributeProto.GRAPH
+        }
+
+
+@dataclass(frozen=True)
+class Known:
+    """A difference that is not ours: in which op, when, and why."""
+
+    op: str
+    why: str
+    when: Callable[[Node], bool] = lambda node: True
+
+
+def has_nan(node: Node) -> bool:
+    return any(
+        isinstance(x, np.ndarray) and is_float(x.dtype) and bool(np.isnan(x.astype(float)).any())
+        for x in node.inputs
+    )
+
+
+def has_special(node: Node) -> bool:
+    """Infinite, NaN, or so large that a power of it is."""
+    return any(
+        isinstance(x, np.ndarray)
+        and is_float(x.dtype)
+        and not np.all(np.abs(x.astype(float)) < 1e9)
+        for x in node.inputs
+    )
+
+
+def is_beyond_double(node: Node) -> bool:
+    return is_whole(node) and bool(np.any(np.abs(node.inputs[0].astype(float)) > 2**52))
+
+
+def has_broken_indices(node: Node) -> bool:
+    x = node.inputs[0]
+    return x.dtype.kind == "f" and bool(np.any(x != np.round(x)))
+
+
+def is_text(node: Node) -> bool:
+    return bool(node.inputs[0].dtype.kind == "O")
+
+
+def is_whole(node: Node) -> bool:
+    return node.inputs[0].dtype.kind in "iu"
+
+
+def is_sparse_same(node: Node) -> bool:
+    attrs = node.attrs
+    pairs = zip(node.inputs[1].shape[2:], attrs.get("strides", ()), strict=False)
+    return attrs.get("auto_pad", b"").startswith(b"SAME") and any(k < s for k, s in pairs)
+
+
+def has_large_exponents(node: Node) -> bool:
+    exponents = node.inputs[1]
+    return exponents.dtype.kind in "iu" and bool(np.any(np.abs(exponents) > 31))
+
+
+def has_uneven_corners(node: Node) -> bool:
+    attrs, x = node.attrs, node.inputs[0]
+    scales = node.inputs[2] if len(node.inputs) > 2 else None
+    if attrs.get("coordinate_transformation_mode") != b"align_corners" or scales is None:
+        return False
+    sizes = np.asarray(x.shape) * scales.astype(np.float64) if scales.size else np.zeros(1)
+    return bool(np.any(sizes != np.round(sizes)))
+
+
+def interpolates_integers(node: Node) -> bool:
+    return is_whole(node) and node.attrs.get("mode", b"nearest") != b"nearest"
+
+
+def has_flat_channel(node: Node) -> bool:
+    x = node.inputs[0]
+    return x.size > 0 and bool(np.any(np.ptp(x.reshape(*x.shape[:2], -1), axis=2) < 1e-4))
+
+
+NAN = "compares with NaN, so that what comes out depends on where it stands"
+_COMPARING = (
+    "ArgMin ArgMax Hardmax ReduceMax ReduceMin MaxPool GlobalMaxPool TopK Max Min "
+    "Clip Relu LeakyRelu PRelu ThresholdedRelu"
+)
+KNOWN: tuple[Known, ...] = (
+    *(Known(op, NAN, has_nan) for op in _COMPARING.split()),
+    *(Known(op, "bounds sums, so that NaN is lost", has_nan) for op in ("RNN", "GRU", "LSTM")),
+    Known("DynamicQuantizeLinear", "an infinite range has no scale", has_special),
+    Known("GridSample", "leaves out points that have no weight, even if they are NaN", has_special),
+    Known("Resize", "counts points that have no weight, even if they are infinite", has_special),
+    *(
+        Known(op, "adds what is infinite or huge in an order of its own", has_special)
+        for op in (
+            "LayerNormalization", "RMSNormalization", "InstanceNormalization", "LpNormalization",
+            "GroupNormalization", "MeanVarianceNormalization", "CumSum", "GlobalAveragePool",
+            "AveragePool", "ReduceLogSumExp", "Softmax", "LogSoftmax", "SkipLayerNormalization",
+            "SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization",
+        )
+    ),
+    Known("LRN", "takes what leaves the window from a running sum", has_special),
+    Known("ReduceProd", "multiplies in an order of its own, which may overflow", has_special),
+    *(
+        Known(op, "adds integer powers or cuts the exponentials, not the logarithm", is_whole)
+        for op in ("ReduceLogSum", "ReduceLogSumExp")
+    ),
+    Known("Gather", "copies only the first string of a row", is_text),
+    Known("NonZero", "takes a scalar for a list of one", lambda n: n.inputs[0].ndim == 0),
+    Known("Pow", "integers beyond the range of the type are undefined", has_large_exponents),
+    *(
+        Known(op, "integers beyond the range of the type are undefined", is_whole)
+        for op in ("ReduceProd", "ReduceSumSquare")
+    ),
+    Known("ConvTranspose", "makes less of a kernel smaller than its stride", is_sparse_same),
+    Known("ReduceSum", "adds integers in float64", is_beyond_double),
+    Known(
+        "MeanVarianceNormalization", "divides by a deviation of zero, without the epsilon",
+        has_flat_channel,
+    ),
+    Known("Resize", "aligns the corners of a whole number of pixels", has_uneven_corners),
+    Known("Resize", "cuts to integers what it computed in float32", interpolates_integers),
+    Known("OneHot", "has no place for an index that is not whole", has_broken_indices),
+    Known("OneHot", "counts from the end before opset 11 too", lambda n: n.opset < 11),
+)  # fmt: skip

@@ -1,0 +1,105 @@
+"""Nodes as the rows of the op tests have them: every op that has a row comes to be in a graph."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto
+
+from tests import cases
+from tests.oracle import NEWEST, attribute_of, opset_of
+from tests.random_graphs import schema
+from tests.random_graphs.builder import Builder, Unfit
+from tests.random_graphs.value import Value, name_of
+from tests.rows import Row
+
+EPS = {"float": 2**-23, "double": 2**-52, "float16": 2**-10, "bfloat16": 2**-7}
+MAX_INPUT = 5000  # elements
+DOMAINS = ("", "", "", schema.ML, schema.MICROSOFT, schema.MICROSOFT, *schema.PREVIEWS)
+
+
+@functools.cache
+def rows() -> dict[tuple[str, str], list[Row]]:
+    """The rows that run, by op."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for module in pkgutil.iter_modules(cases.__path__):
+        for row in importlib.import_module(f"tests.cases.{module.name}").CASES:
+            if row.fails is None and not any(getattr(x, "size", 0) > MAX_INPUT for x in row.inputs):
+                found.setdefault((row.domain, row.op), []).append(row)
+    return found
+
+
+@functools.cache
+def _fitting(opsets: tuple[tuple[str, int], ...], by_onnxruntime: bool) -> dict[str, Any]:
+    """Lists of rows that mean something in the opsets: by domain, and there by op."""
+    found: dict[str, dict[str, list[Row]]] = {}
+    for (domain, op), listed in rows().items():
+        fits = [r for r in listed if _fits(r, dict(opsets), by_onnxruntime)]
+        if fits:
+            found.setdefault(domain, {})[op] = fits
+    return found
+
+
+def from_row(b: Builder) -> None:
+    """A node as some row has it, on values at hand where they fit."""
+    by_domain = _fitting(tuple(b.opsets.items()), b.traits.by_onnxruntime)
+    domain = b.rng.choice([d for d in DOMAINS if d in by_domain])
+    op = b.rng.choice(list(by_domain[domain]))
+    row = b.rng.choice(by_domain[domain][op])
+    b.root.is_alone |= _is_alone(row)
+    # What a cache has room for is nobody's business, as long as nothing is in it.
+    may_change = "Attention" not in op
+    inputs = [None if x is None else _input(b, x, may_change) for x in row.inputs]
+    node = NodeProto(op_type=op, domain=domain)
+    node.input.extend("" if v is None else v.name for v in inputs)
+    while node.input and not node.input[-1]:
+        del node.input[-1]
+    node.output.extend(b.name() for _ in range(row.outputs))
+    node.attribute.extend(attribute_of(row, k, v) for k, v in row.attrs.items() if v is not None)
+    for made in b.add(node):
+        b.root.loose[made.name] = row.ulps * EPS.get(made.dtype, 0.0)
+
+
+def _is_alone(row: Row) -> bool:
+    """Whether the row says, with its reason, that onnxruntime is not to be asked."""
+    return row.expect is not None or row.oracle not in ("auto", "onnxruntime")
+
+
+def _fits(row: Row, opsets: dict[str, int], by_onnxruntime: bool) -> bool:
+    """Whether a row means something in the opsets: its op has the same parts there."""
+    opset = opsets.get(row.domain)
+    if opset is None or (by_onnxruntime and _is_alone(row)):
+        return False
+    if row.domain == schema.MICROSOFT:
+        return True
+    here = schema.schema(row.domain, row.op, opset)
+    there = schema.schema(row.domain, row.op, min(opset_of(row), NEWEST[row.domain]))
+    if here is None or there is None:
+        return False
+    return bool(_parts(here) == _parts(there))
+
+
+def _parts(known: Any) -> Any:
+    return [i.name for i in known.inputs], {n: str(a.type) for n, a in known.attributes.items()}
+
+
+def _input(b: Builder, x: Any, may_change: bool) -> Value:
+    """The row's own values, or others of the same type and shape."""
+    if not isinstance(x, np.ndarray):
+        return b.given(x)
+    array = x.astype(object) if x.dtype.kind in "US" else x
+    dtype = name_of(array)
+    if not dtype:
+        raise Unfit(f"no {x.dtype} in graphs")
+    if may_change and dtype.startswith("float") and array.size > 1 and b.rng.random() < 0.3:
+        found = b.among([dtype], lambda v: v.shape == array.shape)
+        if found is not None:
+            return found
+    if may_change and dtype == "float" and array.ndim > 1 and b.rng.random() < 0.25:
+        array = b.numbers.permutation(array.reshape(-1)).reshape(array.shape)
+    style = "initializer" if array.dtype.kind == "V" else ""
+    return b.given(array, style)

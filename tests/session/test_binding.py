@@ -1,0 +1,185 @@
+"""IOBinding: outputs in the caller's memory, and what cannot be bound."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import parser
+
+import sardonyx
+from sardonyx import OrtValue
+from sardonyx.session.binding import IOBinding
+
+TEXT = """<ir_version: 8, opset_import: ["": 17]>
+g (float[n,3] x, float[n,3] y) => (float[n,3] z, float[n,3] w, float[m,3] v)
+{ z = Add(x, y)  t = Mul(x, y)  w = Tanh(t)  v = Concat<axis=0>(x, y) }"""
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+Y = np.full((2, 3), 2, np.float32)
+
+
+@pytest.fixture
+def session() -> sardonyx.InferenceSession:
+    return sardonyx.InferenceSession(parser.parse_model(TEXT))
+
+
+@pytest.fixture
+def bound(session: sardonyx.InferenceSession) -> IOBinding:
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", X)
+    binding.bind_cpu_input("y", Y)
+    return binding
+
+
+def test_outputs_are_written_where_they_are_bound(
+    session: sardonyx.InferenceSession, bound: IOBinding
+) -> None:
+    z, w = np.zeros((2, 3), np.float32), OrtValue.ortvalue_from_shape_and_type([2, 3], 1)
+    bound.bind_output("w")
+    bound.bind_output("z", "cpu", 0, np.float32, z.shape, z.ctypes.data)
+    bound.bind_ortvalue_output("w", w)
+    bound.bind_output("v")
+    for _ in range(3):
+        z[:] = 0
+        session.run_with_iobinding(bound)
+        np.testing.assert_array_equal(z, X + Y)
+        np.testing.assert_allclose(w.numpy(), np.tanh(X * Y), rtol=1e-6)
+    outputs = bound.get_outputs()
+    assert [o.data_ptr() for o in outputs[:2]] == [w.data_ptr(), z.ctypes.data]
+    np.testing.assert_array_equal(outputs[2].numpy(), np.concatenate([X, Y]))
+    copies = bound.copy_outputs_to_cpu()
+    z[:] = -1
+    np.testing.assert_array_equal(copies[1], X + Y)
+    assert len(bound.get_outputs_as_ortvaluevector()) == 3
+    bound.synchronize_inputs()
+    bound.synchronize_outputs()
+
+
+def test_the_run_itself_writes_there(
+    session: sardonyx.InferenceSession, bound: IOBinding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is copied behind the run."""
+    monkeypatch.setattr("sardonyx.session.binding._copy", None)
+    z = OrtValue.ortvalue_from_shape_and_type([2, 3], np.float32)
+    bound.bind_ortvalue_output("z", z)
+    session.run_with_iobinding(bound)
+    np.testing.assert_array_equal(z.numpy(), X + Y)
+    options = sardonyx.RunOptions()  # the long way
+    z.update_inplace(np.zeros((2, 3), np.float32))
+    session.run_with_iobinding(bound, options)
+    np.testing.assert_array_equal(z.numpy(), X + Y)
+
+
+def test_inputs_are_read_where_they_lie(session: sardonyx.InferenceSession) -> None:
+    x = X.copy()
+    binding = session.io_binding()
+    binding.bind_input("x", "cpu", 0, np.float32, x.shape, x.ctypes.data)
+    binding.bind_ortvalue_input("y", OrtValue(Y))
+    binding.bind_output("z")
+    session.run_with_iobinding(binding)
+    first = binding.get_outputs()[0]
+    x[:] = 5
+    session.run_with_iobinding(binding)
+    np.testing.assert_array_equal(binding.get_outputs()[0].numpy(), x + Y)
+    np.testing.assert_array_equal(first.numpy(), X + Y)  # what was handed out stays
+
+
+def test_an_output_over_an_input_is_right_all_the_same(
+    session: sardonyx.InferenceSession, bound: IOBinding
+) -> None:
+    x = X.copy()
+    bound.bind_cpu_input("x", x)
+    bound.bind_ortvalue_output("z", OrtValue(x))
+    bound.bind_output("w")
+    session.run_with_iobinding(bound)
+    np.testing.assert_array_equal(x, X + Y)
+    np.testing.assert_allclose(bound.get_outputs()[1].numpy(), np.tanh(X * Y), rtol=1e-6)
+
+
+def test_one_place_for_two_outputs_holds_the_last(
+    session: sardonyx.InferenceSession, bound: IOBinding
+) -> None:
+    place = OrtValue.ortvalue_from_shape_and_type([2, 3], np.float32)
+    bound.bind_ortvalue_output("z", place)
+    bound.bind_ortvalue_output("w", place)
+    session.run_with_iobinding(bound)
+    np.testing.assert_allclose(place.numpy(), np.tanh(X * Y), rtol=1e-6)
+
+
+def test_other_shapes_in_the_next_run(session: sardonyx.InferenceSession, bound: IOBinding) -> None:
+    bound.bind_output("z")
+    session.run_with_iobinding(bound)
+    bound.bind_cpu_input("x", X[:1])
+    bound.bind_cpu_input("y", Y[:1])
+    session.run_with_iobinding(bound)
+    assert bound.get_outputs()[0].shape() == [1, 3]
+    bound.bind_ortvalue_output("z", OrtValue.ortvalue_from_shape_and_type([2, 3], 1))
+    with pytest.raises(RuntimeError, match=r"\[1, 3\] in this run, and is bound to .*\[2, 3\]"):
+        session.run_with_iobinding(bound)
+
+
+def _frozen() -> OrtValue:
+    array = np.zeros((2, 3), np.float32)
+    array.flags.writeable = False
+    return OrtValue(array)
+
+
+PTR = X.ctypes.data
+WRONG: list[tuple[Any, str]] = [
+    (lambda b: b.bind_cpu_input("nope", X), "nope; the model has x, y"),
+    (lambda b: b.bind_cpu_input("x", X.astype(float)), "tensor.double.*expected: .tensor.float"),
+    (lambda b: b.bind_output("nope"), "Invalid output name: nope"),
+    (lambda b: b.bind_output("z", "cuda"), "not on"),
+    (lambda b: b.bind_input("x", "cuda", 0, 1, [2, 3], PTR), "not on"),
+    (lambda b: b.bind_input("x", "cpu", 0, 1, [2, 3], 0), "address of a tensor is 0"),
+    (lambda b: b.bind_input("x", "cpu", 0, 1, [2, 3], PTR + 1), "multiple of 4"),
+    (lambda b: b.bind_input("x", "cpu", 0, 1, [2, 3], 4096), "no memory at 0x1000"),
+    (lambda b: b.bind_input("x", "cpu", 0, 1, [2**40, 3], PTR), "no memory at"),
+    (lambda b: b.bind_input("x", "cpu", 0, 1, [2, -3], PTR), "0 or more"),
+    (lambda b: b.bind_ortvalue_output("z", OrtValue(X.astype(float))), "Unexpected output"),
+    (lambda b: b.bind_ortvalue_output("z", OrtValue(X.T.copy())), r"a place of \[3, 2\]"),
+    (lambda b: b.bind_ortvalue_output("z", OrtValue([X])), "Unexpected output"),
+    (lambda b: b.bind_ortvalue_output("z", _frozen()), "read-only"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "match"), WRONG, ids=[m for _, m in WRONG])
+def test_what_cannot_be_bound(bound: IOBinding, call: Any, match: str) -> None:
+    with pytest.raises(RuntimeError, match=match):
+        call(bound)
+
+
+def test_what_is_missing_is_named(session: sardonyx.InferenceSession, bound: IOBinding) -> None:
+    with pytest.raises(RuntimeError, match="no output is bound"):
+        session.run_with_iobinding(bound)
+    bound.bind_output("z")
+    bound.clear_binding_inputs()
+    with pytest.raises(ValueError, match="'x', 'y'"):
+        session.run_with_iobinding(bound)
+    with pytest.raises(ValueError, match="element_type"):
+        bound.bind_output("z", "cpu", 0, None, [2], 5)
+    for wrong in (bound.bind_ortvalue_input, bound.bind_ortvalue_output):
+        with pytest.raises(TypeError, match="OrtValue is bound"):
+            wrong("x" if wrong == bound.bind_ortvalue_input else "z", X)
+    bound.clear_binding_outputs()
+    assert bound.get_outputs() == []
+    other = sardonyx.InferenceSession(parser.parse_model(TEXT))
+    with pytest.raises(sardonyx.SardonyxError, match="another session"):
+        other.run_with_iobinding(bound)
+
+
+def test_values_and_lists_of_values(session: sardonyx.InferenceSession) -> None:
+    from sardonyx.capi.onnxruntime_pybind11_state import OrtValueVector
+
+    feed = {"x": OrtValue(X), "y": OrtValue(Y)}
+    (z,) = session.run_with_ort_values(["z"], feed)
+    np.testing.assert_array_equal(z.numpy(), X + Y)
+    assert len(session.run_with_ort_values(None, feed)) == 3
+    np.testing.assert_array_equal(session.run(["z"], feed)[0], X + Y)
+    with pytest.raises(TypeError, match="the input x is an OrtValue"):
+        session.run_with_ort_values(["z"], {"x": X, "y": Y})  # type: ignore[dict-item]
+    feeds, fetches = OrtValueVector(list(feed.values())), OrtValueVector()
+    device = sardonyx.OrtDevice.make("cpu", 0)
+    session.run_with_ortvaluevector(None, ["x", "y"], feeds, ["w", "z"], fetches, [device] * 2)
+    np.testing.assert_array_equal(fetches[1].numpy(), X + Y)

@@ -1,0 +1,280 @@
+#!/usr/bin/env python3
+"""Runs random graphs on Sardonyx and onnxruntime, and reports where they differ.
+
+    random_graphs.py --count 20000 --jobs 16   the graphs of seeds 0 to 19999
+    random_graphs.py --seconds 300 --seed 7    as many as fit, from seed 7 on
+    random_graphs.py --one 1234                one graph again, here, with all its nodes
+    random_graphs.py --one 1234 --save FILE    and its model kept in a file
+    random_graphs.py --shrink 1234             the smallest part of it that still differs
+    random_graphs.py --count 20000 --coverage  and which ops and types came to be in graphs
+
+Every value of a graph is computed by the numpy references of its nodes, one by one, which is also
+how it is known how far rounding may move a result. Sardonyx, with all its passes and kernels, must
+give the same, and so must onnxruntime, but for what tests/random_graphs/known.py lists.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import multiprocessing
+import os
+import resource
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.random_graphs.check import check  # noqa: E402  # needs the path above
+from tests.random_graphs.coverage import Coverage, kinds_of  # noqa: E402
+from tests.random_graphs.graph import RandomGraph, make  # noqa: E402
+from tests.random_graphs.known import KNOWN  # noqa: E402
+from tests.random_graphs.onnxruntime_process import OrtProcess  # noqa: E402
+from tests.random_graphs.runs import Outcome  # noqa: E402
+from tests.random_graphs.shrink import shrink  # noqa: E402
+
+GOOD = ("same", "both refuse", "empty")
+DEATH_SECONDS = 180.0
+
+
+def try_one(seed: int, ort: OrtProcess) -> dict[str, Any]:
+    """What became of a seed, as plain data."""
+    try:
+        graph = make(seed)
+        outcome = check(graph, ort)
+        ops = kinds_of(graph)
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f"{os.path.relpath(frames[-1].filename, ROOT)}:{frames[-1].lineno}"
+        detail = f"{type(error).__name__} at {place}: {error}\n{traceback.format_exc()[-3000:]}"
+        outcome, ops = Outcome(seed, "exception", detail), []
+    return {**vars(outcome), "ops": ops}
+
+
+def worker(first: int, last: int, pipe: Any) -> None:
+    """Tries seeds and sends what became of each."""
+    os.nice(10)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    ort = OrtProcess()
+    for seed in range(first, last):
+        pipe.send(try_one(seed, ort))
+    ort.stop()
+    pipe.close()
+
+
+class Worker:
+    """A process that goes through some seeds; one that dies on a seed is a finding."""
+
+    def __init__(self, first: int, last: int) -> None:
+        self.next, self.last = first, last
+        self.pipe, theirs = multiprocessing.Pipe(duplex=False)
+        context = multiprocessing.get_context("spawn")
+        self.process = context.Process(target=worker, args=(first, last, theirs))
+        self.process.start()
+        theirs.close()
+        self.heard = time.monotonic()
+
+    def results(self) -> Iterator[dict[str, Any]]:
+        """What it has said since; a death counts for the seed that it was at."""
+        try:
+            while self.pipe.poll():
+                self.next += 1
+                self.heard = time.monotonic()
+                yield self.pipe.recv()
+        except EOFError:
+            self.next -= 1
+            self.process.join()
+            if self.next < self.last:
+                yield self._gone(f"exit {self.process.exitcode}")
+        if self.next < self.last and time.monotonic() - self.heard > DEATH_SECONDS:
+            self.process.kill()
+            yield self._gone("no answer")
+
+    def _gone(self, how: str) -> dict[str, Any]:
+        seed, self.next = self.next, self.last
+        self.resume = seed + 1
+        return {**vars(Outcome(seed, "died", how)), "ops": []}
+
+    resume: int | None = None
+
+
+def hunt(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Outcomes of seed after seed, from as many processes as asked for."""
+    began = time.monotonic()
+    end = args.seed + args.count
+    spans = collections.deque(
+        (s, min(end, s + args.chunk)) for s in range(args.seed, end, args.chunk)
+    )
+    crew: list[Worker] = []
+    while spans or crew:
+        late = args.seconds is not None and time.monotonic() - began > args.seconds
+        while spans and len(crew) < args.jobs and not late:
+            crew.append(Worker(*spans.popleft()))
+        if late:
+            spans.clear()
+        for member in list(crew):
+            yield from member.results()
+            if member.resume is not None:
+                spans.appendleft((member.resume, member.last))
+            if member.next >= member.last:
+                member.process.join()
+                crew.remove(member)
+        time.sleep(0.02)
+
+
+class Tally:
+    """What has been seen so far."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.kinds: collections.Counter[str] = collections.Counter()
+        self.known: collections.Counter[str] = collections.Counter()
+        self.unheard: collections.Counter[str] = collections.Counter()
+        self.rounded: collections.Counter[str] = collections.Counter()
+        self.coverage = Coverage()
+        self.findings: list[dict[str, Any]] = []
+
+    def add(self, result: dict[str, Any]) -> None:
+        """Counts a graph, and prints it if something is wrong with it."""
+        self.kinds[result["kind"]] += 1
+        self.known.update(set(result["known"]))
+        self.rounded.update(result["rounded"])
+        self.coverage.add(result["ops"])
+        if result["ort"]:
+            self.unheard[result["ort"][:110]] += 1
+        if result["kind"] not in GOOD:
+            self.findings.append({k: result[k] for k in ("seed", "kind", "detail")})
+            print(f"seed {result['seed']}: {result['kind']}: {result['detail']}\n", flush=True)
+        if self.kinds.total() % 1000 == 0:
+            print(self, flush=True)
+
+    @property
+    def unmet(self) -> list[str]:
+        """Rows of the table of known differences that nothing needed."""
+        return [t for t in (f"{r.op}: {r.why}" for r in KNOWN) if t not in self.known]
+
+    def __str__(self) -> str:
+        seconds = time.monotonic() - self.began
+        asked = self.kinds.total() - self.unheard.total()
+        shown = ", ".join(f"{n} {kind}" for kind, n in self.kinds.most_common())
+        return f"{self.kinds.total()} graphs in {seconds:.0f} s, {asked} on onnxruntime: {shown}"
+
+    def show(self) -> None:
+        """What was explained, and how."""
+        shown = ", ".join(f"{op} {n}" for op, n in self.rounded.most_common())
+        print(f"explained by rounding: {shown or 'nothing'}")
+        for reason, count in self.known.most_common():
+            print(f"{count:6}  known: {reason}")
+        for reason in self.unmet:
+            print(f"     0  known, not met: {reason}")
+        print(self)
+
+    def summary(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        return {
+            "graphs": self.kinds.total(), "seconds": round(time.monotonic() - self.began, 1),
+            "kinds": self.kinds, "findings": self.findings, "known": self.known,
+            "known_not_met": self.unmet, "rounded": self.rounded,
+            "not_on_onnxruntime": self.unheard, "never": self.coverage.missing(),
+            "coverage": self.coverage.counts,
+        }  # fmt: skip
+
+
+def report(args: argparse.Namespace) -> int:
+    """Hunts, prints findings as they come and a summary; 1 if there is any finding."""
+    tally = Tally()
+    for result in hunt(args):
+        tally.add(result)
+    if args.coverage:
+        tally.coverage.show()
+    tally.show()
+    if args.json is not None:
+        args.json.write_text(json.dumps(tally.summary(), indent=1))
+    return int(bool(tally.findings))
+
+
+def show(graph: RandomGraph) -> None:
+    """The nodes of a graph, with the types of what they read and make."""
+    values = {**graph.constants, **graph.runs[0].feeds, **graph.runs[0].values}
+
+    def brief(name: str) -> str:
+        x = values.get(name)
+        if hasattr(x, "shape"):
+            data = f"={x.tolist()}" if x.size <= 8 else ""
+            return f"{name}:{x.dtype}{list(x.shape)}{data}"
+        return f"{name}:{type(x).__name__}"
+
+    print(f"opsets {graph.opsets}, {len(graph.runs)} runs, {graph.traits}")
+    print("inputs", *(brief(n) for n in graph.inputs))
+    print("constants", *(brief(n) for n in graph.constants))
+    for node in graph.nodes:
+        attrs = {a.name: _plain(a) for a in node.attribute}
+        read = " ".join(brief(n) if n else "-" for n in node.input)
+        print(f"  {' '.join(map(brief, node.output))} = {node.domain}{node.op_type} {attrs} {read}")
+    print("outputs", *graph.outputs)
+
+
+def _plain(attribute: Any) -> Any:
+    import onnx
+
+    if attribute.type == onnx.AttributeProto.GRAPH:
+        return [n.op_type for n in attribute.g.node]
+    value = onnx.helper.get_attribute_value(attribute)
+    return f"{value!s:.100}".replace("\n", " ")
+
+
+def one(args: argparse.Namespace) -> int:
+    """One seed here, in full; shrunk if asked for."""
+    ort = OrtProcess()
+    graph = make(args.one if args.shrink is None else args.shrink)
+    if args.shrink is not None:
+        graph = shrink(graph, lambda g: judge(g, ort))
+    show(graph)
+    if args.save is not None:
+        args.save.write_bytes(graph.model().SerializeToString())
+    outcome = check(graph, ort)
+    ort.stop()
+    print(outcome.kind, outcome.detail, outcome.ort[:300], *outcome.known, sep="\n")
+    return int(outcome.kind not in GOOD)
+
+
+def judge(graph: RandomGraph, ort: OrtProcess) -> str:
+    """The kind of difference that a graph has."""
+    try:
+        return check(graph, ort).kind
+    except Exception as error:
+        return type(error).__name__
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--count", type=int, default=1000, help="graphs to try")
+    parser.add_argument("--seconds", type=float, help="stop after this time")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at work")
+    parser.add_argument("--chunk", type=int, default=500, help="graphs before a process is renewed")
+    parser.add_argument("--coverage", action="store_true", help="print ops and types")
+    parser.add_argument("--json", type=Path, help="write a summary to this file")
+    parser.add_argument("--one", type=int, metavar="SEED", help="try one seed in this process")
+    parser.add_argument("--shrink", type=int, metavar="SEED", help="make the graph of a seed small")
+    parser.add_argument("--save", type=Path, help="keep the model of --one or --shrink")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """What the command line asks for."""
+    args = parse()
+    return one(args) if args.one is not None or args.shrink is not None else report(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -12,7 +12,7 @@ from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops.declare import INTERNAL
 from sardonyx.weights.const import Const, Held, Recipe, Ref, reshaped
 
-GROWTH_BELOW: Final = 1 << 20  # bytes; a larger result must not be larger than what it is made of
+GROWTH_BELOW: Final = 2 << 20  # bytes; a larger result must not be larger than what it is made of
 
 # A dequantized weight is several times its file, and the ops that read it can take it as it lies.
 _KEPT: Final = frozenset(("DequantizeLinear",))

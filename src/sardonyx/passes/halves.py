@@ -19,6 +19,7 @@ _WIDENED: Final = frozenset(
         *((ONNX, name) for name in (
             "Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "GlobalAveragePool",
             "GlobalMaxPool", "GlobalLpPool", "LSTM", "GRU", "RNN", "DFT", "STFT",
+            "RoiAlign", "MaxRoiPool",
         )),
         (MICROSOFT, "FusedConv"),
         (MICROSOFT, "MoE"),

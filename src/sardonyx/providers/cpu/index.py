@@ -33,7 +33,7 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (ML, "ZipMap"),
     ),
     "chain": (*ELEMENTWISE, (INTERNAL, "Chain")),
-    "conv": ((INTERNAL, "Conv"), (INTERNAL, "ConvTranspose")),
+    "conv": (("", "Col2Im"), (INTERNAL, "Conv"), (INTERNAL, "ConvTranspose")),
     "dequantized": ((INTERNAL, "GatherDequantized"),),
     "experts": ((MICROSOFT, "MoE"), (MICROSOFT, "QMoE"),),
     "gather": (
@@ -113,7 +113,13 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("", "ReduceSumSquare"),
     ),
     "resize": (("", "Resize"),),
-    "sample": (("", "GridSample"),),
+    "sample": (
+        (INTERNAL, "DeformColumns"),
+        ("", "AffineGrid"),
+        ("", "GridSample"),
+        ("", "MaxRoiPool"),
+        ("", "RoiAlign"),
+    ),
     "select": (("", "NonMaxSuppression"), ("", "NonZero"), ("", "TopK")),
     "shape": (
         (INTERNAL, "Sizes"), ("", "Shape"), ("", "Size"), ("", "Reshape"), ("", "Flatten"),

@@ -57,7 +57,7 @@ def moe(node: Node) -> Call | No:
         *(x.first, None, x.first_bias, x.second, None, x.second_bias),
         *(x.third, None, x.third_bias),
     )
-    shares = attrs["normalize_routing_weights"]
+    shares = int(bool(attrs["normalize_routing_weights"]))
     ints = (
         *(attrs["k"], inner, 0, FLOAT, FLOAT, FLOAT),
         ACTIVATIONS.index(attrs["activation_type"]),

@@ -50,8 +50,8 @@ int64_t* sort(const Text* x, const int64_t* first, int64_t* order, int64_t* spar
       const int64_t end = begin + 2 * run < n ? begin + 2 * run : n;
       int64_t left = begin, right = middle;
       for (int64_t to = begin; to < end; ++to) {
-        const bool is_right =
-            left == middle || (right < end && is_before(x[first[order[right]]], x[first[order[left]]]));
+        const bool is_right = left == middle || (right < end && is_before(x[first[order[right]]],
+                                                                          x[first[order[left]]]));
         spare[to] = is_right ? order[right++] : order[left++];
       }
     }

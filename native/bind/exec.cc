@@ -452,9 +452,8 @@ void bind_exec(nb::module_& m) {
             new (self)
                 Runnable(make_sequence(sequence), nb::cast<nb::list>(python[0]),
                          nb::cast<nb::list>(python[1]), nb::cast<nb::list>(python[2]),
-                         nb::cast<Ints>(python[11]), threads,
-                         nb::cast<bool>(python[5]), nb::cast<PoolHandle&>(python[6]).pool,
-                         nb::cast<int64_t>(python[7]));
+                         nb::cast<Ints>(python[11]), threads, nb::cast<bool>(python[5]),
+                         nb::cast<PoolHandle&>(python[6]).pool, nb::cast<int64_t>(python[7]));
           },
           "sequence"_a, "python"_a)
       .def("quick", &Runnable::quick, "feed"_a,

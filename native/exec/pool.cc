@@ -110,8 +110,7 @@ class Worker {
   }
 
   Job* wait(const ThreadOptions& latest) {
-    const auto until =
-        std::chrono::steady_clock::now() + std::chrono::microseconds(latest.spin_us);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(latest.spin_us);
     const int calmed = calms.load(std::memory_order_relaxed);
     for (int round = 0;; ++round) {
       if (Job* job = mail_.load()) return job;

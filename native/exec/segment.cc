@@ -126,9 +126,9 @@ class Runner {
   std::byte* given_for(const Export& made) const {
     for (const Given& given : state_.given) {
       if (given.slot != made.slot) continue;
-      const bool fits = given.view.rank == made.view.rank && made.growth < 0 &&
-                        std::equal(given.view.dims, given.view.dims + given.view.rank,
-                                   made.view.dims);
+      const bool fits =
+          given.view.rank == made.view.rank && made.growth < 0 &&
+          std::equal(given.view.dims, given.view.dims + given.view.rank, made.view.dims);
       return fits ? given.data : nullptr;
     }
     return nullptr;

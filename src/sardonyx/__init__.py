@@ -62,9 +62,6 @@ _LATER: Final = {
     "InferenceSession": "sardonyx.session.inference",
     "LoraAdapter": "sardonyx.adapters",
     "ModelCompiler": "sardonyx.compiler",
-    "custom_op": "sardonyx.custom",
-    "native_op": "sardonyx.custom",
-    "unregister_custom_op": "sardonyx.custom",
     "ModelMetadata": "sardonyx.nodearg",
     "NodeArg": "sardonyx.nodearg",
     "OrtArenaCfg": "sardonyx.allocators",
@@ -85,7 +82,10 @@ _LATER: Final = {
     "copy_tensors": "sardonyx.ortvalues",
     "create_and_register_allocator": "sardonyx.allocators",
     "create_and_register_allocator_v2": "sardonyx.allocators",
+    "custom_op": "sardonyx.custom",
     "get_ep_devices": "sardonyx.ep_devices",
+    "native_op": "sardonyx.custom",
+    "unregister_custom_op": "sardonyx.custom",
 }
 
 

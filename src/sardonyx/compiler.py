@@ -6,7 +6,7 @@ import copy
 import io
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, Final, cast
 
 from sardonyx.atomic import writing
@@ -154,8 +154,9 @@ class ModelCompiler:
         given = read_model(self._model, options.load.folder, options.load.in_memory)
         with no_collection():
             options.check()
-            model = load(given, options.load)
-            infer(model.graph, assumes=False)  # what is saved must hold for any sizes
+            # What is saved must hold for any sizes, and for any values of inputs with a default.
+            model = load(given, replace(options.load, split_names=True, fixes_defaults=False))
+            infer(model.graph, assumes=False)
             model.check_outputs(options.load.is_strict)
             options.check()
             optimize(model.graph, options.passes)

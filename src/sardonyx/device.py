@@ -22,6 +22,10 @@ class OrtDevice:
     """A device by kind, number, vendor and kind of memory."""
 
     __slots__ = ("_id", "_memory", "_type", "_vendor")
+    _id: int
+    _memory: int
+    _type: int
+    _vendor: int
 
     def __init__(self, *args: Any) -> None:
         """A copy of another device; or kind, memory, vendor (if it matters) and number."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -358,7 +359,7 @@ class RunOptions:
             raise TypeError(f"a LoraAdapter is activated, not {type(adapter).__name__}")
         self._adapters.append(adapter)
 
-    def _adapter_feed(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def _adapter_feed(self, inputs: AbstractSet[str]) -> dict[str, Any]:
         """The parameters of all adapters as inputs; each must be one, and of one adapter."""
         from sardonyx.adapters import feed_of
 

@@ -29,17 +29,18 @@ class OrtValue:
     there packed, as ONNX stores it.
     """
 
-    __slots__ = ("_dtype", "_shape", "_value", "__weakref__")  # noqa: RUF023
+    __slots__ = ("__weakref__", "_dtype", "_shape", "_value")
+    _dtype: DType | None  # None for what is no tensor
+    _shape: tuple[int, ...]
+    _value: Any
 
     def __init__(self, ortvalue: Any, numpy_obj: Any = None, session: Any = None) -> None:
         """A value over an array, a list, a dict, a sparse tensor, None, or another OrtValue."""
         if isinstance(ortvalue, OrtValue):
             self._value, self._dtype = ortvalue._value, ortvalue._dtype
-            self._shape: tuple[int, ...] = ortvalue._shape
+            self._shape = ortvalue._shape
             return
-        self._value: Any = ortvalue
-        self._dtype: DType | None = None
-        self._shape = ()
+        self._value, self._dtype, self._shape = ortvalue, None, ()
         if isinstance(ortvalue, np.ndarray):
             self._hold(ortvalue)
 
@@ -236,7 +237,7 @@ class OrtValue:
 
     def tensor_size_in_bytes(self) -> int:
         """Bytes of all elements, in ONNX's form."""
-        return self._tensor().nbytes
+        return int(self._tensor().nbytes)
 
     def has_value(self) -> bool:
         """Whether there is a value; an optional may have none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from sardonyx.adapters.file import Content, read, write
@@ -16,8 +17,9 @@ class AdapterFormat:
 
     def __init__(self, adapter: AdapterFormat | Content | None = None) -> None:
         """An empty adapter, or one with the contents of another."""
-        given = adapter._content if isinstance(adapter, AdapterFormat) else adapter
-        self._content = Content() if given is None else given
+        if isinstance(adapter, AdapterFormat):
+            adapter = adapter._content
+        self._content: Content = Content() if adapter is None else adapter
 
     @staticmethod
     def read_adapter(file_path: str | os.PathLike[str]) -> AdapterFormat:
@@ -95,7 +97,7 @@ class LoraAdapter:
         return self  # nothing in it changes but by loading
 
 
-def feed_of(adapters: Sequence[LoraAdapter], inputs: Mapping[str, Any]) -> dict[str, Any]:
+def feed_of(adapters: Sequence[LoraAdapter], inputs: AbstractSet[str]) -> dict[str, Any]:
     """The parameters of adapters as inputs of a model."""
     feed: dict[str, Any] = {}
     for adapter in adapters:

@@ -52,7 +52,7 @@ class Builder:
         self._pad(4, array.nbytes)
         self._pad(array.itemsize, array.nbytes)
         if array.nbytes:
-            self._push(memoryview(array).cast("B"))
+            self._push(array.reshape(-1).view(np.uint8).data)
         self._pad(4)
         self._push(struct.pack("<I", array.size))
         return self._size

@@ -51,7 +51,6 @@ def load(model: Any, options: LoadOptions | None = None) -> Model:
     assert record.graph is not None
     opsets = _opsets(record)
     dims = Dims(options.dims_by_name, options.dims_by_denotation, options.split_names)
-    # Before IR 4 every initializer had to be listed as an input too, and was a constant anyway.
     tensors = Tensors(given.source, given.files, options.initializers)
     builder = GraphBuilder(
         tensors,

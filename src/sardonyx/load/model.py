@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from sardonyx.errors import InvalidGraph, ShapeError
-from sardonyx.graph.fact import AnyFact, Fact, Shape
+from sardonyx.graph.dim import Shape
+from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph
 
 

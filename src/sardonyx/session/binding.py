@@ -43,6 +43,8 @@ class SessionIOBinding:
             element_type, shape, pointer = raw
             self.bind_ortvalue_input(name, tensor_at(pointer, element_type, shape))
             return
+        if name in self._session._fixed:  # a default, which is to be fed now
+            self._session._open_defaults()
         spec = self._session._inputs.get(name)
         if spec is None:
             known = ", ".join(self._session._inputs)

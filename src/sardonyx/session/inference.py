@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from sardonyx.session.binding import IOBinding, SessionIOBinding
     from sardonyx.variants import Variants
 
+T = TypeVar("T")
 _DEFAULT_RUN: Final = RunOptions()
 _ATTEMPTS: Final = 4  # the first program, names apart, branches chosen, and one to spare
 
@@ -131,12 +132,8 @@ class InferenceSession(About):
         self._provider_options, self._providers = resolve(providers, provider_options, self._logger)
         check_fallback(self._options)
         self._paths = {}
-        self._compile_anew()
-
-    def _compile_anew(self) -> None:
-        """Runs begin with a program for what the session is told, as if there had been none."""
         self._variants: Variants | None = None
-        options = replace(self._base, providers=self._providers, load=self._load)
+        options = self._current()
         self._use(self._compile(options))
         self._announce(options)
 
@@ -252,7 +249,8 @@ class InferenceSession(About):
         shrinks = wants_shrinking(options, self._settings)
         wanted = self._wanted(output_names)
         if options._adapters:
-            input_feed = {**options._adapter_feed(self._inputs), **input_feed}
+            known = self._inputs.keys() | self._fixed
+            input_feed = {**options._adapter_feed(known), **input_feed}
         self._check_required(input_feed)
         if not self._fixed.isdisjoint(input_feed):
             self._open_defaults()
@@ -292,11 +290,15 @@ class InferenceSession(About):
         with self._lock:
             if key not in self._paths:
                 path = object.__new__(InferenceSession)
-                path.__dict__.update(self.__dict__, _lock=Lock(), _paths={})
+                path.__dict__.update(self.__dict__, _lock=Lock(), _paths={}, _variants=None)
                 path._base = replace(self._base, outputs=key, pack=None, save=None)
-                path._compile_anew()
+                path._use(path._compile(path._current()))
                 self._paths[key] = path
             return self._paths[key]
+
+    def _current(self) -> Options:
+        """What compiling is told as things stand."""
+        return replace(self._base, providers=self._providers, load=self._load)
 
     def _run_into(
         self, feed: dict[str, Any], places: list[Any], run_options: RunOptions | None
@@ -311,13 +313,19 @@ class InferenceSession(About):
     def _execute(
         self, values: dict[str, Any], options: RunOptions, places: Sequence[Any]
     ) -> list[Any]:
+        return self._with_program(
+            lambda made: self._attempt(made, values, options, places),
+            lambda: {n: v.shape for n, v in values.items() if isinstance(v, np.ndarray)},
+        )
+
+    def _with_program(self, attempt: Callable[[Shared], T], shapes: Callable[[], Shapes]) -> T:
+        """What an attempt gives with a program that takes inputs of these shapes."""
         made = self._shared
         for _ in range(_ATTEMPTS):
             try:
-                return self._attempt(made, values, options, places)
+                return attempt(made)
             except AssumptionFailed as failed:
-                shapes = {n: v.shape for n, v in values.items() if isinstance(v, np.ndarray)}
-                made = self._other(made, failed, shapes)
+                made = self._other(made, failed, shapes())
         raise InternalError("programs made for these inputs do not take them")
 
     def _other(self, tried: Shared, failed: AssumptionFailed, shapes: Shapes) -> Shared:
@@ -325,7 +333,7 @@ class InferenceSession(About):
         from sardonyx.variants import Variants  # most sessions have one program
 
         self._logger.info("%s: compiling again, unless there is a program for that", failed)
-        options = replace(self._base, providers=self._providers, load=self._load)
+        options = self._current()
         with self._lock:
             if self._variants is None:
                 self._variants = Variants(self._shared, options, self._compile)

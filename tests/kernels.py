@@ -10,7 +10,7 @@ import numpy as np
 
 import sardonyx._native as native
 from sardonyx.graph.dim import evaluate
-from sardonyx.graph.dtype import by_numpy
+from sardonyx.graph.dtype import STRING, DType, by_numpy
 from sardonyx.graph.graph import Node, Value
 from sardonyx.program.call import Call, Packed, Stored
 from sardonyx.weights.const import pack
@@ -18,16 +18,30 @@ from sardonyx.weights.const import pack
 Array = np.ndarray[Any, np.dtype[Any]]
 GUARD = 64  # bytes of a pattern before and behind every output
 PATTERN = 0xA5
+TEXT = np.dtype("V16")  # a string as kernels have it: where its bytes lie, and how many
 
 
 def tensor(array: Array | None) -> tuple[int, int, list[int], list[int]]:
     """An array as native calls take it."""
     if array is None:
         return (0, 0, [], [])
-    dtype = by_numpy(array.dtype)
+    dtype = STRING if array.dtype == TEXT else by_numpy(array.dtype)
     assert dtype is not None
     strides = [s // array.itemsize for s in array.strides]
     return (array.ctypes.data, dtype.onnx, list(array.shape), strides)
+
+
+def as_texts(array: Array) -> Array:
+    """Strings as kernels read them; other arrays as they are."""
+    if array.dtype != object:
+        return array
+    block = native.texts(np.ascontiguousarray(array))
+    return np.ndarray(array.shape, TEXT, block)
+
+
+def element_type(dtype: DType) -> Any:
+    """What an output is made of."""
+    return TEXT if dtype is STRING else dtype.np
 
 
 def guarded(shape: tuple[int, ...], dtype: Any, offset: int = 0) -> tuple[Array, Array]:
@@ -85,9 +99,9 @@ def run_call(  # noqa: PLR0913 - how a call is run, each way by name
         shapes = native.resolve(call.row, given, unknown, ints, list(call.floats), isa)
     else:
         shapes = [[evaluate(d, dims) for d in f.dims] for f in facts]
-    made = [guarded(tuple(s), f.dtype.np) for s, f in zip(shapes, facts, strict=True)]
+    made = [guarded(tuple(s), element_type(f.dtype)) for s, f in zip(shapes, facts, strict=True)]
     if gap:
-        made[0] = with_gaps(tuple(shapes[0]), facts[0].dtype.np, gap)
+        made[0] = with_gaps(tuple(shapes[0]), element_type(facts[0].dtype), gap)
     if share is not None:
         taken, place = inputs[share[0]], made[share[1]][0]
         assert taken is not None
@@ -100,11 +114,29 @@ def run_call(  # noqa: PLR0913 - how a call is run, each way by name
         list(call.floats),
         splits,
         isa,
+        texts := native.Texts(),
     )
     if error:
         raise RuntimeError(error)
     assert all(untouched(whole, inner) for inner, whole in made), "wrote outside its output"
-    return [inner for inner, _ in made]
+    results = [read(inner) for inner, _ in made]
+    del texts  # which strings lie in until they are read
+    return results
+
+
+def read(array: Array) -> Array:
+    """An output with its strings as objects."""
+    if array.dtype != TEXT:
+        return array
+    plain = np.ascontiguousarray(array)
+    return native.read_texts(plain.ctypes.data, list(array.shape))
+
+
+def same_bytes(a: Array, b: Array) -> bool:
+    """Whether two results are equal to the bit."""
+    if a.dtype == object:
+        return a.shape == b.shape and a.tolist() == b.tolist()
+    return a.tobytes() == b.tobytes()
 
 
 def strided(array: Array) -> bool:
@@ -124,6 +156,8 @@ def operand(given: Value | Packed | Stored, values: dict[Value, Array], isa: str
     """What a kernel is handed: packed, if it wants that; constants need not be among the values."""
     value = given if isinstance(given, Value) else given.value
     array = values[value] if value in values else value.const.read()  # type: ignore[union-attr]
+    if array.dtype == object:
+        return as_texts(array)
     if isinstance(given, Stored):
         return stored(array)
     if not isinstance(given, Packed):

@@ -28,6 +28,7 @@ RUNNABLE = (
     "docs/memory.md",
     "docs/order.md",
     "docs/plan.md",
+    "docs/strings.md",
     "docs/training.md",
 )
 

@@ -14,6 +14,7 @@ enum class DType : uint8_t {
   i16 = 5,
   i32 = 6,
   i64 = 7,
+  text = 8,
   boolean = 9,
   f16 = 10,
   f64 = 11,
@@ -38,6 +39,7 @@ constexpr int64_t size_of(DType dtype) {
     case DType::i16:
     case DType::f16:
     case DType::bf16: return 2;
+    case DType::text:
     case DType::c128: return 16;
     default: return 1;
   }

@@ -1,6 +1,7 @@
 #include "bind/arrays.h"
 
 #define NPY_NO_DEPRECATED_API NPY_1_7_API_VERSION
+#define PY_ARRAY_UNIQUE_SYMBOL sardonyx_numpy  // of texts.cc too
 #include <numpy/arrayobject.h>
 
 #include <cstring>

@@ -12,6 +12,7 @@
 
 #include "bind/arrays.h"
 #include "bind/parts.h"
+#include "bind/texts.h"
 #include "exec/sequence.h"
 #include "kernels/registry.h"
 
@@ -122,17 +123,15 @@ class Runnable {
 
   // The same with memory for outputs: for each an array, or None.
   nb::object quick_into(nb::dict feed, nb::object arrays) const {
-    const SequenceSpec& spec = sequence_->spec();
     if (feed.size() != input_names_.size()) return nb::none();
+    Texts texts(limit_bytes_);
     RunState state = fresh();
+    state.texts = &texts;
     std::vector<nb::object> kept;  // another thread may change the dict while this one runs
-    kept.reserve(spec.inputs.size());
-    for (size_t i = 0; i < spec.inputs.size(); ++i) {
-      PyObject* array = PyDict_GetItem(feed.ptr(), PyList_GET_ITEM(input_names_.ptr(), long(i)));
-      Slot& slot = state.slots[size_t(spec.inputs[i])];
-      if (array == nullptr || !slot_of(array, wanted(i), slot) || slot.view.rank != spec.ranks[i])
-        return nb::none();
-      kept.push_back(nb::borrow(array));
+    try {
+      if (!take_all(feed, state, kept)) return nb::none();
+    } catch (const std::bad_alloc&) {
+      return nb::none();
     }
     if (sequence_->bind_names(state).fault != Fault::none) return nb::none();
     if (!arrays.is_none()) lend(state, nb::cast<nb::list>(arrays));
@@ -147,16 +146,17 @@ class Runnable {
   nb::object run(const Longs& names, nb::list inputs, const Stop* stop, bool profiles,
                  nb::object arrays) const {
     const SequenceSpec& spec = sequence_->spec();
+    Texts texts(limit_bytes_);
     RunState state = fresh();
+    state.texts = &texts;
     std::copy_n(names.begin(), std::min(names.size(), state.names.size()), state.names.begin());
     std::vector<nb::object> kept;
     for (size_t i = 0; i < spec.inputs.size(); ++i) {
       nb::handle array = inputs[i];
       if (array.is_none()) continue;
-      Slot& slot = state.slots[size_t(spec.inputs[i])];
-      if (slot_of(array.ptr(), wanted(i), slot)) continue;
+      if (take(array.ptr(), i, state)) continue;
       kept.push_back(contiguous(array.ptr()));  // a cache that grew along another axis has gaps
-      if (!slot_of(kept.back().ptr(), wanted(i), slot))
+      if (!take(kept.back().ptr(), i, state))
         throw std::invalid_argument("an input of a sequence is no plain array of its type");
     }
     if (!arrays.is_none()) lend(state, nb::cast<nb::list>(arrays));
@@ -218,10 +218,27 @@ class Runnable {
     return made;
   }
 
-  Wanted wanted(size_t input) const {
+  // Puts what is fed into the slots of inputs; false where anything about it is unusual.
+  bool take_all(const nb::dict& feed, RunState& state, std::vector<nb::object>& kept) const {
     const SequenceSpec& spec = sequence_->spec();
-    return {PyList_GET_ITEM(input_types_.ptr(), long(input)), spec.dtypes[input],
-            spec.room_axes[input]};
+    kept.reserve(spec.inputs.size());
+    for (size_t i = 0; i < spec.inputs.size(); ++i) {
+      PyObject* array = PyDict_GetItem(feed.ptr(), PyList_GET_ITEM(input_names_.ptr(), long(i)));
+      const Slot& slot = state.slots[size_t(spec.inputs[i])];
+      if (array == nullptr || !take(array, i, state) || slot.view.rank != spec.ranks[i])
+        return false;
+      kept.push_back(nb::borrow(array));
+    }
+    return true;
+  }
+
+  // Puts an array into the slot of an input; false where it cannot be read as it is.
+  bool take(PyObject* array, size_t input, RunState& state) const {
+    const SequenceSpec& spec = sequence_->spec();
+    Slot& slot = state.slots[size_t(spec.inputs[input])];
+    if (spec.dtypes[input] == DType::text) return text_slot(array, *state.texts, slot);
+    PyObject* descr = PyList_GET_ITEM(input_types_.ptr(), long(input));
+    return slot_of(array, {descr, spec.dtypes[input], spec.room_axes[input]}, slot);
   }
 
   RunState fresh() const {
@@ -245,6 +262,9 @@ class Runnable {
     return outcome;
   }
 
+  static constexpr uintptr_t kAligned =
+      16;  // values of any type may lie there until the output does
+
   // Offers the caller's arrays to the run as memory for outputs, as far as they can be that: of the
   // type, without gaps, and apart from all that the run reads and from each other.
   void lend(RunState& state, nb::list arrays) const {
@@ -256,7 +276,7 @@ class Runnable {
       Slot slot;
       if (array.is_none() || !is_writeable(array.ptr()) || !slot_of(array.ptr(), type, slot))
         continue;
-      bool is_apart = true;
+      bool is_apart = reinterpret_cast<uintptr_t>(slot.data) % kAligned == 0;
       for (const int32_t input : spec.inputs)
         is_apart = is_apart && !overlap(slot, state.slots[size_t(input)]);
       for (const Given& other : state.given)
@@ -281,6 +301,16 @@ class Runnable {
     nb::list made;
     const Ints& slots = sequence_->spec().outputs;
     for (size_t i = 0; i < slots.size(); ++i) {
+      PyObject* type = PyList_GET_ITEM(output_types_.ptr(), long(i));
+      const Slot& held = state.slots[size_t(slots[i])];
+      if (PyTuple_Check(type)) {
+        made.append(zipped(held, type));
+        continue;
+      }
+      if (held.view.dtype == DType::text) {
+        made.append(text_array(held));
+        continue;
+      }
       const Slot slot = own(slots, i, state);
       const auto lies_there = [&](const Given& given) {
         return given.slot == slots[i] && given.data == slot.data;
@@ -288,7 +318,7 @@ class Runnable {
       if (std::any_of(state.given.begin(), state.given.end(), lies_there))
         made.append(nb::cast<nb::list>(arrays)[i]);
       else
-        made.append(array_of(slot, PyList_GET_ITEM(output_types_.ptr(), long(i))));
+        made.append(array_of(slot, type));
     }
     return made;
   }

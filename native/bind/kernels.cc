@@ -6,6 +6,7 @@
 
 #include "bind/parts.h"
 #include "exec/single.h"
+#include "exec/texts.h"
 #include "kernels/registry.h"
 
 namespace nb = nanobind;
@@ -65,8 +66,10 @@ struct Single {
 
 std::string call_row(const std::string& row, const Tensors& inputs, const Tensors& outputs,
                      const std::vector<int64_t>& ints, const std::vector<double>& floats,
-                     int splits, const std::string& isa) {
+                     int splits, const std::string& isa, Texts* texts) {
   Single single(row, isa, inputs, outputs, ints, floats);
+  Texts own;
+  single.data.texts = (texts == nullptr ? own : *texts).room();
   nb::gil_scoped_release nogil;
   return run_single(*single.kernel, single.call, single.data, splits < 0 ? 1 : splits).text();
 }
@@ -78,6 +81,8 @@ std::vector<std::vector<int64_t>> resolve_row(const std::string& row, const Tens
                                               const std::string& isa) {
   Single single(row, isa, inputs, outputs, ints, floats);
   if (single.kernel->resolve == nullptr) throw std::invalid_argument(row + " resolves nothing");
+  Texts own;
+  single.data.texts = own.room();
   Status status = single.kernel->resolve(single.call, single.data, single.out.data());
   if (!status.ok()) throw std::invalid_argument(status.text());
   std::vector<std::vector<int64_t>> dims;
@@ -108,7 +113,7 @@ void bind_kernels(nb::module_& m) {
   m.attr("kernels") = rows;
 
   m.def("call", call_row, "row"_a, "inputs"_a, "outputs"_a, "ints"_a, "floats"_a, "splits"_a = 1,
-        "isa"_a = "",
+        "isa"_a = "", "texts"_a.none() = nb::none(),
         "Runs one row on tensors (address, type, dims, strides), in so many parts one after the "
         "other, or with 0 on all threads; returns what went wrong, or ''.");
   m.def("resolve", resolve_row, "row"_a, "inputs"_a, "outputs"_a, "ints"_a, "floats"_a,

@@ -7,6 +7,7 @@ NB_MODULE(_native, m) {
   m.doc() = "The native part of Sardonyx.";
   m.attr("version") = SARDONYX_VERSION;
   sdx::bind_load(m);
+  sdx::bind_texts(m);
   sdx::bind_kernels(m);
   sdx::bind_exec(m);
   sdx::bind_order(m);

@@ -10,6 +10,7 @@ void bind_exec(nanobind::module_& m);
 void bind_kernels(nanobind::module_& m);
 void bind_order(nanobind::module_& m);
 void bind_dlpack(nanobind::module_& m);
+void bind_texts(nanobind::module_& m);
 
 // Parts of bind_load: the records, by family.
 void bind_types(nanobind::module_& m);

@@ -160,7 +160,7 @@ class Runner {
     }
     for (int i = 0; i < n; ++i)
       at[i] = address(binding_.places[size_t(bound.first_place + i)], state_, arena_.get());
-    Data data{at, at + bound.n_in, arena_.get() + bound.scratch, local_};
+    Data data{at, at + bound.n_in, arena_.get() + bound.scratch, local_, 0, state_.texts->room()};
     for (int p = 0; p < bound.plan.n_phases; ++p) {
       const Phase& phase = bound.plan.phases[p];
       for (data.round = 0; data.round < phase.rounds; ++data.round) {
@@ -247,7 +247,7 @@ Outcome Segment::resolve(RunState& state) const {
       for (const int32_t reg : step.ints) ints.push_back(registers[size_t(reg)]);
       const Call call{in.data(),   int(in.size()),   out.data(),         int(out.size()),
                       ints.data(), int(ints.size()), step.floats.data(), int(step.floats.size())};
-      const Data data{at.data(), nullptr, nullptr, nullptr};
+      const Data data{at.data(), nullptr, nullptr, nullptr, 0, state.texts->room()};
       outcome.status = step.kernel->resolve(call, data, out.data());
       if (!outcome.status.ok()) {
         outcome.fault = Fault::step;

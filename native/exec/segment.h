@@ -12,6 +12,7 @@
 #include "exec/memory.h"
 #include "exec/pool.h"
 #include "exec/sizes.h"
+#include "exec/texts.h"
 #include "kernels/kernel.h"
 
 namespace sdx {
@@ -136,6 +137,7 @@ struct RunState {
   std::vector<int64_t> names;
   ThreadOptions threads;
   Pool* pool = nullptr;
+  Texts* texts = nullptr;
   int64_t limit_bytes = INT64_MAX;  // for arena and outputs at once
   const RunState* outer = nullptr;  // of the run that this is the body of
   int64_t aside_bytes = 0;          // that a loop of this run holds, in no slot yet

@@ -70,6 +70,7 @@ Outcome Sequence::run_body(const Body& body, std::vector<Slot> inputs, const Run
   RunState state = fresh_state();
   state.threads = outer.threads;
   state.pool = outer.pool;
+  state.texts = outer.texts;
   state.limit_bytes = outer.limit_bytes;
   state.outer = &outer;
   state.should_stop = outer.should_stop;

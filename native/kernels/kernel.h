@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "base/status.h"
+#include "base/text.h"
 #include "base/view.h"
 
 namespace sdx {
@@ -32,6 +33,7 @@ struct Data {
   std::byte* scratch = nullptr;  // shared by all threads of the step, 64-byte aligned, not cleared
   std::byte* local = nullptr;    // this thread's own, likewise
   int64_t round = 0;             // of a phase that runs several times
+  const TextRoom* texts = nullptr;
 };
 
 template <class T>

@@ -291,13 +291,37 @@ def decode_tensor(buffer: Buffer) -> TensorRecord:
     Read an ONNX TensorProto; the record views the buffer and keeps it alive.
     """
 
+class Texts:
+    """Room for strings that single calls of rows make."""
+
+    def __init__(self) -> None: ...
+
+def read_texts(address: int, dims: list[int]) -> numpy.ndarray:
+    """The strings of records at an address, which a row has written."""
+
+def texts(strings: object) -> numpy.ndarray:
+    """
+    Strings, or bytes in UTF-8, as kernels read them: records, then the bytes that they are of. They stay where they are.
+    """
+
+def odd_text(strings: object) -> int | None:
+    """The first element of an array that is no text, or None."""
+
+def text_index(block: object, count: int) -> numpy.ndarray:
+    """
+    The table by which kernels find one of so many texts; of equal ones the last.
+    """
+
+def text_numbers(block: object, count: int, index: object) -> numpy.ndarray:
+    """For each text of a block the number of the one that its index finds."""
+
 isas: tuple[str, ...]
 
 isa: str
 
 kernels: dict = ...
 
-def call(row: str, inputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], outputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], ints: Sequence[int], floats: Sequence[float], splits: int = 1, isa: str = '') -> str:
+def call(row: str, inputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], outputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], ints: Sequence[int], floats: Sequence[float], splits: int = 1, isa: str = '', texts: Texts | None = None) -> str:
     """
     Runs one row on tensors (address, type, dims, strides), in so many parts one after the other, or with 0 on all threads; returns what went wrong, or ''.
     """

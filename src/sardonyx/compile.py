@@ -49,8 +49,8 @@ class Options:
     check: Callable[[], None] = lambda: None  # called before each stage; raises to end the load
     container: PrepackedWeightsContainer | None = None
     order: OrderOptions = field(default_factory=OrderOptions)
-    outputs: tuple[str, ...] = ()  # those to be computed; none named: all
     shapes: Shapes | None = field(default_factory=dict)  # as `infer` takes them
+    outputs: tuple[str, ...] = ()  # those to be computed; none named: all
 
 
 @dataclass(frozen=True, slots=True)

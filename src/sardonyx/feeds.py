@@ -13,7 +13,7 @@ from sardonyx.graph.dtype import STRING, by_numpy
 from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFact, SparseFact
 from sardonyx.nodearg import type_name
 from sardonyx.ortvalue import OrtValue
-from sardonyx.program.program import Input
+from sardonyx.program.program import Input, Program
 from sardonyx.sparse import SparseTensor
 
 
@@ -82,11 +82,11 @@ def _map_value(fact: AnyFact | None, value: Any) -> Any:
 def _array(name: str, fact: Fact, value: Any) -> Any:
     array = value if isinstance(value, np.ndarray) else _from_list(value, fact)
     dtype = by_numpy(array.dtype)
-    if dtype is STRING and array.dtype.kind in "US":
-        array = np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
-        array = array.astype(object)
     if dtype is STRING:
+        array = array.astype(object) if array.dtype.kind == "U" else array
         _check_strings(name, array)
+        array = np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
+        array = array.astype(object, copy=False)
     if dtype is not fact.dtype:
         got = f"tensor({dtype.ort_name})" if dtype is not None else str(array.dtype)
         raise InvalidArgument(
@@ -102,12 +102,16 @@ def _array(name: str, fact: Fact, value: Any) -> Any:
 
 
 def _check_strings(name: str, array: Any) -> None:
-    """An object array may hold anything; a string tensor holds str."""
-    wrong = next((x for x in array.flat if not isinstance(x, str)), None)
-    if wrong is not None or (array.size and array.flat[0] is None):
-        raise InvalidArgument(
-            f"input {name} is a tensor(string), and has an element of type {type(wrong).__name__}"
-        )
+    """An object array may hold anything; a string tensor holds text that UTF-8 can say."""
+    at = native.odd_text(np.ascontiguousarray(array))
+    if at is None:
+        return
+    odd = array.reshape(-1)[at]
+    if array.dtype.kind == "S":
+        what = "bytes that are no UTF-8"
+    else:
+        what = "a lone surrogate" if isinstance(odd, str) else f"a {type(odd).__name__}"
+    raise InvalidArgument(f"input {name} is a tensor(string), and has {what} at element {at}")
 
 
 def _from_list(value: Any, fact: Fact) -> Any:
@@ -126,14 +130,44 @@ def describe(values: Mapping[str, Any]) -> str:
     )
 
 
-def hand_out(results: Sequence[Any], fed: Iterable[Any] = ()) -> list[Any]:
+def into(program: Program, places: Sequence[Any], fed: Mapping[str, Any]) -> dict[int, Any]:
+    """Arrays for outputs by slot: those that share memory with nothing fed and with no other.
+
+    Another segment may read what the first one would write over.
+    """
+    read = list(_arrays(fed.values()))
+    found: dict[int, Any] = {}
+    for output, place in zip(program.outputs, places, strict=True):
+        others = (p for p in places if p is not None and p is not place)
+        if place is not None and not any(
+            np.may_share_memory(place, other) for other in (*read, *others)
+        ):
+            found[output.slot] = place
+    return found
+
+
+def _arrays(values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, list):
+            yield from _arrays(value)
+        elif isinstance(value, np.ndarray):
+            yield value
+
+
+def hand_out(
+    results: Sequence[Any], fed: Iterable[Any] = (), places: Sequence[Any] = ()
+) -> list[Any]:
     """Results that the caller may keep and change: sharing bytes with nothing else.
 
     Inputs and constants are read-only arrays, and so is every view of them; all but the caches
-    among what was fed. Results are contiguous, all but caches.
+    among what was fed. Results are contiguous, all but caches. One that lies in the caller's
+    array of `places` is that array.
     """
     taken = set(_caches(fed))
-    return [_give(result, taken) for result in results]
+    held = [place for place in places if place is not None]
+    for place in held:
+        taken.update((id(place), id(place if place.base is None else place.base)))
+    return [r if any(r is place for place in held) else _give(r, taken) for r in results]
 
 
 def _caches(fed: Iterable[Any]) -> Iterator[int]:
@@ -149,6 +183,8 @@ def _caches(fed: Iterable[Any]) -> Iterator[int]:
 def _give(value: Any, taken: set[int]) -> Any:
     if isinstance(value, list):
         return [_give(v, taken) for v in value]
+    if isinstance(value, SparseTensor):
+        return value.copied()
     if not isinstance(value, np.ndarray):
         return value
     owner = value if value.base is None else value.base

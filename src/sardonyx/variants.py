@@ -69,6 +69,7 @@ class Variants:
             container=given.container,
             order=given.order,
             shapes=shapes,
+            outputs=given.outputs,
         )
 
 

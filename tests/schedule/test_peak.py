@@ -116,7 +116,7 @@ SIZES = [
     ("in x: f32[S,3] y = Concat(x, x, axis=0)", {"S": 5}, 4 * 10 * 3),
     ("in x: f32[4,S] n = NonZero(x) y = Neg(n)", {}, 4 * 4 * 64),  # as what it is made of
     ("in x: f32[?] y = Neg(x)", {}, 0),
-    ("in x: str[2] y = StringConcat(x, x)", {}, 16),
+    ("in x: str[2] y = StringConcat(x, x)", {}, 32),
     ("in x: f32[B,S] y = Neg(x)", {"B": 10**17, "S": 10**17}, 1 << 44),
     ("in x: f32[B,S#1] y = Neg(x)", {"S": 5}, 20),
     ("in x: f32[B,'past + 1'] y = Neg(x)", {"past + 1": 5}, 20),

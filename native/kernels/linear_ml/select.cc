@@ -22,10 +22,11 @@ Status extract_rows(const void* args, const Data& data, int64_t begin, int64_t e
       for (int64_t i = 0; i < a.n_chosen; ++i) y[i] = x[chosen[i]];
     });
   };
-  if (a.size_bytes == 4)
-    copy(static_cast<uint32_t*>(nullptr));
-  else
-    copy(static_cast<uint64_t*>(nullptr));
+  switch (a.size_bytes) {
+    case 4: copy(static_cast<uint32_t*>(nullptr)); break;
+    case 8: copy(static_cast<uint64_t*>(nullptr)); break;
+    default: copy(static_cast<Text*>(nullptr));
+  }
   return {};
 }
 

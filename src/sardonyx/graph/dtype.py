@@ -60,7 +60,7 @@ _ROWS: Final = (
     ("i16", 5, "int", 16, "int16"),
     ("i32", 6, "int", 32, "int32"),
     ("i64", 7, "int", 64, "int64"),
-    ("str", 8, "string", 64, "string"),
+    ("str", 8, "string", 128, "string"),
     ("bool", 9, "bool", 8, "bool"),
     ("f16", 10, "float", 16, "float16"),
     ("f64", 11, "float", 64, "double"),

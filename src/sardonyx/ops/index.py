@@ -65,6 +65,7 @@ _FAMILIES: Final = {
     (MICROSOFT, "microsoft.generation"): "BeamSearch GreedySearch Sampling",
     (MICROSOFT, "microsoft.group_norm"): "GroupNorm SkipGroupNorm",
     (MICROSOFT, "microsoft.gelu"): "Gelu FastGelu BiasGelu QuickGelu",
+    (MICROSOFT, "microsoft.hashing"): "MurmurHash3",
     (MICROSOFT, "microsoft.image"): "ConvTransposeWithDynamicPads CropAndResize UnfoldTensor",
     (MICROSOFT, "microsoft.matrix"): "CDist DynamicTimeWarping Inverse",
     (MICROSOFT, "microsoft.moe"): "MoE",

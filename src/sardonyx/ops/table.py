@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+import sardonyx._native as native
 from sardonyx.ops.rules import Array
 
 
@@ -36,3 +37,28 @@ class Table:
 
     def __call__(self, x: Array) -> Array:
         return np.asarray(self.values[self.find(x)], self.values.dtype)
+
+
+class TextTable:
+    """Strings from attributes, bytes in UTF-8, and the index by which kernels find one of them."""
+
+    def __init__(self, strings: list[bytes]) -> None:
+        try:
+            self.block: Array = native.texts(strings)
+        except ValueError:  # what is no UTF-8 is read as everywhere else
+            valid = [s.decode("utf-8", "replace").encode() for s in strings]
+            self.block = native.texts(valid)
+        self.count = len(strings)
+        self.index: Array = native.text_index(self.block, self.count)
+
+    def numbers(self) -> Array:
+        """For each string its place, the last where it is there twice."""
+        return native.text_numbers(self.block, self.count, self.index)
+
+    def find(self, x: Array) -> Array:
+        """Where each element is among the strings, or -1."""
+        address = self.block.__array_interface__["data"][0]
+        strings = native.read_texts(address, [self.count]).tolist()
+        places = {s: i for i, s in enumerate(strings)}
+        found = [places.get(s, -1) for s in x.reshape(-1).tolist()]
+        return np.array(found, np.int64).reshape(x.shape)

@@ -80,8 +80,16 @@ class Expanded:
 
 
 @dataclass(frozen=True, slots=True)
+class Zipped:
+    """Rows of numbers that leave the program as dicts with these keys: an output of the model."""
+
+    value: Value
+    keys: tuple[int | str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Bodies:
     """Control flow, which is native where all of its bodies are."""
 
 
-Lowered = Call | Reshaped | Permuted | Sliced | Expanded | Bodies
+Lowered = Call | Reshaped | Permuted | Sliced | Expanded | Zipped | Bodies

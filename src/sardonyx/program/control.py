@@ -12,7 +12,7 @@ from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops.rules import axis_of
 from sardonyx.program.flat import ABSENT, SegmentBuilder
-from sardonyx.weights.forms import Forms, Want
+from sardonyx.weights.forms import Forms, read_form
 
 if TYPE_CHECKING:
     from sardonyx.program.native import NativeSegment
@@ -67,7 +67,7 @@ class NativeBody:
 def constant_slots(slots: dict[Value | int, int], forms: Forms) -> list[tuple[Any, ...]]:
     """Slots that hold constants: slot, type, shape and address."""
     return [
-        (slot, v.const.dtype.onnx, list(v.const.shape), forms.address(Want(v.const)))
+        (slot, v.const.dtype.onnx, list(v.const.shape), forms.address(read_form(v.const)))
         for v, slot in slots.items()
         if isinstance(v, Value) and v.const is not None
     ]
@@ -146,7 +146,7 @@ def _is_held(fact: AnyFact | None) -> bool:
 
 
 def _is_tensor(fact: AnyFact | None) -> bool:
-    return _is_held(fact) and isinstance(fact, Fact) and fact.shape is not None
+    return isinstance(fact, Fact) and fact.shape is not None
 
 
 def _stacked(node: Node, body: NativeBody) -> list[tuple[int, list[int], int, bool, bool, bool]]:

@@ -15,7 +15,7 @@ from sardonyx.graph.guard import Guard
 from sardonyx.memory import Plan, plan
 from sardonyx.place import Placement
 from sardonyx.place.provider import Region, Step
-from sardonyx.program.call import Bodies, Call, Lowered
+from sardonyx.program.call import Bodies, Call, Lowered, Zipped
 from sardonyx.program.control import ControlPart, NativeBody, native_bodies
 from sardonyx.program.flat import Growth, SegmentBuilder
 from sardonyx.program.native import NativeSegment
@@ -172,6 +172,8 @@ class _Layout:
 
     def _fits(self, node: Node, lowered: Lowered) -> bool:
         """Whether native code can know the node's sizes: before it runs, or from its data."""
+        if isinstance(lowered, Zipped):
+            return self.emitter.outer is None
         unknown = [d for v in node.outputs for d in v.tensor.dims if not symbols(d) <= self.bound]
         return not unknown or (_resolves(lowered) and all(lone_name(d) for d in unknown))
 
@@ -183,7 +185,9 @@ class _Layout:
         self._wake()
 
     def _add(self, node: Node, lowered: Lowered) -> None:
-        news = {n for v in node.outputs for d in v.tensor.dims for n in symbols(d)} - self.bound
+        news: set[str] = set()
+        if not isinstance(lowered, Zipped):
+            news = {n for v in node.outputs for d in v.tensor.dims for n in symbols(d)} - self.bound
         if news or not self.parts or self.parts[-1].bodies or self.ready:
             self.parts.append(_Part(resolved=news))
             self.bound |= news
@@ -271,6 +275,12 @@ def _native(emitter: _Emitter, parts: list[_Part], frees: list[Value]) -> Native
         read=read,
         made=made,
         part_frees=frees_of,
+        keys={
+            node.outputs[0]: how.keys
+            for part in parts
+            for node, how in part.nodes
+            if isinstance(how, Zipped)
+        },
     )
 
 

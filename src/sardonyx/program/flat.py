@@ -22,8 +22,9 @@ from sardonyx.program.call import (
     Reshaped,
     Sliced,
     Stored,
+    Zipped,
 )
-from sardonyx.weights.forms import STORED, Want
+from sardonyx.weights.forms import STORED, Want, read_form
 
 ABSENT: Final = -1
 _SIZE_KINDS: Final = {
@@ -201,6 +202,8 @@ class SegmentBuilder:
                 number = self._number(source)
                 form = _permuted_form(perm, self.values[number].form)
                 self._view(node, node.outputs[0], Storage.PERMUTED, number, form, list(perm))
+            case Zipped(source):
+                self._zip(node, source)
             case Expanded(source):
                 self._view(node, node.outputs[0], Storage.EXPANDED, self._number(source), Form.ANY)
 
@@ -290,7 +293,7 @@ class SegmentBuilder:
             fact = value.tensor
             dims = self.sizes.registers(fact.dims)
             if value.const is not None:
-                flat = Flat(Storage.CONSTANT, fact.dtype.onnx, dims, want=Want(value.const))
+                flat = Flat(Storage.CONSTANT, fact.dtype.onnx, dims, want=read_form(value.const))
             else:
                 form = Form.ROWS if value in self._roomy else Form.CONTIGUOUS
                 flat = Flat(Storage.SLOT, fact.dtype.onnx, dims, form, self._slot(value))
@@ -353,6 +356,12 @@ class SegmentBuilder:
         number = self._numbers[value] = self._new(flat)
         if value in self._exports:
             self._export_view(node, value, number)
+
+    def _zip(self, node: Node, source: Value) -> None:
+        """The rows of a value as one that leaves in another form."""
+        at = self._plain(node, source)
+        flat = Flat(Storage.RESHAPED, self.values[at].dtype, self.values[at].dims, at=at)
+        self._export_view(node, node.outputs[0], self._new(flat))
 
     def _export_view(self, node: Node, value: Value, number: int) -> None:
         self.exported.append(value)

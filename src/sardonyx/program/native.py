@@ -57,6 +57,7 @@ class NativeSegment:
     read: tuple[Value, ...]  # the values behind `inputs`
     made: tuple[Value, ...]  # the values behind `outputs`
     part_frees: list[list[int]]  # by part: slots of the call that nobody reads after it
+    keys: dict[Value, tuple[int | str, ...]]  # of values that leave as dicts
     room_axes: dict[int, int] = field(init=False)  # of slots of the call that may have room
     _runnable: native.Runnable | None = None
     _limit: int = NO_LIMIT
@@ -120,7 +121,7 @@ class NativeSegment:
         python = (
             [v.name for v in self.read],
             [v.tensor.dtype.np for v in self.read],
-            [v.tensor.dtype.np for v in self.made],
+            [self._type(v) for v in self.made],
             settings.count,
             settings.spins,
             settings.grows_in_place,
@@ -136,6 +137,11 @@ class NativeSegment:
         constants = constant_slots(self.values, forms)
         sequence = (sizes, inputs, outputs, bound, fixed, constants, items)
         return native.Runnable(sequence, python)
+
+    def _type(self, value: Value) -> object:
+        """What native code makes of a value that leaves: an array of a type, or dicts with keys."""
+        keys = self.keys.get(value)
+        return value.tensor.dtype.np if keys is None else keys
 
     @property
     def quick(self) -> Callable[[dict[Any, Any]], object] | None:

@@ -19,7 +19,7 @@ from sardonyx.errors import (
     RuntimeException,
     SardonyxError,
 )
-from sardonyx.feeds import check_feed, describe, hand_out
+from sardonyx.feeds import check_feed, describe, hand_out, into
 from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.load import LoadOptions, read_record
 from sardonyx.load.source import read_model
@@ -131,6 +131,10 @@ class InferenceSession(About):
         self._provider_options, self._providers = resolve(providers, provider_options, self._logger)
         check_fallback(self._options)
         self._paths = {}
+        self._compile_anew()
+
+    def _compile_anew(self) -> None:
+        """Runs begin with a program for what the session is told, as if there had been none."""
         self._variants: Variants | None = None
         options = self._current()
         self._use(self._compile(options))
@@ -259,12 +263,7 @@ class InferenceSession(About):
             results = self._execute(values, options, places)
             if self._profile is not None:
                 self._profile.add("Session", "model_run", started, time.perf_counter(), {})
-            if places:
-                return [
-                    r if r is place else hand_out([r], values.values())[0]
-                    for r, place in zip(results, places, strict=True)
-                ]
-            return hand_out([results[i] for i in wanted], values.values())
+            return hand_out([results[i] for i in wanted], values.values(), places)
         except InvalidArgument as error:
             raise error.at(fed=describe(values)) from None
         except MemoryError as error:
@@ -291,7 +290,7 @@ class InferenceSession(About):
                 path = object.__new__(InferenceSession)
                 path.__dict__.update(self.__dict__, _lock=Lock(), _paths={}, _variants=None)
                 path._base = replace(self._base, outputs=key, pack=None, save=None)
-                path._use(path._compile(path._current()))
+                path._compile_anew()
                 self._paths[key] = path
             return self._paths[key]
 
@@ -357,11 +356,7 @@ class InferenceSession(About):
             )
 
     def _attempt(
-        self,
-        made: Shared,
-        values: dict[str, Any],
-        options: RunOptions,
-        places: Sequence[Any],
+        self, made: Shared, values: dict[str, Any], options: RunOptions, places: Sequence[Any]
     ) -> list[Any]:
         program = made.compiled.program
         dims, frame = bind(program, values), program.frame()
@@ -375,8 +370,7 @@ class InferenceSession(About):
         if self._profile is not None:
             run.on_step, run.on_native = self._profile.add_step, self._profile.add_native
         if places:
-            slots = (o.slot for o in program.outputs)
-            run.into = {s: p for s, p in zip(slots, places, strict=True) if p is not None}
+            run.into = into(program, places, values)
         with flushing(self._settings.flushes):
             results = execute(program, run)
         if self._node_stats is not None:

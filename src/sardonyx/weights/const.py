@@ -12,6 +12,7 @@ from weakref import ref
 
 import numpy as np
 
+import sardonyx._native as native
 from sardonyx.errors import FAULTS, InternalError, RuntimeException
 from sardonyx.graph.dtype import STRING, DType, by_numpy
 from sardonyx.weights.store import STORE, Array, on_pages
@@ -136,6 +137,25 @@ class Held(Const):
         if array.dtype.hasobject:
             return None
         return Place(content_key(array, self.dtype), True)
+
+    def describe(self) -> str:
+        return "held"
+
+
+class Words(Const):
+    """Strings that are there as kernels read them: records, and behind them their bytes."""
+
+    __slots__ = ("block",)
+
+    def __init__(self, block: Array, count: int) -> None:
+        super().__init__(STRING, (count,))
+        self.block: Final = block
+
+    def _look(self) -> Array:
+        return native.read_texts(self.block.__array_interface__["data"][0], list(self.shape))
+
+    def _find_place(self) -> Place | None:
+        return None
 
     def describe(self) -> str:
         return "held"

@@ -9,16 +9,18 @@ from weakref import WeakSet
 
 import sardonyx._native as native
 from sardonyx.errors import RuntimeException
-from sardonyx.weights.const import Const, Ref
+from sardonyx.graph.dtype import STRING
+from sardonyx.weights.const import Const, Ref, Words
 from sardonyx.weights.store import STORE, Array, Store, pages
 
 PLAIN: Final = ""  # aligned, one element after the other
 STORED: Final = "stored"  # the bytes of its file, perhaps unaligned, narrow types packed
+TEXTS: Final = "texts"  # strings as kernels read them: records, and behind them their bytes
 _U8: Final = 2  # ONNX's number of the type
 
 
 class Want(NamedTuple):
-    """A constant in a form: PLAIN, STORED, or what a packing row makes of it."""
+    """A constant in a form: PLAIN, STORED, TEXTS, or what a packing row makes of it."""
 
     const: Const
     row: str = PLAIN
@@ -34,7 +36,7 @@ class Want(NamedTuple):
     @property
     def is_packed(self) -> bool:
         """Whether a kernel row makes it."""
-        return self.row not in (PLAIN, STORED)
+        return self.row not in (PLAIN, STORED, TEXTS)
 
     @property
     def lies_ready(self) -> bool:
@@ -58,6 +60,11 @@ class Want(NamedTuple):
             return 0
         const = self.const
         return const.dtype.packed_bytes(const.count) if self.row == STORED else const.size_bytes
+
+
+def read_form(const: Const) -> Want:
+    """The form in which kernels read a constant that they want no other form of."""
+    return Want(const, TEXTS if const.dtype is STRING else PLAIN)
 
 
 class PrepackedWeightsContainer:
@@ -172,6 +179,9 @@ def _make(want: Want) -> Array:
         return want.const.read()
     if want.row == STORED:
         return want.const.stored()
+    if want.row == TEXTS:
+        const = want.const
+        return const.block if isinstance(const, Words) else native.texts(const.read())
     return STORE.share(want.key, lambda: packed(want), want.const)
 
 

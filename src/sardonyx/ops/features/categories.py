@@ -149,15 +149,25 @@ def _some(values: Any) -> Any:
     return () if values is None else values
 
 
-@mapper.reference
-def _(
-    x: Array, *, cats_int64s: Any, cats_strings: Any, default_int64: int, default_string: bytes
-) -> Array:
+def mapper_table(
+    from_strings: bool,
+    *,
+    cats_int64s: Any,
+    cats_strings: Any,
+    default_int64: int,
+    default_string: bytes,
+) -> Table:
+    """The table of a CategoryMapper in one direction, made once."""
     ints = np.zeros(0, np.int64) if cats_int64s is None else cats_int64s
     strings = cats_strings if cats_strings is not None else []
-    if x.dtype == object:
-        return _ENCODERS(strings, ints, default_int64)(x)
-    return _ENCODERS(ints, strings, default_string)(x)
+    if from_strings:
+        return _ENCODERS(strings, ints, default_int64)
+    return _ENCODERS(ints, strings, default_string)
+
+
+@mapper.reference
+def _(x: Array, **attrs: Any) -> Array:
+    return mapper_table(x.dtype == object, **attrs)(x)
 
 
 one_hot = Op(
@@ -177,7 +187,7 @@ def _positions(keys: Any) -> Table:
     return Table(found, np.arange(len(found)), len(found))
 
 
-_POSITIONS: Final = Once(_positions)
+position_table: Final = Once(_positions)  # the number of each category
 
 
 @one_hot.infer
@@ -191,7 +201,7 @@ def _(g: Scope, x: Fact, *, cats_int64s: Any, cats_strings: Any, zeros: int) -> 
 
 @one_hot.reference
 def _(x: Array, *, cats_int64s: Any, cats_strings: Any, zeros: int) -> Array:
-    table = _POSITIONS(cats_strings if x.dtype == object else cats_int64s)
+    table = position_table(cats_strings if x.dtype == object else cats_int64s)
     count = len(table.values) - 1
     at = table.find(np.trunc(x) if x.dtype.kind == "f" else x)
     if not zeros and np.any(at == count):

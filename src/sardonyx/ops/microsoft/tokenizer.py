@@ -13,9 +13,10 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.ops.declare import MICROSOFT, Op, optional, required
 from sardonyx.ops.rules import Array
+from sardonyx.ops.text.automaton import automaton
 from sardonyx.ops.text.strings import package
 
-_START, _END = "\x02", "\x03"
+START, END = "\x02", "\x03"
 
 tokenizer: Final = Op(
     "Tokenizer",
@@ -46,7 +47,7 @@ def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
             f"mincharnum {least} is out of range: 1 or more, and 1 where each character is a token"
         )
     for expression in [attrs["tokenexp"]] if attrs["tokenexp"] else separators:
-        if expression:
+        if expression and automaton(expression) is None:
             _compiled(expression)
     return x.shaped((*x.dims, g.fresh("tokens")))
 
@@ -59,7 +60,7 @@ def _(x: Array, **attrs: Any) -> Array:
     pad = attrs["pad_value"].decode()
     made = np.full((len(rows), width), pad, object)
     for i, row in enumerate(rows if width else ()):
-        marked = [_START, *row, _END] if attrs["mark"] else row
+        marked = [START, *row, END] if attrs["mark"] else row
         made[i, : len(marked)] = marked
     return made.reshape(*x.shape, width)
 

@@ -13,8 +13,7 @@ from sardonyx.graph.guard import Scope
 from sardonyx.ops.declare import Op, array, required
 from sardonyx.ops.once import Once
 from sardonyx.ops.rules import Array
-from sardonyx.ops.scores import texts
-from sardonyx.ops.table import Table
+from sardonyx.ops.table import Table, TextTable
 
 MODES: Final = (b"TF", b"IDF", b"TFIDF")
 MAX_COLUMNS: Final = 2**28  # of the result; more is a mistake in the model
@@ -44,20 +43,33 @@ class Grams:
     """The n-grams of a pool: a prefix and the next token lead to a longer prefix."""
 
     def __init__(self, pool: Any, starts: Array, longest: int) -> None:
-        """The pool has all 1-grams, then all 2-grams and so on, each n-gram as n tokens."""
-        tokens = texts(pool) if isinstance(pool, list) else pool
-        words = np.unique(tokens)
-        self.vocabulary = Table(words, np.arange(len(words)), -1)
-        self.n_words = len(words)
+        """The pool has all 1-grams, then all 2-grams and so on, each n-gram as n tokens.
+
+        A token has the number of its last place in the pool if it is a string, else that among
+        all tokens in order.
+        """
+        self.words: TextTable | None = None
+        self.numbers: Array = np.zeros(0, np.int64)
+        if isinstance(pool, list):
+            self.words = TextTable(pool)
+            tokens, self.n_words = self.words.numbers(), len(pool)
+        else:
+            self.numbers, tokens = np.unique(pool, return_inverse=True)
+            self.n_words = len(self.numbers)
         self.keys: list[
             Array
         ] = []  # for each length, the prefixes of that length: (shorter prefix, token)
         self.gram: list[Array] = []  # for each length, the n-gram that a prefix is, or -1
-        blocks = _blocks(self.vocabulary(tokens), starts, longest)
-        self.count = sum(len(rows) for _, rows in blocks)
+        blocks = _blocks(tokens, starts, longest)
         at = [rows[:, :1].reshape(-1) * 0 for _, rows in blocks]
         for length in range(1, longest + 1):
             self._level(length, blocks, at)
+
+    def _tokens(self, x: Array) -> Array:
+        """The numbers of tokens, -1 for those that the pool has not."""
+        if self.words is None:
+            return Table(self.numbers, np.arange(self.n_words), -1)(x)
+        return self.words.find(x)
 
     def _level(self, length: int, blocks: list[tuple[int, Array]], at: list[Array]) -> None:
         """Extends the prefixes in `at` by one token, and names those that are whole n-grams."""
@@ -65,20 +77,21 @@ class Grams:
             prefix * self.n_words + rows[:, length - 1] if rows.shape[1] >= length else prefix[:0]
             for prefix, (_, rows) in zip(at, blocks, strict=True)
         ]
-        keys = np.unique(np.concatenate(made))
+        keys = np.sort(np.concatenate(made))
+        keys = keys[np.append(True, keys[1:] != keys[:-1])] if len(keys) else keys
         gram = np.full(len(keys), -1)
         for i, (first, rows) in enumerate(blocks):
             at[i] = np.searchsorted(keys, made[i])
             if rows.shape[1] == length:
-                if len(np.unique(at[i])) != len(rows):
-                    raise InvalidGraph(f"the pool has one of its {length}-grams twice")
                 gram[at[i]] = first + np.arange(len(rows))
+                if np.count_nonzero(gram >= 0) != len(rows):
+                    raise InvalidGraph(f"the pool has one of its {length}-grams twice")
         self.keys.append(keys)
         self.gram.append(gram)
 
     def find(self, rows: Array, shortest: int, skips: int) -> tuple[Array, Array]:
         """The row and the number of every n-gram in rows of tokens, over gaps of up to `skips`."""
-        tokens = self.vocabulary(rows)
+        tokens = self._tokens(rows)
         width = rows.shape[1]
         found: list[tuple[Array, Array]] = []
         for gap in range(1, min(skips, width) + 2):
@@ -102,31 +115,44 @@ class Grams:
         return np.where((prefix >= 0) & (token >= 0) & (keys[at] == wanted), at, -1)
 
 
+def _spans(size: int, starts: Array) -> list[tuple[int, int, int]]:
+    """For each length, where its n-grams are in a pool of so many tokens: length, begin, end."""
+    ends = [*starts.tolist()[1:], size]
+    spans = []
+    for n, (begin, end) in enumerate(zip(starts.tolist(), ends, strict=True), 1):
+        if not 0 <= begin <= end <= size or (end - begin) % n:
+            raise InvalidGraph(
+                f"ngram_counts puts {n}-grams at {begin} to {end} of a pool of {size}"
+            )
+        spans.append((n, begin, end))
+    return spans
+
+
 def _blocks(tokens: Array, starts: Array, longest: int) -> list[tuple[int, Array]]:
     """For each length, the number of its first n-gram and a matrix of tokens."""
-    ends = np.append(starts[1:], len(tokens))
     blocks, first = [], 0
-    for n, (begin, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True), 1):
-        if not 0 <= begin <= end <= len(tokens) or (end - begin) % n:
-            raise InvalidGraph(
-                f"ngram_counts puts {n}-grams at {begin} to {end} of a pool of {len(tokens)}"
-            )
+    for n, begin, end in _spans(len(tokens), starts):
         if n <= longest:
             blocks.append((first, tokens[begin:end].reshape(-1, n)))
         first += (end - begin) // n
     return blocks
 
 
-_GRAMS: Final = Once(Grams)
+gram_table: Final = Once(Grams)  # the n-grams of a node, made once
 
 
-def _pool(x_is_text: bool, attrs: dict[str, Any]) -> Any:
+def _count(size: int, starts: Array, longest: int) -> int:
+    """How many n-grams of up to this length a pool has."""
+    return sum((end - begin) // n for n, begin, end in _spans(size, starts) if n <= longest)
+
+
+def pool_of(x_is_text: bool, attrs: dict[str, Any]) -> Any:
     return attrs["pool_strings"] if x_is_text else attrs["pool_int64s"]
 
 
 @vectorizer.infer
 def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
-    pool = _pool(x.dtype is STRING, attrs)
+    pool = pool_of(x.dtype is STRING, attrs)
     if pool is None:
         name = "pool_strings" if x.dtype is STRING else "pool_int64s"
         raise InvalidGraph(f"TfIdfVectorizer of {x.dtype} needs {name}")
@@ -140,19 +166,19 @@ def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
             f"TfIdfVectorizer counts {shortest}- to {longest}-grams with up to "
             f"{attrs['max_skip_count']} skips, and its pool has 1- to {known}-grams"
         )
-    width = _check_columns(_GRAMS(pool, attrs["ngram_counts"], longest), attrs)
+    width = _check_columns(_count(len(pool), attrs["ngram_counts"], longest), attrs)
     if x.shape is not None and x.rank not in (1, 2):
         raise ShapeError(f"TfIdfVectorizer takes one row of tokens, or several, not {x}")
     return Fact(F32, None if x.shape is None else (*x.dims[:-1], width))
 
 
-def _check_columns(grams: Grams, attrs: dict[str, Any]) -> int:
+def _check_columns(count: int, attrs: dict[str, Any]) -> int:
     """How many columns the result has."""
     columns, weights = attrs["ngram_indexes"], attrs["weights"]
-    if len(columns) < grams.count or (weights is not None and len(weights) < grams.count):
-        given = len(columns) if len(columns) < grams.count else len(weights)
-        name = "ngram_indexes" if len(columns) < grams.count else "weights"
-        raise InvalidGraph(f"the pool has {grams.count} n-grams, and {name} has {given} entries")
+    if len(columns) < count or (weights is not None and len(weights) < count):
+        given = len(columns) if len(columns) < count else len(weights)
+        name = "ngram_indexes" if len(columns) < count else "weights"
+        raise InvalidGraph(f"the pool has {count} n-grams, and {name} has {given} entries")
     if columns.min(initial=0) < 0 or columns.max(initial=0) >= MAX_COLUMNS:
         raise InvalidGraph(
             f"ngram_indexes go from {columns.min()} to {columns.max()}, outside [0, {MAX_COLUMNS})"
@@ -162,8 +188,8 @@ def _check_columns(grams: Grams, attrs: dict[str, Any]) -> int:
 
 @vectorizer.reference
 def _(x: Array, **attrs: Any) -> Array:
-    pool = _pool(x.dtype == object, attrs)
-    grams = _GRAMS(pool, attrs["ngram_counts"], attrs["max_gram_length"])
+    pool = pool_of(x.dtype == object, attrs)
+    grams = gram_table(pool, attrs["ngram_counts"], attrs["max_gram_length"])
     rows = x.reshape(1, -1) if x.ndim == 1 else x
     row, gram = grams.find(rows, attrs["min_gram_length"], attrs["max_skip_count"])
     size = max(len(attrs["ngram_indexes"]), 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +16,7 @@ from sardonyx.graph.guard import Scope
 from sardonyx.ops.declare import Op, array, optional
 from sardonyx.ops.once import Once
 from sardonyx.ops.rules import Array, broadcast_shapes
+from sardonyx.ops.text.case import changed, is_dotted
 
 STRINGS: Final = frozenset((STRING,))
 
@@ -87,7 +87,6 @@ normalizer = Op(
     types={"T": STRINGS},
     unranked=True,
 )
-DOTTED: Final = ("tr", "az")  # languages with an i that keeps its dot and an I without one
 
 
 @normalizer.infer
@@ -118,53 +117,25 @@ def _(
         raise InvalidArgument(
             f"StringNormalizer takes strings of shape [C] or [1, C], not {x.shape}"
         )
-    dotted = (locale or b"").decode("utf-8", "replace").lower().startswith(DOTTED)
-    lower, upper = _change(dotted, _lower), _change(dotted, _upper)
+    dotted = is_dotted(locale)
     words: list[str] = x.reshape(-1).tolist()
     if stopwords:
-        fold = (lambda s: s) if is_case_sensitive else lower
-        stopped = _STOPWORDS(stopwords, is_case_sensitive, dotted)
-        words = [w for w in words if fold(w) not in stopped]
+        stopped = stopword_set(stopwords, is_case_sensitive, dotted)
+        folded = words if is_case_sensitive else [changed(w, False, dotted) for w in words]
+        words = [w for w, key in zip(words, folded, strict=True) if key not in stopped]
     if case_change_action != b"NONE":
-        change = lower if case_change_action == b"LOWER" else upper
-        words = [change(w) for w in words]
+        words = [changed(w, case_change_action == b"UPPER", dotted) for w in words]
     result = np.empty(max(len(words), 1), object)
     result[:] = words or [""]
     return result.reshape(1, -1) if x.ndim == 2 else result
 
 
 def _stopword_set(stopwords: list[bytes], is_case_sensitive: int, dotted: bool) -> frozenset[str]:
-    fold = (lambda s: s) if is_case_sensitive else _change(dotted, _lower)
-    return frozenset(fold(w.decode("utf-8", "replace")) for w in stopwords)
+    words = [w.decode("utf-8", "replace") for w in stopwords]
+    return frozenset(words if is_case_sensitive else (changed(w, False, dotted) for w in words))
 
 
-_STOPWORDS: Final = Once(_stopword_set)
-
-
-def _change(dotted: bool, change: Callable[[str], str]) -> Callable[[str], str]:
-    """A change of case letter by letter, as C++ locales have it: lengths stay."""
-    special = {"i": "\u0130", "\u0131": "I", "I": "\u0131"} if dotted else {}
-    special = {k: v for k, v in special.items() if k.islower() == (change is _upper)}
-
-    def run(text: str) -> str:
-        if text.isascii() and not dotted:
-            return text.lower() if change is _lower else text.upper()
-        return "".join(special[c] if c in special else change(c) for c in text)
-
-    return run
-
-
-def _lower(letter: str) -> str:
-    return letter.lower()[
-        0
-    ]  # more than one letter comes only of the dotted I, and the first is right
-
-
-def _upper(letter: str) -> str:
-    for changed in (letter.upper(), letter.title()):
-        if len(changed) == 1:
-            return changed
-    return letter
+stopword_set: Final = Once(_stopword_set)  # the words that are left out, as they are compared
 
 
 match = Op(
@@ -195,7 +166,10 @@ def _compiled(pattern: bytes) -> Any:
 def _(g: Scope, x: Fact, *, pattern: bytes | None) -> Fact:
     if pattern is None:
         raise InvalidGraph("RegexFullMatch has no pattern")
-    _compiled(pattern)
+    from sardonyx.ops.text.automaton import automaton  # few models with strings have it
+
+    if automaton(pattern, is_whole=True) is None:
+        _compiled(pattern)
     return Fact(BOOL, x.shape)
 
 

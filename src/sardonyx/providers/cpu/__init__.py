@@ -11,14 +11,15 @@ from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import STRING
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
-from sardonyx.ops.declare import INTERNAL
+from sardonyx.ops.declare import INTERNAL, ML
 from sardonyx.place.provider import No, Region, Step, Yes
 from sardonyx.program.call import Bodies, Call, Lowered
 from sardonyx.program.program import Program
-from sardonyx.providers.cpu.index import lowering
+from sardonyx.providers.cpu.index import lowering, text_lowering
 from sardonyx.providers.reference import Reference
 
 CONTROL: Final = frozenset((("", "If"), ("", "Loop"), ("", "Scan"), (INTERNAL, "Loop")))
+ZIP_MAP: Final = (ML, "ZipMap")  # whose result is no tensor
 MAX_RANK: Final = 10  # of a tensor that kernels take
 
 
@@ -58,10 +59,13 @@ class Cpu:
 def lowered(node: Node) -> Lowered | No:
     """What a node becomes, or why it has no kernel."""
     lower = lowering(node.op.key) or node.op.lowering_rule
+    values = [v for v in (*node.inputs, *node.outputs) if v is not None]
+    if any(isinstance(v.fact, Fact) and v.fact.dtype is STRING for v in values):
+        lower = text_lowering(node.op.key)
     if lower is None and node.op.key not in CONTROL:
-        return No(f"{node.op} has no kernel")
-    for value in (*node.inputs, *node.outputs):  # what lowering may take for granted
-        if value is not None and (why := _unfit(value)):
+        return No(f"{node.op} has no kernel" + (" for strings" if lowering(node.op.key) else ""))
+    for value in values:  # what lowering may take for granted
+        if (why := _unfit(value)) and node.op.key != ZIP_MAP:
             return No(why)
     return Bodies() if lower is None else lower(node)
 
@@ -71,8 +75,6 @@ def _unfit(value: Value) -> str:
     fact = value.fact
     if not isinstance(fact, Fact):
         return f"{value} is no tensor"
-    if fact.dtype is STRING:
-        return f"{value} holds strings"
     if fact.shape is None:
         return f"the rank of {value} is not known"
     if len(fact.shape) > MAX_RANK:

@@ -24,6 +24,12 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (MICROSOFT, "RotaryEmbedding"),
         (ONNX, "RotaryEmbedding"),
     ),
+    "categories": (
+        (ML, "CategoryMapper"),
+        (ML, "LabelEncoder"),
+        (ML, "OneHotEncoder"),
+        (ML, "ZipMap"),
+    ),
     "chain": (*ELEMENTWISE, (INTERNAL, "Chain")),
     "conv": ((INTERNAL, "Conv"), (INTERNAL, "ConvTranspose")),
     "dequantized": ((INTERNAL, "GatherDequantized"),),
@@ -38,7 +44,6 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (ML, "Binarizer"),
         (ML, "FeatureVectorizer"),
         (ML, "Imputer"),
-        (ML, "LabelEncoder"),
         (ML, "LinearClassifier"),
         (ML, "LinearRegressor"),
         (ML, "Normalizer"),
@@ -122,6 +127,7 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("", "STFT"),
     ),
     "softmax": (("", "Hardmax"), ("", "LogSoftmax"), ("", "Softmax")),
+    "text": (("", "TfIdfVectorizer"), (MICROSOFT, "MurmurHash3")),
     "trees": (
         (ML, "TreeEnsemble"),
         (ML, "TreeEnsembleClassifier"),
@@ -140,3 +146,10 @@ def lowering(key: tuple[str, str]) -> Lowering | None:
     module = importlib.import_module(f"sardonyx.providers.cpu.{family}")
     made: Lowering = module.LOWERINGS[key]
     return made
+
+
+def text_lowering(key: tuple[str, str]) -> Lowering | None:
+    """How nodes of an op that have to do with strings are lowered; None for ops without kernels."""
+    from sardonyx.providers.cpu.text import TEXT_LOWERINGS  # few models have strings
+
+    return TEXT_LOWERINGS.get(key)

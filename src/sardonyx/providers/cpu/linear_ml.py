@@ -11,7 +11,6 @@ from sardonyx.graph.dtype import F32, STRING, DType
 from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.declare import ML
 from sardonyx.ops.estimators import KERNELS, Kernel, classifier_targets
-from sardonyx.ops.features.categories import encoder_table
 from sardonyx.ops.rules import Array
 from sardonyx.ops.scores import labels_of
 from sardonyx.place.provider import No
@@ -180,9 +179,7 @@ def binarizer(node: Node) -> Call | No:
     return Call("binarizer", (_features(node),), (), (float(np.float32(node.attrs["threshold"])),))
 
 
-def extractor(node: Node) -> Call | No:
-    if node.outputs[0].tensor.dtype is STRING:
-        return No("no kernel for strings")
+def extractor(node: Node) -> Call:
     return Call("array_feature_extractor", (_features(node), node.inputs[1]))
 
 
@@ -197,21 +194,11 @@ def vectorizer(node: Node) -> Call | No:
     return Call("feature_vectorizer", node.inputs, tuple(widths))
 
 
-def encoder(node: Node) -> Call | No:
-    x, y = _features(node), node.outputs[0]
-    if STRING in (x.tensor.dtype, y.tensor.dtype):
-        return No("no kernel for strings")
-    table = encoder_table(node.attrs)
-    values: Array = table.values[np.append(table.at, len(table.values) - 1)]
-    return Call("label_encoder", (x, held(table.keys), held(values)))
-
-
 LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
     (ML, "ArrayFeatureExtractor"): extractor,
     (ML, "Binarizer"): binarizer,
     (ML, "FeatureVectorizer"): vectorizer,
     (ML, "Imputer"): imputer,
-    (ML, "LabelEncoder"): encoder,
     (ML, "LinearClassifier"): linear_classifier,
     (ML, "LinearRegressor"): linear_regressor,
     (ML, "Normalizer"): normalizer,

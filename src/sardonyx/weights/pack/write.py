@@ -14,7 +14,7 @@ from sardonyx.graph.dtype import STRING
 from sardonyx.load.model import Model
 from sardonyx.load.source import ModelBytes
 from sardonyx.weights.const import Const, Recipe, Ref, Source
-from sardonyx.weights.forms import PLAIN, STORED, Want, packed
+from sardonyx.weights.forms import STORED, Want, packed
 from sardonyx.weights.pack import identity
 from sardonyx.weights.pack.codec import Unwritable
 from sardonyx.weights.pack.constants import (
@@ -90,7 +90,7 @@ def sort(goods: Parcel, wants: Iterable[Want], standalone: bool = False) -> Load
         number = table.number(want.const)
         if want.row == STORED and not standalone and isinstance(want.const, Ref):
             continue
-        if want.row in (PLAIN, STORED):
+        if not want.is_packed:
             read.add(number)
         else:
             forms.setdefault(number, {})[want.row, want.ints] = want

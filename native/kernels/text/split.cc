@@ -1,0 +1,102 @@
+// StringSplit: the parts of strings between delimiters, or between white space.
+#include "kernels/text/rows.h"
+#include "kernels/text/utf8.h"
+
+namespace sdx::SDX_ISA::texting {
+namespace {
+
+// Where a delimiter begins at `from` or behind; the end of the text where it does not.
+int64_t find_mark(const Text& text, const Text& mark, int64_t from) {
+  while (from + mark.size <= text.size) {
+    const auto* at = static_cast<const char*>(
+        memchr(text.data + from, mark.data[0], size_t(text.size - mark.size - from + 1)));
+    if (at == nullptr) break;
+    if (memcmp(at, mark.data, size_t(mark.size)) == 0) return at - text.data;
+    from = at - text.data + 1;
+  }
+  return text.size;
+}
+
+// Calls f with each part, with at most so many cuts (below 0: with all of them).
+template <class F>
+SDX_INLINE int64_t between_marks(const Text& text, const Text& mark, int64_t most, F f) {
+  if (text.size == 0) return 0;
+  int64_t n = 0;
+  for (int64_t from = 0;;) {
+    const int64_t at = n == most ? text.size : find_mark(text, mark, from);
+    f(n++, Text{text.data + from, at - from});
+    if (at == text.size) return n;
+    from = at + mark.size;
+  }
+}
+
+template <class F>
+SDX_INLINE int64_t between_spaces(Text text, int64_t most, F f) {
+  text = stripped(text);
+  int64_t n = 0;
+  for (int64_t at = 0; at < text.size;) {
+    int64_t begin = at, end = at;
+    for (uint32_t c = next_character(text, at); is_space(c); c = next_character(text, at))
+      begin = at;
+    for (end = at; at < text.size; end = at)
+      if (is_space(next_character(text, at))) break;
+    if (n == most) at = end = text.size;
+    f(n++, Text{text.data + begin, end - begin});
+  }
+  return n;
+}
+
+struct SplitArgs {
+  int64_t count, width, most;
+  bool has_mark;
+};
+
+template <class F>
+SDX_INLINE int64_t split_text(const SplitArgs& a, const Data& data, int64_t i, F f) {
+  const Text& text = input<Text>(data, 0)[i];
+  if (!a.has_mark) return between_spaces(text, a.most, f);
+  return between_marks(text, *input<Text>(data, 1), a.most, f);
+}
+
+Status split_items(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const SplitArgs*>(args);
+  each(a.count, begin, end, [&](int64_t i) {
+    Text* row = output<Text>(data, 0) + i * a.width;
+    const int64_t n = split_text(a, data, i, [&](int64_t k, const Text& part) {
+      if (k < a.width) row[k] = part;
+    });
+    output<int64_t>(data, 1)[i] = n;
+    for (int64_t k = n; k < a.width; ++k) row[k] = {nullptr, 0};
+  });
+  return {};
+}
+
+SplitArgs args_of(const Call& call) {
+  return {call.in[0].count(), 0, call.ints[0], call.in[1].is_given()};
+}
+
+}  // namespace
+
+// Operands: strings, the delimiter (none: white space). ints: the most cuts, or -1.
+Status split(const Call& call, Plan& plan) {
+  auto* a = plan.make<SplitArgs>();
+  *a = args_of(call);
+  a->width = call.out[0].dim(-1);
+  plan.args = a;
+  plan.add(split_items, items_of(a->count), kPerItem * (50 + a->width));
+  return {};
+}
+
+Status resolve_split(const Call& call, const Data& data, View* out) {
+  const SplitArgs a = args_of(call);
+  int64_t width = 0;
+  for (int64_t i = 0; i < a.count; ++i) {
+    const int64_t n = split_text(a, data, i, [](int64_t, const Text&) {});
+    width = n > width ? n : width;
+  }
+  for (int i = 0; i + 1 < out[0].rank; ++i) out[0].dims[i] = out[1].dims[i] = call.in[0].dims[i];
+  out[0].dims[out[0].rank - 1] = width;
+  return {};
+}
+
+}  // namespace sdx::SDX_ISA::texting

@@ -1,0 +1,5 @@
+"""The class that onnxruntime.backend.backend_rep has."""
+
+from sardonyx.backend import Prepared as OnnxRuntimeBackendRep
+
+__all__ = ["OnnxRuntimeBackendRep"]

@@ -1,0 +1,6 @@
+"""What was built: the package's name and the version of the interface."""
+
+import sardonyx
+
+__version__ = sardonyx.ORT_VERSION
+package_name = "onnxruntime"

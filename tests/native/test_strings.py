@@ -1,0 +1,496 @@
+"""Strings as native values: at the border, in kernels and control flow, and from hostile hands."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import re2
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+import sardonyx
+import sardonyx._native as native
+from sardonyx.errors import SardonyxError
+from sardonyx.ops import lookup
+from sardonyx.ops.text.automaton import Automaton, automaton
+from sardonyx.ops.text.case import changed, letters
+
+ML, MICROSOFT = "ai.onnx.ml", "com.microsoft"
+STRING = TensorProto.STRING
+
+
+def session_of(
+    nodes: list[onnx.NodeProto],
+    inputs: dict[str, tuple[int, list[Any]]],
+    outputs: dict[str, Any],
+    options: sardonyx.SessionOptions | None = None,
+    **initializers: Any,
+) -> sardonyx.InferenceSession:
+    """A session; outputs whose type is None are left to their maker."""
+    values = [
+        onnx.ValueInfoProto(name=n) if t is None else helper.make_tensor_value_info(n, t, None)
+        for n, t in outputs.items()
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(n, *how) for n, how in inputs.items()],
+        values,
+        [
+            helper.make_tensor(n, STRING, a.shape, [s.encode() for s in a.flat])
+            if a.dtype == object
+            else onnx.numpy_helper.from_array(a, n)
+            for n, a in initializers.items()
+        ],
+    )
+    opsets = [helper.make_opsetid(d, v) for d, v in (("", 20), (ML, 3), (MICROSOFT, 1))]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    return sardonyx.InferenceSession(model.SerializeToString(), options)
+
+
+def node(op: str, inputs: str, outputs: str, domain: str = "", **attrs: Any) -> onnx.NodeProto:
+    return helper.make_node(op, inputs.split(), outputs.split(), domain=domain, **attrs)
+
+
+def python_steps(session: sardonyx.InferenceSession) -> int:
+    return session._compiled.program.python_steps
+
+
+def text(*words: str) -> Any:
+    return np.array(words, object)
+
+
+def echo(shape: list[Any] | None = None) -> sardonyx.InferenceSession:
+    return session_of(
+        [node("StringConcat", "x e", "y")],
+        {"x": (STRING, ["n"] if shape is None else shape)},
+        {"y": STRING},
+        e=np.array("", object),
+    )
+
+
+# --- at the border
+
+
+ODD = ["", "a", "é", "€", "😀", "a\0b", "\0", "\x7f\x80\u07ff\u0800\uffff\U00010000\U0010ffff"]
+
+
+@pytest.mark.parametrize(
+    "fed",
+    [
+        text(*ODD),
+        np.array(ODD[:5]),
+        np.array(ODD[:5]).astype(">U3"),
+        np.array([w.encode() for w in ODD[:5]]),
+        text(*ODD)[::-2],
+        ODD,
+        np.array(["x" * 100_000, "", "é" * 70_000], object),
+        text(),
+    ],
+    ids=lambda x: getattr(getattr(x, "dtype", None), "str", "list"),
+)
+def test_what_is_fed_comes_back(fed: Any) -> None:
+    want = [w.decode() if isinstance(w, bytes) else str(w) for w in list(fed)]
+    (y,) = echo().run(None, {"x": fed})
+    assert y.dtype == object
+    assert y.tolist() == want
+    assert all(type(s) is str for s in y)
+
+
+def test_scalars_and_strings_of_other_classes() -> None:
+    class Name(str):
+        __slots__ = ()
+
+    (y,) = echo([]).run(None, {"x": np.array(Name("é"), object)})
+    assert y.shape == ()
+    assert y.item() == "é"
+    (y,) = echo().run(None, {"x": np.array([np.str_("a")], object)})
+    assert y.tolist() == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("fed", "match"),
+    [
+        (text("a", "\ud800"), "a lone surrogate at element 1"),
+        (np.array(["\udfff"]), "a lone surrogate at element 0"),
+        (np.array(["a", None], object), "a NoneType at element 1"),
+        (np.array([None], object), "a NoneType at element 0"),
+        (np.array(["a", 1.5], object), "a float at element 1"),
+        (np.array([b"a"], object), "a bytes at element 0"),
+        (np.array([b"a", b"\xff"]), "bytes that are no UTF-8 at element 1"),
+        (np.array([1.0]), "expected: \\(tensor\\(string\\)\\)"),
+    ],
+)
+def test_what_is_no_text_is_refused(fed: Any, match: str) -> None:
+    session = echo()
+    with pytest.raises(SardonyxError, match=match):
+        session.run(None, {"x": fed})
+    assert session.run(None, {"x": text("a")})[0].tolist() == ["a"]
+
+
+def test_equal_results_may_be_one_object_and_are_counted() -> None:
+    """Labels come from a table: a string of it is made once."""
+    session = session_of(
+        [node("Gather", "names x", "y")],
+        {"x": (TensorProto.INT64, ["n"])},
+        {"y": STRING},
+        names=text("a label of some length", "another"),
+    )
+    (y,) = session.run(None, {"x": np.zeros(1000, np.int64)})
+    assert set(y) == {"a label of some length"}
+    alone = sys.getrefcount(y[0])
+    copy = y.copy()
+    together = sys.getrefcount(y[0])
+    del copy, y
+    assert together == alone + 1000
+
+
+def test_inputs_are_copied_before_anyone_can_change_them() -> None:
+    session = echo()
+    fed, errors = text(*["word" * 50] * 2000), []
+
+    def change() -> None:
+        for i in range(200):
+            fed[:] = [f"{i}-{k}" * 7 for k in range(len(fed))]
+
+    def run() -> None:
+        for _ in range(20):
+            (y,) = session.run(None, {"x": fed})
+            if not all(isinstance(s, str) for s in y):
+                errors.append(y)
+
+    threads = [threading.Thread(target=t) for t in (change, run, run)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not errors
+
+
+def test_a_limit_counts_strings_too() -> None:
+    options = sardonyx.SessionOptions()
+    options.add_session_config_entry("sardonyx.max_arena_bytes", "1000000")
+    session = session_of(
+        [node("StringConcat", "x x", "y")], {"x": (STRING, ["n"])}, {"y": STRING}, options
+    )
+    assert session.run(None, {"x": text("a")})[0].tolist() == ["aa"]
+    for fed in (text("x" * 2_000_000), text("x" * 600_000)):
+        with pytest.raises(SardonyxError, match="memory"):
+            session.run(None, {"x": fed})
+
+
+# --- whole models
+
+
+def columns() -> sardonyx.InferenceSession:
+    """A pipeline as sklearn's exporter writes it: columns of words, encoded and put together."""
+    nodes = []
+    for i, words in enumerate((["a", "b", "ü"], ["x"], ["long words", "of eight"])):
+        nodes.append(node("Gather", f"x at{i}", f"c{i}", axis=1))
+        nodes.append(node("OneHotEncoder", f"c{i}", f"h{i}", ML, cats_strings=words))
+    nodes.append(node("Concat", "h0 h1 h2", "h", axis=-1))
+    nodes.append(node("Reshape", "h shape", "y"))
+    places = {f"at{i}": np.array([i], np.int64) for i in range(3)}
+    return session_of(
+        nodes,
+        {"x": (STRING, ["n", 3])},
+        {"y": TensorProto.FLOAT},
+        shape=np.array([-1, 6], np.int64),
+        **places,
+    )
+
+
+def test_columns_of_words_take_no_python() -> None:
+    session = columns()
+    assert python_steps(session) == 0
+    fed = np.array([["a", "x", "of eight"], ["ü", "?", ""], ["b", "X", "long words"]], object)
+    (y,) = session.run(None, {"x": fed})
+    assert y.tolist() == [[1, 0, 0, 1, 0, 1], [0, 0, 1, 0, 0, 0], [0, 1, 0, 0, 1, 0]]
+    (y,) = session.run(None, {"x": np.tile(fed, (500, 1))})
+    assert y.sum(axis=0).tolist() == [500, 500, 500, 500, 500, 500]
+
+
+def pipeline() -> sardonyx.InferenceSession:
+    words = ["the", "quick", "brown", "fox", "größe"]
+    return session_of(
+        [
+            node("StringNormalizer", "x", "a", case_change_action="LOWER"),
+            node("Tokenizer", "a", "b", MICROSOFT, mark=0, mincharnum=2, pad_value="#",
+                 tokenexp="[a-zäöüß]+"),
+            node("TfIdfVectorizer", "b", "c", mode="TF", min_gram_length=1, max_gram_length=1,
+                 max_skip_count=0, ngram_counts=[0], ngram_indexes=list(range(5)),
+                 pool_strings=words),
+            node("ZipMap", "c", "z", ML, classlabels_strings=words),
+        ],
+        {"x": (STRING, ["n"])},
+        {"c": TensorProto.FLOAT, "z": None},
+    )  # fmt: skip
+
+
+def test_from_sentences_to_dicts() -> None:
+    session = pipeline()
+    assert python_steps(session) == 0
+    c, z = session.run(None, {"x": text("The QUICK fox: the fox!", "", "GRÖßE a fox")})
+    assert c.tolist() == [[2, 1, 0, 2, 0], [0] * 5, [0, 0, 0, 1, 1]]
+    assert z[0] == {"the": 2.0, "quick": 1.0, "brown": 0.0, "fox": 2.0, "größe": 0.0}
+    assert [sum(d.values()) for d in z] == [5, 0, 2]
+    assert all(type(v) is float for d in z for v in d.values())
+
+
+def test_dicts_beside_the_array_they_are_made_of() -> None:
+    session = session_of(
+        [node("ZipMap", "x", "z", ML, classlabels_int64s=[7, -3])],
+        {"x": (TensorProto.FLOAT, ["n", 2])},
+        {"z": None},
+    )
+    assert python_steps(session) == 0
+    (z,) = session.run(None, {"x": np.array([[1, 2], [3, np.inf]], np.float32)})
+    assert z == [{7: 1.0, -3: 2.0}, {7: 3.0, -3: np.inf}]
+    assert session.run(["z"], {"x": np.zeros((0, 2), np.float32)}) == [[]]
+
+
+def test_strings_through_control_flow() -> None:
+    """If and Loop hand strings on; those that a pass makes are there in the next."""
+    body = helper.make_graph(
+        [
+            node("Identity", "go", "on"),
+            node("StringConcat", "word x", "longer"),
+            node("Identity", "longer", "seen"),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("word", STRING, [2]),
+        ],
+        [
+            helper.make_tensor_value_info("on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("longer", STRING, [2]),
+            helper.make_tensor_value_info("seen", STRING, [2]),
+        ],
+    )
+    session = session_of(
+        [helper.make_node("Loop", ["n", "", "x"], ["last", "all"], body=body)],
+        {"x": (STRING, [2]), "n": (TensorProto.INT64, [])},
+        {"last": STRING, "all": STRING},
+    )
+    assert python_steps(session) == 0
+    last, seen = session.run(None, {"x": text("ab", "é"), "n": np.array(3)})
+    assert last.tolist() == ["ab" * 4, "é" * 4]
+    assert seen.tolist() == [[w * k for w in ("ab", "é")] for k in (2, 3, 4)]
+
+
+# --- letters, patterns and tables against Python's own
+
+
+EVERY = [chr(c) for c in range(1, 0x110000) if not 0xD800 <= c < 0xE000]
+
+
+@pytest.mark.parametrize("action", ["LOWER", "UPPER"])
+@pytest.mark.parametrize("locale", ["en_US.UTF-8", "tr_TR.UTF-8"])
+def test_every_letter_changes_its_case(action: str, locale: str) -> None:
+    session = session_of(
+        [node("StringNormalizer", "x", "y", case_change_action=action, locale=locale)],
+        {"x": (STRING, ["n"])},
+        {"y": STRING},
+    )
+    blocks = ["".join(EVERY[i : i + 4096]) for i in range(0, len(EVERY), 4096)]
+    (y,) = session.run(None, {"x": text(*blocks)})
+    is_dotted = locale.startswith("tr")
+    assert y.tolist() == [changed(b, action == "UPPER", is_dotted) for b in blocks]
+
+
+def test_letters_are_in_order() -> None:
+    for upper in (False, True):
+        for dotted in (False, True):
+            before, after = letters(upper, dotted)
+            assert (np.diff(before.astype(np.int64)) > 0).all()
+            assert (before != after).all()
+
+
+PIECES = ["a", "b", "ab", r"\w", r"\d", ".", "[ab]", "[^a]", "[a-c0-9]", "é", "[à-ÿ]", r"\s", "😀"]
+PATTERNS = st.recursive(
+    st.sampled_from(PIECES),
+    lambda inner: st.one_of(
+        st.tuples(inner, inner).map("".join),
+        st.tuples(inner, inner).map(lambda p: f"(?:{p[0]}|{p[1]})"),
+        st.tuples(inner, st.sampled_from(["*", "+", "?", "{2}", "{1,3}", "{0,2}", "{2,}"])).map(
+            lambda p: f"(?:{p[0]}){p[1]}"
+        ),
+    ),
+    max_leaves=6,
+)
+TEXTS = st.text(st.sampled_from("abc01_ \néÀÿ😀-"), max_size=12)
+
+
+def expressions(pattern: str) -> tuple[Automaton, Any]:
+    made = automaton(pattern.encode())
+    assert made is not None
+    options = re2.Options()
+    options.longest_match = True
+    return made, re2.compile(pattern, options)
+
+
+def run_automaton(made: Automaton, data: bytes) -> bool:
+    state = 1
+    for byte in data:
+        state = made.next[state][made.class_of[byte]]
+    return made.is_match[state]
+
+
+@settings(max_examples=300, deadline=None)
+@given(PATTERNS, st.lists(TEXTS, max_size=8))
+def test_automata_match_what_re2_matches(pattern: str, words: list[str]) -> None:
+    made, other = expressions(pattern)
+    for word in words:
+        assert run_automaton(made, word.encode()) == (other.fullmatch(word) is not None), word
+
+
+@settings(max_examples=150, deadline=None)
+@given(PATTERNS, st.lists(TEXTS, min_size=1, max_size=4), st.booleans(), st.integers(1, 2))
+def test_tokens_are_those_of_re2(pattern: str, words: list[str], between: bool, least: int) -> None:
+    attrs = {"mark": 1, "mincharnum": least, "pad_value": "#"}
+    how = {"separators": [pattern, " "]} if between else {"tokenexp": pattern}
+    session = session_of(
+        [node("Tokenizer", "x", "y", MICROSOFT, **attrs, **how)],
+        {"x": (STRING, ["n"])},
+        {"y": STRING},
+    )
+    (y,) = session.run(None, {"x": text(*words)})
+    op = lookup(MICROSOFT, "Tokenizer")
+    assert op is not None
+    given_ = {
+        "mark": 1, "mincharnum": least, "pad_value": b"#",
+        "separators": (pattern.encode(), b" ") if between else None,
+        "tokenexp": None if between else pattern.encode(),
+    }  # fmt: skip
+    (want,) = op.run([text(*words)], given_)
+    assert y.tolist() == want.tolist()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "is_known"),
+    [
+        ("[a-zA-Z0-9_]+", True),
+        (r"\x{1F600}+\x41", True),
+        ("[]a^-]", True),
+        (r"[^\d\s]+", True),
+        (r"\bword\b", False),
+        ("(?i)a", False),
+        (r"\pL", False),
+        ("[[:alpha:]]", False),
+        ("a**", False),
+        ("a{2", False),
+        ("(", False),
+        ("[b-a]", False),
+        ("(" * 60 + ")" * 60, False),
+        ("a{1000}{1000}", False),
+        ("((a{100}){100}){100}", False),
+        ("(a|b)*a" + "(a|b)" * 14, False),
+        ("\udcff", False),
+    ],
+)
+def test_which_patterns_become_automata(pattern: str, is_known: bool) -> None:
+    """What grows beyond bounds, or is not understood, is left to RE2."""
+    assert (automaton(pattern.encode("utf-8", "surrogateescape")) is not None) == is_known
+
+
+def test_patterns_that_read_far_ahead_are_left_to_re2() -> None:
+    session = session_of(
+        [node("Tokenizer", "x", "y", MICROSOFT, mark=0, mincharnum=1, pad_value="#",
+              tokenexp='"[^"]*"')],
+        {"x": (STRING, ["n"])},
+        {"y": STRING},
+    )  # fmt: skip
+    assert python_steps(session) == 1
+    (y,) = session.run(None, {"x": text('say "a b" and "c" or "')})
+    assert y.tolist() == [['"a b"', '"c"']]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.text(max_size=20), max_size=200), st.lists(st.text(max_size=20), max_size=30))
+def test_an_index_finds_the_last_of_equal_keys(keys: list[str], others: list[str]) -> None:
+    try:
+        block = native.texts([k.encode() for k in keys])
+    except UnicodeEncodeError:  # a lone surrogate
+        return
+    index = native.text_index(block, len(keys))
+    last = {k: i for i, k in enumerate(keys)}
+    found = native.text_numbers(block, len(keys), index)
+    assert found.tolist() == [last[k] for k in keys]
+
+
+def test_many_keys_and_many_strings() -> None:
+    keys = [f"key {i}" for i in range(50_000)]
+    session = session_of(
+        [node("LabelEncoder", "x", "y", ML, keys_strings=keys, values_int64s=range(50_000))],
+        {"x": (STRING, ["n"])},
+        {"y": TensorProto.INT64},
+    )
+    assert python_steps(session) == 0
+    fed = text(*keys[::-1], "none", "")
+    (y,) = session.run(None, {"x": fed})
+    assert y.tolist() == [*range(49_999, -1, -1), -1, -1]
+
+
+def test_bytes_of_a_model_that_are_no_text() -> None:
+    """They are read with a mark in their place, in tensors and attributes alike."""
+    graph = helper.make_graph(
+        [
+            node("Gather", "names x", "y"),
+            node("LabelEncoder", "y", "z", ML, keys_strings=[b"a\xff"], values_strings=[b"\xfe!"]),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.INT64, ["n"])],
+        [helper.make_tensor_value_info(n, STRING, ["n"]) for n in "yz"],
+        [helper.make_tensor("names", STRING, [2], [b"a\xff", b"ok"])],
+    )
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid(ML, 3)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    session = sardonyx.InferenceSession(model.SerializeToString())
+    y, z = session.run(None, {"x": np.array([0, 1, 0])})
+    assert y.tolist() == ["a\ufffd", "ok", "a\ufffd"]
+    assert z.tolist() == ["\ufffd!", "_Unused", "\ufffd!"]
+
+
+def test_views_of_strings_take_no_steps() -> None:
+    session = session_of(
+        [
+            node("Transpose", "x", "t"),
+            node("Gather", "t at", "y"),
+            node("Equal", "y y", "same"),
+        ],
+        {"x": (STRING, ["n", 4])},
+        {"same": TensorProto.BOOL},
+        at=np.array([2], np.int64),
+    )
+    assert [kernel for *_, kernel in session._compiled.program.nodes()] == ["text_equal"]
+    (same,) = session.run(None, {"x": np.full((3, 4), "é", object)})
+    assert same.shape == (1, 3)
+    assert same.all()
+
+
+@pytest.mark.parametrize("count", [0, 1, 255, 256, 257, 5000])
+def test_any_number_of_strings(count: int) -> None:
+    session = session_of(
+        [
+            node("StringSplit", "x", "parts n", delimiter="-"),
+            node("Unique", "parts", "u first which counts"),
+            node("Cast", "n", "said", to=STRING),
+        ],
+        {"x": (STRING, ["n"])},
+        {"parts": STRING, "u": STRING, "which": TensorProto.INT64, "said": STRING},
+    )
+    assert python_steps(session) == 0
+    words = [f"{i % 7}-{'é' * (i % 3)}" for i in range(count)]
+    parts, u, which, said = session.run(None, {"x": text(*words)})
+    assert parts.tolist() == [w.split("-") for w in words]
+    assert u.tolist() == sorted({p for w in words for p in w.split("-")})
+    assert u[which].tolist() == [p for w in words for p in w.split("-")]
+    assert said.tolist() == ["2"] * count

@@ -21,7 +21,7 @@ from sardonyx.errors import (
 )
 from sardonyx.feeds import check_feed, describe, hand_out, into
 from sardonyx.graph.guard import AssumptionFailed
-from sardonyx.load import LoadOptions, read_record
+from sardonyx.load import LoadOptions
 from sardonyx.load.source import read_model
 from sardonyx.locks import Lock
 from sardonyx.log import at_severity, of_session
@@ -88,27 +88,10 @@ class InferenceSession(About):
                 path_or_bytes = given.source.data  # a file object is at its end by now
         self._begin(path_or_bytes)
         if providers is None and self._options.has_providers():
-            providers = self._options._chosen_providers(self._described)
+            providers = self._options._chosen_providers(lambda: config.described(self._source))
         elif self._options.has_providers():
             self._logger.warning("providers given to the session replace those of its options")
         self.set_providers(providers, provider_options)
-
-    def _described(self) -> dict[str, str]:
-        """What a delegate that chooses devices is told of the model."""
-        if self._source.model is not None:
-            return {}
-        record = read_record(self._source)
-        assert record.graph is not None
-        return {
-            "producer_name": record.producer_name,
-            "producer_version": record.producer_version,
-            "domain": record.domain,
-            "model_version": str(record.model_version),
-            "doc_string": record.doc_string,
-            "graph_name": record.graph.name,
-            "graph_description": record.graph.doc_string,
-            **dict(record.metadata),
-        }
 
     def _begin(self, model: Any) -> None:
         """Everything before the model is compiled."""

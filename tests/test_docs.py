@@ -7,6 +7,8 @@ import io
 import re
 import runpy
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +30,11 @@ RUNNABLE = (
     "docs/memory.md",
     "docs/order.md",
     "docs/plan.md",
+    "docs/quantized.md",
     "docs/strings.md",
     "docs/training.md",
 )
+FRESH = ("docs/drop_in.md",)  # pages whose Python changes what a process imports
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -49,6 +53,15 @@ def test_python_blocks_run(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
             exec(compile(block, f"{name} block {number}", "exec"), namespace)
     for shown in blocks(page, ""):  # a block without a language is what the code above it prints
         assert shown in printed.getvalue()
+
+
+@pytest.mark.parametrize("name", FRESH)
+def test_python_blocks_run_in_a_fresh_process(name: str, tmp_path: Path) -> None:
+    code = "\n".join(blocks(ROOT / name, "python"))
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "".join(blocks(ROOT / name, "")) == done.stdout
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

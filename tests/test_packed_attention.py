@@ -104,3 +104,20 @@ def test_blocks_that_are_all_there() -> None:
     near = run("GroupQueryAttention", q[:, 16:], k[:, 16:], v[:, 16:], None, None,
                np.array([3], np.int32), np.array([4], np.int32), **heads)  # fmt: skip
     np.testing.assert_allclose(blind[0][:, 16:], near[0], rtol=1e-5, atol=1e-6)
+
+
+def test_pages_are_a_cache() -> None:
+    """Blocks of a pool in any order are the same as one cache."""
+    rng = np.random.default_rng(7)
+    heads = {"num_heads": 4, "kv_num_heads": 2}
+    q, k, v = (rng.standard_normal((3, n * 8)).astype(np.float16) for n in (4, 2, 2))
+    pool = [rng.standard_normal((5, 4, 2, 8)).astype(np.float16) for _ in range(2)]
+    table = np.array([[4, 1, 2]], np.int32)
+    ends, past = np.array([0, 3], np.int32), np.array([6], np.int32)
+    made, keys, _ = run("PagedAttention", q, k, v, *pool, ends, past, table, **heads)
+    old = [p[table[0]].reshape(1, 12, 2, 8)[:, :6].swapaxes(1, 2) for p in pool]
+    total = np.array([9], np.int32)
+    inputs = (q[None], k[None], v[None], *old, total - 1, total)
+    wanted, cache, _, _ = run("GroupQueryAttention", *inputs, **heads)
+    np.testing.assert_allclose(made, wanted[0], rtol=1e-2, atol=1e-3)
+    assert np.array_equal(keys[table[0]].reshape(1, 12, 2, 8)[:, :9].swapaxes(1, 2), cache)

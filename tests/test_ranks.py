@@ -8,6 +8,8 @@ import numpy as np
 import onnx.parser
 import onnxruntime
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import sardonyx
 
@@ -138,4 +140,73 @@ def test_a_branch_may_give_other_ranks_by_data() -> None:
     }
     """
     for way in (True, False):
-        check(text, x=np.ones((2, 3), np.float32), way=np.array(way))
+        assert steps(check(text, x=np.ones((2, 3), np.float32), way=np.array(way))) == 0
+
+
+# What changes a value's rank, or not; all of them take any rank but 0.
+CHANGES = {
+    "grow": "Unsqueeze({}, zero)",
+    "turn": "Neg({})",
+    "flat": "Reshape({}, minus)",
+    "sum": "ReduceSum<keepdims = 1>({}, zero)",
+    "outer": "Add({}, table)",
+}
+
+
+@st.composite
+def parted(draw: st.DrawFn) -> str:
+    """A chain of nodes in which each If changes the rank in one way or in another, by data."""
+    names = st.sampled_from(sorted(CHANGES))
+    lines, last = [], "x"
+    for i in range(draw(st.integers(1, 3))):
+        then, other = draw(names), draw(names)
+        lines.append(
+            f"y{i} = If (c{i % 2}) <\n"
+            f"then_branch = t{i} () => (float[] a{i}) {{ a{i} = {CHANGES[then].format(last)} }},\n"
+            f"else_branch = e{i} () => (float[] b{i}) {{ b{i} = {CHANGES[other].format(last)} }} >"
+        )
+        lines.append(f"z{i} = {CHANGES[draw(names)].format(f'y{i}')}")
+        last = draw(st.sampled_from((f"y{i}", f"z{i}")))
+    outs = draw(st.lists(st.sampled_from([last, "y0", "z0"]), min_size=1, max_size=3, unique=True))
+    lines.append("\n".join(f"o{i} = Mul({v}, two)" for i, v in enumerate(outs)))
+    lines.append(f"s = Shape({last})")
+    shown = ", ".join(f"float[] o{i}" for i in range(len(outs)))
+    return (
+        f"g (bool c0, bool c1, float[N, 3] x) => ({shown}, float[] y0, int64[R] s)\n"
+        "<int64[1] zero = {0}, int64[1] minus = {-1}, float two = {2},\n"
+        "float[2, 1, 1] table = {1, 2}> {\n" + "\n".join(lines) + "\n}"
+    )
+
+
+@settings(max_examples=25)
+@given(parted(), st.booleans(), st.booleans())
+def test_ranks_that_data_decides_are_native(text: str, first: bool, second: bool) -> None:
+    feeds = {"c0": np.array(first), "c1": np.array(second)}
+    assert steps(check(text, x=np.arange(6, dtype=np.float32).reshape(2, 3), **feeds)) == 0
+
+
+@pytest.mark.parametrize("trips", [0, 1, 3])
+def test_ranks_that_data_decides_in_a_loop(trips: int) -> None:
+    text = """
+    g (float[N, 3] x, int64 trips) => (float[N, 3] y, float[T] sums) <int64[1] zero = {0}> {
+      y, sums = Loop (trips, , x) <body = b (int64 i, bool c, float[N, 3] v)
+          => (bool go, float[N, 3] w, float t) {
+        go = Identity(c)
+        one = Constant<value_int = 1>()
+        two = Constant<value_int = 2>()
+        odd = Mod(i, two)
+        is_odd = Equal(odd, one)
+        r = If (is_odd) <
+          then_branch = p () => (float[] q) { q = Unsqueeze(v, zero) },
+          else_branch = e () => (float[] f) { k = Constant<value_ints = [-1]>() f = Reshape(v, k) }
+        >
+        n = Neg(r)
+        shape = Shape(v)
+        w = Reshape(n, shape)
+        all = ReduceSum<keepdims = 0>(n)
+        t = Identity(all)
+      }>
+    }
+    """
+    made = check(text, x=np.ones((2, 3), np.float32), trips=np.array(trips))
+    assert steps(made) == 0

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,6 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 import sardonyx  # noqa: E402  # needs the path above
 from sardonyx.graph.dtype import ALL, DType, by_numpy  # noqa: E402
+from sardonyx.load.upgrade import replaced  # noqa: E402
 from sardonyx.ops import all_ops  # noqa: E402
 from sardonyx.ops.declare import GRADIENT, INTERNAL, Op, allowed  # noqa: E402
 from tests.oracle import feeds_of, input_names, model_of  # noqa: E402
@@ -89,6 +91,8 @@ def page() -> str:
     for domain, ops in domains.items():
         lines = [_line(op, rows.get(op.key, [])) for op in _shown(ops)]
         parts.append(_section(domain or "ai.onnx", lines))
+        if others := replaced(domain):
+            parts.append(_wrapped(f"Become others when they are loaded: {', '.join(others)}."))
     return "\n".join(parts)
 
 
@@ -107,6 +111,10 @@ def _section(title: str, lines: list[list[str]]) -> str:
     rule = ["---", *[":-:"] * (len(columns) - 1)]
     table = [columns, rule, *lines]
     return f"## {title}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in table) + "\n"
+
+
+def _wrapped(text: str) -> str:
+    return "\n".join(textwrap.wrap(text, 100)) + "\n"
 
 
 def _line(op: Op, rows: list[Row]) -> list[str]:

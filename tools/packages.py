@@ -153,7 +153,7 @@ def environment(program: Program, cache: Path) -> Path:
     if not stamp.exists() or stamp.read_text() != wanted:
         stamp.unlink(missing_ok=True)
         call([sys.executable, "-m", "venv", "--clear", str(folder)], "venv")
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--no-compile"]
         call([*pip, *NEEDED, *program.requires], "pip")
         if program.without_dependencies:
             call([*pip, "--no-deps", *program.without_dependencies], "pip")

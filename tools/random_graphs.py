@@ -128,41 +128,75 @@ def hunt(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
         time.sleep(0.02)
 
 
+class Tally:
+    """What has been seen so far."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.kinds: collections.Counter[str] = collections.Counter()
+        self.known: collections.Counter[str] = collections.Counter()
+        self.unheard: collections.Counter[str] = collections.Counter()
+        self.rounded: collections.Counter[str] = collections.Counter()
+        self.coverage = Coverage()
+        self.findings: list[dict[str, Any]] = []
+
+    def add(self, result: dict[str, Any]) -> None:
+        """Counts a graph, and prints it if something is wrong with it."""
+        self.kinds[result["kind"]] += 1
+        self.known.update(set(result["known"]))
+        self.rounded.update(result["rounded"])
+        self.coverage.add(result["ops"])
+        if result["ort"]:
+            self.unheard[result["ort"][:110]] += 1
+        if result["kind"] not in GOOD:
+            self.findings.append({k: result[k] for k in ("seed", "kind", "detail")})
+            print(f"seed {result['seed']}: {result['kind']}: {result['detail']}\n", flush=True)
+        if self.kinds.total() % 1000 == 0:
+            print(self, flush=True)
+
+    @property
+    def unmet(self) -> list[str]:
+        """Rows of the table of known differences that nothing needed."""
+        return [t for t in (f"{r.op}: {r.why}" for r in KNOWN) if t not in self.known]
+
+    def __str__(self) -> str:
+        seconds = time.monotonic() - self.began
+        asked = self.kinds.total() - self.unheard.total()
+        shown = ", ".join(f"{n} {kind}" for kind, n in self.kinds.most_common())
+        return f"{self.kinds.total()} graphs in {seconds:.0f} s, {asked} on onnxruntime: {shown}"
+
+    def show(self) -> None:
+        """What was explained, and how."""
+        shown = ", ".join(f"{op} {n}" for op, n in self.rounded.most_common())
+        print(f"explained by rounding: {shown or 'nothing'}")
+        for reason, count in self.known.most_common():
+            print(f"{count:6}  known: {reason}")
+        for reason in self.unmet:
+            print(f"     0  known, not met: {reason}")
+        print(self)
+
+    def summary(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        return {
+            "graphs": self.kinds.total(), "seconds": round(time.monotonic() - self.began, 1),
+            "kinds": self.kinds, "findings": self.findings, "known": self.known,
+            "known_not_met": self.unmet, "rounded": self.rounded,
+            "not_on_onnxruntime": self.unheard, "never": self.coverage.missing(),
+            "coverage": self.coverage.counts,
+        }  # fmt: skip
+
+
 def report(args: argparse.Namespace) -> int:
     """Hunts, prints findings as they come and a summary; 1 if there is any finding."""
-    kinds: collections.Counter[str] = collections.Counter()
-    known: collections.Counter[str] = collections.Counter()
-    unheard: collections.Counter[str] = collections.Counter()
-    coverage, findings = Coverage(), []
-    began = time.monotonic()
+    tally = Tally()
     for result in hunt(args):
-        kinds[result["kind"]] += 1
-        known.update(set(result["known"]))
-        coverage.add(result["ops"])
-        if result["ort"]:
-            unheard[result["ort"][:110]] += 1
-        if result["kind"] not in GOOD:
-            findings.append({k: result[k] for k in ("seed", "kind", "detail")})
-            print(f"seed {result['seed']}: {result['kind']}: {result['detail']}\n", flush=True)
-    seconds = time.monotonic() - began
+        tally.add(result)
     if args.coverage:
-        coverage.show()
-    for reason, count in known.most_common():
-        print(f"{count:6}  known: {reason}")
-    unneeded = [f"{row.op}: {row.why}" for row in KNOWN if f"{row.op}: {row.why}" not in known]
-    for reason in unneeded:
-        print(f"     0  known, not met: {reason}")
-    asked = sum(kinds.values()) - sum(unheard.values())
-    shown = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
-    print(f"{sum(kinds.values())} graphs in {seconds:.0f} s, {asked} on onnxruntime: {shown}")
+        tally.coverage.show()
+    tally.show()
     if args.json is not None:
-        summary = {
-            "graphs": sum(kinds.values()), "seconds": round(seconds, 1), "kinds": kinds,
-            "on_onnxruntime": asked, "known": known, "known_not_met": unneeded,
-            "findings": findings, "not_on_onnxruntime": unheard, "coverage": coverage.counts,
-        }  # fmt: skip
-        args.json.write_text(json.dumps(summary, indent=1, default=str))
-    return int(bool(findings))
+        args.json.write_text(json.dumps(tally.summary(), indent=1))
+    return int(bool(tally.findings))
 
 
 def show(graph: RandomGraph) -> None:

@@ -218,6 +218,12 @@ class Runnable {
     return made;
   }
 
+  // Whether an output leaves as an array of numbers; else as strings, or dicts.
+  bool is_array(size_t output) const {
+    const auto dtype = DType(output_dtypes_[output]);
+    return dtype != DType::none && dtype != DType::text;
+  }
+
   // Puts what is fed into the slots of inputs; false where anything about it is unusual.
   bool take_all(const nb::dict& feed, RunState& state, std::vector<nb::object>& kept) const {
     const SequenceSpec& spec = sequence_->spec();
@@ -270,6 +276,7 @@ class Runnable {
   void lend(RunState& state, nb::list arrays) const {
     const SequenceSpec& spec = sequence_->spec();
     for (size_t i = 0; i < spec.outputs.size() && i < arrays.size(); ++i) {
+      if (!is_array(i)) continue;
       nb::handle array = arrays[i];
       const Wanted type{PyList_GET_ITEM(output_types_.ptr(), long(i)), DType(output_dtypes_[i]),
                         -1};
@@ -302,13 +309,9 @@ class Runnable {
     const Ints& slots = sequence_->spec().outputs;
     for (size_t i = 0; i < slots.size(); ++i) {
       PyObject* type = PyList_GET_ITEM(output_types_.ptr(), long(i));
-      const Slot& held = state.slots[size_t(slots[i])];
-      if (PyTuple_Check(type)) {
-        made.append(zipped(held, type));
-        continue;
-      }
-      if (held.view.dtype == DType::text) {
-        made.append(text_array(held));
+      if (!is_array(i)) {
+        const Slot& slot = state.slots[size_t(slots[i])];
+        made.append(PyTuple_Check(type) ? zipped(slot, type) : text_array(slot));
         continue;
       }
       const Slot slot = own(slots, i, state);

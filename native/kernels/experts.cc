@@ -1,4 +1,5 @@
-// QMoE: a router sends each token to a few experts, small networks whose weights are of few bits.
+// A router sends each token to a few experts, small networks whose weights are floats (MoE), or of
+// few bits (QMoE).
 //
 // Numbers of k bits lie 8 / k to a byte. Rows are unpacked field by field: first the lowest bits of
 // all bytes, then the next ones. What they are multiplied by lies in the same order.
@@ -12,6 +13,7 @@ namespace {
 enum Slot { kX, kRouter, kLayers, kZeros = kLayers + 9, kChosen = kZeros + 3 };
 enum class Activation : int64_t { relu, gelu, silu, identity, swiglu };
 constexpr int64_t kUnits = 16;  // rows of weights that an item takes
+constexpr int64_t kFloat = 32;  // bits of weights that are floats
 
 // The weights of a layer: `rows` of `columns` for each expert.
 struct Weights {
@@ -19,7 +21,7 @@ struct Weights {
   int64_t rows, columns, bits, block, n_blocks;
   bool has_bias, has_zeros;
 
-  SDX_INLINE int64_t fields() const { return 8 / bits; }
+  SDX_INLINE int64_t fields() const { return bits == kFloat ? 1 : 8 / bits; }
   SDX_INLINE int64_t row_bytes() const { return columns / fields(); }
 };
 
@@ -29,6 +31,7 @@ struct Experts {
   Activation activation;
   int64_t fusion;  // 0: none, 1: both sides of a SwiGLU take turns, 2: one behind the other
   bool has_gate, has_chosen, normalizes;
+  bool is_of_all;  // shares are those of a softmax over all experts, not over the chosen ones
   float alpha, beta, limit;
   // Where things lie in the scratch memory, in elements of 4 bytes.
   int64_t starts_at, order_at, shares_at, rows_at, hidden_at, results_at;
@@ -65,6 +68,10 @@ void route(const Experts& a, const Data& data, int64_t token, int32_t* chosen, f
     total += shares[j];
   }
   if (a.has_chosen && (!a.normalizes || total == 0)) return;
+  if (a.is_of_all) {
+    total = 0;
+    for (int64_t e = 0; e < a.experts; ++e) total += __builtin_expf(router[e] - router[chosen[0]]);
+  }
   for (int64_t j = 0; j < a.k; ++j) shares[j] /= total;
 }
 
@@ -140,10 +147,18 @@ void unpack_bits(const Weights& w, const Data& data, int64_t expert, int64_t row
   }
 }
 
+void copy_floats(const Weights& w, const Data& data, int64_t expert, int64_t row, float* to) {
+  const float* from = input<float>(data, w.slot) + (expert * w.rows + row) * w.columns;
+  vloop(w.columns, [&](int64_t i, auto lanes) { store(to + i, load(from + i, lanes), lanes); });
+}
+
 // Rows [first, first + count) by `step`, one behind the other.
 void unpack_rows(const Weights& w, const Data& data, int64_t expert, int64_t first, int64_t step,
                  int64_t count, float* to) {
-  const auto unpack = w.bits == 2 ? unpack_bits<2> : w.bits == 4 ? unpack_bits<4> : unpack_bits<8>;
+  const auto unpack = w.bits == kFloat ? copy_floats
+                      : w.bits == 2    ? unpack_bits<2>
+                      : w.bits == 4    ? unpack_bits<4>
+                                       : unpack_bits<8>;
   for (int64_t i = 0; i < count; ++i) unpack(w, data, expert, first + i * step, to + i * w.columns);
 }
 
@@ -326,14 +341,16 @@ void place(Experts& a, Plan& plan) {
 
 // Operands: tokens, router, weights, scales and bias of each layer (in, out, gate), their zero
 // points, and the shares of experts. ints: k, units of an expert, block size, bits of each layer,
-// activation, fusion, whether shares are normalized. floats: alpha, beta, limit.
-Status qmoe(const Call& call, Plan& plan) {
+// activation, fusion, whether shares are normalized, and whether they are those of a softmax over
+// all experts. floats: alpha, beta, limit.
+Status experts(const Call& call, Plan& plan) {
   auto* a = plan.make<Experts>();
   const View &x = call.in[kX], &router = call.in[kRouter];
   const int64_t* ints = call.ints;
   a->width = x.dims[x.rank - 1], a->tokens = x.count(0, x.rank - 1);
   a->experts = router.dims[1], a->k = ints[0], a->inner = ints[1];
   a->activation = Activation(ints[6]), a->fusion = ints[7], a->normalizes = ints[8] != 0;
+  a->is_of_all = ints[9] != 0;
   a->has_gate = call.in[kLayers + 6].is_given();
   a->has_chosen = call.in[kChosen].is_given();
   a->alpha = float(call.floats[0]), a->beta = float(call.floats[1]);
@@ -353,7 +370,7 @@ Status qmoe(const Call& call, Plan& plan) {
 }
 
 constexpr Kernel kRows[] = {
-    {"qmoe", Accepts::contiguous, qmoe},
+    {"experts", Accepts::contiguous, experts},
 };
 
 }  // namespace

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from sardonyx.errors import FAULTS, ModelLoadCanceled, SardonyxError
-from sardonyx.graph.graph import Graph
 from sardonyx.graph.infer import Shapes, infer
 from sardonyx.load import LoadOptions, load
 from sardonyx.load.model import Model
@@ -102,7 +101,7 @@ def lowered(given: ModelBytes, options: Options, stages: Stages) -> Model:
         if options.outputs:
             model = model.with_outputs(options.outputs)
     with stages.stage("infer"):
-        _infer(model.graph, options)
+        model = _inferred(model, options)
         model.check_outputs(options.load.is_strict)
     with stages.stage("optimize"):
         optimize(model.graph, options.passes)
@@ -116,17 +115,24 @@ def lowered(given: ModelBytes, options: Options, stages: Stages) -> Model:
     return model
 
 
-def _infer(graph: Graph, options: Options) -> None:
+def _inferred(model: Model, options: Options) -> Model:
+    """The model with facts on its values; few models need more than `infer` for that."""
     assumes = not options.load.split_names
     if options.save is not None:  # what is saved must hold for all sizes
-        infer(graph, assumes)
-        return
-    infer(graph, assumes, options.shapes)
-    if graph.scope.loose:
-        from sardonyx.passes.ranks import settle_ranks  # few models need it
+        infer(model.graph, assumes)
+        return model
+    infer(model.graph, assumes, options.shapes)
+    if model.graph.scope.parted:
+        from sardonyx.passes.sink import sunk
 
-        if not settle_ranks(graph):
-            infer(graph, assumes, options.shapes, loosens=False)
+        again = sunk(model.graph, lambda graph: infer(graph, assumes, options.shapes))
+        model = model if again is None else replace(model, graph=again)
+    if model.graph.scope.loose:
+        from sardonyx.passes.ranks import settle_ranks
+
+        if not settle_ranks(model.graph):
+            infer(model.graph, assumes, options.shapes, loosens=False)
+    return model
 
 
 def program_of(

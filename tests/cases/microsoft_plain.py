@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Row, case, f16, f32, fails, i64, of
+from tests.rows import Row, case, f16, f32, fails, i64, ints, of
 
 DOMAIN = "com.microsoft"
 NOT_ON_CPU: dict[str, Any] = {"why": "onnxruntime has it on other devices only"}
@@ -167,6 +167,97 @@ GATED = [
     no("LinearAttentionGate", f32(2, 4), f32(4), f32(4), outputs=2, match="missing"),
 ]
 
+NORM = {"K": 32, "block_size": 16}
+
+
+def fields(rows: int, seed: int) -> tuple[Any, Any, Any]:
+    """Weights of 4 bits, [rows, 32] in blocks of 16; their scales; and what they stand for."""
+    rng = np.random.default_rng(seed)
+    numbers = rng.integers(0, 16, (rows, 2, 16))
+    scales = rng.uniform(0.01, 0.1, (rows, 2)).astype(np.float32)
+    packed = (numbers[..., ::2] | numbers[..., 1::2] << 4).astype(np.uint8)
+    return packed, scales, ((numbers - 8) * scales[..., None]).reshape(rows, 32)
+
+
+def rms(x: Any, scale: Any, epsilon: float) -> Any:
+    return x / np.sqrt(np.square(x).mean(-1, keepdims=True) + epsilon) * scale
+
+
+LINE, SKIP, SCALE = f32(2, 3, 32), f32(2, 3, 32) * 2, f32(32)
+Q4, K4, V4 = fields(8, 1), fields(4, 2), fields(4, 3)
+BOTH = (LINE + SKIP).astype(np.float64)
+BOTH_NORMAL = rms(BOTH, SCALE, 1e-6)
+GATE, UP = (LINE.astype(np.float64) @ w[2].T for w in (K4, V4))
+SHORTS = ints(np.int16, 3, 5, low=-3000, high=3000), ints(np.int16, 5, 4, low=-3000, high=3000)
+BYTES = ints(np.uint8, 2, 3, high=200), ints(np.uint8, 3, high=200)
+FUSED = [
+    ms(
+        "MatMulNBitsQkv",
+        *(LINE, SKIP, SCALE, *Q4[:2], None, *K4[:2], f32(4), *V4[:2]),
+        outputs=4,
+        ulps=32,
+        attrs=NORM,
+        Nq=8,
+        Nkv=4,
+        expect=(
+            *((BOTH_NORMAL @ Q4[2].T).astype(np.float32),),
+            *((BOTH_NORMAL @ K4[2].T + f32(4)).astype(np.float32),),
+            *((BOTH_NORMAL @ V4[2].T).astype(np.float32), BOTH.astype(np.float32)),
+        ),
+        **NOT_ON_CPU,
+    ),
+    ms(
+        "MatMulNBitsMlp",
+        *(LINE, None, None, *K4[:2], None, *V4[:2]),
+        N=4,
+        activation="silu",
+        ulps=32,
+        attrs=NORM,
+        expect=((GATE / (1 + np.exp(-GATE)) * UP).astype(np.float32),),
+        **NOT_ON_CPU,
+    ),
+    no(
+        "MatMulNBitsMlp",
+        *(LINE, SKIP, None, *K4[:2], None, *V4[:2]),
+        N=4,
+        activation="silu",
+        match="norm_scale is missing",
+        attrs=NORM,
+    ),
+    no(
+        "MatMulNBitsMlp",
+        *(LINE, None, None, *K4[:2], None, *V4[:2]),
+        N=4,
+        activation="tanh",
+        match="none of silu",
+        attrs=NORM,
+    ),
+    ms("MatMulInteger16", *SHORTS),
+    ms(
+        "MulInteger",
+        *(BYTES[0], of(7, np.uint8), BYTES[1]),
+        expect=((BYTES[0].astype(np.int32) - 7) * BYTES[1],),
+        **NOT_ON_CPU,
+    ),
+    ms(
+        "ReduceSumInteger",
+        BYTES[0],
+        axes=[1],
+        keepdims=0,
+        expect=(BYTES[0].sum(1, dtype=np.int32),),
+        **NOT_ON_CPU,
+    ),
+    ms(
+        "BitmaskDropout",
+        f32(3, 11),
+        outputs=2,
+        expect=(f32(3, 11), of([2**32 - 1, 1], np.uint32)),
+        **NOT_ON_CPU,
+    ),
+    ms("BitmaskDropout", f32(3, 9), expect=(f32(3, 9),), **NOT_ON_CPU),
+    ms("BitmaskBiasDropout", f32(3, 9), f32(9), f32(3, 9), outputs=2, oracle="none", **NOT_ON_CPU),
+]
+
 IMAGE = f32(2, 3, 5, 6)
 OLD = [
     old("Affine", f32(5), alpha=2.0, beta=0.5),
@@ -183,4 +274,4 @@ OLD = [
     fails("Crop", IMAGE, border=[1], opset=7, match="has 4 numbers"),
 ]
 
-CASES = [*SAME, *PARTS, *GATED, *OLD]
+CASES = [*SAME, *PARTS, *FUSED, *GATED, *OLD]

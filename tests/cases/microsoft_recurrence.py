@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Row, case, f16, f32, fails
+from tests.rows import Row, bf16, case, f16, f32, fails
 
 DOMAIN = "com.microsoft"
 WINDOWS: dict[str, Any] = {"oracle": "none", "why": "onnxruntime has windows on other devices only"}
@@ -36,6 +36,10 @@ def with_past(heads: tuple[int, int], past: Any, **options: Any) -> Any:
     return (*given[:3], past, *given[4:])
 
 
+WIDE = (
+    *(f32(1, 7, 34), f32(1, 7, 17) * np.float32(0.2), f32(1, 7, 131), None),
+    *(-np.abs(f32(1, 7, 17)), np.abs(f32(1, 7, 1))),
+)
 LINEAR = [
     linear((4, 2)),
     linear((2, 2), update_rule="linear"),
@@ -47,6 +51,14 @@ LINEAR = [
     linear((4, 2), with_past((4, 2), f32(3, 2, 2, 4, 3)), state_window=3, **WINDOWS),
     linear((4, 2), with_past((4, 2), f32(3, 2, 2, 4, 3), length=2), state_window=3, **WINDOWS),
     linear((4, 2), (*tokens((4, 2))[:4], -np.abs(f32(2, 5, 8)), tokens((4, 2))[5])),
+    linear((2, 1), WIDE),
+    linear((2, 1), tuple(None if x is None else x.astype(np.float16) for x in WIDE), ulps=8),
+    linear(
+        (2, 1),
+        tuple(None if x is None else x.astype(bf16(1).dtype) for x in WIDE),
+        oracle="none",
+        why="onnxruntime has no kernel for bfloat16",
+    ),
     fails(
         "LinearAttention",
         *tokens((3, 2)),

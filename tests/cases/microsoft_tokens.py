@@ -178,6 +178,33 @@ MOE = [
     moe(x=f32(5, 7), match="fc1_experts_weights"),
 ]
 
+POOL = (f16(6, 4, 2, 8), f16(6, 4, 2, 8))
+TABLE = of([[3, 1, 0], [5, 2, 4]], np.int32)
+ROWS_OF_TWO = (f16(5, 32), f16(5, 16), f16(5, 16), *POOL, i32(0, 4, 5), i32(3, 6), TABLE)
+PAGE: dict[str, Any] = {"num_heads": 4, "kv_num_heads": 2}
+TURN = tuple(f(f32(16, 4)).astype(np.float16) for f in (np.cos, np.sin))
+
+
+def paged(*inputs: Any, **options: Any) -> Row:
+    return ms("PagedAttention", *inputs, outputs=3, **NOT_ON_CPU, **PAGE, **options)
+
+
+def no_paged(*inputs: Any, match: str, **options: Any) -> Row:
+    return no("PagedAttention", *inputs, match=match, **PAGE, **options)
+
+
+PAGED = [
+    paged(*ROWS_OF_TWO),
+    paged(*ROWS_OF_TWO, *TURN, do_rotary=1, softcap=2.0),
+    paged(f16(5, 64), None, None, *ROWS_OF_TWO[3:], local_window_size=2),
+    paged(*ROWS_OF_TWO, None, None, i32(15, 4, 5, -1, 10), f16(4), is_causal=0),
+    paged(*ROWS_OF_TWO, None, None, None, None, f16(8), f16(8)),
+    no_paged(*ROWS_OF_TWO[:5], i32(0, 4, 6), i32(3, 6), TABLE, match="does not part 5 tokens"),
+    no_paged(*ROWS_OF_TWO[:6], i32(3, 12), TABLE, match="no block for position 12"),
+    no_paged(*ROWS_OF_TWO[:7], TABLE + 3, match="outside"),
+    no_paged(*ROWS_OF_TWO, kv_cache_layout="LATENT", match="kv_cache_layout"),
+]
+
 STREAMS = f32(2, 3, 4, 5)
 FLAT = f32(2, 3, 20)
 BRANCHES = {"num_branches": 4}
@@ -206,4 +233,4 @@ MIX = [
     no("EngramGate", *ENGRAM, outputs=2, match="needs conv_norm_scale"),
 ]
 
-CASES = [*MIX, *PADDING, *PACKED, *RELATIVE, *SPARSE, *MOE]
+CASES = [*MIX, *PAGED, *PADDING, *PACKED, *RELATIVE, *SPARSE, *MOE]

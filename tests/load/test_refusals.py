@@ -28,8 +28,9 @@ def model(nodes: list[onnx.NodeProto], **changes: object) -> onnx.ModelProto:
         changes.get("outputs", [helper.make_tensor_value_info("y", F, None)]),
         changes.get("initializers", []),
     )
-    opset = changes.get("opset", 20)
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    opsets = {"": changes.get("opset", 20), **{n.domain: 1 for n in nodes if n.domain}}
+    imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    made = helper.make_model(graph, opset_imports=imports)
     made.ir_version = changes.get("ir", 9)
     made.functions.extend(changes.get("functions", []))
     return made
@@ -94,6 +95,16 @@ BAD: dict[str, tuple[Callable[[], onnx.ModelProto], type[Exception], str]] = {
         lambda: model([node("Frobnicate", "x", "y")]),
         errors.NotImplemented,
         r"Frobnicate of opset 20 is not implemented[\s\S]*the_frobnicate",
+    ),
+    "made for one CPU": (
+        lambda: model([node("ReorderInput", "x", "y", domain="com.microsoft.nchwc")]),
+        errors.NotImplemented,
+        r"suits the CPU that the model was saved on[\s\S]*ORT_ENABLE_EXTENDED",
+    ),
+    "made for one device": (
+        lambda: model([node("EPContext", "x", "y", domain="com.microsoft")]),
+        errors.NotImplemented,
+        r"compiled for one device[\s\S]*the model that it was made of",
     ),
     "unknown attribute": (
         lambda: model([node("Softmax", "x", "y", axes=1)]),

@@ -66,6 +66,11 @@ LOWERED = {
         "y, p = com.microsoft.Attention(x, w, c, m, num_heads=2, unidirectional=1)\nout y, p",
         ["Attention"],
     ),
+    "projected, with masks by beginnings": (
+        PROJECTED.replace("B", "3") + "in m: i32[6]\n"
+        "y = com.microsoft.Attention(x, w, c, m, num_heads=2)\nout y",
+        ["Attention"],
+    ),
 }
 
 
@@ -88,8 +93,8 @@ STAYS = {
     "a softmax in float64": SELF + "y = Attention(q, k, v, softmax_precision=11)\nout y",
     "float64": SELF.replace("f32", "f64") + "y = Attention(q, k, v)\nout y",
     "a mask of one column": SELF + "in m: f32[S,1]\ny = Attention(q, k, v, m)\nout y",
-    "masks by beginnings": PROJECTED.replace("B", "3") + "in m: i32[6]\n"
-    "y = com.microsoft.Attention(x, w, c, m, num_heads=2)\nout y",
+    "angles of its own": PROJECTED
+    + "y = com.microsoft.Attention(x, w, c, num_heads=2, do_rotary=1)\nout y",
 }
 
 

@@ -11,6 +11,8 @@ from sardonyx.graph.graph import Graph
 from sardonyx.graph.text import parse
 from sardonyx.graph.verify import verify
 from sardonyx.passes import PassOptions, lower, optimize
+from sardonyx.passes.parts import QUANTIZED
+from sardonyx.passes.qlinear import LOWERINGS
 from tests.graphs import random_feeds, run_graph
 
 IMAGE = """
@@ -119,6 +121,39 @@ STEPS = {
 }
 
 
+BYTES = """
+    in x: u8[7,99]
+    in z: u8[99]
+    in s: f32[]
+    d = DequantizeLinear(x, 0.02, 128:u8)
+    e = DequantizeLinear(x, s, 128:u8)
+    f = DequantizeLinear(z, 0.03, 1:u8)
+"""
+STEPS |= {
+    "a table": (BYTES, "a = Tanh(d)\ny = QuantizeLinear(a, 0.01, 100:u8)", {"QLookup": 1}),
+    "a table of signed bytes": (
+        BYTES,
+        "a = Mul(d, d)\nb = Sigmoid(a)\ny = QuantizeLinear(b, 0.01, -100:i8)",
+        {"QLookup": 1},
+    ),
+    "a table whose scale is known when it runs": (
+        BYTES,
+        "a = Tanh(e)\ny = QuantizeLinear(a, s, 100:u8)",
+        {"QLookup": 1, "Chain": 1},
+    ),
+    "two operands": (
+        BYTES,
+        "a = Mul(d, f)\ny = QuantizeLinear(a, 0.05, 128:u8)",
+        {"Chain": 1, "DequantizeLinear": 1},
+    ),
+    "several scales": (
+        BYTES,
+        "const w: f32[99]\na = Tanh(d)\ny = QuantizeLinear(a, w, axis=1)",
+        {"Chain": 1, "QuantizeLinear": 1},
+    ),
+}
+
+
 @pytest.mark.parametrize("name", STEPS)
 def test_works_on_steps(name: str) -> None:
     given, rest, wanted = STEPS[name]
@@ -223,3 +258,7 @@ def test_convolutions_follow_each_other_with_the_channels_last() -> None:
     graph = lowered(text, 0.11)
     assert sum(n.op.name == "Transpose" for n in graph.nodes) == 2
     assert all(n.attrs["channels_last"] for n in graph.nodes if n.op.name == "QConv")
+
+
+def test_every_quantized_op_has_a_lowering() -> None:
+    assert {name for _, name in QUANTIZED} == LOWERINGS.keys()

@@ -17,7 +17,6 @@ from tests.random_graphs import schema
 from tests.random_graphs.eager import Eager
 from tests.random_graphs.value import FOREIGN, Array, Recipe, Value, is_float, name_of, type_of
 
-MAX_ELEMENTS = 20_000
 MAX_RANK = 6
 TAME = 1e4  # results beyond this are left out of graphs that are meant to stay finite
 
@@ -40,6 +39,12 @@ class Traits:
     is_wild: bool = False  # NaN, infinities, denormals
     dtypes: tuple[str, ...] = ("float",)  # preferred for new values
     sizes: tuple[int, ...] = (1, 2, 3, 5)
+    is_large: bool = False
+
+    @property
+    def most(self) -> int:
+        """The most elements that a value may have."""
+        return 400_000 if self.is_large else 20_000
 
 
 @dataclass
@@ -57,6 +62,7 @@ class Builder:
     constants: dict[str, Array] = field(default_factory=dict)
     refusal: str = ""
     is_alone: bool = False  # onnxruntime is not to be asked
+    loose: dict[str, float] = field(default_factory=dict)  # how exact rows say that values are
     counter: list[int] = field(default_factory=lambda: [0])
 
     def __post_init__(self) -> None:
@@ -64,7 +70,11 @@ class Builder:
 
     @property
     def opsets(self) -> dict[str, int]:
-        return {"": self.traits.opset, schema.ML: self.traits.ml, schema.MICROSOFT: 1}
+        found = {"": self.traits.opset, schema.ML: self.traits.ml, schema.MICROSOFT: 1}
+        # onnxruntime has none of their ops.
+        return (
+            found if self.traits.by_onnxruntime else {**found, **dict.fromkeys(schema.PREVIEWS, 1)}
+        )
 
     def name(self, stem: str = "v") -> str:
         self.counter[0] += 1
@@ -78,7 +88,7 @@ class Builder:
     def new_shape(self, rank: int | None = None) -> tuple[int, ...]:
         rank = self.rng.choice((0, 1, 1, 2, 2, 2, 3, 3, 4, 5)) if rank is None else rank
         shape = [self.size() for _ in range(rank)]
-        while math.prod(shape) > MAX_ELEMENTS // 4:
+        while math.prod(shape) > self.traits.most // 4:
             shape[shape.index(max(shape))] = self.rng.choice((1, 2, 3))
         return tuple(shape)
 
@@ -271,7 +281,7 @@ class Builder:
         """Keeps results small, and finite where the graph is not a wild one."""
         if not isinstance(result, np.ndarray):
             return
-        if result.size > MAX_ELEMENTS or result.ndim > MAX_RANK:
+        if result.size > self.traits.most or result.ndim > MAX_RANK:
             raise Unfit("too large")
         if not result.size or not is_float(name_of(result)):
             return

@@ -135,7 +135,8 @@ def _floats(found: Array, wanted: Array, noisy: Sequence[Array], step: float) ->
         for n in noisy:
             other = n.astype(np.float64)
             spread = np.abs(other - w)
-            open_ |= np.isfinite(other) != finite
+            is_like = (np.isfinite(other) & finite) | (other == w) | (np.isnan(other) & np.isnan(w))
+            open_ |= ~is_like
             allowed = np.maximum(allowed, np.where(np.isfinite(spread), SPREAD * spread, 0))
         gap = np.abs(f - w)
         bad = ~same & ~(finite & np.isfinite(f) & (gap <= allowed))

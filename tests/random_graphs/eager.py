@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,17 @@ def _captured(node: NodeProto) -> Iterator[str]:
     for attribute in node.attribute:
         if attribute.type == AttributeProto.GRAPH:
             yield from captured(attribute.g)
+
+
+def domains(nodes: Iterable[NodeProto]) -> set[str]:
+    """The domains of nodes, those in bodies included."""
+    found = set()
+    for node in nodes:
+        found.add(node.domain)
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                found |= domains(attribute.g.node)
+    return found
 
 
 def captured(body: GraphProto) -> list[str]:

@@ -27,16 +27,37 @@ class Outcome:
     detail: str = ""
     known: list[str] = field(default_factory=list)  # reasons of the table of known differences
     ort: str = ""  # why there is no word of onnxruntime
+    rounded: list[str] = field(default_factory=list)  # ops of outputs that rounding explains
 
 
-def ours(graph: RandomGraph, outputs: Sequence[str]) -> list[list[Any]]:
-    """What Sardonyx makes of a graph, for every size, in one session."""
+class Unsteady(Exception):
+    """A session that breaks a promise, whatever the numbers are."""
+
+
+def ours(graph: RandomGraph, outputs: Sequence[str], level: str = "") -> list[list[Any]]:
+    """What Sardonyx makes of a graph, in one session, the first size twice."""
     options = sardonyx.SessionOptions()
     options.log_severity_level = 4
+    if level:
+        options.graph_optimization_level = sardonyx.GraphOptimizationLevel[level]
     model = graph.model(list(outputs)).SerializeToString()
     session = sardonyx.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     with np.errstate(all="ignore"):
-        return [list(session.run(None, r.feeds)) for r in graph.runs]
+        found = [list(session.run(None, r.feeds)) for r in graph.runs]
+        again = session.run(None, graph.runs[0].feeds)
+    fed = [x for r in graph.runs for x in r.feeds.values() if isinstance(x, np.ndarray)]
+    for name, first, second in zip(outputs, found[0], again, strict=True):
+        if not isinstance(first, np.ndarray):
+            continue
+        if any(np.may_share_memory(first, x) for x in (second, *fed)):
+            raise Unsteady(f"{name} shares memory with an input or another run's output")
+        if (
+            name not in graph.random
+            and first.tobytes() != second.tobytes()
+            and first.dtype != object
+        ):
+            raise Unsteady(f"{name} is not the same in a second run")
+    return found
 
 
 def theirs(
@@ -79,6 +100,8 @@ def differences(
                 if text:  # rounding may explain it
                     noisy = [n.get(name) for n in graph.noisy(run)]
                     text = difference(result, wanted, noisy, steps[name])
+                    if not text:
+                        graph.rounded.add(name)
             if text:
                 yield name, text
 

@@ -12,6 +12,7 @@ from tests.random_graphs.value import DTYPES
 
 MICROSOFT = "com.microsoft"
 ML = "ai.onnx.ml"
+PREVIEWS = ("ai.onnx.preview", "ai.onnx.preview.training")
 
 
 @functools.cache

@@ -190,6 +190,7 @@ constexpr Kernel kRows[] = {
     {"attention", Accepts::any, attention},
     {"append", Accepts::rows, append},
     {"append_at_run", Accepts::rows, append, resolve_append},
+    {"linear_attention", Accepts::contiguous, linear_attention},
     {"rotary", Accepts::rows, rotary},
     {"spans", Accepts::any, spans},
 };

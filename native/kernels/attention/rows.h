@@ -5,6 +5,9 @@
 // append_at_run  the same, where only `total` says how long the new cache is
 //   outputs  present key, present value, the query turned by the angles of its places
 //   ints     pairs of features are neighbours
+// linear_attention  query, key, value, past state?, decay?, rate?
+//   outputs  what tokens read, present state
+//   ints     heads of the query, heads of keys and values; floats: scale
 // rotary         x, cos, sin, positions?
 //   ints     heads of an x of three axes, pairs of features are neighbours
 // spans          lengths less 1, total, query (for its sizes)
@@ -19,6 +22,7 @@ namespace sdx::SDX_ISA {
 Status attention(const Call& call, Plan& plan);
 Status append(const Call& call, Plan& plan);
 Status resolve_append(const Call& call, const Data& data, View* out);
+Status linear_attention(const Call& call, Plan& plan);
 Status rotary(const Call& call, Plan& plan);
 Status spans(const Call& call, Plan& plan);
 

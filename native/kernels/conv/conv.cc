@@ -5,6 +5,7 @@ namespace sdx::SDX_ISA {
 namespace {
 
 constexpr Kernel kRows[] = {
+    {"col2im", Accepts::contiguous, col2im},
     {"conv_f32", Accepts::contiguous, conv_f32},
     {"conv_unpacked_f32", Accepts::contiguous, conv_unpacked_f32},
     {"conv_pack", Accepts::contiguous, conv_pack},

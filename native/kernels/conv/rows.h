@@ -6,6 +6,7 @@
 namespace sdx::SDX_ISA {
 
 Status conv_f32(const Call& call, Plan& plan);
+Status col2im(const Call& call, Plan& plan);
 Status conv_unpacked_f32(const Call& call, Plan& plan);
 Status conv_pack(const Call& call, Plan& plan);
 Status conv_depthwise_f32(const Call& call, Plan& plan);

@@ -22,18 +22,21 @@ struct QuantizedLayer {
   Function functions[2][kMostFunctions];
   PackedShape shape;
   int64_t stride;  // bytes of a quantized row
-  // Where things lie in a thread's own memory, in bytes.
-  int64_t cell_at, gates_at, columns_at, rows_at, sums_at, local_bytes;
+  int64_t blocks;  // of units that threads share in each step; 0: a direction is one item
+  // Where states, gates and columns of a direction lie, in bytes: in the scratch memory if threads
+  // share its steps, else in a thread's own. Quantized rows are always a thread's own.
+  int64_t next_at, cell_at, gates_at, columns_at, direction_bytes, sums_at, rows_bytes;
 
   SDX_INLINE int64_t width() const { return shape.n_panels() * kPanel; }
 };
 
-// One direction at work.
+// One direction at work, or some of its units.
 struct Run {
   const QuantizedLayer* layer;
   const int8_t* weights;
   float* hidden;    // [batch, hidden]
-  float* cell;      // likewise
+  float* next;      // where the states of this step go
+  float* cell;      // [batch, hidden]
   float* gates;     // [batch, width]: products of the state
   float* scale;     // of each column
   int32_t* offset;  // what each column's zero point takes off for each step of the rows' own
@@ -42,19 +45,23 @@ struct Run {
   int32_t* row_sums;
 };
 
-Run run_of(const QuantizedLayer& a, const Data& data, int64_t direction) {
-  std::byte* at = data.local;
+Run run_of(const QuantizedLayer& a, const Data& data, int64_t direction, int64_t round) {
+  const bool is_shared = a.blocks > 0;
+  std::byte* rows = data.local;
+  std::byte* at = is_shared ? data.scratch + direction * a.direction_bytes : rows + a.rows_bytes;
   Run r{};
   r.layer = &a;
   r.weights = input<int8_t>(data, kWeights) + direction * a.shape.bytes();
-  r.hidden = reinterpret_cast<float*>(at);
+  r.hidden = reinterpret_cast<float*>(at + (round % 2 == 0 ? 0 : a.next_at));
+  r.next = reinterpret_cast<float*>(at + (round % 2 == 0 ? a.next_at : 0));
+  if (!is_shared) r.hidden = r.next = reinterpret_cast<float*>(at);
   r.cell = reinterpret_cast<float*>(at + a.cell_at);
   r.gates = reinterpret_cast<float*>(at + a.gates_at);
   r.scale = reinterpret_cast<float*>(at + a.columns_at);
   r.offset = reinterpret_cast<int32_t*>(r.scale + a.width());
   r.zero = r.offset + a.width();
-  r.rows = reinterpret_cast<uint8_t*>(at + a.rows_at);
-  r.row_sums = reinterpret_cast<int32_t*>(at + a.sums_at);
+  r.rows = reinterpret_cast<uint8_t*>(rows);
+  r.row_sums = reinterpret_cast<int32_t*>(rows + a.sums_at);
   return r;
 }
 
@@ -118,19 +125,20 @@ Steps quantize_states(const Run& r) {
   return {step, point[0]};
 }
 
+// Panels [first, last) of R rows.
 template <int R>
-SDX_INLINE void multiply_rows(const Run& r, const Steps& steps, int64_t row) {
+void multiply_rows(const Run& r, const Steps& steps, int64_t row, int64_t first, int64_t last) {
   const QuantizedLayer& a = *r.layer;
   const i32v point = splat(int32_t(steps.zero));
   const f32v step = splat(steps.scale);
-  for (int64_t p = 0; p < a.shape.n_panels(); ++p)
+  for (int64_t p = first; p < last; ++p)
     for (int c = 0; c < kPanel; c += q8::kTileCols) {
       const int8_t* panel = r.weights + p * a.shape.panel_bytes() + c * kGroup;
-      const int64_t first = p * kPanel + c;
+      const int64_t column = p * kPanel + c;
       q8::tile<R, q8::kTileVecs>(
           r.rows + row * a.stride, a.stride, panel, a.shape.n_groups(),
           [&](int i, int v, i32v sums) {
-            const int64_t j = first + v * kLanes;
+            const int64_t j = column + v * kLanes;
             const i32v own = splat(r.row_sums[row + i]);
             const i32v total = sums + load(r.offset + j) * point - load(r.zero + j) * own;
             const f32v y = __builtin_convertvector(total, f32v) * (step * load(r.scale + j));
@@ -139,16 +147,27 @@ SDX_INLINE void multiply_rows(const Run& r, const Steps& steps, int64_t row) {
     }
 }
 
+void multiply_panels(const Run& r, const Steps& steps, int64_t first, int64_t last) {
+  const int64_t n = r.layer->batch;
+  int64_t row = 0;
+  if constexpr (q8::kTileRows == 12)
+    for (; row + 12 <= n; row += 12) multiply_rows<12>(r, steps, row, first, last);
+  for (; row + 4 <= n; row += 4) multiply_rows<4>(r, steps, row, first, last);
+  for (; row < n; ++row) multiply_rows<1>(r, steps, row, first, last);
+}
+
+// Units [first, last) of a row.
 template <class Functions>
 void advance(const Run& r, const Function* functions, const float* peepholes, int64_t row,
-             const float* x) {
+             const float* x, int64_t first, int64_t last) {
   const QuantizedLayer& a = *r.layer;
   const int64_t n = a.hidden;
   const float* state = r.gates + row * a.width();
-  float *hidden = r.hidden + row * n, *cell = r.cell + row * n;
+  float *next = r.next + row * n, *cell = r.cell + row * n;
   const float* p = peepholes;
   const Functions by(functions);
-  vloop(n, [&](int64_t j, auto k) {
+  vloop(last - first, [&](int64_t i, auto k) {
+    const int64_t j = first + i;
     const auto gate = [&](int64_t g) {
       return load(x + g * n + j, k) + load(state + g * n + j, k);
     };
@@ -163,31 +182,33 @@ void advance(const Run& r, const Function* functions, const float* peepholes, in
     const f32v after = forget * before + in * by.g(gate(3));
     if (p != nullptr) out += load(p + n + j, k) * after;
     store(cell + j, after, k);
-    store(hidden + j, by.f(out) * by.h(after), k);
+    store(next + j, by.f(out) * by.h(after), k);
   });
 }
 
-// One step of all sequences that are not over.
-void run_step(const Run& r, const Data& data, int64_t direction, int64_t n) {
+// Step n of units [first, last), of all sequences that are not over; the states of others stay.
+void run_step(const Run& r, const Data& data, int64_t direction, int64_t n, int64_t first,
+              int64_t last) {
   const QuantizedLayer& a = *r.layer;
-  const Steps steps = quantize_states(r);
-  int64_t row = 0;
-  for (; row + 4 <= a.batch; row += 4) multiply_rows<4>(r, steps, row);
-  for (; row < a.batch; ++row) multiply_rows<1>(r, steps, row);
   const float* peepholes =
       data.in[kPeep] == nullptr ? nullptr : input<float>(data, kPeep) + direction * 3 * a.hidden;
   const int32_t* lens = input<int32_t>(data, kStepCounts);
+  const size_t size = size_t(last - first) * sizeof(float);
   for (int64_t b = 0; b < a.batch; ++b) {
     const int64_t length = lens == nullptr ? a.length : lens[b];
-    if (n >= length) continue;
+    float* next = r.next + b * a.hidden + first;
+    if (n >= length) {
+      if (r.next != r.hidden) memcpy(next, r.hidden + b * a.hidden + first, size);
+      continue;
+    }
     const int64_t time = a.is_reverse[direction] ? length - 1 - n : n;
     const float* x = input<float>(data, kGates) +
                      ((time * a.batch + b) * a.directions + direction) * 4 * a.hidden;
-    (a.is_standard ? advance<Standard> : advance<Named>)(r, a.functions[direction], peepholes, b,
-                                                         x);
+    (a.is_standard ? advance<Standard> : advance<Named>)(r, a.functions[direction], peepholes, b, x,
+                                                         first, last);
     if (!a.has_out[0]) continue;
-    memcpy(output<float>(data) + ((time * a.directions + direction) * a.batch + b) * a.hidden,
-           r.hidden + b * a.hidden, size_t(a.hidden) * sizeof(float));
+    const int64_t row = (time * a.directions + direction) * a.batch + b;
+    memcpy(output<float>(data) + row * a.hidden + first, next, size);
   }
 }
 
@@ -212,23 +233,73 @@ void end(const Run& r, const Data& data, int64_t direction) {
   }
 }
 
-Status run_directions(const void* args, const Data& data, int64_t first, int64_t last) {
-  const auto& a = *static_cast<const QuantizedLayer*>(args);
+Status check_lengths(const QuantizedLayer& a, const Data& data) {
   const int32_t* lens = input<int32_t>(data, kStepCounts);
   for (int64_t b = 0; lens != nullptr && b < a.batch; ++b)
     if (lens[b] < 0 || lens[b] > a.length)
       return Status::fail("sequence_lens holds %ld, outside [0, %ld]", long(lens[b]),
                           long(a.length));
+  return {};
+}
+
+// Items are directions, each from its first step to its last.
+Status run_directions(const void* args, const Data& data, int64_t first, int64_t last) {
+  const auto& a = *static_cast<const QuantizedLayer*>(args);
+  if (Status status = check_lengths(a, data); !status.ok()) return status;
   for (int64_t direction = first; direction < last; ++direction) {
-    const Run r = run_of(a, data, direction);
+    const Run r = run_of(a, data, direction, 0);
     begin(r, data, direction);
-    for (int64_t n = 0; n < a.length; ++n) run_step(r, data, direction, n);
+    for (int64_t n = 0; n < a.length; ++n) {
+      multiply_panels(r, quantize_states(r), 0, a.shape.n_panels());
+      run_step(r, data, direction, n, 0, a.hidden);
+    }
     end(r, data, direction);
   }
   return {};
 }
 
-void place(QuantizedLayer& a) {
+Status begin_directions(const void* args, const Data& data, int64_t first, int64_t last) {
+  const auto& a = *static_cast<const QuantizedLayer*>(args);
+  if (Status status = check_lengths(a, data); !status.ok()) return status;
+  for (int64_t direction = first; direction < last; ++direction)
+    begin(run_of(a, data, direction, 0), data, direction);
+  return {};
+}
+
+// Items are blocks of units of each direction, and the round is the step. Everyone quantizes the
+// states for himself; two of them take turns, so that no one writes what others still read.
+Status run_blocks(const void* args, const Data& data, int64_t first, int64_t last) {
+  const auto& a = *static_cast<const QuantizedLayer*>(args);
+  const int64_t panels = a.hidden / kPanel;
+  for (int64_t item = first; item < last; ++item) {
+    const int64_t direction = item / a.blocks, block = item % a.blocks;
+    const int64_t begins = panels * block / a.blocks, ends = panels * (block + 1) / a.blocks;
+    const Run r = run_of(a, data, direction, data.round);
+    const Steps steps = quantize_states(r);
+    for (int64_t gate = 0; gate < 4; ++gate)
+      multiply_panels(r, steps, gate * panels + begins, gate * panels + ends);
+    run_step(r, data, direction, data.round, begins * kPanel, ends * kPanel);
+  }
+  return {};
+}
+
+Status end_directions(const void* args, const Data& data, int64_t first, int64_t last) {
+  const auto& a = *static_cast<const QuantizedLayer*>(args);
+  for (int64_t direction = first; direction < last; ++direction)
+    end(run_of(a, data, direction, a.length), data, direction);
+  return {};
+}
+
+// How many blocks of units threads share: a step must take far longer than meeting after it.
+int64_t blocks_of(const QuantizedLayer& a) {
+  constexpr int64_t kWorthSharing = 3 << 20, kPanelsTogether = 2, kEnough = 4;
+  const bool is_worth = a.batch * a.hidden * a.hidden * 4 >= kWorthSharing;
+  if (!is_worth || a.hidden % kPanel != 0 || a.length < 2) return 0;
+  const int64_t blocks = a.hidden / kPanel / kPanelsTogether;
+  return blocks < kEnough ? blocks : kEnough;
+}
+
+void place(QuantizedLayer& a, Plan& plan) {
   int64_t at = 0;
   const auto take = [&](int64_t bytes) {
     const int64_t from = at;
@@ -237,12 +308,17 @@ void place(QuantizedLayer& a) {
   };
   const int64_t state = a.batch * a.hidden * int64_t(sizeof(float));
   take(state);
+  a.next_at = take(a.blocks > 0 ? state : 0);
   a.cell_at = take(state);
   a.gates_at = take(a.batch * a.width() * int64_t(sizeof(float)));
   a.columns_at = take(3 * a.width() * int64_t(sizeof(float)));
-  a.rows_at = take(a.batch * a.stride);
+  a.direction_bytes = at;
+  at = 0;
+  take(a.batch * a.stride);
   a.sums_at = take(a.batch * int64_t(sizeof(int32_t)));
-  a.local_bytes = at;
+  a.rows_bytes = at;
+  plan.scratch_bytes = a.blocks > 0 ? a.directions * a.direction_bytes : 0;
+  plan.local_bytes = a.rows_bytes + (a.blocks > 0 ? 0 : a.direction_bytes);
 }
 
 }  // namespace
@@ -272,11 +348,18 @@ Status quantized_lstm(const Call& call, Plan& plan) {
   }
   a->shape = {a->hidden, 4 * a->hidden};
   a->stride = ((a->hidden + 63) / 64 | 1) * 64;
-  place(*a);
+  a->blocks = blocks_of(*a);
+  place(*a, plan);
   plan.args = a;
-  plan.local_bytes = a->local_bytes;
   const int64_t products = a->batch * a->width() * a->hidden / SDX_VEC_BYTES;
-  plan.add(run_directions, a->directions, a->length * (products / 4 + a->batch * a->hidden));
+  const int64_t step_work = products / 4 + a->batch * a->hidden;
+  if (a->blocks == 0) {
+    plan.add(run_directions, a->directions, a->length * step_work);
+    return {};
+  }
+  plan.add(begin_directions, a->directions, a->width());
+  plan.add(run_blocks, a->directions * a->blocks, step_work / a->blocks, a->length);
+  plan.add(end_directions, a->directions, a->batch * a->hidden);
   return {};
 }
 

@@ -85,7 +85,17 @@ void mix_runs(const Taps& taps, const float* x, int64_t inner, float* y, int64_t
 }
 
 // Any number of taps.
-void mix_many(const Taps& taps, const float* x, int64_t inner, float* y, int64_t pitch) {
+void mix_many(const Taps& taps, const float* __restrict x, int64_t inner, float* __restrict y,
+              int64_t pitch) {
+  if (pitch == 1) {
+    for (int64_t j = 0; j < taps.out; ++j) y[j] = 0;
+    for (int t = 0; t < taps.n; ++t) {
+      const int32_t* index = taps.index + t * taps.out;
+      const float* weight = taps.weight + t * taps.out;
+      for (int64_t j = 0; j < taps.out; ++j) y[j] += x[index[j]] * weight[j];
+    }
+    return;
+  }
   for (int64_t j = 0; j < taps.out; ++j)
     vloop(inner, [&](int64_t i, auto lanes) {
       f32v sum{};

@@ -1,14 +1,10 @@
 // GridSample: for a block of points, where their neighbours lie and what these weigh; then channel
 // by channel their sums.
-#include "kernels/fetch.h"
+#include "kernels/sample/points.h"
 #include "kernels/sample/rows.h"
-#include "kernels/sample/taps.h"
 
 namespace sdx::SDX_ISA {
 namespace {
-
-constexpr int64_t kBlock = 128;  // points
-constexpr int kMaxAxes = 3;
 
 struct GridArgs {
   SampleMode mode;
@@ -19,12 +15,6 @@ struct GridArgs {
   int64_t channels, plane, points;  // of an image
   int64_t blocks;                   // of points, likewise
   int n_taps;
-};
-
-template <class C>
-struct Found {  // by tap, for all points of a block
-  int32_t* at;  // in a plane of the image, or kOutside
-  C* weight;
 };
 
 // Number i of the grid.
@@ -38,35 +28,20 @@ SDX_INLINE C coordinate(const GridArgs& a, const void* grid, int64_t i) {
   }
 }
 
+// Points [first, first + n) of the grid.
 template <class C>
-void find_point(const GridArgs& a, const void* grid, int64_t point, int64_t p, const Found<C>& to) {
-  int n = 1;
-  to.at[p] = 0, to.weight[p] = 1;
+void find_points(const GridArgs& a, const void* grid, int64_t first, int64_t n,
+                 const Found<C>& found) {
+  C places[kBlock];
+  BlockTaps<C> taps;
+  int count = found.begin(n);
   for (int i = 0; i < a.n_axes; ++i) {
-    // The innermost axis comes first in the grid.
-    const C x = coordinate<C>(a, grid, point * a.n_axes + a.n_axes - 1 - i);
-    AxisTaps<C> taps;
-    const int m = find_taps(x, a.axes[i], a.mode, a.padding, taps);
-    // Each tap but the first adds a copy of those so far; the first goes last, in place.
-    for (int t = m - 1; t >= 0; --t)
-      for (int k = 0; k < n; ++k) {
-        const int32_t before = to.at[k * kBlock + p], index = taps.index[t];
-        const bool is_outside = before == kOutside || index == kOutside;
-        const int64_t slot = int64_t(t * n + k) * kBlock + p;
-        to.at[slot] = is_outside ? kOutside : before * int32_t(a.axes[i].size) + index;
-        to.weight[slot] = to.weight[k * kBlock + p] * taps.weight[t];
-      }
-    n *= m;
-  }
-}
-
-template <class T, class C>
-void sum_taps(const GridArgs& a, const Found<C>& found, const T* x, int64_t n, C* sums) {
-  for (int64_t p = 0; p < n; ++p) sums[p] = 0;
-  for (int t = 0; t < a.n_taps; ++t) {
-    const int32_t* at = found.at + t * kBlock;
-    const C* weight = found.weight + t * kBlock;
-    for (int64_t p = 0; p < n; ++p) sums[p] += weight[p] * (at[p] < 0 ? C(0) : number<C>(x[at[p]]));
+    const int which = a.n_axes - 1 - i;  // the innermost axis comes first in the grid
+    const int64_t at = first * a.n_axes + which;
+    for (int64_t p = 0; p < n; ++p)
+      places[p] = place_of(coordinate<C>(a, grid, at + p * a.n_axes), a.axes[i], a.mode);
+    const int m = block_taps(places, n, a.axes[i], a.mode, a.padding, taps);
+    count = found.add(n, count, taps, m, a.axes[i].size);
   }
 }
 
@@ -74,14 +49,12 @@ void sum_taps(const GridArgs& a, const Found<C>& found, const T* x, int64_t n, C
 template <class T, class C, bool kPicks>
 Status grid_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const GridArgs*>(args);
-  auto* weights = reinterpret_cast<C*>(data.local);
-  C* sums = weights + a.n_taps * kBlock;
-  const Found<C> found{reinterpret_cast<int32_t*>(sums + kBlock), weights};
+  C* sums = reinterpret_cast<C*>(data.local);
+  const Found<C> found = found_in<C>(data.local, a.n_taps);
   for (int64_t item = begin; item < end; ++item) {
     const int64_t image = item / a.blocks, first = item % a.blocks * kBlock;
     const int64_t n = a.points - first < kBlock ? a.points - first : kBlock;
-    for (int64_t p = 0; p < n; ++p)
-      find_point(a, data.in[1], image * a.points + first + p, p, found);
+    find_points(a, data.in[1], image * a.points + first, n, found);
     for (int64_t c = image * a.channels; c < (image + 1) * a.channels; ++c) {
       const T* x = input<T>(data, 0) + c * a.plane;
       T* y = output<T>(data) + c * a.points + first;
@@ -89,7 +62,7 @@ Status grid_blocks(const void* args, const Data& data, int64_t begin, int64_t en
         for (int64_t p = 0; p < n; ++p) y[p] = found.at[p] < 0 ? T{} : x[found.at[p]];
       } else {
         C* to = place(y, sums);
-        sum_taps(a, found, x, n, to);
+        sum_taps(found, a.n_taps, x, n, to);
         put(y, to, n);
       }
     }
@@ -129,7 +102,7 @@ Status grid_sample(const Call& call, Plan& plan) {
   a->blocks = (a->points + kBlock - 1) / kBlock;
   plan.args = a;
   const bool is_double = grid.dtype == DType::f64;
-  plan.local_bytes = kBlock * (a->n_taps * 12 + 8);
+  plan.local_bytes = block_bytes(a->n_taps);
   const int64_t work = kBlock * (20 * a->n_axes + a->n_taps * (2 + a->channels));
   const auto add = [&](PhaseFn run) { plan.add(run, x.dims[0] * a->blocks, work); };
   if (a->mode == kSampleNearest) {

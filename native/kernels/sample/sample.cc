@@ -5,7 +5,12 @@ namespace sdx::SDX_ISA {
 namespace {
 
 constexpr Kernel kRows[] = {
+    {"affine_grid", Accepts::contiguous, affine_grid},
+    {"affine_grid_at_run", Accepts::contiguous, affine_grid, affine_grid_sizes},
+    {"deform_columns", Accepts::contiguous, deform_columns},
     {"grid_sample", Accepts::contiguous, grid_sample},
+    {"max_roi_pool", Accepts::contiguous, max_roi_pool},
+    {"roi_align", Accepts::contiguous, roi_align},
 };
 
 }  // namespace

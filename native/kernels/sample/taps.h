@@ -55,17 +55,17 @@ SDX_INLINE C settled(C place, const SampleAxis& axis, SampleMode mode, SamplePad
   return place > end ? end : place;
 }
 
-// The neighbours of a point between -1 and 1; says how many.
 template <class C>
-SDX_INLINE int find_taps(C point, const SampleAxis& axis, SampleMode mode, SamplePadding padding,
-                         AxisTaps<C>& taps) {
-  C place = (point + 1) / 2 * C(axis.high - axis.low) + C(axis.low);
-  if (mode == kSampleNearest)
-    place = sizeof(C) == 8 ? C(__builtin_rint(double(place))) : C(__builtin_rintf(float(place)));
+SDX_INLINE C floor_of(C x) {
+  return sizeof(C) == 8 ? C(__builtin_floor(double(x))) : C(__builtin_floorf(float(x)));
+}
+
+// The neighbours of a place; says how many.
+template <class C>
+SDX_INLINE int taps_at(C place, const SampleAxis& axis, SampleMode mode, SamplePadding padding,
+                       AxisTaps<C>& taps) {
   place = settled(place, axis, mode, padding);
-  const C low =
-      sizeof(C) == 8 ? C(__builtin_floor(double(place))) : C(__builtin_floorf(float(place)));
-  const C part = place - low;
+  const C low = floor_of(place), part = place - low;
   const int n = mode == kSampleNearest ? 1 : mode == kSampleLinear ? 2 : 4;
   int64_t first = int64_t(low);
   taps.weight[0] = n == 1 ? 1 : 1 - part, taps.weight[1] = part;
@@ -78,6 +78,14 @@ SDX_INLINE int find_taps(C point, const SampleAxis& axis, SampleMode mode, Sampl
     taps.index[t] = is_inside || padding != kZeros ? int32_t(i) : kOutside;
   }
   return n;
+}
+
+// Where a point between -1 and 1 lies.
+template <class C>
+SDX_INLINE C place_of(C point, const SampleAxis& axis, SampleMode mode) {
+  const C place = (point + 1) / 2 * C(axis.high - axis.low) + C(axis.low);
+  if (mode != kSampleNearest) return place;
+  return sizeof(C) == 8 ? C(__builtin_rint(double(place))) : C(__builtin_rintf(float(place)));
 }
 
 }  // namespace sdx::SDX_ISA

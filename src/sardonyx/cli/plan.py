@@ -15,9 +15,9 @@ from sardonyx.cli.inputs import Shapes, bound, settle
 from sardonyx.cli.measure import start
 from sardonyx.cli.plan_advice import Advice, advise
 from sardonyx.cli.term import Progress, clean, say
-from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.memory.report import Tensor, Timeline
 from sardonyx.memory.timeline import open_sizes, timeline
+from sardonyx.programs import Shared
 from sardonyx.session import InferenceSession
 from sardonyx.weights.pack.find import SUFFIX
 
@@ -133,13 +133,12 @@ def _timeline(
     session: InferenceSession, shapes: Shapes, assumed: Mapping[str, int], order: str
 ) -> Timeline:
     """As a run would go: where the sizes break what was assumed, the model is made anew."""
-    while True:
-        made = session._shared
+
+    def attempt(made: Shared) -> Timeline:
         program = made.compiled.program
-        try:
-            return timeline(program, {**bound(program.inputs, shapes), **assumed}, order)
-        except AssumptionFailed as failed:
-            session._other(made, failed, {n: tuple(s) for n, s in shapes.items()})
+        return timeline(program, {**bound(program.inputs, shapes), **assumed}, order)
+
+    return session._with_program(attempt, lambda: shapes)
 
 
 def facts(planned: Planned) -> dict[str, Any]:

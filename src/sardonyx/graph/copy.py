@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from sardonyx.graph.dim import Size, substitute
 from sardonyx.graph.fact import AnyFact, Fact
-from sardonyx.graph.graph import Attrs, Graph, Value
+from sardonyx.graph.graph import Attrs, Graph, Node, Value
 
 Copies = dict[Value, Value]
 
@@ -24,18 +24,25 @@ def _copied(graph: Graph, copies: Copies, sizes: dict[str, Size]) -> Graph:
         copies[value] = Value(value.name, _settled(value.fact, sizes))
         made.inputs.append(copies[value])
     made.defaults = {copies[value]: const for value, const in graph.defaults.items()}
-    for node in graph.sorted_nodes():
+    copy_nodes(graph.sorted_nodes(), made, copies, sizes)
+    made.set_outputs([_copy_of(value, copies) for value in graph.outputs])
+    return made
+
+
+def copy_nodes(
+    nodes: Iterable[Node], into: Graph, copies: Copies, sizes: dict[str, Size] | None = None
+) -> None:
+    """Adds nodes once more to a graph; `copies` says what stands for values, and learns it."""
+    for node in nodes:
         outputs = [Value(value.name) for value in node.outputs]
         attrs: Attrs = {
-            name: _copied(held, copies, sizes) if isinstance(held, Graph) else held
+            name: _copied(held, copies, sizes or {}) if isinstance(held, Graph) else held
             for name, held in node.attrs.items()
         }
         inputs = [None if value is None else _copy_of(value, copies) for value in node.inputs]
-        twin = made.add(node.op, inputs, attrs, outputs, node.name)
+        twin = into.add(node.op, inputs, attrs, outputs, node.name)
         twin.marks = node.marks
         copies.update(zip(node.outputs, outputs, strict=True))
-    made.set_outputs([_copy_of(value, copies) for value in graph.outputs])
-    return made
 
 
 def _copy_of(value: Value, copies: Copies) -> Value:

@@ -104,7 +104,7 @@ class Scope:
 
     __slots__ = (
         "_guess", "_numbers", "_spent", "assumes", "carried", "choices", "entry", "found",
-        "loose", "node", "sizes",
+        "loose", "node", "parted", "sizes",
     )  # fmt: skip
 
     def __init__(
@@ -123,6 +123,8 @@ class Scope:
         self.sizes: Mapping[str, int | None] | None = sizes if parent is None else parent.sizes
         self._guess: bool = guess if parent is None else parent._guess
         self.choices: dict[Size, bool] = {} if parent is None else parent.choices
+        # Nodes whose branches differ in rank, as nobody decided between them.
+        self.parted: dict[Node, None] = {} if parent is None else parent.parted
         # What the values that loops carry were found to be, by body.
         self.carried: dict[Graph, list[AnyFact]] = {} if parent is None else parent.carried
         # Outputs of control flow, by node and position, that are now a scalar, now a vector; None:

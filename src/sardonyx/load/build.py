@@ -220,8 +220,7 @@ class GraphBuilder:
             node.name, node.marks = name, marks
             return node.outputs
         if op is None:
-            hint = "declare it with sardonyx.custom_op" if domain else "export without it"
-            raise NotImplemented(_unknown(domain, op_type, version), hint=hint)
+            raise _unknown(domain, op_type, version)
         attrs = attributes.of(op, records)
         node = self._add(graph, op, inputs, attrs, n_outputs, name)
         node.marks = marks
@@ -384,10 +383,26 @@ def _no_body(record: GraphRecord) -> Graph:
     raise InvalidGraph(f"a constant has no body, and here is {record.name!r}")
 
 
-def _unknown(domain: str, op_type: str, version: int) -> str:
+# What onnxruntime makes for one machine, and saves as if it were a model for all.
+_MADE_FOR_ONE: Final = {
+    "com.microsoft.nchwc": "lies in memory as suits the CPU that the model was saved on",
+    "com.ms.internal.nhwc": "lies in memory as suits the device that the model was saved for",
+    "com.microsoft.EPContext": "holds a graph that was compiled for one device",
+}
+
+
+def _unknown(domain: str, op_type: str, version: int) -> NotImplemented:
+    """The error for an op that is not here: what it is, and what to do."""
+    name = f"{domain or 'ai.onnx'}.{op_type}"
+    reason = _MADE_FOR_ONE.get(domain) or _MADE_FOR_ONE.get(name)
+    if reason is not None:
+        hint = "save it with ORT_ENABLE_EXTENDED at most, or use the model that it was made of"
+        return NotImplemented(f"the op {name} {reason}", hint=hint)
+    hint = "declare it with sardonyx.custom_op" if domain else "export without it"
     if not names(domain):
-        return f"the op {domain}.{op_type} is not supported: nothing here knows the domain {domain}"
-    return f"the op {domain or 'ai.onnx'}.{op_type} of opset {version} is not implemented"
+        what = f"the op {name} is not supported: nothing here knows the domain {domain}"
+        return NotImplemented(what, hint=hint)
+    return NotImplemented(f"the op {name} of opset {version} is not implemented", hint=hint)
 
 
 def _bytes_of(node: NodeRecord) -> int:

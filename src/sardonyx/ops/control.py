@@ -97,7 +97,10 @@ def _(g: Scope, cond: Fact, *, then_branch: Graph, else_branch: Graph) -> list[A
         is_then = g.choose(cond.sym[0])
         if is_then is not None:
             return facts if is_then else others
-    return [_either(g, i, a, b) for i, (a, b) in enumerate(zip(facts, others, strict=True))]
+    made = [_either(g, i, a, b) for i, (a, b) in enumerate(zip(facts, others, strict=True))]
+    if g.node is not None and any(isinstance(f, Fact) and f.shape is None for f in made):
+        g.parted[g.node] = None
+    return made
 
 
 def _same_rank(a: AnyFact, b: AnyFact) -> bool:

@@ -71,6 +71,7 @@ _FAMILIES: Final = {
     (MICROSOFT, "microsoft.moe"): "MoE",
     (MICROSOFT, "microsoft.packed"): "PackedAttention PackedMultiHeadAttention RemovePadding "
     "RestorePadding",
+    (MICROSOFT, "microsoft.paged"): "PagedAttention",
     (MICROSOFT, "microsoft.relative"): "GatedRelativePositionBias RelativePositionBias",
     (MICROSOFT, "microsoft.sparse"): "LongformerAttention SparseAttention",
     (MICROSOFT, "microsoft.recurrence"): "CausalConvWithState LinearAttention",
@@ -99,6 +100,7 @@ _FAMILIES: Final = {
     (INTERNAL, "channels"): "Conv ConvTranspose MaxPool AveragePool LpPool GlobalMaxPool "
     "GlobalAveragePool GlobalLpPool",
     (INTERNAL, "collect"): "Loop",
+    (INTERNAL, "deform"): "DeformColumns",
     (INTERNAL, "dequantized"): "GatherDequantized",
     (INTERNAL, "fused_attention"): "Attention",
     (INTERNAL, "internal"): "Sizes",

@@ -6,7 +6,6 @@ from typing import Final
 
 from sardonyx.enums import GraphOptimizationLevel as Level
 from sardonyx.graph.graph import Graph
-from sardonyx.ops.declare import MICROSOFT
 from sardonyx.pass_options import PassOptions
 from sardonyx.passes import (
     activation,
@@ -38,30 +37,6 @@ FLOATS: Final = by_root(quantize.FLOATS)
 INTEGERS: Final = by_root(quantize.INTEGERS)
 WEIGHTS: Final = frozenset(("DequantizeLinear", "GatherBlockQuantized", "MatMulNBits"))
 LISTS: Final = frozenset(("ConcatFromSequence", "OptionalGetElement", "SequenceAt"))
-# Ops of com.microsoft that are standard ones between two kinds of numbers.
-QUANTIZED: Final = frozenset(
-    [
-        "DequantizeLinear",
-        "DynamicQuantizeLSTM",
-        "MatMulBnb4",
-        "NhwcMaxPool",
-        "QAttention",
-        "QEmbedLayerNormalization",
-        "QGemm",
-        "QLinearAdd",
-        "QLinearAveragePool",
-        "QLinearConcat",
-        "QLinearConv",
-        "QLinearGlobalAveragePool",
-        "QLinearLeakyRelu",
-        "QLinearMul",
-        "QLinearReduceMean",
-        "QLinearSigmoid",
-        "QLinearSoftmax",
-        "QLinearWhere",
-        "QuantizeLinear",
-    ]
-)
 LOWERED: Final = by_root(einsum.RULES, products.RULES, resize.RULES)
 
 
@@ -87,7 +62,6 @@ def lower(graph: Graph, options: PassOptions) -> None:
 
         collect_sequences(graph)
     lower_parts(graph)  # before sizes: masks by length are made of them
-    _lower_quantized(graph)
     if fuses:
         lowering.lower_sizes(graph)
     if fuses and not options.keeps_qdq:
@@ -106,13 +80,6 @@ def lower(graph: Graph, options: PassOptions) -> None:
     prune(graph)
     if fuses:
         fuse_chains(graph)  # last, so that products are already what they will be
-
-
-def _lower_quantized(graph: Graph) -> None:
-    if any(n.op.domain == MICROSOFT and n.op.name in QUANTIZED for n in graph.all_nodes()):
-        from sardonyx.passes import qlinear  # most models have none of them
-
-        qlinear.lower_quantized(graph)
 
 
 def _read_weights(graph: Graph, options: PassOptions) -> None:

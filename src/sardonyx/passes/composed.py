@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
@@ -70,3 +71,25 @@ def max_unpool(b: Builder, node: Node) -> tuple[Value, ...]:
     flat = b.ScatterElements(empty, b.Reshape(indices, b.ints(-1)), b.Reshape(x, b.ints(-1)))
     shape = b.Sizes(domain=INTERNAL, fact=Fact(I64, (len(natural),), None, natural))
     return (b.Reshape(flat, shape, allowzero=1, like=out),)
+
+
+def deform_conv(b: Builder, node: Node) -> tuple[Value, ...]:
+    """What the taps read, as columns, and a product of matrices."""
+    x, w, out = given(node, 0), given(node, 1), node.outputs[0]
+    offset, bias, mask = given(node, 2), optional(node, 3), optional(node, 4)
+    ranked(*[v for v in (*node.inputs, out) if v is not None])
+    shape, attrs = w.tensor.static, node.attrs
+    need(x.tensor.dtype is F32 and shape is not None, "not float32, or of open size")
+    assert shape is not None
+    need(0 not in shape and len(shape) <= 5, "no weights, or too many dims")
+    geometry = {k: v for k, v in attrs.items() if k != "group"}
+    geometry["kernel_shape"] = shape[2:]
+    columns = b.DeformColumns(x, offset, mask, domain=INTERNAL, **geometry)
+    group, depth = attrs["group"], math.prod(shape[1:])
+    grouped = b.Reshape(columns, b.ints(0, group, depth, -1))
+    y = b.MatMul(b.Reshape(w, b.ints(group, shape[0] // group, depth)), grouped)
+    sizes = b.Sizes(domain=INTERNAL, fact=Fact(I64, (len(shape),), None, out.tensor.dims))
+    y = b.Reshape(y, sizes, allowzero=1, like=out)
+    if bias is not None:
+        y = b.Add(y, b.Reshape(bias, b.ints(shape[0], *((1,) * (len(shape) - 2)))))
+    return (y,)

@@ -19,8 +19,10 @@ _WIDENED: Final = frozenset(
         *((ONNX, name) for name in (
             "Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "GlobalAveragePool",
             "GlobalMaxPool", "GlobalLpPool", "LSTM", "GRU", "RNN", "DFT", "STFT",
+            "RoiAlign", "MaxRoiPool",
         )),
         (MICROSOFT, "FusedConv"),
+        (MICROSOFT, "MoE"),
         (MICROSOFT, "QMoE"),
     )
 )  # fmt: skip

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
+import numpy as np
+
 from sardonyx.graph.build import Builder
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BF16, BOOL, F16, F32, I32
@@ -119,7 +121,6 @@ def multi_head(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]
     """MultiHeadAttention."""
     x, attrs = MultiHead(*given(node, 10)), node.attrs
     ranked(*[v for v in node.inputs if v is not None])
-    need(not _is_shown(node, 3), "shows its scores")
     return _multi_head(b, x, node, attrs)
 
 
@@ -127,7 +128,6 @@ def masked(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
     """DecoderMaskedMultiHeadAttention."""
     x = Masked(*given(node, 11))
     ranked(*[v for v in node.inputs if v is not None])
-    need(not _is_shown(node, 3), "shows its scores")
     if x.key is None:
         parts = b.Split(x.query, axis=2, num_outputs=3, outputs=3)
         x = Masked(*parts, *given(node, 11)[3:])
@@ -149,10 +149,29 @@ def _multi_head(
         is_seen = _by_lengths(b, x.padding, present[0]) if rank == 1 else b.Greater(x.padding, zero)
         mask = _shut_out(b, is_seen, low, (1,) if rank == 3 else (1, 2))
     mask = _added(b, mask, wide_value(b, x.added))
-    y = _attend(b, (q, *present), mask, attrs, x.past_key is not None and k)
-    if not _is_shown(node, 1) and not _is_shown(node, 2):
+    scores = None
+    if _is_shown(node, 3):
+        y, scores = _spelled(b, (q, *present), mask, attrs)
+    else:
+        y = _attend(b, (q, *present), mask, attrs, x.past_key is not None and k)
+    if scores is None and not _is_shown(node, 1) and not _is_shown(node, 2):
         return (y,)
-    return y, *_shown(b, present)
+    return y, *_shown(b, present), scores
+
+
+def _spelled(
+    b: Builder, operands: tuple[Value, Value, Value], mask: Value | None, attrs: dict[str, Any]
+) -> tuple[Value, Value]:
+    """Attention by its parts, and the scores among them."""
+    q, k, v = operands
+    need(not attrs["unidirectional"], "scores of keys that are not seen")
+    need(q.tensor.dtype is F32, "scores in another type than they are computed in")
+    scale = attrs["scale"] or 1 / math.sqrt(known(q.tensor.dims[3]))
+    scores = b.Mul(b.MatMul(q, b.Transpose(k, perm=(0, 1, 3, 2))), b.const(scale, F32))
+    if mask is not None:
+        scores = b.Add(scores, mask)
+    y = b.Transpose(b.MatMul(b.Softmax(scores, axis=-1), v), perm=HEADS_FIRST)
+    return joined(b, y, known(v.tensor.dims[1]) * known(v.tensor.dims[3])), scores
 
 
 def _over_shared(
@@ -163,6 +182,7 @@ def _over_shared(
     attrs: dict[str, Any],
 ) -> tuple[Value | None, ...]:
     """Over a cache with room for more, in which past_length says where new rows go."""
+    need(not _is_shown(node, 3), "shows its scores")
     need(x.padding is None and x.added is None, "a mask of fewer keys")
     need(x.indirection is None, "beams of one cache")
     (q, k, v), past = operands, (x.past_key, x.past_value)
@@ -291,13 +311,33 @@ def attend_projected(
 
 
 def _index_mask(b: Builder, x: Projected, keys: Value, low: float | None) -> Value:
+    """What mask_index adds to the scores, in each of its forms."""
     mask, batch = x.mask, x.x.tensor.dims[0]
-    if mask.tensor.rank in (2, 3):
+    if mask.tensor.rank == 4:
+        mask = _rows_of(b, x, mask, keys)
+    if mask.tensor.rank > 1:
         axes = (1,) if mask.tensor.rank == 3 else (1, 2)
         return _shut_out(b, b.Greater(mask, b.const(0, I32)), low, axes)
-    need(mask.tensor.rank < 4, "a mask for the longest text")
-    need(mask.tensor.dims[0] == batch, "the keys begin anywhere")
-    return _shut_out(b, _by_lengths(b, mask, keys), low, (1, 2))
+    count = mask.tensor.dims[0]
+    if count == batch:
+        return _shut_out(b, _by_lengths(b, mask, keys), low, (1, 2))
+    need(count in (2 * batch, 3 * batch + 2), "how many numbers the mask has is not known")
+    sizes = b.Shape(x.x, start=0, end=1)
+    seen = _by_lengths(b, b.Slice(mask, b.ints(0), sizes, b.ints(0)), keys)
+    if count == 2 * batch:
+        starts = b.Slice(mask, sizes, b.ints(np.iinfo(np.int64).max), b.ints(0))
+        is_begun = b.GreaterOrEqual(_places(b, keys), b.Unsqueeze(starts, b.ints(1)))
+        seen = b.And(seen, is_begun)
+    return _shut_out(b, seen, low, (1, 2))
+
+
+def _rows_of(b: Builder, x: Projected, mask: Value, keys: Value) -> Value:
+    """Of a mask of the longest text, the rows of the new tokens and the columns of all keys."""
+    total = b.Shape(keys, start=2, end=3)
+    first = b.ints(0) if x.past is None else b.Shape(x.past, start=3, end=4)
+    starts, ends = b.Concat(first, b.ints(0), axis=0), b.Concat(total, total, axis=0)
+    made: Value = b.Squeeze(b.Slice(mask, starts, ends, b.ints(2, 3)), b.ints(1))
+    return made
 
 
 def standard(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:

@@ -15,11 +15,11 @@ from sardonyx.passes.rule import need, ranked
 Made = tuple[Value | None, ...]
 
 
-def _all_ranked(node: Node) -> None:
+def all_ranked(node: Node) -> None:
     ranked(*[v for v in node.inputs if v is not None])
 
 
-def _like(b: Builder, x: Value, other: Value) -> Value:
+def like(b: Builder, x: Value, other: Value) -> Value:
     """A value in the type of another."""
     if x.tensor.dtype is other.tensor.dtype:
         return x
@@ -49,21 +49,21 @@ def activated(b: Builder, x: Value, node: Node) -> Value:
 
 def fused_gemm(b: Builder, node: Node) -> Made:
     """FusedGemm: the activation is a node of its own for an epilogue to take up."""
-    _all_ranked(node)
+    all_ranked(node)
     rest = {k: v for k, v in node.attrs.items() if not k.startswith("activation")}
     return (activated(b, b.Gemm(*node.inputs, **rest), node),)
 
 
 def matmul_activation(b: Builder, node: Node) -> Made:
     """FusedMatMulActivation."""
-    _all_ranked(node)
+    all_ranked(node)
     rest = {k: v for k, v in node.attrs.items() if not k.startswith("activation")}
     return (activated(b, b.FusedMatMul(*node.inputs, domain=MICROSOFT, **rest), node),)
 
 
 def nhwc_conv(b: Builder, node: Node) -> Made:
     """NhwcConv and NhwcFusedConv: the Transposes meet others, and are gone."""
-    _all_ranked(node)
+    all_ranked(node)
     rank = given(node, 0).tensor.rank
     x, w, bias, z = (optional(node, i) for i in range(4))
     images = [None if v is None else b.Transpose(v, perm=to_first(rank)) for v in (x, z)]
@@ -76,7 +76,7 @@ def nhwc_conv(b: Builder, node: Node) -> Made:
 
 def group_norm(b: Builder, node: Node) -> Made:
     """GroupNorm and SkipGroupNorm."""
-    _all_ranked(node)
+    all_ranked(node)
     x, gamma, beta = (given(node, i) for i in range(3))
     skip, bias = optional(node, 3), optional(node, 4)
     is_last = node.attrs["channels_last"]
@@ -89,8 +89,8 @@ def group_norm(b: Builder, node: Node) -> Made:
     y: Value = b.Transpose(total, perm=to_first(4)) if is_last else total
     y = b.GroupNormalization(
         y,
-        _like(b, gamma, x),
-        _like(b, beta, x),
+        like(b, gamma, x),
+        like(b, beta, x),
         num_groups=node.attrs["groups"],
         epsilon=node.attrs["epsilon"],
     )
@@ -103,7 +103,7 @@ def group_norm(b: Builder, node: Node) -> Made:
 
 def embed(b: Builder, node: Node) -> Made:
     """EmbedLayerNormalization."""
-    _all_ranked(node)
+    all_ranked(node)
     ids, segment_ids, words, places, segments, gamma, beta, mask, where = (
         optional(node, i) for i in range(9)
     )
@@ -133,7 +133,7 @@ def _unsigned(b: Builder, ids: Value) -> Value:
 
 def cdist(b: Builder, node: Node) -> Made:
     """Squares of both, less twice their product: a matrix of differences would be too large."""
-    _all_ranked(node)
+    all_ranked(node)
     left, right = given(node, 0), given(node, 1)
     squares = [b.ReduceSumSquare(x, b.ints(1), keepdims=1) for x in (left, right)]
     twice = b.FusedMatMul(left, right, domain=MICROSOFT, transB=1, alpha=-2.0)
@@ -143,7 +143,7 @@ def cdist(b: Builder, node: Node) -> Made:
 
 def unfold(b: Builder, node: Node) -> Made:
     """UnfoldTensor: slices that overlap are gathered by where they begin."""
-    _all_ranked(node)
+    all_ranked(node)
     x, size = given(node, 0), node.attrs["size"]
     rank = x.tensor.rank
     axis = node.attrs["dim"] % rank
@@ -166,7 +166,7 @@ def late_pads(b: Builder, node: Node) -> Made:
 
 def causal_conv(b: Builder, node: Node) -> Made:
     """CausalConvWithState, the standard one too: what was before, a convolution, what is kept."""
-    _all_ranked(node)
+    all_ranked(node)
     x, w = given(node, 0), given(node, 1)
     bias, past = optional(node, 2), optional(node, 3)
     attrs = {"channels_last": 0, "dilation": 1, "state_window": 0, **node.attrs}
@@ -198,7 +198,7 @@ def causal_conv(b: Builder, node: Node) -> Made:
 
 def multi_rotary(b: Builder, node: Node) -> Made:
     """MRotaryEmbedding: columns of the caches by the position that they follow, then as ever."""
-    _all_ranked(node)
+    all_ranked(node)
     x, ids, *caches = (given(node, i) for i in range(4))
     streams = streams_of(node.attrs)
     order = np.argsort(streams, kind="stable")

@@ -13,6 +13,7 @@ from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.log import logger
 from sardonyx.ops.declare import MICROSOFT, ONNX
 from sardonyx.passes.driver import drop
+from sardonyx.passes.fold import FoldingBuilder
 from sardonyx.passes.rule import NoMatch
 
 Lower = Callable[[Builder, Node], tuple[Value | None, ...]]
@@ -27,22 +28,39 @@ _ATTENTION: Final = {
     (ONNX, "Attention"): ("heads", "standard"),
 }
 _PARTS: Final = {
+    (MICROSOFT, "BranchwiseRMSNorm"): ("streams", "branch_norm"),
     (MICROSOFT, "CDist"): ("microsoft", "cdist"),
     (MICROSOFT, "CausalConvWithState"): ("microsoft", "causal_conv"),
     (MICROSOFT, "ConvTransposeWithDynamicPads"): ("microsoft", "late_pads"),
     (MICROSOFT, "EmbedLayerNormalization"): ("microsoft", "embed"),
+    (MICROSOFT, "EngramGate"): ("streams", "engram"),
     (MICROSOFT, "FusedGemm"): ("microsoft", "fused_gemm"),
     (MICROSOFT, "FusedMatMulActivation"): ("microsoft", "matmul_activation"),
     (MICROSOFT, "GroupNorm"): ("microsoft", "group_norm"),
+    (MICROSOFT, "HyperConnectionPostMix"): ("streams", "post_mix"),
+    (MICROSOFT, "HyperConnectionPreMix"): ("streams", "pre_mix"),
     (MICROSOFT, "MRotaryEmbedding"): ("microsoft", "multi_rotary"),
     (MICROSOFT, "NhwcConv"): ("microsoft", "nhwc_conv"),
     (MICROSOFT, "NhwcFusedConv"): ("microsoft", "nhwc_conv"),
     (MICROSOFT, "SkipGroupNorm"): ("microsoft", "group_norm"),
     (MICROSOFT, "UnfoldTensor"): ("microsoft", "unfold"),
     (ONNX, "CausalConvWithState"): ("microsoft", "causal_conv"),
+    (ONNX, "DeformConv"): ("composed", "deform_conv"),
     (ONNX, "MaxUnpool"): ("composed", "max_unpool"),
     (ONNX, "Unique"): ("composed", "unique"),
 }
+
+# Standard ops between two kinds of numbers.
+QUANTIZED: Final = frozenset(
+    (MICROSOFT, name)
+    for name in (
+        "DequantizeLinear", "DynamicQuantizeLSTM", "MatMulBnb4", "NhwcMaxPool", "QAttention",
+        "QEmbedLayerNormalization", "QGemm", "QLinearAdd", "QLinearAveragePool", "QLinearConcat",
+        "QLinearConv", "QLinearGlobalAveragePool", "QLinearLeakyRelu", "QLinearMul",
+        "QLinearReduceMean", "QLinearSigmoid", "QLinearSoftmax", "QLinearWhere", "QuantizeLinear",
+    )
+)  # fmt: skip
+_LARGEST: Final = 1 << 40  # bytes of a constant that is made of others, which none outgrows
 
 
 def lower_parts(graph: Graph) -> None:
@@ -54,6 +72,9 @@ def lower_parts(graph: Graph) -> None:
             lower_node(graph, node, partial(_function(*_ATTENTION[key]), spans=shared))
         elif key in _PARTS:
             lower_node(graph, node, _function(*_PARTS[key]))
+        elif key in QUANTIZED:
+            folding = FoldingBuilder(graph, _LARGEST)
+            lower_node(graph, node, _function("qlinear", "lowered"), folding)
     for node in list(graph.nodes):
         for _, body in node.subgraphs:
             lower_parts(body)

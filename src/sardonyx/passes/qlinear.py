@@ -9,16 +9,13 @@ import numpy as np
 
 from sardonyx.graph.build import Builder, constant
 from sardonyx.graph.dtype import F32, I32, DType
-from sardonyx.graph.graph import Graph, Node, Value, given, optional
+from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.ops import lookup
-from sardonyx.ops.declare import INTERNAL, MICROSOFT
+from sardonyx.ops.declare import INTERNAL
 from sardonyx.ops.rules import Array
-from sardonyx.passes.fold import FoldingBuilder
-from sardonyx.passes.parts import lower_node
 from sardonyx.passes.rule import need, ranked
 from sardonyx.weights.const import Recipe
 
-_LARGEST: Final = 1 << 40  # bytes of a constant that is made of others, which none outgrows
 Made = tuple[Value | None, ...]
 
 
@@ -297,20 +294,7 @@ LOWERINGS: Final[dict[str, Callable[[Builder, Node], Made]]] = {
 }
 
 
-def lower_quantized(graph: Graph) -> None:
-    """Rewrites the quantized ops of com.microsoft in a graph and the bodies in it."""
-    for node in list(graph.nodes):
-        found = LOWERINGS.get(node.op.name) if node.op.domain == MICROSOFT else None
-        if found is not None:
-            lower_node(graph, node, _ranked(found), FoldingBuilder(graph, _LARGEST))
-    for node in list(graph.nodes):
-        for _, body in node.subgraphs:
-            lower_quantized(body)
-
-
-def _ranked(lower: Callable[[Builder, Node], Made]) -> Callable[[Builder, Node], Made]:
-    def checked(b: Builder, node: Node) -> Made:
-        ranked(*[v for v in node.inputs if v is not None])
-        return lower(b, node)
-
-    return checked
+def lowered(b: Builder, node: Node) -> Made:
+    """What stands for a node."""
+    ranked(*[v for v in node.inputs if v is not None])
+    return LOWERINGS[node.op.name](b, node)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from sardonyx.graph.dim import lone_name
-from sardonyx.graph.dtype import STRING
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops.rules import axis_of
@@ -119,7 +118,7 @@ def native_bodies(node: Node, programs: dict[str, Program]) -> tuple[NativeBody,
         read = (*(v for v in graph.inputs if v.is_used), *graph.captures(), *graph.outputs)
         if not all(_is_tensor(v.fact) for v in read):
             return None
-        if not all(_is_held(v.fact) for v in graph.inputs):
+        if not all(isinstance(v.fact, Fact) for v in graph.inputs):
             return None
         segment = segments[0] if segments else None
         assert segment is None or isinstance(segment, NativeSegment)
@@ -139,10 +138,6 @@ def _steering(node: Node) -> list[AnyFact | None]:
 
 def _is_one(fact: AnyFact | None) -> bool:
     return isinstance(fact, Fact) and fact.static is not None and all(d == 1 for d in fact.static)
-
-
-def _is_held(fact: AnyFact | None) -> bool:
-    return isinstance(fact, Fact) and fact.dtype is not STRING
 
 
 def _is_tensor(fact: AnyFact | None) -> bool:

@@ -130,7 +130,7 @@ class NativeSegment:
             settings.flushes,
             settings.spin_us,
             settings.calms,
-            [v.tensor.dtype.onnx for v in self.made],
+            [0 if v in self.keys else v.tensor.dtype.onnx for v in self.made],  # dicts have none
         )
         outputs = [self.values[v] for v in self.made]
         sizes = (len(self.values), len(self.names))

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from sardonyx.session.binding import IOBinding, SessionIOBinding
     from sardonyx.variants import Variants
 
+T = TypeVar("T")
 _DEFAULT_RUN: Final = RunOptions()
 _ATTEMPTS: Final = 4  # the first program, names apart, branches chosen, and one to spare
 
@@ -114,10 +115,6 @@ class InferenceSession(About):
         self._provider_options, self._providers = resolve(providers, provider_options, self._logger)
         check_fallback(self._options)
         self._paths = {}
-        self._compile_anew()
-
-    def _compile_anew(self) -> None:
-        """Runs begin with a program for what the session is told, as if there had been none."""
         self._variants: Variants | None = None
         options = self._current()
         self._use(self._compile(options))
@@ -273,7 +270,7 @@ class InferenceSession(About):
                 path = object.__new__(InferenceSession)
                 path.__dict__.update(self.__dict__, _lock=Lock(), _paths={}, _variants=None)
                 path._base = replace(self._base, outputs=key, pack=None, save=None)
-                path._compile_anew()
+                path._use(path._compile(path._current()))
                 self._paths[key] = path
             return self._paths[key]
 
@@ -294,13 +291,19 @@ class InferenceSession(About):
     def _execute(
         self, values: dict[str, Any], options: RunOptions, places: Sequence[Any]
     ) -> list[Any]:
+        return self._with_program(
+            lambda made: self._attempt(made, values, options, places),
+            lambda: {n: v.shape for n, v in values.items() if isinstance(v, np.ndarray)},
+        )
+
+    def _with_program(self, attempt: Callable[[Shared], T], shapes: Callable[[], Shapes]) -> T:
+        """What an attempt gives with a program that takes inputs of these shapes."""
         made = self._shared
         for _ in range(_ATTEMPTS):
             try:
-                return self._attempt(made, values, options, places)
+                return attempt(made)
             except AssumptionFailed as failed:
-                shapes = {n: v.shape for n, v in values.items() if isinstance(v, np.ndarray)}
-                made = self._other(made, failed, shapes)
+                made = self._other(made, failed, shapes())
         raise InternalError("programs made for these inputs do not take them")
 
     def _other(self, tried: Shared, failed: AssumptionFailed, shapes: Shapes) -> Shared:

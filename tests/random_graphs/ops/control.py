@@ -8,6 +8,7 @@ import numpy as np
 from onnx import NodeProto, helper
 
 from tests.random_graphs.builder import Builder, Unfit
+from tests.random_graphs.ops import sequence
 from tests.random_graphs.ops.draw import Generator
 from tests.random_graphs.value import DTYPES, Value, type_of
 
@@ -134,4 +135,19 @@ def scan(b: Builder, op: str) -> None:
     b.add(node)
 
 
-OPS: dict[str, Generator] = {"If": if_, "Loop": loop, "Scan": scan}
+def sequence_map(b: Builder, op: str) -> None:
+    tame(b)
+    s = sequence.lists(b)
+    first = s.data[0]
+    inner = Value(b.name("e"), first, type_of(first, [None] * first.ndim))
+    body = b.body([inner])
+    made = [m for m in filled(body, 2) if m.dtype in KINDS] or [inner]
+    out = open_type(body.emit("Identity", [body.rng.choice(made)])[0])
+    node = NodeProto(op_type=op, input=[s.name], output=[b.name()])
+    node.attribute.append(helper.make_attribute("body", body.graph([inner], [out])))
+    if b.traits.opset < 17:
+        raise Unfit("not yet")
+    b.add(node)
+
+
+OPS: dict[str, Generator] = {"If": if_, "Loop": loop, "Scan": scan, "SequenceMap": sequence_map}

@@ -10,7 +10,7 @@ from tests.random_graphs import schema
 from tests.random_graphs.builder import Builder, Unfit
 from tests.random_graphs.value import Value
 
-IN_FLOAT32 = ("GroupNormalization", "Shrink")  # by onnxruntime, whatever the type
+IN_FLOAT32 = ("GroupNormalization", "Shrink", "HardSwish")  # by onnxruntime, whatever the type
 Generator = Callable[[Builder, str], Any]
 
 

@@ -181,6 +181,14 @@ def resize(b: Builder, op: str) -> None:
     b.emit(op, [x, roi, empty, b.given(sizes, b.rng.choice(("initializer", "input")))], **attrs)
 
 
+def upsample(b: Builder, op: str) -> None:
+    if b.traits.opset > 9:
+        raise Unfit("it is Resize now")
+    x = image(b, ["float"], (2,), 1)
+    scales = np.array([1, 1, b.rng.choice((1, 2, 3)), b.rng.choice((1, 2, 1.5))], np.float32)
+    b.emit(op, [x], params={"scales": scales}, mode=b.rng.choice(("nearest", "linear", None)))
+
+
 def grid_sample(b: Builder, op: str) -> None:
     x = image(b, types(b, op, "T1"), (2,), 2)
     h, w = b.rng.randint(1, 5), b.rng.randint(1, 5)
@@ -203,5 +211,5 @@ OPS: dict[str, Generator] = {
     "InstanceNormalization": instance_norm, "GroupNormalization": group_norm,
     "LayerNormalization": layer_norm, "RMSNormalization": layer_norm, "LpNormalization": lp_norm,
     "LRN": lrn, "MeanVarianceNormalization": mean_variance, "Resize": resize,
-    "GridSample": grid_sample,
+    "GridSample": grid_sample, "Upsample": upsample,
 }  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from random import Random
 
@@ -14,12 +13,13 @@ from tests.random_graphs.ops import (
     images,
     linear,
     move,
+    nets,
     quantize,
     recurrent,
     reduce,
     rows,
     sequence,
-)  # fmt: skip
+)
 
 Step = Callable[[Builder], None]
 FAMILIES = (
@@ -31,18 +31,11 @@ FAMILIES = (
 def choose(rng: Random, is_body: bool = False) -> Step:
     """One generator: a family first, so that large ones do not crowd out the others."""
     if rng.random() < 0.25:
-        domain, op = rng.choice(_row_ops())
-        return lambda b: rows.from_row(b, domain, op)
+        return rows.from_row
     if rng.random() < 0.2:
-        return rng.choice(blocks.BLOCKS)
+        return rng.choice(rng.choice((blocks.BLOCKS, nets.NETS)))
     family = rng.choice(FAMILIES)
     if is_body and family is control.OPS and rng.random() < 0.7:
         family = elementwise.OPS
     op = rng.choice(list(family))
     return lambda b: family[op](b, op)
-
-
-@functools.cache
-def _row_ops() -> tuple[tuple[str, str], ...]:
-    domains = ("", "ai.onnx.ml", "com.microsoft")
-    return tuple(sorted(key for key in rows.rows() if key[0] in domains))

@@ -48,6 +48,10 @@ _STANDARD: Final = (
     "LinearAttentionGate Pad Range Rfft SampleOp ScaledSiLU TorchEmbedding TransposeMatMul Trilu "
     "Unique"
 )
+_FUSED: Final = (
+    "BitmaskBiasDropout BitmaskDropout MatMulInteger16 MatMulNBitsMlp MatMulNBitsQkv MulInteger "
+    "ReduceSumInteger"
+)
 # Ops that exist no longer, or elsewhere, and the family that says what they became.
 _REMOVED: Final = {
     ("", "Upsample"): "resize",
@@ -55,6 +59,7 @@ _REMOVED: Final = {
     ("com.microsoft", "SimplifiedLayerNormalization"): "normalize",
     **dict.fromkeys((("", name) for name in _EXPERIMENTS.split()), "experimental"),
     **dict.fromkeys((("com.microsoft", name) for name in _STANDARD.split()), "microsoft"),
+    **dict.fromkeys((("com.microsoft", name) for name in _FUSED.split()), "microsoft_fused"),
 }
 _LOADED: Final[dict[str, dict[tuple[str, str], list[tuple[int, Rule]]]]] = {}
 
@@ -66,6 +71,11 @@ def upgrade(names: str, below: int, domain: str = "") -> Callable[[Rule], tuple[
         return tuple(((domain, name), below, rule) for name in names.split())
 
     return wrap
+
+
+def replaced(domain: str) -> list[str]:
+    """The ops of a domain that become others when they are loaded, whatever their version."""
+    return sorted(name for d, name in _REMOVED if d == domain)
 
 
 def find(domain: str, name: str, version: int) -> Rule | None:

@@ -63,6 +63,20 @@ def deform_conv(
     return add_bias(y, bias)
 
 
+def deform_columns(x: Array, offset: Array, mask: Array | None = None, **attrs: Any) -> Array:
+    """What every tap reads for all outputs: (batch, channels * taps, *outputs)."""
+    path = walk(window(attrs["kernel_shape"], attrs), x.shape[2:])
+    n, taps, group = x.shape[0], path.n_taps, attrs["offset_group"]
+    shifts = offset.reshape(n, group, taps, len(path.outs), *path.outs)
+    masks = None if mask is None else mask.reshape(n, group, taps, *path.outs)
+    y = np.empty((n, x.shape[1] * taps, *path.outs), x.dtype)
+    parts = tuple(slice(0, size) for size in path.outs)
+    for image in range(n if y.size else 0):
+        kept = None if masks is None else masks[image]
+        y[image] = _columns(x[image], shifts[image], kept, path, parts).reshape(y.shape[1:])
+    return y
+
+
 def _columns(x: Array, offset: Array, mask: Array | None, path: Walk, parts: Slices) -> Array:
     """What every tap reads for a block of outputs: (channels, taps, outputs)."""
     groups, taps, rank = offset.shape[:3]

@@ -97,20 +97,27 @@ def _(x: Array) -> Array:
     total = np.full((rows + 1, columns + 1), np.inf, np.float32)
     came = np.zeros((rows + 1, columns + 1), np.int8)
     total[0, 0] = 0
-    for j in range(1, columns + 1):
-        for i in range(1, rows + 1):
-            before = (total[i - 1, j - 1], total[i - 1, j], total[i, j - 1])
-            both, down, right = before
-            # A step is taken over the others only if it is cheaper than both of them.
-            came[i, j] = 0 if both < min(down, right) else 1 if down < min(both, right) else 2
-            total[i, j] = costs[i - 1, j - 1] + before[came[i, j]]
+    for both in range(2, rows + columns + 1):  # one diagonal after the other
+        i = np.arange(max(1, both - columns), min(rows, both - 1) + 1)
+        j = both - i
+        across, down, right = total[i - 1, j - 1], total[i - 1, j], total[i, j - 1]
+        # A step is taken over the others only if it is cheaper than both of them.
+        is_down = (down < across) & (down < right)
+        is_across = (across < down) & (across < right)
+        came[i, j] = np.where(is_across, 0, np.where(is_down, 1, 2))
+        total[i, j] = costs[i - 1, j - 1] + np.choose(came[i, j], (across, down, right))
     came[0, :], came[:, 0] = 2, 1
+    return _followed(came)
+
+
+def _followed(came: Array) -> Array:
+    """The way that steps came, from corner to corner."""
     path: list[tuple[int, int]] = []
-    i, j = rows, columns
+    i, j = came.shape[0] - 1, came.shape[1] - 1
     while i > 0 or j > 0:
         path.append((i - 1, j - 1))
         step = came[i, j]
-        i, j = i - (step != 2), j - (step != 1)
+        i, j = i - int(step != 2), j - int(step != 1)
     return np.array(path[::-1], np.int32).T.copy()
 
 

@@ -16,6 +16,7 @@ from sardonyx.ops.caches import rotated
 from sardonyx.ops.declare import MICROSOFT, Op, required
 from sardonyx.ops.rules import Array
 
+MAX_PAIRS: Final = 1 << 16  # of features in a head
 rotary: Final = Op(
     "RotaryEmbedding",
     1,
@@ -101,8 +102,8 @@ multi: Final = Op(
 def streams_of(attrs: dict[str, Any]) -> Array:
     """Which of the three positions turns each pair of features."""
     sections = attrs["mrope_section"]
-    if len(sections) != 3 or min(sections) < 0:
-        raise InvalidGraph(f"mrope_section {sections} are not three sizes")
+    if len(sections) != 3 or min(sections) < 0 or sum(sections) > MAX_PAIRS:
+        raise InvalidGraph(f"mrope_section {sections} are not three sizes of at most {MAX_PAIRS}")
     if attrs["mrope_layout"] == 0:
         return np.repeat(np.arange(3), sections)
     if attrs["mrope_layout"] != 1:

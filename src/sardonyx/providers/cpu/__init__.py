@@ -64,10 +64,17 @@ def lowered(node: Node) -> Lowered | No:
         lower = text_lowering(node.op.key)
     if lower is None and node.op.key not in CONTROL:
         return No(f"{node.op} has no kernel" + (" for strings" if lowering(node.op.key) else ""))
-    for value in values:  # what lowering may take for granted
-        if (why := _unfit(value)) and node.op.key != ZIP_MAP:
+    for value in node.inputs if node.op.key == ZIP_MAP else values:
+        if value is not None and (why := _unfit(value)):  # else lowering may take it for granted
+            if node.op.name == "If" and value.node is node and _is_unranked(value):
+                continue  # its bodies know better
             return No(why)
     return Bodies() if lower is None else lower(node)
+
+
+def _is_unranked(value: Value) -> bool:
+    fact = value.fact
+    return isinstance(fact, Fact) and fact.shape is None and fact.dtype is not STRING
 
 
 def _unfit(value: Value) -> str:

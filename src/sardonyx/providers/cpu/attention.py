@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from sardonyx.graph.dim import Size
@@ -52,6 +53,21 @@ def spans(node: Node) -> Call:
     return Call("spans", _filled(node, 4))
 
 
+def linear(node: Node) -> Call | No:
+    """LinearAttention, with a state that is kept after the last token only."""
+    attrs, inputs = node.attrs, _filled(node, 6)
+    if len(node.outputs) < 2:
+        return No("no kernel that does not show its state")
+    state = node.outputs[1].tensor
+    if attrs.get("state_window", 0):
+        return No("no kernel keeps the states of several tokens")
+    if not isinstance(state.dims[2], int):
+        return No("the size of a head is not known")
+    scale = attrs["scale"] or 1 / math.sqrt(state.dims[2] or 1)
+    heads = (attrs["q_num_heads"], attrs["kv_num_heads"])
+    return Call("linear_attention", inputs, heads, (scale,))
+
+
 def rotary(node: Node) -> Call | No:
     """The standard op."""
     return _rotary(node, _filled(node, 4), node.attrs["num_heads"] or 1)
@@ -79,6 +95,8 @@ LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
     (INTERNAL, "Append"): append,
     (INTERNAL, "Attention"): attention,
     (INTERNAL, "Spans"): spans,
+    (MICROSOFT, "LinearAttention"): linear,
     (MICROSOFT, "RotaryEmbedding"): microsoft_rotary,
+    ("", "LinearAttention"): linear,
     ("", "RotaryEmbedding"): rotary,
 }

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from sardonyx.graph.dtype import F32
-from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.dtype import F32, F64, I32, I64
+from sardonyx.graph.graph import Node, Value, given
 from sardonyx.ops.conv import transposed_front
 from sardonyx.ops.declare import INTERNAL
 from sardonyx.ops.window import Ints, Window, numbers, window
@@ -117,6 +117,19 @@ def conv_transpose(node: Node) -> Call | No:
     )
 
 
+def col2im(node: Node) -> Call | No:
+    x, out = given(node, 0), node.outputs[0].tensor
+    block = given(node, 2).tensor.ints
+    if x.tensor.dtype not in (F32, F64, I32, I64):
+        return No(f"no kernel for {x.tensor.dtype}")
+    if block is None or given(node, 1).tensor.sym is None:
+        return No("the sizes of the image or of its blocks are known only when it runs")
+    moved, image = window(block, node.attrs), out.dims[2:]
+    if why := unfit(moved):
+        return why
+    return Call("col2im", (x,), (*window_ints(moved, image), *moved.outs(image)))
+
+
 def _size(maps: int, depth: int) -> int:
     """Bytes of packed weights."""
     return -(-maps // PANEL) * PANEL * depth * 4
@@ -138,6 +151,7 @@ def _weights(node: Node) -> tuple[Value, Value, Ints] | No:
 
 
 LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
+    ("", "Col2Im"): col2im,
     (INTERNAL, "Conv"): conv,
     (INTERNAL, "ConvTranspose"): conv_transpose,
 }

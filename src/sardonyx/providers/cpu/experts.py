@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Any, Final
 
 from sardonyx.graph.dtype import F32, U8
 from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.ops.declare import MICROSOFT
+from sardonyx.ops.microsoft.moe import Inputs as Experts
 from sardonyx.ops.microsoft.qmoe import ACTIVATIONS, inputs_of, is_fused
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call, Stored
 from sardonyx.providers.cpu.index import Lowering
+
+FLOAT: Final = 32  # bits of weights that are floats
 
 
 def qmoe(node: Node) -> Call | No:
@@ -32,11 +35,37 @@ def qmoe(node: Node) -> Call | No:
     ints = (
         attrs["k"], inner * (8 // second.bits), attrs["block_size"] or 0,
         *(w.bits for w in x.layers), ACTIVATIONS.index(attrs["activation_type"]),
-        attrs["swiglu_fusion"] if is_fused(attrs) else 0, attrs["normalize_routing_weights"],
+        attrs["swiglu_fusion"] if is_fused(attrs) else 0, attrs["normalize_routing_weights"], 0,
     )  # fmt: skip
+    return Call("experts", operands, ints, _floats(attrs))
+
+
+def _floats(attrs: dict[str, Any]) -> tuple[float, float, float]:
     limit = math.inf if attrs["swiglu_limit"] is None else attrs["swiglu_limit"]
-    floats = (attrs["activation_alpha"], attrs["activation_beta"], limit)
-    return Call("qmoe", operands, ints, floats)
+    return attrs["activation_alpha"], attrs["activation_beta"], limit
+
+
+def moe(node: Node) -> Call | No:
+    """MoE: the same with weights of floats."""
+    x, attrs = Experts(*[optional(node, i) for i in range(8)]), node.attrs
+    if x.x.tensor.dtype is not F32:
+        return No(f"no kernel for {x.x.tensor.dtype}")
+    inner = x.second.tensor.dims[2]
+    if not isinstance(inner, int):
+        return No("the number of units is not known")
+    layers = (
+        *(x.first, None, x.first_bias, x.second, None, x.second_bias),
+        *(x.third, None, x.third_bias),
+    )
+    shares = attrs["normalize_routing_weights"]
+    ints = (
+        *(attrs["k"], inner, 0, FLOAT, FLOAT, FLOAT),
+        ACTIVATIONS.index(attrs["activation_type"]),
+        attrs["swiglu_fusion"] if is_fused(attrs) else 0,
+        *(shares, 1 - shares),
+    )
+    operands = (x.x, x.router, *layers, None, None, None, None)
+    return Call("experts", operands, ints, _floats(attrs))
 
 
 def _stored(weights: Value | None) -> Value | Stored | None:
@@ -47,4 +76,7 @@ def _stored(weights: Value | None) -> Value | Stored | None:
     return Stored(weights)
 
 
-LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {(MICROSOFT, "QMoE"): qmoe}
+LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
+    (MICROSOFT, "MoE"): moe,
+    (MICROSOFT, "QMoE"): qmoe,
+}

@@ -21,7 +21,9 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (INTERNAL, "Append"),
         (INTERNAL, "Attention"),
         (INTERNAL, "Spans"),
+        (MICROSOFT, "LinearAttention"),
         (MICROSOFT, "RotaryEmbedding"),
+        (ONNX, "LinearAttention"),
         (ONNX, "RotaryEmbedding"),
     ),
     "categories": (
@@ -31,9 +33,9 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (ML, "ZipMap"),
     ),
     "chain": (*ELEMENTWISE, (INTERNAL, "Chain")),
-    "conv": ((INTERNAL, "Conv"), (INTERNAL, "ConvTranspose")),
+    "conv": (("", "Col2Im"), (INTERNAL, "Conv"), (INTERNAL, "ConvTranspose")),
     "dequantized": ((INTERNAL, "GatherDequantized"),),
-    "experts": ((MICROSOFT, "QMoE"),),
+    "experts": ((MICROSOFT, "MoE"), (MICROSOFT, "QMoE"),),
     "gather": (
         ("", "Gather"), ("", "GatherElements"), ("", "GatherND"), ("", "ScatterElements"),
         ("", "ScatterND"), ("", "TensorScatter"), ("", "OneHot"), ("", "Compress"),
@@ -111,7 +113,13 @@ FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("", "ReduceSumSquare"),
     ),
     "resize": (("", "Resize"),),
-    "sample": (("", "GridSample"),),
+    "sample": (
+        (INTERNAL, "DeformColumns"),
+        ("", "AffineGrid"),
+        ("", "GridSample"),
+        ("", "MaxRoiPool"),
+        ("", "RoiAlign"),
+    ),
     "select": (("", "NonMaxSuppression"), ("", "NonZero"), ("", "TopK")),
     "shape": (
         (INTERNAL, "Sizes"), ("", "Shape"), ("", "Size"), ("", "Reshape"), ("", "Flatten"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sardonyx.graph.dtype import F32, U8
-from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.graph import Node, Value, optional
 from sardonyx.ops.declare import INTERNAL
 from sardonyx.ops.recurrent import DIRECTIONS, settings_of
 from sardonyx.place.provider import No
@@ -90,7 +90,7 @@ def recurrent(node: Node) -> Call | No:
 
 def quantized(node: Node) -> Call | No:
     """QLSTM."""
-    gates, r, *more = node.inputs
+    gates, r, *more = (optional(node, i) for i in range(8))
     assert r is not None
     shape, attrs = r.tensor.static, node.attrs
     if not r.is_const or shape is None:

@@ -6,9 +6,12 @@ from typing import Final
 
 from sardonyx.graph.dtype import BF16, F16, F32, F64
 from sardonyx.graph.graph import Node, given
+from sardonyx.ops.declare import INTERNAL
+from sardonyx.ops.window import window
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call
 from sardonyx.providers.cpu.index import Lowering
+from sardonyx.providers.cpu.window import unfit, window_ints
 
 _MODES: Final = {b"nearest": 0, b"linear": 1, b"cubic": 2}
 _PADDINGS: Final = {b"zeros": 0, b"border": 1, b"reflection": 2}
@@ -33,4 +36,44 @@ def grid_sample(node: Node) -> Call | No:
     return Call("grid_sample", (x, grid), ints)
 
 
-LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {("", "GridSample"): grid_sample}
+def affine_grid(node: Node) -> Call | No:
+    theta, size = given(node, 0), given(node, 1)
+    if theta.tensor.dtype not in (*_NARROW, F64):
+        return No(f"no kernel for {theta.tensor.dtype}")
+    ints = (node.attrs["align_corners"],)
+    if size.tensor.sym is not None:
+        return Call("affine_grid", (theta, None), ints)
+    return Call("affine_grid_at_run", (theta, size), ints)
+
+
+def deform_columns(node: Node) -> Call | No:
+    x = given(node, 0)
+    moved = window(node.attrs["kernel_shape"], node.attrs)
+    if why := unfit(moved):
+        return why
+    ints = (*window_ints(moved, x.tensor.dims[2:]), node.attrs["offset_group"])
+    return Call("deform_columns", tuple(node.inputs), ints)
+
+
+def roi_align(node: Node) -> Call | No:
+    attrs = node.attrs
+    if given(node, 0).tensor.dtype is not F32:
+        return No(f"no kernel for {given(node, 0).tensor.dtype}")
+    is_aligned = attrs["coordinate_transformation_mode"] == b"half_pixel"
+    ints = (int(is_aligned), int(attrs["mode"] == b"max"), attrs["sampling_ratio"])
+    return Call("roi_align", tuple(node.inputs), ints, (attrs["spatial_scale"],))
+
+
+def max_roi_pool(node: Node) -> Call | No:
+    if given(node, 0).tensor.dtype is not F32:
+        return No(f"no kernel for {given(node, 0).tensor.dtype}")
+    return Call("max_roi_pool", tuple(node.inputs), (), (node.attrs["spatial_scale"],))
+
+
+LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
+    (INTERNAL, "DeformColumns"): deform_columns,
+    ("", "AffineGrid"): affine_grid,
+    ("", "GridSample"): grid_sample,
+    ("", "MaxRoiPool"): max_roi_pool,
+    ("", "RoiAlign"): roi_align,
+}

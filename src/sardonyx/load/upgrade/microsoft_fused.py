@@ -1,0 +1,120 @@
+"""Ops of com.microsoft that are several others of that domain, or products of short integers."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidGraph
+from sardonyx.graph.build import Builder
+from sardonyx.graph.dtype import I32, U32
+from sardonyx.graph.graph import Value
+from sardonyx.load.upgrade import ANY, OldNode, upgrade
+from sardonyx.ops.declare import MICROSOFT
+
+_SHARED: Final = ("K", "accuracy_level", "bits", "block_size")  # of all products in a node
+_ACTIVATIONS: Final = (b"silu", b"swish", b"gelu", b"relu")
+
+
+def _normalized(b: Builder, node: OldNode, epsilon: float) -> tuple[Any, Any]:
+    """The input after its norm, if it has one; and its sum with the skip connection, if any."""
+    x, skip, scale = (node.input(i) for i in range(3))
+    given = {"epsilon": node.attr("epsilon", float(np.float32(epsilon)))}
+    if scale is None and skip is not None:
+        raise InvalidGraph("skip is added before a norm, and norm_scale is missing")
+    if scale is None:
+        return x, None
+    if skip is None:
+        return b.SimplifiedLayerNormalization(x, scale, **given), None
+    made = b.node(
+        "SkipSimplifiedLayerNormalization", x, skip, scale, outputs=4, domain=MICROSOFT, **given
+    )
+    return made.outputs[0], made.outputs[3]
+
+
+def _product(b: Builder, node: OldNode, x: Any, slot: int, columns: str) -> Value:
+    """The product with the weights, scales and bias that begin at an input."""
+    weights, scales, bias = (node.input(slot + i) for i in range(3))
+    given = {k: node.attrs[k] for k in _SHARED if k in node.attrs}
+    made: Value = b.MatMulNBits(
+        x, weights, scales, None, None, bias, domain=MICROSOFT, N=node.attr(columns), **given
+    )
+    return made
+
+
+@upgrade("MatMulNBitsQkv", below=ANY, domain=MICROSOFT)
+def three_products(b: Builder, node: OldNode) -> Any:
+    x, total = _normalized(b, node, 1e-6)
+    parts = ((3, "Nq"), (6, "Nkv"), (9, "Nkv"))
+    return *(_product(b, node, x, slot, columns) for slot, columns in parts), total
+
+
+@upgrade("MatMulNBitsMlp", below=ANY, domain=MICROSOFT)
+def gated_product(b: Builder, node: OldNode) -> Any:
+    name = node.attr("activation")
+    if name not in _ACTIVATIONS:
+        known = ", ".join(a.decode() for a in _ACTIVATIONS)
+        raise InvalidGraph(f"activation {name!r} is none of {known}")
+    x, total = _normalized(b, node, 1e-5)
+    gate, up = (_product(b, node, x, slot, "N") for slot in (3, 6))
+    if name == b"relu":
+        opened = b.Relu(gate)
+    elif name == b"gelu":
+        opened = b.Gelu(gate)
+    else:
+        opened = b.Mul(gate, b.Sigmoid(gate))
+    return b.Mul(opened, up), total
+
+
+@upgrade("MatMulInteger16", below=ANY, domain=MICROSOFT)
+def product_of_shorts(b: Builder, node: OldNode) -> Any:
+    return b.MatMul(*(b.Cast(x, to=I32.onnx) for x in node.inputs))
+
+
+@upgrade("MulInteger", below=ANY, domain=MICROSOFT)
+def product_of_bytes(b: Builder, node: OldNode) -> Any:
+    sides = []
+    for slot in (0, 2):
+        x, zero = b.Cast(node.input(slot), to=I32.onnx), node.input(slot + 1)
+        sides.append(x if zero is None else b.Sub(x, b.Cast(zero, to=I32.onnx)))
+    return b.Mul(*sides)
+
+
+@upgrade("ReduceSumInteger", below=ANY, domain=MICROSOFT)
+def sum_of_bytes(b: Builder, node: OldNode) -> Any:
+    axes = node.attr("axes")
+    over = () if not axes else (b.ints(*axes),)
+    return b.ReduceSum(b.Cast(node.input(0), to=I32.onnx), *over, keepdims=node.attr("keepdims", 1))
+
+
+def _bits(b: Builder, mask: Any) -> Value:
+    """Truths as bits, 32 to a number, the first the lowest."""
+    flat = b.Reshape(b.Cast(mask, to=U32.onnx), b.ints(-1))
+    missing = b.Mod(b.Neg(b.Shape(flat)), b.ints(32))
+    padded = b.Pad(flat, b.Concat(b.ints(0), missing, axis=0))
+    powers = b.const(np.uint32(1) << np.arange(32, dtype=np.uint32))
+    rows = b.Mul(b.Reshape(padded, b.ints(-1, 32)), powers)
+    made: Value = b.ReduceSum(rows, b.ints(1), keepdims=0)
+    return made
+
+
+@upgrade("BitmaskDropout", below=ANY, domain=MICROSOFT)
+def dropout_in_bits(b: Builder, node: OldNode) -> Any:
+    y, mask = b.Dropout(*node.inputs, outputs=2, **node.attrs)
+    return y, None if node.n_outputs < 2 else _bits(b, mask)
+
+
+@upgrade("BitmaskBiasDropout", below=ANY, domain=MICROSOFT)
+def bias_dropout_in_bits(b: Builder, node: OldNode) -> Any:
+    x, bias, residual, *rest = (node.input(i) for i in range(5))
+    y, mask = b.Dropout(b.Add(x, bias), *rest, outputs=2, **node.attrs)
+    if residual is not None:
+        y = b.Add(y, residual)
+    return y, None if node.n_outputs < 2 else _bits(b, mask)
+
+
+UPGRADES: Final = (
+    *three_products, *gated_product, *product_of_shorts, *product_of_bytes, *sum_of_bytes,
+    *dropout_in_bits, *bias_dropout_in_bits,
+)  # fmt: skip

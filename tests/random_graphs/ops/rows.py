@@ -107,5 +107,4 @@ def _input(b: Builder, x: Any, may_change: bool) -> Value:
             return found
     if may_change and dtype == "float" and array.ndim > 1 and b.rng.random() < 0.25:
         array = b.numbers.permutation(array.reshape(-1)).reshape(array.shape)
-    style = "initializer" if array.dtype.kind == "V" else ""
-    return b.given(array, style)
+    return b.given(array)

@@ -89,7 +89,7 @@ def main() -> int:
     parser.add_argument(
         "--processes", type=int, default=2, help="for each runtime; the best counts"
     )
-    parser.add_argument("--rounds", type=int, default=3, help="of work in each process")
+    parser.add_argument("--rounds", type=int, default=3, help="of work in each process, at least")
     given = parser.parse_args()
     chosen = [name.replace("-", "_") for name in given.only.split(",") if name]
     programs = [read(path) for path in sorted(PROGRAMS.glob("use_*.py"))]

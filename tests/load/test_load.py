@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 import sardonyx
+from sardonyx.errors import InvalidGraph
 from sardonyx.load import load
 from sardonyx.weights.const import Ref
 
@@ -148,6 +149,16 @@ def test_functions_are_expanded() -> None:
     }"""
     session = sardonyx.InferenceSession(parser.parse_model(text))
     assert session.run(None, {"x": np.ones(2, np.float32)})[0].tolist() == [9, 9]
+
+
+def test_marks_of_tools_on_constants() -> None:
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+    g () => (y) { y = Constant <mark: int = 1, value_float: float = 3.0> () }"""
+    assert sardonyx.InferenceSession(parser.parse_model(text)).run(None, {})[0] == 3
+    with pytest.raises(InvalidGraph, match=r"a Constant has one of .* here is \['mark'\]"):
+        sardonyx.InferenceSession(
+            parser.parse_model(text.replace(", value_float: float = 3.0", ""))
+        )
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Runs one program of this folder and prints what it found, as JSON, and how long it took.
 
-    python run.py use_magika ROUNDS
+    python run.py use_magika ROUNDS     at least as many rounds of its work, more if they are short
 
 A program is `make`, which opens what the package has, and `use`, which works on a made-up input.
 """
@@ -42,8 +42,8 @@ def main() -> None:
     program = importlib.import_module(name)
     thing = program.make()
     found = plain(program.use(thing))
-    times = []
-    for _ in range(rounds):
+    times: list[float] = []
+    while len(times) < rounds or (sum(times) < 0.5 and len(times) < 50):
         start = time.perf_counter()
         program.use(thing)
         times.append(time.perf_counter() - start)

@@ -5,6 +5,7 @@
 # ///
 """rembg: cuts things out of pictures, by a made-up network in the place of the one it downloads."""
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -21,6 +22,7 @@ def make():
     shape = (1, 3, 320, 320)
     model = network(nodes, {"input.1": (np.float32, shape)}, {"mask": (1, 1, 320, 320)}, weights)
     path = Path(tempfile.mkdtemp()) / "mask.onnx"
+    os.environ["U2NET_HOME"] = str(path.parent)  # it takes models from nowhere else
     save(model, path)
     return new_session("u2net_custom", model_path=str(path))
 

@@ -1,5 +1,5 @@
 # /// script
-# dependencies = ["skl2onnx==1.20.0"]
+# dependencies = ["skl2onnx==1.20.0", "google-re2"]
 # ///
 """skl2onnx: estimators of scikit-learn as ONNX models."""
 

@@ -12,7 +12,7 @@ from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops.declare import INTERNAL
 from sardonyx.weights.const import Const, Held, Recipe, Ref, reshaped
 
-GROWTH_BELOW: Final = 1 << 20  # bytes; a larger result must not be larger than what it is made of
+GROWTH_BELOW: Final = 2 << 20  # bytes; a larger result must not be larger than what it is made of
 
 # A dequantized weight is several times its file, and the ops that read it can take it as it lies.
 _KEPT: Final = frozenset(("DequantizeLinear",))
@@ -144,6 +144,7 @@ def _branch_taken(node: Node) -> bool | None:
     if cond is None:
         return None
     if cond.const is not None:
-        return bool(cond.const.read().reshape(-1)[0])
+        # One that is no number is refused when it runs.
+        return bool(cond.const.read().reshape(-1)[0]) if cond.const.count == 1 else None
     sizes = cond.tensor.sym
     return None if sizes is None or len(sizes) != 1 else node.graph.scope.chosen(sizes[0])

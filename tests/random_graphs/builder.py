@@ -103,7 +103,12 @@ class Builder:
     ) -> Value:
         """A new input or constant; `style` says which: input, initializer or node."""
         drawn = self._drawn(dtype, shape, low, high)
-        return self.given(drawn.data, style, drawn.recipe)
+        return self._drawn_given(drawn, style)
+
+    def _drawn_given(self, drawn: Value, style: str = "") -> Value:
+        """Folding constants assumes that they are finite, so others are inputs."""
+        is_special = drawn.recipe is not None and drawn.recipe.specials
+        return self.given(drawn.data, "input" if is_special else style, drawn.recipe)
 
     def _drawn(
         self,
@@ -191,7 +196,7 @@ class Builder:
             wanted = shape() if callable(shape) else shape
             drawn = self._drawn(dtype, wanted, **limits)
             if where is None or where(drawn):
-                return self.given(drawn.data, "", drawn.recipe)
+                return self._drawn_given(drawn)
         raise Unfit("no fitting shape found")
 
     def like(self, x: Value, shape: Sequence[int], fresh: float = 0.5, **limits: Any) -> Value:

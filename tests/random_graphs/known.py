@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnx
 from onnx import AttributeProto, NodeProto, helper
 
 from tests.random_graphs.compare import is_float
@@ -62,6 +63,13 @@ def is_beyond_double(node: Node) -> bool:
 def has_broken_indices(node: Node) -> bool:
     x = node.inputs[0]
     return x.dtype.kind == "f" and bool(np.any(x != np.round(x)))
+
+
+def has_negative_zero(node: Node) -> bool:
+    x = node.inputs[0]
+    if node.attrs["to"] != onnx.TensorProto.BOOL or not str(x.dtype).startswith("float8"):
+        return False
+    return bool(np.any((x.astype(np.float32) == 0) & np.signbit(x.astype(np.float32))))
 
 
 def is_text(node: Node) -> bool:
@@ -128,12 +136,13 @@ KNOWN: tuple[Known, ...] = (
         Known(op, "adds integer powers or cuts the exponentials, not the logarithm", is_whole)
         for op in ("ReduceLogSum", "ReduceLogSumExp")
     ),
+    Known("Cast", "takes the negative zero of a type of 8 bits for true", has_negative_zero),
     Known("Gather", "copies only the first string of a row", is_text),
     Known("NonZero", "takes a scalar for a list of one", lambda n: n.inputs[0].ndim == 0),
     Known("Pow", "integers beyond the range of the type are undefined", has_large_exponents),
     *(
         Known(op, "integers beyond the range of the type are undefined", is_whole)
-        for op in ("ReduceProd", "ReduceSumSquare")
+        for op in ("ReduceProd", "ReduceSumSquare", "ReduceL1", "ReduceL2")
     ),
     Known("ConvTranspose", "makes less of a kernel smaller than its stride", is_sparse_same),
     Known("ReduceSum", "adds integers in float64", is_beyond_double),

@@ -389,9 +389,12 @@ def test_tokens_are_those_of_re2(pattern: str, words: list[str], between: bool, 
         ("a{2", False),
         ("(", False),
         ("[b-a]", False),
+        (r"[!-\d]", False),
         ("(" * 60 + ")" * 60, False),
         ("a{1000}{1000}", False),
         ("((a{100}){100}){100}", False),
+        ("((" + "()" * 5000 + "){1000}){1000}", False),
+        ("[" + "ab" * 20_000 + "]", False),
         ("(a|b)*a" + "(a|b)" * 14, False),
         ("\udcff", False),
     ],
@@ -399,6 +402,17 @@ def test_tokens_are_those_of_re2(pattern: str, words: list[str], between: bool, 
 def test_which_patterns_become_automata(pattern: str, is_known: bool) -> None:
     """What grows beyond bounds, or is not understood, is left to RE2."""
     assert (automaton(pattern.encode("utf-8", "surrogateescape")) is not None) == is_known
+
+
+@pytest.mark.parametrize(
+    ("pattern", "is_prompt"),
+    [("a+b", False), ("a+b?", True), ("ab{3}c", True), (r"a|a*[^\x00-\x{10FFFF}]", False)],
+)
+def test_what_may_read_far_ahead_for_nothing(pattern: str, is_prompt: bool) -> None:
+    """Such a search takes time that grows with the square of the text."""
+    made = automaton(pattern.encode())
+    assert made is not None
+    assert made.is_prompt == is_prompt
 
 
 def test_patterns_that_read_far_ahead_are_left_to_re2() -> None:

@@ -13,6 +13,8 @@ from sardonyx.ops.text.pattern import Chain, Choice, Letter, Repeat, Tree, Unsup
 
 MOST_NODES: Final = 4000  # of what a pattern is first made into
 MOST_STEPS: Final = 50_000  # of the table: states by classes of bytes
+_MOST_BYTES: Final = 20_000  # of a pattern
+_MOST_PARTS: Final = 40_000  # of a pattern with all repetitions written out
 _ENDS: Final = (0x7F, 0x7FF, 0xFFFF, 0x10FFFF)  # the last characters of one byte, two and so on
 _SURROGATES: Final = (0xD800, 0xDFFF)
 
@@ -25,6 +27,7 @@ class _Net:
 
     edges: list[list[tuple[int, int, int]]] = field(default_factory=list)  # low, high, to
     free: list[list[int]] = field(default_factory=list)
+    parts: int = 0  # so far; those that match nothing have no node
 
     def node(self) -> int:
         if len(self.edges) >= MOST_NODES:
@@ -35,6 +38,9 @@ class _Net:
 
     def add(self, tree: Tree, begin: int) -> int:
         """A tree behind a node; returns the node where it ends."""
+        self.parts += 1
+        if self.parts > _MOST_PARTS:
+            raise Unsupported
         match tree:
             case Letter(ranges):
                 end = self.node()
@@ -152,14 +158,8 @@ class Automaton:
         Whoever looks for the next match begins anew at each place, so that this must not be far.
         """
         before = self._before()
-        useful, waiting = set(), [s for s, is_match in enumerate(self.is_match) if is_match]
-        while waiting:
-            state = waiting.pop()
-            if state not in useful:
-                useful.add(state)
-                waiting.extend(before[state])
         # States that are left when those that lead to no other are taken away lie on circles.
-        open_ = {s for s in useful if not self.is_match[s]}
+        open_ = {s for s, is_match in enumerate(self.is_match) if s and not is_match}
         ahead = {s: len({t for t in self.next[s] if t in open_}) for s in open_}
         waiting = [s for s, n in ahead.items() if not n]
         while waiting:
@@ -192,6 +192,8 @@ def _classes(net: _Net) -> tuple[list[int], list[int]]:
 @functools.lru_cache(maxsize=256)
 def automaton(expression: bytes, is_whole: bool = False) -> Automaton | None:
     """The automaton of an expression; None where that takes RE2. `is_whole`: for whole strings."""
+    if len(expression) > _MOST_BYTES:
+        return None
     try:
         text = expression.decode()
         if is_whole:  # where anchors say nothing new

@@ -203,7 +203,9 @@ class _Parser:
         self.at += 1
         c = self.next()
         high = self.escape() if c == "\\" else ((ord(c), ord(c)),)
-        if len(low) > 1 or len(high) > 1 or low[0][0] != low[0][1] or high[0][0] < low[0][0]:
+        if any(len(end) > 1 or end[0][0] != end[0][1] for end in (low, high)):
+            raise Unsupported  # a class is no end of a range
+        if high[0][0] < low[0][0]:
             raise Unsupported
         return ((low[0][0], high[0][0]),)
 

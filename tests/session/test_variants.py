@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import sardonyx
 from sardonyx import errors
 from sardonyx.compile import Options
+from sardonyx.locks import Lock
 from sardonyx.packing import Request, pack
 from sardonyx.providers import resolve
 
@@ -134,6 +135,28 @@ def test_threads_may_take_both_ways_at_once() -> None:
     for thread in threads:
         thread.join()
     assert not failures
+
+
+def test_a_default_fed_while_another_way_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread waits to compile another way, and another one feeds what was a constant."""
+    text = SQUEEZES.replace("float[K] z)", "float[K] z, float two)")
+    made, unhurried = ours(text), Lock()
+
+    class Waiting:
+        def __enter__(self) -> None:
+            monkeypatch.setattr(made, "_lock", unhurried)
+            made._open_defaults()
+            unhurried.__enter__()
+
+        def __exit__(self, *_: object) -> None:
+            unhurried.__exit__()
+
+    monkeypatch.setattr(made, "_lock", Waiting())
+    for m in (1, 2):  # one of them is not the way that was compiled first
+        same(made.run(None, feed(text, 2, m, 1)), oracle_of(2, m))
+    assert made._lock is unhurried
+    feeds = {**feed(text, 2, 1, 1), "two": np.array(5, np.float32)}
+    np.testing.assert_array_equal(made.run(["t"], feeds)[0], feeds["x"][:, 0] * 5)
 
 
 def test_too_many_ways_share_one_program() -> None:

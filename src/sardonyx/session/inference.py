@@ -207,13 +207,14 @@ class InferenceSession(About):
         run_options: RunOptions | None = None,
     ) -> list[Any]:
         """The outputs (all of them where no names are given) for these inputs."""
+        quick = self._quick  # read once: another thread may change programs
         if (
-            self._quick is not None
+            quick is not None
             and output_names is None
             and run_options is None
             and type(input_feed) is dict
         ):
-            outputs = self._quick(input_feed)
+            outputs = quick(input_feed)
             if outputs is not None:
                 return outputs  # type: ignore[return-value]  # a list, by native/bind/exec.cc
         options = _DEFAULT_RUN if run_options is None else run_options
@@ -282,8 +283,9 @@ class InferenceSession(About):
         self, feed: dict[str, Any], places: list[Any], run_options: RunOptions | None
     ) -> list[Any]:
         """All outputs for a feed that was checked, in these arrays as far as they can lie there."""
-        if self._quick_into is not None and run_options is None:
-            outputs = self._quick_into(feed, places)
+        quick = self._quick_into
+        if quick is not None and run_options is None:
+            outputs = quick(feed, places)
             if outputs is not None:
                 return outputs  # type: ignore[return-value]  # a list, by native/bind/exec.cc
         return self._run(None, feed, run_options or _DEFAULT_RUN, places)
@@ -311,10 +313,9 @@ class InferenceSession(About):
         from sardonyx.variants import Variants  # most sessions have one program
 
         self._logger.info("%s: compiling again, unless there is a program for that", failed)
-        options = self._current()
         with self._lock:
             if self._variants is None:
-                self._variants = Variants(self._shared, options, self._compile)
+                self._variants = Variants(self._shared, self._current(), self._compile)
             made = self._variants.other(tried, failed, shapes)
             if made is not self._variants.general:
                 self._use(made)

@@ -110,7 +110,12 @@ class Binder {
     bound.plan.allocate = [](void* owner, size_t bytes) {
       return static_cast<Bump*>(owner)->allocate(bytes);
     };
-    Status status = step.kernel->prepare(call, bound.plan);
+    Status status;
+    try {
+      status = step.kernel->prepare(call, bound.plan);
+    } catch (const std::bad_alloc&) {
+      return Status::fail("there is no memory for the tables that these sizes take");
+    }
     bound.plan.local_bytes = align_up(bound.plan.local_bytes);
     binding.local_bytes = std::max(binding.local_bytes, bound.plan.local_bytes);
     return status;

@@ -69,6 +69,12 @@ ROWS = [
       for i in (10**6, -1)),
     *(case("ArrayFeatureExtractor", f32(2, 3), of([i], I64), domain="ai.onnx.ml") for i in (3, -1)),
     *(query(n, t) for n, t in ((HUGE, 5), (-2, 5), (9, 5))),
+    *(case("Resize", IMAGE, None, None, of([1, 1, n, 2], I64), mode="linear")
+      for n in (2**33, 2**40)),
+    *(case("DynamicQuantizeLSTM", SEQUENCE, of(np.zeros((1, 2, 8)), np.uint8),
+           of(np.zeros((1, 2, 8)), np.uint8), None, lens(*n), None, None, None, of([0.1]),
+           of([0], np.uint8), of([0.1]), of([0], np.uint8), hidden_size=2, domain=MICROSOFT)
+      for n in ((6, 1), (1, -5))),
 ]  # fmt: skip
 
 
@@ -83,3 +89,12 @@ def test_refused(row: Row, level: Level) -> None:
     with pytest.raises(SardonyxError) as error:
         session.run(None, feeds_of(row))
     assert "the_node" in str(error.value)
+
+
+def test_tables_that_no_memory_holds() -> None:
+    """Whoever prepares a transform of that length would be busy for minutes, and then killed."""
+    row = case("DFT", f32(1, 8, 1), of(2**31, I64))
+    model = model_of(row, constants=["x1"])
+    session = sardonyx.InferenceSession(model)
+    with pytest.raises(SardonyxError, match="tables that these sizes take"):
+        session.run(None, {"x0": f32(1, 8, 1)})

@@ -11,7 +11,8 @@ import pytest
 
 import sardonyx
 from sardonyx.errors import InvalidArgument, InvalidGraph, NotImplemented
-from sardonyx.ops.microsoft.generation.scores import nucleus
+from sardonyx.ops.microsoft.generation.scores import Rules, nucleus
+from sardonyx.ops.microsoft.generation.search import Finished
 from tests.generation.models import WORDS, decoder, encoder, gpt, model
 
 ORDER = {
@@ -143,7 +144,29 @@ def test_a_nucleus_holds_the_likeliest() -> None:
     assert (nucleus(scores, 0.1, -1e20, 3) > -1e19).tolist() == [[True, True, True, False]]
 
 
+def test_sequences_of_equal_scores() -> None:
+    """Which is the best is then a matter of order, not of the tokens."""
+    finished = Finished(2, 0.0, stops_early=False)
+    for total in (1, 2, 2, 3, 3, 3):
+        finished.add(ints(4, total), np.float32(total))
+    assert [score for score, _, _ in finished.kept] == [3, 3]
+
+
+@pytest.mark.parametrize("eos", [-1, WORDS, 2**40])
+def test_an_end_that_is_no_token_never_comes(eos: int) -> None:
+    scores = floats(0.1, 0.2, 0.3)[None]
+    rules = Rules(eos=eos, min_length=9)
+    assert rules.apply(scores, ints(1, 2)[None], is_first=False).tolist() == scores.tolist()
+
+
 REFUSED = {
+    "no prompts": ({"input_ids": np.zeros((0, 2), np.int32)}, InvalidArgument, "input_ids is of"),
+    "no tokens": ({"input_ids": np.zeros((1, 0), np.int32)}, InvalidArgument, "input_ids is of"),
+    "other prompts": (
+        {"prefix_vocab_mask": np.ones((2, WORDS), np.int32)},
+        InvalidArgument,
+        "a mask by prompt",
+    ),
     "no room": ({"max_length": ints(2)}, InvalidArgument, "max_length is 2"),
     "too long": ({"max_length": ints(2**31 - 1)}, InvalidArgument, "at most"),
     "penalty": ({"repetition_penalty": floats(0)}, InvalidArgument, "above 0"),

@@ -134,7 +134,7 @@ class _Given:
     """The inputs and attributes of a search, checked."""
 
     def __init__(self, ids: Array, max_length: Array, attrs: dict[str, Any]) -> None:
-        if ids.ndim < 2:
+        if ids.ndim < 2 or not ids.size:
             raise InvalidArgument(f"input_ids is of shape {list(ids.shape)}, not [batch, length]")
         self.attrs, self.ids = attrs, ids
         self.limits = Limits(
@@ -249,7 +249,7 @@ def _(ids: Array, max_length: Array, *rest: Array | None, **attrs: Any) -> tuple
     beams = Beams(count, returned, length_penalty, bool(attrs["early_stopping"]))
     found, judged, steps = by_beams(decoder, prompts, given.rules(values), given.limits, beams)
     kind = next((v.dtype for v in rest[3:5] if v is not None), np.float32)
-    return found, judged.astype(kind), steps.astype(kind)
+    return found, judged.astype(kind, copy=False), steps.astype(kind, copy=False)
 
 
 OPS: Final = (beam_search, greedy_search, sampling)

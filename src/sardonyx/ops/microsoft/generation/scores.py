@@ -42,7 +42,7 @@ class Rules:
         if self.first is not None and is_first:
             _check_mask("prefix_vocab_mask", self.first.shape[-1], n_tokens)
             scores[_spread(self.first, scores) == 0] = SHUT
-        if self.min_length > 0 and sequences.shape[1] < self.min_length:
+        if sequences.shape[1] < self.min_length and 0 <= self.eos < n_tokens:
             scores[:, self.eos] = SHUT
         if self.temperature != 1.0:
             with np.errstate(over="ignore"):  # of tokens that are shut out
@@ -59,7 +59,11 @@ def _check_mask(name: str, given: int, wanted: int) -> None:
 
 def _spread(by_prompt: Array, rows: Array) -> Array:
     """Rows by prompt as rows by sequence."""
-    return np.repeat(by_prompt, len(rows) // max(1, len(by_prompt)), 0)
+    if by_prompt.ndim != 2 or not len(by_prompt) or len(rows) % len(by_prompt):
+        raise InvalidArgument(
+            f"a mask by prompt is of shape {list(by_prompt.shape)}, for {len(rows)} sequences"
+        )
+    return np.repeat(by_prompt, len(rows) // len(by_prompt), 0)
 
 
 def _penalize(scores: Array, sequences: Array, penalty: np.float32) -> None:

@@ -54,6 +54,7 @@ class Finished:
     penalty: float
     stops_early: bool
     kept: list[tuple[np.float32, int, Array]] = field(default_factory=list)  # a heap, worst first
+    added: int = 0
     is_done: bool = False
 
     def add(self, tokens: Array, total: np.float32) -> None:
@@ -61,7 +62,8 @@ class Finished:
         score = np.float32(total / np.float32(len(tokens)) ** np.float32(self.penalty))
         if len(self.kept) < self.count or score > self.kept[0][0]:
             # Among equals the one that came later goes first.
-            heapq.heappush(self.kept, (score, -len(self.kept) - 1, tokens.copy()))
+            self.added += 1
+            heapq.heappush(self.kept, (score, -self.added, tokens.copy()))
             if len(self.kept) > self.count:
                 heapq.heappop(self.kept)
 
@@ -91,13 +93,15 @@ def by_beams(
     sequences = np.repeat(prompts, n, 0)
     totals = np.tile(np.array([0, *[-1e9] * (n - 1)], np.float32), batch)
     finished = [Finished(n, beams.penalty, beams.stops_early) for _ in range(batch)]
-    steps: list[Array] = []
+    shown = np.zeros((limits.max_length - begin, batch, n, 0), np.float32)
     length = begin
     while length < limits.max_length:
         raw = decoder.first(n) if length == begin else decoder.next(sequences[:, -1])
         with np.errstate(over="ignore"):  # of tokens that are shut out
             scores = rules.apply(_log_softmax(raw), sequences, length == begin) + totals[:, None]
-        steps.append(scores.reshape(batch, n, -1))
+        if length == begin:
+            shown = np.zeros((*shown.shape[:3], scores.shape[1]), np.float32)
+        shown[length - begin] = scores.reshape(shown.shape[1:])
         rows, tokens, totals = _chosen(scores, sequences, finished, limits)
         sequences = np.concatenate([sequences[rows], tokens[:, None]], 1)
         length += 1
@@ -108,12 +112,7 @@ def by_beams(
     for i, row in enumerate(sequences):
         if not finished[i // n].is_done:
             finished[i // n].add(row, totals[i])
-    found, judged = _best(finished, beams, limits)
-    n_tokens = steps[0].shape[-1] if steps else 0
-    shown = np.zeros((limits.max_length - begin, batch, n, n_tokens), np.float32)
-    if steps:
-        shown[: len(steps)] = np.stack(steps)
-    return found, judged, shown
+    return *_best(finished, beams, limits), shown
 
 
 def _log_softmax(scores: Array) -> Array:

@@ -72,6 +72,10 @@ def has_negative_zero(node: Node) -> bool:
     return bool(np.any((x.astype(np.float32) == 0) & np.signbit(x.astype(np.float32))))
 
 
+def has_negative_shares(node: Node) -> bool:
+    return len(node.inputs) > 14 and bool(np.any(node.inputs[14] < 0))
+
+
 def is_text(node: Node) -> bool:
     return bool(node.inputs[0].dtype.kind == "O")
 
@@ -137,6 +141,7 @@ KNOWN: tuple[Known, ...] = (
         for op in ("ReduceLogSum", "ReduceLogSumExp")
     ),
     Known("Cast", "takes the negative zero of a type of 8 bits for true", has_negative_zero),
+    Known("QMoE", "does not divide by a sum of shares that is negative", has_negative_shares),
     Known("Gather", "copies only the first string of a row", is_text),
     Known("NonZero", "takes a scalar for a list of one", lambda n: n.inputs[0].ndim == 0),
     Known("Pow", "integers beyond the range of the type are undefined", has_large_exponents),

@@ -229,7 +229,7 @@ def compare(
         if ours != theirs and not (math.isnan(ours) and math.isnan(theirs)):
             wrong = is_whole or not close
             yield f"{where} is {ours}, not {theirs}", abs(ours - theirs), wrong
-    elif ours != theirs:
+    elif type(ours) is not type(theirs) or ours != theirs:
         yield f"{where} is {brief(ours)}, not {brief(theirs)}", math.inf, True
 
 

@@ -14,6 +14,8 @@ from sardonyx.weights.const import Const, Held, Recipe, Ref, reshaped
 
 GROWTH_BELOW: Final = 2 << 20  # bytes; a larger result must not be larger than what it is made of
 
+COPIED_BELOW: Final = 1 << 20  # bytes of a weight that has other readers
+
 # A dequantized weight is several times its file, and the ops that read it can take it as it lies.
 _KEPT: Final = frozenset(("DequantizeLinear",))
 # What these make of a constant is the same bytes in another shape.
@@ -67,7 +69,8 @@ def _is_shared(value: Value) -> bool:
     """Whether a large constant has other readers: folding would add a copy, not replace it."""
     if len(value.uses) + value.n_exits < 2 or value.const is None:
         return False
-    return value.const.size_bytes > GROWTH_BELOW
+    is_made = isinstance(value.const, Recipe)  # and gone once all of its readers are folded
+    return value.const.size_bytes > (GROWTH_BELOW if is_made else COPIED_BELOW)
 
 
 class FoldingBuilder(Builder):

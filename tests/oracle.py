@@ -241,6 +241,7 @@ def with_casts(model: onnx.ModelProto, carried: Sequence[Any]) -> onnx.ModelProt
             cast = helper.make_node("Cast", [output.name], [f"{output.name}_cast"], to=to)
             model.graph.node.append(cast)
             output.name = f"{output.name}_cast"
+            output.ClearField("type")
     return model
 
 

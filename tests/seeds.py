@@ -48,6 +48,40 @@ def bodies() -> onnx.ModelProto:
     }""")
 
 
+def ranks() -> onnx.ModelProto:
+    """Ranks that rest on sizes and on data, and sequences that a loop fills."""
+    return onnx.parser.parse_model("""
+    <ir_version: 9, opset_import: ["" : 21]>
+    ranks (float[N, M] x, int64 times, bool which) => (float[A] y, float[B] u, float[P, Q] joined)
+    <int64[1] one = {1}, int64[1] zero = {0}, int64 two = {2}, int64 first = {0},
+     int64[1] flat = {-1}, float weight = {0.5}> {
+      m = Shape<start = 1>(x)
+      thin = Equal(m, one)
+      open = If (thin) <
+        then_branch = yes () => (float[P0] a) { a = Squeeze(x, one) },
+        else_branch = no () => (float[P1, P2] b) { b = Identity(x) } >
+      y = Reshape(open, flat)
+      v = If (which) <
+        then_branch = grow () => (float[P3, P4, P5] c) { c = Unsqueeze(x, zero) },
+        else_branch = keep () => (float[P6, P7] d) { d = Neg(x) } >
+      sums = ReduceSum<keepdims = 0>(v, zero)
+      u = Reshape(sums, flat)
+      count = Add(times, two)
+      none = SequenceEmpty()
+      w, s = Loop (count, , weight, none) <body = step (int64 i, bool on, float k, seq(float[]) f)
+        => (bool next, float l, seq(float[]) g) {
+          next = Identity(on)
+          l = Identity(k)
+          part = Mul(x, k)
+          g = SequenceInsert(f, part)
+        } >
+      all = ConcatFromSequence<axis = 1>(s)
+      parts = SplitToSequence<axis = 0>(all, two)
+      head = SequenceAt(parts, first)
+      joined = Mul(head, w)
+    }""")
+
+
 def functions() -> onnx.ModelProto:
     """Functions that call functions, with attributes and inputs left out."""
     return onnx.parser.parse_model("""
@@ -250,7 +284,8 @@ def tokens() -> onnx.ModelProto:
 
 
 SEEDS: tuple[Callable[[], onnx.ModelProto], ...] = (
-    bodies, functions, external, old, strings, quantized, trees, images, sizes, sequences, tokens,
+    bodies, ranks, functions, external, old, strings, quantized, trees, images, sizes, sequences,
+    tokens,
 )  # fmt: skip
 
 

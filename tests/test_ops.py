@@ -37,6 +37,7 @@ ROWS: list[Row] = [
 GOOD = [i for i, row in enumerate(ROWS) if row.fails is None]
 BAD = [i for i, row in enumerate(ROWS) if row.fails is not None]
 CONTROL = {("", name) for name in ("If", "Loop", "Scan", "SequenceMap")}  # in test_control.py
+SEARCHES = {("com.microsoft", n) for n in ("BeamSearch", "GreedySearch", "Sampling")}  # generation/
 
 
 def title(index: int) -> str:
@@ -227,5 +228,5 @@ def test_every_op_has_a_row() -> None:
     declared = {
         key for keys in FAMILIES.values() for key in keys if not key[0].startswith("sardonyx")
     }
-    missing = declared - CONTROL - {(row.domain, row.op) for row in ROWS}
+    missing = declared - CONTROL - SEARCHES - {(row.domain, row.op) for row in ROWS}
     assert not sorted(missing)

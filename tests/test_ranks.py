@@ -210,3 +210,47 @@ def test_ranks_that_data_decides_in_a_loop(trips: int) -> None:
     """
     made = check(text, x=np.ones((2, 3), np.float32), trips=np.array(trips))
     assert steps(made) == 0
+
+
+@pytest.mark.parametrize("way", [True, False])
+def test_ranks_that_data_decides_in_a_scan(way: bool) -> None:
+    text = """
+    g (float[N, 3] x, float[3] z, bool way) => (float[3] s, float[N, 3] y)
+    <int64[1] zero = {0}, float two = {2}> {
+      s, y = Scan<num_scan_inputs = 1, body = b (float[3] a, float[3] r)
+          => (float[3] n, float[3] o) {
+        q = If (way) <
+          then_branch = p () => (float[] u) { u = Unsqueeze(r, zero) },
+          else_branch = e () => (float[] f) { f = Mul(r, two) }
+        >
+        k = Constant<value_ints = [3]>()
+        m = Neg(q)
+        o = Reshape(m, k)
+        n = Add(a, o)
+      }> (z, x)
+    }
+    """
+    x, z = np.arange(6, dtype=np.float32).reshape(2, 3), np.zeros(3, np.float32)
+    assert steps(check(text, x=x, z=z, way=np.array(way))) == 0
+
+
+@pytest.mark.parametrize("m", [1, 3])
+def test_ranks_that_sizes_decide_in_a_loop(m: int) -> None:
+    text = """
+    g (float[N, M] x, int64 trips) => (float[] y) <int64[1] one = {1}> {
+      y = Loop (trips, , x) <body = b (int64 i, bool c, float[N, M] v)
+          => (bool go, float[N, M] w) {
+        go = Identity(c)
+        m = Shape<start = 1>(v)
+        thin = Equal(m, one)
+        r = If (thin) <
+          then_branch = p () => (float[] u) { u = Squeeze(v, one) },
+          else_branch = e () => (float[] f) { f = Identity(v) }
+        >
+        n = Neg(r)
+        shape = Shape(v)
+        w = Reshape(n, shape)
+      }>
+    }
+    """
+    assert steps(check(text, x=np.ones((2, m), np.float32), trips=np.array(3))) == 0

@@ -7,6 +7,8 @@
     random_graphs.py --one 1234 --save FILE    and its model kept in a file
     random_graphs.py --shrink 1234             the smallest part of it that still differs
     random_graphs.py --count 20000 --coverage  and which ops and types came to be in graphs
+    random_graphs.py --count 20000 --keep DIR  keeps models that differ: with other packages, or
+                                               other rows of tests/cases, a seed is another graph
 
 Every value of a graph is computed by the numpy references of its nodes, one by one, which is also
 how it is known how far rounding may move a result. Sardonyx, with all its passes and kernels, must
@@ -28,10 +30,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.random_graphs.check import check  # noqa: E402  # needs the path above
+from sardonyx.atomic import writing  # noqa: E402  # as all that follow, needs the path above
+from tests.random_graphs.check import check  # noqa: E402
 from tests.random_graphs.coverage import Coverage, kinds_of  # noqa: E402
 from tests.random_graphs.graph import RandomGraph, make  # noqa: E402
 from tests.random_graphs.known import KNOWN  # noqa: E402
@@ -43,12 +48,14 @@ GOOD = ("same", "both refuse", "empty")
 DEATH_SECONDS = 180.0
 
 
-def try_one(seed: int, ort: OrtProcess) -> dict[str, Any]:
-    """What became of a seed, as plain data."""
+def try_one(seed: int, ort: OrtProcess, keep: Path | None = None) -> dict[str, Any]:
+    """What became of a seed, as plain data; the model of a finding goes to a folder."""
     try:
         graph = make(seed)
         outcome = check(graph, ort)
         ops = kinds_of(graph)
+        if keep is not None and outcome.kind not in GOOD:
+            save(graph, keep / f"{seed}.onnx")
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         place = f"{os.path.relpath(frames[-1].filename, ROOT)}:{frames[-1].lineno}"
@@ -57,13 +64,23 @@ def try_one(seed: int, ort: OrtProcess) -> dict[str, Any]:
     return {**vars(outcome), "ops": ops}
 
 
-def worker(first: int, last: int, pipe: Any) -> None:
+def save(graph: RandomGraph, path: Path) -> None:
+    """The model, and beside it what it is fed with for each size."""
+    with writing(str(path)) as file:
+        file.write(graph.model().SerializeToString())
+    for number, run in enumerate(graph.runs):
+        arrays = {n: x for n, x in run.feeds.items() if isinstance(x, np.ndarray)}
+        with writing(str(path.with_suffix(f".{number}.npz"))) as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]  # names are no options of it
+
+
+def worker(first: int, last: int, keep: Path | None, pipe: Any) -> None:
     """Tries seeds and sends what became of each."""
     os.nice(10)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     ort = OrtProcess()
     for seed in range(first, last):
-        pipe.send(try_one(seed, ort))
+        pipe.send(try_one(seed, ort, keep))
     ort.stop()
     pipe.close()
 
@@ -71,11 +88,11 @@ def worker(first: int, last: int, pipe: Any) -> None:
 class Worker:
     """A process that goes through some seeds; one that dies on a seed is a finding."""
 
-    def __init__(self, first: int, last: int) -> None:
+    def __init__(self, first: int, last: int, keep: Path | None) -> None:
         self.next, self.last = first, last
         self.pipe, theirs = multiprocessing.Pipe(duplex=False)
         context = multiprocessing.get_context("spawn")
-        self.process = context.Process(target=worker, args=(first, last, theirs))
+        self.process = context.Process(target=worker, args=(first, last, keep, theirs))
         self.process.start()
         theirs.close()
         self.heard = time.monotonic()
@@ -115,7 +132,7 @@ def hunt(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     while spans or crew:
         late = args.seconds is not None and time.monotonic() - began > args.seconds
         while spans and len(crew) < args.jobs and not late:
-            crew.append(Worker(*spans.popleft()))
+            crew.append(Worker(*spans.popleft(), args.keep))
         if late:
             spans.clear()
         for member in list(crew):
@@ -188,6 +205,8 @@ class Tally:
 
 def report(args: argparse.Namespace) -> int:
     """Hunts, prints findings as they come and a summary; 1 if there is any finding."""
+    if args.keep is not None:
+        args.keep.mkdir(parents=True, exist_ok=True)
     tally = Tally()
     for result in hunt(args):
         tally.add(result)
@@ -195,7 +214,8 @@ def report(args: argparse.Namespace) -> int:
         tally.coverage.show()
     tally.show()
     if args.json is not None:
-        args.json.write_text(json.dumps(tally.summary(), indent=1))
+        with writing(str(args.json)) as file:
+            file.write(json.dumps(tally.summary(), indent=1).encode())
     return int(bool(tally.findings))
 
 
@@ -237,7 +257,7 @@ def one(args: argparse.Namespace) -> int:
         graph = shrink(graph, lambda g: judge(g, ort))
     show(graph)
     if args.save is not None:
-        args.save.write_bytes(graph.model().SerializeToString())
+        save(graph, args.save)
     outcome = check(graph, ort)
     ort.stop()
     print(outcome.kind, outcome.detail, outcome.ort[:300], *outcome.known, sep="\n")
@@ -264,6 +284,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--chunk", type=int, default=500, help="graphs before a process is renewed")
     parser.add_argument("--coverage", action="store_true", help="print ops and types")
     parser.add_argument("--json", type=Path, help="write a summary to this file")
+    parser.add_argument("--keep", type=Path, help="folder for models in which something is wrong")
     parser.add_argument("--one", type=int, metavar="SEED", help="try one seed in this process")
     parser.add_argument("--shrink", type=int, metavar="SEED", help="make the graph of a seed small")
     parser.add_argument("--save", type=Path, help="keep the model of --one or --shrink")

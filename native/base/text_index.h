@@ -15,8 +15,9 @@ SDX_INLINE uint64_t mix_hash(uint64_t h) {
   return h ^ (h >> 32);
 }
 
-SDX_INLINE uint64_t hash_of(const Text& text) {
-  uint64_t h = uint64_t(text.size) * 0x9e3779b97f4a7c15u, word;
+// Whoever hashes strings of strangers gives a seed that they cannot know.
+SDX_INLINE uint64_t hash_of(const Text& text, uint64_t seed = 0) {
+  uint64_t h = seed ^ uint64_t(text.size) * 0x9e3779b97f4a7c15u, word;
   int64_t i = 0;
   for (; i + 8 <= text.size; i += 8) {
     memcpy(&word, text.data + i, 8);

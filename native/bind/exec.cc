@@ -268,6 +268,9 @@ class Runnable {
     return outcome;
   }
 
+  static constexpr uintptr_t kAligned =
+      16;  // values of any type may lie there until the output does
+
   // Offers the caller's arrays to the run as memory for outputs, as far as they can be that: of the
   // type, without gaps, and apart from all that the run reads and from each other.
   void lend(RunState& state, nb::list arrays) const {
@@ -280,7 +283,7 @@ class Runnable {
       Slot slot;
       if (array.is_none() || !is_writeable(array.ptr()) || !slot_of(array.ptr(), type, slot))
         continue;
-      bool is_apart = true;
+      bool is_apart = reinterpret_cast<uintptr_t>(slot.data) % kAligned == 0;
       for (const int32_t input : spec.inputs)
         is_apart = is_apart && !overlap(slot, state.slots[size_t(input)]);
       for (const Given& other : state.given)

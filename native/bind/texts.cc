@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "base/text_index.h"
 #include "bind/convert.h"
@@ -241,27 +242,38 @@ nb::object text_numbers(nb::object block, int64_t count, nb::object index) {
   return made;
 }
 
-// Strings in Python, made once for records that lie one after the other with the same bytes, or
-// that come from a small table, as labels do.
+// Strings in Python. Records that show the same bytes, as those that come from a table of labels
+// do, give the same object, if it was made not long ago.
 class Decoder {
  public:
+  explicit Decoder(int64_t count) {
+    if (count >= kWorthwhile) kept_.resize(kKept);
+  }
+
   // A new reference; null with an error set.
   PyObject* operator()(const Text& text) {
-    Kept& kept = kept_[(reinterpret_cast<uintptr_t>(text.data) / 8) % kKept];
+    if (kept_.empty()) return decoded(text);
+    Kept& kept = kept_[mix_hash(reinterpret_cast<uintptr_t>(text.data)) % kKept];
     if (kept.object != nullptr && kept.text.data == text.data && kept.text.size == text.size)
       return Py_NewRef(kept.object);
-    PyObject* made = PyUnicode_DecodeUTF8(text.data, Py_ssize_t(text.size), "replace");
+    PyObject* made = decoded(text);
     kept = {text, made};
     return made;
   }
 
  private:
-  static constexpr size_t kKept = 32;
+  static constexpr size_t kKept = 1024;
+  static constexpr int64_t kWorthwhile = 64;  // strings for which it pays to remember some
   struct Kept {
     Text text{};
     PyObject* object = nullptr;  // alive as long as the array that it is in
   };
-  Kept kept_[kKept];
+
+  static PyObject* decoded(const Text& text) {
+    return PyUnicode_DecodeUTF8(text.data, Py_ssize_t(text.size), "replace");
+  }
+
+  std::vector<Kept> kept_;
 };
 
 }  // namespace
@@ -293,7 +305,7 @@ nb::object text_array(const Slot& slot) {
   auto** objects = static_cast<PyObject**>(bytes_of(made));
   const auto* records = reinterpret_cast<const Text*>(slot.data);
   const int64_t count = slot.view.count();
-  Decoder decode;
+  Decoder decode(count);
   for (int64_t i = 0; i < count; ++i) {
     PyObject* text = decode(records[i]);
     if (text == nullptr) nb::raise_python_error();

@@ -10,8 +10,8 @@ namespace sdx {
 
 // How a session uses the pool.
 struct ThreadOptions {
-  int threads = 0;    // the caller included; 0: as many as the process may use
-  bool spins = true;  // whether workers stay awake for a moment after their work
+  int threads = 0;        // the caller included; 0: as many as the process may use
+  bool spins = true;      // whether workers stay awake for a moment after their work
   bool flushes = false;   // whether tiny numbers count as zero
   int32_t spin_us = 200;  // how long that moment is
   bool calms = false;     // whether it ends with the run

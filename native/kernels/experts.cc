@@ -162,29 +162,58 @@ void unpack_rows(const Weights& w, const Data& data, int64_t expert, int64_t fir
   for (int64_t i = 0; i < count; ++i) unpack(w, data, expert, first + i * step, to + i * w.columns);
 }
 
+// One row times x, without being unpacked to memory: what the only token of an expert takes.
+template <int kBits>
+float dot_bits(const Weights& w, const Data& data, int64_t expert, int64_t row, const float* x) {
+  constexpr int kFields = 8 / kBits;
+  const int64_t line = expert * w.rows + row, row_bytes = w.row_bytes();
+  const uint8_t* from = input<uint8_t>(data, w.slot) + line * row_bytes;
+  const float* scales = input<float>(data, w.slot + 1) + line * w.n_blocks;
+  const Zeros zeros = zeros_of(w, data, expert, row);
+  const int64_t n = row_bytes / w.n_blocks;
+  const i32v mask = splat(int32_t((1 << kBits) - 1));
+  f32v total{};
+  for (int64_t b = 0; b < w.n_blocks; ++b) {
+    const f32v zero = splat(zeros.at_block<kBits>(b));
+    f32v sums[kFields] = {};
+    vloop(n, [&](int64_t i, auto lanes) {
+      const i32v bytes = load_i32(from + b * n + i, lanes);
+      for (int f = 0; f < kFields; ++f) {
+        const f32v q = __builtin_convertvector((bytes >> (f * kBits)) & mask, f32v) - zero;
+        sums[f] += q * load(x + f * row_bytes + b * n + i, lanes);
+      }
+    });
+    for (int f = 1; f < kFields; ++f) sums[0] += sums[f];
+    total += sums[0] * scales[b];
+  }
+  return reduce_sum(total);
+}
+
 constexpr int kRowsTogether = 4;
 constexpr int kTokensTogether = 4;
 
 // sums[i * kTokensTogether + t]: row i, `n` long, times x[t].
-template <int kTokens>
 void multiply(const float* rows, const float* const* x, int64_t n, float* sums) {
-  f32v total[kRowsTogether][kTokens] = {};
+  f32v total[kRowsTogether][kTokensTogether] = {};
   vloop(n, [&](int64_t i, auto lanes) {
-    f32v each[kTokens];
-    for (int t = 0; t < kTokens; ++t) each[t] = load(x[t] + i, lanes);
+    f32v each[kTokensTogether];
+    for (int t = 0; t < kTokensTogether; ++t) each[t] = load(x[t] + i, lanes);
     for (int r = 0; r < kRowsTogether; ++r) {
       const f32v row = load(rows + r * n + i, lanes);
-      for (int t = 0; t < kTokens; ++t) total[r][t] += row * each[t];
+      for (int t = 0; t < kTokensTogether; ++t) total[r][t] += row * each[t];
     }
   });
   for (int r = 0; r < kRowsTogether; ++r)
-    for (int t = 0; t < kTokens; ++t) sums[r * kTokensTogether + t] = reduce_sum(total[r][t]);
+    for (int t = 0; t < kTokensTogether; ++t)
+      sums[r * kTokensTogether + t] = reduce_sum(total[r][t]);
 }
 
-// The same for up to as many tokens as fit.
-void multiply_some(const float* rows, const float* const* x, int64_t count, int64_t n,
-                   float* sums) {
-  (count == 1 ? multiply<1> : multiply<kTokensTogether>)(rows, x, n, sums);
+// Rows [first, first + count) by `step` times x; sums are as far apart as those of `multiply`.
+void dot_rows(const Weights& w, const Data& data, int64_t expert, int64_t first, int64_t step,
+              int64_t count, const float* x, float* sums) {
+  const auto dot = w.bits == 2 ? dot_bits<2> : w.bits == 4 ? dot_bits<4> : dot_bits<8>;
+  for (int64_t i = 0; i < count; ++i)
+    sums[i * kTokensTogether] = dot(w, data, expert, first + i * step, x);
 }
 
 SDX_INLINE float bias_of(const Weights& w, const Data& data, int64_t expert, int64_t row) {
@@ -232,14 +261,20 @@ void hide_units(const Experts& a, const Data& data, int64_t e, int64_t first, in
   const Weights& second = a.has_gate ? a.gate : a.in;
   const int64_t step = a.fusion == 1 ? 2 : 1;
   const int64_t other = a.fusion == 1 ? 2 * first + 1 : a.fusion == 2 ? first + a.inner : first;
-  unpack_rows(a.in, data, e, first * step, step, count, main);
-  if (has_side) unpack_rows(second, data, e, other, step, count, side);
+  const bool is_lone = starts[e + 1] - starts[e] == 1;
+  if (!is_lone) unpack_rows(a.in, data, e, first * step, step, count, main);
+  if (!is_lone && has_side) unpack_rows(second, data, e, other, step, count, side);
   for (int64_t i = starts[e]; i < starts[e + 1]; i += kTokensTogether) {
     const Batch b = batch_of(at<int32_t>(data, a.order_at), i, starts[e + 1],
                              at<float>(data, a.rows_at), a.width, a.k);
     float h[kRowsTogether * kTokensTogether], linear[kRowsTogether * kTokensTogether];
-    multiply_some(main, b.x, b.count, a.width, h);
-    if (has_side) multiply_some(side, b.x, b.count, a.width, linear);
+    if (is_lone) {
+      dot_rows(a.in, data, e, first * step, step, count, b.x[0], h);
+      if (has_side) dot_rows(second, data, e, other, step, count, b.x[0], linear);
+    } else {
+      multiply(main, b.x, a.width, h);
+      if (has_side) multiply(side, b.x, a.width, linear);
+    }
     for (int64_t u = 0; u < count; ++u)
       for (int64_t t = 0; t < b.count; ++t) {
         const int64_t j = u * kTokensTogether + t;
@@ -255,12 +290,16 @@ void hide_units(const Experts& a, const Data& data, int64_t e, int64_t first, in
 void give_columns(const Experts& a, const Data& data, int64_t e, int64_t first, int64_t count) {
   const auto* starts = at<int32_t>(data, a.starts_at);
   auto* rows = reinterpret_cast<float*>(data.local);
-  unpack_rows(a.out, data, e, first, 1, count, rows);
+  const bool is_lone = starts[e + 1] - starts[e] == 1;
+  if (!is_lone) unpack_rows(a.out, data, e, first, 1, count, rows);
   for (int64_t i = starts[e]; i < starts[e + 1]; i += kTokensTogether) {
     const Batch b = batch_of(at<int32_t>(data, a.order_at), i, starts[e + 1],
                              at<float>(data, a.hidden_at), a.inner, 1);
     float y[kRowsTogether * kTokensTogether];
-    multiply_some(rows, b.x, b.count, a.inner, y);
+    if (is_lone)
+      dot_rows(a.out, data, e, first, 1, count, b.x[0], y);
+    else
+      multiply(rows, b.x, a.inner, y);
     for (int64_t n = 0; n < count; ++n)
       for (int64_t t = 0; t < b.count; ++t)
         at<float>(data, a.results_at)[b.slot[t] * a.width + first + n] =

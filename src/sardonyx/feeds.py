@@ -13,7 +13,7 @@ from sardonyx.graph.dtype import STRING, by_numpy
 from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFact, SparseFact
 from sardonyx.nodearg import type_name
 from sardonyx.ortvalue import OrtValue
-from sardonyx.program.program import Input
+from sardonyx.program.program import Input, Program
 from sardonyx.sparse import SparseTensor
 
 
@@ -130,14 +130,44 @@ def describe(values: Mapping[str, Any]) -> str:
     )
 
 
-def hand_out(results: Sequence[Any], fed: Iterable[Any] = ()) -> list[Any]:
+def into(program: Program, places: Sequence[Any], fed: Mapping[str, Any]) -> dict[int, Any]:
+    """Arrays for outputs by slot: those that share memory with nothing fed and with no other.
+
+    Another segment may read what the first one would write over.
+    """
+    read = list(_arrays(fed.values()))
+    found: dict[int, Any] = {}
+    for output, place in zip(program.outputs, places, strict=True):
+        others = (p for p in places if p is not None and p is not place)
+        if place is not None and not any(
+            np.may_share_memory(place, other) for other in (*read, *others)
+        ):
+            found[output.slot] = place
+    return found
+
+
+def _arrays(values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, list):
+            yield from _arrays(value)
+        elif isinstance(value, np.ndarray):
+            yield value
+
+
+def hand_out(
+    results: Sequence[Any], fed: Iterable[Any] = (), places: Sequence[Any] = ()
+) -> list[Any]:
     """Results that the caller may keep and change: sharing bytes with nothing else.
 
     Inputs and constants are read-only arrays, and so is every view of them; all but the caches
-    among what was fed. Results are contiguous, all but caches.
+    among what was fed. Results are contiguous, all but caches. One that lies in the caller's
+    array of `places` is that array.
     """
     taken = set(_caches(fed))
-    return [_give(result, taken) for result in results]
+    held = [place for place in places if place is not None]
+    for place in held:
+        taken.update((id(place), id(place if place.base is None else place.base)))
+    return [r if any(r is place for place in held) else _give(r, taken) for r in results]
 
 
 def _caches(fed: Iterable[Any]) -> Iterator[int]:
@@ -153,6 +183,8 @@ def _caches(fed: Iterable[Any]) -> Iterator[int]:
 def _give(value: Any, taken: set[int]) -> Any:
     if isinstance(value, list):
         return [_give(v, taken) for v in value]
+    if isinstance(value, SparseTensor):
+        return value.copied()
     if not isinstance(value, np.ndarray):
         return value
     owner = value if value.base is None else value.base

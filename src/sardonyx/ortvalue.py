@@ -192,9 +192,8 @@ class OrtValue:
         if isinstance(data, OrtValue):
             raw = data._tensor().reshape(-1).view(np.uint8)
         elif isinstance(data, np.ndarray) and not data.dtype.hasobject:
+            self._check_bits(data)
             raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-            if data.dtype != tensor.dtype and self._dtype is not by_numpy(data.dtype):
-                raw = np.ascontiguousarray(data.astype(tensor.dtype)).reshape(-1).view(np.uint8)
         else:
             raise TypeError(f"a tensor is updated from another or from an array, not {data!r}")
         if raw.nbytes != tensor.nbytes:
@@ -205,6 +204,17 @@ class OrtValue:
         if not tensor.flags.writeable:
             raise ValueFault("the tensor lies in memory that is read-only")
         tensor.reshape(-1).view(np.uint8)[:] = raw
+
+    def _check_bits(self, data: Array) -> None:
+        """Refuses elements of another type; bits are taken where numpy has no such type."""
+        dtype = self._dtype
+        assert dtype is not None
+        is_raw = dtype.np.type.__module__ != "numpy" and data.dtype.kind in "ui"
+        if by_numpy(data.dtype) is not dtype and not (is_raw and data.itemsize == dtype.itemsize):
+            raise ValueFault(
+                f"the tensor is {self.data_type()}, and {data.dtype} is to be written",
+                hint=f"convert it with array.astype({dtype.np.name!r})",
+            )
 
     def shape(self) -> list[int]:
         """The size of each dim."""

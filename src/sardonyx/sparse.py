@@ -207,6 +207,11 @@ class SparseTensor:
     def __reduce__(self) -> tuple[Any, ...]:
         return SparseTensor, (self._shape, self._values, self._places, self._format)
 
+    def copied(self) -> SparseTensor:
+        """The same in memory of its own."""
+        places = tuple(place.copy() for place in self._places)
+        return SparseTensor(self._shape, self._values.copy(), places, self._format)
+
     def to_dense(self) -> Array:
         """The tensor with its zeros, as an array."""
         dense = np.zeros(self._shape, self._values.dtype)

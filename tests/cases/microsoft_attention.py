@@ -290,6 +290,7 @@ TURNED = [
     turned(f32(2, 5, 24), i64(2, 5, low=0, high=9), COS, SIN),
     turned(f32(2, 5, 24), i64(2, 5, low=0, high=9), COS, SIN, interleaved=1),
     turned(f32(2, 5, 24), of([3], np.int64), COS, SIN),
+    turned(f32(2, 5, 0), of([3], np.int64), COS, SIN, oracle="none", why="no heads at all"),
     turned(f32(2, 3, 5, 8), of([3], np.int64), COS, SIN),
     turned(f32(2, 3, 5, 8), i64(2, 5, low=0, high=9), COS, SIN, interleaved=1),
     turned(f32(2, 5, 30), i64(2, 5, low=0, high=9), COS, SIN, num_heads=3, rotary_embedding_dim=8),

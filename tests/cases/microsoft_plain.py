@@ -232,6 +232,15 @@ FUSED = [
         match="none of silu",
         attrs=NORM,
     ),
+    no(
+        "MatMulNBitsMlp",
+        *(LINE, None, SCALE, *K4[:2], None, *V4[:2]),
+        N=4,
+        activation="silu",
+        outputs=2,
+        match="skip, which is missing",
+        attrs=NORM,
+    ),
     ms("MatMulInteger16", *SHORTS),
     ms(
         "MulInteger",

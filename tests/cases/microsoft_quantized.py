@@ -399,6 +399,41 @@ MIXED = [
     no("QMoE", f32(5, 16), f32(5, 3), *experts().inputs[2:], match="fc1_experts_weights must"),
 ]  # fmt: skip
 
+
+def lstm(
+    *, r: tuple[int, ...] = (1, 6, 24), columns: tuple[int, ...] = (1,), **options: Any
+) -> Row:
+    """A quantized LSTM of 4 inputs and 6 cells whose parts may not fit."""
+    return no(
+        "DynamicQuantizeLSTM", f32(5, 3, 4), steps(np.int8, 1, 4, 24), steps(np.int8, *r), None,
+        None,
+        None, None, None, np.ones(columns, np.float32), np.zeros(columns, np.int8),
+        np.ones(1, np.float32), np.zeros(1, np.int8), outputs=3, **options,
+    )  # fmt: skip
+
+
+PRODUCTS = [
+    ms("DynamicQuantizeMatMul", f32(3, 8), B, PER_MAP, of([1, 0, -2, 3], np.int8), f32(4)),
+    ms("DynamicQuantizeMatMul", f32(2, 3, 8), steps(np.uint8, 8, 4), one(0.5), zero(120)),
+    ms("DynamicQuantizeMatMul", f32(0, 8), B, one(0.5), oracle="none", why="has no range there"),
+    ms("DynamicQuantizeMatMul", f32(5, 67), steps(np.int8, 67, 33), one(0.5)),
+    no("DynamicQuantizeMatMul", f32(3, 8), B, PER_MAP, None, f32(3), match="bias does not fit"),
+    ms("MatMulIntegerToFloat", A, B, one(0.5), one(0.25)),
+    ms("MatMulIntegerToFloat", A, steps(np.uint8, 8, 4), one(0.5), PER_MAP, zero(7), zero(9),
+       f32(4)),
+    ms("MatMulIntegerToFloat", A[:0], B, one(0.5), one(0.25)),
+    ms("MatMulIntegerToFloat", steps(np.uint8, 2, 5, 67), steps(np.int8, 67, 33), one(0.5),
+       one(2.0)),
+    no("MatMulIntegerToFloat", A, A, one(0.5), one(0.25), match="inner dim"),
+    no("MatMulIntegerToFloat", A, B, one(0.5), f32(3), match="b_scale does not fit"),
+    lstm(r=(1, 5, 24), match="W does not fit"),
+    lstm(columns=(2,), match="a scale or zero point does not fit"),
+    lstm(hidden_size=7, match="hidden_size is not that of R"),
+    lstm(direction="bidirectional", match="does not fit"),
+    lstm(activations=["Cube", "Tanh", "Tanh"], match="Cube"),
+]  # fmt: skip
+
 CASES = [
-    *QA, *UNARY, *SOFTMAX, *POOL, *MOVES, *CONV, *GEMM, *CONVERT, *TRANSFORMERS, *BNB, *MIXED,
+    *PRODUCTS, *QA, *UNARY, *SOFTMAX, *POOL, *MOVES, *CONV, *GEMM, *CONVERT, *TRANSFORMERS, *BNB,
+    *MIXED,
 ]  # fmt: skip

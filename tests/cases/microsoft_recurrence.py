@@ -61,6 +61,14 @@ LINEAR = [
     ),
     fails(
         "LinearAttention",
+        *tokens((4, 2)),
+        domain=DOMAIN,
+        q_num_heads=2**62,
+        kv_num_heads=2,
+        match="q_num_heads is",
+    ),
+    fails(
+        "LinearAttention",
         *tokens((3, 2)),
         domain=DOMAIN,
         q_num_heads=3,

@@ -65,6 +65,7 @@ DFT = [
     dft(f32(2, 6, 3, 1), opset=17),
     dft(f32(2, 6, 3, 1), opset=17, axis=2, onesided=1),
     dft(f32(2, 6, 3, 2), n(4), opset=19, axis=-2, inverse=1),
+    fails("DFT", f32(2, 0, 1), onesided=1, match="the signal is empty"),
     fails("DFT", f32(2, 8, 1), None, n(2), match="the last"),
     fails("DFT", f32(2, 8, 1), None, n(5), match="outside"),
     fails("DFT", f32(2, 8, 2), onesided=1, match="one-sided"),

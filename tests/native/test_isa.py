@@ -55,9 +55,9 @@ def probe_by_sequence() -> list[str]:
     segment = (0, [(number, 0, 0, LENGTH)], [], [], values, steps, [], [], [], 0)
     sequence = ((2, 0), [], [0, 1], [], [], [], [(True, segment, [], [])])
     types = [np.dtype(np.uint8)] * 2
-    settings = (1, False, True, native.Pool(True), NO_LIMIT)
+    settings = (1, False, True, native.Pool(True), NO_LIMIT, False, 0, False, [u8, u8])
     runnable = native.Runnable(sequence, ([], [], types, *settings))
-    fault, made, *_ = runnable.run([], [], None, False)
+    fault, made, *_ = runnable.run([], [], None, False, None)
     assert fault == 0
     return [a.tobytes().rstrip(b"\0").decode() for a in made]
 

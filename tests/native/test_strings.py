@@ -494,3 +494,13 @@ def test_any_number_of_strings(count: int) -> None:
     assert u.tolist() == sorted({p for w in words for p in w.split("-")})
     assert u[which].tolist() == [p for w in words for p in w.split("-")]
     assert said.tolist() == ["2"] * count
+
+
+@pytest.mark.parametrize("op", ["Gather", "GatherElements"])
+def test_a_large_table(op: str) -> None:
+    """Constants of that size are read as they lie in their file, but for strings."""
+    words = text(*(f"word {i}" for i in range(9000)))
+    places = np.array([0, 8999, -1, 4000])
+    inputs = {"i": (TensorProto.INT64, [4])}
+    session = session_of([node(op, "words i", "y")], inputs, {"y": STRING}, words=words)
+    assert session.run(None, {"i": places})[0].tolist() == words[places].tolist()

@@ -141,6 +141,14 @@ STEPS |= {
         "a = Tanh(e)\ny = QuantizeLinear(a, s, 100:u8)",
         {"QLookup": 1, "Chain": 1},
     ),
+    "chosen": (
+        BYTES,
+        (
+            "t = Greater(x, z)\ng = DequantizeLinear(z, 0.02, 128:u8)\n"
+            "c = Where(t, d, g)\ny = QuantizeLinear(c, 0.02, 128:u8)"
+        ),
+        {"Chain": 1},
+    ),
     "two operands": (
         BYTES,
         "a = Mul(d, f)\ny = QuantizeLinear(a, 0.05, 128:u8)",

@@ -99,14 +99,49 @@ def test_parts_of_open_sizes() -> None:
     assert steps(check(text, x=X, z=X[:3])) == 0
 
 
-def test_positions_known_only_when_it_runs() -> None:
+@pytest.mark.parametrize("how", ["axis = 1", "axis = 0", "axis = -2, keepdims = 0"])
+@pytest.mark.parametrize("at", [2, -1, 0])
+def test_slices_at_a_place_known_only_when_it_runs(how: str, at: int) -> None:
+    text = f"""
+    g (float[N, 4] x, int64 i) => (float[] y, int64 n) {{
+      s = SplitToSequence<{how}>(x)
+      y = SequenceAt(s, i)
+      n = SequenceLength(s)
+    }}
+    """
+    made = check(text, x=X, i=np.array(at))
+    assert steps(made) == 0
+    with pytest.raises(errors.InvalidArgument, match="outside"):
+        made.run(None, {"x": X, "i": np.array(5)})
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_loop_over_the_rows_of_a_tensor(n: int) -> None:
+    """As exporters write `for row in x`."""
     text = """
-    g (float[N, 4] x, int64 i) => (float[] y) {
-      s = SplitToSequence<axis = 1>(x)
+    g (float[N, 4] x) => (float[4] y) <float[4] zero = {0, 0, 0, 0}> {
+      s = SplitToSequence<axis = 0, keepdims = 0>(x)
+      n = SequenceLength(s)
+      y = Loop (n, , zero) <body = b (int64 i, bool c, float[4] v) => (bool go, float[4] w) {
+        go = Identity(c)
+        row = SequenceAt(s, i)
+        twice = Add(row, row)
+        w = Sub(twice, v)
+      }>
+    }
+    """
+    assert steps(check(text, x=X[:n])) == 0
+
+
+def test_unequal_parts_at_a_place_known_only_when_it_runs() -> None:
+    text = """
+    g (float[N, 4] x, int64 i) => (float[] y) <int64 three = {3}> {
+      s = SplitToSequence<axis = 1>(x, three)
       y = SequenceAt(s, i)
     }
     """
-    check(text, x=X, i=np.array(2))
+    for at in (0, 1):
+        check(text, x=X, i=np.array(at))
 
 
 def test_optionals_that_are_known() -> None:

@@ -40,6 +40,7 @@ class Traits:
     dtypes: tuple[str, ...] = ("float",)  # preferred for new values
     sizes: tuple[int, ...] = (1, 2, 3, 5)
     is_large: bool = False
+    is_typed: bool = False  # most nodes work on the one preferred type
 
     @property
     def most(self) -> int:
@@ -102,7 +103,12 @@ class Builder:
     ) -> Value:
         """A new input or constant; `style` says which: input, initializer or node."""
         drawn = self._drawn(dtype, shape, low, high)
-        return self.given(drawn.data, style, drawn.recipe)
+        return self._drawn_given(drawn, style)
+
+    def _drawn_given(self, drawn: Value, style: str = "") -> Value:
+        """Folding constants assumes that they are finite, so others are inputs."""
+        is_special = drawn.recipe is not None and drawn.recipe.specials
+        return self.given(drawn.data, "input" if is_special else style, drawn.recipe)
 
     def _drawn(
         self,
@@ -125,7 +131,7 @@ class Builder:
         recipe = recipe or Recipe("", fixed=data)
         if not isinstance(data, np.ndarray):
             style = "input"
-        elif recipe.dtype in FOREIGN and style != "node":
+        elif name_of(data) in FOREIGN and style != "node":
             style = "initializer"
         root = self if self.parent is None else self.root
         if style == "node":
@@ -163,6 +169,8 @@ class Builder:
         """A value of one of the types, rather a late one; or None."""
         fits = [v for v in self.visible() if v.is_tensor and v.dtype in types and not v.is_random]
         fits = [v for v in fits if where is None or where(v)]
+        if self.traits.is_typed and self.rng.random() < 0.8:
+            fits = [v for v in fits if v.dtype in self.traits.dtypes] or fits
         if not fits:
             return None
         weights = [(3 + v.depth) / (1 + 2 * v.uses) for v in fits]
@@ -188,7 +196,7 @@ class Builder:
             wanted = shape() if callable(shape) else shape
             drawn = self._drawn(dtype, wanted, **limits)
             if where is None or where(drawn):
-                return self.given(drawn.data, "", drawn.recipe)
+                return self._drawn_given(drawn)
         raise Unfit("no fitting shape found")
 
     def like(self, x: Value, shape: Sequence[int], fresh: float = 0.5, **limits: Any) -> Value:

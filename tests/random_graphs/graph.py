@@ -16,7 +16,7 @@ from tests.random_graphs.builder import Builder, Refused, Traits, Unfit
 from tests.random_graphs.compare import STEPS
 from tests.random_graphs.eager import Eager, domains, model_of, reads
 from tests.random_graphs.ops import table
-from tests.random_graphs.value import Array, Recipe, Value, type_of
+from tests.random_graphs.value import DTYPES, Array, Recipe, Value, type_of
 
 NOISY_RUNS = 16
 SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 31, 33)
@@ -143,16 +143,18 @@ def _traits(rng: Random) -> Traits:
     sizes = [*rng.sample(LARGE if is_large else SIZES, 3), rng.choice((1, 2, 3))]
     if rng.random() < 0.06:
         sizes.append(0)
+    is_typed = rng.random() < 0.25
+    kinds = (rng.choice(list(DTYPES)),) if is_typed else rng.choice(KINDS)
     return Traits(
-        opset, rng.randint(1, 5), by_onnxruntime, rng.random() < 0.12, rng.choice(KINDS),
-        tuple(sizes), is_large,
+        opset, rng.randint(1, 5), by_onnxruntime, rng.random() < 0.12, kinds, tuple(sizes),
+        is_large, is_typed,
     )  # fmt: skip
 
 
 def grow(b: Builder) -> None:
     """One more node, or a pattern of some; nothing if what was drawn does not fit."""
     before = len(b.nodes)
-    generate: Callable[[Builder], None] = table.choose(b.rng)
+    generate: Callable[[Builder], None] = table.choose(b.rng, is_typed=b.traits.is_typed)
     try:
         generate(b)
     except Unfit:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnx
 from onnx import AttributeProto, NodeProto, helper
 
 from tests.random_graphs.compare import is_float
@@ -64,6 +65,13 @@ def has_broken_indices(node: Node) -> bool:
     return x.dtype.kind == "f" and bool(np.any(x != np.round(x)))
 
 
+def has_negative_zero(node: Node) -> bool:
+    x = node.inputs[0]
+    if node.attrs["to"] != onnx.TensorProto.BOOL or not str(x.dtype).startswith("float8"):
+        return False
+    return bool(np.any((x.astype(np.float32) == 0) & np.signbit(x.astype(np.float32))))
+
+
 def is_text(node: Node) -> bool:
     return bool(node.inputs[0].dtype.kind == "O")
 
@@ -110,6 +118,7 @@ KNOWN: tuple[Known, ...] = (
     *(Known(op, NAN, has_nan) for op in _COMPARING.split()),
     *(Known(op, "bounds sums, so that NaN is lost", has_nan) for op in ("RNN", "GRU", "LSTM")),
     Known("DynamicQuantizeLinear", "an infinite range has no scale", has_special),
+    Known("QuantizeLinear", "NaN and infinities have no integer", has_special),
     Known("GridSample", "leaves out points that have no weight, even if they are NaN", has_special),
     Known("Resize", "counts points that have no weight, even if they are infinite", has_special),
     *(
@@ -127,12 +136,13 @@ KNOWN: tuple[Known, ...] = (
         Known(op, "adds integer powers or cuts the exponentials, not the logarithm", is_whole)
         for op in ("ReduceLogSum", "ReduceLogSumExp")
     ),
+    Known("Cast", "takes the negative zero of a type of 8 bits for true", has_negative_zero),
     Known("Gather", "copies only the first string of a row", is_text),
     Known("NonZero", "takes a scalar for a list of one", lambda n: n.inputs[0].ndim == 0),
     Known("Pow", "integers beyond the range of the type are undefined", has_large_exponents),
     *(
         Known(op, "integers beyond the range of the type are undefined", is_whole)
-        for op in ("ReduceProd", "ReduceSumSquare")
+        for op in ("ReduceProd", "ReduceSumSquare", "ReduceL1", "ReduceL2")
     ),
     Known("ConvTranspose", "makes less of a kernel smaller than its stride", is_sparse_same),
     Known("ReduceSum", "adds integers in float64", is_beyond_double),

@@ -107,6 +107,78 @@ def test_one_place_for_two_outputs_holds_the_last(
     np.testing.assert_allclose(place.numpy(), np.tanh(X * Y), rtol=1e-6)
 
 
+def test_an_output_over_an_input_that_later_steps_read() -> None:
+    @sardonyx.custom_op("test.binding", "Slow", inputs="x:float", outputs="y:float", shape="first")
+    def slow(x: Any) -> Any:
+        return x * 3
+
+    text = """<ir_version: 8, opset_import: ["": 17, "test.binding": 1]>
+    g (float[n,3] x, float[n,3] y) => (float[n,3] z, float[n,3] w, float[n,3] v)
+    { z = Add(x, y)  w = test.binding.Slow(z)  t = Add(w, x) v = Mul(t, z) }"""
+    try:
+        session = sardonyx.InferenceSession(parser.parse_model(text))
+        for same in (False, True):
+            x = X.copy()
+            binding = session.io_binding()
+            binding.bind_cpu_input("x", x)
+            binding.bind_cpu_input("y", Y)
+            binding.bind_ortvalue_output("z", OrtValue(x))
+            binding.bind_ortvalue_output("w", OrtValue(x if same else X.copy()))
+            binding.bind_output("v")
+            session.run_with_iobinding(binding)
+            z = X + Y
+            np.testing.assert_array_equal(x, z * 3 if same else z)
+            np.testing.assert_array_equal(binding.get_outputs()[2].numpy(), (z * 3 + X) * z)
+    finally:
+        sardonyx.unregister_custom_op("test.binding", "Slow")
+
+
+def test_inputs_that_have_a_default() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[3] x, float[3] c) => (float[3] y) <float[3] c = {1,2,3}> { y = Add(x, c) }"""
+    session = sardonyx.InferenceSession(parser.parse_model(text))
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", X[0])
+    binding.bind_output("y")
+    session.run_with_iobinding(binding)
+    np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], X[0] + [1, 2, 3])
+    binding.bind_cpu_input("c", Y[0])
+    session.run_with_iobinding(binding)
+    np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], X[0] + 2)
+
+
+def test_types_under_8_bits_and_strings() -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    g (float[4] x) => (int4[4] q, string[4] s, float[4] y)
+    { q = Cast<to=22>(x)  s = Cast<to=8>(x)  y = Identity(x) }"""
+    session = sardonyx.InferenceSession(parser.parse_model(text))
+    x, q = np.array([1, -8, 7, 0], np.float32), OrtValue.ortvalue_from_shape_and_type([4], 22)
+    y = OrtValue.ortvalue_from_shape_and_type([4], 1)
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", x)
+    binding.bind_ortvalue_output("q", q)
+    binding.bind_output("s")
+    binding.bind_ortvalue_output("y", y)
+    session.run_with_iobinding(binding)
+    assert bytes(q._tensor()) == b"\x81\x07"
+    np.testing.assert_array_equal(q.numpy().astype(int), x)
+    assert binding.get_outputs()[1].data_type() == "tensor(string)"
+    np.testing.assert_array_equal(y.numpy(), x)
+
+
+@pytest.mark.parametrize("offset", [0, 4, 8, 16])
+def test_places_that_are_not_aligned(session: sardonyx.InferenceSession, offset: int) -> None:
+    memory = np.zeros(128, np.uint8)
+    start = -memory.ctypes.data % 64 + offset
+    place = memory[start : start + 24].view(np.float32).reshape(2, 3)
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", X)
+    binding.bind_cpu_input("y", Y)
+    binding.bind_ortvalue_output("z", OrtValue(place))
+    session.run_with_iobinding(binding)
+    np.testing.assert_array_equal(place, X + Y)
+
+
 def test_other_shapes_in_the_next_run(session: sardonyx.InferenceSession, bound: IOBinding) -> None:
     bound.bind_output("z")
     session.run_with_iobinding(bound)

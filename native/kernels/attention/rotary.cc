@@ -71,6 +71,10 @@ Status rotary(const Call& call, Plan& plan) {
   const View &x = call.in[kX], &cos = call.in[kCos], &sin = call.in[kSin];
   const View& positions = call.in[kPositions];
   const bool is_packed = x.rank == 3;
+  if (x.count() == 0) {  // then there may be no heads either
+    plan.add(phase_of(x.dtype), 0, 1);
+    return {};
+  }
   a.heads = is_packed ? call.ints[0] : x.dims[1];
   a.rows = x.dims[is_packed ? 1 : 2];
   const int64_t width = is_packed ? x.dims[2] / a.heads : x.dims[3];
@@ -84,7 +88,7 @@ Status rotary(const Call& call, Plan& plan) {
   } else {
     a.cos = {cos.strides[0], 0, cos.strides[1]}, a.sin = {sin.strides[0], 0, sin.strides[1]};
   }
-  plan.add(phase_of(x.dtype), x.count() == 0 ? 0 : x.dims[0] * a.rows, a.heads * width / 8 + 2);
+  plan.add(phase_of(x.dtype), x.dims[0] * a.rows, a.heads * width / 8 + 2);
   return {};
 }
 

@@ -81,18 +81,36 @@ SDX_INLINE int64_t position(const T* keys, int64_t n, T x) {
   return low;
 }
 
+// Where a number is among the keys; n where it is none of them.
+template <class T>
+SDX_INLINE int64_t place_among(const T* keys, int64_t n, T x) {
+  if constexpr (std::is_integral_v<T>) {
+    // Keys that follow each other need no search; differences wrap, and are large then.
+    if (uint64_t(keys[n - 1]) - uint64_t(keys[0]) == uint64_t(n - 1)) {
+      const uint64_t at = uint64_t(x) - uint64_t(keys[0]);
+      return at < uint64_t(n) ? int64_t(at) : n;
+    }
+  }
+  const int64_t at = position(keys, n, x);
+  return at < n && (keys[at] == x || (keys[at] != keys[at] && x != x)) ? at : n;
+}
+
+template <class T, class V>
+void encode_as(const EncodeArgs& a, const Data& data, int64_t begin, int64_t end) {
+  const T *x = input<T>(data, 0), *keys = input<T>(data, 1);
+  const V* values = input<V>(data, 2);
+  V* y = output<V>(data);
+  for (int64_t i = begin; i < end; ++i)
+    y[i] = values[a.n_keys == 0 ? 0 : place_among(keys, a.n_keys, x[i])];
+}
+
 template <class T>
 void encode(const EncodeArgs& a, const Data& data, int64_t begin, int64_t end) {
-  const T* x = input<T>(data, 0);
-  const T* keys = input<T>(data, 1);
-  const auto* values = input<std::byte>(data, 2);
-  auto* y = output<std::byte>(data);
-  for (int64_t i = begin; i < end; ++i) {
-    int64_t at = position(keys, a.n_keys, x[i]);
-    const bool is_found =
-        at < a.n_keys && (keys[at] == x[i] || (keys[at] != keys[at] && x[i] != x[i]));
-    if (!is_found) at = a.n_keys;
-    memcpy(y + i * a.size_bytes, values + at * a.size_bytes, size_t(a.size_bytes));
+  switch (a.size_bytes) {
+    case 2: return encode_as<T, uint16_t>(a, data, begin, end);
+    case 4: return encode_as<T, uint32_t>(a, data, begin, end);
+    case 8: return encode_as<T, uint64_t>(a, data, begin, end);
+    default: return encode_as<T, Text>(a, data, begin, end);
   }
 }
 

@@ -1,6 +1,6 @@
 // NonMaxSuppression. Sizes are found by the same walk that fills the output.
 #include "kernels/select/rows.h"
-#include "simd/vec.h"
+#include "simd/fold.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -78,13 +78,83 @@ SDX_INLINE void search_class(const Search& s, const float* boxes, const float* s
   }
 }
 
+// What a search among not too many boxes keeps on the stack.
+constexpr int64_t kTabled = 1 << 15;
+struct Table {
+  float low[2][kTabled], high[2][kTabled], area[kTabled];  // of the boxes that stay
+  uint64_t heap[kTabled];                                  // the others, the best on top
+};
+
+// Scores in the order of unsigned numbers, and among equals the box with the lower index first.
+SDX_INLINE uint64_t rank_of(float score, int64_t box) {
+  const float plain = score + 0.0f;  // one zero
+  uint32_t bits;
+  memcpy(&bits, &plain, sizeof bits);
+  bits = bits >> 31 ? ~bits : bits | 0x80000000u;
+  return uint64_t(bits) << 32 | uint32_t(~uint32_t(box));
+}
+
+SDX_INLINE void sink(uint64_t* heap, int64_t n, int64_t hole, uint64_t entry) {
+  for (int64_t child = 2 * hole + 1; child < n; child = 2 * hole + 1) {
+    if (child + 1 < n && heap[child + 1] > heap[child]) ++child;
+    if (heap[child] <= entry) break;
+    heap[hole] = heap[child];
+    hole = child;
+  }
+  heap[hole] = entry;
+}
+
+// Whether one of n boxes that stay overlaps another.
+bool is_covered(const Table& t, int64_t n, const Bounds& b, float threshold) {
+  i32v seen{};
+  for (int64_t i = 0; i < n && !any(seen); i += 4 * kLanes)
+    vloop(n - i < 4 * kLanes ? n - i : 4 * kLanes, [&](int64_t j, auto lanes) {
+      f32v side[2];
+      for (int k = 0; k < 2; ++k)
+        side[k] = vmin(load(t.high[k] + i + j, lanes), splat(b.high[k])) -
+                  vmax(load(t.low[k] + i + j, lanes), splat(b.low[k]));
+      const f32v shared = side[0] * side[1], both = load(t.area + i + j, lanes) + b.area - shared;
+      const i32v hit = (side[0] > 0) & (side[1] > 0) & (shared > 0) & (both > 0);
+      // Lanes behind the last box are boxes without an area at 0.
+      seen |= hit & (shared / both > threshold) & (load(t.area + i + j, lanes) != 0);
+    });
+  return any(seen);
+}
+
+template <class Found>
+SDX_INLINE void search_table(const Search& s, Table& t, const float* boxes, const float* scores,
+                             Found&& found) {
+  const float least = s.has_least ? s.least : -kInf;
+  int64_t n = 0;
+  for (int64_t i = 0; i < s.n_boxes; ++i)
+    if (scores[i] > least && scores[i] > -kInf) t.heap[n++] = rank_of(scores[i], i);
+  for (int64_t i = n / 2 - 1; i >= 0; --i) sink(t.heap, n, i, t.heap[i]);
+  for (int64_t count = 0; n > 0 && count < s.limit;) {
+    const auto box = int64_t(uint32_t(~uint32_t(t.heap[0])));
+    const uint64_t last = t.heap[--n];
+    if (n > 0) sink(t.heap, n, 0, last);
+    const Bounds b = bounds_of(boxes + 4 * box, s.is_centred);
+    if (is_covered(t, count, b, s.overlap)) continue;
+    found(box);
+    for (int k = 0; k < 2; ++k) t.low[k][count] = b.low[k], t.high[k][count] = b.high[k];
+    t.area[count++] = b.area;
+  }
+}
+
 template <class Found>
 SDX_INLINE void search(const Search& s, Found&& found) {
-  for (int64_t batch = 0; batch < s.n_batches; ++batch)
-    for (int64_t label = 0; label < s.n_classes; ++label)
-      search_class(s, s.boxes + batch * s.n_boxes * 4,
-                   s.scores + (batch * s.n_classes + label) * s.n_boxes,
-                   [&](int64_t box) { found(batch, label, box); });
+  Table table;
+  for (int64_t batch = 0; batch < s.n_batches; ++batch) {
+    const float* boxes = s.boxes + batch * s.n_boxes * 4;
+    for (int64_t label = 0; label < s.n_classes; ++label) {
+      const float* scores = s.scores + (batch * s.n_classes + label) * s.n_boxes;
+      const auto keep = [&](int64_t box) { found(batch, label, box); };
+      if (s.n_boxes <= kTabled)
+        search_table(s, table, boxes, scores, keep);
+      else
+        search_class(s, boxes, scores, keep);
+    }
+  }
 }
 
 struct NonMaxArgs {

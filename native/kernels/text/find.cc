@@ -39,12 +39,17 @@ template <class Find, class Refuse>
 SDX_INLINE Status hot_rows(const OneHotArgs& a, const Data& data, int64_t begin, int64_t end,
                            Find find, Refuse refuse) {
   int64_t odd = -1;
+  const int64_t first = begin * kPerItem,
+                last = end * kPerItem < a.count ? end * kPerItem : a.count;
+  float* const y = output<float>(data);
+  if (a.pitch == a.n)
+    memset(y + first * a.n, 0, size_t((last - first) * a.n) * sizeof *y);
+  else
+    for (int64_t i = first; i < last; ++i) memset(y + i * a.pitch, 0, size_t(a.n) * sizeof *y);
   each(a.count, begin, end, [&](int64_t i) {
-    float* row = output<float>(data) + i * a.pitch;
-    memset(row, 0, size_t(a.n) * sizeof(float));
     const int64_t at = find(a.at(i));
     if (at >= 0)
-      row[at] = 1;
+      y[i * a.pitch + at] = 1;
     else if (odd < 0)
       odd = i;
   });
@@ -65,6 +70,10 @@ Status one_hot_items(const void* args, const Data& data, int64_t begin, int64_t 
 
 // The place of a number among sorted keys, or -1.
 SDX_INLINE int64_t among(const int64_t* keys, int64_t n, int64_t x) {
+  if (n > 0 && uint64_t(keys[n - 1]) - uint64_t(keys[0]) == uint64_t(n - 1)) {
+    const uint64_t at = uint64_t(x) - uint64_t(keys[0]);  // they follow each other
+    return at < uint64_t(n) ? int64_t(at) : -1;
+  }
   int64_t low = 0, left = n;
   while (left > 0) {
     const int64_t half = left / 2;

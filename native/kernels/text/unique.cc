@@ -29,8 +29,9 @@ struct Distinct {
     which = first + n;
     memset(slots, 0, size_t(n_slots) * sizeof *slots);
     const uint64_t mask = uint64_t(n_slots) - 1;
+    const uint64_t seed = mix_hash(reinterpret_cast<uintptr_t>(room));  // where systems put it
     for (int64_t i = 0; i < n; ++i) {
-      uint64_t at = hash_of(x[i]) & mask;
+      uint64_t at = hash_of(x[i], seed) & mask;
       while (slots[at] != 0 && !is_same(x[first[slots[at] - 1]], x[i])) at = (at + 1) & mask;
       if (slots[at] == 0) {
         first[count++] = i;
@@ -50,8 +51,8 @@ int64_t* sort(const Text* x, const int64_t* first, int64_t* order, int64_t* spar
       const int64_t end = begin + 2 * run < n ? begin + 2 * run : n;
       int64_t left = begin, right = middle;
       for (int64_t to = begin; to < end; ++to) {
-        const bool is_right =
-            left == middle || (right < end && is_before(x[first[order[right]]], x[first[order[left]]]));
+        const bool is_right = left == middle || (right < end && is_before(x[first[order[right]]],
+                                                                          x[first[order[left]]]));
         spare[to] = is_right ? order[right++] : order[left++];
       }
     }

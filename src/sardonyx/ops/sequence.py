@@ -11,7 +11,7 @@ from sardonyx.errors import InvalidArgument, InvalidGraph, ShapeError
 from sardonyx.graph.dim import Size, modulo
 from sardonyx.graph.dtype import BOOL, COMPLEX, F32, I64, IEEE, INDEX, INTS, STRING, by_onnx
 from sardonyx.graph.fact import AnyFact, Fact, FreshDim, OptionalFact, SequenceFact
-from sardonyx.graph.graph import Node
+from sardonyx.graph.graph import Node, given
 from sardonyx.graph.graph import optional as given_or_none
 from sardonyx.graph.guard import Scope
 from sardonyx.ops.declare import Op, optional, required
@@ -93,7 +93,22 @@ def _(g: Scope, x: AnyFact, position: Fact) -> AnyFact:
     parts = x.parts if isinstance(x, SequenceFact) else None
     if parts is not None and (where := place_in(len(parts), position, len(parts) - 1)) is not None:
         return parts[where]
+    if elem is not None and _slices(g) is not None:
+        return elem
     return one_of(g, elem)
+
+
+def _slices(g: Scope) -> Size | None:
+    """How many slices of one tensor the sequence is that the node under inference reads.
+
+    They are all alike. None if it is no such sequence.
+    """
+    value = None if g.node is None else given_or_none(g.node, 0)
+    node = None if value is None else value.node
+    if node is None or node.op.key != ("", "SplitToSequence") or given_or_none(node, 1) is not None:
+        return None
+    whole = given(node, 0).tensor
+    return None if whole.shape is None else whole.dims[axis_of(node.attrs["axis"], whole.rank)]
 
 
 @at.reference
@@ -201,7 +216,8 @@ length = Op("SequenceLength", 11, "input_sequence", "length:I", types={"I": SIZE
 def _(g: Scope, x: AnyFact) -> Fact:
     _elem(x, "SequenceLength")
     parts = x.parts if isinstance(x, SequenceFact) else None
-    return Fact(I64, (), None, None if parts is None else (len(parts),))
+    count = _slices(g) if parts is None else len(parts)
+    return Fact(I64, (), None, None if count is None else (count,))
 
 
 length.reference(lambda x: np.array(len(x), np.int64))

@@ -75,6 +75,8 @@ def _(g: Scope, x: Fact, length: Fact | None, axis: Fact | None, **attrs: int) -
     elif is_back and is_half:
         size = (size - 1) * 2
         g.at_least(size, 1, "an inverse one-sided transform needs 2 or more frequencies")
+    else:
+        g.at_least(size, 1, "dft_length must be 1 or more, and the signal is empty")
     if is_half and not is_back:
         size = size // 2 + 1
     return x.shaped((*x.dims[:where], size, *x.dims[where + 1 : -1], last))

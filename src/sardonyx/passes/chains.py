@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sardonyx.graph.build import Builder
-from sardonyx.graph.dtype import BF16, F16, F32, U64
+from sardonyx.graph.dtype import BF16, F16, F32, I8, U8, U64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops import lookup
@@ -23,7 +23,6 @@ from sardonyx.ops.chain import (
     joined,
 )
 from sardonyx.ops.declare import INTERNAL, ONNX, Op, allowed
-from sardonyx.passes.tables import tabulate
 
 MAX_OPERANDS: Final = 12
 MAX_WEIGHT: Final = 36  # native instructions, as _weight guesses them
@@ -31,6 +30,7 @@ MAX_RANK: Final = 10
 # Ops that become several native instructions, at most so many.
 _WEIGHTS: Final = {"Pow": 6, "Cast": 3, "Clip": 2, "Shrink": 3, "SwiGLU": 2, "FastGelu": 2,
                    "BiasGelu": 2, "DequantizeLinear": 2, "QuantizeLinear": 2}  # fmt: skip
+BYTES: Final = (U8, I8)
 _VARIADIC: Final = frozenset(("Max", "Min", "Sum", "Mean"))
 
 
@@ -111,7 +111,9 @@ def fuse_chains(graph: Graph) -> None:
         if not _extend_product(graph, group, positions) and len(group.members) > 1:
             operands = group.read()
             made = _settle(graph, group, chain, operands, {"code": group.code(operands)})
-            if made.outputs[0].tensor.dtype.bits == 8:
+            if made.outputs[0].tensor.dtype in BYTES:
+                from sardonyx.passes.tables import tabulate  # most models have no bytes
+
                 tabulate(graph, made)
     for node in order:
         for _, body in node.subgraphs:

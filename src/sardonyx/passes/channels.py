@@ -16,6 +16,7 @@ from sardonyx.passes.last import Maker, floats, int64s, last_fact
 from sardonyx.passes.turns import (
     TURNS,
     Turn,
+    bytes_mean,
     bytes_product,
     is_free,
     pool,
@@ -35,7 +36,7 @@ _ONLY_SHAPE: Final = frozenset(("Shape", "Size"))  # ops that read no elements
 
 def channels_last(graph: Graph) -> None:
     """Turns the images of a graph, and of the bodies in it, where there are convolutions."""
-    if any(TURNS.get(n.op.key) in (product, pool, bytes_product) for n in graph.nodes):
+    if any(TURNS.get(n.op.key) in (product, pool, bytes_product, bytes_mean) for n in graph.nodes):
         _Images(graph).run()
     for node in list(graph.nodes):
         for _, body in node.subgraphs:

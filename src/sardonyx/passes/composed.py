@@ -68,7 +68,11 @@ def max_unpool(b: Builder, node: Node) -> tuple[Value, ...]:
     whole = Fact(I64, (1,), None, (product(natural),))
     zero = b.const(np.zeros((), x.tensor.dtype.np))
     empty = b.Expand(zero, b.Sizes(domain=INTERNAL, fact=whole))
-    flat = b.ScatterElements(empty, b.Reshape(indices, b.ints(-1)), b.Reshape(x, b.ints(-1)))
+    places = b.Reshape(indices, b.ints(-1))
+    # Here no place counts from the end; one that does is made to lie outside.
+    before = b.Sub(places, b.Sizes(domain=INTERNAL, fact=whole))
+    places = b.Where(b.Less(places, b.const(0, I64)), before, places)
+    flat = b.ScatterElements(empty, places, b.Reshape(x, b.ints(-1)))
     shape = b.Sizes(domain=INTERNAL, fact=Fact(I64, (len(natural),), None, natural))
     return (b.Reshape(flat, shape, allowzero=1, like=out),)
 

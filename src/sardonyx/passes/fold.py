@@ -12,7 +12,9 @@ from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops.declare import INTERNAL
 from sardonyx.weights.const import Const, Held, Recipe, Ref, reshaped
 
-GROWTH_BELOW: Final = 1 << 20  # bytes; a larger result must not be larger than what it is made of
+GROWTH_BELOW: Final = 2 << 20  # bytes; a larger result must not be larger than what it is made of
+
+COPIED_BELOW: Final = 1 << 20  # bytes of a weight that has other readers
 
 # A dequantized weight is several times its file, and the ops that read it can take it as it lies.
 _KEPT: Final = frozenset(("DequantizeLinear",))
@@ -67,7 +69,8 @@ def _is_shared(value: Value) -> bool:
     """Whether a large constant has other readers: folding would add a copy, not replace it."""
     if len(value.uses) + value.n_exits < 2 or value.const is None:
         return False
-    return value.const.size_bytes > GROWTH_BELOW
+    is_made = isinstance(value.const, Recipe)  # and gone once all of its readers are folded
+    return value.const.size_bytes > (GROWTH_BELOW if is_made else COPIED_BELOW)
 
 
 class FoldingBuilder(Builder):
@@ -144,6 +147,7 @@ def _branch_taken(node: Node) -> bool | None:
     if cond is None:
         return None
     if cond.const is not None:
-        return bool(cond.const.read().reshape(-1)[0])
+        # One that is no number is refused when it runs.
+        return bool(cond.const.read().reshape(-1)[0]) if cond.const.count == 1 else None
     sizes = cond.tensor.sym
     return None if sizes is None or len(sizes) != 1 else node.graph.scope.chosen(sizes[0])

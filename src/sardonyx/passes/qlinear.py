@@ -153,17 +153,20 @@ def _gemm(b: Builder, node: Node) -> Made:
     x_scale = _one(b, a_scale)
     if attrs["alpha"] != 1:
         x_scale = b.Mul(x_scale, attrs["alpha"])
+    assert w is not None
     left = b.Transpose(a, perm=(1, 0)) if attrs["transA"] else a
+    is_turned = bool(attrs["transB"] and w.is_const)  # constants are turned when they are packed
+    right = b.Transpose(w, perm=(1, 0)) if attrs["transB"] and not is_turned else w
     is_row = c is None or (c.tensor.dims[-1:] == (columns,) and c.tensor.dims[:-1] in ((), (1,)))
     if is_row:
         row = c if c is None or c.tensor.rank == 1 else b.Reshape(c, b.ints(-1))
         result = (None, None) if y_zero is None else (_one(b, y_scale), _one(b, y_zero))
         y = b.QMatMul(
-            left, w, x_scale, _one(b, a_zero), w_scale, w_zero, row, *result, domain=INTERNAL,
-            dtype=node.outputs[0].tensor.dtype.onnx, trans_w=attrs["transB"],
+            left, right, x_scale, _one(b, a_zero), w_scale, w_zero, row, *result, domain=INTERNAL,
+            dtype=node.outputs[0].tensor.dtype.onnx, trans_w=int(is_turned),
         )  # fmt: skip
         return (y,)
-    right = b.Transpose(w, perm=(1, 0)) if attrs["transB"] else w
+    right = b.Transpose(right, perm=(1, 0)) if is_turned else right
     total = b.Add(b.MatMulInteger(left, right, _one(b, a_zero), w_zero), c)
     y = b.Mul(b.Cast(total, to=F32.onnx), b.Mul(x_scale, w_scale))
     return (y if y_zero is None else _bytes(b, y, y_scale, y_zero, y_zero.tensor.dtype),)

@@ -319,6 +319,17 @@ def concat_steps(b: Builder, x: Value, concat: Node, q: Node) -> Value:
     return made
 
 
+@rule(*_quantized(P.Where(c, x, y)))
+def where_steps(b: Builder, c: Value, x: Value, y: Value, q: Node) -> Value:
+    """Steps of one kind, chosen."""
+    sides, result = [_image(v) for v in (x, y)], _result(q)
+    for side in sides:
+        need(side.value.tensor.dtype is q.outputs[0].tensor.dtype, "types differ")
+        _means_the_same(side, result)
+    made: Value = b.Where(c, *(side.value for side in sides))
+    return made
+
+
 @rule(P.Mul(P.Cast(P.MatMulInteger(x, w, rest=True).named("sums")).named("cast"), y))
 def integer_product(b: Builder, x: Value, w: Value, y: Value, sums: Node, cast: Node) -> Value:
     """Exact sums, converted and scaled, as dynamic quantization writes them."""
@@ -449,7 +460,7 @@ def dynamic_product(b: Builder, x: Value, w: Value, y: Value, product: Node) -> 
 # What ends in steps first: a product whose result is quantized must not stop at float32.
 STEPS: Final[tuple[Any, ...]] = (
     *steps_again, *conv_steps, *matmul_steps, *add_steps, *mean_steps, *max_steps, *concat_steps,
-    *quantize_before, *integer_product, *integer_conv,
+    *where_steps, *quantize_before, *integer_product, *integer_conv,
 )  # fmt: skip
 FLOATS: Final[tuple[Any, ...]] = (
     *conv_float, *matmul_float, *product_bias, *conv_bias,

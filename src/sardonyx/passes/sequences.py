@@ -20,12 +20,23 @@ x, position = hole("x"), hole("position")
 
 @rule(P.SequenceAt(x, position))
 def element(b: Builder, x: Value, position: Value) -> Value:
-    """An element at a known place is the value that was put there."""
+    """An element at a known place is the value that was put there, a slice is gathered."""
+    is_known = isinstance(x.fact, SequenceFact) and x.fact.parts is not None
+    if x.op == "SplitToSequence" and not (is_known and position.tensor.ints):
+        return _slice(b, x, position)
     parts = _parts(b, x)
     where = place_in(len(parts), position.tensor, len(parts) - 1)
     if where is None:
         raise NoMatch("the position is not known")
     return parts[where]
+
+
+def _slice(b: Builder, x: Value, position: Value) -> Value:
+    assert x.node is not None
+    whole, keeps = given(x.node, 0), x.node.attrs["keepdims"]
+    need(optional(x.node, 1) is None and whole.tensor.shape is not None, "parts have many sizes")
+    index = b.node("Reshape", position, b.ints(1) if keeps else b.ints()).outputs[0]
+    return b.node("Gather", whole, index, axis=x.node.attrs["axis"]).outputs[0]
 
 
 @rule(P.ConcatFromSequence(x).named("node"))

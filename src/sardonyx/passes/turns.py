@@ -313,7 +313,7 @@ def bytes_product(node: Node) -> Turn | None:
 
 def bytes_mean(node: Node) -> Turn | None:
     """QMean."""
-    return Turn((0,), attrs={"channels_last": 1}) if _image(node) else None
+    return Turn((0,), is_must=True, attrs={"channels_last": 1}) if _image(node) else None
 
 
 def bytes_sum(node: Node) -> Turn | None:

@@ -1,4 +1,4 @@
-"""Session options that a model carries in its metadata."""
+"""What a model says of itself before it is compiled: session options among its metadata."""
 
 from __future__ import annotations
 
@@ -45,6 +45,24 @@ def with_config_of(given: ModelBytes, options: SessionOptions) -> SessionOptions
         except (TypeError, ValueError):
             raise InvalidArgument(f"the model's {_KEY} sets {name} to {value!r}") from None
     return made
+
+
+def described(given: ModelBytes) -> dict[str, str]:
+    """What a delegate that chooses devices is told of the model."""
+    if given.model is not None:
+        return {}
+    record = read_record(given)
+    assert record.graph is not None
+    return {
+        "producer_name": record.producer_name,
+        "producer_version": record.producer_version,
+        "domain": record.domain,
+        "model_version": str(record.model_version),
+        "doc_string": record.doc_string,
+        "graph_name": record.graph.name,
+        "graph_description": record.graph.doc_string,
+        **dict(record.metadata),
+    }
 
 
 def _parsed(text: str) -> dict[str, Any]:

@@ -19,9 +19,9 @@ from sardonyx.errors import (
     RuntimeException,
     SardonyxError,
 )
-from sardonyx.feeds import check_feed, describe, hand_out
+from sardonyx.feeds import check_feed, describe, hand_out, into
 from sardonyx.graph.guard import AssumptionFailed
-from sardonyx.load import LoadOptions, read_record
+from sardonyx.load import LoadOptions
 from sardonyx.load.source import read_model
 from sardonyx.locks import Lock
 from sardonyx.log import at_severity, of_session
@@ -89,27 +89,10 @@ class InferenceSession(About):
                 path_or_bytes = given.source.data  # a file object is at its end by now
         self._begin(path_or_bytes)
         if providers is None and self._options.has_providers():
-            providers = self._options._chosen_providers(self._described)
+            providers = self._options._chosen_providers(lambda: config.described(self._source))
         elif self._options.has_providers():
             self._logger.warning("providers given to the session replace those of its options")
         self.set_providers(providers, provider_options)
-
-    def _described(self) -> dict[str, str]:
-        """What a delegate that chooses devices is told of the model."""
-        if self._source.model is not None:
-            return {}
-        record = read_record(self._source)
-        assert record.graph is not None
-        return {
-            "producer_name": record.producer_name,
-            "producer_version": record.producer_version,
-            "domain": record.domain,
-            "model_version": str(record.model_version),
-            "doc_string": record.doc_string,
-            "graph_name": record.graph.name,
-            "graph_description": record.graph.doc_string,
-            **dict(record.metadata),
-        }
 
     def _begin(self, model: Any) -> None:
         """Everything before the model is compiled."""
@@ -260,12 +243,7 @@ class InferenceSession(About):
             results = self._execute(values, options, places)
             if self._profile is not None:
                 self._profile.add("Session", "model_run", started, time.perf_counter(), {})
-            if places:
-                return [
-                    r if r is place else hand_out([r], values.values())[0]
-                    for r, place in zip(results, places, strict=True)
-                ]
-            return hand_out([results[i] for i in wanted], values.values())
+            return hand_out([results[i] for i in wanted], values.values(), places)
         except InvalidArgument as error:
             raise error.at(fed=describe(values)) from None
         except MemoryError as error:
@@ -378,8 +356,7 @@ class InferenceSession(About):
         if self._profile is not None:
             run.on_step, run.on_native = self._profile.add_step, self._profile.add_native
         if places:
-            slots = (o.slot for o in program.outputs)
-            run.into = {s: p for s, p in zip(slots, places, strict=True) if p is not None}
+            run.into = into(program, places, values)
         with flushing(self._settings.flushes):
             results = execute(program, run)
         if self._node_stats is not None:

@@ -27,7 +27,13 @@ def rows() -> dict[tuple[str, str], list[Row]]:
     """The rows that run, by op."""
     found: dict[tuple[str, str], list[Row]] = {}
     for module in pkgutil.iter_modules(cases.__path__):
-        for row in importlib.import_module(f"tests.cases.{module.name}").CASES:
+        try:
+            listed = importlib.import_module(f"tests.cases.{module.name}").CASES
+        except ModuleNotFoundError as error:
+            if error.name != "PIL":  # which makes images, and may be left out
+                raise
+            continue
+        for row in listed:
             if row.fails is None and not any(getattr(x, "size", 0) > MAX_INPUT for x in row.inputs):
                 found.setdefault((row.domain, row.op), []).append(row)
     return found
@@ -101,5 +107,4 @@ def _input(b: Builder, x: Any, may_change: bool) -> Value:
             return found
     if may_change and dtype == "float" and array.ndim > 1 and b.rng.random() < 0.25:
         array = b.numbers.permutation(array.reshape(-1)).reshape(array.shape)
-    style = "initializer" if array.dtype.kind == "V" else ""
-    return b.given(array, style)
+    return b.given(array)

@@ -28,8 +28,15 @@ FAMILIES = (
 )  # fmt: skip
 
 
-def choose(rng: Random, is_body: bool = False) -> Step:
+TYPED = (elementwise.OPS, elementwise.OPS, move.OPS, move.OPS, reduce.OPS, quantize.OPS)
+
+
+def choose(rng: Random, is_body: bool = False, is_typed: bool = False) -> Step:
     """One generator: a family first, so that large ones do not crowd out the others."""
+    if is_typed:
+        family = rng.choice(TYPED)
+        op = rng.choice(list(family))
+        return lambda b: family[op](b, op)
     if rng.random() < 0.25:
         return rows.from_row
     if rng.random() < 0.2:

@@ -17,10 +17,12 @@ _SHARED: Final = ("K", "accuracy_level", "bits", "block_size")  # of all product
 _ACTIVATIONS: Final = (b"silu", b"swish", b"gelu", b"relu")
 
 
-def _normalized(b: Builder, node: OldNode, epsilon: float) -> tuple[Any, Any]:
+def _normalized(b: Builder, node: OldNode, epsilon: float, outputs: int) -> tuple[Any, Any]:
     """The input after its norm, if it has one; and its sum with the skip connection, if any."""
     x, skip, scale = (node.input(i) for i in range(3))
     given = {"epsilon": node.attr("epsilon", float(np.float32(epsilon)))}
+    if skip is None and node.n_outputs > outputs:
+        raise InvalidGraph("input_skip_bias_sum is the sum with skip, which is missing")
     if scale is None and skip is not None:
         raise InvalidGraph("skip is added before a norm, and norm_scale is missing")
     if scale is None:
@@ -45,7 +47,7 @@ def _product(b: Builder, node: OldNode, x: Any, slot: int, columns: str) -> Valu
 
 @upgrade("MatMulNBitsQkv", below=ANY, domain=MICROSOFT)
 def three_products(b: Builder, node: OldNode) -> Any:
-    x, total = _normalized(b, node, 1e-6)
+    x, total = _normalized(b, node, 1e-6, outputs=3)
     parts = ((3, "Nq"), (6, "Nkv"), (9, "Nkv"))
     return *(_product(b, node, x, slot, columns) for slot, columns in parts), total
 
@@ -56,7 +58,7 @@ def gated_product(b: Builder, node: OldNode) -> Any:
     if name not in _ACTIVATIONS:
         known = ", ".join(a.decode() for a in _ACTIVATIONS)
         raise InvalidGraph(f"activation {name!r} is none of {known}")
-    x, total = _normalized(b, node, 1e-5)
+    x, total = _normalized(b, node, 1e-5, outputs=1)
     gate, up = (_product(b, node, x, slot, "N") for slot in (3, 6))
     if name == b"relu":
         opened = b.Relu(gate)

@@ -14,6 +14,7 @@ from sardonyx.graph.guard import Scope
 from sardonyx.ops.rules import Array, wide
 
 _T = TypeVar("_T")
+MAX_HEADS: Final = 1 << 24  # more would be features, and none of them in a head
 PRECISIONS: Final[dict[int, DType]] = {d.onnx: d for d in (F32, F16, F64, BF16)}
 
 
@@ -38,7 +39,7 @@ def filled(inputs: tuple[_T | None, ...], count: int) -> tuple[_T | None, ...]:
 
 def heads_of(g: Scope, heads: int | None, hidden: Size, what: str) -> tuple[int, Size]:
     """The number of heads in a packed dimension, and the size of one."""
-    if heads is None or heads < 1:
+    if heads is None or not 1 <= heads <= MAX_HEADS:
         raise InvalidGraph(f"{what} is {heads}, and must be 1 or more when heads are packed")
     g.divides(heads, hidden, f"{what} does not split the packed heads")
     return heads, hidden // heads

@@ -74,6 +74,8 @@ def _(g: Scope, x: Fact, ids: Fact, cos: Fact, sin: Fact, **attrs: Any) -> Fact:
 
 @rotary.reference
 def _(x: Array, ids: Array, cos: Array, sin: Array, **attrs: Any) -> Array:
+    if not x.size:
+        return np.array(x)
     is_packed = x.ndim == 3
     tokens = x
     if is_packed:

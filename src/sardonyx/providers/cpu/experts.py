@@ -35,7 +35,8 @@ def qmoe(node: Node) -> Call | No:
     ints = (
         attrs["k"], inner * (8 // second.bits), attrs["block_size"] or 0,
         *(w.bits for w in x.layers), ACTIVATIONS.index(attrs["activation_type"]),
-        attrs["swiglu_fusion"] if is_fused(attrs) else 0, attrs["normalize_routing_weights"], 0,
+        attrs["swiglu_fusion"] if is_fused(attrs) else 0,
+        int(bool(attrs["normalize_routing_weights"])), 0,
     )  # fmt: skip
     return Call("experts", operands, ints, _floats(attrs))
 
@@ -57,7 +58,7 @@ def moe(node: Node) -> Call | No:
         *(x.first, None, x.first_bias, x.second, None, x.second_bias),
         *(x.third, None, x.third_bias),
     )
-    shares = attrs["normalize_routing_weights"]
+    shares = int(bool(attrs["normalize_routing_weights"]))
     ints = (
         *(attrs["k"], inner, 0, FLOAT, FLOAT, FLOAT),
         ACTIVATIONS.index(attrs["activation_type"]),

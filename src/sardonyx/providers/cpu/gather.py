@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sardonyx.graph.dtype import F32, F64, INTS, U64
+from sardonyx.graph.dtype import F32, F64, INTS, STRING, U64
 from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.ops.rules import axis_of
 from sardonyx.place.provider import No
@@ -25,7 +25,7 @@ def _in_place(node: Node) -> tuple[Value | Stored | None, ...]:
     """The inputs; a constant table is read as it lies: bytes are moved at any alignment."""
     table = given(node, 0)
     const = table.const
-    if const is None or const.is_small or const.dtype.bits < 8:
+    if const is None or const.is_small or const.dtype.bits < 8 or const.dtype is STRING:
         return tuple(node.inputs)
     return (Stored(table), *node.inputs[1:])
 

@@ -12,7 +12,6 @@ from sardonyx.ops.recurrent import DIRECTIONS, settings_of
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call, Packed
 from sardonyx.providers.cpu.index import Lowering
-from sardonyx.providers.cpu.qgemm import packed_bytes
 
 PANEL: Final = 32  # columns of a packed panel
 
@@ -90,6 +89,8 @@ def recurrent(node: Node) -> Call | No:
 
 def quantized(node: Node) -> Call | No:
     """QLSTM."""
+    from sardonyx.providers.cpu.qgemm import packed_bytes  # most layers are of floats
+
     gates, r, *more = (optional(node, i) for i in range(8))
     assert r is not None
     shape, attrs = r.tensor.static, node.attrs

@@ -97,8 +97,9 @@ def _tokenizer(node: Node) -> Call | No:
         way, patterns = _BETWEEN, separators
     if len(patterns) > _MOST_PATTERNS:
         return No(f"no kernel for more than {_MOST_PATTERNS} separators")
-    found = [automaton(p) for p in patterns]
-    tables = [held(a.numbers) for a in found if a and a.is_prompt and not a.matches_nothing]
+    takes_nothing = way == _MATCHES  # which is no token; what lies between is another matter
+    found = [a for p in patterns if (a := automaton(p)) is not None and a.is_prompt]
+    tables = [held(a.numbers) for a in found if takes_nothing or not a.matches_nothing]
     if len(tables) < len(patterns):
         return No("the kernel takes expressions that tell soon whether they match")
     marks = held(_texts([attrs["pad_value"].decode("utf-8", "replace"), START, END]))

@@ -219,9 +219,9 @@ CONTRACTS: Final[dict[str, Callable[[_Call], None]]] = {
 }
 # Ops of our own whose inference, or the checks of codes and sizes, say all there is to say.
 WHOLE: Final = frozenset((
-    "AveragePool", "Bnb4Weights", "Chain", "Conv", "ConvTranspose", "GlobalAveragePool",
-    "GlobalLpPool", "GlobalMaxPool", "Loop", "LpPool", "MatMul", "MaxPool", "QLSTM", "QLookup",
-    "Sizes",
+    "AveragePool", "Bnb4Weights", "Chain", "Conv", "ConvTranspose", "DeformColumns",
+    "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "Loop", "LpPool", "MatMul", "MaxPool",
+    "QLSTM", "QLookup", "Sizes",
 ))  # fmt: skip
 
 

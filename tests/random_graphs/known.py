@@ -46,6 +46,10 @@ def has_nan(node: Node) -> bool:
     )
 
 
+def has_nan_to_compare(node: Node) -> bool:
+    return has_nan(node) and node.attrs.get("reduction") in (b"max", b"min")
+
+
 def has_special(node: Node) -> bool:
     """Infinite, NaN, or so large that a power of it is."""
     return any(
@@ -120,6 +124,7 @@ _COMPARING = (
 )
 KNOWN: tuple[Known, ...] = (
     *(Known(op, NAN, has_nan) for op in _COMPARING.split()),
+    *(Known(op, NAN, has_nan_to_compare) for op in ("ScatterElements", "ScatterND")),
     *(Known(op, "bounds sums, so that NaN is lost", has_nan) for op in ("RNN", "GRU", "LSTM")),
     Known("DynamicQuantizeLinear", "an infinite range has no scale", has_special),
     Known("QuantizeLinear", "NaN and infinities have no integer", has_special),

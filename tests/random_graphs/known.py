@@ -60,6 +60,16 @@ def has_special(node: Node) -> bool:
     )
 
 
+def may_overflow(node: Node) -> bool:
+    """Whether all numbers together are more than the type, or float64, holds exactly."""
+    if not is_whole(node):
+        return False
+    numbers = np.maximum(np.abs(node.inputs[0].astype(float)), 1)
+    with np.errstate(over="ignore"):
+        total = np.prod(numbers) if node.proto.op_type == "ReduceProd" else np.sum(numbers**2)
+    return bool(total > min(np.iinfo(node.inputs[0].dtype).max, 2**52))
+
+
 def is_beyond_double(node: Node) -> bool:
     return is_whole(node) and bool(np.any(np.abs(node.inputs[0].astype(float)) > 2**52))
 
@@ -151,7 +161,7 @@ KNOWN: tuple[Known, ...] = (
     Known("NonZero", "takes a scalar for a list of one", lambda n: n.inputs[0].ndim == 0),
     Known("Pow", "integers beyond the range of the type are undefined", has_large_exponents),
     *(
-        Known(op, "integers beyond the range of the type are undefined", is_whole)
+        Known(op, "integers beyond the range of the type are undefined", may_overflow)
         for op in ("ReduceProd", "ReduceSumSquare", "ReduceL1", "ReduceL2")
     ),
     Known("ConvTranspose", "makes less of a kernel smaller than its stride", is_sparse_same),

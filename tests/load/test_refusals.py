@@ -71,6 +71,29 @@ def calls(functions: list[onnx.FunctionProto]) -> onnx.ModelProto:
 
 
 BAD: dict[str, tuple[Callable[[], onnx.ModelProto], type[Exception], str]] = {
+    "nothing, and too much of it": (
+        lambda: with_tensor(tensor("w", [0, 2**40, 2**40])),
+        errors.InvalidGraph,
+        r"too many elements[\s\S]*w",
+    ),
+    "numbers of vectors that are not there": (
+        lambda: model(
+            [
+                node(
+                    "SVMRegressor",
+                    "x",
+                    "y",
+                    domain="ai.onnx.ml",
+                    n_supports=3,
+                    rho=[0.0],
+                    coefficients=[1.0, 2.0, 3.0],
+                )
+            ],
+            inputs=[helper.make_tensor_value_info("x", F, None)],
+        ),
+        errors.InvalidGraph,
+        "support",
+    ),
     "undefined name": (
         lambda: model([node("Relu", "nowhere", "y")]),
         errors.InvalidGraph,

@@ -76,24 +76,6 @@ BAD: dict[str, tuple[Callable[[], onnx.ModelProto], type[Exception], str]] = {
         errors.InvalidGraph,
         r"too many elements[\s\S]*w",
     ),
-    "numbers of vectors that are not there": (
-        lambda: model(
-            [
-                node(
-                    "SVMRegressor",
-                    "x",
-                    "y",
-                    domain="ai.onnx.ml",
-                    n_supports=3,
-                    rho=[0.0],
-                    coefficients=[1.0, 2.0, 3.0],
-                )
-            ],
-            inputs=[helper.make_tensor_value_info("x", F, None)],
-        ),
-        errors.InvalidGraph,
-        "support",
-    ),
     "undefined name": (
         lambda: model([node("Relu", "nowhere", "y")]),
         errors.InvalidGraph,

@@ -203,3 +203,9 @@ def test_more_than_any_memory(op: str, is_known: bool) -> None:
         pytest.raises(SardonyxError, match=r"memory|bytes|elements|rank|size|outside|fit"),
     ):
         sardonyx.InferenceSession(model).run(None, FED | ({} if is_known else given))
+
+
+def test_an_exponent_without_bound() -> None:
+    node = helper.make_node("GlobalLpPool", ["image"], ["y"], p=2**31 - 1)
+    y = run([node], "y", image=np.full((1, 1, 8, 8), 0.5, np.float32))
+    assert y.shape == (1, 1, 1, 1)

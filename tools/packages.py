@@ -2,7 +2,7 @@
 """Runs packages that use onnxruntime on Sardonyx, unmodified, and compares their answers.
 
     packages.py --cache FOLDER                       all of tools/programs, into docs/packages.md
-    packages.py --cache FOLDER --only magika,osam    some of them, shown only
+    packages.py --cache FOLDER --only magika,osam    some of them; the other rows stay
 
 Each program of tools/programs uses one package through its public interface. It runs in an
 environment of its own, made once and kept in FOLDER: with onnxruntime, and with
@@ -60,6 +60,11 @@ class Program:
         every = (*self.without_dependencies, *self.requires)
         return next(r for r in every if re.sub(r"[-_.]+", "_", r).startswith(known))
 
+    @property
+    def title(self) -> str:
+        """The first cell of its row."""
+        return self.package.replace("==", " ")
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -85,7 +90,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cache", type=Path, required=True, help="folder for environments")
-    parser.add_argument("--only", default="", help="packages, with commas between; shown only")
+    parser.add_argument("--only", default="", help="packages, with commas between")
     parser.add_argument(
         "--processes", type=int, default=2, help="for each runtime; the best counts"
     )
@@ -103,9 +108,8 @@ def main() -> int:
         print(f"\r[{number}/{len(programs)}] {as_line(row)}", flush=True)
     same = sum(row.is_same for row in rows)
     print(f"{same} of {len(rows)} packages give the same answers")
-    if not chosen:
-        write_page(rows)
-        print(f"written: {PAGE.relative_to(ROOT)}")
+    write_page(rows, {read(path).title for path in PROGRAMS.glob("use_*.py")})
+    print(f"written: {PAGE.relative_to(ROOT)}")
     failed = [row for row in rows if row.verdict.startswith(("differs", "sardonyx"))]
     return 1 if failed or same < min(LEAST, len(programs)) else 0
 
@@ -253,17 +257,20 @@ def as_line(row: Row) -> str:
     return f"{row.program.package:28} {figures}   {row.verdict} (within {row.largest:.1e})"
 
 
-def write_page(rows: Sequence[Row]) -> None:
-    """Replaces the generated part of docs/packages.md."""
-    text = PAGE.read_text()
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
+def write_page(rows: Sequence[Row], titles: set[str]) -> None:
+    """Replaces rows of the table in docs/packages.md, and drops those without a program."""
+    before, rest = PAGE.read_text().split(BEGIN)
+    old, after = rest.split(END)
+    table = {line.split(" | ")[0].removeprefix("| "): line for line in old.splitlines()}
+    table |= {row.program.title: as_cells(row) for row in rows}
+    table = {title: line for title, line in sorted(table.items()) if title in titles}
+    same = sum(" | same | " in line for line in table.values())
     lines = [
-        f"{sum(row.is_same for row in rows)} of {len(rows)} packages give the same answers.",
+        f"{same} of {len(table)} packages give the same answers.",
         "",
         "| package | what it does here | answers | differ by | start, s | run, ms |",
         "|---|---|---|---|---|---|",
-        *map(as_cells, rows),
+        *table.values(),
     ]
     with writing(str(PAGE)) as file:
         file.write("\n".join([before.rstrip(), "", BEGIN, *lines, END]).encode() + after.encode())
@@ -272,7 +279,7 @@ def write_page(rows: Sequence[Row]) -> None:
 def as_cells(row: Row) -> str:
     """A row of the table."""
     program = row.program
-    cells = [program.package.replace("==", " "), program.does, row.verdict]
+    cells = [program.title, program.does, row.verdict]
     if row.times:
         (s0, r0), (s1, r1) = (row.times[runtime] for runtime in RUNTIMES)
         cells.append(f"{row.largest:.0e}" if row.largest else "0")

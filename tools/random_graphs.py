@@ -254,10 +254,12 @@ def one(args: argparse.Namespace) -> int:
     ort = OrtProcess()
     graph = make(args.one if args.shrink is None else args.shrink)
     if args.shrink is not None:
-        graph = shrink(graph, lambda g: judge(g, ort))
+        dies = judge_apart(graph) == "died"
+        graph = shrink(graph, judge_apart if dies else lambda g: judge(g, ort))
     show(graph)
     if args.save is not None:
         save(graph, args.save)
+    sys.stdout.flush()  # before what may end the process
     outcome = check(graph, ort)
     ort.stop()
     print(outcome.kind, outcome.detail, outcome.ort[:300], *outcome.known, sep="\n")
@@ -270,6 +272,22 @@ def judge(graph: RandomGraph, ort: OrtProcess) -> str:
         return check(graph, ort).kind
     except Exception as error:
         return type(error).__name__
+
+
+def judge_apart(graph: RandomGraph) -> str:
+    """The same in a process of its own, which may die."""
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        ort = OrtProcess()
+        os.write(write, judge(graph, ort).encode())
+        ort.stop()
+        os._exit(0)
+    os.close(write)
+    with open(read, "rb") as pipe:
+        said = pipe.read().decode()
+    os.waitpid(child, 0)
+    return said or "died"
 
 
 def parse() -> argparse.Namespace:

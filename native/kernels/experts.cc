@@ -189,6 +189,14 @@ float dot_bits(const Weights& w, const Data& data, int64_t expert, int64_t row, 
   return reduce_sum(total);
 }
 
+float dot_floats(const Weights& w, const Data& data, int64_t expert, int64_t row, const float* x) {
+  const float* from = input<float>(data, w.slot) + (expert * w.rows + row) * w.columns;
+  f32v total{};
+  vloop(w.columns,
+        [&](int64_t i, auto lanes) { total += load(from + i, lanes) * load(x + i, lanes); });
+  return reduce_sum(total);
+}
+
 constexpr int kRowsTogether = 4;
 constexpr int kTokensTogether = 4;
 
@@ -211,7 +219,10 @@ void multiply(const float* rows, const float* const* x, int64_t n, float* sums) 
 // Rows [first, first + count) by `step` times x; sums are as far apart as those of `multiply`.
 void dot_rows(const Weights& w, const Data& data, int64_t expert, int64_t first, int64_t step,
               int64_t count, const float* x, float* sums) {
-  const auto dot = w.bits == 2 ? dot_bits<2> : w.bits == 4 ? dot_bits<4> : dot_bits<8>;
+  const auto dot = w.bits == kFloat ? dot_floats
+                   : w.bits == 2    ? dot_bits<2>
+                   : w.bits == 4    ? dot_bits<4>
+                                    : dot_bits<8>;
   for (int64_t i = 0; i < count; ++i)
     sums[i * kTokensTogether] = dot(w, data, expert, first + i * step, x);
 }

@@ -195,6 +195,15 @@ MACHINES = [
         classlabels_ints=[1, 2, 3],
         match="SVMClassifier of 3 classes has 2 vectors_per_class, and needs 3",
     ),
+    fails(
+        "SVMRegressor",
+        f32(2, 0),
+        n_supports=3,
+        coefficients=[1.0, 2.0, 3.0],
+        rho=[0.0],
+        domain="ai.onnx.ml",
+        match="3 support vectors are said, and 0 numbers given",
+    ),
 ]
 
 CASES = [*LINEAR, *MACHINES]

@@ -71,6 +71,11 @@ def calls(functions: list[onnx.FunctionProto]) -> onnx.ModelProto:
 
 
 BAD: dict[str, tuple[Callable[[], onnx.ModelProto], type[Exception], str]] = {
+    "nothing, and too much of it": (
+        lambda: with_tensor(tensor("w", [0, 2**40, 2**40])),
+        errors.InvalidGraph,
+        r"too many elements[\s\S]*w",
+    ),
     "undefined name": (
         lambda: model([node("Relu", "nowhere", "y")]),
         errors.InvalidGraph,

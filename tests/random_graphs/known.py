@@ -46,6 +46,10 @@ def has_nan(node: Node) -> bool:
     )
 
 
+def has_nan_to_compare(node: Node) -> bool:
+    return has_nan(node) and node.attrs.get("reduction") in (b"max", b"min")
+
+
 def has_special(node: Node) -> bool:
     """Infinite, NaN, or so large that a power of it is."""
     return any(
@@ -54,6 +58,16 @@ def has_special(node: Node) -> bool:
         and not np.all(np.abs(x.astype(float)) < 1e9)
         for x in node.inputs
     )
+
+
+def may_overflow(node: Node) -> bool:
+    """Whether all numbers together are more than the type, or float64, holds exactly."""
+    if not is_whole(node):
+        return False
+    numbers = np.maximum(np.abs(node.inputs[0].astype(float)), 1)
+    with np.errstate(over="ignore"):
+        total = np.prod(numbers) if node.proto.op_type == "ReduceProd" else np.sum(numbers**2)
+    return bool(total > min(np.iinfo(node.inputs[0].dtype).max, 2**52))
 
 
 def is_beyond_double(node: Node) -> bool:
@@ -70,6 +84,10 @@ def has_negative_zero(node: Node) -> bool:
     if node.attrs["to"] != onnx.TensorProto.BOOL or not str(x.dtype).startswith("float8"):
         return False
     return bool(np.any((x.astype(np.float32) == 0) & np.signbit(x.astype(np.float32))))
+
+
+def has_negative_shares(node: Node) -> bool:
+    return len(node.inputs) > 14 and bool(np.any(node.inputs[14] < 0))
 
 
 def is_text(node: Node) -> bool:
@@ -116,6 +134,7 @@ _COMPARING = (
 )
 KNOWN: tuple[Known, ...] = (
     *(Known(op, NAN, has_nan) for op in _COMPARING.split()),
+    *(Known(op, NAN, has_nan_to_compare) for op in ("ScatterElements", "ScatterND")),
     *(Known(op, "bounds sums, so that NaN is lost", has_nan) for op in ("RNN", "GRU", "LSTM")),
     Known("DynamicQuantizeLinear", "an infinite range has no scale", has_special),
     Known("QuantizeLinear", "NaN and infinities have no integer", has_special),
@@ -137,11 +156,12 @@ KNOWN: tuple[Known, ...] = (
         for op in ("ReduceLogSum", "ReduceLogSumExp")
     ),
     Known("Cast", "takes the negative zero of a type of 8 bits for true", has_negative_zero),
+    Known("QMoE", "does not divide by a sum of shares that is negative", has_negative_shares),
     Known("Gather", "copies only the first string of a row", is_text),
     Known("NonZero", "takes a scalar for a list of one", lambda n: n.inputs[0].ndim == 0),
     Known("Pow", "integers beyond the range of the type are undefined", has_large_exponents),
     *(
-        Known(op, "integers beyond the range of the type are undefined", is_whole)
+        Known(op, "integers beyond the range of the type are undefined", may_overflow)
         for op in ("ReduceProd", "ReduceSumSquare", "ReduceL1", "ReduceL2")
     ),
     Known("ConvTranspose", "makes less of a kernel smaller than its stride", is_sparse_same),

@@ -8,6 +8,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import IO, Any
 
 SECONDS = 60.0
@@ -56,10 +57,11 @@ def _answer(pipe: IO[bytes]) -> Any:
 
 def _start() -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", __name__],
+        [sys.executable, "-m", "tests.random_graphs.onnxruntime_process"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        cwd=Path(__file__).parents[2],
         env={**os.environ, "OMP_NUM_THREADS": "1", "ALLOW_RELEASED_ONNX_OPSET_ONLY": "0"},
     )
 

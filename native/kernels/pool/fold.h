@@ -37,8 +37,12 @@ struct NormFold {
   SDX_INLINE f32v take(f32v so_far, f32v x) const {
     if (p == 2) return so_far + x * x;
     const f32v size = x < 0.0f ? -x : x;
-    f32v power = size;
-    for (int64_t i = 1; i < p; ++i) power *= size;
+    f32v power = splat(1.0f);
+    f32v square = size;  // by squares: the exponent is the model's, and may be huge
+    for (int64_t left = p; left > 0; left >>= 1) {
+      if (left & 1) power *= square;
+      square *= square;
+    }
     return so_far + power;
   }
   SDX_INLINE f32v finish(f32v so_far, float) const {

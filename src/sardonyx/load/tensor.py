@@ -8,8 +8,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx._native import SparseTensorRecord, TensorRecord
-from sardonyx.errors import InvalidArgument, InvalidGraph, NotImplemented, SardonyxError
+from sardonyx._native import DecodeError, SparseTensorRecord, TensorRecord
+from sardonyx.errors import (
+    InvalidArgument,
+    InvalidGraph,
+    InvalidProtobuf,
+    NotImplemented,
+    SardonyxError,
+)
 from sardonyx.graph.dtype import STRING, DType, by_numpy, by_onnx
 from sardonyx.load.buffers import as_array, as_bytes, source
 from sardonyx.load.source import Files
@@ -29,7 +35,7 @@ def shape_of(dims: tuple[int, ...]) -> tuple[int, ...]:
     """Dims of a tensor that is really there: none negative, the product in range."""
     if any(d < 0 for d in dims):
         raise InvalidGraph(f"the shape {list(dims)} has a negative dim")
-    if math.prod(dims) > MAX_COUNT:
+    if math.prod(max(d, 1) for d in dims) > MAX_COUNT:  # also of one that holds nothing
         raise InvalidGraph(f"the shape {list(dims)} has too many elements")
     return dims
 
@@ -90,7 +96,7 @@ class Tensors:
             if (
                 kind is not None
                 and kind is not STRING
-                and min(dims, default=0) >= 0
+                and min(dims, default=1) > 0
                 and length == kind.packed_bytes(math.prod(dims))
             ):
                 return Ref(self._source, offset, length, kind, dims)
@@ -104,6 +110,8 @@ class Tensors:
             if storage == "raw" or (record.offset >= 0 and storage != "none"):
                 return self._in_place(record, dtype, shape)
             return held(_typed(record, dtype, shape))
+        except DecodeError as error:
+            raise InvalidProtobuf(str(error), tensor=record.name or "(no name)") from None
         except SardonyxError as error:
             raise error.at(tensor=record.name or "(no name)") from None
 

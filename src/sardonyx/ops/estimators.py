@@ -206,7 +206,10 @@ svm_classifier = Op(
 class Kernel:
     """How alike rows and support vectors are."""
 
-    def __init__(self, vectors: Array, count: int, kind: bytes, params: Any) -> None:
+    def __init__(self, vectors: Array | None, count: int, kind: bytes, params: Any) -> None:
+        if vectors is None or vectors.size % count:
+            given = 0 if vectors is None else vectors.size
+            raise InvalidGraph(f"{count} support vectors are said, and {given} numbers given")
         self.vectors: Final = vectors.astype(np.float64).reshape(count, -1)
         self.kind: Final = kind
         self.gamma, self.shift, self.degree = map(float, (0, 0, 0) if params is None else params)

@@ -135,7 +135,7 @@ def inline(node: Node) -> tuple[list[Node], tuple[Value, ...]] | None:
     branch.set_outputs(())
     graph.scope.found.extend(branch.scope.found)
     inside = set(moved)
-    for old, new in zip(node.outputs, outputs, strict=True):
+    for old, new in zip(node.outputs, outputs, strict=False):  # some need not be named
         if new.node in inside:
             new.name, old.name = old.name or new.name, ""
         graph.replace(old, new)

@@ -202,7 +202,8 @@ def pad(b: Builder, op: str) -> None:
         if b.traits.opset < 11:
             attrs["value"] = 1.5
         else:
-            params["constant_value"] = np.asarray(1).astype(x.data.dtype)
+            fill = "-" if x.dtype == "string" else 1
+            params["constant_value"] = np.asarray(fill).astype(x.data.dtype)
     if b.traits.opset >= 18 and b.rng.random() < 0.4:
         chosen = axes(b, x, 1)
         pads = [pads[a % x.rank] for a in chosen] + [pads[a % x.rank + x.rank] for a in chosen]

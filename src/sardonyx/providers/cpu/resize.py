@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from sardonyx.errors import ShapeError
 from sardonyx.graph.dtype import F32
 from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.ops.rules import axes_of
@@ -91,6 +92,8 @@ def _box(roi: Value | None, axes: tuple[int, ...], rank: int) -> tuple[float, ..
     starts, ends = [0.0] * rank, [1.0] * rank
     if roi is not None and roi.const is not None:
         numbers = roi.const.read().astype(np.float64).reshape(-1).tolist()
+        if len(numbers) != 2 * len(axes):
+            raise ShapeError(f"roi has {len(numbers)} numbers for {len(axes)} axes")
         for i, axis in enumerate(axes):
             starts[axis], ends[axis] = numbers[i], numbers[len(axes) + i]
     return (*starts, *ends)

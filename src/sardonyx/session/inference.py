@@ -234,7 +234,7 @@ class InferenceSession(About):
         wanted = self._wanted(output_names)
         if options._adapters:
             known = self._inputs.keys() | self._fixed
-            input_feed = {**options._adapter_feed(known), **input_feed}
+            input_feed = {**input_feed, **options._adapter_feed(known)}
         self._check_required(input_feed)
         if not self._fixed.isdisjoint(input_feed):
             self._open_defaults()

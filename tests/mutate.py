@@ -26,6 +26,7 @@ FLOATS = (
 TEXTS = (
     b"", b"a", b"\xff\xfe", b"\0", b"linear", b"nearest", b"cubic", b"constant", b"reflect", b"SUM",
     b"SAME_UPPER", b"bidirectional", b"Relu", b"...,i->", b"(a|aa)+$", b"(", b"x" * 3000,
+    b"(a|b)*a(a|b){99}", b"(()*){999}", "ßİﬁ😀".encode(), b"1e400", b" 0x1 ",
 )  # fmt: skip
 NEWEST_OPSET = 28
 

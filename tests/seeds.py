@@ -11,6 +11,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
+from tests.generation.models import gpt
+from tests.generation.models import model as searching
+
 WEIGHTS = "weights.bin"  # the file that the model of `external` names
 WEIGHT_BYTES = np.linspace(-1, 1, 12, dtype=np.float32).tobytes()
 
@@ -283,9 +286,83 @@ def tokens() -> onnx.ModelProto:
     )
 
 
+def patterns() -> onnx.ModelProto:
+    """Text cut by expressions, cast, made unique, and looked up in the result."""
+    return onnx.parser.parse_model("""
+    <ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
+    patterns (string[N] lines, float[M] x)
+      => (string[A, B] words, string[C, D] parts, string[E] once, bool[N] match, float[M] back) {
+      words = com.microsoft.Tokenizer<mark = 1, mincharnum = 1, pad_value = "#",
+        tokenexp = "[a-z]+|[^a-z]{1,3}">(lines)
+      parts = com.microsoft.Tokenizer<mark = 0, mincharnum = 2, pad_value = "",
+        separators = [" ", "-+"]>(lines)
+      once, first, places, counts = Unique<axis = 0>(lines)
+      match = RegexFullMatch<pattern = "(a|b)*c?">(lines)
+      text = Cast<to = 8>(x)
+      back = Cast<to = 1>(text)
+    }""")
+
+
+def waves() -> onnx.ModelProto:
+    """Spectra, and pictures read between their pixels."""
+    return onnx.parser.parse_model("""
+    <ir_version: 9, opset_import: ["" : 20]>
+    waves (float[N, 32, 1] signal, float[1, 2, 6, 6] picture, float[1, 3, 3, 2] grid,
+           float[R, 4] regions, int64[R] images, int64 step, int64 length)
+      => (float[N, F, K, 2] short, float[N, L, 2] whole, float[1, 2, 3, 3] at, float[R, 2, 2, 2] cut)
+    <float[8] window = {1, 1, 1, 1, 1, 1, 1, 1}, int64 axis = {1}> {
+      short = STFT(signal, step, window)
+      whole = DFT(signal, length, axis)
+      at = GridSample<mode = "cubic", padding_mode = "reflection">(picture, grid)
+      cut = RoiAlign<output_height = 2, output_width = 2, sampling_ratio = 2>(
+        picture, regions, images)
+    }""")
+
+
+def experts() -> onnx.ModelProto:
+    """Layers of few bits: a recurrence, sums and products, experts that a router chooses."""
+    model = onnx.parser.parse_model("""
+    <ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
+    experts (float[T, 4] tokens, float[T, 3] router, float[S, B, 4] steps, int32[B] lengths,
+             uint8[P] a)
+      => (float[T, 4] y, float[T, 4] z, float[S, 1, B, 2] rnn, uint8[P] sum, uint8[P] curve)
+    <float s = {0.1}, uint8 o = {3}, float[1] ws = {0.1}, uint8[1] wo = {3}> {
+      y = com.microsoft.MoE<k = 2, activation_type = "silu">(tokens, router, f1, , f2)
+      z = com.microsoft.QMoE<k = 1, activation_type = "relu", expert_weight_bits = 4>(
+        tokens, router, q1, s1, , q2, s2)
+      rnn, last, cell = com.microsoft.DynamicQuantizeLSTM<hidden_size = 2>(
+        steps, w, r, , lengths, , , , ws, wo, ws, wo)
+      sum = com.microsoft.QLinearAdd(a, s, o, a, s, o, s, o)
+      curve = com.microsoft.QLinearSigmoid(a, s, o, s, o)
+    }""")
+    return _constants(
+        model,
+        f1=np.linspace(-1, 1, 96, dtype=np.float32).reshape(3, 8, 4),
+        f2=np.linspace(1, -1, 96, dtype=np.float32).reshape(3, 4, 8),
+        q1=np.arange(48, dtype=np.uint8).reshape(3, 8, 2),
+        q2=np.arange(48, dtype=np.uint8).reshape(3, 4, 4),
+        s1=np.full((3, 8), 0.1, np.float32),
+        s2=np.full((3, 4), 0.1, np.float32),
+        w=np.arange(32, dtype=np.uint8).reshape(1, 4, 8),
+        r=np.arange(16, dtype=np.uint8).reshape(1, 2, 8),
+    )
+
+
+def searches() -> onnx.ModelProto:
+    """Text generation: a decoder with a cache, driven by beams."""
+    inputs = ["input_ids", "max_length", "min_length", "num_beams", "num_return_sequences"]
+    data = searching("BeamSearch", inputs, ["sequences"], pad_token_id=0, eos_token_id=1,
+                     decoder=gpt(1))  # fmt: skip
+    numbers = {"max_length": 6, "min_length": 1, "num_beams": 2, "num_return_sequences": 1}
+    model = onnx.ModelProto.FromString(data)
+    for info in [i for i in model.graph.input if i.name in numbers]:
+        model.graph.input.remove(info)
+    return _constants(model, **{n: np.array([v], np.int32) for n, v in numbers.items()})
+
+
 SEEDS: tuple[Callable[[], onnx.ModelProto], ...] = (
     bodies, ranks, functions, external, old, strings, quantized, trees, images, sizes, sequences,
-    tokens,
+    tokens, patterns, waves, experts, searches,
 )  # fmt: skip
 
 

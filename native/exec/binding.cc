@@ -310,17 +310,20 @@ bool make_views(const SegmentSpec& spec, const RunState& state, const int64_t* r
       view = state.slots[size_t(value.at)].view;
       continue;
     }
-    fits = set_dims(value, registers, view) && fits;
-    if (value.storage != Storage::part) set_strides(value, views, registers, view);
+    if (!set_dims(value, registers, view))
+      fits = false;
+    else if (value.storage != Storage::part)
+      set_strides(value, views, registers, view);
     if (value.storage == Storage::constant) view.data = value.data;
   }
+  if (!fits) return false;
   for (size_t i = spec.values.size(); i-- > 0;)  // what parts lie in is listed behind them
     if (spec.values[i].storage == Storage::part)
       set_strides(spec.values[i], views, registers, views[i]);
   for (size_t i = 0; i < spec.values.size(); ++i)  // and their rows may be counted otherwise
     if (spec.values[i].storage == Storage::reshaped && is_part(spec, spec.values[i].at))
       pack_rows(views[i], pitch_of(views[size_t(spec.values[i].at)]));
-  return fits;
+  return true;
 }
 
 std::shared_ptr<const Binding> make_binding(const SegmentSpec& spec, const Wiring& wiring,

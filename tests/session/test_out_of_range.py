@@ -71,6 +71,9 @@ ROWS = [
     *(query(n, t) for n, t in ((HUGE, 5), (-2, 5), (9, 5))),
     *(case("Resize", IMAGE, None, None, of([1, 1, n, 2], I64), mode="linear")
       for n in (2**33, 2**40)),
+    *(case("DFT", f32(1, 8, 1), of(n, I64)) for n in (0, -1, 2**62)),
+    *(case("STFT", f32(1, 8, 1), of(n, I64), None, of(m, I64))
+      for n, m in ((0, 4), (1, 0), (1, 9), (-1, 2**62))),
     *(case("DynamicQuantizeLSTM", SEQUENCE, of(np.zeros((1, 2, 8)), np.uint8),
            of(np.zeros((1, 2, 8)), np.uint8), None, lens(*n), None, None, None, of([0.1]),
            of([0], np.uint8), of([0.1]), of([0], np.uint8), hidden_size=2, domain=MICROSOFT)

@@ -220,7 +220,6 @@ Status resize_sizes(const Call& call, const Data& data, View* out) {
     if (dim < 0 || dim > kMaxSize || (dim > 0 && size == 0))
       return Status::fail("an axis of %ld cannot become one of %ld", long(size), long(dim));
   }
-  out->pack();
   return {};
 }
 

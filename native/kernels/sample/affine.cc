@@ -70,7 +70,6 @@ Status affine_grid_sizes(const Call& call, const Data& data, View* out) {
     out->dims[1 + i] = sizes[2 + i];
   }
   out->dims[n + 1] = n;
-  out->pack();
   return {};
 }
 

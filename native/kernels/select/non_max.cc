@@ -214,7 +214,6 @@ Status non_max_sizes(const Call& call, const Data& data, View* out) {
   int64_t count = 0;
   search(s, [&](int64_t, int64_t, int64_t) { ++count; });
   out->dims[0] = count, out->dims[1] = 3;
-  out->pack();
   return {};
 }
 

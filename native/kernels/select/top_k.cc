@@ -159,10 +159,8 @@ Status top_k_sizes(const Call& call, const Data& data, View* out) {
   if (k < 0 || k > x.dims[axis])
     return Status::fail("K is %ld, and axis %d has %ld elements", long(k), axis,
                         long(x.dims[axis]));
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < 2; ++i)
     for (int j = 0; j < x.rank; ++j) out[i].dims[j] = j == axis ? k : x.dims[j];
-    out[i].pack();
-  }
   return {};
 }
 

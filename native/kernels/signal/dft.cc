@@ -136,7 +136,6 @@ Status dft_sizes(const Call& call, const Data& data, View* out) {
   for (int i = 0; i < x.rank; ++i) out->dims[i] = x.dims[i];
   out->dims[axis] = is_half && !is_back ? half_of(n) : n;
   out->dims[x.rank - 1] = is_half && is_back ? 1 : 2;
-  out->pack();
   return {};
 }
 
@@ -177,7 +176,6 @@ Status stft_sizes(const Call& call, const Data& data, View* out) {
   out->dims[1] = (total - frame) / step + 1;
   out->dims[2] = call.ints[0] != 0 ? half_of(frame) : frame;
   out->dims[3] = 2;
-  out->pack();
   return {};
 }
 

@@ -105,7 +105,6 @@ Status cosine_window_sizes(const Call& call, const Data& data, View* out) {
   const int64_t n = number_in(call, data, 0);
   if (n < 0) return Status::fail("a window has no %ld samples", long(n));
   out->dims[0] = n;
-  out->pack();
   return {};
 }
 
@@ -125,7 +124,6 @@ Status mel_weights_sizes(const Call& call, const Data& data, View* out) {
   if (bands < 0 || length < 0)
     return Status::fail("%ld mel bands of a transform of %ld samples", long(bands), long(length));
   out->dims[0] = length / 2 + 1, out->dims[1] = bands;
-  out->pack();
   return {};
 }
 

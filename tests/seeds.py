@@ -308,9 +308,11 @@ def waves() -> onnx.ModelProto:
     return onnx.parser.parse_model("""
     <ir_version: 9, opset_import: ["" : 20]>
     waves (float[N, 32, 1] signal, float[1, 2, 6, 6] picture, float[1, 3, 3, 2] grid,
-           float[R, 4] regions, int64[R] images, int64 step, int64 length)
-      => (float[N, F, K, 2] short, float[N, L, 2] whole, float[1, 2, 3, 3] at, float[R, 2, 2, 2] cut)
-    <float[8] window = {1, 1, 1, 1, 1, 1, 1, 1}, int64 axis = {1}> {
+           float[R, 4] regions, int64[R] images)
+      => (float[N, F, K, 2] short, float[N, L, 2] whole, float[1, 2, 3, 3] at,
+          float[R, 2, 2, 2] cut)
+    <float[8] window = {1, 1, 1, 1, 1, 1, 1, 1}, int64 axis = {1}, int64 step = {4},
+     int64 length = {16}> {
       short = STFT(signal, step, window)
       whole = DFT(signal, length, axis)
       at = GridSample<mode = "cubic", padding_mode = "reflection">(picture, grid)

@@ -76,6 +76,16 @@ BAD: dict[str, tuple[Callable[[], onnx.ModelProto], type[Exception], str]] = {
         errors.InvalidGraph,
         r"too many elements[\s\S]*w",
     ),
+    "an op that only passes make": (
+        lambda: model([node("Append", "x x", "y", domain="sardonyx")]),
+        errors.NotImplemented,
+        "Append",
+    ),
+    "one text where an old op has a list": (
+        lambda: model([node("LabelEncoder", "x", "y", domain="ai.onnx.ml", classes_strings="ab")]),
+        errors.InvalidGraph,
+        "is of type strings",
+    ),
     "undefined name": (
         lambda: model([node("Relu", "nowhere", "y")]),
         errors.InvalidGraph,

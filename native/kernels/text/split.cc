@@ -49,6 +49,7 @@ SDX_INLINE int64_t between_spaces(Text text, int64_t most, F f) {
 struct SplitArgs {
   int64_t count, width, most;
   bool has_mark;
+  bool counts;  // whether anybody reads how many parts there are
 };
 
 template <class F>
@@ -65,14 +66,14 @@ Status split_items(const void* args, const Data& data, int64_t begin, int64_t en
     const int64_t n = split_text(a, data, i, [&](int64_t k, const Text& part) {
       if (k < a.width) row[k] = part;
     });
-    output<int64_t>(data, 1)[i] = n;
+    if (a.counts) output<int64_t>(data, 1)[i] = n;
     for (int64_t k = n; k < a.width; ++k) row[k] = {nullptr, 0};
   });
   return {};
 }
 
 SplitArgs args_of(const Call& call) {
-  return {call.in[0].count(), 0, call.ints[0], call.in[1].is_given()};
+  return {call.in[0].count(), 0, call.ints[0], call.in[1].is_given(), call.n_out > 1};
 }
 
 }  // namespace
@@ -94,7 +95,8 @@ Status resolve_split(const Call& call, const Data& data, View* out) {
     const int64_t n = split_text(a, data, i, [](int64_t, const Text&) {});
     width = n > width ? n : width;
   }
-  for (int i = 0; i + 1 < out[0].rank; ++i) out[0].dims[i] = out[1].dims[i] = call.in[0].dims[i];
+  for (int k = 0; k < call.n_out; ++k)
+    for (int i = 0; i + 1 < out[0].rank; ++i) out[k].dims[i] = call.in[0].dims[i];
   out[0].dims[out[0].rank - 1] = width;
   return {};
 }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from sardonyx._native import AttributeRecord, GraphRecord
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.graph import Attrs, Graph
@@ -30,14 +32,16 @@ _CLASSES: Final[dict[str, Any]] = {
 
 def fits(spec: Any, value: Any) -> bool:
     """Whether a value that an upgrade gives to an attribute is of its kind."""
-    kind = spec.kind if isinstance(spec, Attr) else kind_of(spec)
+    kind = kind_of(spec)
     if value is None:
         return isinstance(spec, Attr) and not spec.required
     wanted = _CLASSES.get(kind)
     if wanted is None:
         return True
+    if isinstance(value, np.ndarray):
+        return kind in ("ints", "floats")
     if kind in ("ints", "floats", "strings"):
-        return isinstance(value, tuple) and all(isinstance(v, wanted) for v in value)
+        return isinstance(value, (tuple, list)) and all(isinstance(v, wanted) for v in value)
     return isinstance(value, wanted)
 
 

@@ -193,7 +193,7 @@ class GraphBuilder:
         if record.has_bodies:
             inner = Call(call.opsets, call.attributes, call.depth + 1, call.prefix)
             attributes = Attributes(self._tensors, lambda body: self.graph(body, inner, scope))
-        op = lookup(domain, op_type)
+        op = lookup(domain, op_type) if domain != INTERNAL else None  # those that passes make
         rule = find(domain, op_type, version) if op is None or version < op.since else None
         name, marks = call.prefix + record.name, marks_of(record, call.marks)
         if rule is not None:

@@ -131,7 +131,7 @@ def test_what_functions_do_wrong_names_the_node(name: str) -> None:
 @pytest.mark.parametrize("size", [-1, 1.5, "n"])
 def test_what_is_no_size(size: Any) -> None:
     custom_op("acme", "Odd", inputs="x:float", outputs="y:float", shape=lambda x: (size,))(abs)
-    with pytest.raises(InvalidGraph, match="gives .* for a size"):
+    with pytest.raises(InvalidGraph, match="for a size"):
         session("g (float[2] x) => (float[2] y) { y = acme.Odd(x) }")
 
 

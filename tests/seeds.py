@@ -359,6 +359,8 @@ def searches() -> onnx.ModelProto:
     model = onnx.ModelProto.FromString(data)
     for info in [i for i in model.graph.input if i.name in numbers]:
         model.graph.input.remove(info)
+    for _ in range(3):  # batch, sequences of each prompt, length
+        model.graph.output[0].type.tensor_type.shape.dim.add()
     return _constants(model, **{n: np.array([v], np.int32) for n, v in numbers.items()})
 
 

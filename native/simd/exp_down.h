@@ -46,8 +46,8 @@ SDX_INLINE f32v vexp_down(f32v x) {
   p = p * r + 1.6666520399e-1f;
   p = p * r + 4.9999993432e-1f;
   p = p * (r * r) + r + 1.0f;
-  // The low bits of `rounded` are n; n = -127 makes the factor 0.
-  return p * (f32v)(((i32v)rounded << 23) + 0x3f800000);
+  // The low bits of `rounded` are n; n = -127 makes the factor 0. Of NaN they may be any.
+  return p * (f32v)(((u32v)rounded << 23) + 0x3f800000u);
 }
 #endif
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, InvalidGraph, RuntimeException
-from sardonyx.graph.dim import Shape, Size
+from sardonyx.graph.dim import Dim, Shape, Size
 from sardonyx.graph.dtype import ALL, STRING, DType, by_numpy, by_ort_name
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node
@@ -120,6 +120,9 @@ class CustomOp(Op):
         found = [made] if count == 1 and not _is_list_of_shapes(made) else list(made)
         if len(found) != count:
             raise InvalidGraph(f"the shape rule of {self} gives {len(found)} shapes, not {count}")
+        for size in (d for s in found if s is not None for d in s):
+            if not isinstance(size, Dim) and not (isinstance(size, int) and size >= 0):
+                raise InvalidGraph(f"the shape rule of {self} gives {size!r} for a size")
         return [None if s is None else tuple(s) for s in found]
 
     def _bound(self, slot: Slot, facts: Sequence[Fact | None] | None) -> DType:
@@ -165,6 +168,20 @@ class CustomOp(Op):
             )
         borrows = any(a is not None and np.may_share_memory(array, a) for a in arrays)
         return array.copy() if borrows else np.ascontiguousarray(array).reshape(array.shape)
+
+
+class _NativeOp(CustomOp):
+    """One whose function gets numbers as they lie in memory, which strings have no form for."""
+
+    __slots__ = ()
+
+    def _facts(self, g: Scope, *facts: Any, **attrs: Any) -> tuple[Fact, ...]:
+        made = super()._facts(g, *facts, **attrs)
+        if any(f is not None and f.dtype is STRING for f in (*facts, *made)):
+            raise InvalidGraph(
+                f"{self} is a native op, and here one of strings", hint="declare it with custom_op"
+            )
+        return made
 
 
 def custom_op(  # noqa: PLR0913 - as above
@@ -241,7 +258,7 @@ def native_op(  # noqa: PLR0913 - as above
     def call(*arrays: Any, **given: Any) -> tuple[Any, ...]:
         return _called(op, address, arrays, given)
 
-    op = CustomOp(
+    op = _NativeOp(
         call,
         domain,
         name,

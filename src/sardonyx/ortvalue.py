@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 Device = str | OrtDevice
+_MOST_DIMS: Final = 64  # as in numpy
+_MOST_ELEMENTS: Final = 1 << 56
 
 
 class OrtValue:
@@ -316,6 +318,8 @@ def _checked_shape(shape: Any) -> tuple[int, ...]:
     dims = tuple(int(d) for d in shape)
     if any(d < 0 for d in dims):
         raise ValueFault(f"a shape has sizes of 0 or more, not {list(dims)}")
+    if len(dims) > _MOST_DIMS or math.prod(max(d, 1) for d in dims) > _MOST_ELEMENTS:
+        raise ValueFault(f"no memory holds a tensor of shape {list(dims)}")
     return dims
 
 

@@ -30,6 +30,7 @@ CASES = [
     case("Softmax", of([[1000.0, 0.0, -1000.0], [-inf, 0.0, 80.0]])),
     case("LogSoftmax", of([[1000.0, 0.0, -1000.0], [-90.0, 0.0, 80.0]])),
     case("Softmax", of([[1.0, nan, 2.0]]), expect=(of([[nan, nan, nan]]),)),
+    case("Softmax", of([[nan, 3e9, -3e9, 2.0, 1.0]]), expect=(of([[nan] * 5]),)),
     case("Hardmax", of([[3.0, 1.0, 3.0], [0.0, 0.0, 0.0]])),
     case("Hardmax", of([[3, 1, 3], [0, 0, 0]], np.float64), axis=0),
     *(case(op, f32(2, 3, 4), opset=v) for op in NAMES for v in (1, 11)),

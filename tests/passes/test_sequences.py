@@ -223,3 +223,36 @@ def test_elements_that_do_not_fit_are_refused() -> None:
     made = sardonyx.InferenceSession(model(text))
     with pytest.raises(errors.InvalidArgument, match=r"\[3, 1\] and \[3, 2\]"):
         made.run(None, {"x": X, "trips": np.array(3)})
+
+
+FILLED = """g (float[N, 4] x, int64 trips) => (float[] y)
+<int64 zero = {0}> {
+  none = SequenceEmpty()
+  s = Loop (trips, , none) <body = step (int64 i, bool on, seq(float[]) f)
+    => (bool next, seq(float[]) g) {
+      next = Identity(on)
+      k = Cast<to = 1>(i)
+      part = Add(x, k)
+      g = SequenceInsert(f, part)
+    } >
+"""
+READERS = {
+    "another sequence": """
+  t = SequenceInsert(s, x, zero)
+  y = ConcatFromSequence<axis = 0>(t)
+}""",
+    "a branch": """
+  some = Greater(trips, zero)
+  y = If (some) <
+    then_branch = a () => (float[A, B] p) { p = ConcatFromSequence<axis = 0>(s) },
+    else_branch = b () => (float[C, D] q) { q = Neg(x) }
+  >
+}""",
+}
+
+
+@pytest.mark.parametrize("trips", [0, 1, 3])
+@pytest.mark.parametrize("reader", READERS)
+def test_a_filled_sequence_that_is_not_only_joined(reader: str, trips: int) -> None:
+    """A branch that joins may guard against a sequence without elements."""
+    check(FILLED + READERS[reader], x=X, trips=np.array(trips))

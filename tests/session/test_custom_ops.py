@@ -13,7 +13,13 @@ import pytest
 import sardonyx
 from sardonyx import custom_op, native_op, unregister_custom_op
 from sardonyx.custom import _C_FUNCTION
-from sardonyx.errors import InvalidArgument, NotFound, NotImplemented, RuntimeException
+from sardonyx.errors import (
+    InvalidArgument,
+    InvalidGraph,
+    NotFound,
+    NotImplemented,
+    RuntimeException,
+)
 from sardonyx.graph.fact import Fact
 from sardonyx.ops import custom_ops, forget
 
@@ -122,6 +128,13 @@ def test_what_functions_do_wrong_names_the_node(name: str) -> None:
     assert "the_node" in str(error.value)
 
 
+@pytest.mark.parametrize("size", [-1, 1.5, "n"])
+def test_what_is_no_size(size: Any) -> None:
+    custom_op("acme", "Odd", inputs="x:float", outputs="y:float", shape=lambda x: (size,))(abs)
+    with pytest.raises(InvalidGraph, match="for a size"):
+        session("g (float[2] x) => (float[2] y) { y = acme.Odd(x) }")
+
+
 BAD_DECLARATIONS: dict[str, tuple[dict[str, Any], str]] = {
     "no type": ({"inputs": "x"}, "has no type"),
     "no such type": ({"inputs": "x:flaot"}, "no element type"),
@@ -193,6 +206,14 @@ def test_a_native_function_is_a_native_step() -> None:
     with pytest.raises(sardonyx.SardonyxError, match="the function returned the error 7") as error:
         made.run(None, {"x": f32(*range(9))})
     assert "Axpy" in str(error.value)
+
+
+def test_a_native_function_gets_no_strings() -> None:
+    """It would be handed addresses of objects."""
+    function = _C_FUNCTION(lambda *_: 0)
+    native_op(function, "acme", "Any", inputs="x:T", outputs="y:T", shape="first")
+    with pytest.raises(InvalidGraph, match="here one of strings"):
+        session("g (string[n] x) => (string[n] y) { y = acme.Any(x) }")
 
 
 def test_a_native_function_over_a_rank_that_is_not_known() -> None:

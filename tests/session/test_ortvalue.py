@@ -185,3 +185,9 @@ def test_devices_are_numbered_as_in_onnxruntime(name: str) -> None:
     kinds = onnxruntime.capi.onnxruntime_pybind11_state.OrtDevice
     for kind in ("cann", "cpu", "cuda", "default_memory", "dml", "fpga", "gpu", "npu", "webgpu"):
         assert getattr(OrtDevice, kind)() == getattr(kinds, kind)()
+
+
+@pytest.mark.parametrize("shape", [(-1,), (2**62, 4), (2**62, 4, 0), (1,) * 65])
+def test_shapes_that_no_tensor_has(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueFault, match="shape"):
+        OrtValue.ortvalue_from_shape_and_type(shape, np.float32)

@@ -164,11 +164,12 @@ def _appended(node: Node, body: Graph, position: int) -> Value | None:
     is_alone = inner.uses == [(insert, 0)] and not inner.n_exits and not out.uses
     if not is_alone or out.n_exits != 1 or optional(insert, 2) is not None:
         return None
+    readers = [r for r, _ in final.uses]
+    if any(r.op.key != ("", "ConcatFromSequence") or r.graph is not node.graph for r in readers):
+        return None  # one in a body may never run, and must not for a sequence without elements
     tensor = given(insert, 1)
-    ranks = [tensor.tensor.shape, *(r.outputs[0].tensor.shape for r, _ in final.uses)]
-    if None in ranks or any(r.op.key != ("", "ConcatFromSequence") for r, _ in final.uses):
-        return None
-    return tensor
+    ranks = [tensor.tensor.shape, *(r.outputs[0].tensor.shape for r in readers)]
+    return None if None in ranks else tensor
 
 
 RULES: Final = (*element, *joined, *content)

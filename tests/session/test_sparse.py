@@ -132,3 +132,48 @@ def test_sessions_take_and_give_them() -> None:
     for wrong, match in refused:
         with pytest.raises(sardonyx.SardonyxError, match=match):
             session.run(None, {"x": wrong})
+
+
+def product(kind: int, *dims: int, **attrs: Any) -> bytes:
+    """A model that multiplies a sparse 3x4 matrix by a dense one."""
+    a = helper.make_sparse_tensor_value_info("a", kind, [3, 4])
+    b = helper.make_tensor_value_info("b", kind, dims)
+    y = helper.make_tensor_value_info("y", kind, None)
+    node = helper.make_node("SparseToDenseMatMul", ["a", "b"], ["y"], domain=MS, **attrs)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(MS, 1)]
+    graph = helper.make_graph([node], "g", [a, b], [y])
+    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
+
+
+MS = "com.microsoft"
+
+
+@pytest.mark.parametrize("attrs", [{}, {"transA": 1}, {"alpha": 2.0}, {"transB": 1}], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_a_product_with_a_dense_matrix(attrs: dict[str, Any], dtype: Any) -> None:
+    rows = 5 if "transB" in attrs else 3 if "transA" in attrs else 4
+    columns = 4 if "transB" in attrs else 5
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    data = product(kind, rows, columns, **attrs)
+    b = np.arange(rows * columns).reshape(rows, columns).astype(dtype)
+    values, places = VALUES.astype(dtype), np.array([[0, 1], [1, 3]])
+    dense = np.zeros((3, 4), dtype)
+    dense[places[:, 0], places[:, 1]] = values
+    left, right = dense.T if "transA" in attrs else dense, b.T if "transB" in attrs else b
+    want = left @ right * dtype(attrs.get("alpha", 1))
+    # onnxruntime's inference refuses transposed operands, and its integers take no alpha.
+    modules = [sardonyx, onnxruntime] if not attrs else [sardonyx]
+    for module in modules:
+        cpu = module.OrtDevice.make("cpu", 0)
+        a = module.SparseTensor.sparse_coo_from_numpy(SHAPE, values, places, cpu)
+        feeds = {
+            "a": module.OrtValue.ort_value_from_sparse_tensor(a),
+            "b": module.OrtValue.ortvalue_from_numpy(b),
+        }
+        session = module.InferenceSession(data, providers=["CPUExecutionProvider"])
+        np.testing.assert_array_equal(session.run_with_ort_values(None, feeds)[0].numpy(), want)
+
+
+def test_a_product_that_does_not_fit() -> None:
+    with pytest.raises(sardonyx.SardonyxError, match="do not fit"):
+        sardonyx.InferenceSession(product(TensorProto.FLOAT, 5, 5))

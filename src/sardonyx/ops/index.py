@@ -92,6 +92,7 @@ _FAMILIES: Final = {
     (MICROSOFT, "microsoft.multi_head"): "MultiHeadAttention",
     (MICROSOFT, "microsoft.projected"): "Attention",
     (MICROSOFT, "microsoft.rotary"): "MRotaryEmbedding RotaryEmbedding",
+    (MICROSOFT, "microsoft.sparse_product"): "SparseToDenseMatMul",
     (MICROSOFT, "microsoft.streams"): "BranchwiseRMSNorm EngramGate HyperConnectionPostMix "
     "HyperConnectionPreMix",
     (GRADIENT, "recurrent_gradient"): "RNNGradient GRUGradient LSTMGradient",

@@ -165,13 +165,17 @@ def hand_out(
 
     Inputs and constants are read-only arrays, and so is every view of them; all but the caches
     among what was fed. Results are contiguous, all but caches. One that lies in the caller's
-    array of `places` is that array.
+    array of `places` is that array; an equal one beside it is not.
     """
     taken = set(_caches(fed))
-    held = [place for place in places if place is not None]
-    for place in held:
-        taken.update((id(place), id(place if place.base is None else place.base)))
-    return [r if any(r is place for place in held) else _give(r, taken) for r in results]
+    for place in places:
+        if place is not None:
+            taken.update((id(place), id(place if place.base is None else place.base)))
+    own = places or [None] * len(results)
+    return [
+        r if r is place and place is not None else _give(r, taken)
+        for r, place in zip(results, own, strict=True)
+    ]
 
 
 def _caches(fed: Iterable[Any]) -> Iterator[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,7 +14,9 @@ from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFa
 from sardonyx.nodearg import type_name
 from sardonyx.ortvalue import OrtValue
 from sardonyx.program.program import Input, Program
-from sardonyx.sparse import SparseTensor
+
+if TYPE_CHECKING:
+    from sardonyx.sparse import SparseTensor
 
 
 def check_feed(inputs: Mapping[str, Input], feed: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,6 +56,8 @@ def check_value(name: str, fact: AnyFact | None, value: Any) -> Any:
 
 
 def _sparse(name: str, fact: SparseFact, value: Any) -> SparseTensor:
+    from sardonyx.sparse import SparseTensor  # few models take one
+
     if not isinstance(value, SparseTensor) or value._dtype is not fact.dtype:
         kind = value.data_type() if isinstance(value, SparseTensor) else type(value).__name__
         raise InvalidArgument(
@@ -161,13 +165,17 @@ def hand_out(
 
     Inputs and constants are read-only arrays, and so is every view of them; all but the caches
     among what was fed. Results are contiguous, all but caches. One that lies in the caller's
-    array of `places` is that array.
+    array of `places` is that array; an equal one beside it is not.
     """
     taken = set(_caches(fed))
-    held = [place for place in places if place is not None]
-    for place in held:
-        taken.update((id(place), id(place if place.base is None else place.base)))
-    return [r if any(r is place for place in held) else _give(r, taken) for r in results]
+    for place in places:
+        if place is not None:
+            taken.update((id(place), id(place if place.base is None else place.base)))
+    own = places or [None] * len(results)
+    return [
+        r if r is place and place is not None else _give(r, taken)
+        for r, place in zip(results, own, strict=True)
+    ]
 
 
 def _caches(fed: Iterable[Any]) -> Iterator[int]:
@@ -183,10 +191,8 @@ def _caches(fed: Iterable[Any]) -> Iterator[int]:
 def _give(value: Any, taken: set[int]) -> Any:
     if isinstance(value, list):
         return [_give(v, taken) for v in value]
-    if isinstance(value, SparseTensor):
-        return value.copied()
     if not isinstance(value, np.ndarray):
-        return value
+        return value.copied() if hasattr(value, "copied") else value
     owner = value if value.base is None else value.base
     if not value.flags.writeable or id(owner) in taken:
         return value.copy()

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import re2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
@@ -17,8 +16,6 @@ from onnx import TensorProto, helper
 import sardonyx
 import sardonyx._native as native
 from sardonyx.errors import SardonyxError
-from sardonyx.ops import lookup
-from sardonyx.ops.text.automaton import Automaton, automaton
 from sardonyx.ops.text.case import changed, letters
 
 ML, MICROSOFT = "ai.onnx.ml", "com.microsoft"
@@ -312,119 +309,6 @@ def test_letters_are_in_order() -> None:
             before, after = letters(upper, dotted)
             assert (np.diff(before.astype(np.int64)) > 0).all()
             assert (before != after).all()
-
-
-PIECES = ["a", "b", "ab", r"\w", r"\d", ".", "[ab]", "[^a]", "[a-c0-9]", "é", "[à-ÿ]", r"\s", "😀"]
-PATTERNS = st.recursive(
-    st.sampled_from(PIECES),
-    lambda inner: st.one_of(
-        st.tuples(inner, inner).map("".join),
-        st.tuples(inner, inner).map(lambda p: f"(?:{p[0]}|{p[1]})"),
-        st.tuples(inner, st.sampled_from(["*", "+", "?", "{2}", "{1,3}", "{0,2}", "{2,}"])).map(
-            lambda p: f"(?:{p[0]}){p[1]}"
-        ),
-    ),
-    max_leaves=6,
-)
-TEXTS = st.text(st.sampled_from("abc01_ \néÀÿ😀-"), max_size=12)
-
-
-def expressions(pattern: str) -> tuple[Automaton, Any]:
-    made = automaton(pattern.encode())
-    assert made is not None
-    options = re2.Options()
-    options.longest_match = True
-    return made, re2.compile(pattern, options)
-
-
-def run_automaton(made: Automaton, data: bytes) -> bool:
-    state = 1
-    for byte in data:
-        state = made.next[state][made.class_of[byte]]
-    return made.is_match[state]
-
-
-@settings(max_examples=300, deadline=None)
-@given(PATTERNS, st.lists(TEXTS, max_size=8))
-def test_automata_match_what_re2_matches(pattern: str, words: list[str]) -> None:
-    made, other = expressions(pattern)
-    for word in words:
-        assert run_automaton(made, word.encode()) == (other.fullmatch(word) is not None), word
-
-
-@settings(max_examples=150, deadline=None)
-@given(PATTERNS, st.lists(TEXTS, min_size=1, max_size=4), st.booleans(), st.integers(1, 2))
-def test_tokens_are_those_of_re2(pattern: str, words: list[str], between: bool, least: int) -> None:
-    attrs = {"mark": 1, "mincharnum": least, "pad_value": "#"}
-    how = {"separators": [pattern, " "]} if between else {"tokenexp": pattern}
-    session = session_of(
-        [node("Tokenizer", "x", "y", MICROSOFT, **attrs, **how)],
-        {"x": (STRING, ["n"])},
-        {"y": STRING},
-    )
-    (y,) = session.run(None, {"x": text(*words)})
-    op = lookup(MICROSOFT, "Tokenizer")
-    assert op is not None
-    given_ = {
-        "mark": 1, "mincharnum": least, "pad_value": b"#",
-        "separators": (pattern.encode(), b" ") if between else None,
-        "tokenexp": None if between else pattern.encode(),
-    }  # fmt: skip
-    (want,) = op.run([text(*words)], given_)
-    assert y.tolist() == want.tolist()
-
-
-@pytest.mark.parametrize(
-    ("pattern", "is_known"),
-    [
-        ("[a-zA-Z0-9_]+", True),
-        (r"\x{1F600}+\x41", True),
-        ("[]a^-]", True),
-        (r"[^\d\s]+", True),
-        (r"\bword\b", False),
-        ("(?i)a", False),
-        (r"\pL", False),
-        ("[[:alpha:]]", False),
-        ("a**", False),
-        ("a{2", False),
-        ("(", False),
-        ("[b-a]", False),
-        (r"[!-\d]", False),
-        ("(" * 60 + ")" * 60, False),
-        ("a{1000}{1000}", False),
-        ("((a{100}){100}){100}", False),
-        ("((" + "()" * 5000 + "){1000}){1000}", False),
-        ("[" + "ab" * 20_000 + "]", False),
-        ("(a|b)*a" + "(a|b)" * 14, False),
-        ("\udcff", False),
-    ],
-)
-def test_which_patterns_become_automata(pattern: str, is_known: bool) -> None:
-    """What grows beyond bounds, or is not understood, is left to RE2."""
-    assert (automaton(pattern.encode("utf-8", "surrogateescape")) is not None) == is_known
-
-
-@pytest.mark.parametrize(
-    ("pattern", "is_prompt"),
-    [("a+b", False), ("a+b?", True), ("ab{3}c", True), (r"a|a*[^\x00-\x{10FFFF}]", False)],
-)
-def test_what_may_read_far_ahead_for_nothing(pattern: str, is_prompt: bool) -> None:
-    """Such a search takes time that grows with the square of the text."""
-    made = automaton(pattern.encode())
-    assert made is not None
-    assert made.is_prompt == is_prompt
-
-
-def test_patterns_that_read_far_ahead_are_left_to_re2() -> None:
-    session = session_of(
-        [node("Tokenizer", "x", "y", MICROSOFT, mark=0, mincharnum=1, pad_value="#",
-              tokenexp='"[^"]*"')],
-        {"x": (STRING, ["n"])},
-        {"y": STRING},
-    )  # fmt: skip
-    assert python_steps(session) == 1
-    (y,) = session.run(None, {"x": text('say "a b" and "c" or "')})
-    assert y.tolist() == [['"a b"', '"c"']]
 
 
 @settings(max_examples=100, deadline=None)

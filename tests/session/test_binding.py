@@ -255,3 +255,21 @@ def test_values_and_lists_of_values(session: sardonyx.InferenceSession) -> None:
     device = sardonyx.OrtDevice.make("cpu", 0)
     session.run_with_ortvaluevector(None, ["x", "y"], feeds, ["w", "z"], fetches, [device] * 2)
     np.testing.assert_array_equal(fetches[1].numpy(), X + Y)
+
+
+@pytest.mark.parametrize("name", ["y", "z"])
+def test_an_equal_output_that_is_not_bound_is_its_own(name: str) -> None:
+    made = sardonyx.InferenceSession(
+        parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        g (float[n] x) => (float[n] y, float[n] z) { y = Exp(x)  z = Identity(y) }""")
+    )
+    place = np.zeros(2, np.float32)
+    binding = made.io_binding()
+    binding.bind_cpu_input("x", np.zeros(2, np.float32))
+    for output in ("y", "z"):
+        binding.bind_output(output)
+    binding.bind_ortvalue_output(name, OrtValue.ortvalue_from_numpy(place))
+    made.run_with_iobinding(binding)
+    for output, value in zip(("y", "z"), binding.get_outputs(), strict=True):
+        assert np.may_share_memory(value.numpy(), place) == (output == name)
+        assert value.numpy().tolist() == [1, 1]

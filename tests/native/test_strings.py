@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -402,3 +403,19 @@ def test_a_large_table(op: str) -> None:
     inputs = {"i": (TensorProto.INT64, [4])}
     session = session_of([node(op, "words i", "y")], inputs, {"y": STRING}, words=words)
     assert session.run(None, {"i": places})[0].tolist() == words[places].tolist()
+
+
+def test_a_delimiter_that_almost_matches_everywhere() -> None:
+    """A search that begins anew at each place would take seconds."""
+    n = 300_000
+    session = session_of(
+        [node("StringSplit", "x", "y n", delimiter="a" * n + "b")],
+        {"x": (STRING, ["k"])},
+        {"y": STRING, "n": TensorProto.INT64},
+    )
+    words = ["a" * (2 * n), "a" * (n + 1) + "b!"]
+    began = time.perf_counter()
+    parts, counts = session.run(None, {"x": text(*words)})
+    assert time.perf_counter() - began < 1
+    assert counts.tolist() == [1, 2]
+    assert parts.tolist() == [[words[0], ""], ["a", "!"]]

@@ -7,14 +7,8 @@ namespace {
 
 // Where a delimiter begins at `from` or behind; the end of the text where it does not.
 int64_t find_mark(const Text& text, const Text& mark, int64_t from) {
-  while (from + mark.size <= text.size) {
-    const auto* at = static_cast<const char*>(
-        memchr(text.data + from, mark.data[0], size_t(text.size - mark.size - from + 1)));
-    if (at == nullptr) break;
-    if (memcmp(at, mark.data, size_t(mark.size)) == 0) return at - text.data;
-    from = at - text.data + 1;
-  }
-  return text.size;
+  const void* at = memmem(text.data + from, size_t(text.size - from), mark.data, size_t(mark.size));
+  return at == nullptr ? text.size : static_cast<const char*>(at) - text.data;
 }
 
 // Calls f with each part, with at most so many cuts (below 0: with all of them).

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import Enum, IntEnum
 
 
-class ExecutionMode(IntEnum):
+class Named(IntEnum):
+    """A number that is shown by its name, as onnxruntime shows it."""
+
+    __str__ = Enum.__str__
+
+
+class ExecutionMode(Named):
     """Whether independent nodes may run at once."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
 
 
-class ExecutionOrder(IntEnum):
+class ExecutionOrder(Named):
     """How the order of nodes is chosen."""
 
     DEFAULT = 0
@@ -20,7 +26,7 @@ class ExecutionOrder(IntEnum):
     MEMORY_EFFICIENT = 2
 
 
-class GraphOptimizationLevel(IntEnum):
+class GraphOptimizationLevel(Named):
     """How far the graph is rewritten."""
 
     ORT_DISABLE_ALL = 0
@@ -30,7 +36,7 @@ class GraphOptimizationLevel(IntEnum):
     ORT_ENABLE_ALL = 99
 
 
-class OrtAllocatorType(IntEnum):
+class OrtAllocatorType(Named):
     """Kinds of allocators."""
 
     INVALID = -1
@@ -38,7 +44,7 @@ class OrtAllocatorType(IntEnum):
     ORT_ARENA_ALLOCATOR = 1
 
 
-class OrtMemType(IntEnum):
+class OrtMemType(Named):
     """What memory is used for."""
 
     CPU_INPUT = -2
@@ -47,7 +53,7 @@ class OrtMemType(IntEnum):
     DEFAULT = 0
 
 
-class OrtSparseFormat(IntEnum):
+class OrtSparseFormat(Named):
     """Layouts of sparse tensors."""
 
     ORT_SPARSE_UNDEFINED = 0
@@ -56,7 +62,7 @@ class OrtSparseFormat(IntEnum):
     ORT_SPARSE_BLOCK_SPARSE = 4
 
 
-class OrtMemoryInfoDeviceType(IntEnum):
+class OrtMemoryInfoDeviceType(Named):
     """Kinds of devices that memory belongs to."""
 
     CPU = 0
@@ -65,14 +71,14 @@ class OrtMemoryInfoDeviceType(IntEnum):
     NPU = 3
 
 
-class OrtDeviceMemoryType(IntEnum):
+class OrtDeviceMemoryType(Named):
     """Who can reach a device's memory."""
 
     DEFAULT = 0
     HOST_ACCESSIBLE = 5
 
 
-class OrtExecutionProviderDevicePolicy(IntEnum):
+class OrtExecutionProviderDevicePolicy(Named):
     """How a provider is chosen when none is named."""
 
     DEFAULT = 0
@@ -84,7 +90,7 @@ class OrtExecutionProviderDevicePolicy(IntEnum):
     MIN_OVERALL_POWER = 6
 
 
-class OrtHardwareDeviceType(IntEnum):
+class OrtHardwareDeviceType(Named):
     """Kinds of hardware."""
 
     CPU = 0
@@ -92,7 +98,7 @@ class OrtHardwareDeviceType(IntEnum):
     NPU = 2
 
 
-class OrtCompileApiFlags(IntEnum):
+class OrtCompileApiFlags(Named):
     """How strict compiling to a file is."""
 
     NONE = 0
@@ -100,7 +106,7 @@ class OrtCompileApiFlags(IntEnum):
     ERROR_IF_OUTPUT_FILE_EXISTS = 2
 
 
-class OrtDeviceVendorId(IntEnum):
+class OrtDeviceVendorId(Named):
     """PCI ids of hardware vendors."""
 
     NONE = 0
@@ -113,14 +119,14 @@ class OrtDeviceVendorId(IntEnum):
     INTEL = 0x8086
 
 
-class ArenaExtendStrategy(IntEnum):
+class ArenaExtendStrategy(Named):
     """How an arena grows; those here are as large as their runs need."""
 
     kNextPowerOfTwo = 0  # noqa: N815 - onnxruntime's name
     kSameAsRequested = 1  # noqa: N815
 
 
-class OrtCompiledModelCompatibility(IntEnum):
+class OrtCompiledModelCompatibility(Named):
     """Whether a compiled model suits a device."""
 
     EP_NOT_APPLICABLE = 0
@@ -129,7 +135,7 @@ class OrtCompiledModelCompatibility(IntEnum):
     EP_UNSUPPORTED = 3
 
 
-class OrtDeviceEpIncompatibilityReason(IntEnum):
+class OrtDeviceEpIncompatibilityReason(Named):
     """Why a provider cannot use a device; the reasons are bits."""
 
     NONE = 0

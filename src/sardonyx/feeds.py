@@ -84,7 +84,7 @@ def _map_value(fact: AnyFact | None, value: Any) -> Any:
 
 
 def _array(name: str, fact: Fact, value: Any) -> Any:
-    array = value if isinstance(value, np.ndarray) else _from_list(value, fact)
+    array = value if isinstance(value, np.ndarray) else _from_list(name, value, fact)
     dtype = by_numpy(array.dtype)
     if dtype is STRING:
         array = array.astype(object) if array.dtype.kind == "U" else array
@@ -118,12 +118,17 @@ def _check_strings(name: str, array: Any) -> None:
     raise InvalidArgument(f"input {name} is a tensor(string), and has {what} at element {at}")
 
 
-def _from_list(value: Any, fact: Fact) -> Any:
+def _from_list(name: str, value: Any, fact: Fact) -> Any:
     if fact.dtype is STRING:
         return np.array(value, object)
     if hasattr(value, "__array__"):
         return np.asarray(value)
-    return np.array(value, fact.dtype.np)
+    try:
+        return np.array(value, fact.dtype.np)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgument(
+            f"input {name} is a {type_name(fact)}, and cannot be made of what is given: {error}"
+        ) from None
 
 
 def describe(values: Mapping[str, Any]) -> str:

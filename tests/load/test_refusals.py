@@ -229,6 +229,25 @@ def test_bytes_that_are_no_model(data: bytes) -> None:
         sardonyx.InferenceSession(data)
 
 
+OTHERS = {
+    "onnxruntime's own format": (b"\x20\0\0\0ORTM" + b"\0" * 64, errors.NotImplemented, "the .ort"),
+    "a pointer": (b"version https://git-lfs.github.com/spec/v1\n", errors.InvalidProtobuf, "lfs"),
+    "an archive": (b"PK\x03\x04" + b"\0" * 64, errors.InvalidProtobuf, "zip archive"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_files_of_other_kinds_are_named(name: str) -> None:
+    data, kind, text = OTHERS[name]
+    with pytest.raises(kind, match=text):
+        sardonyx.InferenceSession(data)
+
+
+def test_an_op_with_a_slip_in_its_name() -> None:
+    with pytest.raises(errors.NotImplemented, match="is Relu meant"):
+        sardonyx.InferenceSession(model([node("Rellu", "x", "y")]).SerializeToString())
+
+
 def test_bodies_nested_without_end() -> None:
     graph = field(2, b"inner")
     for _ in range(5000):

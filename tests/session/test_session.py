@@ -349,3 +349,19 @@ def test_exceptions_by_their_onnxruntime_path() -> None:
     ]
     assert len(names) == 15
     assert all(issubclass(getattr(theirs, n), Exception) for n in names)
+
+
+@pytest.mark.parametrize("value", ["a", [[1.0], [2.0, 3.0]]], ids=["text", "ragged"])
+def test_what_is_no_array_names_its_input(session: sardonyx.InferenceSession, value: Any) -> None:
+    name = session.get_inputs()[0].name
+    with pytest.raises(errors.InvalidArgument, match=f"input {name}"):
+        session.run(None, {name: value})
+
+
+def test_a_feed_that_is_no_dict(session: sardonyx.InferenceSession) -> None:
+    with pytest.raises(TypeError, match="dict by name"):
+        session.run(None, [np.zeros(1)])  # type: ignore[arg-type]
+
+
+def test_enums_are_shown_by_name() -> None:
+    assert f"{sardonyx.ExecutionMode.ORT_PARALLEL}" == "ExecutionMode.ORT_PARALLEL"

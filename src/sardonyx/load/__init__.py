@@ -71,10 +71,31 @@ def read_record(given: ModelBytes) -> ModelRecord:
     try:
         record = decode(given.source.data)
     except DecodeError as error:
+        _refuse_other_files(given)
         raise InvalidProtobuf(f"{given.source.name} is not an ONNX model: {error}") from None
     if record.graph is None:
+        _refuse_other_files(given)
         raise InvalidProtobuf(f"{given.source.name} is not an ONNX model: it has no graph")
     return record
+
+
+def _refuse_other_files(given: ModelBytes) -> None:
+    """Says what a file is, if it is one of those that people take for a model."""
+    head = bytes(given.source.data[:64])
+    name = given.source.name
+    if head[4:8] == b"ORTM":
+        raise NotImplemented(
+            f"{name} is in the .ort format, which holds the inside of one version of onnxruntime",
+            hint="use the .onnx model that it was converted from",
+        )
+    if head.startswith(b"version https://git-lfs"):
+        raise InvalidProtobuf(
+            f"{name} is a pointer of git-lfs, not the model itself", hint="run git lfs pull"
+        )
+    if head.startswith(b"PK\x03\x04"):
+        raise InvalidProtobuf(
+            f"{name} is a zip archive", hint="unpack it, and load the model in it"
+        )
 
 
 def _has_defaults(record: ModelRecord) -> bool:

@@ -398,7 +398,11 @@ def _unknown(domain: str, op_type: str, version: int) -> NotImplemented:
     if reason is not None:
         hint = "save it with ORT_ENABLE_EXTENDED at most, or use the model that it was made of"
         return NotImplemented(f"the op {name} {reason}", hint=hint)
+    import difflib  # only a wrong name needs it
+
+    near = difflib.get_close_matches(op_type, names(domain), 1)
     hint = "declare it with sardonyx.custom_op" if domain else "export without it"
+    hint = f"is {near[0]} meant? Else {hint}" if near else hint
     if not names(domain):
         what = f"the op {name} is not supported: nothing here knows the domain {domain}"
         return NotImplemented(what, hint=hint)

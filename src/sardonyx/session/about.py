@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sardonyx.allocators import OrtMemoryInfo
     from sardonyx.compile import Compiled
     from sardonyx.ep_devices import OrtEpAssignedSubgraph, OrtEpDevice
+    from sardonyx.load.source import ModelBytes
 
 _RESULT_KEYS = ("ep", "validators", "results")
 
@@ -27,6 +28,16 @@ class About:
     _options: SessionOptions
     _provider_options: dict[str, dict[str, str]]
     _profile: Profile | None
+    _source: ModelBytes
+
+    @property
+    def _model_path(self) -> str | None:
+        """Where the model was read from: libraries look for files beside it by this name."""
+        return self._source.files.model_path
+
+    @property
+    def _sess_options(self) -> SessionOptions:
+        return self._options
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs that must be fed."""

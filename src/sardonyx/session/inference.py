@@ -254,6 +254,8 @@ class InferenceSession(About):
                 self._shared.pool.drop_kept()
 
     def _check_required(self, input_feed: Mapping[str, Any]) -> None:
+        if not isinstance(input_feed, Mapping):
+            raise TypeError(f"input_feed is a dict by name, not a {type(input_feed).__name__}")
         missing = [n for n in self._required if n not in input_feed]
         if missing:
             raise ValueError(

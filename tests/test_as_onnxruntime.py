@@ -358,3 +358,10 @@ def test_backend_refuses() -> None:
         backend.prepare(product(), optimized_model_filepath="x.onnx")
     with pytest.raises(RuntimeError, match=r"RunOptions\.terminate cannot be set"):
         ready.run([A, B], terminate=True)
+
+
+@pytest.mark.parametrize("name", ["onnxruntime_pybind11_state", "_pybind_state"])
+def test_modules_of_capi_are_there_without_an_import(name: str, tmp_path: Path) -> None:
+    code = f"import onnxruntime; print(onnxruntime.capi.{name}.InvalidArgument.__name__)"
+    done = run(*AS_ONNXRUNTIME, "-c", code, cwd=tmp_path)
+    assert done.stdout.strip() == "InvalidArgument", done.stderr

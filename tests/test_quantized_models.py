@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -219,16 +217,12 @@ def title(row: Any) -> str:
     return "-".join(str(v) for v in (row[0].__name__, row[1].__name__, *row[2].values()))
 
 
-@functools.cache
-def silent() -> None:
-    logging.getLogger().setLevel(logging.ERROR)
-    onnxruntime.set_default_logger_severity(4)
+onnxruntime.set_default_logger_severity(4)
 
 
 @pytest.mark.parametrize("row", MODELS, ids=title)
 def test_quantized_by_onnxruntime(row: Any, tmp_path: Path) -> None:
     quantize, net, options, tolerance = row
-    silent()
     quantize(net, tmp_path, **options)
     path = str(tmp_path / "model.onnx")
     # Without its optimizer, whose results are several steps away from what the model says.

@@ -244,3 +244,13 @@ def test_a_sparse_file_over_2_gib(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
     session = sardonyx.InferenceSession(tmp_path / "m.onnx")
     assert (session.run(None, {"i": np.array([rows - 1])})[0] == 3).all()
+
+
+def test_outputs_that_a_node_does_not_name_are_made_all_the_same() -> None:
+    node = helper.make_node("DynamicQuantizeLinear", ["x"], ["y"])
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])
+    graph = helper.make_graph([node], "g", [x], [onnx.ValueInfoProto(name="y")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    session = sardonyx.InferenceSession(model.SerializeToString())
+    (y,) = session.run(None, {"x": np.float32([0, 255])})
+    assert y.tolist() == [0, 255]

@@ -239,7 +239,7 @@ class GraphBuilder:
             raise InvalidGraph(
                 f"{op} has {len(op.outputs)} outputs, and the node names {n_outputs}"
             )
-        return graph.add(op, inputs, attrs, n_outputs, name)
+        return graph.add(op, inputs, attrs, max(n_outputs, op.n_made), name)
 
     def _count(self, nodes: Sequence[NodeRecord]) -> None:
         limits = self._limits

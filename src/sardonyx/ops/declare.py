@@ -180,6 +180,11 @@ class Op:
         return needed[-1] + 1 if needed else 0
 
     @property
+    def n_made(self) -> int:
+        """Outputs that a node makes in any case, whether it names them or not."""
+        return sum(not s.optional and not s.variadic for s in self.outputs)
+
+    @property
     def max_inputs(self) -> int | None:
         """The number of formal inputs; None where the last one repeats."""
         return None if self.inputs and self.inputs[-1].variadic else len(self.inputs)

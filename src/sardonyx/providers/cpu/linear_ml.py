@@ -27,13 +27,15 @@ def _features(node: Node) -> Value:
     return x
 
 
-def _linear(x: Value, attrs: dict[str, Any], verdict: Verdict, labels: Value | None) -> Call:
+def _linear(x: Value, attrs: dict[str, Any], verdict: Verdict, labels: Value | None) -> Call | No:
     """A row of weights and an intercept per score, in float64 where features are not float32."""
     is_single = x.tensor.dtype is F32
     kind = np.float32 if is_single else np.float64
-    given, n = attrs["intercepts"], verdict.n_scores
-    intercepts = np.zeros(n, kind) if given is None else given.astype(kind)
-    weights = attrs["coefficients"].astype(kind).reshape(n, -1)
+    given, shifts, n = attrs["coefficients"], attrs["intercepts"], verdict.n_scores
+    if n < 1 or given is None or given.size % n or (shifts is not None and shifts.size != n):
+        return No("coefficients or intercepts do not fit the scores")
+    intercepts = np.zeros(n, kind) if shifts is None else shifts.astype(kind)
+    weights = given.astype(kind).reshape(n, -1)
     row = "linear_f32" if is_single else "linear_f64"
     return Call(row, (x, held(weights), held(intercepts), labels), verdict.ints)
 
@@ -63,7 +65,7 @@ def linear_classifier(node: Node) -> Call | No:
 
 def _linear_machine(
     x: Value, attrs: dict[str, Any], verdict: Verdict, labels: Value | None
-) -> Call:
+) -> Call | No:
     """A machine without support vectors: one row of weights per score, and one shift for all."""
     shift = np.full(verdict.n_scores, _shift(attrs["rho"]), np.float32)
     return _linear(x, {**attrs, "intercepts": shift}, verdict, labels)

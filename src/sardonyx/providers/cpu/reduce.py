@@ -69,6 +69,8 @@ def _running(node: Node, row: str) -> Call | No:
         return No(f"no kernel for {x.tensor.dtype}")
     if axis.tensor.ints is None:
         return No("the axis is known only when it runs")
+    if len(axis.tensor.ints) != 1:
+        return No("the axis is not one number")
     along = axis_of(axis.tensor.ints[0], x.tensor.rank)
     return Call(row, (x,), (along, node.attrs["exclusive"], node.attrs["reverse"]))
 

@@ -183,8 +183,8 @@ def parted(draw: st.DrawFn) -> str:
 def test_ranks_that_data_decides_are_native(text: str, first: bool, second: bool) -> None:
     feeds = {"c0": np.array(first), "c1": np.array(second)}
     made = check(text, x=np.arange(6, dtype=np.float32).reshape(2, 3), **feeds)
-    # An If over an output whose rank another If leaves open stays in Python.
-    assert steps(made) <= ("y1 = If" in text and "(y0," in text.partition("y1 =")[2])
+    # One behind another that leaves the rank of an output open may stay in Python.
+    assert steps(made) < text.count("= If")
 
 
 @pytest.mark.parametrize("trips", [0, 1, 3])

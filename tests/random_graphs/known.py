@@ -127,10 +127,36 @@ def has_flat_channel(node: Node) -> bool:
     return x.size > 0 and bool(np.any(np.ptp(x.reshape(*x.shape[:2], -1), axis=2) < 1e-4))
 
 
+def is_empty(node: Node) -> bool:
+    return bool(node.inputs[0].size == 0)
+
+
+def is_small_chance(node: Node) -> bool:
+    """Whether a result is so small that an error of 1e-7 counts."""
+    return bool(np.any(node.inputs[0].astype(float) < -5))
+
+
+def is_double(node: Node) -> bool:
+    return bool(node.inputs[0].dtype == np.float64)
+
+
+def vanishes(node: Node) -> bool:
+    x = node.inputs[0]
+    if not is_float(x.dtype):
+        return False
+    total = np.sum(np.log10(np.maximum(np.abs(x.astype(float)), 1e-300)))
+    return bool(total < (-6 if x.dtype.itemsize < 4 else -7))
+
+
+def resizes_integers(node: Node) -> bool:
+    bodies = [a.g for a in node.proto.attribute if a.type == AttributeProto.GRAPH]
+    return any(n.op_type == "Resize" for body in bodies for n in body.node)
+
+
 NAN = "compares with NaN, so that what comes out depends on where it stands"
 _COMPARING = (
     "ArgMin ArgMax Hardmax ReduceMax ReduceMin MaxPool GlobalMaxPool TopK Max Min "
-    "Clip Relu LeakyRelu PRelu ThresholdedRelu"
+    "Clip Relu LeakyRelu PRelu ThresholdedRelu Sign"
 )
 KNOWN: tuple[Known, ...] = (
     *(Known(op, NAN, has_nan) for op in _COMPARING.split()),
@@ -151,6 +177,13 @@ KNOWN: tuple[Known, ...] = (
     ),
     Known("LRN", "takes what leaves the window from a running sum", has_special),
     Known("ReduceProd", "multiplies in an order of its own, which may overflow", has_special),
+    Known("ReduceProd", "multiplies halves and small numbers in an order of its own", vanishes),
+    Known("ReduceMean", "of nothing is 0", is_empty),
+    Known("Sigmoid", "is off by about 1e-7, whatever the result", is_small_chance),
+    Known("GroupNormalization", "computes float64 in float32", is_double),
+    Known("CropAndResize", "decides in float32 what lies outside"),
+    Known("DynamicQuantizeLSTM", "rounds at other steps, and one rounding flips others"),
+    Known("If", "holds a Resize, of integers or with corners", resizes_integers),
     *(
         Known(op, "adds integer powers or cuts the exponentials, not the logarithm", is_whole)
         for op in ("ReduceLogSum", "ReduceLogSumExp")

@@ -97,3 +97,17 @@ def test_outputs_share_no_memory_with_inputs_or_each_other() -> None:
     arrays = [x, *shared.run(None, {"x": x})]
     for i, one in enumerate(arrays):
         assert not any(np.shares_memory(one, other) for other in arrays[:i])
+
+
+def test_what_branches_read_is_not_handed_out() -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    g (float[2] x, bool c) => (float[2] r) {
+      y = Neg(x)
+      r = If (c) <then_branch = a () => (float[2] d) { d = Mul(y, y) },
+                  else_branch = b () => (float[2] e) { e = Identity(y) }>
+    }"""
+    session = sardonyx.InferenceSession(parser.parse_model(text))
+    assert session._quick is not None
+    for c, want in ((True, [1, 4]), (False, [-1, -2])):
+        made = session.run(None, {"x": np.float32([1, 2]), "c": np.array(c)})
+        assert [m.tolist() for m in made] == [want]

@@ -112,22 +112,31 @@ class Program:
         It gives None for a feed that needs a second look: that of `feeds` and `run`.
         """
         segment = self._only_segment
-        return None if segment is None else segment.quick
+        call = None if segment is None else segment.quick
+        if segment is None or call is None or len(segment.outputs) == len(self.outputs):
+            return call
+        n = len(self.outputs)
+        return lambda feed: None if (made := call(feed)) is None else made[:n]  # type: ignore[index]  # a list
 
     @property
     def quick_into(self) -> Callable[[dict[Any, Any], list[Any] | None], object] | None:
         """The same with an array for each output, or None, in which it then lies if it can."""
         segment = self._only_segment
-        return None if segment is None else segment.quick_into
+        is_all = segment is not None and len(segment.outputs) == len(self.outputs)
+        return segment.quick_into if segment is not None and is_all else None
 
     @property
     def _only_segment(self) -> NativeSegment | None:
-        """The native segment that is all there is to a run, from inputs to outputs."""
+        """The native segment that is all there is to a run, from inputs to outputs.
+
+        Behind those it may give what bodies read.
+        """
         if len(self.segments) != 1 or not isinstance(self.segments[0], NativeSegment):
             return None
         segment = self.segments[0]
         same_inputs = {i.slot for i in self.inputs} == set(segment.inputs)
-        if not same_inputs or tuple(o.slot for o in self.outputs) != segment.outputs:
+        slots = tuple(o.slot for o in self.outputs)
+        if not same_inputs or slots != segment.outputs[: len(slots)]:
             return None
         return segment
 

@@ -121,6 +121,7 @@ HOSTILE_GRAPH: dict[str, tuple[Change, str]] = {
     "its own output": (setting("graph", "nodes", 0, 2, to=[1, 1]), "no number"),
     "constant beyond": (setting("graph", "nodes", 0, 2, to=[-999]), "no number"),
     "no outputs": (setting("graph", "nodes", 0, 3, to=[]), "makes 0"),
+    "too few outputs": (setting("ops", 0, to=["", "TopK"]), "TopK makes 1"),
     "too many outputs": (setting("graph", "nodes", 0, 3, to=["a"] * 9), "makes 9"),
     "unknown attribute": (setting("graph", "nodes", 0, 4, to={"x": 1}), "has no attribute"),
     "wrong attribute": (setting("graph", "nodes", 0, 4, to={"axis": ["bytes", "a"]}), "attribute"),

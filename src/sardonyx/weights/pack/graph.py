@@ -20,7 +20,7 @@ from sardonyx.graph.infer import infer
 from sardonyx.load.attributes import fits
 from sardonyx.load.model import Declared, Model
 from sardonyx.ops import lookup
-from sardonyx.ops.declare import Op
+from sardonyx.ops.declare import INTERNAL, Op
 from sardonyx.weights.const import Const, Recipe
 from sardonyx.weights.pack.check import check_graph, check_name
 from sardonyx.weights.pack.codec import (
@@ -296,7 +296,9 @@ class GraphReader:
         read = [None if v == _ABSENT else self._value(v) for v in items(inputs)]
         made = [Value(text(v)) for v in items(outputs)]
         most = len(op.outputs)
-        need(made and (len(made) <= most or op.outputs[-1].variadic), f"{op} makes {len(made)}")
+        least = 1 if op.domain == INTERNAL else max(1, op.n_made)  # kernels fill these unasked
+        is_few = len(made) <= most or op.outputs[-1].variadic
+        need(len(made) >= least and is_few, f"{op} makes {len(made)}")
         node = graph.add(op, read, attrs, made, text(name))
         self._values.extend(made)
         if marks:

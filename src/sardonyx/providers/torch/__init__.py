@@ -1,0 +1,1 @@
+"""The torch provider: nodes as torch calls, on whatever device torch drives."""

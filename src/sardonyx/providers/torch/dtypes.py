@@ -1,0 +1,53 @@
+"""Element types in torch."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from sardonyx.graph.dtype import DType, by_name
+
+_NAMES: Final = {
+    "f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16,
+    "i8": torch.int8, "i16": torch.int16, "i32": torch.int32, "i64": torch.int64,
+    "u8": torch.uint8, "u16": torch.uint16, "u32": torch.uint32, "u64": torch.uint64,
+    "bool": torch.bool, "c64": torch.complex64, "c128": torch.complex128,
+    "f8e4m3fn": torch.float8_e4m3fn, "f8e4m3fnuz": torch.float8_e4m3fnuz,
+    "f8e5m2": torch.float8_e5m2, "f8e5m2fnuz": torch.float8_e5m2fnuz,
+}  # fmt: skip
+TORCH: Final = {by_name(name): dtype for name, dtype in _NAMES.items()}
+_OURS: Final = {dtype: ours for ours, dtype in TORCH.items()}
+_BITS: Final = {1: torch.uint8, 2: torch.int16}  # that numpy and torch share, by size
+
+
+def ours(dtype: torch.dtype) -> DType | None:
+    """The element type of a torch type; None if ONNX has none."""
+    return _OURS.get(dtype)
+
+
+def as_tensor(array: np.ndarray[Any, Any], dtype: DType) -> torch.Tensor:
+    """A tensor on the CPU over an array's memory; of a type under 8 bits, one to a byte."""
+    wanted = TORCH.get(dtype, torch.uint8)
+    if array.dtype.type.__module__ != "numpy":  # of ml_dtypes: the same bits under another name
+        array = np.ascontiguousarray(array).view(np.uint8 if array.itemsize == 1 else np.int16)
+        return _shared(array).view(wanted)
+    return _shared(np.ascontiguousarray(array).reshape(array.shape))
+
+
+def _shared(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is read-only: nothing here writes to it
+        return torch.from_numpy(array)
+
+
+def as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """An array over the memory of a tensor on the CPU."""
+    dtype = ours(tensor.dtype)
+    tensor = tensor.detach().contiguous()
+    if dtype is not None and dtype.np.type.__module__ != "numpy":
+        bits = tensor.reshape(-1).view(_BITS[dtype.itemsize]).numpy()
+        return bits.view(dtype.np).reshape(tuple(tensor.shape))
+    return tensor.numpy()

@@ -1,0 +1,13 @@
+"""All ops that the torch provider knows, by family."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sardonyx.providers.torch import softmax
+from sardonyx.providers.torch.row import Row
+
+_FAMILIES: Final = (softmax,)
+ROWS: Final[dict[tuple[str, str], Row]] = {
+    key: row for family in _FAMILIES for key, row in family.ROWS.items()
+}

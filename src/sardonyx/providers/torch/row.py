@@ -1,0 +1,37 @@
+"""What an op is in torch: one function over tensors, and what it wants to be told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sardonyx.graph.dtype import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, DType
+from sardonyx.graph.graph import Node
+
+REALS: Final = frozenset((F32, F64, F16, BF16))
+WHOLE: Final = frozenset((I8, I16, I32, I64, U8))  # integers that torch computes with
+PLAIN: Final = REALS | WHOLE | {BOOL}
+
+
+def takes_all(node: Node) -> str:
+    """No reason to refuse a node."""
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An op's function: called as the op's numpy reference is, with tensors in place of arrays.
+
+    It makes new tensors or views, and never writes to what it is given.
+    """
+
+    function: Callable[..., Any]
+    types: frozenset[DType] = PLAIN  # of all inputs and outputs but those in `host`
+    host: tuple[int, ...] = ()  # inputs that it reads on the host: they come as numpy arrays
+    sized: bool = False  # also wants `shapes`: for each output a tuple of sizes, known before
+    syncs: bool = False  # waits for the device, so that it cannot be captured in a CUDA graph
+    refuses: Callable[[Node], str] = takes_all  # why a node is not taken; empty if it is
+
+
+Rows = dict[tuple[str, str], Row]  # by domain and name

@@ -1,0 +1,113 @@
+"""Every function of the torch provider against the numpy reference of its op, row by row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sardonyx.graph.dim import evaluate
+from sardonyx.graph.graph import Graph, Node
+from sardonyx.graph.guard import AssumptionFailed
+from sardonyx.graph.infer import infer
+from sardonyx.load import load
+from sardonyx.ops.declare import as_outputs
+from sardonyx.place.provider import No
+from tests.oracle import difference, feeds_of, model_of
+from tests.rows import Row
+from tests.test_kernels import _bind, _read
+from tests.test_ops import (
+    GOOD,
+    ROWS,
+    check_guards,
+    is_random,
+    sizes_among,
+    sizes_of,
+    title,
+    weights_among,
+)
+
+torch = pytest.importorskip("torch")
+from sardonyx.providers.torch.claim import row_of  # noqa: E402 - torch may be missing
+from sardonyx.providers.torch.dtypes import as_array, as_tensor  # noqa: E402
+from sardonyx.providers.torch.row import Row as TorchRow  # noqa: E402
+
+ULPS = 16  # more than a kernel of ours is allowed: torch has its own exponentials
+
+
+@pytest.mark.parametrize("index", GOOD, ids=title)
+def test_function(index: int) -> None:
+    """With sizes and axes as constants, and with everything behind the first input as one."""
+    row = ROWS[index]
+    if is_random(row):
+        return
+    asked = {tuple(sizes_among(row)), tuple(weights_among(row)), ()}
+    for constants in sorted(asked):
+        check_functions(row, constants)
+
+
+def check_functions(row: Row, constants: tuple[str, ...]) -> None:
+    graph = _graph(row, constants)
+    if graph is None:
+        return
+    dims = sizes_of(row)
+    values: dict[Any, Any] = {v: feeds_of(row)[v.name] for v in graph.inputs}
+    for node in graph.sorted_nodes():
+        arrays = [_read(v, values) for v in node.inputs]
+        if node.op.name == "Sizes":
+            expected = [node.op.reference_rule(dims, **node.attrs)]
+        else:
+            expected = list(node.op.run(arrays, node.attrs))
+        values.update(zip(node.outputs, expected, strict=False))
+        _bind(node, expected, dims)
+        found = row_of(node)
+        if isinstance(found, No):
+            continue
+        made = call(found, node, arrays, dims)
+        wrong = difference(made, expected[: len(made)], max(row.ulps, ULPS))
+        assert not wrong, f"{node}: {wrong}"
+
+
+def call(row: TorchRow, node: Node, arrays: list[Any], dims: dict[str, int]) -> list[Any]:
+    """What a function makes of arrays."""
+    given = [
+        a if a is None or i in row.host else as_tensor(a, v.tensor.dtype).clone()
+        for i, (a, v) in enumerate(zip(arrays, node.inputs, strict=True))
+    ]
+    kept = [g.clone() if isinstance(g, torch.Tensor) else g for g in given]
+    sizes = {}
+    if row.sized:
+        shapes = tuple(tuple(evaluate(d, dims) for d in v.tensor.dims) for v in node.outputs)
+        sizes = {"shapes": shapes}
+    absent = [None] * node.op.n_absent(len(node.inputs))
+    with np.errstate(all="ignore"):
+        made = as_outputs(row.function(*given, *absent, **node.attrs, **sizes))
+    for before, after in zip(kept, given, strict=True):
+        if isinstance(before, torch.Tensor):
+            same = before.reshape(-1).view(torch.uint8), after.reshape(-1).view(torch.uint8)
+            assert torch.equal(*same), "the function writes to its input"
+    return [as_array(m) for m in made[: len(node.outputs)]]
+
+
+def _graph(row: Row, constants: tuple[str, ...]) -> Graph | None:
+    """The graph of a row, if its sizes allow what inference assumes."""
+    graph = load(model_of(row, constants=constants, symbolic=True).SerializeToString()).graph
+    infer(graph)
+    try:
+        check_guards(graph, sizes_of(row))
+    except AssumptionFailed:
+        return None
+    return graph
+
+
+def test_rows_name_ops() -> None:
+    """Every row belongs to an op, and says of the host only inputs that the op has."""
+    from sardonyx.ops import lookup
+    from sardonyx.providers.torch.index import ROWS as FUNCTIONS
+
+    for (domain, name), row in FUNCTIONS.items():
+        op = lookup(domain, name)
+        assert op is not None, name
+        n_inputs = op.max_inputs
+        assert n_inputs is None or all(i < n_inputs for i in row.host), name

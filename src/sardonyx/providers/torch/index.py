@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from sardonyx.providers.torch import softmax
+from sardonyx.providers.torch import product, quantize, softmax
 from sardonyx.providers.torch.row import Row
 
-_FAMILIES: Final = (softmax,)
+_FAMILIES: Final = (
+    softmax,
+    product,
+    quantize,
+)
 ROWS: Final[dict[tuple[str, str], Row]] = {
     key: row for family in _FAMILIES for key, row in family.ROWS.items()
 }

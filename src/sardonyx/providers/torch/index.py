@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from sardonyx.providers.torch import product, quantize, softmax
+from sardonyx.providers.torch import attention, nbits, product, quantize, softmax
 from sardonyx.providers.torch.row import Row
 
 _FAMILIES: Final = (
     softmax,
     product,
+    nbits,
+    attention,
     quantize,
 )
 ROWS: Final[dict[tuple[str, str], Row]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sardonyx.providers.torch import attention, nbits, product, quantize, softmax
+from sardonyx.providers.torch import attention, nbits, product, quantize, recurrent, softmax
 from sardonyx.providers.torch.row import Row
 
 _FAMILIES: Final = (
@@ -12,6 +12,7 @@ _FAMILIES: Final = (
     product,
     nbits,
     attention,
+    recurrent,
     quantize,
 )
 ROWS: Final[dict[tuple[str, str], Row]] = {

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from sardonyx.providers.torch import attention, nbits, product, quantize, recurrent, softmax
+from sardonyx.providers.torch import (
+    attention,
+    nbits,
+    product,
+    qproducts,
+    quantize,
+    recurrent,
+    softmax,
+)
 from sardonyx.providers.torch.row import Row
 
 _FAMILIES: Final = (
@@ -14,6 +22,7 @@ _FAMILIES: Final = (
     attention,
     recurrent,
     quantize,
+    qproducts,
 )
 ROWS: Final[dict[tuple[str, str], Row]] = {
     key: row for family in _FAMILIES for key, row in family.ROWS.items()

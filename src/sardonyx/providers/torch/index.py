@@ -8,6 +8,7 @@ from sardonyx.providers.torch import (
     attention,
     nbits,
     product,
+    qlinear,
     qproducts,
     quantize,
     recurrent,
@@ -23,6 +24,7 @@ _FAMILIES: Final = (
     recurrent,
     quantize,
     qproducts,
+    qlinear,
 )
 ROWS: Final[dict[tuple[str, str], Row]] = {
     key: row for family in _FAMILIES for key, row in family.ROWS.items()

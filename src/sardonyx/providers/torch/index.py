@@ -10,11 +10,14 @@ from sardonyx.providers.torch import (
     chain,
     elementwise,
     loss,
+    normalize,
     optimizer,
     random,
     reduce,
     select,
+    skip,
     softmax,
+    streams,
 )
 from sardonyx.providers.torch.row import Row
 
@@ -24,11 +27,14 @@ _FAMILIES: Final = (
     chain,
     elementwise,
     loss,
+    normalize,
     optimizer,
     random,
     reduce,
     select,
+    skip,
     softmax,
+    streams,
 )
 ROWS: Final[dict[tuple[str, str], Row]] = {
     key: row for family in _FAMILIES for key, row in family.ROWS.items()

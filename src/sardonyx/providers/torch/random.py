@@ -34,12 +34,13 @@ def _dtype_of(number: int | None, x: Tensor) -> torch.dtype:
 
 
 def _normal(x: Tensor, dtype: torch.dtype, attrs: dict[str, Any]) -> Tensor:
-    return torch.randn(x.shape, dtype=dtype, device=x.device) * attrs["scale"] + attrs["mean"]
+    drawn = torch.randn(x.shape, dtype=dtype, device=x.device)
+    return drawn.mul_(attrs["scale"]).add_(attrs["mean"])
 
 
 def _uniform(x: Tensor, dtype: torch.dtype, attrs: dict[str, Any]) -> Tensor:
-    low, high = attrs["low"], attrs["high"]
-    return torch.rand(x.shape, dtype=dtype, device=x.device) * (high - low) + low
+    drawn = torch.rand(x.shape, dtype=dtype, device=x.device)
+    return drawn.mul_(attrs["high"] - attrs["low"]).add_(attrs["low"])
 
 
 def _bernoulli(x: Tensor, *, dtype: int | None, seed: None) -> Tensor:

@@ -15,6 +15,7 @@ from sardonyx.ops.rules import Array, as_ints, axes_of, one_int
 from sardonyx.providers.torch.row import PLAIN, REALS, WHOLE, Row, Rows
 from sardonyx.providers.torch.wide import in_wide, wide_type
 
+_norm: Final[Callable[..., Tensor]] = torch.linalg.vector_norm
 Axes = tuple[int, ...]
 Reduce = Callable[[Tensor, Axes, bool], Tensor]  # (numbers, axes, keepdims) -> numbers
 
@@ -77,15 +78,13 @@ def _prod(x: Tensor, axes: Axes, keep: bool) -> Tensor:
 
 
 def _l1(x: Tensor, axes: Axes, keep: bool) -> Tensor:
-    if x.is_floating_point():
-        return torch.linalg.vector_norm(x, 1, axes, keep)
-    return _sum(x.abs(), axes, keep)
+    return _norm(x, 1, axes, keep) if x.is_floating_point() else _sum(x.abs(), axes, keep)
 
 
 def _l2(x: Tensor, axes: Axes, keep: bool) -> Tensor:
     if x.dtype is torch.float32:  # whose squares may overflow where their root does not
-        return torch.linalg.vector_norm(x, 2, axes, keep, dtype=torch.float64).float()
-    return torch.linalg.vector_norm(x, 2, axes, keep)
+        return _norm(x, 2, axes, keep, dtype=torch.float64).float()
+    return _norm(x, 2, axes, keep)
 
 
 def _sum_square(x: Tensor, axes: Axes, keep: bool) -> Tensor:

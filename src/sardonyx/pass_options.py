@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from sardonyx.enums import GraphOptimizationLevel as Level
 
@@ -20,6 +19,3 @@ class PassOptions:
     keeps_qdq: bool = False  # no products of integers where a model quantizes and dequantizes
     weight_block: int = 0  # of these, where their scales have none; 0: the usual one, -1: by size
     for_device: bool = False  # nodes are left as providers with devices know them
-
-
-DEFAULTS: Final = PassOptions()

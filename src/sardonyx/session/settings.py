@@ -15,7 +15,7 @@ from sardonyx.errors import Fail, InvalidArgument, ModelLoadCanceled, NoSuchFile
 from sardonyx.load import LoadOptions
 from sardonyx.options import SessionOptions, byte_count, global_threads, one_of
 from sardonyx.ordering import order_options
-from sardonyx.pass_options import DEFAULTS, PassOptions
+from sardonyx.pass_options import PassOptions
 from sardonyx.place import Placement, Provider, Wishes, has_device
 from sardonyx.place.wishes import Assignment
 from sardonyx.pools import limit_of
@@ -165,7 +165,7 @@ def compile_options(
     _check_formats(options)
     entries = options._entries
     disabled |= {n for n in entries.get(_DISABLED, "").split(";") if n}
-    limit = entries.get(_FOLD_LIMIT)
+    limit = entries.get(_FOLD_LIMIT, str(PassOptions().fold_limit_bytes))
     return Options(
         providers=(),
         load=_load_options(options),
@@ -176,9 +176,7 @@ def compile_options(
             weight_block=_weight_block(entries.get(_WEIGHT_BLOCK, "0")),
             approximates_gelu=flag(options, _GELU),
             keeps_qdq=flag(options, _NO_QDQ),
-            fold_limit_bytes=DEFAULTS.fold_limit_bytes
-            if limit is None
-            else _size(_FOLD_LIMIT, limit),
+            fold_limit_bytes=_size(_FOLD_LIMIT, limit),
         ),
         save=_save_options(options) if options.optimized_model_filepath else None,
         pack=_pack_options(options),

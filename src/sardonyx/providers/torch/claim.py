@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -27,7 +28,11 @@ def _size(x: Any) -> Any:
     return np.array(x.numel(), np.int64)
 
 
-LOOKS: Final = {("", "Shape"): _shape, ("", "Size"): _size}  # which make arrays on the host
+# Those which make arrays on the host.
+LOOKS: Final[dict[tuple[str, str], Callable[..., Any]]] = {
+    ("", "Shape"): _shape,
+    ("", "Size"): _size,
+}
 
 
 def row_of(node: Node) -> Row | No:

@@ -4,10 +4,38 @@ from __future__ import annotations
 
 from typing import Final
 
-from sardonyx.providers.torch import softmax
+from sardonyx.providers.torch import (
+    activation,
+    cast,
+    chain,
+    elementwise,
+    loss,
+    normalize,
+    optimizer,
+    random,
+    reduce,
+    select,
+    skip,
+    softmax,
+    streams,
+)
 from sardonyx.providers.torch.row import Row
 
-_FAMILIES: Final = (softmax,)
+_FAMILIES: Final = (
+    activation,
+    cast,
+    chain,
+    elementwise,
+    loss,
+    normalize,
+    optimizer,
+    random,
+    reduce,
+    select,
+    skip,
+    softmax,
+    streams,
+)
 ROWS: Final[dict[tuple[str, str], Row]] = {
     key: row for family in _FAMILIES for key, row in family.ROWS.items()
 }

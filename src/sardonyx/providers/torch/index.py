@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from sardonyx.providers.torch import softmax
+from sardonyx.providers.torch import conv, gather, move, pool, shape, softmax
 from sardonyx.providers.torch.row import Row
 
-_FAMILIES: Final = (softmax,)
+_FAMILIES: Final = (conv, gather, move, pool, shape, softmax)
 ROWS: Final[dict[tuple[str, str], Row]] = {
     key: row for family in _FAMILIES for key, row in family.ROWS.items()
 }

@@ -13,8 +13,7 @@ from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 from sardonyx.graph.dtype import I32, I64
 from sardonyx.graph.graph import Node
-from sardonyx.ops.chain import Code
-from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
+from sardonyx.ops.declare import MICROSOFT, ONNX
 from sardonyx.ops.linear import Equation
 from sardonyx.providers.torch.row import REALS, Row, Rows
 
@@ -114,7 +113,9 @@ def _spelt(equation: bytes, ranks: tuple[int, ...]) -> str:
 def _too_many_labels(node: Node) -> str:
     ranks = tuple(v.tensor.rank for v in node.inputs if v is not None)
     used = {c for term in Equation(node.attrs["equation"], ranks).terms for c in term}
-    return f"its equation names {len(used)} dims, and torch has 52 letters" if len(used) > 52 else ""
+    return (
+        f"its equation names {len(used)} dims, and torch has 52 letters" if len(used) > 52 else ""
+    )
 
 
 def det(x: Tensor) -> Tensor:

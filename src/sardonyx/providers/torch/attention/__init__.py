@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from sardonyx.providers.torch.attention import dot, fused, group_query, multi_head, projected, rotary
+from sardonyx.providers.torch.attention import (
+    dot,
+    fused,
+    group_query,
+    multi_head,
+    projected,
+    rotary,
+)
 from sardonyx.providers.torch.row import Rows
 
 ROWS: Final[Rows] = {

@@ -63,9 +63,7 @@ def _is_one_call(s: Settings, q: Tensor, v: Tensor, outputs: int) -> bool:
     return outputs < 4 and s.softcap <= 0 and is_wide and q.dtype == v.dtype
 
 
-def _starts_at_zero(
-    s: Settings, mask: Tensor | None, nonpad: Tensor | None, offset: int
-) -> bool:
+def _starts_at_zero(s: Settings, mask: Tensor | None, nonpad: Tensor | None, offset: int) -> bool:
     """Whether the first row stands at the first key, and places alone say what a row sees."""
     return mask is None and nonpad is None and not offset and s.left_window_size < 0
 

@@ -61,9 +61,7 @@ def group_query(*inputs: Any, shares: bool = False, **attrs: Any) -> tuple[Tenso
     x = Inputs(*filled(inputs, 16))
     place = _place(x)
     q, k, v = _operands(x, place, attrs)
-    caches = [
-        _kept(old, new, place, shares) for old, new in ((x.past_key, k), (x.past_value, v))
-    ]
+    caches = [_kept(old, new, place, shares) for old, new in ((x.past_key, k), (x.past_value, v))]
     if not isinstance(place.firsts, int) or place.firsts:
         k, v = caches
     seen = _seen(place, q, k, attrs)

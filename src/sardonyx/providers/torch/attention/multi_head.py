@@ -126,9 +126,7 @@ def _behind(mask: Tensor | None, past: int, q: Tensor, k: Tensor) -> Tensor:
     return torch.where(seen, start, LOWEST)[(None,) * (2 if mask is None else 0)]
 
 
-def _scores(
-    q: Tensor, k: Tensor, mask: Tensor | None, past: int, attrs: dict[str, Any]
-) -> Tensor:
+def _scores(q: Tensor, k: Tensor, mask: Tensor | None, past: int, attrs: dict[str, Any]) -> Tensor:
     """What the softmax is taken of."""
     scores = scores_of(q, k, attrs["scale"] or 1 / math.sqrt(q.shape[-1] or 1))
     if mask is not None:

@@ -43,9 +43,7 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor, places: Tensor, interleaved: in
     return turned(x, c, s, interleaved)
 
 
-def rotary(
-    x: Tensor, cos: Tensor, sin: Tensor, ids: Tensor | None = None, **attrs: Any
-) -> Tensor:
+def rotary(x: Tensor, cos: Tensor, sin: Tensor, ids: Tensor | None = None, **attrs: Any) -> Tensor:
     """The standard op: angles of each token, or tables and positions."""
     tokens = x if x.dim() == 4 else unpack(x, attrs["num_heads"])
     if ids is None:

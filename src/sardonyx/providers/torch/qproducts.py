@@ -16,10 +16,10 @@ from sardonyx.ops.declare import MICROSOFT, ONNX
 from sardonyx.ops.quantize.products import LARGEST
 from sardonyx.ops.recurrent import filled
 from sardonyx.ops.window import walk, window
-from sardonyx.providers.torch.product import wide
 from sardonyx.providers.torch.quantize import step_of, to_quantized
 from sardonyx.providers.torch.recurrent import activations_of, lstm_step, run_layer
 from sardonyx.providers.torch.row import Row, Rows
+from sardonyx.providers.torch.wide import wide
 
 _BYTES: Final = frozenset((I8, U8))
 _EXACT: Final = 1 << 24  # float32 holds whole numbers up to here
@@ -188,7 +188,8 @@ def qgemm(*tensors: Any, transA: int, transB: int, alpha: float) -> Tensor:  # n
         total = total.double() + c
     scale = a_scale.reshape(()) * alpha * b_scale
     if y_zero is None:
-        return total.float() * scale
+        made: Tensor = total.float() * scale
+        return made
     steps = total.float() * (scale / y_scale.reshape(()))
     return to_quantized(steps, y_zero.reshape(()), y_zero.dtype)
 
@@ -211,7 +212,7 @@ def dynamic_matmul(*tensors: Any) -> Tensor:
     """Numbers, quantized on the way, times bytes."""
     a, b, b_scale, zero, bias = filled(tensors, 5)
     total, step = _dynamic_product(a, b, zero)
-    y = total * (step * b_scale)
+    y: Tensor = total * (step * b_scale)
     return y if bias is None else y + bias
 
 

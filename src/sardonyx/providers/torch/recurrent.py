@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
-from torch import Tensor, _VF
+from torch import _VF, Tensor
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 from sardonyx.graph.dtype import I32
 from sardonyx.ops.declare import ONNX
 from sardonyx.ops.recurrent import DIRECTIONS, filled, settings_of
-from sardonyx.providers.torch.product import wide
 from sardonyx.providers.torch.row import REALS, Row, Rows
+from sardonyx.providers.torch.wide import wide
 
 Activation = Callable[[Tensor], Tensor]
 State = tuple[Tensor, ...]
@@ -227,7 +227,7 @@ def _is_plain(x: Tensor, lens: Tensor | None, attrs: Mapping[str, Any]) -> bool:
     return lens is None and x.numel() > 0 and not attrs["clip"]
 
 
-def _in_one_call(  # noqa: PLR0913 - the parts of one layer
+def _in_one_call(
     cell: Callable[..., Any],
     x: Tensor,
     parts: tuple[Tensor, Tensor, Tensor | None],

@@ -16,11 +16,11 @@ from sardonyx.ops.declare import ONNX
 from sardonyx.ops.fused_attention import UNSEEN
 from sardonyx.providers.torch.attention.core import INF, attended, grouped_matmul, pack, unpack
 from sardonyx.providers.torch.dtypes import TORCH
-from sardonyx.providers.torch.product import wide
 from sardonyx.providers.torch.row import PLAIN, Row, Rows
+from sardonyx.providers.torch.wide import wide
 
 
-def attention(
+def attention(  # noqa: PLR0913 - the inputs of the op
     q: Tensor,
     k: Tensor,
     v: Tensor,

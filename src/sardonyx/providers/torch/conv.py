@@ -14,6 +14,7 @@ from sardonyx.ops.conv import transposed_front, transposed_sizes
 from sardonyx.ops.rules import Array
 from sardonyx.ops.window import window
 from sardonyx.providers.torch.row import PLAIN, REALS, Row, Rows
+from sardonyx.providers.torch.wide import wide
 from sardonyx.providers.torch.window import slide, spatial_only
 
 _CONVS: Final[Sequence[Any]] = (None, F.conv1d, F.conv2d, F.conv3d)
@@ -77,9 +78,9 @@ def col2im(x: Tensor, image_shape: Array, block_shape: Array, **attrs: Any) -> T
     if len(image) == 2 and moved.padding is not None and x.is_floating_point():
         return F.fold(x, image, block, path.dilations, moved.padding, path.strides)
     channels = x.shape[1] // path.n_taps
-    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-    columns = wide.reshape(x.shape[0], channels, path.n_taps, *path.outs)
-    y = wide.new_zeros((x.shape[0], channels, *image))
+    value = wide(x)
+    columns = value.reshape(x.shape[0], channels, path.n_taps, *path.outs)
+    y = value.new_zeros((x.shape[0], channels, *image))
     for tap, outs, ins in path.taps():
         y[:, :, *ins] += columns[:, :, tap][:, :, *outs]
     return y.to(x.dtype)

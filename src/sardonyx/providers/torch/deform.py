@@ -10,7 +10,8 @@ from torch import Tensor
 from sardonyx.graph.dtype import F32
 from sardonyx.ops.window import Walk
 from sardonyx.providers.torch.row import REALS, Row, Rows
-from sardonyx.providers.torch.sample import linear_taps, weigh, wide
+from sardonyx.providers.torch.sample import linear_taps, weigh
+from sardonyx.providers.torch.wide import wide
 from sardonyx.providers.torch.window import slide
 
 

@@ -17,6 +17,7 @@ from sardonyx.ops.rules import Array
 from sardonyx.providers.torch.bits import MOVED, blind
 from sardonyx.providers.torch.move import Shapes
 from sardonyx.providers.torch.row import Row, Rows
+from sardonyx.providers.torch.wide import wide
 
 
 def within(indices: Tensor, size: int, axis: int) -> Tensor:
@@ -93,10 +94,8 @@ def scatter_elements(
 
 
 def _reduced(x: Tensor, axis: int, where: Tensor, updates: Tensor, reduction: bytes) -> Tensor:
-    dtype = x.dtype
-    if dtype in (torch.float16, torch.bfloat16):
-        x, updates = x.float(), updates.float()
-    return x.scatter_reduce(axis, where, updates, _REDUCTIONS[reduction]).to(dtype)
+    made = wide(x).scatter_reduce(axis, where, wide(updates), _REDUCTIONS[reduction])
+    return made.to(x.dtype)
 
 
 @blind

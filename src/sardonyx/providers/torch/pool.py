@@ -17,6 +17,7 @@ from sardonyx.ops.rules import Array
 from sardonyx.ops.window import Ints
 from sardonyx.providers.torch.move import Shapes
 from sardonyx.providers.torch.row import REALS, Row, Rows
+from sardonyx.providers.torch.wide import wide
 from sardonyx.providers.torch.window import Slide, slide, spatial_only
 
 _MAX: Final[Sequence[Any]] = (None, F.max_pool1d, F.max_pool2d, F.max_pool3d)
@@ -100,10 +101,10 @@ def average_pool(x: Tensor, *, count_include_pad: int, **attrs: Any) -> Tensor:
             x, path.kernel, path.strides, padding, moved.ceil_mode, bool(count_include_pad)
         )
         return y
-    wide = x.float() if x.dtype in _HALVES else x
-    y = _sums(wide, moved)
+    value = wide(x)
+    y = _sums(value, moved)
     for i in range(len(path.outs)):
-        counts = _counts(wide, moved, i, attrs if count_include_pad else None)
+        counts = _counts(value, moved, i, attrs if count_include_pad else None)
         y = y / counts.reshape(-1, *(1,) * (len(path.outs) - 1 - i))
     return y.to(x.dtype)
 
@@ -133,8 +134,8 @@ def _root(total: Tensor, p: int) -> Tensor:
 
 def lp_pool(x: Tensor, *, p: int, **attrs: Any) -> Tensor:
     """The p-norm of each window."""
-    wide = x.float() if x.dtype in _HALVES else x
-    return _root(_sums(_power(wide, p), _slid(x, attrs)), p).to(x.dtype)
+    value = wide(x)
+    return _root(_sums(_power(value, p), _slid(x, attrs)), p).to(x.dtype)
 
 
 def _spatial(x: Tensor) -> tuple[int, ...]:
@@ -157,7 +158,7 @@ def global_average(x: Tensor) -> Tensor:
 
 def global_lp(x: Tensor, *, p: int) -> Tensor:
     """The p-norm of each image."""
-    powers = _power(x.float() if x.dtype in _HALVES else x, p)
+    powers = _power(wide(x), p)
     total = powers if x.ndim == 2 else powers.sum(_spatial(x), keepdim=True)
     return _root(total, p).to(x.dtype)
 

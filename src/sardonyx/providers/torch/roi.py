@@ -15,7 +15,7 @@ from sardonyx.ops.roi import MAX_SAMPLES
 from sardonyx.ops.rules import Array
 from sardonyx.ops.window import Ints
 from sardonyx.providers.torch.row import REALS, Row, Rows
-from sardonyx.providers.torch.sample import wide
+from sardonyx.providers.torch.wide import wide
 
 _CHUNK: Final = 1 << 26  # elements that samples of some regions take at once
 

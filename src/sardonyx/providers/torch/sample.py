@@ -15,15 +15,10 @@ from sardonyx.ops.resize.grid import CUBIC_A
 from sardonyx.ops.rules import Array
 from sardonyx.ops.sample import cubic_weights
 from sardonyx.providers.torch.row import PLAIN, REALS, Row, Rows
+from sardonyx.providers.torch.wide import wide
 
 Taps = Sequence[tuple[Tensor, Tensor]]  # along one axis: indices and weights of the neighbours
 _FAR: Final = 1e4  # a position outside every image, for those that are no number
-_HALVES: Final = (torch.float16, torch.bfloat16)
-
-
-def wide(x: Tensor) -> Tensor:
-    """The tensor in the type that arithmetic on it is done in."""
-    return x.float() if x.dtype in _HALVES else x
 
 
 def interpolable(x: Tensor) -> Tensor:

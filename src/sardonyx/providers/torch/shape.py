@@ -1,4 +1,4 @@
-"""Shapes: asking for them, changing them without a copy, and tensors made from sizes alone."""
+"""Shapes changed without a copy, and tensors made from sizes alone."""
 
 from __future__ import annotations
 
@@ -14,19 +14,6 @@ from sardonyx.providers.torch.dtypes import TORCH, as_tensor
 from sardonyx.providers.torch.move import Shapes
 from sardonyx.providers.torch.row import Row, Rows
 from sardonyx.weights.const import Const
-
-
-def shape(x: Tensor, *, start: int, end: int | None) -> Tensor:
-    """The sizes, written by the device itself: an upload would wait for it."""
-    sizes = tuple(x.shape)[start:end]
-    if not sizes:
-        return torch.empty(0, dtype=torch.int64, device=x.device)
-    return torch.stack([torch.full((), n, dtype=torch.int64, device=x.device) for n in sizes])
-
-
-def size(x: Tensor) -> Tensor:
-    """The number of elements."""
-    return torch.full((), x.numel(), dtype=torch.int64, device=x.device)
 
 
 def reshape(x: Tensor, target: Array, *, allowzero: int, shapes: Shapes) -> Tensor:
@@ -89,8 +76,6 @@ def range_(start: Array, limit: Array, delta: Array, *, stash_type: int, shapes:
 
 
 ROWS: Final[Rows] = {
-    ("", "Shape"): Row(shape, MOVED),
-    ("", "Size"): Row(size, MOVED),
     ("", "Reshape"): Row(reshape, MOVED, host=(1,), sized=True),
     ("", "Flatten"): Row(flatten, MOVED, sized=True),
     ("", "Squeeze"): Row(squeeze, MOVED, host=(1,), sized=True),

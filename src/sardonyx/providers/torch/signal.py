@@ -16,7 +16,7 @@ from sardonyx.ops.signal import FACTORS, mel
 from sardonyx.providers.torch.dtypes import TORCH, as_tensor
 from sardonyx.providers.torch.move import Shapes
 from sardonyx.providers.torch.row import PLAIN, REALS, Row, Rows
-from sardonyx.providers.torch.sample import wide
+from sardonyx.providers.torch.wide import wide
 
 
 def dft(

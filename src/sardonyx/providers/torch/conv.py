@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 from sardonyx.ops.conv import transposed_front, transposed_sizes
+from sardonyx.ops.declare import MICROSOFT, ONNX
 from sardonyx.ops.rules import Array
 from sardonyx.ops.window import window
 from sardonyx.providers.torch.row import PLAIN, REALS, Row, Rows
@@ -129,12 +130,12 @@ def causal_conv_of_window(
 
 
 ROWS: Final[Rows] = {
-    ("", "Conv"): Row(conv, REALS, refuses=spatial_only),
-    ("", "ConvTranspose"): Row(conv_transpose, REALS, refuses=spatial_only),
-    ("", "Col2Im"): Row(col2im, PLAIN, host=(1, 2)),
-    ("", "CausalConvWithState"): Row(causal_conv, REALS),
-    ("com.microsoft", "CausalConvWithState"): Row(causal_conv_of_window, REALS),
-    ("com.microsoft", "ConvTransposeWithDynamicPads"): Row(
+    (ONNX, "Conv"): Row(conv, REALS, refuses=spatial_only),
+    (ONNX, "ConvTranspose"): Row(conv_transpose, REALS, refuses=spatial_only),
+    (ONNX, "Col2Im"): Row(col2im, PLAIN, host=(1, 2)),
+    (ONNX, "CausalConvWithState"): Row(causal_conv, REALS),
+    (MICROSOFT, "CausalConvWithState"): Row(causal_conv_of_window, REALS),
+    (MICROSOFT, "ConvTransposeWithDynamicPads"): Row(
         conv_transpose_with_pads, REALS, host=(2,), refuses=spatial_only
     ),
 }

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sardonyx.errors import InvalidArgument
+from sardonyx.ops.declare import ONNX
 from sardonyx.ops.rules import Array
 from sardonyx.providers.torch.bits import MOVED, blind
 from sardonyx.providers.torch.move import Shapes
@@ -165,12 +166,12 @@ def compress(x: Tensor, condition: Tensor, *, axis: int | None) -> Tensor:
 
 
 ROWS: Final[Rows] = {
-    ("", "Gather"): Row(gather, MOVED),
-    ("", "GatherElements"): Row(gather_elements, MOVED),
-    ("", "GatherND"): Row(gather_nd, MOVED),
-    ("", "ScatterElements"): Row(scatter_elements, MOVED),
-    ("", "ScatterND"): Row(scatter_nd, MOVED),
-    ("", "TensorScatter"): Row(tensor_scatter, MOVED),
-    ("", "OneHot"): Row(one_hot, MOVED, host=(1,), sized=True),
-    ("", "Compress"): Row(compress, MOVED, syncs=True),
+    (ONNX, "Gather"): Row(gather, MOVED),
+    (ONNX, "GatherElements"): Row(gather_elements, MOVED),
+    (ONNX, "GatherND"): Row(gather_nd, MOVED),
+    (ONNX, "ScatterElements"): Row(scatter_elements, MOVED),
+    (ONNX, "ScatterND"): Row(scatter_nd, MOVED),
+    (ONNX, "TensorScatter"): Row(tensor_scatter, MOVED),
+    (ONNX, "OneHot"): Row(one_hot, MOVED, host=(1,), sized=True),
+    (ONNX, "Compress"): Row(compress, MOVED, syncs=True),
 }

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 from sardonyx.errors import InvalidArgument
+from sardonyx.ops.declare import MICROSOFT, ONNX
 from sardonyx.ops.rules import Array, as_ints, axes_of
 from sardonyx.ops.sizes import taken
 from sardonyx.providers.torch.bits import CARRIERS, MOVED, blind
@@ -203,16 +204,16 @@ def unfold(x: Tensor, *, dim: int, size: int, step: int) -> Tensor:
 
 
 ROWS: Final[Rows] = {
-    ("", "Transpose"): Row(transpose, MOVED),
-    ("", "Concat"): Row(concat, MOVED),
-    ("", "Split"): Row(split, MOVED, host=(1,), sized=True),
-    ("", "Slice"): Row(slice_, MOVED, host=(1, 2, 3, 4)),
-    ("", "Tile"): Row(tile, MOVED, host=(1,)),
-    ("", "Pad"): Row(pad, MOVED, host=(1, 2, 3)),
-    ("", "DepthToSpace"): Row(depth_to_space, MOVED),
-    ("", "SpaceToDepth"): Row(space_to_depth, MOVED),
-    ("", "ReverseSequence"): Row(reverse_sequence, MOVED),
-    ("", "Trilu"): Row(trilu, MOVED, host=(1,)),
-    ("", "CenterCropPad"): Row(center_crop_pad, MOVED, host=(1,), sized=True),
-    ("com.microsoft", "UnfoldTensor"): Row(unfold, MOVED),
+    (ONNX, "Transpose"): Row(transpose, MOVED),
+    (ONNX, "Concat"): Row(concat, MOVED),
+    (ONNX, "Split"): Row(split, MOVED, host=(1,), sized=True),
+    (ONNX, "Slice"): Row(slice_, MOVED, host=(1, 2, 3, 4)),
+    (ONNX, "Tile"): Row(tile, MOVED, host=(1,)),
+    (ONNX, "Pad"): Row(pad, MOVED, host=(1, 2, 3)),
+    (ONNX, "DepthToSpace"): Row(depth_to_space, MOVED),
+    (ONNX, "SpaceToDepth"): Row(space_to_depth, MOVED),
+    (ONNX, "ReverseSequence"): Row(reverse_sequence, MOVED),
+    (ONNX, "Trilu"): Row(trilu, MOVED, host=(1,)),
+    (ONNX, "CenterCropPad"): Row(center_crop_pad, MOVED, host=(1,), sized=True),
+    (MICROSOFT, "UnfoldTensor"): Row(unfold, MOVED),
 }

@@ -12,6 +12,7 @@ from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import I8, I64, U8
+from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.pool import pool_window, unpooled
 from sardonyx.ops.rules import Array
 from sardonyx.ops.window import Ints
@@ -202,18 +203,18 @@ def _max_alone(x: Tensor, *, storage_order: int = 0, **attrs: Any) -> Tensor:
 
 _MAXED: Final = REALS | {I8, U8}
 ROWS: Final[Rows] = {
-    ("", "MaxPool"): Row(max_pool, _MAXED | {I64}, sized=True, refuses=spatial_only),
-    ("", "AveragePool"): Row(average_pool, REALS, refuses=spatial_only),
-    ("", "LpPool"): Row(lp_pool, REALS),
-    ("", "GlobalMaxPool"): Row(global_max, REALS),
-    ("", "GlobalAveragePool"): Row(global_average, REALS),
-    ("", "GlobalLpPool"): Row(global_lp, REALS),
-    ("", "MaxUnpool"): Row(max_unpool, REALS | {I64}, host=(2,)),
-    ("com.microsoft", "NhwcMaxPool"): Row(last(_max_alone), _MAXED, refuses=spatial_only),
-    ("sardonyx", "MaxPool"): Row(last(_max_alone), _MAXED, refuses=spatial_only),
-    ("sardonyx", "AveragePool"): Row(last(average_pool), REALS, refuses=spatial_only),
-    ("sardonyx", "LpPool"): Row(last(lp_pool), REALS),
-    ("sardonyx", "GlobalMaxPool"): Row(last(global_max), REALS),
-    ("sardonyx", "GlobalAveragePool"): Row(last(global_average), REALS),
-    ("sardonyx", "GlobalLpPool"): Row(last(global_lp), REALS),
+    (ONNX, "MaxPool"): Row(max_pool, _MAXED | {I64}, sized=True, refuses=spatial_only),
+    (ONNX, "AveragePool"): Row(average_pool, REALS, refuses=spatial_only),
+    (ONNX, "LpPool"): Row(lp_pool, REALS),
+    (ONNX, "GlobalMaxPool"): Row(global_max, REALS),
+    (ONNX, "GlobalAveragePool"): Row(global_average, REALS),
+    (ONNX, "GlobalLpPool"): Row(global_lp, REALS),
+    (ONNX, "MaxUnpool"): Row(max_unpool, REALS | {I64}, host=(2,)),
+    (MICROSOFT, "NhwcMaxPool"): Row(last(_max_alone), _MAXED, refuses=spatial_only),
+    (INTERNAL, "MaxPool"): Row(last(_max_alone), _MAXED, refuses=spatial_only),
+    (INTERNAL, "AveragePool"): Row(last(average_pool), REALS, refuses=spatial_only),
+    (INTERNAL, "LpPool"): Row(last(lp_pool), REALS),
+    (INTERNAL, "GlobalMaxPool"): Row(last(global_max), REALS),
+    (INTERNAL, "GlobalAveragePool"): Row(last(global_average), REALS),
+    (INTERNAL, "GlobalLpPool"): Row(last(global_lp), REALS),
 }

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
+from sardonyx.ops.declare import ONNX
 from sardonyx.ops.resize import mode_of, resized_axes, stretches
 from sardonyx.ops.resize.filter import Mode, Stretch
 from sardonyx.ops.rules import Array
@@ -206,4 +207,4 @@ def _extrapolated(y: Tensor, plan: Plan, mode: Mode, value: float) -> Tensor:
     return y
 
 
-ROWS: Final[Rows] = {("", "Resize"): Row(resize, MOVED, host=(1, 2, 3))}
+ROWS: Final[Rows] = {(ONNX, "Resize"): Row(resize, MOVED, host=(1, 2, 3))}

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 from sardonyx.errors import InvalidArgument
+from sardonyx.ops.declare import ONNX
 from sardonyx.ops.resize.grid import CUBIC_A
 from sardonyx.ops.rules import Array
 from sardonyx.ops.sample import cubic_weights
@@ -160,6 +161,6 @@ def affine_grid(theta: Tensor, size: Array, *, align_corners: int) -> Tensor:
 
 
 ROWS: Final[Rows] = {
-    ("", "GridSample"): Row(grid_sample, PLAIN),
-    ("", "AffineGrid"): Row(affine_grid, REALS, host=(1,)),
+    (ONNX, "GridSample"): Row(grid_sample, PLAIN),
+    (ONNX, "AffineGrid"): Row(affine_grid, REALS, host=(1,)),
 }

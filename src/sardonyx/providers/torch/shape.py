@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sardonyx.graph.dtype import BF16, F16, F32, F64, I16, I32, I64, by_numpy, by_onnx
+from sardonyx.ops.declare import ONNX
 from sardonyx.ops.rules import Array
 from sardonyx.providers.torch.bits import EIGHTHS, MOVED
 from sardonyx.providers.torch.dtypes import TORCH, as_tensor
@@ -76,13 +77,13 @@ def range_(start: Array, limit: Array, delta: Array, *, stash_type: int, shapes:
 
 
 ROWS: Final[Rows] = {
-    ("", "Reshape"): Row(reshape, MOVED, host=(1,), sized=True),
-    ("", "Flatten"): Row(flatten, MOVED, sized=True),
-    ("", "Squeeze"): Row(squeeze, MOVED, host=(1,), sized=True),
-    ("", "Unsqueeze"): Row(squeeze, MOVED, host=(1,), sized=True),
-    ("", "Identity"): Row(identity, MOVED),
-    ("", "Expand"): Row(expand, MOVED, host=(1,), sized=True),
-    ("", "ConstantOfShape"): Row(constant_of_shape, MOVED, host=(0,), sized=True),
-    ("", "EyeLike"): Row(eye_like, MOVED - EIGHTHS),
-    ("", "Range"): Row(range_, _RANGED, host=(0, 1, 2), sized=True),
+    (ONNX, "Reshape"): Row(reshape, MOVED, host=(1,), sized=True),
+    (ONNX, "Flatten"): Row(flatten, MOVED, sized=True),
+    (ONNX, "Squeeze"): Row(squeeze, MOVED, host=(1,), sized=True),
+    (ONNX, "Unsqueeze"): Row(squeeze, MOVED, host=(1,), sized=True),
+    (ONNX, "Identity"): Row(identity, MOVED),
+    (ONNX, "Expand"): Row(expand, MOVED, host=(1,), sized=True),
+    (ONNX, "ConstantOfShape"): Row(constant_of_shape, MOVED, host=(0,), sized=True),
+    (ONNX, "EyeLike"): Row(eye_like, MOVED - EIGHTHS),
+    (ONNX, "Range"): Row(range_, _RANGED, host=(0, 1, 2), sized=True),
 }

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import by_onnx
+from sardonyx.ops.declare import ONNX
 from sardonyx.ops.rules import Array, one_int
 from sardonyx.ops.signal import FACTORS, mel
 from sardonyx.providers.torch.dtypes import TORCH, as_tensor
@@ -121,11 +122,11 @@ def mel_weights(*inputs: Array, output_datatype: int) -> Tensor:
 
 
 ROWS: Final[Rows] = {
-    ("", "DFT"): Row(dft, REALS, host=(1, 2), sized=True),
-    ("", "STFT"): Row(stft, REALS, host=(1, 3), sized=True),
-    ("", "MelWeightMatrix"): Row(mel_weights, PLAIN, host=(0, 1, 2, 3, 4), syncs=True),
+    (ONNX, "DFT"): Row(dft, REALS, host=(1, 2), sized=True),
+    (ONNX, "STFT"): Row(stft, REALS, host=(1, 3), sized=True),
+    (ONNX, "MelWeightMatrix"): Row(mel_weights, PLAIN, host=(0, 1, 2, 3, 4), syncs=True),
     **{
-        ("", name): Row(_window(*factors), PLAIN, host=(0,), sized=True)
+        (ONNX, name): Row(_window(*factors), PLAIN, host=(0,), sized=True)
         for name, factors in FACTORS.items()
     },
 }

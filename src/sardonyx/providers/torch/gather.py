@@ -14,9 +14,8 @@ from torch import Tensor
 
 from sardonyx.errors import InvalidArgument
 from sardonyx.ops.declare import ONNX
-from sardonyx.ops.rules import Array
+from sardonyx.ops.rules import Array, one_int
 from sardonyx.providers.torch.bits import MOVED, blind
-from sardonyx.providers.torch.move import Shapes
 from sardonyx.providers.torch.row import Row, Rows
 from sardonyx.providers.torch.wide import wide
 
@@ -141,10 +140,10 @@ def tensor_scatter(
     return x.scatter(axis, place.reshape(shape).expand(update.shape), update)
 
 
-def one_hot(indices: Tensor, depth: Array, values: Tensor, *, axis: int, shapes: Shapes) -> Tensor:
+def one_hot(indices: Tensor, depth: Array, values: Tensor, *, axis: int) -> Tensor:
     """Vectors that differ from one value in one element at most."""
     axis %= indices.ndim + 1
-    count = shapes[0][axis]
+    count = one_int(depth, "depth")
     where = indices.long()
     where = torch.where(where < 0, where + count, where).unsqueeze(axis)
     places = torch.arange(count, device=indices.device)
@@ -172,6 +171,6 @@ ROWS: Final[Rows] = {
     (ONNX, "ScatterElements"): Row(scatter_elements, MOVED),
     (ONNX, "ScatterND"): Row(scatter_nd, MOVED),
     (ONNX, "TensorScatter"): Row(tensor_scatter, MOVED),
-    (ONNX, "OneHot"): Row(one_hot, MOVED, host=(1,), sized=True),
+    (ONNX, "OneHot"): Row(one_hot, MOVED, host=(1,)),
     (ONNX, "Compress"): Row(compress, MOVED, syncs=True),
 }

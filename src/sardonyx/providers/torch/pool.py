@@ -39,9 +39,7 @@ def _takes(moved: Slide) -> bool:
     )
 
 
-def max_pool(
-    x: Tensor, *, storage_order: int, shapes: Shapes, **attrs: Any
-) -> Tensor | tuple[Tensor, Tensor]:
+def max_pool(x: Tensor, *, storage_order: int, shapes: Shapes, **attrs: Any) -> tuple[Tensor, ...]:
     """The largest of each window, and its place if asked for."""
     moved = _slid(x, attrs)
     with_places = len(shapes) > 1
@@ -57,7 +55,7 @@ def max_pool(
         image, path.kernel, path.strides, padding, path.dilations, is_ceil, with_places
     )
     if not with_places:
-        return found.to(x.dtype)  # type: ignore[no-any-return]
+        return (found.to(x.dtype),)
     y, place = found
     sides = tuple(image.shape[2:]), (0,) * len(path.outs) if is_direct else path.front
     return y.to(x.dtype), _counted(place, x, sides, storage_order)
@@ -196,9 +194,7 @@ def last(function: Callable[..., Any]) -> Callable[..., Tensor]:
 
 
 def _max_alone(x: Tensor, *, storage_order: int = 0, **attrs: Any) -> Tensor:
-    found = max_pool(x, storage_order=storage_order, shapes=((),), **attrs)
-    assert isinstance(found, Tensor)
-    return found
+    return max_pool(x, storage_order=storage_order, shapes=((),), **attrs)[0]
 
 
 _MAXED: Final = REALS | {I8, U8}

@@ -30,34 +30,25 @@ def _slid(x: Tensor, attrs: dict[str, Any]) -> Slide:
     return slide(tuple(attrs["kernel_shape"]), x.shape[2:], attrs)
 
 
-def _takes(moved: Slide) -> bool:
-    """Whether torch pools with this padding: up to half of a window."""
-    path = moved.path
-    extents = ((k - 1) * d + 1 for k, d in zip(path.kernel, path.dilations, strict=True))
-    return moved.padding is not None and all(
-        2 * p <= e for p, e in zip(moved.padding, extents, strict=True)
-    )
-
-
 def max_pool(x: Tensor, *, storage_order: int, shapes: Shapes, **attrs: Any) -> tuple[Tensor, ...]:
     """The largest of each window, and its place if asked for."""
     moved = _slid(x, attrs)
     with_places = len(shapes) > 1
-    image = x if x.is_floating_point() else x.float()
+    is_real = x.is_floating_point()
+    image = x if is_real else x.float()
     padding: Any = moved.padding
-    is_direct = _takes(moved)
-    if not is_direct:
-        low = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
+    if not moved.pools:
+        low = -math.inf if is_real else torch.iinfo(x.dtype).min
         image, padding = moved.padded(image, low), 0
     path, function = moved.path, _MAX[x.ndim - 2]
-    is_ceil = is_direct and moved.ceil_mode
+    is_ceil = moved.pools and moved.ceil_mode
     found = function(
         image, path.kernel, path.strides, padding, path.dilations, is_ceil, with_places
     )
     if not with_places:
-        return (found.to(x.dtype),)
+        return (found if is_real else found.to(x.dtype),)
     y, place = found
-    sides = tuple(image.shape[2:]), (0,) * len(path.outs) if is_direct else path.front
+    sides = tuple(image.shape[2:]), (0,) * len(path.outs) if moved.pools else path.front
     return y.to(x.dtype), _counted(place, x, sides, storage_order)
 
 
@@ -93,7 +84,7 @@ def average_pool(x: Tensor, *, count_include_pad: int, **attrs: Any) -> Tensor:
     """The mean of each window."""
     moved = _slid(x, attrs)
     path = moved.path
-    is_plain = _takes(moved) and all(d == 1 for d in path.dilations)
+    is_plain = moved.pools and all(d == 1 for d in path.dilations)
     if is_plain and not (x.ndim == 5 and x.dtype in _HALVES and x.device.type == "cpu"):
         function, padding = _MEANS[x.ndim - 2], moved.padding
         y: Tensor = function(

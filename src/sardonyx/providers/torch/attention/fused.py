@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,8 +19,8 @@ from sardonyx.providers.torch.attention.core import (
     weights_of,
 )
 from sardonyx.providers.torch.dtypes import TORCH
-from sardonyx.providers.torch.product import wide
 from sardonyx.providers.torch.row import Row, Rows
+from sardonyx.providers.torch.wide import wide
 
 
 def attention(
@@ -37,7 +38,7 @@ def attention(
     if way is None or not k.shape[-2]:
         y = _stepwise((q, k, v), mask, spans, sink, attrs)
     else:
-        lead = torch.broadcast_shapes(q.shape[:1], k.shape[:1], v.shape[:1])
+        lead = np.broadcast_shapes(q.shape[:1], k.shape[:1], v.shape[:1])
         q, k, v = (x.expand(*lead, -1, -1, -1) for x in (q, k, v))
         is_causal = way == "causal"
         blind = UNSEEN if mask is None or attrs["is_settled"] else attrs["zeroes"]

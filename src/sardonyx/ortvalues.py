@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from sardonyx.device import OrtDevice, check_cpu
+from sardonyx.device import OrtDevice, torch_name
 from sardonyx.errors import ValueFault
 from sardonyx.graph.dtype import BOOL
 from sardonyx.ortvalue import OrtValue
@@ -48,8 +48,8 @@ class OrtValueVector:
         for owner, pointer, kind, shape, device in zip(
             tensors, data_ptrs, element_types, shapes, devices, strict=True
         ):
-            check_cpu(device, "a tensor")
-            self._values.append(tensor_at(pointer, kind, shape, owner))
+            where = torch_name(device)
+            self._values.append(tensor_at(pointer, kind, shape, owner, where))
 
     def reserve(self, count: int) -> None:
         """Kept for programs that call it: a list makes room by itself."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sardonyx._native import Pool, Stop
+from sardonyx.device import HOST
 from sardonyx.graph.fact import AnyFact
 from sardonyx.graph.graph import Node
 from sardonyx.graph.guard import Guard
@@ -49,6 +50,7 @@ class Input:
     sizes: tuple[tuple[int, str], ...]  # (axis, name) of dims that are one name
     fixed: tuple[tuple[int, int], ...]  # (axis, size) of dims that are a number
     default: Const | None = None
+    device: str = HOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class Output:
     name: str
     slot: int
     fact: AnyFact
+    device: str = HOST
 
 
 @dataclass(frozen=True, slots=True)

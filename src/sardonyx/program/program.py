@@ -12,9 +12,10 @@ from sardonyx.graph.fact import AnyFact
 from sardonyx.graph.graph import Node
 from sardonyx.graph.guard import Guard
 from sardonyx.memory import Plan
-from sardonyx.place.provider import StepCall
+from sardonyx.place.provider import HOST, DeviceProvider, StepCall
 from sardonyx.program.control import constant_slots
 from sardonyx.program.native import NativeSegment, RunSettings
+from sardonyx.program.region import RegionSegment
 from sardonyx.weights.const import Const
 from sardonyx.weights.forms import Forms, Want, Wanted
 
@@ -37,7 +38,7 @@ class PythonSegment:
     binds: tuple[tuple[int, int, str], ...]  # (output, axis, name): sizes known once this has run
 
 
-Segment = PythonSegment | NativeSegment
+Segment = PythonSegment | NativeSegment | RegionSegment
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class Program:
     plan: Plan
     bodies: tuple[Program, ...]  # those of its control flow
     forms: Forms
+    devices: Mapping[str, DeviceProvider] = field(default_factory=dict)  # by name
     _template: list[Any] = field(default_factory=list)
 
     def frame(self) -> list[Any]:
@@ -94,6 +96,8 @@ class Program:
         for segment in self.segments:
             if isinstance(segment, NativeSegment):
                 segment.prepare(self.forms, settings, pool)
+            elif isinstance(segment, RegionSegment):
+                segment.prepare(self.forms.check)
         for body in self.bodies:
             body.prepare(settings, pool)
 
@@ -107,6 +111,15 @@ class Program:
             wanted.address(Want(const))
         for body in self.bodies:
             body.wants(wanted)
+
+    def on_host(self, results: list[Any]) -> list[Any]:
+        """Results as arrays, wherever they were made."""
+        if not self.devices:
+            return results
+        return [
+            self.devices[o.device].to_host(r) if o.device != HOST and r is not None else r
+            for o, r in zip(self.outputs, results, strict=True)
+        ]
 
     @property
     def quick(self) -> Callable[[dict[Any, Any]], object] | None:
@@ -148,6 +161,8 @@ class Program:
         for segment in self.segments:
             if isinstance(segment, PythonSegment):
                 yield segment.node, segment.provider, segment.kernel
+            elif isinstance(segment, RegionSegment):
+                yield from ((n, segment.provider, segment.kernel) for n in segment.nodes)
             else:
                 yield from ((node, "cpu", row) for node, row in segment.nodes)
 
@@ -169,5 +184,6 @@ class Run:
     stop: Stop | None = None  # the flag that `check` looks at, for native code
     pool: Pool | None = None  # for segments that are prepared by this run
     into: Mapping[int, Any] = field(default_factory=dict)  # arrays for outputs, by slot
-    on_step: Callable[[PythonSegment, Run, float], None] | None = None  # for profiles
+    # For profiles.
+    on_step: Callable[[PythonSegment | RegionSegment, Run, float], None] | None = None
     on_native: Callable[[NativeSegment, list[Span]], None] | None = None

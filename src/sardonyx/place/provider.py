@@ -82,8 +82,8 @@ class RegionProgram(Protocol):
         """Brings the constants to the device; `check` may raise to end that."""
         ...
 
-    def __call__(self, values: Sequence[Any], run: Run) -> Sequence[Any]:
-        """The region's outputs for its inputs."""
+    def __call__(self, values: Sequence[Any], run: Run, places: Sequence[Any]) -> Sequence[Any]:
+        """The region's outputs for its inputs, each in its place where there is one for it."""
         ...
 
 

@@ -184,6 +184,8 @@ class Run:
     stop: Stop | None = None  # the flag that `check` looks at, for native code
     pool: Pool | None = None  # for segments that are prepared by this run
     into: Mapping[int, Any] = field(default_factory=dict)  # arrays for outputs, by slot
+    is_bound: bool = False  # what it was fed and what it writes to stays where it is
+    graph_id: int = 0  # of recorded graphs to choose from; -1: none
     # For profiles.
     on_step: Callable[[PythonSegment | RegionSegment, Run, float], None] | None = None
     on_native: Callable[[NativeSegment, list[Span]], None] | None = None

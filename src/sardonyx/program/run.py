@@ -95,7 +95,7 @@ def _call(segment: PythonSegment | RegionSegment, arrays: list[Any], run: Run) -
     """One step; whatever goes wrong names its node."""
     try:
         if isinstance(segment, RegionSegment):
-            return segment.program(arrays, run)
+            return segment.program(arrays, run, [run.into.get(s) for s in segment.outputs])
         return segment.call(arrays, run)
     except SardonyxError as error:
         raise error.at(node=segment.node) from None

@@ -16,6 +16,7 @@ from sardonyx.place.provider import No, Region, Step, Yes
 from sardonyx.providers.torch import control
 from sardonyx.providers.torch.claim import COPY, LOOKS, SIZES, row_of, unfit
 from sardonyx.providers.torch.dtypes import as_array, as_tensor
+from sardonyx.providers.torch.graphs import CudaRecorder, Recorder
 from sardonyx.providers.torch.options import TorchOptions
 from sardonyx.providers.torch.region import TorchRegion
 from sardonyx.providers.torch.source import Key
@@ -36,6 +37,9 @@ class Torch:
         self.place = _device(options)
         self.device = ON_HOST if self.place.type == "cpu" else str(self.place)
         self.limit_bytes = options.gpu_mem_limit
+        self.recorder: Recorder | None = None
+        if options.enable_cuda_graph and self.place.type == "cuda":
+            self.recorder = CudaRecorder(self.place)
 
     def claims(self, node: Node) -> Yes | No:
         """Yes to nodes that have a function for their types."""

@@ -15,6 +15,7 @@ from sardonyx.graph.graph import Node, Value
 from sardonyx.locks import Lock
 from sardonyx.place.provider import HOST, No, Region
 from sardonyx.providers.torch.claim import COPY, LOOKS, SIZES, row_of
+from sardonyx.providers.torch.graphs import Asked, Graphs, put
 from sardonyx.providers.torch.source import FILE, Arg, Line, Source, Writer
 
 if TYPE_CHECKING:
@@ -45,11 +46,13 @@ class TorchRegion:
         self._bound: OrderedDict[tuple[int, ...], Bound] = OrderedDict()
         self._body: Callable[..., Any] | None = None
         self._fixed: Callable[..., Any] | None = None
+        self._graphs: Graphs | None = None
+        if provider.recorder is not None and not self._waits(region):
+            self._graphs = Graphs(provider.recorder)
 
-    @property
-    def can_be_captured(self) -> bool:
-        """Whether nothing in it waits for the device."""
-        return not any(_syncs(line) for line in self._lines if not line.is_fixed)
+    def _waits(self, region: Region) -> bool:
+        """Whether something in it waits for the device, so that it cannot be a graph."""
+        return any(_syncs(line) for line in self._lines if not line.is_fixed)
 
     def prepare(self, check: Callable[[], None]) -> None:
         """Brings the weights to the device."""
@@ -60,11 +63,23 @@ class TorchRegion:
         exec(self.source.code(), space)
         self._fixed, self._body = space["make"](self.source.things, weights)
 
-    def __call__(self, values: Sequence[Any], run: Run) -> Sequence[Any]:
+    def __call__(self, values: Sequence[Any], run: Run, places: Sequence[Any]) -> Sequence[Any]:
         """The region's outputs."""
         self.prepare(run.check)
         with self._provider.running():
-            return self.outputs(values, self.bound(run.dims), run.dims)
+            bound, dims = self.bound(run.dims), run.dims
+            if self._graphs is not None and run.graph_id >= 0:
+                key = (run.graph_id, *self.key(dims))
+                asked = Asked(values, places, key, run.is_bound)
+                made = self._graphs.run(asked, lambda given: self.outputs(given, bound, dims))
+                if made is not None:
+                    return made
+            return tuple(map(put, self.outputs(values, bound, dims), places))
+
+    def release_graphs(self) -> None:
+        """Forgets the CUDA graphs."""
+        if self._graphs is not None:
+            self._graphs.release()
 
     def outputs(
         self, values: Sequence[Any], bound: Bound, dims: Mapping[str, int]

@@ -173,10 +173,40 @@ def into(program: Program, places: Sequence[Any], fed: Mapping[str, Any]) -> dic
     read = list(_tensors(fed.values()))
     found: dict[int, Any] = {}
     for output, place in zip(program.outputs, places, strict=True):
+        if place is None or not _is_at(place, output.device):
+            continue
         others = (p for p in places if p is not None and p is not place)
-        if place is not None and not any(_may_share(place, other) for other in (*read, *others)):
+        if not any(_may_share(place, other) for other in (*read, *others)):
             found[output.slot] = place
     return found
+
+
+def shared_with(program: Program, places: Sequence[Any], fed: Mapping[str, Any]) -> dict[int, int]:
+    """Outputs by slot whose place on a device is the very memory of an input, with its slot."""
+    inputs = [(i.slot, fed[i.name]) for i in program.inputs if is_tensor(fed.get(i.name))]
+    return {
+        output.slot: slot
+        for output, place in zip(program.outputs, places, strict=True)
+        for slot, value in inputs
+        if is_tensor(place) and _is_same(place, value)
+    }
+
+
+def _is_at(place: Any, device: str) -> bool:
+    """Whether a place lies on the device that makes an output."""
+    if isinstance(place, np.ndarray):
+        return device == HOST
+    return bool(device_values(device).is_at(place, device))
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    """Whether two tensors are one: the same elements in the same memory."""
+    return (
+        is_tensor(a)
+        and is_tensor(b)
+        and (a.data_ptr(), a.dtype, a.shape, a.stride(), a.device)
+        == (b.data_ptr(), b.dtype, b.shape, b.stride(), b.device)
+    )
 
 
 def _may_share(a: Any, b: Any) -> bool:
@@ -214,7 +244,7 @@ def hand_out(
             taken.update((id(place), id(place if place.base is None else place.base)))
     own = places or [None] * len(results)
     return [
-        r if r is place and place is not None else _give(r, taken)
+        place if place is not None and (r is place or _is_same(r, place)) else _give(r, taken)
         for r, place in zip(results, own, strict=True)
     ]
 
@@ -251,10 +281,38 @@ def _give_tensor(tensor: Any, taken: set[Any]) -> Any:
     return tensor
 
 
+def settle(
+    program: Program, results: Sequence[Any], wanted: Sequence[int], stays: bool
+) -> list[Any]:
+    """The wanted results as arrays, or as tensors of torch where these lie if they are to stay.
+
+    Arrays of the host are left as they are. Tensors that stay are nobody's but the run's.
+    """
+    if not program.devices:
+        return [results[i] for i in wanted]
+    made = []
+    for i in wanted:
+        value = results[i]
+        if not is_tensor(value) or not _is_at(value, program.outputs[i].device):
+            value = program.on_host(i, value)
+        elif stays:
+            value = value.clone() if program.keeps(value) else value
+        elif value.device.type == "cpu":  # `downloaded` would give its memory away
+            value = program.on_host(i, value)
+        made.append(value)
+    return made if stays else on_host(made)
+
+
 def on_host(results: Sequence[Any]) -> list[Any]:
-    """Results with arrays in place of tensors, as `run` hands them out."""
+    """Results with arrays in place of tensors, which one wait brings."""
     tensors = [r for r in results if is_tensor(r)]
     if not tensors:
         return list(results)
     arrays = iter(device_values("a device").downloaded(tensors))
     return [next(arrays) if is_tensor(r) else r for r in results]
+
+
+def as_tensors(results: Sequence[Any]) -> list[Any]:
+    """Results with tensors of torch in place of arrays, where it has their type."""
+    made: list[Any] = device_values("a device").as_tensors(results)
+    return made

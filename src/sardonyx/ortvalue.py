@@ -98,6 +98,12 @@ class OrtValue:
         made = cls(numpy_obj)
         return made if device == HOST else made._on(device)
 
+    def _at(self, device: str) -> OrtValue:
+        """The value on a device: itself if it is there; what is no tensor of numbers stays."""
+        if self._dtype is None or self._dtype is STRING or self._device() == device:
+            return self
+        return OrtValue(self.numpy()) if device == HOST else self._on(device)
+
     def _on(self, device: str) -> OrtValue:
         """A copy of a tensor on another device than the host."""
         values = device_values(device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from sardonyx.graph.graph import Node
 from sardonyx.graph.guard import Guard
@@ -36,3 +37,8 @@ class RegionSegment:
     def prepare(self, check: Callable[[], None]) -> None:
         """Brings its constants to the device."""
         self.program.prepare(check)
+
+    def keeps(self, value: Any) -> bool:
+        """Whether a value lies in memory of its own; where nobody knows it may."""
+        keeps = getattr(self.program, "keeps", None)
+        return keeps is None or bool(keeps(value))

@@ -10,7 +10,6 @@ import numpy as np
 from sardonyx.device import HOST, OrtDevice, device_values, is_tensor, torch_name
 from sardonyx.errors import SardonyxError, ValueFault
 from sardonyx.feeds import check_value, on_host
-from sardonyx.graph.dtype import STRING
 from sardonyx.graph.fact import Fact
 from sardonyx.nodearg import type_name
 from sardonyx.options import RunOptions
@@ -42,7 +41,10 @@ class SessionIOBinding:
         self._bound: list[tuple[int, str, OrtValue | None]] = []  # outputs, by number
 
     def bind_input(self, name: str, value: Any, *raw: Any) -> None:
-        """An array or whatever `run` takes; or a device, a type, a shape and an address."""
+        """An array or whatever `run` takes; or a device, a type, a shape and an address.
+
+        What is not where the model reads the input is copied there, now.
+        """
         if raw:
             element_type, shape, pointer = raw
             device = torch_name(value)
@@ -56,7 +58,10 @@ class SessionIOBinding:
             raise ValueFault(f"Failed to find an input named {name}; the model has {known}")
         fed = value._fed() if isinstance(value, OrtValue) else value
         try:
-            self._feed[name] = check_value(name, spec.fact, fed, spec.device)
+            fed = check_value(name, spec.fact, fed, spec.device)
+            if spec.device != HOST and isinstance(fed, np.ndarray):
+                fed = self._session._compiled.program.devices[spec.device].to_device(fed)
+            self._feed[name] = fed
         except SardonyxError as error:
             raise ValueFault(error.what, **error.where) from None
 
@@ -113,7 +118,7 @@ class SessionIOBinding:
         for index, name, target in self._bound:
             result = results[index]
             if target is None:
-                made.append(_at(result, self._devices[name]))
+                made.append(as_ort_value(result)._at(self._devices[name]))
                 continue
             if result is not places[index]:
                 _copy(name, result, target)
@@ -236,14 +241,6 @@ def _synchronize(values: Iterable[Any]) -> None:
     tensors = [v for v in values if is_tensor(v)]
     if tensors:
         device_values("a device").synchronize(tensors)
-
-
-def _at(result: Any, device: str) -> OrtValue:
-    """A result on the device that it was bound to; what is no tensor stays on the host."""
-    made = as_ort_value(result)
-    if made._dtype is None or made._dtype is STRING or made._device() == device:
-        return made
-    return OrtValue(made.numpy()) if device == HOST else made._on(device)
 
 
 def _check_target(name: str, fact: Any, value: OrtValue) -> None:

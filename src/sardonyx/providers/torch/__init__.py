@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,12 +20,11 @@ from sardonyx.providers.torch.graphs import CudaRecorder, Recorder
 from sardonyx.providers.torch.options import TorchOptions
 from sardonyx.providers.torch.region import TorchRegion
 from sardonyx.providers.torch.source import Key
+from sardonyx.providers.torch.values import ON_HOST
 
 if TYPE_CHECKING:
     from sardonyx.program.program import Program
     from sardonyx.weights.loading import DataLoader
-
-ON_HOST: Final = "torch-cpu"  # what homes call torch's own CPU device
 
 
 class Torch:

@@ -17,6 +17,7 @@ from sardonyx.place.provider import HOST, No, Region
 from sardonyx.providers.torch.claim import COPY, LOOKS, SIZES, row_of
 from sardonyx.providers.torch.graphs import Asked, Graphs, put
 from sardonyx.providers.torch.source import FILE, Arg, Line, Source, Writer
+from sardonyx.providers.torch.values import Owner, owner_of
 
 if TYPE_CHECKING:
     from sardonyx.program.program import Run
@@ -31,6 +32,7 @@ class Bound:
 
     shapes: tuple[Any, ...]
     fixed: tuple[Any, ...]
+    owners: frozenset[Owner]  # of the tensors among these
 
 
 class TorchRegion:
@@ -44,6 +46,7 @@ class TorchRegion:
         self._names = sorted(_names(self.source, self._lines))
         self._lock = Lock()
         self._bound: OrderedDict[tuple[int, ...], Bound] = OrderedDict()
+        self._owners: frozenset[Owner] = frozenset()  # of the weights
         self._body: Callable[..., Any] | None = None
         self._fixed: Callable[..., Any] | None = None
         self._graphs: Graphs | None = None
@@ -59,6 +62,7 @@ class TorchRegion:
         if self._body is not None:
             return
         weights = self._provider.load(self.source.weights, check)
+        self._owners = frozenset(map(owner_of, weights))
         space: dict[str, Any] = {}
         exec(self.source.code(), space)
         self._fixed, self._body = space["make"](self.source.things, weights)
@@ -75,6 +79,12 @@ class TorchRegion:
                 if made is not None:
                     return made
             return tuple(map(put, self.outputs(values, bound, dims), places))
+
+    def keeps(self, value: Any) -> bool:
+        """Whether a tensor lies in the memory of weights, or of what depends on sizes alone."""
+        owner = owner_of(value)
+        with self._lock:
+            return owner in self._owners or any(owner in b.owners for b in self._bound.values())
 
     def release_graphs(self) -> None:
         """Forgets the CUDA graphs."""
@@ -120,11 +130,13 @@ class TorchRegion:
             for given in self.source.shapes
         )
         try:
-            return Bound(shapes, self._fixed(shapes, dims))
+            fixed = self._fixed(shapes, dims)
         except SardonyxError:
             raise
         except Exception as error:
             raise self._located(error) from error
+        tensors = [v for v in fixed if isinstance(v, torch.Tensor)]
+        return Bound(shapes, fixed, frozenset(map(owner_of, tensors)))
 
     def _located(self, error: Exception) -> SardonyxError:
         """An error that names the node whose line failed."""

@@ -15,6 +15,7 @@ from sardonyx.graph.dtype import DType, by_numpy
 from sardonyx.providers.torch.dtypes import TORCH, as_array, as_tensor, ours
 
 Array = np.ndarray[Any, Any]
+Owner = tuple[str, int]  # a device, and the address of a block of its memory
 ON_HOST: Final = "torch-cpu"  # what homes call torch's own CPU device
 _ALWAYS_THERE: Final = ("cpu", "meta")  # kinds of devices, which nobody waits for
 _MOST_PINNED_BYTES: Final = 64 << 20  # of results in one run; pinned memory is never given back
@@ -199,7 +200,7 @@ def bytes_at(pointer: int, n_bytes: int, name: str, owner: Any = None) -> Tensor
     return made
 
 
-def owner_of(value: Any) -> tuple[str, int]:
+def owner_of(value: Any) -> Owner:
     """What tensors over the same memory have in common."""
     if isinstance(value, Tensor):
         return _space(value.device), value.untyped_storage().data_ptr()

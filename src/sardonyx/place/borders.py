@@ -83,6 +83,7 @@ class _Copies:
         """Makes every node of the graph read values that lie where it wants them."""
         placement, graph = self._placement, self._graph
         for node in list(graph.nodes):
+            before = node.inputs
             for slot, value in enumerate(node.inputs):
                 if value is not None:
                     wanted = wanted_at(placement, node, slot)
@@ -90,6 +91,8 @@ class _Copies:
                     there = self._at(value, wanted, node.op.has_bodies)
                     if there is not value:
                         graph.set_input(node, slot, there)
+            if node.inputs != before:
+                placement.where[node].claims(node)  # which may have noted what it reads
         outputs = list(graph.outputs)
         for position, value in enumerate(outputs):
             device = _body_output(placement, graph, position)

@@ -36,7 +36,7 @@ class CudaRecorder:
 
     def __init__(self, device: torch.device) -> None:
         self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream(device)
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._last: tuple[int, torch.cuda.Event] | None = None
 
     def record(self, call: Callable[[], Outputs]) -> tuple[Outputs, Callable[[], None]]:
@@ -54,7 +54,7 @@ class CudaRecorder:
         current = torch.cuda.current_stream()
         if self._last is not None and self._last[0] != current.cuda_stream:
             current.wait_event(self._last[1])
-        event = torch.cuda.Event()
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(current)
         self._last = current.cuda_stream, event
 
@@ -93,7 +93,7 @@ class Graphs:
         """
         if not all(isinstance(v, Tensor) for v in asked.values):
             return None
-        if not self._lock.acquire(blocking=False):
+        if not self._lock.try_acquire():
             return None
         try:
             key = (*asked.key, *_addresses(asked)) if asked.is_bound else asked.key

@@ -240,3 +240,40 @@ def _as_tensor(value: Any) -> Any:
         return value
     dtype = by_numpy(value.dtype)
     return as_tensor(value, dtype) if dtype in TORCH else value
+
+
+def new_stream(name: str) -> Any:
+    """A stream of a GPU."""
+    return torch.cuda.Stream(device_of(name))  # type: ignore[no-untyped-call]
+
+
+def on_stream(stream: Any) -> Any:
+    """Where what is asked of the device goes to a stream."""
+    return torch.cuda.stream(stream)
+
+
+def gpus() -> list[tuple[int, dict[str, str]]]:
+    """The PCI id of each GPU, and what is known of it; none where CUDA does not start."""
+    try:
+        return [_gpu(n) for n in range(torch.cuda.device_count())]
+    except (RuntimeError, AssertionError):  # a driver that is too old, a device that is taken
+        return []
+
+
+def _gpu(number: int) -> tuple[int, dict[str, str]]:
+    known: Any = torch.cuda.get_device_properties(number)
+    about = {
+        "name": str(known.name),
+        "total_memory_bytes": str(known.total_memory),
+        "compute_capability": f"{known.major}.{known.minor}",
+    }
+    if not hasattr(known, "pci_bus_id"):
+        return 0, about
+    domain = getattr(known, "pci_domain_id", 0)
+    place = f"{domain:04x}:{known.pci_bus_id:02x}:{known.pci_device_id:02x}.0"
+    about["pci"] = place
+    try:
+        with open(f"/sys/bus/pci/devices/{place}/device", encoding="ascii") as file:
+            return int(file.read(), 16), about
+    except (OSError, ValueError):
+        return 0, about

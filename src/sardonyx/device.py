@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 HOST: Final = "cpu"  # the device whose values are arrays
+TORCH_HOST: Final = "torch-cpu"  # torch's own CPU device: the same memory, in tensors
 CPU, GPU, FPGA, NPU, DML = 0, 1, 2, 3, 4
 _TYPES: Final = {
     "cpu": CPU, "cuda": GPU, "dml": GPU, "cann": NPU, "webgpu": GPU, "gpu": GPU, "npu": NPU,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from sardonyx.device import HOST, OrtDevice, device_values, is_tensor, torch_name
+from sardonyx.device import HOST, TORCH_HOST, OrtDevice, device_values, is_tensor, torch_name
 from sardonyx.errors import SardonyxError, ValueFault
-from sardonyx.feeds import check_value, on_host
+from sardonyx.feeds import as_tensors, check_value, on_host
 from sardonyx.graph.fact import Fact
 from sardonyx.nodearg import type_name
 from sardonyx.options import RunOptions
@@ -59,11 +59,17 @@ class SessionIOBinding:
         fed = value._fed() if isinstance(value, OrtValue) else value
         try:
             fed = check_value(name, spec.fact, fed, spec.device)
-            if spec.device != HOST and isinstance(fed, np.ndarray):
-                fed = self._session._compiled.program.devices[spec.device].to_device(fed)
-            self._feed[name] = fed
+            self._feed[name] = self._on(spec.device, fed)
         except SardonyxError as error:
             raise ValueFault(error.what, **error.where) from None
+
+    def _on(self, device: str, value: Any) -> Any:
+        """What is bound in the form that a device has it: over the same memory where it can be."""
+        if device == HOST or not isinstance(value, np.ndarray):
+            return value
+        if device == TORCH_HOST:
+            return as_tensors([value])[0]
+        return self._session._compiled.program.devices[device].to_device(value)
 
     def bind_ortvalue_input(self, name: str, value: OrtValue) -> None:
         """An OrtValue, which is read where it lies by each run."""
@@ -104,9 +110,11 @@ class SessionIOBinding:
         names = self._session._output_names
         self._bound = [(names.index(n), n, target) for n, target in self._targets.items()]
         self._places = [None] * len(names)
+        outputs = self._session._compiled.program.outputs
         for index, _, target in self._bound:
             if target is not None and target._dtype is not None and target._dtype.bits >= 8:
-                self._places[index] = target._value
+                is_torch = outputs[index].device == TORCH_HOST
+                self._places[index] = as_tensors([target._value])[0] if is_torch else target._value
 
     def run(self, options: RunOptions | None) -> None:
         """One run; afterwards outputs are where they were bound to."""

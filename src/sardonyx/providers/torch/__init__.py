@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from sardonyx.device import TORCH_HOST
 from sardonyx.errors import FAULTS, RuntimeException
 from sardonyx.graph.dtype import by_numpy
 from sardonyx.graph.graph import Node
@@ -20,7 +21,6 @@ from sardonyx.providers.torch.graphs import CudaRecorder, Recorder
 from sardonyx.providers.torch.options import TorchOptions
 from sardonyx.providers.torch.region import TorchRegion
 from sardonyx.providers.torch.source import Key
-from sardonyx.providers.torch.values import ON_HOST
 
 if TYPE_CHECKING:
     from sardonyx.program.program import Program
@@ -34,7 +34,7 @@ class Torch:
         self.name = name
         self.options = options
         self.place = _device(options)
-        self.device = ON_HOST if self.place.type == "cpu" else str(self.place)
+        self.device = TORCH_HOST if self.place.type == "cpu" else str(self.place)
         self.limit_bytes = options.gpu_mem_limit
         self.recorder: Recorder | None = None
         if options.enable_cuda_graph and self.place.type == "cuda":

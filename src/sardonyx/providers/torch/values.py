@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack as imported
 
+from sardonyx.device import TORCH_HOST
 from sardonyx.errors import ValueFault
 from sardonyx.graph.dtype import DType, by_numpy
 from sardonyx.providers.torch.dtypes import TORCH, as_array, as_tensor, ours
 
 Array = np.ndarray[Any, Any]
 Owner = tuple[str, int]  # a device, and the address of a block of its memory
-ON_HOST: Final = "torch-cpu"  # what homes call torch's own CPU device
 _ALWAYS_THERE: Final = ("cpu", "meta")  # kinds of devices, which nobody waits for
 _MOST_PINNED_BYTES: Final = 64 << 20  # of results in one run; pinned memory is never given back
 
@@ -40,7 +40,7 @@ def device_of(name: str) -> torch.device:
 def is_at(tensor: Tensor, name: str) -> bool:
     """Whether a tensor lies on the device that homes of values call by a name."""
     here = tensor.device
-    return name == (ON_HOST if here.type == "cpu" else _space(here))
+    return name == (TORCH_HOST if here.type == "cpu" else _space(here))
 
 
 def plain(tensor: Tensor) -> Tensor:

@@ -256,6 +256,10 @@ def _unfit(node: Node) -> str:
 
 ROWS: Final[Rows] = {
     (MICROSOFT, "GroupQueryAttention"): Row(
-        group_query, frozenset((F32, F16, BF16, I32, I64)), host=(6,), refuses=_unfit
+        group_query,
+        frozenset((F32, F16, BF16, I32, I64)),
+        host=(6,),
+        shares=((3, 1), (4, 2)),
+        refuses=_unfit,
     ),
 }

@@ -81,7 +81,7 @@ class TorchRegion:
         Those are written there that functions can write there; others are made elsewhere.
         """
         self.prepare(run.check)
-        flags, places = self._flags(values, run, places, shared)
+        flags, places = self._flags(values, places, shared)
         with self._provider.running():
             bound, dims = self.bound(run.dims), run.dims
             if self._graphs is not None and run.graph_id >= 0:
@@ -95,19 +95,16 @@ class TorchRegion:
             return tuple(map(put, self.outputs(values, bound, dims, flags), places))
 
     def _flags(
-        self, values: Sequence[Any], run: Run, places: Sequence[Any], shared: Mapping[int, int]
+        self, values: Sequence[Any], places: Sequence[Any], shared: Mapping[int, int]
     ) -> tuple[tuple[bool, ...], Sequence[Any]]:
         """Which calls write to their inputs, and the places of outputs with these in them."""
         if not shared or not self._shares:
             return (False,) * len(self._shares), places
         flags, places = [], list(places)
         for pairs in self._shares:
-            is_shared = all(
-                shared.get(o) == i and tuple(evaluate(d, run.dims) for d in dims) == values[i].shape
-                for i, o, dims in pairs
-            )
+            is_shared = all(shared.get(o) == i for i, o in pairs)
             flags.append(is_shared)
-            for i, o, _ in pairs if is_shared else ():
+            for i, o in pairs if is_shared else ():
                 places[o] = values[i]
         return tuple(flags), places
 
@@ -223,13 +220,9 @@ def _shares(
     return tuple(found)
 
 
-def _numbered(
-    region: Region, pairs: Sequence[tuple[Value, Value]]
-) -> list[tuple[int, int, tuple[Any, ...]]]:
-    """Pairs by number among inputs and outputs, with the sizes of the output."""
-    return [
-        (region.inputs.index(i), region.outputs.index(o), tuple(o.tensor.dims)) for i, o in pairs
-    ]
+def _numbered(region: Region, pairs: Sequence[tuple[Value, Value]]) -> list[tuple[int, int]]:
+    """Pairs by number among inputs and outputs."""
+    return [(region.inputs.index(i), region.outputs.index(o)) for i, o in pairs]
 
 
 def _line(provider: Torch, node: Node, is_fixed: bool) -> Line:

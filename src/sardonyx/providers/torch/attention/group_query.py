@@ -145,7 +145,7 @@ def _kept(old: Tensor | None, new: Tensor, place: Place, shares: bool) -> Tensor
     firsts, length = place.firsts, place.length
     if old is None or not place.past:
         return new
-    if shares:
+    if shares and length == place.past:
         return _written(old, new, place)
     if isinstance(firsts, int):
         parts = [old[:, :, :firsts], new]

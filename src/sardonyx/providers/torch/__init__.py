@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from sardonyx.device import TORCH_HOST
 from sardonyx.errors import FAULTS, RuntimeException
 from sardonyx.graph.dtype import by_numpy
 from sardonyx.graph.graph import Node
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from sardonyx.program.program import Program
     from sardonyx.weights.loading import DataLoader
 
-ON_HOST: Final = "torch-cpu"  # what homes call torch's own CPU device
-
 
 class Torch:
     """Runs nodes by torch, on one of its devices."""
@@ -35,7 +34,7 @@ class Torch:
         self.name = name
         self.options = options
         self.place = _device(options)
-        self.device = ON_HOST if self.place.type == "cpu" else str(self.place)
+        self.device = TORCH_HOST if self.place.type == "cpu" else str(self.place)
         self.limit_bytes = options.gpu_mem_limit
         self.recorder: Recorder | None = None
         if options.enable_cuda_graph and self.place.type == "cuda":

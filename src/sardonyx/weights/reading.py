@@ -73,6 +73,11 @@ class OpenFile:
         if self._direct is not None:
             os.close(self._direct)
 
+    @property
+    def size_bytes(self) -> int:
+        """Its size by now."""
+        return os.fstat(self._descriptor).st_size
+
     def check(self) -> None:
         """The file must be what it was when the model was opened."""
         now = File.of(self.file.path, os.fstat(self._descriptor))
@@ -170,7 +175,7 @@ class FilePiece:
             if part.at + part.size_bytes > done:
                 reference = self.references[part.weight]
                 end = reference.offset + reference.length
-                missing = min(end - self.begin - done, reference.length)
+                missing = min(end - self.file.size_bytes, reference.length)
                 raise Fail(
                     f"{path} is too short: it ends {missing} bytes before the end of "
                     f"{reference.name!r}, {reference.length} bytes at {reference.offset}",

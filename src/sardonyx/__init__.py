@@ -104,9 +104,9 @@ if not TYPE_CHECKING:  # type checkers would take any name for granted
 
 def get_available_providers() -> list[str]:
     """The providers that sessions here can use."""
-    from sardonyx.providers import AVAILABLE
+    from sardonyx.providers import available
 
-    return list(AVAILABLE)
+    return list(available())
 
 
 def get_all_providers() -> list[str]:

@@ -168,11 +168,11 @@ def _vendor() -> tuple[str, int]:
 def get_ep_devices() -> list[OrtEpDevice]:
     """Each provider with each device that it runs on."""
     from sardonyx import __version__
-    from sardonyx.providers import AVAILABLE
+    from sardonyx.providers import CPU
 
     return [
         OrtEpDevice(name, "Sardonyx", device, {"version": __version__})
-        for name in AVAILABLE
+        for name in (CPU,)
         for device in get_hardware_devices()
     ]
 

@@ -104,7 +104,7 @@ _FAMILIES: Final = {
     (INTERNAL, "deform"): "DeformColumns",
     (INTERNAL, "dequantized"): "GatherDequantized",
     (INTERNAL, "fused_attention"): "Attention",
-    (INTERNAL, "internal"): "Sizes",
+    (INTERNAL, "internal"): "Copy Sizes",
     (INTERNAL, "nbits"): "MatMulNBits",
     (INTERNAL, "product"): "MatMul",
     (INTERNAL, "qlstm"): "QLSTM",

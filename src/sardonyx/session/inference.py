@@ -27,6 +27,7 @@ from sardonyx.locks import Lock
 from sardonyx.log import at_severity, of_session
 from sardonyx.options import RunOptions, SessionOptions
 from sardonyx.ordering import warn_of_hints
+from sardonyx.place import HOST
 from sardonyx.pools import pool_for, wants_shrinking
 from sardonyx.program.program import Run
 from sardonyx.program.run import bind, execute
@@ -40,8 +41,10 @@ from sardonyx.session.settings import (
     check_fallback,
     compile_options,
     defers,
+    device_options,
     flushing,
     run_settings,
+    wishes,
 )
 from sardonyx.trace import Profile
 from sardonyx.weights.forms import PrepackedWeightsContainer
@@ -113,11 +116,12 @@ class InferenceSession(About):
     def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
         """Compiles the model for these providers, again if it was compiled for others."""
         self._provider_options, self._providers = resolve(providers, provider_options, self._logger)
-        check_fallback(self._options)
+        self._wishes = wishes(self._options, self._providers)
         self._paths = {}
         self._variants: Variants | None = None
         options = self._current()
         self._use(self._compile(options))
+        check_fallback(self._options, self._compiled.placement)
         self._announce(options)
 
     def _compile(self, options: Options) -> Shared:
@@ -279,7 +283,12 @@ class InferenceSession(About):
 
     def _current(self) -> Options:
         """What compiling is told as things stand."""
-        return replace(self._base, providers=self._providers, load=self._load)
+        return replace(
+            self._base,
+            providers=self._providers,
+            load=self._load,
+            **device_options(self._base, self._providers, self._wishes),
+        )
 
     def _run_into(
         self, feed: dict[str, Any], places: list[Any], run_options: RunOptions | None
@@ -336,10 +345,11 @@ class InferenceSession(About):
                     Options(
                         self._providers,
                         self._load,
-                        base.passes,
+                        self._current().passes,
                         container=base.container,
                         order=base.order,
                         outputs=base.outputs,
+                        wishes=self._wishes,
                     )
                 )
             )
@@ -353,6 +363,8 @@ class InferenceSession(About):
             value = values.get(spec.name)
             if value is None and spec.default is not None:
                 value = spec.default.read()
+            if spec.device != HOST and isinstance(value, np.ndarray):
+                value = program.devices[spec.device].to_device(value)
             frame[spec.slot] = value
         pool = made.pool
         run = Run(dims, frame, _stopper(options), self._settings, options._stop, pool)
@@ -361,7 +373,7 @@ class InferenceSession(About):
         if places:
             run.into = into(program, places, values)
         with flushing(self._settings.flushes):
-            results = execute(program, run)
+            results = program.on_host(execute(program, run))
         if self._node_stats is not None:
             try:
                 self._node_stats.add(made.compiled.model.graph, program, run.dims)

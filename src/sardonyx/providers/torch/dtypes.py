@@ -31,6 +31,8 @@ def ours(dtype: torch.dtype) -> DType | None:
 def as_tensor(array: np.ndarray[Any, Any], dtype: DType) -> torch.Tensor:
     """A tensor on the CPU over an array's memory; of a type under 8 bits, one to a byte."""
     wanted = TORCH.get(dtype, torch.uint8)
+    if dtype.bits < 8 and dtype.kind == "int":  # a byte has its own sign bit
+        return _shared(array.astype(np.int8))
     if array.dtype.type.__module__ != "numpy":  # of ml_dtypes: the same bits under another name
         array = np.ascontiguousarray(array).view(np.uint8 if array.itemsize == 1 else np.int16)
         return _shared(array).view(wanted)

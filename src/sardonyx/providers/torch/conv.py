@@ -1,0 +1,139 @@
+"""Convolutions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - torch's own name for it
+
+from sardonyx.ops.conv import transposed_front, transposed_sizes
+from sardonyx.ops.rules import Array
+from sardonyx.ops.window import window
+from sardonyx.providers.torch.row import PLAIN, REALS, Row, Rows
+from sardonyx.providers.torch.window import slide, spatial_only
+
+_CONVS: Final[Sequence[Any]] = (None, F.conv1d, F.conv2d, F.conv3d)
+_TRANSPOSED: Final[Sequence[Any]] = (
+    None,
+    F.conv_transpose1d,
+    F.conv_transpose2d,
+    F.conv_transpose3d,
+)
+
+
+def conv(x: Tensor, w: Tensor, b: Tensor | None = None, **attrs: Any) -> Tensor:
+    """One call of torch's; pads that differ on two sides are put around the input before."""
+    moved = slide(w.shape[2:], x.shape[2:], attrs)
+    path, padding = moved.path, moved.padding
+    if padding is None:
+        x, padding = moved.padded(x), (0,) * len(path.outs)
+    function = _CONVS[len(path.outs)]
+    y: Tensor = function(x, w, b, path.strides, padding, path.dilations, attrs["group"])
+    return y
+
+
+def conv_transpose(x: Tensor, w: Tensor, b: Tensor | None = None, **attrs: Any) -> Tensor:
+    """One call of torch's where its padding can say what is cut, else all of it, cut after."""
+    moved = window(tuple(w.shape[2:]), attrs)
+    ins: Any = tuple(x.shape[2:])
+    outs: Any = transposed_sizes(moved, ins, attrs)
+    front: Any = transposed_front(moved, (ins, outs), attrs)
+    steps = list(zip(moved.strides, moved.dilations, strict=True))
+    whole: list[Any] = [
+        (size - 1) * stride + extent
+        for size, stride, extent in zip(ins, moved.strides, moved.extents, strict=True)
+    ]
+    extra = [o - (n - 2 * f) for o, n, f in zip(outs, whole, front, strict=True)]
+    function = _TRANSPOSED[len(ins)]
+    spread: Any = (attrs["group"], moved.dilations)
+    if all(0 <= e < max(step) for e, step in zip(extra, steps, strict=True)):
+        y: Tensor = function(x, w, b, moved.strides, front, extra, *spread)
+        return y
+    y = function(x, w, None, moved.strides, 0, 0, *spread)
+    cut = [
+        (-f, o + f - n) for f, o, n in zip(front, outs, whole, strict=True)
+    ]  # what is not touched at all is 0, and has the bias like all else
+    y = F.pad(y, [c for pair in reversed(cut) for c in pair])
+    return y if b is None else y + b.reshape(-1, *(1,) * len(ins))
+
+
+def conv_transpose_with_pads(
+    x: Tensor, w: Tensor, pads: Array | None = None, b: Tensor | None = None, **attrs: Any
+) -> Tensor:
+    """A transposed convolution whose pads are an input."""
+    given = None if pads is None else tuple(pads.tolist())
+    return conv_transpose(x, w, b, **attrs, pads=given, output_shape=None)
+
+
+def col2im(x: Tensor, image_shape: Array, block_shape: Array, **attrs: Any) -> Tensor:
+    """Columns added up where their blocks lie in the image."""
+    image, block = tuple(image_shape.tolist()), tuple(block_shape.tolist())
+    moved = slide(block, image, attrs)
+    path = moved.path
+    if len(image) == 2 and moved.padding is not None and x.is_floating_point():
+        return F.fold(x, image, block, path.dilations, moved.padding, path.strides)
+    channels = x.shape[1] // path.n_taps
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    columns = wide.reshape(x.shape[0], channels, path.n_taps, *path.outs)
+    y = wide.new_zeros((x.shape[0], channels, *image))
+    for tap, outs, ins in path.taps():
+        y[:, :, *ins] += columns[:, :, tap][:, :, *outs]
+    return y.to(x.dtype)
+
+
+def causal_conv(
+    x: Tensor, w: Tensor, b: Tensor | None = None, past: Tensor | None = None, *, activation: bytes
+) -> tuple[Tensor, Tensor]:
+    """Every channel by itself, over what came before; and what the next call needs of it."""
+    kept = w.shape[2] - 1
+    line = F.pad(x, (kept, 0)) if past is None else torch.cat((past, x), 2)
+    return _causal(line, w, b, 1, activation), line[:, :, line.shape[2] - kept :]
+
+
+def _causal(line: Tensor, w: Tensor, b: Tensor | None, dilation: int, activation: bytes) -> Tensor:
+    if line.shape[2] <= (w.shape[2] - 1) * dilation:
+        return line[:, :, :0]
+    y = F.conv1d(line, w, b, dilation=dilation, groups=line.shape[1])
+    return y if activation == b"none" else F.silu(y)
+
+
+def causal_conv_of_window(
+    x: Tensor, w: Tensor, b: Tensor | None = None, past: Tensor | None = None, **attrs: Any
+) -> tuple[Tensor, Tensor]:
+    """The same of com.microsoft: also dilated, with the channels last, and with several states."""
+    dilation, count = attrs["dilation"], attrs["state_window"]
+    kept, is_last = (w.shape[2] - 1) * dilation, attrs["channels_last"]
+    channels = tuple(x.shape[2:]) if is_last else tuple(x.shape[1:2])
+
+    def first(v: Tensor) -> Tensor:
+        return v.reshape(*v.shape[:2], math.prod(channels)).transpose(1, 2) if is_last else v
+
+    def last(v: Tensor) -> Tensor:
+        return v.transpose(1, 2).reshape(v.shape[0], -1, *channels) if is_last else v
+
+    x = first(x)
+    before = None if past is None else first(past[-1] if count else past)
+    line = F.pad(x, (kept, 0)) if before is None else torch.cat((before, x), 2)
+    y = _causal(line, w, b, dilation, attrs["activation"])
+    length = x.shape[2]
+    if not count:
+        return last(y), last(line[:, :, length : length + kept])
+    ends = range(max(length - count + 1, min(length, 1)), length + 1)
+    states = [last(line[:, :, end : end + kept]) for end in ends]
+    return last(y), torch.stack([torch.zeros_like(states[0])] * (count - len(states)) + states)
+
+
+ROWS: Final[Rows] = {
+    ("", "Conv"): Row(conv, REALS, refuses=spatial_only),
+    ("", "ConvTranspose"): Row(conv_transpose, REALS, refuses=spatial_only),
+    ("", "Col2Im"): Row(col2im, PLAIN, host=(1, 2)),
+    ("", "CausalConvWithState"): Row(causal_conv, REALS),
+    ("com.microsoft", "CausalConvWithState"): Row(causal_conv_of_window, REALS),
+    ("com.microsoft", "ConvTransposeWithDynamicPads"): Row(
+        conv_transpose_with_pads, REALS, host=(2,), refuses=spatial_only
+    ),
+}

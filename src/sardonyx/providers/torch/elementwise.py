@@ -1,0 +1,186 @@
+"""Elementwise mathematics, logic and comparisons, with broadcasting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from sardonyx.graph.dtype import BOOL, COMPLEX, INTS, U16, U32, U64, DType
+from sardonyx.ops.elementwise import FLOAT8
+from sardonyx.providers.torch.row import PLAIN, REALS, WHOLE, Row, Rows
+from sardonyx.providers.torch.wide import in_wide, wide
+
+Function = Callable[..., Any]
+
+_ORDERED: Final = REALS | WHOLE
+_TRUTHS: Final = frozenset((BOOL,))
+# Unsigned types whose bits torch computes with, but hardly anything else.
+_UNSIGNED: Final = frozenset((U16, U32, U64))
+_BITS: Final = {
+    torch.uint16: torch.int16,
+    torch.uint32: torch.int32,
+    torch.uint64: torch.int64,
+}
+
+
+def _signed(x: Tensor) -> Tensor:
+    """Unsigned numbers as signed ones of the same bits."""
+    signed = _BITS.get(x.dtype)
+    return x if signed is None else x.view(signed)
+
+
+def _modular(function: Function) -> Function:
+    """A function whose low bits do not depend on signs."""
+
+    def run(*tensors: Tensor) -> Tensor:
+        dtype = tensors[0].dtype
+        if dtype not in _BITS:
+            result: Tensor = function(*tensors)
+            return result
+        made: Tensor = function(*map(_signed, tensors))
+        return made.view(dtype)
+
+    return run
+
+
+def _equal(a: Tensor, b: Tensor) -> Tensor:
+    return torch.eq(_signed(a), _signed(b))
+
+
+def _sign(x: Tensor) -> Tensor:
+    sign = torch.sign(x)
+    return torch.where(x != x, x, sign) if x.is_floating_point() else sign
+
+
+def _div(a: Tensor, b: Tensor) -> Tensor:
+    if a.is_floating_point():
+        return torch.div(a, b)
+    if a.dtype is torch.uint8:
+        return torch.div(a, b, rounding_mode="trunc")
+    # The processor traps where the quotient does not fit, which takes -1 to happen.
+    is_minus = b == -1
+    quotient = torch.div(a, b.masked_fill(is_minus, 1), rounding_mode="trunc")
+    return torch.where(is_minus, -a, quotient)
+
+
+def _mod(a: Tensor, b: Tensor, *, fmod: int) -> Tensor:
+    return torch.fmod(a, b) if fmod else torch.remainder(a, b)
+
+
+def _pow(a: Tensor, b: Tensor) -> Tensor:
+    if a.dtype is b.dtype and a.is_floating_point():
+        return torch.pow(a, b)
+    if not a.is_floating_point() and not b.is_floating_point():
+        return _int_pow(a.long(), b.long()).to(a.dtype)
+    # A whole exponent rounded to float32 may turn from odd to even.
+    is_short = all(t.is_floating_point() and t.dtype is not torch.float64 for t in (a, b))
+    both = torch.float32 if is_short else torch.float64
+    return torch.pow(a.to(both), b.to(both)).to(a.dtype)
+
+
+def _int_pow(base: Tensor, exponent: Tensor) -> Tensor:
+    is_fraction = exponent < 0
+    whole = torch.pow(base, torch.where(is_fraction, exponent & 1, exponent))
+    return torch.where(is_fraction & (base.abs() != 1), 0, whole)
+
+
+def _shift(a: Tensor, b: Tensor, *, direction: bytes) -> Tensor:
+    if direction == b"LEFT":
+        return torch.bitwise_left_shift(a, b)
+    return torch.bitwise_right_shift(a, b)
+
+
+def _fold(function: Function) -> Function:
+    def run(*xs: Tensor) -> Tensor:
+        result = xs[0]
+        for x in xs[1:]:
+            result = function(result, x)
+        return result
+
+    return run
+
+
+def _sum(*xs: Tensor) -> Tensor:
+    """One addition rounds once; more of them are done in float32."""
+    return torch.add(*xs) if len(xs) == 2 else _sum_wide(*xs)
+
+
+_sum_wide: Final = in_wide(_fold(torch.add))
+
+
+def _mean(*xs: Tensor) -> Tensor:
+    total: Tensor = _fold(torch.add)(*xs)
+    return total / len(xs)
+
+
+def _is_nan(x: Tensor) -> Tensor:
+    return torch.isnan(wide(x))
+
+
+def _is_inf(x: Tensor, *, detect_negative: int, detect_positive: int) -> Tensor:
+    x = wide(x)
+    if detect_negative and detect_positive:
+        return torch.isinf(x)
+    if detect_negative:
+        return torch.isneginf(x)
+    if detect_positive:
+        return torch.isposinf(x)
+    return torch.zeros_like(x, dtype=torch.bool)
+
+
+def _where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    if x.dtype in _BITS:
+        return torch.where(condition, _signed(x), _signed(y)).view(x.dtype)
+    return torch.where(condition, x, y)
+
+
+def _clip(x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
+    if low is None and high is None:
+        return x
+    bounds = (None if b is None else b.reshape(()) for b in (low, high))
+    return torch.clamp(x, *bounds)
+
+
+def _rows(types: frozenset[DType], **functions: Function) -> Rows:
+    return {("", name): Row(function, types) for name, function in functions.items()}
+
+
+ROWS: Final[Rows] = {
+    **_rows(_ORDERED, Abs=torch.abs, Neg=torch.neg, Sign=_sign),
+    **_rows(
+        REALS,
+        Ceil=torch.ceil, Floor=torch.floor, Round=torch.round, Sqrt=torch.sqrt, Exp=torch.exp,
+        Log=torch.log, Reciprocal=torch.reciprocal, Sin=torch.sin, Cos=torch.cos, Tan=torch.tan,
+        Asin=torch.asin, Acos=torch.acos, Atan=torch.atan, Sinh=torch.sinh, Cosh=torch.cosh,
+        Tanh=torch.tanh, Asinh=torch.asinh, Acosh=torch.acosh, Atanh=torch.atanh, Erf=torch.erf,
+        Sigmoid=torch.sigmoid, Sum=_sum, Mean=in_wide(_mean),
+    ),
+    **_rows(
+        _TRUTHS, Not=torch.logical_not, And=torch.logical_and, Or=torch.logical_or,
+        Xor=torch.logical_xor,
+    ),
+    **_rows(
+        INTS,
+        BitwiseNot=_modular(torch.bitwise_not), BitwiseAnd=_modular(torch.bitwise_and),
+        BitwiseOr=_modular(torch.bitwise_or), BitwiseXor=_modular(torch.bitwise_xor),
+    ),
+    **_rows(
+        _ORDERED | _UNSIGNED, Add=_modular(torch.add), Sub=_modular(torch.sub),
+        Mul=_modular(torch.mul),
+    ),
+    **_rows(
+        _ORDERED,
+        Div=_div, Mod=in_wide(_mod), Max=_fold(torch.maximum), Min=_fold(torch.minimum),
+        Pow=_pow, Clip=_clip,
+    ),
+    **_rows(WHOLE, BitShift=_shift),
+    **_rows(
+        PLAIN, Greater=torch.gt, Less=torch.lt, GreaterOrEqual=torch.ge, LessOrEqual=torch.le,
+    ),
+    **_rows(PLAIN | _UNSIGNED, Equal=_equal),
+    **_rows(PLAIN | _UNSIGNED | COMPLEX, Where=_where),
+    **_rows(REALS | FLOAT8 | _TRUTHS, IsNaN=_is_nan, IsInf=_is_inf),
+}  # fmt: skip

@@ -1,0 +1,210 @@
+"""Regions of a graph as functions over tensors."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from sardonyx.errors import RuntimeException, SardonyxError
+from sardonyx.graph.dim import evaluate, symbols
+from sardonyx.graph.graph import Node, Value
+from sardonyx.locks import Lock
+from sardonyx.place.provider import HOST, No, Region
+from sardonyx.providers.torch.claim import COPY, LOOKS, SIZES, row_of
+from sardonyx.providers.torch.graphs import Asked, Graphs, put
+from sardonyx.providers.torch.source import FILE, Arg, Line, Source, Writer
+
+if TYPE_CHECKING:
+    from sardonyx.program.program import Run
+    from sardonyx.providers.torch import Torch
+
+_KEPT: Final = 8  # sets of sizes whose fixed part is kept
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A region for one set of sizes."""
+
+    shapes: tuple[Any, ...]
+    fixed: tuple[Any, ...]
+
+
+class TorchRegion:
+    """A region, compiled; its weights come to the device when it is prepared."""
+
+    def __init__(self, provider: Torch, region: Region) -> None:
+        self.kernel = "torch"
+        self._provider = provider
+        self._lines = _lines(provider, region)
+        self.source: Source = Writer(region, self._lines).source()
+        self._names = sorted(_names(self.source, self._lines))
+        self._lock = Lock()
+        self._bound: OrderedDict[tuple[int, ...], Bound] = OrderedDict()
+        self._body: Callable[..., Any] | None = None
+        self._fixed: Callable[..., Any] | None = None
+        self._graphs: Graphs | None = None
+        if provider.recorder is not None and not self._waits(region):
+            self._graphs = Graphs(provider.recorder)
+
+    def _waits(self, region: Region) -> bool:
+        """Whether something in it waits for the device, so that it cannot be a graph."""
+        return any(_syncs(line) for line in self._lines if not line.is_fixed)
+
+    def prepare(self, check: Callable[[], None]) -> None:
+        """Brings the weights to the device."""
+        if self._body is not None:
+            return
+        weights = self._provider.load(self.source.weights, check)
+        space: dict[str, Any] = {}
+        exec(self.source.code(), space)
+        self._fixed, self._body = space["make"](self.source.things, weights)
+
+    def __call__(self, values: Sequence[Any], run: Run, places: Sequence[Any]) -> Sequence[Any]:
+        """The region's outputs."""
+        self.prepare(run.check)
+        with self._provider.running():
+            bound, dims = self.bound(run.dims), run.dims
+            if self._graphs is not None and run.graph_id >= 0:
+                key = (run.graph_id, *self.key(dims))
+                asked = Asked(values, places, key, run.is_bound)
+                made = self._graphs.run(asked, lambda given: self.outputs(given, bound, dims))
+                if made is not None:
+                    return made
+            return tuple(map(put, self.outputs(values, bound, dims), places))
+
+    def release_graphs(self) -> None:
+        """Forgets the CUDA graphs."""
+        if self._graphs is not None:
+            self._graphs.release()
+
+    def outputs(
+        self, values: Sequence[Any], bound: Bound, dims: Mapping[str, int]
+    ) -> tuple[Any, ...]:
+        """What the body makes of values for a set of sizes."""
+        assert self._body is not None
+        try:
+            made: tuple[Any, ...] = self._body(values, bound.shapes, bound.fixed, dims)
+        except SardonyxError:
+            raise
+        except Exception as error:
+            raise self._located(error) from error
+        return made
+
+    def bound(self, dims: Mapping[str, int]) -> Bound:
+        """The region for the sizes of a run, made unless it was."""
+        key = self.key(dims)
+        with self._lock:
+            found = self._bound.get(key)
+            if found is not None:
+                self._bound.move_to_end(key)
+                return found
+        made = self._bind(dims)
+        with self._lock:
+            self._bound[key] = made
+            if len(self._bound) > _KEPT:
+                self._bound.popitem(last=False)
+        return made
+
+    def key(self, dims: Mapping[str, int]) -> tuple[int, ...]:
+        """The sizes that the region depends on."""
+        return tuple([dims[name] for name in self._names])
+
+    def _bind(self, dims: Mapping[str, int]) -> Bound:
+        assert self._fixed is not None
+        shapes = tuple(
+            tuple(tuple(evaluate(d, dims) for d in shape) for shape in given)
+            for given in self.source.shapes
+        )
+        try:
+            return Bound(shapes, self._fixed(shapes, dims))
+        except SardonyxError:
+            raise
+        except Exception as error:
+            raise self._located(error) from error
+
+    def _located(self, error: Exception) -> SardonyxError:
+        """An error that names the node whose line failed."""
+        node, trace = None, error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == FILE:
+                node = self.source.lines.get(trace.tb_lineno, node)
+            trace = trace.tb_next
+        where = {} if node is None else {"node": node}
+        if isinstance(error, torch.OutOfMemoryError):
+            what = f"{self._provider.device} is out of memory: {_first_line(error)}"
+            hint = "feed smaller sizes, or give the device less of the model by gpu_mem_limit"
+            return RuntimeException(what, **where, hint=hint)
+        return RuntimeException(f"{type(error).__name__}: {_first_line(error)}", **where)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _lines(provider: Torch, region: Region) -> list[Line]:
+    fixed: set[Node] = set()
+    lines = []
+    inside = set(region.nodes)
+    for node in region.nodes:
+        makers = [v.node for v in node.inputs if v is not None and v.const is None]
+        is_fixed = node.op.is_pure and all(m in inside and m in fixed for m in makers)
+        if is_fixed:
+            fixed.add(node)
+        lines.append(_line(provider, node, is_fixed))
+    return lines
+
+
+def _line(provider: Torch, node: Node, is_fixed: bool) -> Line:
+    key = node.op.key
+    if key == COPY:
+        goes_home = node.attrs["to"] == HOST.encode()
+        function: Callable[..., Any] = provider.to_host if goes_home else provider.to_device
+        return Line(node, function, (node.inputs[0],), {}, is_fixed=is_fixed)
+    if key == SIZES:
+        rule = node.op.reference_rule
+        assert rule is not None
+        return Line(node, rule, (), node.attrs, takes_dims=True, is_fixed=is_fixed)
+    if key in LOOKS:
+        return Line(node, LOOKS[key], tuple(node.inputs), node.attrs, is_fixed=is_fixed)
+    row = row_of(node)
+    assert not isinstance(row, No)
+    operands = [_operand(v, i in row.host, i in row.packed) for i, v in enumerate(node.inputs)]
+    operands += [None] * node.op.n_absent(len(node.inputs))
+    shapes = tuple(v.tensor.dims for v in node.outputs) if row.sized else None
+    return Line(
+        node,
+        row.function,
+        tuple(operands),
+        node.attrs,
+        shapes,
+        is_fixed=is_fixed,
+        returns_one=len(node.op.outputs) == 1 and not node.op.outputs[0].variadic,
+    )
+
+
+def _operand(value: Value | None, on_host: bool, is_packed: bool) -> Value | Arg | None:
+    if value is None or value.const is None:
+        return value
+    if on_host:
+        return Arg(thing=value.const.read())
+    return Arg(key=(value.const, "packed" if is_packed else ""))
+
+
+def _syncs(line: Line) -> bool:
+    if line.node.op.key == COPY:
+        return True
+    row = row_of(line.node) if line.node.op.key not in (SIZES, *LOOKS) else None
+    return row is not None and not isinstance(row, No) and row.syncs
+
+
+def _names(source: Source, lines: Sequence[Line]) -> set[str]:
+    found = {n for given in source.shapes for shape in given for d in shape for n in symbols(d)}
+    for line in lines:
+        if line.takes_dims:
+            fact = line.node.attrs["fact"]
+            found.update(n for d in fact.sym or () for n in symbols(d))
+    return found

@@ -19,14 +19,14 @@ Sizes = torch.Size
 
 def _batch_norm(
     x: Tensor, scale: Tensor, b: Tensor, mean: Tensor, var: Tensor, **attrs: Any
-) -> Tensor | tuple[Tensor, ...]:
+) -> tuple[Tensor, ...]:
     if attrs["training_mode"]:
         return _batch_norm_training(x, scale, b, mean, var, **attrs)
     if any(r.dtype is not x.dtype for r in (scale, b, mean, var)):
         scale, b, mean, var = (r.to(wide_type(x.dtype)) for r in (scale, b, mean, var))
     images = x if x.ndim > 1 else x.unsqueeze(1)
     y = F.batch_norm(images, mean, var, scale, b, eps=attrs["epsilon"])
-    return y if x.ndim > 1 else y.squeeze(1)
+    return (y if x.ndim > 1 else y.squeeze(1),)
 
 
 def _batch_norm_training(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -17,35 +17,53 @@ from sardonyx.providers.torch.dtypes import TORCH
 from sardonyx.providers.torch.row import PLAIN, REALS, Row, Rows
 from sardonyx.providers.torch.wide import wide, wide_type
 
+Draw = Callable[[Sequence[int], torch.dtype, torch.device | None, dict[str, Any]], Tensor]
 
-def _like(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A function that fills the shape of its input."""
 
-    def run(x: Tensor, *, dtype: int | None, **attrs: Any) -> Tensor:
-        wanted = _dtype_of(dtype, x)
-        return convert(draw(x, wide_type(wanted), attrs), wanted)
+def _anew(draw: Draw) -> Callable[..., Tensor]:
+    """A function that fills a shape, on the device that torch makes new tensors on."""
+
+    def run(*, shape: tuple[int, ...], dtype: int, **attrs: Any) -> Tensor:
+        wanted = _dtype_of(dtype)
+        return convert(draw(shape, wide_type(wanted), None, attrs), wanted)
 
     return run
 
 
-def _dtype_of(number: int | None, x: Tensor) -> torch.dtype:
-    ours = None if number is None else by_onnx(number)
-    return x.dtype if ours is None else TORCH[ours]
+def _like(draw: Draw) -> Callable[..., Tensor]:
+    """A function that fills the shape of its input."""
+
+    def run(x: Tensor, *, dtype: int | None, **attrs: Any) -> Tensor:
+        wanted = x.dtype if dtype is None else _dtype_of(dtype)
+        return convert(draw(x.shape, wide_type(wanted), x.device, attrs), wanted)
+
+    return run
 
 
-def _normal(x: Tensor, dtype: torch.dtype, attrs: dict[str, Any]) -> Tensor:
-    drawn = torch.randn(x.shape, dtype=dtype, device=x.device)
+def _dtype_of(number: int) -> torch.dtype:
+    ours = by_onnx(number)
+    assert ours is not None
+    return TORCH[ours]
+
+
+def _normal(
+    shape: Sequence[int], dtype: torch.dtype, device: torch.device | None, attrs: dict[str, Any]
+) -> Tensor:
+    drawn = torch.randn(shape, dtype=dtype, device=device)
     return drawn.mul_(attrs["scale"]).add_(attrs["mean"])
 
 
-def _uniform(x: Tensor, dtype: torch.dtype, attrs: dict[str, Any]) -> Tensor:
-    drawn = torch.rand(x.shape, dtype=dtype, device=x.device)
+def _uniform(
+    shape: Sequence[int], dtype: torch.dtype, device: torch.device | None, attrs: dict[str, Any]
+) -> Tensor:
+    drawn = torch.rand(shape, dtype=dtype, device=device)
     return drawn.mul_(attrs["high"] - attrs["low"]).add_(attrs["low"])
 
 
 def _bernoulli(x: Tensor, *, dtype: int | None, seed: None) -> Tensor:
     chance = wide(x)
-    return convert(torch.rand_like(chance) < chance, _dtype_of(dtype, x))
+    wanted = x.dtype if dtype is None else _dtype_of(dtype)
+    return convert(torch.rand_like(chance) < chance, wanted)
 
 
 def _multinomial(x: Tensor, *, dtype: int, sample_size: int, seed: None) -> Tensor:
@@ -53,7 +71,7 @@ def _multinomial(x: Tensor, *, dtype: int, sample_size: int, seed: None) -> Tens
     shape = (x.shape[0], sample_size)
     draws = torch.rand(shape, dtype=upto.dtype, device=x.device) * upto[:, -1:]
     found = torch.searchsorted(upto, draws, right=True)
-    return found.clamp(max=x.shape[1] - 1).to(_dtype_of(dtype, x))
+    return found.clamp(max=x.shape[1] - 1).to(_dtype_of(dtype))
 
 
 def _dropout(
@@ -81,6 +99,8 @@ def _refuses_dropout(node: Node) -> str:
 
 
 ROWS: Final[Rows] = {
+    ("", "RandomNormal"): Row(_anew(_normal), REALS, refuses=_refuses_seed),
+    ("", "RandomUniform"): Row(_anew(_uniform), REALS, refuses=_refuses_seed),
     ("", "RandomNormalLike"): Row(_like(_normal), PLAIN, refuses=_refuses_seed),
     ("", "RandomUniformLike"): Row(_like(_uniform), PLAIN, refuses=_refuses_seed),
     ("", "Bernoulli"): Row(_bernoulli, PLAIN, refuses=_refuses_seed),

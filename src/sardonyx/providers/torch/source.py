@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from sardonyx.graph.dim import Shape
 from sardonyx.graph.graph import Node, Value
+from sardonyx.ops.declare import as_outputs
 from sardonyx.place.provider import Region
 from sardonyx.weights.const import Const
 
@@ -136,7 +137,8 @@ class Writer:
         if line.shapes is not None:
             words.append(f"shapes=s[{len(self._made.shapes)}]")
             self._made.shapes.append(line.shapes)
-        return f"{target} = {self._thing(line.function)}({', '.join(words)})"
+        call = f"{self._thing(line.function)}({', '.join(words)})"
+        return f"{target} = {call if line.returns_one else f'{self._thing(as_outputs)}({call})'}"
 
     def _operand(self, operand: Value | Arg | None) -> str:
         if operand is None:

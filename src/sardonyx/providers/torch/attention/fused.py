@@ -1,0 +1,106 @@
+"""Attention of our own, as passes make it of a product, a softmax and a product."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from sardonyx.graph.dtype import BF16, F16, F32, I32
+from sardonyx.ops.declare import INTERNAL
+from sardonyx.ops.fused_attention import UNSEEN
+from sardonyx.providers.torch.attention.core import (
+    INF,
+    attended,
+    grouped_matmul,
+    scores_of,
+    weights_of,
+)
+from sardonyx.providers.torch.product import wide
+from sardonyx.providers.torch.row import Row, Rows
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    spans: Tensor | None = None,
+    sink: Tensor | None = None,
+    **attrs: Any,
+) -> Tensor:
+    """softmax(scale * q k^T + mask) v over the keys that each row sees."""
+    is_plain = spans is None and sink is None and not attrs["smooth"] and attrs["softcap"] <= 0
+    way = _way(q, k, mask, attrs) if is_plain and q.dim() == 4 else None
+    if way is None or not k.shape[-2]:
+        y = _stepwise((q, k, v), mask, spans, sink, attrs)
+    else:
+        lead = torch.broadcast_shapes(q.shape[:1], k.shape[:1], v.shape[:1])
+        q, k, v = (x.expand(*lead, -1, -1, -1) for x in (q, k, v))
+        is_causal = way == "causal"
+        blind = UNSEEN if mask is None else attrs["zeroes"]
+        y = attended(q, k, v, mask, scale=attrs["scale"], is_causal=is_causal, blind=blind)
+    return y.transpose(-2, -3).contiguous() if attrs["rows_first"] else y
+
+
+def _way(q: Tensor, k: Tensor, mask: Tensor | None, attrs: dict[str, Any]) -> str | None:
+    """Which single call does the same; None if none does."""
+    rows, keys = q.shape[-2], k.shape[-2]
+    if attrs["group"] == 1 and q.shape[1] != k.shape[1]:
+        return None
+    if attrs["before"] >= 0 and attrs["before"] < max(rows, keys):
+        return None
+    is_open = attrs["behind"] < 0 or (attrs["at_end"] and rows == 1)
+    if is_open:
+        return "open"
+    starts_together = rows == keys or not attrs["at_end"]
+    return "causal" if attrs["behind"] == 0 and mask is None and starts_together else None
+
+
+def _stepwise(
+    operands: tuple[Tensor, Tensor, Tensor],
+    mask: Tensor | None,
+    spans: Tensor | None,
+    sink: Tensor | None,
+    attrs: dict[str, Any],
+) -> Tensor:
+    """The same by products and a softmax, in float32."""
+    q, k, v = operands
+    scores = scores_of(q, k, attrs["scale"], attrs["softcap"])
+    if mask is not None:
+        scores = scores + mask
+    hidden = _unseen(scores, spans, attrs)
+    if hidden is not None:
+        scores = torch.where(hidden, -INF, scores)
+    extra = sink[:, None, None] if sink is not None else 0.0 if attrs["smooth"] else -INF
+    weights = weights_of(scores, extra, attrs["zeroes"])
+    return grouped_matmul(weights, wide(v)).to(q.dtype)
+
+
+def _unseen(scores: Tensor, spans: Tensor | None, attrs: dict[str, Any]) -> Tensor | None:
+    """Which scores are those of keys that their row does not see, by places alone."""
+    rows, keys = scores.shape[-2:]
+    before, behind = attrs["before"], attrs["behind"]
+    if spans is None and before < 0 and behind < 0:
+        return None
+    own = torch.arange(rows, device=scores.device)[:, None]
+    key = torch.arange(keys, device=scores.device)
+    hidden = None
+    if spans is not None:
+        first, end = spans.reshape(-1, 2, *(1,) * (scores.dim() - 1)).unbind(1)
+        own, hidden = own + first, key >= end
+    elif attrs["at_end"]:
+        own = own + (keys - rows)
+    if before >= 0:
+        far = key < own - before
+        hidden = far if hidden is None else hidden | far
+    if behind >= 0:
+        ahead = key > own + behind
+        hidden = ahead if hidden is None else hidden | ahead
+    return hidden
+
+
+ROWS: Final[Rows] = {
+    (INTERNAL, "Attention"): Row(attention, frozenset((F32, F16, BF16, I32))),
+}

@@ -34,7 +34,6 @@ def small_ring(monkeypatch: pytest.MonkeyPatch) -> None:
     """Buffers so small that weights need many of them, and buffers are used again."""
     monkeypatch.setattr(module, "BUFFER_BYTES", 64 * KB)
     monkeypatch.setattr(module, "N_BUFFERS", 4)
-    monkeypatch.setattr(module, "N_THREADS", 3)
 
 
 @pytest.fixture
@@ -319,5 +318,13 @@ def test_cold_files_are_read_the_faster_way(
 def test_it_loads_to_its_own_device() -> None:
     assert TorchLoader(CPU).can_load("cpu")
     assert not TorchLoader(CPU).can_load("cuda:0")
-    assert TorchLoader(torch.device("cuda")).can_load("cuda:0")
-    assert not TorchLoader(torch.device("cuda:1")).can_load("cuda:0")
+    assert TorchLoader(CPU, "torch-cpu").can_load("torch-cpu")
+    assert TorchLoader(torch.device("cuda:1")).can_load("cuda:1")
+
+
+@pytest.mark.parametrize("n_threads", [0, 1, 64])
+def test_any_number_of_threads(n_threads: int, source: Source) -> None:
+    const = at(source, 0, F32, 100_000)
+    tensor = torch.empty(100_000)
+    TorchLoader(CPU, n_threads=n_threads).load(WeightReference("w", const), tensor)
+    same(tensor, const)

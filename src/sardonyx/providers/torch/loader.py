@@ -31,11 +31,14 @@ class TorchLoader(DataLoader):
 
     shares = True
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = _numbered(device)
+    def __init__(self, device: torch.device, name: str = "", n_threads: int = N_THREADS) -> None:
+        """`name` is what values' homes call the device, where that is not torch's name."""
+        self._device = device
+        self._name = name or str(device)
+        self._n_threads = min(max(1, n_threads), N_BUFFERS)
 
     def can_load(self, device: str) -> bool:
-        return _numbered(torch.device(device)) == self._device
+        return device == self._name
 
     def allocate(self, reference: WeightReference) -> Tensor:
         dtype = held_as(reference.dtype)
@@ -57,17 +60,11 @@ class TorchLoader(DataLoader):
             longest = max(p.size_bytes for p in reading.pieces)
             ring = Ring(self._device, min(N_BUFFERS, n_pieces), -(-longest // PAGE) * PAGE)
             try:
-                _Upload(reading.pieces, targets, ring).run(report)
+                _Upload(reading.pieces, targets, ring).run(self._n_threads, report)
                 reading.check()
             finally:
                 ring.close()
                 targets.clear()  # of those that an error keeps alive
-
-
-def _numbered(device: torch.device) -> torch.device:
-    """A device by its number, which may be left out."""
-    has_number = device.index is not None or device.type == "cpu"
-    return device if has_number else torch.device(device.type, 0)
 
 
 def _bytes_of(tensor: Tensor) -> Tensor:
@@ -156,8 +153,8 @@ class _Upload:
     def __init__(
         self, pieces: Sequence[FilePiece | MemoryPiece], targets: list[_Target], ring: Ring
     ) -> None:
+        self._n_pieces = len(pieces)
         self._pieces = iter(pieces)
-        self._n_threads = min(N_THREADS, len(pieces))
         self._targets = targets
         self._ring = ring
         self._lock = threading.Lock()
@@ -165,10 +162,11 @@ class _Upload:
         self._errors: list[BaseException] = []
         self._is_over = False
 
-    def run(self, report: Report) -> None:
+    def run(self, n_threads: int, report: Report) -> None:
         """Uploads all pieces; raises the first error, or what `report` raises."""
         total = sum(t.reference.length for t in self._targets)
-        threads = [threading.Thread(target=self._work) for _ in range(self._n_threads)]
+        count = min(n_threads, self._n_pieces)
+        threads = [threading.Thread(target=self._work) for _ in range(count)]
         for thread in threads:
             thread.start()
         try:

@@ -17,11 +17,13 @@ from sardonyx.place.provider import HOST, No, Region
 from sardonyx.providers.torch.claim import COPY, LOOKS, SIZES, row_of
 from sardonyx.providers.torch.graphs import Asked, Graphs, put
 from sardonyx.providers.torch.source import FILE, Arg, Line, Source, Writer
+from sardonyx.weights.loading import WeightReference
 
 if TYPE_CHECKING:
     from sardonyx.program.program import Run
     from sardonyx.providers.torch import Torch
 
+PACKED: Final = "packed"  # the form of a constant that comes as the bytes of its file
 _KEPT: Final = 8  # sets of sizes whose fixed part is kept
 
 
@@ -41,6 +43,7 @@ class TorchRegion:
         self._provider = provider
         self._lines = _lines(provider, region)
         self.source: Source = Writer(region, self._lines).source()
+        self._weights = _weights(region, self.source)
         self._names = sorted(_names(self.source, self._lines))
         self._lock = Lock()
         self._bound: OrderedDict[tuple[int, ...], Bound] = OrderedDict()
@@ -58,7 +61,7 @@ class TorchRegion:
         """Brings the weights to the device."""
         if self._body is not None:
             return
-        weights = self._provider.load(self.source.weights, check)
+        weights = self._provider.load(self._weights, check)
         space: dict[str, Any] = {}
         exec(self.source.code(), space)
         self._fixed, self._body = space["make"](self.source.things, weights)
@@ -191,7 +194,16 @@ def _operand(value: Value | None, on_host: bool, is_packed: bool) -> Value | Arg
         return value
     if on_host:
         return Arg(thing=value.const.read())
-    return Arg(key=(value.const, "packed" if is_packed else ""))
+    return Arg(key=(value.const, PACKED if is_packed else ""))
+
+
+def _weights(region: Region, source: Source) -> list[WeightReference]:
+    """The constants of a region, by the names that the model gives them."""
+    read = (v for node in region.nodes for v in node.inputs if v is not None)
+    names = {v.const: v.name for v in read if v.const is not None}
+    return [
+        WeightReference(names[c] or c.describe(), c, form == PACKED) for c, form in source.weights
+    ]
 
 
 def _syncs(line: Line) -> bool:

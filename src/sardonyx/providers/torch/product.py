@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -64,7 +64,7 @@ def scaled_matmul(a: Tensor, b: Tensor, alpha: float) -> Tensor:
     return y.view(*lead, *y.shape[1:])
 
 
-def gemm(  # noqa: PLR0913 - what the op has
+def gemm(
     a: Tensor,
     b: Tensor,
     c: Tensor | None,
@@ -123,7 +123,7 @@ def det(x: Tensor) -> Tensor:
     return y.to(x.dtype)
 
 
-def fused_matmul(  # noqa: PLR0913 - what the op has
+def fused_matmul(
     a: Tensor,
     b: Tensor,
     *,
@@ -156,7 +156,15 @@ def product(
     left, right = _turned(a, trans_a, 0), _turned(b, trans_b, 0)
     if not a.is_floating_point():
         return finished(_scaled(_whole_matmul(left, right), alpha), operands, code)
+    if code and alpha == 1 and _is_bias(right, operands, code):
+        return F.linear(left, right.T, operands[0])
     return finished(scaled_matmul(left, right, alpha), operands, code)
+
+
+def _is_bias(right: Tensor, operands: Sequence[Tensor], code: Code) -> bool:
+    """Whether all that follows a product is the sum with one number for each column."""
+    is_sum = len(code) == 1 and code[0].op == (ONNX, "Add")
+    return is_sum and right.dim() == 2 and operands[0].dim() == 1
 
 
 Settings = dict[str, Any]

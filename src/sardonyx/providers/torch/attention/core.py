@@ -25,7 +25,7 @@ def pack(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(2)
 
 
-def attended(  # noqa: PLR0913 - the parts of one attention
+def attended(
     q: Tensor,
     k: Tensor,
     v: Tensor,

@@ -20,7 +20,7 @@ from sardonyx.providers.torch.row import PLAIN, Row, Rows
 from sardonyx.providers.torch.wide import wide
 
 
-def attention(  # noqa: PLR0913 - the inputs of the op
+def attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,

@@ -151,7 +151,7 @@ def _kept(old: Tensor | None, new: Tensor, place: Place, shares: bool) -> Tensor
     firsts, length = place.firsts, place.length
     if old is None or not place.past:
         return new
-    if shares:
+    if shares and length == place.past:
         return _written(old, new, place)
     if isinstance(firsts, int):
         parts = [old[:, :, :firsts], new]
@@ -262,6 +262,10 @@ def _unfit(node: Node) -> str:
 
 ROWS: Final[Rows] = {
     (MICROSOFT, "GroupQueryAttention"): Row(
-        group_query, frozenset((F32, F16, BF16, I32, I64)), host=(6,), refuses=_unfit
+        group_query,
+        frozenset((F32, F16, BF16, I32, I64)),
+        host=(6,),
+        shares=((3, 1), (4, 2)),
+        refuses=_unfit,
     ),
 }

@@ -13,8 +13,10 @@ from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 from sardonyx.graph.dtype import I32, I64
 from sardonyx.graph.graph import Node
-from sardonyx.ops.declare import MICROSOFT, ONNX
+from sardonyx.ops.chain import Code
+from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.linear import Equation
+from sardonyx.providers.torch.chain import run_code, unfit
 from sardonyx.providers.torch.row import REALS, Row, Rows
 
 _HALVES: Final = (torch.float16, torch.bfloat16)
@@ -83,6 +85,26 @@ def gemm(
     if c is None or not beta:
         return scaled_matmul(a, b, alpha)
     return torch.addmm(c, a, b, beta=beta, alpha=alpha)
+
+
+def product(a: Tensor, b: Tensor, *operands: Tensor, code: Code | None, **attrs: Any) -> Tensor:
+    """alpha * a b, either of them turned, and what follows it; a bias is added on the way."""
+    a = a.transpose(-1, -2) if attrs["trans_a"] else a
+    b = b.transpose(-1, -2) if attrs["trans_b"] else b
+    if code is None:
+        return scaled_matmul(a, b, attrs["alpha"])
+    is_sum = len(code) == 1 and code[0].op == (ONNX, "Add") and attrs["alpha"] == 1
+    if is_sum and b.dim() == 2 and operands[0].dim() == 1:
+        return F.linear(a, b.T, operands[0])
+    return run_code(code, (scaled_matmul(wide(a), wide(b), attrs["alpha"]), *operands))
+
+
+def _unfit_epilogue(node: Node) -> str:
+    code = node.attrs["code"]
+    if code is None:
+        return ""
+    given = [v.tensor.dtype for v in (node.inputs[0], *node.inputs[2:]) if v is not None]
+    return unfit(code, given)
 
 
 def _scaled(x: Tensor, factor: float) -> Tensor:
@@ -199,6 +221,7 @@ ROWS: Final[Rows] = {
     (ONNX, "Gemm"): Row(gemm, REALS | {I32, I64}),
     (ONNX, "Einsum"): Row(einsum, REALS, refuses=_too_many_labels),
     (ONNX, "Det"): Row(det, REALS, syncs=True),
+    (INTERNAL, "MatMul"): Row(product, REALS, refuses=_unfit_epilogue),
     (MICROSOFT, "FusedMatMul"): Row(fused_matmul, REALS),
     (MICROSOFT, "FusedMatMulActivation"): Row(
         fused_matmul_activation, REALS, refuses=_unknown_activation

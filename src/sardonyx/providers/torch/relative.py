@@ -47,7 +47,7 @@ def _starts(count: int, max_distance: int, size: int) -> list[int]:
     return [int(np.searchsorted(buckets, b)) for b in range(1, int(buckets.max(initial=0)) + 1)]
 
 
-def _gated(  # noqa: PLR0913 - the inputs of the op
+def _gated(
     query: Tensor,
     query_bias: Tensor,
     positions: Tensor,

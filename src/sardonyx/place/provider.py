@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+
+from sardonyx.device import HOST as HOST
 
 if TYPE_CHECKING:
     from sardonyx.graph.graph import Node, Value
     from sardonyx.program.call import Lowered
     from sardonyx.program.program import Program, Run
     from sardonyx.weights.loading import DataLoader
-
-HOST: Final = "cpu"  # the device whose values are numpy arrays
 
 # A step on run-time values: arrays in, arrays out, with the run it belongs to.
 StepCall = Callable[[Sequence[Any], "Run"], Sequence[Any]]
@@ -37,12 +37,14 @@ class Region:
     """Nodes that a provider compiles together, in the order they run.
 
     `inputs` are values from outside that are no constants, `outputs` those that others read. Of
-    nodes that are compiled one by one they are left out.
+    nodes that are compiled one by one they are left out. `opens` names sizes that nobody knows
+    before it has run.
     """
 
     nodes: tuple[Node, ...]
     inputs: tuple[Value, ...] = ()
     outputs: tuple[Value, ...] = ()
+    opens: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

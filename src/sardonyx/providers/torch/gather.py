@@ -73,7 +73,7 @@ def _rows(x: Tensor, indices: Tensor, batch_dims: int) -> tuple[Tensor, Tensor]:
 def gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int) -> Tensor:
     """Slices at tuples of indices."""
     flat, row = _rows(x, indices, batch_dims)
-    return flat.index_select(0, row).reshape(*indices.shape[:-1], *flat.shape[1:])
+    return flat.index_select(0, row).reshape((*indices.shape[:-1], *flat.shape[1:]))
 
 
 _REDUCTIONS: Final = {b"add": "sum", b"mul": "prod", b"max": "amax", b"min": "amin"}

@@ -117,8 +117,10 @@ def get_all_providers() -> list[str]:
 
 
 def get_device() -> str:
-    """The kind of device that sessions use when nothing else is said."""
-    return "CPU"
+    """The best kind of device that sessions can use."""
+    from sardonyx.providers.probe import cuda_may_work
+
+    return "GPU" if cuda_may_work() else "CPU"
 
 
 def get_version_string() -> str:

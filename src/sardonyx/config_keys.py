@@ -136,8 +136,9 @@ ACCEPTED: Final = {
 }  # fmt: skip
 
 
-# Keys of runs, onnxruntime's; the first one changes something here.
+# Keys of runs, onnxruntime's but for the first.
 OF_RUNS: Final = frozenset((
+    "sardonyx.outputs",
     "memory.enable_memory_arena_shrinkage", "disable_synchronize_execution_providers",
     "gpu_graph_id", "qnn.htp_perf_mode", "qnn.htp_perf_mode_post_run", "qnn.rpc_control_latency",
     "qnn.lora_config", "session.disable_cpu_ep_fallback",

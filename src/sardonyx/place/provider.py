@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+
+from sardonyx.device import HOST as HOST
 
 if TYPE_CHECKING:
     from sardonyx.graph.graph import Node, Value
     from sardonyx.program.call import Lowered
     from sardonyx.program.program import Program, Run
     from sardonyx.weights.loading import DataLoader
-
-HOST: Final = "cpu"  # the device whose values are numpy arrays
 
 # A step on run-time values: arrays in, arrays out, with the run it belongs to.
 StepCall = Callable[[Sequence[Any], "Run"], Sequence[Any]]

@@ -111,14 +111,15 @@ class Program:
         for body in self.bodies:
             body.wants(wanted)
 
-    def on_host(self, results: list[Any]) -> list[Any]:
-        """Results as arrays, wherever they were made."""
-        if not self.devices:
-            return results
-        return [
-            self.devices[o.device].to_host(r) if o.device != HOST and r is not None else r
-            for o, r in zip(self.outputs, results, strict=True)
-        ]
+    def on_host(self, number: int, result: Any) -> Any:
+        """An output's value as an array, wherever it was made."""
+        device = self.outputs[number].device
+        return result if device == HOST or result is None else self.devices[device].to_host(result)
+
+    def keeps(self, value: Any) -> bool:
+        """Whether a value on a device lies in memory that segments read or write in later runs."""
+        regions = (s for s in self.segments if isinstance(s, RegionSegment))
+        return any(s.keeps(value) for s in regions) or any(b.keeps(value) for b in self.bodies)
 
     @property
     def quick(self) -> Callable[[dict[Any, Any]], object] | None:
@@ -182,7 +183,9 @@ class Run:
     settings: RunSettings = field(default_factory=RunSettings)
     stop: Stop | None = None  # the flag that `check` looks at, for native code
     pool: Pool | None = None  # for segments that are prepared by this run
-    into: Mapping[int, Any] = field(default_factory=dict)  # arrays for outputs, by slot
+    into: Mapping[int, Any] = field(default_factory=dict)  # places for outputs, by slot
+    # Outputs, by slot, that belong into the very memory of an input, with the slot of that.
+    shared: Mapping[int, int] = field(default_factory=dict)
     is_bound: bool = False  # what it was fed and what it writes to stays where it is
     graph_id: int = 0  # of recorded graphs to choose from; -1: none
     # For profiles.

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from sardonyx.graph.graph import Node
 from sardonyx.graph.guard import Guard
 from sardonyx.place.provider import RegionProgram
+
+if TYPE_CHECKING:
+    from sardonyx.program.program import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +40,22 @@ class RegionSegment:
     def prepare(self, check: Callable[[], None]) -> None:
         """Brings its constants to the device."""
         self.program.prepare(check)
+
+    def __call__(self, values: Sequence[Any], run: Run) -> Sequence[Any]:
+        """Its outputs, in their places where there are any."""
+        places = [run.into.get(slot) for slot in self.outputs]
+        in_place = getattr(self.program, "in_place", None) if run.shared else None
+        if in_place is None:
+            return self.program(values, run, places)
+        shared = {
+            o: self.inputs.index(run.shared[slot])
+            for o, slot in enumerate(self.outputs)
+            if run.shared.get(slot) in self.inputs
+        }
+        made: Sequence[Any] = in_place(values, run, places, shared)
+        return made
+
+    def keeps(self, value: Any) -> bool:
+        """Whether a value lies in memory of its own; where nobody knows it may."""
+        keeps = getattr(self.program, "keeps", None)
+        return keeps is None or bool(keeps(value))

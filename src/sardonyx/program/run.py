@@ -95,7 +95,7 @@ def _call(segment: PythonSegment | RegionSegment, arrays: list[Any], run: Run) -
     """One step; whatever goes wrong names its node."""
     try:
         if isinstance(segment, RegionSegment):
-            return segment.program(arrays, run, [run.into.get(s) for s in segment.outputs])
+            return segment(arrays, run)
         return segment.call(arrays, run)
     except SardonyxError as error:
         raise error.at(node=segment.node) from None
@@ -155,4 +155,5 @@ class Body:
             for axis, name in spec.sizes:
                 if axis < len(shape):
                     dims[name] = int(shape[axis])
-        return execute(program, replace(outer, dims=dims, frame=frame, into={}))
+        inner = replace(outer, dims=dims, frame=frame, into={}, shared={}, is_bound=False)
+        return execute(program, inner)

@@ -13,7 +13,7 @@ import sardonyx._native as native
 from sardonyx.compile import Options
 from sardonyx.errors import Fail, InvalidArgument, ModelLoadCanceled, NoSuchFile, NotImplemented
 from sardonyx.load import LoadOptions
-from sardonyx.options import SessionOptions, byte_count, global_threads, one_of
+from sardonyx.options import RunOptions, SessionOptions, byte_count, global_threads, one_of
 from sardonyx.ordering import order_options
 from sardonyx.pass_options import PassOptions
 from sardonyx.place import Placement, Provider, Wishes, has_device
@@ -35,6 +35,8 @@ NO_CPU: Final = "session.disable_cpu_ep_fallback"
 _PLACEMENT: Final = "sardonyx.placement"
 _PARTITION: Final = "session.resource_cuda_partitioning_settings"
 _LAYERS: Final = ("session.name_based_layer_assignment", "session.layer_assignment_settings")
+_GRAPH: Final = "gpu_graph_id"  # of runs, as is the next
+_OUTPUTS: Final = "sardonyx.outputs"
 _NO_PACKING: Final = "session.disable_prepacking"
 _FOLDER: Final = "session.model_external_initializers_file_folder_path"
 _FOLD_LIMIT: Final = "optimization.constant_folding_max_output_size_in_bytes"
@@ -325,3 +327,17 @@ def _weight_block(text: str) -> int:
             f"the weights, not {text!r}"
         )
     return block
+
+
+def graph_id(options: RunOptions) -> int:
+    """Which of its recorded graphs a run chooses from; -1: none."""
+    text = options._entries.get(_GRAPH, "0")
+    if not text.removeprefix("-").isdecimal():
+        raise InvalidArgument(f"{_GRAPH} is a number, not {text!r}")
+    return int(text)
+
+
+def wants_tensors(options: RunOptions) -> bool:
+    """Whether a run hands out tensors of torch in place of arrays."""
+    text = options._entries.get(_OUTPUTS, "numpy")
+    return bool(one_of(_OUTPUTS, text, {"numpy": False, "device": True}))

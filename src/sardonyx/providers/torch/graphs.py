@@ -151,18 +151,16 @@ class Graphs:
         graph.replay()
         made = []
         for output, place in zip(graph.outputs, asked.places, strict=True):
-            if asked.is_bound and place is not None:
-                made.append(place)
-            else:
-                made.append(output.clone() if place is None else put(output, place))
+            there = put(output, place)
+            made.append(output.clone() if there is not place else place)
         return tuple(made)
 
 
 def put(value: Any, place: Any) -> Any:
-    """A value at its place; where it lies if it has none."""
-    if place is None:
+    """A value at its place; where it lies if it has none, or one of another shape."""
+    if place is None or value.shape != place.shape:
         return value
-    if value.data_ptr() != place.data_ptr() or value.shape != place.shape:
+    if value.data_ptr() != place.data_ptr():
         place.copy_(value)
     return place
 

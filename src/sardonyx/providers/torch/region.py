@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -17,12 +17,16 @@ from sardonyx.locks import Lock
 from sardonyx.place.provider import HOST, No, Region
 from sardonyx.providers.torch.claim import COPY, LOOKS, SIZES, row_of
 from sardonyx.providers.torch.graphs import Asked, Graphs, put
+from sardonyx.providers.torch.index import ROWS
 from sardonyx.providers.torch.source import FILE, Arg, Line, Source, Writer
+from sardonyx.providers.torch.values import Owner, owner_of
+from sardonyx.weights.loading import WeightReference
 
 if TYPE_CHECKING:
     from sardonyx.program.program import Run
     from sardonyx.providers.torch import Torch
 
+PACKED: Final = "packed"  # the form of a constant that comes as the bytes of its file
 _KEPT: Final = 8  # sets of sizes whose fixed part is kept
 
 
@@ -32,6 +36,7 @@ class Bound:
 
     shapes: tuple[Any, ...]
     fixed: tuple[Any, ...]
+    owners: frozenset[Owner]  # of the tensors among these
 
 
 class TorchRegion:
@@ -42,10 +47,13 @@ class TorchRegion:
         self._provider = provider
         self._lines = _lines(provider, region)
         self.source: Source = Writer(region, self._lines).source()
+        self._weights = _weights(region, self.source)
         self._opens = region.opens
         self._names = sorted(_names(self.source, self._lines) - region.opens)
+        self._shares = [_numbered(region, pairs) for pairs in self.source.shared]
         self._lock = Lock()
         self._bound: OrderedDict[tuple[int, ...], Bound] = OrderedDict()
+        self._owners: frozenset[Owner] = frozenset()  # of the weights
         self._body: Callable[..., Any] | None = None
         self._fixed: Callable[..., Any] | None = None
         self._graphs: Graphs | None = None
@@ -60,23 +68,57 @@ class TorchRegion:
         """Brings the weights to the device."""
         if self._body is not None:
             return
-        weights = self._provider.load(self.source.weights, check)
+        weights = self._provider.load(self._weights, check)
+        self._owners = frozenset(map(owner_of, weights))
         space: dict[str, Any] = {}
         exec(self.source.code(), space)
         self._fixed, self._body = space["make"](self.source.things, weights)
 
     def __call__(self, values: Sequence[Any], run: Run, places: Sequence[Any]) -> Sequence[Any]:
         """The region's outputs."""
+        return self.in_place(values, run, places, {})
+
+    def in_place(
+        self, values: Sequence[Any], run: Run, places: Sequence[Any], shared: Mapping[int, int]
+    ) -> Sequence[Any]:
+        """The same where outputs belong into the memory of inputs, both by number.
+
+        Those are written there that functions can write there; others are made elsewhere.
+        """
         self.prepare(run.check)
+        flags, places = self._flags(values, places, shared)
         with self._provider.running():
             bound, dims = self.bound(run.dims), run.dims
             if self._graphs is not None and run.graph_id >= 0:
-                key = (run.graph_id, *self.key(dims))
+                shapes = tuple([tuple(v.shape) for v in values])
+                key = (run.graph_id, flags, self.key(dims), shapes)
                 asked = Asked(values, places, key, run.is_bound)
-                made = self._graphs.run(asked, lambda given: self.outputs(given, bound, dims))
+                made = self._graphs.run(
+                    asked, lambda given: self.outputs(given, bound, dims, flags)
+                )
                 if made is not None:
                     return made
-            return tuple(map(put, self.outputs(values, bound, dims), places))
+            return tuple(map(put, self.outputs(values, bound, dims, flags), places))
+
+    def _flags(
+        self, values: Sequence[Any], places: Sequence[Any], shared: Mapping[int, int]
+    ) -> tuple[tuple[bool, ...], Sequence[Any]]:
+        """Which calls write to their inputs, and the places of outputs with these in them."""
+        if not shared or not self._shares:
+            return (False,) * len(self._shares), places
+        flags, places = [], list(places)
+        for pairs in self._shares:
+            is_shared = all(shared.get(o) == i for i, o in pairs)
+            flags.append(is_shared)
+            for i, o in pairs if is_shared else ():
+                places[o] = values[i]
+        return tuple(flags), places
+
+    def keeps(self, value: Any) -> bool:
+        """Whether a tensor lies in the memory of weights, or of what depends on sizes alone."""
+        owner = owner_of(value)
+        with self._lock:
+            return owner in self._owners or any(owner in b.owners for b in self._bound.values())
 
     def release_graphs(self) -> None:
         """Forgets the CUDA graphs."""
@@ -84,12 +126,16 @@ class TorchRegion:
             self._graphs.release()
 
     def outputs(
-        self, values: Sequence[Any], bound: Bound, dims: Mapping[str, int]
+        self,
+        values: Sequence[Any],
+        bound: Bound,
+        dims: Mapping[str, int],
+        flags: tuple[bool, ...],
     ) -> tuple[Any, ...]:
         """What the body makes of values for a set of sizes."""
         assert self._body is not None
         try:
-            made: tuple[Any, ...] = self._body(values, bound.shapes, bound.fixed, dims)
+            made: tuple[Any, ...] = self._body(values, bound.shapes, bound.fixed, dims, flags)
         except SardonyxError:
             raise
         except Exception as error:
@@ -122,11 +168,13 @@ class TorchRegion:
             for given in self.source.shapes
         )
         try:
-            return Bound(shapes, self._fixed(shapes, dims))
+            fixed = self._fixed(shapes, dims)
         except SardonyxError:
             raise
         except Exception as error:
             raise self._located(error) from error
+        tensors = [v for v in fixed if isinstance(v, torch.Tensor)]
+        return Bound(shapes, fixed, frozenset(map(owner_of, tensors)))
 
     def _located(self, error: Exception) -> SardonyxError:
         """An error that names the node whose line failed."""
@@ -163,8 +211,31 @@ def _lines(provider: Torch, region: Region) -> list[Line]:
         is_fixed = node.op.is_pure and all(m in inside and m in fixed for m in makers)
         if is_fixed:
             fixed.add(node)
-        lines.append(_line(provider, node, is_fixed))
+        line = _line(provider, node, is_fixed)
+        if (row := ROWS.get(node.op.key)) is not None and row.shares and not is_fixed:
+            line = replace(line, shares=_shares(region, node, row.shares))
+        lines.append(line)
     return lines
+
+
+def _shares(
+    region: Region, node: Node, pairs: Sequence[tuple[int, int]]
+) -> tuple[tuple[Value, Value], ...]:
+    """Inputs and outputs of a node that one memory may hold: nobody else reads the input."""
+    found = []
+    for i, o in pairs:
+        past = node.inputs[i] if i < len(node.inputs) else None
+        if past is None or o >= len(node.outputs) or past not in region.inputs:
+            return ()
+        if len(past.uses) != 1 or past.n_exits or node.outputs[o] not in region.outputs:
+            return ()
+        found.append((past, node.outputs[o]))
+    return tuple(found)
+
+
+def _numbered(region: Region, pairs: Sequence[tuple[Value, Value]]) -> list[tuple[int, int]]:
+    """Pairs by number among inputs and outputs."""
+    return [(region.inputs.index(i), region.outputs.index(o)) for i, o in pairs]
 
 
 def _line(provider: Torch, node: Node, is_fixed: bool) -> Line:
@@ -211,7 +282,16 @@ def _operand(value: Value | None, on_host: bool, is_packed: bool) -> Value | Arg
         return value
     if on_host:
         return Arg(thing=value.const.read())
-    return Arg(key=(value.const, "packed" if is_packed else ""))
+    return Arg(key=(value.const, PACKED if is_packed else ""))
+
+
+def _weights(region: Region, source: Source) -> list[WeightReference]:
+    """The constants of a region, by the names that the model gives them."""
+    read = (v for node in region.nodes for v in node.inputs if v is not None)
+    names = {v.const: v.name for v in read if v.const is not None}
+    return [
+        WeightReference(names[c] or c.describe(), c, form == PACKED) for c, form in source.weights
+    ]
 
 
 def _syncs(line: Line) -> bool:

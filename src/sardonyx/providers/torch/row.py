@@ -23,7 +23,8 @@ def takes_all(node: Node) -> str:
 class Row:
     """An op's function: called as the op's numpy reference is, with tensors in place of arrays.
 
-    It makes new tensors or views, and never writes to what it is given.
+    It makes new tensors or views, and never writes to what it is given, but where it is told to by
+    the keyword `shares`.
     """
 
     function: Callable[..., Any]
@@ -32,6 +33,8 @@ class Row:
     packed: tuple[int, ...] = ()  # constants that come as the bytes of their file, flat
     sized: bool = False  # also wants `shapes`: for each output a tuple of sizes, None if open
     syncs: bool = False  # waits for the device, so that it cannot be captured in a CUDA graph
+    # (input, output): told that each of these is one memory, it writes there.
+    shares: tuple[tuple[int, int], ...] = ()
     refuses: Callable[[Node], str] = takes_all  # why a node is not taken; empty if it is
 
 

@@ -40,6 +40,7 @@ class Line:
     shapes: tuple[Shape, ...] | None = None  # sizes that it is told, as the keyword `shapes`
     takes_dims: bool = False  # the sizes of the run come first
     is_fixed: bool = False  # depends on sizes alone
+    shares: tuple[tuple[Value, Value], ...] = ()  # inputs and outputs that may be one memory
     returns_one: bool = True
 
 
@@ -51,6 +52,7 @@ class Source:
     things: list[Any] = field(default_factory=list)  # k: functions, attributes, host constants
     weights: list[Key] = field(default_factory=list)  # w
     shapes: list[tuple[Shape, ...]] = field(default_factory=list)  # s
+    shared: list[tuple[tuple[Value, Value], ...]] = field(default_factory=list)  # h, as in lines
     lines: dict[int, Node] = field(default_factory=dict)  # by number in the text
 
     def code(self) -> CodeType:
@@ -77,7 +79,7 @@ class Writer:
         moving = [line for line in self._lines if not line.is_fixed]
         kept = self._kept(fixed, moving)
         body = self._function(
-            "body", "i, s, f, d", moving, region.inputs, kept, self._tuple(region.outputs)
+            "body", "i, s, f, d, h", moving, region.inputs, kept, self._tuple(region.outputs)
         )
         first = self._function("fixed", "s, d", fixed, (), (), self._tuple(kept))
         head = ["def make(k, w):"]
@@ -137,6 +139,9 @@ class Writer:
         if line.shapes is not None:
             words.append(f"shapes=s[{len(self._made.shapes)}]")
             self._made.shapes.append(line.shapes)
+        if line.shares:
+            words.append(f"shares=h[{len(self._made.shared)}]")
+            self._made.shared.append(line.shares)
         call = f"{self._thing(line.function)}({', '.join(words)})"
         return f"{target} = {call if line.returns_one else f'{self._thing(as_outputs)}({call})'}"
 

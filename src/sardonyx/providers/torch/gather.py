@@ -36,10 +36,22 @@ def within(indices: Tensor, size: int, axis: int) -> Tensor:
     return indices.remainder(size)
 
 
-@blind
-def gather(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
-    """Slices of an axis."""
+def gather(x: Tensor, indices: Tensor | Array, *, axis: int) -> Tensor:
+    """Slices of an axis; of one index that is known, a view."""
     axis %= x.ndim
+    if isinstance(indices, Tensor):
+        return _gathered(x, indices, axis)
+    index, size = one_int(indices, "the index"), x.shape[axis]
+    if not -size <= index < size:
+        raise InvalidArgument(f"index {index} is outside [{-size}, {size}) of axis {axis}")
+    part = x.select(axis, index)
+    for _ in range(indices.ndim):
+        part = part.unsqueeze(axis)
+    return part
+
+
+@blind
+def _gathered(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     where = within(indices, x.shape[axis], axis)
     if where.ndim == 1:
         return x.index_select(axis, where)
@@ -165,7 +177,7 @@ def compress(x: Tensor, condition: Tensor, *, axis: int | None) -> Tensor:
 
 
 ROWS: Final[Rows] = {
-    (ONNX, "Gather"): Row(gather, MOVED),
+    (ONNX, "Gather"): Row(gather, MOVED, numbers=(1,)),
     (ONNX, "GatherElements"): Row(gather_elements, MOVED),
     (ONNX, "GatherND"): Row(gather_nd, MOVED),
     (ONNX, "ScatterElements"): Row(scatter_elements, MOVED),

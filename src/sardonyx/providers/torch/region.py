@@ -252,7 +252,7 @@ def _line(provider: Torch, node: Node, is_fixed: bool) -> Line:
         return Line(node, LOOKS[key], tuple(node.inputs), node.attrs, is_fixed=is_fixed)
     row = row_of(node)
     assert not isinstance(row, No)
-    operands = [_operand(v, i in row.host, i in row.packed) for i, v in enumerate(node.inputs)]
+    operands = [_operand(v, row.is_array(i, v), i in row.packed) for i, v in enumerate(node.inputs)]
     operands += [None] * node.op.n_absent(len(node.inputs))
     shapes = tuple(v.tensor.dims for v in node.outputs) if row.sized else None
     is_made_anew = all(v is None or i in row.host for i, v in enumerate(node.inputs))

@@ -88,6 +88,11 @@ CASES: dict[str, tuple[tuple[str, str], tuple[Any, ...], dict[str, Any]]] = {
         (f32(1, 2, 5, 5), f32(1, 16, 4, 4)),
         {"kernel_shape": (2, 2), "offset_group": 2},
     ),
+    "a large filler": (
+        (ONNX, "Pad"),
+        (np.arange(3), np.array([1, 1]), np.array(2**62 + 1), None),
+        {},
+    ),
     "one tuple": ((ONNX, "GatherND"), (f32(3, 2), np.array([1, -1])), {}),
 }
 

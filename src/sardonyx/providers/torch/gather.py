@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from sardonyx.errors import InvalidArgument
+from sardonyx.graph.graph import Node
 from sardonyx.ops.declare import ONNX
 from sardonyx.ops.rules import Array, one_int
 from sardonyx.providers.torch.bits import MOVED, blind
-from sardonyx.providers.torch.row import Row, Rows
+from sardonyx.providers.torch.row import PLAIN, Row, Rows
 from sardonyx.providers.torch.wide import wide
 
 
@@ -176,12 +177,20 @@ def compress(x: Tensor, condition: Tensor, *, axis: int | None) -> Tensor:
     return x.index_select(axis, condition[: x.shape[axis]].nonzero().squeeze(1))
 
 
+def _reduces(node: Node) -> str:
+    """Why updates cannot be reduced; empty if they can."""
+    dtype = node.outputs[0].tensor.dtype
+    if node.attrs["reduction"] == b"none" or dtype in PLAIN:
+        return ""
+    return f"torch writes {dtype} but does not add, multiply or compare it; cast to another type"
+
+
 ROWS: Final[Rows] = {
     (ONNX, "Gather"): Row(gather, MOVED, numbers=(1,)),
     (ONNX, "GatherElements"): Row(gather_elements, MOVED),
     (ONNX, "GatherND"): Row(gather_nd, MOVED),
-    (ONNX, "ScatterElements"): Row(scatter_elements, MOVED),
-    (ONNX, "ScatterND"): Row(scatter_nd, MOVED),
+    (ONNX, "ScatterElements"): Row(scatter_elements, MOVED, refuses=_reduces),
+    (ONNX, "ScatterND"): Row(scatter_nd, MOVED, refuses=_reduces),
     (ONNX, "TensorScatter"): Row(tensor_scatter, MOVED),
     (ONNX, "OneHot"): Row(one_hot, MOVED, host=(1,)),
     (ONNX, "Compress"): Row(compress, MOVED, syncs=True),

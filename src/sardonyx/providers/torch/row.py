@@ -32,6 +32,7 @@ class Row:
     host: tuple[int, ...] = ()  # inputs that it reads on the host: they come as numpy arrays
     numbers: tuple[int, ...] = ()  # those that come as arrays if they are one constant number
     packed: tuple[int, ...] = ()  # constants that come as the bytes of their file, flat
+    images: tuple[int, ...] = ()  # constants of images, with their channels last in memory
     sized: bool = False  # also wants `shapes`: for each output a tuple of sizes, None if open
     syncs: bool = False  # waits for the device, so that it cannot be captured in a CUDA graph
     # (input, output): told that each of these is one memory, it writes there.

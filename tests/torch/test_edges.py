@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sardonyx.graph.dtype import BF16, BOOL, F16, F32, I32, U8, by_name, by_numpy
+from sardonyx.graph.dtype import BF16, BOOL, F16, F32, I32, U8, U16, by_name, by_numpy
 from sardonyx.ops import lookup
 from sardonyx.ops.chain import ABSENT, Code, Instruction, run_code
 from sardonyx.ops.declare import as_outputs
@@ -49,6 +49,14 @@ EDGES = [
     ("TopK", (of([[NAN, 5, NAN, 1]]), of([4], np.int64)), {**TOP, "largest": 0}),
     ("Unique", (of([NAN, 2.0, -0.0, NAN, 0.0, -1.0]),), {"axis": None, "sorted": 1}),
     ("Unique", (of([NAN, 2.0, -0.0, NAN, 0.0, -1.0]),), {"axis": None, "sorted": 0}),
+    ("TopK", (of([[1, NAN, 5, NAN], [3, 3, 3, 3]]), of([1], np.int64)), TOP),
+    ("ArgMax", (of([[1, NAN, 5, NAN], [3, 3, 3, 3]]),),
+     {"axis": 1, "keepdims": 0, "select_last_index": 0}),
+    ("ArgMin", (of([[1, 2, 1, 2], [3, 3, 3, 3]]),),
+     {"axis": 1, "keepdims": 1, "select_last_index": 1}),
+    ("Unique", (of([[True, False], [True, True], [True, False]], bool),), {"axis": 0, "sorted": 0}),
+    ("Unique", (f32(0, 3),), {"axis": 1, "sorted": 1}),
+    ("Unique", (f32(0, 3),), {"axis": None, "sorted": 1}),
     ("Unique", (of([2.0, -1.0, 2.0], np.float16),), {"axis": 0, "sorted": 1}),
     ("Hardmax", (of([[1, 3, 3], [2, 2, 2]]),), {"axis": 1}),
     ("ReduceL2", (of([3e30, 4e30]), None), {"keepdims": 0, "noop_with_empty_axes": 0}),
@@ -108,6 +116,12 @@ CHAINS: list[tuple[Code, tuple[Any, ...]]] = [
     ((step("Less", (0, 1), BOOL), step("Where", (2, 0, 1), I32)),
      (ints(np.int32, 5), ints(np.int32, 2, 5))),
     ((step("Cast", (0,), U8, to=U8.onnx), step("BitwiseNot", (1,), U8)), (of([3.0, 250.0]),)),
+    ((step("DequantizeLinear", (0, 1, 2), F16), step("Mul", (3, 3), F16)),
+     (ints(np.uint8, 2, 3, low=0), of(0.5, np.float16), of([3], np.uint8))),
+    ((step("Neg", (0,), F32), step("QuantizeLinear", (3, 1, 2), U16)),
+     (f32(9), of(0.001), of(4000, np.uint16))),
+    ((step("Add", (0, 1), U16), step("Equal", (1, 2), BOOL)),
+     (of([65535, 7], np.uint16), of([1, 0], np.uint16))),
     ((step("QuickGelu", (0,), BF16, "com.microsoft"),), (bf16(9),)),
 ]  # fmt: skip
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sardonyx.graph.dim import evaluate
+from sardonyx.graph.dim import symbols
 from sardonyx.graph.graph import Graph, Node
 from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.graph.infer import infer
@@ -31,6 +31,7 @@ from tests.test_ops import (
 torch = pytest.importorskip("torch")
 from sardonyx.providers.torch.claim import row_of  # noqa: E402 - torch may be missing
 from sardonyx.providers.torch.dtypes import as_array, as_tensor  # noqa: E402
+from sardonyx.providers.torch.region import sizes_of as shape_of  # noqa: E402
 from sardonyx.providers.torch.row import Row as TorchRow  # noqa: E402
 
 ULPS = 16  # more than a kernel of ours is allowed: torch has its own exponentials
@@ -60,11 +61,12 @@ def check_functions(row: Row, constants: tuple[str, ...]) -> None:
         else:
             expected = list(node.op.run(arrays, node.attrs))
         values.update(zip(node.outputs, expected, strict=False))
+        known = dict(dims)
         _bind(node, expected, dims)
         found = row_of(node)
         if isinstance(found, No):
             continue
-        made = call(found, node, arrays, dims)
+        made = call(found, node, arrays, known)
         wrong = difference(made, expected[: len(made)], max(row.ulps, ULPS))
         assert not wrong, f"{node}: {wrong}"
 
@@ -106,7 +108,9 @@ def check_silent(
 def _called(row: TorchRow, node: Node, given: list[Any], dims: dict[str, int]) -> list[Any]:
     sizes = {}
     if row.sized:
-        shapes = tuple(tuple(evaluate(d, dims) for d in v.tensor.dims) for v in node.outputs)
+        outs = [v.tensor.dims for v in node.outputs]
+        opens = {name for shape in outs for d in shape for name in symbols(d)} - dims.keys()
+        shapes = tuple(shape_of(shape, dims, opens) for shape in outs)
         sizes = {"shapes": shapes}
     absent = [None] * node.op.n_absent(len(node.inputs))
     made = row.function(*given, *absent, **node.attrs, **sizes)

@@ -103,7 +103,7 @@ _FAMILIES: Final = {
     (INTERNAL, "collect"): "Loop",
     (INTERNAL, "deform"): "DeformColumns",
     (INTERNAL, "dequantized"): "GatherDequantized",
-    (INTERNAL, "fused_attention"): "Attention",
+    (INTERNAL, "fused_attention"): "Attention Mask",
     (INTERNAL, "internal"): "Copy Sizes",
     (INTERNAL, "nbits"): "MatMulNBits",
     (INTERNAL, "product"): "MatMul",

@@ -37,12 +37,14 @@ class Region:
     """Nodes that a provider compiles together, in the order they run.
 
     `inputs` are values from outside that are no constants, `outputs` those that others read. Of
-    nodes that are compiled one by one they are left out.
+    nodes that are compiled one by one they are left out. `opens` names sizes that nobody knows
+    before it has run.
     """
 
     nodes: tuple[Node, ...]
     inputs: tuple[Value, ...] = ()
     outputs: tuple[Value, ...] = ()
+    opens: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

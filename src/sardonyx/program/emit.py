@@ -267,11 +267,14 @@ class _Layout:
         provider = emitter.placement.where[nodes[0]]
         assert has_device(provider)
         inside = set(nodes)
+        facts = [v.fact for n in nodes for v in n.outputs]
+        dims = [d for f in facts if isinstance(f, Fact) for d in f.shape or ()]
         read = dict.fromkeys(v for n in nodes for v in n.inputs if v is not None)
         region = Region(
             nodes,
             tuple(v for v in read if v.const is None and v.node not in inside),
             tuple(v for n in nodes for v in n.outputs if _leaves(v, inside)),
+            frozenset(name for d in dims for name in symbols(d)) - self.bound,
         )
         guards, self.ready = tuple(self.ready) if self.done else (), []
         place = {v: i for i, v in enumerate(region.outputs)}

@@ -9,16 +9,21 @@ from torch import Tensor
 
 from sardonyx.graph.dtype import DType
 from sardonyx.graph.graph import Node
-from sardonyx.ops.chain import ABSENT, TYPES, Code
+from sardonyx.ops.chain import ABSENT, CONVERSIONS, TYPES, Code
 from sardonyx.ops.declare import INTERNAL
-from sardonyx.providers.torch import activation, cast, elementwise
+from sardonyx.providers.torch import activation, cast, elementwise, quantize
 from sardonyx.providers.torch.cast import convert
 from sardonyx.providers.torch.dtypes import TORCH
 from sardonyx.providers.torch.row import Row, Rows
 from sardonyx.providers.torch.wide import wide
 
 # What instructions may be.
-FUNCTIONS: Final[Rows] = {**elementwise.ROWS, **activation.ROWS, **cast.ROWS}
+FUNCTIONS: Final[Rows] = {
+    **elementwise.ROWS,
+    **activation.ROWS,
+    **cast.ROWS,
+    **{key: quantize.ROWS[key] for key in CONVERSIONS},
+}
 
 
 def run_code(code: Code, operands: Sequence[Tensor]) -> Tensor:

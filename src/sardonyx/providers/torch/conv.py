@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import torch
@@ -11,9 +13,11 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 from sardonyx.ops.conv import transposed_front, transposed_sizes
+from sardonyx.ops.declare import MICROSOFT, ONNX
 from sardonyx.ops.rules import Array
-from sardonyx.ops.window import window
+from sardonyx.ops.window import Ints, numbers, window
 from sardonyx.providers.torch.row import PLAIN, REALS, Row, Rows
+from sardonyx.providers.torch.wide import wide
 from sardonyx.providers.torch.window import slide, spatial_only
 
 _CONVS: Final[Sequence[Any]] = (None, F.conv1d, F.conv2d, F.conv3d)
@@ -36,29 +40,53 @@ def conv(x: Tensor, w: Tensor, b: Tensor | None = None, **attrs: Any) -> Tensor:
     return y
 
 
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A transposed convolution of an input of known size, as torch is told of it."""
+
+    strides: Ints
+    dilations: Ints
+    padding: Ints
+    extra: Ints  # output_padding
+    cut: list[int]  # for F.pad, where padding cannot say what is cut off; else empty
+
+
+_GEOMETRY: Final = ("auto_pad", "dilations", "pads", "strides", "output_padding", "output_shape")
+
+
+@lru_cache(maxsize=1024)
+def _spread(kernel: Ints, ins: Ints, *geometry: Any) -> Spread:
+    attrs = dict(zip(_GEOMETRY, geometry, strict=True))
+    moved = window(kernel, attrs)
+    outs = numbers(transposed_sizes(moved, ins, attrs))
+    front = numbers(transposed_front(moved, (ins, outs), attrs))
+    whole = [
+        (size - 1) * stride + extent
+        for size, stride, extent in zip(ins, moved.strides, numbers(moved.extents), strict=True)
+    ]
+    extra = tuple(o - (n - 2 * f) for o, n, f in zip(outs, whole, front, strict=True))
+    limits = map(max, moved.strides, moved.dilations)
+    if all(0 <= e < limit for e, limit in zip(extra, limits, strict=True)):
+        return Spread(moved.strides, moved.dilations, front, extra, [])
+    none = (0,) * len(ins)
+    rows = reversed(list(zip(front, outs, whole, strict=True)))
+    cut = [c for f, o, n in rows for c in (-f, o + f - n)]
+    return Spread(moved.strides, moved.dilations, none, none, cut)
+
+
 def conv_transpose(x: Tensor, w: Tensor, b: Tensor | None = None, **attrs: Any) -> Tensor:
     """One call of torch's where its padding can say what is cut, else all of it, cut after."""
-    moved = window(tuple(w.shape[2:]), attrs)
-    ins: Any = tuple(x.shape[2:])
-    outs: Any = transposed_sizes(moved, ins, attrs)
-    front: Any = transposed_front(moved, (ins, outs), attrs)
-    steps = list(zip(moved.strides, moved.dilations, strict=True))
-    whole: list[Any] = [
-        (size - 1) * stride + extent
-        for size, stride, extent in zip(ins, moved.strides, moved.extents, strict=True)
-    ]
-    extra = [o - (n - 2 * f) for o, n, f in zip(outs, whole, front, strict=True)]
-    function = _TRANSPOSED[len(ins)]
-    spread: Any = (attrs["group"], moved.dilations)
-    if all(0 <= e < max(step) for e, step in zip(extra, steps, strict=True)):
-        y: Tensor = function(x, w, b, moved.strides, front, extra, *spread)
+    geometry = (
+        v if v is None or isinstance(v, bytes) else tuple(v) for v in map(attrs.get, _GEOMETRY)
+    )
+    s = _spread(tuple(w.shape[2:]), tuple(x.shape[2:]), *geometry)
+    function = _TRANSPOSED[x.ndim - 2]
+    bias = None if s.cut else b
+    y: Tensor = function(x, w, bias, s.strides, s.padding, s.extra, attrs["group"], s.dilations)
+    if not s.cut:
         return y
-    y = function(x, w, None, moved.strides, 0, 0, *spread)
-    cut = [
-        (-f, o + f - n) for f, o, n in zip(front, outs, whole, strict=True)
-    ]  # what is not touched at all is 0, and has the bias like all else
-    y = F.pad(y, [c for pair in reversed(cut) for c in pair])
-    return y if b is None else y + b.reshape(-1, *(1,) * len(ins))
+    y = F.pad(y, s.cut)  # what no input reaches is 0, and has the bias like all else
+    return y if b is None else y + b.reshape(-1, *(1,) * (x.ndim - 2))
 
 
 def conv_transpose_with_pads(
@@ -77,9 +105,9 @@ def col2im(x: Tensor, image_shape: Array, block_shape: Array, **attrs: Any) -> T
     if len(image) == 2 and moved.padding is not None and x.is_floating_point():
         return F.fold(x, image, block, path.dilations, moved.padding, path.strides)
     channels = x.shape[1] // path.n_taps
-    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-    columns = wide.reshape(x.shape[0], channels, path.n_taps, *path.outs)
-    y = wide.new_zeros((x.shape[0], channels, *image))
+    value = wide(x)
+    columns = value.reshape(x.shape[0], channels, path.n_taps, *path.outs)
+    y = value.new_zeros((x.shape[0], channels, *image))
     for tap, outs, ins in path.taps():
         y[:, :, *ins] += columns[:, :, tap][:, :, *outs]
     return y.to(x.dtype)
@@ -128,12 +156,12 @@ def causal_conv_of_window(
 
 
 ROWS: Final[Rows] = {
-    ("", "Conv"): Row(conv, REALS, refuses=spatial_only),
-    ("", "ConvTranspose"): Row(conv_transpose, REALS, refuses=spatial_only),
-    ("", "Col2Im"): Row(col2im, PLAIN, host=(1, 2)),
-    ("", "CausalConvWithState"): Row(causal_conv, REALS),
-    ("com.microsoft", "CausalConvWithState"): Row(causal_conv_of_window, REALS),
-    ("com.microsoft", "ConvTransposeWithDynamicPads"): Row(
+    (ONNX, "Conv"): Row(conv, REALS, refuses=spatial_only),
+    (ONNX, "ConvTranspose"): Row(conv_transpose, REALS, refuses=spatial_only),
+    (ONNX, "Col2Im"): Row(col2im, PLAIN, host=(1, 2)),
+    (ONNX, "CausalConvWithState"): Row(causal_conv, REALS),
+    (MICROSOFT, "CausalConvWithState"): Row(causal_conv_of_window, REALS),
+    (MICROSOFT, "ConvTransposeWithDynamicPads"): Row(
         conv_transpose_with_pads, REALS, host=(2,), refuses=spatial_only
     ),
 }

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from sardonyx.graph.dtype import F32
+from sardonyx.ops.declare import INTERNAL, ONNX
 from sardonyx.ops.window import Walk
 from sardonyx.providers.torch.row import REALS, Row, Rows
-from sardonyx.providers.torch.sample import linear_taps, weigh, wide
+from sardonyx.providers.torch.sample import linear_taps, weigh
+from sardonyx.providers.torch.wide import wide
 from sardonyx.providers.torch.window import slide
 
 
@@ -70,6 +72,6 @@ def deform_conv(
 
 
 ROWS: Final[Rows] = {
-    ("", "DeformConv"): Row(deform_conv, REALS),
-    ("sardonyx", "DeformColumns"): Row(deform_columns, frozenset((F32,))),
+    (ONNX, "DeformConv"): Row(deform_conv, REALS),
+    (INTERNAL, "DeformColumns"): Row(deform_columns, frozenset((F32,))),
 }

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sardonyx.graph.dtype import BOOL, COMPLEX, INTS, U16, U32, U64, DType
 from sardonyx.ops.elementwise import FLOAT8
+from sardonyx.providers.torch.bits import CARRIERS, blind
 from sardonyx.providers.torch.row import PLAIN, REALS, WHOLE, Row, Rows
 from sardonyx.providers.torch.wide import in_wide, wide
 
@@ -17,37 +18,13 @@ Function = Callable[..., Any]
 
 _ORDERED: Final = REALS | WHOLE
 _TRUTHS: Final = frozenset((BOOL,))
-# Unsigned types whose bits torch computes with, but hardly anything else.
+# Their sums, products and bits are those of the signed types: only what reads the top bit differs.
 _UNSIGNED: Final = frozenset((U16, U32, U64))
-_BITS: Final = {
-    torch.uint16: torch.int16,
-    torch.uint32: torch.int32,
-    torch.uint64: torch.int64,
-}
-
-
-def _signed(x: Tensor) -> Tensor:
-    """Unsigned numbers as signed ones of the same bits."""
-    signed = _BITS.get(x.dtype)
-    return x if signed is None else x.view(signed)
-
-
-def _modular(function: Function) -> Function:
-    """A function whose low bits do not depend on signs."""
-
-    def run(*tensors: Tensor) -> Tensor:
-        dtype = tensors[0].dtype
-        if dtype not in _BITS:
-            result: Tensor = function(*tensors)
-            return result
-        made: Tensor = function(*map(_signed, tensors))
-        return made.view(dtype)
-
-    return run
 
 
 def _equal(a: Tensor, b: Tensor) -> Tensor:
-    return torch.eq(_signed(a), _signed(b))
+    carrier = CARRIERS.get(a.dtype)
+    return torch.eq(a, b) if carrier is None else torch.eq(a.view(carrier), b.view(carrier))
 
 
 def _sign(x: Tensor) -> Tensor:
@@ -132,15 +109,18 @@ def _is_inf(x: Tensor, *, detect_negative: int, detect_positive: int) -> Tensor:
 
 
 def _where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    if x.dtype in _BITS:
-        return torch.where(condition, _signed(x), _signed(y)).view(x.dtype)
+    return _chosen(x, y, condition)
+
+
+@blind
+def _chosen(x: Tensor, y: Tensor, condition: Tensor) -> Tensor:
     return torch.where(condition, x, y)
 
 
 def _clip(x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
     if low is None and high is None:
         return x
-    bounds = (None if b is None else b.reshape(()) for b in (low, high))
+    bounds = (b.reshape(()) if b is not None and b.ndim else b for b in (low, high))
     return torch.clamp(x, *bounds)
 
 
@@ -164,12 +144,12 @@ ROWS: Final[Rows] = {
     ),
     **_rows(
         INTS,
-        BitwiseNot=_modular(torch.bitwise_not), BitwiseAnd=_modular(torch.bitwise_and),
-        BitwiseOr=_modular(torch.bitwise_or), BitwiseXor=_modular(torch.bitwise_xor),
+        BitwiseNot=blind(torch.bitwise_not), BitwiseAnd=blind(torch.bitwise_and),
+        BitwiseOr=blind(torch.bitwise_or), BitwiseXor=blind(torch.bitwise_xor),
     ),
     **_rows(
-        _ORDERED | _UNSIGNED, Add=_modular(torch.add), Sub=_modular(torch.sub),
-        Mul=_modular(torch.mul),
+        _ORDERED | _UNSIGNED, Add=blind(torch.add), Sub=blind(torch.sub),
+        Mul=blind(torch.mul),
     ),
     **_rows(
         _ORDERED,

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from sardonyx.errors import InvalidArgument
-from sardonyx.ops.rules import Array
+from sardonyx.ops.declare import ONNX
+from sardonyx.ops.rules import Array, one_int
 from sardonyx.providers.torch.bits import MOVED, blind
-from sardonyx.providers.torch.move import Shapes
 from sardonyx.providers.torch.row import Row, Rows
+from sardonyx.providers.torch.wide import wide
 
 
 def within(indices: Tensor, size: int, axis: int) -> Tensor:
@@ -93,10 +94,8 @@ def scatter_elements(
 
 
 def _reduced(x: Tensor, axis: int, where: Tensor, updates: Tensor, reduction: bytes) -> Tensor:
-    dtype = x.dtype
-    if dtype in (torch.float16, torch.bfloat16):
-        x, updates = x.float(), updates.float()
-    return x.scatter_reduce(axis, where, updates, _REDUCTIONS[reduction]).to(dtype)
+    made = wide(x).scatter_reduce(axis, where, wide(updates), _REDUCTIONS[reduction])
+    return made.to(x.dtype)
 
 
 @blind
@@ -141,10 +140,10 @@ def tensor_scatter(
     return x.scatter(axis, place.reshape(shape).expand(update.shape), update)
 
 
-def one_hot(indices: Tensor, depth: Array, values: Tensor, *, axis: int, shapes: Shapes) -> Tensor:
+def one_hot(indices: Tensor, depth: Array, values: Tensor, *, axis: int) -> Tensor:
     """Vectors that differ from one value in one element at most."""
     axis %= indices.ndim + 1
-    count = shapes[0][axis]
+    count = one_int(depth, "depth")
     where = indices.long()
     where = torch.where(where < 0, where + count, where).unsqueeze(axis)
     places = torch.arange(count, device=indices.device)
@@ -166,12 +165,12 @@ def compress(x: Tensor, condition: Tensor, *, axis: int | None) -> Tensor:
 
 
 ROWS: Final[Rows] = {
-    ("", "Gather"): Row(gather, MOVED),
-    ("", "GatherElements"): Row(gather_elements, MOVED),
-    ("", "GatherND"): Row(gather_nd, MOVED),
-    ("", "ScatterElements"): Row(scatter_elements, MOVED),
-    ("", "ScatterND"): Row(scatter_nd, MOVED),
-    ("", "TensorScatter"): Row(tensor_scatter, MOVED),
-    ("", "OneHot"): Row(one_hot, MOVED, host=(1,), sized=True),
-    ("", "Compress"): Row(compress, MOVED, syncs=True),
+    (ONNX, "Gather"): Row(gather, MOVED),
+    (ONNX, "GatherElements"): Row(gather_elements, MOVED),
+    (ONNX, "GatherND"): Row(gather_nd, MOVED),
+    (ONNX, "ScatterElements"): Row(scatter_elements, MOVED),
+    (ONNX, "ScatterND"): Row(scatter_nd, MOVED),
+    (ONNX, "TensorScatter"): Row(tensor_scatter, MOVED),
+    (ONNX, "OneHot"): Row(one_hot, MOVED, host=(1,)),
+    (ONNX, "Compress"): Row(compress, MOVED, syncs=True),
 }

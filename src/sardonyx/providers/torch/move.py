@@ -11,12 +11,13 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 from sardonyx.errors import InvalidArgument
+from sardonyx.ops.declare import MICROSOFT, ONNX
 from sardonyx.ops.rules import Array, as_ints, axes_of
 from sardonyx.ops.sizes import taken
 from sardonyx.providers.torch.bits import CARRIERS, MOVED, blind
 from sardonyx.providers.torch.row import Row, Rows
 
-Shapes = tuple[tuple[int, ...], ...]
+Shapes = tuple[tuple[Any, ...], ...]  # sizes, None where nobody knows them before
 
 
 def transpose(x: Tensor, *, perm: Sequence[int] | None) -> Tensor:
@@ -36,7 +37,10 @@ def split(
     x: Tensor, sizes: Array | None, *, axis: int, num_outputs: int | None, shapes: Shapes
 ) -> tuple[Tensor, ...]:
     """Parts along an axis: views."""
-    return tuple(x.split_with_sizes([s[axis] for s in shapes], axis))
+    parts = [s[axis] for s in shapes] if sizes is None else sizes.tolist()
+    if sum(parts) != x.shape[axis] or min(parts, default=0) < 0:
+        raise InvalidArgument(f"parts {tuple(parts)} do not add up to {x.shape[axis]}")
+    return tuple(x.split_with_sizes(parts, axis))
 
 
 @blind
@@ -184,12 +188,13 @@ def trilu(x: Tensor, k: Array | None, *, upper: int) -> Tensor:
     return x.triu(shift) if upper else x.tril(shift)
 
 
-def center_crop_pad(
-    x: Tensor, target: Array, *, axes: Sequence[int] | None, shapes: Shapes
-) -> Tensor:
+def center_crop_pad(x: Tensor, target: Array, *, axes: Sequence[int] | None) -> Tensor:
     """The middle of every axis, cut or padded with zeros to a size."""
+    where = axes_of(range(x.ndim) if axes is None else axes, x.ndim)
+    sizes = dict(zip(where, target.tolist(), strict=True))
     source, widths = [], []
-    for have, want in zip(x.shape, shapes[0], strict=True):
+    for axis, have in enumerate(x.shape):
+        want = sizes.get(axis, have)
         kept = min(have, want)
         source.append(slice((have - kept) // 2, (have - kept) // 2 + kept))
         before = (want - kept) // 2
@@ -203,16 +208,16 @@ def unfold(x: Tensor, *, dim: int, size: int, step: int) -> Tensor:
 
 
 ROWS: Final[Rows] = {
-    ("", "Transpose"): Row(transpose, MOVED),
-    ("", "Concat"): Row(concat, MOVED),
-    ("", "Split"): Row(split, MOVED, host=(1,), sized=True),
-    ("", "Slice"): Row(slice_, MOVED, host=(1, 2, 3, 4)),
-    ("", "Tile"): Row(tile, MOVED, host=(1,)),
-    ("", "Pad"): Row(pad, MOVED, host=(1, 2, 3)),
-    ("", "DepthToSpace"): Row(depth_to_space, MOVED),
-    ("", "SpaceToDepth"): Row(space_to_depth, MOVED),
-    ("", "ReverseSequence"): Row(reverse_sequence, MOVED),
-    ("", "Trilu"): Row(trilu, MOVED, host=(1,)),
-    ("", "CenterCropPad"): Row(center_crop_pad, MOVED, host=(1,), sized=True),
-    ("com.microsoft", "UnfoldTensor"): Row(unfold, MOVED),
+    (ONNX, "Transpose"): Row(transpose, MOVED),
+    (ONNX, "Concat"): Row(concat, MOVED),
+    (ONNX, "Split"): Row(split, MOVED, host=(1,), sized=True),
+    (ONNX, "Slice"): Row(slice_, MOVED, host=(1, 2, 3, 4)),
+    (ONNX, "Tile"): Row(tile, MOVED, host=(1,)),
+    (ONNX, "Pad"): Row(pad, MOVED, host=(1, 2, 3)),
+    (ONNX, "DepthToSpace"): Row(depth_to_space, MOVED),
+    (ONNX, "SpaceToDepth"): Row(space_to_depth, MOVED),
+    (ONNX, "ReverseSequence"): Row(reverse_sequence, MOVED),
+    (ONNX, "Trilu"): Row(trilu, MOVED, host=(1,)),
+    (ONNX, "CenterCropPad"): Row(center_crop_pad, MOVED, host=(1,)),
+    (MICROSOFT, "UnfoldTensor"): Row(unfold, MOVED),
 }

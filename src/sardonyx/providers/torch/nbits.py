@@ -13,8 +13,8 @@ from sardonyx.ops.chain import Code
 from sardonyx.ops.declare import INTERNAL, MICROSOFT
 from sardonyx.ops.nbits import Form, form_of
 from sardonyx.providers.torch.dtypes import TORCH
-from sardonyx.providers.torch.epilogue import finished
-from sardonyx.providers.torch.row import Row, Rows
+from sardonyx.providers.torch.epilogue import finished, unfinished
+from sardonyx.providers.torch.row import PLAIN, Row, Rows
 
 _REALS: Final = frozenset((F32, F16, BF16))
 _STEPS: Final = frozenset((U8, I8, *(by_name(n) for n in ("u4", "i4", "u2", "i2"))))
@@ -110,7 +110,7 @@ def product(
     names = ("K", "N", "bits", "block_size", "k_major", "signed")
     form = _form(tuple(q.shape), tuple(attrs[name] for name in names))
     weights = dequantized(q, scale, attrs["zero_default"] if zero is None else zero, form, x.dtype)
-    return finished(weighed(x, weights), operands, code, x.dtype)
+    return finished(weighed(x, weights), operands, code)
 
 
 def matmul_nbits(
@@ -216,7 +216,7 @@ def _gathered(
         zero = _taken(zero.narrow(-1, 0, scale.shape[-1]), place, spec, steps.shape[at])
     y = (steps.float() - zero) * _taken(scale, place, (axis, at, block), steps.shape[at])
     y = torch.where(is_inside.reshape(-1, *(1,) * (data.dim() - 1 - axis)), y, 0)
-    return y.unflatten(axis, indices.shape) if indices.dim() else y.squeeze(axis)
+    return y.reshape(*y.shape[:axis], *indices.shape, *y.shape[axis + 1 :])
 
 
 def _taken(values: Tensor, place: Tensor, spec: tuple[int, int, int], size: int) -> Tensor:
@@ -231,7 +231,7 @@ def _taken(values: Tensor, place: Tensor, spec: tuple[int, int, int], size: int)
 
 
 ROWS: Final[Rows] = {
-    (INTERNAL, "MatMulNBits"): Row(product, _REALS | _STEPS),
+    (INTERNAL, "MatMulNBits"): Row(product, PLAIN | _STEPS, refuses=unfinished),
     (MICROSOFT, "MatMulNBits"): Row(matmul_nbits, _REALS | {U8, I32}),
     (MICROSOFT, "GatherBlockQuantized"): Row(gather_blocks, _REALS | _STEPS | _INDEX, sized=True),
     (INTERNAL, "GatherDequantized"): Row(gather_dequantized, _REALS | _STEPS | _INDEX, sized=True),

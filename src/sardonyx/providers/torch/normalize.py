@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -15,6 +16,9 @@ from sardonyx.providers.torch.row import REALS, Row, Rows
 from sardonyx.providers.torch.wide import in_wide, wide, wide_type
 
 Sizes = torch.Size
+# Their wrappers in torch.nn.functional cost as much again in a run of few elements.
+_BATCH_NORM: Final[Callable[..., Tensor]] = torch.batch_norm
+_RMS_NORM: Final[Callable[..., Tensor]] = torch.rms_norm
 
 
 def _batch_norm(
@@ -25,7 +29,7 @@ def _batch_norm(
     if any(r.dtype is not x.dtype for r in (scale, b, mean, var)):
         scale, b, mean, var = (r.to(wide_type(x.dtype)) for r in (scale, b, mean, var))
     images = x if x.ndim > 1 else x.unsqueeze(1)
-    y = F.batch_norm(images, mean, var, scale, b, eps=attrs["epsilon"])
+    y = _BATCH_NORM(images, scale, b, mean, var, False, 0.0, attrs["epsilon"], True)
     return (y if x.ndim > 1 else y.squeeze(1),)
 
 
@@ -73,7 +77,9 @@ def _layer_norm(
         y, mean, inverse = torch.native_layer_norm(wide(x), over, None, None, epsilon)
         y = y * wide(scale)
         y = (y if b is None else y + wide(b)).to(x.dtype)
-    return y, mean.to(saved), inverse.to(saved)
+    if mean.dtype is not saved:
+        mean, inverse = mean.to(saved), inverse.to(saved)
+    return y, mean, inverse
 
 
 def _normalized(x: Tensor, axis: int) -> Sizes:
@@ -90,7 +96,7 @@ def _stash(stash_type: int) -> torch.dtype:
 def _rms_norm(x: Tensor, scale: Tensor, *, axis: int, epsilon: float, stash_type: int) -> Tensor:
     over = _normalized(x, axis)
     if scale.shape == over and scale.dtype is x.dtype:
-        return F.rms_norm(x, list(over), scale, epsilon)
+        return _RMS_NORM(x, over, scale, epsilon)
     return _scaled(x, _inverse_rms(x, len(over), epsilon), scale)
 
 
@@ -99,7 +105,7 @@ def _simplified(
 ) -> tuple[Tensor, Tensor]:
     over, saved = _normalized(x, axis), _stash(stash_type)
     if scale.shape == over and scale.dtype is x.dtype:
-        y, inverse = torch.ops.aten._fused_rms_norm(x, list(over), scale, epsilon)
+        y, inverse = torch.ops.aten._fused_rms_norm(x, over, scale, epsilon)
         return y, inverse.to(saved)
     inverse = _inverse_rms(x, len(over), epsilon)
     return _scaled(x, inverse, scale), inverse.to(saved)

@@ -12,11 +12,13 @@ from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import I8, I64, U8
+from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.pool import pool_window, unpooled
 from sardonyx.ops.rules import Array
 from sardonyx.ops.window import Ints
 from sardonyx.providers.torch.move import Shapes
 from sardonyx.providers.torch.row import REALS, Row, Rows
+from sardonyx.providers.torch.wide import wide
 from sardonyx.providers.torch.window import Slide, slide, spatial_only
 
 _MAX: Final[Sequence[Any]] = (None, F.max_pool1d, F.max_pool2d, F.max_pool3d)
@@ -28,36 +30,25 @@ def _slid(x: Tensor, attrs: dict[str, Any]) -> Slide:
     return slide(tuple(attrs["kernel_shape"]), x.shape[2:], attrs)
 
 
-def _takes(moved: Slide) -> bool:
-    """Whether torch pools with this padding: up to half of a window."""
-    path = moved.path
-    extents = ((k - 1) * d + 1 for k, d in zip(path.kernel, path.dilations, strict=True))
-    return moved.padding is not None and all(
-        2 * p <= e for p, e in zip(moved.padding, extents, strict=True)
-    )
-
-
-def max_pool(
-    x: Tensor, *, storage_order: int, shapes: Shapes, **attrs: Any
-) -> Tensor | tuple[Tensor, Tensor]:
+def max_pool(x: Tensor, *, storage_order: int, shapes: Shapes, **attrs: Any) -> tuple[Tensor, ...]:
     """The largest of each window, and its place if asked for."""
     moved = _slid(x, attrs)
     with_places = len(shapes) > 1
-    image = x if x.is_floating_point() else x.float()
+    is_real = x.is_floating_point()
+    image = x if is_real else x.float()
     padding: Any = moved.padding
-    is_direct = _takes(moved)
-    if not is_direct:
-        low = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
+    if not moved.pools:
+        low = -math.inf if is_real else torch.iinfo(x.dtype).min
         image, padding = moved.padded(image, low), 0
     path, function = moved.path, _MAX[x.ndim - 2]
-    is_ceil = is_direct and moved.ceil_mode
+    is_ceil = moved.pools and moved.ceil_mode
     found = function(
         image, path.kernel, path.strides, padding, path.dilations, is_ceil, with_places
     )
     if not with_places:
-        return found.to(x.dtype)  # type: ignore[no-any-return]
+        return (found if is_real else found.to(x.dtype),)
     y, place = found
-    sides = tuple(image.shape[2:]), (0,) * len(path.outs) if is_direct else path.front
+    sides = tuple(image.shape[2:]), (0,) * len(path.outs) if moved.pools else path.front
     return y.to(x.dtype), _counted(place, x, sides, storage_order)
 
 
@@ -93,17 +84,17 @@ def average_pool(x: Tensor, *, count_include_pad: int, **attrs: Any) -> Tensor:
     """The mean of each window."""
     moved = _slid(x, attrs)
     path = moved.path
-    is_plain = _takes(moved) and all(d == 1 for d in path.dilations)
+    is_plain = moved.pools and all(d == 1 for d in path.dilations)
     if is_plain and not (x.ndim == 5 and x.dtype in _HALVES and x.device.type == "cpu"):
         function, padding = _MEANS[x.ndim - 2], moved.padding
         y: Tensor = function(
             x, path.kernel, path.strides, padding, moved.ceil_mode, bool(count_include_pad)
         )
         return y
-    wide = x.float() if x.dtype in _HALVES else x
-    y = _sums(wide, moved)
+    value = wide(x)
+    y = _sums(value, moved)
     for i in range(len(path.outs)):
-        counts = _counts(wide, moved, i, attrs if count_include_pad else None)
+        counts = _counts(value, moved, i, attrs if count_include_pad else None)
         y = y / counts.reshape(-1, *(1,) * (len(path.outs) - 1 - i))
     return y.to(x.dtype)
 
@@ -133,8 +124,8 @@ def _root(total: Tensor, p: int) -> Tensor:
 
 def lp_pool(x: Tensor, *, p: int, **attrs: Any) -> Tensor:
     """The p-norm of each window."""
-    wide = x.float() if x.dtype in _HALVES else x
-    return _root(_sums(_power(wide, p), _slid(x, attrs)), p).to(x.dtype)
+    value = wide(x)
+    return _root(_sums(_power(value, p), _slid(x, attrs)), p).to(x.dtype)
 
 
 def _spatial(x: Tensor) -> tuple[int, ...]:
@@ -157,7 +148,7 @@ def global_average(x: Tensor) -> Tensor:
 
 def global_lp(x: Tensor, *, p: int) -> Tensor:
     """The p-norm of each image."""
-    powers = _power(x.float() if x.dtype in _HALVES else x, p)
+    powers = _power(wide(x), p)
     total = powers if x.ndim == 2 else powers.sum(_spatial(x), keepdim=True)
     return _root(total, p).to(x.dtype)
 
@@ -194,25 +185,23 @@ def last(function: Callable[..., Any]) -> Callable[..., Tensor]:
 
 
 def _max_alone(x: Tensor, *, storage_order: int = 0, **attrs: Any) -> Tensor:
-    found = max_pool(x, storage_order=storage_order, shapes=((),), **attrs)
-    assert isinstance(found, Tensor)
-    return found
+    return max_pool(x, storage_order=storage_order, shapes=((),), **attrs)[0]
 
 
 _MAXED: Final = REALS | {I8, U8}
 ROWS: Final[Rows] = {
-    ("", "MaxPool"): Row(max_pool, _MAXED | {I64}, sized=True, refuses=spatial_only),
-    ("", "AveragePool"): Row(average_pool, REALS, refuses=spatial_only),
-    ("", "LpPool"): Row(lp_pool, REALS),
-    ("", "GlobalMaxPool"): Row(global_max, REALS),
-    ("", "GlobalAveragePool"): Row(global_average, REALS),
-    ("", "GlobalLpPool"): Row(global_lp, REALS),
-    ("", "MaxUnpool"): Row(max_unpool, REALS | {I64}, host=(2,)),
-    ("com.microsoft", "NhwcMaxPool"): Row(last(_max_alone), _MAXED, refuses=spatial_only),
-    ("sardonyx", "MaxPool"): Row(last(_max_alone), _MAXED, refuses=spatial_only),
-    ("sardonyx", "AveragePool"): Row(last(average_pool), REALS, refuses=spatial_only),
-    ("sardonyx", "LpPool"): Row(last(lp_pool), REALS),
-    ("sardonyx", "GlobalMaxPool"): Row(last(global_max), REALS),
-    ("sardonyx", "GlobalAveragePool"): Row(last(global_average), REALS),
-    ("sardonyx", "GlobalLpPool"): Row(last(global_lp), REALS),
+    (ONNX, "MaxPool"): Row(max_pool, _MAXED | {I64}, sized=True, refuses=spatial_only),
+    (ONNX, "AveragePool"): Row(average_pool, REALS, refuses=spatial_only),
+    (ONNX, "LpPool"): Row(lp_pool, REALS),
+    (ONNX, "GlobalMaxPool"): Row(global_max, REALS),
+    (ONNX, "GlobalAveragePool"): Row(global_average, REALS),
+    (ONNX, "GlobalLpPool"): Row(global_lp, REALS),
+    (ONNX, "MaxUnpool"): Row(max_unpool, REALS | {I64}, host=(2,)),
+    (MICROSOFT, "NhwcMaxPool"): Row(last(_max_alone), _MAXED, refuses=spatial_only),
+    (INTERNAL, "MaxPool"): Row(last(_max_alone), _MAXED, refuses=spatial_only),
+    (INTERNAL, "AveragePool"): Row(last(average_pool), REALS, refuses=spatial_only),
+    (INTERNAL, "LpPool"): Row(last(lp_pool), REALS),
+    (INTERNAL, "GlobalMaxPool"): Row(last(global_max), REALS),
+    (INTERNAL, "GlobalAveragePool"): Row(last(global_average), REALS),
+    (INTERNAL, "GlobalLpPool"): Row(last(global_lp), REALS),
 }

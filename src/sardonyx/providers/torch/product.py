@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 from sardonyx.graph.dtype import I32, I64
 from sardonyx.graph.graph import Node
-from sardonyx.ops.declare import MICROSOFT, ONNX
+from sardonyx.ops.chain import Code
+from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.linear import Equation
-from sardonyx.providers.torch.row import REALS, Row, Rows
+from sardonyx.providers.torch.epilogue import finished, unfinished
+from sardonyx.providers.torch.row import PLAIN, REALS, Row, Rows
+from sardonyx.providers.torch.wide import wide
 
 _HALVES: Final = (torch.float16, torch.bfloat16)
 _LIMB: Final = 16  # bits of the parts that integers are multiplied in
-
-
-def wide(x: Tensor) -> Tensor:
-    """The tensor in the type that arithmetic on it is done in: float32 for narrower floats."""
-    return x.float() if x.dtype in _HALVES else x
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
@@ -57,7 +56,7 @@ def scaled_matmul(a: Tensor, b: Tensor, alpha: float) -> Tensor:
     if b.dim() == 2:
         y = torch.addmm(nothing, a.reshape(-1, a.shape[-1]), b, beta=0, alpha=alpha)
         return y.view(*a.shape[:-1], b.shape[-1])
-    lead = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     left, right = (
         x.expand(*lead, *x.shape[-2:]).reshape(math.prod(lead), *x.shape[-2:]) for x in (a, b)
     )
@@ -120,7 +119,8 @@ def _too_many_labels(node: Node) -> str:
 
 def det(x: Tensor) -> Tensor:
     """Determinants, by float64."""
-    return torch.linalg.det(x.double()).to(x.dtype)
+    y: Tensor = torch.linalg.det(x.double())
+    return y.to(x.dtype)
 
 
 def fused_matmul(
@@ -141,6 +141,30 @@ def _turned(x: Tensor, is_swapped: int, is_batched: int) -> Tensor:
     if is_batched:
         x = x.movedim(0, -2)
     return x.transpose(-1, -2) if is_swapped and x.dim() > 1 else x
+
+
+def product(
+    a: Tensor,
+    b: Tensor,
+    *operands: Tensor,
+    trans_a: int,
+    trans_b: int,
+    alpha: float,
+    code: Code | None,
+) -> Tensor:
+    """alpha * a b with either turned, and what follows."""
+    left, right = _turned(a, trans_a, 0), _turned(b, trans_b, 0)
+    if not a.is_floating_point():
+        return finished(_scaled(_whole_matmul(left, right), alpha), operands, code)
+    if code and alpha == 1 and _is_bias(right, operands, code):
+        return F.linear(left, right.T, operands[0])
+    return finished(scaled_matmul(left, right, alpha), operands, code)
+
+
+def _is_bias(right: Tensor, operands: Sequence[Tensor], code: Code) -> bool:
+    """Whether all that follows a product is the sum with one number for each column."""
+    is_sum = len(code) == 1 and code[0].op == (ONNX, "Add")
+    return is_sum and right.dim() == 2 and operands[0].dim() == 1
 
 
 Settings = dict[str, Any]
@@ -199,6 +223,7 @@ ROWS: Final[Rows] = {
     (ONNX, "Gemm"): Row(gemm, REALS | {I32, I64}),
     (ONNX, "Einsum"): Row(einsum, REALS, refuses=_too_many_labels),
     (ONNX, "Det"): Row(det, REALS, syncs=True),
+    (INTERNAL, "MatMul"): Row(product, PLAIN, refuses=unfinished),
     (MICROSOFT, "FusedMatMul"): Row(fused_matmul, REALS),
     (MICROSOFT, "FusedMatMulActivation"): Row(
         fused_matmul_activation, REALS, refuses=_unknown_activation

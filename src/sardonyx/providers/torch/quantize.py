@@ -52,7 +52,7 @@ def _aligned(
     if size % block:
         spread = (None if r is None else r.repeat_interleave(block, at) for r in rows)
         return x, [None if r is None else r.narrow(at, 0, size) for r in spread]
-    split = x.unflatten(at, (size // block, block))
+    split = x.reshape(*x.shape[:at], size // block, block, *x.shape[at + 1 :])
     return split, [None if r is None else r.unsqueeze(at + 1) for r in rows]
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import BOOL
-from sardonyx.ops.rules import Array, as_ints, axes_of, one_int
+from sardonyx.ops.rules import Array, one_int
 from sardonyx.providers.torch.row import PLAIN, REALS, WHOLE, Row, Rows
 from sardonyx.providers.torch.wide import in_wide, wide_type
 
@@ -22,9 +22,9 @@ Reduce = Callable[[Tensor, Axes, bool], Tensor]  # (numbers, axes, keepdims) -> 
 
 def _over_axes(reduce: Reduce) -> Callable[..., Tensor]:
     def run(x: Tensor, axes: Array | None, *, keepdims: int, noop_with_empty_axes: int) -> Tensor:
-        given = as_ints(axes)
+        given = () if axes is None else tuple(axes.reshape(-1).tolist())
         if given:
-            return reduce(x, axes_of(given, x.ndim), bool(keepdims))
+            return reduce(x, given, bool(keepdims))
         if x.ndim and not noop_with_empty_axes:
             return reduce(x, tuple(range(x.ndim)), bool(keepdims))
         # torch takes no axes for all of them: each element is reduced by itself, over a new axis.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from sardonyx.errors import RuntimeException, SardonyxError
-from sardonyx.graph.dim import evaluate, symbols
+from sardonyx.graph.dim import Shape, evaluate, symbols
 from sardonyx.graph.graph import Node, Value
 from sardonyx.locks import Lock
 from sardonyx.place.provider import HOST, No, Region
@@ -44,7 +45,8 @@ class TorchRegion:
         self._provider = provider
         self._lines = _lines(provider, region)
         self.source: Source = Writer(region, self._lines).source()
-        self._names = sorted(_names(self.source, self._lines))
+        self._opens = region.opens
+        self._names = sorted(_names(self.source, self._lines) - region.opens)
         self._shares = [_numbered(region, pairs) for pairs in self.source.shared]
         self._lock = Lock()
         self._bound: OrderedDict[tuple[int, ...], Bound] = OrderedDict()
@@ -158,7 +160,7 @@ class TorchRegion:
     def _bind(self, dims: Mapping[str, int]) -> Bound:
         assert self._fixed is not None
         shapes = tuple(
-            tuple(tuple(evaluate(d, dims) for d in shape) for shape in given)
+            tuple(sizes_of(shape, dims, self._opens) for shape in given)
             for given in self.source.shapes
         )
         try:
@@ -183,6 +185,13 @@ class TorchRegion:
             hint = "feed smaller sizes, or give the device less of the model by gpu_mem_limit"
             return RuntimeException(what, **where, hint=hint)
         return RuntimeException(f"{type(error).__name__}: {_first_line(error)}", **where)
+
+
+def sizes_of(
+    shape: Shape, dims: Mapping[str, int], opens: AbstractSet[str]
+) -> tuple[int | None, ...]:
+    """The sizes of a shape; None for those that depend on a name which is open."""
+    return tuple(None if symbols(d) & opens else evaluate(d, dims) for d in shape)
 
 
 def _first_line(error: Exception) -> str:
@@ -242,15 +251,26 @@ def _line(provider: Torch, node: Node, is_fixed: bool) -> Line:
     operands = [_operand(v, i in row.host, i in row.packed) for i, v in enumerate(node.inputs)]
     operands += [None] * node.op.n_absent(len(node.inputs))
     shapes = tuple(v.tensor.dims for v in node.outputs) if row.sized else None
+    is_made_anew = all(v is None or i in row.host for i, v in enumerate(node.inputs))
     return Line(
         node,
-        row.function,
+        _made_on(provider.place, row.function) if is_made_anew else row.function,
         tuple(operands),
         node.attrs,
         shapes,
         is_fixed=is_fixed,
         returns_one=len(node.op.outputs) == 1 and not node.op.outputs[0].variadic,
     )
+
+
+def _made_on(place: torch.device, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that is given no tensor, and so does not know where to make one."""
+
+    def run(*arrays: Any, **keywords: Any) -> Any:
+        with place:
+            return function(*arrays, **keywords)
+
+    return run
 
 
 def _operand(value: Value | None, on_host: bool, is_packed: bool) -> Value | Arg | None:

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
+from sardonyx.ops.declare import ONNX
 from sardonyx.ops.resize import mode_of, resized_axes, stretches
 from sardonyx.ops.resize.filter import Mode, Stretch
 from sardonyx.ops.rules import Array
 from sardonyx.ops.sample import cubic_weights
+from sardonyx.ops.window import Ints
 from sardonyx.providers.torch.bits import CARRIERS, MOVED
 from sardonyx.providers.torch.row import Row, Rows
 from sardonyx.providers.torch.sample import interpolable, restored
@@ -28,12 +32,8 @@ def resize(
     x: Tensor, roi: Array | None, scales: Array | None, sizes: Array | None, **attrs: Any
 ) -> Tensor:
     """The tensor with some of its axes stretched."""
-    axes = resized_axes(x.ndim, attrs)
-    each = stretches(tuple(x.shape), axes, (roi, scales, sizes), attrs)
-    plan = dict(zip(axes, each, strict=True))
-    mode = mode_of(attrs)
-    crops = mode.transform == b"tf_crop_and_resize"
-    plan = {a: s for a, s in plan.items() if crops or s.size != s.out or s.scale != 1}
+    given = (None if a is None else (a.tobytes(), a.dtype) for a in (roi, scales, sizes))
+    plan, mode = _planned(tuple(x.shape), tuple(given), tuple(attrs.items()))
     if not plan:
         return x
     if named := _named(x, plan, mode):
@@ -42,6 +42,18 @@ def resize(
     if carrier is not None:
         return _resampled(x.view(carrier), plan, mode, attrs).view(x.dtype)
     return _resampled(x, plan, mode, attrs)
+
+
+@lru_cache(maxsize=1024)
+def _planned(shape: Ints, given: tuple[Any, ...], items: tuple[Any, ...]) -> tuple[Plan, Mode]:
+    """What happens to each axis that changes, and the filter."""
+    attrs = dict(items)
+    arrays = tuple(None if g is None else np.frombuffer(*g) for g in given)
+    axes = resized_axes(len(shape), attrs)
+    mode = mode_of(attrs)
+    crops = mode.transform == b"tf_crop_and_resize"
+    each = zip(axes, stretches(shape, axes, arrays, attrs), strict=True)
+    return {a: s for a, s in each if crops or s.size != s.out or s.scale != 1}, mode
 
 
 _NAMES: Final = {
@@ -206,4 +218,4 @@ def _extrapolated(y: Tensor, plan: Plan, mode: Mode, value: float) -> Tensor:
     return y
 
 
-ROWS: Final[Rows] = {("", "Resize"): Row(resize, MOVED, host=(1, 2, 3))}
+ROWS: Final[Rows] = {(ONNX, "Resize"): Row(resize, MOVED, host=(1, 2, 3))}

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from sardonyx.errors import InvalidArgument, RuntimeException
 from sardonyx.graph.dtype import F16, F32, F64, I32, I64
+from sardonyx.ops.declare import MICROSOFT, ONNX
 from sardonyx.ops.roi import MAX_SAMPLES
 from sardonyx.ops.rules import Array
 from sardonyx.ops.window import Ints
 from sardonyx.providers.torch.row import REALS, Row, Rows
-from sardonyx.providers.torch.sample import wide
+from sardonyx.providers.torch.wide import wide
 
 _CHUNK: Final = 1 << 26  # elements that samples of some regions take at once
 
@@ -190,10 +191,8 @@ def _places(first: Tensor, last: Tensor, size: int, count: int) -> Tensor:
 
 
 ROWS: Final[Rows] = {
-    ("", "MaxRoiPool"): Row(max_roi_pool, REALS),
+    (ONNX, "MaxRoiPool"): Row(max_roi_pool, REALS),
     # How many samples a region takes may depend on its size.
-    ("", "RoiAlign"): Row(roi_align, REALS | {I64}, syncs=True),
-    ("com.microsoft", "CropAndResize"): Row(
-        crop_and_resize, frozenset((F16, F32, F64, I32)), host=(3,)
-    ),
+    (ONNX, "RoiAlign"): Row(roi_align, REALS | {I64}, syncs=True),
+    (MICROSOFT, "CropAndResize"): Row(crop_and_resize, frozenset((F16, F32, F64, I32)), host=(3,)),
 }

@@ -11,19 +11,15 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 from sardonyx.errors import InvalidArgument
+from sardonyx.ops.declare import ONNX
 from sardonyx.ops.resize.grid import CUBIC_A
 from sardonyx.ops.rules import Array
 from sardonyx.ops.sample import cubic_weights
 from sardonyx.providers.torch.row import PLAIN, REALS, Row, Rows
+from sardonyx.providers.torch.wide import wide
 
 Taps = Sequence[tuple[Tensor, Tensor]]  # along one axis: indices and weights of the neighbours
 _FAR: Final = 1e4  # a position outside every image, for those that are no number
-_HALVES: Final = (torch.float16, torch.bfloat16)
-
-
-def wide(x: Tensor) -> Tensor:
-    """The tensor in the type that arithmetic on it is done in."""
-    return x.float() if x.dtype in _HALVES else x
 
 
 def interpolable(x: Tensor) -> Tensor:
@@ -165,6 +161,6 @@ def affine_grid(theta: Tensor, size: Array, *, align_corners: int) -> Tensor:
 
 
 ROWS: Final[Rows] = {
-    ("", "GridSample"): Row(grid_sample, PLAIN),
-    ("", "AffineGrid"): Row(affine_grid, REALS, host=(1,)),
+    (ONNX, "GridSample"): Row(grid_sample, PLAIN),
+    (ONNX, "AffineGrid"): Row(affine_grid, REALS, host=(1,)),
 }

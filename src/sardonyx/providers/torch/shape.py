@@ -1,14 +1,20 @@
-"""Shapes: asking for them, changing them without a copy, and tensors made from sizes alone."""
+"""Shapes changed without a copy, and tensors made from sizes alone."""
 
 from __future__ import annotations
 
-from typing import Final
+import math
+from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from sardonyx.errors import InvalidArgument, ShapeError
 from sardonyx.graph.dtype import BF16, F16, F32, F64, I16, I32, I64, by_numpy, by_onnx
-from sardonyx.ops.rules import Array
+from sardonyx.graph.guard import Scope
+from sardonyx.ops.declare import ONNX
+from sardonyx.ops.rules import Array, as_ints, axes_of
+from sardonyx.ops.shape import reshaped, steps
 from sardonyx.providers.torch.bits import EIGHTHS, MOVED
 from sardonyx.providers.torch.dtypes import TORCH, as_tensor
 from sardonyx.providers.torch.move import Shapes
@@ -16,22 +22,15 @@ from sardonyx.providers.torch.row import Row, Rows
 from sardonyx.weights.const import Const
 
 
-def shape(x: Tensor, *, start: int, end: int | None) -> Tensor:
-    """The sizes, written by the device itself: an upload would wait for it."""
-    sizes = tuple(x.shape)[start:end]
-    if not sizes:
-        return torch.empty(0, dtype=torch.int64, device=x.device)
-    return torch.stack([torch.full((), n, dtype=torch.int64, device=x.device) for n in sizes])
-
-
-def size(x: Tensor) -> Tensor:
-    """The number of elements."""
-    return torch.full((), x.numel(), dtype=torch.int64, device=x.device)
-
-
 def reshape(x: Tensor, target: Array, *, allowzero: int, shapes: Shapes) -> Tensor:
     """The same elements in another shape."""
-    return x.reshape(shapes[0])
+    if None not in shapes[0]:
+        return x.reshape(shapes[0])
+    try:
+        sizes: Any = reshaped(Scope(), tuple(x.shape), as_ints(target) or (), allowzero)
+    except ShapeError as error:
+        raise InvalidArgument(error.what) from None
+    return x.reshape(sizes)
 
 
 def flatten(x: Tensor, *, axis: int, shapes: Shapes) -> Tensor:
@@ -40,8 +39,22 @@ def flatten(x: Tensor, *, axis: int, shapes: Shapes) -> Tensor:
 
 
 def squeeze(x: Tensor, axes: Array | None, *, shapes: Shapes) -> Tensor:
-    """Without axes of size 1, or with more of them."""
-    return x.reshape(shapes[0])
+    """Without axes of size 1."""
+    if None not in shapes[0]:
+        return x.reshape(shapes[0])
+    gone = axes_of(as_ints(axes) or (), x.ndim)
+    if any(x.shape[a] != 1 for a in gone):
+        raise InvalidArgument(f"axes {gone} of {tuple(x.shape)} are squeezed, and not all are 1")
+    return x.squeeze(gone)
+
+
+def unsqueeze(x: Tensor, axes: Array, *, shapes: Shapes) -> Tensor:
+    """With more axes of size 1."""
+    if None not in shapes[0]:
+        return x.reshape(shapes[0])
+    for axis in sorted(axes_of(as_ints(axes) or (), len(shapes[0]))):
+        x = x.unsqueeze(axis)
+    return x
 
 
 def identity(x: Tensor) -> Tensor:
@@ -51,18 +64,26 @@ def identity(x: Tensor) -> Tensor:
 
 def expand(x: Tensor, target: Array, *, shapes: Shapes) -> Tensor:
     """Repeated along axes of size 1: a view."""
-    return x.expand(shapes[0])
+    if None not in shapes[0]:
+        return x.expand(shapes[0])
+    try:
+        return x.expand(np.broadcast_shapes(tuple(x.shape), tuple(target.tolist())))
+    except ValueError:
+        raise InvalidArgument(f"{tuple(x.shape)} does not expand to {target.tolist()}") from None
 
 
-def constant_of_shape(target: Array, *, value: Const | None, shapes: Shapes) -> Tensor:
+def constant_of_shape(target: Array, *, value: Const | None) -> Tensor:
     """One number everywhere, on the device that torch makes new tensors on."""
+    shape = tuple(target.tolist())
+    if min(shape, default=0) < 0:
+        raise InvalidArgument(f"the shape {shape} has a negative size")
     if value is None:
-        return torch.zeros(shapes[0], dtype=torch.float32)
+        return torch.zeros(shape, dtype=torch.float32)
     number = as_tensor(value.read(), value.dtype).reshape(())
     if number.dtype.is_floating_point and number.dtype.itemsize == 1:
-        made = torch.full(shapes[0], number.view(torch.uint8).item(), dtype=torch.uint8)
+        made = torch.full(shape, number.view(torch.uint8).item(), dtype=torch.uint8)
         return made.view(number.dtype)
-    return torch.full(shapes[0], number.item(), dtype=number.dtype)
+    return torch.full(shape, number.item(), dtype=number.dtype)
 
 
 def eye_like(x: Tensor, *, dtype: int | None, k: int) -> Tensor:
@@ -76,28 +97,29 @@ def eye_like(x: Tensor, *, dtype: int | None, k: int) -> Tensor:
 _RANGED: Final = frozenset((BF16, F64, F32, F16, I16, I32, I64))
 
 
-def range_(start: Array, limit: Array, delta: Array, *, stash_type: int, shapes: Shapes) -> Tensor:
+def range_(start: Array, limit: Array, delta: Array, *, stash_type: int) -> Tensor:
     """Numbers from start on, each by delta more, on the device that torch makes new tensors on."""
     ours = by_numpy(start.dtype)
     assert ours is not None
     dtype = TORCH[ours]
     is_wide = stash_type == 1 and ours in (F16, BF16)
     kind = float if ours.is_float else int
-    first, step = (kind(a.reshape(-1)[0]) for a in (start, delta))
-    count = torch.arange(shapes[0][0], dtype=torch.float32 if is_wide else dtype)
-    return count.mul_(step).add_(first).to(dtype)
+    first, last, step = (kind(a.reshape(-1)[0]) for a in (start, limit, delta))
+    if step == 0 or not (math.isfinite(last - first) and math.isfinite(step)):
+        raise InvalidArgument(f"Range has no end from {first} to {last} by {step}")
+    count = steps(first, last, step)
+    made = torch.arange(count, dtype=torch.float32 if is_wide else dtype)
+    return made.mul_(step).add_(first).to(dtype)
 
 
 ROWS: Final[Rows] = {
-    ("", "Shape"): Row(shape, MOVED),
-    ("", "Size"): Row(size, MOVED),
-    ("", "Reshape"): Row(reshape, MOVED, host=(1,), sized=True),
-    ("", "Flatten"): Row(flatten, MOVED, sized=True),
-    ("", "Squeeze"): Row(squeeze, MOVED, host=(1,), sized=True),
-    ("", "Unsqueeze"): Row(squeeze, MOVED, host=(1,), sized=True),
-    ("", "Identity"): Row(identity, MOVED),
-    ("", "Expand"): Row(expand, MOVED, host=(1,), sized=True),
-    ("", "ConstantOfShape"): Row(constant_of_shape, MOVED, host=(0,), sized=True),
-    ("", "EyeLike"): Row(eye_like, MOVED - EIGHTHS),
-    ("", "Range"): Row(range_, _RANGED, host=(0, 1, 2), sized=True),
+    (ONNX, "Reshape"): Row(reshape, MOVED, host=(1,), sized=True),
+    (ONNX, "Flatten"): Row(flatten, MOVED, sized=True),
+    (ONNX, "Squeeze"): Row(squeeze, MOVED, host=(1,), sized=True),
+    (ONNX, "Unsqueeze"): Row(unsqueeze, MOVED, host=(1,), sized=True),
+    (ONNX, "Identity"): Row(identity, MOVED),
+    (ONNX, "Expand"): Row(expand, MOVED, host=(1,), sized=True),
+    (ONNX, "ConstantOfShape"): Row(constant_of_shape, MOVED, host=(0,)),
+    (ONNX, "EyeLike"): Row(eye_like, MOVED - EIGHTHS),
+    (ONNX, "Range"): Row(range_, _RANGED, host=(0, 1, 2)),
 }

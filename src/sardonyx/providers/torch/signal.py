@@ -11,25 +11,21 @@ from torch import Tensor
 
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import by_onnx
+from sardonyx.ops.declare import ONNX
 from sardonyx.ops.rules import Array, one_int
 from sardonyx.ops.signal import FACTORS, mel
 from sardonyx.providers.torch.dtypes import TORCH, as_tensor
-from sardonyx.providers.torch.move import Shapes
 from sardonyx.providers.torch.row import PLAIN, REALS, Row, Rows
-from sardonyx.providers.torch.sample import wide
+from sardonyx.providers.torch.wide import wide
 
 
 def dft(
     x: Tensor,
     length: Array | None = None,
     axis: Array | None = None,
-    *,
-    shapes: Shapes,
     **attrs: int,
 ) -> Tensor:
     """The Fourier transform along an axis, or its inverse."""
-    if not x.numel():  # which libraries of transforms do not take
-        return x.new_zeros(shapes[0])
     is_back, is_half = attrs["inverse"], attrs["onesided"]
     where = -2 if axis is None else one_int(axis, "axis")
     where = where + 1 if where < 0 else where  # without the last axis, of real and imaginary parts
@@ -42,13 +38,23 @@ def dft(
     if size < 1:
         raise InvalidArgument(f"dft_length is {size}, and must be 1 or more")
     if is_back and is_half:
-        real: Tensor = torch.fft.irfft(z, size, where)
-        return real[..., None].to(x.dtype)
+        return _transformed(torch.fft.irfft, z, size, where)[..., None].to(x.dtype)
     if is_half:
         if z.is_complex():
             raise InvalidArgument("a one-sided transform takes real numbers, and these are complex")
-        return _parted(torch.fft.rfft(z, size, where), x.dtype)
-    return _parted((torch.fft.ifft if is_back else torch.fft.fft)(z, size, where), x.dtype)
+        return _parted(_transformed(torch.fft.rfft, z, size, where), x.dtype)
+    full = torch.fft.ifft if is_back else torch.fft.fft
+    return _parted(_transformed(full, z, size, where), x.dtype)
+
+
+def _transformed(transform: Callable[..., Tensor], z: Tensor, size: int, axis: int) -> Tensor:
+    """A transform; of nothing, which libraries of transforms do not take, by way of one zero."""
+    if z.numel():
+        return transform(z, size, axis)
+    one = transform(z.new_zeros(1), size)
+    shape = list(z.shape)
+    shape[axis] = one.shape[0]
+    return one.new_zeros(shape)
 
 
 def _joined(x: Tensor) -> Tensor:
@@ -67,11 +73,8 @@ def stft(
     length: Array | None = None,
     *,
     onesided: int,
-    shapes: Shapes,
 ) -> Tensor:
     """Fourier transforms of frames."""
-    if not x.numel():
-        return x.new_zeros(shapes[0])
     total, hop = x.shape[1], one_int(step, "frame_step")
     frame = total if window is None else window.shape[0]
     if length is not None:
@@ -86,9 +89,9 @@ def stft(
     if window is not None:
         frames = frames * wide(window)
     if onesided and not z.is_complex():
-        return _parted(torch.fft.rfft(frames), x.dtype)
+        return _parted(_transformed(torch.fft.rfft, frames, frame, -1), x.dtype)
     bins = frame // 2 + 1 if onesided else frame
-    return _parted(torch.fft.fft(frames)[..., :bins], x.dtype)
+    return _parted(_transformed(torch.fft.fft, frames, frame, -1)[..., :bins], x.dtype)
 
 
 def _type_of(number: int) -> torch.dtype:
@@ -100,8 +103,10 @@ def _type_of(number: int) -> torch.dtype:
 def _window(*factors: float) -> Callable[..., Tensor]:
     """A window: the sum of factor * cos(k * angle), where torch makes new tensors."""
 
-    def run(size: Array, *, output_datatype: int, periodic: int, shapes: Shapes) -> Tensor:
-        count = shapes[0][0]
+    def run(size: Array, *, output_datatype: int, periodic: int) -> Tensor:
+        count = one_int(size, "size")
+        if count < 0:
+            raise InvalidArgument(f"a window has no {count} samples")
         span = count if periodic else count - 1
         turn = 2 * math.pi / span if span else math.nan
         angle = torch.arange(count, dtype=torch.float64) * turn
@@ -121,11 +126,8 @@ def mel_weights(*inputs: Array, output_datatype: int) -> Tensor:
 
 
 ROWS: Final[Rows] = {
-    ("", "DFT"): Row(dft, REALS, host=(1, 2), sized=True),
-    ("", "STFT"): Row(stft, REALS, host=(1, 3), sized=True),
-    ("", "MelWeightMatrix"): Row(mel_weights, PLAIN, host=(0, 1, 2, 3, 4), syncs=True),
-    **{
-        ("", name): Row(_window(*factors), PLAIN, host=(0,), sized=True)
-        for name, factors in FACTORS.items()
-    },
+    (ONNX, "DFT"): Row(dft, REALS, host=(1, 2)),
+    (ONNX, "STFT"): Row(stft, REALS, host=(1, 3)),
+    (ONNX, "MelWeightMatrix"): Row(mel_weights, PLAIN, host=(0, 1, 2, 3, 4), syncs=True),
+    **{(ONNX, name): Row(_window(*factors), PLAIN, host=(0,)) for name, factors in FACTORS.items()},
 }

@@ -57,7 +57,7 @@ def _post_mix(
     return y.reshape(x.shape).to(x.dtype)
 
 
-def _engram(  # noqa: PLR0913 - the inputs of the op
+def _engram(
     key: Tensor,
     query: Tensor,
     value: Tensor,

@@ -9,14 +9,15 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 from sardonyx.ops.fused_attention import STAYS, ZEROES
-from sardonyx.providers.torch.product import wide
+from sardonyx.providers.torch.wide import wide
 
 INF: Final = float("inf")
 
 
 def unpack(x: Tensor, heads: int) -> Tensor:
     """[batch, length, heads * size] as [batch, heads, length, size]."""
-    return x.unflatten(2, (heads, x.shape[2] // heads)).transpose(1, 2)
+    batch, length, hidden = x.shape
+    return x.reshape(batch, length, heads, hidden // heads).transpose(1, 2)
 
 
 def pack(x: Tensor) -> Tensor:
@@ -56,7 +57,7 @@ def attended(
         y = y.reshape(y.shape[0], k.shape[1] * group, rows, y.shape[3])
     if mask is not None and mask.dtype != torch.bool and blind == STAYS:
         # 0 * -inf is NaN, as the softmax of a row is that sees no key.
-        y = y.add(mask.amax(-1, keepdim=True).to(y.dtype), alpha=0)
+        y = y + (mask.amax(-1, keepdim=True) * 0).to(y.dtype)
     return y
 
 
@@ -66,7 +67,11 @@ def _serves_all(mask: Tensor) -> bool:
 
 
 def _added(mask: Tensor, dtype: torch.dtype, blind: int) -> Tensor:
-    """A mask in the type of the query, where lowest numbers stay numbers."""
+    """A mask in the type of the query, where numbers that are too low for it stay numbers.
+
+    Keys shut out by such a number have no weight, unless their row has no others: then its scores
+    weigh them, and not evenly.
+    """
     if mask.dtype in (dtype, torch.bool):
         return mask
     held = mask.clamp(min=torch.finfo(dtype).min)

@@ -16,8 +16,8 @@ from sardonyx.ops.declare import ONNX
 from sardonyx.ops.fused_attention import UNSEEN
 from sardonyx.providers.torch.attention.core import INF, attended, grouped_matmul, pack, unpack
 from sardonyx.providers.torch.dtypes import TORCH
-from sardonyx.providers.torch.product import wide
 from sardonyx.providers.torch.row import PLAIN, Row, Rows
+from sardonyx.providers.torch.wide import wide
 
 
 def attention(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from sardonyx.graph.dtype import BF16, F16, F32, I32
+from sardonyx.graph.dtype import BF16, F16, F32, I32, by_onnx
 from sardonyx.ops.declare import INTERNAL
 from sardonyx.ops.fused_attention import UNSEEN
 from sardonyx.providers.torch.attention.core import (
@@ -17,8 +18,9 @@ from sardonyx.providers.torch.attention.core import (
     scores_of,
     weights_of,
 )
-from sardonyx.providers.torch.product import wide
+from sardonyx.providers.torch.dtypes import TORCH
 from sardonyx.providers.torch.row import Row, Rows
+from sardonyx.providers.torch.wide import wide
 
 
 def attention(
@@ -36,10 +38,10 @@ def attention(
     if way is None or not k.shape[-2]:
         y = _stepwise((q, k, v), mask, spans, sink, attrs)
     else:
-        lead = torch.broadcast_shapes(q.shape[:1], k.shape[:1], v.shape[:1])
+        lead = np.broadcast_shapes(q.shape[:1], k.shape[:1], v.shape[:1])
         q, k, v = (x.expand(*lead, -1, -1, -1) for x in (q, k, v))
         is_causal = way == "causal"
-        blind = UNSEEN if mask is None else attrs["zeroes"]
+        blind = UNSEEN if mask is None or attrs["is_settled"] else attrs["zeroes"]
         y = attended(q, k, v, mask, scale=attrs["scale"], is_causal=is_causal, blind=blind)
     return y.transpose(-2, -3).contiguous() if attrs["rows_first"] else y
 
@@ -101,6 +103,18 @@ def _unseen(scores: Tensor, spans: Tensor | None, attrs: dict[str, Any]) -> Tens
     return hidden
 
 
+def settled_mask(x: Tensor, *, to: int) -> Tensor:
+    """A mask in the type of queries, where rows that shut out every key are NaN."""
+    dtype = by_onnx(to)
+    assert dtype is not None
+    kind = TORCH[dtype]
+    if not x.dim() or not x.shape[-1]:
+        return x.to(kind)
+    held = torch.where(x == -INF, x, x.clamp(min=torch.finfo(kind).min))
+    return torch.where(x.amax(-1, keepdim=True) == -INF, torch.nan, held).to(kind)
+
+
 ROWS: Final[Rows] = {
+    (INTERNAL, "Mask"): Row(settled_mask, frozenset((F32, F16, BF16))),
     (INTERNAL, "Attention"): Row(attention, frozenset((F32, F16, BF16, I32))),
 }

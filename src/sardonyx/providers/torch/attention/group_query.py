@@ -33,8 +33,8 @@ from sardonyx.providers.torch.attention.core import (
     weights_of,
 )
 from sardonyx.providers.torch.attention.rotary import taken, turned
-from sardonyx.providers.torch.product import wide
 from sardonyx.providers.torch.row import Row, Rows
+from sardonyx.providers.torch.wide import wide
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,19 +98,25 @@ def _operands(x: Inputs, place: Place, attrs: dict[str, Any]) -> tuple[Tensor, T
     """Query, key and value as [batch, heads, rows, head], normal and turned as they ought to be."""
     heads, shared = attrs["num_heads"], attrs["kv_num_heads"]
     if x.key is None:
-        both, v = unpack(x.query, heads + 2 * shared).split((heads + shared, shared), 1)
-        parts = [both]
+        whole = unpack(x.query, heads + 2 * shared)
+        parts, v = [whole[:, : heads + shared]], whole[:, heads + shared :]
     else:
         parts = [unpack(x.query, heads), unpack(x.key, shared)]
         v = unpack(x.value, shared)
     if x.q_norm is not None:
-        q, k = parts if len(parts) > 1 else parts[0].split((heads, shared), 1)
+        q, k = _two(parts, heads)
         parts = [_normal(q, x.q_norm, attrs), _normal(k, x.k_norm, attrs)]
     if attrs["do_rotary"]:
         cos, sin = (_angles(table, x, place) for table in (x.cos, x.sin))
         parts = [turned(part, cos, sin, attrs["rotary_interleaved"]) for part in parts]
-    q, k = parts if len(parts) > 1 else parts[0].split((heads, shared), 1)
-    return q, k, v
+    return *_two(parts, heads), v
+
+
+def _two(parts: list[Tensor], heads: int) -> tuple[Tensor, Tensor]:
+    """Query and key, which may lie side by side."""
+    if len(parts) == 1:
+        return parts[0][:, :heads], parts[0][:, heads:]
+    return parts[0], parts[1]
 
 
 def _normal(x: Tensor, weight: Tensor, attrs: dict[str, Any]) -> Tensor:
@@ -178,9 +184,9 @@ def _seen(place: Place, q: Tensor, k: Tensor, attrs: dict[str, Any]) -> Tensor |
     rows, keys, window = place.rows, k.shape[2], attrs["local_window_size"]
     firsts, ends = place.firsts, place.ends
     is_narrow = 0 < window < keys
-    if isinstance(ends, int) and not is_narrow:
-        if not attrs["causal"] or rows == 1 or keys == rows:
-            return None
+    is_square = not attrs["causal"] or rows == 1 or keys == rows
+    if isinstance(ends, int) and not is_narrow and is_square:
+        return None
     key = torch.arange(keys, device=q.device)
     first = firsts if isinstance(firsts, int) else firsts[:, None, None, None]
     own = first

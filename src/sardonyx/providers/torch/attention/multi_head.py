@@ -19,8 +19,8 @@ from sardonyx.ops.microsoft.decoder import Masked, multi_head_attrs
 from sardonyx.ops.microsoft.multi_head import SHUT_OUT, Inputs
 from sardonyx.ops.rules import one_int
 from sardonyx.providers.torch.attention.core import INF, attended, pack, scores_of, unpack
-from sardonyx.providers.torch.product import wide
 from sardonyx.providers.torch.row import Row, Rows
+from sardonyx.providers.torch.wide import wide
 
 _TYPES: Final = frozenset((F32, F16, BF16, I32))
 LOWEST: Final = float(np.finfo(np.float32).min)  # the score of a key that a row must not see

@@ -18,8 +18,8 @@ from sardonyx.providers.torch.attention.core import INF, pack, unpack
 from sardonyx.providers.torch.attention.multi_head import appended, attend, shut_out
 from sardonyx.providers.torch.attention.rotary import turned
 from sardonyx.providers.torch.nbits import weighed
-from sardonyx.providers.torch.product import wide
 from sardonyx.providers.torch.row import Row, Rows
+from sardonyx.providers.torch.wide import wide
 
 _TYPES: Final = frozenset((F32, F16, BF16, I32))
 
@@ -32,8 +32,8 @@ def projected(*inputs: Any, **attrs: Any) -> tuple[Tensor, ...]:
 
 def _attended(x: Inputs, all_three: Tensor, attrs: dict[str, Any]) -> tuple[Tensor, ...]:
     heads = attrs["num_heads"]
-    widths = [int(w) for w in widths_of(all_three.shape[2], attrs)]
-    q, k, v = (unpack(part, heads) for part in all_three.split(widths, 2))
+    widths: Any = widths_of(all_three.shape[2], attrs)
+    q, k, v = (unpack(part, heads) for part in torch.split_with_sizes(all_three, widths, 2))
     past = 0
     if attrs["past_present_share_buffer"]:
         past = one_int(x.past_length, "past_sequence_length")

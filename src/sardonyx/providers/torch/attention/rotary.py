@@ -11,8 +11,8 @@ from sardonyx.graph.dtype import BF16, F16, F32, I64
 from sardonyx.ops.declare import MICROSOFT, ONNX
 from sardonyx.ops.microsoft.rotary import heads_of, streams_of
 from sardonyx.providers.torch.attention.core import pack, unpack
-from sardonyx.providers.torch.product import wide
 from sardonyx.providers.torch.row import Row, Rows
+from sardonyx.providers.torch.wide import wide
 
 _TYPES: Final = frozenset((F32, F16, BF16, I64))
 
@@ -57,7 +57,7 @@ def microsoft_rotary(x: Tensor, ids: Tensor, cos: Tensor, sin: Tensor, **attrs: 
     """Positions of all tokens, or of the first of each text."""
     if not x.numel():
         return x
-    tokens = x if x.dim() == 4 else unpack(x, int(heads_of(x.shape[2], cos.shape[1], attrs)))
+    tokens = _heads(x, cos, attrs)
     places = ids
     if ids.dim() == 1:
         rows = torch.arange(tokens.shape[2], device=x.device)
@@ -66,11 +66,20 @@ def microsoft_rotary(x: Tensor, ids: Tensor, cos: Tensor, sin: Tensor, **attrs: 
     return y if x.dim() == 4 else pack(y)
 
 
+def _heads(x: Tensor, cos: Tensor, attrs: dict[str, Any]) -> Tensor:
+    """[batch, heads, rows, head], whichever way heads are laid out."""
+    if x.dim() == 4:
+        return x
+    heads = heads_of(x.shape[2], cos.shape[1], attrs)
+    assert isinstance(heads, int)
+    return unpack(x, heads)
+
+
 def multi_rotary(x: Tensor, ids: Tensor, cos: Tensor, sin: Tensor, **attrs: Any) -> Tensor:
     """Each pair of features turns by one of a token's three positions."""
     if not x.numel():
         return x
-    tokens = x if x.dim() == 4 else unpack(x, int(heads_of(x.shape[2], cos.shape[1], attrs)))
+    tokens = _heads(x, cos, attrs)
     c, s = (_mixed(taken(table, ids), attrs)[:, None] for table in (cos, sin))
     y = turned(tokens, c, s, attrs["interleaved"])
     return y if x.dim() == 4 else pack(y)
@@ -80,8 +89,8 @@ def _mixed(angles: Tensor, attrs: dict[str, Any]) -> Tensor:
     """From [3, batch, rows, pairs], of each pair those of its stream."""
     streams = streams_of(attrs).tolist()
     if attrs["mrope_layout"] == 0:
-        sections = zip(angles.split(list(attrs["mrope_section"]), -1), range(3), strict=True)
-        return torch.cat([part[stream] for part, stream in sections], -1)
+        parts = torch.split_with_sizes(angles, list(attrs["mrope_section"]), -1)
+        return torch.cat([part[stream] for stream, part in enumerate(parts)], -1)
     return torch.stack([angles[stream, ..., i] for i, stream in enumerate(streams)], -1)
 
 

@@ -18,13 +18,13 @@ from sardonyx.providers.torch import control
 from sardonyx.providers.torch.claim import COPY, LOOKS, SIZES, row_of, unfit
 from sardonyx.providers.torch.dtypes import as_array, as_tensor
 from sardonyx.providers.torch.graphs import CudaRecorder, Recorder
+from sardonyx.providers.torch.loader import TorchLoader
 from sardonyx.providers.torch.options import TorchOptions
 from sardonyx.providers.torch.region import TorchRegion
-from sardonyx.providers.torch.source import Key
+from sardonyx.weights.loading import LoaderManager, WeightReference
 
 if TYPE_CHECKING:
     from sardonyx.program.program import Program
-    from sardonyx.weights.loading import DataLoader
 
 
 class Torch:
@@ -79,18 +79,18 @@ class Torch:
         tensor = value.clone() if value.device.type == "cpu" else value.cpu()
         return as_array(tensor)
 
-    def loader(self) -> DataLoader | None:
+    def loader(self) -> TorchLoader:
         """The one that streams files to the device."""
-        return None
+        return TorchLoader(
+            self.place, self.device, self.options.external_data_loader_reading_threads
+        )
 
-    def load(self, keys: Sequence[Key], check: Callable[[], None]) -> list[torch.Tensor]:
+    def load(
+        self, weights: Sequence[WeightReference], check: Callable[[], None]
+    ) -> list[torch.Tensor]:
         """Constants on the device, each in the form that it is wanted in."""
-        made = []
-        for const, form in keys:
-            check()
-            array = const.stored() if form else const.read()
-            made.append(self.to_device(array))
-        return made
+        manager = LoaderManager([self.loader()])
+        return manager.place(weights, self.device, self.to_device, check)
 
     def compile(self, region: Region, bodies: dict[Node, dict[str, Program]]) -> Sequence[Step]:
         """Control flow, whose bodies are programs of their own."""

@@ -20,11 +20,13 @@ from sardonyx.providers.torch.graphs import Asked, Graphs, put
 from sardonyx.providers.torch.index import ROWS
 from sardonyx.providers.torch.source import FILE, Arg, Line, Source, Writer
 from sardonyx.providers.torch.values import Owner, owner_of
+from sardonyx.weights.loading import WeightReference
 
 if TYPE_CHECKING:
     from sardonyx.program.program import Run
     from sardonyx.providers.torch import Torch
 
+PACKED: Final = "packed"  # the form of a constant that comes as the bytes of its file
 _KEPT: Final = 8  # sets of sizes whose fixed part is kept
 
 
@@ -45,6 +47,7 @@ class TorchRegion:
         self._provider = provider
         self._lines = _lines(provider, region)
         self.source: Source = Writer(region, self._lines).source()
+        self._weights = _weights(region, self.source)
         self._opens = region.opens
         self._names = sorted(_names(self.source, self._lines) - region.opens)
         self._shares = [_numbered(region, pairs) for pairs in self.source.shared]
@@ -65,7 +68,7 @@ class TorchRegion:
         """Brings the weights to the device."""
         if self._body is not None:
             return
-        weights = self._provider.load(self.source.weights, check)
+        weights = self._provider.load(self._weights, check)
         self._owners = frozenset(map(owner_of, weights))
         space: dict[str, Any] = {}
         exec(self.source.code(), space)
@@ -87,7 +90,8 @@ class TorchRegion:
         with self._provider.running():
             bound, dims = self.bound(run.dims), run.dims
             if self._graphs is not None and run.graph_id >= 0:
-                key = (run.graph_id, *flags, *self.key(dims))
+                shapes = tuple([tuple(v.shape) for v in values])
+                key = (run.graph_id, flags, self.key(dims), shapes)
                 asked = Asked(values, places, key, run.is_bound)
                 made = self._graphs.run(
                     asked, lambda given: self.outputs(given, bound, dims, flags)
@@ -278,7 +282,16 @@ def _operand(value: Value | None, on_host: bool, is_packed: bool) -> Value | Arg
         return value
     if on_host:
         return Arg(thing=value.const.read())
-    return Arg(key=(value.const, "packed" if is_packed else ""))
+    return Arg(key=(value.const, PACKED if is_packed else ""))
+
+
+def _weights(region: Region, source: Source) -> list[WeightReference]:
+    """The constants of a region, by the names that the model gives them."""
+    read = (v for node in region.nodes for v in node.inputs if v is not None)
+    names = {v.const: v.name for v in read if v.const is not None}
+    return [
+        WeightReference(names[c] or c.describe(), c, form == PACKED) for c, form in source.weights
+    ]
 
 
 def _syncs(line: Line) -> bool:

@@ -59,3 +59,9 @@ class RegionSegment:
         """Whether a value lies in memory of its own; where nobody knows it may."""
         keeps = getattr(self.program, "keeps", None)
         return keeps is None or bool(keeps(value))
+
+    def release_graphs(self, graph_id: int) -> None:
+        """Forgets what it recorded for runs of an id, if it records any."""
+        release = getattr(self.program, "release_graphs", None)
+        if release is not None:
+            release(graph_id)

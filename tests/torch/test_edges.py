@@ -85,6 +85,13 @@ def test_edge(op: str, arrays: Any, attrs: Any) -> None:
     assert not wrong, wrong
 
 
+def test_zeros_of_mod() -> None:
+    """A remainder has the sign of the divisor, also where it is zero."""
+    a, b = torch.tensor([6.0, 6.0, -6.0, -6.0]), torch.tensor([3.0, -3.0, 3.0, -3.0])
+    rest = ROWS["", "Mod"].function(a, b, fmod=0)
+    assert torch.signbit(rest).tolist() == [False, True, False, True]
+
+
 def test_labels_outside() -> None:
     """What is no class gives some number, and never ends the process, as it would on a GPU."""
     scores, labels = torch.zeros(3, 4), torch.tensor([-5, 3, 9])

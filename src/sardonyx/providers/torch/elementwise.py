@@ -44,7 +44,12 @@ def _div(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _mod(a: Tensor, b: Tensor, *, fmod: int) -> Tensor:
-    return torch.fmod(a, b) if fmod else torch.remainder(a, b)
+    if fmod:
+        return torch.fmod(a, b)
+    rest = torch.remainder(a, b)
+    if not a.is_floating_point():
+        return rest
+    return torch.where(rest == 0, torch.copysign(rest, b), rest)  # zeros have b's sign too
 
 
 def _pow(a: Tensor, b: Tensor) -> Tensor:

@@ -47,10 +47,11 @@ class RegionSegment:
         in_place = getattr(self.program, "in_place", None) if run.shared else None
         if in_place is None:
             return self.program(values, run, places)
+        numbers = {slot: i for i, slot in enumerate(self.inputs)}
         shared = {
-            o: self.inputs.index(run.shared[slot])
+            o: numbers[there]
             for o, slot in enumerate(self.outputs)
-            if run.shared.get(slot) in self.inputs
+            if (there := run.shared.get(slot)) in numbers
         }
         made: Sequence[Any] = in_place(values, run, places, shared)
         return made

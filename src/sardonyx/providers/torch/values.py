@@ -49,6 +49,8 @@ def plain(tensor: Tensor) -> Tensor:
         raise ValueFault(f"a tensor of the layout {tensor.layout} is none of ONNX's")
     if ours(tensor.dtype) is None:
         raise ValueFault(f"ONNX has no element type {tensor.dtype}")
+    if not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg()):
+        return tensor
     return tensor.detach().resolve_conj().resolve_neg()
 
 
@@ -200,27 +202,17 @@ def bytes_at(pointer: int, n_bytes: int, name: str, owner: Any = None) -> Tensor
     return made
 
 
-def owner_of(value: Any) -> Owner:
+def owner_of(tensor: Tensor) -> Owner:
     """What tensors over the same memory have in common."""
-    if isinstance(value, Tensor):
-        return _space(value.device), value.untyped_storage().data_ptr()
-    return _space(torch.device("cpu")), int(value.__array_interface__["data"][0])
+    return _space(tensor.device), tensor.untyped_storage().data_ptr()
 
 
-def shares_memory(a: Any, b: Any) -> bool:
-    """Whether two arrays or tensors may have a byte in common."""
-    (place, begin, end), (other, first, last) = _bounds(a), _bounds(b)
-    return place == other and begin < last and first < end
-
-
-def _bounds(value: Any) -> tuple[str, int, int]:
+def bounds(tensor: Tensor) -> tuple[str, int, int]:
     """Device, address of the first byte, and of the one behind the last."""
-    if not isinstance(value, Tensor):
-        return _space(torch.device("cpu")), *np.lib.array_utils.byte_bounds(value)
-    begin = value.data_ptr()
-    steps = sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True))
-    size = (steps + 1) * value.element_size() if value.numel() else 0
-    return _space(value.device), begin, begin + size
+    begin = tensor.data_ptr()
+    steps = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    size = (steps + 1) * tensor.element_size() if tensor.numel() else 0
+    return _space(tensor.device), begin, begin + size
 
 
 def _space(device: torch.device) -> str:

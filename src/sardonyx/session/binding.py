@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -19,6 +19,7 @@ from sardonyx.session.bound import Bound
 from sardonyx.session.pointers import tensor_at
 
 if TYPE_CHECKING:
+    from sardonyx.program.program import Input
     from sardonyx.session.inference import InferenceSession
 
 UNFINISHED: Final = "disable_synchronize_execution_providers"
@@ -35,6 +36,7 @@ class SessionIOBinding:
     def __init__(self, session: InferenceSession) -> None:
         self._session = session
         self._feed: dict[str, Any] = {}
+        self._specs: Mapping[str, Input] | None = None  # that all of the feed was checked against
         self._targets: dict[str, OrtValue | None] = {}
         self._results: list[OrtValue] = []
         self._devices: dict[str, str] = {}  # of outputs without a target
@@ -54,17 +56,19 @@ class SessionIOBinding:
             return
         if name in self._session._fixed:  # a default, which is to be fed now
             self._session._open_defaults()
-        spec = self._session._inputs.get(name)
+        specs = self._session._inputs
+        spec = specs.get(name)
         if spec is None:
-            known = ", ".join(self._session._inputs)
+            known = ", ".join(specs)
             raise ValueFault(f"Failed to find an input named {name}; the model has {known}")
         fed = value._fed() if isinstance(value, OrtValue) else value
         try:
             fed = check_value(name, spec.fact, fed, spec.device)
             self._feed[name] = self._on(spec.device, fed)
-            self._bound = None
         except SardonyxError as error:
             raise ValueFault(error.what, **error.where) from None
+        self._specs = specs if self._specs is specs or len(self._feed) == 1 else None
+        self._bound = None
 
     def _on(self, device: str, value: Any) -> Any:
         """What is bound in the form that a device has it: over the same memory where it can be."""
@@ -127,7 +131,8 @@ class SessionIOBinding:
         bound = self._bound
         if bound is None:
             specs = self._session._inputs
-            bound = self._bound = Bound(check_feed(specs, self._feed), self._places, specs)
+            feed = self._feed.copy() if specs is self._specs else check_feed(specs, self._feed)
+            bound = self._bound = Bound(feed, self._places, specs)
         results, places = self._session._run_into(bound, options), bound.places
         made = self._results = []
         for index, name, target in self._outputs:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -40,6 +39,7 @@ class Bound:
         # An output in the very memory of an input is known by that tensor.
         self.places = [inputs.get(_place_of(p), p) if is_tensor(p) else p for p in places]
         self._plan: Plan | None = None
+        self._taken: set[Any] | None = None
 
     def plan(self, program: Program) -> Plan:
         """What a program makes of it."""
@@ -51,10 +51,11 @@ class Bound:
             self._plan = plan
         return plan
 
-    @cached_property
     def taken(self) -> set[Any]:
         """What `hand_out` is to share no memory with."""
-        return taken(self.feed.values(), self.places)
+        if self._taken is None:
+            self._taken = taken(self.feed.values(), self.places)
+        return self._taken.copy()
 
     def _into(self, program: Program) -> dict[int, Any]:
         """Places by slot: those that share memory with nothing fed and with no other.
@@ -88,20 +89,19 @@ def _apart(values: Sequence[Any]) -> list[bool]:
     found = [True] * len(values)
     last: tuple[str, int, int] = "", 0, 0  # of those seen, the one that reaches farthest
     for (space, begin, end), i in sorted(_all_bounds(values)):
-        if (space, begin) < last[:2]:
+        if begin < end and (space, begin) < last[:2]:
             found[i] = found[last[2]] = False
         last = max(last, (space, end, i))
     return found
 
 
 def _all_bounds(values: Sequence[Any]) -> Iterator[tuple[Bounds, int]]:
-    """The memory of values that have any, with their numbers."""
-    for i, value in enumerate(values):
+    """The memory of arrays and tensors, with their numbers."""
+    numbered = [(v, i) for i, v in enumerate(values) if v is not None]
+    for value, i in numbered:
         if isinstance(value, np.ndarray):
-            bounds: Bounds = "cpu:0", *np.lib.array_utils.byte_bounds(value)
-        elif value is not None:
-            bounds = device_values("a device").bounds(value)
-        else:
-            continue
-        if bounds[1] < bounds[2]:
-            yield bounds, i
+            yield ("cpu:0", *np.lib.array_utils.byte_bounds(value)), i
+    others = [(v, i) for v, i in numbered if not isinstance(v, np.ndarray)]
+    if others:
+        bounds = device_values("a device").bounds
+        yield from ((bounds(v), i) for v, i in others)

@@ -287,7 +287,7 @@ class InferenceSession(Ways):
                 self._profile.add("Session", "model_run", started, time.perf_counter(), {})
             if bound is None:
                 return hand_out(results, lambda: taken(values.values()))
-            return hand_out(results, bound.taken.copy, bound.places)
+            return hand_out(results, bound.taken, bound.places)
         except InvalidArgument as error:
             raise error.at(fed=describe(values)) from None
         except MemoryError as error:

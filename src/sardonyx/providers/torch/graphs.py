@@ -152,8 +152,11 @@ class Graphs:
         graph.replay()
         made = []
         for output, place in zip(graph.outputs, asked.places, strict=True):
+            if output is place:
+                made.append(place)
+                continue
             there = put(output, place)
-            is_own = there is output and isinstance(output, Tensor) and output is not place
+            is_own = there is output and isinstance(output, Tensor)
             made.append(output.clone() if is_own else there)
         return tuple(made)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch.utils.dlpack import from_dlpack as imported
 
 from sardonyx.device import TORCH_HOST
 from sardonyx.errors import ValueFault
-from sardonyx.graph.dtype import DType, by_numpy
+from sardonyx.graph.dtype import U8, DType, by_numpy
 from sardonyx.providers.torch.dtypes import TORCH, as_array, as_tensor, ours
 
 Array = np.ndarray[Any, Any]
@@ -144,7 +145,7 @@ def write(target: Any, source: Any) -> None:
 
 def _bytes(value: Any) -> Tensor:
     if not isinstance(value, Tensor):
-        value = torch.from_numpy(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
+        value = as_tensor(value.reshape(-1).view(np.uint8), U8)
     flat: Tensor = value.reshape(-1).view(torch.uint8)
     return flat
 
@@ -209,12 +210,14 @@ def owner_of(tensor: Tensor) -> Owner:
 
 def bounds(tensor: Tensor) -> tuple[str, int, int]:
     """Device, address of the first byte, and of the one behind the last."""
-    begin = tensor.data_ptr()
-    steps = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    size = (steps + 1) * tensor.element_size() if tensor.numel() else 0
+    begin, size = tensor.data_ptr(), tensor.nbytes
+    if size and not tensor.is_contiguous():
+        steps = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+        size = (steps + 1) * tensor.element_size()
     return _space(tensor.device), begin, begin + size
 
 
+@cache
 def _space(device: torch.device) -> str:
     """What addresses of a device mean something in."""
     return f"{device.type}:{device.index or 0}"

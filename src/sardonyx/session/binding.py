@@ -76,7 +76,8 @@ class SessionIOBinding:
             return value
         if device == TORCH_HOST:
             return as_tensors([value])[0]
-        return self._session._compiled.program.devices[device].to_device(value)
+        made = self._session._compiled.program.devices[device].to_device(value)
+        return made if is_tensor(made) else value  # which runs bring to a device like no other
 
     def bind_ortvalue_input(self, name: str, value: OrtValue) -> None:
         """An OrtValue, which is read where it lies by each run."""

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, parser
 import sardonyx
 from sardonyx import OrtValue, RunOptions
 from sardonyx.errors import InvalidArgument
+from tests.decoder import Decoder
 
 torch = pytest.importorskip("torch")
 from sardonyx.providers.torch import Torch, values  # noqa: E402 - torch may be missing
@@ -368,3 +369,35 @@ def test_a_place_of_another_shape_is_refused(replayer: Replayer) -> None:
     for _ in range(3):
         with pytest.raises(RuntimeError, match=r"\[1, 3\] in this run, .*\[2, 3\]"):
             session.run_with_iobinding(binding)
+
+
+def test_decoding_in_static_buffers_is_one_recorded_graph(
+    replayer: Replayer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Caches of full length are fed and written in place; the mask has their length, too."""
+    monkeypatch.setattr("sardonyx.session.binding._copy", None)
+    model = Decoder("qoperator").model()
+    session = sardonyx.InferenceSession(model, providers=TORCH)
+    plain = sardonyx.InferenceSession(model)
+    names = [i.name for i in session.get_inputs() if i.name.startswith("past")]
+    caches = {name: np.zeros((1, 2, 16, 16), np.float32) for name in names}
+    past = {name: cache[:, :, :0] for name, cache in caches.items()}
+    token, mask = np.zeros((1, 1), np.int64), np.zeros((1, 16), np.int64)
+    binding = session.io_binding()
+    binding.bind_output("logits")
+    for name, array in {"input_ids": token, "attention_mask": mask, **caches}.items():
+        binding.bind_ortvalue_input(name, OrtValue(array))
+    for name, cache in caches.items():
+        binding.bind_ortvalue_output(name.replace("past_key_values", "present"), OrtValue(cache))
+    for step in range(1, 5):
+        token[:], mask[:, :step] = 7 * step, 1
+        session.run_with_iobinding(binding)
+        feed = {"input_ids": token, "attention_mask": mask[:, :step], **past}
+        logits, *present = plain.run(None, feed)
+        past = dict(zip(names, present, strict=True))
+        made = binding.get_outputs()[0].numpy()
+        np.testing.assert_allclose(made, logits, rtol=1e-4, atol=1e-4)
+        for name, cache in caches.items():
+            np.testing.assert_allclose(cache[:, :, :step], past[name], rtol=1e-4, atol=1e-4)
+            assert not cache[:, :, step:].any()
+    assert (replayer.n_recorded, replayer.n_replayed) == (1, 3)

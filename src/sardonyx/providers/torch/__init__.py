@@ -107,15 +107,24 @@ class Torch:
         with torch.no_grad(), _settings(self.options.use_tf32, searches), self._on_stream():
             yield
 
-    def _on_stream(self) -> Any:
+    @contextlib.contextmanager
+    def _on_stream(self) -> Iterator[None]:
+        """On a stream of the user's, if there is one: behind torch's current one, and before it."""
         if self.place.type != "cuda":
-            return contextlib.nullcontext()
-        if self.options.user_compute_stream:
+            yield
+            return
+        with torch.cuda.device(self.place):
+            if not self.options.user_compute_stream:
+                yield
+                return
             stream = torch.cuda.ExternalStream(  # type: ignore[no-untyped-call]
                 self.options.user_compute_stream, self.place
             )
-            return torch.cuda.stream(stream)
-        return torch.cuda.device(self.place)
+            current = torch.cuda.current_stream()
+            stream.wait_stream(current)
+            with torch.cuda.stream(stream):
+                yield
+            current.wait_stream(stream)
 
     def synchronize(self) -> None:
         """Waits until the device has done all that it was given."""

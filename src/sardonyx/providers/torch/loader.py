@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
+import time
 from collections.abc import Iterator, Sequence
+from queue import Empty, SimpleQueue
 from typing import Final
 
 import torch
@@ -13,16 +16,16 @@ from torch import Tensor
 from sardonyx.cli.term import size
 from sardonyx.errors import EPFail, SardonyxError
 from sardonyx.graph.dtype import BOOL
-from sardonyx.locks import Lock
 from sardonyx.providers.torch.narrow import held_as, unpacked
 from sardonyx.providers.torch.ring import Buffer, Ring
 from sardonyx.weights.loading import DataLoader, Report, WeightReference, silent
 from sardonyx.weights.reading import PAGE, FilePiece, MemoryPiece, Part, Reading
 
 BUFFER_BYTES: Final = 8 << 20
-N_BUFFERS: Final = 12
-N_THREADS: Final = 8
+N_THREADS: Final = 8  # that read
+N_SPARE: Final = 4  # buffers beside those that are being read into: the device copies from them
 
+_MOST_THREADS: Final = 64
 _TICK: Final = 0.05  # seconds between reports
 
 
@@ -35,7 +38,7 @@ class TorchLoader(DataLoader):
         """`name` is what values' homes call the device, where that is not torch's name."""
         self._device = device
         self._name = name or str(device)
-        self._n_threads = min(max(1, n_threads), N_BUFFERS)
+        self._n_threads = max(1, min(n_threads, _MOST_THREADS, len(os.sched_getaffinity(0))))
 
     def can_load(self, device: str) -> bool:
         return device == self._name
@@ -54,21 +57,17 @@ class TorchLoader(DataLoader):
         references = [reference for reference, _ in pairs]
         targets = [_Target(reference, tensor) for reference, tensor in pairs]
         with Reading(references, BUFFER_BYTES) as reading:
-            n_pieces = len(reading.pieces)
-            if not n_pieces:
+            if not reading.pieces:
                 return
-            longest = max(p.size_bytes for p in reading.pieces)
-            ring = Ring(self._device, min(N_BUFFERS, n_pieces), -(-longest // PAGE) * PAGE)
+            n_threads = min(self._n_threads, len(reading.pieces))
+            longest = max(piece.size_bytes for piece in reading.pieces)
+            ring = Ring(self._device, n_threads + N_SPARE, -(-longest // PAGE) * PAGE)
             try:
-                _Upload(reading.pieces, targets, ring).run(self._n_threads, report)
+                _Upload(reading.pieces, targets, ring).run(n_threads, report)
                 reading.check()
             finally:
                 ring.close()
-                targets.clear()  # of those that an error keeps alive
-
-
-def _bytes_of(tensor: Tensor) -> Tensor:
-    return tensor.view(-1).view(torch.uint8)
+                targets.clear()  # an error that is kept must not keep the memory
 
 
 @contextlib.contextmanager
@@ -104,51 +103,39 @@ class _Target:
         self.reference = reference
         self._tensor = tensor
         self._left = reference.length
-        self._lock = Lock()
-        self._raw: Tensor | None = None if self._is_made_later else _bytes_of(tensor)
-
-    @property
-    def _is_made_later(self) -> bool:
-        """Whether the device makes it of other bytes."""
-        reference = self.reference
-        is_unpacked = reference.const.dtype.bits < 8 and not reference.is_packed
-        return reference.conversion is not None or is_unpacked
+        is_narrow = reference.const.dtype.bits < 8
+        self._is_unpacked = is_narrow and not reference.is_packed
+        self._is_made = reference.conversion is not None or self._is_unpacked  # of other bytes
+        self._raw: Tensor | None = None if self._is_made else tensor.view(-1).view(torch.uint8)
 
     def copy(self, part: Part, buffer: Tensor) -> None:
         """Copies a part from a buffer; after the last one, the weight is made."""
-        with self._lock:
-            if self._raw is None:
-                with _room_for(self.reference, self._tensor.device):
-                    length = self.reference.length
-                    self._raw = torch.empty(length, dtype=torch.uint8, device=self._tensor.device)
-            raw = self._raw
-        there = raw[part.begin : part.begin + part.size_bytes]
+        if self._raw is None:
+            with _room_for(self.reference, self._tensor.device):
+                length = self.reference.length
+                self._raw = torch.empty(length, dtype=torch.uint8, device=self._tensor.device)
+        there = self._raw[part.begin : part.begin + part.size_bytes]
         there.copy_(buffer[part.at : part.at + part.size_bytes], non_blocking=True)
-        with self._lock:
-            self._left -= part.size_bytes
-            is_last = not self._left
-        if is_last:
-            self._make(raw)
+        self._left -= part.size_bytes
+        if not self._left:
+            self._make(self._raw)
             self._raw = None
 
     def _make(self, raw: Tensor) -> None:
-        const = self.reference.const
-        if not self._is_made_later:
+        const, conversion = self.reference.const, self.reference.conversion
+        if not self._is_made:
             if const.dtype is BOOL:
                 raw.ne_(0)  # in a file, any byte but 0 is true
             return
-        if const.dtype.bits < 8 and not self.reference.is_packed:
-            made = unpacked(raw, const.dtype, const.count)
-        else:
-            made = raw.view(held_as(const.dtype))
-        if not self.reference.is_packed:
-            made = made.reshape(const.shape)
-        conversion = self.reference.conversion
-        self._tensor.copy_(made if conversion is None else conversion.convert(made))
+        if self._is_unpacked:
+            raw = unpacked(raw, const.dtype, const.count).reshape(const.shape)
+        elif not self.reference.is_packed or const.dtype.bits >= 8:
+            raw = raw.view(held_as(const.dtype)).reshape(const.shape)
+        self._tensor.copy_(raw if conversion is None else conversion.convert(raw))
 
 
 class _Upload:
-    """Threads that take pieces, read them and ask for their copies."""
+    """Threads that read pieces into buffers, and one that asks the device to copy from these."""
 
     def __init__(
         self, pieces: Sequence[FilePiece | MemoryPiece], targets: list[_Target], ring: Ring
@@ -158,53 +145,59 @@ class _Upload:
         self._targets = targets
         self._ring = ring
         self._lock = threading.Lock()
-        self._done = 0
-        self._errors: list[BaseException] = []
-        self._is_over = False
+        self._read: SimpleQueue[tuple[FilePiece | MemoryPiece, Buffer] | BaseException]
+        self._read = SimpleQueue()
 
     def run(self, n_threads: int, report: Report) -> None:
-        """Uploads all pieces; raises the first error, or what `report` raises."""
-        total = sum(t.reference.length for t in self._targets)
-        count = min(n_threads, self._n_pieces)
-        threads = [threading.Thread(target=self._work) for _ in range(count)]
-        for thread in threads:
-            thread.start()
+        """Uploads all pieces; raises what goes wrong in any thread, or what `report` raises."""
+        readers = [threading.Thread(target=self._work) for _ in range(n_threads)]
+        for reader in readers:
+            reader.start()
         try:
-            for thread in threads:
-                while thread.is_alive():
-                    thread.join(_TICK)
-                    report(self._done, total)
+            with self._ring.on_stream():
+                self._copy_all(report)
         finally:
-            self._is_over = True
-            for thread in threads:
-                thread.join()
-        if self._errors:
-            raise self._errors[0]
-        report(total, total)
+            self._pieces = iter(())
+            self._ring.stop(n_threads)
+            for reader in readers:
+                reader.join()
 
     def _work(self) -> None:
         try:
-            with self._ring.on_stream():
-                while (piece := self._next()) is not None:
-                    self._move(piece)
-        except BaseException as error:  # it belongs to whoever waits
-            self._errors.append(error)
-            self._is_over = True
+            while (buffer := self._ring.take()) is not None and (piece := self._next()) is not None:
+                piece.read(buffer.memory.data)
+                self._read.put((piece, buffer))
+        except BaseException as error:  # it belongs to who waits
+            self._read.put(error)
 
     def _next(self) -> FilePiece | MemoryPiece | None:
         with self._lock:
-            return None if self._is_over else next(self._pieces, None)
+            return next(self._pieces, None)
 
-    def _move(self, piece: FilePiece | MemoryPiece) -> None:
-        buffer = self._ring.take()
+    def _copy_all(self, report: Report) -> None:
+        total, done = sum(t.reference.length for t in self._targets), 0
+        left, reported = self._n_pieces, time.monotonic()
+        while left:
+            found = self._found()
+            if isinstance(found, BaseException):
+                raise found
+            if found is not None:
+                piece, buffer = found
+                for part in piece.parts:
+                    self._copy(part, buffer)
+                    done += part.size_bytes
+                self._ring.give_back(buffer)
+                left -= 1
+            if time.monotonic() > reported + _TICK or not left:
+                report(done, total)
+                reported = time.monotonic()
+
+    def _found(self) -> tuple[FilePiece | MemoryPiece, Buffer] | BaseException | None:
+        """The next piece that was read; None if that takes long."""
         try:
-            piece.read(buffer.memory.data)
-            for part in piece.parts:
-                self._copy(part, buffer)
-        finally:
-            self._ring.give_back(buffer)
-        with self._lock:
-            self._done += sum(part.size_bytes for part in piece.parts)
+            return self._read.get(timeout=_TICK)
+        except Empty:
+            return None
 
     def _copy(self, part: Part, buffer: Buffer) -> None:
         target = self._targets[part.weight]

@@ -239,23 +239,36 @@ class MemoryPiece:
 
 
 class Reading:
-    """Weights that are being read: `pieces` hold all their bytes, each `capacity` at most."""
+    """Weights that are being read: `pieces` hold all their bytes, each `capacity` at most.
 
-    def __init__(self, references: Sequence[WeightReference], capacity: int) -> None:
+    They come in groups, one after the other; within a group, in the order in which they lie.
+    """
+
+    def __init__(
+        self,
+        references: Sequence[WeightReference],
+        capacity: int,
+        groups: Sequence[Sequence[int]] | None = None,
+    ) -> None:
         self._references = references
         self._files: dict[File, OpenFile | None] = {}
-        placed: defaultdict[OpenFile | None, list[int]] = defaultdict(list)
+        self.pieces: list[FilePiece | MemoryPiece] = []
         try:
-            for i, reference in enumerate(references):
-                placed[self._open(reference)].append(i)
+            for group in [range(len(references))] if groups is None else groups:
+                self.pieces.extend(self._cut(group, capacity))
         except BaseException:
             self.close()
             raise
-        in_memory = placed.pop(None, [])
-        self.pieces: list[FilePiece | MemoryPiece] = []
+
+    def _cut(self, group: Sequence[int], capacity: int) -> Iterator[FilePiece | MemoryPiece]:
+        placed: defaultdict[OpenFile | None, list[int]] = defaultdict(list)
+        for weight in group:
+            placed[self._open(self._references[weight])].append(weight)
         for file, weights in placed.items():
-            self.pieces.extend(self._cut_file(file, weights, capacity))
-        self.pieces.extend(self._cut_memory(in_memory, capacity))
+            if file is None:
+                yield from self._cut_memory(weights, capacity)
+            else:
+                yield from self._cut_file(file, weights, capacity)
 
     def __enter__(self) -> Self:
         return self
@@ -285,10 +298,7 @@ class Reading:
                 opened.check()
         return self._files[file]
 
-    def _cut_file(
-        self, file: OpenFile | None, weights: list[int], capacity: int
-    ) -> Iterator[FilePiece]:
-        assert file is not None
+    def _cut_file(self, file: OpenFile, weights: list[int], capacity: int) -> Iterator[FilePiece]:
         parts: list[Part] = []
         begin = end = 0
 

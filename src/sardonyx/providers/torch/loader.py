@@ -6,7 +6,8 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Final
 
@@ -14,10 +15,12 @@ import torch
 from torch import Tensor
 
 from sardonyx.cli.term import size
-from sardonyx.errors import EPFail, SardonyxError
+from sardonyx.errors import FAULTS, EPFail, SardonyxError
 from sardonyx.graph.dtype import BOOL
 from sardonyx.providers.torch.narrow import held_as, unpacked
+from sardonyx.providers.torch.recipes import cooking
 from sardonyx.providers.torch.ring import Buffer, Ring
+from sardonyx.weights.const import Const
 from sardonyx.weights.loading import DataLoader, Report, WeightReference, silent
 from sardonyx.weights.reading import PAGE, FilePiece, MemoryPiece, Part, Reading
 
@@ -27,6 +30,7 @@ N_THREADS: Final = 8  # that read
 N_SPARE: Final = 4  # buffers beside those that are being read into: the device copies from them
 
 _MOST_THREADS: Final = 64
+_GROUP_BYTES: Final = 1 << 30  # of weights that others are made of
 _TICK: Final = 0.05  # seconds between reports
 
 
@@ -59,9 +63,10 @@ class TorchLoader(DataLoader):
     def load_many(
         self, pairs: Sequence[tuple[WeightReference, Tensor]], report: Report = silent
     ) -> None:
-        references = [reference for reference, _ in pairs]
-        targets = [_Target(reference, tensor) for reference, tensor in pairs]
-        with Reading(references, BUFFER_BYTES) as reading:
+        jobs = [_job(reference, tensor) for reference, tensor in pairs]
+        targets = [target for job in jobs for target in job]
+        references = [target.reference for target in targets]
+        with Reading(references, BUFFER_BYTES, _groups(jobs)) as reading:
             if not reading.pieces:
                 return
             n_threads = min(self._n_threads, len(reading.pieces))
@@ -72,7 +77,6 @@ class TorchLoader(DataLoader):
                 reading.check()
             finally:
                 ring.close()
-                targets.clear()  # an error that is kept must not keep the memory
 
 
 @contextlib.contextmanager
@@ -102,41 +106,95 @@ def _free_bytes(device: torch.device) -> int | None:
 
 
 class _Target:
-    """A weight on the device, and the bytes that are copied to make it."""
+    """A weight on the device, and the bytes that are copied to make it.
 
-    def __init__(self, reference: WeightReference, tensor: Tensor) -> None:
+    They are those of `tensor`, or memory of their own, which goes to `then` when all are there.
+    """
+
+    def __init__(
+        self, reference: WeightReference, tensor: Tensor, then: Callable[[Tensor], None] | None
+    ) -> None:
         self.reference = reference
-        self._tensor = tensor
+        self._then = then
+        self._device = tensor.device
         self._left = reference.length
-        is_narrow = reference.const.dtype.bits < 8
-        self._is_unpacked = is_narrow and not reference.is_packed
-        self._is_made = reference.conversion is not None or self._is_unpacked  # of other bytes
-        self._raw: Tensor | None = None if self._is_made else tensor.view(-1).view(torch.uint8)
+        self._raw = tensor.view(-1).view(torch.uint8) if then is None else None
 
     def copy(self, part: Part, buffer: Tensor) -> None:
         """Copies a part from a buffer; after the last one, the weight is made."""
         if self._raw is None:
-            with _room_for(self.reference, self._tensor.device):
+            with _room_for(self.reference, self._device):
                 length = self.reference.length
-                self._raw = torch.empty(length, dtype=torch.uint8, device=self._tensor.device)
+                self._raw = torch.empty(length, dtype=torch.uint8, device=self._device)
         there = self._raw[part.begin : part.begin + part.size_bytes]
         there.copy_(buffer[part.at : part.at + part.size_bytes], non_blocking=True)
         self._left -= part.size_bytes
         if not self._left:
-            self._make(self._raw)
-            self._raw = None
+            raw, self._raw = self._raw, None
+            self._finish(raw)
 
-    def _make(self, raw: Tensor) -> None:
-        const, conversion = self.reference.const, self.reference.conversion
-        if not self._is_made:
-            if const.dtype is BOOL:
-                raw.ne_(0)  # in a file, any byte but 0 is true
+    def _finish(self, raw: Tensor) -> None:
+        const = self.reference.const
+        if const.dtype is BOOL:
+            raw.ne_(0)  # in a file, any byte but 0 is true
+        if self._then is None:
             return
-        if self._is_unpacked:
-            raw = unpacked(raw, const.dtype, const.count).reshape(const.shape)
-        elif not self.reference.is_packed or const.dtype.bits >= 8:
+        if const.dtype.bits >= 8:
             raw = raw.view(held_as(const.dtype)).reshape(const.shape)
-        self._tensor.copy_(raw if conversion is None else conversion.convert(raw))
+        elif not self.reference.is_packed:
+            raw = unpacked(raw, const.dtype, const.count).reshape(const.shape)
+        self._then(raw)
+
+
+def _job(reference: WeightReference, tensor: Tensor) -> list[_Target]:
+    """What is to be copied for a weight: its bytes, or those of what it is made of."""
+    conversion = reference.conversion
+
+    def finish(made: Tensor) -> None:
+        tensor.copy_(made if conversion is None else conversion.convert(made))
+
+    recipe = None if reference.is_packed else cooking(reference.const)
+    if recipe is None:
+        is_unpacked = reference.const.dtype.bits < 8 and not reference.is_packed
+        is_plain = conversion is None and not is_unpacked
+        return [_Target(reference, tensor, None if is_plain else finish)]
+    there: dict[Const, Tensor] = {}
+
+    def receive(leaf: Const, arrived: Tensor) -> None:
+        there[leaf] = arrived
+        if len(there) == len(recipe.leaves):
+            finish(recipe.make(there, tensor.device))
+            there.clear()
+
+    if not recipe.leaves:
+        finish(recipe.make(there, tensor.device))
+    name = reference.name
+    return [
+        _Target(WeightReference(name, leaf), tensor, partial(receive, leaf))
+        for leaf in recipe.leaves
+    ]
+
+
+def _groups(jobs: Sequence[Sequence[_Target]]) -> list[list[int]]:
+    """Targets by their numbers, in the order to read them in: what others are made of comes last.
+
+    That lies on the device twice until it is made, so that it comes in groups of bounded size.
+    """
+    plain: list[int] = []
+    groups: list[list[int]] = [[]]
+    number, room = 0, _GROUP_BYTES
+    for job in jobs:
+        numbers = range(number, number + len(job))
+        number += len(job)
+        if len(job) == 1:
+            plain += numbers
+            continue
+        groups[-1] += numbers
+        room -= sum(target.reference.length for target in job)
+        if room < 0:
+            groups.append([])
+            room = _GROUP_BYTES
+    return [plain, *groups]
 
 
 class _Upload:
@@ -208,8 +266,8 @@ class _Upload:
         target = self._targets[part.weight]
         try:
             target.copy(part, buffer.tensor)
-        except RuntimeError as error:
+        except (RuntimeError, *FAULTS) as error:
             if isinstance(error, SardonyxError):
                 raise
             name = target.reference.name
-            raise EPFail(f"copying a weight to the device failed: {error}", weight=name) from None
+            raise EPFail(f"copying {name!r} to the device failed: {error}", weight=name) from None

@@ -42,6 +42,7 @@ from bench.devices import (
     add_arguments,
     build,
     difference,
+    elsewhere,
     export,
     milliseconds,
     provider,
@@ -67,6 +68,7 @@ class Row:
     ms: dict[str, float] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     differs: float = math.nan
+    elsewhere: dict[str, int] = field(default_factory=dict)  # nodes that the device does not run
 
     @property
     def ratio(self) -> float:
@@ -208,11 +210,12 @@ def ours(given: argparse.Namespace, network: Network, row: Row, want: list[torch
     session = sardonyx.InferenceSession(
         path_of(given, row.model, row.dtype), providers=[chosen, "CPUExecutionProvider"]
     )
+    row.elsewhere = elsewhere(session)
     feeds = network.inputs(row.batch)
     names = [output.name for output in session.get_outputs()]
 
     def outputs() -> dict[str, torch.Tensor]:
-        made = [torch.full_like(w, math.nan, memory_format=torch.contiguous_format) for w in want]
+        made = [torch.full(w.shape, math.nan, dtype=w.dtype, device=w.device) for w in want]
         return dict(zip(names, made, strict=True))
 
     calls: Calls = {"bound": Bound(session, feeds, outputs(), gpu_graph_id="-1")}
@@ -308,6 +311,8 @@ def report(rows: list[Row], given: argparse.Namespace) -> None:
     for row in rows:
         for name, reason in row.failed.items():
             print(f"{row.model} {row.dtype} {row.batch}: {name} failed: {reason}")
+        if row.elsewhere:
+            print(f"{row.model} {row.dtype} {row.batch}: nodes left to the CPU: {row.elsewhere}")
     ratios = [row.ratio for row in rows if not math.isnan(row.ratio)]
     if ratios:
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))

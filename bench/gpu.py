@@ -30,6 +30,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ from bench.devices import (
     said,
     synchronize,
 )
+from bench.gpu_profile import show
 
 MODELS = "resnet50,bert_base,gpt2,vit_base"
 MODES = {"compile": "default", "reduce": "reduce-overhead"}
@@ -97,9 +99,7 @@ def main() -> None:
         network = build(given.zoo, model, getattr(torch, dtype), given.device)
         for batch in given.batches:
             if given.profile:
-                from bench.gpu_profile import show
-
-                show(*profiled(given, network, Row(model, dtype, batch)), given.device)
+                show_kernels(given, network, Row(model, dtype, batch))
                 continue
             rows.append(measure(given, network, Row(model, dtype, batch)))
             progress(began, line(rows[-1], given))
@@ -154,7 +154,8 @@ def path_of(given: argparse.Namespace, model: str, dtype: str) -> Path:
 
 def prepare_all(given: argparse.Namespace) -> None:
     """Exports, and compiles the rivals, each network and type in a process of its own."""
-    waiting, running = list(given.pairs), []
+    waiting = list(given.pairs)
+    running: list[tuple[str, str, subprocess.Popen[bytes]]] = []
     environment = {"TORCHINDUCTOR_COMPILE_THREADS": "2", **os.environ}
     while waiting or running:
         while waiting and len(running) < given.jobs:
@@ -200,7 +201,7 @@ def rivals(given: argparse.Namespace, network: Network, batch: int) -> Calls:
         with torch.inference_mode():
             return module(*inputs)
 
-    return {name: lambda module=module: call(module) for name, module in modules.items()}
+    return {name: partial(call, module) for name, module in modules.items()}
 
 
 def ours(given: argparse.Namespace, network: Network, row: Row, want: list[torch.Tensor]) -> Calls:
@@ -275,12 +276,15 @@ def forget(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def profiled(
-    given: argparse.Namespace, network: Network, row: Row
-) -> tuple[Row, dict[str, Callable[[], Any]]]:
-    """The two calls whose kernels are shown: ours and torch.compile, both without graphs."""
+def show_kernels(given: argparse.Namespace, network: Network, row: Row) -> None:
+    """Prints the kernels of ours and of the rivals, all without graphs."""
     calls, _ = candidates(given, network, row)
-    return row, {name: calls[name] for name in ("bound", "compile", "eager") if name in calls}
+    for name, reason in row.failed.items():
+        print(f"{name} failed: {reason}")
+    shown: Calls = {name: calls[name] for name in ("bound", "compile", "eager") if name in calls}
+    show(f"{row.model} {row.dtype} batch {row.batch}", shown, given.device)
+    del calls, shown
+    forget(given.device)
 
 
 def columns(given: argparse.Namespace) -> list[str]:

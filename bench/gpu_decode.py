@@ -270,7 +270,7 @@ def torch_prompt(given: argparse.Namespace, size: Any) -> Callable[[], torch.Ten
         y = x
         for qkv, out, gate_up, down in layers:
             parts = F.linear(y, qkv).view(1, given.prompt, -1, size.head).transpose(1, 2)
-            q, k, v = torch.split(parts, (size.heads, size.kv_heads, size.kv_heads), 1)
+            q, k, v = torch.split(parts, [size.heads, size.kv_heads, size.kv_heads], 1)
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
             y = F.linear(y.transpose(1, 2).flatten(2), out)
             gate, up = F.linear(y, gate_up).chunk(2, -1)

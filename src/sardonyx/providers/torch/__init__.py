@@ -103,7 +103,8 @@ class Torch:
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """The state of torch in which regions run."""
-        with torch.no_grad(), _tf32(self.options.use_tf32), self._on_stream():
+        searches = self.options.cudnn_conv_algo_search == "EXHAUSTIVE"
+        with torch.no_grad(), _settings(self.options.use_tf32, searches), self._on_stream():
             yield
 
     def _on_stream(self) -> Any:
@@ -123,18 +124,23 @@ class Torch:
 
 
 @contextlib.contextmanager
-def _tf32(allows: bool) -> Iterator[None]:
-    """Whether products of float32 may round their operands; torch knows that for the process."""
+def _settings(allows_tf32: bool, searches: bool) -> Iterator[None]:
+    """What torch knows for the whole process.
+
+    That is whether products of float32 may round their operands, and whether cuDNN tries all of
+    its convolutions for sizes that it has not seen.
+    """
     products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = products.allow_tf32, convolutions.allow_tf32
-    if before == (allows, allows):
+    before = products.allow_tf32, convolutions.allow_tf32, convolutions.benchmark
+    if before == (allows_tf32, allows_tf32, searches):
         yield
         return
-    products.allow_tf32 = convolutions.allow_tf32 = allows
+    products.allow_tf32 = convolutions.allow_tf32 = allows_tf32
+    convolutions.benchmark = searches
     try:
         yield
     finally:
-        products.allow_tf32, convolutions.allow_tf32 = before
+        products.allow_tf32, convolutions.allow_tf32, convolutions.benchmark = before
 
 
 def _device(options: TorchOptions) -> torch.device:

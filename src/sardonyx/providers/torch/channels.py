@@ -15,7 +15,7 @@ from sardonyx.ops.chain import TYPES, Code
 from sardonyx.ops.declare import INTERNAL, MICROSOFT
 from sardonyx.ops.microsoft.fused import SETTINGS
 from sardonyx.providers.torch.chain import run_code, unfit
-from sardonyx.providers.torch.conv import conv, conv_transpose
+from sardonyx.providers.torch.conv import conv, conv_relu, conv_transpose, has_relu
 from sardonyx.providers.torch.product import activated
 from sardonyx.providers.torch.row import REALS, Row, Rows
 from sardonyx.providers.torch.window import spatial_only
@@ -28,6 +28,8 @@ def fused_conv(
 ) -> Tensor:
     """A convolution, a sum and an activation."""
     name, params = attrs.pop("activation"), attrs.pop("activation_params") or ()
+    if name == b"Relu" and has_relu(x, w):
+        return conv_relu(x, w, b, z, attrs)
     y = conv(x, w, b, **attrs)
     y = y if z is None else y + z
     if name == b"Clip":
@@ -65,7 +67,7 @@ def _refuses(node: Node) -> str:
 
 
 ROWS: Final[Rows] = {
-    (MICROSOFT, "FusedConv"): Row(fused_conv, REALS, refuses=spatial_only),
+    (MICROSOFT, "FusedConv"): Row(fused_conv, REALS, images=(1,), refuses=spatial_only),
     (MICROSOFT, "NhwcConv"): Row(nhwc_conv, REALS, refuses=spatial_only),
     (MICROSOFT, "NhwcFusedConv"): Row(nhwc_conv, REALS, refuses=spatial_only),
     (INTERNAL, "Conv"): Row(_last(conv), TYPES, refuses=_refuses),

@@ -40,6 +40,28 @@ def conv(x: Tensor, w: Tensor, b: Tensor | None = None, **attrs: Any) -> Tensor:
     return y
 
 
+def has_relu(x: Tensor, w: Tensor) -> bool:
+    """Whether the device has convolutions of these that end in a sum and a Relu."""
+    return x.is_cuda and x.dtype in (torch.float32, torch.float16) and w.dim() == 4
+
+
+def conv_relu(
+    x: Tensor, w: Tensor, b: Tensor | None, z: Tensor | None, attrs: dict[str, Any]
+) -> Tensor:
+    """Relu(conv(x) + z) in one call of cuDNN's."""
+    moved = slide(w.shape[2:], x.shape[2:], attrs)
+    path, padding = moved.path, moved.padding
+    if padding is None:
+        x, padding = moved.padded(x), (0,) * len(path.outs)
+    order = torch.channels_last if w.is_contiguous(memory_format=torch.channels_last) else None
+    x = x.contiguous() if order is None else x.contiguous(memory_format=order)
+    geometry: Any = (path.strides, padding, path.dilations, attrs["group"])
+    if z is None:
+        return torch.cudnn_convolution_relu(x, w, b, *geometry)
+    z = z.contiguous() if order is None else z.contiguous(memory_format=order)
+    return torch.cudnn_convolution_add_relu(x, w, z, 1.0, b, *geometry)
+
+
 @dataclass(frozen=True, slots=True)
 class Spread:
     """A transposed convolution of an input of known size, as torch is told of it."""
@@ -156,7 +178,7 @@ def causal_conv_of_window(
 
 
 ROWS: Final[Rows] = {
-    (ONNX, "Conv"): Row(conv, REALS, refuses=spatial_only),
+    (ONNX, "Conv"): Row(conv, REALS, images=(1,), refuses=spatial_only),
     (ONNX, "ConvTranspose"): Row(conv_transpose, REALS, refuses=spatial_only),
     (ONNX, "Col2Im"): Row(col2im, PLAIN, host=(1, 2)),
     (ONNX, "CausalConvWithState"): Row(causal_conv, REALS),

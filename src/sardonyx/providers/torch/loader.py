@@ -19,6 +19,7 @@ from sardonyx.providers.torch.ring import Buffer, Ring
 from sardonyx.weights.loading import DataLoader, Report, WeightReference, silent
 from sardonyx.weights.reading import PAGE, FilePiece, MemoryPiece, Part, Reading
 
+CHANNELS_LAST: Final = "channels last"  # a conversion: of rank 4, in another order in memory
 BUFFER_BYTES: Final = 8 << 20
 N_BUFFERS: Final = 12
 N_THREADS: Final = 8
@@ -41,9 +42,13 @@ class TorchLoader(DataLoader):
         return device == self._name
 
     def allocate(self, reference: WeightReference) -> Tensor:
-        dtype = held_as(reference.dtype)
+        dtype, asked = held_as(reference.dtype), reference.conversion
+        is_image = asked is not None and asked.name == CHANNELS_LAST
+        order = torch.channels_last if is_image else torch.contiguous_format
         with _room_for(reference, self._device):
-            return torch.empty(reference.shape, dtype=dtype, device=self._device)
+            return torch.empty(
+                reference.shape, dtype=dtype, device=self._device, memory_format=order
+            )
 
     def load(self, reference: WeightReference, destination: Tensor) -> None:
         self.load_many([(reference, destination)])

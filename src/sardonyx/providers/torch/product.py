@@ -27,7 +27,7 @@ _LIMB: Final = 16  # bits of the parts that integers are multiplied in
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """The product of stacks of matrices; vectors are rows on the left, columns on the right."""
-    return torch.matmul(a, b) if a.is_floating_point() else _whole_matmul(a, b)
+    return scaled_matmul(a, b, 1.0) if a.is_floating_point() else _whole_matmul(a, b)
 
 
 def _whole_matmul(a: Tensor, b: Tensor) -> Tensor:
@@ -48,9 +48,10 @@ def _whole_matmul(a: Tensor, b: Tensor) -> Tensor:
 
 def scaled_matmul(a: Tensor, b: Tensor, alpha: float) -> Tensor:
     """alpha * a b, rounded once: halves may hold the result, and not the product before it."""
-    if alpha == 1:
+    is_half = a.dtype in _HALVES
+    if alpha == 1 and not (is_half and a.device.type == "cpu"):  # where sums would be halves, too
         return torch.matmul(a, b)
-    if a.dtype not in _HALVES or min(a.dim(), b.dim()) < 2:
+    if not is_half or min(a.dim(), b.dim()) < 2 or a.device.type == "cpu":
         return (torch.matmul(wide(a), wide(b)) * alpha).to(a.dtype)
     nothing = a.new_empty(1)
     if b.dim() == 2:

@@ -18,9 +18,12 @@ from sardonyx.place.provider import HOST, No, Region
 from sardonyx.providers.torch.claim import COPY, LOOKS, SIZES, row_of
 from sardonyx.providers.torch.graphs import Asked, Graphs, put
 from sardonyx.providers.torch.index import ROWS
+from sardonyx.providers.torch.loader import CHANNELS_LAST
+from sardonyx.providers.torch.row import Row
 from sardonyx.providers.torch.source import FILE, Arg, Line, Source, Writer
 from sardonyx.providers.torch.values import Owner, owner_of
-from sardonyx.weights.loading import WeightReference
+from sardonyx.weights.const import Const
+from sardonyx.weights.loading import Conversion, WeightReference
 
 if TYPE_CHECKING:
     from sardonyx.program.program import Run
@@ -243,7 +246,8 @@ def _line(provider: Torch, node: Node, is_fixed: bool) -> Line:
     if key == COPY:
         goes_home = node.attrs["to"] == HOST.encode()
         function: Callable[..., Any] = provider.to_host if goes_home else provider.to_device
-        return Line(node, function, (node.inputs[0],), {}, is_fixed=is_fixed)
+        copied = _operand(node.inputs[0], on_host=True)
+        return Line(node, function, (copied,), {}, is_fixed=is_fixed)
     if key == SIZES:
         rule = node.op.reference_rule
         assert rule is not None
@@ -252,7 +256,9 @@ def _line(provider: Torch, node: Node, is_fixed: bool) -> Line:
         return Line(node, LOOKS[key], tuple(node.inputs), node.attrs, is_fixed=is_fixed)
     row = row_of(node)
     assert not isinstance(row, No)
-    operands = [_operand(v, i in row.host, i in row.packed) for i, v in enumerate(node.inputs)]
+    operands = [
+        _operand(v, i in row.host, _form(provider, row, i, v)) for i, v in enumerate(node.inputs)
+    ]
     operands += [None] * node.op.n_absent(len(node.inputs))
     shapes = tuple(v.tensor.dims for v in node.outputs) if row.sized else None
     is_made_anew = all(v is None or i in row.host for i, v in enumerate(node.inputs))
@@ -277,12 +283,18 @@ def _made_on(place: torch.device, function: Callable[..., Any]) -> Callable[...,
     return run
 
 
-def _operand(value: Value | None, on_host: bool, is_packed: bool) -> Value | Arg | None:
+def _form(provider: Torch, row: Row, position: int, value: Value | None) -> str:
+    """The form in which a function wants a constant."""
+    if position in row.packed:
+        return PACKED
+    is_image = position in row.images and value is not None and value.tensor.rank == 4
+    return CHANNELS_LAST if is_image and provider.options.prefer_nhwc else ""
+
+
+def _operand(value: Value | None, on_host: bool, form: str = "") -> Value | Arg | None:
     if value is None or value.const is None:
         return value
-    if on_host:
-        return Arg(thing=value.const.read())
-    return Arg(key=(value.const, PACKED if is_packed else ""))
+    return Arg(thing=value.const.read()) if on_host else Arg(key=(value.const, form))
 
 
 def _weights(region: Region, source: Source) -> list[WeightReference]:
@@ -290,8 +302,15 @@ def _weights(region: Region, source: Source) -> list[WeightReference]:
     read = (v for node in region.nodes for v in node.inputs if v is not None)
     names = {v.const: v.name for v in read if v.const is not None}
     return [
-        WeightReference(names[c] or c.describe(), c, form == PACKED) for c, form in source.weights
+        WeightReference(names[c] or c.describe(), c, form == PACKED, _conversion(c, form))
+        for c, form in source.weights
     ]
+
+
+def _conversion(const: Const, form: str) -> Conversion | None:
+    if form != CHANNELS_LAST:
+        return None
+    return Conversion(CHANNELS_LAST, const.dtype, const.shape, lambda made: made)
 
 
 def _syncs(line: Line) -> bool:

@@ -31,6 +31,7 @@ class Row:
     types: frozenset[DType] = PLAIN  # of all inputs and outputs but those in `host`
     host: tuple[int, ...] = ()  # inputs that it reads on the host: they come as numpy arrays
     packed: tuple[int, ...] = ()  # constants that come as the bytes of their file, flat
+    images: tuple[int, ...] = ()  # constants of images, with their channels last in memory
     sized: bool = False  # also wants `shapes`: for each output a tuple of sizes, None if open
     syncs: bool = False  # waits for the device, so that it cannot be captured in a CUDA graph
     # (input, output): told that each of these is one memory, it writes there.

@@ -156,7 +156,7 @@ def prepare_all(given: argparse.Namespace) -> None:
     """Exports, and compiles the rivals, each network and type in a process of its own."""
     waiting = list(given.pairs)
     running: list[tuple[str, str, subprocess.Popen[bytes]]] = []
-    environment = {"TORCHINDUCTOR_COMPILE_THREADS": "2", **os.environ}
+    environment = {"OMP_NUM_THREADS": "2", "TORCHINDUCTOR_COMPILE_THREADS": "2", **os.environ}
     while waiting or running:
         while waiting and len(running) < given.jobs:
             model, dtype = waiting.pop(0)

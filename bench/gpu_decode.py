@@ -45,7 +45,7 @@ from bench.devices import (
     script,
     synchronize,
 )
-from bench.gpu_profile import show
+from bench.gpu_profile import CALLS, show
 
 LOOKED_UP = ("embed_tokens", "cos_cache", "sin_cache")  # of which a token reads single rows
 
@@ -81,7 +81,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--profile", action="store_true", help="shows the kernels as well")
     given = parser.parse_args()
     given.device, given.sizes = torch.device(given.device), given.sizes.split(",")
-    if given.prompt + given.tokens + 1 > given.context:
+    if given.prompt + max(given.tokens, given.checked, CALLS) + 1 > given.context:
         parser.error("the prompt and the tokens are longer than --context")
     return given
 
@@ -223,6 +223,7 @@ def measure(given: argparse.Namespace, name: str, size: Any, gemv: float) -> dic
         "elsewhere": elsewhere(decoder.session),
     }
     if given.profile:
+        decoder.begin()
         show(f"{name}, a token", {"ours": decoder.step}, given.device)
         show(f"{name}, the prompt", {"ours": decoder.run_prompt}, given.device)
     return row

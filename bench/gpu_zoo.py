@@ -9,7 +9,8 @@ the network. "differs" is the largest difference of an output, relative to the l
 output by the CPU provider; it must not be above "within":
 
   float32 1e-4 with tf32 0, 2e-2 with tf32 1, float16 3e-2. Networks of int8 round to steps of their
-  scales on both sides, and a sum that lies between two steps may fall either way: 5e-2.
+  scales, and a last bit decides where a sum between two steps falls, which later layers enlarge:
+  the CPU provider lies up to 7e-2 from itself with its optimizations off, so 1e-1 here.
 
 "CPU" are the nodes that the device leaves to the CPU. The exit status is 1 when a network is above
 its tolerance or fails.
@@ -35,7 +36,7 @@ import torch
 import sardonyx
 from bench.devices import add_arguments, difference, elsewhere, provider, said, script
 
-FLOAT16, INT8 = 3e-2, 5e-2
+FLOAT16, INT8 = 3e-2, 1e-1
 FLOAT32 = {0: 1e-4, 1: 2e-2}  # by tf32
 FAILED = float("inf")
 
@@ -114,12 +115,13 @@ def write_networks(given: argparse.Namespace, names: list[str]) -> None:
     for name in names:
         if not (given.work / f"{name}.npz").exists():
             groups.setdefault(variants[name][0] if name in variants else name, []).append(name)
+    environment = {"OMP_NUM_THREADS": "2", **os.environ}
     waiting, running = list(groups.values()), list[subprocess.Popen[bytes]]()
     while waiting or running:
         running = [process for process in running if process.poll() is None]
         while waiting and len(running) < given.jobs:
             command = [sys.executable, str(given.zoo / "export_zoo.py"), str(given.work)]
-            running.append(subprocess.Popen([*command, *waiting.pop(0)]))
+            running.append(subprocess.Popen([*command, *waiting.pop(0)], env=environment))
         time.sleep(0.1)
 
 

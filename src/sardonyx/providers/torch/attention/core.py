@@ -80,10 +80,10 @@ def _added(mask: Tensor, dtype: torch.dtype, blind: int) -> Tensor:
 
 def grouped_matmul(a: Tensor, b: Tensor) -> Tensor:
     """Each head of `a` times the head of `b` that its group shares."""
-    heads, shared = a.shape[-3], b.shape[-3]
-    if heads == shared or shared < 2:
+    shared = b.shape[-3] if b.dim() > 2 else 1
+    if shared < 2 or a.dim() < 3 or a.shape[-3] in (1, shared):
         return torch.matmul(a, b)
-    group = heads // shared
+    group = a.shape[-3] // shared
     folded = a.reshape(*a.shape[:-3], shared, group * a.shape[-2], a.shape[-1])
     return torch.matmul(folded, b).reshape(*a.shape[:-1], b.shape[-1])
 

@@ -56,39 +56,38 @@ def digits_of(x, units: tl.constexpr):
     low1, high1 = tl.split(w1)
     low2, high2 = tl.split(w2)
     total, step = tl.split(w3)
-    step = tl.max(step, 1).to(tl.float32, bitcast=True)
-    return low0, high0, low1, high1, low2, high2, tl.max(total, 1), step
+    total = tl.max(total, 1)
+    return low0, high0, low1, high1, low2, high2, total, tl.max(step, 1).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def load_digits(p, first, n_units, units: tl.constexpr):
-    """The words of units [first, first + units) from memory."""
-    unit = first + tl.arange(0, units)
-    at = (unit[:, None] * 4 + tl.arange(0, 4)[None, :]).to(tl.int32)
-    ok = (unit < n_units)[:, None] & (tl.arange(0, 4) >= 0)[None, :]
-    low0 = tl.load(p + at, ok, 0)
-    high0 = tl.load(p + 4 * n_units + at, ok, 0)
-    low1 = tl.load(p + 8 * n_units + at, ok, 0)
-    high1 = tl.load(p + 12 * n_units + at, ok, 0)
-    low2 = tl.load(p + 16 * n_units + at, ok, 0)
-    high2 = tl.load(p + 20 * n_units + at, ok, 0)
+def load_digits(p, first, n_units: tl.constexpr, units: tl.constexpr, teams: tl.constexpr):
+    """The words of units [first, first + units) from memory, once for each team of warps."""
+    team = tl.arange(0, teams)[None, :] * 0
+    at = first * 4 + tl.arange(0, units * 4)[:, None] + team
+    ok = at < n_units * 4
+    words = ()
+    for i in tl.static_range(6):
+        word = tl.load(p + 4 * i * n_units + at, ok, 0)
+        words = words + (tl.reshape(word, [units, 4, 1, teams]),)
+    unit = first + tl.arange(0, units)[:, None] + team
     total = tl.load(p + 24 * n_units + unit, unit < n_units, 0)
     step = tl.load(p + 25 * n_units + unit, unit < n_units, 0).to(tl.float32, bitcast=True)
-    return low0, high0, low1, high1, low2, high2, total, step
+    return words + (total[:, None, :], step[:, None, :])
 
 
 @triton.jit
-def store_digits(p, words, first, n_units, units: tl.constexpr):
-    """Writes the words of units [first, first + units)."""
+def store_digits(p, words, first, n_units, limit, units: tl.constexpr):
+    """Writes the words of units [first, first + units) below a limit, of n_units in a row."""
     low0, high0, low1, high1, low2, high2, total, step = words
     unit = first + tl.arange(0, units)
     at = unit[:, None] * 4 + tl.arange(0, 4)[None, :]
-    ok = (unit < n_units)[:, None] & (tl.arange(0, 4) >= 0)[None, :]
+    ok = (unit < limit)[:, None] & (tl.arange(0, 4) >= 0)[None, :]
     tl.store(p + at, low0, ok)
     tl.store(p + 4 * n_units + at, high0, ok)
     tl.store(p + 8 * n_units + at, low1, ok)
     tl.store(p + 12 * n_units + at, high1, ok)
     tl.store(p + 16 * n_units + at, low2, ok)
     tl.store(p + 20 * n_units + at, high2, ok)
-    tl.store(p + 24 * n_units + unit, total, unit < n_units)
-    tl.store(p + 25 * n_units + unit, step.to(tl.int32, bitcast=True), unit < n_units)
+    tl.store(p + 24 * n_units + unit, total, unit < limit)
+    tl.store(p + 25 * n_units + unit, step.to(tl.int32, bitcast=True), unit < limit)

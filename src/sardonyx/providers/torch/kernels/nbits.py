@@ -7,16 +7,18 @@ float32 sums are. What is not finite makes its whole row not finite.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import Tensor
 
-from sardonyx.ops.nbits import Form
 from sardonyx.providers.torch.kernels import n_processors
 from sardonyx.providers.torch.kernels.digits import UNIT, WORDS
 from sardonyx.providers.torch.kernels.launch import launch
 from sardonyx.providers.torch.kernels.rows import digits_kernel, rows_kernel
+
+if TYPE_CHECKING:
+    from sardonyx.ops.nbits import Form
 
 MOST_ROWS: Final = 4  # of x; more are for matrix units
 _CHUNK: Final = 1 << 24  # weights that are packed at a time
@@ -48,10 +50,15 @@ class Weights:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Digits:
-    """Rows of a product that is the next one's x, as `digits.py` describes them."""
+    """Rows that are a product's x, as `digits.py` describes them."""
 
     words: Tensor  # int32 [rows, 26 * units]
-    value: Tensor  # the same as floats [rows, k]
+    value: Tensor  # floats [rows, k], before a norm
+    squares: Tensor | None = None  # sums of squares of units [rows, units] for a norm, and
+    eps: float = 0.0  # what is added to their mean
+
+
+Norm = tuple[Tensor, float]  # gain, epsilon
 
 
 def fits(form: Form, scale: tuple[int, ...]) -> bool:
@@ -133,86 +140,112 @@ def _zeros(zero: Tensor, form: Form, blocks: int, shift: int) -> Tensor:
     return (picked[:, 0::2] | (picked[:, 1::2] << 4)).contiguous()
 
 
-def _shape(n_units: int, n: int, gated: bool) -> tuple[tuple[int, int, int], int]:
-    """Units of a tile, tiles along a row and rows of a tile; warps."""
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """How a kernel cuts its work."""
+
+    shape: tuple[int, int, int]  # units of a tile, tiles along a row, rows of a tile
+    n_warps: int
+    per_processor: int  # programs
+
+
+def tiling(n_units: int, n: int, gated: bool, makes_digits: bool) -> Tiling:
+    """The tiles for weights of so many units and rows."""
     if n_units <= 32 * 4:
-        rows = 4 if n_units > 64 or gated else 8
-        return (32, -(-n_units // 32), rows), 4
+        return Tiling((32, -(-n_units // 32), 4), 4, 4)
     units = 128 if n_units <= 512 else 256
-    return (units, -(-n_units // units), 4), units // 32
+    return Tiling((units, -(-n_units // units), 4), units // 32, 2)
 
 
 def rows_product(  # noqa: PLR0913 - what may be fused with a product
     x: Tensor | Digits,
     weights: Weights,
     *,
-    norm: tuple[Tensor, float] | None = None,
+    norm: Norm | None = None,
     bias: Tensor | None = None,
     residual: Tensor | None = None,
     gated: bool = False,
 ) -> Tensor:
     """x [.., k] of up to MOST_ROWS rows times the weights: [.., n].
 
-    With `norm` (gain, epsilon), x over its root mean square times the gain; `gated`, silu of the
-    first half of the columns times the second; then plus the residual.
+    With `norm` x is over its root mean square times the gain first; `gated`, the result is silu
+    of the first half of the columns times the second; then the residual is added.
     """
-    return _run(x, weights, norm, bias, residual, gated, False).value
+    return _run(x, weights, (norm, bias, residual, gated), False, None).value
 
 
-def rows_digits(
+def rows_digits(  # noqa: PLR0913 - as `rows_product`
     x: Tensor | Digits,
     weights: Weights,
     *,
-    norm: tuple[Tensor, float] | None = None,
+    norm: Norm | None = None,
     bias: Tensor | None = None,
+    residual: Tensor | None = None,
     gated: bool = False,
+    then: Norm | None = None,
 ) -> Digits:
-    """`rows_product` for a product that follows: with the digits of the result."""
-    return _run(x, weights, norm, bias, None, gated, True)
+    """`rows_product` with the digits that a product after it reads, after the norm `then`."""
+    return _run(x, weights, (norm, bias, residual, gated), True, then)
 
 
-def digits(x: Tensor, norm: tuple[Tensor, float] | None = None) -> Digits:
+def digits(x: Tensor, norm: Norm | None = None) -> Digits:
     """The digits of rows [.., k], each over its root mean square times a gain if asked."""
-    flat = x.reshape(-1, x.shape[-1])
-    flat = flat if flat.is_contiguous() else flat.contiguous()
+    flat = x.reshape(-1, x.shape[-1]).contiguous()
     n_rows, k = flat.shape
     n_units = -(-k // UNIT)
     words = torch.empty((n_rows, WORDS * n_units), dtype=torch.int32, device=x.device)
     gain, eps = norm if norm is not None else (None, 0.0)
     units = min(32, 1 << (n_units - 1).bit_length())
-    constants = (k, n_units, units)
-    launch(digits_kernel, (n_rows, 1, 1), (flat, gain, words, eps), constants, 4)
+    if n_rows:
+        constants = (k, n_units, units)
+        launch(digits_kernel, (n_rows, 1, 1), (flat, gain, words, eps), constants, 4)
     return Digits(words, x)
 
 
-def _run(  # noqa: PLR0913 - as `rows_product`
-    x: Tensor | Digits,
-    weights: Weights,
-    norm: tuple[Tensor, float] | None,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    gated: bool,
-    makes_digits: bool,
+Fused = tuple[Norm | None, Tensor | None, Tensor | None, bool]  # norm, bias, residual, gated
+
+
+def _run(
+    x: Tensor | Digits, weights: Weights, fused: Fused, makes_digits: bool, then: Norm | None
 ) -> Digits:
+    norm, bias, residual, gated = fused
     value = x.value if isinstance(x, Digits) else x
     n_rows = value.numel() // weights.k
     n = weights.n // 2 if gated else weights.n
     if n_rows > 1 and isinstance(x, Tensor):
         x, norm = digits(x, norm), None
     y = torch.empty((*value.shape[:-1], n), dtype=value.dtype, device=value.device)
-    out = None
-    if makes_digits:
-        words = WORDS * -(-n // UNIT)
-        out = torch.empty((n_rows, words), dtype=torch.int32, device=value.device)
+    made = _made(y, n_rows, n, makes_digits, then)
     if not y.numel():
-        return Digits(y if out is None else out, y)
-    shape, n_warps = _shape(weights.plan[0], n, gated)
-    group = UNIT // shape[2] if makes_digits else 1
-    programs = min(-(-n // (shape[2] * group)), 4 * n_processors(value.device))
-    gain, eps = norm if norm is not None else (None, 0.0)
+        return made
+    how = tiling(weights.plan[0], n, gated, makes_digits)
+    rows = how.shape[2]
+    group = max(1, UNIT // rows) if makes_digits else 1
+    programs = min(-(-n // (rows * group)), how.per_processor * n_processors(value.device))
     source = x.words if isinstance(x, Digits) else x.contiguous()
-    added = None if residual is None else residual.contiguous()
-    given = (source, weights.q, weights.scale, weights.zero, gain, bias, added, y, out, n, 1, eps)
-    constants = (weights.k, weights.plan, shape, n_rows, group, isinstance(x, Digits), gated)
-    launch(rows_kernel, (programs, 1, 1), given, constants, n_warps)
-    return Digits(y if out is None else out, y)
+    gain, eps = norm if norm is not None else (None, 0.0)
+    if isinstance(x, Digits) and x.squares is not None:
+        gain, eps = x.squares, x.eps
+    given = (
+        source, weights.q, weights.scale, weights.zero, gain, bias,
+        None if residual is None else residual.contiguous(), y,
+        made.words if makes_digits else None, None if then is None else then[0], made.squares,
+        n, 1, eps,
+    )  # fmt: skip
+    teams = min(max(1, how.n_warps * UNIT // how.shape[0]), rows)
+    constants = (
+        weights.k, (*weights.plan, teams), how.shape, n_rows, group, isinstance(x, Digits), gated
+    )  # fmt: skip
+    launch(rows_kernel, (programs, 1, 1), given, constants, how.n_warps)
+    return made
+
+
+def _made(y: Tensor, n_rows: int, n: int, makes_digits: bool, then: Norm | None) -> Digits:
+    if not makes_digits:
+        return Digits(y, y)
+    n_units = -(-n // UNIT)
+    words = torch.empty((n_rows, WORDS * n_units), dtype=torch.int32, device=y.device)
+    if then is None:
+        return Digits(words, y)
+    squares = torch.empty((n_rows, n_units), dtype=torch.float32, device=y.device)
+    return Digits(words, y, squares, then[1])

@@ -11,7 +11,7 @@ from sardonyx.providers.torch.kernels.digits import digits_of, load_digits, stor
 
 
 @triton.jit
-def _fetch(w, row, first: tl.constexpr, units: tl.constexpr, plan):
+def _fetch(w, row, first: tl.constexpr, units: tl.constexpr, plan: tl.constexpr):
     """Words, scales and zero points of rows and of units [first, first + units)."""
     q, scale, zero, n, one = w
     n_units: tl.constexpr = plan[0]
@@ -37,32 +37,62 @@ def _fetch(w, row, first: tl.constexpr, units: tl.constexpr, plan):
 
 
 @triton.jit
-def _product(tile, x, units: tl.constexpr, rows: tl.constexpr, plan):
+def _product(tile, x, units: tl.constexpr, rows: tl.constexpr, plan: tl.constexpr):
     """What units [units] give for rows: [units, rows]."""
     words, s, z = tile
     low0, high0, low1, high1, low2, high2, total, step = x
     kind: tl.constexpr = plan[2]
     default: tl.constexpr = plan[3]
-    q = tl.reshape(words, [units, 4, rows])
+    teams: tl.constexpr = plan[4]
+    turns: tl.constexpr = rows // teams
+    q = tl.reshape(words, [units, 4, turns, teams])
+    s = tl.reshape(s, [units, turns, teams])
+    z = tl.reshape(z, [units, turns, teams])
     low = q & 0x0F0F0F0F
     high = (q >> 4) & 0x0F0F0F0F
     none = tl.zeros_like(q)
-    d0 = tl.sum(dot4(low, low0[:, :, None], dot4(high, high0[:, :, None], none)), 1)
-    d1 = tl.sum(dot4(low, low1[:, :, None], dot4(high, high1[:, :, None], none)), 1)
-    d2 = tl.sum(dot4(low, low2[:, :, None], dot4(high, high2[:, :, None], none)), 1)
+    d0 = tl.sum(dot4(low, low0, dot4(high, high0, none)), 1)
+    d1 = tl.sum(dot4(low, low1, dot4(high, high1, none)), 1)
+    d2 = tl.sum(dot4(low, low2, dot4(high, high2, none)), 1)
     # The sum with centred weights fits in 32 bits, so it does not matter that parts may wrap.
     d = (d0 << 15) + (d1 << 7) + d2
     if kind == 2:
-        f = d.to(tl.float32) - z.to(tl.float32, bitcast=True) * total.to(tl.float32)[:, None]
+        f = d.to(tl.float32) - z.to(tl.float32, bitcast=True) * total.to(tl.float32)
     elif kind == 1:
-        f = (d - z * total[:, None]).to(tl.float32)
+        f = (d - z * total).to(tl.float32)
     else:
-        f = (d - (default * total)[:, None]).to(tl.float32)
-    return f * (s * step[:, None])
+        f = (d - default * total).to(tl.float32)
+    return f * (s * step)
 
 
 @triton.jit
-def _tiles(w, row, plan, shape):
+def _spread(words):
+    """The digits of all teams alike."""
+    low0, high0, low1, high1, low2, high2, total, step = words
+    return (
+        low0[:, :, None, None], high0[:, :, None, None], low1[:, :, None, None],
+        high1[:, :, None, None], low2[:, :, None, None], high2[:, :, None, None],
+        total[:, None, None], step[:, None, None],
+    )  # fmt: skip
+
+
+@triton.jit
+def _second(w, plan: tl.constexpr):
+    """The rows behind the first n."""
+    q, scale, zero, n, one = w
+    n_units: tl.constexpr = plan[0]
+    per: tl.constexpr = plan[1]
+    kind: tl.constexpr = plan[2]
+    n_blocks: tl.constexpr = (n_units + per - 1) // per
+    if kind == 1:
+        zero += n * ((n_blocks + 1) // 2)
+    elif kind == 2:
+        zero += n * n_blocks
+    return q + n * (n_units * 4), scale + n * n_blocks, zero, n, one
+
+
+@triton.jit
+def _tiles(w, row, plan: tl.constexpr, shape: tl.constexpr):
     """The tiles of all units for rows."""
     units: tl.constexpr = shape[0]
     parts: tl.constexpr = shape[1]
@@ -73,39 +103,39 @@ def _tiles(w, row, plan, shape):
 
 
 @triton.jit
-def _sums(tiles, xs, plan, shape):
+def _sums(tiles, xs, plan: tl.constexpr, shape: tl.constexpr):
     """One number for each row."""
     units: tl.constexpr = shape[0]
+    parts: tl.constexpr = shape[1]
     rows: tl.constexpr = shape[2]
     total = _product(tiles[0], xs[0], units, rows, plan)
-    for i in tl.static_range(1, shape[1]):
+    for i in tl.static_range(1, parts):
         total += _product(tiles[i], xs[i], units, rows, plan)
-    return tl.sum(total, 0)
+    return tl.reshape(tl.sum(total, 0), [rows])
 
 
 @triton.jit
-def _normed(x, gain, k: tl.constexpr, first: tl.constexpr, units: tl.constexpr):
-    """Numbers of x times the gain, and the sum of their squares before that."""
-    at = first * 32 + tl.arange(0, units * 32)
-    value = tl.load(x + at, at < k, 0.0).to(tl.float32)
-    if gain is None:
-        return value, 0.0
-    return value * tl.load(gain + at, at < k, 0.0).to(tl.float32), tl.sum(value * value, 0)
-
-
-@triton.jit
-def _all_digits(x, gain, k: tl.constexpr, plan, shape, from_digits: tl.constexpr):
+def _all_digits(x, gain, k: tl.constexpr, plan: tl.constexpr, shape: tl.constexpr, from_digits: tl.constexpr):
     """The digits of all units of a row, and the sum of squares."""
     units: tl.constexpr = shape[0]
+    parts: tl.constexpr = shape[1]
+    n_units: tl.constexpr = plan[0]
     xs = ()
     squares = 0.0
-    for i in tl.static_range(shape[1]):
+    if from_digits and gain is not None:  # what the kernel before summed up for each unit
+        for i in tl.static_range(parts):
+            at = i * units + tl.arange(0, units)
+            squares += tl.sum(tl.load(gain + at, at < n_units, 0.0), 0)
+    for i in tl.static_range(parts):
         if from_digits:
-            xs = xs + (load_digits(x, i * units, plan[0], units),)
+            xs = xs + (load_digits(x, i * units, n_units, units, plan[4]),)
         else:
-            value, more = _normed(x, gain, k, i * units, units)
-            squares += more
-            xs = xs + (digits_of(value, units),)
+            at = i * units * 32 + tl.arange(0, units * 32)
+            value = tl.load(x + at, at < k, 0.0).to(tl.float32)
+            if gain is not None:
+                squares += tl.sum(value * value, 0)
+                value *= tl.load(gain + at, at < k, 0.0).to(tl.float32)
+            xs = xs + (_spread(digits_of(value, units)),)
     return xs, squares
 
 
@@ -127,30 +157,24 @@ def _finish(value, other, row, m, n, factor, bias, residual, gated: tl.constexpr
 
 @triton.jit(do_not_specialize=["one"])
 def rows_kernel(  # noqa: PLR0913 - a kernel has as many parameters as it has operands
-    x, q, scale, zero, gain, bias, residual, y, out, n, one, eps,
+    x, q, scale, zero, gain, bias, residual, y, out, next_gain, squares_out, n, one, eps,
     k: tl.constexpr, plan: tl.constexpr, shape: tl.constexpr, n_rows: tl.constexpr,
     group: tl.constexpr, from_digits: tl.constexpr, gated: tl.constexpr, overlap: tl.constexpr,
 ):  # fmt: skip
     """y = x W^T for tiles of rows of W; each program takes groups of tiles.
 
-    `plan` is (units of a row, units of a block, kind of zero points, the default one), `shape`
+    `plan` is (units of a row, units of a block, kind of zero points, the default one,
+    teams of warps that share a row), `shape`
     (units of a tile, tiles along a row, rows of a tile).
     """
     let_next(overlap)
     rows: tl.constexpr = shape[2]
-    n_blocks: tl.constexpr = (plan[0] + plan[1] - 1) // plan[1]
+    n_units: tl.constexpr = plan[0]
     me = tl.program_id(0)
     step = tl.num_programs(0)
     lane = tl.arange(0, rows)
     w = (q, scale, zero, n, one)
-    w2 = w
-    if gated:
-        if plan[2] == 0:
-            w2 = (q + n * (plan[0] * 4), scale + n * n_blocks, zero, n, one)
-        elif plan[2] == 1:
-            w2 = (q + n * (plan[0] * 4), scale + n * n_blocks, zero + n * ((n_blocks + 1) // 2), n, one)
-        else:
-            w2 = (q + n * (plan[0] * 4), scale + n * n_blocks, zero + n * n_blocks, n, one)
+    w2 = _second(w, plan)
     row = me * (group * rows) + lane
     tiles = _tiles(w, row, plan, shape)
     tiles2 = tiles
@@ -171,7 +195,10 @@ def rows_kernel(  # noqa: PLR0913 - a kernel has as many parameters as it has op
             ahead2 = _tiles(w2, first + lane, plan, shape)
         for m in tl.static_range(n_rows):
             if n_rows > 1:
-                xs, _ = _all_digits(x + m * (26 * plan[0]), None, k, plan, shape, True)
+                more = None if gain is None else gain + m * n_units
+                xs, squares = _all_digits(x + m * (26 * n_units), more, k, plan, shape, True)
+                if gain is not None:
+                    factor = 1 / tl.sqrt(squares / k + eps)
             value = _sums(tiles, xs, plan, shape)
             other = value
             if gated:
@@ -184,8 +211,12 @@ def rows_kernel(  # noqa: PLR0913 - a kernel has as many parameters as it has op
             for m in tl.static_range(n_rows):
                 unit = at + tl.arange(0, 32)
                 numbers = tl.load(y + m * n + unit, unit < n, 0.0).to(tl.float32)
+                if next_gain is not None:
+                    tl.store(squares_out + m * tl.cdiv(n, 32) + at // 32, tl.sum(numbers * numbers, 0))
+                    numbers *= tl.load(next_gain + unit, unit < n, 0.0).to(tl.float32)
                 words = digits_of(numbers, 1)
-                store_digits(out + m * (26 * tl.cdiv(n, 32)), words, at // 32, tl.cdiv(n, 32), 1)
+                n_out = tl.cdiv(n, 32)
+                store_digits(out + m * (26 * n_out), words, at // 32, n_out, n_out, 1)
         tiles = ahead
         tiles2 = ahead2
         row = first + lane
@@ -213,4 +244,4 @@ def digits_kernel(
         value = tl.load(x + row * k + at, at < k, 0.0).to(tl.float32) * factor
         if gain is not None:
             value *= tl.load(gain + at, at < k, 0.0).to(tl.float32)
-        store_digits(words + row * (26 * n_units), digits_of(value, units), first, n_units, units)
+        store_digits(words + row * (26 * n_units), digits_of(value, units), first, n_units, n_units, units)

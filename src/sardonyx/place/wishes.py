@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from typing import Final
 
-from sardonyx.graph.graph import Node
+from sardonyx.graph.graph import Graph, Node
 from sardonyx.place.provider import No, Provider, has_device
 from sardonyx.weights.const import Const
+
+_LITTLE_BYTES: Final = 1 << 16  # of weights, for which values are not worth copying
+# Of a device's memory, where a model is too large for it: the rest is for what runs make.
+_FOR_WEIGHTS: Final = 0.75
+_FULL: Final = 0.9  # of what weights may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +24,9 @@ class Assignment:
     target: str  # in small letters: a provider's name, "cpu", or the kind of a device
 
     def allows(self, provider: Provider) -> bool:
-        """Whether a provider is meant."""
+        """Whether a provider is meant; the CPU takes what those that are meant refuse."""
         if not has_device(provider):
-            return self.target == "cpu"
+            return True
         kind = provider.device.partition(":")[0]
         return self.target in (provider.name.lower(), kind, provider.device) or (
             self.target == "gpu" and kind != "cpu"
@@ -29,21 +35,28 @@ class Assignment:
 
 @dataclass(slots=True)
 class Wishes:
-    """Assignments, the first that matches counts, and limits in bytes of weights by device."""
+    """Assignments, the first that matches counts, and limits in bytes by device."""
 
     assignments: tuple[Assignment, ...] = ()
-    limits: dict[str, int] = field(default_factory=dict)
+    limits: dict[str, int] = field(default_factory=dict)  # of weights
+    totals: dict[str, int] = field(default_factory=dict)  # of weights and of what runs make
     _used: dict[str, int] = field(default_factory=dict)
     _seen: set[Const] = field(default_factory=set)
+    _left: set[Node] = field(default_factory=set)  # for want of memory, and what follows them
 
     @property
     def key(self) -> tuple[object, ...]:
         """Equal for equal wishes."""
-        return self.assignments, tuple(sorted(self.limits.items()))
+        return self.assignments, tuple(self.limits.items()), tuple(self.totals.items())
 
-    def bound(self) -> Wishes:
+    def bound(self, graph: Graph) -> Wishes:
         """The same for one placement, with nothing taken yet."""
-        return Wishes(self.assignments, self.limits)
+        limits = dict(self.limits)
+        weights = _weight_bytes(graph) if self.totals else 0
+        for device, total in self.totals.items():
+            most = total if weights <= total else int(total * _FOR_WEIGHTS)
+            limits[device] = min(most, limits.get(device, most))
+        return Wishes(self.assignments, limits)
 
     def against(self, node: Node, provider: Provider) -> No | None:
         """Why a provider should not have a node; None if nothing speaks against it."""
@@ -55,11 +68,21 @@ class Wishes:
         limit, used = self.limits[provider.device], self._used.get(provider.device, 0)
         more = sum(c.size_bytes for c in self._new(node))
         if used + more <= limit:
-            return None
+            follows = more <= _LITTLE_BYTES and used >= limit * _FULL
+            return self._following(node, provider.device) if follows else None
+        self._left.add(node)
         return No(
             f"its weights need {_mb(more)} more on {provider.device}, where {_mb(used)} of "
             f"{_mb(limit)} are taken"
         )
+
+    def _following(self, node: Node, device: str) -> No | None:
+        """Why a node with few weights stays beside what did not fit: each border costs copies."""
+        before = next((v.node for v in node.reads() if v.node in self._left), None)
+        if before is None:
+            return None
+        self._left.add(node)
+        return No(f"it reads what {before} makes, which had to stay off {device}")
 
     def taken(self, node: Node, provider: Provider) -> None:
         """Counts the weights of a node that a device has got."""
@@ -77,6 +100,11 @@ class Wishes:
     def _new(self, node: Node) -> set[Const]:
         read = {v.const for v in node.inputs if v is not None and v.const is not None}
         return read - self._seen
+
+
+def _weight_bytes(graph: Graph) -> int:
+    read = (v for n in graph.all_nodes() for v in n.inputs if v is not None)
+    return sum(c.size_bytes for c in {v.const for v in read if v.const is not None})
 
 
 def _mb(size: int) -> str:

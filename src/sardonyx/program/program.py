@@ -11,6 +11,7 @@ from sardonyx.graph.fact import AnyFact
 from sardonyx.graph.graph import Node
 from sardonyx.graph.guard import Guard
 from sardonyx.memory import Plan
+from sardonyx.memory.limit import DeviceLimit
 from sardonyx.place.provider import HOST, DeviceProvider, StepCall
 from sardonyx.program.control import constant_slots
 from sardonyx.program.native import NativeSegment, RunSettings
@@ -78,6 +79,7 @@ class Program:
     bodies: tuple[Program, ...]  # those of its control flow
     forms: Forms
     devices: Mapping[str, DeviceProvider] = field(default_factory=dict)  # by name
+    limits: tuple[DeviceLimit, ...] = ()  # of the memory there
     _template: list[Any] = field(default_factory=list)
 
     def frame(self) -> list[Any]:

@@ -190,7 +190,7 @@ def _written(y, out, state, row, group, shared, sizes: tl.constexpr, n_shared: t
 
 
 @triton.jit
-def attend_kernel(  # noqa: PLR0913 - a kernel has as many parameters as it has operands
+def attend_kernel(
     q, k_new, v_new, cos, sin, places, lasts, k_cache, v_cache, y, out, scratch, counts,
     scale, window, softcap, q_stride, k_stride, capacity,
     group: tl.constexpr, n_shared: tl.constexpr, n_splits: tl.constexpr, sizes: tl.constexpr,

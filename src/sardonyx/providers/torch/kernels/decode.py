@@ -111,7 +111,7 @@ def split_packed(qkv: Tensor, heads: Heads) -> tuple[Tensor, Tensor, Tensor]:
     return q, k, v
 
 
-def _run(  # noqa: PLR0913 - as `attend`
+def _run(
     qkv: tuple[Tensor, Tensor, Tensor],
     caches: tuple[Tensor, Tensor],
     lasts: Tensor,

@@ -44,7 +44,9 @@ class Weights:
     @property
     def plan(self) -> tuple[int, int, int, int]:
         """What the kernels are compiled for."""
-        kind = _DEFAULT if self.zero is None else _FLOAT if self.zero.is_floating_point() else _PACKED
+        kind = (
+            _DEFAULT if self.zero is None else _FLOAT if self.zero.is_floating_point() else _PACKED
+        )
         return self.q.shape[1] // 4, self.per, kind, self.default
 
 
@@ -157,7 +159,7 @@ def tiling(n_units: int, n: int, gated: bool, makes_digits: bool) -> Tiling:
     return Tiling((units, -(-n_units // units), 4), units // 32, 2)
 
 
-def rows_product(  # noqa: PLR0913 - what may be fused with a product
+def rows_product(
     x: Tensor | Digits,
     weights: Weights,
     *,
@@ -174,7 +176,7 @@ def rows_product(  # noqa: PLR0913 - what may be fused with a product
     return _run(x, weights, (norm, bias, residual, gated), False, None).value
 
 
-def rows_digits(  # noqa: PLR0913 - as `rows_product`
+def rows_digits(
     x: Tensor | Digits,
     weights: Weights,
     *,

@@ -89,7 +89,7 @@ def call(row: TorchRow, node: Node, arrays: list[Any], dims: dict[str, int]) -> 
 def given_to(row: TorchRow, node: Node, arrays: list[Any]) -> list[Any]:
     """The arguments of a function, on the CPU."""
     return [
-        a if a is None or i in row.host else as_tensor(a, v.tensor.dtype).clone()
+        a if a is None or row.is_array(i, v) else as_tensor(a, v.tensor.dtype).clone()
         for i, (a, v) in enumerate(zip(arrays, node.inputs, strict=True))
     ]
 

@@ -77,6 +77,10 @@ QKV = (f32(2, 4, 4, 8), f32(2, 4, 6, 8), f32(2, 4, 6, 5))
 FEW = (f32(2, 4, 4, 8), f32(2, 2, 6, 8), f32(2, 2, 6, 5))
 ATTENTIONS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "plain": (QKV, {}),
+    "keys of all": ((QKV[0], QKV[1][:1], QKV[2][:1]), {}),
+    "no batch": ((QKV[0][:0], QKV[1][:1], QKV[2][:1]), {}),
+    "values of all heads": ((*QKV[:2], QKV[2][:, :1]), {}),
+    "keys without heads": ((QKV[0], QKV[1][0, 0], QKV[2][0, 0]), {}),
     "stacks of matrices": ((f32(3, 4, 8), f32(3, 6, 8), f32(3, 6, 5)), {}),
     "rows first": (QKV, {"rows_first": 1, "scale": 0.5}),
     "mask": ((*QKV, f32(4, 6)), {}),

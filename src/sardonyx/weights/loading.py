@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import traceback
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -232,8 +233,10 @@ def _loaded(references: Sequence[WeightReference], loader: DataLoader, report: R
         _allocate(references, loader, pairs)
         loader.load_many(pairs, report)
         return [destination for _, destination in pairs]
-    except BaseException:
-        pairs.clear()  # whoever keeps the error keeps this list, and must not keep the memory
+    except BaseException as error:
+        pairs.clear()  # whoever keeps the error keeps all that calls left, but not the memory
+        for each in (error, error.__context__):
+            traceback.clear_frames(None if each is None else each.__traceback__)
         raise
 
 

@@ -19,7 +19,7 @@ from sardonyx.weights.loading import WeightReference
 PAGE: Final = 4096  # bytes; what reads past the page cache begin and end at multiples of
 
 _GAP: Final = 64 * 1024  # bytes between weights that are read along, rather than in another call
-_TRIAL: Final = 64 << 20  # bytes that each way of reading is tried with
+_TRIAL: Final = 128 << 20  # bytes that each way of reading is tried with
 _GAIN: Final = 1.25  # by which reading past the page cache must be faster: it fills no cache
 _AHEAD: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
@@ -33,20 +33,35 @@ class Part(NamedTuple):
     size_bytes: int
 
 
-class _Pace:
-    """How fast a way of reading was."""
+class _Trial:
+    """Which way of reading is faster: each has a stretch of the file for itself, by all threads."""
 
     def __init__(self) -> None:
-        self.size_bytes = 0
-        self.seconds = 1e-9
+        self.goes_past = False  # the way that is tried, and in the end the faster one
+        self._began = 0.0
+        self._size_bytes = 0
+        self._rates: list[float] = []
+        self._lock = Lock()
 
-    def add(self, size_bytes: int, seconds: float) -> None:
-        self.size_bytes += size_bytes
-        self.seconds += seconds
+    def begin(self) -> None:
+        """Some bytes are about to be read."""
+        with self._lock:
+            if not self._began:
+                self._began = time.perf_counter()
 
-    @property
-    def rate(self) -> float:
-        return self.size_bytes / self.seconds
+    def end(self, size_bytes: int, went_past: bool) -> None:
+        """They were read."""
+        with self._lock:
+            if len(self._rates) == 2 or went_past is not self.goes_past:
+                return
+            self._size_bytes += size_bytes
+            if self._size_bytes < _TRIAL:
+                return
+            now = time.perf_counter()
+            self._rates.append(self._size_bytes / max(now - self._began, 1e-9))
+            self._began, self._size_bytes, self.goes_past = now, 0, True
+            if len(self._rates) == 2:
+                self.goes_past = self._rates[1] > _GAIN * self._rates[0]
 
 
 class OpenFile:
@@ -59,7 +74,7 @@ class OpenFile:
         self.file: Final = file
         self._descriptor = descriptor
         self._can_ask = True  # whether the system tells what is cached
-        self._paces = {False: _Pace(), True: _Pace()}  # through the page cache, and past it
+        self._trial = _Trial()
         self._direct: int | None  # another descriptor, for reads past the page cache
         try:
             self._direct = os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_DIRECT)
@@ -94,16 +109,17 @@ class OpenFile:
         `begin` is a multiple of PAGE, and `into` holds whole pages.
         """
         done = self._read_cached(into[:size_bytes], begin)
+        if done < size_bytes:
+            self._trial.begin()
         while done < size_bytes:
-            started = time.perf_counter()
-            is_direct = self._goes_past()
-            if is_direct:
+            goes_past = self._can_ask and self._can_go_past and self._trial.goes_past
+            if goes_past:
                 count = self._read_past(into, begin, done, size_bytes)
             else:
-                count = os.preadv(self._descriptor, [into[done:size_bytes]], begin + done)
+                count = self._read_through(into, begin, done, size_bytes)
             if count <= 0:
                 break
-            self._paces[is_direct].add(count, time.perf_counter() - started)
+            self._trial.end(count, goes_past)
             done += count
         return min(done, size_bytes)
 
@@ -119,14 +135,11 @@ class OpenFile:
             self._can_ask = False
             return 0
 
-    def _goes_past(self) -> bool:
-        """Whether the next bytes are read past the page cache."""
-        if not (self._can_go_past and self._can_ask):
-            return False
-        through, past = self._paces[False], self._paces[True]
-        if min(through.size_bytes, past.size_bytes) < _TRIAL:
-            return past.size_bytes < through.size_bytes
-        return past.rate > _GAIN * through.rate
+    def _read_through(self, into: memoryview, begin: int, done: int, size_bytes: int) -> int:
+        if self._can_ask:  # all at once: a read alone asks for little more than the next pages
+            advice = os.POSIX_FADV_WILLNEED
+            os.posix_fadvise(self._descriptor, begin + done, size_bytes - done, advice)
+        return os.preadv(self._descriptor, [into[done:size_bytes]], begin + done)
 
     def _read_past(self, into: memoryview, begin: int, done: int, size_bytes: int) -> int:
         assert self._direct is not None
@@ -135,7 +148,7 @@ class OpenFile:
             return start + os.preadv(self._direct, [into[start:end]], begin + start) - done
         except OSError:  # other rules of alignment
             self._can_go_past = False
-            return os.preadv(self._descriptor, [into[done:size_bytes]], begin + done)
+            return self._read_through(into, begin, done, size_bytes)
 
 
 def reopened(file: File) -> OpenFile | None:
@@ -226,23 +239,36 @@ class MemoryPiece:
 
 
 class Reading:
-    """Weights that are being read: `pieces` hold all their bytes, each `capacity` at most."""
+    """Weights that are being read: `pieces` hold all their bytes, each `capacity` at most.
 
-    def __init__(self, references: Sequence[WeightReference], capacity: int) -> None:
+    They come in groups, one after the other; within a group, in the order in which they lie.
+    """
+
+    def __init__(
+        self,
+        references: Sequence[WeightReference],
+        capacity: int,
+        groups: Sequence[Sequence[int]] | None = None,
+    ) -> None:
         self._references = references
         self._files: dict[File, OpenFile | None] = {}
-        placed: defaultdict[OpenFile | None, list[int]] = defaultdict(list)
+        self.pieces: list[FilePiece | MemoryPiece] = []
         try:
-            for i, reference in enumerate(references):
-                placed[self._open(reference)].append(i)
+            for group in [range(len(references))] if groups is None else groups:
+                self.pieces.extend(self._cut(group, capacity))
         except BaseException:
             self.close()
             raise
-        in_memory = placed.pop(None, [])
-        self.pieces: list[FilePiece | MemoryPiece] = []
+
+    def _cut(self, group: Sequence[int], capacity: int) -> Iterator[FilePiece | MemoryPiece]:
+        placed: defaultdict[OpenFile | None, list[int]] = defaultdict(list)
+        for weight in group:
+            placed[self._open(self._references[weight])].append(weight)
         for file, weights in placed.items():
-            self.pieces.extend(self._cut_file(file, weights, capacity))
-        self.pieces.extend(self._cut_memory(in_memory, capacity))
+            if file is None:
+                yield from self._cut_memory(weights, capacity)
+            else:
+                yield from self._cut_file(file, weights, capacity)
 
     def __enter__(self) -> Self:
         return self
@@ -272,10 +298,7 @@ class Reading:
                 opened.check()
         return self._files[file]
 
-    def _cut_file(
-        self, file: OpenFile | None, weights: list[int], capacity: int
-    ) -> Iterator[FilePiece]:
-        assert file is not None
+    def _cut_file(self, file: OpenFile, weights: list[int], capacity: int) -> Iterator[FilePiece]:
         parts: list[Part] = []
         begin = end = 0
 

@@ -88,7 +88,7 @@ def _spread(kernel: Ints, ins: Ints, *geometry: Any) -> Spread:
     ]
     extra = tuple(o - (n - 2 * f) for o, n, f in zip(outs, whole, front, strict=True))
     limits = map(max, moved.strides, moved.dilations)
-    if all(0 <= e < limit for e, limit in zip(extra, limits, strict=True)):
+    if all(outs) and all(0 <= e < limit for e, limit in zip(extra, limits, strict=True)):
         return Spread(moved.strides, moved.dilations, front, extra, [])
     none = (0,) * len(ins)
     rows = reversed(list(zip(front, outs, whole, strict=True)))

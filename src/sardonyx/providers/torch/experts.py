@@ -63,13 +63,14 @@ def _activated(h: Tensor, side: Tensor | None, attrs: dict[str, Any]) -> Tensor:
     if limit is not None:
         h, side = h.clamp(max=limit), side.clamp(-limit, limit)
     alpha, beta = attrs["activation_alpha"], attrs["activation_beta"]
-    return h * torch.sigmoid(h * alpha) * (side + beta)
+    gated: Tensor = h * torch.sigmoid(h * alpha) * (side + beta)
+    return gated
 
 
 _ACTIVATIONS: Final[dict[bytes, Callable[[Tensor], Tensor]]] = {
     b"relu": torch.relu,
     b"gelu": lambda x: F.gelu(x, approximate="tanh"),
-    b"silu": F.silu,
+    b"silu": lambda x: x * torch.sigmoid(x),
     b"identity": lambda x: x,
 }
 

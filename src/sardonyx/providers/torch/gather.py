@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from sardonyx.errors import InvalidArgument
+from sardonyx.graph.graph import Node
 from sardonyx.ops.declare import ONNX
 from sardonyx.ops.rules import Array, one_int
 from sardonyx.providers.torch.bits import MOVED, blind
-from sardonyx.providers.torch.row import Row, Rows
+from sardonyx.providers.torch.row import PLAIN, Row, Rows
 from sardonyx.providers.torch.wide import wide
 
 
@@ -36,10 +37,22 @@ def within(indices: Tensor, size: int, axis: int) -> Tensor:
     return indices.remainder(size)
 
 
-@blind
-def gather(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
-    """Slices of an axis."""
+def gather(x: Tensor, indices: Tensor | Array, *, axis: int) -> Tensor:
+    """Slices of an axis; of one index that is known, a view."""
     axis %= x.ndim
+    if isinstance(indices, Tensor):
+        return _gathered(x, indices, axis)
+    index, size = one_int(indices, "the index"), x.shape[axis]
+    if not -size <= index < size:
+        raise InvalidArgument(f"index {index} is outside [{-size}, {size}) of axis {axis}")
+    part = x.select(axis, index)
+    for _ in range(indices.ndim):
+        part = part.unsqueeze(axis)
+    return part
+
+
+@blind
+def _gathered(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     where = within(indices, x.shape[axis], axis)
     if where.ndim == 1:
         return x.index_select(axis, where)
@@ -73,7 +86,7 @@ def _rows(x: Tensor, indices: Tensor, batch_dims: int) -> tuple[Tensor, Tensor]:
 def gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int) -> Tensor:
     """Slices at tuples of indices."""
     flat, row = _rows(x, indices, batch_dims)
-    return flat.index_select(0, row).reshape(*indices.shape[:-1], *flat.shape[1:])
+    return flat.index_select(0, row).reshape((*indices.shape[:-1], *flat.shape[1:]))
 
 
 _REDUCTIONS: Final = {b"add": "sum", b"mul": "prod", b"max": "amax", b"min": "amin"}
@@ -164,12 +177,20 @@ def compress(x: Tensor, condition: Tensor, *, axis: int | None) -> Tensor:
     return x.index_select(axis, condition[: x.shape[axis]].nonzero().squeeze(1))
 
 
+def _reduces(node: Node) -> str:
+    """Why updates cannot be reduced; empty if they can."""
+    dtype = node.outputs[0].tensor.dtype
+    if node.attrs["reduction"] == b"none" or dtype in PLAIN:
+        return ""
+    return f"torch writes {dtype} but does not add, multiply or compare it; cast to another type"
+
+
 ROWS: Final[Rows] = {
-    (ONNX, "Gather"): Row(gather, MOVED),
+    (ONNX, "Gather"): Row(gather, MOVED, numbers=(1,)),
     (ONNX, "GatherElements"): Row(gather_elements, MOVED),
     (ONNX, "GatherND"): Row(gather_nd, MOVED),
-    (ONNX, "ScatterElements"): Row(scatter_elements, MOVED),
-    (ONNX, "ScatterND"): Row(scatter_nd, MOVED),
+    (ONNX, "ScatterElements"): Row(scatter_elements, MOVED, refuses=_reduces),
+    (ONNX, "ScatterND"): Row(scatter_nd, MOVED, refuses=_reduces),
     (ONNX, "TensorScatter"): Row(tensor_scatter, MOVED),
     (ONNX, "OneHot"): Row(one_hot, MOVED, host=(1,)),
     (ONNX, "Compress"): Row(compress, MOVED, syncs=True),

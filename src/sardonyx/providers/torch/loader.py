@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from sardonyx.cli.term import size
-from sardonyx.errors import EPFail, SardonyxError
+from sardonyx.errors import FAULTS, EPFail, SardonyxError
 from sardonyx.graph.dtype import BOOL
-from sardonyx.locks import Lock
 from sardonyx.providers.torch.narrow import held_as, unpacked
+from sardonyx.providers.torch.recipes import cooking
 from sardonyx.providers.torch.ring import Buffer, Ring
+from sardonyx.weights.const import Const
 from sardonyx.weights.loading import DataLoader, Report, WeightReference, silent
 from sardonyx.weights.reading import PAGE, FilePiece, MemoryPiece, Part, Reading
 
 CHANNELS_LAST: Final = "channels last"  # a conversion: of rank 4, in another order in memory
 BUFFER_BYTES: Final = 8 << 20
-N_BUFFERS: Final = 12
-N_THREADS: Final = 8
+N_THREADS: Final = 8  # that read
+N_SPARE: Final = 4  # buffers beside those that are being read into: the device copies from them
 
+_MOST_THREADS: Final = 64
+_GROUP_BYTES: Final = 1 << 30  # of weights that others are made of
 _TICK: Final = 0.05  # seconds between reports
 
 
@@ -36,7 +43,7 @@ class TorchLoader(DataLoader):
         """`name` is what values' homes call the device, where that is not torch's name."""
         self._device = device
         self._name = name or str(device)
-        self._n_threads = min(max(1, n_threads), N_BUFFERS)
+        self._n_threads = max(1, min(n_threads, _MOST_THREADS, len(os.sched_getaffinity(0))))
 
     def can_load(self, device: str) -> bool:
         return device == self._name
@@ -56,24 +63,20 @@ class TorchLoader(DataLoader):
     def load_many(
         self, pairs: Sequence[tuple[WeightReference, Tensor]], report: Report = silent
     ) -> None:
-        references = [reference for reference, _ in pairs]
-        targets = [_Target(reference, tensor) for reference, tensor in pairs]
-        with Reading(references, BUFFER_BYTES) as reading:
-            n_pieces = len(reading.pieces)
-            if not n_pieces:
+        jobs = [_job(reference, tensor) for reference, tensor in pairs]
+        targets = [target for job in jobs for target in job]
+        references = [target.reference for target in targets]
+        with Reading(references, BUFFER_BYTES, _groups(jobs)) as reading:
+            if not reading.pieces:
                 return
-            longest = max(p.size_bytes for p in reading.pieces)
-            ring = Ring(self._device, min(N_BUFFERS, n_pieces), -(-longest // PAGE) * PAGE)
+            n_threads = min(self._n_threads, len(reading.pieces))
+            longest = max(piece.size_bytes for piece in reading.pieces)
+            ring = Ring(self._device, n_threads + N_SPARE, -(-longest // PAGE) * PAGE)
             try:
-                _Upload(reading.pieces, targets, ring).run(self._n_threads, report)
+                _Upload(reading.pieces, targets, ring).run(n_threads, report)
                 reading.check()
             finally:
                 ring.close()
-                targets.clear()  # of those that an error keeps alive
-
-
-def _bytes_of(tensor: Tensor) -> Tensor:
-    return tensor.view(-1).view(torch.uint8)
 
 
 @contextlib.contextmanager
@@ -103,57 +106,99 @@ def _free_bytes(device: torch.device) -> int | None:
 
 
 class _Target:
-    """A weight on the device, and the bytes that are copied to make it."""
+    """A weight on the device, and the bytes that are copied to make it.
 
-    def __init__(self, reference: WeightReference, tensor: Tensor) -> None:
+    They are those of `tensor`, or memory of their own, which goes to `then` when all are there.
+    """
+
+    def __init__(
+        self, reference: WeightReference, tensor: Tensor, then: Callable[[Tensor], None] | None
+    ) -> None:
         self.reference = reference
-        self._tensor = tensor
+        self._then = then
+        self._device = tensor.device
         self._left = reference.length
-        self._lock = Lock()
-        self._raw: Tensor | None = None if self._is_made_later else _bytes_of(tensor)
-
-    @property
-    def _is_made_later(self) -> bool:
-        """Whether the device makes it of other bytes."""
-        reference = self.reference
-        is_unpacked = reference.const.dtype.bits < 8 and not reference.is_packed
-        return reference.conversion is not None or is_unpacked
+        self._raw = tensor.view(-1).view(torch.uint8) if then is None else None
 
     def copy(self, part: Part, buffer: Tensor) -> None:
         """Copies a part from a buffer; after the last one, the weight is made."""
-        with self._lock:
-            if self._raw is None:
-                with _room_for(self.reference, self._tensor.device):
-                    length = self.reference.length
-                    self._raw = torch.empty(length, dtype=torch.uint8, device=self._tensor.device)
-            raw = self._raw
-        there = raw[part.begin : part.begin + part.size_bytes]
+        if self._raw is None:
+            with _room_for(self.reference, self._device):
+                length = self.reference.length
+                self._raw = torch.empty(length, dtype=torch.uint8, device=self._device)
+        there = self._raw[part.begin : part.begin + part.size_bytes]
         there.copy_(buffer[part.at : part.at + part.size_bytes], non_blocking=True)
-        with self._lock:
-            self._left -= part.size_bytes
-            is_last = not self._left
-        if is_last:
-            self._make(raw)
-            self._raw = None
+        self._left -= part.size_bytes
+        if not self._left:
+            raw, self._raw = self._raw, None
+            self._finish(raw)
 
-    def _make(self, raw: Tensor) -> None:
+    def _finish(self, raw: Tensor) -> None:
         const = self.reference.const
-        if not self._is_made_later:
-            if const.dtype is BOOL:
-                raw.ne_(0)  # in a file, any byte but 0 is true
+        if const.dtype is BOOL:
+            raw.ne_(0)  # in a file, any byte but 0 is true
+        if self._then is None:
             return
-        if const.dtype.bits < 8 and not self.reference.is_packed:
-            made = unpacked(raw, const.dtype, const.count)
-        else:
-            made = raw.view(held_as(const.dtype))
-        if not self.reference.is_packed:
-            made = made.reshape(const.shape)
-        conversion = self.reference.conversion
-        self._tensor.copy_(made if conversion is None else conversion.convert(made))
+        if const.dtype.bits >= 8:
+            raw = raw.view(held_as(const.dtype)).reshape(const.shape)
+        elif not self.reference.is_packed:
+            raw = unpacked(raw, const.dtype, const.count).reshape(const.shape)
+        self._then(raw)
+
+
+def _job(reference: WeightReference, tensor: Tensor) -> list[_Target]:
+    """What is to be copied for a weight: its bytes, or those of what it is made of."""
+    conversion = reference.conversion
+
+    def finish(made: Tensor) -> None:
+        tensor.copy_(made if conversion is None else conversion.convert(made))
+
+    recipe = None if reference.is_packed else cooking(reference.const)
+    if recipe is None:
+        is_unpacked = reference.const.dtype.bits < 8 and not reference.is_packed
+        is_plain = conversion is None and not is_unpacked
+        return [_Target(reference, tensor, None if is_plain else finish)]
+    there: dict[Const, Tensor] = {}
+
+    def receive(leaf: Const, arrived: Tensor) -> None:
+        there[leaf] = arrived
+        if len(there) == len(recipe.leaves):
+            finish(recipe.make(there, tensor.device))
+            there.clear()
+
+    if not recipe.leaves:
+        finish(recipe.make(there, tensor.device))
+    name = reference.name
+    return [
+        _Target(WeightReference(name, leaf), tensor, partial(receive, leaf))
+        for leaf in recipe.leaves
+    ]
+
+
+def _groups(jobs: Sequence[Sequence[_Target]]) -> list[list[int]]:
+    """Targets by their numbers, in the order to read them in: what others are made of comes last.
+
+    That lies on the device twice until it is made, so that it comes in groups of bounded size.
+    """
+    plain: list[int] = []
+    groups: list[list[int]] = [[]]
+    number, room = 0, _GROUP_BYTES
+    for job in jobs:
+        numbers = range(number, number + len(job))
+        number += len(job)
+        if len(job) == 1:
+            plain += numbers
+            continue
+        groups[-1] += numbers
+        room -= sum(target.reference.length for target in job)
+        if room < 0:
+            groups.append([])
+            room = _GROUP_BYTES
+    return [plain, *groups]
 
 
 class _Upload:
-    """Threads that take pieces, read them and ask for their copies."""
+    """Threads that read pieces into buffers, and one that asks the device to copy from these."""
 
     def __init__(
         self, pieces: Sequence[FilePiece | MemoryPiece], targets: list[_Target], ring: Ring
@@ -163,60 +208,66 @@ class _Upload:
         self._targets = targets
         self._ring = ring
         self._lock = threading.Lock()
-        self._done = 0
-        self._errors: list[BaseException] = []
-        self._is_over = False
+        self._read: SimpleQueue[tuple[FilePiece | MemoryPiece, Buffer] | BaseException]
+        self._read = SimpleQueue()
 
     def run(self, n_threads: int, report: Report) -> None:
-        """Uploads all pieces; raises the first error, or what `report` raises."""
-        total = sum(t.reference.length for t in self._targets)
-        count = min(n_threads, self._n_pieces)
-        threads = [threading.Thread(target=self._work) for _ in range(count)]
-        for thread in threads:
-            thread.start()
+        """Uploads all pieces; raises what goes wrong in any thread, or what `report` raises."""
+        readers = [threading.Thread(target=self._work) for _ in range(n_threads)]
+        for reader in readers:
+            reader.start()
         try:
-            for thread in threads:
-                while thread.is_alive():
-                    thread.join(_TICK)
-                    report(self._done, total)
+            with self._ring.on_stream():
+                self._copy_all(report)
         finally:
-            self._is_over = True
-            for thread in threads:
-                thread.join()
-        if self._errors:
-            raise self._errors[0]
-        report(total, total)
+            self._pieces = iter(())
+            self._ring.stop(n_threads)
+            for reader in readers:
+                reader.join()
 
     def _work(self) -> None:
         try:
-            with self._ring.on_stream():
-                while (piece := self._next()) is not None:
-                    self._move(piece)
-        except BaseException as error:  # it belongs to whoever waits
-            self._errors.append(error)
-            self._is_over = True
+            while (buffer := self._ring.take()) is not None and (piece := self._next()) is not None:
+                piece.read(buffer.memory.data)
+                self._read.put((piece, buffer))
+        except BaseException as error:  # it belongs to who waits
+            self._read.put(error)
 
     def _next(self) -> FilePiece | MemoryPiece | None:
         with self._lock:
-            return None if self._is_over else next(self._pieces, None)
+            return next(self._pieces, None)
 
-    def _move(self, piece: FilePiece | MemoryPiece) -> None:
-        buffer = self._ring.take()
+    def _copy_all(self, report: Report) -> None:
+        total, done = sum(t.reference.length for t in self._targets), 0
+        left, reported = self._n_pieces, time.monotonic()
+        while left:
+            found = self._found()
+            if isinstance(found, BaseException):
+                raise found
+            if found is not None:
+                piece, buffer = found
+                for part in piece.parts:
+                    self._copy(part, buffer)
+                    done += part.size_bytes
+                self._ring.give_back(buffer)
+                left -= 1
+            if time.monotonic() > reported + _TICK or not left:
+                report(done, total)
+                reported = time.monotonic()
+
+    def _found(self) -> tuple[FilePiece | MemoryPiece, Buffer] | BaseException | None:
+        """The next piece that was read; None if that takes long."""
         try:
-            piece.read(buffer.memory.data)
-            for part in piece.parts:
-                self._copy(part, buffer)
-        finally:
-            self._ring.give_back(buffer)
-        with self._lock:
-            self._done += sum(part.size_bytes for part in piece.parts)
+            return self._read.get(timeout=_TICK)
+        except Empty:
+            return None
 
     def _copy(self, part: Part, buffer: Buffer) -> None:
         target = self._targets[part.weight]
         try:
             target.copy(part, buffer.tensor)
-        except RuntimeError as error:
+        except (RuntimeError, *FAULTS) as error:
             if isinstance(error, SardonyxError):
                 raise
             name = target.reference.name
-            raise EPFail(f"copying a weight to the device failed: {error}", weight=name) from None
+            raise EPFail(f"copying {name!r} to the device failed: {error}", weight=name) from None

@@ -108,7 +108,8 @@ def _filled(x: Tensor, widths: Widths, value: Array | None) -> Tensor:
     shape = [d + b + a for d, (b, a) in zip(x.shape, widths, strict=True)]
     if any(-b > d or -a > d for d, (b, a) in zip(x.shape, widths, strict=True)):
         return x.new_full(shape, filler).view(dtype)  # nothing of the input is left
-    y = F.pad(x, [w for pair in reversed(widths) for w in pair], value=filler)
+    # F.pad takes its value as a float, which does not hold all integers.
+    y = torch.constant_pad_nd(x, [w for pair in reversed(widths) for w in pair], filler)
     return y if carrier is None else y.view(dtype)
 
 

@@ -84,8 +84,7 @@ def average_pool(x: Tensor, *, count_include_pad: int, **attrs: Any) -> Tensor:
     """The mean of each window."""
     moved = _slid(x, attrs)
     path = moved.path
-    is_plain = moved.pools and all(d == 1 for d in path.dilations)
-    if is_plain and not (x.ndim == 5 and x.dtype in _HALVES and x.device.type == "cpu"):
+    if moved.pools and all(d == 1 for d in path.dilations) and not _is_odd_volume(x, path.kernel):
         function, padding = _MEANS[x.ndim - 2], moved.padding
         y: Tensor = function(
             x, path.kernel, path.strides, padding, moved.ceil_mode, bool(count_include_pad)
@@ -97,6 +96,14 @@ def average_pool(x: Tensor, *, count_include_pad: int, **attrs: Any) -> Tensor:
         counts = _counts(value, moved, i, attrs if count_include_pad else None)
         y = y / counts.reshape(-1, *(1,) * (len(path.outs) - 1 - i))
     return y.to(x.dtype)
+
+
+def _is_odd_volume(x: Tensor, kernel: Ints) -> bool:
+    """Whether torch's mean of volumes does not take this: it is pickier than that of images."""
+    if x.ndim != 5:
+        return False
+    is_half = x.dtype in _HALVES and x.device.type == "cpu"
+    return is_half or any(k > n for k, n in zip(kernel, x.shape[2:], strict=True))
 
 
 def _counts(x: Tensor, moved: Slide, i: int, with_pads: dict[str, Any] | None) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 from sardonyx.graph.dtype import BOOL, F32, I8, U8
 from sardonyx.ops.declare import MICROSOFT
 from sardonyx.ops.microsoft.qlinear import triples
+from sardonyx.providers.torch.pool import average_pool
 from sardonyx.providers.torch.quantize import to_quantized
 from sardonyx.providers.torch.row import Row, Rows
 
@@ -70,6 +71,12 @@ def _mean(x: Tensor, *, axes: tuple[int, ...], keepdims: int) -> Tensor:
     return x.mean(every, keepdim=bool(keepdims), dtype=torch.float64)
 
 
+def _average(x: Tensor, *, channels_last: int, **attrs: Any) -> Tensor:
+    image = x.movedim(-1, 1) if channels_last else x
+    y = average_pool(image, dilations=None, **attrs)
+    return y.movedim(1, -1) if channels_last else y
+
+
 def _concat(y_scale: Tensor, y_zero: Tensor, *inputs: Tensor, axis: int) -> Tensor:
     parts = [_bytes(_real(*part), y_scale, y_zero, y_zero.dtype) for part in triples(inputs)]
     return torch.cat(parts, axis)
@@ -87,6 +94,7 @@ ROWS: Final[Rows] = {
     (MICROSOFT, "QLinearSigmoid"): _unary(torch.sigmoid),
     (MICROSOFT, "QLinearLeakyRelu"): _unary(_leaky),
     (MICROSOFT, "QLinearSoftmax"): _unary(_softmax),
+    (MICROSOFT, "QLinearAveragePool"): _unary(_average),
     (MICROSOFT, "QLinearGlobalAveragePool"): _unary(_pooled),
     (MICROSOFT, "QLinearReduceMean"): _unary(_mean),
     (MICROSOFT, "QLinearConcat"): Row(_concat, _TYPES),

@@ -257,7 +257,8 @@ def _line(provider: Torch, node: Node, is_fixed: bool) -> Line:
     row = row_of(node)
     assert not isinstance(row, No)
     operands = [
-        _operand(v, i in row.host, _form(provider, row, i, v)) for i, v in enumerate(node.inputs)
+        _operand(v, row.is_array(i, v), _form(provider, row, i, v))
+        for i, v in enumerate(node.inputs)
     ]
     operands += [None] * node.op.n_absent(len(node.inputs))
     shapes = tuple(v.tensor.dims for v in node.outputs) if row.sized else None

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
+from sardonyx.graph.graph import Node
 from sardonyx.ops.declare import ONNX
 from sardonyx.ops.resize import mode_of, resized_axes, stretches
 from sardonyx.ops.resize.filter import Mode, Stretch
@@ -22,7 +23,7 @@ from sardonyx.ops.rules import Array
 from sardonyx.ops.sample import cubic_weights
 from sardonyx.ops.window import Ints
 from sardonyx.providers.torch.bits import CARRIERS, MOVED
-from sardonyx.providers.torch.row import Row, Rows
+from sardonyx.providers.torch.row import PLAIN, Row, Rows
 from sardonyx.providers.torch.sample import interpolable, restored
 
 Plan = Mapping[int, Stretch]
@@ -211,11 +212,23 @@ def _stretched(part: Tensor, scale: float, mode: Mode) -> tuple[int, Tensor]:
 
 def _extrapolated(y: Tensor, plan: Plan, mode: Mode, value: float) -> Tensor:
     """Outputs whose position lies outside the input get one value."""
+    filler = value if y.is_floating_point() else int(value)
     for axis, s in plan.items():
         place = _positions(s, mode, y.device)
         outside = (place < 0) | (place > s.size - 1)
-        y = torch.where(outside.reshape(-1, *(1,) * (y.ndim - 1 - axis)), value, y)
+        y = torch.where(outside.reshape(-1, *(1,) * (y.ndim - 1 - axis)), filler, y)
     return y
 
 
-ROWS: Final[Rows] = {(ONNX, "Resize"): Row(resize, MOVED, host=(1, 2, 3))}
+def _interpolates(node: Node) -> str:
+    """Why a type cannot be resized; empty if it can."""
+    dtype, attrs = node.outputs[0].tensor.dtype, node.attrs
+    crops = attrs["coordinate_transformation_mode"] == b"tf_crop_and_resize"
+    if dtype in PLAIN or (attrs["mode"] == b"nearest" and not crops):
+        return ""
+    return f"torch copies {dtype} but does not compute with it; cast to another type"
+
+
+ROWS: Final[Rows] = {
+    (ONNX, "Resize"): Row(resize, MOVED, host=(1, 2, 3), refuses=_interpolates),
+}

@@ -31,7 +31,7 @@ class Ring:
         self._stream: Any = None if self._module is None else self._module.Stream(device)
         self._memory = pages(n_buffers * buffer_bytes)
         self._is_pinned = device.type == "cuda" and self._pin()
-        self._free: SimpleQueue[Buffer] = SimpleQueue()
+        self._free: SimpleQueue[Buffer | None] = SimpleQueue()
         for i in range(n_buffers):
             memory = self._memory[i * buffer_bytes : (i + 1) * buffer_bytes]
             self._free.put(Buffer(memory, torch.from_numpy(memory)))
@@ -46,12 +46,17 @@ class Ring:
         context: contextlib.AbstractContextManager[Any] = self._module.stream(self._stream)
         return context
 
-    def take(self) -> Buffer:
-        """The buffer whose copy began first, once that is over."""
+    def take(self) -> Buffer | None:
+        """The buffer whose copy began first, once that is over; None when there is no more work."""
         buffer = self._free.get()
-        if buffer.copied is not None:
+        if buffer is not None and buffer.copied is not None and not buffer.copied.query():
             buffer.copied.synchronize()
         return buffer
+
+    def stop(self, n_takers: int) -> None:
+        """Gives None to those who wait for buffers."""
+        for _ in range(n_takers):
+            self._free.put(None)
 
     def give_back(self, buffer: Buffer) -> None:
         """Says that the copies out of a buffer have been asked for."""

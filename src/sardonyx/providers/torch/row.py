@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sardonyx.graph.dtype import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, DType
-from sardonyx.graph.graph import Node
+from sardonyx.graph.graph import Node, Value
 
 REALS: Final = frozenset((F32, F64, F16, BF16))
 WHOLE: Final = frozenset((I8, I16, I32, I64, U8))  # integers that torch computes with
@@ -30,6 +30,7 @@ class Row:
     function: Callable[..., Any]
     types: frozenset[DType] = PLAIN  # of all inputs and outputs but those in `host`
     host: tuple[int, ...] = ()  # inputs that it reads on the host: they come as numpy arrays
+    numbers: tuple[int, ...] = ()  # those that come as arrays if they are one constant number
     packed: tuple[int, ...] = ()  # constants that come as the bytes of their file, flat
     images: tuple[int, ...] = ()  # constants of images, with their channels last in memory
     sized: bool = False  # also wants `shapes`: for each output a tuple of sizes, None if open
@@ -37,6 +38,13 @@ class Row:
     # (input, output): told that each of these is one memory, it writes there.
     shares: tuple[tuple[int, int], ...] = ()
     refuses: Callable[[Node], str] = takes_all  # why a node is not taken; empty if it is
+
+    def is_array(self, position: int, value: Value | None) -> bool:
+        """Whether an input comes as an array."""
+        if position in self.host:
+            return True
+        const = None if value is None else value.const
+        return position in self.numbers and const is not None and const.count == 1
 
 
 Rows = dict[tuple[str, str], Row]  # by domain and name

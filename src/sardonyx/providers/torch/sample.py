@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 from sardonyx.errors import InvalidArgument
+from sardonyx.graph.dtype import I64
+from sardonyx.graph.graph import Node
 from sardonyx.ops.declare import ONNX
 from sardonyx.ops.resize.grid import CUBIC_A
 from sardonyx.ops.rules import Array
@@ -160,7 +162,14 @@ def affine_grid(theta: Tensor, size: Array, *, align_corners: int) -> Tensor:
     return made.to(theta.dtype)
 
 
+def _loses(node: Node) -> str:
+    """Why numbers would not come out as they went in; empty if they do."""
+    if node.attrs["mode"] != b"nearest" or node.outputs[0].tensor.dtype is not I64:
+        return ""
+    return "torch samples i64 by way of f64, which does not hold them all; cast to i32"
+
+
 ROWS: Final[Rows] = {
-    (ONNX, "GridSample"): Row(grid_sample, PLAIN),
+    (ONNX, "GridSample"): Row(grid_sample, PLAIN, refuses=_loses),
     (ONNX, "AffineGrid"): Row(affine_grid, REALS, host=(1,)),
 }

@@ -23,7 +23,7 @@ class Slide:
     path: Walk
     padding: Ints | None  # on both sides of each axis alike; None where sides differ
     margins: list[int]  # for F.pad, so that the last window ends where the input does
-    pools: bool  # whether torch's pools take the padding: up to half of a window
+    pools: bool  # whether torch's pools take the padding: up to half of a kernel
     ceil_mode: bool = False  # whether the padding needs torch's own to make all windows
 
     def padded(self, x: Tensor, value: float = 0) -> Tensor:
@@ -58,8 +58,7 @@ def _slide(kernel: Ints, spatial: Ints, *geometry: Any) -> Slide:
     ]
     # The end of the padding matters only if a window reaches it.
     fits = all(f >= b > f - s for f, b, s in zip(path.front, behind, path.strides, strict=True))
-    extents = ((k - 1) * d + 1 for k, d in zip(path.kernel, path.dilations, strict=True))
-    is_narrow = all(2 * f <= extent for f, extent in zip(path.front, extents, strict=True))
+    is_narrow = all(2 * f <= k for f, k in zip(path.front, path.kernel, strict=True))
     if not fits and moved.ceil_mode and moved.begins == moved.ends:
         return Slide(path, path.front, margins, is_narrow, ceil_mode=True)
     return Slide(path, path.front if fits else None, margins, fits and is_narrow)

@@ -8,7 +8,9 @@ from sardonyx.providers.torch.attention import (
     dot,
     fused,
     group_query,
+    linear,
     multi_head,
+    packed,
     projected,
     rotary,
 )
@@ -16,6 +18,6 @@ from sardonyx.providers.torch.row import Rows
 
 ROWS: Final[Rows] = {
     key: row
-    for part in (dot, rotary, multi_head, projected, group_query, fused)
+    for part in (dot, rotary, multi_head, projected, group_query, fused, linear, packed)
     for key, row in part.ROWS.items()
 }

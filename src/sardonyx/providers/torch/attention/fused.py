@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,12 +33,14 @@ def attention(
 ) -> Tensor:
     """softmax(scale * q k^T + mask) v over the keys that each row sees."""
     is_plain = spans is None and sink is None and not attrs["smooth"] and attrs["softcap"] <= 0
-    way = _way(q, k, mask, attrs) if is_plain and q.dim() == 4 else None
+    is_square = q.dim() == k.dim() == v.dim() == 4 and k.shape[1] == v.shape[1]
+    way = _way(q, k, mask, attrs) if is_plain and is_square else None
     if way is None or not k.shape[-2]:
         y = _stepwise((q, k, v), mask, spans, sink, attrs)
     else:
-        lead = np.broadcast_shapes(q.shape[:1], k.shape[:1], v.shape[:1])
-        q, k, v = (x.expand(*lead, -1, -1, -1) for x in (q, k, v))
+        if not q.shape[0] == k.shape[0] == v.shape[0]:
+            batch = next(x.shape[0] for x in (q, k, v) if x.shape[0] != 1)
+            q, k, v = (x.expand(batch, -1, -1, -1) for x in (q, k, v))
         is_causal = way == "causal"
         blind = UNSEEN if mask is None or attrs["is_settled"] else attrs["zeroes"]
         y = attended(q, k, v, mask, scale=attrs["scale"], is_causal=is_causal, blind=blind)

@@ -45,12 +45,18 @@ class Place:
     total: int
     past: int  # rows of the cache before
     firsts: Tensor | int  # the place of the first new row of each of the batch
-    ends: Tensor | int  # and how many keys it has then
+    last: Tensor | None  # and of its last key; None where that is the last of all
 
     @property
     def length(self) -> int:
         """Rows of the cache behind."""
         return max(self.past, self.total)
+
+    def each(self) -> Tensor:
+        """The place of each new row, [batch, rows]."""
+        assert isinstance(self.firsts, Tensor)
+        first = self.firsts[:, None]
+        return first + torch.arange(self.rows, device=first.device) if self.rows > 1 else first
 
 
 def group_query(*inputs: Any, shares: bool = False, **attrs: Any) -> tuple[Tensor, ...]:
@@ -89,9 +95,10 @@ def _place(x: Inputs) -> Place:
     # A single row stands where its length says: sizes are the same in every step of a decoder.
     is_first = rows == total and (rows > 1 or not past)
     if is_one and (is_first or past + rows == total):
-        return Place(rows, total, past, total - rows, total)
-    ends = x.seqlens.reshape(-1).long() + 1
-    return Place(rows, total, past, 0 if is_first else ends - rows, ends)
+        return Place(rows, total, past, total - rows, None)
+    last = x.seqlens.reshape(-1).long()
+    firsts = 0 if is_first else last - (rows - 1) if rows > 1 else last
+    return Place(rows, total, past, firsts, last)
 
 
 def _operands(x: Inputs, place: Place, attrs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
@@ -107,7 +114,7 @@ def _operands(x: Inputs, place: Place, attrs: dict[str, Any]) -> tuple[Tensor, T
         q, k = _two(parts, heads)
         parts = [_normal(q, x.q_norm, attrs), _normal(k, x.k_norm, attrs)]
     if attrs["do_rotary"]:
-        cos, sin = (_angles(table, x, place) for table in (x.cos, x.sin))
+        cos, sin = _angles(x, place)
         parts = [turned(part, cos, sin, attrs["rotary_interleaved"]) for part in parts]
     return *_two(parts, heads), v
 
@@ -124,26 +131,27 @@ def _normal(x: Tensor, weight: Tensor, attrs: dict[str, Any]) -> Tensor:
     return F.rms_norm(wide(x), (x.shape[-1],), wide(weight), attrs["qk_norm_epsilon"]).to(x.dtype)
 
 
-def _angles(table: Tensor, x: Inputs, place: Place) -> Tensor:
-    """Rows of a table of angles for [batch, heads, rows, pairs]."""
-    rows, firsts = place.rows, place.firsts
+def _angles(x: Inputs, place: Place) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of the new rows, for [batch, heads, rows, pairs]."""
+    rows, firsts, count = place.rows, place.firsts, x.cos.shape[0]
     given = x.positions
-    is_first = isinstance(firsts, int) and not firsts
     if given is None and isinstance(firsts, int):
-        if firsts + rows > table.shape[0]:
+        if firsts + rows > count:
             raise InvalidArgument(
-                f"position {firsts + rows - 1} is outside [0, {table.shape[0]}) of cos_cache"
+                f"position {firsts + rows - 1} is outside [0, {count}) of cos_cache"
             )
-        return wide(table[firsts : firsts + rows])
-    steps = torch.arange(rows, device=table.device)
+        here = slice(firsts, firsts + rows)
+        return wide(x.cos[here]), wide(x.sin[here])
     if given is None:
-        assert isinstance(firsts, Tensor)
-        places = firsts[:, None] + steps if rows > 1 else firsts[:, None]
-    elif is_first and rows > 1:  # of those given, a first prompt looks at one only
+        places = place.each()
+    elif isinstance(firsts, int) and not firsts and rows > 1:
+        # Of those given, a first prompt looks at one only.
+        steps = torch.arange(rows, device=given.device)
         places = (given.reshape(-1)[:1] + steps).expand(given.shape)
     else:
         places = given
-    return taken(table, places)[:, None]
+    cos, sin = taken((x.cos, x.sin), places)
+    return cos[:, None], sin[:, None]
 
 
 def _kept(old: Tensor | None, new: Tensor, place: Place, shares: bool) -> Tensor:
@@ -170,10 +178,7 @@ def _written(cache: Tensor, new: Tensor, place: Place) -> Tensor:
     if isinstance(firsts, int):
         cache[:, :, firsts : firsts + rows] = new
         return cache
-    at = firsts[:, None]
-    if rows > 1:
-        at = at + torch.arange(rows, device=cache.device)
-    at = at.clamp(0, cache.shape[2] - 1)
+    at = place.each().clamp(0, cache.shape[2] - 1)
     if cache.shape[0] == 1:
         return cache.index_copy_(2, at[0], new)
     return cache.scatter_(2, at[:, None, :, None].expand(new.shape), new)
@@ -182,19 +187,19 @@ def _written(cache: Tensor, new: Tensor, place: Place) -> Tensor:
 def _seen(place: Place, q: Tensor, k: Tensor, attrs: dict[str, Any]) -> Tensor | None:
     """Which keys each row sees; None where all, or where all up to its own of as many as rows."""
     rows, keys, window = place.rows, k.shape[2], attrs["local_window_size"]
-    firsts, ends = place.firsts, place.ends
+    firsts, last = place.firsts, place.last
     is_narrow = 0 < window < keys
     is_square = not attrs["causal"] or rows == 1 or keys == rows
-    if isinstance(ends, int) and not is_narrow and is_square:
+    if last is None and not is_narrow and is_square:
         return None
     key = torch.arange(keys, device=q.device)
-    first = firsts if isinstance(firsts, int) else firsts[:, None, None, None]
-    own = first
-    if rows > 1:
-        own = torch.arange(rows, device=q.device)[:, None] + first
+    if isinstance(firsts, int):
+        own = torch.arange(firsts, firsts + rows, device=q.device)[:, None]
+    else:
+        own = place.each()[:, None, :, None]
     seen = key <= own if attrs["causal"] else key >= 0
-    if isinstance(ends, Tensor) and (not attrs["causal"] or isinstance(firsts, int)):
-        seen = seen & (key < ends[:, None, None, None])
+    if last is not None and (not attrs["causal"] or isinstance(firsts, int)):
+        seen = seen & (key <= last[:, None, None, None])
     if is_narrow:
         seen = seen & (key > own - window)
     return seen

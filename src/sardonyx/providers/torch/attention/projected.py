@@ -8,16 +8,19 @@ import torch
 from torch import Tensor
 
 from sardonyx.errors import InvalidArgument
-from sardonyx.graph.dtype import BF16, F16, F32, I32
-from sardonyx.ops.attention.heads import filled
+from sardonyx.graph.dtype import BF16, F16, F32, I8, I32, U8
+from sardonyx.graph.graph import Node
 from sardonyx.ops.declare import MICROSOFT
 from sardonyx.ops.microsoft.decoder import projected_attrs
 from sardonyx.ops.microsoft.projected import Inputs, widths_of
+from sardonyx.ops.microsoft.qbert import projected_attrs as quantized_attrs
+from sardonyx.ops.recurrent import filled
 from sardonyx.ops.rules import one_int
 from sardonyx.providers.torch.attention.core import INF, pack, unpack
 from sardonyx.providers.torch.attention.multi_head import appended, attend, shut_out
 from sardonyx.providers.torch.attention.rotary import turned
 from sardonyx.providers.torch.nbits import weighed
+from sardonyx.providers.torch.qproducts import exact_matmul
 from sardonyx.providers.torch.row import Row, Rows
 from sardonyx.providers.torch.wide import wide
 
@@ -84,13 +87,30 @@ def _mask(mask: Tensor, sizes: tuple[int, int, int], low: float | None) -> Tenso
     return shut_out(seen.reshape(shape), low)
 
 
+def quantized(*inputs: Any, **attrs: Any) -> tuple[Tensor, ...]:
+    """The same with an input and weights of bytes."""
+    x, w, bias, x_scale, w_scale, mask, x_zero, w_zero, past = filled(inputs, 9)
+    move = None if x_zero is None else x_zero.reshape(())
+    total = exact_matmul(x, w, move, w_zero).float()
+    whole = total * (wide(x_scale).reshape(()) * wide(w_scale)) + wide(bias)
+    parts = Inputs(x, w, bias, mask, past, None, None)
+    return _attended(parts, whole.to(bias.dtype), quantized_attrs(attrs))
+
+
 def masked_self(*inputs: Any, **attrs: Any) -> tuple[Tensor, ...]:
     """Attention of one new row."""
     length = inputs[6] if attrs["past_present_share_buffer"] else None
     return projected(*inputs[:6], length, **projected_attrs(attrs))
 
 
+def _shares_cache(node: Node) -> str:
+    if node.attrs["past_present_share_buffer"]:
+        return "its cache is shared without a length: set past_present_share_buffer to 0"
+    return ""
+
+
 ROWS: Final[Rows] = {
     (MICROSOFT, "Attention"): Row(projected, _TYPES, host=(6,)),
+    (MICROSOFT, "QAttention"): Row(quantized, _TYPES | {I8, U8}, refuses=_shares_cache),
     (MICROSOFT, "DecoderMaskedSelfAttention"): Row(masked_self, _TYPES, host=(6, 7, 8)),
 }

@@ -17,10 +17,12 @@ from sardonyx.providers.torch.wide import wide
 _TYPES: Final = frozenset((F32, F16, BF16, I64))
 
 
-def taken(table: Tensor, places: Tensor) -> Tensor:
-    """Rows of a table of angles in float32; a place outside reads the nearest."""
-    held = places.reshape(-1).clamp(0, max(table.shape[0] - 1, 0))
-    return wide(table.index_select(0, held)).view(*places.shape, table.shape[1])
+def taken(tables: tuple[Tensor, Tensor], places: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of tables of cosines and sines in float32; a place outside reads the nearest."""
+    rows, pairs = tables[0].shape
+    held = places.reshape(-1).clamp(0, max(rows - 1, 0))
+    cos, sin = (wide(t.index_select(0, held)).view(*places.shape, pairs) for t in tables)
+    return cos, sin
 
 
 def turned(x: Tensor, cos: Tensor, sin: Tensor, interleaved: int) -> Tensor:
@@ -39,8 +41,8 @@ def turned(x: Tensor, cos: Tensor, sin: Tensor, interleaved: int) -> Tensor:
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor, places: Tensor, interleaved: int) -> Tensor:
     """Pairs of features of [batch, heads, rows, head], turned by the angles of their places."""
-    c, s = (taken(table, places)[:, None] for table in (cos, sin))
-    return turned(x, c, s, interleaved)
+    c, s = taken((cos, sin), places)
+    return turned(x, c[:, None], s[:, None], interleaved)
 
 
 def rotary(x: Tensor, cos: Tensor, sin: Tensor, ids: Tensor | None = None, **attrs: Any) -> Tensor:
@@ -80,7 +82,7 @@ def multi_rotary(x: Tensor, ids: Tensor, cos: Tensor, sin: Tensor, **attrs: Any)
     if not x.numel():
         return x
     tokens = _heads(x, cos, attrs)
-    c, s = (_mixed(taken(table, ids), attrs)[:, None] for table in (cos, sin))
+    c, s = (_mixed(angles, attrs)[:, None] for angles in taken((cos, sin), ids))
     y = turned(tokens, c, s, attrs["interleaved"])
     return y if x.dim() == 4 else pack(y)
 

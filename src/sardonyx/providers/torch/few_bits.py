@@ -28,8 +28,8 @@ class Plain:
     form: Form
 
     def matrix(self, dtype: torch.dtype) -> Tensor:
-        """The weights [K, N]."""
-        return dequantized(self.q, self.scale, self.zero, self.form, dtype)
+        """The weights [N, K]."""
+        return dequantized(self.q, self.scale, self.zero, self.form, dtype).T
 
 
 def pack(q: Tensor, scale: Tensor, zero: Tensor | None, **attrs: Any) -> Any:
@@ -42,6 +42,14 @@ def pack(q: Tensor, scale: Tensor, zero: Tensor | None, **attrs: Any) -> Any:
         if nbits.fits(form, tuple(scale.shape)):
             return nbits.pack(q, scale, zero, form, default)
     return Plain(q, scale, default if zero is None else zero, form)
+
+
+def _matrix(weights: Any, dtype: torch.dtype) -> Tensor:
+    if isinstance(weights, Plain):
+        return weights.matrix(dtype)
+    from sardonyx.providers.torch.kernels.matrix import matrix
+
+    return matrix(weights, dtype)
 
 
 def few_bits(
@@ -73,7 +81,7 @@ def few_bits(
     rows = x
     if gain is not None:
         rows = torch.rms_norm(wide(x), (x.shape[-1],), wide(gain), epsilon).to(x.dtype)
-    y = torch.matmul(rows, weights.matrix(x.dtype))
+    y = F.linear(rows, _matrix(weights, x.dtype))
     if gated:
         gate, up = y.chunk(2, -1)
         y = F.silu(gate) * up

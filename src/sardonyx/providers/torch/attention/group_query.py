@@ -135,8 +135,9 @@ def _room(cache: Tensor, heads: int, rows: int) -> Any:
     from sardonyx.providers.torch.kernels import decode
 
     stream = torch.cuda.current_stream().cuda_stream if cache.is_cuda else 0
-    key = (cache.device, stream, cache.shape[0], cache.shape[1], cache.shape[3], heads, rows)
-    key = (*key, decode.n_splits(cache, cache.device))
+    splits = decode.n_splits(cache, cache.device)
+    sizes = (cache.shape[0], cache.shape[1], cache.shape[3], heads, rows, splits)
+    key = (cache.device, stream, sizes)
     room = _ROOMS.get(key)
     if room is None:
         if len(_ROOMS) >= _MOST_ROOMS:

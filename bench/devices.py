@@ -7,6 +7,7 @@ import importlib
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,6 +170,12 @@ def _raw(tensor: torch.Tensor) -> tuple[Any, ...]:
     index = tensor.device.index or 0
     kind = TYPES[tensor.dtype]
     return tensor.device.type, index, kind, tuple(tensor.shape), tensor.data_ptr()
+
+
+def elsewhere(session: sardonyx.InferenceSession) -> dict[str, int]:
+    """How many nodes of each op are left to the CPU's providers, those of bodies not counted."""
+    nodes = session._compiled.program.nodes()
+    return dict(Counter(node.op.name for node, by, _ in nodes if by in ("cpu", "reference")))
 
 
 def synchronize(device: torch.device) -> None:

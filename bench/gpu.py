@@ -30,6 +30,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +43,14 @@ from bench.devices import (
     add_arguments,
     build,
     difference,
+    elsewhere,
     export,
     milliseconds,
     provider,
     said,
     synchronize,
 )
+from bench.gpu_profile import show
 
 MODELS = "resnet50,bert_base,gpt2,vit_base"
 MODES = {"compile": "default", "reduce": "reduce-overhead"}
@@ -67,6 +70,7 @@ class Row:
     ms: dict[str, float] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     differs: float = math.nan
+    elsewhere: dict[str, int] = field(default_factory=dict)  # nodes that the device does not run
 
     @property
     def ratio(self) -> float:
@@ -95,9 +99,7 @@ def main() -> None:
         network = build(given.zoo, model, getattr(torch, dtype), given.device)
         for batch in given.batches:
             if given.profile:
-                from bench.gpu_profile import show
-
-                show(*profiled(given, network, Row(model, dtype, batch)), given.device)
+                show_kernels(given, network, Row(model, dtype, batch))
                 continue
             rows.append(measure(given, network, Row(model, dtype, batch)))
             progress(began, line(rows[-1], given))
@@ -152,8 +154,9 @@ def path_of(given: argparse.Namespace, model: str, dtype: str) -> Path:
 
 def prepare_all(given: argparse.Namespace) -> None:
     """Exports, and compiles the rivals, each network and type in a process of its own."""
-    waiting, running = list(given.pairs), []
-    environment = {"TORCHINDUCTOR_COMPILE_THREADS": "2", **os.environ}
+    waiting = list(given.pairs)
+    running: list[tuple[str, str, subprocess.Popen[bytes]]] = []
+    environment = {"OMP_NUM_THREADS": "2", "TORCHINDUCTOR_COMPILE_THREADS": "2", **os.environ}
     while waiting or running:
         while waiting and len(running) < given.jobs:
             model, dtype = waiting.pop(0)
@@ -198,7 +201,7 @@ def rivals(given: argparse.Namespace, network: Network, batch: int) -> Calls:
         with torch.inference_mode():
             return module(*inputs)
 
-    return {name: lambda module=module: call(module) for name, module in modules.items()}
+    return {name: partial(call, module) for name, module in modules.items()}
 
 
 def ours(given: argparse.Namespace, network: Network, row: Row, want: list[torch.Tensor]) -> Calls:
@@ -208,11 +211,12 @@ def ours(given: argparse.Namespace, network: Network, row: Row, want: list[torch
     session = sardonyx.InferenceSession(
         path_of(given, row.model, row.dtype), providers=[chosen, "CPUExecutionProvider"]
     )
+    row.elsewhere = elsewhere(session)
     feeds = network.inputs(row.batch)
     names = [output.name for output in session.get_outputs()]
 
     def outputs() -> dict[str, torch.Tensor]:
-        made = [torch.full_like(w, math.nan, memory_format=torch.contiguous_format) for w in want]
+        made = [torch.full(w.shape, math.nan, dtype=w.dtype, device=w.device) for w in want]
         return dict(zip(names, made, strict=True))
 
     calls: Calls = {"bound": Bound(session, feeds, outputs(), gpu_graph_id="-1")}
@@ -272,12 +276,15 @@ def forget(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def profiled(
-    given: argparse.Namespace, network: Network, row: Row
-) -> tuple[Row, dict[str, Callable[[], Any]]]:
-    """The two calls whose kernels are shown: ours and torch.compile, both without graphs."""
+def show_kernels(given: argparse.Namespace, network: Network, row: Row) -> None:
+    """Prints the kernels of ours and of the rivals, all without graphs."""
     calls, _ = candidates(given, network, row)
-    return row, {name: calls[name] for name in ("bound", "compile", "eager") if name in calls}
+    for name, reason in row.failed.items():
+        print(f"{name} failed: {reason}")
+    shown: Calls = {name: calls[name] for name in ("bound", "compile", "eager") if name in calls}
+    show(f"{row.model} {row.dtype} batch {row.batch}", shown, given.device)
+    del calls, shown
+    forget(given.device)
 
 
 def columns(given: argparse.Namespace) -> list[str]:
@@ -308,6 +315,8 @@ def report(rows: list[Row], given: argparse.Namespace) -> None:
     for row in rows:
         for name, reason in row.failed.items():
             print(f"{row.model} {row.dtype} {row.batch}: {name} failed: {reason}")
+        if row.elsewhere:
+            print(f"{row.model} {row.dtype} {row.batch}: nodes left to the CPU: {row.elsewhere}")
     ratios = [row.ratio for row in rows if not math.isnan(row.ratio)]
     if ratios:
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))

@@ -31,16 +31,11 @@ def kernels(call: Callable[[], Any], device: torch.device) -> list[tuple[float, 
     return sorted(rows, reverse=True)
 
 
-def show(row: Any, calls: Mapping[str, Callable[[], Any]], device: torch.device) -> None:
+def show(title: str, calls: Mapping[str, Callable[[], Any]], device: torch.device) -> None:
     """Prints the kernels of each call, and all of them in sum."""
-    for name, reason in row.failed.items():
-        print(f"{name} failed: {reason}")
     for name, call in calls.items():
         found = kernels(call, device)
         total, launches = sum(r[0] for r in found), sum(r[1] for r in found)
-        print(
-            f"\n{row.model} {row.dtype} batch {row.batch}, {name}: {total:.0f} us in "
-            f"{launches:.0f} launches"
-        )
+        print(f"\n{title}, {name}: {total:.0f} us in {launches:.0f} launches")
         for spent, count, key in found[:TOP]:
             print(f"{spent:>10.1f} us {count:>6.1f} x  {key[:WIDTH]}", flush=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -165,135 +165,109 @@ def describe(values: Mapping[str, Any]) -> str:
     )
 
 
-def into(program: Program, places: Sequence[Any], fed: Mapping[str, Any]) -> dict[int, Any]:
-    """Places for outputs by slot: those that share memory with nothing fed and with no other.
-
-    Another segment may read what the first one would write over.
-    """
-    read = list(_tensors(fed.values()))
-    found: dict[int, Any] = {}
-    for output, place in zip(program.outputs, places, strict=True):
-        if place is None or not _is_at(place, output.device):
-            continue
-        others = (p for p in places if p is not None and p is not place)
-        if not any(_may_share(place, other) for other in (*read, *others)):
-            found[output.slot] = place
-    return found
-
-
-def shared_with(program: Program, places: Sequence[Any], fed: Mapping[str, Any]) -> dict[int, int]:
-    """Outputs by slot whose place on a device is the very memory of an input, with its slot."""
-    inputs = [(i.slot, fed[i.name]) for i in program.inputs if is_tensor(fed.get(i.name))]
-    return {
-        output.slot: slot
-        for output, place in zip(program.outputs, places, strict=True)
-        for slot, value in inputs
-        if is_tensor(place) and _is_same(place, value)
-    }
-
-
-def _is_at(place: Any, device: str) -> bool:
-    """Whether a place lies on the device that makes an output."""
-    if isinstance(place, np.ndarray):
+def is_at(value: Any, device: str) -> bool:
+    """Whether an array or a tensor lies on the device of a name."""
+    if isinstance(value, np.ndarray):
         return device == HOST
-    return bool(device_values(device).is_at(place, device))
+    return bool(device_values(device).is_at(value, device))
 
 
-def _is_same(a: Any, b: Any) -> bool:
-    """Whether two tensors are one: the same elements in the same memory."""
-    return (
-        is_tensor(a)
-        and is_tensor(b)
-        and (a.data_ptr(), a.dtype, a.shape, a.stride(), a.device)
-        == (b.data_ptr(), b.dtype, b.shape, b.stride(), b.device)
-    )
-
-
-def _may_share(a: Any, b: Any) -> bool:
-    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        return np.may_share_memory(a, b)
-    shares: bool = device_values("a device").shares_memory(a, b)
-    return shares
-
-
-def _tensors(values: Iterable[Any]) -> Iterator[Any]:
-    """Arrays and tensors, those in lists included."""
+def tensors(values: Iterable[Any]) -> Iterator[Any]:
+    """Arrays and tensors of torch among values, those in lists included."""
     for value in values:
         if isinstance(value, list):
-            yield from _tensors(value)
+            yield from tensors(value)
         elif isinstance(value, np.ndarray) or is_tensor(value):
             yield value
 
 
+def taken(fed: Iterable[Any], places: Iterable[Any] = ()) -> set[Any]:
+    """What the memory of inputs and places is known by to `hand_out`.
+
+    Inputs and constants are read-only arrays, and so is every view of them; all but the caches
+    among what was fed. Nothing tells whether a tensor of torch is a view.
+    """
+    found: set[Any] = set()
+    for value in tensors(fed):
+        if is_tensor(value):
+            found.add(device_values("a device").owner_of(value))
+        elif native.has_room(value):
+            found.update((id(value), id(value.base)))
+    for place in tensors(places):
+        if is_tensor(place):
+            found.add(device_values("a device").owner_of(place))
+        else:
+            found.update((id(place), id(place if place.base is None else place.base)))
+    return found
+
+
 def hand_out(
-    results: Sequence[Any], fed: Iterable[Any] = (), places: Sequence[Any] = ()
+    results: Sequence[Any], others: Callable[[], set[Any]], places: Sequence[Any] = ()
 ) -> list[Any]:
     """Results that the caller may keep and change: sharing bytes with nothing else.
 
-    Inputs and constants are read-only arrays, and so is every view of them; all but the caches
-    among what was fed. Results are contiguous, all but caches and what lies on devices. One that
-    lies in the caller's place among `places` is that place; an equal one beside it is not.
+    They are contiguous, all but caches and what lies on devices. One that lies in the caller's
+    place among `places` is that place; an equal one beside it is not. `others` gives what was
+    `taken`.
     """
-    fed = list(_tensors(fed))
-    taken: set[Any] = set(_caches(fed))
-    if any(map(is_tensor, results)):  # of which nothing tells whether they are views
-        owner_of = device_values("a device").owner_of
-        taken.update(owner_of(v) for v in (*fed, *_tensors(places)))
-    for place in places:
-        if isinstance(place, np.ndarray):
-            taken.update((id(place), id(place if place.base is None else place.base)))
     own = places or [None] * len(results)
-    return [
-        place if place is not None and (r is place or _is_same(r, place)) else _give(r, taken)
-        for r, place in zip(results, own, strict=True)
-    ]
+    known: set[Any] | None = None
+    made = []
+    for result, place in zip(results, own, strict=True):
+        if result is place and place is not None:
+            made.append(place)
+            continue
+        if known is None:
+            known = others()
+        made.append(_give(result, known))
+    return made
 
 
-def _caches(fed: Iterable[Any]) -> Iterator[int]:
-    """What caches, and views of them, are known by in `_give`."""
-    for value in fed:
-        if isinstance(value, np.ndarray) and native.has_room(value):
-            yield id(value)
-            yield id(value.base)
-
-
-def _give(value: Any, taken: set[Any]) -> Any:
+def _give(value: Any, known: set[Any]) -> Any:
     if isinstance(value, list):
-        return [_give(v, taken) for v in value]
+        return [_give(v, known) for v in value]
     if is_tensor(value):
-        return _give_tensor(value, taken)
+        return _give_tensor(value, known)
     if not isinstance(value, np.ndarray):
         return value.copied() if hasattr(value, "copied") else value
     owner = value if value.base is None else value.base
-    if not value.flags.writeable or id(owner) in taken:
+    if not value.flags.writeable or id(owner) in known:
         return value.copy()
-    taken.add(id(owner))  # a second output over the same bytes is copied
+    known.add(id(owner))  # a second output over the same bytes is copied
     if native.has_room(value):
         return value
     return np.ascontiguousarray(value).reshape(value.shape)
 
 
-def _give_tensor(tensor: Any, taken: set[Any]) -> Any:
+def _give_tensor(tensor: Any, known: set[Any]) -> Any:
     owner = device_values("a device").owner_of(tensor)
-    if owner in taken:
+    if owner in known:
         return tensor.clone()
-    taken.add(owner)
+    known.add(owner)
     return tensor
 
 
 def settle(
-    program: Program, results: Sequence[Any], wanted: Sequence[int], stays: bool
+    program: Program,
+    results: Sequence[Any],
+    wanted: Sequence[int],
+    stays: bool,
+    places: Sequence[Any] = (),
 ) -> list[Any]:
     """The wanted results as arrays, or as tensors of torch where these lie if they are to stay.
 
-    Arrays of the host are left as they are. Tensors that stay are nobody's but the run's.
+    Arrays of the host are left as they are, and so is what lies in its place. Tensors that stay
+    are no memory of the program's.
     """
     if not program.devices:
         return [results[i] for i in wanted]
     made = []
     for i in wanted:
         value = results[i]
-        if not is_tensor(value) or not _is_at(value, program.outputs[i].device):
+        if places and value is places[i]:
+            made.append(value)
+            continue
+        if not is_tensor(value) or not is_at(value, program.outputs[i].device):
             value = program.on_host(i, value)
         elif stays:
             value = value.clone() if program.keeps(value) else value
@@ -305,10 +279,10 @@ def settle(
 
 def on_host(results: Sequence[Any]) -> list[Any]:
     """Results with arrays in place of tensors, which one wait brings."""
-    tensors = [r for r in results if is_tensor(r)]
-    if not tensors:
+    found = [r for r in results if is_tensor(r)]
+    if not found:
         return list(results)
-    arrays = iter(device_values("a device").downloaded(tensors))
+    arrays = iter(device_values("a device").downloaded(found))
     return [next(arrays) if is_tensor(r) else r for r in results]
 
 

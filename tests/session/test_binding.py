@@ -11,6 +11,7 @@ from onnx import parser
 import sardonyx
 from sardonyx import OrtValue
 from sardonyx.session.binding import IOBinding
+from sardonyx.session.bound import _apart
 
 TEXT = """<ir_version: 8, opset_import: ["": 17]>
 g (float[n,3] x, float[n,3] y) => (float[n,3] z, float[n,3] w, float[m,3] v)
@@ -273,3 +274,19 @@ def test_an_equal_output_that_is_not_bound_is_its_own(name: str) -> None:
     for output, value in zip(("y", "z"), binding.get_outputs(), strict=True):
         assert np.may_share_memory(value.numpy(), place) == (output == name)
         assert value.numpy().tolist() == [1, 1]
+
+
+def test_memory_in_common_is_found() -> None:
+    """By one walk over sorted addresses, which is compared with looking at each pair."""
+    rng, buffer = np.random.default_rng(3), np.zeros(40, np.uint8)
+    for _ in range(200):
+        ends = rng.integers(0, 41, (rng.integers(1, 7), 2))
+        values = [buffer[a:b] if a <= b else buffer[b:a:3] for a, b in ends]
+        values[0] = None
+        given = list(enumerate(values))
+        wanted = [
+            v is None
+            or not any(np.may_share_memory(v, w) for j, w in given if w is not None and j != i)
+            for i, v in given
+        ]
+        assert _apart(values) == wanted

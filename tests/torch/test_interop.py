@@ -11,9 +11,10 @@ from onnx import TensorProto, helper, parser
 import sardonyx
 from sardonyx import OrtValue, RunOptions
 from sardonyx.errors import InvalidArgument
+from tests.decoder import Decoder
 
 torch = pytest.importorskip("torch")
-from sardonyx.providers.torch import values  # noqa: E402 - torch may be missing
+from sardonyx.providers.torch import Torch, values  # noqa: E402 - torch may be missing
 
 TORCH = [("TorchExecutionProvider", {"device": "cpu"})]
 MODEL = """<ir_version: 8, opset_import: ["": 17]>
@@ -269,3 +270,134 @@ def test_sizes_and_memory_are_told(session: Any) -> None:
     assert {m.name for m in session.get_input_memory_infos()} == {"Cpu"}
     assert [d.ep_name for d in session.get_input_epdevices()] == ["CPUExecutionProvider"] * 2
     assert len(session.get_output_memory_infos()) == 3
+
+
+class Replayer:
+    """Stands for CUDA's graphs: what was recorded is called again, into the same memory."""
+
+    def __init__(self) -> None:
+        self.n_recorded = self.n_replayed = 0
+
+    def record(self, call: Any) -> Any:
+        outputs = call()
+        self.n_recorded += 1
+
+        def replay() -> None:
+            self.n_replayed += 1
+            for old, new in zip(outputs, call(), strict=True):
+                if isinstance(old, torch.Tensor) and old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+        return outputs, replay
+
+    def order(self) -> None:
+        pass
+
+
+@pytest.fixture
+def replayer(monkeypatch: pytest.MonkeyPatch) -> Replayer:
+    made, begin = Replayer(), Torch.__init__
+
+    def init(self: Any, *args: Any) -> None:
+        begin(self, *args)
+        self.recorder = made
+
+    monkeypatch.setattr(Torch, "__init__", init)
+    return made
+
+
+RECORDED = """<ir_version: 8, opset_import: ["": 17]>
+g (float[n,3] x, float[n,3] y) => (float[n,3] z, float[3,n] v, int64[2] s)
+{ t = Mul(x, y)  z = Softmax(t)  v = Transpose(x)  s = Shape(z) }"""
+
+
+def test_recorded_runs_hand_out_memory_of_their_own(replayer: Replayer) -> None:
+    session, plain = session_of(RECORDED), session_of(RECORDED, None)
+    kept = []
+    for step in range(4):
+        feed = {"x": X + step, "y": Y}
+        kept.append(session.run(None, feed))
+        for made, wanted in zip(kept[-1], plain.run(None, feed), strict=True):
+            np.testing.assert_allclose(made, wanted, rtol=1e-6)
+    assert (replayer.n_recorded, replayer.n_replayed) == (1, 3)
+    np.testing.assert_array_equal(kept[1][1], (X + 1).T)
+    session.release_captured_graph(0)
+    options = RunOptions()
+    options.add_run_config_entry("gpu_graph_id", "-1")
+    session.run(None, feed, options)
+    session.run(None, feed)
+    assert replayer.n_recorded == 1
+    session.run(None, feed)
+    assert replayer.n_recorded == 2
+    options.add_run_config_entry("gpu_graph_id", "first")
+    with pytest.raises(InvalidArgument, match="gpu_graph_id is a number"):
+        session.run(None, feed, options)
+
+
+def test_recorded_runs_read_and_write_bound_memory(replayer: Replayer) -> None:
+    session = session_of(RECORDED)
+    x, z = X.copy(), np.zeros((2, 3), np.float32)
+    binding = session.io_binding()
+    for name, array in (("x", x), ("y", Y)):
+        binding.bind_cpu_input(name, array)
+    binding.bind_ortvalue_output("z", OrtValue(z))
+    binding.bind_output("v")
+    for step in range(4):
+        x[:] = X * step
+        session.run_with_iobinding(binding)
+        wanted = torch.softmax(torch.from_numpy(X * step * Y), -1)
+        np.testing.assert_allclose(z, wanted, rtol=1e-6)
+        v = binding.get_outputs()[1].numpy()
+        np.testing.assert_array_equal(v, x.T)
+        v[:] = -1
+    np.testing.assert_array_equal(x, X * 3)
+    assert (replayer.n_recorded, replayer.n_replayed) == (1, 3)
+    binding.bind_ortvalue_output("z", OrtValue(x))  # which is read as well
+    for step in range(3):
+        x[:] = X + step
+        session.run_with_iobinding(binding)
+        wanted = torch.softmax(torch.from_numpy((X + step) * Y), -1)
+        np.testing.assert_allclose(x, wanted, rtol=1e-6)
+
+
+def test_a_place_of_another_shape_is_refused(replayer: Replayer) -> None:
+    session = session_of(RECORDED)
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", X[:1])
+    binding.bind_cpu_input("y", Y[:1])
+    binding.bind_ortvalue_output("z", OrtValue(np.zeros((2, 3), np.float32)))
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match=r"\[1, 3\] in this run, .*\[2, 3\]"):
+            session.run_with_iobinding(binding)
+
+
+def test_decoding_in_static_buffers_is_one_recorded_graph(
+    replayer: Replayer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Caches of full length are fed and written in place; the mask has their length, too."""
+    monkeypatch.setattr("sardonyx.session.binding._copy", None)
+    model = Decoder("qoperator").model()
+    session = sardonyx.InferenceSession(model, providers=TORCH)
+    plain = sardonyx.InferenceSession(model)
+    names = [i.name for i in session.get_inputs() if i.name.startswith("past")]
+    caches = {name: np.zeros((1, 2, 16, 16), np.float32) for name in names}
+    past = {name: cache[:, :, :0] for name, cache in caches.items()}
+    token, mask = np.zeros((1, 1), np.int64), np.zeros((1, 16), np.int64)
+    binding = session.io_binding()
+    binding.bind_output("logits")
+    for name, array in {"input_ids": token, "attention_mask": mask, **caches}.items():
+        binding.bind_ortvalue_input(name, OrtValue(array))
+    for name, cache in caches.items():
+        binding.bind_ortvalue_output(name.replace("past_key_values", "present"), OrtValue(cache))
+    for step in range(1, 5):
+        token[:], mask[:, :step] = 7 * step, 1
+        session.run_with_iobinding(binding)
+        feed = {"input_ids": token, "attention_mask": mask[:, :step], **past}
+        logits, *present = plain.run(None, feed)
+        past = dict(zip(names, present, strict=True))
+        made = binding.get_outputs()[0].numpy()
+        np.testing.assert_allclose(made, logits, rtol=1e-4, atol=1e-4)
+        for name, cache in caches.items():
+            np.testing.assert_allclose(cache[:, :, :step], past[name], rtol=1e-4, atol=1e-4)
+            assert not cache[:, :, step:].any()
+    assert (replayer.n_recorded, replayer.n_replayed) == (1, 3)

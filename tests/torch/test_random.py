@@ -45,7 +45,7 @@ DRAWN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("row", "dtype", "fits"), DRAWN, ids=str)
+@pytest.mark.parametrize(("row", "dtype", "fits"), DRAWN, ids=range(len(DRAWN)))
 def test_distribution(row: Row, dtype: Any, fits: Callable[[Any], bool]) -> None:
     """Each draw has the distribution that it should, and the next one differs."""
     first, second = drawn(row), drawn(row)

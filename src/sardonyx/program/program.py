@@ -121,6 +121,14 @@ class Program:
         regions = (s for s in self.segments if isinstance(s, RegionSegment))
         return any(s.keeps(value) for s in regions) or any(b.keeps(value) for b in self.bodies)
 
+    def release_graphs(self, graph_id: int) -> None:
+        """Forgets what regions recorded for runs of an id."""
+        for segment in self.segments:
+            if isinstance(segment, RegionSegment):
+                segment.release_graphs(graph_id)
+        for body in self.bodies:
+            body.release_graphs(graph_id)
+
     @property
     def quick(self) -> Callable[[dict[Any, Any]], object] | None:
         """Takes a feed to outputs in one native call, where that is all there is to a run.

@@ -47,10 +47,11 @@ class RegionSegment:
         in_place = getattr(self.program, "in_place", None) if run.shared else None
         if in_place is None:
             return self.program(values, run, places)
+        numbers = {slot: i for i, slot in enumerate(self.inputs)}
         shared = {
-            o: self.inputs.index(run.shared[slot])
+            o: numbers[there]
             for o, slot in enumerate(self.outputs)
-            if run.shared.get(slot) in self.inputs
+            if (there := run.shared.get(slot)) in numbers
         }
         made: Sequence[Any] = in_place(values, run, places, shared)
         return made
@@ -59,3 +60,9 @@ class RegionSegment:
         """Whether a value lies in memory of its own; where nobody knows it may."""
         keeps = getattr(self.program, "keeps", None)
         return keeps is None or bool(keeps(value))
+
+    def release_graphs(self, graph_id: int) -> None:
+        """Forgets what it recorded for runs of an id, if it records any."""
+        release = getattr(self.program, "release_graphs", None)
+        if release is not None:
+            release(graph_id)

@@ -137,7 +137,8 @@ class About:
                 raise TypeError(f"an option and its value are strings, not {key!r} and {value!r}")
 
     def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
-        """Graphs are captured on GPUs only: there is none to release."""
+        """Forgets what was recorded on GPUs for runs of a gpu_graph_id."""
+        self._compiled.program.release_graphs(graph_annotation_id)
 
     def enable_fallback(self) -> None:
         """Kept for programs that call it: the CPU is always there to fall back to."""

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from sardonyx.device import HOST, TORCH_HOST, OrtDevice, device_values, is_tensor, torch_name
 from sardonyx.errors import SardonyxError, ValueFault
-from sardonyx.feeds import as_tensors, check_value, on_host
+from sardonyx.feeds import as_tensors, check_feed, check_value, on_host
 from sardonyx.graph.fact import Fact
 from sardonyx.nodearg import type_name
 from sardonyx.options import RunOptions
 from sardonyx.ortvalue import OrtValue, as_ort_value
 from sardonyx.ortvalues import OrtValueVector
+from sardonyx.session.bound import Bound
 from sardonyx.session.pointers import tensor_at
 
 if TYPE_CHECKING:
+    from sardonyx.program.program import Input
     from sardonyx.session.inference import InferenceSession
 
 UNFINISHED: Final = "disable_synchronize_execution_providers"
@@ -34,11 +36,13 @@ class SessionIOBinding:
     def __init__(self, session: InferenceSession) -> None:
         self._session = session
         self._feed: dict[str, Any] = {}
+        self._specs: Mapping[str, Input] | None = None  # that all of the feed was checked against
         self._targets: dict[str, OrtValue | None] = {}
         self._results: list[OrtValue] = []
         self._devices: dict[str, str] = {}  # of outputs without a target
         self._places: list[Any] = []  # memory for all outputs of the session, None where unbound
-        self._bound: list[tuple[int, str, OrtValue | None]] = []  # outputs, by number
+        self._outputs: list[tuple[int, str, OrtValue | None]] = []  # that are bound, by number
+        self._bound: Bound | None = None  # all of this for runs, once one has worked it out
 
     def bind_input(self, name: str, value: Any, *raw: Any) -> None:
         """An array or whatever `run` takes; or a device, a type, a shape and an address.
@@ -52,9 +56,10 @@ class SessionIOBinding:
             return
         if name in self._session._fixed:  # a default, which is to be fed now
             self._session._open_defaults()
-        spec = self._session._inputs.get(name)
+        specs = self._session._inputs
+        spec = specs.get(name)
         if spec is None:
-            known = ", ".join(self._session._inputs)
+            known = ", ".join(specs)
             raise ValueFault(f"Failed to find an input named {name}; the model has {known}")
         fed = value._fed() if isinstance(value, OrtValue) else value
         try:
@@ -62,6 +67,8 @@ class SessionIOBinding:
             self._feed[name] = self._on(spec.device, fed)
         except SardonyxError as error:
             raise ValueFault(error.what, **error.where) from None
+        self._specs = specs if self._specs is specs or len(self._feed) == 1 else None
+        self._bound = None
 
     def _on(self, device: str, value: Any) -> Any:
         """What is bound in the form that a device has it: over the same memory where it can be."""
@@ -69,7 +76,8 @@ class SessionIOBinding:
             return value
         if device == TORCH_HOST:
             return as_tensors([value])[0]
-        return self._session._compiled.program.devices[device].to_device(value)
+        made = self._session._compiled.program.devices[device].to_device(value)
+        return made if is_tensor(made) else value  # which runs bring to a device like no other
 
     def bind_ortvalue_input(self, name: str, value: OrtValue) -> None:
         """An OrtValue, which is read where it lies by each run."""
@@ -108,10 +116,11 @@ class SessionIOBinding:
     def _bind(self, name: str, value: OrtValue | None) -> None:
         self._targets[name] = value
         names = self._session._output_names
-        self._bound = [(names.index(n), n, target) for n, target in self._targets.items()]
+        self._bound = None
+        self._outputs = [(names.index(n), n, target) for n, target in self._targets.items()]
         self._places = [None] * len(names)
         outputs = self._session._compiled.program.outputs
-        for index, _, target in self._bound:
+        for index, _, target in self._outputs:
             if target is not None and target._dtype is not None and target._dtype.bits >= 8:
                 is_torch = outputs[index].device == TORCH_HOST
                 self._places[index] = as_tensors([target._value])[0] if is_torch else target._value
@@ -120,10 +129,14 @@ class SessionIOBinding:
         """One run; afterwards outputs are where they were bound to."""
         if not self._targets:
             raise ValueFault("no output is bound", hint="call bind_output first")
-        places = self._places
-        results = self._session._run_into(self._feed, places, options)
+        bound = self._bound
+        if bound is None:
+            specs = self._session._inputs
+            feed = self._feed.copy() if specs is self._specs else check_feed(specs, self._feed)
+            bound = self._bound = Bound(feed, self._places, specs)
+        results, places = self._session._run_into(bound, options), bound.places
         made = self._results = []
-        for index, name, target in self._bound:
+        for index, name, target in self._outputs:
             result = results[index]
             if target is None:
                 made.append(as_ort_value(result)._at(self._devices[name]))
@@ -142,12 +155,12 @@ class SessionIOBinding:
 
     def clear_binding_inputs(self) -> None:
         """Forgets all inputs."""
-        self._feed = {}
+        self._feed, self._bound = {}, None
 
     def clear_binding_outputs(self) -> None:
         """Forgets all outputs, and what the last run made."""
-        self._targets, self._results, self._places, self._bound = {}, [], [], []
-        self._devices = {}
+        self._targets, self._results, self._places, self._outputs = {}, [], [], []
+        self._devices, self._bound = {}, None
 
     def synchronize_inputs(self) -> None:
         """Waits until devices have what is bound as inputs."""

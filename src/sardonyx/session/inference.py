@@ -19,7 +19,7 @@ from sardonyx.errors import (
     RuntimeException,
     SardonyxError,
 )
-from sardonyx.feeds import as_tensors, check_feed, describe, hand_out, into, settle, shared_with
+from sardonyx.feeds import as_tensors, check_feed, describe, hand_out, settle, taken
 from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.load import LoadOptions
 from sardonyx.load.source import read_model
@@ -34,6 +34,7 @@ from sardonyx.program.run import bind, execute
 from sardonyx.programs import PROGRAMS, Shared, key_of, shared
 from sardonyx.providers import resolve
 from sardonyx.session import config
+from sardonyx.session.bound import Bound
 from sardonyx.session.settings import (
     NODE_STATS,
     PACK_SAVE,
@@ -69,7 +70,7 @@ class _Asked:
 
     values: dict[str, Any]
     options: RunOptions
-    places: Sequence[Any]  # memory for all outputs, or None each; none at all if nothing is bound
+    bound: Bound | None
     wanted: Sequence[int]  # outputs, by number
     stays: bool  # tensors are wanted where they lie
 
@@ -254,17 +255,17 @@ class InferenceSession(Ways):
         output_names: Sequence[str] | None,
         input_feed: Mapping[str, Any],
         options: RunOptions,
-        places: Sequence[Any] = (),
+        bound: Bound | None = None,
         stays: bool = False,
     ) -> list[Any]:
-        """The long way of a run; `places` is memory for all outputs to lie in, or None.
+        """The long way of a run: results are arrays, or lie where they were made if each `stays`.
 
-        Results are arrays, or lie where they were made if each `stays`.
+        What is `bound` is the feed, or was before adapters came to it.
         """
         if options.only_execute_path_to_fetches and output_names:
             path = self._path_to(output_names)
             if path is not self:
-                return path._run(output_names, input_feed, options, places, stays)
+                return path._run(output_names, input_feed, options, None, stays)
         shrinks = wants_shrinking(options, self._settings)
         wanted = self._wanted(output_names)
         if options._adapters:
@@ -274,13 +275,19 @@ class InferenceSession(Ways):
         if not self._fixed.isdisjoint(input_feed):
             self._open_defaults()
         started = time.perf_counter()
-        values = check_feed(self._inputs, input_feed)
+        if bound is None or bound.feed is not input_feed or bound.specs is not self._inputs:
+            values = check_feed(self._inputs, input_feed)
+            bound = None if bound is None else Bound(values, bound.places, self._inputs)
+        else:
+            values = bound.feed
         try:
-            asked = _Asked(values, options, places, wanted, stays)
+            asked = _Asked(values, options, bound, wanted, stays)
             results = self._execute(asked)
             if self._profile is not None:
                 self._profile.add("Session", "model_run", started, time.perf_counter(), {})
-            return hand_out(results, values.values(), places)
+            if bound is None:
+                return hand_out(results, lambda: taken(values.values()))
+            return hand_out(results, bound.taken, bound.places)
         except InvalidArgument as error:
             raise error.at(fed=describe(values)) from None
         except MemoryError as error:
@@ -322,16 +329,14 @@ class InferenceSession(Ways):
             **device_options(self._base, self._providers, self._wishes),
         )
 
-    def _run_into(
-        self, feed: dict[str, Any], places: list[Any], run_options: RunOptions | None
-    ) -> list[Any]:
-        """All outputs for a feed that was checked, in these arrays as far as they can lie there."""
+    def _run_into(self, bound: Bound, run_options: RunOptions | None) -> list[Any]:
+        """All outputs for what is bound, in their places as far as they can lie there."""
         quick = self._quick_into
         if quick is not None and run_options is None:
-            outputs = quick(feed, places)
+            outputs = quick(bound.feed, bound.places)
             if outputs is not None:
                 return outputs  # type: ignore[return-value]  # a list, by native/bind/exec.cc
-        return self._run(None, feed, run_options or _DEFAULT_RUN, places, stays=True)
+        return self._run(None, bound.feed, run_options or _DEFAULT_RUN, bound, stays=True)
 
     def _execute(self, asked: _Asked) -> list[Any]:
         return self._with_program(
@@ -386,7 +391,9 @@ class InferenceSession(Ways):
 
     def _attempt(self, made: Shared, asked: _Asked) -> list[Any]:
         program, values, options = made.compiled.program, asked.values, asked.options
-        dims, frame = bind(program, values), program.frame()
+        plan = None if asked.bound is None else asked.bound.plan(program)
+        dims = bind(program, values) if plan is None else plan.dims.copy()
+        frame = program.frame()
         for spec in program.inputs:
             value = values.get(spec.name)
             if value is None and spec.default is not None:
@@ -399,9 +406,8 @@ class InferenceSession(Ways):
         run.graph_id = graph_id(options)
         if self._profile is not None:
             run.on_step, run.on_native = self._profile.add_step, self._profile.add_native
-        if asked.places:
-            run.into, run.is_bound = into(program, asked.places, values), True
-            run.shared = shared_with(program, asked.places, values)
+        if plan is not None:
+            run.into, run.shared, run.is_bound = plan.into, plan.shared, True
         with flushing(self._settings.flushes):
             results = execute(program, run)
         if self._node_stats is not None:
@@ -409,7 +415,8 @@ class InferenceSession(Ways):
                 self._node_stats.add(made.compiled.model.graph, program, run.dims)
             except OSError as error:  # the run went well
                 self._logger.warning("%s is not written: %s", NODE_STATS, error)
-        return settle(program, results, asked.wanted, asked.stays)
+        places = () if asked.bound is None else asked.bound.places
+        return settle(program, results, asked.wanted, asked.stays, places)
 
     def _wanted(self, names: Sequence[str] | None) -> list[int]:
         if not names:

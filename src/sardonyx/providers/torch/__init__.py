@@ -90,7 +90,12 @@ class Torch:
     ) -> list[torch.Tensor]:
         """Constants on the device, each in the form that it is wanted in."""
         manager = LoaderManager([self.loader()])
-        return manager.place(weights, self.device, self.to_device, check)
+        try:
+            return manager.place(weights, self.device, self.to_device, check)
+        except BaseException:
+            if self.place.type == "cuda":
+                torch.cuda.empty_cache()  # torch keeps for itself what was freed
+            raise
 
     def compile(self, region: Region, bodies: dict[Node, dict[str, Program]]) -> Sequence[Step]:
         """Control flow, whose bodies are programs of their own."""
@@ -107,15 +112,24 @@ class Torch:
         with torch.no_grad(), _settings(self.options.use_tf32, searches), self._on_stream():
             yield
 
-    def _on_stream(self) -> Any:
+    @contextlib.contextmanager
+    def _on_stream(self) -> Iterator[None]:
+        """On a stream of the user's, if there is one: behind torch's current one, and before it."""
         if self.place.type != "cuda":
-            return contextlib.nullcontext()
-        if self.options.user_compute_stream:
+            yield
+            return
+        with torch.cuda.device(self.place):
+            if not self.options.user_compute_stream:
+                yield
+                return
             stream = torch.cuda.ExternalStream(  # type: ignore[no-untyped-call]
                 self.options.user_compute_stream, self.place
             )
-            return torch.cuda.stream(stream)
-        return torch.cuda.device(self.place)
+            current = torch.cuda.current_stream()
+            stream.wait_stream(current)
+            with torch.cuda.stream(stream):
+                yield
+            current.wait_stream(stream)
 
     def synchronize(self) -> None:
         """Waits until the device has done all that it was given."""

@@ -102,10 +102,11 @@ class Graphs:
         finally:
             self._lock.release()
 
-    def release(self) -> None:
-        """Forgets all graphs."""
+    def release(self, graph_id: int) -> None:
+        """Forgets all graphs whose keys begin with an id."""
         with self._lock:
-            self._graphs.clear()
+            for key in [k for k in self._graphs if k[0] == graph_id]:
+                del self._graphs[key]
 
     def __len__(self) -> int:
         return sum(graph is not None for graph in self._graphs.values())
@@ -151,14 +152,20 @@ class Graphs:
         graph.replay()
         made = []
         for output, place in zip(graph.outputs, asked.places, strict=True):
+            if output is place:
+                made.append(place)
+                continue
             there = put(output, place)
-            made.append(output.clone() if there is not place else place)
+            is_own = there is output and isinstance(output, Tensor)
+            made.append(output.clone() if is_own else there)
         return tuple(made)
 
 
 def put(value: Any, place: Any) -> Any:
-    """A value at its place; where it lies if it has none, or one of another shape."""
-    if place is None or value.shape != place.shape:
+    """A value at its place; where it lies if it has none, or one of another kind or shape."""
+    if not isinstance(place, Tensor) or not isinstance(value, Tensor):
+        return value
+    if value.shape != place.shape:
         return value
     if value.data_ptr() != place.data_ptr():
         place.copy_(value)
@@ -166,4 +173,5 @@ def put(value: Any, place: Any) -> Any:
 
 
 def _addresses(asked: Asked) -> tuple[int, ...]:
-    return tuple([0 if v is None else v.data_ptr() for v in (*asked.values, *asked.places)])
+    tensors = (*asked.values, *asked.places)
+    return tuple([v.data_ptr() if isinstance(v, Tensor) else 0 for v in tensors])

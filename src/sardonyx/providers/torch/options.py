@@ -28,7 +28,7 @@ class TorchOptions:
     device_id: int = 0
     gpu_mem_limit: int = 0  # bytes of weights and of what runs make of them; 0: what there is
     enable_cuda_graph: bool = False
-    use_tf32: bool = True
+    use_tf32: bool = False  # exact unless asked for; onnxruntime rounds unless told not to
     user_compute_stream: int = 0  # the address of a stream; 0: torch's current one
     prefer_nhwc: bool = True
     cudnn_conv_algo_search: str = "EXHAUSTIVE"

@@ -123,10 +123,10 @@ class TorchRegion:
         with self._lock:
             return owner in self._owners or any(owner in b.owners for b in self._bound.values())
 
-    def release_graphs(self) -> None:
-        """Forgets the CUDA graphs."""
+    def release_graphs(self, graph_id: int) -> None:
+        """Forgets the CUDA graphs of runs of an id."""
         if self._graphs is not None:
-            self._graphs.release()
+            self._graphs.release(graph_id)
 
     def outputs(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch.utils.dlpack import from_dlpack as imported
 
 from sardonyx.device import TORCH_HOST
 from sardonyx.errors import ValueFault
-from sardonyx.graph.dtype import DType, by_numpy
+from sardonyx.graph.dtype import U8, DType, by_numpy
 from sardonyx.providers.torch.dtypes import TORCH, as_array, as_tensor, ours
 
 Array = np.ndarray[Any, Any]
@@ -49,6 +50,8 @@ def plain(tensor: Tensor) -> Tensor:
         raise ValueFault(f"a tensor of the layout {tensor.layout} is none of ONNX's")
     if ours(tensor.dtype) is None:
         raise ValueFault(f"ONNX has no element type {tensor.dtype}")
+    if not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg()):
+        return tensor
     return tensor.detach().resolve_conj().resolve_neg()
 
 
@@ -142,7 +145,7 @@ def write(target: Any, source: Any) -> None:
 
 def _bytes(value: Any) -> Tensor:
     if not isinstance(value, Tensor):
-        value = torch.from_numpy(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
+        value = as_tensor(value.reshape(-1).view(np.uint8), U8)
     flat: Tensor = value.reshape(-1).view(torch.uint8)
     return flat
 
@@ -200,29 +203,21 @@ def bytes_at(pointer: int, n_bytes: int, name: str, owner: Any = None) -> Tensor
     return made
 
 
-def owner_of(value: Any) -> Owner:
+def owner_of(tensor: Tensor) -> Owner:
     """What tensors over the same memory have in common."""
-    if isinstance(value, Tensor):
-        return _space(value.device), value.untyped_storage().data_ptr()
-    return _space(torch.device("cpu")), int(value.__array_interface__["data"][0])
+    return _space(tensor.device), tensor.untyped_storage().data_ptr()
 
 
-def shares_memory(a: Any, b: Any) -> bool:
-    """Whether two arrays or tensors may have a byte in common."""
-    (place, begin, end), (other, first, last) = _bounds(a), _bounds(b)
-    return place == other and begin < last and first < end
-
-
-def _bounds(value: Any) -> tuple[str, int, int]:
+def bounds(tensor: Tensor) -> tuple[str, int, int]:
     """Device, address of the first byte, and of the one behind the last."""
-    if not isinstance(value, Tensor):
-        return _space(torch.device("cpu")), *np.lib.array_utils.byte_bounds(value)
-    begin = value.data_ptr()
-    steps = sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True))
-    size = (steps + 1) * value.element_size() if value.numel() else 0
-    return _space(value.device), begin, begin + size
+    begin, size = tensor.data_ptr(), tensor.nbytes
+    if size and not tensor.is_contiguous():
+        steps = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+        size = (steps + 1) * tensor.element_size()
+    return _space(tensor.device), begin, begin + size
 
 
+@cache
 def _space(device: torch.device) -> str:
     """What addresses of a device mean something in."""
     return f"{device.type}:{device.index or 0}"

@@ -12,6 +12,8 @@ from sardonyx.ops.fused_attention import STAYS, ZEROES
 from sardonyx.providers.torch.wide import wide
 
 INF: Final = float("inf")
+HALVES: Final = (torch.float16, torch.bfloat16)
+_TINY: Final = 512  # scores up to which halves are not worth their rounding
 
 
 def unpack(x: Tensor, heads: int) -> Tensor:
@@ -44,12 +46,21 @@ def attended(
     if not (q.numel() and k.numel() and v.numel()):
         return q.new_zeros((*q.shape[:3], v.shape[3]))
     rows = q.shape[2]
+    if q.dtype in HALVES and q.shape[0] * q.shape[1] * rows * k.shape[2] <= _TINY:
+        added = None if mask is None or mask.dtype == torch.bool else mask.float()
+        y = attended(
+            q.float(), k.float(), v.float(), mask if added is None else added,
+            scale=scale, is_causal=is_causal, blind=blind,
+        )  # fmt: skip
+        return y.to(q.dtype)
     is_folded = group > 1 and not is_causal and (mask is None or _serves_all(mask))
     if is_folded:  # rows of the heads that share a key are rows of one head
         q = q.reshape(q.shape[0], k.shape[1], group * rows, q.shape[3])
     if mask is not None and mask.dim() < 2:
         mask = mask.reshape(1, -1)
     added = None if mask is None else _added(mask, q.dtype, blind)
+    if added is not None and added.stride(-1) != 1:
+        added = added.contiguous()  # kernels read it along the keys
     y = F.scaled_dot_product_attention(
         q, k, v, added, is_causal=is_causal, scale=scale, enable_gqa=group > 1 and not is_folded
     )

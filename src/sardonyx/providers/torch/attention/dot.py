@@ -19,8 +19,6 @@ from sardonyx.providers.torch.dtypes import TORCH
 from sardonyx.providers.torch.row import PLAIN, Row, Rows
 from sardonyx.providers.torch.wide import wide
 
-_TINY: Final = 512  # scores up to which each step is rounded as ONNX defines it
-
 
 def attention(
     q: Tensor,
@@ -62,8 +60,7 @@ def attention(
 def _is_one_call(s: Settings, q: Tensor, v: Tensor, outputs: int) -> bool:
     """Whether torch's own attention does all that is asked for."""
     is_wide = s.softmax_precision is None or precision(s.softmax_precision).bits >= F32.bits
-    is_tiny = q.shape[0] * q.shape[1] * q.shape[2] * v.shape[2] <= _TINY
-    return outputs < 4 and s.softcap <= 0 and is_wide and q.dtype == v.dtype and not is_tiny
+    return outputs < 4 and s.softcap <= 0 and is_wide and q.dtype == v.dtype
 
 
 def _starts_at_zero(s: Settings, mask: Tensor | None, nonpad: Tensor | None, offset: int) -> bool:

@@ -1,0 +1,49 @@
+"""Triton kernels for what torch has no fast call for. Importing this package imports no Triton."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+
+import torch
+
+
+@functools.cache
+def is_interpreted() -> bool:
+    """Whether kernels run in Triton's interpreter, on the CPU."""
+    return os.environ.get("TRITON_INTERPRET", "0") == "1"
+
+
+@functools.cache
+def _capability(index: int) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(index)
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def usable(device: torch.device) -> bool:
+    """Whether the kernels run on a device."""
+    if not _has_triton():
+        return False
+    if is_interpreted():
+        return True
+    if device.type != "cuda" or torch.version.hip is not None:
+        return False
+    return _capability(device.index or 0) >= (8, 0)
+
+
+def overlaps(device: torch.device) -> bool:
+    """Whether a kernel may begin before the one in front of it ends, and wait inside."""
+    return device.type == "cuda" and _capability(device.index or 0) >= (9, 0)
+
+
+@functools.cache
+def n_processors(device: torch.device) -> int:
+    """How many programs run side by side at least."""
+    if device.type != "cuda":
+        return 2
+    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -1,0 +1,152 @@
+"""Attention for few new tokens: positions turned, the cache filled and read in one launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from sardonyx.providers.torch.kernels import n_processors
+from sardonyx.providers.torch.kernels.attend import attend_kernel
+from sardonyx.providers.torch.kernels.digits import UNIT, WORDS
+from sardonyx.providers.torch.kernels.launch import launch
+from sardonyx.providers.torch.kernels.nbits import Digits
+
+MOST_TOKENS: Final = 8  # new ones of a run
+_ELEMENTS: Final = 8192  # of a tile: rows, keys and features
+_LEAST_KEYS: Final = 32  # that are worth a program
+_EVER: Final = 1 << 30  # a window that nothing is outside of
+
+
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """How positions turn features: cosines and sines [places, pairs]."""
+
+    cos: Tensor
+    sin: Tensor
+    is_interleaved: bool = False
+    places: Tensor | None = None  # int64 [batch, tokens]; else tokens stand where the cache ends
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """What attention is told besides tensors."""
+
+    n_heads: int
+    n_shared: int  # heads of keys and values
+    scale: float
+    window: int = -1  # keys that a token sees, itself among them; -1 for all
+    softcap: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Workspace:
+    """Where programs leave what the last of them gathers. For one run at a time."""
+
+    scratch: Tensor
+    counts: Tensor  # zeros before and after each run
+
+
+def n_splits(cache: Tensor, device: torch.device) -> int:
+    """Programs that share out the keys of a head."""
+    batch, shared, capacity, _ = cache.shape
+    wanted = -(-n_processors(device) // max(1, batch * shared))
+    return max(1, min(wanted, -(-capacity // _LEAST_KEYS), 64))
+
+
+def workspace(cache: Tensor, n_heads: int, n_new: int) -> Workspace:
+    """Room for `attend` on a cache [batch, shared heads, capacity, features]."""
+    batch, shared, _, head = cache.shape
+    rows, features = _power(n_heads // shared * n_new), _power(head)
+    count = batch * shared * n_splits(cache, cache.device) * rows * (features + 2)
+    scratch = torch.empty(count, dtype=torch.float32, device=cache.device)
+    return Workspace(scratch, torch.zeros(batch * shared, dtype=torch.int32, device=cache.device))
+
+
+def _power(n: int) -> int:
+    return 1 << max(0, n - 1).bit_length()
+
+
+def attend(
+    qkv: tuple[Tensor, Tensor, Tensor],
+    caches: tuple[Tensor, Tensor],
+    lasts: Tensor,
+    heads: Heads,
+    rotary: Rotary | None = None,
+    room: Workspace | None = None,
+) -> Tensor:
+    """Attention [batch, tokens, heads * features] of queries, keys and values of new tokens.
+
+    These are [batch, tokens, ..] with features in a row, such as parts of a packed projection;
+    the caches [batch, shared heads, capacity, features] get the new keys and values in place.
+    `lasts`, int32, is the last token's index for each of the batch, as seqlens_k has it. A length
+    that does not fit in the cache gives NaN.
+    """
+    return _run(qkv, caches, lasts, heads, rotary, room, False).value
+
+
+def attend_digits(
+    qkv: tuple[Tensor, Tensor, Tensor],
+    caches: tuple[Tensor, Tensor],
+    lasts: Tensor,
+    heads: Heads,
+    rotary: Rotary | None = None,
+    room: Workspace | None = None,
+) -> Digits | Tensor:
+    """`attend` of one token for a few-bit product that follows; floats where it has no digits."""
+    batch, n_new, _ = qkv[0].shape
+    group = heads.n_heads // heads.n_shared
+    makes = batch == 1 and n_new == 1 and group * caches[0].shape[3] % UNIT == 0
+    made = _run(qkv, caches, lasts, heads, rotary, room, makes)
+    return made if makes else made.value
+
+
+def split_packed(qkv: Tensor, heads: Heads) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of a packed projection, without a copy."""
+    head = qkv.shape[-1] // (heads.n_heads + 2 * heads.n_shared)
+    sizes = [heads.n_heads * head, heads.n_shared * head, heads.n_shared * head]
+    q, k, v = torch.split(qkv, sizes, dim=-1)
+    return q, k, v
+
+
+def _run(
+    qkv: tuple[Tensor, Tensor, Tensor],
+    caches: tuple[Tensor, Tensor],
+    lasts: Tensor,
+    heads: Heads,
+    rotary: Rotary | None,
+    room: Workspace | None,
+    makes_digits: bool,
+) -> Digits:
+    q, k, v = qkv
+    batch, n_new, _ = q.shape
+    _, shared, capacity, head = caches[0].shape
+    y = torch.empty((batch, n_new, heads.n_heads * head), dtype=q.dtype, device=q.device)
+    out = None
+    if makes_digits:
+        words = WORDS * (heads.n_heads * head // UNIT)
+        out = torch.empty((1, words), dtype=torch.int32, device=q.device)
+    if not y.numel():
+        return Digits(y, y)
+    group = heads.n_heads // shared
+    rows, features = _power(group * n_new), _power(head)
+    tile = max(1, min(64, _ELEMENTS // (rows * features)))
+    splits = n_splits(caches[0], q.device)
+    room = room or workspace(caches[0], heads.n_heads, n_new)
+    turn = (0, False, 1)
+    cos = sin = places = None
+    if rotary is not None:
+        cos, sin, places = rotary.cos, rotary.sin, rotary.places
+        turn = (cos.shape[1], rotary.is_interleaved, cos.shape[0])
+    given = (
+        q, k, v, cos, sin, places, lasts, *caches, y, out, room.scratch, room.counts,
+        float(heads.scale), heads.window if heads.window > 0 else _EVER, float(heads.softcap),
+        q.stride(1), k.stride(1), capacity,
+    )  # fmt: skip
+    units = _power(group * head // UNIT) if makes_digits else 1
+    sizes = (rows, tile, features, head, heads.softcap > 0, n_new, units)
+    constants = (group, shared, splits, sizes, turn)
+    launch(attend_kernel, (splits, shared, batch), given, constants, 4)
+    return Digits(y if out is None else out, y)

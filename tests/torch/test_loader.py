@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from sardonyx.errors import EPFail, Fail, ModelLoadCanceled
-from sardonyx.graph.dtype import BF16, BOOL, F16, F32, F64, DType, by_name
+from sardonyx.graph.dtype import BF16, BOOL, F16, F32, F64, U8, DType, by_name
 from sardonyx.load.source import map_file
 from sardonyx.ops import lookup
 from sardonyx.weights import loading, reading
@@ -33,7 +33,7 @@ BYTES = np.random.default_rng(5).integers(0, 256, 3_000_001, np.uint8)
 @pytest.fixture(autouse=True)
 def small_ring(monkeypatch: pytest.MonkeyPatch) -> None:
     """Buffers so small that weights need many of them, and buffers are used again."""
-    monkeypatch.setattr(module, "BUFFER_BYTES", 64 * KB)
+    monkeypatch.setattr(module, "_capacity", lambda _: 64 * KB)
     monkeypatch.setattr(module, "N_SPARE", 1)
 
 
@@ -361,6 +361,13 @@ def test_it_loads_to_its_own_device() -> None:
     assert not TorchLoader(CPU).can_load("cuda:0")
     assert TorchLoader(CPU, "torch-cpu").can_load("torch-cpu")
     assert TorchLoader(torch.device("cuda:1")).can_load("cuda:1")
+
+
+def test_buffers_are_as_large_as_weights_are_worth(source: Source, monkeypatch: Any) -> None:
+    monkeypatch.undo()
+    sizes = [10, 200 << 20, 20 << 30]
+    found = [module._capacity([WeightReference("w", at(source, 0, U8, n))]) for n in sizes]
+    assert found == [1 << 20, (200 << 20) // 64, 8 << 20]
 
 
 @pytest.mark.parametrize("n_threads", [0, 1, 64])

@@ -29,6 +29,8 @@ BUFFER_BYTES: Final = 8 << 20
 N_THREADS: Final = 8  # that read
 N_SPARE: Final = 4  # buffers beside those that are being read into: the device copies from them
 
+_LEAST_BYTES: Final = 1 << 20  # of a buffer
+_MANY: Final = 64  # pieces; with as many, buffers are as large as they get
 _MOST_THREADS: Final = 64
 _GROUP_BYTES: Final = 1 << 30  # of weights that others are made of
 _TICK: Final = 0.05  # seconds between reports
@@ -66,17 +68,24 @@ class TorchLoader(DataLoader):
         jobs = [_job(reference, tensor) for reference, tensor in pairs]
         targets = [target for job in jobs for target in job]
         references = [target.reference for target in targets]
-        with Reading(references, BUFFER_BYTES, _groups(jobs)) as reading:
+        with Reading(references, _capacity(references), _groups(jobs)) as reading:
             if not reading.pieces:
                 return
             n_threads = min(self._n_threads, len(reading.pieces))
             longest = max(piece.size_bytes for piece in reading.pieces)
-            ring = Ring(self._device, n_threads + N_SPARE, -(-longest // PAGE) * PAGE)
+            n_buffers = min(n_threads + N_SPARE, len(reading.pieces))
+            ring = Ring(self._device, n_buffers, -(-longest // PAGE) * PAGE)
             try:
                 _Upload(reading.pieces, targets, ring).run(n_threads, report)
                 reading.check()
             finally:
                 ring.close()
+
+
+def _capacity(references: Sequence[WeightReference]) -> int:
+    """The size of a buffer: to pin memory takes time, which few weights would not repay."""
+    share = sum(reference.length for reference in references) // _MANY
+    return min(max(share // PAGE * PAGE, _LEAST_BYTES), BUFFER_BYTES)
 
 
 @contextlib.contextmanager

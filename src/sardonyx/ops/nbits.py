@@ -208,7 +208,7 @@ def _(
 few_bits = Op(
     "FewBits",
     1,
-    "x:T q:Q scale:S zero:Z? gain:T? residual:T?",
+    "x:T q:Q scale:S zero:Z? gain:T? residual:T? next_gain:T?",
     "y:T",
     attrs={
         "K": required("int"),
@@ -220,6 +220,8 @@ few_bits = Op(
         "zero_default": 0,
         "epsilon": 1e-5,
         "gated": 0,  # silu of the first half of the columns times the second
+        "next_epsilon": 1e-5,
+        "makes_digits": 0,  # only such products read it, whose norm is that by next_gain
     },
     types={"T": REALS, "Q": STEPS, "S": REALS, "Z": STEPS | FLOATS},
     domain=INTERNAL,
@@ -240,6 +242,7 @@ def _(  # noqa: PLR0913 - what is fused
     zero: Array | None = None,
     gain: Array | None = None,
     residual: Array | None = None,
+    next_gain: Array | None = None,
     *,
     epsilon: float,
     gated: int,

@@ -27,6 +27,21 @@ def fuse_few_bits(graph: Graph) -> None:
     for node in list(graph.nodes):
         if node.op.key == (INTERNAL, "MatMulNBits") and _is_plain(node):
             _fuse(graph, node)
+    _foretell(graph)
+
+
+def _foretell(graph: Graph) -> None:
+    """Products whose results only such products read are told of the norm before those."""
+    for node in [n for n in graph.nodes if n.op.key == FEW]:
+        out = node.outputs[0]
+        if out.n_exits or not out.uses or any(n.op.key != FEW for n, _ in out.uses):
+            continue
+        factors = {(n.inputs[4], n.attrs["epsilon"]) for n, slot in out.uses if slot == 0}
+        if len(factors) != 1:
+            continue
+        ((gain, epsilon),) = factors
+        graph.set_input(node, 6, gain)
+        node.attrs = {**node.attrs, "makes_digits": 1, "next_epsilon": epsilon}
 
 
 def _is_plain(node: Node) -> bool:
@@ -58,7 +73,7 @@ def _fuse(graph: Graph, node: Node) -> None:
             residual = None
     attrs = {name: node.attrs[name] for name in _SHARED}
     made: Value = Builder(graph, graph.scope).FewBits(
-        x, q, scale, zero, gain, residual, domain=INTERNAL, like=out, epsilon=epsilon,
+        x, q, scale, zero, gain, residual, None, domain=INTERNAL, like=out, epsilon=epsilon,
         **extra, **attrs,
     )  # fmt: skip
     assert made.node is not None

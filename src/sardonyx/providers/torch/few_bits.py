@@ -53,20 +53,22 @@ def _matrix(weights: Any, dtype: torch.dtype) -> Tensor:
 
 
 def few_bits(
-    x: Tensor,
+    x: Any,
     weights: Any,
     scale: Tensor | None,
     zero: Tensor | None,
     gain: Tensor | None = None,
-    residual: Tensor | None = None,
+    residual: Any = None,
+    next_gain: Tensor | None = None,
     *,
     epsilon: float,
     gated: int,
     **attrs: Any,
-) -> Tensor:
+) -> Any:
     """One launch for few rows; else a product with the weights as a matrix, and the rest by torch.
 
-    Weights that are no constants come with their scale and zero points.
+    Weights that are no constants come with their scale and zero points. Between such products few
+    rows go as digits, of which `x` and `residual` may then be some.
     """
     if isinstance(weights, Tensor):
         assert scale is not None
@@ -75,9 +77,19 @@ def few_bits(
     if not isinstance(weights, Plain):
         from sardonyx.providers.torch.kernels import nbits
 
-        if 0 < x.numel() <= nbits.MOST_ROWS * x.shape[-1]:
-            norm = None if gain is None else (gain, epsilon)
-            return nbits.rows_product(x, weights, norm=norm, residual=residual, gated=bool(gated))
+        if isinstance(residual, nbits.Digits):
+            residual = residual.value
+        if isinstance(x, nbits.Digits) or 0 < x.numel() <= nbits.MOST_ROWS * x.shape[-1]:
+            is_normal = gain is None or isinstance(x, nbits.Digits)
+            fused = {
+                "norm": None if is_normal else (gain, epsilon),
+                "residual": residual,
+                "gated": bool(gated),
+            }
+            if not attrs["makes_digits"]:
+                return nbits.rows_product(x, weights, **fused)
+            then = None if next_gain is None else (next_gain, attrs["next_epsilon"])
+            return nbits.rows_digits(x, weights, then=then, **fused)
     rows = x
     if gain is not None:
         rows = torch.rms_norm(wide(x), (x.shape[-1],), wide(gain), epsilon).to(x.dtype)

@@ -25,6 +25,7 @@ from sardonyx.weights.loading import DataLoader, Report, WeightReference, silent
 from sardonyx.weights.reading import PAGE, FilePiece, MemoryPiece, Part, Reading
 
 CHANNELS_LAST: Final = "channels last"  # a conversion: of rank 4, in another order in memory
+COLUMNS: Final = "columns"  # of rank 2, one column after the other
 BUFFER_BYTES: Final = 8 << 20
 N_THREADS: Final = 8  # that read
 N_SPARE: Final = 4  # buffers beside those that are being read into: the device copies from them
@@ -52,12 +53,12 @@ class TorchLoader(DataLoader):
 
     def allocate(self, reference: WeightReference) -> Tensor:
         dtype, asked = held_as(reference.dtype), reference.conversion
-        is_image = asked is not None and asked.name == CHANNELS_LAST
-        order = torch.channels_last if is_image else torch.contiguous_format
+        name, shape = "" if asked is None else asked.name, reference.shape
+        order = torch.channels_last if name == CHANNELS_LAST else torch.contiguous_format
         with _room_for(reference, self._device):
-            return torch.empty(
-                reference.shape, dtype=dtype, device=self._device, memory_format=order
-            )
+            if name == COLUMNS:
+                return torch.empty(shape[::-1], dtype=dtype, device=self._device).T
+            return torch.empty(shape, dtype=dtype, device=self._device, memory_format=order)
 
     def load(self, reference: WeightReference, destination: Tensor) -> None:
         self.load_many([(reference, destination)])

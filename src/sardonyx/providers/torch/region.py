@@ -16,10 +16,10 @@ from sardonyx.graph.dim import Shape, evaluate, symbols
 from sardonyx.graph.graph import Node, Value
 from sardonyx.locks import Lock
 from sardonyx.place.provider import HOST, No, Region
-from sardonyx.providers.torch.claim import COPY, LOOKS, SIZES, row_of
+from sardonyx.providers.torch.claim import COPY, FEW, LOOKS, SIZES, row_of
 from sardonyx.providers.torch.graphs import Asked, Graphs, put
 from sardonyx.providers.torch.index import ROWS
-from sardonyx.providers.torch.loader import CHANNELS_LAST
+from sardonyx.providers.torch.loader import CHANNELS_LAST, COLUMNS
 from sardonyx.providers.torch.row import Packing, Row
 from sardonyx.providers.torch.source import FILE, Arg, Key, Line, Pack, Source, Writer
 from sardonyx.providers.torch.values import Owner, owner_of
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 PACKED: Final = "packed"  # the form of a constant that comes as the bytes of its file
 _BATCH_BYTES: Final = 2 << 30  # of constants that are packed together
+_ALIGNED: Final = 16  # bytes
 _KEPT: Final = 8  # sets of sizes whose fixed part is kept
 
 
@@ -281,14 +282,26 @@ def _line(provider: Torch, node: Node, is_fixed: bool) -> Line:
     operands += [None] * node.op.n_absent(len(node.inputs))
     shapes = tuple(v.tensor.dims for v in node.outputs) if row.sized else None
     is_made_anew = all(v is None or i in row.host for i, v in enumerate(node.inputs))
+    keywords = node.attrs
+    if row.digits and _feeds_few_bits(node):
+        keywords = {**keywords, "digits": True}
     return Line(
         node,
         _made_on(provider.place, row.function) if is_made_anew else row.function,
         tuple(operands),
-        node.attrs,
+        keywords,
         shapes,
         is_fixed=is_fixed,
         returns_one=len(node.op.outputs) == 1 and not node.op.outputs[0].variadic,
+    )
+
+
+def _feeds_few_bits(node: Node) -> bool:
+    """Whether a node's first output is x of products of few bits without a norm, and no more."""
+    out = node.outputs[0]
+    return not out.n_exits and all(
+        n.op.key == FEW and slot == 0 and n.inputs[4] is None and n.graph is node.graph
+        for n, slot in out.uses
     )
 
 
@@ -306,7 +319,13 @@ def _form(provider: Torch, row: Row, position: int, value: Value | None) -> str:
     """The form in which a function wants a constant."""
     if position in row.packed:
         return PACKED
-    is_image = position in row.images and value is not None and value.tensor.rank == 4
+    shape = None if value is None or value.const is None else value.const.shape
+    if shape is None or value is None:
+        return ""
+    if position in row.columns and len(shape) == 2:
+        # Products of halves whose rows are not aligned are many times slower.
+        return COLUMNS if shape[1] * value.tensor.dtype.itemsize % _ALIGNED else ""
+    is_image = position in row.images and len(shape) == 4
     return CHANNELS_LAST if is_image and provider.options.prefer_nhwc else ""
 
 
@@ -364,9 +383,9 @@ class _Named:
 
 
 def _conversion(const: Const, form: str) -> Conversion | None:
-    if form != CHANNELS_LAST:
+    if form not in (CHANNELS_LAST, COLUMNS):
         return None
-    return Conversion(CHANNELS_LAST, const.dtype, const.shape, lambda made: made)
+    return Conversion(form, const.dtype, const.shape, lambda made: made)
 
 
 def _syncs(line: Line) -> bool:

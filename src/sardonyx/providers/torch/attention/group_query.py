@@ -60,15 +60,18 @@ class Place:
         return first + torch.arange(self.rows, device=first.device) if self.rows > 1 else first
 
 
-def group_query(*inputs: Any, shares: bool = False, **attrs: Any) -> tuple[Tensor, ...]:
+def group_query(
+    *inputs: Any, shares: bool = False, digits: bool = False, **attrs: Any
+) -> tuple[Any, ...]:
     """The output, the caches, and scores where they are asked for.
 
-    With `shares` the past is a buffer of full length that the new rows are written into.
+    With `shares` the past is a buffer of full length that the new rows are written into. With
+    `digits` the output may come as a product of few bits reads it.
     """
     x = Inputs(*filled(inputs, 16))
     place = _place(x)
     if shares and _is_step(x, place, attrs):
-        return _stepped(x, place, attrs)
+        return _stepped(x, place, attrs, digits)
     q, k, v = _operands(x, place, attrs)
     caches = [_kept(old, new, place, shares) for old, new in ((x.past_key, k), (x.past_value, v))]
     if not isinstance(place.firsts, int) or place.firsts:
@@ -104,7 +107,7 @@ def _is_step(x: Inputs, place: Place, attrs: dict[str, Any]) -> bool:
     )
 
 
-def _stepped(x: Inputs, place: Place, attrs: dict[str, Any]) -> tuple[Tensor, ...]:
+def _stepped(x: Inputs, place: Place, attrs: dict[str, Any], digits: bool) -> tuple[Any, ...]:
     """One launch that turns the new rows, puts them into the cache and attends."""
     from sardonyx.providers.torch.kernels import decode
 
@@ -122,8 +125,8 @@ def _stepped(x: Inputs, place: Place, attrs: dict[str, Any]) -> tuple[Tensor, ..
     caches = (x.past_key, x.past_value)
     room = _room(x.past_key, heads.n_heads, place.rows)
     lasts = x.seqlens.reshape(-1).int()
-    y = decode.attend(new, caches, lasts, heads, rotary, room)
-    return y, *caches
+    attend = decode.attend_digits if digits else decode.attend
+    return attend(new, caches, lasts, heads, rotary, room), *caches
 
 
 _ROOMS: Final[dict[tuple[Any, ...], Any]] = {}  # of each stream, which does one thing at a time
@@ -333,6 +336,7 @@ ROWS: Final[Rows] = {
         frozenset((F32, F16, BF16, I32, I64)),
         host=(6,),
         shares=((3, 1), (4, 2)),
+        digits=True,
         refuses=_unfit,
     ),
 }

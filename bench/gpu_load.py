@@ -75,6 +75,8 @@ def make_model(folder: Path, size_bytes: int, width: int) -> Model:
                 weight.external_data.add(key=key, value=str(value))
             weights.append(weight)
             nodes.append(helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"x{i + 1}"]))
+        file.flush()
+        os.fsync(file.fileno())  # so that nothing is written while others are timed
     infos = [
         helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT16, ["n", width])
         for i in (0, model.n_layers)
@@ -166,7 +168,7 @@ def watched() -> Iterator[dict[str, int]]:
             by["all"] = sum(by.values())
             for key, size in by.items():
                 grown[key] = max(grown[key], size)
-            if over.wait(0.002):
+            if over.wait(0.01):
                 return
 
     thread = threading.Thread(target=look)

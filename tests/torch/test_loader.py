@@ -23,6 +23,7 @@ from tests.weights import models
 
 torch = pytest.importorskip("torch")
 from sardonyx.providers.torch import loader as module  # noqa: E402 - torch may be missing
+from sardonyx.providers.torch import ring as ring_module  # noqa: E402
 from sardonyx.providers.torch.dtypes import as_tensor  # noqa: E402
 from sardonyx.providers.torch.loader import TorchLoader  # noqa: E402
 from sardonyx.providers.torch.recipes import cooking  # noqa: E402
@@ -415,3 +416,31 @@ def test_a_session_whose_file_changes_names_the_file(tmp_path: Path) -> None:
     rewrite(tmp_path / "w.data", 7)
     with pytest.raises(Fail, match=r"w.data changed since the model was opened"):
         session.run(None, {"x": np.ones((2, 192), np.float32)})
+
+
+def test_a_buffer_is_filled_again_when_its_copy_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With events and streams that only write down what is asked of them."""
+    said: list[str] = []
+
+    class Recorder:
+        def __init__(self, *_: Any) -> None: ...
+        def query(self) -> bool:
+            return said.count("record") > 1
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_: said.append(name)
+
+    class Module:
+        Stream = Event = current_stream = Recorder
+
+    monkeypatch.setattr(torch, "cpu", Module)
+    monkeypatch.setattr(ring_module, "_STREAMED", ("cpu",))
+    ring = ring_module.Ring(CPU, 1, 4096)
+    assert said == ["wait_stream"]
+    for _ in range(3):
+        buffer = ring.take()
+        assert buffer is not None
+        ring.give_back(buffer)
+    ring.close()
+    # Before the second one the copy was under way still, before the third one it was over.
+    assert said[1:] == ["record", "synchronize", "record", "record", "synchronize"]

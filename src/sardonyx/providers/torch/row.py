@@ -20,6 +20,14 @@ def takes_all(node: Node) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Packing:
+    """Constants that a function takes as one thing, made of them once on the device."""
+
+    inputs: tuple[int, ...]  # where they all are constants; the others come as None then
+    make: Callable[..., Any]  # of the tensors, and of the node's attributes by keyword
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """An op's function: called as the op's numpy reference is, with tensors in place of arrays.
 
@@ -37,6 +45,7 @@ class Row:
     syncs: bool = False  # waits for the device, so that it cannot be captured in a CUDA graph
     # (input, output): told that each of these is one memory, it writes there.
     shares: tuple[tuple[int, int], ...] = ()
+    packing: Packing | None = None
     refuses: Callable[[Node], str] = takes_all  # why a node is not taken; empty if it is
 
     def is_array(self, position: int, value: Value | None) -> bool:

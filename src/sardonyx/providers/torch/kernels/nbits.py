@@ -44,9 +44,7 @@ class Weights:
     @property
     def plan(self) -> tuple[int, int, int, int]:
         """What the kernels are compiled for."""
-        kind = (
-            _DEFAULT if self.zero is None else _FLOAT if self.zero.is_floating_point() else _PACKED
-        )
+        kind = _DEFAULT if self.zero is None else _FLOAT if self.zero.is_floating_point() else _PACKED
         return self.q.shape[1] // 4, self.per, kind, self.default
 
 
@@ -154,12 +152,12 @@ class Tiling:
 def tiling(n_units: int, n: int, gated: bool, makes_digits: bool) -> Tiling:
     """The tiles for weights of so many units and rows."""
     if n_units <= 32 * 4:
-        return Tiling((32, -(-n_units // 32), 4), 4, 4)
-    units = 128 if n_units <= 512 else 256
+        return Tiling((32, -(-n_units // 32), 8), 4, 2 if makes_digits else 3)
+    units = 256 if n_units <= 1024 else 512
     return Tiling((units, -(-n_units // units), 4), units // 32, 2)
 
 
-def rows_product(
+def rows_product(  # noqa: PLR0913 - what may be fused with a product
     x: Tensor | Digits,
     weights: Weights,
     *,
@@ -176,7 +174,7 @@ def rows_product(
     return _run(x, weights, (norm, bias, residual, gated), False, None).value
 
 
-def rows_digits(
+def rows_digits(  # noqa: PLR0913 - as `rows_product`
     x: Tensor | Digits,
     weights: Weights,
     *,

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from sardonyx.providers.torch.kernels.device import dot4, let_next, wait_before
-from sardonyx.providers.torch.kernels.digits import digits_of, load_digits, store_digits
+from sardonyx.providers.torch.kernels.digits import digits_of, load_digits, put_digits
 
 
 @triton.jit
@@ -115,9 +115,7 @@ def _sums(tiles, xs, plan: tl.constexpr, shape: tl.constexpr):
 
 
 @triton.jit
-def _all_digits(
-    x, gain, k: tl.constexpr, plan: tl.constexpr, shape: tl.constexpr, from_digits: tl.constexpr
-):
+def _all_digits(x, gain, k: tl.constexpr, plan: tl.constexpr, shape: tl.constexpr, from_digits: tl.constexpr):
     """The digits of all units of a row, and the sum of squares."""
     units: tl.constexpr = shape[0]
     parts: tl.constexpr = shape[1]
@@ -158,7 +156,7 @@ def _finish(value, other, row, m, n, factor, bias, residual, gated: tl.constexpr
 
 
 @triton.jit(do_not_specialize=["one"])
-def rows_kernel(
+def rows_kernel(  # noqa: PLR0913 - a kernel has as many parameters as it has operands
     x, q, scale, zero, gain, bias, residual, y, out, next_gain, squares_out, n, one, eps,
     k: tl.constexpr, plan: tl.constexpr, shape: tl.constexpr, n_rows: tl.constexpr,
     group: tl.constexpr, from_digits: tl.constexpr, gated: tl.constexpr, overlap: tl.constexpr,
@@ -188,7 +186,7 @@ def rows_kernel(
     if gain is not None:
         factor = 1 / tl.sqrt(squares / k + eps)
     n_groups = tl.cdiv(n, group * rows)
-    for j in range(tl.cdiv(n_groups - me, step) * group):
+    for j in range(0, tl.cdiv(n_groups - me, step) * group):
         i = j + 1
         first = (me + (i // group) * step) * (group * rows) + (i % group) * rows
         ahead = _tiles(w, first + lane, plan, shape)
@@ -214,13 +212,11 @@ def rows_kernel(
                 unit = at + tl.arange(0, 32)
                 numbers = tl.load(y + m * n + unit, unit < n, 0.0).to(tl.float32)
                 if next_gain is not None:
-                    tl.store(
-                        squares_out + m * tl.cdiv(n, 32) + at // 32, tl.sum(numbers * numbers, 0)
-                    )
+                    tl.store(squares_out + m * tl.cdiv(n, 32) + at // 32, tl.sum(numbers * numbers, 0))
                     numbers *= tl.load(next_gain + unit, unit < n, 0.0).to(tl.float32)
                 words = digits_of(numbers, 1)
                 n_out = tl.cdiv(n, 32)
-                store_digits(out + m * (26 * n_out), words, at // 32, n_out, n_out, 1)
+                put_digits(out + m * (26 * n_out), words, at // 32 + tl.arange(0, 1), n_out)
         tiles = ahead
         tiles2 = ahead2
         row = first + lane
@@ -248,6 +244,5 @@ def digits_kernel(
         value = tl.load(x + row * k + at, at < k, 0.0).to(tl.float32) * factor
         if gain is not None:
             value *= tl.load(gain + at, at < k, 0.0).to(tl.float32)
-        store_digits(
-            words + row * (26 * n_units), digits_of(value, units), first, n_units, n_units, units
-        )
+        unit = first + tl.arange(0, units)
+        put_digits(words + row * (26 * n_units), digits_of(value, units), unit, n_units)

@@ -263,10 +263,11 @@ def main() -> None:
     parser.add_argument("--gb", type=float, default=20.0)
     parser.add_argument("--width", type=int, default=8192, help="rows and columns of a layer")
     parser.add_argument("--folder", type=Path, help="where the model is made")
+    parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(dir=arguments.folder))
-    device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+    device = torch.device(arguments.device)
     try:
         model = make_model(folder, int(arguments.gb * GB), arguments.width)
         figures = measure(model, device)

@@ -239,6 +239,7 @@ class _Upload:
         try:
             while (buffer := self._ring.take()) is not None and (piece := self._next()) is not None:
                 piece.read(buffer.memory.data)
+                self._ring.pin(buffer)
                 self._read.put((piece, buffer))
         except BaseException as error:  # it belongs to who waits
             self._read.put(error)

@@ -75,6 +75,8 @@ def make_model(folder: Path, size_bytes: int, width: int) -> Model:
                 weight.external_data.add(key=key, value=str(value))
             weights.append(weight)
             nodes.append(helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"x{i + 1}"]))
+        file.flush()
+        os.fsync(file.fileno())  # so that nothing is written while others are timed
     infos = [
         helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT16, ["n", width])
         for i in (0, model.n_layers)
@@ -166,7 +168,7 @@ def watched() -> Iterator[dict[str, int]]:
             by["all"] = sum(by.values())
             for key, size in by.items():
                 grown[key] = max(grown[key], size)
-            if over.wait(0.002):
+            if over.wait(0.01):
                 return
 
     thread = threading.Thread(target=look)
@@ -261,10 +263,11 @@ def main() -> None:
     parser.add_argument("--gb", type=float, default=20.0)
     parser.add_argument("--width", type=int, default=8192, help="rows and columns of a layer")
     parser.add_argument("--folder", type=Path, help="where the model is made")
+    parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(dir=arguments.folder))
-    device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+    device = torch.device(arguments.device)
     try:
         model = make_model(folder, int(arguments.gb * GB), arguments.width)
         figures = measure(model, device)

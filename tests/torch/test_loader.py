@@ -11,16 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+import sardonyx
 from sardonyx.errors import EPFail, Fail, ModelLoadCanceled
-from sardonyx.graph.dtype import BF16, BOOL, F16, F32, F64, DType, by_name
+from sardonyx.graph.dtype import BF16, BOOL, F16, F32, F64, U8, DType, by_name
 from sardonyx.load.source import map_file
 from sardonyx.ops import lookup
 from sardonyx.weights import loading, reading
 from sardonyx.weights.const import Const, Held, Recipe, Ref, Source
 from sardonyx.weights.loading import Conversion, LoaderManager, WeightReference
+from tests.weights import models
 
 torch = pytest.importorskip("torch")
 from sardonyx.providers.torch import loader as module  # noqa: E402 - torch may be missing
+from sardonyx.providers.torch import ring as ring_module  # noqa: E402
 from sardonyx.providers.torch.dtypes import as_tensor  # noqa: E402
 from sardonyx.providers.torch.loader import TorchLoader  # noqa: E402
 from sardonyx.providers.torch.recipes import cooking  # noqa: E402
@@ -33,7 +36,7 @@ BYTES = np.random.default_rng(5).integers(0, 256, 3_000_001, np.uint8)
 @pytest.fixture(autouse=True)
 def small_ring(monkeypatch: pytest.MonkeyPatch) -> None:
     """Buffers so small that weights need many of them, and buffers are used again."""
-    monkeypatch.setattr(module, "BUFFER_BYTES", 64 * KB)
+    monkeypatch.setattr(module, "_capacity", lambda _: 64 * KB)
     monkeypatch.setattr(module, "N_SPARE", 1)
 
 
@@ -363,9 +366,81 @@ def test_it_loads_to_its_own_device() -> None:
     assert TorchLoader(torch.device("cuda:1")).can_load("cuda:1")
 
 
+def test_buffers_are_as_large_as_weights_are_worth(source: Source, monkeypatch: Any) -> None:
+    monkeypatch.undo()
+    sizes = [10, 200 << 20, 20 << 30]
+    found = [module._capacity([WeightReference("w", at(source, 0, U8, n))]) for n in sizes]
+    assert found == [1 << 20, (200 << 20) // 64, 8 << 20]
+
+
 @pytest.mark.parametrize("n_threads", [0, 1, 64])
 def test_any_number_of_threads(n_threads: int, source: Source) -> None:
     const = at(source, 0, F32, 100_000)
     tensor = torch.empty(100_000)
     TorchLoader(CPU, n_threads=n_threads).load(WeightReference("w", const), tensor)
     same(tensor, const)
+
+
+def test_sessions_load_a_weight_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+    load_many = TorchLoader.load_many
+
+    def seen(self: Any, pairs: Any, report: Any) -> None:
+        loaded.extend(reference.name for reference, _ in pairs)
+        load_many(self, pairs, report)
+
+    monkeypatch.setattr(TorchLoader, "load_many", seen)
+    (tmp_path / "w.data").write_bytes(b"\1" * 3 + models.SQUARE.tobytes())
+    weight = models.external("w", models.SQUARE, "w.data", 3)
+    path = models.settled(tmp_path / "m.onnx", models.product(weight))
+    x = np.ones((2, 192), np.float32)
+    kept = []
+    for level in (0, 99):  # programs of their own
+        options = sardonyx.SessionOptions()
+        options.graph_optimization_level = level
+        providers = [("TorchExecutionProvider", {"device": "cpu"})]
+        kept.append(sardonyx.InferenceSession(path, options, providers=providers))
+        (y,) = kept[-1].run(None, {"x": x})
+        np.testing.assert_allclose(y, x @ models.SQUARE, 1e-4, 1e-4)
+    assert loaded == ["w"]
+
+
+def test_a_session_whose_file_changes_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "w.data").write_bytes(models.SQUARE.tobytes())
+    weight = models.external("w", models.SQUARE, "w.data")
+    path = models.settled(tmp_path / "m.onnx", models.product(weight))
+    options = sardonyx.SessionOptions()
+    options.add_session_config_entry("sardonyx.defer_weights", "1")
+    providers = [("TorchExecutionProvider", {"device": "cpu"})]
+    session = sardonyx.InferenceSession(path, options, providers=providers)
+    rewrite(tmp_path / "w.data", 7)
+    with pytest.raises(Fail, match=r"w.data changed since the model was opened"):
+        session.run(None, {"x": np.ones((2, 192), np.float32)})
+
+
+def test_a_buffer_is_filled_again_when_its_copy_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With events and streams that only write down what is asked of them."""
+    said: list[str] = []
+
+    class Recorder:
+        def __init__(self, *_: Any) -> None: ...
+        def query(self) -> bool:
+            return said.count("record") > 1
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_: said.append(name)
+
+    class Module:
+        Stream = Event = current_stream = Recorder
+
+    monkeypatch.setattr(torch, "cpu", Module)
+    monkeypatch.setattr(ring_module, "_STREAMED", ("cpu",))
+    ring = ring_module.Ring(CPU, 1, 4096)
+    assert said == ["wait_stream"]
+    for _ in range(3):
+        buffer = ring.take()
+        assert buffer is not None
+        ring.give_back(buffer)
+    ring.close()
+    # Before the second one the copy was under way still, before the third one it was over.
+    assert said[1:] == ["record", "synchronize", "record", "record", "synchronize"]

@@ -105,7 +105,7 @@ _FAMILIES: Final = {
     (INTERNAL, "dequantized"): "GatherDequantized",
     (INTERNAL, "fused_attention"): "Attention Mask",
     (INTERNAL, "internal"): "Copy Sizes",
-    (INTERNAL, "nbits"): "MatMulNBits",
+    (INTERNAL, "nbits"): "FewBits MatMulNBits",
     (INTERNAL, "product"): "MatMul",
     (INTERNAL, "qlstm"): "QLSTM",
     (INTERNAL, "qproducts"): "QAdd QConv QLookup QMatMul QMean",

@@ -12,15 +12,17 @@ from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops.chain import Code, Instruction
 from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
 from sardonyx.pass_options import PassOptions
-from sardonyx.passes import lowering
+from sardonyx.passes import lowering, products
 from sardonyx.passes.attention import fuse_attention
 from sardonyx.passes.chains import fuse_chains
 from sardonyx.passes.driver import Rewriter, prune
+from sardonyx.passes.few_bits import fuse_few_bits
 from sardonyx.passes.fold import FoldingBuilder
 from sardonyx.passes.pattern import P, hole
 from sardonyx.passes.rule import by_root, need, ranked, rule
 
 REALS: Final = (F32, F16, BF16)
+_WEIGHTS: Final = frozenset(("DequantizeLinear", "GatherBlockQuantized", "MatMulNBits"))
 _LARGEST: Final = 1 << 40  # bytes of a constant that is made of others, which none outgrows
 x, w, bias, other = hole("x"), hole("w"), hole("bias"), hole("other")
 
@@ -35,6 +37,7 @@ def lower_for_device(graph: Graph, options: PassOptions) -> None:
         fuse_attention(graph)
         settle_masks(graph)
     _read_weights(graph, options)
+    fuse_few_bits(graph)
     Rewriter(graph, _RULES, options.fold_limit_bytes, options.disabled, True).run()
     for each in graph.family():
         join_sums(each)
@@ -46,7 +49,10 @@ def lower_for_device(graph: Graph, options: PassOptions) -> None:
 def _read_weights(graph: Graph, options: PassOptions) -> None:
     from sardonyx.passes import nbits  # imports much that most models do without
 
-    if any(n.op.name in ("DequantizeLinear", "GatherBlockQuantized") for n in graph.all_nodes()):
+    names = {n.op.name for n in graph.all_nodes()}
+    if "DequantizeLinear" in names:  # which stands before products of our own
+        Rewriter(graph, _PRODUCTS, options.fold_limit_bytes, options.disabled, True).run()
+    if names & _WEIGHTS:
         nbits.read_weights(graph, nbits.Choice(options.weight_level, options.weight_block), True)
 
 
@@ -103,6 +109,7 @@ def conv_sum_relu(b: Builder, x: Value, w: Value, conv: Node, other: Value) -> V
     return _summed(b, conv, other, b"Relu")
 
 
+_PRODUCTS: Final = by_root(products.RULES)
 _RULES: Final = by_root(product_bias, conv_sum_relu)
 
 # Normalizations by the op that also adds; whether it has a shift.

@@ -90,17 +90,20 @@ class RegionProgram(Protocol):
 
 
 class DeviceProvider(Provider, Protocol):
-    """A provider whose values lie on a device of its own, in a form that nobody else looks into."""
+    """A provider whose values lie on a device of its own, in a form that nobody else looks into.
+
+    One that is derived from this need not say what is mostly so.
+    """
 
     device: str  # as values' homes name it: "cuda:0"
 
     def host_inputs(self, node: Node) -> frozenset[int]:
-        """The inputs of a node that it reads on the host, as numpy arrays."""
-        ...
+        """The inputs of a node that it reads on the host, as numpy arrays: those of copies."""
+        return frozenset((0,) if node.attrs.get("to") == self.device.encode() else ())
 
     def host_outputs(self, node: Node) -> frozenset[int]:
         """The outputs of a node that it makes on the host."""
-        ...
+        return frozenset()
 
     def to_device(self, array: Any) -> Any:
         """A copy of an array on the device."""
@@ -112,7 +115,7 @@ class DeviceProvider(Provider, Protocol):
 
     def loader(self) -> DataLoader | None:
         """What brings constants to the device, if the provider has its own way."""
-        ...
+        return None
 
     def compile_region(self, region: Region) -> RegionProgram:
         """What runs a region, none of whose nodes has bodies."""

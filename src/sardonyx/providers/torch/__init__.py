@@ -90,7 +90,12 @@ class Torch:
     ) -> list[torch.Tensor]:
         """Constants on the device, each in the form that it is wanted in."""
         manager = LoaderManager([self.loader()])
-        return manager.place(weights, self.device, self.to_device, check)
+        try:
+            return manager.place(weights, self.device, self.to_device, check)
+        except BaseException:
+            if self.place.type == "cuda":
+                torch.cuda.empty_cache()  # torch keeps for itself what was freed
+            raise
 
     def compile(self, region: Region, bodies: dict[Node, dict[str, Program]]) -> Sequence[Step]:
         """Control flow, whose bodies are programs of their own."""

@@ -17,6 +17,7 @@ from sardonyx.providers.torch.row import Row
 
 COPY: Final = (INTERNAL, "Copy")
 SIZES: Final = (INTERNAL, "Sizes")
+FEW: Final = (INTERNAL, "FewBits")
 MAX_RANK: Final = 25  # of a tensor that CUDA kernels of torch take
 
 

@@ -25,10 +25,13 @@ from sardonyx.weights.loading import DataLoader, Report, WeightReference, silent
 from sardonyx.weights.reading import PAGE, FilePiece, MemoryPiece, Part, Reading
 
 CHANNELS_LAST: Final = "channels last"  # a conversion: of rank 4, in another order in memory
+COLUMNS: Final = "columns"  # of rank 2, one column after the other
 BUFFER_BYTES: Final = 8 << 20
 N_THREADS: Final = 8  # that read
 N_SPARE: Final = 4  # buffers beside those that are being read into: the device copies from them
 
+_LEAST_BYTES: Final = 1 << 20  # of a buffer
+_MANY: Final = 64  # pieces; with as many, buffers are as large as they get
 _MOST_THREADS: Final = 64
 _GROUP_BYTES: Final = 1 << 30  # of weights that others are made of
 _TICK: Final = 0.05  # seconds between reports
@@ -50,12 +53,12 @@ class TorchLoader(DataLoader):
 
     def allocate(self, reference: WeightReference) -> Tensor:
         dtype, asked = held_as(reference.dtype), reference.conversion
-        is_image = asked is not None and asked.name == CHANNELS_LAST
-        order = torch.channels_last if is_image else torch.contiguous_format
+        name, shape = "" if asked is None else asked.name, reference.shape
+        order = torch.channels_last if name == CHANNELS_LAST else torch.contiguous_format
         with _room_for(reference, self._device):
-            return torch.empty(
-                reference.shape, dtype=dtype, device=self._device, memory_format=order
-            )
+            if name == COLUMNS:
+                return torch.empty(shape[::-1], dtype=dtype, device=self._device).T
+            return torch.empty(shape, dtype=dtype, device=self._device, memory_format=order)
 
     def load(self, reference: WeightReference, destination: Tensor) -> None:
         self.load_many([(reference, destination)])
@@ -66,17 +69,24 @@ class TorchLoader(DataLoader):
         jobs = [_job(reference, tensor) for reference, tensor in pairs]
         targets = [target for job in jobs for target in job]
         references = [target.reference for target in targets]
-        with Reading(references, BUFFER_BYTES, _groups(jobs)) as reading:
+        with Reading(references, _capacity(references), _groups(jobs)) as reading:
             if not reading.pieces:
                 return
             n_threads = min(self._n_threads, len(reading.pieces))
             longest = max(piece.size_bytes for piece in reading.pieces)
-            ring = Ring(self._device, n_threads + N_SPARE, -(-longest // PAGE) * PAGE)
+            n_buffers = min(n_threads + N_SPARE, len(reading.pieces))
+            ring = Ring(self._device, n_buffers, -(-longest // PAGE) * PAGE)
             try:
                 _Upload(reading.pieces, targets, ring).run(n_threads, report)
                 reading.check()
             finally:
                 ring.close()
+
+
+def _capacity(references: Sequence[WeightReference]) -> int:
+    """The size of a buffer: to pin memory takes time, which few weights would not repay."""
+    share = sum(reference.length for reference in references) // _MANY
+    return min(max(share // PAGE * PAGE, _LEAST_BYTES), BUFFER_BYTES)
 
 
 @contextlib.contextmanager
@@ -229,6 +239,7 @@ class _Upload:
         try:
             while (buffer := self._ring.take()) is not None and (piece := self._next()) is not None:
                 piece.read(buffer.memory.data)
+                self._ring.pin(buffer)
                 self._read.put((piece, buffer))
         except BaseException as error:  # it belongs to who waits
             self._read.put(error)

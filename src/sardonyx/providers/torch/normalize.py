@@ -12,6 +12,7 @@ from torch import Tensor
 from sardonyx.graph.dtype import by_onnx
 from sardonyx.ops.rules import axes_of, axis_of
 from sardonyx.providers.torch.dtypes import TORCH
+from sardonyx.providers.torch.kernels import usable
 from sardonyx.providers.torch.row import REALS, Row, Rows
 from sardonyx.providers.torch.wide import in_wide, wide, wide_type
 
@@ -19,6 +20,14 @@ Sizes = torch.Size
 # Their wrappers in torch.nn.functional cost as much again in a run of few elements.
 _BATCH_NORM: Final[Callable[..., Tensor]] = torch.batch_norm
 _RMS_NORM: Final[Callable[..., Tensor]] = torch.rms_norm
+
+
+_KERNEL_TYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def has_norm(x: Tensor) -> bool:
+    """Whether a kernel of ours normalizes rows of a tensor."""
+    return x.dtype in _KERNEL_TYPES and 0 < x.shape[-1] <= 16384 and usable(x.device)
 
 
 def _batch_norm(
@@ -71,7 +80,11 @@ def _layer_norm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     over, saved = _normalized(x, axis), _stash(stash_type)
     fits = scale.shape == over and (b is None or b.shape == over)
-    if fits and not (x.is_cpu and x.dtype is not wide_type(x.dtype)):
+    if fits and len(over) == 1 and has_norm(x):
+        from sardonyx.providers.torch.kernels.norm import normed
+
+        y, mean, inverse, _ = normed(x, scale, b, epsilon)
+    elif fits and not (x.is_cpu and x.dtype is not wide_type(x.dtype)):
         y, mean, inverse = torch.native_layer_norm(x, over, scale, b, epsilon)
     else:  # torch's CPU kernel would round the statistics of halves
         y, mean, inverse = torch.native_layer_norm(wide(x), over, None, None, epsilon)
@@ -95,6 +108,10 @@ def _stash(stash_type: int) -> torch.dtype:
 
 def _rms_norm(x: Tensor, scale: Tensor, *, axis: int, epsilon: float, stash_type: int) -> Tensor:
     over = _normalized(x, axis)
+    if scale.shape == over and len(over) == 1 and scale.dtype is x.dtype and has_norm(x):
+        from sardonyx.providers.torch.kernels.norm import normed
+
+        return normed(x, scale, None, epsilon, is_rms=True)[0]
     if scale.shape == over and scale.dtype is x.dtype:
         return _RMS_NORM(x, over, scale, epsilon)
     return _scaled(x, _inverse_rms(x, len(over), epsilon), scale)
@@ -104,6 +121,11 @@ def _simplified(
     x: Tensor, scale: Tensor, *, axis: int, epsilon: float, stash_type: int
 ) -> tuple[Tensor, Tensor]:
     over, saved = _normalized(x, axis), _stash(stash_type)
+    if scale.shape == over and len(over) == 1 and scale.dtype is x.dtype and has_norm(x):
+        from sardonyx.providers.torch.kernels.norm import normed
+
+        y, _, inverse, _ = normed(x, scale, None, epsilon, is_rms=True)
+        return y, inverse.to(saved)
     if scale.shape == over and scale.dtype is x.dtype:
         y, inverse = torch.ops.aten._fused_rms_norm(x, over, scale, epsilon)
         return y, inverse.to(saved)

@@ -32,7 +32,7 @@ class TorchOptions:
     user_compute_stream: int = 0  # the address of a stream; 0: torch's current one
     prefer_nhwc: bool = True
     cudnn_conv_algo_search: str = "EXHAUSTIVE"
-    external_data_loader_reading_threads: int = 4
+    external_data_loader_reading_threads: int = 8  # where there are as many cores
 
 
 def parse(given: Mapping[str, str], warn: Callable[[str], None]) -> TorchOptions:

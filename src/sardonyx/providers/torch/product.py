@@ -220,11 +220,11 @@ def fused_matmul_activation(a: Tensor, b: Tensor, **attrs: Any) -> Tensor:
 
 
 ROWS: Final[Rows] = {
-    (ONNX, "MatMul"): Row(matmul, REALS | {I32, I64}),
-    (ONNX, "Gemm"): Row(gemm, REALS | {I32, I64}),
+    (ONNX, "MatMul"): Row(matmul, REALS | {I32, I64}, columns=(1,)),
+    (ONNX, "Gemm"): Row(gemm, REALS | {I32, I64}, columns=(1,)),
     (ONNX, "Einsum"): Row(einsum, REALS, refuses=_too_many_labels),
     (ONNX, "Det"): Row(det, REALS, syncs=True),
-    (INTERNAL, "MatMul"): Row(product, PLAIN, refuses=unfinished),
+    (INTERNAL, "MatMul"): Row(product, PLAIN, columns=(1,), refuses=unfinished),
     (MICROSOFT, "FusedMatMul"): Row(fused_matmul, REALS),
     (MICROSOFT, "FusedMatMulActivation"): Row(
         fused_matmul_activation, REALS, refuses=_unknown_activation

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -15,12 +16,12 @@ from sardonyx.graph.dim import Shape, evaluate, symbols
 from sardonyx.graph.graph import Node, Value
 from sardonyx.locks import Lock
 from sardonyx.place.provider import HOST, No, Region
-from sardonyx.providers.torch.claim import COPY, LOOKS, SIZES, row_of
+from sardonyx.providers.torch.claim import COPY, FEW, LOOKS, SIZES, row_of
 from sardonyx.providers.torch.graphs import Asked, Graphs, put
 from sardonyx.providers.torch.index import ROWS
-from sardonyx.providers.torch.loader import CHANNELS_LAST
-from sardonyx.providers.torch.row import Row
-from sardonyx.providers.torch.source import FILE, Arg, Line, Source, Writer
+from sardonyx.providers.torch.loader import CHANNELS_LAST, COLUMNS
+from sardonyx.providers.torch.row import Packing, Row
+from sardonyx.providers.torch.source import FILE, Arg, Key, Line, Pack, Source, Writer
 from sardonyx.providers.torch.values import Owner, owner_of
 from sardonyx.weights.const import Const
 from sardonyx.weights.loading import Conversion, WeightReference
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from sardonyx.providers.torch import Torch
 
 PACKED: Final = "packed"  # the form of a constant that comes as the bytes of its file
+_BATCH_BYTES: Final = 2 << 30  # of constants that are packed together
+_ALIGNED: Final = 16  # bytes
 _KEPT: Final = 8  # sets of sizes whose fixed part is kept
 
 
@@ -50,7 +53,7 @@ class TorchRegion:
         self._provider = provider
         self._lines = _lines(provider, region)
         self.source: Source = Writer(region, self._lines).source()
-        self._weights = _weights(region, self.source)
+        self._named = _Named(region)
         self._opens = region.opens
         self._names = sorted(_names(self.source, self._lines) - region.opens)
         self._shares = [_numbered(region, pairs) for pairs in self.source.shared]
@@ -71,11 +74,25 @@ class TorchRegion:
         """Brings the weights to the device."""
         if self._body is not None:
             return
-        weights = self._provider.load(self._weights, check)
+        weights = self._load(self.source.weights, check)
         self._owners = frozenset(map(owner_of, weights))
+        packs = self._packs(check)
         space: dict[str, Any] = {}
         exec(self.source.code(), space)
-        self._fixed, self._body = space["make"](self.source.things, weights)
+        self._fixed, self._body = space["make"](self.source.things, weights, packs)
+
+    def _load(self, keys: Sequence[Key], check: Callable[[], None]) -> list[Any]:
+        return self._provider.load([self._named.reference(key) for key in keys], check)
+
+    def _packs(self, check: Callable[[], None]) -> list[Any]:
+        """Things made of constants, which are on the device a few at a time."""
+        made: list[Any] = []
+        for packs in _batches(self.source.packs):
+            keys = [key for pack in packs for key in pack.keys if key is not None]
+            loaded = iter(self._load(keys, check))
+            for pack in packs:
+                made += [pack.make(*(None if k is None else next(loaded) for k in pack.keys))]
+        return made
 
     def __call__(self, values: Sequence[Any], run: Run, places: Sequence[Any]) -> Sequence[Any]:
         """The region's outputs."""
@@ -260,17 +277,31 @@ def _line(provider: Torch, node: Node, is_fixed: bool) -> Line:
         _operand(v, row.is_array(i, v), _form(provider, row, i, v))
         for i, v in enumerate(node.inputs)
     ]
+    if row.packing is not None:
+        operands = _packed(row.packing, node, operands)
     operands += [None] * node.op.n_absent(len(node.inputs))
     shapes = tuple(v.tensor.dims for v in node.outputs) if row.sized else None
     is_made_anew = all(v is None or i in row.host for i, v in enumerate(node.inputs))
+    keywords = node.attrs
+    if row.digits and _feeds_few_bits(node):
+        keywords = {**keywords, "digits": True}
     return Line(
         node,
         _made_on(provider.place, row.function) if is_made_anew else row.function,
         tuple(operands),
-        node.attrs,
+        keywords,
         shapes,
         is_fixed=is_fixed,
         returns_one=len(node.op.outputs) == 1 and not node.op.outputs[0].variadic,
+    )
+
+
+def _feeds_few_bits(node: Node) -> bool:
+    """Whether a node's first output is x of products of few bits without a norm, and no more."""
+    out = node.outputs[0]
+    return not out.n_exits and all(
+        n.op.key == FEW and slot == 0 and n.inputs[4] is None and n.graph is node.graph
+        for n, slot in out.uses
     )
 
 
@@ -288,7 +319,13 @@ def _form(provider: Torch, row: Row, position: int, value: Value | None) -> str:
     """The form in which a function wants a constant."""
     if position in row.packed:
         return PACKED
-    is_image = position in row.images and value is not None and value.tensor.rank == 4
+    shape = None if value is None or value.const is None else value.const.shape
+    if shape is None or value is None:
+        return ""
+    if position in row.columns and len(shape) == 2:
+        # Products of halves whose rows are not aligned are many times slower.
+        return COLUMNS if shape[1] * value.tensor.dtype.itemsize % _ALIGNED else ""
+    is_image = position in row.images and len(shape) == 4
     return CHANNELS_LAST if is_image and provider.options.prefer_nhwc else ""
 
 
@@ -298,20 +335,57 @@ def _operand(value: Value | None, on_host: bool, form: str = "") -> Value | Arg 
     return Arg(thing=value.const.read()) if on_host else Arg(key=(value.const, form))
 
 
-def _weights(region: Region, source: Source) -> list[WeightReference]:
-    """The constants of a region, by the names that the model gives them."""
-    read = (v for node in region.nodes for v in node.inputs if v is not None)
-    names = {v.const: v.name for v in read if v.const is not None}
+def _packed(
+    packing: Packing, node: Node, operands: list[Value | Arg | None]
+) -> list[Value | Arg | None]:
+    """The operands with one thing in the place of constants, if they all are constants."""
+    keys: list[Key | None] = []
+    for i in packing.inputs:
+        operand = operands[i] if i < len(operands) else None
+        if isinstance(operand, Value) or (operand is not None and operand.key is None):
+            return operands
+        keys.append(None if operand is None else operand.key)
+    pack = Pack(tuple(keys), partial(packing.make, **node.attrs))
+    first, *rest = packing.inputs
     return [
-        WeightReference(names[c] or c.describe(), c, form == PACKED, _conversion(c, form))
-        for c, form in source.weights
+        Arg(pack=pack) if i == first else None if i in rest else operand
+        for i, operand in enumerate(operands)
     ]
 
 
+def _batches(packs: Sequence[Pack]) -> Iterator[list[Pack]]:
+    """Packs whose constants fit on the device beside what is made of them."""
+    batch: list[Pack] = []
+    size = 0
+    for pack in packs:
+        more = sum(const.size_bytes for const, _ in filter(None, pack.keys))
+        if batch and size + more > _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(pack)
+        size += more
+    if batch:
+        yield batch
+
+
+class _Named:
+    """The constants of a region, by the names that the model gives them."""
+
+    def __init__(self, region: Region) -> None:
+        read = (v for node in region.nodes for v in node.inputs if v is not None)
+        self._names = {v.const: v.name for v in read if v.const is not None}
+
+    def reference(self, key: Key) -> WeightReference:
+        """What a loader is told of a constant in a form."""
+        const, form = key
+        name = self._names[const] or const.describe()
+        return WeightReference(name, const, form == PACKED, _conversion(const, form))
+
+
 def _conversion(const: Const, form: str) -> Conversion | None:
-    if form != CHANNELS_LAST:
+    if form not in (CHANNELS_LAST, COLUMNS):
         return None
-    return Conversion(CHANNELS_LAST, const.dtype, const.shape, lambda made: made)
+    return Conversion(form, const.dtype, const.shape, lambda made: made)
 
 
 def _syncs(line: Line) -> bool:

@@ -20,6 +20,7 @@ class Buffer:
 
     memory: Array  # bytes
     tensor: torch.Tensor  # the same bytes
+    is_pinned: bool = False
     copied: Any = None  # the event after which they may be written again
 
 
@@ -29,12 +30,12 @@ class Ring:
     def __init__(self, device: torch.device, n_buffers: int, buffer_bytes: int) -> None:
         self._module: Any = getattr(torch, device.type) if device.type in _STREAMED else None
         self._stream: Any = None if self._module is None else self._module.Stream(device)
-        self._memory = pages(n_buffers * buffer_bytes)
-        self._is_pinned = device.type == "cuda" and self._pin()
+        self._device = device
+        memories = [pages(buffer_bytes) for _ in range(n_buffers)]
+        self._buffers = [Buffer(memory, torch.from_numpy(memory)) for memory in memories]
         self._free: SimpleQueue[Buffer | None] = SimpleQueue()
-        for i in range(n_buffers):
-            memory = self._memory[i * buffer_bytes : (i + 1) * buffer_bytes]
-            self._free.put(Buffer(memory, torch.from_numpy(memory)))
+        for buffer in self._buffers:
+            self._free.put(buffer)
         if self._stream is not None and self._module is not None:
             # What is filled may have been freed by work that is still under way there.
             self._stream.wait_stream(self._module.current_stream(device))
@@ -58,6 +59,16 @@ class Ring:
         for _ in range(n_takers):
             self._free.put(None)
 
+    def pin(self, buffer: Buffer) -> None:
+        """Lets the device read a buffer itself, if it can; once it is filled, its pages are there.
+
+        Readers do so at once for many buffers: to make the pages takes longer than to pin them.
+        """
+        if self._device.type == "cuda" and not buffer.is_pinned:
+            with torch.cuda.device(self._device):
+                failed = _runtime().cudaHostRegister(_address(buffer), buffer.memory.nbytes, 0)
+            buffer.is_pinned = not int(failed)
+
     def give_back(self, buffer: Buffer) -> None:
         """Says that the copies out of a buffer have been asked for."""
         if self._stream is not None:
@@ -70,17 +81,14 @@ class Ring:
         """Waits for all copies, and frees the buffers."""
         if self._stream is not None:
             self._stream.synchronize()
-        if self._is_pinned:
-            _runtime().cudaHostUnregister(self._address)
-            self._is_pinned = False
+        for buffer in self._buffers:
+            if buffer.is_pinned:
+                _runtime().cudaHostUnregister(_address(buffer))
+                buffer.is_pinned = False
 
-    def _pin(self) -> bool:
-        """Registers the buffers, so that the device reads them itself; without it is slower."""
-        return not int(_runtime().cudaHostRegister(self._address, self._memory.nbytes, 0))
 
-    @property
-    def _address(self) -> int:
-        return int(self._memory.__array_interface__["data"][0])
+def _address(buffer: Buffer) -> int:
+    return int(buffer.memory.__array_interface__["data"][0])
 
 
 def _runtime() -> Any:

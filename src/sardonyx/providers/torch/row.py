@@ -20,6 +20,14 @@ def takes_all(node: Node) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Packing:
+    """Constants that a function takes as one thing, made of them once on the device."""
+
+    inputs: tuple[int, ...]  # where they all are constants; the others come as None then
+    make: Callable[..., Any]  # of the tensors, and of the node's attributes by keyword
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """An op's function: called as the op's numpy reference is, with tensors in place of arrays.
 
@@ -32,11 +40,14 @@ class Row:
     host: tuple[int, ...] = ()  # inputs that it reads on the host: they come as numpy arrays
     numbers: tuple[int, ...] = ()  # those that come as arrays if they are one constant number
     packed: tuple[int, ...] = ()  # constants that come as the bytes of their file, flat
+    columns: tuple[int, ...] = ()  # constant matrices [K, N], whose rows should be aligned
     images: tuple[int, ...] = ()  # constants of images, with their channels last in memory
     sized: bool = False  # also wants `shapes`: for each output a tuple of sizes, None if open
     syncs: bool = False  # waits for the device, so that it cannot be captured in a CUDA graph
     # (input, output): told that each of these is one memory, it writes there.
     shares: tuple[tuple[int, int], ...] = ()
+    packing: Packing | None = None
+    digits: bool = False  # takes `digits`: the first output goes to products of few bits alone
     refuses: Callable[[Node], str] = takes_all  # why a node is not taken; empty if it is
 
     def is_array(self, position: int, value: Value | None) -> bool:

@@ -10,8 +10,14 @@ from torch import Tensor
 
 from sardonyx.graph.dtype import I32
 from sardonyx.ops.declare import MICROSOFT
+from sardonyx.providers.torch.normalize import has_norm
 from sardonyx.providers.torch.row import REALS, Row, Rows
 from sardonyx.providers.torch.wide import wide
+
+
+def _whole(skip: Tensor, x: Tensor) -> Tensor:
+    """What is added, for every row."""
+    return skip if skip.shape == x.shape else skip.expand(x.shape)
 
 
 def _summed(x: Tensor, skip: Tensor, bias: Tensor | None) -> Tensor:
@@ -28,6 +34,10 @@ def _skip_layer(
     *,
     epsilon: float,
 ) -> tuple[Tensor, ...]:
+    if has_norm(x):
+        from sardonyx.providers.torch.kernels.norm import normed
+
+        return normed(x, gamma, beta, epsilon, skip=_whole(skip, x), bias=bias)
     total = _summed(x, skip, bias)
     shift = None if beta is None else wide(beta)
     y, mean, inverse = torch.native_layer_norm(total, (x.shape[-1],), wide(gamma), shift, epsilon)
@@ -37,6 +47,10 @@ def _skip_layer(
 def _skip_simplified(
     x: Tensor, skip: Tensor, gamma: Tensor, bias: Tensor | None = None, *, epsilon: float
 ) -> tuple[Tensor, ...]:
+    if has_norm(x):
+        from sardonyx.providers.torch.kernels.norm import normed
+
+        return normed(x, gamma, None, epsilon, skip=_whole(skip, x), bias=bias, is_rms=True)
     total = _summed(x, skip, bias)
     y, inverse = torch.ops.aten._fused_rms_norm(total, [x.shape[-1]], wide(gamma), epsilon)
     return y.to(x.dtype), torch.zeros_like(inverse), inverse, total.to(x.dtype)

@@ -21,12 +21,21 @@ FILE: Final = "<region>"
 Key = tuple[Const, str]  # a constant, and the form in which it is wanted
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Pack:
+    """A thing that is made of constants once they are on the device."""
+
+    keys: tuple[Key | None, ...]
+    make: Callable[..., Any]  # of tensors
+
+
 @dataclass(frozen=True, slots=True)
 class Arg:
     """A constant operand of a call: on the device in some form, or an object on the host."""
 
     key: Key | None = None
     thing: Any = None
+    pack: Pack | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +60,7 @@ class Source:
     text: str = ""
     things: list[Any] = field(default_factory=list)  # k: functions, attributes, host constants
     weights: list[Key] = field(default_factory=list)  # w
+    packs: list[Pack] = field(default_factory=list)  # p
     shapes: list[tuple[Shape, ...]] = field(default_factory=list)  # s
     shared: list[tuple[tuple[Value, Value], ...]] = field(default_factory=list)  # h, as in lines
     lines: dict[int, Node] = field(default_factory=dict)  # by number in the text
@@ -82,8 +92,9 @@ class Writer:
             "body", "i, s, f, d, h", moving, region.inputs, kept, self._tuple(region.outputs)
         )
         first = self._function("fixed", "s, d", fixed, (), (), self._tuple(kept))
-        head = ["def make(k, w):"]
-        head += self._unpacked("k", len(made.things)) + self._unpacked("w", len(made.weights))
+        head = ["def make(k, w, p):"]
+        for name, things in (("k", made.things), ("w", made.weights), ("p", made.packs)):
+            head += self._unpacked(name, len(things))
         self._text = head
         for lines in (first, body):
             for text, node in lines:
@@ -150,6 +161,9 @@ class Writer:
             return "None"
         if isinstance(operand, Value):
             return self._name(operand)
+        if operand.pack is not None:
+            self._made.packs.append(operand.pack)
+            return f"p{len(self._made.packs) - 1}"
         return self._thing(operand.thing) if operand.key is None else self._weight(operand.key)
 
     def _thing(self, thing: Any) -> str:

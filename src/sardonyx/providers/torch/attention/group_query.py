@@ -33,6 +33,7 @@ from sardonyx.providers.torch.attention.core import (
     weights_of,
 )
 from sardonyx.providers.torch.attention.rotary import taken, turned
+from sardonyx.providers.torch.kernels import usable
 from sardonyx.providers.torch.row import Row, Rows
 from sardonyx.providers.torch.wide import wide
 
@@ -59,13 +60,18 @@ class Place:
         return first + torch.arange(self.rows, device=first.device) if self.rows > 1 else first
 
 
-def group_query(*inputs: Any, shares: bool = False, **attrs: Any) -> tuple[Tensor, ...]:
+def group_query(
+    *inputs: Any, shares: bool = False, digits: bool = False, **attrs: Any
+) -> tuple[Any, ...]:
     """The output, the caches, and scores where they are asked for.
 
-    With `shares` the past is a buffer of full length that the new rows are written into.
+    With `shares` the past is a buffer of full length that the new rows are written into. With
+    `digits` the output may come as a product of few bits reads it.
     """
     x = Inputs(*filled(inputs, 16))
     place = _place(x)
+    if shares and _is_step(x, place, attrs):
+        return _stepped(x, place, attrs, digits)
     q, k, v = _operands(x, place, attrs)
     caches = [_kept(old, new, place, shares) for old, new in ((x.past_key, k), (x.past_value, v))]
     if not isinstance(place.firsts, int) or place.firsts:
@@ -82,6 +88,65 @@ def group_query(*inputs: Any, shares: bool = False, **attrs: Any) -> tuple[Tenso
     scale = attrs["scale"] or 1 / math.sqrt(q.shape[-1] or 1)
     y = attended(q, k, v, mask, scale=scale, is_causal=is_causal, blind=UNSEEN)
     return pack(y), *caches
+
+
+_STEP_TOKENS: Final = 8  # new ones that our own kernel attends for
+
+
+def _is_step(x: Inputs, place: Place, attrs: dict[str, Any]) -> bool:
+    """Whether a kernel of ours does all: few new rows, and a cache of full length in place."""
+    extras = (x.bias, x.sink, x.q_norm)
+    is_plain = attrs["causal"] and attrs["smooth_softmax"] != 1 and not attrs["qk_output"]
+    is_static = isinstance(place.firsts, Tensor) and place.length == place.past
+    return (
+        place.rows <= _STEP_TOKENS
+        and all(extra is None for extra in extras)
+        and bool(is_plain)
+        and is_static
+        and usable(x.query.device)
+    )
+
+
+def _stepped(x: Inputs, place: Place, attrs: dict[str, Any], digits: bool) -> tuple[Any, ...]:
+    """One launch that turns the new rows, puts them into the cache and attends."""
+    from sardonyx.providers.torch.kernels import decode
+
+    size = x.past_key.shape[3]
+    scale = attrs["scale"] or 1 / math.sqrt(size or 1)
+    window = attrs["local_window_size"]
+    heads = decode.Heads(attrs["num_heads"], attrs["kv_num_heads"], scale, window, attrs["softcap"])
+    new = (x.query, x.key, x.value)
+    if x.key is None:
+        new = decode.split_packed(x.query, heads)
+    rotary = None
+    if attrs["do_rotary"]:
+        is_interleaved = bool(attrs["rotary_interleaved"])
+        rotary = decode.Rotary(x.cos, x.sin, is_interleaved, x.positions)
+    caches = (x.past_key, x.past_value)
+    room = _room(x.past_key, heads.n_heads, place.rows)
+    lasts = x.seqlens.reshape(-1).int()
+    attend = decode.attend_digits if digits else decode.attend
+    return attend(new, caches, lasts, heads, rotary, room), *caches
+
+
+_ROOMS: Final[dict[tuple[Any, ...], Any]] = {}  # of each stream, which does one thing at a time
+_MOST_ROOMS: Final = 64
+
+
+def _room(cache: Tensor, heads: int, rows: int) -> Any:
+    """Where the kernel leaves what its last programs gather."""
+    from sardonyx.providers.torch.kernels import decode
+
+    stream = torch.cuda.current_stream().cuda_stream if cache.is_cuda else 0
+    splits = decode.n_splits(cache, cache.device)
+    sizes = (cache.shape[0], cache.shape[1], cache.shape[3], heads, rows, splits)
+    key = (cache.device, stream, sizes)
+    room = _ROOMS.get(key)
+    if room is None:
+        if len(_ROOMS) >= _MOST_ROOMS:
+            _ROOMS.clear()
+        room = _ROOMS[key] = decode.workspace(cache, heads, rows)
+    return room
 
 
 def _place(x: Inputs) -> Place:
@@ -271,6 +336,7 @@ ROWS: Final[Rows] = {
         frozenset((F32, F16, BF16, I32, I64)),
         host=(6,),
         shares=((3, 1), (4, 2)),
+        digits=True,
         refuses=_unfit,
     ),
 }

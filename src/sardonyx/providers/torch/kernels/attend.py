@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from sardonyx.providers.torch.kernels.device import let_next, wait_before
-from sardonyx.providers.torch.kernels.digits import digits_of, store_digits
+from sardonyx.providers.torch.kernels.digits import digits_of, put_digits
 
 
 @triton.jit
@@ -51,27 +51,30 @@ def _spot(spots, first, token, turn: tl.constexpr):
 
 
 @triton.jit
-def _scores(q, keys, softcap, has_cap: tl.constexpr):
-    """[rows, keys] of queries [rows, features], which have the scale, and keys."""
-    scores = tl.sum(q[:, None, :] * keys[None, :, :], 2)
-    if has_cap:
-        scores = softcap * (2 / (1 + tl.exp(-2 * scores / softcap)) - 1)
-    return scores
+def _powers(x, top):
+    """2^(x - top), 0 where both are -inf."""
+    return tl.where(x == float("-inf"), 0.0, tl.exp2(x - top))
 
 
 @triton.jit
-def _powers(x, top):
-    """exp(x - top), 0 where both are -inf."""
-    return tl.where(x == float("-inf"), 0.0, tl.exp(x - top))
+def _joined(state, q, k, v, seen, softcap, has_cap: tl.constexpr):
+    """A state (tops, sums, weighted values) with more keys [keys, features] and their values."""
+    top, total, values = state
+    scores = tl.dot(q, tl.trans(k.to(tl.float32)), input_precision="tf32x3")
+    if has_cap:
+        scores = softcap * (2 / (1 + tl.exp(-2 * scores / softcap)) - 1)
+    scores = tl.where(seen, scores * 1.4426950408889634, float("-inf"))
+    higher = tl.maximum(top, tl.max(scores, 1))
+    fade = _powers(top, higher)
+    power = _powers(scores, higher[:, None])
+    total = total * fade + tl.sum(power, 1)
+    more = tl.dot(power, v.to(tl.float32), input_precision="tf32x3")
+    return higher, total, values * fade[:, None] + more
 
 
 @triton.jit
 def _past(q, caches, span, place, limits, sizes: tl.constexpr):
-    """Tops, sums and weighted values of a span of keys in the cache.
-
-    Each of a tile's keys has a top and a sum of its own until the end: so threads that hold other
-    keys need not meet in each turn.
-    """
+    """The state of a span of keys in the cache."""
     k_cache, v_cache = caches
     low, high = span
     window, softcap = limits
@@ -81,37 +84,18 @@ def _past(q, caches, span, place, limits, sizes: tl.constexpr):
     head: tl.constexpr = sizes[3]
     has_cap: tl.constexpr = sizes[4]
     feature = tl.arange(0, features)[None, :]
-    top = tl.full([rows, tile], float("-inf"), tl.float32)
-    total = tl.zeros([rows, tile], tl.float32)
-    values = tl.zeros([rows, tile, features], tl.float32)
+    top = tl.full([rows], float("-inf"), tl.float32)
+    state = (top, tl.zeros([rows], tl.float32), tl.zeros([rows, features], tl.float32))
+    lane = tl.arange(0, tile)[:, None]
     for start in range(low, high, tile):
-        key = start + tl.arange(0, tile)
-        ok = (key < high)[:, None] & (feature < head)
-        at = key[:, None] * head + feature
-        k = tl.load(k_cache + at, ok, 0.0).to(tl.float32)
-        v = tl.load(v_cache + at, ok, 0.0).to(tl.float32)
-        seen = (key < high)[None, :] & (key[None, :] > place[:, None] - window)
-        scores = tl.where(seen, _scores(q, k, softcap, has_cap), float("-inf"))
-        higher = tl.maximum(top, scores)
-        fade = _powers(top, higher)
-        power = _powers(scores, higher)
-        total = total * fade + power
-        values = values * fade[:, :, None] + power[:, :, None] * v[None, :, :]
-        top = higher
-    best = tl.max(top, 1)
-    fade = _powers(top, best[:, None])
-    return best, tl.sum(total * fade, 1), tl.sum(values * fade[:, :, None], 1)
-
-
-@triton.jit
-def _joined(state, scores, v):
-    """A state with the scores [rows, keys] and values of more keys."""
-    top, total, values = state
-    higher = tl.maximum(top, tl.max(scores, 1))
-    fade = _powers(top, higher)
-    power = _powers(scores, higher[:, None])
-    values = values * fade[:, None] + tl.sum(power[:, :, None] * v[None, :, :], 1)
-    return higher, total * fade + tl.sum(power, 1), values
+        row = start + lane
+        ok = (row < high) & (feature < head)
+        k = tl.load(k_cache + row * head + feature, ok, 0.0)
+        v = tl.load(v_cache + row * head + feature, ok, 0.0)
+        key = (start + tl.arange(0, tile))[None, :]
+        seen = (key < high) & (key > place[:, None] - window)
+        state = _joined(state, q, k, v, seen, softcap, has_cap)
+    return state
 
 
 @triton.jit
@@ -125,85 +109,85 @@ def _fresh(state, q, new, caches, place, limits, turn: tl.constexpr, sizes: tl.c
     has_cap: tl.constexpr = sizes[4]
     n_new: tl.constexpr = sizes[5]
     feature = tl.arange(0, features)[None, :]
-    for t in tl.static_range(n_new):
-        one = tl.zeros([1, 1], tl.int32)
-        at = one + t * row_stride
-        k = turned(k_new, at, feature, angles, _spot(spots, first, one + t, turn), turn, head)
-        k = k.to(k_cache.dtype.element_ty)
-        v = tl.load(v_new + at + feature, feature < head, 0.0).to(v_cache.dtype.element_ty)
-        tl.store(k_cache + (first + t) * head + feature, k, feature < head)
-        tl.store(v_cache + (first + t) * head + feature, v, feature < head)
-        scores = _scores(q, k.to(tl.float32), softcap, has_cap)
-        seen = (first + t <= place[:, None]) & (first + t > place[:, None] - window)
-        state = _joined(state, tl.where(seen, scores, float("-inf")), v.to(tl.float32))
-    return state
+    token = tl.arange(0, 16)[:, None]
+    is_new = token < n_new
+    spot = _spot(spots, first, tl.minimum(token, n_new - 1), turn)
+    k = turned(k_new, tl.where(is_new, token * row_stride, -1), feature, angles, spot, turn, head)
+    k = k.to(k_cache.dtype.element_ty)
+    ok = is_new & (feature < head)
+    v = tl.load(v_new + token * row_stride + feature, ok, 0.0).to(v_cache.dtype.element_ty)
+    tl.store(k_cache + (first + token) * head + feature, k, ok)
+    tl.store(v_cache + (first + token) * head + feature, v, ok)
+    key = first + tl.arange(0, 16)[None, :]
+    seen = (key <= place[:, None]) & (key > place[:, None] - window) & (key < first + n_new)
+    return _joined(state, q, k, v, seen, softcap, has_cap)
 
 
 @triton.jit
-def _gathered(scratch, n_splits: tl.constexpr, sizes: tl.constexpr):
-    """The state of all splits."""
-    rows: tl.constexpr = sizes[0]
+def _gathered(scratch, n_parts, sizes: tl.constexpr):
+    """The quotients of all parts [rows, features]; several parts at a time."""
+    rows: tl.constexpr = sizes[6]
     features: tl.constexpr = sizes[2]
+    many: tl.constexpr = sizes[7]
     row = tl.arange(0, rows)
-    feature = tl.arange(0, features)
     top = tl.full([rows], float("-inf"), tl.float32)
     total = tl.zeros([rows], tl.float32)
     values = tl.zeros([rows, features], tl.float32)
-    for i in range(n_splits):
-        p = scratch + i * (rows * (features + 2))
+    for first in range(0, n_parts, many):
+        part = first + tl.arange(0, many)
+        ok = (part < n_parts)[:, None]
+        p = scratch + part[:, None] * (rows * (features + 2)) + row[None, :]
         # Other processors wrote these: they are in the shared cache, not in this one's.
-        other = tl.load(p + row, cache_modifier=".cg")
-        more = tl.load(p + rows + row, cache_modifier=".cg")
-        at = 2 * rows + row[:, None] * features + feature[None, :]
-        v = tl.load(p + at, cache_modifier=".cg")
-        higher = tl.maximum(top, other)
+        tops = tl.load(p, ok, float("-inf"), cache_modifier=".cg")
+        totals = tl.load(p + rows, ok, 0.0, cache_modifier=".cg")
+        at = part[:, None] * (rows * (features + 2)) + 2 * rows
+        at = (at + row[None, :] * features)[:, :, None] + tl.arange(0, features)[None, None, :]
+        more = tl.load(scratch + at, ok[:, :, None], 0.0, cache_modifier=".cg")
+        higher = tl.maximum(top, tl.max(tops, 0))
         fade = _powers(top, higher)
-        power = _powers(other, higher)
-        total = total * fade + more * power
-        values = values * fade[:, None] + v * power[:, None]
+        power = _powers(tops, higher[None, :])
+        total = total * fade + tl.sum(totals * power, 0)
+        values = values * fade[:, None] + tl.sum(more * power[:, :, None], 0)
         top = higher
-    return top, total, values
+    return values / tl.where(total > 0, total, 1.0)[:, None]
 
 
 @triton.jit
-def _written(y, out, state, row, group, shared, sizes: tl.constexpr, n_shared: tl.constexpr):
-    """Stores the quotients, and their digits where asked."""
-    _, total, values = state
+def _written(y, out, values, rows: tl.constexpr, where, sizes: tl.constexpr):
+    """Stores results [rows, features], and their digits where asked."""
+    group, shared, n_shared = where
     features: tl.constexpr = sizes[2]
     head: tl.constexpr = sizes[3]
     n_new: tl.constexpr = sizes[5]
+    row = tl.arange(0, rows)
     feature = tl.arange(0, features)[None, :]
-    values = values / tl.where(total > 0, total, 1.0)[:, None]
-    token = row // group
-    at = (token * (group * n_shared) + shared * group + row % group)[:, None] * head + feature
+    at = (row // group * (group * n_shared) + shared * group + row % group)[:, None] * head
     ok = (row < n_new * group)[:, None] & (feature < head)
-    tl.store(y + at, values.to(y.dtype.element_ty), ok)
-    if out is not None:
-        tl.debug_barrier()  # all features of the heads are stored
-        units: tl.constexpr = sizes[6]
-        count = group * head
-        flat = tl.arange(0, units * 32)
-        numbers = tl.load(y + shared * count + flat, flat < count, 0.0).to(tl.float32)
-        first = shared * count // 32
-        n_units = n_shared * count // 32
-        store_digits(out, digits_of(numbers, units), first, n_units, first + count // 32, units)
+    rounded = values.to(y.dtype.element_ty)
+    tl.store(y + at + feature, rounded, ok)
+    if out is not None:  # one token: rows are heads, each of whole units and what fills the tile
+        per: tl.constexpr = features // 32
+        flat = tl.reshape(tl.where(ok, rounded.to(tl.float32), 0.0), [rows * features])
+        unit = tl.arange(0, rows * per)
+        mine = (shared * group + unit // per) * (head // 32) + unit % per
+        mine = tl.where((unit // per < group) & (unit % per < head // 32), mine, -1)
+        put_digits(out, digits_of(flat, rows * per), mine, group * n_shared * (head // 32))
 
 
 @triton.jit
 def attend_kernel(  # noqa: PLR0913 - a kernel has as many parameters as it has operands
     q, k_new, v_new, cos, sin, places, lasts, k_cache, v_cache, y, out, scratch, counts,
     scale, window, softcap, q_stride, k_stride, capacity,
-    group: tl.constexpr, n_shared: tl.constexpr, n_splits: tl.constexpr, sizes: tl.constexpr,
+    group: tl.constexpr, n_shared: tl.constexpr, sizes: tl.constexpr,
     turn: tl.constexpr, overlap: tl.constexpr,
 ):  # fmt: skip
-    """One program for a span of keys of one shared head; the last of them gathers the rest.
+    """One program for a part of the keys of one shared head; the last to end gathers the others.
 
     `sizes` is (rows, keys of a tile, features, features of a head, whether scores are capped,
-    new tokens, units of the digits), powers of two where they are sizes of tiles.
+    new tokens, rows that are gathered, parts gathered at a time); tiles are powers of two.
     """
     let_next(overlap)
-    wait_before(overlap)
-    split = tl.program_id(0)
+    me = tl.program_id(0)
     shared = tl.program_id(1)
     batch = tl.program_id(2)
     rows: tl.constexpr = sizes[0]
@@ -211,43 +195,47 @@ def attend_kernel(  # noqa: PLR0913 - a kernel has as many parameters as it has 
     features: tl.constexpr = sizes[2]
     head: tl.constexpr = sizes[3]
     n_new: tl.constexpr = sizes[5]
+    wait_before(overlap)
     given = tl.load(lasts + batch) + 1 - n_new
     # What does not fit in the cache is not written elsewhere: the result is NaN.
     first = tl.minimum(tl.maximum(given, 0), capacity - n_new)
-    row = tl.arange(0, rows)
-    token = tl.minimum(row // group, n_new - 1)
-    spots = (places, batch * n_new)
-    at = (batch * n_new + token) * q_stride + (shared * group + row % group) * head
-    at = tl.where(row < n_new * group, at, -1)[:, None]
-    feature = tl.arange(0, features)[None, :]
-    place = first + token
-    spot = _spot(spots, first, token, turn)[:, None]
-    queries = turned(q, at, feature, (cos, sin), spot, turn, head) * scale
-    queries += tl.where(given == first, 0.0, float("nan"))
-    block = (batch * n_shared + shared).to(tl.int64) * capacity * head
-    caches = (k_cache + block, v_cache + block)
-    limits = (window, softcap)
     begin = tl.maximum(0, first + 1 - window)
-    part = tl.cdiv(tl.cdiv(first - begin, n_splits), tile) * tile
-    low = begin + split * part
-    state = _past(queries, caches, (low, tl.minimum(first, low + part)), place, limits, sizes)
-    if split == n_splits - 1:
-        start = batch * n_new * k_stride + shared * head
-        new = (k_new + start, v_new + start, k_stride, (cos, sin), first, spots)
-        state = _fresh(state, queries, new, caches, place, limits, turn, sizes)
-    y += batch * (n_new * group * n_shared * head)
-    if n_splits == 1:
-        _written(y, out, state, row, group, shared, sizes, n_shared)
-    else:
+    length = tl.cdiv(tl.cdiv(first - begin, tl.num_programs(0)), tile) * tile
+    n_parts = tl.maximum(1, tl.cdiv(first - begin, tl.maximum(length, 1)))
+    if me < n_parts:
+        row = tl.arange(0, rows)
+        token = tl.minimum(row // group, n_new - 1)
+        spots = (places, batch * n_new)
+        at = (batch * n_new + token) * q_stride + (shared * group + row % group) * head
+        at = tl.where(row < n_new * group, at, -1)[:, None]
+        feature = tl.arange(0, features)[None, :]
+        spot = _spot(spots, first, token, turn)[:, None]
+        queries = turned(q, at, feature, (cos, sin), spot, turn, head) * scale
+        queries += tl.where(given == first, 0.0, float("nan"))
+        block = (batch * n_shared + shared).to(tl.int64) * capacity * head
+        caches = (k_cache + block, v_cache + block)
+        limits = (window, softcap)
+        low = begin + me * length
+        high = tl.minimum(first, low + length)
+        state = _past(queries, caches, (low, high), first + token, limits, sizes)
+        if me == n_parts - 1:
+            start = batch * n_new * k_stride + shared * head
+            new = (k_new + start, v_new + start, k_stride, (cos, sin), first, spots)
+            state = _fresh(state, queries, new, caches, first + token, limits, turn, sizes)
         top, total, values = state
-        scratch += (batch * n_shared + shared) * (n_splits * rows * (features + 2))
-        mine = scratch + split * (rows * (features + 2))
-        tl.store(mine + row, top)
-        tl.store(mine + rows + row, total)
-        tl.store(mine + 2 * rows + row[:, None] * features + feature, values)
+        y += batch * (n_new * group * n_shared * head)
+        few: tl.constexpr = sizes[6]
+        scratch += (batch * n_shared + shared) * (tl.num_programs(0) * few * (features + 2))
+        mine = scratch + me * (few * (features + 2))
+        tl.store(mine + row, top, row < few)
+        tl.store(mine + few + row, total, row < few)
+        tl.store(mine + 2 * few + row[:, None] * features + feature, values, (row < few)[:, None])
         tl.debug_barrier()  # all threads have stored before one says so
         count = counts + batch * n_shared + shared
-        if tl.atomic_add(count, 1) == n_splits - 1:
+        is_last = n_parts == 1
+        if n_parts > 1:
+            is_last = tl.atomic_add(count, 1) == n_parts - 1
+        if is_last:
             tl.store(count, 0)
-            whole = _gathered(scratch, n_splits, sizes)
-            _written(y, out, whole, row, group, shared, sizes, n_shared)
+            whole = _gathered(scratch, n_parts, sizes)
+            _written(y, out, whole, few, (group, shared, n_shared), sizes)

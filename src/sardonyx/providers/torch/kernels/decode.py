@@ -15,7 +15,8 @@ from sardonyx.providers.torch.kernels.launch import launch
 from sardonyx.providers.torch.kernels.nbits import Digits
 
 MOST_TOKENS: Final = 8  # new ones of a run
-_ELEMENTS: Final = 8192  # of a tile: rows, keys and features
+_ELEMENTS: Final = 4096  # of a tile: keys and features
+_WARPS: Final = 4
 _LEAST_KEYS: Final = 32  # that are worth a program
 _EVER: Final = 1 << 30  # a window that nothing is outside of
 
@@ -59,7 +60,7 @@ def n_splits(cache: Tensor, device: torch.device) -> int:
 def workspace(cache: Tensor, n_heads: int, n_new: int) -> Workspace:
     """Room for `attend` on a cache [batch, shared heads, capacity, features]."""
     batch, shared, _, head = cache.shape
-    rows, features = _power(n_heads // shared * n_new), _power(head)
+    rows, features = _power(n_heads // shared * n_new), max(16, _power(head))
     count = batch * shared * n_splits(cache, cache.device) * rows * (features + 2)
     scratch = torch.empty(count, dtype=torch.float32, device=cache.device)
     return Workspace(scratch, torch.zeros(batch * shared, dtype=torch.int32, device=cache.device))
@@ -97,8 +98,7 @@ def attend_digits(
 ) -> Digits | Tensor:
     """`attend` of one token for a few-bit product that follows; floats where it has no digits."""
     batch, n_new, _ = qkv[0].shape
-    group = heads.n_heads // heads.n_shared
-    makes = batch == 1 and n_new == 1 and group * caches[0].shape[3] % UNIT == 0
+    makes = batch == 1 and n_new == 1 and caches[0].shape[3] % UNIT == 0
     made = _run(qkv, caches, lasts, heads, rotary, room, makes)
     return made if makes else made.value
 
@@ -131,8 +131,8 @@ def _run(  # noqa: PLR0913 - as `attend`
     if not y.numel():
         return Digits(y, y)
     group = heads.n_heads // shared
-    rows, features = _power(group * n_new), _power(head)
-    tile = max(1, min(64, _ELEMENTS // (rows * features)))
+    few, features = _power(group * n_new), max(16, _power(head))
+    tile = max(16, min(64, _ELEMENTS // features))
     splits = n_splits(caches[0], q.device)
     room = room or workspace(caches[0], heads.n_heads, n_new)
     turn = (0, False, 1)
@@ -145,8 +145,8 @@ def _run(  # noqa: PLR0913 - as `attend`
         float(heads.scale), heads.window if heads.window > 0 else _EVER, float(heads.softcap),
         q.stride(1), k.stride(1), capacity,
     )  # fmt: skip
-    units = _power(group * head // UNIT) if makes_digits else 1
-    sizes = (rows, tile, features, head, heads.softcap > 0, n_new, units)
-    constants = (group, shared, splits, sizes, turn)
-    launch(attend_kernel, (splits, shared, batch), given, constants, 4)
+    many = max(1, min(_power(splits), _ELEMENTS // (few * features)))
+    sizes = (max(16, few), tile, features, head, heads.softcap > 0, n_new, few, many)
+    constants = (group, shared, sizes, turn)
+    launch(attend_kernel, (splits, shared, batch), given, constants, _WARPS)
     return Digits(y if out is None else out, y)

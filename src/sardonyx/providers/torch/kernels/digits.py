@@ -77,17 +77,17 @@ def load_digits(p, first, n_units: tl.constexpr, units: tl.constexpr, teams: tl.
 
 
 @triton.jit
-def store_digits(p, words, first, n_units, limit, units: tl.constexpr):
-    """Writes the words of units [first, first + units) below a limit, of n_units in a row."""
+def put_digits(p, words, unit, n_units):
+    """Writes the words of units to their places in a row of n_units; those of places < 0 nowhere."""
     low0, high0, low1, high1, low2, high2, total, step = words
-    unit = first + tl.arange(0, units)
     at = unit[:, None] * 4 + tl.arange(0, 4)[None, :]
-    ok = (unit < limit)[:, None] & (tl.arange(0, 4) >= 0)[None, :]
-    tl.store(p + at, low0, ok)
-    tl.store(p + 4 * n_units + at, high0, ok)
-    tl.store(p + 8 * n_units + at, low1, ok)
-    tl.store(p + 12 * n_units + at, high1, ok)
-    tl.store(p + 16 * n_units + at, low2, ok)
-    tl.store(p + 20 * n_units + at, high2, ok)
-    tl.store(p + 24 * n_units + unit, total, unit < limit)
-    tl.store(p + 25 * n_units + unit, step.to(tl.int32, bitcast=True), unit < limit)
+    ok = (unit >= 0) & (unit < n_units)
+    is_word = ok[:, None] & (tl.arange(0, 4) >= 0)[None, :]
+    tl.store(p + at, low0, is_word)
+    tl.store(p + 4 * n_units + at, high0, is_word)
+    tl.store(p + 8 * n_units + at, low1, is_word)
+    tl.store(p + 12 * n_units + at, high1, is_word)
+    tl.store(p + 16 * n_units + at, low2, is_word)
+    tl.store(p + 20 * n_units + at, high2, is_word)
+    tl.store(p + 24 * n_units + unit, total, ok)
+    tl.store(p + 25 * n_units + unit, step.to(tl.int32, bitcast=True), ok)

@@ -152,8 +152,8 @@ class Tiling:
 def tiling(n_units: int, n: int, gated: bool, makes_digits: bool) -> Tiling:
     """The tiles for weights of so many units and rows."""
     if n_units <= 32 * 4:
-        return Tiling((32, -(-n_units // 32), 4), 4, 4)
-    units = 128 if n_units <= 512 else 256
+        return Tiling((32, -(-n_units // 32), 8), 4, 2 if makes_digits else 3)
+    units = 256 if n_units <= 1024 else 512
     return Tiling((units, -(-n_units // units), 4), units // 32, 2)
 
 

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from sardonyx.providers.torch.kernels.device import dot4, let_next, wait_before
-from sardonyx.providers.torch.kernels.digits import digits_of, load_digits, store_digits
+from sardonyx.providers.torch.kernels.digits import digits_of, load_digits, put_digits
 
 
 @triton.jit
@@ -216,7 +216,7 @@ def rows_kernel(  # noqa: PLR0913 - a kernel has as many parameters as it has op
                     numbers *= tl.load(next_gain + unit, unit < n, 0.0).to(tl.float32)
                 words = digits_of(numbers, 1)
                 n_out = tl.cdiv(n, 32)
-                store_digits(out + m * (26 * n_out), words, at // 32, n_out, n_out, 1)
+                put_digits(out + m * (26 * n_out), words, at // 32 + tl.arange(0, 1), n_out)
         tiles = ahead
         tiles2 = ahead2
         row = first + lane
@@ -244,4 +244,5 @@ def digits_kernel(
         value = tl.load(x + row * k + at, at < k, 0.0).to(tl.float32) * factor
         if gain is not None:
             value *= tl.load(gain + at, at < k, 0.0).to(tl.float32)
-        store_digits(words + row * (26 * n_units), digits_of(value, units), first, n_units, n_units, units)
+        unit = first + tl.arange(0, units)
+        put_digits(words + row * (26 * n_units), digits_of(value, units), unit, n_units)

@@ -72,17 +72,16 @@ class Wishes:
             return self._following(node, provider.device) if follows else None
         self._left.add(node)
         return No(
-            f"its weights need {_mb(more)} more on {provider.device}, where {_mb(used)} of "
-            f"{_mb(limit)} are taken"
+            f"its weights take {_mb(more)}, and {provider.device} has {_mb(limit)} for weights, "
+            "most of which are taken: raise gpu_mem_limit to have it there"
         )
 
     def _following(self, node: Node, device: str) -> No | None:
         """Why a node with few weights stays beside what did not fit: each border costs copies."""
-        before = next((v.node for v in node.reads() if v.node in self._left), None)
-        if before is None:
+        if not any(v.node in self._left for v in node.reads()):
             return None
         self._left.add(node)
-        return No(f"it reads what {before} makes, which had to stay off {device}")
+        return No(f"it reads what nodes make that found no room on {device}")
 
     def taken(self, node: Node, provider: Provider) -> None:
         """Counts the weights of a node that a device has got."""

@@ -176,6 +176,16 @@ class Program:
             else:
                 yield from ((node, "cpu", row) for node, row in segment.nodes)
 
+    def groups(self) -> Iterator[tuple[str, tuple[Node, ...]]]:
+        """Providers with nodes that they run: those of a region together, others one by one."""
+        for segment in self.segments:
+            if isinstance(segment, RegionSegment):
+                yield segment.provider, segment.nodes
+            elif isinstance(segment, PythonSegment):
+                yield segment.provider, (segment.node,)
+            else:
+                yield from (("cpu", (node,)) for node, _ in segment.nodes)
+
     @property
     def python_steps(self) -> int:
         """How many steps run in Python, those of bodies included."""

@@ -82,35 +82,38 @@ def _cut(graph: Graph, nodes: list[Node]) -> Part:
     for node in nodes:
         del graph.nodes[node]
         node.graph = part
-    made = [v for n in nodes for v in n.outputs]
     inside = set(part.all_nodes())
-    given = []
-    for value in made:
-        if not any(n not in inside for n, _ in value.uses) and not _exits(graph, value):
-            continue
-        stand_in = Value("", value.fact)
-        given.append((value, stand_in))
-        for reader, slot in tuple(value.uses):
-            if reader not in inside:
-                reader.graph.set_input(reader, slot, stand_in)
-        _exchange(graph, value, stand_in)
+    given: list[tuple[Value, Value]] = []
+    for value in (v for n in nodes for v in n.outputs):
+        outside = [(n, slot) for n, slot in value.uses if n not in inside]
+        if outside or _exits(graph, value):
+            given.append((value, Value("", value.fact)))
+            _exchange(graph, *given[-1], outside)
     read = part.captures()
     part.inputs = [Value(v.name, v.fact) for v in read]
-    for value, stand_in in zip(read, part.inputs, strict=True):
-        for reader, slot in tuple(value.uses):
-            if reader in inside:
-                reader.graph.set_input(reader, slot, stand_in)
-        _exchange(part, value, stand_in)
+    stand_ins = [*zip(read, part.inputs, strict=True)]
+    stand_ins += ((v, Value(v.name, v.fact)) for v in _constants(part))
+    for value, stand_in in stand_ins:
+        _exchange(part, value, stand_in, [use for use in value.uses if use[0] in inside])
     part.set_outputs(v for v, _ in given)
     return Part(graph, part, tuple(read), tuple(s for _, s in given))
+
+
+def _constants(part: Graph) -> dict[Value, None]:
+    """Those that a part reads, which may be read elsewhere too."""
+    read = (v for n in part.all_nodes() for v in n.inputs if v is not None)
+    returned = (v for g in part.family() for v in g.outputs)
+    return dict.fromkeys(v for v in (*read, *returned) if v.const is not None)
 
 
 def _exits(graph: Graph, value: Value) -> bool:
     return value.n_exits > 0 and any(value in g.outputs for g in graph.family())
 
 
-def _exchange(graph: Graph, old: Value, new: Value) -> None:
-    """Outputs of a graph and its bodies that are one value become the other."""
+def _exchange(graph: Graph, old: Value, new: Value, uses: list[tuple[Node, int]]) -> None:
+    """These readers of one value, and all outputs of a graph that are it, become the other's."""
+    for reader, slot in uses:
+        reader.graph.set_input(reader, slot, new)
     for each in graph.family() if old.n_exits else ():
         if old in each.outputs:
             each.set_outputs([new if v is old else v for v in each.outputs])

@@ -105,6 +105,7 @@ def lowered(given: ModelBytes, options: Options, stages: Stages) -> Model:
     with stages.stage("infer"):
         model = _inferred(model, options)
         model.check_outputs(options.load.is_strict)
+        options.wishes.mark(model.graph)
     with stages.stage("optimize"):
         optimize(model.graph, options.passes)
     if options.save is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sardonyx.graph.graph import Graph, Node, Value
-from sardonyx.place import Placement
+from sardonyx.place import Placement, Refusals
 from sardonyx.place.provider import has_device
 
 Lower = Callable[[Graph], None]
@@ -39,16 +39,22 @@ def lower_host_parts(placement: Placement, lower: Lower, claim: Lower) -> None:
     graphs = [g for g in placement.graph.family() if g.owner is None or _is_away(placement, g)]
     for graph in graphs:
         for nodes in _parts(placement, graph):
-            refusals = [placement.refusals.pop(n, ()) for n in nodes]
-            said = {n.name: why for n, why in zip(nodes, refusals, strict=True) if why and n.name}
             part = _cut(graph, nodes)
+            said: dict[str, Refusals] = {}
+            for node in part.graph.all_nodes():
+                del placement.where[node]
+                said[_called(node)] = placement.refusals.pop(node, ())
             lower(part.graph)
             part.put_back()
             claim(part.graph)  # not before: a provider may note what a node reads
             for node in part.graph.nodes:
-                if node.name in said:
-                    here = placement.refusals.get(node, ())
-                    placement.refusals[node] = (*said[node.name], *here)
+                if before := said.get(_called(node)):
+                    placement.refusals[node] = (*before, *placement.refusals.get(node, ()))
+
+
+def _called(node: Node) -> str:
+    """What lowering mostly leaves of a node: its name, or that of what it makes."""
+    return node.name or node.outputs[0].name
 
 
 def _is_away(placement: Placement, body: Graph) -> bool:

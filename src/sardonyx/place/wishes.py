@@ -58,27 +58,36 @@ class Wishes:
             limits[device] = min(most, limits.get(device, most))
         return Wishes(self.assignments, limits)
 
+    def mark(self, graph: Graph) -> None:
+        """Tells nodes which assignment is theirs, so that passes keep those of others apart."""
+        for node in graph.all_nodes() if self.assignments else ():
+            matching = (fnmatchcase(node.name, a.pattern) for a in self.assignments)
+            node.wish = next((i for i, matches in enumerate(matching, 1) if matches), 0)
+
     def against(self, node: Node, provider: Provider) -> No | None:
         """Why a provider should not have a node; None if nothing speaks against it."""
-        found = self._assignment(node)
-        if found is not None and not found.allows(provider):
-            return No(f"{node.name} was assigned to {found.target} by the pattern {found.pattern}")
+        if node.wish:
+            found = self.assignments[node.wish - 1]
+            if not found.allows(provider):
+                return No(f"it was assigned to {found.target} by the pattern {found.pattern}")
         if not has_device(provider) or provider.device not in self.limits:
             return None
         limit, used = self.limits[provider.device], self._used.get(provider.device, 0)
         more = sum(c.size_bytes for c in self._new(node))
         if used + more <= limit:
-            follows = more <= _LITTLE_BYTES and used >= limit * _FULL
-            return self._following(node, provider.device) if follows else None
+            is_full = used >= limit * _FULL
+            is_little = more <= _LITTLE_BYTES
+            return self._following(node, provider.device, is_full) if is_little else None
         self._left.add(node)
         return No(
             f"its weights take {_mb(more)}, and {provider.device} has {_mb(limit)} for weights, "
             "most of which are taken: raise gpu_mem_limit to have it there"
         )
 
-    def _following(self, node: Node, device: str) -> No | None:
+    def _following(self, node: Node, device: str, is_full: bool) -> No | None:
         """Why a node with few weights stays beside what did not fit: each border costs copies."""
-        if not any(v.node in self._left for v in node.reads()):
+        left = [v.node in self._left for v in node.reads() if v.node is not None]
+        if not left or not (any(left) if is_full else all(left)):
             return None
         self._left.add(node)
         return No(f"it reads what nodes make that found no room on {device}")
@@ -90,11 +99,6 @@ class Wishes:
             used = self._used.get(provider.device, 0)
             self._used[provider.device] = used + sum(c.size_bytes for c in news)
             self._seen |= news
-
-    def _assignment(self, node: Node) -> Assignment | None:
-        if not self.assignments or not node.name:
-            return None
-        return next((a for a in self.assignments if fnmatchcase(node.name, a.pattern)), None)
 
     def _new(self, node: Node) -> set[Const]:
         read = {v.const for v in node.inputs if v is not None and v.const is not None}

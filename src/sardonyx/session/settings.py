@@ -21,6 +21,7 @@ from sardonyx.place.wishes import Assignment
 from sardonyx.pools import limit_of
 from sardonyx.program.limit import LIMIT
 from sardonyx.program.native import RunSettings
+from sardonyx.providers import CPU
 from sardonyx.weights.forms import PrepackedWeightsContainer
 from sardonyx.weights.pack.find import PackOptions
 
@@ -90,6 +91,19 @@ def check_fallback(options: SessionOptions, placement: Placement) -> None:
             why=reasons or "no other provider is in use",
             hint="leave the key out, or give a provider that takes them",
         )
+
+
+def behind_device(
+    options: SessionOptions, used: Mapping[str, dict[str, str]], given: Any
+) -> list[tuple[str, dict[str, str]]]:
+    """The providers to try when the first one fails to load a model.
+
+    There are some where the user named the CPU among them, and did not forbid it.
+    """
+    names = [p if isinstance(p, str) else p[0] for p in given or ()]
+    if flag(options, NO_CPU) or CPU not in names:
+        return []
+    return list(used.items())[1:]
 
 
 def wishes(options: SessionOptions, providers: Sequence[Provider]) -> Wishes:

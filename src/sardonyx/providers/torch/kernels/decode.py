@@ -53,7 +53,7 @@ class Workspace:
 def n_splits(cache: Tensor, device: torch.device) -> int:
     """Programs that share out the keys of a head."""
     batch, shared, capacity, _ = cache.shape
-    wanted = -(-n_processors(device) // max(1, batch * shared))
+    wanted = -(-2 * n_processors(device) // max(1, batch * shared))
     return max(1, min(wanted, -(-capacity // _LEAST_KEYS), 64))
 
 

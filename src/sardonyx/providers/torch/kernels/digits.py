@@ -57,7 +57,16 @@ def digits_of(x, units: tl.constexpr):
     low2, high2 = tl.split(w2)
     total, step = tl.split(w3)
     total = tl.max(total, 1)
-    return low0, high0, low1, high1, low2, high2, total, tl.max(step, 1).to(tl.float32, bitcast=True)
+    return (
+        low0,
+        high0,
+        low1,
+        high1,
+        low2,
+        high2,
+        total,
+        tl.max(step, 1).to(tl.float32, bitcast=True),
+    )
 
 
 @triton.jit

@@ -32,9 +32,7 @@ def launch(
             launch(kernel, grid, given, constants, n_warps)
         return
     # What a kernel is compiled for: types, whether addresses are multiples of 16, numbers.
-    told = [
-        (x.dtype, x.data_ptr() & 15 == 0) if isinstance(x, torch.Tensor) else x for x in given
-    ]
+    told = [(x.dtype, x.data_ptr() & 15 == 0) if isinstance(x, torch.Tensor) else x for x in given]
     key = (kernel, index, n_warps, constants, *told)
     compiled = _COMPILED.get(key)
     if compiled is None:

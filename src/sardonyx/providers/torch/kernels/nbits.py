@@ -15,7 +15,7 @@ from torch import Tensor
 from sardonyx.providers.torch.kernels import n_processors
 from sardonyx.providers.torch.kernels.digits import UNIT, WORDS
 from sardonyx.providers.torch.kernels.launch import launch
-from sardonyx.providers.torch.kernels.rows import digits_kernel, rows_kernel
+from sardonyx.providers.torch.kernels.rows import dense_kernel, digits_kernel, rows_kernel
 
 if TYPE_CHECKING:
     from sardonyx.ops.nbits import Form
@@ -44,7 +44,9 @@ class Weights:
     @property
     def plan(self) -> tuple[int, int, int, int]:
         """What the kernels are compiled for."""
-        kind = _DEFAULT if self.zero is None else _FLOAT if self.zero.is_floating_point() else _PACKED
+        kind = (
+            _DEFAULT if self.zero is None else _FLOAT if self.zero.is_floating_point() else _PACKED
+        )
         return self.q.shape[1] // 4, self.per, kind, self.default
 
 
@@ -149,9 +151,11 @@ class Tiling:
     per_processor: int  # programs
 
 
-def tiling(n_units: int, n: int, gated: bool, makes_digits: bool) -> Tiling:
-    """The tiles for weights of so many units and rows."""
+def tiling(n_units: int, has_digits: bool, makes_digits: bool) -> Tiling:
+    """The tiles for rows of so many units, and for x that comes as digits or makes some."""
     if n_units <= 32 * 4:
+        if not has_digits and 32 < n_units <= 64:  # digits are made once for the whole row
+            return Tiling((64, 1, 8 if makes_digits else 16), 8, 2)
         return Tiling((32, -(-n_units // 32), 8), 4, 2 if makes_digits else 3)
     units = 256 if n_units <= 1024 else 512
     return Tiling((units, -(-n_units // units), 4), units // 32, 2)
@@ -218,7 +222,7 @@ def _run(
     made = _made(y, n_rows, n, makes_digits, then)
     if not y.numel():
         return made
-    how = tiling(weights.plan[0], n, gated, makes_digits)
+    how = tiling(weights.plan[0], isinstance(x, Digits), makes_digits)
     rows = how.shape[2]
     group = max(1, UNIT // rows) if makes_digits else 1
     programs = min(-(-n // (rows * group)), how.per_processor * n_processors(value.device))
@@ -249,3 +253,12 @@ def _made(y: Tensor, n_rows: int, n: int, makes_digits: bool, then: Norm | None)
         return Digits(words, y)
     squares = torch.empty((n_rows, n_units), dtype=torch.float32, device=y.device)
     return Digits(words, y, squares, then[1])
+
+
+def dense(weights: Weights, dtype: torch.dtype) -> Tensor:
+    """The weights [n, k] as floats, for products of many rows."""
+    w = torch.empty((weights.n, weights.k), dtype=dtype, device=weights.q.device)
+    given = (weights.q, weights.scale, weights.zero, w)
+    grid = (weights.n, -(-weights.k // 1024), 1)
+    launch(dense_kernel, grid, given, (weights.k, weights.plan, 1024), 4)
+    return w

@@ -115,7 +115,9 @@ def _sums(tiles, xs, plan: tl.constexpr, shape: tl.constexpr):
 
 
 @triton.jit
-def _all_digits(x, gain, k: tl.constexpr, plan: tl.constexpr, shape: tl.constexpr, from_digits: tl.constexpr):
+def _all_digits(
+    x, gain, k: tl.constexpr, plan: tl.constexpr, shape: tl.constexpr, from_digits: tl.constexpr
+):
     """The digits of all units of a row, and the sum of squares."""
     units: tl.constexpr = shape[0]
     parts: tl.constexpr = shape[1]
@@ -212,7 +214,9 @@ def rows_kernel(  # noqa: PLR0913 - a kernel has as many parameters as it has op
                 unit = at + tl.arange(0, 32)
                 numbers = tl.load(y + m * n + unit, unit < n, 0.0).to(tl.float32)
                 if next_gain is not None:
-                    tl.store(squares_out + m * tl.cdiv(n, 32) + at // 32, tl.sum(numbers * numbers, 0))
+                    tl.store(
+                        squares_out + m * tl.cdiv(n, 32) + at // 32, tl.sum(numbers * numbers, 0)
+                    )
                     numbers *= tl.load(next_gain + unit, unit < n, 0.0).to(tl.float32)
                 words = digits_of(numbers, 1)
                 n_out = tl.cdiv(n, 32)
@@ -246,3 +250,32 @@ def digits_kernel(
             value *= tl.load(gain + at, at < k, 0.0).to(tl.float32)
         unit = first + tl.arange(0, units)
         put_digits(words + row * (26 * n_units), digits_of(value, units), unit, n_units)
+
+
+@triton.jit
+def dense_kernel(
+    q, scale, zero, w, k: tl.constexpr, plan: tl.constexpr, columns: tl.constexpr,
+    overlap: tl.constexpr,
+):  # fmt: skip
+    """Columns of one row of the weights as floats."""
+    wait_before(overlap)
+    n_units: tl.constexpr = plan[0]
+    per: tl.constexpr = plan[1]
+    kind: tl.constexpr = plan[2]
+    default: tl.constexpr = plan[3]
+    n_blocks: tl.constexpr = (n_units + per - 1) // per
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * columns + tl.arange(0, columns)
+    ok = at < k
+    word = tl.load(q + row * (n_units * 4) + at // 8, ok, 0)
+    field = (word >> ((at % 4) * 8 + (at % 8) // 4 * 4)) & 15
+    block = at // (32 * per)
+    if kind == 2:
+        centred = field.to(tl.float32) - tl.load(zero + row * n_blocks + block, ok, 0.0)
+    elif kind == 1:
+        pair = tl.load(zero + row * ((n_blocks + 1) // 2) + block // 2, ok, 0).to(tl.int32)
+        centred = (field - ((pair >> (4 * (block & 1))) & 15)).to(tl.float32)
+    else:
+        centred = (field - default).to(tl.float32)
+    value = centred * tl.load(scale + row * n_blocks + block, ok, 0.0).to(tl.float32)
+    tl.store(w + row * k + at, value.to(w.dtype.element_ty), ok)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 pytest.importorskip("triton")
-import tests.torch.interpreted  # noqa: F401 - before the kernels
 import torch
 
+import tests.torch.interpreted  # noqa: F401 - before the kernels
 from sardonyx.graph.dtype import by_name
 from sardonyx.ops import lookup
 from sardonyx.ops.chain import Code, Instruction, run_code
@@ -238,25 +238,41 @@ EDGES = np.array(
     [math.nan, math.inf, -math.inf, 0, -0.0, 1e-30, -88, 88, 0.5, 1.5, 2.5, -0.5], np.float32
 )
 UNARY = (
-    "Ceil Floor Round Sqrt Exp Log Reciprocal Tanh Erf Sigmoid Softplus Softsign Mish HardSwish "
-    "Abs Neg Sign Relu Sin Cos LeakyRelu Elu Selu Celu HardSigmoid ThresholdedRelu Shrink Gelu "
-    "Swish"
-).split()
+    *("Ceil", "Floor", "Round", "Sqrt", "Exp", "Log", "Reciprocal", "Tanh", "Erf", "Sigmoid"),
+    *("Softplus", "Softsign", "Mish", "HardSwish", "Abs", "Neg", "Sign", "Relu", "Sin", "Cos"),
+    *("LeakyRelu", "Elu", "Selu", "Celu", "HardSigmoid", "ThresholdedRelu", "Shrink", "Gelu"),
+    "Swish",
+)
 _INTS = np.arange(-14, 14, dtype=np.int32).reshape(4, 7)
 CHAINS: list[tuple[Code, tuple[np.ndarray[Any, Any], ...]]] = [
     *(((_step(name, 0),), (EDGES,)) for name in UNARY),
     ((_step("Gelu", 0, approximate=b"tanh"),), (EDGES,)),
     ((_step("Add", 0, 1), _step("Relu", 2)), (_floats(3, 5), _floats(5))),
-    ((_step("Sigmoid", 0), _step("Mul", 0, 2), _step("Add", 3, 1)), (_floats(2, 3, 4, 5), _floats(3, 1, 1))),
-    ((_step("Mul", 0, 1), _step("Add", 3, 2)), (_floats(2, 3, 4), _floats(2, 1, 4), np.full((), 3, np.float32))),
+    (
+        (_step("Sigmoid", 0), _step("Mul", 0, 2), _step("Add", 3, 1)),
+        (_floats(2, 3, 4, 5), _floats(3, 1, 1)),
+    ),
+    (
+        (_step("Mul", 0, 1), _step("Add", 3, 2)),
+        (_floats(2, 3, 4), _floats(2, 1, 4), np.full((), 3, np.float32)),
+    ),
     ((_step("IsNaN", 0, dtype="bool"), _step("Where", 2, 1, 0)), (EDGES, _floats(12))),
     ((_step("Clip", 0, 1, 2),), (EDGES, np.full((), -1, np.float32), np.full((), 1, np.float32))),
     ((_step("Max", 0, 1), _step("Min", 2, 0)), (EDGES, EDGES[::-1].copy())),
-    ((_step("Mul", 0, 1, dtype="i32"), _step("Greater", 2, 1, dtype="bool")), (_INTS, _INTS[:1].copy())),
-    ((_step("Add", 0, 1, dtype="f16"), _step("Relu", 2, dtype="f16")), (_floats(30, 40).astype(np.float16), _floats(40).astype(np.float16))),
-    ((_step("Cast", 0, dtype="f16", to=10), _step("Add", 2, 1, dtype="f16")), (_floats(3, 4), _floats(3, 4).astype(np.float16))),
+    (
+        (_step("Mul", 0, 1, dtype="i32"), _step("Greater", 2, 1, dtype="bool")),
+        (_INTS, _INTS[:1].copy()),
+    ),
+    (
+        (_step("Add", 0, 1, dtype="f16"), _step("Relu", 2, dtype="f16")),
+        (_floats(30, 40).astype(np.float16), _floats(40).astype(np.float16)),
+    ),
+    (
+        (_step("Cast", 0, dtype="f16", to=10), _step("Add", 2, 1, dtype="f16")),
+        (_floats(3, 4), _floats(3, 4).astype(np.float16)),
+    ),
     ((_step("Neg", 0),), (np.zeros((3, 0), np.float32),)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("code", "operands"), CHAINS, ids=lambda x: str(x[-1])[:40] if x else "")

@@ -1,5 +1,5 @@
 """The kernel of attention for few new tokens over a cache whose lengths are on the device."""
-# mypy: disable-error-code="no-untyped-def,untyped-decorator,misc,no-any-return"
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,misc,no-any-return,assignment"
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def _written(y, out, values, rows: tl.constexpr, where, sizes: tl.constexpr):
 
 
 @triton.jit
-def attend_kernel(  # noqa: PLR0913 - a kernel has as many parameters as it has operands
+def attend_kernel(
     q, k_new, v_new, cos, sin, places, lasts, k_cache, v_cache, y, out, scratch, counts,
     scale, window, softcap, q_stride, k_stride, capacity,
     group: tl.constexpr, n_shared: tl.constexpr, sizes: tl.constexpr,
@@ -242,8 +242,8 @@ def attend_kernel(  # noqa: PLR0913 - a kernel has as many parameters as it has 
             is_few = row < few
             tl.store(mine + row, top, is_few)
             tl.store(mine + few + row, total, is_few)
-            at = 2 * few + row[:, None] * features + feature
-            tl.store(mine + at, values, is_few[:, None])
+            place = 2 * few + row[:, None] * features + feature
+            tl.store(mine + place, values, is_few[:, None])
             tl.debug_barrier()  # all threads have stored before one says so
             count = counts + batch * n_shared + shared
             if tl.atomic_add(count, 1) == n_parts - 1:

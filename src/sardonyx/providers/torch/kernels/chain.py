@@ -64,7 +64,7 @@ class Chain:
         """How to run on operands of these types, shapes and strides; None if it cannot be done."""
         types = [d.name if (d := ours(x.dtype)) is not None else "" for x in operands]
         lines = body(self.code, types)
-        shape = torch.broadcast_shapes(*(x.shape for x in operands))
+        shape = torch.broadcast_shapes(*(x.shape for x in operands))  # type: ignore[no-untyped-call]
         order = _order(operands, shape)
         sizes = [shape[i] for i in order]
         strides = [_spread(x, len(shape)) for x in operands]
@@ -168,10 +168,10 @@ def _source(lines: tuple[str, ...], n: int, pattern: tuple[str, ...]) -> str:
     names = [f"p{i}" for i in range(n)] + ["py", "n_rows", "n_columns"]
     names += [f"size{k}" for k in range(1, rank - 1)]
     names += [f"stride{i}_{k}" for i in range(n) for k in range(rank) if pattern[i][k] == "s"]
+    constants = [f"{name}: tl.constexpr" for name in ("rows", "columns", "overlap")]
     text = [
         "@triton.jit",
-        f"def chain({', '.join(names)}, rows: tl.constexpr, columns: tl.constexpr, "
-        "overlap: tl.constexpr):",
+        f"def chain({', '.join([*names, *constants])}):",
         "row = tl.program_id(1) * rows + tl.arange(0, rows)[:, None]",
         "column = tl.program_id(0) * columns + tl.arange(0, columns)[None, :]",
         "ok = (row < n_rows) & (column < n_columns)",

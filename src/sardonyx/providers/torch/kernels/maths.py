@@ -1,5 +1,5 @@
 """Functions of one element for generated kernels, with the meaning that ONNX gives them."""
-# mypy: disable-error-code="no-untyped-def,untyped-decorator,misc,no-any-return"
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,misc,no-any-return,assignment"
 
 from __future__ import annotations
 

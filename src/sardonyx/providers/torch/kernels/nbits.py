@@ -161,7 +161,7 @@ def tiling(n_units: int, has_digits: bool, makes_digits: bool) -> Tiling:
     return Tiling((units, -(-n_units // units), 4), units // 32, 2)
 
 
-def rows_product(  # noqa: PLR0913 - what may be fused with a product
+def rows_product(
     x: Tensor | Digits,
     weights: Weights,
     *,
@@ -178,7 +178,7 @@ def rows_product(  # noqa: PLR0913 - what may be fused with a product
     return _run(x, weights, (norm, bias, residual, gated), False, None).value
 
 
-def rows_digits(  # noqa: PLR0913 - as `rows_product`
+def rows_digits(
     x: Tensor | Digits,
     weights: Weights,
     *,

@@ -1,5 +1,5 @@
 """Positions turned into features, for many tokens."""
-# mypy: disable-error-code="no-untyped-def,untyped-decorator,misc,no-any-return"
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,misc,no-any-return,assignment"
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sardonyx.providers.torch.kernels.launch import launch
 
 
 @triton.jit
-def rotary_kernel(  # noqa: PLR0913 - a kernel has as many parameters as it has operands
+def rotary_kernel(
     x, cos, sin, places, y, n_tokens, n_heads, batch_stride, token_stride, head_stride,
     y_batch, y_token, y_head,
     turn: tl.constexpr, head: tl.constexpr, heads: tl.constexpr, features: tl.constexpr,

@@ -1,5 +1,5 @@
 """The kernel that multiplies few rows with few-bit weights, which it reads once."""
-# mypy: disable-error-code="no-untyped-def,untyped-decorator,misc,no-any-return"
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,misc,no-any-return,assignment"
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _finish(value, other, row, m, n, factor, bias, residual, gated: tl.constexpr
 
 
 @triton.jit(do_not_specialize=["one"])
-def rows_kernel(  # noqa: PLR0913 - a kernel has as many parameters as it has operands
+def rows_kernel(
     x, q, scale, zero, gain, bias, residual, y, out, next_gain, squares_out, n, one, eps,
     k: tl.constexpr, plan: tl.constexpr, shape: tl.constexpr, n_rows: tl.constexpr,
     group: tl.constexpr, from_digits: tl.constexpr, gated: tl.constexpr, overlap: tl.constexpr,

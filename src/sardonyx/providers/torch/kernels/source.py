@@ -85,6 +85,10 @@ def _shrink(v: Sequence[str], a: Attrs) -> str:
     return f"tl.where({x} < -{lambd}, {x} + {bias}, {inner})"
 
 
+def _threshold(v: Sequence[str], a: Attrs) -> str:
+    return f"tl.where({v[0]} > {number(a['alpha'])}, {v[0]}, full({v[0]}, 0))"
+
+
 def _gelu(v: Sequence[str], a: Attrs) -> str:
     return f"{'gelu_by_tanh' if a.get('approximate') == b'tanh' else 'gelu'}({v[0]})"
 
@@ -108,7 +112,7 @@ _FLOAT: Final[dict[str, Emit]] = {
     "HardSwish": lambda v, a: f"({v[0]} * {_hard(v[0], 1 / 6, 0.5)})",
     "Softplus": _call("softplus"),
     "Softsign": lambda v, a: f"divided({v[0]}, 1 + tl.abs({v[0]}))",
-    "ThresholdedRelu": lambda v, a: f"tl.where({v[0]} > {number(a['alpha'])}, {v[0]}, full({v[0]}, 0))",
+    "ThresholdedRelu": _threshold,
     "Shrink": _shrink, "Mish": lambda v, a: f"({v[0]} * tanh(softplus({v[0]})))",
     "Swish": lambda v, a: f"({v[0]} * sigmoid({v[0]} * {number(a['alpha'])}))",
     "QuickGelu": lambda v, a: f"({v[0]} * sigmoid({v[0]} * {number(a['alpha'])}))",
@@ -166,7 +170,7 @@ def _cast(x: str, source: str, to: str) -> str | None:
 
 def expression(instruction: Instruction, values: Sequence[str], types: Sequence[str]) -> str | None:
     """An instruction over named values of these types; None if it has none."""
-    domain, name = instruction.op
+    name = instruction.op[1]
     to = instruction.dtype.name
     given = [values[i] if i >= 0 else "" for i in instruction.args]
     known = [types[i] for i in instruction.args if i >= 0]

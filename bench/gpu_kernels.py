@@ -16,7 +16,7 @@ import torch
 
 from sardonyx.providers.torch.kernels import decode, nbits
 from sardonyx.providers.torch.kernels.nbits import Digits, Weights
-from sardonyx.providers.torch.kernels.norm import norm
+from sardonyx.providers.torch.kernels.norm import normed
 
 BLOCK = 32
 # hidden, inner, heads, shared heads, layers, vocabulary
@@ -129,7 +129,7 @@ def tokens(name: str) -> None:
 def norms() -> None:
     x, other = (torch.randn(4096, 3072, device="cuda") for _ in "ab")
     gain = torch.rand(3072, device="cuda")
-    us = graph_us([lambda: norm(x, gain, None, 1e-5, residual=other)] * 4) / 4
+    us = graph_us([lambda: normed(x, gain, None, 1e-5, skip=other, is_rms=True)] * 4) / 4
     show("norm with residual 4096x3072", us, 4 * x.nbytes)
 
 

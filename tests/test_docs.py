@@ -26,6 +26,7 @@ RUNNABLE = (
     "README.md",
     "docs/custom_ops.md",
     "docs/api.md",
+    "docs/gpu.md",
     "docs/language_models.md",
     "docs/memory.md",
     "docs/order.md",
@@ -47,6 +48,8 @@ def test_python_blocks_run(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     Decoder("qoperator").save(tmp_path / "model.onnx")  # for pages that speak of one
     page, printed = ROOT / name, io.StringIO()
+    if "import torch" in page.read_text():
+        pytest.importorskip("torch")
     namespace: dict[str, Any] = {"__name__": name}
     with contextlib.redirect_stdout(printed):
         for number, block in enumerate(blocks(page, "python")):

@@ -46,10 +46,12 @@ if TYPE_CHECKING:
     from sardonyx.nodearg import ModelMetadata, NodeArg
     from sardonyx.ortvalue import OrtValue
     from sardonyx.ortvalues import copy_tensors
+    from sardonyx.providers import register_provider, unregister_provider
     from sardonyx.session.binding import IOBinding, SessionIOBinding
     from sardonyx.session.inference import InferenceSession
     from sardonyx.sparse import SparseTensor
     from sardonyx.weights.forms import PrepackedWeightsContainer
+    from sardonyx.weights.loading import DataLoader, LoaderManager, WeightReference
 
 __version__: Final = "0.1.0"
 ORT_VERSION: Final = "1.31.1"  # the onnxruntime whose interface this is
@@ -58,8 +60,10 @@ ORT_VERSION: Final = "1.31.1"  # the onnxruntime whose interface this is
 # when first asked for.
 _LATER: Final = {
     "AdapterFormat": "sardonyx.adapters",
+    "DataLoader": "sardonyx.weights.loading",
     "IOBinding": "sardonyx.session.binding",
     "InferenceSession": "sardonyx.session.inference",
+    "LoaderManager": "sardonyx.weights.loading",
     "LoraAdapter": "sardonyx.adapters",
     "ModelCompiler": "sardonyx.compiler",
     "ModelMetadata": "sardonyx.nodearg",
@@ -79,13 +83,16 @@ _LATER: Final = {
     "PrepackedWeightsContainer": "sardonyx.weights.forms",
     "SessionIOBinding": "sardonyx.session.binding",
     "SparseTensor": "sardonyx.sparse",
+    "WeightReference": "sardonyx.weights.loading",
     "copy_tensors": "sardonyx.ortvalues",
     "create_and_register_allocator": "sardonyx.allocators",
     "create_and_register_allocator_v2": "sardonyx.allocators",
     "custom_op": "sardonyx.custom",
     "get_ep_devices": "sardonyx.ep_devices",
     "native_op": "sardonyx.custom",
+    "register_provider": "sardonyx.providers",
     "unregister_custom_op": "sardonyx.custom",
+    "unregister_provider": "sardonyx.providers",
 }
 
 
@@ -104,9 +111,9 @@ if not TYPE_CHECKING:  # type checkers would take any name for granted
 
 def get_available_providers() -> list[str]:
     """The providers that sessions here can use."""
-    from sardonyx.providers import AVAILABLE
+    from sardonyx.providers import available
 
-    return list(AVAILABLE)
+    return list(available())
 
 
 def get_all_providers() -> list[str]:
@@ -117,8 +124,10 @@ def get_all_providers() -> list[str]:
 
 
 def get_device() -> str:
-    """The kind of device that sessions use when nothing else is said."""
-    return "CPU"
+    """The best kind of device that sessions can use."""
+    from sardonyx.providers.probe import cuda_may_work
+
+    return "GPU" if cuda_may_work() else "CPU"
 
 
 def get_version_string() -> str:
@@ -207,11 +216,13 @@ def print_debug_info() -> None:
 
 __all__: Final[list[str]] = [
     "AdapterFormat",
+    "DataLoader",
     "ExecutionMode",
     "ExecutionOrder",
     "GraphOptimizationLevel",
     "IOBinding",
     "InferenceSession",
+    "LoaderManager",
     "LoraAdapter",
     "ModelCompiler",
     "ModelMetadata",
@@ -243,6 +254,7 @@ __all__: Final[list[str]] = [
     "SessionIOBinding",
     "SessionOptions",
     "SparseTensor",
+    "WeightReference",
     "copy_tensors",
     "create_and_register_allocator",
     "create_and_register_allocator_v2",
@@ -260,10 +272,12 @@ __all__: Final[list[str]] = [
     "preload_dlls",
     "print_debug_info",
     "register_execution_provider_library",
+    "register_provider",
     "set_default_logger_severity",
     "set_default_logger_verbosity",
     "set_global_thread_pool_sizes",
     "set_seed",
     "unregister_custom_op",
     "unregister_execution_provider_library",
+    "unregister_provider",
 ]

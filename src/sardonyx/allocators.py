@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from sardonyx.device import OrtDevice
 from sardonyx.enums import (
     OrtAllocatorType,
     OrtDeviceMemoryType,
+    OrtDeviceVendorId,
     OrtMemoryInfoDeviceType,
     OrtMemType,
 )
@@ -16,6 +18,13 @@ from sardonyx.errors import InvalidArgument, NotImplemented
 _NAMES: Final = (
     "Cpu", "Cuda", "CudaPinned", "DML", "Hip", "HipPinned", "QnnHtpShared", "WebGPU_Buffer",
 )  # fmt: skip
+_VENDORS: Final = {
+    "Cuda": OrtDeviceVendorId.NVIDIA,
+    "CudaPinned": OrtDeviceVendorId.NVIDIA,
+    "DML": OrtDeviceVendorId.MICROSOFT,
+    "Hip": OrtDeviceVendorId.AMD,
+    "HipPinned": OrtDeviceVendorId.AMD,
+}
 _ARENA_OPTIONS: Final = {
     "max_mem": 0,
     "arena_extend_strategy": -1,
@@ -84,8 +93,12 @@ class OrtMemoryInfo:
         self.mem_type = OrtMemType(mem_type)
         is_cpu = name == "Cpu"
         self.device_type = OrtMemoryInfoDeviceType.CPU if is_cpu else OrtMemoryInfoDeviceType.GPU
-        self.device_mem_type = OrtDeviceMemoryType.DEFAULT
-        self.device_vendor_id = 0
+        self.device_mem_type = (
+            OrtDeviceMemoryType.HOST_ACCESSIBLE
+            if name.endswith("Pinned")
+            else OrtDeviceMemoryType.DEFAULT
+        )
+        self.device_vendor_id = int(_VENDORS.get(name, OrtDeviceVendorId.NONE))
 
     @staticmethod
     def create_v2(  # noqa: PLR0913 - onnxruntime's arguments
@@ -104,6 +117,12 @@ class OrtMemoryInfo:
         made.device_mem_type = OrtDeviceMemoryType(device_mem_type)
         made.device_vendor_id = vendor_id
         return made
+
+    def _device(self) -> OrtDevice:
+        """The device whose values lie in the memory; what the host reaches is the host's."""
+        is_host = self.device_mem_type is OrtDeviceMemoryType.HOST_ACCESSIBLE
+        kind = OrtMemoryInfoDeviceType.CPU if is_host else self.device_type
+        return OrtDevice(int(kind), 0, self.device_vendor_id, self.device_id)
 
 
 def create_and_register_allocator(

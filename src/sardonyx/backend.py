@@ -64,7 +64,7 @@ class Backend:
     def supports_device(cls, device: str) -> bool:
         """Whether there is such a device: "CPU", and "CUDA" or "GPU" where one is used."""
         kind = device.partition(":")[0].upper()
-        return ("GPU" if kind == "CUDA" else kind) in sardonyx.get_device().upper().split("-")
+        return ("GPU" if kind == "CUDA" else kind) in ("CPU", sardonyx.get_device())
 
     @classmethod
     def prepare(cls, model: Any, device: str | None = None, **kwargs: Any) -> Prepared:
@@ -77,8 +77,7 @@ class Backend:
             raise RuntimeError(f"there is no device {device!r}, only {sardonyx.get_device()!r}")
         options = sardonyx.SessionOptions()
         _set_options(options, kwargs, _SESSION_OPTIONS)
-        providers = sardonyx.get_available_providers()
-        return Prepared(sardonyx.InferenceSession(model, options, providers))
+        return Prepared(sardonyx.InferenceSession(model, options, _providers(device)))
 
     @classmethod
     def run_model(cls, model: Any, inputs: Any, device: str | None = None, **kwargs: Any) -> Any:
@@ -100,6 +99,17 @@ class Backend:
         """
         version = kwargs.pop("opset_version", NEWEST.get(node.domain, 1))
         return cls.run_model(_one_node(node, inputs, version), list(inputs), device, **kwargs)
+
+
+def _providers(device: str | None) -> list[Any]:
+    """Those for a device; all that there are if none is named."""
+    if device is None:
+        return sardonyx.get_available_providers()
+    kind, _, number = device.upper().partition(":")
+    cpu = "CPUExecutionProvider"
+    return (
+        [cpu] if kind == "CPU" else [("CUDAExecutionProvider", {"device_id": number or "0"}), cpu]
+    )
 
 
 def _set_options(options: Any, given: Mapping[str, Any], allowed: frozenset[str]) -> None:

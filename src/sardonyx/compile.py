@@ -16,7 +16,7 @@ from sardonyx.load.source import ModelBytes, read_model
 from sardonyx.log import logger
 from sardonyx.memory import plan
 from sardonyx.pass_options import PassOptions
-from sardonyx.place import Placement, Provider, place
+from sardonyx.place import Placement, Provider, Wishes, place
 from sardonyx.program.emit import emit
 from sardonyx.program.program import Program
 from sardonyx.schedule import OrderOptions, schedule
@@ -50,6 +50,7 @@ class Options:
     order: OrderOptions = field(default_factory=OrderOptions)
     shapes: Shapes | None = field(default_factory=dict)  # as `infer` takes them
     outputs: tuple[str, ...] = ()  # those to be computed; none named: all
+    wishes: Wishes = field(default_factory=Wishes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ def program_of(
 ) -> tuple[Placement, Program]:
     """The part that every load takes."""
     with stages.stage("place"):
-        placement = place(model.graph, options.providers)
+        placement = place(model.graph, options.providers, options.wishes)
     with stages.stage("schedule"):
         order = schedule(placement, options.order)
     with stages.stage("memory"):

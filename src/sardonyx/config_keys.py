@@ -54,6 +54,10 @@ HONOURED: Final = frozenset((
     "optimization.enable_gelu_approximation",
     "session.load_model_format",
     "session.save_model_format",
+    "session.resource_cuda_partitioning_settings",
+    "session.layer_assignment_settings",
+    "session.name_based_layer_assignment",
+    "sardonyx.placement",
 ))  # fmt: skip
 
 _ORT_FORMAT = "files of onnxruntime's own format are not read"
@@ -74,9 +78,6 @@ ACCEPTED: Final = {
     "session.enable_saved_runtime_optimizations": _ORT_FORMAT,
     "optimization.minimal_build_optimizations": _ORT_FORMAT,
     "session.qdqisint8allowed": _ORT_FORMAT,
-    "session.resource_cuda_partitioning_settings": _NO_GPU,
-    "session.layer_assignment_settings": "there is one device to assign layers to",
-    "session.name_based_layer_assignment": "there is one device to assign layers to",
     "session.max_shape_override": "workspaces are as large as the sizes of each run need",
     "session.enable_dq_matmulnbits_fusion": _EXACT,
     "session.disable_qdq_constant_folding": "DequantizeLinear is never folded",
@@ -135,8 +136,9 @@ ACCEPTED: Final = {
 }  # fmt: skip
 
 
-# Keys of runs, onnxruntime's; the first one changes something here.
+# Keys of runs, onnxruntime's but for the first.
 OF_RUNS: Final = frozenset((
+    "sardonyx.outputs",
     "memory.enable_memory_arena_shrinkage", "disable_synchronize_execution_providers",
     "gpu_graph_id", "qnn.htp_perf_mode", "qnn.htp_perf_mode_post_run", "qnn.rpc_control_latency",
     "qnn.lora_config", "session.disable_cpu_ep_fallback",

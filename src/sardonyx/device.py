@@ -1,20 +1,38 @@
-"""OrtDevice: where a value lies. Runs and their values are on the CPU here."""
+"""OrtDevice: where a value lies: in arrays on the CPU, or in tensors of torch elsewhere."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+import sys
+from typing import TYPE_CHECKING, Any, Final
 
 from sardonyx.enums import OrtDeviceVendorId
 from sardonyx.errors import ValueFault
 
+if TYPE_CHECKING:
+    from types import ModuleType
+
+HOST: Final = "cpu"  # the device whose values are arrays
+TORCH_HOST: Final = "torch-cpu"  # torch's own CPU device: the same memory, in tensors
 CPU, GPU, FPGA, NPU, DML = 0, 1, 2, 3, 4
 _TYPES: Final = {
     "cpu": CPU, "cuda": GPU, "dml": GPU, "cann": NPU, "webgpu": GPU, "gpu": GPU, "npu": NPU,
+    "mps": GPU, "xpu": GPU,
 }  # fmt: skip
+_APPLE: Final = 0x106B
 _VENDORS: Final = {
     "cuda": OrtDeviceVendorId.NVIDIA,
     "dml": OrtDeviceVendorId.MICROSOFT,
     "cann": OrtDeviceVendorId.HUAWEI,
+    "xpu": OrtDeviceVendorId.INTEL,
+    "mps": _APPLE,
+}
+# torch's name of GPUs by their vendor; those of AMD go by the name of CUDA there.
+_DRIVEN: Final = {
+    OrtDeviceVendorId.NONE: "cuda",
+    OrtDeviceVendorId.NVIDIA: "cuda",
+    OrtDeviceVendorId.AMD: "cuda",
+    OrtDeviceVendorId.INTEL: "xpu",
+    _APPLE: "mps",
 }
 
 
@@ -42,7 +60,7 @@ class OrtDevice:
     def make(
         ort_device_name: str, device_id: int, vendor_id: int | OrtDeviceVendorId = -1
     ) -> OrtDevice:
-        """The device of a name (cpu, cuda, dml, cann, webgpu, gpu, npu) and a number."""
+        """The device of a name (cpu, cuda, dml, cann, webgpu, gpu, npu, mps, xpu) and a number."""
         kind = get_ort_device_type(ort_device_name)
         if vendor_id < 0:
             vendor_id = get_vendor_id_for_device_type(ort_device_name) or OrtDeviceVendorId.NONE
@@ -126,7 +144,7 @@ def get_ort_device_type(device_type: str) -> int:
     return _TYPES[device_type]
 
 
-def get_vendor_id_for_device_type(device_type: str) -> OrtDeviceVendorId | None:
+def get_vendor_id_for_device_type(device_type: str) -> int | None:
     """The vendor that a kind of device implies; None if it implies none."""
     return _VENDORS.get(device_type)
 
@@ -137,3 +155,36 @@ def check_cpu(device: str | OrtDevice, what: str) -> None:
     if given.device_type() != CPU:
         name = device if isinstance(device, str) else repr(device)
         raise ValueFault(f"{what} lies on the CPU here, not on {name}", hint='say "cpu"')
+
+
+def torch_name(device: str | OrtDevice, device_id: int = 0, vendor_id: int = -1) -> str:
+    """How torch names a device: HOST, or as in "cuda:0"; an error where torch does not drive it."""
+    given = OrtDevice.make(device, device_id, vendor_id) if isinstance(device, str) else device
+    if given.device_type() == CPU:
+        return HOST
+    kind = _DRIVEN.get(given.device_vendor_id()) if given.device_type() == GPU else None
+    if kind is None:
+        name = device if isinstance(device, str) else repr(device)
+        raise ValueFault(
+            f"values do not lie on {name} here",
+            hint="there are cpu and what torch drives: cuda, mps, xpu",
+        )
+    return f"{kind}:{given.device_id()}"
+
+
+def is_tensor(value: object) -> bool:
+    """Whether a value is a tensor of torch, which is not imported to find out."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
+
+
+def device_values(name: str) -> ModuleType:
+    """What handles values on devices other than the host; an error without torch."""
+    try:
+        from sardonyx.providers.torch import values
+    except ImportError as error:
+        raise ValueFault(
+            f"values on {name} are tensors of torch, which cannot be imported: {error}",
+            hint="install torch in a build for that device",
+        ) from None
+    return values

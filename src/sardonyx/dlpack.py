@@ -9,12 +9,16 @@ from typing import Any, Final
 import numpy as np
 
 import sardonyx._native as native
+from sardonyx.device import device_values, is_tensor
 from sardonyx.errors import ValueFault
-from sardonyx.graph.dtype import STRING, DType, by_name
+from sardonyx.graph.dtype import BOOL, STRING, U8, DType, by_name
 from sardonyx.ortvalue import OrtValue
 
 _CPU: Final = 1
-_TYPE_AT: Final = 20  # in a DLTensor: behind the address, the device and the number of dims
+_ON_HOST: Final = (_CPU, 3, 11)  # pinned for CUDA or ROCm, that is
+_DEVICE_AT: Final = 8  # in a DLTensor: behind the address
+_TYPE_AT: Final = 20  # behind the address, the device and the number of dims
+_VERSIONED_AT: Final = 32  # a DLTensor in a capsule of DLPack 1: behind version, owner and flags
 # DLPack's code and bits of each of our types.
 _CODES: Final = {
     **{f"i{b}": (0, b) for b in (8, 16, 32, 64)},
@@ -27,12 +31,14 @@ _CODES: Final = {
 _NAMES: Final = {code: name for name, code in _CODES.items()}
 
 
-def given(value: OrtValue, **wishes: Any) -> Any:
+def given(value: OrtValue, stream: Any, **wishes: Any) -> Any:
     """A capsule over a tensor's memory, as the keywords of `__dlpack__` want it."""
     tensor, dtype = value._tensor(), value._dtype
     assert dtype is not None
     if dtype.name not in _CODES:
         raise ValueFault(f"DLPack has no tensors of {dtype.ort_name}")
+    if not isinstance(tensor, np.ndarray):
+        return device_values(value.device_name()).given(tensor, stream, wishes)
     if wishes.get("dl_device") not in (None, (_CPU, 0)):
         raise BufferError(f"a tensor on the CPU is asked for on {wishes['dl_device']}")
     if wishes.get("copy"):
@@ -44,31 +50,63 @@ def given(value: OrtValue, **wishes: Any) -> Any:
 
 def taken(kind: type[OrtValue], data: Any, is_bool: bool) -> OrtValue:
     """A tensor over the memory of whatever has `__dlpack__`, or of a capsule."""
+    if is_tensor(data):
+        data = data.detach()
+    if not is_on_host(data):
+        return _taken_on_device(kind, data, is_bool)
     try:
         address, dims, strides, code, bits, device, owner = native.import_tensor(data)
     except TypeError:
         raise ValueFault(f"{type(data).__name__} is no DLPack tensor") from None
-    if device != _CPU:
-        raise ValueFault(f"the tensor lies on DLPack's device {device}, not on the CPU")
+    assert device in _ON_HOST
     name = "bool" if is_bool and (code, bits) == _CODES["u8"] else _NAMES.get((code, bits))
     if name is None:
         raise ValueFault(f"ONNX has no element type of DLPack's code {code} and {bits} bits")
     dtype = by_name(name)
-    if not _is_contiguous(dims, strides):
-        raise ValueFault(
-            f"a tensor of shape {dims} with the strides {strides} has gaps",
-            hint="make it contiguous first",
-        )
+    _check_gaps(dims, strides)
     return kind._of_bytes(_bytes_at(address, dims, dtype, owner), dtype, tuple(dims))
+
+
+def _taken_on_device(kind: type[OrtValue], data: Any, is_bool: bool) -> OrtValue:
+    values = device_values("a device")
+    tensor = values.from_dlpack(data)
+    _check_gaps(list(tensor.shape), list(tensor.stride()))
+    made = kind(tensor)
+    if is_bool and made._dtype is U8:
+        return kind(values.of_bytes(made._value, BOOL, made._shape))
+    return made
+
+
+def is_on_host(data: Any) -> bool:
+    """Whether a tensor or a capsule lies where the CPU reads it."""
+    if is_tensor(data):
+        return bool(data.device.type == "cpu")
+    if hasattr(data, "__dlpack_device__"):
+        return int(data.__dlpack_device__()[0]) in _ON_HOST
+    address = _tensor_in(data)
+    return address is None or ctypes.c_int32.from_address(address + _DEVICE_AT).value in _ON_HOST
 
 
 def is_dlpack_uint8_tensor(capsule: Any) -> bool:
     """Whether a capsule holds a tensor of uint8, which a bool tensor may be, too."""
-    pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-    tensor = pointer(capsule, b"dltensor")  # looked at, not taken over
+    tensor = _tensor_in(capsule)
+    if tensor is None:
+        raise ValueFault(f"{type(capsule).__name__} is no DLPack capsule that holds a tensor")
     code, bits = (ctypes.c_uint8 * 2).from_address(tensor + _TYPE_AT)
     return (code, bits) == _CODES["u8"]
+
+
+def _tensor_in(capsule: Any) -> int | None:
+    """The address of the DLTensor in a capsule, which is looked at and not taken over."""
+    if type(capsule).__name__ != "PyCapsule":
+        return None
+    is_valid, pointer = ctypes.pythonapi.PyCapsule_IsValid, ctypes.pythonapi.PyCapsule_GetPointer
+    is_valid.argtypes = pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
+    pointer.restype = ctypes.c_void_p
+    for name, at in ((b"dltensor", 0), (b"dltensor_versioned", _VERSIONED_AT)):
+        if is_valid(capsule, name):
+            return int(pointer(capsule, name)) + at
+    return None
 
 
 def _bytes_at(address: int, dims: list[int], dtype: DType, owner: Any) -> Any:
@@ -79,6 +117,14 @@ def _bytes_at(address: int, dims: list[int], dtype: DType, owner: Any) -> Any:
     memory: Any = (ctypes.c_ubyte * size).from_address(address)
     memory.owner = owner  # lives as long as arrays over it
     return np.frombuffer(memory, np.uint8)
+
+
+def _check_gaps(dims: list[int], strides: list[int]) -> None:
+    if not _is_contiguous(dims, strides):
+        raise ValueFault(
+            f"a tensor of shape {dims} with the strides {strides} has gaps",
+            hint="make it contiguous first",
+        )
 
 
 def _is_contiguous(dims: list[int], strides: list[int]) -> bool:

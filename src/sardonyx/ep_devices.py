@@ -1,4 +1,4 @@
-"""Devices that providers run on: there is one, the CPU of this machine."""
+"""Devices that providers run on: the CPU of this machine, and GPUs that torch can use."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from functools import cache
 from typing import Any
 
 from sardonyx.allocators import OrtMemoryInfo
+from sardonyx.device import device_values, get_vendor_id_for_device_type
 from sardonyx.enums import (
     OrtAllocatorType,
     OrtCompiledModelCompatibility,
     OrtDeviceMemoryType,
     OrtDeviceVendorId,
     OrtHardwareDeviceType,
+    OrtMemoryInfoDeviceType,
     OrtMemType,
 )
 from sardonyx.errors import NoSuchFile, ValueFault
+from sardonyx.providers.probe import cuda_may_work
 
 _CPU_INFO = "/proc/cpuinfo"
 _VENDORS = {
@@ -39,14 +42,16 @@ class OrtHardwareDevice:
 
 
 class OrtSyncStream:
-    """A queue of a device. The CPU has none, so that none is ever made."""
+    """A queue of a device: what it is given is done in order. The CPU has none."""
 
-    def __init__(self) -> None:
-        raise ValueFault("streams belong to other devices than the CPU")
+    def __init__(self, stream: Any = None) -> None:
+        if stream is None:
+            raise ValueFault("a stream is made by create_sync_stream of a GPU's OrtEpDevice")
+        self._stream = stream
 
     def get_handle(self) -> int:
         """The address of the device's own stream."""
-        raise ValueFault("the CPU has no streams")
+        return int(self._stream.cuda_stream)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +65,29 @@ class OrtEpDevice:
     ep_options: dict[str, str] = field(default_factory=dict)
 
     def memory_info(self, memory_type: OrtDeviceMemoryType) -> OrtMemoryInfo | None:
-        """The device's own memory: None for the CPU, which has no other than the process."""
-        return None
+        """The device's own memory, or the host's that it reaches; None for the CPU.
+
+        The CPU has no other memory than the process.
+        """
+        if self._number is None:
+            return None
+        is_own = OrtDeviceMemoryType(memory_type) is OrtDeviceMemoryType.DEFAULT
+        name = "Cuda" if is_own else "CudaPinned"
+        kind = OrtAllocatorType.ORT_DEVICE_ALLOCATOR
+        return OrtMemoryInfo(name, kind, self._number, OrtMemType.DEFAULT)
 
     def create_sync_stream(self) -> OrtSyncStream:
-        """A stream of the device, of which the CPU has none."""
-        raise ValueFault(f"{self.ep_name} runs on the CPU, which has no streams")
+        """A new stream of the device, of which the CPU has none."""
+        if self._number is None:
+            raise ValueFault(f"{self.ep_name} runs on the CPU, which has no streams")
+        name = f"cuda:{self._number}"
+        return OrtSyncStream(device_values(name).new_stream(name))
+
+    @property
+    def _number(self) -> int | None:
+        """Which GPU it is; None for the CPU."""
+        is_gpu = self.device.type is OrtHardwareDeviceType.GPU
+        return int(self.ep_options["device_id"]) if is_gpu else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +170,18 @@ class OrtEpContextDataBuffer:
 def get_hardware_devices() -> list[OrtHardwareDevice]:
     """The hardware that sessions can use."""
     vendor, number = _vendor()
-    return [OrtHardwareDevice(OrtHardwareDeviceType.CPU, number, vendor)]
+    return [OrtHardwareDevice(OrtHardwareDeviceType.CPU, number, vendor), *_gpus()]
+
+
+def _gpus() -> list[OrtHardwareDevice]:
+    """GPUs of NVIDIA's in the order in which CUDA numbers them."""
+    if not cuda_may_work():
+        return []
+    kind, vendor = OrtHardwareDeviceType.GPU, OrtDeviceVendorId.NVIDIA
+    return [
+        OrtHardwareDevice(kind, int(vendor), "NVIDIA", number, metadata)
+        for number, metadata in device_values("cuda").gpus()
+    ]
 
 
 def _vendor() -> tuple[str, int]:
@@ -166,20 +199,39 @@ def _vendor() -> tuple[str, int]:
 
 @cache
 def get_ep_devices() -> list[OrtEpDevice]:
-    """Each provider with each device that it runs on."""
+    """Each provider with each device that it runs on; the CPU first."""
     from sardonyx import __version__
-    from sardonyx.providers import AVAILABLE
+    from sardonyx.providers import CPU, CUDA
 
+    about = {"version": __version__}
+    cpu, *gpus = get_hardware_devices()
     return [
-        OrtEpDevice(name, "Sardonyx", device, {"version": __version__})
-        for name in AVAILABLE
-        for device in get_hardware_devices()
+        OrtEpDevice(CPU, "Sardonyx", cpu, about),
+        *(
+            OrtEpDevice(CUDA, "Sardonyx", gpu, about, {"device_id": str(number)})
+            for number, gpu in enumerate(gpus)
+        ),
     ]
 
 
-def cpu_memory() -> OrtMemoryInfo:
-    """The memory that inputs and outputs lie in."""
-    return OrtMemoryInfo("Cpu", OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, OrtMemType.DEFAULT)
+def ep_device_of(device: str) -> OrtEpDevice:
+    """The listed device of a name that values' homes go by; the CPU's for those not listed."""
+    cpu, *gpus = get_ep_devices() if device.startswith("cuda") else get_ep_devices()[:1]
+    number = device.partition(":")[2] or "0"
+    return next((gpu for gpu in gpus if gpu.ep_options["device_id"] == number), cpu)
+
+
+def memory_of(device: str) -> OrtMemoryInfo:
+    """The memory that values lie in whose homes go by the name of a device."""
+    kind, _, number = device.partition(":")
+    how, plain = OrtAllocatorType.ORT_ARENA_ALLOCATOR, OrtMemType.DEFAULT
+    if not number:  # torch's CPU device is the host's memory as well
+        return OrtMemoryInfo("Cpu", how, 0, plain)
+    if kind == "cuda":
+        return OrtMemoryInfo("Cuda", how, int(number), plain)
+    gpu, memory = OrtMemoryInfoDeviceType.GPU, OrtDeviceMemoryType.DEFAULT
+    vendor = get_vendor_id_for_device_type(kind) or 0
+    return OrtMemoryInfo.create_v2(kind, gpu, vendor, int(number), memory, 0, how)
 
 
 def get_hardware_device_ep_incompatibility_details(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import sardonyx._native as native
-from sardonyx.errors import InvalidArgument
+from sardonyx.device import HOST, device_values, is_tensor
+from sardonyx.dlpack import is_on_host
+from sardonyx.errors import InvalidArgument, ValueFault
 from sardonyx.graph.dtype import STRING, by_numpy
 from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFact, SparseFact
 from sardonyx.nodearg import type_name
@@ -28,16 +30,16 @@ def check_feed(inputs: Mapping[str, Input], feed: Mapping[str, Any]) -> dict[str
             raise InvalidArgument(f"Invalid input name: {name}; the model has {', '.join(inputs)}")
         if value is None and spec.default is not None:
             continue
-        values[name] = check_value(name, spec.fact, value)
+        values[name] = check_value(name, spec.fact, value, spec.device)
     return values
 
 
-def check_value(name: str, fact: AnyFact | None, value: Any) -> Any:
-    """One value in the form that steps take it."""
+def check_value(name: str, fact: AnyFact | None, value: Any, device: str = HOST) -> Any:
+    """One value in the form that steps take it: an array, or a tensor that is on the device."""
     if isinstance(value, OrtValue):
         value = value._fed()
     if isinstance(fact, OptionalFact):
-        return None if value is None else check_value(name, fact.elem, value)
+        return None if value is None else check_value(name, fact.elem, value, device)
     if isinstance(fact, SequenceFact):
         if not isinstance(value, (list, tuple)):
             raise InvalidArgument(f"input {name} is a {type_name(fact)}: give it a list")
@@ -52,7 +54,29 @@ def check_value(name: str, fact: AnyFact | None, value: Any) -> Any:
         return value
     if value is None:
         raise InvalidArgument(f"input {name} is a {type_name(fact)}, and None was given")
+    if not isinstance(value, np.ndarray) and (is_tensor(value) or not is_on_host(value)):
+        value = _from_tensor(name, fact, value, device)
+        if is_tensor(value):
+            return value
     return _array(name, fact, value)
+
+
+def _from_tensor(name: str, fact: Fact, value: Any, device: str) -> Any:
+    """A tensor of torch, or one that it can take: as it is where it is wanted, else an array."""
+    values = device_values(device)
+    try:
+        tensor = values.from_dlpack(value)
+    except ValueFault as error:
+        raise InvalidArgument(f"input {name} cannot be read: {error.what}") from None
+    dtype = values.dtype_of(tensor)
+    if dtype is not fact.dtype:
+        raise InvalidArgument(
+            f"Unexpected input data type. Actual: (tensor({dtype.ort_name})) , "
+            f"expected: ({type_name(fact)})",
+            input=name,
+            hint="convert it with tensor.to",
+        )
+    return tensor if values.is_at(tensor, device) else values.downloaded([tensor])[0]
 
 
 def _sparse(name: str, fact: SparseFact, value: Any) -> SparseTensor:
@@ -123,6 +147,8 @@ def _from_list(name: str, value: Any, fact: Fact) -> Any:
         return np.array(value, object)
     if hasattr(value, "__array__"):
         return np.asarray(value)
+    if hasattr(value, "__dlpack__"):
+        return OrtValue.from_dlpack(value)._fed()
     try:
         return np.array(value, fact.dtype.np)
     except (TypeError, ValueError, OverflowError) as error:
@@ -134,74 +160,133 @@ def _from_list(name: str, value: Any, fact: Fact) -> Any:
 def describe(values: Mapping[str, Any]) -> str:
     """Fed values by name and shape, for errors."""
     return ", ".join(
-        f"{name} {list(v.shape)}" if isinstance(v, np.ndarray) else f"{name} ({type(v).__name__})"
+        f"{name} {list(v.shape)}" if hasattr(v, "shape") else f"{name} ({type(v).__name__})"
         for name, v in values.items()
     )
 
 
-def into(program: Program, places: Sequence[Any], fed: Mapping[str, Any]) -> dict[int, Any]:
-    """Arrays for outputs by slot: those that share memory with nothing fed and with no other.
-
-    Another segment may read what the first one would write over.
-    """
-    read = list(_arrays(fed.values()))
-    found: dict[int, Any] = {}
-    for output, place in zip(program.outputs, places, strict=True):
-        others = (p for p in places if p is not None and p is not place)
-        if place is not None and not any(
-            np.may_share_memory(place, other) for other in (*read, *others)
-        ):
-            found[output.slot] = place
-    return found
+def is_at(value: Any, device: str) -> bool:
+    """Whether an array or a tensor lies on the device of a name."""
+    if isinstance(value, np.ndarray):
+        return device == HOST
+    return bool(device_values(device).is_at(value, device))
 
 
-def _arrays(values: Iterable[Any]) -> Iterator[Any]:
+def tensors(values: Iterable[Any]) -> Iterator[Any]:
+    """Arrays and tensors of torch among values, those in lists included."""
     for value in values:
         if isinstance(value, list):
-            yield from _arrays(value)
-        elif isinstance(value, np.ndarray):
+            yield from tensors(value)
+        elif isinstance(value, np.ndarray) or is_tensor(value):
             yield value
 
 
+def taken(fed: Iterable[Any], places: Iterable[Any] = ()) -> set[Any]:
+    """What the memory of inputs and places is known by to `hand_out`.
+
+    Inputs and constants are read-only arrays, and so is every view of them; all but the caches
+    among what was fed. Nothing tells whether a tensor of torch is a view.
+    """
+    found: set[Any] = set()
+    for value in tensors(fed):
+        if is_tensor(value):
+            found.add(device_values("a device").owner_of(value))
+        elif native.has_room(value):
+            found.update((id(value), id(value.base)))
+    for place in tensors(places):
+        if is_tensor(place):
+            found.add(device_values("a device").owner_of(place))
+        else:
+            found.update((id(place), id(place if place.base is None else place.base)))
+    return found
+
+
 def hand_out(
-    results: Sequence[Any], fed: Iterable[Any] = (), places: Sequence[Any] = ()
+    results: Sequence[Any], others: Callable[[], set[Any]], places: Sequence[Any] = ()
 ) -> list[Any]:
     """Results that the caller may keep and change: sharing bytes with nothing else.
 
-    Inputs and constants are read-only arrays, and so is every view of them; all but the caches
-    among what was fed. Results are contiguous, all but caches. One that lies in the caller's
-    array of `places` is that array; an equal one beside it is not.
+    They are contiguous, all but caches and what lies on devices. One that lies in the caller's
+    place among `places` is that place; an equal one beside it is not. `others` gives what was
+    `taken`.
     """
-    taken = set(_caches(fed))
-    for place in places:
-        if place is not None:
-            taken.update((id(place), id(place if place.base is None else place.base)))
     own = places or [None] * len(results)
-    return [
-        r if r is place and place is not None else _give(r, taken)
-        for r, place in zip(results, own, strict=True)
-    ]
+    known: set[Any] | None = None
+    made = []
+    for result, place in zip(results, own, strict=True):
+        if result is place and place is not None:
+            made.append(place)
+            continue
+        if known is None:
+            known = others()
+        made.append(_give(result, known))
+    return made
 
 
-def _caches(fed: Iterable[Any]) -> Iterator[int]:
-    """What caches, and views of them, are known by in `_give`."""
-    for value in fed:
-        if isinstance(value, list):
-            yield from _caches(value)
-        elif isinstance(value, np.ndarray) and native.has_room(value):
-            yield id(value)
-            yield id(value.base)
-
-
-def _give(value: Any, taken: set[int]) -> Any:
+def _give(value: Any, known: set[Any]) -> Any:
     if isinstance(value, list):
-        return [_give(v, taken) for v in value]
+        return [_give(v, known) for v in value]
+    if is_tensor(value):
+        return _give_tensor(value, known)
     if not isinstance(value, np.ndarray):
         return value.copied() if hasattr(value, "copied") else value
     owner = value if value.base is None else value.base
-    if not value.flags.writeable or id(owner) in taken:
+    if not value.flags.writeable or id(owner) in known:
         return value.copy()
-    taken.add(id(owner))  # a second output over the same bytes is copied
+    known.add(id(owner))  # a second output over the same bytes is copied
     if native.has_room(value):
         return value
     return np.ascontiguousarray(value).reshape(value.shape)
+
+
+def _give_tensor(tensor: Any, known: set[Any]) -> Any:
+    owner = device_values("a device").owner_of(tensor)
+    if owner in known:
+        return tensor.clone()
+    known.add(owner)
+    return tensor
+
+
+def settle(
+    program: Program,
+    results: Sequence[Any],
+    wanted: Sequence[int],
+    stays: bool,
+    places: Sequence[Any] = (),
+) -> list[Any]:
+    """The wanted results as arrays, or as tensors of torch where these lie if they are to stay.
+
+    Arrays of the host are left as they are, and so is what lies in its place. Tensors that stay
+    are no memory of the program's.
+    """
+    if not program.devices:
+        return [results[i] for i in wanted]
+    made = []
+    for i in wanted:
+        value = results[i]
+        if places and value is places[i]:
+            made.append(value)
+            continue
+        if not is_tensor(value) or not is_at(value, program.outputs[i].device):
+            value = program.on_host(i, value)
+        elif stays:
+            value = value.clone() if program.keeps(value) else value
+        elif value.device.type == "cpu":  # `downloaded` would give its memory away
+            value = program.on_host(i, value)
+        made.append(value)
+    return made if stays else on_host(made)
+
+
+def on_host(results: Sequence[Any]) -> list[Any]:
+    """Results with arrays in place of tensors, which one wait brings."""
+    found = [r for r in results if is_tensor(r)]
+    if not found:
+        return list(results)
+    arrays = iter(device_values("a device").downloaded(found))
+    return [next(arrays) if is_tensor(r) else r for r in results]
+
+
+def as_tensors(results: Sequence[Any]) -> list[Any]:
+    """Results with tensors of torch in place of arrays, where it has their type."""
+    made: list[Any] = device_values("a device").as_tensors(results)
+    return made

@@ -17,6 +17,14 @@ class Lock:
         self._lock = threading.Lock()
         _LOCKS.add(self)
 
+    def try_acquire(self) -> bool:
+        """Takes the lock if nobody holds it; whoever got it calls `release`."""
+        return self._lock.acquire(blocking=False)
+
+    def release(self) -> None:
+        """Gives back what `try_acquire` took."""
+        self._lock.release()
+
     def __enter__(self) -> None:
         self._lock.acquire()
 

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from sardonyx.ep_devices import OrtEpDevice
 
 MAX_KEY, MAX_VALUE = 1024, 8192  # characters of a config entry
+_FOR_GPUS: Final = (
+    OrtExecutionProviderDevicePolicy.PREFER_GPU,
+    OrtExecutionProviderDevicePolicy.MAX_PERFORMANCE,
+)
 MOST_DEVICES: Final = 8  # that a delegate may choose
 
 _LEVELS: Final = {
@@ -210,10 +214,10 @@ class SessionOptions:
         names = {device.ep_name for device in ep_devices}
         if len(names) != 1:
             raise InvalidArgument(f"devices of one provider are wanted, not of {len(names)}")
-        self.add_provider(names.pop(), dict(options or {}))
+        self.add_provider(names.pop(), {**ep_devices[0].ep_options, **(options or {})})
 
     def set_provider_selection_policy(self, policy: OrtExecutionProviderDevicePolicy) -> None:
-        """Lets sessions choose providers by a policy: the CPU's, whatever is preferred."""
+        """Lets sessions choose providers: a GPU's for the most performance, else the CPU's."""
         self._policy, self._delegate = OrtExecutionProviderDevicePolicy(policy), None
 
     def set_provider_selection_policy_delegate(
@@ -230,16 +234,23 @@ class SessionOptions:
 
     def _chosen_providers(self, metadata: Callable[[], dict[str, str]]) -> list[Any] | None:
         """Providers with their options, for a session that is given none."""
-        if self._providers or self._delegate is None:
+        if self._providers or not self.has_providers():
             return list(self._providers.items()) or None
         from sardonyx.ep_devices import get_ep_devices
 
-        chosen = self._delegate(get_ep_devices(), metadata(), {}, MOST_DEVICES)
+        devices = get_ep_devices()  # the CPU, then GPUs
+        if self._delegate is not None:
+            chosen = self._delegate(devices, metadata(), {}, MOST_DEVICES)
+        else:
+            chosen = (self._policy in _FOR_GPUS and devices[1:2]) or devices[:1]
         if not chosen or len(chosen) > MOST_DEVICES:
             raise InvalidArgument(
                 f"the delegate chose {len(chosen or ())} devices, not 1 to {MOST_DEVICES}"
             )
-        return [(name, {}) for name in dict.fromkeys(device.ep_name for device in chosen)]
+        found: dict[str, dict[str, str]] = {}
+        for device in chosen:
+            found.setdefault(device.ep_name, dict(device.ep_options))
+        return list(found.items())
 
     def set_ep_context_data_read_func(
         self, read_func: Callable[[str, Any], None], max_data_size: int

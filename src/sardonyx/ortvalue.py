@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from sardonyx.device import OrtDevice, check_cpu
-from sardonyx.enums import OrtDeviceVendorId, OrtMemoryInfoDeviceType
+from sardonyx.device import HOST, OrtDevice, device_values, is_tensor, torch_name
+from sardonyx.enums import OrtDeviceVendorId
 from sardonyx.errors import ValueFault
 from sardonyx.graph.dtype import STRING, DType, by_numpy, by_onnx
 from sardonyx.weights.const import pack, unpack
@@ -27,8 +27,8 @@ _MOST_ELEMENTS: Final = 1 << 56
 class OrtValue:
     """A tensor, a sparse tensor, a list, a map, or nothing.
 
-    A tensor lies in the memory of a numpy array, which it keeps; one of a type under 8 bits lies
-    there packed, as ONNX stores it.
+    A tensor lies in the memory of a numpy array, which it keeps, or on another device in that of a
+    tensor of torch; one of a type under 8 bits lies there packed, as ONNX stores it.
     """
 
     __slots__ = ("__weakref__", "_dtype", "_shape", "_value")
@@ -37,7 +37,10 @@ class OrtValue:
     _value: Any
 
     def __init__(self, ortvalue: Any, numpy_obj: Any = None, session: Any = None) -> None:
-        """A value over an array, a list, a dict, a sparse tensor, None, or another OrtValue."""
+        """A value over an array, a list, a dict, a sparse tensor, None, or another OrtValue.
+
+        A tensor of torch is taken as well, over its memory unless that has gaps.
+        """
         if isinstance(ortvalue, OrtValue):
             self._value, self._dtype = ortvalue._value, ortvalue._dtype
             self._shape = ortvalue._shape
@@ -45,6 +48,9 @@ class OrtValue:
         self._value, self._dtype, self._shape = ortvalue, None, ()
         if isinstance(ortvalue, np.ndarray):
             self._hold(ortvalue)
+        elif is_tensor(ortvalue):
+            self._dtype, self._value = device_values("a device").held(ortvalue)
+            self._shape = tuple(ortvalue.shape)
 
     def _hold(self, array: Array) -> None:
         dtype = by_numpy(array.dtype)
@@ -57,11 +63,16 @@ class OrtValue:
             self._value = np.array(array, order="C")
 
     @classmethod
-    def _of_bytes(cls, raw: Array, dtype: DType, shape: tuple[int, ...]) -> OrtValue:
-        """A tensor over an array that holds its bytes."""
+    def _of_bytes(cls, raw: Any, dtype: DType, shape: tuple[int, ...]) -> OrtValue:
+        """A tensor over an array, or a tensor on a device, that holds its bytes."""
         made = cls(None)
         made._dtype, made._shape = dtype, shape
-        made._value = raw if dtype.bits < 8 else raw.view(dtype.np).reshape(shape)
+        if dtype.bits < 8:
+            made._value = raw
+        elif isinstance(raw, np.ndarray):
+            made._value = raw.view(dtype.np).reshape(shape)
+        else:
+            made._value = device_values("a device").of_bytes(raw, dtype, shape)
         return made
 
     @classmethod
@@ -73,15 +84,33 @@ class OrtValue:
         device_id: int = 0,
         vendor_id: int | OrtDeviceVendorId = -1,
     ) -> OrtValue:
-        """A tensor over an array's memory, which must not change while the tensor is used."""
-        check_cpu(device_type, "a tensor")
+        """A tensor over an array's memory, which must not change while the tensor is used.
+
+        For another device than the CPU the array is copied there.
+        """
+        device = torch_name(device_type, device_id, vendor_id)
         if not isinstance(numpy_obj, np.ndarray) or numpy_obj.dtype.kind in "USO":
             kind = getattr(numpy_obj, "dtype", type(numpy_obj).__name__)
             raise ValueFault(
                 f"an OrtValue is made of a numpy array of numbers, not of {kind}",
                 hint="feed strings and lists to run as they are",
             )
-        return cls(numpy_obj)
+        made = cls(numpy_obj)
+        return made if device == HOST else made._on(device)
+
+    def _at(self, device: str) -> OrtValue:
+        """The value on a device: itself if it is there; what is no tensor of numbers stays."""
+        if self._dtype is None or self._dtype is STRING or self._device() == device:
+            return self
+        return OrtValue(self.numpy()) if device == HOST else self._on(device)
+
+    def _on(self, device: str) -> OrtValue:
+        """A copy of a tensor on another device than the host."""
+        values = device_values(device)
+        assert self._dtype is not None
+        values.check_type(self._dtype, device)
+        raw = values.copied(self._tensor(), device)
+        return OrtValue._of_bytes(raw, self._dtype, self._shape)
 
     @classmethod
     def ortvalue_from_numpy_with_onnx_type(cls, data: Any, /, onnx_element_type: int) -> OrtValue:
@@ -112,14 +141,16 @@ class OrtValue:
         memory_info: OrtMemoryInfo | None = None,
     ) -> OrtValue:
         """A tensor of zeros, of a numpy type or one of ONNX's numbers."""
-        check_cpu(device_type, "a tensor")
-        if memory_info is not None and memory_info.device_type is not OrtMemoryInfoDeviceType.CPU:
-            raise ValueFault(f"a tensor lies on the CPU here, not in {memory_info.name}")
+        where: Device = device_type if memory_info is None else memory_info._device()
+        device = torch_name(where, device_id, vendor_id)
         dtype = _dtype_of(element_type)
         if dtype is STRING:
             raise ValueFault("a tensor of strings cannot be made ahead of its strings")
         dims = _checked_shape(shape)
-        raw = np.zeros(dtype.packed_bytes(math.prod(dims)), np.uint8)
+        n_bytes = dtype.packed_bytes(math.prod(dims))
+        if device == HOST:
+            return cls._of_bytes(np.zeros(n_bytes, np.uint8), dtype, dims)
+        raw = device_values(device).zeros(dtype, n_bytes, device)
         return cls._of_bytes(raw, dtype, dims)
 
     ortvalue_from_shape_and_onnx_type = ortvalue_from_shape_and_type
@@ -128,7 +159,7 @@ class OrtValue:
     def ortvalue_from_shape_and_type_for_memory_info(
         cls, shape: Sequence[int], element_type: Any, memory_info: OrtMemoryInfo
     ) -> OrtValue:
-        """A tensor of zeros in memory of the CPU."""
+        """A tensor of zeros in memory of this kind."""
         return cls.ortvalue_from_shape_and_type(shape, element_type, memory_info=memory_info)
 
     ortvalue_from_shape_and_onnx_type_for_memory_info = ortvalue_from_shape_and_type_for_memory_info
@@ -153,18 +184,22 @@ class OrtValue:
         """The tensor for another library: over the same memory, or a copy if that is asked for."""
         from sardonyx.dlpack import given
 
-        return given(self, **wishes)
+        return given(self, stream, **wishes)
 
     to_dlpack = __dlpack__
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """DLPack's number of the CPU."""
-        return 1, 0
+        """DLPack's numbers of the kind of device, and of the device among these."""
+        if self._dtype is None or isinstance(self._value, np.ndarray):
+            return 1, 0
+        kind, number = self._value.__dlpack_device__()
+        return int(kind), int(number)
 
     def numpy(self) -> Any:
-        """The tensor as an array: over the same memory, but for types under 8 bits."""
+        """The tensor as an array: over the same memory, but for types under 8 bits and devices."""
         self._tensor()
-        return self._fed()
+        fed = self._fed()
+        return device_values("a device").downloaded([fed])[0] if is_tensor(fed) else fed
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         array = self.numpy()
@@ -177,8 +212,10 @@ class OrtValue:
     def _fed(self) -> Any:
         """The value as `run` takes it."""
         if self._dtype is not None and self._dtype.bits < 8:
-            made = unpack(self._value, self._dtype, math.prod(self._shape))
-            return made.reshape(self._shape)
+            raw = self._value
+            if not isinstance(raw, np.ndarray):
+                raw = device_values("a device").downloaded([raw])[0]
+            return unpack(raw, self._dtype, math.prod(self._shape)).reshape(self._shape)
         return self._value
 
     def as_sparse_tensor(self) -> SparseTensor:
@@ -192,29 +229,37 @@ class OrtValue:
         """Writes another tensor's bytes over the own ones; there must be as many."""
         tensor = self._tensor()
         if isinstance(data, OrtValue):
-            raw = data._tensor().reshape(-1).view(np.uint8)
+            source = data._tensor()
+        elif is_tensor(data):
+            made = OrtValue(data)
+            assert made._dtype is not None
+            self._check_bits(made._dtype.np)
+            source = made._value
         elif isinstance(data, np.ndarray) and not data.dtype.hasobject:
-            self._check_bits(data)
-            raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+            self._check_bits(data.dtype)
+            source = np.ascontiguousarray(data)
         else:
             raise TypeError(f"a tensor is updated from another or from an array, not {data!r}")
-        if raw.nbytes != tensor.nbytes:
+        if source.nbytes != tensor.nbytes:
             raise ValueFault(
-                f"the tensor has {tensor.nbytes} bytes, and {raw.nbytes} are to be written",
+                f"the tensor has {tensor.nbytes} bytes, and {source.nbytes} are to be written",
                 tensor=f"{self.data_type()} {self.shape()}",
             )
-        if not tensor.flags.writeable:
+        if isinstance(tensor, np.ndarray) and not tensor.flags.writeable:
             raise ValueFault("the tensor lies in memory that is read-only")
-        tensor.reshape(-1).view(np.uint8)[:] = raw
+        if isinstance(tensor, np.ndarray) and isinstance(source, np.ndarray):
+            tensor.reshape(-1).view(np.uint8)[:] = source.reshape(-1).view(np.uint8)
+        else:
+            device_values("a device").write(tensor, source)
 
-    def _check_bits(self, data: Array) -> None:
+    def _check_bits(self, given: np.dtype[Any]) -> None:
         """Refuses elements of another type; bits are taken where numpy has no such type."""
         dtype = self._dtype
         assert dtype is not None
-        is_raw = dtype.np.type.__module__ != "numpy" and data.dtype.kind in "ui"
-        if by_numpy(data.dtype) is not dtype and not (is_raw and data.itemsize == dtype.itemsize):
+        is_raw = dtype.np.type.__module__ != "numpy" and given.kind in "ui"
+        if by_numpy(given) is not dtype and not (is_raw and given.itemsize == dtype.itemsize):
             raise ValueFault(
-                f"the tensor is {self.data_type()}, and {data.dtype} is to be written",
+                f"the tensor is {self.data_type()}, and {given} is to be written",
                 hint=f"convert it with array.astype({dtype.np.name!r})",
             )
 
@@ -240,12 +285,22 @@ class OrtValue:
         return _type_of(self._value)
 
     def device_name(self) -> str:
-        """Where the value lies."""
-        return "cpu"
+        """The kind of device on which the value lies."""
+        return self._device().partition(":")[0]
+
+    def _device(self) -> str:
+        """The device, as torch names it."""
+        if self._dtype is None or isinstance(self._value, np.ndarray):
+            return HOST
+        found = self._value.device
+        return f"{found.type}:{found.index or 0}"
 
     def data_ptr(self) -> int:
         """The address of the first element."""
-        return int(self._tensor().__array_interface__["data"][0])
+        tensor = self._tensor()
+        if isinstance(tensor, np.ndarray):
+            return int(tensor.__array_interface__["data"][0])
+        return int(tensor.data_ptr())
 
     def tensor_size_in_bytes(self) -> int:
         """Bytes of all elements, in ONNX's form."""
@@ -268,12 +323,11 @@ class OrtValue:
         items = self._value
         return isinstance(items, list) and all(isinstance(i, np.ndarray) for i in items)
 
-    def _tensor(self) -> Array:
-        """The memory of the tensor; an error if the value is none."""
+    def _tensor(self) -> Any:
+        """The memory of the tensor, on a device or not; an error if the value is none."""
         if self._dtype is None:
             raise ValueFault(f"the value is no tensor: {self.data_type() or 'nothing'}")
-        array: Array = self._value
-        return array
+        return self._value
 
     def _get_c_value(self) -> OrtValue:
         return self
@@ -284,7 +338,9 @@ class OrtValue:
 
     def __repr__(self) -> str:
         shape = f" {list(self._shape)}" if self._dtype is not None else ""
-        return f"<OrtValue {self.data_type() or 'of nothing'}{shape}>"
+        device = self.device_name()
+        where = "" if device == HOST else f" on {device}"
+        return f"<OrtValue {self.data_type() or 'of nothing'}{shape}{where}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._dtype is not None and self._dtype.bits < 8:

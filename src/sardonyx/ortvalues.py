@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from sardonyx.device import OrtDevice, check_cpu
+from sardonyx.device import OrtDevice, device_values, torch_name
 from sardonyx.errors import ValueFault
 from sardonyx.graph.dtype import BOOL
 from sardonyx.ortvalue import OrtValue
@@ -48,8 +48,8 @@ class OrtValueVector:
         for owner, pointer, kind, shape, device in zip(
             tensors, data_ptrs, element_types, shapes, devices, strict=True
         ):
-            check_cpu(device, "a tensor")
-            self._values.append(tensor_at(pointer, kind, shape, owner))
+            where = torch_name(device)
+            self._values.append(tensor_at(pointer, kind, shape, owner, where))
 
     def reserve(self, count: int) -> None:
         """Kept for programs that call it: a list makes room by itself."""
@@ -76,7 +76,10 @@ class OrtValueVector:
 
 
 def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: Any = None) -> None:
-    """Copies each tensor's elements into another of the same type and shape."""
+    """Copies each tensor's elements into another of the same type and shape.
+
+    With an OrtSyncStream, what goes from device to device is done by that stream, later.
+    """
     if len(src) != len(dst):
         raise ValueFault(f"{len(src)} tensors are to be copied into {len(dst)}")
     for number, (there, here) in enumerate(zip(src, dst, strict=True)):
@@ -85,4 +88,8 @@ def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: Any =
                 f"tensor {number} is {there.data_type()} {there.shape()}, "
                 f"and is to be copied into {here.data_type()} {here.shape()}"
             )
-        here.update_inplace(there)
+        if stream is None:
+            here.update_inplace(there)
+            continue
+        with device_values("a stream").on_stream(stream._stream):
+            here.update_inplace(there)

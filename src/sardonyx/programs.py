@@ -64,6 +64,7 @@ def key_of(
         options.pack,
         None if pack is None else _state(pack),
         options.container,
+        options.wishes.key,
         (options.order.order, options.order.effort, tuple(sorted(options.order.hints.items()))),
         None if options.shapes is None else tuple(sorted(options.shapes.items())),
         settings,

@@ -17,6 +17,7 @@ from sardonyx.program.flat import SegmentBuilder
 if TYPE_CHECKING:
     from sardonyx.program.native import NativeSegment
     from sardonyx.program.program import PythonSegment, Run, Span
+    from sardonyx.program.region import RegionSegment
 
 MAX_EVENTS: Final = 1_000_000
 
@@ -82,8 +83,8 @@ class Profile:
         last = stages.spans[-1][2] if stages.spans else stages.start
         self.add("Session", "session_initialization", stages.start, last, {})
 
-    def add_step(self, segment: PythonSegment, run: Run, started: float) -> None:
-        """One step of a run."""
+    def add_step(self, segment: PythonSegment | RegionSegment, run: Run, started: float) -> None:
+        """One step of a run: a node, or a region of a device as a whole."""
         frame = run.frame
         inputs = [frame[i] for i in segment.inputs]
         outputs = [frame[i] for i in segment.outputs]

@@ -70,6 +70,7 @@ class Variants:
             order=given.order,
             shapes=shapes,
             outputs=given.outputs,
+            wishes=given.wishes,
         )
 
 

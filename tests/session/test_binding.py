@@ -11,6 +11,7 @@ from onnx import parser
 import sardonyx
 from sardonyx import OrtValue
 from sardonyx.session.binding import IOBinding
+from sardonyx.session.bound import _apart
 
 TEXT = """<ir_version: 8, opset_import: ["": 17]>
 g (float[n,3] x, float[n,3] y) => (float[n,3] z, float[n,3] w, float[m,3] v)
@@ -202,8 +203,8 @@ WRONG: list[tuple[Any, str]] = [
     (lambda b: b.bind_cpu_input("nope", X), "nope; the model has x, y"),
     (lambda b: b.bind_cpu_input("x", X.astype(float)), "tensor.double.*expected: .tensor.float"),
     (lambda b: b.bind_output("nope"), "Invalid output name: nope"),
-    (lambda b: b.bind_output("z", "cuda"), "not on"),
-    (lambda b: b.bind_input("x", "cuda", 0, 1, [2, 3], PTR), "not on"),
+    (lambda b: b.bind_output("z", "cuda", 99), "cuda:99"),
+    (lambda b: b.bind_input("x", "cuda", 99, 1, [2, 3], PTR), "cuda:99"),
     (lambda b: b.bind_input("x", "cpu", 0, 1, [2, 3], 0), "address of a tensor is 0"),
     (lambda b: b.bind_input("x", "cpu", 0, 1, [2, 3], PTR + 1), "multiple of 4"),
     (lambda b: b.bind_input("x", "cpu", 0, 1, [2, 3], 4096), "no memory at 0x1000"),
@@ -273,3 +274,19 @@ def test_an_equal_output_that_is_not_bound_is_its_own(name: str) -> None:
     for output, value in zip(("y", "z"), binding.get_outputs(), strict=True):
         assert np.may_share_memory(value.numpy(), place) == (output == name)
         assert value.numpy().tolist() == [1, 1]
+
+
+def test_memory_in_common_is_found() -> None:
+    """By one walk over sorted addresses, which is compared with looking at each pair."""
+    rng, buffer = np.random.default_rng(3), np.zeros(40, np.uint8)
+    for _ in range(200):
+        ends = rng.integers(0, 41, (rng.integers(1, 7), 2))
+        values = [buffer[a:b] if a <= b else buffer[b:a:3] for a, b in ends]
+        values[0] = None
+        given = list(enumerate(values))
+        wanted = [
+            v is None
+            or not any(np.may_share_memory(v, w) for j, w in given if w is not None and j != i)
+            for i, v in given
+        ]
+        assert _apart(values) == wanted

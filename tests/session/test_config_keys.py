@@ -50,7 +50,7 @@ def test_keys_that_change_nothing_say_why(key: str, caplog: pytest.LogCaptureFix
 REFUSED = [
     ("session.load_model_format", "ORT", errors.NotImplemented, "format that belongs to"),
     ("session.save_model_format", "TFLITE", errors.InvalidArgument, "is ONNX, not 'TFLITE'"),
-    ("session.disable_cpu_ep_fallback", "1", errors.Fail, "every node runs on the CPU"),
+    ("session.disable_cpu_ep_fallback", "1", errors.Fail, "nodes run on the CPU"),
     ("session.intra_op.spin_duration_us", "-1", errors.InvalidArgument, "microseconds"),
     ("session.set_denormal_as_zero", "yes", errors.InvalidArgument, "one of 0, 1"),
     ("session.function_expansion_node_limit", "x", errors.InvalidArgument, "number"),

@@ -19,7 +19,8 @@ from sardonyx.ops.microsoft.group_query import group_query
 from sardonyx.ops.nbits import form_of, weights_of
 from sardonyx.providers.torch.kernels import decode, nbits, usable
 from sardonyx.providers.torch.kernels.chain import Chain
-from sardonyx.providers.torch.kernels.norm import norm
+from sardonyx.providers.torch.kernels.matrix import matrix
+from sardonyx.providers.torch.kernels.norm import normed
 from sardonyx.providers.torch.kernels.rotary import rotary
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -75,7 +76,7 @@ def test_few_rows(k: int, n: int, rows: int, form: dict[str, Any]) -> None:
     weights, w = _packed(k, n, **form)
     x = torch.from_numpy(_rng().standard_normal((rows, k)).astype(np.float32))
     _near(nbits.rows_product(x, weights), x.double() @ w)
-    _near(nbits.dense(weights, torch.float32).t(), w, 1e-6)
+    _near(matrix(weights, torch.float32).t(), w, 1e-6)
 
 
 def test_few_rows_of_halves() -> None:
@@ -202,7 +203,7 @@ def test_attention_with_digits() -> None:
 def test_norm(dtype: torch.dtype, is_centred: bool) -> None:
     x, other = (torch.randn(3, 50).to(dtype) for _ in range(2))
     gain, bias = torch.rand(50).to(dtype), torch.rand(50).to(dtype)
-    y, total = norm(x, gain, bias, 1e-5, residual=other, is_centred=is_centred)
+    y, _, _, total = normed(x, gain, bias, 1e-5, skip=other, is_rms=not is_centred)
     v = x.double() + other.double()
     _near(total, v, 1e-3 if dtype == torch.float16 else 1e-6)
     v = v - v.mean(-1, keepdim=True) if is_centred else v

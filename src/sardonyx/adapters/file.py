@@ -12,6 +12,7 @@ import numpy as np
 
 from sardonyx.adapters.flat import Builder
 from sardonyx.atomic import writing
+from sardonyx.device import HOST
 from sardonyx.errors import InvalidArgument, ValueFault
 from sardonyx.graph.dtype import STRING, by_onnx
 from sardonyx.load.source import map_file
@@ -57,7 +58,7 @@ def write(path: str, content: Content) -> None:
 
 
 def _parameter(builder: Builder, name: str, value: OrtValue) -> int:
-    tensor = value._tensor()
+    tensor = value._at(HOST)._tensor()
     if value._dtype is STRING:
         raise InvalidArgument(f"the parameter {name} is a tensor of strings")
     text = builder.string(name)

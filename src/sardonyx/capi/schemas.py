@@ -11,7 +11,7 @@ from sardonyx.errors import ValueFault
 from sardonyx.graph.dtype import ALL, DType
 from sardonyx.ops import all_ops
 from sardonyx.ops.declare import GRADIENT, INTERNAL, Attr, Op, Slot
-from sardonyx.providers import AVAILABLE, CPU
+from sardonyx.providers import CPU, available
 
 _ANY_VERSION: Final = 2**31 - 1
 _OWN: Final = (INTERNAL, GRADIENT)
@@ -160,8 +160,8 @@ def get_all_opkernel_def() -> list[KernelDef]:
 
 def get_registered_ep_kernel_defs(ep_name: str) -> list[KernelDef]:
     """The kernels of one provider."""
-    if ep_name not in AVAILABLE:
-        raise ValueFault(f"there is no provider {ep_name!r}; there are {', '.join(AVAILABLE)}")
+    if ep_name not in available():
+        raise ValueFault(f"there is no provider {ep_name!r}; there are {', '.join(available())}")
     return get_all_opkernel_def()
 
 

@@ -38,20 +38,10 @@ def command(arguments: argparse.Namespace) -> int:
     started = time.monotonic()
     shown = clean(os.path.basename(arguments.model))
     with Progress(f"packing {shown}") as progress:
-
-        def report(done: int, total: int) -> None:
-            share = done * 100 // max(total, 1)
-            progress.what = f"packing {shown}: {_bar(share)} {share} % of {size(total)}"
-
         make = standalone if arguments.standalone else pack
-        written = make(arguments.model, options, Request(path, report=report))
+        written = make(arguments.model, options, Request(path, report=progress.show))
     _tell(arguments, written, time.monotonic() - started)
     return 0
-
-
-def _bar(share: int, width: int = 24) -> str:
-    full = share * width // 100
-    return f"[{'#' * full}{'.' * (width - full)}]"
 
 
 def _target(arguments: argparse.Namespace) -> str:

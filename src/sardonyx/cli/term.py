@@ -16,6 +16,7 @@ PATIENCE: Final = 2.0  # seconds before a long piece of work says that it is ali
 _NO_TERMINAL: Final = 1 << 16  # columns: lines for other programs are not wrapped
 _LEAST: Final = 24  # columns that a wrapped text needs
 _CODES: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+_BAR: Final = 24  # columns
 _FRAMES: Final = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
@@ -146,6 +147,7 @@ class Progress:
 
     def __init__(self, what: str) -> None:
         self.what = what
+        self._how_far = ""
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -160,6 +162,12 @@ class Progress:
         if self._thread is not None:
             self._thread.join()
 
+    def show(self, done: int, total: int) -> None:
+        """Says how many bytes are done."""
+        share = done * 100 // max(total, 1)
+        full = share * _BAR // 100
+        self._how_far = f": [{'#' * full}{'.' * (_BAR - full)}] {share} % of {size(total)}"
+
     def _spin(self) -> None:
         started = time.monotonic()
         if self._over.wait(PATIENCE):
@@ -169,7 +177,7 @@ class Progress:
         while not self._over.wait(0.1):
             turn += 1
             passed = int(time.monotonic() - started)
-            line = f"{frames[turn % len(frames)]} {self.what}, {passed} s"
+            line = f"{frames[turn % len(frames)]} {self.what}{self._how_far}, {passed} s"
             sys.stderr.write(f"\r\x1b[K{line[: _width() - 1]}")
             sys.stderr.flush()
         sys.stderr.write("\r\x1b[K")

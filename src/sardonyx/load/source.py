@@ -24,7 +24,7 @@ from sardonyx.errors import (
 from sardonyx.load import buffers, mounts
 from sardonyx.load.model import Model
 from sardonyx.locks import Lock
-from sardonyx.weights.const import Source
+from sardonyx.weights.const import File, Source
 from sardonyx.weights.store import on_pages, pages
 
 _PIECE: Final = 64 << 20  # bytes to read in one call
@@ -139,7 +139,7 @@ def map_file(path: str, name: str, copies: bool = False) -> Source:
         if copies:
             return _copied(descriptor, status, path, name)
         mounts.warn_of_network(path, status.st_dev)
-        return _mapped(descriptor, status, name)
+        return _mapped(descriptor, status, path, name)
     except OSError as error:
         raise NoSuchFile(f"{path} cannot be mapped: {error}") from None
     finally:
@@ -163,13 +163,13 @@ def identity_of(status: os.stat_result) -> Hashable | None:
     return ("file", status.st_dev, status.st_ino, status.st_size, *times)
 
 
-def _mapped(descriptor: int, status: os.stat_result, name: str) -> Source:
+def _mapped(descriptor: int, status: os.stat_result, path: str, name: str) -> Source:
     """One mapping of a file serves all who have it open, as long as the file stays what it was."""
     identity = identity_of(status)
     found = None if identity is None else _mappings.get(identity)
     if found is None:
         data = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
-        found = Source(data, name, identity, is_fixed=True)
+        found = Source(data, name, identity, is_fixed=True, file=File.of(path, status))
         # Loading looks here and there: in a cold file, every look would read megabytes ahead.
         found.advise(mmap.MADV_RANDOM)
         if identity is not None:

@@ -19,6 +19,7 @@ from sardonyx.program.control import ControlPart
 from sardonyx.program.flat import ABSENT, Flat, FlatStep, SegmentBuilder, Storage
 from sardonyx.program.native import NativeSegment, RunSettings
 from sardonyx.program.program import Program, PythonSegment
+from sardonyx.program.region import RegionSegment
 
 Dims = Mapping[str, int]
 
@@ -39,6 +40,13 @@ def walk(program: Program, dims: Dims, order: str = "") -> tuple[Timeline, list[
     taken.run()
     made = finished(order, taken.steps, taken.tensors(), taken.arenas, taken.local_bytes)
     return made, taken.nodes
+
+
+def _leaving(segment: RegionSegment) -> list[Value]:
+    """The values of a region that others read, in the order of its outputs."""
+    inside = set(segment.nodes)
+    made = (v for n in segment.nodes for v in n.outputs)
+    return [v for v in made if v.n_exits or any(n not in inside for n, _ in v.uses)]
 
 
 def open_sizes(program: Program) -> list[str]:
@@ -120,6 +128,8 @@ class _Walk:
         for segment in self.program.segments:
             if isinstance(segment, NativeSegment):
                 self._native(segment)
+            elif isinstance(segment, RegionSegment):
+                self._region(segment)
             else:
                 self._python(segment)
             for slot in segment.frees:
@@ -177,6 +187,24 @@ class _Walk:
             self._hold(self._frame, slot, record)
         self._inside(segment.node)
         self._step(segment.node, segment.kernel)
+
+    def _region(self, segment: RegionSegment) -> None:
+        """A device's values, each from the node that makes it to the last that reads it."""
+        self._check(segment.guards)
+        slots = dict(zip(_leaving(segment), segment.outputs, strict=True))
+        last = {v: node for node in segment.nodes for v in (*node.outputs, *node.inputs)}
+        inner: dict[Value, _Record] = {}
+        for node in segment.nodes:
+            for value in node.outputs:
+                slot = slots.get(value)
+                inner[value] = self._made(value, self._kind(slot))
+                if slot is not None:
+                    self._hold(self._frame, slot, inner[value])
+            for value in dict.fromkeys(v for v in node.inputs if v in inner):
+                inner[value].touched.add(self._now)
+            self._step(node, segment.kernel)
+            for value in [v for v in inner if v not in slots and last[v] is node]:
+                inner.pop(value).end = self._now - 1
 
     def _inside(self, node: Node) -> None:
         """What the bodies of a node take while it runs, as far as that is known before."""

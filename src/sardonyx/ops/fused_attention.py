@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import ml_dtypes
 import numpy as np
 
 from sardonyx.errors import ShapeError
 from sardonyx.graph.dim import Shape
-from sardonyx.graph.dtype import BF16, F16, F32, I32
+from sardonyx.graph.dtype import BF16, F16, F32, I32, by_onnx
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import INTERNAL, Op
+from sardonyx.ops.declare import INTERNAL, Op, required
 from sardonyx.ops.rules import Array, broadcast_shapes, wide
 
 STAYS, ZEROES, UNSEEN = range(3)  # what a row without a number for its result gives
@@ -31,8 +32,13 @@ attention: Final = Op(
         "at_end": 0,  # the last row stands at the last key; else spans, or the first at the first
         "softcap": 0.0,
         "smooth": 0,  # a key of score 0 and value 0 more
+        "is_settled": 0,  # the mask is one that `Mask` made
     },
-    types={"T": frozenset((F32, F16, BF16)), "F": frozenset((F32,)), "I": frozenset((I32,))},
+    types={
+        "T": frozenset((F32, F16, BF16)),
+        "F": frozenset((F32, F16, BF16)),
+        "I": frozenset((I32,)),
+    },
     domain=INTERNAL,
 )
 
@@ -113,4 +119,37 @@ def _(*inputs: Array | None, **attrs: Any) -> Any:
     return np.ascontiguousarray(y.swapaxes(-2, -3)) if attrs["rows_first"] else y
 
 
-OPS: Final = (attention,)
+mask_op: Final = Op(
+    "Mask",
+    1,
+    "x:F",
+    "y:T",
+    attrs={"to": required("int")},
+    types={"F": frozenset((F32, F16, BF16)), "T": frozenset((F32, F16, BF16))},
+    domain=INTERNAL,
+)
+
+
+@mask_op.infer
+def _(g: Scope, x: Fact, *, to: int) -> Fact:
+    dtype = by_onnx(to)
+    assert dtype is not None
+    return Fact(dtype, x.shape)
+
+
+@mask_op.reference
+def _(x: Array, *, to: int) -> Array:
+    """A mask in the type of the queries; a row that shuts out every key is NaN, as its softmax."""
+    dtype = by_onnx(to)
+    assert dtype is not None
+    rows = wide(x)
+    if not rows.shape or not rows.shape[-1]:
+        return rows.astype(dtype.np)
+    least = np.float32(ml_dtypes.finfo(dtype.np).min)  # type: ignore[no-untyped-call]
+    held = np.where(np.isneginf(rows), rows, np.maximum(rows, least))
+    is_blind = np.isneginf(rows).all(axis=-1, keepdims=True)
+    with np.errstate(all="ignore"):
+        return np.where(is_blind, np.float32(np.nan), held).astype(dtype.np)
+
+
+OPS: Final = (attention, mask_op)

@@ -205,4 +205,60 @@ def _(
         return run_code(code, (y, *operands)) if code else y.astype(x.dtype, copy=False)
 
 
-OPS: Final = (nbits,)
+few_bits = Op(
+    "FewBits",
+    1,
+    "x:T q:Q scale:S zero:Z? gain:T? residual:T? next_gain:T?",
+    "y:T",
+    attrs={
+        "K": required("int"),
+        "N": required("int"),
+        "bits": required("int"),
+        "block_size": required("int"),
+        "k_major": 0,
+        "signed": 0,
+        "zero_default": 0,
+        "epsilon": 1e-5,
+        "gated": 0,  # silu of the first half of the columns times the second
+        "next_epsilon": 1e-5,
+        "makes_digits": 0,  # only such products read it, whose norm is that by next_gain
+    },
+    types={"T": REALS, "Q": STEPS, "S": REALS, "Z": STEPS | FLOATS},
+    domain=INTERNAL,
+)
+
+
+@few_bits.infer
+def _(g: Scope, x: Fact, q: Fact, scale: Fact, *_: Fact | None, **attrs: Any) -> Fact:
+    g.equal(x.dims[-1], attrs["K"], "x has not as many columns as the weights have rows")
+    return Fact(x.dtype, (*x.dims[:-1], attrs["N"] // (2 if attrs["gated"] else 1)))
+
+
+@few_bits.reference
+def _(  # noqa: PLR0913 - what is fused
+    x: Array,
+    q: Array,
+    scale: Array,
+    zero: Array | None = None,
+    gain: Array | None = None,
+    residual: Array | None = None,
+    next_gain: Array | None = None,
+    *,
+    epsilon: float,
+    gated: int,
+    **attrs: Any,
+) -> Array:
+    """A product with weights of few bits between the norm before it and what decoders do next."""
+    with np.errstate(all="ignore"):
+        rows = wide(x)
+        if gain is not None:
+            square = np.mean(rows * rows, axis=-1, keepdims=True)
+            rows = rows / np.sqrt(square + np.float32(epsilon)) * wide(gain)
+        y: Array = matmul(rows, weights_of(q, scale, zero, attrs))
+        if gated:
+            gate, up = np.split(y, 2, axis=-1)
+            y = gate / (1 + np.exp(-gate)) * up
+        return (y if residual is None else y + wide(residual)).astype(x.dtype)
+
+
+OPS: Final = (few_bits, nbits)

@@ -56,6 +56,11 @@ def optimize(graph: Graph, options: PassOptions) -> None:
 
 def lower(graph: Graph, options: PassOptions) -> None:
     """The part that needs our own ops: what kernels are made for, and fusions beyond ONNX's ops."""
+    if options.for_device:
+        from sardonyx.passes.device import lower_for_device
+
+        lower_for_device(graph, options)
+        return
     fuses = options.level >= Level.ORT_ENABLE_EXTENDED
     if fuses and _has_any(graph, frozenset(("ConcatFromSequence",))):
         from sardonyx.passes.sequences import collect_sequences

@@ -100,24 +100,27 @@ def _weight(node: Node) -> int:
     return len(node.inputs) + 1 if name in _VARIADIC else _WEIGHTS.get(name, 1)
 
 
-def fuse_chains(graph: Graph) -> None:
+def fuse_chains(graph: Graph, into_products: bool = True) -> None:
     """Rewrites a graph and its bodies: products take what follows them, the rest becomes chains."""
-    _fuse_biases(graph)
+    if into_products:
+        _fuse_biases(graph)
     order = graph.sorted_nodes()
     chain = lookup(INTERNAL, "Chain")
     assert chain is not None
     positions = {node: i for i, node in enumerate(order)}
     for group in reversed(_groups(order)):  # first to last: a product may grow more than once
-        if not _extend_product(graph, group, positions) and len(group.members) > 1:
+        if into_products and _extend_product(graph, group, positions):
+            continue
+        if len(group.members) > 1:
             operands = group.read()
             made = _settle(graph, group, chain, operands, {"code": group.code(operands)})
-            if made.outputs[0].tensor.dtype in BYTES:
+            if into_products and made.outputs[0].tensor.dtype in BYTES:
                 from sardonyx.passes.tables import tabulate  # most models have no bytes
 
                 tabulate(graph, made)
     for node in order:
         for _, body in node.subgraphs:
-            fuse_chains(body)
+            fuse_chains(body, into_products)
 
 
 def _fuse_biases(graph: Graph) -> None:

@@ -1,13 +1,23 @@
-"""Place: each node goes to the first provider that takes it."""
+"""Place: each node goes to the first provider that takes it, and values are copied at borders."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sardonyx.errors import NotImplemented
-from sardonyx.graph.graph import Graph, Node
-from sardonyx.place.provider import No, Provider, Yes
+from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.place.provider import (
+    HOST,
+    DeviceProvider,
+    No,
+    Provider,
+    Yes,
+    has_device,
+)
+from sardonyx.place.wishes import Wishes
+
+Refusals = tuple[tuple[str, str], ...]  # providers and their reasons
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,29 +26,65 @@ class Placement:
 
     graph: Graph
     where: dict[Node, Provider]
-    refusals: dict[
-        Node, tuple[tuple[str, str], ...]
-    ]  # provider and reason, for nodes that any refused
+    refusals: dict[Node, Refusals]  # of nodes that any provider refused
+    homes: dict[Value, str] = field(default_factory=dict)  # devices of values that leave the host
+
+    @property
+    def devices(self) -> dict[str, DeviceProvider]:
+        """The providers in use that have a device of their own, by its name."""
+        return {p.device: p for p in self.where.values() if has_device(p)}
 
 
-def place(graph: Graph, providers: Sequence[Provider]) -> Placement:
+def place(graph: Graph, providers: Sequence[Provider], wishes: Wishes | None = None) -> Placement:
     """A provider for every node; an error with all the reasons where none wants it."""
-    where: dict[Node, Provider] = {}
-    refusals: dict[Node, tuple[tuple[str, str], ...]] = {}
-    for node in graph.all_nodes():
-        reasons: list[tuple[str, str]] = []
-        for provider in providers:
-            answer = provider.claims(node)
-            if isinstance(answer, Yes):
-                where[node] = provider
-                break
-            reasons.append((provider.name, answer.why))
-        else:
-            said = "; ".join(f"{name}: {why}" for name, why in reasons) or "no provider was given"
-            raise NotImplemented(f"no provider takes {node.op}: {said}", node=node)
-        if reasons:
-            refusals[node] = tuple(reasons)
-    return Placement(graph, where, refusals)
+    placement = Placement(graph, {}, {})
+    wishes = (wishes or Wishes()).bound()
+    _claim(placement, graph, providers, wishes)
+    if placement.devices:
+        from sardonyx.place.borders import settle_borders  # most sessions have no device
+
+        settle_borders(placement)
+    return placement
 
 
-__all__ = ["No", "Placement", "Provider", "Yes", "place"]
+def _claim(
+    placement: Placement, graph: Graph, providers: Sequence[Provider], wishes: Wishes
+) -> None:
+    order = graph.sorted_nodes() if any(map(has_device, providers)) else graph.nodes
+    for node in order:
+        provider = _taker(placement, node, providers, wishes)
+        # What runs in a body of the host's is given arrays, and must give arrays.
+        inner = providers if has_device(provider) else [p for p in providers if not has_device(p)]
+        for _, body in node.subgraphs:
+            _claim(placement, body, inner, wishes)
+
+
+def _taker(
+    placement: Placement, node: Node, providers: Sequence[Provider], wishes: Wishes
+) -> Provider:
+    """The first provider that takes a node; what the others said is kept."""
+    reasons: list[tuple[str, str]] = []
+    for provider in providers:
+        answer = wishes.against(node, provider) or provider.claims(node)
+        if isinstance(answer, Yes):
+            placement.where[node] = provider
+            wishes.taken(node, provider)
+            if reasons:
+                placement.refusals[node] = tuple(reasons)
+            return provider
+        reasons.append((provider.name, answer.why))
+    said = "; ".join(f"{name}: {why}" for name, why in reasons) or "no provider was given"
+    raise NotImplemented(f"no provider takes {node.op}: {said}", node=node)
+
+
+__all__ = [
+    "HOST",
+    "DeviceProvider",
+    "No",
+    "Placement",
+    "Provider",
+    "Wishes",
+    "Yes",
+    "has_device",
+    "place",
+]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+
+from sardonyx.device import HOST as HOST
 
 if TYPE_CHECKING:
-    from sardonyx.graph.graph import Node
+    from sardonyx.graph.graph import Node, Value
     from sardonyx.program.call import Lowered
     from sardonyx.program.program import Program, Run
+    from sardonyx.weights.loading import DataLoader
 
 # A step on run-time values: arrays in, arrays out, with the run it belongs to.
 StepCall = Callable[[Sequence[Any], "Run"], Sequence[Any]]
@@ -31,9 +34,17 @@ class No:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Nodes that a provider compiles together, in the order they run."""
+    """Nodes that a provider compiles together, in the order they run.
+
+    `inputs` are values from outside that are no constants, `outputs` those that others read. Of
+    nodes that are compiled one by one they are left out. `opens` names sizes that nobody knows
+    before it has run.
+    """
 
     nodes: tuple[Node, ...]
+    inputs: tuple[Value, ...] = ()
+    outputs: tuple[Value, ...] = ()
+    opens: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +73,55 @@ class Provider(Protocol):
     def compile(self, region: Region, bodies: dict[Node, dict[str, Program]]) -> Sequence[Step]:
         """The steps of a region, one per node; `bodies` are the programs of the nodes' bodies."""
         ...
+
+
+class RegionProgram(Protocol):
+    """What a provider with a device of its own makes of a region."""
+
+    kernel: str  # for people
+
+    def prepare(self, check: Callable[[], None]) -> None:
+        """Brings the constants to the device; `check` may raise to end that."""
+        ...
+
+    def __call__(self, values: Sequence[Any], run: Run, places: Sequence[Any]) -> Sequence[Any]:
+        """The region's outputs for its inputs, each in its place where there is one for it."""
+        ...
+
+
+class DeviceProvider(Provider, Protocol):
+    """A provider whose values lie on a device of its own, in a form that nobody else looks into.
+
+    One that is derived from this need not say what is mostly so.
+    """
+
+    device: str  # as values' homes name it: "cuda:0"
+
+    def host_inputs(self, node: Node) -> frozenset[int]:
+        """The inputs of a node that it reads on the host, as numpy arrays: those of copies."""
+        return frozenset((0,) if node.attrs.get("to") == self.device.encode() else ())
+
+    def host_outputs(self, node: Node) -> frozenset[int]:
+        """The outputs of a node that it makes on the host."""
+        return frozenset()
+
+    def to_device(self, array: Any) -> Any:
+        """A copy of an array on the device."""
+        ...
+
+    def to_host(self, value: Any) -> Any:
+        """A copy of a value of the device as an array."""
+        ...
+
+    def loader(self) -> DataLoader | None:
+        """What brings constants to the device, if the provider has its own way."""
+        return None
+
+    def compile_region(self, region: Region) -> RegionProgram:
+        """What runs a region, none of whose nodes has bodies."""
+        ...
+
+
+def has_device(provider: Provider) -> TypeGuard[DeviceProvider]:
+    """Whether a provider's values lie on a device of its own."""
+    return getattr(provider, "device", HOST) != HOST

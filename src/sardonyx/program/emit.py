@@ -13,13 +13,14 @@ from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.guard import Guard
 from sardonyx.memory import Plan, plan
-from sardonyx.place import Placement
+from sardonyx.place import HOST, DeviceProvider, Placement, has_device
 from sardonyx.place.provider import Region, Step
 from sardonyx.program.call import Bodies, Call, Lowered, Zipped
 from sardonyx.program.control import ControlPart, NativeBody, native_bodies
 from sardonyx.program.flat import Growth, SegmentBuilder
 from sardonyx.program.native import NativeSegment
 from sardonyx.program.program import ABSENT, Input, Output, Program, PythonSegment, Segment
+from sardonyx.program.region import RegionSegment
 from sardonyx.schedule import Schedule
 from sardonyx.weights.forms import Forms
 
@@ -92,7 +93,10 @@ class _Emitter:
         # A pass may have removed the node that needed a guard: other facts still rest on it.
         entry, waiting = _ready(dict.fromkeys(self.graph.scope.found), bound)
         segments = _Layout(self, set(bound), entry, waiting).segments()
-        outputs = tuple(Output(v.name, self.slot(v), _fact(v)) for v in self.graph.outputs)
+        homes = self.placement.homes
+        outputs = tuple(
+            Output(v.name, self.slot(v), _fact(v), homes.get(v, HOST)) for v in self.graph.outputs
+        )
         is_native_first = bool(segments) and isinstance(segments[0], NativeSegment)
         return Program(
             segments=segments,
@@ -107,6 +111,7 @@ class _Emitter:
             plan=self.memory,
             bodies=tuple(self.bodies),
             forms=self.forms,
+            devices=self.placement.devices if homes else {},
         )
 
     def _input(self, value: Value) -> Input:
@@ -119,6 +124,7 @@ class _Emitter:
             sizes=tuple((i, n) for i, d in enumerate(shape) if (n := lone_name(d)) is not None),
             fixed=tuple((i, d) for i, d in enumerate(shape) if isinstance(d, int)),
             default=self.graph.defaults.get(value),
+            device=self.placement.homes.get(value, HOST),
         )
 
     def compile(self, node: Node, bound: AbstractSet[str]) -> tuple[Step, dict[str, Program]]:
@@ -148,12 +154,19 @@ class _Layout:
         self.waiting = waiting
         self.done: list[Segment] = []
         self.parts: list[_Part] = []  # of the native segment under way
+        self.region: list[Node] = []  # of the device's segment under way
         self.frees: list[Value] = []
 
     def segments(self) -> tuple[Segment, ...]:
         """All of the graph's nodes; a guard is checked as soon as all sizes in it are bound."""
         emitter = self.emitter
         for node, frees in zip(emitter.schedule.nodes, emitter.memory.frees, strict=True):
+            provider = emitter.placement.where[node]
+            if has_device(provider) and not node.op.has_bodies:
+                self._add_to_region(node, provider)
+                self.frees.extend(frees)
+                continue
+            self._flush_region()
             step, bodies = emitter.compile(node, self.bound)
             if isinstance(step.lowered, Bodies):
                 inside = native_bodies(node, bodies)
@@ -230,11 +243,62 @@ class _Layout:
                     binds.append((position, axis, name))
         return tuple(binds)
 
+    def _add_to_region(self, node: Node, provider: DeviceProvider) -> None:
+        where = self.emitter.placement.where
+        if self.parts or (self.region and where[self.region[0]] is not provider):
+            self._flush()
+        self.region.append(node)
+        facts = (v.fact for v in node.outputs)
+        dims = (d for f in facts if isinstance(f, Fact) for d in f.shape or ())
+        if not all(symbols(d) <= self.bound for d in dims):  # nodes behind it know its sizes
+            self._flush()
+
     def _flush(self) -> None:
-        """Ends the native segment under way."""
+        """Ends the segment under way."""
         if self.parts:
             self.done.append(_native(self.emitter, self.parts, self.frees))
-        self.parts, self.frees = [], []
+            self.parts, self.frees = [], []
+        self._flush_region()
+
+    def _flush_region(self) -> None:
+        if not self.region:
+            return
+        emitter, nodes = self.emitter, tuple(self.region)
+        provider = emitter.placement.where[nodes[0]]
+        assert has_device(provider)
+        inside = set(nodes)
+        facts = [v.fact for n in nodes for v in n.outputs]
+        dims = [d for f in facts if isinstance(f, Fact) for d in f.shape or ()]
+        read = dict.fromkeys(v for n in nodes for v in n.inputs if v is not None)
+        region = Region(
+            nodes,
+            tuple(v for v in read if v.const is None and v.node not in inside),
+            tuple(v for n in nodes for v in n.outputs if _leaves(v, inside)),
+            frozenset(name for d in dims for name in symbols(d)) - self.bound,
+        )
+        guards, self.ready = tuple(self.ready) if self.done else (), []
+        place = {v: i for i, v in enumerate(region.outputs)}
+        binds = tuple(
+            (place[n.outputs[position]], axis, name)
+            for n in nodes
+            for position, axis, name in self._binds(n)
+            if n.outputs[position] in place
+        )
+        if binds:
+            self._wake()
+        self.done.append(
+            RegionSegment(
+                nodes,
+                provider.compile_region(region),
+                provider.name,
+                tuple(map(emitter.slot, region.inputs)),
+                tuple(map(emitter.slot, region.outputs)),
+                tuple(emitter.slots[v] for v in self.frees if v in emitter.slots),
+                guards,
+                binds,
+            )
+        )
+        self.region, self.frees = [], []
 
 
 def _native(emitter: _Emitter, parts: list[_Part], frees: list[Value]) -> NativeSegment:

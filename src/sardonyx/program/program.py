@@ -11,9 +11,10 @@ from sardonyx.graph.fact import AnyFact
 from sardonyx.graph.graph import Node
 from sardonyx.graph.guard import Guard
 from sardonyx.memory import Plan
-from sardonyx.place.provider import StepCall
+from sardonyx.place.provider import HOST, DeviceProvider, StepCall
 from sardonyx.program.control import constant_slots
 from sardonyx.program.native import NativeSegment, RunSettings
+from sardonyx.program.region import RegionSegment
 from sardonyx.weights.const import Const
 from sardonyx.weights.forms import Forms, Want, Wanted
 
@@ -36,7 +37,7 @@ class PythonSegment:
     binds: tuple[tuple[int, int, str], ...]  # (output, axis, name): sizes known once this has run
 
 
-Segment = PythonSegment | NativeSegment
+Segment = PythonSegment | NativeSegment | RegionSegment
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class Input:
     sizes: tuple[tuple[int, str], ...]  # (axis, name) of dims that are one name
     fixed: tuple[tuple[int, int], ...]  # (axis, size) of dims that are a number
     default: Const | None = None
+    device: str = HOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class Output:
     name: str
     slot: int
     fact: AnyFact
+    device: str = HOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,7 @@ class Program:
     plan: Plan
     bodies: tuple[Program, ...]  # those of its control flow
     forms: Forms
+    devices: Mapping[str, DeviceProvider] = field(default_factory=dict)  # by name
     _template: list[Any] = field(default_factory=list)
 
     def frame(self) -> list[Any]:
@@ -91,6 +95,8 @@ class Program:
         for segment in self.segments:
             if isinstance(segment, NativeSegment):
                 segment.prepare(self.forms, settings, pool)
+            elif isinstance(segment, RegionSegment):
+                segment.prepare(self.forms.check)
         for body in self.bodies:
             body.prepare(settings, pool)
 
@@ -104,6 +110,24 @@ class Program:
             wanted.address(Want(const))
         for body in self.bodies:
             body.wants(wanted)
+
+    def on_host(self, number: int, result: Any) -> Any:
+        """An output's value as an array, wherever it was made."""
+        device = self.outputs[number].device
+        return result if device == HOST or result is None else self.devices[device].to_host(result)
+
+    def keeps(self, value: Any) -> bool:
+        """Whether a value on a device lies in memory that segments read or write in later runs."""
+        regions = (s for s in self.segments if isinstance(s, RegionSegment))
+        return any(s.keeps(value) for s in regions) or any(b.keeps(value) for b in self.bodies)
+
+    def release_graphs(self, graph_id: int) -> None:
+        """Forgets what regions recorded for runs of an id."""
+        for segment in self.segments:
+            if isinstance(segment, RegionSegment):
+                segment.release_graphs(graph_id)
+        for body in self.bodies:
+            body.release_graphs(graph_id)
 
     @property
     def quick(self) -> Callable[[dict[Any, Any]], object] | None:
@@ -145,6 +169,8 @@ class Program:
         for segment in self.segments:
             if isinstance(segment, PythonSegment):
                 yield segment.node, segment.provider, segment.kernel
+            elif isinstance(segment, RegionSegment):
+                yield from ((n, segment.provider, segment.kernel) for n in segment.nodes)
             else:
                 yield from ((node, "cpu", row) for node, row in segment.nodes)
 
@@ -165,6 +191,11 @@ class Run:
     settings: RunSettings = field(default_factory=RunSettings)
     stop: Stop | None = None  # the flag that `check` looks at, for native code
     pool: Pool | None = None  # for segments that are prepared by this run
-    into: Mapping[int, Any] = field(default_factory=dict)  # arrays for outputs, by slot
-    on_step: Callable[[PythonSegment, Run, float], None] | None = None  # for profiles
+    into: Mapping[int, Any] = field(default_factory=dict)  # places for outputs, by slot
+    # Outputs, by slot, that belong into the very memory of an input, with the slot of that.
+    shared: Mapping[int, int] = field(default_factory=dict)
+    is_bound: bool = False  # what it was fed and what it writes to stays where it is
+    graph_id: int = 0  # of recorded graphs to choose from; -1: none
+    # For profiles.
+    on_step: Callable[[PythonSegment | RegionSegment, Run, float], None] | None = None
     on_native: Callable[[NativeSegment, list[Span]], None] | None = None

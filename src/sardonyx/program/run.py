@@ -12,8 +12,10 @@ import numpy as np
 from sardonyx.errors import InvalidArgument, RuntimeException, SardonyxError
 from sardonyx.graph.fact import AnyFact
 from sardonyx.graph.guard import AssumptionFailed
+from sardonyx.place.provider import HOST
 from sardonyx.program.native import NativeSegment
 from sardonyx.program.program import Input, Program, PythonSegment, Run
+from sardonyx.program.region import RegionSegment
 from sardonyx.weights.const import Const
 
 
@@ -22,9 +24,11 @@ def bind(program: Program, values: Mapping[str, Any]) -> dict[str, int]:
     dims: dict[str, int] = {}
     for spec in program.inputs:
         value = values.get(spec.name, spec.default)
-        if not isinstance(value, (np.ndarray, Const)):
+        if not isinstance(value, (np.ndarray, Const)) and spec.device == HOST:
             continue
-        shape = value.shape
+        if value is None:
+            continue
+        shape = tuple(value.shape)
         _check_shape(spec, shape)
         for axis, name in spec.sizes:
             if dims.setdefault(name, shape[axis]) != shape[axis]:
@@ -68,9 +72,9 @@ def execute(program: Program, run: Run) -> list[Any]:
         for slot, value in zip(segment.outputs, results, strict=False):
             frame[slot] = value
         for position, axis, name in segment.binds:
-            value = results[position]
-            if isinstance(value, np.ndarray) and axis < value.ndim:
-                dims[name] = value.shape[axis]
+            shape = getattr(results[position], "shape", ())
+            if axis < len(shape):
+                dims[name] = int(shape[axis])
         if run.on_step is not None:
             run.on_step(segment, run, started)
         for slot in segment.frees:
@@ -87,9 +91,11 @@ def _run_native(program: Program, segment: NativeSegment, run: Run) -> None:
         run.frame[slot] = None
 
 
-def _call(segment: PythonSegment, arrays: list[Any], run: Run) -> Sequence[Any]:
+def _call(segment: PythonSegment | RegionSegment, arrays: list[Any], run: Run) -> Sequence[Any]:
     """One step; whatever goes wrong names its node."""
     try:
+        if isinstance(segment, RegionSegment):
+            return segment(arrays, run)
         return segment.call(arrays, run)
     except SardonyxError as error:
         raise error.at(node=segment.node) from None
@@ -145,8 +151,9 @@ class Body:
             frame[here] = outer.frame[there]
         for spec, value in zip(program.inputs, values, strict=True):
             frame[spec.slot] = value
-            if isinstance(value, np.ndarray):
-                for axis, name in spec.sizes:
-                    if axis < value.ndim:
-                        dims[name] = value.shape[axis]
-        return execute(program, replace(outer, dims=dims, frame=frame, into={}))
+            shape = getattr(value, "shape", ())
+            for axis, name in spec.sizes:
+                if axis < len(shape):
+                    dims[name] = int(shape[axis])
+        inner = replace(outer, dims=dims, frame=frame, into={}, shared={}, is_bound=False)
+        return execute(program, inner)

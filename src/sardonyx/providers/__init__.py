@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from logging import Logger
 from typing import Any, Final
 
+from sardonyx.errors import SardonyxError
 from sardonyx.log import logger
 from sardonyx.place.provider import Provider
 from sardonyx.providers.cpu import Cpu
 from sardonyx.providers.reference import Reference
 
 CPU: Final = "CPUExecutionProvider"
-AVAILABLE: Final = (CPU,)
+CUDA: Final = "CUDAExecutionProvider"
+TORCH: Final = "TorchExecutionProvider"
+Factory = Callable[[Mapping[str, str]], Provider]
+_OWN: Final[dict[str, Factory]] = {}  # those of users, by name
 ALL: Final = tuple(
     f"{name}ExecutionProvider"
     for name in (
@@ -25,13 +29,55 @@ ALL: Final = tuple(
 Options = dict[str, dict[str, str]]
 
 
+def available() -> tuple[str, ...]:
+    """The providers that programs may ask for without knowing this machine, the best first."""
+    from sardonyx.providers.probe import cuda_may_work
+
+    return (*_OWN, *((CUDA,) if cuda_may_work() else ()), CPU)
+
+
+def register_provider(name: str, factory: Factory) -> None:
+    """Makes a provider known under a name: `factory` makes one of its options for each session."""
+    if name in ALL or name == TORCH or not name:
+        raise ValueError(f"{name!r} is no name for a provider of one's own")
+    _OWN[name] = factory
+
+
+def unregister_provider(name: str) -> None:
+    """Forgets a provider that was registered; sessions that use it keep it."""
+    if name not in _OWN:
+        raise ValueError(f"no provider {name!r} was registered")
+    del _OWN[name]
+
+
 def resolve(
     providers: Any, provider_options: Any, logger: Logger = logger
 ) -> tuple[Options, tuple[Provider, ...]]:
-    """The providers to use, with their options, from what a session was given; the CPU is last."""
-    wanted = normalized(providers or (CPU,), provider_options, AVAILABLE, logger)
+    """The providers to use, with their options, from what a session was given; the CPU is last.
+
+    One that cannot start is left out with a warning: those behind it serve.
+    """
+    known = (TORCH, *available())
+    wanted = normalized(providers or (CPU,), provider_options, known, logger)
+    made: list[Provider] = []
+    for name, options in list(wanted.items()):
+        if name == CPU:
+            break  # it takes every node
+        try:
+            made.append(_start(name, options, logger))
+        except SardonyxError as error:
+            logger.warning("the provider %s is not used: %s", name, error)
+            del wanted[name]
     wanted.setdefault(CPU, {})
-    return wanted, (Cpu(), Reference())
+    return wanted, (*made, Cpu(), Reference())
+
+
+def _start(name: str, options: Mapping[str, str], logger: Logger) -> Provider:
+    if name in _OWN:
+        return _OWN[name](options)
+    from sardonyx.providers.start import torch_provider  # torch is slow to import
+
+    return torch_provider(name, options, logger)
 
 
 def normalized(

@@ -61,7 +61,12 @@ def schedule(placement: Placement, options: OrderOptions | None = None) -> Sched
     if chosen.order is Order.LEAST_PEAK:
         python = _in_python(placement)
     sizes = Sizes(placement.graph, chosen.hints) if python else None
-    return _schedule(placement.graph, chosen, python, sizes)
+    made = _schedule(placement.graph, chosen, python, sizes)
+    if placement.devices:
+        from sardonyx.schedule.runs import gathered  # most sessions have no device
+
+        made = gathered(made, placement)
+    return made
 
 
 def _schedule(

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from sardonyx.errors import Fail, ValueFault
 from sardonyx.nodearg import ModelMetadata, NodeArg, node_arg
 from sardonyx.options import SessionOptions
-from sardonyx.providers import CPU
+from sardonyx.place import HOST
+from sardonyx.providers import CPU, CUDA, TORCH
 from sardonyx.session.settings import ASSIGNMENT
 from sardonyx.trace import Profile
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from sardonyx.ep_devices import OrtEpAssignedSubgraph, OrtEpDevice
     from sardonyx.load.source import ModelBytes
 
+# Providers, by the names that programs show.
+_NAMES = {"cpu": CPU, "reference": CPU, "cuda": CUDA, "torch": TORCH}
 _RESULT_KEYS = ("ep", "validators", "results")
 
 
@@ -71,21 +74,25 @@ class About:
 
     def get_input_memory_infos(self) -> list[OrtMemoryInfo]:
         """The memory that each input is read from."""
-        from sardonyx.ep_devices import cpu_memory
+        from sardonyx.ep_devices import memory_of
 
-        return [cpu_memory() for _ in self._compiled.model.inputs]
+        return [memory_of(device) for device in self._input_devices()]
 
     def get_output_memory_infos(self) -> list[OrtMemoryInfo]:
         """The memory that each output is made in."""
-        from sardonyx.ep_devices import cpu_memory
+        from sardonyx.ep_devices import memory_of
 
-        return [cpu_memory() for _ in self._compiled.model.outputs]
+        return [memory_of(output.device) for output in self._compiled.program.outputs]
 
     def get_input_epdevices(self) -> list[OrtEpDevice]:
         """The device that reads each input."""
-        from sardonyx.ep_devices import get_ep_devices
+        from sardonyx.ep_devices import ep_device_of
 
-        return [get_ep_devices()[0] for _ in self._compiled.model.inputs]
+        return [ep_device_of(device) for device in self._input_devices()]
+
+    def _input_devices(self) -> list[str]:
+        devices = {i.name: i.device for i in self._compiled.program.inputs}
+        return [devices.get(d.name, HOST) for d in self._compiled.model.inputs]
 
     def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
         """Which provider runs which nodes of the lowered graph, if the session was to note it."""
@@ -97,8 +104,11 @@ class About:
                 hint=f'set the session config key {ASSIGNMENT} to "1"',
             )
         return [
-            OrtEpAssignedSubgraph(CPU, (OrtEpAssignedNode(n.name, n.op.domain, n.op.name),))
-            for n, _, _ in self._compiled.program.nodes()
+            OrtEpAssignedSubgraph(
+                _NAMES.get(provider, provider),
+                (OrtEpAssignedNode(n.name, n.op.domain, n.op.name),),
+            )
+            for n, provider, _ in self._compiled.program.nodes()
         ]
 
     def get_tuning_results(self) -> list[dict[str, Any]]:
@@ -127,7 +137,8 @@ class About:
                 raise TypeError(f"an option and its value are strings, not {key!r} and {value!r}")
 
     def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
-        """Graphs are captured on GPUs only: there is none to release."""
+        """Forgets what was recorded on GPUs for runs of a gpu_graph_id."""
+        self._compiled.program.release_graphs(graph_annotation_id)
 
     def enable_fallback(self) -> None:
         """Kept for programs that call it: the CPU is always there to fall back to."""

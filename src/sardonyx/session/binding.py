@@ -2,58 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from sardonyx.device import OrtDevice, check_cpu
+from sardonyx.device import HOST, TORCH_HOST, OrtDevice, device_values, is_tensor, torch_name
 from sardonyx.errors import SardonyxError, ValueFault
-from sardonyx.feeds import check_value
+from sardonyx.feeds import as_tensors, check_feed, check_value, on_host
 from sardonyx.graph.fact import Fact
 from sardonyx.nodearg import type_name
 from sardonyx.options import RunOptions
 from sardonyx.ortvalue import OrtValue, as_ort_value
 from sardonyx.ortvalues import OrtValueVector
+from sardonyx.session.bound import Bound
 from sardonyx.session.pointers import tensor_at
 
 if TYPE_CHECKING:
+    from sardonyx.program.program import Input
     from sardonyx.session.inference import InferenceSession
+
+UNFINISHED: Final = "disable_synchronize_execution_providers"
 
 
 class SessionIOBinding:
     """Inputs and outputs of a session by name, each bound to a value or, for outputs, to a place.
 
     An output bound to a tensor is written there: by the run itself where it makes the output in one
-    piece, else by a copy. An output bound to a device alone is new in each run.
+    piece, else by a copy. An output bound to a device alone is new in each run. A run waits for
+    devices to be done, unless its options say otherwise.
     """
 
     def __init__(self, session: InferenceSession) -> None:
         self._session = session
         self._feed: dict[str, Any] = {}
+        self._specs: Mapping[str, Input] | None = None  # that all of the feed was checked against
         self._targets: dict[str, OrtValue | None] = {}
         self._results: list[OrtValue] = []
-        self._places: list[Any] = []  # arrays for all outputs of the session, None where unbound
-        self._bound: list[tuple[int, str, OrtValue | None]] = []  # outputs, by number
+        self._devices: dict[str, str] = {}  # of outputs without a target
+        self._places: list[Any] = []  # memory for all outputs of the session, None where unbound
+        self._outputs: list[tuple[int, str, OrtValue | None]] = []  # that are bound, by number
+        self._bound: Bound | None = None  # all of this for runs, once one has worked it out
 
     def bind_input(self, name: str, value: Any, *raw: Any) -> None:
-        """An array or whatever `run` takes; or a device, a type, a shape and an address."""
+        """An array or whatever `run` takes; or a device, a type, a shape and an address.
+
+        What is not where the model reads the input is copied there, now.
+        """
         if raw:
-            check_cpu(value, f"the input {name}")
             element_type, shape, pointer = raw
-            self.bind_ortvalue_input(name, tensor_at(pointer, element_type, shape))
+            device = torch_name(value)
+            self.bind_ortvalue_input(name, tensor_at(pointer, element_type, shape, device=device))
             return
         if name in self._session._fixed:  # a default, which is to be fed now
             self._session._open_defaults()
-        spec = self._session._inputs.get(name)
+        specs = self._session._inputs
+        spec = specs.get(name)
         if spec is None:
-            known = ", ".join(self._session._inputs)
+            known = ", ".join(specs)
             raise ValueFault(f"Failed to find an input named {name}; the model has {known}")
         fed = value._fed() if isinstance(value, OrtValue) else value
         try:
-            self._feed[name] = check_value(name, spec.fact, fed)
+            fed = check_value(name, spec.fact, fed, spec.device)
+            self._feed[name] = self._on(spec.device, fed)
         except SardonyxError as error:
             raise ValueFault(error.what, **error.where) from None
+        self._specs = specs if self._specs is specs or len(self._feed) == 1 else None
+        self._bound = None
+
+    def _on(self, device: str, value: Any) -> Any:
+        """What is bound in the form that a device has it: over the same memory where it can be."""
+        if device == HOST or not isinstance(value, np.ndarray):
+            return value
+        if device == TORCH_HOST:
+            return as_tensors([value])[0]
+        made = self._session._compiled.program.devices[device].to_device(value)
+        return made if is_tensor(made) else value  # which runs bring to a device like no other
 
     def bind_ortvalue_input(self, name: str, value: OrtValue) -> None:
         """An OrtValue, which is read where it lies by each run."""
@@ -64,12 +88,16 @@ class SessionIOBinding:
     def bind_output(self, name: str, device: OrtDevice, *raw: Any) -> None:
         """A device to make the output on; with a type, a shape and an address, a place there."""
         self._check_output(name)
-        check_cpu(device, f"the output {name}")
+        where = torch_name(device)
         if raw:
             element_type, shape, pointer = raw
-            self.bind_ortvalue_output(name, tensor_at(pointer, element_type, shape))
-        else:
-            self._bind(name, None)
+            target = tensor_at(pointer, element_type, shape, device=where)
+            self.bind_ortvalue_output(name, target)
+            return
+        if where != HOST:
+            device_values(where).device_of(where)  # which must be there
+        self._devices[name] = where
+        self._bind(name, None)
 
     def bind_ortvalue_output(self, name: str, value: OrtValue) -> None:
         """A tensor that each run writes the output to."""
@@ -88,27 +116,38 @@ class SessionIOBinding:
     def _bind(self, name: str, value: OrtValue | None) -> None:
         self._targets[name] = value
         names = self._session._output_names
-        self._bound = [(names.index(n), n, target) for n, target in self._targets.items()]
+        self._bound = None
+        self._outputs = [(names.index(n), n, target) for n, target in self._targets.items()]
         self._places = [None] * len(names)
-        for index, _, target in self._bound:
+        outputs = self._session._compiled.program.outputs
+        for index, _, target in self._outputs:
             if target is not None and target._dtype is not None and target._dtype.bits >= 8:
-                self._places[index] = target._value
+                is_torch = outputs[index].device == TORCH_HOST
+                self._places[index] = as_tensors([target._value])[0] if is_torch else target._value
 
     def run(self, options: RunOptions | None) -> None:
         """One run; afterwards outputs are where they were bound to."""
         if not self._targets:
             raise ValueFault("no output is bound", hint="call bind_output first")
-        places = self._places
-        results = self._session._run_into(self._feed, places, options)
+        bound = self._bound
+        if bound is None:
+            specs = self._session._inputs
+            feed = self._feed.copy() if specs is self._specs else check_feed(specs, self._feed)
+            bound = self._bound = Bound(feed, self._places, specs)
+        results, places = self._session._run_into(bound, options), bound.places
         made = self._results = []
-        for index, name, target in self._bound:
+        for index, name, target in self._outputs:
             result = results[index]
             if target is None:
-                made.append(as_ort_value(result))
+                made.append(as_ort_value(result)._at(self._devices[name]))
                 continue
             if result is not places[index]:
                 _copy(name, result, target)
             made.append(target)
+        if options is None or options._entries.get(UNFINISHED) != "1":
+            tensors = [v._value for v in made if is_tensor(v._value)]
+            if tensors:
+                device_values("a device").finish(tensors)
 
     @property
     def _iobinding(self) -> SessionIOBinding:
@@ -116,17 +155,20 @@ class SessionIOBinding:
 
     def clear_binding_inputs(self) -> None:
         """Forgets all inputs."""
-        self._feed = {}
+        self._feed, self._bound = {}, None
 
     def clear_binding_outputs(self) -> None:
         """Forgets all outputs, and what the last run made."""
-        self._targets, self._results, self._places, self._bound = {}, [], [], []
+        self._targets, self._results, self._places, self._outputs = {}, [], [], []
+        self._devices, self._bound = {}, None
 
     def synchronize_inputs(self) -> None:
-        """Kept for programs that call it: inputs lie on the CPU."""
+        """Waits until devices have what is bound as inputs."""
+        _synchronize(self._feed.values())
 
     def synchronize_outputs(self) -> None:
-        """Kept for programs that call it: a run has ended when it returns."""
+        """Waits until devices have made what the last run left to them."""
+        _synchronize(value._value for value in self._results)
 
     def get_outputs(self) -> OrtValueVector:
         """What the last run made, in the order in which outputs were bound."""
@@ -135,7 +177,7 @@ class SessionIOBinding:
     def copy_outputs_to_cpu(self) -> list[Any]:
         """Copies of what the last run made, as `run` hands results out."""
         copies = [value._fed() for value in self._results]
-        return [c.copy() if isinstance(c, np.ndarray) else c for c in copies]
+        return on_host([c.copy() if isinstance(c, np.ndarray) else c for c in copies])
 
 
 class IOBinding:
@@ -188,10 +230,12 @@ class IOBinding:
         self._iobinding.bind_ortvalue_output(name, ortvalue)
 
     def synchronize_inputs(self) -> None:
-        """Kept for programs that call it: inputs lie on the CPU."""
+        """Waits until devices have what is bound as inputs."""
+        self._iobinding.synchronize_inputs()
 
     def synchronize_outputs(self) -> None:
-        """Kept for programs that call it: a run has ended when it returns."""
+        """Waits until devices have made what the last run left to them."""
+        self._iobinding.synchronize_outputs()
 
     def get_outputs(self) -> list[OrtValue]:
         """What the last run made, in the order in which outputs were bound."""
@@ -214,6 +258,12 @@ class IOBinding:
         self._iobinding.clear_binding_outputs()
 
 
+def _synchronize(values: Iterable[Any]) -> None:
+    tensors = [v for v in values if is_tensor(v)]
+    if tensors:
+        device_values("a device").synchronize(tensors)
+
+
 def _check_target(name: str, fact: Any, value: OrtValue) -> None:
     """A tensor that an output of this type and shape may be written to."""
     if not isinstance(fact, Fact):
@@ -224,7 +274,8 @@ def _check_target(name: str, fact: Any, value: OrtValue) -> None:
             f"expected: ({type_name(fact)})",
             output=name,
         )
-    if not value._tensor().flags.writeable:
+    tensor = value._tensor()
+    if isinstance(tensor, np.ndarray) and not tensor.flags.writeable:
         raise ValueFault(f"the output {name} is bound to memory that is read-only")
     if fact.shape is None:
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
@@ -19,7 +19,7 @@ from sardonyx.errors import (
     RuntimeException,
     SardonyxError,
 )
-from sardonyx.feeds import check_feed, describe, hand_out, into
+from sardonyx.feeds import as_tensors, check_feed, describe, hand_out, settle, taken
 from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.load import LoadOptions
 from sardonyx.load.source import read_model
@@ -27,22 +27,28 @@ from sardonyx.locks import Lock
 from sardonyx.log import at_severity, of_session
 from sardonyx.options import RunOptions, SessionOptions
 from sardonyx.ordering import warn_of_hints
+from sardonyx.place import HOST
 from sardonyx.pools import pool_for, wants_shrinking
 from sardonyx.program.program import Run
 from sardonyx.program.run import bind, execute
 from sardonyx.programs import PROGRAMS, Shared, key_of, shared
 from sardonyx.providers import resolve
 from sardonyx.session import config
-from sardonyx.session.about import About
+from sardonyx.session.bound import Bound
 from sardonyx.session.settings import (
     NODE_STATS,
     PACK_SAVE,
     check_fallback,
     compile_options,
     defers,
+    device_options,
     flushing,
+    graph_id,
     run_settings,
+    wants_tensors,
+    wishes,
 )
+from sardonyx.session.ways import Ways
 from sardonyx.trace import Profile
 from sardonyx.weights.forms import PrepackedWeightsContainer
 from sardonyx.weights.pack.find import SUFFIX
@@ -50,9 +56,7 @@ from sardonyx.weights.pack.find import SUFFIX
 if TYPE_CHECKING:
     from sardonyx.graph.infer import Shapes
     from sardonyx.memory.stats import NodeStats
-    from sardonyx.ortvalue import OrtValue
-    from sardonyx.ortvalues import OrtValueVector
-    from sardonyx.session.binding import IOBinding, SessionIOBinding
+    from sardonyx.session.binding import IOBinding
     from sardonyx.variants import Variants
 
 T = TypeVar("T")
@@ -60,7 +64,18 @@ _DEFAULT_RUN: Final = RunOptions()
 _ATTEMPTS: Final = 4  # the first program, names apart, branches chosen, and one to spare
 
 
-class InferenceSession(About):
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a run is asked for."""
+
+    values: dict[str, Any]
+    options: RunOptions
+    bound: Bound | None
+    wanted: Sequence[int]  # outputs, by number
+    stays: bool  # tensors are wanted where they lie
+
+
+class InferenceSession(Ways):
     """A model, ready to run. Many threads may call `run` at once."""
 
     def __init__(
@@ -113,11 +128,12 @@ class InferenceSession(About):
     def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
         """Compiles the model for these providers, again if it was compiled for others."""
         self._provider_options, self._providers = resolve(providers, provider_options, self._logger)
-        check_fallback(self._options)
+        self._wishes = wishes(self._options, self._providers)
         self._paths = {}
         self._variants: Variants | None = None
         options = self._current()
         self._use(self._compile(options))
+        check_fallback(self._options, self._compiled.placement)
         self._announce(options)
 
     def _compile(self, options: Options) -> Shared:
@@ -218,18 +234,38 @@ class InferenceSession(About):
             if outputs is not None:
                 return outputs  # type: ignore[return-value]  # a list, by native/bind/exec.cc
         options = _DEFAULT_RUN if run_options is None else run_options
-        if options.only_execute_path_to_fetches and output_names:
-            return self._path_to(output_names)._run(output_names, input_feed, options, ())
-        return self._run(output_names, input_feed, options, ())
+        if not wants_tensors(options):
+            return self._run(output_names, input_feed, options)
+        return as_tensors(self._run(output_names, input_feed, options, stays=True))
+
+    def _run_in_place(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | None,
+    ) -> list[Any]:
+        """The outputs where they are made: arrays, or tensors on devices."""
+        if self._compiled.program.devices:
+            options = _DEFAULT_RUN if run_options is None else run_options
+            return self._run(output_names, input_feed, options, stays=True)
+        return self.run(output_names, input_feed, run_options)
 
     def _run(
         self,
         output_names: Sequence[str] | None,
         input_feed: Mapping[str, Any],
         options: RunOptions,
-        places: Sequence[Any],
+        bound: Bound | None = None,
+        stays: bool = False,
     ) -> list[Any]:
-        """The long way of a run; `places` are arrays for all outputs to lie in, or None."""
+        """The long way of a run: results are arrays, or lie where they were made if each `stays`.
+
+        What is `bound` is the feed, or was before adapters came to it.
+        """
+        if options.only_execute_path_to_fetches and output_names:
+            path = self._path_to(output_names)
+            if path is not self:
+                return path._run(output_names, input_feed, options, None, stays)
         shrinks = wants_shrinking(options, self._settings)
         wanted = self._wanted(output_names)
         if options._adapters:
@@ -239,12 +275,19 @@ class InferenceSession(About):
         if not self._fixed.isdisjoint(input_feed):
             self._open_defaults()
         started = time.perf_counter()
-        values = check_feed(self._inputs, input_feed)
+        if bound is None or bound.feed is not input_feed or bound.specs is not self._inputs:
+            values = check_feed(self._inputs, input_feed)
+            bound = None if bound is None else Bound(values, bound.places, self._inputs)
+        else:
+            values = bound.feed
         try:
-            results = self._execute(values, options, places)
+            asked = _Asked(values, options, bound, wanted, stays)
+            results = self._execute(asked)
             if self._profile is not None:
                 self._profile.add("Session", "model_run", started, time.perf_counter(), {})
-            return hand_out([results[i] for i in wanted], values.values(), places)
+            if bound is None:
+                return hand_out(results, lambda: taken(values.values()))
+            return hand_out(results, bound.taken, bound.places)
         except InvalidArgument as error:
             raise error.at(fed=describe(values)) from None
         except MemoryError as error:
@@ -279,25 +322,26 @@ class InferenceSession(About):
 
     def _current(self) -> Options:
         """What compiling is told as things stand."""
-        return replace(self._base, providers=self._providers, load=self._load)
+        return replace(
+            self._base,
+            providers=self._providers,
+            load=self._load,
+            **device_options(self._base, self._providers, self._wishes),
+        )
 
-    def _run_into(
-        self, feed: dict[str, Any], places: list[Any], run_options: RunOptions | None
-    ) -> list[Any]:
-        """All outputs for a feed that was checked, in these arrays as far as they can lie there."""
+    def _run_into(self, bound: Bound, run_options: RunOptions | None) -> list[Any]:
+        """All outputs for what is bound, in their places as far as they can lie there."""
         quick = self._quick_into
         if quick is not None and run_options is None:
-            outputs = quick(feed, places)
+            outputs = quick(bound.feed, bound.places)
             if outputs is not None:
                 return outputs  # type: ignore[return-value]  # a list, by native/bind/exec.cc
-        return self._run(None, feed, run_options or _DEFAULT_RUN, places)
+        return self._run(None, bound.feed, run_options or _DEFAULT_RUN, bound, stays=True)
 
-    def _execute(
-        self, values: dict[str, Any], options: RunOptions, places: Sequence[Any]
-    ) -> list[Any]:
+    def _execute(self, asked: _Asked) -> list[Any]:
         return self._with_program(
-            lambda made: self._attempt(made, values, options, places),
-            lambda: {n: v.shape for n, v in values.items() if isinstance(v, np.ndarray)},
+            lambda made: self._attempt(made, asked),
+            lambda: {n: v.shape for n, v in asked.values.items() if hasattr(v, "shape")},
         )
 
     def _with_program(self, attempt: Callable[[Shared], T], shapes: Callable[[], Shapes]) -> T:
@@ -336,30 +380,34 @@ class InferenceSession(About):
                     Options(
                         self._providers,
                         self._load,
-                        base.passes,
+                        self._current().passes,
                         container=base.container,
                         order=base.order,
                         outputs=base.outputs,
+                        wishes=self._wishes,
                     )
                 )
             )
 
-    def _attempt(
-        self, made: Shared, values: dict[str, Any], options: RunOptions, places: Sequence[Any]
-    ) -> list[Any]:
-        program = made.compiled.program
-        dims, frame = bind(program, values), program.frame()
+    def _attempt(self, made: Shared, asked: _Asked) -> list[Any]:
+        program, values, options = made.compiled.program, asked.values, asked.options
+        plan = None if asked.bound is None else asked.bound.plan(program)
+        dims = bind(program, values) if plan is None else plan.dims.copy()
+        frame = program.frame()
         for spec in program.inputs:
             value = values.get(spec.name)
             if value is None and spec.default is not None:
                 value = spec.default.read()
+            if spec.device != HOST and isinstance(value, np.ndarray):
+                value = program.devices[spec.device].to_device(value)
             frame[spec.slot] = value
         pool = made.pool
         run = Run(dims, frame, _stopper(options), self._settings, options._stop, pool)
+        run.graph_id = graph_id(options)
         if self._profile is not None:
             run.on_step, run.on_native = self._profile.add_step, self._profile.add_native
-        if places:
-            run.into = into(program, places, values)
+        if plan is not None:
+            run.into, run.shared, run.is_bound = plan.into, plan.shared, True
         with flushing(self._settings.flushes):
             results = execute(program, run)
         if self._node_stats is not None:
@@ -367,7 +415,8 @@ class InferenceSession(About):
                 self._node_stats.add(made.compiled.model.graph, program, run.dims)
             except OSError as error:  # the run went well
                 self._logger.warning("%s is not written: %s", NODE_STATS, error)
-        return results
+        places = () if asked.bound is None else asked.bound.places
+        return settle(program, results, asked.wanted, asked.stays, places)
 
     def _wanted(self, names: Sequence[str] | None) -> list[int]:
         if not names:
@@ -380,83 +429,11 @@ class InferenceSession(About):
                 f"Invalid output name: {wrong}; the model has {', '.join(self._output_names)}"
             ) from None
 
-    def run_async(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
-        callback: Callable[[list[Any], Any, str], None],
-        user_data: Any,
-        run_options: RunOptions | None = None,
-    ) -> None:
-        """`run` on another thread, which then calls callback(results, user_data, error text)."""
-        from sardonyx.session.later import start  # brings threads, which few programs ask for
-
-        feed = dict(input_feed)
-        self._check_required(feed)
-        start(lambda: self.run(output_names, feed, run_options), callback, user_data)
-
-    def run_with_ort_values(
-        self,
-        output_names: Sequence[str] | None,
-        input_dict_ort_values: Mapping[str, OrtValue],
-        run_options: RunOptions | None = None,
-    ) -> list[OrtValue]:
-        """`run` with OrtValues for inputs and outputs; tensors are not copied."""
-        from sardonyx.ortvalue import OrtValue, as_ort_value
-
-        for name, value in input_dict_ort_values.items():
-            if not isinstance(value, OrtValue):
-                raise TypeError(f"the input {name} is an OrtValue, not {type(value).__name__}")
-        feed = {name: value._fed() for name, value in input_dict_ort_values.items()}
-        return [as_ort_value(result) for result in self.run(output_names, feed, run_options)]
-
-    def run_with_ortvaluevector(
-        self,
-        run_options: RunOptions | None,
-        feed_names: Sequence[str],
-        feeds: OrtValueVector,
-        fetch_names: Sequence[str],
-        fetches: OrtValueVector,
-        fetch_devices: Sequence[Any],
-    ) -> None:
-        """`run_with_ort_values` on lists: results go to the end of `fetches`."""
-        if len(feed_names) != len(feeds):
-            raise InvalidArgument(f"{len(feed_names)} names are given for {len(feeds)} inputs")
-        made = self.run_with_ort_values(
-            fetch_names, dict(zip(feed_names, feeds, strict=True)), run_options
-        )
-        for value in made:
-            fetches.push_back(value)
-
     def io_binding(self) -> IOBinding:
         """A binding of inputs and outputs to memory, for `run_with_iobinding`."""
         from sardonyx.session.binding import IOBinding
 
         return IOBinding(self)
-
-    def run_with_iobinding(
-        self, iobinding: IOBinding | SessionIOBinding, run_options: RunOptions | None = None
-    ) -> None:
-        """A run on bound memory; its results are where outputs were bound to."""
-        bound: SessionIOBinding = iobinding._iobinding
-        if bound._session is not self:
-            raise InvalidArgument("the binding belongs to another session")
-        bound.run(run_options)
-
-    def create_ortvalue_from_shape_and_type(
-        self,
-        shape: Sequence[int],
-        element_type: Any,
-        device_type: str,
-        device_id: int = 0,
-        vendor_id: int = -1,
-    ) -> OrtValue:
-        """A tensor of zeros on a device of the session's."""
-        from sardonyx.ortvalue import OrtValue
-
-        return OrtValue.ortvalue_from_shape_and_type(
-            shape, element_type, device_type, device_id, vendor_id
-        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """By the model's path, else by its bytes, and by options; packed weights are made anew."""

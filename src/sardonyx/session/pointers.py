@@ -10,34 +10,57 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.device import HOST, device_values
 from sardonyx.errors import ValueFault
-from sardonyx.graph.dtype import STRING
+from sardonyx.graph.dtype import STRING, DType
 from sardonyx.ortvalue import OrtValue, _checked_shape, _dtype_of
 
 _MEMORY = "/proc/self/mem"
 
 
-def tensor_at(pointer: int, element_type: Any, shape: Sequence[int], owner: Any = None) -> OrtValue:
+def tensor_at(
+    pointer: int,
+    element_type: Any,
+    shape: Sequence[int],
+    owner: Any = None,
+    device: str = HOST,
+) -> OrtValue:
     """A tensor over the memory at an address, which `owner`, or the caller, keeps."""
     dtype, dims = _dtype_of(element_type), _checked_shape(shape)
     if dtype is STRING:
         raise ValueFault("a tensor of strings has no address")
     size = dtype.packed_bytes(math.prod(dims))
+    if device != HOST:
+        return _on_device(int(pointer), dtype, dims, owner, device)
     if not size:
         return OrtValue._of_bytes(np.empty(0, np.uint8), dtype, dims)
-    _check(int(pointer), size, dtype.itemsize)
+    _check_number(int(pointer), size, dtype.itemsize)
+    _check_mapped(int(pointer), size)
     memory: Any = (ctypes.c_ubyte * size).from_address(int(pointer))
     memory.owner = owner
     return OrtValue._of_bytes(np.frombuffer(memory, np.uint8), dtype, dims)
 
 
-def _check(pointer: int, size: int, align: int) -> None:
-    """Refuses addresses that cannot be: null, between elements, or not of this process."""
-    where = {"bytes": size}
+def _on_device(
+    pointer: int, dtype: DType, dims: tuple[int, ...], owner: Any, device: str
+) -> OrtValue:
+    values, size = device_values(device), dtype.packed_bytes(math.prod(dims))
+    values.check_type(dtype, device)
+    if size:
+        _check_number(pointer, size, dtype.itemsize)
+    return OrtValue._of_bytes(values.bytes_at(pointer, size, device, owner), dtype, dims)
+
+
+def _check_number(pointer: int, size: int, align: int) -> None:
+    """Refuses addresses that cannot be: null, or between elements."""
     if pointer <= 0:
-        raise ValueFault(f"the address of a tensor is {pointer}", **where)
+        raise ValueFault(f"the address of a tensor is {pointer}", bytes=size)
     if pointer % align:
-        raise ValueFault(f"the address {pointer:#x} is no multiple of {align}", **where)
+        raise ValueFault(f"the address {pointer:#x} is no multiple of {align}", bytes=size)
+
+
+def _check_mapped(pointer: int, size: int) -> None:
+    """Refuses addresses that are not of this process."""
     try:
         memory = os.open(_MEMORY, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -46,6 +69,6 @@ def _check(pointer: int, size: int, align: int) -> None:
         for place in (pointer, pointer + size - 1):
             os.pread(memory, 1, place)
     except (OSError, OverflowError):
-        raise ValueFault(f"there is no memory at {pointer:#x}", **where) from None
+        raise ValueFault(f"there is no memory at {pointer:#x}", bytes=size) from None
     finally:
         os.close(memory)

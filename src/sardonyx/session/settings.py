@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from glob import escape
+from typing import TYPE_CHECKING, Any, Final
 
 import sardonyx._native as native
 from sardonyx.compile import Options
 from sardonyx.errors import Fail, InvalidArgument, ModelLoadCanceled, NoSuchFile, NotImplemented
 from sardonyx.load import LoadOptions
-from sardonyx.options import SessionOptions, byte_count, global_threads, one_of
+from sardonyx.options import RunOptions, SessionOptions, byte_count, global_threads, one_of
 from sardonyx.ordering import order_options
 from sardonyx.pass_options import PassOptions
+from sardonyx.place import Placement, Provider, Wishes, has_device
+from sardonyx.place.wishes import Assignment
 from sardonyx.pools import limit_of
 from sardonyx.program.limit import LIMIT
 from sardonyx.program.native import RunSettings
@@ -28,6 +32,11 @@ PACK_SAVE: Final = "session.save_external_prepacked_constant_initializers"
 NODE_STATS: Final = "session.collect_node_memory_stats_to_file"
 ASSIGNMENT: Final = "session.record_ep_graph_assignment_info"
 NO_CPU: Final = "session.disable_cpu_ep_fallback"
+_PLACEMENT: Final = "sardonyx.placement"
+_PARTITION: Final = "session.resource_cuda_partitioning_settings"
+_LAYERS: Final = ("session.name_based_layer_assignment", "session.layer_assignment_settings")
+_GRAPH: Final = "gpu_graph_id"  # of runs, as is the next
+_OUTPUTS: Final = "sardonyx.outputs"
 _NO_PACKING: Final = "session.disable_prepacking"
 _FOLDER: Final = "session.model_external_initializers_file_folder_path"
 _FOLD_LIMIT: Final = "optimization.constant_folding_max_output_size_in_bytes"
@@ -68,10 +77,72 @@ def defers(options: SessionOptions) -> bool:
     return flag(options, DEFER) or flag(options, _NO_PACKING)
 
 
-def check_fallback(options: SessionOptions) -> None:
-    """Refuses sessions that may not use the CPU, which is all there is."""
-    if flag(options, NO_CPU):
-        raise Fail(f"every node runs on the CPU, and {NO_CPU} forbids it", hint="leave the key out")
+def check_fallback(options: SessionOptions, placement: Placement) -> None:
+    """Refuses a placement that uses the CPU where that may not be used."""
+    if not flag(options, NO_CPU):
+        return
+    left = [node for node, provider in placement.where.items() if not has_device(provider)]
+    if left:
+        reasons = "; ".join(why for _, why in placement.refusals.get(left[0], ()))
+        raise Fail(
+            f"{len(left)} of {len(placement.where)} nodes run on the CPU, and {NO_CPU} forbids it",
+            node=left[0],
+            why=reasons or "no other provider is in use",
+            hint="leave the key out, or give a provider that takes them",
+        )
+
+
+def wishes(options: SessionOptions, providers: Sequence[Provider]) -> Wishes:
+    """What the session wants of placement."""
+    limits = {}
+    for provider in providers:
+        limit = getattr(provider, "limit_bytes", 0)
+        if has_device(provider) and limit:
+            limits[provider.device] = limit
+    entries = options._entries
+    if entries.get(_PARTITION):
+        size = entries[_PARTITION].partition(",")[0]
+        if not size.isdecimal():
+            raise InvalidArgument(f"{_PARTITION} begins with a limit in KB, not {size!r}")
+        limits.update((p.device, int(size) << 10) for p in providers if has_device(p))
+    found = [*_assigned(entries.get(_PLACEMENT, "")), *_layers(entries)]
+    return Wishes(tuple(found), limits)
+
+
+def _assigned(text: str) -> Iterator[Assignment]:
+    """Of our own form: "pattern=cuda;pattern=cpu", the first that matches counts."""
+    for part in filter(None, text.split(";")):
+        pattern, _, target = part.rpartition("=")
+        if not pattern or not target:
+            raise InvalidArgument(
+                f"{_PLACEMENT} is patterns of node names with a provider each, as in "
+                f"encoder/*=cuda;*=cpu, not {text!r}"
+            )
+        yield Assignment(pattern.strip(), target.strip().lower())
+
+
+def _layers(entries: Mapping[str, str]) -> Iterator[Assignment]:
+    """Of onnxruntime's form: "gpu(text,text);cpu(text)", where a name has one of the texts."""
+    text = next((entries[key] for key in _LAYERS if entries.get(key)), "")
+    for part in filter(None, text.split(";")):
+        target, opens, names = part.strip().partition("(")
+        if not opens or not names.endswith(")"):
+            raise InvalidArgument(
+                f"{_LAYERS[0]} is devices with parts of node names, as in gpu(layers.0,layers.1), "
+                f"not {text!r}"
+            )
+        for name in names[:-1].split(","):
+            is_exact = name.strip().startswith("=")
+            word = escape(name.strip().lstrip("="))
+            yield Assignment(f"{word}*" if is_exact else f"*{word}*", target.strip().lower())
+
+
+def device_options(base: Options, providers: Sequence[Provider], wishes: Wishes) -> dict[str, Any]:
+    """What compiling is told beside all else where some provider has a device of its own."""
+    if not any(map(has_device, providers)):
+        return {"wishes": wishes}
+    # A pack holds a graph for the CPU, with weights in the CPU's forms.
+    return {"wishes": wishes, "passes": replace(base.passes, for_device=True), "pack": None}
 
 
 @contextlib.contextmanager
@@ -96,7 +167,7 @@ def compile_options(
     _check_formats(options)
     entries = options._entries
     disabled |= {n for n in entries.get(_DISABLED, "").split(";") if n}
-    limit = entries.get(_FOLD_LIMIT)
+    limit = entries.get(_FOLD_LIMIT, str(PassOptions().fold_limit_bytes))
     return Options(
         providers=(),
         load=_load_options(options),
@@ -107,7 +178,7 @@ def compile_options(
             weight_block=_weight_block(entries.get(_WEIGHT_BLOCK, "0")),
             approximates_gelu=flag(options, _GELU),
             keeps_qdq=flag(options, _NO_QDQ),
-            **({} if limit is None else {"fold_limit_bytes": _size(_FOLD_LIMIT, limit)}),
+            fold_limit_bytes=_size(_FOLD_LIMIT, limit),
         ),
         save=_save_options(options) if options.optimized_model_filepath else None,
         pack=_pack_options(options),
@@ -256,3 +327,17 @@ def _weight_block(text: str) -> int:
             f"the weights, not {text!r}"
         )
     return block
+
+
+def graph_id(options: RunOptions) -> int:
+    """Which of its recorded graphs a run chooses from; -1: none."""
+    text = options._entries.get(_GRAPH, "0")
+    if not text.removeprefix("-").isdecimal():
+        raise InvalidArgument(f"{_GRAPH} is a number, not {text!r}")
+    return int(text)
+
+
+def wants_tensors(options: RunOptions) -> bool:
+    """Whether a run hands out tensors of torch in place of arrays."""
+    text = options._entries.get(_OUTPUTS, "numpy")
+    return bool(one_of(_OUTPUTS, text, {"numpy": False, "device": True}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import mmap
+import os
 from collections.abc import Hashable
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -161,10 +162,26 @@ class Words(Const):
         return "held"
 
 
+class File(NamedTuple):
+    """A file as it was when it was mapped, for those who read it by a descriptor."""
+
+    path: str
+    device: int
+    inode: int
+    size_bytes: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, path: str, status: os.stat_result) -> File:
+        """An open file that was found at a path."""
+        known = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+        return cls(os.path.abspath(path), *known)
+
+
 class Source:
     """Bytes that constants point into: a mapped file or a buffer that the user gave."""
 
-    __slots__ = ("__weakref__", "data", "identity", "is_fixed", "name")
+    __slots__ = ("__weakref__", "data", "file", "identity", "is_fixed", "name")
 
     def __init__(
         self,
@@ -172,9 +189,11 @@ class Source:
         name: str,
         identity: Hashable | None = None,
         is_fixed: bool | None = None,
+        file: File | None = None,
     ) -> None:
         """`identity` is equal for sources of equal bytes; None: they are known by their address."""
         self.data: Final = data
+        self.file: Final = file  # that is mapped
         self.name: Final = name
         self.identity: Final = identity
         self.is_fixed: Final = identity is not None if is_fixed is None else is_fixed

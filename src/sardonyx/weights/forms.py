@@ -127,8 +127,7 @@ class Forms:
         """The bytes of a form, as long as this lives."""
         array = self._arrays.get(want)
         if array is None:
-            if self._check is not None:
-                self._check()
+            self.check()
             array = self.found(want)
             if array is None and self.container is not None:
                 array = self.container.share(want, lambda: _make(want))
@@ -136,6 +135,11 @@ class Forms:
                 array = _make(want)
             self._arrays[want] = array
         return array
+
+    def check(self) -> None:
+        """Raises if the making of forms is to end."""
+        if self._check is not None:
+            self._check()
 
     @contextlib.contextmanager
     def checking(self, check: Callable[[], None]) -> Iterator[None]:

@@ -85,7 +85,7 @@ def _wants(program: Program) -> Iterator[tuple[Want, Node]]:
     for segment in program.segments:
         if isinstance(segment, PythonSegment):
             yield from ((Want(by_slot[i]), segment.node) for i in segment.inputs if i in by_slot)
-        else:
+        elif isinstance(segment, NativeSegment):
             yield from _native(segment)
     native = {id(p) for s in program.segments if isinstance(s, NativeSegment) for p in _bodies(s)}
     for body in program.bodies:

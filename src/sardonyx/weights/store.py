@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 from weakref import ref
@@ -57,7 +57,7 @@ class Store(Generic[T]):
         """`serves` is asked whether what is there may be had again."""
         self._serves = serves
         self._entries: dict[Hashable, _Entry[T]] = {}
-        self._makers: dict[Hashable, Lock] = {}
+        self._makers: dict[Hashable, Lock] = {}  # held by those who make the thing of a key
         self._lock = Lock()
 
     def share(self, key: Hashable | None, make: Callable[[], T], keeps: object = None) -> T:
@@ -66,22 +66,58 @@ class Store(Generic[T]):
             return make()
         with self._lock:
             found = self._find(key)
-            if found is not None:
-                return found
-            maker = self._makers.setdefault(key, Lock())
-        with maker:
-            try:
-                with self._lock:
-                    found = self._find(key)
-                if found is None:
-                    found = make()
+        if found is None:
+            found = self.share_many({key: keeps}, lambda _: [make()])[key]
+        return found
+
+    def share_many(
+        self, wanted: Mapping[Hashable, object], make: Callable[[list[Hashable]], Sequence[T]]
+    ) -> dict[Hashable, T]:
+        """The things of keys, with what each keeps; `make` makes all that are missing at once.
+
+        Nobody waits for another before its own are made, so that no two wait for each other.
+        """
+        found: dict[Hashable, T] = {}
+        while len(found) < len(wanted):
+            maker = Lock()
+            with maker:
+                missing, others = self._claim(wanted, found, maker)
+                try:
+                    things = make(missing) if missing else ()
                     with self._lock:
-                        self._entries[key] = self._entry(key, found, keeps)
-                return found
-            finally:
-                with self._lock:
-                    if self._makers.get(key) is maker:
-                        del self._makers[key]
+                        for key, thing in zip(missing, things, strict=True):
+                            found[key] = thing
+                            self._entries[key] = self._entry(key, thing, wanted[key])
+                finally:
+                    self._let_go(missing, maker)
+            for key, other in others.items():
+                with other:  # whose thread is done, or was left behind by a fork
+                    self._let_go([key], other)
+        return found
+
+    def _claim(
+        self, wanted: Mapping[Hashable, object], found: dict[Hashable, T], maker: Lock
+    ) -> tuple[list[Hashable], dict[Hashable, Lock]]:
+        """Fills in what is there; the keys that `maker` is to make, and who makes the others."""
+        missing: list[Hashable] = []
+        others: dict[Hashable, Lock] = {}
+        with self._lock:
+            for key in wanted:
+                thing = found[key] if key in found else self._find(key)
+                if thing is not None:
+                    found[key] = thing
+                elif key in self._makers:
+                    others[key] = self._makers[key]
+                else:
+                    self._makers[key] = maker
+                    missing.append(key)
+        return missing, others
+
+    def _let_go(self, keys: list[Hashable], maker: Lock) -> None:
+        with self._lock:
+            for key in keys:
+                if self._makers.get(key) is maker:
+                    del self._makers[key]
 
     def _find(self, key: Hashable) -> T | None:
         entry = self._entries.get(key)

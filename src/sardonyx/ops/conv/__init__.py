@@ -107,7 +107,7 @@ def _(g: Scope, x: Fact, w: Fact, b: Fact | None, **attrs: Any) -> Fact:
     g.divides(group, w.dims[0], "group must divide the channels")
     maps = w.dims[1] * group
     check_bias(g, b, maps)
-    sizes = _transposed_sizes(window(kernel, attrs), x.dims[2:], attrs)
+    sizes = transposed_sizes(window(kernel, attrs), x.dims[2:], attrs)
     for i, size in enumerate(sizes):
         g.at_least(size, 0, f"pads remove more than there is along spatial axis {i}")
     return Fact(x.dtype, (x.dims[0], maps, *sizes))
@@ -129,7 +129,8 @@ def _natural_sizes(moved: Window, spatial: Shape, attrs: Mapping[str, Any]) -> S
     return tuple((size - 1) * stride + extent + e for size, stride, extent, e in rows)
 
 
-def _transposed_sizes(moved: Window, spatial: Shape, attrs: Mapping[str, Any]) -> Shape:
+def transposed_sizes(moved: Window, spatial: Shape, attrs: Mapping[str, Any]) -> Shape:
+    """The output's spatial sizes, for an input of these."""
     n = len(spatial)
     natural = _natural_sizes(moved, spatial, attrs)
     asked = attrs["output_shape"]
@@ -155,7 +156,7 @@ def transposed_front(moved: Window, path: tuple[Shape, Shape], attrs: Mapping[st
 def _conv_transpose(x: Array, w: Array, b: Array | None = None, **attrs: Any) -> Array:
     moved = window(w.shape[2:], attrs)
     ins: Ints = x.shape[2:]
-    outs = numbers(_transposed_sizes(moved, ins, attrs))
+    outs = numbers(transposed_sizes(moved, ins, attrs))
     front = numbers(transposed_front(moved, (ins, outs), attrs))
     y = np.zeros((x.shape[0], w.shape[1] * attrs["group"], *outs), x.dtype)
     if x.size and y.size:

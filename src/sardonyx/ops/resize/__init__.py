@@ -44,7 +44,8 @@ resize = Op(
 )
 
 
-def _axes(rank: int, attrs: Mapping[str, Any]) -> Ints:
+def resized_axes(rank: int, attrs: Mapping[str, Any]) -> Ints:
+    """The axes that change."""
     return tuple(range(rank)) if attrs["axes"] is None else axes_of(attrs["axes"], rank)
 
 
@@ -75,7 +76,7 @@ def _(
     g: Scope, x: Fact, roi: Fact | None, scales: Fact | None, sizes: Fact | None, **attrs: Any
 ) -> Fact:
     _check_modes(x, attrs)
-    axes = _axes(x.rank, attrs)
+    axes = resized_axes(x.rank, attrs)
     scales, sizes = _given(scales), _given(sizes)
     both = [f for f in (scales, sizes) if f is not None]
     if not both or (len(both) == 2 and all(isinstance(f.dims[0], int) for f in both)):
@@ -147,16 +148,9 @@ def _resize(
     sizes: Array | None = None,
     **attrs: Any,
 ) -> Array:
-    axes = _axes(x.ndim, attrs)
-    plan = dict(zip(axes, _stretches(x, axes, (roi, scales, sizes), attrs), strict=True))
-    mode = Mode(
-        attrs["mode"],
-        attrs["coordinate_transformation_mode"],
-        attrs["nearest_mode"],
-        attrs["cubic_coeff_a"],
-        bool(attrs["exclude_outside"]),
-        bool(attrs["antialias"]),
-    )
+    axes = resized_axes(x.ndim, attrs)
+    plan = dict(zip(axes, stretches(x.shape, axes, (roi, scales, sizes), attrs), strict=True))
+    mode = mode_of(attrs)
     crops = mode.transform == b"tf_crop_and_resize"
     y = x if mode.mode == b"nearest" else interpolable(x)
     # Axes that shrink come first: then the others have less to do.
@@ -171,12 +165,24 @@ def _resize(
     return restored(y, x, rounds=rounds) if y is not x else x.copy()
 
 
-def _stretches(
-    x: Array, axes: Ints, inputs: tuple[Array | None, ...], attrs: Mapping[str, Any]
+def mode_of(attrs: Mapping[str, Any]) -> Mode:
+    """What a node's attributes say of the filter."""
+    return Mode(
+        attrs["mode"],
+        attrs["coordinate_transformation_mode"],
+        attrs["nearest_mode"],
+        attrs["cubic_coeff_a"],
+        bool(attrs["exclude_outside"]),
+        bool(attrs["antialias"]),
+    )
+
+
+def stretches(
+    shape: Sequence[int], axes: Ints, inputs: tuple[Array | None, ...], attrs: Mapping[str, Any]
 ) -> list[Stretch]:
     """What happens to each axis, from the run-time inputs."""
     roi, scales, sizes = inputs
-    old = tuple(x.shape[a] for a in axes)
+    old = tuple(shape[a] for a in axes)
     n = len(axes)
     starts, ends = [0.0] * n, [1.0] * n
     if attrs["coordinate_transformation_mode"] == b"tf_crop_and_resize":

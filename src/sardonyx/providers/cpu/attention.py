@@ -21,8 +21,10 @@ def _filled(node: Node, count: int) -> tuple[Value | None, ...]:
     return (*node.inputs, *[None] * (count - len(node.inputs)))
 
 
-def attention(node: Node) -> Call:
+def attention(node: Node) -> Call | No:
     attrs, inputs = node.attrs, _filled(node, 6)
+    if inputs[3] is not None and inputs[3].tensor.dtype is not F32:
+        return No("no kernel for a mask of halves")
     ints = tuple(attrs[name] for name in FLAGS)
     q = inputs[0]
     assert q is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, Final
 
 import numpy as np
@@ -31,16 +30,26 @@ def ours(dtype: torch.dtype) -> DType | None:
 def as_tensor(array: np.ndarray[Any, Any], dtype: DType) -> torch.Tensor:
     """A tensor on the CPU over an array's memory; of a type under 8 bits, one to a byte."""
     wanted = TORCH.get(dtype, torch.uint8)
+    if dtype.bits < 8 and dtype.kind == "int":  # a byte has its own sign bit
+        return _shared(array.astype(np.int8))
     if array.dtype.type.__module__ != "numpy":  # of ml_dtypes: the same bits under another name
-        array = np.ascontiguousarray(array).view(np.uint8 if array.itemsize == 1 else np.int16)
-        return _shared(array).view(wanted)
+        bits = np.ascontiguousarray(array).view(np.uint8 if array.itemsize == 1 else np.int16)
+        return _shared(bits.reshape(array.shape)).view(wanted)
     return _shared(np.ascontiguousarray(array).reshape(array.shape))
 
 
+class _Alias:
+    """The memory of an array as one that may be written to, of which torch does not warn."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self._array = array
+        address, _ = array.__array_interface__["data"]
+        self.__array_interface__ = {**array.__array_interface__, "data": (address, False)}
+
+
 def _shared(array: np.ndarray[Any, Any]) -> torch.Tensor:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it is read-only: nothing here writes to it
-        return torch.from_numpy(array)
+    """A tensor over an array that nothing here writes to."""
+    return torch.from_numpy(array if array.flags.writeable else np.asarray(_Alias(array)))
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:

@@ -20,7 +20,14 @@ def log_softmax(x: Tensor, *, axis: int) -> Tensor:
     return torch.log_softmax(x, axis)
 
 
+def hardmax(x: Tensor, *, axis: int) -> Tensor:
+    """One at the first of the largest numbers along an axis, zero elsewhere."""
+    y = torch.zeros_like(x)
+    return y.scatter(axis, x.argmax(axis, keepdim=True), 1) if x.numel() else y
+
+
 ROWS: Final[Rows] = {
     ("", "Softmax"): Row(softmax, REALS),
     ("", "LogSoftmax"): Row(log_softmax, REALS),
+    ("", "Hardmax"): Row(hardmax, REALS),
 }

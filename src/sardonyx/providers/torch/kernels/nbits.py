@@ -15,7 +15,7 @@ from torch import Tensor
 from sardonyx.providers.torch.kernels import n_processors
 from sardonyx.providers.torch.kernels.digits import UNIT, WORDS
 from sardonyx.providers.torch.kernels.launch import launch
-from sardonyx.providers.torch.kernels.rows import dense_kernel, digits_kernel, rows_kernel
+from sardonyx.providers.torch.kernels.rows import digits_kernel, rows_kernel
 
 if TYPE_CHECKING:
     from sardonyx.ops.nbits import Form
@@ -253,12 +253,3 @@ def _made(y: Tensor, n_rows: int, n: int, makes_digits: bool, then: Norm | None)
         return Digits(words, y)
     squares = torch.empty((n_rows, n_units), dtype=torch.float32, device=y.device)
     return Digits(words, y, squares, then[1])
-
-
-def dense(weights: Weights, dtype: torch.dtype) -> Tensor:
-    """The weights [n, k] as floats, for products of many rows."""
-    w = torch.empty((weights.n, weights.k), dtype=dtype, device=weights.q.device)
-    given = (weights.q, weights.scale, weights.zero, w)
-    grid = (weights.n, -(-weights.k // 1024), 1)
-    launch(dense_kernel, grid, given, (weights.k, weights.plan, 1024), 4)
-    return w

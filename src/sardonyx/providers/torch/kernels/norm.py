@@ -1,5 +1,5 @@
-"""Norms of rows, with a sum in front: RMS and layer normalization in one launch."""
-# mypy: disable-error-code="no-untyped-def,untyped-decorator,misc,no-any-return,assignment"
+"""Normalizations of rows, with the sum before them, in one launch."""
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,misc,no-any-return"
 
 from __future__ import annotations
 
@@ -13,56 +13,65 @@ from torch import Tensor
 from sardonyx.providers.torch.kernels.device import let_next, wait_before
 from sardonyx.providers.torch.kernels.launch import launch
 
-MOST_COLUMNS: Final = 32768  # of a row, which one program holds
+MOST_COLUMNS: Final = 16384  # that one program holds
+Normed = tuple[Tensor, Tensor, Tensor, Tensor]  # y, mean, inverse deviation, sum
 
 
 @triton.jit
 def norm_kernel(
-    x, residual, gain, bias, y, total, n, eps,
-    is_centred: tl.constexpr, columns: tl.constexpr, overlap: tl.constexpr,
+    x, skip, bias, gain, shift, y, total, mean, inverse, eps,
+    columns: tl.constexpr, block: tl.constexpr, is_rms: tl.constexpr, overlap: tl.constexpr,
 ):  # fmt: skip
-    """One row: the sum with the residual, over its root mean square or deviation."""
+    """One row for each program: the sum of what is given, over its deviation."""
     let_next(overlap)
     wait_before(overlap)
-    column = tl.arange(0, columns)
-    at = tl.program_id(0).to(tl.int64) * n + column
-    ok = column < n
-    value = tl.load(x + at, ok, 0.0).to(tl.float32)
-    if residual is not None:
-        value += tl.load(residual + at, ok, 0.0).to(tl.float32)
-        rounded = value.to(total.dtype.element_ty)
-        tl.store(total + at, rounded, ok)
-    if is_centred:
-        value = tl.where(ok, value - tl.sum(value, 0) / n, 0.0)
-    value = value / tl.sqrt(tl.sum(value * value, 0) / n + eps)
-    if gain is not None:
-        value *= tl.load(gain + column, ok, 0.0).to(tl.float32)
+    row = tl.program_id(0)
+    first = row.to(tl.int64) * columns
+    at = tl.arange(0, block)
+    ok = at < columns
+    value = tl.load(x + first + at, ok, 0.0).to(tl.float32)
+    if skip is not None:
+        value += tl.load(skip + first + at, ok, 0.0).to(tl.float32)
     if bias is not None:
-        value += tl.load(bias + column, ok, 0.0).to(tl.float32)
-    tl.store(y + at, value.to(y.dtype.element_ty), ok)
+        value += tl.load(bias + at, ok, 0.0).to(tl.float32)
+    if total is not None:
+        tl.store(total + first + at, value.to(total.dtype.element_ty), ok)
+    centre = tl.zeros([], tl.float32)
+    if not is_rms:
+        centre = tl.sum(value, 0) / columns
+    apart = tl.where(ok, value - centre, 0.0)
+    deviation = 1 / tl.sqrt(tl.sum(apart * apart, 0) / columns + eps)
+    result = apart * deviation
+    if gain is not None:
+        result *= tl.load(gain + at, ok, 0.0).to(tl.float32)
+    if shift is not None:
+        result += tl.load(shift + at, ok, 0.0).to(tl.float32)
+    tl.store(y + first + at, result.to(y.dtype.element_ty), ok)
+    tl.store(mean + row, centre)
+    tl.store(inverse + row, deviation)
 
 
-def norm(
+def normed(
     x: Tensor,
     gain: Tensor | None,
-    bias: Tensor | None,
+    shift: Tensor | None,
     eps: float,
     *,
-    residual: Tensor | None = None,
-    is_centred: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """x over its root mean square (centred: its deviation) along the last axis; and the sum.
-
-    The sum is that of x and the residual, which is what is normed; x itself where there is none.
-    """
+    skip: Tensor | None = None,
+    bias: Tensor | None = None,
+    is_rms: bool = False,
+) -> Normed:
+    """The last axis of x + skip + bias normalized; the sum is x itself where nothing is added."""
+    columns = x.shape[-1]
     x = x.contiguous()
-    y = torch.empty_like(x)
-    total = x if residual is None else torch.empty_like(x)
-    n = x.shape[-1]
+    y, total = torch.empty_like(x), x if skip is None else torch.empty_like(x)
+    mean = torch.empty((*x.shape[:-1], 1), dtype=torch.float32, device=x.device)
+    inverse = torch.empty_like(mean)
     if x.numel():
-        columns = 1 << max(4, (n - 1).bit_length())
-        other = None if residual is None else residual.contiguous()
-        given = (x, other, gain, bias, y, None if residual is None else total, n, float(eps))
-        n_warps = min(16, max(1, columns // 512))
-        launch(norm_kernel, (x.numel() // n, 1, 1), given, (is_centred, columns), n_warps)
-    return y, total
+        block = triton.next_power_of_2(columns)
+        warps = 4 if block <= 2048 else 8 if block <= 4096 else 16
+        skips, sums = (None, None) if skip is None else (skip.contiguous(), total)
+        given = (x, skips, bias, gain, shift, y, sums, mean, inverse, eps)
+        rows = x.numel() // columns
+        launch(norm_kernel, (rows, 1, 1), given, (columns, block, is_rms), warps)
+    return y, mean, inverse, total

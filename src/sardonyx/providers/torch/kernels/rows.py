@@ -250,32 +250,3 @@ def digits_kernel(
             value *= tl.load(gain + at, at < k, 0.0).to(tl.float32)
         unit = first + tl.arange(0, units)
         put_digits(words + row * (26 * n_units), digits_of(value, units), unit, n_units)
-
-
-@triton.jit
-def dense_kernel(
-    q, scale, zero, w, k: tl.constexpr, plan: tl.constexpr, columns: tl.constexpr,
-    overlap: tl.constexpr,
-):  # fmt: skip
-    """Columns of one row of the weights as floats."""
-    wait_before(overlap)
-    n_units: tl.constexpr = plan[0]
-    per: tl.constexpr = plan[1]
-    kind: tl.constexpr = plan[2]
-    default: tl.constexpr = plan[3]
-    n_blocks: tl.constexpr = (n_units + per - 1) // per
-    row = tl.program_id(0).to(tl.int64)
-    at = tl.program_id(1) * columns + tl.arange(0, columns)
-    ok = at < k
-    word = tl.load(q + row * (n_units * 4) + at // 8, ok, 0)
-    field = (word >> ((at % 4) * 8 + (at % 8) // 4 * 4)) & 15
-    block = at // (32 * per)
-    if kind == 2:
-        centred = field.to(tl.float32) - tl.load(zero + row * n_blocks + block, ok, 0.0)
-    elif kind == 1:
-        pair = tl.load(zero + row * ((n_blocks + 1) // 2) + block // 2, ok, 0).to(tl.int32)
-        centred = (field - ((pair >> (4 * (block & 1))) & 15)).to(tl.float32)
-    else:
-        centred = (field - default).to(tl.float32)
-    value = centred * tl.load(scale + row * n_blocks + block, ok, 0.0).to(tl.float32)
-    tl.store(w + row * k + at, value.to(w.dtype.element_ty), ok)

@@ -1,0 +1,121 @@
+"""Attention of our own, as passes make it of a product, a softmax and a product."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from sardonyx.graph.dtype import BF16, F16, F32, I32, by_onnx
+from sardonyx.ops.declare import INTERNAL
+from sardonyx.ops.fused_attention import UNSEEN
+from sardonyx.providers.torch.attention.core import (
+    INF,
+    attended,
+    grouped_matmul,
+    scores_of,
+    weights_of,
+)
+from sardonyx.providers.torch.dtypes import TORCH
+from sardonyx.providers.torch.row import Row, Rows
+from sardonyx.providers.torch.wide import wide
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    spans: Tensor | None = None,
+    sink: Tensor | None = None,
+    **attrs: Any,
+) -> Tensor:
+    """softmax(scale * q k^T + mask) v over the keys that each row sees."""
+    is_plain = spans is None and sink is None and not attrs["smooth"] and attrs["softcap"] <= 0
+    is_square = q.dim() == k.dim() == v.dim() == 4 and k.shape[1] == v.shape[1]
+    way = _way(q, k, mask, attrs) if is_plain and is_square else None
+    if way is None or not k.shape[-2]:
+        y = _stepwise((q, k, v), mask, spans, sink, attrs)
+    else:
+        if not q.shape[0] == k.shape[0] == v.shape[0]:
+            batch = next(x.shape[0] for x in (q, k, v) if x.shape[0] != 1)
+            q, k, v = (x.expand(batch, -1, -1, -1) for x in (q, k, v))
+        is_causal = way == "causal"
+        blind = UNSEEN if mask is None or attrs["is_settled"] else attrs["zeroes"]
+        y = attended(q, k, v, mask, scale=attrs["scale"], is_causal=is_causal, blind=blind)
+    return y.transpose(-2, -3).contiguous() if attrs["rows_first"] else y
+
+
+def _way(q: Tensor, k: Tensor, mask: Tensor | None, attrs: dict[str, Any]) -> str | None:
+    """Which single call does the same; None if none does."""
+    rows, keys = q.shape[-2], k.shape[-2]
+    if attrs["group"] == 1 and q.shape[1] != k.shape[1]:
+        return None
+    if attrs["before"] >= 0 and attrs["before"] < max(rows, keys):
+        return None
+    is_open = attrs["behind"] < 0 or (attrs["at_end"] and rows == 1)
+    if is_open:
+        return "open"
+    starts_together = rows == keys or not attrs["at_end"]
+    return "causal" if attrs["behind"] == 0 and mask is None and starts_together else None
+
+
+def _stepwise(
+    operands: tuple[Tensor, Tensor, Tensor],
+    mask: Tensor | None,
+    spans: Tensor | None,
+    sink: Tensor | None,
+    attrs: dict[str, Any],
+) -> Tensor:
+    """The same by products and a softmax, in float32."""
+    q, k, v = operands
+    scores = scores_of(q, k, attrs["scale"], attrs["softcap"])
+    if mask is not None:
+        scores = scores + mask
+    hidden = _unseen(scores, spans, attrs)
+    if hidden is not None:
+        scores = torch.where(hidden, -INF, scores)
+    extra = sink[:, None, None] if sink is not None else 0.0 if attrs["smooth"] else -INF
+    weights = weights_of(scores, extra, attrs["zeroes"])
+    return grouped_matmul(weights, wide(v)).to(q.dtype)
+
+
+def _unseen(scores: Tensor, spans: Tensor | None, attrs: dict[str, Any]) -> Tensor | None:
+    """Which scores are those of keys that their row does not see, by places alone."""
+    rows, keys = scores.shape[-2:]
+    before, behind = attrs["before"], attrs["behind"]
+    if spans is None and before < 0 and behind < 0:
+        return None
+    own = torch.arange(rows, device=scores.device)[:, None]
+    key = torch.arange(keys, device=scores.device)
+    hidden = None
+    if spans is not None:
+        first, end = spans.reshape(-1, 2, *(1,) * (scores.dim() - 1)).unbind(1)
+        own, hidden = own + first, key >= end
+    elif attrs["at_end"]:
+        own = own + (keys - rows)
+    if before >= 0:
+        far = key < own - before
+        hidden = far if hidden is None else hidden | far
+    if behind >= 0:
+        ahead = key > own + behind
+        hidden = ahead if hidden is None else hidden | ahead
+    return hidden
+
+
+def settled_mask(x: Tensor, *, to: int) -> Tensor:
+    """A mask in the type of queries, where rows that shut out every key are NaN."""
+    dtype = by_onnx(to)
+    assert dtype is not None
+    kind = TORCH[dtype]
+    if not x.dim() or not x.shape[-1]:
+        return x.to(kind)
+    held = torch.where(x == -INF, x, x.clamp(min=torch.finfo(kind).min))
+    return torch.where(x.amax(-1, keepdim=True) == -INF, torch.nan, held).to(kind)
+
+
+ROWS: Final[Rows] = {
+    (INTERNAL, "Mask"): Row(settled_mask, frozenset((F32, F16, BF16))),
+    (INTERNAL, "Attention"): Row(attention, frozenset((F32, F16, BF16, I32))),
+}

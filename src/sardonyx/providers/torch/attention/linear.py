@@ -1,0 +1,83 @@
+"""LinearAttention: a recurrent state of one matrix per head, written and read token by token."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from sardonyx.errors import InvalidArgument
+from sardonyx.graph.dtype import BF16, F16, F32
+from sardonyx.ops.declare import MICROSOFT, ONNX
+from sardonyx.ops.recurrent import filled
+from sardonyx.providers.torch.row import Row, Rows
+
+_TYPES: Final = frozenset((F32, F16, BF16))
+
+
+def linear(*inputs: Any, **attrs: Any) -> tuple[Tensor, Tensor]:
+    """The rows that tokens read, and the last state, or a window of the last ones."""
+    query, _, _, past, *_ = tensors = list(filled(inputs, 6))
+    window = attrs.get("state_window", 0)
+    if window and past is not None:
+        tensors[3] = past[-1]
+    y, states = _recurrence(tensors, attrs, window or 1)
+    kept = query.dtype if past is None else past.dtype
+    if not window:
+        return y, states[-1].to(kept)
+    empty = [torch.zeros_like(states[0])] * (window - len(states))
+    return y, torch.stack((*empty, *states)).to(kept)
+
+
+def _recurrence(
+    tensors: list[Any], attrs: dict[str, Any], window: int
+) -> tuple[Tensor, list[Tensor]]:
+    """The rows that tokens read, and the states after so many of the last tokens, the last last."""
+    query, key, value, past, decay, beta = tensors
+    heads, q_heads = attrs["kv_num_heads"], attrs["q_num_heads"]
+    groups = max(q_heads // heads, 1)
+    k, v = _by_token(key, heads), _by_token(value, heads)
+    q = _by_token(query, q_heads).repeat_interleave(heads // q_heads or 1, 2)
+    length, batch, _, size = q.shape
+    q = q.reshape(length, batch, heads, groups, size)
+    keep = None if decay is None else torch.exp(_decay(decay, heads, size))[..., None]
+    rate = None if beta is None else _by_token(beta, beta.shape[2])
+    state = k.new_zeros((batch, heads, size, v.shape[3])) if past is None else past.float()
+    out, states = [], [] if length else [state]
+    for t in range(length):
+        if keep is not None:
+            state = state * keep[t]
+        write = v[t]
+        if rate is not None:  # only what the state does not say already is written
+            write = rate[t] * (write - torch.matmul(k[t][:, :, None], state)[:, :, 0])
+        state = state + k[t][..., None] * write[:, :, None]
+        out.append(torch.matmul(q[t], state))
+        states = [*states, state][-window:]
+    if not out:
+        return query.new_zeros((batch, 0, heads * groups * v.shape[3])), states
+    y = torch.stack(out, 1) * (attrs["scale"] or 1 / math.sqrt(size or 1))
+    return y.flatten(2).to(query.dtype), states
+
+
+def _by_token(x: Tensor, heads: int) -> Tensor:
+    """[batch, length, heads * size] as float32 [length, batch, heads, size]."""
+    batch, length, hidden = x.shape
+    return x.reshape(batch, length, heads, hidden // heads).transpose(0, 1).float()
+
+
+def _decay(decay: Tensor, heads: int, size: int) -> Tensor:
+    """Log decay of each key feature, or one for all of a head."""
+    if decay.shape[2] not in (heads, heads * size):
+        raise InvalidArgument(
+            f"decay has {decay.shape[2]} numbers per token: one for each of {heads} heads, "
+            f"or {heads * size} for each of their features"
+        )
+    return _by_token(decay, heads)
+
+
+ROWS: Final[Rows] = {
+    (ONNX, "LinearAttention"): Row(linear, _TYPES),
+    (MICROSOFT, "LinearAttention"): Row(linear, _TYPES),
+}

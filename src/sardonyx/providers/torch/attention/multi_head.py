@@ -1,0 +1,165 @@
+"""MultiHeadAttention of com.microsoft, and that of decoders with one row at a time."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sardonyx.errors import InvalidArgument
+from sardonyx.graph.dtype import BF16, F16, F32, I32
+from sardonyx.graph.graph import Node
+from sardonyx.ops.attention.heads import filled
+from sardonyx.ops.declare import MICROSOFT
+from sardonyx.ops.fused_attention import STAYS, UNSEEN
+from sardonyx.ops.microsoft.decoder import Masked, multi_head_attrs
+from sardonyx.ops.microsoft.multi_head import SHUT_OUT, Inputs
+from sardonyx.ops.rules import one_int
+from sardonyx.providers.torch.attention.core import INF, attended, pack, scores_of, unpack
+from sardonyx.providers.torch.row import Row, Rows
+from sardonyx.providers.torch.wide import wide
+
+_TYPES: Final = frozenset((F32, F16, BF16, I32))
+LOWEST: Final = float(np.finfo(np.float32).min)  # the score of a key that a row must not see
+
+
+def multi_head(*inputs: Any, shapes: Any, **attrs: Any) -> tuple[Tensor, ...]:
+    """The output, keys and values with those of the past, and scores where they are asked for."""
+    x, heads = Inputs(*filled(inputs, 10)), attrs["num_heads"]
+    q, k, v = _biased(x, _heads(x, heads))
+    past = 0
+    caches = [k, v]
+    if x.past_length is not None:
+        past = one_int(x.past_length, "past_sequence_length")
+        caches = [appended(o, n, past) for o, n in ((x.past_key, k), (x.past_value, v))]
+        k, v = (c[:, :, : past + k.shape[2]] for c in caches)
+    elif x.past_key is not None:
+        past = x.past_key.shape[2]
+        caches = [torch.cat(p, 2) for p in ((x.past_key, k), (x.past_value, v))]
+        k, v = caches
+    low = attrs["mask_filter_value"]
+    mask = None if x.padding is None else _padding(x.padding, k.shape[2], low)
+    if x.added is not None:
+        mask = wide(x.added) if mask is None else mask + wide(x.added)
+    may_blind = x.added is not None or low == -INF
+    y = attend((q, k, v), mask, past, attrs, may_blind)
+    if len(shapes) < 4:
+        return pack(y), *caches
+    return pack(y), *caches, _scores(q, k, mask, past, attrs)
+
+
+def _heads(x: Inputs, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value as [batch, heads, rows, head]."""
+    if x.query.dim() == 5:
+        q, k, v = x.query.permute(3, 0, 2, 1, 4)
+        return q, k, v
+    q = unpack(x.query, heads)
+    if x.key.dim() == 5:
+        k, v = x.key.permute(3, 0, 2, 1, 4)
+        return q, k, v
+    if x.key.dim() == 4:
+        return q, x.key, x.value
+    return q, unpack(x.key, heads), unpack(x.value, heads)
+
+
+def _biased(x: Inputs, parts: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Each part with its share of the bias; keys that are laid out as a cache have it already."""
+    if x.bias is None:
+        return parts
+    q, k, v = parts
+    heads, width = q.shape[1], q.shape[1] * q.shape[3]
+    biases = x.bias[:width], x.bias[width : 2 * width], x.bias[2 * width :]
+    q, *rest = (p + b.view(1, heads, 1, -1) for p, b in zip(parts, biases, strict=True))
+    return (q, rest[0], rest[1]) if x.key is None or x.key.dim() != 4 else (q, k, v)
+
+
+def appended(cache: Tensor, new: Tensor, past: int) -> Tensor:
+    """A cache with new rows behind those of the past, and zeros where there is room for more."""
+    if past < 0 or past + new.shape[2] > cache.shape[2]:
+        raise InvalidArgument(
+            f"{new.shape[2]} new rows behind {past} do not fit into a cache of {cache.shape[2]}"
+        )
+    rest = cache.new_zeros((*cache.shape[:2], cache.shape[2] - past - new.shape[2], cache.shape[3]))
+    return torch.cat((cache[:, :, :past], new, rest), 2)
+
+
+def _padding(padding: Tensor, keys: int, low: float | None) -> Tensor:
+    """What a mask of keys adds to the scores [batch, heads, rows, keys]."""
+    if padding.dim() == 1:
+        padding = torch.arange(keys, device=padding.device) < padding[:, None]
+    rows = 1 if padding.dim() == 2 else padding.shape[1]
+    return shut_out(padding.view(padding.shape[0], 1, rows, keys) > 0, low)
+
+
+def shut_out(seen: Tensor, low: float | None) -> Tensor:
+    """0 for keys that are seen, else a low number."""
+    nothing = torch.zeros((), device=seen.device)
+    return nothing.where(seen, SHUT_OUT if low is None else low)
+
+
+def attend(
+    parts: tuple[Tensor, Tensor, Tensor],
+    mask: Tensor | None,
+    past: int,
+    attrs: dict[str, Any],
+    may_blind: bool,
+) -> Tensor:
+    """softmax(q k^T + mask) v; `may_blind` says that the mask may shut out all keys of a row."""
+    q, k, v = parts
+    scale = attrs["scale"] or 1 / math.sqrt(q.shape[-1] or 1)
+    is_causal = bool(attrs["unidirectional"]) and q.shape[2] > 1
+    if is_causal and (mask is not None or past):
+        mask = _behind(mask, past, q, k)
+        is_causal = False
+    blind = STAYS if may_blind else UNSEEN
+    return attended(q, k, v, mask, scale=scale, is_causal=is_causal, blind=blind)
+
+
+def _behind(mask: Tensor | None, past: int, q: Tensor, k: Tensor) -> Tensor:
+    """The mask with keys behind a row's place shut out."""
+    rows = torch.arange(q.shape[2], device=q.device)[:, None]
+    seen = torch.arange(k.shape[2], device=q.device) <= rows + past
+    start = torch.zeros((), device=q.device) if mask is None else mask
+    return torch.where(seen, start, LOWEST)[(None,) * (2 if mask is None else 0)]
+
+
+def _scores(q: Tensor, k: Tensor, mask: Tensor | None, past: int, attrs: dict[str, Any]) -> Tensor:
+    """What the softmax is taken of."""
+    scores = scores_of(q, k, attrs["scale"] or 1 / math.sqrt(q.shape[-1] or 1))
+    if mask is not None:
+        scores = scores + mask
+    if attrs["unidirectional"]:
+        rows = torch.arange(q.shape[2], device=q.device)[:, None]
+        seen = torch.arange(k.shape[2], device=q.device) <= rows + past
+        scores = torch.where(seen, scores, LOWEST)
+    return scores.to(q.dtype)
+
+
+def masked(*inputs: Any, shapes: Any, **attrs: Any) -> tuple[Tensor, ...]:
+    """Attention of one new row."""
+    x = Masked(*filled(inputs, 11))
+    if x.key is None:
+        x = Masked(*x.query.chunk(3, 2), *filled(inputs, 11)[3:])
+    return multi_head(*x.arranged(attrs), shapes=shapes, **multi_head_attrs(attrs))
+
+
+def _beams(slot: int) -> Any:
+    def refuses(node: Node) -> str:
+        if len(node.inputs) > slot and node.inputs[slot] is not None:
+            return "its cache_indirection (beams that share a cache) has no function in torch"
+        return ""
+
+    return refuses
+
+
+ROWS: Final[Rows] = {
+    (MICROSOFT, "MultiHeadAttention"): Row(
+        multi_head, _TYPES, host=(8,), sized=True, refuses=_beams(9)
+    ),
+    (MICROSOFT, "DecoderMaskedMultiHeadAttention"): Row(
+        masked, _TYPES, host=(7, 8), sized=True, refuses=_beams(9)
+    ),
+}

@@ -1,0 +1,60 @@
+"""Chains of elementwise ops: instruction by instruction, by the functions of their ops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from torch import Tensor
+
+from sardonyx.graph.dtype import DType
+from sardonyx.graph.graph import Node
+from sardonyx.ops.chain import ABSENT, CONVERSIONS, TYPES, Code
+from sardonyx.ops.declare import INTERNAL
+from sardonyx.providers.torch import activation, cast, elementwise, quantize
+from sardonyx.providers.torch.cast import convert
+from sardonyx.providers.torch.dtypes import TORCH
+from sardonyx.providers.torch.row import Row, Rows
+from sardonyx.providers.torch.wide import wide
+
+# What instructions may be.
+FUNCTIONS: Final[Rows] = {
+    **elementwise.ROWS,
+    **activation.ROWS,
+    **cast.ROWS,
+    **{key: quantize.ROWS[key] for key in CONVERSIONS},
+}
+
+
+def run_code(code: Code, operands: Sequence[Tensor]) -> Tensor:
+    """The last result. Halves stay float32 in between."""
+    values = [wide(x) for x in operands]
+    for step in code:
+        given = [None if a == ABSENT else values[a] for a in step.args]
+        values.append(wide(FUNCTIONS[step.op].function(*given, **dict(step.attrs))))
+    return convert(values[-1], TORCH[code[-1].dtype])
+
+
+def unfit(code: Code, operands: Sequence[DType]) -> str:
+    """Why a code cannot be run on operands of these types; empty if it can."""
+    types = [*operands, *(step.dtype for step in code)]
+    for i, step in enumerate(code, len(operands)):
+        row = FUNCTIONS.get(step.op)
+        if row is None:
+            return f"{step.op[1]} has no function in torch that a chain may use"
+        for at in (*step.args, i):
+            if at != ABSENT and types[at] not in row.types:
+                return f"the function of {step.op[1]} in a chain does not take {types[at]}"
+    return ""
+
+
+def _chain(*xs: Tensor, code: Code) -> Tensor:
+    return run_code(code, xs)
+
+
+def _refuses(node: Node) -> str:
+    given = [v.tensor.dtype for v in node.inputs if v is not None]
+    return unfit(node.attrs["code"], given)
+
+
+ROWS: Final[Rows] = {(INTERNAL, "Chain"): Row(_chain, TYPES, refuses=_refuses)}

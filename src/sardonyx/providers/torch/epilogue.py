@@ -1,0 +1,26 @@
+"""What follows a product in the same node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from sardonyx.graph.graph import Node
+from sardonyx.ops.chain import Code
+from sardonyx.providers.torch.chain import run_code, unfit
+
+
+def finished(y: Tensor, operands: Sequence[Tensor], code: Code | None) -> Tensor:
+    """A product after its epilogue, if it has one."""
+    return run_code(code, (y, *operands)) if code else y
+
+
+def unfinished(node: Node) -> str:
+    """Why the epilogue of a node has no function; empty if it has, or if there is none."""
+    code: Code | None = node.attrs["code"]
+    if not code:
+        return ""
+    fixed = len(node.op.inputs) - 1  # operands come behind them
+    types = [v.tensor.dtype for v in (node.inputs[0], *node.inputs[fixed:]) if v is not None]
+    return unfit(code, types)

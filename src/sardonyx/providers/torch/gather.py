@@ -1,0 +1,197 @@
+"""Elements read or written at indices.
+
+An index outside its axis is an error on the CPU. Elsewhere nobody looks before the run is over,
+and a kernel that met one would take the whole process down: there it wraps around.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from sardonyx.errors import InvalidArgument
+from sardonyx.graph.graph import Node
+from sardonyx.ops.declare import ONNX
+from sardonyx.ops.rules import Array, one_int
+from sardonyx.providers.torch.bits import MOVED, blind
+from sardonyx.providers.torch.row import PLAIN, Row, Rows
+from sardonyx.providers.torch.wide import wide
+
+
+def within(indices: Tensor, size: int, axis: int) -> Tensor:
+    """Indices counted from the front, all inside the axis."""
+    if not indices.numel():
+        return indices
+    if size == 0:
+        raise InvalidArgument(f"axis {axis} has no elements, and indices ask for some")
+    if indices.device.type == "cpu":
+        low, high = (int(v) for v in torch.aminmax(indices))
+        if low < -size or high >= size:
+            wrong = low if low < -size else high
+            raise InvalidArgument(f"index {wrong} is outside [{-size}, {size}) of axis {axis}")
+        if low >= 0:
+            return indices
+    return indices.remainder(size)
+
+
+def gather(x: Tensor, indices: Tensor | Array, *, axis: int) -> Tensor:
+    """Slices of an axis; of one index that is known, a view."""
+    axis %= x.ndim
+    if isinstance(indices, Tensor):
+        return _gathered(x, indices, axis)
+    index, size = one_int(indices, "the index"), x.shape[axis]
+    if not -size <= index < size:
+        raise InvalidArgument(f"index {index} is outside [{-size}, {size}) of axis {axis}")
+    part = x.select(axis, index)
+    for _ in range(indices.ndim):
+        part = part.unsqueeze(axis)
+    return part
+
+
+@blind
+def _gathered(x: Tensor, indices: Tensor, axis: int) -> Tensor:
+    where = within(indices, x.shape[axis], axis)
+    if where.ndim == 1:
+        return x.index_select(axis, where)
+    shape = (*x.shape[:axis], *where.shape, *x.shape[axis + 1 :])
+    return x.index_select(axis, where.reshape(-1)).reshape(shape)
+
+
+@blind
+def gather_elements(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
+    """One element per index."""
+    return x.gather(axis, within(indices, x.shape[axis], axis % x.ndim).long())
+
+
+def _rows(x: Tensor, indices: Tensor, batch_dims: int) -> tuple[Tensor, Tensor]:
+    """Data as [rows, ...], the first of all axes that are indexed, and the row of each tuple."""
+    width = indices.shape[-1]
+    end = batch_dims + width
+    if end > x.ndim:
+        raise InvalidArgument(f"index tuples of {width} do not fit data of {tuple(x.shape)}")
+    n_batches, sizes = math.prod(x.shape[:batch_dims]), x.shape[batch_dims:end]
+    row = torch.zeros(indices.shape[:-1], dtype=torch.int64, device=x.device)
+    for i, size in enumerate(sizes):
+        row = row * size + within(indices[..., i], size, batch_dims + i)
+    if batch_dims:
+        start = torch.arange(n_batches, device=x.device) * math.prod(sizes)
+        row = row.reshape(n_batches, -1 if row.numel() else 0) + start[:, None]
+    return x.reshape(n_batches * math.prod(sizes), *x.shape[end:]), row.reshape(-1)
+
+
+@blind
+def gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int) -> Tensor:
+    """Slices at tuples of indices."""
+    flat, row = _rows(x, indices, batch_dims)
+    return flat.index_select(0, row).reshape((*indices.shape[:-1], *flat.shape[1:]))
+
+
+_REDUCTIONS: Final = {b"add": "sum", b"mul": "prod", b"max": "amax", b"min": "amin"}
+
+
+@blind
+def scatter_elements(
+    x: Tensor, indices: Tensor, updates: Tensor, *, axis: int, reduction: bytes
+) -> Tensor:
+    """A copy with one element written, or reduced into it, per index."""
+    if not x.ndim:
+        x, indices, updates = (v.reshape(1) for v in (x, indices, updates))
+        return scatter_elements(x, indices, updates, axis=0, reduction=reduction).reshape(())
+    where = within(indices, x.shape[axis], axis % x.ndim).long()
+    if reduction == b"none":
+        return x.scatter(axis, where, updates)
+    return _reduced(x, axis, where, updates, reduction)
+
+
+def _reduced(x: Tensor, axis: int, where: Tensor, updates: Tensor, reduction: bytes) -> Tensor:
+    made = wide(x).scatter_reduce(axis, where, wide(updates), _REDUCTIONS[reduction])
+    return made.to(x.dtype)
+
+
+@blind
+def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: bytes) -> Tensor:
+    """A copy with slices written, or reduced into it, at tuples of indices."""
+    wanted = (*indices.shape[:-1], *x.shape[indices.shape[-1] :])
+    if updates.shape != wanted:
+        raise InvalidArgument(f"updates have the shape {tuple(updates.shape)}, not {wanted}")
+    flat, row = _rows(x, indices, 0)
+    new = updates.reshape(len(row), *flat.shape[1:])
+    if reduction == b"none":
+        return flat.index_copy(0, row, new).reshape(x.shape)
+    inner = math.prod(flat.shape[1:])
+    where = row[:, None].expand(-1, inner)
+    flat, new = flat.reshape(-1, inner) if inner else flat, new.reshape(len(row), inner)
+    return _reduced(flat, 0, where, new, reduction).reshape(x.shape) if inner else x
+
+
+@blind
+def tensor_scatter(
+    x: Tensor, update: Tensor, starts: Tensor | None, *, axis: int, mode: bytes
+) -> Tensor:
+    """A cache with entries written from an index on, which each batch entry has its own of."""
+    axis %= x.ndim
+    size, count = x.shape[axis], update.shape[axis]
+    place = torch.arange(count, device=x.device).expand(x.shape[0], count)
+    if starts is not None:
+        place = place + starts.reshape(-1, 1)
+    if mode == b"circular" and size:
+        place = place.remainder(size)
+    elif mode != b"circular" and place.device.type == "cpu" and place.numel():
+        low, high = (int(v) for v in torch.aminmax(place))
+        if low < 0 or high >= size:
+            raise InvalidArgument(
+                f"{count} entries from {low} on, up to {high}, do not fit into {size} of axis "
+                f"{axis}"
+            )
+    else:
+        place = place.clamp(0, max(size - 1, 0))
+    shape = [x.shape[0], *(1,) * (x.ndim - 1)]
+    shape[axis] = count
+    return x.scatter(axis, place.reshape(shape).expand(update.shape), update)
+
+
+def one_hot(indices: Tensor, depth: Array, values: Tensor, *, axis: int) -> Tensor:
+    """Vectors that differ from one value in one element at most."""
+    axis %= indices.ndim + 1
+    count = one_int(depth, "depth")
+    where = indices.long()
+    where = torch.where(where < 0, where + count, where).unsqueeze(axis)
+    places = torch.arange(count, device=indices.device)
+    places = places.reshape(-1, *(1,) * (indices.ndim - axis))
+    return _chosen(values.reshape(-1), places == where)
+
+
+@blind
+def _chosen(values: Tensor, on: Tensor) -> Tensor:
+    return torch.where(on, values[1], values[0])
+
+
+@blind
+def compress(x: Tensor, condition: Tensor, *, axis: int | None) -> Tensor:
+    """The slices of an axis for which a condition holds."""
+    if axis is None:
+        x, axis = x.reshape(-1), 0
+    return x.index_select(axis, condition[: x.shape[axis]].nonzero().squeeze(1))
+
+
+def _reduces(node: Node) -> str:
+    """Why updates cannot be reduced; empty if they can."""
+    dtype = node.outputs[0].tensor.dtype
+    if node.attrs["reduction"] == b"none" or dtype in PLAIN:
+        return ""
+    return f"torch writes {dtype} but does not add, multiply or compare it; cast to another type"
+
+
+ROWS: Final[Rows] = {
+    (ONNX, "Gather"): Row(gather, MOVED, numbers=(1,)),
+    (ONNX, "GatherElements"): Row(gather_elements, MOVED),
+    (ONNX, "GatherND"): Row(gather_nd, MOVED),
+    (ONNX, "ScatterElements"): Row(scatter_elements, MOVED, refuses=_reduces),
+    (ONNX, "ScatterND"): Row(scatter_nd, MOVED, refuses=_reduces),
+    (ONNX, "TensorScatter"): Row(tensor_scatter, MOVED),
+    (ONNX, "OneHot"): Row(one_hot, MOVED, host=(1,)),
+    (ONNX, "Compress"): Row(compress, MOVED, syncs=True),
+}

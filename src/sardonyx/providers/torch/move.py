@@ -1,0 +1,224 @@
+"""Elements moved to other places: permuted, joined, split, cut, repeated, padded, rearranged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - torch's own name for it
+
+from sardonyx.errors import InvalidArgument
+from sardonyx.ops.declare import MICROSOFT, ONNX
+from sardonyx.ops.rules import Array, as_ints, axes_of
+from sardonyx.ops.sizes import taken
+from sardonyx.providers.torch.bits import CARRIERS, MOVED, blind
+from sardonyx.providers.torch.row import Row, Rows
+
+Shapes = tuple[tuple[Any, ...], ...]  # sizes, None where nobody knows them before
+
+
+def transpose(x: Tensor, *, perm: Sequence[int] | None) -> Tensor:
+    """Axes in another order: a view."""
+    return x.permute(tuple(perm) if perm is not None else tuple(reversed(range(x.ndim))))
+
+
+def concat(*xs: Tensor, axis: int) -> Tensor:
+    """Tensors joined along an axis."""
+    carrier = CARRIERS.get(xs[0].dtype)
+    if carrier is None:
+        return torch.cat(xs, axis)
+    return torch.cat([x.view(carrier) for x in xs], axis).view(xs[0].dtype)
+
+
+def split(
+    x: Tensor, sizes: Array | None, *, axis: int, num_outputs: int | None, shapes: Shapes
+) -> tuple[Tensor, ...]:
+    """Parts along an axis: views."""
+    parts = [s[axis] for s in shapes] if sizes is None else sizes.tolist()
+    if sum(parts) != x.shape[axis] or min(parts, default=0) < 0:
+        raise InvalidArgument(f"parts {tuple(parts)} do not add up to {x.shape[axis]}")
+    return tuple(x.split_with_sizes(parts, axis))
+
+
+@blind
+def slice_(
+    x: Tensor, starts: Array, ends: Array, axes: Array | None, steps: Array | None
+) -> Tensor:
+    """A part of every axis: a view, but where steps are negative."""
+    first, last = starts.reshape(-1).tolist(), ends.reshape(-1).tolist()
+    where = range(len(first)) if axes is None else axes_of(axes.reshape(-1).tolist(), x.ndim)
+    by = [1] * len(first) if steps is None else steps.reshape(-1).tolist()
+    if 0 in by:
+        raise InvalidArgument(f"Slice steps by 0 in {tuple(by)}")
+    cut, turned = [slice(None)] * x.ndim, []
+    for axis, start, end, step in zip(where, first, last, by, strict=True):
+        places = taken(x.shape[axis], start, end, step)
+        if not places:
+            cut[axis] = slice(0, 0)
+        elif step > 0:
+            cut[axis] = slice(places.start, places[-1] + 1, step)
+        else:
+            cut[axis] = slice(places[-1], places.start + 1, -step)
+            turned.append(axis)
+    part = x[tuple(cut)]
+    return part.flip(turned) if turned else part
+
+
+def tile(x: Tensor, repeats: Array) -> Tensor:
+    """The tensor repeated along its axes."""
+    return x.repeat(repeats.tolist()) if x.ndim else x
+
+
+def pad(x: Tensor, pads: Array, value: Array | None, axes: Array | None, *, mode: bytes) -> Tensor:
+    """Elements added around the tensor, or cut off it where pads are negative."""
+    amounts = as_ints(pads) or ()
+    where = range(x.ndim) if axes is None else axes_of(as_ints(axes) or (), x.ndim)
+    if len(amounts) != 2 * len(where):
+        raise InvalidArgument(f"pads has {len(amounts)} numbers for {len(where)} axes, two each")
+    widths = [(0, 0)] * x.ndim
+    for i, axis in enumerate(where):
+        widths[axis] = (amounts[i], amounts[i + len(where)])
+    if mode == b"constant":
+        return _filled(x, widths, value)
+    if min(amounts, default=0) < 0:
+        sizes = zip(x.shape, widths, strict=True)
+        x = x[tuple(slice(max(-b, 0), max(d + min(a, 0), 0)) for d, (b, a) in sizes)]
+        widths = [(max(b, 0), max(a, 0)) for b, a in widths]
+    if any(d == 0 and w != (0, 0) for d, w in zip(x.shape, widths, strict=True)):
+        raise InvalidArgument(f"shape {tuple(x.shape)} has nothing to pad from by {amounts}")
+    return _continued(x, widths, mode)
+
+
+Widths = list[tuple[int, int]]
+
+
+def _filled(x: Tensor, widths: Widths, value: Array | None) -> Tensor:
+    """Padded with one value."""
+    dtype, carrier = x.dtype, CARRIERS.get(x.dtype)
+    if carrier is not None:
+        x = x.view(carrier)
+        if value is not None:
+            value = np.ascontiguousarray(value).view(f"i{value.itemsize}")
+    filler: Any = 0 if value is None else value.reshape(-1)[0]
+    if value is not None:
+        filler = filler.item() if value.dtype.kind in "fiubc" else float(filler)
+    shape = [d + b + a for d, (b, a) in zip(x.shape, widths, strict=True)]
+    if any(-b > d or -a > d for d, (b, a) in zip(x.shape, widths, strict=True)):
+        return x.new_full(shape, filler).view(dtype)  # nothing of the input is left
+    # F.pad takes its value as a float, which does not hold all integers.
+    y = torch.constant_pad_nd(x, [w for pair in reversed(widths) for w in pair], filler)
+    return y if carrier is None else y.view(dtype)
+
+
+_BORDERS: Final = {b"reflect": "reflect", b"edge": "replicate"}
+
+
+def _continued(x: Tensor, widths: Widths, mode: bytes) -> Tensor:
+    """Padded with what the tensor itself holds."""
+    outer, inner = widths[:2], widths[2:]
+    if (
+        mode in _BORDERS
+        and x.is_floating_point()
+        and x.dtype not in CARRIERS
+        and 3 <= x.ndim <= 5
+        and outer == [(0, 0)] * 2
+        and (mode == b"edge" or all(max(w) < d for d, w in zip(x.shape[2:], inner, strict=True)))
+        and x.numel()
+    ):
+        return F.pad(x, [w for pair in reversed(inner) for w in pair], _BORDERS[mode])
+    return _reindexed(x, widths, mode)
+
+
+@blind
+def _reindexed(x: Tensor, widths: Widths, mode: bytes) -> Tensor:
+    for axis, (before, after) in enumerate(widths):
+        if before or after:
+            size = x.shape[axis]
+            place = torch.arange(-before, size + after, device=x.device)
+            if mode == b"wrap":
+                place = place.remainder(size)
+            elif mode == b"edge" or size == 1:
+                place = place.clamp(0, size - 1)
+            else:  # the distance to the last element, in a period of there and back
+                place = size - 1 - (place.remainder(2 * size - 2) - (size - 1)).abs()
+            x = x.index_select(axis, place)
+    return x
+
+
+def depth_to_space(x: Tensor, *, blocksize: int, mode: bytes) -> Tensor:
+    """Channels as blocks of the image."""
+    n, c, h, w = x.shape
+    b, deep = blocksize, c // blocksize**2
+    if mode == b"DCR":
+        blocks = x.reshape(n, b, b, deep, h, w).permute(0, 3, 4, 1, 5, 2)
+    else:
+        blocks = x.reshape(n, deep, b, b, h, w).permute(0, 1, 4, 2, 5, 3)
+    return blocks.reshape(n, deep, h * b, w * b)
+
+
+def space_to_depth(x: Tensor, *, blocksize: int, mode: bytes) -> Tensor:
+    """Blocks of the image as channels."""
+    n, c, h, w = x.shape
+    b = blocksize
+    blocks = x.reshape(n, c, h // b, b, w // b, b)
+    order = (0, 3, 5, 1, 2, 4) if mode == b"DCR" else (0, 1, 3, 5, 2, 4)
+    return blocks.permute(order).reshape(n, c * b * b, h // b, w // b)
+
+
+@blind
+def reverse_sequence(x: Tensor, lens: Tensor, *, batch_axis: int, time_axis: int) -> Tensor:
+    """The first elements of every sequence in reverse, as many as its length says."""
+    steps = x.shape[time_axis]
+    if lens.device.type == "cpu" and bool(((lens < 0) | (lens > steps)).any()):
+        raise InvalidArgument(f"a sequence length in {lens.tolist()} is outside [0, {steps}]")
+    time = torch.arange(steps, device=x.device)
+    ends = lens.reshape(-1, 1)
+    source = torch.where(time < ends, ends - 1 - time, time).clamp(0, max(steps - 1, 0))
+    batch = torch.arange(x.shape[batch_axis], device=x.device)[:, None]
+    return x[batch, source] if batch_axis == 0 else x[source.T, batch.T]
+
+
+@blind
+def trilu(x: Tensor, k: Array | None, *, upper: int) -> Tensor:
+    """The upper or lower triangle of matrices; zeros elsewhere."""
+    far = x.shape[-1] + x.shape[-2]
+    shift = 0 if k is None else min(max(int(k.reshape(-1)[0]), -far), far)
+    return x.triu(shift) if upper else x.tril(shift)
+
+
+def center_crop_pad(x: Tensor, target: Array, *, axes: Sequence[int] | None) -> Tensor:
+    """The middle of every axis, cut or padded with zeros to a size."""
+    where = axes_of(range(x.ndim) if axes is None else axes, x.ndim)
+    sizes = dict(zip(where, target.tolist(), strict=True))
+    source, widths = [], []
+    for axis, have in enumerate(x.shape):
+        want = sizes.get(axis, have)
+        kept = min(have, want)
+        source.append(slice((have - kept) // 2, (have - kept) // 2 + kept))
+        before = (want - kept) // 2
+        widths.append((before, want - kept - before))
+    return _filled(x[tuple(source)], widths, None)
+
+
+def unfold(x: Tensor, *, dim: int, size: int, step: int) -> Tensor:
+    """Slices along an axis, which may overlap, as a new last axis: a view."""
+    return x.unfold(dim, size, step)
+
+
+ROWS: Final[Rows] = {
+    (ONNX, "Transpose"): Row(transpose, MOVED),
+    (ONNX, "Concat"): Row(concat, MOVED),
+    (ONNX, "Split"): Row(split, MOVED, host=(1,), sized=True),
+    (ONNX, "Slice"): Row(slice_, MOVED, host=(1, 2, 3, 4)),
+    (ONNX, "Tile"): Row(tile, MOVED, host=(1,)),
+    (ONNX, "Pad"): Row(pad, MOVED, host=(1, 2, 3)),
+    (ONNX, "DepthToSpace"): Row(depth_to_space, MOVED),
+    (ONNX, "SpaceToDepth"): Row(space_to_depth, MOVED),
+    (ONNX, "ReverseSequence"): Row(reverse_sequence, MOVED),
+    (ONNX, "Trilu"): Row(trilu, MOVED, host=(1,)),
+    (ONNX, "CenterCropPad"): Row(center_crop_pad, MOVED, host=(1,)),
+    (MICROSOFT, "UnfoldTensor"): Row(unfold, MOVED),
+}

@@ -1,0 +1,84 @@
+"""Options of the torch provider, under onnxruntime's names where it has one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sardonyx.errors import InvalidArgument
+
+_FLAGS: Final = {"0": False, "1": True, "false": False, "true": True}
+# Options of onnxruntime's CUDA provider that change nothing here.
+_ACCEPTED: Final = frozenset((
+    "arena_extend_strategy", "cudnn_conv_use_max_workspace", "do_copy_in_default_stream",
+    "gpu_external_alloc", "gpu_external_free", "gpu_external_empty_cache", "enable_cudnn",
+    "cudnn_conv1d_pad_to_nc1d", "tunable_op_enable", "tunable_op_tuning_enable",
+    "tunable_op_max_tuning_duration_ms", "enable_skip_layer_norm_strict_mode",
+    "use_ep_level_unified_stream", "fuse_conv_bias", "has_user_compute_stream", "sdpa_kernel",
+    "external_data_loader_use_gds",
+))  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TorchOptions:
+    """What a session may tell the provider."""
+
+    device: str = ""  # as torch names it; empty: the best that there is
+    device_id: int = 0
+    gpu_mem_limit: int = 0  # bytes of weights and of what runs make of them; 0: what there is
+    enable_cuda_graph: bool = False
+    use_tf32: bool = False  # exact unless asked for; onnxruntime rounds unless told not to
+    user_compute_stream: int = 0  # the address of a stream; 0: torch's current one
+    prefer_nhwc: bool = True
+    cudnn_conv_algo_search: str = "EXHAUSTIVE"
+    external_data_loader_reading_threads: int = 8  # where there are as many cores
+
+
+def parse(given: Mapping[str, str], warn: Callable[[str], None]) -> TorchOptions:
+    """Options from texts; a wrong one is an error, an unknown one a warning."""
+    found: dict[str, Any] = {}
+    for key, text in given.items():
+        if key in _READERS:
+            found[key] = _READERS[key](key, text)
+        elif key not in _ACCEPTED:
+            warn(f"the torch provider has no option {key}; there are {', '.join(_READERS)}")
+    return TorchOptions(**found)
+
+
+def _flag(key: str, text: str) -> bool:
+    if text.lower() not in _FLAGS:
+        raise InvalidArgument(f"{key} is 0 or 1, not {text!r}")
+    return _FLAGS[text.lower()]
+
+
+def _number(key: str, text: str) -> int:
+    if not text.isdecimal():
+        raise InvalidArgument(f"{key} is a number, not {text!r}")
+    return int(text)
+
+
+def _limit(key: str, text: str) -> int:
+    """Bytes; onnxruntime's own default is the largest number there is."""
+    size = _number(key, text)
+    return 0 if size >= 2**63 else size
+
+
+def _algorithms(key: str, text: str) -> str:
+    known = ("EXHAUSTIVE", "HEURISTIC", "DEFAULT")
+    if text not in known:
+        raise InvalidArgument(f"{key} is one of {', '.join(known)}, not {text!r}")
+    return text
+
+
+_READERS: Final[dict[str, Callable[[str, str], Any]]] = {
+    "device": lambda key, text: text,
+    "device_id": _number,
+    "gpu_mem_limit": _limit,
+    "enable_cuda_graph": _flag,
+    "use_tf32": _flag,
+    "user_compute_stream": _number,
+    "prefer_nhwc": _flag,
+    "cudnn_conv_algo_search": _algorithms,
+    "external_data_loader_reading_threads": _number,
+}

@@ -1,0 +1,158 @@
+"""Reductions over axes, indices of extremes, and running sums and products."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from sardonyx.errors import InvalidArgument
+from sardonyx.graph.dtype import BOOL
+from sardonyx.ops.rules import Array, one_int
+from sardonyx.providers.torch.row import PLAIN, REALS, WHOLE, Row, Rows
+from sardonyx.providers.torch.wide import in_wide, wide_type
+
+_norm: Final[Callable[..., Tensor]] = torch.linalg.vector_norm
+Axes = tuple[int, ...]
+Reduce = Callable[[Tensor, Axes, bool], Tensor]  # (numbers, axes, keepdims) -> numbers
+
+
+def _over_axes(reduce: Reduce) -> Callable[..., Tensor]:
+    def run(x: Tensor, axes: Array | None, *, keepdims: int, noop_with_empty_axes: int) -> Tensor:
+        given = () if axes is None else tuple(axes.reshape(-1).tolist())
+        if given:
+            return reduce(x, given, bool(keepdims))
+        if x.ndim and not noop_with_empty_axes:
+            return reduce(x, tuple(range(x.ndim)), bool(keepdims))
+        # torch takes no axes for all of them: each element is reduced by itself, over a new axis.
+        return reduce(x.unsqueeze(-1), (-1,), False)
+
+    return run
+
+
+def _count(x: Tensor, axes: Axes) -> int:
+    return math.prod(x.shape[a] for a in axes)
+
+
+def _sum(x: Tensor, axes: Axes, keep: bool) -> Tensor:
+    return torch.sum(x, axes, keep, dtype=x.dtype)
+
+
+def _mean(x: Tensor, axes: Axes, keep: bool) -> Tensor:
+    if x.is_floating_point():
+        return torch.mean(x, axes, keep)
+    count = _count(x, axes)
+    if not count:
+        raise InvalidArgument("the mean of no integers is undefined")
+    return torch.div(torch.sum(x, axes, keep), count, rounding_mode="trunc").to(x.dtype)
+
+
+def _extreme(function: Callable[..., Tensor], is_max: bool) -> Reduce:
+    def run(x: Tensor, axes: Axes, keep: bool) -> Tensor:
+        if _count(x, axes):
+            return function(x, axes, keep)
+        like = torch.sum(x, axes, keep)
+        return torch.full_like(like, _bounds(x.dtype)[0 if is_max else 1], dtype=x.dtype)
+
+    return run
+
+
+def _bounds(dtype: torch.dtype) -> tuple[Any, Any]:
+    """What every number of a type is at least, and at most."""
+    if dtype.is_floating_point:
+        return -math.inf, math.inf
+    if dtype is torch.bool:
+        return False, True
+    return torch.iinfo(dtype).min, torch.iinfo(dtype).max
+
+
+def _prod(x: Tensor, axes: Axes, keep: bool) -> Tensor:
+    if len(axes) == 1:
+        return torch.prod(x, axes[0], keep, dtype=x.dtype)
+    for axis in sorted((a % x.ndim for a in axes), reverse=True):
+        x = torch.prod(x, axis, keep, dtype=x.dtype)
+    return x
+
+
+def _l1(x: Tensor, axes: Axes, keep: bool) -> Tensor:
+    return _norm(x, 1, axes, keep) if x.is_floating_point() else _sum(x.abs(), axes, keep)
+
+
+def _l2(x: Tensor, axes: Axes, keep: bool) -> Tensor:
+    if x.dtype is torch.float32:  # whose squares may overflow where their root does not
+        return _norm(x, 2, axes, keep, dtype=torch.float64).float()
+    return _norm(x, 2, axes, keep)
+
+
+def _sum_square(x: Tensor, axes: Axes, keep: bool) -> Tensor:
+    return _sum(x * x, axes, keep)
+
+
+def _log_sum(x: Tensor, axes: Axes, keep: bool) -> Tensor:
+    return torch.log(torch.sum(x, axes, keep))
+
+
+def _log_sum_exp(x: Tensor, axes: Axes, keep: bool) -> Tensor:
+    return torch.logsumexp(x, axes, keep)
+
+
+def _in_reals(reduce: Reduce) -> Reduce:
+    """Of integers in float64, cut to integers."""
+
+    def run(x: Tensor, axes: Axes, keep: bool) -> Tensor:
+        if x.is_floating_point():
+            return reduce(x, axes, keep)
+        return reduce(x.double(), axes, keep).to(x.dtype)
+
+    return run
+
+
+def _index(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def run(x: Tensor, *, axis: int, keepdims: int, select_last_index: int) -> Tensor:
+        if not select_last_index:
+            return function(x, axis, bool(keepdims))
+        return x.shape[axis] - 1 - function(x.flip(axis), axis, bool(keepdims))
+
+    return run
+
+
+def _running(function: Callable[..., Tensor], start: int) -> Callable[..., Tensor]:
+    def run(x: Tensor, axis: Array, *, exclusive: int, reverse: int) -> Tensor:
+        along = one_int(axis, "axis")
+        if not -x.ndim <= along < x.ndim:
+            raise InvalidArgument(f"axis {along} is outside [{-x.ndim}, {x.ndim})")
+        steps = x.flip(along) if reverse else x
+        if exclusive:
+            first = torch.full_like(steps.narrow(along, 0, min(1, x.shape[along])), start)
+            steps = torch.cat((first, steps.narrow(along, 0, max(0, x.shape[along] - 1))), along)
+        total = function(steps, along, dtype=wide_type(x.dtype)).to(x.dtype)
+        return total.flip(along) if reverse else total
+
+    return run
+
+
+def _reduction(reduce: Reduce) -> Row:
+    return Row(_over_axes(reduce), REALS | WHOLE, host=(1,))
+
+
+ROWS: Final[Rows] = {
+    ("", "ReduceSum"): _reduction(_sum),
+    ("", "ReduceMean"): _reduction(_mean),
+    ("", "ReduceMax"): Row(_over_axes(_extreme(torch.amax, is_max=True)), PLAIN, host=(1,)),
+    ("", "ReduceMin"): Row(_over_axes(_extreme(torch.amin, is_max=False)), PLAIN, host=(1,)),
+    ("", "ReduceProd"): Row(in_wide(_over_axes(_prod)), REALS | WHOLE, host=(1,)),
+    ("", "ReduceL1"): _reduction(_l1),
+    ("", "ReduceL2"): _reduction(_in_reals(_l2)),
+    ("", "ReduceSumSquare"): Row(in_wide(_over_axes(_sum_square)), REALS | WHOLE, host=(1,)),
+    ("", "ReduceLogSum"): Row(in_wide(_over_axes(_in_reals(_log_sum))), REALS | WHOLE, host=(1,)),
+    ("", "ReduceLogSumExp"): Row(
+        in_wide(_over_axes(_in_reals(_log_sum_exp))), REALS | WHOLE, host=(1,)
+    ),
+    ("", "ArgMax"): Row(_index(torch.argmax), PLAIN - {BOOL}),
+    ("", "ArgMin"): Row(_index(torch.argmin), PLAIN - {BOOL}),
+    ("", "CumSum"): Row(_running(torch.cumsum, 0), REALS | WHOLE, host=(1,)),
+    ("", "CumProd"): Row(_running(torch.cumprod, 1), REALS | WHOLE, host=(1,)),
+}

@@ -1,0 +1,234 @@
+"""Resizing: torch's own interpolation where it means the same, else taps along one axis at a time.
+
+What the taps are is computed on the device, since an upload would wait for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - torch's own name for it
+
+from sardonyx.graph.graph import Node
+from sardonyx.ops.declare import ONNX
+from sardonyx.ops.resize import mode_of, resized_axes, stretches
+from sardonyx.ops.resize.filter import Mode, Stretch
+from sardonyx.ops.rules import Array
+from sardonyx.ops.sample import cubic_weights
+from sardonyx.ops.window import Ints
+from sardonyx.providers.torch.bits import CARRIERS, MOVED
+from sardonyx.providers.torch.row import PLAIN, Row, Rows
+from sardonyx.providers.torch.sample import interpolable, restored
+
+Plan = Mapping[int, Stretch]
+
+
+def resize(
+    x: Tensor, roi: Array | None, scales: Array | None, sizes: Array | None, **attrs: Any
+) -> Tensor:
+    """The tensor with some of its axes stretched."""
+    given = (None if a is None else (a.tobytes(), a.dtype) for a in (roi, scales, sizes))
+    plan, mode = _planned(tuple(x.shape), tuple(given), tuple(attrs.items()))
+    if not plan:
+        return x
+    if named := _named(x, plan, mode):
+        return _interpolated(x, plan, *named)
+    carrier = CARRIERS.get(x.dtype)
+    if carrier is not None:
+        return _resampled(x.view(carrier), plan, mode, attrs).view(x.dtype)
+    return _resampled(x, plan, mode, attrs)
+
+
+@lru_cache(maxsize=1024)
+def _planned(shape: Ints, given: tuple[Any, ...], items: tuple[Any, ...]) -> tuple[Plan, Mode]:
+    """What happens to each axis that changes, and the filter."""
+    attrs = dict(items)
+    arrays = tuple(None if g is None else np.frombuffer(*g) for g in given)
+    axes = resized_axes(len(shape), attrs)
+    mode = mode_of(attrs)
+    crops = mode.transform == b"tf_crop_and_resize"
+    each = zip(axes, stretches(shape, axes, arrays, attrs), strict=True)
+    return {a: s for a, s in each if crops or s.size != s.out or s.scale != 1}, mode
+
+
+_NAMES: Final = {
+    (b"linear", 3): "linear",
+    (b"linear", 4): "bilinear",
+    (b"linear", 5): "trilinear",
+    (b"cubic", 4): "bicubic",
+}
+_TORCH_CUBIC: Final = -0.75
+# Ways in which output x of an axis that grows by a whole factor reads input x // factor.
+_REPEATING: Final = frozenset(
+    (
+        (b"asymmetric", b"floor"),
+        (b"half_pixel", b"round_prefer_floor"),
+        (b"half_pixel", b"round_prefer_ceil"),
+        (b"tf_half_pixel_for_nn", b"floor"),
+    )
+)
+
+
+def _named(x: Tensor, plan: Plan, mode: Mode) -> tuple[str, bool | None] | None:
+    """What torch calls this: a mode, and whether corners are aligned; None if it has no name."""
+    if (
+        min(plan) < 2
+        or not 3 <= x.ndim <= 5
+        or not x.is_floating_point()
+        or x.dtype in CARRIERS
+        or mode.antialias
+        or not all(x.shape)
+        or not all(s.out == s.resized for s in plan.values())
+    ):
+        return None
+    if mode.mode == b"nearest":
+        repeats = (mode.transform, mode.nearest) in _REPEATING
+        whole = all(s.scale.is_integer() for s in plan.values())
+        return ("nearest", None) if repeats and whole else None
+    name = _NAMES.get((mode.mode, x.ndim))
+    if name is None or mode.exclude_outside:
+        return None
+    if mode.mode == b"cubic" and mode.cubic_a != _TORCH_CUBIC:
+        return None
+    if mode.transform == b"align_corners":
+        return name, True
+    is_half = mode.transform in (b"half_pixel", b"half_pixel_symmetric")
+    is_half |= mode.transform == b"pytorch_half_pixel" and all(s.out > 1 for s in plan.values())
+    return (name, False) if is_half else None
+
+
+def _interpolated(x: Tensor, plan: Plan, name: str, corners: bool | None) -> Tensor:
+    outs = [plan[i].out if i in plan else x.shape[i] for i in range(2, x.ndim)]
+    return F.interpolate(x, size=outs, mode=name, align_corners=corners)
+
+
+def _resampled(x: Tensor, plan: Plan, mode: Mode, attrs: Mapping[str, Any]) -> Tensor:
+    is_nearest = mode.mode == b"nearest"
+    y = x if is_nearest else interpolable(x)
+    # Axes that shrink come first: then the others have less to do.
+    for axis in sorted(plan, key=lambda a: plan[a].out / max(1, plan[a].size)):
+        y = _along(y, axis, plan[axis], mode)
+    if mode.transform == b"tf_crop_and_resize":
+        y = _extrapolated(y, plan, mode, attrs["extrapolation_value"])
+    rounds = mode.antialias or mode.mode == b"cubic"
+    return y.to(x.dtype) if is_nearest else restored(y, x.dtype, rounds=rounds)
+
+
+def _along(x: Tensor, axis: int, s: Stretch, mode: Mode) -> Tensor:
+    """The tensor with one axis resampled."""
+    place = _positions(s, mode, x.device)
+    if mode.mode == b"nearest":
+        return x.index_select(axis, _ROUNDINGS[mode.nearest](place).long().clamp(0, s.size - 1))
+    low = place.floor()
+    first, weights = _weights(place - low, s, mode)
+    taps = torch.arange(len(weights), device=x.device)[:, None]
+    index = low.long() + first + taps
+    if mode.exclude_outside:
+        weights = torch.where((index >= 0) & (index < s.size), weights, 0)
+        weights = weights / weights.sum(0)
+    read = x.index_select(axis, index.clamp(0, s.size - 1).reshape(-1))
+    read = read.reshape(*x.shape[:axis], len(weights), s.out, *x.shape[axis + 1 :])
+    shape = (len(weights), s.out, *(1,) * (x.ndim - 1 - axis))
+    return (read * weights.to(x.dtype).reshape(shape)).sum(axis)
+
+
+Place = Callable[[Tensor, Stretch], Tensor]
+
+
+def _half_pixel(x: Tensor, s: Stretch) -> Tensor:
+    return (x + 0.5) / s.scale - 0.5
+
+
+def _align_corners(x: Tensor, s: Stretch) -> Tensor:
+    return x * 0 if s.resized == 1 else x * ((s.size - 1) / (s.resized - 1))
+
+
+def _crop(x: Tensor, s: Stretch) -> Tensor:
+    last = s.size - 1
+    if s.out <= 1:
+        return x * 0 + 0.5 * (s.start + s.end) * last
+    return x * ((s.end - s.start) * last / (s.out - 1)) + s.start * last
+
+
+_TRANSFORMS: Final[dict[bytes, Place]] = {
+    b"half_pixel": _half_pixel,
+    b"half_pixel_symmetric": lambda x, s: _half_pixel(x, s) + s.size / 2 * (1 - s.out / s.resized),
+    b"pytorch_half_pixel": lambda x, s: _half_pixel(x, s) if s.out > 1 else x * 0,
+    b"align_corners": _align_corners,
+    b"asymmetric": lambda x, s: x / s.scale,
+    b"tf_half_pixel_for_nn": lambda x, s: (x + 0.5) / s.scale,
+    b"tf_crop_and_resize": _crop,
+}
+_ROUNDINGS: Final[dict[bytes, Callable[[Tensor], Tensor]]] = {
+    b"round_prefer_floor": lambda x: (x - 0.5).ceil(),
+    b"round_prefer_ceil": lambda x: (x + 0.5).floor(),
+    b"floor": torch.floor,
+    b"ceil": torch.ceil,
+}
+
+
+def _positions(s: Stretch, mode: Mode, device: torch.device) -> Tensor:
+    """The input position of every output."""
+    # Nearest neighbours hang on ties, which fall as in float32, the type that scales have.
+    kind = torch.float32 if mode.mode == b"nearest" else torch.float64
+    place = _TRANSFORMS[mode.transform](torch.arange(s.out, dtype=kind, device=device), s)
+    return place.clamp(-(2.0**40), 2.0**40)
+
+
+def _weights(part: Tensor, s: Stretch, mode: Mode) -> tuple[int, Tensor]:
+    """The first tap, counted from the element before each position, and the taps' weights."""
+    if mode.antialias and s.scale < 1:
+        return _stretched(part, s.scale, mode)
+    if mode.mode == b"linear":
+        return 0, torch.stack((1 - part, part))
+    return -1, torch.stack(_cubic(part, mode.cubic_a))
+
+
+def _cubic(part: Tensor, a: float) -> list[Tensor]:
+    weights: Any = cubic_weights(part, a)  # type: ignore[arg-type]  # only arithmetic
+    return list(weights)
+
+
+def _stretched(part: Tensor, scale: float, mode: Mode) -> tuple[int, Tensor]:
+    """The filter made wider by 1 / scale, so that every input counts when an image shrinks."""
+    reach = (1 if mode.mode == b"linear" else 2) / scale
+    first, last = math.floor(-reach) + 1, math.ceil(reach)
+    taps = torch.arange(first, last + 1, device=part.device)[:, None]
+    distance = ((taps - part) * scale).abs()
+    if mode.mode == b"linear":
+        weights = (1 - distance).clamp(min=0)
+    else:
+        whole = distance.floor().clamp(max=2)
+        far, near, _, _ = _cubic(distance - whole, mode.cubic_a)
+        weights = torch.where(whole == 0, near, torch.where(whole == 1, far, 0))
+    return first, weights / weights.sum(0)
+
+
+def _extrapolated(y: Tensor, plan: Plan, mode: Mode, value: float) -> Tensor:
+    """Outputs whose position lies outside the input get one value."""
+    filler = value if y.is_floating_point() else int(value)
+    for axis, s in plan.items():
+        place = _positions(s, mode, y.device)
+        outside = (place < 0) | (place > s.size - 1)
+        y = torch.where(outside.reshape(-1, *(1,) * (y.ndim - 1 - axis)), filler, y)
+    return y
+
+
+def _interpolates(node: Node) -> str:
+    """Why a type cannot be resized; empty if it can."""
+    dtype, attrs = node.outputs[0].tensor.dtype, node.attrs
+    crops = attrs["coordinate_transformation_mode"] == b"tf_crop_and_resize"
+    if dtype in PLAIN or (attrs["mode"] == b"nearest" and not crops):
+        return ""
+    return f"torch copies {dtype} but does not compute with it; cast to another type"
+
+
+ROWS: Final[Rows] = {
+    (ONNX, "Resize"): Row(resize, MOVED, host=(1, 2, 3), refuses=_interpolates),
+}

@@ -1,0 +1,125 @@
+"""Shapes changed without a copy, and tensors made from sizes alone."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sardonyx.errors import InvalidArgument, ShapeError
+from sardonyx.graph.dtype import BF16, F16, F32, F64, I16, I32, I64, by_numpy, by_onnx
+from sardonyx.graph.guard import Scope
+from sardonyx.ops.declare import ONNX
+from sardonyx.ops.rules import Array, as_ints, axes_of
+from sardonyx.ops.shape import reshaped, steps
+from sardonyx.providers.torch.bits import EIGHTHS, MOVED
+from sardonyx.providers.torch.dtypes import TORCH, as_tensor
+from sardonyx.providers.torch.move import Shapes
+from sardonyx.providers.torch.row import Row, Rows
+from sardonyx.weights.const import Const
+
+
+def reshape(x: Tensor, target: Array, *, allowzero: int, shapes: Shapes) -> Tensor:
+    """The same elements in another shape."""
+    if None not in shapes[0]:
+        return x.reshape(shapes[0])
+    try:
+        sizes: Any = reshaped(Scope(), tuple(x.shape), as_ints(target) or (), allowzero)
+    except ShapeError as error:
+        raise InvalidArgument(error.what) from None
+    return x.reshape(sizes)
+
+
+def flatten(x: Tensor, *, axis: int, shapes: Shapes) -> Tensor:
+    """The same elements as a matrix."""
+    return x.reshape(shapes[0])
+
+
+def squeeze(x: Tensor, axes: Array | None, *, shapes: Shapes) -> Tensor:
+    """Without axes of size 1."""
+    if None not in shapes[0]:
+        return x.reshape(shapes[0])
+    gone = axes_of(as_ints(axes) or (), x.ndim)
+    if any(x.shape[a] != 1 for a in gone):
+        raise InvalidArgument(f"axes {gone} of {tuple(x.shape)} are squeezed, and not all are 1")
+    return x.squeeze(gone)
+
+
+def unsqueeze(x: Tensor, axes: Array, *, shapes: Shapes) -> Tensor:
+    """With more axes of size 1."""
+    if None not in shapes[0]:
+        return x.reshape(shapes[0])
+    for axis in sorted(axes_of(as_ints(axes) or (), len(shapes[0]))):
+        x = x.unsqueeze(axis)
+    return x
+
+
+def identity(x: Tensor) -> Tensor:
+    """The tensor itself."""
+    return x
+
+
+def expand(x: Tensor, target: Array, *, shapes: Shapes) -> Tensor:
+    """Repeated along axes of size 1: a view."""
+    if None not in shapes[0]:
+        return x.expand(shapes[0])
+    try:
+        return x.expand(np.broadcast_shapes(tuple(x.shape), tuple(target.tolist())))
+    except ValueError:
+        raise InvalidArgument(f"{tuple(x.shape)} does not expand to {target.tolist()}") from None
+
+
+def constant_of_shape(target: Array, *, value: Const | None) -> Tensor:
+    """One number everywhere, on the device that torch makes new tensors on."""
+    shape = tuple(target.tolist())
+    if min(shape, default=0) < 0:
+        raise InvalidArgument(f"the shape {shape} has a negative size")
+    if value is None:
+        return torch.zeros(shape, dtype=torch.float32)
+    number = as_tensor(value.read(), value.dtype).reshape(())
+    if number.dtype.is_floating_point and number.dtype.itemsize == 1:
+        made = torch.full(shape, number.view(torch.uint8).item(), dtype=torch.uint8)
+        return made.view(number.dtype)
+    return torch.full(shape, number.item(), dtype=number.dtype)
+
+
+def eye_like(x: Tensor, *, dtype: int | None, k: int) -> Tensor:
+    """Ones along a diagonal."""
+    made = None if dtype is None else by_onnx(dtype)
+    rows, columns = x.shape
+    over = torch.arange(columns, device=x.device) - torch.arange(rows, device=x.device)[:, None]
+    return (over == k).to(x.dtype if made is None else TORCH[made])
+
+
+_RANGED: Final = frozenset((BF16, F64, F32, F16, I16, I32, I64))
+
+
+def range_(start: Array, limit: Array, delta: Array, *, stash_type: int) -> Tensor:
+    """Numbers from start on, each by delta more, on the device that torch makes new tensors on."""
+    ours = by_numpy(start.dtype)
+    assert ours is not None
+    dtype = TORCH[ours]
+    is_wide = stash_type == 1 and ours in (F16, BF16)
+    kind = float if ours.is_float else int
+    first, last, step = (kind(a.reshape(-1)[0]) for a in (start, limit, delta))
+    if step == 0 or not (math.isfinite(last - first) and math.isfinite(step)):
+        raise InvalidArgument(f"Range has no end from {first} to {last} by {step}")
+    count = steps(first, last, step)
+    made = torch.arange(count, dtype=torch.float32 if is_wide else dtype)
+    return made.mul_(step).add_(first).to(dtype)
+
+
+ROWS: Final[Rows] = {
+    (ONNX, "Reshape"): Row(reshape, MOVED, host=(1,), sized=True),
+    (ONNX, "Flatten"): Row(flatten, MOVED, sized=True),
+    (ONNX, "Squeeze"): Row(squeeze, MOVED, host=(1,), sized=True),
+    (ONNX, "Unsqueeze"): Row(unsqueeze, MOVED, host=(1,), sized=True),
+    (ONNX, "Identity"): Row(identity, MOVED),
+    (ONNX, "Expand"): Row(expand, MOVED, host=(1,), sized=True),
+    (ONNX, "ConstantOfShape"): Row(constant_of_shape, MOVED, host=(0,)),
+    (ONNX, "EyeLike"): Row(eye_like, MOVED - EIGHTHS),
+    (ONNX, "Range"): Row(range_, _RANGED, host=(0, 1, 2)),
+}

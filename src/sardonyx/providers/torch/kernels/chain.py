@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sardonyx.ops.chain import Code
 
 MOST_AXES: Final = 4  # after those that lie in a row are one
+_MOST_PLANS: Final = 64  # of a chain that are kept
 _ELEMENTS: Final = 1024  # of a program
 
 
@@ -47,6 +48,8 @@ class Chain:
         """The result; None where there is no kernel for these operands."""
         key = tuple((x.dtype, x.shape, x.stride()) for x in operands)
         if key not in self.plans:
+            if len(self.plans) >= _MOST_PLANS:
+                self.plans.clear()
             self.plans[key] = self.plan(operands)
         plan = self.plans[key]
         return None if plan is None else self.run(plan, operands)

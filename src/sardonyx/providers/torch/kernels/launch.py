@@ -9,6 +9,7 @@ import torch
 from sardonyx.providers.torch.kernels import is_interpreted, overlaps
 
 _COMPILED: Final[dict[tuple[Any, ...], Any]] = {}
+_MOST: Final = 1 << 14  # ways to start kernels that are remembered
 
 
 def launch(
@@ -45,6 +46,8 @@ def launch(
     key = tuple(told)
     compiled = _COMPILED.get(key)
     if compiled is None:
+        if len(_COMPILED) >= _MOST:
+            _COMPILED.clear()
         overlap = overlaps(device)
         _COMPILED[key] = kernel[grid](
             *given, *constants, overlap, num_warps=n_warps, launch_pdl=overlap

@@ -124,22 +124,22 @@ mask_op: Final = Op(
     1,
     "x:F",
     "y:T",
-    attrs={"to": required("int")},
+    attrs={"to": required("int"), "marks": 1},
     types={"F": frozenset((F32, F16, BF16)), "T": frozenset((F32, F16, BF16))},
     domain=INTERNAL,
 )
 
 
 @mask_op.infer
-def _(g: Scope, x: Fact, *, to: int) -> Fact:
+def _(g: Scope, x: Fact, *, to: int, marks: int) -> Fact:
     dtype = by_onnx(to)
     assert dtype is not None
     return Fact(dtype, x.shape)
 
 
 @mask_op.reference
-def _(x: Array, *, to: int) -> Array:
-    """A mask in the type of the queries; a row that shuts out every key is NaN, as its softmax."""
+def _(x: Array, *, to: int, marks: int) -> Array:
+    """A mask in the type of the queries; a row that shuts out every key is NaN if it is to be."""
     dtype = by_onnx(to)
     assert dtype is not None
     rows = wide(x)
@@ -149,7 +149,7 @@ def _(x: Array, *, to: int) -> Array:
     held = np.where(np.isneginf(rows), rows, np.maximum(rows, least))
     is_blind = np.isneginf(rows).all(axis=-1, keepdims=True)
     with np.errstate(all="ignore"):
-        return np.where(is_blind, np.float32(np.nan), held).astype(dtype.np)
+        return np.where(is_blind & bool(marks), np.float32(np.nan), held).astype(dtype.np)
 
 
 OPS: Final = (attention, mask_op)

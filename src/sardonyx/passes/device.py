@@ -11,6 +11,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops.chain import Code, Instruction
 from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
+from sardonyx.ops.fused_attention import STAYS
 from sardonyx.pass_options import PassOptions
 from sardonyx.passes import lowering, products
 from sardonyx.passes.attention import fuse_attention
@@ -58,17 +59,21 @@ def _read_weights(graph: Graph, options: PassOptions) -> None:
 
 def settle_masks(graph: Graph) -> None:
     """Masks are brought into the form that attention adds once, for all that read them."""
-    made: dict[tuple[Value, int], Value] = {}
+    made: dict[tuple[Value, int, int], Value] = {}
     for node in list(graph.all_nodes()):
         if node.op.key != (INTERNAL, "Attention") or len(node.inputs) < 4:
             continue
         q, mask = node.inputs[0], node.inputs[3]
-        if q is None or mask is None or node.attrs["zeroes"]:
+        if q is None or mask is None:
             continue
-        key = (mask, q.tensor.dtype.onnx)
+        maker = mask.node
+        if maker is not None and maker.op.key == (ONNX, "Cast") and maker.inputs[0] is not None:
+            mask = maker.inputs[0] if maker.inputs[0].tensor.dtype in REALS else mask
+        marks = int(node.attrs["zeroes"] == STAYS)
+        key = (mask, q.tensor.dtype.onnx, marks)
         if key not in made or made[key].node not in node.graph.nodes:
             b = Builder(node.graph, node.graph.scope)
-            made[key] = b.Mask(mask, domain=INTERNAL, to=q.tensor.dtype.onnx)
+            made[key] = b.Mask(mask, domain=INTERNAL, to=q.tensor.dtype.onnx, marks=marks)
         node.graph.set_input(node, 3, made[key])
         node.attrs = {**node.attrs, "is_settled": 1}
 

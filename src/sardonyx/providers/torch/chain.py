@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from torch import Tensor
 
@@ -14,6 +14,7 @@ from sardonyx.ops.declare import INTERNAL
 from sardonyx.providers.torch import activation, cast, elementwise, quantize
 from sardonyx.providers.torch.cast import convert
 from sardonyx.providers.torch.dtypes import TORCH
+from sardonyx.providers.torch.kernels import usable
 from sardonyx.providers.torch.row import Row, Rows
 from sardonyx.providers.torch.wide import wide
 
@@ -26,13 +27,32 @@ FUNCTIONS: Final[Rows] = {
 }
 
 
+_CHAINS: Final[dict[int, Any]] = {}  # kernels of codes, by where the codes lie
+_MOST_CHAINS: Final = 4096
+
+
 def run_code(code: Code, operands: Sequence[Tensor]) -> Tensor:
-    """The last result. Halves stay float32 in between."""
+    """The last result, by one kernel of ours where there is one. Halves stay float32 in between."""
+    if len(code) > 1 and usable(operands[0].device):
+        made = _chain_of(code)(*operands)
+        if made is not None:
+            return made  # type: ignore[no-any-return]  # of a class that imports Triton
     values = [wide(x) for x in operands]
     for step in code:
         given = [None if a == ABSENT else values[a] for a in step.args]
         values.append(wide(FUNCTIONS[step.op].function(*given, **dict(step.attrs))))
     return convert(values[-1], TORCH[code[-1].dtype])
+
+
+def _chain_of(code: Code) -> Any:
+    chain = _CHAINS.get(id(code))
+    if chain is None or chain.code is not code:
+        from sardonyx.providers.torch.kernels.chain import Chain
+
+        if len(_CHAINS) >= _MOST_CHAINS:
+            _CHAINS.clear()
+        chain = _CHAINS[id(code)] = Chain(code)
+    return chain
 
 
 def unfit(code: Code, operands: Sequence[DType]) -> str:

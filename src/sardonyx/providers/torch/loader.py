@@ -17,6 +17,7 @@ from torch import Tensor
 from sardonyx.cli.term import size
 from sardonyx.errors import FAULTS, EPFail, SardonyxError
 from sardonyx.graph.dtype import BOOL
+from sardonyx.providers.torch.forms import CHANNELS_LAST, COLUMNS, padded
 from sardonyx.providers.torch.narrow import held_as, unpacked
 from sardonyx.providers.torch.recipes import cooking
 from sardonyx.providers.torch.ring import Buffer, Ring
@@ -24,8 +25,6 @@ from sardonyx.weights.const import Const
 from sardonyx.weights.loading import DataLoader, Report, WeightReference, silent
 from sardonyx.weights.reading import PAGE, FilePiece, MemoryPiece, Part, Reading
 
-CHANNELS_LAST: Final = "channels last"  # a conversion: of rank 4, in another order in memory
-COLUMNS: Final = "columns"  # of rank 2, one column after the other
 BUFFER_BYTES: Final = 8 << 20
 N_THREADS: Final = 8  # that read
 N_SPARE: Final = 4  # buffers beside those that are being read into: the device copies from them
@@ -57,7 +56,9 @@ class TorchLoader(DataLoader):
         order = torch.channels_last if name == CHANNELS_LAST else torch.contiguous_format
         with _room_for(reference, self._device):
             if name == COLUMNS:
-                return torch.empty(shape[::-1], dtype=dtype, device=self._device).T
+                k, n = shape
+                room = torch.empty((padded(n, dtype), k), dtype=dtype, device=self._device)
+                return room.T[:, :n]
             return torch.empty(shape, dtype=dtype, device=self._device, memory_format=order)
 
     def load(self, reference: WeightReference, destination: Tensor) -> None:

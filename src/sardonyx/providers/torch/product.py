@@ -18,6 +18,7 @@ from sardonyx.ops.chain import Code
 from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.linear import Equation
 from sardonyx.providers.torch.epilogue import finished, unfinished
+from sardonyx.providers.torch.forms import padded
 from sardonyx.providers.torch.row import PLAIN, REALS, Row, Rows
 from sardonyx.providers.torch.wide import wide
 
@@ -49,6 +50,8 @@ def _whole_matmul(a: Tensor, b: Tensor) -> Tensor:
 def scaled_matmul(a: Tensor, b: Tensor, alpha: float) -> Tensor:
     """alpha * a b, rounded once: halves may hold the result, and not the product before it."""
     is_half = a.dtype in _HALVES
+    if alpha == 1 and (whole := _whole_columns(b)) is not None and a.dim() > 1:
+        return torch.matmul(a, whole)[..., : b.shape[1]]
     if alpha == 1 and not (is_half and a.device.type == "cpu"):  # where sums would be halves, too
         return torch.matmul(a, b)
     if not is_half or min(a.dim(), b.dim()) < 2 or a.device.type == "cpu":
@@ -63,6 +66,19 @@ def scaled_matmul(a: Tensor, b: Tensor, alpha: float) -> Tensor:
     )
     y = torch.baddbmm(nothing, left, right, beta=0, alpha=alpha)
     return y.view(*lead, *y.shape[1:])
+
+
+def _whole_columns(b: Tensor) -> Tensor | None:
+    """A constant matrix with the few columns behind it that make its rows end well, if it has any.
+
+    Products that write rows of odd lengths are slow.
+    """
+    if b.dim() != 2 or b.stride(0) != 1 or b.stride(1) != b.shape[0] or not b.is_cuda:
+        return None
+    k, n = b.shape
+    width = padded(n, b.dtype)
+    holds = b.untyped_storage().nbytes() // b.element_size() - b.storage_offset() >= k * width
+    return b.as_strided((k, width), (1, k)) if width != n and holds else None
 
 
 def gemm(

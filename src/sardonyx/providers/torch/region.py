@@ -17,9 +17,9 @@ from sardonyx.graph.graph import Node, Value
 from sardonyx.locks import Lock
 from sardonyx.place.provider import HOST, No, Region
 from sardonyx.providers.torch.claim import COPY, FEW, LOOKS, SIZES, row_of
+from sardonyx.providers.torch.forms import ALIGNED_BYTES, CHANNELS_LAST, COLUMNS, PACKED
 from sardonyx.providers.torch.graphs import Asked, Graphs, put
 from sardonyx.providers.torch.index import ROWS
-from sardonyx.providers.torch.loader import CHANNELS_LAST, COLUMNS
 from sardonyx.providers.torch.row import Packing, Row
 from sardonyx.providers.torch.source import FILE, Arg, Key, Line, Pack, Source, Writer
 from sardonyx.providers.torch.values import Owner, owner_of
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from sardonyx.program.program import Run
     from sardonyx.providers.torch import Torch
 
-PACKED: Final = "packed"  # the form of a constant that comes as the bytes of its file
 _BATCH_BYTES: Final = 2 << 30  # of constants that are packed together
-_ALIGNED: Final = 16  # bytes
 _KEPT: Final = 8  # sets of sizes whose fixed part is kept
 
 
@@ -324,7 +322,7 @@ def _form(provider: Torch, row: Row, position: int, value: Value | None) -> str:
         return ""
     if position in row.columns and len(shape) == 2:
         # Products of halves whose rows are not aligned are many times slower.
-        return COLUMNS if shape[1] * value.tensor.dtype.itemsize % _ALIGNED else ""
+        return COLUMNS if shape[1] * value.tensor.dtype.itemsize % ALIGNED_BYTES else ""
     is_image = position in row.images and len(shape) == 4
     return CHANNELS_LAST if is_image and provider.options.prefer_nhwc else ""
 

@@ -58,6 +58,10 @@ def attended(
         q = q.reshape(q.shape[0], k.shape[1], group * rows, q.shape[3])
     if mask is not None and mask.dim() < 2:
         mask = mask.reshape(1, -1)
+    if group > 1 and not is_folded and q.is_cuda and q.dtype is torch.float32:
+        # Kernels that share heads take halves only.
+        k, v = (x.repeat_interleave(group, 1) for x in (k, v))
+        group = 1
     added = None if mask is None else _added(mask, q.dtype, blind)
     if added is not None and added.stride(-1) != 1:
         added = added.contiguous()  # kernels read it along the keys

@@ -104,14 +104,16 @@ def _unseen(scores: Tensor, spans: Tensor | None, attrs: dict[str, Any]) -> Tens
     return hidden
 
 
-def settled_mask(x: Tensor, *, to: int) -> Tensor:
-    """A mask in the type of queries, where rows that shut out every key are NaN."""
+def settled_mask(x: Tensor, *, to: int, marks: int) -> Tensor:
+    """A mask in the type of queries; `marks` makes rows that shut out every key NaN."""
     dtype = by_onnx(to)
     assert dtype is not None
     kind = TORCH[dtype]
     if not x.dim() or not x.shape[-1]:
         return x.to(kind)
-    held = torch.where(x == -INF, x, x.clamp(min=torch.finfo(kind).min))
+    held = x if x.dtype is kind else torch.where(x == -INF, x, x.clamp(torch.finfo(kind).min))
+    if not marks:
+        return held.to(kind)
     return torch.where(x.amax(-1, keepdim=True) == -INF, torch.nan, held).to(kind)
 
 

@@ -1,5 +1,5 @@
 """The kernel of attention for few new tokens over a cache whose lengths are on the device."""
-# mypy: disable-error-code="no-untyped-def,untyped-decorator,misc,no-any-return"
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,misc,no-any-return,assignment"
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _joined(state, q, k, v, seen, softcap, has_cap: tl.constexpr):
 
 
 @triton.jit
-def _past(q, caches, span, place, limits, sizes: tl.constexpr):
+def _past(q, caches, tiles, span, place, limits, sizes: tl.constexpr):
     """The state of a span of keys in the cache."""
     k_cache, v_cache = caches
     low, high = span
@@ -86,15 +86,18 @@ def _past(q, caches, span, place, limits, sizes: tl.constexpr):
     feature = tl.arange(0, features)[None, :]
     top = tl.full([rows], float("-inf"), tl.float32)
     state = (top, tl.zeros([rows], tl.float32), tl.zeros([rows, features], tl.float32))
+    k, v = tiles
     lane = tl.arange(0, tile)[:, None]
-    for start in range(low, high, tile):
-        row = start + lane
+    for start in tl.range(low, high, tile, num_stages=1):
+        row = start + tile + lane  # those of the next turn are on their way during this one
         ok = (row < high) & (feature < head)
-        k = tl.load(k_cache + row * head + feature, ok, 0.0)
-        v = tl.load(v_cache + row * head + feature, ok, 0.0)
+        k_ahead = tl.load(k_cache + row * head + feature, ok, 0.0)
+        v_ahead = tl.load(v_cache + row * head + feature, ok, 0.0)
         key = (start + tl.arange(0, tile))[None, :]
         seen = (key < high) & (key > place[:, None] - window)
         state = _joined(state, q, k, v, seen, softcap, has_cap)
+        k = k_ahead
+        v = v_ahead
     return state
 
 
@@ -175,7 +178,7 @@ def _written(y, out, values, rows: tl.constexpr, where, sizes: tl.constexpr):
 
 
 @triton.jit
-def attend_kernel(  # noqa: PLR0913 - a kernel has as many parameters as it has operands
+def attend_kernel(
     q, k_new, v_new, cos, sin, places, lasts, k_cache, v_cache, y, out, scratch, counts,
     scale, window, softcap, q_stride, k_stride, capacity,
     group: tl.constexpr, n_shared: tl.constexpr, sizes: tl.constexpr,
@@ -203,39 +206,46 @@ def attend_kernel(  # noqa: PLR0913 - a kernel has as many parameters as it has 
     length = tl.cdiv(tl.cdiv(first - begin, tl.num_programs(0)), tile) * tile
     n_parts = tl.maximum(1, tl.cdiv(first - begin, tl.maximum(length, 1)))
     if me < n_parts:
+        low = begin + me * length
+        high = tl.minimum(first, low + length)
+        block = (batch * n_shared + shared).to(tl.int64) * capacity * head
+        caches = (k_cache + block, v_cache + block)
+        feature = tl.arange(0, features)[None, :]
+        key = low + tl.arange(0, tile)[:, None]
+        ok = (key < high) & (feature < head)
+        k = tl.load(k_cache + block + key * head + feature, ok, 0.0)
+        v = tl.load(v_cache + block + key * head + feature, ok, 0.0)
         row = tl.arange(0, rows)
         token = tl.minimum(row // group, n_new - 1)
         spots = (places, batch * n_new)
         at = (batch * n_new + token) * q_stride + (shared * group + row % group) * head
         at = tl.where(row < n_new * group, at, -1)[:, None]
-        feature = tl.arange(0, features)[None, :]
         spot = _spot(spots, first, token, turn)[:, None]
         queries = turned(q, at, feature, (cos, sin), spot, turn, head) * scale
         queries += tl.where(given == first, 0.0, float("nan"))
-        block = (batch * n_shared + shared).to(tl.int64) * capacity * head
-        caches = (k_cache + block, v_cache + block)
         limits = (window, softcap)
-        low = begin + me * length
-        high = tl.minimum(first, low + length)
-        state = _past(queries, caches, (low, high), first + token, limits, sizes)
+        state = _past(queries, caches, (k, v), (low, high), first + token, limits, sizes)
         if me == n_parts - 1:
             start = batch * n_new * k_stride + shared * head
             new = (k_new + start, v_new + start, k_stride, (cos, sin), first, spots)
             state = _fresh(state, queries, new, caches, first + token, limits, turn, sizes)
         top, total, values = state
         y += batch * (n_new * group * n_shared * head)
-        few: tl.constexpr = sizes[6]
-        scratch += (batch * n_shared + shared) * (tl.num_programs(0) * few * (features + 2))
-        mine = scratch + me * (few * (features + 2))
-        tl.store(mine + row, top, row < few)
-        tl.store(mine + few + row, total, row < few)
-        tl.store(mine + 2 * few + row[:, None] * features + feature, values, (row < few)[:, None])
-        tl.debug_barrier()  # all threads have stored before one says so
-        count = counts + batch * n_shared + shared
-        is_last = n_parts == 1
-        if n_parts > 1:
-            is_last = tl.atomic_add(count, 1) == n_parts - 1
-        if is_last:
-            tl.store(count, 0)
-            whole = _gathered(scratch, n_parts, sizes)
-            _written(y, out, whole, few, (group, shared, n_shared), sizes)
+        where = (group, shared, n_shared)
+        if n_parts == 1:
+            values = values / tl.where(total > 0, total, 1.0)[:, None]
+            _written(y, out, values, rows, where, sizes)
+        else:
+            few: tl.constexpr = sizes[6]
+            scratch += (batch * n_shared + shared) * (tl.num_programs(0) * few * (features + 2))
+            mine = scratch + me * (few * (features + 2))
+            is_few = row < few
+            tl.store(mine + row, top, is_few)
+            tl.store(mine + few + row, total, is_few)
+            place = 2 * few + row[:, None] * features + feature
+            tl.store(mine + place, values, is_few[:, None])
+            tl.debug_barrier()  # all threads have stored before one says so
+            count = counts + batch * n_shared + shared
+            if tl.atomic_add(count, 1) == n_parts - 1:
+                tl.store(count, 0)
+                _written(y, out, _gathered(scratch, n_parts, sizes), few, where, sizes)

@@ -15,7 +15,7 @@ from sardonyx.providers.torch.kernels.launch import launch
 from sardonyx.providers.torch.kernels.nbits import Digits
 
 MOST_TOKENS: Final = 8  # new ones of a run
-_ELEMENTS: Final = 4096  # of a tile: keys and features
+_ELEMENTS: Final = 2048  # of a tile: keys and features
 _WARPS: Final = 4
 _LEAST_KEYS: Final = 32  # that are worth a program
 _EVER: Final = 1 << 30  # a window that nothing is outside of
@@ -53,7 +53,7 @@ class Workspace:
 def n_splits(cache: Tensor, device: torch.device) -> int:
     """Programs that share out the keys of a head."""
     batch, shared, capacity, _ = cache.shape
-    wanted = -(-n_processors(device) // max(1, batch * shared))
+    wanted = -(-2 * n_processors(device) // max(1, batch * shared))
     return max(1, min(wanted, -(-capacity // _LEAST_KEYS), 64))
 
 
@@ -111,7 +111,7 @@ def split_packed(qkv: Tensor, heads: Heads) -> tuple[Tensor, Tensor, Tensor]:
     return q, k, v
 
 
-def _run(  # noqa: PLR0913 - as `attend`
+def _run(
     qkv: tuple[Tensor, Tensor, Tensor],
     caches: tuple[Tensor, Tensor],
     lasts: Tensor,
@@ -145,7 +145,7 @@ def _run(  # noqa: PLR0913 - as `attend`
         float(heads.scale), heads.window if heads.window > 0 else _EVER, float(heads.softcap),
         q.stride(1), k.stride(1), capacity,
     )  # fmt: skip
-    many = max(1, min(_power(splits), _ELEMENTS // (few * features)))
+    many = max(1, min(_power(splits), 4 * _ELEMENTS // (few * features)))
     sizes = (max(16, few), tile, features, head, heads.softcap > 0, n_new, few, many)
     constants = (group, shared, sizes, turn)
     launch(attend_kernel, (splits, shared, batch), given, constants, _WARPS)

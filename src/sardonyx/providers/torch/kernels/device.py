@@ -1,5 +1,5 @@
 """What kernels share: waiting for the kernel before, instructions that Triton has no name for."""
-# mypy: disable-error-code="no-untyped-def,untyped-decorator,misc,no-any-return"
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,misc,no-any-return,assignment"
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ halves of its bytes, the next four in the high ones. So a unit's words come in p
 and for the high halves: `low0 high0 low1 high1 low2 high2`, four words each; then the sum of the
 unit's numbers, and the step.
 """
-# mypy: disable-error-code="no-untyped-def,untyped-decorator,misc,no-any-return"
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,misc,no-any-return,assignment"
 
 from __future__ import annotations
 
@@ -57,7 +57,16 @@ def digits_of(x, units: tl.constexpr):
     low2, high2 = tl.split(w2)
     total, step = tl.split(w3)
     total = tl.max(total, 1)
-    return low0, high0, low1, high1, low2, high2, total, tl.max(step, 1).to(tl.float32, bitcast=True)
+    return (
+        low0,
+        high0,
+        low1,
+        high1,
+        low2,
+        high2,
+        total,
+        tl.max(step, 1).to(tl.float32, bitcast=True),
+    )
 
 
 @triton.jit
@@ -78,7 +87,7 @@ def load_digits(p, first, n_units: tl.constexpr, units: tl.constexpr, teams: tl.
 
 @triton.jit
 def put_digits(p, words, unit, n_units):
-    """Writes the words of units to their places in a row of n_units; those of places < 0 nowhere."""
+    """Writes the words of units to their places in a row of n_units; places < 0 are none."""
     low0, high0, low1, high1, low2, high2, total, step = words
     at = unit[:, None] * 4 + tl.arange(0, 4)[None, :]
     ok = (unit >= 0) & (unit < n_units)

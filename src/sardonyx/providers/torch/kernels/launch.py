@@ -9,6 +9,7 @@ import torch
 from sardonyx.providers.torch.kernels import is_interpreted, overlaps
 
 _COMPILED: Final[dict[tuple[Any, ...], Any]] = {}
+_MOST: Final = 1 << 14  # ways to start kernels that are remembered
 
 
 def launch(
@@ -32,16 +33,27 @@ def launch(
             launch(kernel, grid, given, constants, n_warps)
         return
     # What a kernel is compiled for: types, whether addresses are multiples of 16, numbers.
-    told = [
-        (x.dtype, x.data_ptr() & 15 == 0) if isinstance(x, torch.Tensor) else x for x in given
-    ]
-    key = (kernel, index, n_warps, constants, *told)
+    told: list[Any] = [kernel, index, n_warps, constants]
+    plain: list[Any] = []  # addresses, which the launcher takes as they are
+    for x in given:
+        if isinstance(x, torch.Tensor):
+            address = x.data_ptr()
+            plain.append(address)
+            told.append((x.dtype, address & 15 == 0))
+        else:
+            plain.append(x)
+            told.append(x)
+    key = tuple(told)
     compiled = _COMPILED.get(key)
     if compiled is None:
+        if len(_COMPILED) >= _MOST:
+            _COMPILED.clear()
         overlap = overlaps(device)
         _COMPILED[key] = kernel[grid](
             *given, *constants, overlap, num_warps=n_warps, launch_pdl=overlap
         )
         return
-    stream = torch._C._cuda_getCurrentRawStream(index)
-    compiled[grid](*given, *constants, overlaps(device), stream=stream)
+    compiled.run(
+        *grid, torch._C._cuda_getCurrentRawStream(index), compiled.function,
+        compiled.packed_metadata, None, None, None, *plain, *constants, True,
+    )  # fmt: skip

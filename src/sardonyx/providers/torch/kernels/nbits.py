@@ -44,7 +44,9 @@ class Weights:
     @property
     def plan(self) -> tuple[int, int, int, int]:
         """What the kernels are compiled for."""
-        kind = _DEFAULT if self.zero is None else _FLOAT if self.zero.is_floating_point() else _PACKED
+        kind = (
+            _DEFAULT if self.zero is None else _FLOAT if self.zero.is_floating_point() else _PACKED
+        )
         return self.q.shape[1] // 4, self.per, kind, self.default
 
 
@@ -149,15 +151,17 @@ class Tiling:
     per_processor: int  # programs
 
 
-def tiling(n_units: int, n: int, gated: bool, makes_digits: bool) -> Tiling:
-    """The tiles for weights of so many units and rows."""
+def tiling(n_units: int, has_digits: bool, makes_digits: bool) -> Tiling:
+    """The tiles for rows of so many units, and for x that comes as digits or makes some."""
     if n_units <= 32 * 4:
+        if not has_digits and 32 < n_units <= 64:  # digits are made once for the whole row
+            return Tiling((64, 1, 8 if makes_digits else 16), 8, 2)
         return Tiling((32, -(-n_units // 32), 8), 4, 2 if makes_digits else 3)
     units = 256 if n_units <= 1024 else 512
     return Tiling((units, -(-n_units // units), 4), units // 32, 2)
 
 
-def rows_product(  # noqa: PLR0913 - what may be fused with a product
+def rows_product(
     x: Tensor | Digits,
     weights: Weights,
     *,
@@ -174,7 +178,7 @@ def rows_product(  # noqa: PLR0913 - what may be fused with a product
     return _run(x, weights, (norm, bias, residual, gated), False, None).value
 
 
-def rows_digits(  # noqa: PLR0913 - as `rows_product`
+def rows_digits(
     x: Tensor | Digits,
     weights: Weights,
     *,
@@ -218,7 +222,7 @@ def _run(
     made = _made(y, n_rows, n, makes_digits, then)
     if not y.numel():
         return made
-    how = tiling(weights.plan[0], n, gated, makes_digits)
+    how = tiling(weights.plan[0], isinstance(x, Digits), makes_digits)
     rows = how.shape[2]
     group = max(1, UNIT // rows) if makes_digits else 1
     programs = min(-(-n // (rows * group)), how.per_processor * n_processors(value.device))

@@ -1,5 +1,5 @@
 """The kernel that multiplies few rows with few-bit weights, which it reads once."""
-# mypy: disable-error-code="no-untyped-def,untyped-decorator,misc,no-any-return"
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,misc,no-any-return,assignment"
 
 from __future__ import annotations
 
@@ -115,7 +115,9 @@ def _sums(tiles, xs, plan: tl.constexpr, shape: tl.constexpr):
 
 
 @triton.jit
-def _all_digits(x, gain, k: tl.constexpr, plan: tl.constexpr, shape: tl.constexpr, from_digits: tl.constexpr):
+def _all_digits(
+    x, gain, k: tl.constexpr, plan: tl.constexpr, shape: tl.constexpr, from_digits: tl.constexpr
+):
     """The digits of all units of a row, and the sum of squares."""
     units: tl.constexpr = shape[0]
     parts: tl.constexpr = shape[1]
@@ -156,7 +158,7 @@ def _finish(value, other, row, m, n, factor, bias, residual, gated: tl.constexpr
 
 
 @triton.jit(do_not_specialize=["one"])
-def rows_kernel(  # noqa: PLR0913 - a kernel has as many parameters as it has operands
+def rows_kernel(
     x, q, scale, zero, gain, bias, residual, y, out, next_gain, squares_out, n, one, eps,
     k: tl.constexpr, plan: tl.constexpr, shape: tl.constexpr, n_rows: tl.constexpr,
     group: tl.constexpr, from_digits: tl.constexpr, gated: tl.constexpr, overlap: tl.constexpr,
@@ -212,7 +214,9 @@ def rows_kernel(  # noqa: PLR0913 - a kernel has as many parameters as it has op
                 unit = at + tl.arange(0, 32)
                 numbers = tl.load(y + m * n + unit, unit < n, 0.0).to(tl.float32)
                 if next_gain is not None:
-                    tl.store(squares_out + m * tl.cdiv(n, 32) + at // 32, tl.sum(numbers * numbers, 0))
+                    tl.store(
+                        squares_out + m * tl.cdiv(n, 32) + at // 32, tl.sum(numbers * numbers, 0)
+                    )
                     numbers *= tl.load(next_gain + unit, unit < n, 0.0).to(tl.float32)
                 words = digits_of(numbers, 1)
                 n_out = tl.cdiv(n, 32)

@@ -30,6 +30,9 @@ from sardonyx.graph.dtype import ALL, DType, by_numpy  # noqa: E402
 from sardonyx.load.upgrade import replaced  # noqa: E402
 from sardonyx.ops import all_ops  # noqa: E402
 from sardonyx.ops.declare import GRADIENT, INTERNAL, Op, allowed  # noqa: E402
+from sardonyx.providers.torch.claim import LOOKS  # noqa: E402
+from sardonyx.providers.torch.control import KNOWN  # noqa: E402
+from sardonyx.providers.torch.index import ROWS as FUNCTIONS  # noqa: E402
 from tests.oracle import feeds_of, input_names, model_of  # noqa: E402
 from tests.rows import Row  # noqa: E402
 from tests.test_ops import ROWS  # noqa: E402
@@ -55,6 +58,8 @@ Made by `python tools/op_table.py`.
 | | the op does not take the type |
 
 `other` sums up the types without a column: floats of 8 bits and fewer, integers of fewer than 8.
+`torch` has a mark where the torch provider has a function for the op, for types that torch has; other
+ops run on the CPU beside it, and `sardonyx info --provider torch --why` tells what a model does.
 Ops over sequences, maps and optionals have one mark.
 """
 
@@ -89,7 +94,7 @@ def page() -> str:
             domains.setdefault(op.domain, []).append(op)
     parts = [HEAD]
     for domain, ops in domains.items():
-        lines = [_line(op, rows.get(op.key, [])) for op in _shown(ops)]
+        lines = [[*_line(op, rows.get(op.key, [])), _by_torch(op)] for op in _shown(ops)]
         parts.append(_section(domain or "ai.onnx", lines))
         if others := replaced(domain):
             parts.append(_wrapped(f"Become others when they are loaded: {', '.join(others)}."))
@@ -107,7 +112,7 @@ def _shown(ops: list[Op]) -> Iterator[Op]:
 
 
 def _section(title: str, lines: list[list[str]]) -> str:
-    columns = ["op", *COLUMNS, "other"]
+    columns = ["op", *COLUMNS, "other", "torch"]
     rule = ["---", *[":-:"] * (len(columns) - 1)]
     table = [columns, rule, *lines]
     return f"## {title}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in table) + "\n"
@@ -127,6 +132,10 @@ def _line(op: Op, rows: list[Row]) -> list[str]:
     found = {d.name: _mark(_tries(_variants(op, rows, d))) for d in sorted(taken, key=str)}
     others = [m for n, m in found.items() if n not in COLUMNS]
     return [op.name, *(found.get(n, NONE) for n in COLUMNS), _summed(others)]
+
+
+def _by_torch(op: Op) -> str:
+    return NATIVE if op.key in FUNCTIONS or op.key in LOOKS or op.key in KNOWN else NONE
 
 
 def _summed(marks: list[str]) -> str:

@@ -27,12 +27,12 @@ _HEAVY: Final = frozenset((
     "MultiHeadAttention", "GroupQueryAttention", "MatMulNBits", "FusedMatMul", "QLinearConv",
     "QLinearMatMul",
 ))  # fmt: skip
-_KNOWN: Final = frozenset((("", "If"), ("", "Loop"), ("", "Scan")))
+KNOWN: Final = frozenset((("", "If"), ("", "Loop"), ("", "Scan")))
 
 
 def claims(node: Node) -> Yes | No:
     """Yes to control flow over tensors whose bodies have work for a device."""
-    if node.op.key not in _KNOWN:
+    if node.op.key not in KNOWN:
         return No(f"{node.op} runs its bodies on the host")
     graphs = [body for _, body in node.subgraphs]
     if not any(n.op.name in _HEAVY for graph in graphs for n in graph.all_nodes()):

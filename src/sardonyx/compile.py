@@ -159,9 +159,15 @@ def _host_lowering(options: Options) -> Callable[[Graph], None] | None:
     if not options.passes.for_device:
         return None
     from sardonyx.passes import lower
+    from sardonyx.passes.device import widen_masks
 
     passes = replace(options.passes, for_device=False)
-    return lambda graph: lower(graph, passes)
+
+    def run(graph: Graph) -> None:
+        widen_masks(graph)
+        lower(graph, passes)
+
+    return run
 
 
 def _from_pack(given: ModelBytes, options: Options, stages: Stages) -> Compiled | None:

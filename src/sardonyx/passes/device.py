@@ -19,6 +19,7 @@ from sardonyx.passes.chains import fuse_chains
 from sardonyx.passes.driver import Rewriter, prune
 from sardonyx.passes.few_bits import fuse_few_bits
 from sardonyx.passes.fold import FoldingBuilder
+from sardonyx.passes.heads import wide_value
 from sardonyx.passes.pattern import P, hole
 from sardonyx.passes.rule import by_root, need, ranked, rule
 
@@ -55,6 +56,21 @@ def _read_weights(graph: Graph, options: PassOptions) -> None:
         Rewriter(graph, _PRODUCTS, options.fold_limit_bytes, options.disabled, True).run()
     if names & _WEIGHTS:
         nbits.read_weights(graph, nbits.Choice(options.weight_level, options.weight_block), True)
+
+
+def widen_masks(graph: Graph) -> None:
+    """For kernels of the CPU, which add masks of float32: those of nodes that stay there."""
+    made: dict[tuple[Value, Graph], Value | None] = {}
+    for node in list(graph.all_nodes()):
+        if node.op.key != (INTERNAL, "Attention") or len(node.inputs) < 4:
+            continue
+        mask = node.inputs[3]
+        if mask is None or mask.tensor.dtype is F32:
+            continue
+        key = (mask, node.graph)
+        if key not in made:
+            made[key] = wide_value(Builder(node.graph, node.graph.scope), mask)
+        node.graph.set_input(node, 3, made[key])
 
 
 def settle_masks(graph: Graph) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from sardonyx.errors import FAULTS, ModelLoadCanceled, SardonyxError
+from sardonyx.graph.graph import Graph
 from sardonyx.graph.infer import Shapes, infer
 from sardonyx.load import LoadOptions, load
 from sardonyx.load.model import Model
@@ -104,6 +105,7 @@ def lowered(given: ModelBytes, options: Options, stages: Stages) -> Model:
     with stages.stage("infer"):
         model = _inferred(model, options)
         model.check_outputs(options.load.is_strict)
+        options.wishes.mark(model.graph)
     with stages.stage("optimize"):
         optimize(model.graph, options.passes)
     if options.save is not None:
@@ -141,7 +143,7 @@ def program_of(
 ) -> tuple[Placement, Program]:
     """The part that every load takes."""
     with stages.stage("place"):
-        placement = place(model.graph, options.providers, options.wishes)
+        placement = place(model.graph, options.providers, options.wishes, _host_lowering(options))
     with stages.stage("schedule"):
         order = schedule(placement, options.order)
     with stages.stage("memory"):
@@ -150,6 +152,16 @@ def program_of(
         forms = forms or Forms()
         forms.container = options.container
         return placement, emit(placement, order, memory, forms)
+
+
+def _host_lowering(options: Options) -> Callable[[Graph], None] | None:
+    """The passes for what devices leave to the CPU, where the graph is one for devices."""
+    if not options.passes.for_device:
+        return None
+    from sardonyx.passes import lower
+
+    passes = replace(options.passes, for_device=False)
+    return lambda graph: lower(graph, passes)
 
 
 def _from_pack(given: ModelBytes, options: Options, stages: Stages) -> Compiled | None:

@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from sardonyx.atomic import writing
 from sardonyx.program.flat import SegmentBuilder
 
@@ -85,21 +83,24 @@ class Profile:
 
     def add_step(self, segment: PythonSegment | RegionSegment, run: Run, started: float) -> None:
         """One step of a run: a node, or a region of a device as a whole."""
-        frame = run.frame
+        frame, node = run.frame, segment.node
         inputs = [frame[i] for i in segment.inputs]
         outputs = [frame[i] for i in segment.outputs]
+        nodes = getattr(segment, "nodes", (node,))
+        name = node.name or node.op.name
         self.add(
             "Node",
-            f"{segment.node.name or segment.node.op.name}_kernel_time",
+            f"{name}_kernel_time" if len(nodes) == 1 else f"{name}_and_{len(nodes) - 1}_more",
             started,
             time.perf_counter(),
             {
-                "op_name": segment.node.op.name,
+                "op_name": node.op.name if len(nodes) == 1 else "Region",
                 "provider": segment.provider,
                 "kernel": segment.kernel,
+                "nodes": [n.name or n.op.name for n in nodes],
                 "input_type_shape": _shapes(inputs),
                 "output_type_shape": _shapes(outputs),
-                "output_size": str(sum(v.nbytes for v in outputs if isinstance(v, np.ndarray))),
+                "output_size": str(sum(getattr(v, "nbytes", 0) for v in outputs)),
             },
         )
 
@@ -128,4 +129,6 @@ class Profile:
 
 
 def _shapes(values: list[Any]) -> list[dict[str, list[int]]]:
-    return [{str(v.dtype): list(v.shape)} for v in values if isinstance(v, np.ndarray)]
+    # Arrays, and tensors of torch, whose types begin with its name.
+    tensors = (v for v in values if hasattr(v, "dtype") and hasattr(v, "shape"))
+    return [{str(v.dtype).removeprefix("torch."): list(v.shape)} for v in tensors]

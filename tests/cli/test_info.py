@@ -177,3 +177,24 @@ def test_weights_in_a_pack(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
     assert "pack at " in said
     assert "in files beside it" not in said
     assert "small ones" not in said
+
+
+def test_a_provider_with_a_device(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    provider = ("--provider", "torch", "--provider-option", "device=cpu,gpu_mem_limit=20000")
+    said = info(capsys, str(DIGITS), *provider)
+    assert {n["provider"] for n in said["nodes"]} == {"torch", "cpu"}
+    here, there = said["devices"]["by_device"]
+    assert (here["device"], there["device"]) == ("cpu", "torch-cpu")
+    assert 0 < there["weight_bytes"] <= 15000
+    assert said["devices"]["copied_in"] == [{"name": "image", "device": "torch-cpu"}]
+    assert [c["to"] for c in said["devices"]["copies"]] == ["cpu"]
+    assert main(["info", str(DIGITS), *provider, "--why"]) == 0
+    text = capsys.readouterr().out
+    assert "1 copy between them" in text
+    assert "raise gpu_mem_limit" in text
+
+
+def test_an_option_wants_a_provider(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", str(DIGITS), "--provider-option", "device=cpu"]) == 2
+    assert "goes behind the --provider" in capsys.readouterr().err

@@ -36,6 +36,7 @@ examples:
   sardonyx run bert.onnx --dims batch=1,sequence=128
   sardonyx run detector.onnx --shapes images=1x3x640x640 --profile trace.json
   sardonyx run model.onnx --inputs inputs.npz --outputs outputs.npz --json
+  sardonyx run model.onnx --provider cuda --provider-option gpu_mem_limit=4000000000
 
 An input or output that is a list is stored as NAME.0, NAME.1 and so on. Open a profile in
 https://ui.perfetto.dev or chrome://tracing.
@@ -49,6 +50,7 @@ examples:
   sardonyx info model.onnx
   sardonyx info model.onnx --nodes --why         each node, and why others refused it
   sardonyx info model.onnx --dims batch=32       memory for that size
+  sardonyx info model.onnx --provider cuda --why what a GPU takes, and why not the rest
   sardonyx info model.onnx --weights --all       each weight: mapped, packed or copied
   sardonyx info model.onnx --json | jq .python_steps
 """
@@ -149,6 +151,7 @@ def _run(commands: Any) -> None:
     run.add_argument("--inputs", metavar="FILE", type=pathlib.Path, help="inputs by name, as .npz")
     run.add_argument("--outputs", metavar="FILE", type=pathlib.Path, help="save outputs as .npz")
     _sizes(run)
+    _providers(run)
     run.add_argument("--profile", metavar="FILE", type=pathlib.Path, help="write a Chrome trace")
     _threads(run)
     run.add_argument(
@@ -160,6 +163,7 @@ def _info(commands: Any) -> None:
     info = _command(commands, "info", "show what a model is", (_INFO, _INFO_EXAMPLES))
     info.add_argument("model", metavar="MODEL", help="an ONNX file")
     _sizes(info)
+    _providers(info)
     for name, what in (
         ("nodes", "list each node with its provider and kernel"),
         ("why", "list which providers refused which nodes, and why"),
@@ -207,6 +211,7 @@ def _bench(commands: Any) -> None:
         help="modules to compare with, by comma (default: onnxruntime if it is installed)",
     )
     _sizes(bench)
+    _providers(bench)
     _threads(bench)
     bench.add_argument(
         "--rounds", metavar="N", type=_count, default=7, help="turns of each (default 7)"
@@ -240,6 +245,51 @@ def _pack(commands: Any) -> None:
         default="all",
         help="none, basic, extended or all (default), as sessions will be asked for",
     )
+
+
+_PROVIDERS: Final = {
+    "cpu": "CPUExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "torch": "TorchExecutionProvider",
+}
+
+
+class _Provider(argparse.Action):
+    """One more provider, by onnxruntime's name for it or a short one, with no options yet."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+        name = _PROVIDERS.get(values.lower(), values)
+        namespace.provider = [*namespace.provider, (name, {})]
+
+
+class _ProviderOption(argparse.Action):
+    """Options of the provider that was named last."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+        if not namespace.provider:
+            parser.error(f"{option} goes behind the --provider that it is for")
+        namespace.provider[-1][1].update(values)
+
+
+def _providers(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--provider",
+        metavar="NAME",
+        action=_Provider,
+        default=[],
+        help="who runs nodes: cuda, torch, cpu or a whole name; several in order of preference",
+    )
+    command.add_argument(
+        "--provider-option",
+        metavar="KEY=VALUE,...",
+        type=_options,
+        action=_ProviderOption,
+        help="options of the provider before it, as in device=cuda:1,gpu_mem_limit=8000000000",
+    )
+
+
+def _options(text: str) -> dict[str, str]:
+    return _pairs(text, "device=cuda:1")
 
 
 def _sizes(command: argparse.ArgumentParser) -> None:

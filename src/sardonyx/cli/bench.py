@@ -132,7 +132,11 @@ def _measure(
     """A row for each runtime: starts in fresh processes, then rounds in which all take turns."""
     threads, folder, progress = where
     name = progress.what
-    request = {"model": os.path.abspath(path), **_save_inputs(arguments, path, folder)}
+    request = {
+        "model": os.path.abspath(path),
+        "providers": arguments.provider,
+        **_save_inputs(arguments, path, folder),
+    }
     rows: dict[str, Row] = {m: {} for m in modules}
     with contextlib.ExitStack() as stack:
         live: dict[str, Runtime] = {}

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from sardonyx.cli.arguments import merged
+from sardonyx.cli.info_devices import devices
 from sardonyx.cli.inputs import bound, settle
 from sardonyx.cli.measure import growth, start
 from sardonyx.cli.term import Progress, clean, say
@@ -57,7 +58,7 @@ def inspect(arguments: argparse.Namespace) -> tuple[dict[str, Any], Graph]:
     """Everything for machines, and the graph as it would run."""
     path = arguments.model
     before = anonymous_bytes()
-    started = start(path, reads_weights=False)
+    started = start(path, reads_weights=False, providers=arguments.provider)
     memory = growth(before)
     compiled = started.session._compiled
     # A standalone pack has no graph but the one that runs.
@@ -80,6 +81,7 @@ def inspect(arguments: argparse.Namespace) -> tuple[dict[str, Any], Graph]:
         "weights": weights,
         "weight_memory": _memory(weights),
         "nodes": _nodes(compiled),
+        "devices": devices(compiled),
         "python_steps": program.python_steps,
         "guards": [_guard(g) for g in _guards(program)],
         "plan": _plan(arguments, model, program),

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from sardonyx.cli.info_devices import show as devices
 from sardonyx.cli.term import clean, duration, heading, paint, say, shape, size, table
 
 OPS: Final = 12  # ops in the summary
@@ -19,6 +20,7 @@ def show(facts: Mapping[str, Any], arguments: argparse.Namespace) -> None:
     _ops(facts)
     _weights(facts, arguments)
     _placement(facts)
+    devices(facts)
     if arguments.nodes:
         _nodes(facts)
     if arguments.why:

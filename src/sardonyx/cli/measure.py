@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -63,6 +63,7 @@ def start(
     profile: str | None = None,
     reads_weights: bool = True,
     entries: Mapping[str, str] | None = None,
+    providers: Sequence[tuple[str, dict[str, str]]] = (),
 ) -> Start:
     """A new session for a model; `profile` is the prefix of a trace's file name."""
     from sardonyx.options import SessionOptions
@@ -77,7 +78,7 @@ def start(
     if profile is not None:
         options.enable_profiling, options.profile_file_prefix = True, profile
     before, began = anonymous_bytes(), time.perf_counter()
-    session = InferenceSession(model, options)
+    session = InferenceSession(model, options, providers=list(providers) or None)
     seconds = time.perf_counter() - began
     return Start(session, seconds, session._compiled.stages.seconds(), growth(before))
 

@@ -103,7 +103,7 @@ def _check_targets(arguments: argparse.Namespace, kept: Iterable[str | pathlib.P
 def begin(arguments: argparse.Namespace, model: pathlib.Path) -> Start:
     """A session for the model, profiled if that is asked for."""
     profile = None if arguments.profile is None else os.fspath(arguments.profile)
-    return start(model, arguments.threads, profile)
+    return start(model, arguments.threads, profile, providers=arguments.provider)
 
 
 def measure(

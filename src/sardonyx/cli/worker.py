@@ -2,7 +2,8 @@
 
 Requests and answers are JSON objects, one to a line, on standard input and output:
 
-    {"do": "start", "model": PATH, "inputs": NPZ, "types": {NAME: DTYPE}}
+    {"do": "start", "model": PATH, "inputs": NPZ, "types": {NAME: DTYPE},
+     "providers": [[NAME, {OPTION: VALUE}]]}
         -> {"seconds": S, "start_bytes": N, "run_bytes": N}
     {"do": "outputs", "file": NPZ}  -> {}
     {"do": "time", "seconds": S}    -> {"best": S}
@@ -81,16 +82,17 @@ class Worker:
         self._session: Any = None
         self._feed: dict[str, Any] = {}
 
-    def start(self, model: str, inputs: str, types: dict[str, str]) -> dict[str, Any]:
+    def start(
+        self, model: str, inputs: str, types: dict[str, str], providers: list[list[Any]]
+    ) -> dict[str, Any]:
         """Makes the session and runs it once."""
         self._feed = _read_arrays(inputs, types)
         options = self._module.SessionOptions()
         options.intra_op_num_threads = self._threads
         options.log_severity_level = 4
         before, began = anonymous_bytes(), time.perf_counter()
-        self._session = self._module.InferenceSession(
-            model, options, providers=["CPUExecutionProvider"]
-        )
+        wanted = [tuple(pair) for pair in providers] or [("CPUExecutionProvider", {})]
+        self._session = self._module.InferenceSession(model, options, providers=wanted)
         seconds, started = time.perf_counter() - began, anonymous_bytes()
         self._session.run(None, self._feed)
         ran = anonymous_bytes()

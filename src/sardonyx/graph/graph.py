@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sardonyx.weights.const import Const
 
 MAX_PRIORITY: Final = 2**31 - 1  # and its negative: what a file may say
+Marks = tuple[int, bool] | tuple[int, bool, int]
 Attrs = dict[str, Any]  # numbers, bytes, tuples of them, numpy arrays, Const, Graph, facts
 
 
@@ -63,7 +64,9 @@ class Value:
 class Node:
     """One call of an op. Inputs change only through the graph, which keeps the use lists."""
 
-    __slots__ = ("attrs", "graph", "inputs", "is_backward", "name", "op", "outputs", "priority")
+    __slots__ = (
+        "attrs", "graph", "inputs", "is_backward", "name", "op", "outputs", "priority", "wish",
+    )  # fmt: skip
 
     def __init__(self, graph: Graph, op: Op, name: str, attrs: Attrs) -> None:
         self.graph = graph
@@ -74,15 +77,20 @@ class Node:
         self.outputs: tuple[Value, ...] = ()
         self.priority = 0  # smaller runs earlier where an order asks; above 0: computes again
         self.is_backward = False  # of the part of a training graph that computes gradients
+        self.wish = 0  # the number of what a user wants of its place, from 1
 
     @property
-    def marks(self) -> tuple[int, bool]:
-        """What orders go by beside the edges: priority, and whether it is of the backward part."""
-        return self.priority, self.is_backward
+    def marks(self) -> Marks:
+        """What keeps nodes apart beside the edges: priority, whether it is of the backward part.
+
+        Where a user wants it to run comes third, if that is told.
+        """
+        marks = self.priority, self.is_backward
+        return (*marks, self.wish) if self.wish else marks
 
     @marks.setter
-    def marks(self, marks: tuple[int, bool]) -> None:
-        self.priority, self.is_backward = marks
+    def marks(self, marks: Marks) -> None:
+        self.priority, self.is_backward, self.wish = (*marks, 0)[:3]
 
     @property
     def subgraphs(self) -> list[tuple[str, Graph]]:

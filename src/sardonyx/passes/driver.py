@@ -108,6 +108,8 @@ class Rewriter:
         if hit is None:
             return False
         found, covered = hit
+        if any(each.wish != node.wish for each in covered):
+            return False
         scope = self._graph.scope
         builder, n_guards = FoldingBuilder(self._graph, self._limit), len(scope.found)
         try:

@@ -7,12 +7,11 @@ from typing import Final
 from sardonyx.graph.build import Builder, constant
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.graph import Graph, Marks, Node, Value
 from sardonyx.ops.declare import MICROSOFT, ONNX
 from sardonyx.weights.const import Recipe
 
 _HALVES: Final = (F16, BF16)
-Marks = tuple[int, bool]
 # A float32 result of these, rounded, is what their references give in a half type.
 _WIDENED: Final = frozenset(
     (

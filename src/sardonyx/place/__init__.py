@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from sardonyx.errors import NotImplemented
@@ -35,11 +35,26 @@ class Placement:
         return {p.device: p for p in self.where.values() if has_device(p)}
 
 
-def place(graph: Graph, providers: Sequence[Provider], wishes: Wishes | None = None) -> Placement:
-    """A provider for every node; an error with all the reasons where none wants it."""
+def place(
+    graph: Graph,
+    providers: Sequence[Provider],
+    wishes: Wishes | None = None,
+    lower_for_host: Callable[[Graph], None] | None = None,
+) -> Placement:
+    """A provider for every node; an error with all the reasons where none wants it.
+
+    A graph that is for devices so far has what they leave to the host lowered by `lower_for_host`.
+    """
     placement = Placement(graph, {}, {})
-    wishes = (wishes or Wishes()).bound()
+    wishes = (wishes or Wishes()).bound(graph)
     _claim(placement, graph, providers, wishes)
+    if lower_for_host is not None:
+        from sardonyx.place.host import lower_host_parts
+
+        on_host = [p for p in providers if not has_device(p)]
+        lower_host_parts(
+            placement, lower_for_host, lambda part: _claim(placement, part, on_host, wishes)
+        )
     if placement.devices:
         from sardonyx.place.borders import settle_borders  # most sessions have no device
 

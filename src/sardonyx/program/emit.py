@@ -13,6 +13,7 @@ from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.guard import Guard
 from sardonyx.memory import Plan, plan
+from sardonyx.memory.limit import device_limits
 from sardonyx.place import HOST, DeviceProvider, Placement, has_device
 from sardonyx.place.provider import Region, Step
 from sardonyx.program.call import Bodies, Call, Lowered, Zipped
@@ -112,6 +113,7 @@ class _Emitter:
             bodies=tuple(self.bodies),
             forms=self.forms,
             devices=self.placement.devices if homes else {},
+            limits=device_limits(self.placement, self.memory) if homes else (),
         )
 
     def _input(self, value: Value) -> Input:

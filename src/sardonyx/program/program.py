@@ -11,6 +11,7 @@ from sardonyx.graph.fact import AnyFact
 from sardonyx.graph.graph import Node
 from sardonyx.graph.guard import Guard
 from sardonyx.memory import Plan
+from sardonyx.memory.limit import DeviceLimit
 from sardonyx.place.provider import HOST, DeviceProvider, StepCall
 from sardonyx.program.control import constant_slots
 from sardonyx.program.native import NativeSegment, RunSettings
@@ -78,6 +79,7 @@ class Program:
     bodies: tuple[Program, ...]  # those of its control flow
     forms: Forms
     devices: Mapping[str, DeviceProvider] = field(default_factory=dict)  # by name
+    limits: tuple[DeviceLimit, ...] = ()  # of the memory there
     _template: list[Any] = field(default_factory=list)
 
     def frame(self) -> list[Any]:
@@ -173,6 +175,16 @@ class Program:
                 yield from ((n, segment.provider, segment.kernel) for n in segment.nodes)
             else:
                 yield from ((node, "cpu", row) for node, row in segment.nodes)
+
+    def groups(self) -> Iterator[tuple[str, tuple[Node, ...]]]:
+        """Providers with nodes that they run: those of a region together, others one by one."""
+        for segment in self.segments:
+            if isinstance(segment, RegionSegment):
+                yield segment.provider, segment.nodes
+            elif isinstance(segment, PythonSegment):
+                yield segment.provider, (segment.node,)
+            else:
+                yield from (("cpu", (node,)) for node, _ in segment.nodes)
 
     @property
     def python_steps(self) -> int:

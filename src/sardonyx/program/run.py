@@ -60,6 +60,8 @@ def execute(program: Program, run: Run) -> list[Any]:
     dims, frame = run.dims, run.frame
     for guard in program.guards:
         guard.check(dims)
+    for limit in program.limits:
+        limit.check(dims)
     for segment in program.segments:
         run.check()
         if isinstance(segment, NativeSegment):

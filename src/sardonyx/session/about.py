@@ -106,9 +106,9 @@ class About:
         return [
             OrtEpAssignedSubgraph(
                 _NAMES.get(provider, provider),
-                (OrtEpAssignedNode(n.name, n.op.domain, n.op.name),),
+                tuple(OrtEpAssignedNode(n.name, n.op.domain, n.op.name) for n in nodes),
             )
-            for n, provider, _ in self._compiled.program.nodes()
+            for provider, nodes in self._compiled.program.groups()
         ]
 
     def get_tuning_results(self) -> list[dict[str, Any]]:

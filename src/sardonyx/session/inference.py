@@ -12,6 +12,7 @@ import numpy as np
 
 from sardonyx.compile import Compiled, Options, compile
 from sardonyx.errors import (
+    EPFail,
     Fail,
     InternalError,
     InvalidArgument,
@@ -38,6 +39,7 @@ from sardonyx.session.bound import Bound
 from sardonyx.session.settings import (
     NODE_STATS,
     PACK_SAVE,
+    behind_device,
     check_fallback,
     compile_options,
     defers,
@@ -132,7 +134,18 @@ class InferenceSession(Ways):
         self._paths = {}
         self._variants: Variants | None = None
         options = self._current()
-        self._use(self._compile(options))
+        try:
+            made = self._compile(options)
+        except EPFail as error:
+            rest = behind_device(self._options, self._provider_options, providers)
+            if not rest:
+                raise
+            self._logger.warning("%s is used instead, as %s", rest[0][0], error)
+            made = None
+        if made is None:  # outside of the handler: the error keeps alive what it met
+            self.set_providers(rest)
+            return
+        self._use(made)
         check_fallback(self._options, self._compiled.placement)
         self._announce(options)
 

@@ -21,6 +21,7 @@ from sardonyx.place.wishes import Assignment
 from sardonyx.pools import limit_of
 from sardonyx.program.limit import LIMIT
 from sardonyx.program.native import RunSettings
+from sardonyx.providers import CPU
 from sardonyx.weights.forms import PrepackedWeightsContainer
 from sardonyx.weights.pack.find import PackOptions
 
@@ -92,21 +93,32 @@ def check_fallback(options: SessionOptions, placement: Placement) -> None:
         )
 
 
+def behind_device(
+    options: SessionOptions, used: Mapping[str, dict[str, str]], given: Any
+) -> list[tuple[str, dict[str, str]]]:
+    """The providers to try when the first one fails to load a model.
+
+    There are some where the user named the CPU among them, and did not forbid it.
+    """
+    names = [p if isinstance(p, str) else p[0] for p in given or ()]
+    if flag(options, NO_CPU) or CPU not in names:
+        return []
+    return list(used.items())[1:]
+
+
 def wishes(options: SessionOptions, providers: Sequence[Provider]) -> Wishes:
     """What the session wants of placement."""
-    limits = {}
-    for provider in providers:
-        limit = getattr(provider, "limit_bytes", 0)
-        if has_device(provider) and limit:
-            limits[provider.device] = limit
+    away = [p for p in providers if has_device(p)]
+    totals = {p.device: limit for p in away if (limit := getattr(p, "limit_bytes", 0))}
     entries = options._entries
+    limits = {}
     if entries.get(_PARTITION):
-        size = entries[_PARTITION].partition(",")[0]
-        if not size.isdecimal():
+        size = entries[_PARTITION].partition(",")[0].strip()
+        if size and not size.isdecimal():
             raise InvalidArgument(f"{_PARTITION} begins with a limit in KB, not {size!r}")
-        limits.update((p.device, int(size) << 10) for p in providers if has_device(p))
+        limits = {p.device: int(size) << 10 for p in away if size}
     found = [*_assigned(entries.get(_PLACEMENT, "")), *_layers(entries)]
-    return Wishes(tuple(found), limits)
+    return Wishes(tuple(found), limits, totals)
 
 
 def _assigned(text: str) -> Iterator[Assignment]:

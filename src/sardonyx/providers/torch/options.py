@@ -42,8 +42,15 @@ def parse(given: Mapping[str, str], warn: Callable[[str], None]) -> TorchOptions
         if key in _READERS:
             found[key] = _READERS[key](key, text)
         elif key not in _ACCEPTED:
-            warn(f"the torch provider has no option {key}; there are {', '.join(_READERS)}")
+            warn(f"the torch provider has no option {key}; {_hint(key)}")
     return TorchOptions(**found)
+
+
+def _hint(key: str) -> str:
+    import difflib  # only a wrong key needs it
+
+    near = difflib.get_close_matches(key, (*_READERS, *_ACCEPTED), 1)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(_READERS)}"
 
 
 def _flag(key: str, text: str) -> bool:

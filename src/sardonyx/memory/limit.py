@@ -1,0 +1,83 @@
+"""Memory that a provider may use on its device, held against what a run is planned to take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from sardonyx.errors import RuntimeException
+from sardonyx.graph.dim import evaluate, symbols
+from sardonyx.memory import Plan, Span, peak
+from sardonyx.memory.place import Life
+from sardonyx.place import Placement, has_device
+from sardonyx.weights.const import Const
+
+_KEPT: Final = 256  # sets of sizes that are known to fit
+_SHOWN: Final = 3  # values in a message
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLimit:
+    """Bytes of a device that weights and the values of a run may take together."""
+
+    device: str
+    allowed_bytes: int
+    weight_bytes: int
+    spans: tuple[Span, ...]  # of the values that lie there
+    names: tuple[str, ...]  # of the sizes of these
+    _fits: dict[tuple[int | None, ...], None] = field(default_factory=dict, compare=False)
+
+    def check(self, dims: dict[str, int]) -> None:
+        """An error for sizes with which a run takes more; those known only later do not count."""
+        key = tuple(map(dims.get, self.names))
+        if key in self._fits:
+            return
+        lives = [
+            Life(i, evaluate(size, dims), span.start, span.end)
+            for i, span in enumerate(self.spans)
+            if (size := span.size) is not None and symbols(size) <= dims.keys()
+        ]
+        wanted = self.weight_bytes + peak(lives)
+        if wanted > self.allowed_bytes:
+            raise self._too_much(wanted, lives)
+        if len(self._fits) >= _KEPT:
+            self._fits.clear()
+        self._fits[key] = None
+
+    def _too_much(self, wanted: int, lives: Iterable[Life]) -> RuntimeException:
+        largest = sorted(lives, key=lambda life: -life.size)[:_SHOWN]
+        shown = (f"{self.spans[x.value].value.name or 'a value'} {x.size:,}" for x in largest)
+        return RuntimeException(
+            f"a run with these inputs takes {wanted:,} bytes of {self.device}, "
+            f"{self.weight_bytes:,} of them for weights, and gpu_mem_limit allows "
+            f"{self.allowed_bytes:,}",
+            largest=", ".join(shown),
+            hint="feed a smaller batch or shorter inputs, raise gpu_mem_limit, or leave more of "
+            "the model to the CPU by sardonyx.placement",
+        )
+
+
+def device_limits(placement: Placement, plan: Plan) -> tuple[DeviceLimit, ...]:
+    """The limits that hold for runs of a graph with this plan."""
+    made = []
+    for device, provider in placement.devices.items():
+        allowed = getattr(provider, "limit_bytes", 0)
+        if not allowed:
+            continue
+        spans = tuple(s for s in plan.spans if placement.homes.get(s.value) == device)
+        sizes = [s.size for s in spans if s.size is not None]
+        names = sorted({name for size in sizes for name in symbols(size)})
+        weights = sum(c.size_bytes for c in _weights(placement, device))
+        made.append(DeviceLimit(device, allowed, weights, spans, tuple(names)))
+    return tuple(made)
+
+
+def _weights(placement: Placement, device: str) -> set[Const]:
+    return {
+        v.const
+        for node, provider in placement.where.items()
+        if has_device(provider) and provider.device == device
+        for v in node.inputs
+        if v is not None and v.const is not None
+    }

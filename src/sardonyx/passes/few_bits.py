@@ -31,8 +31,11 @@ def fuse_few_bits(graph: Graph) -> None:
 
 
 def _foretell(graph: Graph) -> None:
-    """Products whose results only such products read are told of the norm before those."""
-    for node in [n for n in graph.nodes if n.op.key == FEW]:
+    """Gates whose results only such products read are told to hand them on as digits.
+
+    What goes back to the stream is not worth it: its digits depend on the norm behind the sum.
+    """
+    for node in [n for n in graph.nodes if n.op.key == FEW and n.attrs["gated"]]:
         out = node.outputs[0]
         if out.n_exits or not out.uses or any(n.op.key != FEW for n, _ in out.uses):
             continue

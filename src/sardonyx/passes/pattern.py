@@ -181,9 +181,10 @@ def _is_number(value: Value, wanted: Number) -> bool:
     number = scalar(value)
     if number is None:
         return False
+    as_typed = float(np.asarray(wanted.value).astype(value.tensor.dtype.np))  # of halves, rough
     if wanted.is_rough:
-        return abs(number - wanted.value) <= _TOLERANCE * abs(wanted.value)
-    return number == float(np.asarray(wanted.value).astype(value.tensor.dtype.np))
+        return number == as_typed or abs(number - wanted.value) <= _TOLERANCE * abs(wanted.value)
+    return number == as_typed
 
 
 def scalar(value: Value | None) -> float | None:

@@ -146,6 +146,24 @@ def test_what_a_device_refuses_runs_on_the_cpu_natively() -> None:
     same(made, {"x": np.linspace(-1, 1, 256, dtype=np.float32).reshape(1, 4, 8, 8)})
 
 
+def test_attention_of_halves_runs_on_the_cpu_natively() -> None:
+    """It was made for the device, with a mask of halves."""
+    text = (
+        HEAD
+        + """(float16[1,2,n,8] q, float16[1,2,m,8] k, float16[1,2,m,8] v, float16[n,m] mask)
+    => (float16[1,2,n,8] y) { t = Transpose<perm=[0,1,3,2]>(k) s = MatMul(q, t) a = Add(s, mask)
+    w = Softmax(a) [y] y = MatMul(w, v) }"""
+    )
+    made = session_of(text, sardonyx__placement="*=cpu")
+    assert [n.op.name for n in made[0]._compiled.placement.where].count("Attention") == 1
+    assert made[0]._compiled.program.python_steps == 0
+    rng = np.random.default_rng(0)
+    feed = {n: rng.standard_normal((1, 2, 3, 8)).astype(np.float16) for n in "qkv"}
+    feed["mask"] = np.triu(np.full((3, 3), -np.inf, np.float16), 1)
+    (got,), (want,) = (s.run(None, feed) for s in made)
+    np.testing.assert_allclose(got, want, 4e-3, 4e-3)
+
+
 BODIES = {
     "a branch on the device with nodes of the host": (
         """(float[2,2] x, bool c) => (float[2,2] y) { y = If (c) <

@@ -9,7 +9,7 @@ from sardonyx.graph.text import parse
 from sardonyx.ops import names
 from sardonyx.ops.declare import INTERNAL
 from sardonyx.weights.pack.check import check_graph
-from sardonyx.weights.pack.contracts import CONTRACTS, WHOLE
+from sardonyx.weights.pack.contracts import CONTRACTS, DEVICES, WHOLE
 from sardonyx.weights.pack.errors import Broken
 
 CACHE = """
@@ -147,4 +147,4 @@ def test_open_sizes_are_guarded() -> None:
 
 
 def test_every_op_of_ours_is_known() -> None:
-    assert set(names(INTERNAL)) == CONTRACTS.keys() | WHOLE
+    assert set(names(INTERNAL)) == CONTRACTS.keys() | WHOLE | DEVICES

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -26,8 +28,8 @@ class Recorder(Protocol):
         """The outputs, whose memory stays, and what computes them anew."""
         ...
 
-    def order(self) -> None:
-        """Lets what this thread asks of the device next wait for what was asked before."""
+    def ordered(self) -> AbstractContextManager[None]:
+        """What is asked of the device within this follows what was asked within it before."""
         ...
 
 
@@ -37,10 +39,20 @@ class CudaRecorder:
     def __init__(self, device: torch.device) -> None:
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._lock = Lock()
         self._last: tuple[int, torch.cuda.Event] | None = None
 
     def record(self, call: Callable[[], Outputs]) -> tuple[Outputs, Callable[[], None]]:
-        """A CUDA graph of all that the call launches."""
+        """A CUDA graph of all that the call launches.
+
+        The call runs once before: what libraries and functions keep for a stream is not to lie in
+        the memory of graphs, which write over each other's.
+        """
+        current = torch.cuda.current_stream()
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            call()
+        current.wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         with torch.cuda.graph(
@@ -49,14 +61,17 @@ class CudaRecorder:
             outputs = call()
         return outputs, graph.replay
 
-    def order(self) -> None:
+    @contextlib.contextmanager
+    def ordered(self) -> Iterator[None]:
         """Graphs share memory: one on another stream than the last waits for that."""
-        current = torch.cuda.current_stream()
-        if self._last is not None and self._last[0] != current.cuda_stream:
-            current.wait_event(self._last[1])
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record(current)
-        self._last = current.cuda_stream, event
+        with self._lock:
+            current = torch.cuda.current_stream()
+            if self._last is not None and self._last[0] != current.cuda_stream:
+                current.wait_event(self._last[1])
+            yield
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(current)
+            self._last = current.cuda_stream, event
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +81,7 @@ class _Graph:
     inputs: tuple[Any, ...]
     outputs: Outputs
     replay: Callable[[], None]
+    keeps: Any  # memory beside these that the recorded calls read
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +92,7 @@ class Asked:
     places: Sequence[Any]
     key: Key
     is_bound: bool  # inputs and places keep their memory from run to run
+    keeps: Any = None  # what the call reads beside its inputs
 
 
 class Graphs:
@@ -142,23 +159,23 @@ class Graphs:
 
         outputs, replay = self._recorder.record(written)
         logger.info("recorded a graph of %d inputs: %s", len(inputs), asked.key)
-        return _Graph(inputs, outputs, replay)
+        return _Graph(inputs, outputs, replay, asked.keeps)
 
     def _replay(self, graph: _Graph, asked: Asked) -> Outputs:
-        self._recorder.order()
-        if not asked.is_bound:
-            for own, given in zip(graph.inputs, asked.values, strict=True):
-                own.copy_(given)
-        graph.replay()
-        made = []
-        for output, place in zip(graph.outputs, asked.places, strict=True):
-            if output is place:
-                made.append(place)
-                continue
-            there = put(output, place)
-            is_own = there is output and isinstance(output, Tensor)
-            made.append(output.clone() if is_own else there)
-        return tuple(made)
+        with self._recorder.ordered():
+            if not asked.is_bound:
+                for own, given in zip(graph.inputs, asked.values, strict=True):
+                    own.copy_(given)
+            graph.replay()
+            return tuple(map(_handed, graph.outputs, asked.places))
+
+
+def _handed(output: Any, place: Any) -> Any:
+    """A graph's output at its place, or in memory that the next replay does not write."""
+    if output is place:
+        return place
+    there = put(output, place)
+    return output.clone() if there is output and isinstance(output, Tensor) else there
 
 
 def put(value: Any, place: Any) -> Any:

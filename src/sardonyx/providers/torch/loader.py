@@ -59,6 +59,9 @@ class TorchLoader(DataLoader):
                 k, n = shape
                 room = torch.empty((padded(n, dtype), k), dtype=dtype, device=self._device)
                 return room.T[:, :n]
+            if len(shape) == 2:  # turned around, its rows are columns
+                n, k = shape
+                return torch.empty((padded(n, dtype), k), dtype=dtype, device=self._device)[:n]
             return torch.empty(shape, dtype=dtype, device=self._device, memory_format=order)
 
     def load(self, reference: WeightReference, destination: Tensor) -> None:

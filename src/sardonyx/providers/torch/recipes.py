@@ -41,7 +41,9 @@ class Cooking:
             inputs = [operand(c, i in row.host) for i, c in enumerate(recipe.inputs)]
             inputs += [None] * recipe.op.n_absent(len(inputs))
             sizes = {"shapes": (recipe.shape,)} if row.sized else {}
-            made[recipe] = as_outputs(row.function(*inputs, **recipe.attrs, **sizes))[0]
+            with device:  # some functions are given no tensor that says where to make theirs
+                results = as_outputs(row.function(*inputs, **recipe.attrs, **sizes))
+            made[recipe] = results[0]
         return made[self.steps[-1][0]]
 
 

@@ -110,7 +110,7 @@ class TorchRegion:
             if self._graphs is not None and run.graph_id >= 0:
                 shapes = tuple([tuple(v.shape) for v in values])
                 key = (run.graph_id, flags, self.key(dims), shapes)
-                asked = Asked(values, places, key, run.is_bound)
+                asked = Asked(values, places, key, run.is_bound, bound)
                 made = self._graphs.run(
                     asked, lambda given: self.outputs(given, bound, dims, flags)
                 )

@@ -224,6 +224,8 @@ WHOLE: Final = frozenset((
     "QLSTM", "QLookup", "Sizes",
 ))  # fmt: skip
 
+DEVICES: Final = frozenset(("Copy", "FewBits", "Mask"))  # which no pack has: they are for devices
+
 
 def check_node(node: Node) -> None:
     """Holds a node of our own against what its kernel relies on."""

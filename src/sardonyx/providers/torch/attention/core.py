@@ -63,8 +63,9 @@ def attended(
         k, v = (x.repeat_interleave(group, 1) for x in (k, v))
         group = 1
     added = None if mask is None else _added(mask, q.dtype, blind)
-    if added is not None and added.stride(-1) != 1:
-        added = added.contiguous()  # kernels read it along the keys
+    if added is not None and (added.shape[-1] != k.shape[2] or added.stride(-1) != 1):
+        # Kernels read it along the keys.
+        added = added.expand(*added.shape[:-1], k.shape[2]).contiguous()
     y = F.scaled_dot_product_attention(
         q, k, v, added, is_causal=is_causal, scale=scale, enable_gqa=group > 1 and not is_folded
     )

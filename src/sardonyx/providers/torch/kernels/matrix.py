@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sardonyx.providers.torch.kernels.device import let_next, wait_before
+from sardonyx.providers.torch.kernels.device import wait_before
 from sardonyx.providers.torch.kernels.launch import launch
 from sardonyx.providers.torch.kernels.nbits import Weights
 
@@ -23,7 +23,6 @@ def matrix_kernel(
     k: tl.constexpr, plan: tl.constexpr, block: tl.constexpr, overlap: tl.constexpr,
 ):  # fmt: skip
     """Part of a row; `plan` is (units, units of a block, kind of zero points, the default one)."""
-    let_next(overlap)
     wait_before(overlap)
     n_units: tl.constexpr = plan[0]
     kind: tl.constexpr = plan[2]

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sardonyx.providers.torch.kernels.device import let_next, wait_before
+from sardonyx.providers.torch.kernels.device import wait_before
 from sardonyx.providers.torch.kernels.launch import launch
 
 MOST_COLUMNS: Final = 16384  # that one program holds
@@ -23,7 +23,6 @@ def norm_kernel(
     columns: tl.constexpr, block: tl.constexpr, is_rms: tl.constexpr, overlap: tl.constexpr,
 ):  # fmt: skip
     """One row for each program: the sum of what is given, over its deviation."""
-    let_next(overlap)
     wait_before(overlap)
     row = tl.program_id(0)
     first = row.to(tl.int64) * columns

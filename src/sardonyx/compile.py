@@ -160,11 +160,13 @@ def _host_lowering(options: Options) -> Callable[[Graph], None] | None:
         return None
     from sardonyx.passes import lower
     from sardonyx.passes.device import widen_masks
+    from sardonyx.passes.few_bits import part_few_bits
 
     passes = replace(options.passes, for_device=False)
 
     def run(graph: Graph) -> None:
         widen_masks(graph)
+        part_few_bits(graph)
         lower(graph, passes)
 
     return run

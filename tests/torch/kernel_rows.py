@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("triton")
 import torch
 
+import sardonyx
 import tests.torch.interpreted  # noqa: F401 - before the kernels
 from sardonyx.graph.dtype import by_name
 from sardonyx.ops import lookup
@@ -22,6 +23,7 @@ from sardonyx.providers.torch.kernels.chain import Chain
 from sardonyx.providers.torch.kernels.matrix import matrix
 from sardonyx.providers.torch.kernels.norm import normed
 from sardonyx.providers.torch.kernels.rotary import rotary
+from tests.torch.few_bits_model import gated_block
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 CPU = torch.device("cpu")
@@ -304,3 +306,29 @@ def test_a_chain_keeps_the_order_of_axes_in_memory() -> None:
 )
 def test_what_a_chain_leaves_to_others(code: Code, dtype: torch.dtype) -> None:
     assert Chain(code)(torch.ones(4, dtype=dtype)) is None
+
+
+BLOCKS = {
+    "both in kernels": (4, 4, "*=torch", {"FewBits": 2}),
+    "the last without a kernel": (4, 8, "*=torch", {"FewBits": 2}),
+    "the first without a kernel": (8, 4, "*=torch", {"FewBits": 2}),
+    "the last on the CPU": (4, 4, "down=cpu;*=torch", {"FewBits": 1, "MatMulNBits": 1}),
+}
+
+
+@pytest.mark.parametrize("rows", [1, 3, 7])
+@pytest.mark.parametrize(("bits", "last", "wish", "ops"), BLOCKS.values(), ids=BLOCKS)
+def test_digits_are_given_to_those_alone_that_read_them(
+    bits: int, last: int, wish: str, ops: dict[str, int], rows: int
+) -> None:
+    model, x = gated_block(bits, last), _rng().standard_normal((1, rows, 64), np.float32)
+    options = sardonyx.SessionOptions()
+    options.add_session_config_entry("sardonyx.placement", wish)
+    there = sardonyx.InferenceSession(
+        model, options, providers=[("TorchExecutionProvider", {"device": "cpu"})]
+    )
+    names = [node.op.name for node, _, _ in there._compiled.program.nodes()]
+    assert {name: names.count(name) for name in ops} == ops
+    here = sardonyx.InferenceSession(model, providers=["CPUExecutionProvider"])
+    (got,), (want,) = (session.run(None, {"x": x}) for session in (there, here))
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-4)

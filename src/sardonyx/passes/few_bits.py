@@ -161,3 +161,27 @@ def _part_norms(graph: Graph) -> None:
             new.name, old.name = old.name, ""
             graph.replace(old, new)
         graph.remove(node)
+
+
+def part_few_bits(graph: Graph) -> None:
+    """For kernels of the CPU: such products of nodes that stay there, and what they took in."""
+    for node in [n for n in graph.all_nodes() if n.op.key == FEW]:
+        x, q, scale, zero, gain, residual = node.inputs[:6]
+        out, b = node.outputs[0], Builder(node.graph, node.graph.scope)
+        if gain is not None:
+            x = b.SimplifiedLayerNormalization(
+                x, gain, like=x, epsilon=node.attrs["epsilon"], axis=-1
+            )
+        attrs = {name: node.attrs[name] for name in _SHARED}
+        y: Value = b.MatMulNBits(x, q, scale, zero, domain=INTERNAL, **attrs)
+        if node.attrs["gated"]:
+            split = b.node("Split", y, outputs=2, axis=-1, num_outputs=2)
+            gate, up = split.outputs
+            y = b.Mul(b.Mul(gate, b.Sigmoid(gate)), up)
+        if residual is not None:
+            y = b.Add(y, residual)
+        for made in b.made:
+            made.name, made.marks = node.name, node.marks
+        y.name, out.name = out.name, ""
+        node.graph.replace(out, y)
+        node.graph.remove(node)

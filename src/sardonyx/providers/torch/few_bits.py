@@ -52,6 +52,11 @@ def _matrix(weights: Any, dtype: torch.dtype) -> Tensor:
     return matrix(weights, dtype)
 
 
+def _floats(x: Any) -> Any:
+    """A tensor, or the one that digits are of."""
+    return x if x is None or isinstance(x, Tensor) else x.value
+
+
 def few_bits(
     x: Any,
     weights: Any,
@@ -74,11 +79,12 @@ def few_bits(
         assert scale is not None
         default = attrs["zero_default"] if zero is None else zero
         weights = Plain(weights, scale, default, form_of(tuple(weights.shape), attrs))
-    if not isinstance(weights, Plain):
+    residual = _floats(residual)
+    if isinstance(weights, Plain):
+        x = _floats(x)
+    else:
         from sardonyx.providers.torch.kernels import nbits
 
-        if isinstance(residual, nbits.Digits):
-            residual = residual.value
         if isinstance(x, nbits.Digits) or 0 < x.numel() <= nbits.MOST_ROWS * x.shape[-1]:
             is_normal = gain is None or isinstance(x, nbits.Digits)
             fused = {

@@ -229,7 +229,7 @@ def _lines(provider: Torch, region: Region) -> list[Line]:
         is_fixed = node.op.is_pure and all(m in inside and m in fixed for m in makers)
         if is_fixed:
             fixed.add(node)
-        line = _line(provider, node, is_fixed)
+        line = _line(provider, region, node, is_fixed)
         if (row := ROWS.get(node.op.key)) is not None and row.shares and not is_fixed:
             line = replace(line, shares=_shares(region, node, row.shares))
         lines.append(line)
@@ -256,7 +256,7 @@ def _numbered(region: Region, pairs: Sequence[tuple[Value, Value]]) -> list[tupl
     return [(region.inputs.index(i), region.outputs.index(o)) for i, o in pairs]
 
 
-def _line(provider: Torch, node: Node, is_fixed: bool) -> Line:
+def _line(provider: Torch, region: Region, node: Node, is_fixed: bool) -> Line:
     key = node.op.key
     if key == COPY:
         goes_home = node.attrs["to"] == HOST.encode()
@@ -281,8 +281,10 @@ def _line(provider: Torch, node: Node, is_fixed: bool) -> Line:
     shapes = tuple(v.tensor.dims for v in node.outputs) if row.sized else None
     is_made_anew = all(v is None or i in row.host for i, v in enumerate(node.inputs))
     keywords = node.attrs
-    if row.digits and _feeds_few_bits(node):
+    if row.digits and _feeds_few_bits(region, node):
         keywords = {**keywords, "digits": True}
+    if key == FEW and not _is_for_few_bits(region, node.outputs[0]):
+        keywords = {**keywords, "makes_digits": 0}
     return Line(
         node,
         _made_on(provider.place, row.function) if is_made_anew else row.function,
@@ -294,13 +296,17 @@ def _line(provider: Torch, node: Node, is_fixed: bool) -> Line:
     )
 
 
-def _feeds_few_bits(node: Node) -> bool:
+def _feeds_few_bits(region: Region, node: Node) -> bool:
     """Whether a node's first output is x of products of few bits without a norm, and no more."""
     out = node.outputs[0]
-    return not out.n_exits and all(
-        n.op.key == FEW and slot == 0 and n.inputs[4] is None and n.graph is node.graph
-        for n, slot in out.uses
+    return _is_for_few_bits(region, out) and all(
+        slot == 0 and n.inputs[4] is None and n.graph is node.graph for n, slot in out.uses
     )
+
+
+def _is_for_few_bits(region: Region, value: Value) -> bool:
+    """Whether all that read a value know digits: products of few bits in its region."""
+    return value not in region.outputs and all(n.op.key == FEW for n, _ in value.uses)
 
 
 def _made_on(place: torch.device, function: Callable[..., Any]) -> Callable[..., Any]:

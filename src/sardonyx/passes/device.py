@@ -176,7 +176,9 @@ def _joins(norm: Node, add: Node) -> bool:
     is_plain = len({f.dims for f in known}) == 1 and rank in (2, 3) and known[0].dtype in REALS
     is_last = norm.attrs["axis"] in (-1, rank - 1) and len(norm.outputs) == 1
     types = {v.tensor.dtype for v in norm.inputs if v is not None}
-    return is_plain and is_last and types == {known[0].dtype}
+    vectors = [v.fact for v in norm.inputs[1:] if v is not None]
+    is_each = all(isinstance(f, Fact) and f.shape == known[0].dims[-1:] for f in vectors)
+    return is_plain and is_last and is_each and types == {known[0].dtype}
 
 
 def join_products(graph: Graph) -> None:
@@ -203,7 +205,9 @@ def _shared_key(node: Node) -> tuple[Any, ...] | None:
         return None
     if left.is_const or left.tensor.rank < 2 or right.tensor.dtype not in REALS:
         return None
-    return (left, len(node.inputs), right.tensor.dims[0], node.marks, node.op.key)
+    if any(v is None or v.tensor.shape != right.tensor.dims[1:] for v in node.inputs[2:]):
+        return None
+    return (left, right.tensor.dims[0], node.attrs.get("code"), node.marks, node.op.key)
 
 
 def _join(graph: Graph, nodes: list[Node]) -> None:

@@ -72,11 +72,15 @@ def products(name: str) -> None:
     shapes: dict[str, tuple[int, int, Callable[[Weights], Any]]] = {
         "norm + qkv": (hidden, (heads + 2 * shared) * head,
                        lambda w: nbits.rows_product(x, w, norm=gain, leads=True)),
-        "o + residual": (hidden, hidden, lambda w: nbits.rows_product(few, w, residual=x, leads=True)),
+        "o + residual": (hidden, hidden,
+                         lambda w: nbits.rows_product(few, w, residual=x, leads=True)),
         "norm + gate, up": (hidden, 2 * inner,
-                            lambda w: nbits.rows_digits(x, w, norm=gain, gated=True, leads=True)),
-        "down + residual": (inner, hidden, lambda w: nbits.rows_product(many, w, residual=x, leads=True)),
-        "norm + lm_head": (hidden, vocab, lambda w: nbits.rows_product(x, w, norm=gain, leads=True)),
+                            lambda w: nbits.rows_digits(
+                                x, w, norm=gain, gated=True, leads=True)),
+        "down + residual": (inner, hidden,
+                            lambda w: nbits.rows_product(many, w, residual=x, leads=True)),
+        "norm + lm_head": (hidden, vocab,
+                           lambda w: nbits.rows_product(x, w, norm=gain, leads=True)),
     }  # fmt: skip
     for what, (k, n, call) in shapes.items():
         count = max(2, min(40, 400_000_000 // (k * n * 5 // 8)))

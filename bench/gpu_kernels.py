@@ -71,12 +71,16 @@ def products(name: str) -> None:
     few, many = nbits.digits(x), nbits.digits(h)
     shapes: dict[str, tuple[int, int, Callable[[Weights], Any]]] = {
         "norm + qkv": (hidden, (heads + 2 * shared) * head,
-                       lambda w: nbits.rows_product(x, w, norm=gain)),
-        "o + residual": (hidden, hidden, lambda w: nbits.rows_product(few, w, residual=x)),
+                       lambda w: nbits.rows_product(x, w, norm=gain, leads=True)),
+        "o + residual": (hidden, hidden,
+                         lambda w: nbits.rows_product(few, w, residual=x, leads=True)),
         "norm + gate, up": (hidden, 2 * inner,
-                            lambda w: nbits.rows_digits(x, w, norm=gain, gated=True)),
-        "down + residual": (inner, hidden, lambda w: nbits.rows_product(many, w, residual=x)),
-        "norm + lm_head": (hidden, vocab, lambda w: nbits.rows_product(x, w, norm=gain)),
+                            lambda w: nbits.rows_digits(
+                                x, w, norm=gain, gated=True, leads=True)),
+        "down + residual": (inner, hidden,
+                            lambda w: nbits.rows_product(many, w, residual=x, leads=True)),
+        "norm + lm_head": (hidden, vocab,
+                           lambda w: nbits.rows_product(x, w, norm=gain, leads=True)),
     }  # fmt: skip
     for what, (k, n, call) in shapes.items():
         count = max(2, min(40, 400_000_000 // (k * n * 5 // 8)))
@@ -104,17 +108,17 @@ def tokens(name: str) -> None:
 
     def attention(q: torch.Tensor, cache: Any, lasts: torch.Tensor) -> Digits:
         parts = decode.split_packed(q.view(1, 1, -1), heads)
-        made = decode.attend_digits(parts, cache, lasts, heads, rotary, room)
+        made = decode.attend_digits(parts, cache, lasts, heads, rotary, room, leads=True)
         assert isinstance(made, Digits)
         return Digits(made.words, made.value.view(1, -1))
 
     def token(lasts: torch.Tensor) -> torch.Tensor:
         s = x
         for (qkv, o, both, down), cache in zip(stack, caches, strict=True):
-            q = nbits.rows_product(s, qkv, norm=gain)
-            s = nbits.rows_product(attention(q, cache, lasts), o, residual=s)
-            h = nbits.rows_digits(s, both, norm=gain, gated=True)
-            s = nbits.rows_product(h, down, residual=s)
+            q = nbits.rows_product(s, qkv, norm=gain, leads=True)
+            s = nbits.rows_product(attention(q, cache, lasts), o, residual=s, leads=True)
+            h = nbits.rows_digits(s, both, norm=gain, gated=True, leads=True)
+            s = nbits.rows_product(h, down, residual=s, leads=True)
         return nbits.rows_product(s, last, norm=gain)
 
     packed = torch.randn(1, shapes[0][1], device="cuda")

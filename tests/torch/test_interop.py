@@ -335,6 +335,25 @@ def test_recorded_runs_hand_out_memory_of_their_own(replayer: Replayer) -> None:
         session.run(None, feed, options)
 
 
+def test_a_region_that_cannot_be_recorded_runs_without(
+    replayer: Replayer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries = []
+
+    def record(call: Any) -> Any:
+        tries.append(call)
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(replayer, "record", record)
+    session, plain = session_of(RECORDED), session_of(RECORDED, None)
+    for step in range(4):
+        feed = {"x": X + step, "y": Y}
+        for made, wanted in zip(session.run(None, feed), plain.run(None, feed), strict=True):
+            np.testing.assert_allclose(made, wanted, rtol=1e-6)
+    assert len(tries) == 1
+    assert "cannot be recorded" in caplog.text
+
+
 def test_recorded_runs_read_and_write_bound_memory(replayer: Replayer) -> None:
     session = session_of(RECORDED)
     x, z = X.copy(), np.zeros((2, 3), np.float32)

@@ -68,6 +68,7 @@ def few_bits(
     *,
     epsilon: float,
     gated: int,
+    leads: bool = False,
     **attrs: Any,
 ) -> Any:
     """One launch for few rows; else a product with the weights as a matrix, and the rest by torch.
@@ -91,6 +92,7 @@ def few_bits(
                 "norm": None if is_normal else (gain, epsilon),
                 "residual": residual,
                 "gated": bool(gated),
+                "leads": leads,
             }
             if not attrs["makes_digits"]:
                 return nbits.rows_product(x, weights, **fused)
@@ -108,5 +110,5 @@ def few_bits(
 
 _TYPES: Final = frozenset((F32, F16, BF16)) | STEPS | FLOATS
 ROWS: Final[Rows] = {
-    (INTERNAL, "FewBits"): Row(few_bits, _TYPES, packing=Packing((1, 2, 3), pack)),
+    (INTERNAL, "FewBits"): Row(few_bits, _TYPES, packing=Packing((1, 2, 3), pack), leads=True),
 }

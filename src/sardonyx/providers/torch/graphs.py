@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 import torch
 from torch import Tensor
 
+from sardonyx.errors import SardonyxError
 from sardonyx.locks import Lock
 from sardonyx.log import logger
 
@@ -101,6 +102,7 @@ class Graphs:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._lock = Lock()
+        self._is_off = False  # recording failed
         self._graphs: OrderedDict[Key, _Graph | None] = OrderedDict()  # None: seen once
 
     def run(self, asked: Asked, call: Call) -> Outputs | None:
@@ -110,7 +112,7 @@ class Graphs:
         """
         if not all(isinstance(v, Tensor) for v in asked.values):
             return None
-        if not self._lock.try_acquire():
+        if self._is_off or not self._lock.try_acquire():
             return None
         try:
             key = (*asked.key, *_addresses(asked)) if asked.is_bound else asked.key
@@ -137,10 +139,9 @@ class Graphs:
             return None
         self._graphs.move_to_end(key)
         graph = self._graphs[key]
-        if graph is None and len(self) < MOST:
-            graph = self._graphs[key] = self._record(asked, call)
-        elif graph is None:
-            self._drop_oldest()
+        if graph is None:
+            if len(self) >= MOST:
+                self._drop_oldest()
             graph = self._graphs[key] = self._record(asked, call)
         return graph
 
@@ -157,7 +158,12 @@ class Graphs:
         def written() -> Outputs:
             return tuple(map(put, call(inputs), places))
 
-        outputs, replay = self._recorder.record(written)
+        try:
+            outputs, replay = self._recorder.record(written)
+        except (RuntimeError, SardonyxError) as error:  # a run without a graph may do, or tells why
+            logger.warning("a region cannot be recorded, and runs without: %s", error)
+            self._is_off = True
+            return None
         logger.info("recorded a graph of %d inputs: %s", len(inputs), asked.key)
         return _Graph(inputs, outputs, replay, asked.keeps)
 

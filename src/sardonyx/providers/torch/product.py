@@ -50,10 +50,9 @@ def _whole_matmul(a: Tensor, b: Tensor) -> Tensor:
 def scaled_matmul(a: Tensor, b: Tensor, alpha: float) -> Tensor:
     """alpha * a b, rounded once: halves may hold the result, and not the product before it."""
     is_half = a.dtype in _HALVES
-    if alpha == 1 and (whole := _whole_columns(b)) is not None and a.dim() > 1:
-        return torch.matmul(a, whole)[..., : b.shape[1]]
     if alpha == 1 and not (is_half and a.device.type == "cpu"):  # where sums would be halves, too
-        return torch.matmul(a, b)
+        whole = _whole_columns(b) if a.dim() > 1 else None
+        return torch.matmul(a, b) if whole is None else torch.matmul(a, whole)[..., : b.shape[1]]
     if not is_half or min(a.dim(), b.dim()) < 2 or a.device.type == "cpu":
         return (torch.matmul(wide(a), wide(b)) * alpha).to(a.dtype)
     nothing = a.new_empty(1)
@@ -73,7 +72,7 @@ def _whole_columns(b: Tensor) -> Tensor | None:
 
     Products that write rows of odd lengths are slow.
     """
-    if b.dim() != 2 or b.stride(0) != 1 or b.stride(1) != b.shape[0] or not b.is_cuda:
+    if b.dim() != 2 or b.stride(0) != 1 or b.stride(1) != b.shape[0]:
         return None
     k, n = b.shape
     width = padded(n, b.dtype)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from sardonyx.program.program import Run
     from sardonyx.providers.torch import Torch
 
+_VIEWS: Final = frozenset((
+    "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Split", "Identity",
+))  # fmt: skip
 _BATCH_BYTES: Final = 2 << 30  # of constants that are packed together
 _KEPT: Final = 8  # sets of sizes whose fixed part is kept
 
@@ -233,6 +237,16 @@ def _lines(provider: Torch, region: Region) -> list[Line]:
         if (row := ROWS.get(node.op.key)) is not None and row.shares and not is_fixed:
             line = replace(line, shares=_shares(region, node, row.shares))
         lines.append(line)
+    return _with_leads(lines)
+
+
+def _with_leads(lines: list[Line]) -> list[Line]:
+    """Lines with kernels of ours are told which of them come right before another such one."""
+    launching = [i for i, line in enumerate(lines) if line.node.op.name not in _VIEWS]
+    for i, after in pairwise(launching):
+        rows = [ROWS.get(lines[j].node.op.key) for j in (i, after)]
+        if all(row is not None and row.leads for row in rows):
+            lines[i] = replace(lines[i], keywords={**lines[i].keywords, "leads": True})
     return lines
 
 

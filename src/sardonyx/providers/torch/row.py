@@ -47,6 +47,7 @@ class Row:
     # (input, output): told that each of these is one memory, it writes there.
     shares: tuple[tuple[int, int], ...] = ()
     packing: Packing | None = None
+    leads: bool = False  # takes `leads`: a kernel of ours comes next, and may begin early
     digits: bool = False  # takes `digits`: the first output goes to products of few bits alone
     refuses: Callable[[Node], str] = takes_all  # why a node is not taken; empty if it is
 

@@ -61,7 +61,7 @@ class Place:
 
 
 def group_query(
-    *inputs: Any, shares: bool = False, digits: bool = False, **attrs: Any
+    *inputs: Any, shares: bool = False, digits: bool = False, leads: bool = False, **attrs: Any
 ) -> tuple[Any, ...]:
     """The output, the caches, and scores where they are asked for.
 
@@ -71,7 +71,7 @@ def group_query(
     x = Inputs(*filled(inputs, 16))
     place = _place(x)
     if shares and _is_step(x, place, attrs):
-        return _stepped(x, place, attrs, digits)
+        return _stepped(x, place, attrs, (digits, leads))
     q, k, v = _operands(x, place, attrs)
     caches = [_kept(old, new, place, shares) for old, new in ((x.past_key, k), (x.past_value, v))]
     if not isinstance(place.firsts, int) or place.firsts:
@@ -107,8 +107,13 @@ def _is_step(x: Inputs, place: Place, attrs: dict[str, Any]) -> bool:
     )
 
 
-def _stepped(x: Inputs, place: Place, attrs: dict[str, Any], digits: bool) -> tuple[Any, ...]:
-    """One launch that turns the new rows, puts them into the cache and attends."""
+def _stepped(
+    x: Inputs, place: Place, attrs: dict[str, Any], next_: tuple[bool, bool]
+) -> tuple[Any, ...]:
+    """One launch that turns the new rows, puts them into the cache and attends.
+
+    `next_` is whether digits are read, and whether a kernel of ours comes next.
+    """
     from sardonyx.providers.torch.kernels import decode
 
     size = x.past_key.shape[3]
@@ -125,8 +130,9 @@ def _stepped(x: Inputs, place: Place, attrs: dict[str, Any], digits: bool) -> tu
     caches = (x.past_key, x.past_value)
     room = _room(x.past_key, heads.n_heads, place.rows)
     lasts = x.seqlens.reshape(-1).int()
+    digits, leads = next_
     attend = decode.attend_digits if digits else decode.attend
-    return attend(new, caches, lasts, heads, rotary, room), *caches
+    return attend(new, caches, lasts, heads, rotary, room, leads), *caches
 
 
 _ROOMS: Final[dict[tuple[Any, ...], Any]] = {}  # of each stream, which does one thing at a time
@@ -337,6 +343,7 @@ ROWS: Final[Rows] = {
         host=(6,),
         shares=((3, 1), (4, 2)),
         digits=True,
+        leads=True,
         refuses=_unfit,
     ),
 }

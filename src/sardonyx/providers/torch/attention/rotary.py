@@ -11,6 +11,7 @@ from sardonyx.graph.dtype import BF16, F16, F32, I64
 from sardonyx.ops.declare import MICROSOFT, ONNX
 from sardonyx.ops.microsoft.rotary import heads_of, streams_of
 from sardonyx.providers.torch.attention.core import pack, unpack
+from sardonyx.providers.torch.kernels import usable
 from sardonyx.providers.torch.row import Row, Rows
 from sardonyx.providers.torch.wide import wide
 
@@ -41,6 +42,12 @@ def turned(x: Tensor, cos: Tensor, sin: Tensor, interleaved: int) -> Tensor:
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor, places: Tensor, interleaved: int) -> Tensor:
     """Pairs of features of [batch, heads, rows, head], turned by the angles of their places."""
+    if x.numel() and cos.numel() and usable(x.device):
+        from sardonyx.providers.torch.kernels import rotary as kernel
+
+        given = (t.contiguous() for t in (cos, sin, places.expand(x.shape[0], -1)))
+        y = kernel.rotary(x.transpose(1, 2), *given, is_interleaved=bool(interleaved))
+        return y.transpose(1, 2)
     c, s = taken((cos, sin), places)
     return turned(x, c[:, None], s[:, None], interleaved)
 

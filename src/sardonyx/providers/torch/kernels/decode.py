@@ -77,6 +77,7 @@ def attend(
     heads: Heads,
     rotary: Rotary | None = None,
     room: Workspace | None = None,
+    leads: bool = False,
 ) -> Tensor:
     """Attention [batch, tokens, heads * features] of queries, keys and values of new tokens.
 
@@ -85,7 +86,7 @@ def attend(
     `lasts`, int32, is the last token's index for each of the batch, as seqlens_k has it. A length
     that does not fit in the cache gives NaN.
     """
-    return _run(qkv, caches, lasts, heads, rotary, room, False).value
+    return _run(qkv, caches, lasts, heads, rotary, room, False, leads).value
 
 
 def attend_digits(
@@ -95,11 +96,12 @@ def attend_digits(
     heads: Heads,
     rotary: Rotary | None = None,
     room: Workspace | None = None,
+    leads: bool = False,
 ) -> Digits | Tensor:
     """`attend` of one token for a few-bit product that follows; floats where it has no digits."""
     batch, n_new, _ = qkv[0].shape
     makes = batch == 1 and n_new == 1 and caches[0].shape[3] % UNIT == 0
-    made = _run(qkv, caches, lasts, heads, rotary, room, makes)
+    made = _run(qkv, caches, lasts, heads, rotary, room, makes, leads)
     return made if makes else made.value
 
 
@@ -119,6 +121,7 @@ def _run(
     rotary: Rotary | None,
     room: Workspace | None,
     makes_digits: bool,
+    leads: bool,
 ) -> Digits:
     q, k, v = qkv
     batch, n_new, _ = q.shape
@@ -148,5 +151,5 @@ def _run(
     many = max(1, min(_power(splits), 4 * _ELEMENTS // (few * features)))
     sizes = (max(16, few), tile, features, head, heads.softcap > 0, n_new, few, many)
     constants = (group, shared, sizes, turn)
-    launch(attend_kernel, (splits, shared, batch), given, constants, _WARPS)
+    launch(attend_kernel, (splits, shared, batch), given, constants, _WARPS, leads)
     return Digits(y if out is None else out, y)

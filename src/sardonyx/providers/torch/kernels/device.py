@@ -16,8 +16,8 @@ _PLAIN: Final = tl.constexpr(is_interpreted())  # the interpreter knows no assem
 
 @triton.jit
 def let_next(overlap: tl.constexpr):
-    """The kernel after this one may begin: it waits before it reads what this one writes."""
-    if overlap:
+    """The kernel after this one may begin, if it waits before it reads what this one writes."""
+    if overlap == 2:
         gdc_launch_dependents()
 
 

@@ -18,22 +18,27 @@ def launch(
     given: tuple[Any, ...],
     constants: tuple[Any, ...],
     n_warps: int,
+    leads: bool = False,
 ) -> None:
     """Starts a Triton kernel on tensors, None and numbers, then constants, in their order.
 
-    The first tensor names the device. Kernels whose last constant is `overlap` get it from here.
+    The first tensor names the device. The last constant of a kernel, `overlap`, comes from here: 1
+    lets it wait for the one before, and 2 lets the one after begin early, too. `leads` says that
+    this is safe: that the next kernel is one of ours. Those of libraries may begin early as well,
+    and not all of them wait.
     """
     device = given[0].device
     if is_interpreted():
-        kernel[grid](*given, *constants, False)
+        kernel[grid](*given, *constants, 0)
         return
     index = device.index or 0
     if index != torch.cuda.current_device():
         with torch.cuda.device(index):
-            launch(kernel, grid, given, constants, n_warps)
+            launch(kernel, grid, given, constants, n_warps, leads)
         return
     # What a kernel is compiled for: types, whether addresses are multiples of 16, numbers.
-    told: list[Any] = [kernel, index, n_warps, constants]
+    overlap = (2 if leads else 1) if overlaps(device) else 0
+    told: list[Any] = [kernel, index, n_warps, constants, overlap]
     plain: list[Any] = []  # addresses, which the launcher takes as they are
     for x in given:
         if isinstance(x, torch.Tensor):
@@ -48,12 +53,11 @@ def launch(
     if compiled is None:
         if len(_COMPILED) >= _MOST:
             _COMPILED.clear()
-        overlap = overlaps(device)
         _COMPILED[key] = kernel[grid](
-            *given, *constants, overlap, num_warps=n_warps, launch_pdl=overlap
+            *given, *constants, overlap, num_warps=n_warps, launch_pdl=bool(overlap)
         )
         return
     compiled.run(
         *grid, torch._C._cuda_getCurrentRawStream(index), compiled.function,
-        compiled.packed_metadata, None, None, None, *plain, *constants, True,
+        compiled.packed_metadata, None, None, None, *plain, *constants, overlap,
     )  # fmt: skip

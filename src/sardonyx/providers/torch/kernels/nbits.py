@@ -169,13 +169,15 @@ def rows_product(
     bias: Tensor | None = None,
     residual: Tensor | None = None,
     gated: bool = False,
+    leads: bool = False,
 ) -> Tensor:
     """x [.., k] of up to MOST_ROWS rows times the weights: [.., n].
 
     With `norm` x is over its root mean square times the gain first; `gated`, the result is silu
-    of the first half of the columns times the second; then the residual is added.
+    of the first half of the columns times the second; then the residual is added. `leads` says
+    that the next kernel is one of ours, which may then begin early.
     """
-    return _run(x, weights, (norm, bias, residual, gated), False, None).value
+    return _run(x, weights, (norm, bias, residual, gated), False, None, leads).value
 
 
 def rows_digits(
@@ -187,12 +189,13 @@ def rows_digits(
     residual: Tensor | None = None,
     gated: bool = False,
     then: Norm | None = None,
+    leads: bool = False,
 ) -> Digits:
     """`rows_product` with the digits that a product after it reads, after the norm `then`."""
-    return _run(x, weights, (norm, bias, residual, gated), True, then)
+    return _run(x, weights, (norm, bias, residual, gated), True, then, leads)
 
 
-def digits(x: Tensor, norm: Norm | None = None) -> Digits:
+def digits(x: Tensor, norm: Norm | None = None, *, leads: bool = False) -> Digits:
     """The digits of rows [.., k], each over its root mean square times a gain if asked."""
     flat = x.reshape(-1, x.shape[-1]).contiguous()
     n_rows, k = flat.shape
@@ -202,7 +205,7 @@ def digits(x: Tensor, norm: Norm | None = None) -> Digits:
     units = min(32, 1 << (n_units - 1).bit_length())
     if n_rows:
         constants = (k, n_units, units)
-        launch(digits_kernel, (n_rows, 1, 1), (flat, gain, words, eps), constants, 4)
+        launch(digits_kernel, (n_rows, 1, 1), (flat, gain, words, eps), constants, 4, leads)
     return Digits(words, x)
 
 
@@ -210,14 +213,19 @@ Fused = tuple[Norm | None, Tensor | None, Tensor | None, bool]  # norm, bias, re
 
 
 def _run(
-    x: Tensor | Digits, weights: Weights, fused: Fused, makes_digits: bool, then: Norm | None
+    x: Tensor | Digits,
+    weights: Weights,
+    fused: Fused,
+    makes_digits: bool,
+    then: Norm | None,
+    leads: bool,
 ) -> Digits:
     norm, bias, residual, gated = fused
     value = x.value if isinstance(x, Digits) else x
     n_rows = value.numel() // weights.k
     n = weights.n // 2 if gated else weights.n
     if n_rows > 1 and isinstance(x, Tensor):
-        x, norm = digits(x, norm), None
+        x, norm = digits(x, norm, leads=True), None
     y = torch.empty((*value.shape[:-1], n), dtype=value.dtype, device=value.device)
     made = _made(y, n_rows, n, makes_digits, then)
     if not y.numel():
@@ -240,7 +248,7 @@ def _run(
     constants = (
         weights.k, (*weights.plan, teams), how.shape, n_rows, group, isinstance(x, Digits), gated
     )  # fmt: skip
-    launch(rows_kernel, (programs, 1, 1), given, constants, how.n_warps)
+    launch(rows_kernel, (programs, 1, 1), given, constants, how.n_warps, leads)
     return made
 
 

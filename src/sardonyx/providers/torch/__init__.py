@@ -21,6 +21,7 @@ from sardonyx.providers.torch.graphs import CudaRecorder, Recorder
 from sardonyx.providers.torch.loader import TorchLoader
 from sardonyx.providers.torch.options import TorchOptions
 from sardonyx.providers.torch.region import TorchRegion
+from sardonyx.providers.torch.settings import SETTINGS
 from sardonyx.weights.loading import LoaderManager, WeightReference
 
 if TYPE_CHECKING:
@@ -109,15 +110,16 @@ class Torch:
     def running(self) -> Iterator[None]:
         """The state of torch in which regions run."""
         searches = self.options.cudnn_conv_algo_search == "EXHAUSTIVE"
-        with torch.no_grad(), _settings(self.options.use_tf32, searches), self._on_stream():
-            yield
+        with torch.no_grad():
+            if self.place.type != "cuda":  # which alone has settings
+                yield
+                return
+            with SETTINGS.held(self.options.use_tf32, searches), self._on_stream():
+                yield
 
     @contextlib.contextmanager
     def _on_stream(self) -> Iterator[None]:
         """On a stream of the user's, if there is one: behind torch's current one, and before it."""
-        if self.place.type != "cuda":
-            yield
-            return
         with torch.cuda.device(self.place):
             if not self.options.user_compute_stream:
                 yield
@@ -135,26 +137,6 @@ class Torch:
         """Waits until the device has done all that it was given."""
         if self.place.type == "cuda":
             torch.cuda.synchronize(self.place)
-
-
-@contextlib.contextmanager
-def _settings(allows_tf32: bool, searches: bool) -> Iterator[None]:
-    """What torch knows for the whole process.
-
-    That is whether products of float32 may round their operands, and whether cuDNN tries all of
-    its convolutions for sizes that it has not seen.
-    """
-    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = products.allow_tf32, convolutions.allow_tf32, convolutions.benchmark
-    if before == (allows_tf32, allows_tf32, searches):
-        yield
-        return
-    products.allow_tf32 = convolutions.allow_tf32 = allows_tf32
-    convolutions.benchmark = searches
-    try:
-        yield
-    finally:
-        products.allow_tf32, convolutions.allow_tf32, convolutions.benchmark = before
 
 
 def _device(options: TorchOptions) -> torch.device:

@@ -18,6 +18,7 @@ from sardonyx.ops import lookup
 from sardonyx.ops.chain import Code, Instruction, run_code
 from sardonyx.ops.microsoft.group_query import group_query
 from sardonyx.ops.nbits import form_of, weights_of
+from sardonyx.providers.torch.attention import group_query as grouped
 from sardonyx.providers.torch.kernels import decode, nbits, usable
 from sardonyx.providers.torch.kernels.chain import Chain
 from sardonyx.providers.torch.kernels.matrix import matrix
@@ -332,3 +333,16 @@ def test_digits_are_given_to_those_alone_that_read_them(
     here = sardonyx.InferenceSession(model, providers=["CPUExecutionProvider"])
     (got,), (want,) = (session.run(None, {"x": x}) for session in (there, here))
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-4)
+
+
+def test_a_graph_keeps_the_room_that_it_was_recorded_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = torch.zeros(1, 2, 8, 16)
+    monkeypatch.setattr(grouped, "_is_recorded", lambda _: True)
+    room = grouped._room(cache, 4, 1)
+    monkeypatch.setattr(grouped, "_is_recorded", lambda _: False)
+    passing = grouped._room(cache, 4, 2)
+    for batch in range(2, grouped._MOST_ROOMS + 3):
+        grouped._room(cache.expand(batch, -1, -1, -1), 4, 1)
+    assert len(grouped._ROOMS) <= grouped._MOST_ROOMS
+    assert grouped._room(cache, 4, 1) is room
+    assert grouped._room(cache, 4, 2) is not passing

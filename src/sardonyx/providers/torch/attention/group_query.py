@@ -136,6 +136,7 @@ def _stepped(
 
 
 _ROOMS: Final[dict[tuple[Any, ...], Any]] = {}  # of each stream, which does one thing at a time
+_RECORDED: Final[dict[tuple[Any, ...], Any]] = {}  # those whose memory graphs have come to know
 _MOST_ROOMS: Final = 64
 
 
@@ -151,8 +152,15 @@ def _room(cache: Tensor, heads: int, rows: int) -> Any:
     if room is None:
         if len(_ROOMS) >= _MOST_ROOMS:
             _ROOMS.clear()
-        room = _ROOMS[key] = decode.workspace(cache, heads, rows)
+        room = _ROOMS[key] = _RECORDED.get(key) or decode.workspace(cache, heads, rows)
+    if _is_recorded(cache):
+        _RECORDED[key] = room
     return room
+
+
+def _is_recorded(x: Tensor) -> bool:
+    """Whether what is asked of a tensor's device now is going into a graph."""
+    return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _place(x: Inputs) -> Place:

@@ -35,7 +35,8 @@ _VIEWS: Final = frozenset((
     "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Split", "Identity",
 ))  # fmt: skip
 _BATCH_BYTES: Final = 2 << 30  # of constants that are packed together
-_KEPT: Final = 8  # sets of sizes whose fixed part is kept
+_KEPT: Final = 8  # sets of sizes whose fixed part is kept, and
+_KEPT_BYTES: Final = 256 << 20  # what all of them may take; the last one may take more
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Bound:
     shapes: tuple[Any, ...]
     fixed: tuple[Any, ...]
     owners: frozenset[Owner]  # of the tensors among these
+    size_bytes: int  # of those that are no weights
 
 
 class TorchRegion:
@@ -175,8 +177,9 @@ class TorchRegion:
         made = self._bind(dims)
         with self._lock:
             self._bound[key] = made
-            if len(self._bound) > _KEPT:
-                self._bound.popitem(last=False)
+            total = sum(b.size_bytes for b in self._bound.values())
+            while len(self._bound) > 1 and (len(self._bound) > _KEPT or total > _KEPT_BYTES):
+                total -= self._bound.popitem(last=False)[1].size_bytes
         return made
 
     def key(self, dims: Mapping[str, int]) -> tuple[int, ...]:
@@ -196,7 +199,9 @@ class TorchRegion:
         except Exception as error:
             raise self._located(error) from error
         tensors = [v for v in fixed if isinstance(v, torch.Tensor)]
-        return Bound(shapes, fixed, frozenset(map(owner_of, tensors)))
+        sizes = {owner_of(t): t.untyped_storage().nbytes() for t in tensors}
+        own = sum(size for owner, size in sizes.items() if owner not in self._owners)
+        return Bound(shapes, fixed, frozenset(sizes), own)
 
     def _located(self, error: Exception) -> SardonyxError:
         """An error that names the node whose line failed."""

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--zoo",
         type=Path,
-        default=Path("build/carry/models"),
+        default=Path("models"),
         help="the folder of zoo_nets.py, export_zoo.py and make_llm.py",
     )
     parser.add_argument(

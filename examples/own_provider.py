@@ -36,7 +36,7 @@ class Loader(sardonyx.DataLoader):
             print(f"{reference.name}: {file.readinto(into.data)} bytes from {Path(file.name).name}")
 
 
-KERNELS = {"MatMul": np.matmul, "Relu": lambda x: np.maximum(x, 0)}
+KERNELS = {("", "MatMul"): np.matmul, ("", "Relu"): lambda x: np.maximum(x, 0)}
 
 
 class Program:
@@ -62,7 +62,7 @@ class Program:
                 leaves = node.attrs["to"] == b"cpu"
                 result = (self.provider.to_host if leaves else self.provider.to_device)(inputs[0])
             else:
-                result = Memory(KERNELS[node.op.name](*(memory.secret for memory in inputs)))
+                result = Memory(KERNELS[node.op.key](*(memory.secret for memory in inputs)))
             known[node.outputs[0]] = result
         return [known[v] for v in self.region.outputs]
 
@@ -73,7 +73,10 @@ class Acme(DeviceProvider):
     name, device = "acme", "acme:0"
 
     def claims(self, node):
-        return Yes() if node.op.name in KERNELS else No(f"acme has no kernel for {node.op}")
+        if node.op.key not in KERNELS:
+            return No(f"acme has no kernel for {node.op}")
+        is_float = all(v.tensor.dtype.name == "f32" for v in node.inputs)
+        return Yes() if is_float else No("acme knows float32 alone")
 
     def to_device(self, array):
         return Memory(array.copy())

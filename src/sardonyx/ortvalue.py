@@ -349,8 +349,10 @@ class OrtValue:
 
 
 def as_ort_value(value: Any) -> OrtValue:
-    """A result of a run as an OrtValue, over the same memory."""
-    return value if isinstance(value, OrtValue) else OrtValue(value)
+    """A result of a run as an OrtValue, over the same memory unless that has gaps."""
+    if isinstance(value, OrtValue):
+        return value
+    return OrtValue(value.contiguous() if is_tensor(value) else value)  # views have gaps
 
 
 def _dtype_of(element_type: Any) -> DType:

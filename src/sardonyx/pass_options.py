@@ -19,3 +19,4 @@ class PassOptions:
     keeps_qdq: bool = False  # no products of integers where a model quantizes and dequantizes
     weight_block: int = 0  # of these, where their scales have none; 0: the usual one, -1: by size
     for_device: bool = False  # nodes are left as providers with devices know them
+    joins: bool = False  # for devices: what our own ops can say is joined

@@ -60,7 +60,7 @@ CASES = {
 def lowered(text: str) -> Graph:
     graph = parse(text)
     infer(graph)
-    lower(graph, PassOptions(for_device=True))
+    lower(graph, PassOptions(for_device=True, joins=True))
     verify(graph, deep=True)
     return graph
 

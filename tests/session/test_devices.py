@@ -97,9 +97,9 @@ def test_cuda_is_looked_for_in_files(
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.setattr(probe.os.path, "exists", lambda path: "nvidia" in path)
-    assert probe.cuda_may_work.__wrapped__() is works
+    assert (not probe.why_no_cuda.__wrapped__()) is works
     monkeypatch.setattr(probe.os.path, "exists", lambda path: False)
-    assert probe.cuda_may_work.__wrapped__() is False
+    assert probe.why_no_cuda.__wrapped__()
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def _no_such_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 STARTS = {
-    "no torch": (_no_torch, {}, r"needs torch.*pip install sardonyx\[gpu\]"),
+    "no torch": (_no_torch, {}, r"needs torch.*pip install torch"),
     "an old driver": (_old_driver, {"device": "cuda"}, r"cannot use the device cuda.*too old"),
     "no such GPU": (_no_such_device, {"device": "cuda:9"}, r"cuda:9: CUDA error: invalid device"),
     "no device": (lambda m: None, {"device": "warp"}, r"cannot use the device warp"),

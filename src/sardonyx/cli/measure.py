@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from sardonyx.cli.worker import anonymous_bytes
+from sardonyx.cli.worker import anonymous_bytes, unused
+from sardonyx.errors import Fail
 
 if TYPE_CHECKING:
     from sardonyx.session import InferenceSession
@@ -79,8 +80,15 @@ def start(
         options.enable_profiling, options.profile_file_prefix = True, profile
     before, began = anonymous_bytes(), time.perf_counter()
     session = InferenceSession(model, options, providers=list(providers) or None)
+    check_providers(session, providers)
     seconds = time.perf_counter() - began
     return Start(session, seconds, session._compiled.stages.seconds(), growth(before))
+
+
+def check_providers(session: Any, wanted: Sequence[tuple[str, Any]]) -> None:
+    """Whoever names a provider on the command line wants no figures of another."""
+    if what := unused(session, wanted):
+        raise Fail(what, hint="a warning says why, or ask for another provider")
 
 
 def first_run(session: InferenceSession, feed: Mapping[str, Any]) -> tuple[list[Any], int | None]:

@@ -19,10 +19,17 @@ import os
 import sys
 import time
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
 import numpy as np
+
+
+def unused(session: Any, wanted: Sequence[tuple[str, Any]]) -> str:
+    """Which of the providers that were asked for a session does without; empty if none."""
+    there = session.get_providers()
+    missing = [name for name, *_ in wanted if name not in there]
+    return f"{missing[0]} is not in use, but {', '.join(there)}" if missing else ""
 
 
 def anonymous_bytes() -> int | None:
@@ -93,6 +100,8 @@ class Worker:
         before, began = anonymous_bytes(), time.perf_counter()
         wanted = [tuple(pair) for pair in providers] or [("CPUExecutionProvider", {})]
         self._session = self._module.InferenceSession(model, options, providers=wanted)
+        if what := unused(self._session, wanted):
+            raise RuntimeError(what)
         seconds, started = time.perf_counter() - began, anonymous_bytes()
         self._session.run(None, self._feed)
         ran = anonymous_bytes()

@@ -35,6 +35,9 @@ def lower_for_device(graph: Graph, options: PassOptions) -> None:
         prune(graph)
         return
     lowering.lower_sizes(graph)
+    if not options.joins:  # ops that a provider of somebody else's knows
+        prune(graph)
+        return
     if not options.disabled & {"fuse_attention", "AttentionFusion"}:
         fuse_attention(graph)
         settle_masks(graph)

@@ -57,7 +57,9 @@ def resolve(
 
     One that cannot start is left out with a warning: those behind it serve.
     """
-    known = (TORCH, *available())
+    from sardonyx.providers.probe import has_torch
+
+    known = (*((TORCH,) if has_torch() else ()), *available())
     wanted = normalized(providers or (CPU,), provider_options, known, logger)
     made: list[Provider] = []
     for name, options in list(wanted.items()):
@@ -89,12 +91,22 @@ def normalized(
         if name in wanted:
             logger.warning("the provider %s is named twice; the second one is ignored", name)
         elif name not in available:
+            there = ", ".join(available)
             logger.warning(
-                "the provider %s is not available; there are %s", name, ", ".join(available)
+                "the provider %s is not available%s; there are %s", name, _why(name), there
             )
         else:
             wanted[name] = {str(k): str(v) for k, v in options.items()}
     return wanted
+
+
+def _why(name: str) -> str:
+    """What is missing for a provider that is not available, where that can be said."""
+    if name not in (CUDA, TORCH):
+        return ""
+    from sardonyx.providers.probe import why_no_cuda
+
+    return f": {why_no_cuda() if name == CUDA else 'torch is not installed'}"
 
 
 def _pairs(providers: Any, provider_options: Any) -> list[tuple[str, dict[Any, Any]]]:

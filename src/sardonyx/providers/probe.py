@@ -7,16 +7,32 @@ import os
 from functools import cache
 
 
-@cache
+def has_torch() -> bool:
+    """Whether torch is installed."""
+    return importlib.util.find_spec("torch") is not None
+
+
 def cuda_may_work() -> bool:
     """Whether torch is a CUDA build and the machine has an NVIDIA driver."""
-    if not os.path.exists("/proc/driver/nvidia/version") and not os.path.exists("/dev/nvidia0"):
-        return False
+    return not why_no_cuda()
+
+
+@cache
+def why_no_cuda() -> str:
+    """What is missing; empty if nothing is known to be."""
     found = importlib.util.find_spec("torch")
     if found is None or found.origin is None:
-        return False
+        return "torch is not installed"
+    if not _is_cuda_build(found.origin):
+        return "the installed torch is a build without CUDA"
+    if not os.path.exists("/proc/driver/nvidia/version") and not os.path.exists("/dev/nvidia0"):
+        return "there is no NVIDIA GPU, or no driver for it"
+    return ""
+
+
+def _is_cuda_build(origin: str) -> bool:
     try:
-        with open(os.path.join(os.path.dirname(found.origin), "version.py"), encoding="utf-8") as f:
+        with open(os.path.join(os.path.dirname(origin), "version.py"), encoding="utf-8") as f:
             lines = f.read().splitlines()
     except OSError:
         return False

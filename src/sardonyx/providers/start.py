@@ -17,7 +17,7 @@ def torch_provider(name: str, options: Mapping[str, str], logger: Logger) -> Pro
     """The provider of one of the names that torch serves."""
     if importlib.util.find_spec("torch") is None:
         raise RuntimeException(
-            f"{name} needs torch, which is not installed", hint="pip install sardonyx[gpu]"
+            f"{name} needs torch, which is not installed", hint="pip install torch"
         )
     from sardonyx.providers.torch import Torch
     from sardonyx.providers.torch.options import parse

@@ -28,7 +28,7 @@ from sardonyx.locks import Lock
 from sardonyx.log import at_severity, of_session
 from sardonyx.options import RunOptions, SessionOptions
 from sardonyx.ordering import warn_of_hints
-from sardonyx.place import HOST
+from sardonyx.place import HOST, has_device
 from sardonyx.pools import pool_for, wants_shrinking
 from sardonyx.program.program import Run
 from sardonyx.program.run import bind, execute
@@ -184,6 +184,11 @@ class InferenceSession(Ways):
             f"{k} {v * 1e3:.1f} ms" for k, v in self._compiled.stages.seconds().items()
         )
         self._logger.info("session ready: %d steps; %s", len(program.segments), steps)
+        for given in self._providers:
+            if has_device(given) and given.device not in self._compiled.placement.devices:
+                self._logger.warning(
+                    "no node runs on %s: see why by `sardonyx info --why`", given.device
+                )
         for node, provider, kernel in program.nodes():
             self._logger.debug("%s runs on %s (%s)", node, provider, kernel)
 

@@ -13,6 +13,7 @@ import sardonyx._native as native
 from sardonyx.compile import Options
 from sardonyx.errors import Fail, InvalidArgument, ModelLoadCanceled, NoSuchFile, NotImplemented
 from sardonyx.load import LoadOptions
+from sardonyx.log import logger
 from sardonyx.options import RunOptions, SessionOptions, byte_count, global_threads, one_of
 from sardonyx.ordering import order_options
 from sardonyx.pass_options import PassOptions
@@ -118,6 +119,10 @@ def wishes(options: SessionOptions, providers: Sequence[Provider]) -> Wishes:
             raise InvalidArgument(f"{_PARTITION} begins with a limit in KB, not {size!r}")
         limits = {p.device: int(size) << 10 for p in away if size}
     found = [*_assigned(entries.get(_PLACEMENT, "")), *_layers(entries)]
+    for target in {a.target: a for a in found if not any(map(a.allows, providers))}:
+        logger.warning(
+            "nodes are assigned to %s, which no provider in use is: they run on the CPU", target
+        )
     return Wishes(tuple(found), limits, totals)
 
 
@@ -153,8 +158,10 @@ def device_options(base: Options, providers: Sequence[Provider], wishes: Wishes)
     """What compiling is told beside all else where some provider has a device of its own."""
     if not any(map(has_device, providers)):
         return {"wishes": wishes}
+    joins = all(getattr(p, "takes_joined", False) for p in providers if has_device(p))
+    passes = replace(base.passes, for_device=True, joins=joins)
     # A pack holds a graph for the CPU, with weights in the CPU's forms.
-    return {"wishes": wishes, "passes": replace(base.passes, for_device=True), "pack": None}
+    return {"wishes": wishes, "passes": passes, "pack": None}
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -31,12 +32,15 @@ if TYPE_CHECKING:
 class Torch:
     """Runs nodes by torch, on one of its devices."""
 
+    takes_joined = True  # it knows our own ops
+
     def __init__(self, name: str, options: TorchOptions) -> None:
         self.name = name
         self.options = options
         self.place = _device(options)
         self.device = TORCH_HOST if self.place.type == "cpu" else str(self.place)
         self.limit_bytes = options.gpu_mem_limit
+        self._process = os.getpid()
         self.recorder: Recorder | None = None
         if options.enable_cuda_graph and self.place.type == "cuda":
             self.recorder = CudaRecorder(self.place)
@@ -109,6 +113,12 @@ class Torch:
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """The state of torch in which regions run."""
+        if os.getpid() != self._process:
+            raise RuntimeException(
+                f"the session was made for {self.device} before a fork, which torch does not "
+                "survive",
+                hint="make sessions in the child process, or start it by spawn",
+            )
         searches = self.options.cudnn_conv_algo_search == "EXHAUSTIVE"
         with torch.no_grad():
             if self.place.type != "cuda":  # which alone has settings

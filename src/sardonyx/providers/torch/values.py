@@ -63,10 +63,16 @@ def dtype_of(tensor: Tensor) -> DType:
 
 
 def held(tensor: Tensor) -> tuple[DType, Any]:
-    """A tensor's type and its memory without gaps: an array for one on the CPU."""
+    """A tensor's type and its memory, which has no gaps: an array for one on the CPU."""
     tensor = plain(tensor)
+    if not tensor.is_contiguous():
+        raise ValueFault(
+            f"a tensor of shape {list(tensor.shape)} with the strides {list(tensor.stride())} has "
+            "gaps",
+            hint="make it contiguous first",
+        )
     is_host = tensor.device.type == "cpu"
-    return dtype_of(tensor), as_array(tensor) if is_host else tensor.contiguous()
+    return dtype_of(tensor), as_array(tensor) if is_host else tensor
 
 
 def of_bytes(raw: Tensor, dtype: DType, shape: Sequence[int]) -> Tensor:

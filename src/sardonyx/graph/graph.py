@@ -122,6 +122,7 @@ class Graph:
         self.nodes: dict[Node, None] = {}  # an ordered set
         self.scope = Scope()  # holds the guards that inference needed
         self.owner: Node | None = None  # the node whose body this is
+        self.whole: Graph | None = None  # what this was cut out of, and goes back to
 
     def add(
         self,

@@ -206,7 +206,9 @@ def _shared_key(node: Node) -> tuple[Any, ...] | None:
     left, right = node.inputs[:2]
     if left is None or right is None or not right.is_const or right.tensor.rank != 2:
         return None
-    if left.is_const or left.tensor.rank < 2 or right.tensor.dtype not in REALS:
+    if left.is_const or left.tensor.shape is None or left.tensor.rank < 2:
+        return None
+    if right.tensor.dtype not in REALS:
         return None
     if any(v is None or v.tensor.shape != right.tensor.dims[1:] for v in node.inputs[2:]):
         return None

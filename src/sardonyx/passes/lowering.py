@@ -35,7 +35,8 @@ class _Sizes:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._made: dict[Fact, Value] = {}
-        facts = (v.fact for v in graph.inputs)
+        # A part's inputs may be made by nodes that Sizes, which read nothing, would not wait for.
+        facts = (v.fact for v in (graph.whole or graph).inputs)
         self.bound = {lone_name(d) for f in facts if isinstance(f, Fact) for d in f.shape or ()}
 
     def follow(self, fact: Fact) -> bool:

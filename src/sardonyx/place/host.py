@@ -84,6 +84,7 @@ def _cut(graph: Graph, nodes: list[Node]) -> Part:
     """Takes nodes out of a graph, with the bodies below them."""
     part = Graph(graph.name)
     part.scope = graph.scope
+    part.whole = graph
     part.nodes = dict.fromkeys(nodes)
     for node in nodes:
         del graph.nodes[node]

@@ -196,7 +196,7 @@ class _Layout:
         if self.ready:  # guards are checked by parts of the other kind
             self.parts.append(_Part(guards=self.ready))
             self.ready = []
-        self.parts.append(_Part([(node, Bodies())], bodies, binds=self._binds(node)))
+        self.parts.append(_Part([(node, Bodies())], bodies, binds=self._binds(node.outputs)))
         self._wake()
 
     def _add(self, node: Node, lowered: Lowered) -> None:
@@ -221,7 +221,7 @@ class _Layout:
         guards, self.ready = tuple(self.ready) if self.done else (), []
         inputs = tuple(emitter.slot(v) for v in node.inputs)
         outputs = tuple(emitter.slot(v) for v in node.outputs)
-        binds = self._binds(node)
+        binds = self._binds(node.outputs)
         if binds:
             self._wake()
         freed = tuple(emitter.slots[v] for v in frees if v in emitter.slots)
@@ -231,10 +231,10 @@ class _Layout:
             PythonSegment(node, step.call, kernel, name, inputs, outputs, freed, guards, binds)
         )
 
-    def _binds(self, node: Node) -> Binds:
-        """Sizes that become known when the node has run."""
+    def _binds(self, values: Sequence[Value]) -> Binds:
+        """Sizes that become known when these values are there."""
         binds = []
-        for position, value in enumerate(node.outputs):
+        for position, value in enumerate(values):
             fact = value.fact
             if not isinstance(fact, Fact) or fact.shape is None:
                 continue
@@ -279,13 +279,7 @@ class _Layout:
             frozenset(name for d in dims for name in symbols(d)) - self.bound,
         )
         guards, self.ready = tuple(self.ready) if self.done else (), []
-        place = {v: i for i, v in enumerate(region.outputs)}
-        binds = tuple(
-            (place[n.outputs[position]], axis, name)
-            for n in nodes
-            for position, axis, name in self._binds(n)
-            if n.outputs[position] in place
-        )
+        binds = self._binds(region.outputs)  # what stays inside tells nobody
         if binds:
             self._wake()
         self.done.append(

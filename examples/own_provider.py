@@ -27,10 +27,10 @@ class Loader(sardonyx.DataLoader):
         return Memory(np.empty(reference.shape, reference.dtype.np))
 
     def load(self, reference, destination):
-        into = destination.secret.reshape(-1).view(np.uint8)
-        if reference.path is None:  # a constant that lies in no file
-            into[...] = np.frombuffer(reference.buffer(), np.uint8)
+        if reference.path is None or reference.dtype.bits < 8:  # in no file, or packed there
+            destination.secret[...] = reference.array()
             return
+        into = destination.secret.reshape(-1).view(np.uint8)
         with open(reference.path, "rb", buffering=0) as file:
             file.seek(reference.offset)
             print(f"{reference.name}: {file.readinto(into.data)} bytes from {Path(file.name).name}")

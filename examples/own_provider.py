@@ -73,10 +73,8 @@ class Acme(DeviceProvider):
     name, device = "acme", "acme:0"
 
     def claims(self, node):
-        if node.op.key not in KERNELS:
-            return No(f"acme has no kernel for {node.op}")
-        is_float = all(v.tensor.dtype.name == "f32" for v in node.inputs)
-        return Yes() if is_float else No("acme knows float32 alone")
+        is_known = node.op.key in KERNELS and all(v.tensor.dtype.name == "f32" for v in node.inputs)
+        return Yes() if is_known else No(f"acme has no kernel for {node.op} of these types")
 
     def to_device(self, array):
         return Memory(array.copy())

@@ -16,6 +16,9 @@ def settle_borders(placement: Placement) -> None:
     devices = placement.devices
     for graph in list(placement.graph.family()):
         _Copies(placement, graph, devices).insert()
+    for node, provider in placement.where.items():
+        if not has_device(provider):
+            provider.claims(node)  # again: it may have noted what the node read before
 
 
 def wanted_at(placement: Placement, node: Node, slot: int) -> str:
@@ -83,7 +86,6 @@ class _Copies:
         """Makes every node of the graph read values that lie where it wants them."""
         placement, graph = self._placement, self._graph
         for node in list(graph.nodes):
-            before = node.inputs
             for slot, value in enumerate(node.inputs):
                 if value is not None:
                     wanted = wanted_at(placement, node, slot)
@@ -91,8 +93,6 @@ class _Copies:
                     there = self._at(value, wanted, node.op.has_bodies)
                     if there is not value:
                         graph.set_input(node, slot, there)
-            if node.inputs != before:
-                placement.where[node].claims(node)  # which may have noted what it reads
         outputs = list(graph.outputs)
         for position, value in enumerate(outputs):
             device = _body_output(placement, graph, position)

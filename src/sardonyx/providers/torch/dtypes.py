@@ -49,6 +49,8 @@ class _Alias:
 
 def _shared(array: np.ndarray[Any, Any]) -> torch.Tensor:
     """A tensor over an array that nothing here writes to."""
+    if any(stride < 0 for stride in array.strides):  # along an axis of one element
+        array = array.copy()
     return torch.from_numpy(array if array.flags.writeable else np.asarray(_Alias(array)))
 
 

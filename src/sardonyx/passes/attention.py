@@ -59,7 +59,7 @@ def _fuse(b: Builder, softmax: Node) -> None:
     found = _scores(b, x)
     _check(found, v, fact)
     out = product.outputs[0]
-    turned = _only_reader(out)
+    turned = only_reader(out)
     rows_first = turned is not None and turned.op.name == "Transpose" and _swaps(turned, -3, -2)
     out = turned.outputs[0] if turned is not None and rows_first else out
     masked = wide_value(b, found.mask)
@@ -83,7 +83,7 @@ def _fuse(b: Builder, softmax: Node) -> None:
     drop(b.graph, [product, *([turned] if turned is not None else [])])
 
 
-def _only_reader(value: Value) -> Node | None:
+def only_reader(value: Value) -> Node | None:
     """The one node that reads a value, if there is just one and it is here."""
     readers = {n for n, _ in value.uses}
     if value.n_exits or len(readers) != 1:
@@ -95,16 +95,16 @@ def _only_reader(value: Value) -> Node | None:
 def _reader(softmax: Node) -> tuple[Node, int]:
     """The product with the values, and whether rows that are NaN count as zeros."""
     weights = softmax.outputs[0]
-    reader = _only_reader(weights)
+    reader = only_reader(weights)
     if reader is None:
         names = {n.op.name: n for n, _ in weights.uses}
         need(not weights.n_exits and names.keys() == {"IsNaN", "Where"}, "the weights are read")
         where, test = names["Where"], names["IsNaN"]
-        need(len(weights.uses) == 2 and _only_reader(test.outputs[0]) is where, "no test for NaN")
+        need(len(weights.uses) == 2 and only_reader(test.outputs[0]) is where, "no test for NaN")
         condition, yes, no = where.inputs
         is_test = condition is test.outputs[0] and no is weights and scalar(yes) == 0
         need(is_test, "no zeros in the place of NaN")
-        reader = _only_reader(where.outputs[0])
+        reader = only_reader(where.outputs[0])
         need(reader is not None and reader.inputs[0] is where.outputs[0], "no values")
         zeroes = 1
     else:
@@ -144,7 +144,7 @@ def _scores(b: Builder, x: Value) -> Scores:
 
 def _inner(value: Value) -> Node:
     node = value.node
-    need(node is not None and _only_reader(value) is not None, "the scores are read elsewhere")
+    need(node is not None and only_reader(value) is not None, "the scores are read elsewhere")
     assert node is not None
     return node
 
@@ -153,7 +153,7 @@ def _leads_to_product(value: Value) -> bool:
     """Whether a value may be scores: a product, or what is done to one."""
     for _ in range(4):
         node = value.node
-        if node is None or _only_reader(value) is None:
+        if node is None or only_reader(value) is None:
             return False
         if node.op.name in ("MatMul", "FusedMatMul"):
             return True

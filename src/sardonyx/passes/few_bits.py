@@ -11,6 +11,7 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
+from sardonyx.passes.attention import only_reader
 from sardonyx.passes.driver import drop
 
 FEW: Final = (INTERNAL, "FewBits")
@@ -66,7 +67,7 @@ def _fuse(graph: Graph, node: Node) -> None:
         gone += gate
         out, extra = gate[-1].outputs[0], {"gated": 1}
     residual = None
-    add = _only_reader(out)
+    add = only_reader(out)
     if add is not None and add.op.key == (ONNX, "Add"):
         (residual,) = [v for v in add.inputs if v is not out] or [None]
         if residual is not None and _is_like(residual, out):
@@ -103,17 +104,9 @@ def _is_like(a: Value, b: Value) -> bool:
     return fact.shape == other.shape and fact.dtype is other.dtype
 
 
-def _only_reader(value: Value) -> Node | None:
-    readers = {n for n, _ in value.uses}
-    if value.n_exits or len(readers) != 1:
-        return None
-    (reader,) = readers
-    return reader if value.node is not None and reader.graph is value.node.graph else None
-
-
 def _gate(out: Value) -> list[Node]:
     """Split, sigmoid and products of a gate behind a value, the last of them last; or none."""
-    split = _only_reader(out)
+    split = only_reader(out)
     if split is None or split.op.key != (ONNX, "Split") or len(split.outputs) != 2:
         return []
     rank = out.tensor.rank
@@ -125,15 +118,15 @@ def _gate(out: Value) -> list[Node]:
         return []
     if readers.keys() == {"Sigmoid", "Mul"}:
         sigmoid, silu = readers["Sigmoid"], readers["Mul"]
-        if _only_reader(sigmoid.outputs[0]) is not silu:
+        if only_reader(sigmoid.outputs[0]) is not silu:
             return []
         inner = [split, sigmoid, silu]
     elif readers.keys() == {"Swish"} and readers["Swish"].attrs["alpha"] == 1:
         silu, inner = readers["Swish"], [split, readers["Swish"]]
     else:
         return []
-    last = _only_reader(silu.outputs[0])
-    if last is None or last.op.key != (ONNX, "Mul") or _only_reader(up) is not last:
+    last = only_reader(silu.outputs[0])
+    if last is None or last.op.key != (ONNX, "Mul") or only_reader(up) is not last:
         return []
     return [*inner, last]
 

@@ -8,7 +8,6 @@ import torch
 
 CHANNELS_LAST: Final = "channels last"  # of rank 4
 COLUMNS: Final = "columns"  # of rank 2, one column after the other, and room for a few more
-PACKED: Final = "packed"  # the bytes of its file
 ALIGNED_BYTES: Final = 16
 
 

@@ -18,12 +18,11 @@ from sardonyx.ops.rules import Array
 from sardonyx.ops.window import Ints
 from sardonyx.providers.torch.move import Shapes
 from sardonyx.providers.torch.row import REALS, Row, Rows
-from sardonyx.providers.torch.wide import wide
+from sardonyx.providers.torch.wide import HALVES, wide
 from sardonyx.providers.torch.window import Slide, slide, spatial_only
 
 _MAX: Final[Sequence[Any]] = (None, F.max_pool1d, F.max_pool2d, F.max_pool3d)
 _MEANS: Final[Sequence[Any]] = (None, F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)
-_HALVES: Final = (torch.float16, torch.bfloat16)
 
 
 def _slid(x: Tensor, attrs: dict[str, Any]) -> Slide:
@@ -102,7 +101,7 @@ def _is_odd_volume(x: Tensor, kernel: Ints) -> bool:
     """Whether torch's mean of volumes does not take this: it is pickier than that of images."""
     if x.ndim != 5:
         return False
-    is_half = x.dtype in _HALVES and x.device.type == "cpu"
+    is_half = x.dtype in HALVES and x.device.type == "cpu"
     return is_half or any(k > n for k, n in zip(kernel, x.shape[2:], strict=True))
 
 

@@ -20,9 +20,8 @@ from sardonyx.ops.linear import Equation
 from sardonyx.providers.torch.epilogue import finished, unfinished
 from sardonyx.providers.torch.forms import padded
 from sardonyx.providers.torch.row import PLAIN, REALS, Row, Rows
-from sardonyx.providers.torch.wide import wide
+from sardonyx.providers.torch.wide import HALVES, wide
 
-_HALVES: Final = (torch.float16, torch.bfloat16)
 _LIMB: Final = 16  # bits of the parts that integers are multiplied in
 
 
@@ -49,7 +48,7 @@ def _whole_matmul(a: Tensor, b: Tensor) -> Tensor:
 
 def scaled_matmul(a: Tensor, b: Tensor, alpha: float) -> Tensor:
     """alpha * a b, rounded once: halves may hold the result, and not the product before it."""
-    is_half = a.dtype in _HALVES
+    is_half = a.dtype in HALVES
     if alpha == 1 and not (is_half and a.device.type == "cpu"):  # where sums would be halves, too
         whole = _whole_columns(b) if a.dim() > 1 else None
         return torch.matmul(a, b) if whole is None else torch.matmul(a, whole)[..., : b.shape[1]]

@@ -81,4 +81,4 @@ def _row(recipe: Recipe) -> Row | None:
     node.inputs = tuple(None if c is None else constant(c) for c in recipe.inputs)
     node.outputs = (Value("", Fact(recipe.dtype, recipe.shape)),)
     row = row_of(node)
-    return None if isinstance(row, No) or row.packed or row.syncs else row
+    return None if isinstance(row, No) or row.syncs else row

@@ -18,7 +18,7 @@ from sardonyx.graph.graph import Node, Value
 from sardonyx.locks import Lock
 from sardonyx.place.provider import HOST, No, Region
 from sardonyx.providers.torch.claim import COPY, FEW, LOOKS, SIZES, row_of
-from sardonyx.providers.torch.forms import ALIGNED_BYTES, CHANNELS_LAST, COLUMNS, PACKED
+from sardonyx.providers.torch.forms import ALIGNED_BYTES, CHANNELS_LAST, COLUMNS
 from sardonyx.providers.torch.graphs import Asked, Graphs, put
 from sardonyx.providers.torch.index import ROWS
 from sardonyx.providers.torch.row import Packing, Row
@@ -67,10 +67,10 @@ class TorchRegion:
         self._body: Callable[..., Any] | None = None
         self._fixed: Callable[..., Any] | None = None
         self._graphs: Graphs | None = None
-        if provider.recorder is not None and not self._waits(region):
+        if provider.recorder is not None and not self._waits():
             self._graphs = Graphs(provider.recorder)
 
-    def _waits(self, region: Region) -> bool:
+    def _waits(self) -> bool:
         """Whether something in it waits for the device, so that it cannot be a graph."""
         return any(_syncs(line) for line in self._lines if not line.is_fixed)
 
@@ -340,8 +340,6 @@ def _made_on(place: torch.device, function: Callable[..., Any]) -> Callable[...,
 
 def _form(provider: Torch, row: Row, position: int, value: Value | None) -> str:
     """The form in which a function wants a constant."""
-    if position in row.packed:
-        return PACKED
     shape = None if value is None or value.const is None else value.const.shape
     if shape is None or value is None:
         return ""
@@ -402,7 +400,7 @@ class _Named:
         """What a loader is told of a constant in a form."""
         const, form = key
         name = self._names[const] or const.describe()
-        return WeightReference(name, const, form == PACKED, _conversion(const, form))
+        return WeightReference(name, const, conversion=_conversion(const, form))
 
 
 def _conversion(const: Const, form: str) -> Conversion | None:

@@ -39,7 +39,6 @@ class Row:
     types: frozenset[DType] = PLAIN  # of all inputs and outputs but those in `host`
     host: tuple[int, ...] = ()  # inputs that it reads on the host: they come as numpy arrays
     numbers: tuple[int, ...] = ()  # those that come as arrays if they are one constant number
-    packed: tuple[int, ...] = ()  # constants that come as the bytes of their file, flat
     columns: tuple[int, ...] = ()  # constant matrices [K, N], whose rows should be aligned
     images: tuple[int, ...] = ()  # constants of images, with their channels last in memory
     sized: bool = False  # also wants `shapes`: for each output a tuple of sizes, None if open

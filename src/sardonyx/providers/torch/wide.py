@@ -8,9 +8,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+HALVES: Final = (torch.float16, torch.bfloat16)
 _NARROW: Final = frozenset((
-    torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2,
-    torch.float8_e5m2fnuz,
+    *HALVES, torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz,
 ))  # fmt: skip
 
 

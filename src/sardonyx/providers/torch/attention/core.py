@@ -9,10 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 from sardonyx.ops.fused_attention import STAYS, ZEROES
-from sardonyx.providers.torch.wide import wide
+from sardonyx.providers.torch.wide import HALVES, wide
 
 INF: Final = float("inf")
-HALVES: Final = (torch.float16, torch.bfloat16)
 _TINY: Final = 512  # scores up to which halves are not worth their rounding
 
 

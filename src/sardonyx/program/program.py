@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from sardonyx._native import Pool, Stop
+from sardonyx.frozen import field, frozen, mutable
 from sardonyx.graph.fact import AnyFact
 from sardonyx.graph.graph import Node
 from sardonyx.graph.guard import Guard
@@ -23,7 +23,7 @@ Span = tuple[int, int, int, int]  # part, step, begin and end in ns: when a nati
 ABSENT = -1  # the slot of an optional input that is not given
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PythonSegment:
     """One Python call: a numpy reference, a control-flow node, a region of another library."""
 
@@ -41,7 +41,7 @@ class PythonSegment:
 Segment = PythonSegment | NativeSegment | RegionSegment
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Input:
     """A slot that a caller fills, and the sizes that its shape gives."""
 
@@ -54,7 +54,7 @@ class Input:
     device: str = HOST
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Output:
     """A slot that a caller gets back."""
 
@@ -64,7 +64,7 @@ class Output:
     device: str = HOST
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Program:
     """Segments over a frame of slots, with everything that binding and running need."""
 
@@ -193,7 +193,7 @@ class Program:
         return own + sum(body.python_steps for body in self.bodies)
 
 
-@dataclass(slots=True)
+@mutable
 class Run:
     """One run of a program: its frame, the sizes bound so far, how a user may stop or watch it."""
 

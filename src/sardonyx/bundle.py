@@ -9,6 +9,7 @@ and the file is written anew.
 from __future__ import annotations
 
 import contextlib
+import gc
 import marshal
 import os
 import sys
@@ -44,6 +45,7 @@ class Bundle:
         self._path = path
         self._entries = {} if path is None else _read(path)
         self._is_whole = bool(self._entries)
+        self._collects = True
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """How to import a module, if its source is as it was."""
@@ -65,10 +67,14 @@ class Bundle:
         return spec
 
     def __enter__(self) -> None:
+        self._collects = gc.isenabled()
+        gc.disable()  # modules are no garbage, only work to look at
         sys.meta_path.insert(0, self)
 
     def __exit__(self, error: object, *_: object) -> None:
         sys.meta_path.remove(self)
+        if self._collects:
+            gc.enable()
         if error is None and not self._is_whole and self._path and not sys.dont_write_bytecode:
             with contextlib.suppress(OSError, ImportError, ValueError):
                 _write(self._path)

@@ -60,7 +60,7 @@ LOWERED: Final = (
     _table("products", "RULES", "MatMul Gemm FusedMatMul Einsum"),  # equations become products
     _table("resize", "RULES", "Resize"),
 )
-ATTENTION: Final = frozenset(("Softmax",))
+ATTENTION: Final = (frozenset(("Softmax",)), frozenset(("MatMul",)))  # it has both
 CLASSIFIERS: Final = frozenset(("LinearClassifier", "SVMClassifier", "TreeEnsembleClassifier"))
 IMAGES: Final = frozenset((
     "Conv", "ConvTranspose", "FusedConv", "MaxPool", "AveragePool", "LpPool", "GlobalMaxPool",
@@ -125,7 +125,7 @@ def _widen_and_number(graph: Graph, fuses: bool) -> None:
 
 
 def _fuse_attention(graph: Graph) -> None:
-    if _has_any(graph, ATTENTION):
+    if all(_has_any(graph, names) for names in ATTENTION):
         from sardonyx.passes.attention import fuse_attention
 
         fuse_attention(graph)

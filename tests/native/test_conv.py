@@ -118,6 +118,28 @@ def test_narrow_groups(shape: Any, group: int, c: int, o: int) -> None:
     check("Conv", x, w, "conv_depthwise_f32" if group > 1 else "", group=group, **attrs)
 
 
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("c", "o"), [(1, 1), (1, 4), (2, 3), (3, 2), (21, 1)])
+def test_few_maps(shape: Any, c: int, o: int) -> None:
+    spatial, kernel, attrs = shape
+    steps = attrs.get("strides", [1])[-1]
+    row = "conv_few_maps_f32" if steps <= kernel[-1] else "conv_f32"
+    check("Conv", random(2, *spatial, c), random(o, c, *kernel), row, **attrs)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3, 5, 6, 17])
+@pytest.mark.parametrize("size", [30, 128, 1029, 5000])
+def test_one_long_line(stride: int, size: int) -> None:
+    x, w = random(1, 1, size, 1), random(1, 1, 1, 28)
+    check("Conv", x, w, "conv_few_maps_f32", strides=[1, stride], pads=[0, 13, 0, 15])
+
+
+def test_infinity_meets_few_maps() -> None:
+    x = random(1, 9, 40, 3)
+    x[0, 2, 3, 1], x[0, 8, 39, 2] = np.inf, np.nan
+    check("Conv", x, random(2, 3, 3, 3), "conv_few_maps_f32", pads=[1, 1, 1, 1])
+
+
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize("kernel", [1, 3, 5, 7])
 @pytest.mark.parametrize("size", [3, 8, 29, 150])
@@ -314,6 +336,7 @@ LAYERS = {
     "several passes": ("Conv", (1, 7, 6, 70), (45, 70, 3, 3), {"strides": [1, 2]}),
     "short lines": ("Conv", (1, 6, 26, 32), (32, 1, 3, 3), {"group": 32}),
     "one map": ("Conv", (2, 4, 7, 3), (1, 3, 3, 3), {}),
+    "few maps": ("Conv", (2, 4, 40, 3), (3, 3, 3, 3), {}),
     "transposed": ("ConvTranspose", (2, 6, 5, 20), (20, 33, 2, 3), {"strides": [2, 2]}),
 }
 

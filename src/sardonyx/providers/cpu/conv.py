@@ -18,7 +18,8 @@ from sardonyx.providers.cpu.window import MAX_SPATIAL, unfit, window_ints
 
 PANEL: Final = 32  # output channels of a packed panel
 NARROW: Final = 16  # output channels of a group, below which groups share vectors
-MAX_REACH: Final = 1 << 16  # elements that a window of narrow groups may span, with its dilation
+FEW_MAPS: Final = 4  # output channels, up to which vectors hold neighbouring outputs
+MAX_REACH: Final = 1 << 16  # elements that a window may span, with its dilation, to be kept
 MAX_DEPTH: Final = 256  # channels that a product adds up in one pass
 MIN_CHANNELS: Final = 16  # for Winograd
 MIN_TILES: Final = 12  # of an image: fewer do not make up for weights four times as large
@@ -56,6 +57,9 @@ def _form(node: Node, w: Value, moved: Window) -> tuple[str, Packed]:
     is_narrow = group > 1 and maps // group < NARROW and channels < NARROW
     if is_narrow and math.prod(numbers(moved.extents)) <= MAX_REACH:
         return "conv_depthwise_f32", Packed(w, "conv_pack", _size(maps, channels * taps), (1,))
+    reach = channels * math.prod(numbers(moved.extents))
+    if group == 1 and maps <= FEW_MAPS and moved.strides[-1] <= kernel[-1] and reach <= MAX_REACH:
+        return "conv_few_maps_f32", Packed(w, "conv_pack", _size(maps, channels * taps), (1,))
     if _is_winograd(node, moved):
         size = 36 * _size(maps, channels)
         return "conv_winograd_f32", Packed(w, "conv_winograd_pack", size)

@@ -13,6 +13,7 @@ import onnx
 import onnxruntime
 
 import sardonyx._native as native
+from sardonyx.cli.limits import Multiplying
 from sardonyx.graph.build import Builder, constant
 from sardonyx.graph.dtype import F32
 from sardonyx.graph.fact import Fact
@@ -165,10 +166,7 @@ def seconds(runs: Sequence[Callable[[], Any]], rounds: int) -> list[float]:
 
 def limit() -> float:
     """GFLOP/s of multiplications that wait for nothing."""
-    x, y, n = np.array([0.5, 1], np.float32), np.zeros(2, np.float32), 1 << 20
-    arguments = [tensor(x)], [tensor(y)], [n], []
-    (best,) = seconds([lambda: native.call("fma_limit", *arguments)], 20)
-    return float(y[0]) * n * 2 / best / 1e9
+    return Multiplying("float32", 1).turn() / 1e9
 
 
 def main() -> None:

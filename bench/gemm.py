@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 import sardonyx._native as native
+from sardonyx.cli.limits import Multiplying
 
 ROWS = (1, 4, 16, 49, 64, 128, 197, 256, 384, 512, 1024)
 WEIGHTS = ((768, 768), (768, 3072), (3072, 768))
@@ -53,12 +54,9 @@ def best(run: Callable[[], Any], seconds: float = 0.15, least: int = 5) -> float
     return shortest
 
 
-def limit(isa: str, rounds: int = 30_000) -> float:
+def limit(isa: str) -> float:
     """GFLOP/s of multiplications and additions that wait for nothing."""
-    x, y = np.array([0.5, 0.5], np.float32), np.zeros(2, np.float32)
-    given = ([tensor(x)], [tensor(y)], [rounds], [], 1, isa)
-    seconds = best(lambda: native.call("fma_limit", *given), 0.02)
-    return 2 * float(y[0]) * rounds / seconds / 1e9
+    return Multiplying("float32", 1, isa).turn() / 1e9
 
 
 def packed(b: Any, isa: str) -> Any:

@@ -19,6 +19,7 @@ examples:
   sardonyx run model.onnx --inputs x.npz --outputs y.npz
   sardonyx info model.onnx                        what it is and how it would run
   sardonyx plan model.onnx --html plan.html       where the memory of a run goes
+  sardonyx profile model.onnx                     where the time of a run goes
   sardonyx bench model.onnx --rivals onnxruntime  latency, start and memory, side by side
   sardonyx pack model.onnx                        makes later starts quick
 
@@ -85,6 +86,22 @@ A session takes an order by its config entry sardonyx.execution_order; least_pea
 default. Sizes that depend on data, such as the number of boxes found, are taken as 1 unless
 --dims names them. The page of --html needs no network and shows every tensor over all steps.
 """
+_PROFILE: Final = """\
+Runs a model and shows where the time goes: by family of work and by step, with what each did in
+a second (GFLOP/s: billions of multiplications and additions; GB/s: bytes read and written, each
+once) and how near that is to what this machine can do at best, which is measured in between. A
+step that either computes as fast as it can or moves bytes as fast as it can has 100 % of its
+limit; from caches, or by an algorithm that multiplies less, it may have more. Inputs are chosen
+as by `sardonyx run`.
+"""
+_PROFILE_EXAMPLES: Final = """\
+examples:
+  sardonyx profile model.onnx
+  sardonyx profile bert.onnx --dims batch=1,sequence=128 --threads 1 --top 30
+  sardonyx profile model.onnx --trace trace.json      open it in https://ui.perfetto.dev
+  sardonyx profile model.onnx --start                 where the time of a start goes
+  sardonyx profile model.onnx --json | jq '.steps[] | select(.of_limit < 0.5) | .name'
+"""
 _PACK: Final = """\
 Writes a model's graph as it runs, and its weights as kernels read them, to a file beside the
 model. A session that finds it maps it: it neither optimizes the graph nor packs weights, and
@@ -118,6 +135,7 @@ def parser() -> argparse.ArgumentParser:
     _run(commands)
     _info(commands)
     _plan(commands)
+    _profile(commands)
     _bench(commands)
     _pack(commands)
     return top
@@ -221,6 +239,32 @@ def _bench(commands: Any) -> None:
     )
     bench.add_argument(
         "--starts", metavar="N", type=_count, default=3, help="fresh processes (default 3)"
+    )
+
+
+def _profile(commands: Any) -> None:
+    profile = _command(commands, "profile", "show a run's time", (_PROFILE, _PROFILE_EXAMPLES))
+    profile.add_argument("model", metavar="MODEL", help="an ONNX file")
+    profile.add_argument(
+        "--inputs", metavar="FILE", type=pathlib.Path, help="inputs by name, as .npz"
+    )
+    _sizes(profile)
+    _providers(profile)
+    _threads(profile)
+    profile.add_argument(
+        "--runs", metavar="N", type=_count, default=20, help="runs to measure (default 20)"
+    )
+    profile.add_argument(
+        "--top", metavar="N", type=_count, default=10, help="steps to list (default 10)"
+    )
+    profile.add_argument(
+        "--trace", metavar="FILE", type=pathlib.Path, help="write one run as a Chrome trace"
+    )
+    profile.add_argument(
+        "--start", action="store_true", help="show where the time of a start goes instead"
+    )
+    profile.add_argument(
+        "--starts", metavar="N", type=_count, default=5, help="processes for --start (default 5)"
     )
 
 

@@ -19,10 +19,9 @@ import numpy as np
 
 from sardonyx.cli import inputs as feeds
 from sardonyx.cli import worker as worker_script
-from sardonyx.cli.arguments import UsageError, merged
+from sardonyx.cli.arguments import UsageError
 from sardonyx.cli.term import Progress, clean, duration, heading, paint, say, size, table
-from sardonyx.cli.worker import write_arrays
-from sardonyx.errors import InvalidArgument, SardonyxError
+from sardonyx.errors import SardonyxError
 from sardonyx.load import load
 
 OURS: Final = "sardonyx"
@@ -132,10 +131,11 @@ def _measure(
     """A row for each runtime: starts in fresh processes, then rounds in which all take turns."""
     threads, folder, progress = where
     name = progress.what
+    feed, _ = feeds.chosen(arguments, pathlib.Path(path), load(path).inputs)
     request = {
         "model": os.path.abspath(path),
         "providers": arguments.provider,
-        **_save_inputs(arguments, path, folder),
+        **feeds.store(feed, path, folder),
     }
     rows: dict[str, Row] = {m: {} for m in modules}
     with contextlib.ExitStack() as stack:
@@ -190,28 +190,6 @@ def _start(
         figures = [a[key] for a in answers if a[key] is not None]
         row[key] = statistics.median(figures) if figures else None
     return runtime
-
-
-def _save_inputs(arguments: argparse.Namespace, path: str, folder: pathlib.Path) -> Row:
-    """The inputs in a file that all runtimes read, with the types that such a file forgets."""
-    declared = load(path).inputs
-    dims, shapes = merged(arguments.dims), merged(arguments.shapes)
-    beside = pathlib.Path(path).with_suffix(".npz")
-    if beside.exists() and not dims and not shapes:
-        feed = feeds.read(beside, declared, strict=False)
-    else:
-        feed = feeds.make_up(declared, feeds.settle(declared, dims, shapes))
-    types = {}
-    for name, value in feed.items():
-        if not isinstance(value, np.ndarray):
-            raise InvalidArgument(f"input {name} of {path} is no tensor: bench feeds only those")
-        if value.dtype == object:
-            feed[name] = value.astype(str)
-        elif value.dtype.type.__module__ == "ml_dtypes":
-            types[name] = value.dtype.name
-    with open(folder / "inputs.npz", "wb") as file:
-        write_arrays(file, feed)
-    return {"inputs": str(folder / "inputs.npz"), "types": types}
 
 
 def _compare(rows: Mapping[str, Row], folder: pathlib.Path) -> None:

@@ -69,7 +69,8 @@ def write_arrays(file: IO[bytes], arrays: Mapping[str, Any]) -> None:
                 np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
 
 
-def _read_arrays(path: str, types: Mapping[str, str]) -> dict[str, Any]:
+def read_arrays(path: str, types: Mapping[str, str]) -> dict[str, Any]:
+    """Inputs out of a file, in the types that it forgets."""
     with np.load(path, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     for name, array in arrays.items():
@@ -93,7 +94,7 @@ class Worker:
         self, model: str, inputs: str, types: dict[str, str], providers: list[list[Any]]
     ) -> dict[str, Any]:
         """Makes the session and runs it once."""
-        self._feed = _read_arrays(inputs, types)
+        self._feed = read_arrays(inputs, types)
         options = self._module.SessionOptions()
         options.intra_op_num_threads = self._threads
         options.log_severity_level = 4

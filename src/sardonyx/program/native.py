@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -38,6 +38,13 @@ class RunSettings:
     flushes: bool = False  # denormal numbers to zero
     spin_us: int = 200  # that threads wait for work before they sleep
     calms: bool = False  # threads when a run ends
+
+
+class Times(NamedTuple):
+    """When the steps of a native run ran."""
+
+    spans: list[tuple[int, int, int, int, int]]  # part, step, begin and end in ns, which of `names`
+    names: list[list[int]]  # sizes by number: those of a body are new in each pass
 
 
 @dataclass(slots=True)
@@ -160,10 +167,11 @@ class NativeSegment:
         stop: native.Stop | None,
         profiles: bool,
         into: Mapping[int, Any] = MappingProxyType({}),
-    ) -> list[tuple[int, int, int, int]]:
+    ) -> Times:
         """One run; the outputs go into the frame, sizes that became known into `dims`.
 
-        `into` has arrays for slots, in which outputs then lie if they can.
+        `into` has arrays for slots, in which outputs then lie if they can. Times are those of the
+        steps, if it `profiles`.
         """
         runnable = self._runnable
         assert runnable is not None
@@ -180,8 +188,7 @@ class NativeSegment:
             dims[name] = result[2][self.names[name]]
         for slot, array in zip(self.outputs, result[1], strict=True):
             frame[slot] = array
-        spans: list[tuple[int, int, int, int]] = result[3]
-        return spans
+        return Times(result[3], result[4])
 
     def refuse(self, part: SegmentBuilder, dims: dict[str, int]) -> NoReturn:
         """Raises the error of a part that does not take these sizes."""

@@ -56,17 +56,17 @@ examples:
   sardonyx info model.onnx --json | jq .python_steps
 """
 _BENCH: Final = """\
-Measures models in sardonyx and in other runtimes with onnxruntime's interface. Each lives in
-a process of its own, and they take turns, so that whatever else the machine does hits all
-alike. Latency is the median over rounds of each round's best; start is the time to make a
-session, and memory the anonymous memory that it adds, medians over fresh processes. A rival
-with 1.14x takes 1.14 times as long as sardonyx: above 1x sardonyx is faster, below 1x it is
-slower.
+Measures models in sardonyx and in other runtimes: onnxruntime, openvino (on the CPU, in
+float32), and any module with onnxruntime's interface. Each lives in a process of its own, and
+they take turns, so that whatever else the machine does hits all alike. Latency is the median
+over rounds of each round's best; start is the time to make a session, and memory the anonymous
+memory that it adds, medians over fresh processes. A rival with 1.14x takes 1.14 times as long
+as sardonyx: above 1x sardonyx is faster, below 1x it is slower.
 """
 _BENCH_EXAMPLES: Final = """\
 examples:
   sardonyx bench model.onnx
-  sardonyx bench *.onnx --rivals onnxruntime --threads 4 --rounds 9
+  sardonyx bench *.onnx --rivals onnxruntime,openvino --threads 4 --rounds 9
   sardonyx bench model.onnx --rivals '' --json   sardonyx alone
 """
 _PLAN: Final = """\
@@ -226,7 +226,7 @@ def _bench(commands: Any) -> None:
         "--rivals",
         metavar="NAMES",
         type=_names,
-        help="modules to compare with, by comma (default: onnxruntime if it is installed)",
+        help="runtimes to compare with, by comma (default: onnxruntime and openvino if installed)",
     )
     _sizes(bench)
     _providers(bench)

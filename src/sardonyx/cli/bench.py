@@ -25,7 +25,8 @@ from sardonyx.errors import SardonyxError
 from sardonyx.load import load
 
 OURS: Final = "sardonyx"
-DEFAULT_RIVAL: Final = "onnxruntime"
+KNOWN: Final = ("onnxruntime", "openvino")  # rivals by default, as far as they are installed
+_NO_FILES: Final = ("torch", "tensorflow", "jax")  # run no ONNX file by themselves
 
 Row = dict[str, Any]
 
@@ -80,13 +81,15 @@ class Runtime:
 
 def command(arguments: argparse.Namespace) -> int:
     """Measures each model and prints a table for each."""
-    modules = [OURS, *_rivals(arguments.rivals)]
+    modules = [OURS, *_rivals(arguments)]
     n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     threads = arguments.threads or n_cores or 1
     results = []
     versus = f"against {', '.join(modules[1:])}" if modules[1:] else "alone"
     title = f"sardonyx {versus}; {threads} thread{'s' * (threads > 1)}"
-    title += "; above 1x sardonyx is faster\n" if modules[1:] else "\n"
+    title += "; above 1x sardonyx is faster" if modules[1:] else ""
+    if arguments.rivals is None:
+        title += "".join(f"; {n} is not installed" for n in KNOWN if not _is_installed(n))
     names = titles(arguments.models)
     for path in arguments.models:
         progress = Progress(clean(names[path]))
@@ -100,7 +103,7 @@ def command(arguments: argparse.Namespace) -> int:
         results.append({"model": path, "runtimes": rows})
         if not arguments.json:
             if len(results) == 1:
-                say(paint(title, "dim"))
+                say(paint(f"{title}\n", "dim"))
             _print(names[path], rows)
     if arguments.json:
         say(json.dumps({"threads": threads, "models": results}, indent=2))
@@ -109,17 +112,30 @@ def command(arguments: argparse.Namespace) -> int:
     return 1 if any("error" in r["runtimes"][OURS] for r in results) else 0
 
 
-def _rivals(given: list[str] | None) -> list[str]:
+def _rivals(arguments: argparse.Namespace) -> list[str]:
+    given: list[str] | None = arguments.rivals
     if given is None:
-        return [DEFAULT_RIVAL] if importlib.util.find_spec(DEFAULT_RIVAL) else []
+        known = KNOWN[:1] if arguments.provider else KNOWN  # others take no providers
+        return [name for name in known if _is_installed(name)]
     for name in given:
-        try:
-            found = importlib.util.find_spec(name)
-        except (ImportError, ValueError):
-            found = None
-        if found is None:
-            raise UsageError(f"the rival {name} is not installed; pip install {name}")
+        if name in _NO_FILES:
+            raise UsageError(
+                f"{name} runs no ONNX files, so it is no rival; known are {', '.join(KNOWN)}, and "
+                "any module with onnxruntime's interface"
+            )
+        if not _is_installed(name):
+            raise UsageError(
+                f"the rival {name} is not installed; pip install {name} (known are "
+                f"{', '.join(KNOWN)}, and any module with onnxruntime's interface)"
+            )
     return [name for name in given if name != OURS]
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def _measure(

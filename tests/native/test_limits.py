@@ -40,7 +40,7 @@ def test_a_stream_touches_every_byte(isa: str, n_read: int, n_written: int) -> N
     x = np.ones(n_read // 4, np.int32).view(np.uint8)
     for splits in (1, 3):
         y, sums = np.zeros(n_written, np.uint8), np.zeros(4, np.int32)
-        given = [tensor(x)], [tensor(y), tensor(sums)], [], [], splits, isa
+        given = [tensor(x)], [tensor(y), tensor(sums)], [2], [], splits, isa
         assert native.call("stream_limit", *given) == ""
         assert sums.sum() == n_read // 4
         assert np.array_equal(y.view(np.int32), np.ones(n_written // 4, np.int32))

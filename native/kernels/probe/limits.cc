@@ -93,7 +93,8 @@ Status stream_limit(const Call& call, Plan& plan) {
   args->parts = call.out[1].count();
   plan.args = args;
   const int64_t words = args->n_read + args->n_written;
-  plan.add(stream, args->parts, words / 4 / (args->parts < 1 ? 1 : args->parts));
+  const int64_t work = words / 4 / (args->parts < 1 ? 1 : args->parts);
+  plan.add(stream, args->parts, work, call.ints[0]);
   return {};
 }
 

@@ -5,7 +5,8 @@
 //               made, and a number that depends on all of them
 // fma_limit_64  the same in f64
 // dot_limit     the same of bytes: x are two of i32, each four bytes
-// stream_limit  x and y: bytes, of which all are read and written; sums: i32, one for each part
+// stream_limit  x and y: bytes, of which all are read and written; sums: i32, one for each part;
+//               ints: how often
 #pragma once
 
 #include "kernels/kernel.h"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +23,7 @@ TYPES: Final = tuple(_ROWS)
 _ROUNDS: Final = 32  # of multiplications, for each thread
 _TURN_S: Final = 0.01  # of repeating a measurement
 _PART_BYTES: Final = 16 << 10  # of a stream, between two looks for more work
+_CALL_BYTES: Final = 4 << 20  # of a call at least, so that calling takes no part of it
 _CACHES: Final = 4  # a stream is so many times as large as the last cache
 _LEAST_BYTES: Final = 64 << 20
 _MOST_BYTES: Final = 512 << 20
@@ -48,9 +49,11 @@ def best(call: Callable[[], Any], seconds: float = _TURN_S) -> float:
             return shortest
 
 
-def _call(row: str, x: Any, made: list[Any], threads: int, isa: str = "") -> None:
+def _call(
+    row: str, x: Any, made: list[Any], threads: int, isa: str = "", ints: Sequence[int] = ()
+) -> None:
     outputs = [tensor(y) for y in made]
-    wrong = native.call(row, [tensor(x)], outputs, [], [], 0, isa, None, threads)
+    wrong = native.call(row, [tensor(x)], outputs, ints, [], 0, isa, None, threads)
     assert not wrong, wrong
 
 
@@ -65,7 +68,8 @@ class Multiplying:
 
     def turn(self, seconds: float = _TURN_S) -> float:
         """Measures for a while, and says the best rate so far."""
-        took = best(lambda: _call(self._row, self._x, [self._y], self._threads, self._isa), seconds)
+        made = [self._y]
+        took = best(lambda: _call(self._row, self._x, made, self._threads, self._isa), seconds)
         self.rate = max(self.rate, 2 * float(self._y[:, 0].sum()) / took)
         return self.rate
 
@@ -80,13 +84,15 @@ class Streaming:
         self._y = np.ones(n_written, np.uint8)
         self._sums = np.zeros(max(threads, self.n_bytes // _PART_BYTES), np.int32)
         self._threads = threads
+        self._times = max(1, _CALL_BYTES // max(1, self.n_bytes))
         self.rate = 0.0  # bytes per second
 
     def turn(self, seconds: float = _TURN_S) -> float:
         """Measures for a while, and says the best rate so far."""
         made = [self._y, self._sums]
-        took = best(lambda: _call("stream_limit", self._x, made, self._threads), seconds)
-        self.rate = max(self.rate, self.n_bytes / took)
+        ints = [self._times]
+        took = best(lambda: _call("stream_limit", self._x, made, self._threads, ints=ints), seconds)
+        self.rate = max(self.rate, self._times * self.n_bytes / took)
         return self.rate
 
 

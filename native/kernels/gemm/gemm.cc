@@ -5,7 +5,6 @@ namespace sdx::SDX_ISA {
 namespace {
 
 constexpr Kernel kRows[] = {
-    {"fma_limit", Accepts::contiguous, fma_limit},
     {"matmul", Accepts::any, matmul},
     {"matmul_pack", Accepts::any, matmul_pack},
     {"matmul_packed", Accepts::any, matmul_packed},

@@ -27,7 +27,7 @@ from sardonyx.program.call import (
 from sardonyx.weights.forms import STORED, Want, read_form
 
 ABSENT: Final = -1
-_SIZE_KINDS: Final = {
+SIZE_KINDS: Final = {
     "number": 0, "name": 1, "add": 2, "mul": 3, "div": 4, "mod": 5, "min": 6, "max": 7,
     "broadcast": 8,
 }  # fmt: skip
@@ -113,7 +113,7 @@ class Sizes:
         return found
 
     def _add(self, kind: str, a: int, b: int, value: int) -> int:
-        self.ops.append((_SIZE_KINDS[kind], a, b, value))
+        self.ops.append((SIZE_KINDS[kind], a, b, value))
         return len(self.ops) - 1
 
 

@@ -40,6 +40,14 @@ class RunSettings:
     calms: bool = False  # threads when a run ends
 
 
+@frozen
+class Times:
+    """When the steps of a native run ran."""
+
+    spans: list[tuple[int, int, int, int, int]]  # part, step, begin and end in ns, which of `names`
+    names: list[list[int]]  # sizes by number: those of a body are new in each pass
+
+
 @mutable
 class NativeSegment:
     """Parts that run one after the other in one native call; sizes of a part are known before it.
@@ -160,10 +168,11 @@ class NativeSegment:
         stop: native.Stop | None,
         profiles: bool,
         into: Mapping[int, Any] = MappingProxyType({}),
-    ) -> list[tuple[int, int, int, int]]:
+    ) -> Times:
         """One run; the outputs go into the frame, sizes that became known into `dims`.
 
-        `into` has arrays for slots, in which outputs then lie if they can.
+        `into` has arrays for slots, in which outputs then lie if they can. Times are those of the
+        steps, if it `profiles`.
         """
         runnable = self._runnable
         assert runnable is not None
@@ -180,8 +189,7 @@ class NativeSegment:
             dims[name] = result[2][self.names[name]]
         for slot, array in zip(self.outputs, result[1], strict=True):
             frame[slot] = array
-        spans: list[tuple[int, int, int, int]] = result[3]
-        return spans
+        return Times(result[3], result[4])
 
     def refuse(self, part: SegmentBuilder, dims: dict[str, int]) -> NoReturn:
         """Raises the error of a part that does not take these sizes."""

@@ -14,12 +14,11 @@ from sardonyx.memory import Plan
 from sardonyx.memory.limit import DeviceLimit
 from sardonyx.place.provider import HOST, DeviceProvider, StepCall
 from sardonyx.program.control import constant_slots
-from sardonyx.program.native import NativeSegment, RunSettings
+from sardonyx.program.native import NativeSegment, RunSettings, Times
 from sardonyx.program.region import RegionSegment
 from sardonyx.weights.const import Const
 from sardonyx.weights.forms import Forms, Want, Wanted
 
-Span = tuple[int, int, int, int]  # part, step, begin and end in ns: when a native step ran
 ABSENT = -1  # the slot of an optional input that is not given
 
 
@@ -210,4 +209,4 @@ class Run:
     graph_id: int = 0  # of recorded graphs to choose from; -1: none
     # For profiles.
     on_step: Callable[[PythonSegment | RegionSegment, Run, float], None] | None = None
-    on_native: Callable[[NativeSegment, list[Span]], None] | None = None
+    on_native: Callable[[NativeSegment, Times], None] | None = None

@@ -86,9 +86,9 @@ def execute(program: Program, run: Run) -> list[Any]:
 
 def _run_native(program: Program, segment: NativeSegment, run: Run) -> None:
     segment.prepare(program.forms, run.settings, run.pool)
-    spans = segment.run(run.frame, run.dims, run.stop, run.on_native is not None, run.into)
+    times = segment.run(run.frame, run.dims, run.stop, run.on_native is not None, run.into)
     if run.on_native is not None:
-        run.on_native(segment, spans)
+        run.on_native(segment, times)
     for slot in segment.frees:
         run.frame[slot] = None
 

@@ -302,7 +302,7 @@ class InferenceSession(Ways):
             asked = _Asked(values, options, bound, wanted, stays)
             results = self._execute(asked)
             if self._profile is not None:
-                self._profile.add("Session", "model_run", started, time.perf_counter(), {})
+                self._profile.add("Session", "model_run", started, time.perf_counter())
             if bound is None:
                 return hand_out(results, lambda: taken(values.values()))
             return hand_out(results, bound.taken, bound.places)

@@ -84,7 +84,11 @@ def lower(graph: Graph, options: PassOptions) -> None:
     _read_weights(graph, options)  # those that have not become part of a product of integers
     prune(graph)
     if fuses:
-        fuse_chains(graph)  # last, so that products are already what they will be
+        fuse_chains(graph)  # after all others: products are already what they will be
+    if options.bf16:
+        from sardonyx.passes.precision import round_products  # few sessions ask for it
+
+        round_products(graph)
 
 
 def _read_weights(graph: Graph, options: PassOptions) -> None:
@@ -95,7 +99,7 @@ def _read_weights(graph: Graph, options: PassOptions) -> None:
 
     is_disabled = options.disabled & {"read_weights", "DQMatMulNBitsFusion"}
     fuses = options.level >= Level.ORT_ENABLE_EXTENDED and not is_disabled
-    nbits.read_weights(graph, nbits.Choice(options.weight_level, options.weight_block), fuses)
+    nbits.read_weights(graph, nbits.choice(options), fuses)
 
 
 def _has_any(graph: Graph, names: frozenset[str]) -> bool:

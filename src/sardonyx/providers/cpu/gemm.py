@@ -11,18 +11,21 @@ from sardonyx.place.provider import No
 from sardonyx.program.call import Call, Packed
 from sardonyx.providers.cpu.chain import encode
 from sardonyx.providers.cpu.epilogue import Epilogue, Rest, alike, is_like, is_row
-from sardonyx.providers.cpu.index import Lowering
+from sardonyx.providers.cpu.index import MULTIPLIES_BF16, Lowering
 
 PANEL: Final = 32  # columns of a packed panel (native/kernels/gemm/tile.h)
 _WIDE: Final = (F32, F16, BF16)
 _PLAIN: Final = (F64, I32, I64, U32, U64)
 _BIAS, _RELU, _START, _APART = 1, 2, 4, 8  # of native/kernels/gemm/rows.h
+_SUFFIX: Final = {False: "", True: "_bf16"}  # of rows; products of bf16 are exact in these
 _NOTHING: Final = (0, 0)  # the ints of an epilogue that does nothing
 
 
-def packed_size(shape: tuple[int, ...]) -> int:
-    """Bytes of matrices [..., k, n] in panels."""
+def packed_size(shape: tuple[int, ...], is_bf16: bool = False) -> int:
+    """Bytes of matrices [..., k, n] in panels of floats, or of pairs of bf16 along k."""
     *stack, k, n = shape
+    if is_bf16:
+        k = -(-k // 2)
     count = 1
     for size in stack:
         count *= size
@@ -43,11 +46,12 @@ def product(node: Node) -> Call | No:
     after = _epilogue(node, operands)
     if isinstance(after, No):
         return after
-    right, dims = _right(b, attrs["trans_b"])
+    is_bf16 = MULTIPLIES_BF16 and (attrs["bf16"] == 1 or dtype is BF16)
+    right, dims = _right(b, attrs["trans_b"], is_bf16)
     is_packed = isinstance(right, Packed)
     turned = (attrs["trans_a"], 0 if is_packed else attrs["trans_b"])
     return Call(
-        "matmul_packed" if is_packed else "matmul",
+        ("matmul_packed" if is_packed else "matmul") + _SUFFIX[is_bf16],
         (a, right, *after.operands),
         (*turned, after.ints[0], len(dims), *dims, *after.ints[1:]),
         (float(attrs["alpha"]), *after.floats),
@@ -64,13 +68,14 @@ def matmul(node: Node) -> Call | No:
     return Call("matmul", (a, b), (0, 0, 0, 0, *_NOTHING), (1.0,))
 
 
-def _right(b: Value, is_turned: int) -> tuple[Value | Packed, tuple[int, ...]]:
+def _right(b: Value, is_turned: int, is_bf16: bool) -> tuple[Value | Packed, tuple[int, ...]]:
     """The right side as the kernel takes it, and the dims of what is packed."""
     shape = b.tensor.static
     if not b.is_const or shape is None:
         return b, ()
     dims = (*shape[:-2], shape[-1], shape[-2]) if is_turned else shape
-    return Packed(b, "matmul_pack", packed_size(dims), (is_turned,)), dims
+    row = "matmul_pack" + _SUFFIX[is_bf16]
+    return Packed(b, row, packed_size(dims, is_bf16), (is_turned,)), dims
 
 
 def _epilogue(node: Node, operands: list[Value]) -> Epilogue | No:

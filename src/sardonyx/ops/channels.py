@@ -35,7 +35,8 @@ def channels_last(x: Fact) -> Fact:
 def _product(standard: Op) -> Op:
     """A convolution with an epilogue: a program over its result and further operands.
 
-    With `bf16`, image and weights are rounded to that first. Operands broadcast against the result [batch, *spatial, maps]; a bias is one of them.
+    With `bf16`, image and weights are rounded to that first. Operands broadcast against the result
+    [batch, *spatial, maps]; a bias is one of them.
     """
     attrs = {**standard.attrs, "code": EPILOGUE, "bf16": 0}
     inputs = "x:T w:T operands:T*"

@@ -73,10 +73,10 @@ def lower(graph: Graph, options: PassOptions) -> None:
         _rewrite(graph, STEPS, options)
         _rewrite(graph, FLOATS, options)
     number_labels(graph)
-    if fuses:
-        widen_halves(graph)
     if fuses and not options.disabled & {"fuse_attention", "AttentionFusion"}:
         fuse_attention(graph)
+    if fuses:
+        widen_halves(graph)  # after attention, which reads caches of halves as they are
     _rewrite(graph, INTEGERS, options)
     if not options.disabled & {"channels_last", "NhwcTransformer"}:
         channels_last(graph)

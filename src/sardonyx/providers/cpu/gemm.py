@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from sardonyx.graph.build import constant
 from sardonyx.graph.dtype import BF16, F16, F32, F64, I32, I64, U32, U64
 from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.declare import INTERNAL, ONNX
@@ -12,6 +13,7 @@ from sardonyx.program.call import Call, Packed
 from sardonyx.providers.cpu.chain import encode
 from sardonyx.providers.cpu.epilogue import Epilogue, Rest, alike, is_like, is_row
 from sardonyx.providers.cpu.index import MULTIPLIES_BF16, Lowering
+from sardonyx.weights.const import Recipe
 
 PANEL: Final = 32  # columns of a packed panel (native/kernels/gemm/tile.h)
 _WIDE: Final = (F32, F16, BF16)
@@ -75,7 +77,17 @@ def _right(b: Value, is_turned: int, is_bf16: bool) -> tuple[Value | Packed, tup
         return b, ()
     dims = (*shape[:-2], shape[-1], shape[-2]) if is_turned else shape
     row = "matmul_pack" + _SUFFIX[is_bf16]
-    return Packed(b, row, packed_size(dims, is_bf16), (is_turned,)), dims
+    return Packed(_as_stored(b), row, packed_size(dims, is_bf16), (is_turned,)), dims
+
+
+def _as_stored(b: Value) -> Value:
+    """The constant of halves that one of float32 is made of: packing widens it as well."""
+    const = b.const
+    if isinstance(const, Recipe) and const.op.key == (ONNX, "Cast") and const.dtype is F32:
+        halves = const.inputs[0]
+        if halves is not None and halves.dtype in (F16, BF16):
+            return constant(halves)
+    return b
 
 
 def _epilogue(node: Node, operands: list[Value]) -> Epilogue | No:

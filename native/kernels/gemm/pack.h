@@ -17,10 +17,10 @@ SDX_INLINE void copy_scattered(const T* from, int64_t row_stride, int64_t column
 }
 
 // The same in squares of N x N, as many as there are; row_stride is 1.
-template <int N>
-SDX_INLINE void turn_squares(const float* from, int64_t column_stride, int64_t rows,
-                             int64_t columns, float* to, int64_t to_stride) {
-  constexpr int kBytes = N * int(sizeof(float));
+template <int N, class U>
+SDX_INLINE void turn_squares(const U* from, int64_t column_stride, int64_t rows, int64_t columns,
+                             U* to, int64_t to_stride) {
+  constexpr int kBytes = N * int(sizeof(U));
   for (int64_t i = 0; i + N <= rows; i += N)
     for (int64_t j = 0; j + N <= columns; j += N)
       transpose_square<uint32_t, kBytes>(
@@ -136,10 +136,33 @@ SDX_INLINE void pair_rows(const float* from, int64_t k, Pair* to) {
     }
 }
 
+// Columns that lie in memory as they are, as a panel of pairs: k numbers of `width` columns.
+template <class T>
+SDX_INLINE void turn_to_pairs(const T* from, int64_t column_stride, int64_t k, int64_t width,
+                              Pair* to) {
+  constexpr int64_t kPairs = 32, kStep = kPairs + 16;
+  Pair columns[kPanel * kStep];
+  for (int64_t i = 0; i < k; i += 2 * kPairs, to += kPairs * kPanel) {
+    const int64_t n = k - i < 2 * kPairs ? k - i : 2 * kPairs, pairs = depth_of<Pair>(n);
+    for (int64_t j = 0; j < width; ++j)
+      copy_pairs(from + i + j * column_stride, n, columns + j * kStep);
+    for (int64_t j = width; j < kPanel; ++j)
+      memset(columns + j * kStep, 0, size_t(pairs) * sizeof(Pair));
+    const int64_t whole = pairs / kLanes * kLanes;
+    turn_squares<kLanes>(columns, kStep, whole, kPanel, to, kPanel);
+    for (int64_t p = whole; p < pairs; ++p)
+      for (int64_t j = 0; j < kPanel; ++j) to[p * kPanel + j] = columns[j * kStep + p];
+  }
+}
+
 // Panel `panel` of a matrix [k, n], in pairs.
 template <class T>
 SDX_INLINE void pack_panel(const T* from, int64_t row_stride, int64_t column_stride, int64_t k,
                            int64_t n, int64_t panel, Pair* to) {
+  const int64_t first = panel * kPanel, left = n - first;
+  if (row_stride == 1 && column_stride != 1)
+    return turn_to_pairs(from + first * column_stride, column_stride, k,
+                         left < kPanel ? left : kPanel, to);
   constexpr int64_t kRows = 64;
   float wide[kRows * kPanel];
   for (int64_t i = 0; i < k; i += kRows) {

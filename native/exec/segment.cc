@@ -63,6 +63,7 @@ class Runner {
       outcome.index = -1;
       return outcome;
     }
+    const int run = note_names();
     for (size_t i = 0; i < binding_.steps.size(); ++i) {
       outcome.index = binding_.steps[i].number;
       if (state_.should_stop != nullptr && state_.should_stop(state_.stop_context)) {
@@ -76,12 +77,19 @@ class Runner {
         return outcome;
       }
       if (state_.moments != nullptr)
-        state_.moments->push_back({number_, outcome.index, began, now_ns()});
+        state_.moments->steps.push_back({number_, outcome.index, run, began, now_ns()});
     }
     return outcome;
   }
 
  private:
+  // For profiles: the sizes of this run, and the number under which they are kept.
+  int note_names() const {
+    if (state_.moments == nullptr) return 0;
+    state_.moments->names.push_back(state_.names);
+    return int(state_.moments->names.size()) - 1;
+  }
+
   // All memory of the run, or none of it; `wanted` is how much that is.
   Fault allocate(int64_t& wanted) {
     const int64_t locals = binding_.local_bytes * state_.threads.threads;

@@ -11,6 +11,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx as sdx
 from sardonyx.enums import GraphOptimizationLevel as Level
+from sardonyx.graph.infer import infer
+from sardonyx.load import load
+from sardonyx.passes.halves import widen_halves
 
 RNG = np.random.default_rng(0)
 KINDS = {TensorProto.FLOAT16: np.float16, TensorProto.BFLOAT16: ml_dtypes.bfloat16}
@@ -82,6 +85,18 @@ def model_of(nodes: list[Any], weights: list[Any], kind: int, shape: tuple[int, 
         weights,
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+
+
+def test_what_lies_between_is_not_rounded() -> None:
+    nodes, weights, shape = CASES["conv"]
+    given = [weight(name, *dims, dtype=np.float16) for name, dims in weights.items()]
+    model = model_of(nodes, given, TensorProto.FLOAT16, shape)
+    graph = load(model.SerializeToString()).graph
+    infer(graph)
+    widen_halves(graph)
+    casts = [n for n in graph.nodes if n.op.name == "Cast"]
+    assert [str(n.outputs[0].tensor.dtype) for n in casts] == ["f32", "f16"]
+    assert casts[1].outputs[0] in graph.outputs
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=["float16", "bfloat16"])

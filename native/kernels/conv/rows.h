@@ -12,6 +12,7 @@ Status conv_unpacked_f32(const Call& call, Plan& plan);
 Status conv_pack(const Call& call, Plan& plan);
 Status conv_pack_bf16(const Call& call, Plan& plan);
 Status conv_depthwise_f32(const Call& call, Plan& plan);
+Status conv_few_maps_f32(const Call& call, Plan& plan);
 Status conv_transpose_f32(const Call& call, Plan& plan);
 Status conv_transpose_pack(const Call& call, Plan& plan);
 Status conv_winograd_f32(const Call& call, Plan& plan);

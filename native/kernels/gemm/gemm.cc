@@ -5,7 +5,6 @@ namespace sdx::SDX_ISA {
 namespace {
 
 constexpr Kernel kRows[] = {
-    {"fma_limit", Accepts::contiguous, fma_limit},
     {"matmul", Accepts::any, matmul},
     {"matmul_bf16", Accepts::any, matmul_bf16},
     {"matmul_pack", Accepts::any, matmul_pack},

@@ -19,7 +19,6 @@ namespace sdx::SDX_ISA {
 
 constexpr int64_t kBias = 1, kRelu = 2, kStart = 4, kApart = 8;
 
-Status fma_limit(const Call& call, Plan& plan);
 Status matmul(const Call& call, Plan& plan);
 Status matmul_pack(const Call& call, Plan& plan);
 Status matmul_packed(const Call& call, Plan& plan);

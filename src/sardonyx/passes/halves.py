@@ -13,6 +13,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Marks, Node, Value
 from sardonyx.ops.chain import ELEMENTWISE
 from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
+from sardonyx.passes.driver import prune
 from sardonyx.weights.const import Recipe
 
 _HALVES: Final = (F16, BF16)
@@ -29,9 +30,10 @@ _WIDENED: Final = frozenset(
         (MICROSOFT, "QMoE"),
     )
 )  # fmt: skip
-# Those of f16 alone: CPUs multiply bf16 as it is.
+# Those of f16 alone: CPUs multiply bf16 as it is, and so what follows is not widened for it.
 _PRODUCTS: Final = frozenset(((ONNX, "MatMul"), (ONNX, "Gemm"), (MICROSOFT, "FusedMatMul")))
-# What computes on where some of its operands are wide, and what moves them where all are.
+# What goes on in float32: the first where some of their operands are there in it, the others where
+# all are.
 _FOLLOW: Final = ELEMENTWISE | frozenset(
     (
         *((ONNX, name) for name in (
@@ -57,7 +59,7 @@ _MOVE: Final = frozenset(
 
 
 def widen_halves(graph: Graph) -> None:
-    """Puts casts around such nodes; those that nobody reads then are dropped with the next pass."""
+    """Such nodes and what lies between them compute in float32: only what leaves is rounded."""
     for part in graph.family():
         if not any(_is_first(node) for node in part.nodes):
             continue
@@ -66,6 +68,7 @@ def widen_halves(graph: Graph) -> None:
             wide = made.setdefault(node.marks, {})
             if _is_first(node) or _follows(node, wide):
                 _widen(Builder(part, part.scope), node, wide)
+        prune(part)
 
 
 def _is_first(node: Node) -> bool:
@@ -74,13 +77,14 @@ def _is_first(node: Node) -> bool:
 
 
 def _follows(node: Node, wide: dict[Value, Value]) -> bool:
-    """Whether a node of f16 reads what is there in float32, and gives nothing but f16."""
+    """Whether a node of a half type reads what is there in float32, and gives only halves."""
     if node.op.key not in _FOLLOW and node.op.key not in _MOVE:
         return False
-    if not all(map(_is_f16, node.outputs)):
+    if not all(map(_is_half, node.outputs)):
         return False
-    given = [v in wide for v in node.inputs if v is not None and _is_f16(v) and not v.is_const]
-    return all(given) and bool(given) if node.op.key in _MOVE else any(given)
+    given = [v in wide for v in node.inputs if v is not None and _is_half(v) and not v.is_const]
+    needs_all = node.op.key in _MOVE or not _is_f16(node.outputs[0])
+    return bool(given) and (all if needs_all else any)(given)
 
 
 def _is_half(value: Value | None) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx.errors import SardonyxError
+from sardonyx.frozen import frozen
 from sardonyx.graph.build import Builder, constant
 from sardonyx.graph.dtype import F32, U8, DType
 from sardonyx.graph.graph import Graph, Node, Value
@@ -27,7 +27,7 @@ INT8: Final = 4  # the accuracy level at which activations may become int8
 DEFAULT_BLOCK, LEAST_BLOCK, MOST_BLOCK = 32, 16, 256
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Choice:
     """How products of dequantized weights are computed."""
 
@@ -48,7 +48,7 @@ def choice(options: PassOptions) -> Choice:
     return Choice(level, options.int8, options.weight_block)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Weights:
     """What a product reads: weights [K, N] as they are stored."""
 

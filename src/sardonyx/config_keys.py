@@ -24,6 +24,7 @@ HONOURED: Final = frozenset((
     "sardonyx.use_pack",
     "session.save_external_prepacked_constant_initializers",
     "sardonyx.grow_in_place",
+    "sardonyx.precision",
     "sardonyx.execution_order",
     "sardonyx.order_effort",
     "sardonyx.dim_hints",

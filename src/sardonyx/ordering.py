@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from logging import Logger
 from typing import Final
 
 from sardonyx.enums import ExecutionOrder
 from sardonyx.errors import InvalidArgument
 from sardonyx.load.model import Declared
+from sardonyx.log import Logger
 from sardonyx.options import SessionOptions, one_of
 from sardonyx.schedule import Order, OrderOptions
 

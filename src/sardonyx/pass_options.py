@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.enums import GraphOptimizationLevel as Level
+from sardonyx.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PassOptions:
     """How far to go, what to leave out, and how large folded constants may become."""
 

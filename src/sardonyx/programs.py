@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import Final
 
 from sardonyx._native import Pool
 from sardonyx.compile import Compiled, Options
+from sardonyx.frozen import frozen
 from sardonyx.load.source import ModelBytes, identity_of
 from sardonyx.ops import custom_ops
 from sardonyx.program.native import RunSettings
@@ -18,7 +18,7 @@ from sardonyx.weights.store import Store
 State = tuple[str, Hashable | None]  # a path, and what file was there
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
+@frozen(weakref_slot=True)
 class Shared:
     """A program, ready to run, and what it was made of: as long as it lives, so do those bytes."""
 

@@ -7,10 +7,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from sardonyx.atomic import writing
+from sardonyx.frozen import mutable
 from sardonyx.program.flat import SegmentBuilder
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Stages:
         return {name: end - start for name, start, end in self.spans}
 
 
-@dataclass(slots=True)
+@mutable
 class Event:
     """Something that took time, with times of time.perf_counter."""
 
@@ -59,7 +59,7 @@ class Event:
     step: TimedStep | None = None
 
 
-@dataclass(slots=True)
+@mutable
 class TimedStep:
     """A step of a run: a node, or a region of a device as a whole."""
 

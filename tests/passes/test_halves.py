@@ -11,6 +11,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx as sdx
 from sardonyx.enums import GraphOptimizationLevel as Level
+from sardonyx.graph.infer import infer
+from sardonyx.load import load
+from sardonyx.passes.halves import widen_halves
 
 RNG = np.random.default_rng(0)
 KINDS = {TensorProto.FLOAT16: np.float16, TensorProto.BFLOAT16: ml_dtypes.bfloat16}
@@ -54,9 +57,7 @@ CASES: dict[str, tuple[list[Any], dict[str, tuple[int, ...]], tuple[int, ...]]] 
 }
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=["float16", "bfloat16"])
-@pytest.mark.parametrize("case", CASES)
-def test_native_and_right(case: str, kind: int) -> None:
+def model_of(case: str, kind: int) -> bytes:
     nodes, weights, shape = CASES[case]
     dtype = KINDS[kind]
     graph = helper.make_graph(
@@ -67,12 +68,28 @@ def test_native_and_right(case: str, kind: int) -> None:
         [weight(name, *dims, dtype=dtype) for name, dims in weights.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+    return bytes(model.SerializeToString())
+
+
+def test_what_lies_between_is_not_rounded() -> None:
+    graph = load(model_of("conv", TensorProto.FLOAT16)).graph
+    infer(graph)
+    widen_halves(graph)
+    casts = [n for n in graph.nodes if n.op.name == "Cast"]
+    assert [str(n.outputs[0].tensor.dtype) for n in casts] == ["f32", "f16"]
+    assert casts[1].outputs[0] in graph.outputs
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=["float16", "bfloat16"])
+@pytest.mark.parametrize("case", CASES)
+def test_native_and_right(case: str, kind: int) -> None:
+    model, shape, dtype = model_of(case, kind), CASES[case][2], KINDS[kind]
     feed = {"x": RNG.standard_normal(shape).astype(dtype)}
-    fast = sdx.InferenceSession(model.SerializeToString())
+    fast = sdx.InferenceSession(model)
     assert fast._compiled.program.python_steps == 0
     plain = sdx.SessionOptions()
     plain.graph_optimization_level = Level.ORT_DISABLE_ALL
-    wanted = sdx.InferenceSession(model.SerializeToString(), plain).run(None, feed)[0]
+    wanted = sdx.InferenceSession(model, plain).run(None, feed)[0]
     found = fast.run(None, feed)[0]
     assert found.dtype == wanted.dtype == dtype
     rounding = 2 * float(ml_dtypes.finfo(dtype).eps)

@@ -10,6 +10,7 @@ constexpr Kernel kRows[] = {
     {"conv_unpacked_f32", Accepts::contiguous, conv_unpacked_f32},
     {"conv_pack", Accepts::contiguous, conv_pack},
     {"conv_depthwise_f32", Accepts::contiguous, conv_depthwise_f32},
+    {"conv_few_maps_f32", Accepts::contiguous, conv_few_maps_f32},
     {"conv_transpose_f32", Accepts::contiguous, conv_transpose_f32},
     {"conv_transpose_pack", Accepts::contiguous, conv_transpose_pack},
     {"conv_winograd_f32", Accepts::contiguous, conv_winograd_f32},

@@ -129,10 +129,11 @@ struct Split {
 SDX_INLINE Split split_product(int64_t m, int64_t n, int64_t k) {
   constexpr int64_t kEnough = 8;          // items that balance
   constexpr int64_t kSmall = 512 * 1024;  // multiplications below which an item is not cut further
+  constexpr int64_t kReading = 4;         // rows that B is multiplied by while it is read
   if (m <= 0 || n <= 0) return {m, panels_of(n), 0, 0, 1};
   Split split{m, panels_of(n), (m + kBlockRows - 1) / kBlockRows, 1, 1};
   split.column_blocks = (n + kMostColumns - 1) / kMostColumns;
-  const auto work = [&] { return m * n / split.count() * (k + 1); };
+  const auto work = [&] { return (m < kReading ? kReading : m) * n / split.count() * (k + 1); };
   while (split.count() < kEnough && work() > kSmall) {
     // An item copies its rows of A for every few panels, and reads its part of B for every few
     // rows: 12 rows cost about as much as half a panel.

@@ -9,7 +9,6 @@ import pathlib
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import sardonyx._native as native
@@ -21,6 +20,7 @@ from sardonyx.cli.measure import Start, start
 from sardonyx.cli.profile_work import Work, family, work
 from sardonyx.cli.run import check_targets
 from sardonyx.cli.term import Progress, clean, say
+from sardonyx.frozen import frozen
 from sardonyx.session import InferenceSession
 from sardonyx.trace import Event, TimedStep
 from sardonyx.weights.pack.find import SUFFIX
@@ -28,7 +28,7 @@ from sardonyx.weights.pack.find import SUFFIX
 _TURNS: Final = 3  # of measuring the limits, spread over the runs
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step:
     """A step of a run, with its median time over the runs."""
 
@@ -47,7 +47,7 @@ class Step:
         return self.work.operations / limits.rates[self.work.type]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Report:
     """All that was measured of a model."""
 

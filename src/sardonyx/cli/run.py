@@ -7,7 +7,6 @@ import json
 import os
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -29,13 +28,14 @@ from sardonyx.cli.term import (
     table,
 )
 from sardonyx.cli.worker import flat, write_arrays
+from sardonyx.frozen import frozen
 from sardonyx.weights.pack.find import SUFFIX
 
 SHOWN: Final = 5  # values of an output
 PROFILED: Final = 3  # runs in a profile: one that reads the weights, and two as they go on
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Measured:
     """A model that was run and timed."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import ml_dtypes
 import numpy as np
 
 from sardonyx.errors import ShapeError
@@ -145,6 +144,8 @@ def _(x: Array, *, to: int, marks: int) -> Array:
     rows = wide(x)
     if not rows.shape or not rows.shape[-1]:
         return rows.astype(dtype.np)
+    import ml_dtypes  # slow to import, and only the reference of half types asks for it
+
     least = np.float32(ml_dtypes.finfo(dtype.np).min)  # type: ignore[no-untyped-call]
     held = np.where(np.isneginf(rows), rows, np.maximum(rows, least))
     is_blind = np.isneginf(rows).all(axis=-1, keepdims=True)

@@ -9,6 +9,7 @@ from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Marks, Node, Value
 from sardonyx.ops.declare import MICROSOFT, ONNX
+from sardonyx.passes.driver import prune
 from sardonyx.weights.const import Recipe
 
 _HALVES: Final = (F16, BF16)
@@ -27,12 +28,37 @@ _WIDENED: Final = frozenset(
 )  # fmt: skip
 
 
+# These go on in float32 where all that they read is there already.
+_FOLLOWING: Final = frozenset(
+    (ONNX, name)
+    for name in (
+        "Add", "Sub", "Mul", "Max", "Min", "Clip", "Relu", "LeakyRelu", "PRelu", "Elu", "Sigmoid",
+        "Tanh", "HardSigmoid", "HardSwish", "Swish", "Mish", "Gelu", "Softplus",
+    )
+)  # fmt: skip
+
+
 def widen_halves(graph: Graph) -> None:
-    """Puts casts around such nodes; those between two of them become part of a chain."""
+    """Such nodes and what lies between them compute in float32: only what leaves is rounded."""
     for part in graph.family():
+        if not any(_is_widened(n) for n in part.nodes):
+            continue
         made: dict[Marks, dict[Value, Value]] = {}
-        for node in [n for n in part.nodes if n.op.key in _WIDENED and _is_half(n.inputs[0])]:
-            _widen(Builder(part, part.scope), node, made.setdefault(node.marks, {}))
+        for node in part.sorted_nodes():
+            wide = made.setdefault(node.marks, {})
+            if _is_widened(node) or _follows(node, wide):
+                _widen(Builder(part, part.scope), node, wide)
+        prune(part)
+
+
+def _is_widened(node: Node) -> bool:
+    return node.op.key in _WIDENED and _is_half(node.inputs[0])
+
+
+def _follows(node: Node, wide: dict[Value, Value]) -> bool:
+    if node.op.key not in _FOLLOWING or not _is_half(node.outputs[0]):
+        return False
+    return all(v is None or v in wide or v.is_const for v in node.inputs)
 
 
 def _is_half(value: Value | None) -> bool:
@@ -62,7 +88,10 @@ def _widen(b: Builder, node: Node, wide: dict[Value, Value]) -> None:
     for old, new in zip(node.outputs, made.outputs, strict=True):
         if old.fact is None:
             continue
-        result = b.Cast(new, to=old.tensor.dtype.onnx) if _is_half(old) else new
+        result = new
+        if _is_half(old):
+            result = b.Cast(new, to=old.tensor.dtype.onnx)
+            wide[result] = new
         result.name, old.name = old.name, ""
         node.graph.replace(old, result)
     for new_node in b.made:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx.errors import SardonyxError
+from sardonyx.frozen import frozen
 from sardonyx.graph.build import Builder, constant
 from sardonyx.graph.dtype import F32, U8, DType
 from sardonyx.graph.graph import Graph, Node, Value
@@ -26,7 +26,7 @@ INT8: Final = 4  # the accuracy level at which activations may become int8
 DEFAULT_BLOCK, LEAST_BLOCK, MOST_BLOCK = 32, 16, 256
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Choice:
     """How products of dequantized weights are computed."""
 
@@ -40,7 +40,7 @@ class Choice:
         return max(LEAST_BLOCK, min(MOST_BLOCK, k & -k))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Weights:
     """What a product reads: weights [K, N] as they are stored."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 
 import sardonyx._native as native
 from sardonyx.errors import InternalError
+from sardonyx.frozen import field, mutable
 from sardonyx.graph.dim import lone_name, symbols
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
@@ -41,7 +41,7 @@ def _body(placement: Placement, graph: Graph, known: frozenset[str], outer: _Emi
 Binds = tuple[tuple[int, int, str], ...]  # output, axis, name
 
 
-@dataclass(slots=True)
+@mutable
 class _Part:
     """Nodes of a native segment whose sizes are all known before the first of them runs."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
 import sardonyx._native as native
 from sardonyx.errors import InternalError
+from sardonyx.frozen import field, frozen, mutable
 from sardonyx.graph.dim import Dim, Shape, Size, lone_name, symbol
 from sardonyx.graph.dtype import U8
 from sardonyx.graph.graph import Node, Value
@@ -117,7 +117,7 @@ class Sizes:
         return len(self.ops) - 1
 
 
-@dataclass(slots=True)
+@mutable
 class Flat:
     """A value of a segment under construction."""
 
@@ -130,7 +130,7 @@ class Flat:
     numbers: list[int] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Growth:
     """A value that leaves the segment as one that came in, with more rows along an axis."""
 
@@ -138,7 +138,7 @@ class Growth:
     axis: int
 
 
-@dataclass(slots=True)
+@mutable
 class FlatStep:
     """A step of a segment: a row with the numbers of its values; its node, for messages."""
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NoReturn
 
 import numpy as np
 
 import sardonyx._native as native
 from sardonyx.errors import Fail, InternalError, InvalidArgument, RuntimeException
+from sardonyx.frozen import field, frozen, mutable
 from sardonyx.graph.dim import evaluate
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
@@ -25,7 +25,7 @@ NO_LIMIT: Final = 2**63 - 1
 _MOST_BYTES: Final = 2**61
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunSettings:
     """How a session's runs use the machine."""
 
@@ -40,14 +40,15 @@ class RunSettings:
     calms: bool = False  # threads when a run ends
 
 
-class Times(NamedTuple):
+@frozen
+class Times:
     """When the steps of a native run ran."""
 
     spans: list[tuple[int, int, int, int, int]]  # part, step, begin and end in ns, which of `names`
     names: list[list[int]]  # sizes by number: those of a body are new in each pass
 
 
-@dataclass(slots=True)
+@mutable
 class NativeSegment:
     """Parts that run one after the other in one native call; sizes of a part are known before it.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from sardonyx._native import Pool, Stop
+from sardonyx.frozen import field, frozen, mutable
 from sardonyx.graph.fact import AnyFact
 from sardonyx.graph.graph import Node
 from sardonyx.graph.guard import Guard
@@ -22,7 +22,7 @@ from sardonyx.weights.forms import Forms, Want, Wanted
 ABSENT = -1  # the slot of an optional input that is not given
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PythonSegment:
     """One Python call: a numpy reference, a control-flow node, a region of another library."""
 
@@ -40,7 +40,7 @@ class PythonSegment:
 Segment = PythonSegment | NativeSegment | RegionSegment
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Input:
     """A slot that a caller fills, and the sizes that its shape gives."""
 
@@ -53,7 +53,7 @@ class Input:
     device: str = HOST
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Output:
     """A slot that a caller gets back."""
 
@@ -63,7 +63,7 @@ class Output:
     device: str = HOST
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Program:
     """Segments over a frame of slots, with everything that binding and running need."""
 
@@ -192,7 +192,7 @@ class Program:
         return own + sum(body.python_steps for body in self.bodies)
 
 
-@dataclass(slots=True)
+@mutable
 class Run:
     """One run of a program: its frame, the sizes bound so far, how a user may stop or watch it."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, RuntimeException, SardonyxError
+from sardonyx.frozen import replace
 from sardonyx.graph.fact import AnyFact
 from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.place.provider import HOST

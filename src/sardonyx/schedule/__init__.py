@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from sardonyx.frozen import field, frozen
 from sardonyx.graph.graph import Graph, Node
 from sardonyx.place import Placement
 from sardonyx.schedule.links import Links
@@ -28,7 +28,7 @@ class Order(Enum):
     MEMORY_EFFICIENT = "memory_efficient"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OrderOptions:
     """Which order to take, and for the least peak how hard to look for it and at what sizes."""
 
@@ -37,7 +37,7 @@ class OrderOptions:
     hints: Mapping[str, int] = field(default_factory=dict)  # sizes of open dims, by name
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Schedule:
     """The nodes of one graph in the order they run, and the schedules of its nodes' bodies."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
@@ -21,6 +20,7 @@ from sardonyx.errors import (
     SardonyxError,
 )
 from sardonyx.feeds import as_tensors, check_feed, describe, hand_out, settle, taken
+from sardonyx.frozen import frozen, replace
 from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.load import LoadOptions
 from sardonyx.load.source import read_model
@@ -66,7 +66,7 @@ _DEFAULT_RUN: Final = RunOptions()
 _ATTEMPTS: Final = 4  # the first program, names apart, branches chosen, and one to spare
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Asked:
     """What a run is asked for."""
 

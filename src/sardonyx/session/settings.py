@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from glob import escape
 from typing import TYPE_CHECKING, Any, Final
 
 import sardonyx._native as native
 from sardonyx.compile import Options
 from sardonyx.errors import Fail, InvalidArgument, ModelLoadCanceled, NoSuchFile, NotImplemented
+from sardonyx.frozen import replace
 from sardonyx.load import LoadOptions
 from sardonyx.log import logger
 from sardonyx.options import RunOptions, SessionOptions, byte_count, global_threads, one_of
@@ -150,8 +149,13 @@ def _layers(entries: Mapping[str, str]) -> Iterator[Assignment]:
             )
         for name in names[:-1].split(","):
             is_exact = name.strip().startswith("=")
-            word = escape(name.strip().lstrip("="))
+            word = _as_is(name.strip().lstrip("="))
             yield Assignment(f"{word}*" if is_exact else f"*{word}*", target.strip().lower())
+
+
+def _as_is(name: str) -> str:
+    """A pattern that only this name matches."""
+    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
 
 
 def device_options(base: Options, providers: Sequence[Provider], wishes: Wishes) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from sardonyx.graph.dim import Shape, Size
 from sardonyx.graph.dtype import F32, F64, I32, I64
 from sardonyx.graph.graph import Node, Value, given
 from sardonyx.ops.conv import transposed_front
@@ -18,8 +19,10 @@ from sardonyx.providers.cpu.window import MAX_SPATIAL, unfit, window_ints
 
 PANEL: Final = 32  # output channels of a packed panel
 NARROW: Final = 16  # output channels of a group, below which groups share vectors
-MAX_REACH: Final = 1 << 16  # elements that a window of narrow groups may span, with its dilation
+FEW_MAPS: Final = 4  # output channels, up to which vectors hold neighbouring outputs
+MAX_REACH: Final = 1 << 16  # elements that a window may span, with its dilation, to be kept
 MAX_DEPTH: Final = 256  # channels that a product adds up in one pass
+PATCHES: Final[dict[Shape, int]] = {(3, 3): 4, (5, 5): 2}  # kernels, and Winograd's tiles
 MIN_CHANNELS: Final = 16  # for Winograd
 MIN_TILES: Final = 12  # of an image: fewer do not make up for weights four times as large
 MAX_PHASES: Final = 4096  # of a transposed convolution: the product of its strides
@@ -56,6 +59,9 @@ def _form(node: Node, w: Value, moved: Window) -> tuple[str, Packed]:
     is_narrow = group > 1 and maps // group < NARROW and channels < NARROW
     if is_narrow and math.prod(numbers(moved.extents)) <= MAX_REACH:
         return "conv_depthwise_f32", Packed(w, "conv_pack", _size(maps, channels * taps), (1,))
+    reach = channels * math.prod(numbers(moved.extents))
+    if group == 1 and maps <= FEW_MAPS and moved.strides[-1] <= kernel[-1] and reach <= MAX_REACH:
+        return "conv_few_maps_f32", Packed(w, "conv_pack", _size(maps, channels * taps), (1,))
     if _is_winograd(node, moved):
         size = 36 * _size(maps, channels)
         return "conv_winograd_f32", Packed(w, "conv_winograd_pack", size)
@@ -65,23 +71,34 @@ def _form(node: Node, w: Value, moved: Window) -> tuple[str, Packed]:
 
 def _is_winograd(node: Node, moved: Window) -> bool:
     """Whether Winograd's products are fewer by more than its transforms and its weights cost."""
-    if moved.kernel != (3, 3) or moved.strides != (1, 1) or moved.dilations != (1, 1):
+    if moved.kernel not in PATCHES or moved.strides != (1, 1) or node.attrs["group"] != 1:
         return False
-    y = node.outputs[0].tensor.dims
-    maps = y[-1]
+    *outs, maps = node.outputs[0].tensor.dims[1:]
     x = node.inputs[0]
     assert x is not None
     channels = x.tensor.dims[-1]
-    if node.attrs["group"] != 1 or not isinstance(maps, int) or not isinstance(channels, int):
+    if not isinstance(maps, int) or not isinstance(channels, int):
         return False
     passes = -(-channels // MAX_DEPTH)
-    tiles = math.prod(-(-d // 4) if isinstance(d, int) else MIN_TILES for d in y[1:-1])
     return (
         channels >= MIN_CHANNELS
         and maps >= MIN_CHANNELS
         and channels % passes == 0
-        and tiles >= MIN_TILES
+        and _fills_tiles(outs, moved)
     )
+
+
+def _fills_tiles(outs: list[Size], moved: Window) -> bool:
+    """Whether tiles are many, and full enough to save a third of all products; if known."""
+    sizes = [d for d in outs if isinstance(d, int)]
+    if len(sizes) < len(outs):
+        return True
+    tile = PATCHES[moved.kernel]
+    tiles = math.prod(
+        -(-d // (tile * spread)) * spread for d, spread in zip(sizes, moved.dilations, strict=True)
+    )
+    taps = math.prod(numbers(moved.kernel))
+    return tiles >= MIN_TILES and 36 * tiles * 3 <= math.prod(sizes) * taps * 2
 
 
 def conv_transpose(node: Node) -> Call | No:

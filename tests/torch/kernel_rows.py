@@ -195,6 +195,19 @@ def test_attention_past_the_end_of_the_cache_is_nan_and_writes_inside() -> None:
     assert y.isnan().all()
 
 
+def test_a_step_asks_torch_for_nothing_beside_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grouped, "_place", None)  # which widens lengths
+    attrs = {
+        **{name: getattr(a, "default", a) for name, a in group_query.attrs.items()},
+        "num_heads": 4, "kv_num_heads": 2, "do_rotary": 0, "local_window_size": -1,
+        "softcap": 0.0, "scale": None,
+    }  # fmt: skip
+    lasts, total = torch.tensor([7], dtype=torch.int32), np.array(20, np.int32)
+    given = (torch.randn(1, 1, 128), None, None, *torch.randn(2, 1, 2, 20, 16), lasts, total)
+    y, *_ = grouped.group_query(*given, shares=True, **attrs)
+    assert y.shape == (1, 1, 64)
+
+
 def test_attention_with_digits() -> None:
     heads = decode.Heads(4, 2, 0.2)
     caches = (torch.randn(1, 2, 100, 32), torch.randn(1, 2, 100, 32))

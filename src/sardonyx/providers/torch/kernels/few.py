@@ -1,5 +1,5 @@
 """The kernel of attention for one new token, or few: a program for a part of each query head."""
-# mypy: disable-error-code="no-untyped-def,untyped-decorator,misc,no-any-return,assignment,var-annotated"
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,misc,no-any-return,assignment"
 
 from __future__ import annotations
 
@@ -64,6 +64,16 @@ def _halves(p, turn: tl.constexpr, sizes: tl.constexpr):
         return value, value
     _, partner, _ = pairs_of(feature, turn)
     return value, tl.load(p + partner, feature < 2 * pairs, 0.0).to(tl.float32)
+
+
+@triton.jit
+def _all_halves(p, stride, turn: tl.constexpr, sizes: tl.constexpr):
+    """The halves of each new token's head."""
+    n_new: tl.constexpr = sizes[5]
+    halves = ()
+    for t in tl.static_range(n_new):
+        halves = halves + (_halves(p + t * stride, turn, sizes),)
+    return halves
 
 
 @triton.jit
@@ -224,7 +234,8 @@ def attend_few_kernel(
 ):  # fmt: skip
     """As `attend_kernel`, for each head of queries: those that share keys read them from the cache.
 
-    Lengths are read before the kernel in front has ended, as a guess: they are from long before.
+    Lengths are read before the kernel in front has ended, as a guess that is looked at again: most
+    are from long before, and all else can be asked for at once.
     """
     let_next(overlap)
     me = tl.program_id(0)
@@ -246,14 +257,11 @@ def attend_few_kernel(
     first, begin, length, n_parts = span_of(guess, capacity, window, n_new, tile, True)
     low = begin + me * length
     high = tl.minimum(first + n_new, low + length)
-    angles = _all_angles(cos, sin, (None, 0), first, turn, sizes)
     wait_before(overlap)
+    angles = _all_angles(cos, sin, (None, 0), first, turn, sizes)
     k = _tile(k_cache, low, high, sizes)
     v = _tile(v_cache, low, high, sizes)
-    halves = ()
-    for i in tl.static_range(rows):
-        at = (batch * n_new + i) * q_stride + number * head
-        halves = halves + (_halves(q + at, turn, sizes),)
+    halves = _all_halves(q + (batch * n_new * q_stride + number * head), q_stride, turn, sizes)
     start = batch * n_new * k_stride + shared * head
     fresh = _new_tokens(k_new + start, v_new + start, turn, sizes, k_stride)
     last = tl.load(lasts + batch, cache_modifier=".cg")

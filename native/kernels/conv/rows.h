@@ -13,6 +13,5 @@ Status conv_depthwise_f32(const Call& call, Plan& plan);
 Status conv_transpose_f32(const Call& call, Plan& plan);
 Status conv_transpose_pack(const Call& call, Plan& plan);
 Status conv_winograd_f32(const Call& call, Plan& plan);
-Status conv_winograd_pack(const Call& call, Plan& plan);
 
 }  // namespace sdx::SDX_ISA

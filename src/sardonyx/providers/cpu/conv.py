@@ -21,7 +21,7 @@ NARROW: Final = 16  # output channels of a group, below which groups share vecto
 MAX_REACH: Final = 1 << 16  # elements that a window of narrow groups may span, with its dilation
 MAX_DEPTH: Final = 256  # channels that a product adds up in one pass
 MIN_CHANNELS: Final = 16  # for Winograd
-MIN_TILES: Final = 12  # of an image: fewer do not make up for weights four times as large
+MIN_TILES: Final = 4  # of an image: fewer do not make up for weights that are transformed
 MAX_PHASES: Final = 4096  # of a transposed convolution: the product of its strides
 
 
@@ -56,11 +56,9 @@ def _form(node: Node, w: Value, moved: Window) -> tuple[str, Packed]:
     is_narrow = group > 1 and maps // group < NARROW and channels < NARROW
     if is_narrow and math.prod(numbers(moved.extents)) <= MAX_REACH:
         return "conv_depthwise_f32", Packed(w, "conv_pack", _size(maps, channels * taps), (1,))
-    if _is_winograd(node, moved):
-        size = 36 * _size(maps, channels)
-        return "conv_winograd_f32", Packed(w, "conv_winograd_pack", size)
     size = group * _size(maps // group, channels * taps)
-    return "conv_f32", Packed(w, "conv_pack", size, (group,))
+    row = "conv_winograd_f32" if _is_winograd(node, moved) else "conv_f32"
+    return row, Packed(w, "conv_pack", size, (group,))
 
 
 def _is_winograd(node: Node, moved: Window) -> bool:

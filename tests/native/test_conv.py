@@ -14,10 +14,13 @@ from sardonyx.graph.dtype import F32, by_numpy
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops.declare import INTERNAL
+from sardonyx.ops.rules import as_bf16
+from sardonyx.ops.window import window
 from sardonyx.passes.chains import fuse_chains
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call
 from sardonyx.providers.cpu import lowered
+from sardonyx.providers.cpu.conv import _is_winograd
 from sardonyx.weights.const import Held
 from tests.kernels import run_call
 
@@ -98,6 +101,21 @@ def test_conv_of_groups(shape: Any, group: int, c: int, o: int) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("group", "c", "o"), [(1, 1, 5), (1, 3, 40), (2, 17, 16), (1, 70, 33)])
+def test_conv_rounded_to_bf16(
+    shape: Any, group: int, c: int, o: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sardonyx.providers.cpu.conv.MULTIPLIES_BF16", True)
+    spatial, kernel, attrs = shape
+    x, w = random(2, *spatial, c * group), random(o * group, c, *kernel)
+    node = node_of("Conv", x, w, group=group, **attrs)
+    is_winograd = _is_winograd(node, window(kernel, node.attrs))
+    row = "conv_winograd_f32" if is_winograd else "conv_bf16"
+    check("Conv", *((as_bf16(x), as_bf16(w)) if is_winograd else (x, w)), row, bf16=1,
+          group=group, **attrs)  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(
     ("group", "c", "o"),
     [
@@ -116,6 +134,28 @@ def test_narrow_groups(shape: Any, group: int, c: int, o: int) -> None:
     spatial, kernel, attrs = shape
     x, w = random(2, *spatial, c * group), random(o * group, c, *kernel)
     check("Conv", x, w, "conv_depthwise_f32" if group > 1 else "", group=group, **attrs)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("c", "o"), [(1, 1), (1, 4), (2, 3), (3, 2), (21, 1)])
+def test_few_maps(shape: Any, c: int, o: int) -> None:
+    spatial, kernel, attrs = shape
+    steps = attrs.get("strides", [1])[-1]
+    row = "conv_few_maps_f32" if steps <= kernel[-1] else "conv_f32"
+    check("Conv", random(2, *spatial, c), random(o, c, *kernel), row, **attrs)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3, 5, 6, 17])
+@pytest.mark.parametrize("size", [30, 128, 1029, 5000])
+def test_one_long_line(stride: int, size: int) -> None:
+    x, w = random(1, 1, size, 1), random(1, 1, 1, 28)
+    check("Conv", x, w, "conv_few_maps_f32", strides=[1, stride], pads=[0, 13, 0, 15])
+
+
+def test_infinity_meets_few_maps() -> None:
+    x = random(1, 9, 40, 3)
+    x[0, 2, 3, 1], x[0, 8, 39, 2] = np.inf, np.nan
+    check("Conv", x, random(2, 3, 3, 3), "conv_few_maps_f32", pads=[1, 1, 1, 1])
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3])
@@ -139,6 +179,15 @@ def test_winograd(c: int, o: int, high: int, wide: int, pads: list[int]) -> None
     check("Conv", random(2, high, wide, c), random(o, c, 3, 3), "conv_winograd_f32", pads=pads)
 
 
+@pytest.mark.parametrize(("c", "o"), [(16, 16), (21, 35), (300, 33)])
+@pytest.mark.parametrize("kernel", [3, 5])
+@pytest.mark.parametrize("spread", [(1, 1), (2, 3), (5, 1)])
+def test_winograd_of_spread_taps(c: int, o: int, kernel: int, spread: tuple[int, int]) -> None:
+    attrs = {"dilations": list(spread), "pads": [4, 5, 6, 7]}
+    x, w = random(2, 23, 26, c), random(o, c, kernel, kernel)
+    check("Conv", x, w, "conv_winograd_f32", **attrs)
+
+
 @pytest.mark.parametrize("op", ["Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool"])
 def test_empty_batch(op: str) -> None:
     w = random(6, 6, 3, 3) if "Conv" in op else None
@@ -150,6 +199,10 @@ TRANSPOSED = [
     ((9,), (3,), {}),
     ((9,), (3,), {"strides": [5]}),
     ((16, 5), (2, 2), {"strides": [2, 2]}),
+    ((9,), (3,), {"strides": [3]}),
+    ((3, 4), (2, 3), {"strides": [2, 3]}),
+    ((3, 2, 4), (1, 2, 2), {"strides": [1, 2, 2]}),
+    ((4, 5), (2, 2), {"strides": [2, 2], "pads": [1, 0, 0, 1]}),
     ((4, 5), (3, 3), {"strides": [2, 3], "pads": [1, 0, 1, 2]}),
     ((4, 5), (3, 3), {"strides": [2, 3], "output_padding": [1, 2]}),
     ((4, 5), (4, 4), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
@@ -231,6 +284,11 @@ def test_weights_that_are_no_constants(group: int, c: int, o: int) -> None:
             np.testing.assert_allclose(found, expected, 2e-5, 1e-5, err_msg=isa)
 
 
+def test_tiles_that_are_nearly_empty() -> None:
+    x, w = random(1, 20, 20, 16), random(16, 16, 3, 3)
+    check("Conv", x, w, "conv_f32", dilations=[9, 9], pads=[9] * 4)
+
+
 def test_windows_beyond_the_image() -> None:
     x = random(1, 5, 6, 7)
     attrs = {"kernel_shape": [70, 1000], "pads": [40, 600, 40, 600], "strides": [9, 99]}
@@ -310,10 +368,14 @@ LAYERS = {
     "wide": ("Conv", (1, 5, 5, 8), (300, 8, 1, 1), {}),
     "groups": ("Conv", (1, 5, 5, 34), (70, 17, 1, 1), {"group": 2}),
     "winograd": ("Conv", (2, 14, 17, 16), (50, 16, 3, 3), {}),
+    "large winograd": ("Conv", (2, 11, 13, 16), (50, 16, 5, 5), {}),
+    "spread winograd": ("Conv", (2, 15, 18, 16), (33, 16, 3, 3), {"dilations": [2, 2]}),
     "depthwise": ("Conv", (2, 6, 9, 37), (37, 1, 3, 3), {"group": 37}),
     "several passes": ("Conv", (1, 7, 6, 70), (45, 70, 3, 3), {"strides": [1, 2]}),
     "short lines": ("Conv", (1, 6, 26, 32), (32, 1, 3, 3), {"group": 32}),
     "one map": ("Conv", (2, 4, 7, 3), (1, 3, 3, 3), {}),
+    "few maps": ("Conv", (2, 4, 40, 3), (3, 3, 3, 3), {}),
+    "side by side": ("ConvTranspose", (2, 6, 5, 20), (20, 5, 2, 2), {"strides": [2, 2]}),
     "transposed": ("ConvTranspose", (2, 6, 5, 20), (20, 33, 2, 3), {"strides": [2, 2]}),
 }
 

@@ -95,6 +95,16 @@ def test_long_states(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GATES)
+@pytest.mark.parametrize("length", [0, 1, 4])
+def test_shared_units(name: str, length: int) -> None:
+    """One sequence with a state that is large enough for threads to share it."""
+    states = [random(1, 1, 250) for _ in range(2 if name == "LSTM" else 1)]
+    linked = {"linear_before_reset": 1} if name == "GRU" else {}
+    layer = Layer(name, random(length, 1, 7), 250, direction=b"reverse", **linked)
+    layer.more(np.array([length], np.int32), *states).check()
+
+
+@pytest.mark.parametrize("name", GATES)
 @pytest.mark.parametrize("direction", [b"forward", b"reverse", b"bidirectional"])
 def test_lengths(name: str, direction: bytes) -> None:
     n = 2 if direction == b"bidirectional" else 1

@@ -1,5 +1,6 @@
-// Winograd's convolution of 3 x 3 kernels with stride 1: patches are transformed, multiplied by the
-// weights of each of their places, and transformed back.
+// Winograd's convolution of 3 x 3 and 5 x 5 kernels with stride 1: patches are transformed,
+// multiplied by the weights of each of their places, and transformed back. Where taps are spread,
+// outputs that leave the same rest by the spacing are an image of their own.
 #include "kernels/conv/winograd.h"
 
 #include "kernels/conv/epilogue.h"
@@ -12,6 +13,7 @@ namespace {
 struct WinogradArgs {
   Axis high, wide;
   int64_t channels, maps;
+  int64_t tile;                           // outputs of a tile along each axis
   int64_t tiles_high, tiles_wide, tiles;  // of an image, and of all
   int64_t blocks, most;                   // of tiles, and the most tiles of one
   int64_t column_blocks;
@@ -25,6 +27,9 @@ struct WinogradArgs {
   int64_t room_floats;      // for them in a thread's own memory
   Epilogue epilogue;
   bool is_active;  // sums have bounds or an activation
+
+  SDX_INLINE int64_t rests() const { return high.spacing * wide.spacing; }
+  SDX_INLINE int64_t taps() const { return high.taps * wide.taps; }
 };
 
 struct Tile {
@@ -32,8 +37,10 @@ struct Tile {
 };
 
 Tile tile_of(const WinogradArgs& a, int64_t number) {
-  const int64_t in_line = number % a.tiles_wide, line = number / a.tiles_wide;
-  return {line / a.tiles_high, line % a.tiles_high * kTile, in_line * kTile};
+  const int64_t in_line = number % a.tiles_wide, line = number / a.tiles_wide % a.tiles_high;
+  const int64_t image = number / a.tiles_wide / a.tiles_high, rests = a.rests();
+  return {image / rests, line * a.tile * a.high.spacing + image % rests / a.wide.spacing,
+          in_line * a.tile * a.wide.spacing + image % rests % a.wide.spacing};
 }
 
 constexpr int64_t kMostTiles = 64;  // of a block
@@ -59,14 +66,19 @@ SDX_INLINE void transform(const f32v (&d)[kPatch], f32v (&to)[kPatch]) {
   to[5] = d[1] - 2.5f * d[3] + d[5];
 }
 
-SDX_INLINE void transform_back(const f32v (&m)[kPatch], f32v (&to)[kTile]) {
+template <int T>
+SDX_INLINE void transform_back(const f32v (&m)[kPatch], f32v (&to)[T]) {
   constexpr float a = float(kA), b = float(kB), a3 = float(kA / 2), b3 = float(kB * 2);
   const f32v sum_a = m[1] + m[2], sum_b = m[3] + m[4];
   const f32v less_a = m[1] - m[2], less_b = m[3] - m[4];
   to[0] = m[0] + sum_a + sum_b;
   to[1] = a * less_a + b * less_b;
-  to[2] = 0.5f * sum_a + 2.0f * sum_b;
-  to[3] = a3 * less_a + b3 * less_b + m[5];
+  if constexpr (T == 4) {
+    to[2] = 0.5f * sum_a + 2.0f * sum_b;
+    to[3] = a3 * less_a + b3 * less_b + m[5];
+  } else {
+    to[1] += m[5];
+  }
 }
 
 // A vector of channels of a patch. `at` says where its pixels lie; -1 in the padding.
@@ -102,8 +114,8 @@ void transform_tile(const WinogradArgs& a, const float* x, int64_t number, float
   int64_t at[kPlaces], to_at[kPlaces];
   bool is_inside = true;
   for (int64_t i = 0; i < kPlaces; ++i) {
-    const int64_t y = tile.top + a.high.begin + i / kPatch;
-    const int64_t z = tile.left + a.wide.begin + i % kPatch;
+    const int64_t y = tile.top + a.high.begin + i / kPatch * a.high.spacing;
+    const int64_t z = tile.left + a.wide.begin + i % kPatch * a.wide.spacing;
     const bool is_pixel = y >= 0 && y < a.high.in && z >= 0 && z < a.wide.in;
     at[i] = is_pixel ? ((tile.image * a.high.in + y) * a.wide.in + z) * a.channels : -1;
     is_inside = is_inside && is_pixel;
@@ -128,42 +140,45 @@ struct Added {
 };
 
 // One vector of maps of a tile: sums of all places, `stride` floats apart, to outputs.
-template <class Lanes>
+template <int T, class Lanes>
 SDX_INLINE void finish_tile(const WinogradArgs& a, const Tile& tile, const float* sums,
                             int64_t stride, const Added& added, float* y, Lanes lanes) {
-  f32v half[kTile][kPatch];
+  f32v half[T][kPatch];
 #pragma GCC unroll 6
   for (int j = 0; j < kPatch; ++j) {
-    f32v column[kPatch], four[kTile];
+    f32v column[kPatch], line[T];
 #pragma GCC unroll 6
     for (int i = 0; i < kPatch; ++i) column[i] = load(sums + (i * kPatch + j) * stride);
-    transform_back(column, four);
+    transform_back<T>(column, line);
 #pragma GCC unroll 4
-    for (int i = 0; i < kTile; ++i) half[i][j] = four[i];
+    for (int i = 0; i < T; ++i) half[i][j] = line[i];
   }
-  const int64_t lines = a.high.out - tile.top, outs = a.wide.out - tile.left;
+  const int64_t down = a.high.spacing, across = a.wide.spacing, to_next = down * a.wide.out;
+  const int64_t lines = (a.high.out - tile.top + down - 1) / down;
+  const int64_t outs = (a.wide.out - tile.left + across - 1) / across;
 #pragma GCC unroll 4
-  for (int i = 0; i < kTile; ++i) {
+  for (int i = 0; i < T; ++i) {
     if (i >= lines) break;
-    f32v four[kTile];
-    transform_back(half[i], four);
+    f32v line[T];
+    transform_back<T>(half[i], line);
 #pragma GCC unroll 4
-    for (int j = 0; j < kTile; ++j) four[j] += added.bias;
+    for (int j = 0; j < T; ++j) line[j] += added.bias;
     const auto add = [&](const float* from) {
 #pragma GCC unroll 4
-      for (int j = 0; j < kTile; ++j)
-        if (j < outs) four[j] += load(from + (i * a.wide.out + j) * a.maps, lanes);
+      for (int j = 0; j < T; ++j)
+        if (j < outs) line[j] += load(from + (i * to_next + j * across) * a.maps, lanes);
     };
     if (added.start != nullptr) add(added.start);
-    if (a.is_active) activate(a.epilogue, four, kTile);
+    if (a.is_active) activate(a.epilogue, line, T);
     if (added.end != nullptr) add(added.end);
 #pragma GCC unroll 4
-    for (int j = 0; j < kTile; ++j)
-      if (j < outs) store(y + (i * a.wide.out + j) * a.epilogue.pitch, four[j], lanes);
+    for (int j = 0; j < T; ++j)
+      if (j < outs) store(y + (i * to_next + j * across) * a.epilogue.pitch, line[j], lanes);
   }
 }
 
 // The maps of one panel for tiles [first, first + n).
+template <int T>
 void finish_tiles(const WinogradArgs& a, const Data& data, int64_t first, int64_t n, int64_t panel,
                   const float* sums) {
   const int64_t map = panel * kPanel, left = a.maps - map, width = left < kPanel ? left : kPanel;
@@ -178,7 +193,7 @@ void finish_tiles(const WinogradArgs& a, const Data& data, int64_t first, int64_
       const Added added{bias == nullptr ? f32v{} : load(bias + map + j, lanes),
                         start == nullptr ? nullptr : start + j,
                         last == nullptr ? nullptr : last + j};
-      finish_tile(a, tile, sums + j, n * kPanel, added, y + j, lanes);
+      finish_tile<T>(a, tile, sums + j, n * kPanel, added, y + j, lanes);
     });
   }
 }
@@ -186,13 +201,13 @@ void finish_tiles(const WinogradArgs& a, const Data& data, int64_t first, int64_
 // The program of the epilogue over the outputs of tiles [first, first + n), line by line.
 void finish_block(const WinogradArgs& a, const Data& data, int64_t first, int64_t n, int64_t map,
                   int64_t width, std::byte* local) {
-  if (a.epilogue.chain == nullptr) return;
+  if (a.epilogue.chain == nullptr || a.rests() > 1) return;
   for (int64_t end; n > 0; n -= end - first, first = end) {
     const int64_t line_end = (first / a.tiles_wide + 1) * a.tiles_wide;
     end = line_end < first + n ? line_end : first + n;
     const Tile tile = tile_of(a, first);
-    const int64_t left = a.wide.out - tile.left, outs = (end - first) * kTile;
-    for (int64_t i = tile.top; i < tile.top + kTile && i < a.high.out; ++i)
+    const int64_t left = a.wide.out - tile.left, outs = (end - first) * a.tile;
+    for (int64_t i = tile.top; i < tile.top + a.tile && i < a.high.out; ++i)
       run_program(a.epilogue, data, (tile.image * a.high.out + i) * a.wide.out + tile.left,
                   left < outs ? left : outs, map, width, local);
   }
@@ -220,14 +235,19 @@ SDX_INLINE int64_t all_weights(const WinogradArgs& a) {
 constexpr int64_t kFewChannels = 128;  // whose weights of all places fit well into L2
 constexpr int64_t kFewWeights = kFewChannels * kPanel;
 
+void transform_panel(const WinogradArgs& a, const float* panel, int64_t n, float* to,
+                     int64_t stride) {
+  (a.tile == 4 ? transform_weights<3> : transform_weights<5>)(panel, a.channels, n, to, stride);
+}
+
 // Item: the weights of one panel.
 Status transform_panels(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const WinogradArgs*>(args);
   const int64_t size = a.channels * kPanel;
   float* to = reinterpret_cast<float*>(data.scratch) + a.weights_at;
   for (int64_t i = begin; i < end; ++i)
-    transform_weights(input<float>(data, 1) + i * 9 * size, a.channels, a.channels, to + i * size,
-                      all_weights(a));
+    transform_panel(a, input<float>(data, 1) + i * a.taps() * size, a.channels, to + i * size,
+                    all_weights(a));
   return {};
 }
 
@@ -244,12 +264,12 @@ void multiply_panel(const WinogradArgs& a, const Data& data, const float* patche
 // The same, with weights that are transformed on the way, into `room`.
 void multiply_new_panel(const WinogradArgs& a, const Data& data, const float* patches, int64_t n,
                         int64_t panel, float* sums, float* room) {
-  const float* w = input<float>(data, 1) + panel * 9 * a.channels * kPanel;
+  const float* w = input<float>(data, 1) + panel * a.taps() * a.channels * kPanel;
   const int64_t stride = places_apart(kFewWeights);
   for (int64_t c = 0, few; c < a.channels; c += few) {
     const int64_t left = a.depth - c % a.depth;  // of a pass
     few = left < kFewChannels ? left : kFewChannels;
-    transform_weights(w + c * kPanel, a.channels, few, room, stride);
+    transform_panel(a, w + c * kPanel, few, room, stride);
     for (int64_t p = 0; p < kPlaces; ++p)
       gemm_pass(n, few, patches + patch_at(a, n, p, c), room + p * stride, kPanel,
                 {sums + p * n * kPanel, kPanel}, c > 0);
@@ -277,7 +297,7 @@ void winograd_block(const WinogradArgs& a, const Data& data, int64_t block, int6
       multiply_panel(a, data, patches, n, panel, sums);
     else
       multiply_new_panel(a, data, patches, n, panel, sums, room);
-    finish_tiles(a, data, first, n, panel, sums);
+    (a.tile == 4 ? finish_tiles<4> : finish_tiles<2>)(a, data, first, n, panel, sums);
   }
   const int64_t map = low * kPanel, end = high * kPanel < a.maps ? high * kPanel : a.maps;
   float* rest = a.is_shared ? own : own + a.patch_floats;
@@ -321,9 +341,13 @@ Status conv_winograd_f32(const Call& call, Plan& plan) {
   auto* a = plan.make<WinogradArgs>();
   a->high = window.axis[1], a->wide = window.axis[2];
   a->channels = x.dim(-1), a->maps = y.dim(-1);
-  a->tiles_high = (a->high.out + kTile - 1) / kTile;
-  a->tiles_wide = (a->wide.out + kTile - 1) / kTile;
-  a->tiles = window.batch * a->tiles_high * a->tiles_wide;
+  a->tile = kPatch + 1 - a->high.taps;
+  const auto tiles = [&](const Axis& axis) {
+    const int64_t of_a_tile = a->tile * axis.spacing;
+    return (axis.out + of_a_tile - 1) / of_a_tile;
+  };
+  a->tiles_high = tiles(a->high), a->tiles_wide = tiles(a->wide);
+  a->tiles = window.batch * a->rests() * a->tiles_high * a->tiles_wide;
   cut(*a);
   a->epilogue = read_epilogue(call, 4 * 2 + 1, plan);
   a->is_active = a->epilogue.relu || a->epilogue.high < kInf || a->epilogue.is_swish;
@@ -345,6 +369,7 @@ Status conv_winograd_f32(const Call& call, Plan& plan) {
   const int64_t products = a->most * kPlaces * a->channels * a->maps;
   plan.add(winograd_blocks, a->blocks * a->column_blocks,
            products / (a->column_blocks > 0 ? a->column_blocks : 1) / (SDX_VEC_BYTES / 2));
+  if (a->rests() > 1) add_program<WinogradArgs>(a->epilogue, plan);
   return {};
 }
 

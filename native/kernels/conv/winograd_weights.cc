@@ -1,58 +1,69 @@
-// Transforms packed 3 x 3 weights for Winograd's convolution, while it runs: transformed they would
-// be four times as large, and would come from further away than it takes to make them.
+// Transforms packed weights for Winograd's convolution, while it runs: transformed they would be up
+// to four times as large, and would come from further away than it takes to make them.
 #include "kernels/conv/winograd.h"
 #include "kernels/gemm/tile.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
-// What three weights are multiplied by for one of six values of their polynomial, scaled for the
-// transform back.
-struct Factors {
-  float first, second, third;
-};
-constexpr Factors factors(double point, double scale) {
-  return {float(scale), float(scale * point), float(scale * point * point)};
-}
-constexpr Factors kFactors[kPatch] = {{1, 0, 0},
-                                      factors(kA, -1 / 1.5),
-                                      factors(-kA, -1 / 1.5),
-                                      factors(kB, 1 / 6.0),
-                                      factors(-kB, 1 / 6.0),
-                                      {0, 0, 1}};
+// Points of the places 1 and 3, and what values there are scaled by for the transform back; places
+// 2 and 4 have the negative points.
+constexpr double kPoints[] = {kA, kB}, kScales[] = {-1 / 1.5, 1 / 6.0};
 
-// The sum and the difference of what is even and what is odd in a point.
-SDX_INLINE void pair(const f32v (&g)[3], const Factors& by, float* to, int64_t stride) {
-  const f32v even = by.first * g[0] + by.third * g[2], odd = by.second * g[1];
-  store(to, even + odd);
-  store(to + stride, even - odd);
+constexpr float factor(int point, int power) {
+  double by = kScales[point];
+  for (int i = 0; i < power; ++i) by *= kPoints[point];
+  return float(by);
 }
 
-// A row of places from what its three columns of weights become.
-SDX_INLINE void store_row(const f32v (&g)[3], float* to, int64_t stride) {
-  store(to, g[0]);
-  pair(g, kFactors[1], to + stride, stride);
-  pair(g, kFactors[3], to + 3 * stride, stride);
-  store(to + 5 * stride, g[2]);
+// The terms of even powers, and of odd ones, of a polynomial at a point.
+template <int K>
+SDX_INLINE void halves(const f32v (&g)[K], int point, f32v& even, f32v& odd) {
+  even = factor(point, 0) * g[0], odd = factor(point, 1) * g[1];
+#pragma GCC unroll 4
+  for (int i = 2; i < K; ++i) (i % 2 == 0 ? even : odd) += factor(point, i) * g[i];
+}
+
+// Six values of the polynomial whose coefficients are g.
+template <int K>
+SDX_INLINE void transform(const f32v (&g)[K], f32v (&to)[kPatch]) {
+  to[0] = g[0];
+#pragma GCC unroll 2
+  for (int point = 0; point < 2; ++point) {
+    f32v even, odd;
+    halves(g, point, even, odd);
+    to[1 + 2 * point] = even + odd;
+    to[2 + 2 * point] = even - odd;
+  }
+  to[kPatch - 1] = g[K - 1];
 }
 
 }  // namespace
 
+template <int K>
 void transform_weights(const float* panel, int64_t channels, int64_t n, float* to, int64_t stride) {
   for (int64_t at = 0; at < n * kPanel; at += kLanes) {
-    f32v w[3][3];
-    for (int i = 0; i < 9; ++i) w[i / 3][i % 3] = load(panel + i * channels * kPanel + at);
+    f32v half[kPatch][K];
+#pragma GCC unroll 5
+    for (int b = 0; b < K; ++b) {
+      f32v column[K], six[kPatch];
+#pragma GCC unroll 5
+      for (int a = 0; a < K; ++a) column[a] = load(panel + (K * a + b) * channels * kPanel + at);
+      transform(column, six);
+#pragma GCC unroll 6
+      for (int row = 0; row < kPatch; ++row) half[row][b] = six[row];
+    }
 #pragma GCC unroll 6
     for (int row = 0; row < kPatch; ++row) {
-      const Factors by = kFactors[row];
-      f32v g[3];
-      for (int b = 0; b < 3; ++b)
-        g[b] = row == 0            ? w[0][b]
-               : row == kPatch - 1 ? w[2][b]
-                                   : by.first * w[0][b] + by.second * w[1][b] + by.third * w[2][b];
-      store_row(g, to + row * kPatch * stride + at, stride);
+      f32v six[kPatch];
+      transform(half[row], six);
+#pragma GCC unroll 6
+      for (int i = 0; i < kPatch; ++i) store(to + (row * kPatch + i) * stride + at, six[i]);
     }
   }
 }
+
+template void transform_weights<3>(const float*, int64_t, int64_t, float*, int64_t);
+template void transform_weights<5>(const float*, int64_t, int64_t, float*, int64_t);
 
 }  // namespace sdx::SDX_ISA

@@ -338,8 +338,8 @@ SDX_INLINE int64_t blocks_of(const Layer& a) {
 // How many blocks of units threads share, where one sequence alone is worth it: a step must take
 // far longer than meeting after it.
 SDX_INLINE int64_t unit_blocks_of(const Layer& a, bool has_part) {
-  constexpr int64_t kWorthSharing = 512 * 1024, kPanelsTogether = 2;
-  const bool is_alone = a.batch == 1 && a.directions == 1 && a.length > 1;
+  constexpr int64_t kWorthSharing = 128 * 1024, kPanelsTogether = 2;
+  const bool is_alone = a.batch == 1 && a.directions == 1;
   if (!has_part || !is_alone || a.width() * a.hidden < kWorthSharing) return 0;
   return a.padded / kPanel / kPanelsTogether;
 }

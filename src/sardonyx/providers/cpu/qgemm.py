@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
+from sardonyx.frozen import frozen
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import F32, I8, U8
 from sardonyx.graph.graph import Node, Value, given, optional
@@ -24,7 +24,7 @@ _BYTES: Final = frozenset((U8, I8))
 _EVERYTHING: Final = (float("-inf"), float("inf"))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Operands:
     """What every product of 8-bit numbers is made of, in the order that kernels take it in."""
 

@@ -18,11 +18,10 @@ from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import BF16, F16, F32, I32, I64
 from sardonyx.graph.graph import Node
-from sardonyx.ops.attention.heads import filled
 from sardonyx.ops.declare import MICROSOFT
 from sardonyx.ops.fused_attention import UNSEEN
 from sardonyx.ops.microsoft.group_query import SCORES, WEIGHTS, Inputs
-from sardonyx.ops.rules import one_int
+from sardonyx.ops.rules import filled, one_int
 from sardonyx.providers.torch.attention.core import (
     INF,
     attended,

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import sardonyx._native as native
-from sardonyx.cli.limits import Limits
 from sardonyx.cli.profile import Report, Step, rates
 from sardonyx.cli.term import clean, duration, heading, paint, say, table
 
@@ -23,7 +22,7 @@ def show(report: Report, top: int) -> None:
     limits, n = report.limits, report.limits.threads
     many = f"{n} thread{'s' * (n > 1)}, {native.isa}, median of {report.n_runs} runs"
     heading(clean(os.path.basename(report.model)), many)
-    say(paint(f"  this machine: {_machine(limits)}\n", "dim"))
+    say(paint(f"  this machine: {_machine(report)}\n", "dim"))
     _families(report)
     say()
     _steps(report, top)
@@ -35,8 +34,10 @@ def show(report: Report, top: int) -> None:
     )
 
 
-def _machine(limits: Limits) -> str:
-    figures = [f"{rate / 1e9:.0f} {name}" for name, rate in limits.rates.items()]
+def _machine(report: Report) -> str:
+    limits = report.limits
+    used = {"float32", *(s.work.type for s in report.steps if s.work.operations)}
+    figures = [f"{rate / 1e9:.0f} {name}" for name, rate in limits.rates.items() if name in used]
     return f"{', '.join(figures)} GFLOP/s; {limits.reads / 1e9:.0f} GB/s read from memory"
 
 

@@ -1,29 +1,18 @@
-"""Layers of convolution networks on one thread: GFLOP/s beside the FMA limit and ONNX Runtime."""
+"""Layers of convolution networks, against the FMA limit or memory.
+
+python -m bench.conv [WORDS] [--threads 1,2] [--rivals]
+"""
 
 from __future__ import annotations
 
-import argparse
-import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
-import onnx
-import onnxruntime
+from bench.steps import Array, Case, Made, floats, main, one, parser
 
-import sardonyx._native as native
-from sardonyx.graph.build import Builder, constant
-from sardonyx.graph.dtype import F32
-from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Graph, Value
-from sardonyx.ops.declare import INTERNAL
-from sardonyx.program.call import Call, Packed
-from sardonyx.providers.cpu import lowered
-from sardonyx.weights.const import Held
-from tests.kernels import tensor
-
-Array = np.ndarray[Any, np.dtype[Any]]
+KERNELS: Final = (
+    "conv_f32", "conv_winograd_f32", "conv_depthwise_f32", "conv_transpose_f32",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +36,25 @@ class Layer:
         shape = (self.maps, self.channels // self.group)
         if self.op == "ConvTranspose":
             shape = (self.channels, self.maps // self.group)
-        return _random(*shape, self.kernel, self.kernel)
+        return floats(*shape, self.kernel, self.kernel)
+
+    def made(self) -> Made:
+        x = floats(1, self.channels, self.size, self.size)
+        return one(self.op, {"x": x}, lambda i: [self.weights()], **self.attrs())
+
+    @property
+    def family(self) -> str:
+        """What the layer is held against others as."""
+        if self.op == "ConvTranspose":
+            return "transposed"
+        if self.group == self.channels:
+            return "depthwise"
+        return "1x1" if self.kernel == 1 else "grouped" if self.group > 1 else "convolution"
+
+    def case(self) -> Case:
+        text = f"{self.name} {self.size}² {self.channels}->{self.maps}"
+        goal = 0.9 if self.kernel == 1 and (self.size // self.stride) ** 2 >= 64 else 0.8
+        return Case(self.family, text, KERNELS, self.made, goal)
 
 
 LAYERS: Final = (
@@ -97,103 +104,10 @@ LAYERS: Final = (
 )  # fmt: skip
 
 
-def _random(*shape: int) -> Array:
-    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-
-
-def theirs(layer: Layer, x: Array, w: Array) -> Callable[[], Array]:
-    """The layer as a model of one node in ONNX Runtime, on one thread."""
-    info = onnx.helper.make_tensor_value_info
-    node = onnx.helper.make_node(layer.op, ["x", "w"], ["y"], **layer.attrs())
-    graph = onnx.helper.make_graph(
-        [node],
-        "layer",
-        [info("x", onnx.TensorProto.FLOAT, x.shape)],
-        [info("y", onnx.TensorProto.FLOAT, None)],
-        [onnx.numpy_helper.from_array(w, "w")],
-    )
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
-    model.ir_version = 8
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
-    value = onnxruntime.OrtValue.ortvalue_from_numpy(x)
-
-    def run() -> Array:
-        (y,) = session.run_with_ort_values(None, {"x": value})
-        return y.numpy()  # type: ignore[no-any-return]
-
-    return run
-
-
-def ours(layer: Layer, x: Array, w: Array) -> Callable[[], Array]:
-    """The layer with the channels last, by its kernel."""
-    last = np.ascontiguousarray(np.moveaxis(x, 1, -1))
-    graph = Graph()
-    value = Value("x", Fact(F32, last.shape))
-    graph.inputs.append(value)
-    builder = Builder(graph, graph.scope)
-    node = builder.node(layer.op, value, constant(Held(w)), domain=INTERNAL, **layer.attrs())
-    call = lowered(node)
-    assert isinstance(call, Call)
-    packed = call.inputs[1]
-    assert isinstance(packed, Packed)
-    weights = np.empty(packed.size_bytes, np.uint8)
-    native.call(packed.row, [tensor(w)], [tensor(weights)], list(packed.ints), [])
-    y = np.empty(node.outputs[0].tensor.static, np.float32)
-    keep = y, last, weights  # addresses alone do not
-    arguments = [tensor(last), tensor(weights)], [tensor(y)], list(call.ints), list(call.floats)
-
-    def run() -> Array:
-        if error := native.call(call.row, *arguments):
-            raise RuntimeError(error)
-        return keep[0]
-
-    return run
-
-
-def seconds(runs: Sequence[Callable[[], Any]], rounds: int) -> list[float]:
-    """The shortest time of each, taken in turns."""
-    best = [float("inf")] * len(runs)
-    for _ in range(rounds):
-        for i, run in enumerate(runs):
-            start = time.thread_time()
-            run()
-            best[i] = min(best[i], time.thread_time() - start)
-    return best
-
-
-def limit() -> float:
-    """GFLOP/s of multiplications that wait for nothing."""
-    x, y, n = np.array([0.5, 1], np.float32), np.zeros(2, np.float32), 1 << 20
-    arguments = [tensor(x)], [tensor(y)], [n], []
-    (best,) = seconds([lambda: native.call("fma_limit", *arguments)], 20)
-    return float(y[0]) * n * 2 / best / 1e9
-
-
-def main() -> None:
-    """Prints a line for each layer."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("filter", nargs="?", default="", help="part of the names of layers")
-    parser.add_argument("--rounds", type=int, default=20)
-    given = parser.parse_args()
-    print(f"limit {limit():.0f} GFLOP/s")
-    for layer in LAYERS:
-        if given.filter not in layer.name:
-            continue
-        x, w = _random(1, layer.channels, layer.size, layer.size), layer.weights()
-        runs = ours(layer, x, w), theirs(layer, x, w)
-        found, expected = np.moveaxis(runs[0](), -1, 1), runs[1]()
-        error = np.abs(found - expected).max() / np.abs(expected).max()
-        mine, rival = seconds(runs, given.rounds)
-        pixels = layer.size**2 if layer.op == "ConvTranspose" else expected[0, 0].size
-        flops = 2 * pixels * w.size
-        print(
-            f"{layer.name:14} {layer.size:3}x{layer.channels:<4} -> {layer.maps:<4} "
-            f"{mine * 1e6:8.0f} us {flops / mine / 1e9:6.1f} GFLOP/s   ORT {rival * 1e6:8.0f} us "
-            f"{rival / mine:5.2f}x   error {error:.0e}"
-        )
+def cases() -> list[Case]:
+    """All layers."""
+    return [layer.case() for layer in LAYERS]
 
 
 if __name__ == "__main__":
-    main()
+    main(cases(), parser(__doc__).parse_args())

@@ -1,18 +1,17 @@
-"""Copies and transposes of shapes that models have, in GB/s, beside numpy and a plain memcpy."""
+"""Copies, transposes and other movement of shapes that models have, against plain copies.
+
+python -m bench.move [WORDS] [--threads 1,2] [--rivals]
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-import sardonyx._native as native
-from sardonyx.graph.dtype import by_numpy
+from bench.steps import Array, Case, Made, floats, main, one, parser
 
-SECONDS = 0.15  # for each way of each case
-CASES: tuple[tuple[str, tuple[int, ...], tuple[int, ...], Any], ...] = (
+TRANSPOSES: tuple[tuple[str, tuple[int, ...], tuple[int, ...], Any], ...] = (
     ("NCHW to NHWC, image", (1, 3, 224, 224), (0, 2, 3, 1), np.float32),
     ("NHWC to NCHW, image", (1, 224, 224, 3), (0, 3, 1, 2), np.float32),
     ("NCHW to NHWC", (1, 64, 56, 56), (0, 2, 3, 1), np.float32),
@@ -29,42 +28,46 @@ CASES: tuple[tuple[str, tuple[int, ...], tuple[int, ...], Any], ...] = (
     ("windows", (1, 8, 7, 8, 7, 96), (0, 1, 3, 2, 4, 5), np.float32),
     ("matrix", (1024, 1024), (1, 0), np.float32),
 )
+GOAL = 0.85
 
 
-def best(run: Callable[[], object]) -> float:
-    """The fastest of many runs, in seconds."""
-    least, end = float("inf"), time.perf_counter() + SECONDS
-    while time.perf_counter() < end:
-        start = time.perf_counter()
-        run()
-        least = min(least, time.perf_counter() - start)
-    return least
+def _transposed(what: str, shape: tuple[int, ...], perm: tuple[int, ...], kind: Any) -> Case:
+    def make() -> Made:
+        return one("Transpose", {"x": floats(*shape).astype(kind)}, perm=list(perm))
+
+    name = f"{what} {'x'.join(map(str, shape))}"
+    return Case("transpose", name, ("copy",), make, GOAL, 0)
 
 
-def tensor(array: np.ndarray) -> tuple[int, int, list[int], list[int]]:
-    """An array as native calls take it."""
-    dtype = by_numpy(array.dtype)
-    assert dtype is not None
-    strides = [s // array.itemsize for s in array.strides]
-    return (array.ctypes.data, dtype.onnx, list(array.shape), strides)
+def _ints(*numbers: int) -> Array:
+    return np.array(numbers, np.int64)
 
 
-def main() -> None:
-    """Prints one line for each case."""
-    print(f"{'GB/s, read and written':54} {'sardonyx':>9} {'numpy':>7} {'memcpy':>7}")
-    for name, shape, perm, dtype in CASES:
-        x = np.ones(shape, dtype)
-        view = x.transpose(perm)
-        out, flat = np.empty(view.shape, dtype), np.empty(shape, dtype)
-        given, made = [tensor(view)], [tensor(out)]
-        times = (
-            best(lambda: native.call("copy", given, made, [], [])),  # noqa: B023 - run at once
-            best(lambda: np.copyto(out, view)),  # noqa: B023
-            best(lambda: np.copyto(flat, x)),  # noqa: B023
+def _others() -> list[Case]:
+    """Movement that is no transpose."""
+    x, y = floats(1, 128, 56, 56), floats(1, 128, 56, 56, seed=1)
+    table, ids = floats(30522, 768), np.random.default_rng(0).integers(0, 30522, (1, 128))
+    pads = _ints(0, 0, 1, 1, 0, 0, 1, 1)
+    return [
+        Case("movement", name, (row,), make, GOAL, 0)
+        for name, row, make in (
+            ("Concat 2 of 1x128x56x56", "concat", lambda: one("Concat", {"x": x, "y": y}, axis=1)),
+            ("Gather 128 of 30522x768", "gather",
+             lambda: one("Gather", {"x": table, "i": ids}, axis=0)),
+            ("Pad 1x128x56x56", "pad", lambda: one("Pad", {"x": x}, lambda i: [pads])),
+            ("Tile 512x768 by 4", "tile",
+             lambda: one("Tile", {"x": floats(512, 768)}, lambda i: [_ints(4, 1)])),
+            ("Slice every second of 1024x1024", "copy",
+             lambda: one("Slice", {"x": floats(1024, 1024)},
+                         lambda i: [_ints(0), _ints(1024), _ints(1), _ints(2)])),
         )
-        rates = [2 * x.nbytes / t / 1e9 for t in times]
-        print(f"{name:28} {shape!s:25} {rates[0]:9.1f} {rates[1]:7.1f} {rates[2]:7.1f}")
+    ]  # fmt: skip
+
+
+def cases() -> list[Case]:
+    """Transposes, then others."""
+    return [*(_transposed(*t) for t in TRANSPOSES), *_others()]
 
 
 if __name__ == "__main__":
-    main()
+    main(cases(), parser(__doc__).parse_args())

@@ -64,6 +64,7 @@ std::unique_ptr<Segment> make_segment(nb::tuple parts) {
            parts[8]))
     spec.growths.push_back({from, to, axis, rows, room_from, room_to});
   spec.effort = nb::cast<int>(parts[9]);
+  spec.branches = nb::cast<bool>(parts[10]);
   return std::make_unique<Segment>(std::move(spec));
 }
 
@@ -160,7 +161,7 @@ class Runnable {
         throw std::invalid_argument("an input of a sequence is no plain array of its type");
     }
     if (!arrays.is_none()) lend(state, nb::cast<nb::list>(arrays));
-    std::vector<Moment> moments;
+    Moments moments;
     if (profiles) state.moments = &moments;
     Watch watch(stop);
     const Outcome outcome = run_in(state, watch);
@@ -169,9 +170,10 @@ class Runnable {
       return nb::make_tuple(int(outcome.fault), outcome.segment, outcome.index,
                             outcome.status.text(), nb::cast(outcome.names), outcome.bytes);
     nb::list spans;
-    for (const Moment& m : moments)
-      spans.append(nb::make_tuple(m.segment, m.step, m.begin_ns, m.end_ns));
-    return nb::make_tuple(0, outputs(state, arrays), nb::cast(state.names), spans);
+    for (const Moment& m : moments.steps)
+      spans.append(nb::make_tuple(m.segment, m.step, m.begin_ns, m.end_ns, m.run));
+    return nb::make_tuple(0, outputs(state, arrays), nb::cast(state.names), spans,
+                          nb::cast(moments.names));
   }
 
   // What runs with these names take, by segment; those whose sizes are not known are left out.
@@ -468,7 +470,8 @@ void bind_exec(nb::module_& m) {
            "arrays"_a = nb::none(),
            nb::sig("def run(self, names: collections.abc.Sequence[int], inputs: list, stop: Stop | "
                    "None, profiles: bool, arrays: list | None = None) -> tuple"),
-           "(0, outputs, names, spans), or (fault, segment, index, text, names, bytes).")
+           "(0, outputs, names, spans, sizes of each run), or (fault, segment, index, text, names, "
+           "bytes).")
       .def("memory", &Runnable::memory, "names"_a,
            nb::sig("def memory(self, names: collections.abc.Sequence[int]) -> list[dict]"),
            "What a run with these sizes takes, by segment: when each value is alive, and where.")

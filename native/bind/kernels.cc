@@ -66,12 +66,13 @@ struct Single {
 
 std::string call_row(const std::string& row, const Tensors& inputs, const Tensors& outputs,
                      const std::vector<int64_t>& ints, const std::vector<double>& floats,
-                     int splits, const std::string& isa, Texts* texts) {
+                     int splits, const std::string& isa, Texts* texts, int threads) {
   Single single(row, isa, inputs, outputs, ints, floats);
   Texts own;
   single.data.texts = (texts == nullptr ? own : *texts).room();
   nb::gil_scoped_release nogil;
-  return run_single(*single.kernel, single.call, single.data, splits < 0 ? 1 : splits).text();
+  return run_single(*single.kernel, single.call, single.data, splits < 0 ? 1 : splits, threads)
+      .text();
 }
 
 std::vector<std::vector<int64_t>> resolve_row(const std::string& row, const Tensors& inputs,
@@ -113,9 +114,9 @@ void bind_kernels(nb::module_& m) {
   m.attr("kernels") = rows;
 
   m.def("call", call_row, "row"_a, "inputs"_a, "outputs"_a, "ints"_a, "floats"_a, "splits"_a = 1,
-        "isa"_a = "", "texts"_a.none() = nb::none(),
+        "isa"_a = "", "texts"_a.none() = nb::none(), "threads"_a = 0,
         "Runs one row on tensors (address, type, dims, strides), in so many parts one after the "
-        "other, or with 0 on all threads; returns what went wrong, or ''.");
+        "other, or with 0 on so many threads (0: all); returns what went wrong, or ''.");
   m.def("resolve", resolve_row, "row"_a, "inputs"_a, "outputs"_a, "ints"_a, "floats"_a,
         "isa"_a = "", "The dims of the outputs of a row whose sizes depend on data.");
 }

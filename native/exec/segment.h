@@ -82,7 +82,8 @@ struct SegmentSpec {
   std::vector<ResolvedName> resolved;
   std::vector<Alias> aliases;
   std::vector<Growth> growths;
-  int effort = 0;  // of the search for an order; below 0 steps run as they are listed
+  int effort = 0;         // of the search for an order; below 0 steps run as they are listed
+  bool branches = false;  // whether small steps that do not need each other run at once
 };
 
 // The rows of a block with room for more. Whoever adds some claims them first, so that two runs
@@ -117,10 +118,16 @@ struct Outcome {
   int64_t bytes = 0;  // that were wanted, for faults of memory
 };
 
-// When a step ran, for profiles.
+// When a step ran, and which run of its segment that was.
 struct Moment {
-  int segment, step;
+  int segment, step, run;
   int64_t begin_ns, end_ns;
+};
+
+// What profiles are made of.
+struct Moments {
+  std::vector<Moment> steps;
+  std::vector<std::vector<int64_t>> names;  // by run of a segment: those of a body have their own
 };
 
 // Memory of the caller's for an output, used where the run makes just such a tensor in a block of
@@ -144,7 +151,7 @@ struct RunState {
   bool grows_in_place = true;
   bool (*should_stop)(void*) = nullptr;  // asked between steps
   void* stop_context = nullptr;
-  std::vector<Moment>* moments = nullptr;
+  Moments* moments = nullptr;
   std::vector<Given> given;
 };
 

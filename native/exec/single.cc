@@ -21,7 +21,7 @@ Status run_parts(const Phase& phase, const Plan& plan, Data data, int parts) {
 
 }  // namespace
 
-Status run_single(const Kernel& kernel, const Call& call, Data data, int parts) {
+Status run_single(const Kernel& kernel, const Call& call, Data data, int parts, int n_threads) {
   Bump bump;
   Plan plan;
   plan.owner = &bump;
@@ -33,7 +33,7 @@ Status run_single(const Kernel& kernel, const Call& call, Data data, int parts) 
   const int64_t local = (plan.local_bytes + 63) / 64 * 64;
   ThreadOptions threads{1, true};
   if (parts == kOnPool) {
-    threads.threads = usable_cpus();
+    threads.threads = n_threads > 0 ? n_threads : usable_cpus();
     want_threads(threads.threads);
     data.local = static_cast<std::byte*>(bump.allocate(size_t(local * threads.threads)));
   }

@@ -8,7 +8,7 @@
 #include <immintrin.h>
 #endif
 
-#include "simd/vec.h"
+#include "simd/narrow.h"
 
 namespace sdx::SDX_ISA {
 
@@ -85,6 +85,43 @@ SDX_INLINE u8v gather_low(const i32v* in) {
   u8v v;
   for (int i = 0; i < SDX_VEC_BYTES; ++i) v[i] = uint8_t(in[i % 16 / 4][i / 16 * 4 + i % 4]);
   return v;
+#endif
+}
+
+// Bytes of T: steps from a zero point, rounded to the nearest, halves to even, and held within
+// bounds; NaN becomes the lower one.
+template <class T>
+struct Held {
+  float low, high, zero;
+};
+
+// Four vectors of steps as bytes, in the order of gather_low.
+template <class T>
+SDX_INLINE u8v pack_steps(const f32v* y, const Held<T>& to) {
+#if defined(SDX_WHOLE)
+  const auto zero = SDX_BYTES(set1_epi16)(int16_t(to.zero));
+  const auto whole = [&](int i) {
+    const f32v held = splat(to.high) < y[i] ? splat(to.high) : y[i];  // NaN stays
+#if defined(__AVX512F__)
+    return _mm512_maskz_cvtps_epi32(__mmask16(-1), (__m512)held);
+#else
+    return SDX_BYTES(cvtps_epi32)(held);
+#endif
+  };
+  const auto first = SDX_BYTES(adds_epi16)(SDX_BYTES(packs_epi32)(whole(0), whole(1)), zero);
+  const auto second = SDX_BYTES(adds_epi16)(SDX_BYTES(packs_epi32)(whole(2), whole(3)), zero);
+  Vec<T> bytes;
+  if constexpr (T(-1) < T(0))
+    bytes = (Vec<T>)SDX_BYTES(packs_epi16)(first, second);
+  else
+    bytes = (Vec<T>)SDX_BYTES(packus_epi16)(first, second);
+  const Vec<T> low = splat(T(to.low + to.zero));
+  return (u8v)(bytes > low ? bytes : low);
+#else
+  i32v held[4];
+  for (int i = 0; i < 4; ++i)
+    held[i] = round_bits(clamp(y[i], splat(to.low), splat(to.high))) + splat(int32_t(to.zero));
+  return gather_low(held);
 #endif
 }
 

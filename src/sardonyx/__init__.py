@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from sardonyx.enums import (
-    ExecutionMode,
-    ExecutionOrder,
-    GraphOptimizationLevel,
-    OrtAllocatorType,
-    OrtCompileApiFlags,
-    OrtDeviceMemoryType,
-    OrtDeviceVendorId,
-    OrtExecutionProviderDevicePolicy,
-    OrtHardwareDeviceType,
-    OrtMemoryInfoDeviceType,
-    OrtMemType,
-    OrtSparseFormat,
-)
-from sardonyx.errors import NotFound, NotImplemented, SardonyxError
-from sardonyx.options import RunOptions, SessionOptions
+from sardonyx.bundle import bundle_of
+
+with bundle_of(__spec__):
+    import sardonyx.common  # noqa: F401 - imported for what it imports
+    from sardonyx.enums import (
+        ExecutionMode,
+        ExecutionOrder,
+        GraphOptimizationLevel,
+        OrtAllocatorType,
+        OrtCompileApiFlags,
+        OrtDeviceMemoryType,
+        OrtDeviceVendorId,
+        OrtExecutionProviderDevicePolicy,
+        OrtHardwareDeviceType,
+        OrtMemoryInfoDeviceType,
+        OrtMemType,
+        OrtSparseFormat,
+    )
+    from sardonyx.errors import NotFound, NotImplemented, SardonyxError
+    from sardonyx.options import RunOptions, SessionOptions
+    from sardonyx.session.inference import InferenceSession
 
 if TYPE_CHECKING:
     from sardonyx import capi as capi
@@ -48,7 +53,6 @@ if TYPE_CHECKING:
     from sardonyx.ortvalues import copy_tensors
     from sardonyx.providers import register_provider, unregister_provider
     from sardonyx.session.binding import IOBinding, SessionIOBinding
-    from sardonyx.session.inference import InferenceSession
     from sardonyx.sparse import SparseTensor
     from sardonyx.weights.forms import PrepackedWeightsContainer
     from sardonyx.weights.loading import DataLoader, LoaderManager, WeightReference
@@ -56,13 +60,11 @@ if TYPE_CHECKING:
 __version__: Final = "0.1.0"
 ORT_VERSION: Final = "1.31.1"  # the onnxruntime whose interface this is
 
-# Names whose modules few programs need, or that bring the whole line from file to result: imported
-# when first asked for.
+# Names whose modules few programs need: imported when first asked for.
 _LATER: Final = {
     "AdapterFormat": "sardonyx.adapters",
     "DataLoader": "sardonyx.weights.loading",
     "IOBinding": "sardonyx.session.binding",
-    "InferenceSession": "sardonyx.session.inference",
     "LoaderManager": "sardonyx.weights.loading",
     "LoraAdapter": "sardonyx.adapters",
     "ModelCompiler": "sardonyx.compiler",

@@ -321,9 +321,9 @@ isa: str
 
 kernels: dict = ...
 
-def call(row: str, inputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], outputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], ints: Sequence[int], floats: Sequence[float], splits: int = 1, isa: str = '', texts: Texts | None = None) -> str:
+def call(row: str, inputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], outputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], ints: Sequence[int], floats: Sequence[float], splits: int = 1, isa: str = '', texts: Texts | None = None, threads: int = 0) -> str:
     """
-    Runs one row on tensors (address, type, dims, strides), in so many parts one after the other, or with 0 on all threads; returns what went wrong, or ''.
+    Runs one row on tensors (address, type, dims, strides), in so many parts one after the other, or with 0 on so many threads (0: all); returns what went wrong, or ''.
     """
 
 def resolve(row: str, inputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], outputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], ints: Sequence[int], floats: Sequence[float], isa: str = '') -> list[list[int]]:
@@ -376,7 +376,7 @@ class Runnable:
 
     def run(self, names: Sequence[int], inputs: list, stop: Stop | None, profiles: bool, arrays: list | None = None) -> tuple:
         """
-        (0, outputs, names, spans), or (fault, segment, index, text, names, bytes).
+        (0, outputs, names, spans, sizes of each run), or (fault, segment, index, text, names, bytes).
         """
 
     def memory(self, names: Sequence[int]) -> list[dict]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from sardonyx.errors import FAULTS, ModelLoadCanceled, SardonyxError
+from sardonyx.frozen import field, frozen, replace
 from sardonyx.graph.graph import Graph
 from sardonyx.graph.infer import Shapes, infer
 from sardonyx.load import LoadOptions, load
@@ -17,6 +17,7 @@ from sardonyx.load.source import ModelBytes, read_model
 from sardonyx.log import logger
 from sardonyx.memory import plan
 from sardonyx.pass_options import PassOptions
+from sardonyx.passes import lower, optimize
 from sardonyx.place import Placement, Provider, Wishes, place
 from sardonyx.program.emit import emit
 from sardonyx.program.program import Program
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from sardonyx.save import SaveOptions
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """Everything that compiling may be told."""
 
@@ -54,7 +55,7 @@ class Options:
     wishes: Wishes = field(default_factory=Wishes)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Compiled:
     """A program, with the model that it came from and what was decided on the way."""
 
@@ -96,8 +97,6 @@ def given_bytes(source: Any, options: Options) -> ModelBytes:
 
 def lowered(given: ModelBytes, options: Options, stages: Stages) -> Model:
     """The part of the line that a pack stands for."""
-    from sardonyx.passes import lower, optimize  # not needed where there is a pack
-
     with stages.stage("load"):
         model = load(given, options.load)
         if options.outputs:
@@ -158,7 +157,6 @@ def _host_lowering(options: Options) -> Callable[[Graph], None] | None:
     """The passes for what devices leave to the CPU, where the graph is one for devices."""
     if not options.passes.for_device:
         return None
-    from sardonyx.passes import lower
     from sardonyx.passes.device import widen_masks
     from sardonyx.passes.few_bits import part_few_bits
 

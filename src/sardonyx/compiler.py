@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, Final, cast
 
 from sardonyx.atomic import writing
 from sardonyx.compile import Options, no_collection
 from sardonyx.enums import GraphOptimizationLevel, OrtCompileApiFlags
 from sardonyx.errors import Fail, InvalidArgument
+from sardonyx.frozen import frozen, replace
 from sardonyx.graph.infer import infer
 from sardonyx.load import load
 from sardonyx.load.model import Model
@@ -27,7 +26,7 @@ from sardonyx.weights.const import Const, Ref
 _SUFFIX: Final = "_ctx.onnx"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OrtExternalInitializerInfo:
     """Where the bytes of an initializer are, outside a model."""
 
@@ -74,7 +73,7 @@ class ModelCompiler:
         self._threshold = external_initializers_size_threshold
         self._flags = OrtCompileApiFlags.NONE if flags is None else int(flags)
         self._locate = get_initializer_location_func
-        self._options = copy.copy(sess_options)
+        self._options = sess_options.__copy__()
         self._options.graph_optimization_level = graph_optimization_level
         self._options.optimized_model_filepath = ""
 

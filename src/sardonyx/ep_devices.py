@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -20,6 +19,7 @@ from sardonyx.enums import (
     OrtMemType,
 )
 from sardonyx.errors import NoSuchFile, ValueFault
+from sardonyx.frozen import field, frozen
 from sardonyx.providers.probe import cuda_may_work
 
 _CPU_INFO = "/proc/cpuinfo"
@@ -30,7 +30,7 @@ _VENDORS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OrtHardwareDevice:
     """A piece of hardware, with what the system says of it."""
 
@@ -54,7 +54,7 @@ class OrtSyncStream:
         return int(self._stream.cuda_stream)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OrtEpDevice:
     """A provider on a device."""
 
@@ -90,7 +90,7 @@ class OrtEpDevice:
         return int(self.ep_options["device_id"]) if is_gpu else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OrtEpAssignedNode:
     """A node that a provider took."""
 
@@ -99,7 +99,7 @@ class OrtEpAssignedNode:
     op_type: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OrtEpAssignedSubgraph:
     """Nodes that a provider took as one."""
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from sardonyx.frozen import frozen
 from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFact, SparseFact
 from sardonyx.load.model import Declared, Model
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodeArg:
     """An input or output: name, type and shape, as onnxruntime shows them."""
 

@@ -121,7 +121,7 @@ class SessionOptions:
             )
         said = config_keys.advice(key)
         if said is not None:
-            from sardonyx.log import logger  # logging is slow to import, and most keys need no word
+            from sardonyx.log import logger  # most keys need no word
 
             (logger.warning if said.startswith("unknown") else logger.debug)(said)
         self._set_twin(key, value)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 import os
-from dataclasses import dataclass
 from typing import Any
 
 from sardonyx.compile import Options, given_bytes, lowered, no_collection, program_of, settings_of
 from sardonyx.errors import InvalidArgument
+from sardonyx.frozen import frozen
 from sardonyx.load.model import Model
 from sardonyx.load.source import Files, ModelBytes
 from sardonyx.trace import Stages
@@ -23,7 +23,7 @@ def _silent(done: int, total: int) -> None:
     """Says nothing of how far it is."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Request:
     """A pack to write: where, and for whom."""
 
@@ -32,7 +32,7 @@ class Request:
     report: Report = _silent
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Written:
     """A pack that was written."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.enums import GraphOptimizationLevel as Level
+from sardonyx.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PassOptions:
     """How far to go, what to leave out, and how large folded constants may become."""
 
@@ -19,4 +18,6 @@ class PassOptions:
     keeps_qdq: bool = False  # no products of integers where a model quantizes and dequantizes
     weight_block: int = 0  # of these, where their scales have none; 0: the usual one, -1: by size
     for_device: bool = False  # nodes are left as providers with devices know them
+    bf16: bool = False  # products round both sides to it, where the CPU multiplies it
+    int8: bool = False  # products of few-bit weights round activations to it
     joins: bool = False  # for devices: what our own ops can say is joined

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Final
 
 from sardonyx.compile import Compiled, Options
 from sardonyx.errors import InvalidArgument, SardonyxError
+from sardonyx.frozen import replace
 from sardonyx.graph.graph import Graph
 from sardonyx.graph.guard import AssumptionFailed, ChoiceFailed, Guard
 from sardonyx.graph.infer import Shapes

@@ -28,6 +28,37 @@ from sardonyx import SessionOptions
 def InferenceSession(*args, **kwargs):
     raise RuntimeError("cannot do this\\nsecond line")
 """
+OPENVINO = """
+from sardonyx import InferenceSession
+
+class Core:
+    def read_model(self, path):
+        return path
+
+    def compile_model(self, path, device, hints):
+        assert device == "CPU" and hints["INFERENCE_PRECISION_HINT"] == "f32"
+        assert hints["INFERENCE_NUM_THREADS"] == 1
+        return Compiled(InferenceSession(path))
+
+class Input:
+    def __init__(self, name):
+        self.name = name
+
+    def get_names(self):
+        return {self.name, self.name + ":0"}
+
+class Compiled:
+    def __init__(self, session):
+        self.session = session
+        self.inputs = [Input(i.name) for i in session.get_inputs()]
+
+    def create_infer_request(self):
+        return self
+
+    def infer(self, feed, share_inputs, share_outputs):
+        named = {self.inputs[i].name: x for i, x in feed.items()}
+        return dict(enumerate(self.session.run(None, named)))
+"""
 DEAD = """
 import os, sys
 print("last words", file=sys.stderr, flush=True)
@@ -61,6 +92,40 @@ def test_table(folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None
         "geometric mean of 2 models",
     ):
         assert word in said
+
+
+def test_openvino(folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has an interface of its own, and is among the rivals that are looked for."""
+    (folder / "openvino.py").write_text(OPENVINO)
+    path = models.sums(folder / "m.onnx")
+    assert main(["bench", path, "--rivals", "openvino", *QUICK, "--json"]) == 0
+    (model,) = json.loads(capsys.readouterr().out)["models"]
+    assert model["runtimes"]["openvino"]["differs"] == 0
+    provider = ["--provider", "cpu"]
+    assert main(["bench", path, "--rivals", "openvino", *QUICK, *provider, "--json"]) == 0
+    (model,) = json.loads(capsys.readouterr().out)["models"]
+    assert model["runtimes"]["openvino"] == {
+        "error": "RuntimeError: it is measured on the CPU alone"
+    }
+
+
+@pytest.mark.parametrize(
+    ("installed", "said"),
+    [
+        (("rival_a", "rival_b"), "sardonyx against rival_a, rival_b; 1 thread;"),
+        (("rival_a", "no_such"), "faster; no_such is not installed"),
+    ],
+)
+def test_known_rivals(
+    folder: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    installed: tuple[str, ...],
+    said: str,
+) -> None:
+    monkeypatch.setattr(bench, "KNOWN", installed)
+    assert main(["bench", models.sums(folder / "m.onnx"), *QUICK]) == 0
+    assert said in capsys.readouterr().out
 
 
 def test_models_of_one_name(folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,7 +176,11 @@ def test_a_model_that_fails_does_not_stop_the_others(
 
 def test_unknown_rival(folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "m.onnx", "--rivals", "no_such_runtime"]) == 2
-    assert "no_such_runtime is not installed" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "no_such_runtime is not installed" in said
+    assert "known are onnxruntime, openvino" in said
+    assert main(["bench", "m.onnx", "--rivals", "torch"]) == 2
+    assert "torch runs no ONNX files" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

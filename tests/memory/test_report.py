@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from onnx import numpy_helper
 import sardonyx
 from sardonyx.compile import Compiled, Options, compile
 from sardonyx.errors import InternalError, InvalidArgument
+from sardonyx.frozen import replace
 from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.memory import peak
 from sardonyx.memory.place import Life, place

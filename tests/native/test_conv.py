@@ -14,10 +14,13 @@ from sardonyx.graph.dtype import F32, by_numpy
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops.declare import INTERNAL
+from sardonyx.ops.rules import as_bf16
+from sardonyx.ops.window import window
 from sardonyx.passes.chains import fuse_chains
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call
 from sardonyx.providers.cpu import lowered
+from sardonyx.providers.cpu.conv import _is_winograd
 from sardonyx.weights.const import Held
 from tests.kernels import run_call
 
@@ -95,6 +98,21 @@ def test_conv_of_groups(shape: Any, group: int, c: int, o: int) -> None:
     spatial, kernel, attrs = shape
     x, w = random(1, *spatial, c * group), random(o * group, c, *kernel)
     check("Conv", x, w, "conv_f32", group=group, **attrs)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("group", "c", "o"), [(1, 1, 5), (1, 3, 40), (2, 17, 16), (1, 70, 33)])
+def test_conv_rounded_to_bf16(
+    shape: Any, group: int, c: int, o: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sardonyx.providers.cpu.conv.MULTIPLIES_BF16", True)
+    spatial, kernel, attrs = shape
+    x, w = random(2, *spatial, c * group), random(o * group, c, *kernel)
+    node = node_of("Conv", x, w, group=group, **attrs)
+    is_winograd = _is_winograd(node, window(kernel, node.attrs))
+    row = "conv_winograd_f32" if is_winograd else "conv_bf16"
+    check("Conv", *((as_bf16(x), as_bf16(w)) if is_winograd else (x, w)), row, bf16=1,
+          group=group, **attrs)  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

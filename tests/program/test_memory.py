@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sardonyx.errors import InternalError
+from sardonyx.frozen import replace
 from sardonyx.graph.text import parse
 from sardonyx.memory import peak, plan
 from sardonyx.memory.place import Layout, Life, check, place
@@ -37,7 +36,7 @@ def test_the_check_notices_an_overlap() -> None:
         check(values, Layout({0: 0, 1: 32}, 128))
     with pytest.raises(InternalError, match="outside"):
         check(values, Layout({0: 0, 1: 64}, 100))
-    check([values[0], dataclasses.replace(values[1], start=3)], Layout({0: 0, 1: 0}, 64))
+    check([values[0], replace(values[1], start=3)], Layout({0: 0, 1: 0}, 64))
 
 
 def test_lifetimes_and_views() -> None:

@@ -270,18 +270,6 @@ def test_a_broken_assumption_compiles_again(tmp_path: Path) -> None:
     same(session.run(None, {"x": x, "y": y}), [x + y])
 
 
-def test_passes_are_not_imported(tmp_path: Path) -> None:
-    path = embedded(tmp_path)
-    packed(path)
-    code = (
-        "import sys, sardonyx; sardonyx.InferenceSession(sys.argv[1]); "
-        "print(any(m.startswith(('sardonyx.passes', 'sardonyx.load.upgrade', 'onnx')) "
-        "for m in sys.modules))"
-    )
-    ran = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True)
-    assert ran.stdout == "False\n", ran.stderr
-
-
 def test_profile_has_the_stage(tmp_path: Path) -> None:
     path = embedded(tmp_path)
     packed(path)

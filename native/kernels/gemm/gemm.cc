@@ -5,10 +5,12 @@ namespace sdx::SDX_ISA {
 namespace {
 
 constexpr Kernel kRows[] = {
-    {"fma_limit", Accepts::contiguous, fma_limit},
     {"matmul", Accepts::any, matmul},
+    {"matmul_bf16", Accepts::any, matmul_bf16},
     {"matmul_pack", Accepts::any, matmul_pack},
+    {"matmul_pack_bf16", Accepts::any, matmul_pack_bf16},
     {"matmul_packed", Accepts::any, matmul_packed},
+    {"matmul_packed_bf16", Accepts::any, matmul_packed_bf16},
 };
 
 }  // namespace

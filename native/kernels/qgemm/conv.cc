@@ -12,9 +12,9 @@ struct Source {
   int64_t channels, group_channels, n_groups;
 };
 
-// How bytes are read: what padding is, what turns a byte into an unsigned one, where x ends.
+// How bytes are read: what padding is, and where x ends.
 struct Bytes {
-  uint8_t pad, flip;
+  uint8_t pad;
   const uint8_t* end;
 };
 
@@ -31,7 +31,7 @@ SDX_INLINE void gather_line(const Source& s, const uint8_t* line, int64_t at, By
       return;
     }
     if (first > 0) memset(to, bytes.pad, size_t(first * c));
-    copy_run(to + first * c, line + (at + first) * c, (last - first) * c, bytes.flip, bytes.end);
+    copy_run(to + first * c, line + (at + first) * c, (last - first) * c, bytes.end);
     if (last < axis.taps) memset(to + last * c, bytes.pad, size_t((axis.taps - last) * c));
     return;
   }
@@ -39,32 +39,38 @@ SDX_INLINE void gather_line(const Source& s, const uint8_t* line, int64_t at, By
     if (at < 0 || at >= axis.in)
       memset(to, bytes.pad, size_t(c));
     else
-      copy_run(to, line + at * s.channels, c, bytes.flip, bytes.end);
+      copy_run(to, line + at * s.channels, c, bytes.end);
   }
 }
 
+SDX_INLINE int64_t line_bytes(const Source& s) {
+  return s.window.axis[kSpatial - 1].taps * s.group_channels;
+}
+SDX_INLINE int64_t whole_groups(int64_t bytes) { return (bytes + kGroup - 1) / kGroup * kGroup; }
+
 // The taps of one output: all lines of its window, padding filled with the zero point.
 SDX_INLINE void gather_pixel(const Source& s, const uint8_t* image, const Pixel& pixel, Bytes bytes,
-                             uint8_t* to) {
+                             uint8_t flip, uint8_t* to) {
   const Axis *deep = s.window.axis, *high = deep + 1, *wide = deep + 2;
-  const int64_t line_bytes = wide->taps * s.group_channels;
+  const int64_t n = line_bytes(s), whole = whole_groups(n);
   const int64_t at = wide->place(pixel.at[2], 0);
   for (int64_t z = 0; z < deep->taps; ++z) {
     const int64_t depth = deep->place(pixel.at[0], z);
-    for (int64_t h = 0; h < high->taps; ++h, to += line_bytes) {
+    for (int64_t h = 0; h < high->taps; ++h, to += whole) {
       const int64_t height = high->place(pixel.at[1], h);
       if (depth < 0 || depth >= deep->in || height < 0 || height >= high->in) {
-        memset(to, bytes.pad, size_t(line_bytes));
-        continue;
+        memset(to, bytes.pad, size_t(n));
+      } else {
+        const int64_t line = depth * high->in + height;
+        gather_line(s, image + line * wide->in * s.channels, at, bytes, to);
       }
-      const int64_t line = depth * high->in + height;
-      gather_line(s, image + line * wide->in * s.channels, at, bytes, to);
+      for (int64_t i = n; i < whole; ++i) to[i] = flip;
     }
   }
 }
 
-SDX_INLINE void close_row(const Product& p, uint8_t* row) {
-  for (int64_t j = p.shape.k; j < p.shape.n_groups() * kGroup; ++j) row[j] = 0;
+uint8_t padding(const Data& data) {
+  return data.in[kXZero] == nullptr ? 0 : *input<uint8_t>(data, kXZero);
 }
 
 void gather_windows(const Product& p, const Data& data, int64_t job, int64_t row, int64_t n,
@@ -74,37 +80,79 @@ void gather_windows(const Product& p, const Data& data, int64_t job, int64_t row
   const int64_t image = job / s.n_groups, group = job % s.n_groups;
   const uint8_t* x =
       input<uint8_t>(data, kX) + image * w.ins() * s.channels + group * s.group_channels;
-  const uint8_t zero = data.in[kXZero] == nullptr ? 0 : *input<uint8_t>(data, kXZero);
   const uint8_t* end = input<uint8_t>(data, kX) + w.batch * w.ins() * s.channels;
-  const Bytes bytes{uint8_t(zero ^ p.flip), p.flip, end};
+  const Bytes bytes{padding(data), end};
   Pixel pixel = pixel_of(w, row);
   for (int64_t i = 0; i < n; ++i) {
-    gather_pixel(s, x, pixel, bytes, to + i * p.stride);
-    close_row(p, to + i * p.stride);
+    gather_pixel(s, x, pixel, bytes, p.flip, to + i * p.stride);
     for (int d = kSpatial - 1; d >= 0 && ++pixel.at[d] == w.axis[d].out && d > 0; --d)
       pixel.at[d] = 0;
   }
 }
 
-// Windows of one tap that meet every input: rows are the pixels themselves.
-void gather_pixels(const Product& p, const Data& data, int64_t job, int64_t row, int64_t n,
-                   uint8_t* to) {
-  const auto& s = *static_cast<const Source*>(p.source);
-  const int64_t pixel = job / s.n_groups * p.m + row;
-  const uint8_t* from =
-      input<uint8_t>(data, kX) + pixel * s.channels + job % s.n_groups * s.group_channels;
-  const Window& w = s.window;
-  const uint8_t* end = input<uint8_t>(data, kX) + w.batch * w.ins() * s.channels;
-  for (int64_t i = 0; i < n; ++i) {
-    copy_run(to + i * p.stride, from + i * s.channels, p.shape.k, p.flip, end);
-    close_row(p, to + i * p.stride);
-  }
-}
-
+// Windows that meet every input in turn are the pixels themselves.
 bool is_pointwise(const Window& w) {
   for (const Axis& axis : w.axis)
     if (axis.taps != 1 || axis.step != 1 || axis.begin != 0 || axis.in != axis.out) return false;
   return true;
+}
+
+// Inputs of an axis that windows read, padding included.
+int64_t reach_of(const Axis& axis) {
+  return (axis.out - 1) * axis.step + (axis.taps - 1) * axis.spacing + 1;
+}
+bool stays_inside(const Axis& axis) {
+  return axis.begin >= 0 && axis.begin + reach_of(axis) <= axis.in;
+}
+
+// Item: one line of an image with its padding.
+Status pad_lines(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& p = *static_cast<const Product*>(args);
+  const auto& s = *static_cast<const Source*>(p.source);
+  const Axis &high = s.window.axis[1], &wide = s.window.axis[2];
+  const int64_t height = reach_of(high), c = s.channels;
+  const int64_t first = wide.begin < 0 ? -wide.begin : 0;
+  const int64_t most = reach_of(wide), room = wide.in - wide.begin;
+  const int64_t last = room < most ? room : most;
+  for (int64_t i = begin; i < end; ++i) {
+    auto* to = reinterpret_cast<uint8_t*>(data.scratch + p.place.at) + i * most * c;
+    const int64_t line = i % height + high.begin;
+    if (line < 0 || line >= high.in || first >= last) {
+      memset(to, padding(data), size_t(most * c));
+      continue;
+    }
+    const uint8_t* from =
+        input<uint8_t>(data, kX) + ((i / height * high.in + line) * wide.in + wide.begin) * c;
+    memset(to, padding(data), size_t(first * c));
+    copy_bytes(to + first * c, from + first * c, (last - first) * c);
+    memset(to + last * c, padding(data), size_t((most - last) * c));
+  }
+  return {};
+}
+
+// Rows of one line of outputs read the image itself, or a copy with its padding around it: lines of
+// a window lie side by side there. Lines that are short leave tiles unfilled.
+bool walks_lines(const Product& p, const Source& s) {
+  const Axis *deep = s.window.axis, *wide = deep + 2;
+  const bool is_flat = deep->in == 1 && deep->out == 1 && deep->taps == 1 && deep->begin == 0;
+  return is_flat && s.n_groups == 1 && !p.has_row_sums && wide->spacing == 1 &&
+         wide->out >= 2 * kTileRows;
+}
+
+void walk_lines(Product& p, const Source& s, Plan& plan) {
+  const Axis &high = s.window.axis[1], &wide = s.window.axis[2];
+  const bool is_padded = !stays_inside(high) || !stays_inside(wide) || line_bytes(s) % kGroup != 0;
+  const int64_t width = is_padded ? reach_of(wide) : wide.in;
+  const int64_t height = is_padded ? reach_of(high) : high.in;
+  const int64_t pitch = width * s.channels;
+  p.n_jobs = s.window.batch * high.out;
+  p.m = wide.out;
+  p.stride = wide.step * s.channels;
+  p.place = {high.taps, high.spacing * pitch, high.out, high.step * pitch, height * pitch, -1};
+  if (!is_padded) return;
+  p.place.at = 0;
+  plan.scratch_bytes = (s.window.batch * height * pitch + kGroup + 63) / 64 * 64;
+  plan.add(pad_lines, s.window.batch * height, pitch / 32);
 }
 
 }  // namespace
@@ -119,7 +167,9 @@ Status qconv(const Call& call, Plan& plan) {
   s->channels = x.dim(-1);
   s->group_channels = s->channels / s->n_groups;
   p->w = DType(call.ints[0]);
-  p->shape = {s->window.taps() * s->group_channels, call.ints[2] / s->n_groups};
+  const int64_t n_lines = s->window.axis[0].taps * s->window.axis[1].taps;
+  p->shape = {n_lines * whole_groups(line_bytes(*s)), call.ints[2] / s->n_groups};
+  p->depth = n_lines * line_bytes(*s);
   p->n_jobs = x.dims[0] * s->n_groups;
   p->m = s->window.outs();
   p->n_packs = s->n_groups;
@@ -127,7 +177,15 @@ Status qconv(const Call& call, Plan& plan) {
   p->out_stride = row_pitch(call.out[0]);
   p->packed_at = -1;
   p->source = s;
-  p->gather = is_pointwise(s->window) ? gather_pixels : gather_windows;
+  read_operands(*p, call);
+  if (is_pointwise(s->window) && s->n_groups == 1 && lies_well(*p, s->channels)) {
+    p->stride = s->channels;
+    p->place.image_bytes = p->m * s->channels;
+  } else if (walks_lines(*p, *s)) {
+    walk_lines(*p, *s, plan);
+  } else {
+    p->gather = gather_windows;
+  }
   plan_product(*p, call, plan);
   return {};
 }

@@ -2,6 +2,9 @@
 //
 // Weights come in blocks of 64 channels; in each, taps come in groups of 4. Of a group, 4 vectors
 // hold the weights as interleave4 holds the inputs. Behind the blocks lie the sums of the channels.
+//
+// A group is 4 taps in order, or, of windows with three columns, a column: then outputs of a line
+// share the columns between them.
 #include "kernels/pitch.h"
 #include "kernels/qgemm/list.h"
 #include "kernels/qgemm/product.h"
@@ -21,24 +24,40 @@ SDX_INLINE int64_t place_of(int64_t c) {
 }
 int64_t interleaved(int64_t c) { return place_of(c); }
 
+// How taps are dealt to groups.
+struct Groups {
+  int64_t lines, columns;
+
+  SDX_INLINE bool are_columns() const { return columns == 3 && lines >= 2 && lines <= kGroup; }
+  SDX_INLINE int64_t count() const {
+    return are_columns() ? columns : (lines * columns + kGroup - 1) / kGroup;
+  }
+  // Where a tap lies, of kGroup for each group.
+  SDX_INLINE int64_t place(int64_t tap) const {
+    return are_columns() ? tap % columns * kGroup + tap / columns : tap;
+  }
+};
+
 struct DepthwiseArgs {
   Product product;  // for its operands
   Window window;
+  Groups groups;
   int64_t channels, padded, n_groups;
-  int64_t pitch;  // elements between outputs
-  int64_t n_taps;
+  int64_t pitch;             // elements between outputs
+  const std::byte* columns;  // what belongs to channels, where that is known before a run
 };
 
 SDX_INLINE int64_t blocks_bytes(const DepthwiseArgs& a) { return a.padded * a.n_groups * kGroup; }
 
 struct PackArgs {
-  int64_t channels, taps;
+  int64_t channels;
+  Groups groups;
   uint8_t flip;
 };
 
 Status pack_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const PackArgs*>(args);
-  const int64_t n_groups = (a.taps + kGroup - 1) / kGroup;
+  const int64_t n_groups = a.groups.count(), taps = a.groups.lines * a.groups.columns;
   const int64_t padded = (a.channels + kBlock - 1) / kBlock * kBlock;
   const int64_t block_bytes = n_groups * kGroup * kBlock;
   for (int64_t block = begin; block < end; ++block) {
@@ -48,9 +67,10 @@ Status pack_blocks(const void* args, const Data& data, int64_t begin, int64_t en
     for (int64_t i = 0; i < kBlock; ++i) {
       const int64_t c = block * kBlock + i;
       sums[c] = 0;
-      for (int64_t tap = 0; c < a.channels && tap < a.taps; ++tap) {
-        const uint8_t v = input<uint8_t>(data, 0)[c * a.taps + tap] ^ a.flip;
-        to[(tap / kGroup * kBlock + place_of(i)) * kGroup + tap % kGroup] = v;
+      for (int64_t tap = 0; c < a.channels && tap < taps; ++tap) {
+        const uint8_t v = input<uint8_t>(data, 0)[c * taps + tap] ^ a.flip;
+        const int64_t at = a.groups.place(tap);
+        to[(at / kGroup * kBlock + place_of(i)) * kGroup + at % kGroup] = v;
         sums[c] += int8_t(v);
       }
     }
@@ -58,77 +78,100 @@ Status pack_blocks(const void* args, const Data& data, int64_t begin, int64_t en
   return {};
 }
 
-SDX_INLINE Columns columns_of(const DepthwiseArgs& a, const Data& data) {
-  auto* at = reinterpret_cast<float*>(data.scratch) + 16;
+SDX_INLINE std::byte* made_columns(const DepthwiseArgs& a, const Data& data) {
+  return a.columns != nullptr ? const_cast<std::byte*>(a.columns) : data.scratch;
+}
+SDX_INLINE Columns columns_of(const DepthwiseArgs& a, std::byte* made) {
+  auto* at = reinterpret_cast<float*>(made) + 16;
   auto* whole = reinterpret_cast<int32_t*>(at + 2 * a.padded);
   return {at, at + a.padded, whole, whole + a.padded};
 }
 
-Status make_channels(const void* args, const Data& data, int64_t, int64_t) {
-  const auto& a = *static_cast<const DepthwiseArgs*>(args);
-  make_output(a.product, data, *reinterpret_cast<Output*>(data.scratch));
+void make_all(const DepthwiseArgs& a, const Data& data) {
+  std::byte* made = made_columns(a, data);
+  make_output(a.product, data, *reinterpret_cast<Output*>(made));
   const auto* sums = reinterpret_cast<const int32_t*>(input<uint8_t>(data, kW) + blocks_bytes(a));
-  make_columns(a.product, data, {sums, a.channels, 0, interleaved}, columns_of(a, data));
+  make_columns(a.product, data, {sums, a.channels, 0, interleaved}, columns_of(a, made));
+}
+Status make_channels(const void* args, const Data& data, int64_t, int64_t) {
+  make_all(*static_cast<const DepthwiseArgs*>(args), data);
   return {};
 }
 
-// Where the taps of an output lie; those outside read a line of zero points.
-SDX_INLINE void find_taps(const DepthwiseArgs& a, const uint8_t* x, const uint8_t* pad,
-                          const Pixel& pixel, const uint8_t** taps) {
+// A line of a window's depth and height; null outside.
+SDX_INLINE const uint8_t* find_line(const DepthwiseArgs& a, const uint8_t* x, const Pixel& pixel,
+                                    int64_t line) {
   const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
-  for (int64_t z = 0; z < deep->taps; ++z)
-    for (int64_t h = 0; h < high->taps; ++h) {
-      const int64_t depth = deep->place(pixel.at[0], z), height = high->place(pixel.at[1], h);
-      const bool is_in = depth >= 0 && depth < deep->in && height >= 0 && height < high->in;
-      const uint8_t* line = x + (depth * high->in + height) * wide->in * a.channels;
-      for (int64_t w = 0; w < wide->taps; ++w) {
-        const int64_t at = wide->place(pixel.at[2], w);
-        *taps++ = is_in && at >= 0 && at < wide->in ? line + at * a.channels : pad;
-      }
-    }
-  const int64_t rest = a.n_groups * kGroup - a.window.taps();
-  for (int64_t i = 0; i < rest; ++i) *taps++ = pad;
+  const int64_t depth = deep->place(pixel.at[0], line / high->taps);
+  const int64_t height = high->place(pixel.at[1], line % high->taps);
+  const bool is_in = depth >= 0 && depth < deep->in && height >= 0 && height < high->in;
+  return is_in ? x + (depth * high->in + height) * wide->in * a.channels : nullptr;
 }
 
-template <class T>
-SDX_INLINE void finish_channels(i32v* sums, const Columns& columns, int64_t at, const Output& out,
-                                T* to, auto lanes) {
-  const int n = [&] {
-    if constexpr (__is_same(decltype(lanes), Part)) return lanes.n;
-    return SDX_VEC_BYTES;
-  }();
-  for (int q = 0; q < 4; ++q) {
-    const int64_t j = at + q * 16;
-    sums[q] += load(columns.offset + j);
-    if constexpr (__is_same(T, int32_t)) continue;
-    const f32v y = __builtin_convertvector(sums[q], f32v) * load(columns.scale + j);
-    const f32v moved = y + load(columns.shift + j);
-    if constexpr (__is_same(T, float))
-      sums[q] = (i32v)vmin(vmax(moved, splat(out.low)), splat(out.high));
-    else
-      sums[q] =
-          round_bits(clamp(moved, splat(out.low), splat(out.high))) + splat(int32_t(out.zero));
-  }
-  if constexpr (sizeof(T) == 1) {
-    store_bytes(reinterpret_cast<uint8_t*>(to), gather_low(sums), lanes);
-  } else {
-    for (int i = 0; i < n; ++i)
-      memcpy(to + i, reinterpret_cast<int32_t*>(sums + i % 16 / 4) + i / 16 * 4 + i % 4, 4);
+// Where the taps of an output lie.
+SDX_INLINE void find_taps(const DepthwiseArgs& a, const uint8_t* x, const uint8_t* pad,
+                          const Pixel& pixel, const uint8_t** taps) {
+  const Axis& wide = a.window.axis[kSpatial - 1];
+  for (int64_t i = 0; i < a.n_groups * kGroup; ++i) taps[i] = pad;
+  for (int64_t l = 0; l < a.groups.lines; ++l) {
+    const uint8_t* line = find_line(a, x, pixel, l);
+    for (int64_t w = 0; line != nullptr && w < wide.taps; ++w) {
+      const int64_t at = wide.place(pixel.at[2], w);
+      if (at >= 0 && at < wide.in) taps[a.groups.place(l * wide.taps + w)] = line + at * a.channels;
+    }
   }
 }
+
+// Sums of channels in the order of interleave4, finished and written.
+template <class T>
+SDX_INLINE void finish_channels(const i32v* sums, const Columns& columns, int64_t at,
+                                const Output& out, T* to, auto lanes) {
+  i32v total[4];
+  f32v y[4];
+  for (int q = 0; q < 4; ++q) {
+    const int64_t j = at + q * 16;
+    total[q] = sums[q] + load(columns.offset + j);
+    y[q] =
+        __builtin_convertvector(total[q], f32v) * load(columns.scale + j) + load(columns.shift + j);
+    if constexpr (__is_same(T, float))
+      total[q] = (i32v)vmin(vmax(y[q], splat(out.low)), splat(out.high));
+  }
+  if constexpr (sizeof(T) == 1) {
+    const u8v bytes = pack_steps(y, Held<T>{out.low, out.high, out.zero});
+    store_bytes(reinterpret_cast<uint8_t*>(to), bytes, lanes);
+  } else {
+    const int n = [&] {
+      if constexpr (__is_same(decltype(lanes), Part)) return lanes.n;
+      return SDX_VEC_BYTES;
+    }();
+    for (int i = 0; i < n; ++i)
+      memcpy(to + i, reinterpret_cast<int32_t*>(total + i % 16 / 4) + i / 16 * 4 + i % 4, 4);
+  }
+}
+
+// Where the weights of SDX_VEC_BYTES channels begin, and what belongs to them.
+SDX_INLINE int64_t place_of_block(int64_t c) { return c / kBlock * kBlock + c % kBlock / 16 * 4; }
+SDX_INLINE const uint8_t* weights_of(const DepthwiseArgs& a, const uint8_t* w, int64_t c) {
+  return w + c / kBlock * a.n_groups * kGroup * kBlock + c % kBlock / 16 * 4 * kGroup;
+}
+
+// What all outputs share: weights, a pixel of zero points, and what belongs to channels.
+struct Ground {
+  const uint8_t *w, *pad;
+  Columns columns;
+  Output out;
+};
 
 // SDX_VEC_BYTES channels of one output.
 template <class T>
-SDX_INLINE void some_channels(const DepthwiseArgs& a, const uint8_t* const* taps, const uint8_t* w,
-                              int64_t c, const Columns& columns, const Output& out, T* to,
-                              auto lanes) {
-  const int64_t block = c / kBlock, within = c % kBlock / 16 * 4;
-  const uint8_t* weights = w + block * a.n_groups * kGroup * kBlock + within * kGroup;
+SDX_INLINE void some_channels(const DepthwiseArgs& a, const Ground& g, const uint8_t* const* taps,
+                              int64_t c, T* to, auto lanes) {
+  const uint8_t* weights = weights_of(a, g.w, c);
   const u8v flip = splat(a.product.flip);
   i32v sums[4] = {};
-  for (int64_t g = 0; g < a.n_groups; ++g, weights += kGroup * kBlock) {
+  for (int64_t i = 0; i < a.n_groups; ++i, weights += kGroup * kBlock) {
     u8v x[4];
-    for (int i = 0; i < 4; ++i) x[i] = load_bytes(taps[4 * g + i] + c, lanes) ^ flip;
+    for (int l = 0; l < 4; ++l) x[l] = load_bytes(taps[4 * i + l] + c, lanes) ^ flip;
     i32v inputs[4];
     interleave4(x[0], x[1], x[2], x[3], inputs);
     for (int q = 0; q < 4; ++q) {
@@ -137,7 +180,73 @@ SDX_INLINE void some_channels(const DepthwiseArgs& a, const uint8_t* const* taps
       sums[q] = dot4(sums[q], inputs[q], part);
     }
   }
-  finish_channels(sums, columns, block * kBlock + within, out, to + c, lanes);
+  finish_channels(sums, g.columns, place_of_block(c), g.out, to + c, lanes);
+}
+
+// Lines that a window with three columns meets, and how far their pixels lie apart: those outside
+// are one pixel of zero points.
+struct Lines {
+  const uint8_t* at[kGroup];
+  int64_t jump[kGroup];
+};
+
+// SDX_VEC_BYTES channels of a column of a window.
+SDX_INLINE void read_column(const Lines& lines, int64_t at, int64_t c, u8v flip, i32v* four,
+                            auto lanes) {
+  u8v x[kGroup];
+  for (int l = 0; l < kGroup; ++l)
+    x[l] = load_bytes(lines.at[l] + at * lines.jump[l] + c, lanes) ^ flip;
+  interleave4(x[0], x[1], x[2], x[3], four);
+}
+
+// One line of outputs of windows with three columns, of which `step` are new in each, for
+// SDX_VEC_BYTES channels from the c-th on.
+template <int step, class T>
+void slide(const DepthwiseArgs& a, const Ground& ground, const Lines& given, int64_t c, T* to,
+           auto lanes) {
+  const Axis wide = a.window.axis[kSpatial - 1];  // copies: bytes that are written cannot alias
+  const Ground g = ground;
+  const Lines inside = given, nowhere{{g.pad, g.pad, g.pad, g.pad}, {}};
+  const int64_t pitch = a.pitch;
+  const u8v flip = splat(a.product.flip);
+  i32v weights[3][4], have[3][4], outside[4];
+  for (int i = 0; i < 3; ++i)
+    for (int q = 0; q < 4; ++q)
+      memcpy(&weights[i][q], weights_of(a, g.w, c) + i * kGroup * kBlock + q * 64, SDX_VEC_BYTES);
+  read_column(nowhere, 0, c, flip, outside, lanes);
+  const auto column = [&](int64_t at, i32v* four) {
+    if (at >= 0 && at < wide.in) return read_column(inside, at, c, flip, four, lanes);
+    for (int q = 0; q < 4; ++q) four[q] = outside[q];
+  };
+  for (int i = step; i < 3; ++i) column(wide.place(0, i - step), have[i]);
+  for (int64_t o = 0; o < wide.out; ++o, to += pitch) {
+    const int64_t at = wide.place(o, 0);
+    for (int i = 0; i + step < 3; ++i)
+      for (int q = 0; q < 4; ++q) have[i][q] = have[i + step][q];
+    for (int i = 3 - step; i < 3; ++i) column(at + i, have[i]);
+    i32v sums[4] = {};
+    for (int i = 0; i < 3; ++i)
+      for (int q = 0; q < 4; ++q) sums[q] = dot4(sums[q], have[i][q], weights[i][q]);
+    finish_channels(sums, g.columns, place_of_block(c), g.out, to + c, lanes);
+  }
+}
+
+template <class T>
+void slide_line(const DepthwiseArgs& a, const Ground& g, const uint8_t* x, const Pixel& pixel,
+                T* to) {
+  Lines lines;
+  for (int64_t l = 0; l < kGroup; ++l) {
+    const uint8_t* at = l < a.groups.lines ? find_line(a, x, pixel, l) : nullptr;
+    lines.at[l] = at == nullptr ? g.pad : at;
+    lines.jump[l] = at == nullptr ? 0 : a.channels;
+  }
+  vloop<uint8_t>(a.channels, [&](int64_t c, auto lanes) {
+    switch (a.window.axis[kSpatial - 1].step) {
+      case 1: return slide<1>(a, g, lines, c, to, lanes);
+      case 2: return slide<2>(a, g, lines, c, to, lanes);
+      default: return slide<3>(a, g, lines, c, to, lanes);
+    }
+  });
 }
 
 // Outputs [first, last) of a line, all of whose taps along it lie inside.
@@ -152,33 +261,40 @@ Inside inside_of(const Axis& axis) {
   return {first, last < axis.out ? last : axis.out};
 }
 
+// A line of outputs, each by where its taps lie.
+template <class T>
+void each_output(const DepthwiseArgs& a, const Ground& g, const uint8_t* x, Pixel pixel, T* to) {
+  const Axis& wide = a.window.axis[kSpatial - 1];
+  const Inside inside = inside_of(wide);
+  const uint8_t* taps[kMaxTaps];
+  for (int64_t& at = pixel.at[kSpatial - 1]; at < wide.out; ++at, to += a.pitch) {
+    if (at > inside.first && at < inside.last) {
+      for (int64_t i = 0; i < a.n_groups * kGroup; ++i)
+        if (taps[i] != g.pad) taps[i] += wide.step * a.channels;
+    } else {
+      find_taps(a, x, g.pad, pixel, taps);
+    }
+    vloop<uint8_t>(a.channels,
+                   [&](int64_t c, auto lanes) { some_channels(a, g, taps, c, to, lanes); });
+  }
+}
+
 // Item: one line of outputs.
 template <class T>
 Status depthwise_lines(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const DepthwiseArgs*>(args);
-  const Columns columns = columns_of(a, data);
-  const Output out = *reinterpret_cast<const Output*>(data.scratch);
-  const Axis& wide = a.window.axis[kSpatial - 1];
-  const Inside inside = inside_of(wide);
+  std::byte* made = made_columns(a, data);
   auto* pad = reinterpret_cast<uint8_t*>(data.local);
   memset(pad, data.in[kXZero] == nullptr ? 0 : *input<uint8_t>(data, kXZero), size_t(a.channels));
-  const uint8_t* taps[kMaxTaps];
+  const Ground ground{input<uint8_t>(data, kW), pad, columns_of(a, made),
+                      *reinterpret_cast<const Output*>(made)};
+  const Axis& wide = a.window.axis[kSpatial - 1];
+  const bool slides = a.groups.are_columns() && wide.spacing == 1;
   for (int64_t line = begin; line < end; ++line) {
-    Pixel pixel = pixel_of(a.window, line * wide.out);
+    const Pixel pixel = pixel_of(a.window, line * wide.out);
     const uint8_t* x = input<uint8_t>(data, kX) + pixel.image * a.window.ins() * a.channels;
     T* to = output<T>(data) + line * wide.out * a.pitch;
-    int64_t& at = pixel.at[kSpatial - 1];
-    for (; at < wide.out; ++at, to += a.pitch) {
-      if (at > inside.first && at < inside.last) {
-        for (int64_t i = 0; i < a.n_taps; ++i)
-          if (taps[i] != pad) taps[i] += wide.step * a.channels;
-      } else {
-        find_taps(a, x, pad, pixel, taps);
-      }
-      vloop<uint8_t>(a.channels, [&](int64_t c, auto lanes) {
-        some_channels(a, taps, input<uint8_t>(data, kW), c, columns, out, to, lanes);
-      });
-    }
+    slides ? slide_line(a, ground, x, pixel, to) : each_output(a, ground, x, pixel, to);
   }
   return {};
 }
@@ -194,12 +310,13 @@ PhaseFn depthwise_into(DType out) {
 
 }  // namespace
 
-// ints: channels, taps.
+// ints: channels, lines and columns of the window.
 Status qdepthwise_pack(const Call& call, Plan& plan) {
   auto* args = plan.make<PackArgs>();
-  *args = {call.ints[0], call.ints[1], uint8_t(call.in[0].dtype == DType::u8 ? 128 : 0)};
+  const Groups groups{call.ints[1], call.ints[2]};
+  *args = {call.ints[0], groups, uint8_t(call.in[0].dtype == DType::u8 ? 128 : 0)};
   plan.args = args;
-  plan.add(pack_blocks, (args->channels + kBlock - 1) / kBlock, args->taps * kBlock);
+  plan.add(pack_blocks, (args->channels + kBlock - 1) / kBlock, groups.count() * kGroup * kBlock);
   return {};
 }
 
@@ -211,18 +328,27 @@ Status qdepthwise(const Call& call, Plan& plan) {
   args->channels = x.dim(-1);
   args->pitch = row_pitch(call.out[0]);
   args->padded = (args->channels + kBlock - 1) / kBlock * kBlock;
-  args->n_groups = (args->window.taps() + kGroup - 1) / kGroup;
-  args->n_taps = args->window.taps();
+  const Axis* axis = args->window.axis;
+  args->groups = {axis[0].taps * axis[1].taps, axis[2].taps};
+  args->n_groups = args->groups.count();
   Product& p = args->product;
   p.w = DType::i8;
-  p.shape = {args->window.taps(), args->channels};
+  p.depth = args->window.taps();
   read_operands(p, call);
   plan.args = args;
-  plan.scratch_bytes = 64 + args->padded * 16;
   plan.local_bytes = args->padded;
-  const Axis* axis = args->window.axis;
+  const int64_t columns_bytes = 64 + args->padded * 16;
+  const void* constants[kOperands];
+  if (finds_constants(call, constants)) {
+    args->columns = plan.make<std::byte>(size_t(columns_bytes));
+    Data data;
+    data.in = constants;
+    make_all(*args, data);
+  } else {
+    plan.scratch_bytes = columns_bytes;
+    plan.add(make_channels, 1, args->channels);
+  }
   const int64_t outs = axis[2].out, lines = args->window.batch * axis[0].out * axis[1].out;
-  plan.add(make_channels, 1, args->channels);
   plan.add(depthwise_into(p.out), outs == 0 ? 0 : lines,
            outs * args->n_groups * args->channels / 16);
   return {};

@@ -8,12 +8,12 @@ namespace {
 
 void gather_rows(const Product& p, const Data& data, int64_t job, int64_t row, int64_t n,
                  uint8_t* to) {
-  const int64_t k = p.shape.k;
+  const int64_t k = p.depth;
   const uint8_t* from = input<uint8_t>(data, kX) + (job * p.m + row) * k;
   for (int64_t i = 0; i < n; ++i) {
     uint8_t* line = to + i * p.stride;
-    copy_flip(line, from + i * k, k, p.flip);
-    for (int64_t j = k; j < p.shape.n_groups() * kGroup; ++j) line[j] = 0;
+    copy_bytes(line, from + i * k, k);
+    for (int64_t j = k; j < p.shape.n_groups() * kGroup; ++j) line[j] = p.flip;
   }
 }
 
@@ -24,6 +24,7 @@ Status qmatmul(const Call& call, Plan& plan) {
   const int64_t k = call.ints[0], n = call.ints[1];
   const View &x = call.in[kX], &w = call.in[kW];
   p->shape = {k, n};
+  p->depth = k;
   p->w = DType(call.ints[3]);
   const bool is_packed = call.ints[2] != 0;
   const int64_t rows = x.rank == 1 ? 1 : x.count(0, x.rank - 1);
@@ -33,7 +34,13 @@ Status qmatmul(const Call& call, Plan& plan) {
   p->m = p->n_jobs == 0 ? 0 : rows / p->n_jobs;
   p->out_stride = call.out[0].is_contiguous() ? n : row_pitch(call.out[0]);
   p->is_grouped = false;
-  p->gather = gather_rows;
+  read_operands(*p, call);
+  if (lies_well(*p, k)) {
+    p->stride = k;
+    p->place.image_bytes = p->m * k;
+  } else {
+    p->gather = gather_rows;
+  }
   plan_product(*p, call, plan);
   return {};
 }

@@ -24,12 +24,13 @@ Status pack_panels(const void* args, const Data& data, int64_t begin, int64_t en
 
 }  // namespace
 
-// ints: packs, taps, channels, columns, then the strides of these four.
+// ints: packs, lines, taps, channels, columns, then the strides of these five.
 Status qgemm_pack(const Call& call, Plan& plan) {
   auto* args = plan.make<PackArgs>();
   const int64_t* v = call.ints;
-  args->shape = {v[1] * v[2], v[3]};
-  args->weights = {v[1], v[2], v[5], v[6], v[7], v[4], 0};
+  const int64_t line = (v[2] * v[3] + kGroup - 1) / kGroup * kGroup;
+  args->shape = {v[1] * line, v[4]};
+  args->weights = {v[1], v[2], v[3], v[6], v[7], v[8], v[9], v[5], 0};
   args->weights.flip = call.in[0].dtype == DType::u8 ? 128 : 0;
   plan.args = args;
   plan.add(pack_panels, v[0] * args->shape.n_panels(), args->shape.k * kPanel);

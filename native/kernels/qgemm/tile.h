@@ -16,6 +16,7 @@ constexpr int kTileVecs = 2;
 constexpr int kTileCols = kTileVecs * kLanes;
 constexpr int kTileRows = SDX_VEC_BYTES == 64 ? 12 : 4;
 
+// k bytes of each row, lines of them filled up to whole groups.
 struct PackedShape {
   int64_t k, n;
 
@@ -32,31 +33,47 @@ SDX_INLINE i32v splat4(const uint8_t* p) {
   return splat(four);
 }
 
-// R rows of `a`, `stride` bytes apart, times V vectors of columns of a panel. finish(row, vector,
-// sums) takes the result.
-template <int R, int V, class Finish>
-SDX_INLINE void tile(const uint8_t* a, int64_t stride, const int8_t* b, int64_t n_groups,
-                     Finish&& finish) {
-  constexpr int kBases = (R + 2) / 3;  // an address is a base and 0, 1 or 2 strides
-  const uint8_t* rows[kBases];
-  for (int i = 0; i < kBases; ++i) rows[i] = a + 3 * i * stride;
-  i32v total[R][V] = {};
-  for (int64_t g = 0; g < n_groups; ++g) {
-    i32v weights[V];
-    for (int v = 0; v < V; ++v) memcpy(&weights[v], b + v * SDX_VEC_BYTES, SDX_VEC_BYTES);
-#pragma GCC unroll 12
-    for (int i = 0; i < R; ++i) {
-      const i32v x = splat4(rows[i / 3] + i % 3 * stride);
-      for (int v = 0; v < V; ++v) total[i][v] = dot4(total[i][v], x, weights[v]);
-    }
-    b += kPanel * kGroup;
-    for (int i = 0; i < kBases; ++i) rows[i] += kGroup;
+// Rows of bytes, `stride` apart, each in lines of 4 * n_groups bytes.
+struct Rows {
+  const uint8_t* at;
+  int64_t stride, n_groups;
+  int32_t flip;  // four bytes that turn the rows' into unsigned ones
+  int64_t n_lines = 1, line_stride = 0;
+
+  SDX_INLINE Rows from(int64_t row) const {
+    Rows rest = *this;
+    rest.at += row * stride;
+    return rest;
   }
-  // Unrolled as a whole, or the sums would have to lie in memory.
-#pragma GCC unroll 2
-  for (int v = 0; v < V; ++v)
+};
+
+// The first R rows times V vectors of columns of a panel, added to `start`. finish(sums[R][V])
+// takes the result.
+template <int R, int V, class Finish>
+SDX_INLINE void tile(const Rows& from, const int8_t* b, const i32v (&start)[V], Finish&& finish) {
+  constexpr int kBases = (R + 2) / 3;  // an address is a base and 0, 1 or 2 strides
+  const int64_t stride = from.stride, jump = from.line_stride - from.n_groups * kGroup;
+  const uint8_t* rows[kBases];
+  for (int i = 0; i < kBases; ++i) rows[i] = from.at + 3 * i * stride;
+  const i32v flip = splat(from.flip);
+  i32v total[R][V];
+  for (int i = 0; i < R; ++i)
+    for (int v = 0; v < V; ++v) total[i][v] = start[v];
+  for (int64_t line = 0; line < from.n_lines; ++line) {
+    for (int64_t g = 0; g < from.n_groups; ++g) {
+      i32v weights[V];
+      for (int v = 0; v < V; ++v) memcpy(&weights[v], b + v * SDX_VEC_BYTES, SDX_VEC_BYTES);
 #pragma GCC unroll 12
-    for (int i = 0; i < R; ++i) finish(i, v, total[i][v]);
+      for (int i = 0; i < R; ++i) {
+        const i32v x = splat4(rows[i / 3] + i % 3 * stride) ^ flip;
+        for (int v = 0; v < V; ++v) total[i][v] = dot4(total[i][v], x, weights[v]);
+      }
+      b += kPanel * kGroup;
+      for (int i = 0; i < kBases; ++i) rows[i] += kGroup;
+    }
+    for (int i = 0; i < kBases; ++i) rows[i] += jump;
+  }
+  finish(total);
 }
 
 }  // namespace sdx::SDX_ISA::q8

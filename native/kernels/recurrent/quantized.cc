@@ -135,15 +135,19 @@ void multiply_rows(const Run& r, const Steps& steps, int64_t row, int64_t first,
     for (int c = 0; c < kPanel; c += q8::kTileCols) {
       const int8_t* panel = r.weights + p * a.shape.panel_bytes() + c * kGroup;
       const int64_t column = p * kPanel + c;
-      q8::tile<R, q8::kTileVecs>(
-          r.rows + row * a.stride, a.stride, panel, a.shape.n_groups(),
-          [&](int i, int v, i32v sums) {
-            const int64_t j = column + v * kLanes;
-            const i32v own = splat(r.row_sums[row + i]);
-            const i32v total = sums + load(r.offset + j) * point - load(r.zero + j) * own;
-            const f32v y = __builtin_convertvector(total, f32v) * (step * load(r.scale + j));
-            store(r.gates + (row + i) * a.width() + j, y);
-          });
+      const q8::Rows rows{r.rows + row * a.stride, a.stride, a.shape.n_groups(), 0};
+      const i32v none[q8::kTileVecs] = {};
+      q8::tile<R, q8::kTileVecs>(rows, panel, none, [&](const auto& sums) {
+#pragma GCC unroll 24
+        for (int q = 0; q < R * q8::kTileVecs; ++q) {
+          const int i = q % R, v = q / R;
+          const int64_t j = column + v * kLanes;
+          const i32v own = splat(r.row_sums[row + i]);
+          const i32v total = sums[i][v] + load(r.offset + j) * point - load(r.zero + j) * own;
+          const f32v y = __builtin_convertvector(total, f32v) * (step * load(r.scale + j));
+          store(r.gates + (row + i) * a.width() + j, y);
+        }
+      });
     }
 }
 

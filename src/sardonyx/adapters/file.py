@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import struct
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +13,7 @@ from sardonyx.adapters.flat import Builder
 from sardonyx.atomic import writing
 from sardonyx.device import HOST
 from sardonyx.errors import InvalidArgument, ValueFault
+from sardonyx.frozen import field, mutable
 from sardonyx.graph.dtype import STRING, by_onnx
 from sardonyx.load.source import map_file
 from sardonyx.ortvalue import OrtValue
@@ -26,7 +26,7 @@ _FORMAT, _ADAPTER, _MODEL, _PARAMETERS = range(4)
 _NAME, _DIMS, _TYPE, _RAW = range(4)
 
 
-@dataclass(slots=True)
+@mutable
 class Content:
     """What an adapter's file holds."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import IntEnum
 from types import SimpleNamespace
 from typing import ClassVar, Final
 
 from sardonyx.errors import ValueFault
+from sardonyx.frozen import field, frozen
 from sardonyx.graph.dtype import ALL, DType
 from sardonyx.ops import all_ops
 from sardonyx.ops.declare import GRADIENT, INTERNAL, Attr, Op, Slot
@@ -56,7 +56,7 @@ class SupportType(IntEnum):
     EXPERIMENTAL = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Attribute:
     """An attribute of an op."""
 
@@ -67,7 +67,7 @@ class Attribute:
     _default_value: object = None  # itself, not as a message
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FormalParameter:
     """An input or output of an op."""
 
@@ -79,7 +79,7 @@ class FormalParameter:
     description: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TypeConstraintParam:
     """The types that a letter stands for."""
 
@@ -88,7 +88,7 @@ class TypeConstraintParam:
     description: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OpSchema:
     """An op in the version that nodes are upgraded to while loading."""
 
@@ -123,7 +123,7 @@ class OpSchema:
         return number == _ANY_VERSION
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelDef:
     """An op that a provider runs, with the types that it takes."""
 

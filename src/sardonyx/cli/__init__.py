@@ -1,4 +1,4 @@
-"""The command line: `sardonyx run`, `info`, `plan`, `bench`, `pack`, each a module of its own."""
+"""The command line: `sardonyx run`, `info`, `plan` and others, each a module of its own."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ examples:
   sardonyx run model.onnx --inputs x.npz --outputs y.npz
   sardonyx info model.onnx                        what it is and how it would run
   sardonyx plan model.onnx --html plan.html       where the memory of a run goes
+  sardonyx profile model.onnx                     where the time of a run goes
   sardonyx bench model.onnx --rivals onnxruntime  latency, start and memory, side by side
   sardonyx pack model.onnx                        makes later starts quick
 
@@ -55,17 +56,17 @@ examples:
   sardonyx info model.onnx --json | jq .python_steps
 """
 _BENCH: Final = """\
-Measures models in sardonyx and in other runtimes with onnxruntime's interface. Each lives in
-a process of its own, and they take turns, so that whatever else the machine does hits all
-alike. Latency is the median over rounds of each round's best; start is the time to make a
-session, and memory the anonymous memory that it adds, medians over fresh processes. A rival
-with 1.14x takes 1.14 times as long as sardonyx: above 1x sardonyx is faster, below 1x it is
-slower.
+Measures models in sardonyx and in other runtimes: onnxruntime, openvino (on the CPU, in
+float32), and any module with onnxruntime's interface. Each lives in a process of its own, and
+they take turns, so that whatever else the machine does hits all alike. Latency is the median
+over rounds of each round's best; start is the time to make a session, and memory the anonymous
+memory that it adds, medians over fresh processes. A rival with 1.14x takes 1.14 times as long
+as sardonyx: above 1x sardonyx is faster, below 1x it is slower.
 """
 _BENCH_EXAMPLES: Final = """\
 examples:
   sardonyx bench model.onnx
-  sardonyx bench *.onnx --rivals onnxruntime --threads 4 --rounds 9
+  sardonyx bench *.onnx --rivals onnxruntime,openvino --threads 4 --rounds 9
   sardonyx bench model.onnx --rivals '' --json   sardonyx alone
 """
 _PLAN: Final = """\
@@ -84,6 +85,22 @@ examples:
 A session takes an order by its config entry sardonyx.execution_order; least_peak is the
 default. Sizes that depend on data, such as the number of boxes found, are taken as 1 unless
 --dims names them. The page of --html needs no network and shows every tensor over all steps.
+"""
+_PROFILE: Final = """\
+Runs a model and shows where the time goes: by family of work and by step, with what each did in
+a second (GFLOP/s: billions of multiplications and additions; GB/s: bytes read and written, each
+once) and how near that is to what this machine can do at best, which is measured in between. A
+step that either computes as fast as it can or moves bytes as fast as it can has 100 % of its
+limit; from caches, or by an algorithm that multiplies less, it may have more. Inputs are chosen
+as by `sardonyx run`.
+"""
+_PROFILE_EXAMPLES: Final = """\
+examples:
+  sardonyx profile model.onnx
+  sardonyx profile bert.onnx --dims batch=1,sequence=128 --threads 1 --top 30
+  sardonyx profile model.onnx --trace trace.json      open it in https://ui.perfetto.dev
+  sardonyx profile model.onnx --start                 where the time of a start goes
+  sardonyx profile model.onnx --json | jq '.steps[] | select(.of_limit < 0.5) | .name'
 """
 _PACK: Final = """\
 Writes a model's graph as it runs, and its weights as kernels read them, to a file beside the
@@ -118,6 +135,7 @@ def parser() -> argparse.ArgumentParser:
     _run(commands)
     _info(commands)
     _plan(commands)
+    _profile(commands)
     _bench(commands)
     _pack(commands)
     return top
@@ -208,7 +226,7 @@ def _bench(commands: Any) -> None:
         "--rivals",
         metavar="NAMES",
         type=_names,
-        help="modules to compare with, by comma (default: onnxruntime if it is installed)",
+        help="runtimes to compare with, by comma (default: onnxruntime and openvino if installed)",
     )
     _sizes(bench)
     _providers(bench)
@@ -221,6 +239,32 @@ def _bench(commands: Any) -> None:
     )
     bench.add_argument(
         "--starts", metavar="N", type=_count, default=3, help="fresh processes (default 3)"
+    )
+
+
+def _profile(commands: Any) -> None:
+    profile = _command(commands, "profile", "show a run's time", (_PROFILE, _PROFILE_EXAMPLES))
+    profile.add_argument("model", metavar="MODEL", help="an ONNX file")
+    profile.add_argument(
+        "--inputs", metavar="FILE", type=pathlib.Path, help="inputs by name, as .npz"
+    )
+    _sizes(profile)
+    _providers(profile)
+    _threads(profile)
+    profile.add_argument(
+        "--runs", metavar="N", type=_count, default=20, help="runs to measure (default 20)"
+    )
+    profile.add_argument(
+        "--top", metavar="N", type=_count, default=10, help="steps to list (default 10)"
+    )
+    profile.add_argument(
+        "--trace", metavar="FILE", type=pathlib.Path, help="write one run as a Chrome trace"
+    )
+    profile.add_argument(
+        "--start", action="store_true", help="show where the time of a start goes instead"
+    )
+    profile.add_argument(
+        "--starts", metavar="N", type=_count, default=5, help="processes for --start (default 5)"
     )
 
 

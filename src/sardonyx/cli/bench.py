@@ -19,14 +19,14 @@ import numpy as np
 
 from sardonyx.cli import inputs as feeds
 from sardonyx.cli import worker as worker_script
-from sardonyx.cli.arguments import UsageError, merged
+from sardonyx.cli.arguments import UsageError
 from sardonyx.cli.term import Progress, clean, duration, heading, paint, say, size, table
-from sardonyx.cli.worker import write_arrays
-from sardonyx.errors import InvalidArgument, SardonyxError
+from sardonyx.errors import SardonyxError
 from sardonyx.load import load
 
 OURS: Final = "sardonyx"
-DEFAULT_RIVAL: Final = "onnxruntime"
+KNOWN: Final = ("onnxruntime", "openvino")  # rivals by default, as far as they are installed
+_NO_FILES: Final = ("torch", "tensorflow", "jax")  # run no ONNX file by themselves
 
 Row = dict[str, Any]
 
@@ -81,13 +81,15 @@ class Runtime:
 
 def command(arguments: argparse.Namespace) -> int:
     """Measures each model and prints a table for each."""
-    modules = [OURS, *_rivals(arguments.rivals)]
+    modules = [OURS, *_rivals(arguments)]
     n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     threads = arguments.threads or n_cores or 1
     results = []
     versus = f"against {', '.join(modules[1:])}" if modules[1:] else "alone"
     title = f"sardonyx {versus}; {threads} thread{'s' * (threads > 1)}"
-    title += "; above 1x sardonyx is faster\n" if modules[1:] else "\n"
+    title += "; above 1x sardonyx is faster" if modules[1:] else ""
+    if arguments.rivals is None:
+        title += "".join(f"; {n} is not installed" for n in KNOWN if not _is_installed(n))
     names = titles(arguments.models)
     for path in arguments.models:
         progress = Progress(clean(names[path]))
@@ -101,7 +103,7 @@ def command(arguments: argparse.Namespace) -> int:
         results.append({"model": path, "runtimes": rows})
         if not arguments.json:
             if len(results) == 1:
-                say(paint(title, "dim"))
+                say(paint(f"{title}\n", "dim"))
             _print(names[path], rows)
     if arguments.json:
         say(json.dumps({"threads": threads, "models": results}, indent=2))
@@ -110,17 +112,30 @@ def command(arguments: argparse.Namespace) -> int:
     return 1 if any("error" in r["runtimes"][OURS] for r in results) else 0
 
 
-def _rivals(given: list[str] | None) -> list[str]:
+def _rivals(arguments: argparse.Namespace) -> list[str]:
+    given: list[str] | None = arguments.rivals
     if given is None:
-        return [DEFAULT_RIVAL] if importlib.util.find_spec(DEFAULT_RIVAL) else []
+        known = KNOWN[:1] if arguments.provider else KNOWN  # others take no providers
+        return [name for name in known if _is_installed(name)]
     for name in given:
-        try:
-            found = importlib.util.find_spec(name)
-        except (ImportError, ValueError):
-            found = None
-        if found is None:
-            raise UsageError(f"the rival {name} is not installed; pip install {name}")
+        if name in _NO_FILES:
+            raise UsageError(
+                f"{name} runs no ONNX files, so it is no rival; known are {', '.join(KNOWN)}, and "
+                "any module with onnxruntime's interface"
+            )
+        if not _is_installed(name):
+            raise UsageError(
+                f"the rival {name} is not installed; pip install {name} (known are "
+                f"{', '.join(KNOWN)}, and any module with onnxruntime's interface)"
+            )
     return [name for name in given if name != OURS]
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def _measure(
@@ -132,10 +147,11 @@ def _measure(
     """A row for each runtime: starts in fresh processes, then rounds in which all take turns."""
     threads, folder, progress = where
     name = progress.what
+    feed, _ = feeds.chosen(arguments, pathlib.Path(path), load(path).inputs)
     request = {
         "model": os.path.abspath(path),
         "providers": arguments.provider,
-        **_save_inputs(arguments, path, folder),
+        **feeds.store(feed, path, folder),
     }
     rows: dict[str, Row] = {m: {} for m in modules}
     with contextlib.ExitStack() as stack:
@@ -190,28 +206,6 @@ def _start(
         figures = [a[key] for a in answers if a[key] is not None]
         row[key] = statistics.median(figures) if figures else None
     return runtime
-
-
-def _save_inputs(arguments: argparse.Namespace, path: str, folder: pathlib.Path) -> Row:
-    """The inputs in a file that all runtimes read, with the types that such a file forgets."""
-    declared = load(path).inputs
-    dims, shapes = merged(arguments.dims), merged(arguments.shapes)
-    beside = pathlib.Path(path).with_suffix(".npz")
-    if beside.exists() and not dims and not shapes:
-        feed = feeds.read(beside, declared, strict=False)
-    else:
-        feed = feeds.make_up(declared, feeds.settle(declared, dims, shapes))
-    types = {}
-    for name, value in feed.items():
-        if not isinstance(value, np.ndarray):
-            raise InvalidArgument(f"input {name} of {path} is no tensor: bench feeds only those")
-        if value.dtype == object:
-            feed[name] = value.astype(str)
-        elif value.dtype.type.__module__ == "ml_dtypes":
-            types[name] = value.dtype.name
-    with open(folder / "inputs.npz", "wb") as file:
-        write_arrays(file, feed)
-    return {"inputs": str(folder / "inputs.npz"), "types": types}
 
 
 def _compare(rows: Mapping[str, Row], folder: pathlib.Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import pathlib
 import zipfile
@@ -10,7 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.cli.arguments import UsageError
+from sardonyx.cli.arguments import UsageError, merged
+from sardonyx.cli.worker import write_arrays
 from sardonyx.errors import InvalidArgument, NoSuchFile, SardonyxError
 from sardonyx.graph.dim import evaluate, symbols
 from sardonyx.graph.dtype import STRING, DType
@@ -22,6 +24,22 @@ from sardonyx.program.program import Input
 MAX_BYTES: Final = 8 << 30  # of one made-up input
 
 Shapes = dict[str, tuple[int, ...]]
+
+
+def chosen(
+    arguments: argparse.Namespace, path: pathlib.Path, declared: Sequence[Declared]
+) -> tuple[dict[str, Any], str]:
+    """A model's inputs, and where they are from: a file, one beside the model, or made up."""
+    dims, shapes = merged(arguments.dims), merged(arguments.shapes)
+    given: pathlib.Path | None = getattr(arguments, "inputs", None)  # not every command has it
+    beside = path.with_suffix(".npz")
+    if given is not None:
+        if dims or shapes:
+            raise UsageError("--dims and --shapes are for made-up inputs: leave out --inputs")
+        return read(given, declared), str(given)
+    if beside.exists() and not dims and not shapes:
+        return read(beside, declared, strict=False), str(beside)
+    return make_up(declared, settle(declared, dims, shapes)), "made up"
 
 
 def settle(
@@ -169,6 +187,22 @@ def arrays_of(path: pathlib.Path) -> dict[str, Any]:
             f"{path} cannot be read as arrays: {error}",
             hint="write it with numpy.savez(FILE, name=array, ...)",
         ) from None
+
+
+def store(feed: Mapping[str, Any], model: str, folder: pathlib.Path) -> dict[str, Any]:
+    """Inputs in a file that other processes read, with the types that such a file forgets."""
+    arrays, types = {}, {}
+    for name, value in feed.items():
+        if not isinstance(value, np.ndarray):
+            raise InvalidArgument(
+                f"input {name} of {model} is no tensor: other processes are fed only those"
+            )
+        arrays[name] = value.astype(str) if value.dtype == object else value
+        if value.dtype.type.__module__ == "ml_dtypes":
+            types[name] = value.dtype.name
+    with open(folder / "inputs.npz", "wb") as file:
+        write_arrays(file, arrays)
+    return {"inputs": str(folder / "inputs.npz"), "types": types}
 
 
 def _parts(name: str, arrays: Mapping[str, Any]) -> list[str]:

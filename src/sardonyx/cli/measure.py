@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from sardonyx.cli.worker import anonymous_bytes, unused
 from sardonyx.errors import Fail
+from sardonyx.frozen import frozen
 
 if TYPE_CHECKING:
     from sardonyx.session import InferenceSession
@@ -24,7 +24,7 @@ def growth(before: int | None) -> int | None:
     return None if now is None or before is None else max(0, now - before)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Latency:
     """Times of repeated runs, in seconds."""
 
@@ -33,7 +33,7 @@ class Latency:
     runs: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Start:
     """A session, and what it took to make it."""
 

@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from sardonyx.atomic import writing
@@ -15,6 +14,7 @@ from sardonyx.cli.inputs import Shapes, bound, settle
 from sardonyx.cli.measure import start
 from sardonyx.cli.plan_advice import Advice, advise
 from sardonyx.cli.term import Progress, clean, say
+from sardonyx.frozen import as_dict, frozen
 from sardonyx.memory.report import Tensor, Timeline
 from sardonyx.memory.timeline import open_sizes, timeline
 from sardonyx.programs import Shared
@@ -28,7 +28,7 @@ _HINTS: Final = "sardonyx.dim_hints"
 _ASSUMED: Final = 1  # sizes that depend on data, unless the user gives them
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Planned:
     """A model's timelines by order, and the sizes that they are for."""
 
@@ -155,10 +155,10 @@ def facts(planned: Planned) -> dict[str, Any]:
             "step": shown.peak_step,
             "tensors": [_tensor(t) for t in shown.alive(shown.peak_step)],
         },
-        "advice": [asdict(a) for a in planned.advice],
+        "advice": [as_dict(a) for a in planned.advice],
         "timeline": {
             "order": shown.order,
-            "steps": [asdict(s) for s in shown.steps],
+            "steps": [as_dict(s) for s in shown.steps],
             "tensors": [_tensor(t) for t in shown.tensors],
             "needs": list(shown.needs),
         },

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from sardonyx.cli.term import clean, size
 from sardonyx.errors import SardonyxError
+from sardonyx.frozen import frozen
 from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.memory.report import Tensor, Timeline, simulate
 
@@ -24,7 +24,7 @@ _FLOAT32: Final = ("conv", "max_pool", "average_pool", "lp_pool", "lstm", "gru",
 At = Callable[[Mapping[str, int]], Timeline]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Advice:
     """One thing to do, and what it saves."""
 

@@ -7,14 +7,13 @@ import json
 import os
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx.atomic import writing
 from sardonyx.cli import inputs as feeds
-from sardonyx.cli.arguments import UsageError, merged
+from sardonyx.cli.arguments import UsageError
 from sardonyx.cli.measure import Latency, Start, first_run, latency, start
 from sardonyx.cli.term import (
     Progress,
@@ -29,13 +28,14 @@ from sardonyx.cli.term import (
     table,
 )
 from sardonyx.cli.worker import flat, write_arrays
+from sardonyx.frozen import frozen
 from sardonyx.weights.pack.find import SUFFIX
 
 SHOWN: Final = 5  # values of an output
 PROFILED: Final = 3  # runs in a profile: one that reads the weights, and two as they go on
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Measured:
     """A model that was run and timed."""
 
@@ -78,11 +78,12 @@ def command(arguments: argparse.Namespace) -> int:
         return show(arguments)
     path = pathlib.Path(arguments.model)
     name = clean(path.name)
-    _check_targets(arguments, (path, f"{path}{SUFFIX}"))  # a profile is begun with the load
+    targets = (arguments.outputs, arguments.profile)
+    check_targets(targets, (path, f"{path}{SUFFIX}"))  # a profile is begun with the load
     with Progress(f"loading {name}"):
         started = begin(arguments, path)
-    _check_targets(arguments, started.session._source.files.states())
-    feed, source = _feed(arguments, path, started)
+    check_targets(targets, started.session._source.files.states())
+    feed, source = feeds.chosen(arguments, path, started.session._compiled.model.inputs)
     with Progress(f"running {name}"):
         measured = measure(arguments, started, feed, feed)
     if arguments.json:
@@ -92,10 +93,13 @@ def command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _check_targets(arguments: argparse.Namespace, kept: Iterable[str | pathlib.Path]) -> None:
+def check_targets(
+    targets: Iterable[pathlib.Path | None], kept: Iterable[str | pathlib.Path]
+) -> None:
     """Refuses to write over the model or what belongs to it."""
-    for target in (arguments.outputs, arguments.profile):
+    for target in targets:
         for path in kept if target is not None and target.exists() else ():
+            assert target is not None
             if os.path.exists(path) and target.samefile(path):
                 raise UsageError(f"{target} is a file of the model itself: choose another name")
 
@@ -123,21 +127,6 @@ def measure(
         with writing(os.fspath(arguments.outputs)) as file:
             write_arrays(file, arrays)
     return measured
-
-
-def _feed(
-    arguments: argparse.Namespace, path: pathlib.Path, started: Start
-) -> tuple[dict[str, Any], str]:
-    declared = started.session._compiled.model.inputs
-    dims, shapes = merged(arguments.dims), merged(arguments.shapes)
-    beside = path.with_suffix(".npz")
-    if arguments.inputs is not None:
-        if dims or shapes:
-            raise UsageError("--dims and --shapes are for made-up inputs: leave out --inputs")
-        return feeds.read(arguments.inputs, declared), str(arguments.inputs)
-    if beside.exists() and not dims and not shapes:
-        return feeds.read(beside, declared, strict=False), str(beside)
-    return feeds.make_up(declared, feeds.settle(declared, dims, shapes)), "made up"
 
 
 def describe(name: str, value: Any) -> dict[str, Any]:

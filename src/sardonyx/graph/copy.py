@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
+from sardonyx.frozen import replace
 from sardonyx.graph.dim import Size, substitute
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Attrs, Graph, Node, Value

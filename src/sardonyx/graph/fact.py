@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from sardonyx.frozen import frozen, replace
 from sardonyx.graph.dim import Dim, Shape, Size, same
 from sardonyx.graph.dtype import DType
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 PLAIN: Final = "plain"  # row-major, as ONNX has it; kernels may add blocked layouts
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fact:
     """A tensor: element type, symbolic shape, layout, and its contents where they are known.
 
@@ -84,7 +84,7 @@ class Fact:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SequenceFact:
     """A list of values that are alike; `parts` has each of them, where their number is known."""
 
@@ -99,7 +99,7 @@ class SequenceFact:
         return f"seq({self.elem if self.elem is not None else '?'})"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OptionalFact:
     """A value that may be absent."""
 
@@ -109,7 +109,7 @@ class OptionalFact:
         return f"optional({self.elem if self.elem is not None else '?'})"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MapFact:
     """A dict from keys to values."""
 
@@ -120,7 +120,7 @@ class MapFact:
         return f"map({self.key}, {self.value if self.value is not None else '?'})"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SparseFact:
     """A sparse tensor."""
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from sardonyx.errors import InvalidArgument, ShapeError
+from sardonyx.frozen import frozen
 from sardonyx.graph.dim import (
     Atom,
     Dim,
@@ -37,7 +38,8 @@ class ChoiceFailed(AssumptionFailed):
 MAX_IN_BODIES: Final = 500_000
 
 
-class Guard(NamedTuple):
+@frozen
+class Guard:
     """A condition on two sizes, the sentence to say when it fails, and the node that needs it."""
 
     kind: str  # a key of KINDS
@@ -77,7 +79,8 @@ class Guard(NamedTuple):
         return symbols(self.left) | symbols(self.right)
 
 
-class Kind(NamedTuple):
+@frozen
+class Kind:
     """A kind of condition: when it holds, how people write it, and what is said when it fails."""
 
     holds: Callable[[int, int], bool]

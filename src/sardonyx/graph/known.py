@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sardonyx.errors import FAULTS, SardonyxError
 from sardonyx.graph.graph import Value
 from sardonyx.ops.declare import INTERNAL, as_outputs
+from sardonyx.ops.rules import Array
 
 _MAX_ELEMENTS: Final = 8
 _MAX_NODES: Final = 32
@@ -28,7 +28,7 @@ def known_number(value: Value | None) -> int | None:
     return int(array.reshape(-1)[0])
 
 
-def _computed(value: Value, nodes_left: list[int]) -> NDArray[Any] | None:
+def _computed(value: Value, nodes_left: list[int]) -> Array | None:
     if value.const is not None:
         return value.const.read() if value.const.count <= _MAX_ELEMENTS else None
     node = value.node

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sardonyx._native import DecodeError, ModelRecord, ValueInfoRecord, decode
 from sardonyx.errors import InvalidArgument, InvalidGraph, InvalidProtobuf, NotImplemented
+from sardonyx.frozen import field, frozen, replace
 from sardonyx.graph.graph import Graph
+from sardonyx.load.build import Call, GraphBuilder, Limits
 from sardonyx.load.model import Declared, Model
 from sardonyx.load.source import ModelBytes, read_model
+from sardonyx.load.tensor import Tensors
 from sardonyx.load.types import Dims, declared_dims, fact_of
 
 OLDEST_IR: Final = 3
@@ -19,7 +21,7 @@ MAX_EXPANDED: Final = 200_000  # nodes that functions may become
 NEWEST: Final = {"": 28, "ai.onnx.ml": 5}  # newer opsets may mean something else
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoadOptions:
     """What a user may say of how a model is read."""
 
@@ -38,9 +40,6 @@ class LoadOptions:
 
 def load(model: Any, options: LoadOptions | None = None) -> Model:
     """A model from whatever `read_model` takes, or from what it made."""
-    from sardonyx.load.build import Call, GraphBuilder, Limits  # a model out of a pack does without
-    from sardonyx.load.tensor import Tensors
-
     options = options or LoadOptions()
     given = model
     if not isinstance(model, ModelBytes):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from sardonyx._native import (
@@ -14,6 +13,7 @@ from sardonyx._native import (
     TensorRecord,
 )
 from sardonyx.errors import FAULTS, InvalidGraph, NotImplemented, SardonyxError
+from sardonyx.frozen import frozen, mutable
 from sardonyx.graph.build import Builder, constant
 from sardonyx.graph.dim import same
 from sardonyx.graph.fact import AnyFact, Fact
@@ -62,7 +62,7 @@ class Names:
         value.name = value.name or self.prefix + name
 
 
-@dataclass(slots=True)
+@mutable
 class Call:
     """What nodes may refer to: opsets, and the attributes of the function around them."""
 
@@ -73,7 +73,7 @@ class Call:
     marks: tuple[int, bool] = (0, False)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Limits:
     """How much the expansion of functions may make: nodes, and bytes of their names and tensors."""
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-
 from sardonyx.errors import InvalidGraph, ShapeError
+from sardonyx.frozen import field, mutable, replace
 from sardonyx.graph.dim import Shape
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph
 
 
-@dataclass(slots=True)
+@mutable
 class Declared:
     """An input or output as the model declares it; dims are numbers, names or None."""
 
@@ -19,7 +18,7 @@ class Declared:
     dims: tuple[int | str | None, ...] | None
 
 
-@dataclass(slots=True)
+@mutable
 class Model:
     """Everything that loading makes of a file."""
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import Final, NamedTuple
+from typing import Final
+
+from sardonyx.frozen import frozen
 
 _MOUNTS: Final = "/proc/self/mountinfo"
 
@@ -19,7 +21,8 @@ _LOCAL_FUSE: Final = frozenset((
 ))  # fmt: skip
 
 
-class Mount(NamedTuple):
+@frozen
+class Mount:
     """A file system and where it hangs."""
 
     point: str
@@ -59,7 +62,7 @@ def warn_of_network(path: str, device: int) -> None:
     mount = mount_of(device)
     if mount is None or not mount.is_network:
         return
-    from sardonyx.log import logger  # slow to import, and most files lie on a disk
+    from sardonyx.log import logger  # most files lie on a disk
 
     logger.warning(
         "%s lies on a network file system (%s at %s): its weights are read from there while the "

@@ -7,7 +7,6 @@ import os
 import stat
 import time
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -21,6 +20,7 @@ from sardonyx.errors import (
     InvalidProtobuf,
     NoSuchFile,
 )
+from sardonyx.frozen import field, mutable
 from sardonyx.load import buffers, mounts
 from sardonyx.load.model import Model
 from sardonyx.locks import Lock
@@ -30,7 +30,7 @@ from sardonyx.weights.store import on_pages, pages
 _PIECE: Final = 64 << 20  # bytes to read in one call
 
 
-@dataclass(slots=True)
+@mutable
 class Files:
     """Finds the files that tensors name: in the user's buffers, else under the model's folder."""
 
@@ -218,7 +218,7 @@ def read_ahead(source: Source) -> None:
     source.advise(mmap.MADV_NORMAL)
 
 
-@dataclass(slots=True)
+@mutable
 class ModelBytes:
     """A model as it was given."""
 

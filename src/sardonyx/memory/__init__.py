@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from sardonyx.frozen import frozen
 from sardonyx.graph.dim import Size, evaluate, symbols
 from sardonyx.graph.dtype import STRING
 from sardonyx.graph.fact import Fact, elements
@@ -14,7 +14,7 @@ from sardonyx.schedule import Schedule
 from sardonyx.schedule.peak import viewed
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Span:
     """A value that a step makes, and the first and last step that needs its bytes."""
 
@@ -32,7 +32,7 @@ class Span:
         return None if count is None else count * fact.dtype.itemsize
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Plan:
     """Lifetimes of a schedule's values; a view counts with the value whose bytes it shows."""
 

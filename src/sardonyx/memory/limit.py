@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Final
 
 from sardonyx.errors import RuntimeException
+from sardonyx.frozen import field, frozen
 from sardonyx.graph.dim import evaluate, symbols
 from sardonyx.memory import Plan, Span, peak
 from sardonyx.memory.place import Life
@@ -17,7 +17,7 @@ _KEPT: Final = 256  # sets of sizes that are known to fit
 _SHOWN: Final = 3  # values in a message
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(eq=False)
 class DeviceLimit:
     """Bytes of a device that weights and the values of a run may take together."""
 
@@ -26,7 +26,7 @@ class DeviceLimit:
     weight_bytes: int
     spans: tuple[Span, ...]  # of the values that lie there
     names: tuple[str, ...]  # of the sizes of these
-    _fits: dict[tuple[int | None, ...], None] = field(default_factory=dict, compare=False)
+    _fits: dict[tuple[int | None, ...], None] = field(default_factory=dict)
 
     def check(self, dims: dict[str, int]) -> None:
         """An error for sizes with which a run takes more; those known only later do not count."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from sardonyx.errors import InternalError
+from sardonyx.frozen import frozen
 
 ALIGN: Final = 64  # bytes, of every place in native code's arenas
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Life:
     """Bytes that a value needs from its first to its last step, both included."""
 
@@ -21,7 +21,7 @@ class Life:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layout:
     """Where each value lies, and how large the arena must be."""
 

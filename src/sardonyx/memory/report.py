@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from sardonyx.errors import InternalError
+from sardonyx.frozen import frozen
 from sardonyx.memory.place import ALIGN, Layout, Life, check
 
 # A part lies in the bytes of another tensor, which counts: of the whole that it is joined to, or of
@@ -17,7 +17,7 @@ Kind = Literal["value", "part", "scratch", "output", "input"]
 OWN: Final = -1  # the offset of what lies in a block of its own, outside of any arena
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step:
     """One call of a kernel."""
 
@@ -27,7 +27,7 @@ class Step:
     part: int  # the arena that it works in; -1: none
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tensor:
     """Bytes that live from one step to another, both included."""
 
@@ -45,7 +45,7 @@ class Tensor:
     idle: int  # the most steps in a row in which it only waits
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Arena:
     """What is said of the memory of one part."""
 
@@ -53,7 +53,7 @@ class Arena:
     least_bytes: int  # the most that is alive in any of its steps
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Timeline:
     """A run from its first to its last step, for given sizes.
 
@@ -89,7 +89,7 @@ class Timeline:
         return sorted(found, key=lambda t: (-t.bytes, t.start, t.name))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Simulated:
     """What a walk over all steps finds."""
 

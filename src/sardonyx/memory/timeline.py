@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from sardonyx.errors import InternalError, InvalidArgument, SardonyxError
+from sardonyx.frozen import field, mutable
 from sardonyx.graph.dim import evaluate, symbols
 from sardonyx.graph.dtype import STRING
 from sardonyx.graph.fact import AnyFact, Fact
@@ -60,7 +60,7 @@ def open_sizes(program: Program) -> list[str]:
     return list(found)
 
 
-@dataclass(slots=True, eq=False)
+@mutable(eq=False)
 class _Record:
     """A tensor under way."""
 

@@ -7,11 +7,11 @@ the product is number 0), then the results in order; the last result is the outp
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.frozen import frozen
 from sardonyx.graph.dtype import BF16, BOOL, F16, F32, F64, I8, I16, INTS, U8, U16, DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
@@ -42,7 +42,7 @@ ABSENT: Final = -1  # the number of an argument that is not given
 EPILOGUE: Final = optional("code")  # the attribute of products that a code may follow
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Instruction:
     """One op of a code."""
 

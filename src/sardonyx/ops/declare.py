@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx.errors import InternalError
+from sardonyx.frozen import frozen
 from sardonyx.graph.dtype import ALL, DType
 from sardonyx.graph.fact import AnyFact
 
@@ -26,7 +26,7 @@ Lowering = Callable[..., Any]  # (node) -> what it becomes on the CPU
 Gradient = Callable[..., Any]  # (builder, node, *gradients of outputs) -> gradients of inputs
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Attr:
     """An attribute without a default value: its kind, and whether it must be there."""
 
@@ -60,7 +60,7 @@ def kind_of(spec: Any) -> str:
     return "float" if isinstance(spec, float) else "bytes" if isinstance(spec, bytes) else "int"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Slot:
     """One formal input or output."""
 

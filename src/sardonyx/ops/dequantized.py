@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, ShapeError
+from sardonyx.frozen import frozen
 from sardonyx.graph.dtype import BF16, F16, F32, I8, INDEX, U8, by_name, by_numpy, by_onnx
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
@@ -20,7 +20,7 @@ REALS: Final = frozenset((F32, F16, BF16))
 STEPS: Final = frozenset((U8, I8, *(by_name(n) for n in ("u4", "i4", "u2", "i2"))))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Table:
     """How a table is stored, and where the scale of an element lies.
 

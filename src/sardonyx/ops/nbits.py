@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx.errors import ShapeError
+from sardonyx.frozen import frozen
 from sardonyx.graph.dtype import BF16, F16, F32, FLOATS, I8, U8, by_name, by_numpy
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
@@ -41,7 +41,7 @@ nbits = Op(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Grid:
     """Where what belongs to a block of a column lies: strides in elements of the stored tensor."""
 
@@ -49,7 +49,7 @@ class Grid:
     column_stride: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Form:
     """How the weights [K, N] of a node are stored."""
 

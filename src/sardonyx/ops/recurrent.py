@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.frozen import frozen
 from sardonyx.graph.dim import Shape, Size
 from sardonyx.graph.dtype import FLOATS, I32
 from sardonyx.graph.fact import Fact
@@ -76,7 +76,7 @@ lstm: Final = Op(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layer:
     """Sizes of a recurrent layer, in the order that its output has them."""
 
@@ -314,7 +314,7 @@ def checked_lens(lens: Array | None, length: int) -> Array | None:
     return lens.astype(np.int64)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Feed:
     """What a layer runs on, besides its weights: states are [directions, batch, hidden] or None."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.frozen import frozen
 from sardonyx.graph.dtype import FLOATS, I32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
@@ -43,7 +43,7 @@ Function = Callable[[Array], Array]
 Grads = dict[str, Array]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Curve:
     """An activation and its derivative."""
 
@@ -194,7 +194,7 @@ def _chosen(live: Array, new: State, old: State) -> State:
     return tuple(np.where(live, a, b) for a, b in zip(new, old, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layer:
     """A layer as it was called, time first, and the gradients of its outputs (0 where absent)."""
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, ShapeError
 from sardonyx.graph.dim import Shape, Size
-from sardonyx.graph.dtype import by_numpy
+from sardonyx.graph.dtype import BF16, by_numpy
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 
+_T = TypeVar("_T")
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -59,6 +60,11 @@ def wide(x: Array) -> Array:
     return x.astype(np.float32) if is_half(x.dtype) else x
 
 
+def as_bf16(x: Array) -> Array:
+    """The numbers of float32 that are nearest to x and have the eight bits of a bfloat16."""
+    return x.astype(BF16.np).astype(np.float32)
+
+
 def in_wide(function: Callable[..., Any]) -> Callable[..., Any]:
     """A reference with narrow floats in float32, rounded once to its first input's type."""
 
@@ -88,6 +94,17 @@ def one_int(x: Array | None, what: str) -> int:
     if x is None or x.size != 1:
         raise InvalidArgument(f"{what} is one number, not an array of {0 if x is None else x.size}")
     return int(x.reshape(-1)[0])
+
+
+def distinct(x: Array) -> Array:
+    """The different integers in an array, in their order: np.unique imports numpy.ma for it."""
+    ordered = np.sort(x, axis=None)
+    return ordered[np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))]
+
+
+def filled(inputs: tuple[_T | None, ...], count: int) -> tuple[_T | None, ...]:
+    """Inputs with None for those left out at the end."""
+    return inputs + (None,) * (count - len(inputs))
 
 
 def as_ints(x: Array | Sequence[int] | None) -> tuple[int, ...] | None:

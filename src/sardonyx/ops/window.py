@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from sardonyx.errors import ShapeError
+from sardonyx.frozen import frozen
 from sardonyx.graph.dim import Dim, Shape, Size, maximum, minimum
 from sardonyx.graph.guard import Scope
 
@@ -18,7 +18,7 @@ Ints = tuple[int, ...]
 Slices = tuple[slice, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Window:
     """A kernel's size and how it moves over the spatial axes."""
 
@@ -117,7 +117,7 @@ def _numbers(name: str, given: Sequence[int] | None, count: int, low: int) -> In
     return tuple(given)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Walk:
     """A window on an input of known size: where its taps read and write."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Final
 
+from sardonyx.frozen import frozen, replace
 from sardonyx.graph.build import Builder
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
@@ -18,7 +18,7 @@ from sardonyx.passes.rule import NoMatch, need
 _SHUT: Final = -1e30  # a score so low that adding it and putting it there is the same
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Scores:
     """scale * q k^T + mask."""
 

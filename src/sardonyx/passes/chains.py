@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+from sardonyx.frozen import frozen
 from sardonyx.graph.build import Builder
 from sardonyx.graph.dtype import BF16, F16, F32, I8, U8, U64
 from sardonyx.graph.fact import Fact
@@ -180,7 +180,7 @@ def _converts(node: Node) -> bool:
     return is_single and is_float and steps.dtype in STEPS
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Site:
     """Where a group may become an epilogue: a product, and a Reshape that stands between or not."""
 

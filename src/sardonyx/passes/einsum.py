@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from sardonyx.frozen import frozen
 from sardonyx.graph.build import Builder
 from sardonyx.graph.dtype import BF16, F16, F32, I8, I16, I32, U8, U16, U32
 from sardonyx.graph.graph import Node, Value
@@ -19,7 +20,8 @@ END: Final = (1 << 63) - 1
 WORK: Final = {F16: F32, BF16: F32, I8: I32, I16: I32, U8: U32, U16: U32}
 
 
-class Term(NamedTuple):
+@frozen
+class Term:
     """A value, and the letter that each of its axes stands for."""
 
     value: Value

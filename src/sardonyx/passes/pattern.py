@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.frozen import frozen
 from sardonyx.graph.graph import Node, Value
 
 COMMUTATIVE: Final = frozenset(("Add", "Mul", "Max", "Min", "And", "Or", "Xor", "Equal"))
@@ -50,14 +50,14 @@ def _pattern(operand: Operand) -> Pattern:
     return operand if isinstance(operand, Pattern) else Number(float(operand))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Hole(Pattern):
     """Any value; the same hole twice is the same value twice."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Number(Pattern):
     """A constant of one element: this number as its type has it, or one about as large."""
 
@@ -65,7 +65,7 @@ class Number(Pattern):
     is_rough: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Call(Pattern):
     """The first output of a node. With `rest`, any number of inputs may follow those named."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.frozen import frozen
 from sardonyx.graph.build import Builder
 from sardonyx.graph.dtype import F32, I8, I32, U8
 from sardonyx.graph.fact import Fact
@@ -22,7 +22,7 @@ _CONV_ATTRS: Final = ("auto_pad", "dilations", "group", "kernel_shape", "pads", 
 x, w, a, c, y = hole("x"), hole("w"), hole("a"), hole("c"), hole("y")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Steps:
     """A tensor of bytes, with what they stand for."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
+from sardonyx.frozen import frozen
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Value
 from sardonyx.passes.pattern import Call, Number, Pattern
@@ -29,7 +29,7 @@ def ranked(*values: Value) -> None:
             raise NoMatch(f"the rank of {value} is not known")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rule:
     """`build(b, **holes)` returns the value that takes the root's place."""
 

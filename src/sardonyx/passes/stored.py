@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import reduce
 from typing import Final
 
+from sardonyx.frozen import frozen
 from sardonyx.graph.build import constant
 from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.nbits import REALS, STEPS
@@ -21,7 +21,7 @@ _MOVES: Final = frozenset(
 _STAYS: Final = frozenset(("Cast", "Identity"))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Run:
     """Places along a dim that lie evenly in memory, in blocks that share a scale."""
 
@@ -59,7 +59,7 @@ class Run:
         return Run(size, inner.stride, inner.scale_stride, inner.block)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Origin:
     """The constants that a weight is made of, and where the places of its dims lie in them."""
 

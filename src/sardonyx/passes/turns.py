@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
+from sardonyx.frozen import field, frozen
 from sardonyx.graph.dim import Shape
 from sardonyx.graph.dtype import F32, I8, I64, U8
 from sardonyx.graph.fact import Fact
@@ -25,7 +25,7 @@ from sardonyx.passes.last import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Turn:
     """How a node works on images with the channels last."""
 

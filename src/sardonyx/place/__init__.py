@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from sardonyx.errors import NotImplemented
+from sardonyx.frozen import field, frozen
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.place.provider import (
     HOST,
@@ -20,7 +20,7 @@ from sardonyx.place.wishes import Wishes
 Refusals = tuple[tuple[str, str], ...]  # providers and their reasons
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Placement:
     """Where every node of a graph and of its bodies runs, and why it does not run elsewhere."""
 

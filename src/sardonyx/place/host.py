@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from sardonyx.frozen import frozen
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.place import Placement, Refusals
 from sardonyx.place.provider import has_device
@@ -12,7 +12,7 @@ from sardonyx.place.provider import has_device
 Lower = Callable[[Graph], None]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Part:
     """Nodes of a graph in one of their own, which reads and gives stand-ins for values of it."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 from sardonyx.device import HOST as HOST
+from sardonyx.frozen import frozen
 
 if TYPE_CHECKING:
     from sardonyx.graph.graph import Node, Value
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 StepCall = Callable[[Sequence[Any], "Run"], Sequence[Any]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Yes:
     """The provider takes the node."""
 
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class No:
     """The provider does not take the node, for a reason that tells the user what to do."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Region:
     """Nodes that a provider compiles together, in the order they run.
 
@@ -47,7 +47,7 @@ class Region:
     opens: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step:
     """What a provider makes of one node, and the kernel's name for people.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final
 
+from sardonyx.frozen import field, frozen, mutable
 from sardonyx.graph.graph import Graph, Node
 from sardonyx.place.provider import No, Provider, has_device
 from sardonyx.weights.const import Const
@@ -16,7 +16,7 @@ _FOR_WEIGHTS: Final = 0.75
 _FULL: Final = 0.9  # of what weights may take
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Assignment:
     """Nodes whose names match a pattern belong on providers of a name or a kind of device."""
 
@@ -33,7 +33,7 @@ class Assignment:
         )
 
 
-@dataclass(slots=True)
+@mutable
 class Wishes:
     """Assignments, the first that matches counts, and limits in bytes by device."""
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from sardonyx.frozen import frozen
 from sardonyx.graph.dim import Shape, Size
 from sardonyx.graph.graph import Value
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Packed:
     """A constant in the form that another row packs it into, made once when a session starts."""
 
@@ -18,7 +17,7 @@ class Packed:
     ints: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stored:
     """A constant's bytes as they lie in its file: not copied, perhaps unaligned.
 
@@ -28,7 +27,7 @@ class Stored:
     value: Value
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Call:
     """A kernel row with its operands; the outputs are those of the node."""
 
@@ -45,14 +44,14 @@ class Call:
     writes_rows: bool = False  # the rows of output 0 may lie apart, as parts of longer ones
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reshaped:
     """The bytes of a value in the shape of the node's output. Wants them without gaps."""
 
     value: Value
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Permuted:
     """A value with its axes in another order."""
 
@@ -60,7 +59,7 @@ class Permuted:
     perm: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sliced:
     """Part of a value: from `starts`, every `steps`-th element, as many as each output has.
 
@@ -72,14 +71,14 @@ class Sliced:
     steps: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Expanded:
     """A value repeated along axes where it has one element, or which it lacks in front."""
 
     value: Value
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Zipped:
     """Rows of numbers that leave the program as dicts with these keys: an output of the model."""
 
@@ -87,7 +86,7 @@ class Zipped:
     keys: tuple[int | str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bodies:
     """Control flow, which is native where all of its bodies are."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from sardonyx.frozen import frozen
 from sardonyx.graph.dim import lone_name
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _KINDS: Final = {"If": 0, "Loop": 1, "Scan": 2}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NativeBody:
     """A body that is one native segment, or none: some only pass values on."""
 
@@ -72,7 +72,7 @@ def constant_slots(slots: dict[Value | int, int], forms: Forms) -> list[tuple[An
     ]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ControlPart:
     """A control-flow node of a native segment."""
 

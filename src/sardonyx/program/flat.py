@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
 import sardonyx._native as native
 from sardonyx.errors import InternalError
+from sardonyx.frozen import field, frozen, mutable
 from sardonyx.graph.dim import Dim, Shape, Size, lone_name, symbol
 from sardonyx.graph.dtype import U8
 from sardonyx.graph.graph import Node, Value
@@ -24,10 +24,11 @@ from sardonyx.program.call import (
     Stored,
     Zipped,
 )
+from sardonyx.schedule import Search
 from sardonyx.weights.forms import STORED, Want, read_form
 
 ABSENT: Final = -1
-_SIZE_KINDS: Final = {
+SIZE_KINDS: Final = {
     "number": 0, "name": 1, "add": 2, "mul": 3, "div": 4, "mod": 5, "min": 6, "max": 7,
     "broadcast": 8,
 }  # fmt: skip
@@ -113,11 +114,11 @@ class Sizes:
         return found
 
     def _add(self, kind: str, a: int, b: int, value: int) -> int:
-        self.ops.append((_SIZE_KINDS[kind], a, b, value))
+        self.ops.append((SIZE_KINDS[kind], a, b, value))
         return len(self.ops) - 1
 
 
-@dataclass(slots=True)
+@mutable
 class Flat:
     """A value of a segment under construction."""
 
@@ -130,7 +131,7 @@ class Flat:
     numbers: list[int] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Growth:
     """A value that leaves the segment as one that came in, with more rows along an axis."""
 
@@ -138,7 +139,7 @@ class Growth:
     axis: int
 
 
-@dataclass(slots=True)
+@mutable
 class FlatStep:
     """A step of a segment: a row with the numbers of its values; its node, for messages."""
 
@@ -162,14 +163,14 @@ class SegmentBuilder:
         slot: Any,
         exports: frozenset[Value],
         growths: dict[Value, Growth],
-        effort: int,
+        order: Search,
     ) -> None:
         """`slot` numbers the values between segments; `exports` are those that others read.
 
         `growths` are those among them that may be made in the block of an input, by value.
-        `effort` is that of native code's search for an order; below 0 it keeps the given one.
+        `order` is how native code orders the steps when sizes are bound.
         """
-        self.effort = effort
+        self.order = order
         self.names = names
         self.sizes = Sizes(names)
         self.values: list[Flat] = []
@@ -426,7 +427,8 @@ class SegmentBuilder:
             resolved,
             self.aliases,
             self.grown,
-            self.effort,
+            self.order.effort,
+            self.order.branches,
         )
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from sardonyx.errors import RuntimeException
+from sardonyx.frozen import frozen
 from sardonyx.graph.graph import Node, Value
 from sardonyx.program.flat import ABSENT, SegmentBuilder, Storage
 
@@ -14,7 +14,7 @@ LIMIT: Final = "sardonyx.max_arena_bytes"
 _SHOWN: Final = 4  # tensors
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Piece:
     """Bytes in an arena: a value's, or a step's scratch (None)."""
 

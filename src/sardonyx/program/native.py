@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
@@ -11,6 +10,7 @@ import numpy as np
 
 import sardonyx._native as native
 from sardonyx.errors import Fail, InternalError, InvalidArgument, RuntimeException
+from sardonyx.frozen import field, frozen, mutable
 from sardonyx.graph.dim import evaluate
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
@@ -25,7 +25,7 @@ NO_LIMIT: Final = 2**63 - 1
 _MOST_BYTES: Final = 2**61
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunSettings:
     """How a session's runs use the machine."""
 
@@ -40,7 +40,15 @@ class RunSettings:
     calms: bool = False  # threads when a run ends
 
 
-@dataclass(slots=True)
+@frozen
+class Times:
+    """When the steps of a native run ran."""
+
+    spans: list[tuple[int, int, int, int, int]]  # part, step, begin and end in ns, which of `names`
+    names: list[list[int]]  # sizes by number: those of a body are new in each pass
+
+
+@mutable
 class NativeSegment:
     """Parts that run one after the other in one native call; sizes of a part are known before it.
 
@@ -160,10 +168,11 @@ class NativeSegment:
         stop: native.Stop | None,
         profiles: bool,
         into: Mapping[int, Any] = MappingProxyType({}),
-    ) -> list[tuple[int, int, int, int]]:
+    ) -> Times:
         """One run; the outputs go into the frame, sizes that became known into `dims`.
 
-        `into` has arrays for slots, in which outputs then lie if they can.
+        `into` has arrays for slots, in which outputs then lie if they can. Times are those of the
+        steps, if it `profiles`.
         """
         runnable = self._runnable
         assert runnable is not None
@@ -180,8 +189,7 @@ class NativeSegment:
             dims[name] = result[2][self.names[name]]
         for slot, array in zip(self.outputs, result[1], strict=True):
             frame[slot] = array
-        spans: list[tuple[int, int, int, int]] = result[3]
-        return spans
+        return Times(result[3], result[4])
 
     def refuse(self, part: SegmentBuilder, dims: dict[str, int]) -> NoReturn:
         """Raises the error of a part that does not take these sizes."""

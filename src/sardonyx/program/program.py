@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from sardonyx._native import Pool, Stop
+from sardonyx.frozen import field, frozen, mutable
 from sardonyx.graph.fact import AnyFact
 from sardonyx.graph.graph import Node
 from sardonyx.graph.guard import Guard
@@ -14,16 +14,15 @@ from sardonyx.memory import Plan
 from sardonyx.memory.limit import DeviceLimit
 from sardonyx.place.provider import HOST, DeviceProvider, StepCall
 from sardonyx.program.control import constant_slots
-from sardonyx.program.native import NativeSegment, RunSettings
+from sardonyx.program.native import NativeSegment, RunSettings, Times
 from sardonyx.program.region import RegionSegment
 from sardonyx.weights.const import Const
 from sardonyx.weights.forms import Forms, Want, Wanted
 
-Span = tuple[int, int, int, int]  # part, step, begin and end in ns: when a native step ran
 ABSENT = -1  # the slot of an optional input that is not given
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PythonSegment:
     """One Python call: a numpy reference, a control-flow node, a region of another library."""
 
@@ -41,7 +40,7 @@ class PythonSegment:
 Segment = PythonSegment | NativeSegment | RegionSegment
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Input:
     """A slot that a caller fills, and the sizes that its shape gives."""
 
@@ -54,7 +53,7 @@ class Input:
     device: str = HOST
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Output:
     """A slot that a caller gets back."""
 
@@ -64,7 +63,7 @@ class Output:
     device: str = HOST
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Program:
     """Segments over a frame of slots, with everything that binding and running need."""
 
@@ -193,7 +192,7 @@ class Program:
         return own + sum(body.python_steps for body in self.bodies)
 
 
-@dataclass(slots=True)
+@mutable
 class Run:
     """One run of a program: its frame, the sizes bound so far, how a user may stop or watch it."""
 
@@ -210,4 +209,4 @@ class Run:
     graph_id: int = 0  # of recorded graphs to choose from; -1: none
     # For profiles.
     on_step: Callable[[PythonSegment | RegionSegment, Run, float], None] | None = None
-    on_native: Callable[[NativeSegment, list[Span]], None] | None = None
+    on_native: Callable[[NativeSegment, Times], None] | None = None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sardonyx.frozen import frozen
 from sardonyx.graph.graph import Node
 from sardonyx.graph.guard import Guard
 from sardonyx.place.provider import RegionProgram
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sardonyx.program.program import Run
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RegionSegment:
     """A region over slots of the program's frame."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, RuntimeException, SardonyxError
+from sardonyx.frozen import replace
 from sardonyx.graph.fact import AnyFact
 from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.place.provider import HOST
@@ -86,9 +86,9 @@ def execute(program: Program, run: Run) -> list[Any]:
 
 def _run_native(program: Program, segment: NativeSegment, run: Run) -> None:
     segment.prepare(program.forms, run.settings, run.pool)
-    spans = segment.run(run.frame, run.dims, run.stop, run.on_native is not None, run.into)
+    times = segment.run(run.frame, run.dims, run.stop, run.on_native is not None, run.into)
     if run.on_native is not None:
-        run.on_native(segment, spans)
+        run.on_native(segment, times)
     for slot in segment.frees:
         run.frame[slot] = None
 

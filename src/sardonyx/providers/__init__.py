@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from logging import Logger
 from typing import Any, Final
 
 from sardonyx.errors import SardonyxError
-from sardonyx.log import logger
+from sardonyx.log import Logger, logger
 from sardonyx.place.provider import Provider
 from sardonyx.providers.cpu import Cpu
 from sardonyx.providers.reference import Reference
@@ -57,9 +56,11 @@ def resolve(
 
     One that cannot start is left out with a warning: those behind it serve.
     """
-    from sardonyx.providers.probe import has_torch
+    known: tuple[str, ...] = (CPU,)
+    if any(name != CPU for name, _ in _pairs(providers or (CPU,), provider_options)):
+        from sardonyx.providers.probe import has_torch  # looks for files
 
-    known = (*((TORCH,) if has_torch() else ()), *available())
+        known = (*((TORCH,) if has_torch() else ()), *available())
     wanted = normalized(providers or (CPU,), provider_options, known, logger)
     made: list[Provider] = []
     for name, options in list(wanted.items()):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from functools import cache
+from importlib.machinery import ModuleSpec
 
 
 def has_torch() -> bool:
     """Whether torch is installed."""
-    return importlib.util.find_spec("torch") is not None
+    return _torch() is not None
 
 
 def cuda_may_work() -> bool:
@@ -20,7 +20,7 @@ def cuda_may_work() -> bool:
 @cache
 def why_no_cuda() -> str:
     """What is missing; empty if nothing is known to be."""
-    found = importlib.util.find_spec("torch")
+    found = _torch()
     if found is None or found.origin is None:
         return "torch is not installed"
     if not _is_cuda_build(found.origin):
@@ -28,6 +28,12 @@ def why_no_cuda() -> str:
     if not os.path.exists("/proc/driver/nvidia/version") and not os.path.exists("/dev/nvidia0"):
         return "there is no NVIDIA GPU, or no driver for it"
     return ""
+
+
+def _torch() -> ModuleSpec | None:
+    import importlib.util  # slow to import itself
+
+    return importlib.util.find_spec("torch")
 
 
 def _is_cuda_build(origin: str) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
-from logging import Logger
 from typing import Final
 
 from sardonyx.errors import InvalidArgument, RuntimeException
+from sardonyx.log import Logger
 from sardonyx.place.provider import Provider
 
 _NAMES: Final = {"CUDAExecutionProvider": "cuda", "TorchExecutionProvider": "torch"}

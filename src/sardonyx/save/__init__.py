@@ -8,11 +8,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from sardonyx.atomic import writing
 from sardonyx.errors import Fail, InvalidArgument
+from sardonyx.frozen import frozen
 from sardonyx.load.model import Model
 from sardonyx.save.graph import GraphWriter
 from sardonyx.save.header import model_message
@@ -25,7 +25,7 @@ _DATA_FILE: Final = "session.optimized_model_external_initializers_file_name"
 _DATA_MIN: Final = "session.optimized_model_external_initializers_min_size_in_bytes"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SaveOptions:
     """Where to write, and which weights go into a file of their own."""
 

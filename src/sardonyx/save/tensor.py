@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Final, Protocol
 
 import numpy as np
 
+from sardonyx.frozen import field, mutable
 from sardonyx.graph.dtype import STRING
 from sardonyx.save.wire import Message, Stream
 from sardonyx.weights.const import Const, Ref, pack
@@ -59,7 +59,7 @@ def _pieces(const: Const) -> Iterator[bytes | memoryview]:
         yield data[i : i + PIECE]
 
 
-@dataclass(slots=True)
+@mutable
 class DataFile:
     """The file that large tensors go to: each where it is first asked for, each only once."""
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import BinaryIO
+
+from sardonyx.frozen import frozen
 
 _VARINT, _BYTES, _FIXED32 = 0, 2, 5
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stream:
     """Bytes that exist only while they are written: how many, and how to get them in pieces."""
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
+from sardonyx.frozen import frozen
 from sardonyx.graph.graph import Graph, Node
 
 _LOOKS: Final = frozenset((("", "Shape"), ("", "Size")))  # ops that read no elements
 _GIVEN: Final = -1  # what no node of the graph makes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Links:
     """Nodes by their position in `Graph.sorted_nodes`; the numbers in a row are ascending.
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from heapq import heappop, heappush
 
+from sardonyx.frozen import replace
 from sardonyx.graph.graph import Node
 from sardonyx.place import HOST, Placement, has_device
 from sardonyx.schedule import Schedule

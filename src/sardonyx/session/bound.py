@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from sardonyx.device import device_values, is_tensor
 from sardonyx.feeds import is_at, taken, tensors
+from sardonyx.frozen import frozen
 from sardonyx.program.program import Input, Program
 from sardonyx.program.run import bind
 
 Bounds = tuple[str, int, int]  # device, first byte, and the one behind the last
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Plan:
     """What a program makes of bound memory."""
 

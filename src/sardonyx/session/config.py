@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from typing import Any, Final
 
@@ -35,7 +34,7 @@ def with_config_of(given: ModelBytes, options: SessionOptions) -> SessionOptions
     text = dict(read_record(given).metadata).get(_KEY)
     if text is None:
         return options
-    made = copy.copy(options)
+    made = options.__copy__()
     for name, value in _parsed(text).items():
         if name not in _NAMES:
             logger.warning("the model's %s names the option %s, which is ignored", _KEY, name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
@@ -21,6 +20,7 @@ from sardonyx.errors import (
     SardonyxError,
 )
 from sardonyx.feeds import as_tensors, check_feed, describe, hand_out, settle, taken
+from sardonyx.frozen import frozen, replace
 from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.load import LoadOptions
 from sardonyx.load.source import read_model
@@ -66,7 +66,7 @@ _DEFAULT_RUN: Final = RunOptions()
 _ATTEMPTS: Final = 4  # the first program, names apart, branches chosen, and one to spare
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Asked:
     """What a run is asked for."""
 
@@ -302,7 +302,7 @@ class InferenceSession(Ways):
             asked = _Asked(values, options, bound, wanted, stays)
             results = self._execute(asked)
             if self._profile is not None:
-                self._profile.add("Session", "model_run", started, time.perf_counter(), {})
+                self._profile.add("Session", "model_run", started, time.perf_counter())
             if bound is None:
                 return hand_out(results, lambda: taken(values.values()))
             return hand_out(results, bound.taken, bound.places)

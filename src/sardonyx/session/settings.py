@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from glob import escape
 from typing import TYPE_CHECKING, Any, Final
 
 import sardonyx._native as native
 from sardonyx.compile import Options
 from sardonyx.errors import Fail, InvalidArgument, ModelLoadCanceled, NoSuchFile, NotImplemented
+from sardonyx.frozen import replace
 from sardonyx.load import LoadOptions
 from sardonyx.log import logger
 from sardonyx.options import RunOptions, SessionOptions, byte_count, global_threads, one_of
@@ -50,6 +49,12 @@ _PACK_USE: Final = "sardonyx.use_pack"
 _WEIGHTS: Final = "sardonyx.weights"
 _KEPT: Final = {"mapped": False, "copied": True}
 _FLAGS: Final = {"0": False, "1": True}
+_PRECISION: Final = "sardonyx.precision"
+_PRECISIONS: Final[dict[str, dict[str, bool]]] = {
+    "exact": {},
+    "bf16": {"bf16": True},
+    "int8": {"int8": True},
+}
 _WEIGHT_LEVEL: Final = "session.qdq_matmulnbits_accuracy_level"
 _WEIGHT_BLOCK: Final = "session.qdq_matmulnbits_block_size"
 _IN_PLACE: Final = "sardonyx.grow_in_place"  # caches of keys and values that are fed back
@@ -150,8 +155,13 @@ def _layers(entries: Mapping[str, str]) -> Iterator[Assignment]:
             )
         for name in names[:-1].split(","):
             is_exact = name.strip().startswith("=")
-            word = escape(name.strip().lstrip("="))
+            word = _as_is(name.strip().lstrip("="))
             yield Assignment(f"{word}*" if is_exact else f"*{word}*", target.strip().lower())
+
+
+def _as_is(name: str) -> str:
+    """A pattern that only this name matches."""
+    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
 
 
 def device_options(base: Options, providers: Sequence[Provider], wishes: Wishes) -> dict[str, Any]:
@@ -198,6 +208,7 @@ def compile_options(
             approximates_gelu=flag(options, _GELU),
             keeps_qdq=flag(options, _NO_QDQ),
             fold_limit_bytes=_size(_FOLD_LIMIT, limit),
+            **one_of(_PRECISION, entries.get(_PRECISION, "exact"), _PRECISIONS),
         ),
         save=_save_options(options) if options.optimized_model_filepath else None,
         pack=_pack_options(options),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx._native import decode
 from sardonyx.errors import InvalidArgument
+from sardonyx.frozen import replace
 from sardonyx.graph.copy import copied
 from sardonyx.graph.dim import Size, lone_name, product, symbol
 from sardonyx.graph.fact import Fact

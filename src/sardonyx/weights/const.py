@@ -7,14 +7,15 @@ import math
 import mmap
 import os
 from collections.abc import Hashable
-from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal
 from weakref import ref
 
 import numpy as np
 
 import sardonyx._native as native
+from sardonyx.digest import blake2b
 from sardonyx.errors import FAULTS, InternalError, RuntimeException
+from sardonyx.frozen import frozen
 from sardonyx.graph.dtype import STRING, DType, by_numpy
 from sardonyx.weights.store import STORE, Array, on_pages
 
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 COPY_BELOW: Final = 64 * 1024  # bytes; smaller constants are copied, so that they are aligned
 
 
-class Place(NamedTuple):
+@frozen
+class Place:
     """What constants of the same bytes have in common, as long as any of them lives."""
 
     key: Hashable
@@ -162,7 +164,8 @@ class Words(Const):
         return "held"
 
 
-class File(NamedTuple):
+@frozen
+class File:
     """A file as it was when it was mapped, for those who read it by a descriptor."""
 
     path: str

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from weakref import WeakSet
 
 import sardonyx._native as native
 from sardonyx.errors import RuntimeException
+from sardonyx.frozen import frozen
 from sardonyx.graph.dtype import STRING
 from sardonyx.weights.const import Const, Ref, Words
 from sardonyx.weights.store import STORE, Array, Store, pages
@@ -19,7 +20,8 @@ TEXTS: Final = "texts"  # strings as kernels read them: records, and behind them
 _U8: Final = 2  # ONNX's number of the type
 
 
-class Want(NamedTuple):
+@frozen
+class Want:
     """A constant in a form: PLAIN, STORED, TEXTS, or what a packing row makes of it."""
 
     const: Const

@@ -6,13 +6,13 @@ import mmap
 import traceback
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
 
 from sardonyx.cli.term import Progress, size
 from sardonyx.errors import SardonyxError
+from sardonyx.frozen import frozen
 from sardonyx.graph.dtype import U8, DType
 from sardonyx.weights.const import Const, File, Ref
 from sardonyx.weights.store import Array, Store
@@ -24,7 +24,7 @@ def silent(done: int, total: int) -> None:
     """Says nothing of how far it is."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Conversion:
     """What a device makes of a weight once its bytes are there: another type, order or layout."""
 
@@ -34,7 +34,7 @@ class Conversion:
     convert: Callable[[Any], Any]  # from the weight on the device; may give a view of it
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WeightReference:
     """A weight that a device wants: what it is, and where its bytes lie.
 

@@ -6,12 +6,12 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
 import numpy as np
 
 from sardonyx.errors import Fail
+from sardonyx.frozen import frozen
 from sardonyx.locks import Lock
 from sardonyx.weights.const import File
 from sardonyx.weights.loading import WeightReference
@@ -164,7 +164,7 @@ def reopened(file: File) -> OpenFile | None:
     return OpenFile(file, descriptor)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FilePiece:
     """A stretch of a file, with weights in it."""
 
@@ -220,7 +220,7 @@ class _Buffer:
                 self._view = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemoryPiece:
     """Weights in memory, or stretches of them, one after the other."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Final
 
+from sardonyx.frozen import field, mutable
 from sardonyx.graph.graph import Node, Value
 from sardonyx.program.control import ControlPart
 from sardonyx.program.flat import ABSENT, SegmentBuilder, Storage
@@ -19,7 +19,7 @@ PACKED: Final = "packed"  # by a kernel row
 COPIED: Final = "copied"  # small, unaligned, or made of others
 
 
-@dataclass(slots=True)
+@mutable
 class FormReport:
     """A form of a weight that some kernels read."""
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import contextlib
 import mmap
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 from weakref import ref
 
 import numpy as np
 
+from sardonyx.frozen import frozen
 from sardonyx.locks import Lock
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -42,7 +42,7 @@ def on_pages(array: Array) -> Array:
     return copy
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Entry(Generic[T]):
     """A thing, and what must live as long for its key to mean the same bytes."""
 

@@ -7,11 +7,10 @@ version below its bound straight to the newest form, so a node is upgraded at mo
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
+from sardonyx.frozen import frozen
 from sardonyx.graph.build import Builder
 from sardonyx.graph.graph import Value
 from sardonyx.ops import family_of
@@ -19,7 +18,7 @@ from sardonyx.ops import family_of
 Rule = Callable[[Builder, "OldNode"], Any]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OldNode:
     """A node as its model wrote it: attributes as they stood there, defaults not filled in."""
 
@@ -40,6 +39,13 @@ class OldNode:
 
 Entry = tuple[tuple[str, str], int, Rule]
 ANY: Final = 1 << 62  # below this is every version
+
+# Families with a file of upgrades here.
+FAMILIES: Final = frozenset((
+    "activation", "attention", "cast", "control", "elementwise", "experimental", "features",
+    "gather", "linear", "microsoft", "microsoft_fused", "move", "normalize", "pool", "random",
+    "recurrent", "reduce", "resize", "roi", "select", "shape", "signal", "softmax",
+))  # fmt: skip
 
 _EXPERIMENTS: Final = "Affine Crop DynamicSlice ImageScaler ParametricSoftplus Scale ScaledTanh"
 _STANDARD: Final = (
@@ -90,8 +96,7 @@ def find(domain: str, name: str, version: int) -> Rule | None:
 
 
 def _table(family: str) -> dict[tuple[str, str], list[tuple[int, Rule]]]:
-    # Ops of a folder of families have one version each.
-    if "." in family or importlib.util.find_spec(f"sardonyx.load.upgrade.{family}") is None:
+    if family not in FAMILIES:
         return {}
     module = importlib.import_module(f"sardonyx.load.upgrade.{family}")
     table: dict[tuple[str, str], list[tuple[int, Rule]]] = {}

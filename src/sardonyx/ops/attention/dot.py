@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx.errors import InvalidGraph
+from sardonyx.frozen import frozen
 from sardonyx.graph.dim import Shape, Size
 from sardonyx.graph.dtype import BOOL, FLOATS, I64, NUMBERS
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.ops.attention.heads import (
-    filled,
     grouped_matmul,
     heads_of,
     pack,
@@ -27,7 +26,7 @@ from sardonyx.ops.attention.heads import (
 )
 from sardonyx.ops.caches import check_counts
 from sardonyx.ops.declare import Op, optional
-from sardonyx.ops.rules import Array, wide
+from sardonyx.ops.rules import Array, filled, wide
 
 RAW, CAPPED, BIASED, PROBABILITIES = range(4)  # what qk_matmul_output_mode asks for
 
@@ -51,7 +50,7 @@ attention: Final = Op(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Settings:
     """The attributes of an Attention node."""
 
@@ -78,7 +77,7 @@ class Settings:
             precision(self.softmax_precision)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sizes:
     """The dims of the three inputs, whichever way their heads are laid out."""
 

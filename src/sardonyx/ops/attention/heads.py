@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.ops.rules import Array, wide
 
-_T = TypeVar("_T")
 MAX_HEADS: Final = 1 << 24  # more would be features, and none of them in a head
 PRECISIONS: Final[dict[int, DType]] = {d.onnx: d for d in (F32, F16, F64, BF16)}
 
@@ -30,11 +29,6 @@ def rounded(x: Array, dtype: Any) -> Array:
     """Wide numbers cut to what `dtype` can hold, still in the type that arithmetic is done in."""
     with np.errstate(all="ignore"):
         return wide(x.astype(dtype, copy=False))
-
-
-def filled(inputs: tuple[_T | None, ...], count: int) -> tuple[_T | None, ...]:
-    """Inputs with None for those left out at the end."""
-    return inputs + (None,) * (count - len(inputs))
 
 
 def heads_of(g: Scope, heads: int | None, hidden: Size, what: str) -> tuple[int, Size]:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx.errors import InvalidGraph
+from sardonyx.frozen import frozen
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BOOL, F16, F32, I32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.attention.heads import filled, heads_of, pack, same_dims, same_rank, unpack
+from sardonyx.ops.attention.heads import heads_of, pack, same_dims, same_rank, unpack
 from sardonyx.ops.declare import MICROSOFT, Op, optional, required
 from sardonyx.ops.microsoft.multi_head import attend, multi_head
 from sardonyx.ops.microsoft.projected import projected
-from sardonyx.ops.rules import Array, wide
+from sardonyx.ops.rules import Array, filled, wide
 
 _FLOATS: Final = frozenset((F32, F16))
 _TYPES: Final = {"T": _FLOATS, "M": frozenset((I32,))}
@@ -39,7 +39,7 @@ masked: Final = Op(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Masked:
     """The inputs of a node by name: facts, arrays or values."""
 

@@ -12,11 +12,10 @@ from sardonyx.graph.dtype import F16, F32, FLOATS, I32, I64, IEEE, U32, U64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.ops import lookup
-from sardonyx.ops.attention.heads import filled
 from sardonyx.ops.conv import CONV
 from sardonyx.ops.declare import MICROSOFT, ONNX, Op, optional, required
 from sardonyx.ops.linear import matmul, matmul_shape
-from sardonyx.ops.rules import Array, in_wide
+from sardonyx.ops.rules import Array, filled, in_wide
 
 # Activations with the attributes that they need, in the order that activation_params has them.
 SETTINGS: Final[dict[str, tuple[str, ...]]] = {

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.frozen import frozen
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BF16, F16, F32, I32, I64, by_numpy
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.attention.heads import filled, pack, same_dims, same_rank, unpack
+from sardonyx.ops.attention.heads import pack, same_dims, same_rank, unpack
 from sardonyx.ops.caches import first_rows, longer, rotated
 from sardonyx.ops.declare import MICROSOFT, Op, optional, required
 from sardonyx.ops.microsoft.kv_cache import (
@@ -23,7 +23,7 @@ from sardonyx.ops.microsoft.kv_cache import (
     check_window,
     codec_of,
 )
-from sardonyx.ops.rules import Array, one_int, wide
+from sardonyx.ops.rules import Array, filled, one_int, wide
 
 SCORES, WEIGHTS = 1, 2  # what qk_output asks for
 _FLOATS: Final = frozenset((F32, F16, BF16))
@@ -63,7 +63,7 @@ group_query: Final = Op(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Inputs:
     """The inputs of a node by name: facts, arrays or values."""
 

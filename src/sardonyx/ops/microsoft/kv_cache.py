@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.frozen import frozen
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import I8, U8, DType, by_name
 from sardonyx.graph.fact import Fact
@@ -20,7 +20,7 @@ QUANTIZED: Final = frozenset((I8, U8, F8))
 _GRAINS: Final = (b"NONE", b"PER_TENSOR", b"PER_CHANNEL")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Codec:
     """Numbers of a cache: floats, or what stands for them times a scale."""
 
@@ -97,7 +97,7 @@ def check_scale(g: Scope, scale: Fact | None, grain: bytes, sizes: tuple[Size, S
         same_dims(g, scale.dims, wanted, "a scale of each feature")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Window:
     """A cache that holds only the latest keys: rows from 0 on, the oldest first."""
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx.errors import InvalidGraph
+from sardonyx.frozen import frozen
 from sardonyx.graph.dim import Shape, product
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.attention.heads import filled, same_dims, same_rank
+from sardonyx.ops.attention.heads import same_dims, same_rank
 from sardonyx.ops.declare import MICROSOFT, Op, optional
 from sardonyx.ops.elementwise import sigmoid
-from sardonyx.ops.rules import Array, wide
+from sardonyx.ops.rules import Array, filled, wide
 
 
 def _gelu(x: Array) -> Array:
@@ -52,7 +52,7 @@ moe: Final = Op(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Inputs:
     """The inputs of a node by name: facts or arrays."""
 

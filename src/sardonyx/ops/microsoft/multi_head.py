@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.frozen import frozen
 from sardonyx.graph.dim import Shape, Size
 from sardonyx.graph.dtype import BF16, F16, F32, I32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.attention.heads import filled, heads_of, pack, same_dims, same_rank, unpack
+from sardonyx.ops.attention.heads import heads_of, pack, same_dims, same_rank, unpack
 from sardonyx.ops.declare import MICROSOFT, Op, optional, required
-from sardonyx.ops.rules import Array, one_int, wide
+from sardonyx.ops.rules import Array, filled, one_int, wide
 
 SHUT_OUT: Final = -10000.0  # what a mask adds to a score unless the node says otherwise
 _TYPES: Final = {"T": frozenset((F32, F16, BF16)), "M": frozenset((I32,))}
@@ -37,7 +37,7 @@ multi_head: Final = Op(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Inputs:
     """The inputs of a node by name: facts, arrays or values."""
 
@@ -64,7 +64,7 @@ def _check(x: Inputs, attrs: dict[str, Any]) -> None:
         raise InvalidGraph("cache_indirection needs past_sequence_length")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sizes:
     """The sizes of the operands, whichever way they are laid out."""
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.frozen import frozen
 from sardonyx.graph.dtype import BF16, F16, F32, I32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.attention.heads import filled, same_dims, same_rank
+from sardonyx.ops.attention.heads import same_dims, same_rank
 from sardonyx.ops.caches import rotated
 from sardonyx.ops.declare import MICROSOFT, Op, optional, required
-from sardonyx.ops.rules import Array, wide
+from sardonyx.ops.rules import Array, filled, wide
 
 _FLOATS: Final = frozenset((F16, BF16))
 _LATER: Final = {  # what only some devices have, and what stands for its absence
@@ -52,7 +52,7 @@ paged: Final = Op(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Inputs:
     """The inputs of a node by name: facts or arrays."""
 

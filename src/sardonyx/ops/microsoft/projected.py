@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.frozen import frozen
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BF16, F16, F32, I32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.attention.heads import filled, pack, same_dims, same_rank, unpack
+from sardonyx.ops.attention.heads import pack, same_dims, same_rank, unpack
 from sardonyx.ops.caches import rotated
 from sardonyx.ops.declare import MICROSOFT, Op, optional, required
 from sardonyx.ops.microsoft.multi_head import (
@@ -22,7 +22,7 @@ from sardonyx.ops.microsoft.multi_head import (
     check_shared,
     shared,
 )
-from sardonyx.ops.rules import Array, one_int, wide
+from sardonyx.ops.rules import Array, filled, one_int, wide
 
 projected: Final = Op(
     "Attention",
@@ -44,7 +44,7 @@ projected: Final = Op(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Inputs:
     """The inputs of a node by name: facts, arrays or values."""
 

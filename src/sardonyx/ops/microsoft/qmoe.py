@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx.errors import InvalidGraph, NotImplemented, ShapeError
+from sardonyx.frozen import frozen
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BF16, F16, F32, U8, by_name
 from sardonyx.graph.fact import Fact
@@ -59,7 +59,7 @@ qmoe: Final = Op(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layer:
     """One of the networks' layers for all experts: facts, arrays or values."""
 
@@ -70,7 +70,7 @@ class Layer:
     bits: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Inputs:
     """The inputs of a node by name: facts, arrays or values."""
 

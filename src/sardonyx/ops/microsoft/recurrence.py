@@ -12,11 +12,11 @@ from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.attention.heads import filled, same_dims
+from sardonyx.ops.attention.heads import same_dims
 from sardonyx.ops.attention.linear import SHARED_OUT, check_rule, recurrence, recurrence_shapes
 from sardonyx.ops.conv import causal
 from sardonyx.ops.declare import MICROSOFT, Op, required
-from sardonyx.ops.rules import Array
+from sardonyx.ops.rules import Array, filled
 
 _FLOATS: Final = frozenset((F32, F16, BF16))
 MAX_WINDOW: Final = 8

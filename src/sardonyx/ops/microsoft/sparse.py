@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.frozen import frozen
 from sardonyx.graph.dtype import BF16, F16, F32, I32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.attention.heads import filled, heads_of, pack, same_dims, same_rank, unpack
+from sardonyx.ops.attention.heads import heads_of, pack, same_dims, same_rank, unpack
 from sardonyx.ops.caches import rotated
 from sardonyx.ops.declare import MICROSOFT, Op, optional, required
-from sardonyx.ops.rules import Array, one_int, wide
+from sardonyx.ops.rules import Array, filled, one_int, wide
 
 longformer: Final = Op(
     "LongformerAttention",
@@ -89,7 +89,7 @@ blocks: Final = Op(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Blocks:
     """The inputs of a node by name: facts or arrays."""
 

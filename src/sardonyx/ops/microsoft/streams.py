@@ -11,10 +11,10 @@ from sardonyx.graph.dim import Shape, Size
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.attention.heads import filled, same_dims, same_rank
+from sardonyx.ops.attention.heads import same_dims, same_rank
 from sardonyx.ops.declare import MICROSOFT, Op
 from sardonyx.ops.elementwise import sigmoid
-from sardonyx.ops.rules import Array, wide
+from sardonyx.ops.rules import Array, filled, wide
 
 _FLOATS: Final = frozenset((F32, F16, BF16))
 _EPSILON: Final = float(np.float32(1e-5))

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx.errors import InvalidArgument
+from sardonyx.frozen import frozen
 from sardonyx.ops.rules import Array
 from sardonyx.ops.sample import cubic_weights
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stretch:
     """How one axis changes: sizes before and after, the factor, and the part of it that is read."""
 
@@ -30,7 +30,7 @@ class Stretch:
         return self.size * self.scale
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mode:
     """What the attributes of Resize say of the filter."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
+from sardonyx.frozen import field, mutable
 from sardonyx.ops.rules import Array
 from sardonyx.ops.text.pattern import Chain, Choice, Letter, Repeat, Tree, Unsupported, parse
 
@@ -21,7 +21,7 @@ _SURROGATES: Final = (0xD800, 0xDFFF)
 Bytes = list[tuple[int, int]]  # ranges of each byte of a sequence
 
 
-@dataclass(slots=True)
+@mutable
 class _Net:
     """Nodes with edges for ranges of bytes, and others that cost none."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from sardonyx.frozen import frozen
 
 LAST: Final = 0x10FFFF
 MOST: Final = 1000  # times that something is repeated, as in RE2
@@ -21,28 +22,28 @@ class Unsupported(Exception):
     """The pattern has something that automata are not made for, or is none."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Letter:
     """One character out of ranges."""
 
     ranges: Ranges
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Chain:
     """One part after the other; none is the empty string."""
 
     parts: tuple[Tree, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Choice:
     """One of several."""
 
     parts: tuple[Tree, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Repeat:
     """A part so many times; no limit where `most` is None."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx.errors import InvalidGraph
+from sardonyx.frozen import frozen
 from sardonyx.ops.rules import Array
 
 LEQ, LT, GTE, GT, EQ, NEQ, MEMBER = range(7)  # comparisons, numbered as TreeEnsemble does
@@ -16,7 +16,7 @@ LEQ, LT, GTE, GT, EQ, NEQ, MEMBER = range(7)  # comparisons, numbered as TreeEns
 BLOCK: Final = 2**17  # rows x trees walked together: keeps their positions in the cache
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Nodes:
     """Branches as a model tells them. A child is the position of a branch, or ~leaf."""
 
@@ -30,7 +30,7 @@ class Nodes:
     members: Mapping[int, Array]  # the set of each branch that asks for membership
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Votes:
     """What leaves say: `count[leaf]` votes from `first[leaf]` on are weights for targets."""
 
@@ -42,7 +42,7 @@ class Votes:
     probable: bool  # no weight is negative
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Forest:
     """Branches that all ask x <= threshold, and the votes of the leaves."""
 

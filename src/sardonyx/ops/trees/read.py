@@ -8,7 +8,7 @@ import numpy as np
 
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dtype import U8
-from sardonyx.ops.rules import Array
+from sardonyx.ops.rules import Array, distinct
 from sardonyx.ops.trees.forest import LEQ, MEMBER, NEQ, Forest, Nodes, Votes, plant
 from sardonyx.weights.const import Const
 
@@ -65,7 +65,7 @@ class _Ids:
     """Finds nodes by tree id and node id."""
 
     def __init__(self, trees: Array, nodes: Array) -> None:
-        self.trees, self.nodes = np.unique(trees), np.unique(nodes)
+        self.trees, self.nodes = distinct(trees), distinct(nodes)
         keys = self._key(trees, nodes)[0]
         self.order = np.argsort(keys, kind="stable")
         self.keys = keys[self.order]
@@ -145,7 +145,7 @@ def _sorted_votes(leaf: Array, target: Array, weight: Array, n_leaves: int) -> V
         count=np.diff(first),
         target=target,
         weight=weight.astype(np.float64),
-        voters=np.unique(target),
+        voters=distinct(target),
         probable=not np.any(weight < 0),
     )
 

@@ -14,7 +14,7 @@ from sardonyx.ops.window import Ints, Window, numbers, window
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call, Packed
 from sardonyx.providers.cpu.epilogue import epilogue
-from sardonyx.providers.cpu.index import Lowering
+from sardonyx.providers.cpu.index import MULTIPLIES_BF16, Lowering
 from sardonyx.providers.cpu.window import MAX_SPATIAL, unfit, window_ints
 
 PANEL: Final = 32  # output channels of a packed panel
@@ -66,6 +66,9 @@ def _form(node: Node, w: Value, moved: Window) -> tuple[str, Packed]:
     if _is_winograd(node, moved):
         size = 36 * _size(maps, channels)
         return "conv_winograd_f32", Packed(w, "conv_winograd_pack", size)
+    if MULTIPLIES_BF16 and node.attrs["bf16"]:
+        size = group * _size(maps // group, -(-channels * taps // 2))
+        return "conv_bf16", Packed(w, "conv_pack_bf16", size, (group,))
     size = group * _size(maps // group, channels * taps)
     return "conv_f32", Packed(w, "conv_pack", size, (group,))
 
@@ -168,7 +171,7 @@ def col2im(node: Node) -> Call | No:
 
 
 def _size(maps: int, depth: int) -> int:
-    """Bytes of packed weights."""
+    """Bytes of packed weights, of floats or of pairs of bf16."""
     return -(-maps // PANEL) * PANEL * depth * 4
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from sardonyx.frozen import frozen
 from sardonyx.graph.dtype import F32
 from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.chain import ABSENT, Instruction
@@ -20,7 +20,7 @@ _PRODUCT: Final = 0  # the number of the sums among the values of a code
 Test = Callable[[Value], bool]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Epilogue:
     """Operands behind the image and the weights, and what a kernel is told about them."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
+from sardonyx.frozen import frozen
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import F32, I8, U8
 from sardonyx.graph.graph import Node, Value, given, optional
@@ -24,7 +24,7 @@ _BYTES: Final = frozenset((U8, I8))
 _EVERYTHING: Final = (float("-inf"), float("inf"))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Operands:
     """What every product of 8-bit numbers is made of, in the order that kernels take it in."""
 
@@ -71,10 +71,15 @@ class Operands:
         return ""
 
 
-def packed_bytes(k: int, n: int) -> int:
-    """The size of packed weights of k rows and n columns."""
+def packed_bytes(k: int, n: int, lines: int = 1) -> int:
+    """The size of packed weights of k rows in each of some lines, and n columns."""
     panels = -(-n // _PANEL)
-    return panels * _PANEL * (-(-k // _GROUP) * _GROUP + 4)
+    return panels * _PANEL * (lines * -(-k // _GROUP) * _GROUP + 4)
+
+
+def _groups(lines: int, columns: int) -> int:
+    """Groups of taps where channels stay apart, as in native/kernels/qgemm/depthwise.cc."""
+    return columns if columns == 3 and 2 <= lines <= _GROUP else -(-lines * columns // _GROUP)
 
 
 def _of(node: Node) -> Operands:
@@ -102,7 +107,7 @@ def matmul(
         assert isinstance(k, int)
         assert isinstance(n, int)
         strides = (1, k) if is_turned else (n, 1)
-        right = Packed(o.w, "qgemm_pack", packed_bytes(k, n), (1, 1, k, n, 0, 0, *strides))
+        right = Packed(o.w, "qgemm_pack", packed_bytes(k, n), (1, 1, 1, k, n, 0, 0, 0, *strides))
         w_type, w_zero = o.weights()
     elif is_turned:
         return No("no kernel for turned weights that are not constant")
@@ -146,17 +151,18 @@ def qconv(node: Node) -> Call | No:
         return No(reason)
     sliding = window_ints(moved, o.x.tensor.dims[1:-1])
     maps, each, taps, group = shape[0], shape[1], math.prod(shape[2:]), node.attrs["group"]
+    wide = shape[-1]
     w_type, w_zero = o.weights()
     rest = o.rest(w_zero)
     is_signed = w_type == I8.onnx and w_zero is None
     if each == 1 and group == maps and group > 1 and taps <= _MAX_TAPS and is_signed:
-        size = -(-maps // _BLOCK) * _BLOCK * (-(-taps // _GROUP) * _GROUP + 4)
-        packed = Packed(o.w, "qdepthwise_pack", size, (maps, taps))
+        size = -(-maps // _BLOCK) * _BLOCK * (_groups(taps // wide, wide) * _GROUP + 4)
+        packed = Packed(o.w, "qdepthwise_pack", size, (maps, taps // wide, wide))
         return Call("qdepthwise", (o.x, packed, *rest), sliding, _bounds(node), writes_rows=True)
     columns = maps // group
-    strides = (columns * each * taps, 1, taps, each * taps)
-    size = group * packed_bytes(each * taps, columns)
-    packed = Packed(o.w, "qgemm_pack", size, (group, taps, each, columns, *strides))
+    strides = (columns * each * taps, wide, 1, taps, each * taps)
+    size = group * packed_bytes(each * wide, columns, lines=taps // wide)
+    packed = Packed(o.w, "qgemm_pack", size, (group, taps // wide, wide, each, columns, *strides))
     ints = (w_type, group, maps, *sliding)
     return Call("qconv", (o.x, packed, *rest), ints, _bounds(node), writes_rows=True)
 

@@ -98,9 +98,9 @@ def quantized(node: Node) -> Call | No:
         return No("the recurrent weights are not constant")
     directions, hidden, columns = shape
     is_standard, numbers, floats = _functions(attrs, KINDS["LSTM"][1], directions)
-    strides = (hidden * columns, 0, columns, 1)
+    strides = (hidden * columns, 0, 0, columns, 1)
     size = directions * packed_bytes(hidden, columns)
-    packed = Packed(r, "qgemm_pack", size, (directions, 1, hidden, columns, *strides))
+    packed = Packed(r, "qgemm_pack", size, (directions, 1, 1, hidden, columns, *strides))
     direction = tuple(DIRECTIONS).index(attrs["direction"])
     ints = (direction, hidden, attrs["input_forget"], is_standard, int(r.tensor.dtype is U8))
     return Call("quantized_lstm", (gates, packed, *more), (*ints, *numbers), floats)

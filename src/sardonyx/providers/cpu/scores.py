@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
 from typing import Final
 
 import numpy as np
 
+from sardonyx.frozen import as_tuple, frozen
 from sardonyx.graph.build import constant
 from sardonyx.graph.graph import Value
 from sardonyx.ops.rules import Array
@@ -17,7 +17,7 @@ VALUES, BEST, YES_NO = range(3)  # endings
 POSTS: Final = (b"NONE", b"SOFTMAX", b"LOGISTIC", b"SOFTMAX_ZERO", b"PROBIT")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Verdict:
     """What becomes of the scores of a row."""
 
@@ -33,7 +33,7 @@ class Verdict:
     @property
     def ints(self) -> tuple[int, ...]:
         """The numbers that kernels read, in their order."""
-        return tuple(map(int, astuple(self)))
+        return tuple(map(int, as_tuple(self)))
 
 
 def held(array: Array) -> Value:

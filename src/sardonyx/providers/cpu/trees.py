@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.frozen import frozen, mutable
 from sardonyx.graph.dtype import F16, F32, STRING
 from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.declare import ML
@@ -25,7 +25,7 @@ MANY: Final = 2**22  # cells of the table that says which tree votes for which t
 ENDLESS: Final = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Packing:
     """A forest as kernels/trees/forest.h has it."""
 
@@ -37,7 +37,7 @@ class Packing:
     leaf: Array
 
 
-@dataclass(slots=True)
+@mutable
 class _Entries:
     """Nodes in the making, level by level: the branch or ~leaf behind each, and where it leads."""
 
@@ -142,7 +142,7 @@ def _packing(forest: Forest) -> Packing:
     return _PACKINGS(*parts, forest.width)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Said:
     """What leaves say: each one vote, each one for every target, or so many from `first` on."""
 
@@ -206,7 +206,7 @@ def _call(x: Value, forest: Forest, aggregate: bytes, verdict: Verdict, ends: _E
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Ends:
     base: Value  # one number for each score
     labels: Value | None = None

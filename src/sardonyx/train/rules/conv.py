@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 from typing import Final
 
 from sardonyx.errors import NotImplemented
+from sardonyx.frozen import frozen
 from sardonyx.graph.dim import Size
 from sardonyx.graph.graph import Node, Value, given
 from sardonyx.ops.window import Ints, Window, window
@@ -19,7 +19,7 @@ _MAX_TAPS: Final = 128  # of a kernel, for which there is a product each
 _FIXED: Final = "fix the sizes that are open, by name, before asking for gradients"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Moves:
     """How a window moves over an image, with its pads in numbers."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from sardonyx.errors import NotImplemented
+from sardonyx.frozen import replace
 from sardonyx.graph.graph import Node, Value, given
 from sardonyx.ops.window import window
 from sardonyx.train.backward import Backward, ranked

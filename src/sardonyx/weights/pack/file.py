@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable
-from hashlib import blake2b
 from typing import Any, BinaryIO, Final, NamedTuple
 
+from sardonyx.digest import blake2b
 from sardonyx.errors import SardonyxError
 from sardonyx.load.source import map_file
 from sardonyx.weights.const import Source

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 from sardonyx.errors import SardonyxError
+from sardonyx.frozen import frozen, mutable
 from sardonyx.load.model import Model
 from sardonyx.load.source import ModelBytes
 from sardonyx.log import logger
@@ -18,7 +18,7 @@ SUFFIX: Final = ".pack"
 Settings = dict[str, Any]  # the options that change a lowered graph, by name
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PackOptions:
     """Where packs are looked for, and whether one is written that is missing."""
 
@@ -26,7 +26,7 @@ class PackOptions:
     verify: bool = False  # every byte
 
 
-@dataclass(slots=True)
+@mutable
 class Found:
     """A model out of a pack, and its constants in the forms that the pack has."""
 

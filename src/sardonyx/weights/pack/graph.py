@@ -332,7 +332,7 @@ def _add_guards(graph: Graph, main: Graph, saved: Any) -> None:
         need(type(kind) is str and kind in KINDS, f"{kind!r:.40} is no kind of guard")
         guard = Guard(kind, read_size(left), read_size(right), text(what), text(node) or None)
         need(symbols(guard.left) | symbols(guard.right) <= entry, f"a guard on {guard.needs}")
-        if guard[:3] not in found:
+        if (guard.kind, guard.left, guard.right) not in found:
             more.append(guard)
     graph.scope.found[:0] = more
 

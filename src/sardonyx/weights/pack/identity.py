@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import fields
-from hashlib import blake2b
 from typing import Any, Final
 
 from sardonyx import _native
+from sardonyx.digest import blake2b
 from sardonyx.enums import GraphOptimizationLevel as Level
+from sardonyx.frozen import as_dict
 from sardonyx.load import LoadOptions
 from sardonyx.load.source import ModelBytes
 from sardonyx.pass_options import PassOptions
@@ -29,7 +29,7 @@ LEVELS: Final[dict[int, str]] = {
 }
 
 # What a packing row makes, where that is no longer what its first version made.
-LAYOUTS: Final[dict[str, int]] = {}
+LAYOUTS: Final[dict[str, int]] = {"qdepthwise_pack": 2, "qgemm_pack": 2}
 
 
 def layout(row: str) -> int:
@@ -45,9 +45,8 @@ def settings(load: LoadOptions, passes: PassOptions) -> dict[str, Any]:
         "dims_by_denotation": dict(load.dims_by_denotation),
         "split_names": load.split_names,
     }
-    for field in fields(passes):
-        value = getattr(passes, field.name)
-        found[field.name] = (
+    for name, value in as_dict(passes).items():
+        found[name] = (
             sorted(value)
             if isinstance(value, frozenset)
             else int(value)

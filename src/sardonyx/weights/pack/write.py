@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import mmap
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sardonyx.atomic import writing
 from sardonyx.errors import Fail
+from sardonyx.frozen import mutable
 from sardonyx.graph.dtype import STRING
 from sardonyx.load.model import Model
 from sardonyx.load.source import ModelBytes
@@ -32,7 +32,7 @@ from sardonyx.weights.pack.graph import GraphReader, GraphWriter, Table
 Report = Callable[[int, int], None]  # bytes done, of how many
 
 
-@dataclass(slots=True)
+@mutable
 class Parcel:
     """A lowered model on its way into a pack: as JSON, and as a load will read that."""
 
@@ -53,7 +53,7 @@ def parcel(model: Model) -> Parcel:
     return Parcel(document, made, writer.table)
 
 
-@dataclass(slots=True)
+@mutable
 class Load:
     """What goes into a pack: the kind of each constant's entry, and the forms that are packed."""
 
@@ -132,7 +132,7 @@ class Progress:
         self._report(self._done, self._total)
 
 
-@dataclass(slots=True)
+@mutable
 class Label:
     """What a pack says of the model that it belongs to."""
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from sardonyx.errors import InvalidArgument
+from sardonyx.frozen import frozen
 from sardonyx.ops.rules import Array
 
 SHUT: Final = np.finfo(np.float32).min  # the score of a token that must not come
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rules:
     """How scores are changed; `prompts` counts the rows that masks of first tokens are for."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 
+from sardonyx.frozen import field, frozen, mutable
 from sardonyx.ops.microsoft.generation.decoders import Decoder
 from sardonyx.ops.microsoft.generation.scores import Rules
 from sardonyx.ops.rules import Array
@@ -15,7 +15,7 @@ from sardonyx.ops.rules import Array
 Choose = Callable[[Array], Array]  # scores of rows -> a token for each
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Limits:
     """When sequences end, and what they are filled with."""
 
@@ -46,7 +46,7 @@ def one_by_one(
     return sequences, scores
 
 
-@dataclass(slots=True)
+@mutable
 class Finished:
     """The best sequences of one prompt that have ended."""
 
@@ -75,7 +75,7 @@ class Finished:
         self.is_done = self.stops_early or bool(self.kept[0][0] >= reachable)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Beams:
     """How many, and how they are judged."""
 

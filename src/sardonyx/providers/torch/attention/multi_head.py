@@ -12,12 +12,11 @@ from torch import Tensor
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import BF16, F16, F32, I32
 from sardonyx.graph.graph import Node
-from sardonyx.ops.attention.heads import filled
 from sardonyx.ops.declare import MICROSOFT
 from sardonyx.ops.fused_attention import STAYS, UNSEEN
 from sardonyx.ops.microsoft.decoder import Masked, multi_head_attrs
 from sardonyx.ops.microsoft.multi_head import SHUT_OUT, Inputs
-from sardonyx.ops.rules import one_int
+from sardonyx.ops.rules import filled, one_int
 from sardonyx.providers.torch.attention.core import INF, attended, pack, scores_of, unpack
 from sardonyx.providers.torch.row import Row, Rows
 from sardonyx.providers.torch.wide import wide

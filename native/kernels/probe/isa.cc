@@ -1,7 +1,7 @@
 // Tells which build of the kernels runs: tests prove by it that it is the one asked for.
 #include <cstring>
 
-#include "kernels/kernel.h"
+#include "kernels/probe/rows.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -37,6 +37,8 @@ Status write_names(const void* args, const Data& data, int64_t, int64_t) {
   return {};
 }
 
+}  // namespace
+
 Status isa_name(const Call& call, Plan& plan) {
   auto* sizes = plan.make<int64_t>(2);
   for (int i = 0; i < 2; ++i) sizes[i] = call.out[i].count();
@@ -45,9 +47,4 @@ Status isa_name(const Call& call, Plan& plan) {
   return {};
 }
 
-constexpr Kernel kRows[] = {{"isa_name", Accepts::contiguous, isa_name}};
-
-}  // namespace
 }  // namespace sdx::SDX_ISA
-
-SDX_FAMILY(probe, kRows)

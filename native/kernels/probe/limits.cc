@@ -1,0 +1,101 @@
+// What a core does when nothing else holds it up: the limits that steps are measured against.
+#include "kernels/probe/rows.h"
+#include "simd/dot.h"
+#include "simd/vec.h"
+
+namespace sdx::SDX_ISA {
+namespace {
+
+constexpr int kChains = 12;            // enough to hide the latency, few enough for 16 registers
+constexpr int64_t kTurns = 4096;       // of all chains in a round, some microseconds
+constexpr int64_t kRoundWork = 10000;  // ns
+
+struct Fma {
+  template <class V>
+  static SDX_INLINE V step(V sum, V a, V b) {
+    return sum * a + b;
+  }
+  static constexpr int kProducts = 1;  // in a lane
+};
+
+struct Dot {
+  static SDX_INLINE i32v step(i32v sum, i32v a, i32v b) { return dot4(sum, a, b); }
+  static constexpr int kProducts = 4;
+};
+
+// Item: a round. The two numbers come from memory, so that nothing is computed beforehand.
+template <class T, class Op>
+Status rounds(const void*, const Data& data, int64_t begin, int64_t end) {
+  using V = Vec<T>;
+  const T* x = input<T>(data, 0);
+  const V a = V{} + x[0], b = V{} + x[1];
+  for (int64_t i = begin; i < end; ++i) {
+    V sum[kChains];  // each its own: equal ones would be computed once
+    for (int j = 0; j < kChains; ++j) sum[j] = b * T(j + 1);
+    for (int64_t turn = 0; turn < kTurns; ++turn) {
+#pragma GCC unroll 12
+      for (V& s : sum) s = Op::step(s, a, b);
+    }
+    V total{};
+    for (const V s : sum) total += s;
+    float* to = output<float>(data) + 2 * i;
+    to[0] = float(kTurns * kChains * kLanesOf<T> * Op::kProducts);
+    to[1] = float(reduce_sum(total));
+  }
+  return {};
+}
+
+struct StreamArgs {
+  int64_t n_read, n_written, parts;
+};
+
+// Item: a part of what is read, and then of what is written.
+Status stream(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const StreamArgs*>(args);
+  const auto* x = input<int32_t>(data, 0);
+  auto* y = output<int32_t>(data, 0);
+  const i32v value = i32v{} + 1;
+  for (int64_t i = begin; i < end; ++i) {
+    i32v sum[4] = {};
+    const int64_t last = a.n_read * (i + 1) / a.parts;
+    int64_t at = a.n_read * i / a.parts;
+    for (; at + 4 * kLanes <= last; at += 4 * kLanes)
+      for (int j = 0; j < 4; ++j) sum[j] += load(x + at + j * kLanes, Full{});
+    output<int32_t>(data, 1)[i] = reduce_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+    const int64_t stop = a.n_written * (i + 1) / a.parts;
+    for (at = a.n_written * i / a.parts; at + kLanes <= stop; at += kLanes)
+      store(y + at, value, Full{});
+  }
+  return {};
+}
+
+}  // namespace
+
+Status fma_limit(const Call& call, Plan& plan) {
+  plan.add(rounds<float, Fma>, call.out[0].dims[0], kRoundWork);
+  return {};
+}
+
+Status fma_limit_64(const Call& call, Plan& plan) {
+  plan.add(rounds<double, Fma>, call.out[0].dims[0], kRoundWork);
+  return {};
+}
+
+Status dot_limit(const Call& call, Plan& plan) {
+  plan.add(rounds<int32_t, Dot>, call.out[0].dims[0], kRoundWork);
+  return {};
+}
+
+Status stream_limit(const Call& call, Plan& plan) {
+  auto* args = plan.make<StreamArgs>();
+  args->n_read = call.in[0].count() / 4;
+  args->n_written = call.out[0].count() / 4;
+  args->parts = call.out[1].count();
+  plan.args = args;
+  const int64_t words = args->n_read + args->n_written;
+  const int64_t work = words / 4 / (args->parts < 1 ? 1 : args->parts);
+  plan.add(stream, args->parts, work, call.ints[0]);
+  return {};
+}
+
+}  // namespace sdx::SDX_ISA

@@ -1,0 +1,18 @@
+// What the machine and this build of the kernels can do.
+#include "kernels/probe/rows.h"
+
+namespace sdx::SDX_ISA {
+namespace {
+
+constexpr Kernel kRows[] = {
+    {"isa_name", Accepts::contiguous, isa_name},
+    {"fma_limit", Accepts::contiguous, fma_limit},
+    {"fma_limit_64", Accepts::contiguous, fma_limit_64},
+    {"dot_limit", Accepts::contiguous, dot_limit},
+    {"stream_limit", Accepts::contiguous, stream_limit},
+};
+
+}  // namespace
+}  // namespace sdx::SDX_ISA
+
+SDX_FAMILY(probe, kRows)

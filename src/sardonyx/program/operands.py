@@ -1,0 +1,75 @@
+"""What a native step reads and writes with given sizes: types, dims, bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from sardonyx.graph.dtype import by_onnx
+from sardonyx.program.flat import ABSENT, SIZE_KINDS, FlatStep, SegmentBuilder, Storage
+
+_VIEWS: Final = (Storage.RESHAPED, Storage.PERMUTED, Storage.SLICED, Storage.EXPANDED)
+_RULES: Final[dict[str, Callable[[int, int], int]]] = {
+    "add": lambda a, b: a + b,
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a // b if b else 0,
+    "mod": lambda a, b: a % b if b else 0,
+    "min": min,
+    "max": max,
+    "broadcast": lambda a, b: b if a == 1 else a,
+}
+_BY_NUMBER: Final = {number: _RULES.get(kind) for kind, number in SIZE_KINDS.items()}
+
+
+class Operand(NamedTuple):
+    """A tensor that a step takes or makes."""
+
+    type: str  # as numpy calls it
+    dims: tuple[int, ...]
+    n_bytes: int  # of memory: a number that is read many times counts once
+
+
+class Operands(NamedTuple):
+    """All tensors of a step; None is one that is not given."""
+
+    inputs: tuple[Operand | None, ...]
+    outputs: tuple[Operand | None, ...]
+
+
+def registers(part: SegmentBuilder, names: Sequence[int]) -> list[int]:
+    """Every size of a part, by its register, where names have these sizes."""
+    found: list[int] = []
+    for kind, a, b, value in part.sizes.ops:
+        rule = _BY_NUMBER[kind]
+        if rule is not None:
+            found.append(rule(found[a], found[b]))
+        else:
+            found.append(value if kind == SIZE_KINDS["number"] else names[a])
+    return found
+
+
+def operands(part: SegmentBuilder, step: FlatStep, sizes: Sequence[int]) -> Operands:
+    """The tensors of a step; `sizes` are the part's registers."""
+    return Operands(
+        tuple(_operand(part, step, number, sizes) for number in step.inputs),
+        tuple(_operand(part, step, number, sizes) for number in step.outputs),
+    )
+
+
+def _operand(
+    part: SegmentBuilder, step: FlatStep, number: int, sizes: Sequence[int]
+) -> Operand | None:
+    if number == ABSENT:
+        return None
+    flat = part.values[number]
+    dtype = by_onnx(flat.dtype)
+    assert dtype is not None
+    dims = tuple(sizes[register] for register in flat.dims)
+    count = math.prod(dims)
+    while flat.storage in _VIEWS:
+        flat = part.values[flat.at]
+        count = min(count, math.prod(sizes[register] for register in flat.dims))
+    if flat.storage is Storage.PART and flat.at in step.outputs:
+        count = 0  # it was made where it is wanted
+    return Operand(str(dtype.np), dims, count * dtype.itemsize)

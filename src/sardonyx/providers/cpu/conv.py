@@ -19,7 +19,7 @@ from sardonyx.providers.cpu.window import MAX_SPATIAL, unfit, window_ints
 
 PANEL: Final = 32  # output channels of a packed panel
 NARROW: Final = 16  # output channels of a group, below which groups share vectors
-FEW_MAPS: Final = 4  # output channels, up to which vectors hold neighbouring outputs
+FEW_MAPS: Final = 12  # output channels, up to which vectors may hold neighbouring outputs
 MAX_REACH: Final = 1 << 16  # elements that a window may span, with its dilation, to be kept
 MAX_DEPTH: Final = 256  # channels that a product adds up in one pass
 PATCHES: Final[dict[Shape, int]] = {(3, 3): 4, (5, 5): 2}  # kernels, and Winograd's tiles

@@ -17,6 +17,7 @@ from sardonyx.cli.limits import Limits
 from sardonyx.cli.measure import start
 from sardonyx.cli.profile import Report, described, measured, rates
 from sardonyx.cli.profile_trace import trace
+from sardonyx.providers.cpu.index import MULTIPLIES_BF16
 from tests.cli import models
 
 
@@ -49,8 +50,9 @@ def _ones(*shape: int) -> Any:
     return np.ones(shape, np.float32)
 
 
-def _report(path: str, shape: tuple[int, ...], runs: int = 2) -> Report:
-    return measured(start(path, 1, "p"), {"x": _ones(*shape)}, runs, Limits(1), path)
+def _report(path: str, shape: tuple[int, ...], runs: int = 2, precision: str = "exact") -> Report:
+    begun = start(path, 1, "p", entries={"sardonyx.precision": precision})
+    return measured(begun, {"x": _ones(*shape)}, runs, Limits(1), path)
 
 
 _BITS = np.zeros((48, 2, 16), np.uint8), np.ones(96, np.float32)
@@ -163,6 +165,13 @@ def test_int8_is_held_against_its_own_limit(tmp_path: pathlib.Path) -> None:
     assert step.work.type == "int8"
 
 
+def test_bf16_is_held_against_its_own_limit(tmp_path: pathlib.Path) -> None:
+    path = _model(tmp_path / "m.onnx", "MatMul", (64, 40), _ones(40, 64))
+    (step,) = _report(path, (64, 40), precision="bf16").steps
+    assert step.work.operations == 2 * 64 * 40 * 64
+    assert step.work.type == ("bf16" if MULTIPLIES_BF16 else "float32")
+
+
 def test_rates_and_limits(tmp_path: pathlib.Path) -> None:
     report = _report(_model(tmp_path / "m.onnx", "MatMul", (64, 64), _ones(64, 64)), (64, 64))
     (step,) = report.steps
@@ -217,7 +226,7 @@ def test_json(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> Non
     path = models.sums(tmp_path / "m.onnx")
     assert main(["profile", path, "--runs", "2", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["limits"]["operations_per_s"].keys() == {"float32", "float64", "int8"}
+    assert said["limits"]["operations_per_s"].keys() == {"float32", "float64", "bf16", "int8"}
     assert sum(f["steps"] for f in said["families"]) == len(said["steps"])
     assert said["run_s"] > 0
     assert "optimize" in said["start"]["stages"]

@@ -134,6 +134,8 @@ def _quantized_recurrence(node: Node, found: Operands) -> int:
 
 _RULES: Final[Mapping[str, Callable[[Node, Operands], int]]] = {
     "attention": _attention,
+    "attention_bf16": _attention,
+    "conv_bf16": _convolution,
     "conv_depthwise_f32": _convolution,
     "conv_f32": _convolution,
     "conv_transpose_f32": _transposed,
@@ -142,8 +144,10 @@ _RULES: Final[Mapping[str, Callable[[Node, Operands], int]]] = {
     "gru": _recurrence,
     "lstm": _recurrence,
     "matmul": _product,
+    "matmul_bf16": _product,
     "matmul_nbits": _few_bits,
     "matmul_packed": _product,
+    "matmul_packed_bf16": _product,
     "qconv": _convolution,
     "qdepthwise": _convolution,
     "qmatmul": _product,
@@ -157,6 +161,8 @@ _IN_BYTES: Final = 4  # the accuracy level at which few-bit products multiply by
 def _type(row: str, node: Node, found: Operands) -> str:
     if row in _OF_BYTES or (row == "matmul_nbits" and node.attrs["level"] == _IN_BYTES):
         return "int8"
+    if row.endswith("_bf16"):
+        return "bf16"
     first = found.inputs[0] if found.inputs else None
     return "float64" if first is not None and first.type == "float64" else "float32"
 

@@ -268,7 +268,7 @@ def test_start(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> No
     assert main(["profile", path, "--start", "--starts", "1", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert {"load", "infer", "optimize", "lower", "place", "weights"} <= said["stages"].keys()
-    assert min(said["import"], said["import_later"], said["first_run"], said["later_run"]) > 0
+    assert min(said["import"], said["first_run"], said["later_run"]) > 0 <= said["import_later"]
     parts = said["import_later"] + sum(said["stages"].values()) + said["other"]
     assert parts == pytest.approx(said["session"])
     assert main(["profile", path, "--start", "--starts", "1"]) == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import numpy as np
 import pytest
 
@@ -53,8 +55,27 @@ def test_rates_only_grow() -> None:
         assert 0 < first <= one.turn(0.0) == one.rate
 
 
+@pytest.mark.parametrize(
+    ("sizes", "wanted"),
+    [
+        (["32K", "1024K", "65536K"], 512 << 20),
+        (["32K"], 256 << 20),
+        (["9999999K"], 1 << 30),
+        (["many"], 256 << 20),
+        ([], 256 << 20),
+    ],
+)
+def test_a_stream_is_larger_than_caches(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, sizes: list[str], wanted: int
+) -> None:
+    for i, size in enumerate(sizes):
+        (tmp_path / f"index{i}").mkdir()
+        (tmp_path / f"index{i}" / "size").write_text(f"{size}\n")
+    monkeypatch.setattr("sardonyx.cli.limits._CACHE_FILES", str(tmp_path))
+    assert beyond_caches() == wanted
+
+
 def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (64 << 20) <= beyond_caches() <= (512 << 20)
     monkeypatch.setattr("sardonyx.cli.limits.beyond_caches", lambda: 1 << 20)
     limits = Limits(1)
     limits.turn()

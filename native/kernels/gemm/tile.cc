@@ -118,7 +118,9 @@ void gemm_panel(int64_t m, int64_t k, const U* a, const U* panel, int64_t width,
     }
     tile(k, a + row * kStride, panel, width, whole, kPanel, own);
     for (int64_t i = 0; i < rows; ++i)
-      memcpy(to + i * ldc, whole + i * kPanel, size_t(width) * sizeof(float));
+      vloop(width, [&](int64_t j, auto lanes) {
+        sdx::SDX_ISA::store(to + i * ldc + j, load(whole + i * kPanel + j), lanes);
+      });
   }
 }
 

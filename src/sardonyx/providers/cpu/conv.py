@@ -25,6 +25,7 @@ MAX_DEPTH: Final = 256  # channels that a product adds up in one pass
 PATCHES: Final[dict[Shape, int]] = {(3, 3): 4, (5, 5): 2}  # kernels, and Winograd's tiles
 MIN_CHANNELS: Final = 16  # for Winograd
 MIN_TILES: Final = 12  # of an image: fewer do not make up for weights four times as large
+MAX_JOINED: Final = 256  # columns that the phases of a transposed convolution are joined to
 MAX_PHASES: Final = 4096  # of a transposed convolution: the product of its strides
 
 
@@ -122,11 +123,16 @@ def conv_transpose(node: Node) -> Call | No:
     group = node.attrs["group"]
     spatial, outs = x.tensor.dims[1:-1], node.outputs[0].tensor.dims[1:-1]
     front = transposed_front(moved, (spatial, outs), node.attrs)
-    ints = (*moved.kernel, *moved.strides, *moved.dilations, *front, group, *after.ints)
+    sizes = (*moved.kernel, *moved.strides, *moved.dilations, *front)
     ones = (1,) * (MAX_SPATIAL - len(spatial))
-    size = group * _size(shape[1], (shape[0] // group) * math.prod(shape[2:]))
+    taps = math.prod(shape[2:])
+    size = group * _size(shape[1], (shape[0] // group) * taps)
+    is_joined = _is_joined(node, moved, shape) and set(front) == {0}
+    if is_joined:
+        size = _size(taps * shape[1], shape[0])
+    ints = (*sizes, group, int(is_joined), *after.ints)
     layout = (*ones, *shape[2:], *ones, *moved.strides, *ones, *moved.dilations, group)
-    packed = Packed(w, "conv_transpose_pack", size, layout)
+    packed = Packed(w, "conv_transpose_pack", size, (*layout, int(is_joined)))
     return Call(
         "conv_transpose_f32",
         (x, packed, *after.operands),
@@ -134,6 +140,20 @@ def conv_transpose(node: Node) -> Call | No:
         after.floats,
         shares=after.shares,
         writes_rows=True,
+    )
+
+
+def _is_joined(node: Node, moved: Window, shape: Ints) -> bool:
+    """Whether kernels lie side by side: then the outputs of a pixel are columns of one product."""
+    x = node.inputs[0]
+    assert x is not None
+    sizes = zip(x.tensor.dims[1:-1], moved.strides, strict=True)
+    return (
+        node.attrs["group"] == 1
+        and math.prod(shape[1:]) <= MAX_JOINED
+        and shape[2:] == moved.strides
+        and set(moved.dilations) == {1}
+        and node.outputs[0].tensor.dims[1:-1] == tuple(d * stride for d, stride in sizes)
     )
 
 

@@ -111,8 +111,9 @@ Status joined_blocks(const void* args, const Data& data, int64_t begin, int64_t 
   for (Axis& axis : pixels.axis) axis.out = axis.in;
   for (int64_t block = begin; block < end; ++block) {
     const int64_t first = a.split.row(block), rows = a.split.row(block + 1) - first;
-    gemm_block(data.local, rows, a.channels, {input<float>(data, 1), n, 0, panels}, {tile, ldc},
-               finish, [&](float* to, int64_t row, int64_t m, int64_t depth, int64_t depths) {
+    gemm_block(data.local, rows, a.channels, Columns{input<float>(data, 1), n, 0, panels},
+               {tile, ldc}, finish,
+               [&](float* to, int64_t row, int64_t m, int64_t depth, int64_t depths) {
                  const float* x = input<float>(data, 0) + (first + row) * a.channels + depth;
                  copy_rows(to, x, a.channels, m, depths);
                });

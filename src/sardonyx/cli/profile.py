@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import sardonyx._native as native
 from sardonyx.atomic import writing
-from sardonyx.cli.arguments import UsageError
+from sardonyx.cli.arguments import UsageError, precision_entry
 from sardonyx.cli.inputs import chosen
 from sardonyx.cli.limits import Limits
 from sardonyx.cli.measure import Start, start
@@ -99,7 +99,8 @@ def command(arguments: argparse.Namespace) -> int:
 
 def profiled(arguments: argparse.Namespace, path: pathlib.Path) -> Report:
     """A model's report, with inputs and threads as the arguments say."""
-    begun = start(path, arguments.threads, os.devnull, providers=arguments.provider)
+    entries, providers = precision_entry(arguments), arguments.provider
+    begun = start(path, arguments.threads, os.devnull, entries=entries, providers=providers)
     if arguments.trace is not None:
         check_targets([arguments.trace], begun.session._source.files.states())
     feed, _ = chosen(arguments, path, begun.session._compiled.model.inputs)

@@ -12,11 +12,15 @@ namespace sdx::SDX_ISA {
 
 #if defined(__AVX512VNNI__)
 
+constexpr bool kHasDot4 = true;  // as one instruction
+
 SDX_INLINE i32v dot4(i32v total, i32v a, i32v b) {
   return (i32v)_mm512_dpbusd_epi32((__m512i)total, (__m512i)a, (__m512i)b);
 }
 
 #elif defined(__x86_64__)
+
+constexpr bool kHasDot4 = false;
 
 // Sums of two products of 16 bits.
 SDX_INLINE i32v dot2(i32v a, i32v b) {
@@ -39,6 +43,8 @@ SDX_INLINE i32v dot4(i32v total, i32v a, i32v b) {
 }
 
 #else
+
+constexpr bool kHasDot4 = false;
 
 SDX_INLINE i32v dot4(i32v total, i32v a, i32v b) {
   for (int shift = 0; shift < 32; shift += 8)

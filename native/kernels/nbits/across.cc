@@ -20,6 +20,13 @@ struct Strip {
   const uint8_t* ahead;  // what is read ahead with it, a line for each row
 };
 
+// Rows of x from the first value on that meets a strip.
+template <class T>
+struct Rows {
+  const T* at;
+  int64_t stride, plane;  // of rows, and of digits
+};
+
 constexpr int64_t kLine = 64;
 
 SDX_INLINE void read_ahead(const Strip& s, int64_t row) {
@@ -31,8 +38,8 @@ template <int bits>
 constexpr int kVectors = SDX_VEC_BYTES * 8 / bits / kLanes;
 
 // Sums of floats: a vector for kLanes columns each.
-template <int bits, int R>
-SDX_INLINE void add_strip(const Strip& s, const float* x, int64_t stride, uint8_t flip,
+template <int bits, int digits, int R>
+SDX_INLINE void add_strip(const Strip& s, Rows<float> x, uint8_t flip,
                           f32v (&sum)[R][kVectors<bits>]) {
   constexpr int kWide = R == 1 ? 8 : 4;
   constexpr int kStep = kWide < kVectors<bits> ? kWide : kVectors<bits>;
@@ -46,7 +53,7 @@ SDX_INLINE void add_strip(const Strip& s, const float* x, int64_t stride, uint8_
       for (int v = 0; v < kStep; ++v) {
         const f32v w = load_quick<bits>(p + v * kLanes * bits / 8, flip, table);
 #pragma GCC unroll 2
-        for (int r = 0; r < R; ++r) total[r][v] += x[r * stride + i] * w;
+        for (int r = 0; r < R; ++r) total[r][v] += x.at[r * x.stride + i] * w;
       }
     }
 #pragma GCC unroll 8
@@ -56,35 +63,65 @@ SDX_INLINE void add_strip(const Strip& s, const float* x, int64_t stride, uint8_
   }
 }
 
-// Sums of bytes: of each byte of 4 rows a lane, and a vector for each field of it.
-template <int bits, int R>
-SDX_INLINE void add_strip(const Strip& s, const int8_t* x, int64_t stride, uint8_t flip,
-                          f32v (&sum)[R][kVectors<bits>]) {
-  constexpr int kPlanes = 8 / bits;
+// Vectors of interleaved bytes for which sums of all digits fit into registers.
+template <int bits, int digits, int R>
+constexpr int kAtOnce = digits * R * 8 / bits <= 4    ? 4
+                        : digits * R * 8 / bits <= 12 ? 2
+                                                      : 1;
+
+// Sums of digits, in a lane for each byte of 4 rows, and a vector for each field of it: those of
+// the vectors of interleaved bytes from `kFirst` on.
+template <int bits, int digits, int R, int kFirst>
+SDX_INLINE void add_digits(const Strip& s, Rows<int8_t> x, uint8_t flip,
+                           i32v (&sum)[R][4][8 / bits]) {
+  constexpr int kPlanes = 8 / bits, kCount = kAtOnce<bits, digits, R>;
   const u8v turn = splat(flip);
-  i32v total[R][4][kPlanes] = {};
+  i32v total[kCount][kPlanes][R][digits] = {};
   for (int64_t i = 0; i < s.n; i += kGroup) {
     i32v four[4];
     const uint8_t* p = s.at + i * s.stride;
+    if constexpr (kFirst == 0)
 #pragma GCC unroll 4
-    for (int j = 0; j < kGroup; ++j) read_ahead(s, i + j);
+      for (int j = 0; j < kGroup; ++j) read_ahead(s, i + j);
     interleave4(load(p) ^ turn, load(p + s.stride) ^ turn, load(p + 2 * s.stride) ^ turn,
                 load(p + 3 * s.stride) ^ turn, four);
-    i32v right[R];
-    for (int r = 0; r < R; ++r) {
-      int32_t word;
-      memcpy(&word, x + r * stride + i, sizeof word);
-      right[r] = splat(word);
-    }
+    i32v right[R][digits];
+    for (int r = 0; r < R; ++r)
+      for (int d = 0; d < digits; ++d) {
+        int32_t word;
+        memcpy(&word, x.at + r * x.stride + d * x.plane + i, sizeof word);
+        right[r][d] = splat(word);
+      }
 #pragma GCC unroll 4
-    for (int q = 0; q < 4; ++q)
+    for (int q = 0; q < kCount; ++q)
 #pragma GCC unroll 4
       for (int plane = 0; plane < kPlanes; ++plane) {
-        const i32v w = field_bytes<bits>((u32v)four[q], plane);
+        const i32v w = field_bytes<bits>((u32v)four[kFirst + q], plane);
+        auto& own = total[q][plane];
 #pragma GCC unroll 2
-        for (int r = 0; r < R; ++r) total[r][q][plane] = dot4(total[r][q][plane], w, right[r]);
+        for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+          for (int d = 0; d < digits; ++d) own[r][d] = dot4(own[r][d], w, right[r][d]);
       }
   }
+#pragma GCC unroll 4
+  for (int q = 0; q < kCount; ++q)
+#pragma GCC unroll 4
+    for (int plane = 0; plane < kPlanes; ++plane)
+#pragma GCC unroll 2
+      for (int r = 0; r < R; ++r) {
+        i32v all = total[q][plane][r][0];
+        for (int d = 1; d < digits; ++d) all = (all << digit_shift(d)) + total[q][plane][r][d];
+        sum[r][kFirst + q][plane] = all;
+      }
+  if constexpr (kFirst + kCount < 4) add_digits<bits, digits, R, kFirst + kCount>(s, x, flip, sum);
+}
+
+template <int bits, int digits, int R>
+SDX_INLINE void add_strip(const Strip& s, Rows<int8_t> x, uint8_t flip,
+                          f32v (&sum)[R][kVectors<bits>]) {
+  i32v total[R][4][8 / bits];
+  add_digits<bits, digits, R, 0>(s, x, flip, total);
   for (int r = 0; r < R; ++r)
     order_columns<bits>(
         total[r], [&](int v, i32v columns) { sum[r][v] = __builtin_convertvector(columns, f32v); });
@@ -102,14 +139,16 @@ SDX_INLINE float* part_of(const Site& s, int64_t row) {
 }
 
 // Adds the sums of a strip that begins at row k to those of the part.
-template <int bits, int R, class T>
+template <int bits, int digits, int R>
 SDX_INLINE void add_group(const Site& s, const Strip& strip, int64_t k, int64_t column,
                           bool is_first) {
   const Weights& w = s.f.p.w;
   const Arranged& x = s.f.x;
+  using T = Digit<digits>;
+  constexpr auto kSize = int64_t(sizeof(T));
+  const Rows<T> rows{x.values<T>(s.data, s.row) + k, x.value_bytes / kSize, x.digit_bytes / kSize};
   f32v sum[R][kVectors<bits>];
-  add_strip<bits, R>(strip, x.values<T>(s.data, s.row) + k, x.value_bytes / int64_t(sizeof(T)),
-                     w.flip, sum);
+  add_strip<bits, digits, R>(strip, rows, w.flip, sum);
   const int64_t block = k / w.block, own = k / x.block;
   const auto add = [&](int v, auto lanes) {
     const int64_t at = column + v * kLanes;
@@ -118,9 +157,8 @@ SDX_INLINE void add_group(const Site& s, const Strip& strip, int64_t k, int64_t 
 #pragma GCC unroll 2
     for (int r = 0; r < R; ++r) {
       float* to = part_of(s, s.row + r) + at;
-      const float step = x.is_bytes ? x.steps(s.data, s.row + r)[own] : 1.0f;
       const f32v values = splat(x.sums(s.data, s.row + r)[own]);
-      f32v y = block_sum(sum[r][v], scale * step, zero, values);
+      f32v y = block_sum(sum[r][v], scale * x.steps(s.data, s.row + r)[own], zero, values);
       if (!is_first) y += load(to);
       store(to, y);
     }
@@ -137,7 +175,7 @@ SDX_INLINE void add_group(const Site& s, const Strip& strip, int64_t k, int64_t 
 }
 
 // The strip that begins at row k: all columns of an item.
-template <int bits, class T>
+template <int bits, int digits>
 void run_strip(Site s, int64_t k, int64_t rows, int64_t begin, int64_t end, bool is_first) {
   const Weights& w = s.f.p.w;
   const int64_t row_bytes = w.row_bytes(), step = kVectors<bits> * kLanes;
@@ -161,15 +199,15 @@ void run_strip(Site s, int64_t k, int64_t rows, int64_t begin, int64_t end, bool
       strip = {own[0], SDX_VEC_BYTES, (rows + kGroup - 1) / kGroup * kGroup, ahead};
     }
     for (s.row = 0; s.row + 2 <= s.f.p.m; s.row += 2)
-      add_group<bits, 2, T>(s, strip, k, column, is_first);
-    if (s.row < s.f.p.m) add_group<bits, 1, T>(s, strip, k, column, is_first);
+      add_group<bits, digits, 2>(s, strip, k, column, is_first);
+    if (s.row < s.f.p.m) add_group<bits, digits, 1>(s, strip, k, column, is_first);
   }
 }
 
 SDX_INLINE int64_t item_columns(int bits) { return kItemBytes * 8 / bits; }
 
 // Items: parts of k of the same columns, one behind the other, as they are read ahead.
-template <int bits, class T>
+template <int bits, int digits>
 Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& f = *static_cast<const Few*>(args);
   const Weights& w = f.p.w;
@@ -181,7 +219,7 @@ Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) 
     const int64_t last_k = first_k + f.part_k < w.k ? first_k + f.part_k : w.k;
     for (int64_t k = first_k, rows; k < last_k; k += rows) {
       rows = last_k - k < f.x.block ? last_k - k : f.x.block;
-      run_strip<bits, T>({f, data, 0, part}, k, rows, column, last, k == first_k);
+      run_strip<bits, digits>({f, data, 0, part}, k, rows, column, last, k == first_k);
     }
   }
   return {};
@@ -216,21 +254,20 @@ int64_t strip_rows(const Weights& w) {
   return 0;
 }
 
-template <int bits>
-PhaseFn multiply_of(bool is_bytes) {
-  return is_bytes ? multiply<bits, int8_t> : multiply<bits, float>;
-}
-
 }  // namespace
 
-bool plan_across(const Product& p, bool is_bytes, Plan& plan) {
+bool plan_across(const Product& p, int digits, Plan& plan) {
   const Weights& w = p.w;
   const int64_t rows = strip_rows(w);
-  if (!w.has_byte_rows() || rows < 8 || (is_bytes && rows % kGroup != 0)) return false;
+  if (!w.has_byte_rows() || rows < 8) return false;
+  if (rows % kGroup != 0) {
+    if (digits == 1) return false;
+    digits = 0;
+  }
   auto* f = plan.make<Few>();
   plan.args = f;
   f->p = p;
-  f->x.is_bytes = is_bytes;
+  f->x.digits = digits;
   f->x.order = Order::straight;
   f->x.block = rows;
   f->x.n_blocks = (w.k + rows - 1) / rows;
@@ -244,9 +281,8 @@ bool plan_across(const Product& p, bool is_bytes, Plan& plan) {
   plan.scratch_bytes += f->n_parts * p.m * f->width * int64_t(sizeof(float));
   const int64_t own = chain_local_bytes(p.chain) + (kSumColumns + kLanes) * int64_t(sizeof(float));
   if (plan.local_bytes < own) plan.local_bytes = own;
-  const PhaseFn run = w.bits == 2   ? multiply_of<2>(is_bytes)
-                      : w.bits == 4 ? multiply_of<4>(is_bytes)
-                                    : multiply_of<8>(is_bytes);
+  const PhaseFn run =
+      phase_of(w.bits, digits, []<int b, int d>() -> PhaseFn { return multiply<b, d>; });
   const int64_t columns = item_columns(w.bits), tiles = (w.n + columns - 1) / columns;
   plan.add(run, f->n_parts * tiles,
            f->part_k * (w.n < columns ? w.n : columns) * w.bits / 8 / 16 * ((p.m + 1) / 2));

@@ -1,6 +1,4 @@
 // Few rows times weights whose rows run along k: every column is a sum over vectors of its row.
-#include <type_traits>
-
 #include "kernels/nbits/few.h"
 
 namespace sdx::SDX_ISA::nbits {
@@ -21,29 +19,21 @@ struct Fields {
 template <class T>
 struct Values {
   const T* at;
-  int64_t stride;
+  int64_t stride, plane;  // of rows, and of digits
 };
 
 // One vector of weights against R rows: sums in lanes that share a block, scaled.
-template <int bits, bool is_bytes, int R>
+template <int bits, int digits, int R>
 struct Vector {
-  static constexpr int kFields = is_bytes ? 8 / bits : 32 / bits;
-  using Value = std::conditional_t<is_bytes, int8_t, float>;
+  static constexpr int kFields = digits > 0 ? 8 / bits : 32 / bits;
+  using Value = Digit<digits>;
 
   static SDX_INLINE void add(u32v v, Values<Value> x, const f32v (&scale)[R], i32v at,
                              const Fields& fields, f32v (&total)[R]) {
-    if constexpr (is_bytes) {
-      i32v sum[R] = {};
-#pragma GCC unroll 4
-      for (int i = 0; i < kFields; ++i) {
-        const i32v w = field_bytes<bits>(v ^ splat(fields.flip * 0x01010101u), i);
-#pragma GCC unroll 4
-        for (int r = 0; r < R; ++r) {
-          i32v right;
-          memcpy(&right, x.at + r * x.stride + i * SDX_VEC_BYTES, sizeof right);
-          sum[r] = dot4(sum[r], w, right);
-        }
-      }
+    if constexpr (digits > 0) {
+      i32v sum[R];
+      dot_fields<bits, digits, R>(v ^ splat(fields.flip * 0x01010101u), x.at, x.stride, x.plane,
+                                  sum);
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r)
         total[r] += __builtin_convertvector(sum[r], f32v) * permute(scale[r], at);
@@ -73,7 +63,7 @@ struct Site {
 };
 
 // Scales of kLanes blocks for every row; what zero points come to is taken off the sums.
-template <int bits, bool is_bytes, int R>
+template <int bits, int digits, int R>
 SDX_INLINE void read_blocks(const Site& s, int64_t column, int64_t block, auto lanes,
                             f32v (&scale)[R], f32v (&sum)[R]) {
   const Weights& w = s.f.p.w;
@@ -87,18 +77,19 @@ SDX_INLINE void read_blocks(const Site& s, int64_t column, int64_t block, auto l
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
     sum[r] -= zero * load(x.sums(s.data, s.row + r) + block);
-    if constexpr (is_bytes) scale[r] = own * load(x.steps(s.data, s.row + r) + block);
+    if constexpr (digits > 0) scale[r] = own * load(x.steps(s.data, s.row + r) + block);
   }
 }
 
 // Blocks [first, last) of one column. `first` is a multiple of kLanes.
-template <int bits, bool is_bytes, int R>
+template <int bits, int digits, int R>
 SDX_INLINE void add_blocks(const Site& s, int64_t column, int64_t first, int64_t last,
                            f32v (&total)[R]) {
-  using V = Vector<bits, is_bytes, R>;
+  using V = Vector<bits, digits, R>;
   const Weights& w = s.f.p.w;
   const Arranged& x = s.f.x;
-  const int64_t stride = x.value_bytes / int64_t(sizeof(typename V::Value));
+  constexpr auto kSize = int64_t(sizeof(typename V::Value));
+  const int64_t stride = x.value_bytes / kSize, plane = x.digit_bytes / kSize;
   const int64_t n_vectors = s.n_vectors, row_bytes = w.row_bytes();
   const int64_t reach = last * x.block * bits / 8, end = reach < row_bytes ? reach : row_bytes;
   int64_t byte = first * x.block * bits / 8;
@@ -111,11 +102,12 @@ SDX_INLINE void add_blocks(const Site& s, int64_t column, int64_t first, int64_t
   for (int64_t b = first; b < last; b += kLanes) {
     f32v scale[R];
     if (b + kLanes <= last)
-      read_blocks<bits, is_bytes>(s, column, b, Full{}, scale, sum);
+      read_blocks<bits, digits>(s, column, b, Full{}, scale, sum);
     else
-      read_blocks<bits, is_bytes>(s, column, b, Part{int(last - b)}, scale, sum);
+      read_blocks<bits, digits>(s, column, b, Part{int(last - b)}, scale, sum);
     const auto add = [&](u32v v, int64_t i) {
-      V::add(v, {values + byte * 8 / bits, stride}, scale, load(s.at + i * kLanes), fields, sum);
+      V::add(v, {values + byte * 8 / bits, stride, plane}, scale, load(s.at + i * kLanes), fields,
+             sum);
     };
     const int64_t left = (end - byte) / SDX_VEC_BYTES, whole = left < n_vectors ? left : n_vectors;
 #pragma GCC unroll 2
@@ -140,23 +132,23 @@ SDX_INLINE float sum_lanes(f32v v) {
   return s[0] + s[1];
 }
 
-template <int bits, bool is_bytes, int R>
+template <int bits, int digits, int R>
 void add_columns(const Site& s, int64_t column, int64_t columns, float* sums) {
   f32v total[kTogether][R] = {};
   const int64_t n_blocks = (s.f.p.w.k + s.f.x.block - 1) / s.f.x.block;
-  using Value = typename Vector<bits, is_bytes, R>::Value;
-  int64_t step = kSegmentBytes / int64_t(sizeof(Value) * R) / s.f.x.block / kLanes * kLanes;
+  constexpr int64_t kBytes = digits > 0 ? digits : sizeof(float);
+  int64_t step = kSegmentBytes / (kBytes * R) / s.f.x.block / kLanes * kLanes;
   step = step < kLanes ? kLanes : step;
   for (int64_t b = 0; b < n_blocks; b += step)
     for (int64_t j = 0; j < columns; ++j)
-      add_blocks<bits, is_bytes>(s, column + j, b, b + step < n_blocks ? b + step : n_blocks,
-                                 total[j]);
+      add_blocks<bits, digits>(s, column + j, b, b + step < n_blocks ? b + step : n_blocks,
+                               total[j]);
   for (int64_t j = 0; j < columns; ++j)
     for (int r = 0; r < R; ++r) sums[r * kItemColumns + j] = sum_lanes(total[j][r]);
 }
 
 // Items: kItemColumns columns of all rows.
-template <int bits, bool is_bytes>
+template <int bits, int digits>
 Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& f = *static_cast<const Few*>(args);
   const Product& p = f.p;
@@ -177,11 +169,11 @@ Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) 
         float* to = sums + row * kItemColumns + j;
         const int64_t left = p.m - row;
         if (left >= 4)
-          add_columns<bits, is_bytes, 4>(site, column + j, n, to), row += 4;
+          add_columns<bits, digits, 4>(site, column + j, n, to), row += 4;
         else if (left >= 2)
-          add_columns<bits, is_bytes, 2>(site, column + j, n, to), row += 2;
+          add_columns<bits, digits, 2>(site, column + j, n, to), row += 2;
         else
-          add_columns<bits, is_bytes, 1>(site, column + j, n, to), row += 1;
+          add_columns<bits, digits, 1>(site, column + j, n, to), row += 1;
       }
     }
     for (int64_t row = 0; row < p.m; ++row)
@@ -190,14 +182,9 @@ Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) 
   return {};
 }
 
-template <int bits>
-PhaseFn multiply_of(bool is_bytes) {
-  return is_bytes ? multiply<bits, true> : multiply<bits, false>;
-}
-
 }  // namespace
 
-bool plan_along(const Product& p, bool is_bytes, Plan& plan) {
+bool plan_along(const Product& p, int digits, Plan& plan) {
   const Weights& w = p.w;
   const int64_t count = SDX_VEC_BYTES * 8 / w.bits, per_lane = count / kLanes;
   const int64_t block = w.n_blocks == 1 ? 64 : w.block;
@@ -206,7 +193,7 @@ bool plan_along(const Product& p, bool is_bytes, Plan& plan) {
   auto* f = plan.make<Few>();
   plan.args = f;
   f->p = p;
-  f->x.is_bytes = is_bytes;
+  f->x.digits = digits;
   f->x.order = Order::fields;
   f->x.block = block;
   f->x.n_blocks = (w.k + block - 1) / block;
@@ -215,9 +202,8 @@ bool plan_along(const Product& p, bool is_bytes, Plan& plan) {
   const int64_t own = chain_local_bytes(p.chain) + kLanes * block * int64_t(sizeof(int32_t)) + 64 +
                       (p.m * kItemColumns + kLanes) * int64_t(sizeof(float));
   if (plan.local_bytes < own) plan.local_bytes = own;
-  const PhaseFn run = w.bits == 2   ? multiply_of<2>(is_bytes)
-                      : w.bits == 4 ? multiply_of<4>(is_bytes)
-                                    : multiply_of<8>(is_bytes);
+  const PhaseFn run =
+      phase_of(w.bits, digits, []<int b, int d>() -> PhaseFn { return multiply<b, d>; });
   plan.add(run, (w.n + kItemColumns - 1) / kItemColumns,
            kItemColumns * w.k * w.bits / 8 / 16 * ((p.m + 1) / 2));
   return true;

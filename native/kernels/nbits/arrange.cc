@@ -64,56 +64,59 @@ struct Block {
   bool is_finite;
 };
 
-// As floats they stay what they are, with their sum; as bytes they become steps.
-template <class T>
-SDX_INLINE Block take_block(const float* x, int64_t n, T* to) {
+// Whole numbers of steps as digits, each `plane` bytes behind the one before it.
+template <int digits>
+SDX_INLINE void store_digits(int8_t* to, int64_t plane, i32v steps, auto lanes) {
+  if constexpr (digits == 1) {
+    store_i32(to, steps, lanes);
+  } else {
+    const i32v upper = (steps + 64) >> digit_shift(2), top = (upper + 128) >> digit_shift(1);
+    store_i32(to, top, lanes);
+    store_i32(to + plane, upper - (top << digit_shift(1)), lanes);
+    store_i32(to + 2 * plane, steps - (upper << digit_shift(2)), lanes);
+  }
+}
+
+// As floats they stay what they are, with their sum; else they become steps.
+template <int digits>
+SDX_INLINE Block take_block(const float* x, int64_t n, Digit<digits>* to, int64_t plane) {
   f32v total{};
   i32v top{};  // sizes are ordered as their bits are, and NaN is the largest
   vloop(n, [&](int64_t i, auto lanes) {
     const f32v v = load(x + i, lanes);
     top = Most{}(top, (i32v)v & 0x7fffffff);
     total += v;
-    if constexpr (sizeof(T) == sizeof(float)) store(to + i, v, lanes);
+    if constexpr (digits == 0) store(to + i, v, lanes);
   });
   const int32_t bits = fold<int32_t>(top, Most{});
   float most;
   memcpy(&most, &bits, sizeof most);
   // What would give no number, or nearly so, is multiplied in another way.
   const bool is_finite = most < 0x1p100f;
-  if constexpr (sizeof(T) == sizeof(float)) return {1, fold<float>(total, Sum{}), is_finite};
-  if (!is_finite) return {0, 0, false};
-  const float step = most / 127, inverse = most > 0x1p-100f ? 127 / most : 0;
-  f32v steps{};
-  vloop(n, [&](int64_t i, auto lanes) {
-    const f32v v = round_small(load(x + i, lanes) * inverse);
-    steps += v;
-    store_i32(to + i, __builtin_convertvector(v, i32v), lanes);
-  });
-  return {step, fold<float>(steps, Sum{}) * step, true};
+  if constexpr (digits == 0) {
+    return {1, fold<float>(total, Sum{}), is_finite};
+  } else {
+    if (!is_finite) return {0, 0, false};
+    const float lift = most < 0x1p-80f ? 0x1p100f : 1;  // the inverse has no end
+    const float step = most / kMostSteps<digits>;
+    const float inverse = most > 0 ? kMostSteps<digits> / (most * lift) : 0;
+    i32v steps{};
+    vloop(n, [&](int64_t i, auto lanes) {
+      const f32v v = round_small(load(x + i, lanes) * lift * inverse);
+      const i32v whole = __builtin_convertvector(v, i32v);
+      steps += whole;
+      store_digits<digits>(to + i, plane, whole, lanes);
+    });
+    return {step, float(fold<int32_t>(steps, Sum{})) * step, true};
+  }
 }
 
+// The values of a row, or one digit of them, in their order.
 template <class T>
-void arrange_row(const Few& f, const Data& data, int64_t row) {
+void finish_digit(const Few& f, T* straight, T* values) {
   const Arranged& x = f.x;
-  const int64_t k = f.p.w.k;
-  auto* wide = reinterpret_cast<float*>(data.local + chain_local_bytes(f.p.chain));
-  auto* values = reinterpret_cast<T*>(data.scratch + row * x.value_bytes);
-  const bool is_straight = x.order == Order::straight;
-  T* straight = is_straight ? values : reinterpret_cast<T*>(wide + x.k);
-  float* steps = reinterpret_cast<float*>(data.scratch + x.step_at) + row * x.n_blocks;
-  float* sums = reinterpret_cast<float*>(data.scratch + x.sum_at) + row * x.n_blocks;
-  widen_row(f.p, data, row, 0, k, wide);
-  bool is_finite = true;
-  int64_t b = 0;
-  for (int64_t at = 0; at < k; at += x.block, ++b) {
-    const int64_t n = k - at < x.block ? k - at : x.block;
-    const Block block = take_block(wide + at, n, straight + at);
-    steps[b] = block.step, sums[b] = block.sum;
-    is_finite = is_finite && block.is_finite;
-  }
-  for (; b < x.n_blocks; ++b) steps[b] = sums[b] = 0;
-  for (int64_t i = k; i < x.k; ++i) straight[i] = 0;
-  if (!is_straight) {
+  for (int64_t i = f.p.w.k; i < x.k; ++i) straight[i] = 0;
+  if (x.order != Order::straight) {
     switch (f.p.w.bits) {
       case 2: order_row<2>(x, straight, values); break;
       case 4: order_row<4>(x, straight, values); break;
@@ -124,6 +127,31 @@ void arrange_row(const Few& f, const Data& data, int64_t row) {
     if (x.flip != 0)
       for (int64_t i = 0; i < x.k; ++i) values[i] = T(values[i] ^ x.flip);
   }
+}
+
+template <int digits>
+void arrange_row(const Few& f, const Data& data, int64_t row) {
+  using T = Digit<digits>;
+  const Arranged& x = f.x;
+  const int64_t k = f.p.w.k;
+  auto* wide = reinterpret_cast<float*>(data.local + chain_local_bytes(f.p.chain));
+  auto* values = reinterpret_cast<T*>(data.scratch + row * x.value_bytes);
+  T* straight = x.order == Order::straight ? values : reinterpret_cast<T*>(wide + x.k);
+  const int64_t plane = x.digit_bytes / int64_t(sizeof(T));
+  float* steps = reinterpret_cast<float*>(data.scratch + x.step_at) + row * x.n_blocks;
+  float* sums = reinterpret_cast<float*>(data.scratch + x.sum_at) + row * x.n_blocks;
+  widen_row(f.p, data, row, 0, k, wide);
+  bool is_finite = true;
+  int64_t b = 0;
+  for (int64_t at = 0; at < k; at += x.block, ++b) {
+    const int64_t n = k - at < x.block ? k - at : x.block;
+    const Block block = take_block<digits>(wide + at, n, straight + at, plane);
+    steps[b] = block.step, sums[b] = block.sum;
+    is_finite = is_finite && block.is_finite;
+  }
+  for (; b < x.n_blocks; ++b) steps[b] = sums[b] = 0;
+  for (int d = 0; d < (digits == 0 ? 1 : digits); ++d)
+    finish_digit(f, straight + d * plane, values + d * plane);
   data.scratch[x.flag_at + row] = std::byte{!is_finite};
 }
 
@@ -145,8 +173,13 @@ void exact_sums(const Product& p, const Data& data, int64_t row, int64_t column,
 
 Status arrange(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& f = *static_cast<const Few*>(args);
-  for (int64_t row = begin; row < end; ++row)
-    f.x.is_bytes ? arrange_row<int8_t>(f, data, row) : arrange_row<float>(f, data, row);
+  for (int64_t row = begin; row < end; ++row) {
+    switch (f.x.digits) {
+      case 0: arrange_row<0>(f, data, row); break;
+      case 1: arrange_row<1>(f, data, row); break;
+      default: arrange_row<kExactDigits>(f, data, row); break;
+    }
+  }
   return {};
 }
 
@@ -154,13 +187,15 @@ void place_rows(Few& f, Plan& plan) {
   const int64_t m = f.p.m;
   Arranged& x = f.x;
   const auto whole = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
-  x.value_bytes = whole(x.k * (x.is_bytes ? 1 : int64_t(sizeof(float)))) | 64;  // odd lines
+  x.digit_bytes = whole(x.k * (x.digits == 0 ? int64_t(sizeof(float)) : 1)) | 64;  // odd lines
+  x.value_bytes = x.digit_bytes * (x.digits == 0 ? 1 : x.digits);
   x.n_blocks = (x.n_blocks + 15) / 16 * 16;
   x.step_at = m * x.value_bytes;
   x.sum_at = x.step_at + m * x.n_blocks * int64_t(sizeof(float));
   x.flag_at = x.sum_at + m * x.n_blocks * int64_t(sizeof(float));
   plan.scratch_bytes = x.flag_at + whole(m);
-  const int64_t own = chain_local_bytes(f.p.chain) + 2 * (x.k + kLanes) * int64_t(sizeof(float));
+  const int64_t own =
+      chain_local_bytes(f.p.chain) + x.value_bytes + (x.k + 2 * kLanes) * int64_t(sizeof(float));
   if (plan.local_bytes < own) plan.local_bytes = own;
   plan.add(arrange, m, x.k / 2);
 }

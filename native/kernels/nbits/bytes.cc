@@ -270,7 +270,7 @@ bool plan_bytes(const Product& p, Plan& plan) {
   auto* f = plan.make<Few>();
   plan.args = f;
   f->p = p;
-  f->x.is_bytes = true;
+  f->x.digits = 1;
   f->x.order = w.is_k_major ? Order::straight : Order::words;
   f->x.flip = 0x80;
   f->x.block = block;

@@ -1,8 +1,12 @@
 // Products of few rows, which are as fast as weights are read: these are multiplied as they lie.
 //
 // Rows of x are first brought into an order in which they meet the fields of whole vectors of
-// weights, in float or, at level 4, in 127 steps either way for each block.
+// weights: as floats, or as whole numbers of steps for each block. Those of level 4 are single
+// bytes. Exact products take three, which come as near to a float as sums of floats do: a value is
+// off by at most 2^-23 of the largest one of its block.
 #pragma once
+
+#include <type_traits>
 
 #include "kernels/nbits/blocks.h"
 #include "kernels/nbits/product.h"
@@ -17,16 +21,30 @@ enum class Order : uint8_t {
   words,   // the same within every 32 bits of weights
 };
 
-// How rows of x lie in the scratch: values, then the steps of blocks, then sums of blocks. Sums are
-// those of the values, in steps or not.
+// Digits of a value: none where it stays a float.
+constexpr int kExactDigits = 3;
+
+template <int digits>
+using Digit = std::conditional_t<digits == 0, float, int8_t>;
+
+// The largest number of steps. A block of 32 values times steps of 4 bits stays within 32 bits.
+template <int digits>
+constexpr float kMostSteps = digits == 1 ? 127 : 127 * 0x1p15f + 127 * 0x1p7f;
+
+// What is behind the digits before this one, `digit` > 0, in bits.
+SDX_INLINE constexpr int digit_shift(int digit) { return digit == 1 ? 8 : 7; }
+
+// How rows of x lie in the scratch: values, one digit of all of them behind the other, then the
+// steps of blocks, then sums of blocks. Sums are those of the values, in steps or not.
 struct Arranged {
-  bool is_bytes;
+  int digits;
   Order order;
   uint8_t flip;         // turns signed bytes into unsigned ones
   int64_t block;        // values that share a step and a sum: a block of weights, or a part of one
   int64_t n_blocks;     // whole vectors of them
   int64_t k;            // values, zeros at the end included
-  int64_t value_bytes;  // of a row
+  int64_t digit_bytes;  // of a row
+  int64_t value_bytes;  // the same of all digits
   int64_t step_at, sum_at, flag_at;
 
   SDX_INLINE const float* steps(const Data& data, int64_t row) const {
@@ -55,14 +73,56 @@ struct Few {
 // Rows of k, about 256, whose sums are added up by themselves.
 SDX_INLINE int64_t part_of_k(int64_t rows) { return (256 + rows - 1) / rows * rows; }
 
+// Sums of a vector of weights times R rows of x, `stride` apart, digits `plane` apart: each lane
+// has those of its fields.
+template <int bits, int digits, int R>
+SDX_INLINE void dot_fields(u32v v, const int8_t* x, int64_t stride, int64_t plane, i32v (&sum)[R]) {
+#pragma GCC unroll 4
+  for (int d = 0; d < digits; ++d)
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      sum[r] = d == 0 ? i32v{} : sum[r] << digit_shift(d);
+#pragma GCC unroll 4
+      for (int i = 0; i < 8 / bits; ++i) {
+        i32v right;
+        memcpy(&right, x + r * stride + d * plane + i * SDX_VEC_BYTES, sizeof right);
+        sum[r] = dot4(sum[r], field_bytes<bits>(v, i), right);
+      }
+    }
+}
+
+// The phase for weights of `bits` and values of `digits`: find.operator()<bits, digits>().
+template <class Find>
+PhaseFn phase_of(int bits, int digits, Find&& find) {
+  if constexpr (kHasDot4) {
+    if (digits == kExactDigits)
+      return bits == 2 ? find.template operator()<2, kExactDigits>()
+                       : find.template operator()<4, kExactDigits>();
+  }
+  if (digits == 1)
+    return bits == 2   ? find.template operator()<2, 1>()
+           : bits == 4 ? find.template operator()<4, 1>()
+                       : find.template operator()<8, 1>();
+  return bits == 2   ? find.template operator()<2, 0>()
+         : bits == 4 ? find.template operator()<4, 0>()
+                     : find.template operator()<8, 0>();
+}
+
 // What a block adds to its column: the sum of steps times values, the zero points taken off.
 SDX_INLINE f32v block_sum(f32v sum, f32v scale, f32v zero, f32v values) {
   const f32v off = zero * values;
   return sum * scale - off;
 }
 
+// Digits for a level of accuracy. Floats are read faster than three digits where there is no
+// instruction for these, and sums of weights of 8 bits do not fit.
+SDX_INLINE int digits_of(const Weights& w, int64_t level) {
+  if (level == 4) return 1;
+  return kHasDot4 && w.bits < 8 ? kExactDigits : 0;
+}
+
 // Rows up to which this is faster than unpacking.
-constexpr int64_t kFewFloats = 5, kFewBytes = 12;
+SDX_INLINE int64_t few_rows(int digits) { return digits == 1 ? 12 : 5; }
 
 // Phase: the rows of x. Items are rows.
 Status arrange(const void* args, const Data& data, int64_t begin, int64_t end);
@@ -75,9 +135,9 @@ void finish_sums(const Few& f, const Data& data, int64_t row, int64_t column, in
 
 // Plans for weights whose rows run along k, or hold all columns of one k. False where weights lie
 // in a way that these cannot read.
-bool plan_along(const Product& p, bool is_bytes, Plan& plan);
-bool plan_ordered(const Product& p, Plan& plan);  // of bytes
-bool plan_across(const Product& p, bool is_bytes, Plan& plan);
+bool plan_along(const Product& p, int digits, Plan& plan);
+bool plan_ordered(const Product& p, int digits, Plan& plan);
+bool plan_across(const Product& p, int digits, Plan& plan);
 
 // Products of many rows in bytes.
 bool plan_bytes(const Product& p, Plan& plan);

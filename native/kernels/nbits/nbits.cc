@@ -45,13 +45,12 @@ Status matmul_nbits(const Call& call, Plan& plan) {
   p->chain = chain_prepare(call, kOperands, kProgram, 1, plan);
   plan.local_bytes = chain_local_bytes(p->chain);
   if (p->m == 0 || p->w.n == 0) return {};
-  const bool is_bytes = call.ints[kLevel] == 4;
-  if (p->m <= (is_bytes ? kFewBytes : kFewFloats) && p->w.k > 0) {
-    if (!p->w.is_k_major && is_bytes && plan_ordered(*p, plan)) return {};
-    if (p->w.is_k_major ? plan_across(*p, is_bytes, plan) : plan_along(*p, is_bytes, plan))
-      return {};
+  const int digits = digits_of(p->w, call.ints[kLevel]);
+  if (p->m <= few_rows(digits) && p->w.k > 0) {
+    if (!p->w.is_k_major && plan_ordered(*p, digits, plan)) return {};
+    if (p->w.is_k_major ? plan_across(*p, digits, plan) : plan_along(*p, digits, plan)) return {};
   }
-  if (!is_bytes || p->w.k == 0 || !plan_bytes(*p, plan)) plan_many(*p, plan);
+  if (digits != 1 || p->w.k == 0 || !plan_bytes(*p, plan)) plan_many(*p, plan);
   return {};
 }
 

@@ -1,4 +1,5 @@
-// Few rows of bytes times weights along k whose blocks fill 16 bytes: the usual ones of 4 bits.
+// Few rows of whole numbers times weights along k whose blocks fill 16 bytes: the usual ones of 4
+// bits.
 //
 // Sums of blocks are whole numbers, and are added up in the order of across.cc: a model says the
 // same whichever way its weights lie.
@@ -51,7 +52,7 @@ SDX_INLINE void load_four(const uint8_t* q, int64_t left, u32v (&v)[4]) {
 }
 
 // kLanes blocks of one column, or those that are left.
-template <int bits, int R>
+template <int bits, int digits, int R>
 SDX_INLINE void add_blocks(const Site& s, int64_t column, int64_t block, auto lanes, float* to) {
   const Weights& w = s.f.p.w;
   const Arranged& x = s.f.x;
@@ -60,21 +61,13 @@ SDX_INLINE void add_blocks(const Site& s, int64_t column, int64_t block, auto la
   const int8_t* values = x.values<int8_t>(s.data, s.row) + byte * 8 / bits;
   u32v v[4];
   load_four(q, row_bytes - byte, v);
-  i32v sum[R][4] = {};
+  i32v sum[4][R];
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
     __builtin_prefetch(q + i * SDX_VEC_BYTES + kAhead, 0, 2);
-#pragma GCC unroll 4
-    for (int field = 0; field < 8 / bits; ++field) {
-      const i32v steps = field_bytes<bits>(v[i] ^ splat(w.flip * 0x01010101u), field);
-#pragma GCC unroll 4
-      for (int r = 0; r < R; ++r) {
-        i32v right;
-        memcpy(&right, values + r * x.value_bytes + (i * 8 / bits + field) * SDX_VEC_BYTES,
-               sizeof right);
-        sum[r][i] = dot4(sum[r][i], steps, right);
-      }
-    }
+    dot_fields<bits, digits, R>(v[i] ^ splat(w.flip * 0x01010101u),
+                                values + i * 8 / bits * SDX_VEC_BYTES, x.value_bytes, x.digit_bytes,
+                                sum[i]);
   }
   __builtin_prefetch(input<std::byte>(s.data, kScale) +
                      w.scale_at.at(block, column) * size_of(w.scale) + kAhead / 2);
@@ -82,21 +75,21 @@ SDX_INLINE void add_blocks(const Site& s, int64_t column, int64_t block, auto la
   const f32v zero = load_zeros<true, bits>(w, s.data, block, column, lanes) * scale;
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
-    const f32v sums = sums_of_lanes(sum[r][0], sum[r][1], sum[r][2], sum[r][3]);
+    const f32v sums = sums_of_lanes(sum[0][r], sum[1][r], sum[2][r], sum[3][r]);
     const f32v step = load(x.steps(s.data, s.row + r) + block);
     store(to + r * kLanes * kLanes,
           block_sum(sums, scale * step, zero, load(x.sums(s.data, s.row + r) + block)));
   }
 }
 
-template <int bits, int R>
+template <int bits, int digits, int R>
 SDX_INLINE void add_column(const Site& s, int64_t column, float* to) {
   const int64_t n_blocks = s.f.p.w.n_blocks;
   for (int64_t b = 0; b < n_blocks; b += kLanes, to += R * kLanes * kLanes) {
     if (b + kLanes <= n_blocks)
-      add_blocks<bits, R>(s, column, b, Full{}, to);
+      add_blocks<bits, digits, R>(s, column, b, Full{}, to);
     else
-      add_blocks<bits, R>(s, column, b, Part{int(n_blocks - b)}, to);
+      add_blocks<bits, digits, R>(s, column, b, Part{int(n_blocks - b)}, to);
   }
 }
 
@@ -118,14 +111,15 @@ SDX_INLINE f32v add_up(const Site& s, int r) {
   return total;
 }
 
-template <int bits, int R>
+template <int bits, int digits, int R>
 void add_columns(const Site& s, int64_t column, int64_t columns, float* to) {
-  for (int64_t j = 0; j < columns; ++j) add_column<bits, R>(s, column + j, s.sums + j * kLanes);
+  for (int64_t j = 0; j < columns; ++j)
+    add_column<bits, digits, R>(s, column + j, s.sums + j * kLanes);
   for (int r = 0; r < R; ++r) store(to + r * kItemColumns, add_up<R>(s, r));
 }
 
 // Items: kItemColumns columns of all rows.
-template <int bits>
+template <int bits, int digits>
 Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& f = *static_cast<const Few*>(args);
   const Product& p = f.p;
@@ -140,9 +134,9 @@ Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) 
         const Site site{f, data, row, sums};
         float* to = totals + row * kItemColumns + j;
         if (p.m - row >= 2)
-          add_columns<bits, 2>(site, column + j, n, to), row += 2;
+          add_columns<bits, digits, 2>(site, column + j, n, to), row += 2;
         else
-          add_columns<bits, 1>(site, column + j, n, to), row += 1;
+          add_columns<bits, digits, 1>(site, column + j, n, to), row += 1;
       }
     }
     for (int64_t row = 0; row < p.m; ++row)
@@ -153,13 +147,13 @@ Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) 
 
 }  // namespace
 
-bool plan_ordered(const Product& p, Plan& plan) {
+bool plan_ordered(const Product& p, int digits, Plan& plan) {
   const Weights& w = p.w;
-  if (!w.has_byte_rows() || w.block * w.bits != kLaneBytes * 8) return false;
+  if (digits == 0 || !w.has_byte_rows() || w.block * w.bits != kLaneBytes * 8) return false;
   auto* f = plan.make<Few>();
   plan.args = f;
   f->p = p;
-  f->x.is_bytes = true;
+  f->x.digits = digits;
   f->x.order = Order::fields;
   f->x.block = w.block;
   f->x.n_blocks = w.n_blocks;
@@ -171,7 +165,12 @@ bool plan_ordered(const Product& p, Plan& plan) {
   const int64_t own = chain_local_bytes(p.chain) +
                       (p.m * kItemColumns + 2 * groups * kLanes * kLanes) * int64_t(sizeof(float));
   if (plan.local_bytes < own) plan.local_bytes = own;
-  const PhaseFn run = w.bits == 2 ? multiply<2> : w.bits == 4 ? multiply<4> : multiply<8>;
+  const PhaseFn run = phase_of(w.bits, digits, []<int b, int d>() -> PhaseFn {
+    if constexpr (d == 0)
+      return nullptr;
+    else
+      return multiply<b, d>;
+  });
   plan.add(run, (w.n + kItemColumns - 1) / kItemColumns,
            kItemColumns * w.k * w.bits / 8 / 16 * ((p.m + 1) / 2));
   return true;

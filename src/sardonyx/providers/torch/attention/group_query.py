@@ -8,7 +8,6 @@ serves every step.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 from sardonyx.errors import InvalidArgument
+from sardonyx.frozen import frozen
 from sardonyx.graph.dtype import BF16, F16, F32, I32, I64
 from sardonyx.graph.graph import Node
 from sardonyx.ops.declare import MICROSOFT
@@ -37,7 +37,7 @@ from sardonyx.providers.torch.row import Row, Rows
 from sardonyx.providers.torch.wide import wide
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sizes:
     """What is known of a run without its lengths."""
 
@@ -58,7 +58,7 @@ class Sizes:
         return self.batch == 1 and (self.is_first or self.past + self.rows == self.total)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """Where the new rows of a run stand."""
 

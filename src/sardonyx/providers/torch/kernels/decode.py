@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import torch
 from torch import Tensor
 
+from sardonyx.frozen import frozen
 from sardonyx.providers.torch.kernels import n_processors
 from sardonyx.providers.torch.kernels.attend import attend_kernel
 from sardonyx.providers.torch.kernels.digits import UNIT, WORDS
@@ -23,7 +23,7 @@ _MOST_READS: Final = 1 << 15  # keys that all heads of a group may read, each fo
 _EVER: Final = 1 << 30  # a window that nothing is outside of
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rotary:
     """How positions turn features: cosines and sines [places, pairs]."""
 
@@ -33,7 +33,7 @@ class Rotary:
     places: Tensor | None = None  # int64 [batch, tokens]; else tokens stand where the cache ends
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Heads:
     """What attention is told besides tensors."""
 
@@ -44,7 +44,7 @@ class Heads:
     softcap: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Workspace:
     """Where programs leave what the last of them gathers. For one run at a time."""
 
@@ -52,7 +52,7 @@ class Workspace:
     counts: Tensor  # zeros before and after each run
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cut:
     """How a kernel cuts its work on a cache."""
 

@@ -57,8 +57,8 @@ class Shape:
         if self.layout == "kn":
             return self._dequantized(x, weights, copies)
         return one(
-            "MatMulNBits", {"x": x}, lambda i: weights, copies=copies, domain="com.microsoft", K=self.k,
-            N=self.n, bits=self.bits, block_size=self.block, accuracy_level=self.level,
+            "MatMulNBits", {"x": x}, lambda i: weights, copies=copies, domain="com.microsoft",
+            K=self.k, N=self.n, bits=self.bits, block_size=self.block, accuracy_level=self.level,
         )  # fmt: skip
 
     def _dequantized(self, x: Array, weights: tuple[Array, ...], copies: int) -> Made:

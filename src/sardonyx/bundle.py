@@ -54,7 +54,7 @@ class Bundle:
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """How to import a module, if its source is as it was."""
-        if not name.startswith(_PACKAGE):
+        if not name.startswith(f"{_PACKAGE}."):
             return None
         entry = self._entries.get(name)
         if entry is None or entry == _OTHER:

@@ -142,3 +142,21 @@ def test_copied_pickled_and_referenced_weakly() -> None:
     assert copy.copy(named) == named == copy.deepcopy(named) == pickle.loads(pickle.dumps(named))
     known = Known(1)
     assert weakref.ref(known)() is known
+
+
+def test_a_field_that_a_base_has_too_counts_once() -> None:
+    @frozen
+    class Base:
+        number: int
+        seen: list[int] = field(default_factory=list, init=False)
+
+        def __post_init__(self) -> None:
+            object.__setattr__(self, "seen", [self.number])
+
+    @frozen
+    class Derived(Base):
+        number: int = 5
+
+    assert field_names(Derived) == ("number", "seen")
+    assert repr(Derived()).endswith("Derived(number=5, seen=[5])")
+    assert Derived() == Derived(5) != Derived(6)

@@ -104,14 +104,16 @@ def _made(cls: type[Any], is_frozen: bool, eq: bool, weakref_slot: bool) -> type
     ]
     defaults = {name: body.pop(name) for name in own if name in body}
     fields: dict[str, Any] = {}  # the default of each that __init__ takes
+    inherited: dict[str, None] = {}
     for base in reversed(cls.__mro__[1:]):
-        fields.update(base.__dict__.get("__taken__", ()))
-    inherited = tuple(fields)
+        if "__taken__" in base.__dict__:
+            fields.update(base.__dict__["__taken__"])
+            inherited.update(dict.fromkeys(base.__dict__["__match_args__"]))
     for name in own:
         default = defaults.get(name, _NONE)
         if not isinstance(default, _Field) or default.init:
             fields[name] = default
-    names = (*inherited, *own)
+    names = tuple(inherited | dict.fromkeys(own))
     body["__slots__"] = (*own, "__weakref__") if weakref_slot else tuple(own)
     body["__taken__"] = tuple(fields.items())
     body["__match_args__"] = names

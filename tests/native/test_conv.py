@@ -101,7 +101,7 @@ def test_conv_of_groups(shape: Any, group: int, c: int, o: int) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize(("group", "c", "o"), [(1, 1, 5), (1, 3, 40), (2, 17, 16), (1, 70, 33)])
+@pytest.mark.parametrize(("group", "c", "o"), [(1, 1, 13), (1, 3, 40), (2, 17, 16), (1, 70, 33)])
 def test_conv_rounded_to_bf16(
     shape: Any, group: int, c: int, o: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,7 +137,7 @@ def test_narrow_groups(shape: Any, group: int, c: int, o: int) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize(("c", "o"), [(1, 1), (1, 4), (2, 3), (3, 2), (21, 1)])
+@pytest.mark.parametrize(("c", "o"), [(1, 1), (1, 4), (2, 3), (3, 2), (21, 1), (5, 7), (6, 11)])
 def test_few_maps(shape: Any, c: int, o: int) -> None:
     spatial, kernel, attrs = shape
     steps = attrs.get("strides", [1])[-1]
@@ -150,6 +150,14 @@ def test_few_maps(shape: Any, c: int, o: int) -> None:
 def test_one_long_line(stride: int, size: int) -> None:
     x, w = random(1, 1, size, 1), random(1, 1, 1, 28)
     check("Conv", x, w, "conv_few_maps_f32", strides=[1, stride], pads=[0, 13, 0, 15])
+
+
+@pytest.mark.parametrize("maps", [5, 6, 8, 9, 12])
+@pytest.mark.parametrize("spread", [1, 2, 40])
+def test_maps_of_many_lines(maps: int, spread: int) -> None:
+    """Lines that several lines of outputs share, in bands; and taps too far apart for that."""
+    attrs = {"dilations": [spread, 1], "pads": [2, 1, 2 * spread, 1]}
+    check("Conv", random(1, 90, 63, 10), random(maps, 10, 4, 3), "conv_few_maps_f32", **attrs)
 
 
 def test_infinity_meets_few_maps() -> None:

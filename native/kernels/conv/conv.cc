@@ -16,7 +16,6 @@ constexpr Kernel kRows[] = {
     {"conv_transpose_f32", Accepts::contiguous, conv_transpose_f32},
     {"conv_transpose_pack", Accepts::contiguous, conv_transpose_pack},
     {"conv_winograd_f32", Accepts::contiguous, conv_winograd_f32},
-    {"conv_winograd_pack", Accepts::contiguous, conv_winograd_pack},
 };
 
 }  // namespace

@@ -16,6 +16,5 @@ Status conv_few_maps_f32(const Call& call, Plan& plan);
 Status conv_transpose_f32(const Call& call, Plan& plan);
 Status conv_transpose_pack(const Call& call, Plan& plan);
 Status conv_winograd_f32(const Call& call, Plan& plan);
-Status conv_winograd_pack(const Call& call, Plan& plan);
 
 }  // namespace sdx::SDX_ISA

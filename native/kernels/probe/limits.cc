@@ -23,7 +23,7 @@ struct Dot {
   static constexpr int kProducts = 4;
 };
 
-struct DotPairs {
+struct Pairs {
   static SDX_INLINE f32v step(f32v sum, f32v a, f32v b) { return dot2_bf16(sum, (u32v)a, (u32v)b); }
   static constexpr int kProducts = 2;
 };
@@ -91,8 +91,8 @@ Status dot_limit(const Call& call, Plan& plan) {
   return {};
 }
 
-Status dot_limit_bf16(const Call& call, Plan& plan) {
-  plan.add(rounds<float, DotPairs>, call.out[0].dims[0], kRoundWork);
+Status bf16_limit(const Call& call, Plan& plan) {
+  plan.add(rounds<float, Pairs>, call.out[0].dims[0], kRoundWork);
   return {};
 }
 

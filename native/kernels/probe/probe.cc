@@ -9,7 +9,7 @@ constexpr Kernel kRows[] = {
     {"fma_limit", Accepts::contiguous, fma_limit},
     {"fma_limit_64", Accepts::contiguous, fma_limit_64},
     {"dot_limit", Accepts::contiguous, dot_limit},
-    {"dot_limit_bf16", Accepts::contiguous, dot_limit_bf16},
+    {"bf16_limit", Accepts::contiguous, bf16_limit},
     {"stream_limit", Accepts::contiguous, stream_limit},
 };
 

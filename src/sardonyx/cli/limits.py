@@ -16,7 +16,7 @@ from sardonyx.graph.dtype import by_numpy
 _ROWS: Final[Mapping[str, tuple[str, Any]]] = {
     "float32": ("fma_limit", np.array([0.5, 0.5], np.float32)),
     "float64": ("fma_limit_64", np.array([0.5, 0.5], np.float64)),
-    "bf16": ("dot_limit_bf16", np.full(2, 0x3F003F00, np.uint32).view(np.float32)),
+    "bfloat16": ("bf16_limit", np.array([0x3F003F00] * 2, np.uint32).view(np.float32)),
     "int8": ("dot_limit", np.array([0x01010101, 1], np.int32)),
 }
 TYPES: Final = tuple(_ROWS)

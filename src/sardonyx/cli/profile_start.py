@@ -84,7 +84,9 @@ def median(starts: list[dict[str, Any]]) -> dict[str, Any]:
     made["stages"] = {
         name: statistics.median(s["stages"].get(name, 0.0) for s in starts) for name in names
     }
-    made["other"] = max(0.0, made["session"] - made["import_later"] - sum(made["stages"].values()))
+    made["other"] = statistics.median(
+        s["session"] - s["import_later"] - sum(s["stages"].values()) for s in starts
+    )
     return made
 
 

@@ -19,12 +19,12 @@ from sardonyx.providers.cpu.window import MAX_SPATIAL, unfit, window_ints
 
 PANEL: Final = 32  # output channels of a packed panel
 NARROW: Final = 16  # output channels of a group, below which groups share vectors
-FEW_MAPS: Final = 4  # output channels, up to which vectors hold neighbouring outputs
+FEW_MAPS: Final = 12  # output channels, up to which vectors may hold neighbouring outputs
 MAX_REACH: Final = 1 << 16  # elements that a window may span, with its dilation, to be kept
 MAX_DEPTH: Final = 256  # channels that a product adds up in one pass
 PATCHES: Final[dict[Shape, int]] = {(3, 3): 4, (5, 5): 2}  # kernels, and Winograd's tiles
 MIN_CHANNELS: Final = 16  # for Winograd
-MIN_TILES: Final = 12  # of an image: fewer do not make up for weights four times as large
+MIN_TILES: Final = 4  # of an image: fewer do not make up for weights that are transformed
 MAX_JOINED: Final = 256  # columns that the phases of a transposed convolution are joined to
 MAX_PHASES: Final = 4096  # of a transposed convolution: the product of its strides
 
@@ -63,14 +63,13 @@ def _form(node: Node, w: Value, moved: Window) -> tuple[str, Packed]:
     reach = channels * math.prod(numbers(moved.extents))
     if group == 1 and maps <= FEW_MAPS and moved.strides[-1] <= kernel[-1] and reach <= MAX_REACH:
         return "conv_few_maps_f32", Packed(w, "conv_pack", _size(maps, channels * taps), (1,))
-    if _is_winograd(node, moved):
-        size = 36 * _size(maps, channels)
-        return "conv_winograd_f32", Packed(w, "conv_winograd_pack", size)
-    if MULTIPLIES_BF16 and node.attrs["bf16"]:
+    is_winograd = _is_winograd(node, moved)
+    if MULTIPLIES_BF16 and node.attrs["bf16"] and not is_winograd:
         size = group * _size(maps // group, -(-channels * taps // 2))
         return "conv_bf16", Packed(w, "conv_pack_bf16", size, (group,))
     size = group * _size(maps // group, channels * taps)
-    return "conv_f32", Packed(w, "conv_pack", size, (group,))
+    row = "conv_winograd_f32" if is_winograd else "conv_f32"
+    return row, Packed(w, "conv_pack", size, (group,))
 
 
 def _is_winograd(node: Node, moved: Window) -> bool:

@@ -1,5 +1,7 @@
 """Matrix products with constant right sides: many rows against the FMA limit, few against memory.
 
+"From memory" are products whose weights no cache has, as in a network that runs layer after layer.
+
 python -m bench.gemm [WORDS] [--threads 1,2] [--rivals]
 """
 
@@ -18,12 +20,13 @@ KERNELS = ("matmul_packed", "matmul")
 
 
 def _made(m: int, k: int, n: int, copies: int) -> Made:
-    return one("MatMul", {"a": floats(m, k)}, lambda i: [floats(k, n, seed=i)], copies=copies)
+    weights = [floats(k, n)]  # equal ones lie apart all the same
+    return one("MatMul", {"a": floats(m, k)}, lambda i: weights, copies=copies)
 
 
-def _case(family: str, m: int, k: int, n: int, goal: float) -> Case:
-    copies = 1 if m > max(FEW) else copies_of(4 * k * n)
-    name = f"{m} x {k} x {n}"
+def _case(family: str, m: int, k: int, n: int, goal: float, is_cold: bool = False) -> Case:
+    copies = copies_of(4 * k * n) if is_cold else 1
+    name = f"{m} x {k} x {n}{' from memory' * is_cold}"
     return Case(family, name, KERNELS, lambda: _made(m, k, n, copies), goal, 1e-3)
 
 
@@ -31,7 +34,9 @@ def cases() -> list[Case]:
     """Products of transformers, then others."""
     many = [_case("product", m, k, n, 0.9) for k, n in WEIGHTS for m in MANY]
     many += [_case("product", m, k, n, 0.9 if m >= 64 else 0.8) for m, k, n in OTHERS]
-    return many + [_case("skinny product", m, k, n, 0.85) for k, n in WEIGHTS for m in FEW]
+    cold = [_case("product", m, k, n, 0.9, True) for k, n in WEIGHTS for m in (128, 512)]
+    few = [_case("skinny product", m, k, n, 0.85, True) for k, n in WEIGHTS for m in FEW]
+    return [*many, *cold, *few]
 
 
 if __name__ == "__main__":

@@ -10,10 +10,12 @@ greedy token goes back to the input on the device. The prompt is fed with a mask
 into the same buffers.
 
 "weights" are the bytes of weights, scales and zero points that the model stores for its products,
-read once per token; "GB/s" is that over the time of a token, and "share" is its part of what a
-product of a bf16 matrix and a vector reads in the same run. "torch" is the prompt by torch alone in
-bf16: the same linear layers and causal attention, nothing else. "differs" is the largest difference
-of --checked steps' logits from those of our CPU provider, relative to the largest value.
+read once per token, and "caches" those of the keys and values that a token reads besides, in the
+mean; "GB/s" is weights over the time of a token, "share" its part of what a product of a bf16
+matrix and a vector reads in the same run, and "both" that of weights and caches. "torch" is the
+prompt by torch alone in bf16: the same linear layers and causal attention, nothing else. "differs"
+is the largest difference of logits of the prompt and of --checked steps from those of our CPU
+provider, relative to the largest value, all without TF32; what that adds is printed for the prompt.
 """
 
 from __future__ import annotations
@@ -132,6 +134,12 @@ def weight_bytes(path: Path) -> int:
     return found
 
 
+def cache_bytes(given: argparse.Namespace, size: Any) -> int:
+    """What a token reads of the caches, in the mean over those of a round."""
+    keys = given.prompt + (given.tokens - 1) / 2
+    return int(keys * 2 * size.layers * size.kv_heads * size.head * 4)
+
+
 class Decoder:
     """A session whose caches, mask and token stay on the device."""
 
@@ -209,17 +217,19 @@ def measure(given: argparse.Namespace, name: str, size: Any, gemv: float) -> dic
     synchronize(given.device)
     print(f"{name}: ready after {time.perf_counter() - began:.1f} s", flush=True)
     seconds = statistics.median([decode(decoder, given.tokens) for _ in range(given.rounds)])
-    weights = weight_bytes(path)
+    weights, caches = weight_bytes(path), cache_bytes(given, size)
     speed = weights / seconds / 1e9
     row = {
         "size": name,
         "tokens_per_s": 1 / seconds,
         "ms_per_token": seconds * 1e3,
         "weights": weights,
+        "caches": caches,
         "gb_per_s": speed,
         "share": speed / gemv,
+        "share_of_both": (weights + caches) / seconds / 1e9 / gemv,
         **prompt(given, decoder, size),
-        "differs": check(decoder, path, given),
+        "differs": check(given, decoder, path, size),
         "elsewhere": elsewhere(decoder.session),
     }
     if given.profile:
@@ -281,7 +291,7 @@ def torch_prompt(given: argparse.Namespace, size: Any) -> Callable[[], torch.Ten
     return call
 
 
-def check(decoder: Decoder, path: Path, given: argparse.Namespace) -> float:
+def check(given: argparse.Namespace, decoder: Decoder, path: Path, size: Any) -> float:
     """How far logits are from those of the CPU provider, which is fed the same tokens."""
     if not given.checked:
         return math.nan
@@ -292,6 +302,10 @@ def check(decoder: Decoder, path: Path, given: argparse.Namespace) -> float:
         feeds[spec.name] = np.zeros((1, spec.shape[1], 0, spec.shape[3]), np.float32)
     pasts = list(feeds)[2:]
     want = session.run(None, feeds)
+    if given.tf32 and given.device.type == "cuda":
+        decoder.begin()
+        show_rows(decoder.prompt_logits.cpu().numpy(), want[0])
+        decoder = Decoder(argparse.Namespace(**{**vars(given), "tf32": 0}), path, size)
     decoder.begin()
     found = [difference([decoder.prompt_logits], want[:1])]
     for step in range(given.checked):
@@ -305,13 +319,22 @@ def check(decoder: Decoder, path: Path, given: argparse.Namespace) -> float:
     return max(found)
 
 
+def show_rows(got: np.ndarray[Any, Any], want: np.ndarray[Any, Any]) -> None:
+    """Says by how much the rows of a prompt differ: in a random network few may differ by much."""
+    rows = np.abs(got - want).max(-1) / np.abs(want).max()
+    print(f"with TF32 rows of the prompt differ by {np.median(rows):.1e} in the median, ", end="")
+    print(f"{rows.max():.1e} at most, {(rows > 0.1).sum()} of {rows.size} by more than 0.1")
+
+
 def report(rows: list[dict[str, Any]]) -> None:
-    heads = ("tokens/s", "ms", "weights", "GB/s", "share", "prompt", "torch", "differs")
+    heads = ("tokens/s", "ms", "weights", "caches", "GB/s", "share", "both")
+    heads += ("prompt", "torch", "differs")
     print(f"\n{'size':<12} " + " ".join(f"{head:>9}" for head in heads))
     for row in rows:
         print(
             f"{row['size']:<12} {row['tokens_per_s']:>9.1f} {row['ms_per_token']:>9.3f} "
-            f"{row['weights'] / 1e6:>6.0f} MB {row['gb_per_s']:>9.1f} {row['share']:>9.2f} "
+            f"{row['weights'] / 1e6:>6.0f} MB {row['caches'] / 1e6:>6.0f} MB "
+            f"{row['gb_per_s']:>9.1f} {row['share']:>9.2f} {row['share_of_both']:>9.2f} "
             f"{row['prompt_ms']:>6.1f} ms {row['torch_ms']:>6.1f} ms {row['differs']:>9.1e}"
         )
         if row["elsewhere"]:

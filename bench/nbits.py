@@ -42,9 +42,9 @@ class Shape:
         weights = self.n * self.blocks * self.block * self.bits // 8
         return weights + self.n * self.blocks * 4 + self.n * self.blocks * self.bits // 8
 
-    def weights(self, seed: int) -> tuple[Array, Array, Array]:
+    def weights(self) -> tuple[Array, Array, Array]:
         """Steps, scales and zero points in com.microsoft's form."""
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(0)
         q = rng.integers(0, 256, (self.n, self.blocks, self.block * self.bits // 8), np.uint8)
         scale = rng.uniform(0.01, 0.02, self.n * self.blocks).astype(np.float32)
         zero = rng.integers(0, 256, (self.n, -(-self.blocks * self.bits // 8)), np.uint8)
@@ -53,22 +53,22 @@ class Shape:
     def made(self) -> Made:
         """As many copies as no cache holds, where weights are what takes the time."""
         copies = copies_of(self.size_bytes) if self.m <= FEW else 2
-        x = floats(self.m, self.k)
+        x, weights = floats(self.m, self.k), self.weights()  # equal ones lie apart all the same
         if self.layout == "kn":
-            return self._dequantized(x, copies)
+            return self._dequantized(x, weights, copies)
         return one(
-            "MatMulNBits", {"x": x}, self.weights, copies=copies, domain="com.microsoft", K=self.k,
-            N=self.n, bits=self.bits, block_size=self.block, accuracy_level=self.level,
+            "MatMulNBits", {"x": x}, lambda i: weights, copies=copies, domain="com.microsoft",
+            K=self.k, N=self.n, bits=self.bits, block_size=self.block, accuracy_level=self.level,
         )  # fmt: skip
 
-    def _dequantized(self, x: Array, copies: int) -> Made:
+    def _dequantized(self, x: Array, weights: tuple[Array, ...], copies: int) -> Made:
         """The same bytes behind a DequantizeLinear, though they mean other weights there."""
         nodes, held = [], []
         grid, kind = (self.blocks, self.n), _TYPES[self.bits]
+        q, scale, zero = weights
+        n_zeros = -(-self.blocks * self.n * self.bits // 8)  # columns have no ends of their own
+        q_bytes, zero_bytes = q.tobytes(), zero.tobytes()[:n_zeros]
         for i in range(copies):
-            q, scale, zero = self.weights(i)
-            n_zeros = -(-self.blocks * self.n * self.bits // 8)  # columns have no ends of their own
-            q_bytes, zero_bytes = q.tobytes(), zero.tobytes()[:n_zeros]
             held += [
                 helper.make_tensor(f"q{i}", kind, (self.k, self.n), q_bytes, raw=True),
                 numpy_helper.from_array(scale.reshape(grid), f"s{i}"),

@@ -31,6 +31,7 @@ RUNNABLE = (
     "docs/memory.md",
     "docs/order.md",
     "docs/plan.md",
+    "docs/profile.md",
     "docs/quantized.md",
     "docs/strings.md",
     "docs/training.md",

@@ -64,6 +64,7 @@ std::unique_ptr<Segment> make_segment(nb::tuple parts) {
            parts[8]))
     spec.growths.push_back({from, to, axis, rows, room_from, room_to});
   spec.effort = nb::cast<int>(parts[9]);
+  spec.branches = nb::cast<bool>(parts[10]);
   return std::make_unique<Segment>(std::move(spec));
 }
 

@@ -68,8 +68,10 @@ int64_t bytes_of(const View& view) { return view.count() * size_of(view.dtype); 
 class Binder {
  public:
   Binder(const SegmentSpec& spec, const Wiring& wiring, const std::vector<int64_t>& registers,
-         std::vector<View> views)
-      : spec_(spec), wiring_(wiring), registers_(registers), views_(std::move(views)) {}
+         std::vector<View> views, int threads)
+      : spec_(spec), wiring_(wiring), registers_(registers), views_(std::move(views)) {
+    need_.costs.threads = threads;
+  }
 
   bool build(Binding& binding, Choice& choice, Outcome& outcome) {
     for (size_t i = 0; i < spec_.steps.size(); ++i) {
@@ -146,7 +148,39 @@ class Binder {
       if (step.joins) need_.joins.push_back(parts(step));
       for (const int32_t id : step.outputs) lend(id, int32_t(i));
     }
+    if (spec_.branches) weigh(binding);
     return total <= double(kMostBytes);
+  }
+
+  // What steps cost. Those that can use most of the threads, and take long enough for it, are
+  // alone.
+  void weigh(const Binding& binding) {
+    constexpr int64_t kWorthSplitting = 20'000;  // ns for each thread
+    const int64_t threads = need_.costs.threads;
+    for (const BoundStep& step : binding.steps) {
+      int64_t work = 0, used = 1, bytes = need_.scratch[size_t(step.number)];
+      for (int p = 0; p < step.plan.n_phases; ++p) {
+        const Phase& phase = step.plan.phases[p];
+        const double whole = double(phase.count) * double(phase.work);
+        work += int64_t(std::min(whole * double(phase.rounds), 1e15));
+        used = std::max(used, std::min(threads, phase.count));
+      }
+      const bool is_shared_out = 2 * used > threads && work > kWorthSplitting * threads;
+      const StepSpec& spec = spec_.steps[size_t(step.number)];
+      for (const int32_t id : spec.outputs)
+        if (id >= 0) bytes += bytes_of(views_[size_t(id)]);
+      need_.costs.bytes.push_back(bytes);
+      need_.costs.work.push_back(is_shared_out || has_texts(spec) ? Costs::kAlone : work);
+    }
+  }
+
+  // Texts are made in a room that only one thread may fill.
+  bool has_texts(const StepSpec& step) const {
+    const auto is_text = [&](int32_t id) {
+      return id >= 0 && spec_.values[size_t(id)].dtype == DType::text;
+    };
+    return std::any_of(step.inputs.begin(), step.inputs.end(), is_text) ||
+           std::any_of(step.outputs.begin(), step.outputs.end(), is_text);
   }
 
   // The block of a value that leaves serves others until a step writes to it, unless it is that of
@@ -218,9 +252,12 @@ class Binder {
   void locate(Binding& binding) {
     std::vector<BoundStep> steps;
     steps.reserve(binding.steps.size());
-    for (const int32_t number : frame_.order) {
+    binding.ends = frame_.rounds.end;
+    for (size_t at = 0; at < frame_.order.size(); ++at) {
+      const int32_t number = frame_.order[at];
       const StepSpec& spec = spec_.steps[size_t(number)];
       BoundStep& step = steps.emplace_back(binding.steps[size_t(number)]);
+      step.lane = frame_.rounds.lane[at];
       step.scratch = frame_.scratch[size_t(number)];
       step.first_place = int32_t(binding.places.size());
       for (const int32_t id : spec.inputs) binding.places.push_back(place_of(id));
@@ -344,7 +381,7 @@ std::shared_ptr<const Binding> make_binding(const SegmentSpec& spec, const Wirin
   }
   auto binding = std::make_shared<Binding>();
   for (const int32_t name : spec.names) binding->key.push_back(state.names[size_t(name)]);
-  Binder binder(spec, wiring, registers, std::move(views));
+  Binder binder(spec, wiring, registers, std::move(views), state.threads.threads);
   if (!binder.build(*binding, choice, outcome)) return nullptr;
   if (spans != nullptr) *spans = binder.spans();
   return binding;

@@ -17,6 +17,7 @@ struct Place {
 
 struct BoundStep {
   Plan plan;
+  int32_t lane = 0;         // of its round
   int32_t number = 0;       // in the segment
   int32_t first_place = 0;  // inputs, then outputs
   int32_t n_in = 0, n_out = 0;
@@ -35,6 +36,7 @@ struct Export {
 struct Binding {
   std::vector<int64_t> key;
   std::vector<BoundStep> steps;  // in the order they run
+  std::vector<int32_t> ends;     // by step: the last of those that run at once
   std::vector<Place> places;
   std::vector<Export> exports;
   int64_t arena_bytes = 0;

@@ -48,28 +48,31 @@ struct Homes {
   }
 };
 
-// Lives of buffers in an order: those that take over another's bytes are one with it.
+// Lives of buffers in an order: those that take over another's bytes are one with it. What a step
+// of a round touches lives as long as the round, and is nobody else's meanwhile.
 class Lives {
  public:
   std::vector<Life> lives;        // of owners, then scratch
   std::vector<int32_t> whose;     // owners, then n_values + steps
   std::vector<int32_t> owner;     // by value, of buffers: the first whose bytes it took over
-  std::vector<int32_t> position;  // by step
+  std::vector<int32_t> position;  // by step: the first of its round
   Peak peak;
 
   Lives(const Wiring& wiring, const Need& need, const Homes& homes,
-        const std::vector<int32_t>& order)
+        const std::vector<int32_t>& order, const Rounds& rounds)
       : owner(need.bytes.size()),
         position(order.size()),
+        until_(order.size()),
         first_(need.bytes.size(), -1),
         last_(need.bytes.size(), -1) {
     std::iota(owner.begin(), owner.end(), 0);
     for (size_t at = 0; at < order.size(); ++at) {
-      position[size_t(order[at])] = int32_t(at);
+      position[size_t(order[at])] = rounds.begin[at];
+      until_[size_t(order[at])] = rounds.end[at];
       for (const int32_t value : wiring.touches[size_t(order[at])]) {
         const auto buffer = size_t(homes.buffer[size_t(value)]);
-        if (first_[buffer] < 0) first_[buffer] = int32_t(at);
-        last_[buffer] = int32_t(at);
+        if (first_[buffer] < 0) first_[buffer] = rounds.begin[at];
+        last_[buffer] = rounds.end[at];
       }
     }
     share(wiring, need, homes);
@@ -88,6 +91,7 @@ class Lives {
       const auto from = size_t(homes.buffer[size_t(pair.from)]);
       const auto to = size_t(homes.buffer[size_t(pair.to)]);
       const int32_t at = position[size_t(pair.step)];
+      if (until_[size_t(pair.step)] != at) continue;  // others of its round may read it
       if (from == to || last_[from] != at || first_[to] != at || is_taken[from] || took[to] ||
           need.bytes[from] != need.bytes[to] ||
           !homes.allow(pair, wiring.touches[size_t(pair.step)]))
@@ -108,11 +112,12 @@ class Lives {
     }
     for (size_t i = 0; i < need.scratch.size(); ++i) {
       if (need.scratch[i] == 0) continue;
-      lives.push_back({need.scratch[i], position[i], position[i]});
+      lives.push_back({need.scratch[i], position[i], until_[i]});
       whose.push_back(int32_t(owner.size() + i));
     }
   }
 
+  std::vector<int32_t> until_;         // by step: the last of its round
   std::vector<int32_t> first_, last_;  // by value, of buffers: positions; -1: none
 };
 
@@ -222,8 +227,9 @@ Tasks tasks_of(const Wiring& wiring, const Need& need, const Homes& homes, bool 
 
 // Joins pay unless a part waits long for the others: the whole is there from the first part on.
 void choose_joins(const Wiring& wiring, const Need& need, Choice& choice) {
+  const Rounds rounds = make_rounds(wiring, need.costs, choice.order);
   const auto peak = [&] {
-    return Lives(wiring, need, Homes(need, choice.is_joined), choice.order).peak.bytes;
+    return Lives(wiring, need, Homes(need, choice.is_joined), choice.order, rounds).peak.bytes;
   };
   const size_t n = need.joins.size();
   choice.is_joined.assign(n, 0);
@@ -264,11 +270,13 @@ void locate(const Homes& homes, const Lives& found, const std::vector<Loan>& loa
 // The frame that a choice leads to; its ranks are found, or found anew.
 Frame lay_out(const Wiring& wiring, const Need& need, Choice& choice) {
   const Homes homes(need, choice.is_joined);
-  Lives found(wiring, need, homes, choice.order);
+  Rounds rounds = make_rounds(wiring, need.costs, choice.order);
+  Lives found(wiring, need, homes, choice.order, rounds);
   const int64_t alive_bytes = found.peak.bytes;
   const Loans lent(need, found);
   const Layout layout = place(found.lives, found.peak.bytes, choice.ranks);
   Frame frame{choice.order,
+              std::move(rounds),
               std::vector<int64_t>(need.bytes.size(), 0),
               std::vector<int32_t>(need.bytes.size(), -1),
               std::vector<int64_t>(need.scratch.size(), 0),

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "exec/place.h"
+#include "exec/rounds.h"
 #include "exec/wiring.h"
 
 namespace sdx {
@@ -34,6 +35,7 @@ struct Need {
   std::vector<Share> shares;
   std::vector<std::vector<Part>> joins;  // of each step that joins; empty where it cannot
   std::vector<Lender> lenders;
+  Costs costs;
 };
 
 // What is decided once and serves sizes to come: an order, the joins that are made, ranks of lives.
@@ -45,7 +47,8 @@ struct Choice {
 };
 
 struct Frame {
-  std::vector<int32_t> order;    // steps
+  std::vector<int32_t> order;  // steps
+  Rounds rounds;
   std::vector<int64_t> offsets;  // by value
   std::vector<int32_t> lent;     // by value: the slot whose block it lies in; -1: the arena
   std::vector<int64_t> scratch;  // offsets, by step

@@ -3,7 +3,9 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <mutex>
 #include <new>
 #include <shared_mutex>
 
@@ -63,21 +65,19 @@ class Runner {
       outcome.index = -1;
       return outcome;
     }
-    const int run = note_names();
-    for (size_t i = 0; i < binding_.steps.size(); ++i) {
+    run_ = note_names();
+    for (size_t i = 0; i < binding_.steps.size(); i = size_t(binding_.ends[i]) + 1) {
       outcome.index = binding_.steps[i].number;
       if (state_.should_stop != nullptr && state_.should_stop(state_.stop_context)) {
         outcome.fault = Fault::stopped;
         return outcome;
       }
-      const int64_t began = state_.moments == nullptr ? 0 : now_ns();
-      outcome.status = step(binding_.steps[i]);
+      outcome.status = binding_.ends[i] == int32_t(i) ? step(binding_.steps[i], nullptr)
+                                                      : at_once(i, outcome.index);
       if (!outcome.status.ok()) {
         outcome.fault = Fault::step;
         return outcome;
       }
-      if (state_.moments != nullptr)
-        state_.moments->steps.push_back({number_, outcome.index, run, began, now_ns()});
     }
     return outcome;
   }
@@ -157,7 +157,52 @@ class Runner {
     slot.room = planned.room;
   }
 
-  Status step(const BoundStep& bound) {
+  // Steps [first, end of its round], each chain on one thread; `failed` is the one that did.
+  Status at_once(size_t first, int& failed) {
+    const auto last = size_t(binding_.ends[first]);
+    Round round{this, first, last};
+    Phase phase{run_lane, 1, 1, 1};
+    for (size_t i = first; i <= last; ++i)
+      phase.count = std::max(phase.count, int64_t(binding_.steps[i].lane) + 1);
+    phase.work = kLaneWork;
+    Data data;
+    data.local = local_;
+    Status status = run_phase(phase, &round, data, binding_.local_bytes, state_.threads);
+    if (!status.ok()) failed = round.failed.load();
+    return status;
+  }
+
+  struct Round {
+    Runner* runner;
+    size_t first, last;
+    std::atomic<int> failed{-1};
+  };
+
+  static Status run_lane(const void* args, const Data& data, int64_t begin, int64_t end) {
+    auto& round = *const_cast<Round*>(static_cast<const Round*>(args));
+    for (size_t i = round.first; i <= round.last; ++i) {
+      const BoundStep& bound = round.runner->binding_.steps[i];
+      if (bound.lane < begin || bound.lane >= end) continue;
+      Status status = round.runner->step(bound, data.local);
+      if (status.ok()) continue;
+      round.failed.store(bound.number);
+      return status;
+    }
+    return {};
+  }
+
+  // Runs a step: on all threads, or with a local area on this one alone.
+  Status step(const BoundStep& bound, std::byte* local) {
+    const int64_t began = state_.moments == nullptr ? 0 : now_ns();
+    Status status = run_phases(bound, local);
+    if (state_.moments != nullptr && status.ok()) {
+      std::lock_guard lock(noting_);
+      state_.moments->steps.push_back({number_, bound.number, run_, began, now_ns()});
+    }
+    return status;
+  }
+
+  Status run_phases(const BoundStep& bound, std::byte* local) {
     const int n = bound.n_in + bound.n_out;
     void* near[kMostOperands];
     std::vector<void*> far;
@@ -168,12 +213,15 @@ class Runner {
     }
     for (int i = 0; i < n; ++i)
       at[i] = address(binding_.places[size_t(bound.first_place + i)], state_, arena_.get());
-    Data data{at, at + bound.n_in, arena_.get() + bound.scratch, local_, 0, state_.texts->room()};
+    Data data{
+        at, at + bound.n_in,     arena_.get() + bound.scratch, local == nullptr ? local_ : local,
+        0,  state_.texts->room()};
     for (int p = 0; p < bound.plan.n_phases; ++p) {
       const Phase& phase = bound.plan.phases[p];
       for (data.round = 0; data.round < phase.rounds; ++data.round) {
-        Status status =
-            run_phase(phase, bound.plan.args, data, bound.plan.local_bytes, state_.threads);
+        Status status = local == nullptr ? run_phase(phase, bound.plan.args, data,
+                                                     bound.plan.local_bytes, state_.threads)
+                                         : phase.run(bound.plan.args, data, 0, phase.count);
         if (!status.ok()) return status;
       }
     }
@@ -181,12 +229,15 @@ class Runner {
   }
 
   static constexpr int64_t kAlign_ = 64;
+  static constexpr int64_t kLaneWork = 1'000'000;  // ns: every chain is worth a thread
   const Binding& binding_;
   RunState& state_;
   int number_;
   std::vector<Slot> grown_;
   Pool::Frame arena_;
   std::byte* local_ = nullptr;
+  int run_ = 0;  // for profiles
+  std::mutex noting_;
 };
 
 }  // namespace

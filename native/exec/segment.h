@@ -82,7 +82,8 @@ struct SegmentSpec {
   std::vector<ResolvedName> resolved;
   std::vector<Alias> aliases;
   std::vector<Growth> growths;
-  int effort = 0;  // of the search for an order; below 0 steps run as they are listed
+  int effort = 0;         // of the search for an order; below 0 steps run as they are listed
+  bool branches = false;  // whether small steps that do not need each other run at once
 };
 
 // The rows of a block with room for more. Whoever adds some claims them first, so that two runs

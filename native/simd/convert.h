@@ -28,6 +28,40 @@ SDX_INLINE u16h narrow_bf16(f32v x) {
   return __builtin_convertvector(x == x ? rounded : quiet, u16h);
 }
 
+// Lanes of two vectors, rounded to bf16 and side by side: those of `low` in the low bits.
+SDX_INLINE u32v pair_bf16(f32v low, f32v high) {
+#if defined(__AVX512BF16__)
+  const auto both = (Vec<uint16_t>)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
+  return (u32v)__builtin_shufflevector(both, both, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22,
+                                       7, 23, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30,
+                                       15, 31);
+#else
+  const auto rounded = [](f32v x) {
+    const u32v bits = (u32v)x;
+    return x == x ? bits + 0x7fffu + ((bits >> 16) & 1u) : bits | 0x400000u;
+  };
+  return (rounded(low) >> 16) | (rounded(high) & 0xffff0000u);
+#endif
+}
+
+// The same of neighbours: the elements of both vectors, one after the other, in pairs.
+SDX_INLINE u32v pair_row_bf16(f32v first, f32v second) {
+#if defined(__AVX512BF16__)
+  return (u32v)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
+#elif SDX_VEC_BYTES == 64
+  return pair_bf16(__builtin_shufflevector(first, second, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22,
+                                           24, 26, 28, 30),
+                   __builtin_shufflevector(first, second, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23,
+                                           25, 27, 29, 31));
+#elif SDX_VEC_BYTES == 32
+  return pair_bf16(__builtin_shufflevector(first, second, 0, 2, 4, 6, 8, 10, 12, 14),
+                   __builtin_shufflevector(first, second, 1, 3, 5, 7, 9, 11, 13, 15));
+#else
+  return pair_bf16(__builtin_shufflevector(first, second, 0, 2, 4, 6),
+                   __builtin_shufflevector(first, second, 1, 3, 5, 7));
+#endif
+}
+
 SDX_INLINE f32v widen_f16(u16h v) {
 #if defined(__AVX512F__)
   return (f32v)_mm512_maskz_cvtph_ps(0xffff, (__m256i)v);

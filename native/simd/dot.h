@@ -1,4 +1,5 @@
-// Sums of products of bytes, exact: 4 unsigned by 4 signed ones in each lane of 32 bits.
+// Sums of products of narrow numbers in each lane of 32 bits: of bytes, 4 unsigned by 4 signed
+// ones, exact; of bf16, 2 by 2, in float.
 #pragma once
 
 #if defined(__x86_64__)
@@ -52,5 +53,17 @@ SDX_INLINE i32v dot4(i32v total, i32v a, i32v b) {
 }
 
 #endif
+
+// total + a[0] * b[0] + a[1] * b[1], the first of two in the low bits. Where the CPU has an
+// instruction for it, that takes numbers below 2^-126 for zero.
+SDX_INLINE f32v dot2_bf16(f32v total, u32v a, u32v b) {
+#if defined(__AVX512BF16__)
+  return (f32v)_mm512_dpbf16_ps((__m512)total, (__m512bh)b, (__m512bh)a);
+#else
+  const u32v high = u32v{} + 0xffff0000u;
+  total += (f32v)(a << 16) * (f32v)(b << 16);
+  return total + (f32v)(a & high) * (f32v)(b & high);
+#endif
+}
 
 }  // namespace sdx::SDX_ISA

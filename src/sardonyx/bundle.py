@@ -9,27 +9,31 @@ and the file is written anew.
 from __future__ import annotations
 
 import contextlib
-import gc
 import marshal
+import mmap
 import os
 import sys
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType
 from typing import Any, Final
 
+from sardonyx.collector import Paused
+
 _PACKAGE: Final = "sardonyx"
 _FOLDER: Final = os.path.dirname(__file__)
 _STAMP: Final = (1, sys.version, sys.flags.optimize, _FOLDER)  # a file with another one is not ours
+_HEAD: Final = 8  # bytes: how long what comes before the code is
 
-# The source's path from the folder, its time and size, and the code; no path: it is no source file.
-Entry = tuple[str, int, int, bytes]
-_OTHER: Final[Entry] = ("", 0, 0, b"")
+# The source, its time and size, whether it is a package, Python's own cache of it, and where its
+# code lies. A module that is no source has none of these.
+Entry = tuple[str, int, int, bool, str | None, int, int]
+_OTHER: Final[Entry] = ("", 0, 0, False, None, 0, 0)
 
 
 class _Loader(SourceFileLoader):
     """The loader of a source file that has its code already."""
 
-    def __init__(self, name: str, path: str, code: bytes) -> None:
+    def __init__(self, name: str, path: str, code: memoryview) -> None:
         super().__init__(name, path)
         self._code = code
 
@@ -43,9 +47,9 @@ class Bundle:
 
     def __init__(self, path: str | None) -> None:
         self._path = path
-        self._entries = {} if path is None else _read(path)
+        self._entries, self._codes = ({}, memoryview(b"")) if path is None else _read(path)
         self._is_whole = bool(self._entries)
-        self._collects = True
+        self._paused = Paused()
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """How to import a module, if its source is as it was."""
@@ -55,30 +59,29 @@ class Bundle:
         if entry is None or entry == _OTHER:
             self._is_whole &= entry is not None
             return None
-        file = os.path.join(_FOLDER, entry[0])
-        if _state(file) != entry[1:3]:
+        file, time, size, is_package, cached, begin, end = entry
+        if _state(file) != (time, size):
             self._is_whole = False
             return None
-        is_package = os.path.basename(file) == "__init__.py"
-        spec = ModuleSpec(name, _Loader(name, file, entry[3]), origin=file, is_package=is_package)
+        loader = _Loader(name, file, self._codes[begin:end])
+        spec = ModuleSpec(name, loader, origin=file, is_package=is_package)
         spec.has_location = True
+        spec.cached = cached
         if spec.submodule_search_locations is not None:
             spec.submodule_search_locations.append(os.path.dirname(file))
         return spec
 
     def __enter__(self) -> None:
-        self._collects = gc.isenabled()
-        gc.disable()  # modules are no garbage, only work to look at
+        self._paused.__enter__()
         sys.meta_path.insert(0, self)
 
-    def __exit__(self, error: object, *_: object) -> None:
+    def __exit__(self, *error: object) -> None:
         sys.meta_path.remove(self)
-        if self._collects:
-            gc.enable()
-        if error is None and not self._is_whole and self._path and not sys.dont_write_bytecode:
+        self._paused.__exit__(*error)
+        has_failed = error[0] is not None
+        if not has_failed and not self._is_whole and self._path and not sys.dont_write_bytecode:
             with contextlib.suppress(OSError, ImportError, ValueError):
                 _write(self._path)
-        self._entries = {}
 
 
 def bundle_of(spec: ModuleSpec | None) -> Bundle:
@@ -96,22 +99,35 @@ def _state(path: str) -> tuple[int, int] | None:
     return status.st_mtime_ns, status.st_size
 
 
-def _read(path: str) -> dict[str, Entry]:
+def _read(path: str) -> tuple[dict[str, Entry], memoryview]:
+    """What a file says of modules, and their code."""
     try:
         with open(path, "rb") as file:
-            stamp, entries = marshal.loads(file.read())
-        return dict(entries) if stamp == _STAMP else {}
+            mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        begin = _HEAD + int.from_bytes(mapped[:_HEAD], "little")
+        stamp, entries = marshal.loads(mapped[_HEAD:begin])
+        codes = mapped[begin:]
+        if stamp == _STAMP and max(e[-1] for e in entries.values()) == len(codes):
+            return entries, codes
     except (OSError, EOFError, ValueError, TypeError):
-        return {}
+        pass
+    return {}, memoryview(b"")
 
 
 def _write(path: str) -> None:
-    modules = list(sys.modules.items())
-    entries = {n: _entry(n, module) for n, module in modules if n.startswith(f"{_PACKAGE}.")}
+    entries: dict[str, Entry] = {}
+    codes, size = [], 0
+    for name, module in list(sys.modules.items()):
+        if name.startswith(f"{_PACKAGE}."):
+            entry, code = _entry(name, module, size)
+            entries[name] = entry
+            codes.append(code)
+            size += len(code)
+    head = marshal.dumps((_STAMP, entries))
     temporary = f"{path}.{os.getpid()}.tmp"
     try:
         with open(temporary, "xb") as file:
-            file.write(marshal.dumps((_STAMP, entries)))
+            file.writelines((len(head).to_bytes(_HEAD, "little"), head, *codes))
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -119,12 +135,14 @@ def _write(path: str) -> None:
         raise
 
 
-def _entry(name: str, module: ModuleType) -> Entry:
-    loader = None if module.__spec__ is None else module.__spec__.loader
-    if not isinstance(loader, SourceFileLoader):
-        return _OTHER
-    path = loader.get_filename(name)
-    state, code = _state(path), loader.get_code(name)
+def _entry(name: str, module: ModuleType, begin: int) -> tuple[Entry, bytes]:
+    spec = module.__spec__
+    if spec is None or not isinstance(spec.loader, SourceFileLoader):
+        return _OTHER, b""
+    path = spec.loader.get_filename(name)
+    state, code = _state(path), spec.loader.get_code(name)
     if state is None or code is None:
         raise ImportError(f"{name} is gone")
-    return os.path.relpath(path, _FOLDER), *state, marshal.dumps(code)
+    data = marshal.dumps(code)
+    is_package = spec.submodule_search_locations is not None
+    return (path, *state, is_package, spec.cached, begin, begin + len(data)), data

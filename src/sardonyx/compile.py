@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from sardonyx.collector import Paused
 from sardonyx.errors import FAULTS, ModelLoadCanceled, SardonyxError
 from sardonyx.frozen import field, frozen, replace
 from sardonyx.graph.graph import Graph
@@ -68,7 +67,7 @@ class Compiled:
 
 def compile(source: Any, options: Options) -> Compiled:
     """The whole line, from a file, bytes or buffers to a program."""
-    with no_collection():
+    with Paused():
         return _compile(source, options)
 
 
@@ -219,15 +218,3 @@ def _cached(given: ModelBytes, made: Found, options: Options, stages: Stages) ->
         what = error.what if isinstance(error, SardonyxError) else error
         logger.warning("the pack %s was not written, and the session does without: %s", path, what)
     return made
-
-
-@contextlib.contextmanager
-def no_collection() -> Iterator[None]:
-    """Puts off the collector: a graph under construction holds no garbage, only work to look at."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any, BinaryIO, Final, cast
 
 from sardonyx.atomic import writing
-from sardonyx.compile import Options, no_collection
+from sardonyx.collector import Paused
+from sardonyx.compile import Options
 from sardonyx.enums import GraphOptimizationLevel, OrtCompileApiFlags
 from sardonyx.errors import Fail, InvalidArgument
 from sardonyx.frozen import frozen, replace
@@ -151,7 +152,7 @@ class ModelCompiler:
             )
         options: Options = compile_options(self._options, frozenset(), None)
         given = read_model(self._model, options.load.folder, options.load.in_memory)
-        with no_collection():
+        with Paused():
             options.check()
             # What is saved must hold for any sizes, and for any values of inputs with a default.
             model = load(given, replace(options.load, split_names=True, fixes_defaults=False))

@@ -24,6 +24,7 @@ HONOURED: Final = frozenset((
     "sardonyx.use_pack",
     "session.save_external_prepacked_constant_initializers",
     "sardonyx.grow_in_place",
+    "sardonyx.precision",
     "sardonyx.execution_order",
     "sardonyx.order_effort",
     "sardonyx.dim_hints",
@@ -63,7 +64,7 @@ HONOURED: Final = frozenset((
 _ORT_FORMAT = "files of onnxruntime's own format are not read"
 _NO_GPU = "it is for GPUs, and sessions run on the CPU"
 _NO_CONTEXT = "no provider here compiles nodes to data of its own (EPContext)"
-_NO_INTER = "nodes run one after the other, each on all threads"
+_NO_INTER = "nodes that run at once (execution_mode) do so on the threads of the session"
 _EXACT = "dequantized weights are read as they are stored, without being unfolded"
 _ORT_KERNELS = "it tunes onnxruntime's own kernels"
 _EXPERTS = "experts are not counted"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from sardonyx.enums import ExecutionOrder
+from sardonyx.enums import ExecutionMode, ExecutionOrder
 from sardonyx.errors import InvalidArgument
 from sardonyx.load.model import Declared
 from sardonyx.log import Logger
@@ -32,7 +32,8 @@ def order_options(options: SessionOptions) -> OrderOptions:
     if ORDER in entries:
         order = one_of(ORDER, entries[ORDER], _NAMES)
     effort = one_of(EFFORT, entries.get(EFFORT, "0"), _EFFORTS)
-    return OrderOptions(order, effort, _hints(entries.get(HINTS, "")))
+    branches = options.execution_mode == ExecutionMode.ORT_PARALLEL
+    return OrderOptions(order, effort, _hints(entries.get(HINTS, "")), branches)
 
 
 def _hints(text: str) -> dict[str, int]:

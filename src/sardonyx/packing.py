@@ -6,7 +6,8 @@ import io
 import os
 from typing import Any
 
-from sardonyx.compile import Options, given_bytes, lowered, no_collection, program_of, settings_of
+from sardonyx.collector import Paused
+from sardonyx.compile import Options, given_bytes, lowered, program_of, settings_of
 from sardonyx.errors import InvalidArgument
 from sardonyx.frozen import frozen
 from sardonyx.load.model import Model
@@ -47,7 +48,7 @@ def pack(source: Any, options: Options, request: Request) -> Written:
 
     given = given_bytes(source, options)
     _check(given)
-    with no_collection():
+    with Paused():
         model = lowered(given, options, Stages(options.check))
         _check_target(request.path, given)
         check_pack(request.path)
@@ -69,7 +70,7 @@ def standalone(source: Any, options: Options, request: Request) -> Written:
 
     given = given_bytes(source, options)
     _check(given)
-    with no_collection():
+    with Paused():
         model = lowered(given, options, Stages(options.check))
         for path, check in ((request.path, check_model), (request.path + SUFFIX, check_pack)):
             _check_target(path, given)  # first: what belongs to the model is not to be removed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from sardonyx.enums import GraphOptimizationLevel as Level
 from sardonyx.frozen import frozen
 
@@ -18,4 +20,14 @@ class PassOptions:
     keeps_qdq: bool = False  # no products of integers where a model quantizes and dequantizes
     weight_block: int = 0  # of these, where their scales have none; 0: the usual one, -1: by size
     for_device: bool = False  # nodes are left as providers with devices know them
+    bf16: bool = False  # products round both sides to it, where the CPU multiplies it
+    int8: bool = False  # products of few-bit weights round activations to it
     joins: bool = False  # for devices: what our own ops can say is joined
+
+
+# What a user may ask for by one name, as options.
+PRECISIONS: Final[dict[str, dict[str, bool]]] = {
+    "exact": {},
+    "bf16": {"bf16": True},
+    "int8": {"int8": True},
+}

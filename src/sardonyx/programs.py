@@ -12,6 +12,7 @@ from sardonyx.frozen import frozen
 from sardonyx.load.source import ModelBytes, identity_of
 from sardonyx.ops import custom_ops
 from sardonyx.program.native import RunSettings
+from sardonyx.schedule import OrderOptions
 from sardonyx.weights.pack.find import SUFFIX
 from sardonyx.weights.store import Store
 
@@ -34,6 +35,10 @@ class Shared:
 
 
 PROGRAMS: Final[Store[Shared]] = Store(lambda shared: shared.is_current)
+
+
+def _order_key(order: OrderOptions) -> Hashable:
+    return order.order, order.effort, order.branches, tuple(sorted(order.hints.items()))
 
 
 def key_of(
@@ -65,7 +70,7 @@ def key_of(
         None if pack is None else _state(pack),
         options.container,
         options.wishes.key,
-        (options.order.order, options.order.effort, tuple(sorted(options.order.hints.items()))),
+        _order_key(options.order),
         None if options.shapes is None else tuple(sorted(options.shapes.items())),
         settings,
         providers,

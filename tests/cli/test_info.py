@@ -15,6 +15,7 @@ from sardonyx.cli import main
 from sardonyx.cli.info_weights import shortened
 from sardonyx.cli.term import table
 from sardonyx.models import DIGITS
+from sardonyx.providers.cpu.index import MULTIPLIES_BF16
 from tests.cli import models
 from tests.weights.packs import embedded
 
@@ -67,6 +68,19 @@ def test_text(capsys: pytest.CaptureFixture[str]) -> None:
     for word in ("pytorch", "ai.onnx 17", "image", "[batch, 1, 8, 8]", "largest weights",
                  "Python step", "each node", "refusals", "guards", "start", "Conv"):  # fmt: skip
         assert word in said
+
+
+def test_precision(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which nodes round, or why none does; nothing is said of what nobody asked for."""
+    model = str(DIGITS)
+    assert info(capsys, model)["precision"] == {"asked": "exact", "rounded": 0, "why": ""}
+    said = info(capsys, model, "--precision", "bf16")["precision"]
+    assert (said["rounded"] > 0) == MULTIPLIES_BF16
+    monkeypatch.setattr("sardonyx.cli.info.MULTIPLIES_BF16", False)
+    assert main(["info", model, "--precision", "bf16"]) == 0
+    assert "precision bf16: it changes nothing on this CPU" in capsys.readouterr().out
+    assert main(["info", model]) == 0
+    assert "precision" not in capsys.readouterr().out
 
 
 def test_dump(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from sardonyx.cli import main
-from sardonyx.cli.limits import Limits
+from sardonyx.cli.limits import TYPES, Limits
 from sardonyx.cli.measure import start
 from sardonyx.cli.profile import Report, described, measured, rates
 from sardonyx.cli.profile_trace import trace
@@ -176,7 +176,7 @@ def test_rates_and_limits(tmp_path: pathlib.Path) -> None:
     about = described(step, limits)
     assert about["outputs"] == [["float32", [64, 64]]]
     assert about["inputs"][0] == ["float32", [64, 64]]
-    assert report.steps_s + report.outside_s >= report.run_s
+    assert 0 <= report.outside_s < report.run_s
 
 
 def test_passes_of_a_loop_are_added_up(tmp_path: pathlib.Path) -> None:
@@ -217,7 +217,7 @@ def test_json(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> Non
     path = models.sums(tmp_path / "m.onnx")
     assert main(["profile", path, "--runs", "2", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["limits"]["operations_per_s"].keys() == {"float32", "float64", "int8"}
+    assert said["limits"]["operations_per_s"].keys() == set(TYPES)
     assert sum(f["steps"] for f in said["families"]) == len(said["steps"])
     assert said["run_s"] > 0
     assert "optimize" in said["start"]["stages"]
@@ -259,7 +259,8 @@ def test_start(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> No
     assert main(["profile", path, "--start", "--starts", "1", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert {"load", "infer", "optimize", "lower", "place", "weights"} <= said["stages"].keys()
-    assert min(said["import"], said["import_later"], said["first_run"], said["later_run"]) > 0
+    assert min(said["import"], said["first_run"], said["later_run"]) > 0
+    assert said["import_later"] >= 0
     parts = said["import_later"] + sum(said["stages"].values()) + said["other"]
     assert parts == pytest.approx(said["session"])
     assert main(["profile", path, "--start", "--starts", "1"]) == 0

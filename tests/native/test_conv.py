@@ -14,10 +14,13 @@ from sardonyx.graph.dtype import F32, by_numpy
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops.declare import INTERNAL
+from sardonyx.ops.rules import as_bf16
+from sardonyx.ops.window import window
 from sardonyx.passes.chains import fuse_chains
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call
 from sardonyx.providers.cpu import lowered
+from sardonyx.providers.cpu.conv import _is_winograd
 from sardonyx.weights.const import Held
 from tests.kernels import run_call
 
@@ -98,6 +101,21 @@ def test_conv_of_groups(shape: Any, group: int, c: int, o: int) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("group", "c", "o"), [(1, 1, 13), (1, 3, 40), (2, 17, 16), (1, 70, 33)])
+def test_conv_rounded_to_bf16(
+    shape: Any, group: int, c: int, o: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sardonyx.providers.cpu.conv.MULTIPLIES_BF16", True)
+    spatial, kernel, attrs = shape
+    x, w = random(2, *spatial, c * group), random(o * group, c, *kernel)
+    node = node_of("Conv", x, w, group=group, **attrs)
+    is_winograd = _is_winograd(node, window(kernel, node.attrs))
+    row = "conv_winograd_f32" if is_winograd else "conv_bf16"
+    check("Conv", *((as_bf16(x), as_bf16(w)) if is_winograd else (x, w)), row, bf16=1,
+          group=group, **attrs)  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(
     ("group", "c", "o"),
     [
@@ -119,7 +137,7 @@ def test_narrow_groups(shape: Any, group: int, c: int, o: int) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize(("c", "o"), [(1, 1), (1, 4), (2, 3), (3, 2), (21, 1)])
+@pytest.mark.parametrize(("c", "o"), [(1, 1), (1, 4), (2, 3), (3, 2), (21, 1), (5, 7), (6, 11)])
 def test_few_maps(shape: Any, c: int, o: int) -> None:
     spatial, kernel, attrs = shape
     steps = attrs.get("strides", [1])[-1]
@@ -132,6 +150,14 @@ def test_few_maps(shape: Any, c: int, o: int) -> None:
 def test_one_long_line(stride: int, size: int) -> None:
     x, w = random(1, 1, size, 1), random(1, 1, 1, 28)
     check("Conv", x, w, "conv_few_maps_f32", strides=[1, stride], pads=[0, 13, 0, 15])
+
+
+@pytest.mark.parametrize("maps", [5, 6, 8, 9, 12])
+@pytest.mark.parametrize("spread", [1, 2, 40])
+def test_maps_of_many_lines(maps: int, spread: int) -> None:
+    """Lines that several lines of outputs share, in bands; and taps too far apart for that."""
+    attrs = {"dilations": [spread, 1], "pads": [2, 1, 2 * spread, 1]}
+    check("Conv", random(1, 90, 63, 10), random(maps, 10, 4, 3), "conv_few_maps_f32", **attrs)
 
 
 def test_infinity_meets_few_maps() -> None:
@@ -181,6 +207,10 @@ TRANSPOSED = [
     ((9,), (3,), {}),
     ((9,), (3,), {"strides": [5]}),
     ((16, 5), (2, 2), {"strides": [2, 2]}),
+    ((9,), (3,), {"strides": [3]}),
+    ((3, 4), (2, 3), {"strides": [2, 3]}),
+    ((3, 2, 4), (1, 2, 2), {"strides": [1, 2, 2]}),
+    ((4, 5), (2, 2), {"strides": [2, 2], "pads": [1, 0, 0, 1]}),
     ((4, 5), (3, 3), {"strides": [2, 3], "pads": [1, 0, 1, 2]}),
     ((4, 5), (3, 3), {"strides": [2, 3], "output_padding": [1, 2]}),
     ((4, 5), (4, 4), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
@@ -353,6 +383,7 @@ LAYERS = {
     "short lines": ("Conv", (1, 6, 26, 32), (32, 1, 3, 3), {"group": 32}),
     "one map": ("Conv", (2, 4, 7, 3), (1, 3, 3, 3), {}),
     "few maps": ("Conv", (2, 4, 40, 3), (3, 3, 3, 3), {}),
+    "side by side": ("ConvTranspose", (2, 6, 5, 20), (20, 5, 2, 2), {"strides": [2, 2]}),
     "transposed": ("ConvTranspose", (2, 6, 5, 20), (20, 33, 2, 3), {"strides": [2, 2]}),
 }
 

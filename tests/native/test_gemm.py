@@ -21,6 +21,8 @@ Array = Any
 BIAS, RELU, START, APART = 1, 2, 4, 8
 NOTHING = ((0, 0), ())
 SPLITS = (1, 2, 7)
+KINDS = ("", "_bf16")  # of rows
+HALVES = (np.float32, np.float16, ml_dtypes.bfloat16)
 ERROR = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 2e-2, "float64": 1e-14}
 
 SHAPES = (
@@ -48,14 +50,19 @@ SHAPES = (
 )
 
 
-def numbers(shape: tuple[int, ...], dtype: Any = np.float32, seed: int = 0) -> Array:
-    return np.random.default_rng(seed + sum(shape)).standard_normal(shape).astype(dtype)
+def numbers(
+    shape: tuple[int, ...], dtype: Any = np.float32, seed: int = 0, kind: str = ""
+) -> Array:
+    """Random ones; for rows that round to bf16 such as these leave alone."""
+    found = np.random.default_rng(seed + sum(shape)).standard_normal(shape)
+    return (found.astype(ml_dtypes.bfloat16) if kind else found).astype(dtype)
 
 
-def pack(b: Array, is_turned: int, isa: str) -> Array:
+def pack(b: Array, is_turned: int, isa: str, kind: str = "") -> Array:
     shape = (*b.shape[:-2], b.shape[-1], b.shape[-2]) if is_turned else b.shape
-    packed, whole = guarded((packed_size(shape),), np.uint8)
-    assert not native.call("matmul_pack", [tensor(b)], [tensor(packed)], [is_turned], [], 2, isa)
+    packed, whole = guarded((packed_size(shape, bool(kind)),), np.uint8)
+    row = f"matmul_pack{kind}"
+    assert not native.call(row, [tensor(b)], [tensor(packed)], [is_turned], [], 2, isa)
     assert untouched(whole, packed)
     return packed
 
@@ -73,6 +80,7 @@ def run(  # noqa: PLR0913 - what a test may vary
     isa: str = "",
     splits: int = 1,
     over: int | None = None,
+    kind: str = "",
 ) -> Array:
     """A product by its row, on one ISA and in parts, perhaps over an operand."""
     left = a.swapaxes(-1, -2) if trans[0] else a
@@ -82,10 +90,10 @@ def run(  # noqa: PLR0913 - what a test may vary
     if over is not None:
         out[...] = operands[over]
         operands = (*operands[:over], out, *operands[over + 1 :])
-    row, given, dims = "matmul", (a, b, *operands), (0,)
+    row, given, dims = f"matmul{kind}", (a, b, *operands), (0,)
     if is_packed:
-        given = (a, pack(b, trans[1], isa), *operands)
-        row, trans, dims = "matmul_packed", (trans[0], 0), (right.ndim, *right.shape)
+        given = (a, pack(b, trans[1], isa, kind), *operands)
+        row, trans, dims = f"matmul_packed{kind}", (trans[0], 0), (right.ndim, *right.shape)
     ints = [*trans, flags, *dims, *program[0]]
     floats = [alpha, *program[1]]
     error = native.call(row, [tensor(x) for x in given], [tensor(out)], ints, floats, splits, isa)
@@ -105,46 +113,73 @@ def close(found: Array, a: Array, b: Array, dtype: str) -> None:
 
 @pytest.mark.parametrize("isa", native.isas)
 @pytest.mark.parametrize(("left", "right"), SHAPES)
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16, np.float64])
-def test_turned_and_packed(isa: str, left: Any, right: Any, dtype: Any) -> None:
-    a, b = numbers(left, dtype), numbers(right, dtype, 1)
+@pytest.mark.parametrize(
+    ("dtype", "kind"),
+    [
+        *((dtype, kind) for dtype in HALVES for kind in KINDS),
+        (np.float64, ""),
+    ],
+)
+def test_turned_and_packed(isa: str, left: Any, right: Any, dtype: Any, kind: str) -> None:
+    a, b = numbers(left, dtype, 0, kind), numbers(right, dtype, 1, kind)
     name = np.dtype(dtype).name
     for trans in ((0, 0), (1, 0), (0, 1), (1, 1)):
         x = np.ascontiguousarray(a.swapaxes(-1, -2)) if trans[0] else a
         y = np.ascontiguousarray(b.swapaxes(-1, -2)) if trans[1] else b
         for is_packed in (False, True) if name != "float64" else (False,):
-            found = [run(x, y, trans=trans, is_packed=is_packed, isa=isa, splits=n) for n in SPLITS]
+            how: Any = {"trans": trans, "is_packed": is_packed, "isa": isa, "kind": kind}
+            found = [run(x, y, **how, splits=n) for n in SPLITS]
             close(found[0], a, b, name)
             assert all(f.tobytes() == found[0].tobytes() for f in found)
 
 
 @pytest.mark.parametrize("isa", native.isas)
-def test_every_height_and_width(isa: str) -> None:
-    """Every height of a tile, and every part of a panel."""
-    a, b = numbers((26, 300)), numbers((300, 70), seed=1)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_height_and_width(isa: str, kind: str) -> None:
+    """Every height of a tile, every part of a panel, and depths around whole vectors."""
+    a, b = numbers((26, 300), kind=kind), numbers((300, 70), seed=1, kind=kind)
+    how: Any = {"is_packed": True, "isa": isa, "kind": kind}
     for m in range(1, 27):
-        close(run(a[:m], b, is_packed=True, isa=isa), a[:m], b, "float32")
+        close(run(a[:m], b, **how), a[:m], b, "float32")
     for n in range(1, 71):
         y = np.ascontiguousarray(b[:, :n])
-        close(run(a, y, is_packed=True, isa=isa), a, y, "float32")
+        close(run(a, y, **how), a, y, "float32")
+    for k in range(1, 70):
+        close(run(a[:, :k], b[:k], **how), a[:, :k], b[:k], "float32")
 
 
 @pytest.mark.parametrize("isa", native.isas)
-def test_views(isa: str) -> None:
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_sides_are_rounded(isa: str, dtype: Any) -> None:
+    """To the nearest bf16, halves to even, whichever side is packed when."""
+    a, b = numbers((40, 77), dtype), numbers((77, 50), dtype, 1)
+    half = np.arange(1, 78, dtype=np.float32) * 2.0**-8 + 1
+    a[0], b[:, 0] = half, half[::-1]
+    x, y = (v.astype(ml_dtypes.bfloat16).astype(dtype) for v in (a, b))
+    for is_packed in (False, True):
+        how: Any = {"is_packed": is_packed, "isa": isa, "kind": "_bf16"}
+        np.testing.assert_array_equal(run(a, b, **how), run(x, y, **how))
+
+
+@pytest.mark.parametrize("isa", native.isas)
+@pytest.mark.parametrize("kind", KINDS)
+def test_views(isa: str, kind: str) -> None:
     """Gaps, repeats, steps back and any order of axes."""
-    heads = numbers((3, 40, 4, 50)).transpose(0, 2, 1, 3)
-    keys = numbers((3, 45, 4, 50), seed=1).transpose(0, 2, 3, 1)
-    apart = numbers((3, 4, 40, 100), seed=2)[:, ::-1, :, ::2]
-    one = np.broadcast_to(numbers((50, 45), seed=3), (3, 4, 50, 45))
-    every = np.broadcast_to(numbers((1, 50), seed=4), (3, 4, 40, 50))
+    how: Any = {"isa": isa, "kind": kind}
+    heads = numbers((3, 40, 4, 50), kind=kind).transpose(0, 2, 1, 3)
+    keys = numbers((3, 45, 4, 50), seed=1, kind=kind).transpose(0, 2, 3, 1)
+    apart = numbers((3, 4, 40, 100), seed=2, kind=kind)[:, ::-1, :, ::2]
+    one = np.broadcast_to(numbers((50, 45), seed=3, kind=kind), (3, 4, 50, 45))
+    every = np.broadcast_to(numbers((1, 50), seed=4, kind=kind), (3, 4, 40, 50))
     for a, b in ((heads, keys), (apart, keys), (heads, one), (every, keys), (apart, one[0, 0])):
-        close(run(a, b, isa=isa), a, b, "float32")
-    close(run(heads, one[0, 0], is_packed=True, isa=isa), heads, one[0, 0], "float32")
-    close(run(heads[:, :, :1], keys, isa=isa), heads[:, :, :1], keys, "float32")
+        close(run(a, b, **how), a, b, "float32")
+    close(run(heads, one[0, 0], is_packed=True, **how), heads, one[0, 0], "float32")
+    close(run(heads[:, :, :1], keys, **how), heads[:, :, :1], keys, "float32")
 
 
 @pytest.mark.parametrize("isa", native.isas)
-def test_infinities_and_nan(isa: str) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_infinities_and_nan(isa: str, kind: str) -> None:
     """They stay in their row, also beside columns that are only there to fill a panel."""
     for m in (1, 20):
         a, b = np.ones((m, 40), np.float32), np.ones((40, 33), np.float32)
@@ -152,24 +187,24 @@ def test_infinities_and_nan(isa: str) -> None:
         with np.errstate(invalid="ignore"):
             want = np.matmul(a, b)
         for is_packed in (False, True):
-            found = run(a, b, is_packed=is_packed, isa=isa)
+            found = run(a, b, is_packed=is_packed, isa=isa, kind=kind)
             np.testing.assert_array_equal(found, want)
-        np.testing.assert_array_equal(run(a, b, flags=RELU, isa=isa), want)
+        np.testing.assert_array_equal(run(a, b, flags=RELU, isa=isa, kind=kind), want)
 
 
 @pytest.mark.parametrize("isa", native.isas)
 @pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("left", "right"), [s for s in SHAPES if min(s[0] + s[1]) > 0])
-def test_bias_and_relu(isa: str, is_packed: bool, left: Any, right: Any) -> None:
-    a, b, bias = numbers(left), numbers(right, seed=1), numbers(right[-1:], seed=2)
+def test_bias_and_relu(isa: str, is_packed: bool, kind: str, left: Any, right: Any) -> None:
+    a, b = numbers(left, kind=kind), numbers(right, seed=1, kind=kind)
+    bias = numbers(right[-1:], seed=2)
     want = np.matmul(a, b, dtype=np.float64) * 0.3 + bias
     scale = np.matmul(np.abs(a), np.abs(b)).max() + 1
     for flags, operands in ((BIAS, (bias,)), (BIAS | RELU, (bias,)), (RELU, ())):
         ends = np.maximum(want - (0 if operands else bias), 0) if flags & RELU else want
-        found = [
-            run(a, b, *operands, alpha=0.3, flags=flags, is_packed=is_packed, isa=isa, splits=n)
-            for n in SPLITS
-        ]
+        how: Any = {"alpha": 0.3, "flags": flags, "is_packed": is_packed, "isa": isa, "kind": kind}
+        found = [run(a, b, *operands, **how, splits=n) for n in SPLITS]
         np.testing.assert_allclose(found[0], ends, rtol=0, atol=4e-6 * scale)
         assert all(f.tobytes() == found[0].tobytes() for f in found)
 

@@ -52,7 +52,7 @@ def probe_by_sequence() -> list[str]:
     number, exported, u8 = 0, 3, 2
     values = [(exported, u8, slot, 0, [0], []) for slot in range(2)]
     steps = [("isa_name", [], [0, 1], [], [], [], [], False)]
-    segment = (0, [(number, 0, 0, LENGTH)], [], [], values, steps, [], [], [], 0)
+    segment = (0, [(number, 0, 0, LENGTH)], [], [], values, steps, [], [], [], 0, False)
     sequence = ((2, 0), [], [0, 1], [], [], [], [(True, segment, [], [])])
     types = [np.dtype(np.uint8)] * 2
     settings = (1, False, True, native.Pool(True), NO_LIMIT, False, 0, False, [u8, u8])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import numpy as np
 import pytest
 
@@ -16,6 +18,7 @@ from tests.kernels import tensor
     [
         ("fma_limit", np.array([0.5, 0.5], np.float32), 1),
         ("fma_limit_64", np.array([0.5, 0.5], np.float64), 1),
+        ("bf16_limit", np.array([0x3F003F00] * 2, np.uint32).view(np.float32), 2),
         ("dot_limit", np.array([0x01010101, 1], np.int32), 4),
     ],
 )
@@ -30,8 +33,10 @@ def test_rounds_are_counted(isa: str, row: str, x: np.ndarray, products: int) ->
     assert np.array_equal(lanes * x.itemsize, [lanes[0] * x.itemsize] * 5)
     assert lanes[0] * x.itemsize in (16, 32, 64)
     # In each lane of 12 chains halves tend to 1; bytes begin with 1 to 12 and grow by 1 a turn.
-    wanted = 12 if products == 1 else 12 * 4096 + sum(range(1, 13))
-    assert np.array_equal(made[0][:, 1], [wanted * lanes[0]] * 5)
+    # Pairs of bf16 begin with the same numbers of x[1], and grow by twice a quarter.
+    grown = 12 * 4096 * (0.5 if products == 2 else 1) + sum(range(1, 13)) * float(x[1])
+    wanted = 12 if products == 1 else grown
+    assert made[0][:, 1] == pytest.approx([wanted * lanes[0]] * 5, rel=1e-5)
 
 
 @pytest.mark.parametrize("isa", native.isas)
@@ -53,8 +58,27 @@ def test_rates_only_grow() -> None:
         assert 0 < first <= one.turn(0.0) == one.rate
 
 
+@pytest.mark.parametrize(
+    ("sizes", "wanted"),
+    [
+        (["32K", "1024K", "65536K"], 512 << 20),
+        (["32K"], 256 << 20),
+        (["9999999K"], 1 << 30),
+        (["many"], 256 << 20),
+        ([], 256 << 20),
+    ],
+)
+def test_a_stream_is_larger_than_caches(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, sizes: list[str], wanted: int
+) -> None:
+    for i, size in enumerate(sizes):
+        (tmp_path / f"index{i}").mkdir()
+        (tmp_path / f"index{i}" / "size").write_text(f"{size}\n")
+    monkeypatch.setattr("sardonyx.cli.limits._CACHE_FILES", str(tmp_path))
+    assert beyond_caches() == wanted
+
+
 def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (64 << 20) <= beyond_caches() <= (512 << 20)
     monkeypatch.setattr("sardonyx.cli.limits.beyond_caches", lambda: 1 << 20)
     limits = Limits(1)
     limits.turn()

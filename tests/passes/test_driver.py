@@ -67,6 +67,16 @@ def test_folding_does_not_copy_a_shared_weight() -> None:
     assert "Transpose" in ops(graph)
 
 
+def test_what_is_short_is_folded_and_shares_no_more() -> None:
+    """A weight that is divided by its norm: the norm is no copy, and then nobody else reads it."""
+    graph = rewritten(
+        "in x: f32[B,1024]\nconst v: f32[1024,512]\nn = ReduceL2(v, [0])\nu = Div(v, n)\n"
+        "y = MatMul(x, u)\nout y",
+        (),
+    )
+    assert ops(graph) == ["MatMul"]
+
+
 def test_folding_stops_at_the_limit() -> None:
     text = "in x: f32[B]\nz = ConstantOfShape([4194304])\ns = ReduceMax(z)\ny = Add(x, s)\nout y"
     assert "ConstantOfShape" in ops(rewritten(text, ()))

@@ -138,10 +138,10 @@ def test_native_graphs_are_searched_when_sizes_are_bound() -> None:
     native = place(graph, resolve(None, None)[1])
     hints = {"A": 100}
     found = schedule(native, OrderOptions(effort=2, hints=hints))
-    assert found.search_effort == 2
+    assert found.search.effort == 2
     assert found.nodes == reverse_depth_first(graph)
     for order in set(Order) - {Order.LEAST_PEAK}:
-        assert schedule(native, OrderOptions(order, hints=hints)).search_effort == KEPT
+        assert schedule(native, OrderOptions(order, hints=hints)).search.effort == KEPT
 
 
 def test_native_gradients_begin_by_the_memory_efficient_order() -> None:

@@ -145,6 +145,9 @@ ATTENTION = [
     (2, 3, 6, 2, 16, 200, (20, 180), 8, 0, 12, 0.0),
     (1, 1, 2, 1, 8, 16, (0,), 4, 0, -1, 5.0),
     (1, 1, 3, 3, 96, 300, (280,), 48, 0, -1, 0.0),
+    (2, 3, 4, 2, 16, 100, (20, 60), 8, 1, 30, 0.0),
+    (1, 4, 2, 1, 16, 40, (39,), 4, 0, 7, 2.0),
+    (1, 5, 4, 2, 16, 70, (60,), 8, 0, -1, 0.0),
 ]
 
 
@@ -190,6 +193,19 @@ def test_attention_past_the_end_of_the_cache_is_nan_and_writes_inside() -> None:
     parts = decode.split_packed(torch.ones(1, 1, 64), heads)
     y = decode.attend(parts, caches, torch.tensor([50], dtype=torch.int32), heads)
     assert y.isnan().all()
+
+
+def test_a_step_asks_torch_for_nothing_beside_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grouped, "_place", None)  # which widens lengths
+    attrs = {
+        **{name: getattr(a, "default", a) for name, a in group_query.attrs.items()},
+        "num_heads": 4, "kv_num_heads": 2, "do_rotary": 0, "local_window_size": -1,
+        "softcap": 0.0, "scale": None,
+    }  # fmt: skip
+    lasts, total = torch.tensor([7], dtype=torch.int32), np.array(20, np.int32)
+    given = (torch.randn(1, 1, 128), None, None, *torch.randn(2, 1, 2, 20, 16), lasts, total)
+    y, *_ = grouped.group_query(*given, shares=True, **attrs)
+    assert y.shape == (1, 1, 64)
 
 
 def test_attention_with_digits() -> None:

@@ -1,12 +1,15 @@
 // Attention as one step: scores never leave the cache.
 //
-// attention   q [.., rows, depth], k [.., keys, depth], v [.., keys, width], mask? [.., rows,
+// attention, attention_bf16
+//             q [.., rows, depth], k [.., keys, depth], v [.., keys, width], mask? [.., rows,
 // keys],
 //             spans? [entries, 2], sink? [heads]
 //   ints    heads lie inside the rows of the output; what a blind row gives; heads of q for each of
 //           k and v; keys before and behind its place that a row sees, -1 for all; the last row
 //           stands at the last key; a key of score and value 0 more
 //   floats  scale, cap of the scores or 0
+//   With bf16 both sides of both products are rounded to it, but for few rows: these take as long
+//   as keys and values take to read.
 #include "kernels/attention/attention.h"
 
 #include "kernels/attention/rows.h"
@@ -61,7 +64,7 @@ View grouped(const View& view, int64_t group, bool is_shared) {
   return split;
 }
 
-void plan_blocks(AttentionArgs& a, DType dtype, Plan& plan) {
+void plan_blocks(AttentionArgs& a, DType dtype, bool is_bf16, Plan& plan) {
   const int64_t width = a.keys < kKeys ? a.keys : kKeys;
   int64_t most = kMostScores / (width > 0 ? width : 1);
   most = most > kBlockRows ? kBlockRows : most < kFewest ? kFewest : most;
@@ -75,7 +78,9 @@ void plan_blocks(AttentionArgs& a, DType dtype, Plan& plan) {
     ++a.query_blocks;
   const int64_t rows = (a.rows + a.query_blocks - 1) / a.query_blocks;
   a.packs_own = a.query_blocks == 1 && a.group == 1;
-  a.packed_floats = packed_floats(a.depth, width) + packed_floats(width, a.width);
+  a.packed_floats = is_bf16 ? packed_floats(depth_of<Pair>(a.depth), width) +
+                                  packed_floats(depth_of<Pair>(width), a.width)
+                            : packed_floats(a.depth, width) + packed_floats(width, a.width);
   int64_t at = kBlockBytes;
   const auto take = [&](int64_t floats) {
     const int64_t here = at;
@@ -88,7 +93,7 @@ void plan_blocks(AttentionArgs& a, DType dtype, Plan& plan) {
   a.row_at = take(rows * (kLanes + 2));
   a.packed_at = take(a.packs_own ? a.packed_floats : 0);
   plan.local_bytes = at;
-  const BlockPhases phases = many_rows(dtype);
+  const BlockPhases phases = many_rows(dtype, is_bf16);
   const int64_t pack_work = width * (a.depth + a.width) / 4;
   if (!a.packs_own) {
     const int64_t blocks = a.batches / a.group * a.key_blocks;
@@ -125,6 +130,58 @@ void read_settings(AttentionArgs& a, const Call& call) {
   if (a.has_sink) a.sink_step = call.in[kSink].strides[0];
 }
 
+void plan_attention(const Call& call, bool is_bf16, Plan& plan) {
+  auto* args = plan.make<AttentionArgs>();
+  plan.args = args;
+  AttentionArgs& a = *args;
+  const View &q = call.in[kQ], &k = call.in[kK], &v = call.in[kV], &mask = call.in[kMask];
+  a.rows = q.dim(-2), a.depth = q.dim(-1), a.keys = k.dim(-2), a.width = v.dim(-1);
+  read_settings(a, call);
+  const View whole = output_of(call.out[0], call.ints[0] != 0);
+  if (whole.count() == 0) {
+    plan.add(few_rows(q.dtype).run, 0, 1);
+    return;
+  }
+  const bool is_grouped = a.group > 1;
+  const View out = is_grouped ? grouped(whole, a.group, false) : whole;
+  const int lead = out.rank - 2;
+  a.batches = out.count(0, lead);
+  a.per_entry = lead > 0 ? out.count(1, lead) : 1;
+  a.q = heads_of(is_grouped ? grouped(q, a.group, false) : q, out, lead);
+  a.k = heads_of(is_grouped ? grouped(k, a.group, true) : k, out, lead);
+  a.v = heads_of(is_grouped ? grouped(v, a.group, true) : v, out, lead);
+  if (a.has_mask) a.mask = heads_of(is_grouped ? grouped(mask, a.group, false) : mask, out, lead);
+  a.out = heads_of(out, out, lead);
+  a.key_blocks = (a.keys + kKeys - 1) / kKeys;
+  const bool lies_well = (a.k.column_stride == 1 || a.depth == 1) &&
+                         (a.v.column_stride == 1 || a.width == 1) &&
+                         (a.q.column_stride == 1 || a.depth == 1);
+  if (a.keys > 0 && !(a.rows < kFewRows && lies_well))
+    plan_blocks(a, q.dtype, is_bf16, plan);
+  else
+    plan_few(a, q.dtype, plan);
+}
+
+Status attention(const Call& call, Plan& plan) {
+  plan_attention(call, false, plan);
+  return {};
+}
+
+Status attention_bf16(const Call& call, Plan& plan) {
+  plan_attention(call, true, plan);
+  return {};
+}
+
+constexpr Kernel kRows[] = {
+    {"attention", Accepts::any, attention},
+    {"attention_bf16", Accepts::any, attention_bf16},
+    {"append", Accepts::rows, append},
+    {"append_at_run", Accepts::rows, append, resolve_append},
+    {"linear_attention", Accepts::contiguous, linear_attention},
+    {"rotary", Accepts::rows, rotary},
+    {"spans", Accepts::any, spans},
+};
+
 }  // namespace
 
 float finish_scores(const AttentionArgs& a, const float* mask, const Seen& seen, int64_t first,
@@ -151,51 +208,6 @@ float finish_scores(const AttentionArgs& a, const float* mask, const Seen& seen,
   return fold_max(top);
 }
 
-Status attention(const Call& call, Plan& plan) {
-  auto* args = plan.make<AttentionArgs>();
-  plan.args = args;
-  AttentionArgs& a = *args;
-  const View &q = call.in[kQ], &k = call.in[kK], &v = call.in[kV], &mask = call.in[kMask];
-  a.rows = q.dim(-2), a.depth = q.dim(-1), a.keys = k.dim(-2), a.width = v.dim(-1);
-  read_settings(a, call);
-  const View whole = output_of(call.out[0], call.ints[0] != 0);
-  if (whole.count() == 0) {
-    plan.add(few_rows(q.dtype).run, 0, 1);
-    return {};
-  }
-  const bool is_grouped = a.group > 1;
-  const View out = is_grouped ? grouped(whole, a.group, false) : whole;
-  const int lead = out.rank - 2;
-  a.batches = out.count(0, lead);
-  a.per_entry = lead > 0 ? out.count(1, lead) : 1;
-  a.q = heads_of(is_grouped ? grouped(q, a.group, false) : q, out, lead);
-  a.k = heads_of(is_grouped ? grouped(k, a.group, true) : k, out, lead);
-  a.v = heads_of(is_grouped ? grouped(v, a.group, true) : v, out, lead);
-  if (a.has_mask) a.mask = heads_of(is_grouped ? grouped(mask, a.group, false) : mask, out, lead);
-  a.out = heads_of(out, out, lead);
-  a.key_blocks = (a.keys + kKeys - 1) / kKeys;
-  const bool lies_well = (a.k.column_stride == 1 || a.depth == 1) &&
-                         (a.v.column_stride == 1 || a.width == 1) &&
-                         (a.q.column_stride == 1 || a.depth == 1);
-  if (a.keys > 0 && !(a.rows < kFewRows && lies_well))
-    plan_blocks(a, q.dtype, plan);
-  else
-    plan_few(a, q.dtype, plan);
-  return {};
-}
-
-namespace {
-
-constexpr Kernel kRows[] = {
-    {"attention", Accepts::any, attention},
-    {"append", Accepts::rows, append},
-    {"append_at_run", Accepts::rows, append, resolve_append},
-    {"linear_attention", Accepts::contiguous, linear_attention},
-    {"rotary", Accepts::rows, rotary},
-    {"spans", Accepts::any, spans},
-};
-
-}  // namespace
 }  // namespace sdx::SDX_ISA
 
 SDX_FAMILY(attention, kRows)

@@ -38,7 +38,7 @@ struct AttentionArgs {
   Blind blind;
   float scale, softcap;
   int64_t query_blocks, key_blocks;  // by which a head is cut; keys into kKeys at a time
-  int64_t packed_floats;             // of one block of keys and values
+  int64_t packed_floats;             // of one block of keys and values, or pairs
   bool packs_own;                    // an item packs its keys and values itself
   int64_t scores_at, sums_at, part_at, row_at, packed_at;  // in a thread's own memory
   int64_t parts;                                           // by which the keys of few rows are cut
@@ -194,6 +194,6 @@ int64_t few_row_floats(const AttentionArgs& a);
 struct BlockPhases {
   PhaseFn pack, run;
 };
-BlockPhases many_rows(DType dtype);
+BlockPhases many_rows(DType dtype, bool is_bf16);
 
 }  // namespace sdx::SDX_ISA

@@ -34,15 +34,19 @@ int64_t keys_in(const AttentionArgs& a, int64_t block) {
   return left < kKeys ? left : kKeys;
 }
 
-template <class T>
-void pack_block(const AttentionArgs& a, const Data& data, int64_t batch, int64_t block, float* to) {
+// Keys and values of a block. Values behind the last key that counts are zero where they come into
+// a pair with it.
+template <class T, class U>
+void pack_block(const AttentionArgs& a, const Data& data, int64_t batch, int64_t block, U* to) {
   const int64_t first = block * kKeys, n = keys_in(a, block);
+  const int64_t left = place_of(a, data, batch).end - first;
+  const int64_t valid = kNumbers<U> == 1 || left > n ? n : left < 0 ? 0 : left;
   const T* k = input<T>(data, kK) + a.k.batches.offset(batch) + first * a.k.row_stride;
-  for (int64_t p = 0; p < panels_of(n); ++p, to += a.depth * kPanel)
+  for (int64_t p = 0; p < panels_of(n); ++p, to += depth_of<U>(a.depth) * kPanel)
     pack_panel(k, a.k.column_stride, a.k.row_stride, a.depth, n, p, to);
   const T* v = input<T>(data, kV) + a.v.batches.offset(batch) + first * a.v.row_stride;
-  for (int64_t p = 0; p < panels_of(a.width); ++p, to += n * kPanel)
-    pack_panel(v, a.v.row_stride, a.v.column_stride, n, a.width, p, to);
+  for (int64_t p = 0; p < panels_of(a.width); ++p, to += depth_of<U>(n) * kPanel)
+    pack_panel(v, a.v.row_stride, a.v.column_stride, valid, a.width, p, to);
 }
 
 // The rows of one head that an item computes, and where they stand.
@@ -96,28 +100,58 @@ void add_part(const AttentionArgs& a, const Room& room, int64_t rows) {
   }
 }
 
+// Rows of q as the left side of a product.
 template <class T>
-void run_block(const AttentionArgs& a, const Data& data, const Room& room, const float* packed,
+SDX_INLINE void copy_queries(const AttentionArgs& a, const T* q, int64_t rows, int64_t depth,
+                             int64_t depths, float* to) {
+  copy_matrix(q + depth * a.q.column_stride, a.q.row_stride, a.q.column_stride, rows, depths, to,
+              kStride);
+}
+template <class T>
+SDX_INLINE void copy_queries(const AttentionArgs& a, const T* q, int64_t rows, int64_t depth,
+                             int64_t depths, Pair* to) {
+  const int64_t left = a.depth - 2 * depth;
+  copy_rows_to_pairs(q + 2 * depth * a.q.column_stride, a.q.row_stride, a.q.column_stride, rows,
+                     left < 2 * depths ? left : 2 * depths, to);
+}
+
+// Weights of a row, from `depth` on, as the left side of a product; n scores in all.
+SDX_INLINE f32v fill_weights(const float* scores, float shift, int64_t, int64_t depth,
+                             int64_t depths, float* to) {
+  return exponents(scores + depth, shift, to, depths);
+}
+SDX_INLINE f32v fill_weights(const float* scores, float shift, int64_t n, int64_t depth,
+                             int64_t depths, Pair* to) {
+  float wide[2 * kDepth];
+  const int64_t left = n - 2 * depth, count = left < 2 * depths ? left : 2 * depths;
+  const f32v total = exponents(scores + 2 * depth, shift, wide, count);
+  copy_pairs(wide, count, to);
+  return total;
+}
+
+template <class T, class U>
+void run_block(const AttentionArgs& a, const Data& data, const Room& room, const U* packed,
                const Queries& at, const Window& window, int64_t block, bool is_first) {
   const int64_t n = window.n, keys = keys_in(a, block), stride = row_floats(n);
   const int64_t panel = window.first / kPanel, panels = panels_of(n);
   const T* q = input<T>(data, kQ) + a.q.batches.offset(at.batch) + at.row * a.q.row_stride;
-  gemm_block(room.rows, at.rows, a.depth,
-             Columns{packed, (panel + panels) * kPanel, panel, panel + panels},
+  gemm_block(room.rows, at.rows, depth_of<U>(a.depth),
+             ColumnsOf<U>{packed, (panel + panels) * kPanel, panel, panel + panels},
              Target{room.scores, stride}, Finish{a.scale},
-             [&](float* to, int64_t i, int64_t count, int64_t depth, int64_t depths) {
-               copy_matrix(q + i * a.q.row_stride + depth * a.q.column_stride, a.q.row_stride,
-                           a.q.column_stride, count, depths, to, kStride);
+             [&](U* to, int64_t i, int64_t count, int64_t depth, int64_t depths) {
+               copy_queries(a, q + i * a.q.row_stride, count, depth, depths, to);
              });
   raise_tops(a, data, room, at, block * kKeys + window.first, n, is_first);
-  const float* values = packed + packed_floats(a.depth, keys) + window.first * kPanel;
+  const U* values =
+      packed + packed_floats(depth_of<U>(a.depth), keys) + window.first / kNumbers<U> * kPanel;
   const int64_t value_panels = panels_of(a.width);
-  gemm_block(room.rows, at.rows, n, Columns{values, value_panels * kPanel, 0, value_panels, keys},
+  gemm_block(room.rows, at.rows, depth_of<U>(n),
+             ColumnsOf<U>{values, value_panels * kPanel, 0, value_panels, depth_of<U>(keys)},
              Target{is_first ? room.sums : room.part, row_floats(a.width)}, Finish{},
-             [&](float* to, int64_t first, int64_t count, int64_t depth, int64_t depths) {
+             [&](U* to, int64_t first, int64_t count, int64_t depth, int64_t depths) {
                for (int64_t i = first; i < first + count; ++i, to += kStride)
-                 room.totals[i] += exponents(room.scores + i * stride + depth,
-                                             shift_of(room.tops[i]), to, depths);
+                 room.totals[i] += fill_weights(room.scores + i * stride, shift_of(room.tops[i]), n,
+                                                depth, depths, to);
              });
   if (!is_first) add_part(a, room, at.rows);
 }
@@ -146,10 +180,10 @@ void finish(const AttentionArgs& a, const Data& data, const Room& room, const Qu
   }
 }
 
-template <class T>
+template <class T, class U>
 Status pack_keys(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const AttentionArgs*>(args);
-  auto* to = reinterpret_cast<float*>(data.scratch);
+  auto* to = reinterpret_cast<U*>(data.scratch);
   for (int64_t i = begin; i < end; ++i) {
     const int64_t batch = i / a.key_blocks * a.group, block = i % a.key_blocks;
     const Seen seen = seen_by(a, place_of(a, data, batch), 0, a.rows);
@@ -159,7 +193,7 @@ Status pack_keys(const void* args, const Data& data, int64_t begin, int64_t end)
   return {};
 }
 
-template <class T>
+template <class T, class U>
 Status query_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const AttentionArgs*>(args);
   for (int64_t item = begin; item < end; ++item) {
@@ -169,29 +203,35 @@ Status query_blocks(const void* args, const Data& data, int64_t begin, int64_t e
     const Queries at{batch, row, rows, place_of(a, data, batch)};
     const Seen seen = seen_by(a, at.place, row, rows);
     const Room room = room_of(a, data, rows);
-    auto* own = reinterpret_cast<float*>(data.local + a.packed_at);
-    const auto* shared = reinterpret_cast<const float*>(data.scratch);
+    auto* own = reinterpret_cast<U*>(data.local + a.packed_at);
+    const auto* shared = reinterpret_cast<const U*>(data.scratch);
     const int64_t first = seen.begin / kKeys, last = (seen.end + kKeys - 1) / kKeys;
     if (seen.begin == seen.end) clear(a, room, rows);
     for (int64_t block = first; block < last && seen.begin < seen.end; ++block) {
       if (a.packs_own) pack_block<T>(a, data, batch, block, own);
       const int64_t place = (batch / a.group * a.key_blocks + block) * a.packed_floats;
-      run_block<T>(a, data, room, a.packs_own ? own : shared + place, at,
-                   window_of(seen, block, keys_in(a, block)), block, block == first);
+      const U* packed = a.packs_own ? own : shared + place;
+      run_block<T>(a, data, room, packed, at, window_of(seen, block, keys_in(a, block)), block,
+                   block == first);
     }
     finish<T>(a, data, room, at);
   }
   return {};
 }
 
+template <class U>
+BlockPhases phases_of(DType dtype) {
+  switch (dtype) {
+    case DType::f16: return {pack_keys<F16, U>, query_blocks<F16, U>};
+    case DType::bf16: return {pack_keys<BF16, U>, query_blocks<BF16, U>};
+    default: return {pack_keys<float, U>, query_blocks<float, U>};
+  }
+}
+
 }  // namespace
 
-BlockPhases many_rows(DType dtype) {
-  switch (dtype) {
-    case DType::f16: return {pack_keys<F16>, query_blocks<F16>};
-    case DType::bf16: return {pack_keys<BF16>, query_blocks<BF16>};
-    default: return {pack_keys<float>, query_blocks<float>};
-  }
+BlockPhases many_rows(DType dtype, bool is_bf16) {
+  return is_bf16 ? phases_of<Pair>(dtype) : phases_of<float>(dtype);
 }
 
 }  // namespace sdx::SDX_ISA

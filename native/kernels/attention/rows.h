@@ -20,6 +20,7 @@
 namespace sdx::SDX_ISA {
 
 Status attention(const Call& call, Plan& plan);
+Status attention_bf16(const Call& call, Plan& plan);
 Status append(const Call& call, Plan& plan);
 Status resolve_append(const Call& call, const Data& data, View* out);
 Status linear_attention(const Call& call, Plan& plan);

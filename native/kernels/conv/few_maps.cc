@@ -12,30 +12,37 @@
 namespace sdx::SDX_ISA {
 namespace {
 
-constexpr int kMostMaps = 4;
-
 struct FewMapsArgs {
   Window window;
   int64_t channels, maps;
   int64_t streams, length;  // of one line, and the floats of a stream
-  int64_t lines, depth;     // lines that a window reads, and its elements in each
+  int64_t depth;            // elements of a window in one line
   int64_t behind;           // elements of a stream behind the last output's that its window reads
+  int64_t band, bands;      // lines of outputs that share lines of the image, and parts of them
+  int64_t span;             // lines of the image that those read, in one plane
   int64_t chunks;           // parts of a line of outputs
   const int64_t* at;        // where the elements of a window lie among the streams of a line
   Epilogue epilogue;
-  int64_t sums_at, chain_at;  // in a thread's own memory
+  int64_t marks_at, sums_at, chain_at;  // in a thread's own memory
+
+  SDX_INLINE int64_t line_floats() const { return streams * length; }
 };
 
-// Outputs [left, right) of a line.
+// Outputs [left, right) of lines [top, bottom).
 struct Piece {
-  int64_t image, deep, high, left, right;
+  int64_t image, deep, top, bottom, left, right;
 };
 
 Piece piece_of(const FewMapsArgs& a, int64_t item) {
   const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
-  const int64_t chunk = item % a.chunks, line = item / a.chunks;
-  return {line / high->out / deep->out, line / high->out % deep->out, line % high->out,
-          part_begin(wide->out, a.chunks, chunk), part_begin(wide->out, a.chunks, chunk + 1)};
+  const int64_t chunk = item % a.chunks, band = item / a.chunks % a.bands;
+  const int64_t plane = item / a.chunks / a.bands;
+  return {plane / deep->out,
+          plane % deep->out,
+          part_begin(high->out, a.bands, band),
+          part_begin(high->out, a.bands, band + 1),
+          part_begin(wide->out, a.chunks, chunk),
+          part_begin(wide->out, a.chunks, chunk + 1)};
 }
 
 // Elements [low, high) of each of P streams, which lie `length` floats apart.
@@ -71,111 +78,185 @@ void keep_line(const FewMapsArgs& a, const float* x, int64_t from, int64_t n, fl
   }
 }
 
-// Every line that the windows of a piece read.
-void keep_lines(const FewMapsArgs& a, const Piece& piece, const float* x, float* to) {
-  const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
-  const int64_t n = piece.right - piece.left + a.behind;
-  const int64_t from = wide->place(piece.left, 0) * a.channels;
-  for (int64_t line = 0; line < a.lines; ++line, to += a.streams * a.length) {
-    const int64_t z = deep->place(piece.deep, line / high->taps);
-    const int64_t y = high->place(piece.high, line % high->taps);
+// Lines of the image, taken apart when the first output reads them.
+struct Kept {
+  const FewMapsArgs& a;
+  const Piece& piece;
+  const float* image;
+  float* lines;
+  char* marks;
+
+  SDX_INLINE const float* line(int64_t out, int64_t z_tap, int64_t y_tap) const {
+    const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
+    const int64_t z = deep->place(piece.deep, z_tap), y = high->place(out, y_tap);
+    const int64_t slot = z_tap * a.span + y - high->place(piece.top, 0);
+    float* to = lines + slot * a.line_floats();
+    if (marks[slot] != 0) return to;
+    marks[slot] = 1;
     const bool is_inside = z >= 0 && z < deep->in && y >= 0 && y < high->in;
     const int64_t number = (piece.image * deep->in + z) * high->in + y;
-    keep_line(a, is_inside ? x + number * wide->in * a.channels : nullptr, from, n, to);
+    keep_line(a, is_inside ? image + number * wide->in * a.channels : nullptr,
+              wide->place(piece.left, 0) * a.channels, piece.right - piece.left + a.behind, to);
+    return to;
+  }
+};
+
+// n outputs from `o` on of a line: their sums and where they go.
+struct Run {
+  int64_t out, row, o, n;
+  Target to;
+};
+
+// Sums of each map, `stride` floats apart, with bias and bounds to where outputs lie.
+void finish_outs(const FewMapsArgs& a, const Data& data, const Run& run, float* outs,
+                 int64_t stride) {
+  const float *bias = a.epilogue.bias(data), *start = a.epilogue.start(data, run.row + run.o, 0);
+  const f32v low = splat(a.epilogue.relu ? 0.0f : -kInf), high = splat(a.epilogue.high);
+  for (int64_t m = 0; m < a.maps; ++m) {
+    float* row = outs + m * stride;
+    const f32v more = splat(bias == nullptr ? 0.0f : bias[m]);
+    if (start != nullptr)
+      for (int64_t i = 0; i < run.n; ++i) row[i] += start[i * a.maps + m];
+    for (int64_t i = 0; i < run.n; i += kLanes)
+      store(row + i, at_most(at_least(load(row + i) + more, low), high));
+  }
+  float* y = run.to.c + run.o * run.to.ldc;
+  if (a.maps == 1 && run.to.ldc == 1) {
+    memcpy(y, outs, size_t(run.n) * sizeof(float));
+  } else {
+    copy_matrix(outs, 1, stride, run.n, a.maps, y, run.to.ldc);
   }
 }
 
-// Sums of n outputs from `o` on of the piece that begins at pixel `row`.
+// Sums of M maps, of which the layer may have fewer: its weights are zero for the others.
 template <int M, int V>
-SDX_INLINE void sum_outs(const FewMapsArgs& a, const Data& data, const float* kept, int64_t row,
-                         int64_t o, int64_t n, const Target& to) {
-  f32v sum[M][V];
-  const float *bias = a.epilogue.bias(data), *w = input<float>(data, 1);
-#pragma GCC unroll 4
-  for (int m = 0; m < M; ++m)
+SDX_INLINE void sum_outs(const Kept& kept, const Data& data, const Run& run) {
+  const FewMapsArgs& a = kept.a;
+  f32v sum[M][V] = {};
+  const float* w = input<float>(data, 1);
+  for (int64_t z = 0; z < a.window.axis[0].taps; ++z)
+    for (int64_t y = 0; y < a.window.axis[1].taps; ++y) {
+      const float* line = kept.line(run.out, z, y) + run.o;
+      for (int64_t d = 0; d < a.depth; ++d, w += kPanel) {
+        f32v in[V];
 #pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) sum[m][v] = splat(bias == nullptr ? 0.0f : bias[m]);
-  for (int64_t line = 0; line < a.lines; ++line, kept += a.streams * a.length)
-    for (int64_t d = 0; d < a.depth; ++d, w += kPanel) {
-      const float* x = kept + a.at[d] + o;
+        for (int v = 0; v < V; ++v) in[v] = pinned(load(line + a.at[d] + v * kLanes));
+#pragma GCC unroll 16
+        for (int m = 0; m < M; ++m)
 #pragma GCC unroll 8
-      for (int v = 0; v < V; ++v) {
-        const f32v in = load(x + v * kLanes);
-#pragma GCC unroll 4
-        for (int m = 0; m < M; ++m) sum[m][v] += in * w[m];
+          for (int v = 0; v < V; ++v) sum[m][v] += in[v] * w[m];
       }
     }
-  const float* start = a.epilogue.start(data, row + o, 0);
-  const f32v low = splat(a.epilogue.relu ? 0.0f : -kInf), high = splat(a.epilogue.high);
-  float* y = to.c + o * to.ldc;
-#pragma GCC unroll 4
-  for (int m = 0; m < M; ++m) {
-    float outs[V * kLanes];
+  float outs[M * V * kLanes];
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m)
 #pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) store(outs + v * kLanes, sum[m][v]);
-    if (start != nullptr)
-      for (int64_t i = 0; i < n; ++i) outs[i] += start[i * M + m];
-#pragma GCC unroll 8
-    for (int v = 0; v < V; ++v)
-      store(outs + v * kLanes, at_most(at_least(load(outs + v * kLanes), low), high));
-    if (M == 1 && to.ldc == 1) {
-      memcpy(y, outs, size_t(n) * sizeof(float));
-    } else {
-      for (int64_t i = 0; i < n; ++i) y[i * to.ldc + m] = outs[i];
+    for (int v = 0; v < V; ++v) store(outs + (m * V + v) * kLanes, sum[m][v]);
+  finish_outs(a, data, run, outs, V * kLanes);
+}
+
+template <int M, int V>
+void sum_line(const Kept& kept, const Data& data, Run run, int64_t n) {
+  constexpr int64_t kBlock = V * kLanes;
+  for (; run.o < n; run.o += run.n) {
+    const int64_t left = n - run.o;
+    run.n = left < kBlock ? left : kBlock;
+    if (left > kBlock - kLanes) {
+      sum_outs<M, V>(kept, data, run);
+      continue;
     }
+    run.n = left < kLanes ? left : kLanes;
+    sum_outs<M, 1>(kept, data, run);
   }
 }
+
+constexpr int kSums = SDX_VEC_BYTES == 64 ? 24 : 12;  // vectors of them that stay in registers
 
 template <int M>
 Status sum_pieces(const void* args, const Data& data, int64_t begin, int64_t end) {
-  constexpr int V = M == 1 ? 8 : M == 2 ? 4 : 3;
+  constexpr int V = kSums / M < 1 ? 1 : kSums / M > 8 ? 8 : kSums / M;
   const auto& a = *static_cast<const FewMapsArgs*>(args);
   const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
-  float* kept = reinterpret_cast<float*>(data.local);
+  auto* marks = reinterpret_cast<char*>(data.local + a.marks_at);
   for (int64_t item = begin; item < end; ++item) {
     const Piece p = piece_of(a, item);
-    const int64_t line = (p.image * deep->out + p.deep) * high->out + p.high;
-    const int64_t row = line * wide->out + p.left, n = p.right - p.left;
-    keep_lines(a, p, input<float>(data, 0), kept);
-    Target to{a.epilogue.place(data, row, 0), a.epilogue.pitch};
-    if (a.epilogue.end_slot >= 0)  // which the output may lie on
-      to = {reinterpret_cast<float*>(data.local + a.sums_at), M};
-    for (int64_t o = 0; o < n; o += V * kLanes)
-      sum_outs<M, V>(a, data, kept, row, o, n - o < V * kLanes ? n - o : V * kLanes, to);
-    run_epilogue(a.epilogue, data, {row, n, 0, M}, to, data.local + a.chain_at);
+    const Kept kept{a, p, input<float>(data, 0), reinterpret_cast<float*>(data.local), marks};
+    memset(marks, 0, size_t(deep->taps * a.span));
+    const int64_t n = p.right - p.left;
+    for (int64_t o = p.top; o < p.bottom; ++o) {
+      const int64_t line = (p.image * deep->out + p.deep) * high->out + o;
+      const int64_t row = line * wide->out + p.left;
+      Target to{a.epilogue.place(data, row, 0), a.epilogue.pitch};
+      if (a.epilogue.end_slot >= 0)  // which the output may lie on
+        to = {reinterpret_cast<float*>(data.local + a.sums_at), a.maps};
+      sum_line<M, V>(kept, data, {o, row, 0, 0, to}, n);
+      run_epilogue(a.epilogue, data, {row, n, 0, a.maps}, to, data.local + a.chain_at);
+    }
   }
   return {};
 }
 
-// Pieces whose streams stay in L2, and are some thousand numbers at most.
+// Maps that a row of sums is made for.
+constexpr int64_t padded(int64_t maps) {
+  return maps <= 4 ? maps : maps <= 6 ? 6 : maps <= 8 ? 8 : 12;
+}
+
+PhaseFn pieces_of(int64_t maps) {
+  switch (padded(maps)) {
+    case 1: return sum_pieces<1>;
+    case 2: return sum_pieces<2>;
+    case 3: return sum_pieces<3>;
+    case 4: return sum_pieces<4>;
+    case 6: return sum_pieces<6>;
+    case 8: return sum_pieces<8>;
+    default: return sum_pieces<12>;
+  }
+}
+
+constexpr int64_t kKept = 64 * 1024;  // floats of a piece, which stay in L2
+
+// Lines of outputs are cut to a width that is kept, and as many taken together as is.
 void cut(FewMapsArgs& a, Plan& plan) {
-  constexpr int64_t kKept = 32 * 1024, kWidest = 1024, kNarrowest = 64;
-  const Axis& wide = a.window.axis[2];
-  a.streams = wide.step * a.channels;
-  a.lines = a.window.axis[0].taps * a.window.axis[1].taps;
-  a.depth = wide.taps * a.channels;
-  a.behind = ((wide.taps - 1) * wide.spacing * a.channels + a.channels - 1) / a.streams;
-  int64_t most = kKept / (a.lines * a.streams) - a.behind;
+  constexpr int64_t kWidest = 1024, kNarrowest = 64, kEnough = 8;
+  const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
+  a.streams = wide->step * a.channels;
+  a.depth = wide->taps * a.channels;
+  a.behind = ((wide->taps - 1) * wide->spacing * a.channels + a.channels - 1) / a.streams;
+  const int64_t lines = (high->taps - 1) * high->spacing + 1;
+  int64_t most = kKept / (deep->taps * lines * a.streams) - a.behind;
   most = most > kWidest ? kWidest : most < kNarrowest ? kNarrowest : most;
-  a.chunks = (wide.out + most - 1) / most;
-  constexpr int64_t kBlock = 8 * kLanes;
-  const int64_t outs = wide.out < most ? wide.out : most;
-  a.length = (outs + kBlock - 1) / kBlock * kBlock + a.behind;
+  a.chunks = (wide->out + most - 1) / most;
+  const int64_t outs = wide->out < most ? wide->out : most;
+  a.length = (outs + kLanes - 1) / kLanes * kLanes + a.behind;
+  const int64_t room = kKept / (deep->taps * a.line_floats());
+  a.band = room > lines ? (room - lines) / high->step + 1 : 1;
+  const int64_t others = a.window.batch * deep->out * a.chunks;
+  const int64_t wanted = others > 0 && others < kEnough ? (kEnough + others - 1) / others : 1;
+  const int64_t least = (high->out + a.band - 1) / a.band;
+  a.bands = wanted > least ? wanted : least;
+  a.bands = a.bands > high->out ? high->out : a.bands;
+  a.band = a.bands > 0 ? (high->out + a.bands - 1) / a.bands : 0;
+  a.span = (a.band - 1) * high->step + lines;
   auto* at = plan.make<int64_t>(size_t(a.depth));
   for (int64_t d = 0; d < a.depth; ++d) {
-    const int64_t place = d / a.channels * wide.spacing * a.channels + d % a.channels;
+    const int64_t place = d / a.channels * wide->spacing * a.channels + d % a.channels;
     at[d] = place % a.streams * a.length + place / a.streams;
   }
   a.at = at;
 }
 
-PhaseFn pieces_of(int64_t maps) {
-  switch (maps) {
-    case 1: return sum_pieces<1>;
-    case 2: return sum_pieces<2>;
-    case 3: return sum_pieces<3>;
-    default: return sum_pieces<kMostMaps>;
-  }
+// Whether lines fill vectors so much better than maps do that it pays to take them apart, and what
+// is kept is not too much. A row of a panel costs a little more than its products: it is gathered.
+bool is_worth_it(const FewMapsArgs& a) {
+  const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
+  const int64_t lines = high->taps * a.band < a.span ? high->taps * a.band : a.span;
+  if (deep->taps * a.span * a.line_floats() > 4 * kKept) return false;
+  const auto vectors = [](int64_t n) { return (n + kLanes - 1) / kLanes; };
+  const int64_t depth = deep->taps * high->taps * a.depth;
+  const int64_t apart = deep->taps * lines * a.streams * wide->out;
+  const int64_t sums = a.band * depth * padded(a.maps) * vectors(wide->out);
+  const int64_t panel = a.band * depth * vectors(a.maps) * wide->out;
+  return sums + apart <= panel + panel / 8;
 }
 
 }  // namespace
@@ -187,17 +268,20 @@ Status conv_few_maps_f32(const Call& call, Plan& plan) {
   a->window = read_window(x, y, call.ints);
   a->channels = x.dim(-1), a->maps = y.dim(-1);
   cut(*a, plan);
+  if (!is_worth_it(*a)) return conv_f32(call, plan);
   plan.args = a;
   a->epilogue = read_epilogue(call, 4 * (x.rank - 2) + 1, plan);
-  const int64_t floats = a->lines * a->streams * a->length;
-  a->sums_at = (floats * int64_t(sizeof(float)) + 63) / 64 * 64;
+  const auto behind = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
+  const int64_t lines = a->window.axis[0].taps * a->span, floats = lines * a->line_floats();
+  a->marks_at = behind(floats * int64_t(sizeof(float)));
+  a->sums_at = behind(a->marks_at + lines);
   a->chain_at = a->sums_at;
-  if (a->epilogue.end_slot >= 0) a->chain_at += a->maps * a->length * int64_t(sizeof(float));
-  a->chain_at = (a->chain_at + 63) / 64 * 64;
+  if (a->epilogue.end_slot >= 0)
+    a->chain_at = behind(a->sums_at + a->maps * a->length * int64_t(sizeof(float)));
   plan.local_bytes = a->chain_at + chain_local_bytes(a->epilogue.chain);
-  const Axis *deep = a->window.axis, *high = deep + 1;
-  plan.add(pieces_of(a->maps), a->window.batch * deep->out * high->out * a->chunks,
-           floats + a->length * a->lines * a->depth * a->maps / kLanes);
+  const int64_t taps = a->window.axis[0].taps * a->window.axis[1].taps;
+  plan.add(pieces_of(a->maps), a->window.batch * a->window.axis[0].out * a->bands * a->chunks,
+           floats / 2 + a->length * a->band * taps * a->depth * a->maps / kLanes);
   return {};
 }
 

@@ -2,6 +2,7 @@
 #include "kernels/conv/pack.h"
 
 #include "kernels/conv/rows.h"
+#include "kernels/gemm/pack.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -14,15 +15,41 @@ Status pack_panels(const void* args, const Data& data, int64_t begin, int64_t en
   return {};
 }
 
-}  // namespace
+// The same in pairs, by way of a panel of floats.
+Status pack_pairs(const void* args, const Data& data, int64_t begin, int64_t end) {
+  GroupSizes sizes = *static_cast<const GroupSizes*>(args);
+  const int64_t panels = panels_of(sizes.maps), maps = sizes.maps;
+  auto* wide = reinterpret_cast<float*>(data.local);
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t first = i % panels * kPanel;
+    sizes.maps = maps - first < kPanel ? maps - first : kPanel;
+    const float* from = input<float>(data, 0) + (i / panels * maps + first) * sizes.depth();
+    pack_group_panel(sizes, from, 0, wide);
+    pair_rows(wide, sizes.depth(), output<Pair>(data) + i * depth_of<Pair>(sizes.depth()) * kPanel);
+  }
+  return {};
+}
 
-Status conv_pack(const Call& call, Plan& plan) {
+GroupSizes* plan_pack(const Call& call, Plan& plan, PhaseFn run) {
   const View& w = call.in[0];
   const int64_t group = call.ints[0];
   auto* args = plan.make<GroupSizes>();
   *args = {w.dims[0] / group, w.dims[1], w.count(2, w.rank)};
   plan.args = args;
-  plan.add(pack_panels, group * panels_of(args->maps), args->depth() * kPanel / 2);
+  plan.add(run, group * panels_of(args->maps), args->depth() * kPanel / 2);
+  return args;
+}
+
+}  // namespace
+
+Status conv_pack(const Call& call, Plan& plan) {
+  plan_pack(call, plan, pack_panels);
+  return {};
+}
+
+Status conv_pack_bf16(const Call& call, Plan& plan) {
+  const GroupSizes* sizes = plan_pack(call, plan, pack_pairs);
+  plan.local_bytes = sizes->depth() * kPanel * int64_t(sizeof(float));
   return {};
 }
 

@@ -3,7 +3,7 @@
 #include "kernels/conv/gather.h"
 #include "kernels/conv/pack.h"
 #include "kernels/conv/rows.h"
-#include "kernels/gemm/tile.h"
+#include "kernels/gemm/pack.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -17,15 +17,32 @@ struct ConvArgs {
   int64_t chain_at;  // in a thread's own memory
 };
 
+// What windows read, as rows of floats or of pairs.
+SDX_INLINE void fill_windows(const Gather& gather, const float* x, int64_t row, int64_t rows,
+                             int64_t depth, int64_t depths, float* to) {
+  gather_rows(gather, x, to, kStride, row, rows, depth, depths);
+}
+SDX_INLINE void fill_windows(const Gather& gather, const float* x, int64_t row, int64_t rows,
+                             int64_t depth, int64_t depths, Pair* to) {
+  constexpr int64_t kRows = 8, kStep = 2 * kDepth + kLanes;
+  const int64_t left = gather.depth() - 2 * depth, n = left < 2 * depths ? left : 2 * depths;
+  float wide[kRows * kStep];
+  for (int64_t i = 0; i < rows; i += kRows) {
+    const int64_t count = rows - i < kRows ? rows - i : kRows;
+    gather_rows(gather, x, wide, kStep, row + i, count, 2 * depth, n);
+    for (int64_t j = 0; j < count; ++j) copy_pairs(wide + j * kStep, n, to + (i + j) * kStride);
+  }
+}
+
+template <class U>
 void conv_block(const ConvArgs& a, const Data& data, int64_t group, int64_t item) {
   // Rows first: a thread's share of the items is a share of the image, as in the layers around.
   const int64_t block = item / a.split.column_blocks, columns = item % a.split.column_blocks;
   const int64_t first_row = a.split.row(block), m = a.split.row(block + 1) - first_row;
-  const int64_t k = a.gather.depth();
-  const float* packed =
-      a.is_packed ? input<float>(data, 1) : reinterpret_cast<const float*>(data.scratch);
-  const Columns weights{packed + group * packed_floats(k, a.maps), a.maps, a.split.panel(columns),
-                        a.split.panel(columns + 1)};
+  const int64_t k = depth_of<U>(a.gather.depth());
+  const U* packed = a.is_packed ? input<U>(data, 1) : reinterpret_cast<const U*>(data.scratch);
+  const ColumnsOf<U> weights{packed + group * packed_floats(k, a.maps), a.maps,
+                             a.split.panel(columns), a.split.panel(columns + 1)};
   const int64_t map = group * a.maps + weights.first * kPanel;
   Target target{a.epilogue.place(data, first_row, map), a.epilogue.pitch};
   if (a.epilogue.end_slot >= 0)  // which the output may lie on
@@ -36,8 +53,8 @@ void conv_block(const ConvArgs& a, const Data& data, int64_t group, int64_t item
   Finish finish = a.epilogue.finish(data, group * a.maps);
   finish.start = a.epilogue.start(data, first_row, map), finish.start_stride = a.epilogue.columns;
   gemm_block(data.local, m, k, weights, target, finish,
-             [&](float* to, int64_t row, int64_t rows, int64_t depth, int64_t depths) {
-               gather_rows(gather, x, to, kStride, first_row + row, rows, depth, depths);
+             [&](U* to, int64_t row, int64_t rows, int64_t depth, int64_t depths) {
+               fill_windows(gather, x, first_row + row, rows, depth, depths, to);
              });
   const int64_t width = (weights.last - weights.first) * kPanel;
   const int64_t left = a.maps - weights.first * kPanel;
@@ -45,10 +62,11 @@ void conv_block(const ConvArgs& a, const Data& data, int64_t group, int64_t item
                data.local + a.chain_at);
 }
 
+template <class U>
 Status conv_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const ConvArgs*>(args);
   const int64_t count = a.split.count();
-  for (int64_t i = begin; i < end; ++i) conv_block(a, data, i / count, i % count);
+  for (int64_t i = begin; i < end; ++i) conv_block<U>(a, data, i / count, i % count);
   return {};
 }
 
@@ -61,6 +79,7 @@ Status pack_panels(const void* args, const Data& data, int64_t begin, int64_t en
   return {};
 }
 
+template <class U>
 void add_conv(const Call& call, Plan& plan, bool is_packed) {
   const View &x = call.in[0], &y = call.out[0];
   const int at = 4 * (x.rank - 2);
@@ -69,7 +88,8 @@ void add_conv(const Call& call, Plan& plan, bool is_packed) {
   const Window window = read_window(x, y, call.ints);
   args->gather = make_gather(window, x.dim(-1), x.dim(-1) / group);
   args->maps = y.dim(-1) / group;
-  args->split = split_product(window.batch * window.outs(), args->maps, args->gather.depth());
+  args->split =
+      split_product(window.batch * window.outs(), args->maps, depth_of<U>(args->gather.depth()));
   plan.args = args;
   args->epilogue = read_epilogue(call, at + 1, plan);
   args->chain_at = kBlockBytes;
@@ -82,7 +102,7 @@ void add_conv(const Call& call, Plan& plan, bool is_packed) {
     plan.scratch_bytes = group * packed * int64_t(sizeof(float));
     plan.add(pack_panels, group * panels_of(args->maps), depth * kPanel / 2);
   }
-  plan.add(conv_blocks, group * args->split.count(), args->split.work);
+  plan.add(conv_blocks<U>, group * args->split.count(), args->split.work);
 }
 
 }  // namespace
@@ -90,12 +110,18 @@ void add_conv(const Call& call, Plan& plan, bool is_packed) {
 // ints: the window, group, epilogue. Inputs: x, weights (packed, or as ONNX has them), operands of
 // the epilogue.
 Status conv_f32(const Call& call, Plan& plan) {
-  add_conv(call, plan, true);
+  add_conv<float>(call, plan, true);
+  return {};
+}
+
+// The same with both sides rounded to bf16.
+Status conv_bf16(const Call& call, Plan& plan) {
+  add_conv<Pair>(call, plan, true);
   return {};
 }
 
 Status conv_unpacked_f32(const Call& call, Plan& plan) {
-  add_conv(call, plan, false);
+  add_conv<float>(call, plan, false);
   return {};
 }
 

@@ -1,4 +1,5 @@
-// Transposed convolution: each phase of the outputs is a product of its own.
+// Transposed convolution: each phase of the outputs is a product of its own, or, where kernels lie
+// side by side, all phases are columns of one product.
 #include "kernels/conv/epilogue.h"
 #include "kernels/conv/gather.h"
 #include "kernels/conv/pack.h"
@@ -14,7 +15,7 @@ struct TransposeArgs {
   int64_t n_phases;
   int64_t channels, maps;  // of one group
   int64_t in_channels;
-  Split split;  // of the largest phase of one group
+  Split split;  // of the largest phase of one group, or of all together
   Epilogue epilogue;
 };
 
@@ -71,6 +72,58 @@ void phase_block(const TransposeArgs& a, const Data& data, const ConvPhase& phas
   scatter_rows(a, phase, window, b, {tile, ldc}, data);
 }
 
+// The outputs of one pixel of the input: lines of them, `run` floats each in the tile.
+void scatter_pixel(const TransposeArgs& a, const Pixel& p, const float* sums, const Data& data) {
+  const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
+  const bool is_whole = a.epilogue.pitch == a.maps;
+  const int64_t runs = is_whole ? 1 : wide->taps, run = wide->taps * a.maps / runs;
+  for (int64_t line = 0; line < deep->taps * high->taps; ++line) {
+    const int64_t z = p.at[0] * deep->step + line / high->taps;
+    const int64_t y = p.at[1] * high->step + line % high->taps;
+    int64_t to = ((p.image * deep->out + z) * high->out + y) * wide->out + p.at[2] * wide->step;
+    for (int64_t i = 0; i < runs; ++i, ++to, sums += run) {
+      float* row = a.epilogue.place(data, to, 0);
+      const float *start = a.epilogue.start(data, to, 0), *end = a.epilogue.end(data, to, 0);
+      vloop(run, [&](int64_t j, auto lanes) {
+        f32v sum = load(sums + j, lanes);
+        if (start != nullptr) sum += load(start + j, lanes);
+        if (start != nullptr || a.epilogue.is_swish) activate(a.epilogue, &sum, 1);
+        if (end != nullptr) sum += load(end + j, lanes);
+        store(row + j, sum, lanes);
+      });
+    }
+  }
+}
+
+// Item: a block of pixels of the input, all of whose outputs are columns.
+Status joined_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const TransposeArgs*>(args);
+  const int64_t n = a.n_phases * a.maps, panels = panels_of(n), ldc = panels * kPanel;
+  auto* bias = reinterpret_cast<float*>(data.local + kBlockBytes);
+  float* tile = bias + ldc;
+  Finish finish = a.epilogue.finish(data, 0);
+  if (a.epilogue.start_slot >= 0) finish.relu = false, finish.high = kInf;  // only then
+  if (finish.bias != nullptr) {
+    for (int64_t i = 0; i < n; ++i) bias[i] = finish.bias[i % a.maps];
+    finish.bias = bias;
+  }
+  Window pixels = a.window;
+  for (Axis& axis : pixels.axis) axis.out = axis.in;
+  for (int64_t block = begin; block < end; ++block) {
+    const int64_t first = a.split.row(block), rows = a.split.row(block + 1) - first;
+    gemm_block(data.local, rows, a.channels, Columns{input<float>(data, 1), n, 0, panels},
+               {tile, ldc}, finish,
+               [&](float* to, int64_t row, int64_t m, int64_t depth, int64_t depths) {
+                 const float* x = input<float>(data, 0) + (first + row) * a.channels + depth;
+                 copy_rows(to, x, a.channels, m, depths);
+               });
+    Pixel p = pixel_of(pixels, first);
+    for (int64_t i = 0; i < rows; ++i, advance(pixels, p))
+      scatter_pixel(a, p, tile + i * ldc, data);
+  }
+  return {};
+}
+
 // Item: a block of rows and columns of one phase of one group.
 Status phase_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const TransposeArgs*>(args);
@@ -88,6 +141,21 @@ Status phase_blocks(const void* args, const Data& data, int64_t begin, int64_t e
     block.first_panel = a.split.panel(column), block.last_panel = a.split.panel(column + 1);
     if (block.rows > 0) phase_block(a, data, phase, block);
   }
+  return {};
+}
+
+// Column (tap, map) of channel c is what lies at [c, map, tap].
+Status pack_joined(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const TransposeArgs*>(args);
+  typedef float Loose __attribute__((aligned(1), may_alias));  // weights lie as in their file
+  const auto* w = reinterpret_cast<const Loose*>(input<float>(data, 0));
+  const int64_t taps = a.window.taps(), n = taps * a.maps;
+  for (int64_t i = begin; i < end; ++i)
+    for (int64_t c = 0; c < a.channels; ++c)
+      for (int64_t j = 0; j < kPanel; ++j) {
+        const int64_t column = i * kPanel + j, at = column % a.maps * taps + column / a.maps;
+        output<float>(data)[(i * a.channels + c) * kPanel + j] = column < n ? w[c * n + at] : 0;
+      }
   return {};
 }
 
@@ -120,9 +188,39 @@ TransposeArgs* make_args(const Window& window, Plan& plan) {
   return args;
 }
 
+int64_t bytes_of(int64_t floats) { return floats * int64_t(sizeof(float)); }
+
+void plan_joined(TransposeArgs& a, Plan& plan) {
+  const int64_t n = a.n_phases * a.maps, columns = panels_of(n) * kPanel;
+  a.split = split_product(a.window.batch * a.window.ins(), n, a.channels);
+  if (a.split.count() == 0) return;
+  a.split.work *= a.split.column_blocks;
+  a.split.column_blocks = 1;
+  const int64_t most_rows = (a.split.m + a.split.row_blocks - 1) / a.split.row_blocks;
+  plan.local_bytes = kBlockBytes + bytes_of((most_rows + 1) * columns);
+  plan.add(joined_blocks, a.split.count(), a.split.work);
+}
+
+void plan_phases(TransposeArgs& a, int64_t group, Plan& plan) {
+  int64_t rows = 0, taps = 0;
+  for (int64_t i = 0; i < a.n_phases; ++i) {
+    const int64_t m = a.window.batch * a.phases[i].outs();
+    rows = m > rows ? m : rows;
+    taps = a.phases[i].taps() > taps ? a.phases[i].taps() : taps;
+  }
+  a.split = split_product(rows, a.maps, taps * a.channels);
+  if (a.split.count() == 0) return;
+  const int64_t most_rows = (rows + a.split.row_blocks - 1) / a.split.row_blocks;
+  const int64_t columns = a.split.column_blocks;
+  const int64_t most_panels = (a.split.panels + columns - 1) / columns;
+  plan.local_bytes = kBlockBytes + bytes_of(most_rows * most_panels * kPanel);
+  plan.add(phase_blocks, group * a.n_phases * a.split.count(), a.split.work);
+}
+
 }  // namespace
 
-// ints: the window, group, epilogue. Inputs: x, packed weights, operands of the epilogue.
+// ints: the window, group, whether phases are joined, epilogue. Inputs: x, packed weights, operands
+// of the epilogue.
 Status conv_transpose_f32(const Call& call, Plan& plan) {
   const View &x = call.in[0], &y = call.out[0];
   const int at = 4 * (x.rank - 2);
@@ -130,25 +228,18 @@ Status conv_transpose_f32(const Call& call, Plan& plan) {
   TransposeArgs* a = make_args(read_window(x, y, call.ints), plan);
   a->in_channels = x.dim(-1);
   a->channels = a->in_channels / group, a->maps = y.dim(-1) / group;
-  int64_t rows = 0, taps = 0;
-  for (int64_t i = 0; i < a->n_phases; ++i) {
-    const int64_t m = a->window.batch * a->phases[i].outs();
-    rows = m > rows ? m : rows;
-    taps = a->phases[i].taps() > taps ? a->phases[i].taps() : taps;
+  if (call.ints[at + 1] != 0) {
+    plan_joined(*a, plan);
+  } else {
+    plan_phases(*a, group, plan);
   }
-  a->split = split_product(rows, a->maps, taps * a->channels);
   if (a->split.count() == 0) return {};
-  const int64_t most_rows = (rows + a->split.row_blocks - 1) / a->split.row_blocks;
-  const int64_t columns = a->split.column_blocks;
-  const int64_t most_panels = (a->split.panels + columns - 1) / columns;
-  plan.local_bytes = kBlockBytes + most_rows * most_panels * kPanel * int64_t(sizeof(float));
-  plan.add(phase_blocks, group * a->n_phases * a->split.count(), a->split.work);
-  a->epilogue = read_epilogue(call, at + 1, plan);
+  a->epilogue = read_epilogue(call, at + 2, plan);
   add_program<TransposeArgs>(a->epilogue, plan);
   return {};
 }
 
-// ints: kernel, strides and dilations along three axes, then group.
+// ints: kernel, strides and dilations along three axes, then group and whether phases are joined.
 Status conv_transpose_pack(const Call& call, Plan& plan) {
   const View& w = call.in[0];
   Window window;
@@ -160,6 +251,10 @@ Status conv_transpose_pack(const Call& call, Plan& plan) {
   const int64_t group = call.ints[3 * kSpatial];
   TransposeArgs* a = make_args(window, plan);
   a->channels = w.dims[0] / group, a->maps = w.dims[1];
+  if (call.ints[3 * kSpatial + 1] != 0) {
+    plan.add(pack_joined, panels_of(a->maps * window.taps()), a->channels * kPanel * 2);
+    return {};
+  }
   plan.add(pack_phases, group * panels_of(a->maps), w.count() / (group * panels_of(a->maps) + 1));
   return {};
 }

@@ -22,10 +22,14 @@ struct WinogradArgs {
   int64_t width;            // floats between them
   int64_t patch_floats;     // of all transformed patches of a block
   bool is_shared;           // patches are transformed by a phase of their own
+  bool is_small;            // so are weights; else each panel is when a block of tiles meets it
+  int64_t weights_at;       // of transformed weights in the scratch, in floats
+  int64_t room_floats;      // for them in a thread's own memory
   Epilogue epilogue;
   bool is_active;  // sums have bounds or an activation
 
   SDX_INLINE int64_t rests() const { return high.spacing * wide.spacing; }
+  SDX_INLINE int64_t taps() const { return high.taps * wide.taps; }
 };
 
 struct Tile {
@@ -38,6 +42,8 @@ Tile tile_of(const WinogradArgs& a, int64_t number) {
   return {image / rests, line * a.tile * a.high.spacing + image % rests / a.wide.spacing,
           in_line * a.tile * a.wide.spacing + image % rests % a.wide.spacing};
 }
+
+constexpr int64_t kMostTiles = 64;  // of a block
 
 // Where channel c of a place lies among the transformed patches of a block of n tiles, in tile 0.
 SDX_INLINE int64_t patch_at(const WinogradArgs& a, int64_t n, int64_t place, int64_t c) {
@@ -220,6 +226,56 @@ Status transform_tiles(const void* args, const Data& data, int64_t begin, int64_
   return {};
 }
 
+// Floats between the transformed weights of two places: odd lines, so that all of them can be
+// written at once.
+SDX_INLINE int64_t places_apart(int64_t floats) { return (floats + 15) / 16 * 16 + 16; }
+SDX_INLINE int64_t all_weights(const WinogradArgs& a) {
+  return places_apart(packed_floats(a.channels, a.maps));
+}
+constexpr int64_t kFewChannels = 128;  // whose weights of all places fit well into L2
+constexpr int64_t kFewWeights = kFewChannels * kPanel;
+
+void transform_panel(const WinogradArgs& a, const float* panel, int64_t n, float* to,
+                     int64_t stride) {
+  (a.tile == 4 ? transform_weights<3> : transform_weights<5>)(panel, a.channels, n, to, stride);
+}
+
+// Item: the weights of one panel.
+Status transform_panels(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const WinogradArgs*>(args);
+  const int64_t size = a.channels * kPanel;
+  float* to = reinterpret_cast<float*>(data.scratch) + a.weights_at;
+  for (int64_t i = begin; i < end; ++i)
+    transform_panel(a, input<float>(data, 1) + i * a.taps() * size, a.channels, to + i * size,
+                    all_weights(a));
+  return {};
+}
+
+// The sums of one panel for all places of n patches.
+void multiply_panel(const WinogradArgs& a, const Data& data, const float* patches, int64_t n,
+                    int64_t panel, float* sums) {
+  const float* w = reinterpret_cast<const float*>(data.scratch) + a.weights_at;
+  for (int64_t p = 0; p < kPlaces; ++p)
+    gemm_passes(n, a.channels, 0, a.channels / a.depth, patches + patch_at(a, n, p, 0),
+                {w + p * all_weights(a), a.maps, panel, panel + 1}, {sums + p * n * kPanel, kPanel},
+                Finish{});
+}
+
+// The same, with weights that are transformed on the way, into `room`.
+void multiply_new_panel(const WinogradArgs& a, const Data& data, const float* patches, int64_t n,
+                        int64_t panel, float* sums, float* room) {
+  const float* w = input<float>(data, 1) + panel * a.taps() * a.channels * kPanel;
+  const int64_t stride = places_apart(kFewWeights);
+  for (int64_t c = 0, few; c < a.channels; c += few) {
+    const int64_t left = a.depth - c % a.depth;  // of a pass
+    few = left < kFewChannels ? left : kFewChannels;
+    transform_panel(a, w + c * kPanel, few, room, stride);
+    for (int64_t p = 0; p < kPlaces; ++p)
+      gemm_pass(n, few, patches + patch_at(a, n, p, c), room + p * stride, kPanel,
+                {sums + p * n * kPanel, kPanel}, c > 0);
+  }
+}
+
 // Item: a block of tiles, and a block of panels.
 void winograd_block(const WinogradArgs& a, const Data& data, int64_t block, int64_t columns) {
   const int64_t first = part_begin(a.tiles, a.blocks, block);
@@ -227,7 +283,8 @@ void winograd_block(const WinogradArgs& a, const Data& data, int64_t block, int6
   const int64_t panels = panels_of(a.maps), low = part_begin(panels, a.column_blocks, columns);
   const int64_t high = part_begin(panels, a.column_blocks, columns + 1);
   float* sums = reinterpret_cast<float*>(data.local);
-  float* own = sums + kPlaces * a.most * kPanel;
+  float* room = sums + kPlaces * a.most * kPanel;
+  float* own = room + a.room_floats;
   float* patches = own;
   if (a.is_shared) {
     patches = reinterpret_cast<float*>(data.scratch) + block * a.patch_floats;
@@ -236,11 +293,10 @@ void winograd_block(const WinogradArgs& a, const Data& data, int64_t block, int6
       transform_tile(a, input<float>(data, 0), first + t, patches, n, t);
   }
   for (int64_t panel = low; panel < high; ++panel) {
-    for (int64_t p = 0; p < kPlaces; ++p) {
-      const float* w = input<float>(data, 1) + p * packed_floats(a.channels, a.maps);
-      gemm_passes(n, a.channels, 0, a.channels / a.depth, patches + patch_at(a, n, p, 0),
-                  {w, a.maps, panel, panel + 1}, {sums + p * n * kPanel, kPanel}, Finish{});
-    }
+    if (a.is_small)
+      multiply_panel(a, data, patches, n, panel, sums);
+    else
+      multiply_new_panel(a, data, patches, n, panel, sums, room);
     (a.tile == 4 ? finish_tiles<4> : finish_tiles<2>)(a, data, first, n, panel, sums);
   }
   const int64_t map = low * kPanel, end = high * kPanel < a.maps ? high * kPanel : a.maps;
@@ -254,13 +310,14 @@ Status winograd_blocks(const void* args, const Data& data, int64_t begin, int64_
   return {};
 }
 
-// Blocks whose patches fit well into L2; few tiles are cut by columns too, and then they share
-// what they transform.
+// Blocks whose patches fit well into L2, or, where they transform weights, with enough tiles to
+// make that cheap. Few tiles are cut by columns too, and then they share what they transform.
 void cut(WinogradArgs& a) {
-  constexpr int64_t kPatchBytes = 384 * 1024, kEnough = 16;
+  constexpr int64_t kPatchBytes = 384 * 1024, kSmallBytes = 5 * 1024 * 1024, kEnough = 16;
   const int64_t of_a_tile = kPlaces * a.channels * int64_t(sizeof(float));
-  int64_t most = kPatchBytes / of_a_tile / kTileRows * kTileRows;
-  most = most < kTileRows ? kTileRows : most > 4 * kTileRows ? 4 * kTileRows : most;
+  a.is_small = packed_floats(a.channels, a.maps) * kPlaces * int64_t(sizeof(float)) <= kSmallBytes;
+  int64_t most = a.is_small ? kPatchBytes / of_a_tile / kTileRows * kTileRows : kMostTiles;
+  most = most < kTileRows ? kTileRows : most > kMostTiles ? kMostTiles : most;
   a.blocks = (a.tiles + most - 1) / most;
   a.most = a.blocks > 0 ? (a.tiles + a.blocks - 1) / a.blocks : 0;
   const int64_t panels = panels_of(a.maps), wanted = a.blocks > 0 ? kEnough / a.blocks : 1;
@@ -277,7 +334,7 @@ void cut(WinogradArgs& a) {
 
 }  // namespace
 
-// ints: the window, group, epilogue. Inputs: x, transformed weights, operands of the epilogue.
+// ints: the window, group, epilogue. Inputs: x, packed weights, operands of the epilogue.
 Status conv_winograd_f32(const Call& call, Plan& plan) {
   const View &x = call.in[0], &y = call.out[0];
   const Window window = read_window(x, y, call.ints);
@@ -296,12 +353,18 @@ Status conv_winograd_f32(const Call& call, Plan& plan) {
   a->is_active = a->epilogue.relu || a->epilogue.high < kInf || a->epilogue.is_swish;
   plan.args = a;
   const int64_t patch_bytes = a->patch_floats * int64_t(sizeof(float));
-  plan.local_bytes = kPlaces * a->most * kPanel * int64_t(sizeof(float)) +
-                     chain_local_bytes(a->epilogue.chain) + (a->is_shared ? 0 : patch_bytes);
-  const int64_t tile_work = a->channels * 8;
+  a->room_floats = a->is_small ? 0 : kPlaces * places_apart(kFewWeights);
+  const int64_t own = kPlaces * a->most * kPanel + a->room_floats;
+  plan.local_bytes = own * int64_t(sizeof(float)) + chain_local_bytes(a->epilogue.chain) +
+                     (a->is_shared ? 0 : patch_bytes);
   if (a->is_shared) {
     plan.scratch_bytes = a->blocks * patch_bytes;
-    plan.add(transform_tiles, a->tiles, tile_work);
+    plan.add(transform_tiles, a->tiles, a->channels * 8);
+  }
+  if (a->is_small) {
+    a->weights_at = plan.scratch_bytes / int64_t(sizeof(float));
+    plan.scratch_bytes += kPlaces * all_weights(*a) * int64_t(sizeof(float));
+    plan.add(transform_panels, panels_of(a->maps), a->channels * kPanel * 2);
   }
   const int64_t products = a->most * kPlaces * a->channels * a->maps;
   plan.add(winograd_blocks, a->blocks * a->column_blocks,

@@ -12,4 +12,9 @@ constexpr int kPatch = 6;
 constexpr int kPlaces = kPatch * kPatch;
 constexpr double kA = 0.70710678118654752440, kB = 1.41421356237309504880;
 
+// Weights of all places, `stride` floats apart, for n channels of a panel of `channels` that is
+// packed with its K x K taps outermost.
+template <int K>
+void transform_weights(const float* panel, int64_t channels, int64_t n, float* to, int64_t stride);
+
 }  // namespace sdx::SDX_ISA

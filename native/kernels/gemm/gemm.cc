@@ -6,8 +6,11 @@ namespace {
 
 constexpr Kernel kRows[] = {
     {"matmul", Accepts::any, matmul},
+    {"matmul_bf16", Accepts::any, matmul_bf16},
     {"matmul_pack", Accepts::any, matmul_pack},
+    {"matmul_pack_bf16", Accepts::any, matmul_pack_bf16},
     {"matmul_packed", Accepts::any, matmul_packed},
+    {"matmul_packed_bf16", Accepts::any, matmul_packed_bf16},
 };
 
 }  // namespace

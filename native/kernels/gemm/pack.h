@@ -17,10 +17,10 @@ SDX_INLINE void copy_scattered(const T* from, int64_t row_stride, int64_t column
 }
 
 // The same in squares of N x N, as many as there are; row_stride is 1.
-template <int N>
-SDX_INLINE void turn_squares(const float* from, int64_t column_stride, int64_t rows,
-                             int64_t columns, float* to, int64_t to_stride) {
-  constexpr int kBytes = N * int(sizeof(float));
+template <int N, class U>
+SDX_INLINE void turn_squares(const U* from, int64_t column_stride, int64_t rows, int64_t columns,
+                             U* to, int64_t to_stride) {
+  constexpr int kBytes = N * int(sizeof(U));
   for (int64_t i = 0; i + N <= rows; i += N)
     for (int64_t j = 0; j + N <= columns; j += N)
       transpose_square<uint32_t, kBytes>(
@@ -89,6 +89,87 @@ SDX_INLINE void pack_panel(const T* from, int64_t row_stride, int64_t column_str
   if (width == kPanel) return;
   for (int64_t i = 0; i < k; ++i)
     memset(to + i * kPanel + width, 0, size_t(kPanel - width) * sizeof(float));
+}
+
+// n numbers that lie side by side as pairs.
+template <class T>
+SDX_INLINE void copy_pairs(const T* from, int64_t n, Pair* to) {
+  int64_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes)
+    store(to + i / 2,
+          pair_row_bf16(load_float(from + i, Full{}), load_float(from + i + kLanes, Full{})));
+  const int left = int(n - i);
+  if (left == 0) return;
+  const f32v first = load_float(from + i, Part{left < kLanes ? left : kLanes});
+  const f32v second = left > kLanes ? load_float(from + i + kLanes, Part{left - kLanes}) : f32v{};
+  store(to + i / 2, pair_row_bf16(first, second), Part{(left + 1) / 2});
+}
+SDX_INLINE void copy_pairs(const BF16* from, int64_t n, Pair* to) {
+  if (n % 2 != 0) to[n / 2] = from[n - 1].bits;
+  memcpy(to, from, size_t(n / 2) * sizeof(Pair));
+}
+
+// Rows of A as tiles read them: to[i * kStride + p] is the pair (i, 2p), (i, 2p + 1).
+template <class T>
+SDX_INLINE void copy_rows_to_pairs(const T* from, int64_t row_stride, int64_t column_stride,
+                                   int64_t rows, int64_t columns, Pair* to) {
+  if (column_stride == 1 || columns <= 1) {
+    for (int64_t i = 0; i < rows; ++i) copy_pairs(from + i * row_stride, columns, to + i * kStride);
+    return;
+  }
+  constexpr int64_t kRows = 16, kStep = 2 * kDepth + 16;
+  float wide[kRows * kStep];
+  for (int64_t i = 0; i < rows; i += kRows) {
+    const int64_t n = rows - i < kRows ? rows - i : kRows;
+    copy_matrix(from + i * row_stride, row_stride, column_stride, n, columns, wide, kStep);
+    for (int64_t j = 0; j < n; ++j) copy_pairs(wide + j * kStep, columns, to + (i + j) * kStride);
+  }
+}
+
+// Rows [k][32] of a panel as pairs of rows.
+SDX_INLINE void pair_rows(const float* from, int64_t k, Pair* to) {
+  for (int64_t i = 0; i < k; i += 2)
+#pragma GCC unroll 8
+    for (int64_t j = 0; j < kPanel; j += kLanes) {
+      const float* at = from + i * kPanel + j;
+      store(to + i / 2 * kPanel + j, pair_bf16(load(at), i + 1 < k ? load(at + kPanel) : f32v{}));
+    }
+}
+
+// Columns that lie in memory as they are, as a panel of pairs: k numbers of `width` columns.
+template <class T>
+SDX_INLINE void turn_to_pairs(const T* from, int64_t column_stride, int64_t k, int64_t width,
+                              Pair* to) {
+  constexpr int64_t kPairs = 32, kStep = kPairs + 16;
+  Pair columns[kPanel * kStep];
+  for (int64_t i = 0; i < k; i += 2 * kPairs, to += kPairs * kPanel) {
+    const int64_t n = k - i < 2 * kPairs ? k - i : 2 * kPairs, pairs = depth_of<Pair>(n);
+    for (int64_t j = 0; j < width; ++j)
+      copy_pairs(from + i + j * column_stride, n, columns + j * kStep);
+    for (int64_t j = width; j < kPanel; ++j)
+      memset(columns + j * kStep, 0, size_t(pairs) * sizeof(Pair));
+    const int64_t whole = pairs / kLanes * kLanes;
+    turn_squares<kLanes>(columns, kStep, whole, kPanel, to, kPanel);
+    for (int64_t p = whole; p < pairs; ++p)
+      for (int64_t j = 0; j < kPanel; ++j) to[p * kPanel + j] = columns[j * kStep + p];
+  }
+}
+
+// Panel `panel` of a matrix [k, n], in pairs.
+template <class T>
+SDX_INLINE void pack_panel(const T* from, int64_t row_stride, int64_t column_stride, int64_t k,
+                           int64_t n, int64_t panel, Pair* to) {
+  const int64_t first = panel * kPanel, left = n - first;
+  if (row_stride == 1 && column_stride != 1)
+    return turn_to_pairs(from + first * column_stride, column_stride, k,
+                         left < kPanel ? left : kPanel, to);
+  constexpr int64_t kRows = 64;
+  float wide[kRows * kPanel];
+  for (int64_t i = 0; i < k; i += kRows) {
+    const int64_t rows = k - i < kRows ? k - i : kRows;
+    pack_panel(from + i * row_stride, row_stride, column_stride, rows, n, panel, wide);
+    pair_rows(wide, rows, to + i / 2 * kPanel);
+  }
 }
 
 }  // namespace sdx::SDX_ISA

@@ -11,7 +11,7 @@ struct ProductArgs {
   Product p;
   int64_t pitch;          // elements between rows of the output
   Split split;            // of one batch
-  int64_t packed_floats;  // of one matrix of B
+  int64_t packed_floats;  // of one matrix of B, or pairs
   Finish finish;
   int bias_slot, start_slot;     // of the inputs; -1: not given
   Axes start_rows;               // where rows of the start lie
@@ -41,26 +41,39 @@ const float* start_of(const ProductArgs& args, const Data& data, const Area& at,
 bool plan_thin(const ProductArgs& args, Plan& plan);
 
 // Items of a pack are panels of the matrices of B.
-template <class T>
-SDX_INLINE void pack_panels(const Product& p, const T* from, float* to, int64_t begin,
-                            int64_t end) {
+template <class T, class U>
+SDX_INLINE void pack_panels(const Product& p, const T* from, U* to, int64_t begin, int64_t end) {
   const int64_t panels = panels_of(p.n);
   for (int64_t i = begin; i < end; ++i)
     pack_panel(from + p.b.offset(i / panels), p.b_row_stride, p.b_column_stride, p.k, p.n,
-               i % panels, to + i * kPanel * p.k);
+               i % panels, to + i * kPanel * depth_of<U>(p.k));
 }
 
-// Rows [row, row + rows) of a batch of A; `from` is its element [0, depth].
 template <class T>
-SDX_INLINE void fill_rows(const Product& p, const T* from, float* to, int64_t row, int64_t rows,
-                          int64_t k) {
+SDX_INLINE void copy_a(const T* from, int64_t row_stride, int64_t k_stride, int64_t rows, int64_t k,
+                       float* to) {
+  copy_matrix(from, row_stride, k_stride, rows, k, to, kStride);
+}
+template <class T>
+SDX_INLINE void copy_a(const T* from, int64_t row_stride, int64_t k_stride, int64_t rows, int64_t k,
+                       Pair* to) {
+  copy_rows_to_pairs(from, row_stride, k_stride, rows, k, to);
+}
+
+// Rows [row, row + rows) of a batch of A, which begins at `from`: elements [depth, depth + depths)
+// of them, or pairs.
+template <class T, class U>
+SDX_INLINE void fill_rows(const Product& p, const T* from, U* to, int64_t row, int64_t rows,
+                          int64_t depth, int64_t depths) {
+  const int64_t first = depth * kNumbers<U>, last = (depth + depths) * kNumbers<U>;
+  const int64_t k = (last < p.k ? last : p.k) - first;
+  from += first * p.k_stride;
   if (p.rows.rank <= 1) {
     const int64_t stride = p.rows.rank == 0 ? 0 : p.rows.strides[0];
-    copy_matrix(from + row * stride, stride, p.k_stride, rows, k, to, kStride);
-    return;
+    return copy_a(from + row * stride, stride, p.k_stride, rows, k, to);
   }
   for (int64_t i = 0; i < rows; ++i)
-    copy_matrix(from + p.rows.offset(row + i), 0, p.k_stride, 1, k, to + i * kStride, kStride);
+    copy_a(from + p.rows.offset(row + i), 0, p.k_stride, 1, k, to + i * kStride);
 }
 
 }  // namespace sdx::SDX_ISA

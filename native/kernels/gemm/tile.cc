@@ -1,5 +1,7 @@
-// The f32 micro-kernel: accumulators fill the register file, one broadcast feeds a row of them.
+// The micro-kernel: accumulators fill the register file, one broadcast feeds a row of them.
 #include "kernels/gemm/tile.h"
+
+#include "simd/dot.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -12,8 +14,9 @@ struct Store {
 };
 
 // C[rows x width] (+)= A[rows x k] * panel[k x 32], in whole vectors; entry r - 1 does r rows.
-using TileFn = void (*)(int64_t k, const float* a, const float* panel, int64_t width, float* c,
-                        int64_t ldc, const Store& store);
+template <class U>
+using TileFn = void (*)(int64_t k, const U* a, const U* panel, int64_t width, float* c, int64_t ldc,
+                        const Store& store);
 
 // Every vector of a tile, in registers: one branch for all of them, not one for each.
 template <int R, int W, class F>
@@ -34,22 +37,25 @@ SDX_INLINE void finish_sums(f32v (&sum)[R][W], const Finish& finish, int column)
   if (finish.high < kInf) each(sum, [&](f32v& y, int, int) { y = at_most(y, high); });
 }
 
+SDX_INLINE f32v add_product(f32v sum, float a, f32v b) { return sum + a * b; }
+SDX_INLINE f32v add_product(f32v sum, Pair a, u32v b) { return dot2_bf16(sum, splat(a), b); }
+
 constexpr int64_t kAhead = SDX_VEC_BYTES == 64 ? 16 : 48;  // steps: about what L3 takes to answer
 
 // R rows, and W vectors of columns.
-template <int R, int W>
-SDX_INLINE void strip(int64_t k, const float* a, const float* b, float* c, int64_t ldc,
+template <int R, int W, class U>
+SDX_INLINE void strip(int64_t k, const U* a, const U* b, float* c, int64_t ldc,
                       const Store& store_as, int column) {
   f32v sum[R][W] = {};
   for (int64_t p = 0; p < k; ++p, ++a, b += kPanel) {
-    f32v right[W];
+    Vec<U> right[W];
     for (int j = 0; j < W * kLanes; j += 16) __builtin_prefetch(b + kAhead * kPanel + j);
 #pragma GCC unroll 8
-    for (int j = 0; j < W; ++j) right[j] = load(b + j * kLanes);
+    for (int j = 0; j < W; ++j) right[j] = pinned(load(b + j * kLanes));
 #pragma GCC unroll 16
     for (int i = 0; i < R; ++i)
 #pragma GCC unroll 8
-      for (int j = 0; j < W; ++j) sum[i][j] += a[i * kStride] * right[j];
+      for (int j = 0; j < W; ++j) sum[i][j] = add_product(sum[i][j], a[i * kStride], right[j]);
   }
   if (store_as.add != nullptr) {
     const float* add = store_as.add + column;
@@ -65,8 +71,8 @@ constexpr int kRegisters = SDX_VEC_BYTES == 64 ? 32 : 16;
 template <int R>
 constexpr int kWide = kVectors <= 2 || R * 4 + 5 > kRegisters ? 2 : 4;
 
-template <int R>
-void tile(int64_t k, const float* a, const float* panel, int64_t width, float* c, int64_t ldc,
+template <int R, class U>
+void tile(int64_t k, const U* a, const U* panel, int64_t width, float* c, int64_t ldc,
           const Store& store_as) {
   int column = 0;
   for (; column + (kWide<R> - 1) * kLanes < width; column += kWide<R> * kLanes)
@@ -76,21 +82,27 @@ void tile(int64_t k, const float* a, const float* panel, int64_t width, float* c
 }
 
 #if SDX_VEC_BYTES == 64
-constexpr TileFn kTiles[] = {tile<1>, tile<2>, tile<3>, tile<4>,  tile<5>,  tile<6>,
-                             tile<7>, tile<8>, tile<9>, tile<10>, tile<11>, tile<12>};
+template <class U>
+constexpr TileFn<U> kTiles[] = {tile<1, U>, tile<2, U>,  tile<3, U>,  tile<4, U>,
+                                tile<5, U>, tile<6, U>,  tile<7, U>,  tile<8, U>,
+                                tile<9, U>, tile<10, U>, tile<11, U>, tile<12, U>};
 #elif SDX_VEC_BYTES == 32
-constexpr TileFn kTiles[] = {tile<1>, tile<2>, tile<3>, tile<4>, tile<5>, tile<6>};
+template <class U>
+constexpr TileFn<U> kTiles[] = {tile<1, U>, tile<2, U>, tile<3, U>,
+                                tile<4, U>, tile<5, U>, tile<6, U>};
 #else
-constexpr TileFn kTiles[] = {tile<1>, tile<2>, tile<3>, tile<4>};
+template <class U>
+constexpr TileFn<U> kTiles[] = {tile<1, U>, tile<2, U>, tile<3, U>, tile<4, U>};
 #endif
 
 // All rows of one panel: `a` holds m rows of depth k.
-void gemm_panel(int64_t m, int64_t k, const float* a, const float* panel, int64_t width, float* c,
+template <class U>
+void gemm_panel(int64_t m, int64_t k, const U* a, const U* panel, int64_t width, float* c,
                 int64_t ldc, const Store& store) {
   const int64_t tiles = (m + kTileRows - 1) / kTileRows, height = m / tiles, higher = m % tiles;
   for (int64_t t = 0, row = 0, rows; t < tiles; ++t, row += rows) {
     rows = height + (t < higher ? 1 : 0);
-    const TileFn tile = kTiles[rows - 1];
+    const TileFn<U> tile = kTiles<U>[rows - 1];
     float* to = c + row * ldc;
     Store own = store;
     if (own.add != nullptr) own.add += row * own.add_stride;
@@ -106,19 +118,15 @@ void gemm_panel(int64_t m, int64_t k, const float* a, const float* panel, int64_
     }
     tile(k, a + row * kStride, panel, width, whole, kPanel, own);
     for (int64_t i = 0; i < rows; ++i)
-      memcpy(to + i * ldc, whole + i * kPanel, size_t(width) * sizeof(float));
+      vloop(width, [&](int64_t j, auto lanes) {
+        sdx::SDX_ISA::store(to + i * ldc + j, load(whole + i * kPanel + j), lanes);
+      });
   }
 }
 
-}  // namespace
-
-void gemm_pass(int64_t m, int64_t k, const float* a, const float* panel, int64_t width,
-               const Target& to, bool add) {
-  gemm_panel(m, k, a, panel, width, to.c, to.ldc, {add ? to.c : nullptr, to.ldc, nullptr});
-}
-
-void gemm_passes(int64_t m, int64_t k, int64_t first, int64_t last, const float* a,
-                 const Columns& b, const Target& to, const Finish& finish) {
+template <class U>
+void all_passes(int64_t m, int64_t k, int64_t first, int64_t last, const U* a,
+                const ColumnsOf<U>& b, const Target& to, const Finish& finish) {
   const int64_t passes = passes_of(k), height = b.depth > 0 ? b.depth : k;
   for (int64_t p = b.first; p < b.last; ++p) {
     const int64_t column = p * kPanel, left = b.n - column;
@@ -144,6 +152,23 @@ void gemm_passes(int64_t m, int64_t k, int64_t first, int64_t last, const float*
                   complete ? &own : nullptr});
     }
   }
+}
+
+}  // namespace
+
+void gemm_pass(int64_t m, int64_t k, const float* a, const float* panel, int64_t width,
+               const Target& to, bool add) {
+  gemm_panel(m, k, a, panel, width, to.c, to.ldc, {add ? to.c : nullptr, to.ldc, nullptr});
+}
+
+void gemm_passes(int64_t m, int64_t k, int64_t first, int64_t last, const float* a,
+                 const Columns& b, const Target& to, const Finish& finish) {
+  all_passes(m, k, first, last, a, b, to, finish);
+}
+
+void gemm_passes(int64_t m, int64_t k, int64_t first, int64_t last, const Pair* a,
+                 const ColumnsOf<Pair>& b, const Target& to, const Finish& finish) {
+  all_passes(m, k, first, last, a, b, to, finish);
 }
 
 }  // namespace sdx::SDX_ISA

@@ -21,6 +21,10 @@
 // runs over the block behind it, while it is hot: keep blocks below about 256 KB of C.
 //
 // `split_product(m, n, k)` cuts a product into such blocks: the items of a phase.
+//
+// Products of bf16 are the same with a Pair where a float was: two neighbours along k, which one
+// instruction multiplies and adds. All depths count pairs then, the last of which may lack its
+// second number: that is 0 on both sides.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +32,8 @@
 #include "simd/vec.h"
 
 namespace sdx::SDX_ISA {
+
+using Pair = uint32_t;  // two numbers of bf16, the first of them in the low bits
 
 constexpr int64_t kPanel = 32;
 constexpr int kTileRows = SDX_VEC_BYTES == 64 ? 12 : SDX_VEC_BYTES == 32 ? 6 : 4;
@@ -39,6 +45,16 @@ constexpr int64_t kBlockBytes = kBlockRows * kStride * int64_t(sizeof(float));
 
 constexpr int64_t panels_of(int64_t n) { return (n + kPanel - 1) / kPanel; }
 constexpr int64_t packed_floats(int64_t k, int64_t n) { return panels_of(n) * kPanel * k; }
+
+// How many numbers an element of a packed matrix holds, and how many elements k numbers take.
+template <class U>
+constexpr int64_t kNumbers = 1;
+template <>
+constexpr int64_t kNumbers<Pair> = 2;
+template <class U>
+constexpr int64_t depth_of(int64_t k) {
+  return (k + kNumbers<U> - 1) / kNumbers<U>;
+}
 
 // What happens to complete sums: y = alpha * sum + bias[column], then max(y, 0) if relu, then
 // min(y, high). Sums begin with what lies at `start`, if given, which may be C itself.
@@ -54,12 +70,14 @@ struct Finish {
   }
 };
 
-struct Columns {
-  const float* packed;
+template <class U>
+struct ColumnsOf {
+  const U* packed;
   int64_t n;            // of the whole matrix
   int64_t first, last;  // panels
   int64_t depth = 0;    // rows that a panel has, where it has more than are read
 };
+using Columns = ColumnsOf<float>;
 
 struct Target {
   float* c;  // where the first column of the first panel goes
@@ -78,16 +96,18 @@ SDX_INLINE int64_t passes_of(int64_t k) { return k > kDepth ? (k + kDepth - 1) /
 // pass behind the other.
 void gemm_passes(int64_t m, int64_t k, int64_t first, int64_t last, const float* a,
                  const Columns& b, const Target& to, const Finish& finish);
+void gemm_passes(int64_t m, int64_t k, int64_t first, int64_t last, const Pair* a,
+                 const ColumnsOf<Pair>& b, const Target& to, const Finish& finish);
 
 // One pass over one panel of `width` columns, for callers that make panels on the way: m rows of A,
 // kStride apart, times [k][32] floats, written over C or added to it.
 void gemm_pass(int64_t m, int64_t k, const float* a, const float* panel, int64_t width,
                const Target& to, bool add);
 
-template <class Fill>
-SDX_INLINE void gemm_block(void* local, int64_t m, int64_t k, const Columns& b, const Target& to,
-                           const Finish& finish, Fill&& fill) {
-  float* a = static_cast<float*>(local);
+template <class U, class Fill>
+SDX_INLINE void gemm_block(void* local, int64_t m, int64_t k, const ColumnsOf<U>& b,
+                           const Target& to, const Finish& finish, Fill&& fill) {
+  U* a = static_cast<U*>(local);
   const int64_t blocks = (m + kBlockRows - 1) / kBlockRows, passes = passes_of(k);
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t row = part_begin(m, blocks, block);

@@ -23,6 +23,11 @@ struct Dot {
   static constexpr int kProducts = 4;
 };
 
+struct Pairs {
+  static SDX_INLINE f32v step(f32v sum, f32v a, f32v b) { return dot2_bf16(sum, (u32v)a, (u32v)b); }
+  static constexpr int kProducts = 2;
+};
+
 // Item: a round. The two numbers come from memory, so that nothing is computed beforehand.
 template <class T, class Op>
 Status rounds(const void*, const Data& data, int64_t begin, int64_t end) {
@@ -83,6 +88,11 @@ Status fma_limit_64(const Call& call, Plan& plan) {
 
 Status dot_limit(const Call& call, Plan& plan) {
   plan.add(rounds<int32_t, Dot>, call.out[0].dims[0], kRoundWork);
+  return {};
+}
+
+Status bf16_limit(const Call& call, Plan& plan) {
+  plan.add(rounds<float, Pairs>, call.out[0].dims[0], kRoundWork);
   return {};
 }
 

@@ -9,6 +9,7 @@ constexpr Kernel kRows[] = {
     {"fma_limit", Accepts::contiguous, fma_limit},
     {"fma_limit_64", Accepts::contiguous, fma_limit_64},
     {"dot_limit", Accepts::contiguous, dot_limit},
+    {"bf16_limit", Accepts::contiguous, bf16_limit},
     {"stream_limit", Accepts::contiguous, stream_limit},
 };
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Final
 
+from sardonyx.pass_options import PRECISIONS
+
 MAX_DIM: Final = 1 << 40
 ORDERS: Final = ("least_peak", "reverse_depth_first", "priority_based", "memory_efficient")
 
@@ -170,6 +172,7 @@ def _run(commands: Any) -> None:
     run.add_argument("--outputs", metavar="FILE", type=pathlib.Path, help="save outputs as .npz")
     _sizes(run)
     _providers(run)
+    _precision(run)
     run.add_argument("--profile", metavar="FILE", type=pathlib.Path, help="write a Chrome trace")
     _threads(run)
     run.add_argument(
@@ -182,6 +185,7 @@ def _info(commands: Any) -> None:
     info.add_argument("model", metavar="MODEL", help="an ONNX file")
     _sizes(info)
     _providers(info)
+    _precision(info)
     for name, what in (
         ("nodes", "list each node with its provider and kernel"),
         ("why", "list which providers refused which nodes, and why"),
@@ -250,6 +254,7 @@ def _profile(commands: Any) -> None:
     )
     _sizes(profile)
     _providers(profile)
+    _precision(profile)
     _threads(profile)
     profile.add_argument(
         "--runs", metavar="N", type=_count, default=20, help="runs to measure (default 20)"
@@ -289,6 +294,7 @@ def _pack(commands: Any) -> None:
         default="all",
         help="none, basic, extended or all (default), as sessions will be asked for",
     )
+    _precision(pack)
 
 
 _PROVIDERS: Final = {
@@ -334,6 +340,21 @@ def _providers(command: argparse.ArgumentParser) -> None:
 
 def _options(text: str) -> dict[str, str]:
     return _pairs(text, "device=cuda:1")
+
+
+def _precision(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--precision",
+        metavar="NAME",
+        choices=tuple(PRECISIONS),
+        default="exact",
+        help="exact (default); bf16 or int8: faster, with rounded products (docs/precision.md)",
+    )
+
+
+def precision_entry(arguments: argparse.Namespace) -> dict[str, str]:
+    """The session config entry for the precision that was asked for."""
+    return {"sardonyx.precision": arguments.precision}
 
 
 def _sizes(command: argparse.ArgumentParser) -> None:

@@ -6,10 +6,11 @@ import argparse
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sardonyx.cli.arguments import merged
+import sardonyx._native as native
+from sardonyx.cli.arguments import merged, precision_entry
 from sardonyx.cli.info_devices import devices
 from sardonyx.cli.inputs import bound, settle
 from sardonyx.cli.measure import growth, start
@@ -26,6 +27,7 @@ from sardonyx.nodearg import node_arg
 from sardonyx.program.flat import SegmentBuilder
 from sardonyx.program.native import NativeSegment
 from sardonyx.program.program import Program
+from sardonyx.providers.cpu.index import MULTIPLIES_BF16
 from sardonyx.weights.const import Const, Recipe, Ref
 from sardonyx.weights.pack.constants import Elsewhere, InPack
 from sardonyx.weights.report import COPIED, MAPPED, PACKED, FormReport, forms_of
@@ -58,7 +60,8 @@ def inspect(arguments: argparse.Namespace) -> tuple[dict[str, Any], Graph]:
     """Everything for machines, and the graph as it would run."""
     path = arguments.model
     before = anonymous_bytes()
-    started = start(path, reads_weights=False, providers=arguments.provider)
+    entries = precision_entry(arguments)
+    started = start(path, reads_weights=False, entries=entries, providers=arguments.provider)
     memory = growth(before)
     compiled = started.session._compiled
     # A standalone pack has no graph but the one that runs.
@@ -80,7 +83,8 @@ def inspect(arguments: argparse.Namespace) -> tuple[dict[str, Any], Graph]:
         "ops_after": dict(_op_counts(model.graph).most_common()),
         "weights": weights,
         "weight_memory": _memory(weights),
-        "nodes": _nodes(compiled),
+        "nodes": (nodes := _nodes(compiled)),
+        "precision": _precision(arguments.precision, nodes),
         "devices": devices(compiled),
         "python_steps": program.python_steps,
         "guards": [_guard(g) for g in _guards(program)],
@@ -252,6 +256,15 @@ def _nodes(compiled: Compiled) -> list[dict[str, Any]]:
         }
         for node in (*kernels, *others)
     ]
+
+
+def _precision(asked: str, nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What was asked for, and how many nodes round to it."""
+    rounded = sum(1 for n in nodes if (n["kernel"] or "").endswith("_bf16"))
+    why = ""
+    if asked == "bf16" and not MULTIPLIES_BF16:
+        why = f"it changes nothing on this CPU, which does not multiply bf16 ({native.isa})"
+    return {"asked": asked, "rounded": rounded, "why": why}
 
 
 def _guards(program: Program) -> Iterator[Guard]:

@@ -120,6 +120,10 @@ def _placement(facts: Mapping[str, Any]) -> None:
         reasons.setdefault(key, node["why"])
     rows = [[p, k, str(n), reasons[p, k]] for (p, k), n in kernels.most_common()]
     table(rows, right=(2,), styles={3: "dim"})
+    if facts["precision"]["asked"] != "exact":
+        said = facts["precision"]
+        what = said["why"] or f"{said['rounded']} nodes round both sides of their products"
+        say(paint(f"  precision {said['asked']}: {what}", "dim"))
     refused = sum(1 for n in facts["nodes"] if n["refusals"])
     if refused:
         say(paint(f"  {refused} were refused by a provider before: --why tells the reasons", "dim"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import pathlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -16,6 +16,7 @@ from sardonyx.graph.dtype import by_numpy
 _ROWS: Final[Mapping[str, tuple[str, Any]]] = {
     "float32": ("fma_limit", np.array([0.5, 0.5], np.float32)),
     "float64": ("fma_limit_64", np.array([0.5, 0.5], np.float64)),
+    "bfloat16": ("bf16_limit", np.array([0x3F003F00] * 2, np.uint32).view(np.float32)),
     "int8": ("dot_limit", np.array([0x01010101, 1], np.int32)),
 }
 TYPES: Final = tuple(_ROWS)
@@ -24,9 +25,10 @@ _ROUNDS: Final = 32  # of multiplications, for each thread
 _TURN_S: Final = 0.01  # of repeating a measurement
 _PART_BYTES: Final = 16 << 10  # of a stream, between two looks for more work
 _CALL_BYTES: Final = 4 << 20  # of a call at least, so that calling takes no part of it
-_CACHES: Final = 4  # a stream is so many times as large as the last cache
-_LEAST_BYTES: Final = 64 << 20
-_MOST_BYTES: Final = 512 << 20
+_CACHES: Final = 8  # a stream is so many times as large as a cache: cores may have several
+_CACHE_FILES: Final = "/sys/devices/system/cpu/cpu0/cache"
+_LEAST_BYTES: Final = 256 << 20
+_MOST_BYTES: Final = 1 << 30
 
 
 def tensor(array: Any) -> tuple[int, int, list[int], list[int]]:
@@ -98,11 +100,16 @@ class Streaming:
 
 def beyond_caches() -> int:
     """Bytes of which no cache holds much."""
+    sizes = [_kilobytes(path) for path in pathlib.Path(_CACHE_FILES).glob("index*/size")]
+    return min(max(_LEAST_BYTES, _CACHES * 1024 * max(sizes, default=0)), _MOST_BYTES)
+
+
+def _kilobytes(path: pathlib.Path) -> int:
+    """A size as Linux writes it: 32768K."""
     try:
-        last = os.sysconf("SC_LEVEL3_CACHE_SIZE")
-    except (ValueError, OSError, AttributeError):
-        last = 0
-    return min(max(_LEAST_BYTES, _CACHES * last), _MOST_BYTES)
+        return int(path.read_text().strip().removesuffix("K"))
+    except (OSError, ValueError):
+        return 0
 
 
 class Limits:

@@ -13,8 +13,9 @@ from sardonyx.cli.term import Progress, clean, duration, say, size
 from sardonyx.compile import Options, given_bytes, settings_of
 from sardonyx.enums import GraphOptimizationLevel as Level
 from sardonyx.errors import Fail
+from sardonyx.frozen import replace
 from sardonyx.packing import Request, Written, pack, standalone
-from sardonyx.pass_options import PassOptions
+from sardonyx.pass_options import PRECISIONS, PassOptions
 from sardonyx.providers import resolve
 from sardonyx.weights.pack.errors import Broken
 from sardonyx.weights.pack.find import SUFFIX
@@ -31,7 +32,9 @@ LEVELS: Final = {
 def command(arguments: argparse.Namespace) -> int:
     """Packs MODEL, or checks the pack that it has."""
     level = LEVELS[arguments.optimization_level]
-    options = Options(resolve(None, None)[1], passes=PassOptions(level=level))
+    precision = PRECISIONS[arguments.precision]
+    passes = replace(PassOptions(level=level), **precision)
+    options = Options(resolve(None, None)[1], passes=passes)
     if arguments.verify:
         return _verify(arguments, options)
     path = _target(arguments)

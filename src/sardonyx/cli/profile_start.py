@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sardonyx.cli import starting
+from sardonyx.cli.arguments import precision_entry
 from sardonyx.cli.inputs import chosen, store
 from sardonyx.cli.measure import start
 from sardonyx.cli.term import Progress, clean, duration, heading, say, table
@@ -39,12 +40,14 @@ STAGES: Final[Mapping[str, str]] = {
 def show_start(arguments: argparse.Namespace, path: pathlib.Path) -> int:
     """Measures some starts and prints a table."""
     with Progress(f"starting {clean(path.name)}"), tempfile.TemporaryDirectory() as folder:
-        begun = start(path, arguments.threads, providers=arguments.provider)
+        entries, providers = precision_entry(arguments), arguments.provider
+        begun = start(path, arguments.threads, entries=entries, providers=providers)
         feed, _ = chosen(arguments, path, begun.session._compiled.model.inputs)
         request = {
             "model": os.path.abspath(path),
             "threads": arguments.threads,
-            "providers": arguments.provider,
+            "providers": providers,
+            "entries": entries,
             **store(feed, str(path), pathlib.Path(folder)),
         }
         found = median([_started(request) for _ in range(arguments.starts)])
@@ -81,7 +84,9 @@ def median(starts: list[dict[str, Any]]) -> dict[str, Any]:
     made["stages"] = {
         name: statistics.median(s["stages"].get(name, 0.0) for s in starts) for name in names
     }
-    made["other"] = max(0.0, made["session"] - made["import_later"] - sum(made["stages"].values()))
+    made["other"] = statistics.median(
+        s["session"] - s["import_later"] - sum(s["stages"].values()) for s in starts
+    )
     return made
 
 

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from typing import Final
 
 import sardonyx._native as native
-from sardonyx.cli.limits import Limits
 from sardonyx.cli.profile import Report, Step, rates
 from sardonyx.cli.term import clean, duration, heading, paint, say, table
 
-_NAME: Final = 16  # columns that a name has at least
+_NAME: Final = 10  # columns that a name has at least
 _FIGURES: Final = 46  # columns of what stands beside a name
 _TINY: Final = 1e-3  # of a run: families below are added up in one line
 _HEAD: Final = ("time", "share", "GFLOP/s", "GB/s", "of limit")
@@ -23,7 +22,7 @@ def show(report: Report, top: int) -> None:
     limits, n = report.limits, report.limits.threads
     many = f"{n} thread{'s' * (n > 1)}, {native.isa}, median of {report.n_runs} runs"
     heading(clean(os.path.basename(report.model)), many)
-    say(paint(f"  this machine: {_machine(limits)}\n", "dim"))
+    say(paint(f"  this machine: {_machine(report)}\n", "dim"))
     _families(report)
     say()
     _steps(report, top)
@@ -35,8 +34,10 @@ def show(report: Report, top: int) -> None:
     )
 
 
-def _machine(limits: Limits) -> str:
-    figures = [f"{rate / 1e9:.0f} {name}" for name, rate in limits.rates.items()]
+def _machine(report: Report) -> str:
+    limits = report.limits
+    used = {"float32", *(s.work.type for s in report.steps if s.work.operations)}
+    figures = [f"{rate / 1e9:.0f} {name}" for name, rate in limits.rates.items() if name in used]
     return f"{', '.join(figures)} GFLOP/s; {limits.reads / 1e9:.0f} GB/s read from memory"
 
 
@@ -75,7 +76,7 @@ def _families(report: Report) -> None:
 def _steps(report: Report, top: int) -> None:
     shown = report.steps[:top]
     more = len(report.steps) - len(shown)
-    room = max(_NAME, shutil.get_terminal_size((120, 24)).columns - _FIGURES)
+    room = shutil.get_terminal_size((120, 24)).columns - _FIGURES
     rows = [["longest steps", *_HEAD]]
     rows += [_row(_named(step, room), [step], report) for step in shown]
     table(rows, right=(1, 2, 3, 4, 5), styles={0: "cyan"})
@@ -84,12 +85,13 @@ def _steps(report: Report, top: int) -> None:
 
 
 def _named(step: Step, room: int) -> str:
-    """A step by name, kernel and what it makes, cut in the middle where there is no room."""
+    """A step by name, kernel and what it makes; the middle of a name gives way."""
     made = next((o for o in step.timed.operands().outputs if o is not None), None)
     shape = "" if made is None else f" {'x'.join(map(str, made.dims))}"
     times = f" {step.passes} times" if step.passes > 1 else ""
-    text = f"{clean(step.timed.name)} ({step.timed.kernel}{shape}{times})"
-    if len(text) <= room:
-        return text
-    half = (room - 3) // 2
-    return f"{text[: room - 3 - half]}...{text[-half:]}"
+    rest = f" ({step.timed.kernel}{shape}{times})"
+    name, left = clean(step.timed.name), max(_NAME, room - len(rest))
+    if len(name) <= left:
+        return name + rest
+    half = (left - 3) // 2
+    return f"{name[: left - 3 - half]}...{name[-half:]}{rest}"

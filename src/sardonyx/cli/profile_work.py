@@ -65,7 +65,7 @@ def family(step: TimedStep) -> str:
 def work(step: TimedStep) -> Work:
     """The work of a step with the sizes that it had."""
     found, node = step.operands(), step.nodes[0]
-    rule = _RULES.get(step.kernel)
+    rule = _RULES.get(step.kernel.removesuffix(_BF16))
     operations = rule(node, found) if rule is not None and step.provider == "cpu" else 0
     return Work(operations, _type(step.kernel, node, found), _bytes(step.kernel, found))
 
@@ -134,6 +134,7 @@ def _quantized_recurrence(node: Node, found: Operands) -> int:
 
 _RULES: Final[Mapping[str, Callable[[Node, Operands], int]]] = {
     "attention": _attention,
+    "conv": _convolution,
     "conv_depthwise_f32": _convolution,
     "conv_f32": _convolution,
     "conv_transpose_f32": _transposed,
@@ -150,6 +151,7 @@ _RULES: Final[Mapping[str, Callable[[Node, Operands], int]]] = {
     "quantized_lstm": _quantized_recurrence,
     "rnn": _recurrence,
 }
+_BF16: Final = "_bf16"  # behind the names of rows that multiply it
 _OF_BYTES: Final = ("qconv", "qdepthwise", "qmatmul", "quantized_lstm")
 _IN_BYTES: Final = 4  # the accuracy level at which few-bit products multiply bytes
 
@@ -157,6 +159,8 @@ _IN_BYTES: Final = 4  # the accuracy level at which few-bit products multiply by
 def _type(row: str, node: Node, found: Operands) -> str:
     if row in _OF_BYTES or (row == "matmul_nbits" and node.attrs["level"] == _IN_BYTES):
         return "int8"
+    if row.endswith(_BF16):
+        return "bfloat16"
     first = found.inputs[0] if found.inputs else None
     return "float64" if first is not None and first.type == "float64" else "float32"
 

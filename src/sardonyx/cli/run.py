@@ -13,7 +13,7 @@ import numpy as np
 
 from sardonyx.atomic import writing
 from sardonyx.cli import inputs as feeds
-from sardonyx.cli.arguments import UsageError
+from sardonyx.cli.arguments import UsageError, precision_entry
 from sardonyx.cli.measure import Latency, Start, first_run, latency, start
 from sardonyx.cli.term import (
     Progress,
@@ -107,7 +107,8 @@ def check_targets(
 def begin(arguments: argparse.Namespace, model: pathlib.Path) -> Start:
     """A session for the model, profiled if that is asked for."""
     profile = None if arguments.profile is None else os.fspath(arguments.profile)
-    return start(model, arguments.threads, profile, providers=arguments.provider)
+    entries = precision_entry(arguments)
+    return start(model, arguments.threads, profile, entries=entries, providers=arguments.provider)
 
 
 def measure(

@@ -1,7 +1,8 @@
 """A session's start, timed from the first import on. `profile --start` runs it as a script.
 
-It is given a JSON object: the model, threads and providers, a file of inputs with their types,
-and answers with one. Whatever it imports itself is part of what it measures, so it imports little.
+It is given a JSON object: the model, threads, providers and config entries, a file of inputs with
+their types, and answers with one. Whatever it imports itself is part of what it measures, so it
+imports little.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ def started(given: dict[str, Any]) -> dict[str, Any]:
 
     options = sardonyx.SessionOptions()
     options.intra_op_num_threads = given["threads"]
+    for key, value in given["entries"].items():
+        options.add_session_config_entry(key, value)
     kind = sardonyx.InferenceSession
     began = time.perf_counter()
     providers = [tuple(pair) for pair in given["providers"]] or None

@@ -17,7 +17,7 @@ from sardonyx.ops import conv as first_conv
 from sardonyx.ops import pool as first_pool
 from sardonyx.ops.chain import EPILOGUE, code_type, run_code
 from sardonyx.ops.declare import INTERNAL, Op
-from sardonyx.ops.rules import Array
+from sardonyx.ops.rules import Array, as_bf16
 
 
 def channels_first(x: Fact) -> Fact:
@@ -35,22 +35,25 @@ def channels_last(x: Fact) -> Fact:
 def _product(standard: Op) -> Op:
     """A convolution with an epilogue: a program over its result and further operands.
 
-    Operands broadcast against the result [batch, *spatial, maps]; a bias is one of them.
+    With `bf16`, image and weights are rounded to that first. Operands broadcast against the result
+    [batch, *spatial, maps]; a bias is one of them.
     """
-    attrs = {**standard.attrs, "code": EPILOGUE}
+    attrs = {**standard.attrs, "code": EPILOGUE, "bf16": 0}
     inputs = "x:T w:T operands:T*"
     op = Op(standard.name, 1, inputs, "y:T", attrs=attrs, types={"T": FLOATS}, domain=INTERNAL)
     infer, reference = _rules(standard)
 
     @op.infer
     def _(g: Scope, x: Fact, w: Fact, *operands: Fact, **attrs: Any) -> Fact:
-        code = attrs.pop("code")
+        code, _ = attrs.pop("code"), attrs.pop("bf16")
         y = channels_last(infer(g, channels_first(x), w, None, **attrs))
         return y.of(code_type(code, y.dtype))
 
     @op.reference
     def _(x: Array, w: Array, *operands: Array, **attrs: Any) -> Array:
         code = attrs.pop("code")
+        if attrs.pop("bf16"):
+            x, w = as_bf16(x), as_bf16(w)
         y = np.moveaxis(reference(np.moveaxis(x, -1, 1), w, **attrs), 1, -1)
         return run_code(code, (y, *operands)) if code else y
 

@@ -12,7 +12,7 @@ from sardonyx.graph.dtype import BF16, F16, F32, I32, by_onnx
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.ops.declare import INTERNAL, Op, required
-from sardonyx.ops.rules import Array, broadcast_shapes, wide
+from sardonyx.ops.rules import Array, as_bf16, broadcast_shapes, wide
 
 STAYS, ZEROES, UNSEEN = range(3)  # what a row without a number for its result gives
 
@@ -31,6 +31,7 @@ attention: Final = Op(
         "at_end": 0,  # the last row stands at the last key; else spans, or the first at the first
         "softcap": 0.0,
         "smooth": 0,  # a key of score 0 and value 0 more
+        "bf16": 0,  # both sides of both products are rounded to it
         "is_settled": 0,  # the mask is one that `Mask` made
     },
     types={
@@ -98,7 +99,10 @@ def _(*inputs: Array | None, **attrs: Any) -> Any:
     q, k, v = wide(q), wide(k), wide(v)
     if group > 1:
         k, v = (np.repeat(x, group, axis=-3) for x in (k, v))
+    exact = attrs["bf16"] == 0
     with np.errstate(all="ignore"):
+        if not exact:
+            q, k, v = as_bf16(q), as_bf16(k), as_bf16(v)
         scores = np.matmul(q, k.swapaxes(-1, -2)) * q.dtype.type(attrs["scale"])
         if attrs["softcap"] > 0:
             scores = np.tanh(scores / np.float32(attrs["softcap"])) * np.float32(attrs["softcap"])
@@ -114,7 +118,7 @@ def _(*inputs: Array | None, **attrs: Any) -> Any:
         if attrs["zeroes"]:
             is_blind = np.isnan(weights) if attrs["zeroes"] == ZEROES else top == -np.inf
             weights = np.where(is_blind, np.float32(0), weights)
-        y = np.matmul(weights, v).astype(dtype)
+        y = np.matmul(weights if exact else as_bf16(weights), v).astype(dtype)
     return np.ascontiguousarray(y.swapaxes(-2, -3)) if attrs["rows_first"] else y
 
 

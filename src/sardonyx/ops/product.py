@@ -10,10 +10,10 @@ from sardonyx.errors import ShapeError
 from sardonyx.graph.dtype import FLOATS, I32, I64, U32, U64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.chain import EPILOGUE, Code, code_type, run_code
+from sardonyx.ops.chain import EPILOGUE, code_type, run_code
 from sardonyx.ops.declare import INTERNAL, Op
 from sardonyx.ops.linear import matmul, matmul_shape
-from sardonyx.ops.rules import Array, wide
+from sardonyx.ops.rules import Array, as_bf16, wide
 
 TYPES: Final = FLOATS | {I32, I64, U32, U64}
 
@@ -22,7 +22,7 @@ product = Op(
     1,
     "a:T b:T operands*",
     "y",
-    attrs={"trans_a": 0, "trans_b": 0, "alpha": 1.0, "code": EPILOGUE},
+    attrs={"trans_a": 0, "trans_b": 0, "alpha": 1.0, "code": EPILOGUE, "bf16": 0},
     types={"T": TYPES},
     domain=INTERNAL,
 )
@@ -43,18 +43,14 @@ def _turned(fact: Fact, is_turned: int) -> Fact:
 
 
 @product.reference
-def _(
-    a: Array,
-    b: Array,
-    *operands: Array,
-    trans_a: int,
-    trans_b: int,
-    alpha: float,
-    code: Code | None,
-) -> Array:
-    left = wide(a.swapaxes(-1, -2) if trans_a else a)
-    right = wide(b.swapaxes(-1, -2) if trans_b else b)
+def _(a: Array, b: Array, *operands: Array, **attrs: Any) -> Array:
+    """alpha * a b, with both sides rounded to bf16 if that is asked for, and what follows."""
+    left = wide(a.swapaxes(-1, -2) if attrs["trans_a"] else a)
+    right = wide(b.swapaxes(-1, -2) if attrs["trans_b"] else b)
+    alpha, code = attrs["alpha"], attrs["code"]
     with np.errstate(all="ignore"):
+        if attrs["bf16"]:
+            left, right = as_bf16(left), as_bf16(right)
         y: Array = matmul(left, right)
         if alpha != 1:
             y = y * y.dtype.type(alpha)

@@ -9,7 +9,7 @@ import numpy as np
 
 from sardonyx.errors import InvalidArgument, ShapeError
 from sardonyx.graph.dim import Shape, Size
-from sardonyx.graph.dtype import by_numpy
+from sardonyx.graph.dtype import BF16, by_numpy
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 
@@ -58,6 +58,11 @@ def is_half(dtype: Any) -> bool:
 def wide(x: Array) -> Array:
     """The array in the type that arithmetic on it is done in: float32 for narrower floats."""
     return x.astype(np.float32) if is_half(x.dtype) else x
+
+
+def as_bf16(x: Array) -> Array:
+    """The numbers of float32 that are nearest to x and have the eight bits of a bfloat16."""
+    return x.astype(BF16.np).astype(np.float32)
 
 
 def in_wide(function: Callable[..., Any]) -> Callable[..., Any]:

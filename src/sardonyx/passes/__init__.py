@@ -100,9 +100,12 @@ def lower(graph: Graph, options: PassOptions) -> None:
     if fuses and not options.keeps_qdq:
         _rewrite(graph, STEPS, options)
         _rewrite(graph, FLOATS, options)
-    _widen_and_number(graph, fuses)
-    if fuses and not options.disabled & {"fuse_attention", "AttentionFusion"}:
-        _fuse_attention(graph)
+    if _has_any(graph, CLASSIFIERS):
+        from sardonyx.passes.labels import number_labels
+
+        number_labels(graph)
+    if fuses:
+        _fuse_and_widen(graph, options)
     _rewrite(graph, INTEGERS, options)
     if not options.disabled & {"channels_last", "NhwcTransformer"}:
         _turn_images(graph)
@@ -110,25 +113,22 @@ def lower(graph: Graph, options: PassOptions) -> None:
     _read_weights(graph, options)  # those that have not become part of a product of integers
     prune(graph)
     if fuses:
-        fuse_chains(graph)  # last, so that products are already what they will be
+        fuse_chains(graph)  # after all others: products are already what they will be
+    if options.bf16:
+        from sardonyx.passes.precision import round_products  # few sessions ask for it
+
+        round_products(graph)
 
 
-def _widen_and_number(graph: Graph, fuses: bool) -> None:
-    if _has_any(graph, CLASSIFIERS):
-        from sardonyx.passes.labels import number_labels
-
-        number_labels(graph)
-    if fuses:
-        from sardonyx.passes.halves import widen_halves
-
-        widen_halves(graph)
-
-
-def _fuse_attention(graph: Graph) -> None:
-    if all(_has_any(graph, names) for names in ATTENTION):
+def _fuse_and_widen(graph: Graph, options: PassOptions) -> None:
+    is_disabled = options.disabled & {"fuse_attention", "AttentionFusion"}
+    if not is_disabled and all(_has_any(graph, names) for names in ATTENTION):
         from sardonyx.passes.attention import fuse_attention
 
         fuse_attention(graph)
+    from sardonyx.passes.halves import widen_halves
+
+    widen_halves(graph)  # after attention, which reads caches of halves as they are
 
 
 def _turn_images(graph: Graph) -> None:
@@ -146,7 +146,7 @@ def _read_weights(graph: Graph, options: PassOptions) -> None:
 
     is_disabled = options.disabled & {"read_weights", "DQMatMulNBitsFusion"}
     fuses = options.level >= Level.ORT_ENABLE_EXTENDED and not is_disabled
-    nbits.read_weights(graph, nbits.Choice(options.weight_level, options.weight_block), fuses)
+    nbits.read_weights(graph, nbits.choice(options), fuses)
 
 
 def _has_any(graph: Graph, names: frozenset[str]) -> bool:

@@ -58,7 +58,7 @@ def _read_weights(graph: Graph, options: PassOptions) -> None:
     if "DequantizeLinear" in names:  # which stands before products of our own
         Rewriter(graph, _PRODUCTS, options.fold_limit_bytes, options.disabled, True).run()
     if names & _WEIGHTS:
-        nbits.read_weights(graph, nbits.Choice(options.weight_level, options.weight_block), True)
+        nbits.read_weights(graph, nbits.choice(options), True)
 
 
 def widen_masks(graph: Graph) -> None:

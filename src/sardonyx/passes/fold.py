@@ -14,7 +14,7 @@ from sardonyx.weights.const import Const, Held, Recipe, Ref, reshaped
 
 GROWTH_BELOW: Final = 2 << 20  # bytes; a larger result must not be larger than what it is made of
 
-COPIED_BELOW: Final = 1 << 20  # bytes of a weight that has other readers
+COPIED_BELOW: Final = 1 << 20  # bytes of a weight that has other readers, or of what is made of it
 
 # A dequantized weight is several times its file, and the ops that read it can take it as it lies.
 _KEPT: Final = frozenset(("DequantizeLinear",))
@@ -37,8 +37,6 @@ def fold(node: Node, limit: int) -> bool:
         const = None if value is None else value.const
         if const is None and value is not None:
             return False
-        if value is not None and _is_shared(value):
-            return False
         inputs.append(const)
     facts = [v.fact for v in node.outputs]
     given = sum(c.size_bytes for c in inputs if c is not None)
@@ -50,6 +48,8 @@ def fold(node: Node, limit: int) -> bool:
         if recipe.size_bytes > min(limit, max(GROWTH_BELOW, given)):
             return False
         recipes.append(recipe)
+    if sum(r.size_bytes for r in recipes) > COPIED_BELOW and any(map(_is_shared, node.inputs)):
+        return False
     for value, made in zip(node.outputs, recipes, strict=True):
         value.fact = const_fact(made)
     return True
@@ -65,9 +65,9 @@ def _same_bytes(node: Node) -> Const | None:
     return reshaped(const, fact.static)
 
 
-def _is_shared(value: Value) -> bool:
+def _is_shared(value: Value | None) -> bool:
     """Whether a large constant has other readers: folding would add a copy, not replace it."""
-    if len(value.uses) + value.n_exits < 2 or value.const is None:
+    if value is None or value.const is None or len(value.uses) + value.n_exits < 2:
         return False
     is_made = isinstance(value.const, Recipe)  # and gone once all of its readers are folded
     return value.const.size_bytes > (GROWTH_BELOW if is_made else COPIED_BELOW)

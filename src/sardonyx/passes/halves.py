@@ -1,4 +1,7 @@
-"""Half types: ops whose kernels know float32 only compute in it, and round what they give."""
+"""Half types: products, and ops whose kernels know float32 only, compute in float32.
+
+So does what follows them: between two such nodes nothing is rounded.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from sardonyx.graph.build import Builder, constant
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Marks, Node, Value
-from sardonyx.ops.declare import MICROSOFT, ONNX
+from sardonyx.ops.chain import ELEMENTWISE
+from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
 from sardonyx.passes.driver import prune
 from sardonyx.weights.const import Recipe
 
@@ -26,14 +30,30 @@ _WIDENED: Final = frozenset(
         (MICROSOFT, "QMoE"),
     )
 )  # fmt: skip
-
-
-# These go on in float32 where all that they read is there already.
-_FOLLOWING: Final = frozenset(
-    (ONNX, name)
-    for name in (
-        "Add", "Sub", "Mul", "Max", "Min", "Clip", "Relu", "LeakyRelu", "PRelu", "Elu", "Sigmoid",
-        "Tanh", "HardSigmoid", "HardSwish", "Swish", "Mish", "Gelu", "Softplus",
+# Those of f16 alone: CPUs multiply bf16 as it is, and so what follows is not widened for it.
+_PRODUCTS: Final = frozenset(((ONNX, "MatMul"), (ONNX, "Gemm"), (MICROSOFT, "FusedMatMul")))
+# What goes on in float32: the first where some of their operands are there in it, the others where
+# all are.
+_FOLLOW: Final = ELEMENTWISE | frozenset(
+    (
+        *((ONNX, name) for name in (
+            "BatchNormalization", "GroupNormalization", "InstanceNormalization",
+            "LayerNormalization", "RMSNormalization", "ReduceMean", "ReduceSum", "Softmax",
+        )),
+        *((MICROSOFT, name) for name in (
+            "SimplifiedLayerNormalization", "SkipLayerNormalization",
+            "SkipSimplifiedLayerNormalization",
+        )),
+        (ONNX, "SimplifiedLayerNormalization"),
+    )
+)  # fmt: skip
+_MOVE: Final = frozenset(
+    (
+        *((ONNX, name) for name in (
+            "Concat", "Expand", "Flatten", "Identity", "Pad", "Reshape", "Resize", "Slice", "Split",
+            "Squeeze", "Transpose", "Unsqueeze",
+        )),
+        (INTERNAL, "Attention"),  # keys and values of a cache are read as they are
     )
 )  # fmt: skip
 
@@ -41,29 +61,39 @@ _FOLLOWING: Final = frozenset(
 def widen_halves(graph: Graph) -> None:
     """Such nodes and what lies between them compute in float32: only what leaves is rounded."""
     for part in graph.family():
-        if not any(_is_widened(n) for n in part.nodes):
+        if not any(_is_first(node) for node in part.nodes):
             continue
         made: dict[Marks, dict[Value, Value]] = {}
         for node in part.sorted_nodes():
             wide = made.setdefault(node.marks, {})
-            if _is_widened(node) or _follows(node, wide):
+            if _is_first(node) or _follows(node, wide):
                 _widen(Builder(part, part.scope), node, wide)
         prune(part)
 
 
-def _is_widened(node: Node) -> bool:
-    return node.op.key in _WIDENED and _is_half(node.inputs[0])
+def _is_first(node: Node) -> bool:
+    key, x = node.op.key, node.inputs[0] if node.inputs else None
+    return _is_half(x) and (key in _WIDENED or (key in _PRODUCTS and _is_f16(x)))
 
 
 def _follows(node: Node, wide: dict[Value, Value]) -> bool:
-    if node.op.key not in _FOLLOWING or not _is_half(node.outputs[0]):
+    """Whether a node of a half type reads what is there in float32, and gives only halves."""
+    if node.op.key not in _FOLLOW and node.op.key not in _MOVE:
         return False
-    return all(v is None or v in wide or v.is_const for v in node.inputs)
+    if not all(map(_is_half, node.outputs)):
+        return False
+    given = [v in wide for v in node.inputs if v is not None and _is_half(v) and not v.is_const]
+    needs_all = node.op.key in _MOVE or not _is_f16(node.outputs[0])
+    return bool(given) and (all if needs_all else any)(given)
 
 
 def _is_half(value: Value | None) -> bool:
     fact = None if value is None else value.fact
     return isinstance(fact, Fact) and fact.shape is not None and fact.dtype in _HALVES
+
+
+def _is_f16(value: Value | None) -> bool:
+    return value is not None and _is_half(value) and value.tensor.dtype is F16
 
 
 def _wide(b: Builder, value: Value | None, wide: dict[Value, Value]) -> Value | None:

@@ -17,6 +17,7 @@ from sardonyx.ops import lookup
 from sardonyx.ops.chain import Code, Instruction, joined
 from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.nbits import REALS, STEPS
+from sardonyx.pass_options import PassOptions
 from sardonyx.passes.driver import drop
 from sardonyx.passes.rule import NoMatch, need, ranked
 from sardonyx.passes.stored import Origin, Run, origin
@@ -31,6 +32,7 @@ class Choice:
     """How products of dequantized weights are computed."""
 
     level: int  # of accuracy, as com.microsoft.MatMulNBits counts them
+    is_forced: bool  # products that say their level of accuracy take this one too
     block: int  # of activations where scales have none; 0: the usual one, -1: by K
 
     def block_of(self, k: int) -> int:
@@ -38,6 +40,12 @@ class Choice:
         if self.block >= 0:
             return self.block or DEFAULT_BLOCK
         return max(LEAST_BLOCK, min(MOST_BLOCK, k & -k))
+
+
+def choice(options: PassOptions) -> Choice:
+    """What the options say."""
+    level = INT8 if options.int8 else options.weight_level
+    return Choice(level, options.int8, options.weight_block)
 
 
 @frozen
@@ -258,7 +266,7 @@ def _given(node: Node, slot: int) -> Value | None:
 
 
 def _stored_product(b: Builder, node: Node, choice: Choice) -> Value:
-    """A product of com.microsoft, whose level of accuracy is the model's own wish."""
+    """A product of com.microsoft; its level of accuracy is the model's wish, unless forced."""
     x, q, scale, zero, groups, bias = (_given(node, i) for i in range(6))
     assert x is not None
     ranked(x)
@@ -268,7 +276,7 @@ def _stored_product(b: Builder, node: Node, choice: Choice) -> Value:
     made: Value = b.MatMulNBits(
         x, q, scale, zero, *(() if bias is None else (_small(b, bias),)),
         domain=INTERNAL, **attrs, zero_default=1 << attrs["bits"] - 1,
-        level=INT8 if node.attrs["accuracy_level"] == INT8 else 0,
+        level=INT8 if choice.is_forced or node.attrs["accuracy_level"] == INT8 else 0,
         code=None if bias is None else (Instruction((ONNX, "Add"), (0, 1), x.tensor.dtype),),
     )  # fmt: skip
     return made

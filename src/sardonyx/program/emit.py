@@ -22,7 +22,7 @@ from sardonyx.program.flat import Growth, SegmentBuilder
 from sardonyx.program.native import NativeSegment
 from sardonyx.program.program import ABSENT, Input, Output, Program, PythonSegment, Segment
 from sardonyx.program.region import RegionSegment
-from sardonyx.schedule import Schedule
+from sardonyx.schedule import Schedule, Search
 from sardonyx.weights.forms import Forms
 
 
@@ -309,7 +309,7 @@ def _native(emitter: _Emitter, parts: list[_Part], frees: list[Value]) -> Native
     made_of, frees_of = [], []
     for part in parts:
         before = len(slots)
-        made_of.append(_build(part, names, slot, entries, emitter.schedule.search_effort))
+        made_of.append(_build(part, names, slot, entries, emitter.schedule.search))
         # Slots without a value are behind others that hold the same bytes.
         frees_of.append([n for v, n in slots.items() if n >= before and isinstance(v, int)])
     for value, last in _last_parts(parts).items():
@@ -378,13 +378,13 @@ def _build(
     names: dict[str, int],
     slot: Callable[[Value | None], int],
     entries: Container[Value],
-    effort: int,
+    order: Search,
 ) -> SegmentBuilder | ControlPart:
     if part.bodies:
         return _build_control(part, names, slot)
     nodes = {node for node, _ in part.nodes}
     exports = frozenset(v for n in nodes for v in n.outputs if _leaves(v, nodes))
-    builder = SegmentBuilder(names, slot, exports, _growths(part.nodes, nodes, entries), effort)
+    builder = SegmentBuilder(names, slot, exports, _growths(part.nodes, nodes, entries), order)
     builder.guard(part.guards)
     for position, (node, lowered) in enumerate(part.nodes):
         builder.add(node, lowered)

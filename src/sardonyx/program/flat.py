@@ -24,6 +24,7 @@ from sardonyx.program.call import (
     Stored,
     Zipped,
 )
+from sardonyx.schedule import Search
 from sardonyx.weights.forms import STORED, Want, read_form
 
 ABSENT: Final = -1
@@ -162,14 +163,14 @@ class SegmentBuilder:
         slot: Any,
         exports: frozenset[Value],
         growths: dict[Value, Growth],
-        effort: int,
+        order: Search,
     ) -> None:
         """`slot` numbers the values between segments; `exports` are those that others read.
 
         `growths` are those among them that may be made in the block of an input, by value.
-        `effort` is that of native code's search for an order; below 0 it keeps the given one.
+        `order` is how native code orders the steps when sizes are bound.
         """
-        self.effort = effort
+        self.order = order
         self.names = names
         self.sizes = Sizes(names)
         self.values: list[Flat] = []
@@ -426,7 +427,8 @@ class SegmentBuilder:
             resolved,
             self.aliases,
             self.grown,
-            self.effort,
+            self.order.effort,
+            self.order.branches,
         )
 
 

@@ -35,6 +35,15 @@ class OrderOptions:
     order: Order = Order.LEAST_PEAK
     effort: int = 0
     hints: Mapping[str, int] = field(default_factory=dict)  # sizes of open dims, by name
+    branches: bool = False  # small steps that do not need each other run at once
+
+
+@frozen
+class Search:
+    """What native code may do with an order when sizes are bound."""
+
+    effort: int = KEPT  # to find a better one
+    branches: bool = False
 
 
 @frozen
@@ -44,7 +53,7 @@ class Schedule:
     graph: Graph
     nodes: tuple[Node, ...]
     bodies: Mapping[Graph, Schedule] = field(default_factory=dict)
-    search_effort: int = KEPT  # of native code, for a better order when sizes are bound
+    search: Search = field(default_factory=Search)
 
 
 _FIXED: Final = {
@@ -88,7 +97,7 @@ def _schedule(
         has_gradients = any(n.is_backward for n in links.nodes)
         order = forward_first(links) if has_gradients else depth_first(links)
     effort = options.effort if fixed is None else KEPT
-    return Schedule(graph, links.ordered(order), bodies, effort)
+    return Schedule(graph, links.ordered(order), bodies, Search(effort, options.branches))
 
 
 def _in_python(placement: Placement) -> set[Graph]:

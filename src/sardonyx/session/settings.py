@@ -15,7 +15,7 @@ from sardonyx.load import LoadOptions
 from sardonyx.log import logger
 from sardonyx.options import RunOptions, SessionOptions, byte_count, global_threads, one_of
 from sardonyx.ordering import order_options
-from sardonyx.pass_options import PassOptions
+from sardonyx.pass_options import PRECISIONS, PassOptions
 from sardonyx.place import Placement, Provider, Wishes, has_device
 from sardonyx.place.wishes import Assignment
 from sardonyx.pools import limit_of
@@ -49,6 +49,7 @@ _PACK_USE: Final = "sardonyx.use_pack"
 _WEIGHTS: Final = "sardonyx.weights"
 _KEPT: Final = {"mapped": False, "copied": True}
 _FLAGS: Final = {"0": False, "1": True}
+_PRECISION: Final = "sardonyx.precision"
 _WEIGHT_LEVEL: Final = "session.qdq_matmulnbits_accuracy_level"
 _WEIGHT_BLOCK: Final = "session.qdq_matmulnbits_block_size"
 _IN_PLACE: Final = "sardonyx.grow_in_place"  # caches of keys and values that are fed back
@@ -202,6 +203,7 @@ def compile_options(
             approximates_gelu=flag(options, _GELU),
             keeps_qdq=flag(options, _NO_QDQ),
             fold_limit_bytes=_size(_FOLD_LIMIT, limit),
+            **one_of(_PRECISION, entries.get(_PRECISION, "exact"), PRECISIONS),
         ),
         save=_save_options(options) if options.optimized_model_filepath else None,
         pack=_pack_options(options),

@@ -12,7 +12,7 @@ from sardonyx.ops.declare import INTERNAL, MICROSOFT
 from sardonyx.ops.microsoft.rotary import heads_of
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call
-from sardonyx.providers.cpu.index import Lowering
+from sardonyx.providers.cpu.index import MULTIPLIES_BF16, Lowering
 
 FLAGS: Final = ("rows_first", "zeroes", "group", "before", "behind", "at_end", "smooth")
 
@@ -34,7 +34,7 @@ def attention(node: Node) -> Call | No:
         turn = (*turn[:-3], turn[-2], turn[-3], turn[-1])
     is_like = tuple(q.tensor.dims[i] for i in turn) == node.outputs[0].tensor.dims
     return Call(
-        "attention",
+        "attention_bf16" if MULTIPLIES_BF16 and attrs["bf16"] else "attention",
         inputs,
         ints,
         (attrs["scale"], attrs["softcap"]),

@@ -14,17 +14,18 @@ from sardonyx.ops.window import Ints, Window, numbers, window
 from sardonyx.place.provider import No
 from sardonyx.program.call import Call, Packed
 from sardonyx.providers.cpu.epilogue import epilogue
-from sardonyx.providers.cpu.index import Lowering
+from sardonyx.providers.cpu.index import MULTIPLIES_BF16, Lowering
 from sardonyx.providers.cpu.window import MAX_SPATIAL, unfit, window_ints
 
 PANEL: Final = 32  # output channels of a packed panel
 NARROW: Final = 16  # output channels of a group, below which groups share vectors
-FEW_MAPS: Final = 4  # output channels, up to which vectors hold neighbouring outputs
+FEW_MAPS: Final = 12  # output channels, up to which vectors may hold neighbouring outputs
 MAX_REACH: Final = 1 << 16  # elements that a window may span, with its dilation, to be kept
 MAX_DEPTH: Final = 256  # channels that a product adds up in one pass
 PATCHES: Final[dict[Shape, int]] = {(3, 3): 4, (5, 5): 2}  # kernels, and Winograd's tiles
 MIN_CHANNELS: Final = 16  # for Winograd
-MIN_TILES: Final = 12  # of an image: fewer do not make up for weights four times as large
+MIN_TILES: Final = 4  # of an image: fewer do not make up for weights that are transformed
+MAX_JOINED: Final = 256  # columns that the phases of a transposed convolution are joined to
 MAX_PHASES: Final = 4096  # of a transposed convolution: the product of its strides
 
 
@@ -62,11 +63,13 @@ def _form(node: Node, w: Value, moved: Window) -> tuple[str, Packed]:
     reach = channels * math.prod(numbers(moved.extents))
     if group == 1 and maps <= FEW_MAPS and moved.strides[-1] <= kernel[-1] and reach <= MAX_REACH:
         return "conv_few_maps_f32", Packed(w, "conv_pack", _size(maps, channels * taps), (1,))
-    if _is_winograd(node, moved):
-        size = 36 * _size(maps, channels)
-        return "conv_winograd_f32", Packed(w, "conv_winograd_pack", size)
+    is_winograd = _is_winograd(node, moved)
+    if MULTIPLIES_BF16 and node.attrs["bf16"] and not is_winograd:
+        size = group * _size(maps // group, -(-channels * taps // 2))
+        return "conv_bf16", Packed(w, "conv_pack_bf16", size, (group,))
     size = group * _size(maps // group, channels * taps)
-    return "conv_f32", Packed(w, "conv_pack", size, (group,))
+    row = "conv_winograd_f32" if is_winograd else "conv_f32"
+    return row, Packed(w, "conv_pack", size, (group,))
 
 
 def _is_winograd(node: Node, moved: Window) -> bool:
@@ -119,11 +122,16 @@ def conv_transpose(node: Node) -> Call | No:
     group = node.attrs["group"]
     spatial, outs = x.tensor.dims[1:-1], node.outputs[0].tensor.dims[1:-1]
     front = transposed_front(moved, (spatial, outs), node.attrs)
-    ints = (*moved.kernel, *moved.strides, *moved.dilations, *front, group, *after.ints)
+    sizes = (*moved.kernel, *moved.strides, *moved.dilations, *front)
     ones = (1,) * (MAX_SPATIAL - len(spatial))
-    size = group * _size(shape[1], (shape[0] // group) * math.prod(shape[2:]))
+    taps = math.prod(shape[2:])
+    size = group * _size(shape[1], (shape[0] // group) * taps)
+    is_joined = _is_joined(node, moved, shape) and set(front) == {0}
+    if is_joined:
+        size = _size(taps * shape[1], shape[0])
+    ints = (*sizes, group, int(is_joined), *after.ints)
     layout = (*ones, *shape[2:], *ones, *moved.strides, *ones, *moved.dilations, group)
-    packed = Packed(w, "conv_transpose_pack", size, layout)
+    packed = Packed(w, "conv_transpose_pack", size, (*layout, int(is_joined)))
     return Call(
         "conv_transpose_f32",
         (x, packed, *after.operands),
@@ -131,6 +139,20 @@ def conv_transpose(node: Node) -> Call | No:
         after.floats,
         shares=after.shares,
         writes_rows=True,
+    )
+
+
+def _is_joined(node: Node, moved: Window, shape: Ints) -> bool:
+    """Whether kernels lie side by side: then the outputs of a pixel are columns of one product."""
+    x = node.inputs[0]
+    assert x is not None
+    sizes = zip(x.tensor.dims[1:-1], moved.strides, strict=True)
+    return (
+        node.attrs["group"] == 1
+        and math.prod(shape[1:]) <= MAX_JOINED
+        and shape[2:] == moved.strides
+        and set(moved.dilations) == {1}
+        and node.outputs[0].tensor.dims[1:-1] == tuple(d * stride for d, stride in sizes)
     )
 
 
@@ -148,7 +170,7 @@ def col2im(node: Node) -> Call | No:
 
 
 def _size(maps: int, depth: int) -> int:
-    """Bytes of packed weights."""
+    """Bytes of packed weights, of floats or of pairs of bf16."""
     return -(-maps // PANEL) * PANEL * depth * 4
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from sardonyx.graph.build import constant
 from sardonyx.graph.dtype import BF16, F16, F32, F64, I32, I64, U32, U64
 from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.declare import INTERNAL, ONNX
@@ -11,18 +12,22 @@ from sardonyx.place.provider import No
 from sardonyx.program.call import Call, Packed
 from sardonyx.providers.cpu.chain import encode
 from sardonyx.providers.cpu.epilogue import Epilogue, Rest, alike, is_like, is_row
-from sardonyx.providers.cpu.index import Lowering
+from sardonyx.providers.cpu.index import MULTIPLIES_BF16, Lowering
+from sardonyx.weights.const import Recipe
 
 PANEL: Final = 32  # columns of a packed panel (native/kernels/gemm/tile.h)
 _WIDE: Final = (F32, F16, BF16)
 _PLAIN: Final = (F64, I32, I64, U32, U64)
 _BIAS, _RELU, _START, _APART = 1, 2, 4, 8  # of native/kernels/gemm/rows.h
+_SUFFIX: Final = {False: "", True: "_bf16"}  # of rows; products of bf16 are exact in these
 _NOTHING: Final = (0, 0)  # the ints of an epilogue that does nothing
 
 
-def packed_size(shape: tuple[int, ...]) -> int:
-    """Bytes of matrices [..., k, n] in panels."""
+def packed_size(shape: tuple[int, ...], is_bf16: bool = False) -> int:
+    """Bytes of matrices [..., k, n] in panels of floats, or of pairs of bf16 along k."""
     *stack, k, n = shape
+    if is_bf16:
+        k = -(-k // 2)
     count = 1
     for size in stack:
         count *= size
@@ -43,11 +48,12 @@ def product(node: Node) -> Call | No:
     after = _epilogue(node, operands)
     if isinstance(after, No):
         return after
-    right, dims = _right(b, attrs["trans_b"])
+    is_bf16 = MULTIPLIES_BF16 and (attrs["bf16"] == 1 or dtype is BF16)
+    right, dims = _right(b, attrs["trans_b"], is_bf16)
     is_packed = isinstance(right, Packed)
     turned = (attrs["trans_a"], 0 if is_packed else attrs["trans_b"])
     return Call(
-        "matmul_packed" if is_packed else "matmul",
+        ("matmul_packed" if is_packed else "matmul") + _SUFFIX[is_bf16],
         (a, right, *after.operands),
         (*turned, after.ints[0], len(dims), *dims, *after.ints[1:]),
         (float(attrs["alpha"]), *after.floats),
@@ -64,13 +70,24 @@ def matmul(node: Node) -> Call | No:
     return Call("matmul", (a, b), (0, 0, 0, 0, *_NOTHING), (1.0,))
 
 
-def _right(b: Value, is_turned: int) -> tuple[Value | Packed, tuple[int, ...]]:
+def _right(b: Value, is_turned: int, is_bf16: bool) -> tuple[Value | Packed, tuple[int, ...]]:
     """The right side as the kernel takes it, and the dims of what is packed."""
     shape = b.tensor.static
     if not b.is_const or shape is None:
         return b, ()
     dims = (*shape[:-2], shape[-1], shape[-2]) if is_turned else shape
-    return Packed(b, "matmul_pack", packed_size(dims), (is_turned,)), dims
+    row = "matmul_pack" + _SUFFIX[is_bf16]
+    return Packed(_as_stored(b), row, packed_size(dims, is_bf16), (is_turned,)), dims
+
+
+def _as_stored(b: Value) -> Value:
+    """The constant of halves that one of float32 is made of: packing widens it as well."""
+    const = b.const
+    if isinstance(const, Recipe) and const.op.key == (ONNX, "Cast") and const.dtype is F32:
+        halves = const.inputs[0]
+        if halves is not None and halves.dtype in (F16, BF16):
+            return constant(halves)
+    return b
 
 
 def _epilogue(node: Node, operands: list[Value]) -> Epilogue | No:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Final
 
+import sardonyx._native as native
 from sardonyx.graph.graph import Node
 from sardonyx.ops.chain import ELEMENTWISE
 from sardonyx.ops.declare import INTERNAL, MICROSOFT, ML, ONNX
@@ -14,6 +15,7 @@ from sardonyx.place.provider import No
 from sardonyx.program.call import Lowered
 
 Lowering = Callable[[Node], Lowered | No]
+MULTIPLIES_BF16: Final = native.isa == "avx512vnni"  # which has AVX512_BF16
 
 # Each family is a module here with a table LOWERINGS: (domain, op) -> Lowering.
 FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
+from sardonyx.frozen import frozen
 from sardonyx.ops.conv import transposed_front, transposed_sizes
 from sardonyx.ops.declare import MICROSOFT, ONNX
 from sardonyx.ops.rules import Array
@@ -62,7 +62,7 @@ def conv_relu(
     return torch.cudnn_convolution_add_relu(x, w, z, 1.0, b, *geometry)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Spread:
     """A transposed convolution of an input of known size, as torch is told of it."""
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import Tensor
 
+from sardonyx.frozen import frozen
 from sardonyx.graph.dtype import BF16, F16, F32, FLOATS
 from sardonyx.ops.declare import INTERNAL
 from sardonyx.ops.nbits import STEPS, Form, form_of
@@ -18,7 +18,7 @@ from sardonyx.providers.torch.row import Packing, Row, Rows
 from sardonyx.providers.torch.wide import wide
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Plain:
     """Weights as the model has them, one number to a byte or in whole blocks."""
 

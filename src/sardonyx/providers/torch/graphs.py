@@ -6,13 +6,13 @@ import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor
 
 from sardonyx.errors import SardonyxError
+from sardonyx.frozen import frozen
 from sardonyx.locks import Lock
 from sardonyx.log import logger
 
@@ -75,7 +75,7 @@ class CudaRecorder:
             self._last = current.cuda_stream, event
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Graph:
     """A recorded region with the memory that it reads and writes."""
 
@@ -85,7 +85,7 @@ class _Graph:
     keeps: Any  # memory beside these that the recorded calls read
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Asked:
     """A run of a region: its inputs, where outputs are to lie, and what it is known by."""
 

@@ -27,7 +27,7 @@ from sardonyx.weights.reading import PAGE, FilePiece, MemoryPiece, Part, Reading
 
 BUFFER_BYTES: Final = 8 << 20
 N_THREADS: Final = 8  # that read
-N_SPARE: Final = 4  # buffers beside those that are being read into: the device copies from them
+N_SPARE: Final = 8  # buffers beside those that are being read into: the device copies from them
 
 _LEAST_BYTES: Final = 1 << 20  # of a buffer
 _MANY: Final = 64  # pieces; with as many, buffers are as large as they get

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from sardonyx.errors import InvalidArgument
+from sardonyx.frozen import frozen
 
 _FLAGS: Final = {"0": False, "1": True, "false": False, "true": True}
 # Options of onnxruntime's CUDA provider that change nothing here.
@@ -20,7 +20,7 @@ _ACCEPTED: Final = frozenset((
 ))  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TorchOptions:
     """What a session may tell the provider."""
 

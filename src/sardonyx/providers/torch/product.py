@@ -166,6 +166,7 @@ def product(
     trans_b: int,
     alpha: float,
     code: Code | None,
+    **_: int,  # for the CPU: tensors are multiplied as torch's settings say
 ) -> Tensor:
     """alpha * a b with either turned, and what follows."""
     left, right = _turned(a, trans_a, 0), _turned(b, trans_b, 0)

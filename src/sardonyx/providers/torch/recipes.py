@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from sardonyx.frozen import frozen
 from sardonyx.graph.build import constant
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
@@ -19,7 +19,7 @@ from sardonyx.providers.torch.row import Row
 from sardonyx.weights.const import Const, Recipe
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cooking:
     """How a device makes a recipe: the steps in order, and the weights that must come there."""
 

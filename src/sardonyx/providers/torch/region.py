@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from sardonyx.errors import RuntimeException, SardonyxError
+from sardonyx.frozen import frozen, replace
 from sardonyx.graph.dim import Shape, evaluate, symbols
 from sardonyx.graph.graph import Node, Value
 from sardonyx.locks import Lock
@@ -39,7 +39,7 @@ _KEPT: Final = 8  # sets of sizes whose fixed part is kept, and
 _KEPT_BYTES: Final = 256 << 20  # what all of them may take; the last one may take more
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bound:
     """A region for one set of sizes."""
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Final
 
 import torch
 
+from sardonyx.frozen import mutable
 from sardonyx.weights.store import Array, pages
 
 _STREAMED: Final = ("cuda", "xpu")  # types of devices that copy beside the host's work
 
 
-@dataclass(slots=True)
+@mutable
 class Buffer:
     """Host memory that a device copies from."""
 

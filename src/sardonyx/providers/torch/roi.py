@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from sardonyx.errors import InvalidArgument, RuntimeException
+from sardonyx.frozen import as_tuple, frozen
 from sardonyx.graph.dtype import F16, F32, F64, I32, I64
 from sardonyx.ops.declare import MICROSOFT, ONNX
 from sardonyx.ops.roi import MAX_SAMPLES
@@ -92,7 +92,7 @@ def roi_align(x: Tensor, rois: Tensor, batch_indices: Tensor, **attrs: Any) -> T
     return made.to(x.dtype)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Grid:
     """Samples along one axis of every region: [rois, bins, samples]."""
 
@@ -105,7 +105,7 @@ class Grid:
 
     def part(self, which: slice) -> Grid:
         """The samples of some regions."""
-        return Grid(*(getattr(self, f.name)[which] for f in fields(self)))
+        return Grid(*(each[which] for each in as_tuple(self)))
 
 
 def _samples(start: Tensor, length: Tensor, bins: int, how: tuple[int, int]) -> Grid:

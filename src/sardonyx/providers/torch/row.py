@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
+from sardonyx.frozen import frozen
 from sardonyx.graph.dtype import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, DType
 from sardonyx.graph.graph import Node, Value
 
@@ -19,7 +19,7 @@ def takes_all(node: Node) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Packing:
     """Constants that a function takes as one thing, made of them once on the device."""
 
@@ -27,7 +27,7 @@ class Packing:
     make: Callable[..., Any]  # of the tensors, and of the node's attributes by keyword
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Row:
     """An op's function: called as the op's numpy reference is, with tensors in place of arrays.
 

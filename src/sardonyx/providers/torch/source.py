@@ -7,10 +7,10 @@ is a function of its own: a region calls it once for each set of sizes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, Final
 
+from sardonyx.frozen import field, frozen, mutable
 from sardonyx.graph.dim import Shape
 from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.declare import as_outputs
@@ -21,7 +21,7 @@ FILE: Final = "<region>"
 Key = tuple[Const, str]  # a constant, and the form in which it is wanted
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Pack:
     """A thing that is made of constants once they are on the device."""
 
@@ -29,7 +29,7 @@ class Pack:
     make: Callable[..., Any]  # of tensors
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Arg:
     """A constant operand of a call: on the device in some form, or an object on the host."""
 
@@ -38,7 +38,7 @@ class Arg:
     pack: Pack | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Line:
     """One call: its operands are values, constants or None."""
 
@@ -53,7 +53,7 @@ class Line:
     returns_one: bool = True
 
 
-@dataclass(slots=True)
+@mutable
 class Source:
     """The text of a region's functions, and what it refers to by number."""
 

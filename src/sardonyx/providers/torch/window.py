@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
+from sardonyx.frozen import frozen
 from sardonyx.graph.graph import Node
 from sardonyx.ops.window import Ints, Walk, walk, window
 
 MAX_SPATIAL: Final = 3  # axes that torch convolves and pools along
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Slide:
     """A window on an input of known size."""
 

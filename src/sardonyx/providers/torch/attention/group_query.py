@@ -8,7 +8,6 @@ serves every step.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 from sardonyx.errors import InvalidArgument
+from sardonyx.frozen import frozen
 from sardonyx.graph.dtype import BF16, F16, F32, I32, I64
 from sardonyx.graph.graph import Node
 from sardonyx.ops.declare import MICROSOFT
@@ -37,7 +37,28 @@ from sardonyx.providers.torch.row import Row, Rows
 from sardonyx.providers.torch.wide import wide
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
+class Sizes:
+    """What is known of a run without its lengths."""
+
+    batch: int
+    rows: int  # new ones
+    total: int
+    past: int  # rows of the cache before
+
+    @property
+    def is_first(self) -> bool:
+        """Whether nothing is before the new rows."""
+        # A single row stands where its length says: sizes are the same in every step of a decoder.
+        return self.rows == self.total and (self.rows > 1 or not self.past)
+
+    @property
+    def tell_all(self) -> bool:
+        """Whether lengths say no more than these."""
+        return self.batch == 1 and (self.is_first or self.past + self.rows == self.total)
+
+
+@frozen
 class Place:
     """Where the new rows of a run stand."""
 
@@ -60,7 +81,11 @@ class Place:
 
 
 def group_query(
-    *inputs: Any, shares: bool = False, digits: bool = False, leads: bool = False, **attrs: Any
+    *inputs: Any,
+    shares: bool = False,
+    digits: bool = False,
+    leads: bool = False,
+    **attrs: Any,
 ) -> tuple[Any, ...]:
     """The output, the caches, and scores where they are asked for.
 
@@ -68,9 +93,10 @@ def group_query(
     `digits` the output may come as a product of few bits reads it.
     """
     x = Inputs(*filled(inputs, 16))
-    place = _place(x)
-    if shares and _is_step(x, place, attrs):
-        return _stepped(x, place, attrs, (digits, leads))
+    sizes = _sizes(x)
+    if shares and _is_step(x, sizes, attrs):
+        return _stepped(x, attrs, (digits, leads))
+    place = _place(x, sizes)
     q, k, v = _operands(x, place, attrs)
     caches = [_kept(old, new, place, shares) for old, new in ((x.past_key, k), (x.past_value, v))]
     if not isinstance(place.firsts, int) or place.firsts:
@@ -92,13 +118,13 @@ def group_query(
 _STEP_TOKENS: Final = 8  # new ones that our own kernel attends for
 
 
-def _is_step(x: Inputs, place: Place, attrs: dict[str, Any]) -> bool:
+def _is_step(x: Inputs, sizes: Sizes, attrs: dict[str, Any]) -> bool:
     """Whether a kernel of ours does all: few new rows, and a cache of full length in place."""
     extras = (x.bias, x.sink, x.q_norm)
     is_plain = attrs["causal"] and attrs["smooth_softmax"] != 1 and not attrs["qk_output"]
-    is_static = isinstance(place.firsts, Tensor) and place.length == place.past
+    is_static = not sizes.tell_all and not sizes.is_first and sizes.total <= sizes.past
     return (
-        place.rows <= _STEP_TOKENS
+        sizes.rows <= _STEP_TOKENS
         and all(extra is None for extra in extras)
         and bool(is_plain)
         and is_static
@@ -106,9 +132,7 @@ def _is_step(x: Inputs, place: Place, attrs: dict[str, Any]) -> bool:
     )
 
 
-def _stepped(
-    x: Inputs, place: Place, attrs: dict[str, Any], next_: tuple[bool, bool]
-) -> tuple[Any, ...]:
+def _stepped(x: Inputs, attrs: dict[str, Any], next_: tuple[bool, bool]) -> tuple[Any, ...]:
     """One launch that turns the new rows, puts them into the cache and attends.
 
     `next_` is whether digits are read, and whether a kernel of ours comes next.
@@ -127,7 +151,7 @@ def _stepped(
         is_interleaved = bool(attrs["rotary_interleaved"])
         rotary = decode.Rotary(x.cos, x.sin, is_interleaved, x.positions)
     caches = (x.past_key, x.past_value)
-    room = _room(x.past_key, heads.n_heads, place.rows)
+    room = _room(x.past_key, heads.n_heads, x.query.shape[1])
     lasts = x.seqlens.reshape(-1).int()
     digits, leads = next_
     attend = decode.attend_digits if digits else decode.attend
@@ -144,8 +168,7 @@ def _room(cache: Tensor, heads: int, rows: int) -> Any:
     from sardonyx.providers.torch.kernels import decode
 
     stream = torch.cuda.current_stream().cuda_stream if cache.is_cuda else 0
-    splits = decode.n_splits(cache, cache.device)
-    sizes = (cache.shape[0], cache.shape[1], cache.shape[3], heads, rows, splits)
+    sizes = (cache.shape[0], decode.cut(cache, heads, rows))
     key = (cache.device, stream, sizes)
     room = _ROOMS.get(key)
     if room is None:
@@ -162,20 +185,22 @@ def _is_recorded(x: Tensor) -> bool:
     return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
-def _place(x: Inputs) -> Place:
+def _sizes(x: Inputs) -> Sizes:
     total, rows = one_int(x.total, "total_sequence_length"), x.query.shape[1]
     past = 0 if x.past_key is None else x.past_key.shape[2]
     if total < rows or (past == 0 and total > rows):
         raise InvalidArgument(
             f"total_sequence_length is {total}: there are {past} keys before {rows} new rows"
         )
-    is_one = x.query.shape[0] == 1
-    # A single row stands where its length says: sizes are the same in every step of a decoder.
-    is_first = rows == total and (rows > 1 or not past)
-    if is_one and (is_first or past + rows == total):
+    return Sizes(x.query.shape[0], rows, total, past)
+
+
+def _place(x: Inputs, sizes: Sizes) -> Place:
+    rows, total, past = sizes.rows, sizes.total, sizes.past
+    if sizes.tell_all:
         return Place(rows, total, past, total - rows, None)
     last = x.seqlens.reshape(-1).long()
-    firsts = 0 if is_first else last - (rows - 1) if rows > 1 else last
+    firsts = 0 if sizes.is_first else last - (rows - 1) if rows > 1 else last
     return Place(rows, total, past, firsts, last)
 
 

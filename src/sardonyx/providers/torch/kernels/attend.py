@@ -11,36 +11,43 @@ from sardonyx.providers.torch.kernels.digits import digits_of, put_digits
 
 
 @triton.jit
-def turned(p, at, feature, angles, place, turn: tl.constexpr, head: tl.constexpr):
-    """Features of heads at offsets [n, 1], turned by the angles of their places [n, 1].
+def pairs_of(feature, turn: tl.constexpr):
+    """The pairs of features, what belongs to each in its pair, and the sign of that.
 
-    `turn` is (pairs of features that turn, whether pairs are neighbours, places); `angles` the
-    cosines and sines. Features behind the pairs stay as they are.
+    `turn` is (pairs of features that turn, whether pairs are neighbours, places).
     """
     pairs: tl.constexpr = turn[0]
     is_near: tl.constexpr = turn[1]
+    if is_near:
+        is_first = feature % 2 == 0
+        return feature // 2, tl.where(is_first, feature + 1, feature - 1), 1 - 2 * is_first
+    is_first = feature < pairs
+    partner = tl.where(is_first, feature + pairs, feature - pairs)
+    return feature % pairs, partner, 1 - 2 * is_first
+
+
+@triton.jit
+def turned(p, at, feature, angles, place, turn: tl.constexpr, head: tl.constexpr):
+    """Features of heads at offsets [n, 1], turned by the angles of their places [n, 1].
+
+    `angles` are the cosines and sines. Features behind the pairs stay as they are.
+    """
+    pairs: tl.constexpr = turn[0]
     ok = (at >= 0) & (feature < head)
     value = tl.load(p + at + feature, ok, 0.0).to(tl.float32)
     if pairs == 0:
         return value
     cos, sin = angles
-    if is_near:
-        pair = feature // 2
-        is_first = feature % 2 == 0
-        partner = tl.where(is_first, feature + 1, feature - 1)
-    else:
-        pair = feature % pairs
-        is_first = feature < pairs
-        partner = tl.where(is_first, feature + pairs, feature - pairs)
+    pair, partner, sign = pairs_of(feature, turn)
     turns = ok & (feature < 2 * pairs)
     other = tl.load(p + at + partner, turns, 0.0).to(tl.float32)
     c = tl.load(cos + place * pairs + pair, turns, 1.0).to(tl.float32)
     s = tl.load(sin + place * pairs + pair, turns, 0.0).to(tl.float32)
-    return value * c + tl.where(is_first, -other, other) * s
+    return value * c + sign * other * s
 
 
 @triton.jit
-def _spot(spots, first, token, turn: tl.constexpr):
+def spot_of(spots, first, token, turn: tl.constexpr):
     """Where in the text tokens stand, within the angles that there are."""
     places, batch_row = spots
     n_spots: tl.constexpr = turn[2]
@@ -51,7 +58,23 @@ def _spot(spots, first, token, turn: tl.constexpr):
 
 
 @triton.jit
-def _powers(x, top):
+def span_of(
+    last, capacity, window, n_new: tl.constexpr, grain: tl.constexpr, has_new: tl.constexpr
+):
+    """Where the new tokens begin, the first key that they see, keys of a part, and parts.
+
+    `has_new` says whether the new tokens' keys are among those of parts. What does not fit in the
+    cache is not written elsewhere: the first is another than `last` says.
+    """
+    first = tl.minimum(tl.maximum(last + 1 - n_new, 0), capacity - n_new)
+    begin = tl.maximum(0, first + 1 - window)
+    n_keys = first - begin + (n_new if has_new else 0)
+    length = tl.cdiv(tl.cdiv(n_keys, tl.num_programs(0)), grain) * grain
+    return first, begin, length, tl.maximum(1, tl.cdiv(n_keys, tl.maximum(length, 1)))
+
+
+@triton.jit
+def powers(x, top):
     """2^(x - top), 0 where both are -inf."""
     return tl.where(x == float("-inf"), 0.0, tl.exp2(x - top))
 
@@ -65,8 +88,8 @@ def _joined(state, q, k, v, seen, softcap, has_cap: tl.constexpr):
         scores = softcap * (2 / (1 + tl.exp(-2 * scores / softcap)) - 1)
     scores = tl.where(seen, scores * 1.4426950408889634, float("-inf"))
     higher = tl.maximum(top, tl.max(scores, 1))
-    fade = _powers(top, higher)
-    power = _powers(scores, higher[:, None])
+    fade = powers(top, higher)
+    power = powers(scores, higher[:, None])
     total = total * fade + tl.sum(power, 1)
     more = tl.dot(power, v.to(tl.float32), input_precision="tf32x3")
     return higher, total, values * fade[:, None] + more
@@ -114,7 +137,7 @@ def _fresh(state, q, new, caches, place, limits, turn: tl.constexpr, sizes: tl.c
     feature = tl.arange(0, features)[None, :]
     token = tl.arange(0, 16)[:, None]
     is_new = token < n_new
-    spot = _spot(spots, first, tl.minimum(token, n_new - 1), turn)
+    spot = spot_of(spots, first, tl.minimum(token, n_new - 1), turn)
     k = turned(k_new, tl.where(is_new, token * row_stride, -1), feature, angles, spot, turn, head)
     k = k.to(k_cache.dtype.element_ty)
     ok = is_new & (feature < head)
@@ -127,8 +150,8 @@ def _fresh(state, q, new, caches, place, limits, turn: tl.constexpr, sizes: tl.c
 
 
 @triton.jit
-def _gathered(scratch, n_parts, sizes: tl.constexpr):
-    """The quotients of all parts [rows, features]; several parts at a time."""
+def gathered(scratch, n_parts, sizes: tl.constexpr):
+    """The quotients of all parts [rows * features]; several parts at a time."""
     rows: tl.constexpr = sizes[6]
     features: tl.constexpr = sizes[2]
     many: tl.constexpr = sizes[7]
@@ -147,34 +170,35 @@ def _gathered(scratch, n_parts, sizes: tl.constexpr):
         at = (at + row[None, :] * features)[:, :, None] + tl.arange(0, features)[None, None, :]
         more = tl.load(scratch + at, ok[:, :, None], 0.0, cache_modifier=".cg")
         higher = tl.maximum(top, tl.max(tops, 0))
-        fade = _powers(top, higher)
-        power = _powers(tops, higher[None, :])
+        fade = powers(top, higher)
+        power = powers(tops, higher[None, :])
         total = total * fade + tl.sum(totals * power, 0)
         values = values * fade[:, None] + tl.sum(more * power[:, :, None], 0)
         top = higher
-    return values / tl.where(total > 0, total, 1.0)[:, None]
+    return tl.reshape(values / tl.where(total > 0, total, 1.0)[:, None], [rows * features])
 
 
 @triton.jit
-def _written(y, out, values, rows: tl.constexpr, where, sizes: tl.constexpr):
-    """Stores results [rows, features], and their digits where asked."""
+def written(y, out, values, rows: tl.constexpr, where, sizes: tl.constexpr):
+    """Stores results [rows * features], and their digits where asked."""
     group, shared, n_shared = where
     features: tl.constexpr = sizes[2]
     head: tl.constexpr = sizes[3]
     n_new: tl.constexpr = sizes[5]
-    row = tl.arange(0, rows)
-    feature = tl.arange(0, features)[None, :]
-    at = (row // group * (group * n_shared) + shared * group + row % group)[:, None] * head
-    ok = (row < n_new * group)[:, None] & (feature < head)
+    at = tl.arange(0, rows * features)
+    row = at // features
+    feature = at % features
+    ok = (row < n_new * group) & (feature < head)
     rounded = values.to(y.dtype.element_ty)
-    tl.store(y + at + feature, rounded, ok)
+    place = row // group * (group * n_shared) + shared * group + row % group
+    tl.store(y + place * head + feature, rounded, ok)
     if out is not None:  # one token: rows are heads, each of whole units and what fills the tile
         per: tl.constexpr = features // 32
-        flat = tl.reshape(tl.where(ok, rounded.to(tl.float32), 0.0), [rows * features])
         unit = tl.arange(0, rows * per)
         mine = (shared * group + unit // per) * (head // 32) + unit % per
         mine = tl.where((unit // per < group) & (unit % per < head // 32), mine, -1)
-        put_digits(out, digits_of(flat, rows * per), mine, group * n_shared * (head // 32))
+        words = digits_of(tl.where(ok, rounded.to(tl.float32), 0.0), rows * per)
+        put_digits(out, words, mine, group * n_shared * (head // 32))
 
 
 @triton.jit
@@ -199,12 +223,8 @@ def attend_kernel(
     head: tl.constexpr = sizes[3]
     n_new: tl.constexpr = sizes[5]
     wait_before(overlap)
-    given = tl.load(lasts + batch) + 1 - n_new
-    # What does not fit in the cache is not written elsewhere: the result is NaN.
-    first = tl.minimum(tl.maximum(given, 0), capacity - n_new)
-    begin = tl.maximum(0, first + 1 - window)
-    length = tl.cdiv(tl.cdiv(first - begin, tl.num_programs(0)), tile) * tile
-    n_parts = tl.maximum(1, tl.cdiv(first - begin, tl.maximum(length, 1)))
+    last = tl.load(lasts + batch)
+    first, begin, length, n_parts = span_of(last, capacity, window, n_new, tile, False)
     if me < n_parts:
         low = begin + me * length
         high = tl.minimum(first, low + length)
@@ -220,9 +240,9 @@ def attend_kernel(
         spots = (places, batch * n_new)
         at = (batch * n_new + token) * q_stride + (shared * group + row % group) * head
         at = tl.where(row < n_new * group, at, -1)[:, None]
-        spot = _spot(spots, first, token, turn)[:, None]
+        spot = spot_of(spots, first, token, turn)[:, None]
         queries = turned(q, at, feature, (cos, sin), spot, turn, head) * scale
-        queries += tl.where(given == first, 0.0, float("nan"))
+        queries += tl.where(last + 1 == first + n_new, 0.0, float("nan"))
         limits = (window, softcap)
         state = _past(queries, caches, (k, v), (low, high), first + token, limits, sizes)
         if me == n_parts - 1:
@@ -234,7 +254,7 @@ def attend_kernel(
         where = (group, shared, n_shared)
         if n_parts == 1:
             values = values / tl.where(total > 0, total, 1.0)[:, None]
-            _written(y, out, values, rows, where, sizes)
+            written(y, out, tl.reshape(values, [rows * features]), rows, where, sizes)
         else:
             few: tl.constexpr = sizes[6]
             scratch += (batch * n_shared + shared) * (tl.num_programs(0) * few * (features + 2))
@@ -248,4 +268,4 @@ def attend_kernel(
             count = counts + batch * n_shared + shared
             if tl.atomic_add(count, 1) == n_parts - 1:
                 tl.store(count, 0)
-                _written(y, out, _gathered(scratch, n_parts, sizes), few, where, sizes)
+                written(y, out, gathered(scratch, n_parts, sizes), few, where, sizes)

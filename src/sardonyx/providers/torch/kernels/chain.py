@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import linecache
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
 
+from sardonyx.frozen import frozen
 from sardonyx.providers.torch.dtypes import TORCH, ours
 from sardonyx.providers.torch.kernels import maths
 from sardonyx.providers.torch.kernels.launch import launch
@@ -24,7 +24,7 @@ _MOST_PLANS: Final = 64  # of a chain that are kept
 _ELEMENTS: Final = 1024  # of a program
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Plan:
     """How a chain runs on operands of given shapes and strides."""
 

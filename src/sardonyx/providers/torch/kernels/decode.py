@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import torch
 from torch import Tensor
 
+from sardonyx.frozen import frozen
 from sardonyx.providers.torch.kernels import n_processors
 from sardonyx.providers.torch.kernels.attend import attend_kernel
 from sardonyx.providers.torch.kernels.digits import UNIT, WORDS
+from sardonyx.providers.torch.kernels.few import attend_few_kernel
 from sardonyx.providers.torch.kernels.launch import launch
 from sardonyx.providers.torch.kernels.nbits import Digits
 
 MOST_TOKENS: Final = 8  # new ones of a run
-_ELEMENTS: Final = 2048  # of a tile: keys and features
 _WARPS: Final = 4
 _LEAST_KEYS: Final = 32  # that are worth a program
+_FEW_TOKENS: Final = 4  # new ones whose queries are not worth matrix units
+_MOST_READS: Final = 1 << 15  # keys that all heads of a group may read, each for itself
 _EVER: Final = 1 << 30  # a window that nothing is outside of
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rotary:
     """How positions turn features: cosines and sines [places, pairs]."""
 
@@ -31,7 +33,7 @@ class Rotary:
     places: Tensor | None = None  # int64 [batch, tokens]; else tokens stand where the cache ends
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Heads:
     """What attention is told besides tensors."""
 
@@ -42,7 +44,7 @@ class Heads:
     softcap: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Workspace:
     """Where programs leave what the last of them gathers. For one run at a time."""
 
@@ -50,20 +52,38 @@ class Workspace:
     counts: Tensor  # zeros before and after each run
 
 
-def n_splits(cache: Tensor, device: torch.device) -> int:
-    """Programs that share out the keys of a head."""
-    batch, shared, capacity, _ = cache.shape
-    wanted = -(-2 * n_processors(device) // max(1, batch * shared))
-    return max(1, min(wanted, -(-capacity // _LEAST_KEYS), 64))
+@frozen
+class Cut:
+    """How a kernel cuts its work on a cache."""
+
+    is_plain: bool  # whether each head of queries has programs of its own
+    blocks: int  # of heads that have
+    splits: int  # programs that share out the keys
+    few: int  # rows of queries of a program, as a power of two
+    features: int
+    tile: int  # keys; those of a program are a multiple
+
+
+def cut(cache: Tensor, n_heads: int, n_new: int) -> Cut:
+    """For a cache [batch, shared heads, capacity, features]."""
+    _, shared, capacity, head = cache.shape
+    group, features = n_heads // max(1, shared), max(16, _power(head))
+    is_plain = n_new <= _FEW_TOKENS and (group == 1 or group * capacity <= _MOST_READS)
+    blocks, rows = (n_heads, n_new) if is_plain else (shared, group * n_new)
+    tile = 16 if is_plain else max(16, min(64, 2048 // features))
+    programs = (5 if is_plain else 2) * n_processors(cache.device)
+    wanted = -(-programs // max(1, cache.shape[0] * blocks))
+    splits = max(1, min(wanted, -(-capacity // _LEAST_KEYS), 64))
+    return Cut(is_plain, blocks, splits, _power(rows), features, tile)
 
 
 def workspace(cache: Tensor, n_heads: int, n_new: int) -> Workspace:
     """Room for `attend` on a cache [batch, shared heads, capacity, features]."""
-    batch, shared, _, head = cache.shape
-    rows, features = _power(n_heads // shared * n_new), max(16, _power(head))
-    count = batch * shared * n_splits(cache, cache.device) * rows * (features + 2)
+    how = cut(cache, n_heads, n_new)
+    blocks = cache.shape[0] * how.blocks
+    count = blocks * how.splits * how.few * (how.features + 2)
     scratch = torch.empty(count, dtype=torch.float32, device=cache.device)
-    return Workspace(scratch, torch.zeros(batch * shared, dtype=torch.int32, device=cache.device))
+    return Workspace(scratch, torch.zeros(blocks, dtype=torch.int32, device=cache.device))
 
 
 def _power(n: int) -> int:
@@ -133,10 +153,7 @@ def _run(
         out = torch.empty((1, words), dtype=torch.int32, device=q.device)
     if not y.numel():
         return Digits(y, y)
-    group = heads.n_heads // shared
-    few, features = _power(group * n_new), max(16, _power(head))
-    tile = max(16, min(64, _ELEMENTS // features))
-    splits = n_splits(caches[0], q.device)
+    how = cut(caches[0], heads.n_heads, n_new)
     room = room or workspace(caches[0], heads.n_heads, n_new)
     turn = (0, False, 1)
     cos = sin = places = None
@@ -145,11 +162,15 @@ def _run(
         turn = (cos.shape[1], rotary.is_interleaved, cos.shape[0])
     given = (
         q, k, v, cos, sin, places, lasts, *caches, y, out, room.scratch, room.counts,
-        float(heads.scale), heads.window if heads.window > 0 else _EVER, float(heads.softcap),
-        q.stride(1), k.stride(1), capacity,
+        float(heads.scale), heads.window if heads.window > 0 else _EVER,
+        float(heads.softcap), q.stride(1), k.stride(1), capacity,
     )  # fmt: skip
-    many = max(1, min(_power(splits), 4 * _ELEMENTS // (few * features)))
-    sizes = (max(16, few), tile, features, head, heads.softcap > 0, n_new, few, many)
-    constants = (group, shared, sizes, turn)
-    launch(attend_kernel, (splits, shared, batch), given, constants, _WARPS, leads)
+    many = max(1, min(_power(how.splits), 4096 // (how.few * how.features)))
+    rows = n_new if how.is_plain else max(16, how.few)
+    sizes = (
+        rows, how.tile, how.features, head, heads.softcap > 0, n_new, how.few, many,
+    )  # fmt: skip
+    kernel = attend_few_kernel if how.is_plain else attend_kernel
+    constants = (heads.n_heads // shared, shared, sizes, turn)
+    launch(kernel, (how.splits, how.blocks, batch), given, constants, _WARPS, leads)
     return Digits(y if out is None else out, y)

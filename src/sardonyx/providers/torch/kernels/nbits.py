@@ -6,12 +6,12 @@ float32 sums are. What is not finite makes its whole row not finite.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import Tensor
 
+from sardonyx.frozen import frozen
 from sardonyx.providers.torch.kernels import n_processors
 from sardonyx.providers.torch.kernels.digits import UNIT, WORDS
 from sardonyx.providers.torch.kernels.launch import launch
@@ -25,7 +25,7 @@ _CHUNK: Final = 1 << 24  # weights that are packed at a time
 _DEFAULT, _PACKED, _FLOAT = 0, 1, 2  # kinds of zero points
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Weights:
     """Weights [n, k] of 4 bits in units of 32, whole ones, as the kernels read them."""
 
@@ -50,7 +50,7 @@ class Weights:
         return self.q.shape[1] // 4, self.per, kind, self.default
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Digits:
     """Rows that are a product's x, as `digits.py` describes them."""
 
@@ -142,7 +142,7 @@ def _zeros(zero: Tensor, form: Form, blocks: int, shift: int) -> Tensor:
     return (picked[:, 0::2] | (picked[:, 1::2] << 4)).contiguous()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tiling:
     """How a kernel cuts its work."""
 

@@ -1,0 +1,69 @@
+// Transforms packed weights for Winograd's convolution, while it runs: transformed they would be up
+// to four times as large, and would come from further away than it takes to make them.
+#include "kernels/conv/winograd.h"
+#include "kernels/gemm/tile.h"
+
+namespace sdx::SDX_ISA {
+namespace {
+
+// Points of the places 1 and 3, and what values there are scaled by for the transform back; places
+// 2 and 4 have the negative points.
+constexpr double kPoints[] = {kA, kB}, kScales[] = {-1 / 1.5, 1 / 6.0};
+
+constexpr float factor(int point, int power) {
+  double by = kScales[point];
+  for (int i = 0; i < power; ++i) by *= kPoints[point];
+  return float(by);
+}
+
+// The terms of even powers, and of odd ones, of a polynomial at a point.
+template <int K>
+SDX_INLINE void halves(const f32v (&g)[K], int point, f32v& even, f32v& odd) {
+  even = factor(point, 0) * g[0], odd = factor(point, 1) * g[1];
+#pragma GCC unroll 4
+  for (int i = 2; i < K; ++i) (i % 2 == 0 ? even : odd) += factor(point, i) * g[i];
+}
+
+// Six values of the polynomial whose coefficients are g.
+template <int K>
+SDX_INLINE void transform(const f32v (&g)[K], f32v (&to)[kPatch]) {
+  to[0] = g[0];
+#pragma GCC unroll 2
+  for (int point = 0; point < 2; ++point) {
+    f32v even, odd;
+    halves(g, point, even, odd);
+    to[1 + 2 * point] = even + odd;
+    to[2 + 2 * point] = even - odd;
+  }
+  to[kPatch - 1] = g[K - 1];
+}
+
+}  // namespace
+
+template <int K>
+void transform_weights(const float* panel, int64_t channels, int64_t n, float* to, int64_t stride) {
+  for (int64_t at = 0; at < n * kPanel; at += kLanes) {
+    f32v half[kPatch][K];
+#pragma GCC unroll 5
+    for (int b = 0; b < K; ++b) {
+      f32v column[K], six[kPatch];
+#pragma GCC unroll 5
+      for (int a = 0; a < K; ++a) column[a] = load(panel + (K * a + b) * channels * kPanel + at);
+      transform(column, six);
+#pragma GCC unroll 6
+      for (int row = 0; row < kPatch; ++row) half[row][b] = six[row];
+    }
+#pragma GCC unroll 6
+    for (int row = 0; row < kPatch; ++row) {
+      f32v six[kPatch];
+      transform(half[row], six);
+#pragma GCC unroll 6
+      for (int i = 0; i < kPatch; ++i) store(to + (row * kPatch + i) * stride + at, six[i]);
+    }
+  }
+}
+
+template void transform_weights<3>(const float*, int64_t, int64_t, float*, int64_t);
+template void transform_weights<5>(const float*, int64_t, int64_t, float*, int64_t);
+
+}  // namespace sdx::SDX_ISA

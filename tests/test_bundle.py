@@ -85,3 +85,26 @@ def test_a_broken_file_is_written_again(package: Path, content: bytes) -> None:
 def test_a_folder_that_cannot_be_written(package: Path) -> None:
     (package.parent / "cache").write_text("not a folder")
     assert imported(package) == [PLAIN, SAYS]
+
+
+def test_a_source_that_changes_during_the_import(package: Path) -> None:
+    """Code of before is not taken for that of the file as it is now."""
+    imported(package)
+    module, other = package / "atomic.py", package / "compiler.py"
+    changed = module.read_text().replace(SAYS, "Says something else")
+    other.write_text(other.read_text() + "\n")
+    code = f"import sardonyx.atomic\nopen({str(module)!r}, 'w').write({changed!r})\n"
+    last = package / "options.py"
+    assert "import sardonyx.atomic" not in last.read_text()
+    last.write_text(last.read_text() + code)
+    imported(package)
+    assert imported(package)[1] == "Says something else"
+
+
+def test_a_module_that_is_barred(package: Path) -> None:
+    code = "import sys\nsys.modules['sardonyx.train'] = None\nimport sardonyx\n"
+    environment = {**os.environ, "PYTHONPATH": str(package.parent)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    environment["PYTHONPYCACHEPREFIX"] = str(package.parent / "cache")
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    assert bundles(package)

@@ -33,9 +33,10 @@ _OTHER: Final[Entry] = ("", 0, 0, False, None, 0, 0)
 class _Loader(SourceFileLoader):
     """The loader of a source file that has its code already."""
 
-    def __init__(self, name: str, path: str, code: memoryview) -> None:
+    def __init__(self, name: str, path: str, code: memoryview, state: tuple[int, int]) -> None:
         super().__init__(name, path)
         self._code = code
+        self.state: Final = state  # of the source that the code was made of
 
     def get_code(self, fullname: str) -> CodeType:
         code: CodeType = marshal.loads(self._code)
@@ -53,7 +54,7 @@ class Bundle:
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """How to import a module, if its source is as it was."""
-        if not name.startswith(_PACKAGE):
+        if not name.startswith(f"{_PACKAGE}."):
             return None
         entry = self._entries.get(name)
         if entry is None or entry == _OTHER:
@@ -63,7 +64,7 @@ class Bundle:
         if _state(file) != (time, size):
             self._is_whole = False
             return None
-        loader = _Loader(name, file, self._codes[begin:end])
+        loader = _Loader(name, file, self._codes[begin:end], (time, size))
         spec = ModuleSpec(name, loader, origin=file, is_package=is_package)
         spec.has_location = True
         spec.cached = cached
@@ -136,11 +137,12 @@ def _write(path: str) -> None:
 
 
 def _entry(name: str, module: ModuleType, begin: int) -> tuple[Entry, bytes]:
-    spec = module.__spec__
+    spec = getattr(module, "__spec__", None)  # None in place of a module bars it
     if spec is None or not isinstance(spec.loader, SourceFileLoader):
         return _OTHER, b""
     path = spec.loader.get_filename(name)
-    state, code = _state(path), spec.loader.get_code(name)
+    state = spec.loader.state if isinstance(spec.loader, _Loader) else _state(path)
+    code = spec.loader.get_code(name)
     if state is None or code is None:
         raise ImportError(f"{name} is gone")
     data = marshal.dumps(code)

@@ -1,7 +1,7 @@
 """Logging: Python's own, under the name "sardonyx", with onnxruntime's severities.
 
-Python's module takes milliseconds to import: that is done when there is something to say, or when
-the program has imported it itself and may have set it up.
+Python's module takes milliseconds to import: that is done when there is something to say that a
+session asks for, or when the program has imported it itself and may have set it up.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Logger:
 
     def debug(self, text: str, *given: object) -> None:
         """Says what only those want who look for the reason of something."""
-        if "logging" in sys.modules:
+        if self._severity == 0 or "logging" in sys.modules:
             self.python().debug(text, *given, stacklevel=2)
 
     def info(self, text: str, *given: object) -> None:
         """Says what was done."""
-        if "logging" in sys.modules:
+        if self._severity in (0, 1) or "logging" in sys.modules:
             self.python().info(text, *given, stacklevel=2)
 
     def warning(self, text: str, *given: object) -> None:

@@ -158,6 +158,19 @@ def test_what_gives_no_f16_reads_rounded_numbers(op: str) -> None:
     np.testing.assert_array_equal(y[0], np.array(want, np.float16))
 
 
+def test_a_cast_to_another_half_type_rounds() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Cast", ["m"], ["b"], to=TensorProto.BFLOAT16),
+        helper.make_node("Cast", ["b"], ["c"], to=TensorProto.FLOAT16),
+        helper.make_node("Add", ["c", "m"], ["y"]),
+    ]
+    w = numpy_helper.from_array(np.array([[257]], np.float16), "w")
+    model = model_of(nodes, [w], TensorProto.FLOAT16, (1, 1)).SerializeToString()
+    y = sdx.InferenceSession(model).run(None, {"x": np.ones((1, 1), np.float16)})[0]
+    np.testing.assert_array_equal(y, np.array([[256 + 257]], np.float16))
+
+
 def test_caches_stay_halves() -> None:
     """Keys and values that come from outside are read as they are, not cast in every run."""
     nodes = [

@@ -270,3 +270,19 @@ def test_convolutions_follow_each_other_with_the_channels_last() -> None:
 
 def test_every_quantized_op_has_a_lowering() -> None:
     assert {name for _, name in QUANTIZED} == LOWERINGS.keys()
+
+
+def test_a_bias_is_added_where_nothing_else_is_quantized() -> None:
+    """Products of bytes that come from outside are all that says that there are integers."""
+    graph = parse("""
+        in x: u8[3,8]
+        const w: i8[8,6]
+        const c: f32[6]
+        sums = MatMulInteger(x, w)
+        wide = Cast(sums, to=1)
+        scaled = Mul(wide, 0.01)
+        y = Add(scaled, c)
+        out y
+    """)
+    lower(graph, PassOptions())
+    assert [node.op.name for node in graph.nodes] == ["QMatMul"]

@@ -53,7 +53,7 @@ EXTENDED: Final = (
 )
 APPROXIMATE: Final = (_table("activation", "APPROXIMATE", "Gelu"),)
 STEPS: Final = (_table("quantize", "STEPS", _INTEGERS),)
-FLOATS: Final = (_table("quantize", "FLOATS", _INTEGERS),)
+FLOATS: Final = (_table("quantize", "FLOATS", f"{_INTEGERS} QConv QMatMul"),)
 INTEGERS: Final = (_table("quantize", "INTEGERS", _INTEGERS),)
 LOWERED: Final = (
     _table("einsum", "RULES", "Einsum"),

@@ -33,8 +33,8 @@ _WIDENED: Final = frozenset(
 # Those of f16 alone: CPUs multiply bf16 as it is, and so what follows is not widened for it.
 _PRODUCTS: Final = frozenset(((ONNX, "MatMul"), (ONNX, "Gemm"), (MICROSOFT, "FusedMatMul")))
 # What goes on in float32: the first where some of their operands are there in it, the others where
-# all are.
-_FOLLOW: Final = ELEMENTWISE | frozenset(
+# all are. A cast says its type itself.
+_FOLLOW: Final = ELEMENTWISE - {(ONNX, "Cast")} | frozenset(
     (
         *((ONNX, name) for name in (
             "BatchNormalization", "GroupNormalization", "InstanceNormalization",

@@ -9,14 +9,15 @@ import importlib
 from typing import Final
 
 _MODULES: Final = (
-    "ops.activation", "ops.cast", "ops.channels", "ops.conv", "ops.elementwise", "ops.gather",
-    "ops.internal", "ops.linear", "ops.move", "ops.pool", "ops.product", "ops.reduce", "ops.shape",
-    "ops.sizes",
+    "ops.activation", "ops.cast", "ops.channels", "ops.conv", "ops.elementwise", "ops.estimators",
+    "ops.features", "ops.gather", "ops.internal", "ops.linear", "ops.microsoft.fused", "ops.move",
+    "ops.pool", "ops.product", "ops.reduce", "ops.scores", "ops.shape", "ops.sizes", "ops.trees",
     "load.upgrade.elementwise", "load.upgrade.move", "load.upgrade.reduce", "load.upgrade.shape",
-    "passes.algebra", "passes.channels", "passes.halves", "passes.linear", "passes.products",
-    "passes.transpose",
-    "providers.cpu.chain", "providers.cpu.conv", "providers.cpu.gemm", "providers.cpu.move",
-    "providers.cpu.reduce", "providers.cpu.shape", "providers.cpu.window",
+    "passes.algebra", "passes.channels", "passes.halves", "passes.labels", "passes.linear",
+    "passes.products", "passes.transpose",
+    "providers.cpu.categories", "providers.cpu.chain", "providers.cpu.conv", "providers.cpu.gather",
+    "providers.cpu.gemm", "providers.cpu.linear_ml", "providers.cpu.move", "providers.cpu.reduce",
+    "providers.cpu.scores", "providers.cpu.shape", "providers.cpu.trees", "providers.cpu.window",
 )  # fmt: skip
 
 for _name in _MODULES:

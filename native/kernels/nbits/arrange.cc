@@ -158,14 +158,24 @@ void arrange_row(const Few& f, const Data& data, int64_t row) {
 // Sums of a row that is not finite, as they are defined.
 void exact_sums(const Product& p, const Data& data, int64_t row, int64_t column, int64_t n,
                 float* to) {
-  for (int64_t j = 0; j < n; ++j) {
-    float total = 0;
-    for (int64_t k = 0; k < p.w.k; ++k) {
-      float x;
-      widen_row(p, data, row, k, 1, &x);
-      total += x * weight_of(p.w, data, k, column + j);
+  constexpr int64_t kSome = 64;  // values at a time
+  alignas(64) float panel[kSome * kPanel], x[kSome], total[kPanel];
+  alignas(64) std::byte local[2 * sizeof panel];
+  const UnpackFn unpack = find_unpack(p.w);
+  for (int64_t j = 0; j < n; j += kPanel) {
+    const int64_t width = n - j < kPanel ? n - j : kPanel;
+    memset(total, 0, sizeof total);
+    for (int64_t k = 0; k < p.w.k; k += kSome) {
+      const int64_t values = p.w.k - k < kSome ? p.w.k - k : kSome;
+      widen_row(p, data, row, k, values, x);
+      unpack(p.w, data, {k, values, column + j, width}, panel, local);
+      for (int64_t i = 0; i < values; ++i)
+        vloop(width, [&](int64_t c, auto lanes) {
+          store(total + c, load(total + c, lanes) + x[i] * load(panel + i * kPanel + c, lanes),
+                lanes);
+        });
     }
-    to[j] = total;
+    memcpy(to + j, total, size_t(width) * sizeof(float));
   }
 }
 

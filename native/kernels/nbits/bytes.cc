@@ -60,13 +60,12 @@ void read_numbers(const Few& f, const Data& data, const Area& at, Unpacked& to) 
         store(to.scale[b] + j + i, s);
         store(to.shift[b] + j + i, s * rest);
         store(to.zero[b] + j + i, (i32v)((u32v)whole * 0x01010101u));
-        store(to.start[b] + j + i, i32v{});
       }
     }
   }
 }
 
-// One vector of 4 weights of kLanes columns: bytes for the tiles, and their part of the start.
+// One vector of 4 weights of kLanes columns: bytes for the tiles.
 template <int bits>
 SDX_INLINE void put_bytes(i32v steps, int64_t group, int64_t block, int64_t column, Unpacked& to) {
   i32v bytes = steps;
@@ -75,10 +74,21 @@ SDX_INLINE void put_bytes(i32v steps, int64_t group, int64_t block, int64_t colu
   else
     bytes =
         (i32v)((u8v)steps - (u8v)load(to.zero[block] + column));  // columns behind the last wrap
-  int8_t* at = to.bytes[column / kPanel][group][column % kPanel];
-  memcpy(at, &bytes, sizeof bytes);
-  int32_t* start = to.start[block] + column;
-  store(start, dot4(load(start), splat(int32_t(0x80808080)), bytes));
+  memcpy(to.bytes[column / kPanel][group][column % kPanel], &bytes, sizeof bytes);
+}
+
+// The starts of sums, from the bytes of whole blocks.
+SDX_INLINE void put_starts(int64_t n_blocks, int64_t groups, int64_t width, Unpacked& to) {
+  for (int64_t j = 0; j < width; j += kLanes)
+    for (int64_t b = 0; b < n_blocks; ++b) {
+      i32v start{};
+      for (int64_t g = b * groups; g < (b + 1) * groups; ++g) {
+        i32v bytes;
+        memcpy(&bytes, to.bytes[j / kPanel][g][j % kPanel], sizeof bytes);
+        start = dot4(start, splat(int32_t(0x80808080)), bytes);
+      }
+      store(to.start[b] + j, -start);
+    }
 }
 
 template <int bits>
@@ -132,6 +142,7 @@ void unpack(const Few& f, const Data& data, const Area& at, Unpacked& to) {
     unpack_across<bits>(f, data, at, to);
   else
     unpack_along<bits>(f, data, at, to);
+  put_starts(end / f.x.block, f.x.block / kGroup, at.width, to);
 }
 
 // Rows of x from the depth of an area on, and where their sums go.
@@ -159,7 +170,7 @@ SDX_INLINE void tile(const Rows& rows, const Unpacked& w, int64_t column) {
     i32v sum[R][kVecs];
 #pragma GCC unroll 6
     for (int i = 0; i < R; ++i)
-      for (int v = 0; v < kVecs; ++v) sum[i][v] = -load(w.start[b] + column + v * kLanes);
+      for (int v = 0; v < kVecs; ++v) sum[i][v] = load(w.start[b] + column + v * kLanes);
     for (int64_t g = 0; g < rows.groups; ++g, x += kGroup, bytes += kPanel * kGroup) {
       i32v right[kVecs];
       for (int v = 0; v < kVecs; ++v) memcpy(&right[v], bytes + v * SDX_VEC_BYTES, SDX_VEC_BYTES);

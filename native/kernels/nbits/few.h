@@ -91,18 +91,23 @@ SDX_INLINE void dot_fields(u32v v, const int8_t* x, int64_t stride, int64_t plan
     }
 }
 
-// The phase for weights of `bits` and values of `digits`: find.operator()<bits, digits>().
+// The phase for weights of `bits` and whole numbers of `digits`: find.operator()<bits, digits>().
 template <class Find>
-PhaseFn phase_of(int bits, int digits, Find&& find) {
+PhaseFn whole_phase_of(int bits, int digits, Find&& find) {
   if constexpr (kHasDot4) {
     if (digits == kExactDigits)
       return bits == 2 ? find.template operator()<2, kExactDigits>()
                        : find.template operator()<4, kExactDigits>();
   }
-  if (digits == 1)
-    return bits == 2   ? find.template operator()<2, 1>()
-           : bits == 4 ? find.template operator()<4, 1>()
-                       : find.template operator()<8, 1>();
+  return bits == 2   ? find.template operator()<2, 1>()
+         : bits == 4 ? find.template operator()<4, 1>()
+                     : find.template operator()<8, 1>();
+}
+
+// The same for floats, too.
+template <class Find>
+PhaseFn phase_of(int bits, int digits, Find&& find) {
+  if (digits > 0) return whole_phase_of(bits, digits, find);
   return bits == 2   ? find.template operator()<2, 0>()
          : bits == 4 ? find.template operator()<4, 0>()
                      : find.template operator()<8, 0>();

@@ -165,12 +165,8 @@ bool plan_ordered(const Product& p, int digits, Plan& plan) {
   const int64_t own = chain_local_bytes(p.chain) +
                       (p.m * kItemColumns + 2 * groups * kLanes * kLanes) * int64_t(sizeof(float));
   if (plan.local_bytes < own) plan.local_bytes = own;
-  const PhaseFn run = phase_of(w.bits, digits, []<int b, int d>() -> PhaseFn {
-    if constexpr (d == 0)
-      return nullptr;
-    else
-      return multiply<b, d>;
-  });
+  const PhaseFn run =
+      whole_phase_of(w.bits, digits, []<int b, int d>() -> PhaseFn { return multiply<b, d>; });
   plan.add(run, (w.n + kItemColumns - 1) / kItemColumns,
            kItemColumns * w.k * w.bits / 8 / 16 * ((p.m + 1) / 2));
   return true;

@@ -23,7 +23,7 @@ struct Blocks {
 template <int bits>
 SDX_INLINE Blocks read_part(const Weights& w, const Data& data, const Area& at, std::byte* local) {
   auto* scale = reinterpret_cast<float*>(local);
-  float* zero = scale + kDepth * kPanel;
+  float* zero = scale + at.depths * kPanel;  // there are no more blocks than rows
   const int64_t first = at.depth / w.block, last = (at.depth + at.depths - 1) / w.block + 1;
   read_blocks<bits>(w, data, {first, last, at.column, at.width}, scale, zero);
   return {scale, zero, first};

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import Any, Final
 
 import numpy as np
@@ -96,7 +97,7 @@ class _Ids:
 def _modes(modes: Any) -> Array:
     if not modes:
         raise InvalidGraph("the tree ensemble has no nodes: nodes_modes is missing or empty")
-    found = np.array([MODES.get(m, -1) for m in modes])
+    found = np.fromiter(map(MODES.get, modes, repeat(-1)), np.int64, len(modes))
     if found.min() < 0:
         odd = modes[int(np.argmin(found))].decode(errors="replace")
         raise InvalidGraph(

@@ -74,8 +74,8 @@ def test_the_default_is_never_above_the_others(
 
 
 def test_sizes_by_name_or_shape(capsys: pytest.CaptureFixture[str]) -> None:
-    by_name = plan(capsys, str(DIGITS), "--dims", "batch=8")
-    assert plan(capsys, str(DIGITS), "--shapes", "image=8x1x8x8") == by_name
+    by_name = plan(capsys, str(DIGITS), "--dims", "batch=64")
+    assert plan(capsys, str(DIGITS), "--shapes", "image=64x1x8x8") == by_name
     one = plan(capsys, str(DIGITS))
     assert one["orders"][0]["peak_bytes"] * 4 < by_name["orders"][0]["peak_bytes"]
 

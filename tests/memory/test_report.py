@@ -266,7 +266,7 @@ def test_the_built_in_model() -> None:
         assert found.peak_bytes == found.arena_bytes
         assert 0 < found.lower_bound <= found.arena_bytes
     assert many.output_bytes == 64 * one.output_bytes
-    assert many.lower_bound > 32 * one.lower_bound
+    assert many.lower_bound > 8 * one.lower_bound  # weights that a run transforms are there once
 
 
 def test_a_timeline_is_a_value() -> None:

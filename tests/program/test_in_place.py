@@ -100,7 +100,8 @@ def residual(kernel: int, group: int) -> tuple[bytes, Array]:
 @pytest.mark.parametrize(("kernel", "group"), [(1, 1), (3, 1), (3, 64), (3, 2)])
 def test_residual_blocks(kernel: int, group: int) -> None:
     model, x = residual(kernel, group)
-    prepared = 2.25 * MIB if (kernel, group) == (3, 1) else 0  # Winograd's patches
+    # Winograd's patches, and its weights as it transforms them.
+    prepared = 2.25 * MIB + 36 * 64 * 64 * 4 if (kernel, group) == (3, 1) else 0
     assert checked(model, x) < 2.3 * MIB + prepared  # and two tensors
 
 
@@ -190,7 +191,7 @@ def nested(net: Net) -> str:
 
 @pytest.mark.parametrize(
     ("build", "maps", "most"),
-    [(inception, 128, 1.5), (upward, 128, 1.7), (head, 144, 1.3), (nested, 144, 1.2)],
+    [(inception, 128, 1.6), (upward, 128, 1.7), (head, 144, 1.3), (nested, 144, 1.2)],
 )
 def test_concatenations_along_channels(build: Any, maps: int, most: float) -> None:
     """Parts are written where they are joined: little lies beside the whole."""

@@ -171,7 +171,7 @@ class Runnable {
                             outcome.status.text(), nb::cast(outcome.names), outcome.bytes);
     nb::list spans;
     for (const Moment& m : moments.steps)
-      spans.append(nb::make_tuple(m.segment, m.step, m.begin_ns, m.end_ns, m.run));
+      spans.append(nb::make_tuple(m.segment, m.step, m.begin_ns, m.end_ns, m.run, m.lane));
     return nb::make_tuple(0, outputs(state, arrays), nb::cast(state.names), spans,
                           nb::cast(moments.names));
   }

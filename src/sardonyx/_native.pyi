@@ -319,6 +319,8 @@ isas: tuple[str, ...]
 
 isa: str
 
+multiplies_bf16: bool
+
 kernels: dict = ...
 
 def call(row: str, inputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], outputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], ints: Sequence[int], floats: Sequence[float], splits: int = 1, isa: str = '', texts: Texts | None = None, threads: int = 0) -> str:

@@ -175,6 +175,17 @@ def test_depthwise(stride: int, kernel: int, size: int) -> None:
     check("Conv", random(1, size // 2 + 1, size, 21), random(21, 1, kernel, kernel), **attrs)
 
 
+@pytest.mark.parametrize("pads", [[0, 2, 1, 0], [2, 0, 0, 4], [0, 0, 0, 0], [6, 9, 5, 8]], ids=str)
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (3, 2), (5, 1), (5, 2)])
+@pytest.mark.parametrize("channels", [48, 256])
+def test_depthwise_at_borders(channels: int, kernel: int, stride: int, pads: list[int]) -> None:
+    """Windows that reach out of the image on one side or on both, next to what is not finite."""
+    x = random(2, 9, 19, channels)
+    x[0, 0, 0, 1], x[1, 8, 18, 2] = np.inf, np.nan
+    attrs = {"strides": [stride] * 2, "pads": pads, "group": channels}
+    check("Conv", x, random(channels, 1, kernel, kernel), "conv_depthwise_f32", **attrs)
+
+
 def test_deep_products_and_many_rows() -> None:
     check("Conv", random(1, 12, 13, 70), random(130, 70, 3, 3), pads=[1, 1, 1, 1])
     check("Conv", random(1, 3, 3, 600), random(40, 600, 1, 1))

@@ -59,7 +59,16 @@ def check(row: Row, *constants: str) -> Call:
 @pytest.mark.parametrize("is_const", [True, False])
 @pytest.mark.parametrize(
     ("m", "k", "n"),
-    [(1, 1, 1), (2, 3, 31), (5, 7, 32), (13, 64, 33), (12, 65, 64), (97, 130, 70), (25, 259, 5)],
+    [
+        (1, 1, 1),
+        (2, 3, 31),
+        (5, 7, 32),
+        (13, 64, 33),
+        (12, 65, 64),
+        (97, 130, 70),
+        (25, 259, 5),
+        (101, 36, 131),
+    ],
 )
 def test_sums_are_exact(a: Any, b: Any, is_const: bool, m: int, k: int, n: int) -> None:
     zeros = numbers(a, 1), numbers(b, n)

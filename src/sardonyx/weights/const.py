@@ -323,8 +323,17 @@ class Recipe(Const):
             unread = waiting[-1]._unread()
             waiting.extend(unread)
             if not unread:
-                made.append(waiting.pop().read())
+                made.append(waiting.pop()._made())
         return made
+
+    def _made(self) -> Array:
+        """The tensor in whatever memory it was made in: no copy for those who look at it once."""
+        if self.is_small or self.is_read:
+            return self.read()
+        array = self._look()
+        array.flags.writeable = False
+        self._read = ref(array)
+        return array
 
     def _unread(self) -> list[Recipe]:
         return [c for c in self.inputs if isinstance(c, Recipe) and not c.is_read]

@@ -353,10 +353,13 @@ def product(sizes: Iterable[Size]) -> Size:
     return result
 
 
+_NO_NAMES: Final[frozenset[str]] = frozenset()
+
+
 def symbols(size: Size) -> frozenset[str]:
     """The names in a size."""
-    if isinstance(size, int):
-        return frozenset()
+    if not isinstance(size, Dim):
+        return _NO_NAMES
     found: set[str] = set()
     for monomial in size.terms:
         for atom in monomial:

@@ -36,11 +36,14 @@ class Place:
 class Const:
     """A constant tensor whose bytes are read only when asked for."""
 
-    __slots__ = ("_array", "_place", "_read", "dtype", "shape")
+    __slots__ = ("_array", "_place", "_read", "count", "dtype", "is_small", "shape", "size_bytes")
 
     def __init__(self, dtype: DType, shape: tuple[int, ...]) -> None:
         self.dtype: Final = dtype
         self.shape: Final = shape
+        self.count: Final = math.prod(shape)  # of elements
+        self.size_bytes: Final = self.count * dtype.itemsize  # in memory
+        self.is_small: Final = self.size_bytes < COPY_BELOW  # reading it costs next to nothing
         self._array: Array | None = None  # of a small one
         self._read: ref[Array] | None = None  # of others: whoever reads them keeps them
         self._place: Place | Literal[False] | None = False  # not asked for yet
@@ -60,21 +63,6 @@ class Const:
 
     def _find_place(self) -> Place | None:
         raise InternalError(f"{type(self).__name__} has no place")
-
-    @property
-    def count(self) -> int:
-        """The number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the tensor in memory."""
-        return self.count * self.dtype.itemsize
-
-    @property
-    def is_small(self) -> bool:
-        """Whether reading it costs next to nothing."""
-        return self.size_bytes < COPY_BELOW
 
     @property
     def is_read(self) -> bool:
@@ -184,7 +172,7 @@ class File:
 class Source:
     """Bytes that constants point into: a mapped file or a buffer that the user gave."""
 
-    __slots__ = ("__weakref__", "data", "file", "identity", "is_fixed", "name")
+    __slots__ = ("__weakref__", "address", "data", "file", "identity", "is_fixed", "name")
 
     def __init__(
         self,
@@ -196,15 +184,12 @@ class Source:
     ) -> None:
         """`identity` is equal for sources of equal bytes; None: they are known by their address."""
         self.data: Final = data
+        # Where the bytes lie.
+        self.address: Final = int(np.frombuffer(data, np.uint8).__array_interface__["data"][0])
         self.file: Final = file  # that is mapped
         self.name: Final = name
         self.identity: Final = identity
         self.is_fixed: Final = identity is not None if is_fixed is None else is_fixed
-
-    @property
-    def address(self) -> int:
-        """Where the bytes lie."""
-        return int(np.frombuffer(self.data, np.uint8).__array_interface__["data"][0])
 
     def advise(self, advice: int, offset: int = 0, length: int | None = None) -> None:
         """Tells the system how these bytes, or all, will be read. Users' mappings are theirs."""

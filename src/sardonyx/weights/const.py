@@ -80,7 +80,7 @@ class Const:
             else:
                 array = STORE.share(self.identity, self._load, self)
                 self._read = ref(array)
-            array.flags.writeable = False
+            array.setflags(write=False)
         return array
 
     def view(self) -> Array:
@@ -143,7 +143,7 @@ class Words(Const):
         self.block: Final = block
 
     def _look(self) -> Array:
-        return native.read_texts(self.block.__array_interface__["data"][0], list(self.shape))
+        return native.read_texts(native.address(self.block), list(self.shape))
 
     def _find_place(self) -> Place | None:
         return None
@@ -184,8 +184,7 @@ class Source:
     ) -> None:
         """`identity` is equal for sources of equal bytes; None: they are known by their address."""
         self.data: Final = data
-        # Where the bytes lie.
-        self.address: Final = int(np.frombuffer(data, np.uint8).__array_interface__["data"][0])
+        self.address: Final = native.address(np.frombuffer(data, np.uint8))  # of the bytes
         self.file: Final = file  # that is mapped
         self.name: Final = name
         self.identity: Final = identity
@@ -247,8 +246,8 @@ class Ref(Const):
     def _look(self) -> Array:
         if self.dtype.bits < 8:
             return unpack(self._raw(), self.dtype, self.count).reshape(self.shape)
-        array = self._raw().view(self.dtype.np).reshape(self.shape)
-        array.flags.writeable = False
+        array: Array = np.ndarray(self.shape, self.dtype.np, self.source.data, self.offset)
+        array.setflags(write=False)
         return array
 
     def stored(self) -> Array:

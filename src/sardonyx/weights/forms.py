@@ -102,12 +102,7 @@ class PrepackedWeightsContainer:
 def tensor(array: Any, dtype: int) -> tuple[int, int, list[int], list[int]]:
     """An array as a single call of a kernel row takes it."""
     strides = [s // array.itemsize for s in array.strides]
-    return (address(array), dtype, list(array.shape), strides)
-
-
-def address(array: Any) -> int:
-    """Where the bytes of an array lie."""
-    return int(array.__array_interface__["data"][0])
+    return (native.address(array), dtype, list(array.shape), strides)
 
 
 class Forms:
@@ -123,7 +118,7 @@ class Forms:
 
     def address(self, want: Want) -> int:
         """Where the bytes lie; they stay there as long as this lives."""
-        return address(self.array(want))
+        return native.address(self.array(want))
 
     def array(self, want: Want) -> Array:
         """The bytes of a form, as long as this lives."""

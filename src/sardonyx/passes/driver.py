@@ -108,8 +108,9 @@ class Rewriter:
         if hit is None:
             return False
         found, covered = hit
-        if any(each.wish != node.wish for each in covered):
-            return False
+        for each in covered:
+            if each.wish != node.wish:
+                return False
         scope = self._graph.scope
         builder, n_guards = FoldingBuilder(self._graph, self._limit), len(scope.found)
         try:

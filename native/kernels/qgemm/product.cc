@@ -197,7 +197,7 @@ SDX_INLINE Rows placed_rows(const Product& p, const Data& data, int64_t job, int
   const uint8_t* first =
       images + job / at.jobs * at.image_bytes + job % at.jobs * at.job_bytes + row * p.stride;
   const int64_t groups = p.shape.n_groups() / at.n_lines;
-  return {first, p.stride, groups, p.flip * 0x01010101, at.n_lines, at.line_stride};
+  return {first, p.stride, groups, int32_t(p.flip * 0x01010101u), at.n_lines, at.line_stride};
 }
 
 template <class T>
@@ -224,7 +224,7 @@ Status product_items(const void* args, const Data& data, int64_t begin, int64_t 
     const int64_t last = first + p.panels;
     const int64_t start = p.is_grouped ? job / p.n_packs * p.m : job * p.m;
     T* to = output<T>(data) + (start + row) * p.out_stride + (p.is_grouped ? pack * p.shape.n : 0);
-    const Rows gathered_rows{rows, p.stride, p.shape.n_groups(), p.flip * 0x01010101};
+    const Rows gathered_rows{rows, p.stride, p.shape.n_groups(), int32_t(p.flip * 0x01010101u)};
     Strip<T> strip{p.gather == nullptr ? placed_rows(p, data, job, row) : gathered_rows,
                    nullptr,
                    {{}, *reinterpret_cast<Output*>(made), row_sums, nullptr, p.out_stride, 0}};

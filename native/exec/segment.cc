@@ -54,8 +54,13 @@ std::byte* address(const Place& place, const RunState& state, std::byte* arena) 
 // One run over a binding.
 class Runner {
  public:
-  Runner(const Binding& binding, RunState& state, int number, std::vector<Slot> grown)
-      : binding_(binding), state_(state), number_(number), grown_(std::move(grown)) {}
+  Runner(const Binding& binding, RunState& state, int number, std::vector<Slot> grown,
+         FoundBySteps found)
+      : binding_(binding),
+        state_(state),
+        number_(number),
+        grown_(std::move(grown)),
+        found_(std::move(found)) {}
 
   Outcome run() {
     Outcome outcome;
@@ -219,6 +224,11 @@ class Runner {
     Data data{
         at, at + bound.n_in,     arena_.get() + bound.scratch, local == nullptr ? local_ : local,
         0,  state_.texts->room()};
+    Found found;
+    for (const auto& [number, numbers] : found_)
+      if (number == bound.number)
+        found.numbers = numbers.data(), found.count = int64_t(numbers.size());
+    if (found.numbers != nullptr) data.found = &found;
     for (int p = 0; p < bound.plan.n_phases; ++p) {
       const Phase& phase = bound.plan.phases[p];
       for (data.round = 0; data.round < phase.rounds; ++data.round) {
@@ -237,11 +247,22 @@ class Runner {
   RunState& state_;
   int number_;
   std::vector<Slot> grown_;
+  FoundBySteps found_;
   Pool::Frame arena_;
   std::byte* local_ = nullptr;
   int run_ = 0;  // for profiles
   std::mutex noting_;
 };
+
+int64_t* keep(void* owner, int64_t count) {
+  auto& numbers = *static_cast<std::vector<int64_t>*>(owner);
+  try {
+    numbers.resize(size_t(count));
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+  return numbers.data();
+}
 
 }  // namespace
 
@@ -267,17 +288,18 @@ Segment::Segment(SegmentSpec spec)
 Segment::~Segment() = default;
 
 Outcome Segment::run(RunState& state) const {
-  Outcome outcome = resolve(state);
+  FoundBySteps found;
+  Outcome outcome = resolve(state, found);
   outcome.segment = spec_.number;
   if (outcome.fault != Fault::none) return outcome;
   std::vector<Slot> grown = plan_growths(spec_, state);
   const std::shared_ptr<const Binding> binding = binding_for(state, outcome);
   if (binding == nullptr) return outcome;
-  return Runner(*binding, state, spec_.number, std::move(grown)).run();
+  return Runner(*binding, state, spec_.number, std::move(grown), std::move(found)).run();
 }
 
 // Asks the rows whose output sizes depend on data; the names that these give become known.
-Outcome Segment::resolve(RunState& state) const {
+Outcome Segment::resolve(RunState& state, FoundBySteps& found) const {
   Outcome outcome;
   if (spec_.resolved.empty()) return outcome;
   for (const ResolvedName& r : spec_.resolved) state.names[size_t(r.name)] = 0;
@@ -309,7 +331,9 @@ Outcome Segment::resolve(RunState& state) const {
       for (const int32_t reg : step.ints) ints.push_back(registers[size_t(reg)]);
       const Call call{in.data(),   int(in.size()),   out.data(),         int(out.size()),
                       ints.data(), int(ints.size()), step.floats.data(), int(step.floats.size())};
-      const Data data{at.data(), nullptr, nullptr, nullptr, 0, state.texts->room()};
+      const Found kept{nullptr, 0, &found.emplace_back(r.step, std::vector<int64_t>()).second,
+                       keep};
+      const Data data{at.data(), nullptr, nullptr, nullptr, 0, state.texts->room(), &kept};
       outcome.status = step.kernel->resolve(call, data, out.data());
       if (!outcome.status.ok()) {
         outcome.fault = Fault::step;

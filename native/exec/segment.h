@@ -167,6 +167,9 @@ struct Span {
   int32_t lent = -1;  // the slot of a value made later, in whose block it lies instead
 };
 
+// What resolving left, by the numbers of steps.
+using FoundBySteps = std::vector<std::pair<int32_t, std::vector<int64_t>>>;
+
 // The memory of one run of a segment.
 struct MemoryReport {
   std::vector<int32_t> order;  // steps, as they run
@@ -195,7 +198,7 @@ class Segment {
  private:
   std::shared_ptr<const Binding> recent_for(const RunState& state) const;
   std::shared_ptr<const Binding> binding_for(RunState& state, Outcome& outcome) const;
-  Outcome resolve(RunState& state) const;
+  Outcome resolve(RunState& state, FoundBySteps& found) const;
 
   SegmentSpec spec_;
   std::unique_ptr<const Wiring> wiring_;

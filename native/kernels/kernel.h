@@ -27,6 +27,15 @@ struct Call {
 };
 
 // Where the bytes of a step lie in this run.
+// Numbers that resolving comes upon and that the same step needs again when it runs.
+struct Found {
+  const int64_t* numbers = nullptr;
+  int64_t count = 0;
+  void* owner = nullptr;
+  // Room for so many while resolving, with those that were there before; null without memory.
+  int64_t* (*keep)(void* owner, int64_t count) = nullptr;
+};
+
 struct Data {
   const void* const* in = nullptr;  // null for operands that are not given
   void* const* out = nullptr;
@@ -34,6 +43,7 @@ struct Data {
   std::byte* local = nullptr;    // this thread's own, likewise
   int64_t round = 0;             // of a phase that runs several times
   const TextRoom* texts = nullptr;
+  const Found* found = nullptr;  // null where nothing is kept
 };
 
 template <class T>

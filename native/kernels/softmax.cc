@@ -63,6 +63,15 @@ void softmax_row(const C* x, C* y, int64_t n) {
   finish<kIsLog>(x, top, exponentials<kIsLog>(x, top, y, n), y, n);
 }
 
+// All of kCount vectors in one, by pairs.
+template <int kCount, class V, class Step>
+SDX_INLINE V joined(const V* v, Step step) {
+  if constexpr (kCount == 1)
+    return v[0];
+  else
+    return step(joined<kCount / 2>(v, step), joined<kCount - kCount / 2>(v + kCount / 2, step));
+}
+
 // A row of kCount vectors, the last perhaps not whole, which never leaves the registers.
 template <bool kIsLog, int kCount, class C>
 void softmax_short(const C* x, C* y, int64_t n) {
@@ -70,18 +79,13 @@ void softmax_short(const C* x, C* y, int64_t n) {
   const Part rest{int(n - (kCount - 1) * lanes)};
   const auto add = [](auto a, auto b) { return a + b; };
   const auto max = [](auto a, auto b) { return larger(a, b); };
-  Vec<C> v[kCount], tops = load(x + (kCount - 1) * lanes, rest, kLowest<C>);
-  v[kCount - 1] = tops;
-  for (int i = 0; i < kCount - 1; ++i) tops = larger(tops, v[i] = load(x + i * lanes));
-  const C top = fold(tops, max);
-  Vec<C> total{};
-  for (int i = 0; i < kCount; ++i) {
-    const Vec<C> e = vexp_down(v[i] -= top);
-    if (!kIsLog) v[i] = e;
-    total += e;
-  }
-  const C sum = fold(total, add), last = kIsLog ? C(__builtin_log(sum)) : 1 / sum;
-  for (int i = 0; i < kCount; ++i) v[i] = kIsLog ? v[i] - last : v[i] * last;
+  Vec<C> v[kCount], e[kCount];
+  for (int i = 0; i < kCount - 1; ++i) v[i] = load(x + i * lanes);
+  v[kCount - 1] = load(x + (kCount - 1) * lanes, rest, kLowest<C>);
+  const C top = fold(joined<kCount>(v, max), max);
+  for (int i = 0; i < kCount; ++i) e[i] = vexp_down(v[i] -= top);
+  const C sum = fold(joined<kCount>(e, add), add), last = kIsLog ? C(__builtin_log(sum)) : 1 / sum;
+  for (int i = 0; i < kCount; ++i) v[i] = kIsLog ? v[i] - last : e[i] * last;
   for (int i = 0; i < kCount - 1; ++i) store(y + i * lanes, v[i]);
   store(y + (kCount - 1) * lanes, v[kCount - 1], rest);
 }

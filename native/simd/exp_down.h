@@ -7,25 +7,28 @@ namespace sdx::SDX_ISA {
 
 // Within 2 units in the last place, where vexp of math.h takes care of large results besides.
 #if SDX_VEC_BYTES == 64
-// 2^(k / 32) for the nearest k: its fraction from a table in two registers, and of e^r for the rest
-// r the first three terms, evened out over |r| <= ln 2 / 64.
-SDX_INLINE f32v vexp_down(f32v x) {
-  const f32v halves[2] = {
-      {1.0f, 1.02189715f, 1.04427378f, 1.0671404f, 1.09050773f, 1.11438674f, 1.13878863f,
-       1.16372486f, 1.18920712f, 1.21524736f, 1.24185781f, 1.26905096f, 1.29683955f, 1.32523664f,
-       1.35425555f, 1.38390988f},
-      {1.41421356f, 1.44518081f, 1.47682615f, 1.50916443f, 1.54221083f, 1.57598085f, 1.61049033f,
-       1.64575548f, 1.68179283f, 1.7186193f, 1.75625216f, 1.79470908f, 1.83400809f, 1.87416763f,
-       1.91520656f, 1.95714412f}};
-  const f32v low = splat(-110.0f);
-  const f32v c = low > x ? low : x;     // NaN passes
+// e^x for x in [-127 ln 2, 88]: 2^(k / 32) for the nearest k, whose fraction comes from a table in
+// two registers and whose exponent is added to its bits, and of e^r for the rest r the first three
+// terms, evened out over |r| <= ln 2 / 64. Results that would be subnormal are anything below them.
+SDX_INLINE f32v vexp_within(f32v x) {
+  // The bits of 2^(j / 32) less j where k has its lowest 5.
+  const i32v halves[2] = {{0x3f800000, 0x3f7ecd87, 0x3f7daac3, 0x3f7c980f, 0x3f7b95c2, 0x3f7aa43a,
+                           0x3f79c3d3, 0x3f78f4f0, 0x3f7837f0, 0x3f778d3a, 0x3f76f532, 0x3f767043,
+                           0x3f75fed7, 0x3f75a15b, 0x3f75583f, 0x3f7523f6},
+                          {0x3f7504f3, 0x3f74fbaf, 0x3f7508a4, 0x3f752c4d, 0x3f75672a, 0x3f75b9be,
+                           0x3f76248c, 0x3f76a81e, 0x3f7744fd, 0x3f77fbb8, 0x3f78ccdf, 0x3f79b907,
+                           0x3f7ac0c7, 0x3f7be4ba, 0x3f7d257d, 0x3f7e83b3}};
   const f32v shift = splat(393216.0f);  // 1.5 * 2^18: adding it rounds to multiples of 1 / 32
-  const f32v rounded = c * 1.44269504f + shift;
+  const f32v rounded = x * 1.44269504f + shift;
   const f32v n = rounded - shift;
-  const f32v r = c - n * 0.693147182f;
+  const f32v r = x - n * 0.693147182f;
   const f32v p = (r * 0.500007331f + 1.00001466f) * r + 1.0f;
-  const f32v fraction = __builtin_shuffle(halves[0], halves[1], (i32v)rounded);  // the low 5 bits
-  return (f32v)_mm512_maskz_scalef_ps(0xffff, (__m512)(fraction * p), (__m512)n);
+  const i32v fraction = __builtin_shuffle(halves[0], halves[1], (i32v)rounded);  // the low 5 bits
+  return (f32v)(fraction + ((i32v)rounded << 18)) * p;
+}
+SDX_INLINE f32v vexp_down(f32v x) {
+  const f32v low = splat(-88.029694f);  // whose result is 0
+  return vexp_within((f32v)_mm512_maskz_max_ps(0xffff, (__m512)low, (__m512)x));  // NaN passes
 }
 #else
 // A polynomial for e^r, and 2^n from the bits of n; below e^-87.6 it is 0.

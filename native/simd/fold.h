@@ -11,9 +11,10 @@ namespace sdx::SDX_ISA {
 template <class V>
 using LaneOf = std::remove_cvref_t<decltype(std::declval<V>()[0])>;
 
+// Lanes change places with those kBy on or back, few of which leave their 16 bytes.
 template <int kBy, class V, size_t... kIndex>
-SDX_INLINE V rotate(V v, std::index_sequence<kIndex...>) {
-  return __builtin_shufflevector(v, v, ((kIndex + kBy) % sizeof...(kIndex))...);
+SDX_INLINE V swapped(V v, std::index_sequence<kIndex...>) {
+  return __builtin_shufflevector(v, v, (kIndex ^ kBy)...);
 }
 
 // step(...) of all lanes, in a tree; `step` takes and gives vectors and does not mind the order.
@@ -23,7 +24,7 @@ SDX_INLINE auto fold_by(V v, Step step) {
     return v[0];
   } else {
     constexpr size_t n = sizeof(V) / sizeof(LaneOf<V>);
-    return fold_by<kBy / 2>(step(v, rotate<kBy>(v, std::make_index_sequence<n>())), step);
+    return fold_by<kBy / 2>(step(v, swapped<kBy>(v, std::make_index_sequence<n>())), step);
   }
 }
 template <class V, class Step>

@@ -1,6 +1,8 @@
 // Elementary functions on vectors of float, accurate to a few units in the last place.
 #pragma once
 
+#include "simd/error_function.h"
+#include "simd/exp_down.h"
 #include "simd/exponential.h"
 #include "simd/trigonometry.h"
 
@@ -42,6 +44,14 @@ SDX_INLINE f32v vtanh(f32v x) {
   return vclamp(vratio(c * p, q), -1.0f, 1.0f);
 }
 
+#if SDX_VEC_BYTES == 64
+SDX_INLINE f32v verf(f32v x) { return with_sign(verf_pieces(x * 1.41421356f), x); }
+
+SDX_INLINE f32v vgelu(f32v x) {
+  const f32v half = 0.5f * x;
+  return vabs(half) * verf_pieces(x) + half;
+}
+#else
 // The error function: odd, and 1 to the last bit from 4 on.
 SDX_INLINE f32v verf(f32v x) {
   const f32v c = vclamp(x, -4.0f, 4.0f);
@@ -60,13 +70,26 @@ SDX_INLINE f32v verf(f32v x) {
   return vclamp(vratio(c * p, q), -1.0f, 1.0f);
 }
 
+SDX_INLINE f32v vgelu(f32v x) { return 0.5f * x * (1.0f + verf(x * 0.707106781f)); }
+#endif
+
 SDX_INLINE f32v minus_abs(f32v x) { return (f32v)((i32v)x | int32_t(0x80000000)); }
 
+#if SDX_VEC_BYTES == 64
+// 1 / (1 + e^-x), of which the sum stays below 2^126; further down it is 0.
+SDX_INLINE f32v vsigmoid(f32v x) {
+  const f32v sum = 1.0f + vexp_within(-vclamp(x, -87.3f, 88.0f));
+  const f32v near = (f32v)_mm512_maskz_rcp14_ps(0xffff, (__m512)sum);
+  const f32v y = near + near * (1.0f - sum * near);
+  return x < -87.3f ? f32v{} : y;
+}
+#else
 SDX_INLINE f32v vsigmoid(f32v x) {
   const f32v e = vexp_below(minus_abs(x));
   const f32v r = vratio(splat(1.0f), 1.0f + e);
   return x < 0.0f ? e * r : r;
 }
+#endif
 
 SDX_INLINE f32v vsoftplus(f32v x) {
   return vmax(x, f32v{}) + vlog1p_unit(vexp_below(minus_abs(x)));
@@ -79,8 +102,6 @@ SDX_INLINE f32v vmish(f32v x) {
   const f32v n = e * (e + 2.0f);
   return x * vratio(n, n + 2.0f);
 }
-
-SDX_INLINE f32v vgelu(f32v x) { return 0.5f * x * (1.0f + verf(x * 0.707106781f)); }
 
 // 1 + tanh z = 2 sigmoid(2 z), which does not cancel.
 SDX_INLINE f32v vgelu_tanh(f32v x) {

@@ -394,6 +394,9 @@ class Runnable:
 def has_room(object: object) -> bool:
     """Whether an object is an array that was handed out with room to grow."""
 
+def address(array: object) -> int:
+    """Where the bytes of an array lie."""
+
 def usable_cpus() -> int:
     """CPUs that the process may use, by affinity and cgroup."""
 

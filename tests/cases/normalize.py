@@ -114,6 +114,11 @@ HALF = {"oracle": "none", "why": "oracles round halves in between"}
 
 KERNELS = [
     *(case("LayerNormalization", f32(3, n), f32(n), f32(n), outputs=3, **LOOSE) for n in LENGTHS),
+    *(case("LayerNormalization", t(9, 70), t(70), t(70), outputs=3, **LOOSE) for t in (f32, f64)),
+    case("LayerNormalization", np.r_["1", np.full((5, 1), 1e3, np.float32), f32(5, 2098)],
+         f32(2099), outputs=3, oracle="none", why="rounds otherwise far from 0", ulps=64),
+    case("LayerNormalization", np.r_["0", f32(5, 70), np.full((2, 70), np.inf, np.float32),
+                                     np.full((1, 70), np.nan, np.float32)], f32(70)),
     *(case("RMSNormalization", f32(3, n), f32(n), **LOOSE) for n in LENGTHS),
     case("LayerNormalization", f32(5, 70) + 100, f32(70), ulps=256, oracle="none",
          why="the reference rounds the mean to float32"),

@@ -65,6 +65,8 @@ KERNELS = [
       for a in (0, 1) for last in (0, 1)),
     *(case("CumSum", f32(3, n), of(a, np.int64), reverse=n % 2, ulps=32)
       for n in LENGTHS for a in (0, 1)),
+    *(case("CumSum", f32(19, 37), of(1, np.int64), reverse=r, exclusive=e, ulps=32)
+      for r in (0, 1) for e in (0, 1)),
     case("CumSum", f16(4, 70), of(1, np.int64), oracle="none", why="oracles round each step"),
 ]  # fmt: skip
 
@@ -98,6 +100,8 @@ CASES = [
     case("ReduceMax", of([], np.int8), expect=(of([-128], np.int8),)),
     case("ReduceLogSumExp", of([[1000.0, 1000.0], [-inf, -inf], [inf, 0.0]]), axes(1),
          expect=(of([[1000.6931], [-inf], [inf]]),)),
+    case("ReduceLogSumExp", of([[np.nan, 1.0], [np.nan, inf], [inf, np.nan], [-inf, np.nan]]),
+         axes(1), expect=(of([[np.nan]] * 4),)),
     case("ReduceL2", of([3, 4], np.int32), expect=(of([5], np.int32),)),
     case("ReduceLogSum", of([10, 13], np.int32), opset=18, expect=(of([3], np.int32),)),
     case("ReduceLogSumExp", of([10, 10], np.int64), opset=13, keepdims=0, attrs={"axes": [0]},

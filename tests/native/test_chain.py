@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -136,6 +137,7 @@ RANGES: dict[str, tuple[Callable[[Any], Any], tuple[tuple[float, float], ...], f
     "Acos": (np.arccos, ((-1, 1),), 4),
     "Atan": (np.arctan, ((-1, 1), (-100, 100)), 4),
     "Tanh": (np.tanh, ((-12, 12), (-0.01, 0.01)), 7),
+    "Erf": (np.vectorize(math.erf), ((-6, 6), (-0.01, 0.01)), 7),
     "Sigmoid": (lambda x: 1 / (1 + np.exp(-x)), ((-80, 80), (-2, 2)), 4),
     "Softplus": (lambda x: np.logaddexp(x, 0), ((-80, 80), (-2, 2)), 4),
     "Sqrt": (np.sqrt, ((0, 10), (0, 1e-38)), 1),
@@ -154,6 +156,25 @@ def test_accuracy(isa: str, name: str) -> None:
         # Near a zero that is not at x = 0 a float argument has no more digits to give.
         unit = np.maximum(np.spacing(np.abs(want).astype(np.float32)), np.float32(1e-8))
         assert np.max(np.abs(got - want) / unit) <= ulps, name
+
+
+@pytest.mark.parametrize("isa", native.isas)
+def test_gelu_ends(isa: str) -> None:
+    """It comes to 0 as to x, however large the numbers are."""
+    x = np.linspace(-8, 8, 100_003).astype(np.float32)
+    want = [v / 2 * math.erfc(-v / math.sqrt(2)) for v in x.astype(np.float64)]
+    np.testing.assert_allclose(run((step("Gelu", 0),), x, isa=isa), want, rtol=3e-7, atol=1e-6)
+    far = np.float32([-3e38, -1e9, -7, 0, 7, 1e9, 3e38, np.inf, np.nan])
+    got = run((step("Gelu", 0),), far, isa=isa)
+    np.testing.assert_array_equal(got, np.float32([0, 0, 0, 0, 7, 1e9, 3e38, np.inf, np.nan]))
+
+
+@pytest.mark.parametrize("isa", native.isas)
+def test_sigmoid_ends(isa: str) -> None:
+    far = np.float32([-np.inf, -3e38, -100, -87.2, 0, 50, 3e38, np.inf, np.nan])
+    got = run((step("Sigmoid", 0),), far, isa=isa)
+    want = np.float32([0, 0, 0, np.exp(-87.2), 0.5, 1, 1, 1, np.nan])
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-43)
 
 
 @pytest.mark.parametrize("isa", native.isas)

@@ -58,6 +58,15 @@ SDX_INLINE int64_t tile_begin(int64_t length, int64_t tiles, int64_t i) {
   return i == 0 ? 0 : i == tiles ? length : length * i / tiles;
 }
 
+// Where a tile that would begin at element `first` of `side` does, so that its lines are whole in
+// memory, if those of the other rows are as well.
+SDX_INLINE int64_t aligned_begin(const std::byte* side, int64_t step, int64_t unit, int64_t first) {
+  constexpr int64_t kLine = 64;
+  if (first == 0 || unit < 4 || step % kLine != 0) return first;
+  const int64_t over = int64_t(reinterpret_cast<uintptr_t>(side + first * unit) % kLine);
+  return first + (over == 0 ? 0 : (kLine - over) / unit);
+}
+
 // Takes the last axis and the source's dense one out of the odometer, if there are two to swap.
 void find_transpose(Move& m) {
   const int last = m.rank - 1;
@@ -192,10 +201,15 @@ void run_tiles(const Move& m, const void* from, void* to, int64_t begin, int64_t
   Walk walk(m, from, to, begin / per_place);
   int64_t c = begin % per_place / m.row_tiles, r = begin % m.row_tiles;
   for (int64_t item = begin; item < end; ++item) {
-    const int64_t c0 = tile_begin(m.column, m.column_tiles, c);
-    const int64_t c1 = tile_begin(m.column, m.column_tiles, c + 1);
-    const int64_t r0 = tile_begin(m.row, m.row_tiles, r);
-    const int64_t r1 = tile_begin(m.row, m.row_tiles, r + 1);
+    const auto column = [&](int64_t i) {
+      const int64_t first = tile_begin(m.column, m.column_tiles, i);
+      return i == m.column_tiles ? first : aligned_begin(walk.from, m.row_step, m.unit, first);
+    };
+    const auto row = [&](int64_t i) {
+      const int64_t first = tile_begin(m.row, m.row_tiles, i);
+      return i == m.row_tiles ? first : aligned_begin(walk.to, m.column_step, m.unit, first);
+    };
+    const int64_t c0 = column(c), c1 = column(c + 1), r0 = row(r), r1 = row(r + 1);
     tile(walk.from + r0 * m.row_step + c0 * m.unit, m.row_step,
          walk.to + c0 * m.column_step + r0 * m.unit, m.column_step, c1 - c0, r1 - r0);
     if (++r < m.row_tiles) continue;

@@ -7,10 +7,11 @@
 namespace sdx::SDX_ISA::nbits {
 namespace {
 
-constexpr int64_t kItemBytes = 8192;  // of a row of weights, in one item
-constexpr int64_t kSumColumns = 512;  // of an item that adds up parts
-constexpr int64_t kStrip = 32;        // rows whose sums stay in registers
-constexpr int kGroup = 4;             // rows of bytes in a lane
+constexpr int64_t kItemBytes = 8192;    // of a row of weights, in one item
+constexpr int64_t kSumColumns = 512;    // of an item that adds up parts
+constexpr int64_t kStrip = 32;          // rows whose sums stay in registers
+constexpr int kGroup = 4;               // rows of bytes in a lane
+constexpr int64_t kScalesAhead = 1024;  // bytes
 
 // Rows of a strip: where the columns of a group begin in the first of them.
 struct Strip {
@@ -65,7 +66,7 @@ SDX_INLINE void add_strip(const Strip& s, Rows<float> x, uint8_t flip,
 
 // Vectors of interleaved bytes for which sums of all digits fit into registers.
 template <int bits, int digits, int R>
-constexpr int kAtOnce = digits * R * 8 / bits <= 4    ? 4
+constexpr int kAtOnce = digits * R * 8 / bits <= 6    ? 4
                         : digits * R * 8 / bits <= 12 ? 2
                                                       : 1;
 
@@ -152,6 +153,9 @@ SDX_INLINE void add_group(const Site& s, const Strip& strip, int64_t k, int64_t 
   const int64_t block = k / w.block, own = k / x.block;
   const auto add = [&](int v, auto lanes) {
     const int64_t at = column + v * kLanes;
+    __builtin_prefetch(input<std::byte>(s.data, kScale) +
+                           w.scale_at.at(block, at) * size_of(w.scale) + kScalesAhead,
+                       0, 2);
     const f32v scale = load_scales<false>(w, s.data, block, at, lanes);
     const f32v zero = load_zeros<false, bits>(w, s.data, block, at, lanes) * scale;
 #pragma GCC unroll 2

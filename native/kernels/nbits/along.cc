@@ -69,8 +69,9 @@ SDX_INLINE void read_blocks(const Site& s, int64_t column, int64_t block, auto l
   const Weights& w = s.f.p.w;
   const Arranged& x = s.f.x;
   const int64_t at = w.n_blocks == 1 ? 0 : block;
-  __builtin_prefetch(input<std::byte>(s.data, kScale) +
-                     w.scale_at.at(at, column) * size_of(w.scale) + kAhead / 2);
+  __builtin_prefetch(
+      input<std::byte>(s.data, kScale) + w.scale_at.at(at, column) * size_of(w.scale) + kAhead / 2,
+      0, 2);
   const f32v own = load_scales<true>(w, s.data, at, column, lanes);
   const f32v zero = load_zeros<true, bits>(w, s.data, at, column, lanes) * own;
   scale[0] = own;

@@ -10,14 +10,17 @@ namespace sdx::SDX_ISA::nbits {
 namespace {
 
 constexpr int64_t kItemColumns = 64;
-constexpr int64_t kAhead = 4096;                     // bytes
+constexpr int kTogether = 2;                         // columns that meet a vector of x
+constexpr int64_t kAhead = 8192;                     // bytes of weights
+constexpr int64_t kScalesAhead = 2048;               // bytes: about as far
 constexpr int kGroups = SDX_VEC_BYTES / kLaneBytes;  // blocks in a vector of weights
 
 // Rows of x against kLanes columns: sums of blocks as [kLanes blocks][R][column][block].
 struct Site {
   const Few& f;
   const Data& data;
-  int64_t row;  // of x, the first
+  int64_t row;    // of x, the first
+  int64_t ahead;  // bytes
   float* sums;
 };
 
@@ -51,45 +54,52 @@ SDX_INLINE void load_four(const uint8_t* q, int64_t left, u32v (&v)[4]) {
   }
 }
 
-// kLanes blocks of one column, or those that are left.
-template <int bits, int digits, int R>
+// kLanes blocks of C columns, or those that are left.
+template <int bits, int digits, int R, int C>
 SDX_INLINE void add_blocks(const Site& s, int64_t column, int64_t block, auto lanes, float* to) {
   const Weights& w = s.f.p.w;
   const Arranged& x = s.f.x;
   const int64_t byte = block * kLaneBytes, row_bytes = w.row_bytes();
   const uint8_t* q = input<uint8_t>(s.data, kQ) + column * row_bytes + byte;
   const int8_t* values = x.values<int8_t>(s.data, s.row) + byte * 8 / bits;
-  u32v v[4];
-  load_four(q, row_bytes - byte, v);
-  i32v sum[4][R];
+  u32v v[C][4];
 #pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    __builtin_prefetch(q + i * SDX_VEC_BYTES + kAhead, 0, 2);
-    dot_fields<bits, digits, R>(v[i] ^ splat(w.flip * 0x01010101u),
-                                values + i * 8 / bits * SDX_VEC_BYTES, x.value_bytes, x.digit_bytes,
-                                sum[i]);
-  }
-  __builtin_prefetch(input<std::byte>(s.data, kScale) +
-                     w.scale_at.at(block, column) * size_of(w.scale) + kAhead / 2);
-  const f32v scale = load_scales<true>(w, s.data, block, column, lanes);
-  const f32v zero = load_zeros<true, bits>(w, s.data, block, column, lanes) * scale;
+  for (int c = 0; c < C; ++c) load_four(q + c * row_bytes, row_bytes - byte, v[c]);
+  i32v sum[C][4][R];
 #pragma GCC unroll 4
-  for (int r = 0; r < R; ++r) {
-    const f32v sums = sums_of_lanes(sum[0][r], sum[1][r], sum[2][r], sum[3][r]);
-    const f32v step = load(x.steps(s.data, s.row + r) + block);
-    store(to + r * kLanes * kLanes,
-          block_sum(sums, scale * step, zero, load(x.sums(s.data, s.row + r) + block)));
+  for (int i = 0; i < 4; ++i)
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) {
+      __builtin_prefetch(q + c * row_bytes + i * SDX_VEC_BYTES + s.ahead, 0, 2);
+      dot_fields<bits, digits, R>(v[c][i] ^ splat(w.flip * 0x01010101u),
+                                  values + i * 8 / bits * SDX_VEC_BYTES, x.value_bytes,
+                                  x.digit_bytes, sum[c][i]);
+    }
+#pragma GCC unroll 4
+  for (int c = 0; c < C; ++c, to += kLanes) {
+    __builtin_prefetch(input<std::byte>(s.data, kScale) +
+                           w.scale_at.at(block, column + c) * size_of(w.scale) + kScalesAhead,
+                       0, 2);
+    const f32v scale = load_scales<true>(w, s.data, block, column + c, lanes);
+    const f32v zero = load_zeros<true, bits>(w, s.data, block, column + c, lanes) * scale;
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      const f32v sums = sums_of_lanes(sum[c][0][r], sum[c][1][r], sum[c][2][r], sum[c][3][r]);
+      const f32v step = load(x.steps(s.data, s.row + r) + block);
+      store(to + r * kLanes * kLanes,
+            block_sum(sums, scale * step, zero, load(x.sums(s.data, s.row + r) + block)));
+    }
   }
 }
 
-template <int bits, int digits, int R>
+template <int bits, int digits, int R, int C>
 SDX_INLINE void add_column(const Site& s, int64_t column, float* to) {
   const int64_t n_blocks = s.f.p.w.n_blocks;
   for (int64_t b = 0; b < n_blocks; b += kLanes, to += R * kLanes * kLanes) {
     if (b + kLanes <= n_blocks)
-      add_blocks<bits, digits, R>(s, column, b, Full{}, to);
+      add_blocks<bits, digits, R, C>(s, column, b, Full{}, to);
     else
-      add_blocks<bits, digits, R>(s, column, b, Part{int(n_blocks - b)}, to);
+      add_blocks<bits, digits, R, C>(s, column, b, Part{int(n_blocks - b)}, to);
   }
 }
 
@@ -113,8 +123,10 @@ SDX_INLINE f32v add_up(const Site& s, int r) {
 
 template <int bits, int digits, int R>
 void add_columns(const Site& s, int64_t column, int64_t columns, float* to) {
-  for (int64_t j = 0; j < columns; ++j)
-    add_column<bits, digits, R>(s, column + j, s.sums + j * kLanes);
+  int64_t j = 0;
+  for (; j + kTogether <= columns; j += kTogether)
+    add_column<bits, digits, R, kTogether>(s, column + j, s.sums + j * kLanes);
+  for (; j < columns; ++j) add_column<bits, digits, R, 1>(s, column + j, s.sums + j * kLanes);
   for (int r = 0; r < R; ++r) store(to + r * kItemColumns, add_up<R>(s, r));
 }
 
@@ -125,13 +137,15 @@ Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) 
   const Product& p = f.p;
   auto* totals = reinterpret_cast<float*>(data.local + chain_local_bytes(p.chain));
   float* sums = totals + p.m * kItemColumns;
+  const int64_t together = kTogether * p.w.row_bytes();
+  const int64_t ahead = (kAhead + together - 1) / together * together;
   for (int64_t item = begin; item < end; ++item) {
     const int64_t column = item * kItemColumns;
     const int64_t columns = p.w.n - column < kItemColumns ? p.w.n - column : kItemColumns;
     for (int64_t j = 0; j < columns; j += kLanes) {
       const int64_t n = columns - j < kLanes ? columns - j : kLanes;
       for (int64_t row = 0; row < p.m;) {
-        const Site site{f, data, row, sums};
+        const Site site{f, data, row, ahead, sums};
         float* to = totals + row * kItemColumns + j;
         if (p.m - row >= 2)
           add_columns<bits, digits, 2>(site, column + j, n, to), row += 2;

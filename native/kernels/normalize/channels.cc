@@ -105,7 +105,8 @@ Status group_rows(const void* args, const Data& data, int64_t begin, int64_t end
   C* room = reinterpret_cast<C*>(data.local);
   for (int64_t row = begin; row < end; ++row) {
     const C* x = fetch<C>(input<T>(data, 0) + row * n, 1, n, room);
-    const Stats<C> s = stats_of(x, n, a.epsilon);
+    Stats<C> s;
+    stats_of<1>(&x, n, a.epsilon, &s);
     T* to = output<T>(data) + row * n;
     C* y = place<C>(to, room);
     for (int64_t c = 0; c < a.channels; ++c) {

@@ -6,6 +6,10 @@
 namespace sdx::SDX_ISA {
 namespace {
 
+// Rows that are taken together where they are short: they share what they are multiplied by.
+constexpr int kGroup = 4;
+constexpr int64_t kGroupBytes = 16 << 10;  // half of L1
+
 struct LayerArgs {
   Operand x, scale, bias, skip, skip_bias;
   int64_t n;
@@ -13,19 +17,19 @@ struct LayerArgs {
   DType saved;               // the type of statistics
   int mean, inverse, total;  // outputs, or -1
   double epsilon;
+  bool has_groups;
 };
 
 // x + skip + bias, where there is something to add.
 template <class C>
-const C* summed(const LayerArgs& a, const Data& data, int64_t row, const C* x, C* room) {
+const C* summed(const LayerArgs& a, const Data& data, int64_t row, const C* x, C* sum, C* spare) {
   if (!a.skip.is_given()) return x;
-  C* sum = room;
-  const C* skip = row_of(a.skip, data, row, room + a.n);
+  const C* skip = row_of(a.skip, data, row, spare);
   vloop<C>(a.n, [&](int64_t i, auto lanes) {
     store(sum + i, load(x + i, lanes) + load(skip + i, lanes), lanes);
   });
   if (a.skip_bias.is_given()) {
-    const C* bias = row_of(a.skip_bias, data, row, room + a.n);
+    const C* bias = row_of(a.skip_bias, data, row, spare);
     vloop<C>(a.n, [&](int64_t i, auto lanes) {
       store(sum + i, load(sum + i, lanes) + load(bias + i, lanes), lanes);
     });
@@ -44,30 +48,56 @@ void save(const LayerArgs& a, const Data& data, int slot, int64_t row, float val
     output<BF16>(data, slot)[row] = element<BF16>(value);
 }
 
+// Rows [row, row + kCount); each comes out the same, whatever others there are.
+template <bool kIsCentred, int kCount, class C>
+void run_group(const LayerArgs& a, const Data& data, int64_t row) {
+  const int64_t n = a.n;
+  C *room = reinterpret_cast<C*>(data.local), *spare = room + kCount * n;
+  const C* x[kCount];
+  C* y[kCount];
+  Stats<C> s[kCount];
+  for (int k = 0; k < kCount; ++k) {
+    x[k] = row_of(a.x, data, row + k, room + k * n);
+    x[k] = summed(a, data, row + k, x[k], room + k * n, spare);
+    y[k] = place_row(a.y, data.out[0], (row + k) * n, room + k * n);
+    if (!kIsCentred) s[k] = root_mean_square(x[k], n, a.epsilon);
+  }
+  if (kIsCentred) stats_of<kCount>(x, n, a.epsilon, s);
+  const C* scale = row_of(a.scale, data, row, spare);
+  const C* bias = a.bias.is_given() ? row_of(a.bias, data, row, spare + n) : nullptr;
+  const auto write = [&]<bool kHasBias>() {
+    vloop<C>(n, [&](int64_t i, auto lanes) {
+      const Vec<C> by = load(scale + i, lanes);
+      const Vec<C> more = kHasBias ? load(bias + i, lanes) : Vec<C>{};
+      for (int k = 0; k < kCount; ++k) {
+        Vec<C> v = load(x[k] + i, lanes);
+        v = kIsCentred ? (v - s[k].mean) * s[k].factor + s[k].rest : v * s[k].factor;
+        store(y[k] + i, kHasBias ? v * by + more : v * by, lanes);
+      }
+    });
+  };
+  bias != nullptr ? write.template operator()<true>() : write.template operator()<false>();
+  for (int k = 0; k < kCount; ++k) {
+    save(a, data, a.mean, row + k, float(s[k].mean));
+    save(a, data, a.inverse, row + k, float(s[k].factor));
+    put_row(a.y, data.out[0], (row + k) * n, y[k], n);
+  }
+}
+
 template <bool kIsCentred, class C>
 Status run_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const LayerArgs*>(args);
-  const int64_t n = a.n;
-  C* room = reinterpret_cast<C*>(data.local);
-  for (int64_t row = begin; row < end; ++row) {
-    const C* x = row_of(a.x, data, row, room);
-    x = summed(a, data, row, x, room);
-    const Stats<C> s = kIsCentred ? stats_of(x, n, a.epsilon) : root_mean_square(x, n, a.epsilon);
-    save(a, data, a.mean, row, float(s.mean));
-    save(a, data, a.inverse, row, float(s.factor));
-    const C* scale = row_of(a.scale, data, row, room + n);
-    const C* bias = a.bias.is_given() ? row_of(a.bias, data, row, room + 2 * n) : nullptr;
-    C* y = place_row(a.y, data.out[0], row * n, room);
-    vloop<C>(n, [&](int64_t i, auto lanes) {
-      Vec<C> v = load(x + i, lanes);
-      v = kIsCentred ? (v - s.mean) * s.factor + s.rest : v * s.factor;
-      v *= load(scale + i, lanes);
-      if (bias != nullptr) v += load(bias + i, lanes);
-      store(y + i, v, lanes);
-    });
-    put_row(a.y, data.out[0], row * n, y, n);
-  }
+  int64_t row = begin;
+  if (a.has_groups)
+    for (; row + kGroup <= end; row += kGroup) run_group<kIsCentred, kGroup, C>(a, data, row);
+  for (; row < end; ++row) run_group<kIsCentred, 1, C>(a, data, row);
   return {};
+}
+
+bool is_the_same_for_all(const Operand& o) {
+  for (int i = 0; i < o.outer.n; ++i)
+    if (o.outer.step[i] != 0) return false;
+  return true;
 }
 
 template <bool kIsCentred>
@@ -89,7 +119,10 @@ Status prepare(const Call& call, Plan& plan) {
   const bool is_double = x.dtype == DType::f64;
   plan.add(is_double ? run_rows<kIsCentred, double> : run_rows<kIsCentred, float>, x.count(0, axis),
            a->n / 8 + 20);
-  plan.local_bytes = 3 * a->n * (is_double ? 8 : 4);
+  const int64_t bytes = a->n * (is_double ? 8 : 4);
+  a->has_groups = kGroup * bytes <= kGroupBytes && is_the_same_for_all(a->scale) &&
+                  is_the_same_for_all(a->bias);
+  plan.local_bytes = (a->has_groups ? kGroup + 2 : 3) * bytes;
   return {};
 }
 

@@ -12,33 +12,64 @@ struct Stats {
   C mean, factor, rest;
 };
 
-template <class C>
+// Sums of numbers less a shift, and of their squares.
 struct Moments {
-  Vec<C> first, second;
+  double first = 0, second = 0;
 };
 
-// Two passes, since the difference of large squares would lose what the numbers have.
-template <class C>
-SDX_INLINE Stats<C> stats_of(const C* x, int64_t n, double epsilon) {
-  const double count = double(n);
-  const auto add = [](Vec<C> s, Vec<C> v) { return s + v; };
-  const C mean = C(sum_of(x, n, C(0), add) / count);
-  double first = 0, second = 0;
-  for (int64_t i = 0; i < n; i += kSumBlock<C>) {
-    const auto step = [&](Moments<C> m, Vec<C> v) {
-      const Vec<C> d = v - mean;
-      return Moments<C>{m.first + d, m.second + d * d};
+// Those of rows side by side: none waits for another.
+template <int kCount, class C>
+SDX_INLINE void moments_of(const C* const* x, int64_t n, const C* shift, Moments* total) {
+  constexpr int64_t lanes = kLanesOf<C>, kBlock = 2 * lanes * kLaneSums;
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const int64_t end = begin + kBlock < n ? begin + kBlock : n;
+    Vec<C> first[2][kCount] = {}, second[2][kCount] = {};
+    const auto step = [&](int at, int64_t i, auto live) {
+      for (int k = 0; k < kCount; ++k) {
+        const Vec<C> d = load(x[k] + i, live, shift[k]) - shift[k];
+        first[at][k] += d, second[at][k] += d * d;
+      }
     };
-    const auto join = [](Moments<C> a, Moments<C> b) {
-      return Moments<C>{a.first + b.first, a.second + b.second};
-    };
-    const int64_t part = n - i < kSumBlock<C> ? n - i : kSumBlock<C>;
-    const Moments<C> m = run(x + i, part, Moments<C>{}, mean, step, join);
-    first += fold_sum(m.first), second += fold_sum(m.second);
+    int64_t i = begin;
+    for (; i + 2 * lanes <= end; i += 2 * lanes) step(0, i, Full{}), step(1, i + lanes, Full{});
+    if (i + lanes <= end) step(0, i, Full{}), i += lanes;
+    if (i < end) step(1, i, Part{int(end - i)});
+    for (int k = 0; k < kCount; ++k) {
+      total[k].first += fold_sum(first[0][k] + first[1][k]);
+      total[k].second += fold_sum(second[0][k] + second[1][k]);
+    }
   }
-  const double off = first / count;
-  const double factor = 1 / __builtin_sqrt(second / count - off * off + epsilon);
-  return {mean, C(factor), C(-off * factor)};
+}
+
+namespace {
+// By itself, so that it is computed in the same way for one row as for several.
+template <class C>
+__attribute__((noinline)) Stats<C> stats_from(const C* x, int64_t n, double epsilon, C shift,
+                                              Moments m) {
+  constexpr double kFar = 16;  // squares less the shift, for each less the mean
+  const double count = double(n);
+  double off = m.first / count;
+  if (m.second > kFar * (m.second - m.first * off)) {
+    shift = C(shift + off);
+    m = {};
+    moments_of<1>(&x, n, &shift, &m);
+    off = m.first / count;
+  }
+  const double mean = shift + off;
+  const double factor = 1 / __builtin_sqrt(m.second / count - off * off + epsilon);
+  return {C(mean), C(factor), C((double(C(mean)) - mean) * factor)};
+}
+}  // namespace
+
+// One pass, less the first number, since the difference of large squares would lose what the
+// numbers have. Where it turns out to lie far from the others, a second one.
+template <int kCount, class C>
+SDX_INLINE void stats_of(const C* const* x, int64_t n, double epsilon, Stats<C>* made) {
+  C shift[kCount];
+  for (int k = 0; k < kCount; ++k) shift[k] = n > 0 ? x[k][0] : C(0);
+  Moments m[kCount];
+  moments_of<kCount>(x, n, shift, m);
+  for (int k = 0; k < kCount; ++k) made[k] = stats_from(x[k], n, epsilon, shift[k], m[k]);
 }
 
 // The same for numbers that are taken as they are.

@@ -7,14 +7,22 @@
 namespace sdx::SDX_ISA {
 namespace {
 
-template <class C>
-double log_sum_exp(const ReduceArgs& a, const std::byte* x) {
+template <class C, class Larger>
+C top_of(const ReduceArgs& a, const std::byte* x, Larger larger) {
   C top = Largest::kWorst<C>;
-  const auto larger = [](auto p, auto q) { return vmax(p, q); };
   each_run<C>(a, x, 0, a.n, [&](const C* p, int64_t n) {
     top = fold(run(p, n, splat(top), Largest::kWorst<C>, larger, larger), larger);
   });
-  if (!__builtin_isfinite(top)) return double(top);  // infinities must not meet in a difference
+  return top;
+}
+
+template <class C>
+double log_sum_exp(const ReduceArgs& a, const std::byte* x) {
+  // A NaN may get lost here, and makes the sum NaN in any case.
+  const C top = top_of<C>(a, x, [](auto p, auto q) { return p > q ? p : q; });
+  // Infinities must not meet in a difference.
+  if (!__builtin_isfinite(top))
+    return double(top_of<C>(a, x, [](auto p, auto q) { return vmax(p, q); }));
 
   double total = 0;
   each_run<C>(a, x, 0, a.n, [&](const C* p, int64_t n) {

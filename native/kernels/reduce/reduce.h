@@ -47,7 +47,9 @@ bool plan_reduction(const Call& call, int64_t block_columns, ReduceArgs& args);
 namespace {
 
 constexpr int kRunBuffer = 1024;  // numbers that are converted at a time
-constexpr int kWideBlock = 8;     // vectors of columns side by side
+constexpr int kBlock = 8;         // vectors of columns side by side
+// As many as registers hold, where numbers are read in place: longer runs of memory at a time.
+constexpr int kWideBlock = SDX_VEC_BYTES == 64 ? 16 : 8;
 
 template <class Op, class C = typename Op::C>
 SDX_INLINE typename Op::W fold_run(const C* x, int64_t n) {
@@ -197,6 +199,11 @@ __attribute__((noinline)) void add_fetched(const ReduceArgs& a, const std::byte*
   }
 }
 
+// Whether columns need neither be converted nor gathered.
+SDX_INLINE bool is_in_place(const ReduceArgs& a) {
+  return a.elements.is_plain && a.kept.last_step() == 1;
+}
+
 // Adds numbers [lo, hi) of kCount vectors of columns to `totals`.
 template <class Op, int kCount, class Lanes>
 void reduce_columns(const ReduceArgs& a, const std::byte* x, int64_t lo, int64_t hi, Lanes lanes,
@@ -206,7 +213,6 @@ void reduce_columns(const ReduceArgs& a, const std::byte* x, int64_t lo, int64_t
   int64_t width = kWidth;
   if constexpr (std::is_same_v<Lanes, Part>) width = lanes.n;
   const int64_t inner = a.reduced.last_size(), step = a.reduced.last_step();
-  const bool is_in_place = a.elements.is_plain && a.kept.last_step() == 1;
   C buffer[kWidth];
   while (lo < hi) {
     Vec<C> sums[kCount];
@@ -216,7 +222,7 @@ void reduce_columns(const ReduceArgs& a, const std::byte* x, int64_t lo, int64_t
       const int64_t at = lo % inner, n = inner - at < stop - lo ? inner - at : stop - lo;
       const int64_t first = place_of(a.reduced, a.reduced.n - 1, lo / inner).in + at * step;
       const std::byte* p = x + first * a.elements.bytes;
-      if (is_in_place)
+      if (is_in_place(a))
         add_rows<Op, kCount>(reinterpret_cast<const C*>(p), step, n, lanes, sums);
       else
         add_fetched<Op, kCount, C>(a, p, n, lanes, sums);
@@ -238,7 +244,8 @@ void reduce_block(const ReduceArgs& a, const std::byte* x, int64_t lo, int64_t h
     for (; j + kCount * kStep <= width; j += kCount * kStep)
       reduce_columns<Op, kCount>(a, x + j * step, lo, hi, Full{}, totals + j);
   };
-  by.template operator()<kWideBlock>();
+  if (is_in_place(a)) by.template operator()<kWideBlock>();
+  by.template operator()<kBlock>();
   if constexpr (std::is_same_v<typename Op::C, float>) by.template operator()<2>();
   by.template operator()<1>();
   if (j < width) reduce_columns<Op, 1>(a, x + j * step, lo, hi, Part{int(width - j)}, totals + j);

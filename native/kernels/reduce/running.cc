@@ -51,19 +51,46 @@ void run_columns(const RunningArgs& a, const T* x, T* y, int64_t width) {
   }
 }
 
-// One row: nothing lies side by side with the numbers that are added up.
-template <class Op, class T>
-void run_row(const RunningArgs& a, const T* x, T* y) {
+// Rows of which nothing lies side by side with the numbers that are added up: several at once,
+// since every sum waits for the one before it.
+template <class Op, int kCount, class T>
+void run_rows(const RunningArgs& a, const T* const* x, T* const* y) {
   using W = Total<T>;
-  const int64_t n = a.around.n, step = a.is_reverse ? -a.around.step : a.around.step;
-  const int64_t out = a.is_reverse ? -1 : 1;
-  if (a.is_reverse) x += (n - 1) * a.around.step, y += n - 1;
-  W total = W(Op::kStart);
-  for (int64_t i = 0; i < n; ++i) {
-    const W next = Op::step(total, number<W>(x[i * step]));
-    y[i * out] = element<T>(a.is_exclusive ? total : next);
-    total = next;
+  constexpr int64_t kPiece = 16;  // of a row before the next, since rows may crowd into one set
+  const int64_t n = a.around.n, step = a.around.step;
+  W totals[kCount];
+  for (W& total : totals) total = W(Op::kStart);
+  for (int64_t begin = 0; begin < n; begin += kPiece) {
+    const int64_t end = begin + kPiece < n ? begin + kPiece : n;
+    for (int k = 0; k < kCount; ++k) {
+      W total = totals[k];
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t at = a.is_reverse ? n - 1 - i : i;
+        const W next = Op::step(total, number<W>(x[k][at * step]));
+        y[k][at] = element<T>(a.is_exclusive ? total : next);
+        total = next;
+      }
+      totals[k] = total;
+    }
   }
+}
+
+template <class Op, class T>
+Status run_row_items(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const RunningArgs*>(args);
+  constexpr int kCount = 8;
+  const T* x[kCount];
+  T* y[kCount];
+  for (int64_t item = begin; item < end;) {
+    const int count = end - item < kCount ? 1 : kCount;
+    for (int k = 0; k < count; ++k) {
+      const Place place = place_of(a.around.outer, a.around.outer.n, item + k);
+      x[k] = input<T>(data, 0) + place.in, y[k] = output<T>(data) + place.out;
+    }
+    count == 1 ? run_rows<Op, 1>(a, x, y) : run_rows<Op, kCount>(a, x, y);
+    item += count;
+  }
+  return {};
 }
 
 template <class Op, class T>
@@ -75,10 +102,7 @@ Status run_items(const void* args, const Data& data, int64_t begin, int64_t end)
     const Place place = place_of(a.around.outer, a.around.outer.n, outer);
     const T* x = input<T>(data, 0) + place.in + first * a.around.column_step;
     T* y = output<T>(data) + place.out + first;
-    if (a.around.columns == 1)
-      run_row<Op>(a, x, y);
-    else
-      run_columns<Op>(a, x, y, rest < kColumns ? rest : kColumns);
+    run_columns<Op>(a, x, y, rest < kColumns ? rest : kColumns);
   }
   return {};
 }
@@ -92,7 +116,10 @@ Status prepare(const Call& call, Plan& plan) {
     args->is_exclusive = call.ints[1] != 0;
     args->is_reverse = call.ints[2] != 0;
     args->blocks = (args->around.columns + kColumns - 1) / kColumns;
-    plan.add(run_items<Op, T>, args->around.n_outer * args->blocks, args->around.n * 4);
+    if (args->around.columns == 1)
+      plan.add(run_row_items<Op, T>, args->around.n_outer, args->around.n);
+    else
+      plan.add(run_items<Op, T>, args->around.n_outer * args->blocks, args->around.n * 4);
     return Status{};
   });
 }

@@ -1,4 +1,4 @@
-// NonMaxSuppression. Sizes are found by the same walk that fills the output.
+// NonMaxSuppression. The search that finds the size keeps what it finds for the output.
 #include "kernels/select/rows.h"
 #include "simd/fold.h"
 
@@ -82,7 +82,7 @@ SDX_INLINE void search_class(const Search& s, const float* boxes, const float* s
 constexpr int64_t kTabled = 1 << 15;
 struct Table {
   float low[2][kTabled], high[2][kTabled], area[kTabled];  // of the boxes that stay
-  uint64_t heap[kTabled];                                  // the others, the best on top
+  uint64_t heap[kTabled + 1];                              // the others, the best on top
 };
 
 // Scores in the order of unsigned numbers, and among equals the box with the lower index first.
@@ -96,7 +96,7 @@ SDX_INLINE uint64_t rank_of(float score, int64_t box) {
 
 SDX_INLINE void sink(uint64_t* heap, int64_t n, int64_t hole, uint64_t entry) {
   for (int64_t child = 2 * hole + 1; child < n; child = 2 * hole + 1) {
-    if (child + 1 < n && heap[child + 1] > heap[child]) ++child;
+    child += int64_t(child + 1 < n) & int64_t(heap[child + 1] > heap[child]);
     if (heap[child] <= entry) break;
     heap[hole] = heap[child];
     hole = child;
@@ -126,8 +126,10 @@ SDX_INLINE void search_table(const Search& s, Table& t, const float* boxes, cons
                              Found&& found) {
   const float least = s.has_least ? s.least : -kInf;
   int64_t n = 0;
-  for (int64_t i = 0; i < s.n_boxes; ++i)
-    if (scores[i] > least && scores[i] > -kInf) t.heap[n++] = rank_of(scores[i], i);
+  for (int64_t i = 0; i < s.n_boxes; ++i) {  // without a branch, which would often go wrong
+    t.heap[n] = rank_of(scores[i], i);
+    n += int64_t(scores[i] > least) & int64_t(scores[i] > -kInf);
+  }
   for (int64_t i = n / 2 - 1; i >= 0; --i) sink(t.heap, n, i, t.heap[i]);
   for (int64_t count = 0; n > 0 && count < s.limit;) {
     const auto box = int64_t(uint32_t(~uint32_t(t.heap[0])));
@@ -196,6 +198,10 @@ Status fill(const void* args, const Data& data, int64_t, int64_t) {
   Status status = read_limits(*static_cast<const NonMaxArgs*>(args), data, s);
   if (!status.ok()) return status;
   int64_t* y = output<int64_t>(data);
+  if (data.found != nullptr && data.found->count > 0) {
+    memcpy(y, data.found->numbers, size_t(data.found->count) * sizeof *y);
+    return {};
+  }
   search(s, [&](int64_t batch, int64_t label, int64_t box) {
     y[0] = batch, y[1] = label, y[2] = box;
     y += 3;
@@ -211,8 +217,19 @@ Status non_max_sizes(const Call& call, const Data& data, View* out) {
   Search s;
   Status status = read_limits(a, data, s);
   if (!status.ok()) return status;
-  int64_t count = 0;
-  search(s, [&](int64_t, int64_t, int64_t) { ++count; });
+  int64_t count = 0, room = 0;
+  int64_t* kept = nullptr;
+  bool keeps = data.found != nullptr;
+  search(s, [&](int64_t batch, int64_t label, int64_t box) {
+    if (keeps && count == room) {
+      room = room == 0 ? 256 : 2 * room;
+      kept = data.found->keep(data.found->owner, 3 * room);
+      keeps = kept != nullptr;
+    }
+    if (keeps) kept[3 * count] = batch, kept[3 * count + 1] = label, kept[3 * count + 2] = box;
+    ++count;
+  });
+  if (data.found != nullptr) data.found->keep(data.found->owner, keeps ? 3 * count : 0);
   out->dims[0] = count, out->dims[1] = 3;
   return {};
 }

@@ -132,8 +132,33 @@ def _quantized_recurrence(node: Node, found: Operands) -> int:
     return 2 * math.prod(_dims(found, 0)[:2]) * math.prod(_weights(node, found))
 
 
+# Multiplications for an element, each with an addition or none, of short polynomials that give
+# functions to their last bits. What takes the same units counts, too: looking up a coefficient, a
+# first guess of a reciprocal, scaling by a power of two.
+_FUNCTIONS: Final[Mapping[str, int]] = {
+    "Erf": 12,
+    "Exp": 8,
+    "Gelu": 12,
+    "LogSoftmax": 6,
+    "ReduceLogSumExp": 6,
+    "Sigmoid": 9,
+    "Softmax": 7,
+    "Swish": 10,
+    "Tanh": 13,
+}
+
+
+def _functions(node: Node, found: Operands) -> int:
+    """Of each element that is read or made, whichever are more."""
+    code = node.attrs.get("code")
+    names = [node.op.name] if code is None else [i.op[1] for i in code]
+    elements = max(_made(found), math.prod(_dims(found, 0)))
+    return 2 * elements * sum(_FUNCTIONS.get(name, 0) for name in names)
+
+
 _RULES: Final[Mapping[str, Callable[[Node, Operands], int]]] = {
     "attention": _attention,
+    "chain": _functions,
     "conv": _convolution,
     "conv_depthwise_f32": _convolution,
     "conv_f32": _convolution,
@@ -141,6 +166,7 @@ _RULES: Final[Mapping[str, Callable[[Node, Operands], int]]] = {
     "conv_unpacked_f32": _convolution,
     "conv_winograd_f32": _convolution,
     "gru": _recurrence,
+    "log_softmax": _functions,
     "lstm": _recurrence,
     "matmul": _product,
     "matmul_nbits": _few_bits,
@@ -149,7 +175,9 @@ _RULES: Final[Mapping[str, Callable[[Node, Operands], int]]] = {
     "qdepthwise": _convolution,
     "qmatmul": _product,
     "quantized_lstm": _quantized_recurrence,
+    "reduce_log_sum_exp": _functions,
     "rnn": _recurrence,
+    "softmax": _functions,
 }
 _BF16: Final = "_bf16"  # behind the names of rows that multiply it
 _OF_BYTES: Final = ("qconv", "qdepthwise", "qmatmul", "quantized_lstm")

@@ -16,7 +16,8 @@ struct Range {
   float low, high;
 };
 
-// Of numbers, and beside them a NaN where one was met, which is cheaper than to look for it in each.
+// Of numbers, and beside them a NaN where one was met, which is cheaper than to look for it in
+// each.
 struct Ends {
   f32v low, high, odd;
 };

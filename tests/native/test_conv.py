@@ -178,8 +178,8 @@ def test_depthwise(stride: int, kernel: int, size: int) -> None:
 
 
 @pytest.mark.parametrize("pads", [[0, 2, 1, 0], [2, 0, 0, 4], [0, 0, 0, 0], [6, 9, 5, 8]], ids=str)
-@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (3, 2), (5, 1), (5, 2)])
-@pytest.mark.parametrize("channels", [48, 256])
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (3, 2), (5, 1), (5, 2), (7, 1)])
+@pytest.mark.parametrize("channels", [48, 512])
 def test_depthwise_at_borders(channels: int, kernel: int, stride: int, pads: list[int]) -> None:
     """Windows that reach out of the image on one side or on both, next to what is not finite."""
     x = random(2, 9, 19, channels)

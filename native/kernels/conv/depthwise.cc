@@ -326,7 +326,7 @@ LineFn line_fn(const Axis& wide) {
 VectorFn lying_fn(const DepthwiseArgs& a) {
   const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
   const bool is_flat = deep->in == 1 && deep->out == 1 && deep->taps == 1 && deep->begin == 0;
-  const bool is_apart = a.group_in == 1 && a.group_out == 1 && a.channels % 256 != 0;
+  const bool is_apart = a.group_in == 1 && a.group_out == 1 && a.channels % 512 != 0;
   const bool is_square = high->taps == wide->taps && high->spacing == 1 && wide->spacing == 1;
   const int64_t narrowest = wide->out / (a.chunks > 0 ? a.chunks : 1);
   if (!is_flat || !is_apart || !is_square || narrowest < kOuts || wide->step > 2) return nullptr;
@@ -335,6 +335,7 @@ VectorFn lying_fn(const DepthwiseArgs& a) {
     case 3 * 2 + 2: return sum_lying<3, 2>;
     case 5 * 2 + 1: return sum_lying<5, 1>;
     case 5 * 2 + 2: return sum_lying<5, 2>;
+    case 7 * 2 + 1: return sum_lying<7, 1>;
     default: return nullptr;
   }
 }

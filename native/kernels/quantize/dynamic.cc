@@ -16,9 +16,15 @@ struct Range {
   float low, high;
 };
 
+// Of numbers, and beside them a NaN where one was met, which is cheaper than to look for it in
+// each.
 struct Ends {
-  f32v low, high;
+  f32v low, high, odd;
 };
+
+SDX_INLINE Ends widened(const Ends& e, f32v low, f32v high, f32v odd) {
+  return {at_most(e.low, low), at_least(e.high, high), odd != odd ? odd : e.odd};
+}
 
 // The ends of each part's range, 0 within; NaN stays, as in the reference.
 Status find_ranges(const void* args, const Data& data, int64_t begin, int64_t end) {
@@ -29,9 +35,11 @@ Status find_ranges(const void* args, const Data& data, int64_t begin, int64_t en
     const int64_t left = a.n - part * kPart;
     const Ends ends = run(
         x, left < kPart ? left : kPart, Ends{}, 0.0f,
-        [](const Ends& e, f32v v) { return Ends{vmin(e.low, v), vmax(e.high, v)}; },
-        [](const Ends& e, const Ends& f) { return Ends{vmin(e.low, f.low), vmax(e.high, f.high)}; });
+        [](const Ends& e, f32v v) { return widened(e, v, v, v); },
+        [](const Ends& e, const Ends& f) { return widened(e, f.low, f.high, f.odd); });
+    const float odd = reduce_max(ends.odd);
     ranges[part] = {-reduce_max(-ends.low), reduce_max(ends.high)};
+    if (odd != odd) ranges[part] = {odd, odd};
   }
   return {};
 }
@@ -102,7 +110,7 @@ Status dynamic_quantize(const Call& call, Plan& plan) {
   plan.scratch_bytes = args->n_parts * int64_t(sizeof(Range));
   plan.args = args;
   plan.add(find_ranges, args->n_parts, kPart / 16);
-  plan.add(quantize_parts, args->n_parts, kPart / 4);
+  plan.add(quantize_parts, args->n_parts, kPart / 8);
   return {};
 }
 

@@ -57,6 +57,11 @@ void import_numpy() {
   if (_import_array() < 0) nb::raise_python_error();
 }
 
+uintptr_t address_of(nb::handle array) {
+  if (!PyArray_Check(array.ptr())) throw nb::type_error("an array is needed");
+  return reinterpret_cast<uintptr_t>(PyArray_DATA(as_array(array.ptr())));
+}
+
 bool has_room(PyObject* object) {
   const Owner* owner = PyArray_Check(object) ? owner_of(as_array(object)) : nullptr;
   return owner != nullptr && owner->room != nullptr;

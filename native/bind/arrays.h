@@ -24,6 +24,9 @@ struct Wanted {
 // them as they are.
 bool slot_of(PyObject* object, const Wanted& wanted, Slot& slot);
 
+// Where the bytes of an array lie.
+uintptr_t address_of(nanobind::handle array);
+
 // Whether an array may be written to.
 bool is_writeable(PyObject* object);
 

@@ -171,7 +171,7 @@ class Runnable {
                             outcome.status.text(), nb::cast(outcome.names), outcome.bytes);
     nb::list spans;
     for (const Moment& m : moments.steps)
-      spans.append(nb::make_tuple(m.segment, m.step, m.begin_ns, m.end_ns, m.run));
+      spans.append(nb::make_tuple(m.segment, m.step, m.begin_ns, m.end_ns, m.run, m.lane));
     return nb::make_tuple(0, outputs(state, arrays), nb::cast(state.names), spans,
                           nb::cast(moments.names));
   }
@@ -482,6 +482,7 @@ void bind_exec(nb::module_& m) {
   m.def(
       "has_room", [](nb::handle object) { return has_room(object.ptr()); }, "object"_a,
       "Whether an object is an array that was handed out with room to grow.");
+  m.def("address", address_of, "array"_a, "Where the bytes of an array lie.");
   m.def("usable_cpus", usable_cpus, "CPUs that the process may use, by affinity and cgroup.");
   m.def("flush_denormals", flush_denormals, "on"_a,
         "Whether this thread takes denormal numbers for zero from now on; the answer is whether it "

@@ -100,6 +100,7 @@ void bind_kernels(nb::module_& m) {
   m.attr("isas") = nb::tuple(isas);
   const Isa* isa = chosen_isa();
   m.attr("isa") = isa == nullptr ? "" : isa->name;
+  m.attr("multiplies_bf16") = isa != nullptr && multiplies_bf16(*isa);
 
   nb::dict rows;  // row name: (family, how inputs may lie, whether it resolves sizes)
   for (int f = 0; f < kFamilyCount; ++f) {

@@ -172,15 +172,17 @@ class Runner {
     phase.work = kLaneWork;
     Data data;
     data.local = local_;
-    Status status = run_phase(phase, &round, data, binding_.local_bytes, state_.threads);
-    if (!status.ok()) failed = round.failed.load();
-    return status;
+    if (run_phase(phase, &round, data, binding_.local_bytes, state_.threads).ok()) return {};
+    failed = round.failed;
+    return round.status;
   }
 
   struct Round {
     Runner* runner;
     size_t first, last;
-    std::atomic<int> failed{-1};
+    std::atomic<bool> has_failed{false};
+    int failed = -1;  // the step that did so first, and how
+    Status status{};
   };
 
   static Status run_lane(const void* args, const Data& data, int64_t begin, int64_t end) {
@@ -190,7 +192,7 @@ class Runner {
       if (bound.lane < begin || bound.lane >= end) continue;
       Status status = round.runner->step(bound, data.local);
       if (status.ok()) continue;
-      round.failed.store(bound.number);
+      if (!round.has_failed.exchange(true)) round.failed = bound.number, round.status = status;
       return status;
     }
     return {};
@@ -202,7 +204,8 @@ class Runner {
     Status status = run_phases(bound, local);
     if (state_.moments != nullptr && status.ok()) {
       std::lock_guard lock(noting_);
-      state_.moments->steps.push_back({number_, bound.number, run_, began, now_ns()});
+      const int lane = local == nullptr ? 0 : bound.lane;
+      state_.moments->steps.push_back({number_, bound.number, run_, lane, began, now_ns()});
     }
     return status;
   }

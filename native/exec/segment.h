@@ -118,9 +118,9 @@ struct Outcome {
   int64_t bytes = 0;  // that were wanted, for faults of memory
 };
 
-// When a step ran, and which run of its segment that was.
+// When a step ran, which run of its segment that was, and in which of the chains that ran at once.
 struct Moment {
-  int segment, step, run;
+  int segment, step, run, lane;
   int64_t begin_ns, end_ns;
 };
 

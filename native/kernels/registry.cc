@@ -19,10 +19,14 @@ namespace {
 [[maybe_unused]] bool has_avx2() { return __builtin_cpu_supports("x86-64-v3"); }
 [[maybe_unused]] bool has_avx512() { return __builtin_cpu_supports("x86-64-v4"); }
 [[maybe_unused]] bool has_avx512vnni() {
-  return has_avx512() && __builtin_cpu_supports("avx512vnni") &&
-         __builtin_cpu_supports("avx512bf16");
+  return has_avx512() && __builtin_cpu_supports("avx512vnni");
 }
+bool has_bf16() { return __builtin_cpu_supports("avx512bf16"); }
+#else
+bool has_bf16() { return false; }
 #endif
+
+constexpr std::string_view kMultiplier = "avx512vnni";  // the ISA that bf16 is compiled in
 
 const Isa* choose() {
   const char* wanted = std::getenv("SARDONYX_ISA");
@@ -63,10 +67,15 @@ const Isa* find_isa(std::string_view name) {
   return nullptr;
 }
 
+bool multiplies_bf16(const Isa& isa) { return isa.name == kMultiplier && has_bf16(); }
+
 const Kernel* find_kernel(const Isa& isa, std::string_view name) {
+  const bool is_missing = isa.name == kMultiplier && !has_bf16();
+  const bool is_bf16 = name.find("bf16") != std::string_view::npos;
+  const Isa& has = is_missing && is_bf16 && &isa != kIsas ? (&isa)[-1] : isa;
   for (int f = 0; f < kFamilyCount; ++f)
-    for (int i = 0; i < isa.tables[f]->n; ++i)
-      if (name == isa.tables[f]->rows[i].name) return &isa.tables[f]->rows[i];
+    for (int i = 0; i < has.tables[f]->n; ++i)
+      if (name == has.tables[f]->rows[i].name) return &has.tables[f]->rows[i];
   return nullptr;
 }
 

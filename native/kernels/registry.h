@@ -24,7 +24,12 @@ extern const int kFamilyCount;
 const Isa* chosen_isa();
 const Isa* find_isa(std::string_view name);
 
-// The row of this name, or null.
+// Whether an ISA has instructions for products of bf16, and the CPU too: some with the other ones
+// of avx512vnni lack them.
+bool multiplies_bf16(const Isa& isa);
+
+// The row of this name, or null. Rows with bf16 in their name, which alone use these instructions,
+// are those of the plainer ISA before it where the CPU has none.
 const Kernel* find_kernel(const Isa& isa, std::string_view name);
 
 }  // namespace sdx

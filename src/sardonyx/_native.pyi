@@ -319,6 +319,8 @@ isas: tuple[str, ...]
 
 isa: str
 
+multiplies_bf16: bool
+
 kernels: dict = ...
 
 def call(row: str, inputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], outputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], ints: Sequence[int], floats: Sequence[float], splits: int = 1, isa: str = '', texts: Texts | None = None, threads: int = 0) -> str:
@@ -391,6 +393,9 @@ class Runnable:
 
 def has_room(object: object) -> bool:
     """Whether an object is an array that was handed out with room to grow."""
+
+def address(array: object) -> int:
+    """Where the bytes of an array lie."""
 
 def usable_cpus() -> int:
     """CPUs that the process may use, by affinity and cgroup."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sardonyx.program.region import RegionSegment
 
 MAX_EVENTS: Final = 1_000_000
+_MOST_THREADS: Final = 1 << 22  # Linux numbers them below this; tracks of chains come behind
 
 
 class Stages:
@@ -94,10 +95,11 @@ class Profile:
         if len(self.events) < MAX_EVENTS:
             self.events.append(event)
 
-    def _keep_step(self, step: TimedStep, start: float, end: float) -> None:
+    def _keep_step(self, step: TimedStep, start: float, end: float, lane: int = 0) -> None:
+        """One step, on the track of its thread, or of a chain that ran beside others."""
         n_more = len(step.nodes) - 1
         name = f"{step.name}_and_{n_more}_more" if n_more else f"{step.name}_kernel_time"
-        thread = threading.get_native_id()
+        thread = threading.get_native_id() + lane * _MOST_THREADS
         self._keep(Event("Node", name, start, end, lambda: _described(step), thread, step))
 
     def add_stages(self, stages: Stages, origin: str) -> None:
@@ -122,13 +124,13 @@ class Profile:
     def add_native(self, segment: NativeSegment, times: Times) -> None:
         """The steps of a native segment; its clock is that of time.perf_counter."""
         parts = list(segment.all_parts())
-        for number, index, begin, end, run in times.spans:
+        for number, index, begin, end, run, lane in times.spans:
             part = parts[number]
             assert isinstance(part, SegmentBuilder), "control flow takes no time of its own"
             look = self._look(part, index, times.names[run])
             made = part.steps[index]
             step = TimedStep((id(part), index), (made.node,), "cpu", made.row, look)
-            self._keep_step(step, begin / 1e9, end / 1e9)
+            self._keep_step(step, begin / 1e9, end / 1e9, lane)
 
     def _look(self, part: SegmentBuilder, index: int, names: list[int]) -> Callable[[], Operands]:
         """A step's tensors, found when somebody asks: a run must not wait for it."""

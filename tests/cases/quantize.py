@@ -110,6 +110,8 @@ DEQUANTIZE = [
     case("DynamicQuantizeLinear", np.abs(X) + 3, outputs=3),
     case("DynamicQuantizeLinear", -np.abs(X) - 3, outputs=3),
     *(case("DynamicQuantizeLinear", f32(n), outputs=3) for n in (1, 7, 17, 8193, 20011)),
+    *(case("DynamicQuantizeLinear", X * np.float32(v), outputs=3) for v in (1e-24, 1e-17, 1e24)),
+    case("DynamicQuantizeLinear", np.arange(-40, 215.5, 0.5, dtype=np.float32), outputs=3),
     case("DynamicQuantizeLinear", X * 0, outputs=3, oracle="onnxruntime"),
     case("DynamicQuantizeLinear", f32(0, 3), outputs=3, oracle="none", why="nothing to compare"),
 ]  # fmt: skip

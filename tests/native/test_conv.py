@@ -13,6 +13,7 @@ from sardonyx.graph.build import Builder, constant
 from sardonyx.graph.dtype import F32, by_numpy
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.ops import lookup
 from sardonyx.ops.declare import INTERNAL
 from sardonyx.ops.rules import as_bf16
 from sardonyx.ops.window import window
@@ -21,7 +22,8 @@ from sardonyx.place.provider import No
 from sardonyx.program.call import Call
 from sardonyx.providers.cpu import lowered
 from sardonyx.providers.cpu.conv import _is_winograd
-from sardonyx.weights.const import Held
+from sardonyx.weights.const import Held, Recipe
+from sardonyx.weights.forms import Want, packed, tensor
 from tests.kernels import run_call
 
 SPLITS = (1, 2, 7)
@@ -173,6 +175,17 @@ def test_depthwise(stride: int, kernel: int, size: int) -> None:
     half = kernel // 2
     attrs = {"strides": [stride] * 2, "pads": [half] * 4, "group": 21}
     check("Conv", random(1, size // 2 + 1, size, 21), random(21, 1, kernel, kernel), **attrs)
+
+
+@pytest.mark.parametrize("pads", [[0, 2, 1, 0], [2, 0, 0, 4], [0, 0, 0, 0], [6, 9, 5, 8]], ids=str)
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (3, 2), (5, 1), (5, 2)])
+@pytest.mark.parametrize("channels", [48, 256])
+def test_depthwise_at_borders(channels: int, kernel: int, stride: int, pads: list[int]) -> None:
+    """Windows that reach out of the image on one side or on both, next to what is not finite."""
+    x = random(2, 9, 19, channels)
+    x[0, 0, 0, 1], x[1, 8, 18, 2] = np.inf, np.nan
+    attrs = {"strides": [stride] * 2, "pads": pads, "group": channels}
+    check("Conv", x, random(channels, 1, kernel, kernel), "conv_depthwise_f32", **attrs)
 
 
 def test_deep_products_and_many_rows() -> None:
@@ -410,3 +423,38 @@ def test_epilogues(layer: str, what: str) -> None:
         found += [run_call(call, node, values, {}, isa, n, gap=3)[0] for n in SPLITS]
         assert all(f.tobytes() == found[0].tobytes() for f in found[1:]), isa
         np.testing.assert_allclose(found[0], expected, 2e-5, 1e-5 * size, err_msg=isa)
+
+
+@pytest.mark.parametrize(
+    ("maps", "channels", "kernel", "group"),
+    [(5, 3, (3, 3), 1), (33, 17, (1, 1), 1), (70, 8, (3, 2), 2), (64, 4, (17, 16), 1)],
+)
+def test_weights_are_scaled_as_they_are_packed(
+    maps: int, channels: int, kernel: tuple[int, int], group: int
+) -> None:
+    weights, factors = random(maps, channels, *kernel), random(maps, 1, 1, 1)
+    factors[:2] = np.array([np.inf, np.nan], np.float32).reshape(2, 1, 1, 1)
+    depth = channels * kernel[0] * kernel[1]
+    size = group * -(-maps // group // 32) * 32 * depth
+
+    def by_row(isa: str, *given: Any) -> Any:
+        out = np.full(size, 7, np.float32)
+        operands = [tensor(x, F32.onnx) for x in given], [tensor(out, F32.onnx)]
+        assert not native.call("conv_pack", *operands, [group], [], 3, isa)
+        return out
+
+    for isa in native.isas:
+        assert np.array_equal(
+            by_row(isa, weights, factors), by_row(isa, weights * factors), equal_nan=True
+        ), isa
+
+
+@pytest.mark.parametrize("row", [(6, 1, 1, 1), (1, 4, 1, 1), (1, 1, 1, 1), (6, 4, 3, 3)])
+def test_recipes_are_packed_as_what_they_make(row: tuple[int, ...]) -> None:
+    weights, factors = random(6, 4, 3, 3), random(*row)
+    mul = lookup("", "Mul")
+    assert mul is not None
+    recipe = Recipe(mul, (Held(weights), Held(factors)), {}, 0, (F32, weights.shape))
+    found = packed(Want(recipe, "conv_pack", 32 * 36 * 4, (1,)))
+    expected = packed(Want(Held(weights * factors), "conv_pack", 32 * 36 * 4, (1,)))
+    assert found.tobytes() == expected.tobytes()

@@ -9,7 +9,7 @@ import pytest
 
 import sardonyx._native as native
 from sardonyx.graph.build import Builder
-from sardonyx.graph.dtype import by_numpy
+from sardonyx.graph.dtype import I8, U8, by_numpy
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Value
 from sardonyx.graph.infer import infer
@@ -17,6 +17,8 @@ from sardonyx.load import load
 from sardonyx.ops.declare import INTERNAL
 from sardonyx.program.call import Call, Packed
 from sardonyx.providers.cpu import lowered
+from sardonyx.providers.cpu.qgemm import packed_bytes
+from sardonyx.weights.forms import tensor
 from tests.kernels import run_call
 from tests.oracle import difference, feeds_of, model_of
 from tests.rows import Row, case, of
@@ -59,7 +61,16 @@ def check(row: Row, *constants: str) -> Call:
 @pytest.mark.parametrize("is_const", [True, False])
 @pytest.mark.parametrize(
     ("m", "k", "n"),
-    [(1, 1, 1), (2, 3, 31), (5, 7, 32), (13, 64, 33), (12, 65, 64), (97, 130, 70), (25, 259, 5)],
+    [
+        (1, 1, 1),
+        (2, 3, 31),
+        (5, 7, 32),
+        (13, 64, 33),
+        (12, 65, 64),
+        (97, 130, 70),
+        (25, 259, 5),
+        (101, 36, 131),
+    ],
 )
 def test_sums_are_exact(a: Any, b: Any, is_const: bool, m: int, k: int, n: int) -> None:
     zeros = numbers(a, 1), numbers(b, n)
@@ -231,3 +242,42 @@ def test_a_row_is_added(is_turned: bool) -> None:
          np.linspace(-9, 9, 33).astype(np.float32), None, None],
         (1, 6), dtype=F32, trans_w=int(is_turned), low=0.0,
     )  # fmt: skip
+
+
+# Dims of weights in the order in which they lie in memory: n columns, l lines, t taps, c channels.
+LAYOUTS = ("nclt", "ltcn", "cltn", "ltnc")
+
+
+def panels(weights: Any, order: str, flip: int) -> Any:
+    """Panels of 32 columns in groups of four rows, then the sums of columns."""
+    turned = np.transpose(weights, [order.index(axis) for axis in "ltcn"])
+    lines, taps, channels, columns = turned.shape
+    rows = np.ascontiguousarray(turned).view(np.uint8) ^ np.uint8(flip)
+    deep, wide = -(-taps * channels // 4) * 4, -(-columns // 32) * 32
+    filled = np.zeros((lines, deep, wide), np.uint8)
+    filled[:, : taps * channels, :columns] = rows.reshape(lines, -1, columns)
+    grouped = filled.reshape(lines * deep // 4, 4, wide // 32, 32).transpose(2, 0, 3, 1)
+    sums = filled.view(np.int8).sum((0, 1), dtype=np.int32)
+    return np.concatenate([grouped.reshape(-1), sums.view(np.uint8)])
+
+
+@pytest.mark.parametrize("order", LAYOUTS)
+@pytest.mark.parametrize("dtype", EXTREME)
+@pytest.mark.parametrize("channels", [1, 3, 4, 60, 260])
+@pytest.mark.parametrize("columns", [1, 16, 31, 32, 70])
+@pytest.mark.parametrize(("lines", "taps"), [(1, 1), (1, 5), (3, 3)])
+def test_packed_weights(
+    order: str, dtype: Any, channels: int, columns: int, lines: int, taps: int
+) -> None:
+    sizes = {"l": lines, "t": taps, "c": channels, "n": columns}
+    weights = numbers(dtype, *(sizes[axis] for axis in order))
+    kind, flip = (U8, 128) if dtype is np.uint8 else (I8, 0)
+    expected = panels(weights, order, flip)
+    assert expected.size == packed_bytes(taps * channels, columns, lines)
+    ints = [1, lines, taps, channels, columns, 0]
+    ints += [weights.strides[order.index(axis)] for axis in "ltcn"]
+    for isa in native.isas:
+        found = np.full(expected.size, 7, np.uint8)
+        given = [tensor(weights, kind.onnx)], [tensor(found, U8.onnx)]
+        assert not native.call("qgemm_pack", *given, ints, [], 1, isa)
+        assert found.tobytes() == expected.tobytes(), isa

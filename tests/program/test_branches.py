@@ -113,6 +113,31 @@ def test_a_profile_has_every_step_once(tmp_path: Path) -> None:
     events = json.loads(Path(parallel.end_profiling()).read_text())
     seen = [e["name"] for e in events if "soft" in e["name"]]
     assert len(seen) == len(set(seen)) == 20
+    tracks: dict[int, set[str]] = {}
+    for event in events:
+        if "soft" in event["name"]:
+            tracks.setdefault(event["tid"], set()).add(event["name"][4])
+    assert sorted(len(towers) for towers in tracks.values()) == [1, 1, 1, 1]
+
+
+def test_of_two_errors_one_is_told() -> None:
+    nodes = []
+    for i in range(2):
+        nodes.append(helper.make_node("MatMul", ["x", f"w{i}"], [f"a{i}"]))
+        nodes.append(helper.make_node("Softmax", [f"a{i}"], [f"b{i}"]))
+        nodes.append(
+            helper.make_node("Gather", [f"b{i}", f"far{i}"], [f"y{i}"], f"picks{i}", axis=1)
+        )
+    weights = {f"w{i}": weight(i) for i in range(2)}
+    weights |= {f"far{i}": np.array([WIDTH * (i + 2)]) for i in range(2)}
+    parallel = session(made(nodes, ["y0", "y1"], weights), ExecutionMode.ORT_PARALLEL)
+    for _ in range(20):
+        with pytest.raises(sardonyx.SardonyxError) as caught:
+            parallel.run(None, rows(8))
+        said = str(caught.value)
+        assert [f"picks{i}" in said for i in range(2)] == [
+            str(WIDTH * (i + 2)) in said for i in range(2)
+        ]
 
 
 def test_an_error_names_its_step() -> None:

@@ -12,8 +12,12 @@ constexpr int kOuts = 7;  // outputs side by side whose sums stay in registers
 
 struct DepthwiseArgs;
 struct Line;
+struct Piece;
 // One line of outputs from the lines that are kept.
 using LineFn = void (*)(const DepthwiseArgs& a, const Line& line);
+// A vector of channels of a piece.
+using VectorFn = void (*)(const DepthwiseArgs& a, const Piece& piece, const Data& data,
+                          int64_t map);
 
 // `kept` is the ring, and the line that the first tap reads is in its `slot`.
 struct Line {
@@ -34,6 +38,7 @@ struct DepthwiseArgs {
   int64_t ring;                 // lines kept for each plane of taps
   int64_t pixels, line;         // pixels of a kept line, and its floats
   LineFn sum_line;
+  VectorFn sum_lying;  // null: lines are kept
   Epilogue epilogue;
 };
 
@@ -72,21 +77,31 @@ SDX_INLINE void store_outs(const DepthwiseArgs& a, const Line& line, int64_t at,
   }
 }
 
-// kOuts sums over one line of taps; the kernel's width and step are constants, or 0.
+template <int K, int S>
+constexpr int kReach = (kOuts - 1) * S + K;  // pixels that kOuts sums read of a line
+
+// kOuts sums over one line of taps, whose width and step are constants. pixel(j) is where the j-th
+// of the pixels lies that they read.
+template <int K, int S, class Pixel>
+SDX_INLINE void add_pixels(Pixel&& pixel, const float* w, int64_t w_stride, f32v (&sum)[kOuts]) {
+  f32v weights[K];
+#pragma GCC unroll 8
+  for (int k = 0; k < K; ++k) weights[k] = load(w + k * w_stride);
+#pragma GCC unroll 32
+  for (int j = 0; j < kReach<K, S>; ++j) {
+    const f32v in = pinned(load(pixel(j)));
+#pragma GCC unroll 8
+    for (int t = 0; t < kOuts; ++t)
+      if (j - t * S >= 0 && j - t * S < K) sum[t] += in * weights[j - t * S];
+  }
+}
+
+// The same for pixels that are kept; width and step may be 0, which stands for any.
 template <int K, int S>
 SDX_INLINE void add_taps(const Axis& axis, const float* x, const float* w, int64_t w_stride,
                          f32v (&sum)[kOuts]) {
   if constexpr (K > 0) {
-    f32v weights[K];
-#pragma GCC unroll 8
-    for (int k = 0; k < K; ++k) weights[k] = load(w + k * w_stride);
-#pragma GCC unroll 32
-    for (int j = 0; j < (kOuts - 1) * S + K; ++j) {
-      const f32v in = pinned(load(x + j * kLanes));
-#pragma GCC unroll 8
-      for (int t = 0; t < kOuts; ++t)
-        if (j - t * S >= 0 && j - t * S < K) sum[t] += in * weights[j - t * S];
-    }
+    add_pixels<K, S>([&](int j) { return x + j * kLanes; }, w, w_stride, sum);
   } else {
     for (int64_t k = 0; k < axis.taps; ++k, x += axis.spacing * kLanes, w += w_stride) {
       const f32v weight = load(w);
@@ -193,17 +208,26 @@ SDX_INLINE int64_t row_of(const DepthwiseArgs& a, const Piece& piece, int64_t li
   return ((piece.image * deep->out + piece.deep) * high->out + line) * wide->out + piece.left;
 }
 
-// A vector of channels of a piece. Lines are kept in a ring, each read once on the way down.
-void sum_vector(const DepthwiseArgs& a, const Piece& piece, const Data& data, int64_t map) {
-  const Axis* high = a.window.axis + 1;
-  float* kept = reinterpret_cast<float*>(data.local);
+// The line of outputs `o` of a vector of channels, but for where its inputs lie.
+Line line_of(const DepthwiseArgs& a, const Piece& piece, const Data& data, int64_t map, int64_t o) {
   const int64_t left = a.maps - map, width = left < kLanes ? left : kLanes;
-  const int64_t depth = a.window.taps() * a.group_in;
-  const Source source = source_of(a, map, width);
-  Line line{kept, 0, nullptr, f32v{}, piece.right - piece.left, width, nullptr, nullptr, nullptr};
+  const int64_t row = row_of(a, piece, o), depth = a.window.taps() * a.group_in;
+  Line line{};
   line.w = input<float>(data, 1) + map / kPanel * depth * kPanel + map % kPanel;
   if (const float* bias = a.epilogue.bias(data))
     line.bias = width == kLanes ? load(bias + map) : load(bias + map, Part{int(width)});
+  line.outs = piece.right - piece.left, line.width = width;
+  line.to = a.epilogue.place(data, row, map);
+  line.start = a.epilogue.start(data, row, map), line.end = a.epilogue.end(data, row, map);
+  return line;
+}
+
+// A vector of channels of a piece. Lines are kept in a ring, each read once on the way down.
+void sum_kept(const DepthwiseArgs& a, const Piece& piece, const Data& data, int64_t map) {
+  const Axis* high = a.window.axis + 1;
+  float* kept = reinterpret_cast<float*>(data.local);
+  const int64_t left = a.maps - map, width = left < kLanes ? left : kLanes;
+  const Source source = source_of(a, map, width);
   const int64_t origin = high->place(piece.top, 0);
   int64_t next = origin;  // the first line that is not there yet
   for (int64_t o = piece.top; o < piece.bottom; ++o) {
@@ -211,11 +235,49 @@ void sum_vector(const DepthwiseArgs& a, const Piece& piece, const Data& data, in
     for (next = next < first ? first : next; next <= last; ++next)
       keep_lines(a, piece, source, input<float>(data, 0), next, width,
                  kept + (next - origin) % a.ring * a.line);
-    line.slot = (first - origin) % a.ring;
-    line.to = a.epilogue.place(data, row_of(a, piece, o), map);
-    line.start = a.epilogue.start(data, row_of(a, piece, o), map);
-    line.end = a.epilogue.end(data, row_of(a, piece, o), map);
+    Line line = line_of(a, piece, data, map, o);
+    line.kept = kept, line.slot = (first - origin) % a.ring;
     a.sum_line(a, line);
+  }
+}
+
+alignas(SDX_VEC_BYTES) constexpr float kNothing[kLanes] = {};
+
+// What kOuts sums of a line take from K lines of the image itself, from pixel `place` on.
+template <int K, int S>
+SDX_INLINE void add_lines(const DepthwiseArgs& a, const float* image, int64_t y, int64_t place,
+                          const float* w, f32v (&sum)[kOuts]) {
+  const Axis *high = a.window.axis + 1, *wide = high + 1;
+  const bool is_inside = place >= 0 && place + kReach<K, S> <= wide->in;
+  for (int k = 0; k < K; ++k, ++y, w += K * kPanel) {
+    if (y < 0 || y >= high->in) continue;
+    const float* x = image + (y * wide->in + place) * a.channels;
+    if (is_inside) {
+      add_pixels<K, S>([&](int j) { return x + j * a.channels; }, w, kPanel, sum);
+    } else {
+      const auto pixel = [&](int j) {
+        return uint64_t(place + j) < uint64_t(wide->in) ? x + j * a.channels : kNothing;
+      };
+      add_pixels<K, S>(pixel, w, kPanel, sum);
+    }
+  }
+}
+
+// A vector of channels of a piece, whose pixels are read where they lie.
+template <int K, int S>
+void sum_lying(const DepthwiseArgs& a, const Piece& piece, const Data& data, int64_t map) {
+  const Axis *high = a.window.axis + 1, *wide = high + 1;
+  const float* image = input<float>(data, 0) + piece.image * a.window.ins() * a.channels + map;
+  for (int64_t o = piece.top; o < piece.bottom; ++o) {
+    const Line line = line_of(a, piece, data, map, o);
+    const int64_t y = high->place(o, 0);
+    for (int64_t next = 0; next < line.outs; next += kOuts) {
+      const int64_t at = next + kOuts > line.outs ? line.outs - kOuts : next;
+      f32v sum[kOuts];
+      for (f32v& s : sum) s = line.bias;
+      add_lines<K, S>(a, image, y, wide->place(piece.left + at, 0), line.w, sum);
+      store_outs(a, line, at, next, sum);
+    }
   }
 }
 
@@ -240,7 +302,10 @@ Status sum_pieces(const void* args, const Data& data, int64_t begin, int64_t end
     const Piece piece = piece_of(a, i);
     const int64_t low = piece.panel * kPanel;
     const int64_t high = low + kPanel < a.maps ? low + kPanel : a.maps;
-    for (int64_t map = low; map < high; map += kLanes) sum_vector(a, piece, data, map);
+    for (int64_t map = low; map < high; map += kLanes) {
+      const bool is_lying = a.sum_lying != nullptr && map + kLanes <= a.maps;
+      (is_lying ? a.sum_lying : sum_kept)(a, piece, data, map);
+    }
   }
   return {};
 }
@@ -254,6 +319,23 @@ LineFn line_fn(const Axis& wide) {
     case 5 * 2 + 2: return sum_line<5, 2>;
     case 7 * 2 + 1: return sum_line<7, 1>;
     default: return sum_line<0, 0>;
+  }
+}
+
+// Pixels that are read where they lie: those of a window must not fall on one set of a cache.
+VectorFn lying_fn(const DepthwiseArgs& a) {
+  const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
+  const bool is_flat = deep->in == 1 && deep->out == 1 && deep->taps == 1 && deep->begin == 0;
+  const bool is_apart = a.group_in == 1 && a.group_out == 1 && a.channels % 256 != 0;
+  const bool is_square = high->taps == wide->taps && high->spacing == 1 && wide->spacing == 1;
+  const int64_t narrowest = wide->out / (a.chunks > 0 ? a.chunks : 1);
+  if (!is_flat || !is_apart || !is_square || narrowest < kOuts || wide->step > 2) return nullptr;
+  switch (wide->taps * 2 + wide->step) {
+    case 3 * 2 + 1: return sum_lying<3, 1>;
+    case 3 * 2 + 2: return sum_lying<3, 2>;
+    case 5 * 2 + 1: return sum_lying<5, 1>;
+    case 5 * 2 + 2: return sum_lying<5, 2>;
+    default: return nullptr;
   }
 }
 
@@ -287,6 +369,7 @@ Status conv_depthwise_f32(const Call& call, Plan& plan) {
   args->group_in = args->channels / group, args->group_out = args->maps / group;
   args->sum_line = line_fn(args->window.axis[2]);
   cut(*args);
+  args->sum_lying = lying_fn(*args);
   plan.args = args;
   args->epilogue = read_epilogue(call, at + 1, plan);
   plan.local_bytes = args->window.axis[0].taps * args->ring * args->line * int64_t(sizeof(float));

@@ -15,6 +15,24 @@ Status pack_panels(const void* args, const Data& data, int64_t begin, int64_t en
   return {};
 }
 
+// The same with the weights of each map times a factor, of which the second input has one a map.
+Status pack_scaled_panels(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& sizes = *static_cast<const GroupSizes*>(args);
+  const int64_t panels = panels_of(sizes.maps);
+  for (int64_t i = begin; i < end; ++i) {
+    pack_group_panel(sizes, input<float>(data, 0), i, output<float>(data));
+    const int64_t first = i % panels * kPanel, left = sizes.maps - first;
+    float factors[kPanel] = {};
+    memcpy(factors, input<float>(data, 1) + i / panels * sizes.maps + first,
+           size_t(left < kPanel ? left : kPanel) * sizeof(float));
+    float* row = output<float>(data) + i * sizes.depth() * kPanel;
+    for (int64_t k = 0; k < sizes.depth(); ++k, row += kPanel)
+      for (int64_t j = 0; j < kPanel; j += kLanes)
+        store(row + j, load(row + j) * load(factors + j));
+  }
+  return {};
+}
+
 // The same in pairs, by way of a panel of floats.
 Status pack_pairs(const void* args, const Data& data, int64_t begin, int64_t end) {
   GroupSizes sizes = *static_cast<const GroupSizes*>(args);
@@ -43,7 +61,7 @@ GroupSizes* plan_pack(const Call& call, Plan& plan, PhaseFn run) {
 }  // namespace
 
 Status conv_pack(const Call& call, Plan& plan) {
-  plan_pack(call, plan, pack_panels);
+  plan_pack(call, plan, call.n_in > 1 ? pack_scaled_panels : pack_panels);
   return {};
 }
 

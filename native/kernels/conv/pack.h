@@ -1,7 +1,7 @@
 // Weights as panels of kPanel output channels, with (tap, input channel) as the depth.
 #pragma once
 
-#include "kernels/gemm/tile.h"
+#include "kernels/gemm/pack.h"
 
 namespace sdx::SDX_ISA {
 
@@ -52,8 +52,12 @@ struct MapTile {
     for (int64_t j = n_maps; j < kPanel; ++j)
       memset(at + j * kStep, 0, size_t(n_floats) * sizeof(float));
   }
-  SDX_INLINE void store_column(int64_t place, float* to) const {
-    for (int64_t j = 0; j < kPanel; ++j) to[j] = at[j * kStep + place];
+  // The weights of all maps in each of n places, `kPanel` floats a place.
+  SDX_INLINE void turn(int64_t n, float* to) const {
+    const int64_t whole = n / kLanes * kLanes;
+    turn_squares<kLanes>(at, kStep, whole, kPanel, to, kPanel);
+    for (int64_t place = whole; place < n; ++place)
+      for (int64_t j = 0; j < kPanel; ++j) to[place * kPanel + j] = at[j * kStep + place];
   }
 };
 
@@ -68,13 +72,20 @@ SDX_INLINE void pack_group_panel(const GroupSizes& g, const float* w, int64_t i,
     return pack_panel(weights, 0, g.taps, to, [](int64_t t) { return t; });
   }
   MapTile tile;
+  float turned[MapTile::kMost * kPanel];
   const int64_t step = MapTile::kMost / g.taps;
   for (int64_t low = 0; low < g.channels; low += step) {
     const int64_t n = g.channels - low < step ? g.channels - low : step;
     tile.load_maps(from + low * g.taps, g.depth(), width, n * g.taps);
+    if (g.taps == 1) {
+      tile.turn(n, to + low * kPanel);
+      continue;
+    }
+    tile.turn(n * g.taps, turned);
     for (int64_t t = 0; t < g.taps; ++t)
       for (int64_t c = 0; c < n; ++c)
-        tile.store_column(c * g.taps + t, to + (t * g.channels + low + c) * kPanel);
+        memcpy(to + (t * g.channels + low + c) * kPanel, turned + (c * g.taps + t) * kPanel,
+               kPanel * sizeof(float));
   }
 }
 

@@ -32,9 +32,9 @@ SDX_INLINE void finish_sums(f32v (&sum)[R][W], const Finish& finish, int column)
   if (finish.alpha != 1) each(sum, [&](f32v& y, int, int) { y *= finish.alpha; });
   if (finish.bias != nullptr)
     each(sum, [&](f32v& y, int, int j) { y += load(finish.bias + column + j); });
-  if (finish.relu) each(sum, [&](f32v& y, int, int) { y = at_least(y, f32v{}); });
-  const f32v high = splat(finish.high);
-  if (finish.high < kInf) each(sum, [&](f32v& y, int, int) { y = at_most(y, high); });
+  const float low = finish.relu ? 0 : -kInf;
+  if (finish.relu || finish.high < kInf)
+    each(sum, [&](f32v& y, int, int) { y = vclamp(y, low, finish.high); });
 }
 
 SDX_INLINE f32v add_product(f32v sum, float a, f32v b) { return sum + a * b; }
@@ -42,43 +42,81 @@ SDX_INLINE f32v add_product(f32v sum, Pair a, u32v b) { return dot2_bf16(sum, sp
 
 constexpr int64_t kAhead = SDX_VEC_BYTES == 64 ? 16 : 48;  // steps: about what L3 takes to answer
 
-// R rows, and W vectors of columns.
-template <int R, int W, class U>
+// Half of a vector: what is left of columns often fits into one, which takes half the time.
+typedef float Half __attribute__((vector_size(SDX_VEC_BYTES / 2)));
+
+SDX_INLINE f32v whole_of(Half low) {
+  f32v v{};
+  memcpy(&v, &low, sizeof low);
+  return v;
+}
+
+// R rows, and W vectors of columns, with `has_half` and half a vector. All of them are stored but
+// for the last, of which `last` lanes are.
+template <int R, int W, bool has_half, class U>
 SDX_INLINE void strip(int64_t k, const U* a, const U* b, float* c, int64_t ldc,
-                      const Store& store_as, int column) {
-  f32v sum[R][W] = {};
+                      const Store& store_as, int column, Part last) {
+  constexpr int kAll = W + has_half;
+  f32v sum[R][kAll] = {};
+  Half rest[R] = {};
   for (int64_t p = 0; p < k; ++p, ++a, b += kPanel) {
     Vec<U> right[W];
-    for (int j = 0; j < W * kLanes; j += 16) __builtin_prefetch(b + kAhead * kPanel + j);
+    for (int j = 0; j < kAll * kLanes; j += 16) __builtin_prefetch(b + kAhead * kPanel + j);
 #pragma GCC unroll 8
     for (int j = 0; j < W; ++j) right[j] = pinned(load(b + j * kLanes));
+    Half low;
+    if constexpr (has_half) memcpy(&low, b + W * kLanes, sizeof low);
 #pragma GCC unroll 16
-    for (int i = 0; i < R; ++i)
+    for (int i = 0; i < R; ++i) {
 #pragma GCC unroll 8
       for (int j = 0; j < W; ++j) sum[i][j] = add_product(sum[i][j], a[i * kStride], right[j]);
+      if constexpr (has_half) rest[i] += a[i * kStride] * low;
+    }
   }
+  if constexpr (has_half)
+    for (int i = 0; i < R; ++i) sum[i][W] = whole_of(rest[i]);
+  const bool is_whole = last.n == kLanes;
+  constexpr int kLast = (kAll - 1) * kLanes;
   if (store_as.add != nullptr) {
     const float* add = store_as.add + column;
-    each(sum, [&](f32v& y, int i, int j) { y += load(add + i * store_as.add_stride + j); });
+    each(sum, [&](f32v& y, int i, int j) {
+      const float* from = add + i * store_as.add_stride + j;
+      y += is_whole || j < kLast ? load(from) : load(from, last);
+    });
   }
   if (store_as.finish != nullptr) finish_sums(sum, *store_as.finish, column);
-  each(sum, [&](f32v& y, int i, int j) { store(c + i * ldc + j, y); });
+  if (is_whole)
+    each(sum, [&](f32v& y, int i, int j) { store(c + i * ldc + j, y); });
+  else
+    each(sum, [&](f32v& y, int i, int j) {
+      j < kLast ? store(c + i * ldc + j, y) : store(c + i * ldc + j, y, last);
+    });
 }
 
 // Few rows leave registers for more columns at a time, and need them to hide the latency.
 constexpr int kVectors = int(kPanel) / kLanes;  // in a row of a panel
 constexpr int kRegisters = SDX_VEC_BYTES == 64 ? 32 : 16;
+template <class U>
+constexpr bool kHasHalves = SDX_VEC_BYTES == 64 && __is_same(U, float);
 template <int R>
 constexpr int kWide = kVectors <= 2 || R * 4 + 5 > kRegisters ? 2 : 4;
 
 template <int R, class U>
 void tile(int64_t k, const U* a, const U* panel, int64_t width, float* c, int64_t ldc,
           const Store& store_as) {
+  constexpr int kStep = kWide<R> * kLanes;
+  const auto run = [&]<int W, bool has_half>(int column) {
+    const int64_t left = width - column - (W + has_half - 1) * kLanes;
+    strip<R, W, has_half>(k, a, panel + column, c + column, ldc, store_as, column,
+                          Part{left < kLanes ? int(left) : kLanes});
+  };
   int column = 0;
-  for (; column + (kWide<R> - 1) * kLanes < width; column += kWide<R> * kLanes)
-    strip<R, kWide<R>>(k, a, panel + column, c + column, ldc, store_as, column);
-  for (; column < width; column += kLanes)
-    strip<R, 1>(k, a, panel + column, c + column, ldc, store_as, column);
+  for (; column + kStep - kLanes < width; column += kStep) {
+    if constexpr (kHasHalves<U> && kWide<R> == 2)
+      if (width - column <= kLanes + kLanes / 2) return run.template operator()<1, true>(column);
+    run.template operator()<kWide<R>, false>(column);
+  }
+  for (; column < width; column += kLanes) run.template operator()<1, false>(column);
 }
 
 #if SDX_VEC_BYTES == 64
@@ -95,6 +133,8 @@ template <class U>
 constexpr TileFn<U> kTiles[] = {tile<1, U>, tile<2, U>, tile<3, U>, tile<4, U>};
 #endif
 
+constexpr bool kStoresParts = SDX_VEC_BYTES == 64;  // of a vector, in one instruction
+
 // All rows of one panel: `a` holds m rows of depth k.
 template <class U>
 void gemm_panel(int64_t m, int64_t k, const U* a, const U* panel, int64_t width, float* c,
@@ -106,7 +146,7 @@ void gemm_panel(int64_t m, int64_t k, const U* a, const U* panel, int64_t width,
     float* to = c + row * ldc;
     Store own = store;
     if (own.add != nullptr) own.add += row * own.add_stride;
-    if (width % kLanes == 0) {
+    if (kStoresParts || width % kLanes == 0) {
       tile(k, a + row * kStride, panel, width, to, ldc, own);
       continue;
     }

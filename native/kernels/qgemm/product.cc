@@ -64,23 +64,56 @@ void make_output(const Product& p, const Data& data, Output& out) {
   out.high = bound(p.high, scale, out.zero, low, low + 255) - out.zero;
 }
 
+namespace {
+
+// Loops are plain, so that compilers make vectors of them: what depends on the scales of a run is
+// made again in each.
+template <class PlaceOf>
+SDX_INLINE void make_whole(const Product& p, const Data& data, const Weighed& w, const Columns& to,
+                           PlaceOf&& place) {
+  const int32_t x_zero = (p.n_x_zero ? byte_at(data, kXZero, p.x, 0) : 0) + p.flip;
+  const int32_t middle = p.w == DType::u8 ? -128 : 0;
+  for (int64_t j = 0; j < w.n; ++j) to.zero[place(j)] = middle;
+  if (p.n_w_zero)
+    for (int64_t j = 0; j < w.n; ++j)
+      to.zero[place(j)] += byte_at(data, kWZero, p.w, p.n_w_zero == 1 ? 0 : w.first + j);
+  for (int64_t j = 0; j < w.n; ++j) {
+    const auto terms = uint32_t(p.depth) * uint32_t(to.zero[place(j)]) - uint32_t(w.sums[j]);
+    to.offset[place(j)] = int32_t(terms * uint32_t(x_zero));
+  }
+  if (p.bias != DType::i32) return;
+  const int32_t* bias = input<int32_t>(data, kBias) + w.first;
+  for (int64_t j = 0; j < w.n; ++j)
+    to.offset[place(j)] = int32_t(uint32_t(to.offset[place(j)]) + uint32_t(bias[j]));
+}
+
+template <class PlaceOf>
+SDX_INLINE void make_real(const Product& p, const Data& data, const Weighed& w, const Columns& to,
+                          PlaceOf&& place) {
+  const float step = float_at(data, kYScale, 0), x_scale = float_at(data, kXScale, 0);
+  if (p.n_w_scale > 1) {
+    const float* scale = input<float>(data, kWScale) + w.first;
+    for (int64_t j = 0; j < w.n; ++j) to.scale[place(j)] = x_scale * scale[j] / step;
+  } else {
+    const float scale = x_scale * float_at(data, kWScale, 0) / step;
+    for (int64_t j = 0; j < w.n; ++j) to.scale[place(j)] = scale;
+  }
+  const float* bias = p.bias == DType::f32 ? input<float>(data, kBias) + w.first : nullptr;
+  for (int64_t j = 0; j < w.n; ++j) to.shift[place(j)] = bias == nullptr ? 0 : bias[j] / step;
+}
+
+}  // namespace
+
 // Zero points as the tiles see them: moved like the bytes.
 void make_columns(const Product& p, const Data& data, const Weighed& w, const Columns& to) {
-  const int32_t x_zero = (p.n_x_zero ? byte_at(data, kXZero, p.x, 0) : 0) + p.flip;
-  const float step = float_at(data, kYScale, 0), x_scale = float_at(data, kXScale, 0);
-  for (int64_t j = 0; j < w.n; ++j) {
-    const int64_t at = w.first + j, place = w.place == nullptr ? j : w.place(j);
-    int32_t zero = p.w == DType::u8 ? -128 : 0;
-    if (p.n_w_zero) zero += byte_at(data, kWZero, p.w, p.n_w_zero == 1 ? 0 : at);
-    const auto terms = uint32_t(p.depth) * uint32_t(zero) - uint32_t(w.sums[j]);
-    const uint32_t bias = p.bias == DType::i32 ? uint32_t(input<int32_t>(data, kBias)[at]) : 0;
-    to.offset[place] = int32_t(terms * uint32_t(x_zero) + bias);
-    to.zero[place] = zero;
-    const float w_scale = float_at(data, kWScale, p.n_w_scale == 1 ? 0 : at);
-    to.scale[place] = x_scale * w_scale / step;
-    to.shift[place] = 0;
-    if (p.bias == DType::f32) to.shift[place] = input<float>(data, kBias)[at] / step;
-  }
+  const auto make = [&](auto&& place) {
+    make_whole(p, data, w, to, place);
+    make_real(p, data, w, to, place);
+  };
+  if (w.place == nullptr)
+    make([](int64_t j) { return j; });
+  else
+    make(w.place);
 }
 
 namespace {
@@ -218,10 +251,14 @@ PhaseFn product_into(DType out) {
 
 constexpr int64_t kBlockBytes = 192 << 10;  // of gathered rows: a part of the second-level cache
 constexpr int64_t kEnoughItems = 16;
+constexpr int64_t kMostRows = 96;
 
 // Blocks of rows as large as the cache takes; where they are few, columns are split, then rows.
+// Rows that lie still, and are fewer than the columns, are one block: weights are read once.
 void choose_blocks(Product& p) {
-  int64_t rows = 96;
+  const bool is_one = p.gather == nullptr && p.m > kMostRows && p.m <= p.shape.n &&
+                      p.m * p.stride <= 2 * kBlockBytes;
+  int64_t rows = is_one ? p.m : kMostRows;
   if (p.gather != nullptr) {
     // Room for a run of bytes to overshoot; odd lines, so that rows fall on different cache sets.
     p.stride = ((p.shape.n_groups() * kGroup + 2 * 64 - 1) / 64 | 1) * 64;
@@ -234,8 +271,9 @@ void choose_blocks(Product& p) {
   int64_t blocks = count(rows);
   p.panels = n_panels < 1 ? 1 : n_panels;
   if (blocks > 0 && blocks < kEnoughItems) {
-    p.panels = (n_panels * blocks + kEnoughItems - 1) / kEnoughItems;
-    if (p.panels < 2) p.panels = n_panels < 2 ? 1 : 2;
+    p.panels = (n_panels * blocks + (is_one ? 0 : kEnoughItems - 1)) / kEnoughItems;
+    const int64_t fewest = is_one || n_panels < 2 ? 1 : 2;
+    if (p.panels < fewest) p.panels = fewest;
     const int64_t parts = (n_panels + p.panels - 1) / p.panels;
     while (rows > least && count(rows) * parts < kEnoughItems)
       rows = rows > 2 * least ? rows / 2 : least;

@@ -47,25 +47,22 @@ struct Rows {
   }
 };
 
-// The first R rows times V vectors of columns of a panel, added to `start`. finish(sums[R][V])
-// takes the result.
-template <int R, int V, class Finish>
-SDX_INLINE void tile(const Rows& from, const int8_t* b, const i32v (&start)[V], Finish&& finish) {
+// Adds the first R rows times V vectors of columns of a panel.
+template <bool is_flipped, int R, int V>
+SDX_INLINE void add_groups(const Rows& from, const int8_t* b, i32v (&total)[R][V]) {
   constexpr int kBases = (R + 2) / 3;  // an address is a base and 0, 1 or 2 strides
   const int64_t stride = from.stride, jump = from.line_stride - from.n_groups * kGroup;
   const uint8_t* rows[kBases];
   for (int i = 0; i < kBases; ++i) rows[i] = from.at + 3 * i * stride;
   const i32v flip = splat(from.flip);
-  i32v total[R][V];
-  for (int i = 0; i < R; ++i)
-    for (int v = 0; v < V; ++v) total[i][v] = start[v];
   for (int64_t line = 0; line < from.n_lines; ++line) {
     for (int64_t g = 0; g < from.n_groups; ++g) {
       i32v weights[V];
       for (int v = 0; v < V; ++v) memcpy(&weights[v], b + v * SDX_VEC_BYTES, SDX_VEC_BYTES);
 #pragma GCC unroll 12
       for (int i = 0; i < R; ++i) {
-        const i32v x = splat4(rows[i / 3] + i % 3 * stride) ^ flip;
+        i32v x = splat4(rows[i / 3] + i % 3 * stride);
+        if constexpr (is_flipped) x ^= flip;
         for (int v = 0; v < V; ++v) total[i][v] = dot4(total[i][v], x, weights[v]);
       }
       b += kPanel * kGroup;
@@ -73,6 +70,19 @@ SDX_INLINE void tile(const Rows& from, const int8_t* b, const i32v (&start)[V], 
     }
     for (int i = 0; i < kBases; ++i) rows[i] += jump;
   }
+}
+
+// The first R rows times V vectors of columns of a panel, added to `start`. finish(sums[R][V])
+// takes the result.
+template <int R, int V, class Finish>
+SDX_INLINE void tile(const Rows& from, const int8_t* b, const i32v (&start)[V], Finish&& finish) {
+  i32v total[R][V];
+  for (int i = 0; i < R; ++i)
+    for (int v = 0; v < V; ++v) total[i][v] = start[v];
+  if (from.flip == 0)
+    add_groups<false>(from, b, total);
+  else
+    add_groups<true>(from, b, total);
   finish(total);
 }
 

@@ -1,5 +1,6 @@
 // DynamicQuantizeLinear: the range of x, widened to hold 0, in 255 steps.
 #include "kernels/quantize/list.h"
+#include "simd/fold.h"
 #include "simd/narrow.h"
 
 namespace sdx::SDX_ISA {
@@ -15,6 +16,10 @@ struct Range {
   float low, high;
 };
 
+struct Ends {
+  f32v low, high;
+};
+
 // The ends of each part's range, 0 within; NaN stays, as in the reference.
 Status find_ranges(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const DynamicArgs*>(args);
@@ -22,13 +27,11 @@ Status find_ranges(const void* args, const Data& data, int64_t begin, int64_t en
   for (int64_t part = begin; part < end; ++part) {
     const float* x = input<float>(data, 0) + part * kPart;
     const int64_t left = a.n - part * kPart;
-    f32v low{}, high{};
-    vloop(left < kPart ? left : kPart, [&](int64_t i, auto lanes) {
-      const f32v v = load(x + i, lanes);
-      low = vmin(low, v);
-      high = vmax(high, v);
-    });
-    ranges[part] = {-reduce_max(-low), reduce_max(high)};
+    const Ends ends = run(
+        x, left < kPart ? left : kPart, Ends{}, 0.0f,
+        [](const Ends& e, f32v v) { return Ends{vmin(e.low, v), vmax(e.high, v)}; },
+        [](const Ends& e, const Ends& f) { return Ends{vmin(e.low, f.low), vmax(e.high, f.high)}; });
+    ranges[part] = {-reduce_max(-ends.low), reduce_max(ends.high)};
   }
   return {};
 }
@@ -48,10 +51,35 @@ Steps steps_of(const Range* ranges, int64_t n) {
   return {scale, zero[0]};
 }
 
+// x / scale, by a reciprocal and one correction where that gives the same float: the rest of the
+// first quotient is exact, and neither it nor the quotient leaves the normal numbers that matter.
+template <bool has_inverse>
+SDX_INLINE f32v quotient(f32v x, f32v scale, f32v inverse) {
+  if constexpr (!has_inverse) return x / scale;
+  const f32v near = x * inverse;
+  return near + (x - near * scale) * inverse;
+}
+
+#if defined(__FMA__)
+constexpr bool kHasExactRest = true;
+#else
+constexpr bool kHasExactRest = false;
+#endif
+
+template <bool has_inverse>
+void quantize_part(const float* x, int64_t n, const Steps& s, uint8_t* y) {
+  const f32v scale = splat(s.scale), inverse = splat(1.0f / s.scale), zero = splat(s.zero);
+  vloop(n, [&](int64_t i, auto lanes) {
+    const f32v steps = quotient<has_inverse>(load(x + i, lanes), scale, inverse);
+    const f32v held = clamp(steps, -zero, 255.0f - zero);
+    store_i32(y + i, __builtin_convertvector(round_small(held) + zero, i32v), lanes);
+  });
+}
+
 Status quantize_parts(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const DynamicArgs*>(args);
   const Steps s = steps_of(reinterpret_cast<const Range*>(data.scratch), a.n_parts);
-  const f32v scale = splat(s.scale), zero = splat(s.zero);
+  const bool has_inverse = kHasExactRest && s.scale > 0x1p-60f && s.scale < 0x1p60f;
   for (int64_t part = begin; part < end; ++part) {
     if (part == 0) {
       *output<float>(data, 1) = s.scale;
@@ -59,11 +87,8 @@ Status quantize_parts(const void* args, const Data& data, int64_t begin, int64_t
     }
     const float* x = input<float>(data, 0) + part * kPart;
     uint8_t* y = output<uint8_t>(data) + part * kPart;
-    const int64_t left = a.n - part * kPart;
-    vloop(left < kPart ? left : kPart, [&](int64_t i, auto lanes) {
-      const f32v held = clamp(load(x + i, lanes) / scale, -zero, 255.0f - zero);
-      store_i32(y + i, __builtin_convertvector(round_small(held) + zero, i32v), lanes);
-    });
+    const int64_t left = a.n - part * kPart, n = left < kPart ? left : kPart;
+    has_inverse ? quantize_part<true>(x, n, s, y) : quantize_part<false>(x, n, s, y);
   }
   return {};
 }

@@ -56,11 +56,12 @@ class Atom:
 class Dim:
     """A polynomial with at least one name in it. Immutable."""
 
-    __slots__ = ("_hash", "terms")
+    __slots__ = ("_hash", "names", "terms")
 
     def __init__(self, terms: Terms) -> None:
         self.terms: Final = terms
         self._hash = 0
+        self.names: frozenset[str] | None = None  # in it, once asked for
 
     def __add__(self, other: Size) -> Size:
         terms = dict(self.terms)
@@ -353,18 +354,23 @@ def product(sizes: Iterable[Size]) -> Size:
     return result
 
 
+_NO_NAMES: Final[frozenset[str]] = frozenset()
+
+
 def symbols(size: Size) -> frozenset[str]:
     """The names in a size."""
-    if isinstance(size, int):
-        return frozenset()
-    found: set[str] = set()
-    for monomial in size.terms:
-        for atom in monomial:
-            if atom.kind == "name":
-                found.add(atom.text)
-            for arg in atom.args:
-                found |= symbols(arg)
-    return frozenset(found)
+    if not isinstance(size, Dim):
+        return _NO_NAMES
+    if size.names is None:
+        found: set[str] = set()
+        for monomial in size.terms:
+            for atom in monomial:
+                if atom.kind == "name":
+                    found.add(atom.text)
+                for arg in atom.args:
+                    found |= symbols(arg)
+        size.names = frozenset(found)
+    return size.names
 
 
 def lone_name(size: Size) -> str | None:

@@ -10,13 +10,14 @@ import numpy as np
 class DType:
     """An element type. There is one object per type, so `is` compares them."""
 
-    __slots__ = ("_np", "bits", "kind", "name", "onnx", "ort_name")
+    __slots__ = ("_np", "bits", "itemsize", "kind", "name", "onnx", "ort_name")
 
     def __init__(self, name: str, onnx: int, kind: str, bits: int, ort_name: str) -> None:
         self.name: Final = name
         self.onnx: Final = onnx
         self.kind: Final = kind  # float, int, uint, bool, complex, string
         self.bits: Final = bits  # in a file; numpy keeps types under 8 bits one to a byte
+        self.itemsize: Final = max(1, bits // 8)  # bytes of one element in memory
         self.ort_name: Final = ort_name
         self._np: np.dtype[Any] | None = None
 
@@ -34,11 +35,6 @@ class DType:
     @property
     def is_integer(self) -> bool:
         return self.kind in ("int", "uint")
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of one element in memory."""
-        return max(1, self.bits // 8)
 
     def packed_bytes(self, count: int) -> int:
         """Bytes of `count` elements as ONNX stores them."""

@@ -93,6 +93,14 @@ class Node:
         self.priority, self.is_backward, self.wish = (*marks, 0)[:3]
 
     @property
+    def is_used(self) -> bool:
+        """Whether anybody reads what it makes."""
+        for value in self.outputs:  # noqa: SIM110 - a generator takes longer; all nodes are asked
+            if value.uses or value.n_exits:
+                return True
+        return False
+
+    @property
     def subgraphs(self) -> list[tuple[str, Graph]]:
         """The bodies this node runs, by attribute name."""
         if not self.op.has_bodies:
@@ -179,9 +187,8 @@ class Graph:
 
     def remove(self, node: Node) -> None:
         """Takes out a node whose outputs nobody reads, with its bodies."""
-        for value in node.outputs:
-            if value.is_used:
-                raise InternalError(f"{node} is removed while {value} is read")
+        if node.is_used:
+            raise InternalError(f"{node} is removed while {node.outputs} are read")
         for slot, read in enumerate(node.inputs):
             if read is not None:
                 read.uses.remove((node, slot))
@@ -202,8 +209,9 @@ class Graph:
         """This graph and all bodies below it."""
         yield self
         for node in self.nodes:
-            for _, body in node.subgraphs:
-                yield from body.family()
+            if node.op.has_bodies:
+                for _, body in node.subgraphs:
+                    yield from body.family()
 
     def all_nodes(self) -> Iterator[Node]:
         """Every node of the graph and of the bodies below it."""

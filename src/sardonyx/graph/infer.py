@@ -88,7 +88,7 @@ def infer_node(scope: Scope, node: Node) -> None:
         missing = len(op.inputs) - len(facts)
         if missing > 0 and not op.inputs[-1].variadic:
             facts.extend([None] * missing)
-        if not op.takes_unranked and any(f.__class__ is Fact and f.shape is None for f in facts):
+        if not op.takes_unranked and _has_open_rank(facts):
             results: Sequence[AnyFact] = _unranked(op, node, bound)
         elif op.infer_rule is None:
             raise InvalidGraph(f"{op} has no inference rule")
@@ -108,6 +108,13 @@ def infer_node(scope: Scope, node: Node) -> None:
         raise refused from error
     for value, fact in zip(node.outputs, results, strict=False):
         value.fact = fact
+
+
+def _has_open_rank(facts: Sequence[AnyFact | None]) -> bool:
+    for fact in facts:  # noqa: SIM110 - a generator takes longer; all nodes are asked
+        if fact.__class__ is Fact and fact.shape is None:
+            return True
+    return False
 
 
 def _by_rule(

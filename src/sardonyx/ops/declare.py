@@ -84,7 +84,10 @@ class Op:
         "infer_rule",
         "inputs",
         "is_pure",
+        "key",
         "lowering_rule",
+        "max_inputs",
+        "min_inputs",
         "name",
         "outputs",
         "reference_rule",
@@ -117,7 +120,12 @@ class Op:
         self.name: Final = name
         self.since: Final = since
         self.domain: Final = domain
+        self.key: Final = domain, name  # what the op is looked up by
         self.inputs: Final = _slots(inputs)
+        needed = [i for i, s in enumerate(self.inputs) if not s.optional and not s.variadic]
+        self.min_inputs: Final = needed[-1] + 1 if needed else 0  # up to the last that must be
+        repeats = bool(self.inputs) and self.inputs[-1].variadic
+        self.max_inputs: Final = None if repeats else len(self.inputs)
         self.outputs: Final = _slots(outputs)
         self.attrs: Final = dict(attrs or {})
         self.types: Final = dict(types or {})
@@ -169,25 +177,9 @@ class Op:
         return rule
 
     @property
-    def key(self) -> tuple[str, str]:
-        """What the op is looked up by."""
-        return self.domain, self.name
-
-    @property
-    def min_inputs(self) -> int:
-        """Inputs that must be named, up to the last that is not optional."""
-        needed = [i for i, s in enumerate(self.inputs) if not s.optional and not s.variadic]
-        return needed[-1] + 1 if needed else 0
-
-    @property
     def n_made(self) -> int:
         """Outputs that a node makes in any case, whether it names them or not."""
         return sum(not s.optional and not s.variadic for s in self.outputs)
-
-    @property
-    def max_inputs(self) -> int | None:
-        """The number of formal inputs; None where the last one repeats."""
-        return None if self.inputs and self.inputs[-1].variadic else len(self.inputs)
 
     def input_slot(self, position: int) -> Slot:
         """The formal input at a position."""

@@ -57,7 +57,7 @@ class TextTable:
 
     def find(self, x: Array) -> Array:
         """Where each element is among the strings, or -1."""
-        address = self.block.__array_interface__["data"][0]
+        address = native.address(self.block)
         strings = native.read_texts(address, [self.count]).tolist()
         places = {s: i for i, s in enumerate(strings)}
         found = [places.get(s, -1) for s in x.reshape(-1).tolist()]

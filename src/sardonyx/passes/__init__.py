@@ -60,7 +60,7 @@ LOWERED: Final = (
     _table("products", "RULES", "MatMul Gemm FusedMatMul Einsum"),  # equations become products
     _table("resize", "RULES", "Resize"),
 )
-ATTENTION: Final = (frozenset(("Softmax",)), frozenset(("MatMul",)))  # it has both
+ATTENTION: Final = frozenset(("Softmax", "MatMul"))  # it has both
 CLASSIFIERS: Final = frozenset(("LinearClassifier", "SVMClassifier", "TreeEnsembleClassifier"))
 IMAGES: Final = frozenset((
     "Conv", "ConvTranspose", "FusedConv", "MaxPool", "AveragePool", "LpPool", "GlobalMaxPool",
@@ -74,7 +74,7 @@ def optimize(graph: Graph, options: PassOptions) -> None:
     """The portable part: standard and com.microsoft ops only. This is what `save` writes."""
     if options.level >= Level.ORT_ENABLE_BASIC:
         _rewrite(graph, BASIC, options, is_clean=False)
-        if _has_any(graph, LISTS):
+        if not LISTS.isdisjoint(_ops(graph)):
             _rewrite(graph, (_table("sequences", "RULES", ""),), options, is_clean=False)
     if options.level >= Level.ORT_ENABLE_EXTENDED:
         _rewrite(graph, EXTENDED, options)
@@ -90,7 +90,7 @@ def lower(graph: Graph, options: PassOptions) -> None:
         lower_for_device(graph, options)
         return
     fuses = options.level >= Level.ORT_ENABLE_EXTENDED
-    if fuses and _has_any(graph, frozenset(("ConcatFromSequence",))):
+    if fuses and "ConcatFromSequence" in _ops(graph):
         from sardonyx.passes.sequences import collect_sequences
 
         collect_sequences(graph)
@@ -100,7 +100,7 @@ def lower(graph: Graph, options: PassOptions) -> None:
     if fuses and not options.keeps_qdq:
         _rewrite(graph, STEPS, options)
         _rewrite(graph, FLOATS, options)
-    if _has_any(graph, CLASSIFIERS):
+    if not CLASSIFIERS.isdisjoint(_ops(graph)):
         from sardonyx.passes.labels import number_labels
 
         number_labels(graph)
@@ -122,7 +122,7 @@ def lower(graph: Graph, options: PassOptions) -> None:
 
 def _fuse_and_widen(graph: Graph, options: PassOptions) -> None:
     is_disabled = options.disabled & {"fuse_attention", "AttentionFusion"}
-    if not is_disabled and all(_has_any(graph, names) for names in ATTENTION):
+    if not is_disabled and _ops(graph) >= ATTENTION:
         from sardonyx.passes.attention import fuse_attention
 
         fuse_attention(graph)
@@ -132,7 +132,7 @@ def _fuse_and_widen(graph: Graph, options: PassOptions) -> None:
 
 
 def _turn_images(graph: Graph) -> None:
-    if _has_any(graph, IMAGES):
+    if not IMAGES.isdisjoint(_ops(graph)):
         from sardonyx.passes.channels import channels_last
 
         channels_last(graph)
@@ -140,7 +140,7 @@ def _turn_images(graph: Graph) -> None:
 
 def _read_weights(graph: Graph, options: PassOptions) -> None:
     """Products and tables read weights of few bits as they are stored."""
-    if not _has_any(graph, WEIGHTS):
+    if WEIGHTS.isdisjoint(_ops(graph)):
         return
     from sardonyx.passes import nbits  # most models have no such weights
 
@@ -149,14 +149,16 @@ def _read_weights(graph: Graph, options: PassOptions) -> None:
     nbits.read_weights(graph, nbits.choice(options), fuses)
 
 
-def _has_any(graph: Graph, names: frozenset[str]) -> bool:
-    return any(node.op.name in names for node in graph.all_nodes())
+def _ops(graph: Graph) -> set[str]:
+    """The ops that a graph has: one walk for all who ask for one of theirs."""
+    return {node.op.name for node in graph.all_nodes()}
 
 
 def _rewrite(
     graph: Graph, tables: tuple[Table, ...], options: PassOptions, is_clean: bool = True
 ) -> None:
-    wanted = tuple(t for t in tables if not t.ops or _has_any(graph, t.ops))
+    ops = _ops(graph) if any(t.ops for t in tables) else set()
+    wanted = tuple(t for t in tables if not t.ops or not t.ops.isdisjoint(ops))
     if wanted:
         rules = _joined(wanted)
         Rewriter(graph, rules, options.fold_limit_bytes, options.disabled, is_clean).run()

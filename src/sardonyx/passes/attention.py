@@ -6,15 +6,16 @@ from typing import Final
 
 from sardonyx.frozen import frozen, replace
 from sardonyx.graph.build import Builder
+from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.log import logger
 from sardonyx.ops.declare import INTERNAL, MICROSOFT
 from sardonyx.passes.driver import drop
-from sardonyx.passes.heads import KERNELS, wide_value
 from sardonyx.passes.pattern import scalar
 from sardonyx.passes.rule import NoMatch, need
 
+KERNELS: Final = (F32, F16, BF16)  # types that they take
 _SHUT: Final = -1e30  # a score so low that adding it and putting it there is the same
 
 
@@ -26,6 +27,14 @@ class Scores:
     k: Value
     mask: Value | None = None
     scale: float = 1.0
+
+
+def wide_value(b: Builder, x: Value | None) -> Value | None:
+    """A mask or a sink in the type that scores are computed in."""
+    if x is None or x.tensor.dtype is F32:
+        return x
+    made: Value = b.Cast(x, to=F32.onnx)
+    return made
 
 
 def fuse_attention(graph: Graph) -> None:

@@ -14,12 +14,11 @@ from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.fused_attention import STAYS
 from sardonyx.pass_options import PassOptions
 from sardonyx.passes import lowering, products
-from sardonyx.passes.attention import fuse_attention
+from sardonyx.passes.attention import fuse_attention, wide_value
 from sardonyx.passes.chains import fuse_chains
 from sardonyx.passes.driver import Rewriter, prune
 from sardonyx.passes.few_bits import fuse_few_bits
 from sardonyx.passes.fold import FoldingBuilder
-from sardonyx.passes.heads import wide_value
 from sardonyx.passes.pattern import P, hole
 from sardonyx.passes.rule import by_root, need, ranked, rule
 

@@ -57,7 +57,7 @@ class Rewriter:
             self._work.append(node)
 
     def _visit(self, node: Node) -> None:
-        if not any(v.is_used for v in node.outputs):
+        if not node.is_used:
             drop(self._graph, [node])
             return
         if node in self._stale:
@@ -108,8 +108,9 @@ class Rewriter:
         if hit is None:
             return False
         found, covered = hit
-        if any(each.wish != node.wish for each in covered):
-            return False
+        for each in covered:
+            if each.wish != node.wish:
+                return False
         scope = self._graph.scope
         builder, n_guards = FoldingBuilder(self._graph, self._limit), len(scope.found)
         try:
@@ -182,7 +183,7 @@ def drop(graph: Graph, work: list[Node]) -> None:
     """Takes out those of the nodes that nobody reads, and then those that only they read."""
     while work:
         node = work.pop()
-        if node in graph.nodes and not any(v.is_used for v in node.outputs):
+        if node in graph.nodes and not node.is_used:
             work.extend(v.node for v in node.reads() if v.node is not None)
             graph.remove(node)
 

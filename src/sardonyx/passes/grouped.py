@@ -9,6 +9,7 @@ from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.declare import INTERNAL
 from sardonyx.ops.fused_attention import UNSEEN
 from sardonyx.ops.microsoft.group_query import Inputs
+from sardonyx.passes.attention import wide_value
 from sardonyx.passes.heads import (
     HEADS_FIRST,
     Spans,
@@ -17,7 +18,6 @@ from sardonyx.passes.heads import (
     known,
     need_columns,
     parts_of,
-    wide_value,
 )
 from sardonyx.passes.rule import need, ranked
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from sardonyx.graph.build import Builder
 from sardonyx.graph.dim import Size
-from sardonyx.graph.dtype import BF16, BOOL, F16, F32, I32
+from sardonyx.graph.dtype import BOOL, F32, I32
 from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.attention.dot import Settings
 from sardonyx.ops.declare import INTERNAL
@@ -19,10 +19,10 @@ from sardonyx.ops.microsoft.multi_head import SHUT_OUT
 from sardonyx.ops.microsoft.multi_head import Inputs as MultiHead
 from sardonyx.ops.microsoft.projected import Inputs as Projected
 from sardonyx.ops.microsoft.projected import widths_of
+from sardonyx.passes.attention import KERNELS, wide_value
 from sardonyx.passes.rule import need, ranked
 
 HEADS_FIRST: Final = (0, 2, 1, 3)  # [batch, rows, heads, head] as [batch, heads, rows, head]
-KERNELS: Final = (F32, F16, BF16)
 Spans = dict[tuple[Any, ...], Value]  # those of a graph, by what they are made of
 
 
@@ -42,14 +42,6 @@ def known(size: Size) -> int:
     need(isinstance(size, int), "the size of a head is not known")
     assert isinstance(size, int)
     return size
-
-
-def wide_value(b: Builder, x: Value | None) -> Value | None:
-    """A mask or a sink in the type that scores are computed in."""
-    if x is None or x.tensor.dtype is F32:
-        return x
-    made: Value = b.Cast(x, to=F32.onnx)
-    return made
 
 
 def need_columns(b: Builder, mask: Value, keys: Value) -> None:

@@ -38,7 +38,10 @@ class Merger:
 
 def _reads_alone(node: Node) -> bool:
     """Whether nobody else reads one of a node's inputs: then nobody computes the same from it."""
-    return any(v is not None and len(v.uses) == 1 and v.const is None for v in node.inputs)
+    for value in node.inputs:
+        if value is not None and len(value.uses) == 1 and value.const is None:
+            return True
+    return False
 
 
 def _shapes(node: Node) -> list[Any]:

@@ -127,16 +127,10 @@ _State = tuple[Found, tuple[Node, ...]]
 def _values(
     pattern: Pattern, value: Value | None, found: Found, nodes: tuple[Node, ...]
 ) -> Iterator[_State]:
-    """Every way in which a pattern matches a value."""
+    """Every way in which a pattern that is no hole matches a value."""
     if value is None:
         return
-    if isinstance(pattern, Hole):
-        known = found.get(pattern.name)
-        if known is None:
-            yield {**found, pattern.name: value}, nodes
-        elif known is value:
-            yield found, nodes
-    elif isinstance(pattern, Number):
+    if isinstance(pattern, Number):
         if _is_number(value, pattern):
             yield found, nodes
     elif isinstance(pattern, Call) and value.node is not None and value.index == 0:
@@ -170,11 +164,17 @@ def _all(
     found: Found,
     nodes: tuple[Node, ...],
 ) -> Iterator[_State]:
-    if not patterns:
-        yield found, nodes
-        return
-    for state in _values(patterns[0], values[0], found, nodes):
-        yield from _all(patterns[1:], values[1:], *state)
+    for i, (pattern, value) in enumerate(zip(patterns, values, strict=False)):
+        if not isinstance(pattern, Hole):
+            for state in _values(pattern, value, found, nodes):
+                yield from _all(patterns[i + 1 :], values[i + 1 :], *state)
+            return
+        known = found.get(pattern.name)
+        if value is None or (known is not None and known is not value):
+            return
+        if known is None:
+            found = {**found, pattern.name: value}
+    yield found, nodes
 
 
 def _is_number(value: Value, wanted: Number) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 import sardonyx._native as native
 from sardonyx.errors import InternalError
 from sardonyx.frozen import field, mutable
-from sardonyx.graph.dim import lone_name, symbols
+from sardonyx.graph.dim import Dim, lone_name, symbols
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.guard import Guard
@@ -189,7 +189,8 @@ class _Layout:
         """Whether native code can know the node's sizes: before it runs, or from its data."""
         if isinstance(lowered, Zipped):
             return self.emitter.outer is None
-        unknown = [d for v in node.outputs for d in v.tensor.dims if not symbols(d) <= self.bound]
+        sizes = [d for v in node.outputs for d in v.tensor.dims if isinstance(d, Dim)]
+        unknown = [d for d in sizes if not symbols(d) <= self.bound]
         return not unknown or (_resolves(lowered) and all(lone_name(d) for d in unknown))
 
     def _add_control(self, node: Node, bodies: tuple[NativeBody, ...]) -> None:
@@ -202,7 +203,8 @@ class _Layout:
     def _add(self, node: Node, lowered: Lowered) -> None:
         news: set[str] = set()
         if not isinstance(lowered, Zipped):
-            news = {n for v in node.outputs for d in v.tensor.dims for n in symbols(d)} - self.bound
+            sizes = [d for v in node.outputs for d in v.tensor.dims if isinstance(d, Dim)]
+            news = {n for d in sizes for n in symbols(d)} - self.bound
         if news or not self.parts or self.parts[-1].bodies or self.ready:
             self.parts.append(_Part(resolved=news))
             self.bound |= news

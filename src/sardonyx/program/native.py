@@ -44,7 +44,8 @@ class RunSettings:
 class Times:
     """When the steps of a native run ran."""
 
-    spans: list[tuple[int, int, int, int, int]]  # part, step, begin and end in ns, which of `names`
+    # part, step, begin and end in ns, which of `names`, which of the chains that ran at once
+    spans: list[tuple[int, int, int, int, int, int]]
     names: list[list[int]]  # sizes by number: those of a body are new in each pass
 
 

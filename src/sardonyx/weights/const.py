@@ -36,11 +36,14 @@ class Place:
 class Const:
     """A constant tensor whose bytes are read only when asked for."""
 
-    __slots__ = ("_array", "_place", "_read", "dtype", "shape")
+    __slots__ = ("_array", "_place", "_read", "count", "dtype", "is_small", "shape", "size_bytes")
 
     def __init__(self, dtype: DType, shape: tuple[int, ...]) -> None:
         self.dtype: Final = dtype
         self.shape: Final = shape
+        self.count: Final = math.prod(shape)  # of elements
+        self.size_bytes: Final = self.count * dtype.itemsize  # in memory
+        self.is_small: Final = self.size_bytes < COPY_BELOW  # reading it costs next to nothing
         self._array: Array | None = None  # of a small one
         self._read: ref[Array] | None = None  # of others: whoever reads them keeps them
         self._place: Place | Literal[False] | None = False  # not asked for yet
@@ -62,21 +65,6 @@ class Const:
         raise InternalError(f"{type(self).__name__} has no place")
 
     @property
-    def count(self) -> int:
-        """The number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the tensor in memory."""
-        return self.count * self.dtype.itemsize
-
-    @property
-    def is_small(self) -> bool:
-        """Whether reading it costs next to nothing."""
-        return self.size_bytes < COPY_BELOW
-
-    @property
     def is_read(self) -> bool:
         """Whether its bytes are held in memory of our own."""
         return self._array is not None or (self._read is not None and self._read() is not None)
@@ -92,7 +80,7 @@ class Const:
             else:
                 array = STORE.share(self.identity, self._load, self)
                 self._read = ref(array)
-            array.flags.writeable = False
+            array.setflags(write=False)
         return array
 
     def view(self) -> Array:
@@ -155,7 +143,7 @@ class Words(Const):
         self.block: Final = block
 
     def _look(self) -> Array:
-        return native.read_texts(self.block.__array_interface__["data"][0], list(self.shape))
+        return native.read_texts(native.address(self.block), list(self.shape))
 
     def _find_place(self) -> Place | None:
         return None
@@ -184,7 +172,7 @@ class File:
 class Source:
     """Bytes that constants point into: a mapped file or a buffer that the user gave."""
 
-    __slots__ = ("__weakref__", "data", "file", "identity", "is_fixed", "name")
+    __slots__ = ("__weakref__", "address", "data", "file", "identity", "is_fixed", "name")
 
     def __init__(
         self,
@@ -196,15 +184,11 @@ class Source:
     ) -> None:
         """`identity` is equal for sources of equal bytes; None: they are known by their address."""
         self.data: Final = data
+        self.address: Final = native.address(np.frombuffer(data, np.uint8))  # of the bytes
         self.file: Final = file  # that is mapped
         self.name: Final = name
         self.identity: Final = identity
         self.is_fixed: Final = identity is not None if is_fixed is None else is_fixed
-
-    @property
-    def address(self) -> int:
-        """Where the bytes lie."""
-        return int(np.frombuffer(self.data, np.uint8).__array_interface__["data"][0])
 
     def advise(self, advice: int, offset: int = 0, length: int | None = None) -> None:
         """Tells the system how these bytes, or all, will be read. Users' mappings are theirs."""
@@ -262,8 +246,8 @@ class Ref(Const):
     def _look(self) -> Array:
         if self.dtype.bits < 8:
             return unpack(self._raw(), self.dtype, self.count).reshape(self.shape)
-        array = self._raw().view(self.dtype.np).reshape(self.shape)
-        array.flags.writeable = False
+        array: Array = np.ndarray(self.shape, self.dtype.np, self.source.data, self.offset)
+        array.setflags(write=False)
         return array
 
     def stored(self) -> Array:
@@ -323,8 +307,17 @@ class Recipe(Const):
             unread = waiting[-1]._unread()
             waiting.extend(unread)
             if not unread:
-                made.append(waiting.pop().read())
+                made.append(waiting.pop()._made())
         return made
+
+    def _made(self) -> Array:
+        """The tensor in whatever memory it was made in: no copy for those who look at it once."""
+        if self.is_small or self.is_read:
+            return self.read()
+        array = self._look()
+        array.flags.writeable = False
+        self._read = ref(array)
+        return array
 
     def _unread(self) -> list[Recipe]:
         return [c for c in self.inputs if isinstance(c, Recipe) and not c.is_read]

@@ -10,14 +10,17 @@ from weakref import WeakSet
 import sardonyx._native as native
 from sardonyx.errors import RuntimeException
 from sardonyx.frozen import frozen
-from sardonyx.graph.dtype import STRING
-from sardonyx.weights.const import Const, Ref, Words
+from sardonyx.graph.dtype import F32, STRING
+from sardonyx.weights.const import Const, Recipe, Ref, Words
 from sardonyx.weights.store import STORE, Array, Store, pages
 
 PLAIN: Final = ""  # aligned, one element after the other
 STORED: Final = "stored"  # the bytes of its file, perhaps unaligned, narrow types packed
 TEXTS: Final = "texts"  # strings as kernels read them: records, and behind them their bytes
 _U8: Final = 2  # ONNX's number of the type
+_SCALING: Final = frozenset(
+    ("conv_pack",)
+)  # rows that take factors of the first dim beside weights
 
 
 @frozen
@@ -102,12 +105,7 @@ class PrepackedWeightsContainer:
 def tensor(array: Any, dtype: int) -> tuple[int, int, list[int], list[int]]:
     """An array as a single call of a kernel row takes it."""
     strides = [s // array.itemsize for s in array.strides]
-    return (address(array), dtype, list(array.shape), strides)
-
-
-def address(array: Any) -> int:
-    """Where the bytes of an array lie."""
-    return int(array.__array_interface__["data"][0])
+    return (native.address(array), dtype, list(array.shape), strides)
 
 
 class Forms:
@@ -123,7 +121,7 @@ class Forms:
 
     def address(self, want: Want) -> int:
         """Where the bytes lie; they stay there as long as this lives."""
-        return address(self.array(want))
+        return native.address(self.array(want))
 
     def array(self, want: Want) -> Array:
         """The bytes of a form, as long as this lives."""
@@ -197,12 +195,32 @@ def packed(want: Want) -> Array:
     array = pages(want.size_bytes)
     if not want.size_bytes:
         return array  # of a shape that holds nothing, and may be huge
-    if isinstance(const, Ref):
-        const.fetch()
-    weight = const.view()  # a session needs the packed form alone
-    operands = [tensor(weight, const.dtype.onnx)], [tensor(array, _U8)]
+    parts = _factors(const) if want.row in _SCALING else (const,)
+    for part in parts:
+        if isinstance(part, Ref):
+            part.fetch()
+    weights = [part.view() for part in parts]  # a session needs the packed form alone
+    operands = [tensor(w, const.dtype.onnx) for w in weights], [tensor(array, _U8)]
     on_pool = 0  # of splits
     wrong = native.call(want.row, *operands, list(want.ints), [], on_pool)
     if wrong:
         raise RuntimeException(f"packing {const.describe()} failed: {wrong}")
     return array
+
+
+def _factors(const: Const) -> tuple[Const, ...]:
+    """A constant, or the weights and the factors of their first dim that a recipe multiplies.
+
+    A normalization behind a convolution leaves such recipes: the product need not lie in memory.
+    """
+    if not isinstance(const, Recipe) or const.op.key != ("", "Mul") or const.dtype is not F32:
+        return (const,)
+    weights, row = const.inputs
+    assert weights is not None
+    assert row is not None
+    if weights.shape != const.shape or row.shape != (
+        *const.shape[:1],
+        *(1,) * len(const.shape[1:]),
+    ):
+        return (const,)
+    return weights, row

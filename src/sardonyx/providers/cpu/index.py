@@ -15,7 +15,7 @@ from sardonyx.place.provider import No
 from sardonyx.program.call import Lowered
 
 Lowering = Callable[[Node], Lowered | No]
-MULTIPLIES_BF16: Final = native.isa == "avx512vnni"  # which has AVX512_BF16
+MULTIPLIES_BF16: Final = native.multiplies_bf16
 
 # Each family is a module here with a table LOWERINGS: (domain, op) -> Lowering.
 FAMILIES: Final[dict[str, tuple[tuple[str, str], ...]]] = {

@@ -220,15 +220,15 @@ class Graph:
 
     def captures(self) -> list[Value]:
         """Values that the graph, or a body below it, reads but does not make, once each."""
-        made = set(map(id, self.inputs))
-        read: dict[int, Value] = {}
+        made: set[Value] = set()
+        read: dict[Value | None, None] = {}  # an ordered set
         for graph in self.family():
-            made.update(map(id, graph.inputs))
+            made.update(graph.inputs)
             for node in graph.nodes:
-                made.update(map(id, node.outputs))
-                read.update((id(v), v) for v in node.inputs if v is not None)
-            read.update((id(v), v) for v in graph.outputs)
-        return [v for key, v in read.items() if key not in made and v.const is None]
+                made.update(node.outputs)
+                read.update(dict.fromkeys(node.inputs))
+            read.update(dict.fromkeys(graph.outputs))
+        return [v for v in read if v is not None and v not in made and v.const is None]
 
     def sorted_nodes(self) -> list[Node]:
         """The nodes, each after those it reads, else in insertion order; a cycle is an error."""

@@ -18,9 +18,8 @@ PLAIN: Final = ""  # aligned, one element after the other
 STORED: Final = "stored"  # the bytes of its file, perhaps unaligned, narrow types packed
 TEXTS: Final = "texts"  # strings as kernels read them: records, and behind them their bytes
 _U8: Final = 2  # ONNX's number of the type
-_SCALING: Final = frozenset(
-    ("conv_pack",)
-)  # rows that take factors of the first dim beside weights
+_POOLED: Final = 1 << 20  # bytes from which packing is worth waking threads
+_SCALING: Final = frozenset(("conv_pack",))  # rows that also take factors of the first dim
 
 
 @frozen
@@ -201,8 +200,8 @@ def packed(want: Want) -> Array:
             part.fetch()
     weights = [part.view() for part in parts]  # a session needs the packed form alone
     operands = [tensor(w, const.dtype.onnx) for w in weights], [tensor(array, _U8)]
-    on_pool = 0  # of splits
-    wrong = native.call(want.row, *operands, list(want.ints), [], on_pool)
+    splits = 1 if want.size_bytes < _POOLED else 0  # 0: on the pool
+    wrong = native.call(want.row, *operands, list(want.ints), [], splits)
     if wrong:
         raise RuntimeException(f"packing {const.describe()} failed: {wrong}")
     return array

@@ -154,7 +154,9 @@ Status pack_joined(const void* args, const Data& data, int64_t begin, int64_t en
     for (int64_t c = 0; c < a.channels; ++c)
       for (int64_t j = 0; j < kPanel; ++j) {
         const int64_t column = i * kPanel + j, at = column % a.maps * taps + column / a.maps;
-        output<float>(data)[(i * a.channels + c) * kPanel + j] = column < n ? w[c * n + at] : 0;
+        float value = 0;
+        if (column < n) value = w[c * n + at];
+        output<float>(data)[(i * a.channels + c) * kPanel + j] = value;
       }
   return {};
 }

@@ -1,14 +1,21 @@
 #!/usr/bin/env python3
-"""Fails when a library compiled for one ISA defines symbols that another could be linked against.
+"""Fails when a library compiled for one ISA has code that a CPU without it could come to run.
 
-    isa_symbols.py NM LIBRARY ISA
+    isa_symbols.py NM LIBRARY ISA [OBJDUMP]
 
 The linker keeps one copy of a weak symbol. If that is the copy of a library for newer CPUs, the
 program dies on an older one: every weak or unique symbol must lie in the ISA's own namespace.
+
+CPUs of an ISA may lack the instructions for bf16. Only kernels of pairs, which are looked up with
+that in mind, may have them: OBJDUMP tells.
 """
 
+import re
 import subprocess
 import sys
+
+_BF16 = re.compile(r"\tv(dpbf16ps|cvtne2?ps2bf16)")
+_PAIRS = re.compile(r"unsigned int|pairs", re.IGNORECASE)
 
 
 def leaks(nm: str, library: str, isa: str) -> list[str]:
@@ -21,11 +28,31 @@ def leaks(nm: str, library: str, isa: str) -> list[str]:
     return sorted({name for kind, name in names if kind in "WVu" and inside not in name})
 
 
+def strays(objdump: str, library: str) -> list[str]:
+    """Functions that multiply or make bf16 and are none of pairs."""
+    listing = subprocess.run(
+        [objdump, "-d", "-C", "--no-show-raw-insn", library],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    found, function = set(), ""
+    for line in listing.splitlines():
+        if line.endswith(">:"):
+            function = line.split("<", 1)[1]
+        elif _BF16.search(line) and not _PAIRS.search(function):
+            found.add(function[:-2])
+    return sorted(found)
+
+
 def main() -> int:
     """Prints what leaks."""
-    found = leaks(*sys.argv[1:])
-    for name in found:
-        print(f"{sys.argv[2]}: {name} is not in the namespace sdx::{sys.argv[3]}", file=sys.stderr)
+    nm, library, isa, *objdump = sys.argv[1:]
+    found = [f"{name} is not in the namespace sdx::{isa}" for name in leaks(nm, library, isa)]
+    for tool in objdump:
+        found += [f"{name} has instructions for bf16" for name in strays(tool, library)]
+    for line in found:
+        print(f"{library}: {line}", file=sys.stderr)
     return bool(found)
 
 

@@ -26,7 +26,6 @@ struct Call {
   int n_floats = 0;
 };
 
-// Where the bytes of a step lie in this run.
 // Numbers that resolving comes upon and that the same step needs again when it runs.
 struct Found {
   const int64_t* numbers = nullptr;
@@ -36,6 +35,7 @@ struct Found {
   int64_t* (*keep)(void* owner, int64_t count) = nullptr;
 };
 
+// Where the bytes of a step lie in this run.
 struct Data {
   const void* const* in = nullptr;  // null for operands that are not given
   void* const* out = nullptr;

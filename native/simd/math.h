@@ -49,7 +49,7 @@ SDX_INLINE f32v verf(f32v x) { return with_sign(verf_pieces(x * 1.41421356f), x)
 
 SDX_INLINE f32v vgelu(f32v x) {
   const f32v half = 0.5f * x;
-  return vabs(half) * verf_pieces(x) + half;
+  return with_sign(vabs(half) * verf_pieces(x) + half, x);
 }
 #else
 // The error function: odd, and 1 to the last bit from 4 on.
@@ -76,7 +76,8 @@ SDX_INLINE f32v vgelu(f32v x) { return 0.5f * x * (1.0f + verf(x * 0.707106781f)
 SDX_INLINE f32v minus_abs(f32v x) { return (f32v)((i32v)x | int32_t(0x80000000)); }
 
 #if SDX_VEC_BYTES == 64
-// 1 / (1 + e^-x), of which the sum stays below 2^126; further down it is 0.
+// 1 / (1 + e^-x), of which the sum stays below 2^126; further down it is 0, and so is its product
+// with x, which is below 2e-36 there.
 SDX_INLINE f32v vsigmoid(f32v x) {
   const f32v sum = 1.0f + vexp_within(-vclamp(x, -87.3f, 88.0f));
   const f32v near = (f32v)_mm512_maskz_rcp14_ps(0xffff, (__m512)sum);

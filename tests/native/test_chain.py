@@ -167,6 +167,7 @@ def test_gelu_ends(isa: str) -> None:
     far = np.float32([-3e38, -1e9, -7, 0, 7, 1e9, 3e38, np.inf, np.nan])
     got = run((step("Gelu", 0),), far, isa=isa)
     np.testing.assert_array_equal(got, np.float32([0, 0, 0, 0, 7, 1e9, 3e38, np.inf, np.nan]))
+    assert np.signbit(run((step("Gelu", 0),), np.float32([-0.0, -90]), isa=isa)).all()
 
 
 @pytest.mark.parametrize("isa", native.isas)
@@ -179,7 +180,7 @@ def test_sigmoid_ends(isa: str) -> None:
 
 @pytest.mark.parametrize("isa", native.isas)
 def test_a_value_times_its_sigmoid(isa: str) -> None:
-    x = f32(333) * 20
+    x = np.append(f32(333) * 20, np.float32([-87.2, -0.0]))
     once = (step("Sigmoid", 0), step("Mul", 1, 0))
     twice = (step("Sigmoid", 0), step("Mul", 1, 0), step("Add", 2, 1))
     for code in (once, twice):

@@ -188,6 +188,20 @@ def test_depthwise_at_borders(channels: int, kernel: int, stride: int, pads: lis
     check("Conv", x, random(channels, 1, kernel, kernel), "conv_depthwise_f32", **attrs)
 
 
+@pytest.mark.parametrize("tap", [(0, 1), (1, 0), (2, 2)])
+def test_depthwise_channels_meet_padding_alike(tap: tuple[int, int]) -> None:
+    """Weights that are not finite say whether zeros around an image are multiplied."""
+    x, w = np.repeat(random(1, 9, 19, 1), 49, 3), np.repeat(random(1, 1, 3, 3), 49, 0)
+    w[:, 0, tap[0], tap[1]] = np.inf
+    node = node_of("Conv", x, w, pads=[1, 1, 1, 1], group=49)
+    call = lowered(node)
+    assert isinstance(call, Call)
+    for isa in native.isas:
+        y = run_call(call, node, {node.inputs[0]: x}, {}, isa, 2)[0]
+        assert np.isnan(y).any()
+        np.testing.assert_array_equal(y, np.repeat(y[..., :1], 49, -1), err_msg=isa)
+
+
 def test_deep_products_and_many_rows() -> None:
     check("Conv", random(1, 12, 13, 70), random(130, 70, 3, 3), pads=[1, 1, 1, 1])
     check("Conv", random(1, 3, 3, 600), random(40, 600, 1, 1))

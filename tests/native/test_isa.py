@@ -157,3 +157,24 @@ def test_symbols_of_the_namespace_and_hidden_ones_pass(tmp_path: Path) -> None:
     subprocess.run(["g++", "-std=c++20", "-c", tmp_path / "kept.cc", "-o", library], check=True)
     tool = [sys.executable, str(ROOT / "tools" / "isa_symbols.py"), "nm", str(library), "avx2"]
     assert subprocess.run(tool, check=False).returncode == 0
+
+
+STRAYS = """
+#include <immintrin.h>
+namespace sdx { __m512 plain(__m512 t, __m512bh x) { return _mm512_dpbf16_ps(t, x, x); } }
+namespace sdx { __m512 pairs(__m512 t, __m512bh x) { return _mm512_dpbf16_ps(t, x, x); } }
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="instructions of another CPU")
+@pytest.mark.skipif(not (shutil.which("g++") and shutil.which("objdump")), reason="needs binutils")
+def test_instructions_for_bf16_are_those_of_pairs(tmp_path: Path) -> None:
+    (tmp_path / "strays.cc").write_text(STRAYS)
+    library = tmp_path / "strays.o"
+    flags = ["-O1", "-mavx512bf16", "-c", str(tmp_path / "strays.cc"), "-o", str(library)]
+    subprocess.run(["g++", *flags], check=True)
+    tool = [sys.executable, str(ROOT / "tools" / "isa_symbols.py"), "nm", str(library), "base"]
+    process = subprocess.run([*tool, "objdump"], capture_output=True, text=True, check=False)
+    assert process.returncode == 1
+    (line,) = process.stderr.splitlines()
+    assert "sdx::plain(" in line and line.endswith("has instructions for bf16")

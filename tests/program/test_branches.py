@@ -135,9 +135,9 @@ def test_of_two_errors_one_is_told() -> None:
         with pytest.raises(sardonyx.SardonyxError) as caught:
             parallel.run(None, rows(8))
         said = str(caught.value)
-        assert [f"picks{i}" in said for i in range(2)] == [
-            str(WIDTH * (i + 2)) in said for i in range(2)
-        ]
+        named = [f"picks{i}" in said for i in range(2)]
+        assert sum(named) == 1
+        assert named == [str(WIDTH * (i + 2)) in said for i in range(2)]
 
 
 def test_an_error_names_its_step() -> None:

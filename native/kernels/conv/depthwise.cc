@@ -250,13 +250,14 @@ SDX_INLINE void add_lines(const DepthwiseArgs& a, const float* image, int64_t y,
   const Axis *high = a.window.axis + 1, *wide = high + 1;
   const bool is_inside = place >= 0 && place + kReach<K, S> <= wide->in;
   for (int k = 0; k < K; ++k, ++y, w += K * kPanel) {
-    if (y < 0 || y >= high->in) continue;
-    const float* x = image + (y * wide->in + place) * a.channels;
-    if (is_inside) {
+    const bool is_line = uint64_t(y) < uint64_t(high->in);  // others are lines of zeros
+    const float* x = image + ((is_line ? y : 0) * wide->in + place) * a.channels;
+    if (is_inside && is_line) {
       add_pixels<K, S>([&](int j) { return x + j * a.channels; }, w, kPanel, sum);
     } else {
       const auto pixel = [&](int j) {
-        return uint64_t(place + j) < uint64_t(wide->in) ? x + j * a.channels : kNothing;
+        const bool is_pixel = is_line && uint64_t(place + j) < uint64_t(wide->in);
+        return is_pixel ? x + j * a.channels : kNothing;
       };
       add_pixels<K, S>(pixel, w, kPanel, sum);
     }

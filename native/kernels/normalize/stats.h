@@ -48,6 +48,13 @@ __attribute__((noinline)) Stats<C> stats_from(const C* x, int64_t n, double epsi
                                               Moments m) {
   constexpr double kFar = 16;  // squares less the shift, for each less the mean
   const double count = double(n);
+  if (!__builtin_isfinite(m.second)) {  // a first number too far off for squares, or no number
+    const auto add = [](Vec<C> s, Vec<C> v) { return s + v; };
+    shift = C(sum_of(x, n, C(0), add) / count);
+    if (!__builtin_isfinite(shift)) return {shift, shift - shift, shift - shift};
+    m = {};
+    moments_of<1>(&x, n, &shift, &m);
+  }
   double off = m.first / count;
   if (m.second > kFar * (m.second - m.first * off)) {
     shift = C(shift + off);

@@ -130,6 +130,7 @@ SDX_INLINE void search_table(const Search& s, Table& t, const float* boxes, cons
     t.heap[n] = rank_of(scores[i], i);
     n += int64_t(scores[i] > least) & int64_t(scores[i] > -kInf);
   }
+  t.heap[n] = 0;  // is looked at, and never taken
   for (int64_t i = n / 2 - 1; i >= 0; --i) sink(t.heap, n, i, t.heap[i]);
   for (int64_t count = 0; n > 0 && count < s.limit;) {
     const auto box = int64_t(uint32_t(~uint32_t(t.heap[0])));

@@ -177,4 +177,5 @@ def test_instructions_for_bf16_are_those_of_pairs(tmp_path: Path) -> None:
     process = subprocess.run([*tool, "objdump"], capture_output=True, text=True, check=False)
     assert process.returncode == 1
     (line,) = process.stderr.splitlines()
-    assert "sdx::plain(" in line and line.endswith("has instructions for bf16")
+    assert "sdx::plain(" in line
+    assert line.endswith("has instructions for bf16")

@@ -4,6 +4,7 @@
 #include "kernels/gemm/stack.h"
 #include "kernels/gemm/tile.h"
 #include "kernels/kernel.h"
+#include "simd/exp_down.h"
 #include "simd/half.h"
 #include "simd/math.h"
 
@@ -149,11 +150,11 @@ SDX_INLINE float add_sink(float sink, float& top, float& total) {
   return factor;
 }
 
-// to = e^(scores - shift); their sums by lane.
+// to = e^(scores - shift), which none exceeds; their sums by lane.
 SDX_INLINE f32v exponents(const float* scores, float shift, float* to, int64_t n) {
   f32v total{};
   vloop(n, [&](int64_t i, auto lanes) {
-    const f32v e = vexp(load(scores + i, lanes, -kInf) - shift);
+    const f32v e = vexp_down(load(scores + i, lanes, -kInf) - shift);
     store(to + i, e, lanes);
     total += e;
   });

@@ -483,6 +483,7 @@ void bind_exec(nb::module_& m) {
       "has_room", [](nb::handle object) { return has_room(object.ptr()); }, "object"_a,
       "Whether an object is an array that was handed out with room to grow.");
   m.def("address", address_of, "array"_a, "Where the bytes of an array lie.");
+  m.attr("most_threads") = kMostThreads;
   m.def("usable_cpus", usable_cpus, "CPUs that the process may use, by affinity and cgroup.");
   m.def("flush_denormals", flush_denormals, "on"_a,
         "Whether this thread takes denormal numbers for zero from now on; the answer is whether it "

@@ -18,7 +18,6 @@
 namespace sdx {
 namespace {
 
-constexpr int kMostThreads = 256;
 constexpr int64_t kWorthWaking = 5'000;  // ns of work that pay for one more thread
 constexpr int64_t kChunksPerThread = 4;
 constexpr int kPatientRounds = 4096;

@@ -27,6 +27,9 @@ void calm_workers();
 // CPUs that the process may use, from its affinity and its cgroup's quota.
 int usable_cpus();
 
+// Threads of a run at most.
+constexpr int kMostThreads = 256;
+
 // Makes sure that the pool can give this many threads, the caller included.
 void want_threads(int threads);
 

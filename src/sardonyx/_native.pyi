@@ -397,6 +397,8 @@ def has_room(object: object) -> bool:
 def address(array: object) -> int:
     """Where the bytes of an array lie."""
 
+most_threads: int = 256
+
 def usable_cpus() -> int:
     """CPUs that the process may use, by affinity and cgroup."""
 

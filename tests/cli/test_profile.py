@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from sardonyx.cli import main
 from sardonyx.cli.limits import TYPES, Limits
 from sardonyx.cli.measure import start
-from sardonyx.cli.profile import Report, described, measured, rates
+from sardonyx.cli.profile import Given, Report, described, measured, rates
 from sardonyx.cli.profile_trace import trace
 from tests.cli import models
 
@@ -50,7 +50,7 @@ def _ones(*shape: int) -> Any:
 
 
 def _report(path: str, shape: tuple[int, ...], runs: int = 2) -> Report:
-    return measured(start(path, 1, "p"), {"x": _ones(*shape)}, runs, Limits(1), path)
+    return measured(start(path, 1, "p"), {"x": _ones(*shape)}, runs, Limits(1), Given(path))
 
 
 _BITS = np.zeros((48, 2, 16), np.uint8), np.ones(96, np.float32)
@@ -71,6 +71,12 @@ _BITS = np.zeros((48, 2, 16), np.uint8), np.ones(96, np.float32)
             ("Conv", (1, 8, 10, 12), [_ones(16, 8, 3, 3)], {"pads": [1, 1, 1, 1]}),
             "convolution",
             2 * 120 * 16 * 8 * 9,
+            None,
+        ),
+        (
+            ("Conv", (1, 32, 40, 40), [_ones(9, 32, 3, 3)], {"pads": [1, 1, 1, 1]}),
+            "convolution",
+            2 * 1600 * 9 * 32 * 9,
             None,
         ),
         (
@@ -275,6 +281,14 @@ def test_start(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> No
     [
         (["--trace", "{folder}/none/t.json"], "there is no folder"),
         (["--trace", "{folder}/m.onnx"], "is a file of the model itself"),
+        (["--trace", "{folder}/m.npz"], "is a file of the model itself"),
+        (["--trace", "{folder}"], "is a folder"),
+        (["--trace", "/dev/null"], "is no file that could be replaced"),
+        (["--start", "--trace", "{folder}/t.json"], "--trace is of a run"),
+        (["--starts", "2"], "--starts is for --start"),
+        (["--precison", "bf16"], "usage: sardonyx profile"),
+        (["--precison", "bf16"], "did you mean --precision?"),
+        (["--threads", "1000"], "1000 threads are more than 256"),
         (["--runs", "0"], "is no number from 1"),
         (["--dims", "time=3"], "--dims names time"),
         (["--inputs", "{folder}/none.npz"], "there is no file"),
@@ -284,6 +298,7 @@ def test_mistakes(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
 ) -> None:
     path = models.sums(tmp_path / "m.onnx")
+    np.savez(tmp_path / "m.npz", x=np.ones((1, 3), np.float32), y=np.ones((1, 3), np.float32))
     given = [a.format(folder=tmp_path) for a in arguments]
     assert main(["profile", path, *given]) in (1, 2)
     assert said in capsys.readouterr().err

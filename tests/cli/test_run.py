@@ -157,6 +157,8 @@ def test_wrong_inputs(
         (["--shapes", "x=2x3,y=5x3"], "batch is 2 elsewhere"),
         (["--inputs", "in.npz", "--dims", "batch=1"], "leave out --inputs"),
         (["--outputs", "no/such/out.npz"], "there is no folder no/such"),
+        (["--outputs", "."], "is a folder"),
+        (["--profile", "/dev/null"], "is no file that could be replaced"),
     ],
 )
 def test_arguments_that_do_not_fit(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
+import difflib
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from sardonyx.cli.arguments import UsageError, parser
 from sardonyx.cli.term import clean
@@ -27,7 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str] | None) -> int:
     try:
-        arguments = parser().parse_args(argv)
+        arguments, unknown = parser().parse_known_args(argv)
+        if unknown:
+            _refuse(arguments.parser, unknown)
     except SystemExit as done:  # argparse has printed the help, the version or what is wrong
         return done.code if isinstance(done.code, int) else USAGE
     try:
@@ -44,6 +49,14 @@ def _run(argv: Sequence[str] | None) -> int:
         return _complain(f"out of memory: {error}", FAILED)
     except KeyboardInterrupt:
         return _complain("interrupted", INTERRUPTED)
+
+
+def _refuse(command: argparse.ArgumentParser, unknown: Sequence[str]) -> NoReturn:
+    """Ends with what a command was told and does not know."""
+    options = [name for action in command._actions for name in action.option_strings]
+    near = difflib.get_close_matches(unknown[0].partition("=")[0], options, 1)
+    hint = f": did you mean {near[0]}?" if near else ""
+    command.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
 
 
 def said(error: SardonyxError) -> str:

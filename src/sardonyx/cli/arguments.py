@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Final
 
+import sardonyx._native as native
 from sardonyx.pass_options import PRECISIONS
 
 MAX_DIM: Final = 1 << 40
@@ -160,7 +161,7 @@ def _command(
         epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.set_defaults(command=call, prog=made.prog)
+    made.set_defaults(command=call, prog=made.prog, parser=made)
     made.add_argument("--json", action="store_true", help="one JSON object instead of text")
     return made
 
@@ -269,7 +270,7 @@ def _profile(commands: Any) -> None:
         "--start", action="store_true", help="show where the time of a start goes instead"
     )
     profile.add_argument(
-        "--starts", metavar="N", type=_count, default=5, help="processes for --start (default 5)"
+        "--starts", metavar="N", type=_count, help="processes for --start (default 5)"
     )
 
 
@@ -378,7 +379,11 @@ def _sizes(command: argparse.ArgumentParser) -> None:
 
 def _threads(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--threads", metavar="N", type=_count, default=0, help="threads (default: one per core)"
+        "--threads",
+        metavar="N",
+        type=_thread_count,
+        default=0,
+        help="threads (default: one per core)",
     )
 
 
@@ -418,6 +423,12 @@ def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 7 and int(text)):
         raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to 999999")
     return int(text)
+
+
+def _thread_count(text: str) -> int:
+    if (count := _count(text)) > native.most_threads:
+        raise argparse.ArgumentTypeError(f"{count} threads are more than {native.most_threads}")
+    return count
 
 
 def _effort(text: str) -> int:

@@ -183,8 +183,9 @@ def arrays_of(path: pathlib.Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise NoSuchFile(f"there is no file {path}") from None
     except (ValueError, EOFError, KeyError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+        why = "it is no .npz file, or holds pickled objects" if "pickle" in str(error) else error
         raise InvalidArgument(
-            f"{path} cannot be read as arrays: {error}",
+            f"{path} cannot be read as arrays: {why}",
             hint="write it with numpy.savez(FILE, name=array, ...)",
         ) from None
 

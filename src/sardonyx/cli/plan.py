@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from sardonyx.atomic import writing
-from sardonyx.cli.arguments import ORDERS, UsageError, merged
+from sardonyx.cli import targets
+from sardonyx.cli.arguments import ORDERS, merged
 from sardonyx.cli.inputs import Shapes, bound, settle
 from sardonyx.cli.measure import start
 from sardonyx.cli.plan_advice import Advice, advise
@@ -19,7 +20,6 @@ from sardonyx.memory.report import Tensor, Timeline
 from sardonyx.memory.timeline import open_sizes, timeline
 from sardonyx.programs import Shared
 from sardonyx.session import InferenceSession
-from sardonyx.weights.pack.find import SUFFIX
 
 DEFAULT: Final = ORDERS[0]
 _KEY: Final = "sardonyx.execution_order"
@@ -46,7 +46,7 @@ class Planned:
 
 def command(arguments: argparse.Namespace) -> int:
     """Prints what a run of MODEL takes."""
-    _check_target(arguments)
+    targets.check([arguments.html], targets.read_by(arguments))
     shown = clean(os.path.basename(arguments.model))
     with Progress(f"loading {shown}") as progress:
 
@@ -68,19 +68,6 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.html is not None:
         say(f"\nthe whole timeline is in {clean(str(arguments.html))}: open it in a browser")
     return 0
-
-
-def _check_target(arguments: argparse.Namespace) -> None:
-    target = arguments.html
-    if target is None:
-        return
-    if not target.parent.is_dir():
-        raise UsageError(f"there is no folder {target.parent} to write {target.name} to")
-    if target.is_dir():
-        raise UsageError(f"{target} is a folder: --html is the name of a file")
-    for path in (arguments.model, f"{arguments.model}{SUFFIX}"):
-        if target.exists() and os.path.exists(path) and target.samefile(path):
-            raise UsageError(f"{target} is a file of the model itself: choose another name")
 
 
 def plan(arguments: argparse.Namespace, report: Callable[[str], None]) -> Planned:

@@ -13,17 +13,16 @@ from typing import Any, Final
 
 import sardonyx._native as native
 from sardonyx.atomic import writing
+from sardonyx.cli import targets
 from sardonyx.cli.arguments import UsageError, precision_entry
 from sardonyx.cli.inputs import chosen
 from sardonyx.cli.limits import Limits
 from sardonyx.cli.measure import Start, start
 from sardonyx.cli.profile_work import Work, family, work
-from sardonyx.cli.run import check_targets
 from sardonyx.cli.term import Progress, clean, say
 from sardonyx.frozen import frozen
 from sardonyx.session import InferenceSession
 from sardonyx.trace import Event, TimedStep
-from sardonyx.weights.pack.find import SUFFIX
 
 _TURNS: Final = 3  # of measuring the limits, spread over the runs
 
@@ -48,10 +47,19 @@ class Step:
 
 
 @frozen
+class Given:
+    """What was profiled, on what, and how exactly."""
+
+    model: str = ""
+    inputs: str = ""
+    precision: str = "exact"
+
+
+@frozen
 class Report:
     """All that was measured of a model."""
 
-    model: str
+    given: Given
     start: Start
     limits: Limits
     steps: tuple[Step, ...]  # the longest first
@@ -59,6 +67,11 @@ class Report:
     outside_s: float  # of a run that no step explains
     n_runs: int
     events: tuple[Event, ...]  # of a run of about the median length
+
+    @property
+    def whole_s(self) -> float:
+        """The steps and what is outside of them: what shares are of."""
+        return sum(s.seconds for s in self.steps) + self.outside_s
 
     def families(self) -> dict[str, list[Step]]:
         """The steps by family, the longest first."""
@@ -71,11 +84,12 @@ class Report:
 def command(arguments: argparse.Namespace) -> int:
     """Profiles MODEL and prints tables; writes a trace if that is asked for."""
     path = pathlib.Path(arguments.model)
-    if arguments.trace is not None:
-        if not arguments.trace.parent.is_dir():
-            raise UsageError(f"there is no folder {arguments.trace.parent} to write the trace to")
-        check_targets([arguments.trace], (path, f"{path}{SUFFIX}"))
+    targets.check([arguments.trace], targets.read_by(arguments))
+    if arguments.starts is not None and not arguments.start:
+        raise UsageError("--starts is for --start, which is not given")
     if arguments.start:
+        if arguments.trace is not None:
+            raise UsageError("--trace is of a run, and --start shows none: leave one out")
         from sardonyx.cli.profile_start import show_start
 
         return show_start(arguments, path)
@@ -101,10 +115,11 @@ def profiled(arguments: argparse.Namespace, path: pathlib.Path) -> Report:
     """A model's report, with inputs and threads as the arguments say."""
     entries, providers = precision_entry(arguments), arguments.provider
     begun = start(path, arguments.threads, os.devnull, entries=entries, providers=providers)
-    if arguments.trace is not None:
-        check_targets([arguments.trace], begun.session._source.files.states())
-    feed, _ = chosen(arguments, path, begun.session._compiled.model.inputs)
-    return measured(begun, feed, arguments.runs, Limits(threads_of(arguments.threads)), str(path))
+    targets.check([arguments.trace], begun.session._source.files.states())
+    feed, source = chosen(arguments, path, begun.session._compiled.model.inputs)
+    limits = Limits(threads_of(arguments.threads))
+    given = Given(str(path), source, arguments.precision)
+    return measured(begun, feed, arguments.runs, limits, given)
 
 
 def threads_of(asked: int) -> int:
@@ -113,7 +128,7 @@ def threads_of(asked: int) -> int:
 
 
 def measured(
-    begun: Start, feed: Mapping[str, Any], n_runs: int, limits: Limits, model: str = ""
+    begun: Start, feed: Mapping[str, Any], n_runs: int, limits: Limits, given: Given | None = None
 ) -> Report:
     """Runs that are watched, others that are not and the limits, all in turns."""
     session = begun.session
@@ -124,6 +139,7 @@ def measured(
     for turn in range(n_runs):
         if turn % every == 0:
             limits.turn()
+            session.run(None, feed)  # whose data the limits have driven out of the caches
         watched.append(_watch(session, feed))
         plain.extend(_unwatched(session, feed))
     steps = merged([events for _, events in watched])
@@ -133,7 +149,7 @@ def measured(
     # The best of both: what else the machine does falls on one of them, and only adds.
     outside_s = max(0.0, min(times) - min(_in_steps(e) for _, e in watched))
     run_s = statistics.median(times)
-    return Report(model, begun, limits, steps, run_s, outside_s, n_runs, tuple(events))
+    return Report(given or Given(), begun, limits, steps, run_s, outside_s, n_runs, tuple(events))
 
 
 def _in_steps(events: Sequence[Event]) -> float:
@@ -225,7 +241,9 @@ def facts(report: Report) -> dict[str, Any]:
     """Everything for machines."""
     limits = report.limits
     return {
-        "model": report.model,
+        "model": report.given.model,
+        "inputs_from": report.given.inputs,
+        "precision": report.given.precision,
         "isa": native.isa,
         "threads": limits.threads,
         "runs": report.n_runs,

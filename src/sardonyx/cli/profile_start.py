@@ -28,13 +28,14 @@ STAGES: Final[Mapping[str, str]] = {
     "save": "writes the optimized model",
     "lower": "rewrites to the ops that kernels are made for",
     "write_pack": "writes a pack for later starts",
-    "pack": "reads all of the above from a pack",
+    "pack": "looks for a pack, and reads the graph from it in place of load to lower",
     "place": "asks providers who runs which node",
     "schedule": "an order of steps",
     "memory": "when memory of values is free again",
     "program": "steps and sizes as native code takes them",
     "weights": "reads weights and packs them for kernels",
 }
+_STARTS: Final = 5
 
 
 def show_start(arguments: argparse.Namespace, path: pathlib.Path) -> int:
@@ -50,11 +51,12 @@ def show_start(arguments: argparse.Namespace, path: pathlib.Path) -> int:
             "entries": entries,
             **store(feed, str(path), pathlib.Path(folder)),
         }
-        found = median([_started(request) for _ in range(arguments.starts)])
+        n_starts = arguments.starts or _STARTS
+        found = median([_started(request) for _ in range(n_starts)])
     if arguments.json:
-        say(json.dumps({"model": str(path), "starts": arguments.starts, **found}, indent=2))
+        say(json.dumps({"model": str(path), "starts": n_starts, **found}, indent=2))
     else:
-        _print(clean(path.name), arguments.starts, found)
+        _print(clean(path.name), n_starts, found)
     return 0
 
 

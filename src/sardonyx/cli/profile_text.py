@@ -20,8 +20,11 @@ _HEAD: Final = ("time", "share", "GFLOP/s", "GB/s", "of limit")
 def show(report: Report, top: int) -> None:
     """Prints what the machine can do, families, and the longest steps."""
     limits, n = report.limits, report.limits.threads
-    many = f"{n} thread{'s' * (n > 1)}, {native.isa}, median of {report.n_runs} runs"
-    heading(clean(os.path.basename(report.model)), many)
+    runs = f"{report.n_runs} run{'s' * (report.n_runs > 1)}"
+    many = f"{n} thread{'s' * (n > 1)}, {native.isa}, median of {runs}"
+    given = report.given
+    heading(clean(os.path.basename(given.model)), many)
+    say(paint(f"  inputs: {clean(given.inputs)}; precision: {given.precision}", "dim"))
     say(paint(f"  this machine: {_machine(report)}\n", "dim"))
     _families(report)
     say()
@@ -47,7 +50,7 @@ def _row(name: str, steps: Sequence[Step], report: Report) -> list[str]:
     return [
         name,
         duration(seconds),
-        _share(seconds, report.run_s),
+        _share(seconds, report.whole_s),
         f"{found['gflops']:.0f}" if found["operations"] else "",
         f"{found['gbytes']:.1f}" if found["bytes"] else "",
         f"{found['of_limit']:.0%}" if found["bytes"] else "",
@@ -62,14 +65,14 @@ def _families(report: Report) -> None:
     rows = [["by family", *_HEAD, "steps"]]
     small: list[Step] = []
     for name, steps in report.families().items():
-        if sum(s.seconds for s in steps) < _TINY * report.run_s:
+        if sum(s.seconds for s in steps) < _TINY * report.whole_s:
             small += steps
         else:
             rows.append([*_row(name, steps, report), str(len(steps))])
     if small:
         rows.append([*_row("the rest", small, report), str(len(small))])
     outside = report.outside_s
-    rows.append(["outside of steps", duration(outside), _share(outside, report.run_s)])
+    rows.append(["outside of steps", duration(outside), _share(outside, report.whole_s)])
     table(rows, right=(1, 2, 3, 4, 5, 6), styles={0: "cyan"})
 
 

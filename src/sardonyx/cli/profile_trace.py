@@ -23,7 +23,7 @@ _KEPT: Final[tuple[str, ...]] = (
 
 def trace(report: Report) -> dict[str, Any]:
     """A run and its steps on one track, the stages of the start on another."""
-    events: list[dict[str, Any]] = [_named("process_name", 0, os.path.basename(report.model))]
+    events: list[dict[str, Any]] = [_named("process_name", 0, os.path.basename(report.given.model))]
     events += [_named("thread_name", track, name) for track, name in _TRACKS]
     events += _start(report)
     events += _run(report)

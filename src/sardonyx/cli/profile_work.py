@@ -162,6 +162,7 @@ _RULES: Final[Mapping[str, Callable[[Node, Operands], int]]] = {
     "conv": _convolution,
     "conv_depthwise_f32": _convolution,
     "conv_f32": _convolution,
+    "conv_few_maps_f32": _convolution,
     "conv_transpose_f32": _transposed,
     "conv_unpacked_f32": _convolution,
     "conv_winograd_f32": _convolution,

@@ -6,13 +6,14 @@ import argparse
 import json
 import os
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx.atomic import writing
 from sardonyx.cli import inputs as feeds
+from sardonyx.cli import targets
 from sardonyx.cli.arguments import UsageError, precision_entry
 from sardonyx.cli.measure import Latency, Start, first_run, latency, start
 from sardonyx.cli.term import (
@@ -29,7 +30,6 @@ from sardonyx.cli.term import (
 )
 from sardonyx.cli.worker import flat, write_arrays
 from sardonyx.frozen import frozen
-from sardonyx.weights.pack.find import SUFFIX
 
 SHOWN: Final = 5  # values of an output
 PROFILED: Final = 3  # runs in a profile: one that reads the weights, and two as they go on
@@ -66,9 +66,8 @@ class Measured:
 
 def command(arguments: argparse.Namespace) -> int:
     """Runs MODEL, or the built-in one."""
-    for target in (arguments.outputs, arguments.profile):
-        if target is not None and not target.parent.is_dir():
-            raise UsageError(f"there is no folder {target.parent} to write {target.name} to")
+    files = (arguments.outputs, arguments.profile)
+    targets.check(files)
     if arguments.model is None:
         from sardonyx.cli.digits import show
 
@@ -78,11 +77,10 @@ def command(arguments: argparse.Namespace) -> int:
         return show(arguments)
     path = pathlib.Path(arguments.model)
     name = clean(path.name)
-    targets = (arguments.outputs, arguments.profile)
-    check_targets(targets, (path, f"{path}{SUFFIX}"))  # a profile is begun with the load
+    targets.check(files, targets.read_by(arguments))  # a profile is begun with the load
     with Progress(f"loading {name}"):
         started = begin(arguments, path)
-    check_targets(targets, started.session._source.files.states())
+    targets.check(files, started.session._source.files.states())
     feed, source = feeds.chosen(arguments, path, started.session._compiled.model.inputs)
     with Progress(f"running {name}"):
         measured = measure(arguments, started, feed, feed)
@@ -91,17 +89,6 @@ def command(arguments: argparse.Namespace) -> int:
     else:
         _print(arguments, measured, feed, source)
     return 0
-
-
-def check_targets(
-    targets: Iterable[pathlib.Path | None], kept: Iterable[str | pathlib.Path]
-) -> None:
-    """Refuses to write over the model or what belongs to it."""
-    for target in targets:
-        for path in kept if target is not None and target.exists() else ():
-            assert target is not None
-            if os.path.exists(path) and target.samefile(path):
-                raise UsageError(f"{target} is a file of the model itself: choose another name")
 
 
 def begin(arguments: argparse.Namespace, model: pathlib.Path) -> Start:
@@ -177,6 +164,7 @@ def _print_json(
         json.dumps(
             {
                 "model": arguments.model,
+                "precision": arguments.precision,
                 "inputs": [describe(n, v) for n, v in feed.items()],
                 "inputs_from": source,
                 "outputs": [describe(n, v) for n, v in measured.named],
@@ -190,7 +178,8 @@ def _print_json(
 def _print(
     arguments: argparse.Namespace, measured: Measured, feed: Mapping[str, Any], source: str
 ) -> None:
-    heading("inputs", clean(source))
+    rounded = "" if arguments.precision == "exact" else f", run in {arguments.precision}"
+    heading("inputs", clean(source) + rounded)
     table([_type_row(describe(n, v)) for n, v in feed.items()], styles={0: "cyan"})
     say()
     heading("outputs")

@@ -86,6 +86,8 @@ class Onnxlike:
 
     def __init__(self, module: str, threads: int) -> None:
         self._module = importlib.import_module(module)
+        if not hasattr(self._module, "InferenceSession"):
+            raise RuntimeError(f"{module} has not onnxruntime's interface: no InferenceSession")
         self._threads = threads
         self._session: Any = None
 

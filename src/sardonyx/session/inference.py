@@ -439,6 +439,8 @@ class InferenceSession(Ways):
     def _wanted(self, names: Sequence[str] | None) -> list[int]:
         if not names:
             return list(range(len(self._output_names)))
+        if isinstance(names, str):
+            raise InvalidArgument(f"output names are a list: [{names!r}], not {names!r}")
         try:
             return [self._output_names.index(name) for name in names]
         except ValueError:

@@ -292,8 +292,8 @@ def run_settings(options: SessionOptions) -> RunSettings:
     if not options.use_per_session_threads:
         threads = global_threads()
     return RunSettings(
-        max(0, threads),
-        entries.get(_SPINNING, "1") != "0",
+        min(max(0, threads), native.most_threads),
+        flag(options, _SPINNING, "1"),
         flag(options, _IN_PLACE, "1"),
         keeps=options.enable_cpu_mem_arena,
         shares=shares,

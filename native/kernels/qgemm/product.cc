@@ -254,8 +254,8 @@ constexpr int64_t kEnoughItems = 16;
 constexpr int64_t kMostRows = 96;
 
 // Blocks of rows as large as the cache takes; where they are few, columns are split, then rows.
-// Rows that lie still, and are fewer than the columns, are one block, so that weights are read once,
-// unless there are too few columns for all threads.
+// Rows that lie still, and are fewer than the columns, are one block, so that weights are read
+// once, unless there are too few columns for all threads.
 void choose_blocks(Product& p) {
   const bool is_one = p.gather == nullptr && p.m > kMostRows && p.m <= p.shape.n &&
                       p.m * p.stride <= 2 * kBlockBytes;

@@ -132,14 +132,14 @@ def measured(
 ) -> Report:
     """Runs that are watched, others that are not and the limits, all in turns."""
     session = begun.session
-    session.run(None, feed)  # binds sizes and touches memory, once
     watched: list[tuple[float, list[Event]]] = []
     plain: list[float] = []
     every = max(1, n_runs // _TURNS)
     for turn in range(n_runs):
         if turn % every == 0:
             limits.turn()
-            session.run(None, feed)  # whose data the limits have driven out of the caches
+            # Binds sizes, and reads again what the limits drove out of the caches.
+            session.run(None, feed)
         watched.append(_watch(session, feed))
         plain.extend(_unwatched(session, feed))
     steps = merged([events for _, events in watched])

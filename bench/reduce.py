@@ -15,8 +15,8 @@ from bench.steps import Array, Case, Made, floats, main, one, parser
 
 KERNELS = tuple(
     row
-    for row, (family, *_) in native.kernels.items()
-    if family in ("reduce", "softmax", "normalize", "pool", "select", "chain")
+    for row, info in native.kernels.items()
+    if info.family in ("reduce", "softmax", "normalize", "pool", "select", "chain")
 )
 GOAL = 0.85
 

@@ -88,12 +88,12 @@ def run_call(  # noqa: PLR0913 - how a call is run, each way by name
     gap of so many elements before and behind each row of its last axis.
     """
     inputs = [None if v is None else operand(v, values, isa) for v in call.inputs]
-    if not native.kernels[call.row][1]:  # where strides are not accepted, the executor copies
+    if not native.kernels[call.row].accepts:  # where strides are not accepted, the executor copies
         inputs = [None if a is None else a.copy() if strided(a) else a for a in inputs]
     ints = [evaluate(i, dims) for i in call.ints]
     facts = [v.tensor for v in node.outputs]
     shapes: list[Any] = []
-    if native.kernels[call.row][2]:
+    if native.kernels[call.row].resolves:
         unknown = [(0, f.dtype.onnx, [-1] * f.rank, [0] * f.rank) for f in facts]
         given = [tensor(a) for a in inputs]
         shapes = native.resolve(call.row, given, unknown, ints, list(call.floats), isa)

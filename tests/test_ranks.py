@@ -256,3 +256,38 @@ def test_ranks_that_sizes_decide_in_a_loop(m: int) -> None:
     }
     """
     assert steps(check(text, x=np.ones((2, m), np.float32), trips=np.array(3))) == 0
+
+
+@pytest.mark.parametrize("rank", [9, 10, 11, 12, 40])
+@pytest.mark.parametrize("taken", [True, False])
+@pytest.mark.parametrize("options", [None, sardonyx.RunOptions()], ids=["fast", "checked"])
+def test_a_branch_of_a_high_rank(
+    rank: int, taken: bool, options: sardonyx.RunOptions | None
+) -> None:
+    """What kernels take has a bound, and what only passes through an If has none but numpy's."""
+    shape = ", ".join(["1"] * rank)
+    text = f"""
+    g (float[2, 3] x, bool c) => (float[] y)
+    <int64[{rank}] wide = {{{shape}}}, float[1] w = {{5}}> {{
+      y = If (c) <then_branch = p () => (float[2, 3] t) {{ t = Neg(x) }},
+                  else_branch = q () => (float[] e) {{ e = Reshape(w, wide) }}>
+    }}"""
+    session = sardonyx.InferenceSession(onnx.parser.parse_model(HEAD + text))
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    (made,) = session.run(None, {"x": x, "c": np.array(taken)}, options)
+    assert made.shape == ((2, 3) if taken else (1,) * rank)
+    assert made.reshape(-1)[-1] == (-5 if taken else 5)
+
+
+@pytest.mark.parametrize("rank", [9, 10, 11])
+def test_collected_values_have_one_axis_more(rank: int) -> None:
+    dims = ", ".join(["1"] * rank)
+    text = f"""
+    g (float[{dims}] x) => (float[] y) <int64 n = {{3}}, bool yes = {{1}}> {{
+      y = Loop (n, yes) <body = b (int64 i, bool c) => (bool go, float[{dims}] d) {{
+        go = Identity(c) d = Neg(x) }}> }}"""
+    session = sardonyx.InferenceSession(onnx.parser.parse_model(HEAD + text))
+    for options in (None, sardonyx.RunOptions()):
+        (made,) = session.run(None, {"x": np.ones((1,) * rank, np.float32)}, options)
+        assert made.shape == (3, *(1,) * rank)
+        assert (made == -1).all()

@@ -21,7 +21,7 @@ grep -q avx512_vnni /proc/cpuinfo && isas="base;avx512vnni"
 
 # build NAME FLAGS: a copy of the package with this module in it goes before whichever is installed.
 build() {
-  cmake -S . -B "$work/$1" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS="$2 -O1 -g -fno-omit-frame-pointer" \
+  cmake -S . -B "$work/$1" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS="$2 -O1 -g -fno-omit-frame-pointer -DSARDONYX_ASSERTIONS" \
     -DSARDONYX_KERNEL_LEVEL=-O1 -DSARDONYX_ISAS="$isas" -DPython_EXECUTABLE="$python" \
     > "$work/configure.log" || { cat "$work/configure.log"; exit 1; }
   cmake --build "$work/$1" --target _native > "$work/build.log" || { tail -n 40 "$work/build.log"; exit 1; }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "base/assert.h"
 #include "base/dtype.h"
 #include "base/inline.h"
 
@@ -18,11 +19,18 @@ struct View {
   const void* data = nullptr;      // the bytes of a constant; null for all others
 
   SDX_INLINE bool is_given() const { return rank >= 0; }
-  SDX_INLINE int64_t dim(int axis) const { return dims[axis < 0 ? axis + rank : axis]; }
-  SDX_INLINE int64_t stride(int axis) const { return strides[axis < 0 ? axis + rank : axis]; }
+  SDX_INLINE int64_t dim(int axis) const { return dims[at(axis)]; }
+  SDX_INLINE int64_t stride(int axis) const { return strides[at(axis)]; }
+
+  // An axis counted from the front; negative ones count from the back.
+  SDX_INLINE int at(int axis) const {
+    SDX_ASSERT(axis >= -rank && axis < rank);
+    return axis < 0 ? axis + rank : axis;
+  }
 
   // Elements in axes [begin, end).
   SDX_INLINE int64_t count(int begin, int end) const {
+    SDX_ASSERT(begin >= 0 && end <= kMaxRank);
     int64_t n = 1;
     for (int i = begin; i < end; ++i) n *= dims[i];
     return n;
@@ -41,6 +49,7 @@ struct View {
 
   // Row-major strides for the dims.
   SDX_INLINE void pack() {
+    SDX_ASSERT(rank <= kMaxRank);
     int64_t step = 1;
     for (int i = rank - 1; i >= 0; --i) {
       strides[i] = step;

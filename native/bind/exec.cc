@@ -1,4 +1,4 @@
-// Sequences in Python: made of flat lists, run with the GIL released.
+// Sequences in Python: made of the specs in bind/specs.cc, run with the GIL released.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -13,8 +13,7 @@
 #include "bind/arrays.h"
 #include "bind/parts.h"
 #include "bind/texts.h"
-#include "exec/sequence.h"
-#include "kernels/registry.h"
+#include "exec/check.h"
 
 namespace nb = nanobind;
 
@@ -24,49 +23,6 @@ namespace {
 using namespace nb::literals;
 using Ints = std::vector<int32_t>;
 using Longs = std::vector<int64_t>;
-
-// What Python passes for each record, in the order of the records' members.
-using SizeTuple = std::tuple<int, int32_t, int32_t, int64_t>;
-using GuardTuple = std::tuple<int, int32_t, int32_t>;
-using ValueTuple = std::tuple<int, int, int32_t, uintptr_t, Ints, Longs>;
-using StepTuple = std::tuple<std::string, Ints, Ints, Ints, std::vector<double>,
-                             std::vector<std::pair<int32_t, int32_t>>, Ints, bool>;
-using Triple = std::tuple<int32_t, int32_t, int32_t>;
-using Quad = std::tuple<int32_t, int32_t, int32_t, int32_t>;
-using Pair = std::pair<int32_t, int32_t>;
-
-// A segment, in the order of what SegmentBuilder.arrays in program/flat.py passes.
-std::unique_ptr<Segment> make_segment(nb::tuple parts) {
-  SegmentSpec spec;
-  spec.number = nb::cast<int>(parts[0]);
-  for (const auto& [kind, a, b, value] : nb::cast<std::vector<SizeTuple>>(parts[1]))
-    spec.sizes.push_back({SizeKind(kind), a, b, value});
-  for (const auto& [kind, left, right] : nb::cast<std::vector<GuardTuple>>(parts[2]))
-    spec.guards.push_back({GuardKind(kind), left, right});
-  spec.names = nb::cast<Ints>(parts[3]);
-  for (const auto& [storage, dtype, at, address, dims, numbers] :
-       nb::cast<std::vector<ValueTuple>>(parts[4]))
-    spec.values.push_back({Storage(storage), DType(dtype), at,
-                           reinterpret_cast<const void*>(address), dims, numbers});
-  const Isa* isa = chosen_isa();
-  for (const auto& [row, inputs, outputs, ints, floats, shares, turn, joins] :
-       nb::cast<std::vector<StepTuple>>(parts[5])) {
-    const Kernel* kernel = isa == nullptr ? nullptr : find_kernel(*isa, row);
-    if (kernel == nullptr) throw std::invalid_argument("there is no kernel " + row);
-    spec.steps.push_back({kernel, inputs, outputs, ints, floats, shares, turn, joins});
-  }
-  for (const auto& [step, output, axis, name] : nb::cast<std::vector<Quad>>(parts[6]))
-    spec.resolved.push_back({step, output, axis, name});
-  for (const auto& [slot, value] : nb::cast<std::vector<Pair>>(parts[7]))
-    spec.aliases.push_back({slot, value});
-  for (const auto& [from, to, axis, rows, room_from, room_to] :
-       nb::cast<std::vector<std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t, int32_t>>>(
-           parts[8]))
-    spec.growths.push_back({from, to, axis, rows, room_from, room_to});
-  spec.effort = nb::cast<int>(parts[9]);
-  spec.branches = nb::cast<bool>(parts[10]);
-  return std::make_unique<Segment>(std::move(spec));
-}
 
 // A flag that any thread may raise to end runs.
 struct Stop {
@@ -100,26 +56,53 @@ class Watch {
   bool interrupted_ = false;
 };
 
-// A sequence with what only Python needs: names and types of inputs and outputs, threads.
+// What a run gave.
+struct RunResult {
+  nb::list outputs;
+  Longs names;                      // the sizes of all names
+  nb::list spans;                   // of profiles: (segment, step, begin, end, run, lane)
+  std::vector<Longs> names_by_run;  // of profiles
+};
+
+// What only Python needs of a sequence: names and types of inputs and outputs.
+struct Interface {
+  nb::list input_names, input_types, output_types;
+  Ints output_dtypes;
+};
+
+// How runs use the machine.
+struct Settings {
+  ThreadOptions threads;
+  bool grows_in_place;
+  int64_t limit_bytes;
+};
+
+// A sequence that is ready to run.
 class Runnable {
  public:
-  Runnable(std::shared_ptr<const Sequence> sequence, nb::list input_names, nb::list input_types,
-           nb::list output_types, Ints output_dtypes, ThreadOptions threads, bool grows_in_place,
-           std::shared_ptr<Pool> pool, int64_t limit_bytes)
-      : sequence_(std::move(sequence)),
-        input_names_(std::move(input_names)),
-        input_types_(std::move(input_types)),
-        output_types_(std::move(output_types)),
-        output_dtypes_(std::move(output_dtypes)),
-        threads_(threads),
-        grows_in_place_(grows_in_place),
+  // `kept` owns the constants that the sequence has addresses of.
+  Runnable(SequenceSpec spec, Interface interface, Settings settings, std::shared_ptr<Pool> pool,
+           nb::object kept)
+      : kept_(std::move(kept)),
+        input_names_(std::move(interface.input_names)),
+        input_types_(std::move(interface.input_types)),
+        output_types_(std::move(interface.output_types)),
+        output_dtypes_(std::move(interface.output_dtypes)),
+        threads_(settings.threads),
+        grows_in_place_(settings.grows_in_place),
         pool_(std::move(pool)),
-        limit_bytes_(limit_bytes) {
+        limit_bytes_(settings.limit_bytes) {
+    check(spec);
+    if (input_names_.size() != spec.inputs.size() || input_types_.size() != spec.inputs.size() ||
+        output_types_.size() != spec.outputs.size() || output_dtypes_.size() != spec.outputs.size())
+      throw MalformedProgram("names and types for another number of inputs or outputs");
+    sequence_ = std::make_shared<const Sequence>(std::move(spec));
     if (threads_.threads < 1) threads_.threads = usable_cpus();
     want_threads(threads_.threads);
   }
 
-  // The outputs for a feed that needs no second look; None where anything about it is unusual.
+  // The fast path: the outputs of a plain feed, as a list; an Outcome where a step or a guard
+  // failed; None, before anything has run, where the feed needs the checked path.
   nb::object quick(nb::dict feed) const { return quick_into(std::move(feed), nb::none()); }
 
   // The same with memory for outputs: for each an array, or None.
@@ -137,13 +120,14 @@ class Runnable {
     if (sequence_->bind_names(state).fault != Fault::none) return nb::none();
     if (!arrays.is_none()) lend(state, nb::cast<nb::list>(arrays));
     Watch watch(nullptr);
-    const Outcome outcome = run_in(state, watch);
+    Outcome outcome = run_in(state, watch);
     if (watch.was_interrupted()) nb::raise_python_error();
-    if (outcome.fault != Fault::none) return nb::none();
+    if (outcome.fault != Fault::none) return nb::cast(std::move(outcome));
     return outputs(state, arrays);
   }
 
-  // Outputs, the names' sizes and, if asked for, when each step ran; or what went wrong.
+  // The checked path, for values that Python has looked at: a RunResult, or an Outcome where
+  // something failed. `profiles` asks for the times of the steps.
   nb::object run(const Longs& names, nb::list inputs, const Stop* stop, bool profiles,
                  nb::object arrays) const {
     const SequenceSpec& spec = sequence_->spec();
@@ -154,26 +138,26 @@ class Runnable {
     std::vector<nb::object> kept;
     for (size_t i = 0; i < spec.inputs.size(); ++i) {
       nb::handle array = inputs[i];
-      if (array.is_none()) continue;
-      if (take(array.ptr(), i, state)) continue;
+      if (take_ranked(array.ptr(), i, state)) continue;
       kept.push_back(contiguous(array.ptr()));  // a cache that grew along another axis has gaps
-      if (!take(kept.back().ptr(), i, state))
-        throw std::invalid_argument("an input of a sequence is no plain array of its type");
+      if (!take_ranked(kept.back().ptr(), i, state))
+        throw std::invalid_argument("input " + std::to_string(i) +
+                                    " of a segment is no plain array of its type and rank");
     }
+    if (Outcome outcome = sequence_->bind_names(state); outcome.fault != Fault::none)
+      return nb::cast(std::move(outcome));
     if (!arrays.is_none()) lend(state, nb::cast<nb::list>(arrays));
     Moments moments;
     if (profiles) state.moments = &moments;
     Watch watch(stop);
-    const Outcome outcome = run_in(state, watch);
+    Outcome outcome = run_in(state, watch);
     if (watch.was_interrupted()) nb::raise_python_error();
-    if (outcome.fault != Fault::none)
-      return nb::make_tuple(int(outcome.fault), outcome.segment, outcome.index,
-                            outcome.status.text(), nb::cast(outcome.names), outcome.bytes);
+    if (outcome.fault != Fault::none) return nb::cast(std::move(outcome));
     nb::list spans;
     for (const Moment& m : moments.steps)
       spans.append(nb::make_tuple(m.segment, m.step, m.begin_ns, m.end_ns, m.run, m.lane));
-    return nb::make_tuple(0, outputs(state, arrays), nb::cast(state.names), spans,
-                          nb::cast(moments.names));
+    return nb::cast(RunResult{outputs(state, arrays), std::move(state.names), std::move(spans),
+                              std::move(moments.names)});
   }
 
   // What runs with these names take, by segment; those whose sizes are not known are left out.
@@ -232,9 +216,7 @@ class Runnable {
     kept.reserve(spec.inputs.size());
     for (size_t i = 0; i < spec.inputs.size(); ++i) {
       PyObject* array = PyDict_GetItem(feed.ptr(), PyList_GET_ITEM(input_names_.ptr(), long(i)));
-      const Slot& slot = state.slots[size_t(spec.inputs[i])];
-      if (array == nullptr || !take(array, i, state) || slot.view.rank != spec.ranks[i])
-        return false;
+      if (array == nullptr || !take_ranked(array, i, state)) return false;
       kept.push_back(nb::borrow(array));
     }
     return true;
@@ -247,6 +229,13 @@ class Runnable {
     if (spec.dtypes[input] == DType::text) return text_slot(array, *state.texts, slot);
     PyObject* descr = PyList_GET_ITEM(input_types_.ptr(), long(input));
     return slot_of(array, {descr, spec.dtypes[input], spec.room_axes[input]}, slot);
+  }
+
+  // The same for arrays of the rank that the program was made for.
+  bool take_ranked(PyObject* array, size_t input, RunState& state) const {
+    const SequenceSpec& spec = sequence_->spec();
+    return take(array, input, state) &&
+           state.slots[size_t(spec.inputs[input])].view.rank == spec.ranks[input];
   }
 
   RunState fresh() const {
@@ -344,6 +333,7 @@ class Runnable {
     return slot;
   }
 
+  nb::object kept_;
   std::shared_ptr<const Sequence> sequence_;
   nb::list input_names_, input_types_, output_types_;
   Ints output_dtypes_;
@@ -359,75 +349,6 @@ struct PoolHandle {
   explicit PoolHandle(bool keeps) : pool(std::make_shared<Pool>(keeps)) {}
   std::shared_ptr<Pool> pool;
 };
-
-std::shared_ptr<const Sequence> make_sequence(nb::tuple parts);
-
-// A control-flow node, in the order of what program/control.py passes.
-std::unique_ptr<Control> make_control(nb::tuple parts) {
-  auto control = std::make_unique<Control>();
-  control->kind = ControlKind(nb::cast<int>(parts[0]));
-  control->number = nb::cast<int>(parts[1]);
-  for (nb::handle given : nb::cast<nb::list>(parts[2])) {
-    nb::tuple body = nb::cast<nb::tuple>(given);
-    control->bodies.push_back({make_sequence(nb::cast<nb::tuple>(body[0])), nb::cast<Ints>(body[1]),
-                               nb::cast<std::vector<Pair>>(body[2])});
-  }
-  control->inputs = nb::cast<Ints>(parts[3]);
-  control->outputs = nb::cast<Ints>(parts[4]);
-  for (const auto& [dtype, dims, axis, reversed, joined, needs_parts] :
-       nb::cast<std::vector<std::tuple<int, Longs, int, bool, bool, bool>>>(parts[5])) {
-    Stacked stacked{DType(dtype), int(dims.size()), {}, axis, reversed, joined, needs_parts};
-    std::copy(dims.begin(), dims.end(), stacked.dims);
-    control->stacked.push_back(stacked);
-  }
-  for (const auto& [axis, reversed] : nb::cast<std::vector<std::pair<int, bool>>>(parts[6]))
-    control->cuts.push_back({axis, reversed});
-  return control;
-}
-
-Item make_item(nb::tuple parts) {
-  Item item;
-  nb::tuple s = nb::cast<nb::tuple>(parts[1]);
-  if (nb::cast<bool>(parts[0]))
-    item.segment = make_segment(s);
-  else
-    item.control = make_control(s);
-  for (const auto& [slot, axis, name] : nb::cast<std::vector<Triple>>(parts[2]))
-    item.gives.push_back({slot, axis, name});
-  item.frees = nb::cast<Ints>(parts[3]);
-  return item;
-}
-
-std::shared_ptr<const Sequence> make_sequence(nb::tuple parts) {
-  SequenceSpec spec;
-  std::tie(spec.n_slots, spec.n_names) = nb::cast<std::pair<int, int>>(parts[0]);
-  for (const auto& [slot, rank, dtype, room_axis] :
-       nb::cast<std::vector<std::tuple<int32_t, int, int, int>>>(parts[1])) {
-    spec.inputs.push_back(slot);
-    spec.ranks.push_back(rank);
-    spec.dtypes.push_back(DType(dtype));
-    spec.room_axes.push_back(room_axis);
-  }
-  spec.outputs = nb::cast<Ints>(parts[2]);
-  for (const auto& [slot, axis, name] : nb::cast<std::vector<Triple>>(parts[3]))
-    spec.names.push_back({slot, axis, name});
-  for (const auto& [slot, axis, size] :
-       nb::cast<std::vector<std::tuple<int32_t, int32_t, int64_t>>>(parts[4]))
-    spec.sizes.push_back({slot, axis, size});
-  for (const auto& [slot, dtype, dims, address] :
-       nb::cast<std::vector<std::tuple<int32_t, int, Longs, uintptr_t>>>(parts[5])) {
-    View view;
-    view.dtype = DType(dtype);
-    view.rank = int(dims.size());
-    std::copy(dims.begin(), dims.end(), view.dims);
-    view.pack();
-    view.data = reinterpret_cast<const void*>(address);
-    spec.constants.push_back({slot, view});
-  }
-  for (nb::handle given : nb::cast<nb::list>(parts[6]))
-    spec.items.push_back(make_item(nb::cast<nb::tuple>(given)));
-  return std::make_shared<const Sequence>(std::move(spec));
-}
 
 }  // namespace
 
@@ -447,31 +368,57 @@ void bind_exec(nb::module_& m) {
       .def_prop_ro("kept_bytes", [](const PoolHandle& p) { return p.pool->kept_bytes(); })
       .def_prop_ro("kept_blocks", [](const PoolHandle& p) { return p.pool->kept_blocks(); })
       .def_prop_ro("live_blocks", [](const PoolHandle& p) { return p.pool->live_blocks(); });
+  nb::enum_<Fault>(m, "Fault", "Why a run ended before its end.")
+      .value("NONE", Fault::none)
+      .value("GUARD", Fault::guard)
+      .value("SIZE", Fault::size)
+      .value("STEP", Fault::step)
+      .value("MEMORY", Fault::memory)
+      .value("STOPPED", Fault::stopped)
+      .value("NAME", Fault::name)
+      .value("LIMIT", Fault::limit);
+  nb::class_<Outcome>(m, "Outcome", "How a run failed, at which guard or step of which segment.")
+      .def_ro("fault", &Outcome::fault)
+      .def_ro("segment", &Outcome::segment)
+      .def_ro("index", &Outcome::index)
+      .def_prop_ro("text", [](const Outcome& o) { return std::string(o.status.text()); })
+      .def_ro("names", &Outcome::names, "The sizes of all names.")
+      .def_ro("bytes", &Outcome::bytes, "That were wanted, for faults of memory.");
+  nb::class_<RunResult>(m, "RunResult", "What a run gave.")
+      .def_ro("outputs", &RunResult::outputs)
+      .def_ro("names", &RunResult::names, "The sizes of all names.")
+      .def_ro("spans", &RunResult::spans, "(segment, step, begin, end, run, lane), of profiles.")
+      .def_ro("names_by_run", &RunResult::names_by_run, "Of profiles.");
   nb::class_<Runnable>(m, "Runnable", "A compiled sequence of segments, ready to run.")
       .def(
           "__init__",
-          [](Runnable* self, nb::tuple sequence, nb::tuple python) {
-            ThreadOptions threads{nb::cast<int>(python[3]), nb::cast<bool>(python[4]),
-                                  nb::cast<bool>(python[8]), nb::cast<int32_t>(python[9]),
-                                  nb::cast<bool>(python[10])};
+          [](Runnable* self, SequenceSpec& sequence, nb::list input_names, nb::list input_types,
+             nb::list output_types, Ints output_dtypes, PoolHandle& pool, int threads, bool spins,
+             int32_t spin_us, bool flushes, bool calms, bool grows_in_place, int64_t limit_bytes,
+             nb::object keeps) {
             new (self)
-                Runnable(make_sequence(sequence), nb::cast<nb::list>(python[0]),
-                         nb::cast<nb::list>(python[1]), nb::cast<nb::list>(python[2]),
-                         nb::cast<Ints>(python[11]), threads, nb::cast<bool>(python[5]),
-                         nb::cast<PoolHandle&>(python[6]).pool, nb::cast<int64_t>(python[7]));
+                Runnable(std::move(sequence),
+                         {std::move(input_names), std::move(input_types), std::move(output_types),
+                          std::move(output_dtypes)},
+                         {{threads, spins, flushes, spin_us, calms}, grows_in_place, limit_bytes},
+                         pool.pool, std::move(keeps));
           },
-          "sequence"_a, "python"_a)
+          "sequence"_a, nb::kw_only(), "input_names"_a, "input_types"_a, "output_types"_a,
+          "output_dtypes"_a, "pool"_a, "threads"_a, "spins"_a, "spin_us"_a, "flushes"_a, "calms"_a,
+          "grows_in_place"_a, "limit_bytes"_a, "keeps"_a.none(),
+          "Takes the sequence over. `keeps` owns the constants that it has addresses of.")
       .def("quick", &Runnable::quick, "feed"_a,
-           "The outputs of a feed that needs no second look; None if anything is unusual.")
+           nb::sig("def quick(self, feed: dict) -> list | Outcome | None"),
+           "The outputs of a plain feed; None, before anything runs, if it needs the checked path.")
       .def("quick_into", &Runnable::quick_into, "feed"_a, "arrays"_a.none(),
-           nb::sig("def quick_into(self, feed: dict, arrays: list | None) -> object"),
+           nb::sig("def quick_into(self, feed: dict, arrays: list | None) -> list | Outcome | "
+                   "None"),
            "The same with arrays for outputs: those that an output lies in come back.")
       .def("run", &Runnable::run, "names"_a, "inputs"_a, "stop"_a.none(), "profiles"_a,
            "arrays"_a = nb::none(),
            nb::sig("def run(self, names: collections.abc.Sequence[int], inputs: list, stop: Stop | "
-                   "None, profiles: bool, arrays: list | None = None) -> tuple"),
-           "(0, outputs, names, spans, sizes of each run), or (fault, segment, index, text, names, "
-           "bytes).")
+                   "None, profiles: bool, arrays: list | None = None) -> RunResult | Outcome"),
+           "The outputs of values that were checked, or how the run failed.")
       .def("memory", &Runnable::memory, "names"_a,
            nb::sig("def memory(self, names: collections.abc.Sequence[int]) -> list[dict]"),
            "What a run with these sizes takes, by segment: when each value is alive, and where.")

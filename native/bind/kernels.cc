@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bind/parts.h"
+#include "exec/prepare.h"
 #include "exec/single.h"
 #include "exec/texts.h"
 #include "kernels/registry.h"
@@ -38,6 +39,12 @@ View view_of(const Tensor& tensor) {
   return view;
 }
 
+struct KernelInfo {
+  std::string family;
+  int accepts;
+  bool resolves;
+};
+
 // What one call of a row needs, kept together while it runs.
 struct Single {
   Single(const std::string& row, const std::string& isa_name, const Tensors& inputs,
@@ -51,8 +58,7 @@ struct Single {
     for (const Tensor& t : inputs) in.push_back(view_of(t)), at_in.push_back(in.back().data);
     for (const Tensor& t : outputs)
       out.push_back(view_of(t)), at_out.push_back(const_cast<void*>(out.back().data));
-    call = {in.data(),   int(in.size()),   out.data(),    int(out.size()),
-            ints.data(), int(ints.size()), floats.data(), int(floats.size())};
+    call = call_of(in, out, ints, floats);
     data = {at_in.data(), at_out.data(), nullptr, nullptr};
   }
 
@@ -102,14 +108,18 @@ void bind_kernels(nb::module_& m) {
   m.attr("isa") = isa == nullptr ? "" : isa->name;
   m.attr("multiplies_bf16") = isa != nullptr && multiplies_bf16(*isa);
 
-  nb::dict rows;  // row name: (family, how inputs may lie, whether it resolves sizes)
+  nb::class_<KernelInfo>(m, "KernelInfo", "What Python needs to know of a kernel row.")
+      .def_ro("family", &KernelInfo::family)
+      .def_ro("accepts", &KernelInfo::accepts, "How its inputs may lie: see Form in program/flat.py.")
+      .def_ro("resolves", &KernelInfo::resolves, "Whether its output sizes depend on data.");
+  nb::dict rows;  // by name
   for (int f = 0; f < kFamilyCount; ++f) {
     const KernelTable& table = *kIsas[0].tables[f];
     for (int i = 0; i < table.n; ++i) {
       const Kernel& row = table.rows[i];
       if (rows.contains(row.name))
         throw std::logic_error(std::string("two kernels have the name ") + row.name);
-      rows[row.name] = nb::make_tuple(kFamilies[f], int(row.accepts), row.resolve != nullptr);
+      rows[row.name] = KernelInfo{kFamilies[f], int(row.accepts), row.resolve != nullptr};
     }
   }
   m.attr("kernels") = rows;

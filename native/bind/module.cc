@@ -9,6 +9,7 @@ NB_MODULE(_native, m) {
   sdx::bind_load(m);
   sdx::bind_texts(m);
   sdx::bind_kernels(m);
+  sdx::bind_specs(m);
   sdx::bind_exec(m);
   sdx::bind_order(m);
   sdx::bind_dlpack(m);

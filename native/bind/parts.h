@@ -7,6 +7,7 @@ namespace sdx {
 
 void bind_load(nanobind::module_& m);
 void bind_exec(nanobind::module_& m);
+void bind_specs(nanobind::module_& m);
 void bind_kernels(nanobind::module_& m);
 void bind_order(nanobind::module_& m);
 void bind_dlpack(nanobind::module_& m);

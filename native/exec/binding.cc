@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "exec/grow.h"
+#include "exec/prepare.h"
 
 namespace sdx {
 namespace {
@@ -102,22 +103,12 @@ class Binder {
     gather(step.outputs, out_);
     ints_.clear();
     for (const int32_t r : step.ints) ints_.push_back(registers_[size_t(r)]);
-    const Call call{in_.data(),   int(in_.size()),   out_.data(),        int(out_.size()),
-                    ints_.data(), int(ints_.size()), step.floats.data(), int(step.floats.size())};
+    const Call call = call_of(in_, out_, ints_, step.floats);
     BoundStep& bound = binding.steps.emplace_back();
     bound.number = number;
     bound.n_in = int32_t(in_.size());
     bound.n_out = int32_t(out_.size());
-    bound.plan.owner = &binding.memory;
-    bound.plan.allocate = [](void* owner, size_t bytes) {
-      return static_cast<Bump*>(owner)->allocate(bytes);
-    };
-    Status status;
-    try {
-      status = step.kernel->prepare(call, bound.plan);
-    } catch (const std::bad_alloc&) {
-      return Status::fail("there is no memory for the tables that these sizes take");
-    }
+    Status status = prepare(*step.kernel, call, binding.memory, bound.plan);
     bound.plan.local_bytes = align_up(bound.plan.local_bytes);
     binding.local_bytes = std::max(binding.local_bytes, bound.plan.local_bytes);
     return status;
@@ -205,7 +196,7 @@ class Binder {
   // Whether each element of an output is made of the same element of an input, and no other of it.
   bool may_share(const StepSpec& step, int32_t input, int32_t output) const {
     const int32_t from = step.inputs[size_t(input)], to = step.outputs[size_t(output)];
-    if (root(from) < 0 || !is_whole(to) || !lies_as(from, to, step.turn)) return false;
+    if (root(from) < 0 || !is_whole(to) || !lies_as(from, to, step.permutation)) return false;
     // Other inputs that show the same bytes must be read in the same way.
     for (int32_t i = 0; i < int32_t(step.inputs.size()); ++i) {
       const int32_t id = step.inputs[size_t(i)];
@@ -213,19 +204,19 @@ class Binder {
       const std::pair share(i, output);
       const bool may =
           std::find(step.shares.begin(), step.shares.end(), share) != step.shares.end();
-      if (!may || !lies_as(id, to, step.turn)) return false;
+      if (!may || !lies_as(id, to, step.permutation)) return false;
     }
     return true;
   }
 
   // Whether a value is all of the arena value that it views, its elements in the order in which
   // those of an output lie.
-  bool lies_as(int32_t from, int32_t to, const std::vector<int32_t>& turn) const {
+  bool lies_as(int32_t from, int32_t to, const std::vector<int32_t>& permutation) const {
     const View &in = views_[size_t(from)], &out = views_[size_t(to)];
     if (bytes_of(in) != bytes_of(out) || in.count() != out.count()) return false;
-    if (turn.empty()) return is_whole(from);
+    if (permutation.empty()) return is_whole(from);
     for (int i = 0; i < out.rank; ++i) {
-      const int32_t axis = turn[size_t(i)];
+      const int32_t axis = permutation[size_t(i)];
       if (in.dims[axis] != out.dims[i]) return false;
       if (out.dims[i] != 1 && in.strides[axis] != out.strides[i]) return false;
     }
@@ -248,8 +239,21 @@ class Binder {
     return found;
   }
 
+  // Whether all that lies in the arena lies inside it.
+  [[maybe_unused]] bool is_inside() const {
+    for (size_t i = 0; i < spec_.values.size(); ++i) {
+      if (spec_.values[i].storage != Storage::arena || frame_.lent[i] >= 0) continue;
+      if (frame_.offsets[i] < 0 || frame_.offsets[i] + need_.bytes[i] > frame_.bytes) return false;
+    }
+    for (size_t i = 0; i < need_.scratch.size(); ++i)
+      if (frame_.scratch[i] < 0 || frame_.scratch[i] + need_.scratch[i] > frame_.bytes)
+        return false;
+    return true;
+  }
+
   // Steps in their order, with places for their operands and scratch.
   void locate(Binding& binding) {
+    SDX_ASSERT(is_inside());
     std::vector<BoundStep> steps;
     steps.reserve(binding.steps.size());
     binding.ends = frame_.rounds.end;

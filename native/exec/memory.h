@@ -17,29 +17,46 @@ class Bump {
     for (void* block : blocks_) std::free(block);
   }
 
-  // 64-byte aligned, not cleared. Throws std::bad_alloc also for more than tables of any use take:
-  // sizes come from models and inputs, and a system may promise memory that it does not have.
-  void* allocate(size_t bytes) {
-    if (bytes > kMost) throw std::bad_alloc();
-    bytes = (bytes + 63) / 64 * 64;
-    if (bytes > left_) {
-      const size_t size = bytes > kBlock ? bytes : kBlock;
-      if (size > kMost - taken_) throw std::bad_alloc();
-      taken_ += size;
-      void* block = std::aligned_alloc(64, size);
-      if (block == nullptr) throw std::bad_alloc();
-      blocks_.push_back(block);
-      next_ = static_cast<std::byte*>(block);
-      left_ = size;
-    }
+  // 64-byte aligned, not cleared. Null where there is no memory, and for more than tables of any
+  // use take: sizes come from models and inputs, and a system may promise memory that it does not
+  // have. What does not fit into the reserve gets a block of its own and leaves the reserve alone.
+  void* allocate(size_t bytes) noexcept {
+    if (bytes > kMost) return nullptr;
+    bytes = bytes == 0 ? 64 : (bytes + 63) / 64 * 64;
+    if (bytes > left_) return add_block(bytes);
     void* made = next_;
     next_ += bytes;
     left_ -= bytes;
     return made;
   }
 
+  // Has so many bytes ready for allocations to come; false where there is no memory.
+  bool reserve(size_t bytes) noexcept {
+    if (bytes <= left_) return true;
+    const size_t size = bytes > kBlock ? (bytes + 63) / 64 * 64 : kBlock;
+    void* block = add_block(size);
+    if (block == nullptr) return false;
+    next_ = static_cast<std::byte*>(block);
+    left_ = size;
+    return true;
+  }
+
  private:
-  static constexpr size_t kBlock = 16384;
+  void* add_block(size_t size) noexcept {
+    if (size > kMost - taken_) return nullptr;
+    void* block = std::aligned_alloc(64, size);
+    if (block == nullptr) return nullptr;
+    try {
+      blocks_.push_back(block);
+    } catch (const std::bad_alloc&) {
+      std::free(block);
+      return nullptr;
+    }
+    taken_ += size;
+    return block;
+  }
+
+  static constexpr size_t kBlock = 65536;
   static constexpr size_t kMost = size_t(1) << 30;
   std::vector<void*> blocks_;
   std::byte* next_ = nullptr;

@@ -1,34 +1,20 @@
 #include "exec/segment.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <mutex>
 #include <new>
-#include <shared_mutex>
 
 #include "exec/binding.h"
 #include "exec/grow.h"
+#include "exec/prepare.h"
 
 namespace sdx {
 namespace {
 
 constexpr size_t kKeptBindings = 8;
 constexpr int kMostOperands = 64;  // beyond which pointers go to the heap
-
-// Held by whoever makes a binding. A fork waits for them, so that a child finds no lock of theirs
-// taken; its own is made anew, since only the thread that locked it may unlock it.
-std::shared_mutex& binders() {
-  static std::shared_mutex* const made = [] {
-    static auto* fresh = new std::shared_mutex;
-    pthread_atfork([] { fresh->lock(); }, [] { fresh->unlock(); },
-                   [] { new (fresh) std::shared_mutex; });
-    return fresh;
-  }();
-  return *made;
-}
 
 int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -47,7 +33,9 @@ std::byte* address(const Place& place, const RunState& state, std::byte* arena) 
     case Place::kAbsent: return nullptr;
     case Place::kFixed: return reinterpret_cast<std::byte*>(place.offset);
     case Place::kArena: return arena + place.offset;
-    default: return state.slots[size_t(place.base)].data + place.offset;
+    default:
+      SDX_ASSERT(size_t(place.base) < state.slots.size());
+      return state.slots[size_t(place.base)].data + place.offset;
   }
 }
 
@@ -329,8 +317,7 @@ Outcome Segment::resolve(RunState& state, FoundBySteps& found) const {
       out.clear();
       for (const int32_t id : step.outputs) out.push_back(views[size_t(id)]);
       for (const int32_t reg : step.ints) ints.push_back(registers[size_t(reg)]);
-      const Call call{in.data(),   int(in.size()),   out.data(),         int(out.size()),
-                      ints.data(), int(ints.size()), step.floats.data(), int(step.floats.size())};
+      const Call call = call_of(in, out, ints, step.floats);
       const Found kept{nullptr, 0, &found.emplace_back(r.step, std::vector<int64_t>()).second,
                        keep};
       const Data data{at.data(), nullptr, nullptr, nullptr, 0, state.texts->room(), &kept};
@@ -360,7 +347,6 @@ std::optional<MemoryReport> Segment::memory(RunState state) const {
   (void)plan_growths(spec_, state);
   Outcome outcome;
   MemoryReport report;
-  std::shared_lock binder(binders());
   std::lock_guard lock(choosing_);
   const auto binding = make_binding(spec_, *wiring_, state, *choice_, outcome, &report.values);
   if (binding == nullptr) return std::nullopt;
@@ -394,7 +380,6 @@ std::shared_ptr<const Binding> Segment::recent_for(const RunState& state) const 
 
 std::shared_ptr<const Binding> Segment::binding_for(RunState& state, Outcome& outcome) const {
   if (auto found = recent_for(state)) return found;
-  std::shared_lock binder(binders());
   std::lock_guard choosing(choosing_);
   if (auto found = recent_for(state)) return found;  // another run made it meanwhile
   std::shared_ptr<const Binding> made = make_binding(spec_, *wiring_, state, *choice_, outcome);

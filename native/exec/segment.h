@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "exec/block.h"
+#include "exec/fork_mutex.h"
 #include "exec/memory.h"
 #include "exec/pool.h"
 #include "exec/sizes.h"
@@ -47,9 +48,8 @@ struct StepSpec {
   std::vector<int32_t> ints;             // registers
   std::vector<double> floats;
   std::vector<std::pair<int32_t, int32_t>> shares;  // (input, output) that may be the same bytes
-  std::vector<int32_t>
-      turn;            // axes of inputs that share, in the output's order; empty: as they are
-  bool joins = false;  // inputs may lie in the output, one behind the other along axis ints[0]
+  std::vector<int32_t> permutation;  // axes of inputs that share, in the output's order; or empty
+  bool joins = false;  // inputs may be written directly into the output, along axis ints[0]
 };
 
 // A name that a resolving step settles: the axis of one of its outputs.
@@ -202,9 +202,9 @@ class Segment {
 
   SegmentSpec spec_;
   std::unique_ptr<const Wiring> wiring_;
-  mutable std::mutex choosing_;  // one binding is made at a time
+  mutable ForkMutex choosing_;  // one binding is made at a time; taken before `mutex_`
   mutable std::unique_ptr<Choice> choice_;
-  mutable std::mutex mutex_;
+  mutable ForkMutex mutex_;
   mutable std::vector<std::shared_ptr<const Binding>> recent_;  // the latest used last
 };
 

@@ -36,6 +36,7 @@ Outcome Sequence::bind_names(RunState& state) const {
   for (const SizeOf& s : spec_.sizes) {
     if (state.slots[size_t(s.slot)].view.dims[s.axis] == s.size) continue;
     outcome.fault = Fault::name;
+    outcome.index = s.slot;
     return outcome;
   }
   for (const NameOf& n : spec_.names) {
@@ -44,6 +45,7 @@ Outcome Sequence::bind_names(RunState& state) const {
     if (known == -1) known = size;
     if (known == size) continue;
     outcome.fault = Fault::name;
+    outcome.index = n.slot;
     return outcome;
   }
   return outcome;
@@ -82,9 +84,8 @@ Outcome Sequence::run_body(const Body& body, std::vector<Slot> inputs, const Run
   for (size_t i = 0; i < n_own; ++i) state.slots[size_t(spec_.inputs[i])] = std::move(inputs[i]);
   for (size_t i = 0; i < body.captures.size(); ++i)
     state.slots[size_t(spec_.inputs[n_own + i])] = outer.slots[size_t(body.captures[i])];
-  for (const NameOf& n : spec_.names)
-    state.names[size_t(n.name)] = state.slots[size_t(n.slot)].view.dims[n.axis];
-  Outcome outcome = run(state);
+  Outcome outcome = bind_names(state);
+  if (outcome.fault == Fault::none) outcome = run(state);
   outputs.clear();
   if (outcome.fault != Fault::none) return outcome;
   for (const int32_t slot : spec_.outputs) outputs.push_back(state.slots[size_t(slot)]);

@@ -73,6 +73,9 @@ struct Item {
 };
 
 struct SequenceSpec {
+  SequenceSpec() = default;
+  SequenceSpec(SequenceSpec&&) = default;  // items cannot be copied
+
   int n_slots = 0, n_names = 0;
   std::vector<int32_t> inputs, outputs;  // slots
   std::vector<int> ranks;                // of the inputs
@@ -89,7 +92,7 @@ class Sequence {
   explicit Sequence(SequenceSpec spec) : spec_(std::move(spec)) {}
 
   // Names from the shapes of the inputs, which are in their slots. Fault::name where a name has two
-  // sizes or a size is not what it must be: `index` is the input.
+  // sizes or a size is not what it must be: `index` is the slot.
   Outcome bind_names(RunState& state) const;
 
   Outcome run(RunState& state) const;

@@ -8,22 +8,56 @@
 #include <new>
 #include <type_traits>
 
+#include "base/assert.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "base/view.h"
 
 namespace sdx {
 
+// A pointer to so many elements; builds with assertions check the index.
+template <class T>
+struct Bounded {
+  const T* data = nullptr;
+  int n = 0;
+
+  SDX_INLINE Bounded() = default;
+  SDX_INLINE Bounded(const T* begin, int count) : data(begin), n(count) {}
+  // Other elements, as many as before.
+  SDX_INLINE Bounded& operator=(const T* begin) {
+    data = begin;
+    return *this;
+  }
+  template <class I>
+  SDX_INLINE const T& operator[](I i) const {
+    SDX_ASSERT(i >= 0 && int64_t(i) < n);
+    return data[i];
+  }
+  SDX_INLINE operator const T*() const { return data; }
+};
+
 // One step with its sizes: all that `prepare` may look at. Only constants have data here.
 struct Call {
-  const View* in = nullptr;
+  Bounded<View> in;
   int n_in = 0;
-  const View* out = nullptr;
+  Bounded<View> out;
   int n_out = 0;
-  const int64_t* ints = nullptr;
+  Bounded<int64_t> ints;
   int n_ints = 0;
-  const double* floats = nullptr;
+  Bounded<double> floats;
   int n_floats = 0;
+
+  SDX_INLINE Call() = default;
+  SDX_INLINE Call(Bounded<View> inputs, Bounded<View> outputs, Bounded<int64_t> integers,
+                  Bounded<double> numbers)
+      : in(inputs),
+        n_in(inputs.n),
+        out(outputs),
+        n_out(outputs.n),
+        ints(integers),
+        n_ints(integers.n),
+        floats(numbers),
+        n_floats(numbers.n) {}
 };
 
 // Numbers that resolving comes upon and that the same step needs again when it runs.
@@ -67,30 +101,55 @@ struct Phase {
 
 constexpr int kMaxPhases = 4;
 
+// Bytes that the executor has ready for the records of one `prepare`, whatever memory is left: some
+// for every call, and some for each operand and number of the call.
+constexpr size_t kRecordBytes = 16384, kRecordBytesEach = 512;
+
 // What `prepare` decides, kept as long as the sizes are.
 struct Plan {
   Phase phases[kMaxPhases];
-  int n_phases = 0;
+  int n_phases = 0;  // more than kMaxPhases where a kernel adds too many: the executor refuses it
   int64_t scratch_bytes = 0;
   int64_t local_bytes = 0;
   const void* args = nullptr;  // the kernel's own; every phase gets it
 
-  void* (*allocate)(void* owner, size_t bytes) = nullptr;
+  void* (*allocate)(void* owner, size_t bytes) = nullptr;  // null where there is no memory
   void* owner = nullptr;
 
-  // Room for the kernel's arguments, which is freed with the plan and never destroyed.
+  // Records of the kernel's arguments, freed with the plan and never destroyed. They are always
+  // there: one, or one for each operand or number of the call, fit into what the executor has
+  // ready.
   template <class T>
   SDX_INLINE T* make(size_t n = 1) {
+    static_assert(sizeof(T) <= kRecordBytes / 2);
+    T* made = table<T>(n);
+    SDX_ASSERT(made != nullptr);
+    return made;
+  }
+
+  // A table whose length depends on sizes; null where there is no memory for it. Kernels are
+  // compiled without exceptions, so none may be thrown through `prepare`.
+  template <class T>
+  [[nodiscard]] SDX_INLINE T* table(size_t n) {
     static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= 64);
-    T* made = static_cast<T*>(allocate(owner, n * sizeof(T)));
-    for (size_t i = 0; i < n; ++i) new (made + i) T();
+    size_t bytes = 0;
+    if (__builtin_mul_overflow(n, sizeof(T), &bytes)) return nullptr;
+    T* made = static_cast<T*>(allocate(owner, bytes));
+    for (size_t i = 0; made != nullptr && i < n; ++i) new (made + i) T();
     return made;
   }
 
   SDX_INLINE void add(PhaseFn run, int64_t count, int64_t work, int64_t rounds = 1) {
-    phases[n_phases++] = {run, count, work < 1 ? 1 : work, rounds};
+    SDX_ASSERT(n_phases < kMaxPhases);
+    if (n_phases < kMaxPhases) phases[n_phases] = {run, count, work < 1 ? 1 : work, rounds};
+    ++n_phases;
   }
 };
+
+// What `prepare` returns where there is no memory for a table.
+SDX_INLINE Status no_table() {
+  return Status::fail("there is no memory for the tables that these sizes take");
+}
 
 // How inputs may lie in memory. The executor copies what a row does not accept.
 enum class Accepts : uint8_t {
@@ -105,6 +164,8 @@ struct Kernel {
   Status (*prepare)(const Call& call, Plan& plan);
   // Rows whose output sizes depend on data say them here, before `prepare`: sets the dims of `out`.
   Status (*resolve)(const Call& call, const Data& data, View* out) = nullptr;
+  // Whether it is built with AVX512_BF16, which not every CPU of the ISA avx512vnni has.
+  bool needs_bf16 = false;
 };
 
 struct KernelTable {

@@ -70,12 +70,14 @@ const Isa* find_isa(std::string_view name) {
 bool multiplies_bf16(const Isa& isa) { return isa.name == kMultiplier && has_bf16(); }
 
 const Kernel* find_kernel(const Isa& isa, std::string_view name) {
-  const bool is_missing = isa.name == kMultiplier && !has_bf16();
-  const bool is_bf16 = name.find("bf16") != std::string_view::npos;
-  const Isa& has = is_missing && is_bf16 && &isa != kIsas ? (&isa)[-1] : isa;
-  for (int f = 0; f < kFamilyCount; ++f)
-    for (int i = 0; i < has.tables[f]->n; ++i)
-      if (name == has.tables[f]->rows[i].name) return &has.tables[f]->rows[i];
+  for (int f = 0; f < kFamilyCount; ++f) {
+    for (int i = 0; i < isa.tables[f]->n; ++i) {
+      const Kernel& row = isa.tables[f]->rows[i];
+      if (name != row.name) continue;
+      const bool lacks = row.needs_bf16 && isa.name == kMultiplier && !has_bf16();
+      return lacks && &isa != kIsas ? find_kernel((&isa)[-1], name) : &row;
+    }
+  }
   return nullptr;
 }
 

@@ -28,8 +28,8 @@ const Isa* find_isa(std::string_view name);
 // of avx512vnni lack them.
 bool multiplies_bf16(const Isa& isa);
 
-// The row of this name, or null. Rows with bf16 in their name, which alone use these instructions,
-// are those of the plainer ISA before it where the CPU has none.
+// The row of this name, or null. Where the CPU lacks what the row needs (`Kernel::needs_bf16`), it
+// is that of the plainer ISA before.
 const Kernel* find_kernel(const Isa& isa, std::string_view name);
 
 }  // namespace sdx

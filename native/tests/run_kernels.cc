@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "exec/prepare.h"
 #include "exec/single.h"
 #include "kernels/registry.h"
 
@@ -113,8 +114,7 @@ void answer(Ask ask) {
   const std::vector<int64_t> ints = read_list<int64_t>();
   const std::vector<double> floats = read_list<double>();
   const int parts = int(read_int());
-  const Call call{in.views.data(), int(in.views.size()), out.views.data(), int(out.views.size()),
-                  ints.data(),     int(ints.size()),     floats.data(),    int(floats.size())};
+  const Call call = call_of(in.views, out.views, ints, floats);
   const Data data{in.at.data(), out.at.data(), nullptr, nullptr};
   const Kernel* kernel = find_kernel(*chosen_isa(), std::string_view(name.data(), name.size()));
   Status status;

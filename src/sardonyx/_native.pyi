@@ -1,6 +1,7 @@
 """The native part of Sardonyx."""
 
 from collections.abc import Sequence
+import enum
 from typing import Any
 
 import numpy
@@ -321,7 +322,21 @@ isa: str
 
 multiplies_bf16: bool
 
-kernels: dict = ...
+class KernelInfo:
+    """What Python needs to know of a kernel row."""
+
+    @property
+    def family(self) -> str: ...
+
+    @property
+    def accepts(self) -> int:
+        """How its inputs may lie: see Form in program/flat.py."""
+
+    @property
+    def resolves(self) -> bool:
+        """Whether its output sizes depend on data."""
+
+kernels: dict[str, KernelInfo]
 
 def call(row: str, inputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], outputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], ints: Sequence[int], floats: Sequence[float], splits: int = 1, isa: str = '', texts: Texts | None = None, threads: int = 0) -> str:
     """
@@ -330,6 +345,155 @@ def call(row: str, inputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]
 
 def resolve(row: str, inputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], outputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], ints: Sequence[int], floats: Sequence[float], isa: str = '') -> list[list[int]]:
     """The dims of the outputs of a row whose sizes depend on data."""
+
+class MalformedProgram(Exception):
+    pass
+
+max_rank: int = 10
+
+class SizeKind(enum.Enum):
+    """How a register of a size program gets its value."""
+
+    NUMBER = 0
+
+    NAME = 1
+
+    ADD = 2
+
+    MUL = 3
+
+    DIV = 4
+
+    MOD = 5
+
+    MIN = 6
+
+    MAX = 7
+
+    BROADCAST = 8
+
+class GuardKind(enum.Enum):
+    """A condition on two registers."""
+
+    EQUAL = 0
+
+    EQUAL_OR_ONE = 1
+
+    BROADCASTS = 2
+
+    DIVIDES = 3
+
+    AT_LEAST = 4
+
+class Storage(enum.Enum):
+    """How a value of a segment comes by its bytes."""
+
+    SLOT = 0
+    """An input: the slot `at`."""
+
+    CONSTANT = 1
+    """At a fixed address."""
+
+    ARENA = 2
+    """Made by a step, dead before the segment ends."""
+
+    EXPORTED = 3
+    """Made by a step, in a block that goes to slot `at`."""
+
+    RESHAPED = 4
+    """A view of the value `at`, as are all that follow."""
+
+    PERMUTED = 5
+    """`numbers` are the axes."""
+
+    SLICED = 6
+    """`numbers` are registers of starts, then the steps."""
+
+    EXPANDED = 7
+
+    PART = 8
+    """Made by a step, in the bytes of the Concat output `at`."""
+
+class ControlKind(enum.Enum):
+    """A kind of control flow."""
+
+    BRANCH = 0
+
+    LOOP = 1
+
+    SCAN = 2
+
+class SegmentSpec:
+    """A segment under construction."""
+
+    def __init__(self, number: int, key: Sequence[int], effort: int, branches: bool) -> None:
+        """
+        `key` are the names that decide all sizes; `effort` is that of the search for an order.
+        """
+
+    def add_size(self, kind: SizeKind, a: int, b: int, value: int) -> None:
+        """The next register."""
+
+    def add_guard(self, kind: GuardKind, left: int, right: int) -> None: ...
+
+    def add_value(self, storage: Storage, dtype: int, at: int, address: int, dims: Sequence[int], numbers: Sequence[int]) -> None:
+        """The next value; `dims` are registers."""
+
+    def add_step(self, row: str, inputs: Sequence[int], outputs: Sequence[int], ints: Sequence[int], floats: Sequence[float], shares: Sequence[tuple[int, int]], permutation: Sequence[int], joins: bool) -> None:
+        """The next step: a kernel row on values; -1: not given."""
+
+    def add_resolved(self, step: int, output: int, axis: int, name: int) -> None:
+        """A name that a step settles from data."""
+
+    def add_alias(self, slot: int, value: int) -> None:
+        """A slot that gets the bytes of an exported value in another shape."""
+
+    def add_growth(self, source: int, target: int, axis: int, rows: int, room_from: int, room_to: int) -> None:
+        """
+        An output that is an input with more rows: `rows` is a register, the rooms are names.
+        """
+
+class ControlSpec:
+    """An If, Loop or Scan under construction."""
+
+    def __init__(self, kind: ControlKind, number: int, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+        """Inputs and outputs are slots; -1: none."""
+
+    def add_body(self, program: SequenceSpec, captures: Sequence[int], known_names: Sequence[tuple[int, int]]) -> None:
+        """
+        A body, which takes its program over: slots outside, (name outside, name inside).
+        """
+
+    def add_stacked(self, dtype: int, dims: Sequence[int], axis: int, is_reversed: bool, is_joined: bool, needs_parts: bool) -> None:
+        """An output that collects what iterations give."""
+
+    def add_cut(self, axis: int, is_reversed: bool) -> None:
+        """An input that is cut into a slice for each iteration."""
+
+class SequenceSpec:
+    """Segments and control flow under construction."""
+
+    def __init__(self, n_slots: int, n_names: int) -> None: ...
+
+    def add_input(self, slot: int, rank: int, dtype: int, room_axis: int) -> None: ...
+
+    def add_output(self, slot: int) -> None: ...
+
+    def add_name(self, slot: int, axis: int, name: int) -> None:
+        """A name that the shape of an input gives."""
+
+    def add_size(self, slot: int, axis: int, size: int) -> None:
+        """A size that the shape of an input must have."""
+
+    def add_constant(self, slot: int, dtype: int, dims: Sequence[int], address: int) -> None: ...
+
+    def add_segment(self, spec: SegmentSpec, frees: Sequence[int]) -> None:
+        """Takes the segment over."""
+
+    def add_control(self, spec: ControlSpec, gives: Sequence[tuple[int, int, int]], frees: Sequence[int]) -> None:
+        """
+        Takes the control flow over; `gives` are (slot, axis, name) that are known after it.
+        """
 
 class Stop:
     """A flag that any thread may raise to end runs."""
@@ -361,25 +525,86 @@ class Pool:
     @property
     def live_blocks(self) -> int: ...
 
+class Fault(enum.Enum):
+    """Why a run ended before its end."""
+
+    NONE = 0
+
+    GUARD = 1
+
+    SIZE = 2
+
+    STEP = 3
+
+    MEMORY = 4
+
+    STOPPED = 5
+
+    NAME = 6
+
+    LIMIT = 7
+
+class Outcome:
+    """How a run failed, at which guard or step of which segment."""
+
+    @property
+    def fault(self) -> Fault: ...
+
+    @property
+    def segment(self) -> int: ...
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def names(self) -> list[int]:
+        """The sizes of all names."""
+
+    @property
+    def bytes(self) -> int:
+        """That were wanted, for faults of memory."""
+
+class RunResult:
+    """What a run gave."""
+
+    @property
+    def outputs(self) -> list: ...
+
+    @property
+    def names(self) -> list[int]:
+        """The sizes of all names."""
+
+    @property
+    def spans(self) -> list:
+        """(segment, step, begin, end, run, lane), of profiles."""
+
+    @property
+    def names_by_run(self) -> list[list[int]]:
+        """Of profiles."""
+
 class Runnable:
     """A compiled sequence of segments, ready to run."""
 
-    def __init__(self, sequence: tuple, python: tuple) -> None: ...
-
-    def quick(self, feed: dict) -> object:
+    def __init__(self, sequence: SequenceSpec, *, input_names: list, input_types: list, output_types: list, output_dtypes: Sequence[int], pool: Pool, threads: int, spins: bool, spin_us: int, flushes: bool, calms: bool, grows_in_place: bool, limit_bytes: int, keeps: object | None) -> None:
         """
-        The outputs of a feed that needs no second look; None if anything is unusual.
+        Takes the sequence over. `keeps` owns the constants that it has addresses of.
         """
 
-    def quick_into(self, feed: dict, arrays: list | None) -> object:
+    def quick(self, feed: dict) -> list | Outcome | None:
+        """
+        The outputs of a plain feed; None, before anything runs, if it needs the checked path.
+        """
+
+    def quick_into(self, feed: dict, arrays: list | None) -> list | Outcome | None:
         """
         The same with arrays for outputs: those that an output lies in come back.
         """
 
-    def run(self, names: Sequence[int], inputs: list, stop: Stop | None, profiles: bool, arrays: list | None = None) -> tuple:
-        """
-        (0, outputs, names, spans, sizes of each run), or (fault, segment, index, text, names, bytes).
-        """
+    def run(self, names: Sequence[int], inputs: list, stop: Stop | None, profiles: bool, arrays: list | None = None) -> RunResult | Outcome:
+        """The outputs of values that were checked, or how the run failed."""
 
     def memory(self, names: Sequence[int]) -> list[dict]:
         """

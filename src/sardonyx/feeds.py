@@ -13,9 +13,11 @@ from sardonyx.dlpack import is_on_host
 from sardonyx.errors import InvalidArgument, ValueFault
 from sardonyx.graph.dtype import STRING, by_numpy
 from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFact, SparseFact
+from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.nodearg import type_name
 from sardonyx.ortvalue import OrtValue
-from sardonyx.program.program import Input, Program
+from sardonyx.program.program import FastPath, Input, Program
+from sardonyx.program.run import check_shape
 
 if TYPE_CHECKING:
     from sardonyx.sparse import SparseTensor
@@ -39,11 +41,13 @@ def check_value(name: str, fact: AnyFact | None, value: Any, device: str = HOST)
     if isinstance(value, OrtValue):
         value = value._fed()
     if isinstance(fact, OptionalFact):
-        return None if value is None else check_value(name, fact.elem, value, device)
+        return None if value is None else _check_element(name, fact.elem, value, device)
     if isinstance(fact, SequenceFact):
         if not isinstance(value, (list, tuple)):
             raise InvalidArgument(f"input {name} is a {type_name(fact)}: give it a list")
-        return [check_value(name, fact.elem, v) for v in value]
+        return [
+            _check_element(f"{name}[{i}]", fact.elem, element) for i, element in enumerate(value)
+        ]
     if isinstance(fact, MapFact):
         if not isinstance(value, Mapping):
             raise InvalidArgument(f"input {name} is a {type_name(fact)}: give it a dict")
@@ -59,6 +63,18 @@ def check_value(name: str, fact: AnyFact | None, value: Any, device: str = HOST)
         if is_tensor(value):
             return value
     return _array(name, fact, value)
+
+
+def _check_element(name: str, fact: AnyFact | None, value: Any, device: str = HOST) -> Any:
+    """A value inside a sequence or an optional, whose shape nothing else compares with its type.
+
+    Sizes that have names may differ between elements; numbers and the rank are what inference and
+    kernels rest on.
+    """
+    value = check_value(name, fact, value, device)
+    if isinstance(fact, Fact) and fact.shape is not None:
+        check_shape(name, fact, tuple(value.shape))
+    return value
 
 
 def _from_tensor(name: str, fact: Fact, value: Any, device: str) -> Any:
@@ -155,6 +171,20 @@ def _from_list(name: str, value: Any, fact: Fact) -> Any:
         raise InvalidArgument(
             f"input {name} is a {type_name(fact)}, and cannot be made of what is given: {error}"
         ) from None
+
+
+def raise_fault(fast: FastPath, outcome: native.Outcome, feed: Mapping[str, Any]) -> None:
+    """Raises the error of a run that failed on the fast path.
+
+    It returns where the program rests on an assumption that does not hold for the feed. These are
+    checked before anything runs, so that the checked path may begin anew.
+    """
+    try:
+        fast.segment.fail(outcome)
+    except AssumptionFailed:
+        return
+    except InvalidArgument as error:
+        raise error.at(fed=describe(feed)) from None
 
 
 def describe(values: Mapping[str, Any]) -> str:

@@ -49,16 +49,32 @@ def probe_by_call(isa: str) -> list[str]:
 
 def probe_by_sequence() -> list[str]:
     """The same of the row that a session's sequence runs."""
-    number, exported, u8 = 0, 3, 2
-    values = [(exported, u8, slot, 0, [0], []) for slot in range(2)]
-    steps = [("isa_name", [], [0, 1], [], [], [], [], False)]
-    segment = (0, [(number, 0, 0, LENGTH)], [], [], values, steps, [], [], [], 0, False)
-    sequence = ((2, 0), [], [0, 1], [], [], [], [(True, segment, [], [])])
-    types = [np.dtype(np.uint8)] * 2
-    settings = (1, False, True, native.Pool(True), NO_LIMIT, False, 0, False, [u8, u8])
-    runnable = native.Runnable(sequence, ([], [], types, *settings))
-    fault, made, *_ = runnable.run([], [], None, False, None)
-    assert fault == 0
+    u8 = 2
+    segment = native.SegmentSpec(0, [], 0, False)
+    segment.add_size(native.SizeKind.NUMBER, 0, 0, LENGTH)
+    sequence = native.SequenceSpec(2, 0)
+    for slot in range(2):
+        segment.add_value(native.Storage.EXPORTED, u8, slot, 0, [0], [])
+        sequence.add_output(slot)
+    segment.add_step("isa_name", [], [0, 1], [], [], [], [], False)
+    sequence.add_segment(segment, [])
+    runnable = native.Runnable(
+        sequence,
+        input_names=[],
+        input_types=[],
+        output_types=[np.dtype(np.uint8)] * 2,
+        output_dtypes=[u8, u8],
+        pool=native.Pool(True),
+        threads=1,
+        spins=False,
+        spin_us=0,
+        flushes=False,
+        calms=False,
+        grows_in_place=True,
+        limit_bytes=NO_LIMIT,
+        keeps=None,
+    )
+    made = runnable.run([], [], None, False, None).outputs
     return [a.tobytes().rstrip(b"\0").decode() for a in made]
 
 

@@ -1,4 +1,4 @@
-"""The fast path takes plain feeds; whatever is unusual about one goes the careful way."""
+"""The fast path takes plain feeds; whatever is unusual about one takes the checked path."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from onnx import parser
 
 import sardonyx
+from sardonyx.custom import _C_FUNCTION, native_op
 from sardonyx.errors import InvalidArgument
 
 TEXT = """
@@ -21,7 +22,7 @@ g (float[N, 4] x, float[N, 4] y) => (float[N, 4] z) { z = Add (x, y) }
 @pytest.fixture
 def session() -> sardonyx.InferenceSession:
     made = sardonyx.InferenceSession(parser.parse_model(TEXT).SerializeToString())
-    assert made._quick is not None
+    assert made._fast is not None
     return made
 
 
@@ -107,7 +108,101 @@ def test_what_branches_read_is_not_handed_out() -> None:
                   else_branch = b () => (float[2] e) { e = Identity(y) }>
     }"""
     session = sardonyx.InferenceSession(parser.parse_model(text))
-    assert session._quick is not None
+    assert session._fast is not None
     for c, want in ((True, [1, 4]), (False, [-1, -2])):
         made = session.run(None, {"x": np.float32([1, 2]), "c": np.array(c)})
         assert [m.tolist() for m in made] == [want]
+
+
+HEAD = '<ir_version: 10, opset_import: ["": 21]>'
+
+# Inputs that share the name of a size, and that only a body reads.
+BODIES = {
+    "if": """g (float[N, 2] x, float[N, 2] y, bool c) => (float[a, 2] r) {
+      r = If (c) <then_branch = t () => (float[p, 2] d) { d = OP },
+                  else_branch = e () => (float[q, 2] f) { f = Identity(x) }> }""",
+    "loop": """g (float[N, 2] x, float[N, 2] y, bool c) => (float[k, a, 2] r) <int64 n = {2}> {
+      r = Loop (n, c) <body = b (int64 i, bool go) => (bool on, float[p, 2] d) {
+        on = Identity(go) d = OP }> }""",
+    "scan": """g (float[N, 2] x, float[N, 2] y, bool c) => (float[k, a, 2] r)
+      <float[3] s = {0,0,0}> {
+      u = Cast<to = 1>(c)
+      v = Add(s, u)
+      r = Scan <num_scan_inputs = 1, body = b (float w) => (float[p, 2] d) { d = OP }> (v) }""",
+    "nested": """g (float[N, 2] x, float[N, 2] y, bool c) => (float[a, 2] r) {
+      r = If (c) <then_branch = t () => (float[p, 2] d) {
+          d = If (c) <then_branch = tt () => (float[p, 2] dd) { dd = OP },
+                      else_branch = te () => (float[q, 2] de) { de = Identity(x) }> },
+                  else_branch = e () => (float[q, 2] f) { f = Identity(x) }> }""",
+}
+
+
+WANTED = {
+    "Concat<axis = 0>(x, y)": lambda x, y: np.concatenate([x, y]),
+    "Add(x, y)": lambda x, y: x + y,
+    "Sub(y, x)": lambda x, y: y - x,
+}
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("op", WANTED)
+@pytest.mark.parametrize("n", [(500, 4), (4, 500), (4, 1), (1, 4), (3, 3), (0, 3)])
+def test_sizes_of_one_name_that_only_bodies_read(body: str, op: str, n: tuple[int, int]) -> None:
+    model = parser.parse_model(f"{HEAD} {BODIES[body].replace('OP', op)}").SerializeToString()
+    feed = {"x": rows(n[0])[:, :2].copy(), "y": -rows(n[1])[:, :2].copy(), "c": np.array(True)}
+
+    def outcome(options: sardonyx.RunOptions | None) -> Any:
+        session = sardonyx.InferenceSession(model)
+        assert session._fast is not None
+        try:
+            return session.run(None, feed, options)[0]
+        except InvalidArgument as error:
+            return str(error)
+
+    fast, checked = outcome(None), outcome(sardonyx.RunOptions())
+    if isinstance(checked, str):
+        assert fast == checked
+    else:
+        np.testing.assert_array_equal(fast, checked)
+        want = WANTED[op](feed["x"], feed["y"])
+        np.testing.assert_array_equal(fast if fast.ndim == 2 else fast[-1], want)
+
+
+def test_a_run_that_fails_is_not_run_again() -> None:
+    calls = []
+
+    def count(*_: Any) -> int:
+        calls.append(1)
+        return 7
+
+    function = _C_FUNCTION(count)
+    native_op(function, "acme", "Count", inputs="x:float", outputs="y:float", shape="first")
+    text = """<ir_version: 10, opset_import: ["": 21, "acme": 1]>
+    g (float[N] x) => (float[N] y) { y = acme.Count(x) }"""
+    session = sardonyx.InferenceSession(parser.parse_model(text))
+    assert session._fast is not None
+    with pytest.raises(InvalidArgument, match="the function returned the error 7") as error:
+        session.run(None, {"x": np.ones(3, np.float32)})
+    assert len(calls) == 1
+    assert "x [3]" in str(error.value)  # what was fed
+
+
+def test_assumptions_of_bodies_are_checked_before_anything_runs() -> None:
+    """Sizes that must broadcast are taken as equal; a run that breaks that begins anew."""
+    calls = []
+
+    def copy(inputs: Any, *rest: Any) -> int:
+        calls.append(1)
+        return 0
+
+    function = _C_FUNCTION(copy)
+    native_op(function, "acme", "Touch", inputs="x:float", outputs="y:float", shape="first")
+    text = """<ir_version: 10, opset_import: ["": 21, "acme": 1]>
+    g (float[N] x, float[M] y, bool c) => (float[a] r, float[N] t) {
+      t = acme.Touch(x)
+      r = If (c) <then_branch = p () => (float[u] d) { d = Add(x, y) },
+                  else_branch = q () => (float[w] f) { f = Identity(x) }> }"""
+    session = sardonyx.InferenceSession(parser.parse_model(text))
+    feed = {"x": np.ones(3, np.float32), "y": np.ones(1, np.float32), "c": np.array(True)}
+    assert session.run(None, feed)[0].tolist() == [2, 2, 2]
+    assert len(calls) == 1

@@ -239,8 +239,8 @@ def test_a_cache_that_is_asked_for_twice_is_copied() -> None:
 def test_a_run_is_one_native_call(outputs: tuple[str, ...]) -> None:
     """Decoders make their caches before their logits, and name them behind."""
     s = ort.InferenceSession(cache_model(outputs=outputs))
-    assert s._quick is not None
-    made: Any = s._quick({"past": rows(3, 0), "new": rows(1, 1)})
+    assert s._fast is not None
+    made: Any = s._fast.call({"past": rows(3, 0), "new": rows(1, 1)})
     got = dict(zip(outputs, made, strict=True))
     wanted = np.concatenate([rows(3, 0), rows(1, 1)], 2)
     np.testing.assert_array_equal(got["present"], wanted)

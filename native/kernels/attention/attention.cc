@@ -174,7 +174,7 @@ Status attention_bf16(const Call& call, Plan& plan) {
 
 constexpr Kernel kRows[] = {
     {"attention", Accepts::any, attention},
-    {"attention_bf16", Accepts::any, attention_bf16},
+    {"attention_bf16", Accepts::any, attention_bf16, nullptr, true},
     {"append", Accepts::rows, append},
     {"append_at_run", Accepts::rows, append, resolve_append},
     {"linear_attention", Accepts::contiguous, linear_attention},

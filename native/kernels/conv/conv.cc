@@ -7,10 +7,10 @@ namespace {
 constexpr Kernel kRows[] = {
     {"col2im", Accepts::contiguous, col2im},
     {"conv_f32", Accepts::contiguous, conv_f32},
-    {"conv_bf16", Accepts::contiguous, conv_bf16},
+    {"conv_bf16", Accepts::contiguous, conv_bf16, nullptr, true},
     {"conv_unpacked_f32", Accepts::contiguous, conv_unpacked_f32},
     {"conv_pack", Accepts::contiguous, conv_pack},
-    {"conv_pack_bf16", Accepts::contiguous, conv_pack_bf16},
+    {"conv_pack_bf16", Accepts::contiguous, conv_pack_bf16, nullptr, true},
     {"conv_depthwise_f32", Accepts::contiguous, conv_depthwise_f32},
     {"conv_few_maps_f32", Accepts::contiguous, conv_few_maps_f32},
     {"conv_transpose_f32", Accepts::contiguous, conv_transpose_f32},

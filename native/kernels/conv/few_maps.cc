@@ -215,8 +215,9 @@ PhaseFn pieces_of(int64_t maps) {
 
 constexpr int64_t kKept = 64 * 1024;  // floats of a piece, which stay in L2
 
-// Lines of outputs are cut to a width that is kept, and as many taken together as is.
-void cut(FewMapsArgs& a, Plan& plan) {
+// Lines of outputs are cut to a width that is kept, and as many taken together as is. False where
+// there is no memory.
+bool cut(FewMapsArgs& a, Plan& plan) {
   constexpr int64_t kWidest = 1024, kNarrowest = 64, kEnough = 8;
   const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
   a.streams = wide->step * a.channels;
@@ -237,12 +238,14 @@ void cut(FewMapsArgs& a, Plan& plan) {
   a.bands = a.bands > high->out ? high->out : a.bands;
   a.band = a.bands > 0 ? (high->out + a.bands - 1) / a.bands : 0;
   a.span = (a.band - 1) * high->step + lines;
-  auto* at = plan.make<int64_t>(size_t(a.depth));
+  auto* at = plan.table<int64_t>(size_t(a.depth));
+  if (at == nullptr) return false;
   for (int64_t d = 0; d < a.depth; ++d) {
     const int64_t place = d / a.channels * wide->spacing * a.channels + d % a.channels;
     at[d] = place % a.streams * a.length + place / a.streams;
   }
   a.at = at;
+  return true;
 }
 
 // Whether lines fill vectors so much better than maps do that it pays to take them apart, and what
@@ -267,7 +270,7 @@ Status conv_few_maps_f32(const Call& call, Plan& plan) {
   auto* a = plan.make<FewMapsArgs>();
   a->window = read_window(x, y, call.ints);
   a->channels = x.dim(-1), a->maps = y.dim(-1);
-  cut(*a, plan);
+  if (!cut(*a, plan)) return no_table();
   if (!is_worth_it(*a)) return conv_f32(call, plan);
   plan.args = a;
   a->epilogue = read_epilogue(call, 4 * (x.rank - 2) + 1, plan);

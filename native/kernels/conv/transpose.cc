@@ -179,11 +179,13 @@ Status pack_phases(const void* args, const Data& data, int64_t begin, int64_t en
   return {};
 }
 
+// Null where there is no memory.
 TransposeArgs* make_args(const Window& window, Plan& plan) {
   auto* args = plan.make<TransposeArgs>();
   args->window = window;
   args->n_phases = phase_count(window);
-  auto* phases = plan.make<ConvPhase>(size_t(args->n_phases));
+  auto* phases = plan.table<ConvPhase>(size_t(args->n_phases));
+  if (phases == nullptr) return nullptr;
   make_phases(window, phases);
   args->phases = phases;
   plan.args = args;
@@ -228,6 +230,7 @@ Status conv_transpose_f32(const Call& call, Plan& plan) {
   const int at = 4 * (x.rank - 2);
   const int64_t group = call.ints[at];
   TransposeArgs* a = make_args(read_window(x, y, call.ints), plan);
+  if (a == nullptr) return no_table();
   a->in_channels = x.dim(-1);
   a->channels = a->in_channels / group, a->maps = y.dim(-1) / group;
   if (call.ints[at + 1] != 0) {
@@ -252,6 +255,7 @@ Status conv_transpose_pack(const Call& call, Plan& plan) {
   }
   const int64_t group = call.ints[3 * kSpatial];
   TransposeArgs* a = make_args(window, plan);
+  if (a == nullptr) return no_table();
   a->channels = w.dims[0] / group, a->maps = w.dims[1];
   if (call.ints[3 * kSpatial + 1] != 0) {
     plan.add(pack_joined, panels_of(a->maps * window.taps()), a->channels * kPanel * 2);

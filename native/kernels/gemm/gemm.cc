@@ -6,11 +6,11 @@ namespace {
 
 constexpr Kernel kRows[] = {
     {"matmul", Accepts::any, matmul},
-    {"matmul_bf16", Accepts::any, matmul_bf16},
+    {"matmul_bf16", Accepts::any, matmul_bf16, nullptr, true},
     {"matmul_pack", Accepts::any, matmul_pack},
-    {"matmul_pack_bf16", Accepts::any, matmul_pack_bf16},
+    {"matmul_pack_bf16", Accepts::any, matmul_pack_bf16, nullptr, true},
     {"matmul_packed", Accepts::any, matmul_packed},
-    {"matmul_packed_bf16", Accepts::any, matmul_packed_bf16},
+    {"matmul_packed_bf16", Accepts::any, matmul_packed_bf16, nullptr, true},
 };
 
 }  // namespace

@@ -9,7 +9,7 @@ constexpr Kernel kRows[] = {
     {"fma_limit", Accepts::contiguous, fma_limit},
     {"fma_limit_64", Accepts::contiguous, fma_limit_64},
     {"dot_limit", Accepts::contiguous, dot_limit},
-    {"bf16_limit", Accepts::contiguous, bf16_limit},
+    {"bf16_limit", Accepts::contiguous, bf16_limit, nullptr, true},
     {"stream_limit", Accepts::contiguous, stream_limit},
 };
 

@@ -186,8 +186,7 @@ Status qconv(const Call& call, Plan& plan) {
   } else {
     p->gather = gather_windows;
   }
-  plan_product(*p, call, plan);
-  return {};
+  return plan_product(*p, call, plan);
 }
 
 }  // namespace sdx::SDX_ISA::q8

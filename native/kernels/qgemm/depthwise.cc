@@ -340,7 +340,8 @@ Status qdepthwise(const Call& call, Plan& plan) {
   const int64_t columns_bytes = 64 + args->padded * 16;
   const void* constants[kOperands];
   if (finds_constants(call, constants)) {
-    args->columns = plan.make<std::byte>(size_t(columns_bytes));
+    args->columns = plan.table<std::byte>(size_t(columns_bytes));
+    if (args->columns == nullptr) return no_table();
     Data data;
     data.in = constants;
     make_all(*args, data);

@@ -41,8 +41,7 @@ Status qmatmul(const Call& call, Plan& plan) {
   } else {
     p->gather = gather_rows;
   }
-  plan_product(*p, call, plan);
-  return {};
+  return plan_product(*p, call, plan);
 }
 
 constexpr Kernel kRows[] = {

@@ -307,7 +307,7 @@ bool finds_constants(const Call& call, const void* (&constants)[kOperands]) {
   return true;
 }
 
-void plan_product(Product& p, const Call& call, Plan& plan) {
+Status plan_product(Product& p, const Call& call, Plan& plan) {
   choose_blocks(p);
   plan.args = &p;
   if (p.gather != nullptr) plan.local_bytes = p.row_block * p.stride + (p.row_block + 15) / 16 * 64;
@@ -322,7 +322,8 @@ void plan_product(Product& p, const Call& call, Plan& plan) {
   }
   const void* constants[kOperands];
   if (p.packed_at < 0 && finds_constants(call, constants)) {
-    p.columns = plan.make<std::byte>(size_t(columns_bytes(p)));
+    p.columns = plan.table<std::byte>(size_t(columns_bytes(p)));
+    if (p.columns == nullptr) return no_table();
     Data data;
     data.in = constants;
     make_packs(p, data, 0, p.n_packs);
@@ -333,6 +334,7 @@ void plan_product(Product& p, const Call& call, Plan& plan) {
   const int64_t panel_work = p.shape.k * p.row_block * kPanel / 200;
   plan.add(product_into(p.out), p.n_jobs * p.n_row_blocks * p.n_panel_blocks,
            panel_work * p.panels);
+  return {};
 }
 
 }  // namespace sdx::SDX_ISA::q8

@@ -79,7 +79,7 @@ SDX_INLINE bool lies_well(const Product& p, int64_t stride) {
 
 // Chooses tiles, and adds the phases that make columns and products. Operands have been read, and
 // plan.scratch_bytes are taken.
-void plan_product(Product& p, const Call& call, Plan& plan);
+Status plan_product(Product& p, const Call& call, Plan& plan);
 
 SDX_INLINE void copy_bytes(uint8_t* to, const uint8_t* from, int64_t n) {
   constexpr int64_t lanes = SDX_VEC_BYTES;

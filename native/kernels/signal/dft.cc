@@ -31,6 +31,18 @@ struct Opened {
   Tables<T> tables;
 };
 
+// Hands out pieces of memory one after the other.
+struct Pieces {
+  std::byte* at;
+
+  template <class U>
+  SDX_INLINE U* operator()(int64_t count) {
+    auto* made = reinterpret_cast<U*>(at);
+    at += count * int64_t(sizeof(U));
+    return made;
+  }
+};
+
 template <class T>
 Status open_tables(const void* args, const Data& data, int64_t, int64_t) {
   const auto& a = *static_cast<const DftArgs<T>*>(args);
@@ -39,11 +51,7 @@ Status open_tables(const void* args, const Data& data, int64_t, int64_t) {
   opened->shape = a.shape;
   opened->shape.n = number_at(data, a.length_slot, a.length_type);
   if (opened->shape.given > opened->shape.n) opened->shape.given = opened->shape.n;
-  opened->tables = make_tables<T>(opened->shape, [&]<class U>(int64_t count) {
-    auto* made = reinterpret_cast<U*>(at);
-    at += count * int64_t(sizeof(U));
-    return made;
-  });
+  opened->tables = make_tables<T>(opened->shape, Pieces{at});
   return {};
 }
 
@@ -67,16 +75,26 @@ Status run_lines(const void* args, const Data& data, int64_t begin, int64_t end)
   return {};
 }
 
+// Bytes that the tables of a shape take at most. Without a chirp (Bluestein's algorithm) there are
+// fewer than n twiddle factors, their roots, and n / 2 + 1 numbers for real inputs.
+template <class T>
+int64_t table_bytes(const LineShape& s) {
+  const int64_t n = s.fft_length();
+  if (steps_length(n) != n) return fft_bytes(s.n);
+  return (2 * s.n + 2048) * int64_t(sizeof(Complex<T>));
+}
+
 // The phases for lines of at most `most` numbers.
 template <class T>
-void add_phases(DftArgs<T>* a, int64_t most, Plan& plan) {
+Status add_phases(DftArgs<T>* a, int64_t most, Plan& plan) {
   plan.args = a;
   if (a->is_open) {
     plan.scratch_bytes = int64_t(sizeof(Opened<T>)) + 64 + fft_bytes(most);
     plan.add(open_tables<T>, 1, 100 * most);
   } else {
-    a->tables = make_tables<T>(a->shape,
-                               [&]<class U>(int64_t count) { return plan.make<U>(size_t(count)); });
+    Pieces pieces{plan.table<std::byte>(size_t(table_bytes<T>(a->shape)))};
+    if (pieces.at == nullptr) return no_table();
+    a->tables = make_tables<T>(a->shape, pieces);
   }
   const int64_t length = a->is_open ? 4 * most : a->tables.fft.steps.n;
   constexpr int64_t kWidth = kLanesOf<T>;
@@ -87,6 +105,7 @@ void add_phases(DftArgs<T>* a, int64_t most, Plan& plan) {
     plan.add(run_lines<T, Vec<T>>, (a->n_lines + kWidth - 1) / kWidth, 20 * length);
   else
     plan.add(run_lines<T, T>, a->n_lines, 10 * length);
+  return {};
 }
 
 // Whether the last axis of an input holds numbers that can be transformed so.
@@ -122,8 +141,7 @@ Status dft(const Call& call, Plan& plan) {
     s.out_inner = s.out_parts, s.out_step = s.n_inner * s.out_parts;
     s.out_outer = s.kept * s.out_step;
     a->n_lines = x.count(0, axis) * s.n_inner;
-    if (y.count() > 0) add_phases(a, most, plan);
-    return Status{};
+    return y.count() > 0 ? add_phases(a, most, plan) : Status{};
   });
 }
 
@@ -159,8 +177,7 @@ Status stft(const Call& call, Plan& plan) {
     s.step = s.parts, s.inner = call.ints[1] * s.parts, s.outer = x.dims[1] * s.parts;
     s.out_step = 2, s.out_inner = 2 * s.kept, s.out_outer = s.n_inner * s.out_inner;
     a->n_lines = y.dims[0] * y.dims[1];
-    if (y.count() > 0) add_phases(a, most, plan);
-    return Status{};
+    return y.count() > 0 ? add_phases(a, most, plan) : Status{};
   });
 }
 

@@ -8,7 +8,7 @@ import os
 import pathlib
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import sardonyx._native as native
@@ -168,12 +168,12 @@ def _watch(session: InferenceSession, feed: Mapping[str, Any]) -> tuple[float, l
 
 def _unwatched(session: InferenceSession, feed: Mapping[str, Any]) -> list[float]:
     """The seconds of a run as users have it; nothing where only watched ones can be had."""
-    quick: Callable[[dict[Any, Any]], object] | None = session._compiled.program.quick
-    if quick is None:
+    fast = session._compiled.program.fast_path
+    if fast is None:
         return []
     began = time.perf_counter()
-    made = quick(dict(feed))
-    return [] if made is None else [time.perf_counter() - began]
+    made = fast.call(dict(feed))
+    return [time.perf_counter() - began] if isinstance(made, list) else []
 
 
 def merged(runs: Sequence[Sequence[Event]]) -> tuple[Step, ...]:

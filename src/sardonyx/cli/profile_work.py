@@ -59,7 +59,7 @@ def family(step: TimedStep) -> str:
     row = native.kernels.get(step.kernel) if step.provider == "cpu" else None
     if row is None:
         return "in Python" if step.provider == "reference" else f"on {step.provider}"
-    return _ROW_FAMILIES.get(step.kernel) or _FAMILIES[row[0]]
+    return _ROW_FAMILIES.get(step.kernel) or _FAMILIES[row.family]
 
 
 def work(step: TimedStep) -> Work:

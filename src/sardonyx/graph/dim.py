@@ -357,6 +357,13 @@ def product(sizes: Iterable[Size]) -> Size:
 _NO_NAMES: Final[frozenset[str]] = frozenset()
 
 
+def is_polynomial(size: Size) -> bool:
+    """Whether a size is made of names by sums and products alone."""
+    return not isinstance(size, Dim) or all(
+        atom.kind == "name" for monomial in size.terms for atom in monomial
+    )
+
+
 def symbols(size: Size) -> frozenset[str]:
     """The names in a size."""
     if not isinstance(size, Dim):

@@ -69,6 +69,11 @@ class Guard:
         )
 
     @property
+    def is_assumed(self) -> bool:
+        """Whether sizes may break it legally: then another program is made for them."""
+        return self.kind in ("assumed", "assumed_at_least", "chosen")
+
+    @property
     def needs(self) -> str:
         """The condition as people write it."""
         return KINDS[self.kind].needs.format(self.left, self.right)

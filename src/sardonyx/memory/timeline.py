@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from sardonyx._native import Storage
 from sardonyx.errors import InternalError, InvalidArgument, SardonyxError
 from sardonyx.frozen import field, mutable
 from sardonyx.graph.dim import evaluate, symbols
@@ -16,7 +17,7 @@ from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.guard import AssumptionFailed, Guard
 from sardonyx.memory.report import OWN, Arena, Kind, Step, Tensor, Timeline, finished, simulate
 from sardonyx.program.control import ControlPart
-from sardonyx.program.flat import ABSENT, Flat, FlatStep, SegmentBuilder, Storage
+from sardonyx.program.flat import ABSENT, IN_OTHERS, Flat, FlatStep, SegmentBuilder
 from sardonyx.program.native import NativeSegment, RunSettings
 from sardonyx.program.program import Program, PythonSegment
 from sardonyx.program.region import RegionSegment
@@ -308,7 +309,7 @@ class _Part:
 
     def _root(self, number: int) -> int:
         """The value whose bytes a value shows."""
-        while self.part.values[number].storage >= Storage.RESHAPED:
+        while self.part.values[number].storage in IN_OTHERS:
             number = self.part.values[number].at
         return number
 

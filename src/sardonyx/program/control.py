@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+import sardonyx._native as native
+from sardonyx._native import ControlKind
 from sardonyx.frozen import frozen
 from sardonyx.graph.dim import lone_name
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops.rules import axis_of
 from sardonyx.program.flat import ABSENT, SegmentBuilder
-from sardonyx.weights.forms import Forms, read_form
+from sardonyx.weights.forms import Forms, Want, read_form
 
 if TYPE_CHECKING:
     from sardonyx.program.native import NativeSegment
     from sardonyx.program.program import Program
 
-_KINDS: Final = {"If": 0, "Loop": 1, "Scan": 2}
+_KINDS: Final = {"If": ControlKind.BRANCH, "Loop": ControlKind.LOOP, "Scan": ControlKind.SCAN}
 
 
 @frozen
@@ -45,31 +47,42 @@ class NativeBody:
         own.update(self.segment.gives)
         return [n for n in self.segment.names if n not in own]
 
-    def sequence(self, number: Callable[[Any], int], forms: Forms) -> tuple[Any, ...]:
+    def spec(self, number: Callable[[Any], int], forms: Forms) -> native.SequenceSpec:
         """What native code is given for the body's program."""
         segment = self.segment
         slots: dict[Value | int, int] = {} if segment is None else segment.values
         names = {} if segment is None else segment.names
-        items = [] if segment is None else segment.items(number, forms)  # may add names
-        inputs, bound = [], []
-        for value in self.inputs:
-            fact, slot = value.tensor, slots.setdefault(value, len(slots))
-            inputs.append((slot, len(fact.shape or ()), fact.dtype.onnx, ABSENT))
+        # The specs of parts may add names, and what enters and leaves may add slots.
+        add_items = None if segment is None else segment.items(number, forms)
+        inputs = [(v, slots.setdefault(v, len(slots))) for v in self.inputs]
+        outputs = [slots.setdefault(v, len(slots)) for v in self.graph.outputs]
+        made = native.SequenceSpec(len(slots), len(names))
+        for value, slot in inputs:
+            fact = value.tensor
+            made.add_input(slot, len(fact.shape or ()), fact.dtype.onnx, ABSENT)
             for axis, size in enumerate(fact.shape or ()):
                 if (name := lone_name(size)) in names:
-                    bound.append((slot, axis, names[name]))
-        outputs = [slots.setdefault(v, len(slots)) for v in self.graph.outputs]
-        constants = constant_slots(slots, forms)
-        return ((len(slots), len(names)), inputs, outputs, bound, [], constants, items)
+                    made.add_name(slot, axis, names[name])
+        for slot in outputs:
+            made.add_output(slot)
+        add_constants(made, slots, forms)
+        if add_items is not None:
+            add_items(made)
+        return made
+
+    def wants(self) -> Iterator[Want]:
+        """The constants that a run of the body reads, in the form that it wants."""
+        if self.segment is not None:
+            yield from self.segment.wants()
+        yield from (read_form(v.const) for v in self.graph.outputs if v.const is not None)
 
 
-def constant_slots(slots: dict[Value | int, int], forms: Forms) -> list[tuple[Any, ...]]:
-    """Slots that hold constants: slot, type, shape and address."""
-    return [
-        (slot, v.const.dtype.onnx, list(v.const.shape), forms.address(read_form(v.const)))
-        for v, slot in slots.items()
-        if isinstance(v, Value) and v.const is not None
-    ]
+def add_constants(spec: native.SequenceSpec, slots: dict[Value | int, int], forms: Forms) -> None:
+    """Tells native code of the slots that hold constants."""
+    for v, slot in slots.items():
+        if isinstance(v, Value) and v.const is not None:
+            address = forms.address(read_form(v.const))
+            spec.add_constant(slot, v.const.dtype.onnx, v.const.shape, address)
 
 
 @frozen
@@ -83,15 +96,16 @@ class ControlPart:
     names: tuple[list[tuple[int, int]], ...]  # name outside and inside, by body
     gives: list[tuple[int, int, int]]  # slot, axis, name: sizes that are known after it
 
-    def arrays(self, number: Callable[[Any], int], forms: Forms) -> tuple[Any, ...]:
+    def spec(self, number: Callable[[Any], int], forms: Forms) -> native.ControlSpec:
         """What native code is given."""
-        bodies = [
-            (body.sequence(number, forms), captures, names)
-            for body, captures, names in zip(self.bodies, self.captures, self.names, strict=True)
-        ]
-        stacked, cuts = _stacked(self.node, self.bodies[0]), _cuts(self.node)
-        kind = _KINDS[self.node.op.name]
-        return (kind, number(self), bodies, *self.slots, stacked, cuts)
+        made = native.ControlSpec(_KINDS[self.node.op.name], number(self), *self.slots)
+        for body, captures, names in zip(self.bodies, self.captures, self.names, strict=True):
+            made.add_body(body.spec(number, forms), captures, names)
+        for collected in _stacked(self.node, self.bodies[0]):
+            made.add_stacked(*collected)
+        for cut in _cuts(self.node):
+            made.add_cut(*cut)
+        return made
 
     def parts(self) -> Iterator[SegmentBuilder | ControlPart]:
         """The parts of all bodies."""
@@ -116,7 +130,7 @@ def native_bodies(node: Node, programs: dict[str, Program]) -> tuple[NativeBody,
         if not segments and program.guards:
             return None
         read = (*(v for v in graph.inputs if v.is_used), *graph.captures(), *graph.outputs)
-        if not all(_is_tensor(v.fact) for v in read):
+        if not all(_fits(v.fact) for v in read):
             return None
         if not all(isinstance(v.fact, Fact) for v in graph.inputs):
             return None
@@ -140,8 +154,12 @@ def _is_one(fact: AnyFact | None) -> bool:
     return isinstance(fact, Fact) and fact.static is not None and all(d == 1 for d in fact.static)
 
 
-def _is_tensor(fact: AnyFact | None) -> bool:
-    return isinstance(fact, Fact) and fact.shape is not None
+def _fits(fact: AnyFact | None) -> bool:
+    """Whether a slot can hold such a value, and a Loop or Scan what iterations give of it.
+
+    That has one axis more.
+    """
+    return isinstance(fact, Fact) and fact.shape is not None and len(fact.shape) < native.max_rank
 
 
 def _stacked(node: Node, body: NativeBody) -> list[tuple[int, list[int], int, bool, bool, bool]]:

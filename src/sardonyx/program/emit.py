@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 
 import sardonyx._native as native
 from sardonyx.errors import InternalError
 from sardonyx.frozen import field, mutable
-from sardonyx.graph.dim import Dim, lone_name, symbols
+from sardonyx.graph.dim import Dim, is_polynomial, lone_name, symbols
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.guard import Guard
@@ -18,6 +18,7 @@ from sardonyx.place import HOST, DeviceProvider, Placement, has_device
 from sardonyx.place.provider import Region, Step
 from sardonyx.program.call import Bodies, Call, Lowered, Zipped
 from sardonyx.program.control import ControlPart, NativeBody, native_bodies
+from sardonyx.program.expected import Expected, expected
 from sardonyx.program.flat import Growth, SegmentBuilder
 from sardonyx.program.native import NativeSegment
 from sardonyx.program.program import ABSENT, Input, Output, Program, PythonSegment, Segment
@@ -92,7 +93,8 @@ class _Emitter:
             captures = tuple((self.outer.slot(v), self.slot(v)) for v in self.graph.captures())
         bound = known | {name for i in inputs for _, name in i.sizes}
         # A pass may have removed the node that needed a guard: other facts still rest on it.
-        entry, waiting = _ready(dict.fromkeys(self.graph.scope.found), bound)
+        found = [*self.graph.scope.found, *(_assumptions(self.graph) if self.outer is None else ())]
+        entry, waiting = _ready(dict.fromkeys(found), bound)
         segments = _Layout(self, set(bound), entry, waiting).segments()
         homes = self.placement.homes
         outputs = tuple(
@@ -108,6 +110,7 @@ class _Emitter:
             ),
             captures=captures,
             guards=() if is_native_first else entry,
+            expects=() if self.outer is None else self._entry(inputs, bound),
             n_slots=len(self.slots),
             plan=self.memory,
             bodies=tuple(self.bodies),
@@ -115,6 +118,15 @@ class _Emitter:
             devices=self.placement.devices if homes else {},
             limits=device_limits(self.placement, self.memory) if homes else (),
         )
+
+    def _entry(self, inputs: Sequence[Input], bound: AbstractSet[str]) -> tuple[Expected, ...]:
+        """What a body is called with: of sizes with one new name, the last gives it its size."""
+        last = {
+            name: (position, axis, name)
+            for position, given in enumerate(inputs)
+            for axis, name in given.sizes
+        }
+        return expected([i.fact for i in inputs], bound, last.values())
 
     def _input(self, value: Value) -> Input:
         fact = _fact(value)
@@ -124,7 +136,6 @@ class _Emitter:
             slot=self.slot(value),
             fact=fact,
             sizes=tuple((i, n) for i, d in enumerate(shape) if (n := lone_name(d)) is not None),
-            fixed=tuple((i, d) for i, d in enumerate(shape) if isinstance(d, int)),
             default=self.graph.defaults.get(value),
             device=self.placement.homes.get(value, HOST),
         )
@@ -229,8 +240,11 @@ class _Layout:
         freed = tuple(emitter.slots[v] for v in frees if v in emitter.slots)
         name = emitter.placement.where[node].name
         kernel = "numpy" if step.lowered is not None else step.kernel
+        expects = expected([v.fact for v in node.outputs], self.bound, binds)
         self.done.append(
-            PythonSegment(node, step.call, kernel, name, inputs, outputs, freed, guards, binds)
+            PythonSegment(
+                node, step.call, kernel, name, inputs, outputs, freed, guards, binds, expects
+            )
         )
 
     def _binds(self, values: Sequence[Value]) -> Binds:
@@ -294,6 +308,7 @@ class _Layout:
                 tuple(emitter.slots[v] for v in self.frees if v in emitter.slots),
                 guards,
                 binds,
+                expected([v.fact for v in region.outputs], self.bound, binds),
             )
         )
         self.region, self.frees = [], []
@@ -446,13 +461,28 @@ def _build_control(
     )
 
 
+def _assumptions(graph: Graph) -> Iterator[Guard]:
+    """What bodies of the graph assume of sizes that the model's inputs give.
+
+    It is checked before anything runs, as all assumptions are: a run that breaks one begins anew
+    with another program, and no step may have run by then. Quotients are left to the body, which
+    may run only where they have a divisor.
+    """
+    for node in graph.nodes:
+        for _, body in node.subgraphs if node.op.has_bodies else ():
+            for guard in body.scope.found:
+                if guard.is_assumed and is_polynomial(guard.left) and is_polynomial(guard.right):
+                    yield guard
+            yield from _assumptions(body)
+
+
 def _leaves(value: Value, nodes: Container[Node]) -> bool:
     """Whether anything but these nodes reads a value."""
     return value.n_exits > 0 or any(node not in nodes for node, _ in value.uses)
 
 
 def _resolves(lowered: Lowered) -> bool:
-    return isinstance(lowered, Call) and bool(native.kernels[lowered.row][2])
+    return isinstance(lowered, Call) and native.kernels[lowered.row].resolves
 
 
 def _ready(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import Any, Final
 
 import sardonyx._native as native
+from sardonyx._native import GuardKind, SizeKind, Storage
 from sardonyx.errors import InternalError
 from sardonyx.frozen import field, frozen, mutable
 from sardonyx.graph.dim import Dim, Shape, Size, lone_name, symbol
@@ -28,28 +29,22 @@ from sardonyx.schedule import Search
 from sardonyx.weights.forms import STORED, Want, read_form
 
 ABSENT: Final = -1
-SIZE_KINDS: Final = {
-    "number": 0, "name": 1, "add": 2, "mul": 3, "div": 4, "mod": 5, "min": 6, "max": 7,
-    "broadcast": 8,
+_SIZE_KINDS: Final = {
+    "add": SizeKind.ADD, "mul": SizeKind.MUL, "div": SizeKind.DIV, "mod": SizeKind.MOD,
+    "min": SizeKind.MIN, "max": SizeKind.MAX, "broadcast": SizeKind.BROADCAST,
 }  # fmt: skip
 _GUARD_KINDS: Final = {
-    "equal": 0, "assumed": 0, "chosen": 0, "equal_or_one": 1, "broadcasts": 2, "divides": 3,
-    "at_least": 4, "assumed_at_least": 4,
-}  # fmt: skip
-
-
-class Storage(IntEnum):
-    """How a value comes by its bytes, as native/exec/segment.h has it."""
-
-    SLOT = 0
-    CONSTANT = 1
-    ARENA = 2
-    EXPORTED = 3
-    RESHAPED = 4
-    PERMUTED = 5
-    SLICED = 6
-    EXPANDED = 7
-    PART = 8
+    "equal": GuardKind.EQUAL,
+    "assumed": GuardKind.EQUAL,
+    "chosen": GuardKind.EQUAL,
+    "equal_or_one": GuardKind.EQUAL_OR_ONE,
+    "broadcasts": GuardKind.BROADCASTS,
+    "divides": GuardKind.DIVIDES,
+    "at_least": GuardKind.AT_LEAST,
+    "assumed_at_least": GuardKind.AT_LEAST,
+}
+VIEWS: Final = frozenset((Storage.RESHAPED, Storage.PERMUTED, Storage.SLICED, Storage.EXPANDED))
+IN_OTHERS: Final = VIEWS | {Storage.PART}  # values whose bytes are those of another
 
 
 class Form(IntEnum):
@@ -66,8 +61,8 @@ class Sizes:
     def __init__(self, names: dict[str, int]) -> None:
         self._names = names  # of the whole sequence
         self._found: dict[Size, int] = {}
-        self._pairs: dict[tuple[str, int, int], int] = {}
-        self.ops: list[tuple[int, int, int, int]] = []
+        self._pairs: dict[tuple[SizeKind, int, int], int] = {}
+        self.ops: list[tuple[SizeKind, int, int, int]] = []
         self.used: set[str] = set()
 
     def register(self, size: Size) -> int:
@@ -85,7 +80,7 @@ class Sizes:
     def _number(self, value: int) -> int:
         if not -(2**63) <= value < 2**63:
             raise InternalError(f"the size {value} does not fit 64 bits")
-        return self._add("number", 0, 0, value)
+        return self._add(SizeKind.NUMBER, 0, 0, value)
 
     def _sum(self, size: Dim) -> int:
         total = ABSENT
@@ -95,26 +90,26 @@ class Sizes:
                 if atom.kind == "name":
                     self.used.add(atom.text)
                     number = self._names.setdefault(atom.text, len(self._names))
-                    part = self._pair("name", number, 0)
+                    part = self._pair(SizeKind.NAME, number, 0)
                 else:
                     left, right = (self.register(a) for a in atom.args)
-                    part = self._pair(atom.kind, left, right)
-                term = part if term == ABSENT else self._pair("mul", term, part)
+                    part = self._pair(_SIZE_KINDS[atom.kind], left, right)
+                term = part if term == ABSENT else self._pair(SizeKind.MUL, term, part)
             if factor != 1 or term == ABSENT:
                 number = self.register(factor)
-                term = number if term == ABSENT else self._pair("mul", term, number)
-            total = term if total == ABSENT else self._pair("add", total, term)
+                term = number if term == ABSENT else self._pair(SizeKind.MUL, term, number)
+            total = term if total == ABSENT else self._pair(SizeKind.ADD, total, term)
         return total
 
-    def _pair(self, kind: str, a: int, b: int) -> int:
+    def _pair(self, kind: SizeKind, a: int, b: int) -> int:
         key = (kind, a, b)
         found = self._pairs.get(key)
         if found is None:
             found = self._pairs[key] = self._add(kind, a, b, 0)
         return found
 
-    def _add(self, kind: str, a: int, b: int, value: int) -> int:
-        self.ops.append((SIZE_KINDS[kind], a, b, value))
+    def _add(self, kind: SizeKind, a: int, b: int, value: int) -> int:
+        self.ops.append((kind, a, b, value))
         return len(self.ops) - 1
 
 
@@ -179,7 +174,7 @@ class SegmentBuilder:
         self.resolved: list[tuple[int, int, int, str]] = []
         self.aliases: list[tuple[int, int]] = []
         self.exported: list[Value] = []
-        self.grown: list[tuple[int, ...]] = []
+        self.grown: list[tuple[int, int, int, int, int, int]] = []
         self._slot = slot
         self._exports = exports
         self._growths = growths
@@ -219,7 +214,7 @@ class SegmentBuilder:
                     self.resolved.append((step, position, axis, name))
 
     def _call(self, node: Node, call: Call) -> None:
-        accepts = Form(native.kernels[call.row][1])
+        accepts = Form(native.kernels[call.row].accepts)
         inputs = [ABSENT if v is None else self._operand(node, v, accepts) for v in call.inputs]
         outputs = [self._made(v) for v in node.outputs]
         if call.joins and call.ints[0] == node.outputs[0].tensor.rank - 1 > 0:
@@ -338,8 +333,8 @@ class SegmentBuilder:
         _, made = self.sizes.registers(rooms)
         flat.form, flat.numbers = Form.ROWS, [growth.axis, made]
         slots = self._slot(growth.past), flat.at
-        numbers = [self.names[str(room)] for room in rooms]
-        self.grown.append((*slots, growth.axis, flat.dims[growth.axis], *numbers))
+        had, has = (self.names[str(room)] for room in rooms)
+        self.grown.append((*slots, growth.axis, flat.dims[growth.axis], had, has))
 
     def _view(
         self,
@@ -401,35 +396,32 @@ class SegmentBuilder:
             # Now: a body asks what is around it for the sizes that it has registers of.
             self.sizes.registers((guard.left, guard.right))
 
-    def arrays(self, names: dict[str, int], address: Any) -> tuple[Any, ...]:
+    def spec(
+        self, number: int, names: dict[str, int], address: Callable[[Want], int]
+    ) -> native.SegmentSpec:
         """What native code is given; `address` says where the bytes of a constant lie."""
         guards = [
             (_GUARD_KINDS[g.kind], self.sizes.register(g.left), self.sizes.register(g.right))
             for g in self.guards
         ]
-        values = [
-            (int(v.storage), v.dtype, v.at, 0 if v.want is None else address(v.want), v.dims,
-             v.numbers)
-            for v in self.values
-        ]  # fmt: skip
-        steps = [
-            (s.row, s.inputs, s.outputs, s.ints, s.floats, list(s.shares), list(s.turn), s.joins)
-            for s in self.steps
-        ]
-        resolved = [(step, output, axis, names[n]) for step, output, axis, n in self.resolved]
         key = sorted(names[n] for n in self.sizes.used)
-        return (
-            self.sizes.ops,
-            guards,
-            key,
-            values,
-            steps,
-            resolved,
-            self.aliases,
-            self.grown,
-            self.order.effort,
-            self.order.branches,
-        )
+        made = native.SegmentSpec(number, key, self.order.effort, self.order.branches)
+        for op in self.sizes.ops:
+            made.add_size(*op)
+        for guard in guards:
+            made.add_guard(*guard)
+        for v in self.values:
+            at = 0 if v.want is None else address(v.want)
+            made.add_value(v.storage, v.dtype, v.at, at, v.dims, v.numbers)
+        for s in self.steps:
+            made.add_step(s.row, s.inputs, s.outputs, s.ints, s.floats, s.shares, s.turn, s.joins)
+        for step, output, axis, name in self.resolved:
+            made.add_resolved(step, output, axis, names[name])
+        for slot, value in self.aliases:
+            made.add_alias(slot, value)
+        for growth in self.grown:
+            made.add_growth(*growth)
+        return made
 
 
 def _permuted_form(perm: tuple[int, ...], form: Form) -> Form:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from sardonyx._native import Storage
 from sardonyx.errors import RuntimeException
 from sardonyx.frozen import frozen
 from sardonyx.graph.graph import Node, Value
-from sardonyx.program.flat import ABSENT, SegmentBuilder, Storage
+from sardonyx.program.flat import ABSENT, SegmentBuilder
 
 LIMIT: Final = "sardonyx.max_arena_bytes"
 _SHOWN: Final = 4  # tensors

@@ -9,18 +9,18 @@ from typing import Any, Final, NoReturn
 import numpy as np
 
 import sardonyx._native as native
+from sardonyx._native import Fault
 from sardonyx.errors import Fail, InternalError, InvalidArgument, RuntimeException
 from sardonyx.frozen import field, frozen, mutable
-from sardonyx.graph.dim import evaluate
+from sardonyx.graph.dim import evaluate, lone_name
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
 from sardonyx.locks import Lock
-from sardonyx.program.control import ControlPart, constant_slots
+from sardonyx.program.control import ControlPart, add_constants
 from sardonyx.program.flat import ABSENT, SegmentBuilder
 from sardonyx.program.limit import too_much, where_most
-from sardonyx.weights.forms import Forms
+from sardonyx.weights.forms import Forms, Want, read_form
 
-_FAULTS: Final = ("none", "guard", "size", "step", "memory", "stopped", "name", "limit")
 NO_LIMIT: Final = 2**63 - 1
 _MOST_BYTES: Final = 2**61
 
@@ -94,16 +94,38 @@ class NativeSegment:
             if isinstance(part, ControlPart):
                 yield from part.parts()
 
-    def items(self, number: Callable[[Any], int], forms: Forms) -> list[Any]:
-        """What native code is given for each part."""
-        made: list[Any] = []
-        for part, frees in zip(self.parts, self.part_frees, strict=True):
+    def items(
+        self, number: Callable[[Any], int], forms: Forms
+    ) -> Callable[[native.SequenceSpec], None]:
+        """The specs of all parts, as a function that adds them to a sequence: they add names."""
+        made = [
+            part.spec(number(part), self.names, forms.address)
+            if isinstance(part, SegmentBuilder)
+            else part.spec(number, forms)
+            for part in self.parts
+        ]
+
+        def add(sequence: native.SequenceSpec) -> None:
+            for part, spec, frees in zip(self.parts, made, self.part_frees, strict=True):
+                if isinstance(spec, native.SegmentSpec):
+                    sequence.add_segment(spec, frees)
+                else:
+                    assert isinstance(part, ControlPart)
+                    sequence.add_control(spec, part.gives, frees)
+
+        return add
+
+    def wants(self) -> Iterator[Want]:
+        """The constants that a run reads, in the forms that its kernels want."""
+        for part in self.parts:
             if isinstance(part, SegmentBuilder):
-                arrays = part.arrays(self.names, forms.address)
-                made.append((True, (number(part), *arrays), [], frees))
+                yield from (v.want for v in part.values if v.want is not None)
             else:
-                made.append((False, part.arrays(number, forms), part.gives, frees))
-        return made
+                for body in part.bodies:
+                    yield from body.wants()
+        for value in self.values:
+            if isinstance(value, Value) and value.const is not None:
+                yield read_form(value.const)
 
     def prepare(
         self, forms: Forms, settings: RunSettings, pool: native.Pool | None = None
@@ -117,35 +139,54 @@ class NativeSegment:
 
     def _build(self, forms: Forms, settings: RunSettings, pool: native.Pool) -> native.Runnable:
         numbers = {id(part): i for i, part in enumerate(self.all_parts())}
-        items = self.items(lambda part: numbers[id(part)], forms)  # may add names
-        inputs, fixed, bound = [], [], []
+        try:
+            add_items = self.items(lambda part: numbers[id(part)], forms)
+            return native.Runnable(
+                self._sequence(add_items, forms),
+                input_names=[v.name for v in self.read],
+                input_types=[v.tensor.dtype.np for v in self.read],
+                output_types=[self._type(v) for v in self.made],
+                output_dtypes=[
+                    0 if v in self.keys else v.tensor.dtype.onnx for v in self.made
+                ],  # dicts have none
+                pool=pool,
+                threads=settings.count,
+                spins=settings.spins,
+                spin_us=settings.spin_us,
+                flushes=settings.flushes,
+                calms=settings.calms,
+                grows_in_place=settings.grows_in_place,
+                limit_bytes=settings.limit_bytes,
+                keeps=forms,
+            )
+        except native.MalformedProgram as error:
+            raise InternalError(f"the compiled program is malformed: {error}") from None
+
+    def _sequence(
+        self, add_items: Callable[[native.SequenceSpec], None], forms: Forms
+    ) -> native.SequenceSpec:
+        """The whole of the call. Every size of an input is checked, by a number or by its name.
+
+        A name that no step asks for stands for a size all the same: bodies rest on it.
+        """
+        for value in self.read:
+            for size in value.tensor.dims:
+                if (name := lone_name(size)) is not None:
+                    self.names.setdefault(name, len(self.names))
+        made = native.SequenceSpec(len(self.values), len(self.names))
         for value in self.read:
             fact, slot = value.tensor, self.values[value]
-            inputs.append((slot, fact.rank, fact.dtype.onnx, self.room_axes.get(slot, ABSENT)))
+            made.add_input(slot, fact.rank, fact.dtype.onnx, self.room_axes.get(slot, ABSENT))
             for axis, size in enumerate(fact.dims):
                 if isinstance(size, int):
-                    fixed.append((slot, axis, size))
-                elif (name := str(size)) in self.names:
-                    bound.append((slot, axis, self.names[name]))
-        python = (
-            [v.name for v in self.read],
-            [v.tensor.dtype.np for v in self.read],
-            [self._type(v) for v in self.made],
-            settings.count,
-            settings.spins,
-            settings.grows_in_place,
-            pool,
-            settings.limit_bytes,
-            settings.flushes,
-            settings.spin_us,
-            settings.calms,
-            [0 if v in self.keys else v.tensor.dtype.onnx for v in self.made],  # dicts have none
-        )
-        outputs = [self.values[v] for v in self.made]
-        sizes = (len(self.values), len(self.names))
-        constants = constant_slots(self.values, forms)
-        sequence = (sizes, inputs, outputs, bound, fixed, constants, items)
-        return native.Runnable(sequence, python)
+                    made.add_size(slot, axis, size)
+                elif (name := lone_name(size)) is not None:
+                    made.add_name(slot, axis, self.names[name])
+        for value in self.made:
+            made.add_output(self.values[value])
+        add_constants(made, self.values, forms)
+        add_items(made)
+        return made
 
     def _type(self, value: Value) -> object:
         """What native code makes of a value that leaves: an array of a type, or dicts with keys."""
@@ -153,14 +194,9 @@ class NativeSegment:
         return value.tensor.dtype.np if keys is None else keys
 
     @property
-    def quick(self) -> Callable[[dict[Any, Any]], object] | None:
-        """The native call that takes a feed, once the segment is prepared."""
-        return None if self._runnable is None else self._runnable.quick
-
-    @property
-    def quick_into(self) -> Callable[[dict[Any, Any], list[Any] | None], object] | None:
-        """The same with arrays for outputs to lie in."""
-        return None if self._runnable is None else self._runnable.quick_into
+    def runnable(self) -> native.Runnable | None:
+        """What native code runs, once the segment is prepared."""
+        return self._runnable
 
     def run(
         self,
@@ -184,13 +220,13 @@ class NativeSegment:
         ]
         places = [into.get(slot) for slot in self.outputs] if into else None
         result = runnable.run(given, arrays, stop, profiles, places)
-        if result[0]:
-            self._fail(*result)
+        if isinstance(result, native.Outcome):
+            self.fail(result)
         for name in self.gives:
-            dims[name] = result[2][self.names[name]]
-        for slot, array in zip(self.outputs, result[1], strict=True):
+            dims[name] = result.names[self.names[name]]
+        for slot, array in zip(self.outputs, result.outputs, strict=True):
             frame[slot] = array
-        return Times(result[3], result[4])
+        return Times(result.spans, result.names_by_run)
 
     def refuse(self, part: SegmentBuilder, dims: dict[str, int]) -> NoReturn:
         """Raises the error of a part that does not take these sizes."""
@@ -200,29 +236,32 @@ class NativeSegment:
         shown = ", ".join(f"{n}={dims[n]}" for n in sorted(part.sizes.used & dims.keys()))
         raise InvalidArgument(f"the model does not take these sizes: {shown}")
 
-    def _fail(self, *how: Any) -> None:
-        fault, number, index, text, names, wanted = how
-        kind, part = _FAULTS[fault], list(self.all_parts())[number]
-        if kind == "stopped":
+    def fail(self, outcome: native.Outcome) -> NoReturn:
+        """Raises the error that an outcome stands for, or AssumptionFailed."""
+        fault, text, names = outcome.fault, outcome.text, outcome.names
+        if fault is Fault.STOPPED:
             raise Fail("the run was ended by RunOptions.terminate")
-        if kind == "memory":
-            how_much = f" of {wanted:,} bytes" if wanted else ""
+        if fault is Fault.MEMORY:
+            how_much = f" of {outcome.bytes:,} bytes" if outcome.bytes else ""
             raise RuntimeException(
                 f"out of memory{how_much} for what lies between nodes, and for outputs"
             )
-        if kind == "limit":
-            raise too_much(wanted, self._limit, **self._most(number, part, names))
+        if fault is Fault.NAME:
+            raise InternalError("a value that native code was given has not the sizes of its type")
+        number, part = outcome.segment, list(self.all_parts())[outcome.segment]
+        if fault is Fault.LIMIT:
+            raise too_much(outcome.bytes, self._limit, **self._most(number, part, names))
         if isinstance(part, ControlPart):
             raise InvalidArgument(text, node=part.node)
         dims = {name: names[i] for name, i in part.names.items() if i < len(names)}
-        if kind == "guard":
-            part.guards[index].check(dims)
-        if kind == "size":
+        if fault is Fault.GUARD:
+            part.guards[outcome.index].check(dims)
+        if fault is Fault.SIZE:
             _check_sizes(part, dims)
-        if kind == "step":
-            node = part.steps[index].node
+        if fault is Fault.STEP:
+            node = part.steps[outcome.index].node
             raise InvalidArgument(text, node=node, inputs=_shapes(node, dims))
-        raise InternalError(f"a native run ended with {kind} {index} ({text})")
+        raise InternalError(f"a native run ended with {fault.name} {outcome.index} ({text})")
 
     def _most(
         self, number: int, part: SegmentBuilder | ControlPart, names: list[int]

@@ -6,20 +6,19 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from sardonyx._native import SizeKind, Storage
 from sardonyx.graph.dtype import by_onnx
-from sardonyx.program.flat import ABSENT, SIZE_KINDS, FlatStep, SegmentBuilder, Storage
+from sardonyx.program.flat import ABSENT, VIEWS, FlatStep, SegmentBuilder
 
-_VIEWS: Final = (Storage.RESHAPED, Storage.PERMUTED, Storage.SLICED, Storage.EXPANDED)
-_RULES: Final[dict[str, Callable[[int, int], int]]] = {
-    "add": lambda a, b: a + b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a // b if b else 0,
-    "mod": lambda a, b: a % b if b else 0,
-    "min": min,
-    "max": max,
-    "broadcast": lambda a, b: b if a == 1 else a,
+_RULES: Final[dict[SizeKind, Callable[[int, int], int]]] = {
+    SizeKind.ADD: lambda a, b: a + b,
+    SizeKind.MUL: lambda a, b: a * b,
+    SizeKind.DIV: lambda a, b: a // b if b else 0,
+    SizeKind.MOD: lambda a, b: a % b if b else 0,
+    SizeKind.MIN: min,
+    SizeKind.MAX: max,
+    SizeKind.BROADCAST: lambda a, b: b if a == 1 else a,
 }
-_BY_NUMBER: Final = {number: _RULES.get(kind) for kind, number in SIZE_KINDS.items()}
 
 
 class Operand(NamedTuple):
@@ -41,11 +40,11 @@ def registers(part: SegmentBuilder, names: Sequence[int]) -> list[int]:
     """Every size of a part, by its register, where names have these sizes."""
     found: list[int] = []
     for kind, a, b, value in part.sizes.ops:
-        rule = _BY_NUMBER[kind]
+        rule = _RULES.get(kind)
         if rule is not None:
             found.append(rule(found[a], found[b]))
         else:
-            found.append(value if kind == SIZE_KINDS["number"] else names[a])
+            found.append(value if kind is SizeKind.NUMBER else names[a])
     return found
 
 
@@ -67,7 +66,7 @@ def _operand(
     assert dtype is not None
     dims = tuple(sizes[register] for register in flat.dims)
     count = math.prod(dims)
-    while flat.storage in _VIEWS:
+    while flat.storage in VIEWS:
         flat = part.values[flat.at]
         count = min(count, math.prod(sizes[register] for register in flat.dims))
     if flat.storage is Storage.PART and flat.at in step.outputs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from sardonyx._native import Pool, Stop
+from sardonyx._native import Outcome, Pool, Stop
 from sardonyx.frozen import field, frozen, mutable
 from sardonyx.graph.fact import AnyFact
 from sardonyx.graph.graph import Node
@@ -13,7 +13,7 @@ from sardonyx.graph.guard import Guard
 from sardonyx.memory import Plan
 from sardonyx.memory.limit import DeviceLimit
 from sardonyx.place.provider import HOST, DeviceProvider, StepCall
-from sardonyx.program.control import constant_slots
+from sardonyx.program.expected import Expected
 from sardonyx.program.native import NativeSegment, RunSettings, Times
 from sardonyx.program.region import RegionSegment
 from sardonyx.weights.const import Const
@@ -35,6 +35,7 @@ class PythonSegment:
     frees: tuple[int, ...]  # slots that nobody reads after this
     guards: tuple[Guard, ...]  # on sizes that earlier segments settle
     binds: tuple[tuple[int, int, str], ...]  # (output, axis, name): sizes known once this has run
+    expects: tuple[Expected, ...]  # of its outputs
 
 
 Segment = PythonSegment | NativeSegment | RegionSegment
@@ -48,7 +49,6 @@ class Input:
     slot: int
     fact: AnyFact
     sizes: tuple[tuple[int, str], ...]  # (axis, name) of dims that are one name
-    fixed: tuple[tuple[int, int], ...]  # (axis, size) of dims that are a number
     default: Const | None = None
     device: str = HOST
 
@@ -64,6 +64,22 @@ class Output:
 
 
 @frozen
+class FastPath:
+    """A run as one native call: outputs as a list, or how it failed.
+
+    None, before anything has run, is the answer to a feed that needs the checked path: that of
+    `feeds` and `run`.
+    """
+
+    segment: NativeSegment
+    call: Callable[[dict[Any, Any]], list[Any] | Outcome | None]
+    # The same with an array for each output, or None, in which it then lies if it can.
+    call_into: Callable[[dict[Any, Any], list[Any] | None], list[Any] | Outcome | None] | None = (
+        None
+    )
+
+
+@frozen
 class Program:
     """Segments over a frame of slots, with everything that binding and running need."""
 
@@ -73,6 +89,7 @@ class Program:
     constants: tuple[tuple[int, Const], ...]
     captures: tuple[tuple[int, int], ...]  # (outer slot, own slot), for bodies
     guards: tuple[Guard, ...]  # on sizes that the inputs give
+    expects: tuple[Expected, ...]  # of the inputs of a body; those of the model are checked as fed
     n_slots: int
     plan: Plan
     bodies: tuple[Program, ...]  # those of its control flow
@@ -105,8 +122,8 @@ class Program:
         """Asks for every form of a constant that a run reads, and makes none."""
         for segment in self.segments:
             if isinstance(segment, NativeSegment):
-                segment.items(lambda part: 0, wanted)
-                constant_slots(segment.values, wanted)
+                for want in segment.wants():
+                    wanted.address(want)
         for _, const in self.constants:
             wanted.address(Want(const))
         for body in self.bodies:
@@ -131,24 +148,22 @@ class Program:
             body.release_graphs(graph_id)
 
     @property
-    def quick(self) -> Callable[[dict[Any, Any]], object] | None:
-        """Takes a feed to outputs in one native call, where that is all there is to a run.
-
-        It gives None for a feed that needs a second look: that of `feeds` and `run`.
-        """
+    def fast_path(self) -> FastPath | None:
+        """A run as one native call, where that is all there is to it, once it is prepared."""
         segment = self._only_segment
-        call = None if segment is None else segment.quick
-        if segment is None or call is None or len(segment.outputs) == len(self.outputs):
-            return call
+        runnable = None if segment is None else segment.runnable
+        if segment is None or runnable is None:
+            return None
         n = len(self.outputs)
-        return lambda feed: None if (made := call(feed)) is None else made[:n]  # type: ignore[index]  # a list
+        if len(segment.outputs) == n:
+            return FastPath(segment, runnable.quick, runnable.quick_into)
+        quick = runnable.quick
 
-    @property
-    def quick_into(self) -> Callable[[dict[Any, Any], list[Any] | None], object] | None:
-        """The same with an array for each output, or None, in which it then lies if it can."""
-        segment = self._only_segment
-        is_all = segment is not None and len(segment.outputs) == len(self.outputs)
-        return segment.quick_into if segment is not None and is_all else None
+        def call(feed: dict[Any, Any]) -> list[Any] | Outcome | None:
+            made = quick(feed)
+            return made[:n] if isinstance(made, list) else made
+
+        return FastPath(segment, call)
 
     @property
     def _only_segment(self) -> NativeSegment | None:

@@ -9,6 +9,7 @@ from sardonyx.frozen import frozen
 from sardonyx.graph.graph import Node
 from sardonyx.graph.guard import Guard
 from sardonyx.place.provider import RegionProgram
+from sardonyx.program.expected import Expected
 
 if TYPE_CHECKING:
     from sardonyx.program.program import Run
@@ -26,6 +27,7 @@ class RegionSegment:
     frees: tuple[int, ...]  # slots that nobody reads after this
     guards: tuple[Guard, ...]  # on sizes that earlier segments settle
     binds: tuple[tuple[int, int, str], ...]  # (output, axis, name): sizes known once this has run
+    expects: tuple[Expected, ...]  # of its outputs
 
     @property
     def node(self) -> Node:

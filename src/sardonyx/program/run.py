@@ -10,11 +10,11 @@ import numpy as np
 
 from sardonyx.errors import InvalidArgument, RuntimeException, SardonyxError
 from sardonyx.frozen import replace
-from sardonyx.graph.fact import AnyFact
+from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.place.provider import HOST
 from sardonyx.program.native import NativeSegment
-from sardonyx.program.program import Input, Program, PythonSegment, Run
+from sardonyx.program.program import Program, PythonSegment, Run
 from sardonyx.program.region import RegionSegment
 from sardonyx.weights.const import Const
 
@@ -29,29 +29,29 @@ def bind(program: Program, values: Mapping[str, Any]) -> dict[str, int]:
         if value is None:
             continue
         shape = tuple(value.shape)
-        _check_shape(spec, shape)
+        if isinstance(spec.fact, Fact) and spec.fact.shape is not None:
+            check_shape(spec.name, spec.fact, shape)
         for axis, name in spec.sizes:
             if dims.setdefault(name, shape[axis]) != shape[axis]:
                 raise AssumptionFailed(f"the dims named {name} differ in size")
     return dims
 
 
-def _check_shape(spec: Input, shape: tuple[int, ...]) -> None:
-    wanted = getattr(spec.fact, "shape", None)
-    if wanted is None:
-        return
+def check_shape(name: str, fact: Fact, shape: tuple[int, ...]) -> None:
+    """Raises an error where an input of this type has another rank, or another size somewhere."""
+    wanted = fact.dims
     if len(shape) != len(wanted):
         raise InvalidArgument(
-            f"input {spec.name} has rank {len(shape)}, and the model wants rank {len(wanted)}",
+            f"input {name} has rank {len(shape)}, and the model wants rank {len(wanted)}",
             got=list(shape),
-            wanted=spec.fact,
+            wanted=fact,
         )
-    for axis, size in spec.fixed:
-        if shape[axis] != size:
+    for axis, (size, want) in enumerate(zip(shape, wanted, strict=True)):
+        if isinstance(want, int) and size != want:
             raise InvalidArgument(
-                f"input {spec.name} has {shape[axis]} in dim {axis}, and the model wants {size}",
+                f"input {name} has {size} in dim {axis}, and the model wants {want}",
                 got=list(shape),
-                wanted=spec.fact,
+                wanted=fact,
             )
 
 
@@ -77,6 +77,8 @@ def execute(program: Program, run: Run) -> list[Any]:
             shape = getattr(results[position], "shape", ())
             if axis < len(shape):
                 dims[name] = int(shape[axis])
+        for expected in segment.expects:
+            expected.check(results[expected.position], dims, segment.node)
         if run.on_step is not None:
             run.on_step(segment, run, started)
         for slot in segment.frees:
@@ -157,5 +159,7 @@ class Body:
             for axis, name in spec.sizes:
                 if axis < len(shape):
                     dims[name] = int(shape[axis])
+        for expected in program.expects:
+            expected.check(values[expected.position], dims, "the body of a node")
         inner = replace(outer, dims=dims, frame=frame, into={}, shared={}, is_bound=False)
         return execute(program, inner)

@@ -19,7 +19,7 @@ from sardonyx.errors import (
     RuntimeException,
     SardonyxError,
 )
-from sardonyx.feeds import as_tensors, check_feed, describe, hand_out, settle, taken
+from sardonyx.feeds import as_tensors, check_feed, describe, hand_out, raise_fault, settle, taken
 from sardonyx.frozen import frozen, replace
 from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.load import LoadOptions
@@ -165,8 +165,7 @@ class InferenceSession(Ways):
         self._compiled: Compiled = made.compiled
         model, program = self._compiled.model, self._compiled.program
         is_watched = self._profile is not None or self._node_stats is not None
-        self._quick = None if is_watched else program.quick
-        self._quick_into = None if is_watched else program.quick_into
+        self._fast = None if is_watched else program.fast_path
         self._inputs = {i.name: i for i in program.inputs}
         self._fixed = {d.name for d in model.overridable} - self._inputs.keys()
         self._required = [i.name for i in program.inputs if i.default is None]
@@ -241,16 +240,18 @@ class InferenceSession(Ways):
         run_options: RunOptions | None = None,
     ) -> list[Any]:
         """The outputs (all of them where no names are given) for these inputs."""
-        quick = self._quick  # read once: another thread may change programs
+        fast = self._fast  # read once: another thread may change programs
         if (
-            quick is not None
+            fast is not None
             and output_names is None
             and run_options is None
             and type(input_feed) is dict
         ):
-            outputs = quick(input_feed)
+            outputs = fast.call(input_feed)
+            if outputs.__class__ is list:
+                return outputs
             if outputs is not None:
-                return outputs  # type: ignore[return-value]  # a list, by native/bind/exec.cc
+                raise_fault(fast, outputs, input_feed)  # type: ignore[arg-type]  # an Outcome
         options = _DEFAULT_RUN if run_options is None else run_options
         if not wants_tensors(options):
             return self._run(output_names, input_feed, options)
@@ -349,11 +350,13 @@ class InferenceSession(Ways):
 
     def _run_into(self, bound: Bound, run_options: RunOptions | None) -> list[Any]:
         """All outputs for what is bound, in their places as far as they can lie there."""
-        quick = self._quick_into
-        if quick is not None and run_options is None:
-            outputs = quick(bound.feed, bound.places)
+        fast = self._fast
+        if fast is not None and fast.call_into is not None and run_options is None:
+            outputs = fast.call_into(bound.feed, bound.places)
+            if isinstance(outputs, list):
+                return outputs
             if outputs is not None:
-                return outputs  # type: ignore[return-value]  # a list, by native/bind/exec.cc
+                raise_fault(fast, outputs, bound.feed)
         return self._run(None, bound.feed, run_options or _DEFAULT_RUN, bound, stays=True)
 
     def _execute(self, asked: _Asked) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Final
 from sardonyx.frozen import field, mutable
 from sardonyx.graph.graph import Node, Value
 from sardonyx.program.control import ControlPart
-from sardonyx.program.flat import ABSENT, SegmentBuilder, Storage
+from sardonyx.program.flat import ABSENT, IN_OTHERS, SegmentBuilder
 from sardonyx.program.native import NativeSegment
 from sardonyx.program.program import Program, PythonSegment
 from sardonyx.weights.const import Const, Recipe, Ref
@@ -123,6 +123,6 @@ def _taken(part: ControlPart) -> Iterator[tuple[Want, Node]]:
 def _behind(part: SegmentBuilder, number: int) -> Want | None:
     """The constant whose bytes an operand shows, if it is one."""
     value = part.values[number]
-    while value.storage >= Storage.RESHAPED:
+    while value.storage in IN_OTHERS:
         value = part.values[value.at]
     return value.want

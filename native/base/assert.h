@@ -1,0 +1,14 @@
+// Assertions about our own invariants. Sanitizer builds compile them in (SARDONYX_ASSERTIONS); in
+// release builds they cost nothing, since `check` (exec/check.h) has proven the program before.
+#pragma once
+
+#ifdef SARDONYX_ASSERTIONS
+namespace sdx {
+// Prints the condition and its place, then aborts, so that a sanitizer shows the stack.
+[[noreturn]] void assertion_failed(const char* condition, const char* file, int line);
+}  // namespace sdx
+#define SDX_ASSERT(condition) \
+  ((condition) ? void() : ::sdx::assertion_failed(#condition, __FILE__, __LINE__))
+#else
+#define SDX_ASSERT(condition) static_cast<void>(0)
+#endif

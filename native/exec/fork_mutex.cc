@@ -1,0 +1,63 @@
+#include "exec/fork_mutex.h"
+
+#include <pthread.h>
+
+#include <new>
+
+namespace sdx {
+
+// All that there are, as a list.
+struct ForkMutexes {
+  std::mutex mutex;
+  ForkMutex* oldest = nullptr;
+  ForkMutex* newest = nullptr;
+
+  void add(ForkMutex* made) {
+    std::lock_guard lock(mutex);
+    made->older_ = newest;
+    (newest == nullptr ? oldest : newest->newer_) = made;
+    newest = made;
+  }
+
+  void remove(ForkMutex* gone) {
+    std::lock_guard lock(mutex);
+    (gone->older_ == nullptr ? oldest : gone->older_->newer_) = gone->newer_;
+    (gone->newer_ == nullptr ? newest : gone->newer_->older_) = gone->older_;
+  }
+
+  void lock_all() {
+    mutex.lock();
+    for (ForkMutex* m = oldest; m != nullptr; m = m->newer_) m->lock();
+  }
+
+  void unlock_all() {
+    for (ForkMutex* m = newest; m != nullptr; m = m->older_) m->unlock();
+    mutex.unlock();
+  }
+
+  // In the child the thread that locked them is another one, so they are made anew.
+  void renew_all() {
+    for (ForkMutex* m = oldest; m != nullptr; m = m->newer_) new (&m->mutex_) std::mutex;
+    new (&mutex) std::mutex;
+  }
+};
+
+namespace {
+
+// Never destroyed: sessions may outlive the statics of this library.
+ForkMutexes& all() {
+  static ForkMutexes* const made = [] {
+    static auto* fresh = new ForkMutexes;
+    pthread_atfork([] { fresh->lock_all(); }, [] { fresh->unlock_all(); },
+                   [] { fresh->renew_all(); });
+    return fresh;
+  }();
+  return *made;
+}
+
+}  // namespace
+
+ForkMutex::ForkMutex() { all().add(this); }
+ForkMutex::~ForkMutex() { all().remove(this); }
+
+}  // namespace sdx

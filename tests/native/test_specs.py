@@ -1,0 +1,213 @@
+"""The border to native code: a program with a number that is out of place is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sardonyx._native as native
+from sardonyx._native import ControlKind, GuardKind, MalformedProgram, SizeKind, Storage
+from sardonyx.program.native import NO_LIMIT
+
+F32, ROW = 1, "copy"
+
+
+def segment() -> native.SegmentSpec:
+    """x -> copy -> y, of [N, 4] floats."""
+    made = native.SegmentSpec(0, [0], 0, False)
+    made.add_size(SizeKind.NAME, 0, 0, 0)
+    made.add_size(SizeKind.NUMBER, 0, 0, 4)
+    made.add_value(Storage.SLOT, F32, 0, 0, [0, 1], [])
+    made.add_value(Storage.EXPORTED, F32, 1, 0, [0, 1], [])
+    return made
+
+
+def step(spec: native.SegmentSpec, inputs: list[int], outputs: list[int], **other: Any) -> None:
+    given = {"ints": [], "floats": [], "shares": [], "permutation": [], "joins": False, **other}
+    spec.add_step(given.pop("row", ROW), inputs, outputs, *given.values())
+
+
+def sequence(spec: native.SegmentSpec) -> native.SequenceSpec:
+    made = native.SequenceSpec(2, 1)
+    made.add_input(0, 2, F32, -1)
+    made.add_name(0, 0, 0)
+    made.add_size(0, 1, 4)
+    made.add_output(1)
+    made.add_segment(spec, [])
+    return made
+
+
+def runnable(made: native.SequenceSpec) -> native.Runnable:
+    return native.Runnable(
+        made,
+        input_names=["x"],
+        input_types=[np.dtype(np.float32)],
+        output_types=[np.dtype(np.float32)],
+        output_dtypes=[F32],
+        pool=native.Pool(True),
+        threads=1,
+        spins=False,
+        spin_us=0,
+        flushes=False,
+        calms=False,
+        grows_in_place=True,
+        limit_bytes=NO_LIMIT,
+        keeps=None,
+    )
+
+
+def test_a_program_that_is_well_formed_runs() -> None:
+    spec = segment()
+    step(spec, [0], [1])
+    made = runnable(sequence(spec))
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    (got,) = made.quick({"x": x})
+    np.testing.assert_array_equal(got, x)
+    result = made.run([-1], [x], None, False)
+    np.testing.assert_array_equal(result.outputs[0], x)
+    assert result.names == [3]
+
+
+@pytest.mark.parametrize(
+    ("x", "names"),
+    [
+        (np.ones((3, 4), np.float32), [2]),
+        (np.ones((3, 5), np.float32), [3]),
+        (np.ones((3, 4, 1), np.float32), [3]),
+        (np.ones(3, np.float32), [3]),
+        (np.ones((3, 4), np.float64), [3]),
+        (None, [3]),
+    ],
+    ids=["name", "size", "high rank", "low rank", "type", "none"],
+)
+def test_an_array_that_is_not_what_the_program_was_made_for(x: Any, names: list[int]) -> None:
+    spec = segment()
+    step(spec, [0], [1])
+    made = runnable(sequence(spec))
+    assert made.quick({"x": x}) is None or names == [2]
+    if isinstance(x, np.ndarray) and x.ndim == 2 and x.dtype == np.float32:
+        assert made.run(names, [x], None, False).fault is native.Fault.NAME
+        return
+    with pytest.raises(ValueError, match="of its type and rank"):
+        made.run(names, [x], None, False)
+
+
+def control(kind: ControlKind = ControlKind.BRANCH, **lists: list[int]) -> native.ControlSpec:
+    return native.ControlSpec(kind, 0, lists.get("inputs", [0]), lists.get("outputs", [1]))
+
+
+def body(n_inputs: int = 0, n_outputs: int = 1) -> native.SequenceSpec:
+    made = native.SequenceSpec(max(n_inputs, 1), 0)
+    for slot in range(n_inputs):
+        made.add_input(slot, 0, F32, -1)
+    for _ in range(n_outputs):
+        made.add_output(0)
+    return made
+
+
+def two_bodies(spec: native.ControlSpec, made: Callable[[], native.SequenceSpec] = body) -> None:
+    for _ in range(2):
+        spec.add_body(made(), [], [])
+
+
+SEGMENTS: dict[str, tuple[str, Callable[[native.SegmentSpec], Any]]] = {
+    "a register to come": ("register", lambda s: s.add_size(SizeKind.ADD, 0, 2, 0)),
+    "a register below 0": ("register", lambda s: s.add_size(SizeKind.MUL, -1, 0, 0)),
+    "a name": ("name 1 of 1", lambda s: s.add_size(SizeKind.NAME, 1, 0, 0)),
+    "a guard": ("register", lambda s: s.add_guard(GuardKind.EQUAL, 0, 2)),
+    "a slot": ("slot 2 of 2", lambda s: s.add_value(Storage.SLOT, F32, 2, 0, [], [])),
+    "a dim": ("register", lambda s: s.add_value(Storage.ARENA, F32, 0, 0, [2], [])),
+    "a rank": ("rank 11", lambda s: s.add_value(Storage.ARENA, F32, 0, 0, [1] * 11, [])),
+    "a type": ("type", lambda s: s.add_value(Storage.ARENA, 99, 0, 0, [], [])),
+    "a view of itself": ("value", lambda s: s.add_value(Storage.RESHAPED, F32, 2, 0, [0, 1], [])),
+    "a view of bytes": ("type", lambda s: s.add_value(Storage.RESHAPED, 2, 0, 0, [0, 1], [])),
+    "axes": ("twice", lambda s: s.add_value(Storage.PERMUTED, F32, 0, 0, [0, 1], [1, 1])),
+    "an axis": ("axis", lambda s: s.add_value(Storage.PERMUTED, F32, 0, 0, [0, 1], [0, 2])),
+    "starts": ("slice", lambda s: s.add_value(Storage.SLICED, F32, 0, 0, [0, 1], [0, 0])),
+    "fewer axes": ("fewer", lambda s: s.add_value(Storage.EXPANDED, F32, 0, 0, [1], [])),
+    "a part of itself": (
+        "view each other", lambda s: s.add_value(Storage.PART, F32, 2, 0, [0, 1], [0]),
+    ),
+    "room": ("axis", lambda s: s.add_value(Storage.EXPORTED, F32, 1, 0, [0, 1], [2, 0])),
+    "an input": ("value 2 of 2", lambda s: step(s, [2], [1])),
+    "no output": ("value -1", lambda s: step(s, [0], [-1])),
+    "writing an input": ("there already", lambda s: step(s, [0], [0])),
+    "reading too early": ("before it is made", lambda s: step(s, [1], [1])),
+    "an attribute": ("register", lambda s: step(s, [0], [1], ints=[2])),
+    "sharing": ("an input 1 of 1", lambda s: step(s, [0], [1], shares=[(1, 0)])),
+    "a permutation": ("permutation", lambda s: step(s, [0], [1], permutation=[0])),
+    "a join": ("join", lambda s: step(s, [0], [1], joins=True)),
+    "a kernel": ("no kernel", lambda s: step(s, [0], [1], row="no such row")),
+    "a name of nobody": ("a step 0 of 0", lambda s: s.add_resolved(0, 0, 0, 0)),
+    "an alias": ("does not leave", lambda s: s.add_alias(1, 0)),
+    "a growth": ("slot", lambda s: s.add_growth(0, 2, 0, 0, 0, 0)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", SEGMENTS)
+def test_malformed_segments(what: str) -> None:
+    match, spoil = SEGMENTS[what]
+    spec = segment()
+    with pytest.raises(MalformedProgram, match=match):  # noqa: PT012 - either call refuses
+        spoil(spec)
+        sequence(spec)
+
+
+def _bodies_of(kind: ControlKind, n: int, **lists: list[int]) -> native.ControlSpec:
+    spec = control(kind, **lists)
+    for _ in range(n):
+        spec.add_body(body(), [], [])
+    return spec
+
+
+def _with_stacked(**given: Any) -> native.ControlSpec:
+    spec = control(ControlKind.LOOP, inputs=[-1, -1], outputs=[1])
+    spec.add_body(body(2, 2), [], [])
+    spec.add_stacked(given.get("dtype", F32), given.get("dims", []), given.get("axis", 0),
+                     False, False, False)  # fmt: skip
+    return spec
+
+
+CONTROLS: dict[str, tuple[str, Callable[[], native.ControlSpec]]] = {
+    "one branch": ("bodies", lambda: _bodies_of(ControlKind.BRANCH, 1)),
+    "no condition": ("inputs of If", lambda: _bodies_of(ControlKind.BRANCH, 2, inputs=[])),
+    "a slot": ("slot 5", lambda: _bodies_of(ControlKind.BRANCH, 2, outputs=[5])),
+    "outputs": ("outputs of a body", lambda: _bodies_of(ControlKind.BRANCH, 2, outputs=[1, 1])),
+    "a loop's inputs": ("inputs of a body", lambda: _bodies_of(ControlKind.LOOP, 1, outputs=[])),
+    "nothing scanned": ("scanned", lambda: _bodies_of(ControlKind.SCAN, 1)),
+    "an axis": ("axis 1 of 1", lambda: _with_stacked(axis=1)),
+    "a rank": ("rank 11", lambda: _with_stacked(dims=[1] * 10)),
+    "a high rank": ("rank 40", lambda: _with_stacked(dims=[1] * 40)),
+}
+
+
+@pytest.mark.parametrize("what", CONTROLS)
+def test_malformed_control_flow(what: str) -> None:
+    match, make = CONTROLS[what]
+    sequence = native.SequenceSpec(2, 1)
+    with pytest.raises(MalformedProgram, match=match):
+        sequence.add_control(make(), [], [])
+
+
+@pytest.mark.parametrize(
+    ("match", "spoil"),
+    [
+        ("slot", lambda s: s.add_output(2)),
+        ("slot", lambda s: s.add_name(2, 0, 0)),
+        ("axis", lambda s: s.add_name(0, 10, 0)),
+        ("name", lambda s: s.add_name(0, 0, 1)),
+        ("axis", lambda s: s.add_size(0, -1, 3)),
+        ("rank 12", lambda s: s.add_constant(0, F32, [1] * 12, 0)),
+        ("another number", lambda s: s.add_input(0, 2, F32, -1)),
+    ],
+)
+def test_malformed_sequences(match: str, spoil: Callable[[native.SequenceSpec], Any]) -> None:
+    spec = segment()
+    step(spec, [0], [1])
+    made = sequence(spec)
+    with pytest.raises(MalformedProgram, match=match):  # noqa: PT012 - either call refuses
+        spoil(made)
+        runnable(made)

@@ -124,7 +124,7 @@ Status open_args(const void* args, const Data& data, int64_t, int64_t) {
   *made = a;
   Change change = read_change(a.call, a.out);
   open_change(a.call, data, change);
-  Memory memory{nullptr, data.scratch + sizeof(ResizeArgs)};
+  Memory memory{data.scratch + sizeof(ResizeArgs)};
   fill_axes(*made, a.filter, change, 0, change.rank - 1, memory);
   if (rows_mixed(*made) > kMaxRows) return Status::fail("too many axes are resized at once");
   set_pitches(*made, a.out, change.rank - 1);
@@ -181,7 +181,11 @@ Status resize(const Call& call, Plan& plan) {
   if (is_open) {
     plan.add(open_args, 1, 10 * (in.dim(-1) + out.dim(-1)));
   } else {
-    Memory memory{&plan, nullptr};
+    int64_t bytes = most_bytes(filter, Stretch{});
+    for (int i = first; i <= last && i < change.rank; ++i)
+      bytes += most_bytes(filter, change.axes[i]);
+    Memory memory{plan.table<std::byte>(size_t(bytes))};
+    if (memory.at == nullptr) return no_table();
     fill_axes(*a, filter, change, first, last, memory);
     if (rows_mixed(*a) > kMaxRows) return Status::fail("too many axes are resized at once");
     set_pitches(*a, out, last);

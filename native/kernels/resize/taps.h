@@ -48,14 +48,12 @@ struct Taps {
   const uint8_t* outside = nullptr;  // of crops: which outputs lie outside the input
 };
 
-// Where tables are made: with a plan, or in memory that a run has for them.
+// Where tables are made: memory of a plan or of a run, `most_bytes` for each axis.
 struct Memory {
-  Plan* plan;
   std::byte* at;
 
   template <class T>
   SDX_INLINE T* take(int64_t n) {
-    if (plan != nullptr) return plan->make<T>(size_t(n));
     auto* made = reinterpret_cast<T*>(at);
     at += (n * int64_t(sizeof(T)) + 63) / 64 * 64;
     return made;

@@ -27,6 +27,14 @@ settings.load_profile("steady")
 
 
 @pytest.fixture(autouse=True, scope="session")
+def no_cache_of_the_account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is remembered of packs goes to a folder of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("account")))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def verified_passes() -> Iterator[None]:
     """After every group of rules, in every test, the graph keeps its invariants."""
     rewrite = passes._rewrite

@@ -54,10 +54,10 @@ def _appears(descriptor: int, path: str, temporary: str) -> bool:
     """Names a file that has no name; False if it got the temporary one, since there is another."""
     try:
         _give_name(descriptor, path)
-        return True
     except FileExistsError:
         _give_name(descriptor, temporary)
         return False
+    return True
 
 
 def _give_name(descriptor: int, name: str) -> None:

@@ -174,7 +174,7 @@ def _from_pack(given: ModelBytes, options: Options, stages: Stages) -> Compiled 
     if options.pack is None or not _may_pack(given, options) or not may_have(given, options.pack):
         return None
     with stages.stage("pack"):
-        found = find(given, lambda: settings_of(options), options.pack)
+        found = find(given, lambda: settings_of(options), options.pack, options.check)
     if found is None:
         return None
     try:
@@ -211,7 +211,7 @@ def _cached(given: ModelBytes, made: Found, options: Options, stages: Stages) ->
         with stages.stage("write_pack"):
             write(Request(path), given, made.model, options)
         with stages.stage("pack"):
-            return read(path, given, chosen, verify=False)
+            return read(path, given, chosen, options.pack, options.check)
     except ModelLoadCanceled:
         raise
     except (SardonyxError, Broken, OSError) as error:

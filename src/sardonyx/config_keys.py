@@ -21,6 +21,7 @@ HONOURED: Final = frozenset((
     "sardonyx.weights",
     "sardonyx.pack_cache",
     "sardonyx.pack_verify",
+    "sardonyx.pack_check",
     "sardonyx.use_pack",
     "session.save_external_prepacked_constant_initializers",
     "sardonyx.grow_in_place",

@@ -11,7 +11,7 @@ from sardonyx.compile import Options, given_bytes, lowered, program_of, settings
 from sardonyx.errors import InvalidArgument
 from sardonyx.frozen import frozen
 from sardonyx.load.model import Model
-from sardonyx.load.source import Files, ModelBytes
+from sardonyx.load.source import Files, ModelBytes, settled
 from sardonyx.trace import Stages
 from sardonyx.weights.const import Const, Source
 from sardonyx.weights.forms import Wanted
@@ -46,8 +46,7 @@ def pack(source: Any, options: Options, request: Request) -> Written:
     """Writes the pack of a model, beside which it stays."""
     from sardonyx.weights.pack.target import check_pack
 
-    given = given_bytes(source, options)
-    _check(given)
+    given = _given(source, options)
     with Paused():
         model = lowered(given, options, Stages(options.check))
         _check_target(request.path, given)
@@ -58,7 +57,8 @@ def pack(source: Any, options: Options, request: Request) -> Written:
 def write(request: Request, given: ModelBytes, model: Model, options: Options) -> Written:
     """Writes the pack of a model that is lowered already."""
     goods, load = _sorted(model, options, standalone=False)
-    label = Label(given, settings_of(options), request.any_level)
+    cache = None if options.pack is None else options.pack.cache
+    label = Label(given, settings_of(options), request.any_level, cache=cache)
     return _written(request, goods, load, label)
 
 
@@ -68,8 +68,7 @@ def standalone(source: Any, options: Options, request: Request) -> Written:
     from sardonyx.save.stub import stub
     from sardonyx.weights.pack.target import check_model, check_pack
 
-    given = given_bytes(source, options)
-    _check(given)
+    given = _given(source, options)
     with Paused():
         model = lowered(given, options, Stages(options.check))
         for path, check in ((request.path, check_model), (request.path + SUFFIX, check_pack)):
@@ -87,6 +86,15 @@ def standalone(source: Any, options: Options, request: Request) -> Written:
     with writing(request.path) as file:  # after the pack: a model is never without its weights
         file.write(memory.getvalue())
     return written
+
+
+def _given(source: Any, options: Options) -> ModelBytes:
+    """A model that can be packed; one that was just written, when its times tell it from others."""
+    if isinstance(source, (str, os.PathLike)):
+        settled(os.fspath(source))
+    given = given_bytes(source, options)
+    _check(given)
+    return given
 
 
 def _check(given: ModelBytes) -> None:

@@ -18,7 +18,7 @@ from sardonyx.packing import Request, Written, pack, standalone
 from sardonyx.pass_options import PRECISIONS, PassOptions
 from sardonyx.providers import resolve
 from sardonyx.weights.pack.errors import Broken
-from sardonyx.weights.pack.find import SUFFIX
+from sardonyx.weights.pack.find import SUFFIX, PackOptions
 from sardonyx.weights.pack.read import read
 
 LEVELS: Final = {
@@ -87,12 +87,11 @@ def _verify(arguments: argparse.Namespace, options: Options) -> int:
     path = os.fspath(arguments.output or arguments.model + SUFFIX)
     if not os.path.exists(path):
         raise Fail(f"there is no pack {path}", hint=f"sardonyx pack {arguments.model} makes it")
-    with Progress(f"reading {clean(os.path.basename(path))}"):
-        try:
-            given = given_bytes(arguments.model, options)
-            found = read(path, given, settings_of(options), verify=True)
-        except Broken as error:
-            raise Fail(f"the pack {path} cannot be used: {error}") from None
+    try:
+        given = given_bytes(arguments.model, options)
+        found = read(path, given, settings_of(options), PackOptions(verify=True))
+    except Broken as error:
+        raise Fail(f"the pack {path} cannot be used: {error}") from None
     if arguments.json:
         facts = {"is_sound": True, "is_standalone": found.is_standalone}
         say(json.dumps({"pack": path, "bytes": os.path.getsize(path), **facts}))

@@ -24,7 +24,7 @@ from sardonyx.frozen import field, mutable
 from sardonyx.load import buffers, mounts
 from sardonyx.load.model import Model
 from sardonyx.locks import Lock
-from sardonyx.weights.const import File, Source
+from sardonyx.weights.const import File, Source, Stamp
 from sardonyx.weights.store import on_pages, pages
 
 _PIECE: Final = 64 << 20  # bytes to read in one call
@@ -40,6 +40,7 @@ class Files:
     copies: bool = False  # reads files into memory rather than mapping them
     _open: dict[str, Source] = field(default_factory=dict)
     _states: dict[str, Hashable | None] = field(default_factory=dict)  # of files, as opened
+    _parts: dict[tuple[str, int, int], None] = field(default_factory=dict)  # that tensors have
 
     def open(self, location: str) -> Source:
         """The file at a location, mapped once."""
@@ -55,6 +56,16 @@ class Files:
                 assert self.folder is not None
                 self._states[os.path.join(self.folder, location)] = found.identity
         return self._open[key]
+
+    def part(self, location: str, offset: int, length: int) -> Source:
+        """The file at a location, of which a tensor has some bytes."""
+        found = self.open(location)
+        self._parts[location.removeprefix("./"), offset, length] = None
+        return found
+
+    def parts(self) -> list[tuple[Source, int, int]]:
+        """All that tensors have of files: which file, where and how many bytes."""
+        return [(self._open[key], offset, length) for key, offset, length in self._parts]
 
     def sources(self) -> list[Source]:
         """The files that were opened, in memory or on disk."""
@@ -150,26 +161,52 @@ _mappings: Final[WeakValueDictionary[Hashable, Source]] = WeakValueDictionary()
 _copies: Final[WeakValueDictionary[Hashable, Source]] = WeakValueDictionary()
 _copying: Final = Lock()
 _SETTLED_NS: Final = 20_000_000  # longer than a tick of the clock that file times are taken from
+_SECOND_NS: Final = 1_000_000_000
+_COARSE_NS: Final = 2 * _SECOND_NS + _SETTLED_NS  # the coarsest ticks that file systems have
 
 
-def identity_of(status: os.stat_result) -> Hashable | None:
-    """What a file keeps as long as its bytes stay; None if it may yet change without a sign.
+def stamp_of(status: os.stat_result) -> Stamp | None:
+    """By what a file is known again; None if it may yet change without a sign.
 
     Times of files have coarse ticks: a file just written may be written again within the same one.
     """
+    return None if _unsettled_ns(status) > 0 else Stamp.of(status)
+
+
+def _unsettled_ns(status: os.stat_result) -> int:
+    """How long a write will yet leave the times of a file as they are, at most."""
     times = status.st_mtime_ns, status.st_ctime_ns
-    if max(times) > time.time_ns() - _SETTLED_NS:
+    # Whole seconds are how a file system looks that has no finer times.
+    tick = _SETTLED_NS if status.st_ctime_ns % _SECOND_NS else _COARSE_NS
+    return max(times) + tick - time.time_ns()
+
+
+def settled(path: str) -> Stamp | None:
+    """The stamp of a file that was just written, as soon as it tells it from a later one."""
+    try:
+        wait = _unsettled_ns(os.stat(path))
+        if 0 < wait <= _SETTLED_NS:
+            time.sleep((wait + 1000) / _SECOND_NS)
+        return stamp_of(os.stat(path))
+    except OSError:
         return None
-    return ("file", status.st_dev, status.st_ino, status.st_size, *times)
+
+
+def identity_of(status: os.stat_result) -> Hashable | None:
+    """What a file keeps as long as its bytes stay; None if that cannot be known."""
+    stamp = stamp_of(status)
+    return None if stamp is None else ("file", *stamp)
 
 
 def _mapped(descriptor: int, status: os.stat_result, path: str, name: str) -> Source:
     """One mapping of a file serves all who have it open, as long as the file stays what it was."""
-    identity = identity_of(status)
+    stamp = stamp_of(status)
+    identity = None if stamp is None else ("file", *stamp)
     found = None if identity is None else _mappings.get(identity)
     if found is None:
         data = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
-        found = Source(data, name, identity, is_fixed=True, file=File.of(path, status))
+        file = File.of(path, status)
+        found = Source(data, name, identity, is_fixed=True, file=file, stamp=stamp)
         # Loading looks here and there: in a cold file, every look would read megabytes ahead.
         found.advise(mmap.MADV_RANDOM)
         if identity is not None:
@@ -180,19 +217,34 @@ def _mapped(descriptor: int, status: os.stat_result, path: str, name: str) -> So
 def _copied(descriptor: int, status: os.stat_result, path: str, name: str) -> Source:
     """The bytes of a file in memory of our own, read once for all who want them so."""
     with _copying:
-        identity = identity_of(status)
-        found = None if identity is None else _copies.get(identity)
+        stamp = stamp_of(status)
+        found = None if stamp is None else _copies.get(stamp)
         if found is None:
             memory = pages(status.st_size)
             _read_all(descriptor, memory.data, path)
-            now = os.fstat(descriptor)
-            if (now.st_size, now.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
+            if Stamp.of(os.fstat(descriptor)) != Stamp.of(status):
                 raise Fail(f"{path} changed while it was read", hint="load the model again")
             memory.flags.writeable = False
-            found = Source(memory.data, name, is_fixed=True)
-            if identity is not None:
-                _copies[identity] = found
+            found = Source(memory.data, name, is_fixed=True, stamp=stamp)
+            if stamp is not None:
+                _copies[stamp] = found
         return found
+
+
+def is_as_opened(source: Source) -> bool | None:
+    """Whether a mapped file is what it was when it was opened; None if its path leads elsewhere.
+
+    Bytes that are no mapping of a file do not change.
+    """
+    if source.file is None:
+        return True
+    try:
+        now = File.of(source.file.path, os.stat(source.file.path))
+    except OSError:
+        return None
+    if (now.device, now.inode) != (source.file.device, source.file.inode):
+        return None
+    return now == source.file
 
 
 def _read_all(descriptor: int, into: memoryview, path: str) -> None:

@@ -143,7 +143,7 @@ class Tensors:
                 f"and the tensor wants bytes {offset} to {offset + length}",
                 hint="the file is cut short or belongs to another model",
             )
-        return Ref(file, offset, length, dtype, shape)
+        return Ref(self._files.part(location, offset, length), offset, length, dtype, shape)
 
     def dense(self, record: SparseTensorRecord) -> Const:
         """A sparse tensor unfolded, its indices checked."""

@@ -23,7 +23,7 @@ from sardonyx.program.limit import LIMIT
 from sardonyx.program.native import RunSettings
 from sardonyx.providers import CPU
 from sardonyx.weights.forms import PrepackedWeightsContainer
-from sardonyx.weights.pack.find import PackOptions
+from sardonyx.weights.pack.find import FULL, NONE, SAMPLED, PackOptions
 
 if TYPE_CHECKING:
     from sardonyx.save import SaveOptions
@@ -46,6 +46,7 @@ _DATA_MIN: Final = "session.optimized_model_external_initializers_min_size_in_by
 _PACK_FOLDER: Final = "sardonyx.pack_cache"
 _PACK_VERIFY: Final = "sardonyx.pack_verify"
 _PACK_USE: Final = "sardonyx.use_pack"
+_PACK_CHECK: Final = "sardonyx.pack_check"
 _WEIGHTS: Final = "sardonyx.weights"
 _KEPT: Final = {"mapped": False, "copied": True}
 _FLAGS: Final = {"0": False, "1": True}
@@ -257,7 +258,10 @@ def _pack_options(options: SessionOptions) -> PackOptions | None:
     folder = entries.get(_PACK_FOLDER)
     if folder is not None and not os.path.isdir(folder):
         raise NoSuchFile(f"{_PACK_FOLDER} is {folder!r}, which is no folder")
-    return PackOptions(folder, flag(options, _PACK_VERIFY))
+    check = entries.get(_PACK_CHECK)
+    if check is not None:
+        one_of(_PACK_CHECK, check, dict.fromkeys((FULL, SAMPLED, NONE)))
+    return PackOptions(folder, flag(options, _PACK_VERIFY), check)
 
 
 def _save_options(options: SessionOptions) -> SaveOptions:

@@ -7,7 +7,7 @@ import math
 import mmap
 import os
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from weakref import ref
 
 import numpy as np
@@ -152,6 +152,22 @@ class Words(Const):
         return "held"
 
 
+class Stamp(NamedTuple):
+    """By what a file is known again without reading it: all is equal as long as its bytes are."""
+
+    device: int
+    inode: int
+    size_bytes: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Stamp:
+        """That of an open file."""
+        known = status.st_dev, status.st_ino, status.st_size
+        return cls(*known, status.st_mtime_ns, status.st_ctime_ns)
+
+
 @frozen
 class File:
     """A file as it was when it was mapped, for those who read it by a descriptor."""
@@ -161,18 +177,18 @@ class File:
     inode: int
     size_bytes: int
     mtime_ns: int
+    ctime_ns: int  # of the last change to anything: nobody can set it back
 
     @classmethod
     def of(cls, path: str, status: os.stat_result) -> File:
         """An open file that was found at a path."""
-        known = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-        return cls(os.path.abspath(path), *known)
+        return cls(os.path.abspath(path), *Stamp.of(status))
 
 
 class Source:
     """Bytes that constants point into: a mapped file or a buffer that the user gave."""
 
-    __slots__ = ("__weakref__", "address", "data", "file", "identity", "is_fixed", "name")
+    __slots__ = ("__weakref__", "address", "data", "file", "identity", "is_fixed", "name", "stamp")
 
     def __init__(
         self,
@@ -181,20 +197,25 @@ class Source:
         identity: Hashable | None = None,
         is_fixed: bool | None = None,
         file: File | None = None,
+        stamp: Stamp | None = None,
     ) -> None:
-        """`identity` is equal for sources of equal bytes; None: they are known by their address."""
+        """`identity` is equal for sources of equal bytes; None: they are known by their address.
+
+        `stamp` is that of the file which has the bytes, or had them when they were copied.
+        """
         self.data: Final = data
         self.address: Final = native.address(np.frombuffer(data, np.uint8))  # of the bytes
         self.file: Final = file  # that is mapped
         self.name: Final = name
         self.identity: Final = identity
+        self.stamp: Final = stamp
         self.is_fixed: Final = identity is not None if is_fixed is None else is_fixed
 
     def advise(self, advice: int, offset: int = 0, length: int | None = None) -> None:
         """Tells the system how these bytes, or all, will be read. Users' mappings are theirs."""
         mapping = self.data.obj
         size = self.data.nbytes - offset if length is None else length
-        if self.identity is not None and isinstance(mapping, mmap.mmap) and size:
+        if self.file is not None and isinstance(mapping, mmap.mmap) and size:
             start = offset // mmap.PAGESIZE * mmap.PAGESIZE
             with contextlib.suppress(OSError, ValueError):
                 mapping.madvise(advice, start, offset + size - start)

@@ -1,7 +1,7 @@
 """The file: a header with a table of sections, blobs, and behind them the index and the graph.
 
-Everything is little-endian. The header and both sections have checksums, which every load looks at;
-those of blobs stand in the index, and are looked at on request.
+Everything is little-endian. The header and both sections have checksums, which every load looks at.
+Digests of the blobs stand in the index, by blocks of the file; they are compared once.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from sardonyx.load.source import map_file
 from sardonyx.weights.const import Source
 from sardonyx.weights.pack.codec import items, need, number, text
 from sardonyx.weights.pack.errors import Broken, Other
+from sardonyx.weights.pack.sums import BLOCK, Block, Place, Running
 
 MAGIC: Final = b"SARDPACK"
-FORMAT: Final = 1
+FORMAT: Final = 2
 PAGE: Final = 4096  # the header's place, and where large blobs begin
 ALIGN: Final = 64
 LARGE: Final = 1 << 20
@@ -34,7 +35,6 @@ class Blob(NamedTuple):
 
     offset: int
     length: int
-    checksum: str
 
     @property
     def end(self) -> int:
@@ -52,25 +52,31 @@ class Writer:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._end = PAGE
+        self._sums = Running()
         self.blobs: list[Blob] = []
+        self.id_ = ""  # of the file, once it is finished
         file.write(bytes(PAGE))
 
     def blob(self, length: int, pieces: Iterable[Any]) -> int:
         """The number of a new blob."""
         start = _aligned(self._end, PAGE if length >= LARGE else ALIGN)
-        self._file.write(bytes(start - self._end))
-        sum_ = blake2b(digest_size=16)
-        written = 0
+        self._put(bytes(start - self._end))
         for piece in pieces:
             for i in range(0, len(piece), _PIECE):
-                part = piece[i : i + _PIECE]
-                self._file.write(part)
-                sum_.update(part)
-                written += len(part)
-        assert written == length, f"{written} bytes for a blob of {length}"
-        self._end = start + length
-        self.blobs.append(Blob(start, length, sum_.hexdigest()))
+                self._put(piece[i : i + _PIECE])
+        assert self._end == start + length, f"{self._end - start} bytes for a blob of {length}"
+        self.blobs.append(Blob(start, length))
         return len(self.blobs) - 1
+
+    def sums(self) -> list[str]:
+        """The digests of all blobs, after the last of them."""
+        self._put(bytes(_aligned(self._end, ALIGN) - self._end))
+        return self._sums.finish()
+
+    def _put(self, data: Any) -> None:
+        self._file.write(data)
+        self._sums.add(data)
+        self._end += len(data)
 
     def finish(self, *sections: Any) -> int:
         """Writes the sections and the header; returns the size of the file."""
@@ -85,6 +91,7 @@ class Writer:
         header = _HEAD.pack(MAGIC, FORMAT, len(sections), self._end) + table
         self._file.seek(0)
         self._file.write(header + checksum(header))
+        self.id_ = checksum(header).hex()
         self._file.seek(0, 2)
         return self._end
 
@@ -105,6 +112,9 @@ class PackFile:
         need(type(document) is dict, "the index is no table")
         self.document: dict[str, Any] = document
         self.blobs = _blobs(document.get("blobs"), spans, data.nbytes)
+        self.blocks = self._blocks(spans[0][0])
+        end = _HEAD.size + _SECTIONS * _SECTION.size
+        self.id_: str = checksum(data[:end]).hex()  # of all that it holds: the header has digests
 
     def graph(self) -> Any:
         """The graph's document."""
@@ -114,13 +124,14 @@ class PackFile:
         """A blob by its number."""
         return self.blobs[number(index, 0, len(self.blobs))]
 
-    def verify(self) -> None:
-        """Reads every byte."""
-        for at, blob in enumerate(self.blobs):
-            sum_ = blake2b(digest_size=16)
-            for i in range(blob.offset, blob.end, _PIECE):
-                sum_.update(self.source.data[i : min(i + _PIECE, blob.end)])
-            need(sum_.hexdigest() == blob.checksum, f"blob {at} at {blob.offset} has other bytes")
+    def _blocks(self, end: int) -> list[Block]:
+        """What lies before the sections, with the digests that it was written with."""
+        starts = range(PAGE, end, BLOCK)
+        listed = items(self.document.get("blocks"), len(starts))
+        return [
+            Block(Place(self.source, at, min(BLOCK, end - at)), text(sum_))
+            for at, sum_ in zip(starts, listed, strict=True)
+        ]
 
 
 def _mapped(path: str, copies: bool) -> Source:
@@ -166,8 +177,8 @@ def _blobs(listed: Any, sections: list[tuple[int, int]], size: int) -> list[Blob
     """The blobs, none of which shares a byte with another, a section or the header."""
     blobs = []
     for item in items(listed):
-        offset, length, sum_ = items(item, 3)
-        blobs.append(Blob(number(offset, PAGE, size + 1), number(length, 0, size + 1), text(sum_)))
+        offset, length = items(item, 2)
+        blobs.append(Blob(number(offset, PAGE, size + 1), number(length, 0, size + 1)))
         need(offset % ALIGN == 0, f"a blob begins at {offset}")
     spans = sorted([(b.offset, b.length) for b in blobs] + sections)
     end = PAGE

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from sardonyx.errors import SardonyxError
+from sardonyx.errors import ModelLoadCanceled, SardonyxError
 from sardonyx.frozen import frozen, mutable
 from sardonyx.load.model import Model
 from sardonyx.load.source import ModelBytes
@@ -15,6 +15,9 @@ from sardonyx.weights.forms import Forms
 from sardonyx.weights.pack.errors import Broken, OtherOptions
 
 SUFFIX: Final = ".pack"
+FULL: Final = "full"  # every byte is compared
+SAMPLED: Final = "sampled"  # a block out of each weight
+NONE: Final = "none"
 Settings = dict[str, Any]  # the options that change a lowered graph, by name
 
 
@@ -23,7 +26,8 @@ class PackOptions:
     """Where packs are looked for, and whether one is written that is missing."""
 
     cache: str | None = None  # a folder: read, and written to
-    verify: bool = False  # every byte
+    verify: bool = False  # every byte, whatever is known
+    check: str | None = None  # how much is compared where nothing can be remembered; None: all
 
 
 @mutable
@@ -46,15 +50,25 @@ def may_have(given: ModelBytes, options: PackOptions) -> bool:
     return options.cache is not None or (path is not None and os.path.lexists(path + SUFFIX))
 
 
-def find(given: ModelBytes, settings: Callable[[], Settings], options: PackOptions) -> Found | None:
-    """The model out of the first pack that fits, beside it or in the cache; others are reported."""
+def find(
+    given: ModelBytes,
+    settings: Callable[[], Settings],
+    options: PackOptions,
+    check: Callable[[], None] = lambda: None,
+) -> Found | None:
+    """The model out of the first pack that fits, beside it or in the cache; others are reported.
+
+    `check` is called while weights are compared, and may raise to end the load.
+    """
     for path in _candidates(given, settings, options):
         if not os.path.lexists(path):
             continue
         from sardonyx.weights.pack.read import read
 
         try:
-            return read(path, given, settings(), options.verify)
+            return read(path, given, settings(), options, check)
+        except ModelLoadCanceled:
+            raise
         except Broken as error:
             hint = _hint(given, path, error, settings())
             logger.warning("the pack %s is not used: %s%s", path, error, hint)

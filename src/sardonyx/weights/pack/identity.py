@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from sardonyx import _native
@@ -13,9 +13,10 @@ from sardonyx.frozen import as_dict
 from sardonyx.load import LoadOptions
 from sardonyx.load.source import ModelBytes
 from sardonyx.pass_options import PassOptions
-from sardonyx.weights.const import COPY_BELOW, Ref, Source
+from sardonyx.weights.const import COPY_BELOW, Source
 from sardonyx.weights.pack.codec import items, need, number, text
 from sardonyx.weights.pack.errors import Other, OtherOptions
+from sardonyx.weights.pack.sums import Place
 
 BLOCK: Final = 4096  # bytes of a sample
 _PLAIN: Final = 1 << 22  # bytes of a model, without initializers, that are not worth a closer look
@@ -128,56 +129,39 @@ def _inside(graph: Any) -> Iterator[tuple[int, int]]:
                 yield from _inside(value)
 
 
-def samples(refs: Sequence[Ref], files: Sequence[Source]) -> list[list[Any]]:
-    """A block out of each weight that the digest leaves out."""
-    found: dict[tuple[int, int, int], None] = {}
-    for at, offset, length in _left_out(refs, files):
-        start = offset + length // 2 // BLOCK * BLOCK
-        found[at, start, min(BLOCK, offset + length - start)] = None
-    return _sums(found, files)
+def weights(given: ModelBytes) -> list[Place]:
+    """All that the digest leaves out, folded or not: in the model's own bytes, in its files."""
+    own = [Place(given.source, *where) for where in _weights(given.source.data)]
+    return own + [Place(*part) for part in given.files.parts()]
 
 
-def whole(
-    refs: Sequence[Ref], files: Sequence[Source], report: Callable[[int], None]
-) -> list[list[Any]]:
-    """Each weight that the digest leaves out, all of it; `report` is told of bytes done."""
-    return _sums(dict.fromkeys(_left_out(refs, files)), files, report)
-
-
-def _left_out(refs: Sequence[Ref], files: Sequence[Source]) -> Iterator[tuple[int, int, int]]:
-    """File, offset and length of weights."""
+def samples(places: Iterable[Place], files: Sequence[Source]) -> list[list[Any]]:
+    """A block out of each weight."""
     numbers = {id(source): i for i, source in enumerate(files)}
-    for ref in refs:
-        at = numbers[id(ref.source)]
-        if ref.length and (at or ref.length >= COPY_BELOW):
-            yield at, ref.offset, ref.length
+    found: dict[tuple[int, int, int], Source] = {}
+    for source, offset, length in places:
+        start = offset + length // 2 // BLOCK * BLOCK
+        found[numbers[id(source)], start, min(BLOCK, offset + length - start)] = source
+    return [[*place, _sum(source, *place[1:])] for place, source in found.items()]
 
 
-def _sums(
-    places: Iterable[tuple[int, int, int]],
-    files: Sequence[Source],
-    report: Callable[[int], None] = lambda _: None,
-) -> list[list[Any]]:
-    found = []
-    for at, start, length in places:
-        found.append([at, start, length, _sum(files[at], start, length)])
-        report(length)
-    return found
-
-
-def check_sums(listed: Any, files: Sequence[Source], most: int = 1 << 62) -> None:
-    """Compares parts of files, none longer than `most`, with those that a pack was made of."""
+def check_samples(listed: Any, files: Sequence[Source]) -> None:
+    """Compares blocks of weights with those that a pack was made of."""
     for item in items(listed):
         at, start, length, sum_ = items(item, 4)
         source = files[number(at, 0, len(files))]
-        number(length, 1, min(most, source.data.nbytes) + 1)
+        number(length, 1, min(BLOCK, source.data.nbytes) + 1)
         number(start, 0, source.data.nbytes + 1 - length)
         if _sum(source, start, length) != sum_:
-            raise Other(f"{source.name} has other weights at {start} than it was made of")
+            raise other_weights(source, start)
+
+
+def other_weights(source: Source, start: int) -> Other:
+    """What is said of a file that was changed."""
+    return Other(f"{source.name} has other weights at {start} than it was made of")
 
 
 def _sum(source: Source, start: int, length: int) -> str:
-    source.fetch(start, length)
     return blake2b(source.data[start : start + length], digest_size=8).hexdigest()
 
 
@@ -185,7 +169,7 @@ def open_files(listed: Any, given: ModelBytes) -> list[Source]:
     """The files that a pack refers to: the model itself, and those that it names."""
     files = []
     for item in items(listed):
-        location, size = items(item, 2)
+        location, size, _ = items(item, 3)
         source = given.files.open(text(location)) if text(location) else given.source
         if source.data.nbytes != number(size):
             raise Other(f"{source.name} has {source.data.nbytes} bytes, and had {size}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from sardonyx.errors import FAULTS
@@ -14,31 +15,34 @@ from sardonyx.weights.pack.codec import items, number, text
 from sardonyx.weights.pack.constants import ConstReader, form
 from sardonyx.weights.pack.errors import Broken, Other
 from sardonyx.weights.pack.file import Blob, PackFile
-from sardonyx.weights.pack.find import Found
+from sardonyx.weights.pack.find import Found, PackOptions
 from sardonyx.weights.pack.graph import GraphReader
+from sardonyx.weights.pack.trust import make_sure
 from sardonyx.weights.store import Array
 
 _LEVELS: Final = ("level", "disabled")  # options that a pack of an optimized model serves all of
 
 
-def read(path: str, given: ModelBytes, settings: dict[str, Any], verify: bool) -> Found:
+def read(
+    path: str,
+    given: ModelBytes,
+    settings: dict[str, Any],
+    options: PackOptions,
+    check: Callable[[], None] = lambda: None,
+) -> Found:
     """The model out of a pack; `Broken` says why it cannot be used."""
     file = PackFile(path, given.files.copies)
     index = file.document
     try:
         _check(index, given, settings)
         files = identity.open_files(index["files"], given)
-        identity.check_sums(index["samples"], files, identity.BLOCK)
-        if verify:
-            identity.check_sums(index["weights"], files)
+        make_sure(file, files, options, check)
         consts = ConstReader(file, files).table(index["constants"])
         forms = _forms(file, index["forms"], consts)
     except KeyError as error:
         raise Broken(f"its index lacks {error}") from None
     except (*FAULTS, AttributeError, RecursionError, MemoryError) as error:
         raise Broken(f"its index: {type(error).__name__}: {error}") from None
-    if verify:
-        file.verify()
     read_ahead(file.source)
     model = GraphReader(file.graph(), consts).model(given.origin)
     return Found(model, Forms(_Ready(file, forms).find), index["standalone"] is True)

@@ -12,7 +12,7 @@ from sardonyx.errors import Fail
 from sardonyx.frozen import mutable
 from sardonyx.graph.dtype import STRING
 from sardonyx.load.model import Model
-from sardonyx.load.source import ModelBytes
+from sardonyx.load.source import ModelBytes, is_as_opened
 from sardonyx.weights.const import Const, Recipe, Ref, Source
 from sardonyx.weights.forms import STORED, Want, packed
 from sardonyx.weights.pack import identity
@@ -28,6 +28,8 @@ from sardonyx.weights.pack.constants import (
 from sardonyx.weights.pack.errors import Broken
 from sardonyx.weights.pack.file import Writer
 from sardonyx.weights.pack.graph import GraphReader, GraphWriter, Table
+from sardonyx.weights.pack.sums import Place, cut, sums
+from sardonyx.weights.pack.trust import remember_written
 
 Report = Callable[[int, int], None]  # bytes done, of how many
 
@@ -140,36 +142,56 @@ class Label:
     settings: dict[str, Any]
     any_level: bool = False  # serves every level of optimization
     standalone: bool = False
+    cache: str | None = None  # a folder that remembers what is known of packs
 
 
 def write(path: str, goods: Parcel, load: Load, label: Label, report: Report) -> int:
     """Writes a pack, whole or not at all; returns its size."""
-    files = [label.given.source]
-    refs = [] if label.standalone else _refs(goods.table.consts)
-    for ref in refs:
-        if not any(ref.source is source for source in files):
-            files.append(ref.source)
-    progress = Progress(load.size_bytes + sum(ref.length for ref in refs), report)
+    given = label.given
+    sources = (given.source, *given.files.sources())
+    files = list({id(source): source for source in sources}.values())
+    places = identity.weights(given)
+    blocks = cut(places)
+    progress = Progress(load.size_bytes + sum(b.length for b in blocks), report)
     try:
         with writing(path) as file:
             writer = Writer(file)
             index = {
-                "model": identity.digest(label.given),
+                "model": identity.digest(given),
                 "settings": label.settings,
                 "any_level": label.any_level,
                 "standalone": label.standalone,
-                "files": [[_location(source, label.given), source.data.nbytes] for source in files],
-                "samples": identity.samples(refs, files),
-                "weights": identity.whole(refs, files, progress.add),
+                "files": [[_location(s, given), s.data.nbytes, s.stamp] for s in files],
+                "samples": identity.samples(places, files),
+                "weights": _summed(blocks, files, progress),
                 **_write_constants(writer, goods, load, files, progress),
                 "blobs": writer.blobs,
+                "blocks": writer.sums(),
             }
-            return writer.finish(index, goods.document)
+            _check_unchanged(files)
+            size = writer.finish(index, goods.document)
     except OSError as error:
         raise Fail(
             f"the pack could not be written to {path}: {error.strerror or error}",
             hint="choose a folder that can be written to and has room",
         ) from error
+
+    remember_written(path, writer.id_, label.cache)
+    return size
+
+
+def _summed(blocks: Sequence[Place], files: Sequence[Source], progress: Progress) -> list[Any]:
+    """Each block of weights with its digest, in order."""
+    numbers = {id(source): i for i, source in enumerate(files)}
+    made = zip(blocks, sums(blocks, progress.add), strict=True)
+    return sorted([numbers[id(b.source)], b.start, b.length, sum_] for b, sum_ in made)
+
+
+def _check_unchanged(files: Sequence[Source]) -> None:
+    """A pack has the stamps that its files had when they were opened, and the bytes of now."""
+    for source in files:
+        if is_as_opened(source) is False:
+            raise Fail(f"{source.name} changed while it was packed", hint="pack it again")
 
 
 def _location(source: Source, given: ModelBytes) -> str:
@@ -212,10 +234,6 @@ def _entry(
 def stored_bytes(const: Const) -> int:
     """Bytes of a constant in ONNX's form."""
     return const.dtype.packed_bytes(const.count)
-
-
-def _refs(consts: Iterable[Const]) -> list[Ref]:
-    return [c for c in consts if isinstance(c, Ref)]
 
 
 def _forget(const: Const) -> None:

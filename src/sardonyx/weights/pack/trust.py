@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from sardonyx.cli.term import Progress, size
 from sardonyx.frozen import mutable
 from sardonyx.load.source import is_as_opened, settled
 from sardonyx.log import logger
@@ -20,7 +19,7 @@ from sardonyx.weights.pack.errors import Broken, Other
 from sardonyx.weights.pack.file import PackFile
 from sardonyx.weights.pack.find import FULL, NONE, PackOptions
 from sardonyx.weights.pack.known import EQUAL, OTHER, Outcomes, key_of
-from sardonyx.weights.pack.sums import Block, Count, Place, first_other
+from sardonyx.weights.pack.sums import Block, Place, first_other
 
 _KEY: Final = "sardonyx.pack_check"
 
@@ -32,6 +31,7 @@ class _Doubt:
     blocks: list[Block]
     key: str | None
     other: Callable[[Place | None], Broken]
+    sample: Callable[[], None] = lambda: None  # compares little, and raises if that differs
 
     @property
     def sources(self) -> list[Source]:
@@ -44,23 +44,23 @@ def make_sure(
 ) -> None:
     """Raises unless a pack and the model's files may be used, or `check` ends the load."""
     known = Outcomes(options.cache)
-    doubts = []
-    for doubt in (_weights(file, files, options), _blobs(file)):
-        said = None if options.verify else known.recall(doubt.key)
-        if said == OTHER:
-            raise doubt.other(None)
-        if doubt.blocks and said != EQUAL:
-            doubts.append(doubt)
+    doubts = [_weights(file, files, options), _blobs(file)]
+    doubts = [d for d in doubts if d.blocks and (options.verify or not _is_known(d, known))]
     if not doubts:
         return
-    how = _how(file, doubts, known, options)
-    if how != NONE:
-        identity.check_samples(file.document["samples"], files)
-    if how == FULL:
-        total = sum(b.place.length for d in doubts for b in d.blocks)
-        logger.info("%s: %s are compared", file.source.name, size(total))
-        with Progress("comparing weights with their pack") as progress:
-            _compare(doubts, known, _reporting(progress, total, check))
+    folder = known.folder()
+    if folder is None and options.check is None and not options.verify:
+        _warn(file, doubts)
+    compared = []
+    for doubt in doubts:
+        is_remembered = folder is not None and doubt.key is not None
+        how = FULL if options.verify or is_remembered else options.check or FULL
+        if how != NONE:
+            doubt.sample()  # first: most retrained models differ there
+        if how == FULL:
+            compared.append(doubt)
+    if compared:
+        _compare(file, compared, known, check)
 
 
 def remember_written(path: str, file_id: str, cache: str | None) -> None:
@@ -70,21 +70,27 @@ def remember_written(path: str, file_id: str, cache: str | None) -> None:
         Outcomes(cache).remember(key_of("pack", file_id, [stamp]), EQUAL)
 
 
-def _how(file: PackFile, doubts: Sequence[_Doubt], known: Outcomes, options: PackOptions) -> str:
-    """How much is compared: all of it, unless nothing can be remembered and the user wants less."""
-    if options.verify:
-        return FULL
-    if known.folder() is None:
-        if options.check is None:
-            logger.warning(
-                "every load compares %s with the pack %s, since no folder can be written to that "
-                "would remember it; name one by the session config entry sardonyx.pack_cache, or "
-                "set %s to sampled or none",
-                size(sum(b.place.length for d in doubts for b in d.blocks)), file.source.name, _KEY,
-            )  # fmt: skip
-        return options.check or FULL
-    in_memory = any(d.key is None for d in doubts)
-    return options.check or FULL if in_memory else FULL
+def _is_known(doubt: _Doubt, known: Outcomes) -> bool:
+    """Whether bytes were compared before, and were equal."""
+    said = known.recall(doubt.key)
+    if said == OTHER:
+        raise doubt.other(None)
+    return said == EQUAL
+
+
+def _warn(file: PackFile, doubts: Sequence[_Doubt]) -> None:
+    from sardonyx.cli.term import size
+
+    logger.warning(
+        "every load compares %s with the pack %s, since no folder can be written to that would "
+        "remember it; name one by the session config entry sardonyx.pack_cache, or set %s to "
+        "sampled or none",
+        size(_total(doubts)), file.source.name, _KEY,
+    )  # fmt: skip
+
+
+def _total(doubts: Sequence[_Doubt]) -> int:
+    return sum(b.place.length for d in doubts for b in d.blocks)
 
 
 def _weights(file: PackFile, files: Sequence[Source], options: PackOptions) -> _Doubt:
@@ -111,7 +117,10 @@ def _weights(file: PackFile, files: Sequence[Source], options: PackOptions) -> _
             return Other("a file has other weights than it was made of, as was found before")
         return identity.other_weights(place.source, place.start)
 
-    return _Doubt(blocks, key_of("weights", file.id_, [s.stamp for s in files]), other)
+    def sample() -> None:
+        identity.check_samples(file.document["samples"], files)
+
+    return _Doubt(blocks, key_of("weights", file.id_, [s.stamp for s in files]), other, sample)
 
 
 def _blobs(file: PackFile) -> _Doubt:
@@ -123,13 +132,19 @@ def _blobs(file: PackFile) -> _Doubt:
 
 
 def _stamp(item: Any) -> Stamp | None:
-    return (
-        None if item is None else Stamp(*(number(n, -(1 << 63), 1 << 64) for n in items(item, 5)))
-    )
+    if item is None:
+        return None
+    return Stamp(*(number(n, -(1 << 63), 1 << 64) for n in items(item, 5)))
 
 
-def _reporting(progress: Progress, total: int, check: Callable[[], None]) -> Count:
-    done = 0
+def _compare(
+    file: PackFile, doubts: Sequence[_Doubt], known: Outcomes, check: Callable[[], None]
+) -> None:
+    """Reads all of it, and remembers what came of it."""
+    from sardonyx.cli.term import Progress, size
+
+    done, total = 0, _total(doubts)
+    logger.info("%s: %s are compared", file.source.name, size(total))
 
     def count(size_bytes: int) -> None:
         nonlocal done
@@ -137,17 +152,19 @@ def _reporting(progress: Progress, total: int, check: Callable[[], None]) -> Cou
         progress.show(done, total)
         check()
 
-    return count
+    with Progress("comparing weights with their pack") as progress:
+        for doubt in doubts:
+            place = first_other(doubt.blocks, count)
+            _remember(doubt, OTHER if place else EQUAL, known)
+            if place is not None:
+                raise doubt.other(place)
 
 
-def _compare(doubts: Sequence[_Doubt], known: Outcomes, count: Count) -> None:
-    for doubt in doubts:
-        place = first_other(doubt.blocks, count)
-        states = [is_as_opened(source) for source in doubt.sources]
-        for source, state in zip(doubt.sources, states, strict=True):
-            if state is False:
-                raise Other(f"{source.name} changed while it was compared")
-        if all(states):  # else the bytes are right, and their files have gone from their paths
-            known.remember(doubt.key, OTHER if place else EQUAL)
-        if place is not None:
-            raise doubt.other(place)
+def _remember(doubt: _Doubt, outcome: str, known: Outcomes) -> None:
+    """Keeps an outcome, if the files are still those that were opened."""
+    states = [(source, is_as_opened(source)) for source in doubt.sources]
+    for source, state in states:
+        if state is False:
+            raise Other(f"{source.name} changed while it was compared")
+    if all(state for _, state in states):  # else they have gone from their paths, unchanged
+        known.remember(doubt.key, outcome)

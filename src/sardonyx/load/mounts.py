@@ -35,7 +35,8 @@ class Mount:
         return family in _NETWORK and program not in _LOCAL_FUSE
 
 
-_known: Final[set[int]] = set()  # devices that were looked at
+_known: Final[dict[int, bool]] = {}  # devices that were looked at, and whether by a network
+_warned: Final[set[int]] = set()
 
 
 def mount_of(device: int) -> Mount | None:
@@ -54,13 +55,21 @@ def mount_of(device: int) -> Mount | None:
     return None
 
 
+def is_network(device: int) -> bool:
+    """Whether files of a device come over a network, with times of another machine's clock."""
+    if device not in _known:
+        mount = mount_of(device)
+        _known[device] = mount is not None and mount.is_network
+    return _known[device]
+
+
 def warn_of_network(path: str, device: int) -> None:
     """Says once per process and mount that weights are read over a network while a model runs."""
-    if device in _known:
+    if device in _warned or not is_network(device):
         return
-    _known.add(device)
+    _warned.add(device)
     mount = mount_of(device)
-    if mount is None or not mount.is_network:
+    if mount is None:  # gone since
         return
     from sardonyx.log import logger  # most files lie on a disk
 

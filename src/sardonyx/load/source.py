@@ -162,7 +162,7 @@ _copies: Final[WeakValueDictionary[Hashable, Source]] = WeakValueDictionary()
 _copying: Final = Lock()
 _SETTLED_NS: Final = 20_000_000  # longer than a tick of the clock that file times are taken from
 _SECOND_NS: Final = 1_000_000_000
-_COARSE_NS: Final = 2 * _SECOND_NS + _SETTLED_NS  # the coarsest ticks that file systems have
+_COARSE_NS: Final = 2 * _SECOND_NS + _SETTLED_NS  # longer than the coarsest ticks of file systems
 
 
 def stamp_of(status: os.stat_result) -> Stamp | None:
@@ -176,9 +176,10 @@ def stamp_of(status: os.stat_result) -> Stamp | None:
 def _unsettled_ns(status: os.stat_result) -> int:
     """How long a write will yet leave the times of a file as they are, at most."""
     times = status.st_mtime_ns, status.st_ctime_ns
-    # Whole seconds are how a file system looks that has no finer times.
-    tick = _SETTLED_NS if status.st_ctime_ns % _SECOND_NS else _COARSE_NS
-    return max(times) + tick - time.time_ns()
+    # Whole seconds are how a file system looks that has no finer times; another machine's clock
+    # may be behind.
+    is_coarse = not status.st_ctime_ns % _SECOND_NS or mounts.is_network(status.st_dev)
+    return max(times) + (_COARSE_NS if is_coarse else _SETTLED_NS) - time.time_ns()
 
 
 def settled(path: str) -> Stamp | None:

@@ -241,7 +241,7 @@ def test_memory_has_an_end(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_full_disk_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: Reads
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = model_in(tmp_path / "m", external)
     os.utime(tmp_path / "m" / "model.data")
@@ -252,6 +252,8 @@ def test_a_full_disk_is_no_error(
 
     monkeypatch.setattr(known, "writing", full)
     assert uses_pack(opened(path))
+    (record,) = [r for r in caplog.records if r.levelno >= logging.WARNING]
+    assert "No space left on device; sardonyx.pack_cache" in record.getMessage()
 
 
 def test_the_folder_that_the_user_names_comes_first(tmp_path: Path, fresh: Path) -> None:

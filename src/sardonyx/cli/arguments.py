@@ -109,12 +109,15 @@ _PACK: Final = """\
 Writes a model's graph as it runs, and its weights as kernels read them, to a file beside the
 model. A session that finds it maps it: it neither optimizes the graph nor packs weights, and
 processes share one copy in the page cache. Weights that are read from the model's own files
-stay there. A pack that does not fit the model any more is reported and not used.
+stay there. A pack that does not fit the model any more is reported and not used: a session
+compares files that it does not know by inode, size and times with the pack's digests, every byte,
+once, and remembers the outcome (in the folder of sardonyx.pack_cache, else ~/.cache/sardonyx). The
+pack's own bytes are compared in the same way; --verify compares all of them again.
 """
 _PACK_EXAMPLES: Final = """\
 examples:
   sardonyx pack model.onnx                        writes model.onnx.pack
-  sardonyx pack model.onnx --verify               reads every byte of it
+  sardonyx pack model.onnx --verify               reads every byte of it and of the weights
   sardonyx pack model.onnx --standalone -o small/model.onnx
 """
 
@@ -286,7 +289,9 @@ def _pack(commands: Any) -> None:
         help="write a new model with all weights in its pack; MODEL is not needed by it",
     )
     pack.add_argument(
-        "--verify", action="store_true", help="write nothing: read every byte of the pack"
+        "--verify",
+        action="store_true",
+        help="write nothing: compare every byte of pack and weights",
     )
     pack.add_argument(
         "--optimization-level",

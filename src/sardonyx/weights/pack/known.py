@@ -77,7 +77,11 @@ class Outcomes:
                 file.write(_text(key, outcome))
             _prune(folder)
         except OSError as error:
-            logger.info("the outcome of a check is not remembered in %s: %s", folder, error)
+            logger.warning(
+                "what was compared with a pack cannot be remembered in %s, and is compared again "
+                "by the next load: %s; sardonyx.pack_cache names another folder",
+                folder, error.strerror or error,
+            )  # fmt: skip
 
 
 def _account_folder() -> str | None:

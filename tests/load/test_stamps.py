@@ -146,3 +146,25 @@ def test_pages_of_a_file_just_written_are_let_go_of_too(tmp_path: Path) -> None:
     assert resident_kb(path) >= 1024
     mapped.advise(mmap.MADV_DONTNEED)
     assert resident_kb(path) == 0
+
+
+def advice(path: Path) -> list[str]:
+    """How the mappings of a file are read, in the order in which they lie."""
+    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+    return [
+        "random" if " rr" in next(s for s in lines if s.startswith("VmFlags:")) else "ahead"
+        for line in lines
+        if line.endswith(str(path))
+    ]
+
+
+def test_what_is_read_in_order_is_read_ahead(tmp_path: Path) -> None:
+    """Else a cold file comes page by page, at a fifth of the disk's speed."""
+    path = tmp_path / "w.data"
+    path.write_bytes(bytes(1 << 20))
+    mapped = map_file(str(path), "w")
+    assert advice(path) == ["random"]
+    mapped.fetch(1 << 18, 1 << 18)
+    assert advice(path) == ["random", "ahead", "random"]
+    source.read_ahead(mapped)
+    assert advice(path) == ["ahead"]

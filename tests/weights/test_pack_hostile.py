@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,7 @@ def test_hostile_index(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixtu
     packed(path)
     change, why = HOSTILE_INDEX[name]
     forged(f"{path}.pack", index=change)
+    os.utime(path)  # else no sample is looked at
     rejected(path, caplog, why)
 
 

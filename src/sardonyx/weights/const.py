@@ -221,8 +221,11 @@ class Source:
                 mapping.madvise(advice, start, offset + size - start)
 
     def fetch(self, offset: int, length: int) -> None:
-        """Says that these bytes are read next, so that those of a cold file come at once."""
+        """Says that these bytes are read next, in order: those of a cold file come ahead."""
         if length >= COPY_BELOW:
+            # Of a long stretch the system fetches the beginning alone; the rest comes as it is
+            # read, page by page unless the mapping is read ahead.
+            self.advise(mmap.MADV_NORMAL, offset, length)
             self.advise(mmap.MADV_WILLNEED, offset, length)
 
     def at(self, offset: int) -> tuple[Hashable, int]:

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from sardonyx.errors import InvalidArgument
-from sardonyx.weights.const import Stamp
 from sardonyx.weights.pack import known
 from tests.weights.files import PLACES, Reads, model_in, retrain, several
 from tests.weights.models import settle
@@ -233,7 +232,7 @@ def test_memory_has_an_end(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(known, "_MOST", 8)
     outcomes = known.Outcomes(None)
     for i in range(40):
-        key = known.key_of("pack", str(i), [Stamp(1, 2, 3, 4, i)])
+        key = known.key_of("pack", str(i), [(1, 2, 3, 4, i)])
         outcomes.remember(key, known.EQUAL)
         assert outcomes.recall(key) == known.EQUAL
     assert len(os.listdir(fresh)) <= 8

@@ -24,7 +24,7 @@ from sardonyx.frozen import field, mutable
 from sardonyx.load import buffers, mounts
 from sardonyx.load.model import Model
 from sardonyx.locks import Lock
-from sardonyx.weights.const import File, Source, Stamp
+from sardonyx.weights.const import File, Source, Stamp, stamp_now
 from sardonyx.weights.store import on_pages, pages
 
 _PIECE: Final = 64 << 20  # bytes to read in one call
@@ -170,7 +170,7 @@ def stamp_of(status: os.stat_result) -> Stamp | None:
 
     Times of files have coarse ticks: a file just written may be written again within the same one.
     """
-    return None if _unsettled_ns(status) > 0 else Stamp.of(status)
+    return None if _unsettled_ns(status) > 0 else stamp_now(status)
 
 
 def _unsettled_ns(status: os.stat_result) -> int:
@@ -223,7 +223,7 @@ def _copied(descriptor: int, status: os.stat_result, path: str, name: str) -> So
         if found is None:
             memory = pages(status.st_size)
             _read_all(descriptor, memory.data, path)
-            if Stamp.of(os.fstat(descriptor)) != Stamp.of(status):
+            if stamp_now(os.fstat(descriptor)) != stamp_now(status):
                 raise Fail(f"{path} changed while it was read", hint="load the model again")
             memory.flags.writeable = False
             found = Source(memory.data, name, is_fixed=True, stamp=stamp)

@@ -7,7 +7,7 @@ import math
 import mmap
 import os
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal
 from weakref import ref
 
 import numpy as np
@@ -152,20 +152,14 @@ class Words(Const):
         return "held"
 
 
-class Stamp(NamedTuple):
-    """By what a file is known again without reading it: all is equal as long as its bytes are."""
+# By what a file is known again without reading it: device, inode, size, mtime and ctime, in ns.
+Stamp = tuple[int, int, int, int, int]
 
-    device: int
-    inode: int
-    size_bytes: int
-    mtime_ns: int
-    ctime_ns: int
 
-    @classmethod
-    def of(cls, status: os.stat_result) -> Stamp:
-        """That of an open file."""
-        known = status.st_dev, status.st_ino, status.st_size
-        return cls(*known, status.st_mtime_ns, status.st_ctime_ns)
+def stamp_now(status: os.stat_result) -> Stamp:
+    """The stamp of a file."""
+    times = status.st_mtime_ns, status.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_size, *times
 
 
 @frozen
@@ -182,7 +176,7 @@ class File:
     @classmethod
     def of(cls, path: str, status: os.stat_result) -> File:
         """An open file that was found at a path."""
-        return cls(os.path.abspath(path), *Stamp.of(status))
+        return cls(os.path.abspath(path), *stamp_now(status))
 
 
 class Source:

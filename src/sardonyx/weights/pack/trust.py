@@ -134,7 +134,8 @@ def _blobs(file: PackFile) -> _Doubt:
 def _stamp(item: Any) -> Stamp | None:
     if item is None:
         return None
-    return Stamp(*(number(n, -(1 << 63), 1 << 64) for n in items(item, 5)))
+    device, inode, size_bytes, *times = (number(n, -(1 << 63), 1 << 64) for n in items(item, 5))
+    return device, inode, size_bytes, times[0], times[1]
 
 
 def _compare(

@@ -42,16 +42,18 @@ pytestmark = pytest.mark.usefixtures("fresh")
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", ["w", "v"])
 def test_a_retrained_model_does_not_answer_from_its_pack(
-    name: str, place: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    name: str, place: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, reads: Reads
 ) -> None:
     path = model_in(tmp_path / "m", place)
     old = opened(path).run(None, LAYERS)[0]
     retrain(path, name)
-    for _ in range(2):  # the second time from what is remembered
-        rejected(path, caplog, "has other weights")
+    reads.taken()
+    rejected(path, caplog, "has other weights")
     assert f"run `sardonyx pack {path}` again" in caplog.text
+    assert reads.taken() > 0
     known._here.clear()
     rejected(path, caplog, "has other weights")
+    assert reads.taken() == 0  # it is remembered that they differ
     new = opened(path).run(None, LAYERS)[0]
     assert not np.array_equal(old, new)
     want = opened(path, use_pack="0").run(None, LAYERS)[0]
@@ -223,7 +225,7 @@ def test_a_file_changed_while_it_is_packed(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_load_can_be_cancelled_while_weights_are_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = model_in(tmp_path / "m", external)
     os.utime(tmp_path / "m" / "model.data")
@@ -237,6 +239,7 @@ def test_a_load_can_be_cancelled_while_weights_are_compared(
     monkeypatch.setattr(sums, "_sum", cancelling)
     with pytest.raises(ModelLoadCanceled):
         sardonyx.InferenceSession(path, options)
+    assert "is not used" not in caplog.text
 
 
 def test_hostile_lists(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

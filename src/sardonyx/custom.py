@@ -54,6 +54,7 @@ class CustomOp(Op):
     """An op of the user's. Called, it is the function it was made of."""
 
     __slots__ = ("_function", "_shape")
+    is_custom = True
 
     def __init__(  # noqa: PLR0913 - the parts of a schema, each given by name
         self,

@@ -232,12 +232,14 @@ def test_decode_accepts_many_nodes() -> None:
 
 def test_the_stub_names_what_the_module_has() -> None:
     stub = Path(_native.__file__).with_name("_native.pyi")
+
+    def members(made: ast.ClassDef) -> set[str]:
+        functions = {m.name for m in made.body if isinstance(m, ast.FunctionDef)}
+        values = {t.id for m in made.body if isinstance(m, ast.Assign) for t in m.targets}
+        return {name for name in functions | values if not name.startswith("_")}
+
     described = {
-        node.name: {
-            m.name
-            for m in node.body
-            if isinstance(m, ast.FunctionDef) and not m.name.startswith("_")
-        }
+        node.name: members(node)
         for node in ast.parse(stub.read_text()).body
         if isinstance(node, ast.ClassDef)
     }

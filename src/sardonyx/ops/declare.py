@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -72,6 +72,8 @@ class Slot:
 
 class Op:
     """One operator in the newest version that we know; loading upgrades older nodes to it."""
+
+    is_custom: ClassVar[bool] = False  # whether a user declared it
 
     __slots__ = (
         "array_attrs",

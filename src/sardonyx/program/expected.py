@@ -7,11 +7,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from sardonyx.errors import InternalError
+from sardonyx.errors import InternalError, RuntimeException
 from sardonyx.frozen import frozen
 from sardonyx.graph.dim import Size, evaluate, symbols
 from sardonyx.graph.dtype import STRING, DType
 from sardonyx.graph.fact import AnyFact, Fact
+from sardonyx.graph.graph import Node
 
 
 @frozen
@@ -28,8 +29,8 @@ class Expected:
     sizes: tuple[tuple[int, Size], ...]  # (axis, size) of those that are known when it comes
     fact: Fact  # for messages
 
-    def check(self, value: Any, dims: Mapping[str, int], node: object) -> None:
-        """Raises an InternalError where a value is another than inference said."""
+    def check(self, value: Any, dims: Mapping[str, int], node: Node | None) -> None:
+        """Raises an error where a value that a node made is another than inference said."""
         shape = getattr(value, "shape", None)
         is_array = isinstance(value, np.ndarray) and self.dtype is not STRING
         if is_array and value.dtype != self.dtype.np:
@@ -41,11 +42,18 @@ class Expected:
             if shape[axis] != wanted:
                 self._fail(value, node)
 
-    def _fail(self, value: Any, node: object) -> NoReturn:
-        got = f"{getattr(value, 'dtype', type(value).__name__)}{list(getattr(value, 'shape', ()))}"
-        raise InternalError(
-            f"value {self.position} came to be {got}, and inference says {self.fact}", node=node
-        )
+    def _fail(self, value: Any, node: Node | None) -> NoReturn:
+        """A user's own function broke its word, or inference and a reference of ours disagree."""
+        dtype = getattr(value, "dtype", type(value).__name__)
+        got = f"{dtype}{list(getattr(value, 'shape', ()))}"
+        what = f"value {self.position} came to be {got}, and {self.fact} was promised"
+        if node is not None and node.op.is_custom:
+            raise RuntimeException(
+                f"the function of {node.op} returned something else than declared: {what}",
+                node=node,
+                hint="mend the op's shape rule or types, or what its function returns",
+            )
+        raise InternalError(what, node=node or "the body of a node")
 
 
 def expected(

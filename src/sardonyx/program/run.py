@@ -160,6 +160,6 @@ class Body:
                 if axis < len(shape):
                     dims[name] = int(shape[axis])
         for expected in program.expects:
-            expected.check(values[expected.position], dims, "the body of a node")
+            expected.check(values[expected.position], dims, None)
         inner = replace(outer, dims=dims, frame=frame, into={}, shared={}, is_bound=False)
         return execute(program, inner)

@@ -11,6 +11,7 @@
 #include <chrono>
 
 #include "bind/arrays.h"
+#include "bind/gil.h"
 #include "bind/parts.h"
 #include "bind/texts.h"
 #include "exec/check.h"
@@ -46,7 +47,7 @@ class Watch {
     if (stop_ != nullptr && stop_->raised.load(std::memory_order_relaxed)) return true;
     if (Clock::now() < next_) return false;
     next_ = Clock::now() + kPeriod;
-    nb::gil_scoped_acquire gil;
+    GilAcquire gil;
     interrupted_ = PyErr_CheckSignals() != 0;
     return interrupted_;
   }
@@ -248,7 +249,7 @@ class Runnable {
   }
 
   Outcome run_in(RunState& state, Watch& watch) const {
-    nb::gil_scoped_release nogil;
+    GilRelease nogil;
     state.should_stop = &Watch::should_stop;
     state.stop_context = &watch;
     const bool flushed = threads_.flushes && flush_denormals(true);

@@ -4,6 +4,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "bind/gil.h"
 #include "bind/parts.h"
 #include "exec/prepare.h"
 #include "exec/single.h"
@@ -76,7 +77,7 @@ std::string call_row(const std::string& row, const Tensors& inputs, const Tensor
   Single single(row, isa, inputs, outputs, ints, floats);
   Texts own;
   single.data.texts = (texts == nullptr ? own : *texts).room();
-  nb::gil_scoped_release nogil;
+  GilRelease nogil;
   return run_single(*single.kernel, single.call, single.data, splits < 0 ? 1 : splits, threads)
       .text();
 }

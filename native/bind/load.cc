@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "bind/convert.h"
+#include "bind/gil.h"
 #include "bind/parts.h"
 #include "load/decode.h"
 
@@ -41,7 +42,7 @@ template <class T>
 Ref<T> decode(nb::handle source, T (*decoder)(std::string_view)) {
   auto document = std::make_shared<Document<T>>(source);
   {
-    nb::gil_scoped_release nogil;
+    GilRelease nogil;
     document->root = decoder(document->buffer.view());
   }
   return Ref<T>(std::shared_ptr<const T>(document, &document->root));

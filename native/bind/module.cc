@@ -3,7 +3,10 @@
 
 #include "bind/parts.h"
 
+namespace nb = nanobind;
+
 NB_MODULE(_native, m) {
+  nb::set_leak_warnings(false);  // daemon threads hold objects when the process ends
   m.doc() = "The native part of Sardonyx.";
   m.attr("version") = SARDONYX_VERSION;
   sdx::bind_load(m);

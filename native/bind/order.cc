@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "bind/gil.h"
 #include "bind/parts.h"
 
 namespace nb = nanobind;
@@ -30,7 +31,7 @@ Tasks make_tasks(Longs sizes, std::vector<TaskTuple>& given) {
 }
 
 Ints least_peak_order(Longs sizes, std::vector<TaskTuple> given, const Ints& order, int effort) {
-  nb::gil_scoped_release nogil;
+  GilRelease nogil;
   const Tasks tasks = make_tasks(std::move(sizes), given);
   check(tasks, order);
   if (effort < 0 || effort > kMaxEffort)
@@ -40,7 +41,7 @@ Ints least_peak_order(Longs sizes, std::vector<TaskTuple> given, const Ints& ord
 }
 
 int64_t peak_of_order(Longs sizes, std::vector<TaskTuple> given, const Ints& order) {
-  nb::gil_scoped_release nogil;
+  GilRelease nogil;
   const Tasks tasks = make_tasks(std::move(sizes), given);
   check(tasks, order);
   return peak_of(tasks, order);

@@ -1,10 +1,17 @@
-// Tensors of any element type, numpy's or not, to and from DLPack without a copy.
+// Tensors of any element type, numpy's or not, to and from DLPack without a copy. What a capsule of
+// another library says is checked as far as it can be: that its address is that of a tensor, that
+// memory behind a good address has the length it claims, and that its deleter works, cannot be.
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <memory>
+#include <string>
+#include <type_traits>
 #include <vector>
 
 #include "bind/parts.h"
@@ -16,39 +23,198 @@ namespace {
 
 using namespace nb::literals;
 
-nb::object export_tensor(uintptr_t address, const std::vector<size_t>& dims, int code, int bits,
-                         nb::object owner) {
-  const nb::dlpack::dtype type{uint8_t(code), uint8_t(bits), 1};
-  nb::ndarray<> made(reinterpret_cast<void*>(address), dims.size(), dims.data(), owner, nullptr,
-                     type, nb::device::cpu::value, 0);
-  return nb::cast(made);
+// As dlpack.h has them, which no header of Python's or nanobind's declares with versions.
+struct Tensor {
+  void* data;
+  int32_t device, device_number;
+  int32_t rank;
+  uint8_t code, bits;
+  uint16_t lanes;
+  int64_t* dims;
+  int64_t* strides;
+  uint64_t byte_offset;
+};
+
+struct Unversioned {
+  static constexpr const char* kName = "dltensor";
+  static constexpr const char* kUsed = "used_dltensor";
+  Tensor tensor;
+  void* context;
+  void (*deleter)(Unversioned*);
+};
+
+struct Versioned {
+  static constexpr const char* kName = "dltensor_versioned";
+  static constexpr const char* kUsed = "used_dltensor_versioned";
+  uint32_t major, minor;
+  void* context;
+  void (*deleter)(Versioned*);
+  uint64_t flags;
+  Tensor tensor;
+};
+
+constexpr uint32_t kMajor = 1;
+constexpr uint64_t kReadOnly = 1;
+constexpr int kMostDims = 64;
+constexpr int64_t kMostBytes = int64_t(1) << 56;
+
+template <class Managed>
+Managed* managed_in(PyObject* capsule) {
+  if (!PyCapsule_IsValid(capsule, Managed::kName)) return nullptr;
+  return static_cast<Managed*>(PyCapsule_GetPointer(capsule, Managed::kName));
 }
 
-// What another library's tensor is: address, dims, strides in elements, type code, bits, device,
-// and what keeps it.
-nb::tuple import_tensor(nb::ndarray<> given) {
-  std::vector<int64_t> dims, strides;
-  for (size_t i = 0; i < given.ndim(); ++i) {
-    dims.push_back(int64_t(given.shape(i)));
-    strides.push_back(given.stride(i));
+[[noreturn]] void refuse(const std::string& why) { throw nb::value_error(why.c_str()); }
+
+// The bytes of so many elements, each of so many bits.
+int64_t size_of(const Tensor& t) {
+  if (t.rank < 0 || t.rank > kMostDims) refuse("a rank of " + std::to_string(t.rank));
+  if (t.rank > 0 && t.dims == nullptr)
+    refuse("a rank of " + std::to_string(t.rank) + " and no shape");
+  int64_t most = (int64_t(t.bits) + 7) / 8, bits = t.bits;
+  for (int i = 0; i < t.rank; ++i) {
+    const int64_t dim = t.dims[i];
+    if (dim < 0) refuse("the size " + std::to_string(dim) + " in dim " + std::to_string(i));
+    if (__builtin_mul_overflow(most, std::max<int64_t>(dim, 1), &most) || most > kMostBytes)
+      refuse("a shape that no memory holds");
+    bits *= dim;
   }
-  const nb::dlpack::dtype type = given.dtype();
-  nb::capsule owner(new nb::ndarray<>(given),
-                    [](void* p) noexcept { delete static_cast<nb::ndarray<>*>(p); });
-  return nb::make_tuple(reinterpret_cast<uintptr_t>(given.data()), nb::cast(dims),
-                        nb::cast(strides), int(type.code), int(type.bits) * type.lanes,
-                        given.device_type(), owner);
+  return (bits + 7) / 8;
+}
+
+bool is_mapped(uintptr_t address, int64_t size) {
+  if (size <= 0) return true;
+  uintptr_t end;
+  if (__builtin_add_overflow(address, uintptr_t(size), &end)) return false;
+  static const auto page = uintptr_t(sysconf(_SC_PAGESIZE));
+  const uintptr_t begin = address / page * page;
+  // Writes nothing, and fails where a page in the range belongs to no mapping.
+  return msync(reinterpret_cast<void*>(begin), end - begin, MS_ASYNC) == 0;
+}
+
+// Raises where a tensor contradicts itself.
+nb::tuple described(const Tensor& t, bool is_read_only) {
+  if (t.lanes != 1) refuse("elements of " + std::to_string(t.lanes) + " lanes");
+  const int64_t size = size_of(t);
+  auto address = reinterpret_cast<uintptr_t>(t.data);
+  if (__builtin_add_overflow(address, uintptr_t(t.byte_offset), &address))
+    refuse("a byte_offset of " + std::to_string(t.byte_offset));
+  if (size > 0 && t.data == nullptr) refuse("no data");
+  nb::list dims, strides;
+  for (int i = 0; i < t.rank; ++i) dims.append(t.dims[i]);
+  for (int i = 0; i < t.rank && t.strides != nullptr; ++i) strides.append(t.strides[i]);
+  const nb::object all_strides = t.strides == nullptr ? nb::none() : nb::object(strides);
+  return nb::make_tuple(address, dims, all_strides, t.code, t.bits, t.device, t.device_number,
+                        is_read_only);
+}
+
+nb::object look_at_tensor(nb::handle capsule) {
+  if (const auto* managed = managed_in<Versioned>(capsule.ptr())) {
+    if (managed->major != kMajor)
+      refuse("version " + std::to_string(managed->major) + "." + std::to_string(managed->minor));
+    return described(managed->tensor, (managed->flags & kReadOnly) != 0);
+  }
+  if (const auto* managed = managed_in<Unversioned>(capsule.ptr()))
+    return described(managed->tensor, false);
+  return nb::none();
+}
+
+// Marks a capsule as used; what comes back calls the deleter when it goes.
+template <class Managed>
+nb::object taken(PyObject* capsule, Managed* managed) {
+  if (PyCapsule_SetName(capsule, Managed::kUsed) != 0) nb::raise_python_error();
+  return nb::capsule(managed, [](void* p) noexcept {
+    auto* owned = static_cast<Managed*>(p);
+    if (owned->deleter != nullptr) owned->deleter(owned);
+  });
+}
+
+nb::object take_tensor(nb::handle capsule) {
+  if (auto* managed = managed_in<Versioned>(capsule.ptr())) return taken(capsule.ptr(), managed);
+  if (auto* managed = managed_in<Unversioned>(capsule.ptr())) return taken(capsule.ptr(), managed);
+  throw nb::value_error("no capsule of a tensor that is still there");
+}
+
+// A tensor of ours in another library's hands, on whichever thread that lets go of it.
+template <class Managed>
+struct Exported {
+  Managed managed{};
+  std::vector<int64_t> dims, strides;
+  PyObject* owner = nullptr;
+
+  static void end(Managed* managed) {
+    auto* self = static_cast<Exported*>(managed->context);
+    if (Py_IsInitialized()) {
+      nb::gil_scoped_acquire gil;
+      Py_DECREF(self->owner);
+    }
+    delete self;
+  }
+
+  // Of a capsule that nobody took over.
+  static void end_capsule(PyObject* capsule) {
+    if (auto* managed = managed_in<Managed>(capsule)) managed->deleter(managed);
+  }
+};
+
+template <class Managed>
+nb::object exported(Tensor tensor, std::vector<int64_t> dims, bool is_read_only, nb::handle owner) {
+  auto made = std::make_unique<Exported<Managed>>();
+  made->dims = std::move(dims);
+  made->strides.resize(made->dims.size());
+  int64_t step = 1;
+  for (size_t i = made->dims.size(); i-- > 0; step *= std::max<int64_t>(made->dims[i], 1))
+    made->strides[i] = step;
+  tensor.dims = made->dims.data();
+  tensor.strides = made->strides.data();
+  made->managed.tensor = tensor;
+  made->managed.context = made.get();
+  made->managed.deleter = Exported<Managed>::end;
+  if constexpr (std::is_same_v<Managed, Versioned>) {
+    made->managed.major = kMajor;
+    made->managed.flags = is_read_only ? kReadOnly : 0;
+  }
+  made->owner = owner.ptr();
+  PyObject* capsule = PyCapsule_New(&made->managed, Managed::kName, Exported<Managed>::end_capsule);
+  if (capsule == nullptr) nb::raise_python_error();
+  Py_INCREF(made.release()->owner);
+  return nb::steal(capsule);
+}
+
+nb::object export_tensor(uintptr_t address, std::vector<int64_t> dims, int code, int bits,
+                         nb::object owner, bool is_versioned, bool is_read_only) {
+  constexpr int32_t cpu = 1;
+  const auto rank = int32_t(dims.size());
+  const Tensor tensor{reinterpret_cast<void*>(address),
+                      cpu,
+                      0,
+                      rank,
+                      uint8_t(code),
+                      uint8_t(bits),
+                      1,
+                      nullptr,
+                      nullptr,
+                      0};
+  return is_versioned ? exported<Versioned>(tensor, std::move(dims), is_read_only, owner)
+                      : exported<Unversioned>(tensor, std::move(dims), is_read_only, owner);
 }
 
 }  // namespace
 
 void bind_dlpack(nb::module_& m) {
   m.def("export_tensor", export_tensor, "address"_a, "dims"_a, "code"_a, "bits"_a, "owner"_a,
+        "is_versioned"_a, "is_read_only"_a,
         "A DLPack capsule of a tensor over memory that `owner` keeps.");
-  m.def("import_tensor", import_tensor, "given"_a.noconvert(),
-        nb::sig("def import_tensor(given: object) -> tuple[int, list[int], list[int], int, int, "
-                "int, object]"),
-        "Address, dims, strides, type code, bits and device of a DLPack tensor, and its owner.");
+  m.def("look_at_tensor", look_at_tensor, "capsule"_a,
+        nb::sig("def look_at_tensor(capsule: object) -> tuple[int, list[int], list[int] | None, "
+                "int, int, int, int, bool] | None"),
+        "Address, dims, strides (None: row-major), type code, bits, kind and number of the device, "
+        "and whether it is read-only, of the tensor in a DLPack capsule; None for what is no such "
+        "capsule, or was used before. A tensor that cannot be is a ValueError.");
+  m.def("take_tensor", take_tensor, "capsule"_a,
+        "Takes over the tensor of a capsule: it lives as long as what comes back.");
+  m.def("is_mapped", is_mapped, "address"_a, "size_bytes"_a,
+        "Whether all of these addresses are memory of this process.");
 }
 
 }  // namespace sdx

@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 namespace sdx {
@@ -144,11 +145,17 @@ struct Pool {
   std::atomic<int> n_workers{0};
   Worker* workers[kMostThreads] = {};
 
+  // Where the system gives no more threads there are fewer: a run needs none but its own.
   void grow(int wanted) {
     std::lock_guard lock(growing);
     for (int i = n_workers.load(); i < std::min(wanted, kMostThreads); ++i) {
-      workers[i] = new Worker;
-      workers[i]->start();
+      auto made = std::make_unique<Worker>();
+      try {
+        made->start();
+      } catch (const std::system_error&) {
+        return;
+      }
+      workers[i] = made.release();
       n_workers.store(i + 1);
     }
   }
@@ -224,7 +231,7 @@ void want_threads(int threads) { pool().grow(threads - 1); }
 void set_affinities(const std::vector<std::vector<int>>& sets) {
   Pool& shared = pool();
   shared.grow(int(sets.size()));
-  for (size_t i = 0; i < sets.size() && i < size_t(kMostThreads); ++i) {
+  for (size_t i = 0; i < sets.size() && i < size_t(shared.n_workers.load()); ++i) {
     cpu_set_t set;
     CPU_ZERO(&set);
     for (const int cpu : sets[i])
@@ -234,14 +241,12 @@ void set_affinities(const std::vector<std::vector<int>>& sets) {
   }
 }
 
-Status run_phase(const Phase& phase, const void* args, const Data& data, int64_t local_bytes,
-                 const ThreadOptions& options) {
-  if (phase.count <= 0) return {};
-  const int64_t work = phase.count > INT64_MAX / phase.work ? INT64_MAX : phase.count * phase.work;
-  int64_t threads = std::min<int64_t>({options.threads, phase.count, work / kWorthWaking});
-  threads = std::min<int64_t>(threads, kMostThreads);
-  if (threads <= 1) return phase.run(args, data, 0, phase.count);
+namespace {
 
+// Apart from what one thread does alone, which a custom op may nest: this takes 20 KB of stack.
+[[gnu::noinline]] Status run_on(int64_t threads, const Phase& phase, const void* args,
+                                const Data& data, int64_t local_bytes,
+                                const ThreadOptions& options) {
   Pool& shared = pool();
   threads = std::min<int64_t>(threads, shared.n_workers.load() + 1);
   Job::Part parts[kMostThreads];
@@ -277,6 +282,18 @@ Status run_phase(const Phase& phase, const void* args, const Data& data, int64_t
       sched_yield();  // the worker may have lost its CPU to another process
   }
   return job.failed.load() ? job.status : Status();
+}
+
+}  // namespace
+
+Status run_phase(const Phase& phase, const void* args, const Data& data, int64_t local_bytes,
+                 const ThreadOptions& options) {
+  if (phase.count <= 0) return {};
+  const int64_t work = phase.count > INT64_MAX / phase.work ? INT64_MAX : phase.count * phase.work;
+  int64_t threads = std::min<int64_t>({options.threads, phase.count, work / kWorthWaking});
+  threads = std::min<int64_t>(threads, kMostThreads);
+  if (threads <= 1) return phase.run(args, data, 0, phase.count);
+  return run_on(threads, phase, args, data, local_bytes, options);
 }
 
 }  // namespace sdx

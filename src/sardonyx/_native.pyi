@@ -646,10 +646,18 @@ def least_peak(sizes: Sequence[int], tasks: Sequence[tuple[Sequence[int], Sequen
 def peak_of(sizes: Sequence[int], tasks: Sequence[tuple[Sequence[int], Sequence[int], Sequence[tuple[int, int]], int]], order: Sequence[int]) -> int:
     """The most bytes that are alive in a step of an order."""
 
-def export_tensor(address: int, dims: Sequence[int], code: int, bits: int, owner: object) -> object:
+def export_tensor(address: int, dims: Sequence[int], code: int, bits: int, owner: object, is_versioned: bool, is_read_only: bool) -> object:
     """A DLPack capsule of a tensor over memory that `owner` keeps."""
 
-def import_tensor(given: object) -> tuple[int, list[int], list[int], int, int, int, object]:
+def look_at_tensor(capsule: object) -> tuple[int, list[int], list[int] | None, int, int, int, int, bool] | None:
     """
-    Address, dims, strides, type code, bits and device of a DLPack tensor, and its owner.
+    Address, dims, strides (None: row-major), type code, bits, kind and number of the device, and whether it is read-only, of the tensor in a DLPack capsule; None for what is no such capsule, or was used before. A tensor that cannot be is a ValueError.
     """
+
+def take_tensor(capsule: object) -> object:
+    """
+    Takes over the tensor of a capsule: it lives as long as what comes back.
+    """
+
+def is_mapped(address: int, size_bytes: int) -> bool:
+    """Whether all of these addresses are memory of this process."""

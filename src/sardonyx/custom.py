@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
+from sys import getrefcount
 from typing import Any, Final
 
 import numpy as np
 
+import sardonyx._native as native
 from sardonyx.errors import InvalidArgument, InvalidGraph, RuntimeException
 from sardonyx.graph.dim import Dim, Shape, Size
 from sardonyx.graph.dtype import ALL, STRING, DType, by_numpy, by_ort_name
@@ -26,6 +28,7 @@ ShapeRule = str | Callable[..., Any] | None  # (*shapes, **attributes) -> a shap
 _KINDS: Final = {int: "int", float: "float", str: "bytes", list[int]: "ints",
                  list[float]: "floats", list[str]: "strings"}  # fmt: skip
 _RULES: Final = ("first", "broadcast")
+_MOST: Final = 1 << 63  # beyond any size or address
 
 
 class _Tensor(ctypes.Structure):
@@ -117,14 +120,27 @@ class CustomOp(Op):
             if not given:
                 raise InvalidGraph(f"{self} has no input, and takes its shape from one")
             return [given[0] if self._shape == "first" else broadcast_shapes(g, *given)] * count
-        made = self._shape(*shapes, **_shown(attrs))
-        found = [made] if count == 1 and not _is_list_of_shapes(made) else list(made)
-        if len(found) != count:
-            raise InvalidGraph(f"the shape rule of {self} gives {len(found)} shapes, not {count}")
-        for size in (d for s in found if s is not None for d in s):
-            if not isinstance(size, Dim) and not (isinstance(size, int) and size >= 0):
+        try:
+            made = self._shape(*shapes, **_shown(attrs))
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            raise InvalidGraph(f"the shape rule of {self} failed: {what}") from error
+        found = [made] if count == 1 and not _is_list_of_shapes(made) else made
+        if not isinstance(found, (list, tuple)) or len(found) != count:
+            what = f"{len(found)} shapes" if isinstance(found, (list, tuple)) else repr(made)
+            raise InvalidGraph(f"the shape rule of {self} gives {what}, not {count} shapes")
+        return [self._checked(s) for s in found]
+
+    def _checked(self, shape: Any) -> Shape | None:
+        """A shape that a rule gave."""
+        if shape is None:
+            return None
+        if not isinstance(shape, (list, tuple)):
+            raise InvalidGraph(f"the shape rule of {self} gives {shape!r} for a shape")
+        for size in shape:
+            if not isinstance(size, Dim) and not (isinstance(size, int) and 0 <= size < _MOST):
                 raise InvalidGraph(f"the shape rule of {self} gives {size!r} for a size")
-        return [None if s is None else tuple(s) for s in found]
+        return tuple(shape)
 
     def _bound(self, slot: Slot, facts: Sequence[Fact | None] | None) -> DType:
         """The type of an output: its own, or that of the inputs which share its letter."""
@@ -147,17 +163,19 @@ class CustomOp(Op):
 
     def _run(self, *arrays: Any, **attrs: Any) -> tuple[Any, ...]:
         """What runs: the function, whose results are checked and made their own."""
-        made = self._function(*arrays, **_shown(attrs))
-        results = made if isinstance(made, tuple) else (made,)
+        made = self._function(*(None if a is None else _lent(a) for a in arrays), **_shown(attrs))
+        results = list(made) if isinstance(made, tuple) else [made]
+        del made  # so that only those count who keep a result
         if len(results) != len(self.outputs):
             raise RuntimeException(
                 f"{self} returned {len(results)} values, and has {len(self.outputs)} outputs"
             )
         wanted = self._facts(Scope(), *(None if a is None else _fact(a) for a in arrays), **attrs)
-        return tuple(self._own(r, f, arrays) for r, f in zip(results, wanted, strict=True))
+        return tuple(self._own(results, i, fact) for i, fact in enumerate(wanted))
 
-    def _own(self, result: Any, fact: Fact, arrays: Sequence[Any]) -> Any:
-        array = np.asarray(result)
+    def _own(self, results: list[Any], i: int, fact: Fact) -> Any:
+        """A result in memory that nobody else has, once it is known to be what it must be."""
+        array = results[i] = np.asarray(results[i])
         if by_numpy(array.dtype) is not fact.dtype:
             raise RuntimeException(
                 f"{self} returned {array.dtype}, and declares {fact.dtype.ort_name}",
@@ -167,8 +185,24 @@ class CustomOp(Op):
             raise RuntimeException(
                 f"{self} returned the shape {list(array.shape)}, and its shape rule says {fact}"
             )
-        borrows = any(a is not None and np.may_share_memory(array, a) for a in arrays)
-        return array.copy() if borrows else np.ascontiguousarray(array).reshape(array.shape)
+        if fact.dtype is STRING:
+            return self._texts(array)
+        del array
+        is_own = _is_fresh(results, i)
+        array = results[i]
+        plain = array.flags.c_contiguous and array.flags.aligned
+        return array if is_own and plain else np.array(array, order="C")
+
+    def _texts(self, array: Any) -> Any:
+        """A copy of an array of strings, as objects."""
+        texts = np.array(np.char.decode(array) if array.dtype.kind == "S" else array, object)
+        at = native.odd_text(texts)
+        if at is not None:
+            raise RuntimeException(
+                f"{self} returned {texts.reshape(-1)[at]!r:.80} at element {at}, "
+                "and declares strings"
+            )
+        return texts
 
 
 class _NativeOp(CustomOp):
@@ -178,6 +212,12 @@ class _NativeOp(CustomOp):
 
     def _facts(self, g: Scope, *facts: Any, **attrs: Any) -> tuple[Fact, ...]:
         made = super()._facts(g, *facts, **attrs)
+        is_known = all(f is None or f.shape is not None for f in facts)
+        if is_known and any(f.shape is None for f in made):
+            raise InvalidGraph(
+                f"{self} is a native op, and its shape rule leaves a shape open",
+                hint="its function writes to memory that is made before it runs",
+            )
         if any(f is not None and f.dtype is STRING for f in (*facts, *made)):
             raise InvalidGraph(
                 f"{self} is a native op, and here one of strings", hint="declare it with custom_op"
@@ -290,7 +330,7 @@ def _address(function: Any) -> int:
             address = None if is_text else ctypes.cast(function, ctypes.c_void_p).value
         except (ctypes.ArgumentError, TypeError):
             address = None
-    if not address:
+    if not address or not 0 < address < _MOST or not native.is_mapped(address, 1):
         raise InvalidArgument(
             f"a native op is a function of ctypes or an address, not {function!r}"
         )
@@ -317,7 +357,7 @@ def _called(
     inputs = [None if a is None else np.ascontiguousarray(a).reshape(a.shape) for a in arrays]
     facts = [None if a is None else _fact(a) for a in inputs]
     made = op._facts(Scope(), *facts, **{k: _stored(v) for k, v in attrs.items()})
-    outputs = [np.empty(f.static or (), f.dtype.np) for f in made]
+    outputs = [np.empty(_known(op, f), f.dtype.np) for f in made]
     numbers = _numbers(op, {**op.defaults, **attrs})
     code = _C_FUNCTION(address)(
         _tensors(inputs),
@@ -332,6 +372,13 @@ def _called(
     return tuple(outputs)
 
 
+def _known(op: CustomOp, fact: Fact) -> tuple[int, ...]:
+    """The shape of an output that the function is about to fill."""
+    if fact.static is None:
+        raise RuntimeException(f"the shape rule of {op} gives {fact} for shapes that are known")
+    return fact.static
+
+
 def _tensors(arrays: Sequence[Any]) -> Any:
     made = (_Tensor * max(1, len(arrays)))()
     for tensor, array in zip(made, arrays, strict=False):
@@ -340,6 +387,40 @@ def _tensors(arrays: Sequence[Any]) -> Any:
             tensor.data, tensor.dims = array.ctypes.data, dims
             tensor.rank, tensor.type = array.ndim, _fact(array).dtype.onnx
     return made
+
+
+def _lent(array: Any) -> Any:
+    """An array for the function to read: other nodes read the same memory."""
+    if not isinstance(array, np.ndarray):
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _holders(values: list[Any], i: int) -> tuple[int, int]:
+    """How many references there are to an array in a list, and to the one that it is a view of."""
+    array = values[i]
+    return getrefcount(array), getrefcount(array.base)
+
+
+# Of arrays that only the list holds. They are measured: what a call itself adds differs by version.
+_ALONE: Final = _holders([np.empty(2)], 0)[0]
+_ALONE_BEHIND: Final = _holders([np.empty(2)[1:]], 0)[1]
+
+
+def _is_fresh(values: list[Any], i: int) -> bool:
+    """Whether an array in a list, and the memory that it shows, has no other owner.
+
+    A function may go on to write to what it keeps, and what it was given belongs to others.
+    """
+    own, behind = _holders(values, i)
+    base = values[i].base
+    if own > _ALONE:
+        return False
+    if base is None:
+        return bool(values[i].flags.owndata)
+    return isinstance(base, np.ndarray) and base.flags.owndata and behind <= _ALONE_BEHIND
 
 
 def _fact(array: Any) -> Fact:
@@ -408,4 +489,5 @@ def _type(name: str) -> DType:
 
 
 def _is_list_of_shapes(made: Any) -> bool:
-    return bool(made) and all(s is None or isinstance(s, (tuple, list)) for s in made)
+    is_list = isinstance(made, (tuple, list)) and bool(made)
+    return is_list and all(s is None or isinstance(s, (tuple, list)) for s in made)

@@ -11,14 +11,13 @@ import numpy as np
 import sardonyx._native as native
 from sardonyx.device import device_values, is_tensor
 from sardonyx.errors import ValueFault
-from sardonyx.graph.dtype import BOOL, STRING, U8, DType, by_name
+from sardonyx.frozen import frozen
+from sardonyx.graph.dtype import BOOL, U8, by_name
 from sardonyx.ortvalue import OrtValue
 
 _CPU: Final = 1
 _ON_HOST: Final = (_CPU, 3, 11)  # pinned for CUDA or ROCm, that is
-_DEVICE_AT: Final = 8  # in a DLTensor: behind the address
-_TYPE_AT: Final = 20  # behind the address, the device and the number of dims
-_VERSIONED_AT: Final = 32  # a DLTensor in a capsule of DLPack 1: behind version, owner and flags
+_VERSION: Final = (1, 1)  # of DLPack, the newest that is known here
 # DLPack's code and bits of each of our types.
 _CODES: Final = {
     **{f"i{b}": (0, b) for b in (8, 16, 32, 64)},
@@ -43,33 +42,101 @@ def given(value: OrtValue, stream: Any, **wishes: Any) -> Any:
         raise BufferError(f"a tensor on the CPU is asked for on {wishes['dl_device']}")
     if wishes.get("copy"):
         tensor = tensor.copy()
+    wanted = wishes.get("max_version")
+    is_versioned = wanted is not None and tuple(wanted) >= (1, 0)
+    is_read_only = not tensor.flags.writeable
+    if is_read_only and not is_versioned:
+        raise BufferError("the tensor is read-only, which DLPack says from version 1 on")
     code, bits = _CODES[dtype.name]
-    address = int(tensor.__array_interface__["data"][0])
-    return native.export_tensor(address, list(value._shape), code, bits, tensor)
+    address = native.address(tensor)
+    return native.export_tensor(
+        address, list(value._shape), code, bits, tensor, is_versioned, is_read_only
+    )
 
 
 def taken(kind: type[OrtValue], data: Any, is_bool: bool) -> OrtValue:
-    """A tensor over the memory of whatever has `__dlpack__`, or of a capsule."""
+    """A tensor over the memory of whatever has `__dlpack__`, or of a capsule.
+
+    What it says of itself is checked. Whether the memory is as long as that makes it is checked
+    only as far as there is memory at all, and the maker of the tensor answers for the rest.
+    """
     if is_tensor(data):
         data = data.detach()
     if not is_on_host(data):
         return _taken_on_device(kind, data, is_bool)
-    try:
-        address, dims, strides, code, bits, device, owner = native.import_tensor(data)
-    except TypeError:
-        raise ValueFault(f"{type(data).__name__} is no DLPack tensor") from None
-    assert device in _ON_HOST
-    name = "bool" if is_bool and (code, bits) == _CODES["u8"] else _NAMES.get((code, bits))
+    capsule = _capsule_of(data)
+    found = _looked_at(capsule, data)
+    if found.device not in _ON_HOST:
+        raise ValueFault(
+            f"{type(data).__name__} says that it lies on the host, "
+            f"and its capsule that it lies on a device of the kind {found.device}"
+        )
+    name = _NAMES.get((found.code, found.bits))
+    name = "bool" if is_bool and name == "u8" else name
     if name is None:
-        raise ValueFault(f"ONNX has no element type of DLPack's code {code} and {bits} bits")
+        raise ValueFault(
+            f"ONNX has no element type of DLPack's code {found.code} and {found.bits} bits"
+        )
     dtype = by_name(name)
-    _check_gaps(dims, strides)
-    return kind._of_bytes(_bytes_at(address, dims, dtype, owner), dtype, tuple(dims))
+    if found.strides is not None:
+        _check_gaps(found.dims, found.strides)
+    size = dtype.packed_bytes(math.prod(found.dims))
+    if found.device == _CPU and not native.is_mapped(found.address, size):
+        raise ValueFault(
+            f"there is no memory at {found.address:#x} for a tensor of shape {found.dims}",
+            bytes=size,
+        )
+    raw = _bytes_at(found.address, size, native.take_tensor(capsule))
+    raw.flags.writeable = not found.is_read_only
+    return kind._of_bytes(raw, dtype, tuple(found.dims))
+
+
+@frozen
+class _Found:
+    """What a capsule says of its tensor."""
+
+    address: int
+    dims: list[int]
+    strides: list[int] | None
+    code: int
+    bits: int
+    device: int
+    device_number: int
+    is_read_only: bool
+
+
+def _capsule_of(data: Any) -> Any:
+    """The capsule of whatever has `__dlpack__`; a capsule is its own."""
+    if _is_capsule(data):
+        return data
+    try:
+        ask = data.__dlpack__
+        try:
+            return ask(max_version=_VERSION)
+        except TypeError:  # from before version 1
+            return ask()
+    except Exception as error:
+        raise ValueFault(
+            f"{type(data).__name__} is no DLPack tensor: {type(error).__name__}: {error}"
+        ) from None
+
+
+def _looked_at(capsule: Any, source: Any) -> _Found:
+    """What a capsule says of its tensor, which is checked; the capsule is not used up."""
+    kind = type(source).__name__
+    try:
+        found = native.look_at_tensor(capsule) if _is_capsule(capsule) else None
+    except ValueError as error:
+        raise ValueFault(f"{kind} is a DLPack tensor that cannot be: it has {error}") from None
+    if found is None:
+        given = "was used before, or holds none" if _is_capsule(capsule) else f"is {capsule!r:.80}"
+        raise ValueFault(f"{kind} is no DLPack tensor: the capsule {given}")
+    return _Found(*found)
 
 
 def _taken_on_device(kind: type[OrtValue], data: Any, is_bool: bool) -> OrtValue:
     values = device_values("a device")
-    tensor = values.from_dlpack(data)
+    tensor = values.from_dlpack(checked(data))
     _check_gaps(list(tensor.shape), list(tensor.stride()))
     made = kind(tensor)
     if is_bool and made._dtype is U8:
@@ -77,41 +144,70 @@ def _taken_on_device(kind: type[OrtValue], data: Any, is_bool: bool) -> OrtValue
     return made
 
 
+class _Checked:
+    """Another library's tensor whose capsule is checked before torch reads it."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _device_of(self._data)
+
+    def __dlpack__(self, **wishes: Any) -> Any:
+        capsule = self._data.__dlpack__(**wishes)
+        found = _looked_at(capsule, self._data)
+        if (found.device, found.device_number) != _device_of(self._data):
+            raise ValueFault(
+                f"{type(self._data).__name__} says that it lies on the device "
+                f"{_device_of(self._data)}, and its capsule "
+                f"{(found.device, found.device_number)}"
+            )
+        return capsule
+
+
+def checked(data: Any) -> Any:
+    """What torch may take as it is: tensors of its own, others in a form that is checked."""
+    if is_tensor(data):
+        return data
+    if not _is_capsule(data):
+        return _Checked(data)
+    _looked_at(data, data)
+    return data
+
+
 def is_on_host(data: Any) -> bool:
     """Whether a tensor or a capsule lies where the CPU reads it."""
     if is_tensor(data):
         return bool(data.device.type == "cpu")
     if hasattr(data, "__dlpack_device__"):
-        return int(data.__dlpack_device__()[0]) in _ON_HOST
-    address = _tensor_in(data)
-    return address is None or ctypes.c_int32.from_address(address + _DEVICE_AT).value in _ON_HOST
+        return _device_of(data)[0] in _ON_HOST
+    return not _is_capsule(data) or _looked_at(data, data).device in _ON_HOST
+
+
+def _device_of(data: Any) -> tuple[int, int]:
+    """The kind of device that an object says it lies on, and its number among these."""
+    try:
+        kind, number = data.__dlpack_device__()
+        return int(kind), int(number)
+    except Exception as error:
+        raise ValueFault(
+            f"{type(data).__name__} does not say where it lies: {type(error).__name__}: {error}"
+        ) from None
 
 
 def is_dlpack_uint8_tensor(capsule: Any) -> bool:
     """Whether a capsule holds a tensor of uint8, which a bool tensor may be, too."""
-    tensor = _tensor_in(capsule)
-    if tensor is None:
+    if not _is_capsule(capsule):
         raise ValueFault(f"{type(capsule).__name__} is no DLPack capsule that holds a tensor")
-    code, bits = (ctypes.c_uint8 * 2).from_address(tensor + _TYPE_AT)
-    return (code, bits) == _CODES["u8"]
+    found = _looked_at(capsule, capsule)
+    return (found.code, found.bits) == _CODES["u8"]
 
 
-def _tensor_in(capsule: Any) -> int | None:
-    """The address of the DLTensor in a capsule, which is looked at and not taken over."""
-    if type(capsule).__name__ != "PyCapsule":
-        return None
-    is_valid, pointer = ctypes.pythonapi.PyCapsule_IsValid, ctypes.pythonapi.PyCapsule_GetPointer
-    is_valid.argtypes = pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
-    pointer.restype = ctypes.c_void_p
-    for name, at in ((b"dltensor", 0), (b"dltensor_versioned", _VERSIONED_AT)):
-        if is_valid(capsule, name):
-            return int(pointer(capsule, name)) + at
-    return None
+def _is_capsule(data: Any) -> bool:
+    return type(data).__name__ == "PyCapsule"
 
 
-def _bytes_at(address: int, dims: list[int], dtype: DType, owner: Any) -> Any:
-    assert dtype is not STRING
-    size = dtype.packed_bytes(math.prod(dims))
+def _bytes_at(address: int, size: int, owner: Any) -> Any:
     if not size:
         return np.empty(0, np.uint8)
     memory: Any = (ctypes.c_ubyte * size).from_address(address)

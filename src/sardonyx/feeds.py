@@ -9,7 +9,7 @@ import numpy as np
 
 import sardonyx._native as native
 from sardonyx.device import HOST, device_values, is_tensor
-from sardonyx.dlpack import is_on_host
+from sardonyx.dlpack import checked, is_on_host
 from sardonyx.errors import InvalidArgument, ValueFault
 from sardonyx.graph.dtype import STRING, by_numpy
 from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFact, SparseFact
@@ -81,7 +81,7 @@ def _from_tensor(name: str, fact: Fact, value: Any, device: str) -> Any:
     """A tensor of torch, or one that it can take: as it is where it is wanted, else an array."""
     values = device_values(device)
     try:
-        tensor = values.from_dlpack(value)
+        tensor = values.from_dlpack(checked(value))
     except ValueFault as error:
         raise InvalidArgument(f"input {name} cannot be read: {error.what}") from None
     dtype = values.dtype_of(tensor)

@@ -36,6 +36,34 @@ class Lock:
         self._lock = threading.Lock()
 
 
+class Turn(Lock):
+    """A lock whose holder is told so when it asks again, and does not wait for itself."""
+
+    __slots__ = ("_holder",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._holder: int | None = None
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether the calling thread holds it."""
+        return self._holder == threading.get_ident()
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._holder = threading.get_ident()
+
+    def __exit__(self, *how: object) -> None:
+        self._holder = None
+        super().__exit__(*how)
+
+    def renew(self) -> None:
+        """Makes it a lock that nobody holds."""
+        self._holder = None
+        super().renew()
+
+
 _LOCKS: Final[WeakSet[Lock]] = WeakSet()
 
 

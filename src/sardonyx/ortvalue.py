@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import index
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -28,7 +29,8 @@ class OrtValue:
     """A tensor, a sparse tensor, a list, a map, or nothing.
 
     A tensor lies in the memory of a numpy array, which it keeps, or on another device in that of a
-    tensor of torch; one of a type under 8 bits lies there packed, as ONNX stores it.
+    tensor of torch; one of a type under 8 bits lies there packed, as ONNX stores it. An array with
+    gaps is copied. What is kept must not be moved: `array.resize(refcheck=False)` does that.
     """
 
     __slots__ = ("__weakref__", "_dtype", "_shape", "_value")
@@ -226,20 +228,8 @@ class OrtValue:
         return made
 
     def update_inplace(self, data: Any) -> None:
-        """Writes another tensor's bytes over the own ones; there must be as many."""
-        tensor = self._tensor()
-        if isinstance(data, OrtValue):
-            source = data._tensor()
-        elif is_tensor(data):
-            made = OrtValue(data)
-            assert made._dtype is not None
-            self._check_bits(made._dtype.np)
-            source = made._value
-        elif isinstance(data, np.ndarray) and not data.dtype.hasobject:
-            self._check_bits(data.dtype)
-            source = np.ascontiguousarray(data)
-        else:
-            raise TypeError(f"a tensor is updated from another or from an array, not {data!r}")
+        """Writes another tensor's bytes over the own ones; there must be as many of its type."""
+        tensor, source = self._tensor(), self._source(data)
         if source.nbytes != tensor.nbytes:
             raise ValueFault(
                 f"the tensor has {tensor.nbytes} bytes, and {source.nbytes} are to be written",
@@ -251,6 +241,26 @@ class OrtValue:
             tensor.reshape(-1).view(np.uint8)[:] = source.reshape(-1).view(np.uint8)
         else:
             device_values("a device").write(tensor, source)
+
+    def _source(self, data: Any) -> Any:
+        """The memory of what is to be written over a tensor of numbers."""
+        if self._dtype is STRING:
+            raise ValueFault("a tensor of strings is not written over: make another")
+        if isinstance(data, np.ndarray) and not data.dtype.hasobject:
+            self._check_bits(data.dtype)
+            return OrtValue(data)._value if data.dtype == self._np else np.ascontiguousarray(data)
+        if not isinstance(data, OrtValue) and not is_tensor(data):
+            raise TypeError(f"a tensor is updated from another or from an array, not {data!r}")
+        made = OrtValue(data)
+        source = made._tensor()
+        assert made._dtype is not None
+        self._check_bits(made._dtype.np)
+        return source
+
+    @property
+    def _np(self) -> np.dtype[Any]:
+        assert self._dtype is not None
+        return self._dtype.np
 
     def _check_bits(self, given: np.dtype[Any]) -> None:
         """Refuses elements of another type; bits are taken where numpy has no such type."""
@@ -373,7 +383,7 @@ def _dtype_of(element_type: Any) -> DType:
 
 
 def _checked_shape(shape: Any) -> tuple[int, ...]:
-    dims = tuple(int(d) for d in shape)
+    dims = tuple(index(d) for d in shape)
     if any(d < 0 for d in dims):
         raise ValueFault(f"a shape has sizes of 0 or more, not {list(dims)}")
     if len(dims) > _MOST_DIMS or math.prod(max(d, 1) for d in dims) > _MOST_ELEMENTS:

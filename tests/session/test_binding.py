@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import itertools
+import threading
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from onnx import parser
 
 import sardonyx
 from sardonyx import OrtValue
+from sardonyx.errors import ValueFault
 from sardonyx.session.binding import IOBinding
 from sardonyx.session.bound import _apart
 
@@ -210,6 +216,17 @@ WRONG: list[tuple[Any, str]] = [
     (lambda b: b.bind_input("x", "cpu", 0, 1, [2, 3], 4096), "no memory at 0x1000"),
     (lambda b: b.bind_input("x", "cpu", 0, 1, [2**40, 3], PTR), "no memory at"),
     (lambda b: b.bind_input("x", "cpu", 0, 1, [2, -3], PTR), "0 or more"),
+    (lambda b: b.bind_input("x", "cpu", 0, 1, [2, 3], -8), "address of a tensor is -8"),
+    (lambda b: b.bind_input("x", "cpu", 0, 1, [2, 3], 2**64), "address of a tensor is"),
+    (lambda b: b.bind_input("x", "cpu", 0, 1, [2, 3], 2**64 - 8), "address of a tensor is"),
+    (lambda b: b.bind_input("x", "cpu", 0, 1, [2**62, 4], PTR), "no memory holds"),
+    (lambda b: b.bind_input("x", "cpu", 0, 1, [1] * 65, PTR), "no memory holds"),
+    (lambda b: b.bind_input("x", "cpu", 0, 8, [2, 3], PTR), "strings has no address"),
+    (lambda b: b.bind_input("x", "cpu", 0, 99, [2, 3], PTR), "no element type"),
+    (lambda b: b.bind_output("z", "cpu", 0, 1, [2, 3], 0), "address of a tensor is 0"),
+    (lambda b: b.bind_output("z", "cpu", 0, 1, [2, 3], PTR + 2), "multiple of 4"),
+    (lambda b: b.bind_output("z", "cpu", 0, 1, [2, 4], PTR), r"a place of \[2, 4\]"),
+    (lambda b: b.bind_output("z", "cpu", 0, 11, [2, 3], PTR), "Unexpected output"),
     (lambda b: b.bind_ortvalue_output("z", OrtValue(X.astype(float))), "Unexpected output"),
     (lambda b: b.bind_ortvalue_output("z", OrtValue(X.T.copy())), r"a place of \[3, 2\]"),
     (lambda b: b.bind_ortvalue_output("z", OrtValue([X])), "Unexpected output"),
@@ -221,6 +238,13 @@ WRONG: list[tuple[Any, str]] = [
 def test_what_cannot_be_bound(bound: IOBinding, call: Any, match: str) -> None:
     with pytest.raises(RuntimeError, match=match):
         call(bound)
+
+
+@pytest.mark.parametrize("given", [([2.0, 3], PTR), ([2, 3], float(PTR)), (5, PTR), ([2], "a")])
+def test_sizes_and_addresses_are_whole_numbers(bound: IOBinding, given: Any) -> None:
+    shape, pointer = given
+    with pytest.raises(TypeError):
+        bound.bind_input("x", "cpu", 0, 1, shape, pointer)
 
 
 def test_what_is_missing_is_named(session: sardonyx.InferenceSession, bound: IOBinding) -> None:
@@ -290,3 +314,181 @@ def test_memory_in_common_is_found() -> None:
             for i, v in given
         ]
         assert _apart(values) == wanted
+
+
+def _filled(session: sardonyx.InferenceSession, **places: OrtValue | None) -> IOBinding:
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", X)
+    binding.bind_cpu_input("y", Y)
+    for name, place in places.items():
+        if place is None:
+            binding.bind_output(name)
+        else:
+            binding.bind_ortvalue_output(name, place)
+    return binding
+
+
+def test_bound_arrays_are_kept(session: sardonyx.InferenceSession) -> None:
+    """Whoever bound them may forget them."""
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", np.full((2, 3), 4, np.float32))
+    binding.bind_ortvalue_input("y", OrtValue(np.full((2, 3), 5, np.float32)))
+    binding.bind_ortvalue_output("z", OrtValue(np.zeros((2, 3), np.float32)))
+    gc.collect()
+    others = [np.full((2, 3), -1, np.float32) for _ in range(100)]
+    session.run_with_iobinding(binding)
+    assert (binding.get_outputs()[0].numpy() == 9).all()
+    assert all((o == -1).all() for o in others)
+    array = np.full((2, 3), 4, np.float32)
+    binding.bind_cpu_input("x", array)
+    with pytest.raises(ValueError, match="resize"):
+        array.resize((4, 3))
+
+
+def test_an_input_with_gaps_is_copied_when_it_is_bound(session: sardonyx.InferenceSession) -> None:
+    wide = np.ones((2, 6), np.float32)
+    binding = _filled(session, z=None)
+    binding.bind_cpu_input("x", wide[:, ::2])
+    wide[:] = 7
+    session.run_with_iobinding(binding)
+    assert (binding.get_outputs()[0].numpy() == 3).all()
+
+
+def test_a_name_that_is_bound_again_is_bound_anew(session: sardonyx.InferenceSession) -> None:
+    first, second = (OrtValue.ortvalue_from_shape_and_type([2, 3], 1) for _ in range(2))
+    binding = _filled(session, z=first)
+    session.run_with_iobinding(binding)
+    binding.bind_ortvalue_output("z", second)
+    binding.bind_cpu_input("x", X + 1)
+    session.run_with_iobinding(binding)
+    np.testing.assert_array_equal(first.numpy(), X + Y)
+    np.testing.assert_array_equal(second.numpy(), X + Y + 1)
+    binding.bind_output("z")
+    session.run_with_iobinding(binding)
+    assert binding.get_outputs()[0].data_ptr() != second.data_ptr()
+    assert len(binding.get_outputs()) == 1
+
+
+@pytest.mark.parametrize("shift", range(8))
+@pytest.mark.parametrize("options", [None, sardonyx.RunOptions()])
+def test_places_that_overlap_in_part(
+    session: sardonyx.InferenceSession, shift: int, options: Any
+) -> None:
+    """Outputs over inputs and each other: whole outputs, of which the last bound one is on top."""
+    memory = np.arange(20, dtype=np.float32)
+    x, z, w = (memory[i : i + 6].reshape(2, 3) for i in (2, 2 + shift, 9 + shift // 2))
+    taken = x.copy()
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", x)
+    binding.bind_cpu_input("y", Y)
+    binding.bind_ortvalue_output("z", OrtValue(z))
+    binding.bind_ortvalue_output("w", OrtValue(w))
+    binding.bind_output("v")
+    expected = memory.copy()
+    expected[2 + shift : 8 + shift] = (taken + Y).reshape(-1)
+    expected[9 + shift // 2 : 15 + shift // 2] = np.tanh(taken * Y).reshape(-1)
+    session.run_with_iobinding(binding, options)
+    np.testing.assert_allclose(memory, expected, rtol=1e-6)
+    np.testing.assert_array_equal(binding.get_outputs()[2].numpy(), np.concatenate([taken, Y]))
+
+
+def test_values_are_written_over_by_their_own_type_only() -> None:
+    value = OrtValue(np.zeros((2, 3), np.float32))
+    wrong: list[tuple[Any, str]] = [
+        (OrtValue(np.zeros((2, 3), np.int32)), "int32 is to be written"),
+        (OrtValue(np.zeros((2, 4), np.float32)), "24 bytes, and 32"),
+        (np.zeros((3, 3), np.float32), "24 bytes, and 36"),
+        (np.zeros((2, 3), ">f4"), "to be written"),
+        (OrtValue([X]), "no tensor"),
+        (OrtValue(None), "no tensor"),
+    ]
+    for data, match in wrong:
+        with pytest.raises(RuntimeError, match=match):
+            value.update_inplace(data)
+    texts = OrtValue(np.array(["a", "b"], object))
+    for data in (np.zeros(2), OrtValue(np.zeros(2)), OrtValue(np.array(["c", "d"], object))):
+        with pytest.raises(RuntimeError, match="strings"):
+            texts.update_inplace(data)
+    for data in (np.array(["c"], object), "text", None, 5):
+        with pytest.raises(TypeError):
+            value.update_inplace(data)
+    whole = np.arange(7, dtype=np.float32)
+    shifted = OrtValue(whole[1:])
+    shifted.update_inplace(whole[:-1])  # which overlap
+    assert whole.tolist() == [0, 0, 1, 2, 3, 4, 5]
+    narrow = OrtValue(np.array([1, 2, 3]).astype(ml_dtypes.int4))
+    narrow.update_inplace(np.array([-8, 7, 0]).astype(ml_dtypes.int4))
+    assert narrow.numpy().astype(int).tolist() == [-8, 7, 0]
+
+
+def _in_threads(*calls: Any) -> list[BaseException]:
+    """Runs calls at once, each many times; what went wrong."""
+    wrong: list[BaseException] = []
+    begin = threading.Barrier(len(calls), timeout=60)
+
+    def work(call: Any) -> None:
+        try:
+            begin.wait()
+            for _ in range(200):
+                call()
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return wrong
+
+
+def test_two_threads_run_one_binding(session: sardonyx.InferenceSession) -> None:
+    places = {n: OrtValue.ortvalue_from_shape_and_type([2, 3], 1) for n in ("z", "w")}
+    binding = _filled(session, **places, v=None)
+
+    def run() -> None:
+        session.run_with_iobinding(binding)
+        np.testing.assert_array_equal(binding.get_outputs()[2].numpy(), np.concatenate([X, Y]))
+
+    assert not _in_threads(run, run, run)
+    np.testing.assert_array_equal(places["z"].numpy(), X + Y)
+    np.testing.assert_allclose(places["w"].numpy(), np.tanh(X * Y), rtol=1e-6)
+
+
+def test_what_is_bound_changes_while_others_run(session: sardonyx.InferenceSession) -> None:
+    """A run has all of what was bound when it began; a later one never goes back to it."""
+    binding = _filled(session, z=None, v=None)
+    count = itertools.count()
+
+    def run() -> None:
+        with contextlib.suppress(ValueError, ValueFault):  # nothing is bound just then
+            session.run_with_iobinding(binding)
+            for value in binding.get_outputs():
+                value.numpy().sum()
+
+    def rebind() -> None:
+        n = next(count) % 5 + 1
+        binding.bind_cpu_input("x", np.full((n, 3), n, np.float32))
+        binding.bind_cpu_input("y", np.full((n, 3), n, np.float32))
+        place = OrtValue(np.zeros((n, 3), np.float32))
+        binding.bind_ortvalue_output("z", place)
+        with contextlib.suppress(ValueError, ValueFault):
+            session.run_with_iobinding(binding)
+
+    def clear() -> None:
+        binding.clear_binding_outputs()
+        binding.clear_binding_inputs()
+        gc.collect(0)
+        for name, value in (("x", X), ("y", Y)):
+            binding.bind_cpu_input(name, value)
+        for name in ("z", "v"):
+            binding.bind_output(name)
+
+    wrong = _in_threads(run, rebind, clear, run)
+    assert not wrong
+    place = OrtValue(np.zeros((2, 3), np.float32))
+    binding.bind_cpu_input("x", X)
+    binding.bind_cpu_input("y", Y)
+    binding.bind_ortvalue_output("z", place)
+    session.run_with_iobinding(binding)
+    np.testing.assert_array_equal(place.numpy(), X + Y)

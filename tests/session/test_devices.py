@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import pickle
 import subprocess
 import sys
@@ -18,7 +17,6 @@ import sardonyx
 from sardonyx import OrtDevice, OrtMemoryInfo, OrtValue, ep_devices
 from sardonyx.capi.onnxruntime_pybind11_state import OrtValueVector
 from sardonyx.device import HOST, torch_name
-from sardonyx.dlpack import _DEVICE_AT, _tensor_in, is_on_host
 from sardonyx.enums import (
     OrtAllocatorType,
     OrtDeviceMemoryType,
@@ -343,18 +341,3 @@ def test_outputs_go_to_the_device_that_they_are_bound_to(elsewhere: Any) -> None
     device = OrtDevice.make("cuda", 0)
     session.run_with_ortvaluevector(None, ["x"], OrtValueVector([there]), ["y"], fetches, [device])
     assert isinstance(fetches[0]._value, elsewhere.Tensor)
-
-
-@pytest.mark.parametrize("version", [None, (1, 0)])
-def test_capsules_say_where_they_lie(version: Any) -> None:
-    """A capsule is looked at before it is taken: here at one that is made to say a GPU."""
-    torch = pytest.importorskip("torch")
-    capsule = torch.zeros(2).__dlpack__(max_version=version)
-    assert is_on_host(capsule)
-    kind = ctypes.c_int32.from_address(_tensor_in(capsule) + _DEVICE_AT)
-    kind.value = 2
-    assert not is_on_host(capsule)
-    kind.value = 1
-    assert OrtValue.from_dlpack(capsule).numpy().tolist() == [0, 0]
-    with pytest.raises(ValueFault, match="no DLPack tensor"):
-        OrtValue.from_dlpack(capsule)  # which was taken over

@@ -153,4 +153,4 @@ class About:
 
     def get_profiling_start_time_ns(self) -> int:
         """When profiling began; 0 if it is off."""
-        return 0 if self._profile is None else self._profile.start_ns
+        return 0 if (profile := self._profile) is None else profile.start_ns

@@ -10,7 +10,9 @@ import numpy as np
 from sardonyx.device import HOST, TORCH_HOST, OrtDevice, device_values, is_tensor, torch_name
 from sardonyx.errors import SardonyxError, ValueFault
 from sardonyx.feeds import as_tensors, check_feed, check_value, on_host
+from sardonyx.frozen import frozen
 from sardonyx.graph.fact import Fact
+from sardonyx.locks import Lock, Turn
 from sardonyx.nodearg import type_name
 from sardonyx.options import RunOptions
 from sardonyx.ortvalue import OrtValue, as_ort_value
@@ -25,24 +27,42 @@ if TYPE_CHECKING:
 UNFINISHED: Final = "disable_synchronize_execution_providers"
 
 
+@frozen
+class _Target:
+    """Where an output goes: into a tensor or, without one, into new memory of a device."""
+
+    value: OrtValue | None
+    device: str = HOST
+
+
+@frozen
+class _Ready:
+    """What is bound, for runs."""
+
+    bound: Bound
+    targets: list[tuple[int, str, _Target]]  # of bound outputs, with their numbers and names
+
+
 class SessionIOBinding:
     """Inputs and outputs of a session by name, each bound to a value or, for outputs, to a place.
 
     An output bound to a tensor is written there: by the run itself where it makes the output in one
     piece, else by a copy. An output bound to a device alone is new in each run. A run waits for
     devices to be done, unless its options say otherwise.
+
+    Runs over one binding take turns: two would write to the same memory. A run goes on with what
+    was bound when it began, and keeps that memory, whatever other threads bind or clear meanwhile.
     """
 
     def __init__(self, session: InferenceSession) -> None:
         self._session = session
         self._feed: dict[str, Any] = {}
         self._specs: Mapping[str, Input] | None = None  # that all of the feed was checked against
-        self._targets: dict[str, OrtValue | None] = {}
+        self._targets: dict[str, _Target] = {}
         self._results: list[OrtValue] = []
-        self._devices: dict[str, str] = {}  # of outputs without a target
-        self._places: list[Any] = []  # memory for all outputs of the session, None where unbound
-        self._outputs: list[tuple[int, str, OrtValue | None]] = []  # that are bound, by number
-        self._bound: Bound | None = None  # all of this for runs, once one has worked it out
+        self._bound: _Ready | None = None  # all of this for runs, once one has worked it out
+        self._lock = Lock()  # for what is bound
+        self._turn = Turn()  # for runs
 
     def bind_input(self, name: str, value: Any, *raw: Any) -> None:
         """An array or whatever `run` takes; or a device, a type, a shape and an address.
@@ -63,12 +83,13 @@ class SessionIOBinding:
             raise ValueFault(f"Failed to find an input named {name}; the model has {known}")
         fed = value._fed() if isinstance(value, OrtValue) else value
         try:
-            fed = check_value(name, spec.fact, fed, spec.device)
-            self._feed[name] = self._on(spec.device, fed)
+            fed = self._on(spec.device, check_value(name, spec.fact, fed, spec.device))
         except SardonyxError as error:
             raise ValueFault(error.what, **error.where) from None
-        self._specs = specs if self._specs is specs or len(self._feed) == 1 else None
-        self._bound = None
+        with self._lock:
+            self._feed[name] = fed
+            self._specs = specs if self._specs is specs or len(self._feed) == 1 else None
+            self._bound = None
 
     def _on(self, device: str, value: Any) -> Any:
         """What is bound in the form that a device has it: over the same memory where it can be."""
@@ -96,8 +117,7 @@ class SessionIOBinding:
             return
         if where != HOST:
             device_values(where).device_of(where)  # which must be there
-        self._devices[name] = where
-        self._bind(name, None)
+        self._bind(name, _Target(None, where))
 
     def bind_ortvalue_output(self, name: str, value: OrtValue) -> None:
         """A tensor that each run writes the output to."""
@@ -105,7 +125,7 @@ class SessionIOBinding:
         if not isinstance(value, OrtValue):
             raise TypeError(f"an OrtValue is bound, not {type(value).__name__}")
         _check_target(name, self._session._compiled.program.outputs[index].fact, value)
-        self._bind(name, value)
+        self._bind(name, _Target(value))
 
     def _check_output(self, name: str) -> int:
         names = self._session._output_names
@@ -113,41 +133,61 @@ class SessionIOBinding:
             raise ValueFault(f"Invalid output name: {name}; the model has {', '.join(names)}")
         return names.index(name)
 
-    def _bind(self, name: str, value: OrtValue | None) -> None:
-        self._targets[name] = value
-        names = self._session._output_names
-        self._bound = None
-        self._outputs = [(names.index(n), n, target) for n, target in self._targets.items()]
-        self._places = [None] * len(names)
-        outputs = self._session._compiled.program.outputs
-        for index, _, target in self._outputs:
-            if target is not None and target._dtype is not None and target._dtype.bits >= 8:
-                is_torch = outputs[index].device == TORCH_HOST
-                self._places[index] = as_tensors([target._value])[0] if is_torch else target._value
+    def _bind(self, name: str, target: _Target) -> None:
+        with self._lock:
+            self._targets[name] = target
+            self._bound = None
 
     def run(self, options: RunOptions | None) -> None:
         """One run; afterwards outputs are where they were bound to."""
+        if self._turn.is_mine:
+            raise ValueFault(
+                "the binding is in use by the run that this one is part of",
+                hint="make a binding for each of them: session.io_binding()",
+            )
+        with self._turn:
+            self._results = self._run(self._ready(), options)
+
+    def _ready(self) -> _Ready:
+        """All that is bound, as runs use it."""
+        with self._lock:
+            if self._bound is None:
+                self._bound = self._collected()
+            return self._bound
+
+    def _collected(self) -> _Ready:
         if not self._targets:
             raise ValueFault("no output is bound", hint="call bind_output first")
-        bound = self._bound
-        if bound is None:
-            specs = self._session._inputs
-            feed = self._feed.copy() if specs is self._specs else check_feed(specs, self._feed)
-            bound = self._bound = Bound(feed, self._places, specs)
-        results, places = self._session._run_into(bound, options), bound.places
-        made = self._results = []
-        for index, name, target in self._outputs:
+        session = self._session
+        specs, names = session._inputs, session._output_names
+        outputs = session._compiled.program.outputs
+        feed = self._feed.copy() if specs is self._specs else check_feed(specs, self._feed)
+        places: list[Any] = [None] * len(names)
+        targets = [(names.index(n), n, target) for n, target in self._targets.items()]
+        for index, _, target in targets:
+            value = target.value
+            if value is not None and value._dtype is not None and value._dtype.bits >= 8:
+                is_torch = outputs[index].device == TORCH_HOST
+                places[index] = as_tensors([value._value])[0] if is_torch else value._value
+        return _Ready(Bound(feed, places, specs), targets)
+
+    def _run(self, ready: _Ready, options: RunOptions | None) -> list[OrtValue]:
+        """The values of bound outputs, in the order in which they were bound."""
+        results, places = self._session._run_into(ready.bound, options), ready.bound.places
+        made = []
+        for index, name, target in ready.targets:
             result = results[index]
-            if target is None:
-                made.append(as_ort_value(result)._at(self._devices[name]))
+            if target.value is None:
+                made.append(as_ort_value(result)._at(target.device))
                 continue
             if result is not places[index]:
-                _copy(name, result, target)
-            made.append(target)
+                _copy(name, result, target.value)
+            made.append(target.value)
         if options is None or options._entries.get(UNFINISHED) != "1":
             tensors = [v._value for v in made if is_tensor(v._value)]
             if tensors:
                 device_values("a device").finish(tensors)
+        return made
 
     @property
     def _iobinding(self) -> SessionIOBinding:
@@ -155,16 +195,17 @@ class SessionIOBinding:
 
     def clear_binding_inputs(self) -> None:
         """Forgets all inputs."""
-        self._feed, self._bound = {}, None
+        with self._lock:
+            self._feed, self._bound = {}, None
 
     def clear_binding_outputs(self) -> None:
         """Forgets all outputs, and what the last run made."""
-        self._targets, self._results, self._places, self._outputs = {}, [], [], []
-        self._devices, self._bound = {}, None
+        with self._lock:
+            self._targets, self._results, self._bound = {}, [], None
 
     def synchronize_inputs(self) -> None:
         """Waits until devices have what is bound as inputs."""
-        _synchronize(self._feed.values())
+        _synchronize(self._feed.copy().values())
 
     def synchronize_outputs(self) -> None:
         """Waits until devices have made what the last run left to them."""
@@ -187,7 +228,10 @@ class IOBinding:
         self._iobinding = SessionIOBinding(session)
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
-        """An input that each run reads from an array, as it is then."""
+        """An input that each run reads from an array, as it is then, and which is kept.
+
+        One that is no plain array of its type without gaps is copied, as it is now.
+        """
         self._iobinding.bind_input(name, arr_on_cpu)
 
     def bind_input(
@@ -199,7 +243,11 @@ class IOBinding:
         shape: Sequence[int],
         buffer_ptr: int,
     ) -> None:
-        """An input that is read from an address; the caller keeps the memory."""
+        """An input that is read from an address.
+
+        The caller keeps the memory, all of it, until the binding is gone: an address is checked
+        for being aligned and for memory of this process behind it, for nothing more.
+        """
         device = OrtDevice.make(device_type, device_id)
         self._iobinding.bind_input(name, device, element_type, shape, buffer_ptr)
 
@@ -216,7 +264,10 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """An output that is made anew by each run or, with an address, written there."""
+        """An output that is made anew by each run or, with an address, written there.
+
+        The caller keeps that memory, as in `bind_input`, and may write to it.
+        """
         device = OrtDevice.make(device_type, device_id)
         if buffer_ptr is None:
             self._iobinding.bind_output(name, device)
@@ -226,7 +277,7 @@ class IOBinding:
         self._iobinding.bind_output(name, device, element_type, shape, buffer_ptr)
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
-        """An output that each run writes to a tensor."""
+        """An output that each run writes to a tensor, which no other run may use meanwhile."""
         self._iobinding.bind_ortvalue_output(name, ortvalue)
 
     def synchronize_inputs(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+import sardonyx._native as native
 from sardonyx.device import device_values, is_tensor
 from sardonyx.feeds import is_at, taken, tensors
 from sardonyx.frozen import frozen
@@ -38,6 +39,9 @@ class Bound:
         inputs = {_place_of(v): v for v in feed.values() if is_tensor(v)}
         # An output in the very memory of an input is known by that tensor.
         self.places = [inputs.get(_place_of(p), p) if is_tensor(p) else p for p in places]
+        # Two outputs in one place are copied there, in the order in which they were bound.
+        apart = zip(self.places, _apart(self.places), strict=True)
+        self.alone = [place if is_alone else None for place, is_alone in apart]
         self._plan: Plan | None = None
         self._taken: set[Any] | None = None
 
@@ -62,10 +66,10 @@ class Bound:
 
         Another segment may read what the first one would write over.
         """
-        is_apart = _apart([*self.places, *tensors(self.feed.values())])
+        is_apart = _apart([*self.alone, *tensors(self.feed.values())])
         return {
             output.slot: place
-            for i, (output, place) in enumerate(zip(program.outputs, self.places, strict=True))
+            for i, (output, place) in enumerate(zip(program.outputs, self.alone, strict=True))
             if place is not None and is_apart[i] and is_at(place, output.device)
         }
 
@@ -99,7 +103,10 @@ def _all_bounds(values: Sequence[Any]) -> Iterator[tuple[Bounds, int]]:
     """The memory of arrays and tensors, with their numbers."""
     numbered = [(v, i) for i, v in enumerate(values) if v is not None]
     for value, i in numbered:
-        if isinstance(value, np.ndarray):
+        if isinstance(value, np.ndarray) and value.flags.c_contiguous:
+            begin = native.address(value)
+            yield ("cpu:0", begin, begin + value.nbytes), i
+        elif isinstance(value, np.ndarray):
             yield ("cpu:0", *np.lib.array_utils.byte_bounds(value)), i
     others = [(v, i) for v, i in numbered if not isinstance(v, np.ndarray)]
     if others:

@@ -129,25 +129,29 @@ class InferenceSession(Ways):
 
     def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
         """Compiles the model for these providers, again if it was compiled for others."""
+        with self._lock:  # runs in other threads may be compiling for their shapes
+            rest = self._try_providers(providers, provider_options)
+        if rest:  # outside of the handler: the error keeps alive what it met
+            self.set_providers(rest)
+            return
+        check_fallback(self._options, self._compiled.placement)
+        self._announce(self._current())
+
+    def _try_providers(self, providers: Any, provider_options: Any) -> list[Any]:
+        """Compiles for these providers; where their device fails, those that come after it."""
         self._provider_options, self._providers = resolve(providers, provider_options, self._logger)
         self._wishes = wishes(self._options, self._providers)
         self._paths = {}
         self._variants: Variants | None = None
-        options = self._current()
         try:
-            made = self._compile(options)
+            self._use(self._compile(self._current()))
         except EPFail as error:
             rest = behind_device(self._options, self._provider_options, providers)
             if not rest:
                 raise
             self._logger.warning("%s is used instead, as %s", rest[0][0], error)
-            made = None
-        if made is None:  # outside of the handler: the error keeps alive what it met
-            self.set_providers(rest)
-            return
-        self._use(made)
-        check_fallback(self._options, self._compiled.placement)
-        self._announce(options)
+            return rest
+        return []
 
     def _compile(self, options: Options) -> Shared:
         """The program for these options, its own or one that other sessions have."""
@@ -302,8 +306,8 @@ class InferenceSession(Ways):
         try:
             asked = _Asked(values, options, bound, wanted, stays)
             results = self._execute(asked)
-            if self._profile is not None:
-                self._profile.add("Session", "model_run", started, time.perf_counter())
+            if (profile := self._profile) is not None:  # another thread may end it
+                profile.add("Session", "model_run", started, time.perf_counter())
             if bound is None:
                 return hand_out(results, lambda: taken(values.values()))
             return hand_out(results, bound.taken, bound.places)
@@ -352,7 +356,7 @@ class InferenceSession(Ways):
         """All outputs for what is bound, in their places as far as they can lie there."""
         fast = self._fast
         if fast is not None and fast.call_into is not None and run_options is None:
-            outputs = fast.call_into(bound.feed, bound.places)
+            outputs = fast.call_into(bound.feed, bound.alone)
             if isinstance(outputs, list):
                 return outputs
             if outputs is not None:
@@ -422,11 +426,10 @@ class InferenceSession(Ways):
             if spec.device != HOST and isinstance(value, np.ndarray):
                 value = program.devices[spec.device].to_device(value)
             frame[spec.slot] = value
-        pool = made.pool
-        run = Run(dims, frame, _stopper(options), self._settings, options._stop, pool)
+        run = Run(dims, frame, _stopper(options), self._settings, options._stop, made.pool)
         run.graph_id = graph_id(options)
-        if self._profile is not None:
-            run.on_step, run.on_native = self._profile.add_step, self._profile.add_native
+        if (profile := self._profile) is not None:
+            run.on_step, run.on_native = profile.add_step, profile.add_native
         if plan is not None:
             run.into, run.shared, run.is_bound = plan.into, plan.shared, True
         with flushing(self._settings.flushes):
@@ -436,7 +439,7 @@ class InferenceSession(Ways):
                 self._node_stats.add(made.compiled.model.graph, program, run.dims)
             except OSError as error:  # the run went well
                 self._logger.warning("%s is not written: %s", NODE_STATS, error)
-        places = () if asked.bound is None else asked.bound.places
+        places = asked.bound.places if asked.bound is not None else ()
         return settle(program, results, asked.wanted, asked.stays, places)
 
     def _wanted(self, names: Sequence[str] | None) -> list[int]:

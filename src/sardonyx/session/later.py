@@ -36,12 +36,13 @@ def start(run: Callable[[], list[Any]], callback: Callback, user_data: Any) -> N
 
 
 def _work(run: Callable[[], list[Any]], callback: Callback, user_data: Any) -> None:
+    """Nothing ends this thread: not even an interrupt or SystemExit that a custom op raises."""
     results, wrong = [], ""
     try:
         results = run()
-    except Exception as error:
+    except BaseException as error:
         wrong = str(error) or type(error).__name__
     try:
         callback(results, user_data, wrong)
-    except Exception:
+    except BaseException:
         logger.exception("the callback of run_async failed")

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
 from collections.abc import Sequence
-from typing import Any
+from operator import index
+from typing import Any, Final
 
 import numpy as np
 
+import sardonyx._native as native
 from sardonyx.device import HOST, device_values
 from sardonyx.errors import ValueFault
 from sardonyx.graph.dtype import STRING, DType
 from sardonyx.ortvalue import OrtValue, _checked_shape, _dtype_of
 
-_MEMORY = "/proc/self/mem"
+_MOST: Final = 1 << 64  # where addresses end
 
 
 def tensor_at(
@@ -26,17 +27,17 @@ def tensor_at(
     device: str = HOST,
 ) -> OrtValue:
     """A tensor over the memory at an address, which `owner`, or the caller, keeps."""
-    dtype, dims = _dtype_of(element_type), _checked_shape(shape)
+    dtype, dims, pointer = _dtype_of(element_type), _checked_shape(shape), index(pointer)
     if dtype is STRING:
         raise ValueFault("a tensor of strings has no address")
     size = dtype.packed_bytes(math.prod(dims))
     if device != HOST:
-        return _on_device(int(pointer), dtype, dims, owner, device)
+        return _on_device(pointer, dtype, dims, owner, device)
     if not size:
         return OrtValue._of_bytes(np.empty(0, np.uint8), dtype, dims)
-    _check_number(int(pointer), size, dtype.itemsize)
-    _check_mapped(int(pointer), size)
-    memory: Any = (ctypes.c_ubyte * size).from_address(int(pointer))
+    _check_number(pointer, size, dtype.itemsize)
+    _check_mapped(pointer, size)
+    memory: Any = (ctypes.c_ubyte * size).from_address(pointer)
     memory.owner = owner
     return OrtValue._of_bytes(np.frombuffer(memory, np.uint8), dtype, dims)
 
@@ -52,8 +53,8 @@ def _on_device(
 
 
 def _check_number(pointer: int, size: int, align: int) -> None:
-    """Refuses addresses that cannot be: null, or between elements."""
-    if pointer <= 0:
+    """Refuses addresses that cannot be: null, beyond the last one, or between elements."""
+    if pointer <= 0 or pointer + size > _MOST:
         raise ValueFault(f"the address of a tensor is {pointer}", bytes=size)
     if pointer % align:
         raise ValueFault(f"the address {pointer:#x} is no multiple of {align}", bytes=size)
@@ -61,14 +62,5 @@ def _check_number(pointer: int, size: int, align: int) -> None:
 
 def _check_mapped(pointer: int, size: int) -> None:
     """Refuses addresses that are not of this process."""
-    try:
-        memory = os.open(_MEMORY, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return  # a system that does not show a process its memory
-    try:
-        for place in (pointer, pointer + size - 1):
-            os.pread(memory, 1, place)
-    except (OSError, OverflowError):
-        raise ValueFault(f"there is no memory at {pointer:#x}", bytes=size) from None
-    finally:
-        os.close(memory)
+    if not native.is_mapped(pointer, size):
+        raise ValueFault(f"there is no memory at {pointer:#x}", bytes=size)

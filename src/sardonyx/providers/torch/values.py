@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack as imported
 
 from sardonyx.device import TORCH_HOST
-from sardonyx.errors import ValueFault
+from sardonyx.errors import SardonyxError, ValueFault
 from sardonyx.graph.dtype import U8, DType, by_numpy
 from sardonyx.providers.torch.dtypes import TORCH, as_array, as_tensor, ours
 
@@ -162,7 +162,9 @@ def from_dlpack(data: Any) -> Tensor:
         return plain(data)
     try:
         return plain(imported(data))
-    except (RuntimeError, TypeError, BufferError, AttributeError) as error:
+    except SardonyxError:
+        raise
+    except Exception as error:  # torch's own, or whatever another library's tensor raises
         said = str(error).partition("\n")[0]
         raise ValueFault(f"{type(data).__name__} is no DLPack tensor for torch: {said}") from None
 

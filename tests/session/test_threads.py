@@ -163,3 +163,24 @@ except KeyboardInterrupt:
     finally:
         child.kill()
     assert child.returncode == 0
+
+
+@pytest.mark.skipif("LD_PRELOAD" in os.environ, reason="sanitizers take memory of their own")
+def test_a_process_that_gets_no_more_threads_runs_all_the_same() -> None:
+    code = """
+import resource
+import numpy as np, onnx, sardonyx
+model = onnx.parser.parse_model(
+    '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Exp(x) }')
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20),) * 2)  # stacks of eight threads or so
+options = sardonyx.SessionOptions()
+options.intra_op_num_threads = 200
+options.add_session_config_entry("session.intra_op_thread_affinities", ";".join(["1"] * 199))
+session = sardonyx.InferenceSession(model.SerializeToString(), options)
+print((session.run(None, {"x": np.zeros(100_000, np.float32)})[0] == 1).all())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr

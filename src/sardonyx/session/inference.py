@@ -41,6 +41,7 @@ from sardonyx.session.settings import (
     PACK_SAVE,
     behind_device,
     check_fallback,
+    checked_container,
     compile_options,
     defers,
     device_options,
@@ -94,7 +95,7 @@ class InferenceSession(Ways):
 
         What `sardonyx.train.gradient` makes is taken as it is.
         """
-        self._container = _checked_container(prepacked_weights_container)
+        self._container = checked_container(prepacked_weights_container)
         self._options = SessionOptions() if sess_options is None else sess_options
         if not isinstance(self._options, SessionOptions):
             raise TypeError(f"sess_options is a SessionOptions, not {type(sess_options).__name__}")
@@ -484,15 +485,6 @@ def _rebuilt(
     made._begin(model)
     made.set_providers(providers)
     return made
-
-
-def _checked_container(given: Any) -> PrepackedWeightsContainer | None:
-    if given is not None and not isinstance(given, PrepackedWeightsContainer):
-        raise InvalidArgument(
-            "prepacked_weights_container is a PrepackedWeightsContainer, "
-            f"not {type(given).__name__}"
-        )
-    return given
 
 
 def _stopper(options: RunOptions) -> Any:

@@ -370,3 +370,13 @@ def wants_tensors(options: RunOptions) -> bool:
     """Whether a run hands out tensors of torch in place of arrays."""
     text = options._entries.get(_OUTPUTS, "numpy")
     return bool(one_of(_OUTPUTS, text, {"numpy": False, "device": True}))
+
+
+def checked_container(given: Any) -> PrepackedWeightsContainer | None:
+    """Where a session shares forms of weights, if it was given one; an error for another thing."""
+    if given is not None and not isinstance(given, PrepackedWeightsContainer):
+        raise InvalidArgument(
+            "prepacked_weights_container is a PrepackedWeightsContainer, "
+            f"not {type(given).__name__}"
+        )
+    return given

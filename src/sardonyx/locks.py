@@ -51,12 +51,12 @@ class Turn(Lock):
         return self._holder == threading.get_ident()
 
     def __enter__(self) -> None:
-        super().__enter__()
+        self._lock.acquire()
         self._holder = threading.get_ident()
 
-    def __exit__(self, *how: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self._holder = None
-        super().__exit__(*how)
+        self._lock.release()
 
     def renew(self) -> None:
         """Makes it a lock that nobody holds."""

@@ -146,7 +146,7 @@ class SessionIOBinding:
                 hint="make a binding for each of them: session.io_binding()",
             )
         with self._turn:
-            self._results = self._run(self._ready(), options)
+            self._results = self._run(self._bound or self._ready(), options)
 
     def _ready(self) -> _Ready:
         """All that is bound, as runs use it."""

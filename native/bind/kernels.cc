@@ -111,7 +111,8 @@ void bind_kernels(nb::module_& m) {
 
   nb::class_<KernelInfo>(m, "KernelInfo", "What Python needs to know of a kernel row.")
       .def_ro("family", &KernelInfo::family)
-      .def_ro("accepts", &KernelInfo::accepts, "How its inputs may lie: see Form in program/flat.py.")
+      .def_ro("accepts", &KernelInfo::accepts,
+              "How its inputs may lie: see Form in program/flat.py.")
       .def_ro("resolves", &KernelInfo::resolves, "Whether its output sizes depend on data.");
   nb::dict rows;  // by name
   for (int f = 0; f < kFamilyCount; ++f) {

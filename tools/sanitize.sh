@@ -60,8 +60,8 @@ thread() {
   export TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1"
   preload="$(g++ -print-file-name=libtsan.so) $(g++ -print-file-name=libstdc++.so.6)"
   is_there libtsan
-  tests tests/native/test_pool.py tests/session/test_threads.py tests/session/test_fast_path.py \
-    tests/session/test_programs.py tests/weights/test_sharing.py
+  tests -k "not fork" tests/native/test_pool.py tests/session/test_threads.py tests/session/test_stress.py \
+    tests/session/test_programs.py tests/session/test_fast_path.py tests/weights/test_sharing.py
 }
 
 for kind in ${2:-address thread}; do "$kind"; done

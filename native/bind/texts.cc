@@ -68,20 +68,29 @@ char* put(char* to, uint32_t c) {
   return to;
 }
 
+// Writes characters up to `end`, where their bytes end unless the array was changed since these
+// were counted: code that runs without the GIL may write to arrays of fixed width.
 template <class C>
-char* put_all(char* to, const C* s, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) to = put(to, s[i]);
+char* put_all(char* to, const char* end, const C* s, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t c = __atomic_load_n(s + i, __ATOMIC_RELAXED);
+    const int64_t bytes = 1 + (c >= 0x80) + (c >= 0x800) + (c >= 0x10000);
+    if (end - to < bytes) return to;
+    to = put(to, c);
+  }
   return to;
 }
 
-char* put_all(char* to, const Characters& c) {
+char* put_all(char* to, const char* end, const Characters& c) {
   switch (c.width) {
-    case 0:
-      if (c.n > 0) std::memcpy(to, c.data, size_t(c.n));
-      return to + c.n;
-    case 1: return put_all(to, static_cast<const uint8_t*>(c.data), c.n);
-    case 2: return put_all(to, static_cast<const uint16_t*>(c.data), c.n);
-    default: return put_all(to, static_cast<const uint32_t*>(c.data), c.n);
+    case 0: {
+      const int64_t n = std::min<int64_t>(c.n, end - to);
+      if (n > 0) std::memcpy(to, c.data, size_t(n));
+      return to + n;
+    }
+    case 1: return put_all(to, end, static_cast<const uint8_t*>(c.data), c.n);
+    case 2: return put_all(to, end, static_cast<const uint16_t*>(c.data), c.n);
+    default: return put_all(to, end, static_cast<const uint32_t*>(c.data), c.n);
   }
 }
 
@@ -153,14 +162,14 @@ class Strings {
     return total;
   }
 
-  // Records of all, whose bytes begin at `to`.
-  void put_in(Text* made, char* to) const {
+  // Records of all, whose bytes fill [to, end).
+  void put_in(Text* made, char* to, const char* end) const {
     Characters c;
     for (int64_t i = 0; i < count_; ++i) {
       at(i, c);
-      char* const end = put_all(to, c);
-      made[i] = {to, end - to};
-      to = end;
+      char* const next = put_all(to, end, c);
+      made[i] = {to, next - to};
+      to = next;
     }
   }
 
@@ -190,7 +199,8 @@ nb::object texts(nb::object strings) {
   const npy_intp size = npy_intp(all.count() * int64_t(sizeof(Text)) + bytes);
   nb::object made = new_array(NPY_UINT8, 1, &size);
   auto* records = static_cast<Text*>(bytes_of(made));
-  all.put_in(records, reinterpret_cast<char*>(records + all.count()));
+  char* const to = reinterpret_cast<char*>(records + all.count());
+  all.put_in(records, to, to + bytes);
   return made;
 }
 
@@ -289,7 +299,8 @@ bool text_slot(PyObject* object, Texts& texts, Slot& slot) {
   char* room = texts.allocate(all.count() * int64_t(sizeof(Text)) + bytes);
   if (room == nullptr) throw std::bad_alloc();
   auto* records = reinterpret_cast<Text*>(room);
-  all.put_in(records, reinterpret_cast<char*>(records + all.count()));
+  char* const to = reinterpret_cast<char*>(records + all.count());
+  all.put_in(records, to, to + bytes);
   slot.view.dtype = DType::text;
   slot.view.rank = PyArray_NDIM(array);
   for (int i = 0; i < slot.view.rank; ++i) slot.view.dims[i] = PyArray_DIM(array, i);

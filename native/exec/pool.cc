@@ -143,6 +143,7 @@ class Worker {
 struct Pool {
   std::mutex growing;
   std::atomic<int> n_workers{0};
+  std::atomic<bool> is_full{false};  // the system gave no more threads
   Worker* workers[kMostThreads] = {};
 
   // Where the system gives no more threads there are fewer: a run needs none but its own.
@@ -153,6 +154,7 @@ struct Pool {
       try {
         made->start();
       } catch (const std::system_error&) {
+        is_full.store(true);
         return;
       }
       workers[i] = made.release();
@@ -248,6 +250,9 @@ namespace {
                                 const Data& data, int64_t local_bytes,
                                 const ThreadOptions& options) {
   Pool& shared = pool();
+  // A fork begins with an empty pool, and its sessions have asked for their threads before.
+  if (shared.n_workers.load() + 1 < threads && !shared.is_full.load())
+    shared.grow(int(threads) - 1);
   threads = std::min<int64_t>(threads, shared.n_workers.load() + 1);
   Job::Part parts[kMostThreads];
   for (int64_t i = 0; i < threads; ++i) {

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Iterator
 from typing import Final
 
-# What rules and references raise on values that their op does not allow and has no sentence for.
+# What code raises that was given something its author did not think of.
 FAULTS: Final = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
 
 
@@ -140,6 +141,29 @@ class InternalError(Fail):
 
     def __str__(self) -> str:
         return f"{super().__str__()}\n  please report this: it is a bug in sardonyx"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that the system has no more memory: mmap raises an OSError then."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, OSError) and error.errno == errno.ENOMEM
+    )
+
+
+def as_ours(error: Exception, doing: str, **where: object) -> SardonyxError:
+    """The error of ours for whatever was raised while `doing` something.
+
+    Memory that ran out and models that nest too deep are no bugs; all other errors that are not
+    ours are.
+    """
+    if isinstance(error, SardonyxError):
+        return error.at(**where)
+    if is_out_of_memory(error):
+        detail = f": {error}" if str(error) else ""
+        return RuntimeException(f"out of memory while {doing}{detail}", **where)
+    if isinstance(error, RecursionError):
+        return InvalidGraph(f"the model nests too deep: {error} while {doing}", **where)
+    return InternalError(f"{type(error).__name__} while {doing}: {error}", **where)
 
 
 @contextlib.contextmanager

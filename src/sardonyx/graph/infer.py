@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.errors import FAULTS, InvalidGraph, SardonyxError, ShapeError
+from sardonyx.errors import InvalidGraph, SardonyxError, ShapeError, as_ours
 from sardonyx.graph.dim import Dim, Shape, Size, TooLong, least, lone_name, symbols
 from sardonyx.graph.dtype import DType
 from sardonyx.graph.fact import AnyFact, Fact
@@ -102,10 +102,10 @@ def infer_node(scope: Scope, node: Node) -> None:
     except SardonyxError as error:
         _locate(error, node)
         raise
-    except FAULTS as error:
-        refused = InvalidGraph(f"{op} cannot be understood: {type(error).__name__}: {error}")
-        _locate(refused, node)
-        raise refused from error
+    except Exception as error:
+        ours = as_ours(error, f"inferring {op}")
+        _locate(ours, node)
+        raise ours from error
     for value, fact in zip(node.outputs, results, strict=False):
         value.fact = fact
 

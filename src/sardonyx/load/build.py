@@ -12,7 +12,7 @@ from sardonyx._native import (
     NodeRecord,
     TensorRecord,
 )
-from sardonyx.errors import FAULTS, InvalidGraph, NotImplemented, SardonyxError
+from sardonyx.errors import InvalidGraph, NotImplemented, SardonyxError, as_ours
 from sardonyx.frozen import frozen, mutable
 from sardonyx.graph.build import Builder, constant
 from sardonyx.graph.dim import same
@@ -330,11 +330,11 @@ def _upgraded(rule: Rule, builder: Builder, old: OldNode) -> Sequence[Value]:
     """What an upgrade rule makes of a node; attributes that the new op lacks are refused."""
     try:
         made = rule(builder, old)
-    except FAULTS as error:
-        raise InvalidGraph(
-            f"{old.op_type} of opset {old.version} cannot be understood: "
-            f"{type(error).__name__}: {error}"
-        ) from error
+    except SardonyxError:
+        raise
+    except Exception as error:
+        doing = f"bringing {old.op_type} of opset {old.version} to the newest"
+        raise as_ours(error, doing) from error
     for node in builder.made:
         extra = node.attrs.keys() - node.op.attrs.keys()
         if extra:

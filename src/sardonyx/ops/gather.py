@@ -123,7 +123,7 @@ def _(g: Scope, x: Fact, indices: Fact, *, batch_dims: int) -> Fact:
     width = indices.dims[-1]
     if not isinstance(width, int):
         return x.shaped(None)
-    if not 1 <= width <= x.rank - batch_dims:
+    if width > x.rank - batch_dims:  # with 0, as onnxruntime has it, each is all of the data
         raise ShapeError(
             f"index tuples of {width} do not fit {x.rank - batch_dims} dims of the data"
         )
@@ -131,7 +131,7 @@ def _(g: Scope, x: Fact, indices: Fact, *, batch_dims: int) -> Fact:
 
 
 def _columns(x: Array, indices: Array, batch_dims: int) -> tuple[Array, ...]:
-    """The index arrays of the leading axes from tuples of indices."""
+    """Index arrays of an axis of size 1, put before all others, and of those that tuples index."""
     shape, width = indices.shape[:-1], indices.shape[-1]
     if width > x.ndim - batch_dims:
         raise InvalidArgument(f"index tuples of {width} do not fit data of shape {x.shape}")
@@ -141,11 +141,11 @@ def _columns(x: Array, indices: Array, batch_dims: int) -> tuple[Array, ...]:
     given = [
         counted(indices[..., i], x.shape[batch_dims + i], batch_dims + i) for i in range(width)
     ]
-    return (*batch, *given)
+    return (np.zeros(shape, np.int64), *batch, *given)
 
 
 def _gather_nd(x: Array, indices: Array, *, batch_dims: int) -> Array:
-    return np.asarray(x[_columns(x, indices, batch_dims)], x.dtype)
+    return np.asarray(x[None][_columns(x, indices, batch_dims)], x.dtype)
 
 
 gather_nd.symbolic(moving(gather_nd.reference(_gather_nd)))
@@ -241,7 +241,7 @@ def _(x: Array, indices: Array, updates: Array, *, reduction: bytes) -> Array:
     wanted = indices.shape[:-1] + x.shape[indices.shape[-1] :]
     if updates.shape != wanted:
         raise InvalidArgument(f"updates have the shape {updates.shape}, not {wanted}")
-    return _write(x, _columns(x, indices, 0), updates, reduction)
+    return _write(x[None], _columns(x, indices, 0), updates, reduction)[0]
 
 
 def _sizes_written(write: Callable[..., Array]) -> Callable[..., Array | None]:

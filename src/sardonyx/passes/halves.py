@@ -73,23 +73,32 @@ def widen_halves(graph: Graph) -> None:
 
 def _is_first(node: Node) -> bool:
     key, x = node.op.key, node.inputs[0] if node.inputs else None
-    return _is_half(x) and (key in _WIDENED or (key in _PRODUCTS and _is_f16(x)))
+    if key not in _WIDENED and not (key in _PRODUCTS and _is_f16(x)):
+        return False
+    return _is_half(x) and _has_ranks(node)
 
 
 def _follows(node: Node, wide: dict[Value, Value]) -> bool:
     """Whether a node of a half type reads what is there in float32, and gives only halves."""
     if node.op.key not in _FOLLOW and node.op.key not in _MOVE:
         return False
-    if not all(map(_is_half, node.outputs)):
+    if not all(map(_is_half, node.outputs)) or not _has_ranks(node):
         return False
     given = [v in wide for v in node.inputs if v is not None and _is_half(v) and not v.is_const]
     needs_all = node.op.key in _MOVE or not _is_f16(node.outputs[0])
     return bool(given) and (all if needs_all else any)(given)
 
 
+def _has_ranks(node: Node) -> bool:
+    """Whether a kernel may run the node: without all ranks its reference does, in any type."""
+    values = (*node.inputs, *node.outputs)
+    facts = [v.fact for v in values if v is not None]
+    return not any(isinstance(fact, Fact) and fact.shape is None for fact in facts)
+
+
 def _is_half(value: Value | None) -> bool:
     fact = None if value is None else value.fact
-    return isinstance(fact, Fact) and fact.shape is not None and fact.dtype in _HALVES
+    return isinstance(fact, Fact) and fact.dtype in _HALVES
 
 
 def _is_f16(value: Value | None) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.errors import InvalidArgument, RuntimeException, SardonyxError
+from sardonyx.errors import InvalidArgument, SardonyxError, as_ours
 from sardonyx.frozen import replace
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.guard import AssumptionFailed
@@ -103,15 +103,11 @@ def _call(segment: PythonSegment | RegionSegment, arrays: list[Any], run: Run) -
         return segment.call(arrays, run)
     except SardonyxError as error:
         raise error.at(node=segment.node) from None
-    except MemoryError as error:
-        raise RuntimeException(
-            f"out of memory: {error}", node=segment.node, **_shapes(arrays)
-        ) from None
     except AssumptionFailed:
         raise
     except Exception as error:
-        raise RuntimeException(
-            f"{type(error).__name__}: {error}", node=segment.node, **_shapes(arrays)
+        raise as_ours(
+            error, f"running {segment.node.op}", node=segment.node, **_shapes(arrays)
         ) from error
 
 

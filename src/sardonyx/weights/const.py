@@ -14,7 +14,7 @@ import numpy as np
 
 import sardonyx._native as native
 from sardonyx.digest import blake2b
-from sardonyx.errors import FAULTS, InternalError, RuntimeException
+from sardonyx.errors import InternalError, as_ours
 from sardonyx.frozen import frozen
 from sardonyx.graph.dtype import STRING, DType, by_numpy
 from sardonyx.weights.store import STORE, Array, on_pages
@@ -308,11 +308,9 @@ class Recipe(Const):
         del kept  # they were needed for this one look
         try:
             result = self.op.run(arrays, self.attrs)[self.output]
-        except (*FAULTS, MemoryError) as error:
+        except Exception as error:
             shapes = ", ".join("-" if a is None else f"{a.dtype}{list(a.shape)}" for a in arrays)
-            raise RuntimeException(
-                f"{self.op} of constants failed: {type(error).__name__}: {error}", inputs=shapes
-            ) from error
+            raise as_ours(error, f"computing {self.op} of constants", inputs=shapes) from error
         if not isinstance(result, np.ndarray) or result.shape != self.shape:
             raise InternalError(f"folding {self.op.name} gave {result!r:.80}, not {self.shape}")
         return np.asarray(result, self.dtype.np, order="C")

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.errors import InvalidGraph, RuntimeException
+from sardonyx.errors import InvalidArgument, InvalidGraph, RuntimeException
 from sardonyx.graph.dim import Shape
 from sardonyx.graph.dtype import F32, F64, FLOATS, DType
 from sardonyx.graph.fact import Fact
@@ -23,6 +23,7 @@ from sardonyx.ops.attention.heads import (
 )
 from sardonyx.ops.declare import PREVIEW, Op, optional
 from sardonyx.ops.rules import Array, wide
+from sardonyx.ops.sizes import fresh_shape
 
 Body = Callable[..., Any]
 
@@ -39,22 +40,30 @@ flex: Final = Op(
         "softmax_precision": optional("int"),
     },
     types={"T1": FLOATS},
+    unranked=True,
 )
 
 
 @flex.infer
 def _(g: Scope, q: Fact, k: Fact, v: Fact, **attrs: Any) -> Fact:
+    has_ranks = all(f.shape is not None for f in (q, k, v))
+    scores, out = _shapes(g, q, k, v) if has_ranks else (None, fresh_shape(g, 4, "flex"))
+    inner = Fact(_softmax_type(q.dtype, attrs["softmax_precision"]), scores)
+    for name in ("score_mod", "prob_mod"):
+        if attrs[name] is not None:
+            _check_body(g, name, inner, g.body(attrs[name], [inner]))
+    return q.shaped(out)
+
+
+def _shapes(g: Scope, q: Fact, k: Fact, v: Fact) -> tuple[Shape, Shape]:
+    """The shapes of scores and output."""
     same_rank(4, Q=q, K=k, V=v)
     batch, heads, rows, head = q.dims
     _, kv_heads, keys, _ = k.dims
     same_dims(g, k.dims, (batch, kv_heads, keys, head), "K")
     same_dims(g, v.dims, (batch, kv_heads, keys, v.dims[3]), "V")
     g.divides(kv_heads, heads, "the heads of K and V do not share out those of Q")
-    inner = Fact(_softmax_type(q.dtype, attrs["softmax_precision"]), (batch, heads, rows, keys))
-    for name in ("score_mod", "prob_mod"):
-        if attrs[name] is not None:
-            _check_body(g, name, inner, g.body(attrs[name], [inner]))
-    return q.shaped((batch, heads, rows, v.dims[3]))
+    return (batch, heads, rows, keys), (batch, heads, rows, v.dims[3])
 
 
 def _softmax_type(dtype: DType, number: int | None) -> DType:
@@ -67,13 +76,17 @@ def _check_body(g: Scope, name: str, wanted: Fact, made: list[Any]) -> None:
     if len(made) != 1 or not isinstance(made[0], Fact) or made[0].dtype is not wanted.dtype:
         raise InvalidGraph(f"{name} must return one {wanted}, and returns {made}")
     shape: Shape | None = made[0].shape
-    if shape is not None:
+    if shape is not None and wanted.shape is not None:
         same_dims(g, shape, wanted.dims, f"what {name} returns")
 
 
 @flex.reference
 def _(q: Array, k: Array, v: Array, **attrs: Any) -> Array:
     dtype = q.dtype
+    try:  # their ranks may not have been known before
+        _shapes(Scope(), *(Fact(F32, x.shape) for x in (q, k, v)))
+    except InvalidGraph as error:
+        raise InvalidArgument(error.what) from None
     number: int | None = attrs["softmax_precision"]
     if number is None:
         kind: Any = np.dtype(np.float64 if dtype == np.float64 else np.float32)

@@ -70,9 +70,13 @@ def model_of(
     *,
     constants: Collection[str] = (),
     symbolic: bool = False,
+    unranked: Collection[str] = (),
     opsets: dict[str, int] | None = None,
 ) -> onnx.ModelProto:
-    """The row as a model of one node; inputs may be constants, dims may be names."""
+    """The row as a model of one node; inputs may be constants, dims may be names.
+
+    The tensors among the `unranked` inputs have no shape at all.
+    """
     feeds = feeds_of(row)
     outputs = [f"y{i}" for i in range(row.outputs)]
     node = helper.make_node(row.op, _trimmed(input_names(row)), outputs, domain=row.domain)
@@ -82,6 +86,9 @@ def model_of(
         for n, x in feeds.items()
         if n not in constants
     ]
+    for info in inputs:
+        if info.name in unranked and info.type.HasField("tensor_type"):
+            info.type.tensor_type.ClearField("shape")
     graph = helper.make_graph(
         [node], "row", inputs, [onnx.ValueInfoProto(name=n) for n in outputs],
         [numpy_helper.from_array(_storable(feeds[n]), n) for n in feeds if n in constants],

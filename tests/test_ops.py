@@ -195,6 +195,16 @@ def test_strided_inputs_of_open_sizes(index: int) -> None:
     check_alike(row, start(row, symbolic=True).run(None, feeds), results(index))
 
 
+@pytest.mark.parametrize("index", GOOD, ids=title)
+def test_inputs_of_unknown_rank(index: int) -> None:
+    """Without any rank, and with one rank missing beside others that are known."""
+    row = ROWS[index]
+    names = list(feeds_of(row))
+    for unranked in (names, *([n] for n in names[: 3 if len(names) > 1 else 0])):
+        found = start(row, unranked=unranked).run(None, feeds_of(row))
+        check_alike(row, found, results(index))
+
+
 def strided(x: Any) -> Any:
     """The same numbers, running backwards over the first axis and with gaps along the last."""
     if isinstance(x, list):

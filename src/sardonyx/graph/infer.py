@@ -81,33 +81,38 @@ def infer_body(parent: Scope, graph: Graph, inputs: Sequence[AnyFact]) -> list[A
 def infer_node(scope: Scope, node: Node) -> None:
     """Facts of one node's outputs from those of its inputs."""
     scope.node = node
-    op = node.op
-    facts = [None if v is None else v.fact for v in node.inputs]
     try:
-        bound = _check_types(op, facts)
-        missing = len(op.inputs) - len(facts)
-        if missing > 0 and not op.inputs[-1].variadic:
-            facts.extend([None] * missing)
-        if not op.takes_unranked and _has_open_rank(facts):
-            results: Sequence[AnyFact] = _unranked(op, node, bound)
-        elif op.infer_rule is None:
-            raise InvalidGraph(f"{op} has no inference rule")
-        else:
-            results = _by_rule(scope, node, facts, bound)
-        if op.symbolic_rule is not None:
-            results = _with_symbols(op, facts, node.attrs, results)
-        if len(results) < len(node.outputs):
-            named = len(node.outputs)
-            raise InvalidGraph(f"{op} has {len(results)} outputs here, and the node names {named}")
+        results = _inferred(scope, node)
     except SardonyxError as error:
         _locate(error, node)
         raise
     except Exception as error:
-        ours = as_ours(error, f"inferring {op}")
+        ours = as_ours(error, f"inferring {node.op}")
         _locate(ours, node)
         raise ours from error
     for value, fact in zip(node.outputs, results, strict=False):
         value.fact = fact
+
+
+def _inferred(scope: Scope, node: Node) -> Sequence[AnyFact]:
+    op = node.op
+    facts = [None if v is None else v.fact for v in node.inputs]
+    bound = _check_types(op, facts)
+    missing = len(op.inputs) - len(facts)
+    if missing > 0 and not op.inputs[-1].variadic:
+        facts.extend([None] * missing)
+    if not op.takes_unranked and _has_open_rank(facts):
+        results: Sequence[AnyFact] = _unranked(op, node, bound)
+    elif op.infer_rule is None:
+        raise InvalidGraph(f"{op} has no inference rule")
+    else:
+        results = _by_rule(scope, node, facts, bound)
+    if op.symbolic_rule is not None:
+        results = _with_symbols(op, facts, node.attrs, results)
+    if len(results) < len(node.outputs):
+        named = len(node.outputs)
+        raise InvalidGraph(f"{op} has {len(results)} outputs here, and the node names {named}")
+    return results
 
 
 def _has_open_rank(facts: Sequence[AnyFact | None]) -> bool:
@@ -173,6 +178,8 @@ def _arity(op: Op) -> str:
 def _unranked(op: Op, node: Node, bound: dict[str, DType]) -> list[AnyFact]:
     """Outputs of a node that cannot be inferred before the ranks of its inputs are known."""
     results: list[AnyFact] = []
+    if op.type_rule is not None:
+        bound = {**bound, **op.type_rule(bound, node.attrs)}
     for i in range(len(node.outputs)):
         slot = op.outputs[min(i, len(op.outputs) - 1)]
         dtype = bound.get(slot.type)

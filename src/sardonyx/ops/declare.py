@@ -22,6 +22,7 @@ GRADIENT: Final = "sardonyx.train"  # ops of gradient graphs that no standard op
 
 Infer = Callable[..., Any]  # (guards, *facts, **attrs) -> fact or tuple of facts
 Reference = Callable[..., Any]  # (*arrays, **attrs) -> array or tuple of arrays
+Types = Callable[..., dict[str, DType]]  # (types by name, attrs) -> more types by name
 Lowering = Callable[..., Any]  # (node) -> what it becomes on the CPU
 Gradient = Callable[..., Any]  # (builder, node, *gradients of outputs) -> gradients of inputs
 
@@ -97,6 +98,7 @@ class Op:
         "since",
         "symbolic_rule",
         "takes_unranked",
+        "type_rule",
         "types",
     )  # fmt: skip
 
@@ -149,6 +151,7 @@ class Op:
         self.infer_rule: Infer | None = None
         self.reference_rule: Reference | None = None
         self.symbolic_rule: Reference | None = None
+        self.type_rule: Types | None = None
         self.lowering_rule: Lowering | None = None  # of ops that bring native code of their own
         self.gradient_rule: Gradient | None = (
             None  # set by train/rules, which inference never needs
@@ -171,6 +174,11 @@ class Op:
         `gather.symbolic(gather.reference_rule)`.
         """
         self.symbolic_rule = rule
+        return rule
+
+    def typed(self, rule: Types) -> Types:
+        """Decorator: the types of outputs that no input decides, where ranks are not known."""
+        self.type_rule = rule
         return rule
 
     def gradient(self, rule: Gradient) -> Gradient:

@@ -241,7 +241,7 @@ def _(x: Array, indices: Array, updates: Array, *, reduction: bytes) -> Array:
     wanted = indices.shape[:-1] + x.shape[indices.shape[-1] :]
     if updates.shape != wanted:
         raise InvalidArgument(f"updates have the shape {updates.shape}, not {wanted}")
-    return _write(x[None], _columns(x, indices, 0), updates, reduction)[0]
+    return _write(x[None], _columns(x, indices, 0), updates, reduction).reshape(x.shape)
 
 
 def _sizes_written(write: Callable[..., Array]) -> Callable[..., Array | None]:

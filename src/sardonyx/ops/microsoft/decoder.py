@@ -9,7 +9,7 @@ import numpy as np
 from sardonyx.errors import InvalidGraph
 from sardonyx.frozen import frozen
 from sardonyx.graph.dim import Size
-from sardonyx.graph.dtype import BOOL, F16, F32, I32
+from sardonyx.graph.dtype import BOOL, F16, F32, I32, DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.ops.attention.heads import heads_of, pack, same_dims, same_rank, unpack
@@ -37,6 +37,11 @@ masked: Final = Op(
     },
     types={**_TYPES, "Q": _FLOATS},
 )
+
+
+@masked.typed
+def _(types: dict[str, DType], attrs: dict[str, Any]) -> dict[str, DType]:
+    return {"Q": types["T"]}
 
 
 @frozen

@@ -43,6 +43,11 @@ def _result(number: int) -> DType:
     return dtype
 
 
+@gemm_float8.typed
+def _(types: dict[str, DType], attrs: dict[str, Any]) -> dict[str, DType]:
+    return {"TR": _result(attrs["dtype"])}
+
+
 def _gelu(x: Array) -> Array:
     made: Array = gelu.run((x,), gelu.defaults)[0]
     return made

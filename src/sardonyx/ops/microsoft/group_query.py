@@ -10,7 +10,7 @@ import numpy as np
 from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.frozen import frozen
 from sardonyx.graph.dim import Size
-from sardonyx.graph.dtype import BF16, F16, F32, I32, I64, by_numpy
+from sardonyx.graph.dtype import BF16, F16, F32, I32, I64, DType, by_numpy
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.ops.attention.heads import pack, same_dims, same_rank, unpack
@@ -61,6 +61,11 @@ group_query: Final = Op(
         "S": frozenset((F32,)),
     },
 )
+
+
+@group_query.typed
+def _(types: dict[str, DType], attrs: dict[str, Any]) -> dict[str, DType]:
+    return {"C": codec_of(attrs, types["T"], types.get("C")).dtype}
 
 
 @frozen

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import ShapeError
-from sardonyx.graph.dtype import F32, by_numpy
+from sardonyx.graph.dtype import F32, DType, by_numpy
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.ops.declare import MICROSOFT, Op
@@ -25,6 +25,11 @@ qgemm: Final = Op(
     attrs={"alpha": 1.0, "transA": 0, "transB": 0},
     types={"T": FLOAT, "TA": BYTES, "TB": BYTES, "TC": INT, "TYZ": BYTES, "TY": BYTES | FLOAT},
 )
+
+
+@qgemm.typed
+def _(types: dict[str, DType], attrs: dict[str, Any]) -> dict[str, DType]:
+    return {"TY": types.get("TYZ", F32)}
 
 
 def _check_columns(g: Scope, columns: Any, **facts: Fact | None) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dim import Size
-from sardonyx.graph.dtype import BF16, F16, F32
+from sardonyx.graph.dtype import BF16, F16, F32, DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.ops.attention.heads import same_dims
@@ -37,6 +37,11 @@ linear: Final = Op(
     },
     types={"T": _FLOATS, "S": _FLOATS},
 )
+
+
+@linear.typed
+def _(types: dict[str, DType], attrs: dict[str, Any]) -> dict[str, DType]:
+    return {"S": types.get("S", types["T"])}
 
 
 def check_window(window: int) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import sardonyx
 from tests.oracle import by_onnxruntime, feeds_of, model_of
 from tests.rows import Array, Row
+from tests.test_ops import GOOD, ROWS, start, title
 
 NEAR = 1e-3  # steps from a half, within which rounding may fall either way
 SEEDS = 12
@@ -150,3 +152,36 @@ def test_softmax_is_a_step_away_at_most(seed: int) -> None:
     assert np.abs(ours - theirs).max() <= 1
     exact = np.rint(y * 256 + float(low))
     assert np.abs(ours - np.minimum(exact, np.iinfo(m.dtype).max)).max() <= 1
+
+
+# Results are bytes, so a sum that is rounded the other way is off by one of 256.
+BYTES = {np.dtype(np.uint8), np.dtype(np.int8)}
+ROUNDED = [
+    i
+    for i in GOOD
+    if ROWS[i].op.startswith("QLinear") or ROWS[i].op in ("QGemm", "ConvInteger", "MatMulInteger")
+]
+SCALES = np.float32([1, 0.5, 0.125, 0.1, 0.03, 1 / 3])
+
+
+def other(x: Any, rng: np.random.Generator) -> Any:
+    """Other bytes, and scales that put many results half way between two bytes."""
+    if not isinstance(x, np.ndarray) or not x.size:
+        return x
+    if x.dtype in BYTES and x.size > 1:
+        low, high = np.iinfo(x.dtype).min, np.iinfo(x.dtype).max
+        return rng.integers(low, high, x.shape, x.dtype, endpoint=True)
+    if x.dtype == np.float32 and x.size == 1:
+        return np.array(rng.choice(SCALES), np.float32).reshape(x.shape)
+    return x
+
+
+@pytest.mark.parametrize("index", ROUNDED, ids=title)
+def test_constants_give_the_bytes_that_inputs_give(index: int) -> None:
+    rng = np.random.default_rng(index)
+    for _ in range(6):
+        row = replace(ROWS[index], inputs=tuple(other(x, rng) for x in ROWS[index].inputs))
+        feeds = feeds_of(row)
+        fed = start(row).run(None, feeds)
+        folded = start(row, constants=list(feeds)).run(None, {})
+        assert all(map(np.array_equal, fed, folded))

@@ -9,7 +9,7 @@ import numpy as np
 from sardonyx.graph.build import Builder, Operand, const_fact
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
-from sardonyx.ops.declare import INTERNAL
+from sardonyx.ops.declare import INTERNAL, MICROSOFT
 from sardonyx.weights.const import Const, Held, Recipe, Ref, reshaped
 
 GROWTH_BELOW: Final = 2 << 20  # bytes; a larger result must not be larger than what it is made of
@@ -18,6 +18,15 @@ COPIED_BELOW: Final = 1 << 20  # bytes of a weight that has other readers, or of
 
 # A dequantized weight is several times its file, and the ops that read it can take it as it lies.
 _KEPT: Final = frozenset(("DequantizeLinear",))
+# They round sums of floats to bytes: where a sum lies half way between two, numpy and kernels may
+# round to different ones, and constants would give other bytes than inputs.
+_ROUNDING: Final = frozenset(
+    (MICROSOFT, name)
+    for name in (
+        "QGemm", "QLinearAdd", "QLinearAveragePool", "QLinearGlobalAveragePool",
+        "QLinearLeakyRelu", "QLinearMul", "QLinearReduceMean", "QLinearSigmoid", "QLinearSoftmax",
+    )
+)  # fmt: skip
 # What these make of a constant is the same bytes in another shape.
 _RESHAPES: Final = frozenset(("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
 
@@ -27,7 +36,9 @@ def fold(node: Node, limit: int) -> bool:
     if _known_elements(node):
         return True
     op = node.op
-    if limit == 0 or not op.is_pure or op.has_bodies or op.name in _KEPT or op.domain == INTERNAL:
+    if limit == 0 or not op.is_pure or op.has_bodies or op.domain == INTERNAL:
+        return False
+    if op.name in _KEPT or op.key in _ROUNDING:
         return False
     if (same := _same_bytes(node)) is not None:
         node.outputs[0].fact = const_fact(same)

@@ -51,7 +51,7 @@ bool holds(const Guard& guard, const int64_t* registers) {
     case GuardKind::equal: return a == b;
     case GuardKind::equal_or_one: return a == 1 || a == b;
     case GuardKind::broadcasts: return a == b || a == 1 || b == 1;
-    case GuardKind::divides: return a != 0 && b % a == 0;
+    case GuardKind::divides: return a == -1 || (a != 0 && b % a == 0);  // INT64_MIN % -1 traps
     case GuardKind::at_least: return a >= b;
   }
   return false;

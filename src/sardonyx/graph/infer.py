@@ -109,10 +109,27 @@ def _inferred(scope: Scope, node: Node) -> Sequence[AnyFact]:
         results = _by_rule(scope, node, facts, bound)
     if op.symbolic_rule is not None:
         results = _with_symbols(op, facts, node.attrs, results)
+    for fact in results:
+        if fact.__class__ is Fact and fact.shape:
+            _check_addressable(fact.shape)
     if len(results) < len(node.outputs):
         named = len(node.outputs)
         raise InvalidGraph(f"{op} has {len(results)} outputs here, and the node names {named}")
     return results
+
+
+def _check_addressable(shape: Shape) -> None:
+    """A tensor that no memory could hold is refused here: behind this, sizes fit 64 bits."""
+    count = 1
+    for d in shape:
+        if d.__class__ is int:
+            count = count * (d or 1) if d >= 0 else MAX_ELEMENTS + 1
+    if count > MAX_ELEMENTS:
+        shown = ", ".join(map(str, shape))
+        raise ShapeError(
+            f"a result would have the shape ({shown}): sizes are 0 or more, and give at most "
+            "2**62 elements"
+        )
 
 
 def _has_open_rank(facts: Sequence[AnyFact | None]) -> bool:

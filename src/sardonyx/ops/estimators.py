@@ -294,7 +294,7 @@ def _check_machine(attrs: dict[str, Any], labels: int) -> int:
         wanted |= {"prob_a": pairs, "prob_b": pairs}
     for name, length in wanted.items():
         given = size if name == "coefficients" else len(_list(attrs[name]))
-        if given < length:
+        if given < length or (name == "vectors_per_class" and given > length):
             raise InvalidGraph(
                 f"SVMClassifier of {labels} classes has {given} {name}, and needs {length}"
             )

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidGraph
+from sardonyx.graph.dim import product
 from sardonyx.graph.dtype import F32, F64, I64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
@@ -41,6 +42,8 @@ def optimizer(name: str, groups: int, update: Update, **attrs: Any) -> Op:
 
     def infer(g: Scope, rate: Fact, count: Fact, *facts: Fact, **_: Any) -> tuple[Fact, ...]:
         n = _tensors(name, len(facts), groups)
+        if rate.shape is not None:
+            g.equal(product(rate.dims), 1, "the learning rate R is one number")
         for i, fact in enumerate(facts):
             first = facts[i % n]
             if fact.dtype is not first.dtype:

@@ -13,6 +13,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.ops.declare import Op
 from sardonyx.ops.rules import Array, axis_of, in_wide, one_int
+from sardonyx.ops.sizes import allocatable
 
 _SHORT: Final = {"T1": FLOATS, "T2": INDEX}
 
@@ -212,6 +213,7 @@ def window(name: str, *factors: float) -> Op:
         count = one_int(size, "size")
         if count < 0:
             raise InvalidArgument(f"a window has no {count} samples")
+        allocatable((count,), np.float64, "the window")
         with np.errstate(all="ignore"):
             turn = np.float64(2 * np.pi) / np.float64(count if periodic else count - 1)
             angle = np.arange(count) * turn

@@ -356,7 +356,7 @@ def standard(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
     y = b.Attention(
         *(q, *present, _standard_mask(b, mask, present[0]), span),
         domain=INTERNAL,
-        scale=1 / math.sqrt(known(q.tensor.dims[3])) if s.scale is None else s.scale,
+        scale=1 / math.sqrt(known(q.tensor.dims[3]) or 1) if s.scale is None else s.scale,
         zeroes=UNSEEN,
         rows_first=int(is_packed),
         group=known(q.tensor.dims[1]) // known(k.tensor.dims[1]),

@@ -95,7 +95,7 @@ def engram(b: Builder, node: Node) -> Made:
     all_ranked(node)
     key, query, value, *scales = (given(node, i) for i in range(5))
     size = key.tensor.dims[3]
-    need(isinstance(size, int), "the number of features is open")
+    need(isinstance(size, int) and size > 0, "the number of features is open, or 0")
     assert isinstance(size, int)
     ones, epsilon = b.const(np.ones(size), F32), node.attrs["epsilon"]
     k, q = (

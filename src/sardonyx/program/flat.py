@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import sardonyx._native as native
 from sardonyx._native import GuardKind, SizeKind, Storage
-from sardonyx.errors import InternalError
+from sardonyx.errors import ShapeError
 from sardonyx.frozen import field, frozen, mutable
 from sardonyx.graph.dim import Dim, Shape, Size, lone_name, symbol
 from sardonyx.graph.dtype import U8
@@ -79,7 +79,7 @@ class Sizes:
 
     def _number(self, value: int) -> int:
         if not -(2**63) <= value < 2**63:
-            raise InternalError(f"the size {value} does not fit 64 bits")
+            raise ShapeError(f"the size {value} does not fit 64 bits")
         return self._add(SizeKind.NUMBER, 0, 0, value)
 
     def _sum(self, size: Dim) -> int:
@@ -186,6 +186,12 @@ class SegmentBuilder:
 
     def add(self, node: Node, lowered: Lowered) -> None:
         """A node that was lowered."""
+        try:
+            self._add(node, lowered)
+        except ShapeError as error:
+            raise error.at(node=node) from None
+
+    def _add(self, node: Node, lowered: Lowered) -> None:
         match lowered:
             case Call():
                 self._call(node, lowered)
@@ -394,7 +400,10 @@ class SegmentBuilder:
         for guard in guards:
             self.guards.append(guard)
             # Now: a body asks what is around it for the sizes that it has registers of.
-            self.sizes.registers((guard.left, guard.right))
+            try:
+                self.sizes.registers((guard.left, guard.right))
+            except ShapeError as error:
+                raise error.at(node=guard.node) from None
 
     def spec(
         self, number: int, names: dict[str, int], address: Callable[[Want], int]

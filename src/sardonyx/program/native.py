@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
@@ -19,6 +19,7 @@ from sardonyx.locks import Lock
 from sardonyx.program.control import ControlPart, add_constants
 from sardonyx.program.flat import ABSENT, SegmentBuilder
 from sardonyx.program.limit import too_much, where_most
+from sardonyx.program.operands import read, unfit
 from sardonyx.weights.forms import Forms, Want, read_form
 
 NO_LIMIT: Final = 2**63 - 1
@@ -256,8 +257,9 @@ class NativeSegment:
         dims = {name: names[i] for name, i in part.names.items() if i < len(names)}
         if fault is Fault.GUARD:
             part.guards[outcome.index].check(dims)
-        if fault is Fault.SIZE:
+        if fault in (Fault.GUARD, Fault.SIZE):
             _check_sizes(part, dims)
+            raise _too_large(part, names)
         if fault is Fault.STEP:
             node = part.steps[outcome.index].node
             raise InvalidArgument(text, node=node, inputs=_shapes(node, dims))
@@ -296,6 +298,18 @@ def _shape(value: Value, dims: dict[str, int]) -> str:
         return f"{value.name or '_'}:{fact.dtype}{[evaluate(d, dims) for d in fact.shape]}"
     except InternalError:
         return str(value)
+
+
+def _too_large(part: SegmentBuilder, names: Sequence[int]) -> InvalidArgument:
+    """The error of sizes that do not fit 64 bits on the way to others, or divide by 0."""
+    wrong = unfit(part, names)
+    shown = ", ".join(f"{n}={names[i]}" for n, i in sorted(part.names.items()) if i < len(names))
+    node: object = next((s.node for s in part.steps if not wrong.isdisjoint(read(part, s))), None)
+    return InvalidArgument(
+        "a size that the model computes of these does not fit 64 bits, or divides by 0",
+        node=node or "the graph",
+        sizes=shown or "none is open",
+    )
 
 
 def _check_sizes(segment: SegmentBuilder, dims: dict[str, int]) -> None:

@@ -48,6 +48,23 @@ def registers(part: SegmentBuilder, names: Sequence[int]) -> list[int]:
     return found
 
 
+def unfit(part: SegmentBuilder, names: Sequence[int]) -> set[int]:
+    """The registers that do not fit 64 bits or divide by 0, and those made of such."""
+    found, wrong = registers(part, names), set[int]()
+    for i, (kind, a, b, _) in enumerate(part.sizes.ops):
+        is_made_of_such = kind in _RULES and not wrong.isdisjoint((a, b))
+        by_zero = kind in (SizeKind.DIV, SizeKind.MOD) and not found[b]
+        if is_made_of_such or by_zero or not -(2**63) <= found[i] < 2**63:
+            wrong.add(i)
+    return wrong
+
+
+def read(part: SegmentBuilder, step: FlatStep) -> set[int]:
+    """The registers that a step's sizes and settings lie in."""
+    values = (part.values[n] for n in (*step.inputs, *step.outputs) if n != ABSENT)
+    return {*step.ints, *(register for value in values for register in value.dims)}
+
+
 def operands(part: SegmentBuilder, step: FlatStep, sizes: Sequence[int]) -> Operands:
     """The tensors of a step; `sizes` are the part's registers."""
     return Operands(

@@ -77,6 +77,7 @@ def recurrence_shapes(
     d_k = g.equal(d_k, k_size, "heads of query and key have different sizes")
     for name, fact in (("key", key), ("value", value), ("decay", decay), ("beta", beta)):
         if fact is not None:
+            same_rank(3, **{name: fact})
             same_dims(g, fact.dims, (batch, length, fact.dims[-1]), name)
     if beta is not None:
         g.equal_or_one(beta.dims[2], kv_heads, "beta has another number of heads")

@@ -203,10 +203,12 @@ col2im = Op(
 def _(g: Scope, x: Fact, image_shape: Fact, block_shape: Fact, **attrs: Any) -> Fact:
     if x.dtype is STRING:
         raise ShapeError("overlapping blocks are added, and strings have no sum")
-    if x.rank != 3 or image_shape.rank != 1:
+    if x.rank != 3 or image_shape.rank != 1 or block_shape.rank != 1:
         raise ShapeError(
-            f"Col2Im takes columns of rank 3 and a vector of sizes, not {x} and {image_shape}"
+            f"Col2Im takes columns of rank 3 and two vectors of sizes, not {x}, {image_shape} and "
+            f"{block_shape}"
         )
+    g.equal(image_shape.dims[0], block_shape.dims[0], "image_shape and block_shape differ")
     batch, rows, count = x.dims
     image, block = image_shape.sym, block_shape.sym
     if block is not None:

@@ -91,9 +91,11 @@ def _(g: Scope, x: Fact, *, offset: Any, scale: Any) -> Fact:
 
 def _check_per_feature(g: Scope, x: Fact, values: Any, what: str) -> None:
     """One value for all features, or one for each along the last dimension."""
+    if x.shape is not None and not x.rank:
+        raise ShapeError(f"a row of features has one dimension or more, not {x}")
     if values is None or len(values) == 1 or x.shape is None:
         return
-    g.equal(x.dims[-1] if x.rank else 1, len(values), f"{what} is one number, or one per feature")
+    g.equal(x.dims[-1], len(values), f"{what} is one number, or one per feature")
 
 
 @scaler.reference

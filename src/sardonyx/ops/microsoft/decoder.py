@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.errors import InvalidGraph
+from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.frozen import frozen
-from sardonyx.graph.dim import Size
+from sardonyx.graph.dim import Size, product
 from sardonyx.graph.dtype import BOOL, F16, F32, I32, DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
@@ -171,7 +171,7 @@ def _flag(fact: Fact) -> bool | None:
 
 @seq_first.infer
 def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
-    query, key, q_weight, kv_weight, bias, mask, old, _, *flags = inputs
+    query, key, q_weight, kv_weight, bias, mask, old, old_value, *flags = inputs
     assert query is not None
     assert key is not None
     assert q_weight is not None
@@ -185,7 +185,17 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     same_dims(g, kv_weight.dims, (hidden, 2 * hidden), "kv_weight")
     same_dims(g, bias.dims, (3 * hidden,), "bias")
     if mask is not None:
-        same_dims(g, mask.dims, (batch, mask.dims[-1]), "key_padding_mask")
+        same_rank(2, key_padding_mask=mask)
+        same_dims(g, mask.dims, (batch, mask.dims[1]), "key_padding_mask")
+    for name, cache in (("key_cache", old), ("value_cache", old_value)):
+        if cache is not None:
+            same_rank(4, **{name: cache})
+            same_dims(g, cache.dims, (batch, heads, cache.dims[2], head), name)
+    if old is not None and old_value is not None:
+        g.equal(old.dims[2], old_value.dims[2], "key_cache and value_cache differ in length")
+    for flag in flags:
+        if flag is not None:
+            g.equal(product(flag.dims), 1, "static_kv, use_past and the like are one truth each")
     is_static, uses_past = (_flag(f) for f in flags[:2] if f is not None)
     length: Size = g.fresh("keys")
     if uses_past is False and is_static is not None:
@@ -220,6 +230,10 @@ def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
     low = attrs["mask_filter_value"]
     shut = np.zeros((1, 1, 1, 1), np.float32)
     if is_masked and mask is not None:  # true where a key is padding
+        if mask.shape[1] != k.shape[2]:
+            raise InvalidArgument(
+                f"key_padding_mask is for {mask.shape[1]} keys, and there are {k.shape[2]}"
+            )
         lowest = np.float32(-10000 if low is None else low)
         shut = np.where(mask[:, None, None, :], lowest, np.float32(0))
     y, _ = attend(q, k, v, shut, 0, {"scale": None, "unidirectional": 0})

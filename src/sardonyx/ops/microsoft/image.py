@@ -33,6 +33,7 @@ def _(g: Scope, x: Fact, rois: Fact, batches: Fact, size: Fact, **attrs: Any) ->
     if attrs["mode"] not in (b"bilinear", b"nearest"):
         raise InvalidGraph(f"mode {attrs['mode']!r} is neither bilinear nor nearest")
     same_rank(4, X=x)
+    same_rank(2, rois=rois)
     same_dims(g, rois.dims, (rois.dims[0], 4), "rois")
     same_dims(g, batches.dims, (rois.dims[0],), "batch_indices")
     same_dims(g, size.dims, (2,), "crop_size")
@@ -59,7 +60,9 @@ def _(x: Array, rois: Array, batches: Array, size: Array, **attrs: Any) -> Array
             (p >= 0) & (p <= n - 1) for p, n in zip((rows, columns), x.shape[2:], strict=True)
         ]
         found = _sampled(x[batches[k]], rows[inside[0]], columns[inside[1]], attrs["mode"])
-        y[k][:, inside[0][:, None] & inside[1]] = found.reshape(x.shape[1], -1)
+        y[k][:, inside[0][:, None] & inside[1]] = found.reshape(
+            x.shape[1], found.shape[1] * found.shape[2]
+        )
     return y
 
 

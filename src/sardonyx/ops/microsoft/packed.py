@@ -162,17 +162,17 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> Fact:
     assert query is not None
     assert offsets is not None
     assert ends is not None
-    heads, width = attrs["num_heads"], query.dims[-1]
-    tokens = query.dims[0]
     if (key is None) != (value is None):
         raise InvalidGraph("key and value go together: one of them is missing")
+    same_rank(4 if key is None else 2, query=query)
+    heads, width = attrs["num_heads"], query.dims[-1]
+    tokens = query.dims[0]
     if key is None or value is None:
-        same_rank(4, query=query)
         same_dims(g, query.dims, (tokens, heads, 3, width), "a query with key and value")
         hidden: Size = width * heads
         last = hidden
     else:
-        same_rank(2, query=query, value=value)
+        same_rank(2, value=value)
         heads_of(g, heads, width, "num_heads")
         heads_of(g, heads, value.dims[1], "num_heads")
         same_dims(g, key.dims, (tokens, width), "key")

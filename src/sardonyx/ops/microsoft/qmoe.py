@@ -98,8 +98,9 @@ def is_fused(attrs: dict[str, Any]) -> bool:
 
 def _check(x: Inputs, attrs: dict[str, Any], rest: Any) -> None:
     if attrs["quant_type"] != b"int":
+        shown = attrs["quant_type"].decode(errors="replace")
         raise NotImplemented(
-            f"quant_type is {attrs['quant_type'].decode()}: weights of small floats",
+            f"quant_type is {shown}: weights of small floats",
             hint="export the model with weights of 4 or 8 bits (quant_type=int)",
         )
     if any(f is not None for f in rest):

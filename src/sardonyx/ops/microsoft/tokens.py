@@ -58,9 +58,12 @@ bifurcation_detector: Final = Op(
 
 
 @bifurcation_detector.infer
-def _(g: Scope, source: Fact, current: Fact, at: Fact, *_: Any, **sizes: int) -> tuple[Fact, Fact]:
-    if source.rank != 1 or current.rank != 1:
-        raise ShapeError(f"tokens have one dim, not {source} and {current}")
+def _(
+    g: Scope, source: Fact, current: Fact, at: Fact, predicted: Fact | None, **sizes: int
+) -> tuple[Fact, Fact]:
+    for tokens in (source, current, predicted):
+        if tokens is not None and tokens.rank != 1:
+            raise ShapeError(f"tokens have one dim, not {tokens}")
     if not 1 <= sizes["min_ngram_size"] <= sizes["max_ngram_size"]:
         raise InvalidGraph("min_ngram_size is 1 or more, and at most max_ngram_size")
     return Fact(I64, (g.fresh("tokens"),)), Fact(I64, ())
@@ -121,6 +124,7 @@ def _(g: Scope, words: Fact, w: Fact, b: Fact, c: Fact, **sizes: int | None) -> 
             f"words, weights, bias and table have 2, 4, 1 and 2 dims, not {words}, {w}, {b}, {c}"
         )
     g.equal(w.dims[0], b.dims[0], "weights and bias differ in filters")
+    g.equal(w.dims[1], 1, "weights have one channel")
     g.equal(w.dims[3], c.dims[1], "weights and table differ in the size of a character")
     for name, size in zip(("embedding_size", "conv_window_size", "char_embedding_size"),
                           (w.dims[0], w.dims[2], w.dims[3]), strict=True):  # fmt: skip

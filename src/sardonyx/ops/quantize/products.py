@@ -166,6 +166,8 @@ conv_integer = Op(
 
 def check_maps(g: Scope, w: Fact, **facts: Fact | None) -> None:
     """What belongs to the weights is one number, or one per feature map."""
+    if w.rank < 3:
+        raise ShapeError(f"the weights have 3 dims or more, and these are {w}")
     for name, fact in facts.items():
         if fact is None or is_single(fact):
             continue

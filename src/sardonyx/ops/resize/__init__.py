@@ -23,6 +23,7 @@ from sardonyx.ops.window import Ints
 ANYTHING: Final = NUMBERS | COMPLEX | {BOOL, STRING}
 MAX_SIZE: Final = 1 << 40  # of one axis after resizing
 ONE_OF_TWO: Final = "Resize takes either scales or sizes: one of the two, not both or none"
+_ONE_EACH: Final = "scales or sizes do not hold one number per resized axis"
 
 resize = Op(
     "Resize",
@@ -81,13 +82,16 @@ def _(
     both = [f for f in (scales, sizes) if f is not None]
     if not both or (len(both) == 2 and all(isinstance(f.dims[0], int) for f in both)):
         raise ShapeError(ONE_OF_TWO)
+    for fact in both:
+        if isinstance(fact.dims[0], int):
+            g.equal(fact.dims[0], len(axes), _ONE_EACH)
     shape = list(x.dims)
     if len(both) == 2:  # one of them is empty, and only the run will tell which
         for axis in axes:
             shape[axis] = g.fresh("resized")
         return Fact(x.dtype, tuple(shape))
     (what,) = both
-    g.equal(what.dims[0], len(axes), "scales or sizes do not hold one number per resized axis")
+    g.equal(what.dims[0], len(axes), _ONE_EACH)
     old = tuple(x.dims[a] for a in axes)
     new = _by_scales(g, old, scales) if scales is not None else _by_sizes(g, old, what, attrs)
     for axis, size in zip(axes, new, strict=True):

@@ -10,6 +10,7 @@ import onnx.defs
 import pytest
 
 from sardonyx.graph.show import attr_kind
+from sardonyx.load.upgrade import find, kind_before
 from sardonyx.ops import lookup
 from sardonyx.ops.declare import ML, TRAINING, Attr, Op, Slot, allowed
 from sardonyx.ops.index import FAMILIES
@@ -174,3 +175,14 @@ def test_slots_share_a_type_where_the_schema_says_so(key: tuple[str, str]) -> No
 def _is_one_type(op: Op, a: Slot, b: Slot) -> bool:
     """Types that leave no choice say the same whether they share a name or not."""
     return allowed(op, a) == allowed(op, b) and len(allowed(op, a)) == 1
+
+
+def test_kinds_of_attributes_before_an_upgrade() -> None:
+    upgraded = (s for group in HISTORY.values() for s in group)
+    for schema in upgraded:
+        key, version = (schema.domain, schema.name), schema.since_version
+        if find(*key, version) is None:
+            continue
+        for name, attribute in schema.attributes.items():
+            kind = KINDS[attribute.type.name]
+            assert kind_before(lookup(*key), schema.name, version, name) == kind, (key, version)

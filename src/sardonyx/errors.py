@@ -153,8 +153,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 def as_ours(error: Exception, doing: str, **where: object) -> SardonyxError:
     """The error of ours for whatever was raised while `doing` something.
 
-    Memory that ran out and models that nest too deep are no bugs; all other errors that are not
-    ours are.
+    Memory that ran out, models that nest too deep and what the system refuses are no bugs; all
+    other errors that are not ours are.
     """
     if isinstance(error, SardonyxError):
         return error.at(**where)
@@ -163,6 +163,8 @@ def as_ours(error: Exception, doing: str, **where: object) -> SardonyxError:
         return RuntimeException(f"out of memory while {doing}{detail}", **where)
     if isinstance(error, RecursionError):
         return InvalidGraph(f"the model nests too deep: {error} while {doing}", **where)
+    if isinstance(error, OSError):
+        return Fail(f"the system failed while {doing}: {error}", **where)
     return InternalError(f"{type(error).__name__} while {doing}: {error}", **where)
 
 

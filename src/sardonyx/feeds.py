@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,8 @@ def check_value(name: str, fact: AnyFact | None, value: Any, device: str = HOST)
     if isinstance(fact, MapFact):
         if not isinstance(value, Mapping):
             raise InvalidArgument(f"input {name} is a {type_name(fact)}: give it a dict")
-        return {k: _map_value(fact.value, v) for k, v in value.items()}
+        _check_keys(name, fact, value)
+        return {k: _map_value(name, fact, v) for k, v in value.items()}
     if isinstance(fact, SparseFact):
         return _sparse(name, fact, value)
     if not isinstance(fact, Fact):
@@ -116,11 +118,34 @@ def _sparse(name: str, fact: SparseFact, value: Any) -> SparseTensor:
     return value
 
 
-def _map_value(fact: AnyFact | None, value: Any) -> Any:
-    """A number of the map's own type; strings and arrays stay."""
-    if not isinstance(fact, Fact) or fact.dtype is STRING or isinstance(value, np.ndarray):
+def _check_keys(name: str, fact: MapFact, value: Mapping[Any, Any]) -> None:
+    wanted: Any = str if fact.key is STRING else (int, np.integer)
+    for key in value:
+        if not isinstance(key, wanted):
+            raise InvalidArgument(
+                f"input {name} is a {type_name(fact)}, and has the key {key!r:.40} "
+                f"({type(key).__name__})"
+            )
+
+
+def _map_value(name: str, fact: MapFact, value: Any) -> Any:
+    """A value of the map's own type: a string, a number, or an array of one."""
+    elem = fact.value
+    if not isinstance(elem, Fact):
         return value
-    return fact.dtype.np.type(value)
+    if isinstance(value, np.ndarray):
+        if by_numpy(value.dtype) is elem.dtype and value.size == 1:
+            return value
+    elif elem.dtype is STRING:
+        if isinstance(value, str):
+            return value
+    elif isinstance(value, (int, np.integer) if elem.dtype.is_integer else (int, float, np.number)):
+        with contextlib.suppress(OverflowError, TypeError):
+            return elem.dtype.np.type(value)
+    raise InvalidArgument(
+        f"input {name} is a {type_name(fact)}, and has the value {value!r:.40}, which is no "
+        f"{elem.dtype.ort_name}"
+    )
 
 
 def _array(name: str, fact: Fact, value: Any) -> Any:

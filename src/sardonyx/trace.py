@@ -10,8 +10,10 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from sardonyx.atomic import writing
+from sardonyx.errors import SardonyxError, as_ours
 from sardonyx.frozen import mutable
 from sardonyx.program.flat import SegmentBuilder
+from sardonyx.weights.pack.errors import Broken
 
 if TYPE_CHECKING:
     from sardonyx.graph.graph import Node
@@ -22,6 +24,23 @@ if TYPE_CHECKING:
 
 MAX_EVENTS: Final = 1_000_000
 _MOST_THREADS: Final = 1 << 22  # Linux numbers them below this; tracks of chains come behind
+
+
+# What a stage does, for errors that come out of it.
+_DOING: Final = {
+    "load": "loading the model",
+    "infer": "inferring the model's types and shapes",
+    "optimize": "optimizing the graph",
+    "save": "saving the optimized model",
+    "lower": "lowering the graph",
+    "place": "placing nodes on providers",
+    "schedule": "ordering the nodes",
+    "memory": "planning memory",
+    "program": "making the program",
+    "pack": "reading the pack",
+    "write_pack": "writing the pack",
+    "weights": "preparing the weights",
+}
 
 
 class Stages:
@@ -39,6 +58,10 @@ class Stages:
         started = time.perf_counter()
         try:
             yield
+        except (SardonyxError, Broken):
+            raise
+        except Exception as error:
+            raise as_ours(error, _DOING[name]) from error
         finally:
             self.spans.append((name, started, time.perf_counter()))
 

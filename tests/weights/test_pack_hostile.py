@@ -146,7 +146,7 @@ HOSTILE_GRAPH: dict[str, tuple[Change, str]] = {
         node_of("MatMul", 4, {"code": ["tuple", ["instruction", "", "Loop", [0], "f32",
                                                  ["tuple"]]]}), "no elementwise op",
     ),
-    "code that is none": (node_of("MatMul", 4, {"code": 3}), "cannot be understood"),
+    "code that is none": (node_of("MatMul", 4, {"code": 3}), "while inferring"),
     "guard of no kind": (
         setting("graph", "guards", to=[["x", 1, 2, "", ""]]), "no kind of guard",
     ),

@@ -11,6 +11,7 @@ from sardonyx._native import AttributeRecord, GraphRecord
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.graph import Attrs, Graph
 from sardonyx.load.types import fact_of
+from sardonyx.load.upgrade import kind_before
 from sardonyx.ops.declare import Attr, Op, kind_of
 from sardonyx.weights.const import Const
 
@@ -79,6 +80,19 @@ class Attributes:
         raise InvalidGraph(
             f"the attribute {record.name} has a type ({record.type}) that no op takes"
         )
+
+    def before(
+        self, op: Op | None, op_type: str, version: int, records: Mapping[str, AttributeRecord]
+    ) -> Attrs:
+        """The attributes of a node of an older opset, as they stand there."""
+        for name, record in records.items():
+            wanted, given = kind_before(op, op_type, version, name), _KINDS.get(record.type)
+            if wanted not in (None, given) and (given, wanted) != ("sparse", "tensor"):
+                raise InvalidGraph(
+                    f"attribute {name} of {op_type} of opset {version} is of type {wanted}, and "
+                    f"the node gives {given}"
+                )
+        return {name: self.raw(record) for name, record in records.items()}
 
     def of(self, op: Op, records: Mapping[str, AttributeRecord]) -> Attrs:
         """All attributes of a node, checked against the op, defaults filled in."""

@@ -197,7 +197,7 @@ class GraphBuilder:
         rule = find(domain, op_type, version) if op is None or version < op.since else None
         name, marks = call.prefix + record.name, marks_of(record, call.marks)
         if rule is not None:
-            old = {k: attributes.raw(v) for k, v in records.items()}
+            old = attributes.before(op, op_type, version, records)
             builder = Builder(graph)
             made = _upgraded(
                 rule, builder, OldNode(op_type, version, tuple(inputs), old, n_outputs)

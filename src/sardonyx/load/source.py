@@ -19,6 +19,8 @@ from sardonyx.errors import (
     InvalidGraph,
     InvalidProtobuf,
     NoSuchFile,
+    as_ours,
+    is_out_of_memory,
 )
 from sardonyx.frozen import field, mutable
 from sardonyx.load import buffers, mounts
@@ -151,7 +153,9 @@ def map_file(path: str, name: str, copies: bool = False) -> Source:
             return _copied(descriptor, status, path, name)
         mounts.warn_of_network(path, status.st_dev)
         return _mapped(descriptor, status, path, name)
-    except OSError as error:
+    except (OSError, MemoryError) as error:
+        if is_out_of_memory(error):
+            raise as_ours(error, f"mapping {path}") from None
         raise NoSuchFile(f"{path} cannot be mapped: {error}") from None
     finally:
         os.close(descriptor)

@@ -18,6 +18,7 @@ from sardonyx.errors import (
     InvalidGraph,
     RuntimeException,
     SardonyxError,
+    as_ours,
 )
 from sardonyx.feeds import as_tensors, check_feed, describe, hand_out, raise_fault, settle, taken
 from sardonyx.frozen import frozen, replace
@@ -314,8 +315,8 @@ class InferenceSession(Ways):
             return hand_out(results, bound.taken, bound.places)
         except InvalidArgument as error:
             raise error.at(fed=describe(values)) from None
-        except MemoryError as error:
-            raise RuntimeException(f"out of memory for weights or outputs: {error}") from None
+        except (MemoryError, OSError) as error:
+            raise as_ours(error, "making room for weights or outputs") from None
         finally:
             if shrinks:
                 self._shared.pool.drop_kept()

@@ -14,6 +14,7 @@ from sardonyx.frozen import frozen
 from sardonyx.graph.build import Builder
 from sardonyx.graph.graph import Value
 from sardonyx.ops import family_of
+from sardonyx.ops.declare import Op
 
 Rule = Callable[[Builder, "OldNode"], Any]
 
@@ -67,6 +68,27 @@ _REMOVED: Final = {
     **dict.fromkeys((("com.microsoft", name) for name in _STANDARD.split()), "microsoft"),
     **dict.fromkeys((("com.microsoft", name) for name in _FUSED.split()), "microsoft_fused"),
 }
+# The kinds of attributes that ops have no longer, by name.
+_KINDS: Final = {
+    name: kind
+    for kind, names in {
+        "bytes": "activation mode",
+        "float": "alpha beta epsilon height_scale max min ratio scale value width_scale",
+        "floats": "bias scales",
+        "int": "axis broadcast is_test isinf_only isnan_only k keepdims normalized onesided "
+        "output_sequence signal_ndim spatial",
+        "ints": "axes border consumed_inputs directions ends paddings pads shape split starts",
+        "strings": "classes_strings",
+    }.items()
+    for name in names.split()
+}
+# Those that are of another kind today, or in this op alone, and the version that changed it.
+_CHANGED: Final = {
+    ("Cast", "to"): (6, "bytes"),
+    ("Crop", "scale"): (ANY, "ints"),
+    ("GlobalLpPool", "p"): (2, "float"),
+    ("LpPool", "p"): (2, "float"),
+}
 _LOADED: Final[dict[str, dict[tuple[str, str], list[tuple[int, Rule]]]]] = {}
 
 
@@ -93,6 +115,15 @@ def find(domain: str, name: str, version: int) -> Rule | None:
         _LOADED[family] = _table(family)
     rules = _LOADED[family].get((domain, name), ())
     return next((rule for below, rule in rules if version < below), None)
+
+
+def kind_before(op: Op | None, op_type: str, version: int, attr: str) -> str | None:
+    """The kind of an attribute of a node that is to be upgraded; None if nobody knows it."""
+    changed, kind = _CHANGED.get((op_type, attr), (0, None))
+    if version < changed:
+        return kind
+    today = None if op is None else op.attr_kinds.get(attr)
+    return today or _KINDS.get(attr)
 
 
 def _table(family: str) -> dict[tuple[str, str], list[tuple[int, Rule]]]:

@@ -1,7 +1,10 @@
 // Conversions between element types, by ONNX's rules for Cast.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/chain/step.h"
+#include "kernels/fetch.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -12,7 +15,9 @@ constexpr bool kIsFloat = T(0.5) != T(0);
 // Out of range, numbers wrap as they do in registers: narrow types are cut from 32 or 64 bits.
 template <class To, class From>
 SDX_INLINE To converted(From x) {
-  if constexpr (!kIsFloat<From> || kIsFloat<To>) {
+  if constexpr (std::is_same_v<From, Bool>) {
+    return To(x.value != 0);  // any byte but 0 is true
+  } else if constexpr (!kIsFloat<From> || kIsFloat<To>) {
     return To(x);
   } else if constexpr (sizeof(To) < 4) {
     return To(int32_t(x));
@@ -43,7 +48,13 @@ template <class From>
 bool cast_truth(const StepArgs& s) {
   const From* a = static_cast<const From*>(s.in[0]);
   uint8_t* out = static_cast<uint8_t*>(s.out);
-  for (int64_t i = 0; i < s.n; ++i) out[i] = a[i * s.stride[0]] != 0;
+  for (int64_t i = 0; i < s.n; ++i) {
+    if constexpr (std::is_same_v<From, Bool>) {
+      out[i] = a[i * s.stride[0]].value != 0;
+    } else {
+      out[i] = a[i * s.stride[0]] != 0;
+    }
+  }
   return true;
 }
 

@@ -5,7 +5,7 @@ namespace sdx::SDX_ISA {
 
 StepFn find_int_cast(DType type, DType to) {
   switch (type) {
-    case DType::boolean:
+    case DType::boolean: return cast_from<Bool>(to);
     case DType::u8: return cast_from<uint8_t>(to);
     case DType::i8: return cast_from<int8_t>(to);
     case DType::i16: return cast_from<int16_t>(to);

@@ -101,7 +101,10 @@ class Attributes:
             wanted, given = op.attr_kinds.get(name), _KINDS.get(record.type)
             if wanted != given and not (given == "sparse" and wanted == "tensor"):
                 raise _misfit(op, name, given)
-            attrs[name] = record.value if name in op.array_attrs else self.raw(record)
+            if name in op.flags:
+                attrs[name] = int(self.raw(record) != 0)
+            else:
+                attrs[name] = record.value if name in op.array_attrs else self.raw(record)
         for name in op.required_attrs:
             if name not in attrs:
                 raise InvalidGraph(f"{op} needs the attribute {name}")

@@ -341,12 +341,17 @@ def _upgraded(rule: Rule, builder: Builder, old: OldNode) -> Sequence[Value]:
             raise InvalidGraph(
                 f"{old.op_type} of opset {old.version} has no attribute {min(extra)}"
             )
+        if missing := node.op.required_attrs - node.attrs.keys():
+            raise InvalidGraph(
+                f"{old.op_type} of opset {old.version} needs the attribute {min(missing)}"
+            )
         for name, value in node.attrs.items():
             if not fits(node.op.attrs[name], value):
                 raise InvalidGraph(
                     f"attribute {name} of {node.op} is of type {node.op.attr_kinds[name]}, "
                     f"and the node gives {value!r:.80}"
                 )
+        node.attrs.update((n, int(node.attrs[n] != 0)) for n in node.op.flags & node.attrs.keys())
     return made if isinstance(made, (tuple, list)) else (made,)
 
 

@@ -20,6 +20,19 @@ TRAINING: Final = "ai.onnx.preview.training"
 INTERNAL: Final = "sardonyx"  # ops that lowering makes
 GRADIENT: Final = "sardonyx.train"  # ops of gradient graphs that no standard ops express
 
+# Attributes that are truths wherever ops have them: 0 is false, and any other number is true.
+_FLAGS: Final = frozenset((
+    "align_corners", "allowzero", "antialias", "ceil_mode", "center_point_box", "channels_last",
+    "count_include_pad", "detect_negative", "detect_positive", "do_rotary", "exclude_outside",
+    "exclusive", "fmod", "input_forget", "interleaved", "inverse", "is_bidirectional",
+    "is_case_sensitive", "is_causal", "is_packed_batching", "keepdims", "largest",
+    "linear_before_reset", "new_axis", "noop_with_empty_axes", "normalize_routing_weights",
+    "one_class", "onesided", "past_present_share_buffer", "periodic", "positive", "reverse",
+    "rotary_interleaved", "saturate", "select_last_index", "sliding_window_cache", "sorted",
+    "training_mode", "transA", "transB", "transBatchA", "transBatchB", "unidirectional", "upper",
+    "use_sparse_mixer", "zeros",
+))  # fmt: skip
+
 Infer = Callable[..., Any]  # (guards, *facts, **attrs) -> fact or tuple of facts
 Reference = Callable[..., Any]  # (*arrays, **attrs) -> array or tuple of arrays
 Types = Callable[..., dict[str, DType]]  # (types by name, attrs) -> more types by name
@@ -82,6 +95,7 @@ class Op:
         "attrs",
         "defaults",
         "domain",
+        "flags",
         "gradient_rule",
         "has_bodies",
         "infer_rule",
@@ -146,6 +160,9 @@ class Op:
         self.attr_kinds: Final = {name: kind_of(spec) for name, spec in self.attrs.items()}
         self.array_attrs: Final = frozenset(
             n for n, a in self.attrs.items() if isinstance(a, Attr) and a.kind.startswith("array ")
+        )
+        self.flags: Final = frozenset(
+            n for n, kind in self.attr_kinds.items() if kind == "int" and n in _FLAGS
         )
         self.required_attrs: Final = self.attrs.keys() - self.defaults.keys()
         self.infer_rule: Infer | None = None

@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any, Final
 
+from sardonyx.errors import InvalidGraph
 from sardonyx.frozen import frozen
 from sardonyx.graph.build import Builder
 from sardonyx.graph.graph import Value
@@ -32,6 +33,24 @@ class OldNode:
     def attr(self, name: str, default: Any = None) -> Any:
         """An attribute, or the default that its version had."""
         return self.attrs.get(name, default)
+
+    def given(self, least: int, most: int | None = None) -> tuple[Value | None, ...]:
+        """The inputs, so many of them: exactly the `least`, or up to the `most`."""
+        count, most = len(self.inputs), least if most is None else most
+        if not least <= count <= most:
+            wanted = least if least == most else f"{least} to {most}"
+            raise InvalidGraph(
+                f"{self.op_type} of opset {self.version} takes {wanted} inputs, not {count}"
+            )
+        return self.inputs
+
+    def needed(self, position: int) -> Value | None:
+        """An input that the node must have."""
+        if position >= len(self.inputs):
+            raise InvalidGraph(
+                f"{self.op_type} of opset {self.version} needs {position + 1} inputs or more"
+            )
+        return self.inputs[position]
 
     def input(self, position: int) -> Value | None:
         """An input, or None if it was left out."""

@@ -7,14 +7,14 @@ from typing import Any, Final
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.build import Builder
 from sardonyx.graph.graph import Graph, Value
-from sardonyx.load.upgrade import OldNode, upgrade
+from sardonyx.load.upgrade import ANY, OldNode, upgrade
 
 
 @upgrade("Scan", below=9)
 def batches_become_an_outer_scan(b: Builder, node: OldNode) -> Any:
     """Scan went over batches, each with a length of its own; that is a scan of scans today."""
     body, count = node.attr("body"), node.attr("num_scan_inputs")
-    lengths, *given = node.inputs
+    lengths, *given = node.given(1, ANY)
     if not isinstance(body, Graph) or count is None or None in given or count > len(given):
         raise InvalidGraph("Scan of opset 8 needs a body, num_scan_inputs, and that many inputs")
     batch = Graph(f"{body.name}/batch")

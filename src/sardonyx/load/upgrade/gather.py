@@ -20,7 +20,7 @@ def scatter_has_a_new_name(b: Builder, node: OldNode) -> Any:
 @upgrade("OneHot", below=11)
 def negative_indices_were_off(b: Builder, node: OldNode) -> Any:
     """An index below zero gave a row without a one; today it counts from the end."""
-    indices, depth, values = node.inputs
+    indices, depth, values = node.given(3)
     indices, depth = b.Cast(indices, to=I64.onnx), b.Cast(depth, to=I64.onnx)
     depth = b.Reshape(depth, b.ints())
     none = b.const(0, I64)

@@ -80,13 +80,13 @@ def renamed(b: Builder, node: OldNode) -> Any:
 
 @upgrade("GemmFastGelu", below=ANY, domain=MICROSOFT)
 def product_and_gelu(b: Builder, node: OldNode) -> Any:
-    x, w = node.inputs[:2]
+    x, w = node.given(2, 3)[:2]
     return b.FastGelu(b.MatMul(x, w), node.input(2), domain=MICROSOFT)
 
 
 @upgrade("BiasAdd", below=ANY, domain=MICROSOFT)
 def bias_and_residual(b: Builder, node: OldNode) -> Any:
-    x, bias, skip = node.inputs
+    x, bias, skip = node.given(3)
     return b.Add(b.Add(x, bias), skip)
 
 
@@ -114,7 +114,7 @@ def gated_by_gelu(b: Builder, node: OldNode) -> Any:
 
 @upgrade("GemmaRotaryEmbedding", below=ANY, domain=MICROSOFT)
 def turned_by_given_angles(b: Builder, node: OldNode) -> Any:
-    angles, q, turned_q, k, turned_k = node.inputs
+    angles, q, turned_q, k, turned_k = node.given(5)
     cos, sin = (
         b.Unsqueeze(b.Cast(part, to=F16.onnx), b.ints(1)) for part in (b.Cos(angles), b.Sin(angles))
     )
@@ -125,7 +125,7 @@ def turned_by_given_angles(b: Builder, node: OldNode) -> Any:
 @upgrade("ComplexMul ComplexMulConj", below=ANY, domain=MICROSOFT)
 def complex_product(b: Builder, node: OldNode) -> Any:
     """The last axis holds the two parts of a number."""
-    (a, c), (d, e) = (_two(b, x, -1) for x in node.inputs)
+    (a, c), (d, e) = (_two(b, x, -1) for x in node.given(2))
     if node.op_type == "ComplexMulConj":
         e = b.Neg(e)
     real = b.Sub(b.Mul(a, d), b.Mul(c, e))
@@ -149,7 +149,7 @@ def table_lookup(b: Builder, node: OldNode) -> Any:
 
 @upgrade("GatedAdd", below=ANY, domain=MICROSOFT)
 def gated_sum(b: Builder, node: OldNode) -> Any:
-    x, y, gate = node.inputs
+    x, y, gate = node.given(3)
     return b.Add(x, b.Mul(y, gate))
 
 
@@ -165,7 +165,7 @@ def scaled_silu(b: Builder, node: OldNode) -> Any:
 
 @upgrade("LinearAttentionGate", below=ANY, domain=MICROSOFT)
 def decay_and_rate(b: Builder, node: OldNode) -> Any:
-    x, bias, factor = node.inputs[:3]
+    x, bias, factor = node.given(3, 4)[:3]
     decay = b.Mul(b.Softplus(b.Add(b.Cast(x, to=F32.onnx), bias)), factor)
     rate = node.input(3)
     if rate is None and node.n_outputs > 1:
@@ -176,7 +176,7 @@ def decay_and_rate(b: Builder, node: OldNode) -> Any:
 @upgrade("GatedRMSNorm", below=ANY, domain=MICROSOFT)
 def gated_norm(b: Builder, node: OldNode) -> Any:
     """Groups as long as the scale are normalized, then multiplied by their gates."""
-    x, factor, gate = node.inputs
+    x, factor, gate = node.given(3)
     how = node.attr("activation", b"silu")
     if how not in (b"silu", b"swish", b"sigmoid"):
         raise InvalidGraph(f"activation {how!r} is none of silu, swish, sigmoid")

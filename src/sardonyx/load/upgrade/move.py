@@ -27,7 +27,7 @@ def parts_become_an_input(b: Builder, node: OldNode) -> Any:
     if sizes is None and node.attr("split"):
         sizes = b.ints(*node.attr("split"))
     count = node.n_outputs if sizes is None else None
-    inputs = (node.inputs[0],) if sizes is None else (node.inputs[0], sizes)
+    inputs = (node.needed(0),) if sizes is None else (node.needed(0), sizes)
     return b.node("Split", *inputs, outputs=node.n_outputs, axis=axis, num_outputs=count).outputs
 
 
@@ -38,13 +38,13 @@ def bounds_become_inputs(b: Builder, node: OldNode) -> Any:
     if starts is None or ends is None:
         raise InvalidGraph(f"Slice of opset {node.version} needs the attributes starts and ends")
     bounds = [b.ints(*starts), b.ints(*ends)]
-    return b.Slice(node.inputs[0], *bounds, *([] if axes is None else [b.ints(*axes)]))
+    return b.Slice(node.needed(0), *bounds, *([] if axes is None else [b.ints(*axes)]))
 
 
 @upgrade("Tile", below=6)
 def one_axis_was_tiled(b: Builder, node: OldNode) -> Any:
     """The inputs were a number of copies and the axis along which they lie."""
-    x, tiles, axis = node.inputs
+    x, tiles, axis = node.given(3)
     times, where = (b.Reshape(b.Cast(v, to=I64.onnx), b.ints(-1)) for v in (tiles, axis))
     ones = b.Expand(b.ints(1), b.Shape(b.Shape(x)))
     return b.Tile(x, b.ScatterElements(ones, where, times))
@@ -56,8 +56,8 @@ def pads_become_an_input(b: Builder, node: OldNode) -> Any:
     pads = node.attr("pads", node.attr("paddings"))
     if pads is None:
         raise InvalidGraph(f"Pad of opset {node.version} needs the attribute pads")
-    value = b.CastLike(b.const(np.float32(node.attr("value", 0.0))), node.inputs[0])
-    return b.Pad(node.inputs[0], b.ints(*pads), value, mode=node.attr("mode", b"constant"))
+    value = b.CastLike(b.const(np.float32(node.attr("value", 0.0))), node.needed(0))
+    return b.Pad(node.needed(0), b.ints(*pads), value, mode=node.attr("mode", b"constant"))
 
 
 UPGRADES: Final = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from sardonyx.errors import InvalidGraph
 from sardonyx.graph.build import Builder
 from sardonyx.graph.graph import Value
 from sardonyx.load.upgrade import OldNode, upgrade
@@ -13,20 +14,20 @@ from sardonyx.load.upgrade import OldNode, upgrade
 def outputs_decided_on_training(b: Builder, node: OldNode) -> Any:
     """A node with more than one output was in training, whatever is_test said of it."""
     kept = {k: v for k, v in node.attrs.items() if k in ("epsilon", "momentum")}
-    inputs = node.inputs
+    inputs = node.given(5)
     is_per_channel = bool(node.attr("spatial", 1))
     if not is_per_channel:  # every activation has its own statistics: as many channels
         rows = (b.Reshape(row, b.ints(-1)) for row in inputs[1:])
         inputs = (b.Flatten(inputs[0], axis=1), *rows)
     if node.n_outputs == 1:
         made = b.BatchNormalization(*inputs, **kept)
-        return made if is_per_channel else b.Reshape(made, b.Shape(node.inputs[0]))
+        return made if is_per_channel else b.Reshape(made, b.Shape(node.needed(0)))
     y, mean, var = b.BatchNormalization(*inputs, outputs=3, training_mode=1, **kept)
     saved = [mean, var, *_statistics(b, inputs[0])]
     if is_per_channel:
         return y, *saved
-    shape = b.Shape(node.inputs[1])
-    return b.Reshape(y, b.Shape(node.inputs[0])), *(b.Reshape(row, shape) for row in saved)
+    shape = b.Shape(node.needed(1))
+    return b.Reshape(y, b.Shape(node.needed(0))), *(b.Reshape(row, shape) for row in saved)
 
 
 def _statistics(b: Builder, x: Value | None) -> tuple[Any, Any]:
@@ -49,9 +50,12 @@ def inputs_are_not_consumed(b: Builder, node: OldNode) -> Any:
 @upgrade("GroupNormalization", below=21)
 def scales_become_per_channel(b: Builder, node: OldNode) -> Any:
     """Scale and bias were one number per group."""
-    x, *rows = node.inputs
+    x, *rows = node.given(3)
+    groups = node.attr("num_groups")
+    if groups is None:
+        raise InvalidGraph("GroupNormalization needs the attribute num_groups")
     channels = b.Gather(b.Shape(x), b.ints(1), axis=0)
-    each = b.Div(channels, b.ints(node.attr("num_groups")))
+    each = b.Div(channels, b.ints(groups))
     shape = b.Concat(b.ints(1), each, axis=0)
     spread = [b.Reshape(b.Expand(b.Unsqueeze(row, b.ints(1)), shape), b.ints(-1)) for row in rows]
     return b.GroupNormalization(x, *spread, **node.attrs)

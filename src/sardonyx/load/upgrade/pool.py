@@ -18,12 +18,12 @@ def p_becomes_whole(b: Builder, node: OldNode) -> Any:
     p = node.attr("p", 2.0)
     attrs = {k: v for k, v in node.attrs.items() if k != "p"}
     if p == int(p):
-        return b.node(node.op_type, node.inputs[0], p=int(p), **attrs).outputs
-    x = node.inputs[0]
+        return b.node(node.op_type, node.needed(0), p=int(p), **attrs).outputs
+    x = node.needed(0)
     powers = b.Pow(b.Abs(x), _like(b, p, x))
     if node.op_type == "LpPool":
         mean = b.AveragePool(powers, count_include_pad=1, **attrs)
-        total = b.Mul(mean, _like(b, math.prod(attrs["kernel_shape"]), x))
+        total = b.Mul(mean, _like(b, math.prod(attrs.get("kernel_shape", ())), x))
     else:
         mean = b.GlobalAveragePool(powers)
         count = b.Div(b.Size(x), b.Max(b.Size(mean), b.const(np.int64(1))))

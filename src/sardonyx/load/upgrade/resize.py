@@ -22,7 +22,7 @@ def _modern(mode: bytes) -> bytes:
 def _from_corner(b: Builder, node: OldNode, scales: Value | None) -> Any:
     """Old resizing: positions are multiples of 1 / scale, and nearest means the one before."""
     return b.Resize(
-        node.inputs[0],
+        node.needed(0),
         None,
         scales,
         mode=_modern(node.attr("mode", b"nearest")),

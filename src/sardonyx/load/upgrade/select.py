@@ -15,7 +15,7 @@ def count_becomes_an_input(b: Builder, node: OldNode) -> Any:
     count = node.attr("k")
     if count is None:
         raise InvalidGraph(f"TopK of opset {node.version} needs the attribute k")
-    return b.TopK(node.inputs[0], b.ints(count), outputs=2, axis=node.attr("axis", -1))
+    return b.TopK(node.needed(0), b.ints(count), outputs=2, axis=node.attr("axis", -1))
 
 
 UPGRADES: Final = (*count_becomes_an_input,)

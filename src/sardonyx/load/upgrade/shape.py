@@ -12,20 +12,20 @@ from sardonyx.load.upgrade import OldNode, upgrade
 @upgrade("Reshape", below=5)
 def target_becomes_an_input(b: Builder, node: OldNode) -> Any:
     """The shape was an attribute."""
-    return b.Reshape(node.inputs[0], b.ints(*_needed(node, "shape")))
+    return b.Reshape(node.needed(0), b.ints(*_needed(node, "shape")))
 
 
 @upgrade("Squeeze", below=13)
 def squeezed_axes_become_an_input(b: Builder, node: OldNode) -> Any:
     """The axes were an attribute."""
     axes = node.attr("axes")
-    return b.Squeeze(node.inputs[0], None if axes is None else b.ints(*axes))
+    return b.Squeeze(node.needed(0), None if axes is None else b.ints(*axes))
 
 
 @upgrade("Unsqueeze", below=13)
 def new_axes_become_an_input(b: Builder, node: OldNode) -> Any:
     """The axes were an attribute."""
-    return b.Unsqueeze(node.inputs[0], b.ints(*_needed(node, "axes")))
+    return b.Unsqueeze(node.needed(0), b.ints(*_needed(node, "axes")))
 
 
 def _needed(node: OldNode, name: str) -> tuple[int, ...]:

@@ -267,6 +267,8 @@ TRANSFORMERS = [
     attend([2, 3, 1, 0]),
     attend(np.tril(np.ones((2, 3, 3)))),
     attend(unidirectional=1),
+    attend(do_rotary=1),
+    attend(past_present_share_buffer=1),
     attend(scale=0.3, mask_filter_value=-500.0, mask=[[1, 0, 1], [1, 1, 0]]),
     attend(past=f32(2, 2, 2, 4, 4), outputs=2),
     attend(past=f32(2, 2, 2, 4, 4), unidirectional=1, outputs=2),

@@ -42,8 +42,13 @@ attention: Final = Op(
 
 
 def projected_attrs(attrs: dict[str, Any]) -> dict[str, Any]:
-    """The attributes of the Attention that follows the product."""
-    return {**attrs, "qkv_hidden_sizes": None, "rotary_embedding_dim": 0}
+    """The attributes of the Attention that follows the product.
+
+    As in onnxruntime, do_rotary and past_present_share_buffer mean nothing here: there is no input
+    that says how long the past is.
+    """
+    ignored = {"do_rotary": 0, "past_present_share_buffer": 0}
+    return {**attrs, **ignored, "qkv_hidden_sizes": None, "rotary_embedding_dim": 0}
 
 
 @attention.infer

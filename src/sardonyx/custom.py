@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 import sardonyx._native as native
-from sardonyx.errors import InvalidArgument, InvalidGraph, RuntimeException
+from sardonyx.errors import InvalidArgument, InvalidGraph, RuntimeException, SardonyxError
 from sardonyx.graph.dim import Dim, Shape, Size
 from sardonyx.graph.dtype import ALL, STRING, DType, by_numpy, by_ort_name
 from sardonyx.graph.fact import Fact
@@ -163,7 +163,13 @@ class CustomOp(Op):
 
     def _run(self, *arrays: Any, **attrs: Any) -> tuple[Any, ...]:
         """What runs: the function, whose results are checked and made their own."""
-        made = self._function(*(None if a is None else _lent(a) for a in arrays), **_shown(attrs))
+        given = (None if a is None else _lent(a) for a in arrays)
+        try:
+            made = self._function(*given, **_shown(attrs))
+        except SardonyxError:
+            raise
+        except Exception as error:  # the user's own, and no fault of ours
+            raise RuntimeException(f"{self} raised {type(error).__name__}: {error}") from error
         results = list(made) if isinstance(made, tuple) else [made]
         del made  # so that only those count who keep a result
         if len(results) != len(self.outputs):

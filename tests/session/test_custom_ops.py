@@ -115,7 +115,7 @@ BAD_RESULTS = {
     "type": (lambda x: x.astype(np.float64), "returned float64, and declares float"),
     "shape": (lambda x: x[:1], r"returned the shape \[1\], and its shape rule says f32\[2\]"),
     "number": (lambda x: (x, x), "returned 2 values, and has 1 outputs"),
-    "raises": (lambda x: 1 // 0, "ZeroDivisionError"),
+    "raises": (lambda x: 1 // 0, "raised ZeroDivisionError"),
 }
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.errors import InvalidGraph
 from sardonyx.graph.build import Builder
 from sardonyx.graph.graph import Value
 from sardonyx.load.upgrade import OldNode, upgrade
@@ -17,6 +18,8 @@ def p_becomes_whole(b: Builder, node: OldNode) -> Any:
     """The order of the norm was a float; one that is no whole number is made from other ops."""
     p = node.attr("p", 2.0)
     attrs = {k: v for k, v in node.attrs.items() if k != "p"}
+    if not math.isfinite(p) or p <= 0:
+        raise InvalidGraph(f"p of {node.op_type} is a positive number, not {p}")
     if p == int(p):
         return b.node(node.op_type, node.needed(0), p=int(p), **attrs).outputs
     x = node.needed(0)

@@ -15,6 +15,7 @@ from sardonyx.ops.declare import MICROSOFT, Op, required
 from sardonyx.ops.elementwise import sigmoid
 from sardonyx.ops.microsoft.packed import restored
 from sardonyx.ops.rules import Array, filled, one_int, wide
+from sardonyx.ops.sizes import allocatable
 
 _FLOATS: Final = frozenset((F32, F16))
 
@@ -43,6 +44,8 @@ def _(table: Array, query: Array, key: Array, **attrs: Any) -> Array:
     rows, keys = one_int(query, "query_length"), one_int(key, "key_length")
     if min(rows, keys) < 0:
         raise InvalidArgument(f"query_length {rows} and key_length {keys} must not be negative")
+    # Distances are numbers of 64 bits, whatever the table holds.
+    allocatable((max(table.shape[1], 1), rows, keys), np.int64, "the output")
     apart = np.arange(keys) - np.arange(rows)[:, None]
     buckets = _buckets(apart, table.shape[0], attrs)
     # The table's rows are those of its transpose: all numbers of a head lie side by side.

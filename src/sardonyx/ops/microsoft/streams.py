@@ -37,7 +37,8 @@ def split(g: Scope, x: Fact, branches: int) -> tuple[Shape, Size, Size]:
 
 def grouped(x: Array, branches: int) -> Array:
     """Streams in an axis of their own, in float32."""
-    return wide(x).reshape(*x.shape[:-1], branches, -1) if branches else wide(x)
+    parts = (branches, x.shape[-1] // branches) if branches else x.shape[-1:]
+    return wide(x).reshape(*x.shape[:-1], *parts)
 
 
 def _rms(x: Array, epsilon: float) -> Array:

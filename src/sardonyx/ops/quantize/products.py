@@ -61,6 +61,8 @@ def check_side(g: Scope, x: Fact, row: Fact | None, name: str, is_left: bool) ->
     """Zero points and scales of an operand: one number, or one per row (left) or column (right)."""
     if row is None or is_single(row):
         return
+    if not x.rank:
+        raise ShapeError(f"{name} is one number or a row, and what it belongs to is {x}")
     count: Size = x.dims[-2] if is_left and x.rank > 1 else 1 if is_left else x.dims[-1]
     if row.rank == 1:
         g.equal_or_one(row.dims[0], count, f"{name} is neither one number nor one for each of")

@@ -12,7 +12,7 @@ from sardonyx.graph.dtype import DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Attrs, Graph, Node, Value
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.infer import MAX_SYMBOLIC, infer_node
+from sardonyx.graph.infer import MAX_SYMBOLIC, SYMBOLIC_KINDS, infer_node
 from sardonyx.ops import lookup
 from sardonyx.ops.declare import Op
 from sardonyx.weights.const import Const, Held
@@ -102,7 +102,7 @@ def constant(const: Const, name: str = "") -> Value:
 
 def const_fact(const: Const) -> Fact:
     """The fact of a constant; the elements of short integer tensors become known."""
-    if const.count <= MAX_SYMBOLIC and const.dtype.kind in ("int", "uint", "bool"):
+    if const.count <= MAX_SYMBOLIC and const.dtype.kind in SYMBOLIC_KINDS:
         sym = tuple(map(int, const.read().reshape(-1).tolist()))
         return Fact(const.dtype, const.shape, const, sym)
     return Fact(const.dtype, const.shape, const)

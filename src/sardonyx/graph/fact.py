@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from sardonyx.frozen import frozen, replace
-from sardonyx.graph.dim import Dim, Shape, Size, same
+from sardonyx.graph.dim import Dim, Shape, Size, same, symbols
 from sardonyx.graph.dtype import DType
 
 if TYPE_CHECKING:
@@ -156,3 +156,15 @@ def elements(fact: Fact) -> Size | None:
     for d in fact.shape:
         count = count * d
     return count
+
+
+def names_in(fact: AnyFact | None) -> Iterator[str]:
+    """The names of sizes in what is known of a value."""
+    if isinstance(fact, Fact):
+        for d in (*(fact.shape or ()), *(fact.sym or ())):
+            yield from symbols(d)
+    elif isinstance(fact, SequenceFact):
+        for part in (fact.elem, *(fact.parts or ())):
+            yield from names_in(part)
+    elif isinstance(fact, OptionalFact):
+        yield from names_in(fact.elem)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from sardonyx.errors import InvalidArgument, ShapeError
@@ -111,7 +110,7 @@ class Scope:
     """One graph under inference: collects its nodes' guards, hands out new dims, infers bodies."""
 
     __slots__ = (
-        "_guess", "_numbers", "_spent", "assumes", "carried", "choices", "entry", "found",
+        "_guess", "_n_fresh", "_spent", "assumes", "carried", "choices", "entry", "found",
         "loose", "node", "parted", "sizes",
     )  # fmt: skip
 
@@ -141,7 +140,7 @@ class Scope:
         self.entry: set[str] = set() if parent is None else set(parent.entry)  # names inputs give
         self.found: list[Guard] = []
         self.node: Node | None = None  # the node being inferred
-        self._numbers: Iterator[int] = itertools.count() if parent is None else parent._numbers
+        self._n_fresh: list[int] = [0] if parent is None else parent._n_fresh
         self._spent: list[int] = [0] if parent is None else parent._spent
 
     @property
@@ -151,7 +150,13 @@ class Scope:
 
     def fresh(self, hint: str = "d") -> Dim:
         """A new dimension whose value is known only once the node has run."""
-        return Dim({(Atom("name", f"{hint}#{next(self._numbers)}"),): 1})
+        self._n_fresh[0] += 1
+        return Dim({(Atom("name", f"{hint}#{self._n_fresh[0] - 1}"),): 1})
+
+    @property
+    def has_fresh(self) -> bool:
+        """Whether any dimension is known only once a node has run."""
+        return self._n_fresh[0] > 0
 
     def body(self, graph: Graph, inputs: Sequence[AnyFact]) -> list[AnyFact]:
         """The facts of a body's outputs, given those of its inputs."""

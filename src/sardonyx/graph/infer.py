@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from sardonyx.graph.guard import Scope
 from sardonyx.ops.declare import Op, allowed, as_facts
 
 MAX_SYMBOLIC: Final = 64  # elements of an integer tensor that inference follows one by one
+SYMBOLIC_KINDS: Final = ("int", "uint", "bool")  # of such tensors
 MAX_ELEMENTS: Final = 2**62  # of a tensor; more cannot be addressed
 
 
@@ -109,6 +111,8 @@ def _inferred(scope: Scope, node: Node) -> Sequence[AnyFact]:
         results = _by_rule(scope, node, facts, bound)
     if op.symbolic_rule is not None:
         results = _with_symbols(op, facts, node.attrs, results)
+    if results and results[0].__class__ is Fact and _is_followed(results[0]):
+        results = _with_numbers(node, results[0], results)
     for fact in results:
         if fact.__class__ is Fact and fact.shape:
             _check_addressable(fact.shape)
@@ -235,6 +239,21 @@ def _with_symbols(
         return results
     outs = made if isinstance(made, tuple) else (made,)
     return [_know(f, o) for f, o in zip(results, outs, strict=False)]
+
+
+def _is_followed(fact: Fact) -> bool:
+    """Whether the elements would be followed, and are not known yet."""
+    if fact.sym is not None or fact.dtype.kind not in SYMBOLIC_KINDS or fact.static is None:
+        return False
+    return math.prod(fact.static) <= MAX_SYMBOLIC
+
+
+def _with_numbers(node: Node, first: Fact, results: Sequence[AnyFact]) -> Sequence[AnyFact]:
+    """The facts with the elements of a small integer result that constants alone decide."""
+    from sardonyx.graph.known import known_elements  # ops' rules and inference need each other
+
+    elements = known_elements(node, first)
+    return results if elements is None else [first.known(elements), *results[1:]]
 
 
 def _objects(sym: Shape, shape: tuple[int, ...]) -> Any:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx.errors import FAULTS, SardonyxError
-from sardonyx.graph.graph import Value
-from sardonyx.ops.declare import INTERNAL, as_outputs
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Node, Value
+from sardonyx.ops.declare import INTERNAL
 from sardonyx.ops.rules import Array
 
-_MAX_ELEMENTS: Final = 8
+MAX_KNOWN: Final = 64  # elements of a tensor that is computed
 _MAX_NODES: Final = 32
 
 
@@ -28,15 +31,42 @@ def known_number(value: Value | None) -> int | None:
     return int(array.reshape(-1)[0])
 
 
+def known_elements(node: Node, fact: Fact) -> tuple[int, ...] | None:
+    """The elements of a node's only output, of whole numbers, where constants alone decide them.
+
+    `fact` is what its op's rule says of the output.
+    """
+    if len(node.outputs) != 1:
+        return None
+    try:
+        made = _run(node, [_MAX_NODES])
+    except (SardonyxError, *FAULTS):
+        return None
+    array = None if made is None else made[0]
+    if array is None or array.shape != fact.static or array.dtype != fact.dtype.np:
+        return None
+    return tuple(map(int, array.reshape(-1).tolist()))
+
+
 def _computed(value: Value, nodes_left: list[int]) -> Array | None:
     if value.const is not None:
-        return value.const.read() if value.const.count <= _MAX_ELEMENTS else None
-    node = value.node
-    if node is None or not node.op.is_pure or node.op.has_bodies or node.op.domain == INTERNAL:
+        return value.const.read() if value.const.count <= MAX_KNOWN else None
+    fact, node = value.fact, value.node
+    if isinstance(fact, Fact) and fact.ints is not None and fact.static is not None:
+        return np.array(fact.ints, fact.dtype.np).reshape(fact.static)
+    if node is None or not _may_be_known(node.outputs):
         return None
+    made = _run(node, nodes_left)
+    return None if made is None else made[value.index]
+
+
+def _run(node: Node, nodes_left: list[int]) -> Sequence[Array] | None:
+    """What a node makes of constants; None where it reads anything else."""
+    op = node.op
     nodes_left[0] -= 1
-    rule = node.op.reference_rule
-    if nodes_left[0] < 0 or rule is None or value.fact is None:
+    if nodes_left[0] < 0 or not op.is_pure or op.has_bodies or op.domain == INTERNAL:
+        return None
+    if op.reference_rule is None or not _may_be_known(node.inputs):
         return None
     arrays: list[Any] = []
     for given in node.inputs:
@@ -44,6 +74,17 @@ def _computed(value: Value, nodes_left: list[int]) -> Array | None:
         if given is not None and array is None:
             return None
         arrays.append(array)
-    absent = [None] * node.op.n_absent(len(arrays))
-    made = as_outputs(rule(*arrays, *absent, **node.attrs))[value.index]
-    return made if isinstance(made, np.ndarray) and made.size <= _MAX_ELEMENTS else None
+    return op.run(arrays, node.attrs)
+
+
+def _may_be_known(values: Sequence[Value | None]) -> bool:
+    """Whether values are small, and none is known to come from elsewhere than constants."""
+    for value in values:
+        if value is None:
+            continue
+        fact = value.fact
+        if not isinstance(fact, Fact) or fact.static is None or math.prod(fact.static) > MAX_KNOWN:
+            return False
+        if fact.ints is None and fact.const is None and value.node is None:
+            return False
+    return True

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 from sardonyx.errors import InternalError, InvalidGraph, SardonyxError
-from sardonyx.graph.dim import product
-from sardonyx.graph.fact import AnyFact, Fact, refines
+from sardonyx.graph.dim import lone_name, product
+from sardonyx.graph.fact import AnyFact, Fact, names_in, refines
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.infer import infer_node
@@ -27,6 +27,7 @@ def verify(graph: Graph, *, deep: bool = False) -> None:
     _check_names(graph, {})
     for value in _values(graph):
         _check_fact(value)
+    _check_bound(graph)
     if deep:
         _check_inference(graph)
 
@@ -176,6 +177,19 @@ def _check_fact(value: Value) -> None:
         _broken(f"the constant behind the value is {held}", value.node, value)
     if fact.sym is not None and fact.static is not None and len(fact.sym) != product(fact.static):
         _broken(f"{len(fact.sym)} elements are known of the value", value.node, value)
+
+
+def _check_bound(graph: Graph) -> None:
+    """Every name in a fact is given by an input or by the output that first has it."""
+    bound = {n for part in graph.family() for v in part.inputs for n in names_in(v.fact)}
+    for node in graph.all_nodes():
+        read = {n for v in node.reads() for n in names_in(v.fact)}
+        dims = (d for v in node.outputs if isinstance(v.fact, Fact) for d in v.fact.shape or ())
+        bound.update(n for n in map(lone_name, dims) if n is not None and n not in read)
+    for value in _values(graph):
+        for name in names_in(value.fact):
+            if name not in bound and isinstance(value.fact, Fact):
+                _broken(f"nothing binds the size {name} of the value", value.node, value)
 
 
 def _check_inference(graph: Graph) -> None:

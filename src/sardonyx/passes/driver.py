@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
 
@@ -9,11 +10,12 @@ from sardonyx.errors import SardonyxError
 from sardonyx.frozen import replace
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
-from sardonyx.graph.infer import infer_node
+from sardonyx.graph.infer import MAX_SYMBOLIC, SYMBOLIC_KINDS, infer_node
 from sardonyx.log import logger
 from sardonyx.passes.fold import FoldingBuilder, fold, inline
 from sardonyx.passes.loops import hoist, trim
 from sardonyx.passes.merge import Merger
+from sardonyx.passes.names import Names
 from sardonyx.passes.pattern import match
 from sardonyx.passes.rule import NoMatch, Rule, Rules, need
 
@@ -39,17 +41,29 @@ class Rewriter:
         self._work: deque[Node] = deque()
         self._queued: set[Node] = set()
         self._stale: set[Node] = set()  # nodes with inputs of which more is known than before
+        self._names = Names(graph)
 
     def run(self) -> None:
         """Visits every node in order, and again whatever a change may have given a chance."""
         for node in self._graph.nodes:
             if not self._is_clean or node.op.name in self._rules or node.op.has_bodies:
                 self._push(node)
-        while self._work:
+        while self._work or self._names.found:
+            if not self._work:
+                self._spread()
+                continue
             node = self._work.popleft()
             self._queued.discard(node)
             if node in self._graph.nodes:
                 self._visit(node)
+
+    def _spread(self) -> None:
+        """Sizes found for names reach all that is made of them: much of it may now be constant."""
+        changed = self._names.spread()
+        for value in changed:
+            if value.node is not None:
+                self._push(value.node)
+        self._changed(changed)
 
     def _push(self, node: Node) -> None:
         if node not in self._queued and node.graph is self._graph:
@@ -92,12 +106,18 @@ class Rewriter:
         if made is not None:
             moved, outputs = made
             for inner in moved:
+                self._names.add(inner)
                 self._push(inner)
+            for old, new in zip(node.outputs, outputs, strict=False):  # some need not be named
+                self._names.replaced(old, new)
             self._changed(outputs)
             drop(self._graph, [node])
             return True
-        self._changed(trim(node))
+        for old, new in trim(node):
+            self._names.replaced(old, new)
+            self._changed((new,))
         for inner in hoist(node):
+            self._names.add(inner)
             self._push(inner)
         for _, body in node.subgraphs:
             Rewriter(body, self._rules, self._limit, self._disabled, self._is_clean).run()
@@ -125,6 +145,7 @@ class Rewriter:
         logger.debug("%s at %s", r.name, node)
         for made in builder.made:
             made.name, made.marks = made.name or node.name, node.marks
+            self._names.add(made)
         self._replace(node.outputs[0], new)
         for made in builder.made:
             self._push(made)
@@ -138,6 +159,7 @@ class Rewriter:
             new.name, old.name = old.name, ""
         readers, is_news = _readers(old), new.fact != old.fact
         self._graph.replace(old, new)
+        self._names.replaced(old, new)
         self._revisit(readers, is_news)
 
     def _changed(self, values: Iterable[Value]) -> None:
@@ -156,19 +178,19 @@ class Rewriter:
 
     def _reinfer(self, node: Node) -> list[Node]:
         """Infers a node again where more is known of its inputs; returns the readers to tell."""
-        before = [_known(v) for v in node.outputs]
-        if all(before) or node.op.has_bodies:
+        if node.op.has_bodies or all(map(_known, node.outputs)):
             return []
         facts = [v.fact for v in node.outputs]
         infer_node(node.graph.scope, node)
-        for value, fact in zip(node.outputs, facts, strict=True):
-            value.fact = _refined(fact, value.fact)
-        return [
-            reader
-            for value, was_known in zip(node.outputs, before, strict=True)
-            if not was_known and _known(value)
-            for reader in _readers(value)
-        ]
+        told: list[Node] = []
+        for value, old in zip(node.outputs, facts, strict=True):
+            new = value.fact
+            self._names.refined(value, old, node.reads())
+            value.fact = _refined(old, new)
+            if isinstance(new, Fact) and value.fact != old:
+                told += _readers(value)
+        self._names.add(node)
+        return told
 
 
 def prune(graph: Graph) -> None:
@@ -216,6 +238,9 @@ def _refined(old: AnyFact | None, new: AnyFact | None) -> AnyFact | None:
 def _known(value: Value) -> bool:
     """Whether everything that inference may find of a value is found."""
     fact = value.fact
-    if not isinstance(fact, Fact) or fact.shape is None:
-        return not isinstance(fact, Fact)
-    return all(isinstance(d, int) for d in fact.shape)
+    if not isinstance(fact, Fact):
+        return True
+    if fact.static is None:
+        return False
+    is_followed = fact.dtype.kind in SYMBOLIC_KINDS and math.prod(fact.static) <= MAX_SYMBOLIC
+    return not is_followed or fact.ints is not None

@@ -9,15 +9,15 @@ from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops.declare import INTERNAL
 
 
-def trim(node: Node) -> list[Value]:
-    """Lets a Loop carry only what changes and is read; returns values that got other readers.
+def trim(node: Node) -> list[tuple[Value, Value]]:
+    """Lets a Loop carry only what changes and is read; returns values and those now read instead.
 
     Exporters carry weights through loops. Taken from outside they are constants in the body.
     """
     if node.op.name != "Loop" or node.op.domain:
         return []
     body: Graph = node.attrs["body"]
-    freed: list[Value] = []
+    freed: list[tuple[Value, Value]] = []
     dropped: list[int] = []
     for position, outer in enumerate(node.inputs[2:]):
         inner, final = body.inputs[2 + position], node.outputs[position]
@@ -26,7 +26,7 @@ def trim(node: Node) -> list[Value]:
         if _origin(body.outputs[1 + position]) is inner and _may_replace(outer, (inner, final)):
             body.replace(inner, outer)
             node.graph.replace(final, outer)
-            freed.append(outer)
+            freed += (inner, outer), (final, outer)
             dropped.append(position)
         elif not inner.is_used and not final.is_used:
             dropped.append(position)

@@ -141,6 +141,12 @@ def test_a_chain_of_floats_is_followed_to_whole_numbers() -> None:
     assert b.Cast(b.Mul(b.Cast(sizes(N), to=F32.onnx), 0.5), to=I64.onnx).tensor.sym is None
 
 
+def test_no_elements_of_an_open_size_stay_open() -> None:
+    b = Builder(Graph(), Scope())
+    empty = b.ConstantOfShape(sizes(0, N), value=Held(np.array([1])))
+    assert str(empty.fact) == "i64[0,n]"
+
+
 def test_what_is_large_is_not_computed_while_facts_are_inferred() -> None:
     b = Builder(Graph(), Scope())
     many = b.ConstantOfShape(held([2**33]))

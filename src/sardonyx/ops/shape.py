@@ -324,12 +324,12 @@ def _(target: Array, *, value: Const | None) -> Array:
 @constant_of_shape.symbolic
 def _(target: Array, *, value: Const | None) -> Array | None:
     dtype, number = _filler(value)
-    count = product(target.flat)
+    sizes = tuple(target.flat)
     if not dtype.is_integer and dtype is not BOOL:
         return None
-    if not isinstance(count, int) or not 0 <= count <= MAX_SYMBOLIC:
+    if not all(isinstance(s, int) and s >= 0 for s in sizes) or math.prod(sizes) > MAX_SYMBOLIC:
         return None
-    return np.full(tuple(target.flat), int(number), object)
+    return np.full(sizes, int(number), object)
 
 
 _EYES: Final = NUMBERS | {BOOL}

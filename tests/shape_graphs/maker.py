@@ -191,6 +191,35 @@ class Maker:
         self.made.append(name)
         return name
 
+    def loop(self, trips: str, carried: str) -> str | None:
+        """A Loop over a computed count: what it carries grows by one number in each pass."""
+        counts = [int(a.reshape(-1)[0]) for a in self.values[trips]]
+        if max(counts) > 16:
+            return None
+        at, go, x, out, kept = (f"{p}{len(self.values)}" for p in ("i", "g", "x", "o", "k"))
+        wide = helper.make_tensor_value_info
+        body = helper.make_graph(
+            [
+                helper.make_node("Identity", [go], [kept]),
+                helper.make_node("Unsqueeze", [at, self.const([0])], [f"{at}_row"]),
+                helper.make_node("Concat", [x, f"{at}_row"], [out], axis=0),
+            ],
+            f"loop_{out}",
+            [
+                wide(at, onnx.TensorProto.INT64, []), wide(go, onnx.TensorProto.BOOL, []),
+                wide(x, onnx.TensorProto.INT64, None),
+            ],
+            [wide(kept, onnx.TensorProto.BOOL, []), wide(out, onnx.TensorProto.INT64, None)],
+        )  # fmt: skip
+        name = f"v{len(self.values)}"
+        self.nodes.append(helper.make_node("Loop", [trips, "", carried], [name], body=body))
+        self.values[name] = [
+            np.concatenate([a, np.arange(max(n, 0))])
+            for a, n in zip(self.values[carried], counts, strict=True)
+        ]
+        self.made.append(name)
+        return name
+
     def pool(self, kinds: str, ranks: tuple[int, ...] = (0, 1, 2, 3, 4)) -> list[str]:
         """The values of some kinds of type and ranks; later ones come more often."""
         found = [

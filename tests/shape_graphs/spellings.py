@@ -375,13 +375,46 @@ def _mask(m: Maker) -> None:
         m.op("Trilu", x, upper=m.random.choice((0, 1)))
 
 
+def _scalar(m: Maker) -> str:
+    """A computed number of int64, as a vector of one."""
+    found = _some(m, "i")
+    if m.values[found][0].dtype != np.int64 or any(a.size != 1 for a in m.values[found]):
+        raise NoneFits
+    if m.values[found][0].ndim == 0:
+        return m.op("Unsqueeze", found, m.const([0])) or found
+    return found
+
+
+def _sized(m: Maker) -> None:
+    """Ops that take a number of elements, sizes or classes."""
+    kind = m.random.choice(("TopK", "OneHot", "CenterCropPad", "Resize"))
+    if kind == "TopK":
+        m.op(kind, _some(m, "f", (1, 2)), _scalar(m))
+    elif kind == "OneHot":
+        m.op(kind, _some(m, "i"), _scalar(m), m.const([0, 1]))
+    elif kind == "CenterCropPad":
+        m.op(kind, _some(m, "f", (1, 2)), _scalar(m), axes=[0])
+    else:
+        sizes = _some(m, "i", (1,))
+        x = _some(m, "f", (2,))
+        if m.values[sizes][0].dtype == np.int64 and all((a > 0).all() for a in m.values[sizes]):
+            m.op(kind, x, "", "", sizes, mode="nearest", coordinate_transformation_mode="asymmetric",
+                 nearest_mode="floor")  # fmt: skip
+
+
+def _loop(m: Maker) -> None:
+    x = _some(m, "i", (1,))
+    if m.values[x][0].dtype == np.int64:
+        m.loop(_scalar(m), x)
+
+
 Step = Callable[[Maker], None]
 TABLE: tuple[tuple[int, Step], ...] = (
     (10, _shape), (10, _pick), (3, _gather_some), (6, _cut), (9, _join), (14, _binary), (4, _unary),
     (3, _function), (5, _float_detour), (4, _cast), (4, _float_const), (5, _compare), (2, _logic),
     (4, _where), (2, _if), (5, _reduce), (2, _scan), (6, _range), (4, _fill), (5, _expand),
     (7, _reshape), (2, _tile), (4, _move), (4, _slice_tensor), (2, _pad), (5, _take),
-    (2, _by_value), (2, _scatter), (3, _clip), (1, _mask),
+    (2, _by_value), (2, _scatter), (3, _clip), (1, _mask), (3, _sized), (2, _loop),
 )  # fmt: skip
 
 

@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""Exports torch modules in every way, runs them, and reports where results are not torch's.
+
+    exported.py --jobs 2            every row of tests/exported, by every exporter that is installed
+    exported.py --only attention    rows whose names have this in them
+    exported.py --only conv --all   and what became of each of them
+
+The exporter over torch.export (dynamo) needs onnxscript; without it, only the other one is asked.
+What an exporter refuses, and models that onnxruntime does not find right either, are counted and
+listed, and are no failures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import multiprocessing
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import torch  # noqa: E402  # as all that follow, after the path above
+
+from tests.exported import ROWS  # noqa: E402
+from tests.exported.ways import DYNAMO, HAS_DYNAMO, SCRIPT, Outcome, outcomes  # noqa: E402
+from tests.random_graphs.onnxruntime_process import OrtProcess  # noqa: E402
+
+WAYS = (*SCRIPT, *(DYNAMO if HAS_DYNAMO else ()))
+
+
+def try_some(numbers: range) -> list[Outcome]:
+    """What becomes of some rows of the table."""
+    torch.set_num_threads(1)
+    ort = OrtProcess()
+    found = [o for i in numbers for o in outcomes(ROWS[i], ort, WAYS)]
+    ort.stop()
+    return found
+
+
+def main() -> int:
+    """Tries rows in processes of their own."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=1, help="processes at once")
+    parser.add_argument("--only", default="", metavar="TEXT", help="rows with this in their names")
+    parser.add_argument("--all", action="store_true", help="shows what became of every row")
+    arguments = parser.parse_args()
+    os.nice(10)
+    chosen = [i for i, row in enumerate(ROWS) if arguments.only in row.name]
+    parts = [range(i, i + 1) for i in chosen]
+    counts: collections.Counter[str] = collections.Counter()
+    with multiprocessing.get_context("spawn").Pool(arguments.jobs) as pool:
+        for found in pool.imap(try_some, parts):
+            for o in found:
+                counts[o.kind] += 1
+                if o.kind != "same" or arguments.all:
+                    print(f"{o.kind:<8} {o.row} | {o.way} | {o.detail[:400]}", flush=True)
+    told = ", ".join(f"{counts[k]} {k}" for k in ("same", "refused", "exporter", "differs"))
+    print(f"{len(chosen)} modules in {counts.total()} ways: {told}")
+    return bool(counts["differs"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

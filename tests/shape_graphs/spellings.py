@@ -398,8 +398,8 @@ def _sized(m: Maker) -> None:
         sizes = _some(m, "i", (1,))
         x = _some(m, "f", (2,))
         if m.values[sizes][0].dtype == np.int64 and all((a > 0).all() for a in m.values[sizes]):
-            m.op(kind, x, "", "", sizes, mode="nearest", coordinate_transformation_mode="asymmetric",
-                 nearest_mode="floor")  # fmt: skip
+            place = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+            m.op(kind, x, "", "", sizes, mode="nearest", **place)
 
 
 def _loop(m: Maker) -> None:
@@ -411,8 +411,8 @@ def _loop(m: Maker) -> None:
 Step = Callable[[Maker], None]
 TABLE: tuple[tuple[int, Step], ...] = (
     (10, _shape), (10, _pick), (3, _gather_some), (6, _cut), (9, _join), (14, _binary), (4, _unary),
-    (3, _function), (5, _float_detour), (4, _cast), (4, _float_const), (5, _compare), (2, _logic),
-    (4, _where), (2, _if), (5, _reduce), (2, _scan), (6, _range), (4, _fill), (5, _expand),
+    (3, _function), (5, _float_detour), (4, _cast), (4, _float_const), (7, _compare), (2, _logic),
+    (4, _where), (6, _if), (5, _reduce), (2, _scan), (6, _range), (4, _fill), (5, _expand),
     (7, _reshape), (2, _tile), (4, _move), (4, _slice_tensor), (2, _pad), (5, _take),
     (2, _by_value), (2, _scatter), (3, _clip), (1, _mask), (3, _sized), (2, _loop),
 )  # fmt: skip

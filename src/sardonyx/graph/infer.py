@@ -14,6 +14,7 @@ from sardonyx.graph.dtype import DType
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.known import known_elements
 from sardonyx.ops.declare import Op, allowed, as_facts
 
 MAX_SYMBOLIC: Final = 64  # elements of an integer tensor that inference follows one by one
@@ -250,8 +251,6 @@ def _is_followed(fact: Fact) -> bool:
 
 def _with_numbers(node: Node, first: Fact, results: Sequence[AnyFact]) -> Sequence[AnyFact]:
     """The facts with the elements of a small integer result that constants alone decide."""
-    from sardonyx.graph.known import known_elements  # ops' rules and inference need each other
-
     elements = known_elements(node, first)
     return results if elements is None else [first.known(elements), *results[1:]]
 

@@ -86,7 +86,8 @@ class Names:
             self._binders.pop(name, None)
         changed: list[Value] = []
         for part in self._graph.family():
-            part.scope.found = [_guard(g, sizes) for g in part.scope.found]
+            guards = (_guard(g, sizes) for g in part.scope.found)
+            part.scope.found = [g for g in guards if g.symbols or not g.holds({})]
             made = (v for node in part.nodes for v in node.outputs)
             for value in (*part.inputs, *made):
                 fact = _fact(value.fact, sizes)

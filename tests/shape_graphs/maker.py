@@ -249,7 +249,7 @@ def _stays_small(kind: str, arrays: list[Any]) -> bool:
         return abs(last - first) <= MAX_SIZE
     sizes = np.maximum(np.abs(arrays[-1].astype(np.float64)), 1)
     data = 1 if kind == "ConstantOfShape" else max(arrays[0].size, 1)
-    return float(np.prod(sizes)) * data <= 16 * MAX_SIZE
+    return float(np.log2(sizes).sum()) + np.log2(data) <= np.log2(16 * MAX_SIZE)
 
 
 def _is_fit(array: Array) -> bool:

@@ -56,7 +56,8 @@ def main() -> int:
             for o in found:
                 counts[o.kind] += 1
                 if o.kind != "same" or arguments.all:
-                    print(f"{o.kind:<8} {o.row} | {o.way} | {o.detail[:400]}", flush=True)
+                    detail = " ".join(o.detail.split())[:300]
+                    print(f"{o.kind:<8} {o.row} | {o.way} | {detail}", flush=True)
     told = ", ".join(f"{counts[k]} {k}" for k in ("same", "refused", "exporter", "differs"))
     print(f"{len(chosen)} modules in {counts.total()} ways: {told}")
     return bool(counts["differs"])

@@ -58,6 +58,11 @@ SHAPES = (
     call("arange, fixed", lambda x: torch.arange(32).unsqueeze(0) + x[:, :1].long(), _rows),
     call("arange backwards", lambda x: torch.arange(x.shape[0], -1, -1), _rows),
     call("arange from a size", lambda x: torch.arange(x.shape[1], x.shape[1] + x.shape[0]), _rows),
+    call(
+        "variance at fixed places",
+        lambda x: x.index_select(1, torch.arange(4)).var(1),
+        _rows,
+    ),
     call("linspace", lambda x: torch.linspace(-1, 1, 7) + x[:, :1], _rows),
     call("linspace of a size", lambda x: torch.linspace(0, 1, x.shape[0]), _rows),
     call(

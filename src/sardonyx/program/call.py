@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from sardonyx.frozen import frozen
-from sardonyx.graph.dim import Shape, Size
+from sardonyx.graph.dim import Dim, Shape, Size
 from sardonyx.graph.graph import Value
 
 
@@ -92,3 +94,11 @@ class Bodies:
 
 
 Lowered = Call | Reshaped | Permuted | Sliced | Expanded | Zipped | Bodies
+
+
+def told_sizes(lowered: Lowered) -> Iterator[Dim]:
+    """Sizes that native code is told beside those of the outputs."""
+    if isinstance(lowered, Call):
+        yield from (d for d in lowered.ints if isinstance(d, Dim))
+    elif isinstance(lowered, Sliced):
+        yield from (d for starts in lowered.starts for d in starts if isinstance(d, Dim))

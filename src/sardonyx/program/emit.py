@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 import sardonyx._native as native
 from sardonyx.errors import InternalError
 from sardonyx.frozen import field, mutable
-from sardonyx.graph.dim import Dim, Size, is_polynomial, lone_name, symbols
+from sardonyx.graph.dim import Dim, is_polynomial, lone_name, symbols
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.guard import Guard
@@ -16,7 +16,7 @@ from sardonyx.memory import Plan, plan
 from sardonyx.memory.limit import device_limits
 from sardonyx.place import HOST, DeviceProvider, Placement, has_device
 from sardonyx.place.provider import Region, Step
-from sardonyx.program.call import Bodies, Call, Lowered, Sliced, Zipped
+from sardonyx.program.call import Bodies, Call, Lowered, Zipped, told_sizes
 from sardonyx.program.control import ControlPart, NativeBody, native_bodies
 from sardonyx.program.expected import Expected, expected
 from sardonyx.program.flat import Growth, SegmentBuilder
@@ -205,7 +205,7 @@ class _Layout:
         if unknown and not (_resolves(lowered) and all(lone_name(d) for d in unknown)):
             return False
         known = self.bound.union(*map(symbols, unknown)) if unknown else self.bound
-        return all(symbols(d) <= known for d in _told(lowered) if isinstance(d, Dim))
+        return all(symbols(d) <= known for d in told_sizes(lowered))
 
     def _add_control(self, node: Node, bodies: tuple[NativeBody, ...]) -> None:
         if self.ready:  # guards are checked by parts of the other kind
@@ -486,13 +486,6 @@ def _leaves(value: Value, nodes: Container[Node]) -> bool:
 
 def _resolves(lowered: Lowered) -> bool:
     return isinstance(lowered, Call) and native.kernels[lowered.row].resolves
-
-
-def _told(lowered: Lowered) -> tuple[Size, ...]:
-    """Sizes that native code takes beside those of the outputs."""
-    if isinstance(lowered, Sliced):
-        return tuple(s for starts in lowered.starts for s in starts)
-    return lowered.ints if isinstance(lowered, Call) else ()
 
 
 def _ready(

@@ -171,6 +171,9 @@ MOVE = [
     rule("ScatterND", f64(4, 3), of([[2], [2]], np.int64), f64(2, 3), by=(0, 2), reduction="add"),
     rule("Compress", f64(4, 3), of([True, False, True, True], bool), by=(0,), axis=0),
     rule("Compress", f64(2, 3), of([True, False, True], bool), by=(0,)),
+    rule("OneHot", of([1, 5, -2, 0], np.int64), of(4, np.int64), f64(2), fixed=(1,)),
+    rule("OneHot", of([[1.0, 3.0]], np.float64), of(4, np.int64), f64(2), by=(2,), axis=0),
+    rule("Range", f64(), f64() + 5, of(0.31, np.float64), by=(0, 2)),
     *(
         rule("Resize", f64(1, 2, 4, 5), None, None, sizes(1, 2, 7, 3), fixed=(3,), mode=mode)
         for mode in ("nearest", "linear", "cubic")

@@ -162,6 +162,98 @@ def test_half_types_keep_their_type(kind: int) -> None:
         np.testing.assert_allclose(close, exact[name], atol=0.06 if kind == 16 else 0.01)
 
 
+# Tensors that go through sequences of known elements, optionals, and the branch that is taken.
+AROUND = [
+    """s = SequenceConstruct(x, y) t = SequenceInsert(s, y, zero) u = SequenceErase(t, one)
+       e = SequenceAt(u, one)""",
+    "s = SplitToSequence<axis = 0>(y) e = ConcatFromSequence<axis = 0>(s)",
+    "s = SplitToSequence<keepdims = 0>(y) e = ConcatFromSequence<axis = 0, new_axis = 1>(s)",
+    "s = Optional(y) e = OptionalGetElement(s)",
+    "s = SequenceConstruct(x, y) o = Optional(s) t = OptionalGetElement(o) e = SequenceAt(t, one)",
+    """e = If (yes) <then_branch = t () => (float[4] a) { a = Identity(y) },
+                     else_branch = f () => (float[4] b) { b = Mul(y, x) }>""",
+]
+
+
+@pytest.mark.parametrize("path", AROUND)
+def test_tensors_that_pass_through_known_elements(path: str) -> None:
+    text = f"""g (float[4] x) => (float loss) {{
+        zero = Constant<value = int64 {{0}}>() one = Constant<value = int64 {{1}}>()
+        yes = Constant<value = bool {{1}}>() y = Mul(x, w) {path}
+        p = Mul(e, y) loss = ReduceSum<keepdims=0>(p) }}"""
+    w, x = f32(1, 2, 3, 4), f32(5, 6, 7, 8)
+    found = run(gradient(model_of(text, w=w)), x=x)
+    np.testing.assert_array_equal(found["w_grad"], 2 * w * x * x)
+
+
+# Paths from a weight to the loss beside y itself, each with the node where the gradient is lost.
+CUT = [
+    ("s = SequenceConstruct(y, x) e = SequenceAt(s, i)", "SequenceAt"),
+    ("s = SequenceConstruct(y, x) t = SequenceErase(s, i) e = SequenceAt(t, zero)", "SequenceAt"),
+    (
+        """s = SequenceConstruct(y, y) m = SequenceMap <body = b (float[4] v) => (float[4] u)
+           { u = Mul(v, v) }> (s) e = SequenceAt(m, zero)""",
+        "SequenceAt",
+    ),
+    (
+        """yes = Constant<value = bool {1}>() s0 = SequenceEmpty()
+           s = Loop (i, yes, s0) <body = b (int64 k, bool c, seq(float[4]) s1)
+               => (bool d, seq(float[4]) s2) { d = Identity(c) s2 = SequenceInsert(s1, y) }>
+           e = ConcatFromSequence<axis = 0>(s)""",
+        "ConcatFromSequence",
+    ),
+    (
+        """yes = Constant<value = bool {1}>()
+           e = Loop (i, yes, x) <body = b (int64 k, bool c, float[4] s1)
+               => (bool d, float[4] s2) { d = Identity(c) s2 = Mul(s1, w) }>""",
+        "Loop",
+    ),
+    (
+        """r = Unsqueeze(x, axes) e = Scan (r) <num_scan_inputs = 1,
+           body = b (float[4] v) => (float[4] u) { u = Mul(v, w) }>""",
+        "Scan",
+    ),
+    (
+        """c = Cast<to = 9>(i) o = If (c) <then_branch = t () => (optional(float[4]) a)
+           { a = Optional(y) }, else_branch = f () => (optional(float[4]) b) { b = Optional(x) }>
+           e = OptionalGetElement(o)""",
+        "OptionalGetElement",
+    ),
+    ("q = QuantizeLinear(y, tenth, none) e = DequantizeLinear(q, tenth, none)", "DequantizeLinear"),
+    ("q = QuantizeLinear(y, tenth, none) r = Identity(q) e = Cast<to = 1>(r)", "QuantizeLinear"),
+    ("q, s, z = DynamicQuantizeLinear(y) e = DequantizeLinear(q, s, z)", "DequantizeLinear"),
+    ("q, s, z = DynamicQuantizeLinear(y) e = Mul(x, s)", "DynamicQuantizeLinear"),
+]
+
+
+@pytest.mark.parametrize("names", [None, ["w"]], ids=["all", "w"])
+@pytest.mark.parametrize(("path", "op"), CUT)
+def test_a_path_that_is_cut_is_an_error(path: str, op: str, names: list[str] | None) -> None:
+    text = f"""g (float[4] x, int64 i) => (float loss) {{
+        zero = Constant<value = int64 {{0}}>() axes = Constant<value_ints = [0]>()
+        tenth = Constant<value = float {{0.1}}>() none = Constant<value = int8 {{0}}>()
+        y = Mul(x, w) {path} a = ReduceSum<keepdims=0>(e) b = ReduceSum<keepdims=0>(y)
+        loss = Add(a, b) }}"""
+    with pytest.raises(NotImplemented, match=rf"(?s)^.*: {op} has no gradient.*node.*hint"):
+        gradient(model_of(text, w=f32(1, 2, 3, 4)), by=names)
+
+
+def test_an_element_type_without_gradients_is_an_error() -> None:
+    text = """g (float[4] x) => (float loss) {
+        y = Mul(x, w) q = Cast<to = 17>(y) e = Cast<to = 1>(q) p = Mul(e, y)
+        loss = ReduceSum<keepdims=0>(p) }"""
+    with pytest.raises(NotImplemented, match=r"(?s)depends on q:f8e4m3fn.*pass.*Cast"):
+        gradient(model_of(text, w=f32(1, 2, 3, 4)))
+
+
+def test_what_the_loss_does_not_read_may_be_anything() -> None:
+    text = """g (float[4] x) => (float loss, seq(float[4]) s) {
+        y = Mul(x, w) s = SequenceConstruct(y, x) n = SequenceLength(s) m = Cast<to = 1>(n)
+        p = Mul(y, m) loss = ReduceSum<keepdims=0>(p) }"""
+    found = run(gradient(model_of(text, w=f32(1, 2, 3, 4)), "loss"), x=f32(1, 2, 3, 4))
+    assert found["w_grad"].tolist() == [2, 4, 6, 8]
+
+
 TWO = "g (float[n] x, int64[n] i) => (float[n] y, int64[n] k) { y = Mul(x, w) k = Identity(i) }"
 ONE = "g (float x, float v) => (float y) { y = Mul(x, w) }"
 BRANCHES = """g (bool c, float x) => (float y) {

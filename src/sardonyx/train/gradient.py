@@ -14,12 +14,12 @@ from sardonyx.graph.copy import copied
 from sardonyx.graph.dim import Size, lone_name, product, symbol
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
-from sardonyx.graph.infer import infer
 from sardonyx.load import LoadOptions, load
 from sardonyx.load.model import Declared, Model
 from sardonyx.load.source import read_model
 from sardonyx.passes.driver import prune
 from sardonyx.train.backward import Backward, Gradients, Parts, flow, ranked, takes_gradients
+from sardonyx.train.prepare import prepare
 from sardonyx.train.recompute import Choice, chosen, repeat
 from sardonyx.train.rules import rule_of
 
@@ -107,7 +107,7 @@ class _Work:
             if name in self._weights and _is_trained(value)
         }
         wanted.update((v.name, v) for v in self.graph.defaults if takes_gradients(v))
-        infer(self.graph, assumes=False)
+        prepare(self.graph)
         losses = self._losses(of)
         found, _ = self._flow(self._seeds(losses, seeds), wanted.values())
         names = [name for name, value in wanted.items() if value in found]
@@ -127,7 +127,7 @@ class _Work:
     ) -> None:
         """Adds the backward part, and the gradients as outputs."""
         targets = self._targets([by] if isinstance(by, str) else list(by))
-        infer(self.graph, assumes=False)
+        prepare(self.graph)
         losses = self._losses(of)
         found, forward = self._flow(self._seeds(losses, seeds), targets.values())
         again = chosen(recompute, forward, self._b.active)

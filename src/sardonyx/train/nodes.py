@@ -9,9 +9,10 @@ from sardonyx.errors import InvalidGraph, NotImplemented
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.infer import infer, infer_node
+from sardonyx.graph.infer import infer_node
 from sardonyx.ops.declare import GRADIENT, Op
 from sardonyx.train.backward import Backward, Gradients, flow, takes_gradients
+from sardonyx.train.prepare import prepare
 
 # Inputs: the values to differentiate at, the variables that they stand for, and what they make.
 asked: Final = Op("Asked", 1, "inputs:T*", "outputs:T*", domain=GRADIENT, unranked=True)
@@ -57,7 +58,7 @@ def _named(find: Callable[[str], Value | None], name: bytes) -> Value:
 
 def expand(graph: Graph) -> None:
     """Puts the backward part in the place of each node that asks for one, bodies included."""
-    infer(graph, assumes=False)
+    prepare(graph)
     for part in list(graph.family()):
         for node in part.sorted_nodes():
             if node.op is asked:

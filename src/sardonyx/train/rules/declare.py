@@ -55,16 +55,6 @@ def unary(name: str, rule: Unary, domain: str = ONNX) -> None:
     declared(name, domain).gradient(run)
 
 
-def stops(*names: str, domain: str = ONNX) -> None:
-    """Ops whose results do not change, or change in steps, as their inputs do."""
-
-    def stop(b: Backward, node: Node, *grads: Value | None) -> tuple[()]:
-        return ()
-
-    for name in names:
-        declared(name, domain).gradient(stop)
-
-
 def saved(b: Backward, node: Node, slot: int) -> Value:
     """An output of a forward node that only its gradient needs; from now on the node makes it."""
     while len(node.outputs) <= slot:

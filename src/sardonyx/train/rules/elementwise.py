@@ -8,7 +8,7 @@ from typing import Final
 
 from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.train.backward import Backward
-from sardonyx.train.rules.declare import Unary, gradient, stops, unary
+from sardonyx.train.rules.declare import Unary, gradient, unary
 
 Grads = list[Value | None]
 
@@ -49,12 +49,6 @@ def bell(b: Backward, x: Value) -> Value:
 
 for _name, _rule in _UNARY:
     unary(_name, _rule)
-
-stops(
-    "And", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Ceil", "Equal",
-    "Floor", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Not", "Or",
-    "Round", "Sign", "Xor",
-)  # fmt: skip
 
 
 def _binary(

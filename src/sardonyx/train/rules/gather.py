@@ -7,11 +7,9 @@ from sardonyx.graph.dtype import I64
 from sardonyx.graph.graph import Node, Value, given
 from sardonyx.ops.rules import axis_of
 from sardonyx.train.backward import Backward, ranked
-from sardonyx.train.rules.declare import gradient, stops
+from sardonyx.train.rules.declare import gradient
 
 Grads = list[Value | None]
-
-stops("OneHot")
 
 
 @gradient("Gather")
@@ -99,3 +97,13 @@ def _(b: Backward, node: Node, dy: Value) -> Value:
         return put(b, x, index, dy, axis_of(axis, ranked(x).rank))
     flat = b.Reshape(x, b.ints(-1))
     return b.reshape(put(b, flat, index, dy, 0), x)
+
+
+@gradient("OneHot")
+def _(b: Backward, node: Node, dy: Value) -> Grads:
+    """Of the two values: what lies where an index is not, and where it is."""
+    index, depth, values = given(node, 0), given(node, 1), given(node, 2)
+    hot = b.OneHot(index, depth, b.const([0, 1], values.tensor.dtype), axis=node.attrs["axis"])
+    on, whole = (b.ReduceSum(x, keepdims=0) for x in (b.Mul(dy, hot), dy))
+    pair = (b.Unsqueeze(x, b.ints(0)) for x in (b.Sub(whole, on), on))
+    return [None, None, b.Concat(*pair, axis=0)]

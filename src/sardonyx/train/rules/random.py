@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.train.backward import Backward
-from sardonyx.train.rules.declare import gradient, saved, stops
-
-stops(
-    "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
-    "RandomUniformLike",
-)  # fmt: skip
+from sardonyx.train.rules.declare import gradient, saved
 
 
 @gradient("Dropout")

@@ -9,9 +9,7 @@ from sardonyx.errors import NotImplemented
 from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.ops.rules import axes_of
 from sardonyx.train.backward import Backward, ranked
-from sardonyx.train.rules.declare import gradient, stops
-
-stops("ArgMax", "ArgMin")
+from sardonyx.train.rules.declare import gradient
 
 
 def _axes(node: Node) -> tuple[int, ...]:

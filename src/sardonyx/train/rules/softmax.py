@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from sardonyx.graph.graph import Node, Value
 from sardonyx.train.backward import Backward
-from sardonyx.train.rules.declare import gradient, stops
-
-stops("Hardmax")
+from sardonyx.train.rules.declare import gradient
 
 
 @gradient("Softmax")

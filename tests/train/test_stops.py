@@ -1,0 +1,148 @@
+"""No op drops a gradient without a word: it has a rule, is listed in rules/stops.py, or fails."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sardonyx
+from sardonyx.errors import NotImplemented
+from sardonyx.graph.dtype import BOOL, F32, I64, INTS
+from sardonyx.graph.fact import Fact, OptionalFact, SequenceFact
+from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.infer import infer, infer_node
+from sardonyx.load import LoadOptions, load
+from sardonyx.load.source import read_model
+from sardonyx.ops import all_ops, lookup
+from sardonyx.ops.declare import GRADIENT, INTERNAL
+from sardonyx.train.backward import Backward, flow, takes_gradients
+from sardonyx.train.rules import rule_of
+from sardonyx.train.rules.stops import STOPS, stops_at_input, stops_at_output
+from tests import cases
+from tests.oracle import model_of
+from tests.rows import Array, Row, case
+from tests.train.rows import apart
+
+N_ROWS = 8  # of an op: they differ in attributes, types and the inputs that are there
+
+
+def rows() -> Iterator[Row]:
+    for module in pkgutil.iter_modules(cases.__path__):
+        yield from importlib.import_module(f"tests.cases.{module.name}").CASES
+
+
+BY_OP: dict[tuple[str, str], list[Row]] = {}
+for _row in rows():
+    if _row.fails is None and any(isinstance(x, np.ndarray) for x in _row.inputs):
+        BY_OP.setdefault((_row.domain, _row.op), []).append(_row)
+
+
+def as_floats(graph: Graph, value: Value) -> Value | None:
+    """A tensor of floats that depends on a value, or None where no op makes one of it."""
+    if takes_gradients(value):
+        return value
+    fact = value.fact
+    if isinstance(fact, Fact) and (fact.dtype in INTS or fact.dtype is BOOL):
+        return made(graph, "Cast", value, to=F32.onnx)
+    if isinstance(fact, SequenceFact):
+        position = Value("position", Fact(I64, ()))
+        graph.inputs.append(position)
+        return as_floats(graph, made(graph, "SequenceAt", value, position))
+    if isinstance(fact, OptionalFact):
+        return as_floats(graph, made(graph, "OptionalGetElement", value))
+    return None
+
+
+def made(graph: Graph, name: str, *inputs: Value, **attrs: Any) -> Value:
+    op = lookup("", name)
+    assert op is not None
+    node = graph.add(op, inputs, {**op.defaults, **attrs})
+    infer_node(graph.scope, node)
+    return node.outputs[0]
+
+
+def gradient_reaches(row: Row, position: int) -> bool | None:
+    """Whether a gradient of all outputs arrives at an input; None where no path may carry one."""
+    graph = load(read_model(model_of(row)), LoadOptions()).graph
+    infer(graph, assumes=False)
+    wanted = next(v for v in graph.inputs if v.name == f"x{position}")
+    if not takes_gradients(wanted) or not wanted.is_used:
+        return None
+    depends = {wanted}
+    for node in graph.sorted_nodes():
+        depends.update(dependents(node, depends))
+    ends = [y for v in graph.outputs if v in depends and (y := as_floats(graph, v)) is not None]
+    if not ends:
+        return None
+    seeds = {y: Value("seed", y.fact) for y in ends}
+    return wanted in flow(Backward(graph), graph.sorted_nodes(), seeds, [wanted])
+
+
+def dependents(node: Node, values: set[Value]) -> list[Value]:
+    """The outputs of a node that depend on values by paths that the table does not list."""
+    slots = [i for i, v in enumerate(node.inputs) if v in values and not stops_at_input(node, i)]
+    captured = any(v in values for _, body in node.subgraphs for v in body.captures())
+    is_read = bool(slots) or captured
+    return [v for i, v in enumerate(node.outputs) if is_read and not stops_at_output(node, i)]
+
+
+@pytest.mark.parametrize("key", BY_OP, ids=lambda key: key[1])
+def test_no_gradient_is_dropped(key: tuple[str, str]) -> None:
+    for row in BY_OP[key][:N_ROWS]:
+        for position, x in enumerate(row.inputs):
+            if not isinstance(x, np.ndarray):
+                continue
+            with contextlib.suppress(NotImplemented):
+                is_there = gradient_reaches(row, position)
+                assert is_there is not False, f"{row} drops the gradient of x{position}"
+
+
+def test_stops_are_declared_ops_without_a_rule_in_the_way() -> None:
+    for name, stops in STOPS.items():
+        op = lookup("", name)
+        assert op is not None, name
+        is_whole = any(
+            s.inputs is None and s.outputs is None and name not in ("Cast", "CastLike")
+            for s in stops
+        )
+        assert not (is_whole and rule_of(op) is not None), f"{name} has a rule that is never used"
+
+
+# Ops without a row that feeds a tensor. Those with bodies and sequences are in test_gradient.py.
+NOT_ASKED = (
+    "BeamSearch CastMap ConcatFromSequence DictVectorizer GreedySearch If Loop RandomNormal "
+    "RandomUniform Sampling Scan SequenceEmpty SequenceLength SequenceMap SparseToDenseMatMul"
+)
+
+
+def test_every_op_of_a_model_is_asked() -> None:
+    """Ops that lowering makes are in no model when gradients are asked for."""
+    ours = (INTERNAL, GRADIENT)
+    missing = {op.name for op in all_ops() if op.domain not in ours} - {n for _, n in BY_OP}
+    assert sorted(missing) == NOT_ASKED.split()
+
+
+# Numbers away from the places where they step.
+_X, _Y = apart(3, 4), apart(3, 4)[::-1] + 0.1
+STEPPED = [
+    *(case(op, _X) for op in ("Ceil", "Floor", "Round", "Sign", "Hardmax", "NonZero")),
+    *(case(op, _X) for op in ("ArgMax", "ArgMin", "IsNaN", "IsInf", "Shape", "Size", "EyeLike")),
+    *(case(op, _X, _Y) for op in ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")),
+    case("Cast", _X, to=I64.onnx),
+]
+
+
+@pytest.mark.parametrize("row", STEPPED, ids=str)
+def test_what_stops_does_not_change_by_a_little(row: Row) -> None:
+    session = sardonyx.InferenceSession(model_of(row))
+    feeds = {f"x{i}": x for i, x in enumerate(row.inputs)}
+    before = session.run(None, feeds)[0]
+    for name, x in feeds.items():
+        after: Array = session.run(None, {**feeds, name: x + 1e-4})[0]
+        np.testing.assert_array_equal(after, before)

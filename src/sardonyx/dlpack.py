@@ -61,6 +61,7 @@ def taken(kind: type[OrtValue], data: Any, is_bool: bool) -> OrtValue:
     only as far as there is memory at all, and the maker of the tensor answers for the rest.
     """
     if is_tensor(data):
+        device_values("a device").check_memory(data)
         data = data.detach()
     if not is_on_host(data):
         return _taken_on_device(kind, data, is_bool)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from sardonyx.device import HOST, OrtDevice, device_values, is_tensor, torch_name
+from sardonyx.device import HOST, OrtDevice, borrowed, device_values, is_tensor, torch_name
 from sardonyx.enums import OrtDeviceVendorId
 from sardonyx.errors import ValueFault
 from sardonyx.graph.dtype import STRING, DType, by_numpy, by_onnx
@@ -218,7 +218,7 @@ class OrtValue:
             if not isinstance(raw, np.ndarray):
                 raw = device_values("a device").downloaded([raw])[0]
             return unpack(raw, self._dtype, math.prod(self._shape)).reshape(self._shape)
-        return self._value
+        return self._value if self._dtype is None else self._tensor()
 
     def as_sparse_tensor(self) -> SparseTensor:
         """The sparse tensor."""
@@ -337,6 +337,9 @@ class OrtValue:
         """The memory of the tensor, on a device or not; an error if the value is none."""
         if self._dtype is None:
             raise ValueFault(f"the value is no tensor: {self.data_type() or 'nothing'}")
+        lender = borrowed(self._value)
+        if lender is not None:
+            lender.check()
         return self._value
 
     def _get_c_value(self) -> OrtValue:

@@ -15,7 +15,9 @@ from sardonyx.errors import InvalidArgument
 from tests.decoder import Decoder
 
 torch = pytest.importorskip("torch")
-from sardonyx.providers.torch import Torch, values  # noqa: E402 - torch may be missing
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402 - torch may be missing
+
+from sardonyx.providers.torch import Torch, values  # noqa: E402
 
 TORCH = [("TorchExecutionProvider", {"device": "cpu"})]
 MODEL = """<ir_version: 8, opset_import: ["": 17]>
@@ -91,12 +93,28 @@ WRONG = [
     (lambda: torch.quantize_per_tensor(torch.zeros(2, 3), 1.0, 0, torch.qint8), "element type"),
     (lambda: torch.zeros(2), "rank 1"),
     (lambda: torch.zeros(2, 4), "4 in dim 1"),
+    (lambda: torch.zeros(2, 3, device="meta"), "on meta has no memory"),
+    (lambda: resized(torch.zeros(2, 3), 0), "on cpu has no memory"),
+    (lambda: resized(torch.zeros(4, 3)[2:], 24), "on cpu has no memory"),
+    (lambda: torch.nested.nested_tensor([torch.zeros(3)] * 2), "nested tensor"),
+    (lambda: fake(2, 3), "FakeTensor stands for a tensor"),
 ]
+
+
+def resized(tensor: torch.Tensor, n_bytes: int) -> torch.Tensor:
+    tensor.untyped_storage().resize_(n_bytes)
+    return tensor
+
+
+def fake(*shape: int) -> torch.Tensor:
+    with FakeTensorMode():
+        return torch.zeros(*shape)
 
 
 @pytest.mark.parametrize("providers", [TORCH, None], ids=["torch", "cpu"])
 @pytest.mark.parametrize(("make", "match"), WRONG, ids=[m for _, m in WRONG])
 @pytest.mark.filterwarnings("ignore:.*quantized")
+@pytest.mark.filterwarnings("ignore:.*nested tensors")
 def test_tensors_that_cannot_be_fed(make: Any, match: str, providers: Any) -> None:
     with pytest.raises(InvalidArgument, match=match):
         session_of(MODEL, providers).run(None, {"x": make(), "y": Y})

@@ -173,6 +173,8 @@ class SessionIOBinding:
 
     def _run(self, ready: _Ready, options: RunOptions | None) -> list[OrtValue]:
         """The values of bound outputs, in the order in which they were bound."""
+        for lender in ready.bound.lenders:
+            lender.check()
         results, places = self._session._run_into(ready.bound, options), ready.bound.places
         made = []
         for index, name, target in ready.targets:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import sardonyx._native as native
-from sardonyx.device import device_values, is_tensor
+from sardonyx.device import borrowed, device_values, is_tensor
 from sardonyx.feeds import is_at, taken, tensors
 from sardonyx.frozen import frozen
 from sardonyx.program.program import Input, Program
@@ -42,6 +42,8 @@ class Bound:
         # Two outputs in one place are copied there, in the order in which they were bound.
         apart = zip(self.places, _apart(self.places), strict=True)
         self.alone = [place if is_alone else None for place, is_alone in apart]
+        lenders = (borrowed(v) for v in tensors((*feed.values(), *places)))
+        self.lenders = [lender for lender in lenders if lender is not None]  # checked in each run
         self._plan: Plan | None = None
         self._taken: set[Any] | None = None
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from sardonyx.device import Borrowed
 from sardonyx.graph.dtype import DType, by_name
 
 _NAMES: Final = {
@@ -19,7 +20,6 @@ _NAMES: Final = {
 }  # fmt: skip
 TORCH: Final = {by_name(name): dtype for name, dtype in _NAMES.items()}
 _OURS: Final = {dtype: ours for ours, dtype in TORCH.items()}
-_BITS: Final = {1: torch.uint8, 2: torch.int16}  # that numpy and torch share, by size
 
 
 def ours(dtype: torch.dtype) -> DType | None:
@@ -57,8 +57,10 @@ def _shared(array: np.ndarray[Any, Any]) -> torch.Tensor:
 def as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """An array over the memory of a tensor on the CPU."""
     dtype = ours(tensor.dtype)
+    assert dtype is not None
     tensor = tensor.detach().contiguous()
-    if dtype is not None and dtype.np.type.__module__ != "numpy":
-        bits = tensor.reshape(-1).view(_BITS[dtype.itemsize]).numpy()
-        return bits.view(dtype.np).reshape(tuple(tensor.shape))
-    return tensor.numpy()
+    if not tensor.numel():
+        return np.empty(tuple(tensor.shape), dtype.np)
+    if dtype.np.type.__module__ != "numpy":
+        return np.asarray(Borrowed(tensor, f"<u{dtype.itemsize}")).view(dtype.np)
+    return np.asarray(Borrowed(tensor, dtype.np.str))

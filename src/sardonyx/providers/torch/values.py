@@ -46,13 +46,38 @@ def is_at(tensor: Tensor, name: str) -> bool:
 
 def plain(tensor: Tensor) -> Tensor:
     """The numbers of a tensor alone: without a gradient, or conjugation that is put off."""
-    if tensor.layout is not torch.strided:
-        raise ValueFault(f"a tensor of the layout {tensor.layout} is none of ONNX's")
+    check_memory(tensor)
     if ours(tensor.dtype) is None:
         raise ValueFault(f"ONNX has no element type {tensor.dtype}")
     if not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg()):
         return tensor
     return tensor.detach().resolve_conj().resolve_neg()
+
+
+def check_memory(tensor: Tensor) -> None:
+    """Refuses a tensor whose elements do not lie in memory of its own, by strides."""
+    if type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__:
+        raise ValueFault(
+            f"a {type(tensor).__name__} stands for a tensor, and has no memory of its own",
+            hint="give the tensor that it stands for: DTensor.to_local(), or full_tensor()",
+        )
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        kind = "a nested tensor" if tensor.is_nested else f"a tensor of the layout {tensor.layout}"
+        raise ValueFault(f"{kind} is none of ONNX's")
+    if not tensor.is_meta and not _has_memory(tensor):
+        raise _no_memory(tensor, "one of FSDP has some only while it is gathered")
+
+
+def _no_memory(tensor: Tensor, hint: str) -> ValueFault:
+    what = f"a tensor of shape {list(tensor.shape)} on {tensor.device} has no memory"
+    return ValueFault(what, hint=hint)
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    """Whether all elements lie in the tensor's storage, which may have been resized."""
+    _, begin, end = bounds(tensor)
+    storage = tensor.untyped_storage()
+    return begin == end or (begin != 0 and end <= storage.data_ptr() + storage.nbytes())
 
 
 def dtype_of(tensor: Tensor) -> DType:
@@ -114,6 +139,9 @@ def check_type(dtype: DType, name: str) -> None:
 
 def downloaded(tensors: Sequence[Tensor]) -> list[Array]:
     """Tensors as arrays: copies of those that lie on devices, made with one wait for all."""
+    for tensor in tensors:
+        if tensor.is_meta:
+            raise _no_memory(tensor, "give one of a device that computes")
     total = sum(t.nbytes for t in tensors)
     is_async = total <= _MOST_PINNED_BYTES
     copies = [t.to("cpu", non_blocking=is_async) for t in tensors]

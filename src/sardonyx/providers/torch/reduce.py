@@ -15,7 +15,6 @@ from sardonyx.ops.rules import Array, one_int
 from sardonyx.providers.torch.row import PLAIN, REALS, WHOLE, Row, Rows
 from sardonyx.providers.torch.wide import in_wide, wide_type
 
-_norm: Final[Callable[..., Tensor]] = torch.linalg.vector_norm
 Axes = tuple[int, ...]
 Reduce = Callable[[Tensor, Axes, bool], Tensor]  # (numbers, axes, keepdims) -> numbers
 
@@ -77,13 +76,21 @@ def _prod(x: Tensor, axes: Axes, keep: bool) -> Tensor:
     return x
 
 
+def _norm(
+    x: Tensor, order: int, axes: Axes, keep: bool, dtype: torch.dtype | None = None
+) -> Tensor:
+    # Axes are dropped afterwards: torch 2.11 keeps those of one element on the meta device.
+    kept: Tensor = torch.linalg.vector_norm(x, order, axes, True, dtype=dtype)
+    return kept if keep else kept.squeeze(axes)
+
+
 def _l1(x: Tensor, axes: Axes, keep: bool) -> Tensor:
     return _norm(x, 1, axes, keep) if x.is_floating_point() else _sum(x.abs(), axes, keep)
 
 
 def _l2(x: Tensor, axes: Axes, keep: bool) -> Tensor:
     if x.dtype is torch.float32:  # whose squares may overflow where their root does not
-        return _norm(x, 2, axes, keep, dtype=torch.float64).float()
+        return _norm(x, 2, axes, keep, torch.float64).float()
     return _norm(x, 2, axes, keep)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,11 @@ from hypothesis import HealthCheck, settings
 from sardonyx import passes
 from sardonyx.graph.graph import Graph
 from sardonyx.graph.verify import verify
-from tests import remote
+from tests import missing, remote
+
+# As on a machine without these modules, by their names with commas between them.
+for _name in filter(None, os.environ.get("SARDONYX_WITHOUT", "").split(",")):
+    sys.modules[_name] = None  # type: ignore[assignment]  # which makes an import fail
 
 # Before any test module is imported: they look at the ISAs then.
 if "SARDONYX_RUNNER" in os.environ:
@@ -24,6 +30,23 @@ settings.register_profile(
     "steady", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("steady")
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
+    made: pytest.Module = missing.Module.from_parent(parent, path=module_path)
+    return made
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    """Skips a test that fails for want of an optional package."""
+    try:
+        yield
+    except Exception as error:
+        why = missing.reason(error)
+        if why is None:
+            raise
+        pytest.skip(why)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -80,7 +80,7 @@ def test_facts(index: int, mode: str) -> None:
     row = ROWS[index]
     constants = sizes_among(row) if mode == "sizes" else []
     if mode == "sizes" and not constants:
-        return
+        pytest.skip("no input of the row is made of sizes")
     found = results(index)
     model = model_of(row, constants=constants, symbolic=mode != "static").SerializeToString()
     for assumes in (False, True):
@@ -177,10 +177,11 @@ def test_constant_inputs(index: int) -> None:
 def test_constants_behind_the_first_input(index: int) -> None:
     row = ROWS[index]
     constants = weights_among(row)
-    if constants:
-        rest = {n: x for n, x in feeds_of(row).items() if n not in constants}
-        found = start(row, constants=constants, symbolic=True).run(None, rest)
-        check_alike(row, found, results(index))
+    if not constants:
+        pytest.skip("there is no input behind the first that may be a constant")
+    rest = {n: x for n, x in feeds_of(row).items() if n not in constants}
+    found = start(row, constants=constants, symbolic=True).run(None, rest)
+    check_alike(row, found, results(index))
 
 
 def weights_among(row: Row) -> list[str]:

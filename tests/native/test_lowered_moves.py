@@ -74,9 +74,9 @@ def _cut(
 
 
 def check_row(index: int, graph: Graph | None) -> None:
-    row = ROWS[index]
+    row, n_checked = ROWS[index], 0
     if graph is None:
-        return
+        pytest.skip("the sizes of the row are none that the graph was compiled for")
     dims = sizes_of(row)
     values: dict[Any, Any] = {v: feeds_of(row)[v.name] for v in graph.inputs}
     for node in graph.sorted_nodes():
@@ -90,11 +90,14 @@ def check_row(index: int, graph: Graph | None) -> None:
         made = lowered(node)
         if isinstance(made, No):
             continue
+        n_checked += 1
         if isinstance(made, Call):
             found = run_call(made, node, values, dims)
         else:
             found = seen(made, node, arrays[0], dims)
         assert not (wrong := difference(found, expected[: len(found)], row.ulps)), wrong
+    if not n_checked:
+        pytest.skip("no node of the row has a kernel or is a view")
 
 
 def _read(value: Any, values: dict[Any, Any]) -> Any:
@@ -120,17 +123,17 @@ def test_faults_at_run_time(index: int) -> None:
     try:
         graph = graph_of(index, [], symbolic=False)
     except SardonyxError:
-        return
+        pytest.skip("inference alone finds the fault")
     if graph is None:
-        return
+        pytest.skip("the sizes of the row are none that the graph was compiled for")
     (node,) = (n for n in graph.sorted_nodes())
     made = lowered(node)
     dims = sizes_of(row)
     names = {s for v in node.outputs for d in v.tensor.dims for s in symbols(d)}
     if not isinstance(made, Call):
-        return
+        pytest.skip("the op has no kernel for the row")
     if not native.kernels[made.row].resolves and not names <= set(dims):
-        return
+        pytest.skip("a size of the output comes of a run that fails")
     values: dict[Any, Any] = {v: feeds_of(row)[v.name] for v in graph.inputs}
     with pytest.raises((RuntimeError, ValueError), match=r"\d"):
         run_call(made, node, values, dims)

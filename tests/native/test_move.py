@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import sardonyx._native as native
@@ -75,8 +75,7 @@ def test_copy_of_long_runs() -> None:
 @settings(max_examples=100, deadline=None)
 def test_concat(parts: list[np.ndarray], axis: int) -> None:
     first = parts[0]
-    if not first.ndim:
-        return
+    assume(first.ndim)
     axis %= first.ndim
     alike = [first]
     for part in parts[1:]:

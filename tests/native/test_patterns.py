@@ -30,9 +30,7 @@ TEXTS = st.text(st.sampled_from("abc01_ \néÀÿ😀-"), max_size=12)
 def expressions(pattern: str) -> tuple[Automaton, Any]:
     made = automaton(pattern.encode())
     assert made is not None
-    re2 = pytest.importorskip(
-        "re2", reason="google-re2 is missing, which automata are held against"
-    )
+    re2 = pytest.importorskip("re2", reason="automata are held against google-re2")
     options = re2.Options()
     options.longest_match = True
     return made, re2.compile(pattern, options)

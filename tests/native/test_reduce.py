@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import sardonyx._native as native
@@ -100,8 +100,7 @@ def test_reductions(view: Array, row: str, bits: int) -> None:
 def test_along_an_axis(view: Array, row: str, axis: int) -> None:
     op, ints, attrs = ALONG[row]
     axis %= view.ndim
-    if op.startswith("Arg") and view.shape[axis] == 0:
-        return
+    assume(not op.startswith("Arg") or view.shape[axis] > 0)
     expected = reference(op, np.ascontiguousarray(view), axis=axis, **attrs)
     check(row, [view], expected, (axis, *ints))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -127,10 +127,21 @@ def _simplified(
         y, _, inverse, _ = normed(x, scale, None, epsilon, is_rms=True)
         return y, inverse.to(saved)
     if scale.shape == over and scale.dtype is x.dtype:
-        y, inverse = torch.ops.aten._fused_rms_norm(x, over, scale, epsilon)
+        y, inverse = rms_norm(x, over, scale, epsilon)
         return y, inverse.to(saved)
     inverse = _inverse_rms(x, len(over), epsilon)
     return _scaled(x, inverse, scale), inverse.to(saved)
+
+
+def rms_norm(
+    x: Tensor, over: Sequence[int], scale: Tensor, epsilon: float
+) -> tuple[Tensor, Tensor]:
+    """x over the root of its mean square along its last axes, scaled, and the root's inverse."""
+    if hasattr(torch.ops.aten, "_fused_rms_norm"):  # of torch 2.8 and later
+        y, inverse = torch.ops.aten._fused_rms_norm(x, over, scale, epsilon)
+        return y, inverse
+    inverse = _inverse_rms(x, len(over), epsilon)
+    return _scaled(x, inverse, scale), inverse
 
 
 def _inverse_rms(x: Tensor, count: int, epsilon: float) -> Tensor:

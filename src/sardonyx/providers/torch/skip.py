@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sardonyx.graph.dtype import I32
 from sardonyx.ops.declare import MICROSOFT
-from sardonyx.providers.torch.normalize import has_norm
+from sardonyx.providers.torch.normalize import has_norm, rms_norm
 from sardonyx.providers.torch.row import REALS, Row, Rows
 from sardonyx.providers.torch.wide import wide
 
@@ -52,7 +52,7 @@ def _skip_simplified(
 
         return normed(x, gamma, None, epsilon, skip=_whole(skip, x), bias=bias, is_rms=True)
     total = _summed(x, skip, bias)
-    y, inverse = torch.ops.aten._fused_rms_norm(total, [x.shape[-1]], wide(gamma), epsilon)
+    y, inverse = rms_norm(total, (x.shape[-1],), wide(gamma), epsilon)
     return y.to(x.dtype), torch.zeros_like(inverse), inverse, total.to(x.dtype)
 
 

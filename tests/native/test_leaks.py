@@ -51,16 +51,20 @@ made = ort.InferenceSession(gradient(model, 'y', ['x'], seeds=True))
 made.run(None, {'x': x, 'y_grad': x})
 """,
 }
+# torch keeps the functions of its ops, and with them all that they reach, to the very end.
 HELD = """
 import torch
-library = torch.library.Library('sardonyx_tests', 'DEF')
-library.define('run(Tensor x) -> Tensor')
-kept = lambda x: torch.from_numpy(session.run(['y'], {'x': x})[0])
-torch.library.impl('sardonyx_tests::run', 'CPU')(kept)
-assert torch.ops.sardonyx_tests.run(torch.ones(2)).tolist() == [2, 2]
-library._destroy = lambda: None  # as for a library that is never taken back
-import ctypes
-ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
+
+@torch.library.custom_op('sardonyx_tests::run', mutates_args=())
+def run(x: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(session.run(['y'], {'x': x})[0])
+
+@torch.compile(backend='eager')
+def twice(x):
+    return run(x) + run(x)
+
+run.register_fake(torch.empty_like)
+assert twice(torch.ones(2)).tolist() == [4, 4]
 """
 
 

@@ -45,7 +45,7 @@ def _div(a: Tensor, b: Tensor) -> Tensor:
 
 def _mod(a: Tensor, b: Tensor, *, fmod: int) -> Tensor:
     if not a.is_floating_point() and a.dtype.is_signed:
-        # As in _div, before torch 2.11: nothing is left by 1 either.
+        # As in _div, with torch 2.6 at least; the remainder by 1 is 0 too.
         b = b.masked_fill(b == -1, 1)
     if fmod:
         return torch.fmod(a, b)

@@ -242,12 +242,14 @@ class Binder {
   // Whether all that lies in the arena lies inside it.
   [[maybe_unused]] bool is_inside() const {
     for (size_t i = 0; i < spec_.values.size(); ++i) {
-      if (spec_.values[i].storage != Storage::arena || frame_.lent[i] >= 0) continue;
-      if (frame_.offsets[i] < 0 || frame_.offsets[i] + need_.bytes[i] > frame_.bytes) return false;
+      const int64_t bytes = bytes_of(views_[i]);
+      if (spec_.values[i].storage != Storage::arena || bytes == 0 || frame_.lent[i] >= 0) continue;
+      if (frame_.offsets[i] < 0 || frame_.offsets[i] + bytes > frame_.bytes) return false;
     }
-    for (size_t i = 0; i < need_.scratch.size(); ++i)
-      if (frame_.scratch[i] < 0 || frame_.scratch[i] + need_.scratch[i] > frame_.bytes)
-        return false;
+    for (size_t i = 0; i < need_.scratch.size(); ++i) {
+      const int64_t end = frame_.scratch[i] + need_.scratch[i];
+      if (need_.scratch[i] > 0 && (frame_.scratch[i] < 0 || end > frame_.bytes)) return false;
+    }
     return true;
   }
 

@@ -147,15 +147,15 @@ Status phase_blocks(const void* args, const Data& data, int64_t begin, int64_t e
 // Column (tap, map) of channel c is what lies at [c, map, tap].
 Status pack_joined(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const TransposeArgs*>(args);
-  typedef float Loose __attribute__((aligned(1), may_alias));  // weights lie as in their file
-  const auto* w = reinterpret_cast<const Loose*>(input<float>(data, 0));
+  const auto* w = input<std::byte>(data, 0);  // floats as in their file, perhaps unaligned
   const int64_t taps = a.window.taps(), n = taps * a.maps;
   for (int64_t i = begin; i < end; ++i)
     for (int64_t c = 0; c < a.channels; ++c)
       for (int64_t j = 0; j < kPanel; ++j) {
         const int64_t column = i * kPanel + j, at = column % a.maps * taps + column / a.maps;
         float value = 0;
-        if (column < n) value = w[c * n + at];
+        if (column < n)
+          __builtin_memcpy(&value, w + (c * n + at) * int64_t(sizeof value), sizeof value);
         output<float>(data)[(i * a.channels + c) * kPanel + j] = value;
       }
   return {};

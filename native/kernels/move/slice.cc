@@ -117,7 +117,7 @@ Status slice(const Call& call, Plan& plan) {
   auto* args = plan.make<SliceArgs>();
   for (int i = 0; i < call.n_in; ++i) args->views[i] = call.in[i];
   args->views[5] = call.out[0];
-  args->call.in = args->views;
+  args->call.in = {args->views, call.n_in};
   args->call.n_in = call.n_in;
   plan.args = args;
   const int64_t bytes = call.out[0].count() * size_of(call.out[0].dtype);

@@ -19,19 +19,27 @@ _MOST: Final = 8  # programs that are made, or tried to be, for branches that ru
 class Variants:
     """Programs of one model, by what their runs have in common."""
 
-    __slots__ = ("_is_apart", "_made", "_make", "_options", "_tries", "general")
+    __slots__ = ("_is_apart", "_made", "_options", "_tries", "general")
 
-    def __init__(self, first: Shared, options: Options, make: Callable[[Options], Shared]) -> None:
+    def __init__(self, first: Shared, options: Options) -> None:
         """`first` was made with these options, before any run was looked at."""
         self._options = options
-        self._make = make
         self._made = [first]
         self._tries: int = 0
         self.general: Shared | None = None  # takes whatever the model takes, and is slow
         self._is_apart: bool = options.load.split_names
 
-    def other(self, tried: Shared, failed: AssumptionFailed, shapes: Shapes) -> Shared:
-        """A program for runs of these shapes, in place of one that did not take them."""
+    def other(
+        self,
+        tried: Shared,
+        failed: AssumptionFailed,
+        shapes: Shapes,
+        make: Callable[[Options], Shared],
+    ) -> Shared:
+        """A program for runs of these shapes, in place of one that did not take them.
+
+        `make` is a method of the session, which owns this: kept here, it would make a cycle.
+        """
         _refuse_standalone(tried, failed)
         if not isinstance(failed, ChoiceFailed):
             known = (*self._made, self.general)
@@ -49,14 +57,14 @@ class Variants:
         if self._tries < _MOST:
             self._tries += 1
             try:
-                made = self._make(self._for(shapes))
+                made = make(self._for(shapes))
             except SardonyxError:
                 pass  # of a branch that such runs may never come to, or else meet when they do
             else:
                 self._made.append(made)
                 return made
         if self.general is None:
-            self.general = self._make(self._for(None))
+            self.general = make(self._for(None))
         return self.general
 
     def _for(self, shapes: Shapes | None) -> Options:

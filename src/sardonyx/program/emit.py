@@ -465,18 +465,15 @@ def _build_control(
 
 
 def _assumptions(graph: Graph) -> Iterator[Guard]:
-    """What bodies of the graph assume of sizes that the model's inputs give.
+    """What a graph and its bodies assume of sizes that the model's inputs give.
 
-    It is checked before anything runs, as all assumptions are: a run that breaks one begins anew
-    with another program, and no step may have run by then. Quotients are left to the body, which
-    may run only where they have a divisor.
+    It is checked before anything runs: a run that breaks an assumption begins anew with another
+    program, and no step may have run by then. Quotients are left to the body, which may run only
+    where they have a divisor.
     """
-    for node in graph.nodes:
-        for _, body in node.subgraphs if node.op.has_bodies else ():
-            for guard in body.scope.found:
-                if guard.is_assumed and is_polynomial(guard.left) and is_polynomial(guard.right):
-                    yield guard
-            yield from _assumptions(body)
+    for guard in (g for each in graph.family() for g in each.scope.found):
+        if guard.is_assumed and is_polynomial(guard.left) and is_polynomial(guard.right):
+            yield guard
 
 
 def _leaves(value: Value, nodes: Container[Node]) -> bool:

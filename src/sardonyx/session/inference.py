@@ -388,8 +388,8 @@ class InferenceSession(Ways):
         self._logger.info("%s: compiling again, unless there is a program for that", failed)
         with self._lock:
             if self._variants is None:
-                self._variants = Variants(self._shared, self._current(), self._compile)
-            made = self._variants.other(tried, failed, shapes)
+                self._variants = Variants(self._shared, self._current())
+            made = self._variants.other(tried, failed, shapes, self._compile)
             if made is not self._variants.general:
                 self._use(made)
             return made

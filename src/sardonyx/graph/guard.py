@@ -13,6 +13,7 @@ from sardonyx.graph.dim import (
     Size,
     broadcast,
     evaluate,
+    is_polynomial,
     least,
     modulo,
     same,
@@ -104,6 +105,18 @@ KINDS: Final = {
     "at_least": Kind(lambda a, b: a >= b, "{} >= {}", "{} is less than {}"),
     "assumed_at_least": Kind(lambda a, b: a >= b, "{} >= {}", "{} is less than {}"),
 }
+
+
+def assumptions(graph: Graph) -> Iterator[Guard]:
+    """What a graph and its bodies assume of sizes that the model's inputs give.
+
+    It is checked before anything runs: a run that breaks an assumption begins anew with another
+    program, and no step may have run by then. Quotients are left to the body, which may run only
+    where they have a divisor.
+    """
+    for guard in (g for each in graph.family() for g in each.scope.found):
+        if guard.is_assumed and is_polynomial(guard.left) and is_polynomial(guard.right):
+            yield guard
 
 
 class Scope:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
 import sardonyx._native as native
 from sardonyx.errors import InternalError
 from sardonyx.frozen import field, mutable
-from sardonyx.graph.dim import Dim, is_polynomial, lone_name, symbols
+from sardonyx.graph.dim import Dim, lone_name, symbols
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
-from sardonyx.graph.guard import Guard
+from sardonyx.graph.guard import Guard, assumptions
 from sardonyx.memory import Plan, plan
 from sardonyx.memory.limit import device_limits
 from sardonyx.place import HOST, DeviceProvider, Placement, has_device
@@ -93,7 +93,7 @@ class _Emitter:
             captures = tuple((self.outer.slot(v), self.slot(v)) for v in self.graph.captures())
         bound = known | {name for i in inputs for _, name in i.sizes}
         # A pass may have removed the node that needed a guard: other facts still rest on it.
-        found = [*self.graph.scope.found, *(_assumptions(self.graph) if self.outer is None else ())]
+        found = [*self.graph.scope.found, *(assumptions(self.graph) if self.outer is None else ())]
         entry, waiting = _ready(dict.fromkeys(found), bound)
         segments = _Layout(self, set(bound), entry, waiting).segments()
         homes = self.placement.homes
@@ -462,18 +462,6 @@ def _build_control(
         names=tuple(known),
         gives=gives,
     )
-
-
-def _assumptions(graph: Graph) -> Iterator[Guard]:
-    """What a graph and its bodies assume of sizes that the model's inputs give.
-
-    It is checked before anything runs: a run that breaks an assumption begins anew with another
-    program, and no step may have run by then. Quotients are left to the body, which may run only
-    where they have a divisor.
-    """
-    for guard in (g for each in graph.family() for g in each.scope.found):
-        if guard.is_assumed and is_polynomial(guard.left) and is_polynomial(guard.right):
-            yield guard
 
 
 def _leaves(value: Value, nodes: Container[Node]) -> bool:

@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.defs
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    TypeProto,
+    numpy_helper,
+)
 
 from sardonyx.ops import all_ops
 
@@ -272,17 +280,23 @@ def make_input(rng: Random, model: ModelProto) -> None:
         constants.remove(t)
 
 
+def _tensor_type(declared: TypeProto) -> Any:
+    """The tensor in a type, which may be an element of a list or of an optional."""
+    kind = declared.WhichOneof("value")
+    if kind == "tensor_type":
+        return declared.tensor_type
+    if kind in ("sequence_type", "optional_type"):
+        return _tensor_type(getattr(declared, kind).elem_type)
+    return None
+
+
 def change_type(rng: Random, model: ModelProto) -> None:
     """A declared input or output of another shape or element type."""
-    infos = [
-        i.type.tensor_type
-        for g in _graphs(model)
-        for i in (*g.input, *g.output, *g.value_info)
-        if i.type.HasField("tensor_type")
-    ]
-    if not infos:
+    infos = [i.type for g in _graphs(model) for i in (*g.input, *g.output, *g.value_info)]
+    tensors = [t for t in map(_tensor_type, infos) if t is not None]
+    if not tensors:
         return
-    tensor = rng.choice(infos)
+    tensor = rng.choice(tensors)
     kind = rng.randrange(5)
     dims = tensor.shape.dim
     if kind == 0:
@@ -298,7 +312,7 @@ def change_type(rng: Random, model: ModelProto) -> None:
         if rng.random() < 0.5:
             dim.dim_value = _number(rng)
         else:
-            dim.dim_param = rng.choice(("N", "M", "", "N + 1"))
+            dim.dim_param = rng.choice(("N", "N", "M", "", "N + 1"))
 
 
 # --------------------------------------------------------------------------------------- nodes

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+import pkgutil
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,3 +113,12 @@ def of(values: Any, dtype: Any = np.float32) -> Array:
 
 def bools(*shape: int) -> Array:
     return _random(np.float32, shape) > 0
+
+
+@functools.cache
+def all_rows() -> list[Row]:
+    """The rows of every module in tests/cases."""
+    from tests import cases  # its modules are made of what is above
+
+    modules = pkgutil.iter_modules(cases.__path__)
+    return [r for m in modules for r in importlib.import_module(f"tests.cases.{m.name}").CASES]

@@ -364,9 +364,33 @@ def searches() -> onnx.ModelProto:
     return _constants(model, **{n: np.array([v], np.int32) for n, v in numbers.items()})
 
 
+def fed() -> onnx.ModelProto:
+    """Inputs of every kind: lists, optionals, and names that only bodies compare."""
+    model = onnx.parser.parse_model("""
+    <ir_version: 10, opset_import: ["" : 21]>
+    fed (seq(float[2, 3]) list, optional(float[2, 3]) maybe, float[N, 3] x, float[N, 3] y,
+         float[A, B] open, bool which, int64 times)
+      => (float[2, 4] a, float[2, 3] b, float[P, 3] c, float[Q, R, 3] d, float[A, B] e, int64 n) {
+      first = SequenceAt(list, zero)
+      a = MatMul(first, w)
+      n = SequenceLength(list)
+      got = OptionalGetElement(maybe)
+      b = Add(got, first)
+      c = If (which) <
+        then_branch = yes () => (float[P0, 3] t) { t = Add(x, y) },
+        else_branch = no () => (float[P1, 3] f) { f = Sub(y, x) } >
+      d = Loop (times, go) <body = step (int64 i, bool on) => (bool next, float[S, 3] out) {
+          next = Identity(on)
+          out = Max(x, y)
+        } >
+      e = Exp(open)
+    }""")
+    return _constants(model, w=np.ones((3, 4), np.float32), zero=np.array(0), go=np.array(True))
+
+
 SEEDS: tuple[Callable[[], onnx.ModelProto], ...] = (
     bodies, ranks, functions, external, old, strings, quantized, trees, images, sizes, sequences,
-    tokens, patterns, waves, experts, searches,
+    tokens, patterns, waves, experts, searches, fed,
 )  # fmt: skip
 
 

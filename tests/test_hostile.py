@@ -42,10 +42,14 @@ def test_the_seeds_are_valid(make: Callable[[], onnx.ModelProto]) -> None:
         [WEIGHTS], [WEIGHT_BYTES], [len(WEIGHT_BYTES)]
     )
     session = sardonyx.InferenceSession(make().SerializeToString(), options)
-    feeds = feeds_for(session, Random(0))
-    for name, value in feeds.items():
-        feeds[name] = np.full(value.shape, "a" if value.dtype == object else 0, value.dtype)
-    session.run(None, feeds)
+    session.run(None, {n: tame(x) for n, x in feeds_for(session, Random(0)).items()})
+
+
+def tame(value: Any) -> Any:
+    """The same shapes with nothing absurd in them; a list has an element, an optional is there."""
+    if isinstance(value, np.ndarray):
+        return np.full(value.shape, "a" if value.dtype == object else 0, value.dtype)
+    return [np.zeros((2, 3), np.float32)] if isinstance(value, list) else np.zeros((2, 3), "f4")
 
 
 @settings(max_examples=400)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -25,15 +23,11 @@ from sardonyx.load import load
 from sardonyx.ops import lookup
 from sardonyx.ops.declare import allowed
 from sardonyx.ops.index import FAMILIES
-from tests import cases
 from tests.oracle import answers, difference, feeds_of, input_names, model_of
-from tests.rows import Row
+from tests.rows import Row, all_rows
+from tests.ways import both
 
-ROWS: list[Row] = [
-    row
-    for module in pkgutil.iter_modules(cases.__path__)
-    for row in importlib.import_module(f"tests.cases.{module.name}").CASES
-]
+ROWS: list[Row] = all_rows()
 GOOD = [i for i, row in enumerate(ROWS) if row.fails is None]
 BAD = [i for i, row in enumerate(ROWS) if row.fails is not None]
 CONTROL = {("", name) for name in ("If", "Loop", "Scan", "SequenceMap")}  # in test_control.py
@@ -50,10 +44,15 @@ def start(row: Row, **options: Any) -> sardonyx.InferenceSession:
     return sardonyx.InferenceSession(model, providers=["CPUExecutionProvider"])
 
 
+def run(row: Row, feeds: dict[str, Any], **options: Any) -> Sequence[Any]:
+    """What sardonyx makes of a row, by the fast path and by the checked one alike."""
+    return both(lambda: start(row, **options), feeds)
+
+
 @functools.cache
 def results(index: int) -> Sequence[Any]:
     """What sardonyx makes of a row."""
-    return start(ROWS[index]).run(None, feeds_of(ROWS[index]))
+    return run(ROWS[index], feeds_of(ROWS[index]))
 
 
 def is_random(row: Row) -> bool:
@@ -170,7 +169,7 @@ def test_constant_inputs(index: int) -> None:
     row = ROWS[index]
     constants = [n for n, x in feeds_of(row).items() if not isinstance(x, (list, dict))]
     rest = {n: x for n, x in feeds_of(row).items() if n not in constants}
-    check_alike(row, start(row, constants=constants).run(None, rest), results(index))
+    check_alike(row, run(row, rest, constants=constants), results(index))
 
 
 @pytest.mark.parametrize("index", GOOD, ids=title)
@@ -180,7 +179,7 @@ def test_constants_behind_the_first_input(index: int) -> None:
     if not constants:
         pytest.skip("there is no input behind the first that may be a constant")
     rest = {n: x for n, x in feeds_of(row).items() if n not in constants}
-    found = start(row, constants=constants, symbolic=True).run(None, rest)
+    found = run(row, rest, constants=constants, symbolic=True)
     check_alike(row, found, results(index))
 
 
@@ -193,7 +192,7 @@ def weights_among(row: Row) -> list[str]:
 def test_strided_inputs_of_open_sizes(index: int) -> None:
     row = ROWS[index]
     feeds = {n: strided(x) for n, x in feeds_of(row).items()}
-    check_alike(row, start(row, symbolic=True).run(None, feeds), results(index))
+    check_alike(row, run(row, feeds, symbolic=True), results(index))
 
 
 @pytest.mark.parametrize("index", GOOD, ids=title)
@@ -232,7 +231,7 @@ def check_alike(row: Row, found: Sequence[Any], expected: Sequence[Any]) -> None
 def test_errors(index: int, symbolic: bool) -> None:
     row = ROWS[index]
     with pytest.raises(SardonyxError, match=row.fails):
-        start(row, symbolic=symbolic).run(None, feeds_of(row))
+        run(row, feeds_of(row), symbolic=symbolic)
 
 
 def test_every_op_has_a_row() -> None:

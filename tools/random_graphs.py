@@ -20,12 +20,9 @@ from __future__ import annotations
 import argparse
 import collections
 import json
-import multiprocessing
 import os
-import resource
 import sys
 import time
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,12 +40,13 @@ from tests.random_graphs.known import KNOWN  # noqa: E402
 from tests.random_graphs.onnxruntime_process import OrtProcess  # noqa: E402
 from tests.random_graphs.runs import Outcome  # noqa: E402
 from tests.random_graphs.shrink import shrink  # noqa: E402
+from tests.workers import Plan, Result, Task, hunt, told  # noqa: E402
 
 GOOD = ("same", "both refuse", "empty")
 DEATH_SECONDS = 180.0
 
 
-def try_one(seed: int, ort: OrtProcess, keep: Path | None = None) -> dict[str, Any]:
+def try_one(seed: int, ort: OrtProcess, keep: Path | None = None) -> Result:
     """What became of a seed, as plain data; the model of a finding goes to a folder."""
     try:
         graph = make(seed)
@@ -57,9 +55,8 @@ def try_one(seed: int, ort: OrtProcess, keep: Path | None = None) -> dict[str, A
         if keep is not None and outcome.kind not in GOOD:
             save(graph, keep / f"{seed}.onnx")
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        place = f"{os.path.relpath(frames[-1].filename, ROOT)}:{frames[-1].lineno}"
-        detail = f"{type(error).__name__} at {place}: {error}\n{traceback.format_exc()[-3000:]}"
+        place, trace = told(error, ROOT)
+        detail = f"{type(error).__name__} at {place}: {error}\n{trace}"
         outcome, ops = Outcome(seed, "exception", detail), []
     return {**vars(outcome), "ops": ops}
 
@@ -74,75 +71,22 @@ def save(graph: RandomGraph, path: Path) -> None:
             np.savez(file, **arrays)  # type: ignore[arg-type]  # names are no options of it
 
 
-def worker(first: int, last: int, keep: Path | None, pipe: Any) -> None:
-    """Tries seeds and sends what became of each."""
-    os.nice(10)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+def started(keep: Path | None) -> Task:
+    """What a worker does with a seed."""
     ort = OrtProcess()
-    for seed in range(first, last):
-        pipe.send(try_one(seed, ort, keep))
-    ort.stop()
-    pipe.close()
+    return lambda seed: try_one(seed, ort, keep)
 
 
-class Worker:
-    """A process that goes through some seeds; one that dies on a seed is a finding."""
-
-    def __init__(self, first: int, last: int, keep: Path | None) -> None:
-        self.next, self.last = first, last
-        self.pipe, theirs = multiprocessing.Pipe(duplex=False)
-        context = multiprocessing.get_context("spawn")
-        self.process = context.Process(target=worker, args=(first, last, keep, theirs))
-        self.process.start()
-        theirs.close()
-        self.heard = time.monotonic()
-
-    def results(self) -> Iterator[dict[str, Any]]:
-        """What it has said since; a death counts for the seed that it was at."""
-        try:
-            while self.pipe.poll():
-                self.next += 1
-                self.heard = time.monotonic()
-                yield self.pipe.recv()
-        except EOFError:
-            self.next -= 1
-            self.process.join()
-            if self.next < self.last:
-                yield self._gone(f"exit {self.process.exitcode}")
-        if self.next < self.last and time.monotonic() - self.heard > DEATH_SECONDS:
-            self.process.kill()
-            yield self._gone("no answer")
-
-    def _gone(self, how: str) -> dict[str, Any]:
-        seed, self.next = self.next, self.last
-        self.resume = seed + 1
-        return {**vars(Outcome(seed, "died", how)), "ops": []}
-
-    resume: int | None = None
-
-
-def hunt(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Outcomes of seed after seed, from as many processes as asked for."""
-    began = time.monotonic()
-    end = args.seed + args.count
-    spans = collections.deque(
-        (s, min(end, s + args.chunk)) for s in range(args.seed, end, args.chunk)
-    )
-    crew: list[Worker] = []
-    while spans or crew:
-        late = args.seconds is not None and time.monotonic() - began > args.seconds
-        while spans and len(crew) < args.jobs and not late:
-            crew.append(Worker(*spans.popleft(), args.keep))
-        if late:
-            spans.clear()
-        for member in list(crew):
-            yield from member.results()
-            if member.resume is not None:
-                spans.appendleft((member.resume, member.last))
-            if member.next >= member.last:
-                member.process.join()
-                crew.remove(member)
-        time.sleep(0.02)
+def outcomes(args: argparse.Namespace) -> Iterator[Result]:
+    """What became of seed after seed, by as many processes as asked for."""
+    seeds = range(args.seed, args.seed + args.count)
+    plan = Plan(seeds, args.jobs, args.seconds, renew=args.chunk, patience=DEATH_SECONDS)
+    for result in hunt(lambda: started(args.keep), plan):
+        if "died" in result:
+            detail = f"{result['died']}\n{result['said']}"
+            yield {**vars(Outcome(result["seed"], "died", detail)), "ops": []}
+        else:
+            yield result
 
 
 class Tally:
@@ -208,7 +152,7 @@ def report(args: argparse.Namespace) -> int:
     if args.keep is not None:
         args.keep.mkdir(parents=True, exist_ok=True)
     tally = Tally()
-    for result in hunt(args):
+    for result in outcomes(args):
         tally.add(result)
     if args.coverage:
         tally.coverage.show()

@@ -18,8 +18,10 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import itertools
 import os
+import re
 import resource
 import sys
 import time
@@ -37,10 +39,12 @@ sys.path.insert(0, str(ROOT))
 from tests.attempt import Hang, attempt, bounded_memory  # noqa: E402  # needs the path above
 from tests.mutate import change_bytes, change_model  # noqa: E402
 from tests.seeds import seeds  # noqa: E402
+from tests.ways import Disagree  # noqa: E402
 from tests.workers import Plan, Result, Task, hunt, told  # noqa: E402
 
 HANG_SECONDS = 10.0
 DEATH_SECONDS = 60.0  # one step of a run cannot be interrupted; after this the worker is killed
+DIGITS = re.compile(r"[-+.\d]+")
 GROWTH_BYTES = 64 << 20  # of a worker from its second tenth to its last: more is a leak
 SIZED = 16  # one in so many models has the worker look at its size
 LEAST_SIZES = 10  # in a tenth: before that, what is imported on first use counts more
@@ -105,6 +109,15 @@ def try_one(seed: int, corpus: Corpus) -> Result:
     began = time.monotonic()
     try:
         outcome = attempt(data, rng, HANG_SECONDS, lies)
+    except Disagree as error:
+        place = f"{DIGITS.sub('#', str(error))[:120]}"
+        return {
+            "seed": seed,
+            "outcome": "disagree",
+            "where": place,
+            "from": name,
+            "trace": str(error),
+        }
     except (Exception, Hang) as error:
         what = "hang" if isinstance(error, Hang) else type(error).__name__
         place, trace = told(error, ROOT)
@@ -115,10 +128,11 @@ def try_one(seed: int, corpus: Corpus) -> Result:
 def started(corpus: Corpus, memory: int) -> Task:
     """What a worker does with a seed."""
     warnings.simplefilter("ignore")  # numpy warns of absurd numbers
-    bounded_memory(memory).__enter__()  # until the process ends
+    limit = contextlib.ExitStack()
+    limit.enter_context(bounded_memory(memory))
     pid = os.getpid()
 
-    def task(seed: int) -> Result:
+    def task(seed: int, _limit: object = limit) -> Result:  # held until the process ends
         result = try_one(seed, corpus)
         if seed % SIZED == 0:
             result |= {"pid": pid, "bytes": anonymous_bytes()}

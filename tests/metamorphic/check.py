@@ -1,0 +1,155 @@
+"""Whether a variant of a case gives what the case gives."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from sardonyx.errors import InternalError, SardonyxError
+from tests.metamorphic import settings
+from tests.metamorphic.known import KNOWN
+from tests.metamorphic.sources import Case
+from tests.metamorphic.table import TRANSFORMS
+from tests.metamorphic.variant import Variant
+from tests.random_graphs.onnxruntime_process import OrtError, OrtProcess
+from tests.ways import Disagree
+from tests.ways import difference as bits
+
+GOOD = ("same", "both refuse", "refused as by onnxruntime", "does not apply", "known", "no case")
+
+
+@dataclass
+class Outcome:
+    """What became of a variant. `kind` is one of GOOD, or says what is wrong."""
+
+    case: str
+    transforms: list[str]
+    kind: str
+    detail: str = ""
+    reason: str = ""  # of a refusal or a known difference, without names and numbers
+
+
+@dataclass
+class Original:
+    """A case and what it gives: outputs, or an error."""
+
+    case: Case
+    outputs: Sequence[Any] = ()
+    error: str = ""
+    wrong: str = ""  # what is wrong with it before any transform
+    cache: dict[str, Any] = field(default_factory=dict)
+
+
+def original(case: Case) -> Original:
+    """The case as it is, run."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            found = settings.run(case.model.SerializeToString(), case.feeds, settings.Settings())
+        except SardonyxError as error:
+            is_ours = isinstance(error, InternalError)
+            return Original(case, error=str(error), wrong=_text(error) if is_ours else "")
+        except (ValueError, TypeError) as error:
+            return Original(case, error=_text(error))
+        except Exception as error:
+            return Original(case, wrong=_text(error))
+    return Original(case, [np.asarray(x) if np.isscalar(x) else x for x in found])
+
+
+def check(
+    it: Original, names: Sequence[str], rng: Random, ort: OrtProcess, say: Callable[[str], None]
+) -> Outcome:
+    """Whether a case gives the same after some transforms, one after the other."""
+    if it.wrong:
+        return Outcome(it.case.name, [], "wrong as it is", it.wrong)
+    v = Variant(it.case.model, it.case.feeds, it.outputs)
+    for name in names:
+        changed = TRANSFORMS[name](v, rng)
+        if changed is None:
+            return Outcome(it.case.name, list(names), "does not apply")
+        v = changed
+    say(f"{it.case.name}: {' '.join(names)}")
+    outcome = Outcome(it.case.name, list(names), "same")
+    _judge(it, v, ort, outcome)
+    if outcome.kind not in GOOD:
+        for row in KNOWN:
+            if row.excuses(outcome.transforms, it.case.name, outcome.kind, outcome.detail):
+                outcome.kind, outcome.reason = "known", row.why
+    return outcome
+
+
+def _judge(it: Original, v: Variant, ort: OrtProcess, outcome: Outcome) -> None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = settings.run(v.model.SerializeToString(), v.feeds, v.settings)
+    except Disagree as error:
+        outcome.kind, outcome.detail = "paths differ", str(error)
+        return
+    except InternalError as error:
+        outcome.kind, outcome.detail = "internal error", str(error)
+        return
+    except (SardonyxError, ValueError, TypeError) as error:
+        if not isinstance(error, SardonyxError) and not it.error:
+            raise
+        _judge_refusal(it, v, ort, outcome, error)
+        return
+    if it.error:
+        outcome.kind, outcome.detail = "only transformed", it.error
+        return
+    wrong = _difference(it, v, found)
+    if wrong:
+        outcome.kind, outcome.detail = "differs", wrong
+
+
+def _judge_refusal(
+    it: Original, v: Variant, ort: OrtProcess, outcome: Outcome, error: Exception
+) -> None:
+    if it.error:
+        outcome.kind = "both refuse"
+        return
+    outcome.detail = _text(error)
+    try:
+        ort.run(v.model.SerializeToString(), [v.feeds])
+    except OrtError as theirs:
+        outcome.kind = "refused as by onnxruntime"
+        outcome.reason = f"{_brief(error)} | onnxruntime: {str(theirs)[:80]}"
+        return
+    outcome.kind = "refused"
+
+
+def _brief(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0][:90]}"
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:1500]
+
+
+def _difference(it: Original, v: Variant, found: Sequence[Any]) -> str:
+    if len(found) < len(v.wanted):
+        return f"{len(found)} outputs, not {len(v.wanted)}"
+    for i, (a, b) in enumerate(zip(found, v.wanted, strict=False)):
+        if it.case.is_random:
+            text = _kinds(a, b)
+        else:
+            text = bits(a, b)
+            if text and not v.exact:
+                text = it.case.compare(i % len(it.outputs), a, b)
+        if text:
+            return f"output {i}: {text}"
+    return ""
+
+
+def _kinds(a: Any, b: Any) -> str:
+    """Random numbers have the same types and shapes."""
+    if isinstance(b, np.ndarray):
+        a = np.asarray(a)
+        same = a.dtype == b.dtype and a.shape == b.shape
+        return "" if same else f"{a.dtype}{a.shape}, not {b.dtype}{b.shape}"
+    return "" if type(a) is type(b) else f"{type(a)}, not {type(b)}"

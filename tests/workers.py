@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import faulthandler
-import gc
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -47,8 +46,6 @@ def hunt(start: Callable[[], Task], plan: Plan) -> Iterator[Result]:
     a seed at which a process died has "seed", "died" (how it ended) and "said" (its last words).
     """
     queue = _Queue(plan)
-    gc.collect()
-    gc.freeze()  # what is there before the fork lives on, and need not be looked at again
     crew: list[_Worker] = []
     try:
         while True:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import ctypes
 import faulthandler
 import multiprocessing
 import multiprocessing.connection
@@ -23,8 +24,10 @@ from typing import Any
 Result = dict[str, Any]
 Task = Callable[[int], Result]
 
+PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 SPAN = 20  # seeds that a worker is given at once; it has one span more, so as not to wait
 QUIET_SECONDS = 1.0
+LAST_WORDS = 8000  # bytes of what a worker said
 STACK_SECONDS = 1.0  # that a worker has to write where it hangs
 
 
@@ -111,6 +114,7 @@ class _Worker:
         self._todo: collections.deque[int] = collections.deque()
         self._done = 0
         self._how = ""
+        self._is_ending = False
         self.is_gone = False
         sys.stdout.flush()
         context = multiprocessing.get_context("fork")
@@ -124,11 +128,12 @@ class _Worker:
 
     def feed(self, queue: _Queue, renew: int) -> None:
         """Gives it more seeds, or ends it."""
-        if self._how or len(self._todo) > SPAN:
+        if self._how or self._is_ending or len(self._todo) > SPAN:
             return
         seeds = [] if renew and self._done >= renew else queue.take(SPAN)
         if not seeds and self._todo:
             return
+        self._is_ending = not seeds
         if not self._todo:
             self._since = time.monotonic()
         with contextlib.suppress(OSError):  # it died; `results` and `lost` will tell
@@ -169,7 +174,7 @@ class _Worker:
 
     def _said(self) -> str:
         self._log.seek(0)
-        return self._log.read()[-3000:].decode(errors="replace")
+        return self._log.read()[-LAST_WORDS:].decode(errors="replace")
 
     def stop(self) -> None:
         """Ends the process."""
@@ -179,13 +184,19 @@ class _Worker:
         self.pipe.close()
 
 
+def die_with_parent() -> None:
+    """Has the kernel end this process when the one that forked it ends, even by SIGKILL."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def _serve(start: Callable[[], Task], pipe: Any, log: int) -> None:
+    die_with_parent()
     os.nice(10)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.dup2(log, 2)
-    faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1)
+    faulthandler.enable(2)
+    faulthandler.register(signal.SIGUSR1, 2)
     task = start()
     while seeds := pipe.recv():
         for seed in seeds:

@@ -25,18 +25,16 @@ import sys
 import time
 from pathlib import Path
 from random import Random
-from typing import Any
 
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # before numpy is imported
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from sardonyx import _native as native  # noqa: E402  # as all that follow, needs the path above
-from tests.metamorphic.check import GOOD, Original, Outcome, check, original  # noqa: E402
+from tests.metamorphic.check import GOOD, Original, Outcome, check, original, transformed  # noqa: E402
 from tests.metamorphic.settings import start_isas, stop_isas  # noqa: E402
 from tests.metamorphic.sources import SOURCES, Source  # noqa: E402
 from tests.metamorphic.table import ISAS, TRANSFORMS, drawn  # noqa: E402
-from tests.metamorphic.variant import Variant  # noqa: E402
 from tests.random_graphs.onnxruntime_process import OrtProcess  # noqa: E402
 from tests.workers import Plan, Result, Task, hunt, told  # noqa: E402
 
@@ -153,7 +151,6 @@ def report(args: argparse.Namespace, variants: Numbered, isas: list[str]) -> int
 
 def one(args: argparse.Namespace, variants: Numbered, isas: list[str]) -> int:
     """One variant in this process."""
-    names = variants.transforms(args.one)
     start_isas(isas)
     it = variants.case(args.one)
     if it is None:
@@ -161,15 +158,11 @@ def one(args: argparse.Namespace, variants: Numbered, isas: list[str]) -> int:
         return 0
     import onnx
 
-    v: Any = Variant(it.case.model, it.case.feeds, it.outputs)
-    rng = Random(args.one)
-    for name in names:
-        v = v and TRANSFORMS[name](v, rng)
-    if v is not None:
-        print(onnx.printer.to_text(v.model)[:20_000])
-        print({n: getattr(x, "shape", x) for n, x in v.feeds.items()}, v.settings)
-        if args.save is not None:
-            args.save.write_bytes(v.model.SerializeToString())
+    v, _ = transformed(it, variants.transforms(args.one), Random(args.one))
+    print(onnx.printer.to_text(v.model)[:20_000])
+    print({n: getattr(x, "shape", x) for n, x in v.feeds.items()}, v.settings)
+    if args.save is not None:
+        args.save.write_bytes(v.model.SerializeToString())
     sys.stdout.flush()  # before what may end the process
     result = try_one(args.one, variants, OrtProcess())
     stop_isas()

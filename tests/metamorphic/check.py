@@ -67,20 +67,28 @@ def check(
     """Whether a case gives the same after some transforms, one after the other."""
     if it.wrong:
         return Outcome(it.case.name, [], "wrong as it is", it.wrong)
-    v = Variant(it.case.model, it.case.feeds, it.outputs)
-    for name in names:
-        changed = TRANSFORMS[name](v, rng)
-        if changed is None:
-            return Outcome(it.case.name, list(names), "does not apply")
-        v = changed
-    say(f"{it.case.name}: {' '.join(names)}")
-    outcome = Outcome(it.case.name, list(names), "same")
+    v, applied = transformed(it, names, rng)
+    if not applied:
+        return Outcome(it.case.name, list(names), "does not apply")
+    say(f"{it.case.name}: {' '.join(applied)}")
+    outcome = Outcome(it.case.name, applied, "same")
     _judge(it, v, ort, outcome)
     if outcome.kind not in GOOD:
         for row in KNOWN:
             if row.excuses(outcome.transforms, it.case.name, outcome.kind, outcome.detail):
                 outcome.kind, outcome.reason = "known", row.why
     return outcome
+
+
+def transformed(it: Original, names: Sequence[str], rng: Random) -> tuple[Variant, list[str]]:
+    """A case after some transforms, and the names of those that apply."""
+    v, applied = Variant(it.case.model, it.case.feeds, it.outputs), []
+    for name in names:
+        changed = TRANSFORMS[name](v, rng)
+        if changed is not None:
+            v = changed
+            applied.append(name)
+    return v, applied
 
 
 def _judge(it: Original, v: Variant, ort: OrtProcess, outcome: Outcome) -> None:

@@ -18,7 +18,8 @@ from sardonyx.compile import Options
 from sardonyx.packing import Request, pack
 from sardonyx.providers import resolve
 from tests.metamorphic.variant import Settings, Transform, Variant
-from tests.ways import both, outcome
+from tests.ways import Disagree, both, outcome
+from tests.workers import die_with_parent
 
 SECONDS = 60.0
 PROVIDERS = ["CPUExecutionProvider"]
@@ -171,6 +172,7 @@ def isas() -> list[str]:
 
 
 def _serve(pipe: Any, isa: str) -> None:
+    die_with_parent()
     os.environ["SARDONYX_ISA"] = isa
     while True:
         try:
@@ -185,6 +187,8 @@ def _serve(pipe: Any, isa: str) -> None:
 
 
 def _plain(error: Exception) -> Exception:
-    """An error that can be sent: its class where that is ours, and its text."""
-    kind = type(error) if isinstance(error, sardonyx.SardonyxError) else RuntimeError
-    return kind(str(error)) if kind is not RuntimeError else kind(f"{type(error)}: {error}")
+    """An error that can be sent: of the same class where that is ours, with its text."""
+    kind = type(error)
+    if isinstance(error, (sardonyx.SardonyxError, Disagree)):
+        return kind(str(error))
+    return RuntimeError(f"{kind.__name__}: {error}")

@@ -1,0 +1,101 @@
+"""The fast path is held against the checked one: what differs is told, and only that."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx.parser
+import pytest
+
+import sardonyx
+from sardonyx.errors import InvalidArgument
+from tests.attempt import attempt
+from tests.lies import tell
+from tests.ways import Disagree, agreed, both, difference
+
+NAN = float("nan")
+ADD = onnx.parser.parse_model("""
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[N, 2] x, float[N, 2] y) => (float[N, 2] z) { z = Add (x, y) }
+""").SerializeToString()
+FEEDS = {"x": np.ones((3, 2), np.float32), "y": np.ones((3, 2), np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [
+        (np.float32([1, 2]), np.float32([1, 2])),
+        (np.float32([1, NAN]), np.float32([1, -NAN])),
+        (np.array([1, NAN], ml_dtypes.bfloat16), np.array([1, NAN], ml_dtypes.bfloat16)),
+        (np.array(["a", "é"], object), np.array(["a", "é"], object)),
+        ([np.int64(3), None], [np.int64(3), None]),
+        ({"a": 1.0, "b": NAN}, {"a": 1.0, "b": NAN}),
+        (InvalidArgument("no"), InvalidArgument("no")),
+    ],
+)
+def test_what_is_the_same(found: Any, wanted: Any) -> None:
+    assert not difference(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "text"),
+    [
+        (np.float32([1, 2]), np.float32([1, 3]), r"1 of 2 differ in float32\[2\], first at \(1,\)"),
+        (np.float32([0.0]), np.float32([-0.0]), "0.0, not -0.0"),
+        (np.float32([NAN]), np.float32([0]), "nan, not 0"),
+        (np.float32([1]), np.float64([1]), r"float32\[1\], not float64\[1\]"),
+        (np.zeros((1, 2)), np.zeros((2, 1)), "not float64"),
+        (np.array(["a"], object), np.array(["b"], object), "a, not b"),
+        ([np.int64(3)], [np.int64(3)] * 2, "not"),
+        ({"a": 1.0}, {"a": 2.0}, "at 'a': 1.0, not 2.0"),
+        (None, np.zeros(1), "not"),
+        (InvalidArgument("no"), InvalidArgument("yes"), "no, not InvalidArgument: .*yes"),
+        (ValueError("no"), InvalidArgument("no"), "ValueError: no, not InvalidArgument"),
+        ([np.zeros(1)], InvalidArgument("no"), "a result .* not InvalidArgument"),
+    ],
+)
+def test_what_differs(found: Any, wanted: Any, text: str) -> None:
+    with pytest.raises(Disagree, match=text):
+        agreed(wanted, found)
+
+
+def test_both_paths_are_run() -> None:
+    opened: list[sardonyx.InferenceSession] = []
+
+    def start() -> sardonyx.InferenceSession:
+        opened.append(sardonyx.InferenceSession(ADD))
+        return opened[-1]
+
+    assert both(start, FEEDS)[0].tolist() == [[2, 2]] * 3
+    assert opened[0] is not opened[1]
+    with pytest.raises(InvalidArgument, match="rank 1"):
+        both(start, {**FEEDS, "x": np.ones(2, np.float32)})
+
+
+def test_a_fast_path_of_its_own_mind_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    use = sardonyx.InferenceSession._use
+
+    def odd(session: Any, made: Any) -> None:
+        use(session, made)
+        session._quick = lambda feeds: [feeds["x"]]
+
+    monkeypatch.setattr(sardonyx.InferenceSession, "_use", odd)
+    with pytest.raises(Disagree, match="1.0, not 2.0"):
+        both(lambda: sardonyx.InferenceSession(ADD), FEEDS)
+    with pytest.raises(Disagree):
+        attempt(ADD, Random(4), lies=0.0)
+
+
+def test_lies_change_feeds_and_nothing_else() -> None:
+    given = {"x": np.zeros((2, 3), np.float32), "s": [np.zeros(2, np.int64)] * 2, "o": None}
+    kinds = set()
+    for seed in range(300):
+        told = tell(Random(seed), given)
+        changed = {n for n in told.keys() | given.keys() if told.get(n) is not given.get(n)}
+        kinds |= {(n, type(told.get(n)).__name__) for n in changed}
+    assert {("x", "ndarray"), ("x", "NoneType"), ("s", "list"), ("s", "ndarray")} <= kinds
+    assert [x.shape for x in given["s"]] == [(2,), (2,)]
+    assert given["x"].shape == (2, 3)

@@ -83,7 +83,7 @@ def test_a_fast_path_of_its_own_mind_is_found(monkeypatch: pytest.MonkeyPatch) -
         session._quick = lambda feeds: [feeds["x"]]
 
     monkeypatch.setattr(sardonyx.InferenceSession, "_use", odd)
-    with pytest.raises(Disagree, match="1.0, not 2.0"):
+    with pytest.raises(Disagree, match=r"1\.0, not 2\.0"):
         both(lambda: sardonyx.InferenceSession(ADD), FEEDS)
     with pytest.raises(Disagree):
         attempt(ADD, Random(4), lies=0.0)

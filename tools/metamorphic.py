@@ -31,10 +31,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from sardonyx import _native as native  # noqa: E402  # as all that follow, needs the path above
+from tests.metamorphic import isas  # noqa: E402
 from tests.metamorphic.check import GOOD, Original, Outcome, check, original, transformed  # noqa: E402
-from tests.metamorphic.settings import start_isas, stop_isas  # noqa: E402
 from tests.metamorphic.sources import SOURCES, Source  # noqa: E402
-from tests.metamorphic.table import ISAS, TRANSFORMS, drawn  # noqa: E402
+from tests.metamorphic.table import TRANSFORMS, drawn  # noqa: E402
 from tests.random_graphs.onnxruntime_process import OrtProcess  # noqa: E402
 from tests.workers import Plan, Result, Task, hunt, told  # noqa: E402
 
@@ -87,9 +87,9 @@ def _say(text: str) -> None:
     os.write(2, f"{text}\n".encode())
 
 
-def started(variants: Numbered, isas: list[str]) -> Task:
+def started(variants: Numbered, kernels: list[str]) -> Task:
     """What a worker does with a seed."""
-    start_isas(isas)  # before any kernel runs in this process
+    isas.start(kernels)  # before any kernel runs in this process
     ort = OrtProcess()
     return lambda seed: try_one(seed, variants, ort)
 
@@ -136,22 +136,22 @@ class Tally:
         return f"{self._kinds.total()} variants in {took:.0f} s: {shown}"
 
 
-def report(args: argparse.Namespace, variants: Numbered, isas: list[str]) -> int:
+def report(args: argparse.Namespace, variants: Numbered, kernels: list[str]) -> int:
     """Runs the variants; 1 if anything was found."""
     ends = [args.seed + args.count] if args.count is not None else []
     ends += [variants.count] if variants.count is not None else []
     seeds = range(args.seed, min(ends, default=args.seed + 20 * CHAINS))
     plan = Plan(seeds, args.jobs, args.seconds, renew=args.renew, patience=DEATH_SECONDS)
     tally = Tally()
-    for result in hunt(lambda: started(variants, isas), plan):
+    for result in hunt(lambda: started(variants, kernels), plan):
         tally.add(result)
     tally.show()
     return int(bool(tally.findings))
 
 
-def one(args: argparse.Namespace, variants: Numbered, isas: list[str]) -> int:
+def one(args: argparse.Namespace, variants: Numbered, kernels: list[str]) -> int:
     """One variant in this process."""
-    start_isas(isas)
+    isas.start(kernels)
     it = variants.case(args.one)
     if it is None:
         print("this seed has no case")
@@ -165,7 +165,7 @@ def one(args: argparse.Namespace, variants: Numbered, isas: list[str]) -> int:
         args.save.write_bytes(v.model.SerializeToString())
     sys.stdout.flush()  # before what may end the process
     result = try_one(args.one, variants, OrtProcess())
-    stop_isas()
+    isas.stop()
     print(*(f"{k}: {x}" for k, x in result.items()), sep="\n")
     return int(result["kind"] not in GOOD)
 
@@ -198,8 +198,8 @@ def main() -> int:
     if not chosen and args.source != "random":
         chosen = list(TRANSFORMS)
     variants = Numbered(SOURCES[args.source](), chosen)
-    isas = [isa for isa in ISAS if isa in native.isas]
-    return report(args, variants, isas) if args.one is None else one(args, variants, isas)
+    kernels = [isa for isa in isas.ISAS if isa in native.isas]
+    return report(args, variants, kernels) if args.one is None else one(args, variants, kernels)
 
 
 if __name__ == "__main__":

@@ -62,7 +62,11 @@ def original(case: Case) -> Original:
 
 
 def check(
-    it: Original, names: Sequence[str], rng: Random, ort: OrtProcess, say: Callable[[str], None]
+    it: Original,
+    names: Sequence[str],
+    rng: Random,
+    ort: OrtProcess,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Outcome:
     """Whether a case gives the same after some transforms, one after the other."""
     if it.wrong:

@@ -4,21 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from tests.metamorphic import declared, rewritten, settings, wrapped
-from tests.metamorphic.settings import at, only_arrays
-from tests.metamorphic.variant import Transform, Variant
-
-ISAS = ("base", "avx2", "avx512", "avx512vnni")
-
-
-def _isa(name: str) -> Transform:
-    def transform(v: Variant, rng: Random) -> Variant | None:
-        """By the kernels of another CPU, whose vectors are shorter."""
-        there = name in settings.isas()
-        return at(False, "", isa=name)(v, rng) if there else None
-
-    return transform
-
+from tests.metamorphic import declared, rewritten, wrapped
+from tests.metamorphic.isas import ISAS
+from tests.metamorphic.settings import at, on_isa, only_arrays, overridden
+from tests.metamorphic.variant import Transform
 
 _DECLARED: tuple[Transform, ...] = (
     declared.ranks_open, declared.names_apart, declared.names_by_size, declared.names_lie,
@@ -42,10 +31,17 @@ SETTINGS: dict[str, Transform] = {
     "extended": at(False, "Optimized but for layouts.", level="ORT_ENABLE_EXTENDED"),
     "threads": at(True, "By two threads.", threads=2),
     "parallel": at(True, "By two threads that take nodes of their own.", threads=2, parallel=True),
-    "packed": at(True, "Out of a pack.", pack=True),
+    "no_arena": at(True, "Without an arena.", arena=False),
+    "packed": at(True, "Out of a pack.", stored="packed"),
+    "saved": at(False, "Out of the optimized model that is saved.", stored="saved"),
+    "external": at(True, "With constants in a file of their own.", stored="external"),
+    "after_lies": at(True, "After runs with feeds that do not fit.", way="after_lies"),
+    "at_once": at(True, "By several threads in one session.", way="at_once"),
+    "each_output": at(False, "Each output by itself.", way="each_output"),
     "bound": only_arrays(at(True, "With inputs and outputs bound.", way="binding")),
     "ort_values": only_arrays(at(True, "With OrtValues.", way="ort_values")),
-    **{isa: _isa(isa) for isa in ISAS},
+    "overridden": overridden,
+    **{isa: on_isa(isa) for isa in ISAS},
 }
 TRANSFORMS: dict[str, Transform] = {**FORMS, **SETTINGS}
 

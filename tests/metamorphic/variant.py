@@ -27,9 +27,12 @@ class Settings:
     level: str = ""  # of optimization
     threads: int = 1
     parallel: bool = False
-    pack: bool = False  # out of a pack that is written first
-    way: str = "run"  # or "binding", "ort_values"
+    arena: bool = True
+    stored: str = ""  # a file that it is loaded from: a name in sessions.STORED
+    way: str = "run"  # how it is called: a name in calls.CALLS
     isa: str = ""  # in a process with these kernels
+    dims: tuple[tuple[str, int], ...] = ()  # sizes that names are given
+    seed: int = 0  # of what a call draws
 
 
 @dataclass(frozen=True)

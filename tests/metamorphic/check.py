@@ -86,7 +86,8 @@ def check(
 
 def transformed(it: Original, names: Sequence[str], rng: Random) -> tuple[Variant, list[str]]:
     """A case after some transforms, and the names of those that apply."""
-    v, applied = Variant(it.case.model, it.case.feeds, it.outputs), []
+    case, applied = it.case, []
+    v = Variant(case.model, case.feeds, it.outputs, is_random=case.is_random)
     for name in names:
         changed = TRANSFORMS[name](v, rng)
         if changed is not None:

@@ -44,6 +44,16 @@ def only_arrays(transform: Transform) -> Transform:
     return guarded
 
 
+def only_steady(transform: Transform) -> Transform:
+    """The transform for models that draw no random numbers."""
+
+    def guarded(v: Variant, rng: Random) -> Variant | None:
+        return None if v.is_random else transform(v, rng)
+
+    guarded.__doc__ = transform.__doc__
+    return guarded
+
+
 def on_isa(name: str) -> Transform:
     """The transform to a process of an ISA, where there is one."""
 

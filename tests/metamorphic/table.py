@@ -6,7 +6,7 @@ from random import Random
 
 from tests.metamorphic import declared, rewritten, wrapped
 from tests.metamorphic.isas import ISAS
-from tests.metamorphic.settings import at, on_isa, only_arrays, overridden
+from tests.metamorphic.settings import at, on_isa, only_arrays, only_steady, overridden
 from tests.metamorphic.variant import Transform
 
 _DECLARED: tuple[Transform, ...] = (
@@ -36,7 +36,7 @@ SETTINGS: dict[str, Transform] = {
     "saved": at(False, "Out of the optimized model that is saved.", stored="saved"),
     "external": at(True, "With constants in a file of their own.", stored="external"),
     "after_lies": at(True, "After runs with feeds that do not fit.", way="after_lies"),
-    "at_once": at(True, "By several threads in one session.", way="at_once"),
+    "at_once": only_steady(at(True, "By several threads in one session.", way="at_once")),
     "each_output": at(False, "Each output by itself.", way="each_output"),
     "bound": only_arrays(at(True, "With inputs and outputs bound.", way="binding")),
     "ort_values": only_arrays(at(True, "With OrtValues.", way="ort_values")),

@@ -49,6 +49,7 @@ class Variant:
     wanted: Sequence[Any]  # empty if there are none, since the original is refused
     settings: Settings = field(default_factory=Settings)
     exact: bool = True
+    is_random: bool = False  # outputs draw numbers: runs of one session differ
     depth: int = 0  # transforms so far: makes names unique
 
     def changed(self, model: ModelProto | None = None, **parts: Any) -> Variant:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sardonyx
+from sardonyx.ops import all_ops
 
 HEAD = '<ir_version: 9, opset_import: ["" : 21]>\n'
 
@@ -291,3 +292,24 @@ def test_collected_values_have_one_axis_more(rank: int) -> None:
         (made,) = session.run(None, {"x": np.ones((1,) * rank, np.float32)}, options)
         assert made.shape == (3, *(1,) * rank)
         assert (made == -1).all()
+
+
+def test_bodies_have_facts_whatever_is_known_of_inputs() -> None:
+    """Ops with bodies are asked for facts even if ranks are open: nobody else gives bodies any."""
+    assert [op for op in all_ops() if op.has_bodies and not op.takes_unranked] == []
+
+
+def test_modifiers_of_scores_of_an_open_rank() -> None:
+    text = """
+    <ir_version: 11, opset_import: ["" : 23, "ai.onnx.preview" : 1]>
+    g (float[] q, float[] k, float[] v) => (float[] y) {
+      y = ai.onnx.preview.FlexAttention <
+        score_mod = m (float[] s) => (float[] t) { t = Mul(s, s) }> (q, k, v)
+    }"""
+    model = onnx.parser.parse_model(text)
+    feeds = {n: np.random.default_rng(0).random((1, 2, 3, 4), np.float32) for n in "qkv"}
+    (found,) = sardonyx.InferenceSession(model).run(None, feeds)
+    for info in model.graph.input:
+        info.type.CopyFrom(onnx.helper.make_tensor_type_proto(1, [1, 2, 3, 4]))
+    (wanted,) = sardonyx.InferenceSession(model).run(None, feeds)
+    np.testing.assert_allclose(found, wanted, 1e-6)

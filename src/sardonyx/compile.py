@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sardonyx.collector import Paused
-from sardonyx.errors import FAULTS, ModelLoadCanceled, SardonyxError
+from sardonyx.errors import FAULTS, ModelLoadCanceled, SardonyxError, ShapeError
 from sardonyx.frozen import field, frozen, replace
 from sardonyx.graph.graph import Graph
 from sardonyx.graph.infer import Shapes, infer
@@ -95,7 +95,24 @@ def given_bytes(source: Any, options: Options) -> ModelBytes:
 
 
 def lowered(given: ModelBytes, options: Options, stages: Stages) -> Model:
-    """The part of the line that a pack stands for."""
+    """The part of the line that a pack stands for.
+
+    Where sizes contradict each other if dims of equal names are equal, names are taken for
+    comments, as onnxruntime does: what runs feed is checked all the same.
+    """
+    try:
+        return _lowered(given, options, stages)
+    except ShapeError as error:
+        if options.load.split_names:
+            raise
+        apart = replace(options, load=replace(options.load, split_names=True))
+        try:
+            return _lowered(given, apart, stages)
+        except SardonyxError:
+            raise error from None
+
+
+def _lowered(given: ModelBytes, options: Options, stages: Stages) -> Model:
     with stages.stage("load"):
         model = load(given, options.load)
         if options.outputs:

@@ -220,3 +220,31 @@ def test_a_pack_is_for_the_way_that_was_chosen(tmp_path: Path) -> None:
     made = sardonyx.InferenceSession(str(path))
     for m in (1, 2, 1):
         same(made.run(None, feed(SQUEEZES, 2, m, 1)), oracle_of(2, m))
+
+
+def test_equal_names_that_cannot_be_equal() -> None:
+    """What onnxruntime takes for a comment is one here too; what is fed is checked all the same."""
+    text = """
+    g (float[N] x, float[N, 2] w) => (float[P] y) <float[1] one = {1}> {
+      longer = Concat<axis = 0>(x, one)
+      y = MatMul(longer, w)
+    }
+    """
+    data = onnx.parser.parse_model(HEAD + text).SerializeToString()
+    feeds = {"x": np.float32([2, 3]), "w": np.float32([[1, 0], [0, 1], [1, 1]])}
+    assert onnxruntime.InferenceSession(data).run(None, feeds)[0].tolist() == [3, 4]
+    session = sardonyx.InferenceSession(data)
+    for options in (None, sardonyx.RunOptions()):
+        assert session.run(None, feeds, options)[0].tolist() == [3, 4]
+        with pytest.raises(errors.SardonyxError, match="3"):
+            session.run(None, {**feeds, "x": np.float32([2, 3, 4])}, options)
+
+
+def test_sizes_that_no_names_excuse() -> None:
+    text = """
+    g (float[N] x, float[2, 2] w) => (float[P] y) <float[3] three = {1, 2, 3}> {
+      y = MatMul(three, w)
+    }
+    """
+    with pytest.raises(errors.ShapeError, match="3"):
+        sardonyx.InferenceSession(onnx.parser.parse_model(HEAD + text))

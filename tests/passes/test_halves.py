@@ -186,3 +186,27 @@ def test_caches_stay_halves() -> None:
     run = sdx.InferenceSession(model.SerializeToString())
     (attention,) = (n for n in run._compiled.model.graph.nodes if n.op.name == "Attention")
     assert {v.tensor.dtype.name for v in attention.inputs if v is not None} == {"f16"}
+
+
+@pytest.mark.parametrize("onnx_type", KINDS, ids=["f16", "bf16"])
+@pytest.mark.parametrize(
+    ("op", "attrs"), [("Gemm", {"transB": 1}), ("MatMul", {}), ("Conv", {"kernel_shape": [1]})]
+)
+def test_operands_of_an_open_rank(op: str, attrs: dict[str, Any], onnx_type: int) -> None:
+    """Only one operand is of a known rank: the node stays as it is, in one type."""
+    dtype = KINDS[onnx_type]
+    x = {"Gemm": (5, 3), "MatMul": (3, 5), "Conv": (4, 3, 1)}[op]
+    fed = (RNG.standard_normal(x) / 4).astype(dtype)
+    first = weight("a", *{"Gemm": (2, 3), "MatMul": (2, 3), "Conv": (2, 3, 7)}[op], dtype=dtype)
+    node = helper.make_node(op, ["a", "x"], ["m"], **attrs)
+    relu = helper.make_node("Relu", ["m"], ["y"])
+    made = []
+    for shape in (None, x):
+        given = helper.make_tensor_value_info("x", onnx_type, shape)
+        wanted = helper.make_tensor_value_info("y", onnx_type, None)
+        graph = helper.make_graph([node, relu], "g", [given], [wanted], [first])
+        opsets = [helper.make_opsetid("", 22)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+        made += sdx.InferenceSession(model.SerializeToString()).run(None, {"x": fed})
+    gap = np.abs(made[0].astype(np.float32) - made[1].astype(np.float32))
+    assert gap.max() <= np.abs(made[1].astype(np.float32)).max() * 2**-6

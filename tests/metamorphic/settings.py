@@ -64,6 +64,15 @@ def on_isa(name: str) -> Transform:
     return transform
 
 
+def packed(v: Variant, rng: Random) -> Variant:
+    """Out of a pack, which folds no constant that is an input too: a run may feed another."""
+    graph = v.model.graph
+    is_open = {i.name for i in graph.input} & {t.name for t in graph.initializer}
+    made = at(not is_open, "", stored="packed")(v, rng)
+    assert made is not None
+    return made
+
+
 def overridden(v: Variant, rng: Random) -> Variant | None:
     """Every dim has a name, and the session says how large it is."""
     named = names_apart(v, rng)

@@ -6,7 +6,7 @@ from random import Random
 
 from tests.metamorphic import declared, rewritten, wrapped
 from tests.metamorphic.isas import ISAS
-from tests.metamorphic.settings import at, on_isa, only_arrays, only_steady, overridden
+from tests.metamorphic.settings import at, on_isa, only_arrays, only_steady, overridden, packed
 from tests.metamorphic.variant import Transform
 
 _DECLARED: tuple[Transform, ...] = (
@@ -32,7 +32,7 @@ SETTINGS: dict[str, Transform] = {
     "threads": at(True, "By two threads.", threads=2),
     "parallel": at(True, "By two threads that take nodes of their own.", threads=2, parallel=True),
     "no_arena": at(True, "Without an arena.", arena=False),
-    "packed": at(True, "Out of a pack.", stored="packed"),
+    "packed": packed,
     "saved": at(False, "Out of the optimized model that is saved.", stored="saved"),
     "external": at(True, "With constants in a file of their own.", stored="external"),
     "after_lies": at(True, "After runs with feeds that do not fit.", way="after_lies"),

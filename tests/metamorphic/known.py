@@ -27,4 +27,9 @@ class Known:
         )
 
 
-KNOWN: tuple[Known, ...] = ()
+KNOWN: tuple[Known, ...] = (
+    Known(
+        "only tensors are bound to memory, and an output is declared to be an optional",
+        frozenset(("bound",)), kind="refused", detail="optional.* lies in no one tensor",
+    ),
+)  # fmt: skip

@@ -313,3 +313,11 @@ def test_modifiers_of_scores_of_an_open_rank() -> None:
         info.type.CopyFrom(onnx.helper.make_tensor_type_proto(1, [1, 2, 3, 4]))
     (wanted,) = sardonyx.InferenceSession(model).run(None, feeds)
     np.testing.assert_allclose(found, wanted, 1e-6)
+
+
+def test_results_of_open_ranks_have_types() -> None:
+    """What no required input tells of a result's type, the rule of the op does, of any rank."""
+    for op in all_ops():
+        told = {slot.type for slot in op.inputs if not slot.optional}
+        untold = [s for s in op.outputs if s.type not in told and len(op.types.get(s.type, ())) > 1]
+        assert not untold or op.takes_unranked or op.domain == "sardonyx" or not op.inputs, op

@@ -20,7 +20,7 @@ def renamed(v: Variant, rng: Random) -> Variant:
     table = {n: f"{v.name('/')}:{i}" for i, n in enumerate([*names, *own_names(graph)])}
     rename(graph, table)
     for i, node in enumerate(graph.node):
-        node.name = f"same.{i % 2}" if rng.random() < 0.5 else ""
+        node.name = v.name(f"node {i}") if rng.random() < 0.5 else ""
     feeds = {table[n]: x for n, x in v.feeds.items()}
     return v.changed(model, feeds=feeds, exact=True)
 

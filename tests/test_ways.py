@@ -76,13 +76,12 @@ def test_both_paths_are_run() -> None:
 
 
 def test_a_fast_path_of_its_own_mind_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    use = sardonyx.InferenceSession._use
+    run = sardonyx.InferenceSession.run
 
-    def odd(session: Any, made: Any) -> None:
-        use(session, made)
-        session._quick = lambda feeds: [feeds["x"]]
+    def odd(session: Any, names: Any, feeds: dict[str, Any], options: Any = None) -> Any:
+        return [feeds["x"]] if options is None else run(session, names, feeds, options)
 
-    monkeypatch.setattr(sardonyx.InferenceSession, "_use", odd)
+    monkeypatch.setattr(sardonyx.InferenceSession, "run", odd)
     with pytest.raises(Disagree, match=r"1\.0, not 2\.0"):
         both(lambda: sardonyx.InferenceSession(ADD), FEEDS)
     with pytest.raises(Disagree):

@@ -86,6 +86,10 @@ DEQUANTIZE = [
       for n in LENGTHS),
     case("DequantizeLinear", codes(np.int8, 4, 3, 5), np.abs(f16(4)), codes(np.int8, 4), axis=0),
     case("DequantizeLinear", codes(np.uint16, 2, 9), pos(9), codes(np.uint16, 9)),
+    case("DequantizeLinear", codes(np.int8, 3, 4), of(0.5), of([3], np.int8), oracle="onnx"),
+    case("DequantizeLinear", codes(np.int8, 3, 4), of([0.5]), of(3, np.int8), oracle="onnx"),
+    case("QuantizeLinear", f32(3, 4), of(0.5), of([3], np.int8), oracle="onnx"),
+    case("QuantizeLinear", f32(3, 4), of([0.5]), of(3, np.int8), oracle="onnx"),
     *(case("DequantizeLinear", codes(t, 3, 4, 5), scale(0.7), of(3, t)) for t in PLAIN),
     *(case("DequantizeLinear", codes(t, 3, 4, 5), pos(4), of([1, 2, 3, 4], t)) for t in PLAIN),
     *(case("DequantizeLinear", codes(t, 3, 4, 5), pos(3, 2, 5), codes(t, 3, 2, 5), block_size=2)

@@ -94,6 +94,17 @@ KEPT = {
         "in x: f32[B,8]\ny = Transpose(x, perm=[1, 0])\nout y",
         transpose.transpose_nothing,
     ),
+    "an order that may not fit": (
+        "in x: f32[?]\ny = Transpose(x, perm=[0, 1])\nout y",
+        transpose.transpose_nothing,
+    ),
+    "orders that may not fit": (
+        (
+            "in x: f32[?]\na = Transpose(x, perm=[1, 0])\nc = Transpose(a, perm=[1, 0])\n"
+            "y = Relu(c)\nout y"
+        ),
+        transpose.transpose_twice,
+    ),
     "gelu with a shared part": (
         (
             "in x: f32[B,8]\na = Div(x, 1.4142135)\ne = Erf(a)\ns = Add(e, 1.0)\nh = Mul(x, 0.5)\n"

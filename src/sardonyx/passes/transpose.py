@@ -21,6 +21,7 @@ def order_of(node: Node) -> tuple[int, ...]:
 
 @rule(P.Transpose(P.Transpose(x).named("inner")).named("outer"), ort="TransposeOptimizer")
 def transpose_twice(b: Builder, x: Value, inner: Node, outer: Node) -> Value:
+    need(x.tensor.shape is not None, "the rank is open, and an order may not fit it")
     first, second = order_of(inner), order_of(outer)
     together = tuple(first[i] for i in second)
     if together == tuple(range(len(together))):
@@ -31,6 +32,7 @@ def transpose_twice(b: Builder, x: Value, inner: Node, outer: Node) -> Value:
 
 @rule(P.Transpose(x).named("node"), ort="TransposeOptimizer")
 def transpose_nothing(b: Builder, x: Value, node: Node) -> Value:
+    need(x.tensor.shape is not None, "the rank is open, and the order may not fit it")
     perm = order_of(node)
     need(perm == tuple(range(len(perm))), "dims move")
     return x

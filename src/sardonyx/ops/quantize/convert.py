@@ -55,12 +55,21 @@ def is_single(fact: Fact) -> bool:
     return all(d == 1 for d in fact.dims)
 
 
+def _check_single(g: Scope, scale: Fact, zero: Fact) -> None:
+    """Of different ranks, each is one number; where sizes are open, runs have to show that."""
+    for size in (*scale.dims, *zero.dims):
+        if isinstance(size, int) and size != 1:
+            raise ShapeError(f"scale {scale} and zero point {zero} differ in rank")
+        g.equal(size, 1, "scale and zero point differ in rank, and one is not one number")
+
+
 def _check_scales(g: Scope, x: Fact, scale: Fact, zero: Fact | None, spec: tuple[int, int]) -> None:
     """Scales are one number, one per element of an axis, or one per block along it."""
     axis, block = spec
     if zero is not None and not (is_single(scale) and is_single(zero)):
         if zero.rank != scale.rank:
-            raise ShapeError(f"scale {scale} and zero point {zero} differ in rank")
+            _check_single(g, scale, zero)
+            return
         for a, b in zip(scale.dims, zero.dims, strict=True):
             g.equal(a, b, "scale and zero point differ in shape")
     if block < 0:

@@ -32,4 +32,8 @@ KNOWN: tuple[Known, ...] = (
         "only tensors are bound to memory, and an output is declared to be an optional",
         frozenset(("bound",)), kind="refused", detail="optional.* lies in no one tensor",
     ),
+    Known(
+        "a tensor is carried in, and an optional comes back: these are two types",
+        frozenset(("loop_carried",)), kind="refused", detail="comes back as optional",
+    ),
 )  # fmt: skip

@@ -102,7 +102,8 @@ def _check_instruction(it: Instruction, given: tuple[DType | None, ...]) -> None
     need(right, f"the attributes of {it}")
     enough = op.min_inputs <= len(given) and len(given) <= (op.max_inputs or len(given))
     need(enough, f"{it} has {len(given)} arguments")
-    facts: list[Fact | None] = [None if t is None else Fact(t, ()) for t in given]
+    # Vectors: a bias is one, and all else that a code has is elementwise.
+    facts: list[Fact | None] = [None if t is None else Fact(t, (1,)) for t in given]
     facts += [None] * op.n_absent(len(facts))
     assert op.infer_rule is not None
     try:

@@ -44,11 +44,6 @@ def broadcast_shapes(g: Scope, *shapes: Shape) -> Shape:
     return tuple(result)
 
 
-def has_open_rank(facts: Iterable[Fact | None]) -> bool:
-    """Whether the rank of a tensor is not known yet; rules of unranked ops then give types only."""
-    return any(fact is not None and fact.shape is None for fact in facts)
-
-
 def like_first(g: Scope, x: Fact, *_: Any, **attrs: Any) -> Fact:
     """Inference of an op whose output looks like its first input."""
     return x.plain()

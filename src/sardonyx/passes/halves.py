@@ -66,7 +66,7 @@ def widen_halves(graph: Graph) -> None:
         made: dict[Marks, dict[Value, Value]] = {}
         for node in part.sorted_nodes():
             wide = made.setdefault(node.marks, {})
-            if (_is_first(node) or _follows(node, wide)) and not _has_open_rank(node):
+            if _is_first(node) or _follows(node, wide):
                 _widen(Builder(part, part.scope), node, wide)
         prune(part)
 
@@ -76,12 +76,6 @@ def _is_first(node: Node) -> bool:
     if key not in _WIDENED and not (key in _PRODUCTS and _is_f16(x)):
         return False
     return _is_half(x) and _has_ranks(node)
-
-
-def _has_open_rank(node: Node) -> bool:
-    """Whether the rank of an operand or a result is open: such nodes run in Python, as they are."""
-    facts = (v.fact for v in (*node.inputs, *node.outputs) if v is not None)
-    return any(isinstance(fact, Fact) and fact.shape is None for fact in facts)
 
 
 def _follows(node: Node, wide: dict[Value, Value]) -> bool:

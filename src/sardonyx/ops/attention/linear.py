@@ -15,7 +15,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.ops.attention.heads import heads_of, same_dims, same_rank
 from sardonyx.ops.declare import Op, required
-from sardonyx.ops.rules import Array, filled, has_open_rank
+from sardonyx.ops.rules import Array, filled
 
 _TYPES: Final = frozenset((F16, BF16, F32))
 # rule: whether it takes decay, whether it takes beta
@@ -51,7 +51,7 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     assert value is not None
     check_rule(attrs["update_rule"], decay, beta)
     kept = query.dtype if state is None else state.dtype
-    if has_open_rank(inputs):
+    if any(f is not None and f.shape is None for f in inputs):
         return Fact(query.dtype, None), Fact(kept, None)
     if attrs["q_num_heads"] > 0 and attrs["kv_num_heads"] > 0:
         g.divides(attrs["kv_num_heads"], attrs["q_num_heads"], SHARED_OUT)

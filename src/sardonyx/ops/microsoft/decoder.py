@@ -16,7 +16,7 @@ from sardonyx.ops.attention.heads import heads_of, pack, same_dims, same_rank, u
 from sardonyx.ops.declare import MICROSOFT, Op, optional, required
 from sardonyx.ops.microsoft.multi_head import attend, multi_head
 from sardonyx.ops.microsoft.projected import projected
-from sardonyx.ops.rules import Array, filled, has_open_rank, wide
+from sardonyx.ops.rules import Array, filled, wide
 
 _FLOATS: Final = frozenset((F32, F16))
 _TYPES: Final = {"T": _FLOATS, "M": frozenset((I32,))}
@@ -36,7 +36,6 @@ masked: Final = Op(
         "scale": optional("float"),
     },
     types={**_TYPES, "Q": _FLOATS},
-    unranked=True,
 )
 
 
@@ -78,8 +77,6 @@ def multi_head_attrs(attrs: dict[str, Any]) -> dict[str, Any]:
 @masked.infer
 def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     x, heads = Masked(*inputs), attrs["num_heads"]
-    if has_open_rank(inputs):
-        return (x.query.shaped(None),) * 4
     same_rank(3, query=x.query)
     if heads < 1:
         raise InvalidGraph(f"num_heads is {heads}, and must be 1 or more")

@@ -13,7 +13,7 @@ from sardonyx.graph.guard import Scope
 from sardonyx.ops.activation import gelu
 from sardonyx.ops.cast import convert
 from sardonyx.ops.declare import MICROSOFT, Op
-from sardonyx.ops.rules import Array, has_open_rank
+from sardonyx.ops.rules import Array
 
 _EIGHT: Final = frozenset((by_name("f8e4m3fn"), by_name("f8e5m2")))
 _ANY: Final = _EIGHT | {F16, BF16, F32}
@@ -32,7 +32,6 @@ gemm_float8: Final = Op(
         "TR": _ANY,
         "TS": frozenset((F32,)),
     },
-    unranked=True,
 )
 
 
@@ -55,9 +54,7 @@ def _gelu(x: Array) -> Array:
 
 
 @gemm_float8.infer
-def _(g: Scope, a: Fact, b: Fact, c: Fact | None, *scales: Any, **attrs: Any) -> Fact:
-    if has_open_rank((a, b, c, *scales)):
-        return Fact(_result(attrs["dtype"]), None)
+def _(g: Scope, a: Fact, b: Fact, c: Fact | None, *_: Any, **attrs: Any) -> Fact:
     if a.rank != 2 or b.rank != 2:
         raise ShapeError(f"A and B are matrices, not {a} and {b}")
     if attrs["activation"] not in (b"NONE", b"RELU", b"GELU"):

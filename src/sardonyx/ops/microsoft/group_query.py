@@ -23,7 +23,7 @@ from sardonyx.ops.microsoft.kv_cache import (
     check_window,
     codec_of,
 )
-from sardonyx.ops.rules import Array, filled, has_open_rank, one_int, wide
+from sardonyx.ops.rules import Array, filled, one_int, wide
 
 SCORES, WEIGHTS = 1, 2  # what qk_output asks for
 _FLOATS: Final = frozenset((F32, F16, BF16))
@@ -60,7 +60,6 @@ group_query: Final = Op(
         "I": frozenset((I64,)),
         "S": frozenset((F32,)),
     },
-    unranked=True,
 )
 
 
@@ -123,10 +122,6 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     x = Inputs(*inputs)
     _check(attrs, x)
     heads, shared = attrs["num_heads"], attrs["kv_num_heads"]
-    codec = codec_of(attrs, x.query.dtype, None if x.past_key is None else x.past_key.dtype)
-    if has_open_rank(inputs):
-        cache = Fact(codec.dtype, None)
-        return x.query.shaped(None), cache, cache, x.query.shaped(None)
     same_rank(3, query=x.query)
     batch, rows, hidden = x.query.dims
     parts = heads if x.key is not None else heads + 2 * shared
@@ -135,6 +130,7 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     if x.key is not None:
         for name in ("key", "value"):
             same_dims(g, getattr(x, name).dims, (batch, rows, head * shared), name)
+    codec = codec_of(attrs, x.query.dtype, None if x.past_key is None else x.past_key.dtype)
     past: Size = 0
     if x.past_key is not None:
         same_rank(4, past_key=x.past_key, past_value=x.past_value)

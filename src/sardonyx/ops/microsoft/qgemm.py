@@ -13,7 +13,7 @@ from sardonyx.graph.guard import Scope
 from sardonyx.ops.declare import MICROSOFT, Op
 from sardonyx.ops.quantize.convert import to_quantized
 from sardonyx.ops.quantize.products import BYTES, FLOAT, INT, check_single, exact_type
-from sardonyx.ops.rules import Array, has_open_rank
+from sardonyx.ops.rules import Array
 
 qgemm: Final = Op(
     "QGemm",
@@ -24,7 +24,6 @@ qgemm: Final = Op(
     domain=MICROSOFT,
     attrs={"alpha": 1.0, "transA": 0, "transB": 0},
     types={"T": FLOAT, "TA": BYTES, "TB": BYTES, "TC": INT, "TYZ": BYTES, "TY": BYTES | FLOAT},
-    unranked=True,
 )
 
 
@@ -46,9 +45,6 @@ def _check_columns(g: Scope, columns: Any, **facts: Fact | None) -> None:
 @qgemm.infer
 def _(g: Scope, *facts: Any, transA: int, transB: int, alpha: float) -> Fact:  # noqa: N803
     a, a_scale, a_zero, b, b_scale, b_zero, c, y_scale, y_zero = facts
-    made = F32 if y_zero is None else y_zero.dtype
-    if has_open_rank(facts):
-        return Fact(made, None)
     for name, fact in (("A", a), ("B", b)):
         if fact.rank != 2:
             raise ShapeError(f"{name} is a matrix, not {fact}")
@@ -64,7 +60,7 @@ def _(g: Scope, *facts: Any, transA: int, transB: int, alpha: float) -> Fact:  #
             raise ShapeError(f"C has to broadcast to a matrix, and is {c}")
         for have, size in zip(c.dims[::-1], (columns, rows), strict=False):
             g.equal_or_one(have, size, "C does not broadcast to the product")
-    return Fact(made, (rows, columns))
+    return Fact(F32 if y_zero is None else y_zero.dtype, (rows, columns))
 
 
 @qgemm.reference

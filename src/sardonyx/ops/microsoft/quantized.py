@@ -25,7 +25,7 @@ from sardonyx.ops.recurrent import (
     lstm_step,
     run_layer,
 )
-from sardonyx.ops.rules import Array, broadcast_shapes, has_open_rank, narrow, wide
+from sardonyx.ops.rules import Array, broadcast_shapes, narrow, wide
 
 _BYTES: Final = frozenset((I8, U8))
 _FLOAT: Final = frozenset((F32,))
@@ -114,7 +114,7 @@ matmul_to_float: Final = Op(
 def _(g: Scope, a: Fact, b: Fact, *more: Fact | None) -> Fact:
     a_scale, b_scale, a_zero, b_zero, bias = more
     assert a_scale is not None
-    if has_open_rank((a, b, *more)):
+    if any(f is not None and f.shape is None for f in (a, b, *more)):
         return Fact(a_scale.dtype, None)
     shape = matmul_shape(g, a, b)
     for name, fact in (("a_scale", a_scale), ("a_zero_point", a_zero)):

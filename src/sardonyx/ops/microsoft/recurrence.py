@@ -16,7 +16,7 @@ from sardonyx.ops.attention.heads import same_dims
 from sardonyx.ops.attention.linear import SHARED_OUT, check_rule, recurrence, recurrence_shapes
 from sardonyx.ops.conv import causal
 from sardonyx.ops.declare import MICROSOFT, Op, required
-from sardonyx.ops.rules import Array, filled, has_open_rank
+from sardonyx.ops.rules import Array, filled
 
 _FLOATS: Final = frozenset((F32, F16, BF16))
 MAX_WINDOW: Final = 8
@@ -36,7 +36,6 @@ linear: Final = Op(
         "update_rule": b"gated_delta",
     },
     types={"T": _FLOATS, "S": _FLOATS},
-    unranked=True,
 )
 
 
@@ -57,9 +56,6 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     query, state, decay, beta = inputs[0], *inputs[3:]
     assert query is not None
     check_rule(attrs["update_rule"], decay, beta)
-    kept = query.dtype if state is None else state.dtype
-    if has_open_rank(inputs):
-        return query.shaped(None), Fact(kept, None)
     q_heads, kv_heads = attrs["q_num_heads"], attrs["kv_num_heads"]
     if q_heads > 0 and kv_heads > 0:
         few, many = sorted((q_heads, kv_heads))
@@ -68,7 +64,7 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     wanted = (*check_window(attrs["state_window"]), *one)
     if state is not None:
         same_dims(g, state.dims, wanted, "past_state")
-    return query.shaped(y), Fact(kept, wanted)
+    return query.shaped(y), Fact(query.dtype if state is None else state.dtype, wanted)
 
 
 @linear.reference

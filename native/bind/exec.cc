@@ -124,7 +124,14 @@ class Runnable {
     Outcome outcome = run_in(state, watch);
     if (watch.was_interrupted()) nb::raise_python_error();
     if (outcome.fault != Fault::none) return nb::cast(std::move(outcome));
-    return outputs(state, arrays);
+    try {
+      return outputs(state, arrays);
+    } catch (const std::bad_alloc&) {
+    } catch (const nb::python_error& error) {
+      if (!error.matches(PyExc_MemoryError)) throw;
+    }
+    outcome.fault = Fault::memory;
+    return nb::cast(std::move(outcome));
   }
 
   // The checked path, for values that Python has looked at: a RunResult, or an Outcome where

@@ -19,11 +19,17 @@ class Bump {
 
   // 64-byte aligned, not cleared. Null where there is no memory, and for more than tables of any
   // use take: sizes come from models and inputs, and a system may promise memory that it does not
-  // have. What does not fit into the reserve gets a block of its own and leaves the reserve alone.
+  // have. What is not small gets a block of its own, so that it leaves the reserve to records;
+  // without memory for one it may come out of the reserve, but for the last `kKept` of it.
   void* allocate(size_t bytes) noexcept {
     if (bytes > kMost) return nullptr;
     bytes = bytes == 0 ? 64 : (bytes + 63) / 64 * 64;
-    if (bytes > left_) return add_block(bytes);
+    if (bytes > kSmall) {
+      if (void* block = add_block(bytes)) return block;
+      if (bytes > left_ || left_ - bytes < kKept) return nullptr;
+    } else if (bytes > left_) {
+      return add_block(bytes);
+    }
     void* made = next_;
     next_ += bytes;
     left_ -= bytes;
@@ -56,7 +62,7 @@ class Bump {
     return block;
   }
 
-  static constexpr size_t kBlock = 65536;
+  static constexpr size_t kBlock = 65536, kSmall = 2048, kKept = 16384;
   static constexpr size_t kMost = size_t(1) << 30;
   std::vector<void*> blocks_;
   std::byte* next_ = nullptr;

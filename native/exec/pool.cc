@@ -48,13 +48,23 @@ struct Job {
   ThreadOptions options;
   std::atomic<int> n_joined{1};  // threads that have an area of their own; the caller has the first
   std::atomic<int> busy{0};
-  std::atomic<bool> failed{false};
+  // The first item that failed, whichever thread found one first: items before it still run, so
+  // that the error does not depend on the number of threads.
+  std::atomic<int64_t> failed_at{INT64_MAX};
   Status status{};
+  std::mutex noting{};
   struct alignas(64) Part {
     std::atomic<int64_t> next;
     int64_t end;
   };
   Part* parts;
+
+  void note(int64_t begin, const Status& result) {
+    std::lock_guard lock(noting);
+    if (begin >= failed_at.load()) return;
+    failed_at.store(begin);
+    status = result;
+  }
 
   void work(int area) {
     Data mine = data;
@@ -63,9 +73,9 @@ struct Job {
       Part& part = parts[(area + i) % n_parts];
       for (;;) {
         const int64_t begin = part.next.fetch_add(chunk, std::memory_order_relaxed);
-        if (begin >= part.end || failed.load(std::memory_order_relaxed)) break;
+        if (begin >= part.end || begin > failed_at.load(std::memory_order_relaxed)) break;
         Status result = phase->run(args, mine, begin, std::min(begin + chunk, part.end));
-        if (!result.ok() && !failed.exchange(true)) status = result;
+        if (!result.ok()) note(begin, result);
       }
     }
   }
@@ -286,7 +296,7 @@ namespace {
     else
       sched_yield();  // the worker may have lost its CPU to another process
   }
-  return job.failed.load() ? job.status : Status();
+  return job.failed_at.load() == INT64_MAX ? Status() : job.status;
 }
 
 }  // namespace

@@ -4,7 +4,8 @@ namespace sdx {
 
 Status prepare(const Kernel& kernel, const Call& call, Bump& memory, Plan& plan) {
   const auto counts = size_t(call.n_in + call.n_out + call.n_ints + call.n_floats);
-  if (!memory.reserve(kRecordBytes + counts * kRecordBytesEach)) return no_table();
+  // Twice: what is not small must leave kRecordBytes.
+  if (!memory.reserve(2 * kRecordBytes + counts * kRecordBytesEach)) return no_table();
   plan.owner = &memory;
   plan.allocate = [](void* owner, size_t bytes) {
     return static_cast<Bump*>(owner)->allocate(bytes);

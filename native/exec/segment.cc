@@ -168,9 +168,15 @@ class Runner {
   struct Round {
     Runner* runner;
     size_t first, last;
-    std::atomic<bool> has_failed{false};
-    int failed = -1;  // the step that did so first, and how
+    std::mutex noting{};
+    int32_t failed_lane = INT32_MAX;  // the first chain that failed, at which step, and how
+    int failed = -1;
     Status status{};
+
+    void note(const BoundStep& step, const Status& how) {
+      std::lock_guard lock(noting);
+      if (step.lane < failed_lane) failed_lane = step.lane, failed = step.number, status = how;
+    }
   };
 
   static Status run_lane(const void* args, const Data& data, int64_t begin, int64_t end) {
@@ -180,7 +186,7 @@ class Runner {
       if (bound.lane < begin || bound.lane >= end) continue;
       Status status = round.runner->step(bound, data.local);
       if (status.ok()) continue;
-      if (!round.has_failed.exchange(true)) round.failed = bound.number, round.status = status;
+      round.note(bound, status);
       return status;
     }
     return {};
@@ -269,8 +275,31 @@ int64_t with_held(const RunState& state, int64_t bytes) {
   return bytes;
 }
 
+namespace {
+
+// The guards that do not rest on names which steps of the segment resolve.
+std::vector<int32_t> early_guards(const SegmentSpec& spec) {
+  std::vector<bool> is_late(spec.sizes.size());
+  for (size_t i = 0; i < spec.sizes.size(); ++i) {
+    const SizeOp& op = spec.sizes[i];
+    if (op.kind == SizeKind::name) {
+      for (const ResolvedName& r : spec.resolved) is_late[i] = is_late[i] || r.name == op.a;
+    } else if (op.kind != SizeKind::number) {
+      is_late[i] = is_late[size_t(op.a)] || is_late[size_t(op.b)];
+    }
+  }
+  std::vector<int32_t> found;
+  for (size_t i = 0; i < spec.guards.size(); ++i)
+    if (!is_late[size_t(spec.guards[i].left)] && !is_late[size_t(spec.guards[i].right)])
+      found.push_back(int32_t(i));
+  return found;
+}
+
+}  // namespace
+
 Segment::Segment(SegmentSpec spec)
     : spec_(std::move(spec)),
+      early_guards_(spec_.resolved.empty() ? std::vector<int32_t>() : early_guards(spec_)),
       wiring_(std::make_unique<Wiring>(spec_)),
       choice_(std::make_unique<Choice>()) {}
 Segment::~Segment() = default;
@@ -286,13 +315,20 @@ Outcome Segment::run(RunState& state) const {
   return Runner(*binding, state, spec_.number, std::move(grown), std::move(found)).run();
 }
 
-// Asks the rows whose output sizes depend on data; the names that these give become known.
+// Asks the rows whose output sizes depend on data; the names that these give become known. They
+// read data as all kernels do: not before the guards on sizes that are known by then hold.
 Outcome Segment::resolve(RunState& state, FoundBySteps& found) const {
   Outcome outcome;
   if (spec_.resolved.empty()) return outcome;
   for (const ResolvedName& r : spec_.resolved) state.names[size_t(r.name)] = 0;
   std::vector<int64_t> registers(spec_.sizes.size());
   (void)evaluate(spec_.sizes, state.names.data(), registers.data());
+  for (const int32_t i : early_guards_) {
+    if (holds(spec_.guards[size_t(i)], registers.data())) continue;
+    outcome.fault = Fault::guard;
+    outcome.index = i;
+    return outcome;
+  }
   std::vector<View> views;
   (void)make_views(spec_, state, registers.data(), views);
   int asked = -1;

@@ -201,6 +201,7 @@ class Segment {
   Outcome resolve(RunState& state, FoundBySteps& found) const;
 
   SegmentSpec spec_;
+  std::vector<int32_t> early_guards_;  // to be checked before sizes are resolved
   std::unique_ptr<const Wiring> wiring_;
   mutable ForkMutex choosing_;  // one binding is made at a time; taken before `mutex_`
   mutable std::unique_ptr<Choice> choice_;

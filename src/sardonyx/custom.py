@@ -177,7 +177,14 @@ class CustomOp(Op):
                 f"{self} returned {len(results)} values, and has {len(self.outputs)} outputs"
             )
         wanted = self._facts(Scope(), *(None if a is None else _fact(a) for a in arrays), **attrs)
-        return tuple(self._own(results, i, fact) for i, fact in enumerate(wanted))
+        try:
+            return tuple(self._own(results, i, fact) for i, fact in enumerate(wanted))
+        except SardonyxError:
+            raise
+        except Exception as error:  # of what was returned, which may be any object
+            raise RuntimeException(
+                f"{self} returned what makes no tensor: {type(error).__name__}: {error}"
+            ) from error
 
     def _own(self, results: list[Any], i: int, fact: Fact) -> Any:
         """A result in memory that nobody else has, once it is known to be what it must be."""

@@ -11,7 +11,7 @@ import numpy as np
 import sardonyx._native as native
 from sardonyx.device import HOST, device_values, is_tensor
 from sardonyx.dlpack import checked, is_on_host
-from sardonyx.errors import InvalidArgument, ValueFault
+from sardonyx.errors import InvalidArgument, SardonyxError, ValueFault
 from sardonyx.graph.dtype import STRING, by_numpy
 from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFact, SparseFact
 from sardonyx.graph.guard import AssumptionFailed
@@ -154,7 +154,8 @@ def _array(name: str, fact: Fact, value: Any) -> Any:
     if dtype is STRING:
         array = array.astype(object) if array.dtype.kind == "U" else array
         _check_strings(name, array)
-        array = np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
+        if array.dtype.kind == "S":  # flat: numpy decodes ranks up to 32
+            array = np.char.decode(array.reshape(-1), "utf-8").reshape(array.shape)
         array = array.astype(object, copy=False)
     if dtype is not fact.dtype:
         got = f"tensor({dtype.ort_name})" if dtype is not None else str(array.dtype)
@@ -184,18 +185,21 @@ def _check_strings(name: str, array: Any) -> None:
 
 
 def _from_list(name: str, value: Any, fact: Fact) -> Any:
-    if fact.dtype is STRING:
-        return np.array(value, object)
-    if hasattr(value, "__array__"):
-        return np.asarray(value)
-    if hasattr(value, "__dlpack__"):
-        return OrtValue.from_dlpack(value)._fed()
     try:
+        if fact.dtype is STRING:
+            return np.array(value, object)
+        if hasattr(value, "__array__"):
+            return np.asarray(value)
+        if hasattr(value, "__dlpack__"):
+            return OrtValue.from_dlpack(value)._fed()
         return np.array(value, fact.dtype.np)
-    except (TypeError, ValueError, OverflowError) as error:
+    except (SardonyxError, MemoryError):
+        raise
+    except Exception as error:  # whatever the methods of a user's object raise
         raise InvalidArgument(
-            f"input {name} is a {type_name(fact)}, and cannot be made of what is given: {error}"
-        ) from None
+            f"input {name} is a {type_name(fact)}, and cannot be made of what is given: "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
 
 def raise_fault(fast: FastPath, outcome: native.Outcome, feed: Mapping[str, Any]) -> None:

@@ -292,7 +292,7 @@ def test_a_binding_inside_of_its_own_run() -> None:
     binding = made.io_binding()
     binding.bind_cpu_input("x", X)
     binding.bind_output("y")
-    with pytest.raises(SardonyxError, match="in use by the run") as error:
+    with pytest.raises(SardonyxError, match="is running this binding") as error:
         made.run_with_iobinding(binding)
     assert "the_node" in str(error.value)
     declare(lambda x: x * 2)

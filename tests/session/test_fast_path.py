@@ -206,3 +206,35 @@ def test_assumptions_of_bodies_are_checked_before_anything_runs() -> None:
     feed = {"x": np.ones(3, np.float32), "y": np.ones(1, np.float32), "c": np.array(True)}
     assert session.run(None, feed)[0].tolist() == [2, 2, 2]
     assert len(calls) == 1
+
+
+class Raises:
+    """An object whose methods fail."""
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        raise KeyError("boo")
+
+    def __float__(self) -> float:
+        raise ZeroDivisionError("boo")
+
+
+@pytest.mark.parametrize("fed", [Raises(), [Raises()] * 3, 7j], ids=["array", "items", "complex"])
+@pytest.mark.parametrize("options", [None, sardonyx.RunOptions()], ids=["fast", "checked"])
+def test_what_objects_of_a_user_raise(
+    session: sardonyx.InferenceSession, fed: Any, options: sardonyx.RunOptions | None
+) -> None:
+    with pytest.raises(InvalidArgument, match="cannot be made of what is given"):
+        session.run(None, {"x": fed, "y": rows(3)}, options)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 7])
+def test_an_error_does_not_depend_on_threads(threads: int) -> None:
+    """Of many indices that are wrong, the first is named."""
+    text = f"{HEAD} g (float[5, 64] x, int64[N] i) => (float[N, 64] y) {{ y = Gather(x, i) }}"
+    options = sardonyx.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = sardonyx.InferenceSession(parser.parse_model(text), options)
+    index = np.zeros(200_000, np.int64)
+    index[100_001:] = np.arange(100, 100 + len(index) - 100_001)
+    with pytest.raises(InvalidArgument, match="index 100 at position 100001"):
+        session.run(None, {"x": np.zeros((5, 64), np.float32), "i": index})

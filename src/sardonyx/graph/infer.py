@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidGraph, SardonyxError, ShapeError, as_ours
-from sardonyx.graph.dim import Dim, Shape, Size, TooLong, least, lone_name, symbols
+from sardonyx.graph.dim import Dim, Shape, Size, TooLong, least, lone_name, product, symbols
 from sardonyx.graph.dtype import DType
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node
@@ -101,6 +101,8 @@ def _inferred(scope: Scope, node: Node) -> Sequence[AnyFact]:
     op = node.op
     facts = [None if v is None else v.fact for v in node.inputs]
     bound = _check_types(op, facts)
+    for i in op.singles:
+        _check_single(scope, op.inputs[i].name, facts[i] if i < len(facts) else None)
     missing = len(op.inputs) - len(facts)
     if missing > 0 and not op.inputs[-1].variadic:
         facts.extend([None] * missing)
@@ -135,6 +137,12 @@ def _check_addressable(shape: Shape) -> None:
             f"a result would have the shape ({shown}): sizes are 0 or more, and give at most "
             "2**62 elements"
         )
+
+
+def _check_single(scope: Scope, name: str, fact: AnyFact | None) -> None:
+    """An input of which kernels read the first element has one."""
+    if isinstance(fact, Fact) and fact.shape:
+        scope.equal(product(fact.shape), 1, f"{name} is one number, and has another count")
 
 
 def _has_open_rank(facts: Sequence[AnyFact | None]) -> bool:

@@ -110,6 +110,7 @@ class Op:
         "reference_rule",
         "required_attrs",
         "since",
+        "singles",
         "symbolic_rule",
         "takes_unranked",
         "type_rule",
@@ -128,12 +129,14 @@ class Op:
         domain: str = ONNX,
         unranked: bool = False,
         pure: bool = True,
+        singles: str = "",
     ) -> None:
         """`inputs` and `outputs` are names with a type after a colon: "x:T w:T b:T?" or "xs:T*".
 
         `types` says what each type stands for; a name missing there takes any tensor type. A slot
         without a colon takes any value, tensor or not. `unranked`: infer wants to be called even
-        when an input's rank is unknown.
+        when an input's rank is unknown. `singles` names the inputs that are one number, as a scalar
+        or in any other shape: kernels read their first element.
         """
         self.name: Final = name
         self.since: Final = since
@@ -148,6 +151,8 @@ class Op:
         self.attrs: Final = dict(attrs or {})
         self.types: Final = dict(types or {})
         self.takes_unranked: Final = unranked
+        names = singles.split()
+        self.singles: Final = tuple(i for i, s in enumerate(self.inputs) if s.name in names)
         self.is_pure: Final = pure  # same inputs, same outputs: may be folded and merged
         self.has_bodies: Final = any(
             isinstance(a, Attr) and a.kind == "graph" for a in self.attrs.values()

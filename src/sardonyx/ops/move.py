@@ -246,6 +246,7 @@ pad = Op(
     "output:T",
     attrs={"mode": b"constant"},
     types={"T": STORED, "I": SIZES, "A": INDEX},
+    singles="constant_value",
 )
 
 
@@ -409,6 +410,7 @@ trilu = Op(
     "output:T",
     attrs={"upper": 1},
     types={"T": CLASSIC, "I": SIZES},
+    singles="k",
 )
 
 

@@ -216,6 +216,7 @@ non_max = Op(
     "indices:I",
     attrs={"center_point_box": 0},
     types={"F": FLOAT, "I": INDEX},
+    singles="most iou_threshold score_threshold",
 )
 
 

@@ -275,9 +275,9 @@ def _(g: Scope, x: Fact, target: Fact) -> Fact:
 
 
 def _expand(x: Array, target: Array) -> Array:
-    wanted = as_ints(target) or ()
+    wanted = allocatable(as_ints(target) or (), x.dtype, "the expanded shape")
     try:
-        full = np.broadcast_shapes(x.shape, wanted) if all(d >= 0 for d in wanted) else wanted
+        full = np.broadcast_shapes(x.shape, wanted)
     except ValueError:
         raise InvalidArgument(f"{x.shape} does not expand to {wanted}") from None
     return owned(np.broadcast_to(x, allocatable(full, x.dtype, "the expanded shape")))

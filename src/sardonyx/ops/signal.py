@@ -24,6 +24,7 @@ dft: Final = Op(
     "output:T1",
     attrs={"inverse": 0, "onesided": 0},
     types={**_SHORT, "I": frozenset((I64,))},
+    singles="dft_length axis",
 )
 stft: Final = Op(
     "STFT",
@@ -32,6 +33,7 @@ stft: Final = Op(
     "output:T1",
     attrs={"onesided": 1},
     types=_SHORT,
+    singles="frame_step frame_length",
 )
 
 
@@ -204,6 +206,7 @@ def window(name: str, *factors: float) -> Op:
         attrs={"output_datatype": 1, "periodic": 1},
         types={"T1": INDEX, "T2": NUMBERS},
         unranked=True,
+        singles="size",
     )
 
     def infer(g: Scope, size: Fact, *, output_datatype: int, periodic: int) -> Fact:
@@ -249,6 +252,7 @@ mel: Final = Op(
     attrs={"output_datatype": 1},
     types={"T1": INDEX, "T2": FLOATS, "T3": NUMBERS},
     unranked=True,
+    singles="num_mel_bins dft_length sample_rate lower_edge_hertz upper_edge_hertz",
 )
 
 

@@ -44,7 +44,7 @@ def allocatable(shape: Sequence[int], dtype: Any, what: str) -> tuple[int, ...]:
     """The run-time shape of a new array; one that no memory here could hold is an error."""
     if any(d < 0 for d in shape):
         raise InvalidArgument(f"{what} {tuple(shape)} has a negative size")
-    needed = math.prod(shape) * np.dtype(dtype).itemsize
+    needed = math.prod(max(d, 1) for d in shape) * np.dtype(dtype).itemsize  # numpy counts so
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > memory or len(shape) > MAX_RANK:
         raise InvalidArgument(

@@ -12,7 +12,7 @@ from sardonyx.errors import SardonyxError, ValueFault
 from sardonyx.feeds import as_tensors, check_feed, check_value, on_host
 from sardonyx.frozen import frozen
 from sardonyx.graph.fact import Fact
-from sardonyx.locks import Lock, Turn
+from sardonyx.locks import Lock, NonReentrantLock
 from sardonyx.nodearg import type_name
 from sardonyx.options import RunOptions
 from sardonyx.ortvalue import OrtValue, as_ort_value
@@ -62,7 +62,7 @@ class SessionIOBinding:
         self._results: list[OrtValue] = []
         self._bound: _Ready | None = None  # all of this for runs, once one has worked it out
         self._lock = Lock()  # for what is bound
-        self._turn = Turn()  # for runs
+        self._running = NonReentrantLock("running this binding")
 
     def bind_input(self, name: str, value: Any, *raw: Any) -> None:
         """An array or whatever `run` takes; or a device, a type, a shape and an address.
@@ -140,12 +140,7 @@ class SessionIOBinding:
 
     def run(self, options: RunOptions | None) -> None:
         """One run; afterwards outputs are where they were bound to."""
-        if self._turn.is_mine:
-            raise ValueFault(
-                "the binding is in use by the run that this one is part of",
-                hint="make a binding for each of them: session.io_binding()",
-            )
-        with self._turn:
+        with self._running:
             self._results = self._run(self._bound or self._ready(), options)
 
     def _ready(self) -> _Ready:

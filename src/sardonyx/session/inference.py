@@ -25,7 +25,7 @@ from sardonyx.frozen import frozen, replace
 from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.load import LoadOptions
 from sardonyx.load.source import read_model
-from sardonyx.locks import Lock
+from sardonyx.locks import NonReentrantLock
 from sardonyx.log import at_severity, of_session
 from sardonyx.options import RunOptions, SessionOptions
 from sardonyx.ordering import warn_of_hints
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _DEFAULT_RUN: Final = RunOptions()
 _ATTEMPTS: Final = 4  # the first program, names apart, branches chosen, and one to spare
+_COMPILING: Final = "compiling the session again"
 
 
 @frozen
@@ -117,7 +118,7 @@ class InferenceSession(Ways):
         """Everything before the model is compiled."""
         self._paths: dict[tuple[str, ...], InferenceSession] = {}
         self._logger = of_session(self._options.log_severity_level)
-        self._lock = Lock()  # held while compiling again
+        self._lock = NonReentrantLock(_COMPILING)
         profiles, prefix = self._options.enable_profiling, self._options.profile_file_prefix
         self._profile = Profile(prefix) if profiles else None
         self._settings = run_settings(self._options)
@@ -283,7 +284,7 @@ class InferenceSession(Ways):
         bound: Bound | None = None,
         stays: bool = False,
     ) -> list[Any]:
-        """The long way of a run: results are arrays, or lie where they were made if each `stays`.
+        """The checked path: results are arrays, or lie where they were made if each `stays`.
 
         What is `bound` is the feed, or was before adapters came to it.
         """
@@ -339,7 +340,8 @@ class InferenceSession(Ways):
         with self._lock:
             if key not in self._paths:
                 path = object.__new__(InferenceSession)
-                path.__dict__.update(self.__dict__, _lock=Lock(), _paths={}, _variants=None)
+                lock = NonReentrantLock(_COMPILING)
+                path.__dict__.update(self.__dict__, _lock=lock, _paths={}, _variants=None)
                 path._base = replace(self._base, outputs=key, pack=None, save=None)
                 path._use(path._compile(path._current()))
                 self._paths[key] = path

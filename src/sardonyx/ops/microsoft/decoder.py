@@ -36,6 +36,7 @@ masked: Final = Op(
         "scale": optional("float"),
     },
     types={**_TYPES, "Q": _FLOATS},
+    singles="past_sequence_length beam_width",
 )
 
 
@@ -118,6 +119,7 @@ masked_self: Final = Op(
         "scale": optional("float"),
     },
     types=_TYPES,
+    singles="past_sequence_length beam_width",
 )
 
 

@@ -32,6 +32,7 @@ gemm_float8: Final = Op(
         "TR": _ANY,
         "TS": frozenset((F32,)),
     },
+    singles="scaleA scaleB scaleY",
 )
 
 

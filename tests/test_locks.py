@@ -1,0 +1,57 @@
+"""Locks: after a fork, and asked for twice by one thread."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from sardonyx.errors import ValueFault
+from sardonyx.locks import Lock, NonReentrantLock
+
+
+def in_child(call: Callable[[], bool]) -> bool:
+    """What a call answers in a forked child."""
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if call() else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_fork_keeps_what_the_forking_thread_holds() -> None:
+    lock = Lock()
+
+    def is_held() -> bool:
+        return lock.is_mine and not lock.try_acquire()
+
+    with lock:
+        assert in_child(is_held)
+    assert in_child(lock.try_acquire)
+
+
+def test_a_fork_opens_what_other_threads_hold() -> None:
+    lock, held, done = Lock(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            done.wait(10)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(10)
+    try:
+        assert in_child(lock.try_acquire)
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_a_thread_does_not_wait_for_itself() -> None:
+    lock = NonReentrantLock("compiling")
+    with lock, pytest.raises(ValueFault, match="this thread is compiling"):
+        lock.__enter__()
+    with lock:
+        pass

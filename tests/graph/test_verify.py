@@ -120,6 +120,10 @@ def exits_overcounted(g: Graph) -> None:
     output(g, "r").n_exits += 1
 
 
+def a_shape_declared_of_nothing(g: Graph) -> None:
+    g.set_outputs(g.outputs, [None])
+
+
 def cycle(g: Graph) -> None:
     g.set_input(node(g, "a"), 1, output(g, "b"))
 
@@ -178,6 +182,7 @@ def too_many_elements(g: Graph) -> None:
         (returned_from_a_body, "cannot see"),
         (exits_not_counted, "counts 0 graphs that return it, and 1 do"),
         (exits_overcounted, "counts 1 graphs that return it, and 0 do"),
+        (a_shape_declared_of_nothing, "2 outputs and 1 declared shapes"),
         (cycle, "cycle"),
         (cycle_through_a_body, "cycle"),
         (same_name, "two values are called a"),

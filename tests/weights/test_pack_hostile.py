@@ -134,6 +134,8 @@ HOSTILE_GRAPH: dict[str, tuple[Change, str]] = {
     "name of a fresh size": (setting("graph", "inputs", 0, 1, 2, to=["cut#0", "n"]), "the size"),
     "input without a type": (setting("graph", "inputs", 0, 1, to=None), "has no type"),
     "other outputs": (setting("outputs", to=[]), "differ in number"),
+    "shapes of no outputs": (setting("graph", "declared", to=[None] * 99), "no list of"),
+    "a negative shape": (setting("graph", "declared", to=[[-1]]), "to have -1"),
     "other inputs": (setting("inputs", 0, 0, to="z"), "differ in names"),
     "code reads beyond": (
         node_of("MatMul", 4, {"code": ["tuple", INSTRUCTION]}), "reads what is not there",

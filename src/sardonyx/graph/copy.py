@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from sardonyx.frozen import replace
-from sardonyx.graph.dim import Size, substitute
+from sardonyx.graph.dim import Shape, Size, substitute
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Attrs, Graph, Node, Value
 
@@ -25,7 +25,8 @@ def _copied(graph: Graph, copies: Copies, sizes: dict[str, Size]) -> Graph:
         made.inputs.append(copies[value])
     made.defaults = {copies[value]: const for value, const in graph.defaults.items()}
     copy_nodes(graph.sorted_nodes(), made, copies, sizes)
-    made.set_outputs([_copy_of(value, copies) for value in graph.outputs])
+    declared = [None if d is None else _settled_shape(d, sizes) for d in graph.declared]
+    made.set_outputs([_copy_of(value, copies) for value in graph.outputs], declared)
     return made
 
 
@@ -55,4 +56,8 @@ def _copy_of(value: Value, copies: Copies) -> Value:
 def _settled(fact: AnyFact | None, sizes: dict[str, Size]) -> AnyFact | None:
     if not sizes or not isinstance(fact, Fact) or fact.shape is None:
         return fact
-    return replace(fact, shape=tuple(substitute(size, sizes) for size in fact.shape))
+    return replace(fact, shape=_settled_shape(fact.shape, sizes))
+
+
+def _settled_shape(shape: Shape, sizes: dict[str, Size]) -> Shape:
+    return tuple(substitute(size, sizes) for size in shape) if sizes else shape

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +13,7 @@ from sardonyx.graph.dtype import DType
 if TYPE_CHECKING:
     from sardonyx.weights.const import Const
 
+_MAX_ELEMENTS: Final = 2**48
 PLAIN: Final = "plain"  # row-major, as ONNX has it; kernels may add blocked layouts
 
 
@@ -146,6 +148,23 @@ def refines(new: AnyFact, old: AnyFact) -> bool:
             same(a, b) is not False for a, b in zip(new.shape, old.shape, strict=True)
         )
     return type(new) is type(old)
+
+
+def filled(fact: AnyFact | None, declared: Shape | None) -> AnyFact | None:
+    """The fact with declared sizes for those, or for the rank, that it leaves open.
+
+    A shape of another rank, or of more elements than a tensor can have, tells nothing.
+    """
+    if not isinstance(fact, Fact) or declared is None:
+        return fact
+    known = declared if fact.shape is None else fact.shape
+    if len(known) != len(declared):
+        return fact
+    pairs = zip(known, declared, strict=True)
+    shape = tuple(b if isinstance(a, Dim) and isinstance(b, int) else a for a, b in pairs)
+    if math.prod(d for d in shape if isinstance(d, int) and d) > _MAX_ELEMENTS:
+        return fact
+    return replace(fact, shape=shape)
 
 
 def elements(fact: Fact) -> Size | None:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from sardonyx.errors import InternalError, InvalidGraph
-from sardonyx.graph.fact import AnyFact, Fact, refines
+from sardonyx.graph.dim import Shape
+from sardonyx.graph.fact import AnyFact, Fact, filled, refines
 from sardonyx.graph.guard import Scope
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ class Graph:
         self.name = name
         self.inputs: list[Value] = []
         self.outputs: tuple[Value, ...] = ()
+        self.declared: tuple[Shape | None, ...] = ()  # shapes of a body's outputs, by its file
         self.defaults: dict[Value, Const] = {}  # inputs that need not be fed
         self.nodes: dict[Node, None] = {}  # an ordered set
         self.scope = Scope()  # holds the guards that inference needed
@@ -177,13 +179,29 @@ class Graph:
             if old in graph.outputs:
                 graph.set_outputs([new if v is old else v for v in graph.outputs])
 
-    def set_outputs(self, values: Iterable[Value]) -> None:
-        """Makes these the graph's outputs."""
+    def set_outputs(
+        self, values: Iterable[Value], declared: Iterable[Shape | None] | None = None
+    ) -> None:
+        """Makes these the graph's outputs, of shapes that are `declared`.
+
+        Those of as many outputs as before stay what they were unless they are given.
+        """
         for value in self.outputs:
             value.n_exits -= 1
         self.outputs = tuple(values)
         for value in self.outputs:
             value.n_exits += 1
+        if declared is not None:
+            self.declared = tuple(declared)
+        elif len(self.declared) != len(self.outputs):
+            self.declared = (None,) * len(self.outputs)
+
+    def unrun_facts(self) -> list[AnyFact | None]:
+        """Facts of a body's outputs for a loop without iterations: what is open is as declared.
+
+        Nothing vouches for what a file declares, so this is for tensors without elements alone.
+        """
+        return [filled(v.fact, d) for v, d in zip(self.outputs, self.declared, strict=True)]
 
     def remove(self, node: Node) -> None:
         """Takes out a node whose outputs nobody reads, with its bodies."""

@@ -139,6 +139,10 @@ def _check_exits(graph: Graph) -> None:
         if value.n_exits != exits[value]:
             what = f"the value counts {value.n_exits} graphs that return it, and {exits[value]} do"
             _broken(what, value.node, value)
+    for part in graph.family():
+        if len(part.declared) != len(part.outputs):
+            counts = f"{len(part.outputs)} outputs and {len(part.declared)} declared shapes"
+            raise InternalError(f"a graph has {counts}", graph=part.name)
 
 
 def _check_order(graph: Graph) -> None:

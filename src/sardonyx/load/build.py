@@ -23,7 +23,7 @@ from sardonyx.load.constants import constant_node
 from sardonyx.load.marks import marks_of
 from sardonyx.load.order import in_order
 from sardonyx.load.tensor import Tensors
-from sardonyx.load.types import Dims, fact_of
+from sardonyx.load.types import Dims, fact_of, shape_of
 from sardonyx.load.upgrade import OldNode, Rule, find
 from sardonyx.ops import lookup, names
 from sardonyx.ops.declare import INTERNAL, ONNX, TRAINING, Op
@@ -130,7 +130,9 @@ class GraphBuilder:
         for name, held in constants.items():
             scope.define(name, constant(held, name))
         self._nodes(graph, in_order(record), scope, call)
-        graph.set_outputs([_defined(scope, o.name, record.name) for o in record.outputs])
+        outputs = record.outputs
+        declared = None if outer is None else [shape_of(o.type, self._dims) for o in outputs]
+        graph.set_outputs([_defined(scope, o.name, record.name) for o in outputs], declared)
         return graph
 
     def _nodes(self, graph: Graph, nodes: Sequence[NodeRecord], scope: Names, call: Call) -> None:

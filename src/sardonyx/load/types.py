@@ -73,6 +73,11 @@ def fact_of(record: TypeRecord | None, dims: Dims | None = None) -> AnyFact | No
     raise InvalidGraph(f"values of kind {record.kind} are not supported")
 
 
+def shape_of(record: TypeRecord | None, dims: Dims) -> Shape | None:
+    """The declared shape of a tensor; None if it is not given, or of other values."""
+    return None if record is None or record.kind != "tensor" else dims.shape(record)
+
+
 def declared_dims(record: TypeRecord | None) -> Any:
     """The dims as the model writes them, for people and for NodeArg."""
     while record is not None and record.kind in ("sequence", "optional"):

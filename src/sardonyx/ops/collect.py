@@ -11,8 +11,9 @@ from sardonyx.graph.dtype import BOOL
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.control import Body, collected, loop_facts, passes, stacked
+from sardonyx.ops.control import Body, least_turns, loop_facts, passes
 from sardonyx.ops.declare import INTERNAL, Op, required
+from sardonyx.ops.iterated import collected, perhaps_none, stacked
 from sardonyx.ops.rules import Array, axis_of
 from sardonyx.ops.sizes import SIZES
 
@@ -45,10 +46,11 @@ def _(
     finals, parts, count = loop_facts(g, trips, cond, values, body)
     if not len(parts) == len(axes) == len(joins) or not set(joins) <= {0, 1, 2}:
         raise InvalidGraph(f"axes {axes} and joins {joins} are for {len(parts)} outputs")
+    rows = perhaps_none(g, parts, least_turns(g, trips, cond))
     wholes: list[AnyFact] = []
-    for part, axis, how in zip(parts, axes, joins, strict=True):
+    for part, row, axis, how in zip(parts, rows, axes, joins, strict=True):
         if how != JOINED_ELEMENTS:
-            wholes.append(stacked(part, count, axis))
+            wholes.append(stacked(row if how == STACKED else part, count, axis))
         elif not isinstance(part, Fact) or part.shape is None:
             raise InvalidGraph(f"tensors are joined, not {part}")
         else:

@@ -15,6 +15,7 @@ from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.known import known_number
 from sardonyx.ops.declare import Op, optional, required
+from sardonyx.ops.iterated import collected, perhaps_none, stacked
 from sardonyx.ops.rules import Array, axis_of, one_int
 from sardonyx.ops.sequence import join, nothing, one_of
 from sardonyx.ops.sizes import SIZES, STORED, kept, same_value
@@ -27,8 +28,8 @@ class Body(Protocol):
     """A graph as references see it: values in, list of values out."""
 
     @property
-    def output_facts(self) -> list[AnyFact]:
-        """What is known of the outputs before the body has run."""
+    def unrun_facts(self) -> list[AnyFact]:
+        """What the outputs stand for where the body never ran; for empty tensors alone."""
         ...
 
     def __call__(self, *values: Any) -> list[Any]: ...
@@ -235,29 +236,6 @@ def _finals(
     return found
 
 
-def stacked(fact: AnyFact, count: Size, axis: int = 0) -> Fact:
-    """What so many values of a kind are along a new axis."""
-    if not isinstance(fact, Fact):
-        raise ShapeError(f"values are collected over iterations, and {fact} is no tensor")
-    if fact.shape is None:
-        return Fact(fact.dtype, None)
-    axis = axis_of(axis, fact.rank + 1)
-    return Fact(fact.dtype, (*fact.dims[:axis], count, *fact.dims[axis:]))
-
-
-def collected(rows: Sequence[Array], fact: AnyFact, axis: int = 0) -> Array:
-    """Rows of all iterations as one array; of none, an empty one of the right type and rank."""
-    if rows:
-        shapes = list(dict.fromkeys(r.shape for r in rows))
-        if len(shapes) > 1:
-            raise InvalidArgument(f"values collected over iterations have shapes {shapes[:4]}")
-        return np.stack(rows, axis_of(axis, rows[0].ndim + 1))
-    assert isinstance(fact, Fact)
-    dims = [d if isinstance(d, int) else 0 for d in fact.shape or ()]
-    dims.insert(axis_of(axis, len(dims) + 1), 0)
-    return np.empty(dims, fact.dtype.np)
-
-
 loop = Op(
     "Loop",
     25,
@@ -274,7 +252,8 @@ def _(
     g: Scope, trips: Fact | None = None, cond: Fact | None = None, *values: AnyFact, body: Graph
 ) -> list[AnyFact]:
     finals, parts, count = loop_facts(g, trips, cond, values, body)
-    return [*finals, *(stacked(f, count) for f in parts)]
+    rows = perhaps_none(g, parts, least_turns(g, trips, cond))
+    return [*finals, *(stacked(f, count) for f in rows)]
 
 
 def loop_facts(
@@ -304,6 +283,17 @@ def _trips(g: Scope, trips: Fact | None, cond: Fact | None, body: Graph) -> Size
     return g.fresh("trips")
 
 
+def least_turns(g: Scope, trips: Fact | None, cond: Fact | None) -> Size:
+    """A number of iterations that a loop has, or more; but one if it has any."""
+    if g.node is not None and _runs(g.node):
+        return 1
+    if cond is not None and cond.ints != (1,):
+        return 0
+    if trips is None:
+        return 1
+    return 0 if trips.sym is None else trips.sym[0]
+
+
 def _runs(node: Node) -> bool:
     """Whether a loop is known to run its body at all: neither count nor condition is 0."""
     return all(v is None or (known_number(v) or 0) > 0 for v in node.inputs[:2])
@@ -331,7 +321,7 @@ def passes(
     goes_on = cond is None or bool(one_int(cond, "the condition"))
     n = len(initial)
     values = [kept(v) for v in initial]
-    facts = body.output_facts[n + 1 :]
+    facts = body.unrun_facts[n + 1 :]
     rows: list[list[Array]] = [[] for _ in facts]
     turn = 0
     while goes_on and (most is None or turn < most):
@@ -396,13 +386,14 @@ def _(g: Scope, *xs: Fact, body: Graph, num_scan_inputs: int, **lists: Any) -> l
     out_axes = _listed("scan_output_axes", lists["scan_output_axes"], len(made) - n)
     _listed("scan_output_directions", lists["scan_output_directions"], len(made) - n)
     count = g.fresh("scanned") if length is None else length
-    return [*outer[:n], *(stacked(f, count, a) for f, a in zip(outer[n:], out_axes, strict=True))]
+    rows = perhaps_none(g, outer[n:], 0 if length is None else length)
+    return [*outer[:n], *(stacked(f, count, a) for f, a in zip(rows, out_axes, strict=True))]
 
 
 @scan.reference
 def _(*xs: Array, body: Body, num_scan_inputs: int, **lists: Any) -> tuple[Any, ...]:
     n = len(xs) - num_scan_inputs
-    facts = body.output_facts[n:]
+    facts = body.unrun_facts[n:]
     scanned = [
         np.flip(np.moveaxis(x, axis, 0), 0) if backward else np.moveaxis(x, axis, 0)
         for x, axis, backward in zip(
@@ -462,7 +453,7 @@ def _(x: list[Any], *more: Any, body: Body) -> tuple[list[Any], ...]:
             raise InvalidArgument(
                 f"input {position} has {len(other)} elements, and input 0 has {len(x)}"
             )
-    outs: tuple[list[Any], ...] = tuple([] for _ in body.output_facts)
+    outs: tuple[list[Any], ...] = tuple([] for _ in body.unrun_facts)
     for i, element in enumerate(x):
         results = body(element, *(v[i] if isinstance(v, list) else v for v in more))
         for out, result in zip(outs, results, strict=True):

@@ -90,4 +90,5 @@ def drop_carried(node: Node, body: Graph, positions: frozenset[int]) -> None:
     for index, value in enumerate(node.outputs):
         value.index = index
     body.inputs = [v for slot, v in enumerate(body.inputs) if slot - 2 not in positions]
-    body.set_outputs(v for i, v in enumerate(body.outputs) if i - 1 not in positions)
+    kept = [i for i in range(len(body.outputs)) if i - 1 not in positions]
+    body.set_outputs([body.outputs[i] for i in kept], [body.declared[i] for i in kept])

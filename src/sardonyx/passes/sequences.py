@@ -144,7 +144,8 @@ def _collect(node: Node) -> None:
     for insert in inserts:
         assert insert is not None
         body.remove(insert)
-    body.set_outputs([*body.outputs, *(tensor for _, tensor in readers)])
+    declared = (*body.declared, *(None for _ in readers))  # a join of no elements is an error
+    body.set_outputs([*body.outputs, *(tensor for _, tensor in readers)], declared)
     node.outputs = (*node.outputs, *made)
     for index, value in enumerate(node.outputs):
         value.node, value.index = node, index

@@ -69,7 +69,7 @@ def _sink(node: Node) -> None:
         for value in exits:
             if value not in node.outputs:
                 copies[value].name = ""  # which the result has
-        body.set_outputs([copies[v] for v in exits])
+        body.set_outputs([copies[v] for v in exits], [None] * len(exits))
     results = {v: Value(v.name) for v in exits}
     graph.add(node.op, node.inputs, {**node.attrs, **bodies}, [*results.values()], node.name)
     graph.set_outputs([results.get(v, v) for v in graph.outputs])

@@ -172,13 +172,14 @@ def _stacked(node: Node, body: NativeBody) -> list[tuple[int, list[int], int, bo
     n = len(node.inputs) - (1 if is_loop else node.attrs["num_scan_inputs"])
     if is_loop:
         n = max(1, n)  # the condition; trip count and condition may not be given at all
-    values, zeros = body.graph.outputs[n:], (0,) * len(body.graph.outputs)
+    facts, zeros = body.graph.unrun_facts()[n:], (0,) * len(body.graph.outputs)
     axes = node.attrs.get("axes" if is_loop else "scan_output_axes") or zeros
     backward = node.attrs.get("scan_output_directions") or zeros
     joins = node.attrs.get("joins") or zeros
     found = []
-    for value, given, is_back, how in zip(values, axes, backward, joins, strict=False):
-        fact, is_joined = value.tensor, how == JOINED_ELEMENTS
+    for fact, given, is_back, how in zip(facts, axes, backward, joins, strict=False):
+        assert isinstance(fact, Fact)
+        is_joined = how == JOINED_ELEMENTS
         dims = [d if isinstance(d, int) else 0 for d in fact.dims]
         axis = axis_of(given, fact.rank + (0 if is_joined else 1))
         found.append((fact.dtype.onnx, dims, axis, bool(is_back), is_joined, how != STACKED))

@@ -98,7 +98,8 @@ class _Emitter:
         segments = _Layout(self, set(bound), entry, waiting).segments()
         homes = self.placement.homes
         outputs = tuple(
-            Output(v.name, self.slot(v), _fact(v), homes.get(v, HOST)) for v in self.graph.outputs
+            Output(v.name, self.slot(v), _fact(v), homes.get(v, HOST), unrun)
+            for v, unrun in zip(self.graph.outputs, self.graph.unrun_facts(), strict=True)
         )
         is_native_first = bool(segments) and isinstance(segments[0], NativeSegment)
         return Program(

@@ -61,6 +61,7 @@ class Output:
     slot: int
     fact: AnyFact
     device: str = HOST
+    unrun: AnyFact | None = None  # of a body: what it stands for where the body never ran
 
 
 @frozen

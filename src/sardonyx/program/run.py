@@ -129,9 +129,9 @@ class Body:
         self._run = run
 
     @property
-    def output_facts(self) -> list[AnyFact]:
-        """What is known of the outputs before the body has run."""
-        return [o.fact for o in self._program.outputs]
+    def unrun_facts(self) -> list[AnyFact]:
+        """What the outputs stand for where the body never ran; for empty tensors alone."""
+        return [o.fact if o.unrun is None else o.unrun for o in self._program.outputs]
 
     @property
     def input_names(self) -> list[str]:

@@ -89,8 +89,8 @@ class GraphWriter:
         message.text(_NAME, graph.name or "body")
         for value in graph.inputs:
             message.message(_INPUT, value_info(self._names.of(value), value.fact))
-        for value, name in zip(graph.outputs, exits, strict=True):
-            message.message(_OUTPUT, value_info(name, value.fact))
+        for fact, name in zip(graph.unrun_facts(), exits, strict=True):
+            message.message(_OUTPUT, value_info(name, fact))
         return message
 
     def _nodes(self, graph: Graph, exits: list[str]) -> list[Message]:

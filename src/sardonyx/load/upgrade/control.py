@@ -42,7 +42,8 @@ def batches_become_an_outer_scan(b: Builder, node: OldNode) -> Any:
         batch.inputs.append(length)
         for i in range(states, len(made)):
             made[i] = inner.Pad(made[i], missing, None, inner.ints(0))
-    batch.set_outputs(made)
+    declared = enumerate(body.declared)
+    batch.set_outputs(made, [d if i < states or d is None else (0, *d) for i, d in declared])
     outer = (*given, *(() if lengths is None else (lengths,)))
     return b.node("Scan", *outer, outputs=len(made), body=batch, num_scan_inputs=len(outer)).outputs
 

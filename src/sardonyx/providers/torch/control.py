@@ -81,7 +81,7 @@ def _loop(provider: Torch, node: Node, values: list[Any], bodies: dict[str, Body
         carried = made[1 : 1 + len(carried)]
         rows.append(made[1 + len(carried) :])
         turn += 1
-    facts = body.output_facts[1 + len(carried) :]
+    facts = body.unrun_facts[1 + len(carried) :]
     stacks = [_stacked(provider, [row[i] for row in rows], f) for i, f in enumerate(facts)]
     return [*carried, *stacks]
 
@@ -103,7 +103,7 @@ def _scan(provider: Torch, node: Node, values: list[Any], bodies: dict[str, Body
         made = body(*states, *slices)
         states = made[:n_states]
         rows.append(made[n_states:])
-    facts = body.output_facts[n_states:]
+    facts = body.unrun_facts[n_states:]
     out_axes = attrs["scan_output_axes"] or (0,) * len(facts)
     reverse = attrs["scan_output_directions"] or (0,) * len(facts)
     stacks = []

@@ -126,7 +126,7 @@ def read_fact(item: Any) -> AnyFact | None:
     match items(item):
         case ["tensor", name, dims, known]:
             sym = None if known is None else tuple(map(read_size, items(known)))
-            return Fact(read_dtype(name), _shape(dims), None, sym)
+            return Fact(read_dtype(name), read_shape(dims), None, sym)
         case ["sequence", elem]:
             return SequenceFact(read_fact(elem))
         case ["optional", elem]:
@@ -134,11 +134,12 @@ def read_fact(item: Any) -> AnyFact | None:
         case ["map", key, value]:
             return MapFact(read_dtype(key), read_fact(value))
         case ["sparse", name, dims]:
-            return SparseFact(read_dtype(name), _shape(dims))
+            return SparseFact(read_dtype(name), read_shape(dims))
     raise Broken(f"{item!r:.40} is no type")
 
 
-def _shape(dims: Any) -> tuple[Size, ...] | None:
+def read_shape(dims: Any) -> tuple[Size, ...] | None:
+    """A shape, or None for one that is not known."""
     if dims is None:
         return None
     need(len(items(dims)) <= MAX_RANK, f"a rank of {len(dims)}")

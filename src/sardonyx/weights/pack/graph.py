@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from sardonyx.errors import FAULTS, SardonyxError
 from sardonyx.graph.build import constant
-from sardonyx.graph.dim import lone_name, symbols
+from sardonyx.graph.dim import Shape, lone_name, symbols
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import MAX_PRIORITY, Graph, Node, Value
 from sardonyx.graph.guard import KINDS, Guard
@@ -30,6 +30,7 @@ from sardonyx.weights.pack.codec import (
     need,
     number,
     read_fact,
+    read_shape,
     read_size,
     text,
     write_fact,
@@ -133,6 +134,7 @@ class GraphWriter:
             "inputs": inputs,
             "nodes": nodes,
             "outputs": [self._read(v) for v in graph.outputs],
+            **_declared_shapes(graph),
             "guards": [
                 [g.kind, write_size(g.left), write_size(g.right), g.what, str(g.node or "")]
                 for g in dict.fromkeys(graph.scope.found)
@@ -182,6 +184,13 @@ def _declared(declared: Sequence[Declared]) -> list[Any]:
     return [
         [d.name, write_fact(d.fact), None if d.dims is None else list(d.dims)] for d in declared
     ]
+
+
+def _declared_shapes(graph: Graph) -> dict[str, Any]:
+    """What the file that a body is from declares of its outputs, if that is anything."""
+    if all(shape is None for shape in graph.declared):
+        return {}
+    return {"declared": [None if d is None else list(map(write_size, d)) for d in graph.declared]}
 
 
 class GraphReader:
@@ -266,7 +275,10 @@ class GraphReader:
             self._values.append(value)
         for node in items(item["nodes"]):
             self._node(graph, node)
-        graph.set_outputs([self._value(v) for v in items(item["outputs"])])
+        outputs = [self._value(v) for v in items(item["outputs"])]
+        shapes = item.get("declared")
+        declared = None if shapes is None else map(_read_shape, items(shapes, len(outputs)))
+        graph.set_outputs(outputs, declared)
         self._guards.append((graph, item["guards"]))
         return graph
 
@@ -303,6 +315,13 @@ class GraphReader:
         self._values.extend(made)
         if marks:
             node.marks = _marks(*marks)
+
+
+def _read_shape(item: Any) -> Shape | None:
+    shape = read_shape(item)
+    for size in shape or ():
+        need(not isinstance(size, int) or size >= 0, f"an output is declared to have {size}")
+    return shape
 
 
 def _marks(item: Any) -> tuple[int, bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import warnings
@@ -9,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import onnx
@@ -67,9 +67,24 @@ class Case:
 def suite() -> list[Case]:
     """All cases; those of single nodes are made by running the modules that describe them."""
     # Without Pillow the cases of ImageDecoder are images that onnx stores, the same everywhere.
-    with mock.patch.dict(sys.modules, PIL=None), warnings.catch_warnings():
+    with _without("PIL"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return [*_made(), *_stored()]
+
+
+@contextlib.contextmanager
+def _without(name: str) -> Iterator[None]:
+    """Makes imports of a module fail; what is imported meanwhile stays."""
+    missing = object()
+    before: Any = sys.modules.get(name, missing)
+    sys.modules[name] = None  # type: ignore[assignment]  # which makes an import fail
+    try:
+        yield
+    finally:
+        if before is missing:
+            del sys.modules[name]
+        else:
+            sys.modules[name] = before
 
 
 def _made() -> Iterator[Case]:

@@ -72,7 +72,7 @@ def other_type(rng: Random, feeds: Feeds, name: str) -> Any:
     try:
         with np.errstate(all="ignore"):
             return x.astype(rng.choice(TYPES))
-    except (TypeError, ValueError, RuntimeError):  # dates have no short text
+    except (ArithmeticError, TypeError, ValueError, RuntimeError):  # dates have no short text
         return np.zeros(x.shape, np.complex128)
 
 

@@ -19,7 +19,7 @@ FLAGGED = {
     (op.key, flag): i
     for i in reversed(GOOD)
     if (op := lookup(ROWS[i].domain, ROWS[i].op)) is not None and not is_random(ROWS[i])
-    for flag in op.flags
+    for flag in sorted(op.flags)
 }
 
 

@@ -166,25 +166,22 @@ class CustomOp(Op):
         given = (None if a is None else _lent(a) for a in arrays)
         try:
             made = self._function(*given, **_shown(attrs))
-        except SardonyxError:
-            raise
-        except Exception as error:  # the user's own, and no fault of ours
-            raise RuntimeException(f"{self} raised {type(error).__name__}: {error}") from error
-        results = list(made) if isinstance(made, tuple) else [made]
-        del made  # so that only those count who keep a result
-        if len(results) != len(self.outputs):
-            raise RuntimeException(
-                f"{self} returned {len(results)} values, and has {len(self.outputs)} outputs"
-            )
-        wanted = self._facts(Scope(), *(None if a is None else _fact(a) for a in arrays), **attrs)
-        try:
+            results = list(made) if isinstance(made, tuple) else [made]
+            del made  # so that only those count who keep a result
+            self._check_count(len(results))
+            facts = (None if a is None else _fact(a) for a in arrays)
+            wanted = self._facts(Scope(), *facts, **attrs)
             return tuple(self._own(results, i, fact) for i, fact in enumerate(wanted))
         except SardonyxError:
             raise
-        except Exception as error:  # of what was returned, which may be any object
+        except Exception as error:  # of the function or its results, and no fault of ours
+            raise RuntimeException(f"{self} raised {type(error).__name__}: {error}") from error
+
+    def _check_count(self, n: int) -> None:
+        if n != len(self.outputs):
             raise RuntimeException(
-                f"{self} returned what makes no tensor: {type(error).__name__}: {error}"
-            ) from error
+                f"{self} returned {n} values, and has {len(self.outputs)} outputs"
+            )
 
     def _own(self, results: list[Any], i: int, fact: Fact) -> Any:
         """A result in memory that nobody else has, once it is known to be what it must be."""

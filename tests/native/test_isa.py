@@ -17,8 +17,8 @@ import pytest
 import sardonyx
 from sardonyx import _native as native
 from sardonyx.models import DIGITS, SAMPLES
-from sardonyx.program.native import NO_LIMIT
 from tests.kernels import tensor
+from tests.native import programs
 
 ROOT = Path(__file__).parents[2]
 LENGTH = 16  # bytes that hold the name of any ISA
@@ -58,22 +58,7 @@ def probe_by_sequence() -> list[str]:
         sequence.add_output(slot)
     segment.add_step("isa_name", [], [0, 1], [], [], [], [], False)
     sequence.add_segment(segment, [])
-    runnable = native.Runnable(
-        sequence,
-        input_names=[],
-        input_types=[],
-        output_types=[np.dtype(np.uint8)] * 2,
-        output_dtypes=[u8, u8],
-        pool=native.Pool(True),
-        threads=1,
-        spins=False,
-        spin_us=0,
-        flushes=False,
-        calms=False,
-        grows_in_place=True,
-        limit_bytes=NO_LIMIT,
-        keeps=None,
-    )
+    runnable = programs.runnable(sequence, {}, [np.uint8, np.uint8])
     made = runnable.run([], [], None, False, None).outputs
     return [a.tobytes().rstrip(b"\0").decode() for a in made]
 

@@ -10,7 +10,7 @@ import pytest
 
 import sardonyx._native as native
 from sardonyx._native import ControlKind, GuardKind, MalformedProgram, SizeKind, Storage
-from sardonyx.program.native import NO_LIMIT
+from tests.native import programs
 
 F32, ROW = 1, "copy"
 
@@ -41,22 +41,7 @@ def sequence(spec: native.SegmentSpec) -> native.SequenceSpec:
 
 
 def runnable(made: native.SequenceSpec) -> native.Runnable:
-    return native.Runnable(
-        made,
-        input_names=["x"],
-        input_types=[np.dtype(np.float32)],
-        output_types=[np.dtype(np.float32)],
-        output_dtypes=[F32],
-        pool=native.Pool(True),
-        threads=1,
-        spins=False,
-        spin_us=0,
-        flushes=False,
-        calms=False,
-        grows_in_place=True,
-        limit_bytes=NO_LIMIT,
-        keeps=None,
-    )
+    return programs.runnable(made, {"x": np.float32}, [np.float32])
 
 
 def test_a_program_that_is_well_formed_runs() -> None:

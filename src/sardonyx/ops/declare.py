@@ -27,7 +27,7 @@ _FLAGS: Final = frozenset((
     "exclusive", "fmod", "input_forget", "interleaved", "inverse", "is_bidirectional",
     "is_case_sensitive", "is_causal", "is_packed_batching", "keepdims", "largest",
     "linear_before_reset", "new_axis", "noop_with_empty_axes", "normalize_routing_weights",
-    "one_class", "onesided", "past_present_share_buffer", "periodic", "positive", "reverse",
+    "one_class", "onesided", "past_present_share_buffer", "periodic", "reverse",
     "rotary_interleaved", "saturate", "select_last_index", "sliding_window_cache", "sorted",
     "training_mode", "transA", "transB", "transBatchA", "transBatchB", "unidirectional", "upper",
     "use_sparse_mixer", "zeros",

@@ -95,7 +95,8 @@ class _Emitter:
         # A pass may have removed the node that needed a guard: other facts still rest on it.
         found = [*self.graph.scope.found, *(assumptions(self.graph) if self.outer is None else ())]
         entry, waiting = _ready(dict.fromkeys(found), bound)
-        segments = _Layout(self, set(bound), entry, waiting).segments()
+        layout = _Layout(self, set(bound), entry, waiting)
+        segments = layout.segments()
         homes = self.placement.homes
         outputs = tuple(
             Output(v.name, self.slot(v), _fact(v), homes.get(v, HOST), unrun)
@@ -112,6 +113,7 @@ class _Emitter:
             captures=captures,
             guards=() if is_native_first else entry,
             expects=() if self.outer is None else self._entry(inputs, bound),
+            closing=tuple(layout.ready) if segments else (),
             n_slots=len(self.slots),
             plan=self.memory,
             bodies=tuple(self.bodies),
@@ -194,6 +196,9 @@ class _Layout:
                 continue
             self._flush()
             self._python(node, step, frees)
+        if self.ready and self.parts:  # what the last part settled, and facts outside rest on
+            self.parts.append(_Part(guards=self.ready))
+            self.ready = []
         self._flush()
         return tuple(self.done)
 

@@ -91,6 +91,7 @@ class Program:
     captures: tuple[tuple[int, int], ...]  # (outer slot, own slot), for bodies
     guards: tuple[Guard, ...]  # on sizes that the inputs give
     expects: tuple[Expected, ...]  # of the inputs of a body; those of the model are checked as fed
+    closing: tuple[Guard, ...]  # on sizes that the last segment settles
     n_slots: int
     plan: Plan
     bodies: tuple[Program, ...]  # those of its control flow

@@ -83,6 +83,8 @@ def execute(program: Program, run: Run) -> list[Any]:
             run.on_step(segment, run, started)
         for slot in segment.frees:
             frame[slot] = None
+    for guard in program.closing:
+        guard.check(dims)
     return [frame[o.slot] for o in program.outputs]
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import sardonyx
-from sardonyx.weights.report import forms_of
+from sardonyx.reports.weights import forms_of
 
 KEY = "sardonyx.precision"
 

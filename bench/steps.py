@@ -29,7 +29,7 @@ import sardonyx
 import sardonyx._native as native
 from sardonyx.cli.limits import Multiplying, Streaming, beyond_caches
 from sardonyx.cli.profile_work import Work, work
-from sardonyx.trace import TimedStep
+from sardonyx.reports.trace import TimedStep
 
 Array = np.ndarray[Any, np.dtype[Any]]
 TURNS = 8

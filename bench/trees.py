@@ -17,8 +17,8 @@ from sardonyx.graph.dtype import by_numpy
 from sardonyx.graph.graph import Node
 from sardonyx.graph.infer import infer
 from sardonyx.load import load
+from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
-from sardonyx.program.call import Call
 from sardonyx.providers.cpu import lowered
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -8,8 +8,8 @@ import numpy as np
 
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph
-from sardonyx.graph.text import parse, show
 from sardonyx.graph.verify import verify
+from sardonyx.load.graph_text import parse, show
 from sardonyx.memory import plan
 from sardonyx.passes.driver import Rewriter, prune
 from sardonyx.passes.rule import by_root

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 import sardonyx._native as native
+from sardonyx.graph.const import pack
 from sardonyx.graph.dim import evaluate
 from sardonyx.graph.dtype import STRING, DType, by_numpy
 from sardonyx.graph.graph import Node, Value
-from sardonyx.program.call import Call, Packed, Stored
-from sardonyx.weights.const import pack
+from sardonyx.place.lowered import Call, Packed, Stored
 
 Array = np.ndarray[Any, np.dtype[Any]]
 GUARD = 64  # bytes of a pattern before and behind every output

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sardonyx.atomic import SUFFIX, writing
+from sardonyx.base.atomic_file import SUFFIX, writing
 
 # The process kills itself before or after the n-th call of a function.
 DYING = """
@@ -18,7 +18,7 @@ import os, signal, sys
 path, point, when, named = sys.argv[1:]
 if named == "named":
     del os.O_TMPFILE
-from sardonyx.atomic import writing
+from sardonyx.base.atomic_file import writing
 
 def dying(call):
     def wrapped(*args, **options):

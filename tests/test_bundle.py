@@ -13,14 +13,14 @@ import sardonyx
 from sardonyx import _native
 
 CODE = """
-import sardonyx, sardonyx.atomic, sardonyx.graph, inspect
+import sardonyx, sardonyx.base.atomic_file, sardonyx.graph, inspect
 loader = sardonyx.compile.__spec__.loader
-print(type(loader).__module__, sardonyx.atomic.__doc__.split(":")[0])
-assert "def writing" in inspect.getsource(sardonyx.atomic)
+print(type(loader).__module__, sardonyx.base.atomic_file.__doc__.split(":")[0])
+assert "def writing" in inspect.getsource(sardonyx.base.atomic_file)
 assert sardonyx.graph.__path__ == [sardonyx.graph.__file__.rpartition("/")[0]]
 assert type(sardonyx.compile.__spec__.loader).__name__ in ("_Loader", "SourceFileLoader")
 """
-PLAIN, BUNDLED = "_frozen_importlib_external", "sardonyx.bundle"
+PLAIN, BUNDLED = "_frozen_importlib_external", "sardonyx.base.bundle"
 SAYS = "Writes files whole or not at all"
 
 
@@ -93,9 +93,9 @@ def test_a_source_that_changes_during_the_import(package: Path) -> None:
     module, other = package / "atomic.py", package / "compiler.py"
     changed = module.read_text().replace(SAYS, "Says something else")
     other.write_text(other.read_text() + "\n")
-    code = f"import sardonyx.atomic\nopen({str(module)!r}, 'w').write({changed!r})\n"
+    code = f"import sardonyx.base.atomic_file\nopen({str(module)!r}, 'w').write({changed!r})\n"
     last = package / "options.py"
-    assert "import sardonyx.atomic" not in last.read_text()
+    assert "import sardonyx.base.atomic_file" not in last.read_text()
     last.write_text(last.read_text() + code)
     imported(package)
     assert imported(package)[1] == "Says something else"

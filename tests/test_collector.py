@@ -7,8 +7,8 @@ import weakref
 
 import pytest
 
-from sardonyx import collector
-from sardonyx.collector import Paused
+from sardonyx.base import collector
+from sardonyx.base.collector import Paused
 
 
 class Loop:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import pytest
 
-from sardonyx.frozen import as_dict, as_tuple, field, field_names, frozen, mutable, replace
+from sardonyx.base.records import as_dict, as_tuple, field, field_names, frozen, mutable, replace
 
 
 @frozen

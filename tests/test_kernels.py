@@ -14,8 +14,8 @@ from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.graph.infer import infer
 from sardonyx.load import load
 from sardonyx.passes import PassOptions, lower
+from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
-from sardonyx.program.call import Call
 from sardonyx.providers.cpu import lowered
 from tests.kernels import run_call, same_bytes
 from tests.oracle import difference, feeds_of, model_of

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
+from sardonyx.base.locks import Lock, NonReentrantLock
 from sardonyx.errors import ValueFault
-from sardonyx.locks import Lock, NonReentrantLock
 
 
 def in_child(call: Callable[[], bool]) -> bool:

@@ -10,7 +10,7 @@ import pytest
 CODE = """
 import sys
 import sardonyx
-from sardonyx.log import of_session
+from sardonyx.base.log import of_session
 assert "logging" not in sys.modules
 log = of_session({severity})
 log.debug("one %d", 1)

@@ -18,10 +18,10 @@ from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFa
 from sardonyx.graph.graph import Graph
 from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.graph.infer import infer
+from sardonyx.graph.op import allowed
 from sardonyx.graph.verify import verify
 from sardonyx.load import load
 from sardonyx.ops import lookup
-from sardonyx.ops.declare import allowed
 from sardonyx.ops.index import FAMILIES
 from tests.oracle import answers, difference, feeds_of, input_names, model_of
 from tests.rows import Row, all_rows

@@ -9,10 +9,10 @@ import numpy as np
 import onnx.defs
 import pytest
 
+from sardonyx.graph.op import ML, TRAINING, Attr, Op, Slot, allowed
 from sardonyx.graph.show import attr_kind
 from sardonyx.load.upgrade import find, kind_before
 from sardonyx.ops import lookup
-from sardonyx.ops.declare import ML, TRAINING, Attr, Op, Slot, allowed
 from sardonyx.ops.index import FAMILIES
 
 Schema = onnx.defs.OpSchema

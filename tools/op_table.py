@@ -27,9 +27,9 @@ sys.path.insert(0, str(ROOT))
 
 import sardonyx  # noqa: E402  # needs the path above
 from sardonyx.graph.dtype import ALL, DType, by_numpy  # noqa: E402
+from sardonyx.graph.op import GRADIENT, INTERNAL, Op, allowed  # noqa: E402
 from sardonyx.load.upgrade import replaced  # noqa: E402
 from sardonyx.ops import all_ops  # noqa: E402
-from sardonyx.ops.declare import GRADIENT, INTERNAL, Op, allowed  # noqa: E402
 from sardonyx.providers.torch.claim import LOOKS  # noqa: E402
 from sardonyx.providers.torch.control import KNOWN  # noqa: E402
 from sardonyx.providers.torch.index import ROWS as FUNCTIONS  # noqa: E402

@@ -28,7 +28,7 @@ from typing import Any
 
 import sardonyx
 from sardonyx.as_onnxruntime import SHADOW
-from sardonyx.atomic import writing
+from sardonyx.base.atomic_file import writing
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ROOT / "tools" / "programs"

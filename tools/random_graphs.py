@@ -32,7 +32,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from sardonyx.atomic import writing  # noqa: E402  # as all that follow, needs the path above
+from sardonyx.base.atomic_file import writing  # noqa: E402  # as all that follow, needs the path above
 from tests.random_graphs.check import check  # noqa: E402
 from tests.random_graphs.coverage import Coverage, kinds_of  # noqa: E402
 from tests.random_graphs.graph import RandomGraph, make  # noqa: E402

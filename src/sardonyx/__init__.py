@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from sardonyx.bundle import bundle_of
+from sardonyx.base.bundle import bundle_of
 
 with bundle_of(__spec__):
-    import sardonyx.common  # noqa: F401 - imported for what it imports
-    from sardonyx.enums import (
+    import sardonyx.preload  # noqa: F401 - imported for what it imports
+    from sardonyx.errors import NotFound, NotImplemented, SardonyxError
+    from sardonyx.ort.enums import (
         ExecutionMode,
         ExecutionOrder,
         GraphOptimizationLevel,
@@ -22,23 +23,21 @@ with bundle_of(__spec__):
         OrtMemType,
         OrtSparseFormat,
     )
-    from sardonyx.errors import NotFound, NotImplemented, SardonyxError
-    from sardonyx.options import RunOptions, SessionOptions
+    from sardonyx.ort.options import RunOptions, SessionOptions
     from sardonyx.session.inference import InferenceSession
 
 if TYPE_CHECKING:
     from sardonyx import capi as capi
-    from sardonyx.adapters import AdapterFormat, LoraAdapter
-    from sardonyx.allocators import (
+    from sardonyx.custom_ops.declare import custom_op, native_op, unregister_custom_op
+    from sardonyx.ort.adapters import AdapterFormat, LoraAdapter
+    from sardonyx.ort.allocators import (
         OrtArenaCfg,
         OrtMemoryInfo,
         create_and_register_allocator,
         create_and_register_allocator_v2,
     )
-    from sardonyx.compiler import ModelCompiler, OrtExternalInitializerInfo
-    from sardonyx.custom import custom_op, native_op, unregister_custom_op
-    from sardonyx.device import OrtDevice
-    from sardonyx.ep_devices import (
+    from sardonyx.ort.device import OrtDevice
+    from sardonyx.ort.ep_devices import (
         OrtEpAssignedNode,
         OrtEpAssignedSubgraph,
         OrtEpContextData,
@@ -48,13 +47,14 @@ if TYPE_CHECKING:
         OrtSyncStream,
         get_ep_devices,
     )
-    from sardonyx.nodearg import ModelMetadata, NodeArg
-    from sardonyx.ortvalue import OrtValue
-    from sardonyx.ortvalues import copy_tensors
+    from sardonyx.ort.node_arg import ModelMetadata, NodeArg
+    from sardonyx.ort.ort_value import OrtValue
+    from sardonyx.ort.ort_value_vector import copy_tensors
+    from sardonyx.ort.sparse_tensor import SparseTensor
     from sardonyx.providers import register_provider, unregister_provider
-    from sardonyx.session.binding import IOBinding, SessionIOBinding
-    from sardonyx.sparse import SparseTensor
-    from sardonyx.weights.forms import PrepackedWeightsContainer
+    from sardonyx.session.io_binding import IOBinding, SessionIOBinding
+    from sardonyx.session.model_compiler import ModelCompiler, OrtExternalInitializerInfo
+    from sardonyx.weights.layouts import PrepackedWeightsContainer
     from sardonyx.weights.loading import DataLoader, LoaderManager, WeightReference
 
 __version__: Final = "0.1.0"
@@ -62,38 +62,38 @@ ORT_VERSION: Final = "1.31.1"  # the onnxruntime whose interface this is
 
 # Names whose modules few programs need: imported when first asked for.
 _LATER: Final = {
-    "AdapterFormat": "sardonyx.adapters",
+    "AdapterFormat": "sardonyx.ort.adapters",
     "DataLoader": "sardonyx.weights.loading",
-    "IOBinding": "sardonyx.session.binding",
+    "IOBinding": "sardonyx.session.io_binding",
     "LoaderManager": "sardonyx.weights.loading",
-    "LoraAdapter": "sardonyx.adapters",
-    "ModelCompiler": "sardonyx.compiler",
-    "ModelMetadata": "sardonyx.nodearg",
-    "NodeArg": "sardonyx.nodearg",
-    "OrtArenaCfg": "sardonyx.allocators",
-    "OrtDevice": "sardonyx.device",
-    "OrtEpAssignedNode": "sardonyx.ep_devices",
-    "OrtEpAssignedSubgraph": "sardonyx.ep_devices",
-    "OrtEpContextData": "sardonyx.ep_devices",
-    "OrtEpContextDataBuffer": "sardonyx.ep_devices",
-    "OrtEpDevice": "sardonyx.ep_devices",
-    "OrtExternalInitializerInfo": "sardonyx.compiler",
-    "OrtHardwareDevice": "sardonyx.ep_devices",
-    "OrtMemoryInfo": "sardonyx.allocators",
-    "OrtSyncStream": "sardonyx.ep_devices",
-    "OrtValue": "sardonyx.ortvalue",
-    "PrepackedWeightsContainer": "sardonyx.weights.forms",
-    "SessionIOBinding": "sardonyx.session.binding",
-    "SparseTensor": "sardonyx.sparse",
+    "LoraAdapter": "sardonyx.ort.adapters",
+    "ModelCompiler": "sardonyx.session.model_compiler",
+    "ModelMetadata": "sardonyx.ort.node_arg",
+    "NodeArg": "sardonyx.ort.node_arg",
+    "OrtArenaCfg": "sardonyx.ort.allocators",
+    "OrtDevice": "sardonyx.ort.device",
+    "OrtEpAssignedNode": "sardonyx.ort.ep_devices",
+    "OrtEpAssignedSubgraph": "sardonyx.ort.ep_devices",
+    "OrtEpContextData": "sardonyx.ort.ep_devices",
+    "OrtEpContextDataBuffer": "sardonyx.ort.ep_devices",
+    "OrtEpDevice": "sardonyx.ort.ep_devices",
+    "OrtExternalInitializerInfo": "sardonyx.session.model_compiler",
+    "OrtHardwareDevice": "sardonyx.ort.ep_devices",
+    "OrtMemoryInfo": "sardonyx.ort.allocators",
+    "OrtSyncStream": "sardonyx.ort.ep_devices",
+    "OrtValue": "sardonyx.ort.ort_value",
+    "PrepackedWeightsContainer": "sardonyx.weights.layouts",
+    "SessionIOBinding": "sardonyx.session.io_binding",
+    "SparseTensor": "sardonyx.ort.sparse_tensor",
     "WeightReference": "sardonyx.weights.loading",
-    "copy_tensors": "sardonyx.ortvalues",
-    "create_and_register_allocator": "sardonyx.allocators",
-    "create_and_register_allocator_v2": "sardonyx.allocators",
-    "custom_op": "sardonyx.custom",
-    "get_ep_devices": "sardonyx.ep_devices",
-    "native_op": "sardonyx.custom",
+    "copy_tensors": "sardonyx.ort.ort_value_vector",
+    "create_and_register_allocator": "sardonyx.ort.allocators",
+    "create_and_register_allocator_v2": "sardonyx.ort.allocators",
+    "custom_op": "sardonyx.custom_ops.declare",
+    "get_ep_devices": "sardonyx.ort.ep_devices",
+    "native_op": "sardonyx.custom_ops.declare",
     "register_provider": "sardonyx.providers",
-    "unregister_custom_op": "sardonyx.custom",
+    "unregister_custom_op": "sardonyx.custom_ops.declare",
     "unregister_provider": "sardonyx.providers",
 }
 
@@ -158,7 +158,7 @@ def set_seed(seed: int) -> None:
 
 def set_default_logger_severity(level: int) -> None:
     """Shows messages from this severity on: 0 verbose, 1 info, 2 warning, 3 error, 4 fatal."""
-    from sardonyx.log import set_severity
+    from sardonyx.base.log import set_severity
 
     set_severity(level)
 
@@ -173,7 +173,7 @@ def set_global_thread_pool_sizes(
     intra_op_num_threads: int = 0, inter_op_num_threads: int = 0
 ) -> None:
     """Threads of sessions whose `use_per_session_threads` is off; 0: as many as CPUs."""
-    from sardonyx.options import set_global_threads
+    from sardonyx.ort.options import set_global_threads
 
     set_global_threads(intra_op_num_threads, inter_op_num_threads)
 

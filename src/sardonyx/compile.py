@@ -5,26 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sardonyx.collector import Paused
+from sardonyx.base.collector import Paused
+from sardonyx.base.log import logger
+from sardonyx.base.records import field, frozen, replace
 from sardonyx.errors import FAULTS, ModelLoadCanceled, SardonyxError, ShapeError
-from sardonyx.frozen import field, frozen, replace
 from sardonyx.graph.graph import Graph
 from sardonyx.graph.infer import Shapes, infer
 from sardonyx.load import LoadOptions, load
 from sardonyx.load.model import Model
 from sardonyx.load.source import ModelBytes, read_model
-from sardonyx.log import logger
 from sardonyx.memory import plan
-from sardonyx.pass_options import PassOptions
-from sardonyx.passes import lower, optimize
-from sardonyx.place import Placement, Provider, Wishes, place
-from sardonyx.program.emit import emit
-from sardonyx.program.program import Program
-from sardonyx.schedule import OrderOptions, schedule
-from sardonyx.trace import Stages
-from sardonyx.weights.forms import Forms, PrepackedWeightsContainer
-from sardonyx.weights.pack.errors import Broken
-from sardonyx.weights.pack.find import (
+from sardonyx.pack.errors import Broken
+from sardonyx.pack.lookup import (
     Found,
     PackOptions,
     cache_path,
@@ -32,6 +24,14 @@ from sardonyx.weights.pack.find import (
     may_have,
     serves,
 )
+from sardonyx.passes import lower, optimize
+from sardonyx.passes.options import PassOptions
+from sardonyx.place import Placement, Provider, Wishes, place
+from sardonyx.program.emit import emit
+from sardonyx.program.program import Program
+from sardonyx.reports.trace import Stages
+from sardonyx.schedule import OrderOptions, schedule
+from sardonyx.weights.layouts import Forms, PrepackedWeightsContainer
 
 if TYPE_CHECKING:
     from sardonyx.save import SaveOptions
@@ -206,7 +206,7 @@ def _from_pack(given: ModelBytes, options: Options, stages: Stages) -> Compiled 
 
 def settings_of(options: Options) -> dict[str, Any]:
     """The options that a pack must have been made with."""
-    from sardonyx.weights.pack.identity import settings
+    from sardonyx.pack.identity import settings
 
     return settings(options.load, options.passes)
 
@@ -219,8 +219,8 @@ def _cached(given: ModelBytes, made: Found, options: Options, stages: Stages) ->
     """The same model out of the pack that the cache was asked to keep; as it is if it cannot be."""
     if options.pack is None or options.pack.cache is None or not _may_pack(given, options):
         return made
-    from sardonyx.packing import Request, write
-    from sardonyx.weights.pack.read import read
+    from sardonyx.pack.pack_model import Request, write
+    from sardonyx.pack.read import read
 
     chosen = settings_of(options)
     path = cache_path(given, chosen, options.pack.cache)

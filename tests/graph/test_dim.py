@@ -26,7 +26,7 @@ from sardonyx.graph.dim import (
     symbol,
     symbols,
 )
-from sardonyx.graph.text import parse_size
+from sardonyx.load.graph_text import parse_size
 
 A, B, C = symbol("a"), symbol("b"), symbol("c")
 

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from sardonyx.graph.build import const_fact
+from sardonyx.graph.const import Held
 from sardonyx.graph.dim import Dim, symbol
 from sardonyx.graph.dtype import BOOL, F16, F32, I64, STRING
 from sardonyx.graph.fact import (
@@ -20,8 +20,8 @@ from sardonyx.graph.fact import (
     elements,
     refines,
 )
+from sardonyx.ops.builder import const_fact
 from sardonyx.ops.sequence import join
-from sardonyx.weights.const import Held
 
 B, N = symbol("B"), symbol("N")
 

@@ -11,10 +11,10 @@ from sardonyx.graph.dtype import BOOL, F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.infer import infer
-from sardonyx.graph.text import parse, show
+from sardonyx.graph.op import Op
 from sardonyx.graph.verify import verify
+from sardonyx.load.graph_text import parse, show
 from sardonyx.ops import lookup
-from sardonyx.ops.declare import Op
 
 ADD = lookup("", "Add")
 IF = lookup("", "If")

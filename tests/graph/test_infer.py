@@ -7,7 +7,7 @@ import pytest
 from sardonyx.errors import InvalidGraph, SardonyxError, ShapeError
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.infer import infer
-from sardonyx.graph.text import parse
+from sardonyx.load.graph_text import parse
 
 
 def outputs(text: str) -> list[str]:

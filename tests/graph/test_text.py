@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from sardonyx.errors import InvalidGraph
-from sardonyx.graph.build import Builder, constant
+from sardonyx.graph.const import Array, Const, Held
 from sardonyx.graph.dim import symbol
 from sardonyx.graph.dtype import F32, by_numpy
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Value
-from sardonyx.graph.text import parse, parse_size, show
 from sardonyx.graph.verify import verify
-from sardonyx.weights.const import Array, Const, Held
+from sardonyx.load.graph_text import parse, parse_size, show
+from sardonyx.ops.builder import Builder, constant
 
 ROUND_TRIPS = [
     """\

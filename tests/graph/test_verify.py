@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from sardonyx.errors import InternalError
-from sardonyx.graph.build import constant
+from sardonyx.graph.const import Held
 from sardonyx.graph.dtype import F32, F64, I64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
-from sardonyx.graph.text import parse
 from sardonyx.graph.verify import verify
-from sardonyx.weights.const import Held
+from sardonyx.load.graph_text import parse
+from sardonyx.ops.builder import constant
 
 TEXT = """
     in c: bool[]

@@ -14,8 +14,8 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 import sardonyx
 from sardonyx.errors import InvalidGraph
+from sardonyx.graph.const import Ref
 from sardonyx.load import load
-from sardonyx.weights.const import Ref
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[N, 3] x) => (float[N, 3] y) <float[3] w = {1, 2, 3}> { y = Mul(x, w) }"""

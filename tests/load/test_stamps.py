@@ -14,7 +14,8 @@ from onnx import numpy_helper
 
 import sardonyx
 from sardonyx import errors
-from sardonyx.load import mounts, source
+from sardonyx.load import mount_points as mounts
+from sardonyx.load import source
 from sardonyx.load.source import is_as_opened, map_file, stamp_of
 from sardonyx.weights import reading
 from tests.weights.models import SQUARE, product, settle, settled

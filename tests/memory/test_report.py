@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 
 import sardonyx
+from sardonyx.base.records import replace
 from sardonyx.compile import Compiled, Options, compile
 from sardonyx.errors import InternalError, InvalidArgument
-from sardonyx.frozen import replace
 from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.memory import peak
-from sardonyx.memory.place import Life, place
-from sardonyx.memory.report import (
+from sardonyx.memory.offsets import Life, place
+from sardonyx.models import DIGITS
+from sardonyx.providers.reference import Reference
+from sardonyx.reports.memory import (
     OWN,
     Arena,
     Kind,
@@ -29,9 +31,7 @@ from sardonyx.memory.report import (
     prove,
     simulate,
 )
-from sardonyx.memory.timeline import open_sizes, timeline
-from sardonyx.models import DIGITS
-from sardonyx.providers.reference import Reference
+from sardonyx.reports.memory_timeline import open_sizes, timeline
 
 
 def tensor(

@@ -15,9 +15,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
-from sardonyx.config_keys import advice
 from sardonyx.errors import InvalidArgument, NoSuchFile
-from sardonyx.memory.stats import COLUMNS, KEY
+from sardonyx.ort.config_keys import advice
+from sardonyx.reports.node_memory import COLUMNS, KEY
 
 
 def products(path: pathlib.Path, names: tuple[str, ...] = ("first", "second", "last")) -> str:

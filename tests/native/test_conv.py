@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 
 import sardonyx._native as native
-from sardonyx.graph.build import Builder, constant
+from sardonyx.graph.const import Held, Recipe
 from sardonyx.graph.dtype import F32, by_numpy
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.op import INTERNAL
 from sardonyx.ops import lookup
-from sardonyx.ops.declare import INTERNAL
+from sardonyx.ops.builder import Builder, constant
 from sardonyx.ops.rules import as_bf16
 from sardonyx.ops.window import window
 from sardonyx.passes.chains import fuse_chains
+from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
-from sardonyx.program.call import Call
 from sardonyx.providers.cpu import lowered
 from sardonyx.providers.cpu.conv import _is_winograd
-from sardonyx.weights.const import Held, Recipe
-from sardonyx.weights.forms import Want, packed, tensor
+from sardonyx.weights.layouts import Want, packed, tensor
 from tests.kernels import run_call
 
 SPLITS = (1, 2, 7)

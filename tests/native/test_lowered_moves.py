@@ -16,8 +16,8 @@ from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.graph.infer import infer
 from sardonyx.load import load
 from sardonyx.passes import PassOptions, lower
+from sardonyx.place.lowered import Call, Expanded, Lowered, Permuted, Reshaped, Sliced
 from sardonyx.place.provider import No
-from sardonyx.program.call import Call, Expanded, Lowered, Permuted, Reshaped, Sliced
 from sardonyx.providers.cpu import lowered
 from sardonyx.providers.cpu.index import FAMILIES
 from tests.kernels import run_call

@@ -13,16 +13,16 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx._native as native
-from sardonyx.graph.build import Builder
+from sardonyx.graph.const import pack
 from sardonyx.graph.dtype import F32, by_name, by_numpy
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.op import INTERNAL
+from sardonyx.ops.builder import Builder
 from sardonyx.ops.chain import Instruction
-from sardonyx.ops.declare import INTERNAL
 from sardonyx.ops.nbits import weights_of
-from sardonyx.program.call import Call
+from sardonyx.place.lowered import Call
 from sardonyx.providers.cpu import lowered
-from sardonyx.weights.const import pack
 from tests.kernels import run_call
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 import sardonyx._native as native
-from sardonyx.graph.build import Builder
 from sardonyx.graph.dtype import I8, U8, by_numpy
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Value
 from sardonyx.graph.infer import infer
+from sardonyx.graph.op import INTERNAL
 from sardonyx.load import load
-from sardonyx.ops.declare import INTERNAL
-from sardonyx.program.call import Call, Packed
+from sardonyx.ops.builder import Builder
+from sardonyx.place.lowered import Call, Packed
 from sardonyx.providers.cpu import lowered
 from sardonyx.providers.cpu.qgemm import packed_bytes
-from sardonyx.weights.forms import tensor
+from sardonyx.weights.layouts import tensor
 from tests.kernels import run_call
 from tests.oracle import difference, feeds_of, model_of
 from tests.rows import Row, case, of

@@ -10,13 +10,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
 import sardonyx._native as native
-from sardonyx.graph.build import constant
+from sardonyx.graph.const import Held
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.infer import infer_node
 from sardonyx.ops import lookup
-from sardonyx.program.call import Call, Packed
+from sardonyx.ops.builder import constant
+from sardonyx.place.lowered import Call, Packed
 from sardonyx.providers.cpu import lowered
-from sardonyx.weights.const import Held
 from tests.kernels import run_call
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import sardonyx._native as native
-from sardonyx.graph.build import constant
+from sardonyx.graph.const import Held
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.infer import infer_node
 from sardonyx.ops import lookup
-from sardonyx.program.call import Call
+from sardonyx.ops.builder import constant
+from sardonyx.place.lowered import Call
 from sardonyx.providers.cpu import lowered
-from sardonyx.weights.const import Held
 from tests.cases.trees import deep
 from tests.forests import Branch, Leaf, by_ids
 from tests.kernels import run_call

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sardonyx.graph.build import Builder
 from sardonyx.graph.graph import Graph
 from sardonyx.graph.infer import infer
-from sardonyx.graph.text import parse
 from sardonyx.graph.verify import verify
+from sardonyx.load.graph_text import parse
+from sardonyx.ops.builder import Builder
 from sardonyx.passes.chains import MAX_OPERANDS, fuse_chains
 from tests.graphs import random_feeds, run_graph
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from sardonyx.graph.graph import Graph
-from sardonyx.graph.text import parse
 from sardonyx.graph.verify import verify
+from sardonyx.load.graph_text import parse
 from sardonyx.passes.channels import channels_last
 from sardonyx.passes.driver import prune
 from sardonyx.passes.lowering import lower_sizes

@@ -7,10 +7,10 @@ import pytest
 
 from sardonyx.graph.graph import Graph
 from sardonyx.graph.infer import infer
-from sardonyx.graph.text import parse
 from sardonyx.graph.verify import verify
-from sardonyx.pass_options import PassOptions
+from sardonyx.load.graph_text import parse
 from sardonyx.passes import lower
+from sardonyx.passes.options import PassOptions
 from tests.graphs import random_feeds, run_graph
 
 ROWS = "in x: f32[B,S,8]\nconst w: f32[8,8]\nconst v: f32[8,4]\nconst c: f32[8]\nconst g: f32[8]\n"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sardonyx.enums import GraphOptimizationLevel as Level
-from sardonyx.graph.text import parse
+from sardonyx.graph.const import Recipe
 from sardonyx.graph.verify import verify
+from sardonyx.load.graph_text import parse
+from sardonyx.ort.enums import GraphOptimizationLevel as Level
 from sardonyx.passes import PassOptions, linear, lower, optimize
-from sardonyx.weights.const import Recipe
 from tests.graphs import random_feeds, rewritten, run_graph
 
 

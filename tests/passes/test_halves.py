@@ -10,9 +10,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx as sdx
-from sardonyx.enums import GraphOptimizationLevel as Level
 from sardonyx.graph.infer import infer
 from sardonyx.load import load
+from sardonyx.ort.enums import GraphOptimizationLevel as Level
 from sardonyx.passes.halves import widen_halves
 
 RNG = np.random.default_rng(0)

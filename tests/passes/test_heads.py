@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from sardonyx.graph.graph import Graph
-from sardonyx.graph.text import parse
 from sardonyx.graph.verify import verify
+from sardonyx.load.graph_text import parse
 from sardonyx.passes.driver import prune
 from sardonyx.passes.parts import lower_parts
 from tests.graphs import random_feeds, run_graph

@@ -11,15 +11,15 @@ from onnx import parser
 
 import sardonyx
 from sardonyx.compile import Options, lowered
-from sardonyx.enums import GraphOptimizationLevel as Level
 from sardonyx.graph.dim import lone_name
 from sardonyx.graph.graph import Value
-from sardonyx.graph.text import parse
 from sardonyx.graph.verify import verify
+from sardonyx.load.graph_text import parse
 from sardonyx.load.source import read_model
-from sardonyx.pass_options import PassOptions
+from sardonyx.ort.enums import GraphOptimizationLevel as Level
 from sardonyx.passes.names import Names
-from sardonyx.trace import Stages
+from sardonyx.passes.options import PassOptions
+from sardonyx.reports.trace import Stages
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18]> '
 X = np.arange(160, dtype=np.float32).reshape(40, 4)

@@ -11,9 +11,9 @@ from onnx import TensorProto, helper
 
 import sardonyx
 from sardonyx.errors import SardonyxError
+from sardonyx.graph.const import Ref
 from sardonyx.graph.graph import Graph
 from sardonyx.passes import PassOptions
-from sardonyx.weights.const import Ref
 from tests.passes.weights import (
     REAL,
     TYPES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sardonyx.graph.text import parse
+from sardonyx.load.graph_text import parse
 from sardonyx.passes import einsum, products
 from tests.graphs import canonical, random_feeds, rewrites, rewritten, run_graph, unchanged
 

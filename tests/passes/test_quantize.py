@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from sardonyx.graph.graph import Graph
-from sardonyx.graph.text import parse
 from sardonyx.graph.verify import verify
+from sardonyx.load.graph_text import parse
 from sardonyx.passes import PassOptions, lower, optimize
 from sardonyx.passes.parts import QUANTIZED
 from sardonyx.passes.qlinear import LOWERINGS

@@ -12,7 +12,7 @@ from onnx import parser
 
 import sardonyx
 from sardonyx.errors import Fail, InvalidArgument
-from sardonyx.ops.declare import INTERNAL
+from sardonyx.graph.op import INTERNAL
 
 pytest.importorskip("torch")
 TORCH = ("TorchExecutionProvider", {"device": "cpu"})

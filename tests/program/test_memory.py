@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sardonyx.base.records import replace
 from sardonyx.errors import InternalError
-from sardonyx.frozen import replace
-from sardonyx.graph.text import parse
+from sardonyx.load.graph_text import parse
 from sardonyx.memory import peak, plan
-from sardonyx.memory.place import Layout, Life, check, place
+from sardonyx.memory.offsets import Layout, Life, check, place
 from tests.graphs import scheduled
 
 lives = st.lists(

@@ -9,8 +9,8 @@ import onnx.defs
 import pytest
 
 from sardonyx.graph.dtype import by_ort_name
+from sardonyx.graph.op import ML, ONNX
 from sardonyx.ops import lookup
-from sardonyx.ops.declare import ML, ONNX
 from sardonyx.ops.index import FAMILIES
 from sardonyx.save.since import OLDEST, _formed, lowest
 

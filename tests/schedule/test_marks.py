@@ -14,12 +14,12 @@ from onnx import TensorProto, helper
 import sardonyx
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.graph import Graph
-from sardonyx.graph.text import parse, show
 from sardonyx.graph.verify import verify
 from sardonyx.load import load
+from sardonyx.load.graph_text import parse, show
 from sardonyx.load.source import read_model
-from sardonyx.pass_options import PassOptions
 from sardonyx.passes import lower, optimize
+from sardonyx.passes.options import PassOptions
 from tests.weights.packs import embedded, forged, opened, packed, uses_pack
 
 MARKED = """\

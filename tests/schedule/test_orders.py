@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sardonyx.graph.graph import Graph, Node
-from sardonyx.graph.text import parse
+from sardonyx.load.graph_text import parse
 from sardonyx.schedule.orders import memory_efficient, priority_based, reverse_depth_first
 from tests.schedule.graphs import LARGE, LOOKS, check_order, graph_of, random_graphs
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from sardonyx.graph.graph import Graph, Node
-from sardonyx.graph.text import parse
+from sardonyx.load.graph_text import parse
 from sardonyx.place import place
 from sardonyx.providers import resolve
 from sardonyx.schedule import KEPT, Order, OrderOptions, schedule

@@ -16,8 +16,8 @@ from onnx import parser
 import sardonyx
 from sardonyx import OrtValue
 from sardonyx.errors import ValueFault
-from sardonyx.session.binding import IOBinding
-from sardonyx.session.bound import _apart
+from sardonyx.session.bound_memory import _apart
+from sardonyx.session.io_binding import IOBinding
 
 TEXT = """<ir_version: 8, opset_import: ["": 17]>
 g (float[n,3] x, float[n,3] y) => (float[n,3] z, float[n,3] w, float[m,3] v)
@@ -67,7 +67,7 @@ def test_the_run_itself_writes_there(
     session: sardonyx.InferenceSession, bound: IOBinding, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is copied behind the run."""
-    monkeypatch.setattr("sardonyx.session.binding._copy", None)
+    monkeypatch.setattr("sardonyx.session.io_binding._copy", None)
     z = OrtValue.ortvalue_from_shape_and_type([2, 3], np.float32)
     bound.bind_ortvalue_output("z", z)
     session.run_with_iobinding(bound)

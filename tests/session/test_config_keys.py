@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, parser
 
 import sardonyx
 from sardonyx import InferenceSession, SessionOptions, errors
-from sardonyx.config_keys import ACCEPTED, HONOURED, OF_RUNS
+from sardonyx.ort.config_keys import ACCEPTED, HONOURED, OF_RUNS
 
 ADD = parser.parse_model(
     """<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Add(x, x) }"""

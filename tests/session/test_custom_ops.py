@@ -12,7 +12,7 @@ import pytest
 
 import sardonyx
 from sardonyx import custom_op, native_op, unregister_custom_op
-from sardonyx.custom import _C_FUNCTION
+from sardonyx.custom_ops.declare import _C_FUNCTION
 from sardonyx.errors import (
     InvalidArgument,
     InvalidGraph,

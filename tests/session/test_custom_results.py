@@ -16,7 +16,7 @@ import pytest
 
 import sardonyx
 from sardonyx import custom_op, native_op
-from sardonyx.custom import _C_FUNCTION
+from sardonyx.custom_ops.declare import _C_FUNCTION
 from sardonyx.errors import Fail, InvalidArgument, InvalidGraph, RuntimeException, SardonyxError
 from sardonyx.ops import custom_ops, forget
 
@@ -361,7 +361,7 @@ def test_a_native_function_writes_to_shapes_that_are_known() -> None:
 
 
 def test_a_kept_result_is_known_by_its_references() -> None:
-    from sardonyx.custom import _is_fresh
+    from sardonyx.custom_ops.declare import _is_fresh
 
     kept = np.ones(4, np.float32)
     view = np.ones(4, np.float32)[1:]

@@ -14,16 +14,17 @@ import pytest
 from onnx import parser
 
 import sardonyx
-from sardonyx import OrtDevice, OrtMemoryInfo, OrtValue, ep_devices
+from sardonyx import OrtDevice, OrtMemoryInfo, OrtValue
 from sardonyx.capi.onnxruntime_pybind11_state import OrtValueVector
-from sardonyx.device import HOST, torch_name
-from sardonyx.enums import (
+from sardonyx.errors import ValueFault
+from sardonyx.ort import ep_devices
+from sardonyx.ort.device import HOST, torch_name
+from sardonyx.ort.enums import (
     OrtAllocatorType,
     OrtDeviceMemoryType,
     OrtExecutionProviderDevicePolicy,
     OrtMemType,
 )
-from sardonyx.errors import ValueFault
 from sardonyx.providers import probe
 
 F32 = np.arange(6, dtype=np.float32).reshape(2, 3)

@@ -14,8 +14,8 @@ import pytest
 import sardonyx
 from sardonyx import OrtValue
 from sardonyx.capi.onnxruntime_pybind11_state import is_dlpack_uint8_tensor
-from sardonyx.dlpack import is_on_host
 from sardonyx.errors import SardonyxError, ValueFault
+from sardonyx.ort.dlpack import is_on_host
 
 FLOAT, INT, BFLOAT = 2, 0, 4
 CPU, CUDA, CUDA_HOST = 1, 2, 3

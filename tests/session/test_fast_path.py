@@ -10,7 +10,7 @@ import pytest
 from onnx import parser
 
 import sardonyx
-from sardonyx.custom import _C_FUNCTION, native_op
+from sardonyx.custom_ops.declare import _C_FUNCTION, native_op
 from sardonyx.errors import InvalidArgument
 
 TEXT = """

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import sardonyx
 import sardonyx._native as native
 from sardonyx.errors import InvalidArgument, RuntimeException
-from sardonyx.options import byte_count
+from sardonyx.ort.options import byte_count
 from sardonyx.program.limit import fullest, reach
 from sardonyx.program.native import NativeSegment
 

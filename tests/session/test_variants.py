@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 import sardonyx
 from sardonyx import errors
+from sardonyx.base.locks import Lock
 from sardonyx.compile import Options
-from sardonyx.locks import Lock
-from sardonyx.packing import Request, pack
+from sardonyx.pack.pack_model import Request, pack
 from sardonyx.providers import resolve
 
 HEAD = '<ir_version: 9, opset_import: ["" : 21]>\n'

@@ -229,7 +229,7 @@ def test_results_do_not_depend_on_threads() -> None:
 
 
 def test_a_load_is_cancelled_while_weights_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sardonyx.weights import forms
+    from sardonyx.weights import layouts as forms
 
     options, packed = SessionOptions(), []
     real = forms.packed

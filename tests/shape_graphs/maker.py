@@ -236,7 +236,7 @@ def _attribute(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(value)
     if isinstance(value, onnx.TensorProto):
-        from sardonyx.weights.const import Held
+        from sardonyx.graph.const import Held
 
         return Held(numpy_helper.to_array(value))
     return value

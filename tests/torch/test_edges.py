@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from sardonyx.graph.dtype import BF16, BOOL, F16, F32, I32, U8, U16, by_name, by_numpy
+from sardonyx.graph.op import as_outputs
 from sardonyx.ops import lookup
 from sardonyx.ops.chain import ABSENT, Code, Instruction, run_code
-from sardonyx.ops.declare import as_outputs
 from tests.oracle import difference
 from tests.rows import bf16, f16, f32, ints, of
 

@@ -11,8 +11,8 @@ from sardonyx.graph.dim import symbols
 from sardonyx.graph.graph import Graph, Node
 from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.graph.infer import infer
+from sardonyx.graph.op import as_outputs
 from sardonyx.load import load
-from sardonyx.ops.declare import as_outputs
 from sardonyx.place.provider import No
 from tests.oracle import difference, feeds_of, model_of
 from tests.rows import Row

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from sardonyx.graph.dtype import F32, by_numpy
+from sardonyx.graph.op import INTERNAL, MICROSOFT
 from sardonyx.ops import lookup
 from sardonyx.ops.chain import Instruction
-from sardonyx.ops.declare import INTERNAL, MICROSOFT
 from sardonyx.ops.fused_attention import STAYS, UNSEEN, ZEROES
 from tests.oracle import difference
 

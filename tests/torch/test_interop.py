@@ -193,7 +193,7 @@ def test_values_and_bindings(session: Any) -> None:
 def test_bound_outputs_are_written_by_the_run(
     session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sardonyx.session.binding._copy", None)
+    monkeypatch.setattr("sardonyx.session.io_binding._copy", None)
     z = OrtValue.ortvalue_from_shape_and_type([2, 3], np.float32)
     binding = session.io_binding()
     binding.bind_cpu_input("x", X)
@@ -243,7 +243,7 @@ def decoder() -> Any:
 
 def test_past_and_present_in_one_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The new rows are written into it; nothing of it is copied."""
-    monkeypatch.setattr("sardonyx.session.binding._copy", None)
+    monkeypatch.setattr("sardonyx.session.io_binding._copy", None)
     session = sardonyx.InferenceSession(decoder(), providers=TORCH)
     plain = sardonyx.InferenceSession(decoder())
     rng = np.random.default_rng(7)
@@ -413,7 +413,7 @@ def test_decoding_in_static_buffers_is_one_recorded_graph(
     replayer: Replayer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Caches of full length are fed and written in place; the mask has their length, too."""
-    monkeypatch.setattr("sardonyx.session.binding._copy", None)
+    monkeypatch.setattr("sardonyx.session.io_binding._copy", None)
     model = Decoder("qoperator").model()
     session = sardonyx.InferenceSession(model, providers=TORCH)
     plain = sardonyx.InferenceSession(model)

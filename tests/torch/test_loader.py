@@ -14,11 +14,11 @@ import pytest
 
 import sardonyx
 from sardonyx.errors import EPFail, Fail, ModelLoadCanceled
+from sardonyx.graph.const import Const, Held, Recipe, Ref, Source
 from sardonyx.graph.dtype import BF16, BOOL, F16, F32, F64, U8, DType, by_name
 from sardonyx.load.source import map_file
 from sardonyx.ops import lookup
 from sardonyx.weights import loading, reading
-from sardonyx.weights.const import Const, Held, Recipe, Ref, Source
 from sardonyx.weights.loading import Conversion, LoaderManager, WeightReference
 from tests.weights import models
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sardonyx.errors import InvalidArgument
-from sardonyx.ops.declare import INTERNAL, ONNX
+from sardonyx.graph.op import INTERNAL, ONNX
 from tests.oracle import difference
 from tests.rows import f32
 

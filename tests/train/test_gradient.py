@@ -11,8 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
 from sardonyx.errors import InvalidArgument, NotImplemented, SardonyxError
-from sardonyx.graph.text import parse
 from sardonyx.graph.verify import verify
+from sardonyx.load.graph_text import parse
 from sardonyx.load.model import Declared, Model
 from sardonyx.train import gradient
 from tests.train import models

@@ -17,10 +17,10 @@ from sardonyx.graph.dtype import BOOL, F32, I64, INTS
 from sardonyx.graph.fact import Fact, OptionalFact, SequenceFact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.infer import infer, infer_node
+from sardonyx.graph.op import GRADIENT, INTERNAL
 from sardonyx.load import LoadOptions, load
 from sardonyx.load.source import read_model
 from sardonyx.ops import all_ops, lookup
-from sardonyx.ops.declare import GRADIENT, INTERNAL
 from sardonyx.train.backward import Backward, flow, takes_gradients
 from sardonyx.train.rules import rule_of
 from sardonyx.train.rules.stops import STOPS, stops_at_input, stops_at_output

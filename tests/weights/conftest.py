@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sardonyx.weights.pack import known, sums
-from sardonyx.weights.pack.sums import Place
+from sardonyx.pack import checksums as sums
+from sardonyx.pack import verification_cache as known
+from sardonyx.pack.checksums import Place
 from tests.weights.files import Reads
 
 

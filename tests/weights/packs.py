@@ -16,9 +16,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
 from sardonyx.compile import Options
-from sardonyx.packing import Request, Written, pack
+from sardonyx.pack.file import _HEAD, _SECTION, PAGE, checksum
+from sardonyx.pack.pack_model import Request, Written, pack
 from sardonyx.providers import resolve
-from sardonyx.weights.pack.file import _HEAD, _SECTION, PAGE, checksum
 
 FLOAT = TensorProto.FLOAT
 Change = Callable[[Any], Any]

@@ -17,7 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
 from sardonyx import errors
-from sardonyx.load import mounts, source
+from sardonyx.load import mount_points as mounts
+from sardonyx.load import source
 from tests.weights import models
 from tests.weights.models import ROWS, SQUARE, apart, external, large, lookup, product, settled
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sardonyx.base.shared_store import Store
 from sardonyx.errors import Fail
+from sardonyx.graph.const import Const, Held, Recipe, Ref, Source
 from sardonyx.graph.dtype import F16, F32, U8, by_name
 from sardonyx.load.source import map_file
 from sardonyx.ops import lookup
-from sardonyx.weights.const import Const, Held, Recipe, Ref, Source
 from sardonyx.weights.loading import Conversion, DataLoader, LoaderManager, WeightReference
-from sardonyx.weights.store import Store
 
 DATA = np.arange(20_000, dtype=np.float32)
 

@@ -20,10 +20,10 @@ from onnx import helper, numpy_helper
 import sardonyx
 from sardonyx.cli import main
 from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.graph.const import Ref
 from sardonyx.models import DIGITS
-from sardonyx.weights.const import Ref
-from sardonyx.weights.pack.constants import InPack
-from sardonyx.weights.pack.file import PackFile
+from sardonyx.pack.constants import InPack
+from sardonyx.pack.file import PackFile
 from tests.weights.packs import (
     LAYERS,
     embedded,

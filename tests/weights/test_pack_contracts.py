@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from sardonyx.errors import SardonyxError
-from sardonyx.graph.text import parse
+from sardonyx.graph.op import INTERNAL
+from sardonyx.load.graph_text import parse
 from sardonyx.ops import names
-from sardonyx.ops.declare import INTERNAL
-from sardonyx.weights.pack.check import check_graph
-from sardonyx.weights.pack.contracts import CONTRACTS, DEVICES, WHOLE
-from sardonyx.weights.pack.errors import Broken
+from sardonyx.pack.check import check_graph
+from sardonyx.pack.contracts import CONTRACTS, DEVICES, WHOLE
+from sardonyx.pack.errors import Broken
 
 CACHE = """
 in k: f32[B,2,S,8]

@@ -17,12 +17,12 @@ import pytest
 from onnx import numpy_helper
 
 import sardonyx
-import sardonyx.weights.pack.write
+import sardonyx.pack.write
 from sardonyx import _native
 from sardonyx.cli import main
 from sardonyx.errors import Fail, InvalidArgument
-from sardonyx.pass_options import PassOptions
-from sardonyx.weights.pack.file import PAGE, Writer
+from sardonyx.pack.file import PAGE, Writer
+from sardonyx.passes.options import PassOptions
 from tests.decoder import Decoder
 from tests.weights.packs import (
     LAYERS,
@@ -48,7 +48,7 @@ def test_a_killed_writer_leaves_nothing(tmp_path: Path) -> None:
     path = embedded(tmp_path)
     code = (
         "import os, signal, sys\n"
-        "import sardonyx.weights.pack.file as f\n"
+        "import sardonyx.pack.file as f\n"
         "blob = f.Writer.blob\n"
         "def dying(self, *args):\n"
         "    if len(self.blobs) == 3: os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -208,7 +208,7 @@ def test_another_layout(
 ) -> None:
     path = embedded(tmp_path)
     packed(path)
-    monkeypatch.setitem(sardonyx.weights.pack.identity.LAYOUTS, "matmul_pack", 2)
+    monkeypatch.setitem(sardonyx.pack.identity.LAYOUTS, "matmul_pack", 2)
     rejected(path, caplog, "it has matmul_pack of version 1, and 2 is used")
 
 

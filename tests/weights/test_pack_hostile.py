@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sardonyx.weights.pack.file import PAGE
+from sardonyx.pack.file import PAGE
 from tests.weights.packs import LAYERS, Change, embedded, forged, opened, packed, rejected, setting
 
 

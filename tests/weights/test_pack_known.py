@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from sardonyx.errors import InvalidArgument
-from sardonyx.weights.pack import known
+from sardonyx.pack import verification_cache as known
 from tests.weights.files import PLACES, Reads, model_in, retrain, several
 from tests.weights.models import settle
 from tests.weights.packs import (

@@ -15,8 +15,8 @@ from sardonyx.graph.graph import Graph
 from sardonyx.graph.infer import infer
 from sardonyx.load import load
 from sardonyx.ops.chain import ELEMENTWISE
+from sardonyx.pack.write import parcel
 from sardonyx.passes import PassOptions, lower, optimize
-from sardonyx.weights.pack.write import parcel
 from tests.oracle import model_of
 from tests.rows import Row, all_rows
 

@@ -16,10 +16,12 @@ from onnx import helper
 import sardonyx
 from sardonyx.cli import main
 from sardonyx.errors import Fail, ModelLoadCanceled
-from sardonyx.weights.const import Source
-from sardonyx.weights.pack import known, sums, trust
-from sardonyx.weights.pack.file import PAGE, PackFile
-from sardonyx.weights.pack.sums import BLOCK, Place, cut
+from sardonyx.graph.const import Source
+from sardonyx.pack import checksums as sums
+from sardonyx.pack import validate as trust
+from sardonyx.pack import verification_cache as known
+from sardonyx.pack.checksums import BLOCK, Place, cut
+from sardonyx.pack.file import PAGE, PackFile
 from tests.weights.files import PLACES, Reads, model_in, retrain
 from tests.weights.models import settle
 from tests.weights.packs import (
@@ -218,7 +220,7 @@ def test_a_file_changed_while_it_is_packed(tmp_path: Path, monkeypatch: pytest.M
         os.utime(tmp_path / "model.data")
         return found
 
-    monkeypatch.setattr("sardonyx.weights.pack.write.sums", changing)
+    monkeypatch.setattr("sardonyx.pack.write.sums", changing)
     with pytest.raises(Fail, match=r"model.data changed while it was packed"):
         packed(path)
     assert not os.path.exists(f"{path}.pack")

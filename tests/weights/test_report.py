@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
 from sardonyx.cli import main
-from sardonyx.weights.report import forms_of
+from sardonyx.reports.weights import forms_of
 from tests.weights import models
 from tests.weights.models import ROWS, SQUARE, external, product, settled
 

@@ -16,14 +16,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
 from sardonyx import errors
+from sardonyx.base.shared_store import STORE
 from sardonyx.compile import Options, compile
+from sardonyx.graph.const import Held, Recipe
 from sardonyx.graph.dtype import F32
 from sardonyx.ops import lookup as op_of
 from sardonyx.program.native import RunSettings
 from sardonyx.providers.reference import Reference
-from sardonyx.weights import forms as forms_module
-from sardonyx.weights.const import Held, Recipe
-from sardonyx.weights.store import STORE
+from sardonyx.weights import layouts as forms_module
 from tests.weights import models
 from tests.weights.models import SQUARE, apart, large, product, settled
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sardonyx.adapters import AdapterFormat
-from sardonyx.compiler import LocationFunc, ModelCompiler
-from sardonyx.device import OrtDevice, get_ort_device_type, get_vendor_id_for_device_type
-from sardonyx.enums import OrtDeviceVendorId
-from sardonyx.ortvalue import OrtValue
-from sardonyx.ortvalues import copy_tensors
+from sardonyx.ort.adapters import AdapterFormat
+from sardonyx.ort.device import OrtDevice, get_ort_device_type, get_vendor_id_for_device_type
+from sardonyx.ort.enums import OrtDeviceVendorId
+from sardonyx.ort.ort_value import OrtValue
+from sardonyx.ort.ort_value_vector import copy_tensors
+from sardonyx.ort.sparse_tensor import SparseTensor
 from sardonyx.providers import normalized
-from sardonyx.session.binding import IOBinding
 from sardonyx.session.inference import InferenceSession
-from sardonyx.sparse import SparseTensor
+from sardonyx.session.io_binding import IOBinding
+from sardonyx.session.model_compiler import LocationFunc, ModelCompiler
 
 GetInitializerLocationFunc = LocationFunc
 GetInitializerLocationWrapperFunc = LocationFunc

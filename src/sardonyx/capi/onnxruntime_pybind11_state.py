@@ -18,53 +18,12 @@ from sardonyx import (
     set_seed,
     unregister_execution_provider_library,
 )
-from sardonyx.adapters import AdapterFormat, LoraAdapter
-from sardonyx.allocators import (
-    OrtArenaCfg,
-    OrtMemoryInfo,
-    create_and_register_allocator,
-    create_and_register_allocator_v2,
-)
 from sardonyx.capi.schemas import (
     get_all_operator_schema,
     get_all_opkernel_def,
     get_registered_ep_kernel_defs,
     opkernel,
     schemadef,
-)
-from sardonyx.compiler import ModelCompiler, OrtExternalInitializerInfo
-from sardonyx.device import OrtDevice
-from sardonyx.dlpack import is_dlpack_uint8_tensor
-from sardonyx.enums import (
-    ArenaExtendStrategy,
-    ExecutionMode,
-    ExecutionOrder,
-    GraphOptimizationLevel,
-    OrtAllocatorType,
-    OrtCompileApiFlags,
-    OrtCompiledModelCompatibility,
-    OrtDeviceEpIncompatibilityReason,
-    OrtDeviceMemoryType,
-    OrtExecutionProviderDevicePolicy,
-    OrtHardwareDeviceType,
-    OrtMemoryInfoDeviceType,
-    OrtMemType,
-    OrtSparseFormat,
-)
-from sardonyx.ep_devices import (
-    OrtEpAssignedNode,
-    OrtEpAssignedSubgraph,
-    OrtEpContextData,
-    OrtEpContextDataBuffer,
-    OrtEpDevice,
-    OrtHardwareDevice,
-    OrtSyncStream,
-    get_compatibility_info_from_model,
-    get_compatibility_info_from_model_bytes,
-    get_ep_devices,
-    get_hardware_device_ep_incompatibility_details,
-    get_hardware_devices,
-    get_model_compatibility_for_ep_devices,
 )
 from sardonyx.errors import (
     DeviceReset,
@@ -83,11 +42,47 @@ from sardonyx.errors import (
     NotImplemented,
     RuntimeException,
 )
-from sardonyx.nodearg import ModelMetadata, NodeArg
-from sardonyx.options import RunOptions, SessionOptions
-from sardonyx.ortvalue import OrtValue
-from sardonyx.ortvalues import OrtValueVector, copy_tensors
-from sardonyx.quantizing import (
+from sardonyx.ort.adapters import AdapterFormat, LoraAdapter
+from sardonyx.ort.allocators import (
+    OrtArenaCfg,
+    OrtMemoryInfo,
+    create_and_register_allocator,
+    create_and_register_allocator_v2,
+)
+from sardonyx.ort.device import OrtDevice
+from sardonyx.ort.dlpack import is_dlpack_uint8_tensor
+from sardonyx.ort.enums import (
+    ArenaExtendStrategy,
+    ExecutionMode,
+    ExecutionOrder,
+    GraphOptimizationLevel,
+    OrtAllocatorType,
+    OrtCompileApiFlags,
+    OrtCompiledModelCompatibility,
+    OrtDeviceEpIncompatibilityReason,
+    OrtDeviceMemoryType,
+    OrtExecutionProviderDevicePolicy,
+    OrtHardwareDeviceType,
+    OrtMemoryInfoDeviceType,
+    OrtMemType,
+    OrtSparseFormat,
+)
+from sardonyx.ort.ep_devices import (
+    OrtEpAssignedNode,
+    OrtEpAssignedSubgraph,
+    OrtEpContextData,
+    OrtEpContextDataBuffer,
+    OrtEpDevice,
+    OrtHardwareDevice,
+    OrtSyncStream,
+    get_compatibility_info_from_model,
+    get_compatibility_info_from_model_bytes,
+    get_ep_devices,
+    get_hardware_device_ep_incompatibility_details,
+    get_hardware_devices,
+    get_model_compatibility_for_ep_devices,
+)
+from sardonyx.ort.nbit_quantization import (
     quantize_matmul_2bits,
     quantize_matmul_4bits,
     quantize_matmul_8bits,
@@ -95,9 +90,19 @@ from sardonyx.quantizing import (
     quantize_qdq_matmul_2bits,
     quantize_qdq_matmul_4bits,
 )
-from sardonyx.session.binding import SessionIOBinding
+from sardonyx.ort.node_arg import ModelMetadata, NodeArg
+from sardonyx.ort.options import RunOptions, SessionOptions
+from sardonyx.ort.ort_value import OrtValue
+from sardonyx.ort.ort_value_vector import OrtValueVector, copy_tensors
+from sardonyx.ort.sparse_tensor import (
+    SparseBlockSparseView,
+    SparseCooView,
+    SparseCsrView,
+    SparseTensor,
+)
 from sardonyx.session.inference import InferenceSession
-from sardonyx.sparse import SparseBlockSparseView, SparseCooView, SparseCsrView, SparseTensor
+from sardonyx.session.io_binding import SessionIOBinding
+from sardonyx.session.model_compiler import ModelCompiler, OrtExternalInitializerInfo
 
 kNextPowerOfTwo = ArenaExtendStrategy.kNextPowerOfTwo  # noqa: N816 - onnxruntime's name
 kSameAsRequested = ArenaExtendStrategy.kSameAsRequested  # noqa: N816

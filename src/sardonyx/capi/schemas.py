@@ -6,11 +6,11 @@ from enum import IntEnum
 from types import SimpleNamespace
 from typing import ClassVar, Final
 
+from sardonyx.base.records import field, frozen
 from sardonyx.errors import ValueFault
-from sardonyx.frozen import field, frozen
 from sardonyx.graph.dtype import ALL, DType
+from sardonyx.graph.op import GRADIENT, INTERNAL, Attr, Op, Slot
 from sardonyx.ops import all_ops
-from sardonyx.ops.declare import GRADIENT, INTERNAL, Attr, Op, Slot
 from sardonyx.providers import CPU, available
 
 _ANY_VERSION: Final = 2**31 - 1

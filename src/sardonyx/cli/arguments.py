@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any, Final
 
 import sardonyx._native as native
-from sardonyx.pass_options import PRECISIONS
+from sardonyx.passes.options import PRECISIONS
 
 MAX_DIM: Final = 1 << 40
 ORDERS: Final = ("least_peak", "reverse_depth_first", "priority_based", "memory_efficient")

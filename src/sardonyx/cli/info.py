@@ -17,20 +17,20 @@ from sardonyx.cli.measure import growth, start
 from sardonyx.cli.term import Progress, clean, say
 from sardonyx.cli.worker import anonymous_bytes
 from sardonyx.compile import Compiled
+from sardonyx.graph.const import Const, Recipe, Ref
 from sardonyx.graph.dim import symbols
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.guard import Guard
 from sardonyx.load import load
 from sardonyx.load.model import Declared, Model
 from sardonyx.memory import peak
-from sardonyx.nodearg import node_arg
+from sardonyx.ort.node_arg import node_arg
+from sardonyx.pack.constants import Elsewhere, InPack
 from sardonyx.program.flat import SegmentBuilder
 from sardonyx.program.native import NativeSegment
 from sardonyx.program.program import Program
 from sardonyx.providers.cpu.index import MULTIPLIES_BF16
-from sardonyx.weights.const import Const, Recipe, Ref
-from sardonyx.weights.pack.constants import Elsewhere, InPack
-from sardonyx.weights.report import COPIED, MAPPED, PACKED, FormReport, forms_of
+from sardonyx.reports.weights import COPIED, MAPPED, PACKED, FormReport, forms_of
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -51,7 +51,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _text(graph: Graph) -> str:
-    from sardonyx.graph.text import show
+    from sardonyx.load.graph_text import show
 
     return show(graph, facts=True)
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from sardonyx.cli.term import clean, heading, paint, say, size, table
 from sardonyx.compile import Compiled
+from sardonyx.graph.const import Const
 from sardonyx.graph.graph import Node, Value
-from sardonyx.ops.declare import INTERNAL
+from sardonyx.graph.op import INTERNAL
 from sardonyx.place import HOST, Provider, has_device
-from sardonyx.weights.const import Const
 
 
 def devices(compiled: Compiled) -> dict[str, Any]:

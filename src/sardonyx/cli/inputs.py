@@ -18,7 +18,7 @@ from sardonyx.graph.dim import evaluate, symbols
 from sardonyx.graph.dtype import STRING, DType
 from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFact
 from sardonyx.load.model import Declared
-from sardonyx.nodearg import type_name
+from sardonyx.ort.node_arg import type_name
 from sardonyx.program.program import Input
 
 MAX_BYTES: Final = 8 << 30  # of one made-up input
@@ -105,7 +105,7 @@ def _size(dim: int | str | None, sizes: Mapping[str, int]) -> int:
 
 
 def _formula(dim: str) -> Any:
-    from sardonyx.graph.text import parse_size
+    from sardonyx.load.graph_text import parse_size
 
     try:
         return parse_size(dim)

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from sardonyx.base.records import frozen
 from sardonyx.cli.worker import anonymous_bytes, unused
 from sardonyx.errors import Fail
-from sardonyx.frozen import frozen
 
 if TYPE_CHECKING:
     from sardonyx.session import InferenceSession
@@ -67,7 +67,7 @@ def start(
     providers: Sequence[tuple[str, dict[str, str]]] = (),
 ) -> Start:
     """A new session for a model; `profile` is the prefix of a trace's file name."""
-    from sardonyx.options import SessionOptions
+    from sardonyx.ort.options import SessionOptions
     from sardonyx.session import InferenceSession
 
     options = SessionOptions()

@@ -8,18 +8,18 @@ import os
 import time
 from typing import Any, Final
 
+from sardonyx.base.records import replace
 from sardonyx.cli.arguments import UsageError
 from sardonyx.cli.term import Progress, clean, duration, say, size
 from sardonyx.compile import Options, given_bytes, settings_of
-from sardonyx.enums import GraphOptimizationLevel as Level
 from sardonyx.errors import Fail
-from sardonyx.frozen import replace
-from sardonyx.packing import Request, Written, pack, standalone
-from sardonyx.pass_options import PRECISIONS, PassOptions
+from sardonyx.ort.enums import GraphOptimizationLevel as Level
+from sardonyx.pack.errors import Broken
+from sardonyx.pack.lookup import SUFFIX, PackOptions
+from sardonyx.pack.pack_model import Request, Written, pack, standalone
+from sardonyx.pack.read import read
+from sardonyx.passes.options import PRECISIONS, PassOptions
 from sardonyx.providers import resolve
-from sardonyx.weights.pack.errors import Broken
-from sardonyx.weights.pack.find import SUFFIX, PackOptions
-from sardonyx.weights.pack.read import read
 
 LEVELS: Final = {
     "none": Level.ORT_DISABLE_ALL,

@@ -8,18 +8,18 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from sardonyx.atomic import writing
+from sardonyx.base.atomic_file import writing
+from sardonyx.base.records import as_dict, frozen
 from sardonyx.cli import targets
 from sardonyx.cli.arguments import ORDERS, merged
 from sardonyx.cli.inputs import Shapes, bound, settle
 from sardonyx.cli.measure import start
 from sardonyx.cli.plan_advice import Advice, advise
 from sardonyx.cli.term import Progress, clean, say
-from sardonyx.frozen import as_dict, frozen
-from sardonyx.memory.report import Tensor, Timeline
-from sardonyx.memory.timeline import open_sizes, timeline
-from sardonyx.programs import Shared
+from sardonyx.reports.memory import Tensor, Timeline
+from sardonyx.reports.memory_timeline import open_sizes, timeline
 from sardonyx.session import InferenceSession
+from sardonyx.session.program_cache import Shared
 
 DEFAULT: Final = ORDERS[0]
 _KEY: Final = "sardonyx.execution_order"

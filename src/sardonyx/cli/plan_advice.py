@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from sardonyx.base.records import frozen
 from sardonyx.cli.term import clean, size
 from sardonyx.errors import SardonyxError
-from sardonyx.frozen import frozen
 from sardonyx.graph.guard import AssumptionFailed
-from sardonyx.memory.report import Tensor, Timeline, simulate
+from sardonyx.reports.memory import Tensor, Timeline, simulate
 
 # Parts of the peak below which a thing is not worth a word.
 _MUCH: Final = 0.1

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from sardonyx.cli.plan import DEFAULT, Planned
 from sardonyx.cli.term import clean, shape
-from sardonyx.memory.report import OWN, Tensor, Timeline, takes_over
+from sardonyx.reports.memory import OWN, Tensor, Timeline, takes_over
 
 _FOLDER: Final = pathlib.Path(__file__).parent / "page"
 _SCRIPTS: Final = ("figures.js", "chart.js", "plan.js")

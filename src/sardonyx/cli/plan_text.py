@@ -10,7 +10,7 @@ from sardonyx.cli.info_weights import shortened
 from sardonyx.cli.plan import DEFAULT, Planned
 from sardonyx.cli.plan_advice import short
 from sardonyx.cli.term import clean, heading, paint, say, shape, size, table
-from sardonyx.memory.report import Tensor, Timeline
+from sardonyx.reports.memory import Tensor, Timeline
 
 _NAME, _MAKER = 1, 3  # columns of the table
 _LEAST: Final = 16  # characters that a name keeps

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import sardonyx._native as native
-from sardonyx.atomic import writing
+from sardonyx.base.atomic_file import writing
+from sardonyx.base.records import frozen
 from sardonyx.cli import targets
 from sardonyx.cli.arguments import UsageError, precision_entry
 from sardonyx.cli.inputs import chosen
@@ -20,9 +21,8 @@ from sardonyx.cli.limits import Limits
 from sardonyx.cli.measure import Start, start
 from sardonyx.cli.profile_work import Work, family, work
 from sardonyx.cli.term import Progress, clean, say
-from sardonyx.frozen import frozen
+from sardonyx.reports.trace import Event, TimedStep
 from sardonyx.session import InferenceSession
-from sardonyx.trace import Event, TimedStep
 
 _TURNS: Final = 3  # of measuring the limits, spread over the runs
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import sardonyx._native as native
 from sardonyx.graph.graph import Node
 from sardonyx.program.operands import Operand, Operands
-from sardonyx.trace import TimedStep
+from sardonyx.reports.trace import TimedStep
 
 
 class Work(NamedTuple):

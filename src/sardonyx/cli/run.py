@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.atomic import writing
+from sardonyx.base.atomic_file import writing
+from sardonyx.base.records import frozen
 from sardonyx.cli import inputs as feeds
 from sardonyx.cli import targets
 from sardonyx.cli.arguments import UsageError, precision_entry
@@ -29,7 +30,6 @@ from sardonyx.cli.term import (
     table,
 )
 from sardonyx.cli.worker import flat, write_arrays
-from sardonyx.frozen import frozen
 
 SHOWN: Final = 5  # values of an output
 PROFILED: Final = 3  # runs in a profile: one that reads the weights, and two as they go on

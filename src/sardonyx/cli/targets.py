@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Iterable
 
 from sardonyx.cli.arguments import UsageError
-from sardonyx.weights.pack.find import SUFFIX
+from sardonyx.pack.lookup import SUFFIX
 
 
 def check(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from sardonyx.frozen import replace
+from sardonyx.base.records import replace
 from sardonyx.graph.dim import Shape, Size, substitute
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Attrs, Graph, Node, Value

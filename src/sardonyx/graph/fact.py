@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from sardonyx.frozen import frozen, replace
+from sardonyx.base.records import frozen, replace
 from sardonyx.graph.dim import Dim, Shape, Size, same, symbols
 from sardonyx.graph.dtype import DType
 
 if TYPE_CHECKING:
-    from sardonyx.weights.const import Const
+    from sardonyx.graph.const import Const
 
 _MAX_ELEMENTS: Final = 2**48
 PLAIN: Final = "plain"  # row-major, as ONNX has it; kernels may add blocked layouts

@@ -11,8 +11,8 @@ from sardonyx.graph.fact import AnyFact, Fact, filled, refines
 from sardonyx.graph.guard import Scope
 
 if TYPE_CHECKING:
-    from sardonyx.ops.declare import Op
-    from sardonyx.weights.const import Const
+    from sardonyx.graph.const import Const
+    from sardonyx.graph.op import Op
 
 MAX_PRIORITY: Final = 2**31 - 1  # and its negative: what a file may say
 Marks = tuple[int, bool] | tuple[int, bool, int]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from sardonyx.base.records import frozen
 from sardonyx.errors import InvalidArgument, ShapeError
-from sardonyx.frozen import frozen
 from sardonyx.graph.dim import (
     Atom,
     Dim,

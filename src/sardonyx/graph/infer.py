@@ -15,7 +15,7 @@ from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.known import known_elements
-from sardonyx.ops.declare import Op, allowed, as_facts
+from sardonyx.graph.op import Op, allowed, as_facts
 
 MAX_SYMBOLIC: Final = 64  # elements of an integer tensor that inference follows one by one
 SYMBOLIC_KINDS: Final = ("int", "uint", "bool")  # of such tensors

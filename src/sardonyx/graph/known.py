@@ -11,7 +11,7 @@ import numpy as np
 from sardonyx.errors import FAULTS, SardonyxError
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
-from sardonyx.ops.declare import INTERNAL
+from sardonyx.graph.op import INTERNAL
 from sardonyx.ops.rules import Array
 
 MAX_KNOWN: Final = 64  # elements of a tensor that is computed

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sardonyx._native import DecodeError, ModelRecord, ValueInfoRecord, decode
+from sardonyx.base.records import field, frozen, replace
 from sardonyx.errors import InvalidArgument, InvalidGraph, InvalidProtobuf, NotImplemented
-from sardonyx.frozen import field, frozen, replace
 from sardonyx.graph.graph import Graph
 from sardonyx.load.build import Call, GraphBuilder, Limits
 from sardonyx.load.model import Declared, Model

@@ -9,11 +9,11 @@ import numpy as np
 
 from sardonyx._native import AttributeRecord, GraphRecord
 from sardonyx.errors import InvalidGraph
+from sardonyx.graph.const import Const
 from sardonyx.graph.graph import Attrs, Graph
+from sardonyx.graph.op import Attr, Op, kind_of
 from sardonyx.load.types import fact_of
 from sardonyx.load.upgrade import kind_before
-from sardonyx.ops.declare import Attr, Op, kind_of
-from sardonyx.weights.const import Const
 
 if TYPE_CHECKING:
     from sardonyx.load.tensor import Tensors

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.base.shared_store import Array
 from sardonyx.errors import InvalidArgument
+from sardonyx.graph.const import Source, unpack
 from sardonyx.graph.dtype import STRING, by_onnx
-from sardonyx.weights.const import Source, unpack
-from sardonyx.weights.store import Array
 
 _CPU: Final = 1  # DLPack's number of the device
 _ORT_VALUE: Final = ("is_tensor", "device_name", "element_type", "shape", "data_ptr")

@@ -12,22 +12,22 @@ from sardonyx._native import (
     NodeRecord,
     TensorRecord,
 )
+from sardonyx.base.records import frozen, mutable
 from sardonyx.errors import InvalidGraph, NotImplemented, SardonyxError, as_ours
-from sardonyx.frozen import frozen, mutable
-from sardonyx.graph.build import Builder, constant
+from sardonyx.graph.const import Const
 from sardonyx.graph.dim import same
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.op import INTERNAL, ONNX, TRAINING, Op
+from sardonyx.load.annotations import marks_of
 from sardonyx.load.attributes import Attributes, fits
 from sardonyx.load.constants import constant_node
-from sardonyx.load.marks import marks_of
 from sardonyx.load.order import in_order
 from sardonyx.load.tensor import Tensors
 from sardonyx.load.types import Dims, fact_of, shape_of
 from sardonyx.load.upgrade import OldNode, Rule, find
 from sardonyx.ops import lookup, names
-from sardonyx.ops.declare import INTERNAL, ONNX, TRAINING, Op
-from sardonyx.weights.const import Const
+from sardonyx.ops.builder import Builder, constant
 
 MAX_DEPTH: Final = 64  # of functions that call functions, and of bodies in bodies
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from sardonyx._native import AttributeRecord
 from sardonyx.errors import InvalidGraph
+from sardonyx.graph.const import Const, Held
 from sardonyx.load.attributes import Attributes
-from sardonyx.weights.const import Const, Held
 
 _KINDS: Final = {
     "value": 4, "sparse_value": 11, "value_float": 1, "value_floats": 6, "value_int": 2,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from sardonyx.base.records import field, mutable, replace
 from sardonyx.errors import InvalidGraph, ShapeError
-from sardonyx.frozen import field, mutable, replace
 from sardonyx.graph.dim import Shape
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph

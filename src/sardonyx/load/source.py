@@ -12,6 +12,9 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from sardonyx.base.locks import Lock
+from sardonyx.base.records import field, mutable
+from sardonyx.base.shared_store import on_pages, pages
 from sardonyx.errors import (
     Fail,
     InternalError,
@@ -22,12 +25,10 @@ from sardonyx.errors import (
     as_ours,
     is_out_of_memory,
 )
-from sardonyx.frozen import field, mutable
-from sardonyx.load import buffers, mounts
+from sardonyx.graph.const import File, Source, Stamp, stamp_now
+from sardonyx.load import buffers
+from sardonyx.load import mount_points as mounts
 from sardonyx.load.model import Model
-from sardonyx.locks import Lock
-from sardonyx.weights.const import File, Source, Stamp, stamp_now
-from sardonyx.weights.store import on_pages, pages
 
 _PIECE: Final = 64 << 20  # bytes to read in one call
 

@@ -16,10 +16,10 @@ from sardonyx.errors import (
     NotImplemented,
     SardonyxError,
 )
+from sardonyx.graph.const import Const, Held, Ref, Source, held, unpack
 from sardonyx.graph.dtype import STRING, DType, by_numpy, by_onnx
 from sardonyx.load.buffers import as_array, as_bytes, source
 from sardonyx.load.source import Files
-from sardonyx.weights.const import Const, Held, Ref, Source, held, unpack
 
 MAX_DENSE_BYTES: Final = 1 << 32  # a sparse tensor is not unfolded beyond this
 MAX_COUNT: Final = 1 << 60

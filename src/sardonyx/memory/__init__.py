@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sardonyx.frozen import frozen
+from sardonyx.base.records import frozen
 from sardonyx.graph.dim import Size, evaluate, symbols
 from sardonyx.graph.dtype import STRING
 from sardonyx.graph.fact import Fact, elements
 from sardonyx.graph.graph import Value
-from sardonyx.memory.place import Layout, Life, place
+from sardonyx.memory.offsets import Layout, Life, place
 from sardonyx.schedule import Schedule
 from sardonyx.schedule.peak import viewed
 

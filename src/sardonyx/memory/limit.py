@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from sardonyx.base.records import field, frozen
 from sardonyx.errors import RuntimeException
-from sardonyx.frozen import field, frozen
+from sardonyx.graph.const import Const
 from sardonyx.graph.dim import evaluate, symbols
 from sardonyx.memory import Plan, Span, peak
-from sardonyx.memory.place import Life
+from sardonyx.memory.offsets import Life
 from sardonyx.place import Placement, has_device
-from sardonyx.weights.const import Const
 
 _KEPT: Final = 256  # sets of sizes that are known to fit
 _SHOWN: Final = 3  # values in a message

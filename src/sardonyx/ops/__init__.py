@@ -6,7 +6,7 @@ import importlib
 from typing import Final
 
 from sardonyx.errors import InvalidArgument, NotFound
-from sardonyx.ops.declare import Op
+from sardonyx.graph.op import Op
 from sardonyx.ops.index import FAMILIES
 
 _WHERE: Final = {key: family for family, keys in FAMILIES.items() for key in keys}

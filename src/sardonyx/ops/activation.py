@@ -10,7 +10,7 @@ from sardonyx.errors import InvalidGraph, ShapeError
 from sardonyx.graph.dtype import BF16, FLOATS, I32, I64, NUMBERS, SIGNED, U32, U64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import Op
+from sardonyx.graph.op import Op
 from sardonyx.ops.elementwise import erf, sigmoid, unary
 from sardonyx.ops.rules import Array, in_wide
 

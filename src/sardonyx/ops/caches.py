@@ -11,7 +11,7 @@ from sardonyx.graph.dim import Size, maximum
 from sardonyx.graph.dtype import BF16, F16, F32, I32, I64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import INTERNAL, Op
+from sardonyx.graph.op import INTERNAL, Op
 from sardonyx.ops.rules import Array, one_int, wide
 
 _TYPES: Final = {

@@ -25,7 +25,7 @@ from sardonyx.graph.dtype import (
 )
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import Op, required
+from sardonyx.graph.op import Op, required
 from sardonyx.ops.rules import Array
 
 _FLOAT6: Final = frozenset((by_name("f6e2m3"), by_name("f6e3m2")))

@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.frozen import frozen
+from sardonyx.base.records import frozen
 from sardonyx.graph.dtype import BF16, BOOL, F16, F32, F64, I8, I16, INTS, U8, U16, DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX, Op, optional, required
 from sardonyx.ops import lookup
-from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX, Op, optional, required
 from sardonyx.ops.rules import Array, broadcast_shapes, is_half, wide
 
 _STANDARD: Final = (

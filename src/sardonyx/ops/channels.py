@@ -13,10 +13,10 @@ from sardonyx.errors import ShapeError
 from sardonyx.graph.dtype import FLOATS
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import INTERNAL, Op
 from sardonyx.ops import conv as first_conv
 from sardonyx.ops import pool as first_pool
 from sardonyx.ops.chain import EPILOGUE, code_type, run_code
-from sardonyx.ops.declare import INTERNAL, Op
 from sardonyx.ops.rules import Array, as_bf16
 
 

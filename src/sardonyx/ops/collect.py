@@ -11,8 +11,8 @@ from sardonyx.graph.dtype import BOOL
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import INTERNAL, Op, required
 from sardonyx.ops.control import Body, least_turns, loop_facts, passes
-from sardonyx.ops.declare import INTERNAL, Op, required
 from sardonyx.ops.iterated import collected, perhaps_none, stacked
 from sardonyx.ops.rules import Array, axis_of
 from sardonyx.ops.sizes import SIZES

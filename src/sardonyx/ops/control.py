@@ -14,7 +14,7 @@ from sardonyx.graph.fact import AnyFact, Fact, OptionalFact, SequenceFact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.known import known_number
-from sardonyx.ops.declare import Op, optional, required
+from sardonyx.graph.op import Op, optional, required
 from sardonyx.ops.iterated import collected, perhaps_none, stacked
 from sardonyx.ops.rules import Array, axis_of, one_int
 from sardonyx.ops.sequence import join, nothing, one_of

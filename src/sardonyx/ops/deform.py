@@ -9,9 +9,9 @@ from sardonyx.errors import ShapeError
 from sardonyx.graph.dtype import F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import INTERNAL, Op
 from sardonyx.ops.conv import deform
 from sardonyx.ops.conv.deform import check_offsets, deform_columns
-from sardonyx.ops.declare import INTERNAL, Op
 from sardonyx.ops.window import window
 
 columns = Op(

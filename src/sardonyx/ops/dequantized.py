@@ -7,14 +7,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.base.records import frozen
 from sardonyx.errors import InvalidArgument, ShapeError
-from sardonyx.frozen import frozen
+from sardonyx.graph.const import unpack
 from sardonyx.graph.dtype import BF16, F16, F32, I8, INDEX, U8, by_name, by_numpy, by_onnx
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import INTERNAL, Op, required
+from sardonyx.graph.op import INTERNAL, Op, required
 from sardonyx.ops.rules import Array
-from sardonyx.weights.const import unpack
 
 REALS: Final = frozenset((F32, F16, BF16))
 STEPS: Final = frozenset((U8, I8, *(by_name(n) for n in ("u4", "i4", "u2", "i2"))))

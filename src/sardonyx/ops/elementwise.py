@@ -36,7 +36,7 @@ from sardonyx.graph.dtype import (
 )
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import Op, Reference, required
+from sardonyx.graph.op import Op, Reference, required
 from sardonyx.ops.rules import Array, broadcast_shapes, in_wide, like_first, wide
 
 _MAX_TRUTHS: Final = 8  # of a comparison that inference follows; masks are longer

@@ -11,7 +11,7 @@ from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import ML, Op, array, required
+from sardonyx.graph.op import ML, Op, array, required
 from sardonyx.ops.once import Once
 from sardonyx.ops.rules import Array
 from sardonyx.ops.scores import (

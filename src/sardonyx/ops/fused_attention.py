@@ -11,7 +11,7 @@ from sardonyx.graph.dim import Shape
 from sardonyx.graph.dtype import BF16, F16, F32, I32, by_onnx
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import INTERNAL, Op, required
+from sardonyx.graph.op import INTERNAL, Op, required
 from sardonyx.ops.rules import Array, as_bf16, broadcast_shapes, wide
 
 STAYS, ZEROES, UNSEEN = range(3)  # what a row without a number for its result gives

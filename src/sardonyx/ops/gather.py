@@ -12,7 +12,7 @@ from sardonyx.graph.dim import product
 from sardonyx.graph.dtype import BOOL, IEEE, INDEX, INTS, by_name
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import Op, optional
+from sardonyx.graph.op import Op, optional
 from sardonyx.ops.rules import Array, axis_of, narrow, wide
 from sardonyx.ops.sizes import (
     CLASSIC,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sardonyx.ops.declare import GRADIENT, INTERNAL, MICROSOFT, ML, ONNX, PREVIEW, TRAINING
+from sardonyx.graph.op import GRADIENT, INTERNAL, MICROSOFT, ML, ONNX, PREVIEW, TRAINING
 
 _FAMILIES: Final = {
     (ONNX, "elementwise"): "Abs Neg Ceil Floor Round Sign Sqrt Exp Log Reciprocal Sin Cos Tan Asin "

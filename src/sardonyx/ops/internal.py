@@ -10,7 +10,7 @@ import numpy as np
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dim import evaluate
 from sardonyx.graph.fact import Fact
-from sardonyx.ops.declare import INTERNAL, Op, required
+from sardonyx.graph.op import INTERNAL, Op, required
 from sardonyx.ops.rules import Array
 
 sizes = Op(

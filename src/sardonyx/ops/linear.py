@@ -13,7 +13,7 @@ from sardonyx.graph.dim import Shape, Size
 from sardonyx.graph.dtype import FLOATS, I32, I64, NUMBERS, U32, U64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import Op, required
+from sardonyx.graph.op import Op, required
 from sardonyx.ops.rules import Array, broadcast_shapes, in_wide
 
 _TYPES: Final = FLOATS | {I32, I64, U32, U64}

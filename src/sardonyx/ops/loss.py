@@ -10,7 +10,7 @@ from sardonyx.errors import InvalidArgument, InvalidGraph, ShapeError
 from sardonyx.graph.dtype import FLOATS, INDEX
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import Op, optional
+from sardonyx.graph.op import Op, optional
 from sardonyx.ops.rules import Array, in_wide
 from sardonyx.ops.softmax import log_softmax
 

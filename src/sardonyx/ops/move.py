@@ -12,7 +12,7 @@ from sardonyx.graph.dim import Shape, Size, floor_div, product
 from sardonyx.graph.dtype import INDEX
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import Op, optional, required
+from sardonyx.graph.op import Op, optional, required
 from sardonyx.ops.rules import Array, as_ints, axes_of, axis_of, like_first
 from sardonyx.ops.sizes import (
     CLASSIC,

@@ -12,7 +12,7 @@ from sardonyx.graph.dim import Shape, Size
 from sardonyx.graph.dtype import BF16, F32, FLOATS, DType, by_onnx
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import Op, required
+from sardonyx.graph.op import Op, required
 from sardonyx.ops.rules import Array, axes_of, axis_of, in_wide, narrow, wide
 
 EPSILON: Final = float(np.float32(1e-5))

@@ -13,7 +13,7 @@ from sardonyx.graph.dim import Shape
 from sardonyx.graph.dtype import FLOATS, I8, I64, U8
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import Op, Reference, optional, required
+from sardonyx.graph.op import Op, Reference, optional, required
 from sardonyx.ops.rules import Array, as_ints, in_wide
 from sardonyx.ops.window import MAX_SPAN, Walk, Window, numbers, walk, window
 

@@ -10,8 +10,8 @@ from sardonyx.errors import ShapeError
 from sardonyx.graph.dtype import FLOATS, I32, I64, U32, U64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import INTERNAL, Op
 from sardonyx.ops.chain import EPILOGUE, code_type, run_code
-from sardonyx.ops.declare import INTERNAL, Op
 from sardonyx.ops.linear import matmul, matmul_shape
 from sardonyx.ops.rules import Array, as_bf16, wide
 

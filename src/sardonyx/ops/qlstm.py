@@ -10,7 +10,7 @@ from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import F32, I8, I32, U8
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import INTERNAL, Op
+from sardonyx.graph.op import INTERNAL, Op
 from sardonyx.ops.microsoft.quantized import by_bytes
 from sardonyx.ops.recurrent import (
     ATTRS,

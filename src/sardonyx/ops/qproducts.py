@@ -15,9 +15,9 @@ from sardonyx.errors import ShapeError
 from sardonyx.graph.dtype import F32, I8, I32, U8, DType, by_onnx
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import INTERNAL, Op
 from sardonyx.ops.channels import channels_first, channels_last
 from sardonyx.ops.conv import CONV, conv_shape
-from sardonyx.ops.declare import INTERNAL, Op
 from sardonyx.ops.linear import matmul, matmul_shape
 from sardonyx.ops.quantize.convert import limits, to_quantized
 from sardonyx.ops.quantize.products import as_int32, convolved, exact_type

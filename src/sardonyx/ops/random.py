@@ -11,8 +11,8 @@ from sardonyx.graph.dim import product
 from sardonyx.graph.dtype import BOOL, FLOATS, INDEX, NUMBERS, DType, by_numpy, by_onnx
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import Op, optional, required
 from sardonyx.ops.cast import convert
-from sardonyx.ops.declare import Op, optional, required
 from sardonyx.ops.elementwise import BOOLS, FLOAT8
 from sardonyx.ops.rules import Array, wide
 from sardonyx.ops.sizes import CLASSIC, allocatable, checked

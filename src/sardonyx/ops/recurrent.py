@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.base.records import frozen
 from sardonyx.errors import InvalidArgument, InvalidGraph
-from sardonyx.frozen import frozen
 from sardonyx.graph.dim import Shape, Size
 from sardonyx.graph.dtype import FLOATS, I32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import Op, optional
+from sardonyx.graph.op import Op, optional
 from sardonyx.ops.elementwise import sigmoid
 from sardonyx.ops.rules import Array, in_wide
 

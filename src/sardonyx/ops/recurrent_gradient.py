@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.frozen import frozen
+from sardonyx.base.records import frozen
 from sardonyx.graph.dtype import FLOATS, I32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import GRADIENT, Op
+from sardonyx.graph.op import GRADIENT, Op
 from sardonyx.ops.elementwise import sigmoid
 from sardonyx.ops.recurrent import (
     ATTRS,

@@ -13,7 +13,7 @@ from sardonyx.graph.dim import Shape, Size, maximum, minimum
 from sardonyx.graph.dtype import BOOL, FLOATS, I8, I32, I64, INDEX, NUMBERS, U8, U32, U64, DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import Op
+from sardonyx.graph.op import Op
 from sardonyx.ops.rules import Array, as_ints, axes_of, axis_of, in_wide, one_int, wide
 
 Axes = tuple[int, ...]

@@ -12,7 +12,7 @@ from sardonyx.errors import InvalidArgument, RuntimeException, ShapeError
 from sardonyx.graph.dtype import F32, FLOATS, I64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import Op, required
+from sardonyx.graph.op import Op, required
 from sardonyx.ops.rules import Array, in_wide, one_int
 from sardonyx.ops.window import MAX_SPAN, Ints
 

@@ -11,7 +11,7 @@ from sardonyx.graph.dim import Shape, product
 from sardonyx.graph.dtype import I64, NUMBERS
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import Op, optional
+from sardonyx.graph.op import Op, optional
 from sardonyx.ops.rules import Array, axis_of, one_int, wide
 from sardonyx.ops.sizes import CLASSIC, SIZES, checked
 

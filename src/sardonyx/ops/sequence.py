@@ -14,7 +14,7 @@ from sardonyx.graph.fact import AnyFact, Fact, FreshDim, OptionalFact, SequenceF
 from sardonyx.graph.graph import Node, given
 from sardonyx.graph.graph import optional as given_or_none
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import Op, optional, required
+from sardonyx.graph.op import Op, optional, required
 from sardonyx.ops.move import concat
 from sardonyx.ops.rules import Array, as_ints, axis_of, one_int
 from sardonyx.ops.sizes import CLASSIC, SIZES, kept, owned, same_value

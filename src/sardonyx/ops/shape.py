@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, ShapeError
+from sardonyx.graph.const import Const
 from sardonyx.graph.dim import Dim, Shape, Size, floor_div, maximum, modulo, product, same
 from sardonyx.graph.dtype import (
     BF16,
@@ -28,7 +29,7 @@ from sardonyx.graph.dtype import (
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.infer import MAX_SYMBOLIC
-from sardonyx.ops.declare import Op, optional
+from sardonyx.graph.op import Op, optional
 from sardonyx.ops.rules import Array, as_ints, axes_of, broadcast_shapes, is_half, narrow
 from sardonyx.ops.sizes import (
     CLASSIC,
@@ -44,7 +45,6 @@ from sardonyx.ops.sizes import (
     same_value,
     vector_length,
 )
-from sardonyx.weights.const import Const
 
 shape = Op(
     "Shape",

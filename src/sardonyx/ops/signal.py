@@ -11,7 +11,7 @@ from sardonyx.graph.dim import Shape, Size
 from sardonyx.graph.dtype import FLOATS, I64, INDEX, NUMBERS, DType, by_onnx
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import Op
+from sardonyx.graph.op import Op
 from sardonyx.ops.rules import Array, axis_of, in_wide, one_int
 from sardonyx.ops.sizes import allocatable
 

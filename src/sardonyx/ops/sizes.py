@@ -15,7 +15,7 @@ from sardonyx.graph.dtype import ALL, BOOL, COMPLEX, I64, NUMBERS, STRING, by_na
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.infer import MAX_ELEMENTS
-from sardonyx.ops.declare import Reference
+from sardonyx.graph.op import Reference
 from sardonyx.ops.rules import Array
 
 MAX_RANK: Final = 64  # what numpy can hold

@@ -9,7 +9,7 @@ import numpy as np
 from sardonyx.graph.dtype import FLOATS
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import Op, Reference
+from sardonyx.graph.op import Op, Reference
 from sardonyx.ops.rules import Array, axis_of, in_wide
 
 

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from sardonyx.base.records import frozen
 from sardonyx.errors import ShapeError
-from sardonyx.frozen import frozen
 from sardonyx.graph.dim import Dim, Shape, Size, maximum, minimum
 from sardonyx.graph.guard import Scope
 

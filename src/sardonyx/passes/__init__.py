@@ -6,13 +6,13 @@ import importlib
 from functools import cache
 from typing import Final
 
-from sardonyx.enums import GraphOptimizationLevel as Level
-from sardonyx.frozen import frozen
+from sardonyx.base.records import frozen
 from sardonyx.graph.graph import Graph
-from sardonyx.pass_options import PassOptions
+from sardonyx.ort.enums import GraphOptimizationLevel as Level
 from sardonyx.passes.chains import fuse_chains
 from sardonyx.passes.driver import Rewriter, prune
 from sardonyx.passes.lowering import lower_sizes
+from sardonyx.passes.options import PassOptions
 from sardonyx.passes.parts import lower_parts
 from sardonyx.passes.rule import Rules, by_root
 

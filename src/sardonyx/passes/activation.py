@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from sardonyx.graph.build import Builder
 from sardonyx.graph.graph import Node, Value
+from sardonyx.ops.builder import Builder
 from sardonyx.passes.pattern import P, about, hole
 from sardonyx.passes.rule import need, rule
 

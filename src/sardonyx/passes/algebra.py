@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sardonyx.graph.build import Builder
 from sardonyx.graph.dim import same
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
+from sardonyx.ops.builder import Builder
 from sardonyx.passes.pattern import P, hole
 from sardonyx.passes.rule import need, rule
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from sardonyx.frozen import frozen, replace
-from sardonyx.graph.build import Builder
+from sardonyx.base.log import logger
+from sardonyx.base.records import frozen, replace
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
-from sardonyx.log import logger
-from sardonyx.ops.declare import INTERNAL, MICROSOFT
+from sardonyx.graph.op import INTERNAL, MICROSOFT
+from sardonyx.ops.builder import Builder
 from sardonyx.passes.driver import drop
 from sardonyx.passes.pattern import scalar
 from sardonyx.passes.rule import NoMatch, need

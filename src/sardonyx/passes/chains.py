@@ -6,12 +6,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sardonyx.frozen import frozen
-from sardonyx.graph.build import Builder
+from sardonyx.base.records import frozen
 from sardonyx.graph.dtype import BF16, F16, F32, I8, U8, U64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.op import INTERNAL, ONNX, Op, allowed
 from sardonyx.ops import lookup
+from sardonyx.ops.builder import Builder
 from sardonyx.ops.chain import (
     CONVERSIONS,
     ELEMENTWISE,
@@ -22,7 +23,6 @@ from sardonyx.ops.chain import (
     instruction_of,
     joined,
 )
-from sardonyx.ops.declare import INTERNAL, ONNX, Op, allowed
 
 MAX_OPERANDS: Final = 12
 MAX_WEIGHT: Final = 36  # native instructions, as _weight guesses them

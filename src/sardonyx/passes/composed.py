@@ -7,12 +7,12 @@ from typing import Final
 
 import numpy as np
 
-from sardonyx.graph.build import Builder
 from sardonyx.graph.dim import product
 from sardonyx.graph.dtype import BF16, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value, given, optional
-from sardonyx.ops.declare import INTERNAL
+from sardonyx.graph.op import INTERNAL
+from sardonyx.ops.builder import Builder
 from sardonyx.ops.pool import unpooled
 from sardonyx.passes.rule import need, ranked
 

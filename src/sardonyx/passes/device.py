@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sardonyx.enums import GraphOptimizationLevel as Level
-from sardonyx.graph.build import Builder
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
+from sardonyx.ops.builder import Builder
 from sardonyx.ops.chain import Code, Instruction
-from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.fused_attention import STAYS
-from sardonyx.pass_options import PassOptions
+from sardonyx.ort.enums import GraphOptimizationLevel as Level
 from sardonyx.passes import lowering, products
 from sardonyx.passes.attention import fuse_attention, wide_value
 from sardonyx.passes.chains import fuse_chains
 from sardonyx.passes.driver import Rewriter, prune
 from sardonyx.passes.few_bits import fuse_few_bits
 from sardonyx.passes.fold import FoldingBuilder
+from sardonyx.passes.options import PassOptions
 from sardonyx.passes.pattern import P, hole
 from sardonyx.passes.rule import by_root, need, ranked, rule
 

@@ -6,12 +6,12 @@ import math
 from collections import deque
 from collections.abc import Iterable
 
+from sardonyx.base.log import logger
+from sardonyx.base.records import replace
 from sardonyx.errors import SardonyxError
-from sardonyx.frozen import replace
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.infer import MAX_SYMBOLIC, SYMBOLIC_KINDS, infer_node
-from sardonyx.log import logger
 from sardonyx.passes.fold import FoldingBuilder, fold, inline
 from sardonyx.passes.loops import hoist, trim
 from sardonyx.passes.merge import Merger

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
-from sardonyx.frozen import frozen
-from sardonyx.graph.build import Builder
+from sardonyx.base.records import frozen
 from sardonyx.graph.dtype import BF16, F16, F32, I8, I16, I32, U8, U16, U32
 from sardonyx.graph.graph import Node, Value
+from sardonyx.ops.builder import Builder
 from sardonyx.ops.linear import Equation, Label
 from sardonyx.ops.product import TYPES
 from sardonyx.passes.pattern import P, hole

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from sardonyx.graph.build import Builder
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
-from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
+from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
+from sardonyx.ops.builder import Builder
 from sardonyx.passes.attention import only_reader
 from sardonyx.passes.driver import drop
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from sardonyx.graph.build import Builder
 from sardonyx.graph.graph import Node, Value
-from sardonyx.ops.declare import INTERNAL
+from sardonyx.graph.op import INTERNAL
+from sardonyx.ops.builder import Builder
 from sardonyx.ops.fused_attention import UNSEEN
 from sardonyx.ops.microsoft.group_query import Inputs
 from sardonyx.passes.attention import wide_value

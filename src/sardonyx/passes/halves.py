@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from sardonyx.graph.build import Builder, constant
+from sardonyx.graph.const import Recipe
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Marks, Node, Value
+from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
+from sardonyx.ops.builder import Builder, constant
 from sardonyx.ops.chain import ELEMENTWISE
-from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
 from sardonyx.passes.driver import prune
-from sardonyx.weights.const import Recipe
 
 _HALVES: Final = (F16, BF16)
 # A float32 result of these, rounded, is what their references give in a half type.

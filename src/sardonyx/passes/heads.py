@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.graph.build import Builder
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BOOL, F32, I32
 from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.op import INTERNAL
 from sardonyx.ops.attention.dot import Settings
-from sardonyx.ops.declare import INTERNAL
+from sardonyx.ops.builder import Builder
 from sardonyx.ops.fused_attention import UNSEEN
 from sardonyx.ops.microsoft.decoder import Masked, multi_head_attrs, projected_attrs
 from sardonyx.ops.microsoft.multi_head import SHUT_OUT

@@ -6,9 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from sardonyx.graph.build import Builder
 from sardonyx.graph.graph import Graph, Node, Value
-from sardonyx.ops.declare import ML
+from sardonyx.graph.op import ML
+from sardonyx.ops.builder import Builder
 from sardonyx.ops.scores import texts, two_labels
 
 # The attribute that integer labels have.

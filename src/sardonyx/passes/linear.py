@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.graph.build import Builder
 from sardonyx.graph.dtype import F32
 from sardonyx.graph.graph import Node, Value
-from sardonyx.ops.declare import MICROSOFT
+from sardonyx.graph.op import MICROSOFT
+from sardonyx.ops.builder import Builder
 from sardonyx.passes.pattern import P, hole, scalar
 from sardonyx.passes.rule import need, ranked, rule
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from sardonyx.graph.fact import refines
 from sardonyx.graph.graph import Graph, Node, Value
-from sardonyx.ops.declare import INTERNAL
+from sardonyx.graph.op import INTERNAL
 
 
 def trim(node: Node) -> list[tuple[Value, Value]]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sardonyx.graph.build import Builder
 from sardonyx.graph.dim import lone_name, symbols
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
-from sardonyx.ops.declare import INTERNAL
+from sardonyx.graph.op import INTERNAL
+from sardonyx.ops.builder import Builder
 
 
 def lower_sizes(graph: Graph) -> None:

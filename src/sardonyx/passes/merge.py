@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.graph.const import Const
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
-from sardonyx.weights.const import Const
 
 _SHARED_BELOW: Final = 64  # bytes; constants up to this size are compared by what they hold
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.graph.build import Builder
 from sardonyx.graph.dtype import I32, I64, U32
 from sardonyx.graph.graph import Node, Value, given, optional
-from sardonyx.ops.declare import MICROSOFT
+from sardonyx.graph.op import MICROSOFT
+from sardonyx.ops.builder import Builder
 from sardonyx.ops.microsoft.fused import SETTINGS, to_first, to_last
 from sardonyx.ops.microsoft.rotary import heads_of, streams_of
 from sardonyx.passes.rule import need, ranked

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sardonyx.base.records import replace
 from sardonyx.errors import SardonyxError
-from sardonyx.frozen import replace
 from sardonyx.graph.dim import Shape, Size, lone_name, substitute, symbols
 from sardonyx.graph.fact import AnyFact, Fact, OptionalFact, SequenceFact, names_in
 from sardonyx.graph.graph import Graph, Node, Value

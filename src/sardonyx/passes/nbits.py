@@ -7,21 +7,21 @@ from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.base.log import logger
+from sardonyx.base.records import frozen
 from sardonyx.errors import SardonyxError
-from sardonyx.frozen import frozen
-from sardonyx.graph.build import Builder, constant
+from sardonyx.graph.const import Held, Recipe, reshaped
 from sardonyx.graph.dtype import F32, U8, DType
 from sardonyx.graph.graph import Graph, Node, Value
-from sardonyx.log import logger
+from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops import lookup
+from sardonyx.ops.builder import Builder, constant
 from sardonyx.ops.chain import Code, Instruction, joined
-from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.nbits import REALS, STEPS
-from sardonyx.pass_options import PassOptions
 from sardonyx.passes.driver import drop
+from sardonyx.passes.options import PassOptions
 from sardonyx.passes.rule import NoMatch, need, ranked
 from sardonyx.passes.stored import Origin, Run, origin
-from sardonyx.weights.const import Held, Recipe, reshaped
 
 INT8: Final = 4  # the accuracy level at which activations may become int8
 DEFAULT_BLOCK, LEAST_BLOCK, MOST_BLOCK = 32, 16, 256

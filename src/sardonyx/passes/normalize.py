@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sardonyx.graph.build import Builder
 from sardonyx.graph.graph import Node, Value
+from sardonyx.ops.builder import Builder
 from sardonyx.passes.pattern import P, hole, scalar
 from sardonyx.passes.rule import need, ranked, rule
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from sardonyx.base.log import logger
 from sardonyx.errors import SardonyxError
-from sardonyx.graph.build import Builder
 from sardonyx.graph.graph import Graph, Node, Value
-from sardonyx.log import logger
-from sardonyx.ops.declare import MICROSOFT, ONNX
+from sardonyx.graph.op import MICROSOFT, ONNX
+from sardonyx.ops.builder import Builder
 from sardonyx.passes.driver import drop
 from sardonyx.passes.fold import FoldingBuilder
 from sardonyx.passes.rule import NoMatch

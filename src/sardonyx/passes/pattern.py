@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.frozen import frozen
+from sardonyx.base.records import frozen
 from sardonyx.graph.graph import Node, Value
 
 COMMUTATIVE: Final = frozenset(("Add", "Mul", "Max", "Min", "And", "Or", "Xor", "Equal"))

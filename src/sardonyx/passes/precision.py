@@ -6,7 +6,7 @@ from typing import Final
 
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.graph import Graph
-from sardonyx.ops.declare import INTERNAL
+from sardonyx.graph.op import INTERNAL
 
 _ROUNDED: Final = frozenset((INTERNAL, name) for name in ("Attention", "Conv", "MatMul"))
 _TYPES: Final = (F32, F16, BF16)

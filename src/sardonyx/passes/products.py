@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from sardonyx.graph.build import Builder
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
+from sardonyx.ops.builder import Builder
 from sardonyx.ops.chain import Code, Instruction
-from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.product import TYPES
 from sardonyx.passes.pattern import P, hole, scalar
 from sardonyx.passes.rule import need, ranked, rule

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.frozen import frozen
-from sardonyx.graph.build import Builder
+from sardonyx.base.records import frozen
 from sardonyx.graph.dtype import F32, I8, I32, U8
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
-from sardonyx.ops.declare import INTERNAL, MICROSOFT
+from sardonyx.graph.op import INTERNAL, MICROSOFT
+from sardonyx.ops.builder import Builder
 from sardonyx.passes.pattern import Call, P, hole, scalar
 from sardonyx.passes.rule import need, ranked, rule
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from sardonyx.frozen import frozen
+from sardonyx.base.records import frozen
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Value
 from sardonyx.passes.pattern import Call, Number, Pattern

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from sardonyx.graph.build import Builder
 from sardonyx.graph.dtype import I64
 from sardonyx.graph.fact import Fact, SequenceFact
 from sardonyx.graph.graph import Graph, Node, Value, given, optional
 from sardonyx.ops import collect
+from sardonyx.ops.builder import Builder
 from sardonyx.ops.rules import axis_of
 from sardonyx.ops.sequence import part_sizes, place_in
 from sardonyx.passes.loops import drop_carried

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from functools import reduce
 from typing import Final
 
-from sardonyx.frozen import frozen
-from sardonyx.graph.build import constant
+from sardonyx.base.records import frozen
+from sardonyx.graph.const import Recipe
 from sardonyx.graph.graph import Node, Value
+from sardonyx.ops.builder import constant
 from sardonyx.ops.nbits import REALS, STEPS
 from sardonyx.passes.rule import need
 from sardonyx.passes.transpose import order_of
-from sardonyx.weights.const import Recipe
 
 _MOVES: Final = frozenset(
     ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")

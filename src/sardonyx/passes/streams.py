@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from sardonyx.graph.build import Builder
 from sardonyx.graph.dtype import F32
 from sardonyx.graph.graph import Node, Value, given, optional
+from sardonyx.ops.builder import Builder
 from sardonyx.passes.microsoft import Made, all_ranked, like
 from sardonyx.passes.rule import need
 

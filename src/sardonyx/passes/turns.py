@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from sardonyx.frozen import field, frozen
+from sardonyx.base.records import field, frozen
 from sardonyx.graph.dim import Shape
 from sardonyx.graph.dtype import F32, I8, I64, U8
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX, Op
 from sardonyx.ops import lookup
-from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX, Op
 from sardonyx.ops.index import FAMILIES
 from sardonyx.passes.last import (
     Maker,

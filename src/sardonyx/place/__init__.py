@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from sardonyx.base.records import field, frozen
 from sardonyx.errors import NotImplemented
-from sardonyx.frozen import field, frozen
 from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.place.preferences import Wishes
 from sardonyx.place.provider import (
     HOST,
     DeviceProvider,
@@ -15,7 +16,6 @@ from sardonyx.place.provider import (
     Yes,
     has_device,
 )
-from sardonyx.place.wishes import Wishes
 
 Refusals = tuple[tuple[str, str], ...]  # providers and their reasons
 
@@ -56,7 +56,7 @@ def place(
             placement, lower_for_host, lambda part: _claim(placement, part, on_host, wishes)
         )
     if placement.devices:
-        from sardonyx.place.borders import settle_borders  # most sessions have no device
+        from sardonyx.place.boundaries import settle_borders  # most sessions have no device
 
         settle_borders(placement)
     return placement

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sardonyx.frozen import frozen
+from sardonyx.base.records import frozen
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.place import Placement, Refusals
 from sardonyx.place.provider import has_device

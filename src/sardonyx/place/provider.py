@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
-from sardonyx.device import HOST as HOST
-from sardonyx.frozen import frozen
+from sardonyx.base.records import frozen
+from sardonyx.ort.device import HOST as HOST
 
 if TYPE_CHECKING:
     from sardonyx.graph.graph import Node, Value
-    from sardonyx.program.call import Lowered
+    from sardonyx.place.lowered import Lowered
     from sardonyx.program.program import Program, Run
     from sardonyx.weights.loading import DataLoader
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sardonyx._native as native
 from sardonyx._native import ControlKind
-from sardonyx.frozen import frozen
+from sardonyx.base.records import frozen
 from sardonyx.graph.dim import lone_name
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops.rules import axis_of
 from sardonyx.program.flat import ABSENT, SegmentBuilder
-from sardonyx.weights.forms import Forms, Want, read_form
+from sardonyx.weights.layouts import Forms, Want, read_form
 
 if TYPE_CHECKING:
     from sardonyx.program.native import NativeSegment

@@ -6,8 +6,8 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
 import sardonyx._native as native
+from sardonyx.base.records import field, mutable
 from sardonyx.errors import InternalError
-from sardonyx.frozen import field, mutable
 from sardonyx.graph.dim import Dim, lone_name, symbols
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
@@ -15,8 +15,8 @@ from sardonyx.graph.guard import Guard, assumptions
 from sardonyx.memory import Plan, plan
 from sardonyx.memory.limit import device_limits
 from sardonyx.place import HOST, DeviceProvider, Placement, has_device
+from sardonyx.place.lowered import Bodies, Call, Lowered, Zipped, told_sizes
 from sardonyx.place.provider import Region, Step
-from sardonyx.program.call import Bodies, Call, Lowered, Zipped, told_sizes
 from sardonyx.program.control import ControlPart, NativeBody, native_bodies
 from sardonyx.program.expected import Expected, expected
 from sardonyx.program.flat import Growth, SegmentBuilder
@@ -24,7 +24,7 @@ from sardonyx.program.native import NativeSegment
 from sardonyx.program.program import ABSENT, Input, Output, Program, PythonSegment, Segment
 from sardonyx.program.region import RegionSegment
 from sardonyx.schedule import Schedule, Search
-from sardonyx.weights.forms import Forms
+from sardonyx.weights.layouts import Forms
 
 
 def emit(

@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from sardonyx.base.records import frozen
 from sardonyx.errors import InternalError, RuntimeException
-from sardonyx.frozen import frozen
 from sardonyx.graph.dim import Size, evaluate, symbols
 from sardonyx.graph.dtype import STRING, DType
 from sardonyx.graph.fact import AnyFact, Fact

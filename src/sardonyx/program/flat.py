@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import sardonyx._native as native
 from sardonyx._native import GuardKind, SizeKind, Storage
+from sardonyx.base.records import field, frozen, mutable
 from sardonyx.errors import ShapeError
-from sardonyx.frozen import field, frozen, mutable
 from sardonyx.graph.dim import Dim, Shape, Size, lone_name, symbol
 from sardonyx.graph.dtype import U8
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.guard import Guard
-from sardonyx.program.call import (
+from sardonyx.place.lowered import (
     Call,
     Expanded,
     Lowered,
@@ -26,7 +26,7 @@ from sardonyx.program.call import (
     Zipped,
 )
 from sardonyx.schedule import Search
-from sardonyx.weights.forms import STORED, Want, read_form
+from sardonyx.weights.layouts import STORED, Want, read_form
 
 ABSENT: Final = -1
 _SIZE_KINDS: Final = {

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from sardonyx._native import Storage
+from sardonyx.base.records import frozen
 from sardonyx.errors import RuntimeException
-from sardonyx.frozen import frozen
 from sardonyx.graph.graph import Node, Value
 from sardonyx.program.flat import ABSENT, SegmentBuilder
 

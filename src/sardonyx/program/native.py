@@ -10,17 +10,17 @@ import numpy as np
 
 import sardonyx._native as native
 from sardonyx._native import Fault
+from sardonyx.base.locks import Lock
+from sardonyx.base.records import field, frozen, mutable
 from sardonyx.errors import Fail, InternalError, InvalidArgument, RuntimeException
-from sardonyx.frozen import field, frozen, mutable
 from sardonyx.graph.dim import evaluate, lone_name
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
-from sardonyx.locks import Lock
 from sardonyx.program.control import ControlPart, add_constants
 from sardonyx.program.flat import ABSENT, SegmentBuilder
 from sardonyx.program.limit import too_much, where_most
 from sardonyx.program.operands import read, unfit
-from sardonyx.weights.forms import Forms, Want, read_form
+from sardonyx.weights.layouts import Forms, Want, read_form
 
 NO_LIMIT: Final = 2**63 - 1
 _MOST_BYTES: Final = 2**61

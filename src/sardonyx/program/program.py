@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from sardonyx._native import Outcome, Pool, Stop
-from sardonyx.frozen import field, frozen, mutable
+from sardonyx.base.records import field, frozen, mutable
+from sardonyx.graph.const import Const
 from sardonyx.graph.fact import AnyFact
 from sardonyx.graph.graph import Node
 from sardonyx.graph.guard import Guard
@@ -16,8 +17,7 @@ from sardonyx.place.provider import HOST, DeviceProvider, StepCall
 from sardonyx.program.expected import Expected
 from sardonyx.program.native import NativeSegment, RunSettings, Times
 from sardonyx.program.region import RegionSegment
-from sardonyx.weights.const import Const
-from sardonyx.weights.forms import Forms, Want, Wanted
+from sardonyx.weights.layouts import Forms, Want, Wanted
 
 ABSENT = -1  # the slot of an optional input that is not given
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sardonyx.frozen import frozen
+from sardonyx.base.records import frozen
 from sardonyx.graph.graph import Node
 from sardonyx.graph.guard import Guard
 from sardonyx.place.provider import RegionProgram

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.base.records import replace
 from sardonyx.errors import InvalidArgument, SardonyxError, as_ours
-from sardonyx.frozen import replace
+from sardonyx.graph.const import Const
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.place.provider import HOST
 from sardonyx.program.native import NativeSegment
 from sardonyx.program.program import Program, PythonSegment, Run
 from sardonyx.program.region import RegionSegment
-from sardonyx.weights.const import Const
 
 
 def bind(program: Program, values: Mapping[str, Any]) -> dict[str, int]:

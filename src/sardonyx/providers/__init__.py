@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from sardonyx.base.log import Logger, logger
 from sardonyx.errors import SardonyxError
-from sardonyx.log import Logger, logger
 from sardonyx.place.provider import Provider
 from sardonyx.providers.cpu import Cpu
 from sardonyx.providers.reference import Reference

@@ -6,8 +6,8 @@ import importlib.util
 from collections.abc import Mapping
 from typing import Final
 
+from sardonyx.base.log import Logger
 from sardonyx.errors import InvalidArgument, RuntimeException
-from sardonyx.log import Logger
 from sardonyx.place.provider import Provider
 
 _NAMES: Final = {"CUDAExecutionProvider": "cuda", "TorchExecutionProvider": "torch"}

@@ -10,9 +10,9 @@ import os
 from collections.abc import Iterator
 from typing import Final
 
-from sardonyx.atomic import writing
+from sardonyx.base.atomic_file import writing
+from sardonyx.base.records import frozen
 from sardonyx.errors import Fail, InvalidArgument
-from sardonyx.frozen import frozen
 from sardonyx.load.model import Model
 from sardonyx.save.graph import GraphWriter
 from sardonyx.save.header import model_message

@@ -8,8 +8,8 @@ from sardonyx.errors import InternalError, NotImplemented
 from sardonyx.graph.dim import Size, lone_name, substitute, symbol
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.op import INTERNAL, ONNX
 from sardonyx.load.model import Declared, Model
-from sardonyx.ops.declare import INTERNAL, ONNX
 from sardonyx.save.names import Names
 from sardonyx.save.node import attribute, mark, node_message, written
 from sardonyx.save.since import Versions

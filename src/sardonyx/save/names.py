@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from sardonyx.graph.const import Const
 from sardonyx.graph.graph import Node, Value
 from sardonyx.save.tensor import identity
-from sardonyx.weights.const import Const
 
 
 class Names:

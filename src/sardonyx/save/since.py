@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFact, SparseFact
 from sardonyx.graph.graph import Node
+from sardonyx.graph.op import ML, ONNX
 from sardonyx.load.upgrade import find
-from sardonyx.ops.declare import ML, ONNX
 
 OLDEST: Final = {ONNX: 13, ML: 1}  # older opsets save nothing, and few tools still write them
 

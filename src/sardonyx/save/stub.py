@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from sardonyx import _native
+from sardonyx.graph.op import INTERNAL
 from sardonyx.load.model import Model
-from sardonyx.ops.declare import INTERNAL
 from sardonyx.save.header import model_message
 from sardonyx.save.node import node_message
 from sardonyx.save.types import value_info

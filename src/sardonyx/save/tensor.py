@@ -7,10 +7,10 @@ from typing import Any, BinaryIO, Final, Protocol
 
 import numpy as np
 
-from sardonyx.frozen import field, mutable
+from sardonyx.base.records import field, mutable
+from sardonyx.graph.const import Const, Ref, pack
 from sardonyx.graph.dtype import STRING
 from sardonyx.save.wire import Message, Stream
-from sardonyx.weights.const import Const, Ref, pack
 
 PIECE: Final = 1 << 24  # bytes that are written at once
 SMALL: Final = 1 << 12  # tensors up to this size become part of the message

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO
 
-from sardonyx.frozen import frozen
+from sardonyx.base.records import frozen
 
 _VARINT, _BYTES, _FIXED32 = 0, 2, 5
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
-from sardonyx.frozen import field, frozen
+from sardonyx.base.records import field, frozen
 from sardonyx.graph.graph import Graph, Node
 from sardonyx.place import Placement
 from sardonyx.schedule.links import Links

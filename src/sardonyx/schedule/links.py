@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from sardonyx.frozen import frozen
+from sardonyx.base.records import frozen
 from sardonyx.graph.graph import Graph, Node
 
 _LOOKS: Final = frozenset((("", "Shape"), ("", "Size")))  # ops that read no elements

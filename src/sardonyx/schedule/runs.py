@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from sardonyx.frozen import replace
+from sardonyx.base.records import replace
 from sardonyx.graph.graph import Node
 from sardonyx.place import HOST, Placement, has_device
 from sardonyx.schedule import Schedule

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
+from sardonyx.base.locks import NonReentrantLock
+from sardonyx.base.log import at_severity, of_session
+from sardonyx.base.records import frozen, replace
 from sardonyx.compile import Compiled, Options, compile
 from sardonyx.errors import (
     EPFail,
@@ -20,23 +23,31 @@ from sardonyx.errors import (
     SardonyxError,
     as_ours,
 )
-from sardonyx.feeds import as_tensors, check_feed, describe, hand_out, raise_fault, settle, taken
-from sardonyx.frozen import frozen, replace
 from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.load import LoadOptions
 from sardonyx.load.source import read_model
-from sardonyx.locks import NonReentrantLock
-from sardonyx.log import at_severity, of_session
-from sardonyx.options import RunOptions, SessionOptions
-from sardonyx.ordering import warn_of_hints
+from sardonyx.ort.options import RunOptions, SessionOptions
+from sardonyx.pack.lookup import SUFFIX
 from sardonyx.place import HOST, has_device
-from sardonyx.pools import pool_for, wants_shrinking
 from sardonyx.program.program import Run
 from sardonyx.program.run import bind, execute
-from sardonyx.programs import PROGRAMS, Shared, key_of, shared
 from sardonyx.providers import resolve
-from sardonyx.session import config
-from sardonyx.session.bound import Bound
+from sardonyx.reports.trace import Profile
+from sardonyx.session import model_metadata_options as config
+from sardonyx.session.block_pools import pool_for, wants_shrinking
+from sardonyx.session.bound_memory import Bound
+from sardonyx.session.feeds import (
+    as_tensors,
+    check_feed,
+    describe,
+    hand_out,
+    raise_fault,
+    settle,
+    taken,
+)
+from sardonyx.session.order_options import warn_of_hints
+from sardonyx.session.program_cache import PROGRAMS, Shared, key_of, shared
+from sardonyx.session.run_variants import Ways
 from sardonyx.session.settings import (
     NODE_STATS,
     PACK_SAVE,
@@ -52,16 +63,13 @@ from sardonyx.session.settings import (
     wants_tensors,
     wishes,
 )
-from sardonyx.session.ways import Ways
-from sardonyx.trace import Profile
-from sardonyx.weights.forms import PrepackedWeightsContainer
-from sardonyx.weights.pack.find import SUFFIX
+from sardonyx.weights.layouts import PrepackedWeightsContainer
 
 if TYPE_CHECKING:
     from sardonyx.graph.infer import Shapes
-    from sardonyx.memory.stats import NodeStats
-    from sardonyx.session.binding import IOBinding
-    from sardonyx.variants import Variants
+    from sardonyx.reports.node_memory import NodeStats
+    from sardonyx.session.io_binding import IOBinding
+    from sardonyx.session.variants import Variants
 
 T = TypeVar("T")
 _DEFAULT_RUN: Final = RunOptions()
@@ -216,13 +224,13 @@ class InferenceSession(Ways):
 
     def _collected(self, value: str) -> NodeStats:
         """Where the memory of each node is written to."""
-        from sardonyx.memory.stats import NodeStats, target  # few sessions want it
+        from sardonyx.reports.node_memory import NodeStats, target  # few sessions want it
 
         return NodeStats(target(value, self._source.files.model_path))
 
     def _pack_saved(self, options: Options) -> None:
         """Writes the pack of the optimized model beside it."""
-        from sardonyx.packing import Request, pack  # only who writes a pack needs it
+        from sardonyx.pack.pack_model import Request, pack  # only who writes a pack needs it
 
         assert options.save is not None
         path = options.save.path
@@ -385,7 +393,7 @@ class InferenceSession(Ways):
 
     def _other(self, tried: Shared, failed: AssumptionFailed, shapes: Shapes) -> Shared:
         """A program for runs of these shapes, which `tried` was not made for."""
-        from sardonyx.variants import Variants  # most sessions have one program
+        from sardonyx.session.variants import Variants  # most sessions have one program
 
         self._logger.info("%s: compiling again, unless there is a program for that", failed)
         with self._lock:
@@ -461,7 +469,7 @@ class InferenceSession(Ways):
 
     def io_binding(self) -> IOBinding:
         """A binding of inputs and outputs to memory, for `run_with_iobinding`."""
-        from sardonyx.session.binding import IOBinding
+        from sardonyx.session.io_binding import IOBinding
 
         return IOBinding(self)
 

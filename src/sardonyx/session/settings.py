@@ -8,22 +8,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import sardonyx._native as native
+from sardonyx.base.log import logger
+from sardonyx.base.records import replace
 from sardonyx.compile import Options
 from sardonyx.errors import Fail, InvalidArgument, ModelLoadCanceled, NoSuchFile, NotImplemented
-from sardonyx.frozen import replace
 from sardonyx.load import LoadOptions
-from sardonyx.log import logger
-from sardonyx.options import RunOptions, SessionOptions, byte_count, global_threads, one_of
-from sardonyx.ordering import order_options
-from sardonyx.pass_options import PRECISIONS, PassOptions
+from sardonyx.ort.options import RunOptions, SessionOptions, byte_count, global_threads, one_of
+from sardonyx.pack.lookup import FULL, NONE, SAMPLED, PackOptions
+from sardonyx.passes.options import PRECISIONS, PassOptions
 from sardonyx.place import Placement, Provider, Wishes, has_device
-from sardonyx.place.wishes import Assignment
-from sardonyx.pools import limit_of
+from sardonyx.place.preferences import Assignment
 from sardonyx.program.limit import LIMIT
 from sardonyx.program.native import RunSettings
 from sardonyx.providers import CPU
-from sardonyx.weights.forms import PrepackedWeightsContainer
-from sardonyx.weights.pack.find import FULL, NONE, SAMPLED, PackOptions
+from sardonyx.session.block_pools import limit_of
+from sardonyx.session.order_options import order_options
+from sardonyx.weights.layouts import PrepackedWeightsContainer
 
 if TYPE_CHECKING:
     from sardonyx.save import SaveOptions

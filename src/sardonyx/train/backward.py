@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from sardonyx.errors import NotImplemented, SardonyxError
-from sardonyx.graph.build import Builder, Operand
+from sardonyx.graph.const import Held
 from sardonyx.graph.dim import product, same
 from sardonyx.graph.dtype import FLOATS, I64, DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops import family_of
-from sardonyx.pass_options import PassOptions
+from sardonyx.ops.builder import Builder, Operand
 from sardonyx.passes.fold import FoldingBuilder
+from sardonyx.passes.options import PassOptions
 from sardonyx.train.rules import rule_of
 from sardonyx.train.rules.stops import stops_at_input, stops_at_output
-from sardonyx.weights.const import Held
 
 Gradients = dict[Value, Value]  # of a value, by the value
 LAST: Final = 2**63 - 1  # as the end of a Slice: all that is left

@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx._native import decode
+from sardonyx.base.records import replace
 from sardonyx.errors import InvalidArgument
-from sardonyx.frozen import replace
 from sardonyx.graph.copy import copied
 from sardonyx.graph.dim import Size, lone_name, product, symbol
 from sardonyx.graph.fact import Fact

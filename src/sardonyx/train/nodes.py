@@ -10,7 +10,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.infer import infer_node
-from sardonyx.ops.declare import GRADIENT, Op
+from sardonyx.graph.op import GRADIENT, Op
 from sardonyx.train.backward import Backward, Gradients, flow, takes_gradients
 from sardonyx.train.prepare import prepare
 

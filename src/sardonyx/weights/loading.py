@@ -10,12 +10,12 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
+from sardonyx.base.records import frozen
+from sardonyx.base.shared_store import Array, Store
 from sardonyx.cli.term import Progress, size
 from sardonyx.errors import SardonyxError
-from sardonyx.frozen import frozen
+from sardonyx.graph.const import Const, File, Ref
 from sardonyx.graph.dtype import U8, DType
-from sardonyx.weights.const import Const, File, Ref
-from sardonyx.weights.store import Array, Store
 
 Report = Callable[[int, int], None]  # bytes that are done, of how many; may raise to end the work
 

@@ -10,10 +10,10 @@ from typing import Final, NamedTuple, Self
 
 import numpy as np
 
+from sardonyx.base.locks import Lock
+from sardonyx.base.records import frozen
 from sardonyx.errors import Fail
-from sardonyx.frozen import frozen
-from sardonyx.locks import Lock
-from sardonyx.weights.const import File
+from sardonyx.graph.const import File
 from sardonyx.weights.loading import WeightReference
 
 PAGE: Final = 4096  # bytes; what reads past the page cache begin and end at multiples of

@@ -10,12 +10,12 @@ import importlib
 from collections.abc import Callable
 from typing import Any, Final
 
+from sardonyx.base.records import frozen
 from sardonyx.errors import InvalidGraph
-from sardonyx.frozen import frozen
-from sardonyx.graph.build import Builder
 from sardonyx.graph.graph import Value
+from sardonyx.graph.op import Op
 from sardonyx.ops import family_of
-from sardonyx.ops.declare import Op
+from sardonyx.ops.builder import Builder
 
 Rule = Callable[[Builder, "OldNode"], Any]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sardonyx.graph.build import Builder
 from sardonyx.load.upgrade import OldNode, upgrade
+from sardonyx.ops.builder import Builder
 
 
 @upgrade("Relu LeakyRelu Elu HardSigmoid", below=6)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from sardonyx.graph.build import Builder
 from sardonyx.graph.dim import same
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Value
 from sardonyx.load.upgrade import OldNode, upgrade
+from sardonyx.ops.builder import Builder
 
 
 @upgrade("Attention", below=24)

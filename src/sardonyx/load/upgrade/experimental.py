@@ -7,9 +7,9 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidGraph
-from sardonyx.graph.build import Builder
 from sardonyx.graph.graph import Value
 from sardonyx.load.upgrade import ANY, OldNode, upgrade
+from sardonyx.ops.builder import Builder
 
 _END: Final = np.iinfo(np.int64).max
 

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.graph.build import Builder
+from sardonyx.graph.op import ML
 from sardonyx.load.upgrade import OldNode, upgrade
-from sardonyx.ops.declare import ML
+from sardonyx.ops.builder import Builder
 
 
 @upgrade("LabelEncoder", below=2, domain=ML)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sardonyx.graph.build import Builder
 from sardonyx.graph.dtype import I64
 from sardonyx.load.upgrade import OldNode, upgrade
+from sardonyx.ops.builder import Builder
 
 _EVERY: Final = 2**31  # later than any opset: the op is gone for good
 

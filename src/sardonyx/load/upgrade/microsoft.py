@@ -7,11 +7,11 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidGraph
-from sardonyx.graph.build import Builder
 from sardonyx.graph.dtype import F16, F32, I64
 from sardonyx.graph.graph import Value
+from sardonyx.graph.op import MICROSOFT
 from sardonyx.load.upgrade import ANY, OldNode, upgrade
-from sardonyx.ops.declare import MICROSOFT
+from sardonyx.ops.builder import Builder
 
 _MODES: Final = {b"bilinear": b"linear", b"bicubic": b"cubic"}  # as GridSample calls them now
 

@@ -7,11 +7,11 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidGraph
-from sardonyx.graph.build import Builder
 from sardonyx.graph.dtype import I32, U32
 from sardonyx.graph.graph import Value
+from sardonyx.graph.op import MICROSOFT
 from sardonyx.load.upgrade import ANY, OldNode, upgrade
-from sardonyx.ops.declare import MICROSOFT
+from sardonyx.ops.builder import Builder
 
 _SHARED: Final = ("K", "accuracy_level", "bits", "block_size")  # of all products in a node
 _ACTIVATIONS: Final = (b"silu", b"swish", b"gelu", b"relu")

@@ -7,9 +7,9 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidGraph
-from sardonyx.graph.build import Builder
 from sardonyx.graph.dtype import I64
 from sardonyx.load.upgrade import OldNode, upgrade
+from sardonyx.ops.builder import Builder
 
 
 @upgrade("Concat", below=4)

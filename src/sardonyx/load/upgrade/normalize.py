@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from sardonyx.errors import InvalidGraph
-from sardonyx.graph.build import Builder
 from sardonyx.graph.graph import Value
 from sardonyx.load.upgrade import OldNode, upgrade
+from sardonyx.ops.builder import Builder
 
 
 @upgrade("BatchNormalization", below=14)

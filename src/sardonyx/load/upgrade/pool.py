@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidGraph
-from sardonyx.graph.build import Builder
 from sardonyx.graph.graph import Value
 from sardonyx.load.upgrade import OldNode, upgrade
+from sardonyx.ops.builder import Builder
 
 
 @upgrade("LpPool GlobalLpPool", below=2)

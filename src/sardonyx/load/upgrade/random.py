@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.graph.build import Builder
 from sardonyx.load.upgrade import OldNode, upgrade
+from sardonyx.ops.builder import Builder
 
 
 @upgrade("Dropout", below=12)

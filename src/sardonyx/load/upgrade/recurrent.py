@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from sardonyx.graph.build import Builder
 from sardonyx.graph.graph import Value
 from sardonyx.load.upgrade import OldNode, upgrade
+from sardonyx.ops.builder import Builder
 
 
 @upgrade("RNN GRU LSTM", below=7)

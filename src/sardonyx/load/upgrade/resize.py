@@ -7,9 +7,9 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidGraph
-from sardonyx.graph.build import Builder
 from sardonyx.graph.graph import Value
 from sardonyx.load.upgrade import OldNode, upgrade
+from sardonyx.ops.builder import Builder
 
 ANY_VERSION: Final = 1 << 30
 _LINEAR: Final = {b"bilinear": b"linear", b"trilinear": b"linear", b"bicubic": b"cubic"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from sardonyx.errors import InvalidGraph
-from sardonyx.graph.build import Builder
 from sardonyx.load.upgrade import OldNode, upgrade
+from sardonyx.ops.builder import Builder
 
 
 @upgrade("TopK", below=10)

@@ -7,9 +7,9 @@ from typing import Final
 
 import numpy as np
 
-from sardonyx.graph.build import Builder
 from sardonyx.graph.graph import Value
 from sardonyx.load.upgrade import OldNode, upgrade
+from sardonyx.ops.builder import Builder
 
 
 @upgrade("DFT", below=20)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sardonyx.graph.build import Builder
 from sardonyx.graph.fact import Fact
 from sardonyx.load.upgrade import OldNode, upgrade
+from sardonyx.ops.builder import Builder
 
 
 @upgrade("Softmax LogSoftmax Hardmax", below=13)

@@ -7,12 +7,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.base.records import frozen
 from sardonyx.errors import InvalidGraph
-from sardonyx.frozen import frozen
 from sardonyx.graph.dim import Shape, Size
 from sardonyx.graph.dtype import BOOL, FLOATS, I64, NUMBERS
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import Op, optional
 from sardonyx.ops.attention.heads import (
     grouped_matmul,
     heads_of,
@@ -25,7 +26,6 @@ from sardonyx.ops.attention.heads import (
     unpack,
 )
 from sardonyx.ops.caches import check_counts
-from sardonyx.ops.declare import Op, optional
 from sardonyx.ops.rules import Array, filled, wide
 
 RAW, CAPPED, BIASED, PROBABILITIES = range(4)  # what qk_matmul_output_mode asks for

@@ -13,6 +13,7 @@ from sardonyx.graph.dim import Shape
 from sardonyx.graph.dtype import F32, F64, FLOATS, DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import PREVIEW, Op, optional
 from sardonyx.ops.attention.heads import (
     grouped_matmul,
     precision,
@@ -21,7 +22,6 @@ from sardonyx.ops.attention.heads import (
     same_rank,
     softmax,
 )
-from sardonyx.ops.declare import PREVIEW, Op, optional
 from sardonyx.ops.rules import Array, wide
 from sardonyx.ops.sizes import fresh_shape
 

@@ -13,8 +13,8 @@ from sardonyx.graph.dim import Shape
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import Op, required
 from sardonyx.ops.attention.heads import heads_of, same_dims, same_rank
-from sardonyx.ops.declare import Op, required
 from sardonyx.ops.rules import Array, filled
 
 _TYPES: Final = frozenset((F16, BF16, F32))

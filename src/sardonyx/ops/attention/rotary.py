@@ -11,8 +11,8 @@ from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BF16, F16, F32, I64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import Op, optional
 from sardonyx.ops.attention.heads import heads_of, same_dims, same_rank
-from sardonyx.ops.declare import Op, optional
 from sardonyx.ops.rules import Array
 
 rotary: Final = Op(

@@ -13,9 +13,9 @@ from sardonyx.graph.dim import Shape, Size, maximum, product
 from sardonyx.graph.dtype import BF16, BOOL, COMPLEX, F16, F32, FLOATS, I64, NUMBERS, STRING
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import Op, optional
 from sardonyx.ops.conv.deform import check_offsets, deform_conv
 from sardonyx.ops.conv.products import add_bias, add_blocks, convolve, fold
-from sardonyx.ops.declare import Op, optional
 from sardonyx.ops.elementwise import sigmoid
 from sardonyx.ops.rules import Array, as_ints, in_wide
 from sardonyx.ops.window import MAX_SPAN, Ints, Walk, Window, numbers, walk, window

@@ -10,7 +10,7 @@ from sardonyx.errors import InvalidGraph, RuntimeException, ShapeError
 from sardonyx.graph.dtype import F32, F64, I16, I32, I64, STRING, DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import ML, Op, array, optional
+from sardonyx.graph.op import ML, Op, array, optional
 from sardonyx.ops.once import Once
 from sardonyx.ops.rules import Array
 from sardonyx.ops.scores import FEATURES, LABELS, SCORES, label_type, texts

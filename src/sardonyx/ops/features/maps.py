@@ -11,7 +11,7 @@ from sardonyx.errors import InvalidArgument, InvalidGraph, RuntimeException, Sha
 from sardonyx.graph.dtype import F32, I64, STRING, DType
 from sardonyx.graph.fact import AnyFact, Fact, MapFact, SequenceFact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import ML, Op, array
+from sardonyx.graph.op import ML, Op, array
 from sardonyx.ops.rules import Array
 from sardonyx.ops.scores import SCORES, label_type, labels_of, rows_of
 

@@ -13,7 +13,7 @@ from sardonyx.graph.dim import product
 from sardonyx.graph.dtype import F32, I64, STRING
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import ML, Op, array, optional
+from sardonyx.graph.op import ML, Op, array, optional
 from sardonyx.ops.rules import Array, like_first
 from sardonyx.ops.scores import FEATURES, SCORES, rows_of
 

@@ -10,7 +10,7 @@ from sardonyx.errors import ShapeError
 from sardonyx.graph.dtype import BF16, F16, F32, U8
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import INTERNAL, MICROSOFT, Op, required
+from sardonyx.graph.op import INTERNAL, MICROSOFT, Op, required
 from sardonyx.ops.linear import matmul
 from sardonyx.ops.rules import Array, wide
 

@@ -11,7 +11,7 @@ from sardonyx.errors import ShapeError
 from sardonyx.graph.dtype import F16, F32, I8, I16, I32, U8, U16, by_name
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import MICROSOFT, Op, optional
+from sardonyx.graph.op import MICROSOFT, Op, optional
 from sardonyx.ops.quantize import convert
 from sardonyx.ops.rules import Array, axis_of
 

@@ -6,14 +6,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.base.records import frozen
 from sardonyx.errors import InvalidArgument, InvalidGraph
-from sardonyx.frozen import frozen
 from sardonyx.graph.dim import Size, product
 from sardonyx.graph.dtype import BOOL, F16, F32, I32, DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op, optional, required
 from sardonyx.ops.attention.heads import heads_of, pack, same_dims, same_rank, unpack
-from sardonyx.ops.declare import MICROSOFT, Op, optional, required
 from sardonyx.ops.microsoft.multi_head import attend, multi_head
 from sardonyx.ops.microsoft.projected import projected
 from sardonyx.ops.rules import Array, filled, wide

@@ -10,8 +10,8 @@ from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.graph.dtype import F16, F32, I32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op, optional
 from sardonyx.ops.attention.heads import same_dims, same_rank
-from sardonyx.ops.declare import MICROSOFT, Op, optional
 from sardonyx.ops.rules import Array, filled, wide
 
 embed: Final = Op(

@@ -11,9 +11,9 @@ from sardonyx.errors import InternalError, InvalidGraph
 from sardonyx.graph.dtype import F16, F32, FLOATS, I32, I64, IEEE, U32, U64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, ONNX, Op, optional, required
 from sardonyx.ops import lookup
 from sardonyx.ops.conv import CONV
-from sardonyx.ops.declare import MICROSOFT, ONNX, Op, optional, required
 from sardonyx.ops.linear import matmul, matmul_shape
 from sardonyx.ops.rules import Array, filled, in_wide
 

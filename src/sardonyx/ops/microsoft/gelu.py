@@ -10,7 +10,7 @@ from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dtype import FLOATS
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import MICROSOFT, Op
+from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.elementwise import erf, sigmoid
 from sardonyx.ops.rules import Array, in_wide, like_first
 

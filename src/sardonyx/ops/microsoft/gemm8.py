@@ -10,9 +10,9 @@ from sardonyx.errors import InvalidGraph, ShapeError
 from sardonyx.graph.dtype import BF16, F16, F32, DType, by_name, by_onnx
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.activation import gelu
 from sardonyx.ops.cast import convert
-from sardonyx.ops.declare import MICROSOFT, Op
 from sardonyx.ops.rules import Array
 
 _EIGHT: Final = frozenset((by_name("f8e4m3fn"), by_name("f8e5m2")))

@@ -10,8 +10,8 @@ from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dtype import F16, F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op, required
 from sardonyx.ops.attention.heads import same_dims, same_rank
-from sardonyx.ops.declare import MICROSOFT, Op, required
 from sardonyx.ops.elementwise import sigmoid
 from sardonyx.ops.rules import Array, wide
 

@@ -7,15 +7,15 @@ from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.base.records import frozen
 from sardonyx.errors import InvalidArgument, InvalidGraph
-from sardonyx.frozen import frozen
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BF16, F16, F32, I32, I64, DType, by_numpy
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op, optional, required
 from sardonyx.ops.attention.heads import pack, same_dims, same_rank, unpack
 from sardonyx.ops.caches import first_rows, longer, rotated
-from sardonyx.ops.declare import MICROSOFT, Op, optional, required
 from sardonyx.ops.microsoft.kv_cache import (
     QUANTIZED,
     Window,

@@ -10,7 +10,7 @@ from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dtype import F32, F64, I32, I64, STRING, U32, U64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import MICROSOFT, Op
+from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.rules import Array
 
 _HASHED: Final = frozenset((U32, I32, U64, I64, F32, F64, STRING))

@@ -10,9 +10,9 @@ from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.graph.dtype import F16, F32, F64, I32, I64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op, optional, required
 from sardonyx.ops.attention.heads import same_dims, same_rank
 from sardonyx.ops.conv import CONV, conv_transpose
-from sardonyx.ops.declare import MICROSOFT, Op, optional, required
 from sardonyx.ops.rules import Array, axis_of, in_wide
 
 _FLOATS: Final = frozenset((F16, F32, F64))

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.base.records import frozen
 from sardonyx.errors import InvalidArgument, InvalidGraph
-from sardonyx.frozen import frozen
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import I8, U8, DType, by_name
 from sardonyx.graph.fact import Fact

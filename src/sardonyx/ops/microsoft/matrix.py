@@ -10,8 +10,8 @@ from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.graph.dtype import F16, F32, F64, I32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.attention.heads import same_rank
-from sardonyx.ops.declare import MICROSOFT, Op
 from sardonyx.ops.rules import Array, in_wide
 
 inverse: Final = Op(

@@ -7,14 +7,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.base.records import frozen
 from sardonyx.errors import InvalidGraph
-from sardonyx.frozen import frozen
 from sardonyx.graph.dim import Shape, product
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op, optional
 from sardonyx.ops.attention.heads import same_dims, same_rank
-from sardonyx.ops.declare import MICROSOFT, Op, optional
 from sardonyx.ops.elementwise import sigmoid
 from sardonyx.ops.rules import Array, filled, wide
 

@@ -7,14 +7,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.base.records import frozen
 from sardonyx.errors import InvalidArgument, InvalidGraph
-from sardonyx.frozen import frozen
 from sardonyx.graph.dim import Shape, Size
 from sardonyx.graph.dtype import BF16, F16, F32, I32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op, optional, required
 from sardonyx.ops.attention.heads import heads_of, pack, same_dims, same_rank, unpack
-from sardonyx.ops.declare import MICROSOFT, Op, optional, required
 from sardonyx.ops.rules import Array, filled, one_int, wide
 
 SHUT_OUT: Final = -10000.0  # what a mask adds to a score unless the node says otherwise

@@ -12,7 +12,7 @@ from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BF16, F16, F32, I32, INDEX, U8, by_name, by_numpy
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import MICROSOFT, Op, required
+from sardonyx.graph.op import MICROSOFT, Op, required
 from sardonyx.ops.dequantized import gathered, unpacked
 from sardonyx.ops.linear import matmul
 from sardonyx.ops.nbits import weights_of

@@ -12,8 +12,8 @@ from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import F16, F32, I32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op, optional, required
 from sardonyx.ops.attention.heads import heads_of, same_dims, same_rank
-from sardonyx.ops.declare import MICROSOFT, Op, optional, required
 from sardonyx.ops.microsoft.multi_head import attend, check_added
 from sardonyx.ops.microsoft.projected import widths_of
 from sardonyx.ops.rules import Array, filled, wide

@@ -10,7 +10,7 @@ from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.graph.dtype import F16, F32, I32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import MICROSOFT, Op, optional, required
+from sardonyx.graph.op import MICROSOFT, Op, optional, required
 from sardonyx.ops.linear import matmul
 from sardonyx.ops.microsoft.projected import Inputs, attended, projected
 from sardonyx.ops.microsoft.qlinear import real

@@ -10,7 +10,7 @@ from sardonyx.errors import ShapeError
 from sardonyx.graph.dtype import F32, DType, by_numpy
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import MICROSOFT, Op
+from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.quantize.convert import to_quantized
 from sardonyx.ops.quantize.products import BYTES, FLOAT, INT, check_single, exact_type
 from sardonyx.ops.rules import Array

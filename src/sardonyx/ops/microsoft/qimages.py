@@ -8,8 +8,8 @@ import numpy as np
 
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.conv import CONV
-from sardonyx.ops.declare import MICROSOFT, Op
 from sardonyx.ops.microsoft.qlinear import images
 from sardonyx.ops.pool import POOL, max_pool
 from sardonyx.ops.quantize.products import BYTES, FLOAT, INT, qlinear_conv

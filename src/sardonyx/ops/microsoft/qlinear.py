@@ -12,7 +12,7 @@ from sardonyx.graph.dim import Shape
 from sardonyx.graph.dtype import BOOL, F32, by_numpy
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import MICROSOFT, Op, optional, required
+from sardonyx.graph.op import MICROSOFT, Op, optional, required
 from sardonyx.ops.elementwise import sigmoid
 from sardonyx.ops.move import concat
 from sardonyx.ops.pool import average_pool

@@ -6,13 +6,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.base.records import frozen
 from sardonyx.errors import InvalidGraph, NotImplemented, ShapeError
-from sardonyx.frozen import frozen
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BF16, F16, F32, U8, by_name
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import MICROSOFT, Op, optional
+from sardonyx.graph.op import MICROSOFT, Op, optional
 from sardonyx.ops.dequantized import unpacked
 from sardonyx.ops.elementwise import sigmoid
 from sardonyx.ops.rules import Array, wide

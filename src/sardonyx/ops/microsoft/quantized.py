@@ -11,7 +11,7 @@ from sardonyx.graph.dim import Shape, Size
 from sardonyx.graph.dtype import F16, F32, I8, I32, U8
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import MICROSOFT, Op
+from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.linear import matmul, matmul_shape
 from sardonyx.ops.recurrent import (
     ATTRS,

@@ -12,10 +12,10 @@ from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BF16, F16, F32, DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op, required
 from sardonyx.ops.attention.heads import same_dims
 from sardonyx.ops.attention.linear import SHARED_OUT, check_rule, recurrence, recurrence_shapes
 from sardonyx.ops.conv import causal
-from sardonyx.ops.declare import MICROSOFT, Op, required
 from sardonyx.ops.rules import Array, filled
 
 _FLOATS: Final = frozenset((F32, F16, BF16))

@@ -10,8 +10,8 @@ from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.graph.dtype import F16, F32, I32, I64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op, required
 from sardonyx.ops.attention.heads import heads_of, same_dims, same_rank, unpack
-from sardonyx.ops.declare import MICROSOFT, Op, required
 from sardonyx.ops.elementwise import sigmoid
 from sardonyx.ops.microsoft.packed import restored
 from sardonyx.ops.rules import Array, filled, one_int, wide

@@ -11,9 +11,9 @@ from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BF16, F16, F32, I64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op, required
 from sardonyx.ops.attention.heads import pack, same_dims, same_rank, unpack
 from sardonyx.ops.caches import rotated
-from sardonyx.ops.declare import MICROSOFT, Op, required
 from sardonyx.ops.rules import Array
 
 MAX_PAIRS: Final = 1 << 16  # of features in a head

@@ -10,7 +10,7 @@ from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import MICROSOFT, Op
+from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.rules import Array, wide
 
 _OUTPUTS: Final = "output:T mean:U? inv_std_var:U? input_skip_bias_sum:T?"

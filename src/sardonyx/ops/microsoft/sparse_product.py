@@ -10,11 +10,11 @@ from sardonyx.errors import ShapeError
 from sardonyx.graph.dtype import F32, F64, I32, I64, U32, U64
 from sardonyx.graph.fact import AnyFact, Fact, SparseFact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import MICROSOFT, Op
+from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.rules import Array
 
 if TYPE_CHECKING:
-    from sardonyx.sparse import SparseTensor
+    from sardonyx.ort.sparse_tensor import SparseTensor
 
 _TYPES: Final = frozenset((F32, F64, I32, I64, U32, U64))
 

@@ -11,8 +11,8 @@ from sardonyx.graph.dim import Shape, Size
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.attention.heads import same_dims, same_rank
-from sardonyx.ops.declare import MICROSOFT, Op
 from sardonyx.ops.elementwise import sigmoid
 from sardonyx.ops.rules import Array, filled, wide
 

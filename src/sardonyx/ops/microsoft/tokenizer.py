@@ -11,7 +11,7 @@ from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dtype import STRING
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import MICROSOFT, Op, optional, required
+from sardonyx.graph.op import MICROSOFT, Op, optional, required
 from sardonyx.ops.rules import Array
 from sardonyx.ops.text.automaton import automaton
 from sardonyx.ops.text.strings import package

@@ -10,7 +10,7 @@ from sardonyx.errors import InvalidArgument, InvalidGraph, ShapeError
 from sardonyx.graph.dtype import F32, I32, I64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import MICROSOFT, Op, optional, required
+from sardonyx.graph.op import MICROSOFT, Op, optional, required
 from sardonyx.ops.microsoft.generation.scores import repeating
 from sardonyx.ops.rules import Array, one_int
 

@@ -24,8 +24,8 @@ from sardonyx.graph.dtype import (
 )
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import Op
 from sardonyx.ops.cast import convert
-from sardonyx.ops.declare import Op
 from sardonyx.ops.rules import Array, axis_of
 
 E8M0: Final = by_name("f8e8m0")

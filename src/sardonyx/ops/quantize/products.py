@@ -13,9 +13,9 @@ from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BF16, F16, F32, I8, I32, U8, by_name, by_numpy
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import Op
 from sardonyx.ops.conv import CONV, check_bias, conv_shape
 from sardonyx.ops.conv.products import convolve
-from sardonyx.ops.declare import Op
 from sardonyx.ops.linear import matmul, matmul_shape
 from sardonyx.ops.quantize.convert import is_single, to_quantized
 from sardonyx.ops.rules import Array

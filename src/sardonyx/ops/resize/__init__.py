@@ -13,7 +13,7 @@ from sardonyx.graph.dim import Shape, Size
 from sardonyx.graph.dtype import BOOL, COMPLEX, F32, FLOATS, I64, IEEE, NUMBERS, STRING
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import Op, optional
+from sardonyx.graph.op import Op, optional
 from sardonyx.ops.resize.filter import ROUNDINGS, TRANSFORMS, Mode, Stretch, positions, resample
 from sardonyx.ops.resize.grid import affine_grid, grid_sample
 from sardonyx.ops.rules import Array, as_ints, axes_of

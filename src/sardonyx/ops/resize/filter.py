@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.base.records import frozen
 from sardonyx.errors import InvalidArgument
-from sardonyx.frozen import frozen
 from sardonyx.ops.rules import Array
 from sardonyx.ops.sample import cubic_weights
 

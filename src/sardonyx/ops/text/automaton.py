@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from sardonyx.frozen import field, mutable
+from sardonyx.base.records import field, mutable
 from sardonyx.ops.rules import Array
 from sardonyx.ops.text.pattern import Chain, Choice, Letter, Repeat, Tree, Unsupported, parse
 

@@ -10,7 +10,7 @@ from sardonyx.errors import InvalidGraph, ShapeError
 from sardonyx.graph.dtype import F32, INDEX, STRING
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import Op, array, required
+from sardonyx.graph.op import Op, array, required
 from sardonyx.ops.once import Once
 from sardonyx.ops.rules import Array
 from sardonyx.ops.table import Table, TextTable

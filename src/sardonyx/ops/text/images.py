@@ -11,7 +11,7 @@ from sardonyx.errors import InvalidGraph, RuntimeException
 from sardonyx.graph.dtype import U8
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import Op
+from sardonyx.graph.op import Op
 from sardonyx.ops.rules import Array
 from sardonyx.ops.text.strings import package
 

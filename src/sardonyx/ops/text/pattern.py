@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sardonyx.frozen import frozen
+from sardonyx.base.records import frozen
 
 LAST: Final = 0x10FFFF
 MOST: Final = 1000  # times that something is repeated, as in RE2

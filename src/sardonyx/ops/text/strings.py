@@ -13,7 +13,7 @@ from sardonyx.graph.dim import Shape
 from sardonyx.graph.dtype import BOOL, I64, STRING
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import Op, array, optional
+from sardonyx.graph.op import Op, array, optional
 from sardonyx.ops.once import Once
 from sardonyx.ops.rules import Array, broadcast_shapes
 from sardonyx.ops.text.case import changed, is_dotted

@@ -10,7 +10,7 @@ from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.graph.dtype import F32, IEEE
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import ML, Op, array, optional, required
+from sardonyx.graph.op import ML, Op, array, optional, required
 from sardonyx.ops.once import Once
 from sardonyx.ops.rules import Array
 from sardonyx.ops.scores import (

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.base.records import frozen
 from sardonyx.errors import InvalidGraph
-from sardonyx.frozen import frozen
 from sardonyx.ops.rules import Array
 
 LEQ, LT, GTE, GT, EQ, NEQ, MEMBER = range(7)  # comparisons, numbered as TreeEnsemble does

@@ -8,10 +8,10 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidGraph
+from sardonyx.graph.const import Const
 from sardonyx.graph.dtype import U8
 from sardonyx.ops.rules import Array, distinct
 from sardonyx.ops.trees.forest import LEQ, MEMBER, NEQ, Forest, Nodes, Votes, plant
-from sardonyx.weights.const import Const
 
 LEAF: Final = 7
 MODES: Final = {

@@ -11,9 +11,9 @@ from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import STRING
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
-from sardonyx.ops.declare import INTERNAL, ML
+from sardonyx.graph.op import INTERNAL, ML
+from sardonyx.place.lowered import Bodies, Call, Lowered
 from sardonyx.place.provider import No, Region, Step, Yes
-from sardonyx.program.call import Bodies, Call, Lowered
 from sardonyx.program.program import Program
 from sardonyx.providers.cpu.index import lowering, text_lowering
 from sardonyx.providers.reference import Reference

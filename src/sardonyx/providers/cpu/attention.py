@@ -8,10 +8,10 @@ from typing import Final
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.graph import Node, Value
-from sardonyx.ops.declare import INTERNAL, MICROSOFT
+from sardonyx.graph.op import INTERNAL, MICROSOFT
 from sardonyx.ops.microsoft.rotary import heads_of
+from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
-from sardonyx.program.call import Call
 from sardonyx.providers.cpu.index import MULTIPLIES_BF16, Lowering
 
 FLAGS: Final = ("rows_first", "zeroes", "group", "before", "behind", "at_end", "smooth")

@@ -6,19 +6,19 @@ from typing import Final
 
 import numpy as np
 
-from sardonyx.graph.build import constant
+from sardonyx.graph.const import Words
 from sardonyx.graph.dtype import STRING
 from sardonyx.graph.graph import Node, Value, given
-from sardonyx.ops.declare import ML
+from sardonyx.graph.op import ML
+from sardonyx.ops.builder import constant
 from sardonyx.ops.features.categories import encoder_table, mapper_table, position_table
 from sardonyx.ops.rules import Array
 from sardonyx.ops.scores import labels_of
 from sardonyx.ops.table import Table, TextTable
+from sardonyx.place.lowered import Call, Zipped
 from sardonyx.place.provider import No
-from sardonyx.program.call import Call, Zipped
 from sardonyx.providers.cpu.index import Lowering
 from sardonyx.providers.cpu.scores import held
-from sardonyx.weights.const import Words
 
 
 def index_of(strings: list[bytes] | TextTable) -> tuple[Value, Value]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from sardonyx.graph.dtype import BF16, BOOL, F16, F32, F64, I64, U64, DType
 from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.chain import (
     ABSENT,
     ELEMENTWISE,
@@ -18,9 +19,8 @@ from sardonyx.ops.chain import (
     Instruction,
     instruction_of,
 )
-from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
+from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
-from sardonyx.program.call import Call
 from sardonyx.providers.cpu.index import Lowering
 
 # In the order of native/kernels/chain/ops.inc.

@@ -8,11 +8,11 @@ from typing import Final
 from sardonyx.graph.dim import Shape, Size
 from sardonyx.graph.dtype import F32, F64, I32, I64
 from sardonyx.graph.graph import Node, Value, given
+from sardonyx.graph.op import INTERNAL
 from sardonyx.ops.conv import transposed_front
-from sardonyx.ops.declare import INTERNAL
 from sardonyx.ops.window import Ints, Window, numbers, window
+from sardonyx.place.lowered import Call, Packed
 from sardonyx.place.provider import No
-from sardonyx.program.call import Call, Packed
 from sardonyx.providers.cpu.epilogue import epilogue
 from sardonyx.providers.cpu.index import MULTIPLIES_BF16, Lowering
 from sardonyx.providers.cpu.window import MAX_SPATIAL, unfit, window_ints

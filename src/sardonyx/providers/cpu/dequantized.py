@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sardonyx.graph.graph import Node, Value, given, optional
-from sardonyx.ops.declare import INTERNAL
+from sardonyx.graph.op import INTERNAL
 from sardonyx.ops.dequantized import table_of
+from sardonyx.place.lowered import Call, Stored
 from sardonyx.place.provider import No
-from sardonyx.program.call import Call, Stored
 from sardonyx.providers.cpu.index import Lowering
 
 

@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from sardonyx.frozen import frozen
+from sardonyx.base.records import frozen
 from sardonyx.graph.dtype import F32
 from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.op import ONNX
 from sardonyx.ops.chain import ABSENT, Instruction
-from sardonyx.ops.declare import ONNX
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.chain import encode
 

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from sardonyx.graph.dtype import F32, U8
 from sardonyx.graph.graph import Node, Value, given, optional
-from sardonyx.ops.declare import MICROSOFT
+from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.microsoft.moe import Inputs as Experts
 from sardonyx.ops.microsoft.qmoe import ACTIVATIONS, inputs_of, is_fused
+from sardonyx.place.lowered import Call, Stored
 from sardonyx.place.provider import No
-from sardonyx.program.call import Call, Stored
 from sardonyx.providers.cpu.index import Lowering
 
 FLOAT: Final = 32  # bits of weights that are floats

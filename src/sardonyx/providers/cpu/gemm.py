@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from sardonyx.graph.build import constant
+from sardonyx.graph.const import Recipe
 from sardonyx.graph.dtype import BF16, F16, F32, F64, I32, I64, U32, U64
 from sardonyx.graph.graph import Node, Value
-from sardonyx.ops.declare import INTERNAL, ONNX
+from sardonyx.graph.op import INTERNAL, ONNX
+from sardonyx.ops.builder import constant
+from sardonyx.place.lowered import Call, Packed
 from sardonyx.place.provider import No
-from sardonyx.program.call import Call, Packed
 from sardonyx.providers.cpu.chain import encode
 from sardonyx.providers.cpu.epilogue import Epilogue, Rest, alike, is_like, is_row
 from sardonyx.providers.cpu.index import MULTIPLIES_BF16, Lowering
-from sardonyx.weights.const import Recipe
 
 PANEL: Final = 32  # columns of a packed panel (native/kernels/gemm/tile.h)
 _WIDE: Final = (F32, F16, BF16)

@@ -9,10 +9,10 @@ from typing import Final
 
 import sardonyx._native as native
 from sardonyx.graph.graph import Node
+from sardonyx.graph.op import INTERNAL, MICROSOFT, ML, ONNX
 from sardonyx.ops.chain import ELEMENTWISE
-from sardonyx.ops.declare import INTERNAL, MICROSOFT, ML, ONNX
+from sardonyx.place.lowered import Lowered
 from sardonyx.place.provider import No
-from sardonyx.program.call import Lowered
 
 Lowering = Callable[[Node], Lowered | No]
 MULTIPLIES_BF16: Final = native.multiplies_bf16

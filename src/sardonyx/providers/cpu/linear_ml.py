@@ -9,12 +9,12 @@ import numpy as np
 from sardonyx.graph.dim import Size, product
 from sardonyx.graph.dtype import F32, STRING, DType
 from sardonyx.graph.graph import Node, Value
-from sardonyx.ops.declare import ML
+from sardonyx.graph.op import ML
 from sardonyx.ops.estimators import KERNELS, Kernel, classifier_targets
 from sardonyx.ops.rules import Array
 from sardonyx.ops.scores import labels_of
+from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
-from sardonyx.program.call import Call
 from sardonyx.providers.cpu.index import Lowering
 from sardonyx.providers.cpu.scores import BEST, POSTS, VALUES, YES_NO, Verdict, held, labels_value
 

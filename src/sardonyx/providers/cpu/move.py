@@ -8,8 +8,8 @@ from sardonyx.graph.dim import Shape, Size, floor_div, least, maximum, minimum, 
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.ops.rules import axes_of, axis_of
+from sardonyx.place.lowered import Call, Lowered, Permuted, Sliced
 from sardonyx.place.provider import No
-from sardonyx.program.call import Call, Lowered, Permuted, Sliced
 from sardonyx.providers.cpu.index import Lowering
 
 _MODES: Final = {b"constant": 0, b"reflect": 1, b"edge": 2, b"wrap": 3}

@@ -6,10 +6,10 @@ from typing import Final
 
 from sardonyx.graph.dtype import F32, F64
 from sardonyx.graph.graph import Node, Value
-from sardonyx.ops.declare import INTERNAL
+from sardonyx.graph.op import INTERNAL
 from sardonyx.ops.nbits import REALS, form_of
+from sardonyx.place.lowered import Call, Stored
 from sardonyx.place.provider import No
-from sardonyx.program.call import Call, Stored
 from sardonyx.providers.cpu.chain import encode
 from sardonyx.providers.cpu.epilogue import alike
 from sardonyx.providers.cpu.index import Lowering

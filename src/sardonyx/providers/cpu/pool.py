@@ -7,11 +7,11 @@ from typing import Final
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import F32, I8, U8
 from sardonyx.graph.graph import Node, Value
-from sardonyx.ops.declare import INTERNAL
+from sardonyx.graph.op import INTERNAL
 from sardonyx.ops.pool import pool_window
 from sardonyx.ops.window import MAX_SPAN, Window
+from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
-from sardonyx.program.call import Call
 from sardonyx.providers.cpu.index import Lowering
 from sardonyx.providers.cpu.window import fronts, unfit, window_ints
 

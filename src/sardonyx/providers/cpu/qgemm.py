@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from sardonyx.frozen import frozen
+from sardonyx.base.records import frozen
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import F32, I8, U8
 from sardonyx.graph.graph import Node, Value, given, optional
-from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
+from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.window import window
+from sardonyx.place.lowered import Call, Packed
 from sardonyx.place.provider import No
-from sardonyx.program.call import Call, Packed
 from sardonyx.providers.cpu.index import Lowering
 from sardonyx.providers.cpu.window import unfit, window_ints
 

@@ -6,9 +6,9 @@ from typing import Final
 
 from sardonyx.graph.dtype import BF16, F16, F32, I8, I16, I32, U8, U16, by_name
 from sardonyx.graph.graph import Node, given, optional
-from sardonyx.ops.declare import INTERNAL
+from sardonyx.graph.op import INTERNAL
+from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
-from sardonyx.program.call import Call
 from sardonyx.providers.cpu.index import Lowering
 
 REAL: Final = frozenset((F32, F16, BF16))

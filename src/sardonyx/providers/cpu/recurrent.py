@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from sardonyx.graph.dtype import F32, U8
 from sardonyx.graph.graph import Node, Value, optional
-from sardonyx.ops.declare import INTERNAL
+from sardonyx.graph.op import INTERNAL
 from sardonyx.ops.recurrent import DIRECTIONS, settings_of
+from sardonyx.place.lowered import Call, Packed
 from sardonyx.place.provider import No
-from sardonyx.program.call import Call, Packed
 from sardonyx.providers.cpu.index import Lowering
 
 PANEL: Final = 32  # columns of a packed panel

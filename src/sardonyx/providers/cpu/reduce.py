@@ -23,8 +23,8 @@ from sardonyx.graph.dtype import (
 )
 from sardonyx.graph.graph import Node
 from sardonyx.ops.rules import axes_of, axis_of
+from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
-from sardonyx.program.call import Call
 from sardonyx.providers.cpu.index import Lowering
 
 _FLOATS: Final = frozenset((F32, F64, F16, BF16))

@@ -10,8 +10,8 @@ from sardonyx.errors import ShapeError
 from sardonyx.graph.dtype import F32
 from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.ops.rules import axes_of
+from sardonyx.place.lowered import Call, Lowered, Reshaped
 from sardonyx.place.provider import No
-from sardonyx.program.call import Call, Lowered, Reshaped
 from sardonyx.providers.cpu.index import Lowering
 from sardonyx.providers.cpu.move import follows
 from sardonyx.providers.cpu.shape import bits_of

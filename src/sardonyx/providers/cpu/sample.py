@@ -6,10 +6,10 @@ from typing import Final
 
 from sardonyx.graph.dtype import BF16, F16, F32, F64
 from sardonyx.graph.graph import Node, given
-from sardonyx.ops.declare import INTERNAL
+from sardonyx.graph.op import INTERNAL
 from sardonyx.ops.window import window
+from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
-from sardonyx.program.call import Call
 from sardonyx.providers.cpu.index import Lowering
 from sardonyx.providers.cpu.window import unfit, window_ints
 

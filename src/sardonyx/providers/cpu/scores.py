@@ -6,12 +6,12 @@ from typing import Final
 
 import numpy as np
 
-from sardonyx.frozen import as_tuple, frozen
-from sardonyx.graph.build import constant
+from sardonyx.base.records import as_tuple, frozen
+from sardonyx.graph.const import Held
 from sardonyx.graph.graph import Value
+from sardonyx.ops.builder import constant
 from sardonyx.ops.rules import Array
 from sardonyx.ops.scores import two_labels
-from sardonyx.weights.const import Held
 
 VALUES, BEST, YES_NO = range(3)  # endings
 POSTS: Final = (b"NONE", b"SOFTMAX", b"LOGISTIC", b"SOFTMAX_ZERO", b"PROBIT")

@@ -8,9 +8,9 @@ import numpy as np
 
 from sardonyx.graph.dtype import F32, F64, I16, I32, I64
 from sardonyx.graph.graph import Node, given
-from sardonyx.ops.declare import INTERNAL
+from sardonyx.graph.op import INTERNAL
+from sardonyx.place.lowered import Call, Expanded, Lowered, Permuted, Reshaped
 from sardonyx.place.provider import No
-from sardonyx.program.call import Call, Expanded, Lowered, Permuted, Reshaped
 from sardonyx.providers.cpu.index import Lowering
 from sardonyx.providers.cpu.move import follows
 

@@ -9,8 +9,8 @@ from sardonyx.graph.dtype import F32, F64
 from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.ops.rules import axis_of
 from sardonyx.ops.signal import FACTORS, number_in
+from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
-from sardonyx.program.call import Call
 from sardonyx.providers.cpu.index import Lowering
 from sardonyx.providers.cpu.move import follows
 

@@ -11,14 +11,14 @@ import numpy as np
 
 from sardonyx.graph.dtype import BF16, BOOL, F16, F32, F64, INTS, STRING
 from sardonyx.graph.graph import Node, given
-from sardonyx.ops.declare import MICROSOFT, ML
+from sardonyx.graph.op import MICROSOFT, ML
 from sardonyx.ops.rules import Array, axis_of
 from sardonyx.ops.scores import texts
 from sardonyx.ops.text.case import is_dotted, letters
 from sardonyx.ops.text.grams import MODES, gram_table, pool_of
 from sardonyx.ops.text.strings import stopword_set
+from sardonyx.place.lowered import Call, Lowered, Sliced
 from sardonyx.place.provider import No
-from sardonyx.program.call import Call, Lowered, Sliced
 from sardonyx.providers.cpu import categories, gather, linear_ml, move, shape
 from sardonyx.providers.cpu.categories import index_of
 from sardonyx.providers.cpu.index import Lowering

@@ -6,17 +6,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.frozen import frozen, mutable
+from sardonyx.base.records import frozen, mutable
 from sardonyx.graph.dtype import F16, F32, STRING
 from sardonyx.graph.graph import Node, Value
-from sardonyx.ops.declare import ML
+from sardonyx.graph.op import ML
 from sardonyx.ops.once import Once
 from sardonyx.ops.rules import Array
 from sardonyx.ops.scores import labels_of
 from sardonyx.ops.trees import AGGREGATES, newer_forest, numbers, older_forest, target_count
 from sardonyx.ops.trees.forest import Forest, Votes
+from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
-from sardonyx.program.call import Call
 from sardonyx.providers.cpu.index import Lowering
 from sardonyx.providers.cpu.scores import BEST, POSTS, VALUES, YES_NO, Verdict, held, labels_value
 

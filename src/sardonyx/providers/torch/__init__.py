@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from sardonyx.device import TORCH_HOST
 from sardonyx.errors import FAULTS, RuntimeException
 from sardonyx.graph.dtype import by_numpy
 from sardonyx.graph.graph import Node
+from sardonyx.ort.device import TORCH_HOST
 from sardonyx.place.provider import No, Region, Step, Yes
 from sardonyx.providers.torch import control
 from sardonyx.providers.torch.claim import COPY, LOOKS, SIZES, row_of, unfit

@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import Tensor
 
 from sardonyx.graph.graph import Node
-from sardonyx.ops.declare import MICROSOFT
+from sardonyx.graph.op import MICROSOFT
 from sardonyx.providers.torch.row import REALS, WHOLE, Row, Rows
 from sardonyx.providers.torch.wide import in_wide
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from sardonyx.graph.dtype import DType
 from sardonyx.graph.graph import Node
+from sardonyx.graph.op import INTERNAL
 from sardonyx.ops.chain import ABSENT, CONVERSIONS, TYPES, Code
-from sardonyx.ops.declare import INTERNAL
 from sardonyx.providers.torch import activation, cast, elementwise, quantize
 from sardonyx.providers.torch.cast import convert
 from sardonyx.providers.torch.dtypes import TORCH

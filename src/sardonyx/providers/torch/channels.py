@@ -11,8 +11,8 @@ from typing import Any, Final
 from torch import Tensor
 
 from sardonyx.graph.graph import Node
+from sardonyx.graph.op import INTERNAL, MICROSOFT
 from sardonyx.ops.chain import TYPES, Code
-from sardonyx.ops.declare import INTERNAL, MICROSOFT
 from sardonyx.ops.microsoft.fused import SETTINGS
 from sardonyx.providers.torch.chain import run_code, unfit
 from sardonyx.providers.torch.conv import conv, conv_relu, conv_transpose, has_relu

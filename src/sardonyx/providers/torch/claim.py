@@ -9,7 +9,7 @@ import numpy as np
 
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
-from sardonyx.ops.declare import INTERNAL
+from sardonyx.graph.op import INTERNAL
 from sardonyx.place.provider import No
 from sardonyx.providers.torch.dtypes import TORCH
 from sardonyx.providers.torch.index import ROWS

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
-from sardonyx.frozen import frozen
+from sardonyx.base.records import frozen
+from sardonyx.graph.op import MICROSOFT, ONNX
 from sardonyx.ops.conv import transposed_front, transposed_sizes
-from sardonyx.ops.declare import MICROSOFT, ONNX
 from sardonyx.ops.rules import Array
 from sardonyx.ops.window import Ints, numbers, window
 from sardonyx.providers.torch.row import PLAIN, REALS, Row, Rows

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sardonyx.graph.dtype import F32
-from sardonyx.ops.declare import INTERNAL, ONNX
+from sardonyx.graph.op import INTERNAL, ONNX
 from sardonyx.ops.window import Walk
 from sardonyx.providers.torch.row import REALS, Row, Rows
 from sardonyx.providers.torch.sample import linear_taps, weigh

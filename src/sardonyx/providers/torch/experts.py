@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 from sardonyx.graph.dtype import BF16, F16, F32, U8
-from sardonyx.ops.declare import MICROSOFT
+from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.microsoft import moe as plain
 from sardonyx.ops.microsoft import qmoe as quantized
 from sardonyx.ops.rules import filled

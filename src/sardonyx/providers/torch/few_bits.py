@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import Tensor
 
-from sardonyx.frozen import frozen
+from sardonyx.base.records import frozen
 from sardonyx.graph.dtype import BF16, F16, F32, FLOATS
-from sardonyx.ops.declare import INTERNAL
+from sardonyx.graph.op import INTERNAL
 from sardonyx.ops.nbits import STEPS, Form, form_of
 from sardonyx.providers.torch.kernels import usable
 from sardonyx.providers.torch.nbits import dequantized

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.graph import Node
-from sardonyx.ops.declare import ONNX
+from sardonyx.graph.op import ONNX
 from sardonyx.ops.rules import Array, one_int
 from sardonyx.providers.torch.bits import MOVED, blind
 from sardonyx.providers.torch.row import PLAIN, Row, Rows

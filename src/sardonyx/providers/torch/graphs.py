@@ -11,10 +11,10 @@ from typing import Any, Final, Protocol
 import torch
 from torch import Tensor
 
+from sardonyx.base.locks import Lock
+from sardonyx.base.log import logger
+from sardonyx.base.records import frozen
 from sardonyx.errors import SardonyxError
-from sardonyx.frozen import frozen
-from sardonyx.locks import Lock
-from sardonyx.log import logger
 
 MOST: Final = 8  # graphs of a region that are kept
 Key = tuple[Any, ...]

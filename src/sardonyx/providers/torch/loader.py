@@ -16,12 +16,12 @@ from torch import Tensor
 
 from sardonyx.cli.term import size
 from sardonyx.errors import FAULTS, EPFail, SardonyxError
+from sardonyx.graph.const import Const
 from sardonyx.graph.dtype import BOOL
 from sardonyx.providers.torch.forms import CHANNELS_LAST, COLUMNS, padded
 from sardonyx.providers.torch.narrow import held_as, unpacked
 from sardonyx.providers.torch.recipes import cooking
 from sardonyx.providers.torch.ring import Buffer, Ring
-from sardonyx.weights.const import Const
 from sardonyx.weights.loading import DataLoader, Report, WeightReference, silent
 from sardonyx.weights.reading import PAGE, FilePiece, MemoryPiece, Part, Reading
 

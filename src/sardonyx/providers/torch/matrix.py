@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sardonyx.graph.dtype import F16, F32, F64
-from sardonyx.ops.declare import MICROSOFT
+from sardonyx.graph.op import MICROSOFT
 from sardonyx.providers.torch.row import Row, Rows
 from sardonyx.providers.torch.wide import in_wide
 

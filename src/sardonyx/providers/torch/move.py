@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 from sardonyx.errors import InvalidArgument
-from sardonyx.ops.declare import MICROSOFT, ONNX
+from sardonyx.graph.op import MICROSOFT, ONNX
 from sardonyx.ops.rules import Array, as_ints, axes_of
 from sardonyx.ops.sizes import taken
 from sardonyx.providers.torch.bits import CARRIERS, MOVED, blind

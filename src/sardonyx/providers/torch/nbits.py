@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from sardonyx.graph.dtype import BF16, F16, F32, I8, I32, I64, U8, by_name
+from sardonyx.graph.op import INTERNAL, MICROSOFT
 from sardonyx.ops.chain import Code
-from sardonyx.ops.declare import INTERNAL, MICROSOFT
 from sardonyx.ops.nbits import Form, form_of
 from sardonyx.providers.torch.dtypes import TORCH
 from sardonyx.providers.torch.epilogue import finished, unfinished

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sardonyx.graph.dtype import F32, F64
-from sardonyx.ops.declare import TRAINING
+from sardonyx.graph.op import TRAINING
 from sardonyx.ops.rules import Array, one_int
 from sardonyx.providers.torch.row import Row, Rows
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from sardonyx.base.records import frozen
 from sardonyx.errors import InvalidArgument
-from sardonyx.frozen import frozen
 
 _FLAGS: Final = {"0": False, "1": True, "false": False, "true": True}
 # Options of onnxruntime's CUDA provider that change nothing here.

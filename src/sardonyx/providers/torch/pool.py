@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import I8, I64, U8
-from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
+from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.pool import pool_window, unpooled
 from sardonyx.ops.rules import Array
 from sardonyx.ops.window import Ints

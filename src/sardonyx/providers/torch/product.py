@@ -14,8 +14,8 @@ from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 from sardonyx.graph.dtype import I32, I64
 from sardonyx.graph.graph import Node
+from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.chain import Code
-from sardonyx.ops.declare import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.linear import Equation
 from sardonyx.providers.torch.epilogue import finished, unfinished
 from sardonyx.providers.torch.forms import padded

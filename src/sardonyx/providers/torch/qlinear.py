@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sardonyx.graph.dtype import BOOL, F32, I8, U8
-from sardonyx.ops.declare import MICROSOFT
+from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.microsoft.qlinear import triples
 from sardonyx.providers.torch.pool import average_pool
 from sardonyx.providers.torch.quantize import to_quantized

@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 from sardonyx.graph.dtype import BF16, F16, F32, I8, I32, U8
 from sardonyx.graph.graph import Node
-from sardonyx.ops.declare import MICROSOFT, ONNX
+from sardonyx.graph.op import MICROSOFT, ONNX
 from sardonyx.ops.quantize.products import LARGEST
 from sardonyx.ops.recurrent import filled
 from sardonyx.ops.window import walk, window

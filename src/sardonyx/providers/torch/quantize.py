@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sardonyx.graph.dtype import BF16, F16, F32, I8, I16, I32, U8, U16, by_name, by_onnx
 from sardonyx.graph.graph import Node
-from sardonyx.ops.declare import MICROSOFT, ONNX
+from sardonyx.graph.op import MICROSOFT, ONNX
 from sardonyx.ops.microsoft import convert as microsoft
 from sardonyx.ops.quantize.convert import dequantize as dequantize_op
 from sardonyx.ops.quantize.convert import quantize as quantize_op

@@ -7,16 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sardonyx.frozen import frozen
-from sardonyx.graph.build import constant
+from sardonyx.base.records import frozen
+from sardonyx.graph.const import Const, Recipe
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
-from sardonyx.ops.declare import as_outputs
+from sardonyx.graph.op import as_outputs
+from sardonyx.ops.builder import constant
 from sardonyx.place.provider import No
 from sardonyx.providers.torch.claim import row_of
 from sardonyx.providers.torch.dtypes import as_tensor
 from sardonyx.providers.torch.row import Row
-from sardonyx.weights.const import Const, Recipe
 
 
 @frozen

@@ -13,7 +13,7 @@ from torch import _VF, Tensor
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 from sardonyx.graph.dtype import I32
-from sardonyx.ops.declare import ONNX
+from sardonyx.graph.op import ONNX
 from sardonyx.ops.recurrent import DIRECTIONS, filled, settings_of
 from sardonyx.providers.torch.row import REALS, Row, Rows
 from sardonyx.providers.torch.wide import wide

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from sardonyx.base.locks import Lock
+from sardonyx.base.records import frozen, replace
 from sardonyx.errors import RuntimeException, SardonyxError
-from sardonyx.frozen import frozen, replace
+from sardonyx.graph.const import Const
 from sardonyx.graph.dim import Shape, evaluate, symbols
 from sardonyx.graph.graph import Node, Value
-from sardonyx.locks import Lock
 from sardonyx.place.provider import HOST, No, Region
 from sardonyx.providers.torch.claim import COPY, FEW, LOOKS, SIZES, row_of
 from sardonyx.providers.torch.forms import ALIGNED_BYTES, CHANNELS_LAST, COLUMNS
@@ -24,7 +25,6 @@ from sardonyx.providers.torch.index import ROWS
 from sardonyx.providers.torch.row import Packing, Row
 from sardonyx.providers.torch.source import FILE, Arg, Key, Line, Pack, Source, Writer
 from sardonyx.providers.torch.values import Owner, owner_of
-from sardonyx.weights.const import Const
 from sardonyx.weights.loading import Conversion, WeightReference
 
 if TYPE_CHECKING:

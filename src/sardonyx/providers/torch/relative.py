@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.graph import Node
-from sardonyx.ops.declare import MICROSOFT
+from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.rules import Array, one_int
 from sardonyx.providers.torch.row import REALS, Row, Rows
 from sardonyx.providers.torch.wide import wide

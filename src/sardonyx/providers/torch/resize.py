@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 from sardonyx.graph.graph import Node
-from sardonyx.ops.declare import ONNX
+from sardonyx.graph.op import ONNX
 from sardonyx.ops.resize import mode_of, resized_axes, stretches
 from sardonyx.ops.resize.filter import Mode, Stretch
 from sardonyx.ops.rules import Array

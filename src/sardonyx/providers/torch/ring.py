@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import torch
 
-from sardonyx.frozen import mutable
-from sardonyx.weights.store import Array, pages
+from sardonyx.base.records import mutable
+from sardonyx.base.shared_store import Array, pages
 
 _STREAMED: Final = ("cuda", "xpu")  # types of devices that copy beside the host's work
 

@@ -8,10 +8,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from sardonyx.base.records import as_tuple, frozen
 from sardonyx.errors import InvalidArgument, RuntimeException
-from sardonyx.frozen import as_tuple, frozen
 from sardonyx.graph.dtype import F16, F32, F64, I32, I64
-from sardonyx.ops.declare import MICROSOFT, ONNX
+from sardonyx.graph.op import MICROSOFT, ONNX
 from sardonyx.ops.roi import MAX_SAMPLES
 from sardonyx.ops.rules import Array
 from sardonyx.ops.window import Ints

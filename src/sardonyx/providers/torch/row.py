@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from sardonyx.frozen import frozen
+from sardonyx.base.records import frozen
 from sardonyx.graph.dtype import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, DType
 from sardonyx.graph.graph import Node, Value
 

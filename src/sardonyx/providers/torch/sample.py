@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import I64
 from sardonyx.graph.graph import Node
-from sardonyx.ops.declare import ONNX
+from sardonyx.graph.op import ONNX
 from sardonyx.ops.resize.grid import CUBIC_A
 from sardonyx.ops.rules import Array
 from sardonyx.ops.sample import cubic_weights

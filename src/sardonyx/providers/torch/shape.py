@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from sardonyx.errors import InvalidArgument, ShapeError
+from sardonyx.graph.const import Const
 from sardonyx.graph.dtype import BF16, F16, F32, F64, I16, I32, I64, by_numpy, by_onnx
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import ONNX
+from sardonyx.graph.op import ONNX
 from sardonyx.ops.rules import Array, as_ints, axes_of
 from sardonyx.ops.shape import reshaped, steps
 from sardonyx.providers.torch.bits import EIGHTHS, MOVED
 from sardonyx.providers.torch.dtypes import TORCH, as_tensor
 from sardonyx.providers.torch.move import Shapes
 from sardonyx.providers.torch.row import Row, Rows
-from sardonyx.weights.const import Const
 
 
 def reshape(x: Tensor, target: Array, *, allowzero: int, shapes: Shapes) -> Tensor:

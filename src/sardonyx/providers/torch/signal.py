@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import by_onnx
-from sardonyx.ops.declare import ONNX
+from sardonyx.graph.op import ONNX
 from sardonyx.ops.rules import Array, one_int
 from sardonyx.ops.signal import FACTORS, mel
 from sardonyx.providers.torch.dtypes import TORCH, as_tensor

@@ -9,7 +9,7 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import Tensor
 
 from sardonyx.graph.dtype import I32
-from sardonyx.ops.declare import MICROSOFT
+from sardonyx.graph.op import MICROSOFT
 from sardonyx.providers.torch.normalize import has_norm, rms_norm
 from sardonyx.providers.torch.row import REALS, Row, Rows
 from sardonyx.providers.torch.wide import wide

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from types import CodeType
 from typing import Any, Final
 
-from sardonyx.frozen import field, frozen, mutable
+from sardonyx.base.records import field, frozen, mutable
+from sardonyx.graph.const import Const
 from sardonyx.graph.dim import Shape
 from sardonyx.graph.graph import Node, Value
-from sardonyx.ops.declare import as_outputs
+from sardonyx.graph.op import as_outputs
 from sardonyx.place.provider import Region
-from sardonyx.weights.const import Const
 
 FILE: Final = "<region>"
 Key = tuple[Const, str]  # a constant, and the form in which it is wanted

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sardonyx.errors import InvalidArgument
-from sardonyx.ops.declare import MICROSOFT
+from sardonyx.graph.op import MICROSOFT
 from sardonyx.providers.torch.row import REALS, Row, Rows
 from sardonyx.providers.torch.wide import wide
 

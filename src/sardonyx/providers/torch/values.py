@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack as imported
 
-from sardonyx.device import TORCH_HOST
 from sardonyx.errors import SardonyxError, ValueFault
 from sardonyx.graph.dtype import U8, DType, by_numpy
+from sardonyx.ort.device import TORCH_HOST
 from sardonyx.providers.torch.dtypes import TORCH, as_array, as_tensor, ours
 
 Array = np.ndarray[Any, Any]

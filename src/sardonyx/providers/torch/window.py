@@ -9,7 +9,7 @@ from typing import Any, Final
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
-from sardonyx.frozen import frozen
+from sardonyx.base.records import frozen
 from sardonyx.graph.graph import Node
 from sardonyx.ops.window import Ints, Walk, walk, window
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Final
 
+from sardonyx.graph.op import Gradient, Op
 from sardonyx.ops import family_of
-from sardonyx.ops.declare import Gradient, Op
 
 # Families whose ops have gradients: each is a module here, which hands the rules to the ops.
 FAMILIES: Final = frozenset((

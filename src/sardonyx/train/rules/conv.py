@@ -6,8 +6,8 @@ import itertools
 import math
 from typing import Final
 
+from sardonyx.base.records import frozen
 from sardonyx.errors import NotImplemented
-from sardonyx.frozen import frozen
 from sardonyx.graph.dim import Size
 from sardonyx.graph.graph import Node, Value, given
 from sardonyx.ops.window import Ints, Window, window

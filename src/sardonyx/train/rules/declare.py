@@ -7,8 +7,8 @@ from typing import Any
 
 from sardonyx.errors import InternalError
 from sardonyx.graph.graph import Node, Value, given
+from sardonyx.graph.op import ONNX, Gradient, Op
 from sardonyx.ops import lookup
-from sardonyx.ops.declare import ONNX, Gradient, Op
 from sardonyx.train.backward import Backward, Parts
 
 Unary = Callable[[Backward, Value, Value, Value], Value]  # builder, gradient, input, output

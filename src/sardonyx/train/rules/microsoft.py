@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sardonyx.graph.graph import Node, Value, given, optional
-from sardonyx.ops.declare import MICROSOFT
+from sardonyx.graph.op import MICROSOFT
 from sardonyx.train.backward import Backward, ranked
 from sardonyx.train.rules.declare import parts
 

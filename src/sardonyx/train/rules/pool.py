@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from sardonyx.base.records import replace
 from sardonyx.errors import NotImplemented
-from sardonyx.frozen import replace
 from sardonyx.graph.graph import Node, Value, given
 from sardonyx.ops.window import window
 from sardonyx.train.backward import Backward, ranked

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sardonyx.graph.graph import Node, Value
-from sardonyx.ops.declare import GRADIENT
+from sardonyx.graph.op import GRADIENT
 from sardonyx.train.backward import Backward
 from sardonyx.train.rules.declare import gradient
 

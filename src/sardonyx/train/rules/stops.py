@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from sardonyx.frozen import frozen
+from sardonyx.base.records import frozen
 from sardonyx.graph.dtype import BOOL, FLOATS, INTS
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node

@@ -12,7 +12,7 @@ from sardonyx.graph.dtype import F16, F32, I32
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.declare import MICROSOFT, Op, optional, required
+from sardonyx.graph.op import MICROSOFT, Op, optional, required
 from sardonyx.ops.microsoft.generation.decoders import Decoder, EncoderDecoder, Gpt
 from sardonyx.ops.microsoft.generation.scores import Rules, nucleus
 from sardonyx.ops.microsoft.generation.search import Beams, Limits, by_beams, one_by_one

@@ -6,8 +6,8 @@ from typing import Final
 
 import numpy as np
 
+from sardonyx.base.records import frozen
 from sardonyx.errors import InvalidArgument
-from sardonyx.frozen import frozen
 from sardonyx.ops.rules import Array
 
 SHUT: Final = np.finfo(np.float32).min  # the score of a token that must not come

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sardonyx.frozen import field, frozen, mutable
+from sardonyx.base.records import field, frozen, mutable
 from sardonyx.ops.microsoft.generation.decoders import Decoder
 from sardonyx.ops.microsoft.generation.scores import Rules
 from sardonyx.ops.rules import Array

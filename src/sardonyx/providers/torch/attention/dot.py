@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 from sardonyx.graph.dtype import F32
+from sardonyx.graph.op import ONNX
 from sardonyx.ops.attention.dot import BIASED, CAPPED, PROBABILITIES, Settings
 from sardonyx.ops.attention.heads import precision
-from sardonyx.ops.declare import ONNX
 from sardonyx.ops.fused_attention import UNSEEN
 from sardonyx.providers.torch.attention.core import INF, attended, grouped_matmul, pack, unpack
 from sardonyx.providers.torch.dtypes import TORCH

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sardonyx.graph.dtype import BF16, F16, F32, I32, by_onnx
-from sardonyx.ops.declare import INTERNAL
+from sardonyx.graph.op import INTERNAL
 from sardonyx.ops.fused_attention import UNSEEN
 from sardonyx.providers.torch.attention.core import (
     INF,

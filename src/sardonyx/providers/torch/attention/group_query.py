@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
+from sardonyx.base.records import frozen
 from sardonyx.errors import InvalidArgument
-from sardonyx.frozen import frozen
 from sardonyx.graph.dtype import BF16, F16, F32, I32, I64
 from sardonyx.graph.graph import Node
-from sardonyx.ops.declare import MICROSOFT
+from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.fused_attention import UNSEEN
 from sardonyx.ops.microsoft.group_query import SCORES, WEIGHTS, Inputs
 from sardonyx.ops.rules import filled, one_int

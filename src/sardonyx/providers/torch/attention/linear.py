@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import BF16, F16, F32
-from sardonyx.ops.declare import MICROSOFT, ONNX
+from sardonyx.graph.op import MICROSOFT, ONNX
 from sardonyx.ops.recurrent import filled
 from sardonyx.providers.torch.row import Row, Rows
 

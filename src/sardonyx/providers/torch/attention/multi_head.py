@@ -12,7 +12,7 @@ from torch import Tensor
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import BF16, F16, F32, I32
 from sardonyx.graph.graph import Node
-from sardonyx.ops.declare import MICROSOFT
+from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.fused_attention import STAYS, UNSEEN
 from sardonyx.ops.microsoft.decoder import Masked, multi_head_attrs
 from sardonyx.ops.microsoft.multi_head import SHUT_OUT, Inputs

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sardonyx.graph.dtype import F16, F32, I32
-from sardonyx.ops.declare import MICROSOFT
+from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.fused_attention import STAYS, UNSEEN
 from sardonyx.ops.microsoft.projected import widths_of
 from sardonyx.ops.recurrent import filled

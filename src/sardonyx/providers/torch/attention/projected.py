@@ -10,7 +10,7 @@ from torch import Tensor
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import BF16, F16, F32, I8, I32, U8
 from sardonyx.graph.graph import Node
-from sardonyx.ops.declare import MICROSOFT
+from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.microsoft.decoder import projected_attrs
 from sardonyx.ops.microsoft.projected import Inputs, widths_of
 from sardonyx.ops.microsoft.qbert import projected_attrs as quantized_attrs

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sardonyx.graph.dtype import BF16, F16, F32, I64
-from sardonyx.ops.declare import MICROSOFT, ONNX
+from sardonyx.graph.op import MICROSOFT, ONNX
 from sardonyx.ops.microsoft.rotary import heads_of, streams_of
 from sardonyx.providers.torch.attention.core import pack, unpack
 from sardonyx.providers.torch.kernels import usable

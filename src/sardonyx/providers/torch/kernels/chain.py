@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor
 
-from sardonyx.frozen import frozen
+from sardonyx.base.records import frozen
 from sardonyx.providers.torch.dtypes import TORCH, ours
 from sardonyx.providers.torch.kernels import maths
 from sardonyx.providers.torch.kernels.launch import launch

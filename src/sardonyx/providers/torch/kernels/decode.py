@@ -7,7 +7,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from sardonyx.frozen import frozen
+from sardonyx.base.records import frozen
 from sardonyx.providers.torch.kernels import n_processors
 from sardonyx.providers.torch.kernels.attend import attend_kernel
 from sardonyx.providers.torch.kernels.digits import UNIT, WORDS

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import Tensor
 
-from sardonyx.frozen import frozen
+from sardonyx.base.records import frozen
 from sardonyx.providers.torch.kernels import n_processors
 from sardonyx.providers.torch.kernels.digits import UNIT, WORDS
 from sardonyx.providers.torch.kernels.launch import launch

@@ -1,0 +1,1 @@
+"""Shared basics without knowledge of models: logging, locks, files, record classes, imports."""

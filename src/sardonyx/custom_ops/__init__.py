@@ -1,0 +1,1 @@
+"""Operators declared by users, in Python or in C."""

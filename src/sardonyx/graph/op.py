@@ -1,0 +1,259 @@
+"""How an op is declared: schema, facts and numpy reference together, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from sardonyx.base.records import frozen
+from sardonyx.errors import InternalError
+from sardonyx.graph.dtype import ALL, DType
+from sardonyx.graph.fact import AnyFact
+
+ONNX: Final = ""  # the domain of the standard ops
+ML: Final = "ai.onnx.ml"
+MICROSOFT: Final = "com.microsoft"
+PREVIEW: Final = "ai.onnx.preview"
+TRAINING: Final = "ai.onnx.preview.training"
+INTERNAL: Final = "sardonyx"  # ops that lowering makes
+GRADIENT: Final = "sardonyx.train"  # ops of gradient graphs that no standard ops express
+
+# Attributes that are truths wherever ops have them: 0 is false, and any other number is true.
+_FLAGS: Final = frozenset((
+    "align_corners", "allowzero", "antialias", "ceil_mode", "center_point_box", "channels_last",
+    "count_include_pad", "detect_negative", "detect_positive", "do_rotary", "exclude_outside",
+    "exclusive", "fmod", "input_forget", "interleaved", "inverse", "is_bidirectional",
+    "is_case_sensitive", "is_causal", "is_packed_batching", "keepdims", "largest",
+    "linear_before_reset", "new_axis", "noop_with_empty_axes", "normalize_routing_weights",
+    "one_class", "onesided", "past_present_share_buffer", "periodic", "reverse",
+    "rotary_interleaved", "saturate", "select_last_index", "sliding_window_cache", "sorted",
+    "training_mode", "transA", "transB", "transBatchA", "transBatchB", "unidirectional", "upper",
+    "use_sparse_mixer", "zeros",
+))  # fmt: skip
+
+Infer = Callable[..., Any]  # (guards, *facts, **attrs) -> fact or tuple of facts
+Reference = Callable[..., Any]  # (*arrays, **attrs) -> array or tuple of arrays
+Types = Callable[..., dict[str, DType]]  # (types by name, attrs) -> more types by name
+Lowering = Callable[..., Any]  # (node) -> what it becomes on the CPU
+Gradient = Callable[..., Any]  # (builder, node, *gradients of outputs) -> gradients of inputs
+
+
+@frozen
+class Attr:
+    """An attribute without a default value: its kind, and whether it must be there."""
+
+    kind: (
+        str  # int, float, bytes, ints, floats, strings, tensor, tensors, graph, type, sparse, array
+    )
+    required: bool = True
+
+
+def optional(kind: str) -> Attr:
+    """An attribute that is None when absent."""
+    return Attr(kind, required=False)
+
+
+def required(kind: str) -> Attr:
+    """An attribute that must be given."""
+    return Attr(kind)
+
+
+def array(kind: str = "floats") -> Attr:
+    """A long list as a numpy array (float32 or int64), or a list of strings; None when absent."""
+    return Attr(f"array {kind}", required=False)
+
+
+def kind_of(spec: Any) -> str:
+    """The kind of an attribute from its declaration: an Attr, or the default value itself."""
+    if isinstance(spec, Attr):
+        return spec.kind.removeprefix("array ")
+    if isinstance(spec, tuple):
+        return {"float": "floats", "bytes": "strings"}.get(kind_of(spec[0]) if spec else "", "ints")
+    return "float" if isinstance(spec, float) else "bytes" if isinstance(spec, bytes) else "int"
+
+
+@frozen
+class Slot:
+    """One formal input or output."""
+
+    name: str
+    type: str  # a key of the op's types, or empty for a value that is no plain tensor
+    optional: bool
+    variadic: bool
+
+
+class Op:
+    """One operator in the newest version that we know; loading upgrades older nodes to it."""
+
+    is_custom: ClassVar[bool] = False  # whether a user declared it
+
+    __slots__ = (
+        "array_attrs",
+        "attr_kinds",
+        "attrs",
+        "defaults",
+        "domain",
+        "flags",
+        "gradient_rule",
+        "has_bodies",
+        "infer_rule",
+        "inputs",
+        "is_pure",
+        "key",
+        "lowering_rule",
+        "max_inputs",
+        "min_inputs",
+        "name",
+        "outputs",
+        "reference_rule",
+        "required_attrs",
+        "since",
+        "singles",
+        "symbolic_rule",
+        "takes_unranked",
+        "type_rule",
+        "types",
+    )  # fmt: skip
+
+    def __init__(  # noqa: PLR0913 - the parts of a schema, each given by name in a declaration
+        self,
+        name: str,
+        since: int,
+        inputs: str,
+        outputs: str,
+        *,
+        attrs: Mapping[str, Any] | None = None,
+        types: Mapping[str, frozenset[DType]] | None = None,
+        domain: str = ONNX,
+        unranked: bool = False,
+        pure: bool = True,
+        singles: str = "",
+    ) -> None:
+        """`inputs` and `outputs` are names with a type after a colon: "x:T w:T b:T?" or "xs:T*".
+
+        `types` says what each type stands for; a name missing there takes any tensor type. A slot
+        without a colon takes any value, tensor or not. `unranked`: infer wants to be called even
+        when an input's rank is unknown. `singles` names the inputs that are one number, as a scalar
+        or in any other shape: kernels read their first element.
+        """
+        self.name: Final = name
+        self.since: Final = since
+        self.domain: Final = domain
+        self.key: Final = domain, name  # what the op is looked up by
+        self.inputs: Final = _slots(inputs)
+        needed = [i for i, s in enumerate(self.inputs) if not s.optional and not s.variadic]
+        self.min_inputs: Final = needed[-1] + 1 if needed else 0  # up to the last that must be
+        repeats = bool(self.inputs) and self.inputs[-1].variadic
+        self.max_inputs: Final = None if repeats else len(self.inputs)
+        self.outputs: Final = _slots(outputs)
+        self.attrs: Final = dict(attrs or {})
+        self.types: Final = dict(types or {})
+        self.takes_unranked: Final = unranked
+        names = singles.split()
+        self.singles: Final = tuple(i for i, s in enumerate(self.inputs) if s.name in names)
+        self.is_pure: Final = pure  # same inputs, same outputs: may be folded and merged
+        self.has_bodies: Final = any(
+            isinstance(a, Attr) and a.kind == "graph" for a in self.attrs.values()
+        )
+        self.defaults: Final = {
+            k: None if isinstance(v, Attr) else v
+            for k, v in self.attrs.items()
+            if not (isinstance(v, Attr) and v.required)
+        }
+        self.attr_kinds: Final = {name: kind_of(spec) for name, spec in self.attrs.items()}
+        self.array_attrs: Final = frozenset(
+            n for n, a in self.attrs.items() if isinstance(a, Attr) and a.kind.startswith("array ")
+        )
+        self.flags: Final = frozenset(
+            n for n, kind in self.attr_kinds.items() if kind == "int" and n in _FLAGS
+        )
+        self.required_attrs: Final = self.attrs.keys() - self.defaults.keys()
+        self.infer_rule: Infer | None = None
+        self.reference_rule: Reference | None = None
+        self.symbolic_rule: Reference | None = None
+        self.type_rule: Types | None = None
+        self.lowering_rule: Lowering | None = None  # of ops that bring native code of their own
+        self.gradient_rule: Gradient | None = (
+            None  # set by train/rules, which inference never needs
+        )
+
+    def infer(self, rule: Infer) -> Infer:
+        """Decorator: facts of the outputs from facts of the inputs."""
+        self.infer_rule = rule
+        return rule
+
+    def reference(self, rule: Reference) -> Reference:
+        """Decorator: the op in plain numpy."""
+        self.reference_rule = rule
+        return rule
+
+    def symbolic(self, rule: Reference) -> Reference:
+        """Decorator: the op on object arrays of symbolic sizes; None where the result is open.
+
+        For ops that only move elements the reference itself will do:
+        `gather.symbolic(gather.reference_rule)`.
+        """
+        self.symbolic_rule = rule
+        return rule
+
+    def typed(self, rule: Types) -> Types:
+        """Decorator: the types of outputs that no input decides, where ranks are not known."""
+        self.type_rule = rule
+        return rule
+
+    def gradient(self, rule: Gradient) -> Gradient:
+        """Decorator: gradients of the inputs from those of the outputs, as values of the graph."""
+        self.gradient_rule = rule
+        return rule
+
+    @property
+    def n_made(self) -> int:
+        """Outputs that a node makes in any case, whether it names them or not."""
+        return sum(not s.optional and not s.variadic for s in self.outputs)
+
+    def input_slot(self, position: int) -> Slot:
+        """The formal input at a position."""
+        return self.inputs[min(position, len(self.inputs) - 1)]
+
+    def run(self, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> Sequence[Any]:
+        """The reference's results as a sequence of arrays."""
+        if self.reference_rule is None:
+            raise InternalError(f"{self.name} has no reference")
+        absent = [None] * self.n_absent(len(arrays))
+        return as_outputs(self.reference_rule(*arrays, *absent, **attrs))
+
+    def n_absent(self, n_given: int) -> int:
+        """How many formal inputs a node with so many leaves out at the end."""
+        return 0 if self.inputs and self.inputs[-1].variadic else len(self.inputs) - n_given
+
+    def __repr__(self) -> str:
+        return f"{self.domain}.{self.name}" if self.domain else self.name
+
+
+def as_outputs(result: Any) -> Sequence[Any]:
+    """Reference results as a tuple; numpy scalars become arrays."""
+    if isinstance(result, np.ndarray):
+        return (result,)
+    results = result if isinstance(result, tuple) else (result,)
+    return tuple(np.asarray(r) if isinstance(r, np.generic) else r for r in results)
+
+
+def as_facts(result: Any) -> Sequence[AnyFact]:
+    """Inferred facts as a sequence."""
+    return result if isinstance(result, (tuple, list)) else (result,)
+
+
+def _slots(text: str) -> tuple[Slot, ...]:
+    slots = []
+    for word in text.split():
+        mark = word[-1] if word[-1] in "?*" else ""
+        name, _, type_ = word.removesuffix(mark).partition(":")
+        slots.append(Slot(name, type_, mark == "?", mark == "*"))
+    return tuple(slots)
+
+
+def allowed(op: Op, slot: Slot) -> frozenset[DType]:
+    """The element types that a slot takes."""
+    return op.types.get(slot.type, ALL)

@@ -1,0 +1,374 @@
+"""The text form of a graph, for tests, dumps and errors: what `show` writes, `parse` reads back.
+
+    in x: f32[B,8]
+    const w: f32[8,4]            # what a large constant holds is not shown; parse makes it up
+    a = Div(x, 1.4142135)
+    y, mask = Dropout(a, 0.5, seed=1)
+    z = com.microsoft.Gelu(y)
+    s = Neg(z) @priority=10 @backward
+    r = If(c) { then_branch: { t = Neg(z) out t } else_branch: { out z } }
+    out r
+
+A literal operand has the type of the operands that share its type letter, else the one that
+`literal_type` says; `[1, 2]:i32` gives it another. `_` is an input that is absent or an output that
+nobody reads. Names that are no identifiers are quoted. A statement ends where the next begins: line
+breaks mean nothing.
+"""
+
+from __future__ import annotations
+
+import operator
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from sardonyx.base.shared_store import Array
+from sardonyx.errors import located
+from sardonyx.graph.const import Const, Held
+from sardonyx.graph.dim import Size
+from sardonyx.graph.dtype import BOOL, STRING, DType
+from sardonyx.graph.fact import AnyFact, Fact
+from sardonyx.graph.graph import MAX_PRIORITY, Attrs, Graph, Node, Value
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.infer import infer, infer_node
+from sardonyx.graph.op import Attr, Op
+from sardonyx.graph.show import LEAVES, attr_kind, literal_type, show
+from sardonyx.load.graph_reader import NUMBERS, Reader
+from sardonyx.ops import lookup
+from sardonyx.ops.builder import constant
+
+__all__ = ["parse", "parse_size", "show"]
+
+MAX_COUNT: Final = 2**31  # elements of a constant that numbers are made up for
+
+
+def parse(text: str) -> Graph:
+    """The graph that a text describes, inferred; mistakes in the text are errors with the line."""
+    parser = _Parser(text)
+    graph = Graph()
+    parser.block(graph, {}, end="")
+    infer(graph)
+    return graph
+
+
+def parse_size(text: str) -> Size:
+    """The size that a formula over names stands for."""
+    parser = Reader(text)
+    size = parser.size()
+    parser.expect("")
+    return size
+
+
+class MadeUp(Const):
+    """A constant whose contents do not matter: numbers from its name, the same every time."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str, dtype: DType, shape: tuple[int, ...]) -> None:
+        super().__init__(dtype, shape)
+        self.name: Final = name
+
+    def _load(self) -> Array:
+        rng = np.random.default_rng(zlib.crc32(self.name.encode()))
+        if self.dtype is STRING:
+            return np.array([str(i) for i in range(self.count)], object).reshape(self.shape)
+        if self.dtype.kind in ("int", "uint", "bool"):
+            return rng.integers(0, 2, self.shape).astype(self.dtype.np)
+        return rng.standard_normal(self.shape, np.float32).astype(self.dtype.np)
+
+    def describe(self) -> str:
+        return "made up"
+
+
+class _Literal(NamedTuple):
+    data: Any  # numbers, truth values or strings, in lists nested alike
+    dtype: DType | None
+    line: int
+
+
+class _Parser(Reader):
+    """Reads the statements of a graph."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._scope = Scope()  # for the facts that types of literals rest on
+
+    def block(self, graph: Graph, names: dict[str, Value], end: str) -> None:
+        """The statements of one graph, up to its end."""
+        graph_outputs: list[Value] = []
+        while not self.accept(end):
+            if self.accept("in"):
+                self._input(graph, names)
+            elif self.accept("const"):
+                self._constant(names)
+            elif self.accept("out"):
+                graph_outputs.append(self._known(names))
+                while self.accept(","):
+                    graph_outputs.append(self._known(names))
+            elif self.next.kind == "":
+                self.fail(f"{end} is missing")
+            else:
+                self._node(graph, names)
+        graph.set_outputs(graph_outputs)
+
+    def _known(self, names: Mapping[str, Value]) -> Value:
+        line, name = self.next.line, self.name()
+        if name not in names:
+            self.fail(f"nothing before this is called {name}", line)
+        return names[name]
+
+    def _define(self, value: Value, names: dict[str, Value], line: int) -> None:
+        if value.name in names:
+            self.fail(f"{value.name} is defined twice", line)
+        names[value.name] = value
+
+    def _input(self, graph: Graph, names: dict[str, Value]) -> None:
+        line = self.next.line
+        value = Value(self.name())
+        if self.accept(":"):
+            value.fact = self.fact()
+        self._define(value, names, line)
+        graph.inputs.append(value)
+        if self.accept("="):
+            if not isinstance(value.fact, Fact):
+                self.fail(f"{value} is no tensor, and only those have defaults", line)
+            graph.defaults[value] = self._contents(value.name, value.fact.dtype)
+
+    def _constant(self, names: dict[str, Value]) -> None:
+        line, name = self.next.line, self.name()
+        self.expect(":")
+        fact = self.fact()
+        if not isinstance(fact, Fact) or fact.static is None:
+            self.fail(f"the constant {name} is a tensor of numbers for dims, not {fact}", line)
+        if self.accept("="):
+            const = self._contents(name, fact.dtype)
+            if const.shape != fact.shape:
+                self.fail(f"the constant {name} is {fact}, and has {list(const.shape)}", line)
+        else:
+            const = self._made_up(name, fact, line)
+        self._define(constant(const, name), names, line)
+
+    def _contents(self, name: str, dtype: DType) -> Const:
+        """What stands behind the `=` of a tensor: its elements, or a type to make them up for."""
+        line = self.next.line
+        if self.next.kind == "word" and self.next.text not in NUMBERS:
+            return self._made_up(name, self.fact(), line)
+        return Held(self._array(self._literal(), dtype))
+
+    def _made_up(self, name: str, fact: AnyFact | None, line: int) -> Const:
+        shape = fact.static if isinstance(fact, Fact) else None
+        if not isinstance(fact, Fact) or shape is None:
+            self.fail(f"{name} is a tensor of numbers for dims, not {fact}", line)
+        const = MadeUp(name, fact.dtype, shape)
+        if const.count > MAX_COUNT:
+            self.fail(f"{const.count} elements of {name} are too many to make up", line)
+        return const
+
+    def _node(self, graph: Graph, names: dict[str, Value]) -> None:
+        line = self.next.line
+        results = [Value(self._result())]
+        while self.accept(","):
+            results.append(Value(self._result()))
+        self.expect("=")
+        op = self._op()
+        operands, attrs = self._arguments(op, names)
+        marks = self._marks()
+        if self.accept("{"):
+            self._bodies(op, attrs, names)
+        for key, spec in op.attrs.items():
+            if isinstance(spec, Attr) and spec.required and key not in attrs:
+                self.fail(f"{op} needs the attribute {key}", line)
+        inputs = self._values(op, operands)
+        node = graph.add(op, inputs, {**op.defaults, **attrs}, results, results[0].name)
+        node.marks = marks
+        for value in results:
+            if value.name:
+                self._define(value, names, line)
+        self._infer(node, line)
+
+    def _infer(self, node: Node, line: int) -> None:
+        """Facts for the literals to come, unless an input of a body waits for its own."""
+        if all(v is None or v.fact is not None for v in node.reads()):
+            with located(line=line):
+                infer_node(self._scope, node)
+
+    def _result(self) -> str:
+        return "" if self.accept("_") else self.name()
+
+    def _op(self) -> Op:
+        token = self.take()
+        domain, _, name = token.text.rpartition(".")
+        op = lookup(domain, name) if token.kind == "word" else None
+        if op is None:
+            self.fail(f"there is no op {token.text or 'at the end'}", token.line)
+        return op
+
+    def _marks(self) -> tuple[int, bool]:
+        """What an order may go by: `@priority=10`, `@backward`."""
+        priority, is_backward = 0, False
+        while self.accept("@"):
+            token = self.take()
+            if token.text == "priority":
+                self.expect("=")
+                found = self.data()
+                if type(found) is not int or abs(found) > MAX_PRIORITY:
+                    self.fail(f"a priority is a whole number of 32 bits, not {found}", token.line)
+                priority = found
+            elif token.text == "backward":
+                is_backward = True
+            else:
+                self.fail(f"there is no mark {token.text or 'at the end'}", token.line)
+        return priority, is_backward
+
+    def _bodies(self, op: Op, attrs: Attrs, names: Mapping[str, Value]) -> None:
+        while not self.accept("}"):
+            line, key = self.next.line, self.name()
+            spec = op.attrs.get(key)
+            if spec is None or attr_kind(spec) != "graph" or key in attrs:
+                self.fail(f"{op} has no body {key} left", line)
+            self.expect(":")
+            self.expect("{")
+            body = attrs[key] = Graph(key)
+            self.block(body, dict(names), end="}")
+
+    def _arguments(
+        self, op: Op, names: Mapping[str, Value]
+    ) -> tuple[list[Value | _Literal | None], Attrs]:
+        operands: list[Value | _Literal | None] = []
+        attrs: Attrs = {}
+        self.expect("(")
+        while not self.accept(")"):
+            if self.next.kind == "word" and self.after.text == "=":
+                self._attribute(op, attrs)
+            elif attrs:
+                self.fail("inputs stand before attributes")
+            else:
+                operands.append(self._operand(names))
+            if not self.accept(","):
+                self.expect(")")
+                break
+        return operands, attrs
+
+    def _operand(self, names: Mapping[str, Value]) -> Value | _Literal | None:
+        if self.accept("_"):
+            return None
+        is_name = self.next.kind == "word" and self.next.text not in NUMBERS
+        is_name |= self.next.kind == "string" and self.after.text != ":"
+        return self._known(names) if is_name else self._literal()
+
+    def _values(self, op: Op, operands: Sequence[Value | _Literal | None]) -> list[Value | None]:
+        """The operands with literals turned into constants."""
+        facts = [v.fact if isinstance(v, Value) else None for v in operands]
+        typed = [f if isinstance(f, Fact) else None for f in facts]
+        values: list[Value | None] = []
+        for position, operand in enumerate(operands):
+            if isinstance(operand, _Literal):
+                if not op.inputs:
+                    self.fail(f"{op} takes no inputs", operand.line)
+                leaf = _leaf(operand.data)
+                dtype = operand.dtype or literal_type(op, position, typed, leaf)
+                values.append(constant(Held(self._array(operand, dtype))))
+            else:
+                values.append(operand)
+        return values
+
+    def _literal(self) -> _Literal:
+        line = self.next.line
+        data = self.data()
+        dtype = self.dtype() if self.accept(":") else None
+        return _Literal(data, dtype, line)
+
+    def _array(self, literal: _Literal, dtype: DType) -> Array:
+        leaf = _leaf(literal.data)
+        fits = {"string": dtype is STRING, "float": dtype.is_float, "bool": dtype is BOOL}
+        if not fits.get(leaf, dtype is not STRING or literal.data == []):
+            self.fail(f"{literal.data} does not fit {dtype}", literal.line)
+        cells = np.float64 if leaf == "float" else object  # objects keep every digit of an int
+        try:
+            array = np.array(literal.data, cells)
+            even = not any(isinstance(cell, list) for cell in array.flat)
+            made = array.astype(dtype.np)
+        except (ValueError, OverflowError, TypeError):
+            even = False
+        if not even:
+            self.fail(f"{literal.data} is no tensor of {dtype}", literal.line)
+        return made
+
+    def _attribute(self, op: Op, attrs: Attrs) -> None:
+        key, line = self.take().text, self.next.line
+        self.expect("=")
+        if key not in op.attrs or key in attrs:
+            self.fail(f"{op} has no attribute {key} left", line)
+        attrs[key] = self._attribute_value(key, attr_kind(op.attrs[key]))
+
+    def _attribute_value(self, key: str, kind: str) -> Any:
+        if kind == "type":
+            return self.fact()
+        if kind == "tensor":
+            return self._tensor_attribute(key)
+        line = self.next.line
+        if kind == "int" and self.next.kind == "word" and self.next.text not in NUMBERS:
+            return self.dtype().onnx
+        data = self.data()
+        try:
+            return _ATTRIBUTES[kind](data)
+        except (KeyError, ValueError, TypeError, OverflowError, AttributeError):
+            self.fail(f"the attribute {key} is of kind {kind}, not {data!r}", line)
+
+    def _tensor_attribute(self, key: str) -> Const:
+        line = self.next.line
+        if self.next.kind == "word" and self.next.text not in NUMBERS:
+            return self._made_up(key, self.fact(), line)
+        literal = self._literal()
+        dtype = literal.dtype or LEAVES[_leaf(literal.data)]
+        return Held(self._array(literal, dtype))
+
+
+def _leaf(data: Any) -> str:
+    """What a literal holds: the widest of its elements' kinds."""
+    items = list(_flat(data))
+    for kind, name in ((str, "string"), (float, "float")):
+        if any(isinstance(i, kind) for i in items):
+            return name
+    return "bool" if items and all(isinstance(i, bool) for i in items) else "int"
+
+
+def _flat(data: Any) -> Iterator[Any]:
+    if not isinstance(data, list):
+        yield data
+        return
+    for item in data:
+        yield from _flat(item)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _ints(data: list[Any]) -> tuple[int, ...]:
+    return tuple(map(operator.index, data))
+
+
+def _floats(data: list[Any]) -> tuple[float, ...]:
+    return tuple(float(i) for i in data)
+
+
+def _strings(data: list[Any]) -> tuple[bytes, ...]:
+    return tuple(_encoded(i) for i in data)
+
+
+_LISTS: Final = {"int": _ints, "bool": _ints, "float": _floats, "string": _strings}
+_ATTRIBUTES: Final[dict[str, Callable[[Any], Any]]] = {
+    "int": operator.index,
+    "float": float,
+    "bytes": _encoded,
+    "ints": _ints,
+    "floats": _floats,
+    "strings": _strings,
+    "list": lambda data: _LISTS[_leaf(data)](data),
+    "array ints": lambda data: np.array(_ints(data), np.int64),
+    "array floats": lambda data: np.array(_floats(data), np.float32),
+    "array strings": lambda data: list(_strings(data)),
+}

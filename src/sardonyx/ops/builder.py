@@ -1,0 +1,108 @@
+"""Builds nodes by name: `b.Add(x, 1.0)` makes the node, infers it and returns its output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from sardonyx.errors import InternalError
+from sardonyx.graph.const import Const, Held
+from sardonyx.graph.dtype import DType
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Attrs, Graph, Node, Value
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.infer import MAX_SYMBOLIC, SYMBOLIC_KINDS, infer_node
+from sardonyx.graph.op import Op
+from sardonyx.ops import lookup
+
+Operand = Value | float | int | bool | None
+
+
+class Builder:
+    """Adds nodes to one graph: with a scope each is inferred at once, else by the stage."""
+
+    __slots__ = ("graph", "made", "scope")
+
+    def __init__(self, graph: Graph, scope: Scope | None = None) -> None:
+        self.graph = graph
+        self.scope = scope
+        self.made: list[Node] = []
+
+    def node(
+        self,
+        name: str,
+        *inputs: Operand,
+        outputs: int = 1,
+        domain: str = "",
+        like: Value | None = None,
+        **attrs: Any,
+    ) -> Node:
+        """A node of any op, with attributes left out taken from the op's defaults.
+
+        With `like`, the first output has the type and shape of that value, and is not inferred.
+        """
+        op, _, filled = self.call(name, domain, attrs)
+        node = self.graph.add(op, self.operands(inputs), filled, outputs)
+        self.made.append(node)
+        self.infer(node, like)
+        return node
+
+    def infer(self, node: Node, like: Value | None) -> None:
+        """Facts of a new node: those of a value that it is like, or by the op's own rule."""
+        if like is not None and isinstance(like.fact, Fact):
+            node.outputs[0].fact = like.fact.plain()
+        elif self.scope is not None:
+            infer_node(self.scope, node)
+
+    def call(self, name: str, domain: str, attrs: Attrs) -> tuple[Op, str, Attrs]:
+        """Op, node name and complete attributes of a node to be."""
+        op = lookup(domain, name)
+        if op is None:
+            raise InternalError(f"no op {domain}.{name} to build")
+        return op, "", {**op.defaults, **attrs}
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if not name[0].isupper():
+            raise AttributeError(name)
+
+        def call(*inputs: Operand, outputs: int = 1, **options: Any) -> Any:
+            node = self.node(name, *inputs, outputs=outputs, **options)
+            return node.outputs[0] if outputs == 1 else node.outputs
+
+        return call
+
+    def const(self, array: Any, dtype: DType | None = None) -> Value:
+        """A constant from numbers or an array."""
+        return constant(Held(np.asarray(array, None if dtype is None else dtype.np)))
+
+    def ints(self, *numbers: int) -> Value:
+        """A constant int64 vector, as axes and shapes are."""
+        return constant(Held(np.array(numbers, np.int64)))
+
+    def operands(self, inputs: Sequence[Operand]) -> list[Value | None]:
+        """Numbers among the operands become constants of the first tensor's type."""
+        first = next((v for v in inputs if isinstance(v, Value)), None)
+        out: list[Value | None] = []
+        for operand in inputs:
+            if operand is None or isinstance(operand, Value):
+                out.append(operand)
+            elif first is None or not isinstance(first.fact, Fact):
+                raise InternalError(f"the number {operand} has no typed operand beside it")
+            else:
+                out.append(self.const(operand, first.fact.dtype))
+        return out
+
+
+def constant(const: Const, name: str = "") -> Value:
+    """A value that stands for a constant."""
+    return Value(name, const_fact(const))
+
+
+def const_fact(const: Const) -> Fact:
+    """The fact of a constant; the elements of short integer tensors become known."""
+    if const.count <= MAX_SYMBOLIC and const.dtype.kind in SYMBOLIC_KINDS:
+        sym = tuple(map(int, const.read().reshape(-1).tolist()))
+        return Fact(const.dtype, const.shape, const, sym)
+    return Fact(const.dtype, const.shape, const)

@@ -1,0 +1,1 @@
+"""ONNX Runtime's interface: options, values, devices, enums."""

@@ -1,0 +1,163 @@
+"""onnxruntime's way to describe memory and to bound what sessions share of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sardonyx.errors import InvalidArgument, NotImplemented
+from sardonyx.ort.device import OrtDevice
+from sardonyx.ort.enums import (
+    OrtAllocatorType,
+    OrtDeviceMemoryType,
+    OrtDeviceVendorId,
+    OrtMemoryInfoDeviceType,
+    OrtMemType,
+)
+
+_NAMES: Final = (
+    "Cpu", "Cuda", "CudaPinned", "DML", "Hip", "HipPinned", "QnnHtpShared", "WebGPU_Buffer",
+)  # fmt: skip
+_VENDORS: Final = {
+    "Cuda": OrtDeviceVendorId.NVIDIA,
+    "CudaPinned": OrtDeviceVendorId.NVIDIA,
+    "DML": OrtDeviceVendorId.MICROSOFT,
+    "Hip": OrtDeviceVendorId.AMD,
+    "HipPinned": OrtDeviceVendorId.AMD,
+}
+_ARENA_OPTIONS: Final = {
+    "max_mem": 0,
+    "arena_extend_strategy": -1,
+    "initial_chunk_size_bytes": -1,
+    "max_dead_bytes_per_chunk": -1,
+    "initial_growth_chunk_size_bytes": -1,
+    "max_power_of_two_extend_bytes": -1,
+}
+_N_ORDERED: Final = 4  # of these may be given by position
+_shared_limit_bytes = 0
+
+
+class OrtArenaCfg:
+    """How an arena grows. Arenas here are as large as their runs need, so only `max_mem` counts."""
+
+    max_mem: int
+    arena_extend_strategy: int
+    initial_chunk_size_bytes: int
+    max_dead_bytes_per_chunk: int
+    initial_growth_chunk_size_bytes: int
+    max_power_of_two_extend_bytes: int
+
+    def __init__(self, max_mem: int | Mapping[str, int] = 0, *others: int) -> None:
+        """The first four as numbers, or any in a mapping; 0 bytes and -1 stand for the default."""
+        given = max_mem if isinstance(max_mem, Mapping) else _ordered(max_mem, *others)
+        unknown = given.keys() - _ARENA_OPTIONS.keys()
+        if unknown:
+            known = ", ".join(_ARENA_OPTIONS)
+            raise InvalidArgument(f"OrtArenaCfg has no option {min(unknown)!r}; it has {known}")
+        for name, default in _ARENA_OPTIONS.items():
+            value = given.get(name, default)
+            if not isinstance(value, int) or value < default:
+                raise InvalidArgument(
+                    f"{name} of an OrtArenaCfg is a number from {default} on, not {value!r}"
+                )
+            setattr(self, name, value)
+
+
+def _ordered(*numbers: int) -> dict[str, int]:
+    if len(numbers) > _N_ORDERED:
+        raise TypeError(f"an OrtArenaCfg is made of {_N_ORDERED} numbers, not {len(numbers)}")
+    return dict(zip(_ARENA_OPTIONS, numbers, strict=False))
+
+
+class OrtMemoryInfo:
+    """Which memory is meant: a device, and how it is handed out there."""
+
+    __slots__ = (
+        "allocator_type",
+        "device_id",
+        "device_mem_type",
+        "device_type",
+        "device_vendor_id",
+        "mem_type",
+        "name",
+    )
+
+    def __init__(
+        self, name: str, allocator_type: OrtAllocatorType, device_id: int, mem_type: OrtMemType
+    ) -> None:
+        if name not in _NAMES:
+            raise InvalidArgument(f"there is no memory {name!r}; there are {', '.join(_NAMES)}")
+        self.name = name
+        self.allocator_type = OrtAllocatorType(allocator_type)
+        self.device_id = device_id
+        self.mem_type = OrtMemType(mem_type)
+        is_cpu = name == "Cpu"
+        self.device_type = OrtMemoryInfoDeviceType.CPU if is_cpu else OrtMemoryInfoDeviceType.GPU
+        self.device_mem_type = (
+            OrtDeviceMemoryType.HOST_ACCESSIBLE
+            if name.endswith("Pinned")
+            else OrtDeviceMemoryType.DEFAULT
+        )
+        self.device_vendor_id = int(_VENDORS.get(name, OrtDeviceVendorId.NONE))
+
+    @staticmethod
+    def create_v2(  # noqa: PLR0913 - onnxruntime's arguments
+        name: str,
+        device_type: OrtMemoryInfoDeviceType,
+        vendor_id: int,
+        device_id: int,
+        device_mem_type: OrtDeviceMemoryType,
+        alignment: int,
+        allocator_type: OrtAllocatorType,
+    ) -> OrtMemoryInfo:
+        """Memory of any name; blocks here are aligned to 64 bytes whatever `alignment` is."""
+        made = OrtMemoryInfo("Cpu", allocator_type, device_id, OrtMemType.DEFAULT)
+        made.name = name
+        made.device_type = OrtMemoryInfoDeviceType(device_type)
+        made.device_mem_type = OrtDeviceMemoryType(device_mem_type)
+        made.device_vendor_id = vendor_id
+        return made
+
+    def _device(self) -> OrtDevice:
+        """The device whose values lie in the memory; what the host reaches is the host's."""
+        is_host = self.device_mem_type is OrtDeviceMemoryType.HOST_ACCESSIBLE
+        kind = OrtMemoryInfoDeviceType.CPU if is_host else self.device_type
+        return OrtDevice(int(kind), 0, self.device_vendor_id, self.device_id)
+
+
+def create_and_register_allocator(
+    mem_info: OrtMemoryInfo, arena_cfg: OrtArenaCfg | None = None
+) -> None:
+    """Bounds runs of later sessions that share a pool (session.use_env_allocators) by `max_mem`.
+
+    That pool is there without being registered. A run of such a session whose arena and outputs
+    would be above the bound fails, as with sardonyx.max_arena_bytes.
+    """
+    if not isinstance(mem_info, OrtMemoryInfo):
+        raise TypeError(f"mem_info is an OrtMemoryInfo, not {type(mem_info).__name__}")
+    if arena_cfg is not None and not isinstance(arena_cfg, OrtArenaCfg):
+        raise TypeError(f"arena_cfg is an OrtArenaCfg, not {type(arena_cfg).__name__}")
+    if mem_info.device_type is not OrtMemoryInfoDeviceType.CPU:
+        raise NotImplemented(
+            f"sessions share memory of the CPU, and {mem_info.name} is none",
+            hint='describe it as OrtMemoryInfo("Cpu", ...)',
+        )
+    global _shared_limit_bytes
+    _shared_limit_bytes = 0 if arena_cfg is None else arena_cfg.max_mem
+
+
+def create_and_register_allocator_v2(
+    provider_type: str,
+    mem_info: OrtMemoryInfo,
+    options: Mapping[str, Any],
+    arena_cfg: OrtArenaCfg | None = None,
+) -> None:
+    """`create_and_register_allocator` for a provider, of which the CPU's has memory to share."""
+    if provider_type != "CPUExecutionProvider":
+        raise NotImplemented(f"{provider_type} has no memory that sessions share")
+    create_and_register_allocator(mem_info, arena_cfg)
+
+
+def shared_limit_bytes() -> int:
+    """The bound that was registered; 0 if there is none."""
+    return _shared_limit_bytes

@@ -1,0 +1,66 @@
+"""Tensors at addresses that a program gives, checked as far as an address can be."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from operator import index
+from typing import Any, Final
+
+import numpy as np
+
+import sardonyx._native as native
+from sardonyx.errors import ValueFault
+from sardonyx.graph.dtype import STRING, DType
+from sardonyx.ort.device import HOST, device_values
+from sardonyx.ort.ort_value import OrtValue, _checked_shape, _dtype_of
+
+_MOST: Final = 1 << 64  # where addresses end
+
+
+def tensor_at(
+    pointer: int,
+    element_type: Any,
+    shape: Sequence[int],
+    owner: Any = None,
+    device: str = HOST,
+) -> OrtValue:
+    """A tensor over the memory at an address, which `owner`, or the caller, keeps."""
+    dtype, dims, pointer = _dtype_of(element_type), _checked_shape(shape), index(pointer)
+    if dtype is STRING:
+        raise ValueFault("a tensor of strings has no address")
+    size = dtype.packed_bytes(math.prod(dims))
+    if device != HOST:
+        return _on_device(pointer, dtype, dims, owner, device)
+    if not size:
+        return OrtValue._of_bytes(np.empty(0, np.uint8), dtype, dims)
+    _check_number(pointer, size, dtype.itemsize)
+    _check_mapped(pointer, size)
+    memory: Any = (ctypes.c_ubyte * size).from_address(pointer)
+    memory.owner = owner
+    return OrtValue._of_bytes(np.frombuffer(memory, np.uint8), dtype, dims)
+
+
+def _on_device(
+    pointer: int, dtype: DType, dims: tuple[int, ...], owner: Any, device: str
+) -> OrtValue:
+    values, size = device_values(device), dtype.packed_bytes(math.prod(dims))
+    values.check_type(dtype, device)
+    if size:
+        _check_number(pointer, size, dtype.itemsize)
+    return OrtValue._of_bytes(values.bytes_at(pointer, size, device, owner), dtype, dims)
+
+
+def _check_number(pointer: int, size: int, align: int) -> None:
+    """Refuses addresses that cannot be: null, beyond the last one, or between elements."""
+    if pointer <= 0 or pointer + size > _MOST:
+        raise ValueFault(f"the address of a tensor is {pointer}", bytes=size)
+    if pointer % align:
+        raise ValueFault(f"the address {pointer:#x} is no multiple of {align}", bytes=size)
+
+
+def _check_mapped(pointer: int, size: int) -> None:
+    """Refuses addresses that are not of this process."""
+    if not native.is_mapped(pointer, size):
+        raise ValueFault(f"there is no memory at {pointer:#x}", bytes=size)

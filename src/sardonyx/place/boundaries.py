@@ -1,0 +1,127 @@
+"""Borders between devices: where every value lies, and copies where it is wanted elsewhere."""
+
+from __future__ import annotations
+
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.op import INTERNAL
+from sardonyx.ops.builder import Builder
+from sardonyx.place import Placement
+from sardonyx.place.provider import HOST, DeviceProvider, has_device
+
+
+def settle_borders(placement: Placement) -> None:
+    """Gives values their homes, and nodes copies of what lies elsewhere."""
+    _find_homes(placement, placement.graph)
+    devices = placement.devices
+    for graph in list(placement.graph.family()):
+        _Copies(placement, graph, devices).insert()
+    for node, provider in placement.where.items():
+        if not has_device(provider):
+            provider.claims(node)  # again: it may have noted what the node read before
+
+
+def wanted_at(placement: Placement, node: Node, slot: int) -> str:
+    """The device on which a node reads an input."""
+    provider = placement.where[node]
+    if not has_device(provider) or slot in provider.host_inputs(node):
+        return HOST
+    return provider.device
+
+
+def _find_homes(placement: Placement, graph: Graph) -> None:
+    """Inputs lie where all their readers want them; other values where they are made."""
+    homes = placement.homes
+    for value in graph.inputs:
+        if graph.owner is not None:
+            home = _body_input(placement, graph, value)
+        else:
+            wants = {wanted_at(placement, n, slot) for n, slot in value.uses}
+            home = wants.pop() if len(wants) == 1 and not value.n_exits else HOST
+        if home != HOST:
+            homes[value] = home
+    for node in graph.nodes:
+        provider = placement.where[node]
+        if has_device(provider):
+            on_host = provider.host_outputs(node)
+            homes.update(
+                (v, provider.device) for i, v in enumerate(node.outputs) if i not in on_host
+            )
+        for _, body in node.subgraphs:
+            _find_homes(placement, body)
+
+
+def _body_input(placement: Placement, graph: Graph, value: Value) -> str:
+    """Bodies of a device's control flow are given values of the device, but for its counters."""
+    assert graph.owner is not None
+    provider = placement.where[graph.owner]
+    if not has_device(provider):
+        return HOST
+    is_counter = graph.owner.op.name == "Loop" and graph.inputs.index(value) < 2
+    return HOST if is_counter else provider.device
+
+
+def _body_output(placement: Placement, graph: Graph, position: int) -> str | None:
+    """Where a body's caller wants an output; None for a whole model, which takes any."""
+    if graph.owner is None:
+        return None
+    provider = placement.where[graph.owner]
+    is_condition = graph.owner.op.name == "Loop" and position == 0
+    return HOST if not has_device(provider) or is_condition else provider.device
+
+
+class _Copies:
+    """The copies of one graph, one for each value and device."""
+
+    def __init__(
+        self, placement: Placement, graph: Graph, devices: dict[str, DeviceProvider]
+    ) -> None:
+        self._placement = placement
+        self._devices = devices
+        self._graph = graph
+        self._builder = Builder(graph, graph.scope)
+        self._made: dict[tuple[Value, str], Value] = {}
+
+    def insert(self) -> None:
+        """Makes every node of the graph read values that lie where it wants them."""
+        placement, graph = self._placement, self._graph
+        for node in list(graph.nodes):
+            for slot, value in enumerate(node.inputs):
+                if value is not None:
+                    wanted = wanted_at(placement, node, slot)
+                    # Regions bring their constants to the device themselves.
+                    there = self._at(value, wanted, node.op.has_bodies)
+                    if there is not value:
+                        graph.set_input(node, slot, there)
+        outputs = list(graph.outputs)
+        for position, value in enumerate(outputs):
+            device = _body_output(placement, graph, position)
+            if device is not None:
+                outputs[position] = self._at(value, device, copies_constants=True)
+        if outputs != list(graph.outputs):
+            graph.set_outputs(outputs)
+
+    def _at(self, value: Value, device: str, copies_constants: bool = False) -> Value:
+        home = self._placement.homes.get(value, HOST)
+        if value.const is not None and not copies_constants:
+            return value
+        if home == device or not isinstance(value.fact, Fact):
+            return value
+        if home != HOST and device != HOST:  # between two devices by way of the host
+            value = self._at(value, HOST)
+            home = HOST
+        key = (value, device)
+        if key not in self._made:
+            self._made[key] = self._copy(value, home, device)
+        return self._made[key]
+
+    def _copy(self, value: Value, home: str, device: str) -> Value:
+        made: Value = self._builder.Copy(value, domain=INTERNAL, to=device.encode(), like=value)
+        made.name = f"{value.name or 'value'}@{device}"
+        node = made.node
+        assert node is not None
+        node.name = f"copy {value.name or 'value'} to {device}"
+        self._placement.where[node] = self._devices[home if device == HOST else device]
+        if device != HOST:
+            self._placement.homes[made] = device
+        return made

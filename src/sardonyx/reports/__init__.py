@@ -1,0 +1,1 @@
+"""What a program did or will do: memory timelines, weights in memory, profiles."""

@@ -1,0 +1,219 @@
+"""Profiles: what a session did and when, as Chrome trace events, as onnxruntime writes them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from sardonyx.base.atomic_file import writing
+from sardonyx.base.records import mutable
+from sardonyx.errors import SardonyxError, as_ours
+from sardonyx.pack.errors import Broken
+from sardonyx.program.flat import SegmentBuilder
+
+if TYPE_CHECKING:
+    from sardonyx.graph.graph import Node
+    from sardonyx.program.native import NativeSegment, Times
+    from sardonyx.program.operands import Operands
+    from sardonyx.program.program import PythonSegment, Run
+    from sardonyx.program.region import RegionSegment
+
+MAX_EVENTS: Final = 1_000_000
+_MOST_THREADS: Final = 1 << 22  # Linux numbers them below this; tracks of chains come behind
+
+
+# What a stage does, for errors that come out of it.
+_DOING: Final = {
+    "load": "loading the model",
+    "infer": "inferring the model's types and shapes",
+    "optimize": "optimizing the graph",
+    "save": "saving the optimized model",
+    "lower": "lowering the graph",
+    "place": "placing nodes on providers",
+    "schedule": "ordering the nodes",
+    "memory": "planning memory",
+    "program": "making the program",
+    "pack": "reading the pack",
+    "write_pack": "writing the pack",
+    "weights": "preparing the weights",
+}
+
+
+class Stages:
+    """Times the stages of a load. Always on: it costs two clock readings a stage."""
+
+    def __init__(self, before: Callable[[], None] = lambda: None) -> None:
+        self.start = time.perf_counter()
+        self._before = before
+        self.spans: list[tuple[str, float, float]] = []
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """One stage of several, one after the other."""
+        self._before()
+        started = time.perf_counter()
+        try:
+            yield
+        except (SardonyxError, Broken):
+            raise
+        except Exception as error:
+            raise as_ours(error, _DOING[name]) from error
+        finally:
+            self.spans.append((name, started, time.perf_counter()))
+
+    def seconds(self) -> dict[str, float]:
+        """How long each stage took."""
+        return {name: end - start for name, start, end in self.spans}
+
+
+@mutable
+class Event:
+    """Something that took time, with times of time.perf_counter."""
+
+    category: str
+    name: str
+    begin: float
+    end: float
+    args: Callable[[], dict[str, Any]]  # asked when the profile is written
+    thread: int
+    step: TimedStep | None = None
+
+
+@mutable
+class TimedStep:
+    """A step of a run: a node, or a region of a device as a whole."""
+
+    key: Hashable  # the same for the step in other runs
+    nodes: tuple[Node, ...]
+    provider: str
+    kernel: str
+    operands: Callable[[], Operands]
+
+    @property
+    def name(self) -> str:
+        """That of its first node, or the op of one that has none."""
+        return self.nodes[0].name or self.nodes[0].op.name
+
+
+class Profile:
+    """Collects events and writes them to a file when the profile ends."""
+
+    def __init__(self, prefix: str) -> None:
+        self.start_ns = time.time_ns()
+        self._zero = time.perf_counter()
+        stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
+        self.path = f"{prefix}_{stamp}_{self.start_ns // 1_000_000 % 1000:03d}.json"
+        self.events: list[Event] = []
+        self._sizes: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+
+    def add(self, category: str, name: str, start: float, end: float) -> None:
+        """One event that is no step."""
+        self._keep(Event(category, name, start, end, dict, threading.get_native_id()))
+
+    def _keep(self, event: Event) -> None:
+        if len(self.events) < MAX_EVENTS:
+            self.events.append(event)
+
+    def _keep_step(self, step: TimedStep, start: float, end: float, lane: int = 0) -> None:
+        """One step, on the track of its thread, or of a chain that ran beside others."""
+        n_more = len(step.nodes) - 1
+        name = f"{step.name}_and_{n_more}_more" if n_more else f"{step.name}_kernel_time"
+        thread = threading.get_native_id() + lane * _MOST_THREADS
+        self._keep(Event("Node", name, start, end, lambda: _described(step), thread, step))
+
+    def add_stages(self, stages: Stages, origin: str) -> None:
+        """The load: as a whole, under the names onnxruntime gives it, and by stage."""
+        self._zero = min(self._zero, stages.start)
+        for name, start, end in stages.spans:
+            self.add("Session", f"stage_{name}", start, end)
+            if name == "load":
+                self.add("Session", f"model_loading_{origin}", start, end)
+        last = stages.spans[-1][2] if stages.spans else stages.start
+        self.add("Session", "session_initialization", stages.start, last)
+
+    def add_step(self, segment: PythonSegment | RegionSegment, run: Run, started: float) -> None:
+        """One step of a run that Python calls."""
+        end = time.perf_counter()
+        inputs, outputs = ([run.frame[i] for i in s] for s in (segment.inputs, segment.outputs))
+        found = _seen(inputs, outputs)
+        nodes = getattr(segment, "nodes", (segment.node,))
+        step = TimedStep(id(segment), nodes, segment.provider, segment.kernel, lambda: found)
+        self._keep_step(step, started, end)
+
+    def add_native(self, segment: NativeSegment, times: Times) -> None:
+        """The steps of a native segment; its clock is that of time.perf_counter."""
+        parts = list(segment.all_parts())
+        for number, index, begin, end, run, lane in times.spans:
+            part = parts[number]
+            assert isinstance(part, SegmentBuilder), "control flow takes no time of its own"
+            look = self._look(part, index, times.names[run])
+            made = part.steps[index]
+            step = TimedStep((id(part), index), (made.node,), "cpu", made.row, look)
+            self._keep_step(step, begin / 1e9, end / 1e9, lane)
+
+    def _look(self, part: SegmentBuilder, index: int, names: list[int]) -> Callable[[], Operands]:
+        """A step's tensors, found when somebody asks: a run must not wait for it."""
+
+        def look() -> Operands:
+            from sardonyx.program.operands import operands, registers
+
+            key = id(part), tuple(names)
+            if key not in self._sizes:
+                self._sizes[key] = registers(part, names)
+            return operands(part, part.steps[index], self._sizes[key])
+
+        return look
+
+    def write(self) -> str:
+        """Writes the events, whole or not at all, and returns the file's name."""
+        import json  # only a session that profiles needs it
+
+        pid = os.getpid()
+        made = [
+            {
+                "cat": e.category,
+                "pid": pid,
+                "tid": e.thread,
+                "dur": max(0, round((e.end - e.begin) * 1e6)),
+                "ts": max(0, round((e.begin - self._zero) * 1e6)),
+                "ph": "X",
+                "name": e.name,
+                "args": e.args(),
+            }
+            for e in self.events
+        ]
+        with writing(self.path) as file:
+            file.write(json.dumps(made).encode())
+        return self.path
+
+
+def _described(step: TimedStep) -> dict[str, Any]:
+    """A step as onnxruntime's profiles describe it."""
+    found = step.operands()
+    inputs, outputs = ([o for o in side if o is not None] for side in found)
+    return {
+        "op_name": step.nodes[0].op.name if len(step.nodes) == 1 else "Region",
+        "provider": step.provider,
+        "kernel": step.kernel,
+        "nodes": [n.name or n.op.name for n in step.nodes],
+        "input_type_shape": [{o.type: list(o.dims)} for o in inputs],
+        "output_type_shape": [{o.type: list(o.dims)} for o in outputs],
+        "output_size": str(sum(o.n_bytes for o in outputs)),
+    }
+
+
+def _seen(inputs: list[Any], outputs: list[Any]) -> Operands:
+    """Arrays, and tensors of torch, as a step has them; what is no tensor is left out."""
+    from sardonyx.program.operands import Operand, Operands
+
+    def seen(value: Any) -> Operand | None:
+        if not hasattr(value, "dtype") or not hasattr(value, "shape"):
+            return None
+        name = str(value.dtype).removeprefix("torch.")
+        return Operand(name, tuple(value.shape), getattr(value, "nbytes", 0))
+
+    return Operands(tuple(map(seen, inputs)), tuple(map(seen, outputs)))

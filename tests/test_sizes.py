@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sardonyx.graph.const import Held
+from sardonyx.graph.constant import constant
 from sardonyx.graph.dim import Shape, Size, evaluate, is_at_least, is_equal, maximum, symbol
 from sardonyx.graph.dtype import BOOL, F32, I8, I32, I64, U64, DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Value
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.builder import Builder, constant
+from sardonyx.ops.builder import Builder
 
 N = symbol("n")
 M = symbol("m")

@@ -8,7 +8,7 @@ from sardonyx.base.bundle import bundle_of
 
 with bundle_of(__spec__):
     import sardonyx.preload  # noqa: F401 - imported for what it imports
-    from sardonyx.errors import NotFound, NotImplemented, SardonyxError
+    from sardonyx.errors import SardonyxError
     from sardonyx.ort.enums import (
         ExecutionMode,
         ExecutionOrder,
@@ -23,8 +23,28 @@ with bundle_of(__spec__):
         OrtMemType,
         OrtSparseFormat,
     )
+    from sardonyx.ort.environment import (
+        disable_telemetry_events,
+        enable_telemetry_events,
+        get_all_providers,
+        get_available_providers,
+        get_build_info,
+        get_device,
+        get_version_string,
+        has_collective_ops,
+        preload_dlls,
+        print_debug_info,
+        register_execution_provider_library,
+        set_default_logger_severity,
+        set_default_logger_verbosity,
+        set_global_thread_pool_sizes,
+        set_seed,
+        unregister_execution_provider_library,
+    )
     from sardonyx.ort.options import RunOptions, SessionOptions
     from sardonyx.session.inference import InferenceSession
+    from sardonyx.version import ORT_VERSION as ORT_VERSION
+    from sardonyx.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from sardonyx import capi as capi
@@ -56,9 +76,6 @@ if TYPE_CHECKING:
     from sardonyx.session.model_compiler import ModelCompiler, OrtExternalInitializerInfo
     from sardonyx.weights.layouts import PrepackedWeightsContainer
     from sardonyx.weights.loading import DataLoader, LoaderManager, WeightReference
-
-__version__: Final = "0.1.0"
-ORT_VERSION: Final = "1.31.1"  # the onnxruntime whose interface this is
 
 # Names whose modules few programs need: imported when first asked for.
 _LATER: Final = {
@@ -109,111 +126,6 @@ if not TYPE_CHECKING:  # type checkers would take any name for granted
             raise AttributeError(f"module 'sardonyx' has no attribute {name!r}")
         value = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
         return value
-
-
-def get_available_providers() -> list[str]:
-    """The providers that sessions here can use."""
-    from sardonyx.providers import available
-
-    return list(available())
-
-
-def get_all_providers() -> list[str]:
-    """Every provider name that onnxruntime knows, in its order."""
-    from sardonyx.providers import ALL
-
-    return list(ALL)
-
-
-def get_device() -> str:
-    """The best kind of device that sessions can use."""
-    from sardonyx.providers.probe import cuda_may_work
-
-    return "GPU" if cuda_may_work() else "CPU"
-
-
-def get_version_string() -> str:
-    """Our version."""
-    return __version__
-
-
-def get_build_info() -> str:
-    """What was built, in one line."""
-    from sardonyx import _native
-
-    return f"Sardonyx {__version__}, native core {_native.version}"
-
-
-def has_collective_ops() -> bool:
-    """Whether ops over several processes are there: they are not."""
-    return False
-
-
-def set_seed(seed: int) -> None:
-    """Seeds the random ops of nodes that have no seed of their own."""
-    from sardonyx.ops.random import set_seed as seed_ops
-
-    seed_ops(seed)
-
-
-def set_default_logger_severity(level: int) -> None:
-    """Shows messages from this severity on: 0 verbose, 1 info, 2 warning, 3 error, 4 fatal."""
-    from sardonyx.base.log import set_severity
-
-    set_severity(level)
-
-
-def set_default_logger_verbosity(level: int) -> None:
-    """How much of what is said at severity 0 is shown; there is one degree of it here."""
-    if not isinstance(level, int):
-        raise TypeError(f"a verbosity is a number, not {type(level).__name__}")
-
-
-def set_global_thread_pool_sizes(
-    intra_op_num_threads: int = 0, inter_op_num_threads: int = 0
-) -> None:
-    """Threads of sessions whose `use_per_session_threads` is off; 0: as many as CPUs."""
-    from sardonyx.ort.options import set_global_threads
-
-    set_global_threads(intra_op_num_threads, inter_op_num_threads)
-
-
-def preload_dlls(
-    cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None
-) -> None:
-    """Kept for programs that call it: there are no libraries to load ahead."""
-
-
-def register_execution_provider_library(name: str, path: str) -> None:
-    """Providers of onnxruntime's C interface cannot be loaded; the error says so."""
-    raise NotImplemented(
-        f"{path} is a library for onnxruntime's C interface, which Sardonyx does not have",
-        hint="write the provider in Python",
-    )
-
-
-def unregister_execution_provider_library(name: str) -> None:
-    """The counterpart of `register_execution_provider_library`."""
-    raise NotFound(f"no provider library is registered as {name!r}")
-
-
-def enable_telemetry_events() -> None:
-    """Kept for programs that call it: there is no telemetry."""
-
-
-def disable_telemetry_events() -> None:
-    """Kept for programs that call it: there is no telemetry."""
-
-
-def print_debug_info() -> None:
-    """Versions of everything that matters for a bug report."""
-    import platform
-
-    import ml_dtypes
-    import numpy
-
-    print(f"{get_build_info()}\nPython {platform.python_version()}\nnumpy {numpy.__version__}")
-    print(f"ml_dtypes {ml_dtypes.__version__}\n{platform.platform()}")
 
 
 __all__: Final[list[str]] = [

@@ -11,6 +11,10 @@ from typing import Final
 FAULTS: Final = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
 
 
+class Recoverable(Exception):
+    """Raised and caught inside the runtime, which goes on another way: no user sees it."""
+
+
 class SardonyxError(Exception):
     """What is wrong, and where. Every error a user can cause is one of these."""
 

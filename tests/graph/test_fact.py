@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sardonyx.graph.const import Held
+from sardonyx.graph.constant import const_fact
 from sardonyx.graph.dim import Dim, symbol
 from sardonyx.graph.dtype import BOOL, F16, F32, I64, STRING
 from sardonyx.graph.fact import (
@@ -20,7 +21,6 @@ from sardonyx.graph.fact import (
     elements,
     refines,
 )
-from sardonyx.ops.builder import const_fact
 from sardonyx.ops.sequence import join
 
 B, N = symbol("B"), symbol("N")

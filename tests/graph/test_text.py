@@ -11,13 +11,14 @@ from hypothesis.extra import numpy as arrays
 
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.const import Array, Const, Held
+from sardonyx.graph.constant import constant
 from sardonyx.graph.dim import symbol
 from sardonyx.graph.dtype import F32, by_numpy
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Value
 from sardonyx.graph.verify import verify
 from sardonyx.load.graph_text import parse, parse_size, show
-from sardonyx.ops.builder import Builder, constant
+from sardonyx.ops.builder import Builder
 
 ROUND_TRIPS = [
     """\

@@ -9,12 +9,12 @@ import pytest
 
 from sardonyx.errors import InternalError
 from sardonyx.graph.const import Held
+from sardonyx.graph.constant import constant
 from sardonyx.graph.dtype import F32, F64, I64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.verify import verify
 from sardonyx.load.graph_text import parse
-from sardonyx.ops.builder import constant
 
 TEXT = """
     in c: bool[]

@@ -13,7 +13,7 @@ import onnx
 
 import sardonyx
 from sardonyx.compile import Options
-from sardonyx.pack.pack_model import Request, pack
+from sardonyx.compile.pack_model import Request, pack
 from sardonyx.providers import resolve
 from tests.metamorphic.calls import CALLS
 from tests.metamorphic.variant import Settings

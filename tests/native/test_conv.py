@@ -10,12 +10,13 @@ import pytest
 
 import sardonyx._native as native
 from sardonyx.graph.const import Held, Recipe
+from sardonyx.graph.constant import constant
 from sardonyx.graph.dtype import F32, by_numpy
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.op import INTERNAL
 from sardonyx.ops import lookup
-from sardonyx.ops.builder import Builder, constant
+from sardonyx.ops.builder import Builder
 from sardonyx.ops.rules import as_bf16
 from sardonyx.ops.window import window
 from sardonyx.passes.chains import fuse_chains

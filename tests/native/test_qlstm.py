@@ -9,10 +9,10 @@ import pytest
 
 import sardonyx._native as native
 from sardonyx.graph.const import Held
+from sardonyx.graph.constant import constant
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.infer import infer_node
 from sardonyx.ops import lookup
-from sardonyx.ops.builder import constant
 from sardonyx.place.lowered import Call
 from sardonyx.providers.cpu import lowered
 from tests.kernels import run_call

@@ -10,6 +10,7 @@ import pytest
 from onnx import parser
 
 import sardonyx
+from sardonyx.base.stages import Stages
 from sardonyx.compile import Options, lowered
 from sardonyx.graph.dim import lone_name
 from sardonyx.graph.graph import Value
@@ -19,7 +20,6 @@ from sardonyx.load.source import read_model
 from sardonyx.ort.enums import GraphOptimizationLevel as Level
 from sardonyx.passes.names import Names
 from sardonyx.passes.options import PassOptions
-from sardonyx.reports.trace import Stages
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18]> '
 X = np.arange(160, dtype=np.float32).reshape(40, 4)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import sardonyx
 from sardonyx import errors
 from sardonyx.compile import Options
-from sardonyx.pack.pack_model import Request, pack
+from sardonyx.compile.pack_model import Request, pack
 from sardonyx.providers import resolve
 from tests.test_ranks import check, model, steps
 

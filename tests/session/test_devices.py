@@ -18,13 +18,14 @@ from sardonyx import OrtDevice, OrtMemoryInfo, OrtValue
 from sardonyx.capi.onnxruntime_pybind11_state import OrtValueVector
 from sardonyx.errors import ValueFault
 from sardonyx.ort import ep_devices
-from sardonyx.ort.device import HOST, torch_name
+from sardonyx.ort.device import torch_name
 from sardonyx.ort.enums import (
     OrtAllocatorType,
     OrtDeviceMemoryType,
     OrtExecutionProviderDevicePolicy,
     OrtMemType,
 )
+from sardonyx.place.provider import HOST
 from sardonyx.providers import probe
 
 F32 = np.arange(6, dtype=np.float32).reshape(2, 3)

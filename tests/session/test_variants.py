@@ -17,7 +17,7 @@ import sardonyx
 from sardonyx import errors
 from sardonyx.base.locks import Lock
 from sardonyx.compile import Options
-from sardonyx.pack.pack_model import Request, pack
+from sardonyx.compile.pack_model import Request, pack
 from sardonyx.providers import resolve
 
 HEAD = '<ir_version: 9, opset_import: ["" : 21]>\n'

@@ -16,8 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
 from sardonyx.compile import Options
+from sardonyx.compile.pack_model import Request, Written, pack
 from sardonyx.pack.file import _HEAD, _SECTION, PAGE, checksum
-from sardonyx.pack.pack_model import Request, Written, pack
 from sardonyx.providers import resolve
 
 FLOAT = TensorProto.FLOAT

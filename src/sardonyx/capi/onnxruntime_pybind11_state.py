@@ -2,22 +2,6 @@
 
 from __future__ import annotations
 
-from sardonyx import (
-    disable_telemetry_events,
-    enable_telemetry_events,
-    get_all_providers,
-    get_available_providers,
-    get_build_info,
-    get_device,
-    get_version_string,
-    has_collective_ops,
-    register_execution_provider_library,
-    set_default_logger_severity,
-    set_default_logger_verbosity,
-    set_global_thread_pool_sizes,
-    set_seed,
-    unregister_execution_provider_library,
-)
 from sardonyx.capi.schemas import (
     get_all_operator_schema,
     get_all_opkernel_def,
@@ -66,6 +50,22 @@ from sardonyx.ort.enums import (
     OrtMemoryInfoDeviceType,
     OrtMemType,
     OrtSparseFormat,
+)
+from sardonyx.ort.environment import (
+    disable_telemetry_events,
+    enable_telemetry_events,
+    get_all_providers,
+    get_available_providers,
+    get_build_info,
+    get_device,
+    get_version_string,
+    has_collective_ops,
+    register_execution_provider_library,
+    set_default_logger_severity,
+    set_default_logger_verbosity,
+    set_global_thread_pool_sizes,
+    set_seed,
+    unregister_execution_provider_library,
 )
 from sardonyx.ort.ep_devices import (
     OrtEpAssignedNode,

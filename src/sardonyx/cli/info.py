@@ -16,12 +16,11 @@ from sardonyx.cli.inputs import bound, settle
 from sardonyx.cli.measure import growth, start
 from sardonyx.cli.term import Progress, clean, say
 from sardonyx.cli.worker import anonymous_bytes
-from sardonyx.compile import Compiled
+from sardonyx.compile import Compiled, load_model
 from sardonyx.graph.const import Const, Recipe, Ref
 from sardonyx.graph.dim import symbols
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.guard import Guard
-from sardonyx.load import load
 from sardonyx.load.model import Declared, Model
 from sardonyx.memory import peak
 from sardonyx.ort.node_arg import node_arg
@@ -65,7 +64,7 @@ def inspect(arguments: argparse.Namespace) -> tuple[dict[str, Any], Graph]:
     memory = growth(before)
     compiled = started.session._compiled
     # A standalone pack has no graph but the one that runs.
-    loaded = compiled.model.graph if compiled.is_standalone else load(path).graph
+    loaded = compiled.model.graph if compiled.is_standalone else load_model(path).graph
     as_loaded, names = _op_counts(loaded), _names(loaded)
     model, program = compiled.model, compiled.program
     weights = _weights(compiled, os.path.basename(path), names)

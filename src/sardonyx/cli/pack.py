@@ -12,11 +12,11 @@ from sardonyx.base.records import replace
 from sardonyx.cli.arguments import UsageError
 from sardonyx.cli.term import Progress, clean, duration, say, size
 from sardonyx.compile import Options, given_bytes, settings_of
+from sardonyx.compile.pack_model import Request, Written, pack, standalone
 from sardonyx.errors import Fail
 from sardonyx.ort.enums import GraphOptimizationLevel as Level
 from sardonyx.pack.errors import Broken
 from sardonyx.pack.lookup import SUFFIX, PackOptions
-from sardonyx.pack.pack_model import Request, Written, pack, standalone
 from sardonyx.pack.read import read
 from sardonyx.passes.options import PRECISIONS, PassOptions
 from sardonyx.providers import resolve

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.base.shared_store import Array
 from sardonyx.errors import FAULTS, SardonyxError
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.op import INTERNAL
-from sardonyx.ops.rules import Array
 
 MAX_KNOWN: Final = 64  # elements of a tensor that is computed
 _MAX_NODES: Final = 32

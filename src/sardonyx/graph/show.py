@@ -10,11 +10,11 @@ import numpy as np
 
 from sardonyx.base.shared_store import Array
 from sardonyx.graph.const import Const
+from sardonyx.graph.constant import const_fact
 from sardonyx.graph.dtype import ALL, BOOL, F32, I64, INDEX, STRING, DType, by_onnx
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.op import Attr, Op, allowed
-from sardonyx.ops.builder import const_fact
 
 MAX_SHOWN: Final = 16  # elements of a constant; above, only its type is shown
 MAX_LISTED: Final = 64  # elements of an attribute

@@ -8,7 +8,6 @@ from typing import Any, Final
 from sardonyx._native import DecodeError, ModelRecord, ValueInfoRecord, decode
 from sardonyx.base.records import field, frozen, replace
 from sardonyx.errors import InvalidArgument, InvalidGraph, InvalidProtobuf, NotImplemented
-from sardonyx.graph.graph import Graph
 from sardonyx.load.build import Call, GraphBuilder, Limits
 from sardonyx.load.model import Declared, Model
 from sardonyx.load.source import ModelBytes, read_model
@@ -60,9 +59,9 @@ def load(model: Any, options: LoadOptions | None = None) -> Model:
     )
     graph = builder.graph(record.graph, Call(opsets))
     tensors.check_all_used()
-    if builder.asks_for_gradients:
-        graph = _with_gradients(graph)
-    return _model(record, graph, opsets, given.origin)
+    built = _model(record, graph, opsets, given.origin)
+    built.has_gradient_nodes = builder.asks_for_gradients
+    return built
 
 
 def read_record(given: ModelBytes) -> ModelRecord:
@@ -112,15 +111,6 @@ def _once_more(model: Model, options: LoadOptions) -> Model:
             hint="replace it where the model is loaded from",
         )
     return replace(model, graph=copied(model.graph, options.dims_by_name))
-
-
-def _with_gradients(graph: Graph) -> Graph:
-    """The graph with the backward parts that its Gradient nodes ask for, not yet inferred."""
-    from sardonyx.graph.copy import copied
-    from sardonyx.train.nodes import expand
-
-    expand(graph)
-    return copied(graph)
 
 
 def _opsets(record: ModelRecord) -> dict[str, int]:

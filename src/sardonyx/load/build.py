@@ -15,6 +15,7 @@ from sardonyx._native import (
 from sardonyx.base.records import frozen, mutable
 from sardonyx.errors import InvalidGraph, NotImplemented, SardonyxError, as_ours
 from sardonyx.graph.const import Const
+from sardonyx.graph.constant import constant
 from sardonyx.graph.dim import same
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
@@ -27,7 +28,7 @@ from sardonyx.load.tensor import Tensors
 from sardonyx.load.types import Dims, fact_of, shape_of
 from sardonyx.load.upgrade import OldNode, Rule, find
 from sardonyx.ops import lookup, names
-from sardonyx.ops.builder import Builder, constant
+from sardonyx.ops.builder import Builder
 
 MAX_DEPTH: Final = 64  # of functions that call functions, and of bodies in bodies
 
@@ -214,7 +215,7 @@ class GraphBuilder:
                 hint="bring the pack, or use the model that it was made of",
             )
         if op is None and (domain, op_type) == (TRAINING, "Gradient"):
-            from sardonyx.train.nodes import add_asked  # few models ask for gradients
+            from sardonyx.load.gradient_nodes import add_asked  # few models ask for gradients
 
             self.asks_for_gradients = True
             given = {k: attributes.raw(v) for k, v in records.items()}

@@ -27,6 +27,7 @@ import numpy as np
 from sardonyx.base.shared_store import Array
 from sardonyx.errors import located
 from sardonyx.graph.const import Const, Held
+from sardonyx.graph.constant import constant
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BOOL, STRING, DType
 from sardonyx.graph.fact import AnyFact, Fact
@@ -37,7 +38,6 @@ from sardonyx.graph.op import Attr, Op
 from sardonyx.graph.show import LEAVES, attr_kind, literal_type, show
 from sardonyx.load.graph_reader import NUMBERS, Reader
 from sardonyx.ops import lookup
-from sardonyx.ops.builder import constant
 
 __all__ = ["parse", "parse_size", "show"]
 

@@ -37,6 +37,7 @@ class Model:
     graph_name: str = ""
     graph_description: str = ""
     metadata: dict[str, str] = field(default_factory=dict)
+    has_gradient_nodes: bool = field(default_factory=bool)  # see train.nodes.with_gradients
 
     def with_outputs(self, names: tuple[str, ...]) -> Model:
         """The same model with these of its outputs alone; its graph is changed."""

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from sardonyx.errors import InternalError
-from sardonyx.graph.const import Const, Held
+from sardonyx.graph.const import Held
+from sardonyx.graph.constant import constant
 from sardonyx.graph.dtype import DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Attrs, Graph, Node, Value
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.infer import MAX_SYMBOLIC, SYMBOLIC_KINDS, infer_node
+from sardonyx.graph.infer import infer_node
 from sardonyx.graph.op import Op
 from sardonyx.ops import lookup
 
@@ -93,16 +94,3 @@ class Builder:
             else:
                 out.append(self.const(operand, first.fact.dtype))
         return out
-
-
-def constant(const: Const, name: str = "") -> Value:
-    """A value that stands for a constant."""
-    return Value(name, const_fact(const))
-
-
-def const_fact(const: Const) -> Fact:
-    """The fact of a constant; the elements of short integer tensors become known."""
-    if const.count <= MAX_SYMBOLIC and const.dtype.kind in SYMBOLIC_KINDS:
-        sym = tuple(map(int, const.read().reshape(-1).tolist()))
-        return Fact(const.dtype, const.shape, const, sym)
-    return Fact(const.dtype, const.shape, const)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any, Final
-
-import numpy as np
 
 from sardonyx.errors import ValueFault
 from sardonyx.ort.enums import OrtDeviceVendorId
+from sardonyx.place.provider import HOST
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-HOST: Final = "cpu"  # the device whose values are arrays
-TORCH_HOST: Final = "torch-cpu"  # torch's own CPU device: the same memory, in tensors
 CPU, GPU, FPGA, NPU, DML = 0, 1, 2, 3, 4
 _TYPES: Final = {
     "cpu": CPU, "cuda": GPU, "dml": GPU, "cann": NPU, "webgpu": GPU, "gpu": GPU, "npu": NPU,
@@ -172,50 +168,6 @@ def torch_name(device: str | OrtDevice, device_id: int = 0, vendor_id: int = -1)
             hint="there are cpu and what torch drives: cuda, mps, xpu",
         )
     return f"{kind}:{given.device_id()}"
-
-
-def is_tensor(value: object) -> bool:
-    """Whether a value is a tensor of torch, which is not imported to find out."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
-
-
-class Borrowed:
-    """Memory of a tensor of torch on the CPU as numpy takes it, which keeps the tensor alive.
-
-    `Tensor.numpy` would forbid resizing the tensor's storage for ever, and FSDP does resize those
-    of parameters. Nothing keeps the storage as it is, then: what outlives a call calls `check`.
-    """
-
-    __slots__ = ("__array_interface__", "_address", "_tensor")
-
-    def __init__(self, tensor: Any, typestr: str) -> None:
-        """`tensor` is contiguous and not empty; `typestr` is numpy's element type."""
-        self._tensor = tensor
-        self._address = tensor.data_ptr()
-        self.__array_interface__ = {
-            "version": 3,
-            "shape": tuple(tensor.shape),
-            "typestr": typestr,
-            "data": (self._address, False),
-        }
-
-    def check(self) -> None:
-        """Refuses to read on where the storage was resized, so that the elements moved or went."""
-        tensor = self._tensor
-        end = (tensor.storage_offset() + tensor.numel()) * tensor.element_size()
-        if tensor.data_ptr() != self._address or tensor.untyped_storage().nbytes() < end:
-            raise ValueFault(
-                "the storage of the tensor that a value lies over was resized",
-                hint="make or bind the value again",
-            )
-
-
-def borrowed(array: object) -> Borrowed | None:
-    """What lends an array its memory, if that is a tensor of torch."""
-    while isinstance(array, np.ndarray):
-        array = array.base
-    return array if isinstance(array, Borrowed) else None
 
 
 def device_values(name: str) -> ModuleType:

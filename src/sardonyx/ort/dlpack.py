@@ -10,9 +10,10 @@ import numpy as np
 
 import sardonyx._native as native
 from sardonyx.base.records import frozen
+from sardonyx.base.torch_tensor import is_tensor
 from sardonyx.errors import ValueFault
 from sardonyx.graph.dtype import BOOL, U8, by_name
-from sardonyx.ort.device import device_values, is_tensor
+from sardonyx.ort.device import device_values
 from sardonyx.ort.ort_value import OrtValue
 
 _CPU: Final = 1

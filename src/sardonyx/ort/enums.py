@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from enum import Enum, IntEnum
-
-
-class Named(IntEnum):
-    """A number that is shown by its name, as onnxruntime shows it."""
-
-    __str__ = Enum.__str__
+from sardonyx.base.enums import Named
+from sardonyx.passes.options import GraphOptimizationLevel as GraphOptimizationLevel
 
 
 class ExecutionMode(Named):
@@ -24,16 +19,6 @@ class ExecutionOrder(Named):
     DEFAULT = 0
     PRIORITY_BASED = 1
     MEMORY_EFFICIENT = 2
-
-
-class GraphOptimizationLevel(Named):
-    """How far the graph is rewritten."""
-
-    ORT_DISABLE_ALL = 0
-    ORT_ENABLE_BASIC = 1
-    ORT_ENABLE_EXTENDED = 2
-    ORT_ENABLE_LAYOUT = 3
-    ORT_ENABLE_ALL = 99
 
 
 class OrtAllocatorType(Named):

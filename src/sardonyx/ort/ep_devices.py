@@ -200,8 +200,8 @@ def _vendor() -> tuple[str, int]:
 @cache
 def get_ep_devices() -> list[OrtEpDevice]:
     """Each provider with each device that it runs on; the CPU first."""
-    from sardonyx import __version__
     from sardonyx.providers import CPU, CUDA
+    from sardonyx.version import __version__
 
     about = {"version": __version__}
     cpu, *gpus = get_hardware_devices()

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from sardonyx.base.torch_tensor import borrowed, is_tensor
 from sardonyx.errors import ValueFault
 from sardonyx.graph.const import pack, unpack
 from sardonyx.graph.dtype import STRING, DType, by_numpy, by_onnx
-from sardonyx.ort.device import HOST, OrtDevice, borrowed, device_values, is_tensor, torch_name
+from sardonyx.ort.device import OrtDevice, device_values, torch_name
 from sardonyx.ort.enums import OrtDeviceVendorId
+from sardonyx.place.provider import HOST
 
 if TYPE_CHECKING:
     from sardonyx.ort.allocators import OrtMemoryInfo

@@ -13,8 +13,9 @@ import numpy as np
 import sardonyx._native as native
 from sardonyx.errors import ValueFault
 from sardonyx.graph.dtype import STRING, DType
-from sardonyx.ort.device import HOST, device_values
+from sardonyx.ort.device import device_values
 from sardonyx.ort.ort_value import OrtValue, _checked_shape, _dtype_of
+from sardonyx.place.provider import HOST
 
 _MOST: Final = 1 << 64  # where addresses end
 

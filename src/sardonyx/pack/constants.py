@@ -11,13 +11,13 @@ import numpy as np
 from sardonyx.base.shared_store import Array
 from sardonyx.errors import RuntimeException, SardonyxError
 from sardonyx.graph.const import Const, Held, Recipe, Ref, Source, pack
+from sardonyx.graph.constant import constant
 from sardonyx.graph.dtype import STRING, DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.infer import infer_node
 from sardonyx.ops import lookup
-from sardonyx.ops.builder import constant
 from sardonyx.pack.codec import (
     MAX_RANK,
     AttrReader,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from sardonyx.errors import Recoverable
 
-class Broken(Exception):
+
+class Broken(Recoverable):
     """A pack that cannot be used; the text says why. It is never the user's error."""
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from sardonyx.errors import FAULTS, SardonyxError
 from sardonyx.graph.const import Const, Recipe
+from sardonyx.graph.constant import constant
 from sardonyx.graph.dim import Shape, lone_name, symbols
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import MAX_PRIORITY, Graph, Node, Value
@@ -21,7 +22,6 @@ from sardonyx.graph.op import INTERNAL, Op
 from sardonyx.load.attributes import fits
 from sardonyx.load.model import Declared, Model
 from sardonyx.ops import lookup
-from sardonyx.ops.builder import constant
 from sardonyx.pack.check import check_graph, check_name
 from sardonyx.pack.codec import (
     AttrReader,
@@ -235,6 +235,7 @@ class GraphReader:
             outputs=_read_declared(document["outputs"]),
             overridable=_read_declared(document["overridable"]),
             origin=origin,
+            has_gradient_nodes=False,
             **{key: text(document[key]) for key in _SAID},
         )
         live = [d.name for d in (*model.inputs, *model.overridable)]

@@ -6,16 +6,16 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from sardonyx import _native
+import sardonyx._native as _native
 from sardonyx.base.digest import blake2b
 from sardonyx.base.records import as_dict
 from sardonyx.graph.const import COPY_BELOW, Source
 from sardonyx.load import LoadOptions
 from sardonyx.load.source import ModelBytes
-from sardonyx.ort.enums import GraphOptimizationLevel as Level
 from sardonyx.pack.checksums import Place
 from sardonyx.pack.codec import items, need, number, text
 from sardonyx.pack.errors import Other, OtherOptions
+from sardonyx.passes.options import GraphOptimizationLevel as Level
 from sardonyx.passes.options import PassOptions
 
 BLOCK: Final = 4096  # bytes of a sample

@@ -8,10 +8,10 @@ from typing import Final
 
 from sardonyx.base.records import frozen
 from sardonyx.graph.graph import Graph
-from sardonyx.ort.enums import GraphOptimizationLevel as Level
 from sardonyx.passes.chains import fuse_chains
 from sardonyx.passes.driver import Rewriter, prune
 from sardonyx.passes.lowering import lower_sizes
+from sardonyx.passes.options import GraphOptimizationLevel as Level
 from sardonyx.passes.options import PassOptions
 from sardonyx.passes.parts import lower_parts
 from sardonyx.passes.rule import Rules, by_root

@@ -11,13 +11,13 @@ from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.chain import Code, Instruction
 from sardonyx.ops.fused_attention import STAYS
-from sardonyx.ort.enums import GraphOptimizationLevel as Level
 from sardonyx.passes import lowering, products
 from sardonyx.passes.attention import fuse_attention, wide_value
 from sardonyx.passes.chains import fuse_chains
 from sardonyx.passes.driver import Rewriter, prune
 from sardonyx.passes.few_bits import fuse_few_bits
 from sardonyx.passes.fold import FoldingBuilder
+from sardonyx.passes.options import GraphOptimizationLevel as Level
 from sardonyx.passes.options import PassOptions
 from sardonyx.passes.pattern import P, hole
 from sardonyx.passes.rule import by_root, need, ranked, rule

@@ -7,10 +7,11 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.graph.const import Const, Held, Recipe, Ref, reshaped
+from sardonyx.graph.constant import const_fact
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.op import INTERNAL, MICROSOFT
-from sardonyx.ops.builder import Builder, Operand, const_fact
+from sardonyx.ops.builder import Builder, Operand
 
 GROWTH_BELOW: Final = 2 << 20  # bytes; a larger result must not be larger than what it is made of
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import Final
 
 from sardonyx.graph.const import Recipe
+from sardonyx.graph.constant import constant
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Marks, Node, Value
 from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
-from sardonyx.ops.builder import Builder, constant
+from sardonyx.ops.builder import Builder
 from sardonyx.ops.chain import ELEMENTWISE
 from sardonyx.passes.driver import prune
 

@@ -9,12 +9,12 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.graph.const import Held
+from sardonyx.graph.constant import constant
 from sardonyx.graph.dtype import DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.op import INTERNAL
 from sardonyx.ops import lookup
-from sardonyx.ops.builder import constant
 
 # Activations of FusedConv that are ops, with the attributes that activation_params stands for.
 _ACTIVATIONS: Final[dict[str, tuple[str, ...]]] = {

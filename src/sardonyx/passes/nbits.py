@@ -11,11 +11,12 @@ from sardonyx.base.log import logger
 from sardonyx.base.records import frozen
 from sardonyx.errors import SardonyxError
 from sardonyx.graph.const import Held, Recipe, reshaped
+from sardonyx.graph.constant import constant
 from sardonyx.graph.dtype import F32, U8, DType
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops import lookup
-from sardonyx.ops.builder import Builder, constant
+from sardonyx.ops.builder import Builder
 from sardonyx.ops.chain import Code, Instruction, joined
 from sardonyx.ops.nbits import REALS, STEPS
 from sardonyx.passes.driver import drop

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from typing import Final
 
+from sardonyx.base.enums import Named
 from sardonyx.base.records import frozen
-from sardonyx.ort.enums import GraphOptimizationLevel as Level
+
+
+class GraphOptimizationLevel(Named):
+    """How far the graph is rewritten."""
+
+    ORT_DISABLE_ALL = 0
+    ORT_ENABLE_BASIC = 1
+    ORT_ENABLE_EXTENDED = 2
+    ORT_ENABLE_LAYOUT = 3
+    ORT_ENABLE_ALL = 99
 
 
 @frozen
 class PassOptions:
     """How far to go, what to leave out, and how large folded constants may become."""
 
-    level: Level = Level.ORT_ENABLE_ALL
+    level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_ENABLE_ALL
     disabled: frozenset[str] = frozenset()
     fold_limit_bytes: int = 1 << 30
     weight_level: int = 0  # of accuracy, for products of dequantized weights

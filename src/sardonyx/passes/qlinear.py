@@ -8,11 +8,12 @@ from typing import Final
 import numpy as np
 
 from sardonyx.graph.const import Recipe
+from sardonyx.graph.constant import constant
 from sardonyx.graph.dtype import F32, I32, DType
 from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.graph.op import INTERNAL
 from sardonyx.ops import lookup
-from sardonyx.ops.builder import Builder, constant
+from sardonyx.ops.builder import Builder
 from sardonyx.ops.rules import Array
 from sardonyx.passes.rule import need, ranked
 

@@ -9,8 +9,8 @@ from typing import Final
 
 from sardonyx.base.records import frozen
 from sardonyx.graph.const import Recipe
+from sardonyx.graph.constant import constant
 from sardonyx.graph.graph import Node, Value
-from sardonyx.ops.builder import constant
 from sardonyx.ops.nbits import REALS, STEPS
 from sardonyx.passes.rule import need
 from sardonyx.passes.transpose import order_of

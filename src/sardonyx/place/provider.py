@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeGuard
 
 from sardonyx.base.records import frozen
-from sardonyx.ort.device import HOST as HOST
 
 if TYPE_CHECKING:
     from sardonyx.graph.graph import Node, Value
     from sardonyx.place.lowered import Lowered
-    from sardonyx.program.program import Program, Run
     from sardonyx.weights.loading import DataLoader
 
 # A step on run-time values: arrays in, arrays out, with the run it belongs to.
-StepCall = Callable[[Sequence[Any], "Run"], Sequence[Any]]
+StepCall = Callable[[Sequence[Any], Any], Sequence[Any]]
+# The programs of control-flow bodies by attribute name: `program.program.Program`s, which this
+# layer only passes on.
+BodyPrograms = dict["Node", dict[str, Any]]
+
+HOST: Final = "cpu"  # the device whose values are numpy arrays
+TORCH_HOST: Final = "torch-cpu"  # torch's own CPU device: the same memory, in tensors
 
 
 @frozen
@@ -70,7 +74,7 @@ class Provider(Protocol):
         """Whether the provider takes a node."""
         ...
 
-    def compile(self, region: Region, bodies: dict[Node, dict[str, Program]]) -> Sequence[Step]:
+    def compile(self, region: Region, bodies: BodyPrograms) -> Sequence[Step]:
         """The steps of a region, one per node; `bodies` are the programs of the nodes' bodies."""
         ...
 
@@ -84,7 +88,7 @@ class RegionProgram(Protocol):
         """Brings the constants to the device; `check` may raise to end that."""
         ...
 
-    def __call__(self, values: Sequence[Any], run: Run, places: Sequence[Any]) -> Sequence[Any]:
+    def __call__(self, values: Sequence[Any], run: Any, places: Sequence[Any]) -> Sequence[Any]:
         """The region's outputs for its inputs, each in its place where there is one for it."""
         ...
 

@@ -9,12 +9,12 @@ import numpy as np
 
 from sardonyx.errors import InvalidArgument, InvalidGraph, ShapeError
 from sardonyx.graph.const import Held
+from sardonyx.graph.constant import const_fact
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.infer import MAX_SYMBOLIC, infer_node
 from sardonyx.graph.op import INTERNAL, as_outputs
-from sardonyx.ops.builder import const_fact
 from sardonyx.ops.rules import Array
 from sardonyx.place.provider import No, Region, Step, StepCall, Yes
 from sardonyx.program.program import Program, Run

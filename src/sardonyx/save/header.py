@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from sardonyx import _native
+import sardonyx._native as _native
 from sardonyx.load.model import Model
 from sardonyx.save.tensor import entry
 from sardonyx.save.wire import Message

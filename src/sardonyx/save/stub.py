@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sardonyx import _native
+import sardonyx._native as _native
 from sardonyx.graph.op import INTERNAL
 from sardonyx.load.model import Model
 from sardonyx.save.header import model_message

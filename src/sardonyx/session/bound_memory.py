@@ -9,7 +9,8 @@ import numpy as np
 
 import sardonyx._native as native
 from sardonyx.base.records import frozen
-from sardonyx.ort.device import borrowed, device_values, is_tensor
+from sardonyx.base.torch_tensor import borrowed, is_tensor
+from sardonyx.ort.device import device_values
 from sardonyx.program.program import Input, Program
 from sardonyx.program.run import bind
 from sardonyx.session.feeds import is_at, taken, tensors

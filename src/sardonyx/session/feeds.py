@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import sardonyx._native as native
+from sardonyx.base.torch_tensor import is_tensor
 from sardonyx.errors import InvalidArgument, SardonyxError, ValueFault
 from sardonyx.graph.dtype import STRING, by_numpy
 from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFact, SparseFact
 from sardonyx.graph.guard import AssumptionFailed
-from sardonyx.ort.device import HOST, device_values, is_tensor
+from sardonyx.ort.device import device_values
 from sardonyx.ort.dlpack import checked, is_on_host
 from sardonyx.ort.node_arg import type_name
 from sardonyx.ort.ort_value import OrtValue
+from sardonyx.place.provider import HOST
 from sardonyx.program.program import FastPath, Input, Program
 from sardonyx.program.run import check_shape
 

@@ -230,7 +230,7 @@ class InferenceSession(Ways):
 
     def _pack_saved(self, options: Options) -> None:
         """Writes the pack of the optimized model beside it."""
-        from sardonyx.pack.pack_model import Request, pack  # only who writes a pack needs it
+        from sardonyx.compile.pack_model import Request, pack  # only who writes a pack needs it
 
         assert options.save is not None
         path = options.save.path

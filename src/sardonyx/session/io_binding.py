@@ -9,14 +9,16 @@ import numpy as np
 
 from sardonyx.base.locks import Lock, NonReentrantLock
 from sardonyx.base.records import frozen
+from sardonyx.base.torch_tensor import is_tensor
 from sardonyx.errors import SardonyxError, ValueFault
 from sardonyx.graph.fact import Fact
-from sardonyx.ort.device import HOST, TORCH_HOST, OrtDevice, device_values, is_tensor, torch_name
+from sardonyx.ort.device import OrtDevice, device_values, torch_name
 from sardonyx.ort.node_arg import type_name
 from sardonyx.ort.options import RunOptions
 from sardonyx.ort.ort_value import OrtValue, as_ort_value
 from sardonyx.ort.ort_value_vector import OrtValueVector
 from sardonyx.ort.raw_pointers import tensor_at
+from sardonyx.place.provider import HOST, TORCH_HOST
 from sardonyx.session.bound_memory import Bound
 from sardonyx.session.feeds import as_tensors, check_feed, check_value, on_host
 

@@ -10,11 +10,10 @@ from typing import Any, BinaryIO, Final, cast
 from sardonyx.base.atomic_file import writing
 from sardonyx.base.collector import Paused
 from sardonyx.base.records import frozen, replace
-from sardonyx.compile import Options
+from sardonyx.compile import Options, load_model
 from sardonyx.errors import Fail, InvalidArgument
 from sardonyx.graph.const import Const, Ref
 from sardonyx.graph.infer import infer
-from sardonyx.load import load
 from sardonyx.load.model import Model
 from sardonyx.load.source import ModelBytes, read_model
 from sardonyx.ort.enums import GraphOptimizationLevel, OrtCompileApiFlags
@@ -155,7 +154,7 @@ class ModelCompiler:
         with Paused():
             options.check()
             # What is saved must hold for any sizes, and for any values of inputs with a default.
-            model = load(given, replace(options.load, split_names=True, fixes_defaults=False))
+            model = load_model(given, replace(options.load, split_names=True, fixes_defaults=False))
             infer(model.graph, assumes=False)
             model.check_outputs(options.load.is_strict)
             options.check()

@@ -19,6 +19,7 @@ from sardonyx.load.model import Declared, Model
 from sardonyx.load.source import read_model
 from sardonyx.passes.driver import prune
 from sardonyx.train.backward import Backward, Gradients, Parts, flow, ranked, takes_gradients
+from sardonyx.train.nodes import with_gradients
 from sardonyx.train.prepare import prepare
 from sardonyx.train.recompute import Choice, chosen, repeat
 from sardonyx.train.rules import rule_of
@@ -74,7 +75,7 @@ def _loaded(source: Any, dims: Mapping[str, int] | None) -> tuple[Model, frozens
         )
         return own, frozenset((*named, *(v.name for v in graph.defaults)))
     given = read_model(source)
-    model = load(given, LoadOptions(dims_by_name=dict(dims or {})))
+    model = with_gradients(load(given, LoadOptions(dims_by_name=dict(dims or {}))))
     record = decode(given.source.data).graph
     return model, frozenset(
         t.name for t in record.initializers

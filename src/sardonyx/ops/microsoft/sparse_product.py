@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -12,9 +12,6 @@ from sardonyx.graph.fact import AnyFact, Fact, SparseFact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.rules import Array
-
-if TYPE_CHECKING:
-    from sardonyx.ort.sparse_tensor import SparseTensor
 
 _TYPES: Final = frozenset((F32, F64, I32, I64, U32, U64))
 
@@ -42,8 +39,8 @@ def _(g: Scope, a: AnyFact, b: Fact, **attrs: Any) -> Fact:
 
 
 @sparse_product.reference
-def _(a: SparseTensor, b: Array, **attrs: Any) -> Array:
-    left = a.to_dense()
+def _(a: Any, b: Array, **attrs: Any) -> Array:
+    left = a.to_dense()  # an ort.sparse_tensor.SparseTensor
     with np.errstate(all="ignore"):
         product = (left.T if attrs["transA"] else left) @ (b.T if attrs["transB"] else b)
         return np.asarray(

@@ -15,8 +15,8 @@ from sardonyx.errors import InvalidArgument, ValueFault
 from sardonyx.graph.dtype import STRING, by_onnx
 from sardonyx.load.source import map_file
 from sardonyx.ort.adapters.flat import Builder
-from sardonyx.ort.device import HOST
 from sardonyx.ort.ort_value import OrtValue
+from sardonyx.place.provider import HOST
 
 _MARK: Final = b"TORT"
 _FORMAT_VERSION: Final = 1

@@ -7,10 +7,10 @@ from typing import Final
 import numpy as np
 
 from sardonyx.graph.const import Words
+from sardonyx.graph.constant import constant
 from sardonyx.graph.dtype import STRING
 from sardonyx.graph.graph import Node, Value, given
 from sardonyx.graph.op import ML
-from sardonyx.ops.builder import constant
 from sardonyx.ops.features.categories import encoder_table, mapper_table, position_table
 from sardonyx.ops.rules import Array
 from sardonyx.ops.scores import labels_of

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from sardonyx.graph.const import Recipe
+from sardonyx.graph.constant import constant
 from sardonyx.graph.dtype import BF16, F16, F32, F64, I32, I64, U32, U64
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.op import INTERNAL, ONNX
-from sardonyx.ops.builder import constant
 from sardonyx.place.lowered import Call, Packed
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.chain import encode

@@ -8,8 +8,8 @@ import numpy as np
 
 from sardonyx.base.records import as_tuple, frozen
 from sardonyx.graph.const import Held
+from sardonyx.graph.constant import constant
 from sardonyx.graph.graph import Value
-from sardonyx.ops.builder import constant
 from sardonyx.ops.rules import Array
 from sardonyx.ops.scores import two_labels
 

@@ -13,8 +13,7 @@ import torch
 from sardonyx.errors import FAULTS, RuntimeException
 from sardonyx.graph.dtype import by_numpy
 from sardonyx.graph.graph import Node
-from sardonyx.ort.device import TORCH_HOST
-from sardonyx.place.provider import No, Region, Step, Yes
+from sardonyx.place.provider import TORCH_HOST, No, Region, Step, Yes
 from sardonyx.providers.torch import control
 from sardonyx.providers.torch.claim import COPY, LOOKS, SIZES, row_of, unfit
 from sardonyx.providers.torch.dtypes import as_array, as_tensor

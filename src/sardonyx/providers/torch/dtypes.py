@@ -7,8 +7,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from sardonyx.base.torch_tensor import Borrowed
 from sardonyx.graph.dtype import DType, by_name
-from sardonyx.ort.device import Borrowed
 
 _NAMES: Final = {
     "f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16,

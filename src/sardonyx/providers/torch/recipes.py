@@ -9,10 +9,10 @@ from torch import Tensor
 
 from sardonyx.base.records import frozen
 from sardonyx.graph.const import Const, Recipe
+from sardonyx.graph.constant import constant
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.op import as_outputs
-from sardonyx.ops.builder import constant
 from sardonyx.place.provider import No
 from sardonyx.providers.torch.claim import row_of
 from sardonyx.providers.torch.dtypes import as_tensor

@@ -13,7 +13,7 @@ from torch.utils.dlpack import from_dlpack as imported
 
 from sardonyx.errors import SardonyxError, ValueFault
 from sardonyx.graph.dtype import U8, DType, by_numpy
-from sardonyx.ort.device import TORCH_HOST
+from sardonyx.place.provider import TORCH_HOST
 from sardonyx.providers.torch.dtypes import TORCH, as_array, as_tensor, ours
 
 Array = np.ndarray[Any, Any]

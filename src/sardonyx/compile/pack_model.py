@@ -8,6 +8,7 @@ from typing import Any
 
 from sardonyx.base.collector import Paused
 from sardonyx.base.records import frozen
+from sardonyx.base.stages import Stages
 from sardonyx.compile import Options, given_bytes, lowered, program_of, settings_of
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.const import Const, Source
@@ -16,7 +17,6 @@ from sardonyx.load.source import Files, ModelBytes, settled
 from sardonyx.pack.lookup import SUFFIX, serves
 from sardonyx.pack.write import Label, Load, Parcel, Report, parcel, sort
 from sardonyx.pack.write import write as write_file
-from sardonyx.reports.trace import Stages
 from sardonyx.weights.layouts import Wanted
 
 

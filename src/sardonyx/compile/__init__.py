@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sardonyx.base.collector import Paused
 from sardonyx.base.log import logger
 from sardonyx.base.records import field, frozen, replace
+from sardonyx.base.stages import Stages
 from sardonyx.errors import FAULTS, ModelLoadCanceled, SardonyxError, ShapeError
 from sardonyx.graph.graph import Graph
 from sardonyx.graph.infer import Shapes, infer
@@ -29,7 +30,6 @@ from sardonyx.passes.options import PassOptions
 from sardonyx.place import Placement, Provider, Wishes, place
 from sardonyx.program.emit import emit
 from sardonyx.program.program import Program
-from sardonyx.reports.trace import Stages
 from sardonyx.schedule import OrderOptions, schedule
 from sardonyx.weights.layouts import Forms, PrepackedWeightsContainer
 
@@ -86,6 +86,16 @@ def _finished(found: Found, options: Options, stages: Stages) -> Compiled:
     return Compiled(found.model, placement, program, stages, found.is_standalone)
 
 
+def load_model(source: Any, options: LoadOptions | None = None) -> Model:
+    """Load a model; its Gradient nodes become the nodes that compute the gradients."""
+    model = load(source, options or LoadOptions())
+    if model.has_gradient_nodes:
+        from sardonyx.train.nodes import with_gradients  # few models have such nodes
+
+        model = with_gradients(model)
+    return model
+
+
 def given_bytes(source: Any, options: Options) -> ModelBytes:
     """A model's bytes, read unless they were."""
     if isinstance(source, ModelBytes):
@@ -114,7 +124,7 @@ def lowered(given: ModelBytes, options: Options, stages: Stages) -> Model:
 
 def _lowered(given: ModelBytes, options: Options, stages: Stages) -> Model:
     with stages.stage("load"):
-        model = load(given, options.load)
+        model = load_model(given, options.load)
         if options.outputs:
             model = model.with_outputs(options.outputs)
     with stages.stage("infer"):
@@ -219,7 +229,7 @@ def _cached(given: ModelBytes, made: Found, options: Options, stages: Stages) ->
     """The same model out of the pack that the cache was asked to keep; as it is if it cannot be."""
     if options.pack is None or options.pack.cache is None or not _may_pack(given, options):
         return made
-    from sardonyx.pack.pack_model import Request, write
+    from sardonyx.compile.pack_model import Request, write
     from sardonyx.pack.read import read
 
     chosen = settings_of(options)

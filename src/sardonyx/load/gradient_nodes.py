@@ -1,0 +1,53 @@
+"""Gradient nodes of a model as they are loaded: `train.nodes` expands them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from sardonyx.errors import InvalidGraph
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import GRADIENT, Op
+
+# Inputs: the values to differentiate at, the variables that they stand for, and what they make.
+asked: Final = Op("Asked", 1, "inputs:T*", "outputs:T*", domain=GRADIENT, unranked=True)
+
+
+@asked.infer
+def _(g: Scope, *facts: Fact) -> tuple[Fact, ...]:
+    return tuple(f.plain() for f in facts[: len(facts) // 2])
+
+
+def add_asked(
+    graph: Graph,
+    find: Callable[[str], Value | None],
+    attrs: Mapping[str, Any],
+    inputs: Sequence[Value | None],
+    n_outputs: int,
+) -> Node:
+    """A node for what a Gradient of the model names; `expand` makes it."""
+    xs, zs, y = (attrs.get(name) for name in ("xs", "zs", "y"))
+    if not xs or not y:
+        raise InvalidGraph("Gradient needs the attributes xs and y: names of values")
+    named = [_named(find, name) for name in (*xs, *(zs or ()))]
+    if len(inputs) != len(named) or None in inputs:
+        raise InvalidGraph(
+            f"Gradient names {len(named)} values in xs and zs, and has {len(inputs)} inputs",
+            hint="give a value for each of xs, then for each of zs",
+        )
+    if n_outputs > len(xs):
+        raise InvalidGraph(f"Gradient has {n_outputs} outputs, and names {len(xs)} values in xs")
+    return graph.add(asked, [*inputs, *named, _named(find, y)], {}, n_outputs)
+
+
+def _named(find: Callable[[str], Value | None], name: bytes) -> Value:
+    text = name.decode(errors="replace")
+    value = find(text)
+    if value is None:
+        raise InvalidGraph(
+            f"Gradient names {text!r}, which nothing before it makes",
+            hint="a Gradient comes after the nodes that it differentiates",
+        )
+    return value

@@ -65,7 +65,7 @@ def test_the_first_import_writes_what_later_ones_read(package: Path) -> None:
 
 def test_a_changed_source_counts(package: Path) -> None:
     imported(package)
-    module = package / "atomic.py"
+    module = package / "base/atomic_file.py"
     module.write_text(module.read_text().replace(SAYS, "Says something else"))
     assert imported(package) == [BUNDLED, "Says something else"]
     assert imported(package) == [BUNDLED, "Says something else"]
@@ -90,7 +90,7 @@ def test_a_folder_that_cannot_be_written(package: Path) -> None:
 def test_a_source_that_changes_during_the_import(package: Path) -> None:
     """Code of before is not taken for that of the file as it is now."""
     imported(package)
-    module, other = package / "atomic.py", package / "compiler.py"
+    module, other = package / "base/atomic_file.py", package / "compiler.py"
     changed = module.read_text().replace(SAYS, "Says something else")
     other.write_text(other.read_text() + "\n")
     code = f"import sardonyx.base.atomic_file\nopen({str(module)!r}, 'w').write({changed!r})\n"

@@ -20,7 +20,7 @@ from typing import Any, Final
 from sardonyx.base.collector import Paused
 
 _PACKAGE: Final = "sardonyx"
-_FOLDER: Final = os.path.dirname(__file__)
+_FOLDER: Final = os.path.dirname(os.path.dirname(__file__))  # of the package
 _STAMP: Final = (1, sys.version, sys.flags.optimize, _FOLDER)  # a file with another one is not ours
 _HEAD: Final = 8  # bytes: how long what comes before the code is
 

@@ -16,8 +16,8 @@ from sardonyx.base.records import replace
 from sardonyx.compile import Compiled, Options, compile
 from sardonyx.errors import InternalError, InvalidArgument
 from sardonyx.graph.guard import AssumptionFailed
-from sardonyx.memory import peak
-from sardonyx.memory.offsets import Life, place
+from sardonyx.memory import peak_live_bytes
+from sardonyx.memory.offsets import LiveRange, assign_offsets
 from sardonyx.models import DIGITS
 from sardonyx.providers.reference import Reference
 from sardonyx.reports.memory import (
@@ -95,23 +95,23 @@ def _unproven(tensors: list[Tensor], size: int) -> Timeline:
 
 lives = st.lists(
     st.tuples(st.integers(0, 500), st.integers(0, 30), st.integers(0, 8)), min_size=1, max_size=30
-).map(lambda rows: [Life(i, n, start, start + k) for i, (n, start, k) in enumerate(rows)])
+).map(lambda rows: [LiveRange(i, n, start, start + k) for i, (n, start, k) in enumerate(rows)])
 
 
 @given(lives)
 @settings(max_examples=100, deadline=None)
-def test_simulation_agrees_with_the_planner(values: list[Life]) -> None:
-    layout = place(values, align=1)
+def test_simulation_agrees_with_the_planner(values: list[LiveRange]) -> None:
+    layout = assign_offsets(values, align=1)
     tensors = [tensor(x.size, x.start, x.end, layout.offsets[x.value]) for x in values]
     found = simulate(tensors, 40, 1)
     assert found.reach == (layout.size,)
-    assert max(found.needs) == peak(values)
+    assert max(found.needs) == peak_live_bytes(values)
     prove(_unproven(tensors, layout.size))
 
 
 @given(lives, st.randoms(use_true_random=False))
 @settings(max_examples=200, deadline=None)
-def test_simulation_sees_what_the_checker_sees(values: list[Life], chance: Any) -> None:
+def test_simulation_sees_what_the_checker_sees(values: list[LiveRange], chance: Any) -> None:
     tensors = [tensor(x.size, x.start, x.end, chance.randrange(0, 3000)) for x in values]
     assert _fails(lambda: simulate(tensors, 40, 1)) == _fails(
         lambda: prove(_unproven(tensors, 10_000))

@@ -9,34 +9,34 @@ from hypothesis import strategies as st
 from sardonyx.base.records import replace
 from sardonyx.errors import InternalError
 from sardonyx.load.graph_text import parse
-from sardonyx.memory import peak, plan
-from sardonyx.memory.offsets import Layout, Life, check, place
+from sardonyx.memory import peak_live_bytes, plan
+from sardonyx.memory.offsets import ArenaLayout, LiveRange, assign_offsets, check_offsets
 from tests.graphs import scheduled
 
 lives = st.lists(
     st.tuples(st.integers(0, 5000), st.integers(0, 30), st.integers(0, 8)), max_size=40
 ).map(
     lambda rows: [
-        Life(i, size, start, start + length) for i, (size, start, length) in enumerate(rows)
+        LiveRange(i, size, start, start + length) for i, (size, start, length) in enumerate(rows)
     ]
 )
 
 
 @given(lives)
 @settings(max_examples=200, deadline=None)
-def test_no_two_live_values_overlap(values: list[Life]) -> None:
-    layout = place(values)
-    check(values, layout)
-    assert layout.size >= peak(values)
+def test_no_two_live_values_overlap(values: list[LiveRange]) -> None:
+    layout = assign_offsets(values)
+    check_offsets(values, layout)
+    assert layout.size >= peak_live_bytes(values)
 
 
 def test_the_check_notices_an_overlap() -> None:
-    values = [Life(0, 64, 0, 2), Life(1, 64, 2, 3)]
+    values = [LiveRange(0, 64, 0, 2), LiveRange(1, 64, 2, 3)]
     with pytest.raises(InternalError, match="share bytes"):
-        check(values, Layout({0: 0, 1: 32}, 128))
+        check_offsets(values, ArenaLayout({0: 0, 1: 32}, 128))
     with pytest.raises(InternalError, match="outside"):
-        check(values, Layout({0: 0, 1: 64}, 100))
-    check([values[0], replace(values[1], start=3)], Layout({0: 0, 1: 0}, 64))
+        check_offsets(values, ArenaLayout({0: 0, 1: 64}, 100))
+    check_offsets([values[0], replace(values[1], start=3)], ArenaLayout({0: 0, 1: 0}, 64))
 
 
 def test_lifetimes_and_views() -> None:

@@ -13,7 +13,7 @@ from sardonyx.place import place
 from sardonyx.providers import resolve
 from sardonyx.schedule import KEPT, Order, OrderOptions, schedule
 from sardonyx.schedule.orders import memory_efficient, priority_based, reverse_depth_first
-from sardonyx.schedule.sizes import Sizes
+from sardonyx.schedule.size_estimates import SizeEstimates
 from tests.graphs import scheduled
 from tests.schedule.graphs import LARGE, check_order, graph_of, random_graphs
 
@@ -126,10 +126,10 @@ SIZES = [
 @pytest.mark.parametrize(("text", "hints", "expected"), SIZES)
 def test_sizes(text: str, hints: dict[str, int], expected: int) -> None:
     graph = parse(f"{text} out y")
-    sizes = Sizes(graph, hints)
+    sizes = SizeEstimates(graph, hints)
     known = {v: sizes.bytes_of(v.fact) or 0 for v in graph.inputs}
     for node in graph.sorted_nodes():
-        known.update(sizes.made(node, known))
+        known.update(sizes.outputs_of(node, known))
     assert known[graph.outputs[0]] == expected
 
 

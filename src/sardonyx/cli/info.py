@@ -22,7 +22,7 @@ from sardonyx.graph.dim import symbols
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.guard import Guard
 from sardonyx.load.model import Declared, Model
-from sardonyx.memory import peak
+from sardonyx.memory import peak_live_bytes
 from sardonyx.ort.node_arg import node_arg
 from sardonyx.pack.constants import Elsewhere, InPack
 from sardonyx.program.flat import SegmentBuilder
@@ -295,7 +295,7 @@ def _plan(arguments: argparse.Namespace, model: Model, program: Program) -> dict
     return {
         "shapes": {name: list(shape) for name, shape in shapes.items()},
         "peak_bytes": plan.layout(dims).size,
-        "least_bytes": peak(lives),
+        "least_bytes": peak_live_bytes(lives),
         "sum_bytes": sum(life.size for life in lives),
         "values": len(plan.spans),
         "values_of_open_size": len(plan.spans) - len(known),

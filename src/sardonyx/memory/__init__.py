@@ -1,4 +1,8 @@
-"""Memory: how long each value lives, which values share bytes, and where they lie."""
+"""Memory: the lifetime of each value, which values alias, and what is freed after each step.
+
+Native segments plan their arena themselves when sizes are bound (native/exec); these lifetimes
+serve steps that Python runs, device limits and reports.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,14 @@ from sardonyx.graph.dim import Size, evaluate, symbols
 from sardonyx.graph.dtype import STRING
 from sardonyx.graph.fact import Fact, elements
 from sardonyx.graph.graph import Value
-from sardonyx.memory.offsets import Layout, Life, place
+from sardonyx.memory.offsets import ArenaLayout, LiveRange, assign_offsets
 from sardonyx.schedule import Schedule
-from sardonyx.schedule.peak import viewed
+from sardonyx.schedule.least_peak import aliased_input
 
 
 @frozen
-class Span:
-    """A value that a step makes, and the first and last step that needs its bytes."""
+class Lifetime:
+    """The first and the last step that needs the bytes of a value, both included."""
 
     value: Value
     start: int
@@ -24,7 +28,7 @@ class Span:
 
     @property
     def size(self) -> Size | None:
-        """Bytes as an expression in the graph's dims; None where the value has no such size."""
+        """Bytes, symbolic in the graph's dims; None for strings, sequences and open ranks."""
         fact = self.value.fact
         if not isinstance(fact, Fact) or fact.dtype is STRING:
             return None
@@ -33,33 +37,33 @@ class Span:
 
 
 @frozen
-class Plan:
-    """Lifetimes of a schedule's values; a view counts with the value whose bytes it shows."""
+class LifetimePlan:
+    """Lifetimes of a schedule's values; the lifetime of a view extends that of its source."""
 
-    spans: tuple[Span, ...]
-    frees: tuple[tuple[Value, ...], ...]  # by step: what nobody reads any more after it
+    spans: tuple[Lifetime, ...]
+    frees: tuple[tuple[Value, ...], ...]  # by step: values whose last reader it is
 
-    def layout(self, dims: dict[str, int]) -> Layout:
-        """Offsets of all values whose size these dims give."""
-        return place(self.lives(dims))
+    def layout(self, dims: dict[str, int]) -> ArenaLayout:
+        """Assign arena offsets to all values whose sizes follow from these dims."""
+        return assign_offsets(self.lives(dims))
 
-    def lives(self, dims: dict[str, int]) -> list[Life]:
-        """The spans with their sizes in bytes."""
+    def lives(self, dims: dict[str, int]) -> list[LiveRange]:
+        """The lifetimes with sizes in bytes."""
         return [
-            Life(i, evaluate(size, dims), s.start, s.end)
+            LiveRange(i, evaluate(size, dims), s.start, s.end)
             for i, s in enumerate(self.spans)
             if (size := s.size) is not None and symbols(size) <= dims.keys()
         ]
 
 
-def plan(schedule: Schedule) -> Plan:
-    """Lifetimes and aliases of everything that a schedule makes."""
+def plan(schedule: Schedule) -> LifetimePlan:
+    """Compute lifetimes and aliases of all values of a schedule."""
     last: dict[Value, int] = {}
     roots: dict[Value, Value] = {}
     for step, node in enumerate(schedule.nodes):
         for value in node.reads():
             last[value] = step
-        source = viewed(node)
+        source = aliased_input(node)
         if source is not None:
             roots[node.outputs[0]] = roots.get(source, source)
         for value in node.outputs:
@@ -67,18 +71,18 @@ def plan(schedule: Schedule) -> Plan:
     end = len(schedule.nodes)
     for value in schedule.graph.outputs:
         last[value] = end
-    return Plan(_spans(schedule, last, roots), _frees(last, end))
+    return LifetimePlan(_lifetimes(schedule, last, roots), _frees(last, end))
 
 
-def _spans(
+def _lifetimes(
     schedule: Schedule, last: dict[Value, int], roots: dict[Value, Value]
-) -> tuple[Span, ...]:
-    """One span for each value with bytes of its own, as long as any of its views lives."""
+) -> tuple[Lifetime, ...]:
+    """One lifetime per value with bytes of its own, up to the last use of any of its views."""
     ends = dict(last)
     for view, root in roots.items():
         ends[root] = max(ends.get(root, 0), last[view])
     return tuple(
-        Span(value, step, ends[value])
+        Lifetime(value, step, ends[value])
         for step, node in enumerate(schedule.nodes)
         for value in node.outputs
         if value not in roots
@@ -93,8 +97,8 @@ def _frees(last: dict[Value, int], end: int) -> tuple[tuple[Value, ...], ...]:
     return tuple(map(tuple, frees))
 
 
-def peak(lives: Sequence[Life]) -> int:
-    """The most bytes that are alive in any one step: what no layout can be below."""
+def peak_live_bytes(lives: Sequence[LiveRange]) -> int:
+    """The most bytes that are live in one step: a lower bound for every arena."""
     changes: dict[int, int] = {}
     for life in lives:
         changes[life.start] = changes.get(life.start, 0) + life.size

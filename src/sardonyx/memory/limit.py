@@ -1,4 +1,4 @@
-"""Memory that a provider may use on its device, held against what a run is planned to take."""
+"""gpu_mem_limit: checks the planned memory of a run against what a provider may use."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ from sardonyx.base.records import field, frozen
 from sardonyx.errors import RuntimeException
 from sardonyx.graph.const import Const
 from sardonyx.graph.dim import evaluate, symbols
-from sardonyx.memory import Plan, Span, peak
-from sardonyx.memory.offsets import Life
+from sardonyx.memory import Lifetime, LifetimePlan, peak_live_bytes
+from sardonyx.memory.offsets import LiveRange
 from sardonyx.place import Placement, has_device
 
-_KEPT: Final = 256  # sets of sizes that are known to fit
+_KEPT: Final = 256  # sets of sizes that are remembered to fit
 _SHOWN: Final = 3  # values in a message
 
 
 @frozen(eq=False)
 class DeviceLimit:
-    """Bytes of a device that weights and the values of a run may take together."""
+    """The bytes of a device that weights and the values of a run may take together."""
 
     device: str
     allowed_bytes: int
     weight_bytes: int
-    spans: tuple[Span, ...]  # of the values that lie there
-    names: tuple[str, ...]  # of the sizes of these
+    spans: tuple[Lifetime, ...]  # of the values on the device
+    names: tuple[str, ...]  # of the symbolic dims in their sizes
     _fits: dict[tuple[int | None, ...], None] = field(default_factory=dict)
 
     def check(self, dims: dict[str, int]) -> None:
-        """An error for sizes with which a run takes more; those known only later do not count."""
+        """Raise if a run at these sizes exceeds the limit; sizes known only later do not count."""
         key = tuple(map(dims.get, self.names))
         if key in self._fits:
             return
         lives = [
-            Life(i, evaluate(size, dims), span.start, span.end)
+            LiveRange(i, evaluate(size, dims), span.start, span.end)
             for i, span in enumerate(self.spans)
             if (size := span.size) is not None and symbols(size) <= dims.keys()
         ]
-        wanted = self.weight_bytes + peak(lives)
+        wanted = self.weight_bytes + peak_live_bytes(lives)
         if wanted > self.allowed_bytes:
             raise self._too_much(wanted, lives)
         if len(self._fits) >= _KEPT:
             self._fits.clear()
         self._fits[key] = None
 
-    def _too_much(self, wanted: int, lives: Iterable[Life]) -> RuntimeException:
+    def _too_much(self, wanted: int, lives: Iterable[LiveRange]) -> RuntimeException:
         largest = sorted(lives, key=lambda life: -life.size)[:_SHOWN]
         shown = (f"{self.spans[x.value].value.name or 'a value'} {x.size:,}" for x in largest)
         return RuntimeException(
@@ -58,8 +58,8 @@ class DeviceLimit:
         )
 
 
-def device_limits(placement: Placement, plan: Plan) -> tuple[DeviceLimit, ...]:
-    """The limits that hold for runs of a graph with this plan."""
+def device_limits(placement: Placement, plan: LifetimePlan) -> tuple[DeviceLimit, ...]:
+    """The limits of all devices that a graph with this plan runs on."""
     made = []
     for device, provider in placement.devices.items():
         allowed = getattr(provider, "limit_bytes", 0)

@@ -1,4 +1,4 @@
-"""Places values in one arena, and checks a placement by other means than it was made."""
+"""Assigns arena offsets to values, and verifies an assignment by an independent check."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Final
 from sardonyx.base.records import frozen
 from sardonyx.errors import InternalError
 
-ALIGN: Final = 64  # bytes, of every place in native code's arenas
+ALIGN: Final = 64  # bytes; native/exec aligns arena offsets alike: a cache line, the widest vector
 
 
 @frozen
-class Life:
-    """Bytes that a value needs from its first to its last step, both included."""
+class LiveRange:
+    """The bytes of a value, live from its first to its last step, both included."""
 
     value: int
     size: int
@@ -22,16 +22,16 @@ class Life:
 
 
 @frozen
-class Layout:
-    """Where each value lies, and how large the arena must be."""
+class ArenaLayout:
+    """The offset of each value, and the bytes of the arena."""
 
     offsets: dict[int, int]
     size: int
 
 
-def place(lives: Sequence[Life], align: int = ALIGN) -> Layout:
-    """Largest first, each at the lowest gap that no overlapping life uses."""
-    placed: list[tuple[int, int, Life]] = []  # offset, end offset
+def assign_offsets(lives: Sequence[LiveRange], align: int = ALIGN) -> ArenaLayout:
+    """First fit by decreasing size: each value gets the lowest gap between live neighbours."""
+    placed: list[tuple[int, int, LiveRange]] = []  # offset, end offset
     offsets: dict[int, int] = {}
     size = 0
     for life in sorted(lives, key=lambda x: (-x.size, x.start, x.value)):
@@ -46,14 +46,14 @@ def place(lives: Sequence[Life], align: int = ALIGN) -> Layout:
         placed.append((offset, offset + life.size, life))
         placed.sort(key=lambda p: p[0])
         size = max(size, offset + life.size)
-    return Layout(offsets, size)
+    return ArenaLayout(offsets, size)
 
 
-def check(lives: Sequence[Life], layout: Layout) -> None:
-    """No two values alive at once share a byte. Quadratic and obvious on purpose."""
+def check_offsets(lives: Sequence[LiveRange], layout: ArenaLayout) -> None:
+    """Raise if two values that are live at once share a byte: quadratic, obvious on purpose."""
     for i, a in enumerate(lives):
         if layout.offsets[a.value] < 0 or layout.offsets[a.value] + a.size > layout.size:
-            raise InternalError(f"value {a.value} lies outside the arena of {layout.size} bytes")
+            raise InternalError(f"value {a.value} is outside the arena of {layout.size} bytes")
         for b in lives[:i]:
             together = a.start <= b.end and b.start <= a.end
             apart = (
@@ -61,4 +61,6 @@ def check(lives: Sequence[Life], layout: Layout) -> None:
                 or layout.offsets[b.value] + b.size <= layout.offsets[a.value]
             )
             if together and not apart and a.size and b.size:
-                raise InternalError(f"values {a.value} and {b.value} live at once and share bytes")
+                raise InternalError(
+                    f"values {a.value} and {b.value} are live at once and share bytes"
+                )

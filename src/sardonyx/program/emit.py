@@ -12,7 +12,7 @@ from sardonyx.graph.dim import Dim, lone_name, symbols
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.guard import Guard, assumptions
-from sardonyx.memory import Plan, plan
+from sardonyx.memory import LifetimePlan, plan
 from sardonyx.memory.limit import device_limits
 from sardonyx.place import HOST, DeviceProvider, Placement, has_device
 from sardonyx.place.lowered import Bodies, Call, Lowered, Zipped, told_sizes
@@ -28,7 +28,7 @@ from sardonyx.weights.layouts import Forms
 
 
 def emit(
-    placement: Placement, schedule: Schedule, memory: Plan, forms: Forms | None = None
+    placement: Placement, schedule: Schedule, memory: LifetimePlan, forms: Forms | None = None
 ) -> Program:
     """The program of a scheduled graph, bodies included; `forms` may have some weights packed."""
     return _Emitter(placement, schedule, memory, forms=forms).program(frozenset())
@@ -60,7 +60,7 @@ class _Emitter:
         self,
         placement: Placement,
         schedule: Schedule,
-        memory: Plan,
+        memory: LifetimePlan,
         outer: _Emitter | None = None,
         forms: Forms | None = None,
     ) -> None:

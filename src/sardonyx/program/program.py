@@ -11,7 +11,7 @@ from sardonyx.graph.const import Const
 from sardonyx.graph.fact import AnyFact
 from sardonyx.graph.graph import Node
 from sardonyx.graph.guard import Guard
-from sardonyx.memory import Plan
+from sardonyx.memory import LifetimePlan
 from sardonyx.memory.limit import DeviceLimit
 from sardonyx.place.provider import HOST, DeviceProvider, StepCall
 from sardonyx.program.expected import Expected
@@ -93,7 +93,7 @@ class Program:
     expects: tuple[Expected, ...]  # of the inputs of a body; those of the model are checked as fed
     closing: tuple[Guard, ...]  # on sizes that the last segment settles
     n_slots: int
-    plan: Plan
+    plan: LifetimePlan
     bodies: tuple[Program, ...]  # those of its control flow
     forms: Forms
     devices: Mapping[str, DeviceProvider] = field(default_factory=dict)  # by name

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from sardonyx.base.records import frozen
 from sardonyx.errors import InternalError
-from sardonyx.memory.offsets import ALIGN, Layout, Life, check
+from sardonyx.memory.offsets import ALIGN, ArenaLayout, LiveRange, check_offsets
 
 # A part lies in the bytes of another tensor, which counts: of the whole that it is joined to, or of
 # an output that is made when it is gone.
@@ -210,13 +210,13 @@ def takes_over(new: Tensor, old: Tensor) -> bool:
 def prove(timeline: Timeline) -> None:
     """Holds a timeline against the checker of placements, which compares every two lives."""
     for part, arena in enumerate(timeline.arenas):
-        lives: list[Life] = []
+        lives: list[LiveRange] = []
         offsets: dict[int, int] = {}
         for number, chain in enumerate(_chains(timeline.tensors, part)):
             first, last = chain[0], chain[-1]
-            lives.append(Life(number, first.bytes, first.start, last.end))
+            lives.append(LiveRange(number, first.bytes, first.start, last.end))
             offsets[number] = first.offset
-        check(lives, Layout(offsets, arena.bytes))
+        check_offsets(lives, ArenaLayout(offsets, arena.bytes))
 
 
 def _chains(tensors: Iterable[Tensor], part: int) -> Iterator[list[Tensor]]:

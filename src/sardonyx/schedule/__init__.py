@@ -1,4 +1,10 @@
-"""Schedule: an order of steps, chosen by the memory that it needs."""
+"""Schedule: the execution order of every graph, chosen for the least peak memory.
+
+For graphs that run natively this stage only picks the starting order: the search for the order of
+least peak memory runs when sizes are bound (native/exec), where sizes, scratch memory, views and
+in-place steps are known. Graphs with nodes that run in Python are searched here, at estimated
+sizes (`least_peak`).
+"""
 
 from __future__ import annotations
 
@@ -9,18 +15,18 @@ from typing import Final
 from sardonyx.base.records import field, frozen
 from sardonyx.graph.graph import Graph, Node
 from sardonyx.place import Placement
-from sardonyx.schedule.links import Links
+from sardonyx.schedule.dependencies import Dependencies
+from sardonyx.schedule.least_peak import least_peak_order
 from sardonyx.schedule.orders import breadth_first, depth_first, forward_first
-from sardonyx.schedule.peak import lowest
-from sardonyx.schedule.sizes import Sizes
+from sardonyx.schedule.size_estimates import SizeEstimates
 
 NATIVE: Final = "cpu"  # the provider whose steps native code runs
 
-KEPT: Final = -1  # the effort that leaves an order as it is
+KEPT: Final = -1  # the search effort that leaves the execution order unchanged
 
 
 class Order(Enum):
-    """How the order of nodes is chosen; the values are what config keys call them."""
+    """How the execution order is chosen; the values are those of sardonyx.execution_order."""
 
     LEAST_PEAK = "least_peak"
     REVERSE_DEPTH_FIRST = "reverse_depth_first"
@@ -30,25 +36,25 @@ class Order(Enum):
 
 @frozen
 class OrderOptions:
-    """Which order to take, and for the least peak how hard to look for it and at what sizes."""
+    """The execution order, and for LEAST_PEAK the search effort and the assumed sizes."""
 
     order: Order = Order.LEAST_PEAK
     effort: int = 0
     hints: Mapping[str, int] = field(default_factory=dict)  # sizes of open dims, by name
-    branches: bool = False  # small steps that do not need each other run at once
+    branches: bool = False  # ORT_PARALLEL: small independent steps run concurrently
 
 
 @frozen
 class Search:
-    """What native code may do with an order when sizes are bound."""
+    """What native code may do with the execution order when sizes are bound."""
 
-    effort: int = KEPT  # to find a better one
+    effort: int = KEPT  # of the search for a lower peak
     branches: bool = False
 
 
 @frozen
 class Schedule:
-    """The nodes of one graph in the order they run, and the schedules of its nodes' bodies."""
+    """The nodes of one graph in execution order, and the schedules of its control-flow bodies."""
 
     graph: Graph
     nodes: tuple[Node, ...]
@@ -64,44 +70,44 @@ _FIXED: Final = {
 
 
 def schedule(placement: Placement, options: OrderOptions | None = None) -> Schedule:
-    """An order for a graph, and for each body in it."""
+    """Choose the execution order of a graph and of each body in it."""
     chosen = OrderOptions() if options is None else options
     python: set[Graph] = set()
     if chosen.order is Order.LEAST_PEAK:
-        python = _in_python(placement)
-    sizes = Sizes(placement.graph, chosen.hints) if python else None
+        python = _graphs_in_python(placement)
+    sizes = SizeEstimates(placement.graph, chosen.hints) if python else None
     made = _schedule(placement.graph, chosen, python, sizes)
     if placement.devices:
-        from sardonyx.schedule.runs import gathered  # most sessions have no device
+        from sardonyx.schedule.device_runs import group_by_device  # rare: not imported otherwise
 
-        made = gathered(made, placement)
+        made = group_by_device(made, placement)
     return made
 
 
 def _schedule(
-    graph: Graph, options: OrderOptions, python: set[Graph], sizes: Sizes | None
+    graph: Graph, options: OrderOptions, python: set[Graph], sizes: SizeEstimates | None
 ) -> Schedule:
-    links = Links.of(graph)
+    deps = Dependencies.of(graph)
     bodies = {
         body: _schedule(body, options, python, sizes)
-        for node in links.nodes
+        for node in deps.nodes
         if node.op.has_bodies
         for _, body in node.subgraphs
     }
     fixed = _FIXED.get(options.order)
     if fixed is not None:
-        order = fixed(links)
+        order = fixed(deps)
     elif graph in python and sizes is not None:
-        order = lowest(graph, links, sizes, options.effort)
-    else:  # where native code begins to look
-        has_gradients = any(n.is_backward for n in links.nodes)
-        order = forward_first(links) if has_gradients else depth_first(links)
+        order = least_peak_order(graph, deps, sizes, options.effort)
+    else:  # the starting point of the native search
+        has_gradients = any(n.is_backward for n in deps.nodes)
+        order = forward_first(deps) if has_gradients else depth_first(deps)
     effort = options.effort if fixed is None else KEPT
-    return Schedule(graph, links.ordered(order), bodies, Search(effort, options.branches))
+    return Schedule(graph, deps.ordered(order), bodies, Search(effort, options.branches))
 
 
-def _in_python(placement: Placement) -> set[Graph]:
-    """The graphs of which some node runs in Python, or some node of a body."""
+def _graphs_in_python(placement: Placement) -> set[Graph]:
+    """The graphs with a node that does not run natively, in them or in one of their bodies."""
     found: set[Graph] = set()
     for node, provider in placement.where.items():
         graph: Graph | None = None if provider.name == NATIVE else node.graph

@@ -1,7 +1,7 @@
-"""Orders: functions from a graph to its nodes in the order they run.
+"""Fixed execution orders: the names are those of onnxruntime's ExecutionOrder and of its docs.
 
-All are deterministic and take time in proportion to the edges, or nearly. Those that end in `first`
-give the numbers of `Links`.
+Every function is deterministic and linear in the number of edges, up to a logarithm for sorting.
+Functions that end in `_first` return the numbers of `Dependencies`.
 """
 
 from __future__ import annotations
@@ -11,154 +11,162 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from sardonyx.graph.graph import Graph, Node
-from sardonyx.schedule.links import Links
+from sardonyx.schedule.dependencies import Dependencies
 
 
 def reverse_depth_first(graph: Graph) -> tuple[Node, ...]:
-    """Back from the last node that nobody reads, along the highest numbers first."""
-    links = Links.of(graph)
-    return links.ordered(depth_first(links))
+    """Depth-first search backwards from the sinks; the highest number is visited first."""
+    deps = Dependencies.of(graph)
+    return deps.ordered(depth_first(deps))
 
 
 def priority_based(graph: Graph) -> tuple[Node, ...]:
-    """Whatever can run, by priority and then by number: forward, breadth first."""
-    links = Links.of(graph)
-    return links.ordered(breadth_first(links))
+    """Kahn's algorithm with a priority queue: ready nodes run by priority, then by number."""
+    deps = Dependencies.of(graph)
+    return deps.ordered(breadth_first(deps))
 
 
 def memory_efficient(graph: Graph) -> tuple[Node, ...]:
-    """Longest branches first, then gradients, with what is computed again right before its use."""
-    links = Links.of(graph)
-    return links.ordered(forward_first(links))
+    """Longest branches first, then gradients; a recomputed value comes right before its reader."""
+    deps = Dependencies.of(graph)
+    return deps.ordered(forward_first(deps))
 
 
-def depth_first(links: Links) -> list[int]:
+def depth_first(deps: Dependencies) -> list[int]:
     """`reverse_depth_first` as numbers."""
-    walk = _Walk(links.before)
-    walk.back_from(i for i, readers in enumerate(links.after) if not readers)
-    return walk.order
+    search = _DepthFirst(deps.predecessors)
+    search.visit(i for i, readers in enumerate(deps.successors) if not readers)
+    return search.order
 
 
-def breadth_first(links: Links) -> list[int]:
+def breadth_first(deps: Dependencies) -> list[int]:
     """`priority_based` as numbers."""
-    keys = [(n.priority, i) for i, n in enumerate(links.nodes)]
-    waits = [len(makers) for makers in links.before]
-    ready = [keys[i] for i, n_waits in enumerate(waits) if not n_waits]
+    keys = [(n.priority, i) for i, n in enumerate(deps.nodes)]
+    n_pending = [len(producers) for producers in deps.predecessors]
+    ready = [keys[i] for i, n in enumerate(n_pending) if not n]
     heapq.heapify(ready)
     order: list[int] = []
     while ready:
         _, i = heapq.heappop(ready)
         order.append(i)
-        for reader in links.after[i]:
-            waits[reader] -= 1
-            if not waits[reader]:
+        for reader in deps.successors[i]:
+            n_pending[reader] -= 1
+            if not n_pending[reader]:
                 heapq.heappush(ready, keys[reader])
     return order
 
 
-def forward_first(links: Links) -> list[int]:
-    """`memory_efficient` as numbers."""
-    depths = _depths(links)
+def forward_first(deps: Dependencies) -> list[int]:
+    """`memory_efficient` as numbers.
+
+    The deepest operand is computed first: while its long branch runs, the results of the short
+    branches do not exist yet (the Sethi-Ullman argument, with depth in place of registers).
+    """
+    depths = _depths(deps)
     deepest_last = [
-        sorted(makers, key=depths.__getitem__) if len(makers) > 1 else makers
-        for makers in links.before
+        sorted(producers, key=depths.__getitem__) if len(producers) > 1 else producers
+        for producers in deps.predecessors
     ]
-    walk = _Walk(deepest_last)
-    if not any(n.is_backward for n in links.nodes):
-        ends = [i for i, readers in enumerate(links.after) if not readers]
-        walk.back_from(sorted(ends, key=depths.__getitem__))
-        return walk.order
-    forward = _forward(links)
-    ends = [
+    search = _DepthFirst(deepest_last)  # which visits the last of a list first
+    if not any(n.is_backward for n in deps.nodes):
+        sinks = [i for i, readers in enumerate(deps.successors) if not readers]
+        search.visit(sorted(sinks, key=depths.__getitem__))
+        return search.order
+    forward = _forward_nodes(deps)
+    sinks = [
         i
-        for i, readers in enumerate(links.after)
+        for i, readers in enumerate(deps.successors)
         if forward[i] and not any(forward[r] for r in readers)
     ]
-    walk.back_from(sorted(ends, key=depths.__getitem__))
-    _backward(links, forward, walk)
-    return walk.order
+    search.visit(sorted(sinks, key=depths.__getitem__))
+    _append_backward(deps, forward, search)
+    return search.order
 
 
-class _Walk:
-    """Depth-first walks back from nodes: each is met once, after those that it waits for."""
+class _DepthFirst:
+    """Post-order depth-first search along predecessors: a node comes after all it depends on."""
 
-    __slots__ = ("_before", "_is_met", "order")
+    __slots__ = ("_is_visited", "_predecessors", "order")
 
-    def __init__(self, before: Sequence[Sequence[int]]) -> None:
-        self._before = before
-        self._is_met = bytearray(len(before))
+    def __init__(self, predecessors: Sequence[Sequence[int]]) -> None:
+        self._predecessors = predecessors
+        self._is_visited = bytearray(len(predecessors))
         self.order: list[int] = []
 
-    def back_from(self, ends: Iterable[int]) -> None:
-        """Goes back from the last of the ends first, and from each by the last of its makers."""
-        before, is_met, order = self._before, self._is_met, self.order
-        stack = list(ends)
+    def visit(self, roots: Iterable[int]) -> None:
+        """Append roots with everything they need; the last root and operand come first."""
+        predecessors, is_visited, order = self._predecessors, self._is_visited, self.order
+        stack = list(roots)  # explicit: graphs are deeper than Python's recursion limit
         while stack:
             i = stack.pop()
-            if i < 0:  # all that the node waits for is met
+            if i < 0:  # ~i: all predecessors of node i are in the order
                 order.append(~i)
-            elif not is_met[i]:
-                is_met[i] = 1
+            elif not is_visited[i]:
+                is_visited[i] = 1
                 stack.append(~i)
-                stack.extend([m for m in before[i] if not is_met[m]])
+                stack.extend([p for p in predecessors[i] if not is_visited[p]])
 
 
-def _depths(links: Links) -> list[int]:
-    """The length of the longest way to each node."""
+def _depths(deps: Dependencies) -> list[int]:
+    """The length of the longest path from a source to each node."""
     depths: list[int] = []
-    for makers in links.before:
-        depths.append(1 + max([depths[m] for m in makers], default=0))
+    for producers in deps.predecessors:
+        depths.append(1 + max([depths[p] for p in producers], default=0))
     return depths
 
 
-def _forward(links: Links) -> bytearray:
-    """Which nodes run before any gradient: those that are no gradients, and all they wait for.
+def _forward_nodes(deps: Dependencies) -> bytearray:
+    """Which nodes run before the backward part: the forward nodes, and all they depend on.
 
-    What follows from a gradient is one; what computes again is not needed until it is read.
+    Whatever depends on a gradient is backward too. Recomputed nodes (priority above 0) are not
+    needed before the gradient that reads them.
     """
-    nodes, before = links.nodes, links.before
+    nodes = deps.nodes
     is_gradient = bytearray(len(nodes))
-    for i, makers in enumerate(before):
-        is_gradient[i] = nodes[i].is_backward or any(is_gradient[m] for m in makers)
+    for i, producers in enumerate(deps.predecessors):
+        is_gradient[i] = nodes[i].is_backward or any(is_gradient[p] for p in producers)
     forward = bytearray(len(nodes))
     for i in reversed(range(len(nodes))):
-        is_needed = any(forward[r] for r in links.after[i])
+        is_needed = any(forward[r] for r in deps.successors[i])
         forward[i] = is_needed or not (is_gradient[i] or nodes[i].priority > 0)
     return forward
 
 
-def _backward(links: Links, forward: Sequence[int], walk: _Walk) -> None:
-    """Gradients first come, first served; what can wait is made for the first that reads it."""
-    late = _late(links, forward)
-    waits = [len([m for m in makers if not forward[m] and not late[m]]) for makers in links.before]
-    own = [i for i, is_forward in enumerate(forward) if not is_forward]
-    ready = deque(i for i in own if not waits[i] and not late[i])
+def _append_backward(deps: Dependencies, forward: Sequence[int], search: _DepthFirst) -> None:
+    """Append the backward part: gradients first in, first out, each with its deferred inputs."""
+    deferred = _deferred_nodes(deps, forward)
+    n_pending = [
+        len([p for p in producers if not forward[p] and not deferred[p]])
+        for producers in deps.predecessors
+    ]
+    backward = [i for i, is_forward in enumerate(forward) if not is_forward]
+    ready = deque(i for i in backward if not n_pending[i] and not deferred[i])
     while ready:
         i = ready.popleft()
-        walk.back_from((i,))
-        for reader in links.after[i]:
-            waits[reader] -= 1
-            if not waits[reader] and not late[reader]:
+        search.visit((i,))
+        for reader in deps.successors[i]:
+            n_pending[reader] -= 1
+            if not n_pending[reader] and not deferred[reader]:
                 ready.append(reader)
-    walk.back_from(reversed(own))  # what is computed again, and read by no gradient
+    search.visit(reversed(backward))  # recomputed values that no gradient reads
 
 
-def _late(links: Links, forward: Sequence[int]) -> bytearray:
-    """Nodes that follow from forward values alone and are not needed at once.
+def _deferred_nodes(deps: Dependencies, forward: Sequence[int]) -> bytearray:
+    """Backward nodes that depend on forward values alone and can wait for their first reader.
 
-    Those with a priority above 0 compute something again. Others lie beside the longest way to
-    whatever reads them, like a transposed activation that waits for its gradient.
+    These are recomputed nodes, and nodes with slack: off the critical path to all their readers,
+    like the transposed activation that a weight gradient reads at the very end.
     """
-    nodes, before = links.nodes, links.before
-    levels = [0] * len(nodes)
-    for i, makers in enumerate(before):
-        own = [levels[m] for m in makers if not forward[m] and nodes[m].priority <= 0]
+    nodes = deps.nodes
+    levels = [0] * len(nodes)  # earliest level of each node, as soon as possible (ASAP)
+    for i, producers in enumerate(deps.predecessors):
+        own = [levels[p] for p in producers if not forward[p] and nodes[p].priority <= 0]
         levels[i] = 1 + max(own, default=0)
-    due = list(levels)
+    latest = list(levels)  # as late as possible (ALAP); the difference is the slack
     for i in reversed(range(len(nodes))):
-        due[i] = min([due[r] - 1 for r in links.after[i]], default=levels[i])
-    late = bytearray(len(nodes))
-    for i, makers in enumerate(before):
-        if not forward[i] and (nodes[i].priority > 0 or due[i] > levels[i]):
-            late[i] = all(forward[m] or late[m] for m in makers)
-    return late
+        latest[i] = min([latest[r] - 1 for r in deps.successors[i]], default=levels[i])
+    deferred = bytearray(len(nodes))
+    for i, producers in enumerate(deps.predecessors):
+        if not forward[i] and (nodes[i].priority > 0 or latest[i] > levels[i]):
+            deferred[i] = all(forward[p] or deferred[p] for p in producers)
+    return deferred

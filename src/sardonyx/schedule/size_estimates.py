@@ -1,4 +1,4 @@
-"""How large values probably are: bytes for sizes that are open until a run binds them."""
+"""Estimated bytes of values whose dims are symbolic until a run binds them."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from sardonyx.graph.dim import Dim, evaluate, lone_name, symbol, symbols
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
 
-FIRST: Final = 1  # what the first size of an input is taken for, mostly a batch, where it is open
-OTHER: Final = 64
-MAX_BYTES: Final = 1 << 44  # sums over any number of nodes stay below 64 bits
-_POINTER: Final = 8  # bytes of an element that lies elsewhere
+FIRST: Final = 1  # the estimate of an open first dim, which mostly is the batch
+OTHER: Final = 64  # of any other open dim: a short sequence
+MAX_BYTES: Final = 1 << 44  # so that sums over 2**19 values fit into 64 bits
+_POINTER: Final = 8  # bytes of a string element: a reference
 
 
-class Sizes:
-    """The bytes of a model's values, by hints for the names of sizes and by guesses."""
+class SizeEstimates:
+    """Estimates the bytes of values from the user's hints (sardonyx.dim_hints) or defaults."""
 
     def __init__(self, graph: Graph, hints: Mapping[str, int]) -> None:
-        # As the model calls dims, and as their sizes are called.
+        # A hint names a dim as the model does; symbols may be spelled otherwise.
         self._hints = {n: s for name, s in hints.items() for n in (name, str(symbol(name)))}
         self._names: dict[str, int] = {}
         self._numbers: dict[Dim, int | None] = {}
-        for part in graph.family():
-            for value in part.inputs:
+        for each in graph.family():
+            for value in each.inputs:
                 shape = value.fact.shape if isinstance(value.fact, Fact) else None
                 for axis, size in enumerate(shape or ()):
                     name = lone_name(size)
@@ -33,11 +33,14 @@ class Sizes:
                         self._names.setdefault(name, self._hint(name, OTHER if axis else FIRST))
 
     def _hint(self, name: str, guess: int) -> int:
-        """A name that was split to tell dims apart goes by what the model calls it."""
+        """The hint for a name; `name#2`, made to tell equal names apart, uses that of `name`."""
         return self._hints.get(name, self._hints.get(name.rpartition("#")[0], guess))
 
-    def made(self, node: Node, known: Mapping[Value, int]) -> Iterator[tuple[Value, int]]:
-        """What a node makes, with its bytes: where they depend on data, as of its largest input."""
+    def outputs_of(self, node: Node, known: Mapping[Value, int]) -> Iterator[tuple[Value, int]]:
+        """Yield the outputs of a node with their bytes.
+
+        An output whose size depends on data is taken to be as large as the largest input.
+        """
         for value in node.outputs:
             size = self.bytes_of(value.fact)
             if size is None:
@@ -45,7 +48,7 @@ class Sizes:
             yield value, size
 
     def bytes_of(self, fact: AnyFact | None) -> int | None:
-        """The bytes of a tensor; None where its size depends on data, or it is no tensor."""
+        """The bytes of a tensor; None for other values and for sizes that depend on data."""
         if not isinstance(fact, Fact) or fact.shape is None:
             return None
         count = fact.dtype.itemsize or _POINTER
@@ -66,5 +69,5 @@ class Sizes:
             return None
         try:
             return min(max(0, evaluate(size, self._names)), MAX_BYTES)
-        except SardonyxError:  # guesses need not fit together
+        except SardonyxError:  # estimates may contradict each other: a negative size
             return None

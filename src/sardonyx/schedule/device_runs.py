@@ -1,4 +1,4 @@
-"""Orders in which nodes of one device follow each other in long runs."""
+"""Execution orders in which nodes of one device are adjacent, so that regions are large."""
 
 from __future__ import annotations
 
@@ -10,37 +10,38 @@ from sardonyx.place import HOST, Placement, has_device
 from sardonyx.schedule import Schedule
 
 
-def gathered(schedule: Schedule, placement: Placement) -> Schedule:
-    """The schedule with few changes of the device: a run goes on as long as any node is ready.
+def group_by_device(schedule: Schedule, placement: Placement) -> Schedule:
+    """Reorder a schedule so that the device changes rarely, bodies included.
 
-    Within a run nodes keep their order. Control flow ends a run, whatever device it is on.
+    Kahn's algorithm with one queue per device: it stays on a device as long as that has a ready
+    node. Inside a run nodes keep their relative order. Control flow is a run of its own.
     """
     nodes = schedule.nodes
     position = {node: i for i, node in enumerate(nodes)}
     kinds = [_kind(placement, node) for node in nodes]
-    waits = [0] * len(nodes)
+    n_pending = [0] * len(nodes)
     readers: list[list[int]] = [[] for _ in nodes]
     for i, node in enumerate(nodes):
-        makers = {position[v.node] for v in node.reads() if v.node in position}
-        waits[i] = len(makers)
-        for maker in makers:
-            readers[maker].append(i)
+        producers = {position[v.node] for v in node.reads() if v.node in position}
+        n_pending[i] = len(producers)
+        for producer in producers:
+            readers[producer].append(i)
     ready: dict[str, list[int]] = {}
-    for i, n in enumerate(waits):
+    for i, n in enumerate(n_pending):
         if not n:
             heappush(ready.setdefault(kinds[i], []), i)
     order: list[Node] = []
     kind = ""
     while any(ready.values()):
-        if not ready.get(kind):  # the device whose first node waits longest
+        if not ready.get(kind):  # switch to the device with the earliest ready node
             kind = min((k for k, heap in ready.items() if heap), key=lambda k: ready[k][0])
         i = heappop(ready[kind])
         order.append(nodes[i])
         for reader in readers[i]:
-            waits[reader] -= 1
-            if not waits[reader]:
+            n_pending[reader] -= 1
+            if not n_pending[reader]:
                 heappush(ready.setdefault(kinds[reader], []), reader)
-    bodies = {graph: gathered(body, placement) for graph, body in schedule.bodies.items()}
+    bodies = {graph: group_by_device(body, placement) for graph, body in schedule.bodies.items()}
     return replace(schedule, nodes=tuple(order), bodies=bodies)
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from sardonyx import passes
+from sardonyx.errors import InternalError
 from sardonyx.graph.graph import Graph
 from sardonyx.graph.verify import verify
+from sardonyx.passes import pipeline
 from tests import missing, remote
 
 # As on a machine without these modules, by their names with commas between them.
@@ -59,13 +60,17 @@ def no_cache_of_the_account(tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture(autouse=True, scope="session")
 def verified_passes() -> Iterator[None]:
-    """After every group of rules, in every test, the graph keeps its invariants."""
-    rewrite = passes._rewrite
+    """In every test, the graph keeps its invariants after every pass."""
+    run_pass = pipeline.run_pass
 
-    def checked(graph: Graph, *args: Any, **options: Any) -> None:
-        rewrite(graph, *args, **options)
-        verify(graph)
+    def checked(each: pipeline.Pass, graph: Graph, *args: Any) -> Mapping[str, int]:
+        fired = run_pass(each, graph, *args)
+        try:
+            verify(graph)
+        except InternalError as error:
+            raise InternalError(error.what, **error.where, passed=each.name) from error
+        return fired
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(passes, "_rewrite", checked)
+        patch.setattr(pipeline, "run_pass", checked)
         yield

@@ -8,25 +8,21 @@ from pathlib import Path
 import pytest
 
 import sardonyx.load.upgrade
-from sardonyx import passes
 from sardonyx.load.upgrade import FAMILIES
 from sardonyx.passes.labels import CLASSIFIERS
 from sardonyx.passes.pattern import Call, Pattern
+from sardonyx.passes.pipeline import LOWER_CPU, OPTIMIZE
 from sardonyx.passes.turns import TURNS, bytes_mean, bytes_product, pool, product
 
-# All but FLOATS: that their operands come from a DequantizeLinear, these rules ask themselves.
+# All but FLOATS, whose rules ask themselves whether their operands come from a DequantizeLinear.
 TABLES = {
-    f"{table.module}.{table.name}": table
-    for stage in (
-        passes.BASIC,
-        passes.EXTENDED,
-        passes.APPROXIMATE,
-        passes.STEPS,
-        passes.INTEGERS,
-        passes.LOWERED,
-    )
-    for table in stage
+    table.path: table
+    for each in (*OPTIMIZE, *LOWER_CPU)
+    if not isinstance(each.run, str)
+    for table in each.run
+    if table.path != "quantize.FLOATS"
 }
+PASSES = {each.name: each for each in LOWER_CPU}
 
 
 def ops_of(pattern: Pattern) -> Iterator[str]:
@@ -47,11 +43,12 @@ def test_every_pattern_has_an_op_that_its_table_waits_for(name: str) -> None:
 
 def test_every_op_that_images_are_turned_for_is_waited_for() -> None:
     turners = (product, pool, bytes_product, bytes_mean)
-    assert {name for (_, name), turner in TURNS.items() if turner in turners} == passes.IMAGES
+    images = {name for (_, name), turner in TURNS.items() if turner in turners}
+    assert images == PASSES["channels_last"].any_op
 
 
 def test_every_classifier_is_waited_for() -> None:
-    assert set(CLASSIFIERS) == passes.CLASSIFIERS
+    assert set(CLASSIFIERS) == PASSES["number_labels"].any_op
 
 
 def test_every_file_of_upgrades_is_known() -> None:

@@ -54,6 +54,7 @@ REFUSED = [
     ("session.intra_op.spin_duration_us", "-1", errors.InvalidArgument, "microseconds"),
     ("session.set_denormal_as_zero", "yes", errors.InvalidArgument, "one of 0, 1"),
     ("session.function_expansion_node_limit", "x", errors.InvalidArgument, "number"),
+    ("sardonyx.stop_after_pass", "fuse", errors.InvalidArgument, "the number of a pass"),
 ]
 
 

@@ -25,6 +25,7 @@ examples:
   sardonyx profile model.onnx                     where the time of a run goes
   sardonyx bench model.onnx --rivals onnxruntime  latency, start and memory, side by side
   sardonyx pack model.onnx                        makes later starts quick
+  sardonyx bisect model.onnx                      finds a pass that changes outputs
 
 `sardonyx COMMAND --help` says more of each.
 """
@@ -57,6 +58,17 @@ examples:
   sardonyx info model.onnx --provider cuda --why what a GPU takes, and why not the rest
   sardonyx info model.onnx --weights --all       each weight: mapped, packed or copied
   sardonyx info model.onnx --json | jq .python_steps
+"""
+_BISECT: Final = """\
+Finds the graph pass that changes a model's outputs. Runs the model without any pass, then with
+the first N passes of the pipeline, and searches for the smallest N whose outputs differ from
+those without passes. Inputs are chosen as by `sardonyx run`.
+"""
+_BISECT_EXAMPLES: Final = """\
+examples:
+  sardonyx bisect model.onnx
+  sardonyx bisect model.onnx --inputs inputs.npz --tolerance 1e-5
+  sardonyx info model.onnx --stop-after 7 --dump    the graph after the first 7 passes
 """
 _BENCH: Final = """\
 Measures models in sardonyx and in other runtimes: onnxruntime, openvino (on the CPU, in
@@ -144,6 +156,7 @@ def parser() -> argparse.ArgumentParser:
     _profile(commands)
     _bench(commands)
     _pack(commands)
+    _bisect(commands)
     return top
 
 
@@ -177,6 +190,7 @@ def _run(commands: Any) -> None:
     _sizes(run)
     _providers(run)
     _precision(run)
+    _stop_after(run)
     run.add_argument("--profile", metavar="FILE", type=pathlib.Path, help="write a Chrome trace")
     _threads(run)
     run.add_argument(
@@ -190,6 +204,7 @@ def _info(commands: Any) -> None:
     _sizes(info)
     _providers(info)
     _precision(info)
+    _stop_after(info)
     for name, what in (
         ("nodes", "list each node with its provider and kernel"),
         ("why", "list which providers refused which nodes, and why"),
@@ -303,6 +318,26 @@ def _pack(commands: Any) -> None:
     _precision(pack)
 
 
+def _bisect(commands: Any) -> None:
+    what = "find a pass that changes outputs"
+    bisect = _command(commands, "bisect", what, (_BISECT, _BISECT_EXAMPLES))
+    bisect.add_argument("model", metavar="MODEL", help="an ONNX file")
+    bisect.add_argument(
+        "--inputs", metavar="FILE", type=pathlib.Path, help="inputs by name, as .npz"
+    )
+    _sizes(bisect)
+    _providers(bisect)
+    _precision(bisect)
+    bisect.add_argument(
+        "--tolerance",
+        metavar="X",
+        type=_fraction,
+        default=1e-3,
+        help="differences up to this fraction of an output's largest value count as equal "
+        "(default 1e-3)",
+    )
+
+
 _PROVIDERS: Final = {
     "cpu": "CPUExecutionProvider",
     "cuda": "CUDAExecutionProvider",
@@ -356,6 +391,26 @@ def _precision(command: argparse.ArgumentParser) -> None:
         default="exact",
         help="exact (default); bf16 or int8: faster, with rounded products (docs/precision.md)",
     )
+
+
+def _stop_after(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--stop-after",
+        metavar="N",
+        type=_pass_number,
+        help="skip all graph passes after the first N, for debugging (see sardonyx bisect)",
+    )
+
+
+def entries_of(arguments: argparse.Namespace) -> dict[str, str]:
+    """The session config entries for the precision, and for the pass to stop after."""
+    stop = arguments.stop_after
+    return precision_entry(arguments) | ({} if stop is None else stop_entry(stop))
+
+
+def stop_entry(number: int) -> dict[str, str]:
+    """The session config entry that skips all passes with a higher number."""
+    return {"sardonyx.stop_after_pass": str(number)}
 
 
 def precision_entry(arguments: argparse.Namespace) -> dict[str, str]:
@@ -428,6 +483,20 @@ def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 7 and int(text)):
         raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to 999999")
     return int(text)
+
+
+def _pass_number(text: str) -> int:
+    return 0 if text == "0" else _count(text)
+
+
+def _fraction(text: str) -> float:
+    try:
+        fraction = float(text)
+    except ValueError:
+        fraction = -1.0
+    if not 0 <= fraction <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 to 1")
+    return fraction
 
 
 def _thread_count(text: str) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sardonyx._native as native
-from sardonyx.cli.arguments import merged, precision_entry
+from sardonyx.cli.arguments import entries_of, merged
 from sardonyx.cli.info_devices import devices
 from sardonyx.cli.inputs import bound, settle
 from sardonyx.cli.measure import growth, start
@@ -59,7 +59,7 @@ def inspect(arguments: argparse.Namespace) -> tuple[dict[str, Any], Graph]:
     """Everything for machines, and the graph as it would run."""
     path = arguments.model
     before = anonymous_bytes()
-    entries = precision_entry(arguments)
+    entries = entries_of(arguments)
     started = start(path, reads_weights=False, entries=entries, providers=arguments.provider)
     memory = growth(before)
     compiled = started.session._compiled

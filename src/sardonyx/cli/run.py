@@ -15,7 +15,7 @@ from sardonyx.base.atomic_file import writing
 from sardonyx.base.records import frozen
 from sardonyx.cli import inputs as feeds
 from sardonyx.cli import targets
-from sardonyx.cli.arguments import UsageError, precision_entry
+from sardonyx.cli.arguments import UsageError, entries_of
 from sardonyx.cli.measure import Latency, Start, first_run, latency, start
 from sardonyx.cli.term import (
     Progress,
@@ -94,7 +94,7 @@ def command(arguments: argparse.Namespace) -> int:
 def begin(arguments: argparse.Namespace, model: pathlib.Path) -> Start:
     """A session for the model, profiled if that is asked for."""
     profile = None if arguments.profile is None else os.fspath(arguments.profile)
-    entries = precision_entry(arguments)
+    entries = entries_of(arguments)
     return start(model, arguments.threads, profile, entries=entries, providers=arguments.provider)
 
 

@@ -26,6 +26,7 @@ HONOURED: Final = frozenset((
     "session.save_external_prepacked_constant_initializers",
     "sardonyx.grow_in_place",
     "sardonyx.precision",
+    "sardonyx.stop_after_pass",
     "sardonyx.execution_order",
     "sardonyx.order_effort",
     "sardonyx.dim_hints",

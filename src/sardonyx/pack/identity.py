@@ -46,7 +46,9 @@ def settings(load: LoadOptions, passes: PassOptions) -> dict[str, Any]:
         "dims_by_denotation": dict(load.dims_by_denotation),
         "split_names": load.split_names,
     }
-    for name, value in as_dict(passes).items():
+    # A session that stops its pipeline early uses no pack.
+    options = {name: value for name, value in as_dict(passes).items() if name != "stop_after"}
+    for name, value in options.items():
         found[name] = (
             sorted(value)
             if isinstance(value, frozenset)

@@ -11,53 +11,15 @@ from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.chain import Code, Instruction
 from sardonyx.ops.fused_attention import STAYS
-from sardonyx.passes import lowering, products
-from sardonyx.passes.attention import fuse_attention, wide_value
+from sardonyx.passes.attention import wide_value
 from sardonyx.passes.chains import fuse_chains
-from sardonyx.passes.driver import Rewriter, prune
-from sardonyx.passes.few_bits import fuse_few_bits
 from sardonyx.passes.fold import FoldingBuilder
-from sardonyx.passes.options import GraphOptimizationLevel as Level
-from sardonyx.passes.options import PassOptions
 from sardonyx.passes.pattern import P, hole
-from sardonyx.passes.rule import by_root, need, ranked, rule
+from sardonyx.passes.rule import need, ranked, rule
 
 REALS: Final = (F32, F16, BF16)
-_WEIGHTS: Final = frozenset(("DequantizeLinear", "GatherBlockQuantized", "MatMulNBits"))
 _LARGEST: Final = 1 << 40  # bytes of a constant that is made of others, which none outgrows
 x, w, bias, other = hole("x"), hole("w"), hole("bias"), hole("other")
-
-
-def lower_for_device(graph: Graph, options: PassOptions) -> None:
-    """Sizes leave the graph, and what devices have one kernel for becomes one node."""
-    if options.level < Level.ORT_ENABLE_EXTENDED:
-        prune(graph)
-        return
-    lowering.lower_sizes(graph)
-    if not options.joins:  # ops that a provider of somebody else's knows
-        prune(graph)
-        return
-    if not options.disabled & {"fuse_attention", "AttentionFusion"}:
-        fuse_attention(graph)
-        settle_masks(graph)
-    _read_weights(graph, options)
-    fuse_few_bits(graph)
-    Rewriter(graph, _RULES, options.fold_limit_bytes, options.disabled, True).run()
-    for each in graph.family():
-        join_sums(each)
-        join_products(each)
-    prune(graph)
-    fuse_chains(graph, into_products=False)
-
-
-def _read_weights(graph: Graph, options: PassOptions) -> None:
-    from sardonyx.passes import nbits  # imports much that most models do without
-
-    names = {n.op.name for n in graph.all_nodes()}
-    if "DequantizeLinear" in names:  # which stands before products of our own
-        Rewriter(graph, _PRODUCTS, options.fold_limit_bytes, options.disabled, True).run()
-    if names & _WEIGHTS:
-        nbits.read_weights(graph, nbits.choice(options), True)
 
 
 def widen_masks(graph: Graph) -> None:
@@ -132,8 +94,7 @@ def conv_sum_relu(b: Builder, x: Value, w: Value, conv: Node, other: Value) -> V
     return _summed(b, conv, other, b"Relu")
 
 
-_PRODUCTS: Final = by_root(products.RULES)
-_RULES: Final = by_root(product_bias, conv_sum_relu)
+RULES: Final = (*product_bias, *conv_sum_relu)
 
 # Normalizations by the op that also adds; whether it has a shift.
 _JOINED: Final = {
@@ -144,7 +105,12 @@ _JOINED: Final = {
 
 
 def join_sums(graph: Graph) -> None:
-    """A sum and its normalization become one node that gives both."""
+    """Fuse each sum with the normalization that reads it, in a graph and the bodies in it."""
+    for part in graph.family():
+        _join_sums(part)
+
+
+def _join_sums(graph: Graph) -> None:
     for node in list(graph.nodes):
         name, has_shift = _JOINED.get(node.op.name, ("", False))
         total = node.inputs[0] if name else None
@@ -184,7 +150,15 @@ def _joins(norm: Node, add: Node) -> bool:
 
 
 def join_products(graph: Graph) -> None:
-    """Products of one tensor with several matrices become one, whose result is split."""
+    """Merge matmuls of one tensor with several matrices, in a graph and the bodies in it.
+
+    The weights are concatenated, and the result is split.
+    """
+    for part in graph.family():
+        _join_products(part)
+
+
+def _join_products(graph: Graph) -> None:
     by_input: dict[tuple[Any, ...], list[Node]] = {}
     for node in graph.nodes:
         if (key := _shared_key(node)) is not None:
@@ -239,3 +213,8 @@ def _join(graph: Graph, nodes: list[Node]) -> None:
         part.name, old.name = old.name, ""
         graph.replace(old, part)
         graph.remove(node)
+
+
+def fuse_elementwise(graph: Graph) -> None:
+    """Fuse chains of elementwise ops into one node each; libraries run the matmuls before them."""
+    fuse_chains(graph, into_products=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 
 from sardonyx.base.log import logger
@@ -42,9 +42,10 @@ class Rewriter:
         self._queued: set[Node] = set()
         self._stale: set[Node] = set()  # nodes with inputs of which more is known than before
         self._names = Names(graph)
+        self._fired: Counter[str] = Counter()
 
-    def run(self) -> None:
-        """Visits every node in order, and again whatever a change may have given a chance."""
+    def run(self) -> Counter[str]:
+        """Visit every node, and again the readers of what changed; return how often rules fired."""
         for node in self._graph.nodes:
             if not self._is_clean or node.op.name in self._rules or node.op.has_bodies:
                 self._push(node)
@@ -56,6 +57,7 @@ class Rewriter:
             self._queued.discard(node)
             if node in self._graph.nodes:
                 self._visit(node)
+        return self._fired
 
     def _spread(self) -> None:
         """Sizes found for names reach all that is made of them: much of it may now be constant."""
@@ -120,7 +122,8 @@ class Rewriter:
             self._names.add(inner)
             self._push(inner)
         for _, body in node.subgraphs:
-            Rewriter(body, self._rules, self._limit, self._disabled, self._is_clean).run()
+            below = Rewriter(body, self._rules, self._limit, self._disabled, self._is_clean)
+            self._fired.update(below.run())
         return False
 
     def _try(self, r: Rule, node: Node) -> bool:
@@ -143,6 +146,7 @@ class Rewriter:
             logger.debug("%s not at %s: %s", r.name, node, reason)
             return False
         logger.debug("%s at %s", r.name, node)
+        self._fired[r.name] += 1
         for made in builder.made:
             made.name, made.marks = made.name or node.name, node.marks
             self._names.add(made)

@@ -20,10 +20,12 @@ from sardonyx.ops.builder import Builder
 from sardonyx.ops.chain import Code, Instruction, joined
 from sardonyx.ops.nbits import REALS, STEPS
 from sardonyx.passes.driver import drop
+from sardonyx.passes.options import GraphOptimizationLevel as Level
 from sardonyx.passes.options import PassOptions
 from sardonyx.passes.rule import NoMatch, need, ranked
 from sardonyx.passes.stored import Origin, Run, origin
 
+_FUSES: Final = Level.ORT_ENABLE_EXTENDED  # the level from which on dequantized weights count
 INT8: Final = 4  # the accuracy level at which activations may become int8
 DEFAULT_BLOCK, LEAST_BLOCK, MOST_BLOCK = 32, 16, 256
 
@@ -62,6 +64,12 @@ class _Weights:
     @property
     def inputs(self) -> tuple[Value | None, ...]:
         return self.q, self.scale, self.zero
+
+
+def read_stored_weights(graph: Graph, options: PassOptions) -> None:
+    """Let matmuls and lookups read n-bit weights as they are stored, as the options ask for."""
+    is_disabled = options.disabled & {"read_weights", "DQMatMulNBitsFusion"}
+    read_weights(graph, choice(options), options.level >= _FUSES and not is_disabled)
 
 
 def read_weights(graph: Graph, choice: Choice, fuses: bool) -> None:

@@ -32,6 +32,7 @@ class PassOptions:
     for_device: bool = False  # nodes are left as providers with devices know them
     bf16: bool = False  # products round both sides to it, where the CPU multiplies it
     int8: bool = False  # products of few-bit weights round activations to it
+    stop_after: int | None = None  # passes with a higher number are skipped; for debugging
     joins: bool = False  # for devices: what our own ops can say is joined
 
 

@@ -51,6 +51,7 @@ _WEIGHTS: Final = "sardonyx.weights"
 _KEPT: Final = {"mapped": False, "copied": True}
 _FLAGS: Final = {"0": False, "1": True}
 _PRECISION: Final = "sardonyx.precision"
+_STOP_AFTER: Final = "sardonyx.stop_after_pass"  # a number in passes/pipeline.py
 _WEIGHT_LEVEL: Final = "session.qdq_matmulnbits_accuracy_level"
 _WEIGHT_BLOCK: Final = "session.qdq_matmulnbits_block_size"
 _IN_PLACE: Final = "sardonyx.grow_in_place"  # caches of keys and values that are fed back
@@ -204,6 +205,7 @@ def compile_options(
             approximates_gelu=flag(options, _GELU),
             keeps_qdq=flag(options, _NO_QDQ),
             fold_limit_bytes=_size(_FOLD_LIMIT, limit),
+            stop_after=_pass_number(entries.get(_STOP_AFTER)),
             **one_of(_PRECISION, entries.get(_PRECISION, "exact"), PRECISIONS),
         ),
         save=_save_options(options) if options.optimized_model_filepath else None,
@@ -253,7 +255,8 @@ def _load_options(options: SessionOptions) -> LoadOptions:
 
 def _pack_options(options: SessionOptions) -> PackOptions | None:
     entries = options._entries
-    if not flag(options, _PACK_USE, "1"):
+    # A pack holds a graph that all passes have run over.
+    if not flag(options, _PACK_USE, "1") or _STOP_AFTER in entries:
         return None
     folder = entries.get(_PACK_FOLDER)
     if folder is not None and not os.path.isdir(folder):
@@ -338,6 +341,12 @@ def _size(key: str, text: str) -> int:
     if not text.isdigit():
         raise InvalidArgument(f"{key} is a number of bytes, not {text!r}")
     return int(text)
+
+
+def _pass_number(text: str | None) -> int | None:
+    if text is not None and not (text.isascii() and text.isdecimal()):
+        raise InvalidArgument(f"{_STOP_AFTER} is the number of a pass, or 0, not {text!r}")
+    return None if text is None else int(text)
 
 
 def _weight_level(text: str) -> int:

@@ -6,8 +6,8 @@ from typing import Final
 
 from sardonyx.graph.graph import Graph
 from sardonyx.graph.infer import infer
-from sardonyx.passes import LISTS
 from sardonyx.passes.driver import Rewriter
+from sardonyx.passes.pipeline import SEQUENCES
 from sardonyx.passes.rule import by_root
 
 # Constants and equal nodes stay as they are: gradients may be asked for by any of them.
@@ -22,7 +22,7 @@ def prepare(graph: Graph) -> None:
     """
     infer(graph, assumes=False)
     ops = {node.op.name for node in graph.all_nodes()}
-    if not ops.isdisjoint((*LISTS, "If")):
+    if not ops.isdisjoint((*SEQUENCES, "If")):
         from sardonyx.passes import sequences  # few models have any
 
         rules = by_root(sequences.RULES)

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sardonyx.errors import InternalError, InvalidGraph
 from sardonyx.graph.dtype import BOOL, F32
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.graph import Graph, Node, Value, detached
 from sardonyx.graph.infer import infer
 from sardonyx.graph.op import Op
 from sardonyx.graph.verify import verify
@@ -200,3 +200,55 @@ def test_a_body_that_reads_its_own_node_is_a_cycle() -> None:
     body.set_input(inner, 0, node.outputs[0])
     with pytest.raises(InvalidGraph, match="cycle"):
         graph.sorted_nodes()
+
+
+def test_outputs_are_added_and_dropped() -> None:
+    graph = parse("in x: f32[4,2] a, b, c = Split(x, [1, 1, 2]) y = Neg(c) out y, a")
+    node = next(iter(graph.nodes))
+    with pytest.raises(InternalError, match="are dropped while they are read"):
+        graph.drop_outputs(node, {1, 2})
+    b = node.outputs[1]
+    graph.drop_outputs(node, {1})
+    assert [v.name for v in node.outputs] == ["a", "c"]
+    assert b.node is None
+    graph.add_outputs(node, [Value("d", Fact(F32, (1, 2)))])
+    assert [v.index for v in node.outputs] == [0, 1, 2]
+    verify(graph)
+
+
+def test_inputs_are_replaced_and_added() -> None:
+    graph = parse("in x: f32[2] in y: f32[2] z = Sum(x, y, x) out z")
+    (node,) = graph.nodes
+    x, y = graph.inputs
+    graph.replace_inputs(node, [y, x])
+    assert (x.uses, y.uses) == ([(node, 1)], [(node, 0)])
+    graph.set_input(node, 3, x)
+    assert node.inputs == (y, x, None, x)
+    verify(graph)
+
+
+def test_adopted_nodes_keep_their_edges() -> None:
+    graph = parse("""
+        in c: bool[]
+        in x: f32[2]
+        r = If(c) { then_branch: { t = Add(x, 1) u = Neg(t) out u } else_branch: { out x } }
+        out r
+    """)
+    (node,) = graph.nodes
+    body: Graph = node.attrs["then_branch"]
+    add = next(iter(body.nodes))
+    graph.adopt([add])
+    assert add.graph is graph
+    assert list(graph.nodes) == [node, add]
+    assert add not in body.nodes
+    verify(graph)
+
+
+def test_a_detached_node_has_no_part_in_the_graph() -> None:
+    graph = parse("in x: f32[2] z = Neg(x) out z")
+    assert ADD is not None
+    x = graph.inputs[0]
+    node = detached(graph, ADD, [x, x], {})
+    assert len(x.uses) == 1
+    assert node.outputs[0].node is None
+    verify(graph)

@@ -22,8 +22,7 @@ def _copied(graph: Graph, copies: Copies, sizes: dict[str, Size]) -> Graph:
     made = Graph(graph.name)
     for value in graph.inputs:
         copies[value] = Value(value.name, _settled(value.fact, sizes))
-        made.inputs.append(copies[value])
-    made.defaults = {copies[value]: const for value, const in graph.defaults.items()}
+        made.add_input(copies[value], graph.defaults.get(value))
     copy_nodes(graph.sorted_nodes(), made, copies, sizes)
     declared = [None if d is None else _settled_shape(d, sizes) for d in graph.declared]
     made.set_outputs([_copy_of(value, copies) for value in graph.outputs], declared)

@@ -14,12 +14,11 @@ if TYPE_CHECKING:
     from sardonyx.graph.const import Const
 
 _MAX_ELEMENTS: Final = 2**48
-PLAIN: Final = "plain"  # row-major, as ONNX has it; kernels may add blocked layouts
 
 
 @frozen
 class Fact:
-    """A tensor: element type, symbolic shape, layout, and its contents where they are known.
+    """A tensor: element type, symbolic shape, and its contents where they are known.
 
     `shape` is None while not even the rank is known. `const` refers to the bytes of a constant;
     `sym` holds the elements of a small integer tensor in row-major order, each a number or a
@@ -30,7 +29,6 @@ class Fact:
     shape: Shape | None
     const: Const | None = None
     sym: Shape | None = None
-    layout: str = PLAIN
 
     @property
     def rank(self) -> int:
@@ -66,7 +64,7 @@ class Fact:
         """The fact without its contents: what another value of the same type and shape has."""
         if self.const is None and self.sym is None:
             return self
-        return Fact(self.dtype, self.shape, None, None, self.layout)
+        return Fact(self.dtype, self.shape)
 
     def of(self, dtype: DType) -> Fact:
         """The same shape with another element type."""
@@ -140,7 +138,7 @@ AnyFact = Fact | SequenceFact | OptionalFact | MapFact | SparseFact
 def refines(new: AnyFact, old: AnyFact) -> bool:
     """Whether a value may have fact `new` instead of `old`: same type, no dim known to differ."""
     if isinstance(new, Fact) and isinstance(old, Fact):
-        if new.dtype is not old.dtype or new.layout != old.layout:
+        if new.dtype is not old.dtype:
             return False
         if new.shape is None or old.shape is None:
             return True

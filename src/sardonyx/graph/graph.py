@@ -1,8 +1,13 @@
-"""The graph: nodes, the values between them, and the one place where edges change."""
+"""The graph: nodes, the values between them, and the only code that changes its edges.
+
+Edges are kept on both sides: a node's inputs and each value's uses, a node's outputs and each
+value's node and index, a graph's outputs and each value's number of exits. Only the methods of
+`Graph` write them; `tests/graph/test_edges.py` holds the rest of the package to that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from sardonyx.errors import InternalError, InvalidGraph
@@ -146,26 +151,78 @@ class Graph:
         node = Node(self, op, name, attrs)
         self.nodes[node] = None
         node.inputs = tuple(inputs)
-        for slot, value in enumerate(node.inputs):
-            if value is not None:
-                value.uses.append((node, slot))
-        made = [Value("") for _ in range(outputs)] if isinstance(outputs, int) else outputs
-        for index, value in enumerate(made):
+        self._link_inputs(node)
+        node.outputs = _values(outputs)
+        for index, value in enumerate(node.outputs):
             value.node, value.index = node, index
-        node.outputs = tuple(made)
         for value in attrs.values() if op.has_bodies else ():
             if isinstance(value, Graph):
                 value.owner = node
         return node
 
+    def add_input(self, value: Value, default: Const | None = None) -> None:
+        """Append an input to the graph; one with a default need not be fed."""
+        self.inputs.append(value)
+        if default is not None:
+            self.defaults[value] = default
+
+    def set_inputs(self, values: Iterable[Value]) -> None:
+        """Make these values the graph's inputs."""
+        self.inputs = list(values)
+
     def set_input(self, node: Node, slot: int, value: Value | None) -> None:
-        """Makes one slot of a node read another value."""
+        """Make one slot of a node read another value; slots up to it are added as absent."""
+        if slot >= len(node.inputs):
+            node.inputs += (None,) * (slot + 1 - len(node.inputs))
         old = node.inputs[slot]
         if old is not None:
             old.uses.remove((node, slot))
         if value is not None:
             value.uses.append((node, slot))
         node.inputs = (*node.inputs[:slot], value, *node.inputs[slot + 1 :])
+
+    def replace_inputs(self, node: Node, values: Sequence[Value | None]) -> None:
+        """Make a node read these values, which may be fewer or more than before."""
+        self._unlink_inputs(node)
+        node.inputs = tuple(values)
+        self._link_inputs(node)
+
+    def _link_inputs(self, node: Node) -> None:
+        for slot, value in enumerate(node.inputs):
+            if value is not None:
+                value.uses.append((node, slot))
+
+    def _unlink_inputs(self, node: Node) -> None:
+        for slot, value in enumerate(node.inputs):
+            if value is not None:
+                value.uses.remove((node, slot))
+
+    def add_outputs(self, node: Node, values: Iterable[Value]) -> None:
+        """Append outputs to a node; the values are ones that no node makes yet."""
+        for value in values:
+            value.node, value.index = node, len(node.outputs)
+            node.outputs += (value,)
+
+    def drop_outputs(self, node: Node, positions: Collection[int]) -> None:
+        """Remove outputs that have no readers from a node; those after them move up."""
+        dropped = [node.outputs[i] for i in positions]
+        if any(value.is_used for value in dropped):
+            raise InternalError(f"outputs of {node} are dropped while they are read: {dropped}")
+        for value in dropped:
+            value.node, value.index = None, 0
+        node.outputs = tuple(v for i, v in enumerate(node.outputs) if i not in positions)
+        for index, value in enumerate(node.outputs):
+            value.index = index
+
+    def adopt(self, nodes: Iterable[Node]) -> None:
+        """Move nodes, with their bodies, from the graphs they are in to the end of this one.
+
+        Their edges stay: what they read and what reads them must be visible from here.
+        """
+        for node in list(nodes):
+            del node.graph.nodes[node]
+            node.graph = self
+            self.nodes[node] = None
 
     def replace(self, old: Value, new: Value) -> None:
         """Every reader of `old`, graph outputs included, now reads `new`."""
@@ -207,9 +264,7 @@ class Graph:
         """Takes out a node whose outputs nobody reads, with its bodies."""
         if node.is_used:
             raise InternalError(f"{node} is removed while {node.outputs} are read")
-        for slot, read in enumerate(node.inputs):
-            if read is not None:
-                read.uses.remove((node, slot))
+        self._unlink_inputs(node)
         for _, body in node.subgraphs:
             body.set_outputs(())
             for inner in reversed(body.sorted_nodes()):
@@ -284,6 +339,28 @@ class Graph:
         for value in values:
             if value is not None and value.node is not None and value.node.graph is self:
                 yield value.node
+
+
+def detached(
+    graph: Graph,
+    op: Op,
+    inputs: Sequence[Value | None],
+    attrs: Attrs,
+    outputs: Sequence[Value] | int = 1,
+    name: str = "",
+) -> Node:
+    """A node for inference or folding alone, which is in no graph.
+
+    Its inputs do not count it among their readers, and its outputs do not name it as their node.
+    """
+    node = Node(graph, op, name, attrs)
+    node.inputs, node.outputs = tuple(inputs), _values(outputs)
+    return node
+
+
+def _values(outputs: Sequence[Value] | int) -> tuple[Value, ...]:
+    """Outputs as given, or so many new ones."""
+    return tuple(Value("") for _ in range(outputs)) if isinstance(outputs, int) else tuple(outputs)
 
 
 def given(node: Node, slot: int) -> Value:

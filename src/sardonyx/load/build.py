@@ -123,10 +123,9 @@ class GraphBuilder:
             constants.pop(info.name, None)
             if default is not None:
                 value.fact = _overridable(value.fact, default)
-                graph.defaults[value] = default
             elif value.fact is None and outer is None:
                 raise InvalidGraph(f"the input {info.name!r} has no type")
-            graph.inputs.append(value)
+            graph.add_input(value, default)
             scope.define(info.name, value)
         for name, held in constants.items():
             scope.define(name, constant(held, name))

@@ -130,11 +130,12 @@ class _Parser(Reader):
         if self.accept(":"):
             value.fact = self.fact()
         self._define(value, names, line)
-        graph.inputs.append(value)
+        default = None
         if self.accept("="):
             if not isinstance(value.fact, Fact):
                 self.fail(f"{value} is no tensor, and only those have defaults", line)
-            graph.defaults[value] = self._contents(value.name, value.fact.dtype)
+            default = self._contents(value.name, value.fact.dtype)
+        graph.add_input(value, default)
 
     def _constant(self, names: dict[str, Value]) -> None:
         line, name = self.next.line, self.name()

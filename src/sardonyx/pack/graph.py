@@ -270,9 +270,7 @@ class GraphReader:
             value = Value(text(name), read_fact(fact) if is_main else None)
             if is_main:
                 _check_input(value)
-            if default is not None:
-                graph.defaults[value] = self._default(value, default)
-            graph.inputs.append(value)
+            graph.add_input(value, None if default is None else self._default(value, default))
             self._values.append(value)
         for node in items(item["nodes"]):
             self._node(graph, node)

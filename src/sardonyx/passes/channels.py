@@ -118,11 +118,11 @@ class _Images:
             if node.inputs[slot] is not value:
                 self._graph.set_input(node, slot, value)
         for slot, value in turn.inputs.items():
-            _set_input(node, slot, value)
+            self._graph.set_input(node, slot, value)
         node.op = turn.op or node.op
         node.attrs = {**node.attrs, **turn.attrs} if turn.attrs else node.attrs
-        if turn.op is not None and len(node.outputs) > 1:
-            node.outputs = node.outputs[:1]
+        if turn.op is not None:
+            self._graph.drop_outputs(node, range(1, len(node.outputs)))
         for value in _images_of(node) if turn.is_image else ():
             value.fact = last_fact(value.tensor)
             self._mark(value)
@@ -289,10 +289,3 @@ def _cost(value: Value, is_last: bool = False) -> int:
     for d in dims:
         count *= d if isinstance(d, int) else _OPEN_SIZE
     return count
-
-
-def _set_input(node: Node, slot: int, value: Value) -> None:
-    """Gives a node an input that it may not have had."""
-    while len(node.inputs) <= slot:
-        node.inputs = (*node.inputs, None)
-    node.graph.set_input(node, slot, value)

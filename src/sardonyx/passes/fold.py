@@ -9,7 +9,7 @@ import numpy as np
 from sardonyx.graph.const import Const, Held, Recipe, Ref, reshaped
 from sardonyx.graph.constant import const_fact
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.graph import Graph, Node, Value, detached
 from sardonyx.graph.op import INTERNAL, MICROSOFT
 from sardonyx.ops.builder import Builder, Operand
 
@@ -105,11 +105,11 @@ class FoldingBuilder(Builder):
     ) -> Node:
         operands = self.operands(inputs)
         if all(v is None or v.const is not None for v in operands):
-            loose = Node(self.graph, *self.call(name, domain, attrs))
-            loose.inputs, loose.outputs = tuple(operands), tuple(Value("") for _ in range(outputs))
-            self.infer(loose, like)
-            if fold(loose, self._limit):
-                return loose
+            op, _, filled = self.call(name, domain, attrs)
+            folded = detached(self.graph, op, operands, filled, outputs)
+            self.infer(folded, like)
+            if fold(folded, self._limit):
+                return folded
         return super().node(name, *operands, outputs=outputs, domain=domain, like=like, **attrs)
 
 
@@ -140,10 +140,8 @@ def inline(node: Node) -> tuple[list[Node], tuple[Value, ...]] | None:
     outputs, graph = branch.outputs, node.graph
     moved = branch.sorted_nodes()
     for inner in moved:
-        inner.graph = graph
         inner.marks = inner.marks if inner.marks != (0, False) else node.marks
-        graph.nodes[inner] = None
-    branch.nodes.clear()
+    graph.adopt(moved)
     branch.set_outputs(())
     graph.scope.found.extend(branch.scope.found)
     inside = set(moved)

@@ -52,9 +52,7 @@ def hoist(node: Node) -> list[Node]:
             inside.update(inner.outputs)
             continue
         moved[inner] = None
-        del body.nodes[inner]
-        graph.nodes[inner] = None
-        inner.graph = graph
+    graph.adopt(moved)
     guards = [g for g in body.scope.found if g.node in moved]
     graph.scope.found.extend(guards)
     body.scope.found = [g for g in body.scope.found if g.node not in moved]
@@ -79,16 +77,10 @@ def _may_replace(new: Value, old: Iterable[Value]) -> bool:
 
 def drop_carried(node: Node, body: Graph, positions: frozenset[int]) -> None:
     """Takes out carried values that nobody reads, inside or after the loop."""
-    graph = node.graph
+    # A Loop and its body have two inputs, the trip count and the condition, before the carried.
     inputs = [v for slot, v in enumerate(node.inputs) if slot - 2 not in positions]
-    for slot in range(len(node.inputs)):
-        graph.set_input(node, slot, None)
-    node.inputs = (None,) * len(inputs)
-    for slot, value in enumerate(inputs):
-        graph.set_input(node, slot, value)
-    node.outputs = tuple(v for i, v in enumerate(node.outputs) if i not in positions)
-    for index, value in enumerate(node.outputs):
-        value.index = index
-    body.inputs = [v for slot, v in enumerate(body.inputs) if slot - 2 not in positions]
+    node.graph.replace_inputs(node, inputs)
+    node.graph.drop_outputs(node, positions)
+    body.set_inputs(v for slot, v in enumerate(body.inputs) if slot - 2 not in positions)
     kept = [i for i in range(len(body.outputs)) if i - 1 not in positions]
     body.set_outputs([body.outputs[i] for i in kept], [body.declared[i] for i in kept])

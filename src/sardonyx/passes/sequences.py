@@ -146,9 +146,7 @@ def _collect(node: Node) -> None:
         body.remove(insert)
     declared = (*body.declared, *(None for _ in readers))  # a join of no elements is an error
     body.set_outputs([*body.outputs, *(tensor for _, tensor in readers)], declared)
-    node.outputs = (*node.outputs, *made)
-    for index, value in enumerate(node.outputs):
-        value.node, value.index = node, index
+    node.graph.add_outputs(node, made)
     node.op = collect.loop
     node.attrs = {"body": body, "axes": tuple(axes), "joins": tuple(joins)}
 

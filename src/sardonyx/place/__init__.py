@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from sardonyx.base.records import field, frozen
 from sardonyx.errors import NotImplemented
@@ -47,13 +47,13 @@ def place(
     """
     placement = Placement(graph, {}, {})
     wishes = (wishes or Wishes()).bound(graph)
-    _claim(placement, graph, providers, wishes)
+    _claim(placement, _ordered(graph, providers), providers, wishes)
     if lower_for_host is not None:
         from sardonyx.place.host import lower_host_parts
 
         on_host = [p for p in providers if not has_device(p)]
         lower_host_parts(
-            placement, lower_for_host, lambda part: _claim(placement, part, on_host, wishes)
+            placement, lower_for_host, lambda nodes: _claim(placement, nodes, on_host, wishes)
         )
     if placement.devices:
         from sardonyx.place.boundaries import settle_borders  # most sessions have no device
@@ -62,16 +62,20 @@ def place(
     return placement
 
 
+def _ordered(graph: Graph, providers: Sequence[Provider]) -> Iterable[Node]:
+    """The nodes in the order in which providers claim them: topological if one has a device."""
+    return graph.sorted_nodes() if any(map(has_device, providers)) else graph.nodes
+
+
 def _claim(
-    placement: Placement, graph: Graph, providers: Sequence[Provider], wishes: Wishes
+    placement: Placement, nodes: Iterable[Node], providers: Sequence[Provider], wishes: Wishes
 ) -> None:
-    order = graph.sorted_nodes() if any(map(has_device, providers)) else graph.nodes
-    for node in order:
+    for node in nodes:
         provider = _taker(placement, node, providers, wishes)
         # What runs in a body of the host's is given arrays, and must give arrays.
         inner = providers if has_device(provider) else [p for p in providers if not has_device(p)]
         for _, body in node.subgraphs:
-            _claim(placement, body, inner, wishes)
+            _claim(placement, _ordered(body, inner), inner, wishes)
 
 
 def _taker(

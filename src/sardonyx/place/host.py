@@ -10,6 +10,7 @@ from sardonyx.place import Placement, Refusals
 from sardonyx.place.provider import has_device
 
 Lower = Callable[[Graph], None]
+Claim = Callable[[list[Node]], None]
 
 
 @frozen
@@ -21,20 +22,19 @@ class Part:
     read: tuple[Value, ...]  # of the whole, for each input
     given: tuple[Value, ...]  # stand-ins in the whole, for each output
 
-    def put_back(self) -> None:
-        """Moves the nodes, whatever has become of them, to where they were taken from."""
-        made = self.graph.outputs
+    def put_back(self) -> list[Node]:
+        """Move the nodes, whatever has become of them, back to the whole graph; return them."""
+        made, nodes = self.graph.outputs, list(self.graph.nodes)
         self.graph.set_outputs(())
-        for node in self.graph.nodes:
-            node.graph = self.whole
-        self.whole.nodes.update(self.graph.nodes)
+        self.whole.adopt(nodes)
         for stand_in, value in zip(self.given, made, strict=True):
             self.whole.replace(stand_in, value)
         for stand_in, value in zip(self.graph.inputs, self.read, strict=True):
             self.whole.replace(stand_in, value)
+        return nodes
 
 
-def lower_host_parts(placement: Placement, lower: Lower, claim: Lower) -> None:
+def lower_host_parts(placement: Placement, lower: Lower, claim: Claim) -> None:
     """Lowers each part that is on the host; `claim` finds providers for what it becomes."""
     graphs = [g for g in placement.graph.family() if g.owner is None or _is_away(placement, g)]
     for graph in graphs:
@@ -45,9 +45,9 @@ def lower_host_parts(placement: Placement, lower: Lower, claim: Lower) -> None:
                 del placement.where[node]
                 said[_called(node)] = placement.refusals.pop(node, ())
             lower(part.graph)
-            part.put_back()
-            claim(part.graph)  # not before: a provider may note what a node reads
-            for node in part.graph.nodes:
+            lowered = part.put_back()
+            claim(lowered)  # not before: a provider may note what a node reads
+            for node in lowered:
                 if before := said.get(_called(node)):
                     placement.refusals[node] = (*before, *placement.refusals.get(node, ()))
 
@@ -85,10 +85,7 @@ def _cut(graph: Graph, nodes: list[Node]) -> Part:
     part = Graph(graph.name)
     part.scope = graph.scope
     part.whole = graph
-    part.nodes = dict.fromkeys(nodes)
-    for node in nodes:
-        del graph.nodes[node]
-        node.graph = part
+    part.adopt(nodes)
     inside = set(part.all_nodes())
     given: list[tuple[Value, Value]] = []
     for value in (v for n in nodes for v in n.outputs):
@@ -97,7 +94,7 @@ def _cut(graph: Graph, nodes: list[Node]) -> Part:
             given.append((value, Value("", value.fact)))
             _exchange(graph, *given[-1], outside)
     read = part.captures()
-    part.inputs = [Value(v.name, v.fact) for v in read]
+    part.set_inputs(Value(v.name, v.fact) for v in read)
     stand_ins = [*zip(read, part.inputs, strict=True)]
     stand_ins += ((v, Value(v.name, v.fact)) for v in _constants(part))
     for value, stand_in in stand_ins:

@@ -11,7 +11,7 @@ from sardonyx.errors import InvalidArgument, InvalidGraph, ShapeError
 from sardonyx.graph.const import Held
 from sardonyx.graph.constant import const_fact
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.graph import Graph, Node, Value, detached
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.infer import MAX_SYMBOLIC, infer_node
 from sardonyx.graph.op import INTERNAL, as_outputs
@@ -69,14 +69,13 @@ def _check_shapes(node: Node, arrays: Sequence[Any]) -> None:
     """Asks the op's rule about shapes that nobody could look at before."""
     if not all(a is None or isinstance(a, np.ndarray) for a in arrays):
         return
-    loose = Node(Graph(), node.op, node.name, node.attrs)
-    loose.inputs = tuple(
+    inputs = [
         None if v is None else Value("", _seen(v.tensor, array))
         for v, array in zip(node.inputs, arrays, strict=True)
-    )
-    loose.outputs = tuple(Value("") for _ in node.outputs)
+    ]
+    twin = detached(Graph(), node.op, inputs, node.attrs, len(node.outputs), node.name)
     try:
-        infer_node(Scope(), loose)
+        infer_node(Scope(), twin)
     except (InvalidGraph, ShapeError) as error:
         raise InvalidArgument(error.what) from None
 

@@ -187,8 +187,7 @@ class _Work:
             const = value.const
             if const is not None:
                 value.fact = value.tensor.plain()
-                self.graph.inputs.append(value)
-                self.graph.defaults[value] = const
+                self.graph.add_input(value, const)
                 self.model.overridable.append(_declared(name, value.tensor))
             found[name] = value
         return found
@@ -210,7 +209,7 @@ class _Work:
             for i, d in enumerate(fact.dims)
         ]
         seed = Value(label, Fact(fact.dtype, tuple(shape)))
-        self.graph.inputs.append(seed)
+        self.graph.add_input(seed)
         self.graph.scope.entry.update(n for d in shape if (n := lone_name(d)) is not None)
         self.model.inputs.append(_declared(label, seed.tensor))
         return self._b.reshape(seed, loss)
@@ -299,4 +298,4 @@ def _replace_parts(graph: Graph, seeds: Gradients, wanted: Collection[Value]) ->
 def _trim(node: Node) -> None:
     """Takes back outputs that were saved for a gradient which nobody asked for after all."""
     while len(node.outputs) > 1 and not node.outputs[-1].is_used and not node.outputs[-1].name:
-        node.outputs = node.outputs[:-1]
+        node.graph.drop_outputs(node, {len(node.outputs) - 1})

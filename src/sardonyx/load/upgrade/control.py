@@ -18,7 +18,7 @@ def batches_become_an_outer_scan(b: Builder, node: OldNode) -> Any:
     if not isinstance(body, Graph) or count is None or None in given or count > len(given):
         raise InvalidGraph("Scan of opset 8 needs a body, num_scan_inputs, and that many inputs")
     batch = Graph(f"{body.name}/batch")
-    batch.inputs = [Value(f"{body.name}/{i}") for i in range(len(given))]
+    batch.set_inputs(Value(f"{body.name}/{i}") for i in range(len(given)))
     inner = Builder(batch)
     values, states = list(batch.inputs), len(given) - count
     length = Value(f"{body.name}/length") if lengths is not None else None
@@ -39,7 +39,7 @@ def batches_become_an_outer_scan(b: Builder, node: OldNode) -> Any:
         ).outputs
     )
     if length is not None:
-        batch.inputs.append(length)
+        batch.add_input(length)
         for i in range(states, len(made)):
             made[i] = inner.Pad(made[i], missing, None, inner.ints(0))
     declared = enumerate(body.declared)

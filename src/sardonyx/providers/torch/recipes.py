@@ -11,7 +11,7 @@ from sardonyx.base.records import frozen
 from sardonyx.graph.const import Const, Recipe
 from sardonyx.graph.constant import constant
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.graph import Graph, Value, detached
 from sardonyx.graph.op import as_outputs
 from sardonyx.place.provider import No
 from sardonyx.providers.torch.claim import row_of
@@ -77,8 +77,7 @@ def _row(recipe: Recipe) -> Row | None:
     op = recipe.op
     if recipe.output or len(op.outputs) != 1 or op.outputs[0].variadic:
         return None
-    node = Node(Graph(), op, "", recipe.attrs)
-    node.inputs = tuple(None if c is None else constant(c) for c in recipe.inputs)
-    node.outputs = (Value("", Fact(recipe.dtype, recipe.shape)),)
-    row = row_of(node)
+    inputs = [None if c is None else constant(c) for c in recipe.inputs]
+    output = Value("", Fact(recipe.dtype, recipe.shape))
+    row = row_of(detached(Graph(), op, inputs, recipe.attrs, (output,)))
     return None if isinstance(row, No) or row.syncs else row

@@ -57,10 +57,7 @@ def unary(name: str, rule: Unary, domain: str = ONNX) -> None:
 
 def saved(b: Backward, node: Node, slot: int) -> Value:
     """An output of a forward node that only its gradient needs; from now on the node makes it."""
-    while len(node.outputs) <= slot:
-        value = Value("")
-        value.node, value.index = node, len(node.outputs)
-        node.outputs = (*node.outputs, value)
+    node.graph.add_outputs(node, (Value("") for _ in range(slot + 1 - len(node.outputs))))
     if node.outputs[slot].fact is None:
         b.infer(node, None)
     return node.outputs[slot]

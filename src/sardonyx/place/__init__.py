@@ -1,4 +1,9 @@
-"""Place: each node goes to the first provider that takes it, and values are copied at borders."""
+"""Place: assign each node to the first provider that claims it, and copy values between devices.
+
+Providers are asked in the user's order of preference. What the host keeps of a graph for devices is
+lowered for the CPU (`host`), and copies are inserted where a value crosses from one device to
+another (`boundaries`).
+"""
 
 from __future__ import annotations
 
@@ -22,16 +27,16 @@ Refusals = tuple[tuple[str, str], ...]  # providers and their reasons
 
 @frozen
 class Placement:
-    """Where every node of a graph and of its bodies runs, and why it does not run elsewhere."""
+    """The provider of every node of a graph and its bodies, and why others refused it."""
 
     graph: Graph
     where: dict[Node, Provider]
-    refusals: dict[Node, Refusals]  # of nodes that any provider refused
-    homes: dict[Value, str] = field(default_factory=dict)  # devices of values that leave the host
+    refusals: dict[Node, Refusals]  # of nodes that some provider refused
+    homes: dict[Value, str] = field(default_factory=dict)  # devices of values not on the host
 
     @property
     def devices(self) -> dict[str, DeviceProvider]:
-        """The providers in use that have a device of their own, by its name."""
+        """The providers in use that have a device of their own, by device name."""
         return {p.device: p for p in self.where.values() if has_device(p)}
 
 
@@ -41,9 +46,10 @@ def place(
     wishes: Wishes | None = None,
     lower_for_host: Callable[[Graph], None] | None = None,
 ) -> Placement:
-    """A provider for every node; an error with all the reasons where none wants it.
+    """Assign a provider to every node; raise with all refusals if none claims a node.
 
-    A graph that is for devices so far has what they leave to the host lowered by `lower_for_host`.
+    With `lower_for_host` the graph is lowered for devices only: nodes that they leave to the host
+    are passed through it before CPU providers claim them.
     """
     placement = Placement(graph, {}, {})
     wishes = (wishes or Wishes()).bound(graph)
@@ -56,9 +62,9 @@ def place(
             placement, lower_for_host, lambda nodes: _claim(placement, nodes, on_host, wishes)
         )
     if placement.devices:
-        from sardonyx.place.boundaries import settle_borders  # most sessions have no device
+        from sardonyx.place.boundaries import insert_copies  # rare: not imported otherwise
 
-        settle_borders(placement)
+        insert_copies(placement)
     return placement
 
 
@@ -71,17 +77,17 @@ def _claim(
     placement: Placement, nodes: Iterable[Node], providers: Sequence[Provider], wishes: Wishes
 ) -> None:
     for node in nodes:
-        provider = _taker(placement, node, providers, wishes)
-        # What runs in a body of the host's is given arrays, and must give arrays.
+        provider = _claimant(placement, node, providers, wishes)
+        # Control flow of the host passes numpy arrays into its bodies and takes arrays back.
         inner = providers if has_device(provider) else [p for p in providers if not has_device(p)]
         for _, body in node.subgraphs:
             _claim(placement, _ordered(body, inner), inner, wishes)
 
 
-def _taker(
+def _claimant(
     placement: Placement, node: Node, providers: Sequence[Provider], wishes: Wishes
 ) -> Provider:
-    """The first provider that takes a node; what the others said is kept."""
+    """The first provider that claims a node; refusals before it are recorded."""
     reasons: list[tuple[str, str]] = []
     for provider in providers:
         answer = wishes.against(node, provider) or provider.claims(node)

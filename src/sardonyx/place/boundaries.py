@@ -1,4 +1,4 @@
-"""Borders between devices: where every value lies, and copies where it is wanted elsewhere."""
+"""Device boundaries: the home device of every value, and Copy nodes where a reader is elsewhere."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from sardonyx.place import Placement
 from sardonyx.place.provider import HOST, DeviceProvider, has_device
 
 
-def settle_borders(placement: Placement) -> None:
-    """Gives values their homes, and nodes copies of what lies elsewhere."""
+def insert_copies(placement: Placement) -> None:
+    """Assign every value a home device, and insert copies for readers on other devices."""
     _find_homes(placement, placement.graph)
     devices = placement.devices
     for graph in list(placement.graph.family()):
         _Copies(placement, graph, devices).insert()
     for node, provider in placement.where.items():
         if not has_device(provider):
-            provider.claims(node)  # again: it may have noted what the node read before
+            provider.claims(node)  # again: its inputs may be copies now
 
 
-def wanted_at(placement: Placement, node: Node, slot: int) -> str:
+def input_device(placement: Placement, node: Node, slot: int) -> str:
     """The device on which a node reads an input."""
     provider = placement.where[node]
     if not has_device(provider) or slot in provider.host_inputs(node):
@@ -30,13 +30,13 @@ def wanted_at(placement: Placement, node: Node, slot: int) -> str:
 
 
 def _find_homes(placement: Placement, graph: Graph) -> None:
-    """Inputs lie where all their readers want them; other values where they are made."""
+    """Inputs live on the device of all their readers, other values where they are produced."""
     homes = placement.homes
     for value in graph.inputs:
         if graph.owner is not None:
             home = _body_input(placement, graph, value)
         else:
-            wants = {wanted_at(placement, n, slot) for n, slot in value.uses}
+            wants = {input_device(placement, n, slot) for n, slot in value.uses}
             home = wants.pop() if len(wants) == 1 and not value.n_exits else HOST
         if home != HOST:
             homes[value] = home
@@ -52,7 +52,7 @@ def _find_homes(placement: Placement, graph: Graph) -> None:
 
 
 def _body_input(placement: Placement, graph: Graph, value: Value) -> str:
-    """Bodies of a device's control flow are given values of the device, but for its counters."""
+    """Bodies of a device's control flow get device values; the counters of a Loop are on the host."""
     assert graph.owner is not None
     provider = placement.where[graph.owner]
     if not has_device(provider):
@@ -62,7 +62,7 @@ def _body_input(placement: Placement, graph: Graph, value: Value) -> str:
 
 
 def _body_output(placement: Placement, graph: Graph, position: int) -> str | None:
-    """Where a body's caller wants an output; None for a whole model, which takes any."""
+    """The device that the owner of a body expects an output on; None for the main graph: any."""
     if graph.owner is None:
         return None
     provider = placement.where[graph.owner]
@@ -71,7 +71,7 @@ def _body_output(placement: Placement, graph: Graph, position: int) -> str | Non
 
 
 class _Copies:
-    """The copies of one graph, one for each value and device."""
+    """Inserts the Copy nodes of one graph, at most one per value and device."""
 
     def __init__(
         self, placement: Placement, graph: Graph, devices: dict[str, DeviceProvider]
@@ -83,13 +83,13 @@ class _Copies:
         self._made: dict[tuple[Value, str], Value] = {}
 
     def insert(self) -> None:
-        """Makes every node of the graph read values that lie where it wants them."""
+        """Let every node of the graph read its inputs on the device where it expects them."""
         placement, graph = self._placement, self._graph
         for node in list(graph.nodes):
             for slot, value in enumerate(node.inputs):
                 if value is not None:
-                    wanted = wanted_at(placement, node, slot)
-                    # Regions bring their constants to the device themselves.
+                    wanted = input_device(placement, node, slot)
+                    # Regions load constants themselves; control flow has no region.
                     there = self._at(value, wanted, node.op.has_bodies)
                     if there is not value:
                         graph.set_input(node, slot, there)
@@ -107,7 +107,7 @@ class _Copies:
             return value
         if home == device or not isinstance(value.fact, Fact):
             return value
-        if home != HOST and device != HOST:  # between two devices by way of the host
+        if home != HOST and device != HOST:  # device to device goes through the host
             value = self._at(value, HOST)
             home = HOST
         key = (value, device)

@@ -1,4 +1,4 @@
-"""What a node becomes on the CPU: a call of a kernel row, or another view of some bytes."""
+"""What a node is lowered to on the CPU: a kernel call, or a view of existing bytes."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from sardonyx.graph.graph import Value
 
 @frozen
 class Packed:
-    """A constant in the form that another row packs it into, made once when a session starts."""
+    """A constant in a packed layout, which a packing kernel produces once per session start."""
 
     value: Value
-    row: str  # the kernel row that packs: one input, one output of bytes
+    row: str  # the packing kernel: one input, one output of bytes
     size_bytes: int
     ints: tuple[int, ...] = ()
 
 
 @frozen
 class Stored:
-    """A constant's bytes as they lie in its file: not copied, perhaps unaligned.
+    """A constant's bytes as stored in its file: not copied, perhaps unaligned.
 
-    Types narrower than a byte come as packed bytes, all others in their type and shape.
+    Types narrower than a byte are passed as packed bytes, others in their type and shape.
     """
 
     value: Value
@@ -31,31 +31,31 @@ class Stored:
 
 @frozen
 class Call:
-    """A kernel row with its operands; the outputs are those of the node."""
+    """A kernel call with its operands; the outputs are those of the node."""
 
     row: str
     inputs: tuple[Value | Packed | Stored | None, ...]
-    ints: tuple[Size, ...] = ()  # numbers, or sizes that are known when dims are bound
+    ints: tuple[Size, ...] = ()  # attributes; symbolic sizes are evaluated when dims are bound
     floats: tuple[float, ...] = ()
-    grows: tuple[tuple[int, int, int], ...] = ()  # (input, output, axis): the input with more rows
-    # (input, output) that may be the same bytes, if they have the same size: nothing of the input
-    # is read after something is written where it lies.
+    grows: tuple[tuple[int, int, int], ...] = ()  # (input, output, axis): a KV cache
+    # (input, output) pairs that may alias (in-place), if their sizes are equal: the kernel reads
+    # no byte of the input after it has written to that offset.
     shares: tuple[tuple[int, int], ...] = ()
-    turn: tuple[int, ...] = ()  # axes of inputs that share, in the output's order; empty: as is
-    joins: bool = False  # the inputs lie one behind the other along axis ints[0] of the output
-    writes_rows: bool = False  # the rows of output 0 may lie apart, as parts of longer ones
+    turn: tuple[int, ...] = ()  # permutation of aliasing inputs to output axes; empty: identity
+    joins: bool = False  # a Concat along ints[0]: producers may write into the output directly
+    writes_rows: bool = False  # output 0 may have a row stride: a slice of a Concat's output
 
 
 @frozen
 class Reshaped:
-    """The bytes of a value in the shape of the node's output. Wants them without gaps."""
+    """A view in the shape of the node's output; the value must be contiguous."""
 
     value: Value
 
 
 @frozen
 class Permuted:
-    """A value with its axes in another order."""
+    """A view with permuted axes."""
 
     value: Value
     perm: tuple[int, ...]
@@ -63,9 +63,9 @@ class Permuted:
 
 @frozen
 class Sliced:
-    """Part of a value: from `starts`, every `steps`-th element, as many as each output has.
+    """A strided view: from `starts`, every `steps`-th element, as many as the output has.
 
-    A node with several outputs (Split) gives one tuple of starts for each.
+    A node with several outputs (Split) has one tuple of starts for each.
     """
 
     value: Value
@@ -75,14 +75,14 @@ class Sliced:
 
 @frozen
 class Expanded:
-    """A value repeated along axes where it has one element, or which it lacks in front."""
+    """A broadcast view: stride 0 along axes of one element and along new leading axes."""
 
     value: Value
 
 
 @frozen
 class Zipped:
-    """Rows of numbers that leave the program as dicts with these keys: an output of the model."""
+    """A model output that is a tensor up to here and is returned as dicts with these keys."""
 
     value: Value
     keys: tuple[int | str, ...]
@@ -90,14 +90,14 @@ class Zipped:
 
 @frozen
 class Bodies:
-    """Control flow, which is native where all of its bodies are."""
+    """Control flow; it runs natively if all of its bodies do."""
 
 
 Lowered = Call | Reshaped | Permuted | Sliced | Expanded | Zipped | Bodies
 
 
 def told_sizes(lowered: Lowered) -> Iterator[Dim]:
-    """Sizes that native code is told beside those of the outputs."""
+    """The symbolic sizes among the arguments, beside those in the outputs' shapes."""
     if isinstance(lowered, Call):
         yield from (d for d in lowered.ints if isinstance(d, Dim))
     elif isinstance(lowered, Sliced):

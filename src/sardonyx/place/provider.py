@@ -1,4 +1,4 @@
-"""Execution providers: who can run a node, and as what."""
+"""The protocols of execution providers: claim a node, compile a node or a region."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from sardonyx.place.lowered import Lowered
     from sardonyx.weights.loading import DataLoader
 
-# A step on run-time values: arrays in, arrays out, with the run it belongs to.
+# Computes a node: arrays in, arrays out; the second argument is the `program.program.Run`.
 StepCall = Callable[[Sequence[Any], Any], Sequence[Any]]
 # The programs of control-flow bodies by attribute name: `program.program.Program`s, which this
 # layer only passes on.
@@ -24,25 +24,25 @@ TORCH_HOST: Final = "torch-cpu"  # torch's own CPU device: the same memory, in t
 
 @frozen
 class Yes:
-    """The provider takes the node."""
+    """The provider claims the node."""
 
     why: str = ""
 
 
 @frozen
 class No:
-    """The provider does not take the node, for a reason that tells the user what to do."""
+    """The provider refuses the node; the reason tells the user what to do about it."""
 
     why: str
 
 
 @frozen
 class Region:
-    """Nodes that a provider compiles together, in the order they run.
+    """Nodes that a provider compiles together, in execution order.
 
-    `inputs` are values from outside that are no constants, `outputs` those that others read. Of
-    nodes that are compiled one by one they are left out. `opens` names sizes that nobody knows
-    before it has run.
+    `inputs` are the values from outside that are not constant, `outputs` the values read outside;
+    both are empty if nodes are compiled one by one. `opens` names the sizes that become known
+    only when the region has run.
     """
 
     nodes: tuple[Node, ...]
@@ -53,10 +53,11 @@ class Region:
 
 @frozen
 class Step:
-    """What a provider makes of one node, and the kernel's name for people.
+    """One compiled node, and the name of its kernel for reports.
 
-    That is a call in Python, and for native code also what it does there. The call serves where
-    native code cannot: beside sizes that are not known yet, and in bodies of Python's.
+    `call` computes it from Python; `lowered` says what it becomes in native code. The call is the
+    fallback where native code cannot run: with sizes that are still open, or in a body that Python
+    runs.
     """
 
     node: Node
@@ -66,66 +67,66 @@ class Step:
 
 
 class Provider(Protocol):
-    """Runs nodes. Providers never edit the graph."""
+    """Runs nodes. A provider never edits the graph: graphs are changed by passes only."""
 
     name: str
 
     def claims(self, node: Node) -> Yes | No:
-        """Whether the provider takes a node."""
+        """Whether the provider can run a node; a refusal carries its reason."""
         ...
 
     def compile(self, region: Region, bodies: BodyPrograms) -> Sequence[Step]:
-        """The steps of a region, one per node; `bodies` are the programs of the nodes' bodies."""
+        """Compile a region to one step per node, given the programs of the nodes' bodies."""
         ...
 
 
 class RegionProgram(Protocol):
-    """What a provider with a device of its own makes of a region."""
+    """A region compiled by a provider with a device of its own."""
 
-    kernel: str  # for people
+    kernel: str  # its name in reports
 
     def prepare(self, check: Callable[[], None]) -> None:
-        """Brings the constants to the device; `check` may raise to end that."""
+        """Load the constants onto the device; `check` is called in between and may raise."""
         ...
 
     def __call__(self, values: Sequence[Any], run: Any, places: Sequence[Any]) -> Sequence[Any]:
-        """The region's outputs for its inputs, each in its place where there is one for it."""
+        """Return the region's outputs; `places` holds a preallocated tensor or None for each."""
         ...
 
 
 class DeviceProvider(Provider, Protocol):
-    """A provider whose values lie on a device of its own, in a form that nobody else looks into.
+    """A provider whose values live on a device of its own, opaque to everyone else.
 
-    One that is derived from this need not say what is mostly so.
+    Subclasses inherit defaults for all that most devices do alike.
     """
 
-    device: str  # as values' homes name it: "cuda:0"
+    device: str  # e.g. "cuda:0"; `Placement.homes` uses the same names
 
     def host_inputs(self, node: Node) -> frozenset[int]:
-        """The inputs of a node that it reads on the host, as numpy arrays: those of copies."""
+        """The inputs that a node reads on the host as numpy arrays: that of a Copy to the device."""
         return frozenset((0,) if node.attrs.get("to") == self.device.encode() else ())
 
     def host_outputs(self, node: Node) -> frozenset[int]:
-        """The outputs of a node that it makes on the host."""
+        """The outputs that a node produces on the host."""
         return frozenset()
 
     def to_device(self, array: Any) -> Any:
-        """A copy of an array on the device."""
+        """Copy an array to the device."""
         ...
 
     def to_host(self, value: Any) -> Any:
-        """A copy of a value of the device as an array."""
+        """Copy a device value to a numpy array."""
         ...
 
     def loader(self) -> DataLoader | None:
-        """What brings constants to the device, if the provider has its own way."""
+        """The loader of external data for this device; None: constants go through host memory."""
         return None
 
     def compile_region(self, region: Region) -> RegionProgram:
-        """What runs a region, none of whose nodes has bodies."""
+        """Compile a region without control flow."""
         ...
 
 
 def has_device(provider: Provider) -> TypeGuard[DeviceProvider]:
-    """Whether a provider's values lie on a device of its own."""
+    """Whether a provider's values live on a device of its own."""
     return getattr(provider, "device", HOST) != HOST

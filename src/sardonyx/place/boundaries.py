@@ -52,7 +52,7 @@ def _find_homes(placement: Placement, graph: Graph) -> None:
 
 
 def _body_input(placement: Placement, graph: Graph, value: Value) -> str:
-    """Bodies of a device's control flow get device values; the counters of a Loop are on the host."""
+    """The device that a body gets an input on; counters of a Loop stay on the host."""
     assert graph.owner is not None
     provider = placement.where[graph.owner]
     if not has_device(provider):

@@ -103,7 +103,7 @@ class DeviceProvider(Provider, Protocol):
     device: str  # e.g. "cuda:0"; `Placement.homes` uses the same names
 
     def host_inputs(self, node: Node) -> frozenset[int]:
-        """The inputs that a node reads on the host as numpy arrays: that of a Copy to the device."""
+        """The inputs that a node reads on the host, as arrays: that of a Copy to the device."""
         return frozenset((0,) if node.attrs.get("to") == self.device.encode() else ())
 
     def host_outputs(self, node: Node) -> frozenset[int]:

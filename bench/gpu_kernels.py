@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
-from sardonyx.providers.torch.kernels import decode, nbits
-from sardonyx.providers.torch.kernels.nbits import Digits, Weights
-from sardonyx.providers.torch.kernels.norm import normed
+from sardonyx.providers.torch.kernels import attention_decode as decode
+from sardonyx.providers.torch.kernels import nbits_matmul as nbits
+from sardonyx.providers.torch.kernels.nbits_matmul import Digits, Weights
+from sardonyx.providers.torch.kernels.normalize import normed
 
 BLOCK = 32
 # hidden, inner, heads, shared heads, layers, vocabulary

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 import ml_dtypes
@@ -115,10 +117,20 @@ def bools(*shape: int) -> Array:
     return _random(np.float32, shape) > 0
 
 
+def case_names() -> list[str]:
+    """The names of the modules of tests/cases, whose folders are the families of ops."""
+    from tests import cases  # its modules are made of what is above
+
+    found = pkgutil.walk_packages(cases.__path__, "tests.cases.")
+    return [module.name for module in found if not module.ispkg]
+
+
+def case_modules() -> Iterator[ModuleType]:
+    """The modules of tests/cases."""
+    return map(importlib.import_module, case_names())
+
+
 @functools.cache
 def all_rows() -> list[Row]:
     """The rows of every module in tests/cases."""
-    from tests import cases  # its modules are made of what is above
-
-    modules = pkgutil.iter_modules(cases.__path__)
-    return [r for m in modules for r in importlib.import_module(f"tests.cases.{m.name}").CASES]
+    return [row for module in case_modules() for row in module.CASES]

@@ -8,7 +8,7 @@ import pytest
 
 from sardonyx.graph.dim import Shape, Size, evaluate, lone_name, maximum, minimum, symbol
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.shape import reshaped
+from sardonyx.ops.shape.standard import reshaped
 from sardonyx.ops.sizes import cut_length, taken
 
 D, K, B, T = (symbol(name) for name in "DKBT")

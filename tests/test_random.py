@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sardonyx.ops import lookup
-from sardonyx.ops.random import set_seed
+from sardonyx.ops.random.standard import set_seed
 
 
 def run(name: str, *arrays: Any, **attrs: Any) -> Any:

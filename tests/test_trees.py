@@ -15,8 +15,8 @@ from onnx import TensorProto, ValueInfoProto, helper
 
 import sardonyx
 from sardonyx.errors import InvalidGraph
-from sardonyx.ops import trees as family
-from sardonyx.ops.once import MOST, Once
+from sardonyx.ops.memoize import MOST, Memoized
+from sardonyx.ops.trees import ensemble as family
 from sardonyx.ops.trees.forest import BLOCK, EQ, LEQ, Nodes, Votes, check_walks_end, plant
 from tests.forests import MODES, Branch, Leaf, Tree, by_ids, by_positions
 from tests.ways import both
@@ -198,7 +198,7 @@ def test_what_is_made_once_lives_as_long_as_its_arrays() -> None:
         calls.append(len(parts))
         return Made()
 
-    once: Once[Made] = Once(make)
+    once: Memoized[Made] = Memoized(make)
     a, b = np.zeros(3), np.zeros(3)
     first = once(a, "x", None)
     assert once(a, "x", None) is first
@@ -211,7 +211,7 @@ def test_what_is_made_once_lives_as_long_as_its_arrays() -> None:
 
 
 def test_what_is_made_of_lists_is_bounded() -> None:
-    once: Once[Made] = Once(lambda *parts: Made())
+    once: Memoized[Made] = Memoized(lambda *parts: Made())
     lists = [[b"x"] for _ in range(MOST + 50)]
     alive = [weakref.ref(once(part)) for part in lists]
     gc.collect()

@@ -32,7 +32,7 @@ from sardonyx.load.upgrade import replaced  # noqa: E402
 from sardonyx.ops import all_ops  # noqa: E402
 from sardonyx.providers.torch.claim import LOOKS  # noqa: E402
 from sardonyx.providers.torch.control import KNOWN  # noqa: E402
-from sardonyx.providers.torch.index import ROWS as FUNCTIONS  # noqa: E402
+from sardonyx.providers.torch.index import KERNELS as FUNCTIONS  # noqa: E402
 from tests.oracle import feeds_of, input_names, model_of  # noqa: E402
 from tests.rows import Row  # noqa: E402
 from tests.test_ops import ROWS  # noqa: E402

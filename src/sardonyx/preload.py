@@ -9,16 +9,21 @@ import importlib
 from typing import Final
 
 _MODULES: Final = (
-    "ops.activation", "ops.cast", "ops.channels", "ops.conv", "ops.elementwise", "ops.estimators",
-    "ops.features", "ops.gather", "ops.internal", "ops.linear", "ops.microsoft.fused", "ops.move",
-    "ops.pool", "ops.product", "ops.reduce", "ops.scores", "ops.shape", "ops.sizes", "ops.trees",
+    "ops.conv.channels_last", "ops.conv.fused", "ops.conv.standard", "ops.elementwise.activation",
+    "ops.elementwise.arithmetic", "ops.elementwise.cast", "ops.estimators.linear_svm",
+    "ops.estimators.scores", "ops.features.categories", "ops.features.maps", "ops.features.scale",
+    "ops.gather.standard", "ops.matmul.fused", "ops.matmul.internal", "ops.matmul.standard",
+    "ops.move.copy", "ops.move.standard", "ops.pooling.channels_last", "ops.pooling.standard",
+    "ops.reduce.standard", "ops.shape.sizes", "ops.shape.standard", "ops.sizes",
+    "ops.trees.ensemble",
     "load.upgrade.elementwise", "load.upgrade.move", "load.upgrade.reduce", "load.upgrade.shape",
     "passes.algebra", "passes.chains", "passes.channels", "passes.driver", "passes.halves",
     "passes.labels", "passes.linear", "passes.lowering", "passes.parts", "passes.products",
     "passes.transpose",
-    "providers.cpu.categories", "providers.cpu.chain", "providers.cpu.conv", "providers.cpu.gather",
-    "providers.cpu.gemm", "providers.cpu.linear_ml", "providers.cpu.move", "providers.cpu.reduce",
-    "providers.cpu.scores", "providers.cpu.shape", "providers.cpu.trees", "providers.cpu.window",
+    "providers.cpu.conv", "providers.cpu.elementwise", "providers.cpu.estimators",
+    "providers.cpu.features", "providers.cpu.gather", "providers.cpu.matmul", "providers.cpu.move",
+    "providers.cpu.reduce", "providers.cpu.scores", "providers.cpu.shape",
+    "providers.cpu.sliding_window", "providers.cpu.trees",
 )  # fmt: skip
 
 for _name in _MODULES:

@@ -11,8 +11,8 @@ import pytest
 
 import sardonyx
 from sardonyx.errors import InvalidArgument, InvalidGraph, NotImplemented
-from sardonyx.ops.microsoft.generation.scores import Rules, nucleus
-from sardonyx.ops.microsoft.generation.search import Finished
+from sardonyx.ops.generation.logits import Rules, nucleus
+from sardonyx.ops.generation.search import Finished
 from tests.generation.models import WORDS, decoder, encoder, gpt, model
 
 ORDER = {

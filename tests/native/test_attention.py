@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import sardonyx._native as native
-from sardonyx.ops.fused_attention import attention
+from sardonyx.ops.attention.fused import attention
 from sardonyx.providers.cpu.attention import FLAGS
 from tests.kernels import guarded, tensor, untouched
 

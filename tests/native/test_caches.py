@@ -12,11 +12,11 @@ import pytest
 import sardonyx._native as native
 from sardonyx.graph.infer import infer
 from sardonyx.load import load
-from sardonyx.ops.caches import append
+from sardonyx.ops.attention.cache import append
 from sardonyx.passes import PassOptions, lower
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu import lowered
-from tests.cases import microsoft_attention
+from tests.cases.attention import contrib as microsoft_attention
 from tests.kernels import guarded, tensor, untouched
 from tests.oracle import model_of
 from tests.rows import Row

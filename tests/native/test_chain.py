@@ -14,9 +14,9 @@ import pytest
 
 import sardonyx._native as native
 from sardonyx.graph.dtype import F32, I32, DType, by_numpy
-from sardonyx.ops.chain import CONVERSIONS, ELEMENTWISE, Instruction, run_code
+from sardonyx.ops.elementwise.chain import CONVERSIONS, ELEMENTWISE, Instruction, run_code
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.chain import ENCODERS, OPS, encode
+from sardonyx.providers.cpu.elementwise import ENCODERS, OPS, encode
 from tests.kernels import guarded, tensor, untouched
 
 Array = np.ndarray[Any, np.dtype[Any]]

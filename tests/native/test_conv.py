@@ -16,9 +16,9 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.op import INTERNAL
 from sardonyx.ops import lookup
+from sardonyx.ops.arrays import as_bf16
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.rules import as_bf16
-from sardonyx.ops.window import window
+from sardonyx.ops.sliding_window import window
 from sardonyx.passes.chains import fuse_chains
 from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No

@@ -10,7 +10,7 @@ import pytest
 
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu import lowered
-from tests.cases.nbits import TABLES
+from tests.cases.nbits.blockwise import TABLES
 from tests.oracle import feeds_of
 from tests.rows import Row, case, f32, ints, of
 from tests.test_kernels import check_kernels, graph_of

@@ -11,10 +11,10 @@ import pytest
 import sardonyx._native as native
 from sardonyx.graph.dtype import F16, F32, by_numpy
 from sardonyx.graph.op import ONNX
-from sardonyx.ops.chain import Code, Instruction, run_code
+from sardonyx.ops.elementwise.chain import Code, Instruction, run_code
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.chain import encode
-from sardonyx.providers.cpu.gemm import packed_size
+from sardonyx.providers.cpu.elementwise import encode
+from sardonyx.providers.cpu.matmul import packed_size
 from tests.kernels import guarded, tensor, untouched
 
 Array = Any

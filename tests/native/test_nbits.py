@@ -19,8 +19,8 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.op import INTERNAL
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.chain import Instruction
-from sardonyx.ops.nbits import weights_of
+from sardonyx.ops.elementwise.chain import Instruction
+from sardonyx.ops.nbits.internal import weights_of
 from sardonyx.place.lowered import Call
 from sardonyx.providers.cpu import lowered
 from tests.kernels import run_call

@@ -17,7 +17,7 @@ from sardonyx.load import load
 from sardonyx.ops.builder import Builder
 from sardonyx.place.lowered import Call, Packed
 from sardonyx.providers.cpu import lowered
-from sardonyx.providers.cpu.qgemm import packed_bytes
+from sardonyx.providers.cpu.quantize import packed_bytes
 from sardonyx.weights.layouts import tensor
 from tests.kernels import run_call
 from tests.oracle import difference, feeds_of, model_of

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cases import microsoft_fused, microsoft_matrix, microsoft_plain, microsoft_recurrence
-from tests.cases import microsoft_tokens as tokens
-from tests.rows import Row
+from tests.rows import Row, case_modules
 from tests.test_ops import start, weights_among
 
 # Ops of these files that a kernel is still missing for; some of their parts, or all of them.
@@ -16,16 +14,20 @@ PYTHON = frozenset((
     "PackedAttention", "PackedMultiHeadAttention", "PagedAttention", "RelativePositionBias",
     "RemovePadding", "RestorePadding", "SparseAttention",
 ))  # fmt: skip
+MODULES = frozenset((
+    "attention.linear_contrib", "attention.packed_sparse", "attention.upgraded",
+    "conv.causal_contrib", "conv.dynamic_pads", "conv.nhwc", "elementwise.upgraded",
+    "gather.upgraded", "matmul.activation", "matmul.upgraded", "matrix.contrib", "moe.standard",
+    "move.unfold", "move.upgraded", "nbits.upgraded", "normalize.embed_group_norm",
+    "normalize.hyper_connections", "normalize.upgraded", "quantize.upgraded", "random.upgraded",
+    "reduce.upgraded", "sample.crop_and_resize", "sample.upgraded", "select.upgraded",
+    "shape.upgraded", "signal.upgraded", "softmax.upgraded",
+))  # fmt: skip
 GOOD = [
     row
-    for cases in (
-        microsoft_fused.CASES,
-        microsoft_matrix.CASES,
-        microsoft_plain.CASES,
-        microsoft_recurrence.CASES,
-        tokens.CASES,
-    )
-    for row in cases
+    for module in case_modules()
+    if module.__name__.removeprefix("tests.cases.") in MODULES
+    for row in module.CASES
     if row.fails is None
 ]
 

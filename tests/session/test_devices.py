@@ -105,7 +105,7 @@ def test_cuda_is_looked_for_in_files(
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     pytest.importorskip("torch")
-    from sardonyx.providers.torch import values
+    from sardonyx.providers.torch import device_tensors as values
 
     monkeypatch.setattr(ep_devices, "cuda_may_work", lambda: True)
     monkeypatch.setattr(probe, "cuda_may_work", lambda: True)
@@ -196,7 +196,7 @@ def test_memory_of_devices(device: str) -> None:
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Memory of cuda:0 is torch's CPU memory, in tensors: what touches it as arrays would fail."""
     torch = pytest.importorskip("torch")
-    from sardonyx.providers.torch import values
+    from sardonyx.providers.torch import device_tensors as values
 
     monkeypatch.setattr(values, "device_of", lambda name: torch.device("cpu"))
     return torch
@@ -308,7 +308,7 @@ def test_values_that_no_device_takes(call: Any, match: str) -> None:
 
 def test_memory_of_others_is_known_by_its_address(elsewhere: Any) -> None:
     """What torch is told of it; without a GPU it cannot take it."""
-    from sardonyx.providers.torch.values import _Memory
+    from sardonyx.providers.torch.device_tensors import _Memory
 
     told = _Memory(4096, 24, None).__cuda_array_interface__
     assert told == {

@@ -15,14 +15,16 @@ import sardonyx
 import tests.torch.interpreted  # noqa: F401 - before the kernels
 from sardonyx.graph.dtype import by_name
 from sardonyx.ops import lookup
-from sardonyx.ops.chain import Code, Instruction, run_code
-from sardonyx.ops.microsoft.group_query import group_query
-from sardonyx.ops.nbits import form_of, weights_of
+from sardonyx.ops.attention.group_query import group_query
+from sardonyx.ops.elementwise.chain import Code, Instruction, run_code
+from sardonyx.ops.nbits.internal import form_of, weights_of
 from sardonyx.providers.torch.attention import group_query as grouped
-from sardonyx.providers.torch.kernels import decode, nbits, usable
+from sardonyx.providers.torch.kernels import attention_decode as decode
+from sardonyx.providers.torch.kernels import nbits_matmul as nbits
+from sardonyx.providers.torch.kernels import usable
 from sardonyx.providers.torch.kernels.chain import Chain
-from sardonyx.providers.torch.kernels.matrix import matrix
-from sardonyx.providers.torch.kernels.norm import normed
+from sardonyx.providers.torch.kernels.nbits_unpack import matrix
+from sardonyx.providers.torch.kernels.normalize import normed
 from sardonyx.providers.torch.kernels.rotary import rotary
 from tests.torch.few_bits_model import gated_block
 

@@ -10,14 +10,14 @@ import pytest
 from sardonyx.graph.dtype import BF16, BOOL, F16, F32, I32, U8, U16, by_name, by_numpy
 from sardonyx.graph.op import as_outputs
 from sardonyx.ops import lookup
-from sardonyx.ops.chain import ABSENT, Code, Instruction, run_code
+from sardonyx.ops.elementwise.chain import ABSENT, Code, Instruction, run_code
 from tests.oracle import difference
 from tests.rows import bf16, f16, f32, ints, of
 
 torch = pytest.importorskip("torch")
-from sardonyx.providers.torch import chain  # noqa: E402 - torch may be missing
 from sardonyx.providers.torch.dtypes import as_array, as_tensor  # noqa: E402
-from sardonyx.providers.torch.index import ROWS  # noqa: E402
+from sardonyx.providers.torch.elementwise import chain  # noqa: E402 - torch may be missing
+from sardonyx.providers.torch.index import KERNELS  # noqa: E402
 
 NAN, INF = np.nan, np.inf
 LOWEST = of([-(2**31)] * 9, np.int32)
@@ -66,7 +66,7 @@ EDGES = [
 
 
 def given_to(op: str, arrays: Any) -> list[Any]:
-    host = ROWS["", op].host
+    host = KERNELS["", op].host
     return [
         a if a is None or i in host else as_tensor(a, by_numpy(a.dtype)).clone()
         for i, a in enumerate(arrays)
@@ -80,7 +80,7 @@ def test_edge(op: str, arrays: Any, attrs: Any) -> None:
     assert declared is not None
     with np.errstate(all="ignore"):
         expected = list(declared.run(arrays, attrs))
-    made = as_outputs(ROWS["", op].function(*given_to(op, arrays), **attrs))
+    made = as_outputs(KERNELS["", op].function(*given_to(op, arrays), **attrs))
     wrong = difference([as_array(m) for m in made], expected, 16)
     assert not wrong, wrong
 
@@ -88,7 +88,7 @@ def test_edge(op: str, arrays: Any, attrs: Any) -> None:
 def test_zeros_of_mod() -> None:
     """A remainder has the sign of the divisor, also where it is zero."""
     a, b = torch.tensor([6.0, 6.0, -6.0, -6.0]), torch.tensor([3.0, -3.0, 3.0, -3.0])
-    rest = ROWS["", "Mod"].function(a, b, fmod=0)
+    rest = KERNELS["", "Mod"].function(a, b, fmod=0)
     assert torch.signbit(rest).tolist() == [False, True, False, True]
 
 
@@ -96,10 +96,10 @@ def test_labels_outside() -> None:
     """What is no class gives some number, and never ends the process, as it would on a GPU."""
     scores, labels = torch.zeros(3, 4), torch.tensor([-5, 3, 9])
     for op in ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"):
-        made = as_outputs(ROWS["", op].function(scores, labels, None, **LOSS))
+        made = as_outputs(KERNELS["", op].function(scores, labels, None, **LOSS))
         assert made[0].shape == (3,)
     words = torch.eye(2)
-    embed = ROWS["com.microsoft", "EmbedLayerNormalization"].function
+    embed = KERNELS["com.microsoft", "EmbedLayerNormalization"].function
     ids = torch.tensor([[7, -7]], dtype=torch.int32)
     y, *_ = embed(ids, None, words, words, None, *(torch.ones(2),) * 2, None, None, epsilon=0.1)
     assert y.shape == (1, 2, 2)

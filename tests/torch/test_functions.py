@@ -31,8 +31,8 @@ from tests.test_ops import (
 torch = pytest.importorskip("torch")
 from sardonyx.providers.torch.claim import row_of  # noqa: E402 - torch may be missing
 from sardonyx.providers.torch.dtypes import as_array, as_tensor  # noqa: E402
+from sardonyx.providers.torch.kernel import TorchKernel  # noqa: E402
 from sardonyx.providers.torch.region import sizes_of as shape_of  # noqa: E402
-from sardonyx.providers.torch.row import Row as TorchRow  # noqa: E402
 
 ULPS = 16  # more than a kernel of ours is allowed: torch has its own exponentials
 
@@ -77,7 +77,7 @@ def check_functions(row: Row, constants: tuple[str, ...], refusals: dict[str, No
     return n_checked
 
 
-def call(row: TorchRow, node: Node, arrays: list[Any], dims: dict[str, int]) -> list[Any]:
+def call(row: TorchKernel, node: Node, arrays: list[Any], dims: dict[str, int]) -> list[Any]:
     """What a function makes of arrays."""
     given = given_to(row, node, arrays)
     kept = [g.clone() if isinstance(g, torch.Tensor) else g for g in given]
@@ -92,7 +92,7 @@ def call(row: TorchRow, node: Node, arrays: list[Any], dims: dict[str, int]) -> 
     return [as_array(m) for m in made]
 
 
-def given_to(row: TorchRow, node: Node, arrays: list[Any]) -> list[Any]:
+def given_to(row: TorchKernel, node: Node, arrays: list[Any]) -> list[Any]:
     """The arguments of a function, on the CPU."""
     return [
         a if a is None or row.is_array(i, v) else as_tensor(a, v.tensor.dtype).clone()
@@ -101,7 +101,7 @@ def given_to(row: TorchRow, node: Node, arrays: list[Any]) -> list[Any]:
 
 
 def check_silent(
-    row: TorchRow, node: Node, arrays: list[Any], dims: dict[str, int], made: list[Any]
+    row: TorchKernel, node: Node, arrays: list[Any], dims: dict[str, int], made: list[Any]
 ) -> None:
     """A function never asks its device for numbers: one that has only sizes will do."""
     given = given_to(row, node, arrays)
@@ -111,7 +111,7 @@ def check_silent(
         assert shape.shape == expected.shape
 
 
-def _called(row: TorchRow, node: Node, given: list[Any], dims: dict[str, int]) -> list[Any]:
+def _called(row: TorchKernel, node: Node, given: list[Any], dims: dict[str, int]) -> list[Any]:
     sizes = {}
     if row.sized:
         outs = [v.tensor.dims for v in node.outputs]
@@ -139,7 +139,7 @@ def _graph(row: Row, constants: tuple[str, ...]) -> Graph | None:
 def test_rows_name_ops() -> None:
     """Every row belongs to an op, and says of the host only inputs that the op has."""
     from sardonyx.ops import lookup
-    from sardonyx.providers.torch.index import ROWS as FUNCTIONS
+    from sardonyx.providers.torch.index import KERNELS as FUNCTIONS
 
     for (domain, name), row in FUNCTIONS.items():
         op = lookup(domain, name)

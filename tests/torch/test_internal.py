@@ -12,14 +12,14 @@ import pytest
 from sardonyx.graph.dtype import F32, by_numpy
 from sardonyx.graph.op import INTERNAL, MICROSOFT
 from sardonyx.ops import lookup
-from sardonyx.ops.chain import Instruction
-from sardonyx.ops.fused_attention import STAYS, UNSEEN, ZEROES
+from sardonyx.ops.attention.fused import STAYS, UNSEEN, ZEROES
+from sardonyx.ops.elementwise.chain import Instruction
 from tests.oracle import difference
 
 torch = pytest.importorskip("torch")
 from sardonyx.providers.torch.dtypes import as_array, as_tensor  # noqa: E402 - torch may be missing
-from sardonyx.providers.torch.index import ROWS  # noqa: E402
-from sardonyx.providers.torch.qproducts import exact_matmul  # noqa: E402
+from sardonyx.providers.torch.index import KERNELS  # noqa: E402
+from sardonyx.providers.torch.quantize.matmul_conv import exact_matmul  # noqa: E402
 
 RNG = np.random.default_rng(7)
 
@@ -30,7 +30,7 @@ def f32(*shape: int) -> Any:
 
 def made(key: tuple[str, str], arrays: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Any, Any]:
     """What the function and the reference of an op make of arrays."""
-    op, row = lookup(*key), ROWS[key]
+    op, row = lookup(*key), KERNELS[key]
     assert op is not None
     assert op.reference_rule is not None
     attrs = {**op.defaults, **attrs}
@@ -224,7 +224,7 @@ def test_shared_cache(name: str, window: int) -> None:
         "num_heads": 4, "kv_num_heads": 2, "do_rotary": 1, "local_window_size": window,
     }  # fmt: skip
     key = (MICROSOFT, "GroupQueryAttention")
-    function, op = ROWS[key].function, lookup(*key)
+    function, op = KERNELS[key].function, lookup(*key)
     assert op is not None
     full = {**op.defaults, **attrs}
     tensors = [torch.from_numpy(p) for p in parts]
@@ -254,7 +254,7 @@ def test_nothing_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert op is not None
     attrs = {**op.defaults, "num_heads": 4, "kv_num_heads": 2, "do_rotary": 1}
     names: tuple[str, ...] = ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "nonzero")
-    run: Callable[..., Any] = ROWS[key].function
+    run: Callable[..., Any] = KERNELS[key].function
     for name in names:
         monkeypatch.setattr(torch.Tensor, name, refuse)
     run(*parts, lens, np.array(5, np.int32), *angles, shares=True, **attrs)

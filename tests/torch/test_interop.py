@@ -17,7 +17,8 @@ from tests.decoder import Decoder
 torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402 - torch may be missing
 
-from sardonyx.providers.torch import Torch, values  # noqa: E402
+from sardonyx.providers.torch import Torch  # noqa: E402
+from sardonyx.providers.torch import device_tensors as values  # noqa: E402
 
 TORCH = [("TorchExecutionProvider", {"device": "cpu"})]
 MODEL = """<ir_version: 8, opset_import: ["": 17]>

@@ -24,10 +24,10 @@ from tests.weights import models
 
 torch = pytest.importorskip("torch")
 from sardonyx.providers.torch import loader as module  # noqa: E402 - torch may be missing
-from sardonyx.providers.torch import ring as ring_module  # noqa: E402
+from sardonyx.providers.torch import staging_ring as ring_module  # noqa: E402
+from sardonyx.providers.torch.derived_constants import cooking  # noqa: E402
 from sardonyx.providers.torch.dtypes import as_tensor  # noqa: E402
 from sardonyx.providers.torch.loader import TorchLoader  # noqa: E402
-from sardonyx.providers.torch.recipes import cooking  # noqa: E402
 
 KB = 1 << 10
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ from onnx import helper, numpy_helper
 import sardonyx
 
 torch = pytest.importorskip("torch")
-from sardonyx.providers.torch import product  # noqa: E402 - torch may be missing
+from sardonyx.providers.torch import matmul as product  # noqa: E402 - torch may be missing
 
 TORCH = [("TorchExecutionProvider", {"device": "cpu"})]
 

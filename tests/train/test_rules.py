@@ -10,8 +10,8 @@ import pytest
 import sardonyx
 from sardonyx.graph.verify import verify
 from sardonyx.ops import all_ops
+from sardonyx.ops.gradients import rule_of
 from sardonyx.train import gradient
-from sardonyx.train.rules import rule_of
 from tests.oracle import feeds_of, model_of
 from tests.rows import Array
 from tests.train import layers, tensors

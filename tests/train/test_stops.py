@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
-import pkgutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,20 +19,19 @@ from sardonyx.graph.op import GRADIENT, INTERNAL
 from sardonyx.load import LoadOptions, load
 from sardonyx.load.source import read_model
 from sardonyx.ops import all_ops, lookup
+from sardonyx.ops.gradients import rule_of
 from sardonyx.train.backward import Backward, flow, takes_gradients
-from sardonyx.train.rules import rule_of
-from sardonyx.train.rules.stops import STOPS, stops_at_input, stops_at_output
-from tests import cases
+from sardonyx.train.stops import STOPS, stops_at_input, stops_at_output
 from tests.oracle import model_of
-from tests.rows import Array, Row, case
+from tests.rows import Array, Row, case, case_modules
 from tests.train.rows import apart
 
 N_ROWS = 8  # of an op: they differ in attributes, types and the inputs that are there
 
 
 def rows() -> Iterator[Row]:
-    for module in pkgutil.iter_modules(cases.__path__):
-        yield from importlib.import_module(f"tests.cases.{module.name}").CASES
+    for module in case_modules():
+        yield from module.CASES
 
 
 BY_OP: dict[tuple[str, str], list[Row]] = {}

@@ -14,7 +14,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph
 from sardonyx.graph.infer import infer
 from sardonyx.load import load
-from sardonyx.ops.chain import ELEMENTWISE
+from sardonyx.ops.elementwise.chain import ELEMENTWISE
 from sardonyx.pack.write import parcel
 from sardonyx.passes import PassOptions, lower, optimize
 from tests.oracle import model_of

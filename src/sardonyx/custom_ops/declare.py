@@ -18,7 +18,7 @@ from sardonyx.graph.graph import Node
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Attr, Op, Slot, required
 from sardonyx.ops import forget, register
-from sardonyx.ops.rules import broadcast_shapes
+from sardonyx.ops.inference import broadcast_shapes
 from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
 

@@ -175,8 +175,8 @@ class Op:
         self.symbolic_rule: Reference | None = None
         self.type_rule: Types | None = None
         self.lowering_rule: Lowering | None = None  # of ops that bring native code of their own
-        self.gradient_rule: Gradient | None = (
-            None  # set by train/rules, which inference never needs
+        self.gradient_rule: Any = (  # a Gradient, or the op's Decomposition
+            None  # set by gradient.py of its family, which inference never imports
         )
 
     def infer(self, rule: Infer) -> Infer:

@@ -1,4 +1,4 @@
-"""The operators: one declaration each, one file per family, imported when a model needs one."""
+"""The operators: one declaration each, grouped by family, imported when a model needs one."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Final
 
 from sardonyx.errors import InvalidArgument, NotFound
 from sardonyx.graph.op import Op
-from sardonyx.ops.index import FAMILIES
+from sardonyx.ops.index import MODULES
 
-_WHERE: Final = {key: family for family, keys in FAMILIES.items() for key in keys}
+_WHERE: Final = {key: module for module, keys in MODULES.items() for key in keys}
 _LOADED: Final[dict[tuple[str, str], Op]] = {}
 _CUSTOM: Final[dict[tuple[str, str], Op]] = {}
 
@@ -44,7 +44,13 @@ def custom_ops() -> frozenset[Op]:
 
 
 def family_of(domain: str, name: str) -> str | None:
-    """The family that declares an op."""
+    """The family of an op: the folder or module of ops/ that declares it."""
+    module = _WHERE.get((domain, name))
+    return None if module is None else module.partition(".")[0]
+
+
+def module_of(domain: str, name: str) -> str | None:
+    """The module of ops/ that declares an op, such as "elementwise.cast"."""
     return _WHERE.get((domain, name))
 
 

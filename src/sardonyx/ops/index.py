@@ -1,4 +1,7 @@
-"""Which family declares which op: a model imports only the families that it uses."""
+"""Which module declares which op: a model imports only the modules that it uses.
+
+Written by tools/make_index.py.
+"""
 
 from __future__ import annotations
 
@@ -6,111 +9,154 @@ from typing import Final
 
 from sardonyx.graph.op import GRADIENT, INTERNAL, MICROSOFT, ML, ONNX, PREVIEW, TRAINING
 
-_FAMILIES: Final = {
-    (ONNX, "elementwise"): "Abs Neg Ceil Floor Round Sign Sqrt Exp Log Reciprocal Sin Cos Tan Asin "
-    "Acos Atan Sinh Cosh Tanh Asinh Acosh Atanh Erf Sigmoid Not BitwiseNot Add Sub Mul Div Mod And "
-    "Or Xor BitwiseAnd BitwiseOr BitwiseXor Equal Greater Less GreaterOrEqual LessOrEqual Max Min "
-    "Sum Mean Pow BitShift IsNaN IsInf Where Clip",
-    (ONNX, "activation"): "Relu LeakyRelu PRelu Elu Selu Celu HardSigmoid HardSwish Softplus "
-    "Softsign ThresholdedRelu Shrink Mish Swish Gelu SwiGLU",
-    (ONNX, "softmax"): "Softmax LogSoftmax Hardmax",
-    (ONNX, "cast"): "Cast CastLike BitCast",
-    (ONNX, "reduce"): "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 "
-    "ReduceLogSum ReduceLogSumExp ReduceSumSquare ArgMax ArgMin CumSum CumProd",
-    (ONNX, "linear"): "MatMul Gemm Einsum Det",
-    (ONNX, "conv"): "Conv ConvTranspose DeformConv Col2Im CausalConvWithState",
-    (ONNX, "pool"): "MaxPool AveragePool LpPool GlobalMaxPool GlobalAveragePool GlobalLpPool "
-    "MaxUnpool",
-    (ONNX, "roi"): "MaxRoiPool RoiAlign NonMaxSuppression",
-    (ONNX, "normalize"): "BatchNormalization InstanceNormalization GroupNormalization "
-    "LayerNormalization RMSNormalization LpNormalization LRN MeanVarianceNormalization "
-    "SimplifiedLayerNormalization",
-    (ONNX, "shape"): "Shape Size Reshape Flatten Squeeze Unsqueeze Identity Expand ConstantOfShape "
-    "EyeLike Range",
-    (ONNX, "move"): "Transpose Concat Split Slice Tile Pad DepthToSpace SpaceToDepth "
-    "ReverseSequence Trilu CenterCropPad",
-    (ONNX, "gather"): "Gather GatherElements GatherND ScatterElements ScatterND TensorScatter "
-    "OneHot Compress",
-    (ONNX, "select"): "TopK NonZero Unique",
-    (ONNX, "resize"): "Resize GridSample AffineGrid",
-    (ONNX, "attention"): "Attention RotaryEmbedding LinearAttention",
-    (ONNX, "recurrent"): "RNN GRU LSTM",
-    (ONNX, "quantize"): "QuantizeLinear DequantizeLinear DynamicQuantizeLinear QLinearMatMul "
-    "QLinearConv ConvInteger MatMulInteger",
-    (ONNX, "signal"): "DFT STFT HannWindow HammingWindow BlackmanWindow MelWeightMatrix",
-    (ONNX, "random"): "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Bernoulli "
-    "Multinomial Dropout",
-    (ONNX, "loss"): "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
-    (ONNX, "control"): "If Loop Scan SequenceMap",
-    (ONNX, "sequence"): "SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert "
-    "SequenceLength SplitToSequence ConcatFromSequence Optional OptionalGetElement "
-    "OptionalHasElement",
-    (ONNX, "text"): "StringConcat StringSplit StringNormalizer RegexFullMatch TfIdfVectorizer "
-    "ImageDecoder",
-    (ML, "trees"): "TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor",
-    (ML, "estimators"): "LinearClassifier LinearRegressor SVMClassifier SVMRegressor",
-    (ML, "features"): "ArrayFeatureExtractor Binarizer CastMap CategoryMapper DictVectorizer "
-    "FeatureVectorizer Imputer LabelEncoder Normalizer OneHotEncoder Scaler ZipMap",
-    (PREVIEW, "attention"): "FlexAttention",
+_MODULES: Final = {
+    (INTERNAL, "attention.cache"): "Append Spans",
+    (MICROSOFT, "attention.decoder"): (
+        "DecoderAttention DecoderMaskedMultiHeadAttention DecoderMaskedSelfAttention"
+    ),
+    (ONNX, "attention.dot_product"): "Attention",
+    (PREVIEW, "attention.flex"): "FlexAttention",
+    (INTERNAL, "attention.fused"): "Attention Mask",
+    (MICROSOFT, "attention.group_query"): "GroupQueryAttention",
+    (ONNX, "attention.linear"): "LinearAttention",
+    (MICROSOFT, "attention.linear_contrib"): "LinearAttention",
+    (MICROSOFT, "attention.multi_head"): "MultiHeadAttention",
+    (MICROSOFT, "attention.packed"): (
+        "PackedAttention PackedMultiHeadAttention RemovePadding RestorePadding"
+    ),
+    (MICROSOFT, "attention.paged"): "PagedAttention",
+    (MICROSOFT, "attention.projected"): "Attention",
+    (MICROSOFT, "attention.quantized"): "QAttention",
+    (MICROSOFT, "attention.relative_bias"): "GatedRelativePositionBias RelativePositionBias",
+    (ONNX, "attention.rotary"): "RotaryEmbedding",
+    (MICROSOFT, "attention.rotary_contrib"): "MRotaryEmbedding RotaryEmbedding",
+    (MICROSOFT, "attention.sparse"): "LongformerAttention SparseAttention",
+    (INTERNAL, "control.collect"): "Loop",
+    (ONNX, "control.standard"): "If Loop Scan SequenceMap",
+    (MICROSOFT, "conv.causal_contrib"): "CausalConvWithState",
+    (INTERNAL, "conv.channels_last"): "Conv ConvTranspose",
+    (INTERNAL, "conv.deform_columns"): "DeformColumns",
+    (MICROSOFT, "conv.dynamic_pads"): "ConvTransposeWithDynamicPads",
+    (MICROSOFT, "conv.fused"): "FusedConv NhwcConv NhwcFusedConv",
+    (ONNX, "conv.standard"): "CausalConvWithState Col2Im Conv ConvTranspose DeformConv",
+    (MICROSOFT, "conv.word_embedding"): "WordConvEmbedding",
+    (ONNX, "elementwise.activation"): (
+        "Celu Elu Gelu HardSigmoid HardSwish LeakyRelu Mish PRelu Relu Selu Shrink Softplus "
+        "Softsign SwiGLU Swish ThresholdedRelu"
+    ),
+    (ONNX, "elementwise.arithmetic"): (
+        "Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot "
+        "BitwiseOr BitwiseXor Ceil Clip Cos Cosh Div Equal Erf Exp Floor Greater "
+        "GreaterOrEqual IsInf IsNaN Less LessOrEqual Log Max Mean Min Mod Mul Neg Not Or Pow "
+        "Reciprocal Round Sigmoid Sign Sin Sinh Sqrt Sub Sum Tan Tanh Where Xor"
+    ),
+    (ONNX, "elementwise.cast"): "BitCast Cast CastLike",
+    (INTERNAL, "elementwise.chain"): "Chain",
+    (MICROSOFT, "elementwise.gelu"): "BiasGelu FastGelu Gelu QuickGelu",
+    (ML, "estimators.linear_svm"): "LinearClassifier LinearRegressor SVMClassifier SVMRegressor",
+    (ML, "features.categories"): "CategoryMapper LabelEncoder OneHotEncoder",
+    (ML, "features.maps"): "CastMap DictVectorizer ZipMap",
+    (ML, "features.scale"): (
+        "ArrayFeatureExtractor Binarizer FeatureVectorizer Imputer Normalizer Scaler"
+    ),
+    (ONNX, "gather.standard"): (
+        "Compress Gather GatherElements GatherND OneHot ScatterElements ScatterND TensorScatter"
+    ),
+    (MICROSOFT, "generation.declarations"): "BeamSearch GreedySearch Sampling",
+    (MICROSOFT, "generation.tokens"): "BifurcationDetector NGramRepeatBlock",
+    (ONNX, "loss.standard"): "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
+    (MICROSOFT, "matmul.float8"): "GemmFloat8",
+    (MICROSOFT, "matmul.fused"): "FusedGemm FusedMatMul FusedMatMulActivation",
+    (INTERNAL, "matmul.internal"): "MatMul",
+    (MICROSOFT, "matmul.sparse"): "SparseToDenseMatMul",
+    (ONNX, "matmul.standard"): "Einsum Gemm MatMul",
+    (MICROSOFT, "matrix.contrib"): "CDist DynamicTimeWarping Inverse",
+    (ONNX, "matrix.standard"): "Det",
+    (MICROSOFT, "moe.quantized"): "QMoE",
+    (MICROSOFT, "moe.standard"): "MoE",
+    (INTERNAL, "move.copy"): "Copy",
+    (ONNX, "move.standard"): (
+        "CenterCropPad Concat DepthToSpace Pad ReverseSequence Slice SpaceToDepth Split Tile "
+        "Transpose Trilu"
+    ),
+    (MICROSOFT, "move.unfold"): "UnfoldTensor",
+    (MICROSOFT, "nbits.blockwise"): "GatherBlockQuantized MatMulNBits",
+    (MICROSOFT, "nbits.bnb4"): "MatMulBnb4",
+    (INTERNAL, "nbits.bnb4"): "Bnb4Weights",
+    (INTERNAL, "nbits.gather"): "GatherDequantized",
+    (INTERNAL, "nbits.internal"): "FewBits MatMulNBits",
+    (MICROSOFT, "normalize.embed"): "EmbedLayerNormalization",
+    (MICROSOFT, "normalize.group_norm"): "GroupNorm SkipGroupNorm",
+    (MICROSOFT, "normalize.hyper_connections"): (
+        "BranchwiseRMSNorm EngramGate HyperConnectionPostMix HyperConnectionPreMix"
+    ),
+    (MICROSOFT, "normalize.quantized_embed"): "QEmbedLayerNormalization",
+    (MICROSOFT, "normalize.skip"): "SkipLayerNormalization SkipSimplifiedLayerNormalization",
+    (ONNX, "normalize.standard"): (
+        "BatchNormalization GroupNormalization InstanceNormalization LRN LayerNormalization "
+        "LpNormalization MeanVarianceNormalization RMSNormalization "
+        "SimplifiedLayerNormalization"
+    ),
     (TRAINING, "optimizer"): "Adagrad Adam Momentum",
-    (MICROSOFT, "microsoft.bnb4"): "MatMulBnb4",
-    (INTERNAL, "microsoft.bnb4"): "Bnb4Weights",
-    (MICROSOFT, "microsoft.convert"): "DequantizeLinear QuantizeLinear",
-    (MICROSOFT, "microsoft.decoder"): "DecoderAttention DecoderMaskedMultiHeadAttention "
-    "DecoderMaskedSelfAttention",
-    (MICROSOFT, "microsoft.embed"): "EmbedLayerNormalization",
-    (MICROSOFT, "microsoft.fused"): "FusedConv FusedGemm FusedMatMul FusedMatMulActivation "
-    "NhwcConv NhwcFusedConv",
-    (MICROSOFT, "microsoft.gemm8"): "GemmFloat8",
-    (MICROSOFT, "microsoft.generation"): "BeamSearch GreedySearch Sampling",
-    (MICROSOFT, "microsoft.group_norm"): "GroupNorm SkipGroupNorm",
-    (MICROSOFT, "microsoft.gelu"): "Gelu FastGelu BiasGelu QuickGelu",
-    (MICROSOFT, "microsoft.hashing"): "MurmurHash3",
-    (MICROSOFT, "microsoft.image"): "ConvTransposeWithDynamicPads CropAndResize UnfoldTensor",
-    (MICROSOFT, "microsoft.matrix"): "CDist DynamicTimeWarping Inverse",
-    (MICROSOFT, "microsoft.moe"): "MoE",
-    (MICROSOFT, "microsoft.packed"): "PackedAttention PackedMultiHeadAttention RemovePadding "
-    "RestorePadding",
-    (MICROSOFT, "microsoft.paged"): "PagedAttention",
-    (MICROSOFT, "microsoft.relative"): "GatedRelativePositionBias RelativePositionBias",
-    (MICROSOFT, "microsoft.sparse"): "LongformerAttention SparseAttention",
-    (MICROSOFT, "microsoft.recurrence"): "CausalConvWithState LinearAttention",
-    (MICROSOFT, "microsoft.skip"): "SkipLayerNormalization SkipSimplifiedLayerNormalization",
-    (MICROSOFT, "microsoft.qbert"): "QAttention QEmbedLayerNormalization",
-    (MICROSOFT, "microsoft.qgemm"): "QGemm",
-    (MICROSOFT, "microsoft.qimages"): "NhwcMaxPool QLinearConv",
-    (MICROSOFT, "microsoft.qlinear"): "QLinearAdd QLinearAveragePool QLinearConcat "
-    "QLinearGlobalAveragePool QLinearLeakyRelu QLinearMul QLinearReduceMean QLinearSigmoid "
-    "QLinearSoftmax QLinearWhere",
-    (MICROSOFT, "microsoft.qmoe"): "QMoE",
-    (MICROSOFT, "microsoft.quantized"): "DynamicQuantizeLSTM DynamicQuantizeMatMul "
-    "MatMulIntegerToFloat",
-    (MICROSOFT, "microsoft.nbits"): "MatMulNBits GatherBlockQuantized",
-    (MICROSOFT, "microsoft.tokens"): "BifurcationDetector NGramRepeatBlock WordConvEmbedding",
-    (MICROSOFT, "microsoft.tokenizer"): "Tokenizer",
-    (MICROSOFT, "microsoft.group_query"): "GroupQueryAttention",
-    (MICROSOFT, "microsoft.multi_head"): "MultiHeadAttention",
-    (MICROSOFT, "microsoft.projected"): "Attention",
-    (MICROSOFT, "microsoft.rotary"): "MRotaryEmbedding RotaryEmbedding",
-    (MICROSOFT, "microsoft.sparse_product"): "SparseToDenseMatMul",
-    (MICROSOFT, "microsoft.streams"): "BranchwiseRMSNorm EngramGate HyperConnectionPostMix "
-    "HyperConnectionPreMix",
-    (GRADIENT, "recurrent_gradient"): "RNNGradient GRUGradient LSTMGradient",
-    (INTERNAL, "caches"): "Append Spans",
-    (INTERNAL, "chain"): "Chain",
-    (INTERNAL, "channels"): "Conv ConvTranspose MaxPool AveragePool LpPool GlobalMaxPool "
-    "GlobalAveragePool GlobalLpPool",
-    (INTERNAL, "collect"): "Loop",
-    (INTERNAL, "deform"): "DeformColumns",
-    (INTERNAL, "dequantized"): "GatherDequantized",
-    (INTERNAL, "fused_attention"): "Attention Mask",
-    (INTERNAL, "internal"): "Copy Sizes",
-    (INTERNAL, "nbits"): "FewBits MatMulNBits",
-    (INTERNAL, "product"): "MatMul",
-    (INTERNAL, "qlstm"): "QLSTM",
-    (INTERNAL, "qproducts"): "QAdd QConv QLookup QMatMul QMean",
-}  # fmt: skip
+    (INTERNAL, "pooling.channels_last"): (
+        "AveragePool GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool"
+    ),
+    (MICROSOFT, "pooling.nhwc"): "NhwcMaxPool",
+    (ONNX, "pooling.standard"): (
+        "AveragePool GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool MaxUnpool"
+    ),
+    (ONNX, "quantize.convert"): "DequantizeLinear DynamicQuantizeLinear QuantizeLinear",
+    (MICROSOFT, "quantize.convert_contrib"): "DequantizeLinear QuantizeLinear",
+    (MICROSOFT, "quantize.dynamic"): "DynamicQuantizeMatMul MatMulIntegerToFloat",
+    (INTERNAL, "quantize.internal"): "QAdd QConv QLookup QMatMul QMean",
+    (ONNX, "quantize.matmul_conv"): "ConvInteger MatMulInteger QLinearConv QLinearMatMul",
+    (MICROSOFT, "quantize.qconv_contrib"): "QLinearConv",
+    (MICROSOFT, "quantize.qgemm"): "QGemm",
+    (MICROSOFT, "quantize.qlinear"): (
+        "QLinearAdd QLinearAveragePool QLinearConcat QLinearGlobalAveragePool "
+        "QLinearLeakyRelu QLinearMul QLinearReduceMean QLinearSigmoid QLinearSoftmax "
+        "QLinearWhere"
+    ),
+    (ONNX, "random.standard"): (
+        "Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform "
+        "RandomUniformLike"
+    ),
+    (GRADIENT, "recurrent.backward"): "GRUGradient LSTMGradient RNNGradient",
+    (MICROSOFT, "recurrent.dynamic_quantize"): "DynamicQuantizeLSTM",
+    (INTERNAL, "recurrent.qlstm"): "QLSTM",
+    (ONNX, "recurrent.standard"): "GRU LSTM RNN",
+    (ONNX, "reduce.standard"): (
+        "ArgMax ArgMin CumProd CumSum ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp "
+        "ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare"
+    ),
+    (ONNX, "resize.standard"): "Resize",
+    (MICROSOFT, "sample.crop_and_resize"): "CropAndResize",
+    (ONNX, "sample.grid"): "AffineGrid GridSample",
+    (ONNX, "sample.roi"): "MaxRoiPool RoiAlign",
+    (ONNX, "select.non_max_suppression"): "NonMaxSuppression",
+    (ONNX, "select.standard"): "NonZero TopK Unique",
+    (ONNX, "sequence"): (
+        "ConcatFromSequence Optional OptionalGetElement OptionalHasElement SequenceAt "
+        "SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength "
+        "SplitToSequence"
+    ),
+    (INTERNAL, "shape.sizes"): "Sizes",
+    (ONNX, "shape.standard"): (
+        "ConstantOfShape Expand EyeLike Flatten Identity Range Reshape Shape Size Squeeze Unsqueeze"
+    ),
+    (ONNX, "signal"): ("BlackmanWindow DFT HammingWindow HannWindow MelWeightMatrix STFT"),
+    (ONNX, "softmax.standard"): "Hardmax LogSoftmax Softmax",
+    (ONNX, "text.grams"): "TfIdfVectorizer",
+    (ONNX, "text.images"): "ImageDecoder",
+    (MICROSOFT, "text.murmur_hash"): "MurmurHash3",
+    (ONNX, "text.strings"): "RegexFullMatch StringConcat StringNormalizer StringSplit",
+    (MICROSOFT, "text.tokenizer"): "Tokenizer",
+    (ML, "trees.ensemble"): "TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor",
+}
 
-FAMILIES: Final[dict[str, list[tuple[str, str]]]] = {}
-for (_domain, _family), _names in _FAMILIES.items():
-    FAMILIES.setdefault(_family, []).extend((_domain, n) for n in _names.split())
+MODULES: Final[dict[str, list[tuple[str, str]]]] = {}
+FAMILIES: Final[dict[str, list[tuple[str, str]]]] = {}  # a family is a module or folder of ops/
+for (_domain, _module), _names in _MODULES.items():
+    _keys = [(_domain, n) for n in _names.split()]
+    MODULES.setdefault(_module, []).extend(_keys)
+    FAMILIES.setdefault(_module.partition(".")[0], []).extend(_keys)

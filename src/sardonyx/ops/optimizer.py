@@ -13,7 +13,7 @@ from sardonyx.graph.dtype import F32, F64, I64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import TRAINING, Op, required
-from sardonyx.ops.rules import Array, one_int
+from sardonyx.ops.arrays import Array, one_int
 
 # (rate, count, x, gradient, state...; attrs) -> new x, new state...
 Update = Callable[..., tuple[Array, ...]]

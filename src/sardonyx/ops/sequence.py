@@ -15,8 +15,9 @@ from sardonyx.graph.graph import Node, given
 from sardonyx.graph.graph import optional as given_or_none
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, optional, required
-from sardonyx.ops.move import concat
-from sardonyx.ops.rules import Array, as_ints, axis_of, one_int
+from sardonyx.ops.arrays import Array, as_ints, one_int
+from sardonyx.ops.inference import axis_of
+from sardonyx.ops.move.standard import concat
 from sardonyx.ops.sizes import CLASSIC, SIZES, kept, owned, same_value
 
 ELEMENTS: Final = IEEE | INTS | COMPLEX | {BOOL, STRING}  # what sequences hold

@@ -12,7 +12,8 @@ from sardonyx.graph.dtype import FLOATS, I64, INDEX, NUMBERS, DType, by_onnx
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op
-from sardonyx.ops.rules import Array, axis_of, in_wide, one_int
+from sardonyx.ops.arrays import Array, in_wide, one_int
+from sardonyx.ops.inference import axis_of
 from sardonyx.ops.sizes import allocatable
 
 _SHORT: Final = {"T1": FLOATS, "T2": INDEX}

@@ -16,7 +16,7 @@ from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.infer import MAX_ELEMENTS
 from sardonyx.graph.op import Reference
-from sardonyx.ops.rules import Array
+from sardonyx.ops.arrays import Array
 
 MAX_RANK: Final = 64  # what numpy can hold
 CLASSIC: Final = NUMBERS | COMPLEX | {BOOL, STRING}  # the types of ops that only move elements

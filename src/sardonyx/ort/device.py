@@ -173,7 +173,7 @@ def torch_name(device: str | OrtDevice, device_id: int = 0, vendor_id: int = -1)
 def device_values(name: str) -> ModuleType:
     """What handles values on devices other than the host; an error without torch."""
     try:
-        from sardonyx.providers.torch import values
+        from sardonyx.providers.torch import device_tensors as values
     except ImportError as error:
         raise ValueFault(
             f"values on {name} are tensors of torch, which cannot be imported: {error}",

@@ -46,7 +46,7 @@ def has_collective_ops() -> bool:
 
 def set_seed(seed: int) -> None:
     """Seeds the random ops of nodes that have no seed of their own."""
-    from sardonyx.ops.random import set_seed as seed_ops
+    from sardonyx.ops.random.standard import set_seed as seed_ops
 
     seed_ops(seed)
 

@@ -14,7 +14,7 @@ from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import INTERNAL, as_facts
 from sardonyx.load.attributes import fits
 from sardonyx.ops import lookup
-from sardonyx.ops.chain import ABSENT, Code, Instruction
+from sardonyx.ops.elementwise.chain import ABSENT, Code, Instruction
 from sardonyx.pack.codec import need
 from sardonyx.pack.contracts import check_node
 

@@ -24,7 +24,7 @@ from sardonyx.graph.dim import (
 from sardonyx.graph.dtype import DType, by_name
 from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFact, SparseFact
 from sardonyx.graph.graph import Graph
-from sardonyx.ops.chain import CONVERSIONS, ELEMENTWISE, Instruction
+from sardonyx.ops.elementwise.chain import CONVERSIONS, ELEMENTWISE, Instruction
 from sardonyx.pack.errors import Broken
 
 MAX_RANK: Final = 64

@@ -183,7 +183,7 @@ def _nbits(c: _Call) -> None:
 
 
 def _gather(c: _Call) -> None:
-    from sardonyx.ops.dequantized import REALS, table_of  # such tables are rare
+    from sardonyx.ops.nbits.gather import REALS, table_of  # such tables are rare
 
     data, _, scale, zero = c.facts[:4]
     attrs = c.attrs

@@ -13,7 +13,7 @@ from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.op import INTERNAL, ONNX, Op, allowed
 from sardonyx.ops import lookup
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.chain import (
+from sardonyx.ops.elementwise.chain import (
     CONVERSIONS,
     ELEMENTWISE,
     STEPS,

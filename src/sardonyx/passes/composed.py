@@ -13,7 +13,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.graph.op import INTERNAL
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.pool import unpooled
+from sardonyx.ops.pooling.standard import unpooled
 from sardonyx.passes.rule import need, ranked
 
 END: Final = (1 << 63) - 1

@@ -8,9 +8,9 @@ from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
+from sardonyx.ops.attention.fused import STAYS
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.chain import Code, Instruction
-from sardonyx.ops.fused_attention import STAYS
+from sardonyx.ops.elementwise.chain import Code, Instruction
 from sardonyx.passes.attention import wide_value
 from sardonyx.passes.chains import fuse_chains
 from sardonyx.passes.fold import FoldingBuilder

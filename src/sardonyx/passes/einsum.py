@@ -9,8 +9,8 @@ from sardonyx.base.records import frozen
 from sardonyx.graph.dtype import BF16, F16, F32, I8, I16, I32, U8, U16, U32
 from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.linear import Equation, Label
-from sardonyx.ops.product import TYPES
+from sardonyx.ops.matmul.internal import TYPES
+from sardonyx.ops.matmul.standard import Equation, Label
 from sardonyx.passes.pattern import P, hole
 from sardonyx.passes.rule import need, ranked, rule
 

@@ -6,9 +6,9 @@ import math
 
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.op import INTERNAL
+from sardonyx.ops.attention.fused import UNSEEN
+from sardonyx.ops.attention.group_query import Inputs
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.fused_attention import UNSEEN
-from sardonyx.ops.microsoft.group_query import Inputs
 from sardonyx.passes.attention import wide_value
 from sardonyx.passes.heads import (
     HEADS_FIRST,

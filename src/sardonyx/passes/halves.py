@@ -14,7 +14,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Marks, Node, Value
 from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.chain import ELEMENTWISE
+from sardonyx.ops.elementwise.chain import ELEMENTWISE
 from sardonyx.passes.driver import prune
 
 _HALVES: Final = (F16, BF16)

@@ -11,14 +11,14 @@ from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BOOL, F32, I32
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.op import INTERNAL
-from sardonyx.ops.attention.dot import Settings
+from sardonyx.ops.attention.decoder import Masked, multi_head_attrs, projected_attrs
+from sardonyx.ops.attention.dot_product import Settings
+from sardonyx.ops.attention.fused import UNSEEN
+from sardonyx.ops.attention.multi_head import SHUT_OUT
+from sardonyx.ops.attention.multi_head import Inputs as MultiHead
+from sardonyx.ops.attention.projected import Inputs as Projected
+from sardonyx.ops.attention.projected import widths_of
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.fused_attention import UNSEEN
-from sardonyx.ops.microsoft.decoder import Masked, multi_head_attrs, projected_attrs
-from sardonyx.ops.microsoft.multi_head import SHUT_OUT
-from sardonyx.ops.microsoft.multi_head import Inputs as MultiHead
-from sardonyx.ops.microsoft.projected import Inputs as Projected
-from sardonyx.ops.microsoft.projected import widths_of
 from sardonyx.passes.attention import KERNELS, wide_value
 from sardonyx.passes.rule import need, ranked
 

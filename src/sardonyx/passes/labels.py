@@ -9,7 +9,7 @@ import numpy as np
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.op import ML
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.scores import texts, two_labels
+from sardonyx.ops.estimators.scores import texts, two_labels
 
 # The attribute that integer labels have.
 CLASSIFIERS: Final = {

@@ -7,9 +7,10 @@ import numpy as np
 from sardonyx.graph.dtype import I32, I64, U32
 from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.graph.op import MICROSOFT
+from sardonyx.ops.attention.rotary_contrib import heads_of, streams_of
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.microsoft.fused import SETTINGS, to_first, to_last
-from sardonyx.ops.microsoft.rotary import heads_of, streams_of
+from sardonyx.ops.conv.fused import to_first, to_last
+from sardonyx.ops.elementwise.fused_activation import SETTINGS
 from sardonyx.passes.rule import need, ranked
 
 Made = tuple[Value | None, ...]

@@ -17,8 +17,8 @@ from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops import lookup
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.chain import Code, Instruction, joined
-from sardonyx.ops.nbits import REALS, STEPS
+from sardonyx.ops.elementwise.chain import Code, Instruction, joined
+from sardonyx.ops.nbits.internal import REALS, STEPS
 from sardonyx.passes.driver import drop
 from sardonyx.passes.options import GraphOptimizationLevel as Level
 from sardonyx.passes.options import PassOptions

@@ -9,8 +9,8 @@ from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.chain import Code, Instruction
-from sardonyx.ops.product import TYPES
+from sardonyx.ops.elementwise.chain import Code, Instruction
+from sardonyx.ops.matmul.internal import TYPES
 from sardonyx.passes.pattern import P, hole, scalar
 from sardonyx.passes.rule import need, ranked, rule
 from sardonyx.passes.transpose import order_of

@@ -13,8 +13,8 @@ from sardonyx.graph.dtype import F32, I32, DType
 from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.graph.op import INTERNAL
 from sardonyx.ops import lookup
+from sardonyx.ops.arrays import Array
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.rules import Array
 from sardonyx.passes.rule import need, ranked
 
 Made = tuple[Value | None, ...]
@@ -139,7 +139,7 @@ def _max_pool(b: Builder, node: Node) -> Made:
 
 
 def _convert(b: Builder, node: Node) -> Made:
-    from sardonyx.ops.microsoft.convert import standard
+    from sardonyx.ops.quantize.convert_contrib import standard
 
     attrs = standard(node.op, node.attrs["axis"])
     return (b.node(node.op.name, *node.inputs, **attrs).outputs[0],)
@@ -174,8 +174,8 @@ def _gemm(b: Builder, node: Node) -> Made:
 
 
 def _attention(b: Builder, node: Node) -> Made:
-    from sardonyx.ops.microsoft.projected import Inputs
-    from sardonyx.ops.microsoft.qbert import projected_attrs
+    from sardonyx.ops.attention.projected import Inputs
+    from sardonyx.ops.attention.quantized import projected_attrs
     from sardonyx.passes.heads import attend_projected
 
     x, w, bias, x_scale, w_scale, mask, x_zero, w_zero, past = (optional(node, i) for i in range(9))
@@ -224,7 +224,7 @@ def _embed(b: Builder, node: Node) -> Made:
 
 def _bnb4(b: Builder, node: Node) -> Made:
     """The weights are made once; a product with float32 reads them as any other."""
-    from sardonyx.ops.microsoft.bnb4 import weight_attrs
+    from sardonyx.ops.nbits.bnb4 import weight_attrs
 
     x, q, absmax = (given(node, i) for i in range(3))
     need(q.const is not None and absmax.const is not None, "the weights are not constant")

@@ -7,8 +7,8 @@ from typing import Final
 
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
-from sardonyx.ops import elementwise
 from sardonyx.ops.builder import Builder
+from sardonyx.ops.elementwise import arithmetic as elementwise
 
 # Where the first carried value is, among a node's inputs and among its body's outputs.
 _CARRIED: Final = {"Loop": (2, 1), "Scan": (0, 0)}

@@ -10,7 +10,7 @@ from sardonyx.graph.dtype import BF16, F16, F32, I8, I16, U8, U16
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value, optional
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.rules import axes_of
+from sardonyx.ops.inference import axes_of
 from sardonyx.passes.pattern import P, hole
 from sardonyx.passes.rule import need, ranked, rule
 

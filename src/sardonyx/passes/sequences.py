@@ -7,9 +7,9 @@ from typing import Final
 from sardonyx.graph.dtype import I64
 from sardonyx.graph.fact import Fact, SequenceFact
 from sardonyx.graph.graph import Graph, Node, Value, given, optional
-from sardonyx.ops import collect
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.rules import axis_of
+from sardonyx.ops.control import collect
+from sardonyx.ops.inference import axis_of
 from sardonyx.ops.sequence import part_sizes, place_in
 from sardonyx.passes.loops import drop_carried
 from sardonyx.passes.pattern import P, hole

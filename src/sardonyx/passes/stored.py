@@ -11,7 +11,7 @@ from sardonyx.base.records import frozen
 from sardonyx.graph.const import Recipe
 from sardonyx.graph.constant import constant
 from sardonyx.graph.graph import Node, Value
-from sardonyx.ops.nbits import REALS, STEPS
+from sardonyx.ops.nbits.internal import REALS, STEPS
 from sardonyx.passes.rule import need
 from sardonyx.passes.transpose import order_of
 

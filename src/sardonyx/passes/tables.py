@@ -10,7 +10,7 @@ from sardonyx.graph.dtype import I8, U8
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.op import INTERNAL
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.chain import CONVERSIONS, run_code
+from sardonyx.ops.elementwise.chain import CONVERSIONS, run_code
 
 _BYTES: Final = (U8, I8)
 _ENTRIES: Final = 256

@@ -12,7 +12,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX, Op
 from sardonyx.ops import lookup
-from sardonyx.ops.index import FAMILIES
+from sardonyx.ops.index import MODULES
 from sardonyx.passes.last import (
     Maker,
     build_conv,
@@ -328,7 +328,11 @@ def _named(
 
 
 TURNS: Final[dict[tuple[str, str], Turner]] = {
-    **{key: elementwise for family in ("elementwise", "activation") for key in FAMILIES[family]},
+    **{
+        key: elementwise
+        for module in ("elementwise.arithmetic", "elementwise.activation")
+        for key in MODULES[module]
+    },
     **dict(_named("Cast Identity", elementwise)),
     **dict(_named("Gelu FastGelu QuickGelu", alone, MICROSOFT)),
     **dict(_named("Softmax LogSoftmax Hardmax LpNormalization Split", along)),

@@ -11,7 +11,7 @@ from sardonyx.base.records import frozen
 from sardonyx.graph.dim import lone_name
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
-from sardonyx.ops.rules import axis_of
+from sardonyx.ops.inference import axis_of
 from sardonyx.program.flat import ABSENT, SegmentBuilder
 from sardonyx.weights.layouts import Forms, Want, read_form
 
@@ -166,7 +166,7 @@ def _stacked(node: Node, body: NativeBody) -> list[tuple[int, list[int], int, bo
     """Type, shape (0 for what is open), axis, direction and kind of what passes put together."""
     if node.op.name == "If":
         return []
-    from sardonyx.ops.collect import JOINED_ELEMENTS, STACKED  # most programs have no loops
+    from sardonyx.ops.control.collect import JOINED_ELEMENTS, STACKED  # most programs have no loops
 
     is_loop = node.op.name == "Loop"
     n = len(node.inputs) - (1 if is_loop else node.attrs["num_scan_inputs"])

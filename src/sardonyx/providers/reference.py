@@ -15,7 +15,7 @@ from sardonyx.graph.graph import Graph, Node, Value, detached
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.infer import MAX_SYMBOLIC, infer_node
 from sardonyx.graph.op import INTERNAL, as_outputs
-from sardonyx.ops.rules import Array
+from sardonyx.ops.arrays import Array
 from sardonyx.place.provider import No, Region, Step, StepCall, Yes
 from sardonyx.program.program import Program, Run
 from sardonyx.program.run import Body

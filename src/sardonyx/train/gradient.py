@@ -17,12 +17,12 @@ from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.load import LoadOptions, load
 from sardonyx.load.model import Declared, Model
 from sardonyx.load.source import read_model
+from sardonyx.ops.gradients import Decomposition, ranked, rule_of
 from sardonyx.passes.driver import prune
-from sardonyx.train.backward import Backward, Gradients, Parts, flow, ranked, takes_gradients
+from sardonyx.train.backward import Backward, Gradients, flow, takes_gradients
 from sardonyx.train.nodes import with_gradients
 from sardonyx.train.prepare import prepare
 from sardonyx.train.recompute import Choice, chosen, repeat
-from sardonyx.train.rules import rule_of
 
 SUFFIX: Final = "_grad"
 
@@ -280,7 +280,7 @@ def _replace_parts(graph: Graph, seeds: Gradients, wanted: Collection[Value]) ->
     """Nodes without a kernel that are made of others give way to these."""
     for node in _before(graph, seeds):
         rule = rule_of(node.op)
-        if not isinstance(rule, Parts) or not rule.replaces(node):
+        if not isinstance(rule, Decomposition) or not rule.replaces(node):
             continue
         b = Backward(graph)
         b.active.update(wanted)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import functools
 import importlib
-import pkgutil
 from typing import Any
 
 import numpy as np
 from onnx import NodeProto
 
-from tests import cases
 from tests.oracle import NEWEST, attribute_of, opset_of
 from tests.random_graphs import schema
 from tests.random_graphs.builder import Builder, Unfit
 from tests.random_graphs.value import Value, name_of
-from tests.rows import Row
+from tests.rows import Row, case_names
 
 EPS = {"float": 2**-23, "double": 2**-52, "float16": 2**-10, "bfloat16": 2**-7}
 MAX_INPUT = 5000  # elements
@@ -26,9 +24,9 @@ DOMAINS = ("", "", "", schema.ML, schema.MICROSOFT, schema.MICROSOFT, *schema.PR
 def rows() -> dict[tuple[str, str], list[Row]]:
     """The rows that run, by op."""
     found: dict[tuple[str, str], list[Row]] = {}
-    for module in pkgutil.iter_modules(cases.__path__):
+    for name in case_names():
         try:
-            listed = importlib.import_module(f"tests.cases.{module.name}").CASES
+            listed = importlib.import_module(name).CASES
         except ModuleNotFoundError as error:
             if error.name != "PIL":  # which makes images, and may be left out
                 raise

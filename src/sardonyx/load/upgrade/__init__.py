@@ -10,10 +10,12 @@ import importlib
 from collections.abc import Callable
 from typing import Any, Final
 
+import numpy as np
+
 from sardonyx.base.records import frozen
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.graph import Value
-from sardonyx.graph.op import Op
+from sardonyx.graph.op import MICROSOFT, ONNX, Op
 from sardonyx.ops import family_of
 from sardonyx.ops.builder import Builder
 
@@ -52,6 +54,13 @@ class OldNode:
             )
         return self.inputs[position]
 
+    def needed_attrs(self, *names: str) -> list[Any]:
+        """Attributes that the node must have."""
+        missing = [n for n in names if n not in self.attrs]
+        if missing:
+            raise InvalidGraph(f"{self.op_type} needs the attribute {missing[0]}")
+        return [self.attrs[n] for n in names]
+
     def input(self, position: int) -> Value | None:
         """An input, or None if it was left out."""
         return self.inputs[position] if position < len(self.inputs) else None
@@ -62,30 +71,37 @@ ANY: Final = 1 << 62  # below this is every version
 
 # Families with a file of upgrades here.
 FAMILIES: Final = frozenset((
-    "activation", "attention", "cast", "control", "elementwise", "experimental", "features",
-    "gather", "linear", "microsoft", "microsoft_fused", "move", "normalize", "pool", "random",
-    "recurrent", "reduce", "resize", "roi", "select", "shape", "signal", "softmax",
+    "attention", "control", "elementwise", "features", "gather", "matmul", "move", "nbits",
+    "normalize", "pooling", "quantize", "random", "recurrent", "reduce", "resize", "sample",
+    "select", "shape", "signal", "softmax",
 ))  # fmt: skip
 
-_EXPERIMENTS: Final = "Affine Crop DynamicSlice ImageScaler ParametricSoftplus Scale ScaledTanh"
-_STANDARD: Final = (
-    "BiasAdd BiasDropout BiasSoftmax BiasSplitGelu ComplexMul ComplexMulConj ExpandDims GatedAdd "
-    "GatedRMSNorm GatherND GemmFastGelu GemmaRotaryEmbedding GridSample IsAllFinite Irfft "
-    "LinearAttentionGate Pad Range Rfft SampleOp ScaledSiLU TorchEmbedding TransposeMatMul Trilu "
-    "Unique"
-)
-_FUSED: Final = (
-    "BitmaskBiasDropout BitmaskDropout MatMulInteger16 MatMulNBitsMlp MatMulNBitsQkv MulInteger "
-    "ReduceSumInteger"
-)
 # Ops that exist no longer, or elsewhere, and the family that says what they became.
 _REMOVED: Final = {
-    ("", "Upsample"): "resize",
-    ("", "Scatter"): "gather",
-    ("com.microsoft", "SimplifiedLayerNormalization"): "normalize",
-    **dict.fromkeys((("", name) for name in _EXPERIMENTS.split()), "experimental"),
-    **dict.fromkeys((("com.microsoft", name) for name in _STANDARD.split()), "microsoft"),
-    **dict.fromkeys((("com.microsoft", name) for name in _FUSED.split()), "microsoft_fused"),
+    (domain, name): family
+    for (domain, family), names in {
+        (ONNX, "elementwise"): "Affine ImageScaler ParametricSoftplus Scale ScaledTanh",
+        (ONNX, "gather"): "Scatter",
+        (ONNX, "move"): "Crop DynamicSlice",
+        (ONNX, "resize"): "Upsample",
+        (MICROSOFT, "attention"): "GemmaRotaryEmbedding LinearAttentionGate",
+        (MICROSOFT, "elementwise"): "BiasAdd BiasSplitGelu ComplexMul ComplexMulConj GatedAdd "
+        "ScaledSiLU",
+        (MICROSOFT, "gather"): "GatherND TorchEmbedding",
+        (MICROSOFT, "matmul"): "GemmFastGelu TransposeMatMul",
+        (MICROSOFT, "move"): "Pad Trilu",
+        (MICROSOFT, "nbits"): "MatMulNBitsMlp MatMulNBitsQkv",
+        (MICROSOFT, "normalize"): "GatedRMSNorm SimplifiedLayerNormalization",
+        (MICROSOFT, "quantize"): "MatMulInteger16 MulInteger ReduceSumInteger",
+        (MICROSOFT, "random"): "BiasDropout BitmaskBiasDropout BitmaskDropout",
+        (MICROSOFT, "reduce"): "IsAllFinite",
+        (MICROSOFT, "sample"): "GridSample",
+        (MICROSOFT, "select"): "Unique",
+        (MICROSOFT, "shape"): "ExpandDims Range SampleOp",
+        (MICROSOFT, "signal"): "Irfft Rfft",
+        (MICROSOFT, "softmax"): "BiasSoftmax",
+    }.items()
+    for name in names.split()
 }
 # The kinds of attributes that ops have no longer, by name.
 _KINDS: Final = {
@@ -118,6 +134,19 @@ def upgrade(names: str, below: int, domain: str = "") -> Callable[[Rule], tuple[
         return tuple(((domain, name), below, rule) for name in names.split())
 
     return wrap
+
+
+def as_scalar(b: Builder, x: Value | None) -> Value | None:
+    """A tensor of one element reshaped to rank 0."""
+    if x is None:
+        return None
+    made: Value = b.Reshape(x, b.const(np.zeros(0, np.int64)))
+    return made
+
+
+def family_of_replaced(domain: str, name: str) -> str | None:
+    """The family of an op that becomes others when it is loaded."""
+    return _REMOVED.get((domain, name))
 
 
 def replaced(domain: str) -> list[str]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
+from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dim import same
+from sardonyx.graph.dtype import F16, F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Value
-from sardonyx.load.upgrade import OldNode, upgrade
+from sardonyx.graph.op import MICROSOFT
+from sardonyx.load.upgrade import ANY, OldNode, upgrade
 from sardonyx.ops.builder import Builder
 
 
@@ -32,4 +35,28 @@ def _is_wide(mask: Value) -> bool:
     return isinstance(fact, Fact) and bool(fact.shape) and same(fact.dims[-1], 1) is False
 
 
-UPGRADES: Final = (*one_column_serves_all_keys,)
+@upgrade("GemmaRotaryEmbedding", below=ANY, domain=MICROSOFT)
+def turned_by_given_angles(b: Builder, node: OldNode) -> Any:
+    angles, q, turned_q, k, turned_k = node.given(5)
+    cos, sin = (
+        b.Unsqueeze(b.Cast(part, to=F16.onnx), b.ints(1)) for part in (b.Cos(angles), b.Sin(angles))
+    )
+    pairs = ((q, turned_q), (k, turned_k))
+    return tuple(b.Add(b.Mul(x, cos), b.Mul(turned, sin)) for x, turned in pairs)
+
+
+@upgrade("LinearAttentionGate", below=ANY, domain=MICROSOFT)
+def decay_and_rate(b: Builder, node: OldNode) -> Any:
+    x, bias, factor = node.given(3, 4)[:3]
+    decay = b.Mul(b.Softplus(b.Add(b.Cast(x, to=F32.onnx), bias)), factor)
+    rate = node.input(3)
+    if rate is None and node.n_outputs > 1:
+        raise InvalidGraph("beta is made of b, which is missing")
+    return b.CastLike(decay, x), None if rate is None else b.Sigmoid(rate)
+
+
+UPGRADES: Final = (
+    *one_column_serves_all_keys,
+    *turned_by_given_angles,
+    *decay_and_rate,
+)

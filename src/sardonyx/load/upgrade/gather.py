@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from sardonyx.graph.dtype import I64
-from sardonyx.load.upgrade import OldNode, upgrade
+from sardonyx.graph.op import MICROSOFT
+from sardonyx.load.upgrade import ANY, OldNode, upgrade
 from sardonyx.ops.builder import Builder
 
 _EVERY: Final = 2**31  # later than any opset: the op is gone for good
@@ -28,4 +29,20 @@ def negative_indices_were_off(b: Builder, node: OldNode) -> Any:
     return b.OneHot(indices, depth, values, axis=node.attr("axis", -1))
 
 
-UPGRADES: Final = (*scatter_has_a_new_name, *negative_indices_were_off)
+@upgrade("GatherND", below=ANY, domain=MICROSOFT)
+def indices_may_be_short(b: Builder, node: OldNode) -> Any:
+    return b.GatherND(node.input(0), b.Cast(node.input(1), to=I64.onnx))
+
+
+@upgrade("TorchEmbedding", below=ANY, domain=MICROSOFT)
+def table_lookup(b: Builder, node: OldNode) -> Any:
+    """What follows the first two inputs is for training."""
+    return b.Gather(*node.inputs[:2])
+
+
+UPGRADES: Final = (
+    *scatter_has_a_new_name,
+    *negative_indices_were_off,
+    *indices_may_be_short,
+    *table_lookup,
+)

@@ -8,7 +8,8 @@ import numpy as np
 
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dtype import I64
-from sardonyx.load.upgrade import OldNode, upgrade
+from sardonyx.graph.op import MICROSOFT
+from sardonyx.load.upgrade import ANY, OldNode, as_scalar, upgrade
 from sardonyx.ops.builder import Builder
 
 
@@ -60,10 +61,48 @@ def pads_become_an_input(b: Builder, node: OldNode) -> Any:
     return b.Pad(node.needed(0), b.ints(*pads), value, mode=node.attr("mode", b"constant"))
 
 
+@upgrade("Trilu", below=ANY, domain=MICROSOFT)
+def trilu_is_standard(b: Builder, node: OldNode) -> Any:
+    return b.Trilu(*node.inputs, **node.attrs)
+
+
+@upgrade("Pad", below=ANY, domain=MICROSOFT)
+def pads_may_be_a_row(b: Builder, node: OldNode) -> Any:
+    pads = b.Reshape(node.input(1), b.ints(-1))
+    return b.Pad(node.input(0), pads, as_scalar(b, node.input(2)), **node.attrs)
+
+
+_END: Final = np.iinfo(np.int64).max
+
+
+@upgrade("Crop", below=ANY)
+def crop(b: Builder, node: OldNode) -> Any:
+    """Cuts borders off, or a piece of given size out, of images with the channels second."""
+    (border,) = node.needed_attrs("border")
+    size = node.attr("scale")
+    if len(border) != 4 or (size is not None and len(size) != 2):
+        raise InvalidGraph(f"border {border} has 4 numbers and scale {size} 2: height and width")
+    left, top, right, bottom = border
+    ends = [-e or _END for e in (bottom, right)]
+    if size is not None:
+        ends = [top + size[0], left + size[1]]
+    return b.Slice(node.input(0), b.ints(top, left), b.ints(*ends), b.ints(2, 3))
+
+
+@upgrade("DynamicSlice", below=ANY)
+def dynamic_slice(b: Builder, node: OldNode) -> Any:
+    """What Slice became in opset 10."""
+    return b.Slice(*node.inputs)
+
+
 UPGRADES: Final = (
     *concat_axis_had_a_default,
     *parts_become_an_input,
     *bounds_become_inputs,
     *one_axis_was_tiled,
     *pads_become_an_input,
+    *trilu_is_standard,
+    *pads_may_be_a_row,
+    *crop,
+    *dynamic_slice,
 )

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import numpy as np
+
 from sardonyx.errors import InvalidGraph
+from sardonyx.graph.dtype import F32
 from sardonyx.graph.graph import Value
-from sardonyx.load.upgrade import OldNode, upgrade
+from sardonyx.graph.op import MICROSOFT
+from sardonyx.load.upgrade import ANY, OldNode, upgrade
 from sardonyx.ops.builder import Builder
 
 
@@ -68,9 +72,28 @@ def simplified_is_in_the_standard_domain(b: Builder, node: OldNode) -> Any:
     return b.node(name, *node.inputs, outputs=node.n_outputs, **node.attrs).outputs
 
 
+@upgrade("GatedRMSNorm", below=ANY, domain=MICROSOFT)
+def gated_norm(b: Builder, node: OldNode) -> Any:
+    """Groups as long as the scale are normalized, then multiplied by their gates."""
+    x, factor, gate = node.given(3)
+    how = node.attr("activation", b"silu")
+    if how not in (b"silu", b"swish", b"sigmoid"):
+        raise InvalidGraph(f"activation {how!r} is none of silu, swish, sigmoid")
+    shape = b.Concat(b.Shape(x, end=-1), b.ints(-1), b.Shape(factor), axis=0)
+    groups = b.Reshape(b.Cast(x, to=F32.onnx), shape)
+    epsilon = {"epsilon": node.attr("epsilon", float(np.float32(1e-5)))}
+    y = b.Reshape(
+        b.RMSNormalization(groups, b.Cast(factor, to=F32.onnx), **epsilon), b.Shape(x), allowzero=1
+    )
+    gate = b.Cast(gate, to=F32.onnx)
+    opened = b.Sigmoid(gate) if how == b"sigmoid" else b.Mul(gate, b.Sigmoid(gate))
+    return b.CastLike(b.Mul(y, opened), x)
+
+
 UPGRADES: Final = (
     *outputs_decided_on_training,
     *inputs_are_not_consumed,
     *scales_become_per_channel,
     *simplified_is_in_the_standard_domain,
+    *gated_norm,
 )

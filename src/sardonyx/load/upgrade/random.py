@@ -6,7 +6,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.load.upgrade import OldNode, upgrade
+from sardonyx.graph.dtype import U32
+from sardonyx.graph.graph import Value
+from sardonyx.graph.op import MICROSOFT
+from sardonyx.load.upgrade import ANY, OldNode, upgrade
 from sardonyx.ops.builder import Builder
 
 
@@ -21,4 +24,42 @@ def ratio_becomes_an_input(b: Builder, node: OldNode) -> Any:
     return y, mask if node.version >= 10 else b.CastLike(mask, node.input(0))
 
 
-UPGRADES: Final = ratio_becomes_an_input
+@upgrade("BiasDropout", below=ANY, domain=MICROSOFT)
+def bias_dropout_residual(b: Builder, node: OldNode) -> Any:
+    x, bias, residual, *rest = (node.input(i) for i in range(5))
+    y, mask = b.Dropout(b.Add(x, bias), *rest, outputs=2, **node.attrs)
+    return y if residual is None else b.Add(y, residual), mask
+
+
+def _bits(b: Builder, mask: Any) -> Value:
+    """Truths as bits, 32 to a number, the first the lowest."""
+    flat = b.Reshape(b.Cast(mask, to=U32.onnx), b.ints(-1))
+    missing = b.Mod(b.Neg(b.Shape(flat)), b.ints(32))
+    padded = b.Pad(flat, b.Concat(b.ints(0), missing, axis=0))
+    powers = b.const(np.uint32(1) << np.arange(32, dtype=np.uint32))
+    rows = b.Mul(b.Reshape(padded, b.ints(-1, 32)), powers)
+    made: Value = b.ReduceSum(rows, b.ints(1), keepdims=0)
+    return made
+
+
+@upgrade("BitmaskDropout", below=ANY, domain=MICROSOFT)
+def dropout_in_bits(b: Builder, node: OldNode) -> Any:
+    y, mask = b.Dropout(*node.inputs, outputs=2, **node.attrs)
+    return y, None if node.n_outputs < 2 else _bits(b, mask)
+
+
+@upgrade("BitmaskBiasDropout", below=ANY, domain=MICROSOFT)
+def bias_dropout_in_bits(b: Builder, node: OldNode) -> Any:
+    x, bias, residual, *rest = (node.input(i) for i in range(5))
+    y, mask = b.Dropout(b.Add(x, bias), *rest, outputs=2, **node.attrs)
+    if residual is not None:
+        y = b.Add(y, residual)
+    return y, None if node.n_outputs < 2 else _bits(b, mask)
+
+
+UPGRADES: Final = (
+    *ratio_becomes_an_input,
+    *bias_dropout_residual,
+    *dropout_in_bits,
+    *bias_dropout_in_bits,
+)

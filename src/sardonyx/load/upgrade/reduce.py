@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sardonyx.load.upgrade import OldNode, upgrade
+from sardonyx.graph.op import MICROSOFT
+from sardonyx.load.upgrade import ANY, OldNode, upgrade
 from sardonyx.ops.builder import Builder
 
 
@@ -16,10 +17,26 @@ def _axes_become_an_input(b: Builder, node: OldNode) -> Any:
 
 
 _sum = upgrade("ReduceSum", below=13)(_axes_become_an_input)
+
+
 _others = upgrade(
     "ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSum "
     "ReduceLogSumExp",
     below=18,
 )(_axes_become_an_input)
 
-UPGRADES: Final = (*_sum, *_others)
+
+@upgrade("IsAllFinite", below=ANY, domain=MICROSOFT)
+def all_finite(b: Builder, node: OldNode) -> Any:
+    tests = [] if node.attr("isinf_only", 0) else ["IsNaN"]
+    tests += [] if node.attr("isnan_only", 0) else ["IsInf"]
+    found = [b.node(t, x).outputs[0] for x in node.inputs for t in tests]
+    flags = [b.Unsqueeze(b.ReduceMax(flag, keepdims=0), b.ints(0)) for flag in found]
+    return b.Not(b.ReduceMax(b.Concat(*flags, axis=0), keepdims=0))
+
+
+UPGRADES: Final = (
+    *_sum,
+    *_others,
+    *all_finite,
+)

@@ -1,4 +1,4 @@
-"""Older forms of resizing and sampling."""
+"""Older forms of Resize."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from sardonyx.load.upgrade import OldNode, upgrade
 from sardonyx.ops.builder import Builder
 
 ANY_VERSION: Final = 1 << 30
+
+
 _LINEAR: Final = {b"bilinear": b"linear", b"trilinear": b"linear", b"bicubic": b"cubic"}
-
-
-def _modern(mode: bytes) -> bytes:
-    return _LINEAR.get(mode, mode)
 
 
 def _from_corner(b: Builder, node: OldNode, scales: Value | None) -> Any:
     """Old resizing: positions are multiples of 1 / scale, and nearest means the one before."""
+    mode = node.attr("mode", b"nearest")
     return b.Resize(
         node.needed(0),
         None,
         scales,
-        mode=_modern(node.attr("mode", b"nearest")),
+        mode=_LINEAR.get(mode, mode),
         coordinate_transformation_mode=b"asymmetric",
         nearest_mode=b"floor",
     )
@@ -53,15 +52,7 @@ def resize_had_one_transformation(b: Builder, node: OldNode) -> Any:
     return _from_corner(b, node, node.input(1))
 
 
-@upgrade("GridSample", below=20)
-def modes_lose_their_number_of_axes(b: Builder, node: OldNode) -> Any:
-    """With volumes, bilinear and bicubic became linear and cubic."""
-    attrs = {**node.attrs, "mode": _modern(node.attr("mode", b"bilinear"))}
-    return b.GridSample(*node.inputs, **attrs)
-
-
 UPGRADES: Final = (
     *upsample_becomes_resize,
     *resize_had_one_transformation,
-    *modes_lose_their_number_of_axes,
 )

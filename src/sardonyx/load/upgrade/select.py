@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from sardonyx.errors import InvalidGraph
-from sardonyx.load.upgrade import OldNode, upgrade
+from sardonyx.graph.op import MICROSOFT
+from sardonyx.load.upgrade import ANY, OldNode, upgrade
 from sardonyx.ops.builder import Builder
 
 
@@ -18,4 +19,13 @@ def count_becomes_an_input(b: Builder, node: OldNode) -> Any:
     return b.TopK(node.needed(0), b.ints(count), outputs=2, axis=node.attr("axis", -1))
 
 
-UPGRADES: Final = (*count_becomes_an_input,)
+@upgrade("Unique", below=ANY, domain=MICROSOFT)
+def in_order_of_appearance(b: Builder, node: OldNode) -> Any:
+    y, _, places, counts = b.Unique(node.input(0), sorted=0, outputs=4)
+    return y, places, counts
+
+
+UPGRADES: Final = (
+    *count_becomes_an_input,
+    *in_order_of_appearance,
+)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import numpy as np
+
 from sardonyx.errors import InvalidGraph
-from sardonyx.load.upgrade import OldNode, upgrade
+from sardonyx.graph.dtype import I64
+from sardonyx.graph.op import MICROSOFT
+from sardonyx.load.upgrade import ANY, OldNode, as_scalar, upgrade
 from sardonyx.ops.builder import Builder
 
 
@@ -35,8 +39,30 @@ def _needed(node: OldNode, name: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
+@upgrade("SampleOp", below=ANY, domain=MICROSOFT)
+def sample_op_is_identity(b: Builder, node: OldNode) -> Any:
+    return b.Identity(*node.inputs, **node.attrs)
+
+
+@upgrade("ExpandDims", below=ANY, domain=MICROSOFT)
+def axis_is_an_input(b: Builder, node: OldNode) -> Any:
+    axis = b.Reshape(b.Cast(node.input(1), to=I64.onnx), b.ints(1))
+    return b.Unsqueeze(node.input(0), axis)
+
+
+@upgrade("Range", below=ANY, domain=MICROSOFT)
+def delta_may_be_left_out(b: Builder, node: OldNode) -> Any:
+    start, limit, delta = (as_scalar(b, node.input(i)) for i in range(3))
+    if delta is None:
+        delta = b.CastLike(b.const(np.int64(1)), start)
+    return b.Range(start, limit, delta)
+
+
 UPGRADES: Final = (
     *target_becomes_an_input,
     *squeezed_axes_become_an_input,
     *new_axes_become_an_input,
+    *sample_op_is_identity,
+    *axis_is_an_input,
+    *delta_may_be_left_out,
 )

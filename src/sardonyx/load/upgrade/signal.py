@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.errors import InvalidGraph
 from sardonyx.graph.graph import Value
-from sardonyx.load.upgrade import OldNode, upgrade
+from sardonyx.graph.op import MICROSOFT
+from sardonyx.load.upgrade import ANY, OldNode, upgrade
 from sardonyx.ops.builder import Builder
 
 
@@ -20,4 +22,36 @@ def axis_becomes_an_input(b: Builder, node: OldNode) -> Sequence[Value]:
     return b.node("DFT", node.input(0), node.input(1), axis, **attrs).outputs
 
 
-UPGRADES: Final = (*axis_becomes_an_input,)
+def _signal_axes(node: OldNode, default: int | None) -> int:
+    """How many axes the signal has; only whole-hearted wishes for what there is are taken."""
+    count: Any = node.attr("signal_ndim", default)
+    if count not in (1, 2, 3):
+        raise InvalidGraph(f"signal_ndim is {count}, and may be 1, 2 or 3")
+    if not node.attr("onesided", 1) or node.attr("normalized", 0):
+        raise InvalidGraph(f"{node.op_type} is one-sided and not normalized (onesided, normalized)")
+    return int(count)
+
+
+@upgrade("Rfft", below=ANY, domain=MICROSOFT)
+def real_transform(b: Builder, node: OldNode) -> Any:
+    axes = _signal_axes(node, 1)
+    y = b.DFT(b.Unsqueeze(node.input(0), b.ints(-1)), None, b.const(np.int64(-2)), onesided=1)
+    for axis in range(3, axes + 2):
+        y = b.DFT(y, None, b.const(np.int64(-axis)))
+    return y
+
+
+@upgrade("Irfft", below=ANY, domain=MICROSOFT)
+def inverse_real_transform(b: Builder, node: OldNode) -> Any:
+    y = node.input(0)
+    for axis in range(_signal_axes(node, None) + 1, 2, -1):
+        y = b.DFT(y, None, b.const(np.int64(-axis)), inverse=1)
+    y = b.DFT(y, None, b.const(np.int64(-2)), onesided=1, inverse=1)
+    return b.Squeeze(y, b.ints(-1))
+
+
+UPGRADES: Final = (
+    *axis_becomes_an_input,
+    *real_transform,
+    *inverse_real_transform,
+)

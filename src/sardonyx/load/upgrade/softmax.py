@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from sardonyx.graph.fact import Fact
-from sardonyx.load.upgrade import OldNode, upgrade
+from sardonyx.graph.op import MICROSOFT
+from sardonyx.load.upgrade import ANY, OldNode, upgrade
 from sardonyx.ops.builder import Builder
 
 
@@ -21,4 +22,15 @@ def over_all_behind(b: Builder, node: OldNode) -> Any:
     return b.Reshape(flat, b.Shape(x), allowzero=1)
 
 
-UPGRADES: Final = over_all_behind
+@upgrade("BiasSoftmax", below=ANY, domain=MICROSOFT)
+def bias_and_softmax(b: Builder, node: OldNode) -> Any:
+    """Dims of 1 in the bias say which ones it is broadcast over, is_inner_broadcast or not."""
+    total = b.Add(node.input(0), node.input(1))
+    flat = b.Softmax(b.Flatten(total, axis=node.attr("axis", 1)), axis=1)
+    return b.Reshape(flat, b.Shape(total), allowzero=1)
+
+
+UPGRADES: Final = (
+    *over_all_behind,
+    *bias_and_softmax,
+)

@@ -14,6 +14,7 @@ from sardonyx.graph.dtype import F32, F64, FLOATS, DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import PREVIEW, Op, optional
+from sardonyx.ops.arrays import Array, wide
 from sardonyx.ops.attention.heads import (
     grouped_matmul,
     precision,
@@ -22,7 +23,6 @@ from sardonyx.ops.attention.heads import (
     same_rank,
     softmax,
 )
-from sardonyx.ops.rules import Array, wide
 from sardonyx.ops.sizes import fresh_shape
 
 Body = Callable[..., Any]
@@ -114,3 +114,6 @@ def _modified(body: Body | None, x: Array) -> Array:
             f"for {x.dtype}{list(x.shape)}: it must keep both"
         )
     return result
+
+
+OPS: Final = (flex,)

@@ -11,7 +11,7 @@ from sardonyx.graph.dim import Shape, Size
 from sardonyx.graph.dtype import BF16, F16, F32, F64, DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.rules import Array, wide
+from sardonyx.ops.arrays import Array, wide
 
 MAX_HEADS: Final = 1 << 24  # more would be features, and none of them in a head
 PRECISIONS: Final[dict[int, DType]] = {d.onnx: d for d in (F32, F16, F64, BF16)}

@@ -14,8 +14,8 @@ from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, required
+from sardonyx.ops.arrays import Array, filled
 from sardonyx.ops.attention.heads import heads_of, same_dims, same_rank
-from sardonyx.ops.rules import Array, filled
 
 _TYPES: Final = frozenset((F16, BF16, F32))
 # rule: whether it takes decay, whether it takes beta
@@ -157,3 +157,6 @@ def _decay(decay: Array, heads: int, d_k: int) -> Array:
             f"or {heads * d_k} for each of their features"
         )
     return _by_token(decay, heads)
+
+
+OPS: Final = (linear,)

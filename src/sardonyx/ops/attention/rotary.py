@@ -12,8 +12,8 @@ from sardonyx.graph.dtype import BF16, F16, F32, I64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, optional
+from sardonyx.ops.arrays import Array
 from sardonyx.ops.attention.heads import heads_of, same_dims, same_rank
-from sardonyx.ops.rules import Array
 
 rotary: Final = Op(
     "RotaryEmbedding",
@@ -84,3 +84,6 @@ def _(x: Array, cos: Array, sin: Array, ids: Array | None = None, **attrs: Any) 
         result[..., even] = cos * first - sin * second
         result[..., odd] = sin * first + cos * second
     return result.reshape(x.shape) if x.ndim == 3 else result.transpose(0, 2, 1, 3)
+
+
+OPS: Final = (rotary,)

@@ -11,10 +11,10 @@ from sardonyx.errors import ShapeError
 from sardonyx.graph.dim import Shape, product
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.conv.products import SCRATCH_BYTES, add_bias
-from sardonyx.ops.rules import Array
-from sardonyx.ops.sample import linear_taps, weigh
-from sardonyx.ops.window import Slices, Walk, blocks, walk, window
+from sardonyx.ops.arrays import Array
+from sardonyx.ops.conv.im2col import SCRATCH_BYTES, add_bias
+from sardonyx.ops.sample.interpolate import linear_taps, weigh
+from sardonyx.ops.sliding_window import Slices, Walk, blocks, walk, window
 
 
 def check_offsets(

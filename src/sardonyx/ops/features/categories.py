@@ -11,10 +11,10 @@ from sardonyx.graph.dtype import F32, F64, I16, I32, I64, STRING, DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import ML, Op, array, optional
-from sardonyx.ops.once import Once
-from sardonyx.ops.rules import Array
-from sardonyx.ops.scores import FEATURES, LABELS, SCORES, label_type, texts
-from sardonyx.ops.table import Table
+from sardonyx.ops.arrays import Array
+from sardonyx.ops.estimators.scores import FEATURES, LABELS, SCORES, label_type, texts
+from sardonyx.ops.lookup_table import Table
+from sardonyx.ops.memoize import Memoized
 
 ENCODED: Final = frozenset((STRING, I64, F32, I32, I16, F64))
 
@@ -75,7 +75,7 @@ def _encoder_table(keys: Any, values: Any, default: Any) -> Table:
     return Table(_as_array(keys), _as_array(values), fallback)
 
 
-_ENCODERS: Final = Once(_encoder_table)
+_ENCODERS: Final = Memoized(_encoder_table)
 
 
 def _default(attrs: dict[str, Any], dtype: DType) -> Any:
@@ -187,7 +187,7 @@ def _positions(keys: Any) -> Table:
     return Table(found, np.arange(len(found)), len(found))
 
 
-position_table: Final = Once(_positions)  # the number of each category
+position_table: Final = Memoized(_positions)  # the number of each category
 
 
 @one_hot.infer

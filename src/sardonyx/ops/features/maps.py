@@ -12,8 +12,8 @@ from sardonyx.graph.dtype import F32, I64, STRING, DType
 from sardonyx.graph.fact import AnyFact, Fact, MapFact, SequenceFact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import ML, Op, array
-from sardonyx.ops.rules import Array
-from sardonyx.ops.scores import SCORES, label_type, labels_of, rows_of
+from sardonyx.ops.arrays import Array
+from sardonyx.ops.estimators.scores import SCORES, label_type, labels_of, rows_of
 
 MAX_COLUMNS: Final = 2**27  # of a tensor made from a map; more is a mistake in the model
 

@@ -14,8 +14,9 @@ from sardonyx.graph.dtype import F32, I64, STRING
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import ML, Op, array, optional
-from sardonyx.ops.rules import Array, like_first
-from sardonyx.ops.scores import FEATURES, SCORES, rows_of
+from sardonyx.ops.arrays import Array
+from sardonyx.ops.estimators.scores import FEATURES, SCORES, rows_of
+from sardonyx.ops.inference import like_first
 
 MAX_COLUMNS: Final = 2**28  # of one input; more is a mistake in the model
 

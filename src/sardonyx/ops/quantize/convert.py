@@ -25,8 +25,9 @@ from sardonyx.graph.dtype import (
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op
-from sardonyx.ops.cast import convert
-from sardonyx.ops.rules import Array, axis_of
+from sardonyx.ops.arrays import Array
+from sardonyx.ops.elementwise.cast import convert
+from sardonyx.ops.inference import axis_of
 
 E8M0: Final = by_name("f8e8m0")
 TINY: Final = frozenset(
@@ -231,3 +232,10 @@ def _(x: Array) -> tuple[Array, Array, Array]:
         scale = np.float32(1) if high == low else (high - low) / np.float32(255)
         zero = to_quantized(np.asarray(-low / scale), [], U8)
         return to_quantized(x / scale, [zero], U8), np.asarray(scale), zero
+
+
+OPS: Final = (
+    quantize,
+    dequantize,
+    dynamic,
+)

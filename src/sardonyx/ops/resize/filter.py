@@ -10,8 +10,8 @@ import numpy as np
 
 from sardonyx.base.records import frozen
 from sardonyx.errors import InvalidArgument
-from sardonyx.ops.rules import Array
-from sardonyx.ops.sample import cubic_weights
+from sardonyx.ops.arrays import Array
+from sardonyx.ops.sample.interpolate import cubic_weights
 
 
 @frozen

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from sardonyx.base.records import field, mutable
-from sardonyx.ops.rules import Array
+from sardonyx.ops.arrays import Array
 from sardonyx.ops.text.pattern import Chain, Choice, Letter, Repeat, Tree, Unsupported, parse
 
 MOST_NODES: Final = 4000  # of what a pattern is first made into

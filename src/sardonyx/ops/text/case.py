@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from sardonyx.ops.rules import Array
+from sardonyx.ops.arrays import Array
 
 DOTTED: Final = ("tr", "az")  # languages with an i that keeps its dot and an I without one
 _SPECIAL: Final = {

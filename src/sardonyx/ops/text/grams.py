@@ -11,9 +11,9 @@ from sardonyx.graph.dtype import F32, INDEX, STRING
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, array, required
-from sardonyx.ops.once import Once
-from sardonyx.ops.rules import Array
-from sardonyx.ops.table import Table, TextTable
+from sardonyx.ops.arrays import Array
+from sardonyx.ops.lookup_table import Table, TextTable
+from sardonyx.ops.memoize import Memoized
 
 MODES: Final = (b"TF", b"IDF", b"TFIDF")
 MAX_COLUMNS: Final = 2**28  # of the result; more is a mistake in the model
@@ -138,7 +138,7 @@ def _blocks(tokens: Array, starts: Array, longest: int) -> list[tuple[int, Array
     return blocks
 
 
-gram_table: Final = Once(Grams)  # the n-grams of a node, made once
+gram_table: Final = Memoized(Grams)  # the n-grams of a node, made once
 
 
 def _count(size: int, starts: Array, longest: int) -> int:

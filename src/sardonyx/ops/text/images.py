@@ -12,7 +12,7 @@ from sardonyx.graph.dtype import U8
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op
-from sardonyx.ops.rules import Array
+from sardonyx.ops.arrays import Array
 from sardonyx.ops.text.strings import package
 
 MAX_PIXELS: Final = (

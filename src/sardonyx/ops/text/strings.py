@@ -14,8 +14,9 @@ from sardonyx.graph.dtype import BOOL, I64, STRING
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, array, optional
-from sardonyx.ops.once import Once
-from sardonyx.ops.rules import Array, broadcast_shapes
+from sardonyx.ops.arrays import Array
+from sardonyx.ops.inference import broadcast_shapes
+from sardonyx.ops.memoize import Memoized
 from sardonyx.ops.text.case import changed, is_dotted
 
 STRINGS: Final = frozenset((STRING,))
@@ -135,7 +136,7 @@ def _stopword_set(stopwords: list[bytes], is_case_sensitive: int, dotted: bool) 
     return frozenset(words if is_case_sensitive else (changed(w, False, dotted) for w in words))
 
 
-stopword_set: Final = Once(_stopword_set)  # the words that are left out, as they are compared
+stopword_set: Final = Memoized(_stopword_set)  # the words that are left out, as they are compared
 
 
 match = Op(

@@ -9,7 +9,7 @@ import numpy as np
 
 from sardonyx.base.records import frozen
 from sardonyx.errors import InvalidGraph
-from sardonyx.ops.rules import Array
+from sardonyx.ops.arrays import Array
 
 LEQ, LT, GTE, GT, EQ, NEQ, MEMBER = range(7)  # comparisons, numbered as TreeEnsemble does
 

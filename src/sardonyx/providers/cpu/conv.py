@@ -1,4 +1,4 @@
-"""Convolutions with the channels last on the CPU."""
+"""Convolutions with channels last on the CPU."""
 
 from __future__ import annotations
 
@@ -9,23 +9,41 @@ from sardonyx.graph.dim import Shape, Size
 from sardonyx.graph.dtype import F32, F64, I32, I64
 from sardonyx.graph.graph import Node, Value, given
 from sardonyx.graph.op import INTERNAL
-from sardonyx.ops.conv import transposed_front
-from sardonyx.ops.window import Ints, Window, numbers, window
+from sardonyx.ops.conv.standard import transposed_front
+from sardonyx.ops.sliding_window import Ints, Window, numbers, window
 from sardonyx.place.lowered import Call, Packed
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.epilogue import epilogue
 from sardonyx.providers.cpu.index import MULTIPLIES_BF16, Lowering
-from sardonyx.providers.cpu.window import MAX_SPATIAL, unfit, window_ints
+from sardonyx.providers.cpu.sliding_window import MAX_SPATIAL, unfit, window_ints
 
 PANEL: Final = 32  # output channels of a packed panel
+
+
 NARROW: Final = 16  # output channels of a group, below which groups share vectors
+
+
 FEW_MAPS: Final = 12  # output channels, up to which vectors may hold neighbouring outputs
+
+
 MAX_REACH: Final = 1 << 16  # elements that a window may span, with its dilation, to be kept
+
+
 MAX_DEPTH: Final = 256  # channels that a product adds up in one pass
+
+
 PATCHES: Final[dict[Shape, int]] = {(3, 3): 4, (5, 5): 2}  # kernels, and Winograd's tiles
+
+
 MIN_CHANNELS: Final = 16  # for Winograd
+
+
 MIN_TILES: Final = 4  # of an image: fewer do not make up for weights that are transformed
+
+
 MAX_JOINED: Final = 256  # columns that the phases of a transposed convolution are joined to
+
+
 MAX_PHASES: Final = 4096  # of a transposed convolution: the product of its strides
 
 
@@ -189,8 +207,18 @@ def _weights(node: Node) -> tuple[Value, Value, Ints] | No:
     return x, w, shape
 
 
+def deform_columns(node: Node) -> Call | No:
+    x = given(node, 0)
+    moved = window(node.attrs["kernel_shape"], node.attrs)
+    if why := unfit(moved):
+        return why
+    ints = (*window_ints(moved, x.tensor.dims[2:]), node.attrs["offset_group"])
+    return Call("deform_columns", tuple(node.inputs), ints)
+
+
 LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
     ("", "Col2Im"): col2im,
     (INTERNAL, "Conv"): conv,
     (INTERNAL, "ConvTranspose"): conv_transpose,
+    (INTERNAL, "DeformColumns"): deform_columns,
 }

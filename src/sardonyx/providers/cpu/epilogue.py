@@ -10,9 +10,9 @@ from sardonyx.base.records import frozen
 from sardonyx.graph.dtype import F32
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.op import ONNX
-from sardonyx.ops.chain import ABSENT, Instruction
+from sardonyx.ops.elementwise.chain import ABSENT, Instruction
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.chain import encode
+from sardonyx.providers.cpu.elementwise import encode
 
 # Of native/kernels/conv/epilogue.h.
 _BIAS, _RELU, _BOUND, _SWISH, _START, _END = 1, 2, 4, 8, 16, 32

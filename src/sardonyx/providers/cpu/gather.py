@@ -6,7 +6,7 @@ from typing import Final
 
 from sardonyx.graph.dtype import F32, F64, INTS, STRING, U64
 from sardonyx.graph.graph import Node, Value, given, optional
-from sardonyx.ops.rules import axis_of
+from sardonyx.ops.inference import axis_of
 from sardonyx.place.lowered import Call, Lowered, Stored
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.index import Lowering

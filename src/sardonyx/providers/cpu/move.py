@@ -7,7 +7,7 @@ from typing import Final
 from sardonyx.graph.dim import Shape, Size, floor_div, least, maximum, minimum, symbols
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value, given, optional
-from sardonyx.ops.rules import axes_of, axis_of
+from sardonyx.ops.inference import axes_of, axis_of
 from sardonyx.place.lowered import Call, Lowered, Permuted, Sliced
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.index import Lowering

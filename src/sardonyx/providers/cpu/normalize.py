@@ -7,7 +7,7 @@ from typing import Final
 
 from sardonyx.graph.dtype import BF16, F16, F32, F64
 from sardonyx.graph.graph import Node, optional
-from sardonyx.ops.rules import axes_of, axis_of
+from sardonyx.ops.inference import axes_of, axis_of
 from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.index import Lowering

@@ -8,7 +8,7 @@ from typing import Any, Final
 from sardonyx.graph.dtype import F32, U8
 from sardonyx.graph.graph import Node, Value, optional
 from sardonyx.graph.op import INTERNAL
-from sardonyx.ops.recurrent import DIRECTIONS, settings_of
+from sardonyx.ops.recurrent.standard import DIRECTIONS, settings_of
 from sardonyx.place.lowered import Call, Packed
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.index import Lowering
@@ -89,7 +89,7 @@ def recurrent(node: Node) -> Call | No:
 
 def quantized(node: Node) -> Call | No:
     """QLSTM."""
-    from sardonyx.providers.cpu.qgemm import packed_bytes  # most layers are of floats
+    from sardonyx.providers.cpu.quantize import packed_bytes  # most layers are of floats
 
     gates, r, *more = (optional(node, i) for i in range(8))
     assert r is not None

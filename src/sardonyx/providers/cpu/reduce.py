@@ -22,7 +22,7 @@ from sardonyx.graph.dtype import (
     DType,
 )
 from sardonyx.graph.graph import Node
-from sardonyx.ops.rules import axes_of, axis_of
+from sardonyx.ops.inference import axes_of, axis_of
 from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.index import Lowering

@@ -9,7 +9,7 @@ import numpy as np
 from sardonyx.errors import ShapeError
 from sardonyx.graph.dtype import F32
 from sardonyx.graph.graph import Node, Value, given, optional
-from sardonyx.ops.rules import axes_of
+from sardonyx.ops.inference import axes_of
 from sardonyx.place.lowered import Call, Lowered, Reshaped
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.index import Lowering

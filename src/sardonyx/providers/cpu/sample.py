@@ -1,4 +1,4 @@
-"""Values at fractional positions on the CPU."""
+"""GridSample, AffineGrid, RoiAlign and MaxRoiPool on the CPU."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ from typing import Final
 
 from sardonyx.graph.dtype import BF16, F16, F32, F64
 from sardonyx.graph.graph import Node, given
-from sardonyx.graph.op import INTERNAL
-from sardonyx.ops.window import window
 from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.index import Lowering
-from sardonyx.providers.cpu.window import unfit, window_ints
 
 _MODES: Final = {b"nearest": 0, b"linear": 1, b"cubic": 2}
+
+
 _PADDINGS: Final = {b"zeros": 0, b"border": 1, b"reflection": 2}
+
+
 _NARROW: Final = (F32, F16, BF16)
+
+
 _MAX_AXES: Final = 3
 
 
@@ -46,15 +49,6 @@ def affine_grid(node: Node) -> Call | No:
     return Call("affine_grid_at_run", (theta, size), ints)
 
 
-def deform_columns(node: Node) -> Call | No:
-    x = given(node, 0)
-    moved = window(node.attrs["kernel_shape"], node.attrs)
-    if why := unfit(moved):
-        return why
-    ints = (*window_ints(moved, x.tensor.dims[2:]), node.attrs["offset_group"])
-    return Call("deform_columns", tuple(node.inputs), ints)
-
-
 def roi_align(node: Node) -> Call | No:
     attrs = node.attrs
     if given(node, 0).tensor.dtype is not F32:
@@ -71,7 +65,6 @@ def max_roi_pool(node: Node) -> Call | No:
 
 
 LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
-    (INTERNAL, "DeformColumns"): deform_columns,
     ("", "AffineGrid"): affine_grid,
     ("", "GridSample"): grid_sample,
     ("", "MaxRoiPool"): max_roi_pool,

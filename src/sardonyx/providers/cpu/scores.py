@@ -10,8 +10,8 @@ from sardonyx.base.records import as_tuple, frozen
 from sardonyx.graph.const import Held
 from sardonyx.graph.constant import constant
 from sardonyx.graph.graph import Value
-from sardonyx.ops.rules import Array
-from sardonyx.ops.scores import two_labels
+from sardonyx.ops.arrays import Array
+from sardonyx.ops.estimators.scores import two_labels
 
 VALUES, BEST, YES_NO = range(3)  # endings
 POSTS: Final = (b"NONE", b"SOFTMAX", b"LOGISTIC", b"SOFTMAX_ZERO", b"PROBIT")

@@ -6,7 +6,7 @@ from typing import Final
 
 from sardonyx.graph.dtype import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64
 from sardonyx.graph.graph import Node
-from sardonyx.ops.rules import axis_of
+from sardonyx.ops.inference import axis_of
 from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.index import Lowering

@@ -7,7 +7,7 @@ from typing import Final
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import F32, F64
 from sardonyx.graph.graph import Node, Value, given, optional
-from sardonyx.ops.rules import axis_of
+from sardonyx.ops.inference import axis_of
 from sardonyx.ops.signal import FACTORS, number_in
 from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No

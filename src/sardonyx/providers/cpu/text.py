@@ -12,15 +12,16 @@ import numpy as np
 from sardonyx.graph.dtype import BF16, BOOL, F16, F32, F64, INTS, STRING
 from sardonyx.graph.graph import Node, given
 from sardonyx.graph.op import MICROSOFT, ML
-from sardonyx.ops.rules import Array, axis_of
-from sardonyx.ops.scores import texts
+from sardonyx.ops.arrays import Array
+from sardonyx.ops.estimators.scores import texts
+from sardonyx.ops.inference import axis_of
 from sardonyx.ops.text.case import is_dotted, letters
 from sardonyx.ops.text.grams import MODES, gram_table, pool_of
 from sardonyx.ops.text.strings import stopword_set
 from sardonyx.place.lowered import Call, Lowered, Sliced
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu import categories, gather, linear_ml, move, shape
-from sardonyx.providers.cpu.categories import index_of
+from sardonyx.providers.cpu import features, gather, move, shape
+from sardonyx.providers.cpu.features import index_of
 from sardonyx.providers.cpu.index import Lowering
 from sardonyx.providers.cpu.scores import held
 
@@ -83,8 +84,8 @@ def _normalizer(node: Node) -> Call:
 
 
 def _tokenizer(node: Node) -> Call | No:
-    from sardonyx.ops.microsoft.tokenizer import END, START  # few models with strings have it
     from sardonyx.ops.text.automaton import automaton
+    from sardonyx.ops.text.tokenizer import END, START  # few models with strings have it
 
     attrs = node.attrs
     separators, expression = attrs["separators"], attrs["tokenexp"]
@@ -200,10 +201,10 @@ TEXT_LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
     ("", "Where"): _pairwise("text_where"),
     (MICROSOFT, "MurmurHash3"): hashed,
     (MICROSOFT, "Tokenizer"): _tokenizer,
-    (ML, "ArrayFeatureExtractor"): linear_ml.LOWERINGS[ML, "ArrayFeatureExtractor"],
-    (ML, "CategoryMapper"): categories.mapper,
-    (ML, "LabelEncoder"): categories.encoder,
-    (ML, "OneHotEncoder"): categories.one_hot,
+    (ML, "ArrayFeatureExtractor"): features.extractor,
+    (ML, "CategoryMapper"): features.mapper,
+    (ML, "LabelEncoder"): features.encoder,
+    (ML, "OneHotEncoder"): features.one_hot,
 }
 
 # Those that may have to do with numbers alone.

@@ -10,10 +10,16 @@ from sardonyx.base.records import frozen, mutable
 from sardonyx.graph.dtype import F16, F32, STRING
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.op import ML
-from sardonyx.ops.once import Once
-from sardonyx.ops.rules import Array
-from sardonyx.ops.scores import labels_of
-from sardonyx.ops.trees import AGGREGATES, newer_forest, numbers, older_forest, target_count
+from sardonyx.ops.arrays import Array
+from sardonyx.ops.estimators.scores import labels_of
+from sardonyx.ops.memoize import Memoized
+from sardonyx.ops.trees.ensemble import (
+    AGGREGATES,
+    newer_forest,
+    numbers,
+    older_forest,
+    target_count,
+)
 from sardonyx.ops.trees.forest import Forest, Votes
 from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
@@ -134,7 +140,7 @@ def _roots(tree: Array, level: Array, is_leaf: Array, *, has_jumps: bool) -> Arr
     return np.stack([start, most, last], axis=1).astype(np.int32)
 
 
-_PACKINGS: Final = Once(_pack)
+_PACKINGS: Final = Memoized(_pack)
 
 
 def _packing(forest: Forest) -> Packing:

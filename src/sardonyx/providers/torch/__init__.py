@@ -16,8 +16,8 @@ from sardonyx.graph.graph import Node
 from sardonyx.place.provider import TORCH_HOST, No, Region, Step, Yes
 from sardonyx.providers.torch import control
 from sardonyx.providers.torch.claim import COPY, LOOKS, SIZES, row_of, unfit
+from sardonyx.providers.torch.cuda_graphs import CudaRecorder, Recorder
 from sardonyx.providers.torch.dtypes import as_array, as_tensor
-from sardonyx.providers.torch.graphs import CudaRecorder, Recorder
 from sardonyx.providers.torch.loader import TorchLoader
 from sardonyx.providers.torch.options import TorchOptions
 from sardonyx.providers.torch.region import TorchRegion

@@ -12,8 +12,8 @@ from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.op import INTERNAL
 from sardonyx.place.provider import No
 from sardonyx.providers.torch.dtypes import TORCH
-from sardonyx.providers.torch.index import ROWS
-from sardonyx.providers.torch.row import Row
+from sardonyx.providers.torch.index import KERNELS
+from sardonyx.providers.torch.kernel import TorchKernel
 
 COPY: Final = (INTERNAL, "Copy")
 SIZES: Final = (INTERNAL, "Sizes")
@@ -36,9 +36,9 @@ LOOKS: Final[dict[tuple[str, str], Callable[..., Any]]] = {
 }
 
 
-def row_of(node: Node) -> Row | No:
+def row_of(node: Node) -> TorchKernel | No:
     """The function of a node, or why it has none."""
-    row = ROWS.get(node.op.key)
+    row = KERNELS.get(node.op.key)
     if row is None:
         return No(f"{node.op} has no function in torch")
     read = [v for i, v in enumerate(node.inputs) if v is not None and i not in row.host]
@@ -63,7 +63,7 @@ def unfit(value: Value) -> str:
     return ""
 
 
-def _untaken(value: Value, row: Row) -> str:
+def _untaken(value: Value, row: TorchKernel) -> str:
     dtype = value.tensor.dtype
     if dtype in row.types:
         return ""

@@ -11,7 +11,8 @@ import torch
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Node
-from sardonyx.ops.rules import axis_of, one_int
+from sardonyx.ops.arrays import one_int
+from sardonyx.ops.inference import axis_of
 from sardonyx.place.provider import No, Step, Yes
 from sardonyx.program.run import Body
 from sardonyx.providers.torch.claim import unfit

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from sardonyx.graph.graph import Node
-from sardonyx.ops.chain import Code
-from sardonyx.providers.torch.chain import run_code, unfit
+from sardonyx.ops.elementwise.chain import Code
+from sardonyx.providers.torch.elementwise.chain import run_code, unfit
 
 
 def finished(y: Tensor, operands: Sequence[Tensor], code: Code | None) -> Tensor:

@@ -15,10 +15,10 @@ from torch import Tensor
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.graph import Node
 from sardonyx.graph.op import ONNX
-from sardonyx.ops.rules import Array, one_int
-from sardonyx.providers.torch.bits import MOVED, blind
-from sardonyx.providers.torch.row import PLAIN, Row, Rows
-from sardonyx.providers.torch.wide import wide
+from sardonyx.ops.arrays import Array, one_int
+from sardonyx.providers.torch.kernel import PLAIN, TorchKernel, TorchKernels
+from sardonyx.providers.torch.precision import wide
+from sardonyx.providers.torch.reinterpret import MOVED, blind
 
 
 def within(indices: Tensor, size: int, axis: int) -> Tensor:
@@ -185,13 +185,13 @@ def _reduces(node: Node) -> str:
     return f"torch writes {dtype} but does not add, multiply or compare it; cast to another type"
 
 
-ROWS: Final[Rows] = {
-    (ONNX, "Gather"): Row(gather, MOVED, numbers=(1,)),
-    (ONNX, "GatherElements"): Row(gather_elements, MOVED),
-    (ONNX, "GatherND"): Row(gather_nd, MOVED),
-    (ONNX, "ScatterElements"): Row(scatter_elements, MOVED, refuses=_reduces),
-    (ONNX, "ScatterND"): Row(scatter_nd, MOVED, refuses=_reduces),
-    (ONNX, "TensorScatter"): Row(tensor_scatter, MOVED),
-    (ONNX, "OneHot"): Row(one_hot, MOVED, host=(1,)),
-    (ONNX, "Compress"): Row(compress, MOVED, syncs=True),
+KERNELS: Final[TorchKernels] = {
+    (ONNX, "Gather"): TorchKernel(gather, MOVED, numbers=(1,)),
+    (ONNX, "GatherElements"): TorchKernel(gather_elements, MOVED),
+    (ONNX, "GatherND"): TorchKernel(gather_nd, MOVED),
+    (ONNX, "ScatterElements"): TorchKernel(scatter_elements, MOVED, refuses=_reduces),
+    (ONNX, "ScatterND"): TorchKernel(scatter_nd, MOVED, refuses=_reduces),
+    (ONNX, "TensorScatter"): TorchKernel(tensor_scatter, MOVED),
+    (ONNX, "OneHot"): TorchKernel(one_hot, MOVED, host=(1,)),
+    (ONNX, "Compress"): TorchKernel(compress, MOVED, syncs=True),
 }

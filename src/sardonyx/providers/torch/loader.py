@@ -18,10 +18,10 @@ from sardonyx.cli.term import size
 from sardonyx.errors import FAULTS, EPFail, SardonyxError
 from sardonyx.graph.const import Const
 from sardonyx.graph.dtype import BOOL
-from sardonyx.providers.torch.forms import CHANNELS_LAST, COLUMNS, padded
-from sardonyx.providers.torch.narrow import held_as, unpacked
-from sardonyx.providers.torch.recipes import cooking
-from sardonyx.providers.torch.ring import Buffer, Ring
+from sardonyx.providers.torch.constant_layouts import CHANNELS_LAST, COLUMNS, padded
+from sardonyx.providers.torch.derived_constants import cooking
+from sardonyx.providers.torch.staging_ring import Buffer, Ring
+from sardonyx.providers.torch.sub_byte import held_as, unpacked
 from sardonyx.weights.loading import DataLoader, Report, WeightReference, silent
 from sardonyx.weights.reading import PAGE, FilePiece, MemoryPiece, Part, Reading
 

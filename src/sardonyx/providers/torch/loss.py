@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from sardonyx.graph.dtype import I32, I64
-from sardonyx.providers.torch.row import REALS, Row, Rows
-from sardonyx.providers.torch.wide import wide
+from sardonyx.providers.torch.kernel import REALS, TorchKernel, TorchKernels
+from sardonyx.providers.torch.precision import wide
 
 _TYPES: Final = REALS | {I32, I64}
 
@@ -63,7 +63,7 @@ def _loss(
     return loss.sum() if reduction == b"sum" else loss.sum() / weight.sum()
 
 
-ROWS: Final[Rows] = {
-    ("", "NegativeLogLikelihoodLoss"): Row(_nll, _TYPES),
-    ("", "SoftmaxCrossEntropyLoss"): Row(_cross_entropy, _TYPES),
+KERNELS: Final[TorchKernels] = {
+    ("", "NegativeLogLikelihoodLoss"): TorchKernel(_nll, _TYPES),
+    ("", "SoftmaxCrossEntropyLoss"): TorchKernel(_cross_entropy, _TYPES),
 }

@@ -1,4 +1,4 @@
-"""Inverses of matrices, and distances between the rows of two."""
+"""Determinants, inverses, and distances between the rows of two matrices."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from sardonyx.graph.dtype import F16, F32, F64
-from sardonyx.graph.op import MICROSOFT
-from sardonyx.providers.torch.row import Row, Rows
-from sardonyx.providers.torch.wide import in_wide
+from sardonyx.graph.op import MICROSOFT, ONNX
+from sardonyx.providers.torch.kernel import REALS, TorchKernel, TorchKernels
+from sardonyx.providers.torch.precision import in_wide
 
 _FLOATS: Final = frozenset((F16, F32, F64))
 
@@ -28,7 +28,14 @@ def _distances(a: Tensor, b: Tensor, *, metric: bytes) -> Tensor:
     return apart if metric == b"euclidean" else apart.square()
 
 
-ROWS: Final[Rows] = {
-    (MICROSOFT, "Inverse"): Row(in_wide(_inverse), _FLOATS),
-    (MICROSOFT, "CDist"): Row(_distances, _FLOATS),
+def det(x: Tensor) -> Tensor:
+    """Determinants, by float64."""
+    y: Tensor = torch.linalg.det(x.double())
+    return y.to(x.dtype)
+
+
+KERNELS: Final[TorchKernels] = {
+    (MICROSOFT, "Inverse"): TorchKernel(in_wide(_inverse), _FLOATS),
+    (MICROSOFT, "CDist"): TorchKernel(_distances, _FLOATS),
+    (ONNX, "Det"): TorchKernel(det, REALS, syncs=True),
 }

@@ -12,10 +12,11 @@ from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.op import MICROSOFT, ONNX
-from sardonyx.ops.rules import Array, as_ints, axes_of
+from sardonyx.ops.arrays import Array, as_ints
+from sardonyx.ops.inference import axes_of
 from sardonyx.ops.sizes import taken
-from sardonyx.providers.torch.bits import CARRIERS, MOVED, blind
-from sardonyx.providers.torch.row import Row, Rows
+from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
+from sardonyx.providers.torch.reinterpret import CARRIERS, MOVED, blind
 
 Shapes = tuple[tuple[Any, ...], ...]  # sizes, None where nobody knows them before
 
@@ -208,17 +209,17 @@ def unfold(x: Tensor, *, dim: int, size: int, step: int) -> Tensor:
     return x.unfold(dim, size, step)
 
 
-ROWS: Final[Rows] = {
-    (ONNX, "Transpose"): Row(transpose, MOVED),
-    (ONNX, "Concat"): Row(concat, MOVED),
-    (ONNX, "Split"): Row(split, MOVED, host=(1,), sized=True),
-    (ONNX, "Slice"): Row(slice_, MOVED, host=(1, 2, 3, 4)),
-    (ONNX, "Tile"): Row(tile, MOVED, host=(1,)),
-    (ONNX, "Pad"): Row(pad, MOVED, host=(1, 2, 3)),
-    (ONNX, "DepthToSpace"): Row(depth_to_space, MOVED),
-    (ONNX, "SpaceToDepth"): Row(space_to_depth, MOVED),
-    (ONNX, "ReverseSequence"): Row(reverse_sequence, MOVED),
-    (ONNX, "Trilu"): Row(trilu, MOVED, host=(1,)),
-    (ONNX, "CenterCropPad"): Row(center_crop_pad, MOVED, host=(1,)),
-    (MICROSOFT, "UnfoldTensor"): Row(unfold, MOVED),
+KERNELS: Final[TorchKernels] = {
+    (ONNX, "Transpose"): TorchKernel(transpose, MOVED),
+    (ONNX, "Concat"): TorchKernel(concat, MOVED),
+    (ONNX, "Split"): TorchKernel(split, MOVED, host=(1,), sized=True),
+    (ONNX, "Slice"): TorchKernel(slice_, MOVED, host=(1, 2, 3, 4)),
+    (ONNX, "Tile"): TorchKernel(tile, MOVED, host=(1,)),
+    (ONNX, "Pad"): TorchKernel(pad, MOVED, host=(1, 2, 3)),
+    (ONNX, "DepthToSpace"): TorchKernel(depth_to_space, MOVED),
+    (ONNX, "SpaceToDepth"): TorchKernel(space_to_depth, MOVED),
+    (ONNX, "ReverseSequence"): TorchKernel(reverse_sequence, MOVED),
+    (ONNX, "Trilu"): TorchKernel(trilu, MOVED, host=(1,)),
+    (ONNX, "CenterCropPad"): TorchKernel(center_crop_pad, MOVED, host=(1,)),
+    (MICROSOFT, "UnfoldTensor"): TorchKernel(unfold, MOVED),
 }

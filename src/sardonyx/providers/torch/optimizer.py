@@ -11,8 +11,8 @@ from torch import Tensor
 
 from sardonyx.graph.dtype import F32, F64
 from sardonyx.graph.op import TRAINING
-from sardonyx.ops.rules import Array, one_int
-from sardonyx.providers.torch.row import Row, Rows
+from sardonyx.ops.arrays import Array, one_int
+from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 
 # (rate, count, x, gradient, state...; attrs) -> new x, new state...
 Update = Callable[..., tuple[Tensor, ...]]
@@ -64,7 +64,7 @@ def _momentum(rate: Tensor, count: int, xs: tuple[Tensor, ...], **attrs: Any) ->
 
 
 _UPDATES: Final = (("Adagrad", 3, _adagrad), ("Adam", 4, _adam), ("Momentum", 3, _momentum))
-ROWS: Final[Rows] = {
-    (TRAINING, name): Row(_over_tensors(groups, update), frozenset((F32, F64)), host=(1,))
+KERNELS: Final[TorchKernels] = {
+    (TRAINING, name): TorchKernel(_over_tensors(groups, update), frozenset((F32, F64)), host=(1,))
     for name, groups, update in _UPDATES
 }

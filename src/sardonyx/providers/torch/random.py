@@ -11,11 +11,11 @@ from torch import Tensor
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import I32, I64, by_onnx
 from sardonyx.graph.graph import Node
-from sardonyx.ops.rules import Array
-from sardonyx.providers.torch.cast import convert
+from sardonyx.ops.arrays import Array
 from sardonyx.providers.torch.dtypes import TORCH
-from sardonyx.providers.torch.row import PLAIN, REALS, Row, Rows
-from sardonyx.providers.torch.wide import wide, wide_type
+from sardonyx.providers.torch.elementwise.cast import convert
+from sardonyx.providers.torch.kernel import PLAIN, REALS, TorchKernel, TorchKernels
+from sardonyx.providers.torch.precision import wide, wide_type
 
 Draw = Callable[[Sequence[int], torch.dtype, torch.device | None, dict[str, Any]], Tensor]
 
@@ -98,12 +98,12 @@ def _refuses_dropout(node: Node) -> str:
     return _refuses_seed(node) if trains else ""
 
 
-ROWS: Final[Rows] = {
-    ("", "RandomNormal"): Row(_anew(_normal), REALS, refuses=_refuses_seed),
-    ("", "RandomUniform"): Row(_anew(_uniform), REALS, refuses=_refuses_seed),
-    ("", "RandomNormalLike"): Row(_like(_normal), PLAIN, refuses=_refuses_seed),
-    ("", "RandomUniformLike"): Row(_like(_uniform), PLAIN, refuses=_refuses_seed),
-    ("", "Bernoulli"): Row(_bernoulli, PLAIN, refuses=_refuses_seed),
-    ("", "Multinomial"): Row(_multinomial, REALS | {I32, I64}, refuses=_refuses_seed),
-    ("", "Dropout"): Row(_dropout, PLAIN, host=(1, 2), refuses=_refuses_dropout),
+KERNELS: Final[TorchKernels] = {
+    ("", "RandomNormal"): TorchKernel(_anew(_normal), REALS, refuses=_refuses_seed),
+    ("", "RandomUniform"): TorchKernel(_anew(_uniform), REALS, refuses=_refuses_seed),
+    ("", "RandomNormalLike"): TorchKernel(_like(_normal), PLAIN, refuses=_refuses_seed),
+    ("", "RandomUniformLike"): TorchKernel(_like(_uniform), PLAIN, refuses=_refuses_seed),
+    ("", "Bernoulli"): TorchKernel(_bernoulli, PLAIN, refuses=_refuses_seed),
+    ("", "Multinomial"): TorchKernel(_multinomial, REALS | {I32, I64}, refuses=_refuses_seed),
+    ("", "Dropout"): TorchKernel(_dropout, PLAIN, host=(1, 2), refuses=_refuses_dropout),
 }

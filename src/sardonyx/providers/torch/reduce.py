@@ -11,9 +11,9 @@ from torch import Tensor
 
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import BOOL
-from sardonyx.ops.rules import Array, one_int
-from sardonyx.providers.torch.row import PLAIN, REALS, WHOLE, Row, Rows
-from sardonyx.providers.torch.wide import in_wide, wide_type
+from sardonyx.ops.arrays import Array, one_int
+from sardonyx.providers.torch.kernel import PLAIN, REALS, WHOLE, TorchKernel, TorchKernels
+from sardonyx.providers.torch.precision import in_wide, wide_type
 
 Axes = tuple[int, ...]
 Reduce = Callable[[Tensor, Axes, bool], Tensor]  # (numbers, axes, keepdims) -> numbers
@@ -141,25 +141,31 @@ def _running(function: Callable[..., Tensor], start: int) -> Callable[..., Tenso
     return run
 
 
-def _reduction(reduce: Reduce) -> Row:
-    return Row(_over_axes(reduce), REALS | WHOLE, host=(1,))
+def _reduction(reduce: Reduce) -> TorchKernel:
+    return TorchKernel(_over_axes(reduce), REALS | WHOLE, host=(1,))
 
 
-ROWS: Final[Rows] = {
+KERNELS: Final[TorchKernels] = {
     ("", "ReduceSum"): _reduction(_sum),
     ("", "ReduceMean"): _reduction(_mean),
-    ("", "ReduceMax"): Row(_over_axes(_extreme(torch.amax, is_max=True)), PLAIN, host=(1,)),
-    ("", "ReduceMin"): Row(_over_axes(_extreme(torch.amin, is_max=False)), PLAIN, host=(1,)),
-    ("", "ReduceProd"): Row(in_wide(_over_axes(_prod)), REALS | WHOLE, host=(1,)),
+    ("", "ReduceMax"): TorchKernel(_over_axes(_extreme(torch.amax, is_max=True)), PLAIN, host=(1,)),
+    ("", "ReduceMin"): TorchKernel(
+        _over_axes(_extreme(torch.amin, is_max=False)), PLAIN, host=(1,)
+    ),
+    ("", "ReduceProd"): TorchKernel(in_wide(_over_axes(_prod)), REALS | WHOLE, host=(1,)),
     ("", "ReduceL1"): _reduction(_l1),
     ("", "ReduceL2"): _reduction(_in_reals(_l2)),
-    ("", "ReduceSumSquare"): Row(in_wide(_over_axes(_sum_square)), REALS | WHOLE, host=(1,)),
-    ("", "ReduceLogSum"): Row(in_wide(_over_axes(_in_reals(_log_sum))), REALS | WHOLE, host=(1,)),
-    ("", "ReduceLogSumExp"): Row(
+    ("", "ReduceSumSquare"): TorchKernel(
+        in_wide(_over_axes(_sum_square)), REALS | WHOLE, host=(1,)
+    ),
+    ("", "ReduceLogSum"): TorchKernel(
+        in_wide(_over_axes(_in_reals(_log_sum))), REALS | WHOLE, host=(1,)
+    ),
+    ("", "ReduceLogSumExp"): TorchKernel(
         in_wide(_over_axes(_in_reals(_log_sum_exp))), REALS | WHOLE, host=(1,)
     ),
-    ("", "ArgMax"): Row(_index(torch.argmax), PLAIN - {BOOL}),
-    ("", "ArgMin"): Row(_index(torch.argmin), PLAIN - {BOOL}),
-    ("", "CumSum"): Row(_running(torch.cumsum, 0), REALS | WHOLE, host=(1,)),
-    ("", "CumProd"): Row(_running(torch.cumprod, 1), REALS | WHOLE, host=(1,)),
+    ("", "ArgMax"): TorchKernel(_index(torch.argmax), PLAIN - {BOOL}),
+    ("", "ArgMin"): TorchKernel(_index(torch.argmin), PLAIN - {BOOL}),
+    ("", "CumSum"): TorchKernel(_running(torch.cumsum, 0), REALS | WHOLE, host=(1,)),
+    ("", "CumProd"): TorchKernel(_running(torch.cumprod, 1), REALS | WHOLE, host=(1,)),
 }

@@ -19,12 +19,12 @@ from sardonyx.graph.dim import Shape, evaluate, symbols
 from sardonyx.graph.graph import Node, Value
 from sardonyx.place.provider import HOST, No, Region
 from sardonyx.providers.torch.claim import COPY, FEW, LOOKS, SIZES, row_of
-from sardonyx.providers.torch.forms import ALIGNED_BYTES, CHANNELS_LAST, COLUMNS
-from sardonyx.providers.torch.graphs import Asked, Graphs, put
-from sardonyx.providers.torch.index import ROWS
-from sardonyx.providers.torch.row import Packing, Row
-from sardonyx.providers.torch.source import FILE, Arg, Key, Line, Pack, Source, Writer
-from sardonyx.providers.torch.values import Owner, owner_of
+from sardonyx.providers.torch.codegen import FILE, Arg, Key, Line, Pack, Source, Writer
+from sardonyx.providers.torch.constant_layouts import ALIGNED_BYTES, CHANNELS_LAST, COLUMNS
+from sardonyx.providers.torch.cuda_graphs import Asked, Graphs, put
+from sardonyx.providers.torch.device_tensors import Owner, owner_of
+from sardonyx.providers.torch.index import KERNELS
+from sardonyx.providers.torch.kernel import Packing, TorchKernel
 from sardonyx.weights.loading import Conversion, WeightReference
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def _lines(provider: Torch, region: Region) -> list[Line]:
         if is_fixed:
             fixed.add(node)
         line = _line(provider, region, node, is_fixed)
-        if (row := ROWS.get(node.op.key)) is not None and row.shares and not is_fixed:
+        if (row := KERNELS.get(node.op.key)) is not None and row.shares and not is_fixed:
             line = replace(line, shares=_shares(region, node, row.shares))
         lines.append(line)
     return _with_leads(lines)
@@ -249,7 +249,7 @@ def _with_leads(lines: list[Line]) -> list[Line]:
     """Lines with kernels of ours are told which of them come right before another such one."""
     launching = [i for i, line in enumerate(lines) if line.node.op.name not in _VIEWS]
     for i, after in pairwise(launching):
-        rows = [ROWS.get(lines[j].node.op.key) for j in (i, after)]
+        rows = [KERNELS.get(lines[j].node.op.key) for j in (i, after)]
         if all(row is not None and row.leads for row in rows):
             lines[i] = replace(lines[i], keywords={**lines[i].keywords, "leads": True})
     return lines
@@ -338,7 +338,7 @@ def _made_on(place: torch.device, function: Callable[..., Any]) -> Callable[...,
     return run
 
 
-def _form(provider: Torch, row: Row, position: int, value: Value | None) -> str:
+def _form(provider: Torch, row: TorchKernel, position: int, value: Value | None) -> str:
     """The form in which a function wants a constant."""
     shape = None if value is None or value.const is None else value.const.shape
     if shape is None or value is None:

@@ -17,14 +17,14 @@ from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 from sardonyx.graph.graph import Node
 from sardonyx.graph.op import ONNX
-from sardonyx.ops.resize import mode_of, resized_axes, stretches
+from sardonyx.ops.arrays import Array
 from sardonyx.ops.resize.filter import Mode, Stretch
-from sardonyx.ops.rules import Array
-from sardonyx.ops.sample import cubic_weights
-from sardonyx.ops.window import Ints
-from sardonyx.providers.torch.bits import CARRIERS, MOVED
-from sardonyx.providers.torch.row import PLAIN, Row, Rows
-from sardonyx.providers.torch.sample import interpolable, restored
+from sardonyx.ops.resize.standard import mode_of, resized_axes, stretches
+from sardonyx.ops.sample.interpolate import cubic_weights
+from sardonyx.ops.sliding_window import Ints
+from sardonyx.providers.torch.kernel import PLAIN, TorchKernel, TorchKernels
+from sardonyx.providers.torch.reinterpret import CARRIERS, MOVED
+from sardonyx.providers.torch.sample.grid import interpolable, restored
 
 Plan = Mapping[int, Stretch]
 
@@ -229,6 +229,6 @@ def _interpolates(node: Node) -> str:
     return f"torch copies {dtype} but does not compute with it; cast to another type"
 
 
-ROWS: Final[Rows] = {
-    (ONNX, "Resize"): Row(resize, MOVED, host=(1, 2, 3), refuses=_interpolates),
+KERNELS: Final[TorchKernels] = {
+    (ONNX, "Resize"): TorchKernel(resize, MOVED, host=(1, 2, 3), refuses=_interpolates),
 }

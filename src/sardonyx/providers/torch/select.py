@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from sardonyx.errors import InvalidArgument
-from sardonyx.ops.rules import Array, one_int
-from sardonyx.providers.torch.row import PLAIN, REALS, WHOLE, Row, Rows
-from sardonyx.providers.torch.wide import wide
+from sardonyx.ops.arrays import Array, one_int
+from sardonyx.providers.torch.kernel import PLAIN, REALS, WHOLE, TorchKernel, TorchKernels
+from sardonyx.providers.torch.precision import wide
 
 _BITS: Final = {torch.float32: torch.int32, torch.float64: torch.int64}
 
@@ -60,8 +60,8 @@ def _keys(x: Tensor) -> Tensor:
     return torch.where(bits < 0, bits ^ top, bits).masked_fill(x.isnan(), top)
 
 
-ROWS: Final[Rows] = {
-    ("", "TopK"): Row(_top_k, REALS | WHOLE, host=(1,)),
-    ("", "NonZero"): Row(_non_zero, PLAIN, syncs=True),
-    ("", "Unique"): Row(_unique, PLAIN, syncs=True),
+KERNELS: Final[TorchKernels] = {
+    ("", "TopK"): TorchKernel(_top_k, REALS | WHOLE, host=(1,)),
+    ("", "NonZero"): TorchKernel(_non_zero, PLAIN, syncs=True),
+    ("", "Unique"): TorchKernel(_unique, PLAIN, syncs=True),
 }

@@ -14,12 +14,13 @@ from sardonyx.graph.const import Const
 from sardonyx.graph.dtype import BF16, F16, F32, F64, I16, I32, I64, by_numpy, by_onnx
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import ONNX
-from sardonyx.ops.rules import Array, as_ints, axes_of
-from sardonyx.ops.shape import reshaped, steps
-from sardonyx.providers.torch.bits import EIGHTHS, MOVED
+from sardonyx.ops.arrays import Array, as_ints
+from sardonyx.ops.inference import axes_of
+from sardonyx.ops.shape.standard import reshaped, steps
 from sardonyx.providers.torch.dtypes import TORCH, as_tensor
+from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 from sardonyx.providers.torch.move import Shapes
-from sardonyx.providers.torch.row import Row, Rows
+from sardonyx.providers.torch.reinterpret import EIGHTHS, MOVED
 
 
 def reshape(x: Tensor, target: Array, *, allowzero: int, shapes: Shapes) -> Tensor:
@@ -112,14 +113,14 @@ def range_(start: Array, limit: Array, delta: Array, *, stash_type: int) -> Tens
     return made.mul_(step).add_(first).to(dtype)
 
 
-ROWS: Final[Rows] = {
-    (ONNX, "Reshape"): Row(reshape, MOVED, host=(1,), sized=True),
-    (ONNX, "Flatten"): Row(flatten, MOVED, sized=True),
-    (ONNX, "Squeeze"): Row(squeeze, MOVED, host=(1,), sized=True),
-    (ONNX, "Unsqueeze"): Row(unsqueeze, MOVED, host=(1,), sized=True),
-    (ONNX, "Identity"): Row(identity, MOVED),
-    (ONNX, "Expand"): Row(expand, MOVED, host=(1,), sized=True),
-    (ONNX, "ConstantOfShape"): Row(constant_of_shape, MOVED, host=(0,)),
-    (ONNX, "EyeLike"): Row(eye_like, MOVED - EIGHTHS),
-    (ONNX, "Range"): Row(range_, _RANGED, host=(0, 1, 2)),
+KERNELS: Final[TorchKernels] = {
+    (ONNX, "Reshape"): TorchKernel(reshape, MOVED, host=(1,), sized=True),
+    (ONNX, "Flatten"): TorchKernel(flatten, MOVED, sized=True),
+    (ONNX, "Squeeze"): TorchKernel(squeeze, MOVED, host=(1,), sized=True),
+    (ONNX, "Unsqueeze"): TorchKernel(unsqueeze, MOVED, host=(1,), sized=True),
+    (ONNX, "Identity"): TorchKernel(identity, MOVED),
+    (ONNX, "Expand"): TorchKernel(expand, MOVED, host=(1,), sized=True),
+    (ONNX, "ConstantOfShape"): TorchKernel(constant_of_shape, MOVED, host=(0,)),
+    (ONNX, "EyeLike"): TorchKernel(eye_like, MOVED - EIGHTHS),
+    (ONNX, "Range"): TorchKernel(range_, _RANGED, host=(0, 1, 2)),
 }

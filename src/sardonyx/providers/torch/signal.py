@@ -12,11 +12,11 @@ from torch import Tensor
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import by_onnx
 from sardonyx.graph.op import ONNX
-from sardonyx.ops.rules import Array, one_int
+from sardonyx.ops.arrays import Array, one_int
 from sardonyx.ops.signal import FACTORS, mel
 from sardonyx.providers.torch.dtypes import TORCH, as_tensor
-from sardonyx.providers.torch.row import PLAIN, REALS, Row, Rows
-from sardonyx.providers.torch.wide import wide
+from sardonyx.providers.torch.kernel import PLAIN, REALS, TorchKernel, TorchKernels
+from sardonyx.providers.torch.precision import wide
 
 
 def dft(
@@ -125,9 +125,12 @@ def mel_weights(*inputs: Array, output_datatype: int) -> Tensor:
     return as_tensor(made, ours).to(torch.get_default_device())
 
 
-ROWS: Final[Rows] = {
-    (ONNX, "DFT"): Row(dft, REALS, host=(1, 2)),
-    (ONNX, "STFT"): Row(stft, REALS, host=(1, 3)),
-    (ONNX, "MelWeightMatrix"): Row(mel_weights, PLAIN, host=(0, 1, 2, 3, 4), syncs=True),
-    **{(ONNX, name): Row(_window(*factors), PLAIN, host=(0,)) for name, factors in FACTORS.items()},
+KERNELS: Final[TorchKernels] = {
+    (ONNX, "DFT"): TorchKernel(dft, REALS, host=(1, 2)),
+    (ONNX, "STFT"): TorchKernel(stft, REALS, host=(1, 3)),
+    (ONNX, "MelWeightMatrix"): TorchKernel(mel_weights, PLAIN, host=(0, 1, 2, 3, 4), syncs=True),
+    **{
+        (ONNX, name): TorchKernel(_window(*factors), PLAIN, host=(0,))
+        for name, factors in FACTORS.items()
+    },
 }

@@ -7,7 +7,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from sardonyx.providers.torch.row import REALS, Row, Rows
+from sardonyx.providers.torch.kernel import REALS, TorchKernel, TorchKernels
 
 
 def softmax(x: Tensor, *, axis: int) -> Tensor:
@@ -26,8 +26,8 @@ def hardmax(x: Tensor, *, axis: int) -> Tensor:
     return y.scatter(axis, x.argmax(axis, keepdim=True), 1) if x.numel() else y
 
 
-ROWS: Final[Rows] = {
-    ("", "Softmax"): Row(softmax, REALS),
-    ("", "LogSoftmax"): Row(log_softmax, REALS),
-    ("", "Hardmax"): Row(hardmax, REALS),
+KERNELS: Final[TorchKernels] = {
+    ("", "Softmax"): TorchKernel(softmax, REALS),
+    ("", "LogSoftmax"): TorchKernel(log_softmax, REALS),
+    ("", "Hardmax"): TorchKernel(hardmax, REALS),
 }

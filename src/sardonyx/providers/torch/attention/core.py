@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
-from sardonyx.ops.fused_attention import STAYS, ZEROES
-from sardonyx.providers.torch.wide import HALVES, wide
+from sardonyx.ops.attention.fused import STAYS, ZEROES
+from sardonyx.providers.torch.precision import HALVES, wide
 
 INF: Final = float("inf")
 _TINY: Final = 512  # scores up to which halves are not worth their rounding

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sardonyx.graph.dtype import BF16, F16, F32, I32, by_onnx
 from sardonyx.graph.op import INTERNAL
-from sardonyx.ops.fused_attention import UNSEEN
+from sardonyx.ops.attention.fused import UNSEEN
 from sardonyx.providers.torch.attention.core import (
     INF,
     attended,
@@ -18,8 +18,8 @@ from sardonyx.providers.torch.attention.core import (
     weights_of,
 )
 from sardonyx.providers.torch.dtypes import TORCH
-from sardonyx.providers.torch.row import Row, Rows
-from sardonyx.providers.torch.wide import wide
+from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
+from sardonyx.providers.torch.precision import wide
 
 
 def attention(
@@ -117,7 +117,7 @@ def settled_mask(x: Tensor, *, to: int, marks: int) -> Tensor:
     return torch.where(x.amax(-1, keepdim=True) == -INF, torch.nan, held).to(kind)
 
 
-ROWS: Final[Rows] = {
-    (INTERNAL, "Mask"): Row(settled_mask, frozenset((F32, F16, BF16))),
-    (INTERNAL, "Attention"): Row(attention, frozenset((F32, F16, BF16, I32))),
+KERNELS: Final[TorchKernels] = {
+    (INTERNAL, "Mask"): TorchKernel(settled_mask, frozenset((F32, F16, BF16))),
+    (INTERNAL, "Attention"): TorchKernel(attention, frozenset((F32, F16, BF16, I32))),
 }

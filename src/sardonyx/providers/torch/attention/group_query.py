@@ -19,9 +19,9 @@ from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import BF16, F16, F32, I32, I64
 from sardonyx.graph.graph import Node
 from sardonyx.graph.op import MICROSOFT
-from sardonyx.ops.fused_attention import UNSEEN
-from sardonyx.ops.microsoft.group_query import SCORES, WEIGHTS, Inputs
-from sardonyx.ops.rules import filled, one_int
+from sardonyx.ops.arrays import filled, one_int
+from sardonyx.ops.attention.fused import UNSEEN
+from sardonyx.ops.attention.group_query import SCORES, WEIGHTS, Inputs
 from sardonyx.providers.torch.attention.core import (
     INF,
     attended,
@@ -32,9 +32,9 @@ from sardonyx.providers.torch.attention.core import (
     weights_of,
 )
 from sardonyx.providers.torch.attention.rotary import taken, turned
+from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 from sardonyx.providers.torch.kernels import usable
-from sardonyx.providers.torch.row import Row, Rows
-from sardonyx.providers.torch.wide import wide
+from sardonyx.providers.torch.precision import wide
 
 
 @frozen
@@ -137,7 +137,7 @@ def _stepped(x: Inputs, attrs: dict[str, Any], next_: tuple[bool, bool]) -> tupl
 
     `next_` is whether digits are read, and whether a kernel of ours comes next.
     """
-    from sardonyx.providers.torch.kernels import decode
+    from sardonyx.providers.torch.kernels import attention_decode as decode
 
     size = x.past_key.shape[3]
     scale = attrs["scale"] or 1 / math.sqrt(size or 1)
@@ -165,7 +165,7 @@ _MOST_ROOMS: Final = 64
 
 def _room(cache: Tensor, heads: int, rows: int) -> Any:
     """Where the kernel leaves what its last programs gather."""
-    from sardonyx.providers.torch.kernels import decode
+    from sardonyx.providers.torch.kernels import attention_decode as decode
 
     stream = torch.cuda.current_stream().cuda_stream if cache.is_cuda else 0
     sizes = (cache.shape[0], decode.cut(cache, heads, rows))
@@ -368,8 +368,8 @@ def _unfit(node: Node) -> str:
     return ""
 
 
-ROWS: Final[Rows] = {
-    (MICROSOFT, "GroupQueryAttention"): Row(
+KERNELS: Final[TorchKernels] = {
+    (MICROSOFT, "GroupQueryAttention"): TorchKernel(
         group_query,
         frozenset((F32, F16, BF16, I32, I64)),
         host=(6,),

@@ -11,8 +11,8 @@ from torch import Tensor
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.op import MICROSOFT, ONNX
-from sardonyx.ops.recurrent import filled
-from sardonyx.providers.torch.row import Row, Rows
+from sardonyx.ops.recurrent.standard import filled
+from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 
 _TYPES: Final = frozenset((F32, F16, BF16))
 
@@ -77,7 +77,7 @@ def _decay(decay: Tensor, heads: int, size: int) -> Tensor:
     return _by_token(decay, heads)
 
 
-ROWS: Final[Rows] = {
-    (ONNX, "LinearAttention"): Row(linear, _TYPES),
-    (MICROSOFT, "LinearAttention"): Row(linear, _TYPES),
+KERNELS: Final[TorchKernels] = {
+    (ONNX, "LinearAttention"): TorchKernel(linear, _TYPES),
+    (MICROSOFT, "LinearAttention"): TorchKernel(linear, _TYPES),
 }

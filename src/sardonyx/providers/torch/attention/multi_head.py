@@ -13,13 +13,13 @@ from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import BF16, F16, F32, I32
 from sardonyx.graph.graph import Node
 from sardonyx.graph.op import MICROSOFT
-from sardonyx.ops.fused_attention import STAYS, UNSEEN
-from sardonyx.ops.microsoft.decoder import Masked, multi_head_attrs
-from sardonyx.ops.microsoft.multi_head import SHUT_OUT, Inputs
-from sardonyx.ops.rules import filled, one_int
+from sardonyx.ops.arrays import filled, one_int
+from sardonyx.ops.attention.decoder import Masked, multi_head_attrs
+from sardonyx.ops.attention.fused import STAYS, UNSEEN
+from sardonyx.ops.attention.multi_head import SHUT_OUT, Inputs
 from sardonyx.providers.torch.attention.core import INF, attended, pack, scores_of, unpack
-from sardonyx.providers.torch.row import Row, Rows
-from sardonyx.providers.torch.wide import wide
+from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
+from sardonyx.providers.torch.precision import wide
 
 _TYPES: Final = frozenset((F32, F16, BF16, I32))
 LOWEST: Final = float(np.finfo(np.float32).min)  # the score of a key that a row must not see
@@ -154,11 +154,11 @@ def _beams(slot: int) -> Any:
     return refuses
 
 
-ROWS: Final[Rows] = {
-    (MICROSOFT, "MultiHeadAttention"): Row(
+KERNELS: Final[TorchKernels] = {
+    (MICROSOFT, "MultiHeadAttention"): TorchKernel(
         multi_head, _TYPES, host=(8,), sized=True, refuses=_beams(9)
     ),
-    (MICROSOFT, "DecoderMaskedMultiHeadAttention"): Row(
+    (MICROSOFT, "DecoderMaskedMultiHeadAttention"): TorchKernel(
         masked, _TYPES, host=(7, 8), sized=True, refuses=_beams(9)
     ),
 }

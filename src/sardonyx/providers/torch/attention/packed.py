@@ -10,11 +10,11 @@ from torch import Tensor
 
 from sardonyx.graph.dtype import F16, F32, I32
 from sardonyx.graph.op import MICROSOFT
-from sardonyx.ops.fused_attention import STAYS, UNSEEN
-from sardonyx.ops.microsoft.projected import widths_of
-from sardonyx.ops.recurrent import filled
+from sardonyx.ops.attention.fused import STAYS, UNSEEN
+from sardonyx.ops.attention.projected import widths_of
+from sardonyx.ops.recurrent.standard import filled
 from sardonyx.providers.torch.attention.core import INF, attended
-from sardonyx.providers.torch.row import Row, Rows
+from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 
 _TYPES: Final = frozenset((F32, F16, I32))
 
@@ -70,8 +70,8 @@ def restored(x: Tensor, offsets: Tensor) -> Tensor:
     return y.view(*offsets.shape, x.shape[1])
 
 
-ROWS: Final[Rows] = {
-    (MICROSOFT, "PackedAttention"): Row(packed, _TYPES),
-    (MICROSOFT, "PackedMultiHeadAttention"): Row(multi_packed, _TYPES),
-    (MICROSOFT, "RestorePadding"): Row(restored, _TYPES),
+KERNELS: Final[TorchKernels] = {
+    (MICROSOFT, "PackedAttention"): TorchKernel(packed, _TYPES),
+    (MICROSOFT, "PackedMultiHeadAttention"): TorchKernel(multi_packed, _TYPES),
+    (MICROSOFT, "RestorePadding"): TorchKernel(restored, _TYPES),
 }

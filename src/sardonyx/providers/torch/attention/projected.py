@@ -11,18 +11,18 @@ from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import BF16, F16, F32, I8, I32, U8
 from sardonyx.graph.graph import Node
 from sardonyx.graph.op import MICROSOFT
-from sardonyx.ops.microsoft.decoder import projected_attrs
-from sardonyx.ops.microsoft.projected import Inputs, widths_of
-from sardonyx.ops.microsoft.qbert import projected_attrs as quantized_attrs
-from sardonyx.ops.recurrent import filled
-from sardonyx.ops.rules import one_int
+from sardonyx.ops.arrays import one_int
+from sardonyx.ops.attention.decoder import projected_attrs
+from sardonyx.ops.attention.projected import Inputs, widths_of
+from sardonyx.ops.attention.quantized import projected_attrs as quantized_attrs
+from sardonyx.ops.recurrent.standard import filled
 from sardonyx.providers.torch.attention.core import INF, pack, unpack
 from sardonyx.providers.torch.attention.multi_head import appended, attend, shut_out
 from sardonyx.providers.torch.attention.rotary import turned
-from sardonyx.providers.torch.nbits import weighed
-from sardonyx.providers.torch.qproducts import exact_matmul
-from sardonyx.providers.torch.row import Row, Rows
-from sardonyx.providers.torch.wide import wide
+from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
+from sardonyx.providers.torch.nbits.blockwise import weighed
+from sardonyx.providers.torch.precision import wide
+from sardonyx.providers.torch.quantize.matmul_conv import exact_matmul
 
 _TYPES: Final = frozenset((F32, F16, BF16, I32))
 
@@ -109,8 +109,8 @@ def _shares_cache(node: Node) -> str:
     return ""
 
 
-ROWS: Final[Rows] = {
-    (MICROSOFT, "Attention"): Row(projected, _TYPES, host=(6,)),
-    (MICROSOFT, "QAttention"): Row(quantized, _TYPES | {I8, U8}, refuses=_shares_cache),
-    (MICROSOFT, "DecoderMaskedSelfAttention"): Row(masked_self, _TYPES, host=(6, 7, 8)),
+KERNELS: Final[TorchKernels] = {
+    (MICROSOFT, "Attention"): TorchKernel(projected, _TYPES, host=(6,)),
+    (MICROSOFT, "QAttention"): TorchKernel(quantized, _TYPES | {I8, U8}, refuses=_shares_cache),
+    (MICROSOFT, "DecoderMaskedSelfAttention"): TorchKernel(masked_self, _TYPES, host=(6, 7, 8)),
 }

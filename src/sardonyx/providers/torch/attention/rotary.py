@@ -9,11 +9,11 @@ from torch import Tensor
 
 from sardonyx.graph.dtype import BF16, F16, F32, I64
 from sardonyx.graph.op import MICROSOFT, ONNX
-from sardonyx.ops.microsoft.rotary import heads_of, streams_of
+from sardonyx.ops.attention.rotary_contrib import heads_of, streams_of
 from sardonyx.providers.torch.attention.core import pack, unpack
+from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 from sardonyx.providers.torch.kernels import usable
-from sardonyx.providers.torch.row import Row, Rows
-from sardonyx.providers.torch.wide import wide
+from sardonyx.providers.torch.precision import wide
 
 _TYPES: Final = frozenset((F32, F16, BF16, I64))
 
@@ -103,8 +103,8 @@ def _mixed(angles: Tensor, attrs: dict[str, Any]) -> Tensor:
     return torch.stack([angles[stream, ..., i] for i, stream in enumerate(streams)], -1)
 
 
-ROWS: Final[Rows] = {
-    (ONNX, "RotaryEmbedding"): Row(rotary, _TYPES),
-    (MICROSOFT, "RotaryEmbedding"): Row(microsoft_rotary, _TYPES),
-    (MICROSOFT, "MRotaryEmbedding"): Row(multi_rotary, _TYPES),
+KERNELS: Final[TorchKernels] = {
+    (ONNX, "RotaryEmbedding"): TorchKernel(rotary, _TYPES),
+    (MICROSOFT, "RotaryEmbedding"): TorchKernel(microsoft_rotary, _TYPES),
+    (MICROSOFT, "MRotaryEmbedding"): TorchKernel(multi_rotary, _TYPES),
 }

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from sardonyx.base.records import frozen
 from sardonyx.providers.torch.dtypes import TORCH, ours
-from sardonyx.providers.torch.kernels import maths
+from sardonyx.providers.torch.kernels import elementwise_math as maths
+from sardonyx.providers.torch.kernels.chain_source import body
 from sardonyx.providers.torch.kernels.launch import launch
-from sardonyx.providers.torch.kernels.source import body
 
 if TYPE_CHECKING:
-    from sardonyx.ops.chain import Code
+    from sardonyx.ops.elementwise.chain import Code
 
 MOST_AXES: Final = 4  # after those that lie in a row are one
 _MOST_PLANS: Final = 64  # of a chain that are kept
@@ -210,7 +210,7 @@ def _compiled(source: str) -> Any:
     import triton
     import triton.language as tl
 
-    from sardonyx.providers.torch.kernels.device import wait_before
+    from sardonyx.providers.torch.kernels.intrinsics import wait_before
 
     name = f"<chain {hashlib.sha256(source.encode()).hexdigest()[:16]}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)

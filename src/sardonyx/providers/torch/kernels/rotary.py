@@ -8,8 +8,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sardonyx.providers.torch.kernels.attend import turned
-from sardonyx.providers.torch.kernels.device import wait_before
+from sardonyx.providers.torch.kernels.attention_cached import turned
+from sardonyx.providers.torch.kernels.intrinsics import wait_before
 from sardonyx.providers.torch.kernels.launch import launch
 
 

@@ -1,0 +1,79 @@
+"""Numpy arrays in references: arithmetic in a wider type, scalars and integer vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument
+from sardonyx.graph.dtype import BF16, by_numpy
+
+_T = TypeVar("_T")
+
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def is_half(dtype: Any) -> bool:
+    """Whether arithmetic in this type is done in float32: every float type under 32 bits."""
+    known = by_numpy(np.dtype(dtype))
+    return known is not None and known.is_float and known.bits < 32
+
+
+def wide(x: Array) -> Array:
+    """The array in the type that arithmetic on it is done in: float32 for narrower floats."""
+    return x.astype(np.float32) if is_half(x.dtype) else x
+
+
+def as_bf16(x: Array) -> Array:
+    """The numbers of float32 that are nearest to x and have the eight bits of a bfloat16."""
+    return x.astype(BF16.np).astype(np.float32)
+
+
+def in_wide(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A reference with narrow floats in float32, rounded once to its first input's type."""
+
+    def run(*arrays: Any, **attrs: Any) -> Any:
+        first = next(a for a in arrays if a is not None)
+        with np.errstate(all="ignore"):
+            if not is_half(first.dtype):
+                return function(*arrays, **attrs)
+            widened = (wide(a) if isinstance(a, np.ndarray) else a for a in arrays)
+            return narrow(function(*widened, **attrs), first.dtype)
+
+    return run
+
+
+def narrow(result: Any, dtype: Any) -> Any:
+    """float32 results rounded into a narrower type; whatever else they are stays."""
+    if isinstance(result, tuple):
+        return tuple(narrow(r, dtype) for r in result)
+    if isinstance(result, (np.ndarray, np.generic)) and result.dtype == np.float32:
+        with np.errstate(all="ignore"):
+            return np.asarray(result).astype(dtype)
+    return result
+
+
+def one_int(x: Array | None, what: str) -> int:
+    """The single integer in a run-time scalar."""
+    if x is None or x.size != 1:
+        raise InvalidArgument(f"{what} is one number, not an array of {0 if x is None else x.size}")
+    return int(x.reshape(-1)[0])
+
+
+def distinct(x: Array) -> Array:
+    """The different integers in an array, in their order: np.unique imports numpy.ma for it."""
+    ordered = np.sort(x, axis=None)
+    return ordered[np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))]
+
+
+def filled(inputs: tuple[_T | None, ...], count: int) -> tuple[_T | None, ...]:
+    """Inputs with None for those left out at the end."""
+    return inputs + (None,) * (count - len(inputs))
+
+
+def as_ints(x: Array | Sequence[int] | None) -> tuple[int, ...] | None:
+    """Run-time axes, sizes and the like as Python numbers."""
+    return None if x is None else tuple(int(i) for i in np.asarray(x).reshape(-1))

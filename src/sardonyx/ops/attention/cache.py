@@ -1,0 +1,159 @@
+"""Caches of keys and values: what lowering makes of attention that remembers what it has seen."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.graph.dim import Size, maximum
+from sardonyx.graph.dtype import BF16, F16, F32, I32, I64
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import INTERNAL, Op
+from sardonyx.ops.arrays import Array, one_int, wide
+
+_TYPES: Final = {
+    "T": frozenset((F32, F16, BF16)),
+    "I": frozenset((I32,)),
+    "L": frozenset((I32, I64)),
+    "P": frozenset((I64,)),
+}
+
+# For each of the batch, the place of its first new row, and how many keys it has with the new ones.
+spans: Final = Op(
+    "Spans",
+    1,
+    # Lengths less 1 with their total, or counts with the keys; of query and keys, which are
+    # [batch, heads, rows, head], only the sizes matter.
+    "lengths:L total:I? query:T keys:T?",
+    "y:I",
+    types=_TYPES,
+    domain=INTERNAL,
+)
+
+# New rows go behind those of the past; query and key are turned by the angles of their places.
+append: Final = Op(
+    "Append",
+    1,
+    "key:T value:T past_key:T? past_value:T? spans:I? total:I? query:T? cos:T? sin:T? positions:P?",
+    "present_key:T present_value:T turned:T?",
+    attrs={"interleaved": 0},  # pairs of features are neighbours, not halves of a head
+    types=_TYPES,
+    domain=INTERNAL,
+)
+
+
+def first_rows(seqlens: Array, total: int, rows: int) -> tuple[Array, Array]:
+    """Where the new rows of each of the batch go, and how many keys there are then."""
+    ends = seqlens.reshape(-1).astype(np.int64) + 1
+    wrong = ends[(ends < 1) | (ends > max(total, 1))]
+    if wrong.size:
+        raise InvalidArgument(f"seqlens_k {int(wrong[0]) - 1} is outside [0, {total})")
+    firsts = np.zeros_like(ends) if rows == total else ends - rows
+    if firsts.size and firsts.min() < 0:
+        raise InvalidArgument(
+            f"seqlens_k {int(ends.min()) - 1} is less than {rows} new rows make it"
+        )
+    return firsts, ends
+
+
+def rotated(x: Array, cos: Array, sin: Array, places: Array, interleaved: int) -> Array:
+    """Pairs of features of [batch, heads, rows, head], turned by the angles of their places."""
+    wrong = places[(places < 0) | (places >= cos.shape[0])]
+    if wrong.size:
+        raise InvalidArgument(f"position {int(wrong[0])} is outside [0, {cos.shape[0]})")
+    half = cos.shape[1]
+    even, odd = slice(0, half), slice(half, 2 * half)
+    if interleaved:
+        even, odd = slice(0, 2 * half, 2), slice(1, 2 * half, 2)
+    c, s = wide(cos)[places][:, None], wide(sin)[places][:, None]
+    result = np.array(x)
+    first, second = wide(x[..., even]), wide(x[..., odd])
+    with np.errstate(all="ignore"):
+        result[..., even] = c * first - s * second
+        result[..., odd] = s * first + c * second
+    return result
+
+
+def longer(g: Scope, total: Fact, past: Size) -> Size:
+    """The length of a cache that is to hold `total` keys: as long as it was, or longer."""
+    if total.sym is None or len(total.sym) != 1:
+        return g.fresh("total")
+    number = total.sym[0]
+    length = maximum(number, past)
+    return length if isinstance(length, int) or not g.assume_at_least(number, past) else number
+
+
+@spans.infer
+def _(g: Scope, lengths: Fact, total: Fact | None, query: Fact, keys: Fact | None) -> Fact:
+    return Fact(I32, (query.dims[0], 2))
+
+
+@spans.reference
+def _(lengths: Array, total: Array | None, query: Array, keys: Array | None) -> Array:
+    rows = query.shape[2]
+    if keys is not None:
+        check_counts(lengths, keys.shape[2])
+        firsts, ends = lengths - rows, lengths
+    else:
+        firsts, ends = first_rows(lengths, one_int(total, "total_sequence_length"), rows)
+    return np.stack((firsts, ends), axis=1).astype(np.int32)
+
+
+def check_counts(counts: Array, keys: int) -> None:
+    """Refuses more keys than there are."""
+    wrong = counts[(counts < 0) | (counts > keys)]
+    if wrong.size:
+        raise InvalidArgument(f"nonpad_kv_seqlen {int(wrong[0])} is outside [0, {keys}]")
+
+
+@append.infer
+def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
+    key, value, past_key, _, _, total, query = inputs[:7]
+    assert key is not None
+    assert value is not None
+    batch, heads, rows, head = key.dims
+    past = 0 if past_key is None else past_key.dims[2]
+    length = past + rows if total is None else longer(g, total, past)
+    if key.rank != 4:
+        raise InvalidGraph(f"keys are [batch, heads, rows, head], not {key}")
+    cache = key.shaped((batch, heads, length, head))
+    presents = cache, value.shaped((batch, heads, length, value.dims[3]))
+    return presents if query is None else (*presents, query.plain())
+
+
+@append.reference
+def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
+    key, value, past_key, past_value, spans, total, query, cos, sin, given = inputs
+    assert key is not None
+    assert value is not None
+    batch, _, rows, _ = key.shape
+    past = 0 if past_key is None else past_key.shape[2]
+    length = past + rows if total is None else max(past, one_int(total, "the length"))
+    firsts = np.full(batch, past) if spans is None else spans[:, 0]
+    if firsts.size and (firsts.max() > past or firsts.max() + rows > length):
+        raise InvalidArgument(f"{rows} new rows go behind {firsts.max()}, and there are {past}")
+    extra: tuple[Array, ...] = ()
+    if cos is not None:
+        assert sin is not None
+        assert query is not None
+        places = np.asarray(firsts[:, None] + np.arange(rows))
+        if given is not None:
+            is_first = total is not None and rows == one_int(total, "the length")
+            places = given.reshape(-1)[:1] + places - firsts[:, None] if is_first else given
+        key = rotated(key, cos, sin, places, attrs["interleaved"])
+        extra = (rotated(query, cos, sin, places, attrs["interleaved"]),)
+    made = []
+    for old, new in ((past_key, key), (past_value, value)):
+        cache = np.zeros((*new.shape[:2], length, new.shape[3]), new.dtype)
+        for b in range(batch):
+            if old is not None:
+                cache[b, :, : firsts[b]] = old[b, :, : firsts[b]]
+            cache[b, :, firsts[b] : firsts[b] + rows] = new[b]
+        made.append(cache)
+    return (*made, *extra)
+
+
+OPS: Final = (append, spans)

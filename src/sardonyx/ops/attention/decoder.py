@@ -1,0 +1,251 @@
+"""Attention of decoders, one row at a time, over caches that past and present may share."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.base.records import frozen
+from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.graph.dim import Size, product
+from sardonyx.graph.dtype import BOOL, F16, F32, I32, DType
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op, optional, required
+from sardonyx.ops.arrays import Array, filled, wide
+from sardonyx.ops.attention.heads import heads_of, pack, same_dims, same_rank, unpack
+from sardonyx.ops.attention.multi_head import attend, multi_head
+from sardonyx.ops.attention.projected import projected
+
+_FLOATS: Final = frozenset((F32, F16))
+_TYPES: Final = {"T": _FLOATS, "M": frozenset((I32,))}
+
+masked: Final = Op(
+    "DecoderMaskedMultiHeadAttention",
+    1,
+    "query:T key:T? value:T? mask_index:M? attention_bias:T? past_key:T? past_value:T? "
+    "past_sequence_length:M? beam_width:M? cache_indirection:M? bias:T?",
+    "output:T present_key:T? present_value:T? qk:Q?",
+    domain=MICROSOFT,
+    attrs={
+        "mask_filter_value": optional("float"),
+        "num_heads": required("int"),
+        "output_qk": 0,
+        "past_present_share_buffer": 0,
+        "scale": optional("float"),
+    },
+    types={**_TYPES, "Q": _FLOATS},
+    singles="past_sequence_length beam_width",
+)
+
+
+@masked.typed
+def _(types: dict[str, DType], attrs: dict[str, Any]) -> dict[str, DType]:
+    return {"Q": types["T"]}
+
+
+@frozen
+class Masked:
+    """The inputs of a node by name: facts, arrays or values."""
+
+    query: Any
+    key: Any
+    value: Any
+    mask: Any
+    added: Any
+    past_key: Any
+    past_value: Any
+    past_length: Any
+    beams: Any
+    indirection: Any
+    bias: Any
+
+    def arranged(self, attrs: dict[str, Any]) -> tuple[Any, ...]:
+        """The same as MultiHeadAttention has them; keys of cross attention have no past."""
+        is_shared = attrs["past_present_share_buffer"] and self.past_key is not None
+        behind = (self.past_length, self.indirection) if is_shared else (None, None)
+        before = (self.query, self.key, self.value, self.bias, self.mask, self.added)
+        return (*before, self.past_key, self.past_value, *behind)
+
+
+def multi_head_attrs(attrs: dict[str, Any]) -> dict[str, Any]:
+    """The attributes that MultiHeadAttention shares."""
+    kept = {k: attrs[k] for k in ("mask_filter_value", "num_heads", "scale")}
+    return {**kept, "unidirectional": 0}
+
+
+@masked.infer
+def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
+    x, heads = Masked(*inputs), attrs["num_heads"]
+    same_rank(3, query=x.query)
+    if heads < 1:
+        raise InvalidGraph(f"num_heads is {heads}, and must be 1 or more")
+    g.equal(x.query.dims[1], 1, "a decoder's query has one row")
+    if attrs["past_present_share_buffer"] and (x.past_key is None) != (x.past_length is None):
+        raise InvalidGraph("past_key and past_sequence_length go together: one is missing")
+    if x.key is None:
+        batch, rows, width = x.query.dims
+        g.divides(3 * heads, width, "num_heads does not split query, key and value")
+        x = Masked(*(Fact(x.query.dtype, (batch, rows, width // 3)),) * 3, *inputs[3:])
+    rule = multi_head.infer_rule
+    assert rule is not None
+    made: tuple[Fact, ...] = rule(g, *x.arranged(attrs), **multi_head_attrs(attrs))
+    return made
+
+
+@masked.reference
+def _(*inputs: Array | None, **attrs: Any) -> Any:
+    x = Masked(*filled(inputs, 11))
+    if x.key is None:
+        x = Masked(*np.split(x.query, 3, axis=2), *filled(inputs, 11)[3:])
+    rule = multi_head.reference_rule
+    assert rule is not None
+    return rule(*x.arranged(attrs), **multi_head_attrs(attrs))
+
+
+masked_self: Final = Op(
+    "DecoderMaskedSelfAttention",
+    1,
+    "input:T weights:T bias:T mask_index:M? past:T attention_bias:T? past_sequence_length:M "
+    "beam_width:M? cache_indirection:M?",
+    "output:T present:T",
+    domain=MICROSOFT,
+    attrs={
+        "do_rotary": 0,
+        "mask_filter_value": optional("float"),
+        "num_heads": required("int"),
+        "past_present_share_buffer": 0,
+        "scale": optional("float"),
+    },
+    types=_TYPES,
+    singles="past_sequence_length beam_width",
+)
+
+
+def projected_attrs(attrs: dict[str, Any]) -> dict[str, Any]:
+    """The attributes of Attention that does the same."""
+    rest = {"qkv_hidden_sizes": None, "rotary_embedding_dim": 0, "unidirectional": 0}
+    return {**attrs, **rest}
+
+
+@masked_self.infer
+def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
+    x = inputs[0]
+    assert x is not None
+    if inputs[8] is not None:
+        raise InvalidGraph(
+            "beams of one cache (cache_indirection) are not known here; "
+            "use DecoderMaskedMultiHeadAttention"
+        )
+    same_rank(3, input=x)
+    g.equal(x.dims[1], 1, "a decoder's input has one row")
+    rule = projected.infer_rule
+    assert rule is not None
+    length = inputs[6] if attrs["past_present_share_buffer"] else None
+    made: tuple[Fact, ...] = rule(g, *inputs[:6], length, **projected_attrs(attrs))
+    return made
+
+
+@masked_self.reference
+def _(*inputs: Array | None, **attrs: Any) -> Any:
+    rule = projected.reference_rule
+    assert rule is not None
+    length = inputs[6] if attrs["past_present_share_buffer"] else None
+    return rule(*inputs[:6], length, **projected_attrs(attrs))
+
+
+seq_first: Final = Op(
+    "DecoderAttention",
+    1,
+    "query:T key:T q_weight:T kv_weight:T bias:T key_padding_mask:B? key_cache:T? value_cache:T? "
+    "static_kv:B use_past:B has_layer_state:B has_key_padding_mask:B",
+    "output:T new_key_cache:T? new_value_cache:T?",
+    domain=MICROSOFT,
+    attrs={"mask_filter_value": optional("float"), "num_heads": required("int")},
+    types={"T": _FLOATS, "B": frozenset((BOOL,))},
+)
+
+
+def _flag(fact: Fact) -> bool | None:
+    return None if fact.sym is None or len(fact.sym) != 1 else bool(fact.sym[0])
+
+
+@seq_first.infer
+def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
+    query, key, q_weight, kv_weight, bias, mask, old, old_value, *flags = inputs
+    assert query is not None
+    assert key is not None
+    assert q_weight is not None
+    assert kv_weight is not None
+    assert bias is not None
+    same_rank(3, query=query, key=key)
+    rows, batch, hidden = query.dims
+    heads, head = heads_of(g, attrs["num_heads"], hidden, "num_heads")
+    same_dims(g, key.dims, (key.dims[0], batch, hidden), "key")
+    same_dims(g, q_weight.dims, (hidden, hidden), "q_weight")
+    same_dims(g, kv_weight.dims, (hidden, 2 * hidden), "kv_weight")
+    same_dims(g, bias.dims, (3 * hidden,), "bias")
+    if mask is not None:
+        same_rank(2, key_padding_mask=mask)
+        same_dims(g, mask.dims, (batch, mask.dims[1]), "key_padding_mask")
+    for name, cache in (("key_cache", old), ("value_cache", old_value)):
+        if cache is not None:
+            same_rank(4, **{name: cache})
+            same_dims(g, cache.dims, (batch, heads, cache.dims[2], head), name)
+    if old is not None and old_value is not None:
+        g.equal(old.dims[2], old_value.dims[2], "key_cache and value_cache differ in length")
+    for flag in flags:
+        if flag is not None:
+            g.equal(product(flag.dims), 1, "static_kv, use_past and the like are one truth each")
+    is_static, uses_past = (_flag(f) for f in flags[:2] if f is not None)
+    length: Size = g.fresh("keys")
+    if uses_past is False and is_static is not None:
+        length = key.dims[0] if is_static else rows
+    elif uses_past and is_static is not None and old is not None:
+        length = old.dims[2] if is_static else old.dims[2] + rows
+    cache = query.shaped((batch, heads, length, head))
+    return query.plain(), cache, cache
+
+
+@seq_first.reference
+def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
+    arrays: Any = inputs
+    query, key, q_weight, kv_weight, bias, mask, old_key, old_value, *flags = arrays
+    is_static, uses_past, _, is_masked = (bool(np.asarray(f).reshape(-1)[0]) for f in flags)
+    heads, hidden = attrs["num_heads"], query.shape[2]
+    q = _projection(query, q_weight, bias[:hidden], heads)
+    if uses_past and (old_key is None or old_value is None):
+        raise InvalidGraph("use_past needs key_cache and value_cache")
+    if uses_past and is_static:
+        k, v = old_key, old_value
+    else:
+        source = key if is_static else query
+        k, v = (
+            _projection(source, weight, part, heads)
+            for weight, part in zip(
+                np.split(kv_weight, 2, axis=1), np.split(bias[hidden:], 2), strict=True
+            )
+        )
+        if uses_past:
+            k, v = (np.concatenate(p, axis=2) for p in ((old_key, k), (old_value, v)))
+    low = attrs["mask_filter_value"]
+    shut = np.zeros((1, 1, 1, 1), np.float32)
+    if is_masked and mask is not None:  # true where a key is padding
+        if mask.shape[1] != k.shape[2]:
+            raise InvalidArgument(
+                f"key_padding_mask is for {mask.shape[1]} keys, and there are {k.shape[2]}"
+            )
+        lowest = np.float32(-10000 if low is None else low)
+        shut = np.where(mask[:, None, None, :], lowest, np.float32(0))
+    y, _ = attend(q, k, v, shut, 0, {"scale": None, "unidirectional": 0})
+    return pack(y).swapaxes(0, 1).copy(), np.ascontiguousarray(k), np.ascontiguousarray(v)
+
+
+def _projection(x: Array, weight: Array, bias: Array, heads: int) -> Array:
+    """[rows, batch, hidden] as [batch, heads, rows, head] of its product."""
+    y = np.matmul(wide(x), wide(weight)) + wide(bias)
+    return unpack(y.swapaxes(0, 1), heads).astype(x.dtype)
+
+
+OPS: Final = (masked, masked_self, seq_first)

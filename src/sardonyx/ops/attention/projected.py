@@ -1,0 +1,204 @@
+"""Attention of com.microsoft: the input is projected to query, key and value first."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.base.records import frozen
+from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.graph.dim import Size
+from sardonyx.graph.dtype import BF16, F16, F32, I32
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op, optional, required
+from sardonyx.ops.arrays import Array, filled, one_int, wide
+from sardonyx.ops.attention.cache import rotated
+from sardonyx.ops.attention.heads import pack, same_dims, same_rank, unpack
+from sardonyx.ops.attention.multi_head import SHUT_OUT, attend, check_added, check_shared, shared
+
+projected: Final = Op(
+    "Attention",
+    1,
+    "input:T weights:T bias:T? mask_index:M? past:T? attention_bias:T? past_sequence_length:M?",
+    "output:T present:T?",
+    domain=MICROSOFT,
+    attrs={
+        "do_rotary": 0,
+        "mask_filter_value": optional("float"),
+        "num_heads": required("int"),
+        "past_present_share_buffer": 0,
+        "qkv_hidden_sizes": optional("ints"),
+        "rotary_embedding_dim": 0,
+        "scale": optional("float"),
+        "unidirectional": 0,
+    },
+    types={"T": frozenset((F32, F16, BF16)), "M": frozenset((I32,))},
+)
+
+
+@frozen
+class Inputs:
+    """The inputs of a node by name: facts, arrays or values."""
+
+    x: Any
+    weights: Any
+    bias: Any
+    mask: Any
+    past: Any
+    added: Any
+    past_length: Any
+
+
+def _check(x: Inputs, attrs: dict[str, Any]) -> None:
+    if attrs["num_heads"] < 1:
+        raise InvalidGraph(f"num_heads is {attrs['num_heads']}, and must be 1 or more")
+    if attrs["past_present_share_buffer"] and (x.past is None or x.past_length is None):
+        raise InvalidGraph("past_present_share_buffer 1 needs past and past_sequence_length")
+
+
+def widths_of(columns: Size, attrs: dict[str, Any]) -> tuple[Size, Size, Size]:
+    """How many of the projected columns are query, key and value."""
+    sizes = attrs["qkv_hidden_sizes"]
+    if not sizes:
+        return columns // 3, columns // 3, columns // 3
+    if len(sizes) != 3 or sizes[0] != sizes[1] or any(s % attrs["num_heads"] for s in sizes):
+        raise InvalidGraph(
+            f"qkv_hidden_sizes {sizes} are not three sizes of which the first two are equal and "
+            f"num_heads {attrs['num_heads']} divides all"
+        )
+    return sizes[0], sizes[1], sizes[2]
+
+
+@projected.infer
+def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
+    x, heads = Inputs(*inputs), attrs["num_heads"]
+    _check(x, attrs)
+    same_rank(3, input=x.x)
+    same_rank(2, weights=x.weights)
+    batch, rows, inner = x.x.dims
+    g.equal(x.weights.dims[0], inner, "weights do not fit the input")
+    columns = x.weights.dims[1]
+    width, _, value_width = widths_of(columns, attrs)
+    if attrs["qkv_hidden_sizes"]:
+        g.equal(columns, 2 * width + value_width, "weights and qkv_hidden_sizes differ")
+    else:
+        g.divides(3 * heads, columns, "weights do not hold query, key and value of all heads")
+    if x.bias is not None:
+        same_dims(g, x.bias.dims, (columns,), "bias")
+    head, past = width // heads, 0
+    if x.past is not None:
+        same_rank(5, past=x.past)
+        past = x.past.dims[3]
+        same_dims(g, x.past.dims, (2, batch, heads, past, head), "past")
+        g.equal(value_width, width, "values of another width than keys have no past")
+    total = length = past + rows
+    if attrs["past_present_share_buffer"]:
+        total, length = check_shared(g, x.past_length, None), past
+    if attrs["do_rotary"]:
+        g.at_least(head, attrs["rotary_embedding_dim"], "rotary_embedding_dim exceeds a head")
+        g.divides(2, attrs["rotary_embedding_dim"] or head, "features are turned in pairs")
+    if x.mask is not None:
+        _check_mask(g, x.mask, (batch, rows, total))
+    if x.added is not None:
+        check_added(g, x.added, (batch, heads, rows, total))
+    present = x.x.shaped((2, batch, heads, length, head))
+    return x.x.shaped((batch, rows, value_width)), present
+
+
+def _check_mask(g: Scope, mask: Fact, sizes: tuple[Size, Size, Size]) -> None:
+    batch, rows, total = sizes
+    if mask.rank == 1:
+        count = mask.dims[0]
+        is_known = isinstance(batch, int) and isinstance(count, int)
+        if is_known and count not in _counts(batch):
+            raise InvalidGraph(f"mask_index has {count} numbers for a batch of {batch}")
+    elif mask.rank == 2:
+        g.equal_or_one(mask.dims[0], batch, "mask_index does not broadcast over the batch")
+        g.equal(mask.dims[1], total, "mask_index has another number of columns than keys")
+    elif mask.rank == 3:
+        same_dims(g, mask.dims, (batch, rows, total), "mask_index")
+    elif mask.rank == 4:
+        same_dims(g, mask.dims, (batch, 1, mask.dims[2], mask.dims[2]), "mask_index")
+        g.at_least(mask.dims[2], total, "mask_index has fewer columns than there are keys")
+    else:
+        raise InvalidGraph(f"mask_index has rank {mask.rank}, and must have 1 to 4")
+
+
+def _counts(batch: Any) -> tuple[Any, ...]:
+    """How many numbers say where keys end; where they end and begin; and where each text begins."""
+    return batch, 2 * batch, 3 * batch + 2
+
+
+@projected.reference
+def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
+    x = Inputs(*filled(inputs, 7))
+    all_three = np.matmul(wide(x.x), wide(x.weights))
+    if x.bias is not None:
+        all_three = all_three + wide(x.bias)
+    return attended(x, all_three.astype(x.x.dtype), attrs)
+
+
+def attended(x: Inputs, all_three: Array, attrs: dict[str, Any]) -> tuple[Array, ...]:
+    """What follows the product: query, key and value lie side by side in it."""
+    heads = attrs["num_heads"]
+    width, _, _ = widths_of(all_three.shape[2], attrs)
+    assert isinstance(width, int)
+    parts = np.split(all_three, (width, 2 * width), axis=2)
+    q, k, v = (unpack(part, heads) for part in parts)
+    past = 0
+    if attrs["past_present_share_buffer"]:
+        past = one_int(x.past_length, "past_sequence_length")
+    elif x.past is not None:
+        past = x.past.shape[3]
+    if attrs["do_rotary"]:
+        q, k = (_turned(part, past, attrs["rotary_embedding_dim"]) for part in (q, k))
+    caches = [k, v]
+    if attrs["past_present_share_buffer"]:
+        caches = [shared(old, new, past) for old, new in zip(x.past, (k, v), strict=True)]
+    elif x.past is not None:
+        pairs = zip(x.past, (k, v), strict=True)
+        caches = [np.concatenate(pair, axis=2) for pair in pairs]
+    k, v = (c[:, :, : past + q.shape[2]] for c in caches)
+    mask = _mask(x.mask, (x.x.shape[0], past, *q.shape[2:3]), attrs["mask_filter_value"])
+    if x.added is not None:
+        mask = mask + wide(x.added)
+    y, _ = attend(q, k, v, mask, past, attrs)
+    same = k.shape == v.shape
+    return pack(y), np.stack(caches) if same else np.zeros((2, *k.shape), k.dtype)
+
+
+def _turned(x: Array, past: int, width: int) -> Array:
+    """Features of [batch, heads, rows, head] turned by the angles of their places."""
+    half = (width or x.shape[3]) // 2
+    speeds = 10000.0 ** (-np.arange(half) / max(half, 1))
+    angles = np.arange(past + x.shape[2])[:, None] * speeds
+    places = np.arange(past, past + x.shape[2])[None] + np.zeros((x.shape[0], 1), np.int64)
+    cos, sin = (f(angles).astype(np.float32) for f in (np.cos, np.sin))
+    return rotated(x, cos, sin, places, 0)
+
+
+def _mask(mask: Array | None, sizes: tuple[int, ...], low: float | None) -> Array:
+    """What a mask adds to the scores [batch, heads, rows, keys]."""
+    batch, past, rows = sizes
+    keys = past + rows
+    if mask is None:
+        return np.zeros((1, 1, 1, 1), np.float32)
+    places = np.arange(keys)
+    if mask.ndim == 1:
+        if mask.shape[0] not in _counts(batch):
+            raise InvalidArgument(f"mask_index has {mask.shape[0]} numbers for a batch of {batch}")
+        ends, starts = mask[:batch, None], mask[batch : 2 * batch, None]
+        seen = places < ends
+        if mask.shape[0] == 2 * batch:
+            seen = seen & (places >= starts)
+    elif mask.ndim == 4:
+        seen = mask[:, 0, past:keys, :keys] > 0
+    else:
+        seen = mask > 0
+    shape = (seen.shape[0], 1, 1 if seen.ndim == 2 else seen.shape[1], keys)
+    return np.where(seen.reshape(shape), 0, SHUT_OUT if low is None else low).astype(np.float32)
+
+
+OPS: Final = (projected,)

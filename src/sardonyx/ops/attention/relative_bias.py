@@ -1,0 +1,124 @@
+"""What attention adds to its scores for how far apart two tokens are."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.graph.dtype import F16, F32, I32, I64
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op, required
+from sardonyx.ops.arrays import Array, filled, one_int, wide
+from sardonyx.ops.attention.heads import heads_of, same_dims, same_rank, unpack
+from sardonyx.ops.attention.packed import restored
+from sardonyx.ops.elementwise.arithmetic import sigmoid
+from sardonyx.ops.sizes import allocatable
+
+_FLOATS: Final = frozenset((F32, F16))
+
+relative: Final = Op(
+    "RelativePositionBias",
+    1,
+    "bias_table:T query_length:U key_length:U",
+    "output:T",
+    domain=MICROSOFT,
+    attrs={"is_bidirectional": 0, "max_distance": required("int")},
+    types={"T": _FLOATS, "U": frozenset((I64,))},
+)
+
+
+@relative.infer
+def _(g: Scope, table: Fact, query: Fact, key: Fact, **attrs: Any) -> Fact:
+    same_rank(2, bias_table=table)
+    if attrs["max_distance"] < 1:
+        raise InvalidGraph(f"max_distance is {attrs['max_distance']}, and must be 1 or more")
+    lengths = (g.fresh("rows") if f.sym is None else f.sym[0] for f in (query, key))
+    return table.shaped((1, table.dims[1], *lengths))
+
+
+@relative.reference
+def _(table: Array, query: Array, key: Array, **attrs: Any) -> Array:
+    rows, keys = one_int(query, "query_length"), one_int(key, "key_length")
+    if min(rows, keys) < 0:
+        raise InvalidArgument(f"query_length {rows} and key_length {keys} must not be negative")
+    # Distances are numbers of 64 bits, whatever the table holds.
+    allocatable((max(table.shape[1], 1), rows, keys), np.int64, "the output")
+    apart = np.arange(keys) - np.arange(rows)[:, None]
+    buckets = _buckets(apart, table.shape[0], attrs)
+    # The table's rows are those of its transpose: all numbers of a head lie side by side.
+    return np.asarray(table.reshape(table.shape[1], table.shape[0])[:, buckets][None])
+
+
+def _buckets(apart: Array, count: int, attrs: dict[str, Any]) -> Array:
+    """Small distances have buckets of their own; larger ones share them, by their logarithm."""
+    first = np.zeros_like(apart)
+    if attrs["is_bidirectional"]:
+        count //= 2
+        first = np.where(apart > 0, count, 0)
+        apart = np.abs(apart)
+    else:
+        apart = np.maximum(-apart, 0)
+    exact = count // 2
+    with np.errstate(all="ignore"):
+        ratio = np.log(apart.astype(np.float32) / np.float32(exact))
+        spread = np.float32(np.log(attrs["max_distance"] / exact))
+        far = exact + np.nan_to_num(ratio / spread * np.float32(count - exact)).astype(np.int64)
+    return np.asarray(first + np.where(apart < exact, apart, np.minimum(far, count - 1)))
+
+
+gated: Final = Op(
+    "GatedRelativePositionBias",
+    1,
+    "query_layer:T query_bias:T rel_pos:T weight:T bias:T eco_a:T token_offset:M?",
+    "output:T",
+    domain=MICROSOFT,
+    attrs={"num_heads": required("int")},
+    types={"T": _FLOATS, "M": frozenset((I32,))},
+)
+
+
+@gated.infer
+def _(g: Scope, *inputs: Fact | None, num_heads: int) -> Fact:
+    query, query_bias, positions, weight, bias, scale, offsets = inputs
+    assert query is not None
+    assert query_bias is not None
+    assert positions is not None
+    assert weight is not None
+    assert bias is not None
+    assert scale is not None
+    hidden = query.dims[-1]
+    heads, head = heads_of(g, num_heads, hidden, "num_heads")
+    if offsets is None:
+        same_rank(3, query_layer=query)
+        batch, rows = query.dims[:2]
+    else:
+        same_rank(2, query_layer=query, token_offset=offsets)
+        batch, rows = offsets.dims
+    same_dims(g, query_bias.dims, (hidden,), "query_bias")
+    same_dims(g, positions.dims, (1, heads, rows, rows), "rel_pos")
+    same_rank(2, weight=weight)
+    g.equal(weight.dims[0], head, "weight does not fit a head")
+    g.divides(2, weight.dims[1], "weight has an odd number of columns")
+    same_dims(g, bias.dims, (weight.dims[1],), "bias")
+    same_dims(g, scale.dims, (1, heads, 1, 1), "eco_a")
+    return query.shaped((batch, heads, rows, rows))
+
+
+@gated.reference
+@np.errstate(all="ignore")
+def _(*inputs: Array | None, num_heads: int) -> Array:
+    arrays: Any = filled(inputs, 7)
+    query, query_bias, positions, weight, bias, scale, offsets = arrays
+    x = query if offsets is None else restored(query, offsets)
+    q = unpack(wide(x) + wide(query_bias), num_heads)
+    gates = np.matmul(q, wide(weight)) + wide(bias)
+    halves = gates.reshape(*gates.shape[:3], 2, -1).sum(axis=-1)
+    u, r = (part[..., None] for part in np.moveaxis(sigmoid(halves), -1, 0))
+    y = (u * (r * wide(scale) - 1) + 2) * wide(positions)
+    return np.asarray(y.astype(query.dtype))
+
+
+OPS: Final = (relative, gated)

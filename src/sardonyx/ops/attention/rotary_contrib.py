@@ -1,0 +1,145 @@
+"""Rotary embeddings of com.microsoft: positions before the caches; or three of them per token."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.graph.dim import Size
+from sardonyx.graph.dtype import BF16, F16, F32, I64
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op, required
+from sardonyx.ops.arrays import Array
+from sardonyx.ops.attention.cache import rotated
+from sardonyx.ops.attention.heads import pack, same_dims, same_rank, unpack
+
+MAX_PAIRS: Final = 1 << 16  # of features in a head
+rotary: Final = Op(
+    "RotaryEmbedding",
+    1,
+    "input:T position_ids:M cos_cache:T sin_cache:T",
+    "output:T",
+    domain=MICROSOFT,
+    attrs={
+        "interleaved": 0,
+        "is_packed_batching": 0,
+        "num_heads": 0,
+        "rotary_embedding_dim": 0,
+        "scale": 1.0,
+    },
+    types={"T": frozenset((F32, F16, BF16)), "M": frozenset((I64,))},
+)
+
+
+def heads_of(hidden: Size, angles: Size, attrs: dict[str, Any]) -> Size:
+    """How many heads lie side by side in an input of three axes."""
+    if not attrs["rotary_embedding_dim"]:
+        return hidden // (angles * 2)
+    heads: int = attrs["num_heads"]
+    if heads < 1:
+        raise InvalidGraph("rotary_embedding_dim needs num_heads")
+    return heads
+
+
+@rotary.infer
+def _(g: Scope, x: Fact, ids: Fact, cos: Fact, sin: Fact, **attrs: Any) -> Fact:
+    same_rank(2, cos_cache=cos, sin_cache=sin)
+    same_dims(g, sin.dims, cos.dims, "sin_cache")
+    if x.rank not in (3, 4):
+        raise InvalidGraph(f"input has rank {x.rank}, and must have 3 or 4: it is {x}")
+    angles = cos.dims[1]
+    rows = x.dims[1] if x.rank == 3 else x.dims[2]
+    if x.rank == 4:
+        g.at_least(x.dims[3], angles * 2, "the caches hold more angles than a head has pairs")
+    else:
+        heads = heads_of(x.dims[2], angles, attrs)
+        if attrs["rotary_embedding_dim"]:
+            g.divides(heads, x.dims[2], "num_heads does not split the input")
+            head = x.dims[2] // heads
+            g.at_least(head, angles * 2, "the caches hold more angles than a head has pairs")
+        else:
+            g.divides(angles * 2, x.dims[2], "the caches hold angles of another size of heads")
+    width = attrs["rotary_embedding_dim"]
+    if width:
+        g.equal(angles * 2, width, "the caches hold another number of angles")
+    if ids.rank == 1:
+        g.equal(ids.dims[0], 1, "position_ids is one number, or one for each row")
+    else:
+        same_dims(g, ids.dims, (x.dims[0], rows), "position_ids")
+    return x.plain()
+
+
+@rotary.reference
+def _(x: Array, ids: Array, cos: Array, sin: Array, **attrs: Any) -> Array:
+    if not x.size:
+        return np.array(x)
+    is_packed = x.ndim == 3
+    tokens = x
+    if is_packed:
+        heads = heads_of(x.shape[2], cos.shape[1], attrs)
+        assert isinstance(heads, int)
+        tokens = unpack(x, heads)
+    places = ids
+    if ids.ndim == 1:
+        places = np.zeros((x.shape[0], 1), np.int64) + ids + np.arange(tokens.shape[2])
+    y = rotated(tokens, cos, sin, places, attrs["interleaved"])
+    return pack(y) if is_packed else y
+
+
+# A token has a time, a row and a column; each feature pair turns by the angle of one of them.
+multi: Final = Op(
+    "MRotaryEmbedding",
+    1,
+    "input:T position_ids:M cos_cache:T sin_cache:T",
+    "output:T",
+    domain=MICROSOFT,
+    attrs={**rotary.attrs, "mrope_layout": 0, "mrope_section": required("ints")},
+    types=rotary.types,
+)
+
+
+def streams_of(attrs: dict[str, Any]) -> Array:
+    """Which of the three positions turns each pair of features."""
+    sections = attrs["mrope_section"]
+    if len(sections) != 3 or min(sections) < 0 or sum(sections) > MAX_PAIRS:
+        raise InvalidGraph(f"mrope_section {sections} are not three sizes of at most {MAX_PAIRS}")
+    if attrs["mrope_layout"] == 0:
+        return np.repeat(np.arange(3), sections)
+    if attrs["mrope_layout"] != 1:
+        raise InvalidGraph(f"mrope_layout is {attrs['mrope_layout']}: 0 for chunks, or 1")
+    found = np.zeros(sum(sections), np.int64)
+    for stream in (1, 2):
+        found[stream : 3 * sections[stream] : 3] = stream
+    return found
+
+
+@multi.infer
+def _(g: Scope, x: Fact, ids: Fact, cos: Fact, sin: Fact, **attrs: Any) -> Fact:
+    rule = rotary.infer_rule
+    assert rule is not None
+    same_rank(3, position_ids=ids)
+    g.equal(ids.dims[0], 3, "position_ids has a time, a row and a column for each token")
+    y: Fact = rule(g, x, ids.shaped(ids.dims[1:]), cos, sin, **attrs)
+    g.equal(cos.dims[1], len(streams_of(attrs)), "mrope_section does not add up to the angles")
+    return y
+
+
+@multi.reference
+def _(x: Array, ids: Array, cos: Array, sin: Array, **attrs: Any) -> Array:
+    wrong = ids[(ids < 0) | (ids >= cos.shape[0])]
+    if wrong.size:
+        raise InvalidArgument(f"position {int(wrong[0])} is outside [0, {cos.shape[0]})")
+    streams = streams_of(attrs)
+    rows = np.moveaxis(ids[streams], 0, -1)  # [batch, rows, pairs]
+    tables = [a[rows, np.arange(len(streams))] for a in (cos, sin)]
+    flat = [a.reshape(-1, len(streams)) for a in tables]
+    places = np.arange(rows.shape[0] * rows.shape[1]).reshape(rows.shape[:2])
+    rule = rotary.reference_rule
+    assert rule is not None
+    return np.asarray(rule(x, places, *flat, **attrs))
+
+
+OPS: Final = (rotary, multi)

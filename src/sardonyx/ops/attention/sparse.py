@@ -1,0 +1,188 @@
+"""Attention that looks at some keys only: around a token and at chosen ones, or by blocks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.base.records import frozen
+from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.graph.dtype import BF16, F16, F32, I32
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op, optional, required
+from sardonyx.ops.arrays import Array, filled, one_int, wide
+from sardonyx.ops.attention.cache import rotated
+from sardonyx.ops.attention.heads import heads_of, pack, same_dims, same_rank, unpack
+
+longformer: Final = Op(
+    "LongformerAttention",
+    1,
+    "input:T weight:T bias:T mask:T global_weight:T global_bias:T global:G",
+    "output:T",
+    domain=MICROSOFT,
+    attrs={"num_heads": required("int"), "window": required("int")},
+    types={"T": frozenset((F32, F16)), "G": frozenset((I32,))},
+)
+
+
+@longformer.infer
+def _(g: Scope, *inputs: Fact, num_heads: int, window: int) -> Fact:
+    x, weight, bias, mask, global_weight, global_bias, chosen = inputs
+    same_rank(3, input=x)
+    batch, rows, hidden = x.dims
+    heads_of(g, num_heads, hidden, "num_heads")
+    if window < 1:
+        raise InvalidGraph(f"window is {window}, and must be 1 or more")
+    for name, w, b in (("weight", weight, bias), ("global_weight", global_weight, global_bias)):
+        same_dims(g, w.dims, (hidden, 3 * hidden), name)
+        same_dims(g, b.dims, (3 * hidden,), f"the bias of {name}")
+    same_dims(g, mask.dims, (batch, rows), "mask")
+    same_dims(g, chosen.dims, (batch, rows), "global")
+    return x.plain()
+
+
+@longformer.reference
+@np.errstate(all="ignore")
+def _(*inputs: Array, num_heads: int, window: int) -> Array:
+    x, weight, bias, mask, global_weight, global_bias, chosen = inputs
+    local, wide_ones = (
+        [unpack(part, num_heads) for part in np.split(np.matmul(wide(x), wide(w)) + wide(b), 3, 2)]
+        for w, b in ((weight, bias), (global_weight, global_bias))
+    )
+    is_global = chosen != 0
+    places = np.arange(x.shape[1])
+    near = np.abs(places - places[:, None]) <= window
+    seen = near | is_global[:, None, None, :]
+    hidden = wide(mask)[:, None, None, :]
+    y = _weighed(local, np.where(seen, hidden, -np.inf))
+    everywhere = _weighed(wide_ones, np.broadcast_to(hidden, (len(x), 1, 1, x.shape[1])))
+    y = np.where(is_global[:, None, :, None], everywhere, y)
+    return pack(y).astype(x.dtype)
+
+
+def _weighed(parts: list[Array], mask: Array) -> Array:
+    q, k, v = parts
+    scores = np.matmul(q, k.swapaxes(2, 3)) / np.float32(math.sqrt(q.shape[3])) + mask
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
+    return np.asarray(np.matmul(weights / weights.sum(axis=-1, keepdims=True), v))
+
+
+blocks: Final = Op(
+    "SparseAttention",
+    1,
+    "query:T key:T? value:T? past_key:T past_value:T block_row_indices:M block_col_indices:M "
+    "total_sequence_length:M key_total_sequence_lengths:M cos_cache:T? sin_cache:T?",
+    "output:T present_key:T present_value:T",
+    domain=MICROSOFT,
+    attrs={
+        "do_rotary": 0,
+        "kv_num_heads": required("int"),
+        "num_heads": required("int"),
+        "rotary_interleaved": 0,
+        "scale": optional("float"),
+        "sparse_block_size": required("int"),
+    },
+    types={"T": frozenset((F32, F16, BF16)), "M": frozenset((I32,))},
+)
+
+
+@frozen
+class Blocks:
+    """The inputs of a node by name: facts or arrays."""
+
+    query: Any
+    key: Any
+    value: Any
+    past_key: Any
+    past_value: Any
+    rows: Any
+    columns: Any
+    total: Any
+    lengths: Any
+    cos: Any
+    sin: Any
+
+
+@blocks.infer
+def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
+    x, heads, shared = Blocks(*inputs), attrs["num_heads"], attrs["kv_num_heads"]
+    if heads < 1 or shared < 1 or heads % shared:
+        raise InvalidGraph(f"kv_num_heads {shared} does not share out num_heads {heads}")
+    if attrs["sparse_block_size"] < 1:
+        raise InvalidGraph(f"sparse_block_size is {attrs['sparse_block_size']}, not 1 or more")
+    if (x.key is None) != (x.value is None):
+        raise InvalidGraph("key and value go together: one of them is missing")
+    if attrs["do_rotary"] and (x.cos is None or x.sin is None):
+        raise InvalidGraph("do_rotary 1 needs cos_cache and sin_cache")
+    same_rank(3, query=x.query)
+    batch, rows, hidden = x.query.dims
+    parts = heads if x.key is not None else heads + 2 * shared
+    g.divides(parts, hidden, "the heads do not split the query")
+    head = hidden // parts
+    for name in ("key", "value") if x.key is not None else ():
+        same_dims(g, getattr(x, name).dims, (batch, rows, head * shared), name)
+    same_rank(4, past_key=x.past_key, past_value=x.past_value)
+    for name in ("past_key", "past_value"):
+        cache = getattr(x, name)
+        same_dims(g, cache.dims, (batch, shared, x.past_key.dims[2], head), name)
+    same_rank(2, block_row_indices=x.rows, block_col_indices=x.columns)
+    g.equal(x.rows.dims[0], x.columns.dims[0], "block_row_indices and block_col_indices differ")
+    g.divides(x.rows.dims[0], heads, "the layouts do not share out the heads")
+    same_dims(g, x.lengths.dims, (batch,), "key_total_sequence_lengths")
+    y = x.query.shaped((batch, rows, head * heads))
+    return y, x.past_key.plain(), x.past_value.plain()
+
+
+@blocks.reference
+@np.errstate(all="ignore")
+def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
+    x, heads, shared = Blocks(*filled(inputs, 11)), attrs["num_heads"], attrs["kv_num_heads"]
+    if x.key is not None:
+        q, k, v = unpack(x.query, heads), unpack(x.key, shared), unpack(x.value, shared)
+    else:
+        whole = unpack(x.query, heads + 2 * shared)
+        q, k, v = np.split(whole, (heads, heads + shared), axis=1)
+    rows, total = q.shape[2], one_int(x.total, "total_sequence_length")
+    firsts = np.zeros_like(x.lengths) if rows == total else x.lengths - rows
+    room = x.past_key.shape[2]
+    if firsts.size and (firsts.min() < 0 or (firsts + rows).max() > room):
+        raise InvalidArgument(f"{rows} new rows of keys do not fit into a cache of {room}")
+    if attrs["do_rotary"]:
+        places = firsts[:, None] + np.arange(rows)
+        q, k = (rotated(a, x.cos, x.sin, places, attrs["rotary_interleaved"]) for a in (q, k))
+    caches = [np.array(x.past_key), np.array(x.past_value)]
+    y = np.zeros(q.shape, np.float32)
+    scale = np.float32(attrs["scale"] or 1 / math.sqrt(q.shape[3]))
+    seen = _layouts(x.rows, x.columns, room, attrs["sparse_block_size"])
+    for b, first in enumerate(firsts):
+        for cache, new in zip(caches, (k, v), strict=True):
+            cache[b, :, first : first + rows] = new[b]
+        end = first + rows
+        keys, values = (wide(np.repeat(c[b, :, :end], heads // shared, axis=0)) for c in caches)
+        places = np.arange(first, end)
+        visible = seen[np.arange(heads) % len(seen)][:, first:end, :end]
+        visible = visible & (np.arange(end) <= places[:, None])
+        scores = np.matmul(wide(q[b]), keys.swapaxes(1, 2)) * scale
+        scores = np.where(visible, scores, -np.inf)
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
+        y[b] = np.matmul(weights / weights.sum(axis=-1, keepdims=True), values)
+    return pack(y).astype(q.dtype), *caches
+
+
+def _layouts(rows: Array, columns: Array, size: int, block: int) -> Array:
+    """Which keys each place may see in each layout, from its blocks in CSR form."""
+    count = -(-size // block)
+    seen = np.zeros((len(rows), count, count), bool)
+    for layout, (ends, found) in enumerate(zip(rows, columns, strict=True)):
+        if (np.diff(ends) < 0).any() or ends[0] < 0 or ends[-1] > len(found):
+            raise InvalidArgument(f"block_row_indices {ends.tolist()} do not part the columns")
+        for row in range(min(len(ends) - 1, count)):
+            chosen = found[ends[row] : ends[row + 1]]
+            seen[layout, row, chosen[(chosen >= 0) & (chosen < count)]] = True
+    return np.repeat(np.repeat(seen, block, axis=1), block, axis=2)
+
+
+OPS: Final = (longformer, blocks)

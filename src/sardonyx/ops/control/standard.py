@@ -1,0 +1,465 @@
+"""Control flow: nodes that run other graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, InvalidGraph, SardonyxError, ShapeError
+from sardonyx.graph.dim import Dim, Size, lone_name, maximum, symbols
+from sardonyx.graph.dtype import BOOL, I64
+from sardonyx.graph.fact import AnyFact, Fact, OptionalFact, SequenceFact
+from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.known import known_number
+from sardonyx.graph.op import Op, optional, required
+from sardonyx.ops.arrays import Array, one_int
+from sardonyx.ops.control.scan_outputs import collected, perhaps_none, stacked
+from sardonyx.ops.inference import axis_of
+from sardonyx.ops.sequence import join, nothing, one_of
+from sardonyx.ops.sizes import SIZES, STORED, kept, same_value
+
+_TRUTH: Final = frozenset((BOOL,))
+_TURNS: Final = 3  # inferences of a loop's body after which a changing shape is given up
+
+
+class Body(Protocol):
+    """A graph as references see it: values in, list of values out."""
+
+    @property
+    def unrun_facts(self) -> list[AnyFact]:
+        """What the outputs stand for where the body never ran; for empty tensors alone."""
+        ...
+
+    def __call__(self, *values: Any) -> list[Any]: ...
+
+
+def _names(facts: Iterable[AnyFact | None]) -> set[str]:
+    """The size names in the facts of tensors."""
+    found: set[str] = set()
+    for fact in facts:
+        if isinstance(fact, Fact):
+            for d in (*(fact.shape or ()), *(fact.sym or ())):
+                found |= symbols(d)
+    return found
+
+
+def _outside(
+    g: Scope, body: Graph, given: Iterable[AnyFact], facts: Iterable[AnyFact]
+) -> list[AnyFact]:
+    """Facts of a body's outputs as the graph around it sees them: sizes named inside are new."""
+    seen = _names(given) | _names(v.fact for v in body.captures())
+
+    def outer(d: Size) -> Size:
+        return d if symbols(d) <= seen else g.fresh("inner")
+
+    out: list[AnyFact] = []
+    for fact in facts:
+        if isinstance(fact, Fact):
+            sym = fact.sym if fact.sym and _names([Fact(fact.dtype, fact.sym)]) <= seen else None
+            shape = None if fact.shape is None else tuple(map(outer, fact.shape))
+            out.append(Fact(fact.dtype, shape, None, sym))
+        else:
+            out.append(_carried(fact))
+    return out
+
+
+if_ = Op(
+    "If",
+    25,
+    "cond:B",
+    "outputs*",
+    attrs={"then_branch": required("graph"), "else_branch": required("graph")},
+    types={"B": _TRUTH},
+    unranked=True,
+)
+
+
+@if_.infer
+def _(g: Scope, cond: Fact, *, then_branch: Graph, else_branch: Graph) -> list[AnyFact]:
+    if len(then_branch.outputs) != len(else_branch.outputs):
+        counts = f"{len(then_branch.outputs)} and {len(else_branch.outputs)}"
+        raise InvalidGraph(f"the branches of If have {counts} outputs")
+    if cond.ints is not None and len(cond.ints) == 1:
+        taken, other = (then_branch, else_branch) if cond.ints[0] else (else_branch, then_branch)
+        facts = _outside(g, taken, (), g.body(taken, ()))
+        try:
+            g.body(other, ())
+        except SardonyxError:
+            # Exporters put ops that do not fit a shape under a condition on it. Such a branch never
+            # runs; its outputs stand for those of the other.
+            for value, fact in zip(other.outputs, facts, strict=True):
+                value.fact = value.fact or fact
+        return facts
+    facts = _outside(g, then_branch, (), g.body(then_branch, ()))
+    others = _outside(g, else_branch, (), g.body(else_branch, ()))
+    if cond.sym is not None and len(cond.sym) == 1 and not all(map(_same_rank, facts, others)):
+        is_then = g.choose(cond.sym[0])
+        if is_then is not None:
+            return facts if is_then else others
+    made = [_either(g, i, a, b) for i, (a, b) in enumerate(zip(facts, others, strict=True))]
+    if g.node is not None and any(isinstance(f, Fact) and f.shape is None for f in made):
+        g.parted[g.node] = None
+    return made
+
+
+def _same_rank(a: AnyFact, b: AnyFact) -> bool:
+    if not isinstance(a, Fact) or not isinstance(b, Fact):
+        return True
+    return a.shape is None or b.shape is None or len(a.shape) == len(b.shape)
+
+
+def _either(g: Scope, position: int, a: AnyFact, b: AnyFact) -> AnyFact:
+    if a == b:
+        return a
+    if isinstance(a, Fact) and _are_one(a, b) and g.loosens(position):
+        return Fact(a.dtype, (1,))
+    joined = join(a, b, g.fresh)
+    assert joined is not None
+    return joined
+
+
+@if_.reference
+def _(cond: Array, *, then_branch: Body, else_branch: Body) -> tuple[Any, ...]:
+    branch = then_branch if one_int(cond, "the condition") else else_branch
+    return tuple(branch())
+
+
+def _are_one(a: AnyFact, b: AnyFact) -> bool:
+    """Whether both are one number: in one case a scalar, in the other a vector."""
+    return {(), (1,)} == {f.shape for f in (a, b) if isinstance(f, Fact)}
+
+
+def _widen(
+    g: Scope, a: AnyFact, b: AnyFact, open_: set[Dim], turn: int, position: int | None = None
+) -> AnyFact:
+    """What a carried value is in any iteration, when it went in as `a` and came back as `b`."""
+    if isinstance(a, OptionalFact):
+        inner = b.elem if isinstance(b, OptionalFact) else b
+        return OptionalFact(_widen_elem(g, a.elem, inner, open_, turn))
+    if isinstance(a, SequenceFact) and isinstance(b, SequenceFact):
+        return SequenceFact(_widen_elem(g, a.elem, b.elem, open_, turn))
+    if type(a) is not type(b):
+        raise ShapeError(f"a carried value goes in as {a} and comes back as {b}")
+    if not isinstance(a, Fact) or not isinstance(b, Fact):
+        return a
+    if a.dtype is not b.dtype:
+        raise ShapeError(f"a carried value goes in as {a.dtype} and comes back as {b.dtype}")
+    if position is not None and _are_one(a, b) and g.loosens(position):
+        return Fact(a.dtype, (1,))
+    if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
+        return Fact(a.dtype, None)
+    dims = []
+    for x, y in zip(a.shape, b.shape, strict=True):
+        if x != y and x not in open_:
+            if turn >= _TURNS:
+                return Fact(a.dtype, None)
+            x = g.fresh("carried")
+            open_.add(x)
+        dims.append(x)
+    return Fact(a.dtype, tuple(dims))
+
+
+def _as_before(fact: AnyFact, known: AnyFact | None, open_: set[Dim]) -> AnyFact:
+    """A carried value's first fact, with the sizes that an earlier inference had to open."""
+    if not isinstance(fact, Fact) or not isinstance(known, Fact) or known.dtype is not fact.dtype:
+        return fact
+    if known.shape is None or fact.shape is None or len(known.shape) != len(fact.shape):
+        return Fact(fact.dtype, None) if known.shape is None else fact
+    dims: list[Size] = []
+    for now, then in zip(fact.shape, known.shape, strict=True):
+        name = lone_name(then)
+        if name is not None and name.startswith("carried#"):
+            assert isinstance(then, Dim)
+            open_.add(then)
+            dims.append(then)
+        else:
+            dims.append(now)
+    return Fact(fact.dtype, tuple(dims))
+
+
+def _widen_elem(
+    g: Scope, a: AnyFact | None, b: AnyFact | None, open_: set[Dim], turn: int
+) -> AnyFact | None:
+    if a is None or b is None or nothing(a) or nothing(b):
+        return b if nothing(a) else a
+    return _widen(g, a, b, open_, turn)
+
+
+def _carry(
+    g: Scope, body: Graph, facts: tuple[Sequence[AnyFact], ...], skip: int
+) -> tuple[list[AnyFact], list[AnyFact]]:
+    """Facts of carried values that hold in every iteration, and of the body's outputs for them.
+
+    `facts` are those of the body's inputs: before the carried ones, carried, after them. Of the
+    outputs, `skip` come before the carried ones.
+    """
+    before, carried, after = facts[0], list(facts[1]), facts[2]
+    if len(body.outputs) < skip + len(carried):
+        raise InvalidGraph(
+            f"the body has {len(body.outputs)} outputs, and {skip + len(carried)} are the least",
+            carried=len(carried),
+        )
+    open_: set[Dim] = set()
+    if (known := g.carried.get(body)) is not None:
+        # A loop around this one infers it again: what was widened then is wide enough now.
+        carried = [_as_before(a, b, open_) for a, b in zip(carried, known, strict=True)]
+    for i, value in enumerate(body.inputs[len(before) : len(before) + len(carried)]):
+        if not value.is_used and isinstance(fact := carried[i], Fact):
+            carried[i] = Fact(fact.dtype, None)  # what nobody reads may have any shape
+    for turn in range(2 * _TURNS):
+        made = g.body(body, [*before, *carried, *after])
+        back = made[skip : skip + len(carried)]
+        pairs = enumerate(zip(carried, back, strict=True))
+        wider = [_widen(g, a, b, open_, turn, position) for position, (a, b) in pairs]
+        if wider == carried:
+            g.carried[body] = carried
+            return carried, made
+        carried = wider
+    raise ShapeError(f"the carried values {', '.join(map(str, carried))} never settle on a type")
+
+
+def _finals(
+    g: Scope, given: Sequence[AnyFact] | None, carried: Sequence[AnyFact], back: Sequence[AnyFact]
+) -> list[AnyFact]:
+    """What carried values are in the end: what came back, or was `given` if that may be too."""
+    found: list[AnyFact] = []
+    for i, (a, b) in enumerate(zip(carried, back, strict=True)):
+        if isinstance(a, OptionalFact) and not isinstance(b, OptionalFact):
+            found.append(b)  # an optional that always comes back filled is filled
+        elif isinstance(a, Fact) and a.shape is None:
+            joined = b if given is None else join(given[i], b, g.fresh)
+            found.append(joined or a)
+        else:
+            found.append(a)
+    return found
+
+
+loop = Op(
+    "Loop",
+    25,
+    "M:I? cond:B? v_initial*",
+    "v_final_and_scan_outputs*",
+    attrs={"body": required("graph")},
+    types={"I": SIZES, "B": _TRUTH},
+    unranked=True,
+)
+
+
+@loop.infer
+def _(
+    g: Scope, trips: Fact | None = None, cond: Fact | None = None, *values: AnyFact, body: Graph
+) -> list[AnyFact]:
+    finals, parts, count = loop_facts(g, trips, cond, values, body)
+    rows = perhaps_none(g, parts, least_turns(g, trips, cond))
+    return [*finals, *(stacked(f, count) for f in rows)]
+
+
+def loop_facts(
+    g: Scope, trips: Fact | None, cond: Fact | None, values: Sequence[AnyFact], body: Graph
+) -> tuple[list[AnyFact], list[AnyFact], Size]:
+    """Facts of what a loop carried in the end, and of what each of so many passes adds."""
+    given = [_carried(v) for v in values]
+    head = (Fact(I64, ()), Fact(BOOL, ()))
+    carried, made = _carry(g, body, (head, given, ()), 1)
+    n = len(given) + 1
+    is_open = any(isinstance(f, Fact) and f.shape is None for f in carried)
+    initial = None if is_open and g.node is not None and _runs(g.node) else given
+    outer = _outside(g, body, given, [*_finals(g, initial, carried, made[1:n]), *made[n:]])
+    count = _trips(g, trips, cond, body)
+    return [*map(same_value, outer[: n - 1])], outer[n - 1 :], count
+
+
+def _carried(fact: AnyFact) -> AnyFact:
+    return fact.plain() if isinstance(fact, (Fact, SequenceFact)) else fact
+
+
+def _trips(g: Scope, trips: Fact | None, cond: Fact | None, body: Graph) -> Size:
+    """How often the body runs, where no condition can end it."""
+    starts = cond is None or cond.ints == (1,)
+    if starts and _stays_true(body) and trips is not None and trips.sym is not None:
+        return maximum(trips.sym[0], 0)
+    return g.fresh("trips")
+
+
+def least_turns(g: Scope, trips: Fact | None, cond: Fact | None) -> Size:
+    """A number of iterations that a loop has, or more; but one if it has any."""
+    if g.node is not None and _runs(g.node):
+        return 1
+    if cond is not None and cond.ints != (1,):
+        return 0
+    if trips is None:
+        return 1
+    return 0 if trips.sym is None else trips.sym[0]
+
+
+def _runs(node: Node) -> bool:
+    """Whether a loop is known to run its body at all: neither count nor condition is 0."""
+    return all(v is None or (known_number(v) or 0) > 0 for v in node.inputs[:2])
+
+
+def _stays_true(body: Graph) -> bool:
+    value: Value = body.outputs[0]
+    while value.op == "Identity" and value.node is not None and value.node.inputs[0] is not None:
+        value = value.node.inputs[0]
+    fact = value.fact
+    return value is body.inputs[1] or (isinstance(fact, Fact) and fact.ints == (1,))
+
+
+@loop.reference
+def _(trips: Array | None = None, cond: Array | None = None, *initial: Any, body: Body) -> Any:
+    values, rows, facts = passes(trips, cond, initial, body)
+    return (*values, *(collected(r, f) for r, f in zip(rows, facts, strict=True)))
+
+
+def passes(
+    trips: Array | None, cond: Array | None, initial: Sequence[Any], body: Body
+) -> tuple[list[Any], list[list[Array]], list[AnyFact]]:
+    """Runs a loop: what it carried in the end, what each pass added, and what that should be."""
+    most = None if trips is None else one_int(trips, "the trip count")
+    goes_on = cond is None or bool(one_int(cond, "the condition"))
+    n = len(initial)
+    values = [kept(v) for v in initial]
+    facts = body.unrun_facts[n + 1 :]
+    rows: list[list[Array]] = [[] for _ in facts]
+    turn = 0
+    while goes_on and (most is None or turn < most):
+        condition, *results = body(np.array(turn), np.array(goes_on), *values)
+        goes_on = bool(one_int(condition, "the condition"))
+        values = results[:n]
+        for row, result in zip(rows, results[n:], strict=True):
+            row.append(result)
+        turn += 1
+    return values, rows, facts
+
+
+scan = Op(
+    "Scan",
+    25,
+    "initial_state_and_scan_inputs:V*",
+    "final_state_and_scan_outputs:V*",
+    attrs={
+        "body": required("graph"),
+        "num_scan_inputs": required("int"),
+        "scan_input_axes": optional("ints"),
+        "scan_input_directions": optional("ints"),
+        "scan_output_axes": optional("ints"),
+        "scan_output_directions": optional("ints"),
+    },
+    types={"V": STORED},
+    unranked=True,
+)
+
+
+def _listed(name: str, given: Any, count: int) -> tuple[int, ...]:
+    """An attribute with one number per scanned value; all zero where it is left out."""
+    numbers = (0,) * count if given is None else tuple(given)
+    if len(numbers) != count:
+        raise InvalidGraph(f"{name} has {len(numbers)} numbers for {count} values")
+    if name.endswith("directions") and not set(numbers) <= {0, 1}:
+        raise InvalidGraph(f"{name} are 0 (forward) and 1 (backward), not {numbers}")
+    return numbers
+
+
+@scan.infer
+def _(g: Scope, *xs: Fact, body: Graph, num_scan_inputs: int, **lists: Any) -> list[AnyFact]:
+    if not 1 <= num_scan_inputs <= len(xs):
+        raise InvalidGraph(f"num_scan_inputs is {num_scan_inputs} of {len(xs)} inputs")
+    n = len(xs) - num_scan_inputs
+    axes = _listed("scan_input_axes", lists["scan_input_axes"], num_scan_inputs)
+    _listed("scan_input_directions", lists["scan_input_directions"], num_scan_inputs)
+    length: Size | None = None
+    slices = []
+    for x, a in zip(xs[n:], axes, strict=True):
+        if x.shape is None:
+            slices.append(Fact(x.dtype, None))
+            continue
+        axis = axis_of(a, x.rank, "scan_input_axes")
+        d = x.dims[axis]
+        length = d if length is None else g.equal(length, d, "scanned inputs differ in length")
+        slices.append(x.shaped((*x.dims[:axis], *x.dims[axis + 1 :])))
+    states = [x.plain() for x in xs[:n]]
+    carried, made = _carry(g, body, ((), states, slices), 0)
+    finals = _finals(g, states, carried, made[:n])
+    outer = _outside(g, body, (*states, *slices), [*finals, *made[n:]])
+    out_axes = _listed("scan_output_axes", lists["scan_output_axes"], len(made) - n)
+    _listed("scan_output_directions", lists["scan_output_directions"], len(made) - n)
+    count = g.fresh("scanned") if length is None else length
+    rows = perhaps_none(g, outer[n:], 0 if length is None else length)
+    return [*outer[:n], *(stacked(f, count, a) for f, a in zip(rows, out_axes, strict=True))]
+
+
+@scan.reference
+def _(*xs: Array, body: Body, num_scan_inputs: int, **lists: Any) -> tuple[Any, ...]:
+    n = len(xs) - num_scan_inputs
+    facts = body.unrun_facts[n:]
+    scanned = [
+        np.flip(np.moveaxis(x, axis, 0), 0) if backward else np.moveaxis(x, axis, 0)
+        for x, axis, backward in zip(
+            xs[n:],
+            _listed("scan_input_axes", lists["scan_input_axes"], num_scan_inputs),
+            _listed("scan_input_directions", lists["scan_input_directions"], num_scan_inputs),
+            strict=True,
+        )
+    ]
+    if len({len(x) for x in scanned}) != 1:
+        raise InvalidArgument(f"scanned inputs differ in length: {[len(x) for x in scanned]}")
+    states = [kept(x) for x in xs[:n]]
+    rows: list[list[Array]] = [[] for _ in facts]
+    for step in range(len(scanned[0])):
+        results = body(*states, *(np.array(x[step], order="C") for x in scanned))
+        states = results[:n]
+        for row, result in zip(rows, results[n:], strict=True):
+            row.append(result)
+    axes = _listed("scan_output_axes", lists["scan_output_axes"], len(facts))
+    backward = _listed("scan_output_directions", lists["scan_output_directions"], len(facts))
+    outs = (
+        collected(r[::-1] if b else r, f, a)
+        for r, f, a, b in zip(rows, facts, axes, backward, strict=True)
+    )
+    return (*states, *outs)
+
+
+sequence_map = Op(
+    "SequenceMap",
+    17,
+    "input_sequence additional_inputs*",
+    "out_sequence*",
+    attrs={"body": required("graph")},
+    unranked=True,
+)
+
+
+@sequence_map.infer
+def _(g: Scope, x: AnyFact, *more: AnyFact, body: Graph) -> list[AnyFact]:
+    if not isinstance(x, SequenceFact):
+        raise ShapeError(f"SequenceMap takes a sequence, not {x}")
+    if len(body.inputs) != len(more) + 1:
+        raise InvalidGraph(f"the body has {len(body.inputs)} inputs for {len(more) + 1} values")
+    given = []
+    for value, fact in zip(body.inputs, (x, *more), strict=True):
+        if isinstance(fact, SequenceFact):
+            given.append(one_of(g, value.fact if nothing(fact.elem) else fact.elem))
+        else:
+            given.append(_carried(fact))
+    return [SequenceFact(_carried(f)) for f in g.body(body, given)]
+
+
+@sequence_map.reference
+def _(x: list[Any], *more: Any, body: Body) -> tuple[list[Any], ...]:
+    for position, other in enumerate(more, 1):
+        if isinstance(other, list) and len(other) != len(x):
+            raise InvalidArgument(
+                f"input {position} has {len(other)} elements, and input 0 has {len(x)}"
+            )
+    outs: tuple[list[Any], ...] = tuple([] for _ in body.unrun_facts)
+    for i, element in enumerate(x):
+        results = body(element, *(v[i] if isinstance(v, list) else v for v in more))
+        for out, result in zip(outs, results, strict=True):
+            out.append(kept(result))
+    return outs
+
+
+OPS: Final = (if_, loop, scan, sequence_map)

@@ -1,0 +1,97 @@
+"""CausalConvWithState of com.microsoft."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidGraph
+from sardonyx.graph.dim import Size
+from sardonyx.graph.dtype import BF16, F16, F32
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op
+from sardonyx.ops.arrays import Array
+from sardonyx.ops.attention.heads import same_dims
+from sardonyx.ops.attention.linear_contrib import check_window, windowed
+from sardonyx.ops.conv.standard import causal
+
+_FLOATS: Final = frozenset((F32, F16, BF16))
+
+
+causal_conv: Final = Op(
+    "CausalConvWithState",
+    1,
+    "input:T weight:T bias:T? past_state:T?",
+    "output:T present_state:T",
+    domain=MICROSOFT,
+    attrs={
+        "activation": b"none",
+        "channels_last": 0,
+        "dilation": 1,
+        "ndim": 1,
+        "state_window": 0,
+    },
+    types={"T": _FLOATS},
+)
+
+
+@causal_conv.infer
+def _(
+    g: Scope, x: Fact, w: Fact, b: Fact | None, past: Fact | None, **attrs: Any
+) -> tuple[Fact, Fact]:
+    if attrs["ndim"] != 1:
+        raise InvalidGraph(f"ndim is {attrs['ndim']}: only sequences (1) have a state described")
+    if attrs["dilation"] < 1:
+        raise InvalidGraph(f"dilation is {attrs['dilation']}, and must be 1 or more")
+    if x.rank < 3 or w.rank != 3:
+        raise InvalidGraph(f"input and weight are sequences of channels, and are {x} and {w}")
+    batch, *rest = x.dims
+    length, channels = (rest[0], rest[1:]) if attrs["channels_last"] else (rest[-1], rest[:-1])
+    count: Size = 1
+    for size in channels:
+        count = count * size
+    rule = causal.infer_rule
+    assert rule is not None
+    rule(g, Fact(x.dtype, (batch, count, length)), w, b, None, activation=attrs["activation"])
+    if not attrs["channels_last"] and x.rank != 3:
+        raise InvalidGraph(f"input is [batch, channels, length], and is {x}")
+    kept = (w.dims[2] - 1) * attrs["dilation"]
+    one = (batch, kept, *channels) if attrs["channels_last"] else (batch, *channels, kept)
+    state = (*check_window(attrs["state_window"]), *one)
+    if past is not None:
+        same_dims(g, past.dims, state, "past_state")
+    return x.plain(), x.shaped(state)
+
+
+@causal_conv.reference
+def _(
+    x: Array, w: Array, b: Array | None = None, past: Array | None = None, **attrs: Any
+) -> tuple[Array, Array]:
+    spread = np.zeros((*w.shape[:2], (w.shape[2] - 1) * attrs["dilation"] + 1), w.dtype)
+    spread[..., :: attrs["dilation"]] = w
+    kept, window = spread.shape[2] - 1, attrs["state_window"]
+    before = None if past is None else past[-1] if window else past
+    line = x if before is None else before
+    channels = x.shape[2:] if attrs["channels_last"] else x.shape[1:2]
+    if attrs["channels_last"]:
+        flat = math.prod(channels)
+        x, line = (v.reshape(*v.shape[:2], flat).swapaxes(1, 2) for v in (x, line))
+    if before is None:
+        line = np.zeros((*x.shape[:2], kept), x.dtype)
+    rule = causal.reference_rule
+    assert rule is not None
+    y, _ = rule(x, spread, b, line, activation=attrs["activation"])
+    line = np.concatenate((line, x), axis=2)
+    length = x.shape[2]
+    ends = range(max(length - (window or 1) + 1, min(length, 1)), length + 1)
+    states = [line[:, :, end : end + kept] for end in ends]
+    if attrs["channels_last"]:
+        y = y.swapaxes(1, 2).reshape(y.shape[0], length, *channels)
+        states = [s.swapaxes(1, 2).reshape(s.shape[0], kept, *channels) for s in states]
+    return np.ascontiguousarray(y), np.ascontiguousarray(windowed(states, window))
+
+
+OPS: Final = (causal_conv,)

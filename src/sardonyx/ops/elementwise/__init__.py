@@ -1,0 +1,1 @@
+"""Elementwise ops: arithmetic, logic, activations, casts, and fused chains of them."""

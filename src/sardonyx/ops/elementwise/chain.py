@@ -1,0 +1,122 @@
+"""Chains: several elementwise ops as one step, and what products apply to their results.
+
+A code is a tuple of instructions. Its values are numbered: the operands from 0 on (of an epilogue
+the product is number 0), then the results in order; the last result is the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.base.records import frozen
+from sardonyx.graph.dtype import BF16, BOOL, F16, F32, F64, I8, I16, INTS, U8, U16, DType
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX, Op, optional, required
+from sardonyx.ops import lookup
+from sardonyx.ops.arrays import Array, is_half, wide
+from sardonyx.ops.inference import broadcast_shapes
+
+_STANDARD: Final = (
+    "Abs Neg Ceil Floor Round Sign Sqrt Exp Log Reciprocal Sin Cos Tan Asin Acos Atan Sinh Cosh "
+    "Tanh Asinh Acosh Atanh Erf Sigmoid Not BitwiseNot Add Sub Mul Div Mod And Or Xor BitwiseAnd "
+    "BitwiseOr BitwiseXor Equal Greater Less GreaterOrEqual LessOrEqual Max Min Sum Mean Pow "
+    "BitShift IsNaN IsInf Where Clip Relu LeakyRelu PRelu Elu Selu Celu HardSigmoid HardSwish "
+    "Softplus Softsign ThresholdedRelu Shrink Mish Swish Gelu SwiGLU Cast"
+)
+_MICROSOFT: Final = "Gelu FastGelu BiasGelu QuickGelu"
+# Ops that a code may have.
+ELEMENTWISE: Final = frozenset(
+    (domain, name)
+    for domain, names in ((ONNX, _STANDARD), (MICROSOFT, _MICROSOFT))
+    for name in names.split()
+)
+# Those that a code may have where scales and zero points are single numbers.
+CONVERSIONS: Final = frozenset(((ONNX, "DequantizeLinear"), (ONNX, "QuantizeLinear")))
+STEPS: Final = frozenset((U8, I8, U16, I16))  # what they convert to and from
+TYPES: Final = INTS | {F32, F64, F16, BF16, BOOL}  # of operands and results
+ABSENT: Final = -1  # the number of an argument that is not given
+EPILOGUE: Final = optional("code")  # the attribute of products that a code may follow
+
+
+@frozen
+class Instruction:
+    """One op of a code."""
+
+    op: tuple[str, str]  # domain and name
+    args: tuple[int, ...]
+    dtype: DType  # of the result
+    attrs: tuple[tuple[str, Any], ...] = ()
+
+    def renumbered(self, operands: Sequence[int], results: int) -> Instruction:
+        """The instruction with operands at these numbers, and results moved on by so many."""
+        args = tuple(
+            a if a == ABSENT else operands[a] if a < len(operands) else a + results
+            for a in self.args
+        )
+        return Instruction(self.op, args, self.dtype, self.attrs)
+
+    def __str__(self) -> str:
+        given = [f"%{a}" if a != ABSENT else "-" for a in self.args]
+        given += [f"{k}={v}" for k, v in self.attrs]
+        return f"{self.op[1]}({', '.join(given)}):{self.dtype}"
+
+
+Code = tuple[Instruction, ...]
+
+
+def instruction_of(node: Node, number: Callable[[Value], int]) -> Instruction:
+    """A node as an instruction over numbered values."""
+    args = tuple(ABSENT if v is None else number(v) for v in node.inputs)
+    return Instruction(node.op.key, args, node.outputs[0].tensor.dtype, tuple(node.attrs.items()))
+
+
+def joined(first: Code, n_first: int, second: Code, n_second: int) -> Code:
+    """One code for two: the operand 0 of the second is the result of the first.
+
+    Its operands are those of the first, then those of the second but that one.
+    """
+    operands = n_first + n_second - 1
+    moved = [i.renumbered(range(n_first), operands - n_first) for i in first]
+    place = [operands + len(first) - 1, *range(n_first, operands)]
+    moved += [i.renumbered(place, operands + len(first) - n_second) for i in second]
+    return tuple(moved)
+
+
+def run_code(code: Code, operands: Sequence[Array]) -> Array:
+    """The last result, by the references of the ops. Halves stay float32 in between."""
+    values = [wide(x) for x in operands]
+    for instruction in code:
+        op = lookup(*instruction.op)
+        assert op is not None
+        arrays = [None if a == ABSENT else values[a] for a in instruction.args]
+        (result,) = op.run(arrays, dict(instruction.attrs))
+        values.append(wide(result))
+    dtype = code[-1].dtype.np
+    with np.errstate(all="ignore"):
+        return values[-1].astype(dtype) if is_half(dtype) else values[-1]
+
+
+def code_type(code: Code | None, product: DType) -> DType:
+    """The element type of a product after its epilogue."""
+    return code[-1].dtype if code else product
+
+
+chain = Op("Chain", 1, "xs:T*", "y:U", attrs={"code": required("code")}, domain=INTERNAL)
+
+
+@chain.infer
+def _(g: Scope, *xs: Fact, code: Code) -> Fact:
+    return Fact(code[-1].dtype, broadcast_shapes(g, *(x.dims for x in xs)))
+
+
+@chain.reference
+def _(*xs: Array, code: Code) -> Array:
+    return run_code(code, xs)
+
+
+OPS: Final = (chain,)

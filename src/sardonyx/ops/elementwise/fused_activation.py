@@ -1,0 +1,65 @@
+"""Activations of fused ops, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InternalError, InvalidGraph
+from sardonyx.graph.op import ONNX, Op
+from sardonyx.ops import lookup
+from sardonyx.ops.arrays import Array
+
+# Activations with the attributes that they need, in the order that activation_params has them.
+SETTINGS: Final[dict[str, tuple[str, ...]]] = {
+    "Relu": (),
+    "Tanh": (),
+    "Sigmoid": (),
+    "Softplus": (),
+    "Softsign": (),
+    "HardSwish": (),
+    "LeakyRelu": ("alpha",),
+    "Elu": ("alpha",),
+    "Celu": ("alpha",),
+    "ThresholdedRelu": ("alpha",),
+    "HardSigmoid": ("alpha", "beta"),
+    "ScaledTanh": ("alpha", "beta"),
+    "ParametricSoftplus": ("alpha", "beta"),
+    "Selu": ("alpha", "gamma"),
+    "Clip": ("min", "max"),
+}
+
+
+def standard(name: str) -> Op:
+    """The standard op of this name."""
+    op = lookup(ONNX, name)
+    if op is None or op.infer_rule is None or op.reference_rule is None:
+        raise InternalError(f"the standard op {name} is missing")
+    return op
+
+
+def activation_function(
+    name: bytes | None, given: dict[str, float | None]
+) -> Callable[[Array], Array]:
+    """The activation of a fused node as a function; none when it names none."""
+    if not name:
+        return lambda x: x
+    text = name.decode("utf-8", "replace")
+    if text not in SETTINGS:
+        raise InvalidGraph(f"activation {text!r} is none of {', '.join(SETTINGS)}")
+    wanted = SETTINGS[text]
+    missing = [k for k in wanted if given.get(k) is None]
+    if missing:
+        raise InvalidGraph(f"activation {text} needs a value for {' and '.join(missing)}")
+    values: dict[str, Any] = {k: given[k] for k in wanted}
+    if text == "Clip":
+        return lambda x: np.clip(x, x.dtype.type(values["min"]), x.dtype.type(values["max"]))
+    if text == "ScaledTanh":
+        return lambda x: values["alpha"] * np.tanh(values["beta"] * x)
+    if text == "ParametricSoftplus":
+        return lambda x: values["alpha"] * np.logaddexp(values["beta"] * x, 0, dtype=x.dtype)
+    rule = standard(text).reference_rule
+    assert rule is not None
+    return lambda x: np.asarray(rule(x, **values))

@@ -1,0 +1,76 @@
+"""The members of the GELU family: exact, by tanh, with a bias, and by sigmoid."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidGraph
+from sardonyx.graph.dtype import FLOATS
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op
+from sardonyx.ops.arrays import Array, in_wide
+from sardonyx.ops.elementwise.arithmetic import erf, sigmoid
+from sardonyx.ops.inference import like_first
+
+_TYPES: Final = {"T": FLOATS}
+
+
+def _exact(x: Array) -> Array:
+    z = x.astype(np.float64)  # 1 + erf cancels for negative numbers
+    return np.asarray(0.5 * z * (1 + erf(z / np.sqrt(2))), x.dtype)
+
+
+def _by_tanh(x: Array) -> Array:
+    z = x.astype(np.float64)
+    return np.asarray(0.5 * z * (1 + np.tanh(np.sqrt(2 / np.pi) * (z + 0.044715 * z**3))), x.dtype)
+
+
+def _biased(g: Scope, x: Fact, bias: Fact | None) -> Fact:
+    if bias is not None:
+        if bias.rank != 1 or not x.rank:
+            raise InvalidGraph(f"the bias is one vector for the last dim of {x}, and is {bias}")
+        g.equal(bias.dims[0], x.dims[-1], "the bias does not fit the last dim")
+    return x.plain()
+
+
+gelu: Final = Op("Gelu", 1, "X:T", "Y:T", domain=MICROSOFT, types=_TYPES, unranked=True)
+gelu.infer(like_first)
+gelu.reference(in_wide(_exact))
+
+fast_gelu: Final = Op("FastGelu", 1, "X:T bias:T?", "Y:T", domain=MICROSOFT, types=_TYPES)
+fast_gelu.infer(_biased)
+
+
+@fast_gelu.reference
+@in_wide
+def _(x: Array, bias: Array | None = None) -> Array:
+    return _by_tanh(x if bias is None else x + bias)
+
+
+bias_gelu: Final = Op("BiasGelu", 1, "A:T B:T", "C:T", domain=MICROSOFT, types=_TYPES)
+bias_gelu.infer(_biased)
+bias_gelu.reference(in_wide(lambda x, bias: _exact(x + bias)))
+
+quick_gelu: Final = Op(
+    "QuickGelu",
+    1,
+    "X:T",
+    "Y:T",
+    domain=MICROSOFT,
+    attrs={"alpha": float(np.float32(1.702))},
+    types=_TYPES,
+    unranked=True,
+)
+quick_gelu.infer(like_first)
+
+
+@quick_gelu.reference
+@in_wide
+def _(x: Array, *, alpha: float) -> Any:
+    return x * sigmoid(x * x.dtype.type(alpha))
+
+
+OPS: Final = (gelu, fast_gelu, bias_gelu, quick_gelu)

@@ -1,0 +1,430 @@
+"""Linear models and support vector machines."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidGraph
+from sardonyx.graph.dim import Size
+from sardonyx.graph.dtype import F32
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import ML, Op, array, required
+from sardonyx.ops.arrays import Array
+from sardonyx.ops.estimators.scores import (
+    FEATURES,
+    LABELS,
+    SCORES,
+    as_rows,
+    check_transform,
+    label_count,
+    label_type,
+    labels_of,
+    logistic,
+    pair,
+    rows_of,
+    top,
+    transformed,
+    two_labels,
+)
+from sardonyx.ops.memoize import Memoized
+
+_EMPTY: Final = np.zeros(0, np.float32)
+
+
+def _list(values: Any) -> Array:
+    return _EMPTY if values is None else values
+
+
+# Linear models
+
+
+linear_regressor = Op(
+    "LinearRegressor",
+    1,
+    "x:T",
+    "y:S",
+    domain=ML,
+    attrs={
+        "coefficients": array(),
+        "intercepts": array(),
+        "targets": 1,
+        "post_transform": b"NONE",
+    },
+    types={"T": FEATURES, "S": SCORES},
+    unranked=True,
+)
+linear_classifier = Op(
+    "LinearClassifier",
+    1,
+    "x:T",
+    "y:L z:S",
+    domain=ML,
+    attrs={
+        "coefficients": required("array floats"),
+        "intercepts": array(),
+        "classlabels_ints": array("ints"),
+        "classlabels_strings": array("strings"),
+        "multi_class": 0,
+        "post_transform": b"NONE",
+    },
+    types={"T": FEATURES, "L": LABELS, "S": SCORES},
+    unranked=True,
+)
+
+
+def _linear(x: Array, coefficients: Any, intercepts: Any, targets: int) -> Array:
+    """One dot product per row and target."""
+    rows = as_rows(x)
+    weights = _list(coefficients).astype(rows.dtype)
+    if weights.size != targets * rows.shape[1]:
+        raise InvalidGraph(
+            f"{targets} targets of {rows.shape[1]} features each have {weights.size} coefficients"
+        )
+    with np.errstate(all="ignore"):
+        result: Array = rows @ weights.reshape(targets, -1).T
+        return result if intercepts is None else np.add(result, intercepts.astype(rows.dtype))
+
+
+def _check_coefficients(g: Scope, coefficients: Any, targets: int, width: Size) -> None:
+    size = len(_list(coefficients))
+    g.equal(
+        width * targets, size, f"coefficients are one per feature and target ({targets} targets)"
+    )
+
+
+@linear_regressor.infer
+def _(
+    g: Scope, x: Fact, *, coefficients: Any, intercepts: Any, targets: int, post_transform: bytes
+) -> Fact:
+    check_transform(post_transform)
+    if targets < 1:
+        raise InvalidGraph(f"LinearRegressor has {targets} targets, and needs at least 1")
+    if intercepts is not None and len(intercepts) != targets:
+        raise InvalidGraph(
+            f"LinearRegressor has {len(intercepts)} intercepts for {targets} targets"
+        )
+    rows, width = rows_of(g, x, "LinearRegressor")
+    if x.shape is not None:
+        _check_coefficients(g, coefficients, targets, width)
+    return Fact(F32, (rows, targets))
+
+
+@linear_regressor.reference
+def _(
+    x: Array, *, coefficients: Any, intercepts: Any, targets: int, post_transform: bytes
+) -> Array:
+    return transformed(_linear(x, coefficients, intercepts, targets), post_transform)
+
+
+def classifier_targets(coefficients: Any, intercepts: Any, width: Size, labels: int) -> int:
+    """One score per label, or a single one that decides between two."""
+    size = len(coefficients)
+    targets = labels if intercepts is None else len(intercepts)
+    if intercepts is None and labels == 2 and width == size:
+        targets = 1
+    if targets != labels and (targets, labels) != (1, 2):
+        raise InvalidGraph(f"LinearClassifier has {targets} intercepts for {labels} class labels")
+    return targets
+
+
+@linear_classifier.infer
+def _(g: Scope, x: Fact, **attrs: Any) -> tuple[Fact, Fact]:
+    check_transform(attrs["post_transform"])
+    ints, strings = attrs["classlabels_ints"], attrs["classlabels_strings"]
+    dtype, labels = label_type(ints, strings, "LinearClassifier"), label_count(ints, strings)
+    rows, width = rows_of(g, x, "LinearClassifier")
+    coefficients, intercepts = attrs["coefficients"], attrs["intercepts"]
+    targets = classifier_targets(coefficients, intercepts, width, labels)
+    if x.shape is not None and (intercepts is not None or isinstance(width, int)):
+        _check_coefficients(g, coefficients, targets, width)
+    return Fact(dtype, (rows,)), Fact(F32, (rows, labels))
+
+
+@linear_classifier.reference
+def _(x: Array, **attrs: Any) -> tuple[Array, Array]:
+    labels = labels_of(attrs["classlabels_ints"], attrs["classlabels_strings"])
+    coefficients, intercepts = attrs["coefficients"], attrs["intercepts"]
+    targets = classifier_targets(coefficients, intercepts, x.shape[-1], len(labels))
+    scores, post = _linear(x, coefficients, intercepts, targets), attrs["post_transform"]
+    if targets > 1:
+        return labels[top(scores)], transformed(scores, post)
+    chosen = two_labels(labels)[(scores[:, 0] > 0).astype(np.intp)]
+    if len(labels) == 1:
+        return chosen, transformed(scores, post)
+    return chosen, pair(scores[:, 0], post, complement=True)
+
+
+# Support vector machines
+
+_KERNEL: Final = {"kernel_type": b"LINEAR", "kernel_params": array()}
+KERNELS: Final = (b"LINEAR", b"POLY", b"RBF", b"SIGMOID")
+
+svm_regressor = Op(
+    "SVMRegressor",
+    1,
+    "x:T",
+    "y:S",
+    domain=ML,
+    attrs={
+        **_KERNEL,
+        "coefficients": array(),
+        "n_supports": 0,
+        "one_class": 0,
+        "post_transform": b"NONE",
+        "rho": array(),
+        "support_vectors": array(),
+    },
+    types={"T": FEATURES, "S": SCORES},
+    unranked=True,
+)
+svm_classifier = Op(
+    "SVMClassifier",
+    1,
+    "x:T",
+    "y:L z:S",
+    domain=ML,
+    attrs={
+        **_KERNEL,
+        "classlabels_ints": array("ints"),
+        "classlabels_strings": array("strings"),
+        "coefficients": array(),
+        "post_transform": b"NONE",
+        "prob_a": array(),
+        "prob_b": array(),
+        "rho": array(),
+        "support_vectors": array(),
+        "vectors_per_class": array("ints"),
+    },
+    types={"T": FEATURES, "L": LABELS, "S": SCORES},
+    unranked=True,
+)
+
+
+class Kernel:
+    """How alike rows and support vectors are."""
+
+    def __init__(self, vectors: Array | None, count: int, kind: bytes, params: Any) -> None:
+        if vectors is None or vectors.size % count:
+            given = 0 if vectors is None else vectors.size
+            raise InvalidGraph(f"{count} support vectors are said, and {given} numbers given")
+        self.vectors: Final = vectors.astype(np.float64).reshape(count, -1)
+        self.kind: Final = kind
+        self.gamma, self.shift, self.degree = map(float, (0, 0, 0) if params is None else params)
+        self.squares: Final = (self.vectors * self.vectors).sum(axis=1)
+
+    def __call__(self, rows: Array) -> Array:
+        """A column for each vector; in float64, since the squares of RBF cancel."""
+        rows = rows.astype(np.float64)
+        dots: Array = rows @ self.vectors.T
+        if self.kind == b"LINEAR":
+            return dots
+        if self.kind == b"RBF":
+            distance = (rows * rows).sum(axis=1)[:, None] - 2 * dots + self.squares
+            return np.asarray(np.exp(-self.gamma * np.maximum(distance, 0)))
+        dots = self.gamma * dots + self.shift
+        return np.tanh(dots) if self.kind == b"SIGMOID" else np.power(dots, self.degree)
+
+
+def _check_kernel(kind: bytes, params: Any) -> None:
+    if kind not in KERNELS:
+        known = ", ".join(k.decode() for k in KERNELS)
+        raise InvalidGraph(f"kernel_type is {kind.decode(errors='replace')}, and may be {known}")
+    if params is not None and len(params) != 3:
+        raise InvalidGraph(
+            f"kernel_params are gamma, coef0 and degree, and {len(params)} are given"
+        )
+
+
+def _vector_width(vectors: Any, count: int, what: str) -> int:
+    size = len(_list(vectors))
+    if size % count:
+        raise InvalidGraph(f"{what} has {size} numbers, which are not {count} rows of equal length")
+    return size // count
+
+
+@svm_regressor.infer
+def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
+    check_transform(attrs["post_transform"])
+    _check_kernel(attrs["kernel_type"], attrs["kernel_params"])
+    count, size = attrs["n_supports"], len(_list(attrs["coefficients"]))
+    if count < 0 or (count and size != count):
+        raise InvalidGraph(f"SVMRegressor has {size} coefficients for {count} support vectors")
+    features = _vector_width(attrs["support_vectors"], count, "support_vectors") if count else size
+    rows, width = rows_of(g, x, "SVMRegressor")
+    if x.shape is not None:
+        g.equal(width, features, "features of the rows and of the SVMRegressor differ")
+    return Fact(F32, (rows, 1))
+
+
+_KERNELS: Final = Memoized(Kernel)
+
+
+@svm_regressor.reference
+def _(x: Array, **attrs: Any) -> Array:
+    rows, count = as_rows(x), attrs["n_supports"]
+    with np.errstate(all="ignore"):
+        if count:
+            parts = (attrs["kernel_type"], attrs["kernel_params"])
+            rows = _KERNELS(attrs["support_vectors"], count, *parts)(rows)
+        result = rows @ _list(attrs["coefficients"]).astype(rows.dtype) + _shift(attrs["rho"])
+    if attrs["one_class"]:
+        result = np.where(result > 0, 1, -1)
+    # As in onnxruntime, no transform touches this score.
+    return np.asarray(result, np.float32).reshape(-1, 1)
+
+
+def _shift(rho: Any) -> float:
+    return 0.0 if rho is None or not len(rho) else float(rho[0])
+
+
+def _check_machine(attrs: dict[str, Any], labels: int) -> int:
+    """The features that a row must have; the sizes of all attributes are checked."""
+    count = int(_list(attrs["vectors_per_class"]).sum())
+    size = len(_list(attrs["coefficients"]))
+    if not count:
+        return _vector_width(attrs["coefficients"], labels, "coefficients")
+    pairs = labels * (labels - 1) // 2
+    wanted = {
+        "vectors_per_class": labels, "coefficients": (labels - 1) * count, "rho": pairs
+    }  # fmt: skip
+    if attrs["prob_a"] is not None or attrs["prob_b"] is not None:
+        wanted |= {"prob_a": pairs, "prob_b": pairs}
+    for name, length in wanted.items():
+        given = size if name == "coefficients" else len(_list(attrs[name]))
+        if given < length or (name == "vectors_per_class" and given > length):
+            raise InvalidGraph(
+                f"SVMClassifier of {labels} classes has {given} {name}, and needs {length}"
+            )
+    if attrs["vectors_per_class"].min() < 0:
+        raise InvalidGraph(f"vectors_per_class has {attrs['vectors_per_class'].min()}")
+    return _vector_width(attrs["support_vectors"], count, "support_vectors")
+
+
+def _score_count(attrs: dict[str, Any], labels: int) -> int:
+    """One score per class; one per pair of more than two classes that have no probabilities."""
+    pairwise = int(_list(attrs["vectors_per_class"]).sum()) > 0 and not len(_list(attrs["prob_a"]))
+    return labels * (labels - 1) // 2 if pairwise and labels > 2 else labels
+
+
+@svm_classifier.infer
+def _(g: Scope, x: Fact, **attrs: Any) -> tuple[Fact, Fact]:
+    check_transform(attrs["post_transform"])
+    _check_kernel(attrs["kernel_type"], attrs["kernel_params"])
+    ints, strings = attrs["classlabels_ints"], attrs["classlabels_strings"]
+    dtype, labels = label_type(ints, strings, "SVMClassifier"), label_count(ints, strings)
+    features = _check_machine(attrs, labels)
+    rows, width = rows_of(g, x, "SVMClassifier")
+    if x.shape is not None:
+        g.equal(width, features, "features of the rows and of the SVMClassifier differ")
+    return Fact(dtype, (rows,)), Fact(F32, (rows, _score_count(attrs, labels)))
+
+
+class Machine:
+    """The support vectors of a classifier and their weights in the duels of classes.
+
+    The coefficients are a matrix with a row per opponent and a column per support vector: against
+    class j, the vectors of class i use row j - 1 if j is above i, and row j if it is below.
+    """
+
+    def __init__(
+        self, vectors: Array, weights: Array, sizes: Array, kind: bytes, params: Any
+    ) -> None:
+        n, count = len(sizes), int(sizes.sum())
+        self.kernel: Final = Kernel(vectors, count, kind, params)
+        self.first, self.second = np.triu_indices(n, 1)
+        matrix = weights[: (n - 1) * count].reshape(n - 1, count).astype(np.float64)
+        ends = np.cumsum(sizes).tolist()
+        self.parts: Final = [
+            (slice(e - s, e), matrix[:, e - s : e].T.copy())
+            for s, e in zip(sizes.tolist(), ends, strict=True)
+        ]
+
+    def duels(self, rows: Array, rho: Array) -> Array:
+        """The decision value of each pair of classes: positive where the first of them wins."""
+        alike = self.kernel(rows)
+        share = np.stack([alike[:, part] @ weights for part, weights in self.parts])
+        scores = share[self.first, :, self.second - 1] + share[self.second, :, self.first]
+        return np.add(scores.T, rho[: len(self.first)])
+
+    def winners(self, scores: Array) -> Array:
+        """The class that wins most duels of each row, the first of equal ones."""
+        classes = np.arange(len(self.parts))
+        won = scores > 0
+        mine = (self.first[:, None] == classes).astype(np.float64)
+        theirs = (self.second[:, None] == classes).astype(np.float64)
+        return np.asarray((won @ mine + ~won @ theirs).argmax(axis=1))
+
+
+_MACHINES: Final = Memoized(Machine)
+
+
+@svm_classifier.reference
+def _(x: Array, **attrs: Any) -> tuple[Array, Array]:
+    labels = labels_of(attrs["classlabels_ints"], attrs["classlabels_strings"])
+    rows, post = as_rows(x), attrs["post_transform"]
+    if not _list(attrs["vectors_per_class"]).sum():
+        return _linear_machine(rows, labels, attrs)
+    names = ("support_vectors", "coefficients", "vectors_per_class", "kernel_type", "kernel_params")
+    machine = _MACHINES(*(attrs[n] for n in names))
+    with np.errstate(all="ignore"):
+        scores = machine.duels(rows, attrs["rho"])
+    chosen = labels[machine.winners(scores)]  # by duels, even where probabilities say otherwise
+    if len(_list(attrs["prob_a"])):
+        return chosen, transformed(_chances(scores, machine, attrs), post)
+    if len(labels) == 2:
+        return chosen, pair(scores[:, 0], post, complement=post != b"NONE")
+    return chosen, transformed(scores, post)
+
+
+def _linear_machine(rows: Array, labels: Array, attrs: dict[str, Any]) -> tuple[Array, Array]:
+    """Without support vectors: one row of coefficients per class."""
+    weights = attrs["coefficients"].astype(rows.dtype).reshape(len(labels), -1)
+    scores = rows @ weights.T + _shift(attrs["rho"])
+    if len(labels) > 1:
+        return labels[top(scores)], transformed(scores, attrs["post_transform"])
+    chosen = two_labels(labels)[(scores[:, 0] > 0).astype(np.intp)]
+    return chosen, transformed(scores, attrs["post_transform"])
+
+
+def _chances(scores: Array, machine: Machine, attrs: dict[str, Any]) -> Array:
+    """Class probabilities from decision values: Platt scaling, then pairwise coupling."""
+    count, n = scores.shape[1], len(machine.parts)
+    beats = 1 - logistic(scores * attrs["prob_a"][:count] + attrs["prob_b"][:count])
+    beats = np.clip(beats, 1e-7, 1 - 1e-7)
+    r = np.zeros((len(scores), n, n))
+    r[:, machine.first, machine.second] = beats
+    r[:, machine.second, machine.first] = 1 - beats
+    return _couple(r)
+
+
+def _couple(r: Array) -> Array:
+    """The probabilities p that fit all pairs best: minimise the sum of (r_ji p_i - r_ij p_j)^2.
+
+    Wu, Lin and Weng's second method: one class after the other is set to its optimum.
+    """
+    count, n = r.shape[:2]
+    q = -r * r.transpose(0, 2, 1)
+    q[:, range(n), range(n)] = (r * r).sum(axis=1)
+    p = np.full((count, n), 1.0 / n)
+    live = np.arange(count)
+    for _ in range(max(100, n)):
+        qp = np.einsum("rij,rj->ri", q[live], p[live])
+        energy = (p[live] * qp).sum(axis=1)
+        open_ = np.abs(qp - energy[:, None]).max(axis=1) >= 0.005 / n
+        live, qp, energy = live[open_], qp[open_], energy[open_]
+        if not live.size:
+            break
+        for t in range(n):
+            own = q[live, t, t]
+            step = (energy - qp[:, t]) / own
+            energy = (energy + step * (step * own + 2 * qp[:, t])) / (1 + step) ** 2
+            qp = (qp + step[:, None] * q[live, t]) / (1 + step)[:, None]
+            p[live, t] += step
+            p[live] /= (1 + step)[:, None]
+    return p
+
+
+OPS: Final = (linear_classifier, linear_regressor, svm_classifier, svm_regressor)

@@ -1,0 +1,1 @@
+"""Text generation: beam search, greedy search, sampling."""

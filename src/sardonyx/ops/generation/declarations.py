@@ -1,0 +1,255 @@
+"""Text generation inside a model: a search that runs a decoder, its body, token by token."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.graph.dim import Size, symbols
+from sardonyx.graph.dtype import F16, F32, I32
+from sardonyx.graph.fact import AnyFact, Fact
+from sardonyx.graph.graph import Graph
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op, optional, required
+from sardonyx.ops.arrays import Array, one_int
+from sardonyx.ops.generation.decoders import Decoder, EncoderDecoder, Gpt
+from sardonyx.ops.generation.logits import Rules, nucleus
+from sardonyx.ops.generation.search import Beams, Limits, by_beams, one_by_one
+from sardonyx.ops.random.standard import generator
+
+_MAX_LENGTH: Final = 1 << 20  # of a sequence; no model goes further, and it sizes memory
+_BODIES: Final = ("decoder", "encoder", "init_decoder")
+_ATTRS: Final[dict[str, Any]] = {
+    "decoder": required("graph"),
+    "encoder": optional("graph"),
+    "init_decoder": optional("graph"),
+    "eos_token_id": required("int"),
+    "pad_token_id": required("int"),
+    "decoder_start_token_id": -1,
+    "model_type": 0,
+    "no_repeat_ngram_size": 0,
+    "vocab_size": -1,
+}
+_TYPES: Final = {
+    "I": frozenset((I32,)),
+    "M": frozenset((I32,)),
+    "T": frozenset((F32, F16)),
+    "F": frozenset((F32, F16, I32)),
+}
+
+
+def _op(name: str, inputs: str, outputs: str, **attrs: Any) -> Op:
+    types = dict(_TYPES) if name == "BeamSearch" else {"I": _TYPES["I"], "T": frozenset((F32,))}
+    return Op(
+        name, 1, inputs, outputs,
+        domain=MICROSOFT, attrs={**_ATTRS, **attrs}, types=types, unranked=True,
+        pure=name != "Sampling",
+    )  # fmt: skip
+
+
+greedy_search = _op(
+    "GreedySearch",
+    "input_ids:I max_length:I min_length:I? repetition_penalty:T? vocab_mask:I? "
+    "prefix_vocab_mask:I? attention_mask:I?",
+    "sequences:I",
+)
+beam_search = _op(
+    "BeamSearch",
+    "input_ids:F max_length:I min_length:I? num_beams:I num_return_sequences:I length_penalty:T? "
+    "repetition_penalty:T? vocab_mask:M? prefix_vocab_mask:M? attention_mask:I? "
+    "decoder_input_ids:I? logits_processor:I?",
+    "sequences:I sequences_scores:T? scores:T?",
+    early_stopping=0,
+)
+sampling = _op(
+    "Sampling",
+    "input_ids:I max_length:I min_length:I? repetition_penalty:T? vocab_mask:I? "
+    "prefix_vocab_mask:I? attention_mask:I? presence_mask:I? seed:I?",
+    "sequences:I filtered_logits:T?",
+    temperature=1.0,
+    top_p=0.0,
+    filter_value=-1e20,
+    min_tokens_to_keep=0,
+    presence_penalty=0.0,
+    custom=0,
+)
+
+
+def _infer_bodies(g: Scope, attrs: dict[str, Any]) -> None:
+    """Facts inside the bodies, whose inputs are what they are declared to be."""
+    for name in _BODIES:
+        body = attrs[name]
+        if body is None:
+            continue
+        g.body(body, [_renamed(g, v.fact, {}) for v in _declared(name, body)])
+
+
+def _declared(name: str, body: Graph) -> list[Any]:
+    for value in body.inputs:
+        if not isinstance(value.fact, Fact) or value.fact.shape is None:
+            raise InvalidGraph(f"the input {value.name} of {name} has no shape")
+    return body.inputs
+
+
+def _renamed(g: Scope, fact: AnyFact | None, names: dict[str, Size]) -> Fact:
+    """A fact whose open sizes are the body's own: names of the graph around it say nothing here."""
+    assert isinstance(fact, Fact)
+    dims = [d if not symbols(d) else names.setdefault(str(d), g.fresh("inner")) for d in fact.dims]
+    return Fact(fact.dtype, tuple(dims))
+
+
+def _sequences(g: Scope, ids: Fact, max_length: Fact, *extra: Size) -> Fact:
+    batch = ids.dims[0] if ids.shape else g.fresh("batch")
+    length = max_length.ints[0] if max_length.ints else g.fresh("length")
+    return Fact(I32, (batch, *extra, length))
+
+
+@greedy_search.infer
+def _(g: Scope, ids: Fact, max_length: Fact, *_rest: Any, **attrs: Any) -> Fact:
+    _infer_bodies(g, attrs)
+    return _sequences(g, ids, max_length)
+
+
+@sampling.infer
+def _(g: Scope, ids: Fact, max_length: Fact, *_rest: Any, **attrs: Any) -> tuple[Fact, Fact]:
+    _infer_bodies(g, attrs)
+    sequences = _sequences(g, ids, max_length)
+    return sequences, Fact(F32, (sequences.dims[0], g.fresh("vocabulary")))
+
+
+@beam_search.infer
+def _(g: Scope, ids: Fact, max_length: Fact, *rest: Any, **attrs: Any) -> tuple[Fact, ...]:
+    _infer_bodies(g, attrs)
+    returned = rest[2].ints[0] if rest[2].ints else g.fresh("returned")
+    sequences = _sequences(g, ids, max_length, returned)
+    score = next((f.dtype for f in rest[3:5] if f is not None), F32)
+    batch = sequences.dims[0]
+    steps = (g.fresh("steps"), batch, g.fresh("beams"), g.fresh("vocabulary"))
+    return sequences, Fact(score, (batch, returned)), Fact(score, steps)
+
+
+class _Given:
+    """The inputs and attributes of a search, checked."""
+
+    def __init__(self, ids: Array, max_length: Array, attrs: dict[str, Any]) -> None:
+        if ids.ndim < 2 or not ids.size:
+            raise InvalidArgument(f"input_ids is of shape {list(ids.shape)}, not [batch, length]")
+        self.attrs, self.ids = attrs, ids
+        self.limits = Limits(
+            one_int(max_length, "max_length"), attrs["pad_token_id"], attrs["eos_token_id"]
+        )
+
+    def decoder(self, mask: Array | None, start: Array | None = None) -> tuple[Decoder, Array]:
+        """What is driven, and what the sequences begin with."""
+        attrs = self.attrs
+        if attrs["model_type"] not in (0, 1):
+            raise InvalidGraph(f"model_type is 0 or 1, not {attrs['model_type']}")
+        bodies = {n: attrs[n] for n in _BODIES}
+        prompts = self.ids
+        decoder: Decoder
+        if attrs["model_type"] == 0:
+            decoder = Gpt(bodies, prompts, mask, attrs["pad_token_id"])
+        else:
+            if mask is None:
+                # What is filled in front does not count; a token like it further on does.
+                mask = np.maximum.accumulate(prompts != attrs["pad_token_id"], 1).astype(np.int32)
+            first = np.full((len(prompts), 1), attrs["decoder_start_token_id"], np.int32)
+            prompts = first if start is None else start
+            decoder = EncoderDecoder(bodies, (self.ids, mask), prompts)
+        length = prompts.shape[1]
+        if not length < self.limits.max_length <= _MAX_LENGTH:
+            raise InvalidArgument(
+                f"max_length is {self.limits.max_length}, and is to be more than the {length} "
+                f"tokens that sequences begin with, and at most {_MAX_LENGTH}"
+            )
+        return decoder, prompts
+
+    def rules(self, values: dict[str, Array | None], **more: Any) -> Rules:
+        """How scores are changed."""
+        shortest, repetition = values["min_length"], values["repetition_penalty"]
+        penalty = 1.0 if repetition is None else float(repetition.reshape(-1)[0])
+        if not penalty > 0:
+            raise InvalidArgument(f"repetition_penalty is above 0, not {penalty}")
+        return Rules(
+            eos=self.limits.eos,
+            min_length=0 if shortest is None else one_int(shortest, "min_length"),
+            repetition=penalty,
+            ngram=self.attrs["no_repeat_ngram_size"],
+            vocabulary=values["vocab_mask"],
+            first=values["prefix_vocab_mask"],
+            **more,
+        )
+
+
+_COMMON: Final = ("min_length", "repetition_penalty", "vocab_mask", "prefix_vocab_mask")
+
+
+@greedy_search.reference
+def _(ids: Array, max_length: Array, *rest: Array | None, **attrs: Any) -> Array:
+    given = _Given(ids, max_length, attrs)
+    decoder, prompts = given.decoder(rest[4])
+    rules = given.rules(dict(zip(_COMMON, rest, strict=False)))
+    found, _scores = one_by_one(
+        decoder, prompts, rules, given.limits, lambda scores: scores.argmax(1)
+    )
+    return found
+
+
+@sampling.reference
+def _(ids: Array, max_length: Array, *rest: Array | None, **attrs: Any) -> tuple[Array, Array]:
+    given = _Given(ids, max_length, attrs)
+    decoder, prompts = given.decoder(rest[4])
+    rules = given.rules(
+        dict(zip(_COMMON, rest, strict=False)),
+        temperature=_positive(attrs["temperature"]),
+        presence=attrs["presence_penalty"],
+        present=rest[5],
+    )
+    draws = generator(None if rest[6] is None else one_int(rest[6], "seed"))
+    filtered = np.zeros((len(prompts), 0), np.float32)
+
+    def choose(scores: Array) -> Array:
+        nonlocal filtered
+        top, fill = attrs["top_p"], attrs["filter_value"]
+        filtered = nucleus(scores, top, fill, attrs["min_tokens_to_keep"]) if top > 0 else scores
+        shares = np.exp(filtered - filtered.max(1, keepdims=True)).astype(np.float64)
+        bounds = np.cumsum(shares / shares.sum(1, keepdims=True), 1)
+        places = (bounds < draws.random((len(bounds), 1))).sum(1)
+        return np.asarray(np.minimum(places, bounds.shape[1] - 1))
+
+    found, _scores = one_by_one(decoder, prompts, rules, given.limits, choose)
+    return found, filtered
+
+
+def _positive(temperature: float) -> float:
+    if not temperature > 0:
+        raise InvalidGraph(f"temperature is above 0, not {temperature}")
+    return temperature
+
+
+@beam_search.reference
+def _(ids: Array, max_length: Array, *rest: Array | None, **attrs: Any) -> tuple[Array, ...]:
+    names = ("min_length", "num_beams", "num_return_sequences", "length_penalty",
+             "repetition_penalty", "vocab_mask", "prefix_vocab_mask", "attention_mask",
+             "decoder_input_ids", "logits_processor")  # fmt: skip
+    values = dict(zip(names, rest, strict=False))
+    count = one_int(values["num_beams"], "num_beams")
+    returned = one_int(values["num_return_sequences"], "num_return_sequences")
+    if not 1 <= returned <= count <= 128:
+        raise InvalidArgument(
+            f"num_return_sequences is {returned} of {count} beams: 1 or more, at most as many as "
+            "there are beams, and these at most 128"
+        )
+    given = _Given(ids, max_length, attrs)
+    decoder, prompts = given.decoder(values["attention_mask"], values["decoder_input_ids"])
+    penalty = values["length_penalty"]
+    length_penalty = 1.0 if penalty is None else float(penalty.reshape(-1)[0])
+    beams = Beams(count, returned, length_penalty, bool(attrs["early_stopping"]))
+    found, judged, steps = by_beams(decoder, prompts, given.rules(values), given.limits, beams)
+    kind = next((v.dtype for v in rest[3:5] if v is not None), np.float32)
+    return found, judged.astype(kind, copy=False), steps.astype(kind, copy=False)
+
+
+OPS: Final = (beam_search, greedy_search, sampling)

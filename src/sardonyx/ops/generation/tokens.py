@@ -1,0 +1,111 @@
+"""NGramRepeatBlock and BifurcationDetector."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, InvalidGraph, ShapeError
+from sardonyx.graph.dtype import F32, I64
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op, required
+from sardonyx.ops.arrays import Array, one_int
+from sardonyx.ops.generation.logits import repeating
+
+_FLOAT: Final = frozenset((F32,))
+
+
+_LONG: Final = frozenset((I64,))
+
+
+ngram_repeat_block: Final = Op(
+    "NGramRepeatBlock",
+    1,
+    "input_ids:Tid scores:T",
+    "scores_out:T",
+    domain=MICROSOFT,
+    attrs={"ngram_size": required("int")},
+    types={"Tid": _LONG, "T": _FLOAT},
+)
+
+
+@ngram_repeat_block.infer
+def _(g: Scope, ids: Fact, scores: Fact, *, ngram_size: int) -> Fact:
+    if ids.rank != 2 or scores.rank != 2:
+        raise ShapeError(f"input_ids and scores have two dims, not {ids} and {scores}")
+    if ngram_size < 1:
+        raise InvalidGraph(f"ngram_size is 1 or more, not {ngram_size}")
+    g.equal(ids.dims[0], scores.dims[0], "input_ids and scores differ in batch")
+    return scores.plain()
+
+
+@ngram_repeat_block.reference
+def _(ids: Array, scores: Array, *, ngram_size: int) -> Array:
+    out = scores.copy()
+    for row, sequence in zip(out, ids, strict=True):
+        row[repeating(sequence, ngram_size, len(row))] = -np.inf
+    return out
+
+
+bifurcation_detector: Final = Op(
+    "BifurcationDetector",
+    1,
+    "src_tokens:T cur_tokens:T prev_suffix_match_idx:T pred_tokens:T?",
+    "tokens:T suffix_match_idx:T",
+    domain=MICROSOFT,
+    attrs={"min_ngram_size": 1, "max_ngram_size": 3},
+    types={"T": _LONG},
+)
+
+
+@bifurcation_detector.infer
+def _(
+    g: Scope, source: Fact, current: Fact, at: Fact, predicted: Fact | None, **sizes: int
+) -> tuple[Fact, Fact]:
+    for tokens in (source, current, predicted):
+        if tokens is not None and tokens.rank != 1:
+            raise ShapeError(f"tokens have one dim, not {tokens}")
+    if not 1 <= sizes["min_ngram_size"] <= sizes["max_ngram_size"]:
+        raise InvalidGraph("min_ngram_size is 1 or more, and at most max_ngram_size")
+    return Fact(I64, (g.fresh("tokens"),)), Fact(I64, ())
+
+
+@bifurcation_detector.reference
+def _(
+    source: Array, current: Array, at: Array, predicted: Array | None, **sizes: int
+) -> tuple[Array, Array]:
+    tokens = current.tolist()
+    words = source.tolist()
+    if predicted is not None:
+        begin = one_int(at, "prev_suffix_match_idx")
+        if not 0 <= begin <= len(words) or len(predicted) != len(words) + 1 - begin:
+            raise InvalidArgument(
+                f"{len(predicted)} tokens are predicted from {begin} on, of {len(words)}: "
+                "there is to be one for each that is left, and one more"
+            )
+        guesses = predicted.tolist()
+        pairs = zip(guesses, words[begin:], strict=False)
+        agreed = next((i for i, (a, b) in enumerate(pairs) if a != b), len(words) - begin)
+        tokens += guesses[: agreed + 1]
+    made = _continued(words, tokens, sizes["min_ngram_size"], sizes["max_ngram_size"])
+    return np.array(tokens, np.int64), np.array(made, np.int64)
+
+
+def _continued(words: list[int], tokens: list[int], shortest: int, longest: int) -> int:
+    """Where the words go on after the last tokens, if these are found there just once; else -1."""
+    for size in range(shortest, min(longest, len(tokens)) + 1):
+        tail = tokens[len(tokens) - size :]
+        places = [i for i in range(len(words) - size + 1) if words[i : i + size] == tail]
+        if not places:
+            return -1
+        if len(places) == 1 or places[0] + size >= len(words):
+            return places[0] + size
+    return -1
+
+
+OPS: Final = (
+    bifurcation_detector,
+    ngram_repeat_block,
+)

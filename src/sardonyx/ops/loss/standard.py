@@ -1,0 +1,109 @@
+"""Losses of classifiers."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, InvalidGraph, ShapeError
+from sardonyx.graph.dtype import FLOATS, INDEX
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import Op, optional
+from sardonyx.ops.arrays import Array, in_wide
+from sardonyx.ops.softmax.standard import log_softmax
+
+_ATTRS: Final = {"ignore_index": optional("int"), "reduction": b"mean"}
+_TYPES: Final = {"T": FLOATS, "I": INDEX}
+
+
+def _loss_fact(
+    g: Scope, scores: Fact, labels: Fact, weights: Fact | None, reduction: bytes
+) -> Fact:
+    """Scores are (N, C, ...), labels (N, ...), weights (C)."""
+    if reduction not in (b"none", b"sum", b"mean"):
+        raise InvalidGraph(
+            f"reduction is none, sum or mean, not {reduction.decode(errors='replace')}"
+        )
+    if scores.rank < 2 or labels.rank != scores.rank - 1:
+        raise ShapeError(f"scores are (N, C, ...) and labels (N, ...), not {scores} and {labels}")
+    samples = (scores.dims[0], *scores.dims[2:])
+    shape = tuple(
+        g.equal(a, b, "scores and labels differ") for a, b in zip(samples, labels.dims, strict=True)
+    )
+    if weights is not None:
+        if weights.rank != 1:
+            raise ShapeError(f"weights are one number per class, not {weights}")
+        g.equal(weights.dims[0], scores.dims[1], "there is one weight per class")
+    return scores.shaped(shape if reduction == b"none" else ())
+
+
+def _loss(
+    log_prob: Array,
+    labels: Array,
+    weights: Array | None,
+    ignore_index: int | None,
+    reduction: bytes,
+) -> Any:
+    """The negative log likelihood of the labels, weighted and reduced."""
+    ignored = np.zeros(labels.shape, bool) if ignore_index is None else labels == ignore_index
+    classes = log_prob.shape[1]
+    wrong = labels[~ignored & ((labels < 0) | (labels >= classes))]
+    if wrong.size:
+        raise InvalidArgument(f"the label {wrong[0]} is outside [0, {classes})")
+    index = np.where(ignored, 0, labels).astype(np.int64)
+    picked = np.zeros(labels.shape, log_prob.dtype)
+    weight = (~ignored).astype(log_prob.dtype)
+    if classes:  # without classes every label is ignored
+        picked = np.take_along_axis(log_prob, index[:, None], 1)[:, 0]
+        weight = weight if weights is None else np.where(ignored, 0, weights[index])
+    loss = np.where(ignored, 0, -picked * weight)
+    if reduction == b"none":
+        return loss.astype(log_prob.dtype)
+    total = np.sum(loss, dtype=np.float64)
+    if reduction == b"mean":
+        total = total / np.sum(weight, dtype=np.float64)
+    return np.asarray(total, log_prob.dtype)
+
+
+nll = Op(
+    "NegativeLogLikelihoodLoss", 22, "x:T target:I weight:T?", "loss:T", attrs=_ATTRS, types=_TYPES
+)
+
+
+@nll.infer
+def _(g: Scope, x: Fact, target: Fact, weight: Fact | None, **attrs: Any) -> Fact:
+    return _loss_fact(g, x, target, weight, attrs["reduction"])
+
+
+@nll.reference
+@in_wide
+def _(x: Array, target: Array, weight: Array | None, **attrs: Any) -> Any:
+    return _loss(x, target, weight, attrs["ignore_index"], attrs["reduction"])
+
+
+cross_entropy = Op(
+    "SoftmaxCrossEntropyLoss",
+    13,
+    "scores:T labels:I weights:T?",
+    "output:T log_prob:T?",
+    attrs=_ATTRS,
+    types=_TYPES,
+)
+
+
+@cross_entropy.infer
+def _(g: Scope, scores: Fact, labels: Fact, weights: Fact | None, **attrs: Any) -> Any:
+    return _loss_fact(g, scores, labels, weights, attrs["reduction"]), scores.plain()
+
+
+@cross_entropy.reference
+@in_wide
+def _(scores: Array, labels: Array, weights: Array | None, **attrs: Any) -> Any:
+    log_prob = log_softmax(scores, axis=1)
+    loss = _loss(log_prob, labels, weights, attrs["ignore_index"], attrs["reduction"])
+    return loss, log_prob
+
+
+OPS: Final = (nll, cross_entropy)

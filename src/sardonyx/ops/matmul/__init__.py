@@ -1,0 +1,1 @@
+"""Matrix products: MatMul, Gemm, Einsum, and their fused forms."""

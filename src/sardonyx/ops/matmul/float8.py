@@ -1,0 +1,90 @@
+"""GemmFloat8: a product of matrices of 8-bit floats, each with a scale."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidGraph, ShapeError
+from sardonyx.graph.dtype import BF16, F16, F32, DType, by_name, by_onnx
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op
+from sardonyx.ops.arrays import Array
+from sardonyx.ops.elementwise.activation import gelu
+from sardonyx.ops.elementwise.cast import convert
+
+_EIGHT: Final = frozenset((by_name("f8e4m3fn"), by_name("f8e5m2")))
+_ANY: Final = _EIGHT | {F16, BF16, F32}
+
+gemm_float8: Final = Op(
+    "GemmFloat8",
+    1,
+    "A:TA B:TB C:TC? scaleA:TS? scaleB:TS? scaleY:TS?",
+    "Y:TR",
+    domain=MICROSOFT,
+    attrs={"activation": b"NONE", "alpha": 1.0, "beta": 0.0, "dtype": 1, "transA": 0, "transB": 0},
+    types={
+        "TA": _ANY,
+        "TB": _ANY,
+        "TC": frozenset((F16, BF16, F32)),
+        "TR": _ANY,
+        "TS": frozenset((F32,)),
+    },
+    singles="scaleA scaleB scaleY",
+)
+
+
+def _result(number: int) -> DType:
+    dtype = by_onnx(number)
+    if dtype not in _ANY:
+        raise InvalidGraph(f"dtype is that of a float of 8 to 32 bits, not {number}")
+    assert dtype is not None
+    return dtype
+
+
+@gemm_float8.typed
+def _(types: dict[str, DType], attrs: dict[str, Any]) -> dict[str, DType]:
+    return {"TR": _result(attrs["dtype"])}
+
+
+def _gelu(x: Array) -> Array:
+    made: Array = gelu.run((x,), gelu.defaults)[0]
+    return made
+
+
+@gemm_float8.infer
+def _(g: Scope, a: Fact, b: Fact, c: Fact | None, *_: Any, **attrs: Any) -> Fact:
+    if a.rank != 2 or b.rank != 2:
+        raise ShapeError(f"A and B are matrices, not {a} and {b}")
+    if attrs["activation"] not in (b"NONE", b"RELU", b"GELU"):
+        raise InvalidGraph(f"activation is NONE, RELU or GELU, not {attrs['activation']!r}")
+    rows, depth = a.dims[::-1] if attrs["transA"] else a.dims
+    other, columns = b.dims[::-1] if attrs["transB"] else b.dims
+    g.equal(depth, other, "A and B do not fit")
+    shape = (rows, columns)
+    if c is not None and c.rank > 2:
+        raise ShapeError(f"C is {c}, and is added to a matrix")
+    for size, whole in zip(
+        reversed(c.dims if c is not None else ()), reversed(shape), strict=False
+    ):
+        g.equal_or_one(size, whole, "C does not fit the product")
+    return Fact(_result(attrs["dtype"]), shape)
+
+
+@gemm_float8.reference
+def _(a: Array, b: Array, c: Array | None, *scales: Array | None, **attrs: Any) -> Array:
+    a, b = (x.astype(np.float32) for x in (a, b))
+    a, b = (a.T if attrs["transA"] else a), (b.T if attrs["transB"] else b)
+    of_a, of_b, of_y = (np.float32(1) if s is None else s.reshape(-1)[0] for s in scales)
+    with np.errstate(all="ignore"):
+        y = np.float32(attrs["alpha"]) * of_a * of_b * (a @ b)
+        if c is not None and attrs["beta"]:
+            y = y + np.float32(attrs["beta"]) * c.astype(np.float32)
+        if attrs["activation"] != b"NONE":
+            y = np.maximum(y, 0) if attrs["activation"] == b"RELU" else _gelu(y)
+        return convert(y * of_y, _result(attrs["dtype"]), True, b"up")
+
+
+OPS: Final = (gemm_float8,)

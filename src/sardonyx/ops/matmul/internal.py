@@ -1,0 +1,60 @@
+"""The product of our own: either operand turned, scaled, and with what is done to its sums."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import ShapeError
+from sardonyx.graph.dtype import FLOATS, I32, I64, U32, U64
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import INTERNAL, Op
+from sardonyx.ops.arrays import Array, as_bf16, wide
+from sardonyx.ops.elementwise.chain import EPILOGUE, code_type, run_code
+from sardonyx.ops.matmul.standard import matmul, matmul_shape
+
+TYPES: Final = FLOATS | {I32, I64, U32, U64}
+
+product = Op(
+    "MatMul",
+    1,
+    "a:T b:T operands*",
+    "y",
+    attrs={"trans_a": 0, "trans_b": 0, "alpha": 1.0, "code": EPILOGUE, "bf16": 0},
+    types={"T": TYPES},
+    domain=INTERNAL,
+)
+
+
+@product.infer
+def _(g: Scope, a: Fact, b: Fact, *operands: Fact, **attrs: Any) -> Fact:
+    """Stacks of matrices; operands of the epilogue broadcast to what the product is."""
+    if a.rank < 2 or b.rank < 2:
+        raise ShapeError(f"not matrices: {a} times {b}")
+    turned = [_turned(fact, attrs[f"trans_{side}"]) for fact, side in ((a, "a"), (b, "b"))]
+    return Fact(code_type(attrs["code"], a.dtype), matmul_shape(g, *turned))
+
+
+def _turned(fact: Fact, is_turned: int) -> Fact:
+    dims = fact.dims
+    return fact.shaped((*dims[:-2], dims[-1], dims[-2])) if is_turned else fact
+
+
+@product.reference
+def _(a: Array, b: Array, *operands: Array, **attrs: Any) -> Array:
+    """alpha * a b, with both sides rounded to bf16 if that is asked for, and what follows."""
+    left = wide(a.swapaxes(-1, -2) if attrs["trans_a"] else a)
+    right = wide(b.swapaxes(-1, -2) if attrs["trans_b"] else b)
+    alpha, code = attrs["alpha"], attrs["code"]
+    with np.errstate(all="ignore"):
+        if attrs["bf16"]:
+            left, right = as_bf16(left), as_bf16(right)
+        y: Array = matmul(left, right)
+        if alpha != 1:
+            y = y * y.dtype.type(alpha)
+        return run_code(code, (y, *operands)) if code else y.astype(a.dtype, copy=False)
+
+
+OPS: Final = (product,)

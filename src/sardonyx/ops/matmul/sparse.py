@@ -1,0 +1,51 @@
+"""SparseToDenseMatMul: the product of a sparse matrix and a dense one."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import ShapeError
+from sardonyx.graph.dtype import F32, F64, I32, I64, U32, U64
+from sardonyx.graph.fact import AnyFact, Fact, SparseFact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op
+from sardonyx.ops.arrays import Array
+
+_TYPES: Final = frozenset((F32, F64, I32, I64, U32, U64))
+
+sparse_product: Final = Op(
+    "SparseToDenseMatMul",
+    1,
+    "A B:T1",
+    "Y:T1",
+    domain=MICROSOFT,
+    attrs={"alpha": 1.0, "transA": 0, "transB": 0},
+    types={"T1": _TYPES},
+)
+
+
+@sparse_product.infer
+def _(g: Scope, a: AnyFact, b: Fact, **attrs: Any) -> Fact:
+    if not isinstance(a, SparseFact) or a.dtype is not b.dtype:
+        raise ShapeError(f"A is a sparse tensor of the type of B, not {a}")
+    if a.shape is None or len(a.shape) != 2 or b.rank != 2:
+        raise ShapeError(f"A and B have two dims, not {a} and {b}")
+    rows, depth = a.shape[::-1] if attrs["transA"] else a.shape
+    other, columns = b.dims[::-1] if attrs["transB"] else b.dims
+    g.equal(depth, other, "A and B do not fit")
+    return Fact(b.dtype, (rows, columns))
+
+
+@sparse_product.reference
+def _(a: Any, b: Array, **attrs: Any) -> Array:
+    left = a.to_dense()  # an ort.sparse_tensor.SparseTensor
+    with np.errstate(all="ignore"):
+        product = (left.T if attrs["transA"] else left) @ (b.T if attrs["transB"] else b)
+        return np.asarray(
+            product if attrs["alpha"] == 1 else product * b.dtype.type(attrs["alpha"])
+        )
+
+
+OPS: Final = (sparse_product,)

@@ -1,0 +1,275 @@
+"""MatMul, Gemm and Einsum."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidGraph, ShapeError
+from sardonyx.graph.dim import Shape, Size
+from sardonyx.graph.dtype import FLOATS, I32, I64, NUMBERS, U32, U64
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import Op, required
+from sardonyx.ops.arrays import Array, in_wide
+from sardonyx.ops.inference import broadcast_shapes
+
+_TYPES: Final = FLOATS | {I32, I64, U32, U64}
+
+
+def matmul_shape(g: Scope, a: Fact, b: Fact) -> Shape:
+    """The shape of a product, where a vector is a row on the left and a column on the right."""
+    if not a.rank or not b.rank:
+        raise ShapeError(f"a number is no matrix: {a} times {b}")
+    rows: Shape = a.dims[-2:-1]
+    columns: Shape = b.dims[-1:] if b.rank > 1 else ()
+    inner = b.dims[-2] if b.rank > 1 else b.dims[0]
+    g.equal(a.dims[-1], inner, "inner dimensions differ")
+    return (*broadcast_shapes(g, a.dims[:-2], b.dims[:-2]), *rows, *columns)
+
+
+def matmul(a: Array, b: Array) -> Any:
+    """The product, by one large matrix product where b is a plain matrix."""
+    a, b = _for_blas(a), _for_blas(b)
+    if a.ndim > 2 and b.ndim == 2:
+        rows = a.reshape(-1, a.shape[-1]) if a.size else a
+        return np.matmul(rows, b).reshape(*a.shape[:-1], b.shape[1])
+    return np.matmul(a, b)
+
+
+def _for_blas(x: Array) -> Array:
+    """An array whose rows or columns are contiguous: for others numpy has only slow loops."""
+    if x.ndim < 2 or x.flags.c_contiguous:
+        return np.ascontiguousarray(x)
+    row, column = x.strides[-2:]
+    is_plain = x.flags.aligned and min(row, column) == x.itemsize
+    return x if is_plain else np.ascontiguousarray(x)
+
+
+matmul_op = Op("MatMul", 13, "a:T b:T", "y:T", types={"T": _TYPES})
+
+
+matmul_op.infer(lambda g, a, b: Fact(a.dtype, matmul_shape(g, a, b)))
+
+
+matmul_op.reference(in_wide(matmul))
+
+
+gemm = Op(
+    "Gemm",
+    13,
+    "a:T b:T c:T?",
+    "y:T",
+    attrs={"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0},
+    types={"T": _TYPES},
+)
+
+
+@gemm.infer
+def _(g: Scope, a: Fact, b: Fact, c: Fact | None, **attrs: Any) -> Fact:
+    if a.rank != 2 or b.rank != 2:
+        raise ShapeError(f"Gemm multiplies matrices, not {a} and {b}; MatMul takes other ranks")
+    rows, inner = a.dims[::-1] if attrs["transA"] else a.dims
+    other, columns = b.dims[::-1] if attrs["transB"] else b.dims
+    g.equal(inner, other, "inner dimensions differ")
+    if c is not None:
+        _check_added(g, c, (rows, columns))
+    return Fact(a.dtype, (rows, columns))
+
+
+def _check_added(g: Scope, c: Fact, product: Shape) -> None:
+    if c.rank > 2:
+        raise ShapeError(f"c is {c}, and must broadcast to a matrix")
+    for have, want in zip(c.dims, product[2 - c.rank :], strict=True):
+        g.equal_or_one(have, want, "c does not broadcast to the product")
+
+
+@gemm.reference
+@in_wide
+def _(a: Array, b: Array, c: Array | None, **attrs: Any) -> Any:
+    alpha, beta = attrs["alpha"], attrs["beta"]
+    y = matmul(a.T if attrs["transA"] else a, b.T if attrs["transB"] else b)
+    if alpha != 1:
+        y = _scaled(y, alpha)
+    if c is not None and beta:
+        y = y + (c if beta == 1 else _scaled(c, beta))
+    return y
+
+
+def _scaled(x: Array, factor: float) -> Any:
+    """The product with a float; integers are rounded towards zero."""
+    return x * x.dtype.type(factor) if x.dtype.kind == "f" else (x * factor).astype(x.dtype)
+
+
+Label = str  # a letter, or .0, .1, ... for the dims of an ellipsis, counted from the right
+
+
+class Equation:
+    """An einsum equation, with every ellipsis spelt out for the ranks of its operands."""
+
+    __slots__ = ("output", "terms")
+
+    def __init__(self, text: bytes, ranks: Sequence[int]) -> None:
+        shown = text.decode(errors="replace")
+        left, arrow, right = shown.replace(" ", "").partition("->")
+        written = left.split(",")
+        for term in (*written, right):
+            if not _TERM.fullmatch(term):
+                raise InvalidGraph(
+                    f"the equation {shown!r} has the term {term!r}: letters and ... only"
+                )
+        if len(written) != len(ranks):
+            raise InvalidGraph(
+                f"the equation {shown!r} has {len(written)} terms for {len(ranks)} inputs"
+            )
+        self.terms: Final = [_labels(t, r, shown) for t, r in zip(written, ranks, strict=True)]
+        dots = max((t for t in map(_dots, self.terms)), key=len, default=())
+        if arrow:
+            self.output: tuple[Label, ...] = _spell(right, dots)
+            self._check_output(shown, bool(dots))
+        else:
+            used = [label for term in self.terms for label in term if label[0] != "."]
+            self.output = (*dots, *sorted(c for c in used if used.count(c) == 1))
+
+    def _check_output(self, shown: str, has_dots: bool) -> None:
+        known = {label for term in self.terms for label in term}
+        for label in self.output:
+            if label not in known:
+                raise InvalidGraph(f"the output of {shown!r} has {label!r}, and no input has")
+        if len(set(self.output)) != len(self.output):
+            raise InvalidGraph(f"the output of {shown!r} names a letter twice")
+        if has_dots and not any(label[0] == "." for label in self.output):
+            raise InvalidGraph(f"the output of {shown!r} leaves out the ellipsis of its inputs")
+
+
+_TERM: Final = re.compile(r"[A-Za-z]*(\.\.\.[A-Za-z]*)?")
+
+
+def _labels(term: str, rank: int, shown: str) -> tuple[Label, ...]:
+    letters = len(term.replace("...", ""))
+    if letters > rank or (letters < rank and "..." not in term):
+        raise ShapeError(
+            f"the term {term!r} of {shown!r} stands for {letters} dims, its input has {rank}"
+        )
+    return _spell(term, [f".{i}" for i in range(rank - letters - 1, -1, -1)])
+
+
+def _spell(term: str, dots: Sequence[Label]) -> tuple[Label, ...]:
+    before, ellipsis, after = term.partition("...")
+    return (*before, *(dots if ellipsis else ()), *after)
+
+
+def _dots(term: Sequence[Label]) -> Sequence[Label]:
+    return [label for label in term if label[0] == "."]
+
+
+einsum = Op(
+    "Einsum", 28, "xs:T*", "y:T", attrs={"equation": required("bytes")}, types={"T": NUMBERS}
+)
+
+
+@einsum.infer
+def _(g: Scope, *xs: Fact | None, equation: bytes) -> Fact:
+    given = [x for x in xs if x is not None]
+    if not given or len(given) != len(xs):
+        raise InvalidGraph(f"{len(given)} of {len(xs)} inputs are given: Einsum takes one or more")
+    parsed = Equation(equation, [x.rank for x in given])
+    sizes: dict[Label, Size] = {}
+    for x, term in zip(given, parsed.terms, strict=True):
+        if x.dtype is not given[0].dtype:
+            raise ShapeError(f"inputs have one type, not {given[0].dtype} and {x.dtype}")
+        own: dict[Label, Size] = {}
+        for label, size in zip(term, x.dims, strict=True):
+            own[label] = g.equal(own.get(label, size), size, f"{label} is two sizes of one input")
+        for label, size in own.items():
+            shown = "..." if label[0] == "." else label
+            sizes[label] = g.broadcast(sizes.get(label, 1), size, f"sizes of {shown} differ")
+    return Fact(given[0].dtype, tuple(sizes[label] for label in parsed.output))
+
+
+@einsum.reference
+@in_wide
+def _(*xs: Array, equation: bytes) -> Any:
+    parsed = Equation(equation, [x.ndim for x in xs])
+    operands = [_diagonal(x, term) for x, term in zip(xs, parsed.terms, strict=True)]
+    left, labels = operands[0]
+    for i, (right, term) in enumerate(operands[1:], 1):
+        later = {label for _, t in operands[i + 1 :] for label in t}
+        left, labels = _contract(left, labels, right, term, {*parsed.output, *later})
+    left, labels = _without(left, labels, set(parsed.output))
+    y = np.transpose(left, [labels.index(c) for c in parsed.output])
+    return np.array(y, order="C") if len(xs) == 1 else np.asarray(y, order="C")
+
+
+Labels = tuple[Label, ...]
+
+
+def _diagonal(x: Array, term: Labels) -> tuple[Array, Labels]:
+    """A letter twice in a term takes the diagonal."""
+    for label in dict.fromkeys(term):
+        while term.count(label) > 1:
+            i = term.index(label)
+            j = term.index(label, i + 1)
+            x = np.diagonal(x, axis1=i, axis2=j)
+            term = (*term[:i], *term[i + 1 : j], *term[j + 1 :], label)
+    return x, term
+
+
+def _without(x: Array, labels: Labels, kept: set[Label]) -> tuple[Array, Labels]:
+    """Sums over the dims that nothing else needs."""
+    axes = tuple(i for i, label in enumerate(labels) if label not in kept)
+    if not axes:
+        return x, labels
+    return np.sum(x, axes, x.dtype), tuple(label for label in labels if label in kept)
+
+
+def _contract(
+    a: Array, a_labels: Labels, b: Array, b_labels: Labels, needed: set[Label]
+) -> tuple[Array, Labels]:
+    """The product of two operands as one batched matrix product."""
+    a, a_labels = _without(a, a_labels, needed | set(b_labels))
+    b, b_labels = _without(b, b_labels, needed | set(a_labels))
+    shared = [c for c in a_labels if c in b_labels]
+    batch = [c for c in shared if c in needed]
+    summed = [c for c in shared if c not in needed]
+    rows = [c for c in a_labels if c not in b_labels]
+    columns = [c for c in b_labels if c not in a_labels]
+    lengths = dict(zip(b_labels, b.shape, strict=True))
+    sizes = {
+        c: n if n != 1 else lengths[c]
+        for c, n in zip(a_labels, a.shape, strict=True)
+        if c in summed
+    }
+    left = _grouped(a, a_labels, (batch, rows, summed), sizes)
+    right = _grouped(b, b_labels, (batch, summed, columns), sizes)
+    y = matmul(left, right)
+    shape = [
+        *y.shape[: len(batch)],
+        *(a.shape[a_labels.index(c)] for c in rows),
+        *(b.shape[b_labels.index(c)] for c in columns),
+    ]
+    return y.reshape(shape), (*batch, *rows, *columns)
+
+
+def _grouped(
+    x: Array, labels: Labels, groups: Sequence[Sequence[Label]], sizes: dict[Label, int]
+) -> Array:
+    """The dims of the first group one by one, then each other group as one dim."""
+    order = [c for group in groups for c in group]
+    moved = np.transpose(x, [labels.index(c) for c in order])
+    # A size of 1 stands for any: where it is summed over, it counts that often.
+    full = tuple(sizes.get(c, n) for c, n in zip(order, moved.shape, strict=True))
+    n_batch, n_second = len(groups[0]), len(groups[1])
+    second, third = full[n_batch:][:n_second], full[n_batch:][n_second:]
+    shape = (*full[:n_batch], int(np.prod(second)), int(np.prod(third)))
+    return np.broadcast_to(moved, full).reshape(shape)
+
+
+OPS: Final = (
+    matmul_op,
+    gemm,
+    einsum,
+)

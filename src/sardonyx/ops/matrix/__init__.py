@@ -1,0 +1,1 @@
+"""Ops on whole matrices: Det, Inverse, CDist, DynamicTimeWarping."""

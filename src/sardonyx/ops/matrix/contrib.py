@@ -1,0 +1,124 @@
+"""Whole matrices: inverses, distances between rows, and the cheapest way through one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.graph.dtype import F16, F32, F64, I32
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op
+from sardonyx.ops.arrays import Array, in_wide
+from sardonyx.ops.attention.heads import same_rank
+
+inverse: Final = Op(
+    "Inverse", 1, "X:T", "Y:T", domain=MICROSOFT, types={"T": frozenset((F16, F32, F64))}
+)
+
+
+@inverse.infer
+def _(g: Scope, x: Fact) -> Fact:
+    if x.rank < 2:
+        raise InvalidGraph(f"X is a stack of square matrices, and is {x}")
+    g.equal(x.dims[-1], x.dims[-2], "only square matrices have an inverse")
+    return x.plain()
+
+
+@inverse.reference
+@in_wide
+def _(x: Array) -> Array:
+    try:
+        return np.asarray(np.linalg.inv(x))
+    except np.linalg.LinAlgError:
+        raise InvalidArgument("one of the matrices is singular: it has no inverse") from None
+
+
+METRICS: Final = (b"sqeuclidean", b"euclidean")
+
+cdist: Final = Op(
+    "CDist",
+    1,
+    "A:T B:T",
+    "C:T",
+    domain=MICROSOFT,
+    attrs={"metric": b"sqeuclidean"},
+    types={"T": frozenset((F32, F64))},
+)
+
+
+@cdist.infer
+def _(g: Scope, a: Fact, b: Fact, *, metric: bytes) -> Fact:
+    if metric not in METRICS:
+        raise InvalidGraph(f"metric {metric!r} is none of {', '.join(m.decode() for m in METRICS)}")
+    same_rank(2, A=a, B=b)
+    g.equal(a.dims[1], b.dims[1], "rows of A and B have different lengths")
+    return a.shaped((a.dims[0], b.dims[0]))
+
+
+@cdist.reference
+@np.errstate(all="ignore")
+def _(a: Array, b: Array, *, metric: bytes) -> Array:
+    # Differences first: the sum of squares less twice the product loses what is close.
+    squares = np.empty((len(a), len(b)), a.dtype)
+    for i, row in enumerate(a):
+        squares[i] = np.square(row - b).sum(axis=1)
+    return np.sqrt(squares) if metric == b"euclidean" else squares
+
+
+# Steps go down, right or both; of the costs of all ways from corner to corner one is the least.
+warping: Final = Op(
+    "DynamicTimeWarping",
+    1,
+    "input:F",
+    "output:I",
+    domain=MICROSOFT,
+    types={"F": frozenset((F32,)), "I": frozenset((I32,))},
+)
+
+
+@warping.infer
+def _(g: Scope, x: Fact) -> Fact:
+    if x.rank not in (2, 3):
+        raise InvalidGraph(f"the costs are a matrix, and are {x}")
+    if x.rank == 3:
+        g.equal(x.dims[0], 1, "there is one matrix of costs")
+    for size in x.dims[-2:]:
+        g.at_least(size, 1, "the matrix of costs is empty")
+    return Fact(I32, (2, g.fresh("path")))
+
+
+@warping.reference
+def _(x: Array) -> Array:
+    costs = x.reshape(x.shape[-2:])
+    rows, columns = costs.shape
+    total = np.full((rows + 1, columns + 1), np.inf, np.float32)
+    came = np.zeros((rows + 1, columns + 1), np.int8)
+    total[0, 0] = 0
+    for both in range(2, rows + columns + 1):  # one diagonal after the other
+        i = np.arange(max(1, both - columns), min(rows, both - 1) + 1)
+        j = both - i
+        across, down, right = total[i - 1, j - 1], total[i - 1, j], total[i, j - 1]
+        # A step is taken over the others only if it is cheaper than both of them.
+        is_down = (down < across) & (down < right)
+        is_across = (across < down) & (across < right)
+        came[i, j] = np.where(is_across, 0, np.where(is_down, 1, 2))
+        total[i, j] = costs[i - 1, j - 1] + np.choose(came[i, j], (across, down, right))
+    came[0, :], came[:, 0] = 2, 1
+    return _followed(came)
+
+
+def _followed(came: Array) -> Array:
+    """The way that steps came, from corner to corner."""
+    path: list[tuple[int, int]] = []
+    i, j = came.shape[0] - 1, came.shape[1] - 1
+    while i > 0 or j > 0:
+        path.append((i - 1, j - 1))
+        step = came[i, j]
+        i, j = i - int(step != 2), j - int(step != 1)
+    return np.array(path[::-1], np.int32).T.copy()
+
+
+OPS: Final = (inverse, cdist, warping)

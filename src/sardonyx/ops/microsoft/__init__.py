@@ -1,1 +1,0 @@
-"""The ops of com.microsoft that saved and quantized models use, each family a module."""

@@ -1,0 +1,261 @@
+"""QMoE: each token goes through a few of many small networks, whose weights are of few bits."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.base.records import frozen
+from sardonyx.errors import InvalidGraph, NotImplemented, ShapeError
+from sardonyx.graph.dim import Size
+from sardonyx.graph.dtype import BF16, F16, F32, U8, by_name
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op, optional
+from sardonyx.ops.arrays import Array, wide
+from sardonyx.ops.elementwise.arithmetic import sigmoid
+from sardonyx.ops.nbits.gather import unpacked
+from sardonyx.ops.softmax.standard import softmax
+
+_REALS: Final = frozenset((F32, F16, BF16))
+_F8: Final = by_name("f8e4m3fn")
+ACTIVATIONS: Final = (b"relu", b"gelu", b"silu", b"identity", b"swiglu")  # as kernels number them
+
+qmoe: Final = Op(
+    "QMoE",
+    1,
+    "input:T router_probs:T fc1_experts_weights:T1 fc1_scales:T2? fc1_experts_bias:T? "
+    "fc2_experts_weights:T1 fc2_scales:T2? fc2_experts_bias:T? fc3_experts_weights:T1? "
+    "fc3_scales:T2? fc3_experts_bias:T? fc1_zero_points:T1? fc2_zero_points:T1? "
+    "fc3_zero_points:T1? router_weights:T? fc1_global_scale:T4? fc2_global_scale:T4? "
+    "fc1_act_scale:T4? fc2_act_scale:T4? fc1_act_block_scale:T2? fc2_act_block_scale:T2?",
+    "output:T",
+    domain=MICROSOFT,
+    attrs={
+        "accuracy_level": 0,
+        "activation_alpha": 1.0,
+        "activation_beta": 0.0,
+        "activation_type": b"relu",
+        "block_size": optional("int"),
+        "expert_weight_bits": 4,
+        "fc1_expert_weight_bits": optional("int"),
+        "fc2_expert_weight_bits": optional("int"),
+        "fc3_expert_weight_bits": optional("int"),
+        "k": 1,
+        "normalize_routing_weights": 0,
+        "quant_type": b"int",
+        "swiglu_fusion": 0,
+        "swiglu_limit": optional("float"),
+        "use_sparse_mixer": 0,
+        "weights_prepacked": -1,
+    },
+    types={
+        "T": _REALS,
+        "T1": frozenset((U8, _F8)),
+        "T2": _REALS | {by_name("f8e8m0"), _F8},
+        "T4": frozenset((F32,)),
+    },
+)
+
+
+@frozen
+class Layer:
+    """One of the networks' layers for all experts: facts, arrays or values."""
+
+    weights: Any
+    scales: Any
+    bias: Any
+    zeros: Any
+    bits: int
+
+
+@frozen
+class Inputs:
+    """The inputs of a node by name: facts, arrays or values."""
+
+    x: Any
+    router: Any
+    layers: tuple[Layer, Layer, Layer]  # in, out, and what the first is multiplied by
+    chosen: Any  # weights of experts, where the router only chooses
+
+
+def inputs_of(inputs: Any, attrs: dict[str, Any]) -> Inputs:
+    """The inputs by name."""
+    common = attrs["expert_weight_bits"]
+    layers = []
+    for i in range(3):
+        weights, scales, bias = inputs[2 + 3 * i : 5 + 3 * i]
+        bits = attrs[f"fc{i + 1}_expert_weight_bits"] or common
+        layers.append(Layer(weights, scales, bias, inputs[11 + i], bits))
+    return Inputs(inputs[0], inputs[1], (layers[0], layers[1], layers[2]), inputs[14])
+
+
+def is_fused(attrs: dict[str, Any]) -> bool:
+    """Whether the first layer has both sides of a SwiGLU."""
+    return attrs["activation_type"] == b"swiglu" and bool(attrs["swiglu_fusion"])
+
+
+def _check(x: Inputs, attrs: dict[str, Any], rest: Any) -> None:
+    if attrs["quant_type"] != b"int":
+        shown = attrs["quant_type"].decode(errors="replace")
+        raise NotImplemented(
+            f"quant_type is {shown}: weights of small floats",
+            hint="export the model with weights of 4 or 8 bits (quant_type=int)",
+        )
+    if any(f is not None for f in rest):
+        raise InvalidGraph("global and activation scales go with floats, and quant_type is int")
+    if attrs["activation_type"] not in ACTIVATIONS:
+        known = ", ".join(a.decode() for a in ACTIVATIONS)
+        raise InvalidGraph(f"activation_type {attrs['activation_type']!r} is none of {known}")
+    if attrs["use_sparse_mixer"]:
+        raise NotImplemented(
+            "use_sparse_mixer is 1: a router that jitters",
+            hint="export the model with use_sparse_mixer=0",
+        )
+    if attrs["swiglu_fusion"] not in (0, 1, 2):
+        raise InvalidGraph(f"swiglu_fusion is {attrs['swiglu_fusion']}, and must be 0, 1 or 2")
+    block = attrs["block_size"] or 0
+    if block and (block < 16 or block & (block - 1)):
+        raise ShapeError(f"block_size is {block}, and must be a power of two from 16 on")
+    has_gate = x.layers[2].weights is not None
+    if has_gate and is_fused(attrs):
+        raise InvalidGraph("fc3 is given, and swiglu_fusion says that fc1 holds it")
+    if attrs["activation_type"] == b"swiglu" and not is_fused(attrs) and not has_gate:
+        raise InvalidGraph("swiglu needs fc3_experts_weights, or swiglu_fusion 1 or 2")
+    for layer in x.layers:
+        if layer.weights is not None and (layer.bits not in (2, 4, 8) or layer.scales is None):
+            raise ShapeError(f"weights of {layer.bits} bits: they have 2, 4 or 8, and scales")
+
+
+def _same(g: Scope, what: str, fact: Fact | None, shape: tuple[Size, ...]) -> None:
+    if fact is None:
+        return
+    if fact.rank != len(shape):
+        raise ShapeError(f"{what} must have shape {list(shape)}, and is {fact}")
+    for have, size in zip(fact.dims, shape, strict=True):
+        g.equal(have, size, f"{what} must have shape {list(shape)}, and is {fact}")
+
+
+def _check_layer(
+    g: Scope, name: str, layer: Layer, sizes: tuple[Size, Size, Size], block: int
+) -> None:
+    """Weights of all experts, [rows, columns] each, and what belongs to them."""
+    experts, rows, columns = sizes
+    g.divides(8 // layer.bits, columns, f"rows of {name} weights do not end with a byte")
+    _same(g, f"{name}_experts_weights", layer.weights, (experts, rows, columns * layer.bits // 8))
+    _same(g, f"{name}_experts_bias", layer.bias, (experts, rows))
+    per_byte = 8 // layer.bits
+    if block:
+        g.divides(block, columns, f"block_size does not divide the columns of {name}")
+        n = columns // block
+        scales: tuple[Size, ...] = (experts, rows, n)
+        zeros: tuple[Size, ...] = (experts, rows, (n + (per_byte - 1)) // per_byte)
+    else:
+        scales, zeros = (experts, rows), (experts, (rows + (per_byte - 1)) // per_byte)
+    _same(g, f"{name}_scales", layer.scales, scales)
+    _same(g, f"{name}_zero_points", layer.zeros, zeros)
+
+
+@qmoe.infer
+def _(g: Scope, *facts: Any, **attrs: Any) -> Fact:
+    x = inputs_of(facts, attrs)
+    _check(x, attrs, facts[15:])
+    first, second, third = x.layers
+    for name, fact, ranks in (
+        ("input", x.x, (2, 3)), ("router_probs", x.router, (2,)),
+        ("fc1_experts_weights", first.weights, (3,)), ("fc2_experts_weights", second.weights, (3,)),
+    ):  # fmt: skip
+        if fact.rank not in ranks:
+            raise ShapeError(
+                f"{name} has rank {fact.rank}, and must have {ranks[-1]}: it is {fact}"
+            )
+    width, experts = x.x.dims[-1], x.router.dims[1]
+    tokens = x.x.dims[0] if x.x.rank == 2 else x.x.dims[0] * x.x.dims[1]
+    g.equal(x.router.dims[0], tokens, "router_probs has another number of rows than the input")
+    _same(g, "router_weights", x.chosen, (x.router.dims[0], experts))
+    g.at_least(experts, attrs["k"], "k is larger than the number of experts")
+    if attrs["k"] < 1:
+        raise ShapeError(f"k is {attrs['k']}, and must be 1 or more")
+    block = attrs["block_size"] or 0
+    inner = second.weights.dims[2] * (8 // second.bits)
+    rows = inner * 2 if is_fused(attrs) else inner
+    _check_layer(g, "fc1", first, (experts, rows, width), block)
+    _check_layer(g, "fc2", second, (experts, width, inner), block)
+    if third.weights is not None:
+        _check_layer(g, "fc3", third, (experts, inner, width), block)
+    y: Fact = x.x.plain()
+    return y
+
+
+def _matrix(layer: Layer, expert: int, block: int) -> Array:
+    """The weights of one expert as float32."""
+    q = unpacked(layer.weights[expert], layer.bits).astype(np.float32)
+    scales = wide(layer.scales[expert]).reshape(q.shape[0], -1)
+    zeros: Any = np.float32(1 << layer.bits - 1)
+    if layer.zeros is not None:
+        zeros = unpacked(layer.zeros[expert], layer.bits).astype(np.float32)
+        zeros = zeros[:, : scales.shape[1]] if block else zeros[: q.shape[0], None]
+        zeros = np.repeat(zeros, block or q.shape[1], axis=1)
+    made: Array = (q - zeros) * np.repeat(scales, block or q.shape[1], axis=1)
+    return made
+
+
+def _layer(x: Array, layer: Layer, expert: int, block: int) -> Any:
+    y = x @ _matrix(layer, expert, block).T
+    return y if layer.bias is None else y + wide(layer.bias[expert])
+
+
+def _activated(h: Array, gate: Array | None, attrs: dict[str, Any]) -> Any:
+    """The hidden state; `gate` is what fc3 makes."""
+    name = attrs["activation_type"]
+    if name == b"swiglu":
+        linear = gate
+        if linear is None:
+            interleaved = attrs["swiglu_fusion"] == 1
+            h, linear = (h[:, ::2], h[:, 1::2]) if interleaved else np.split(h, 2, axis=1)
+        if (limit := attrs["swiglu_limit"]) is not None:
+            h, linear = np.minimum(h, np.float32(limit)), np.clip(linear, -limit, limit)
+        alpha, beta = np.float32(attrs["activation_alpha"]), np.float32(attrs["activation_beta"])
+        return h * sigmoid(alpha * h) * (linear + beta)
+    if name == b"relu":
+        h = np.maximum(h, 0)
+    elif name == b"silu":
+        h = h * sigmoid(h)
+    elif name == b"gelu":
+        root = np.float32(np.sqrt(2 / np.pi))
+        h = h * np.float32(0.5) * (1 + np.tanh(root * (h + np.float32(0.044715) * h**3)))
+    return h if gate is None else h * gate
+
+
+def routed(x: Inputs, k: int, normalizes: object) -> tuple[Array, Array]:
+    """The experts of each token, the first of equal ones first, and how much each counts."""
+    router = wide(x.router)
+    chosen = np.argsort(-router, axis=1, kind="stable")[:, :k]
+    if x.chosen is None:
+        return chosen, softmax(np.take_along_axis(router, chosen, 1), axis=1)
+    shares = np.take_along_axis(wide(x.chosen), chosen, 1)
+    if normalizes:
+        total = shares.sum(axis=1, keepdims=True)
+        shares = shares / np.where(total == 0, 1, total)
+    return chosen, shares
+
+
+@qmoe.reference
+def _(*arrays: Any, **attrs: Any) -> Array:
+    x = inputs_of(arrays, attrs)
+    rows, block = wide(x.x).reshape(-1, x.x.shape[-1]), attrs["block_size"] or 0
+    y = np.zeros_like(rows)
+    first, second, third = x.layers
+    with np.errstate(all="ignore"):
+        chosen, shares = routed(x, attrs["k"], attrs["normalize_routing_weights"])
+        for expert in np.unique(chosen):
+            at, place = np.nonzero(chosen == expert)
+            part = rows[at]
+            gate = None if third.weights is None else _layer(part, third, expert, block)
+            hidden = _activated(_layer(part, first, expert, block), gate, attrs)
+            y[at] += shares[at, place][:, None] * _layer(hidden, second, expert, block)
+    return y.reshape(x.x.shape).astype(x.x.dtype, copy=False)
+
+
+OPS: Final = (qmoe,)

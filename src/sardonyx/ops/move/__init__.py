@@ -1,0 +1,1 @@
+"""Ops that move elements: Transpose, Concat, Slice, Pad and others."""

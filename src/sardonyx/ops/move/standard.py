@@ -1,0 +1,482 @@
+"""Ops that move elements to other places: permute, join, split, cut, repeat, pad, rearrange."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, InvalidGraph, ShapeError
+from sardonyx.graph.dim import Shape, Size, floor_div, product
+from sardonyx.graph.dtype import INDEX
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import Op, optional, required
+from sardonyx.ops.arrays import Array, as_ints
+from sardonyx.ops.inference import axes_of, axis_of, like_first
+from sardonyx.ops.sizes import (
+    CLASSIC,
+    SIZES,
+    STORED,
+    allocatable,
+    checked,
+    cut_length,
+    fresh_shape,
+    moving,
+    owned,
+    taken,
+    vector_length,
+)
+
+transpose = Op(
+    "Transpose", 25, "data:T", "transposed:T", attrs={"perm": optional("ints")}, types={"T": STORED}
+)
+
+
+def _order(perm: Sequence[int] | None, rank: int) -> tuple[int, ...]:
+    if perm is None:
+        return tuple(reversed(range(rank)))
+    if len(perm) != rank:
+        raise ShapeError(f"perm {tuple(perm)} orders {len(perm)} dims, and the input has {rank}")
+    return axes_of(perm, rank, "perm")
+
+
+@transpose.infer
+def _(g: Scope, x: Fact, *, perm: Sequence[int] | None) -> Fact:
+    return x.shaped(tuple(x.dims[i] for i in _order(perm, x.rank)))
+
+
+def _transpose(x: Array, *, perm: Sequence[int] | None) -> Array:
+    return owned(np.transpose(x, _order(perm, x.ndim)))
+
+
+transpose.symbolic(transpose.reference(_transpose))
+
+concat = Op(
+    "Concat",
+    13,
+    "inputs:T*",
+    "concat_result:T",
+    attrs={"axis": required("int")},
+    types={"T": CLASSIC},
+    unranked=True,
+)
+
+
+@concat.infer
+def _(g: Scope, *xs: Fact, axis: int) -> Fact:
+    if not xs:
+        raise InvalidGraph("Concat has no inputs")
+    if odd := next((x for x in xs if x.dtype is not xs[0].dtype), None):
+        raise ShapeError(f"Concat joins one type, and gets {xs[0].dtype} and {odd.dtype}")
+    ranked = [x.dims for x in xs if x.shape is not None]
+    if not ranked:
+        return xs[0].shaped(None)
+    axis = axis_of(axis, len(ranked[0]))
+    dims = list(ranked[0])
+    for position, other in enumerate(ranked[1:], 1):
+        if len(other) != len(dims):
+            raise ShapeError(f"input {position} has rank {len(other)}, and input 0 has {len(dims)}")
+        for i, d in enumerate(other):
+            if i == axis:
+                dims[i] = dims[i] + d
+            else:
+                dims[i] = g.equal(
+                    dims[i], d, f"dim {i} of input {position} and of the first differ"
+                )
+    if len(ranked) < len(xs):
+        dims[axis] = g.fresh("joined")
+    return xs[0].shaped(tuple(dims))
+
+
+def _concat(*xs: Array, axis: int) -> Array:
+    return np.concatenate(xs, axis_of(axis, xs[0].ndim))
+
+
+concat.symbolic(concat.reference(_concat))
+
+split = Op(
+    "Split",
+    18,
+    "input:T split:I?",
+    "outputs:T*",
+    attrs={"axis": 0, "num_outputs": optional("int")},
+    types={"T": CLASSIC, "I": SIZES},
+)
+
+
+def _check_outputs(g: Scope, count: int, what: str) -> None:
+    if g.node is not None and count != g.n_outputs:
+        raise InvalidGraph(f"{what} is {count}, and the node has {g.n_outputs} outputs")
+
+
+def _parts(g: Scope, size: Size, count: int) -> list[Size]:
+    """The sizes of `count` parts, all equal but the last, which may be smaller."""
+    if count < 1:
+        raise ShapeError(f"num_outputs is {count}, and 1 is the least")
+    part = floor_div(size + (count - 1), count)
+    last = size - part * (count - 1)
+    if count > 2:  # of two, the second is never more than 1 smaller
+        g.at_least(last, 0, f"the last of {count} parts of {size}")
+    return [part] * (count - 1) + [last]
+
+
+@split.infer
+def _(g: Scope, x: Fact, sizes: Fact | None, *, axis: int, num_outputs: int | None) -> Any:
+    axis = axis_of(axis, x.rank)
+    parts: Sequence[Size]
+    if sizes is None:
+        if num_outputs is None:
+            raise InvalidGraph("Split has neither sizes nor num_outputs")
+        _check_outputs(g, num_outputs, "num_outputs")
+        parts = _parts(g, x.dims[axis], num_outputs)
+    else:
+        length = vector_length(sizes, "split")
+        _check_outputs(g, g.n_outputs if length is None else length, "the number of sizes")
+        parts = fresh_shape(g, g.n_outputs, "part") if sizes.sym is None else sizes.sym
+        for p in parts:
+            g.at_least(p, 0, "a size that Split is given")
+        if sizes.sym is not None:
+            total: Size = 0
+            for p in parts:
+                total = total + p
+            g.equal(total, x.dims[axis], f"the sizes of the parts do not add up to dim {axis}")
+    return tuple(x.shaped((*x.dims[:axis], p, *x.dims[axis + 1 :])) for p in parts)
+
+
+def _split(
+    x: Array, sizes: Array | None, *, axis: int, num_outputs: int | None
+) -> tuple[Array, ...]:
+    axis = axis_of(axis, x.ndim)
+    length = x.shape[axis]
+    if sizes is not None:
+        parts: Sequence[Any] = as_ints(sizes) or ()
+    else:
+        parts = _parts(Scope(), length, num_outputs or 1)
+    if sum(parts) != length or min(parts, default=0) < 0:
+        raise InvalidArgument(f"the parts {tuple(parts)} do not add up to {length} of axis {axis}")
+    return tuple(owned(p) for p in np.split(x, np.cumsum(parts[:-1], dtype=np.int64), axis))
+
+
+split.symbolic(moving(split.reference(_split)))
+
+slice_ = Op(
+    "Slice",
+    13,
+    "data:T starts:I ends:I axes:I? steps:I?",
+    "output:T",
+    types={"T": CLASSIC, "I": INDEX},
+)
+
+
+@slice_.infer
+def _(g: Scope, x: Fact, starts: Fact, ends: Fact, axes: Fact | None, steps: Fact | None) -> Fact:
+    count = vector_length(starts, "starts")
+    if axes is not None and axes.ints is None:
+        return x.shaped(fresh_shape(g, x.rank, "cut"))
+    if axes is None and count is None:
+        return x.shaped(fresh_shape(g, x.rank, "cut"))
+    where = axes_of(range(count or 0) if axes is None else axes.ints or (), x.rank)
+    for fact, name in ((starts, "starts"), (ends, "ends"), (steps, "steps")):
+        length = None if fact is None else vector_length(fact, name)
+        if length is not None and length != len(where):
+            raise ShapeError(f"{name} has {length} numbers for {len(where)} axes")
+    dims = list(x.dims)
+    by = (1,) * len(where) if steps is None else steps.ints
+    for i, axis in enumerate(where):
+        if starts.sym is None or ends.sym is None or by is None:
+            dims[axis] = g.fresh("cut")
+        else:
+            dims[axis] = cut_length(g, dims[axis], starts.sym[i], ends.sym[i], by[i])
+    return x.shaped(tuple(dims))
+
+
+def _slice(x: Array, starts: Array, ends: Array, axes: Array | None, steps: Array | None) -> Array:
+    first, last = as_ints(starts) or (), as_ints(ends) or ()
+    where = axes_of(range(len(first)) if axes is None else as_ints(axes) or (), x.ndim)
+    by = (1,) * len(first) if steps is None else as_ints(steps) or ()
+    if not len(first) == len(last) == len(where) == len(by):
+        raise InvalidArgument(
+            f"Slice has {len(first)} starts, {len(last)} ends, {len(where)} axes, {len(by)} steps"
+        )
+    if 0 in by:
+        raise InvalidArgument(f"Slice steps by 0 in {by}")
+    cut = [slice(None)] * x.ndim
+    for axis, start, end, step in zip(where, first, last, by, strict=True):
+        places = taken(x.shape[axis], start, end, step)
+        behind = places.start + len(places) * step
+        cut[axis] = (
+            slice(places.start, behind if behind >= 0 else None, step) if places else slice(0)
+        )
+    return owned(x[tuple(cut)])
+
+
+slice_.symbolic(moving(slice_.reference(_slice)))
+
+tile = Op("Tile", 13, "input:T repeats:I", "output:T", types={"T": CLASSIC, "I": SIZES})
+
+
+@tile.infer
+def _(g: Scope, x: Fact, repeats: Fact) -> Fact:
+    length = vector_length(repeats, "repeats")
+    if length is not None and length != x.rank:
+        raise ShapeError(f"repeats has {length} numbers, and the input has rank {x.rank}")
+    if repeats.sym is None:
+        return x.shaped(fresh_shape(g, x.rank, "tiled"))
+    for r in repeats.sym:
+        g.at_least(r, 0, "a number of repeats")
+    dims = [d * r for d, r in zip(x.dims, repeats.sym, strict=True)]
+    return x.shaped(checked(g, dims, "the output"))
+
+
+def _tile(x: Array, repeats: Array) -> Array:
+    times = as_ints(repeats) or ()
+    if len(times) != x.ndim or min(times, default=0) < 0:
+        raise InvalidArgument(f"{times} are no repeats for an input of shape {x.shape}")
+    allocatable([d * t for d, t in zip(x.shape, times, strict=True)], x.dtype, "the tiled shape")
+    return np.tile(x, times) if times else owned(x)
+
+
+tile.symbolic(moving(tile.reference(_tile)))
+
+pad = Op(
+    "Pad",
+    25,
+    "data:T pads:I constant_value:T? axes:A?",
+    "output:T",
+    attrs={"mode": b"constant"},
+    types={"T": STORED, "I": SIZES, "A": INDEX},
+    singles="constant_value",
+)
+
+
+@pad.infer
+def _(g: Scope, x: Fact, pads: Fact, value: Fact | None, axes: Fact | None, *, mode: bytes) -> Fact:
+    if mode not in _MODES:
+        raise ShapeError(f"Pad has no mode {mode.decode(errors='replace')}; it has {_shown_modes}")
+    length = vector_length(pads, "pads")
+    if axes is not None and axes.ints is None:
+        return x.shaped(fresh_shape(g, x.rank, "padded"))
+    where = axes_of(range(x.rank) if axes is None else axes.ints or (), x.rank)
+    if length is not None and length != 2 * len(where):
+        raise ShapeError(f"pads has {length} numbers for {len(where)} axes, two each")
+    dims = list(x.dims)
+    for i, axis in enumerate(where):
+        if pads.sym is None:
+            dims[axis] = g.fresh("padded")
+            continue
+        before, after = pads.sym[i], pads.sym[i + len(where)]
+        if mode != b"constant" and (before != 0 or after != 0):
+            g.at_least(dims[axis], 1, f"dim {axis} has nothing to pad from")
+        dims[axis] = dims[axis] + before + after
+    return x.shaped(checked(g, dims, "the padded shape"))
+
+
+_MODES: Final = {b"constant": "constant", b"reflect": "reflect", b"edge": "edge", b"wrap": "wrap"}
+_shown_modes: Final = ", ".join(_MODES.values())
+
+
+def _pad(x: Array, pads: Array, value: Array | None, axes: Array | None, *, mode: bytes) -> Array:
+    amounts = as_ints(pads) or ()
+    where = axes_of(range(x.ndim) if axes is None else as_ints(axes) or (), x.ndim)
+    if len(amounts) != 2 * len(where):
+        raise InvalidArgument(f"pads has {len(amounts)} numbers for {len(where)} axes, two each")
+    widths = [(0, 0)] * x.ndim
+    for i, axis in enumerate(where):
+        widths[axis] = (amounts[i], amounts[i + len(where)])
+    shape = [d + before + after for d, (before, after) in zip(x.shape, widths, strict=True)]
+    allocatable(shape, x.dtype, "the padded shape")
+    cut = tuple(
+        slice(max(-before, 0), max(d + min(after, 0), 0))
+        for d, (before, after) in zip(x.shape, widths, strict=True)
+    )
+    x = x[cut]
+    grown = [(max(before, 0), max(after, 0)) for before, after in widths]
+    if mode == b"constant":
+        filler = _zero(x.dtype) if value is None else value.reshape(-1)[0]
+        out = np.full(shape, filler, x.dtype)
+        out[tuple(slice(b, b + d) for d, (b, _) in zip(x.shape, grown, strict=True))] = x
+        return out
+    if any(d == 0 and (b or a) for d, (b, a) in zip(x.shape, grown, strict=True)):
+        raise InvalidArgument(f"shape {x.shape} has nothing to pad from by {amounts}")
+    # numpy's stubs list the modes as literals, and this one comes from a table.
+    return np.pad(x, grown, _MODES[mode])  # type: ignore[call-overload, no-any-return]
+
+
+def _pad_sizes(
+    x: Array, pads: Array, value: Array | None, axes: Array | None, *, mode: bytes
+) -> Array:
+    return _pad(x, pads, np.zeros(1, np.int64) if value is None else value, axes, mode=mode)
+
+
+pad.reference(_pad)
+pad.symbolic(moving(_pad_sizes))
+
+_BLOCK: Final = {"blocksize": required("int"), "mode": b"DCR"}
+
+
+def _check_block(x_rank: int, blocksize: int, mode: bytes) -> None:
+    if x_rank != 4 or blocksize < 1 or mode not in (b"DCR", b"CRD"):
+        raise ShapeError(
+            f"rank {x_rank}, blocksize {blocksize}, mode {mode.decode(errors='replace')}: "
+            "wanted are rank 4, a blocksize of 1 or more, mode DCR or CRD"
+        )
+
+
+depth_to_space = Op("DepthToSpace", 28, "input:T", "output:T", attrs=_BLOCK, types={"T": CLASSIC})
+
+
+@depth_to_space.infer
+def _(g: Scope, x: Fact, *, blocksize: int, mode: bytes) -> Fact:
+    _check_block(x.rank, blocksize, mode)
+    n, c, h, w = x.dims
+    g.divides(blocksize**2, c, "channels do not fill blocks")
+    out = (n, floor_div(c, blocksize**2), h * blocksize, w * blocksize)
+    return x.shaped(checked(g, out, "the output"))
+
+
+@depth_to_space.reference
+def _(x: Array, *, blocksize: int, mode: bytes) -> Array:
+    n, c, h, w = x.shape
+    deep, b = c // blocksize**2, blocksize
+    if mode == b"DCR":
+        blocks = x.reshape(n, b, b, deep, h, w).transpose(0, 3, 4, 1, 5, 2)
+    else:
+        blocks = x.reshape(n, deep, b, b, h, w).transpose(0, 1, 4, 2, 5, 3)
+    return owned(blocks).reshape(n, deep, h * b, w * b)
+
+
+space_to_depth = Op("SpaceToDepth", 28, "input:T", "output:T", attrs=_BLOCK, types={"T": CLASSIC})
+
+
+@space_to_depth.infer
+def _(g: Scope, x: Fact, *, blocksize: int, mode: bytes) -> Fact:
+    _check_block(x.rank, blocksize, mode)
+    n, c, h, w = x.dims
+    g.divides(blocksize, h, "the height is not whole blocks")
+    g.divides(blocksize, w, "the width is not whole blocks")
+    out = (n, c * blocksize**2, floor_div(h, blocksize), floor_div(w, blocksize))
+    return x.shaped(checked(g, out, "the output"))
+
+
+@space_to_depth.reference
+def _(x: Array, *, blocksize: int, mode: bytes) -> Array:
+    n, c, h, w = x.shape
+    b = blocksize
+    blocks = x.reshape(n, c, h // b, b, w // b, b)
+    order = (0, 3, 5, 1, 2, 4) if mode == b"DCR" else (0, 1, 3, 5, 2, 4)
+    return owned(blocks.transpose(order)).reshape(n, c * b * b, h // b, w // b)
+
+
+reverse_sequence = Op(
+    "ReverseSequence",
+    28,
+    "input:T sequence_lens:I",
+    "Y:T",
+    attrs={"batch_axis": 1, "time_axis": 0},
+    types={"T": CLASSIC, "I": SIZES},
+)
+
+
+@reverse_sequence.infer
+def _(g: Scope, x: Fact, lens: Fact, *, batch_axis: int, time_axis: int) -> Fact:
+    if x.rank < 2 or {batch_axis, time_axis} != {0, 1}:
+        raise ShapeError(
+            f"batch_axis {batch_axis} and time_axis {time_axis} are 0 and 1 of rank 2 or more, "
+            f"and the input has rank {x.rank}"
+        )
+    g.equal(product(lens.dims), x.dims[batch_axis], "sequence_lens has one length per batch entry")
+    return x.plain()
+
+
+@reverse_sequence.reference
+def _(x: Array, lens: Array, *, batch_axis: int, time_axis: int) -> Array:
+    steps = x.shape[time_axis]
+    if wrong := [n for n in as_ints(lens) or () if not 0 <= n <= steps]:
+        raise InvalidArgument(f"the sequence length {wrong[0]} is outside [0, {steps}]")
+    time = np.arange(steps)[None, :]
+    ends = lens.reshape(-1, 1)
+    source = np.where(time < ends, ends - 1 - time, time)  # [batch, time]
+    batch = np.arange(x.shape[batch_axis])[:, None]
+    if batch_axis == 0:
+        return x[batch, source]
+    return x[source.T, batch.T]
+
+
+trilu = Op(
+    "Trilu",
+    14,
+    "input:T k:I?",
+    "output:T",
+    attrs={"upper": 1},
+    types={"T": CLASSIC, "I": SIZES},
+    singles="k",
+)
+
+
+@trilu.infer
+def _(g: Scope, x: Fact, k: Fact | None, *, upper: int) -> Fact:
+    if x.rank < 2:
+        raise ShapeError(f"Trilu takes matrices, and the input has rank {x.rank}")
+    return like_first(g, x)
+
+
+@trilu.reference
+def _(x: Array, k: Array | None, *, upper: int) -> Array:
+    shift = 0 if k is None else int(k.reshape(-1)[0])
+    over = np.arange(x.shape[-1]) - np.arange(x.shape[-2])[:, None]
+    kept = over >= shift if upper else over <= shift
+    return np.where(kept, x, _zero(x.dtype))
+
+
+def _zero(dtype: Any) -> Array:
+    return np.array("" if np.dtype(dtype).kind == "O" else 0, dtype)
+
+
+center_crop_pad = Op(
+    "CenterCropPad",
+    18,
+    "input_data:T shape:I",
+    "output_data:T",
+    attrs={"axes": optional("ints")},
+    types={"T": CLASSIC, "I": INDEX},
+)
+
+
+@center_crop_pad.infer
+def _(g: Scope, x: Fact, target: Fact, *, axes: Sequence[int] | None) -> Fact:
+    where = axes_of(range(x.rank) if axes is None else axes, x.rank)
+    length = vector_length(target, "the shape")
+    if length is not None and length != len(where):
+        raise ShapeError(f"the shape has {length} numbers for {len(where)} axes")
+    sizes: Shape = target.sym or fresh_shape(g, len(where), "centered")
+    dims = list(x.dims)
+    for axis, d in zip(where, sizes, strict=True):
+        dims[axis] = d
+    return x.shaped(checked(g, dims, "the output"))
+
+
+@center_crop_pad.reference
+def _(x: Array, target: Array, *, axes: Sequence[int] | None) -> Array:
+    where = axes_of(range(x.ndim) if axes is None else axes, x.ndim)
+    sizes = as_ints(target) or ()
+    if len(sizes) != len(where):
+        raise InvalidArgument(f"the shape has {len(sizes)} numbers for {len(where)} axes")
+    dims = list(x.shape)
+    for axis, d in zip(where, sizes, strict=True):
+        dims[axis] = d
+    out = np.full(allocatable(dims, x.dtype, "the output"), _zero(x.dtype), x.dtype)
+    source, place = [], []
+    for have, want in zip(x.shape, dims, strict=True):
+        kept = min(have, want)
+        source.append(slice((have - kept) // 2, (have - kept) // 2 + kept))
+        place.append(slice((want - kept) // 2, (want - kept) // 2 + kept))
+    out[tuple(place)] = x[tuple(source)]
+    return out
+
+
+OPS: Final = (
+    transpose, concat, split, slice_, tile, pad, depth_to_space, space_to_depth, reverse_sequence,
+    trilu, center_crop_pad,
+)  # fmt: skip

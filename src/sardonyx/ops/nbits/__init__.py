@@ -1,0 +1,1 @@
+"""N-bit weights in blocks: matrix products and table lookups."""

@@ -1,0 +1,246 @@
+"""Weights of 2, 4 or 8 bits in blocks: products with them, and tables to read from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, NotImplemented, ShapeError
+from sardonyx.graph.dim import Size
+from sardonyx.graph.dtype import BF16, F16, F32, I32, INDEX, U8, by_name, by_numpy
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op, required
+from sardonyx.ops.arrays import Array, wide
+from sardonyx.ops.inference import axis_of
+from sardonyx.ops.matmul.standard import matmul
+from sardonyx.ops.nbits.gather import gathered, unpacked
+from sardonyx.ops.nbits.internal import weights_of
+
+REALS: Final = frozenset((F32, F16, BF16))
+TINY_FLOATS: Final = frozenset(
+    by_name(n) for n in ("f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f4e2m1")
+)
+LEVELS: Final = range(5)  # of accuracy: as it comes, float32, float16, bfloat16, int8
+COLUMNS: Final = 512  # that a reference dequantizes at a time
+
+matmul_nbits: Final = Op(
+    "MatMulNBits",
+    1,
+    "A:T1 B:T2 scales:T1 zero_points:T3? g_idx:T4? bias:T1?",
+    "Y:T1",
+    domain=MICROSOFT,
+    attrs={
+        "K": required("int"),
+        "N": required("int"),
+        "bits": 4,
+        "block_size": required("int"),
+        "accuracy_level": 0,
+        "weight_prepacked": 0,
+    },
+    types={
+        "T1": REALS,
+        "T2": frozenset((U8,)),
+        "T3": REALS | {U8},
+        "T4": frozenset((I32,)),
+    },
+)
+
+
+def _check_bits(bits: int, block: int) -> None:
+    if bits not in (2, 4, 8):
+        raise ShapeError(f"bits is {bits}, and must be 2, 4 or 8")
+    if block < 16 or block & (block - 1):
+        raise ShapeError(f"block_size is {block}, and must be a power of two from 16 on")
+
+
+def _check_attrs(attrs: Mapping[str, Any]) -> None:
+    _check_bits(attrs["bits"], attrs["block_size"])
+    if attrs["K"] < 1 or attrs["N"] < 1:
+        raise ShapeError(f"K is {attrs['K']} and N is {attrs['N']}, and both must be positive")
+    if attrs["accuracy_level"] not in LEVELS:
+        raise ShapeError(f"accuracy_level is {attrs['accuracy_level']}, and must be 0 to 4")
+    if attrs["weight_prepacked"]:
+        raise NotImplemented(
+            f"weight_prepacked is {attrs['weight_prepacked']}: weights in a layout for GPUs",
+            hint="export the model with weight_prepacked=0",
+        )
+
+
+def _expect(g: Scope, what: str, fact: Fact | None, *shapes: tuple[Size, ...]) -> None:
+    """A tensor has one of these shapes, which differ in rank."""
+    if fact is None:
+        return
+    for shape in shapes:
+        if len(shape) == fact.rank:
+            for have, size in zip(fact.dims, shape, strict=True):
+                g.equal(have, size, f"{what} must have shape {_shown(shapes)}, and is {fact}")
+            return
+    raise ShapeError(f"{what} must have shape {_shown(shapes)}, and is {fact}")
+
+
+def _shown(shapes: tuple[tuple[Size, ...], ...]) -> str:
+    return " or ".join(f"[{','.join(map(str, shape))}]" for shape in shapes)
+
+
+@matmul_nbits.infer
+def _(g: Scope, a: Fact, b: Fact, scales: Fact, *more: Fact | None, **attrs: Any) -> Fact:
+    zero, g_idx, bias = more
+    _check_attrs(attrs)
+    k, n, bits, block = (attrs[name] for name in ("K", "N", "bits", "block_size"))
+    blocks = -(-k // block)
+    if a.rank < 1:
+        raise ShapeError(f"A is one number, {a}, and must have rows of K = {k}")
+    g.equal(a.dims[-1], k, "the last dim of A is not K")
+    _expect(g, "B", b, (n, blocks, block * bits // 8))
+    _expect(g, "scales", scales, (n, blocks), (n * blocks,))
+    per_row = -(-blocks * bits // 8) if zero is not None and zero.dtype is U8 else blocks
+    _expect(g, "zero_points", zero, (n, per_row), (n * per_row,))
+    if g_idx is not None and g_idx.rank != 1:
+        raise ShapeError(f"g_idx must be a row of {k} numbers, and is {g_idx}")
+    if g_idx is not None and isinstance(have := g_idx.dims[0], int) and have < k:
+        raise ShapeError(f"g_idx must be a row of {k} numbers, and is {g_idx}")
+    _expect(g, "bias", bias, (n,))
+    return a.shaped((*a.dims[:-1], n))
+
+
+@matmul_nbits.reference
+def _(*inputs: Any, **attrs: Any) -> Array:
+    a, b, scales, zero, g_idx, bias = inputs + (None,) * (6 - len(inputs))
+    n, blocks = b.shape[:2]
+    scales = scales.reshape(n, blocks)
+    zero = None if zero is None else zero.reshape(n, -1)
+    left = wide(a)
+    y = np.empty((*a.shape[:-1], n), np.float32)
+    with np.errstate(all="ignore"):
+        for start in range(0, n, COLUMNS):
+            part = slice(start, start + COLUMNS)
+            weights = (b[part], scales[part], None if zero is None else zero[part])
+            y[..., part] = matmul(left, _columns(weights, g_idx, attrs))
+        if bias is not None:
+            y += wide(bias)
+        return y.astype(a.dtype, copy=False)
+
+
+def _columns(
+    weights: tuple[Array, Array, Array | None], g_idx: Array | None, attrs: Mapping[str, Any]
+) -> Array:
+    """Some columns of the weights as float32."""
+    q, scales, zero = weights
+    bits, k = attrs["bits"], attrs["K"]
+    form = {
+        **{name: attrs[name] for name in ("K", "bits", "block_size")},
+        "N": q.shape[0],
+        "k_major": 0,
+        "signed": 0,
+        "zero_default": 1 << bits - 1,
+    }
+    if g_idx is None:
+        return weights_of(q, scales, zero, form)
+    blocks = scales.shape[1]
+    group = g_idx[:k]
+    if group.size < k or group.min() < 0 or group.max() >= blocks:
+        raise InvalidArgument(f"g_idx must be {k} numbers of blocks in [0, {blocks})")
+    steps = weights_of(q, np.ones(1, np.float32), None, {**form, "zero_default": 0})
+    points: Any = np.float32(form["zero_default"])
+    if zero is not None:
+        whole = unpacked(zero, bits) if zero.dtype == np.uint8 else zero
+        points = whole[:, group].T.astype(np.float32)
+    made: Array = (steps - points) * scales[:, group].T.astype(np.float32)
+    return made
+
+
+gather_blocks: Final = Op(
+    "GatherBlockQuantized",
+    1,
+    "data:T1 indices:Tind scales:T2 zero_points:T1?",
+    "output:T2",
+    domain=MICROSOFT,
+    attrs={"bits": 4, "block_size": 128, "gather_axis": 0, "quantize_axis": 1},
+    types={
+        "T1": frozenset((by_name("i4"), by_name("u4"), U8)) | TINY_FLOATS,
+        "T2": REALS,
+        "Tind": INDEX,
+    },
+)
+
+
+@gather_blocks.infer
+def _(g: Scope, data: Fact, indices: Fact, scales: Fact, zero: Fact | None, **attrs: Any) -> Fact:
+    if not data.rank:
+        raise ShapeError(f"data is one number, {data}, and must have an axis to read along")
+    axis = axis_of(attrs["gather_axis"], data.rank, "gather_axis")
+    at = axis_of(attrs["quantize_axis"], data.rank, "quantize_axis")
+    bits, block, is_float = attrs["bits"], attrs["block_size"], data.dtype in TINY_FLOATS
+    if not is_float or block:
+        _check_bits(8 if is_float else bits, block)
+    if data.dtype is U8 and (axis or at != data.rank - 1):
+        raise ShapeError(
+            f"data of u8 is read along axis 0 and has its blocks along the last, "
+            f"not along {axis} and {at}"
+        )
+    if data.dtype.bits == 4 and not is_float and bits != 4:
+        raise ShapeError(f"bits is {bits}, and data is {data}")
+    if data.dtype is U8 and bits < 8 and axis == at:
+        raise ShapeError("data of bytes that hold several numbers has one axis: it needs two")
+    if is_float and zero is not None:
+        raise ShapeError(f"zero_points go with integers, and data is {data}")
+    per_byte = 8 // bits if data.dtype is U8 else 1
+    dims = (*data.dims[:-1], data.dims[-1] * per_byte)
+    _check_scales(g, dims, scales, (at, block), is_float)
+    if zero is not None:
+        packed = (scales.dims[-1] + (per_byte - 1)) // per_byte
+        _expect(g, "zero_points", zero, (*scales.dims[:-1], packed))
+    return Fact(scales.dtype, (*dims[:axis], *indices.dims, *dims[axis + 1 :]))
+
+
+def _check_scales(
+    g: Scope, dims: tuple[Size, ...], scales: Fact, spec: tuple[int, int], is_float: bool
+) -> None:
+    """One scale per block along an axis; those of small floats may be for all of another axis."""
+    at, block = spec
+    if scales.rank != len(dims):
+        raise ShapeError(f"scales {scales} have not the rank of data, {len(dims)}")
+    for i, (have, size) in enumerate(zip(scales.dims, dims, strict=True)):
+        what = f"scales do not have one number per block of {block} along axis {i}"
+        if i != at:
+            (g.equal_or_one if is_float else g.equal)(have, size, what)
+        else:
+            g.equal(have, (size + (block - 1)) // block if block else 1, what)
+
+
+@gather_blocks.reference
+def _(data: Array, indices: Array, scales: Array, zero: Array | None, **attrs: Any) -> Array:
+    rank = data.ndim
+    axis, at = attrs["gather_axis"] % rank, attrs["quantize_axis"] % rank
+    form = {"axis": axis, "quantize_axis": at, "block_size": attrs["block_size"], "fills": 1}
+    known = by_numpy(data.dtype)
+    if known is not None and known.is_integer:
+        bits = attrs["bits"]
+        default = 1 << bits - 1 if data.dtype == np.uint8 else 0
+        y = gathered((data, scales, zero), indices, {**form, "bits": bits, "zero_default": default})
+    else:
+        y = _gathered_floats(data, indices, scales, form)
+    return y.astype(scales.dtype, copy=False)
+
+
+def _gathered_floats(data: Array, indices: Array, scales: Array, form: Mapping[str, int]) -> Array:
+    """Small floats at indices, each times the scale of its block."""
+    at, axis = form["quantize_axis"], form["axis"]
+    block = form["block_size"] or max(1, data.shape[at])
+    whole = np.repeat(scales.astype(np.float32), block, at)
+    whole = whole[(slice(None),) * at + (slice(0, data.shape[at]),)]
+    whole = np.broadcast_to(whole, data.shape)
+    size = data.shape[axis]
+    index = np.where(indices < 0, indices + size, indices)
+    is_outside = (index < 0) | (index >= size)
+    index = np.where(is_outside, 0, index)
+    with np.errstate(all="ignore"):
+        y = np.take(data, index, axis).astype(np.float32) * np.take(whole, index, axis)
+    y[(slice(None),) * axis + (is_outside,)] = 0
+    return np.asarray(y)
+
+
+OPS: Final = (matmul_nbits, gather_blocks)

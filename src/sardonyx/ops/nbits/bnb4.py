@@ -1,0 +1,109 @@
+"""MatMulBnb4: products with weights of 4 bits that number the entries of a small table."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import ShapeError
+from sardonyx.graph.dtype import BF16, F16, F32, U8
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import INTERNAL, MICROSOFT, Op, required
+from sardonyx.ops.arrays import Array, wide
+from sardonyx.ops.matmul.standard import matmul
+
+# The numbers that 4 bits stand for, in parts of a block's largest: a sign and 8 sizes, or the
+# 16 places that share a normal distribution evenly (arXiv 2305.14314).
+_SIZES: Final = (0.0, 0.0052083333, 0.6666667, 1.0, 0.3333333, 0.5, 0.16666667, 0.25)
+FP4: Final = (*_SIZES, *(-v for v in _SIZES))
+NF4: Final = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
+    -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
+    0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941,
+    0.7229568362236023, 1.0,
+)  # fmt: skip
+_WEIGHTS: Final = {
+    "K": required("int"),
+    "N": required("int"),
+    "block_size": required("int"),
+    "quant_type": required("int"),
+}
+_REALS: Final = frozenset((F32, F16, BF16))
+
+bnb4: Final = Op(
+    "MatMulBnb4",
+    1,
+    "A:T1 B:T2 absmax:T1",
+    "Y:T1",
+    domain=MICROSOFT,
+    attrs={**_WEIGHTS, "training_mode": 0, "transB": 1},
+    types={"T1": _REALS, "T2": frozenset((U8,))},
+)
+# The weights of MatMulBnb4 as float32, made once where they are constant.
+weights: Final = Op(
+    "Bnb4Weights",
+    1,
+    "B:T2 absmax:T1",
+    "w:T",
+    domain=INTERNAL,
+    attrs=_WEIGHTS,
+    types={"T1": _REALS, "T2": frozenset((U8,)), "T": frozenset((F32,))},
+)
+
+
+@weights.infer
+def _(g: Scope, b: Fact, absmax: Fact, **attrs: Any) -> Fact:
+    k, n, block = attrs["K"], attrs["N"], attrs["block_size"]
+    if attrs["quant_type"] not in (0, 1):
+        raise ShapeError(f"quant_type is {attrs['quant_type']}, and must be 0 (FP4) or 1 (NF4)")
+    if block < 16 or block & (block - 1):
+        raise ShapeError(f"block_size is {block}, and must be a power of two from 16 on")
+    if k < 1 or n < 1:
+        raise ShapeError(f"K is {k} and N is {n}, and both must be positive")
+    for name, fact, count in (("B", b, (n * k + 1) // 2), ("absmax", absmax, -(-n * k // block))):
+        if fact.rank != 1:
+            raise ShapeError(f"{name} must have shape [{count}], and is {fact}")
+        g.equal(fact.dims[0], count, f"{name} must have shape [{count}], and is {fact}")
+    return Fact(F32, (n, k))
+
+
+@weights.reference
+def _(b: Array, absmax: Array, **attrs: Any) -> Array:
+    count = attrs["N"] * attrs["K"]
+    fields = np.stack((b >> 4, b & 15), axis=1).reshape(-1)[:count]
+    table = np.array(NF4 if attrs["quant_type"] else FP4, np.float32)
+    scales = np.repeat(absmax.astype(np.float32), attrs["block_size"])[:count]
+    made: Array = (table[fields] * scales).reshape(attrs["N"], attrs["K"])
+    return made
+
+
+def weight_attrs(attrs: dict[str, Any]) -> dict[str, Any]:
+    """The attributes that say how weights are stored."""
+    return {name: attrs[name] for name in _WEIGHTS}
+
+
+@bnb4.infer
+def _(g: Scope, a: Fact, b: Fact, absmax: Fact, **attrs: Any) -> Fact:
+    rule = weights.infer_rule
+    assert rule is not None
+    n, k = rule(g, b, absmax, **weight_attrs(attrs)).dims
+    if a.rank < 1:
+        raise ShapeError(f"A is one number, {a}, and must have rows")
+    inner, columns = (k, n) if attrs["transB"] else (n, k)
+    g.equal(a.dims[-1], inner, f"the last dim of A is not {'K' if attrs['transB'] else 'N'}")
+    return a.shaped((*a.dims[:-1], columns))
+
+
+@bnb4.reference
+def _(a: Array, b: Array, absmax: Array, **attrs: Any) -> Array:
+    rule = weights.reference_rule
+    assert rule is not None
+    w = rule(b, absmax, **weight_attrs(attrs))
+    with np.errstate(all="ignore"):
+        y = matmul(wide(a), w.T if attrs["transB"] else w)
+        return np.asarray(y).astype(a.dtype, copy=False)
+
+
+OPS: Final = (bnb4, weights)

@@ -1,0 +1,90 @@
+"""EmbedLayerNormalization: the embeddings of words, places and segments, added and normalized."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.graph.dtype import F16, F32, I32
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op, optional
+from sardonyx.ops.arrays import Array, filled, wide
+from sardonyx.ops.attention.heads import same_dims, same_rank
+
+embed: Final = Op(
+    "EmbedLayerNormalization",
+    1,
+    "input_ids:I segment_ids:I? word_embedding:T position_embedding:T segment_embedding:T? "
+    "gamma:T beta:T mask:I? position_ids:I?",
+    "output:T mask_index:I? embedding_sum:T?",
+    domain=MICROSOFT,
+    attrs={"epsilon": float(np.float32(1e-12)), "mask_index_type": optional("int")},
+    types={"T": frozenset((F32, F16)), "I": frozenset((I32,))},
+)
+
+
+@embed.infer
+def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
+    ids, segment_ids, words, places, segments, gamma, beta, mask, position_ids = inputs
+    assert ids is not None
+    assert words is not None
+    assert places is not None
+    assert gamma is not None
+    assert beta is not None
+    if (segment_ids is None) != (segments is None):
+        raise InvalidGraph("segment_ids and segment_embedding go together: one of them is missing")
+    same_rank(2, input_ids=ids, word_embedding=words, position_embedding=places)
+    batch, rows = ids.dims
+    hidden = words.dims[1]
+    g.equal(places.dims[1], hidden, "position_embedding has rows of another length")
+    if segments is not None:
+        same_rank(2, segment_embedding=segments)
+        g.equal(segments.dims[1], hidden, "segment_embedding has rows of another length")
+    for name, fact in (("segment_ids", segment_ids), ("mask", mask)):
+        if fact is not None:
+            same_dims(g, fact.dims, (batch, rows), name)
+    if position_ids is None:
+        g.at_least(places.dims[0], rows, "position_embedding has fewer rows than there are words")
+    else:
+        same_rank(2, position_ids=position_ids)
+        g.equal_or_one(position_ids.dims[0], batch, "position_ids do not broadcast over the batch")
+        g.equal(position_ids.dims[1], rows, "position_ids has another length than input_ids")
+    same_dims(g, gamma.dims, (hidden,), "gamma")
+    same_dims(g, beta.dims, (hidden,), "beta")
+    y = words.shaped((batch, rows, hidden))
+    return y, Fact(I32, (batch,)), y
+
+
+def _rows(table: Array, ids: Array, what: str) -> Array:
+    wrong = ids[(ids < 0) | (ids >= table.shape[0])]
+    if wrong.size:
+        raise InvalidArgument(f"{what} {int(wrong[0])} is outside [0, {table.shape[0]})")
+    return wide(table)[ids]
+
+
+@embed.reference
+@np.errstate(all="ignore")
+def _(*inputs: Array | None, epsilon: float, **_: Any) -> tuple[Array, ...]:
+    ids, segment_ids, words, places, segments, gamma, beta, mask, position_ids = filled(inputs, 9)
+    assert ids is not None
+    assert words is not None
+    assert places is not None
+    assert gamma is not None
+    assert beta is not None
+    where = np.arange(ids.shape[1])[None] if position_ids is None else position_ids
+    total = _rows(words, ids, "word") + _rows(places, where, "position")
+    if segments is not None and segment_ids is not None:
+        total = total + _rows(segments, segment_ids, "segment")
+    centred = total - total.mean(axis=-1, keepdims=True)
+    variance = np.square(centred).mean(axis=-1, keepdims=True)
+    y = centred / np.sqrt(variance + np.float32(epsilon)) * wide(gamma) + wide(beta)
+    seen = np.zeros(ids.shape[0], np.int32)
+    if mask is not None:
+        seen = (mask == 1).sum(axis=1, dtype=np.int32)
+    return y.astype(words.dtype), seen, total.astype(words.dtype)
+
+
+OPS: Final = (embed,)

@@ -1,0 +1,112 @@
+"""GroupNorm of diffusion models: channels last as a rule, after a skip connection, before SiLU."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidGraph
+from sardonyx.graph.dtype import F16, F32
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op, required
+from sardonyx.ops.arrays import Array, wide
+from sardonyx.ops.attention.heads import same_dims, same_rank
+from sardonyx.ops.elementwise.arithmetic import sigmoid
+
+_FLOATS: Final = frozenset((F32, F16))
+_DECLARED: Final[dict[str, Any]] = {
+    "domain": MICROSOFT,
+    "attrs": {
+        "activation": required("int"),
+        "channels_last": 1,
+        "epsilon": float(np.float32(1e-5)),
+        "groups": required("int"),
+    },
+    "types": {"T": _FLOATS, "M": _FLOATS},
+}
+
+group_norm: Final = Op("GroupNorm", 1, "X:T gamma:M beta:M", "Y:T", **_DECLARED)
+skip_group_norm: Final = Op(
+    "SkipGroupNorm", 1, "X:T gamma:M beta:M skip:T bias:T?", "Y:T S:T?", **_DECLARED
+)
+
+
+@group_norm.infer
+def _(g: Scope, x: Fact, gamma: Fact, beta: Fact, **attrs: Any) -> Fact:
+    same_rank(4, X=x)
+    channels, groups = x.dims[-1 if attrs["channels_last"] else 1], attrs["groups"]
+    if groups < 1:
+        raise InvalidGraph(f"groups is {groups}, and must be 1 or more")
+    if attrs["activation"] not in (0, 1):
+        raise InvalidGraph(f"activation is {attrs['activation']}: 0 for none, or 1 for SiLU")
+    g.divides(groups, channels, "groups must divide the channels")
+    same_dims(g, gamma.dims, (channels,), "gamma")
+    same_dims(g, beta.dims, (channels,), "beta")
+    return x.plain()
+
+
+@skip_group_norm.infer
+def _(
+    g: Scope, x: Fact, gamma: Fact, beta: Fact, skip: Fact, bias: Fact | None, **attrs: Any
+) -> tuple[Fact, Fact]:
+    rule = group_norm.infer_rule
+    assert rule is not None
+    y: Fact = rule(g, x, gamma, beta, **attrs)
+    place = 3 if attrs["channels_last"] else 1
+    batch, channels = x.dims[0], x.dims[place]
+    if skip.rank == 2:
+        same_dims(g, skip.dims, (batch, channels), "skip")
+    else:
+        same_rank(4, skip=skip)
+        g.equal(skip.dims[0], batch, "skip has another batch than X")
+        for axis in range(1, 4):
+            if axis == place:
+                g.equal(skip.dims[axis], channels, "skip has other channels than X")
+            else:
+                g.equal_or_one(skip.dims[axis], x.dims[axis], "skip does not broadcast to X")
+    if bias is not None:
+        same_dims(g, bias.dims, (channels,), "bias")
+    return y, x.plain()
+
+
+def _channels_first(x: Array, attrs: dict[str, Any]) -> Array:
+    return x.transpose(0, 3, 1, 2) if attrs["channels_last"] else x
+
+
+def _normalized(x: Array, gamma: Array, beta: Array, attrs: dict[str, Any]) -> Array:
+    """Of float32 images; channels as the node has them."""
+    images = _channels_first(x, attrs)
+    if not images.size:
+        return np.asarray(x)
+    grouped = images.reshape(images.shape[0], attrs["groups"], -1)
+    mean = grouped.mean(axis=2, keepdims=True)
+    centred = grouped - mean
+    variance = np.square(centred).mean(axis=2, keepdims=True)
+    y = (centred / np.sqrt(variance + np.float32(attrs["epsilon"]))).reshape(images.shape)
+    y = y * wide(gamma)[:, None, None] + wide(beta)[:, None, None]
+    if attrs["activation"]:
+        y = y * sigmoid(y)
+    return np.ascontiguousarray(y.transpose(0, 2, 3, 1)) if attrs["channels_last"] else y
+
+
+@group_norm.reference
+@np.errstate(all="ignore")
+def _(x: Array, gamma: Array, beta: Array, **attrs: Any) -> Array:
+    return _normalized(wide(x), gamma, beta, attrs).astype(x.dtype)
+
+
+@skip_group_norm.reference
+@np.errstate(all="ignore")
+def _(
+    x: Array, gamma: Array, beta: Array, skip: Array, bias: Array | None = None, **attrs: Any
+) -> tuple[Array, Array]:
+    shape = (skip.shape[0], 1, 1, -1) if attrs["channels_last"] else (skip.shape[0], -1, 1, 1)
+    total = wide(x) + wide(skip.reshape(shape) if skip.ndim == 2 else skip)
+    if bias is not None:
+        total = total + wide(bias).reshape(shape[1:])
+    return _normalized(total, gamma, beta, attrs).astype(x.dtype), total.astype(x.dtype)
+
+
+OPS: Final = (group_norm, skip_group_norm)

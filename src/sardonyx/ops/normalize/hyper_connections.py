@@ -1,0 +1,213 @@
+"""Hyper-connections: several streams of features beside each other, normalized, mixed and gated."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.graph.dim import Shape, Size
+from sardonyx.graph.dtype import BF16, F16, F32
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op
+from sardonyx.ops.arrays import Array, filled, wide
+from sardonyx.ops.attention.heads import same_dims, same_rank
+from sardonyx.ops.elementwise.arithmetic import sigmoid
+
+_FLOATS: Final = frozenset((F32, F16, BF16))
+_EPSILON: Final = float(np.float32(1e-5))
+_TYPES: Final = {"T": _FLOATS, "M": _FLOATS}
+
+
+def split(g: Scope, x: Fact, branches: int) -> tuple[Shape, Size, Size]:
+    """The axes before the streams, their number, and the features of one."""
+    if branches < 0:
+        raise InvalidGraph(f"num_branches is {branches}, and must not be negative")
+    if not branches:
+        if x.rank < 2:
+            raise InvalidGraph(f"streams are [..., branches, features], and are {x}")
+        return x.dims[:-2], x.dims[-2], x.dims[-1]
+    if x.rank < 1:
+        raise InvalidGraph(f"streams are [..., branches * features], and are {x}")
+    g.divides(branches, x.dims[-1], "num_branches does not split the last dim")
+    return x.dims[:-1], branches, x.dims[-1] // branches
+
+
+def grouped(x: Array, branches: int) -> Array:
+    """Streams in an axis of their own, in float32."""
+    parts = (branches, x.shape[-1] // branches) if branches else x.shape[-1:]
+    return wide(x).reshape(*x.shape[:-1], *parts)
+
+
+def _rms(x: Array, epsilon: float) -> Array:
+    square = np.square(x).mean(axis=-1, keepdims=True)
+    return np.asarray(x / np.sqrt(square + np.float32(epsilon)))
+
+
+norm: Final = Op(
+    "BranchwiseRMSNorm",
+    1,
+    "X:T scale:M?",
+    "Y:T",
+    domain=MICROSOFT,
+    attrs={"epsilon": _EPSILON, "num_branches": 0},
+    types=_TYPES,
+)
+
+
+@norm.infer
+def _(g: Scope, x: Fact, scale: Fact | None, *, epsilon: float, num_branches: int) -> Fact:
+    _, branches, features = split(g, x, num_branches)
+    if scale is not None and scale.rank == 2:
+        same_dims(g, scale.dims, (branches, features), "scale")
+    elif scale is not None:
+        same_rank(1, scale=scale)
+    return x.plain()
+
+
+@norm.reference
+@np.errstate(all="ignore")
+def _(x: Array, scale: Array | None = None, *, epsilon: float, num_branches: int) -> Array:
+    streams = grouped(x, num_branches)
+    y = _rms(streams, epsilon)
+    if scale is not None:
+        one, all_of = streams.shape[-1], streams.shape[-2:]
+        if scale.size not in (one, one * all_of[0]):
+            raise InvalidArgument(f"scale has {scale.size} numbers for streams {list(all_of)}")
+        y = y * (wide(scale) if scale.size == one else wide(scale).reshape(all_of))
+    return np.asarray(y.reshape(x.shape).astype(x.dtype))
+
+
+pre_mix: Final = Op(
+    "HyperConnectionPreMix",
+    1,
+    "streams:T pre_mix:M",
+    "output:T",
+    domain=MICROSOFT,
+    attrs={"num_branches": 0, "reduction_scale": 1.0},
+    types=_TYPES,
+)
+
+
+def _check_gates(g: Scope, gates: Fact, sizes: tuple[Shape, Size, Size], is_flat: bool) -> None:
+    """[..., branches], [..., branches, 1 or features]; flat streams also [..., all features]."""
+    lead, branches, features = sizes
+    if gates.rank == len(lead) + 1:
+        last = gates.dims[-1]
+        is_each = last == branches or not is_flat
+        wanted = branches if is_each else branches * features
+        same_dims(g, gates.dims, (*lead, wanted), "the gates")
+        return
+    same_rank(len(lead) + 2, gates=gates)
+    same_dims(g, gates.dims[:-1], (*lead, branches), "the gates")
+    g.equal_or_one(gates.dims[-1], features, "the gates do not broadcast over the features")
+
+
+def _gates(gates: Array, streams: Array) -> Array:
+    """Gates that broadcast over streams."""
+    wide_gates = wide(gates)
+    if gates.ndim == streams.ndim:
+        return wide_gates
+    if gates.shape[-1] == streams.shape[-2]:
+        return wide_gates[..., None]
+    return wide_gates.reshape(streams.shape)
+
+
+@pre_mix.infer
+def _(g: Scope, x: Fact, gates: Fact, *, num_branches: int, reduction_scale: float) -> Fact:
+    sizes = split(g, x, num_branches)
+    _check_gates(g, gates, sizes, bool(num_branches))
+    return x.shaped((*sizes[0], sizes[2]))
+
+
+@pre_mix.reference
+@np.errstate(all="ignore")
+def _(x: Array, gates: Array, *, num_branches: int, reduction_scale: float) -> Array:
+    streams = grouped(x, num_branches)
+    y = (streams * _gates(gates, streams)).sum(axis=-2) * np.float32(reduction_scale)
+    return np.asarray(y.astype(x.dtype))
+
+
+post_mix: Final = Op(
+    "HyperConnectionPostMix",
+    1,
+    "streams:T block_output:T post_mix:M stream_mix:M?",
+    "output:T",
+    domain=MICROSOFT,
+    attrs={"num_branches": 0},
+    types=_TYPES,
+)
+
+
+@post_mix.infer
+def _(g: Scope, x: Fact, block: Fact, gates: Fact, mix: Fact | None, *, num_branches: int) -> Fact:
+    sizes = split(g, x, num_branches)
+    lead, branches, features = sizes
+    same_dims(g, block.dims, (*lead, features), "block_output")
+    _check_gates(g, gates, sizes, is_flat=False)
+    if mix is not None:
+        same_dims(g, mix.dims, (*lead, branches, branches), "stream_mix")
+    return x.plain()
+
+
+@post_mix.reference
+@np.errstate(all="ignore")
+def _(
+    x: Array, block: Array, gates: Array, mix: Array | None = None, *, num_branches: int
+) -> Array:
+    streams = grouped(x, num_branches)
+    y = streams if mix is None else np.matmul(wide(mix).swapaxes(-1, -2), streams)
+    y = y + _gates(gates, streams) * wide(block)[..., None, :]
+    return np.asarray(y.reshape(x.shape).astype(x.dtype))
+
+
+engram: Final = Op(
+    "EngramGate",
+    1,
+    "key:T query:T value:T key_norm_scale:T query_norm_scale:T conv_norm_scale:T?",
+    "output:T gated_value_normed:T?",
+    domain=MICROSOFT,
+    attrs={"epsilon": _EPSILON},
+    types={"T": _FLOATS},
+)
+
+
+@engram.infer
+def _(g: Scope, *inputs: Fact | None, epsilon: float) -> tuple[Fact, Fact]:
+    key, query, value, key_scale, query_scale, scale = inputs
+    assert key is not None
+    assert query is not None
+    assert value is not None
+    same_rank(4, key=key)
+    batch, rows, streams, features = key.dims
+    same_dims(g, query.dims, key.dims, "query")
+    same_dims(g, value.dims, (batch, rows, features), "value")
+    for name, fact in (
+        ("key_norm_scale", key_scale),
+        ("query_norm_scale", query_scale),
+        ("conv_norm_scale", scale),
+    ):
+        if fact is not None:
+            same_dims(g, fact.dims, (streams, features), name)
+    if scale is None and g.n_outputs > 1:
+        raise InvalidGraph("gated_value_normed needs conv_norm_scale")
+    return key.plain(), key.plain()
+
+
+@engram.reference
+@np.errstate(all="ignore")
+def _(*inputs: Array | None, epsilon: float) -> tuple[Array, ...]:
+    arrays: Any = filled(inputs, 6)
+    key, query, value, key_scale, query_scale, scale = arrays
+    k, q = (_rms(wide(x), epsilon) * wide(s) for x, s in ((key, key_scale), (query, query_scale)))
+    dot = (k * q).sum(axis=-1, keepdims=True) / np.float32(np.sqrt(key.shape[3]))
+    gate = sigmoid(np.sign(dot) * np.sqrt(np.maximum(np.abs(dot), np.float32(1e-6))))
+    y = gate * wide(value)[:, :, None, :]
+    if scale is None:
+        return (y.astype(key.dtype),)
+    return y.astype(key.dtype), (_rms(y, epsilon) * wide(scale)).astype(key.dtype)
+
+
+OPS: Final = (norm, pre_mix, post_mix, engram)

@@ -1,0 +1,94 @@
+"""QEmbedLayerNormalization: EmbedLayerNormalization with 8-bit tables."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.graph.dtype import F32, I32
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op
+from sardonyx.ops.arrays import Array
+from sardonyx.ops.quantize.matmul_conv import BYTES, FLOAT, check_single
+from sardonyx.ops.quantize.qlinear import real
+
+embed: Final = Op(
+    "QEmbedLayerNormalization",
+    1,
+    "input_ids:T1 segment_ids:T1? word_embedding_quant:T2 position_embedding_quant:T2 "
+    "segment_embedding:T2? gamma_quant:T2 beta_quant:T2 mask:T1? word_embedding_scale:T "
+    "position_embedding_scale:T segment_embedding_scale:T? gamma_scale:T beta_scale:T "
+    "word_embedding_zero_point:T2 position_embedding_zero_point:T2 "
+    "segment_embedding_zero_point:T2? gamma_zero_point:T2 beta_zero_point:T2",
+    "layernorm_out:T mask_index_out:T1",
+    domain=MICROSOFT,
+    attrs={"epsilon": float(np.float32(1e-12))},
+    types={"T": FLOAT, "T1": frozenset((I32,)), "T2": BYTES},
+)
+
+
+def _table(g: Scope, name: str, table: Fact, width: Any) -> None:
+    if table.rank != 2:
+        raise InvalidGraph(f"{name} is a table of rows, not {table}")
+    g.equal(table.dims[1], width, f"rows of {name} and of word_embedding_quant differ")
+
+
+@embed.infer
+def _(g: Scope, *facts: Any, epsilon: float) -> tuple[Fact, Fact]:
+    ids, segments, words, places, segment_table, gamma, beta, mask, *settings = facts
+    names = (slot.name for slot in embed.inputs[8:])
+    check_single(g, **dict(zip(names, settings, strict=True)))
+    given = [f is not None for f in (segments, segment_table, settings[2], settings[7])]
+    if any(given) and not all(given):
+        raise InvalidGraph("segment ids, their table, its scale and zero point: all or none")
+    if ids.rank != 2 or words.rank != 2:
+        raise InvalidGraph(f"input_ids are rows of ids and words a table, not {ids} and {words}")
+    batch, rows = ids.dims
+    width = words.dims[1]
+    _table(g, "position_embedding_quant", places, width)
+    g.at_least(places.dims[0], rows, "there are fewer positions than ids in a row")
+    if segments is not None:
+        _table(g, "segment_embedding", segment_table, width)
+    for name, other in (("segment_ids", segments), ("mask", mask)):
+        if other is None:
+            continue
+        if other.rank != 2:
+            raise InvalidGraph(f"{name} has the shape of input_ids, and is {other}")
+        for have, size in zip(other.dims, (batch, rows), strict=True):
+            g.equal(have, size, f"{name} has another shape than input_ids")
+    for name, row in (("gamma_quant", gamma), ("beta_quant", beta)):
+        if row.rank != 1:
+            raise InvalidGraph(f"{name} is a vector, not {row}")
+        g.equal(row.dims[0], width, f"{name} does not fit the embeddings")
+    return Fact(F32, (batch, rows, width)), Fact(I32, (batch,))
+
+
+def _rows(table: Array, ids: Array, what: str) -> Array:
+    if ids.size and (ids.min() < 0 or ids.max() >= table.shape[0]):
+        worst = ids.min() if ids.min() < 0 else ids.max()
+        raise InvalidArgument(f"{what} holds {worst}, outside [0, {table.shape[0]})")
+    picked: Array = table[ids]
+    return picked
+
+
+@embed.reference
+def _(*arrays: Any, epsilon: float) -> tuple[Array, Array]:
+    ids, segments, words, places, segment_table, gamma, beta, mask, *settings = arrays
+    scales, zeros = settings[:5], settings[5:]
+    with np.errstate(all="ignore"):
+        total = real(_rows(words, ids, "input_ids"), scales[0], zeros[0])
+        total = total + real(places[: ids.shape[1]], scales[1], zeros[1])
+        if segments is not None:
+            total = total + real(_rows(segment_table, segments, "segment_ids"), scales[2], zeros[2])
+        centred = total - total.mean(axis=-1, keepdims=True)
+        variance = np.square(centred).mean(axis=-1, keepdims=True)
+        y = centred / np.sqrt(variance + np.float32(epsilon))
+        y = y * real(gamma, scales[3], zeros[3]) + real(beta, scales[4], zeros[4])
+    count = np.zeros(ids.shape[0], np.int32) if mask is None else (mask == 1).sum(1, dtype=np.int32)
+    return y.astype(np.float32), count
+
+
+OPS: Final = (embed,)

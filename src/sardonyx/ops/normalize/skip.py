@@ -1,0 +1,101 @@
+"""Normalization of a sum: the skip connection, a bias, then LayerNormalization or its RMS form."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidGraph
+from sardonyx.graph.dtype import BF16, F16, F32
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op
+from sardonyx.ops.arrays import Array, wide
+
+_OUTPUTS: Final = "output:T mean:U? inv_std_var:U? input_skip_bias_sum:T?"
+_ATTRS: Final = {"epsilon": float(np.float32(1e-12))}
+_TYPES: Final = {"T": frozenset((F32, F16, BF16)), "U": frozenset((F32,))}
+
+skip_layer: Final = Op(
+    "SkipLayerNormalization",
+    1,
+    "input:T skip:T gamma:T beta:T? bias:T?",
+    _OUTPUTS,
+    domain=MICROSOFT,
+    attrs=_ATTRS,
+    types=_TYPES,
+)
+skip_simplified: Final = Op(
+    "SkipSimplifiedLayerNormalization",
+    1,
+    "input:T skip:T gamma:T bias:T?",
+    _OUTPUTS,
+    domain=MICROSOFT,
+    attrs=_ATTRS,
+    types=_TYPES,
+)
+
+
+def _infer(
+    g: Scope, x: Fact, skip: Fact, *vectors: Fact | None, epsilon: float
+) -> tuple[Fact, ...]:
+    if x.rank not in (2, 3):
+        raise InvalidGraph(f"the input has rank {x.rank}, and must have 2 or 3: it is {x}")
+    if skip.rank not in (2, 3) or skip.rank > x.rank:
+        raise InvalidGraph(f"skip is added to {x}, and is {skip}")
+    for a, b in zip(skip.dims[-2:], x.dims[-2:], strict=True):
+        g.equal(a, b, "skip and input differ in their last two dims")
+    if skip.rank == 3:
+        g.equal_or_one(skip.dims[0], x.dims[0], "skip does not broadcast over the batch")
+    for fact in vectors:
+        if fact is not None:
+            if fact.rank != 1:
+                raise InvalidGraph(f"gamma, beta and bias are vectors, and one is {fact}")
+            g.equal(fact.dims[0], x.dims[-1], "gamma, beta or bias does not fit the last dim")
+    rows = Fact(F32, (*x.dims[:-1], 1))
+    return x.plain(), rows, rows, x.plain()
+
+
+skip_layer.infer(_infer)
+skip_simplified.infer(_infer)
+
+
+def _summed(x: Array, skip: Array, bias: Array | None) -> Array:
+    total = wide(x) + wide(skip)
+    return total if bias is None else total + wide(bias)
+
+
+@skip_layer.reference
+def _(*inputs: Array | None, epsilon: float) -> tuple[Any, ...]:
+    x, skip, gamma, beta, bias = inputs + (None,) * (5 - len(inputs))
+    assert x is not None
+    assert skip is not None
+    assert gamma is not None
+    with np.errstate(all="ignore"):
+        total = _summed(x, skip, bias)
+        mean = total.mean(axis=-1, keepdims=True)
+        centred = total - mean
+        variance = np.square(centred).mean(axis=-1, keepdims=True)
+        inverse = 1 / np.sqrt(variance + np.float32(epsilon))
+        y = centred * inverse * wide(gamma)
+        if beta is not None:
+            y = y + wide(beta)
+        return y.astype(x.dtype), mean, inverse, total.astype(x.dtype)
+
+
+@skip_simplified.reference
+def _(*inputs: Array | None, epsilon: float) -> tuple[Any, ...]:
+    x, skip, gamma, bias = inputs + (None,) * (4 - len(inputs))
+    assert x is not None
+    assert skip is not None
+    assert gamma is not None
+    with np.errstate(all="ignore"):
+        total = _summed(x, skip, bias)
+        squares = np.square(total).mean(axis=-1, keepdims=True)
+        inverse = 1 / np.sqrt(squares + np.float32(epsilon))
+        y = total * inverse * wide(gamma)
+        return y.astype(x.dtype), np.zeros_like(inverse), inverse, total.astype(x.dtype)
+
+
+OPS: Final = (skip_layer, skip_simplified)

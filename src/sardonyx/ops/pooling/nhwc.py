@@ -1,0 +1,38 @@
+"""NhwcMaxPool: max pooling of 8-bit images with channels last."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op
+from sardonyx.ops.arrays import Array
+from sardonyx.ops.pooling.standard import POOL, max_pool
+from sardonyx.ops.quantize.matmul_conv import BYTES
+from sardonyx.ops.quantize.qlinear import images
+
+pool: Final = Op(
+    "NhwcMaxPool", 1, "x:T", "y:T", domain=MICROSOFT, attrs=POOL, types={"T": BYTES}
+)  # fmt: skip
+
+
+@pool.infer
+def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
+    rule = max_pool.infer_rule
+    assert rule is not None
+    made: Fact = rule(g, images(x, True), storage_order=0, **attrs)[0]
+    return made.shaped((made.dims[0], *made.dims[2:], made.dims[1]))
+
+
+@pool.reference
+def _(x: Array, **attrs: Any) -> Array:
+    rule = max_pool.reference_rule
+    assert rule is not None
+    made: Array = rule(np.moveaxis(x, -1, 1), storage_order=0, **attrs)[0]
+    return np.moveaxis(made, 1, -1)
+
+
+OPS: Final = (pool,)

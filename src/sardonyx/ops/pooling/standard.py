@@ -1,0 +1,283 @@
+"""Pools: the largest, the mean or the p-norm of windows, and of whole images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, ShapeError
+from sardonyx.graph.dim import Shape
+from sardonyx.graph.dtype import FLOATS, I8, I64, U8
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import Op, Reference, optional, required
+from sardonyx.ops.arrays import Array, as_ints, in_wide
+from sardonyx.ops.sliding_window import MAX_SPAN, Walk, Window, numbers, walk, window
+
+POOL: Final[dict[str, Any]] = {
+    "auto_pad": b"NOTSET",
+    "ceil_mode": 0,
+    "dilations": optional("ints"),
+    "kernel_shape": required("ints"),
+    "pads": optional("ints"),
+    "strides": optional("ints"),
+}
+INDEX: Final = frozenset((I64,))
+
+
+def pool_window(x_rank: int, attrs: Mapping[str, Any]) -> Window:
+    """The window of a pool on an input of this rank."""
+    kernel = tuple(attrs["kernel_shape"])
+    if x_rank < 3 or len(kernel) != x_rank - 2:
+        raise ShapeError(
+            f"kernel_shape {kernel} does not fit an input of rank {x_rank}: "
+            "it has one number for each axis after batch and channels"
+        )
+    return window(kernel, attrs)
+
+
+def _pooled(g: Scope, x: Fact, attrs: Mapping[str, Any]) -> Shape:
+    moved = pool_window(x.rank, attrs)
+    moved.check(g, x.dims[2:])
+    return (*x.dims[:2], *moved.outs(x.dims[2:]))
+
+
+def _path(x: Array, attrs: Mapping[str, Any]) -> Walk:
+    return walk(pool_window(x.ndim, attrs), x.shape[2:])
+
+
+def _along(axis: int, part: slice) -> tuple[Any, ...]:
+    """An index that takes a part of one axis and all of the others before it."""
+    return (slice(None),) * axis + (part,)
+
+
+def _broadcast_along(axis: int, rank: int, row: Array) -> Array:
+    """A row of numbers laid along one axis of an array of this rank."""
+    return row.reshape(-1, *(1,) * (rank - 1 - axis))
+
+
+max_pool = Op(
+    "MaxPool",
+    22,
+    "x:T",
+    "y:T indices:I?",
+    attrs={**POOL, "storage_order": 0},
+    types={"T": FLOATS | {I8, U8}, "I": INDEX},
+)
+
+
+@max_pool.infer
+def _(g: Scope, x: Fact, **attrs: Any) -> tuple[Fact, Fact]:
+    shape = _pooled(g, x, attrs)
+    return Fact(x.dtype, shape), Fact(I64, shape)
+
+
+def _max_pool(x: Array, **attrs: Any) -> tuple[Array, Array]:
+    """Axis by axis, the last one first: so the first of equals in row-major order wins."""
+    path = _path(x, attrs)
+    sizes = x.shape[2:]
+    order = range(len(sizes)) if attrs["storage_order"] else reversed(range(len(sizes)))
+    steps, step = {}, 1
+    for i in order:
+        steps[i] = step
+        step *= sizes[i]
+    images = np.arange(math.prod(x.shape[:2])) * step
+    y, place = x, images.reshape(*x.shape[:2], *(1,) * len(sizes))
+    for i in reversed(range(len(sizes))):
+        own = _broadcast_along(i + 2, x.ndim, np.arange(sizes[i]) * steps[i])
+        y, place = _max_along(y, np.broadcast_to(place + own, y.shape), path, i)
+    return y, place
+
+
+def _max_along(x: Array, place: Array, path: Walk, i: int) -> tuple[Array, Array]:
+    """The largest value of each window along one spatial axis, and the place it came from."""
+    axis = i + 2
+    shape = (*x.shape[:axis], path.outs[i], *x.shape[axis + 1 :])
+    low = np.iinfo(x.dtype).min if x.dtype.kind in "iu" else -np.inf
+    y, found = np.full(shape, low, x.dtype), np.zeros(shape, np.int64)
+    unseen = np.ones(path.outs[i], bool)
+    for _, outs, ins in path.axis(i):
+        new, old = x[_along(axis, ins)], y[_along(axis, outs)]
+        better = ~(new <= old) & (old == old)  # NaN counts as the largest
+        better |= _broadcast_along(axis, x.ndim, unseen[outs])
+        unseen[outs] = False
+        np.copyto(old, new, where=better)
+        np.copyto(found[_along(axis, outs)], place[_along(axis, ins)], where=better)
+    return y, found
+
+
+max_pool.reference(in_wide(_max_pool))
+
+
+def _sums(x: Array, path: Walk) -> Array:
+    """The sum of each window, axis by axis."""
+    for i in range(len(path.outs)):
+        axis = i + 2
+        y = np.zeros((*x.shape[:axis], path.outs[i], *x.shape[axis + 1 :]), x.dtype)
+        for _, outs, ins in path.axis(i):
+            y[_along(axis, outs)] += x[_along(axis, ins)]
+        x = y
+    return x
+
+
+def _counts(path: Walk, moved: Window, i: int, with_pads: bool) -> Array:
+    """How many elements the windows along one axis hold."""
+    counts = np.zeros(path.outs[i])
+    if not with_pads:
+        for _, outs, _ in path.axis(i):
+            counts[outs] += 1
+        return counts
+    if moved.is_same:
+        return counts + path.kernel[i]
+    # In ceil mode a window may reach beyond the padding; what lies there is not counted.
+    room = path.front[i] + path.ins[i] + moved.ends[i] - np.arange(path.outs[i]) * path.strides[i]
+    return np.clip(-(-room // path.dilations[i]), 0, path.kernel[i])
+
+
+average_pool = Op(
+    "AveragePool",
+    22,
+    "x:T",
+    "y:T",
+    attrs={**POOL, "count_include_pad": 0},
+    types={"T": FLOATS},
+)
+
+
+@average_pool.infer
+def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
+    return Fact(x.dtype, _pooled(g, x, attrs))
+
+
+def _average_pool(x: Array, **attrs: Any) -> Array:
+    moved = pool_window(x.ndim, attrs)
+    path = _path(x, attrs)
+    y = _sums(x, path)
+    count: Any = 1
+    for i in range(len(path.outs)):
+        row = _counts(path, moved, i, bool(attrs["count_include_pad"]))
+        count = count * _broadcast_along(i + 2, x.ndim, row)
+    y /= count.astype(y.dtype)
+    return y
+
+
+average_pool.reference(in_wide(_average_pool))
+
+lp_pool = Op("LpPool", 22, "x:T", "y:T", attrs={**POOL, "p": 2}, types={"T": FLOATS})
+
+
+def _check_p(p: int) -> None:
+    if p < 1:
+        raise ShapeError(f"p is {p}, and must be 1 or more")
+
+
+@lp_pool.infer
+def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
+    _check_p(attrs["p"])
+    return Fact(x.dtype, _pooled(g, x, attrs))
+
+
+def _power(x: Array, p: int) -> Array:
+    return np.abs(x) if p == 1 else x * x if p == 2 else np.abs(x) ** p
+
+
+def _root(total: Array, p: int) -> Array:
+    return total if p == 1 else np.sqrt(total) if p == 2 else total ** total.dtype.type(1 / p)
+
+
+def _lp_pool(x: Array, **attrs: Any) -> Array:
+    return _root(_sums(_power(x, attrs["p"]), _path(x, attrs)), attrs["p"])
+
+
+lp_pool.reference(in_wide(_lp_pool))
+
+
+def _global(name: str, reference: Reference, **attrs: Any) -> Op:
+    """A pool whose window is the whole image."""
+    op = Op(name, 22, "x:T", "y:T", attrs=attrs, types={"T": FLOATS})
+
+    @op.infer
+    def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
+        if x.rank < 2:
+            raise ShapeError(f"x has rank {x.rank}, and needs batch and channels")
+        _check_p(attrs.get("p", 1))
+        return Fact(x.dtype, (*x.dims[:2], *(1,) * (x.rank - 2)))
+
+    def run(x: Array, **attrs: Any) -> Array:
+        image = x.reshape(*x.shape[:2], math.prod(x.shape[2:]))
+        y: Array = reference(image, **attrs)
+        return y.reshape(*x.shape[:2], *(1,) * (x.ndim - 2))
+
+    op.reference(in_wide(run))
+    return op
+
+
+global_max = _global("GlobalMaxPool", lambda x: x.max(axis=2, initial=-np.inf))
+global_average = _global("GlobalAveragePool", lambda x: x.sum(axis=2) / x.dtype.type(x.shape[2]))
+global_lp = _global("GlobalLpPool", lambda x, p: _root(_power(x, p).sum(axis=2), p), p=2)
+
+max_unpool = Op(
+    "MaxUnpool",
+    22,
+    "x:T indices:I output_shape:I?",
+    "y:T",
+    attrs={k: POOL[k] for k in ("kernel_shape", "pads", "strides")},
+    types={"T": FLOATS, "I": INDEX},
+)
+
+
+@max_unpool.infer
+def _(g: Scope, x: Fact, indices: Fact, output_shape: Fact | None, **attrs: Any) -> Fact:
+    natural = unpooled(x.dims, attrs)
+    if indices.rank != x.rank:
+        raise ShapeError(f"indices have rank {indices.rank}, and x has {x.rank}")
+    for i, (a, b) in enumerate(zip(x.dims, indices.dims, strict=True)):
+        g.equal(a, b, f"x and indices differ along axis {i}")
+    for i, size in enumerate(natural):
+        g.at_least(size, 0, f"pads remove more than there is along axis {i}")
+    if output_shape is None:
+        return Fact(x.dtype, natural)
+    if output_shape.rank != 1:
+        raise ShapeError(f"output_shape has rank {output_shape.rank}, and must be a vector")
+    g.equal(output_shape.dims[0], x.rank, "output_shape does not have one size per axis")
+    if output_shape.sym is None:
+        return Fact(x.dtype, tuple(g.fresh("unpooled") for _ in natural))
+    for i, (size, least) in enumerate(zip(output_shape.sym, natural, strict=True)):
+        g.at_least(size, least, f"output_shape is too small along axis {i}")
+    return Fact(x.dtype, output_shape.sym)
+
+
+def unpooled(shape: Shape, attrs: Mapping[str, Any]) -> Shape:
+    """The shape that indices count in: what a pool of these attributes makes x from."""
+    moved = pool_window(len(shape), attrs)
+    rows = zip(shape[2:], moved.strides, moved.kernel, moved.begins, moved.ends, strict=True)
+    return (*shape[:2], *((size - 1) * s + k - b - e for size, s, k, b, e in rows))
+
+
+def _max_unpool(x: Array, indices: Array, output_shape: Array | None = None, **attrs: Any) -> Array:
+    natural = numbers(unpooled(x.shape, attrs))
+    whole = np.zeros(math.prod(natural), x.dtype)
+    if indices.size and not 0 <= indices.min() <= indices.max() < whole.size:
+        raise InvalidArgument(
+            f"indices reach from {indices.min()} to {indices.max()}, outside [0, {whole.size})"
+        )
+    whole[indices.reshape(-1)] = x.reshape(-1)
+    whole = whole.reshape(natural)
+    shape = as_ints(output_shape)
+    if shape is None or shape == natural:
+        return whole
+    if any(not low <= size <= MAX_SPAN for size, low in zip(shape, natural, strict=True)):
+        raise InvalidArgument(f"output_shape {shape} has a size below {natural} or over {MAX_SPAN}")
+    y = np.zeros(shape, x.dtype)
+    y[tuple(slice(0, n) for n in natural)] = whole
+    return y
+
+
+max_unpool.reference(_max_unpool)
+
+OPS: Final = (
+    max_pool, average_pool, lp_pool, global_max, global_average, global_lp, max_unpool,
+)  # fmt: skip

@@ -1,0 +1,139 @@
+"""DynamicQuantizeMatMul and MatMulIntegerToFloat."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidGraph
+from sardonyx.graph.dim import Shape
+from sardonyx.graph.dtype import F16, F32, I8, U8
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op
+from sardonyx.ops.arrays import Array, narrow, wide
+from sardonyx.ops.inference import broadcast_shapes
+from sardonyx.ops.matmul.standard import matmul, matmul_shape
+
+_BYTES: Final = frozenset((I8, U8))
+
+
+_FLOAT: Final = frozenset((F32,))
+
+
+def quantized(x: Array) -> tuple[Array, Any]:
+    """Numbers as whole steps of 1/255 of their range, zero among them, and the size of a step."""
+    low, high = x.min(initial=0), x.max(initial=0)
+    with np.errstate(all="ignore"):
+        step = np.float32(high - low) / np.float32(255) if high != low else np.float32(1)
+        zero = np.clip(np.rint(-low / step), 0, 255)
+        return np.clip(np.rint(x / step) + zero, 0, 255) - zero, step
+
+
+def integer_matmul(a: Array, b: Array) -> Any:
+    """The product of whole numbers, those of `a` of 8 bits, without rounding before the end."""
+    return matmul(a.astype(b.dtype, copy=False), b).astype(np.float32, copy=False)
+
+
+def centred(x: Array, zero: Array | None) -> Array:
+    """Bytes less their zero point, in the float type that their products are exact in."""
+    whole = x.astype(np.int16)
+    if zero is not None:
+        whole = whole - zero.astype(np.int16)
+    terms = whole.shape[0] if whole.ndim == 1 else whole.shape[-2]
+    largest = max(abs(int(whole.min(initial=0))), int(whole.max(initial=0)))
+    # float32 sums whole numbers without rounding below 2^24, float64 below 2^53.
+    is_small = terms * largest * 255 < 1 << 24
+    return whole.astype(np.float32 if is_small else np.float64)
+
+
+dynamic_matmul: Final = Op(
+    "DynamicQuantizeMatMul",
+    1,
+    "A:T1 B:T2 b_scale:T1 b_zero_point:T2? bias:T1?",
+    "Y:T1",
+    domain=MICROSOFT,
+    types={"T1": _FLOAT, "T2": _BYTES},
+)
+
+
+def _check_columns(g: Scope, product: Shape, b: Fact, **facts: Fact | None) -> None:
+    """Scales, zero points and biases are one number, or fit the columns of B."""
+    for name, fact in facts.items():
+        if fact is None:
+            continue
+        if fact.rank > max(b.rank, 1):
+            raise InvalidGraph(f"{name} is for the columns of {b}, and is {fact}")
+        if fact.rank and product:
+            g.equal_or_one(fact.dims[-1], product[-1], f"{name} does not fit the columns of B")
+        broadcast_shapes(g, product, fact.dims)
+
+
+@dynamic_matmul.infer
+def _(g: Scope, a: Fact, b: Fact, *more: Fact | None) -> Fact:
+    scale, zero, bias = more
+    shape = matmul_shape(g, a, b)
+    _check_columns(g, shape, b, b_scale=scale, b_zero_point=zero, bias=bias)
+    return a.shaped(shape)
+
+
+@dynamic_matmul.reference
+def _(*inputs: Array | None) -> Any:
+    a, b, b_scale, zero, bias = inputs + (None,) * (5 - len(inputs))
+    assert a is not None
+    assert b is not None
+    assert b_scale is not None
+    whole, step = quantized(a)
+    with np.errstate(all="ignore"):
+        y = integer_matmul(whole, centred(b, zero)) * (step * b_scale)
+        return y if bias is None else y + bias
+
+
+matmul_to_float: Final = Op(
+    "MatMulIntegerToFloat",
+    1,
+    "A:T1 B:T2 a_scale:T3 b_scale:T3 a_zero_point:T1? b_zero_point:T2? bias:T3?",
+    "Y:T3",
+    domain=MICROSOFT,
+    types={"T1": _BYTES, "T2": _BYTES, "T3": frozenset((F32, F16))},
+    unranked=True,
+)
+
+
+@matmul_to_float.infer
+def _(g: Scope, a: Fact, b: Fact, *more: Fact | None) -> Fact:
+    a_scale, b_scale, a_zero, b_zero, bias = more
+    assert a_scale is not None
+    if any(f is not None and f.shape is None for f in (a, b, *more)):
+        return Fact(a_scale.dtype, None)
+    shape = matmul_shape(g, a, b)
+    for name, fact in (("a_scale", a_scale), ("a_zero_point", a_zero)):
+        if fact is not None and fact.rank:
+            g.equal_or_one(fact.dims[-1], a.dims[-1], f"{name} does not fit the columns of A")
+    _check_columns(g, shape, b, b_scale=b_scale, b_zero_point=b_zero, bias=bias)
+    return Fact(a_scale.dtype, shape)
+
+
+@matmul_to_float.reference
+def _(*inputs: Array | None) -> Any:
+    a, b, a_scale, b_scale, a_zero, b_zero, bias = inputs + (None,) * (7 - len(inputs))
+    assert a is not None
+    assert b is not None
+    assert a_scale is not None
+    assert b_scale is not None
+    left, right = a.astype(np.int16), centred(b, b_zero)
+    if a_zero is not None:
+        left = left - a_zero.astype(np.int16)
+    with np.errstate(all="ignore"):
+        if a_scale.size == 1:
+            y = integer_matmul(left, right) * (wide(a_scale).reshape(()) * wide(b_scale))
+        else:  # a scale for each column of A lies inside the sum
+            y = integer_matmul(left * wide(a_scale), right) * wide(b_scale)
+        return narrow(y if bias is None else y + wide(bias), a_scale.dtype)
+
+
+OPS: Final = (
+    dynamic_matmul,
+    matmul_to_float,
+)

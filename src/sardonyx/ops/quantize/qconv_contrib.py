@@ -1,0 +1,44 @@
+"""QLinearConv of com.microsoft, which may have channels last."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op
+from sardonyx.ops.arrays import Array
+from sardonyx.ops.conv.standard import CONV
+from sardonyx.ops.quantize.matmul_conv import BYTES, FLOAT, INT, qlinear_conv
+from sardonyx.ops.quantize.qlinear import images
+
+conv: Final = Op(
+    "QLinearConv",
+    1,
+    "x:T1 x_scale:F x_zero_point:T1 w:T2 w_scale:F w_zero_point:T2 y_scale:F y_zero_point:T3 B:T4?",
+    "y:T3",
+    domain=MICROSOFT,
+    attrs={**CONV, "channels_last": 0},
+    types={"T1": BYTES, "T2": BYTES, "T3": BYTES, "T4": INT, "F": FLOAT},
+)
+
+
+@conv.infer
+def _(g: Scope, x: Fact, *rest: Fact | None, channels_last: int, **attrs: Any) -> Fact:
+    rule = qlinear_conv.infer_rule
+    assert rule is not None
+    made: Fact = rule(g, images(x, channels_last), *rest, **attrs)
+    return made.shaped((made.dims[0], *made.dims[2:], made.dims[1])) if channels_last else made
+
+
+@conv.reference
+def _(x: Array, *rest: Array | None, channels_last: int, **attrs: Any) -> Array:
+    rule = qlinear_conv.reference_rule
+    assert rule is not None
+    made: Array = rule(np.moveaxis(x, -1, 1) if channels_last else x, *rest, **attrs)
+    return np.moveaxis(made, 1, -1) if channels_last else made
+
+
+OPS: Final = (conv,)

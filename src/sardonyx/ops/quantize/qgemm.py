@@ -1,0 +1,86 @@
+"""QGemm of com.microsoft: a product of 8-bit matrices, as numbers or as bytes again."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import ShapeError
+from sardonyx.graph.dtype import F32, DType, by_numpy
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op
+from sardonyx.ops.arrays import Array
+from sardonyx.ops.quantize.convert import to_quantized
+from sardonyx.ops.quantize.matmul_conv import BYTES, FLOAT, INT, check_single, exact_type
+
+qgemm: Final = Op(
+    "QGemm",
+    1,
+    "A:TA a_scale:T a_zero_point:TA B:TB b_scale:T b_zero_point:TB C:TC? y_scale:T? "
+    "y_zero_point:TYZ?",
+    "Y:TY",
+    domain=MICROSOFT,
+    attrs={"alpha": 1.0, "transA": 0, "transB": 0},
+    types={"T": FLOAT, "TA": BYTES, "TB": BYTES, "TC": INT, "TYZ": BYTES, "TY": BYTES | FLOAT},
+)
+
+
+@qgemm.typed
+def _(types: dict[str, DType], attrs: dict[str, Any]) -> dict[str, DType]:
+    return {"TY": types.get("TYZ", F32)}
+
+
+def _check_columns(g: Scope, columns: Any, **facts: Fact | None) -> None:
+    """What belongs to B is one number, or one for each column."""
+    for name, fact in facts.items():
+        if fact is None or not fact.rank:
+            continue
+        if fact.rank > 1:
+            raise ShapeError(f"{name} is one number or one for each column, not {fact}")
+        g.equal_or_one(fact.dims[0], columns, f"{name} does not fit the columns of B")
+
+
+@qgemm.infer
+def _(g: Scope, *facts: Any, transA: int, transB: int, alpha: float) -> Fact:  # noqa: N803
+    a, a_scale, a_zero, b, b_scale, b_zero, c, y_scale, y_zero = facts
+    for name, fact in (("A", a), ("B", b)):
+        if fact.rank != 2:
+            raise ShapeError(f"{name} is a matrix, not {fact}")
+    if y_scale is None and y_zero is not None:
+        raise ShapeError("y_zero_point is given, and y_scale is not: bytes need both")
+    rows, inner = a.dims[::-1] if transA else a.dims
+    depth, columns = b.dims[::-1] if transB else b.dims
+    g.equal(inner, depth, "inner dimensions differ")
+    check_single(g, a_scale=a_scale, a_zero_point=a_zero, y_scale=y_scale, y_zero_point=y_zero)
+    _check_columns(g, columns, b_scale=b_scale, b_zero_point=b_zero)
+    if c is not None:
+        if c.rank > 2:
+            raise ShapeError(f"C has to broadcast to a matrix, and is {c}")
+        for have, size in zip(c.dims[::-1], (columns, rows), strict=False):
+            g.equal_or_one(have, size, "C does not broadcast to the product")
+    return Fact(F32 if y_zero is None else y_zero.dtype, (rows, columns))
+
+
+@qgemm.reference
+def _(*arrays: Any, transA: int, transB: int, alpha: float) -> Array:  # noqa: N803
+    a, a_scale, a_zero, b, b_scale, b_zero, c, y_scale, y_zero = arrays
+    left, right = a.T if transA else a, b.T if transB else b
+    dtype = exact_type(left.shape[1])
+    total = (left.astype(dtype) - a_zero.reshape(()).astype(dtype)) @ (
+        right.astype(dtype) - b_zero.astype(dtype)
+    )
+    if c is not None:
+        total = total.astype(np.float64) + c
+    with np.errstate(all="ignore"):
+        scale = np.float32(alpha) * a_scale.reshape(()) * b_scale
+        if y_zero is None:
+            return np.asarray(total.astype(np.float32) * scale)
+        known = by_numpy(y_zero.dtype)
+        assert known is not None
+        steps = total.astype(np.float32) * (scale / y_scale.reshape(()))
+        return to_quantized(steps, [y_zero.reshape(())], known)
+
+
+OPS: Final = (qgemm,)

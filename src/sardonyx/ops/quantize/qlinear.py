@@ -1,0 +1,291 @@
+"""QLinear ops of com.microsoft: dequantize, compute in float32, quantize again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidGraph
+from sardonyx.graph.dim import Shape
+from sardonyx.graph.dtype import BOOL, F32, by_numpy
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op, optional, required
+from sardonyx.ops.arrays import Array
+from sardonyx.ops.elementwise.arithmetic import sigmoid
+from sardonyx.ops.inference import axes_of, axis_of, broadcast_shapes
+from sardonyx.ops.move.standard import concat
+from sardonyx.ops.pooling.standard import average_pool
+from sardonyx.ops.quantize.convert import to_quantized
+from sardonyx.ops.quantize.matmul_conv import BYTES, FLOAT, check_single
+from sardonyx.ops.softmax.standard import softmax
+
+_TYPES: Final = {"T": BYTES, "F": FLOAT}
+_UNARY: Final = "X:T X_scale:F X_zero_point:T? Y_scale:F Y_zero_point:T?"
+
+
+def real(x: Array, scale: Array, zero: Array | None) -> Any:
+    """What bytes stand for."""
+    wide = x.astype(np.float32)
+    return (wide if zero is None else wide - np.float32(zero.reshape(()))) * scale.reshape(())
+
+
+def bytes_of(y: Array, scale: Array, zero: Array | None, dtype: Any) -> Array:
+    """Numbers as bytes of a numpy type."""
+    known = by_numpy(np.dtype(dtype))
+    assert known is not None
+    steps = np.asarray(y / scale.reshape(()), np.float32)
+    return to_quantized(steps, [] if zero is None else [zero.reshape(())], known)
+
+
+def _binary(name: str, compute: Callable[[Any, Any], Any]) -> Op:
+    op = Op(
+        name,
+        1,
+        "A:T A_scale:F A_zero_point:T? B:T B_scale:F B_zero_point:T? C_scale:F C_zero_point:T?",
+        "C:T",
+        domain=MICROSOFT,
+        types=_TYPES,
+    )
+
+    def infer(g: Scope, *facts: Any) -> Fact:
+        a, a_scale, a_zero, b, b_scale, b_zero, c_scale, c_zero = facts
+        check_single(
+            g, A_scale=a_scale, A_zero_point=a_zero, B_scale=b_scale, B_zero_point=b_zero,
+            C_scale=c_scale, C_zero_point=c_zero,
+        )  # fmt: skip
+        return Fact(a.dtype, broadcast_shapes(g, a.dims, b.dims))
+
+    def reference(*arrays: Any) -> Array:
+        a, a_scale, a_zero, b, b_scale, b_zero, c_scale, c_zero = arrays
+        with np.errstate(all="ignore"):
+            y = compute(real(a, a_scale, a_zero), real(b, b_scale, b_zero))
+            return bytes_of(y, c_scale, c_zero, a.dtype)
+
+    op.infer(infer)
+    op.reference(reference)
+    return op
+
+
+def _unary(
+    name: str,
+    compute: Callable[..., Any],
+    shape: Callable[..., Shape],
+    attrs: Mapping[str, Any] | None = None,
+    inputs: str = _UNARY,
+) -> Op:
+    """An op of one tensor, by what it is of real numbers and by the shape of its result."""
+    op = Op(name, 1, inputs, "Y:T", domain=MICROSOFT, attrs=attrs, types=_TYPES)
+
+    def infer(g: Scope, x: Fact, *rest: Fact | None, **given: Any) -> Fact:
+        names = (slot.name for slot in op.inputs[1:])
+        check_single(g, **dict(zip(names, rest, strict=True)))
+        return Fact(x.dtype, shape(g, x, given))
+
+    def reference(*arrays: Any, **given: Any) -> Array:
+        x, x_scale, x_zero, y_scale, y_zero = arrays
+        with np.errstate(all="ignore"):
+            return bytes_of(compute(real(x, x_scale, x_zero), **given), y_scale, y_zero, x.dtype)
+
+    op.infer(infer)
+    op.reference(reference)
+    return op
+
+
+def _same(g: Scope, x: Fact, attrs: Mapping[str, Any]) -> Shape:
+    return x.dims
+
+
+def _leaky(x: Array, *, alpha: float) -> Any:
+    return np.where(x < 0, np.float32(alpha) * x, x)
+
+
+def _softmax_shape(g: Scope, x: Fact, attrs: Mapping[str, Any]) -> Shape:
+    axis_of(attrs["axis"], x.rank)
+    return x.dims
+
+
+def _softmax(x: Array, *, axis: int, opset: int) -> Any:
+    """Up to opset 12 over all axes from the given one on, then over that axis alone."""
+    if opset >= 13 or not x.ndim:
+        return softmax(x, axis=axis) if x.ndim else np.ones_like(x)
+    at = axis_of(axis, x.ndim)
+    rows = int(np.prod(x.shape[:at], dtype=np.int64))
+    columns = int(np.prod(x.shape[at:], dtype=np.int64))
+    return softmax(x.reshape(rows, columns), axis=1).reshape(x.shape)
+
+
+POOL: Final = {
+    "auto_pad": b"NOTSET",
+    "ceil_mode": 0,
+    "channels_last": 0,
+    "count_include_pad": 0,
+    "kernel_shape": required("ints"),
+    "pads": optional("ints"),
+    "strides": optional("ints"),
+}
+
+
+def images(x: Fact, is_last: object) -> Fact:
+    """A fact with its channels behind the batch."""
+    if x.rank < 3:
+        raise InvalidGraph(f"images have 3 dims or more, and this is {x}")
+    return x.shaped((x.dims[0], x.dims[-1], *x.dims[1:-1])) if is_last else x
+
+
+def _pool_shape(g: Scope, x: Fact, attrs: Mapping[str, Any]) -> Shape:
+    rule = average_pool.infer_rule
+    assert rule is not None
+    made: Shape = rule(g, images(x, attrs["channels_last"]).of(F32), **standard_pool(attrs)).dims
+    return (made[0], *made[2:], made[1]) if attrs["channels_last"] else made
+
+
+def standard_pool(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of the pool that has its channels behind the batch."""
+    return {"dilations": None, **{k: v for k, v in attrs.items() if k != "channels_last"}}
+
+
+def _pool(x: Array, **attrs: Any) -> Any:
+    rule = average_pool.reference_rule
+    assert rule is not None
+    if not attrs["channels_last"]:
+        return rule(x, **standard_pool(attrs))
+    return np.moveaxis(rule(np.moveaxis(x, -1, 1), **standard_pool(attrs)), 1, -1)
+
+
+def _pixels(rank: int, is_last: object) -> tuple[int, ...]:
+    return tuple(range(1, rank - 1) if is_last else range(2, rank))
+
+
+def _global_shape(g: Scope, x: Fact, attrs: Mapping[str, Any]) -> Shape:
+    images(x, attrs["channels_last"])
+    gone = _pixels(x.rank, attrs["channels_last"])
+    return tuple(1 if i in gone else d for i, d in enumerate(x.dims))
+
+
+def _global(x: Array, *, channels_last: int) -> Any:
+    return x.mean(axis=_pixels(x.ndim, channels_last), keepdims=True, dtype=np.float64)
+
+
+def _mean_shape(g: Scope, x: Fact, attrs: Mapping[str, Any]) -> Shape:
+    gone = axes_of(attrs["axes"], x.rank) or tuple(range(x.rank))
+    if attrs["keepdims"]:
+        return tuple(1 if i in gone else d for i, d in enumerate(x.dims))
+    return tuple(d for i, d in enumerate(x.dims) if i not in gone)
+
+
+def _mean(x: Array, *, axes: tuple[int, ...], keepdims: int) -> Any:
+    return x.mean(axis=tuple(axes) or None, keepdims=bool(keepdims), dtype=np.float64)
+
+
+join: Final = Op(
+    "QLinearConcat",
+    1,
+    "Y_scale:F Y_zero_point:T inputs:V*",
+    "Y:T",
+    domain=MICROSOFT,
+    attrs={"axis": required("int")},
+    types={**_TYPES, "V": BYTES | FLOAT},
+)
+
+
+def triples(inputs: Any) -> list[tuple[Any, Any, Any]]:
+    """Each part with its scale and zero point."""
+    if not inputs or len(inputs) % 3:
+        raise InvalidGraph(
+            f"QLinearConcat has {len(inputs)} inputs behind the output's scale and zero point, "
+            "and each part needs three: bytes, scale and zero point"
+        )
+    return [tuple(inputs[i : i + 3]) for i in range(0, len(inputs), 3)]
+
+
+@join.infer
+def _(g: Scope, y_scale: Fact, y_zero: Fact, *inputs: Fact, axis: int) -> Fact:
+    check_single(g, Y_scale=y_scale, Y_zero_point=y_zero)
+    rule = concat.infer_rule
+    assert rule is not None
+    parts = triples(inputs)
+    for x, scale, zero in parts:
+        if x.dtype is not y_zero.dtype or zero.dtype is not y_zero.dtype or scale.dtype is not F32:
+            raise InvalidGraph(
+                f"a part of {y_zero.dtype} is {x} with scale {scale} and zero point {zero}"
+            )
+        check_single(g, scale=scale, zero_point=zero)
+    joined: Fact = rule(g, *(x for x, _, _ in parts), axis=axis)
+    return joined
+
+
+@join.reference
+def _(y_scale: Array, y_zero: Array, *inputs: Array, axis: int) -> Array:
+    with np.errstate(all="ignore"):
+        parts = [bytes_of(real(*p), y_scale, y_zero, y_zero.dtype) for p in triples(inputs)]
+        return np.concatenate(parts, axis)
+
+
+where: Final = Op(
+    "QLinearWhere",
+    1,
+    "condition:B X:T x_scale:F x_zero_point:T Y:T y_scale:F y_zero_point:T z_scale:F "
+    "z_zero_point:T",
+    "Z:T",
+    domain=MICROSOFT,
+    types={**_TYPES, "B": frozenset((BOOL,))},
+)
+
+
+@where.infer
+def _(g: Scope, *facts: Fact) -> Fact:
+    condition, x, x_scale, x_zero, y, y_scale, y_zero, z_scale, z_zero = facts
+    check_single(
+        g, x_scale=x_scale, x_zero_point=x_zero, y_scale=y_scale, y_zero_point=y_zero,
+        z_scale=z_scale, z_zero_point=z_zero,
+    )  # fmt: skip
+    return Fact(x.dtype, broadcast_shapes(g, condition.dims, x.dims, y.dims))
+
+
+@where.reference
+def _(*arrays: Array) -> Array:
+    condition, x, x_scale, x_zero, y, y_scale, y_zero, z_scale, z_zero = arrays
+    with np.errstate(all="ignore"):
+        chosen = np.where(condition, real(x, x_scale, x_zero), real(y, y_scale, y_zero))
+        return bytes_of(chosen, z_scale, z_zero, x.dtype)
+
+
+OPS: Final = (
+    _binary("QLinearAdd", np.add),
+    _binary("QLinearMul", np.multiply),
+    _unary("QLinearSigmoid", sigmoid, _same),
+    _unary("QLinearLeakyRelu", _leaky, _same, {"alpha": float(np.float32(0.01))}),
+    _unary(
+        "QLinearSoftmax",
+        _softmax,
+        _softmax_shape,
+        {"axis": -1, "opset": required("int")},
+        "X:T X_scale:F x_zero_point:T? y_scale:F y_zero_point:T",
+    ),
+    _unary(
+        "QLinearAveragePool",
+        _pool,
+        _pool_shape,
+        POOL,
+        "X:T x_scale:F x_zero_point:T? y_scale:F y_zero_point:T?",
+    ),
+    _unary(
+        "QLinearGlobalAveragePool",
+        _global,
+        _global_shape,
+        {"channels_last": 0},
+        "X:T x_scale:F x_zero_point:T y_scale:F y_zero_point:T",
+    ),
+    _unary(
+        "QLinearReduceMean",
+        _mean,
+        _mean_shape,
+        {"axes": required("ints"), "keepdims": required("int")},
+        "data:T data_scale:F data_zero_point:T? reduced_scale:F reduced_zero_point:T?",
+    ),
+    join,
+    where,
+)

@@ -1,0 +1,22 @@
+"""Gradients of ops that draw numbers."""
+
+from __future__ import annotations
+
+from sardonyx.graph.graph import Node, Value, given, optional
+from sardonyx.ops.gradients import GradientBuilder, gradient, saved
+
+
+@gradient("Dropout")
+def _(b: GradientBuilder, node: Node, dy: Value | None, *_: Value | None) -> Value | None:
+    training, ratio = optional(node, 2), optional(node, 1)
+    if dy is None or training is None or training.tensor.ints == (0,):
+        return dy
+    dtype = given(node, 0).tensor.dtype
+    one = b.const(1, dtype)
+    share = b.const(0.5, dtype) if ratio is None else b.cast(ratio, dtype)
+    # A ratio of 1 keeps nothing: any finite scale will do.
+    kept = b.Sub(one, share)
+    scale = b.Reciprocal(b.Where(b.Greater(kept, 0.0), kept, one))
+    if training.tensor.ints is None:
+        scale = b.Where(training, scale, one)
+    return b.where(saved(b, node, 1), b.Mul(dy, scale))

@@ -1,0 +1,243 @@
+"""Random numbers: the same on each run from a node with a seed; all others share a generator."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, InvalidGraph, ShapeError
+from sardonyx.graph.dim import product
+from sardonyx.graph.dtype import BOOL, FLOATS, INDEX, NUMBERS, DType, by_numpy, by_onnx
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import Op, optional, required
+from sardonyx.ops.arrays import Array, wide
+from sardonyx.ops.elementwise.arithmetic import BOOLS, FLOAT8
+from sardonyx.ops.elementwise.cast import convert
+from sardonyx.ops.sizes import CLASSIC, allocatable, checked
+from sardonyx.ops.softmax.standard import softmax
+
+Generator = np.random.Generator
+
+
+class _Source:
+    """The generator of nodes without a seed. Its methods lock, so threads may share it."""
+
+    def __init__(self) -> None:
+        self.shared: Generator = np.random.default_rng()
+
+    def generator(self, seed: float | None) -> Generator:
+        """A generator of its own for a seed, else the shared one."""
+        if seed is None:
+            return self.shared
+        # The bits of the seed as float64, so that fractions and negative seeds differ as well.
+        return np.random.default_rng(int(np.float64(seed).view(np.uint64)))
+
+
+_SOURCE: Final = _Source()
+generator: Final = _SOURCE.generator
+
+
+def set_seed(seed: int) -> None:
+    """Makes what nodes without a seed give repeatable from here on."""
+    _SOURCE.shared = np.random.default_rng(abs(int(seed)))
+
+
+def _output_type(number: int | None, x: Fact | None, allowed: frozenset[DType]) -> DType:
+    """The type that the attribute names, or else the input's."""
+    dtype = x.dtype if number is None and x is not None else by_onnx(number or 0)
+    if dtype is None or dtype not in allowed:
+        names = ", ".join(sorted(d.name for d in allowed))
+        raise InvalidGraph(f"the output may be {names}, not {dtype or f'the type number {number}'}")
+    return dtype
+
+
+def _dtype_of(number: int | None, x: Array) -> DType:
+    found = by_numpy(x.dtype) if number is None else by_onnx(number)
+    assert found is not None
+    return found
+
+
+def _draw(generator: Generator, kind: str, shape: tuple[int, ...], dtype: DType) -> Array:
+    """Numbers of mean 0 and deviation 1, or from 0 up to 1, in the type to compute with."""
+    exact: Any = np.float64 if dtype.bits == 64 else np.float32
+    if kind == "normal":
+        return np.asarray(generator.standard_normal(shape, exact))
+    return np.asarray(generator.random(shape, exact))
+
+
+def _normal(shape: tuple[int, ...], dtype: DType, attrs: dict[str, Any]) -> Array:
+    z = _draw(generator(attrs["seed"]), "normal", shape, dtype)
+    return convert(z * z.dtype.type(attrs["scale"]) + z.dtype.type(attrs["mean"]), dtype)
+
+
+def _uniform(shape: tuple[int, ...], dtype: DType, attrs: dict[str, Any]) -> Array:
+    u = _draw(generator(attrs["seed"]), "uniform", shape, dtype)
+    low, high = u.dtype.type(attrs["low"]), u.dtype.type(attrs["high"])
+    return convert(u * (high - low) + low, dtype)
+
+
+def _generate(name: str, draw: Any, **attrs: float) -> Op:
+    """An op that fills a shape given as an attribute."""
+    op = Op(
+        name,
+        22,
+        "",
+        "y:T",
+        attrs={**attrs, "dtype": 1, "seed": optional("float"), "shape": required("ints")},
+        types={"T": FLOATS},
+        pure=False,
+    )
+
+    @op.infer
+    def _(g: Scope, *, shape: tuple[int, ...], dtype: int, **_: Any) -> Fact:
+        return Fact(_output_type(dtype, None, FLOATS), checked(g, shape, "shape"))
+
+    @op.reference
+    def _(*, shape: tuple[int, ...], dtype: int, **options: Any) -> Array:
+        wanted = by_onnx(dtype)
+        assert wanted is not None
+        return np.asarray(draw(allocatable(shape, np.float64, "shape"), wanted, options))
+
+    return op
+
+
+def _generate_like(name: str, draw: Any, **attrs: float) -> Op:
+    """An op that fills the shape of its input."""
+    op = Op(
+        name,
+        22,
+        "x:T",
+        "y:U",
+        attrs={**attrs, "dtype": optional("int"), "seed": optional("float")},
+        types={"T": CLASSIC, "U": FLOATS},
+        unranked=True,
+        pure=False,
+    )
+
+    @op.infer
+    def _(g: Scope, x: Fact, *, dtype: int | None, **_: Any) -> Fact:
+        return x.of(_output_type(dtype, x, FLOATS))
+
+    @op.reference
+    def _(x: Array, *, dtype: int | None, **options: Any) -> Array:
+        return np.asarray(draw(x.shape, _dtype_of(dtype, x), options))
+
+    return op
+
+
+bernoulli = Op(
+    "Bernoulli",
+    22,
+    "x:T",
+    "y:U",
+    attrs={"dtype": optional("int"), "seed": optional("float")},
+    types={"T": FLOATS, "U": NUMBERS | {BOOL}},
+    unranked=True,
+    pure=False,
+)
+
+
+@bernoulli.infer
+def _(g: Scope, x: Fact, *, dtype: int | None, seed: float | None) -> Fact:
+    return x.of(_output_type(dtype, x, NUMBERS | {BOOL}))
+
+
+@bernoulli.reference
+def _(x: Array, *, dtype: int | None, seed: float | None) -> Array:
+    hits = np.asarray(generator(seed).random(x.shape) < wide(x))
+    return convert(hits, _dtype_of(dtype, x))
+
+
+multinomial = Op(
+    "Multinomial",
+    22,
+    "x:T",
+    "y:U",
+    attrs={"dtype": 6, "sample_size": 1, "seed": optional("float")},
+    types={"T": FLOATS, "U": INDEX},
+    unranked=True,
+    pure=False,
+)
+
+
+@multinomial.infer
+def _(g: Scope, x: Fact, *, dtype: int, sample_size: int, seed: float | None) -> Fact:
+    wanted = _output_type(dtype, None, INDEX)
+    if x.shape is None:
+        return Fact(wanted, None)
+    if x.rank != 2:
+        raise ShapeError(f"log probabilities are (batch, classes), not {x}")
+    g.at_least(x.dims[1], 1, "Multinomial needs classes to choose from")
+    return Fact(wanted, checked(g, (x.dims[0], sample_size), "the samples"))
+
+
+@multinomial.reference
+def _(x: Array, *, dtype: int, sample_size: int, seed: float | None) -> Array:
+    wanted = by_onnx(dtype)
+    assert wanted is not None
+    batch, classes = x.shape
+    shape = allocatable((batch, sample_size), np.float64, "the samples")
+    row = np.arange(batch, dtype=np.float64)[:, None]
+    with np.errstate(all="ignore"):
+        upto = np.cumsum(softmax(wide(x).astype(np.float64), axis=1), axis=1)
+    if not np.all(np.isfinite(upto)):
+        raise InvalidArgument("the log probabilities of a row have no largest number")
+    # Each row's distribution in an interval of its own, so that one search serves them all.
+    bounds = (upto / upto[:, -1:] + row).reshape(-1)
+    draws = generator(seed).random(shape) + row
+    found = np.searchsorted(bounds, draws.reshape(-1), side="right").reshape(shape)
+    first = np.arange(batch)[:, None] * classes
+    return np.asarray(np.clip(found - first, 0, classes - 1), wanted.np)
+
+
+dropout = Op(
+    "Dropout",
+    22,
+    "x:T ratio:R? training_mode:B?",
+    "y:T mask:B?",
+    attrs={"seed": optional("int")},
+    types={"T": FLOATS | FLOAT8, "R": FLOATS | FLOAT8, "B": BOOLS},
+    unranked=True,
+    pure=False,
+)
+
+
+@dropout.infer
+def _(
+    g: Scope, x: Fact, ratio: Fact | None, training_mode: Fact | None, *, seed: int | None
+) -> tuple[Fact, Fact]:
+    for fact, what in ((ratio, "ratio"), (training_mode, "training_mode")):
+        if fact is not None and fact.shape is not None:
+            g.equal(
+                product(fact.shape), 1, f"{what} of Dropout is one element, and has another number"
+            )
+    return x.plain(), x.of(BOOL)
+
+
+@dropout.reference
+@np.errstate(all="ignore")
+def _(
+    x: Array, ratio: Array | None, training_mode: Array | None, *, seed: int | None
+) -> tuple[Array, Array]:
+    share = 0.5 if ratio is None else float(wide(ratio).reshape(-1)[0])
+    if not 0 <= share <= 1:
+        raise InvalidArgument(f"the ratio of Dropout is {share}, and lies in [0, 1]")
+    if training_mode is None or not training_mode.reshape(-1)[0] or share == 0:
+        return np.array(x), np.ones(x.shape, bool)
+    mask = np.asarray(generator(seed).random(x.shape) >= share)
+    numbers = wide(x)
+    kept = numbers * numbers.dtype.type(1 / (1 - share) if share < 1 else 0)
+    return np.where(mask, kept, 0).astype(x.dtype), mask
+
+
+OPS: Final = (
+    _generate("RandomNormal", _normal, mean=0.0, scale=1.0),
+    _generate_like("RandomNormalLike", _normal, mean=0.0, scale=1.0),
+    _generate("RandomUniform", _uniform, low=0.0, high=1.0),
+    _generate_like("RandomUniformLike", _uniform, low=0.0, high=1.0),
+    bernoulli,
+    multinomial,
+    dropout,
+)

@@ -1,0 +1,102 @@
+"""DynamicQuantizeLSTM: an LSTM with 8-bit weights."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.graph.dim import Size
+from sardonyx.graph.dtype import F32, I8, I32, U8
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op
+from sardonyx.ops.arrays import Array
+from sardonyx.ops.quantize.dynamic import centred, integer_matmul, quantized
+from sardonyx.ops.recurrent.standard import (
+    ATTRS,
+    Feed,
+    Matmul,
+    Step,
+    activations_of,
+    expect,
+    filled,
+    layer_of,
+    lstm_step,
+    run_layer,
+)
+
+_BYTES: Final = frozenset((I8, U8))
+
+
+_FLOAT: Final = frozenset((F32,))
+
+
+dynamic_lstm: Final = Op(
+    "DynamicQuantizeLSTM",
+    1,
+    "X:T W:T2 R:T2 B:T? sequence_lens:T1? initial_h:T? initial_c:T? P:T? "
+    "W_scale:T W_zero_point:T2 R_scale:T R_zero_point:T2",
+    "Y:T? Y_h:T? Y_c:T?",
+    domain=MICROSOFT,
+    attrs={**ATTRS, "input_forget": 0},
+    types={"T": _FLOAT, "T1": frozenset((I32,)), "T2": _BYTES},
+)
+
+
+@dynamic_lstm.infer
+def _(g: Scope, *facts: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
+    x, w, r, b, lens, initial_h, initial_c, peepholes, *settings = facts
+    assert x is not None
+    assert r is not None
+    size = layer_of(g, x, r, 1, attrs)
+    n, hidden = size.directions, size.hidden
+    activations_of(attrs, 3, n)
+    expect(g, "W", w, (n, size.inputs, hidden * 4))
+    expect(g, "R", r, (n, hidden, hidden * 4))
+    expect(g, "B", b, (n, hidden * 8))
+    expect(g, "sequence_lens", lens, (size.batch,))
+    expect(g, "initial_h", initial_h, size.state())
+    expect(g, "initial_c", initial_c, size.state())
+    expect(g, "P", peepholes, (n, hidden * 3))
+    for fact in settings:
+        assert fact is not None
+        wanted: tuple[Size, ...] = (n,) if fact.rank == 1 else (n, hidden * 4)
+        expect(g, "a scale or zero point", fact, wanted)
+    last = x.shaped(size.state())
+    return x.shaped(size.output()), last, last
+
+
+@dynamic_lstm.reference
+def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
+    x, w, r, b, lens, initial_h, initial_c, p, *settings = filled(inputs, 12)
+    w_scale, w_zero, r_scale, r_zero = settings
+    functions = activations_of(attrs, 3, w.shape[0])
+
+    def make(i: int, x: Array) -> tuple[Array, Step]:
+        length, batch, size = x.shape
+        gates = by_bytes(w[i], w_scale[i], w_zero[i])(x.reshape(length * batch, size))
+        if b is not None:
+            gates = gates + b[i].reshape(2, -1).sum(axis=0)
+        recurrent = by_bytes(r[i], r_scale[i], r_zero[i])
+        peepholes = None if p is None else p[i]
+        step = lstm_step(recurrent, peepholes, functions[i], is_coupled=attrs["input_forget"])
+        return gates.reshape(length, batch, w.shape[2]), step
+
+    with np.errstate(all="ignore"):
+        return run_layer(Feed(x, lens, (initial_h, initial_c), r.shape[1]), make, attrs)
+
+
+def by_bytes(weights: Array, scale: Array, zero: Array | None) -> Matmul:
+    """Multiplication by 8-bit weights of numbers that are quantized all together."""
+    whole_weights = centred(weights, None if zero is None else np.asarray(zero))
+
+    def run(x: Array) -> Array:
+        whole, step = quantized(x)
+        product: Array = integer_matmul(whole, whole_weights) * (step * scale)
+        return product
+
+    return run
+
+
+OPS: Final = (dynamic_lstm,)

@@ -1,0 +1,24 @@
+"""Gradients of recurrent layers: an op of our own for each, which goes back through the steps."""
+
+from __future__ import annotations
+
+from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.op import GRADIENT
+from sardonyx.ops.gradients import GradientBuilder, gradient
+
+
+@gradient("RNN", "GRU", "LSTM")
+def _(b: GradientBuilder, node: Node, *grads: Value | None) -> list[Value | None]:
+    n_inputs, n_outputs = len(node.op.inputs), len(node.op.outputs)
+    inputs = (*node.inputs, *(None,) * (n_inputs - len(node.inputs)))
+    given = (*grads, *(None,) * (n_outputs - len(grads)))
+    made = b.node(
+        f"{node.op.name}Gradient",
+        *inputs,
+        *given,
+        outputs=n_inputs - 1,
+        domain=GRADIENT,
+        **node.attrs,
+    )
+    x, w, r, bias, *states = made.outputs
+    return [x, w, r, bias, None, *states]

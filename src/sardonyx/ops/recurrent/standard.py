@@ -1,0 +1,403 @@
+"""Recurrent layers: RNN, GRU and LSTM, in either direction or both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.base.records import frozen
+from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.graph.dim import Shape, Size
+from sardonyx.graph.dtype import FLOATS, I32
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import Op, optional
+from sardonyx.ops.arrays import Array, in_wide
+from sardonyx.ops.elementwise.arithmetic import sigmoid
+
+Activation = Callable[[Array], Array]
+State = tuple[Array, ...]
+Step = Callable[[Array, State], State]  # one time step: gates of the input, state -> new state
+Matmul = Callable[[Array], Array]
+
+DIRECTIONS: Final = {b"forward": (False,), b"reverse": (True,), b"bidirectional": (False, True)}
+
+# What each activation makes of x, alpha and beta, and the defaults of those it takes.
+_ACTIVATIONS: Final[dict[str, tuple[Callable[..., Array], float | None, float | None]]] = {
+    "relu": (lambda x: np.maximum(x, 0), None, None),
+    "tanh": (np.tanh, None, None),
+    "sigmoid": (sigmoid, None, None),
+    "affine": (lambda x, a, b: a * x + b, 1.0, 0.0),
+    "leakyrelu": (lambda x, a: np.where(x >= 0, x, a * x), 0.01, None),
+    "thresholdedrelu": (lambda x, a: np.where(x >= a, x, 0), 1.0, None),
+    "scaledtanh": (lambda x, a, b: a * np.tanh(b * x), 1.0, 1.0),
+    "hardsigmoid": (lambda x, a, b: np.clip(a * x + b, 0, 1), 0.2, 0.5),
+    "elu": (lambda x, a: np.where(x >= 0, x, a * np.expm1(np.minimum(x, 0))), 1.0, None),
+    "softsign": (lambda x: x / (1 + np.abs(x)), None, None),
+    "softplus": (lambda x: np.logaddexp(x, 0), None, None),
+}
+
+_TYPES: Final = {"T": FLOATS, "T1": frozenset((I32,))}
+ATTRS: Final[Mapping[str, Any]] = {
+    "activation_alpha": optional("floats"),
+    "activation_beta": optional("floats"),
+    "activations": optional("strings"),
+    "clip": optional("float"),
+    "direction": b"forward",
+    "hidden_size": optional("int"),
+}
+_INPUTS: Final = "X:T W:T R:T B:T? sequence_lens:T1? initial_h:T?"
+
+rnn: Final = Op(
+    "RNN",
+    22,
+    _INPUTS,
+    "Y:T? Y_h:T?",
+    attrs={**ATTRS, "activations": (b"Tanh", b"Tanh"), "layout": 0},
+    types=_TYPES,
+)
+gru: Final = Op(
+    "GRU",
+    22,
+    _INPUTS,
+    "Y:T? Y_h:T?",
+    attrs={**ATTRS, "layout": 0, "linear_before_reset": 0},
+    types=_TYPES,
+)
+lstm: Final = Op(
+    "LSTM",
+    22,
+    f"{_INPUTS} initial_c:T? P:T?",
+    "Y:T? Y_h:T? Y_c:T?",
+    attrs={**ATTRS, "input_forget": 0, "layout": 0},
+    types=_TYPES,
+)
+
+
+@frozen
+class Layer:
+    """Sizes of a recurrent layer, in the order that its output has them."""
+
+    length: Size
+    batch: Size
+    inputs: Size
+    hidden: Size
+    directions: int
+    is_batch_first: bool
+
+    def state(self) -> Shape:
+        """The shape of a state: the last output, or what the first step starts from."""
+        if self.is_batch_first:
+            return self.batch, self.directions, self.hidden
+        return self.directions, self.batch, self.hidden
+
+    def output(self) -> Shape:
+        """The shape of the outputs of all steps."""
+        if self.is_batch_first:
+            return self.batch, self.length, self.directions, self.hidden
+        return self.length, self.directions, self.batch, self.hidden
+
+
+def layer_of(g: Scope, x: Fact, r: Fact, hidden_axis: int, attrs: Mapping[str, Any]) -> Layer:
+    """The sizes of a layer from its input and its recurrent weights, attributes checked."""
+    if x.rank != 3 or r.rank != 3:
+        raise InvalidGraph(f"X and R have rank 3, not {x.rank} and {r.rank}: they are {x} and {r}")
+    direction, layout = attrs["direction"], attrs.get("layout", 0)
+    if direction not in DIRECTIONS:
+        known = ", ".join(d.decode() for d in DIRECTIONS)
+        raise InvalidGraph(f"direction {direction!r} is none of {known}")
+    if layout not in (0, 1):
+        raise InvalidGraph(f"layout {layout} is neither 0 nor 1")
+    hidden = r.dims[hidden_axis]
+    if attrs["hidden_size"] is not None:
+        hidden = g.equal(attrs["hidden_size"], hidden, "hidden_size is not that of R")
+    length, batch, inputs = x.dims
+    if layout:
+        length, batch = batch, length
+    return Layer(length, batch, inputs, hidden, len(DIRECTIONS[direction]), bool(layout))
+
+
+def expect(g: Scope, name: str, fact: Fact | None, shape: Shape) -> None:
+    """Needs an input, where it is there, to have this shape."""
+    if fact is None:
+        return
+    if fact.rank != len(shape):
+        raise InvalidGraph(f"{name} has rank {fact.rank}, and must have {len(shape)}: it is {fact}")
+    for a, b in zip(fact.dims, shape, strict=True):
+        g.equal(a, b, f"{name} does not fit the layer")
+
+
+def _infer(gates: int, functions: int) -> Callable[..., tuple[Fact, ...]]:
+    """The rule of a layer with so many gates, and so many functions in each direction."""
+
+    def rule(g: Scope, *facts: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
+        x, w, r, b, lens, initial_h, *more = facts
+        assert x is not None
+        assert r is not None
+        size = layer_of(g, x, r, 2, attrs)
+        n, hidden = size.directions, size.hidden
+        activations_of(attrs, functions, n)
+        expect(g, "W", w, (n, hidden * gates, size.inputs))
+        expect(g, "R", r, (n, hidden * gates, hidden))
+        expect(g, "B", b, (n, hidden * gates * 2))
+        expect(g, "sequence_lens", lens, (size.batch,))
+        expect(g, "initial_h", initial_h, size.state())
+        for name, fact, shape in zip(
+            ("initial_c", "P"), more, (size.state(), (n, hidden * 3)), strict=False
+        ):
+            expect(g, name, fact, shape)
+        last = x.shaped(size.state())
+        return x.shaped(size.output()), last, last
+
+    return rule
+
+
+rnn.infer(_infer(1, 1))
+gru.infer(_infer(3, 2))
+lstm.infer(_infer(4, 3))
+
+
+def activations_of(
+    attrs: Mapping[str, Any], count: int, directions: int
+) -> list[tuple[Activation, ...]]:
+    """The functions of each direction."""
+    made = [_activation(*f) for f in settings_of(attrs, count, directions)]
+    return [tuple(made[i * count : (i + 1) * count]) for i in range(directions)]
+
+
+def settings_of(
+    attrs: Mapping[str, Any], count: int, directions: int
+) -> list[tuple[str, float, float, float]]:
+    """Name, alpha, beta and clip of each function; alpha and beta are handed out in order.
+
+    A clip of 0 clips nothing, and what a function does not take is 0.
+    """
+    names = attrs["activations"] or (b"Sigmoid", b"Tanh", b"Tanh")[:count] * directions
+    if len(names) < count * directions:
+        raise InvalidGraph(
+            f"activations names {len(names)} functions, and the layer needs {count * directions}: "
+            f"{count} for each of {directions} directions"
+        )
+    alphas, betas = list(attrs["activation_alpha"] or ()), list(attrs["activation_beta"] or ())
+    made = []
+    for i, name in enumerate(names[: count * directions]):
+        # Gates are clipped before their functions, the cell state (the third) is not.
+        clip = (attrs["clip"] or 0.0) if i % count < 2 else 0.0
+        known = name.decode("utf-8", "replace").lower()
+        if known not in _ACTIVATIONS:
+            raise InvalidGraph(f"activation {name!r} is none of {', '.join(_ACTIVATIONS)}")
+        alpha, beta = (
+            0.0 if default is None else given.pop(0) if given else default
+            for default, given in zip(_ACTIVATIONS[known][1:], (alphas, betas), strict=True)
+        )
+        made.append((known, alpha, beta, max(clip, 0.0)))
+    return made
+
+
+def _activation(name: str, alpha: float, beta: float, clip: float) -> Activation:
+    function, *takes = _ACTIVATIONS[name]
+    settings = [v for v, default in zip((alpha, beta), takes, strict=True) if default is not None]
+
+    def run(x: Array) -> Array:
+        if clip > 0:
+            x = np.clip(x, -clip, clip)
+        return function(x, *settings).astype(x.dtype, copy=False)
+
+    return run
+
+
+def matmul_by(weights: Array) -> Matmul:
+    """Multiplication by the transposed weights from the right."""
+    return lambda x: np.matmul(x, weights.T)
+
+
+def gates_by(x: Array, weights: Array, bias: Array | None) -> Array:
+    """What the input adds to the gates of all steps, in one product."""
+    length, batch, inputs = x.shape
+    gates: Array = np.matmul(x.reshape(length * batch, inputs), weights.T)
+    if bias is not None:
+        gates = gates + bias
+    return gates.reshape(length, batch, weights.shape[0])
+
+
+def rnn_step(project: Matmul, f: Activation) -> Step:
+    """Ht = f(Xt + Ht-1 R^T), where Xt holds everything that comes from the input."""
+    return lambda gates, state: (f(gates + project(state[0])),)
+
+
+def gru_step(
+    r: Array, hidden_bias: Array, functions: tuple[Activation, ...], *, is_linear: int
+) -> Step:
+    """Update, reset and hidden gates; `is_linear` resets after the recurrent product."""
+    n = r.shape[1]
+    f, g = functions
+    outer_by, hidden_by, all_by = matmul_by(r[: 2 * n]), matmul_by(r[2 * n :]), matmul_by(r)
+
+    def step(gates: Array, state: State) -> State:
+        (h,) = state
+        recurrent = all_by(h) if is_linear else outer_by(h)
+        both = f(gates[..., : 2 * n] + recurrent[..., : 2 * n])
+        update, reset = both[..., :n], both[..., n:]
+        if is_linear:
+            new = reset * (recurrent[..., 2 * n :] + hidden_bias)
+        else:
+            new = hidden_by(reset * h) + hidden_bias
+        new = g(gates[..., 2 * n :] + new)
+        return ((1 - update) * new + update * h,)
+
+    return step
+
+
+def lstm_step(
+    project: Matmul,
+    peepholes: Array | None,
+    functions: tuple[Activation, ...],
+    *,
+    is_coupled: int,
+) -> Step:
+    """Input, output, forget and cell gates; `is_coupled` forgets exactly what comes in."""
+    f, g, h = functions
+
+    def step(gates: Array, state: State) -> State:
+        hidden, cell = state
+        n = cell.shape[-1]
+        i, o, forget, c = np.split(gates + project(hidden), 4, axis=-1)
+        if peepholes is not None:
+            i = i + peepholes[:n] * cell
+            forget = forget + peepholes[2 * n :] * cell
+        i = f(i)
+        forget = 1 - i if is_coupled else f(forget)
+        cell = forget * cell + i * g(c)
+        if peepholes is not None:
+            o = o + peepholes[n : 2 * n] * cell
+        return f(o) * h(cell), cell
+
+    return step
+
+
+def sweep(
+    gates: Array, state: State, step: Step, lens: Array | None, *, is_reverse: bool
+) -> tuple[Array, State]:
+    """All steps of one direction: outputs [length, batch, hidden], and the state at each end."""
+    length, batch = gates.shape[:2]
+    out = np.zeros((length, batch, state[0].shape[-1]), gates.dtype)
+    if lens is None:
+        for t in reversed(range(length)) if is_reverse else range(length):
+            state = step(gates[t], state)
+            out[t] = state[0]
+        return out, state if length else tuple(np.zeros_like(s) for s in state)
+    order = np.arange(length)[:, None]
+    if is_reverse:  # each sequence is turned round within its own length
+        order = np.where(order < lens, lens - 1 - order, order)
+        gates = np.take_along_axis(gates, order[..., None], axis=0)
+    for t in range(int(lens.max(initial=0))):
+        is_live = (t < lens)[:, None]
+        new = step(gates[t], state)
+        state = tuple(np.where(is_live, a, b) for a, b in zip(new, state, strict=True))
+        out[t] = np.where(is_live, state[0], 0)
+    if is_reverse:
+        out = np.take_along_axis(out, order[..., None], axis=0)
+    # A sequence without steps has no last output.
+    ran = (lens > 0)[:, None]
+    return out, tuple(np.where(ran, s, 0).astype(s.dtype) for s in state)
+
+
+def checked_lens(lens: Array | None, length: int) -> Array | None:
+    """Sequence lengths, or None where all are the whole length."""
+    if lens is None or bool(np.all(lens == length)):
+        return None
+    wrong = lens[(lens < 0) | (lens > length)]
+    if wrong.size:
+        raise InvalidArgument(f"sequence_lens holds {int(wrong[0])}, outside [0, {length}]")
+    return lens.astype(np.int64)
+
+
+@frozen
+class Feed:
+    """What a layer runs on, besides its weights: states are [directions, batch, hidden] or None."""
+
+    x: Array
+    lens: Array | None
+    initial: tuple[Array | None, ...]
+    hidden: int
+
+
+def run_layer(
+    feed: Feed, make: Callable[[int, Array], tuple[Array, Step]], attrs: Mapping[str, Any]
+) -> tuple[Array, ...]:
+    """Runs every direction. `make` gives the gates of a direction's input, and its step."""
+    x, initial = feed.x, feed.initial
+    is_batch_first = attrs.get("layout", 0)
+    if is_batch_first:
+        x = x.swapaxes(0, 1)
+        initial = tuple(None if s is None else s.swapaxes(0, 1) for s in initial)
+    lens = checked_lens(feed.lens, x.shape[0])
+    outs, ends = [], []
+    for i, is_reverse in enumerate(DIRECTIONS[attrs["direction"]]):
+        gates, step = make(i, x)
+        zero = np.zeros((x.shape[1], feed.hidden), gates.dtype)
+        state = tuple(zero if s is None else s[i] for s in initial)
+        out, end = sweep(gates, state, step, lens, is_reverse=is_reverse)
+        outs.append(out)
+        ends.append(end)
+    y = np.stack(outs, axis=1)
+    last = tuple(np.stack(s, axis=1 if is_batch_first else 0) for s in zip(*ends, strict=True))
+    return y.transpose(2, 0, 1, 3) if is_batch_first else y, *last
+
+
+def _bias_sum(b: Array | None, i: int) -> Array | None:
+    """The bias of the input and that of the state, which always add up."""
+    return None if b is None else b[i].reshape(2, -1).sum(axis=0, dtype=b.dtype)
+
+
+@rnn.reference
+@in_wide
+def _(*inputs: Array, **attrs: Any) -> tuple[Array, ...]:
+    x, w, r, b, lens, initial_h = filled(inputs, 6)
+    functions = activations_of(attrs, 1, w.shape[0])
+
+    def make(i: int, x: Array) -> tuple[Array, Step]:
+        return gates_by(x, w[i], _bias_sum(b, i)), rnn_step(matmul_by(r[i]), *functions[i])
+
+    return run_layer(Feed(x, lens, (initial_h,), r.shape[2]), make, attrs)
+
+
+@gru.reference
+@in_wide
+def _(*inputs: Array, **attrs: Any) -> tuple[Array, ...]:
+    x, w, r, b, lens, initial_h = filled(inputs, 6)
+    functions = activations_of(attrs, 2, w.shape[0])
+    n = r.shape[2]
+
+    def make(i: int, x: Array) -> tuple[Array, Step]:
+        own = np.zeros(6 * n, x.dtype) if b is None else b[i]
+        # The state's bias of the hidden gate may be reset, so it stays apart.
+        bias = own[: 3 * n] + np.concatenate((own[3 * n : 5 * n], np.zeros(n, x.dtype)))
+        step = gru_step(r[i], own[5 * n :], functions[i], is_linear=attrs["linear_before_reset"])
+        return gates_by(x, w[i], bias), step
+
+    return run_layer(Feed(x, lens, (initial_h,), n), make, attrs)
+
+
+@lstm.reference
+@in_wide
+def _(*inputs: Array, **attrs: Any) -> tuple[Array, ...]:
+    x, w, r, b, lens, initial_h, initial_c, p = filled(inputs, 8)
+    functions = activations_of(attrs, 3, w.shape[0])
+
+    def make(i: int, x: Array) -> tuple[Array, Step]:
+        peepholes = None if p is None else p[i]
+        step = lstm_step(matmul_by(r[i]), peepholes, functions[i], is_coupled=attrs["input_forget"])
+        return gates_by(x, w[i], _bias_sum(b, i)), step
+
+    return run_layer(Feed(x, lens, (initial_h, initial_c), r.shape[2]), make, attrs)
+
+
+def filled(inputs: tuple[Any, ...], count: int) -> tuple[Any, ...]:
+    """Inputs with None for those left out at the end."""
+    return inputs + (None,) * (count - len(inputs))
+
+
+OPS: Final = (rnn, gru, lstm)

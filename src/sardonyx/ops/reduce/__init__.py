@@ -1,0 +1,1 @@
+"""Reductions, arg reductions and cumulative ops."""

@@ -1,0 +1,260 @@
+"""Reductions over axes, indices of extremes, and running sums and products."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, ShapeError
+from sardonyx.graph.dim import Shape, Size, maximum, minimum
+from sardonyx.graph.dtype import BOOL, FLOATS, I8, I32, I64, INDEX, NUMBERS, U8, U32, U64, DType
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import Op
+from sardonyx.ops.arrays import Array, as_ints, in_wide, one_int, wide
+from sardonyx.ops.inference import axes_of, axis_of
+
+Axes = tuple[int, ...]
+Reduce = Callable[[Array, Axes, bool], Any]  # (numbers, axes, keepdims) -> numbers
+
+_WHOLE: Final = frozenset((I32, I64, U32, U64))
+_SUMMED: Final = FLOATS | _WHOLE
+_COMPARED: Final = _SUMMED | {I8, U8, BOOL}
+
+
+def _chosen(axes: Sequence[int] | None, rank: int, noop: int) -> Axes:
+    """The axes to reduce, counted from the front; where none are given, all, or none if so told."""
+    if axes:
+        return axes_of(axes, rank)
+    return () if noop else tuple(range(rank))
+
+
+def _reduced(shape: Shape, axes: Axes, keepdims: int) -> Shape:
+    if keepdims:
+        return tuple(1 if i in axes else d for i, d in enumerate(shape))
+    return tuple(d for i, d in enumerate(shape) if i not in axes)
+
+
+def _infer(
+    g: Scope, x: Fact, axes: Fact | None, *, keepdims: int, noop_with_empty_axes: int
+) -> Fact:
+    count = 0 if axes is None else _count(axes)
+    if count == 0 and x.shape is None:
+        return x.shaped(None if keepdims or noop_with_empty_axes else ())
+    if x.shape is None or count is None:
+        return x.shaped(None)
+    if count and axes is not None and axes.ints is None:
+        if count > x.rank:
+            raise ShapeError(f"{count} axes are to be reduced, and {x} has {x.rank}")
+        left = x.rank if keepdims else x.rank - count
+        return x.shaped(tuple(g.fresh("reduced") for _ in range(left)))
+    given = None if axes is None else axes.ints
+    return x.shaped(_reduced(x.shape, _chosen(given, x.rank, noop_with_empty_axes), keepdims))
+
+
+def _count(axes: Fact) -> int | None:
+    """How many axes there are, where that is known."""
+    if axes.sym is not None:
+        return len(axes.sym)
+    return None if axes.static is None else math.prod(axes.static)
+
+
+def _operator(name: str, since: int, reduce: Reduce, types: frozenset[DType] = _SUMMED) -> Op:
+    op = Op(
+        name,
+        since,
+        "x:T axes:I?",
+        "y:T",
+        attrs={"keepdims": 1, "noop_with_empty_axes": 0},
+        types={"T": types, "I": frozenset((I64,))},
+        unranked=True,
+    )
+
+    def run(x: Array, axes: Array | None, *, keepdims: int, noop_with_empty_axes: int) -> Any:
+        chosen = _chosen(as_ints(axes), x.ndim, noop_with_empty_axes)
+        return np.asarray(reduce(x, chosen, bool(keepdims)))
+
+    op.infer(_infer)
+    op.reference(in_wide(run))
+    return op
+
+
+def _total_type(x: Array) -> Any:
+    """What sums and products are kept in: numpy adds pairwise only along the innermost axis."""
+    return np.float64 if x.dtype == np.float32 else x.dtype
+
+
+def _sum(x: Array, axes: Axes, keep: bool) -> Any:
+    return np.sum(x, axes, _total_type(x), keepdims=keep).astype(x.dtype)
+
+
+def _mean(x: Array, axes: Axes, keep: bool) -> Any:
+    count = math.prod(x.shape[a] for a in axes)
+    if x.dtype.kind == "f":
+        total = np.sum(x, axes, np.float64, keepdims=keep)
+        return (total / count if count else total * np.nan).astype(x.dtype)
+    if not count:
+        raise InvalidArgument("the mean of no integers is undefined")
+    whole = np.sum(x, axes, np.uint64 if x.dtype.kind == "u" else np.int64, keepdims=keep)
+    # Towards zero, as integers are divided.
+    return (np.sign(whole) * (np.abs(whole) // whole.dtype.type(count))).astype(x.dtype)
+
+
+def _prod(x: Array, axes: Axes, keep: bool) -> Any:
+    return np.prod(x, axes, _total_type(x), keepdims=keep).astype(x.dtype)
+
+
+def _max(x: Array, axes: Axes, keep: bool) -> Any:
+    return np.max(x, axes, keepdims=keep, initial=_bounds(x)[0])
+
+
+def _min(x: Array, axes: Axes, keep: bool) -> Any:
+    return np.min(x, axes, keepdims=keep, initial=_bounds(x)[1])
+
+
+def _bounds(x: Array) -> tuple[Any, Any]:
+    """What every number of the type is at least, and at most."""
+    if x.dtype.kind == "f":
+        return -np.inf, np.inf
+    if x.dtype.kind == "b":
+        return False, True
+    return np.iinfo(x.dtype).min, np.iinfo(x.dtype).max
+
+
+def _l1(x: Array, axes: Axes, keep: bool) -> Any:
+    return _sum(np.abs(x), axes, keep)
+
+
+def _sum_square(x: Array, axes: Axes, keep: bool) -> Any:
+    return _sum(np.square(x), axes, keep)
+
+
+def _l2(x: Array, axes: Axes, keep: bool) -> Any:
+    squares = np.sum(np.square(x.astype(np.float64)), axes, keepdims=keep)
+    return np.sqrt(squares).astype(x.dtype)
+
+
+def _log_sum(x: Array, axes: Axes, keep: bool) -> Any:
+    return np.log(np.sum(x, axes, np.float64, keepdims=keep)).astype(x.dtype)
+
+
+def _log_sum_exp(x: Array, axes: Axes, keep: bool) -> Any:
+    numbers = x.astype(np.float64)
+    top = np.max(numbers, axes, keepdims=True, initial=-np.inf)
+    shift = np.where(np.isfinite(top), top, 0)  # infinities must not meet in a difference
+    total = np.sum(np.exp(numbers - shift), axes, keepdims=keep)
+    return (np.log(total) + np.reshape(shift, np.shape(total))).astype(x.dtype)
+
+
+REDUCTIONS: Final = (
+    _operator("ReduceSum", 13, _sum),
+    _operator("ReduceMean", 18, _mean),
+    _operator("ReduceMax", 20, _max, _COMPARED),
+    _operator("ReduceMin", 20, _min, _COMPARED),
+    _operator("ReduceProd", 18, _prod),
+    _operator("ReduceL1", 18, _l1),
+    _operator("ReduceL2", 18, _l2),
+    _operator("ReduceSumSquare", 18, _sum_square),
+    # Of integers before opset 28 only, cut to integers.
+    _operator("ReduceLogSum", 28, _log_sum),
+    _operator("ReduceLogSumExp", 28, _log_sum_exp),
+)
+
+
+def _symbolic(step: Callable[[Any, Any], Size], start: int | None) -> Callable[..., Any]:
+    """A reduction of sizes by a function of two; `start` is what nothing reduces to."""
+    fold = np.frompyfunc(step, 2, 1)
+
+    def run(x: Any, axes: Any, *, keepdims: int, noop_with_empty_axes: int) -> Any:
+        given = None if axes is None else [int(a) for a in axes.flat]
+        chosen = sorted(_chosen(given, x.ndim, noop_with_empty_axes), reverse=True)
+        if x.size == 0 and start is None:
+            return None
+        for axis in chosen:
+            x = np.asarray(fold.reduce(x, axis, keepdims=bool(keepdims), initial=start), object)
+        return x
+
+    return run
+
+
+_SYMBOLIC: Final = {
+    "ReduceSum": _symbolic(lambda a, b: a + b, 0),
+    "ReduceProd": _symbolic(lambda a, b: a * b, 1),
+    "ReduceMax": _symbolic(maximum, None),
+    "ReduceMin": _symbolic(minimum, None),
+}
+for _op in REDUCTIONS:
+    if _op.name in _SYMBOLIC:
+        _op.symbolic(_SYMBOLIC[_op.name])
+
+
+def _index(name: str, best: Callable[..., Any]) -> Op:
+    op = Op(
+        name,
+        13,
+        "x:T",
+        "y:I",
+        attrs={"axis": 0, "keepdims": 1, "select_last_index": 0},
+        types={"T": NUMBERS, "I": frozenset((I64,))},
+    )
+
+    @op.infer
+    def _(g: Scope, x: Fact, *, axis: int, keepdims: int, select_last_index: int) -> Fact:
+        chosen = axis_of(axis, x.rank)
+        g.at_least(x.dims[chosen], 1, f"{name} has nothing to choose from along axis {axis}")
+        return Fact(I64, _reduced(x.dims, (chosen,), keepdims))
+
+    @op.reference
+    def _(x: Array, *, axis: int, keepdims: int, select_last_index: int) -> Any:
+        x = wide(x)
+        if not select_last_index:
+            return np.asarray(best(x, axis, keepdims=bool(keepdims)), np.int64)
+        found = best(np.flip(x, axis), axis, keepdims=bool(keepdims))
+        return np.asarray(x.shape[axis] - 1 - found, np.int64)
+
+    return op
+
+
+def _running(name: str, since: int, function: Callable[..., Any], start: int) -> Op:
+    op = Op(
+        name,
+        since,
+        "x:T axis:I",
+        "y:T",
+        attrs={"exclusive": 0, "reverse": 0},
+        types={"T": _SUMMED, "I": INDEX},
+    )
+
+    @op.infer
+    def _(g: Scope, x: Fact, axis: Fact, *, exclusive: int, reverse: int) -> Fact:
+        if axis.ints is not None and len(axis.ints) == 1:
+            axis_of(axis.ints[0], x.rank)
+        return x.plain()
+
+    def run(x: Array, axis: Array, *, exclusive: int, reverse: int) -> Any:
+        along = one_int(axis, "axis")
+        if not -x.ndim <= along < x.ndim:
+            raise InvalidArgument(f"axis {along} is outside [{-x.ndim}, {x.ndim})")
+        steps = np.moveaxis(x, along, 0)
+        steps = steps[::-1] if reverse else steps
+        if exclusive:
+            first = np.full_like(steps[:1], start)
+            steps = np.concatenate((first, steps[:-1]))
+        total = function(steps, 0, _total_type(steps)).astype(steps.dtype)
+        total = total[::-1] if reverse else total
+        return np.ascontiguousarray(np.moveaxis(total, 0, along))
+
+    op.reference(in_wide(run))
+    return op
+
+
+OPS: Final = (
+    *REDUCTIONS,
+    _index("ArgMax", np.argmax),
+    _index("ArgMin", np.argmin),
+    _running("CumSum", 14, np.cumsum, 0),
+    _running("CumProd", 26, np.cumprod, 1),
+)

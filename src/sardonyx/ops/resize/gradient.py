@@ -1,0 +1,59 @@
+"""The gradient of Resize: along each axis it is a matrix, that which it makes of the identity."""
+
+from __future__ import annotations
+
+from sardonyx.errors import NotImplemented
+from sardonyx.graph.graph import Node, Value, given, optional
+from sardonyx.ops.gradients import GradientBuilder, gradient, ranked
+from sardonyx.ops.inference import axes_of
+
+_PLAIN = ("antialias", "coordinate_transformation_mode", "cubic_coeff_a", "exclude_outside",
+          "mode", "nearest_mode")  # fmt: skip
+
+
+@gradient("Resize")
+def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
+    x, attrs = given(node, 0), node.attrs
+    if attrs["coordinate_transformation_mode"] == b"tf_crop_and_resize":
+        raise NotImplemented(
+            "a Resize that crops has no gradient", hint="crop by a Slice before it"
+        )
+    if attrs["keep_aspect_ratio_policy"] != b"stretch":
+        raise NotImplemented(
+            "a Resize that keeps the aspect ratio has no gradient", hint="give the sizes themselves"
+        )
+    rank = ranked(x).rank
+    axes = axes_of(attrs["axes"] or range(rank), rank)
+    for i, axis in enumerate(axes):
+        if not _is_kept(node, i, axis):
+            dy = _along(b, node, dy, i, axis)
+    return b.reshape(dy, x)
+
+
+def _is_kept(node: Node, i: int, axis: int) -> bool:
+    """Whether nothing happens along an axis."""
+    scales = _there(node, 2)
+    if scales is not None:
+        const = scales.const
+        return const is not None and float(const.read().reshape(-1)[i]) == 1
+    return bool(ranked(given(node, 0)).dims[axis] == ranked(node.outputs[0]).dims[axis])
+
+
+def _there(node: Node, slot: int) -> Value | None:
+    """An input that may be absent, or empty to the same end."""
+    value = optional(node, slot)
+    return None if value is None or ranked(value).dims == (0,) else value
+
+
+def _along(b: GradientBuilder, node: Node, dy: Value, i: int, axis: int) -> Value:
+    """A gradient along one axis: dy times the matrix by which that axis was resized."""
+    x, rank = given(node, 0), ranked(dy).rank
+    size = b.Slice(b.shape(x), b.ints(axis), b.ints(axis + 1))
+    square = b.Expand(b.const(0, x.tensor.dtype), b.Concat(size, size, axis=0))
+    scales, sizes = _there(node, 2), _there(node, 3)
+    one = [None if v is None else b.Slice(v, b.ints(i), b.ints(i + 1)) for v in (scales, sizes)]
+    attrs = {name: node.attrs[name] for name in _PLAIN}
+    matrix = b.Resize(b.EyeLike(square), None, *one, axes=(0,), **attrs)  # [out, in]
+    last = (*(a for a in range(rank) if a != axis), axis)
+    product = b.MatMul(b.Transpose(dy, perm=last), matrix)
+    return b.Transpose(product, perm=tuple(last.index(a) for a in range(rank)))

@@ -1,0 +1,248 @@
+"""Resize."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, ShapeError
+from sardonyx.graph.dim import Shape, Size
+from sardonyx.graph.dtype import BOOL, COMPLEX, F32, I64, IEEE, NUMBERS, STRING
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import Op, optional
+from sardonyx.ops.arrays import Array, as_ints
+from sardonyx.ops.inference import axes_of
+from sardonyx.ops.resize.filter import ROUNDINGS, TRANSFORMS, Mode, Stretch, positions, resample
+from sardonyx.ops.sample.interpolate import interpolable, restored
+from sardonyx.ops.sliding_window import Ints
+
+ANYTHING: Final = NUMBERS | COMPLEX | {BOOL, STRING}
+
+
+MAX_SIZE: Final = 1 << 40  # of one axis after resizing
+
+
+ONE_OF_TWO: Final = "Resize takes either scales or sizes: one of the two, not both or none"
+
+
+_ONE_EACH: Final = "scales or sizes do not hold one number per resized axis"
+
+
+resize = Op(
+    "Resize",
+    19,
+    "x:T roi:R? scales:F? sizes:I?",
+    "y:T",
+    attrs={
+        "antialias": 0,
+        "axes": optional("ints"),
+        "coordinate_transformation_mode": b"half_pixel",
+        "cubic_coeff_a": -0.75,
+        "exclude_outside": 0,
+        "extrapolation_value": 0.0,
+        "keep_aspect_ratio_policy": b"stretch",
+        "mode": b"nearest",
+        "nearest_mode": b"round_prefer_floor",
+    },
+    types={"T": ANYTHING, "R": IEEE, "F": frozenset((F32,)), "I": frozenset((I64,))},
+)
+
+
+def resized_axes(rank: int, attrs: Mapping[str, Any]) -> Ints:
+    """The axes that change."""
+    return tuple(range(rank)) if attrs["axes"] is None else axes_of(attrs["axes"], rank)
+
+
+def _given(fact: Fact | None) -> Fact | None:
+    """An input that is there: absent inputs may also be empty vectors."""
+    if fact is not None and fact.rank != 1:
+        raise ShapeError(f"scales and sizes are vectors, not {fact}")
+    return None if fact is None or fact.dims == (0,) else fact
+
+
+def _check_modes(x: Fact, attrs: Mapping[str, Any]) -> None:
+    allowed: dict[str, Sequence[bytes]] = {
+        "mode": (b"nearest", b"linear", b"cubic"),
+        "nearest_mode": tuple(ROUNDINGS),
+        "coordinate_transformation_mode": tuple(TRANSFORMS),
+        "keep_aspect_ratio_policy": (b"stretch", b"not_larger", b"not_smaller"),
+    }
+    for name, values in allowed.items():
+        if attrs[name] not in values:
+            known = ", ".join(v.decode() for v in values)
+            raise ShapeError(f"{name} is {attrs[name]!r}, and may be {known}")
+    if x.dtype is STRING and attrs["mode"] != b"nearest":
+        raise ShapeError("strings have no values in between: only mode nearest resizes them")
+
+
+@resize.infer
+def _(
+    g: Scope, x: Fact, roi: Fact | None, scales: Fact | None, sizes: Fact | None, **attrs: Any
+) -> Fact:
+    _check_modes(x, attrs)
+    axes = resized_axes(x.rank, attrs)
+    scales, sizes = _given(scales), _given(sizes)
+    both = [f for f in (scales, sizes) if f is not None]
+    if not both or (len(both) == 2 and all(isinstance(f.dims[0], int) for f in both)):
+        raise ShapeError(ONE_OF_TWO)
+    for fact in both:
+        if isinstance(fact.dims[0], int):
+            g.equal(fact.dims[0], len(axes), _ONE_EACH)
+    shape = list(x.dims)
+    if len(both) == 2:  # one of them is empty, and only the run will tell which
+        for axis in axes:
+            shape[axis] = g.fresh("resized")
+        return Fact(x.dtype, tuple(shape))
+    (what,) = both
+    g.equal(what.dims[0], len(axes), _ONE_EACH)
+    old = tuple(x.dims[a] for a in axes)
+    new = _by_scales(g, old, scales) if scales is not None else _by_sizes(g, old, what, attrs)
+    for axis, size in zip(axes, new, strict=True):
+        shape[axis] = size
+    return Fact(x.dtype, tuple(shape))
+
+
+def _by_sizes(g: Scope, old: Shape, sizes: Fact, attrs: Mapping[str, Any]) -> Shape:
+    keeps_ratio = attrs["keep_aspect_ratio_policy"] != b"stretch"
+    if sizes.sym is None or (keeps_ratio and sizes.ints is None):
+        return tuple(g.fresh("resized") for _ in old)
+    for size in sizes.sym:
+        g.at_least(size, 0, "sizes hold a negative number")
+        g.at_least(MAX_SIZE, size, "sizes hold a number beyond reason")
+    if not keeps_ratio:
+        return sizes.sym
+    if not all(isinstance(d, int) and d > 0 for d in old):
+        return tuple(g.fresh("resized") for _ in old)
+    ints: Any = old
+    return _fitted(ints, sizes.ints or (), attrs["keep_aspect_ratio_policy"])[0]
+
+
+def _by_scales(g: Scope, old: Shape, scales: Fact) -> Shape:
+    if scales.const is None or not scales.const.is_small:
+        return tuple(g.fresh("resized") for _ in old)
+    factors = scales.const.read().tolist()
+    made = [_scaled(size, f) for size, f in zip(old, factors, strict=True)]
+    return tuple(g.fresh("resized") if m is None else m for m in made)
+
+
+def _scaled(size: Size, scale: float) -> Size | None:
+    """The floor of size * scale: exact for simple factors, in float32 (as in ONNX) for others."""
+    if not 0 < scale < MAX_SIZE:
+        raise ShapeError(f"the scale {scale} is not a positive number")
+    top, bottom = scale.as_integer_ratio()
+    if bottom <= 64:
+        return size * top // bottom
+    return int(np.float32(size) * np.float32(scale)) if isinstance(size, int) else None
+
+
+def _scaled_number(size: int, scale: float) -> int:
+    out = _scaled(size, scale)
+    assert isinstance(out, int)
+    return out
+
+
+def _fitted(old: Ints, asked: Ints, policy: bytes) -> tuple[Ints, float]:
+    """Sizes of the old aspect ratio that fit into those asked for or cover them; the factor."""
+    ratios = [a / o for a, o in zip(asked, old, strict=True)]
+    scale = min(ratios) if policy == b"not_larger" else max(ratios)
+    return tuple(math.floor(scale * o + 0.5) for o in old), scale
+
+
+def _resize(
+    x: Array,
+    roi: Array | None = None,
+    scales: Array | None = None,
+    sizes: Array | None = None,
+    **attrs: Any,
+) -> Array:
+    axes = resized_axes(x.ndim, attrs)
+    plan = dict(zip(axes, stretches(x.shape, axes, (roi, scales, sizes), attrs), strict=True))
+    mode = mode_of(attrs)
+    crops = mode.transform == b"tf_crop_and_resize"
+    y = x if mode.mode == b"nearest" else interpolable(x)
+    # Axes that shrink come first: then the others have less to do.
+    for axis in sorted(plan, key=lambda a: plan[a].out / max(1, plan[a].size)):
+        s = plan[axis]
+        if s.size != s.out or s.scale != 1 or crops:
+            y = resample(y, axis, s, mode)
+    if crops:
+        y = _extrapolate(y, plan, mode, attrs["extrapolation_value"])
+    # Integers are cut after plain linear interpolation and rounded otherwise, as onnxruntime does.
+    rounds = mode.antialias or mode.mode == b"cubic"
+    return restored(y, x, rounds=rounds) if y is not x else x.copy()
+
+
+def mode_of(attrs: Mapping[str, Any]) -> Mode:
+    """What a node's attributes say of the filter."""
+    return Mode(
+        attrs["mode"],
+        attrs["coordinate_transformation_mode"],
+        attrs["nearest_mode"],
+        attrs["cubic_coeff_a"],
+        bool(attrs["exclude_outside"]),
+        bool(attrs["antialias"]),
+    )
+
+
+def stretches(
+    shape: Sequence[int], axes: Ints, inputs: tuple[Array | None, ...], attrs: Mapping[str, Any]
+) -> list[Stretch]:
+    """What happens to each axis, from the run-time inputs."""
+    roi, scales, sizes = inputs
+    old = tuple(shape[a] for a in axes)
+    n = len(axes)
+    starts, ends = [0.0] * n, [1.0] * n
+    if attrs["coordinate_transformation_mode"] == b"tf_crop_and_resize":
+        if roi is None or roi.size != 2 * n:
+            raise InvalidArgument(f"tf_crop_and_resize needs a roi of {2 * n} numbers")
+        box = roi.astype(np.float64).reshape(-1).tolist()
+        starts, ends = box[:n], box[n:]
+    has_scales = scales is not None and scales.size > 0
+    if has_scales == (sizes is not None and sizes.size > 0):
+        raise InvalidArgument(ONE_OF_TWO)
+    if scales is not None and has_scales:
+        factors = scales.astype(np.float64).tolist()
+        _check_length(factors, n, "scales")
+        outs = [_scaled_number(*row) for row in zip(old, factors, strict=True)]
+    else:
+        asked = as_ints(sizes) or ()
+        _check_length(asked, n, "sizes")
+        outs, factors = _sized(old, asked, attrs["keep_aspect_ratio_policy"])
+    for size, out in zip(old, outs, strict=True):
+        if not 0 <= out <= MAX_SIZE or (out and not size):
+            raise InvalidArgument(f"an axis of {size} cannot become one of {out}")
+    return [Stretch(*row) for row in zip(old, outs, factors, starts, ends, strict=True)]
+
+
+def _check_length(given: Sequence[Any], n: int, name: str) -> None:
+    if len(given) != n:
+        raise InvalidArgument(f"{name} has {len(given)} numbers, and {n} axes are resized")
+
+
+def _sized(old: Ints, asked: Ints, policy: bytes) -> tuple[list[int], list[float]]:
+    if policy == b"stretch":
+        return list(asked), [a / max(1, o) for a, o in zip(asked, old, strict=True)]
+    if 0 in old:
+        raise InvalidArgument(f"an image of sizes {old} has no aspect ratio to keep")
+    outs, scale = _fitted(old, asked, policy)
+    return list(outs), [scale] * len(old)
+
+
+def _extrapolate(y: Array, plan: Mapping[int, Stretch], mode: Mode, value: float) -> Array:
+    """Outputs whose position lies outside the input get one value."""
+    y = y.copy()
+    for axis, s in plan.items():
+        place = positions(s, mode)
+        outside = (place < 0) | (place > s.size - 1)
+        y[(slice(None),) * axis + (outside,)] = value
+    return y
+
+
+resize.reference(np.errstate(all="ignore")(_resize))
+
+
+OPS: Final = (resize,)

@@ -1,0 +1,92 @@
+"""CropAndResize."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.graph.dtype import F16, F32, F64, I32
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op
+from sardonyx.ops.arrays import Array, in_wide
+from sardonyx.ops.attention.heads import same_dims, same_rank
+
+_FLOATS: Final = frozenset((F16, F32, F64))
+
+
+crop: Final = Op(
+    "CropAndResize",
+    1,
+    "X:T rois:T batch_indices:I crop_size:I",
+    "Y:T",
+    domain=MICROSOFT,
+    attrs={"extrapolation_value": 0.0, "mode": b"bilinear"},
+    types={"T": _FLOATS, "I": frozenset((I32,))},
+)
+
+
+@crop.infer
+def _(g: Scope, x: Fact, rois: Fact, batches: Fact, size: Fact, **attrs: Any) -> Fact:
+    if attrs["mode"] not in (b"bilinear", b"nearest"):
+        raise InvalidGraph(f"mode {attrs['mode']!r} is neither bilinear nor nearest")
+    same_rank(4, X=x)
+    same_rank(2, rois=rois)
+    same_dims(g, rois.dims, (rois.dims[0], 4), "rois")
+    same_dims(g, batches.dims, (rois.dims[0],), "batch_indices")
+    same_dims(g, size.dims, (2,), "crop_size")
+    height, width = size.sym or (g.fresh("height"), g.fresh("width"))
+    for number in (height, width) if size.sym else ():
+        g.at_least(number, 1, "crop_size is 1 or more")
+    return x.shaped((rois.dims[0], x.dims[1], height, width))
+
+
+@crop.reference
+@in_wide
+def _(x: Array, rois: Array, batches: Array, size: Array, **attrs: Any) -> Array:
+    wrong = batches[(batches < 0) | (batches >= x.shape[0])]
+    if wrong.size:
+        raise InvalidArgument(f"batch index {int(wrong[0])} is outside [0, {x.shape[0]})")
+    if size.min() < 1:
+        raise InvalidArgument(f"crop_size {size.tolist()} is not 1 or more")
+    height, width = size.tolist()
+    y = np.full((len(rois), x.shape[1], height, width), attrs["extrapolation_value"], x.dtype)
+    for k, (top, left, bottom, right) in enumerate(rois):
+        rows = _places(top, bottom, x.shape[2], height, x.dtype)
+        columns = _places(left, right, x.shape[3], width, x.dtype)
+        inside = [
+            (p >= 0) & (p <= n - 1) for p, n in zip((rows, columns), x.shape[2:], strict=True)
+        ]
+        found = _sampled(x[batches[k]], rows[inside[0]], columns[inside[1]], attrs["mode"])
+        y[k][:, inside[0][:, None] & inside[1]] = found.reshape(
+            x.shape[1], found.shape[1] * found.shape[2]
+        )
+    return y
+
+
+def _places(first: Any, last: Any, size: int, count: int, dtype: Any) -> Array:
+    """Where along an axis the samples of a box lie: its corners are the outermost."""
+    kind = dtype.type
+    if count == 1:
+        return np.asarray([kind(0.5) * (first + last) * kind(size - 1)])
+    step = (last - first) * kind(size - 1) / kind(count - 1)
+    return np.asarray(first * kind(size - 1) + np.arange(count).astype(dtype) * step)
+
+
+def _sampled(image: Array, rows: Array, columns: Array, mode: bytes) -> Array:
+    if mode == b"nearest":
+        i, j = (np.floor(p + p.dtype.type(0.5)).astype(int) for p in (rows, columns))
+        return image[:, i[:, None], j]
+    top, left = np.floor(rows).astype(int), np.floor(columns).astype(int)
+    bottom, right = np.ceil(rows).astype(int), np.ceil(columns).astype(int)
+    down, across = (rows - top)[:, None], columns - left
+    upper, lower = (
+        image[:, i[:, None], left] * (1 - across) + image[:, i[:, None], right] * across
+        for i in (top, bottom)
+    )
+    return np.asarray(upper * (1 - down) + lower * down)
+
+
+OPS: Final = (crop,)

@@ -1,0 +1,1 @@
+"""Ops that select elements by value: TopK, NonZero, Unique, NonMaxSuppression."""

@@ -1,0 +1,14 @@
+"""Gradients of choices by size."""
+
+from __future__ import annotations
+
+from sardonyx.graph.graph import Node, Value, given
+from sardonyx.ops.gradients import GradientBuilder, gradient, saved
+
+
+@gradient("TopK")
+def _(b: GradientBuilder, node: Node, dy: Value | None, *_: Value | None) -> Value | None:
+    if dy is None:
+        return None
+    zeros, index = b.zeros(given(node, 0)), saved(b, node, 1)
+    return b.ScatterElements(zeros, index, dy, axis=node.attrs["axis"], reduction=b"add")

@@ -1,0 +1,102 @@
+"""NonMaxSuppression."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, ShapeError
+from sardonyx.graph.dtype import I64
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import Op
+from sardonyx.ops.arrays import Array, one_int
+from sardonyx.ops.sample.roi import FLOAT, INDEX
+
+non_max = Op(
+    "NonMaxSuppression",
+    11,
+    "boxes:F scores:F most:I? iou_threshold:F? score_threshold:F?",
+    "indices:I",
+    attrs={"center_point_box": 0},
+    types={"F": FLOAT, "I": INDEX},
+    singles="most iou_threshold score_threshold",
+)
+
+
+@non_max.infer
+def _(g: Scope, boxes: Fact, scores: Fact, *_: Fact | None, center_point_box: int) -> Fact:
+    if boxes.rank != 3 or scores.rank != 3:
+        raise ShapeError(f"boxes and scores have rank 3, not {boxes.rank} and {scores.rank}")
+    g.equal(boxes.dims[2], 4, "each box is 4 numbers")
+    g.equal(boxes.dims[0], scores.dims[0], "boxes and scores differ in batch")
+    g.equal(boxes.dims[1], scores.dims[2], "boxes and scores differ in number")
+    return Fact(I64, (g.fresh("selected"), 3))
+
+
+def _non_max(
+    boxes: Array,
+    scores: Array,
+    most: Array | None = None,
+    iou_threshold: Array | None = None,
+    score_threshold: Array | None = None,
+    *,
+    center_point_box: int,
+) -> Array:
+    limit = 0 if most is None else one_int(most, "max_output_boxes_per_class")
+    overlap = np.float32(0 if iou_threshold is None else iou_threshold.reshape(-1)[0])
+    if not 0 <= overlap <= 1:
+        raise InvalidArgument(f"iou_threshold is {overlap}, outside [0, 1]")
+    least = -np.inf if score_threshold is None else score_threshold.reshape(-1)[0]
+    chosen = []
+    for batch in range(scores.shape[0] if limit > 0 else 0):
+        suppresses = _overlaps(_corners(boxes[batch], center_point_box), overlap)
+        for label in range(scores.shape[1]):
+            kept = _pick(scores[batch, label], least, limit, suppresses)
+            chosen += [(batch, label, box) for box in kept]
+    return np.array(chosen, np.int64).reshape(-1, 3)
+
+
+def _corners(boxes: Array, center_point_box: int) -> Array:
+    """Boxes as (low, low, high, high), whatever the axes are called."""
+    first, second = boxes[:, :2], boxes[:, 2:]
+    if center_point_box:
+        return np.concatenate((first - second / 2, first + second / 2), axis=1)
+    return np.concatenate((np.minimum(first, second), np.maximum(first, second)), axis=1)
+
+
+def _overlaps(boxes: Array, threshold: Any) -> Callable[[int, Array], Array]:
+    """Which of some boxes a chosen one suppresses."""
+    low, high = boxes[:, :2], boxes[:, 2:]
+    area = (high - low).prod(axis=1)
+
+    def suppressed(chosen: int, others: Array) -> Array:
+        corner = np.maximum(low[others], low[chosen])
+        sides = np.minimum(high[others], high[chosen]) - corner
+        shared = np.where((sides > 0).all(axis=1), sides.prod(axis=1), 0)
+        union = area[others] + area[chosen] - shared
+        return np.asarray((shared > 0) & (union > 0) & (shared / union > threshold))
+
+    return suppressed
+
+
+def _pick(
+    scores: Array, least: Any, limit: int, suppressed: Callable[[int, Array], Array]
+) -> list[int]:
+    """Box after box, the best first, as long as no better one overlaps it."""
+    open_ = np.flatnonzero(scores > least)
+    open_ = open_[np.argsort(-scores[open_], kind="stable")]
+    kept: list[int] = []
+    while open_.size and len(kept) < limit:
+        best, open_ = int(open_[0]), open_[1:]
+        kept.append(best)
+        open_ = open_[~suppressed(best, open_)]
+    return kept
+
+
+non_max.reference(np.errstate(all="ignore")(_non_max))
+
+
+OPS: Final = (non_max,)

@@ -1,0 +1,33 @@
+"""Gradients of ops that give a tensor another shape."""
+
+from __future__ import annotations
+
+from sardonyx.graph.dtype import I64
+from sardonyx.graph.graph import Node, Value, given
+from sardonyx.ops.gradients import GradientBuilder, gradient
+
+
+@gradient("Identity")
+def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
+    return dy
+
+
+@gradient("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
+    return b.reshape(dy, given(node, 0))
+
+
+@gradient("Expand")
+def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
+    return b.sum_to(dy, given(node, 0))
+
+
+@gradient("Range")
+def _(b: GradientBuilder, node: Node, dy: Value) -> list[Value | None]:
+    """Element i is start + i * delta."""
+    start, delta = given(node, 0), given(node, 2)
+    dtype = dy.tensor.dtype
+    steps = b.Range(b.const(0, I64), b.Squeeze(b.shape(dy), b.ints(0)), b.const(1, I64))
+    total = b.reshape(b.ReduceSum(dy, keepdims=0), start)
+    moved = b.ReduceSum(b.Mul(dy, b.cast(steps, dtype)), keepdims=0)
+    return [total, None, b.reshape(moved, delta)]

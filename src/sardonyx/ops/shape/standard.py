@@ -1,0 +1,429 @@
+"""Shapes: asking for them, changing them in place, and tensors made from sizes alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, ShapeError
+from sardonyx.graph.const import Const
+from sardonyx.graph.dim import Dim, Shape, Size, floor_div, maximum, modulo, product, same
+from sardonyx.graph.dtype import (
+    BF16,
+    BOOL,
+    COMPLEX,
+    F16,
+    F32,
+    F64,
+    I16,
+    I32,
+    I64,
+    NUMBERS,
+    STRING,
+    DType,
+    by_onnx,
+)
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.infer import MAX_SYMBOLIC
+from sardonyx.graph.op import Op, optional
+from sardonyx.ops.arrays import Array, as_ints, is_half, narrow
+from sardonyx.ops.inference import axes_of, broadcast_shapes
+from sardonyx.ops.sizes import (
+    CLASSIC,
+    SIZES,
+    STORED,
+    allocatable,
+    checked,
+    fresh_shape,
+    kept,
+    moving,
+    number_in,
+    owned,
+    same_value,
+    vector_length,
+)
+
+shape = Op(
+    "Shape",
+    25,
+    "data:T",
+    "shape:I",
+    attrs={"start": 0, "end": optional("int")},
+    types={"T": STORED, "I": SIZES},
+    unranked=True,
+)
+
+
+@shape.infer
+def _(g: Scope, x: Fact, *, start: int, end: int | None) -> Fact:
+    if x.shape is None:
+        return Fact(I64, (g.fresh("rank"),))
+    dims = x.shape[start:end]
+    return Fact(I64, (len(dims),), None, dims)
+
+
+@shape.reference
+def _(x: Array, *, start: int, end: int | None) -> Array:
+    return np.array(x.shape[start:end], np.int64)
+
+
+size = Op("Size", 25, "data:T", "size:I", types={"T": STORED, "I": SIZES}, unranked=True)
+
+
+@size.infer
+def _(g: Scope, x: Fact) -> Fact:
+    return Fact(I64, (), None, None if x.shape is None else (product(x.shape),))
+
+
+size.reference(lambda x: np.array(x.size, np.int64))
+
+reshape = Op(
+    "Reshape",
+    25,
+    "data:T shape:I",
+    "reshaped:T",
+    attrs={"allowzero": 0},
+    types={"T": STORED, "I": SIZES},
+    unranked=True,
+)
+
+
+@reshape.infer
+def _(g: Scope, x: Fact, target: Fact, *, allowzero: int) -> Fact:
+    length = vector_length(target, "the shape of Reshape")
+    if target.sym is not None:
+        return x.shaped(reshaped(g, x.shape, target.sym, allowzero))
+    if length is None:
+        return x.shaped(None)
+    if length == 1 and x.shape is not None:
+        return x.shaped((product(x.shape),))
+    return x.shaped(fresh_shape(g, length, "reshaped"))
+
+
+def reshaped(g: Scope, dims: Shape | None, target: Shape, allowzero: int) -> Shape:
+    """The shape that Reshape makes of `dims` when told `target`, with its 0 and -1 resolved."""
+    shown = f"({', '.join(map(str, target))})"
+    open_at = [i for i, t in enumerate(target) if t == -1]
+    if len(open_at) > 1:
+        raise ShapeError(f"the target {shown} leaves more than one size open")
+    if wrong := [t for t in target if isinstance(t, int) and t < -1]:
+        raise ShapeError(f"the target {shown} has the negative size {wrong[0]}")
+    if open_at and allowzero and 0 in target:
+        raise ShapeError(f"the target {shown} has -1 and a 0 that stands for itself (allowzero)")
+    sizes = [_copied(g, dims, i, allowzero) if t == 0 else t for i, t in enumerate(target)]
+    checked(g, [s for s in sizes if s != -1], "the target")
+    if dims is None:
+        return tuple(g.fresh("reshaped") if s == -1 else s for s in sizes)
+    what = f"cannot reshape ({', '.join(map(str, dims))}) into {shown}"
+    have, want = list(dims), []
+    for s in (s for s in sizes if s != -1):
+        # A size on both sides cancels, so that what is open follows even where that size is 0.
+        if s in have:
+            have.remove(s)
+        else:
+            want.append(s)
+    if open_at:
+        g.divides(product(want), product(have), what)
+        sizes[open_at[0]] = floor_div(product(have), product(want))
+    else:
+        g.equal(product(dims), product(sizes), f"{what}, elements")
+        _settle(sizes, have, want)
+    return tuple(sizes)
+
+
+def _copied(g: Scope, dims: Shape | None, axis: int, allowzero: int) -> Size:
+    if allowzero:
+        return 0
+    if dims is None:
+        return g.fresh("reshaped")
+    if axis >= len(dims):
+        raise ShapeError(f"the 0 at {axis} copies a size of the input, which has rank {len(dims)}")
+    return dims[axis]
+
+
+def _settle(sizes: list[Size], have: Sequence[Size], want: Sequence[Size]) -> None:
+    """A single open size among the wanted ones is what the known ones leave for it."""
+    unsettled = [s for s in want if isinstance(s, Dim)]
+    known = product(s for s in want if isinstance(s, int))
+    total = product(have)
+    if len(unsettled) != 1 or known == 0 or modulo(total, known) != 0:
+        return
+    value = floor_div(total, known)
+    if isinstance(value, int):
+        sizes[sizes.index(unsettled[0])] = value
+
+
+@reshape.reference
+def _(x: Array, target: Array, *, allowzero: int) -> Array:
+    wanted = as_ints(target) or ()
+    try:
+        return owned(x).reshape(reshaped(Scope(), x.shape, wanted, allowzero))
+    except ShapeError as error:
+        raise InvalidArgument(error.what) from None
+
+
+def _reshape_sizes(x: Array, target: Array, *, allowzero: int) -> Array | None:
+    if not all(isinstance(t, int) for t in target.flat):
+        return None
+    try:
+        return x.reshape(reshaped(Scope(), x.shape, tuple(target.flat), allowzero))
+    except ShapeError:
+        return None
+
+
+reshape.symbolic(_reshape_sizes)
+
+flatten = Op("Flatten", 25, "input:T", "output:T", attrs={"axis": 1}, types={"T": STORED})
+
+
+def _flat_axis(axis: int, rank: int) -> int:
+    if not -rank <= axis <= rank:
+        raise ShapeError(f"axis {axis} is outside [{-rank}, {rank}]")
+    return axis + rank if axis < 0 else axis
+
+
+@flatten.infer
+def _(g: Scope, x: Fact, *, axis: int) -> Fact:
+    axis = _flat_axis(axis, x.rank)
+    return x.shaped((product(x.dims[:axis]), product(x.dims[axis:])))
+
+
+def _flatten(x: Array, *, axis: int) -> Array:
+    axis = _flat_axis(axis, x.ndim)
+    return owned(x).reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
+
+
+flatten.symbolic(flatten.reference(_flatten))
+
+squeeze = Op("Squeeze", 25, "data:T axes:I?", "squeezed:T", types={"T": STORED, "I": SIZES})
+
+
+@squeeze.infer
+def _(g: Scope, x: Fact, axes: Fact | None) -> Fact:
+    if axes is None:
+        if any(same(d, 1) is None for d in x.dims):
+            return x.shaped(None)  # which dims are 1 decides the rank
+        return x.shaped(tuple(d for d in x.dims if d != 1))
+    if axes.ints is None:
+        length = vector_length(axes, "axes")
+        if length is None:
+            return x.shaped(None)
+        if length > x.rank:
+            raise ShapeError(f"{length} axes are squeezed out of rank {x.rank}")
+        return x.shaped(fresh_shape(g, x.rank - length, "squeezed"))
+    gone = axes_of(axes.ints, x.rank)
+    for a in gone:
+        g.equal(x.dims[a], 1, f"dim {a} is squeezed and is not 1")
+    return x.shaped(tuple(d for i, d in enumerate(x.dims) if i not in gone))
+
+
+def _squeeze(x: Array, axes: Array | None) -> Array:
+    if axes is None:
+        return owned(x).reshape([d for d in x.shape if d != 1])
+    gone = axes_of(as_ints(axes) or (), x.ndim)
+    for a in gone:
+        if x.shape[a] != 1:
+            raise InvalidArgument(f"dim {a} is squeezed and is {x.shape[a]}, not 1")
+    return owned(x).reshape([d for i, d in enumerate(x.shape) if i not in gone])
+
+
+squeeze.symbolic(moving(squeeze.reference(_squeeze)))
+
+unsqueeze = Op("Unsqueeze", 25, "data:T axes:I", "expanded:T", types={"T": STORED, "I": SIZES})
+
+
+def _with_ones(dims: Sequence[Any], axes: Sequence[int]) -> list[Any]:
+    rank = len(dims) + len(axes)
+    new = axes_of(axes, rank)
+    rest = iter(dims)
+    return [1 if i in new else next(rest) for i in range(rank)]
+
+
+@unsqueeze.infer
+def _(g: Scope, x: Fact, axes: Fact) -> Fact:
+    length = vector_length(axes, "axes")
+    if axes.ints is not None:
+        return x.shaped(checked(g, _with_ones(x.dims, axes.ints), "the output"))
+    return x.shaped(None if length is None else fresh_shape(g, x.rank + length, "unsqueezed"))
+
+
+def _unsqueeze(x: Array, axes: Array) -> Array:
+    return owned(x).reshape(_with_ones(x.shape, as_ints(axes) or ()))
+
+
+unsqueeze.symbolic(moving(unsqueeze.reference(_unsqueeze)))
+
+identity = Op("Identity", 25, "input", "output", unranked=True)
+identity.infer(lambda g, x: same_value(x))
+identity.reference(kept)
+
+expand = Op("Expand", 13, "input:T shape:I", "output:T", types={"T": CLASSIC, "I": SIZES})
+
+
+@expand.infer
+def _(g: Scope, x: Fact, target: Fact) -> Fact:
+    length = vector_length(target, "the shape of Expand")
+    if target.sym is not None:
+        wanted = checked(g, target.sym, "the target")
+        return x.shaped(checked(g, broadcast_shapes(g, x.dims, wanted), "the output"))
+    if length is None:
+        return x.shaped(None)
+    return x.shaped(fresh_shape(g, max(length, x.rank), "expanded"))
+
+
+def _expand(x: Array, target: Array) -> Array:
+    wanted = allocatable(as_ints(target) or (), x.dtype, "the expanded shape")
+    try:
+        full = np.broadcast_shapes(x.shape, wanted)
+    except ValueError:
+        raise InvalidArgument(f"{x.shape} does not expand to {wanted}") from None
+    return owned(np.broadcast_to(x, allocatable(full, x.dtype, "the expanded shape")))
+
+
+expand.symbolic(moving(expand.reference(_expand)))
+
+_FILLERS: Final = STORED - COMPLEX - {STRING}
+constant_of_shape = Op(
+    "ConstantOfShape",
+    25,
+    "input:I",
+    "output:T",
+    attrs={"value": optional("tensor")},
+    types={"I": SIZES, "T": _FILLERS},
+    unranked=True,
+)
+
+
+def _filler(value: Const | None) -> tuple[DType, Any]:
+    if value is None:
+        return F32, np.float32(0)
+    if value.count != 1 or value.dtype not in _FILLERS:
+        raise ShapeError(f"the value is one number, not {value.dtype} of shape {value.shape}")
+    return value.dtype, value.read().reshape(-1)[0]
+
+
+@constant_of_shape.infer
+def _(g: Scope, target: Fact, *, value: Const | None) -> Fact:
+    dtype, _number = _filler(value)
+    length = vector_length(target, "the shape")
+    if target.sym is not None:
+        return Fact(dtype, checked(g, target.sym, "the shape"))
+    return Fact(dtype, None if length is None else fresh_shape(g, length, "constant"))
+
+
+@constant_of_shape.reference
+def _(target: Array, *, value: Const | None) -> Array:
+    dtype, number = _filler(value)
+    wanted = allocatable(as_ints(target) or (), dtype.np, "the shape")
+    return np.full(wanted, number, dtype.np)
+
+
+@constant_of_shape.symbolic
+def _(target: Array, *, value: Const | None) -> Array | None:
+    dtype, number = _filler(value)
+    sizes = tuple(target.flat)
+    if not dtype.is_integer and dtype is not BOOL:
+        return None
+    if not all(isinstance(s, int) and s >= 0 for s in sizes) or math.prod(sizes) > MAX_SYMBOLIC:
+        return None
+    return np.full(sizes, int(number), object)
+
+
+_EYES: Final = NUMBERS | {BOOL}
+eye_like = Op(
+    "EyeLike",
+    22,
+    "input:T",
+    "output:U",
+    attrs={"dtype": optional("int"), "k": 0},
+    types={"T": _EYES, "U": _EYES},
+    unranked=True,
+)
+
+
+@eye_like.infer
+def _(g: Scope, x: Fact, *, dtype: int | None, k: int) -> Fact:
+    made = x.dtype if dtype is None else by_onnx(dtype)
+    if made is None or made not in _EYES:
+        raise ShapeError(f"EyeLike cannot make numbers of type {made or dtype}")
+    if x.shape is not None and x.rank != 2:
+        raise ShapeError(f"EyeLike makes a matrix, and its input has rank {x.rank}")
+    return Fact(made, fresh_shape(g, 2, "eye") if x.shape is None else x.shape)
+
+
+@eye_like.reference
+def _(x: Array, *, dtype: int | None, k: int) -> Array:
+    made = None if dtype is None else by_onnx(dtype)
+    rows, columns = x.shape
+    on: Array = np.arange(columns) - np.arange(rows)[:, None] == k
+    return on.astype(x.dtype if made is None else made.np)
+
+
+range_ = Op(
+    "Range",
+    27,
+    "start:T limit:T delta:T",
+    "output:T",
+    attrs={"stash_type": 1},
+    types={"T": frozenset((BF16, F64, F32, F16, I16, I32, I64))},
+    unranked=True,
+)
+
+
+def steps(start: Any, limit: Any, delta: Any) -> Any:
+    """How many numbers lie from start towards limit, limit not included."""
+    if isinstance(delta, float):
+        count = math.ceil((limit - start) / delta) if math.isfinite(limit - start) else -1
+        return max(count, 0)
+    gap = limit - start if delta > 0 else start - limit
+    return maximum(floor_div(gap + abs(delta) - 1, abs(delta)), 0)
+
+
+@range_.infer
+def _(g: Scope, start: Fact, limit: Fact, delta: Fact, *, stash_type: int) -> Fact:
+    for fact, name in ((start, "start"), (limit, "limit"), (delta, "delta")):
+        if fact.shape is not None and product(fact.shape) != 1:
+            g.equal(product(fact.shape), 1, f"{name} of Range is one number")
+    first, last, step = number_in(start), number_in(limit), number_in(delta)
+    if step == 0:
+        raise ShapeError("Range steps by 0")
+    if first is None or last is None or step is None or isinstance(step, Dim):
+        return Fact(start.dtype, (g.fresh("range"),))
+    return Fact(start.dtype, checked(g, (steps(first, last, step),), "the range"))
+
+
+@range_.reference
+def _(start: Array, limit: Array, delta: Array, *, stash_type: int) -> Array:
+    dtype = start.dtype
+    if is_half(dtype) and stash_type == 1:
+        start, limit, delta = (a.astype(np.float32) for a in (start, limit, delta))
+    kind = int if start.dtype.kind == "i" else float
+    first, last, step = (kind(a.reshape(-1)[0]) for a in (start, limit, delta))
+    if step == 0 or not (math.isfinite(last - first) and math.isfinite(step)):
+        raise InvalidArgument(f"Range has no end from {first} to {last} by {step}")
+    (count,) = allocatable((steps(first, last, step),), dtype, "the range")
+    result = np.arange(count).astype(start.dtype) * delta.reshape(()) + start.reshape(())
+    return np.asarray(narrow(result, dtype))
+
+
+@range_.symbolic
+def _(start: Array, limit: Array, delta: Array, *, stash_type: int) -> Array | None:
+    first, last, step = (a.reshape(-1)[0] for a in (start, limit, delta))
+    if not isinstance(step, int) or step == 0:
+        return None
+    count = steps(first, last, step)
+    if not isinstance(count, int) or count > MAX_SYMBOLIC:
+        return None
+    cells = np.empty(count, object)
+    cells[:] = [first + i * step for i in range(count)]
+    return cells
+
+
+OPS: Final = (
+    shape, size, reshape, flatten, squeeze, unsqueeze, identity, expand, constant_of_shape,
+    eye_like, range_,
+)  # fmt: skip

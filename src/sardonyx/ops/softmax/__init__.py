@@ -1,0 +1,1 @@
+"""Softmax, LogSoftmax and Hardmax."""

@@ -1,0 +1,19 @@
+"""Gradients of softmax and its logarithm."""
+
+from __future__ import annotations
+
+from sardonyx.graph.graph import Node, Value
+from sardonyx.ops.gradients import GradientBuilder, gradient
+
+
+@gradient("Softmax")
+def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
+    y, axis = node.outputs[0], b.ints(node.attrs["axis"])
+    share = b.ReduceSum(b.Mul(dy, y), axis, keepdims=1)
+    return b.Mul(b.Sub(dy, share), y)
+
+
+@gradient("LogSoftmax")
+def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
+    y, axis = node.outputs[0], b.ints(node.attrs["axis"])
+    return b.Sub(dy, b.Mul(b.Exp(y), b.ReduceSum(dy, axis, keepdims=1)))

@@ -1,0 +1,70 @@
+"""MurmurHash3: a number of 32 bits for each string, or for the bytes of each number."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidGraph
+from sardonyx.graph.dtype import F32, F64, I32, I64, STRING, U32, U64
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op
+from sardonyx.ops.arrays import Array
+
+_HASHED: Final = frozenset((U32, I32, U64, I64, F32, F64, STRING))
+_MASK: Final = 0xFFFFFFFF
+
+murmur: Final = Op(
+    "MurmurHash3",
+    1,
+    "X:T1",
+    "Y:T2",
+    domain=MICROSOFT,
+    attrs={"positive": 1, "seed": 0},
+    types={"T1": _HASHED, "T2": frozenset((U32, I32))},
+    unranked=True,
+)
+
+
+@murmur.infer
+def _(g: Scope, x: Fact, *, positive: int, seed: int) -> Fact:
+    if positive not in (0, 1):
+        raise InvalidGraph(f"positive is {positive}, and may be 0 or 1")
+    return Fact(U32 if positive else I32, x.shape)
+
+
+@murmur.reference
+def _(x: Array, *, positive: int, seed: int) -> Array:
+    if x.dtype == object:
+        hashes = [_hash(s.encode(), seed & _MASK) for s in x.reshape(-1).tolist()]
+    else:
+        rows = np.ascontiguousarray(x).reshape(-1, 1).view(np.uint8)
+        hashes = [_hash(row.tobytes(), seed & _MASK) for row in rows]
+    made = np.array(hashes, np.uint32).reshape(x.shape)
+    return made if positive else made.view(np.int32)
+
+
+def _hash(data: bytes, seed: int) -> int:
+    """The variant of 32 bits for 32-bit machines."""
+    h, whole = seed, len(data) // 4 * 4
+    for at in range(0, whole, 4):
+        h ^= _scrambled(int.from_bytes(data[at : at + 4], "little"))
+        h = (_turned(h, 13) * 5 + 0xE6546B64) & _MASK
+    h ^= _scrambled(int.from_bytes(data[whole:], "little"))
+    h ^= len(data) & _MASK
+    h = ((h ^ h >> 16) * 0x85EBCA6B) & _MASK
+    h = ((h ^ h >> 13) * 0xC2B2AE35) & _MASK
+    return h ^ h >> 16
+
+
+def _turned(x: int, by: int) -> int:
+    return (x << by | x >> (32 - by)) & _MASK
+
+
+def _scrambled(block: int) -> int:
+    return (_turned(block * 0xCC9E2D51 & _MASK, 15) * 0x1B873593) & _MASK
+
+
+OPS: Final[tuple[Any, ...]] = (murmur,)

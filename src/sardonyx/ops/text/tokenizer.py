@@ -1,0 +1,125 @@
+"""Tokenizer: strings cut at separators, into matches of an expression, or into characters."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidGraph
+from sardonyx.graph.dtype import STRING
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT, Op, optional, required
+from sardonyx.ops.arrays import Array
+from sardonyx.ops.text.automaton import automaton
+from sardonyx.ops.text.strings import package
+
+START, END = "\x02", "\x03"
+
+tokenizer: Final = Op(
+    "Tokenizer",
+    1,
+    "X:T",
+    "Y:T",
+    domain=MICROSOFT,
+    attrs={
+        "mark": required("int"),
+        "mincharnum": required("int"),
+        "pad_value": required("bytes"),
+        "separators": optional("strings"),
+        "tokenexp": optional("bytes"),
+    },
+    types={"T": frozenset((STRING,))},
+)
+
+
+@tokenizer.infer
+def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
+    if x.rank not in (1, 2):
+        raise InvalidGraph(f"strings to cut come as [C] or [N, C], and here as {x}")
+    separators, least = attrs["separators"], attrs["mincharnum"]
+    if not separators and not attrs["tokenexp"]:
+        raise InvalidGraph("Tokenizer needs separators or tokenexp, and has neither")
+    if least < 1 or (least > 1 and separators == (b"",)):
+        raise InvalidGraph(
+            f"mincharnum {least} is out of range: 1 or more, and 1 where each character is a token"
+        )
+    for expression in [attrs["tokenexp"]] if attrs["tokenexp"] else separators:
+        if expression and automaton(expression) is None:
+            _compiled(expression)
+    return x.shaped((*x.dims, g.fresh("tokens")))
+
+
+@tokenizer.reference
+def _(x: Array, **attrs: Any) -> Array:
+    rows = [_tokens(text, attrs) for text in x.reshape(-1)]
+    longest = max(map(len, rows), default=0)
+    width = longest + 2 if attrs["mark"] and longest else longest
+    pad = attrs["pad_value"].decode()
+    made = np.full((len(rows), width), pad, object)
+    for i, row in enumerate(rows if width else ()):
+        marked = [START, *row, END] if attrs["mark"] else row
+        made[i, : len(marked)] = marked
+    return made.reshape(*x.shape, width)
+
+
+def _tokens(text: str, attrs: dict[str, Any]) -> list[str]:
+    """The tokens of one string, those that are too short left out."""
+    separators, least = attrs["separators"], attrs["mincharnum"]
+    if attrs["tokenexp"]:
+        pieces = _matches(text.encode(), _compiled(attrs["tokenexp"]))
+    elif separators == (b"",):
+        return list(text)
+    else:
+        pieces = [text.encode()]
+        for separator in separators:
+            pattern = _compiled(separator)
+            pieces = [part for piece in pieces for part in _between(piece, pattern)]
+    tokens = (piece.decode("utf-8", "replace") for piece in pieces)
+    return [t for t in tokens if len(t) >= least]
+
+
+def _matches(text: bytes, pattern: Any) -> list[bytes]:
+    """Every match from left to right; an empty one moves on by a character."""
+    found, at = [], 0
+    while at < len(text) and (match := pattern.search(text, at)) is not None:
+        begin, end = match.span()
+        found.append(text[begin:end])
+        at = end if end > begin else _next(text, begin)
+    return found
+
+
+def _between(text: bytes, pattern: Any) -> list[bytes]:
+    """What lies between the matches; an empty match takes the character behind it along."""
+    found, at = [], 0
+    while at < len(text) and (match := pattern.search(text, at)) is not None:
+        begin, end = match.span()
+        found.append(text[at:begin])
+        at = end if end > begin else _next(text, begin)
+    found.append(text[at:])
+    return found
+
+
+def _next(text: bytes, at: int) -> int:
+    """Where the character at a place ends."""
+    at += 1
+    while at < len(text) and text[at] & 0xC0 == 0x80:
+        at += 1
+    return at
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(expression: bytes) -> Any:
+    re2 = package("re2", "google-re2", "regex", "Tokenizer")
+    options = re2.Options()
+    options.longest_match = True
+    options.log_errors = False
+    try:
+        return re2.compile(expression, options)
+    except re2.error as error:
+        raise InvalidGraph(f"{expression!r} is no regular expression: {error}") from None
+
+
+OPS: Final = (tokenizer,)

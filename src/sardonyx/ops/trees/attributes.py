@@ -1,0 +1,228 @@
+"""Reads and checks the attributes of tree ensembles, by node ids (older) or by positions."""
+
+from __future__ import annotations
+
+from itertools import repeat
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidGraph
+from sardonyx.graph.const import Const
+from sardonyx.graph.dtype import U8
+from sardonyx.ops.arrays import Array, distinct
+from sardonyx.ops.trees.forest import LEQ, MEMBER, NEQ, Forest, Nodes, Votes, plant
+
+LEAF: Final = 7
+MODES: Final = {
+    b"BRANCH_LEQ": LEQ, b"BRANCH_LT": 1, b"BRANCH_GTE": 2, b"BRANCH_GT": 3, b"BRANCH_EQ": 4,
+    b"BRANCH_NEQ": NEQ, b"LEAF": LEAF,
+}  # fmt: skip
+
+
+def floats(const: Const, name: str) -> Array:
+    """The numbers of a tensor attribute."""
+    if not const.dtype.is_float:
+        raise InvalidGraph(f"{name} is a tensor of {const.dtype}, and must hold floats")
+    return const.read().reshape(-1)
+
+
+def by_ids(
+    dtype: Any, kind: str, n_targets: int, nodes: tuple[Any, ...], votes: tuple[Any, ...]
+) -> Forest:
+    """The forest of a TreeEnsembleClassifier (kind: class) or TreeEnsembleRegressor (kind: target).
+
+    `nodes` are treeids, nodeids, featureids, modes, values, truenodeids, falsenodeids and
+    missing_value_tracks_true; `votes` are treeids, nodeids, ids and weights.
+    """
+    trees, ids, features, modes, values, if_true, if_false, tracks = nodes
+    mode = _modes(modes)
+    columns = {
+        "nodes_treeids": trees, "nodes_nodeids": ids, "nodes_featureids": features,
+        "nodes_values": values, "nodes_truenodeids": if_true, "nodes_falsenodeids": if_false,
+    }  # fmt: skip
+    _same_length("nodes_modes", len(mode), columns)
+    if tracks is not None:
+        _same_length("nodes_modes", len(mode), {"nodes_missing_value_tracks_true": tracks})
+    index = _Ids(trees, ids)
+    is_leaf = mode == LEAF
+    place = np.where(is_leaf, ~(np.cumsum(is_leaf) - 1), np.cumsum(~is_leaf) - 1)
+    branch = np.flatnonzero(~is_leaf)
+    _, first = np.unique(trees, return_index=True)
+    made = Nodes(
+        feature=_features(np.asarray(features)[branch]),
+        value=np.asarray(values)[branch],
+        mode=mode[branch],
+        if_true=place[index.find(trees[branch], if_true[branch], "the true child of a node")],
+        if_false=place[index.find(trees[branch], if_false[branch], "the false child of a node")],
+        nan_true=np.zeros(len(branch), bool) if tracks is None else tracks[branch] != 0,
+        roots=place[np.sort(first)],
+        members={},
+    )
+    return plant(made, _votes(kind, n_targets, index, place, votes), dtype)
+
+
+class _Ids:
+    """Finds nodes by tree id and node id."""
+
+    def __init__(self, trees: Array, nodes: Array) -> None:
+        self.trees, self.nodes = distinct(trees), distinct(nodes)
+        keys = self._key(trees, nodes)[0]
+        self.order = np.argsort(keys, kind="stable")
+        self.keys = keys[self.order]
+        twice = np.flatnonzero(self.keys[1:] == self.keys[:-1])
+        if twice.size:
+            i = self.order[twice[0]]
+            raise InvalidGraph(f"tree {trees[i]} has two nodes with the id {nodes[i]}")
+
+    def _key(self, trees: Array, nodes: Array) -> tuple[Array, Array]:
+        """One number per pair, and whether its parts are known at all."""
+        t = np.minimum(np.searchsorted(self.trees, trees), len(self.trees) - 1)
+        n = np.minimum(np.searchsorted(self.nodes, nodes), len(self.nodes) - 1)
+        return t * len(self.nodes) + n, (self.trees[t] == trees) & (self.nodes[n] == nodes)
+
+    def find(self, trees: Array, nodes: Array, what: str) -> Array:
+        """The positions of nodes."""
+        keys, known = self._key(trees, nodes)
+        at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        wrong = np.flatnonzero(~known | (self.keys[at] != keys))
+        if wrong.size:
+            i = wrong[0]
+            raise InvalidGraph(
+                f"{what} is node {nodes[i]} of tree {trees[i]}, and that tree has no such node"
+            )
+        return self.order[at]
+
+
+def _modes(modes: Any) -> Array:
+    if not modes:
+        raise InvalidGraph("the tree ensemble has no nodes: nodes_modes is missing or empty")
+    found = np.fromiter(map(MODES.get, modes, repeat(-1)), np.int64, len(modes))
+    if found.min() < 0:
+        odd = modes[int(np.argmin(found))].decode(errors="replace")
+        raise InvalidGraph(
+            f"nodes_modes has {odd}, and may have {', '.join(m.decode() for m in MODES)}"
+        )
+    return found
+
+
+def _same_length(name: str, length: int, columns: dict[str, Any]) -> None:
+    for other, values in columns.items():
+        size = 0 if values is None else len(values)
+        if size != length:
+            raise InvalidGraph(f"{name} has {length} entries, and {other} has {size}")
+
+
+def _features(features: Array) -> Array:
+    if features.size and features.min() < 0:
+        raise InvalidGraph(f"nodes_featureids has {features.min()}: features are counted from 0")
+    return features
+
+
+def _votes(kind: str, n_targets: int, index: _Ids, place: Array, votes: tuple[Any, ...]) -> Votes:
+    """Votes sorted by leaf; those given to branches say nothing."""
+    trees, nodes, ids, weights = votes
+    columns = {"treeids": trees, "nodeids": nodes, "weights": weights}
+    _same_length(
+        f"{kind}_ids",
+        0 if ids is None else len(ids),
+        {f"{kind}_{n}": c for n, c in columns.items()},
+    )
+    n_leaves = int(np.count_nonzero(place < 0))
+    if ids is None:
+        none = np.zeros(0, np.int64)
+        return _sorted_votes(none, none, none, n_leaves)
+    _targets(f"{kind}_ids", ids, n_targets)
+    at = place[index.find(trees, nodes, f"{kind}_nodeids")]
+    kept = np.flatnonzero(at < 0)
+    order = kept[np.argsort(~at[kept], kind="stable")]
+    return _sorted_votes(~at[order], ids[order], weights[order], n_leaves)
+
+
+def _sorted_votes(leaf: Array, target: Array, weight: Array, n_leaves: int) -> Votes:
+    first = np.searchsorted(leaf, np.arange(n_leaves + 1))
+    return Votes(
+        first=first[:-1],
+        count=np.diff(first),
+        target=target,
+        weight=weight.astype(np.float64),
+        voters=distinct(target),
+        probable=not np.any(weight < 0),
+    )
+
+
+def _targets(name: str, ids: Array, n_targets: int) -> None:
+    if ids.size and (ids.min() < 0 or ids.max() >= n_targets):
+        odd = ids.min() if ids.min() < 0 else ids.max()
+        raise InvalidGraph(f"{name} has {odd}, which is outside [0, {n_targets})")
+
+
+def by_positions(
+    dtype: Any, n_targets: int, nodes: tuple[Any, ...], leaves: tuple[Any, ...]
+) -> Forest:
+    """The forest of a TreeEnsemble.
+
+    `nodes` are roots, featureids, modes, splits, truenodeids, trueleafs, falsenodeids, falseleafs,
+    missing_value_tracks_true and membership_values; `leaves` are targetids and weights.
+    """
+    roots, features, modes, splits, if_true, true_leaf, if_false, false_leaf, tracks, members = (
+        nodes
+    )
+    if modes.dtype is not U8:
+        raise InvalidGraph(f"nodes_modes is a tensor of {modes.dtype}, and must hold u8")
+    mode, count = modes.read().reshape(-1).astype(np.int64), modes.count
+    value = floats(splits, "nodes_splits")
+    columns = {
+        "nodes_featureids": features, "nodes_splits": value,
+        "nodes_truenodeids": if_true, "nodes_trueleafs": true_leaf,
+        "nodes_falsenodeids": if_false, "nodes_falseleafs": false_leaf,
+    }  # fmt: skip
+    if tracks is not None:
+        columns["nodes_missing_value_tracks_true"] = tracks
+    _same_length("nodes_modes", count, columns)
+    if mode.max(initial=0) > MEMBER:
+        raise InvalidGraph(f"nodes_modes has {mode.max()}, which is outside [0, {MEMBER}]")
+    target, weight = leaves[0], floats(leaves[1], "leaf_weights")
+    _same_length("leaf_targetids", len(target), {"leaf_weights": weight})
+    _targets("leaf_targetids", target, n_targets)
+    _inside("tree_roots", roots, count)
+    made = Nodes(
+        feature=_features(features),
+        value=value,
+        mode=mode,
+        if_true=_children("true", if_true, true_leaf, count, len(target)),
+        if_false=_children("false", if_false, false_leaf, count, len(target)),
+        nan_true=np.zeros(count, bool) if tracks is None else tracks != 0,
+        roots=roots.copy(),
+        members=_sets(np.flatnonzero(mode == MEMBER), members),
+    )
+    return plant(
+        made, _sorted_votes(np.arange(len(target)), target.copy(), weight, len(target)), dtype
+    )
+
+
+def _inside(name: str, values: Array, size: int) -> None:
+    if values.size and (values.min() < 0 or values.max() >= size):
+        odd = values.min() if values.min() < 0 else values.max()
+        raise InvalidGraph(f"{name} has {odd}, which is outside [0, {size})")
+
+
+def _children(which: str, ids: Array, is_leaf: Array, n_nodes: int, n_leaves: int) -> Array:
+    _inside(f"nodes_{which}nodeids of nodes", ids[is_leaf == 0], n_nodes)
+    _inside(f"nodes_{which}nodeids of leaves", ids[is_leaf != 0], n_leaves)
+    return np.where(is_leaf != 0, ~ids, ids)
+
+
+def _sets(branches: Array, members: Any) -> dict[int, Array]:
+    """The set of each membership branch: members one after the other, NaN between the sets."""
+    values = np.zeros(0) if members is None else floats(members, "membership_values")
+    ends = np.flatnonzero(np.isnan(values))
+    parts = np.split(values, ends)
+    sets = [parts[0], *(p[1:] for p in parts[1:])]
+    if len(ends) and not sets[-1].size:
+        sets.pop()  # a NaN may also stand behind the last one
+    if len(branches) and len(sets) != len(branches):
+        raise InvalidGraph(
+            f"membership_values has {len(sets)} sets, and {len(branches)} nodes ask for membership"
+        )
+    return dict(zip(branches.tolist(), sets, strict=False))

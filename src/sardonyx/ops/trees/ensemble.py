@@ -1,0 +1,310 @@
+"""Tree ensembles: random forests and boosted trees, for regression and classification."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.graph.dtype import F32, IEEE
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import ML, Op, array, optional, required
+from sardonyx.ops.arrays import Array
+from sardonyx.ops.estimators.scores import (
+    FEATURES,
+    LABELS,
+    SCORES,
+    as_rows,
+    check_transform,
+    label_count,
+    label_type,
+    labels_of,
+    pair,
+    rows_of,
+    top,
+    transformed,
+    two_labels,
+)
+from sardonyx.ops.memoize import Memoized
+from sardonyx.ops.trees.attributes import by_ids, by_positions, floats
+from sardonyx.ops.trees.forest import Forest
+
+AGGREGATES: Final = (b"AVERAGE", b"SUM", b"MIN", b"MAX")
+MAX_TARGETS: Final = 2**24  # more is a mistake in the model
+POST: Final = (b"NONE", b"SOFTMAX", b"LOGISTIC", b"SOFTMAX_ZERO", b"PROBIT")
+
+_NODES: Final = {
+    "nodes_falsenodeids": array("ints"),
+    "nodes_featureids": array("ints"),
+    "nodes_hitrates": array("floats"),
+    "nodes_hitrates_as_tensor": optional("tensor"),
+    "nodes_missing_value_tracks_true": array("ints"),
+    "nodes_modes": array("strings"),
+    "nodes_nodeids": array("ints"),
+    "nodes_treeids": array("ints"),
+    "nodes_truenodeids": array("ints"),
+    "nodes_values": array("floats"),
+    "nodes_values_as_tensor": optional("tensor"),
+    "base_values": array("floats"),
+    "base_values_as_tensor": optional("tensor"),
+    "post_transform": b"NONE",
+}
+
+
+def _votes(kind: str) -> dict[str, Any]:
+    return {
+        f"{kind}_ids": array("ints"),
+        f"{kind}_nodeids": array("ints"),
+        f"{kind}_treeids": array("ints"),
+        f"{kind}_weights": array("floats"),
+        f"{kind}_weights_as_tensor": optional("tensor"),
+    }
+
+
+regressor = Op(
+    "TreeEnsembleRegressor",
+    3,
+    "x:T",
+    "y:S",
+    domain=ML,
+    attrs={
+        **_NODES,
+        **_votes("target"),
+        "n_targets": optional("int"),
+        "aggregate_function": b"SUM",
+    },
+    types={"T": FEATURES, "S": SCORES},
+    unranked=True,
+)
+classifier = Op(
+    "TreeEnsembleClassifier",
+    3,
+    "x:T",
+    "y:L z:S",
+    domain=ML,
+    attrs={
+        **_NODES,
+        **_votes("class"),
+        "classlabels_int64s": array("ints"),
+        "classlabels_strings": array("strings"),
+    },
+    types={"T": FEATURES, "L": LABELS, "S": SCORES},
+    unranked=True,
+)
+ensemble = Op(
+    "TreeEnsemble",
+    5,
+    "x:T",
+    "y:T",
+    domain=ML,
+    attrs={
+        "aggregate_function": 1,
+        "leaf_targetids": required("array ints"),
+        "leaf_weights": required("tensor"),
+        "membership_values": optional("tensor"),
+        "n_targets": optional("int"),
+        "nodes_falseleafs": required("array ints"),
+        "nodes_falsenodeids": required("array ints"),
+        "nodes_featureids": required("array ints"),
+        "nodes_hitrates": optional("tensor"),
+        "nodes_missing_value_tracks_true": array("ints"),
+        "nodes_modes": required("tensor"),
+        "nodes_splits": required("tensor"),
+        "nodes_trueleafs": required("array ints"),
+        "nodes_truenodeids": required("array ints"),
+        "post_transform": 0,
+        "tree_roots": required("array ints"),
+    },
+    types={"T": IEEE},
+    unranked=True,
+)
+
+
+def numbers(attrs: dict[str, Any], name: str) -> Any:
+    """A list of floats, from the attribute of that name or from the tensor beside it."""
+    tensor = attrs[f"{name}_as_tensor"]
+    return attrs[name] if tensor is None else floats(tensor, f"{name}_as_tensor")
+
+
+def _plant_by_ids(dtype: Any, kind: str, n_targets: int, *parts: Any) -> Forest:
+    values = parts[0] if parts[1] is None else floats(parts[1], "nodes_values_as_tensor")
+    weights = parts[2] if parts[3] is None else floats(parts[3], f"{kind}_weights_as_tensor")
+    trees, ids, features, modes, if_true, if_false, tracks, *votes = parts[4:]
+    nodes = (trees, ids, features, modes, values, if_true, if_false, tracks)
+    return by_ids(dtype, kind, n_targets, nodes, (*votes, weights))
+
+
+def _plant_by_positions(dtype: Any, n_targets: int, *parts: Any) -> Forest:
+    return by_positions(dtype, n_targets, parts[:-2], parts[-2:])
+
+
+_FORESTS: Final = Memoized(_plant_by_ids)
+_POSITIONED: Final = Memoized(_plant_by_positions)
+_SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
+
+
+def older_forest(kind: str, n_targets: int, single: bool, attrs: dict[str, Any]) -> Forest:
+    """The forest of an op with node ids; compares in float32 where thresholds and rows allow."""
+    fields = ("treeids", "nodeids", "featureids", "modes", "truenodeids", "falsenodeids")
+    return _FORESTS(
+        _SINGLE if single and attrs["nodes_values_as_tensor"] is None else _DOUBLE,
+        kind,
+        n_targets,
+        attrs["nodes_values"],
+        attrs["nodes_values_as_tensor"],
+        attrs[f"{kind}_weights"],
+        attrs[f"{kind}_weights_as_tensor"],
+        *(attrs[f"nodes_{f}"] for f in fields),
+        attrs["nodes_missing_value_tracks_true"],
+        *(attrs[f"{kind}_{f}"] for f in ("treeids", "nodeids", "ids")),
+    )
+
+
+def newer_forest(n_targets: int, single: bool, attrs: dict[str, Any]) -> Forest:
+    """The forest of a TreeEnsemble; compares as `older_forest` does."""
+    fields = ("truenodeids", "trueleafs", "falsenodeids", "falseleafs", "missing_value_tracks_true")
+    splits = attrs["nodes_splits"]
+    return _POSITIONED(
+        _SINGLE if single and splits.dtype is F32 else _DOUBLE,
+        n_targets,
+        attrs["tree_roots"],
+        *(attrs[f"nodes_{f}"] for f in ("featureids", "modes", "splits", *fields)),
+        attrs["membership_values"],
+        attrs["leaf_targetids"],
+        attrs["leaf_weights"],
+    )
+
+
+def _check_width(g: Scope, x: Fact, forest: Forest, what: str) -> Any:
+    rows, width = rows_of(g, x, what)
+    if x.shape is not None:
+        g.at_least(
+            width,
+            forest.width,
+            f"{what} asks for feature {forest.width - 1}, and rows are too short",
+        )
+    return rows
+
+
+def _rows(x: Array, forest: Forest) -> Array:
+    """The batch as a matrix that is wide enough, even where inference did not know its rank."""
+    if x.ndim not in (1, 2):
+        raise InvalidArgument(
+            f"trees take rows of features, of rank 1 or 2, not an array of shape {x.shape}"
+        )
+    x = as_rows(x)
+    if x.shape[1] < forest.width:
+        raise InvalidArgument(
+            f"rows have {x.shape[1]} features, and the trees ask for {forest.width}"
+        )
+    return x
+
+
+def _check_base(attrs: dict[str, Any], what: str, *sizes: int) -> None:
+    base = numbers(attrs, "base_values")
+    if base is not None and len(base) not in (0, *sizes):
+        wanted = " or ".join(map(str, sizes))
+        raise InvalidGraph(f"{what} has {len(base)} base_values, and needs {wanted}")
+
+
+def target_count(given: int | None, ids: Any) -> int:
+    """How many targets a forest has: as many as it says, or as its leaves speak of."""
+    if given is None:
+        given = 1 if ids is None else 1 + int(ids.max(initial=0))
+    if not 1 <= given <= MAX_TARGETS:
+        raise InvalidGraph(f"n_targets is {given}, which is outside [1, {MAX_TARGETS}]")
+    return given
+
+
+@regressor.infer
+def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
+    check_transform(attrs["post_transform"])
+    if attrs["aggregate_function"] not in AGGREGATES:
+        odd = attrs["aggregate_function"].decode(errors="replace")
+        raise InvalidGraph(f"aggregate_function is {odd}, and may be AVERAGE, SUM, MIN or MAX")
+    targets = target_count(attrs["n_targets"], attrs["target_ids"])
+    _check_base(attrs, "TreeEnsembleRegressor", targets)
+    forest = older_forest("target", targets, x.dtype is F32, attrs)
+    return Fact(F32, (_check_width(g, x, forest, "TreeEnsembleRegressor"), targets))
+
+
+@regressor.reference
+def _(x: Array, **attrs: Any) -> Array:
+    targets = target_count(attrs["n_targets"], attrs["target_ids"])
+    forest = older_forest("target", targets, x.dtype == np.float32, attrs)
+    scores, _ = forest.scores(_rows(x, forest), targets, attrs["aggregate_function"])
+    base = numbers(attrs, "base_values")
+    if base is not None and len(base):
+        scores = scores + base
+    return transformed(scores, attrs["post_transform"])
+
+
+@ensemble.infer
+def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
+    for name, count in (("aggregate_function", 4), ("post_transform", 5)):
+        if not 0 <= attrs[name] < count:
+            raise InvalidGraph(f"{name} is {attrs[name]}, which is outside [0, {count})")
+    targets = target_count(attrs["n_targets"], attrs["leaf_targetids"])
+    forest = newer_forest(targets, x.dtype is F32, attrs)
+    return Fact(x.dtype, (_check_width(g, x, forest, "TreeEnsemble"), targets))
+
+
+@ensemble.reference
+def _(x: Array, **attrs: Any) -> Array:
+    targets = target_count(attrs["n_targets"], attrs["leaf_targetids"])
+    forest = newer_forest(targets, x.dtype == np.float32, attrs)
+    scores, _ = forest.scores(_rows(x, forest), targets, AGGREGATES[attrs["aggregate_function"]])
+    post = POST[attrs["post_transform"]]
+    return (scores if post == b"NONE" else transformed(scores, post)).astype(x.dtype)
+
+
+@classifier.infer
+def _(g: Scope, x: Fact, **attrs: Any) -> tuple[Fact, Fact]:
+    what = "TreeEnsembleClassifier"
+    check_transform(attrs["post_transform"])
+    ints, strings = attrs["classlabels_int64s"], attrs["classlabels_strings"]
+    dtype, classes = label_type(ints, strings, what), label_count(ints, strings)
+    _check_base(attrs, what, *((1, 2) if classes == 2 else (classes,)))
+    rows = _check_width(g, x, older_forest("class", classes, x.dtype is F32, attrs), what)
+    return Fact(dtype, (rows,)), Fact(F32, (rows, classes))
+
+
+@classifier.reference
+def _(x: Array, **attrs: Any) -> tuple[Array, Array]:
+    labels = labels_of(attrs["classlabels_int64s"], attrs["classlabels_strings"])
+    forest = older_forest("class", len(labels), x.dtype == np.float32, attrs)
+    rows = _rows(x, forest)
+    scores, voted = forest.scores(rows, len(labels), b"SUM")
+    base = numbers(attrs, "base_values")
+    base = np.zeros(0) if base is None else base
+    voters = forest.votes.voters
+    post = attrs["post_transform"]
+    if len(labels) <= 2 and len(voters) <= 1 and len(base) < 2:
+        column = int(voters[0]) if len(voters) else 0
+        score = scores[:, column] + (base.sum() if column == 0 else 0.0)
+        return _yes_or_no(score.astype(rows.dtype), column, forest, labels, post)
+    scores[:, : len(base)] += base
+    # A class that no leaf spoke of cannot win, unless base values speak of all.
+    seen = scores if len(base) == len(labels) else np.where(voted, scores, -np.inf)
+    return labels[top(seen.astype(rows.dtype))], transformed(scores.astype(rows.dtype), post)
+
+
+def _yes_or_no(
+    score: Array, column: int, forest: Forest, labels: Array, post: bytes
+) -> tuple[Array, Array]:
+    """One score decides between two classes: probabilities by a half, decision values by zero.
+
+    As in onnxruntime, weights that are all positive are taken for probabilities.
+    """
+    probable = len(labels) == 2 and forest.votes.probable
+    chosen = two_labels(labels)[(score > (0.5 if probable else 0)).astype(np.intp)]
+    if len(labels) == 1:
+        return chosen, transformed(score[:, None], post)
+    if column == 1:
+        return chosen, transformed(np.stack([np.zeros_like(score), score], axis=1), post)
+    return chosen, pair(score, post, complement=probable)
+
+
+OPS: Final = (ensemble, classifier, regressor)

@@ -1,0 +1,189 @@
+"""Convolutions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - torch's own name for it
+
+from sardonyx.base.records import frozen
+from sardonyx.graph.op import MICROSOFT, ONNX
+from sardonyx.ops.arrays import Array
+from sardonyx.ops.conv.standard import transposed_front, transposed_sizes
+from sardonyx.ops.sliding_window import Ints, numbers, window
+from sardonyx.providers.torch.kernel import PLAIN, REALS, TorchKernel, TorchKernels
+from sardonyx.providers.torch.precision import wide
+from sardonyx.providers.torch.sliding_window import slide, spatial_only
+
+_CONVS: Final[Sequence[Any]] = (None, F.conv1d, F.conv2d, F.conv3d)
+_TRANSPOSED: Final[Sequence[Any]] = (
+    None,
+    F.conv_transpose1d,
+    F.conv_transpose2d,
+    F.conv_transpose3d,
+)
+
+
+def conv(x: Tensor, w: Tensor, b: Tensor | None = None, **attrs: Any) -> Tensor:
+    """One call of torch's; pads that differ on two sides are put around the input before."""
+    moved = slide(w.shape[2:], x.shape[2:], attrs)
+    path, padding = moved.path, moved.padding
+    if padding is None:
+        x, padding = moved.padded(x), (0,) * len(path.outs)
+    function = _CONVS[len(path.outs)]
+    y: Tensor = function(x, w, b, path.strides, padding, path.dilations, attrs["group"])
+    return y
+
+
+def has_relu(x: Tensor, w: Tensor) -> bool:
+    """Whether the device has convolutions of these that end in a sum and a Relu."""
+    return x.is_cuda and x.dtype in (torch.float32, torch.float16) and w.dim() == 4
+
+
+def conv_relu(
+    x: Tensor, w: Tensor, b: Tensor | None, z: Tensor | None, attrs: dict[str, Any]
+) -> Tensor:
+    """Relu(conv(x) + z) in one call of cuDNN's."""
+    moved = slide(w.shape[2:], x.shape[2:], attrs)
+    path, padding = moved.path, moved.padding
+    if padding is None:
+        x, padding = moved.padded(x), (0,) * len(path.outs)
+    order = torch.channels_last if w.is_contiguous(memory_format=torch.channels_last) else None
+    x = x.contiguous() if order is None else x.contiguous(memory_format=order)
+    geometry: Any = (path.strides, padding, path.dilations, attrs["group"])
+    if z is None:
+        return torch.cudnn_convolution_relu(x, w, b, *geometry)
+    z = z.contiguous() if order is None else z.contiguous(memory_format=order)
+    return torch.cudnn_convolution_add_relu(x, w, z, 1.0, b, *geometry)
+
+
+@frozen
+class Spread:
+    """A transposed convolution of an input of known size, as torch is told of it."""
+
+    strides: Ints
+    dilations: Ints
+    padding: Ints
+    extra: Ints  # output_padding
+    cut: list[int]  # for F.pad, where padding cannot say what is cut off; else empty
+
+
+_GEOMETRY: Final = ("auto_pad", "dilations", "pads", "strides", "output_padding", "output_shape")
+
+
+@lru_cache(maxsize=1024)
+def _spread(kernel: Ints, ins: Ints, *geometry: Any) -> Spread:
+    attrs = dict(zip(_GEOMETRY, geometry, strict=True))
+    moved = window(kernel, attrs)
+    outs = numbers(transposed_sizes(moved, ins, attrs))
+    front = numbers(transposed_front(moved, (ins, outs), attrs))
+    whole = [
+        (size - 1) * stride + extent
+        for size, stride, extent in zip(ins, moved.strides, numbers(moved.extents), strict=True)
+    ]
+    extra = tuple(o - (n - 2 * f) for o, n, f in zip(outs, whole, front, strict=True))
+    limits = map(max, moved.strides, moved.dilations)
+    if all(outs) and all(0 <= e < limit for e, limit in zip(extra, limits, strict=True)):
+        return Spread(moved.strides, moved.dilations, front, extra, [])
+    none = (0,) * len(ins)
+    rows = reversed(list(zip(front, outs, whole, strict=True)))
+    cut = [c for f, o, n in rows for c in (-f, o + f - n)]
+    return Spread(moved.strides, moved.dilations, none, none, cut)
+
+
+def conv_transpose(x: Tensor, w: Tensor, b: Tensor | None = None, **attrs: Any) -> Tensor:
+    """One call of torch's where its padding can say what is cut, else all of it, cut after."""
+    geometry = (
+        v if v is None or isinstance(v, bytes) else tuple(v) for v in map(attrs.get, _GEOMETRY)
+    )
+    s = _spread(tuple(w.shape[2:]), tuple(x.shape[2:]), *geometry)
+    function = _TRANSPOSED[x.ndim - 2]
+    bias = None if s.cut else b
+    y: Tensor = function(x, w, bias, s.strides, s.padding, s.extra, attrs["group"], s.dilations)
+    if not s.cut:
+        return y
+    y = F.pad(y, s.cut)  # what no input reaches is 0, and has the bias like all else
+    return y if b is None else y + b.reshape(-1, *(1,) * (x.ndim - 2))
+
+
+def conv_transpose_with_pads(
+    x: Tensor, w: Tensor, pads: Array | None = None, b: Tensor | None = None, **attrs: Any
+) -> Tensor:
+    """A transposed convolution whose pads are an input."""
+    given = None if pads is None else tuple(pads.tolist())
+    return conv_transpose(x, w, b, **attrs, pads=given, output_shape=None)
+
+
+def col2im(x: Tensor, image_shape: Array, block_shape: Array, **attrs: Any) -> Tensor:
+    """Columns added up where their blocks lie in the image."""
+    image, block = tuple(image_shape.tolist()), tuple(block_shape.tolist())
+    moved = slide(block, image, attrs)
+    path = moved.path
+    if len(image) == 2 and moved.padding is not None and x.is_floating_point():
+        return F.fold(x, image, block, path.dilations, moved.padding, path.strides)
+    channels = x.shape[1] // path.n_taps
+    value = wide(x)
+    columns = value.reshape(x.shape[0], channels, path.n_taps, *path.outs)
+    y = value.new_zeros((x.shape[0], channels, *image))
+    for tap, outs, ins in path.taps():
+        y[:, :, *ins] += columns[:, :, tap][:, :, *outs]
+    return y.to(x.dtype)
+
+
+def causal_conv(
+    x: Tensor, w: Tensor, b: Tensor | None = None, past: Tensor | None = None, *, activation: bytes
+) -> tuple[Tensor, Tensor]:
+    """Every channel by itself, over what came before; and what the next call needs of it."""
+    kept = w.shape[2] - 1
+    line = F.pad(x, (kept, 0)) if past is None else torch.cat((past, x), 2)
+    return _causal(line, w, b, 1, activation), line[:, :, line.shape[2] - kept :]
+
+
+def _causal(line: Tensor, w: Tensor, b: Tensor | None, dilation: int, activation: bytes) -> Tensor:
+    if line.shape[2] <= (w.shape[2] - 1) * dilation:
+        return line[:, :, :0]
+    y = F.conv1d(line, w, b, dilation=dilation, groups=line.shape[1])
+    return y if activation == b"none" else F.silu(y)
+
+
+def causal_conv_of_window(
+    x: Tensor, w: Tensor, b: Tensor | None = None, past: Tensor | None = None, **attrs: Any
+) -> tuple[Tensor, Tensor]:
+    """The same of com.microsoft: also dilated, with the channels last, and with several states."""
+    dilation, count = attrs["dilation"], attrs["state_window"]
+    kept, is_last = (w.shape[2] - 1) * dilation, attrs["channels_last"]
+    channels = tuple(x.shape[2:]) if is_last else tuple(x.shape[1:2])
+
+    def first(v: Tensor) -> Tensor:
+        return v.reshape(*v.shape[:2], math.prod(channels)).transpose(1, 2) if is_last else v
+
+    def last(v: Tensor) -> Tensor:
+        return v.transpose(1, 2).reshape(v.shape[0], -1, *channels) if is_last else v
+
+    x = first(x)
+    before = None if past is None else first(past[-1] if count else past)
+    line = F.pad(x, (kept, 0)) if before is None else torch.cat((before, x), 2)
+    y = _causal(line, w, b, dilation, attrs["activation"])
+    length = x.shape[2]
+    if not count:
+        return last(y), last(line[:, :, length : length + kept])
+    ends = range(max(length - count + 1, min(length, 1)), length + 1)
+    states = [last(line[:, :, end : end + kept]) for end in ends]
+    return last(y), torch.stack([torch.zeros_like(states[0])] * (count - len(states)) + states)
+
+
+KERNELS: Final[TorchKernels] = {
+    (ONNX, "Conv"): TorchKernel(conv, REALS, images=(1,), refuses=spatial_only),
+    (ONNX, "ConvTranspose"): TorchKernel(conv_transpose, REALS, refuses=spatial_only),
+    (ONNX, "Col2Im"): TorchKernel(col2im, PLAIN, host=(1, 2)),
+    (ONNX, "CausalConvWithState"): TorchKernel(causal_conv, REALS),
+    (MICROSOFT, "CausalConvWithState"): TorchKernel(causal_conv_of_window, REALS),
+    (MICROSOFT, "ConvTransposeWithDynamicPads"): TorchKernel(
+        conv_transpose_with_pads, REALS, host=(2,), refuses=spatial_only
+    ),
+}

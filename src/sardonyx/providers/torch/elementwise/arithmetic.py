@@ -1,0 +1,174 @@
+"""Elementwise mathematics, logic and comparisons, with broadcasting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from sardonyx.graph.dtype import BOOL, COMPLEX, INTS, U16, U32, U64, DType
+from sardonyx.ops.elementwise.arithmetic import FLOAT8
+from sardonyx.providers.torch.kernel import PLAIN, REALS, WHOLE, TorchKernel, TorchKernels
+from sardonyx.providers.torch.precision import in_wide, wide
+from sardonyx.providers.torch.reinterpret import CARRIERS, blind
+
+Function = Callable[..., Any]
+
+_ORDERED: Final = REALS | WHOLE
+_TRUTHS: Final = frozenset((BOOL,))
+# Their sums, products and bits are those of the signed types: only what reads the top bit differs.
+_UNSIGNED: Final = frozenset((U16, U32, U64))
+
+
+def _equal(a: Tensor, b: Tensor) -> Tensor:
+    carrier = CARRIERS.get(a.dtype)
+    return torch.eq(a, b) if carrier is None else torch.eq(a.view(carrier), b.view(carrier))
+
+
+def _sign(x: Tensor) -> Tensor:
+    sign = torch.sign(x)
+    return torch.where(x != x, x, sign) if x.is_floating_point() else sign
+
+
+def _div(a: Tensor, b: Tensor) -> Tensor:
+    if a.is_floating_point():
+        return torch.div(a, b)
+    if a.dtype is torch.uint8:
+        return torch.div(a, b, rounding_mode="trunc")
+    # The processor traps where the quotient does not fit, which takes -1 to happen.
+    is_minus = b == -1
+    quotient = torch.div(a, b.masked_fill(is_minus, 1), rounding_mode="trunc")
+    return torch.where(is_minus, -a, quotient)
+
+
+def _mod(a: Tensor, b: Tensor, *, fmod: int) -> Tensor:
+    if not a.is_floating_point() and a.dtype.is_signed:
+        # As in _div, with torch 2.6 at least; the remainder by 1 is 0 too.
+        b = b.masked_fill(b == -1, 1)
+    if fmod:
+        return torch.fmod(a, b)
+    rest = torch.remainder(a, b)
+    if not a.is_floating_point():
+        return rest
+    return torch.where(rest == 0, torch.copysign(rest, b), rest)  # zeros have b's sign too
+
+
+def _pow(a: Tensor, b: Tensor) -> Tensor:
+    if a.dtype is b.dtype and a.is_floating_point():
+        return torch.pow(a, b)
+    if not a.is_floating_point() and not b.is_floating_point():
+        return _int_pow(a.long(), b.long()).to(a.dtype)
+    # A whole exponent rounded to float32 may turn from odd to even.
+    is_short = all(t.is_floating_point() and t.dtype is not torch.float64 for t in (a, b))
+    both = torch.float32 if is_short else torch.float64
+    return torch.pow(a.to(both), b.to(both)).to(a.dtype)
+
+
+def _int_pow(base: Tensor, exponent: Tensor) -> Tensor:
+    is_fraction = exponent < 0
+    whole = torch.pow(base, torch.where(is_fraction, exponent & 1, exponent))
+    return torch.where(is_fraction & (base.abs() != 1), 0, whole)
+
+
+def _shift(a: Tensor, b: Tensor, *, direction: bytes) -> Tensor:
+    if direction == b"LEFT":
+        return torch.bitwise_left_shift(a, b)
+    return torch.bitwise_right_shift(a, b)
+
+
+def _fold(function: Function) -> Function:
+    def run(*xs: Tensor) -> Tensor:
+        result = xs[0]
+        for x in xs[1:]:
+            result = function(result, x)
+        return result
+
+    return run
+
+
+def _sum(*xs: Tensor) -> Tensor:
+    """One addition rounds once; more of them are done in float32."""
+    return torch.add(*xs) if len(xs) == 2 else _sum_wide(*xs)
+
+
+_sum_wide: Final = in_wide(_fold(torch.add))
+
+
+def _mean(*xs: Tensor) -> Tensor:
+    total: Tensor = _fold(torch.add)(*xs)
+    return total / len(xs)
+
+
+def _is_nan(x: Tensor) -> Tensor:
+    return torch.isnan(wide(x))
+
+
+def _is_inf(x: Tensor, *, detect_negative: int, detect_positive: int) -> Tensor:
+    x = wide(x)
+    if detect_negative and detect_positive:
+        return torch.isinf(x)
+    if detect_negative:
+        return torch.isneginf(x)
+    if detect_positive:
+        return torch.isposinf(x)
+    return torch.zeros_like(x, dtype=torch.bool)
+
+
+def _where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    return _chosen(x, y, condition)
+
+
+@blind
+def _chosen(x: Tensor, y: Tensor, condition: Tensor) -> Tensor:
+    return torch.where(condition, x, y)
+
+
+def _clip(x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
+    if low is None and high is None:
+        return x
+    bounds = (b.reshape(()) if b is not None and b.ndim else b for b in (low, high))
+    return torch.clamp(x, *bounds)
+
+
+def _rows(types: frozenset[DType], **functions: Function) -> TorchKernels:
+    return {("", name): TorchKernel(function, types) for name, function in functions.items()}
+
+
+KERNELS: Final[TorchKernels] = {
+    **_rows(_ORDERED, Abs=torch.abs, Neg=torch.neg, Sign=_sign),
+    **_rows(
+        REALS,
+        Ceil=torch.ceil, Floor=torch.floor, Round=torch.round, Sqrt=torch.sqrt, Exp=torch.exp,
+        Log=torch.log, Reciprocal=torch.reciprocal, Sin=torch.sin, Cos=torch.cos, Tan=torch.tan,
+        Asin=torch.asin, Acos=torch.acos, Atan=torch.atan, Sinh=torch.sinh, Cosh=torch.cosh,
+        Tanh=torch.tanh, Asinh=torch.asinh, Acosh=torch.acosh, Atanh=torch.atanh, Erf=torch.erf,
+        Sigmoid=torch.sigmoid, Sum=_sum, Mean=in_wide(_mean),
+    ),
+    **_rows(
+        _TRUTHS, Not=torch.logical_not, And=torch.logical_and, Or=torch.logical_or,
+        Xor=torch.logical_xor,
+    ),
+    **_rows(
+        INTS,
+        BitwiseNot=blind(torch.bitwise_not), BitwiseAnd=blind(torch.bitwise_and),
+        BitwiseOr=blind(torch.bitwise_or), BitwiseXor=blind(torch.bitwise_xor),
+    ),
+    **_rows(
+        _ORDERED | _UNSIGNED, Add=blind(torch.add), Sub=blind(torch.sub),
+        Mul=blind(torch.mul),
+    ),
+    **_rows(
+        _ORDERED,
+        Div=_div, Mod=in_wide(_mod), Max=_fold(torch.maximum), Min=_fold(torch.minimum),
+        Pow=_pow, Clip=_clip,
+    ),
+    **_rows(WHOLE, BitShift=_shift),
+    **_rows(
+        PLAIN, Greater=torch.gt, Less=torch.lt, GreaterOrEqual=torch.ge, LessOrEqual=torch.le,
+    ),
+    **_rows(PLAIN | _UNSIGNED, Equal=_equal),
+    **_rows(PLAIN | _UNSIGNED | COMPLEX, Where=_where),
+    **_rows(REALS | FLOAT8 | _TRUTHS, IsNaN=_is_nan, IsInf=_is_inf),
+}  # fmt: skip

@@ -1,0 +1,1 @@
+"""N-bit weights in torch."""

@@ -1,0 +1,242 @@
+"""Weights of 2, 4 or 8 bits in blocks with a scale each: products with them, rows of tables."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from sardonyx.graph.dtype import BF16, F16, F32, I8, I32, I64, U8, by_name
+from sardonyx.graph.op import INTERNAL, MICROSOFT
+from sardonyx.ops.elementwise.chain import Code
+from sardonyx.ops.nbits.internal import Form, form_of
+from sardonyx.providers.torch.dtypes import TORCH
+from sardonyx.providers.torch.epilogue import finished, unfinished
+from sardonyx.providers.torch.kernel import PLAIN, TorchKernel, TorchKernels
+
+_REALS: Final = frozenset((F32, F16, BF16))
+_STEPS: Final = frozenset((U8, I8, *(by_name(n) for n in ("u4", "i4", "u2", "i2"))))
+_INDEX: Final = frozenset((I32, I64))
+
+
+def unpacked(packed: Tensor, bits: int, is_signed: bool = False) -> Tensor:
+    """Bytes as numbers of few bits along the last axis, low bits first."""
+    if bits == 8:
+        return packed.view(torch.int8) if is_signed else packed
+    low = (1 << bits) - 1
+    fields = [packed >> shift & low for shift in range(0, 8 - bits, bits)]
+    fields.append(packed >> 8 - bits)
+    numbers = torch.stack(fields, -1).flatten(-2)
+    if is_signed:  # the sign bit of a field counts for less than nothing
+        half = 1 << bits - 1
+        return (numbers ^ half).view(torch.int8) - half
+    return numbers
+
+
+def dequantized(
+    q: Tensor, scale: Tensor, zero: Tensor | float, form: Form, dtype: torch.dtype
+) -> Tensor:
+    """The weights [K, N] in a type, rounded once; of rows of k, it is a transposed view."""
+    steps = unpacked(q, form.bits, form.is_signed) if form.is_blocked else q
+    if isinstance(zero, Tensor) and form.is_blocked and not zero.is_floating_point():
+        zero = unpacked(zero.reshape(form.n, -1), form.bits, form.is_signed)
+        zero = zero[:, : form.n_blocks]
+    is_float_zero = isinstance(zero, Tensor) and zero.is_floating_point()
+    # Steps less whole zero points are exact in halves; anything else is computed wide.
+    kind = dtype if scale.dtype == dtype and not is_float_zero else torch.float32
+    scales = _by_block(scale, form).to(kind)
+    move = _by_block(zero, form).to(kind) if isinstance(zero, Tensor) else zero
+    is_whole = form.is_blocked or form.k % form.block == 0
+    if not is_whole:
+        scales = _spread(scales, form)
+        move = _spread(move, form) if isinstance(move, Tensor) else move
+    elif form.is_k_major:
+        steps = steps.reshape(form.n_blocks, form.block, form.n)
+    else:
+        steps = steps.reshape(form.n, form.n_blocks, form.block)
+    made = steps.to(kind)
+    if isinstance(move, Tensor) or move:
+        made = made - move
+    made = (made * scales).to(dtype)
+    if form.is_k_major:
+        return made.reshape(form.k, form.n)
+    return made.reshape(form.n, -1)[:, : form.k].T
+
+
+def _by_block(values: Tensor, form: Form) -> Tensor:
+    """Numbers of blocks and columns, shaped to broadcast to steps in blocks."""
+    if values.numel() == 1:
+        return values.reshape(1, 1, 1)
+    if form.is_k_major:
+        return values.reshape(-1, 1, form.n)
+    return values.reshape(form.n, -1, 1)
+
+
+def _spread(values: Tensor, form: Form) -> Tensor:
+    """The same for steps that are not whole blocks: a number for each of them, or for all."""
+    axis = 0 if form.is_k_major else 1
+    if values.shape[axis] == 1:
+        return values.squeeze(1 if form.is_k_major else 2)
+    flat = values.squeeze(1 if form.is_k_major else 2)
+    return flat.repeat_interleave(form.block, axis).narrow(axis, 0, form.k)
+
+
+@functools.lru_cache(maxsize=4096)
+def _form(shape: tuple[int, ...], settings: tuple[int, ...]) -> Form:
+    names = ("K", "N", "bits", "block_size", "k_major", "signed")
+    return form_of(shape, dict(zip(names, settings, strict=True)))
+
+
+def weighed(x: Tensor, weights: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x times weights, plus a bias, rounded once."""
+    if bias is None:
+        return torch.matmul(x, weights)
+    y = torch.addmm(bias, x.reshape(-1, x.shape[-1]), weights)
+    return y.view(*x.shape[:-1], weights.shape[1])
+
+
+def product(
+    x: Tensor,
+    q: Tensor,
+    scale: Tensor,
+    zero: Tensor | None = None,
+    *operands: Tensor,
+    code: Code | None,
+    **attrs: Any,
+) -> Tensor:
+    """x times weights in any form, and what follows."""
+    names = ("K", "N", "bits", "block_size", "k_major", "signed")
+    form = _form(tuple(q.shape), tuple(attrs[name] for name in names))
+    weights = dequantized(q, scale, attrs["zero_default"] if zero is None else zero, form, x.dtype)
+    return finished(weighed(x, weights), operands, code)
+
+
+def matmul_nbits(
+    a: Tensor,
+    b: Tensor,
+    scales: Tensor,
+    zero: Tensor | None = None,
+    g_idx: Tensor | None = None,
+    bias: Tensor | None = None,
+    **attrs: Any,
+) -> Tensor:
+    """a times weights in rows of whole blocks; `g_idx` says which block a row of them is of."""
+    n, bits = attrs["N"], attrs["bits"]
+    settings = (attrs["K"], n, bits, attrs["block_size"], 0, 0)
+    form = _form(tuple(b.shape), settings)
+    points = float(1 << bits - 1) if zero is None else zero
+    if g_idx is None:
+        weights = dequantized(b, scales, points, form, a.dtype)
+    else:
+        weights = _regrouped(b, (scales, points), g_idx, form).to(a.dtype)
+    return weighed(a, weights, bias)
+
+
+def _regrouped(
+    b: Tensor, blocks: tuple[Tensor, Tensor | float], g_idx: Tensor, form: Form
+) -> Tensor:
+    """Weights [K, N] whose rows name their blocks, in float32."""
+    scales, zero = blocks
+    # A number outside would end a GPU's context: it reads the nearest block.
+    group = g_idx[: form.k].long().clamp(0, form.n_blocks - 1)
+    steps = unpacked(b, form.bits).reshape(form.n, -1)[:, : form.k].float()
+    if isinstance(zero, Tensor):
+        rows = zero.reshape(form.n, -1)
+        zero = (rows if zero.is_floating_point() else unpacked(rows, form.bits))[:, group].float()
+    return ((steps - zero) * scales.reshape(form.n, -1)[:, group].float()).T
+
+
+def gather_blocks(
+    data: Tensor,
+    indices: Tensor,
+    scales: Tensor,
+    zero: Tensor | None = None,
+    *,
+    shapes: Any,
+    **attrs: Any,
+) -> Tensor:
+    """Rows of a table of few bits, as the type of its scales."""
+    rank = data.dim()
+    axis, at = attrs["gather_axis"] % rank, attrs["quantize_axis"] % rank
+    is_packed = axis < rank - 1 and shapes[0][-1] != data.shape[-1]
+    is_bytes = data.dtype is torch.uint8 and (is_packed or attrs["bits"] == 8)
+    default = 1 << attrs["bits"] - 1 if is_bytes else 0
+    rows = (data, scales, default if zero is None else zero)
+    y = _gathered(rows, indices, (axis, at, attrs["block_size"]), attrs["bits"] * is_packed)
+    return y.to(scales.dtype)
+
+
+def gather_dequantized(
+    data: Tensor,
+    indices: Tensor,
+    scale: Tensor,
+    zero: Tensor | None = None,
+    *,
+    shapes: Any,
+    **attrs: Any,
+) -> Tensor:
+    """The same for the op of our own, whose scales may be one for all or one for each place."""
+    axis, at, block = attrs["axis"], attrs["quantize_axis"], attrs["block_size"]
+    is_packed = axis < data.dim() - 1 and shapes[0][-1] != data.shape[-1]
+    if scale.numel() == 1 or not block:
+        shape = [1] * data.dim()
+        shape[at] = scale.numel()
+        scale = scale.reshape(shape)
+        zero = None if zero is None else zero.reshape(shape)
+        block = 1 if scale.numel() > 1 else 0
+    rows = (data, scale, attrs["zero_default"] if zero is None else zero)
+    y = _gathered(rows, indices, (axis, at, block), attrs["bits"] * is_packed)
+    return y.to(_dtype(attrs["dtype"]))
+
+
+def _dtype(number: int) -> torch.dtype:
+    return next(t for ours, t in TORCH.items() if ours.onnx == number)
+
+
+def _gathered(
+    rows: tuple[Tensor, Tensor, Tensor | float],
+    indices: Tensor,
+    spec: tuple[int, int, int],
+    packed_bits: int,
+) -> Tensor:
+    """The float32 numbers at indices along an axis; an index outside reads zeros."""
+    data, scale, zero = rows
+    axis, at, block = spec
+    size = data.shape[axis]
+    place = torch.where(indices < 0, indices + size, indices).reshape(-1)
+    is_inside = (place >= 0) & (place < size)
+    place = place.clamp(0, max(size - 1, 0))
+    steps = data.index_select(axis, place)
+    if packed_bits:
+        steps = unpacked(steps, packed_bits)
+        zero = unpacked(zero, packed_bits) if isinstance(zero, Tensor) else zero
+    if isinstance(zero, Tensor):
+        zero = _taken(zero.narrow(-1, 0, scale.shape[-1]), place, spec, steps.shape[at])
+    y = (steps.float() - zero) * _taken(scale, place, (axis, at, block), steps.shape[at])
+    y = torch.where(is_inside.reshape(-1, *(1,) * (data.dim() - 1 - axis)), y, 0)
+    return y.reshape(*y.shape[:axis], *indices.shape, *y.shape[axis + 1 :])
+
+
+def _taken(values: Tensor, place: Tensor, spec: tuple[int, int, int], size: int) -> Tensor:
+    """What belongs to blocks along an axis, at the places that are read, one for each element."""
+    axis, at, block = spec
+    if values.shape[axis] > 1:
+        own = torch.div(place, block, rounding_mode="floor") if axis == at and block else place
+        values = values.index_select(axis, own)
+    if at != axis and values.shape[at] > 1 and block > 1:
+        values = values.repeat_interleave(block, at).narrow(at, 0, size)
+    return values.float()
+
+
+KERNELS: Final[TorchKernels] = {
+    (INTERNAL, "MatMulNBits"): TorchKernel(product, PLAIN | _STEPS, refuses=unfinished),
+    (MICROSOFT, "MatMulNBits"): TorchKernel(matmul_nbits, _REALS | {U8, I32}),
+    (MICROSOFT, "GatherBlockQuantized"): TorchKernel(
+        gather_blocks, _REALS | _STEPS | _INDEX, sized=True
+    ),
+    (INTERNAL, "GatherDequantized"): TorchKernel(
+        gather_dequantized, _REALS | _STEPS | _INDEX, sized=True
+    ),
+}

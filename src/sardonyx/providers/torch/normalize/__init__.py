@@ -1,0 +1,1 @@
+"""Normalizations in torch."""

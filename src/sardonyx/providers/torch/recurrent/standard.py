@@ -1,0 +1,284 @@
+"""Recurrent layers: RNN, GRU and LSTM, in either direction or both.
+
+Plain layers are one call of torch, which has one kernel for all steps; others go step by step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch import _VF, Tensor
+from torch.nn import functional as F  # noqa: N812 - as everybody calls it
+
+from sardonyx.graph.dtype import I32
+from sardonyx.graph.op import ONNX
+from sardonyx.ops.recurrent.standard import DIRECTIONS, filled, settings_of
+from sardonyx.providers.torch.kernel import REALS, TorchKernel, TorchKernels
+from sardonyx.providers.torch.precision import wide
+
+Activation = Callable[[Tensor], Tensor]
+State = tuple[Tensor, ...]
+Step = Callable[[Tensor, State], State]  # gates of the input, state -> new state
+Make = Callable[[int, Tensor], tuple[Tensor, Step]]  # direction, input -> its gates, and its step
+
+_ACTIVATIONS: Final[dict[str, Callable[[Tensor, float, float], Tensor]]] = {
+    "relu": lambda x, a, b: torch.relu(x),
+    "tanh": lambda x, a, b: torch.tanh(x),
+    "sigmoid": lambda x, a, b: torch.sigmoid(x),
+    "affine": lambda x, a, b: x * a + b,
+    "leakyrelu": lambda x, a, b: F.leaky_relu(x, a),
+    "thresholdedrelu": lambda x, a, b: torch.where(x >= a, x, 0),
+    "scaledtanh": lambda x, a, b: torch.tanh(x * b) * a,
+    "hardsigmoid": lambda x, a, b: (x * a + b).clamp(0, 1),
+    "elu": lambda x, a, b: F.elu(x, a),
+    "softsign": lambda x, a, b: F.softsign(x),
+    "softplus": lambda x, a, b: torch.logaddexp(x, x.new_zeros(())),
+}
+
+
+def activations_of(attrs: Mapping[str, Any], count: int, directions: int) -> list[list[Activation]]:
+    """The functions of each direction."""
+    made = [_activation(*f) for f in settings_of(attrs, count, directions)]
+    return [made[i * count : (i + 1) * count] for i in range(directions)]
+
+
+def _activation(name: str, alpha: float, beta: float, clip: float) -> Activation:
+    function = _ACTIVATIONS[name]
+    if clip > 0:
+        return lambda x: function(x.clamp(-clip, clip), alpha, beta)
+    return lambda x: function(x, alpha, beta)
+
+
+def run_layer(
+    x: Tensor, lens: Tensor | None, initial: Sequence[Tensor | None], hidden: int, make: Make,
+    attrs: Mapping[str, Any],
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Runs every direction, step by step; states are [directions, batch, hidden] or None."""
+    is_batch_first = attrs.get("layout", 0)
+    if is_batch_first:
+        x = x.transpose(0, 1)
+        initial = [None if s is None else s.transpose(0, 1) for s in initial]
+    if lens is not None:
+        lens = lens.long().clamp(0, x.shape[0])
+    outs, ends = [], []
+    for i, is_reverse in enumerate(DIRECTIONS[attrs["direction"]]):
+        gates, step = make(i, x)
+        zero = gates.new_zeros((x.shape[1], hidden))
+        state = tuple(zero if s is None else s[i] for s in initial)
+        out, end = sweep(gates, state, step, lens, is_reverse=is_reverse)
+        outs.append(out)
+        ends.append(end)
+    last = tuple(torch.stack(s, 1 if is_batch_first else 0) for s in zip(*ends, strict=True))
+    y = torch.stack(outs, 1)
+    return y.permute(2, 0, 1, 3) if is_batch_first else y, *last
+
+
+def sweep(
+    gates: Tensor, state: State, step: Step, lens: Tensor | None, *, is_reverse: bool
+) -> tuple[Tensor, State]:
+    """All steps of one direction: outputs [length, batch, hidden], and the state at each end."""
+    length, batch = gates.shape[:2]
+    if not length:
+        return gates.new_zeros((0, *state[0].shape)), tuple(torch.zeros_like(s) for s in state)
+    if lens is None:
+        made = []
+        for t in reversed(range(length)) if is_reverse else range(length):
+            state = step(gates[t], state)
+            made.append(state[0])
+        return torch.stack(made[::-1] if is_reverse else made), state
+    order = torch.arange(length, device=gates.device)[:, None].expand(length, batch)
+    if is_reverse:  # each sequence is turned round within its own length
+        order = torch.where(order < lens, lens - 1 - order, order)
+        gates = gates.gather(0, order[..., None].expand(gates.shape))
+    made = []
+    for t in range(length):
+        is_live = (lens > t)[:, None]
+        new = step(gates[t], state)
+        state = tuple(torch.where(is_live, a, b) for a, b in zip(new, state, strict=True))
+        made.append(torch.where(is_live, state[0], 0))
+    out = torch.stack(made)
+    if is_reverse:
+        out = out.gather(0, order[..., None].expand(out.shape))
+    # A sequence without steps has no last output.
+    ran = (lens > 0)[:, None]
+    return out, tuple(torch.where(ran, s, 0) for s in state)
+
+
+def lstm_step(
+    project: Activation, peepholes: Tensor | None, functions: Sequence[Activation], is_coupled: int
+) -> Step:
+    """Input, output, forget and cell gates; `is_coupled` forgets exactly what comes in."""
+    f, g, h = functions
+    pi, po, pf = (None, None, None) if peepholes is None else peepholes.chunk(3)
+
+    def step(gates: Tensor, state: State) -> State:
+        hidden, cell = state
+        i, o, forget, c = (gates + project(hidden)).chunk(4, -1)
+        if pi is not None and pf is not None:
+            i, forget = i + pi * cell, forget + pf * cell
+        i = f(i)
+        forget = 1 - i if is_coupled else f(forget)
+        cell = forget * cell + i * g(c)
+        if po is not None:
+            o = o + po * cell
+        return f(o) * h(cell), cell
+
+    return step
+
+
+def _gru_step(r: Tensor, bias: Tensor | None, functions: Sequence[Activation], linear: int) -> Step:
+    """Update, reset and hidden gates; `linear` resets after the recurrent product."""
+    n = r.shape[1]
+    f, g = functions
+
+    def step(gates: Tensor, state: State) -> State:
+        (h,) = state
+        recurrent = F.linear(h, r if linear else r[: 2 * n])
+        update, reset = f(gates[..., : 2 * n] + recurrent[..., : 2 * n]).chunk(2, -1)
+        if linear:
+            own = recurrent[..., 2 * n :]
+            new = reset * (own if bias is None else own + bias)
+        else:
+            new = F.linear(reset * h, r[2 * n :], bias)
+        new = g(gates[..., 2 * n :] + new)
+        return ((1 - update) * new + update * h,)
+
+    return step
+
+
+def _bias_sum(b: Tensor | None, i: int) -> Tensor | None:
+    """The bias of the input and that of the state, which always add up."""
+    return None if b is None else b[i].view(2, -1).sum(0)
+
+
+def _narrow(made: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
+    return tuple(m.to(dtype) for m in made)
+
+
+def _widened(inputs: Sequence[Tensor | None]) -> list[Any]:
+    """Halves as float32: states stay so from step to step."""
+    return [None if x is None else wide(x) for x in inputs]
+
+
+def rnn(*inputs: Any, **attrs: Any) -> tuple[Tensor, ...]:
+    """Ht = f(Xt W^T + Ht-1 R^T + b)."""
+    x, w, r, b, lens, initial = _widened(filled(inputs, 6))
+    dtype = inputs[0].dtype
+    names = {name for name, *_ in settings_of(attrs, 1, w.shape[0])}
+    if len(names) == 1 and names <= {"tanh", "relu"} and _is_plain(x, lens, attrs):
+        cell = _VF.rnn_tanh if "tanh" in names else _VF.rnn_relu
+        return _narrow(_in_one_call(cell, x, (w, r, b), (initial,), attrs, (0,)), dtype)
+    functions = activations_of(attrs, 1, w.shape[0])
+
+    def make(i: int, x: Tensor) -> tuple[Tensor, Step]:
+        f = functions[i][0]
+        gates = F.linear(x, w[i], _bias_sum(b, i))
+        return gates, lambda given, state: (f(given + F.linear(state[0], r[i])),)
+
+    return _narrow(run_layer(x, lens, (initial,), r.shape[2], make, attrs), dtype)
+
+
+def gru(*inputs: Any, **attrs: Any) -> tuple[Tensor, ...]:
+    """A layer with update, reset and hidden gates."""
+    x, w, r, b, lens, initial = _widened(filled(inputs, 6))
+    dtype, linear = inputs[0].dtype, attrs["linear_before_reset"]
+    names = [name for name, *_ in settings_of(attrs, 2, w.shape[0])]
+    is_usual = linear and names == ["sigmoid", "tanh"] * w.shape[0]
+    if is_usual and _is_plain(x, lens, attrs):
+        made = _in_one_call(_VF.gru, x, (w, r, b), (initial,), attrs, (1, 0, 2))
+        return _narrow(made, dtype)
+    functions, n = activations_of(attrs, 2, w.shape[0]), r.shape[2]
+
+    def make(i: int, x: Tensor) -> tuple[Tensor, Step]:
+        # The state's bias of the hidden gate may be reset, so it stays apart.
+        bias = None
+        if b is not None:
+            bias = b[i, : 3 * n] + F.pad(b[i, 3 * n : 5 * n], (0, n))
+        own = None if b is None else b[i, 5 * n :]
+        return F.linear(x, w[i], bias), _gru_step(r[i], own, functions[i], linear)
+
+    return _narrow(run_layer(x, lens, (initial,), n, make, attrs), dtype)
+
+
+def lstm(*inputs: Any, **attrs: Any) -> tuple[Tensor, ...]:
+    """A layer with input, output, forget and cell gates."""
+    x, w, r, b, lens, initial_h, initial_c, p = _widened(filled(inputs, 8))
+    dtype, initial = inputs[0].dtype, (initial_h, initial_c)
+    names = [name for name, *_ in settings_of(attrs, 3, w.shape[0])]
+    is_usual = names == ["sigmoid", "tanh", "tanh"] * w.shape[0] and p is None
+    if is_usual and not attrs["input_forget"] and _is_plain(x, lens, attrs):
+        made = _in_one_call(_VF.lstm, x, (w, r, b), initial, attrs, (0, 2, 3, 1))
+        return _narrow(made, dtype)
+    functions = activations_of(attrs, 3, w.shape[0])
+
+    def make(i: int, x: Tensor) -> tuple[Tensor, Step]:
+        own = r[i]
+        peepholes = None if p is None else p[i]
+        step = lstm_step(lambda h: F.linear(h, own), peepholes, functions[i], attrs["input_forget"])
+        return F.linear(x, w[i], _bias_sum(b, i)), step
+
+    return _narrow(run_layer(x, lens, initial, r.shape[2], make, attrs), dtype)
+
+
+def _is_plain(x: Tensor, lens: Tensor | None, attrs: Mapping[str, Any]) -> bool:
+    """Whether all sequences are of one length, and gates are not clipped."""
+    return lens is None and x.numel() > 0 and not attrs["clip"]
+
+
+def _in_one_call(
+    cell: Callable[..., Any],
+    x: Tensor,
+    parts: tuple[Tensor, Tensor, Tensor | None],
+    initial: Sequence[Tensor | None],
+    attrs: Mapping[str, Any],
+    order: tuple[int, ...],
+) -> tuple[Tensor, ...]:
+    """A layer by torch's function, which has its gates in another order."""
+    is_batch_first, direction = attrs["layout"], attrs["direction"]
+    if is_batch_first:
+        x = x.transpose(0, 1)
+        initial = [None if s is None else s.transpose(0, 1) for s in initial]
+    if direction == b"reverse":
+        x = x.flip(0)
+    count, hidden = parts[0].shape[0], parts[1].shape[2]
+    zero = x.new_zeros((count, x.shape[1], hidden))
+    states = [zero if s is None else s.contiguous() for s in initial]
+    weights = _flat(parts, count, order)
+    has_bias = parts[2] is not None
+    given = states if len(states) > 1 else states[0]
+    y, *last = cell(x.contiguous(), given, weights, has_bias, 1, 0.0, False, count > 1, False)
+    if direction == b"reverse":
+        y = y.flip(0)
+    y = y.unflatten(2, (count, hidden))  # [length, batch, directions, hidden]
+    if is_batch_first:
+        return y.transpose(0, 1), *(s.transpose(0, 1) for s in last)
+    return y.transpose(1, 2), *last
+
+
+def _flat(
+    parts: tuple[Tensor, Tensor, Tensor | None], count: int, order: tuple[int, ...]
+) -> list[Tensor]:
+    """Weights and biases of all directions, gates in the order that is asked for."""
+    w, r, b = parts
+    gates = len(order)
+
+    def moved(tensor: Tensor) -> Tensor:
+        pieces = tensor.chunk(gates)
+        return tensor if gates == 1 else torch.cat([pieces[k] for k in order])
+
+    flat = []
+    for i in range(count):
+        flat += [moved(w[i]), moved(r[i])]
+        if b is not None:
+            flat += [moved(half) for half in b[i].chunk(2)]
+    return flat
+
+
+_TYPES: Final = REALS | {I32}
+KERNELS: Final[TorchKernels] = {
+    (ONNX, "RNN"): TorchKernel(rnn, _TYPES),
+    (ONNX, "GRU"): TorchKernel(gru, _TYPES),
+    (ONNX, "LSTM"): TorchKernel(lstm, _TYPES),
+}

@@ -1,0 +1,1 @@
+"""Sampling at fractional positions in torch."""

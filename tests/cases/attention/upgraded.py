@@ -1,0 +1,59 @@
+"""Rows for ops of com.microsoft, and old experiments, that become standard ops when loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.rows import Row, case, f16, f32, fails
+
+DOMAIN = "com.microsoft"
+
+
+NOT_ON_CPU: dict[str, Any] = {"why": "onnxruntime has it on other devices only"}
+
+
+def ms(op: str, *inputs: Any, **options: Any) -> Row:
+    return case(op, *inputs, domain=DOMAIN, **options)
+
+
+def no(op: str, *inputs: Any, match: str, **options: Any) -> Row:
+    return fails(op, *inputs, domain=DOMAIN, match=match, **options)
+
+
+ANGLES = f32(2, 5, 4)
+
+
+TURNS = [f16(2, 3, 5, 4) * np.float16(k) for k in (1, 2, 3, 4)]
+
+
+COS, SIN = (f(ANGLES.astype(np.float64))[:, None] for f in (np.cos, np.sin))
+
+
+PARTS_ATTENTION = [
+    ms(
+        "GemmaRotaryEmbedding",
+        ANGLES,
+        *TURNS,
+        outputs=2,
+        ulps=8,
+        expect=tuple(
+            (x * COS + turned * SIN).astype(np.float16) for x, turned in (TURNS[:2], TURNS[2:])
+        ),
+        **NOT_ON_CPU,
+    ),
+]
+
+
+GATED_ATTENTION = [
+    ms("LinearAttentionGate", f32(2, 3, 4), f32(4), f32(4), f32(2, 3, 4), outputs=2, ulps=8),
+    ms("LinearAttentionGate", f16(2, 3, 4), f32(4), f32(4), ulps=8),
+    no("LinearAttentionGate", f32(2, 4), f32(4), f32(4), outputs=2, match="missing"),
+]
+
+
+CASES = [
+    *PARTS_ATTENTION,
+    *GATED_ATTENTION,
+]

@@ -1,0 +1,45 @@
+"""Rows for the ops of com.microsoft on whole matrices, windows and pieces of images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.rows import Row, case, f32, fails, of
+
+DOMAIN = "com.microsoft"
+
+
+def ms(op: str, *inputs: Any, **options: Any) -> Row:
+    return case(op, *inputs, domain=DOMAIN, **options)
+
+
+def no(op: str, *inputs: Any, match: str, **options: Any) -> Row:
+    return fails(op, *inputs, domain=DOMAIN, match=match, **options)
+
+
+WINDOWS = [
+    ms(
+        "ConvTransposeWithDynamicPads",
+        *(f32(1, 2, 4, 4), f32(2, 3, 3, 3), of([1, 1, 0, 0], np.int64), f32(3)),
+        strides=[2, 2],
+        ulps=16,
+    ),
+    ms(
+        "ConvTransposeWithDynamicPads",
+        *(f32(1, 2, 4, 4), f32(2, 3, 3, 3)),
+        oracle="none",
+        why="onnxruntime wants pads, which the schema lets be left out",
+    ),
+    no(
+        "ConvTransposeWithDynamicPads",
+        *(f32(1, 2, 4, 4), f32(2, 3, 3, 3), of([1, 1], np.int64)),
+        match="ads",
+    ),
+]
+
+
+CASES = [
+    *WINDOWS,
+]

@@ -1,0 +1,44 @@
+"""Rows for the com.microsoft family."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.rows import Row, case, f16, f32, fails, of
+
+DOMAIN = "com.microsoft"
+
+
+def ms(op: str, *inputs: Any, **options: Any) -> Row:
+    """A row of this domain."""
+    return case(op, *inputs, domain=DOMAIN, **options)
+
+
+def no(op: str, *inputs: Any, match: str, **options: Any) -> Row:
+    """A row of this domain that is refused."""
+    return fails(op, *inputs, domain=DOMAIN, match=match, **options)
+
+
+A, B = f32(3, 5), f32(5, 4)
+
+
+GELU = [
+    ms("Gelu", f32(3, 7)),
+    ms("Gelu", of([np.nan, np.inf, -np.inf, 0.0, -5.0, 90.0]), oracle="none"),
+    ms("Gelu", f16(3, 7), oracle="none"),
+    ms("FastGelu", f32(3, 7), ulps=8),
+    ms("FastGelu", f32(2, 3, 7), f32(7), ulps=8),
+    ms("BiasGelu", f32(2, 3, 7), f32(7), ulps=8),
+    ms("BiasGelu", f32(0, 7), f32(7)),
+    ms("QuickGelu", f32(3, 7), ulps=8),
+    ms("QuickGelu", f32(3, 7), alpha=1.0, ulps=8),
+    no("BiasGelu", f32(2, 7), f32(6), match="does not fit the last dim"),
+    no("FastGelu", f32(2, 7), f32(2, 7), match="one vector"),
+]
+
+
+CASES = [
+    *GELU,
+]

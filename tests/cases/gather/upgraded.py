@@ -1,0 +1,45 @@
+"""Rows for ops of com.microsoft, and old experiments, that become standard ops when loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.rows import Row, case, f32, fails, i64, of
+
+DOMAIN = "com.microsoft"
+
+
+NOT_ON_CPU: dict[str, Any] = {"why": "onnxruntime has it on other devices only"}
+
+
+def ms(op: str, *inputs: Any, **options: Any) -> Row:
+    return case(op, *inputs, domain=DOMAIN, **options)
+
+
+def no(op: str, *inputs: Any, match: str, **options: Any) -> Row:
+    return fails(op, *inputs, domain=DOMAIN, match=match, **options)
+
+
+SAME_GATHER = [
+    ms("GatherND", f32(3, 4, 5), of([[0, 1], [2, 3]], np.int32)),
+    ms("GatherND", i64(3, 4), of([[[1]], [[-1]]], np.int64)),
+    no("GatherND", f32(3, 4), of([[3]], np.int32), match="3"),
+]
+
+
+GATED_GATHER = [
+    ms(
+        "TorchEmbedding",
+        *(f32(5, 3), i64(2, 3, low=0, high=5)),
+        expect=(f32(5, 3)[i64(2, 3, low=0, high=5)],),
+        **NOT_ON_CPU,
+    ),
+]
+
+
+CASES = [
+    *SAME_GATHER,
+    *GATED_GATHER,
+]

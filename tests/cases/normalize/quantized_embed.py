@@ -1,0 +1,86 @@
+"""Rows for the quantized ops of com.microsoft.
+
+Scales are powers of two, so that sums are exact, and zero points of results even: onnxruntime
+rounds some results before it adds the zero point and some behind, which is the same but for a half
+and an odd zero point. tests/test_qlinear.py has scales and zero points of any kind.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.rows import Array, Row, case, fails, of
+
+DOMAIN = "com.microsoft"
+
+
+LIMITS = {np.uint8: (0, 256), np.int8: (-128, 128)}
+
+
+def ms(op: str, *inputs: Any, **options: Any) -> Row:
+    """A row of this domain."""
+    return case(op, *inputs, domain=DOMAIN, **options)
+
+
+def no(op: str, *inputs: Any, match: str, **options: Any) -> Row:
+    """A row of this domain that is refused."""
+    return fails(op, *inputs, domain=DOMAIN, match=match, **options)
+
+
+def steps(dtype: Any, *shape: int) -> Array:
+    """Bytes over their whole range."""
+    low, high = LIMITS[dtype]
+    rng = np.random.default_rng(sum(shape) * 13 + len(shape))
+    return rng.integers(low, high, shape).astype(dtype)
+
+
+def one(number: float) -> Array:
+    return of(number)
+
+
+def zero(number: int, dtype: Any = np.uint8) -> Array:
+    return of(number, dtype)
+
+
+A, B = steps(np.uint8, 5, 8), steps(np.int8, 8, 4)
+
+
+IDS = of([[1, 4, 2], [0, 3, 6]], np.int32)
+
+
+SEGMENTS = of([[0, 0, 1], [1, 1, 0]], np.int32)
+
+
+def embed(segments: Any = SEGMENTS, mask: Any = None, ids: Array = IDS, **options: Any) -> Row:
+    """Embeddings of 7 words, 5 places and 2 segments, 8 wide."""
+    has = segments is not None
+    table = {k: options.pop(k, v) for k, v in (("words", (7, 8)), ("places", (5, 8)))}
+    return (ms if "match" not in options else no)(
+        "QEmbedLayerNormalization", ids, segments, steps(np.uint8, *table["words"]),
+        steps(np.uint8, *table["places"]), steps(np.uint8, 2, 8) if has else None,
+        steps(np.uint8, 8), steps(np.uint8, 8)[::-1].copy(),
+        None if mask is None else of(mask, np.int32), one(0.03), one(0.02),
+        one(0.01) if has else None,
+        one(0.015), one(0.02), zero(120), zero(130), zero(100) if has else None, zero(3), zero(128),
+        outputs=2, **options,
+    )  # fmt: skip
+
+
+TRANSFORMERS_NORMALIZE = [
+    embed(ulps=16),
+    embed(None, ulps=16),
+    embed(mask=[[1, 1, 0], [1, 1, 1]], epsilon=0.1, ulps=16),
+    embed(mask=[[0, 0, 0], [0, 1, 0]], ulps=16),
+    embed(ids=of([[1, 7, 2], [0, 3, 6]], np.int32), match="outside"),
+    embed(ids=of([[1, -1, 2], [0, 3, 6]], np.int32), match="outside"),
+    embed(SEGMENTS[:, :2], match="segment_ids has another shape"),
+    embed(places=(2, 8), match="fewer positions"),
+    embed(places=(5, 7), match="rows of position"),
+]
+
+
+CASES = [
+    *TRANSFORMERS_NORMALIZE,
+]

@@ -1,0 +1,34 @@
+"""Rows for ops of com.microsoft, and old experiments, that become standard ops when loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.rows import Row, case, f16, f32, fails
+
+DOMAIN = "com.microsoft"
+
+
+def ms(op: str, *inputs: Any, **options: Any) -> Row:
+    return case(op, *inputs, domain=DOMAIN, **options)
+
+
+def no(op: str, *inputs: Any, match: str, **options: Any) -> Row:
+    return fails(op, *inputs, domain=DOMAIN, match=match, **options)
+
+
+GATES = f32(2, 3, 12)
+
+
+GATED_NORMALIZE = [
+    ms("GatedRMSNorm", GATES, f32(4), GATES * 2, ulps=16),
+    ms("GatedRMSNorm", GATES, f32(12), GATES, activation="sigmoid", epsilon=0.1, ulps=16),
+    ms("GatedRMSNorm", f16(5, 8), f16(8), f16(5, 8), activation="swish", ulps=8),
+    no("GatedRMSNorm", GATES, f32(5), GATES, match="reshape"),
+    no("GatedRMSNorm", GATES, f32(4), GATES, activation="relu", match="none of silu"),
+]
+
+
+CASES = [
+    *GATED_NORMALIZE,
+]

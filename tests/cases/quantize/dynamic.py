@@ -1,0 +1,66 @@
+"""Rows for the com.microsoft family."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.rows import Array, Row, case, f32, fails, ints, of
+
+DOMAIN = "com.microsoft"
+
+
+BYTES = {np.int8: (-100, 100), np.uint8: (0, 255)}
+
+
+def ms(op: str, *inputs: Any, **options: Any) -> Row:
+    """A row of this domain."""
+    return case(op, *inputs, domain=DOMAIN, **options)
+
+
+def no(op: str, *inputs: Any, match: str, **options: Any) -> Row:
+    """A row of this domain that is refused."""
+    return fails(op, *inputs, domain=DOMAIN, match=match, **options)
+
+
+def weights(dtype: Any, *shape: int) -> Array:
+    """8-bit weights over most of their range."""
+    low, high = BYTES[dtype]
+    return ints(dtype, *shape, low=low, high=high)
+
+
+A, B = f32(3, 5), f32(5, 4)
+
+
+QUANTIZED_QUANTIZE = [
+    ms("DynamicQuantizeMatMul", f32(2, 3, 5), weights(np.int8, 5, 4), of(0.1)),
+    ms(
+        "DynamicQuantizeMatMul",
+        f32(3, 5),
+        weights(np.uint8, 5, 4),
+        np.abs(f32(4)),
+        ints(np.uint8, 4, low=100, high=130),
+        f32(4),
+    ),
+    ms("DynamicQuantizeMatMul", np.zeros((3, 5), np.float32), weights(np.int8, 5, 4), of(0.1)),
+    ms("DynamicQuantizeMatMul", np.abs(f32(3, 5)) + 2, weights(np.int8, 5, 4), of([0.1])),
+    ms(
+        "MatMulIntegerToFloat",
+        weights(np.uint8, 3, 5),
+        weights(np.int8, 5, 4),
+        of(0.1),
+        np.abs(f32(4)),
+        of(120, np.uint8),
+        ints(np.int8, 4),
+        f32(4),
+    ),
+    ms("MatMulIntegerToFloat", weights(np.int8, 2, 3, 5), weights(np.int8, 5, 4), of(0.1), of(0.2)),
+    no("DynamicQuantizeMatMul", f32(3, 5), weights(np.int8, 4, 4), of(0.1), match="inner dim"),
+    no("DynamicQuantizeMatMul", f32(3, 5), weights(np.int8, 5, 4), f32(3), match="columns of B"),
+]
+
+
+CASES = [
+    *QUANTIZED_QUANTIZE,
+]

@@ -1,0 +1,48 @@
+"""Rows for ops of com.microsoft, and old experiments, that become standard ops when loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.rows import Row, case, ints, of
+
+DOMAIN = "com.microsoft"
+
+
+NOT_ON_CPU: dict[str, Any] = {"why": "onnxruntime has it on other devices only"}
+
+
+def ms(op: str, *inputs: Any, **options: Any) -> Row:
+    return case(op, *inputs, domain=DOMAIN, **options)
+
+
+SHORTS = ints(np.int16, 3, 5, low=-3000, high=3000), ints(np.int16, 5, 4, low=-3000, high=3000)
+
+
+BYTES = ints(np.uint8, 2, 3, high=200), ints(np.uint8, 3, high=200)
+
+
+FUSED_QUANTIZE = [
+    ms("MatMulInteger16", *SHORTS),
+    ms(
+        "MulInteger",
+        *(BYTES[0], of(7, np.uint8), BYTES[1]),
+        expect=((BYTES[0].astype(np.int32) - 7) * BYTES[1],),
+        **NOT_ON_CPU,
+    ),
+    ms(
+        "ReduceSumInteger",
+        BYTES[0],
+        axes=[1],
+        keepdims=0,
+        expect=(BYTES[0].sum(1, dtype=np.int32),),
+        **NOT_ON_CPU,
+    ),
+]
+
+
+CASES = [
+    *FUSED_QUANTIZE,
+]

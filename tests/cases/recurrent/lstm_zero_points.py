@@ -1,0 +1,60 @@
+"""Rows for the quantized ops of com.microsoft.
+
+Scales are powers of two, so that sums are exact, and zero points of results even: onnxruntime
+rounds some results before it adds the zero point and some behind, which is the same but for a half
+and an odd zero point. tests/test_qlinear.py has scales and zero points of any kind.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.rows import Array, Row, f32, fails
+
+DOMAIN = "com.microsoft"
+
+
+LIMITS = {np.uint8: (0, 256), np.int8: (-128, 128)}
+
+
+def no(op: str, *inputs: Any, match: str, **options: Any) -> Row:
+    """A row of this domain that is refused."""
+    return fails(op, *inputs, domain=DOMAIN, match=match, **options)
+
+
+def steps(dtype: Any, *shape: int) -> Array:
+    """Bytes over their whole range."""
+    low, high = LIMITS[dtype]
+    rng = np.random.default_rng(sum(shape) * 13 + len(shape))
+    return rng.integers(low, high, shape).astype(dtype)
+
+
+A, B = steps(np.uint8, 5, 8), steps(np.int8, 8, 4)
+
+
+def lstm(
+    *, r: tuple[int, ...] = (1, 6, 24), columns: tuple[int, ...] = (1,), **options: Any
+) -> Row:
+    """A quantized LSTM of 4 inputs and 6 cells whose parts may not fit."""
+    return no(
+        "DynamicQuantizeLSTM", f32(5, 3, 4), steps(np.int8, 1, 4, 24), steps(np.int8, *r), None,
+        None,
+        None, None, None, np.ones(columns, np.float32), np.zeros(columns, np.int8),
+        np.ones(1, np.float32), np.zeros(1, np.int8), outputs=3, **options,
+    )  # fmt: skip
+
+
+PRODUCTS_RECURRENT = [
+    lstm(r=(1, 5, 24), match="W does not fit"),
+    lstm(columns=(2,), match="a scale or zero point does not fit"),
+    lstm(hidden_size=7, match="hidden_size is not that of R"),
+    lstm(direction="bidirectional", match="does not fit"),
+    lstm(activations=["Cube", "Tanh", "Tanh"], match="Cube"),
+]
+
+
+CASES = [
+    *PRODUCTS_RECURRENT,
+]

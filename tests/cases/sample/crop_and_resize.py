@@ -1,0 +1,49 @@
+"""Rows for the ops of com.microsoft on whole matrices, windows and pieces of images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.rows import Row, case, f32, fails, ints, of
+
+DOMAIN = "com.microsoft"
+
+
+def ms(op: str, *inputs: Any, **options: Any) -> Row:
+    return case(op, *inputs, domain=DOMAIN, **options)
+
+
+def no(op: str, *inputs: Any, match: str, **options: Any) -> Row:
+    return fails(op, *inputs, domain=DOMAIN, match=match, **options)
+
+
+IMAGE = f32(2, 3, 5, 6)
+
+
+BOXES = of([[0, 0, 1, 1], [0.2, 0.1, 0.9, 1.2], [0.9, 0.8, 0.1, 0.3], [-0.5, 0.5, 0.4, 0.5]])
+
+
+WHICH = of([0, 1, 1, 0], np.int32)
+
+
+CROP_SAMPLE = [
+    ms("CropAndResize", IMAGE, BOXES, WHICH, of([4, 3], np.int32), ulps=32),
+    ms("CropAndResize", IMAGE, BOXES, WHICH, of([1, 5], np.int32), ulps=32, mode="nearest"),
+    ms(
+        "CropAndResize",
+        *(IMAGE, BOXES, WHICH, of([3, 1], np.int32)),
+        extrapolation_value=-2.5,
+        ulps=32,
+    ),
+    ms("CropAndResize", IMAGE, f32(0, 4), ints(np.int32, 0), of([2, 2], np.int32)),
+    no("CropAndResize", IMAGE, BOXES, WHICH + 1, of([2, 2], np.int32), match="batch index 2"),
+    no("CropAndResize", IMAGE, BOXES, WHICH, of([0, 2], np.int32), match="1 or more"),
+    no("CropAndResize", IMAGE, BOXES, WHICH, of([2, 2], np.int32), mode="cubic", match="cubic"),
+]
+
+
+CASES = [
+    *CROP_SAMPLE,
+]

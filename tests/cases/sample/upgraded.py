@@ -1,0 +1,25 @@
+"""Rows for ops of com.microsoft, and old experiments, that become standard ops when loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.rows import Row, case, f32
+
+DOMAIN = "com.microsoft"
+
+
+def ms(op: str, *inputs: Any, **options: Any) -> Row:
+    return case(op, *inputs, domain=DOMAIN, **options)
+
+
+SAME_SAMPLE = [
+    ms("GridSample", f32(1, 2, 4, 5), f32(1, 3, 3, 2), ulps=16),
+    ms("GridSample", f32(1, 2, 4, 5), f32(1, 3, 3, 2), mode="nearest", padding_mode="border"),
+    ms("GridSample", f32(1, 2, 4, 5), f32(1, 3, 3, 2), mode="bicubic", align_corners=1, ulps=64),
+]
+
+
+CASES = [
+    *SAME_SAMPLE,
+]

@@ -1,0 +1,26 @@
+"""Rows for ops of com.microsoft, and old experiments, that become standard ops when loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.rows import Row, case, of
+
+DOMAIN = "com.microsoft"
+
+
+def ms(op: str, *inputs: Any, **options: Any) -> Row:
+    return case(op, *inputs, domain=DOMAIN, **options)
+
+
+SAME_SELECT = [
+    ms("Unique", of([2, 1, 1, 3, 4, 3]), outputs=3),
+    ms("Unique", of([], np.float32), outputs=3),
+]
+
+
+CASES = [
+    *SAME_SELECT,
+]

@@ -1,0 +1,35 @@
+"""Rows for ops of com.microsoft, and old experiments, that become standard ops when loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.rows import Row, case, f32, fails, of
+
+DOMAIN = "com.microsoft"
+
+
+def ms(op: str, *inputs: Any, **options: Any) -> Row:
+    return case(op, *inputs, domain=DOMAIN, **options)
+
+
+def no(op: str, *inputs: Any, match: str, **options: Any) -> Row:
+    return fails(op, *inputs, domain=DOMAIN, match=match, **options)
+
+
+SAME_SHAPE = [
+    ms("SampleOp", f32(2, 3)),
+    ms("ExpandDims", f32(2, 3), of(1, np.int32)),
+    ms("ExpandDims", f32(2, 3), of(-1, np.int32)),
+    ms("Range", of(1, np.int32), of(9, np.int32), of(3, np.int32)),
+    ms("Range", of([1.0]), of([4.5])),
+    ms("Range", of(4, np.int64), of([9], np.int64)),
+    no("ExpandDims", f32(2, 3), of(4, np.int32), match="axis 4"),
+]
+
+
+CASES = [
+    *SAME_SHAPE,
+]

@@ -1,0 +1,49 @@
+"""Rows for ops of com.microsoft, and old experiments, that become standard ops when loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.rows import Row, case, f32
+
+DOMAIN = "com.microsoft"
+
+
+NOT_ON_CPU: dict[str, Any] = {"why": "onnxruntime has it on other devices only"}
+
+
+def ms(op: str, *inputs: Any, **options: Any) -> Row:
+    return case(op, *inputs, domain=DOMAIN, **options)
+
+
+def softmax(x: Any) -> Any:
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+PARTS_SOFTMAX = [
+    ms(
+        "BiasSoftmax",
+        f32(2, 3, 4, 5),
+        f32(2, 1, 1, 5),
+        axis=3,
+        is_inner_broadcast=1,
+        expect=(softmax(f32(2, 3, 4, 5) + f32(2, 1, 1, 5)),),
+        **NOT_ON_CPU,
+    ),
+    ms(
+        "BiasSoftmax",
+        f32(2, 3, 4),
+        f32(1, 3, 4),
+        is_inner_broadcast=0,
+        expect=(softmax((f32(2, 3, 4) + f32(1, 3, 4)).reshape(2, 12)).reshape(2, 3, 4),),
+        **NOT_ON_CPU,
+    ),
+]
+
+
+CASES = [
+    *PARTS_SOFTMAX,
+]

@@ -1,0 +1,78 @@
+"""Rows for the com.microsoft family."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.rows import Array, Row, case, f32, fails, of
+
+DOMAIN = "com.microsoft"
+
+
+def ms(op: str, *inputs: Any, **options: Any) -> Row:
+    """A row of this domain."""
+    return case(op, *inputs, domain=DOMAIN, **options)
+
+
+def no(op: str, *inputs: Any, match: str, **options: Any) -> Row:
+    """A row of this domain that is refused."""
+    return fails(op, *inputs, domain=DOMAIN, match=match, **options)
+
+
+def strings(*texts: Any) -> Array:
+    return of(texts, object)
+
+
+def cut(*texts: Any, mark: int = 0, mincharnum: int = 1, **options: Any) -> Row:
+    """Strings to cut, padded with #."""
+    return ms(
+        "Tokenizer", strings(*texts), mark=mark, mincharnum=mincharnum, pad_value="#", **options
+    )
+
+
+A, B = f32(3, 5), f32(5, 4)
+
+
+TOKENIZER = [
+    cut("Hello World", "I love  computer science !", separators=[" "]),
+    cut("Hello World", "I love  computer science !", separators=[" "], mark=1),
+    cut(["a b", "c"], ["d e f", ""], separators=[" "]),
+    cut("ab", "cé", "", separators=[""]),
+    cut("ab", "cé", "", separators=[""], mark=1),
+    cut(" ", " ", separators=[" "], mark=1),
+    cut("abc--def-g", separators=["--", "-"]),
+    cut("aXbcXXd", separators=["X+"], mincharnum=2),
+    cut("xaby", separators=["a|ab"]),
+    cut("aXbXc", separators=["X", "^b"]),
+    cut("éaXXéb", separators=["X*"]),
+    cut("Hello, World a", tokenexp="[a-zA-Z0-9_]+"),
+    cut("Hello, World a", "é", tokenexp="[a-z]*", mincharnum=2),
+    cut("aab abc", tokenexp="a|ab|abc"),
+    cut("aéb", tokenexp="."),
+    cut("abcab", tokenexp="^ab"),
+    cut("..a", "!", tokenexp="[a-z]+", mark=1),
+    no("Tokenizer", strings("a"), mark=0, mincharnum=1, pad_value="#", match="has neither"),
+    no(
+        "Tokenizer",
+        strings("a"),
+        mark=0,
+        mincharnum=1,
+        pad_value="#",
+        tokenexp="(",
+        match="no regular expression",
+    ),
+    no(
+        "Tokenizer",
+        strings("a"),
+        mark=0,
+        mincharnum=2,
+        pad_value="#",
+        separators=[""],
+        match="mincharnum 2",
+    ),
+]
+
+
+CASES = [
+    *TOKENIZER,
+]

@@ -1,0 +1,128 @@
+"""An op has one family name on every side: ops/, providers, native kernels, cases, upgrades."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import sardonyx._native as native
+from sardonyx.load.upgrade import FAMILIES as UPGRADED
+from sardonyx.load.upgrade import family_of_replaced, find
+from sardonyx.ops import family_of, lookup
+from sardonyx.ops.gradients import Decomposition, rule_of
+from sardonyx.ops.index import FAMILIES
+from sardonyx.providers.cpu.index import FAMILIES as LOWERED
+from tests.rows import case_modules
+
+Key = tuple[str, str]
+KEYS = [key for keys in FAMILIES.values() for key in keys]
+GLOSSARY = frozenset((
+    "attention", "control", "conv", "elementwise", "estimators", "features", "gather", "generation",
+    "loss", "matmul", "matrix", "moe", "move", "nbits", "normalize", "optimizer", "pooling",
+    "quantize", "random", "recurrent", "reduce", "resize", "sample", "select", "sequence", "shape",
+    "signal", "softmax", "text", "trees",
+))  # fmt: skip
+
+# Lowerings of one family that call kernels of another, and why.
+SHARED = {
+    ("conv", "sample"): "deform_columns interpolates as GridSample does",
+    ("elementwise", "quantize"): "quantize and dequantize are instructions of chains, too",
+    ("features", "estimators"): "the native kernels of ai.onnx.ml are one family",
+    ("features", "text"): "categories that are strings",
+    ("nbits", "gather"): "GatherDequantized gathers",
+    ("recurrent", "quantize"): "the weights of QLSTM are packed as those of QMatMul",
+    ("select", "gather"): "NonZero makes indices",
+    ("shape", "move"): "ops on shapes that copy elements",
+    ("text", "move"): "concatenation of 16-byte string descriptors",
+}
+CASES_OF_OTHERS = {"tests.cases.text.any_type": "ops of any type, on strings"}
+# Names of native families that differ.
+NATIVE = {
+    "chain": "elementwise",
+    "experts": "moe",
+    "gemm": "matmul",
+    "linear_ml": "estimators",
+    "pool": "pooling",
+    "qgemm": "quantize",
+}
+
+
+def family_of_module(module: ModuleType | str, root: str) -> str:
+    """The first part of a module's name behind its root."""
+    name = module if isinstance(module, str) else module.__name__
+    return name.removeprefix(f"{root}.").partition(".")[0]
+
+
+def test_the_families_are_those_of_the_glossary() -> None:
+    assert set(FAMILIES) == GLOSSARY
+
+
+@pytest.mark.parametrize("family", LOWERED)
+def test_lowerings_of_a_family_are_of_its_ops(family: str) -> None:
+    module = importlib.import_module(f"sardonyx.providers.cpu.{family}")
+    wrong = {key: family_of(*key) for key in module.LOWERINGS if family_of(*key) != family}
+    assert not wrong, f"these belong to another file of providers/cpu: {wrong}"
+
+
+@pytest.mark.parametrize("family", LOWERED)
+def test_lowerings_of_a_family_call_its_kernels(family: str) -> None:
+    module = importlib.import_module(f"sardonyx.providers.cpu.{family}")
+    assert module.__file__ is not None
+    wrong = set()
+    for node in ast.walk(ast.parse(Path(module.__file__).read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            kernel = native.kernels.get(node.value)
+            found = None if kernel is None else NATIVE.get(kernel.family, kernel.family)
+            if found not in (None, family) and (family, found) not in SHARED:
+                wrong.add(f"{node.value} is a kernel of {found}")
+    assert not wrong, f"providers/cpu/{family}.py calls kernels of other families: {sorted(wrong)}"
+
+
+def test_torch_kernels_of_a_family_are_of_its_ops() -> None:
+    pytest.importorskip("torch")
+    from sardonyx.providers.torch.index import MODULES
+
+    wrong = [
+        f"{key[1]} is in {name}.py, and its family is {family_of(*key)}"
+        for name in MODULES
+        for key in importlib.import_module(f"sardonyx.providers.torch.{name}").KERNELS
+        if family_of(*key) != name.partition(".")[0]
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_cases_of_a_family_are_of_its_ops() -> None:
+    wrong = set()
+    for module in case_modules():
+        if module.__name__ in CASES_OF_OTHERS:
+            continue
+        family = family_of_module(module, "tests.cases")
+        for row in module.CASES:
+            key = (row.domain, row.op)
+            expected = family_of(*key) or family_of_replaced(*key)
+            if family != expected:
+                wrong.add(f"{row.op} is in {module.__name__}, and its family is {expected}")
+    assert not wrong, "\n".join(sorted(wrong))
+
+
+@pytest.mark.parametrize("family", sorted(UPGRADED))
+def test_upgrades_of_a_family_are_of_its_ops(family: str) -> None:
+    module = importlib.import_module(f"sardonyx.load.upgrade.{family}")
+    for key, _, _ in module.UPGRADES:
+        assert (family_of_replaced(*key) or family_of(*key)) == family, key
+        assert find(*key, 1) is not None, key
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda k: f"{k[0]}.{k[1]}".strip("."))
+def test_gradients_of_a_family_are_of_its_ops(key: Key) -> None:
+    op = lookup(*key)
+    assert op is not None
+    rule = rule_of(op)
+    if rule is None:
+        return
+    made = rule.build if isinstance(rule, Decomposition) else rule
+    assert family_of_module(made.__module__, "sardonyx.ops") in (family_of(*key), "gradients")

@@ -7,7 +7,7 @@ themselves, and bench/kernels.py is all of them:
 
 A case is held against the time that its operations take at the rate of multiplications that wait
 for nothing, or its bytes at the rate of plain reads and writes of as many bytes, whichever is
-longer. Limits, steps and rivals are measured in turns, and the best of each counts. Weights that
+longer. Roofline, steps and rivals are measured in turns, and the best of each counts. Weights that
 models read from memory are there so many times that no cache has them.
 """
 
@@ -27,8 +27,8 @@ from onnx import helper, numpy_helper
 
 import sardonyx
 import sardonyx._native as native
-from sardonyx.cli.limits import Multiplying, Streaming, beyond_caches
-from sardonyx.cli.profile_work import Work, work
+from sardonyx.cli.profile_cost import Cost, cost
+from sardonyx.cli.roofline import BandwidthPeak, ComputePeak, bytes_beyond_caches
 from sardonyx.reports.trace import TimedStep
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -118,7 +118,7 @@ def serialized(
 
 def copies_of(size_bytes: int) -> int:
     """How many times weights of a size are there, so that no cache has them."""
-    return max(1, -(-beyond_caches() // size_bytes))
+    return max(1, -(-bytes_beyond_caches() // size_bytes))
 
 
 class Ours:
@@ -196,18 +196,18 @@ def measure(case: Case, threads: int, rivals: bool) -> Result:
     made = case.make()
     ours = Ours(case, made, threads)
     theirs = Theirs(case, made, ours, threads) if rivals else None
-    works = [work(step) for step in ours.steps]
-    computing, moving = _limits(works, ours.steps, threads)
+    costs = [cost(step) for step in ours.steps]
+    computing, moving = _limits(costs, ours.steps, threads)
     for _ in range(TURNS):
-        computing.turn(TURN_S)
+        computing.measure(TURN_S)
         ours.turn()
-        moving.turn(TURN_S)
+        moving.measure(TURN_S)
         if theirs is not None:
             time.sleep(0.01)  # threads of the other, which stay awake for a while, fall asleep
             theirs.turn()
             time.sleep(0.01)
-    operations = statistics.fmean(w.operations for w in works)
-    n_bytes = statistics.fmean(w.n_bytes for w in works)
+    operations = statistics.fmean(w.operations for w in costs)
+    n_bytes = statistics.fmean(w.n_bytes for w in costs)
     times = operations / computing.rate, n_bytes / moving.rate
     seconds = ours.seconds
     if times[0] >= times[1]:
@@ -219,12 +219,12 @@ def measure(case: Case, threads: int, rivals: bool) -> Result:
 
 
 def _limits(
-    works: Sequence[Work], steps: Sequence[TimedStep], threads: int
-) -> tuple[Multiplying, Streaming]:
+    costs: Sequence[Cost], steps: Sequence[TimedStep], threads: int
+) -> tuple[ComputePeak, BandwidthPeak]:
     written = sum(o.n_bytes for s in steps for o in s.operands().outputs if o is not None)
-    n_bytes = sum(w.n_bytes for w in works)
+    n_bytes = sum(w.n_bytes for w in costs)
     written = min(written, n_bytes)
-    return Multiplying(works[0].type, threads), Streaming(n_bytes - written, written, threads)
+    return ComputePeak(costs[0].type, threads), BandwidthPeak(n_bytes - written, written, threads)
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pathlib
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from sardonyx.cli import bench, main
+from sardonyx.cli.difference import difference
 from tests.cli import models
 
 QUICK = ["--rounds", "2", "--seconds", "0", "--starts", "1", "--threads", "1"]
@@ -105,7 +107,7 @@ def test_openvino(folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> N
     assert main(["bench", path, "--rivals", "openvino", *QUICK, *provider, "--json"]) == 0
     (model,) = json.loads(capsys.readouterr().out)["models"]
     assert model["runtimes"]["openvino"] == {
-        "error": "RuntimeError: it is measured on the CPU alone"
+        "error": "RuntimeError: it is measured only on the CPU"
     }
 
 
@@ -138,7 +140,7 @@ def test_models_of_one_name(folder: pathlib.Path, capsys: pytest.CaptureFixture[
     assert "a/model.onnx" in said
     assert "b/model.onnx" in said
     assert str(folder) not in said
-    found = bench.titles(["/x/a/m.onnx", "/y/a/m.onnx", "/y/n.onnx", "/x/../y/n.onnx"])
+    found = bench.short_paths(["/x/a/m.onnx", "/y/a/m.onnx", "/y/n.onnx", "/x/../y/n.onnx"])
     assert list(found.values()) == ["x/a/m.onnx", "y/a/m.onnx", "n.onnx", "n.onnx"]
 
 
@@ -180,7 +182,7 @@ def test_unknown_rival(folder: pathlib.Path, capsys: pytest.CaptureFixture[str])
     assert "no_such_runtime is not installed" in said
     assert "known are onnxruntime, openvino" in said
     assert main(["bench", "m.onnx", "--rivals", "torch"]) == 2
-    assert "torch runs no ONNX files" in capsys.readouterr().err
+    assert "torch cannot run ONNX files" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -188,14 +190,14 @@ def test_unknown_rival(folder: pathlib.Path, capsys: pytest.CaptureFixture[str])
     [
         ([1.0, 2.0], [1.0, 2.0], 0.0),
         ([1.0, 2.0], [1.0, 1.0], 0.5),
-        ([1.0, 2.0], [1.0], None),
+        ([1.0, 2.0], [1.0], math.inf),
         ([1.0, np.nan], [1.0, np.nan], 0.0),
-        ([1.0, np.nan], [1.0, 2.0], None),
-        ([1.0, 2.0], [1.0, np.inf], None),
+        ([1.0, np.nan], [1.0, 2.0], math.inf),
+        ([1.0, 2.0], [1.0, np.inf], math.inf),
         (["a"], ["a"], 0.0),
-        (["a"], ["b"], None),
+        (["a"], ["b"], math.inf),
         ([], [], 0.0),
     ],
 )
-def test_gap(ours: Any, theirs: Any, gap: float | None) -> None:
-    assert bench._gap(np.array(ours), np.array(theirs)) == gap
+def test_difference(ours: Any, theirs: Any, gap: float) -> None:
+    assert difference(np.array(ours), np.array(theirs)) == gap

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from sardonyx.cli import main
-from sardonyx.cli.info_weights import shortened
-from sardonyx.cli.term import table
+from sardonyx.cli.console import short_name, shortened, table
 from sardonyx.models import DIGITS
 from sardonyx.providers.cpu.index import MULTIPLIES_BF16
 from tests.cli import models
@@ -136,7 +135,7 @@ def test_weights_are_not_read(tmp_path: pathlib.Path) -> None:
 
 def test_unknown_dims(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", str(DIGITS), "--dims", "width=3"]) == 2
-    assert "the open dims of the inputs are batch" in capsys.readouterr().err
+    assert "the symbolic dims of the inputs are batch" in capsys.readouterr().err
 
 
 def test_lines_fit_the_terminal(
@@ -163,8 +162,26 @@ def test_wrapped_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
         "     eight",
         "  b  short",
     ]
-    table([["a" * 30, "one two three four five"]])
-    assert capsys.readouterr().out.splitlines() == ["  " + "a" * 30, "    one two three four five"]
+    table([["a" * 30, "one two three four five"]], ("name", ""))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 40
+    assert "".join(lines).count("a") == 31  # long names are folded, not cut
+
+
+def test_tables_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither wrapped nor padded, and markup of rich is text like any other."""
+    table([["[red]a[/red]", "12 B", "x" * 300], [":boom:", "3 B", "y"]], right=(1,))
+    assert capsys.readouterr().out.splitlines() == [
+        "  [red]a[/red]  12 B  " + "x" * 300,
+        "  :boom:         3 B  y",
+    ]
+
+
+def test_short_names() -> None:
+    assert short_name("abc") == "abc"
+    assert short_name("a" * 50 + "b" * 50, 10) == "aaaa..bbbb"
+    assert short_name("model.decoder.layers.12.mlp", 10) == "..12.mlp"
+    assert short_name("\x1b[2J") == "\\x1b[2J"
 
 
 def test_shortened_names_stay_different() -> None:
@@ -173,11 +190,11 @@ def test_shortened_names_stay_different() -> None:
         for i in range(12)
         for part in ("mlp.gate_up_proj", "mlp.down_proj", "attn.qkv_proj", "attn.o_proj")
     ]
-    made = shortened([*names, "lm_head.weight"], 20)
-    assert len(set(made)) == len(names) + 1
-    assert max(map(len, made)) <= 20
-    assert made[0].startswith("..0.")
-    assert made[-1] == "lm_head.weight"
+    short = shortened([*names, "lm_head.weight"], 20)
+    assert len(set(short)) == len(names) + 1
+    assert max(map(len, short)) <= 20
+    assert short[0].startswith("..0.")
+    assert short[-1] == "lm_head.weight"
 
 
 def test_weights_in_a_pack(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,8 +206,8 @@ def test_weights_in_a_pack(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
     said = capsys.readouterr().out
     assert "in the pack" in said
     assert "pack at " in said
-    assert "in files beside it" not in said
-    assert "small ones" not in said
+    assert "in external data files" not in said
+    assert "small constants" not in said
 
 
 def test_a_provider_with_a_device(capsys: pytest.CaptureFixture[str]) -> None:
@@ -211,4 +228,4 @@ def test_a_provider_with_a_device(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_an_option_wants_a_provider(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", str(DIGITS), "--provider-option", "device=cpu"]) == 2
-    assert "goes behind the --provider" in capsys.readouterr().err
+    assert "must follow the --provider" in capsys.readouterr().err

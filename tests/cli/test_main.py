@@ -7,12 +7,15 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
 
 import sardonyx
-from sardonyx.cli import main, term
+from sardonyx.base import progress
+from sardonyx.base.units import format_bytes, format_seconds
+from sardonyx.cli import console, main
 from tests.cli import models
 
 
@@ -76,7 +79,7 @@ def test_interrupt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     def stop(*_: object) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sardonyx.cli.run.begin", stop)
+    monkeypatch.setattr("sardonyx.cli.run.start_session", stop)
     assert main(["run", "m.onnx"]) == 130
     assert capsys.readouterr().err == "sardonyx: interrupted\n"
 
@@ -103,26 +106,94 @@ class _Terminal(io.StringIO):
         return True
 
 
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> _Terminal:
+    """Replace standard output and standard error by a terminal with colours."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name in ("NO_COLOR", "COLORTERM", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    shown = _Terminal()
+    monkeypatch.setattr(sys, "stdout", shown)
+    monkeypatch.setattr(sys, "stderr", shown)
+    return shown
+
+
 def test_colours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    assert term.has_colour(_Terminal())
-    assert not term.has_colour(io.StringIO())
+    terminal = _terminal(monkeypatch)
+    console.heading("title", "remark")
+    assert "\x1b[1mtitle" in terminal.getvalue()
+    assert "\x1b[2mremark" in terminal.getvalue()
     monkeypatch.setenv("NO_COLOR", "1")
-    assert not term.has_colour(_Terminal())
+    console.say("plain", "bold red")
+    assert terminal.getvalue().endswith("\nplain\n")
+
+
+def test_characters_that_the_encoding_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, "ascii", write_through=True))
+    console.say("2.50 µs")
+    assert raw.getvalue() == b"2.50 ?s\n"
 
 
 def test_progress_only_when_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = _Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    with term.Progress("quick"):
+    terminal = _terminal(monkeypatch)
+    with console.activity("fast"):
         pass
     assert terminal.getvalue() == ""
-    monkeypatch.setattr(term, "PATIENCE", 0.0)
-    with term.Progress("slow") as progress:
-        while "slow" not in terminal.getvalue():
-            progress._over.wait(0.01)
-    assert terminal.getvalue().endswith("\r\x1b[K")
+    monkeypatch.setattr(progress, "DELAY_S", 0.0)
+    with console.activity("slow") as line:
+        _wait_for("slow", terminal)
+        line.describe("slower")
+        line.update(30, 40)
+        _wait_for("slower", terminal)
+        _wait_for("30 B of 40 B", terminal)
+        with progress.track("[inner]") as inner:  # as the core reports it
+            inner.update(1, 2)
+            _wait_for("[inner]", terminal)
+    assert terminal.getvalue().endswith("\x1b[2K")
+
+
+def _wait_for(text: str, terminal: _Terminal) -> None:
+    end = time.monotonic() + 10
+    while text not in terminal.getvalue():
+        assert time.monotonic() < end, terminal.getvalue()
+        time.sleep(0.01)
+
+
+def test_no_progress_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "DELAY_S", 0.0)
+    with console.activity("slow") as line, progress.track("inner") as inner:
+        line.update(1, 2)
+        inner.update(1, 2)
+        time.sleep(0.05)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_progress_without_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line that programs show while weights are loaded; it needs no rich."""
+    terminal = _terminal(monkeypatch)
+    monkeypatch.setattr(progress, "DELAY_S", 0.0)
+    with progress.track("loading") as line:
+        line.update(5_000, 20_000)
+    assert terminal.getvalue() == "\r\x1b[Kloading: 25% of 20.0 KB\r\x1b[K"
+
+
+def test_sessions_import_no_command_line() -> None:
+    code = (
+        "import sys, numpy, sardonyx\n"
+        "from sardonyx.models import DIGITS\n"
+        "session = sardonyx.InferenceSession(DIGITS)\n"
+        "session.run(None, {'image': numpy.zeros((1, 1, 8, 8), numpy.float32)})\n"
+        "import sardonyx.weights.loading\n"
+        "print({'rich', 'sardonyx.cli'} & sys.modules.keys())\n"
+        "from sardonyx.cli import main\n"
+        "main(['run', '--help'])\n"
+        "print('rich' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert (lines[0], lines[-1]) == ("set()", "False")
 
 
 @pytest.mark.parametrize(
@@ -130,11 +201,11 @@ def test_progress_only_when_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> No
     [(0, "0 B"), (999, "999 B"), (1000, "1.00 KB"), (346_000_000, "346 MB"), (2.5e12, "2.50 TB")],
 )
 def test_sizes(n_bytes: float, text: str) -> None:
-    assert term.size(n_bytes) == text
+    assert format_bytes(n_bytes) == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(2.5e-6, "2.50 µs"), (0.0123, "12.3 ms"), (1.0, "1.00 s"), (120, "120 s")]
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert term.duration(seconds) == text
+    assert format_seconds(seconds) == text

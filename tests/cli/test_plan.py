@@ -91,8 +91,8 @@ def test_text(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["plan", path, "--dims", "batch=32", "--top", "2"]) == 0
     said = capsys.readouterr()
     assert said.err == ""
-    for word in (*ORDERS, "x [32, 16]", "default", "alive at the peak", "what would shrink it",
-                 "batch 32 to 16", "float16", "the output wide0 takes 8.19 KB"):  # fmt: skip
+    for word in (*ORDERS, "x [32, 16]", "default", "live at the peak", "what would shrink it",
+                 "batch 32 to 16", "float16", "the output wide0 adds 8.19 KB"):  # fmt: skip
         assert word in said.out
     (row,) = re.findall(r"made by +steps +idle\n(.*)\n", said.out)
     assert "f32[32,64]" in row
@@ -144,7 +144,7 @@ def test_sizes_that_depend_on_data(
     many = plan(capsys, path, "--dims", f"n=10,{name}=5")
     assert many["orders"][0]["output_bytes"] == 40
     assert main(["plan", path]) == 0
-    assert f"taken as: {name}=1" in capsys.readouterr().out
+    assert f"assumed: {name}=1" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["n", " n ", "a=b"])
@@ -185,18 +185,18 @@ def test_models_without_steps(tmp_path: pathlib.Path, capsys: pytest.CaptureFixt
     )
     page = tmp_path / "page.html"
     assert main(["plan", path, "--html", str(page)]) == 0
-    assert "alive at the peak" in capsys.readouterr().out
+    assert "live at the peak" in capsys.readouterr().out
     assert page.exists()
 
 
 WRONG = [
-    (["--dims", "rows=3"], 2, "--dims names rows, and the open dims of the inputs are batch"),
+    (["--dims", "rows=3"], 2, "--dims names rows, but the symbolic dims of the inputs are batch"),
     (["--shapes", "x=3"], 2, "--shapes gives x the shape [3]"),
-    (["--shapes", "z=3x16"], 2, "--shapes names z, and the inputs are x"),
-    (["--dims", "batch=-1"], 2, "is no size"),
+    (["--shapes", "z=3x16"], 2, "--shapes names z, but the inputs are x"),
+    (["--dims", "batch=-1"], 2, "is not a size"),
     (["--order", "best"], 2, "invalid choice: 'best'"),
-    (["--effort", "9"], 2, "is no number from 0 to 3"),
-    (["--top", "0"], 2, "is no number from 1"),
+    (["--effort", "9"], 2, "is not a number from 0 to 3"),
+    (["--top", "0"], 2, "is not a number from 1"),
     (["--html", "absent/page.html"], 2, "there is no folder absent"),
     (["--html", "."], 2, "is a folder"),
     (["--html", "m.onnx"], 2, "is a file of the model itself"),

@@ -13,16 +13,16 @@ import pytest
 from onnx import TensorProto, helper
 
 from sardonyx.cli import main
-from sardonyx.cli.limits import TYPES, Limits
 from sardonyx.cli.measure import start
-from sardonyx.cli.profile import Given, Report, described, measured, rates
+from sardonyx.cli.profile import Report, Subject, described, measured, rates
 from sardonyx.cli.profile_trace import trace
+from sardonyx.cli.roofline import TYPES, Roofline
 from tests.cli import models
 
 
 @pytest.fixture(autouse=True)
 def small_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sardonyx.cli.limits.beyond_caches", lambda: 1 << 20)
+    monkeypatch.setattr("sardonyx.cli.roofline.bytes_beyond_caches", lambda: 1 << 20)
 
 
 def _model(path: pathlib.Path, op: str, x: tuple[int, ...], *more: Any, **attrs: Any) -> str:
@@ -50,7 +50,7 @@ def _ones(*shape: int) -> Any:
 
 
 def _report(path: str, shape: tuple[int, ...], runs: int = 2) -> Report:
-    return measured(start(path, 1, "p"), {"x": _ones(*shape)}, runs, Limits(1), Given(path))
+    return measured(start(path, 1, "p"), {"x": _ones(*shape)}, runs, Roofline(1), Subject(path))
 
 
 _BITS = np.zeros((48, 2, 16), np.uint8), np.ones(96, np.float32)
@@ -59,11 +59,11 @@ _BITS = np.zeros((48, 2, 16), np.uint8), np.ones(96, np.float32)
 @pytest.mark.parametrize(
     ("made", "family", "operations", "n_bytes"),
     [
-        (("MatMul", (6, 40), [_ones(40, 64)], {}), "product", 2 * 6 * 40 * 64, None),
-        (("MatMul", (3, 6, 40), [_ones(40, 64)], {}), "product", 2 * 18 * 40 * 64, None),
+        (("MatMul", (6, 40), [_ones(40, 64)], {}), "matmul", 2 * 6 * 40 * 64, None),
+        (("MatMul", (3, 6, 40), [_ones(40, 64)], {}), "matmul", 2 * 18 * 40 * 64, None),
         (
             ("Gemm", (40, 6), [_ones(64, 40)], {"transA": 1, "transB": 1}),
-            "product",
+            "matmul",
             2 * 6 * 40 * 64,
             None,
         ),
@@ -110,7 +110,7 @@ _BITS = np.zeros((48, 2, 16), np.uint8), np.ones(96, np.float32)
                 _BITS,
                 {"K": 64, "N": 48, "bits": 4, "block_size": 32, "domain": "com.microsoft"},
             ),
-            "few-bit product",
+            "n-bit matmul",
             2 * 3 * 64 * 48,
             3 * 64 * 4 + 48 * 32 + 96 * 4 + 3 * 48 * 4,
         ),
@@ -128,9 +128,9 @@ def test_work_of_known_shapes(
     op, x, more, attrs = made
     path = _model(tmp_path / "m.onnx", op, x, *more, **attrs)
     steps = [s for s in _report(path, x).steps if s.family == family]
-    assert sum(s.work.operations for s in steps) == operations
+    assert sum(s.cost.operations for s in steps) == operations
     if n_bytes is not None:
-        assert [s.work.n_bytes for s in steps] == [n_bytes]
+        assert [s.cost.n_bytes for s in steps] == [n_bytes]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_work_of_attention(
         tmp_path / "m.onnx", "Attention", (1, 4, rows, 16), kv, kv, is_causal=is_causal
     )  # fmt: skip
     (step,) = (s for s in _report(path, (1, 4, rows, 16)).steps if s.timed.kernel == "attention")
-    assert step.work.operations == 2 * 4 * pairs * (16 + 16)
+    assert step.cost.operations == 2 * 4 * pairs * (16 + 16)
 
 
 def test_int8_is_held_against_its_own_limit(tmp_path: pathlib.Path) -> None:
@@ -165,22 +165,23 @@ def test_int8_is_held_against_its_own_limit(tmp_path: pathlib.Path) -> None:
         [models.tensor("y", (6, 64), TensorProto.UINT8)],
         [(f"c{i}", np.asarray(c)) for i, c in enumerate(constants)],
     )
-    (step,) = (s for s in _report(path, (6, 40)).steps if s.family == "int8 product")
-    assert step.work.operations == 2 * 6 * 40 * 64
-    assert step.work.type == "int8"
+    (step,) = (s for s in _report(path, (6, 40)).steps if s.family == "int8 matmul")
+    assert step.cost.operations == 2 * 6 * 40 * 64
+    assert step.cost.type == "int8"
 
 
 def test_rates_and_limits(tmp_path: pathlib.Path) -> None:
     report = _report(_model(tmp_path / "m.onnx", "MatMul", (64, 64), _ones(64, 64)), (64, 64))
     (step,) = report.steps
-    limits = report.limits
-    found = rates([step], limits)
+    roofline = report.roofline
+    found = rates([step], roofline)
     assert found["at_limit_s"] == max(
-        2 * 64**3 / limits.rates["float32"], step.work.n_bytes / limits.reads
+        2 * 64**3 / roofline.operations_per_s["float32"],
+        step.cost.n_bytes / roofline.bytes_read_per_s,
     )
     assert found["of_limit"] == pytest.approx(found["at_limit_s"] / step.seconds)
     assert found["gflops"] == pytest.approx(2 * 64**3 / step.seconds / 1e9)
-    about = described(step, limits)
+    about = described(step, roofline)
     assert about["outputs"] == [["float32", [64, 64]]]
     assert about["inputs"][0] == ["float32", [64, 64]]
     assert 0 <= report.outside_s < report.run_s
@@ -206,7 +207,7 @@ def test_passes_of_a_loop_are_added_up(tmp_path: pathlib.Path) -> None:
     )
     (step,) = (s for s in _report(path, (300,)).steps if s.family == "elementwise")
     assert step.passes == 5
-    assert step.work.n_bytes == 5 * 2 * 300 * 4
+    assert step.cost.n_bytes == 5 * 2 * 300 * 4
 
 
 def test_table(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -215,7 +216,7 @@ def test_table(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> No
     said = capsys.readouterr().out
     for word in (
         "m.onnx", "1 thread,", "GFLOP/s", "GB/s", "of limit", "by family", "elementwise",
-        "outside of steps", "longest steps", "adding (chain 2x3)", "a run takes",
+        "outside of steps", "longest steps", "adding", "chain 2x3", "a run takes",
     ):  # fmt: skip
         assert word in said
 
@@ -272,7 +273,7 @@ def test_start(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> No
     assert parts == pytest.approx(said["session"])
     assert main(["profile", path, "--start", "--starts", "1"]) == 0
     out = capsys.readouterr().out
-    for word in ("start of m.onnx", "1 fresh process", "packs them for kernels", "the first run"):
+    for word in ("start of m.onnx", "1 fresh process", "prepack them for kernels", "the first run"):
         assert word in out
 
 
@@ -283,13 +284,13 @@ def test_start(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> No
         (["--trace", "{folder}/m.onnx"], "is a file of the model itself"),
         (["--trace", "{folder}/m.npz"], "is a file of the model itself"),
         (["--trace", "{folder}"], "is a folder"),
-        (["--trace", "/dev/null"], "is no file that could be replaced"),
-        (["--start", "--trace", "{folder}/t.json"], "--trace is of a run"),
-        (["--starts", "2"], "--starts is for --start"),
+        (["--trace", "/dev/null"], "is not a regular file"),
+        (["--start", "--trace", "{folder}/t.json"], "--trace is for runs"),
+        (["--starts", "2"], "--starts needs --start"),
         (["--precison", "bf16"], "usage: sardonyx profile"),
         (["--precison", "bf16"], "did you mean --precision?"),
-        (["--threads", "1000"], "1000 threads are more than 256"),
-        (["--runs", "0"], "is no number from 1"),
+        (["--threads", "1000"], "1000 threads are more than the maximum of 256"),
+        (["--runs", "0"], "is not a number from 1"),
         (["--dims", "time=3"], "--dims names time"),
         (["--inputs", "{folder}/none.npz"], "there is no file"),
     ],

@@ -46,9 +46,9 @@ def test_digits_take_no_inputs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--dims is for a MODEL" in capsys.readouterr().err
 
 
-def test_made_up_inputs(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_generated_inputs(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = run(capsys, models.sums(tmp_path / "m.onnx"), "--dims", "batch=4")
-    assert said["inputs_from"] == "made up"
+    assert said["inputs_from"] == "generated"
     assert [i["shape"] for i in said["inputs"]] == [[4, 3], [4, 3]]
     (total,) = said["outputs"]
     assert (total["name"], total["type"], total["shape"]) == ("total", "float32", [4, 3])
@@ -150,7 +150,7 @@ def test_wrong_inputs(
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (["--dims", "width=2"], "the open dims of the inputs are batch"),
+        (["--dims", "width=2"], "the symbolic dims of the inputs are batch"),
         (["--shapes", "z=2"], "the inputs are x, y"),
         (["--shapes", "x=2x4"], "the model declares ['batch', 3]"),
         (["--shapes", "x=2"], "the model declares ['batch', 3]"),
@@ -158,7 +158,7 @@ def test_wrong_inputs(
         (["--inputs", "in.npz", "--dims", "batch=1"], "leave out --inputs"),
         (["--outputs", "no/such/out.npz"], "there is no folder no/such"),
         (["--outputs", "."], "is a folder"),
-        (["--profile", "/dev/null"], "is no file that could be replaced"),
+        (["--profile", "/dev/null"], "is not a regular file"),
     ],
 )
 def test_arguments_that_do_not_fit(
@@ -191,7 +191,7 @@ def test_broken_inputs(
 def test_text_output(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", models.sums(tmp_path / "m.onnx"), *QUICK]) == 0
     said = capsys.readouterr().out
-    for word in ("made up", "total", "float32", "[1, 3]", "min", "mean", "latency", "memory"):
+    for word in ("generated", "total", "float32", "[1, 3]", "min", "mean", "latency", "memory"):
         assert word in said
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import weakref
@@ -13,12 +14,13 @@ import numpy as np
 import pytest
 
 import sardonyx
+from sardonyx.base import progress
 from sardonyx.errors import EPFail, Fail, ModelLoadCanceled
 from sardonyx.graph.const import Const, Held, Recipe, Ref, Source
 from sardonyx.graph.dtype import BF16, BOOL, F16, F32, F64, U8, DType, by_name
 from sardonyx.load.source import map_file
 from sardonyx.ops import lookup
-from sardonyx.weights import loading, reading
+from sardonyx.weights import reading
 from sardonyx.weights.loading import Conversion, LoaderManager, WeightReference
 from tests.weights import models
 
@@ -324,10 +326,12 @@ def test_a_load_that_is_cancelled(source: Source) -> None:
     same(place(references[0].const)[0], references[0].const)
 
 
-def test_progress(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress(source: Source) -> None:
     seen: list[tuple[int, int]] = []
-    monkeypatch.setattr(loading.Progress, "show", lambda self, *how_far: seen.append(how_far))
-    place(at(source, 0, F32, 500_000), at(source, 2_000_000, F32, 1000))
+
+    recorder = SimpleNamespace(update=lambda *done_and_total: seen.append(done_and_total))
+    with progress.use_display(lambda _: contextlib.nullcontext(recorder)):
+        place(at(source, 0, F32, 500_000), at(source, 2_000_000, F32, 1000))
     assert seen[-1] == (2_004_000, 2_004_000)
     assert seen == sorted(seen)
 

@@ -95,7 +95,7 @@ def apart(code: str, **given: Any) -> Mapping[str, Any]:
         import gc, json, mmap, os, sys
         import numpy as np
         import sardonyx, sardonyx.session
-        from sardonyx.cli.worker import anonymous_bytes
+        from sardonyx.cli.bench_worker import anonymous_bytes
         given = json.loads(sys.argv[1])
         def mb():
             gc.collect()

@@ -456,7 +456,7 @@ def test_a_weight_in_two_forms_is_told(tmp_path: Path, capsys: pytest.CaptureFix
     made.graph.output.append(helper.make_tensor_value_info("g", 1, None))
     path = embedded(tmp_path, made)
     assert main(["pack", path, "--standalone", "-o", str(tmp_path / "alone.onnx")]) == 0
-    assert "128x256 is in it in two forms: 131 KB more" in capsys.readouterr().out
+    assert "128x256 is stored in two layouts: 131 KB more" in capsys.readouterr().out
 
 
 def test_a_standalone_model_says_when_sizes_differ(tmp_path: Path) -> None:

@@ -313,7 +313,7 @@ def test_progress_is_shown(
 
     path = model_in(tmp_path / "m", external)
     os.utime(tmp_path / "m" / "model.data")
-    monkeypatch.setattr("sardonyx.cli.term.PATIENCE", 0.0)
+    monkeypatch.setattr("sardonyx.base.progress.DELAY_S", 0.0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     plain = sums._sum
 

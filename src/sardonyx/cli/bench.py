@@ -1,4 +1,4 @@
-"""`sardonyx bench`: latency, start and memory of models, here and in rivals, taking turns."""
+"""`sardonyx bench`: latency, start-up time and memory of models, here and in other runtimes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import importlib.util
 import json
+import math
 import os
 import pathlib
 import statistics
@@ -15,34 +16,35 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any, Final
 
-import numpy as np
-
+from sardonyx.base.records import frozen
+from sardonyx.base.units import format_bytes, format_seconds
+from sardonyx.cli import bench_worker
 from sardonyx.cli import inputs as feeds
-from sardonyx.cli import worker as worker_script
 from sardonyx.cli.arguments import UsageError
-from sardonyx.cli.term import Progress, clean, duration, heading, paint, say, size, table
+from sardonyx.cli.console import Activity, activity, count, heading, printable, say, table
+from sardonyx.cli.difference import difference
 from sardonyx.errors import SardonyxError
 from sardonyx.load import load
 
 OURS: Final = "sardonyx"
-KNOWN: Final = ("onnxruntime", "openvino")  # rivals by default, as far as they are installed
-_NO_FILES: Final = ("torch", "tensorflow", "jax")  # run no ONNX file by themselves
+KNOWN: Final = ("onnxruntime", "openvino")  # the default rivals, if they are installed
+_NO_ONNX: Final = ("torch", "tensorflow", "jax")  # cannot run an ONNX file by themselves
 
-Row = dict[str, Any]
+Result = dict[str, Any]  # figures of one runtime, or its error
 
 
-class Failed(Exception):
-    """A runtime could not do what it was asked."""
+class RuntimeFailed(Exception):
+    """A runtime could not answer a request."""
 
 
 class Runtime:
-    """A runtime in a process of its own, which works only while it is asked to."""
+    """A runtime in its own process, which is idle between requests."""
 
     def __init__(self, module: str, threads: int) -> None:
         self.module = module
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        # -P: the script's own folder must not stand before the runtime's modules.
-        command = [sys.executable, "-P", worker_script.__file__, module, str(threads)]
+        # -P keeps the script's folder off sys.path: its modules would hide the runtime's.
+        command = [sys.executable, "-P", bench_worker.__file__, module, str(threads)]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -51,8 +53,8 @@ class Runtime:
             env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         )
 
-    def ask(self, do: str, **request: Any) -> Row:
-        """Sends a request and waits for its answer."""
+    def ask(self, do: str, **request: Any) -> Result:
+        """Send a request and return the answer."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -61,74 +63,71 @@ class Runtime:
             process.stdin.flush()
         line = process.stdout.readline()
         if not line:
-            raise Failed(f"its process ended with status {process.wait()}{self._last_words()}")
-        answer: Row = json.loads(line)
+            raise RuntimeFailed(f"its process ended with status {process.wait()}{self._error()}")
+        answer: Result = json.loads(line)
         if "error" in answer:
-            raise Failed(_first_line(answer["error"]))
+            raise RuntimeFailed(_first_line(answer["error"]))
         return answer
 
-    def _last_words(self) -> str:
+    def _error(self) -> str:
+        """Return the last line of standard error."""
         self._errors.seek(0)
-        said = self._errors.read()[-2000:].decode(errors="replace").strip()
-        return f": {said.splitlines()[-1]}" if said else ""
+        text = self._errors.read()[-2000:].decode(errors="replace").strip()
+        return f": {text.splitlines()[-1]}" if text else ""
 
     def close(self) -> None:
-        """Ends the process."""
+        """Kill the process."""
         self._process.kill()
         self._process.communicate()
         self._errors.close()
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Measures each model and prints a table for each."""
-    modules = [OURS, *_rivals(arguments)]
+    """Measure each model and print a table for each."""
     n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     threads = arguments.threads or n_cores or 1
+    comparison = Comparison(arguments, [OURS, *_rivals(arguments)], threads)
+    names = short_paths(arguments.models)
     results = []
-    versus = f"against {', '.join(modules[1:])}" if modules[1:] else "alone"
-    title = f"sardonyx {versus}; {threads} thread{'s' * (threads > 1)}"
-    title += "; above 1x sardonyx is faster" if modules[1:] else ""
-    if arguments.rivals is None:
-        title += "".join(f"; {n} is not installed" for n in KNOWN if not _is_installed(n))
-    names = titles(arguments.models)
     for path in arguments.models:
-        progress = Progress(clean(names[path]))
-        try:
-            with progress, tempfile.TemporaryDirectory() as folder:
-                rows = _measure(arguments, path, modules, (threads, pathlib.Path(folder), progress))
-        except SardonyxError as error:
-            if len(arguments.models) == 1:
-                raise
-            rows = {OURS: {"error": error.what}}  # the other models go on
-        results.append({"model": path, "runtimes": rows})
+        by_runtime = _results_or_error(comparison, path, printable(names[path]))
+        results.append({"model": path, "runtimes": by_runtime})
         if not arguments.json:
             if len(results) == 1:
-                say(paint(f"{title}\n", "dim"))
-            _print(names[path], rows)
+                say(f"{comparison.title()}\n", "dim")
+            _print(printable(names[path]), by_runtime)
     if arguments.json:
-        say(json.dumps({"threads": threads, "models": results}, indent=2))
+        print(json.dumps({"threads": threads, "models": results}, indent=2))
     elif len(results) > 1:
-        _print_means(results, modules[1:])
+        _print_means(results, comparison.modules[1:])
     return 1 if any("error" in r["runtimes"][OURS] for r in results) else 0
 
 
+def _results_or_error(comparison: Comparison, path: str, name: str) -> dict[str, Result]:
+    """Return the results of a model; one of several models that fails does not stop the others."""
+    try:
+        with activity(name) as line, tempfile.TemporaryDirectory() as folder:
+            return comparison.measure(path, pathlib.Path(folder), line, name)
+    except SardonyxError as error:
+        if len(comparison.arguments.models) == 1:
+            raise
+        return {OURS: {"error": error.what}}
+
+
 def _rivals(arguments: argparse.Namespace) -> list[str]:
-    given: list[str] | None = arguments.rivals
-    if given is None:
-        known = KNOWN[:1] if arguments.provider else KNOWN  # others take no providers
+    rivals: list[str] | None = arguments.rivals
+    if rivals is None:
+        known = KNOWN[:1] if arguments.provider else KNOWN  # openvino has no providers
         return [name for name in known if _is_installed(name)]
-    for name in given:
-        if name in _NO_FILES:
-            raise UsageError(
-                f"{name} runs no ONNX files, so it is no rival; known are {', '.join(KNOWN)}, and "
-                "any module with onnxruntime's interface"
-            )
+    known_text = f"known are {', '.join(KNOWN)}, and any module with onnxruntime's interface"
+    for name in rivals:
+        if name in _NO_ONNX:
+            raise UsageError(f"{name} cannot run ONNX files; {known_text}")
         if not _is_installed(name):
             raise UsageError(
-                f"the rival {name} is not installed; pip install {name} (known are "
-                f"{', '.join(KNOWN)}, and any module with onnxruntime's interface)"
+                f"the rival {name} is not installed; pip install {name} ({known_text})"
             )
-    return [name for name in given if name != OURS]
+    return [name for name in rivals if name != OURS]
 
 
 def _is_installed(name: str) -> bool:
@@ -138,146 +137,147 @@ def _is_installed(name: str) -> bool:
         return False
 
 
-def _measure(
-    arguments: argparse.Namespace,
-    path: str,
-    modules: Sequence[str],
-    where: tuple[int, pathlib.Path, Progress],
-) -> dict[str, Row]:
-    """A row for each runtime: starts in fresh processes, then rounds in which all take turns."""
-    threads, folder, progress = where
-    name = progress.what
-    feed, _ = feeds.chosen(arguments, pathlib.Path(path), load(path).inputs)
-    request = {
-        "model": os.path.abspath(path),
-        "providers": arguments.provider,
-        **feeds.store(feed, path, folder),
-    }
-    rows: dict[str, Row] = {m: {} for m in modules}
-    with contextlib.ExitStack() as stack:
-        live: dict[str, Runtime] = {}
-        for module, row in rows.items():
-            progress.what = f"{name}: starting {module}"
-            with _recording(row):
-                live[module] = _start(stack, module, threads, (arguments.starts, request, row))
-        for module in live:
-            with _recording(rows[module]):
-                live[module].ask("outputs", file=str(folder / f"{module}.npz"))
-        _compare(rows, folder)
-        bests: dict[str, list[float]] = {m: [] for m in live}
-        for turn in range(arguments.rounds):
-            for module, runtime in live.items():
-                progress.what = f"{name}: {module}, round {turn + 1} of {arguments.rounds}"
-                if "error" not in rows[module]:
-                    with _recording(rows[module]):
-                        bests[module].append(runtime.ask("time", seconds=arguments.seconds)["best"])
-    for module, times in bests.items():
-        if "error" not in rows[module]:
-            rows[module]["latency_s"] = statistics.median(times)
-    return rows
+@frozen
+class Comparison:
+    """The runtimes that are compared, and how they are measured."""
+
+    arguments: argparse.Namespace
+    modules: list[str]  # ours first
+    threads: int
+
+    def title(self) -> str:
+        """Return one line about the runtimes."""
+        rivals = self.modules[1:]
+        title = f"sardonyx against {', '.join(rivals)}" if rivals else "sardonyx alone"
+        title += f"; {count(self.threads, 'thread')}"
+        title += "; above 1x sardonyx is faster" if rivals else ""
+        if self.arguments.rivals is None:
+            title += "".join(f"; {n} is not installed" for n in KNOWN if not _is_installed(n))
+        return title
+
+    def measure(
+        self, path: str, folder: pathlib.Path, line: Activity, name: str
+    ) -> dict[str, Result]:
+        """Return the results by runtime: start-ups in fresh processes, then alternating rounds."""
+        arguments = self.arguments
+        feed, _ = feeds.chosen(arguments, pathlib.Path(path), load(path).inputs)
+        request = {
+            "model": os.path.abspath(path),
+            "providers": arguments.provider,
+            **feeds.store(feed, path, folder),
+        }
+        results: dict[str, Result] = {m: {} for m in self.modules}
+        with contextlib.ExitStack() as stack:
+            runtimes: dict[str, Runtime] = {}
+            for module, result in results.items():
+                line.describe(f"{name}: starting {module}")
+                with _recording(result):
+                    runtimes[module] = self._start(stack, module, request, result)
+            for module, runtime in runtimes.items():
+                with _recording(results[module]):
+                    runtime.ask("outputs", file=str(folder / f"{module}.npz"))
+            _compare(results, folder)
+            for i in range(arguments.rounds):
+                line.describe(f"{name}: round {i + 1} of {arguments.rounds}")
+                self._round(runtimes, results)
+        for result in results.values():
+            if "error" not in result:
+                result["latency_s"] = statistics.median(result.pop("best_s"))
+        return results
+
+    def _start(
+        self, stack: contextlib.ExitStack, module: str, request: Result, result: Result
+    ) -> Runtime:
+        """Create a session in several fresh processes and return the last of them."""
+        answers = []
+        for i in range(self.arguments.starts):
+            runtime = Runtime(module, self.threads)
+            if i == self.arguments.starts - 1:
+                stack.callback(runtime.close)
+                answers.append(runtime.ask("start", **request))
+            else:
+                with contextlib.closing(runtime):
+                    answers.append(runtime.ask("start", **request))
+        result["start_s"] = statistics.median(a["seconds"] for a in answers)
+        for key in ("start_bytes", "run_bytes"):
+            figures = [a[key] for a in answers if a[key] is not None]
+            result[key] = statistics.median(figures) if figures else None
+        return runtime
+
+    def _round(self, runtimes: Mapping[str, Runtime], results: Mapping[str, Result]) -> None:
+        """Append the best latency of each runtime in one round."""
+        for module, runtime in runtimes.items():
+            result = results[module]
+            if "error" not in result:
+                with _recording(result):
+                    best = runtime.ask("time", seconds=self.arguments.seconds)["best"]
+                    result.setdefault("best_s", []).append(best)
 
 
 @contextlib.contextmanager
-def _recording(row: Row) -> Iterator[None]:
-    """What goes wrong in a runtime stands in its row, and the others go on."""
+def _recording(result: Result) -> Iterator[None]:
+    """Replace a runtime's result by its error if it fails; the others go on."""
     try:
         yield
-    except Failed as error:
-        row.clear()
-        row["error"] = str(error)
+    except RuntimeFailed as error:
+        result.clear()
+        result["error"] = str(error)
 
 
-def _start(
-    stack: contextlib.ExitStack, module: str, threads: int, what: tuple[int, Row, Row]
-) -> Runtime:
-    """Starts a session in several fresh processes; the last of them lives on."""
-    n_starts, request, row = what
-    answers = []
-    for i in range(n_starts):
-        runtime = Runtime(module, threads)
-        if i == n_starts - 1:
-            stack.callback(runtime.close)
-            answers.append(runtime.ask("start", **request))
-        else:
-            with contextlib.closing(runtime):
-                answers.append(runtime.ask("start", **request))
-    row["start_s"] = statistics.median(a["seconds"] for a in answers)
-    for key in ("start_bytes", "run_bytes"):
-        figures = [a[key] for a in answers if a[key] is not None]
-        row[key] = statistics.median(figures) if figures else None
-    return runtime
-
-
-def _compare(rows: Mapping[str, Row], folder: pathlib.Path) -> None:
-    """How far each rival's outputs are from ours, relative to the largest value."""
-    ours = None if "error" in rows[OURS] else feeds.arrays_of(folder / f"{OURS}.npz")
-    for module, row in rows.items():
-        if ours is not None and module != OURS and "error" not in row:
+def _compare(results: Mapping[str, Result], folder: pathlib.Path) -> None:
+    """Add the largest difference of each rival's outputs, relative to our largest value."""
+    ours = None if "error" in results[OURS] else feeds.arrays_of(folder / f"{OURS}.npz")
+    for module, result in results.items():
+        if ours is not None and module != OURS and "error" not in result:
             theirs = feeds.arrays_of(folder / f"{module}.npz")
-            has_same = ours.keys() == theirs.keys()
-            gaps = [_gap(ours[k], theirs[k]) for k in ours] if has_same else [None]
-            known = [g for g in gaps if g is not None]
-            row["differs"] = max(known, default=0.0) if len(known) == len(gaps) else None
+            largest = max((difference(a, theirs.get(k)) for k, a in ours.items()), default=0.0)
+            is_comparable = ours.keys() == theirs.keys() and math.isfinite(largest)
+            result["differs"] = largest if is_comparable else None
 
 
-def _gap(a: Any, b: Any) -> float | None:
-    """The largest difference; None where two arrays are not the same kind of thing."""
-    if a.shape != b.shape or a.dtype.kind != b.dtype.kind:
-        return None
-    if a.dtype.kind not in "fiub":
-        return 0.0 if np.array_equal(a, b) else None
-    a, b = a.astype(np.float64), b.astype(np.float64)
-    finite = np.isfinite(a)
-    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
-        return None
-    if not finite.any():
-        return 0.0
-    if not np.isfinite(b[finite]).all():
-        return None
-    return float(np.abs(a[finite] - b[finite]).max() / max(np.abs(a[finite]).max(), 1e-30))
-
-
-def titles(paths: Sequence[str]) -> dict[str, str]:
-    """The name of each file, with as many folders before it as tell it from the others."""
+def short_paths(paths: Sequence[str]) -> dict[str, str]:
+    """Return the name of each file, with as many parent folders as make it unique."""
     parts = {path: pathlib.Path(os.path.abspath(path)).parts for path in paths}
-    found = {}
+    names = {}
     for path, own in parts.items():
         others = [p for p in parts.values() if p != own]
         n = next((n for n in range(1, len(own)) if all(own[-n:] != p[-n:] for p in others)), None)
-        found[path] = path if n is None else os.path.join(*own[-n:])
-    return found
+        names[path] = path if n is None else os.path.join(*own[-n:])
+    return names
 
 
-def _print(title: str, rows: Mapping[str, Row]) -> None:
-    heading(clean(title))
-    ours = rows[OURS].get("latency_s")
-    shown = [["", "latency", "vs sardonyx", "start", "memory", "with a run", "differs"]]
-    for module, row in rows.items():
-        if "error" in row:
+def _print(name: str, results: Mapping[str, Result]) -> None:
+    heading(name)
+    ours = results[OURS].get("latency_s")
+    rows = []
+    for module, result in results.items():
+        if "error" in result:
             continue
-        latency, start = row["latency_s"], row["start_s"]
+        latency, start = result["latency_s"], result["start_s"]
         ratio = f"{latency / ours:.2f}x as long" if ours and module != OURS else ""
-        memory = ["-" if row[k] is None else size(row[k]) for k in ("start_bytes", "run_bytes")]
-        shown.append([module, duration(latency), ratio, duration(start), *memory, _differs(row)])
-    if len(shown) > 1:
-        table(shown, right=(1, 2, 3, 4, 5, 6), styles={0: "cyan"})
-    for module, row in rows.items():
-        if "error" in row:
-            say(f"  {paint(module, 'cyan')}  {paint(clean(row['error']), 'red')}")
+        bytes_of = (result[key] for key in ("start_bytes", "run_bytes"))
+        memory = ["-" if n is None else format_bytes(n) for n in bytes_of]
+        times = format_seconds(latency), ratio, format_seconds(start)
+        rows.append([module, *times, *memory, _difference(result)])
+    if rows:
+        titles = ("", "latency", "vs sardonyx", "start", "memory", "with a run", "differs")
+        table(rows, titles, right=range(1, 7), styles={0: "cyan"})
+    errors = [[m, printable(r["error"])] for m, r in results.items() if "error" in r]
+    table(errors, styles={0: "cyan", 1: "red"})
     say()
 
 
-def _differs(row: Row) -> str:
-    if "differs" not in row:
+def _difference(result: Result) -> str:
+    if "differs" not in result:
         return ""
-    return "in kind" if row["differs"] is None else f"{row['differs']:.1e}"
+    return "in kind" if result["differs"] is None else f"{result['differs']:.1e}"
 
 
-def _print_means(results: Sequence[Row], rivals: Sequence[str]) -> None:
+def _print_means(results: Sequence[Result], rivals: Sequence[str]) -> None:
     for rival in rivals:
         pairs = [(r["runtimes"][OURS], r["runtimes"].get(rival, {})) for r in results]
         ran = [(a, b) for a, b in pairs if "latency_s" in a and "latency_s" in b]
-        if len(ran) > 1:  # of one the table says it
+        if len(ran) > 1:  # the mean of one is already in its table
             latency, start = (
                 statistics.geometric_mean(b[key] / a[key] for a, b in ran)
                 for key in ("latency_s", "start_s")

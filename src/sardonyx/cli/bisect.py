@@ -7,36 +7,35 @@ import json
 import pathlib
 from typing import Any
 
-import numpy as np
-
 from sardonyx.cli import inputs as feeds
 from sardonyx.cli.arguments import precision_entry, stop_entry
+from sardonyx.cli.bench_worker import flat
+from sardonyx.cli.console import activity, printable, say
+from sardonyx.cli.difference import difference
 from sardonyx.cli.measure import start
-from sardonyx.cli.term import Progress, clean, say
-from sardonyx.cli.worker import flat
 from sardonyx.passes.pipeline import PIPELINE
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Print the first pass of the pipeline after which the outputs of MODEL differ."""
-    with Progress(f"bisecting {clean(pathlib.Path(arguments.model).name)}"):
+    with activity(f"bisecting {printable(pathlib.Path(arguments.model).name)}"):
         runner = _Runner(arguments)
         number = runner.first_difference()
     name = "" if number is None else PIPELINE[number - 1].name
-    difference = runner.difference(len(PIPELINE) if number is None else number)
+    largest = runner.difference(len(PIPELINE) if number is None else number)
     if arguments.json:
-        say(json.dumps({"pass": number, "name": name, "difference": difference}))
+        print(json.dumps({"pass": number, "name": name, "difference": largest}))
     elif number is None:
-        say(f"no pass changes the outputs; the largest difference is {difference:.3g}")
+        say(f"no pass changes the outputs; the largest difference is {largest:.3g}")
     else:
-        say(f"pass {number} ({name}) changes the outputs by {difference:.3g} of the largest value")
+        say(f"pass {number} ({name}) changes the outputs by {largest:.3g} of the largest value")
         for n in (number - 1, number):
-            say(f"  sardonyx info {clean(arguments.model)} --stop-after {n} --dump")
+            say(f"  sardonyx info {printable(arguments.model)} --stop-after {n} --dump")
     return 0
 
 
 class _Runner:
-    """Runs a model on the same inputs with the first N passes; remembers the differences."""
+    """Runs a model on the same inputs with the first N passes, and caches the differences."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
@@ -48,9 +47,9 @@ class _Runner:
         self._differences: dict[int, float] = {}
 
     def first_difference(self) -> int | None:
-        """The number of the first pass after which outputs differ; None if they never do.
+        """Return the number of the first pass after which outputs differ, or None.
 
-        A binary search: it assumes that a difference stays once it is there.
+        Binary search: it assumes that later passes keep a difference.
         """
         good, bad = 0, len(PIPELINE)
         if not self._differs(bad):
@@ -61,11 +60,11 @@ class _Runner:
         return bad
 
     def difference(self, n_passes: int) -> float:
-        """The largest difference of an output, as a fraction of its largest value."""
+        """Return the largest difference of an output, as a fraction of its largest value."""
         if n_passes not in self._differences:
             outputs = self._outputs(self._session(n_passes))
-            pairs = ((self._expected[name], outputs.get(name)) for name in self._expected)
-            self._differences[n_passes] = max((_difference(*pair) for pair in pairs), default=0.0)
+            pairs = ((array, outputs.get(name)) for name, array in self._expected.items())
+            self._differences[n_passes] = max((difference(*pair) for pair in pairs), default=0.0)
         return self._differences[n_passes]
 
     def _differs(self, n_passes: int) -> bool:
@@ -80,21 +79,3 @@ class _Runner:
     def _outputs(self, session: Any) -> dict[str, Any]:
         named = zip(self._names, session.run(None, self._feed), strict=True)
         return dict(pair for name, value in named for pair in flat(name, value))
-
-
-def _difference(expected: Any, got: Any) -> float:
-    """How far two arrays are apart; infinite for other shapes, types or positions of NaN."""
-    if got is None or expected.shape != got.shape or expected.dtype != got.dtype:
-        return float("inf")
-    if expected.dtype.kind in "USb":
-        return 0.0 if np.array_equal(expected, got) else float("inf")
-    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
-    a, b = expected.astype(wide), got.astype(wide)
-    finite = np.isfinite(a)
-    if (
-        not np.array_equal(a[~finite], b[~finite], equal_nan=True)
-        or not np.isfinite(b[finite]).all()
-    ):
-        return float("inf")
-    largest = float(np.abs(a[finite]).max(initial=0))
-    return float(np.abs(a[finite] - b[finite]).max(initial=0)) / (largest or 1.0)

@@ -1,98 +1,103 @@
-"""`sardonyx run` without a model: the built-in one reads its samples, drawn beside its answers."""
+"""`sardonyx run` without a model: the built-in digits classifier on its samples."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-import shutil
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from sardonyx.cli.console import activity, can_encode, console, say
 from sardonyx.cli.inputs import arrays_of
-from sardonyx.cli.run import Measured, begin, measure, print_figures, print_files
-from sardonyx.cli.term import Progress, can_show, has_colour, paint, say
+from sardonyx.cli.run import Measured, measure, print_figures, print_files, start_session
 from sardonyx.models import DIGITS, SAMPLES
 
-DRAWN: Final = 6
+if TYPE_CHECKING:
+    from rich.text import Text
+
+DRAWN: Final = 6  # images
 BRIGHTEST: Final = 16  # a pixel's largest value
-CELL: Final = 26  # columns of one picture with its answer
+_COLUMNS: Final = 26  # of an image with its answer
 
 _SHADES: Final = " ░▒▓█"
-_PLAIN_SHADES: Final = " .:+#"
+_ASCII_SHADES: Final = " .:+#"
 _GREYS: Final = range(233, 256)  # of a terminal's 256 colours, dark to light
 
 
-def show(arguments: argparse.Namespace) -> int:
-    """Runs all samples at once, times a single one, and tells how it went."""
+def run_digits(arguments: argparse.Namespace) -> int:
+    """Classify all samples in one batch, time a single one, and print answers and figures."""
     samples = arrays_of(SAMPLES)
     images, labels = samples["image"], samples["label"]
-    with Progress("running the built-in model"):
-        started = begin(arguments, DIGITS)
+    with activity("running the built-in model"):
+        started = start_session(arguments, DIGITS)
         measured = measure(arguments, started, {"image": images}, {"image": images[:1]})
     probabilities = measured.outputs[0]
-    right = int((probabilities.argmax(1) == labels).sum())
+    n_right = int((probabilities.argmax(1) == labels).sum())
     if arguments.json:
-        say(json.dumps(_facts(measured, labels, right), indent=2))
+        print(json.dumps(_facts(measured, labels, n_right), indent=2))
         return 0
     _draw(images, labels, probabilities)
-    said = f"{right} of {len(labels)} samples right"
-    say(f"{paint(said, 'bold', 'green' if right == len(labels) else 'yellow')}\n")
+    colour = "green" if n_right == len(labels) else "yellow"
+    say(f"{n_right} of {len(labels)} samples right\n", f"bold {colour}")
     print_figures(measured, " of one image")
     print_files(arguments)
     return 0
 
 
-def _facts(measured: Measured, labels: Any, right: int) -> dict[str, Any]:
-    probabilities = measured.outputs[0]
+def _facts(measured: Measured, labels: Any, n_right: int) -> dict[str, Any]:
     answers = [
         {"label": int(label), "answer": int(row.argmax()), "probability": float(row.max())}
-        for label, row in zip(labels, probabilities, strict=True)
+        for label, row in zip(labels, measured.outputs[0], strict=True)
     ]
     return {
         "model": os.fspath(DIGITS),
         "samples": len(labels),
-        "right": right,
+        "right": n_right,
         "answers": answers,
         **measured.facts(),
     }
 
 
 def _draw(images: Any, labels: Any, probabilities: Any) -> None:
-    """A few pictures, as many side by side as the terminal has room for."""
-    cells = [
-        _cell(image[0], int(label), row)
-        for image, label, row in zip(images, labels, probabilities, strict=True)
-    ][:DRAWN]
-    abreast = max(1, min(3, (shutil.get_terminal_size().columns + 1) // CELL))
+    """Draw the first images with their answers, up to three side by side."""
+    from rich.table import Table
+
+    samples = zip(images[:DRAWN], labels, probabilities, strict=False)
+    cells = [_cell(image[0], int(label), row) for image, label, row in samples]
+    # One column less than they take: the last one needs no gap after it.
+    abreast = max(1, min(3, (console().width + 1) // _COLUMNS))
     for first in range(0, len(cells), abreast):
-        for lines in zip(*cells[first : first + abreast], strict=True):
-            say("".join(lines).rstrip())
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_row(*cells[first : first + abreast])
+        say(grid)
         say()
 
 
-def _cell(image: Any, label: int, row: Any) -> list[str]:
-    """The lines of one picture, with answer, probability and verdict beside it."""
-    answer = int(row.argmax())
+def _cell(image: Any, label: int, probabilities: Any) -> Text:
+    """Return an image with the answer, its probability and the verdict beside it."""
+    from rich.text import Text
+
+    answer = int(probabilities.argmax())
     verdict = ("right", "green") if answer == label else (f"is {label}", "red")
     beside = {
         2: (str(answer), "bold"),
-        3: (f"{row[answer]:.1%}", "dim"),
+        3: (f"{probabilities[answer]:.1%}", "dim"),
         4: verdict,
     }
     lines = []
     for y, pixels in enumerate(image):
-        text, style = beside.get(y, ("", "dim"))
-        lines.append(f"{_pixels(pixels)}  {paint(text, style)}{' ' * (CELL - 18 - len(text))}")
-    return lines
+        text, style = beside.get(y, ("", ""))
+        lines.append(Text.assemble(*_pixels(pixels), "  ", (f"{text:<6}", style)))
+    return Text("\n").join(lines)
 
 
-def _pixels(row: Any) -> str:
-    """One line of a picture, two columns to a pixel, since characters are twice as high as wide."""
+def _pixels(row: Any) -> list[tuple[str, str]]:
+    """Return one line of an image; a pixel is two columns, as characters are twice as high."""
     levels = np.clip(np.asarray(row) / BRIGHTEST, 0, 1)
-    if has_colour():
+    if console().color_system:
         greys = [_GREYS[round(float(v) * (len(_GREYS) - 1))] for v in levels]
-        return "".join(f"\x1b[48;5;{g}m  " for g in greys) + "\x1b[0m"
-    shades = _SHADES if can_show(_SHADES) else _PLAIN_SHADES
-    return "".join(2 * shades[round(float(v) * (len(shades) - 1))] for v in levels)
+        return [("  ", f"on color({grey})") for grey in greys]
+    shades = _SHADES if can_encode(_SHADES) else _ASCII_SHADES
+    return [(2 * shades[round(float(v) * (len(shades) - 1))], "") for v in levels]

@@ -1,4 +1,4 @@
-"""`sardonyx info`: what a model is and how it would run, found without reading its weights."""
+"""`sardonyx info`: a model's inputs, ops, weights, kernels and planned memory."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 import sardonyx._native as native
 from sardonyx.cli.arguments import entries_of, merged
+from sardonyx.cli.bench_worker import anonymous_bytes
+from sardonyx.cli.console import activity, printable
 from sardonyx.cli.info_devices import devices
 from sardonyx.cli.inputs import bound, settle
 from sardonyx.cli.measure import growth, start
-from sardonyx.cli.term import Progress, clean, say
-from sardonyx.cli.worker import anonymous_bytes
 from sardonyx.compile import Compiled, load_model
 from sardonyx.graph.const import Const, Recipe, Ref
 from sardonyx.graph.dim import symbols
@@ -33,15 +33,15 @@ from sardonyx.reports.weights import COPIED, MAPPED, PACKED, FormReport, forms_o
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Prints what is known of MODEL."""
-    with Progress(f"loading {clean(os.path.basename(arguments.model))}"):
+    """Print the facts about MODEL."""
+    with activity(f"loading {printable(os.path.basename(arguments.model))}"):
         facts, graph = inspect(arguments)
     if arguments.json:
-        say(json.dumps(facts | ({"graph": _text(graph)} if arguments.dump else {}), indent=2))
+        print(json.dumps(facts | ({"graph": _text(graph)} if arguments.dump else {}), indent=2))
         return 0
     if arguments.dump:
         for line in _text(graph).splitlines():
-            say(clean(line))
+            print(printable(line))
         return 0
     from sardonyx.cli.info_text import show
 
@@ -56,14 +56,14 @@ def _text(graph: Graph) -> str:
 
 
 def inspect(arguments: argparse.Namespace) -> tuple[dict[str, Any], Graph]:
-    """Everything for machines, and the graph as it would run."""
+    """Return all facts for JSON, and the optimized graph."""
     path = arguments.model
     before = anonymous_bytes()
     entries = entries_of(arguments)
     started = start(path, reads_weights=False, entries=entries, providers=arguments.provider)
     memory = growth(before)
     compiled = started.session._compiled
-    # A standalone pack has no graph but the one that runs.
+    # A standalone pack holds only the optimized graph.
     loaded = compiled.model.graph if compiled.is_standalone else load_model(path).graph
     as_loaded, names = _op_counts(loaded), _names(loaded)
     model, program = compiled.model, compiled.program
@@ -118,17 +118,18 @@ def _op_counts(graph: Graph) -> Counter[str]:
 
 
 def op_name(node: Node) -> str:
-    """An op's name, with its domain where that is not ONNX's own."""
+    """Return the name of a node's op, with its domain unless that is ai.onnx."""
     return f"{node.op.domain}.{node.op.name}" if node.op.domain else node.op.name
 
 
 def _weights(compiled: Compiled, file: str, names: Mapping[object, str]) -> list[dict[str, Any]]:
-    """Each constant that a node reads, once, the largest first."""
+    """Return the facts about each constant that a node reads, the largest first."""
     graph, forms = compiled.model.graph, forms_of(compiled.program)
-    found = {id(const): (name, const) for name, const in reversed(list(_constants(graph)))}
-    for const in forms:  # those that only lowering made
-        found.setdefault(id(const), ("", const))
-    rows = [
+    # Reversed, so that a constant with several names gets its first one.
+    constants = {id(const): (name, const) for name, const in reversed(list(_constants(graph)))}
+    for const in forms:  # adds those that only lowering created
+        constants.setdefault(id(const), ("", const))
+    weights = [
         {
             "name": name or _name(const, names),
             "type": const.dtype.ort_name,
@@ -140,28 +141,28 @@ def _weights(compiled: Compiled, file: str, names: Mapping[object, str]) -> list
             "offset": const.offset if isinstance(const, Ref) else None,
             "forms": [_form(f) for f in forms.get(const, ())],
         }
-        for name, const in found.values()
+        for name, const in constants.values()
     ]
-    _note_shared(rows, [forms.get(const, []) for _, const in found.values()])
-    return sorted(rows, key=lambda r: (-r["bytes"], r["name"]))
+    _note_shared(weights, [forms.get(const, []) for _, const in constants.values()])
+    return sorted(weights, key=lambda w: (-w["bytes"], w["name"]))
 
 
 def _names(graph: Graph) -> dict[object, str]:
-    """The names of the model's own weights by where they lie."""
+    """Return the names of the model's own weights by their location in a file."""
     return {c.place: name for name, c in _constants(graph) if isinstance(c, Ref) and name}
 
 
 def _name(const: Const, names: Mapping[object, str]) -> str:
-    """The name of the largest weight that a constant is made of."""
-    waiting, seen, found = [const], set[int](), list[Ref]()
-    while waiting:
-        const = waiting.pop()
+    """Return the name of the largest weight that a constant is computed from."""
+    worklist, seen, weights = [const], set[int](), list[Ref]()
+    while worklist:
+        const = worklist.pop()
         if isinstance(const, Recipe) and id(const) not in seen:
             seen.add(id(const))
-            waiting.extend(c for c in const.inputs if c is not None)
+            worklist.extend(c for c in const.inputs if c is not None)
         elif isinstance(const, Ref) and const.place in names:
-            found.append(const)
-    return names[max(found, key=lambda c: c.length).place] if found else ""
+            weights.append(const)
+    return names[max(weights, key=lambda c: c.length).place] if weights else ""
 
 
 def _form(form: FormReport) -> dict[str, Any]:
@@ -174,22 +175,22 @@ def _form(form: FormReport) -> dict[str, Any]:
     }
 
 
-def _note_shared(rows: list[dict[str, Any]], forms: list[list[FormReport]]) -> None:
-    """Adds to each form the other weights that are the same memory, which only the first counts."""
+def _note_shared(weights: list[dict[str, Any]], forms: list[list[FormReport]]) -> None:
+    """Add to each layout the other weights in the same memory, which counts only for the first."""
     users: dict[object, list[int]] = {}
-    for i, (_, of) in enumerate(zip(rows, forms, strict=True)):
-        for form in of:
+    for i, of_weight in enumerate(forms):
+        for form in of_weight:
             users.setdefault(form.memory_key, []).append(i)
-    for i, (row, of) in enumerate(zip(rows, forms, strict=True)):
-        for said, form in zip(row["forms"], of, strict=True):
+    for i, (weight, of_weight) in enumerate(zip(weights, forms, strict=True)):
+        for facts, form in zip(weight["forms"], of_weight, strict=True):
             same = users[form.memory_key]
-            said["same_as"] = [rows[k]["name"] for k in same if k != i]
+            facts["same_as"] = [weights[k]["name"] for k in same if k != i]
             if same[0] != i:
-                said["anonymous_bytes"] = 0
+                facts["anonymous_bytes"] = 0
 
 
 def _memory(weights: list[dict[str, Any]]) -> dict[str, int]:
-    """Bytes of all weights by what becomes of them, and the anonymous memory that they take."""
+    """Return the bytes of all weights by state, and their anonymous memory."""
     totals = dict.fromkeys((MAPPED, PACKED, COPIED), 0)
     own = 0
     for weight in weights:
@@ -201,17 +202,17 @@ def _memory(weights: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def _constants(graph: Graph) -> Iterator[tuple[str, Const]]:
-    for part in graph.family():
-        yield from ((v.name, c) for v, c in part.defaults.items())
-        yield from _behind(part.outputs)
-        for node in part.nodes:
-            yield from _behind(v for v in node.inputs if v is not None)
+    for subgraph in graph.family():
+        yield from ((v.name, c) for v, c in subgraph.defaults.items())
+        yield from _named_constants(subgraph.outputs)
+        for node in subgraph.nodes:
+            yield from _named_constants(v for v in node.inputs if v is not None)
             for key, attr in node.attrs.items():
                 if isinstance(attr, Const):
                     yield f"{node.name or node.op.name}.{key}", attr
 
 
-def _behind(values: Iterable[Value]) -> Iterator[tuple[str, Const]]:
+def _named_constants(values: Iterable[Value]) -> Iterator[tuple[str, Const]]:
     return ((v.name, v.const) for v in values if v.const is not None)
 
 
@@ -227,7 +228,7 @@ def _source(const: Const, file: str) -> str:
 
 
 def _where(const: Const, depth: int = 2) -> str:
-    """Where the bytes come from; recipes only so deep, since parts may be shared."""
+    """Return where the bytes come from, to a depth: inputs of recipes may be shared."""
     if not isinstance(const, Recipe):
         return const.describe()
     if not depth:
@@ -237,17 +238,20 @@ def _where(const: Const, depth: int = 2) -> str:
 
 
 def _nodes(compiled: Compiled) -> list[dict[str, Any]]:
-    """Each node in the order it runs, those of bodies after all others."""
+    """Return the facts about each node in execution order, those of subgraphs last."""
     kernels = {node: kernel for node, _, kernel in compiled.program.nodes()}
     placement = compiled.placement
-    others = [n for n in compiled.model.graph.all_nodes() if n not in kernels]
+    graph = compiled.model.graph
+    others = [n for n in graph.all_nodes() if n not in kernels]
+    top_level = set(graph.nodes)
     return [
         {
             "name": node.name,
             "op": op_name(node),
             "outputs": [str(v.fact) for v in node.outputs],
             "provider": placement.where[node].name,
-            "kernel": kernels.get(node),  # of a body's node its provider alone is known
+            "kernel": kernels.get(node),  # None: a view, or a node of a subgraph
+            "is_in_subgraph": node not in top_level,
             "why": placement.where[node].claims(node).why,
             "refusals": [
                 {"provider": p, "why": why} for p, why in placement.refusals.get(node, ())
@@ -258,11 +262,11 @@ def _nodes(compiled: Compiled) -> list[dict[str, Any]]:
 
 
 def _precision(asked: str, nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What was asked for, and how many nodes round to it."""
+    """Return the requested precision, and how many nodes round to it."""
     rounded = sum(1 for n in nodes if (n["kernel"] or "").endswith("_bf16"))
     why = ""
     if asked == "bf16" and not MULTIPLIES_BF16:
-        why = f"it changes nothing on this CPU, which does not multiply bf16 ({native.isa})"
+        why = f"it changes nothing on this CPU, which has no bf16 multiplication ({native.isa})"
     return {"asked": asked, "rounded": rounded, "why": why}
 
 
@@ -286,7 +290,7 @@ def _guard(guard: Guard) -> dict[str, Any]:
 
 
 def _plan(arguments: argparse.Namespace, model: Model, program: Program) -> dict[str, Any]:
-    """Bytes of all values that a run makes, for the sizes that were asked for."""
+    """Return the planned bytes of all values of a run, for the sizes of --dims and --shapes."""
     shapes = settle(model.inputs, merged(arguments.dims), merged(arguments.shapes))
     dims = bound(program.inputs, shapes)
     plan = program.plan

@@ -1,11 +1,12 @@
-"""What of a model lies on devices: nodes, weights, and the copies at their borders."""
+"""The nodes and weights of a model by device, and the copies between devices."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sardonyx.cli.term import clean, heading, paint, say, size, table
+from sardonyx.base.units import format_bytes
+from sardonyx.cli.console import count, heading, note, printable, say, table
 from sardonyx.compile import Compiled
 from sardonyx.graph.const import Const
 from sardonyx.graph.graph import Node, Value
@@ -14,7 +15,7 @@ from sardonyx.place import HOST, Provider, has_device
 
 
 def devices(compiled: Compiled) -> dict[str, Any]:
-    """Nodes and weights by device, and what is copied from one to another."""
+    """Return nodes and weights by device, and the values that are copied between devices."""
     placement, program = compiled.placement, compiled.program
     nodes: dict[str, list[Node]] = {HOST: []}
     copies = []
@@ -24,12 +25,12 @@ def devices(compiled: Compiled) -> dict[str, Any]:
         else:
             nodes.setdefault(_device(provider), []).append(node)
     by_device = []
-    for device, there in nodes.items():
-        weights = _weights(there)
+    for device, on_device in nodes.items():
+        weights = _weights(on_device)
         by_device.append(
             {
                 "device": device,
-                "nodes": len(there),
+                "nodes": len(on_device),
                 "weights": len(weights),
                 "weight_bytes": sum(c.size_bytes for c in weights),
             }
@@ -37,8 +38,8 @@ def devices(compiled: Compiled) -> dict[str, Any]:
     return {
         "by_device": by_device,
         "copies": copies,
-        "copied_in": [_end(i) for i in program.inputs if i.device != HOST],
-        "copied_out": [_end(o) for o in program.outputs if o.device != HOST],
+        "copied_in": [_endpoint(i) for i in program.inputs if i.device != HOST],
+        "copied_out": [_endpoint(o) for o in program.outputs if o.device != HOST],
     }
 
 
@@ -57,35 +58,33 @@ def _copy(node: Node) -> dict[str, Any]:
     return {"value": value.name, "type": str(value.fact), "to": node.attrs["to"].decode()}
 
 
-def _end(given: Any) -> dict[str, str]:
-    return {"name": given.name, "device": given.device}
+def _endpoint(value: Any) -> dict[str, str]:
+    return {"name": value.name, "device": value.device}
 
 
 def show(facts: Mapping[str, Any]) -> None:
-    """The same for people, where there is a device beside the CPU."""
-    places = facts["devices"]["by_device"]
-    if len(places) < 2:
+    """Print devices and copies, if there is a device besides the CPU."""
+    devices = facts["devices"]["by_device"]
+    if len(devices) < 2:
         return
     copies = facts["devices"]["copies"]
-    heading("devices", f"{len(copies)} cop{'y' if len(copies) == 1 else 'ies'} between them")
+    heading("devices", f"{count(len(copies), 'copy', 'copies')} between them")
     rows = [
         [
-            p["device"],
-            f"{p['nodes']} node{'' if p['nodes'] == 1 else 's'}",
-            size(p["weight_bytes"]),
-            f"in {p['weights']} weight{'' if p['weights'] == 1 else 's'}",
+            d["device"],
+            count(d["nodes"], "node"),
+            format_bytes(d["weight_bytes"]),
+            f"in {count(d['weights'], 'weight')}",
         ]
-        for p in places
+        for d in devices
     ]
     table(rows, right=(1, 2), styles={0: "cyan", 3: "dim"})
-    ways = [["copied", f"{c['value'] or 'a value'} to {c['to']}", c["type"]] for c in copies[:8]]
+    copied = [["copied", f"{c['value'] or 'a value'} to {c['to']}", c["type"]] for c in copies[:8]]
     if len(copies) > 8:
-        ways.append(["", f"{len(copies) - 8} more", ""])
-    for key, what, way in (("copied_in", "fed", "to"), ("copied_out", "handed out", "from")):
-        ways += [[what, f"{e['name']} {way} {e['device']}", ""] for e in facts["devices"][key]]
-    table([[clean(cell) for cell in row] for row in ways], styles={0: "dim", 2: "dim"})
+        copied.append(["", f"{len(copies) - 8} more", ""])
+    for key, what, way in (("copied_in", "input", "to"), ("copied_out", "output", "from")):
+        copied += [[what, f"{e['name']} {way} {e['device']}", ""] for e in facts["devices"][key]]
+    table([list(map(printable, row)) for row in copied], styles={0: "dim", 2: "dim"})
     if facts["devices"]["copied_in"] or facts["devices"]["copied_out"]:
-        say(
-            paint("  what is fed or handed out as an array is copied; tensors there are not", "dim")
-        )
+        note("numpy arrays are copied; tensors that are on the device already are not")
     say()

@@ -1,4 +1,4 @@
-"""Inputs for a model: read from a file, or made up from what the model declares."""
+"""Inputs for a model: read from a file, or generated from the declared types and shapes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.cli.arguments import UsageError, merged
-from sardonyx.cli.worker import write_arrays
+from sardonyx.cli.bench_worker import write_arrays
 from sardonyx.errors import InvalidArgument, NoSuchFile, SardonyxError
 from sardonyx.graph.dim import evaluate, symbols
 from sardonyx.graph.dtype import STRING, DType
@@ -21,7 +21,7 @@ from sardonyx.load.model import Declared
 from sardonyx.ort.node_arg import type_name
 from sardonyx.program.program import Input
 
-MAX_BYTES: Final = 8 << 30  # of one made-up input
+MAX_BYTES: Final = 8 << 30  # of one generated input
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -29,33 +29,35 @@ Shapes = dict[str, tuple[int, ...]]
 def chosen(
     arguments: argparse.Namespace, path: pathlib.Path, declared: Sequence[Declared]
 ) -> tuple[dict[str, Any], str]:
-    """A model's inputs, and where they are from: a file, one beside the model, or made up."""
+    """Return a model's inputs and their source: --inputs, a file beside the model, or generated."""
     dims, shapes = merged(arguments.dims), merged(arguments.shapes)
-    given: pathlib.Path | None = getattr(arguments, "inputs", None)  # not every command has it
+    file: pathlib.Path | None = getattr(arguments, "inputs", None)  # not every command has it
     beside = path.with_suffix(".npz")
-    if given is not None:
+    if file is not None:
         if dims or shapes:
-            raise UsageError("--dims and --shapes are for made-up inputs: leave out --inputs")
-        return read(given, declared), str(given)
+            raise UsageError("--dims and --shapes are for generated inputs: leave out --inputs")
+        return read(file, declared), str(file)
     if beside.exists() and not dims and not shapes:
         return read(beside, declared, strict=False), str(beside)
-    return make_up(declared, settle(declared, dims, shapes)), "made up"
+    return generate(declared, settle(declared, dims, shapes)), "generated"
 
 
 def settle(
     inputs: Sequence[Declared], dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]
 ) -> Shapes:
-    """A shape for every input: as given, else by the names of its dims, else ones."""
+    """Return a shape for every input: by --shapes, else by --dims, else of ones."""
     by_name = {i.name: i for i in inputs}
     for name in shapes:
         if name not in by_name:
-            raise UsageError(f"--shapes names {name}, and the inputs are {', '.join(by_name)}")
+            raise UsageError(f"--shapes names {name}, but the inputs are {', '.join(by_name)}")
     known = {d for i in inputs for d in i.dims or () if isinstance(d, str)}
     names = known | {s for d in known for s in _symbols(d)}
     for name in dims:
         if name not in names:
-            has = ", ".join(sorted(names)) or "none"
-            raise UsageError(f"--dims names {name}, and the open dims of the inputs are {has}")
+            known_names = ", ".join(sorted(names)) or "none"
+            raise UsageError(
+                f"--dims names {name}, but the symbolic dims of the inputs are {known_names}"
+            )
     sizes = dict(dims)
     for name, shape in shapes.items():
         _learn(by_name[name], shape, sizes)
@@ -63,7 +65,7 @@ def settle(
 
 
 def bound(inputs: Sequence[Input], shapes: Shapes) -> dict[str, int]:
-    """The sizes that a program's inputs of these shapes give; the others have their defaults."""
+    """Return the symbolic sizes that inputs of these shapes have; others have their defaults."""
     dims: dict[str, int] = {}
     for spec in inputs:
         shape = shapes.get(spec.name, () if spec.default is None else spec.default.shape)
@@ -72,17 +74,17 @@ def bound(inputs: Sequence[Input], shapes: Shapes) -> dict[str, int]:
 
 
 def _learn(declared: Declared, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
-    """Takes the sizes of named dims from a given shape, which must fit the declared one."""
+    """Add the sizes of named dims in a shape, which must match the declared one."""
     if declared.dims is None:
         return
     what = f"--shapes gives {declared.name} the shape {list(shape)}"
     if len(shape) != len(declared.dims):
-        raise UsageError(f"{what}, and the model declares {list(declared.dims)}")
+        raise UsageError(f"{what}, but the model declares {list(declared.dims)}")
     for dim, n in zip(declared.dims, shape, strict=True):
         if isinstance(dim, int) and dim >= 0 and dim != n:
-            raise UsageError(f"{what}, and the model declares {list(declared.dims)}")
+            raise UsageError(f"{what}, but the model declares {list(declared.dims)}")
         if isinstance(dim, str) and sizes.setdefault(dim, n) != n:
-            raise UsageError(f"{what}, and {dim} is {sizes[dim]} elsewhere")
+            raise UsageError(f"{what}, but {dim} is {sizes[dim]} elsewhere")
 
 
 def _shape(declared: Declared, sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -97,14 +99,14 @@ def _size(dim: int | str | None, sizes: Mapping[str, int]) -> int:
         return 1
     if dim in sizes or dim.isidentifier():
         return sizes.get(dim, 1)
-    # Exporters write sums as names: past_length + 1.
-    size = _formula(dim)
+    # Exporters write expressions as names: past_length + 1.
+    size = _expression(dim)
     if size is None:
         return 1
     return max(0, evaluate(size, {s: sizes.get(s, 1) for s in symbols(size)}))
 
 
-def _formula(dim: str) -> Any:
+def _expression(dim: str) -> Any:
     from sardonyx.load.graph_text import parse_size
 
     try:
@@ -114,12 +116,12 @@ def _formula(dim: str) -> Any:
 
 
 def _symbols(dim: str) -> frozenset[str]:
-    size = None if dim.isidentifier() else _formula(dim)
+    size = None if dim.isidentifier() else _expression(dim)
     return frozenset() if size is None else symbols(size)
 
 
-def make_up(inputs: Sequence[Declared], shapes: Shapes) -> dict[str, Any]:
-    """Inputs of these shapes, the same ones every time."""
+def generate(inputs: Sequence[Declared], shapes: Shapes) -> dict[str, Any]:
+    """Return random inputs of these shapes, the same ones in every call."""
     rng = np.random.default_rng(0)
     return {i.name: _value(i.name, i.fact, shapes[i.name], rng) for i in inputs}
 
@@ -137,9 +139,10 @@ def _value(
         case MapFact():
             value = _value(name, fact.value, (), rng)
             return {"a" if fact.key is STRING else 0: getattr(value, "item", lambda: value)()}
+    kind = type_name(fact) or "value of unknown type"
     raise InvalidArgument(
-        f"input {name} is a {type_name(fact) or 'value of unknown type'}, which cannot be made up",
-        hint="give it with --inputs FILE.npz",
+        f"input {name} is a {kind}, which cannot be generated",
+        hint="pass it with --inputs FILE.npz",
     )
 
 
@@ -148,8 +151,8 @@ def _array(name: str, dtype: DType, shape: tuple[int, ...], rng: np.random.Gener
     if n_bytes > MAX_BYTES:
         raise InvalidArgument(
             f"input {name} of shape {list(shape)} takes {n_bytes} bytes, "
-            f"and at most {MAX_BYTES} are made up",
-            hint="give smaller --dims or --shapes, or the input itself with --inputs FILE.npz",
+            f"and at most {MAX_BYTES} are generated",
+            hint="pass smaller --dims or --shapes, or the input itself with --inputs FILE.npz",
         )
     if dtype is STRING:
         return np.full(shape, "a", object)
@@ -159,13 +162,13 @@ def _array(name: str, dtype: DType, shape: tuple[int, ...], rng: np.random.Gener
 
 
 def read(path: pathlib.Path, inputs: Sequence[Declared], *, strict: bool = True) -> dict[str, Any]:
-    """Inputs from a .npz file; if not `strict`, arrays that are no inputs are left out."""
+    """Read inputs from a .npz file; if not `strict`, ignore arrays that are not inputs."""
     arrays = arrays_of(path)
     feed: dict[str, Any] = {}
     for declared in inputs:
         if isinstance(declared.fact, SequenceFact):
-            parts = [arrays.pop(k) for k in _parts(declared.name, arrays)]
-            feed[declared.name] = [_typed(p, declared.fact.elem) for p in parts]
+            elements = [arrays.pop(k) for k in _element_names(declared.name, arrays)]
+            feed[declared.name] = [_typed(e, declared.fact.elem) for e in elements]
         elif declared.name in arrays:
             feed[declared.name] = _typed(arrays.pop(declared.name), declared.fact)
     missing = [i.name for i in inputs if i.name not in feed]
@@ -176,14 +179,14 @@ def read(path: pathlib.Path, inputs: Sequence[Declared], *, strict: bool = True)
 
 
 def arrays_of(path: pathlib.Path) -> dict[str, Any]:
-    """All arrays of a .npz file; pickled objects are refused."""
+    """Return all arrays of a .npz file; pickled objects are refused."""
     try:
         with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise NoSuchFile(f"there is no file {path}") from None
     except (ValueError, EOFError, KeyError, AttributeError, TypeError, zipfile.BadZipFile) as error:
-        why = "it is no .npz file, or holds pickled objects" if "pickle" in str(error) else error
+        why = "not a .npz file, or with pickled objects" if "pickle" in str(error) else error
         raise InvalidArgument(
             f"{path} cannot be read as arrays: {why}",
             hint="write it with numpy.savez(FILE, name=array, ...)",
@@ -191,12 +194,12 @@ def arrays_of(path: pathlib.Path) -> dict[str, Any]:
 
 
 def store(feed: Mapping[str, Any], model: str, folder: pathlib.Path) -> dict[str, Any]:
-    """Inputs in a file that other processes read, with the types that such a file forgets."""
+    """Write inputs for another process; return the file and the types that .npz cannot express."""
     arrays, types = {}, {}
     for name, value in feed.items():
         if not isinstance(value, np.ndarray):
             raise InvalidArgument(
-                f"input {name} of {model} is no tensor: other processes are fed only those"
+                f"input {name} of {model} is not a tensor: only those are passed to other processes"
             )
         arrays[name] = value.astype(str) if value.dtype == object else value
         if value.dtype.type.__module__ == "ml_dtypes":
@@ -206,20 +209,20 @@ def store(feed: Mapping[str, Any], model: str, folder: pathlib.Path) -> dict[str
     return {"inputs": str(folder / "inputs.npz"), "types": types}
 
 
-def _parts(name: str, arrays: Mapping[str, Any]) -> list[str]:
-    found: list[str] = []
-    while (key := f"{name}.{len(found)}") in arrays:
-        found.append(key)
-    return found
+def _element_names(name: str, arrays: Mapping[str, Any]) -> list[str]:
+    names: list[str] = []
+    while (key := f"{name}.{len(names)}") in arrays:
+        names.append(key)
+    return names
 
 
 def _typed(array: Any, fact: AnyFact | None) -> Any:
-    """An array as the session takes it: a file has no text objects and only numpy's own types."""
+    """Convert an array to its declared type: .npz has neither string objects nor ml_dtypes."""
     if array.dtype.kind == "U":
         return array.astype(object)
-    wanted = fact.dtype.np if isinstance(fact, Fact) else array.dtype
-    if wanted.type.__module__ != "ml_dtypes" or array.dtype == wanted:
+    dtype = fact.dtype.np if isinstance(fact, Fact) else array.dtype
+    if dtype.type.__module__ != "ml_dtypes" or array.dtype == dtype:
         return array
-    if array.dtype.kind == "V" and array.dtype.itemsize == wanted.itemsize:
-        return array.view(wanted)
-    return array.astype(wanted)
+    if array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize:
+        return array.view(dtype)
+    return array.astype(dtype)

@@ -1,4 +1,4 @@
-"""Measures sessions: memory, time of the start, latency of runs."""
+"""Measurements of a session: memory, start-up time, latency."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from sardonyx.base.records import frozen
-from sardonyx.cli.worker import anonymous_bytes, unused
+from sardonyx.cli.bench_worker import anonymous_bytes, unused
 from sardonyx.errors import Fail
 
 if TYPE_CHECKING:
@@ -19,14 +19,14 @@ LEAST_RUNS: Final = 3
 
 
 def growth(before: int | None) -> int | None:
-    """How much anonymous memory was added since then."""
+    """Return the anonymous memory that was added since `before`."""
     now = anonymous_bytes()
     return None if now is None or before is None else max(0, now - before)
 
 
 @frozen
 class Latency:
-    """Times of repeated runs, in seconds."""
+    """Latency of repeated runs, in seconds."""
 
     median: float
     best: float
@@ -35,7 +35,7 @@ class Latency:
 
 @frozen
 class Start:
-    """A session, and what it took to make it."""
+    """A session, and the time and memory of its creation."""
 
     session: InferenceSession
     seconds: float
@@ -44,7 +44,7 @@ class Start:
 
 
 def latency(call: Callable[[], Any], seconds: float) -> Latency:
-    """Calls for about so long, and at least a few times unless one call takes longer than that."""
+    """Call repeatedly for so many seconds; at least LEAST_RUNS times, or for twice as long."""
     times: list[float] = []
     started = time.perf_counter()
     while len(times) < MAX_RUNS:
@@ -66,7 +66,7 @@ def start(
     entries: Mapping[str, str] | None = None,
     providers: Sequence[tuple[str, dict[str, str]]] = (),
 ) -> Start:
-    """A new session for a model; `profile` is the prefix of a trace's file name."""
+    """Create a session for a model; `profile` is the prefix of the profile's file name."""
     from sardonyx.ort.options import SessionOptions
     from sardonyx.session import InferenceSession
 
@@ -80,19 +80,8 @@ def start(
         options.enable_profiling, options.profile_file_prefix = True, profile
     before, began = anonymous_bytes(), time.perf_counter()
     session = InferenceSession(model, options, providers=list(providers) or None)
-    check_providers(session, providers)
+    # The figures of another provider than the named one would mislead.
+    if what := unused(session, providers):
+        raise Fail(what, hint="see the warning for the reason, or name another provider")
     seconds = time.perf_counter() - began
     return Start(session, seconds, session._compiled.stages.seconds(), growth(before))
-
-
-def check_providers(session: Any, wanted: Sequence[tuple[str, Any]]) -> None:
-    """Whoever names a provider on the command line wants no figures of another."""
-    if what := unused(session, wanted):
-        raise Fail(what, hint="a warning says why, or ask for another provider")
-
-
-def first_run(session: InferenceSession, feed: Mapping[str, Any]) -> tuple[list[Any], int | None]:
-    """The outputs of a first run, and the memory that it added."""
-    before = anonymous_bytes()
-    outputs = session.run(None, feed)
-    return outputs, growth(before)

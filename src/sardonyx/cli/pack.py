@@ -1,4 +1,4 @@
-"""`sardonyx pack`: a model's weights as kernels read them, in a file that later loads map."""
+"""`sardonyx pack`: writes and verifies packs, files with the prepacked weights of a model."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import time
 from typing import Any, Final
 
 from sardonyx.base.records import replace
+from sardonyx.base.units import format_bytes, format_seconds
 from sardonyx.cli.arguments import UsageError
-from sardonyx.cli.term import Progress, clean, duration, say, size
+from sardonyx.cli.console import activity, printable, say
 from sardonyx.compile import Options, given_bytes, settings_of
 from sardonyx.compile.pack_model import Request, Written, pack, standalone
 from sardonyx.errors import Fail
@@ -30,7 +31,7 @@ LEVELS: Final = {
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Packs MODEL, or checks the pack that it has."""
+    """Pack MODEL, or verify its pack."""
     level = LEVELS[arguments.optimization_level]
     precision = PRECISIONS[arguments.precision]
     passes = replace(PassOptions(level=level), **precision)
@@ -39,16 +40,16 @@ def command(arguments: argparse.Namespace) -> int:
         return _verify(arguments, options)
     path = _target(arguments)
     started = time.monotonic()
-    shown = clean(os.path.basename(arguments.model))
-    with Progress(f"packing {shown}") as progress:
-        make = standalone if arguments.standalone else pack
-        written = make(arguments.model, options, Request(path, report=progress.show))
-    _tell(arguments, written, time.monotonic() - started)
+    name = printable(os.path.basename(arguments.model))
+    with activity(f"packing {name}") as line:
+        write = standalone if arguments.standalone else pack
+        written = write(arguments.model, options, Request(path, report=line.update))
+    _print(arguments, written, time.monotonic() - started)
     return 0
 
 
 def _target(arguments: argparse.Namespace) -> str:
-    """Where to write: beside the model, or where the user says."""
+    """Return the path to write to: --output, else beside the model."""
     model, path = os.fspath(arguments.model), arguments.output
     if arguments.standalone:
         if path is None:
@@ -62,7 +63,7 @@ def _target(arguments: argparse.Namespace) -> str:
     return path
 
 
-def _tell(arguments: argparse.Namespace, written: Written, seconds: float) -> None:
+def _print(arguments: argparse.Namespace, written: Written, seconds: float) -> None:
     doubled: list[dict[str, Any]] = [
         {"type": c.dtype.ort_name, "shape": list(c.shape), "extra_bytes": extra}
         for c, extra in written.doubled
@@ -74,28 +75,29 @@ def _tell(arguments: argparse.Namespace, written: Written, seconds: float) -> No
             "seconds": seconds,
             "doubled": doubled,
         }
-        say(json.dumps(facts, indent=2))
+        print(json.dumps(facts, indent=2))
         return
-    say(f"{clean(written.path)}: {size(written.size_bytes)} in {duration(seconds)}")
-    for row in doubled if arguments.standalone else ():
-        dims = "x".join(map(str, row["shape"]))
-        say(f"  {row['type']} {dims} is in it in two forms: {size(row['extra_bytes'])} more")
+    size = format_bytes(written.size_bytes)
+    say(f"{printable(written.path)}: {size} in {format_seconds(seconds)}")
+    for weight in doubled if arguments.standalone else ():
+        dims, extra = "x".join(map(str, weight["shape"])), format_bytes(weight["extra_bytes"])
+        say(f"  {weight['type']} {dims} is stored in two layouts: {extra} more")
 
 
 def _verify(arguments: argparse.Namespace, options: Options) -> int:
-    """Reads every byte of a pack that is there."""
+    """Verify every byte of an existing pack."""
     path = os.fspath(arguments.output or arguments.model + SUFFIX)
     if not os.path.exists(path):
-        raise Fail(f"there is no pack {path}", hint=f"sardonyx pack {arguments.model} makes it")
+        raise Fail(f"there is no pack {path}", hint=f"sardonyx pack {arguments.model} creates it")
     try:
-        given = given_bytes(arguments.model, options)
-        found = read(path, given, settings_of(options), PackOptions(verify=True))
+        model = given_bytes(arguments.model, options)
+        found = read(path, model, settings_of(options), PackOptions(verify=True))
     except Broken as error:
         raise Fail(f"the pack {path} cannot be used: {error}") from None
     if arguments.json:
         facts = {"is_sound": True, "is_standalone": found.is_standalone}
-        say(json.dumps({"pack": path, "bytes": os.path.getsize(path), **facts}))
+        print(json.dumps({"pack": path, "bytes": os.path.getsize(path), **facts}))
     else:
         what = " of a standalone model" if found.is_standalone else ""
-        say(f"{clean(path)}: {size(os.path.getsize(path))}{what}, every byte as it was written")
+        say(f"{printable(path)}: {format_bytes(os.path.getsize(path))}{what}, every byte verified")
     return 0

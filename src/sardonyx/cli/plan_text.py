@@ -1,28 +1,30 @@
-"""Prints what `plan` found, for people."""
+"""The text output of `sardonyx plan`."""
 
 from __future__ import annotations
 
-import shutil
-from typing import Final
-
 import sardonyx._native as native
-from sardonyx.cli.info_weights import shortened
+from sardonyx.base.units import format_bytes
+from sardonyx.cli.console import (
+    count,
+    format_shape,
+    heading,
+    note,
+    printable,
+    say,
+    short_name,
+    table,
+)
 from sardonyx.cli.plan import DEFAULT, Planned
-from sardonyx.cli.plan_advice import short
-from sardonyx.cli.term import clean, heading, paint, say, shape, size, table
 from sardonyx.reports.memory import Tensor, Timeline
-
-_NAME, _MAKER = 1, 3  # columns of the table
-_LEAST: Final = 16  # characters that a name keeps
 
 
 def show(planned: Planned, top: int) -> None:
-    """Orders, the tensors at the peak, and advice."""
-    sizes = ", ".join(f"{clean(n)} {shape(s)}" for n, s in planned.shapes.items())
-    heading(clean(planned.model), sizes)
+    """Print the execution orders, the live tensors at the peak, and advice."""
+    sizes = ", ".join(f"{printable(n)} {format_shape(s)}" for n, s in planned.shapes.items())
+    heading(printable(planned.model), sizes)
     if planned.assumed:
-        taken = ", ".join(f"{clean(n)}={s}" for n, s in planned.assumed.items())
-        say(paint(f"  sizes that depend on data, taken as: {taken} (--dims gives others)", "dim"))
+        assumed = ", ".join(f"{printable(n)}={s}" for n, s in planned.assumed.items())
+        note(f"sizes that depend on data, assumed: {assumed} (--dims sets others)")
     say()
     _orders(planned)
     _peak(planned.shown, top)
@@ -30,82 +32,69 @@ def show(planned: Planned, top: int) -> None:
 
 
 def _orders(planned: Planned) -> None:
-    heading("memory of a run by order", "outputs and what threads take come on top of the peak")
-    found = planned.timelines.values()
-    best = min(t.peak_bytes for t in found)
+    heading("memory of a run by order", "outputs and threads' workspaces add to the peak")
+    timelines = planned.timelines.values()
+    best = min(t.peak_bytes for t in timelines)
     columns = {
-        "peak": [t.peak_bytes for t in found],
-        "arena": [t.arena_bytes for t in found],
-        "alive": [t.lower_bound for t in found],
-        "outputs": [t.output_bytes for t in found],
-        "scratch": [t.scratch_bytes for t in found],
+        "peak": [t.peak_bytes for t in timelines],
+        "arena": [t.arena_bytes for t in timelines],
+        "live": [t.lower_bound for t in timelines],
+        "outputs": [t.output_bytes for t in timelines],
+        "scratch": [t.scratch_bytes for t in timelines],
     }
-    if columns["arena"] == columns["peak"]:  # all of it
+    if columns["arena"] == columns["peak"]:  # one arena holds everything
         del columns["arena"]
-    rows = [["order", *columns, "steps", ""]]
-    for i, one in enumerate(found):
-        figures = [size(column[i]) for column in columns.values()]
-        rows.append([one.order, *figures, str(len(one.steps)), _note(one, best)])
-    table(rows, right=range(1, len(rows[0]) - 1), styles={0: "cyan", len(rows[0]) - 1: "dim"})
-    own, cpus = planned.shown.local_bytes, native.usable_cpus()
-    if own:
-        say(paint(f"  each thread works in {size(own)} of its own", "dim"))
+    rows = []
+    for i, timeline in enumerate(timelines):
+        figures = [format_bytes(column[i]) for column in columns.values()]
+        rows.append([timeline.order, *figures, str(len(timeline.steps)), _remark(timeline, best)])
+    last = len(columns) + 2
+    titles, styles = ("order", *columns, "steps", ""), {0: "cyan", last: "dim"}
+    table(rows, titles, right=range(1, last), styles=styles)
+    per_thread, cpus = planned.shown.local_bytes, native.usable_cpus()
+    if per_thread:
+        note(f"each thread has a workspace of {format_bytes(per_thread)}")
     if len(planned.shown.arenas) == 1:
-        total = f"{planned.shown.total_bytes(cpus):,} bytes"
-        threads = "1 thread" if cpus == 1 else f"{cpus} threads"
-        say(paint(f"  with {threads} {total}, for sardonyx.max_arena_bytes", "dim"))
+        total = planned.shown.total_bytes(cpus)
+        note(f"with {count(cpus, 'thread')} {total:,} bytes, for sardonyx.max_arena_bytes")
     say()
 
 
-def _note(found: Timeline, best: int) -> str:
-    said = ["default"] if found.order == DEFAULT else []
-    if found.peak_bytes > best > 0:
-        said.append(f"+{found.peak_bytes / best - 1:.1%}")
-    return ", ".join(said)
+def _remark(timeline: Timeline, best: int) -> str:
+    remarks = ["default"] if timeline.order == DEFAULT else []
+    if timeline.peak_bytes > best > 0:
+        remarks.append(f"+{timeline.peak_bytes / best - 1:.1%}")
+    return ", ".join(remarks)
 
 
 def _peak(shown: Timeline, top: int) -> None:
     if not shown.steps:
-        heading("alive at the peak", "nothing: no step is left to run")
+        heading("live at the peak", "nothing: the program has no steps")
         say()
         return
     step = shown.steps[shown.peak_step]
-    where = (
-        f"step {shown.peak_step + 1} of {len(shown.steps)}, {short(step.name)} ({clean(step.op)})"
-    )
-    heading("alive at the peak", f"{size(shown.lower_bound)} in {where}, by {shown.order}")
-    alive = shown.alive(shown.peak_step)
-    rows = [["bytes", "tensor", "type", "made by", "steps", "idle"]]
-    rows.extend(_row(t) for t in alive[:top])
-    table(_fitted(rows), right=(0, 5), styles={1: "cyan"})
-    if len(alive) > top:
-        rest = alive[top:]
-        total = size(sum(t.bytes for t in rest))
-        say(paint(f"  {total} in {len(rest)} more: --top lists them", "dim"))
+    where = f"step {shown.peak_step + 1} of {len(shown.steps)}"
+    what = f"{short_name(step.name)} ({printable(step.op)})"
+    total = format_bytes(shown.lower_bound)
+    heading("live at the peak", f"{total} in {where}, {what}, by {shown.order}")
+    live = shown.alive(shown.peak_step)
+    titles = ("bytes", "tensor", "type", "made by", "steps", "idle")
+    rows = [_row(t) for t in live[:top]]
+    table(rows, titles, right=(0, 5), styles={1: "cyan"}, names=(1, 3))
+    if rest := live[top:]:
+        total = format_bytes(sum(t.bytes for t in rest))
+        note(f"{total} in {len(rest)} more: --top lists them")
     say()
-
-
-def _fitted(rows: list[list[str]]) -> list[list[str]]:
-    """The rows within the width of the terminal: makers are cut first, then tensors."""
-    room = max(80, min(160, shutil.get_terminal_size((120, 24)).columns))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    excess = 2 + 2 * (len(widths) - 1) + sum(widths) - room
-    for column in (_MAKER, _NAME):
-        cut = max(0, min(excess, widths[column] - _LEAST))
-        excess -= cut
-        names = shortened([row[column] for row in rows], widths[column] - cut)
-        for row, name in zip(rows, names, strict=True):
-            row[column] = name
-    return rows
 
 
 def _row(tensor: Tensor) -> list[str]:
     is_scratch = tensor.kind == "scratch"
+    shape = format_shape(tensor.shape).replace(" ", "")
     return [
-        size(tensor.bytes),
-        clean(tensor.name),
-        "scratch" if is_scratch else f"{tensor.dtype}{shape(tensor.shape).replace(' ', '')}",
-        clean(tensor.maker),
+        format_bytes(tensor.bytes),
+        printable(tensor.name),
+        "scratch" if is_scratch else f"{tensor.dtype}{shape}",
+        printable(tensor.maker),
         f"{tensor.start + 1}-{tensor.end + 1}",
         str(tensor.idle),
     ]
@@ -113,4 +102,5 @@ def _row(tensor: Tensor) -> list[str]:
 
 def _advice(planned: Planned) -> None:
     heading("what would shrink it", "" if planned.advice else "nothing stands out")
-    table([[size(a.saves_bytes) if a.saves_bytes else "", a.text] for a in planned.advice], (0,))
+    rows = [[format_bytes(a.saves_bytes) if a.saves_bytes else "", a.text] for a in planned.advice]
+    table(rows, right=(0,))

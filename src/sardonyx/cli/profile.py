@@ -1,4 +1,4 @@
-"""`sardonyx profile`: where the time of a run goes, against what the machine could do."""
+"""`sardonyx profile`: the time of each step of a run, compared with the machine's roofline."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from typing import Any, Final
 import sardonyx._native as native
 from sardonyx.base.atomic_file import writing
 from sardonyx.base.records import frozen
-from sardonyx.cli import targets
+from sardonyx.cli import output_files
 from sardonyx.cli.arguments import UsageError, precision_entry
+from sardonyx.cli.console import activity, printable, say
 from sardonyx.cli.inputs import chosen
-from sardonyx.cli.limits import Limits
 from sardonyx.cli.measure import Start, start
-from sardonyx.cli.profile_work import Work, family, work
-from sardonyx.cli.term import Progress, clean, say
+from sardonyx.cli.profile_cost import Cost, cost, family
+from sardonyx.cli.roofline import Roofline
 from sardonyx.reports.trace import Event, TimedStep
 from sardonyx.session import InferenceSession
 
-_TURNS: Final = 3  # of measuring the limits, spread over the runs
+_ROOFLINES: Final = 3  # measurements of the roofline, spread over the runs
 
 
 @frozen
@@ -35,65 +35,69 @@ class Step:
     family: str
     seconds: float  # of all passes
     passes: int  # more than one in a loop
-    work: Work  # of all passes
+    cost: Cost  # of all passes
 
-    def ideal(self, limits: Limits) -> float:
-        """The seconds that its work takes at the limits."""
-        return max(self.computing(limits), self.work.n_bytes / limits.reads)
+    def ideal_s(self, roofline: Roofline) -> float:
+        """Return the time of the step at the roofline."""
+        return max(self.compute_s(roofline), self.memory_s(roofline))
 
-    def computing(self, limits: Limits) -> float:
-        """The seconds that its operations take at the limit."""
-        return self.work.operations / limits.rates[self.work.type]
+    def compute_s(self, roofline: Roofline) -> float:
+        """Return the time of its operations at the peak rate."""
+        return self.cost.operations / roofline.operations_per_s[self.cost.type]
+
+    def memory_s(self, roofline: Roofline) -> float:
+        """Return the time of its bytes at the peak rate."""
+        return self.cost.n_bytes / roofline.bytes_read_per_s
 
 
 @frozen
-class Given:
-    """What was profiled, on what, and how exactly."""
+class Subject:
+    """The profiled model, the source of its inputs, and the precision."""
 
-    model: str = ""
+    model: str
     inputs: str = ""
     precision: str = "exact"
 
 
 @frozen
 class Report:
-    """All that was measured of a model."""
+    """All measurements of a model."""
 
-    given: Given
+    subject: Subject
     start: Start
-    limits: Limits
+    roofline: Roofline
     steps: tuple[Step, ...]  # the longest first
-    run_s: float  # the median of runs that nobody watches, where there are such
-    outside_s: float  # of a run that no step explains
+    run_s: float  # the median of runs without profiling, if the model has a fast path
+    outside_s: float  # of a run, outside of its steps
     n_runs: int
     events: tuple[Event, ...]  # of a run of about the median length
 
     @property
     def whole_s(self) -> float:
-        """The steps and what is outside of them: what shares are of."""
+        """Return the time of which shares are given: the steps and what is outside of them."""
         return sum(s.seconds for s in self.steps) + self.outside_s
 
     def families(self) -> dict[str, list[Step]]:
-        """The steps by family, the longest first."""
-        found: dict[str, list[Step]] = {}
+        """Return the steps by family, the longest first."""
+        families: dict[str, list[Step]] = {}
         for step in self.steps:
-            found.setdefault(step.family, []).append(step)
-        return dict(sorted(found.items(), key=lambda item: -sum(s.seconds for s in item[1])))
+            families.setdefault(step.family, []).append(step)
+        return dict(sorted(families.items(), key=lambda item: -sum(s.seconds for s in item[1])))
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Profiles MODEL and prints tables; writes a trace if that is asked for."""
+    """Profile MODEL, print tables and write --trace."""
     path = pathlib.Path(arguments.model)
-    targets.check([arguments.trace], targets.read_by(arguments))
+    output_files.check([arguments.trace], output_files.inputs_of(arguments))
     if arguments.starts is not None and not arguments.start:
-        raise UsageError("--starts is for --start, which is not given")
+        raise UsageError("--starts needs --start")
     if arguments.start:
         if arguments.trace is not None:
-            raise UsageError("--trace is of a run, and --start shows none: leave one out")
+            raise UsageError("--trace is for runs, and --start measures none: leave one out")
         from sardonyx.cli.profile_start import show_start
 
         return show_start(arguments, path)
-    with Progress(f"profiling {clean(path.name)}"):
+    with activity(f"profiling {printable(path.name)}"):
         report = profiled(arguments, path)
     if arguments.trace is not None:
         from sardonyx.cli.profile_trace import trace
@@ -101,63 +105,59 @@ def command(arguments: argparse.Namespace) -> int:
         with writing(os.fspath(arguments.trace)) as file:
             file.write(json.dumps(trace(report)).encode())
     if arguments.json:
-        say(json.dumps(facts(report), indent=2))
+        print(json.dumps(facts(report), indent=2))
         return 0
     from sardonyx.cli.profile_text import show
 
     show(report, arguments.top)
     if arguments.trace is not None:
-        say(f"\nthe trace is in {clean(str(arguments.trace))}: open it in https://ui.perfetto.dev")
+        trace_path = printable(str(arguments.trace))
+        say(f"\nthe trace is in {trace_path}: open it in https://ui.perfetto.dev")
     return 0
 
 
 def profiled(arguments: argparse.Namespace, path: pathlib.Path) -> Report:
-    """A model's report, with inputs and threads as the arguments say."""
+    """Return the report of a model, with the inputs and threads of the arguments."""
     entries, providers = precision_entry(arguments), arguments.provider
-    begun = start(path, arguments.threads, os.devnull, entries=entries, providers=providers)
-    targets.check([arguments.trace], begun.session._source.files.states())
-    feed, source = chosen(arguments, path, begun.session._compiled.model.inputs)
-    limits = Limits(threads_of(arguments.threads))
-    given = Given(str(path), source, arguments.precision)
-    return measured(begun, feed, arguments.runs, limits, given)
-
-
-def threads_of(asked: int) -> int:
-    """How many threads a session takes that was asked for so many."""
-    return asked or native.usable_cpus()
+    started = start(path, arguments.threads, os.devnull, entries=entries, providers=providers)
+    output_files.check([arguments.trace], started.session._source.files.states())
+    feed, source = chosen(arguments, path, started.session._compiled.model.inputs)
+    roofline = Roofline(arguments.threads or native.usable_cpus())
+    subject = Subject(str(path), source, arguments.precision)
+    return measured(started, feed, arguments.runs, roofline, subject)
 
 
 def measured(
-    begun: Start, feed: Mapping[str, Any], n_runs: int, limits: Limits, given: Given | None = None
+    started: Start, feed: Mapping[str, Any], n_runs: int, roofline: Roofline, subject: Subject
 ) -> Report:
-    """Runs that are watched, others that are not and the limits, all in turns."""
-    session = begun.session
-    watched: list[tuple[float, list[Event]]] = []
+    """Alternate runs with profiling, runs without it, and measurements of the roofline."""
+    session = started.session
+    profiles: list[tuple[float, list[Event]]] = []
     plain: list[float] = []
-    every = max(1, n_runs // _TURNS)
-    for turn in range(n_runs):
-        if turn % every == 0:
-            limits.turn()
-            # Binds sizes, and reads again what the limits drove out of the caches.
+    interval = max(1, n_runs // _ROOFLINES)
+    for i in range(n_runs):
+        if i % interval == 0:
+            roofline.measure()
+            # Binds sizes, and reads back what the measurement evicted from the caches.
             session.run(None, feed)
-        watched.append(_watch(session, feed))
-        plain.extend(_unwatched(session, feed))
-    steps = merged([events for _, events in watched])
-    middle = statistics.median_low(seconds for seconds, _ in watched)
-    events = next(e for seconds, e in watched if seconds == middle)
-    times = plain or [seconds for seconds, _ in watched]
-    # The best of both: what else the machine does falls on one of them, and only adds.
-    outside_s = max(0.0, min(times) - min(_in_steps(e) for _, e in watched))
+        profiles.append(_profile_run(session, feed))
+        plain.extend(_plain_run(session, feed))
+    steps = merged([events for _, events in profiles])
+    middle = statistics.median_low(seconds for seconds, _ in profiles)
+    events = next(e for seconds, e in profiles if seconds == middle)
+    times = plain or [seconds for seconds, _ in profiles]
+    # Minima of both: noise falls on one of them, and only adds.
+    outside_s = max(0.0, min(times) - min(_in_steps(e) for _, e in profiles))
     run_s = statistics.median(times)
-    return Report(given or Given(), begun, limits, steps, run_s, outside_s, n_runs, tuple(events))
+    return Report(subject, started, roofline, steps, run_s, outside_s, n_runs, tuple(events))
 
 
 def _in_steps(events: Sequence[Event]) -> float:
     return sum(e.end - e.begin for e in events if e.step is not None)
 
 
-def _watch(session: InferenceSession, feed: Mapping[str, Any]) -> tuple[float, list[Event]]:
-    """The seconds of a run, and its events."""
+def _profile_run(session: InferenceSession, feed: Mapping[str, Any]) -> tuple[float, list[Event]]:
+    """Return the seconds of a run, and its events."""
     profile = session._profile
     assert profile is not None
     profile.events.clear()
@@ -166,18 +166,19 @@ def _watch(session: InferenceSession, feed: Mapping[str, Any]) -> tuple[float, l
     return time.perf_counter() - began, list(profile.events)
 
 
-def _unwatched(session: InferenceSession, feed: Mapping[str, Any]) -> list[float]:
-    """The seconds of a run as users have it; nothing where only watched ones can be had."""
+def _plain_run(session: InferenceSession, feed: Mapping[str, Any]) -> list[float]:
+    """Return the seconds of a run without profiling, or nothing if the model has no fast path."""
     fast = session._compiled.program.fast_path
     if fast is None:
         return []
     began = time.perf_counter()
-    made = fast.call(dict(feed))
-    return [time.perf_counter() - began] if isinstance(made, list) else []
+    outputs = fast.call(dict(feed))
+    # Anything but a list says that the fast path does not accept this feed.
+    return [time.perf_counter() - began] if isinstance(outputs, list) else []
 
 
 def merged(runs: Sequence[Sequence[Event]]) -> tuple[Step, ...]:
-    """Each step once, with its median time over runs; passes of a loop are added up."""
+    """Return each step with its median time over runs; passes of a loop are added up."""
     seconds: dict[Any, list[float]] = {}
     passes: dict[Any, list[TimedStep]] = {}
     for number, events in enumerate(runs):
@@ -187,23 +188,23 @@ def merged(runs: Sequence[Sequence[Event]]) -> tuple[Step, ...]:
                 times[number] += event.end - event.begin
                 if not number:
                     passes.setdefault(event.step.key, []).append(event.step)
-    found = [_step(passed, seconds[key]) for key, passed in passes.items()]
-    return tuple(sorted(found, key=lambda s: -s.seconds))
+    steps = [_step(timed, seconds[key]) for key, timed in passes.items()]
+    return tuple(sorted(steps, key=lambda s: -s.seconds))
 
 
-def _step(passed: Sequence[TimedStep], times: Sequence[float]) -> Step:
-    works = [work(step) for step in passed]
-    total = Work(sum(w.operations for w in works), works[0].type, sum(w.n_bytes for w in works))
-    first = passed[0]
-    return Step(first, family(first), statistics.median(times), len(passed), total)
+def _step(passes: Sequence[TimedStep], times: Sequence[float]) -> Step:
+    costs = [cost(step) for step in passes]
+    total = Cost(sum(c.operations for c in costs), costs[0].type, sum(c.n_bytes for c in costs))
+    first = passes[0]
+    return Step(first, family(first), statistics.median(times), len(passes), total)
 
 
-def rates(steps: Sequence[Step], limits: Limits) -> dict[str, Any]:
-    """What steps did, and how near to the limits that is."""
+def rates(steps: Sequence[Step], roofline: Roofline) -> dict[str, Any]:
+    """Return the rates of steps, and their share of the roofline."""
     seconds = sum(s.seconds for s in steps)
-    operations = sum(s.work.operations for s in steps)
-    n_bytes = sum(s.work.n_bytes for s in steps)
-    ideal = sum(s.ideal(limits) for s in steps)
+    operations = sum(s.cost.operations for s in steps)
+    n_bytes = sum(s.cost.n_bytes for s in steps)
+    ideal = sum(s.ideal_s(roofline) for s in steps)
     return {
         "seconds": seconds,
         "operations": operations,
@@ -215,12 +216,12 @@ def rates(steps: Sequence[Step], limits: Limits) -> dict[str, Any]:
     }
 
 
-def described(step: Step, limits: Limits) -> dict[str, Any]:
-    """A step for machines."""
-    found = step.timed.operands()
-    shapes = ([[o.type, list(o.dims)] for o in side if o is not None] for side in found)
-    inputs, outputs = shapes
-    is_computing = step.computing(limits) >= step.work.n_bytes / limits.reads
+def described(step: Step, roofline: Roofline) -> dict[str, Any]:
+    """Return the facts about a step for JSON."""
+    inputs, outputs = (
+        [[o.type, list(o.dims)] for o in side if o is not None] for side in step.timed.operands()
+    )
+    is_computing = step.compute_s(roofline) >= step.memory_s(roofline)
     return {
         "name": step.timed.name,
         "op": step.timed.nodes[0].op.name,
@@ -231,32 +232,32 @@ def described(step: Step, limits: Limits) -> dict[str, Any]:
         "passes": step.passes,
         "inputs": inputs,
         "outputs": outputs,
-        **rates([step], limits),
-        "type": step.work.type,
+        **rates([step], roofline),
+        "type": step.cost.type,
         "bound": "compute" if is_computing else "memory",
     }
 
 
 def facts(report: Report) -> dict[str, Any]:
-    """Everything for machines."""
-    limits = report.limits
+    """Return all figures for JSON."""
+    roofline, subject = report.roofline, report.subject
     return {
-        "model": report.given.model,
-        "inputs_from": report.given.inputs,
-        "precision": report.given.precision,
+        "model": subject.model,
+        "inputs_from": subject.inputs,
+        "precision": subject.precision,
         "isa": native.isa,
-        "threads": limits.threads,
+        "threads": roofline.threads,
         "runs": report.n_runs,
         "run_s": report.run_s,
         "outside_s": report.outside_s,
         "limits": {
-            "operations_per_s": limits.rates,
-            "bytes_read_per_s": limits.reads,
+            "operations_per_s": roofline.operations_per_s,
+            "bytes_read_per_s": roofline.bytes_read_per_s,
         },
         "families": [
-            {"family": name, "steps": len(steps), **rates(steps, limits)}
+            {"family": name, "steps": len(steps), **rates(steps, roofline)}
             for name, steps in report.families().items()
         ],
-        "steps": [described(step, limits) for step in report.steps],
+        "steps": [described(step, roofline) for step in report.steps],
         "start": {"seconds": report.start.seconds, "stages": report.start.stages},
     }

@@ -1,4 +1,4 @@
-"""`sardonyx profile --start`: where the milliseconds of a start go, in fresh processes."""
+"""`sardonyx profile --start`: the stages of start-up, measured in fresh processes."""
 
 from __future__ import annotations
 
@@ -13,37 +13,38 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sardonyx.cli import starting
+from sardonyx.base.units import format_seconds
+from sardonyx.cli import start_worker
 from sardonyx.cli.arguments import precision_entry
+from sardonyx.cli.console import activity, count, heading, printable, say, table
 from sardonyx.cli.inputs import chosen, store
 from sardonyx.cli.measure import start
-from sardonyx.cli.term import Progress, clean, duration, heading, say, table
 from sardonyx.errors import Fail
 
-# What each stage does, in the order of a start.
+# What each stage does, in execution order.
 STAGES: Final[Mapping[str, str]] = {
-    "load": "decodes the model's graph; weights stay in their file",
-    "infer": "types and shapes of all values",
-    "optimize": "rewrites of the graph that keep to ONNX's ops",
-    "save": "writes the optimized model",
-    "lower": "rewrites to the ops that kernels are made for",
-    "write_pack": "writes a pack for later starts",
-    "pack": "looks for a pack, and reads the graph from it in place of load to lower",
-    "place": "asks providers who runs which node",
-    "schedule": "an order of steps",
-    "memory": "when memory of values is free again",
-    "program": "steps and sizes as native code takes them",
-    "weights": "reads weights and packs them for kernels",
+    "load": "decode the model's graph; weights stay in their file",
+    "infer": "infer types and shapes of all values",
+    "optimize": "rewrite the graph with ONNX ops",
+    "save": "write the optimized model",
+    "lower": "lower the graph to the ops of the kernels",
+    "write_pack": "write a pack for later start-ups",
+    "pack": "find a pack and read the graph from it, instead of load to lower",
+    "place": "assign nodes to providers",
+    "schedule": "choose the execution order",
+    "memory": "compute lifetimes of values",
+    "program": "build the native program",
+    "weights": "read weights and prepack them for kernels",
 }
 _STARTS: Final = 5
 
 
 def show_start(arguments: argparse.Namespace, path: pathlib.Path) -> int:
-    """Measures some starts and prints a table."""
-    with Progress(f"starting {clean(path.name)}"), tempfile.TemporaryDirectory() as folder:
+    """Measure start-ups and print a table."""
+    with activity(f"starting {printable(path.name)}"), tempfile.TemporaryDirectory() as folder:
         entries, providers = precision_entry(arguments), arguments.provider
-        begun = start(path, arguments.threads, entries=entries, providers=providers)
-        feed, _ = chosen(arguments, path, begun.session._compiled.model.inputs)
+        started = start(path, arguments.threads, entries=entries, providers=providers)
+        feed, _ = chosen(arguments, path, started.session._compiled.model.inputs)
         request = {
             "model": os.path.abspath(path),
             "threads": arguments.threads,
@@ -52,63 +53,59 @@ def show_start(arguments: argparse.Namespace, path: pathlib.Path) -> int:
             **store(feed, str(path), pathlib.Path(folder)),
         }
         n_starts = arguments.starts or _STARTS
-        found = median([_started(request) for _ in range(n_starts)])
+        figures = median([_start(request) for _ in range(n_starts)])
     if arguments.json:
-        say(json.dumps({"model": str(path), "starts": n_starts, **found}, indent=2))
+        print(json.dumps({"model": str(path), "starts": n_starts, **figures}, indent=2))
     else:
-        _print(clean(path.name), n_starts, found)
+        _print(printable(path.name), n_starts, figures)
     return 0
 
 
-def _started(request: Mapping[str, Any]) -> dict[str, Any]:
-    """One start, in a process of its own."""
+def _start(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Measure one start-up in a fresh process."""
     done = subprocess.run(
-        # -P: the script's own folder must not stand before other modules.
-        [sys.executable, "-P", starting.__file__, json.dumps(request)],
+        # -P keeps the script's folder off sys.path: its modules would hide others.
+        [sys.executable, "-P", start_worker.__file__, json.dumps(request)],
         capture_output=True,
         text=True,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         check=False,
     )
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise Fail(f"a fresh process could not start the model: {last}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
 def median(starts: list[dict[str, Any]]) -> dict[str, Any]:
-    """The middle of each figure."""
-    made: dict[str, Any] = {
+    """Return the median of each figure."""
+    medians: dict[str, Any] = {
         key: statistics.median(s[key] for s in starts) for key in starts[0] if key != "stages"
     }
     names = dict.fromkeys(name for s in starts for name in s["stages"])
-    made["stages"] = {
+    medians["stages"] = {
         name: statistics.median(s["stages"].get(name, 0.0) for s in starts) for name in names
     }
-    made["other"] = statistics.median(
+    medians["other"] = statistics.median(
         s["session"] - s["import_later"] - sum(s["stages"].values()) for s in starts
     )
-    return made
+    return medians
 
 
-def _print(name: str, n_starts: int, found: Mapping[str, Any]) -> None:
-    many = f"median of {n_starts} fresh process{'es' * (n_starts > 1)}"
-    heading(f"start of {name}", many)
-    rows = [("import", found["import"], "modules before the session, without numpy's")]
-    rows.append(("import later", found["import_later"], "modules that stages of this model need"))
-    rows += [(stage, took, STAGES.get(stage, "")) for stage, took in found["stages"].items()]
-    rows.append(("other", found["other"], "options, opening files, and what is between stages"))
-    total = found["import"] + found["session"]
-    shown = [["", "time", "share", ""]]
-    shown += [[n, duration(t), f"{100 * t / total:.1f} %", what] for n, t, what in rows]
-    table(shown, right=(1, 2), styles={0: "cyan", 3: "dim"})
-    say()
-    say(
-        f"the session takes {duration(found['session'])}, with imports {duration(total)}; "
-        f"numpy before it {duration(found['numpy'])}"
-    )
-    say(
-        f"the first run takes {duration(found['first_run'])}, later ones "
-        f"{duration(found['later_run'])}"
-    )
+def _print(name: str, n_starts: int, figures: Mapping[str, Any]) -> None:
+    heading(f"start of {name}", f"median of {count(n_starts, 'fresh process', 'fresh processes')}")
+    rows = [
+        ("import", figures["import"], "modules before the session, without numpy"),
+        ("import later", figures["import_later"], "modules that the stages import"),
+        *((stage, took, STAGES.get(stage, "")) for stage, took in figures["stages"].items()),
+        ("other", figures["other"], "options, opening files, and between stages"),
+    ]
+    total = figures["import"] + figures["session"]
+    shown = [[n, format_seconds(t), f"{100 * t / total:.1f} %", what] for n, t, what in rows]
+    table(shown, ("", "time", "share", ""), right=(1, 2), styles={0: "cyan", 3: "dim"})
+    keys = ("session", "numpy", "first_run", "later_run")
+    session, numpy, first, later = (format_seconds(figures[key]) for key in keys)
+    imports = format_seconds(total)
+    say(f"\nthe session takes {session}, {imports} with imports; numpy before it {numpy}")
+    say(f"the first run takes {first}, later ones {later}")

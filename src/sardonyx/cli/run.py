@@ -1,4 +1,4 @@
-"""`sardonyx run`: runs a model once to look at its outputs, then often to time it."""
+"""`sardonyx run`: runs a model once for its outputs, then repeatedly for its latency."""
 
 from __future__ import annotations
 
@@ -13,31 +13,21 @@ import numpy as np
 
 from sardonyx.base.atomic_file import writing
 from sardonyx.base.records import frozen
+from sardonyx.base.units import format_bytes, format_seconds
 from sardonyx.cli import inputs as feeds
-from sardonyx.cli import targets
+from sardonyx.cli import output_files
 from sardonyx.cli.arguments import UsageError, entries_of
-from sardonyx.cli.measure import Latency, Start, first_run, latency, start
-from sardonyx.cli.term import (
-    Progress,
-    after,
-    clean,
-    duration,
-    heading,
-    paint,
-    say,
-    shape,
-    size,
-    table,
-)
-from sardonyx.cli.worker import flat, write_arrays
+from sardonyx.cli.bench_worker import anonymous_bytes, flat, write_arrays
+from sardonyx.cli.console import activity, count, format_shape, heading, printable, say, table
+from sardonyx.cli.measure import Latency, Start, growth, latency, start
 
 SHOWN: Final = 5  # values of an output
-PROFILED: Final = 3  # runs in a profile: one that reads the weights, and two as they go on
+PROFILED: Final = 3  # runs in a profile: the first, which touches the weights, and two later ones
 
 
 @frozen
 class Measured:
-    """A model that was run and timed."""
+    """The outputs and figures of a model that was run and timed."""
 
     start: Start
     outputs: list[Any]
@@ -46,12 +36,12 @@ class Measured:
 
     @property
     def named(self) -> list[tuple[str, Any]]:
-        """The outputs with their names."""
+        """Return the outputs with their names."""
         names = [o.name for o in self.start.session.get_outputs()]
         return list(zip(names, self.outputs, strict=True))
 
     def facts(self) -> dict[str, Any]:
-        """The figures for machines."""
+        """Return the figures for JSON."""
         return {
             "python_steps": self.start.session._compiled.program.python_steps,
             "latency": {
@@ -65,24 +55,24 @@ class Measured:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Runs MODEL, or the built-in one."""
+    """Run MODEL, or the built-in one."""
     files = (arguments.outputs, arguments.profile)
-    targets.check(files)
+    output_files.check(files)
     if arguments.model is None:
-        from sardonyx.cli.digits import show
+        from sardonyx.cli.digits import run_digits
 
         for option in ("inputs", "dims", "shapes"):
             if getattr(arguments, option):
                 raise UsageError(f"--{option} is for a MODEL, and none is given")
-        return show(arguments)
+        return run_digits(arguments)
     path = pathlib.Path(arguments.model)
-    name = clean(path.name)
-    targets.check(files, targets.read_by(arguments))  # a profile is begun with the load
-    with Progress(f"loading {name}"):
-        started = begin(arguments, path)
-    targets.check(files, started.session._source.files.states())
+    name = printable(path.name)
+    output_files.check(files, output_files.inputs_of(arguments))  # before the profile is begun
+    with activity(f"loading {name}"):
+        started = start_session(arguments, path)
+    output_files.check(files, started.session._source.files.states())
     feed, source = feeds.chosen(arguments, path, started.session._compiled.model.inputs)
-    with Progress(f"running {name}"):
+    with activity(f"running {name}"):
         measured = measure(arguments, started, feed, feed)
     if arguments.json:
         _print_json(arguments, measured, feed, source)
@@ -91,8 +81,8 @@ def command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def begin(arguments: argparse.Namespace, model: pathlib.Path) -> Start:
-    """A session for the model, profiled if that is asked for."""
+def start_session(arguments: argparse.Namespace, model: pathlib.Path) -> Start:
+    """Create a session with the options of the arguments, profiled with --profile."""
     profile = None if arguments.profile is None else os.fspath(arguments.profile)
     entries = entries_of(arguments)
     return start(model, arguments.threads, profile, entries=entries, providers=arguments.provider)
@@ -101,9 +91,11 @@ def begin(arguments: argparse.Namespace, model: pathlib.Path) -> Start:
 def measure(
     arguments: argparse.Namespace, started: Start, feed: Mapping[str, Any], timed: Mapping[str, Any]
 ) -> Measured:
-    """Runs `feed` for its outputs and `timed` for its latency; writes what files are asked for."""
+    """Run `feed` for its outputs and `timed` for its latency; write --outputs and --profile."""
     session = started.session
-    outputs, memory = first_run(session, feed)
+    before = anonymous_bytes()
+    outputs = session.run(None, feed)
+    memory = growth(before)
     if arguments.profile is not None:
         for _ in range(PROFILED - 1):
             session.run(None, feed)
@@ -118,28 +110,28 @@ def measure(
 
 
 def describe(name: str, value: Any) -> dict[str, Any]:
-    """What an input or output is and holds, for machines; figures are those of finite values."""
+    """Return the facts about an input or output for JSON; statistics are of finite values."""
     if not isinstance(value, np.ndarray):
         kind = {list: "list", dict: "map", type(None): "absent"}.get(type(value), "scalar")
         n = len(value) if isinstance(value, (list, dict)) else None
         return {"name": name, "type": kind, "length": n, "first": _brief(value)}
-    said: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "name": name,
         "type": "string" if value.dtype == object else value.dtype.name,
         "shape": list(value.shape),
         "first": [_plain(v) for v in value.reshape(-1)[:SHOWN]],
     }
     if value.dtype.kind in "cO" or not value.size:
-        return said
+        return facts
     numbers = value.astype(np.float64) if value.dtype != np.float64 else value
     finite = np.isfinite(numbers)
     if not finite.all():
-        said["nonfinite"] = int(value.size - finite.sum())
+        facts["nonfinite"] = int(value.size - finite.sum())
         numbers = numbers[finite]
     if numbers.size:
         figures = (numbers.min(), numbers.max(), numbers.mean())
-        said.update(zip(("min", "max", "mean"), map(float, figures), strict=True))
-    return said
+        facts.update(zip(("min", "max", "mean"), map(float, figures), strict=True))
+    return facts
 
 
 def _brief(value: Any) -> str:
@@ -160,26 +152,22 @@ def _plain(value: Any) -> Any:
 def _print_json(
     arguments: argparse.Namespace, measured: Measured, feed: Mapping[str, Any], source: str
 ) -> None:
-    say(
-        json.dumps(
-            {
-                "model": arguments.model,
-                "precision": arguments.precision,
-                "inputs": [describe(n, v) for n, v in feed.items()],
-                "inputs_from": source,
-                "outputs": [describe(n, v) for n, v in measured.named],
-                **measured.facts(),
-            },
-            indent=2,
-        )
-    )
+    facts = {
+        "model": arguments.model,
+        "precision": arguments.precision,
+        "inputs": [describe(n, v) for n, v in feed.items()],
+        "inputs_from": source,
+        "outputs": [describe(n, v) for n, v in measured.named],
+        **measured.facts(),
+    }
+    print(json.dumps(facts, indent=2))
 
 
 def _print(
     arguments: argparse.Namespace, measured: Measured, feed: Mapping[str, Any], source: str
 ) -> None:
-    rounded = "" if arguments.precision == "exact" else f", run in {arguments.precision}"
-    heading("inputs", clean(source) + rounded)
+    precision = "" if arguments.precision == "exact" else f", run in {arguments.precision}"
+    heading("inputs", printable(source) + precision)
     table([_type_row(describe(n, v)) for n, v in feed.items()], styles={0: "cyan"})
     say()
     heading("outputs")
@@ -190,45 +178,43 @@ def _print(
 
 
 def print_figures(measured: Measured, what: str = "") -> None:
-    """Latency, start and memory."""
-    took, begun = measured.latency, measured.start
-    long = {k: v for k, v in begun.stages.items() if v >= 0.05 * begun.seconds}
-    stages = ", ".join(f"{k} {duration(v)}" for k, v in long.items())
-    runs = f"{took.runs} run{'' if took.runs == 1 else 's'}{what}"
+    """Print latency, start-up time and memory."""
+    took, started = measured.latency, measured.start
+    long = {k: v for k, v in started.stages.items() if v >= 0.05 * started.seconds}
+    stages = ", ".join(f"{k} {format_seconds(v)}" for k, v in long.items())
+    best = f"median of {count(took.runs, 'run')}{what}, best {format_seconds(took.best)}"
     rows = [
-        ("latency", duration(took.median), f"median of {runs}, best {duration(took.best)}"),
-        ("start", duration(begun.seconds), stages),
+        ("latency", format_seconds(took.median), best),
+        ("start", format_seconds(started.seconds), stages),
     ]
-    if begun.memory is not None and measured.memory is not None:
-        more = f"at start, {size(measured.memory)} more at the first run"
-        rows.append(("memory", size(begun.memory), more))
-    for name, figure, note in rows:
-        after(f"{paint(f'{name:<8}', 'bold')} {figure:>9}", 18, note, "dim")
+    if started.memory is not None and measured.memory is not None:
+        more = f"at start, {format_bytes(measured.memory)} more at the first run"
+        rows.append(("memory", format_bytes(started.memory), more))
+    table(rows, right=(1,), styles={0: "bold", 2: "dim"}, indent=0)
 
 
 def print_files(arguments: argparse.Namespace) -> None:
-    """Which files were written."""
-    for name in ("outputs", "profile"):
-        if getattr(arguments, name) is not None:
-            say(f"{paint(f'{name:<8}', 'bold')} written to {clean(str(getattr(arguments, name)))}")
+    """Print which files were written."""
+    paths = {name: getattr(arguments, name) for name in ("outputs", "profile")}
+    rows = [[n, f"written to {printable(str(p))}"] for n, p in paths.items() if p is not None]
+    table(rows, styles={0: "bold"}, indent=0)
 
 
-def _type_row(said: Mapping[str, Any]) -> list[str]:
-    if "shape" not in said:
-        return [clean(said["name"]), said["type"], str(said["first"])]
-    return [clean(said["name"]), said["type"], shape(said["shape"])]
+def _type_row(facts: Mapping[str, Any]) -> list[str]:
+    last = format_shape(facts["shape"]) if "shape" in facts else printable(str(facts["first"]))
+    return [printable(facts["name"]), facts["type"], last]
 
 
-def _value_row(said: Mapping[str, Any]) -> list[str]:
-    row = _type_row(said)
-    if "shape" not in said:
+def _value_row(facts: Mapping[str, Any]) -> list[str]:
+    row = _type_row(facts)
+    if "shape" not in facts:
         return row
-    figures = [f"{k} {said[k]:.4g}" for k in ("min", "max", "mean") if k in said]
-    if "nonfinite" in said:
-        figures.append(f"{said['nonfinite']} not finite")
-    return [*row, ", ".join(figures), _values(said["first"], np.prod(said["shape"]))]
+    figures = [f"{k} {facts[k]:.4g}" for k in ("min", "max", "mean") if k in facts]
+    if "nonfinite" in facts:
+        figures.append(f"{facts['nonfinite']} not finite")
+    return [*row, ", ".join(figures), _values(facts["first"], np.prod(facts["shape"]))]
 
 
 def _values(first: Sequence[Any], count: Any) -> str:
-    texts = [f"{v:.4g}" if isinstance(v, float) else clean(str(v))[:20] for v in first]
+    texts = [f"{v:.4g}" if isinstance(v, float) else printable(str(v))[:20] for v in first]
     return ", ".join(texts) + (", ..." if count > len(first) else "")

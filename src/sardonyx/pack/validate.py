@@ -79,13 +79,13 @@ def _is_known(doubt: _Doubt, known: Outcomes) -> bool:
 
 
 def _warn(file: PackFile, doubts: Sequence[_Doubt]) -> None:
-    from sardonyx.cli.term import size
+    from sardonyx.base.units import format_bytes
 
     logger.warning(
         "every load compares %s with the pack %s, since no folder can be written to that would "
         "remember it; name one by the session config entry sardonyx.pack_cache, or set %s to "
         "sampled or none",
-        size(_total(doubts)), file.source.name, _KEY,
+        format_bytes(_total(doubts)), file.source.name, _KEY,
     )  # fmt: skip
 
 
@@ -142,18 +142,19 @@ def _compare(
     file: PackFile, doubts: Sequence[_Doubt], known: Outcomes, check: Callable[[], None]
 ) -> None:
     """Reads all of it, and remembers what came of it."""
-    from sardonyx.cli.term import Progress, size
+    from sardonyx.base.progress import track
+    from sardonyx.base.units import format_bytes
 
     done, total = 0, _total(doubts)
-    logger.info("%s: %s are compared", file.source.name, size(total))
+    logger.info("%s: %s are compared", file.source.name, format_bytes(total))
 
     def count(size_bytes: int) -> None:
         nonlocal done
         done += size_bytes
-        progress.show(done, total)
+        progress.update(done, total)
         check()
 
-    with Progress("comparing weights with their pack") as progress:
+    with track("comparing weights with their pack") as progress:
         for doubt in doubts:
             place = first_other(doubt.blocks, count)
             _remember(doubt, OTHER if place else EQUAL, known)

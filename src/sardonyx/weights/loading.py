@@ -10,9 +10,10 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
+from sardonyx.base.progress import Progress, track
 from sardonyx.base.records import frozen
 from sardonyx.base.shared_store import Array, Store
-from sardonyx.cli.term import Progress, size
+from sardonyx.base.units import format_bytes
 from sardonyx.errors import SardonyxError
 from sardonyx.graph.const import Const, File, Ref
 from sardonyx.graph.dtype import U8, DType
@@ -175,7 +176,7 @@ class LoaderManager:
 
         def make(missing: list[Hashable]) -> list[Any]:
             wanted = [unique[k] for k in (*missing, *alone)]
-            with Progress(f"loading weights to {device}") as progress:
+            with track(f"loading weights to {device}") as progress:
                 report = _reporting(progress, check)
                 if loader is None:
                     made = _uploaded(wanted, upload, report)
@@ -203,7 +204,7 @@ def _key(reference: WeightReference, at: int, device: str, loader: DataLoader | 
 
 def _reporting(progress: Progress, check: Callable[[], None] | None) -> Report:
     def report(done: int, total: int) -> None:
-        progress.show(done, total)
+        progress.update(done, total)
         if check is not None:
             check()
 
@@ -251,5 +252,8 @@ def _allocate(
             pairs.append((reference, loader.allocate(reference)))  # noqa: PERF401 - kept on errors
     except SardonyxError as error:
         taken, total = sum(r.size_bytes for r, _ in pairs), sum(r.size_bytes for r in references)
-        error.at(weight=references[len(pairs)].name, placed=f"{size(taken)} of {size(total)}")
+        error.at(
+            weight=references[len(pairs)].name,
+            placed=f"{format_bytes(taken)} of {format_bytes(total)}",
+        )
         raise

@@ -14,7 +14,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from sardonyx.cli.term import size
+from sardonyx.base.units import format_bytes
 from sardonyx.errors import FAULTS, EPFail, SardonyxError
 from sardonyx.graph.const import Const
 from sardonyx.graph.dtype import BOOL
@@ -102,9 +102,12 @@ def _room_for(reference: WeightReference, device: torch.device) -> Iterator[None
         if isinstance(error, SardonyxError):
             raise
         wanted, free = reference.size_bytes, _free_bytes(device)
-        known = "" if free is None else f": {size(free)} are free, {size(wanted - free)} missing"
+        known = ""
+        if free is not None:
+            known = f": {format_bytes(free)} are free, {format_bytes(wanted - free)} missing"
         raise EPFail(
-            f"{size(wanted)} for the weight {reference.name!r} do not fit on {device}{known}",
+            f"{format_bytes(wanted)} for the weight {reference.name!r} do not fit on "
+            f"{device}{known}",
             weight=reference.name,
             hint="use a smaller model or type, or set gpu_mem_limit: what exceeds it stays on "
             "the CPU",

@@ -1,6 +1,6 @@
-"""A runtime in a process of its own. `bench` starts it as a script: it imports nothing of ours.
+"""A process that measures one runtime. `bench` runs this script, which does not import sardonyx.
 
-Requests and answers are JSON objects, one to a line, on standard input and output:
+Requests and answers are JSON objects, one per line, on standard input and output:
 
     {"do": "start", "model": PATH, "inputs": NPZ, "types": {NAME: DTYPE},
      "providers": [[NAME, {OPTION: VALUE}]]}
@@ -8,7 +8,7 @@ Requests and answers are JSON objects, one to a line, on standard input and outp
     {"do": "outputs", "file": NPZ}  -> {}
     {"do": "time", "seconds": S}    -> {"best": S}
 
-An answer with the key "error" says what went wrong.
+A request that fails is answered with {"error": MESSAGE}.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from typing import IO, Any
 import numpy as np
 
 
-def unused(session: Any, wanted: Sequence[tuple[str, Any]]) -> str:
-    """Which of the providers that were asked for a session does without; empty if none."""
-    there = session.get_providers()
-    missing = [name for name, *_ in wanted if name not in there]
-    return f"{missing[0]} is not in use, but {', '.join(there)}" if missing else ""
+def unused(session: Any, requested: Sequence[tuple[str, Any]]) -> str:
+    """Return a message about a requested provider that a session does not use, or nothing."""
+    in_use = session.get_providers()
+    missing = [name for name, *_ in requested if name not in in_use]
+    return f"{missing[0]} is not in use, but {', '.join(in_use)}" if missing else ""
 
 
 def anonymous_bytes() -> int | None:
-    """Memory of this process that no file stands behind; None where the system does not tell."""
+    """Return the anonymous memory of this process, or None if the system does not report it."""
     try:
         with open("/proc/self/status", "rb") as status:
             for line in status:
@@ -45,10 +45,10 @@ def anonymous_bytes() -> int | None:
 
 
 def flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """A value as arrays that a file can hold: parts of lists numbered, types made numpy's own."""
+    """Yield a value as named arrays of numpy's own types; elements of sequences are numbered."""
     if isinstance(value, (list, tuple)):
-        for i, part in enumerate(value):
-            yield from flat(f"{name}.{i}", part)
+        for i, element in enumerate(value):
+            yield from flat(f"{name}.{i}", element)
     elif isinstance(value, dict):
         yield from flat(f"{name}.keys", np.array(list(value)))
         yield from flat(f"{name}.values", list(value.values()))
@@ -62,7 +62,7 @@ def flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def write_arrays(file: IO[bytes], arrays: Mapping[str, Any]) -> None:
-    """Writes a .npz file; numpy's own function cannot take every name."""
+    """Write a .npz file; numpy.savez does not accept every name."""
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -70,7 +70,7 @@ def write_arrays(file: IO[bytes], arrays: Mapping[str, Any]) -> None:
 
 
 def read_arrays(path: str, types: Mapping[str, str]) -> dict[str, Any]:
-    """Inputs out of a file, in the types that it forgets."""
+    """Read inputs from a .npz file; `types` are those that .npz cannot express."""
     with np.load(path, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     for name, array in arrays.items():
@@ -81,34 +81,36 @@ def read_arrays(path: str, types: Mapping[str, str]) -> dict[str, Any]:
     return arrays
 
 
-class Onnxlike:
+class OnnxRuntimeLike:
     """A module with onnxruntime's interface."""
 
     def __init__(self, module: str, threads: int) -> None:
         self._module = importlib.import_module(module)
         if not hasattr(self._module, "InferenceSession"):
-            raise RuntimeError(f"{module} has not onnxruntime's interface: no InferenceSession")
+            raise RuntimeError(
+                f"{module} does not have onnxruntime's interface: no InferenceSession"
+            )
         self._threads = threads
         self._session: Any = None
 
     def start(self, model: str, providers: list[list[Any]]) -> None:
-        """Makes the session."""
+        """Create the session."""
         options = self._module.SessionOptions()
         options.intra_op_num_threads = self._threads
         options.log_severity_level = 4
-        wanted = [tuple(pair) for pair in providers] or [("CPUExecutionProvider", {})]
-        self._session = self._module.InferenceSession(model, options, providers=wanted)
-        if what := unused(self._session, wanted):
+        requested = [tuple(pair) for pair in providers] or [("CPUExecutionProvider", {})]
+        self._session = self._module.InferenceSession(model, options, providers=requested)
+        if what := unused(self._session, requested):
             raise RuntimeError(what)
 
     def run(self, feed: dict[str, Any]) -> list[Any]:
-        """All outputs."""
+        """Return all outputs."""
         outputs: list[Any] = self._session.run(None, feed)
         return outputs
 
 
 class OpenVino:
-    """OpenVINO on the CPU, in float32: left to itself it takes bfloat16 where a CPU has that."""
+    """OpenVINO on the CPU, in float32: its default is bfloat16 where a CPU supports that."""
 
     def __init__(self, module: str, threads: int) -> None:
         self._core: Any = importlib.import_module(module).Core()
@@ -121,17 +123,17 @@ class OpenVino:
         self._names: list[set[str]] = []
 
     def start(self, model: str, providers: list[list[Any]]) -> None:
-        """Compiles the model; a request is what runs it."""
+        """Compile the model and create an inference request."""
         if providers:
-            raise RuntimeError("it is measured on the CPU alone")
+            raise RuntimeError("it is measured only on the CPU")
         compiled = self._core.compile_model(self._core.read_model(model), "CPU", self._hints)
         self._names = [set(i.get_names()) for i in compiled.inputs]
         self._request = compiled.create_infer_request()
 
     def run(self, feed: dict[str, Any]) -> list[Any]:
-        """All outputs; inputs that nothing depends on are gone from its graph."""
-        given = {i: feed[n] for i, names in enumerate(self._names) for n in names if n in feed}
-        results = self._request.infer(given, share_inputs=True, share_outputs=True)
+        """Return all outputs; OpenVINO removes unused inputs from the graph."""
+        inputs = {i: feed[n] for i, names in enumerate(self._names) for n in names if n in feed}
+        results = self._request.infer(inputs, share_inputs=True, share_outputs=True)
         return list(results.values())
 
 
@@ -142,13 +144,13 @@ class Worker:
     """One session of one runtime."""
 
     def __init__(self, module: str, threads: int) -> None:
-        self._runtime = ADAPTERS.get(module, Onnxlike)(module, threads)
+        self._runtime = ADAPTERS.get(module, OnnxRuntimeLike)(module, threads)
         self._feed: dict[str, Any] = {}
 
     def start(
         self, model: str, inputs: str, types: dict[str, str], providers: list[list[Any]]
     ) -> dict[str, Any]:
-        """Makes the session and runs it once."""
+        """Create the session and run it once."""
         self._feed = read_arrays(inputs, types)
         before, began = anonymous_bytes(), time.perf_counter()
         self._runtime.start(model, providers)
@@ -162,7 +164,7 @@ class Worker:
         }
 
     def outputs(self, file: str) -> dict[str, Any]:
-        """Writes the outputs of a run."""
+        """Write the outputs of a run."""
         results = self._runtime.run(self._feed)
         arrays = dict(pair for i, r in enumerate(results) for pair in flat(str(i), r))
         with open(file, "wb") as target:
@@ -170,7 +172,7 @@ class Worker:
         return {}
 
     def time(self, seconds: float) -> dict[str, Any]:
-        """Runs for a while; the best time counts, since noise only adds."""
+        """Run for so many seconds and return the best time: noise only adds."""
         best, end = float("inf"), time.perf_counter() + seconds
         while True:
             began = time.perf_counter()
@@ -182,16 +184,16 @@ class Worker:
 
 
 def main(module: str, threads: int) -> None:
-    """Answers requests until standard input ends."""
+    """Answer requests until the end of standard input."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # libraries that print must not disturb the answers
+    os.dup2(2, 1)  # output of libraries goes to standard error, not between the answers
     worker: Worker | None = None
     for line in sys.stdin:
         request = json.loads(line)
         try:
             worker = worker or Worker(module, threads)
             answer = getattr(worker, request.pop("do"))(**request)
-        except Exception as error:  # whatever a runtime raises is its answer
+        except Exception as error:  # a runtime may raise anything
             answer = {"error": f"{type(error).__name__}: {error}"}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()

@@ -1,4 +1,4 @@
-"""Files that a command writes: none of those that it reads."""
+"""Checks that a command can write its output files and does not overwrite its inputs."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from sardonyx.pack.lookup import SUFFIX
 
 
 def check(
-    targets: Iterable[pathlib.Path | None], kept: Iterable[str | os.PathLike[str]] = ()
+    outputs: Iterable[pathlib.Path | None], inputs: Iterable[str | os.PathLike[str]] = ()
 ) -> None:
-    """Refuses what cannot be written, or would be written over a file of the model."""
-    given = [target for target in targets if target is not None]
-    for target in given:
+    """Raise if an output file cannot be written, or is one of the inputs."""
+    targets = [path for path in outputs if path is not None]
+    for target in targets:
         if not target.parent.is_dir():
             raise UsageError(f"there is no folder {target.parent} to write {target.name} to")
         if target.is_dir():
-            raise UsageError(f"{target} is a folder: give the name of a file in it")
+            raise UsageError(f"{target} is a folder: name a file in it")
         if target.exists() and not target.is_file():
-            raise UsageError(f"{target} is no file that could be replaced: choose another name")
-    for path in kept:
-        for target in given:
+            raise UsageError(f"{target} is not a regular file: choose another name")
+    for path in inputs:
+        for target in targets:
             if target.exists() and os.path.exists(path) and target.samefile(path):
                 raise UsageError(f"{target} is a file of the model itself: choose another name")
 
 
-def read_by(arguments: argparse.Namespace) -> list[str | os.PathLike[str]]:
-    """The model, its pack and its inputs, as far as the arguments tell."""
+def inputs_of(arguments: argparse.Namespace) -> list[str | os.PathLike[str]]:
+    """Return the files that a command reads by its arguments: the model, its pack, its inputs."""
     model = pathlib.Path(arguments.model)
     inputs = getattr(arguments, "inputs", None)  # not every command has it
     return [model, f"{model}{SUFFIX}", inputs or model.with_suffix(".npz")]

@@ -1,4 +1,4 @@
-"""The rows that tell what a machine can do: that they do what they count."""
+"""The kernels that measure the roofline: that they do what they count."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import sardonyx._native as native
-from sardonyx.cli.limits import TYPES, Limits, Multiplying, Streaming, beyond_caches
+from sardonyx.cli.roofline import TYPES, BandwidthPeak, ComputePeak, Roofline, bytes_beyond_caches
 from tests.kernels import tensor
 
 
@@ -52,10 +52,9 @@ def test_a_stream_touches_every_byte(isa: str, n_read: int, n_written: int) -> N
 
 
 def test_rates_only_grow() -> None:
-    multiplying, streaming = Multiplying("float32", 1), Streaming(1 << 16, 1 << 16, 2)
-    for one in (multiplying, streaming):
-        first = one.turn(0.0)
-        assert 0 < first <= one.turn(0.0) == one.rate
+    for peak in (ComputePeak("float32", 1), BandwidthPeak(1 << 16, 1 << 16, 2)):
+        first = peak.measure(0.0)
+        assert 0 < first <= peak.measure(0.0) == peak.rate
 
 
 @pytest.mark.parametrize(
@@ -74,13 +73,13 @@ def test_a_stream_is_larger_than_caches(
     for i, size in enumerate(sizes):
         (tmp_path / f"index{i}").mkdir()
         (tmp_path / f"index{i}" / "size").write_text(f"{size}\n")
-    monkeypatch.setattr("sardonyx.cli.limits._CACHE_FILES", str(tmp_path))
-    assert beyond_caches() == wanted
+    monkeypatch.setattr("sardonyx.cli.roofline._CACHE_FILES", str(tmp_path))
+    assert bytes_beyond_caches() == wanted
 
 
-def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sardonyx.cli.limits.beyond_caches", lambda: 1 << 20)
-    limits = Limits(1)
-    limits.turn()
-    assert tuple(limits.rates) == TYPES
-    assert min(*limits.rates.values(), limits.reads) > 1e6
+def test_roofline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sardonyx.cli.roofline.bytes_beyond_caches", lambda: 1 << 20)
+    roofline = Roofline(1)
+    roofline.measure()
+    assert tuple(roofline.operations_per_s) == TYPES
+    assert min(*roofline.operations_per_s.values(), roofline.bytes_read_per_s) > 1e6

@@ -1,8 +1,8 @@
-"""A session's start, timed from the first import on. `profile --start` runs it as a script.
+"""Measures the start-up of a session from the first import on. `profile --start` runs this script.
 
-It is given a JSON object: the model, threads, providers and config entries, a file of inputs with
-their types, and answers with one. Whatever it imports itself is part of what it measures, so it
-imports little.
+The argument is a JSON object: model, threads, providers, config entries, and a file of inputs with
+their types. The answer is a JSON object on standard output. The script's own imports are part of
+the measurement, so it has few.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-_LEAST = 20e-6  # seconds: below, a module was there already
+_LEAST_S = 20e-6  # shorter imports found the module in sys.modules
 
 
 class Imports:
-    """When modules were imported, those that other modules import counted with them."""
+    """The times of imports; nested imports count for the outermost one."""
 
     def __init__(self) -> None:
         self.spans: list[tuple[float, float]] = []
@@ -36,33 +36,33 @@ class Imports:
                 return call(*args, **kwargs)
             finally:
                 self._is_inside, now = False, time.perf_counter()
-                if now - began > _LEAST:
+                if now - began > _LEAST_S:
                     self.spans.append((began, now))
 
         return run
 
     def within(self, begin: float, end: float) -> float:
-        """The seconds of imports between two times."""
+        """Return the seconds of imports between two times."""
         return sum(b - a for a, b in self.spans if a >= begin and b <= end)
 
 
-def started(given: dict[str, Any]) -> dict[str, Any]:
-    """Seconds of imports, of each stage without them, of the whole session and of runs."""
+def measure(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the seconds of imports, of each stage without them, of the session and of runs."""
     zero = time.perf_counter()
-    import numpy  # noqa: F401 - most programs have it before
+    import numpy  # noqa: F401 - most programs import it themselves
 
     has_numpy = time.perf_counter()
     imports = Imports()
     import sardonyx
 
     options = sardonyx.SessionOptions()
-    options.intra_op_num_threads = given["threads"]
-    for key, value in given["entries"].items():
+    options.intra_op_num_threads = request["threads"]
+    for key, value in request["entries"].items():
         options.add_session_config_entry(key, value)
-    kind = sardonyx.InferenceSession
+    session_class = sardonyx.InferenceSession  # may be imported by this access
     began = time.perf_counter()
-    providers = [tuple(pair) for pair in given["providers"]] or None
-    session = kind(given["model"], options, providers=providers)
+    providers = [tuple(pair) for pair in request["providers"]] or None
+    session = session_class(request["model"], options, providers=providers)
     ended = time.perf_counter()
     stages = {
         name: end - begin - imports.within(begin, end)
@@ -74,14 +74,14 @@ def started(given: dict[str, Any]) -> dict[str, Any]:
         "import_later": imports.within(began, ended),
         "stages": stages,
         "session": ended - began,
-        **_runs(session, given),
+        **_runs(session, request),
     }
 
 
-def _runs(session: Any, given: dict[str, Any]) -> dict[str, float]:
-    from sardonyx.cli.worker import read_arrays
+def _runs(session: Any, request: dict[str, Any]) -> dict[str, float]:
+    from sardonyx.cli.bench_worker import read_arrays
 
-    feed = read_arrays(given["inputs"], given["types"])
+    feed = read_arrays(request["inputs"], request["types"])
     times = []
     for _ in range(3):
         began = time.perf_counter()
@@ -91,4 +91,4 @@ def _runs(session: Any, given: dict[str, Any]) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(started(json.loads(sys.argv[1]))))
+    print(json.dumps(measure(json.loads(sys.argv[1]))))

@@ -1,0 +1,199 @@
+"""Text output of the commands: headings, notes and tables by rich.
+
+rich is imported by the functions that print, so that `--help`, `--json` and errors do without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+_UNLIMITED: Final = 1 << 16  # columns: output that other programs read is not wrapped
+_INDENT: Final = 2
+_LEAST_NAME, _LONGEST_NAME = 16, 120  # characters
+_NUMBER: Final = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])")
+_GAP: Final = (0, 2, 0, 0)  # of a cell: two spaces at its right
+
+
+def console() -> Console:
+    """Return a console for standard output as it is now.
+
+    Escape codes are written only to a terminal, and not if NO_COLOR is set. Text is printed as it
+    is: names from a model may look like rich's markup.
+    """
+    from rich.console import Console
+
+    is_terminal = sys.stdout.isatty()
+    return Console(
+        force_terminal=is_terminal,
+        width=None if is_terminal or "COLUMNS" in os.environ else _UNLIMITED,
+        color_system=None if os.environ.get("NO_COLOR") else "auto",
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
+
+
+def can_encode(text: str) -> bool:
+    """Return whether the encoding of standard output has these characters."""
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def say(text: RenderableType = "", style: str = "") -> None:
+    """Print a text or a rich object.
+
+    Lines have no trailing spaces; characters that the encoding lacks become question marks.
+    """
+    target = console()
+    with target.capture() as captured:
+        target.print(text, style=style)
+    lines = "\n".join(line.rstrip(" ") for line in captured.get().split("\n"))
+    encoding = sys.stdout.encoding or "ascii"
+    sys.stdout.write(lines.encode(encoding, "replace").decode(encoding))
+
+
+def note(text: str) -> None:
+    """Print a dim, indented paragraph."""
+    from rich.padding import Padding
+
+    say(Padding.indent(text, _INDENT), "dim")
+
+
+def heading(text: str, remark: str = "") -> None:
+    """Print a bold line with a dim remark beside it."""
+    if not remark:
+        say(text, "bold")
+        return
+    from rich.table import Column, Table
+
+    columns = [Column(style=style, overflow="fold") for style in ("bold", "dim")]
+    grid = Table.grid(*columns, padding=_GAP)
+    grid.add_row(text, remark)
+    say(grid)
+
+
+def table(
+    rows: Sequence[Sequence[str]],
+    titles: Sequence[str] = (),
+    *,
+    right: Sequence[int] = (),
+    styles: Mapping[int, str] | None = None,
+    names: Sequence[int] = (),
+    indent: int = _INDENT,
+) -> None:
+    """Print rows in columns, by number: those in `right` hold numbers, those in `names` names.
+
+    Names are shortened to fit a row into a line; the other columns wrap if they must.
+    """
+    from rich.padding import Padding
+    from rich.table import Table
+
+    if not rows and not titles:
+        return
+    if names:
+        # The titles count for the widths of columns.
+        rows = _with_short_names([titles, *rows], names, console().width - indent)[1:]
+    grid = Table.grid(padding=_GAP)
+    grid.show_header, grid.header_style = bool(titles), "dim"
+    for i in range(max(map(len, (titles, *rows)))):
+        grid.add_column(
+            titles[i] if i < len(titles) else "",
+            justify="right" if i in right else "left",
+            no_wrap=i in right,
+            overflow="fold",
+            style=(styles or {}).get(i),
+        )
+    for row in rows:
+        grid.add_row(*row)
+    say(Padding.indent(grid, indent))
+
+
+def _with_short_names(
+    rows: Sequence[Sequence[str]], names: Sequence[int], width: int
+) -> list[list[str]]:
+    columns = [list(column) for column in zip_longest(*rows, fillvalue="")]
+    widths = [max(map(len, column)) for column in columns]
+    others = sum(w for i, w in enumerate(widths) if i not in names) + 2 * (len(widths) - 1)
+    # The shortest column first: what it does not need is left for the others.
+    for n_done, i in enumerate(sorted(names, key=lambda i: widths[i])):
+        most = max(_LEAST_NAME, (width - others) // (len(names) - n_done))
+        columns[i] = shortened(columns[i], min(most, _LONGEST_NAME))
+        others += max(map(len, columns[i]))
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def shortened(names: Sequence[str], width: int) -> list[str]:
+    """Return names of at most `width` characters, cut where most of them stay different.
+
+    Two cuts are tried: of the beginning up to the number of a layer, and of a range in the middle.
+    """
+    if max(map(len, names)) <= width:
+        return list(names)
+
+    def cut(name: str, starts_at_number: bool, n_head: int) -> str:
+        if len(name) <= width:
+            return name
+        number = _NUMBER.search(name) if starts_at_number else None
+        if number is not None and number.start() > 2:
+            name = f"..{name[number.start() :]}"
+        return name if len(name) <= width else f"{name[:n_head]}..{name[n_head + 2 - width :]}"
+
+    heads = sorted(range(4, max(width - 3, 5)), key=lambda n: abs(n - (width - 2) // 2))
+    candidates = (
+        [cut(n, at_number, h) for n in names] for h in heads for at_number in (True, False)
+    )
+    return max(candidates, key=lambda short: len(set(short)))
+
+
+def printable(text: str) -> str:
+    """Return a text from a model with control characters escaped: a terminal would obey them."""
+    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+
+
+def short_name(name: str, most: int = 48) -> str:
+    """Return a printable name of at most so many characters."""
+    return shortened([printable(name)], most)[0]
+
+
+def count(n: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: `1 run`, `2 runs`."""
+    return f"{n} {noun if n == 1 else plural or f'{noun}s'}"
+
+
+def format_shape(dims: Sequence[object] | None) -> str:
+    """Return a shape as `[batch, 3, 224, 224]`; dims without a name are question marks."""
+    if dims is None:
+        return "[...]"
+    return f"[{', '.join('?' if d is None or d == -1 else printable(str(d)) for d in dims)}]"
+
+
+class Activity:
+    """What a command is doing. This class shows nothing, ActivityLine shows a line."""
+
+    def describe(self, description: str) -> None:
+        """Replace the description."""
+
+    def update(self, done: int, total: int) -> None:
+        """Show how many of `total` bytes are done."""
+
+
+def activity(description: str) -> AbstractContextManager[Activity]:
+    """Return a context that shows a line on standard error, if that is a terminal."""
+    if not sys.stderr.isatty():
+        return contextlib.nullcontext(Activity())
+    from sardonyx.cli.activity import ActivityLine
+
+    return ActivityLine(description)

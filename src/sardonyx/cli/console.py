@@ -55,11 +55,12 @@ def can_encode(text: str) -> bool:
 def say(text: RenderableType = "", style: str = "") -> None:
     """Print a text or a rich object.
 
-    Lines have no trailing spaces; characters that the encoding lacks become question marks.
+    A text is not wrapped: paths and commands in it stay whole. Lines have no trailing spaces;
+    characters that the encoding lacks become question marks.
     """
     target = console()
     with target.capture() as captured:
-        target.print(text, style=style)
+        target.print(text, style=style, soft_wrap=isinstance(text, str))
     lines = "\n".join(line.rstrip(" ") for line in captured.get().split("\n"))
     encoding = sys.stdout.encoding or "ascii"
     sys.stdout.write(lines.encode(encoding, "replace").decode(encoding))

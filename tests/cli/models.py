@@ -68,13 +68,13 @@ def grown(path: pathlib.Path) -> str:
 
 
 def large(path: pathlib.Path) -> str:
-    """64 MiB of weights in the file, turned around before they are used."""
+    """64 MiB of weights in the file, which a Transpose reads."""
     weight = np.zeros((4096, 4096), np.float32)
     return save(
         path,
         [
-            helper.make_node("Transpose", ["w"], ["turned"], perm=[1, 0]),
-            helper.make_node("MatMul", ["x", "turned"], ["y"]),
+            helper.make_node("Transpose", ["w"], ["transposed"], perm=[1, 0]),
+            helper.make_node("MatMul", ["x", "transposed"], ["y"]),
         ],
         [tensor("x", ["batch", 4096])],
         [tensor("y", ["batch", 4096])],

@@ -168,6 +168,17 @@ def test_wrapped_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
     assert "".join(lines).count("a") == 31  # long names are folded, not cut
 
 
+def test_numbers_are_whole_on_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    table([["a name", "12.3 MB", "45.6 MB"]], ("", "first", "second"), right=(1, 2))
+    assert capsys.readouterr().out.splitlines() == [
+        "            first   second",
+        "  a name  12.3 MB  45.6 MB",
+    ]
+
+
 def test_tables_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     """Neither wrapped nor padded, and markup of rich is text like any other."""
     table([["[red]a[/red]", "12 B", "x" * 300], [":boom:", "3 B", "y"]], right=(1,))
@@ -180,7 +191,7 @@ def test_tables_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
 def test_short_names() -> None:
     assert short_name("abc") == "abc"
     assert short_name("a" * 50 + "b" * 50, 10) == "aaaa..bbbb"
-    assert short_name("model.decoder.layers.12.mlp", 10) == "..12.mlp"
+    assert short_name("model.decoder.layers.12.mlp", 12) == "..ers.12.mlp"
     assert short_name("\x1b[2J") == "\\x1b[2J"
 
 

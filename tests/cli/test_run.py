@@ -43,7 +43,7 @@ def test_digits_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_digits_take_no_inputs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--dims", "batch=2"]) == 2
-    assert "--dims is for a MODEL" in capsys.readouterr().err
+    assert "--dims needs a MODEL" in capsys.readouterr().err
 
 
 def test_generated_inputs(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -172,7 +172,7 @@ class Worker:
         return {}
 
     def time(self, seconds: float) -> dict[str, Any]:
-        """Run for so many seconds and return the best time: noise only adds."""
+        """Run for `seconds` and return the best time: noise only adds."""
         best, end = float("inf"), time.perf_counter() + seconds
         while True:
             began = time.perf_counter()

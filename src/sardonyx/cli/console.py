@@ -11,15 +11,17 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console, JustifyMethod, RenderableType
 
 _UNLIMITED: Final = 1 << 16  # columns: output that other programs read is not wrapped
 _INDENT: Final = 2
-_LEAST_NAME, _LONGEST_NAME = 16, 120  # characters
+_LEAST_TEXT: Final = 9  # characters of a cell that wraps
+_LONG_WORD: Final = 24  # characters
+_LEAST_NAME, _LONGEST_NAME = 16, 120
 _NUMBER: Final = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])")
 _GAP: Final = (0, 2, 0, 0)  # of a cell: two spaces at its right
 
@@ -52,13 +54,14 @@ def can_encode(text: str) -> bool:
     return True
 
 
-def say(text: RenderableType = "", style: str = "") -> None:
+def say(text: RenderableType = "", style: str = "", least_width: int = 0) -> None:
     """Print a text or a rich object.
 
     A text is not wrapped: paths and commands in it stay whole. Lines have no trailing spaces;
     characters that the encoding lacks become question marks.
     """
     target = console()
+    target.width = max(target.width, least_width)
     with target.capture() as captured:
         target.print(text, style=style, soft_wrap=isinstance(text, str))
     lines = "\n".join(line.rstrip(" ") for line in captured.get().split("\n"))
@@ -97,43 +100,43 @@ def table(
 ) -> None:
     """Print rows in columns, by number: those in `right` hold numbers, those in `names` names.
 
-    Names are shortened to fit a row into a line; the other columns wrap if they must.
+    Names are shortened to fit a row into a line; then columns of text wrap. Nothing else is cut: a
+    terminal that is too narrow for the rest wraps the lines itself.
     """
     from rich.padding import Padding
     from rich.table import Table
 
     if not rows and not titles:
         return
+    columns = [list(column) for column in zip_longest(titles, *rows, fillvalue="")]
+    margins = indent + 2 * (len(columns) - 1)
     if names:
-        # The titles count for the widths of columns.
-        rows = _with_short_names([titles, *rows], names, console().width - indent)[1:]
+        _shorten_names(columns, names, console().width - margins)
     grid = Table.grid(padding=_GAP)
     grid.show_header, grid.header_style = bool(titles), "dim"
-    for i in range(max(map(len, (titles, *rows)))):
-        grid.add_column(
-            titles[i] if i < len(titles) else "",
-            justify="right" if i in right else "left",
-            no_wrap=i in right,
-            overflow="fold",
-            style=(styles or {}).get(i),
-        )
-    for row in rows:
+    least_width = margins
+    for i, column in enumerate(columns):
+        width = max(map(len, column))
+        # Numbers and short words are whole; sentences wrap, long names are folded.
+        wraps = i not in right and (width > _LONG_WORD or any(" " in cell for cell in column))
+        justify: JustifyMethod = "right" if i in right else "left"
+        style = (styles or {}).get(i)
+        grid.add_column(column[0], justify=justify, no_wrap=not wraps, overflow="fold", style=style)
+        least_width += min(width, _LEAST_TEXT) if wraps else width
+    for row in islice(zip(*columns, strict=True), 1, None):  # the first one are the titles
         grid.add_row(*row)
-    say(Padding.indent(grid, indent))
+    say(Padding.indent(grid, indent), least_width=least_width)
 
 
-def _with_short_names(
-    rows: Sequence[Sequence[str]], names: Sequence[int], width: int
-) -> list[list[str]]:
-    columns = [list(column) for column in zip_longest(*rows, fillvalue="")]
+def _shorten_names(columns: list[list[str]], names: Sequence[int], width: int) -> None:
+    """Shorten the names in some columns so that all columns have a width."""
     widths = [max(map(len, column)) for column in columns]
-    others = sum(w for i, w in enumerate(widths) if i not in names) + 2 * (len(widths) - 1)
+    others = sum(w for i, w in enumerate(widths) if i not in names)
     # The shortest column first: what it does not need is left for the others.
     for n_done, i in enumerate(sorted(names, key=lambda i: widths[i])):
         most = max(_LEAST_NAME, (width - others) // (len(names) - n_done))
         columns[i] = shortened(columns[i], min(most, _LONGEST_NAME))
         others += max(map(len, columns[i]))
-    return [list(row) for row in zip(*columns, strict=True)]
 
 
 def shortened(names: Sequence[str], width: int) -> list[str]:
@@ -149,7 +152,8 @@ def shortened(names: Sequence[str], width: int) -> list[str]:
             return name
         number = _NUMBER.search(name) if starts_at_number else None
         if number is not None and number.start() > 2:
-            name = f"..{name[number.start() :]}"
+            # From the number on, or from before it if there is space.
+            name = f"..{name[min(number.start(), len(name) + 2 - width) :]}"
         return name if len(name) <= width else f"{name[:n_head]}..{name[n_head + 2 - width :]}"
 
     heads = sorted(range(4, max(width - 3, 5)), key=lambda n: abs(n - (width - 2) // 2))

@@ -44,7 +44,7 @@ class Start:
 
 
 def latency(call: Callable[[], Any], seconds: float) -> Latency:
-    """Call repeatedly for so many seconds; at least LEAST_RUNS times, or for twice as long."""
+    """Call repeatedly for `seconds`; at least LEAST_RUNS times, or for twice as long."""
     times: list[float] = []
     started = time.perf_counter()
     while len(times) < MAX_RUNS:

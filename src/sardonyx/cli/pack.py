@@ -91,13 +91,13 @@ def _verify(arguments: argparse.Namespace, options: Options) -> int:
         raise Fail(f"there is no pack {path}", hint=f"sardonyx pack {arguments.model} creates it")
     try:
         model = given_bytes(arguments.model, options)
-        found = read(path, model, settings_of(options), PackOptions(verify=True))
+        opened = read(path, model, settings_of(options), PackOptions(verify=True))
     except Broken as error:
         raise Fail(f"the pack {path} cannot be used: {error}") from None
     if arguments.json:
-        facts = {"is_sound": True, "is_standalone": found.is_standalone}
+        facts = {"is_sound": True, "is_standalone": opened.is_standalone}
         print(json.dumps({"pack": path, "bytes": os.path.getsize(path), **facts}))
     else:
-        what = " of a standalone model" if found.is_standalone else ""
+        what = " of a standalone model" if opened.is_standalone else ""
         say(f"{printable(path)}: {format_bytes(os.path.getsize(path))}{what}, every byte verified")
     return 0

@@ -40,7 +40,7 @@ def tensor(array: Any) -> tuple[int, int, list[int], list[int]]:
 
 
 def best(call: Callable[[], Any], seconds: float = _MEASURE_S) -> float:
-    """Call repeatedly for so many seconds and return the shortest time."""
+    """Call repeatedly for `seconds` and return the shortest time."""
     shortest, end = float("inf"), time.perf_counter() + seconds
     while True:
         began = time.perf_counter()
@@ -69,7 +69,7 @@ class ComputePeak:
         self.rate = 0.0  # operations per second; a multiply-add counts as two
 
     def measure(self, seconds: float = _MEASURE_S) -> float:
-        """Measure for so many seconds and return the best rate so far."""
+        """Measure for `seconds` and return the best rate so far."""
         ys = [self._y]
         took = best(lambda: _call(self._kernel, self._x, ys, self._threads, self._isa), seconds)
         self.rate = max(self.rate, 2 * float(self._y[:, 0].sum()) / took)
@@ -90,7 +90,7 @@ class BandwidthPeak:
         self.rate = 0.0  # bytes per second
 
     def measure(self, seconds: float = _MEASURE_S) -> float:
-        """Measure for so many seconds and return the best rate so far."""
+        """Measure for `seconds` and return the best rate so far."""
         ys, ints = [self._y, self._sums], [self._times]
         took = best(lambda: _call("stream_limit", self._x, ys, self._threads, ints=ints), seconds)
         self.rate = max(self.rate, self._times * self.n_bytes / took)

@@ -63,7 +63,7 @@ def command(arguments: argparse.Namespace) -> int:
 
         for option in ("inputs", "dims", "shapes"):
             if getattr(arguments, option):
-                raise UsageError(f"--{option} is for a MODEL, and none is given")
+                raise UsageError(f"--{option} needs a MODEL")
         return run_digits(arguments)
     path = pathlib.Path(arguments.model)
     name = printable(path.name)

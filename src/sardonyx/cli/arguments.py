@@ -171,10 +171,7 @@ def parser() -> argparse.ArgumentParser:
     from sardonyx import __version__
 
     top = argparse.ArgumentParser(
-        prog="sardonyx",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=_HelpFormatter,
+        prog="sardonyx", description=_DESCRIPTION, epilog=_EXAMPLES, formatter_class=_HelpFormatter
     )
     top.add_argument("--version", action="version", version=f"sardonyx {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)

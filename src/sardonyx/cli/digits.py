@@ -81,11 +81,7 @@ def _cell(image: Any, label: int, probabilities: Any) -> Text:
 
     answer = int(probabilities.argmax())
     verdict = ("right", "green") if answer == label else (f"is {label}", "red")
-    beside = {
-        2: (str(answer), "bold"),
-        3: (f"{probabilities[answer]:.1%}", "dim"),
-        4: verdict,
-    }
+    beside = {2: (str(answer), "bold"), 3: (f"{probabilities[answer]:.1%}", "dim"), 4: verdict}
     lines = []
     for y, pixels in enumerate(image):
         text, style = beside.get(y, ("", ""))

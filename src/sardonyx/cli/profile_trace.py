@@ -9,7 +9,8 @@ from sardonyx.cli.profile import Report, described
 
 _START, _RUN = 1, 2  # tracks
 _TRACKS: Final = ((_START, "start"), (_RUN, "run"))
-_ARGS: Final[tuple[str, ...]] = (  # facts about a step that the trace has
+# Facts about a step that the trace has.
+_ARGS: Final[tuple[str, ...]] = (
     "op",
     "nodes",
     "family",

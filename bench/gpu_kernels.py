@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from sardonyx.providers.torch.kernels import attention_decode as decode
-from sardonyx.providers.torch.kernels import nbits_matmul as nbits
+from sardonyx.providers.torch.kernels import attention_decode, nbits_matmul
 from sardonyx.providers.torch.kernels.nbits_matmul import Digits, Weights
 from sardonyx.providers.torch.kernels.normalize import normed
 
@@ -69,19 +68,19 @@ def products(name: str) -> None:
     head = hidden // heads
     gain = (torch.rand(hidden, device="cuda") + 0.5, 1e-5)
     x, h = torch.randn(1, hidden, device="cuda"), torch.randn(1, inner, device="cuda")
-    few, many = nbits.digits(x), nbits.digits(h)
+    few, many = nbits_matmul.digits(x), nbits_matmul.digits(h)
     shapes: dict[str, tuple[int, int, Callable[[Weights], Any]]] = {
         "norm + qkv": (hidden, (heads + 2 * shared) * head,
-                       lambda w: nbits.rows_product(x, w, norm=gain, leads=True)),
+                       lambda w: nbits_matmul.rows_product(x, w, norm=gain, leads=True)),
         "o + residual": (hidden, hidden,
-                         lambda w: nbits.rows_product(few, w, residual=x, leads=True)),
+                         lambda w: nbits_matmul.rows_product(few, w, residual=x, leads=True)),
         "norm + gate, up": (hidden, 2 * inner,
-                            lambda w: nbits.rows_digits(
+                            lambda w: nbits_matmul.rows_digits(
                                 x, w, norm=gain, gated=True, leads=True)),
         "down + residual": (inner, hidden,
-                            lambda w: nbits.rows_product(many, w, residual=x, leads=True)),
+                            lambda w: nbits_matmul.rows_product(many, w, residual=x, leads=True)),
         "norm + lm_head": (hidden, vocab,
-                           lambda w: nbits.rows_product(x, w, norm=gain, leads=True)),
+                           lambda w: nbits_matmul.rows_product(x, w, norm=gain, leads=True)),
     }  # fmt: skip
     for what, (k, n, call) in shapes.items():
         count = max(2, min(40, 400_000_000 // (k * n * 5 // 8)))
@@ -100,27 +99,27 @@ def tokens(name: str) -> None:
     shape = (1, shared, CONTEXT, head)
     caches = [tuple(torch.randn(shape, device="cuda") for _ in "kv") for _ in range(layers)]
     angles = torch.randn(CONTEXT, head // 2, device="cuda")
-    rotary = decode.Rotary(angles.cos(), angles.sin())
-    heads = decode.Heads(n_heads, shared, 1 / math.sqrt(head))
-    room = decode.workspace(caches[0][0], n_heads, 1)
+    rotary = attention_decode.Rotary(angles.cos(), angles.sin())
+    heads = attention_decode.Heads(n_heads, shared, 1 / math.sqrt(head))
+    room = attention_decode.workspace(caches[0][0], n_heads, 1)
     gain = (torch.rand(hidden, device="cuda") + 0.5, 1e-5)
     x = torch.randn(1, hidden, device="cuda")
     n_bytes = sum(size_bytes(w) for layer in stack for w in layer) + size_bytes(last)
 
     def attention(q: torch.Tensor, cache: Any, lasts: torch.Tensor) -> Digits:
-        parts = decode.split_packed(q.view(1, 1, -1), heads)
-        made = decode.attend_digits(parts, cache, lasts, heads, rotary, room, leads=True)
+        parts = attention_decode.split_packed(q.view(1, 1, -1), heads)
+        made = attention_decode.attend_digits(parts, cache, lasts, heads, rotary, room, leads=True)
         assert isinstance(made, Digits)
         return Digits(made.words, made.value.view(1, -1))
 
     def token(lasts: torch.Tensor) -> torch.Tensor:
         s = x
         for (qkv, o, both, down), cache in zip(stack, caches, strict=True):
-            q = nbits.rows_product(s, qkv, norm=gain, leads=True)
-            s = nbits.rows_product(attention(q, cache, lasts), o, residual=s, leads=True)
-            h = nbits.rows_digits(s, both, norm=gain, gated=True, leads=True)
-            s = nbits.rows_product(h, down, residual=s, leads=True)
-        return nbits.rows_product(s, last, norm=gain)
+            q = nbits_matmul.rows_product(s, qkv, norm=gain, leads=True)
+            s = nbits_matmul.rows_product(attention(q, cache, lasts), o, residual=s, leads=True)
+            h = nbits_matmul.rows_digits(s, both, norm=gain, gated=True, leads=True)
+            s = nbits_matmul.rows_product(h, down, residual=s, leads=True)
+        return nbits_matmul.rows_product(s, last, norm=gain)
 
     packed = torch.randn(1, shapes[0][1], device="cuda")
     for length in (30, 128, 512, 2048):

@@ -16,7 +16,7 @@ from sardonyx.ops.attention.cache import append
 from sardonyx.passes import PassOptions, lower
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu import lowered
-from tests.cases.attention import contrib as microsoft_attention
+from tests.cases.attention import contrib
 from tests.kernels import guarded, tensor, untouched
 from tests.oracle import model_of
 from tests.rows import Row
@@ -147,7 +147,7 @@ def is_numpy(row: Row) -> bool:
     return row.op == "DecoderAttention"
 
 
-@pytest.mark.parametrize("row", [r for r in microsoft_attention.CASES if not r.fails], ids=str)
+@pytest.mark.parametrize("row", [r for r in contrib.CASES if not r.fails], ids=str)
 def test_rows_are_native(row: Row) -> None:
     """With sizes given as constants, every node of a lowered row has a kernel."""
     names = {"GroupQueryAttention": ["x6"]}.get(row.op, [])

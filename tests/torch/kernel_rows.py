@@ -19,9 +19,7 @@ from sardonyx.ops.attention.group_query import group_query
 from sardonyx.ops.elementwise.chain import Code, Instruction, run_code
 from sardonyx.ops.nbits.internal import form_of, weights_of
 from sardonyx.providers.torch.attention import group_query as grouped
-from sardonyx.providers.torch.kernels import attention_decode as decode
-from sardonyx.providers.torch.kernels import nbits_matmul as nbits
-from sardonyx.providers.torch.kernels import usable
+from sardonyx.providers.torch.kernels import attention_decode, nbits_matmul, usable
 from sardonyx.providers.torch.kernels.chain import Chain
 from sardonyx.providers.torch.kernels.nbits_unpack import matrix
 from sardonyx.providers.torch.kernels.normalize import normed
@@ -50,9 +48,9 @@ def _packed(k: int, n: int, block: int = 32, bits: int = 4, zero: str = "packed"
     attrs = {"K": k, "N": n, "bits": bits, "block_size": block, "k_major": 0, "signed": 0}
     attrs["zero_default"] = default
     form = form_of(q.shape, attrs)
-    assert nbits.fits(form, scale.shape)
+    assert nbits_matmul.fits(form, scale.shape)
     given = [torch.from_numpy(a) if a is not None else None for a in (q, scale, points)]
-    packed = nbits.pack(*given, form, default)  # type: ignore[arg-type]
+    packed = nbits_matmul.pack(*given, form, default)  # type: ignore[arg-type]
     return packed, torch.from_numpy(weights_of(q, scale, points, attrs)).double()
 
 
@@ -80,14 +78,14 @@ def test_the_interpreter_makes_kernels_usable() -> None:
 def test_few_rows(k: int, n: int, rows: int, form: dict[str, Any]) -> None:
     weights, w = _packed(k, n, **form)
     x = torch.from_numpy(_rng().standard_normal((rows, k)).astype(np.float32))
-    _near(nbits.rows_product(x, weights), x.double() @ w)
+    _near(nbits_matmul.rows_product(x, weights), x.double() @ w)
     _near(matrix(weights, torch.float32).t(), w, 1e-6)
 
 
 def test_few_rows_of_halves() -> None:
     weights, w = _packed(64, 24)
     x = torch.from_numpy(_rng().standard_normal((1, 64)).astype(np.float32)).bfloat16()
-    y = nbits.rows_product(x, weights)
+    y = nbits_matmul.rows_product(x, weights)
     assert y.dtype == torch.bfloat16
     _near(y, x.double() @ w, 5e-3)
 
@@ -97,8 +95,8 @@ def test_what_is_not_finite_stays_so(bad: float) -> None:
     weights, _ = _packed(64, 8)
     x = torch.ones(1, 64)
     x[0, 40] = bad
-    assert not nbits.rows_product(x, weights).isfinite().any()
-    assert not nbits.rows_product(torch.zeros(1, 64), weights).any()
+    assert not nbits_matmul.rows_product(x, weights).isfinite().any()
+    assert not nbits_matmul.rows_product(torch.zeros(1, 64), weights).any()
 
 
 def test_k_major_weights_are_signed_or_not() -> None:
@@ -109,34 +107,34 @@ def test_k_major_weights_are_signed_or_not() -> None:
         attrs = {"K": 96, "N": 6, "bits": 4, "block_size": 32, "k_major": 1, "signed": signed}
         form = form_of(steps.shape, {**attrs, "zero_default": 0})
         fields = torch.from_numpy(steps.view(np.uint8))
-        packed = nbits.pack(fields, torch.from_numpy(scale), None, form)
+        packed = nbits_matmul.pack(fields, torch.from_numpy(scale), None, form)
         x = torch.from_numpy(rng.standard_normal((1, 96)).astype(np.float32))
         w = torch.from_numpy(steps.astype(np.float64) * np.repeat(scale, 32, axis=0))
-        _near(nbits.rows_product(x, packed), x.double() @ w)
+        _near(nbits_matmul.rows_product(x, packed), x.double() @ w)
 
 
 def test_a_gated_product_with_a_norm_and_digits_for_the_next() -> None:
     first, w = _packed(64, 80)
     second, w2 = _packed(40, 12)
     x, gain = torch.randn(1, 64), torch.rand(64)
-    made = nbits.rows_digits(x, first, norm=(gain, 1e-5), gated=True)
-    assert torch.equal(made.words, nbits.digits(made.value).words)
+    made = nbits_matmul.rows_digits(x, first, norm=(gain, 1e-5), gated=True)
+    assert torch.equal(made.words, nbits_matmul.digits(made.value).words)
     v = x.double() / torch.sqrt((x.double() ** 2).mean() + 1e-5) * gain.double() @ w
     gate, up = v.chunk(2, -1)
     v = gate * torch.sigmoid(gate) * up
     _near(made.value, v)
     residual = torch.randn(1, 12)
-    _near(nbits.rows_product(made, second, residual=residual), v @ w2 + residual.double())
+    _near(nbits_matmul.rows_product(made, second, residual=residual), v @ w2 + residual.double())
 
 
 def test_a_product_that_prepares_the_norm_after_it() -> None:
     first, w = _packed(64, 40)
     second, w2 = _packed(40, 12)
     x, residual, gain = torch.randn(2, 64), torch.randn(2, 40), torch.rand(40)
-    made = nbits.rows_digits(x, first, residual=residual, then=(gain, 1e-5))
+    made = nbits_matmul.rows_digits(x, first, residual=residual, then=(gain, 1e-5))
     v = x.double() @ w + residual.double()
     v = v / torch.sqrt((v * v).mean(-1, keepdim=True) + 1e-5) * gain.double()
-    _near(nbits.rows_product(made, second), v @ w2)
+    _near(nbits_matmul.rows_product(made, second), v @ w2)
 
 
 ATTENTION = [
@@ -174,14 +172,16 @@ def test_attention(row: tuple[Any, ...]) -> None:
     y, k_all, v_all, _ = group_query.run(
         [qkv, None, None, k, v, lasts, total, cos, sin, *[None] * 7], attrs
     )
-    heads = decode.Heads(n_heads, shared, 1 / math.sqrt(head), window, cap)
+    heads = attention_decode.Heads(n_heads, shared, 1 / math.sqrt(head), window, cap)
     turn = (
-        decode.Rotary(torch.from_numpy(cos), torch.from_numpy(sin), bool(near)) if pairs else None
+        attention_decode.Rotary(torch.from_numpy(cos), torch.from_numpy(sin), bool(near))
+        if pairs
+        else None
     )
     caches = (torch.from_numpy(k.copy()), torch.from_numpy(v.copy()))
-    parts = decode.split_packed(torch.from_numpy(qkv), heads)
-    room = decode.workspace(caches[0], n_heads, tokens)
-    got = decode.attend(parts, caches, torch.from_numpy(lasts), heads, turn, room)
+    parts = attention_decode.split_packed(torch.from_numpy(qkv), heads)
+    room = attention_decode.workspace(caches[0], n_heads, tokens)
+    got = attention_decode.attend(parts, caches, torch.from_numpy(lasts), heads, turn, room)
     assert not room.counts.any()
     np.testing.assert_allclose(got.numpy(), y, rtol=0, atol=2e-6)
     for b, end in enumerate(ends):
@@ -190,10 +190,10 @@ def test_attention(row: tuple[Any, ...]) -> None:
 
 
 def test_attention_past_the_end_of_the_cache_is_nan_and_writes_inside() -> None:
-    heads = decode.Heads(2, 1, 1.0)
+    heads = attention_decode.Heads(2, 1, 1.0)
     caches = (torch.zeros(1, 1, 8, 16), torch.zeros(1, 1, 8, 16))
-    parts = decode.split_packed(torch.ones(1, 1, 64), heads)
-    y = decode.attend(parts, caches, torch.tensor([50], dtype=torch.int32), heads)
+    parts = attention_decode.split_packed(torch.ones(1, 1, 64), heads)
+    y = attention_decode.attend(parts, caches, torch.tensor([50], dtype=torch.int32), heads)
     assert y.isnan().all()
 
 
@@ -211,12 +211,14 @@ def test_a_step_asks_torch_for_nothing_beside_the_kernel(monkeypatch: pytest.Mon
 
 
 def test_attention_with_digits() -> None:
-    heads = decode.Heads(4, 2, 0.2)
+    heads = attention_decode.Heads(4, 2, 0.2)
     caches = (torch.randn(1, 2, 100, 32), torch.randn(1, 2, 100, 32))
-    parts = decode.split_packed(torch.randn(1, 1, 256), heads)
-    made = decode.attend_digits(parts, caches, torch.tensor([90], dtype=torch.int32), heads)
-    assert isinstance(made, nbits.Digits)
-    assert torch.equal(made.words, nbits.digits(made.value).words)
+    parts = attention_decode.split_packed(torch.randn(1, 1, 256), heads)
+    made = attention_decode.attend_digits(
+        parts, caches, torch.tensor([90], dtype=torch.int32), heads
+    )
+    assert isinstance(made, nbits_matmul.Digits)
+    assert torch.equal(made.words, nbits_matmul.digits(made.value).words)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

@@ -8,11 +8,11 @@ from typing import Final
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.elementwise import arithmetic as elementwise
+from sardonyx.ops.elementwise import arithmetic
 
 # Where the first carried value is, among a node's inputs and among its body's outputs.
 _CARRIED: Final = {"Loop": (2, 1), "Scan": (0, 0)}
-_BROADCAST: Final = frozenset(op.name for op in elementwise.OPS) | {"Cast", "Identity"}
+_BROADCAST: Final = frozenset(op.name for op in arithmetic.OPS) | {"Cast", "Identity"}
 
 
 def settle_ranks(graph: Graph) -> bool:

@@ -15,7 +15,7 @@ from sardonyx.passes.pattern import P, hole
 from sardonyx.passes.rule import need, ranked, rule
 
 END: Final = (1 << 63) - 1
-NOISE: Final = 5e-5  # by which a sum that should be whole may miss it (ops/sample.py)
+NOISE: Final = 5e-5  # by which a sum that should be whole may miss it (ops/sample/interpolate.py)
 
 
 @rule(P.Resize(hole("x"), rest=True).named("node"))

@@ -129,9 +129,7 @@ def _found(
             continue
         if grad is not None:
             yield value, grad
-        elif not isinstance(
-            rule, Decomposition
-        ):  # which followed the value through what it is made of
+        elif not isinstance(rule, Decomposition):  # which differentiated its own nodes
             name = node.op.input_slot(slot).name
             raise NotImplemented(
                 f"{node.op} has no gradient by its input {name}, here {value}",

@@ -137,24 +137,26 @@ def _stepped(x: Inputs, attrs: dict[str, Any], next_: tuple[bool, bool]) -> tupl
 
     `next_` is whether digits are read, and whether a kernel of ours comes next.
     """
-    from sardonyx.providers.torch.kernels import attention_decode as decode
+    from sardonyx.providers.torch.kernels import attention_decode
 
     size = x.past_key.shape[3]
     scale = attrs["scale"] or 1 / math.sqrt(size or 1)
     window = attrs["local_window_size"]
-    heads = decode.Heads(attrs["num_heads"], attrs["kv_num_heads"], scale, window, attrs["softcap"])
+    heads = attention_decode.Heads(
+        attrs["num_heads"], attrs["kv_num_heads"], scale, window, attrs["softcap"]
+    )
     new = (x.query, x.key, x.value)
     if x.key is None:
-        new = decode.split_packed(x.query, heads)
+        new = attention_decode.split_packed(x.query, heads)
     rotary = None
     if attrs["do_rotary"]:
         is_interleaved = bool(attrs["rotary_interleaved"])
-        rotary = decode.Rotary(x.cos, x.sin, is_interleaved, x.positions)
+        rotary = attention_decode.Rotary(x.cos, x.sin, is_interleaved, x.positions)
     caches = (x.past_key, x.past_value)
     room = _room(x.past_key, heads.n_heads, x.query.shape[1])
     lasts = x.seqlens.reshape(-1).int()
     digits, leads = next_
-    attend = decode.attend_digits if digits else decode.attend
+    attend = attention_decode.attend_digits if digits else attention_decode.attend
     return attend(new, caches, lasts, heads, rotary, room, leads), *caches
 
 
@@ -165,16 +167,16 @@ _MOST_ROOMS: Final = 64
 
 def _room(cache: Tensor, heads: int, rows: int) -> Any:
     """Where the kernel leaves what its last programs gather."""
-    from sardonyx.providers.torch.kernels import attention_decode as decode
+    from sardonyx.providers.torch.kernels import attention_decode
 
     stream = torch.cuda.current_stream().cuda_stream if cache.is_cuda else 0
-    sizes = (cache.shape[0], decode.cut(cache, heads, rows))
+    sizes = (cache.shape[0], attention_decode.cut(cache, heads, rows))
     key = (cache.device, stream, sizes)
     room = _ROOMS.get(key)
     if room is None:
         if len(_ROOMS) >= _MOST_ROOMS:
             _ROOMS.clear()
-        room = _ROOMS[key] = _RECORDED.get(key) or decode.workspace(cache, heads, rows)
+        room = _ROOMS[key] = _RECORDED.get(key) or attention_decode.workspace(cache, heads, rows)
     if _is_recorded(cache):
         _RECORDED[key] = room
     return room

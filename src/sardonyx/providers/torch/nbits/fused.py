@@ -37,10 +37,10 @@ def pack(q: Tensor, scale: Tensor, zero: Tensor | None, **attrs: Any) -> Any:
     form = form_of(tuple(q.shape), attrs)
     default = attrs["zero_default"]
     if usable(q.device):
-        from sardonyx.providers.torch.kernels import nbits_matmul as nbits
+        from sardonyx.providers.torch.kernels import nbits_matmul
 
-        if nbits.fits(form, tuple(scale.shape)):
-            return nbits.pack(q, scale, zero, form, default)
+        if nbits_matmul.fits(form, tuple(scale.shape)):
+            return nbits_matmul.pack(q, scale, zero, form, default)
     return Plain(q, scale, default if zero is None else zero, form)
 
 
@@ -84,10 +84,13 @@ def few_bits(
     if isinstance(weights, Plain):
         x = _floats(x)
     else:
-        from sardonyx.providers.torch.kernels import nbits_matmul as nbits
+        from sardonyx.providers.torch.kernels import nbits_matmul
 
-        if isinstance(x, nbits.Digits) or 0 < x.numel() <= nbits.MOST_ROWS * x.shape[-1]:
-            is_normal = gain is None or isinstance(x, nbits.Digits)
+        if (
+            isinstance(x, nbits_matmul.Digits)
+            or 0 < x.numel() <= nbits_matmul.MOST_ROWS * x.shape[-1]
+        ):
+            is_normal = gain is None or isinstance(x, nbits_matmul.Digits)
             fused = {
                 "norm": None if is_normal else (gain, epsilon),
                 "residual": residual,
@@ -95,9 +98,9 @@ def few_bits(
                 "leads": leads,
             }
             if not attrs["makes_digits"]:
-                return nbits.rows_product(x, weights, **fused)
+                return nbits_matmul.rows_product(x, weights, **fused)
             then = None if next_gain is None else (next_gain, attrs["next_epsilon"])
-            return nbits.rows_digits(x, weights, then=then, **fused)
+            return nbits_matmul.rows_digits(x, weights, then=then, **fused)
     rows = x
     if gain is not None:
         rows = torch.rms_norm(wide(x), (x.shape[-1],), wide(gain), epsilon).to(x.dtype)

@@ -148,10 +148,10 @@ def test_out_of_memory_while_loading(monkeypatch: pytest.MonkeyPatch, warned: An
 def test_a_run_that_fails_names_its_node(
     error: Exception, match: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = index.ROWS["", "Softmax"]
-    broken = type(row)(_raising(error), row.types)
-    monkeypatch.setitem(index.ROWS, ("", "Softmax"), broken)
-    assert region.ROWS is index.ROWS
+    kernel = index.KERNELS["", "Softmax"]
+    broken = type(kernel)(_raising(error), kernel.types)
+    monkeypatch.setitem(index.KERNELS, ("", "Softmax"), broken)
+    assert region.KERNELS is index.KERNELS
     session = session_of([ON_CPU])
     with pytest.raises(RuntimeException, match=match) as caught:
         session.run(None, {"x": X})

@@ -16,7 +16,7 @@ from bench.steps import Array, Case, Made, floats, main, one, parser
 KERNELS = tuple(
     row
     for row, info in native.kernels.items()
-    if info.family in ("reduce", "softmax", "normalize", "pool", "select", "chain")
+    if info.family in ("reduce", "softmax", "normalize", "pooling", "select", "chain")
 )
 GOAL = 0.85
 

@@ -1,16 +1,16 @@
-// The table of the kernels that read or write at indices.
-#include "kernels/gather/rows.h"
+// The kernel table of the gather family: kernels that read or write at indices. Those named
+// `..._at_run` size their output from data.
+#include "kernels/gather/kernels.h"
 
 namespace sdx::SDX_ISA::gathering {
 namespace {
 
-constexpr Kernel kRows[] = {
+constexpr Kernel kKernels[] = {
     {"compress", Accepts::contiguous, compress, resolve_compress},
     {"gather", Accepts::contiguous, gather},
     {"gather_dequantized", Accepts::contiguous, gather_dequantized},
     {"gather_elements", Accepts::contiguous, gather_elements},
     {"gather_nd", Accepts::contiguous, gather_nd},
-    {"nonzero", Accepts::contiguous, nonzero, resolve_nonzero},
     {"one_hot", Accepts::contiguous, one_hot},
     {"one_hot_at_run", Accepts::contiguous, one_hot, resolve_one_hot},
     {"scatter_elements", Accepts::contiguous, scatter_elements},
@@ -21,4 +21,4 @@ constexpr Kernel kRows[] = {
 }  // namespace
 }  // namespace sdx::SDX_ISA::gathering
 
-SDX_FAMILY(gather, gathering::kRows)
+SDX_FAMILY(gather, gathering::kKernels)

@@ -1,74 +1,79 @@
-// Copies of whole tensors: joined, repeated, rearranged, cut, or only given another shape.
+// Kernels that are strided copies of whole tensors: Transpose, Concat, Split, Tile, Expand,
+// Reshape, SpaceToDepth and DepthToSpace (as rearrange). They only describe the copy;
+// strided_copy.cc runs it.
 #include "base/listed.h"
-#include "kernels/move/rows.h"
-#include "kernels/move/strided.h"
-#include "kernels/move/words.h"
+#include "kernels/move/kernels.h"
+#include "kernels/move/strided_copy.h"
+#include "kernels/move/untyped.h"
 
 namespace sdx::SDX_ISA::moving {
 namespace {
 
 Status copy_items(const void* args, const Data& data, int64_t begin, int64_t end) {
-  run_move(*static_cast<const Move*>(args), data.in[0], data.out[0], begin, end);
+  run_copy(*static_cast<const StridedCopy*>(args), data.in[0], data.out[0], begin, end);
   return {};
 }
 
-Status plan_copy(Plan& plan, Move* move) {
-  plan.args = move;
-  const int64_t items = plan_move(*move);
-  plan.add(copy_items, items, move_work(*move));
+Status add_copy(Plan& plan, StridedCopy* strided) {
+  plan.args = strided;
+  const int64_t items = plan_copy(*strided);
+  plan.add(copy_items, items, copy_work(*strided));
   return {};
 }
 
-struct JoinArgs {
+// Concat and Split: one strided copy per section, whose items are numbered consecutively.
+struct SectionsArgs {
   int n = 0;
-  const Move* parts = nullptr;
-  const int64_t* first = nullptr;  // item of each part, and of the end
-  bool joins = false;              // several inputs to one output; else one input to several
+  const StridedCopy* sections = nullptr;
+  const int64_t* first = nullptr;  // the first item of each section, and the number of all items
+  bool joins = false;              // Concat: several inputs to one output; else Split
 };
 
-Status join_items(const void* args, const Data& data, int64_t begin, int64_t end) {
-  const auto& a = *static_cast<const JoinArgs*>(args);
+Status section_items(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const SectionsArgs*>(args);
   for (int i = 0; i < a.n; ++i) {
-    // Parts that were made in the output, as those before rows that it grew by, are there already.
-    if (a.joins && data.in[i] == output<std::byte>(data) + a.parts[i].to_offset) continue;
+    // The memory planner may place an input of Concat directly in its output; then nothing is
+    // copied.
+    if (a.joins && data.in[i] == output<std::byte>(data) + a.sections[i].to_offset) continue;
     const int64_t from = begin > a.first[i] ? begin : a.first[i];
     const int64_t to = end < a.first[i + 1] ? end : a.first[i + 1];
     if (from < to)
-      run_move(a.parts[i], data.in[a.joins ? i : 0], data.out[a.joins ? 0 : i], from - a.first[i],
-               to - a.first[i]);
+      run_copy(a.sections[i], data.in[a.joins ? i : 0], data.out[a.joins ? 0 : i],
+               from - a.first[i], to - a.first[i]);
   }
   return {};
 }
 
-// The parts of `whole` along an axis, from or to it.
-Status plan_parts(Plan& plan, const View& whole, const View* parts, int n, bool joins, int axis) {
+// Copies between `whole` and its sections along an axis, in either direction.
+Status add_sections(Plan& plan, const View& whole, const View* sections, int n, bool joins,
+                    int axis) {
   const int64_t size = size_of(whole.dtype);
-  auto* moves = plan.make<Move>(size_t(n));
+  auto* copies = plan.make<StridedCopy>(size_t(n));
   auto* first = plan.make<int64_t>(size_t(n) + 1);
   int64_t offset = 0, work = 0;
   for (int i = 0; i < n; ++i) {
-    Move& move = moves[i];
-    move.unit = size;
-    (joins ? move.to_offset : move.from_offset) = offset * whole.strides[axis] * size;
+    StridedCopy& strided = copies[i];
+    strided.unit = size;
+    (joins ? strided.to_offset : strided.from_offset) = offset * whole.strides[axis] * size;
     for (int d = 0; d < whole.rank; ++d) {
-      const int64_t own = parts[i].strides[d] * size, shared = whole.strides[d] * size;
-      move.axis(parts[i].dims[d], joins ? own : shared, joins ? shared : own);
+      const int64_t own = sections[i].strides[d] * size, shared = whole.strides[d] * size;
+      strided.axis(sections[i].dims[d], joins ? own : shared, joins ? shared : own);
     }
-    offset += parts[i].dims[axis];
-    const int64_t items = plan_move(move);
+    offset += sections[i].dims[axis];
+    const int64_t items = plan_copy(strided);
     first[i + 1] = first[i] + items;
-    work += items * move_work(move);
+    work += items * copy_work(strided);
   }
-  auto* args = plan.make<JoinArgs>();
-  *args = {n, moves, first, joins};
+  auto* args = plan.make<SectionsArgs>();
+  *args = {n, copies, first, joins};
   plan.args = args;
-  plan.add(join_items, first[n], first[n] == 0 ? 1 : work / first[n]);
+  plan.add(section_items, first[n], first[n] == 0 ? 1 : work / first[n]);
   return {};
 }
 
-// Strikes a size out if it is among those of the input: what is left open follows even where that
-// size is 0.
-bool takes(int64_t* have, int rank, int64_t d) {
+// Cancels a target size against an equal size of the input. The size at -1 is then the ratio of
+// what remains, which stays defined where both sides have a 0.
+bool cancels(int64_t* have, int rank, int64_t d) {
   for (int i = 0; i < rank; ++i) {
     if (have[i] != d) continue;
     have[i] = 1;
@@ -83,7 +88,7 @@ double product(const int64_t* dims, int rank) {
   return n;
 }
 
-// The first size that a target of Reshape cannot have.
+// Refuses a target of Reshape that no input could have.
 Status check_target(const int64_t* target, int rank, bool keeps_zero) {
   int open = -1, zero = -1;
   for (int i = 0; i < rank; ++i) {
@@ -105,63 +110,65 @@ Status check_target(const int64_t* target, int rank, bool keeps_zero) {
 }  // namespace
 
 Status copy(const Call& call, Plan& plan) {
-  auto* move = plan.make<Move>();
-  move_of(call.in[0], *move);
-  return plan_copy(plan, move);
+  auto* strided = plan.make<StridedCopy>();
+  pack_copy(call.in[0], *strided);
+  return add_copy(plan, strided);
 }
 
 // ints: the axis.
 Status concat(const Call& call, Plan& plan) {
-  return plan_parts(plan, call.out[0], call.in, call.n_in, true, int(call.ints[0]));
+  return add_sections(plan, call.out[0], call.in, call.n_in, true, int(call.ints[0]));
 }
 Status split(const Call& call, Plan& plan) {
-  return plan_parts(plan, call.in[0], call.out, call.n_out, false, int(call.ints[0]));
+  return add_sections(plan, call.in[0], call.out, call.n_out, false, int(call.ints[0]));
 }
 
-// ints: the dims that the input is seen with, and the order of their axes in the output.
+// ints: the dims that the input is reshaped to, and the permutation of these axes.
 Status rearrange(const Call& call, Plan& plan) {
   const int rank = call.n_ints / 2;
   const int64_t* perm = call.ints + rank;
-  auto* move = plan.make<Move>();
-  move->unit = size_of(call.in[0].dtype);
-  int64_t from[kMoveRank], step = move->unit;
+  auto* strided = plan.make<StridedCopy>();
+  strided->unit = size_of(call.in[0].dtype);
+  int64_t from[kCopyRank], step = strided->unit;
   for (int i = rank - 1; i >= 0; --i) {
     from[i] = step;
     step *= call.ints[i];
   }
   for (int i = 0; i < rank; ++i) {
-    int64_t to = move->unit;
+    int64_t to = strided->unit;
     for (int k = i + 1; k < rank; ++k) to *= call.ints[perm[k]];
-    move->axis(call.ints[perm[i]], from[perm[i]], to);
+    strided->axis(call.ints[perm[i]], from[perm[i]], to);
   }
-  return plan_copy(plan, move);
+  return add_copy(plan, strided);
 }
 
-// How often an axis is repeated follows from the sizes.
+// Repeats follow from the sizes: an axis of n elements becomes [repeats, n], the first with a
+// source stride of 0.
 Status tile(const Call& call, Plan& plan) {
   const View &in = call.in[0], &out = call.out[0];
   const int64_t size = size_of(in.dtype);
-  auto* move = plan.make<Move>();
-  move->unit = size;
+  auto* strided = plan.make<StridedCopy>();
+  strided->unit = size;
   for (int i = 0; i < in.rank; ++i) {
     const int64_t times = in.dims[i] == 0 ? 0 : out.dims[i] / in.dims[i];
-    move->axis(times, 0, out.strides[i] * in.dims[i] * size);
-    move->axis(in.dims[i], in.strides[i] * size, out.strides[i] * size);
+    strided->axis(times, 0, out.strides[i] * in.dims[i] * size);
+    strided->axis(in.dims[i], in.strides[i] * size, out.strides[i] * size);
   }
-  return plan_copy(plan, move);
+  return add_copy(plan, strided);
 }
 
+// Broadcasts, by source strides of 0.
 Status expand(const Call& call, Plan& plan) {
   const View &in = call.in[0], &out = call.out[0];
   const int64_t size = size_of(in.dtype);
   const int front = out.rank - in.rank;
-  auto* move = plan.make<Move>();
-  move->unit = size;
+  auto* strided = plan.make<StridedCopy>();
+  strided->unit = size;
   for (int i = 0; i < out.rank; ++i) {
     const bool repeats = i < front || in.dims[i - front] == 1;
-    move->axis(out.dims[i], repeats ? 0 : in.strides[i - front] * size, out.strides[i] * size);
+    strided->axis(out.dims[i], repeats ? 0 : in.strides[i - front] * size, out.strides[i] * size);
   }
-  return plan_copy(plan, move);
+  return add_copy(plan, strided);
 }
 
 Status resolve_tile(const Call& call, const Data& data, View* out) {
@@ -172,7 +179,7 @@ Status resolve_tile(const Call& call, const Data& data, View* out) {
     if (times[i] < 0 || __builtin_mul_overflow(call.in[0].dims[i], times[i], &out->dims[i]))
       return Status::fail("axis %d is repeated %ld times", i, long(times[i]));
   }
-  return addressable(*out);
+  return check_addressable(*out);
 }
 
 Status resolve_expand(const Call& call, const Data& data, View* out) {
@@ -190,10 +197,10 @@ Status resolve_expand(const Call& call, const Data& data, View* out) {
                           long(want));
     out->dims[i] = have == 1 ? want : have;
   }
-  return addressable(*out);
+  return check_addressable(*out);
 }
 
-// ints: whether a 0 in the target stands for itself.
+// ints: allowzero, whether a 0 in the target is a size and not a copy of the input's.
 Status resolve_reshape(const Call& call, const Data& data, View* out) {
   const View& in = call.in[0];
   const bool keeps_zero = call.ints[0] != 0;
@@ -209,7 +216,7 @@ Status resolve_reshape(const Call& call, const Data& data, View* out) {
     const int64_t d = out->dims[i] = target[i] == 0 && !keeps_zero ? in.dims[i] : target[i];
     if (d == -1)
       open = i;
-    else if (!takes(have, in.rank, d))
+    else if (!cancels(have, in.rank, d))
       overflows |= __builtin_mul_overflow(known, d, &known);
   }
   for (int i = 0; i < in.rank; ++i) count *= have[i];

@@ -1,12 +1,12 @@
-// Tensors made from a few numbers: constants, ranges, sizes, triangles.
-#include "kernels/move/rows.h"
-#include "kernels/move/runs.h"
-#include "kernels/move/words.h"
+// Tensors generated from a few numbers: ConstantOfShape, Range, Shape-like results, EyeLike, Trilu.
+#include "kernels/move/copy_bytes.h"
+#include "kernels/move/kernels.h"
+#include "kernels/move/untyped.h"
 
 namespace sdx::SDX_ISA::moving {
 namespace {
 
-constexpr int64_t kChunk = 4096;  // elements of an item
+constexpr int64_t kChunk = 4096;  // elements of an item: some microseconds of work
 
 struct FillArgs {
   int64_t count, size, bits;
@@ -15,10 +15,10 @@ struct FillArgs {
 Status fill_chunks(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const FillArgs*>(args);
   const int64_t first = begin * kChunk, last = end * kChunk < a.count ? end * kChunk : a.count;
-  visit_word(a.size, [&]<class T>() {
+  visit_element_size(a.size, [&]<class T>() {
     const T x = T(a.bits);
-    fill_words<T>(output<std::byte>(data) + first * a.size, reinterpret_cast<const std::byte*>(&x),
-                  last - first);
+    fill_elements<T>(output<std::byte>(data) + first * a.size,
+                     reinterpret_cast<const std::byte*>(&x), last - first);
   });
   return {};
 }
@@ -31,8 +31,8 @@ template <class T>
 Status range_chunks(const void* args, const Data& data, int64_t begin, int64_t end) {
   const int64_t count = static_cast<const RangeArgs*>(args)->count;
   const int64_t last = end * kChunk < count ? end * kChunk : count;
-  const T start = *input<Loose<T>>(data, 0), delta = *input<Loose<T>>(data, 2);
-  auto* y = output<Loose<T>>(data);
+  const T start = *input<Unaligned<T>>(data, 0), delta = *input<Unaligned<T>>(data, 2);
+  auto* y = output<Unaligned<T>>(data);
   if constexpr (std::is_integral_v<T>) {
     // Unsigned, since the last step may go past the type's range and is not used.
     using U = std::make_unsigned_t<T>;
@@ -43,10 +43,12 @@ Status range_chunks(const void* args, const Data& data, int64_t begin, int64_t e
   return {};
 }
 
+// The length is max(ceil((limit - start) / delta), 0). Integers are computed in 128 bits, since
+// limit - start overflows int64.
 template <class T>
 Status resolve_typed_range(const Data& data, View* out) {
-  const T start = *input<Loose<T>>(data, 0), limit = *input<Loose<T>>(data, 1);
-  const T delta = *input<Loose<T>>(data, 2);
+  const T start = *input<Unaligned<T>>(data, 0), limit = *input<Unaligned<T>>(data, 1);
+  const T delta = *input<Unaligned<T>>(data, 2);
   if (delta == 0) return Status::fail("the range steps by 0");
   if constexpr (std::is_integral_v<T>) {
     const __int128 gap = delta > 0 ? __int128(limit) - start : __int128(start) - limit;
@@ -61,7 +63,7 @@ Status resolve_typed_range(const Data& data, View* out) {
                           double(delta));
     out->dims[0] = steps > 0 ? int64_t(steps) : 0;
   }
-  return addressable(*out);
+  return check_addressable(*out);
 }
 
 template <class T>
@@ -73,6 +75,8 @@ Status plan_range(const Call& call, Plan& plan) {
   return {};
 }
 
+// Sizes that the executor computed from symbolic dims, written as a tensor (Shape, Size and the
+// arithmetic on them).
 struct SizesArgs {
   int64_t count, size;
   const int64_t* numbers;
@@ -85,6 +89,7 @@ Status write_sizes(const void* args, const Data& data, int64_t, int64_t) {
   return {};
 }
 
+// Whether an element type can represent x; sizes that do not fit are refused, never truncated.
 bool fits(int64_t x, DType dtype) {
   switch (dtype) {
     case DType::i8: return x == int8_t(x);
@@ -121,7 +126,7 @@ struct TriluArgs {
 
 Status trilu_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const TriluArgs*>(args);
-  const int64_t shift = a.has_shift ? *input<Loose<int64_t>>(data, 1) : 0;
+  const int64_t shift = a.has_shift ? *input<Unaligned<int64_t>>(data, 1) : 0;
   for (int64_t row = begin; row < end; ++row) {
     const std::byte* x = input<std::byte>(data, 0) + row * a.columns * a.size;
     std::byte* y = output<std::byte>(data) + row * a.columns * a.size;
@@ -142,7 +147,7 @@ Status trilu_rows(const void* args, const Data& data, int64_t begin, int64_t end
 
 }  // namespace
 
-// ints: the bits of an element.
+// ints: the bits of an element in the low bytes.
 Status fill(const Call& call, Plan& plan) {
   auto* args = plan.make<FillArgs>();
   *args = {call.out[0].count(), size_of(call.out[0].dtype), call.ints[0]};
@@ -158,7 +163,7 @@ Status resolve_fill(const Call& call, const Data& data, View* out) {
       return Status::fail("the shape has the negative size %ld at %d", long(target[i]), i);
     out->dims[i] = target[i];
   }
-  return addressable(*out);
+  return check_addressable(*out);
 }
 
 Status range(const Call& call, Plan& plan) {
@@ -181,7 +186,7 @@ Status resolve_range(const Call& call, const Data& data, View* out) {
   }
 }
 
-// ints: the elements.
+// ints: the elements, which symbolic expressions computed before the step.
 Status sizes(const Call& call, Plan& plan) {
   const DType dtype = call.out[0].dtype;
   auto* numbers = plan.make<int64_t>(size_t(call.n_ints) + 1);
@@ -197,7 +202,7 @@ Status sizes(const Call& call, Plan& plan) {
   return {};
 }
 
-// ints: which diagonal, and the bits of a one.
+// ints: the diagonal's offset k, and the bits of a 1 in the element type.
 Status eye(const Call& call, Plan& plan) {
   const View& out = call.out[0];
   auto* args = plan.make<EyeArgs>();
@@ -207,7 +212,7 @@ Status eye(const Call& call, Plan& plan) {
   return {};
 }
 
-// ints: whether the upper triangle is kept. The second operand says which diagonal bounds it.
+// ints: whether the upper triangle is kept. The second operand, k, is the diagonal that bounds it.
 Status trilu(const Call& call, Plan& plan) {
   const View& in = call.in[0];
   auto* args = plan.make<TriluArgs>();

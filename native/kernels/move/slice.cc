@@ -1,15 +1,16 @@
-// Slices whose bounds are known when they run, and sequences turned round.
-#include "kernels/move/rows.h"
-#include "kernels/move/strided.h"
-#include "kernels/move/words.h"
+// Slice with bounds that are data, and ReverseSequence. Slices with constant bounds are views and
+// have no kernel.
+#include "kernels/move/kernels.h"
+#include "kernels/move/strided_copy.h"
+#include "kernels/move/untyped.h"
 
 namespace sdx::SDX_ISA::moving {
 namespace {
 
-constexpr int64_t kParts = 64;  // of a copy whose items are not known yet
+constexpr int64_t kParts = 64;  // items of a copy whose own items are known only when it runs
 
-// What one slice takes of an axis.
-struct Cut {
+// The elements first, first + step, ... that a slice selects on one axis.
+struct AxisSlice {
   int axis = 0;
   int64_t first = 0, step = 1, count = 0;
 };
@@ -18,35 +19,37 @@ SDX_INLINE int64_t clamp(int64_t x, int64_t low, int64_t high) {
   return x < low ? low : x > high ? high : x;
 }
 
-// The operands are data, starts, ends, axes, steps; the last two may be missing.
-Status cut_of(const Call& call, const Data& data, int64_t i, Cut& cut) {
+// Slice number i, clamped as in numpy. Operands: data, starts, ends, axes, steps; the last two are
+// optional.
+Status slice_of(const Call& call, const Data& data, int64_t i, AxisSlice& selected) {
   const int rank = call.in[0].rank;
   const int64_t axis = is_given(call, 3) ? integers(call, data, 3)[i] : i;
   if (axis < -rank || axis >= rank)
     return Status::fail("axis %ld is outside [-%d, %d)", long(axis), rank, rank);
-  cut.axis = int(axis < 0 ? axis + rank : axis);
-  cut.step = is_given(call, 4) ? integers(call, data, 4)[i] : 1;
-  if (cut.step == 0) return Status::fail("the slice of axis %d steps by 0", cut.axis);
-  const int64_t d = call.in[0].dims[cut.axis];
+  selected.axis = int(axis < 0 ? axis + rank : axis);
+  selected.step = is_given(call, 4) ? integers(call, data, 4)[i] : 1;
+  if (selected.step == 0) return Status::fail("the slice of axis %d steps by 0", selected.axis);
+  const int64_t d = call.in[0].dims[selected.axis];
   int64_t start = integers(call, data, 1)[i], end = integers(call, data, 2)[i];
   if (start < 0) start = start < -d ? 0 : start + d;
   if (end < 0) end = end < -d ? -1 : end + d;
-  if (cut.step > 0) {
+  if (selected.step > 0) {
     start = clamp(start, 0, d), end = clamp(end, 0, d);
-    cut.count = end > start ? (end - start - 1) / cut.step + 1 : 0;
+    selected.count = end > start ? (end - start - 1) / selected.step + 1 : 0;
   } else {
     start = clamp(start, 0, d - 1), end = clamp(end, -1, d - 1);
     // The step is compared before it is negated: the least integer has no opposite.
     const int64_t span = start - end;
-    cut.count = span <= 0 ? 0 : cut.step < -span ? 1 : (span - 1) / -cut.step + 1;
+    selected.count = span <= 0 ? 0 : selected.step < -span ? 1 : (span - 1) / -selected.step + 1;
   }
-  cut.first = cut.count == 0 ? 0 : start;
+  selected.first = selected.count == 0 ? 0 : start;
   return {};
 }
 
+// The call outlives `prepare` only as a copy: its views are needed to read the bounds at run time.
 struct SliceArgs {
   Call call;
-  View views[6];  // copies of the operands and the output
+  View views[6];  // five operands and the output
 };
 
 Status slice_parts(const void* args, const Data& data, int64_t begin, int64_t end) {
@@ -56,19 +59,19 @@ Status slice_parts(const void* args, const Data& data, int64_t begin, int64_t en
   int64_t steps[kMaxRank], firsts[kMaxRank];
   for (int i = 0; i < in.rank; ++i) steps[i] = 1, firsts[i] = 0;
   for (int64_t i = 0; i < a.views[1].count(); ++i) {
-    Cut cut;
-    if (Status status = cut_of(a.call, data, i, cut); !status.ok()) return status;
-    steps[cut.axis] = cut.count > 1 ? cut.step : 1;
-    firsts[cut.axis] = cut.first;
+    AxisSlice selected;
+    if (Status status = slice_of(a.call, data, i, selected); !status.ok()) return status;
+    steps[selected.axis] = selected.count > 1 ? selected.step : 1;
+    firsts[selected.axis] = selected.first;
   }
-  Move move;
-  move.unit = size;
+  StridedCopy strided;
+  strided.unit = size;
   for (int i = 0; i < in.rank; ++i) {
-    move.from_offset += firsts[i] * in.strides[i] * size;
-    move.axis(out.dims[i], in.strides[i] * steps[i] * size, out.strides[i] * size);
+    strided.from_offset += firsts[i] * in.strides[i] * size;
+    strided.axis(out.dims[i], in.strides[i] * steps[i] * size, out.strides[i] * size);
   }
-  const int64_t items = plan_move(move);
-  run_move(move, data.in[0], data.out[0], items * begin / kParts, items * end / kParts);
+  const int64_t items = plan_copy(strided);
+  run_copy(strided, data.in[0], data.out[0], items * begin / kParts, items * end / kParts);
   return {};
 }
 
@@ -77,10 +80,10 @@ struct ReverseArgs {
   bool is_batch_first;
 };
 
-// Items are places in the output, time and batch in its order.
+// Items are (time, batch) positions of the output in its axis order; elements from lens[b] on stay.
 Status reverse_items(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const ReverseArgs*>(args);
-  const auto* lens = input<Loose<int64_t>>(data, 1);
+  const auto* lens = input<Unaligned<int64_t>>(data, 1);
   for (int64_t item = begin; item < end; ++item) {
     const int64_t t = a.is_batch_first ? item % a.steps : item / a.batch;
     const int64_t b = a.is_batch_first ? item / a.steps : item % a.batch;
@@ -106,9 +109,9 @@ Status resolve_slice(const Call& call, const Data& data, View* out) {
                           long(call.in[slot].count()), long(count));
   for (int i = 0; i < out->rank; ++i) out->dims[i] = call.in[0].dims[i];
   for (int64_t i = 0; i < call.in[1].count(); ++i) {
-    Cut cut;
-    if (Status status = cut_of(call, data, i, cut); !status.ok()) return status;
-    out->dims[cut.axis] = cut.count;
+    AxisSlice selected;
+    if (Status status = slice_of(call, data, i, selected); !status.ok()) return status;
+    out->dims[selected.axis] = selected.count;
   }
   return {};
 }

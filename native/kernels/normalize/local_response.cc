@@ -1,22 +1,26 @@
-// LRN: numbers divided by a power of the sum of squares of their neighbours among channels.
+// LRN (local response normalization): x / (bias + alpha / size * sum of squares of the neighbouring
+// channels)^beta. A block of columns fits its squares of all channels into local memory, so every
+// square is computed once; sums are not running ones, which would accumulate rounding errors.
 #include "kernels/axes.h"
 #include "kernels/fetch.h"
-#include "kernels/normalize/rows.h"
+#include "kernels/normalize/kernels.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
+// Two vectors of columns: enough independent chains for the sums, and the squares of 1024 channels
+// still take only 128 KiB.
 template <class C>
 constexpr int64_t kColumns = 2 * kLanesOf<C>;
 
 struct ResponseArgs {
   Around around;
-  int64_t blocks;          // of columns
-  int64_t before, behind;  // channels in the sum
+  int64_t blocks;         // of columns
+  int64_t before, after;  // channels in the sum, on either side of the own
   double alpha, beta, bias;
 };
 
-// x / t^beta for a block of columns; the usual power needs only square roots.
+// x / t^beta for a block of columns; for the usual beta, t^0.75 = sqrt(t) * sqrt(sqrt(t)).
 template <class C>
 void divide(const C* x, const C* t, double beta, C* y, int64_t n) {
   if (beta == 0.75)
@@ -28,7 +32,7 @@ void divide(const C* x, const C* t, double beta, C* y, int64_t n) {
     for (int64_t j = 0; j < n; ++j) y[j] = C(x[j] / __builtin_pow(double(t[j]), beta));
 }
 
-// The squares of all channels first, then a sum of some of them for each.
+// One block: the squares of all channels, then the sum of a window of them for each channel.
 template <class C, class T>
 void run_block(const ResponseArgs& a, const T* x, T* y, int64_t width, C* squares) {
   const Around& r = a.around;
@@ -40,7 +44,7 @@ void run_block(const ResponseArgs& a, const T* x, T* y, int64_t width, C* square
   }
   for (int64_t c = 0; c < r.n; ++c) {
     const int64_t low = c > a.before ? c - a.before : 0;
-    const int64_t high = c + a.behind < r.n - 1 ? c + a.behind : r.n - 1;
+    const int64_t high = c + a.after < r.n - 1 ? c + a.after : r.n - 1;
     C total[kMost] = {}, result[kMost];
     for (int64_t k = low; k <= high; ++k)
       for (int64_t j = 0; j < kMost; ++j) total[j] += squares[k * kMost + j];
@@ -75,7 +79,7 @@ Status local_response(const Call& call, Plan& plan) {
     plan.args = a;
     const Around& r = a->around = around(call.in[0], call.out[0], 1);
     const int64_t size = call.ints[0];
-    a->before = (size - 1) / 2, a->behind = size / 2;
+    a->before = (size - 1) / 2, a->after = size / 2;
     a->alpha = call.floats[0] / double(size), a->beta = call.floats[1], a->bias = call.floats[2];
     a->blocks = (r.columns + kColumns<C> - 1) / kColumns<C>;
     plan.add(run_items<T>, r.n_outer * a->blocks, r.n * (size + 4) * 4);

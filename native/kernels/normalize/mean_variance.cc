@@ -1,20 +1,21 @@
-// MeanVarianceNormalization over any axes.
+// MeanVarianceNormalization over any axes: the two-pass algorithm, mean first, then the squares of
+// the differences; a third pass writes. Reduced axes may be scattered, so rows are visited in runs.
 #include "kernels/axes.h"
 #include "kernels/fetch.h"
-#include "kernels/normalize/rows.h"
+#include "kernels/normalize/kernels.h"
 #include "simd/fold.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
-constexpr int64_t kBuffer = 1024;
+constexpr int64_t kBuffer = 1024;  // elements that are converted at a time
 
 struct MeanVarianceArgs {
   Axes kept, reduced;
   int64_t n;
 };
 
-// body(numbers, n, where they lie) for runs of all numbers that share statistics.
+// Calls body(numbers, n, output offset) for runs of all elements that share statistics.
 template <class C, class T, class Body>
 SDX_INLINE void each(const MeanVarianceArgs& a, const T* x, Body&& body) {
   C buffer[kBuffer];
@@ -47,7 +48,7 @@ Status run_items(const void* args, const Data& data, int64_t begin, int64_t end)
         return s + d * d;
       });
     });
-    // As ONNX defines it, so that constant input gives 0.
+    // ONNX adds 1e-9 to the deviation, not to the variance; constant input gives 0.
     const C deviation = C(__builtin_sqrt(squares / double(a.n)) + 1e-9);
     const int64_t step = a.reduced.last_out();
     each<C>(a, x, [&](const C* p, int64_t n, int64_t to) {

@@ -1,3 +1,4 @@
+// Fetching and storing rows of any type; instantiated once here and not in every normalization.
 #include "kernels/normalize/operand.h"
 
 namespace sdx::SDX_ISA {
@@ -16,19 +17,20 @@ const C* fetch_from(const Axes& inner, const T* x, C* buffer) {
 
 }  // namespace
 
+// Axes align at the last one, as in numpy's broadcasting.
 Operand operand(const Call& call, int slot, int axis) {
-  Operand made;
-  if (slot >= call.n_in || !call.in[slot].is_given()) return made;
+  Operand result;
+  if (slot >= call.n_in || !call.in[slot].is_given()) return result;
   const View &x = call.in[0], &v = call.in[slot];
-  made.slot = slot;
-  made.dtype = v.dtype;
+  result.slot = slot;
+  result.dtype = v.dtype;
   for (int i = 0; i < x.rank; ++i) {
     const int at = i - (x.rank - v.rank);
     const bool repeats = at < 0 || v.dims[at] == 1;
-    (i < axis ? made.outer : made.inner).add(x.dims[i], repeats ? 0 : v.strides[at], 0);
+    (i < axis ? result.outer : result.inner).add(x.dims[i], repeats ? 0 : v.strides[at], 0);
   }
-  made.outer.merge(), made.inner.merge();
-  return made;
+  result.outer.merge(), result.inner.merge();
+  return result;
 }
 
 template <class C>

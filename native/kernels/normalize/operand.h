@@ -1,4 +1,4 @@
-// Rows of operands of any type and stride, broadcast to the shape of the first.
+// Rows of operands of any element type and strides, broadcast to the shape of the first operand.
 #pragma once
 
 #include "kernels/axes.h"
@@ -6,7 +6,7 @@
 
 namespace sdx::SDX_ISA {
 
-// A tensor as rows of the axes from some axis on, in the shape of another that it broadcasts to.
+// A tensor as rows over the axes from some axis on, broadcast (by strides of 0) to another's shape.
 struct Operand {
   int slot = -1;  // -1: not given
   DType dtype = DType::none;
@@ -14,16 +14,17 @@ struct Operand {
   SDX_INLINE bool is_given() const { return slot >= 0; }
 };
 
-// Operand `slot` of a call as rows of the axes from `axis` on, in the shape of the first operand.
+// Operand `slot` of a call as rows over the axes from `axis` on, in the shape of the first operand.
 Operand operand(const Call& call, int slot, int axis);
 
-// Rows of another type or with gaps, as numbers in `buffer`; and numbers as elements of another
-// type, from `at` on.
+// The conversions, out of line: a row of another type or with gaps into `buffer`, and numbers into
+// elements of another type from `at` on.
 template <class C>
 const C* fetch_row(const Operand& o, const void* x, int64_t at, C* buffer);
 template <class C>
 void convert_row(DType dtype, void* y, int64_t at, const C* numbers, int64_t n);
 
+// A row as contiguous numbers of type C: the operand's own memory if it has that form already.
 template <class C>
 SDX_INLINE const C* row_of(const Operand& o, const Data& data, int64_t row, C* buffer) {
   const int64_t at = place_of(o.outer, o.outer.n, row).in;
@@ -32,7 +33,7 @@ SDX_INLINE const C* row_of(const Operand& o, const Data& data, int64_t row, C* b
   return fetch_row(o, data.in[o.slot], at, buffer);
 }
 
-// Where n results are computed that go to `y` at `at`: there itself, or in `buffer`.
+// Where to compute a row of results: in the output itself, or in `buffer` if put_row must convert.
 template <class C>
 SDX_INLINE C* place_row(DType dtype, void* y, int64_t at, C* buffer) {
   return dtype == kDType<C> ? static_cast<C*>(y) + at : buffer;

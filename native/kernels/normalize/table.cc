@@ -1,10 +1,10 @@
-// The rows of normalizations.
-#include "kernels/normalize/rows.h"
+// The kernel table of the normalize family.
+#include "kernels/normalize/kernels.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
-constexpr Kernel kRows[] = {
+constexpr Kernel kKernels[] = {
     {"layer_norm", Accepts::any, layer_norm},
     {"rms_norm", Accepts::any, rms_norm},
     {"batch_norm", Accepts::any, batch_norm},
@@ -17,4 +17,4 @@ constexpr Kernel kRows[] = {
 }  // namespace
 }  // namespace sdx::SDX_ISA
 
-SDX_FAMILY(normalize, kRows)
+SDX_FAMILY(normalize, kKernels)

@@ -1,7 +1,8 @@
-// Tells which build of the kernels runs: tests prove by it that it is the one asked for.
+// Reports which build of the kernels runs, and for which instructions it was compiled: tests assert
+// by it that SARDONYX_ISA had its effect.
 #include <cstring>
 
-#include "kernels/probe/rows.h"
+#include "kernels/probe/kernels.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -12,7 +13,7 @@ constexpr const char* kNamespace = SDX_NAME(SDX_ISA);
 #undef SDX_NAME
 #undef SDX_TEXT
 
-// What the compiler was allowed to use.
+// The instruction set that the compiler's flags allow, independent of the namespace's name.
 #if defined(__AVX512VNNI__) && defined(__AVX512BF16__)
 constexpr const char* kInstructions = "avx512vnni";
 #elif defined(__AVX512F__)
@@ -25,7 +26,7 @@ constexpr const char* kInstructions = "neon";
 constexpr const char* kInstructions = "base";
 #endif
 
-// Each output is a row of bytes: the text, then zeros.
+// Each output is a byte array: the name, padded with zeros.
 Status write_names(const void* args, const Data& data, int64_t, int64_t) {
   const auto* sizes = static_cast<const int64_t*>(args);
   const char* const texts[] = {kNamespace, kInstructions};

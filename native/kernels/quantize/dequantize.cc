@@ -1,17 +1,18 @@
-// DequantizeLinear: (x - zero point) * scale.
-#include "kernels/quantize/list.h"
-#include "kernels/quantize/rows.h"
+// DequantizeLinear: (x - zero_point) * scale.
+#include "kernels/quantize/kernels.h"
+#include "kernels/quantize/scale_layout.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
+// One chunk of a row: with one scale for all elements, or one per element.
 template <class Q, class Y>
-void dequantize_piece(const ScaleRows& r, const Data& data, const Piece& p) {
+void dequantize_chunk(const ScaleLayout& r, const Data& data, const RowChunk& p) {
   const Q* x = input<Q>(data, 0) + p.begin;
   Y* y = output<Y>(data) + p.begin;
   const Q* zeros = r.has_zero ? input<Q>(data, 2) + p.scale : nullptr;
   float scales[kChunk];
-  if (!is_each(r.kind)) {
+  if (!has_scale_per_element(r.kind)) {
     read_scales(data.in[1], r.scale, p.scale, 1, scales);
     const f32v scale = splat(scales[0]), zero = splat(zeros ? float(zeros[0]) : 0.0f);
     vloop(p.n, [&](int64_t i, auto lanes) {
@@ -28,8 +29,8 @@ void dequantize_piece(const ScaleRows& r, const Data& data, const Piece& p) {
 
 template <class Q, class Y>
 Status dequantize_items(const void* args, const Data& data, int64_t begin, int64_t end) {
-  const ScaleRows& r = *static_cast<const ScaleRows*>(args);
-  for (int64_t item = begin; item < end; ++item) dequantize_piece<Q, Y>(r, data, piece_of(r, item));
+  const ScaleLayout& r = *static_cast<const ScaleLayout*>(args);
+  for (int64_t item = begin; item < end; ++item) dequantize_chunk<Q, Y>(r, data, chunk_of(r, item));
   return {};
 }
 
@@ -47,7 +48,7 @@ PhaseFn dequantize_from(DType x) {
 }  // namespace
 
 Status dequantize(const Call& call, Plan& plan) {
-  const ScaleRows* r = scale_rows(call, plan);
+  const ScaleLayout* r = scale_layout(call, plan);
   const PhaseFn run = r->y == DType::f32   ? dequantize_from<float>(r->x)
                       : r->y == DType::f16 ? dequantize_from<F16>(r->x)
                                            : dequantize_from<BF16>(r->x);

@@ -1,22 +1,24 @@
-// Bytes by a table of 256, whose entry numbers are the bytes without their sign.
+// Table lookup: any elementwise function of an 8-bit tensor is a table of 256 bytes, indexed by the
+// unsigned value of the input byte. Quantized activations (sigmoid, tanh, ...) become such tables.
 #include <cstring>
 
-#include "kernels/quantize/list.h"
+#include "kernels/quantize/kernels.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
-constexpr int64_t kPart = 16384;  // bytes of an item
+constexpr int64_t kChunk = 16384;  // bytes of an item
 
 Status look_up(const void* args, const Data& data, int64_t begin, int64_t end) {
   const int64_t count = *static_cast<const int64_t*>(args);
-  uint8_t table[256];  // which what is written cannot alias
+  uint8_t table[256];  // a copy: stores to y cannot alias it, so it need not be reloaded
   memcpy(table, data.in[1], sizeof table);
-  const int64_t last = end * kPart < count ? end * kPart : count;
+  const int64_t last = end * kChunk < count ? end * kChunk : count;
   const uint8_t* x = input<uint8_t>(data, 0);
   uint8_t* y = output<uint8_t>(data);
-  int64_t i = begin * kPart;
-  for (; i + 8 <= last; i += 8) {  // a word at a time: loads and stores are what it waits for
+  int64_t i = begin * kChunk;
+  // Eight bytes per load and store: the load ports are the bottleneck, and lookups need them.
+  for (; i + 8 <= last; i += 8) {
     uint64_t in, out = 0;
     memcpy(&in, x + i, 8);
 #pragma GCC unroll 8
@@ -33,7 +35,7 @@ Status lookup(const Call& call, Plan& plan) {
   auto* count = plan.make<int64_t>();
   *count = call.in[0].count();
   plan.args = count;
-  plan.add(look_up, (*count + kPart - 1) / kPart, kPart / 2);
+  plan.add(look_up, (*count + kChunk - 1) / kChunk, kChunk / 2);
   return {};
 }
 

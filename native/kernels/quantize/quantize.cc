@@ -1,7 +1,6 @@
-// QuantizeLinear: x / scale rounded half to even, moved by the zero point, held in the type's
-// range.
-#include "kernels/quantize/list.h"
-#include "kernels/quantize/rows.h"
+// QuantizeLinear: saturate(round_half_even(x / scale) + zero_point).
+#include "kernels/quantize/kernels.h"
+#include "kernels/quantize/scale_layout.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -11,39 +10,41 @@ constexpr float kLowest = Q(-1) < Q(0) ? -float(1 << (8 * sizeof(Q) - 1)) : 0.0f
 template <class Q>
 constexpr float kHighest = kLowest<Q> + float((1 << (8 * sizeof(Q))) - 1);
 
-// Bounds are moved instead of the number, so that rounding happens where floats hold all integers.
+// Clamps before rounding, to bounds shifted by the zero point: the operand of the rounding is then
+// small enough that floats represent all integers around it, for infinities too.
 template <class Q>
-SDX_INLINE i32v to_steps(f32v x, f32v scale, f32v zero) {
+SDX_INLINE i32v to_codes(f32v x, f32v scale, f32v zero) {
   const f32v held = clamp(x / scale, kLowest<Q> - zero, kHighest<Q> - zero);
   return __builtin_convertvector(round_small(held) + zero, i32v);
 }
 
+// One chunk of a row: with one scale for all elements, or one per element.
 template <class X, class Q>
-void quantize_piece(const ScaleRows& r, const Data& data, const Piece& p) {
+void quantize_chunk(const ScaleLayout& r, const Data& data, const RowChunk& p) {
   const X* x = input<X>(data, 0) + p.begin;
   Q* y = output<Q>(data) + p.begin;
   const Q* zeros = r.has_zero ? input<Q>(data, 2) + p.scale : nullptr;
   float scales[kChunk];
-  if (!is_each(r.kind)) {
+  if (!has_scale_per_element(r.kind)) {
     read_scales(data.in[1], r.scale, p.scale, 1, scales);
     const f32v scale = splat(scales[0]), zero = splat(zeros ? float(zeros[0]) : 0.0f);
     vloop(p.n, [&](int64_t i, auto lanes) {
-      store_i32(y + i, to_steps<Q>(load_float(x + i, lanes), scale, zero), lanes);
+      store_i32(y + i, to_codes<Q>(load_float(x + i, lanes), scale, zero), lanes);
     });
     return;
   }
   read_scales(data.in[1], r.scale, p.scale, p.n, scales);
   vloop(p.n, [&](int64_t i, auto lanes) {
     const f32v zero = zeros ? load_whole(zeros + i, lanes) : f32v{};
-    const f32v steps = load_float(x + i, lanes), scale = load(scales + i, lanes, 1.0f);
-    store_i32(y + i, to_steps<Q>(steps, scale, zero), lanes);
+    const f32v values = load_float(x + i, lanes), scale = load(scales + i, lanes, 1.0f);
+    store_i32(y + i, to_codes<Q>(values, scale, zero), lanes);
   });
 }
 
 template <class X, class Q>
 Status quantize_items(const void* args, const Data& data, int64_t begin, int64_t end) {
-  const ScaleRows& r = *static_cast<const ScaleRows*>(args);
-  for (int64_t item = begin; item < end; ++item) quantize_piece<X, Q>(r, data, piece_of(r, item));
+  const ScaleLayout& r = *static_cast<const ScaleLayout*>(args);
+  for (int64_t item = begin; item < end; ++item) quantize_chunk<X, Q>(r, data, chunk_of(r, item));
   return {};
 }
 
@@ -57,8 +58,10 @@ PhaseFn quantize_to(DType y) {
   }
 }
 
+}  // namespace
+
 Status quantize(const Call& call, Plan& plan) {
-  const ScaleRows* r = scale_rows(call, plan);
+  const ScaleLayout* r = scale_layout(call, plan);
   const PhaseFn run = r->x == DType::f32   ? quantize_to<float>(r->y)
                       : r->x == DType::f16 ? quantize_to<F16>(r->y)
                                            : quantize_to<BF16>(r->y);
@@ -66,14 +69,4 @@ Status quantize(const Call& call, Plan& plan) {
   return {};
 }
 
-constexpr Kernel kRows[] = {
-    {"dequantize", Accepts::contiguous, dequantize},
-    {"dynamic_quantize", Accepts::contiguous, dynamic_quantize},
-    {"lookup", Accepts::contiguous, lookup},
-    {"quantize", Accepts::contiguous, quantize},
-};
-
-}  // namespace
 }  // namespace sdx::SDX_ISA
-
-SDX_FAMILY(quantize, kRows)

@@ -1,33 +1,34 @@
-// The step of GRU. Gates are update, reset, hidden.
-#include "kernels/recurrent/functions.h"
+// One time step of GRU, with its gates (update z, reset r, hidden h) fused into a single pass after
+// the recurrent product. The two variants differ in where the reset applies: after the product
+// (linear_before_reset: one product of all gates), or before it (two dependent products).
+#include "kernels/recurrent/activations.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
-// Units [first, last) of a row, from the state in `hidden` to that in `next`. Resets after the
-// recurrent product.
+// linear_before_reset: hidden units [first, last) of a row, from the state in `hidden` to `next`.
 template <class Functions>
-void gru_row(const Sweep& s, const float* x, const float* state, const float* hidden, float* next,
-             int64_t first, int64_t last) {
+void gru_row(const Sequences& s, const float* x, const float* state, const float* hidden,
+             float* next, int64_t first, int64_t last) {
   const int64_t n = s.layer->padded;
   const Functions by(s.functions);
   for (int64_t j = first; j < last; j += kLanes) {
     const f32v update = by.f(load(x + j) + load(state + j));
     const f32v reset = by.f(load(x + n + j) + load(state + n + j));
-    const f32v again = reset * (load(state + 2 * n + j) + load(s.bias + j));
-    const f32v made = by.g(load(x + 2 * n + j) + again);
-    store(next + j, (1.0f - update) * made + update * load(hidden + j));
+    const f32v recurrent = reset * (load(state + 2 * n + j) + load(s.bias + j));
+    const f32v candidate = by.g(load(x + 2 * n + j) + recurrent);
+    store(next + j, (1.0f - update) * candidate + update * load(hidden + j));
   }
 }
 
 template <class Functions>
-void gru_part(const Sweep& s, const float* x, float* next, int64_t first, int64_t last) {
+void gru_units(const Sequences& s, const float* x, float* next, int64_t first, int64_t last) {
   multiply_units(s, first, last);
   gru_row<Functions>(s, x, s.gates, s.hidden, next, first, last);
 }
 
 template <class Functions>
-void gru_rows(const Sweep& s, const float* const* x) {
+void gru_rows(const Sequences& s, const float* const* x) {
   const Layer& a = *s.layer;
   multiply(s, s.hidden, a.padded, 0, a.gates);
   for (int64_t i = 0; i < s.rows; ++i) {
@@ -37,9 +38,10 @@ void gru_rows(const Sweep& s, const float* const* x) {
   }
 }
 
-// Update gate in place, and the state that is left of the reset in place of the reset gate.
+// Reset before the product, first half: the update gate in place, and reset * state in place of the
+// reset gate, from which the hidden gate's product is then computed.
 template <class Functions>
-void reset_row(const Sweep& s, const float* x, float* state, const float* hidden) {
+void reset_row(const Sequences& s, const float* x, float* state, const float* hidden) {
   const int64_t n = s.layer->padded;
   const Functions by(s.functions);
   for (int64_t j = 0; j < n; j += kLanes) {
@@ -49,20 +51,21 @@ void reset_row(const Sweep& s, const float* x, float* state, const float* hidden
   }
 }
 
+// Second half: the hidden gate and the new state.
 template <class Functions>
-void update_row(const Sweep& s, const float* x, const float* state, float* hidden) {
+void update_row(const Sequences& s, const float* x, const float* state, float* hidden) {
   const int64_t n = s.layer->padded;
   const Functions by(s.functions);
   for (int64_t j = 0; j < n; j += kLanes) {
-    const f32v update = load(state + j), again = load(state + 2 * n + j) + load(s.bias + j);
-    const f32v made = by.g(load(x + 2 * n + j) + again);
-    store(hidden + j, (1.0f - update) * made + update * load(hidden + j));
+    const f32v update = load(state + j), recurrent = load(state + 2 * n + j) + load(s.bias + j);
+    const f32v candidate = by.g(load(x + 2 * n + j) + recurrent);
+    store(hidden + j, (1.0f - update) * candidate + update * load(hidden + j));
   }
 }
 
-// Resets the state before the product: the hidden gate's product follows the other two.
+// The hidden gate's product depends on the reset state, so it follows that of the other two gates.
 template <class Functions>
-void gru_rows_reset_first(const Sweep& s, const float* const* x) {
+void gru_rows_reset_first(const Sequences& s, const float* const* x) {
   const Layer& a = *s.layer;
   multiply(s, s.hidden, a.padded, 0, 2);
   for (int64_t i = 0; i < s.rows; ++i) {
@@ -80,13 +83,15 @@ void gru_rows_reset_first(const Sweep& s, const float* const* x) {
 }  // namespace
 
 StepFn gru_step(const Layer& layer) {
-  if (layer.is_linked) return layer.is_standard ? gru_rows<Standard> : gru_rows<Named>;
-  return layer.is_standard ? gru_rows_reset_first<Standard> : gru_rows_reset_first<Named>;
+  if (layer.is_linked)
+    return layer.is_standard ? gru_rows<DefaultActivations> : gru_rows<NamedActivations>;
+  return layer.is_standard ? gru_rows_reset_first<DefaultActivations>
+                           : gru_rows_reset_first<NamedActivations>;
 }
 
-PartFn gru_part(const Layer& layer) {
-  if (!layer.is_linked) return nullptr;  // the hidden gate's product needs all of the reset state
-  return layer.is_standard ? gru_part<Standard> : gru_part<Named>;
+UnitsFn gru_units(const Layer& layer) {
+  if (!layer.is_linked) return nullptr;  // the hidden gate needs the reset state of all units
+  return layer.is_standard ? gru_units<DefaultActivations> : gru_units<NamedActivations>;
 }
 
 }  // namespace sdx::SDX_ISA

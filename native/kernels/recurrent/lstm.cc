@@ -1,12 +1,15 @@
-// The step of LSTM. Gates are input, output, forget, cell.
-#include "kernels/recurrent/functions.h"
+// One time step of LSTM. Gates (input i, output o, forget f, cell c, in ONNX's order) are fused:
+// one recurrent product computes all four, and one pass over the units applies peepholes,
+// activations and the state update without storing gates.
+#include "kernels/recurrent/activations.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
-// Units [first, last) of a row.
+// Hidden units [first, last) of a row. Peepholes: input and forget gates see the cell before the
+// update, the output gate after it.
 template <class Functions>
-void lstm_row(const Sweep& s, const float* x, const float* state, float* next, float* cell,
+void lstm_row(const Sequences& s, const float* x, const float* state, float* next, float* cell,
               int64_t first, int64_t last) {
   const int64_t n = s.layer->padded;
   const bool is_coupled = s.layer->is_linked;
@@ -30,13 +33,13 @@ void lstm_row(const Sweep& s, const float* x, const float* state, float* next, f
 }
 
 template <class Functions>
-void lstm_part(const Sweep& s, const float* x, float* next, int64_t first, int64_t last) {
+void lstm_units(const Sequences& s, const float* x, float* next, int64_t first, int64_t last) {
   multiply_units(s, first, last);
   lstm_row<Functions>(s, x, s.gates, next, s.cell, first, last);
 }
 
 template <class Functions>
-void lstm_rows(const Sweep& s, const float* const* x) {
+void lstm_rows(const Sequences& s, const float* const* x) {
   const Layer& a = *s.layer;
   multiply(s, s.hidden, a.padded, 0, a.gates);
   for (int64_t i = 0; i < s.rows; ++i) {
@@ -50,11 +53,11 @@ void lstm_rows(const Sweep& s, const float* const* x) {
 }  // namespace
 
 StepFn lstm_step(const Layer& layer) {
-  return layer.is_standard ? lstm_rows<Standard> : lstm_rows<Named>;
+  return layer.is_standard ? lstm_rows<DefaultActivations> : lstm_rows<NamedActivations>;
 }
 
-PartFn lstm_part(const Layer& layer) {
-  return layer.is_standard ? lstm_part<Standard> : lstm_part<Named>;
+UnitsFn lstm_units(const Layer& layer) {
+  return layer.is_standard ? lstm_units<DefaultActivations> : lstm_units<NamedActivations>;
 }
 
 }  // namespace sdx::SDX_ISA

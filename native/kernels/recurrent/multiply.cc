@@ -1,10 +1,11 @@
-// Products of states with packed weights: those of a few rows, and those of many.
-#include "kernels/recurrent/few_rows.h"
+// Recurrent products, state x packed weights: streaming kernels for up to four rows, the register
+// tiles of the float32 gemm for more.
 #include "kernels/recurrent/layer.h"
+#include "kernels/recurrent/small_batch.h"
 
 namespace sdx::SDX_ISA {
 
-void multiply(const Sweep& s, const float* from, int64_t stride, int64_t first, int64_t last) {
+void multiply(const Sequences& s, const float* from, int64_t stride, int64_t first, int64_t last) {
   const Layer& a = *s.layer;
   const int64_t k = a.hidden, panels = a.padded / kPanel, width = a.width();
   const int64_t begin = first * panels, end = last * panels;
@@ -16,17 +17,18 @@ void multiply(const Sweep& s, const float* from, int64_t stride, int64_t first, 
     case 4: return multiply_panels<4>(from, stride, k, s.weights, begin, end, to, width);
     default: break;
   }
+  // The gemm tile reads blocks of depth-limited passes; states are copied into that layout.
   const int64_t passes = passes_of(k);
   for (int64_t p = 0; p < passes; ++p) {
     const int64_t depth = part_begin(k, passes, p);
-    copy_rows(s.spread + p * s.rows * kStride, from + depth, stride, s.rows,
+    copy_rows(s.blocked + p * s.rows * kStride, from + depth, stride, s.rows,
               part_begin(k, passes, p + 1) - depth);
   }
-  gemm_passes(s.rows, k, 0, passes, s.spread, Columns{s.weights, width, begin, end},
+  gemm_passes(s.rows, k, 0, passes, s.blocked, Columns{s.weights, width, begin, end},
               Target{to, width}, Finish{});
 }
 
-void multiply_units(const Sweep& s, int64_t first, int64_t last) {
+void multiply_units(const Sequences& s, int64_t first, int64_t last) {
   const Layer& a = *s.layer;
   const int64_t panels = a.padded / kPanel;
   for (int64_t g = 0; g < a.gates; ++g)

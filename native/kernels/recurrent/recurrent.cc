@@ -1,5 +1,7 @@
-// RNN, GRU and LSTM: weights are packed, the input of all steps is multiplied at once, and then
-// each item runs a few sequences in one direction from their first step to their last.
+// RNN, GRU and LSTM. The input's contribution to the gates of all time steps is one matrix product,
+// x W^T + b, since it does not depend on the state; then the recurrence runs step by step. Items
+// are either blocks of sequences, each from its first step to its last, or, for a single sequence
+// with a large state, blocks of hidden units with a barrier after every step.
 #include "kernels/gemm/pack.h"
 #include "kernels/recurrent/layer.h"
 
@@ -8,7 +10,7 @@ namespace {
 
 SDX_INLINE int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// Panel `item` of all panels of weights [directions, gates * hidden, k].
+// Packs panel `item` of the weights [directions, gates * hidden, k]: every gate starts a new panel.
 SDX_INLINE void pack_gate(const float* from, const Stack& stack, int64_t gates, int64_t hidden,
                           int64_t k, int64_t item, float* to) {
   const int64_t panels = panels_of(hidden), gate = item / panels;
@@ -38,19 +40,19 @@ Status recurrent_pack(const Call& call, Plan& plan) {
   return {};
 }
 
-// The bias of input and state of each gate, which add up; that of GRU's hidden gate does not.
+// Padded biases: input and recurrent bias of a gate are added up, except for GRU's hidden gate.
 void pad_bias(const Layer& a, const Data& data, int64_t direction) {
   float* to = scratch_at(data, a.bias_at) + direction * bias_floats(a);
   memset(to, 0, size_t(bias_floats(a)) * sizeof(float));
   if (!a.has_bias) return;
-  const float* own = input<float>(data, kB) + direction * a.bias_step;
-  const float* state = own + a.gates * a.hidden;
+  const float* local = input<float>(data, kB) + direction * a.bias_step;
+  const float* state = local + a.gates * a.hidden;
   for (int64_t g = 0; g < a.gates; ++g) {
     const bool is_apart = a.gates == 3 && g == 2;
     for (int64_t j = 0; j < a.hidden; ++j) {
-      const float more = state[g * a.hidden + j];
-      to[g * a.padded + j] = own[g * a.hidden + j] + (is_apart ? 0.0f : more);
-      if (is_apart) to[a.width() + j] = more;
+      const float recurrent_bias = state[g * a.hidden + j];
+      to[g * a.padded + j] = local[g * a.hidden + j] + (is_apart ? 0.0f : recurrent_bias);
+      if (is_apart) to[a.width() + j] = recurrent_bias;
     }
   }
 }
@@ -63,10 +65,10 @@ void pad_peepholes(const Layer& a, const Data& data, int64_t direction) {
     memcpy(to + g * a.padded, from + g * a.hidden, size_t(a.hidden) * sizeof(float));
 }
 
-void begin_shared_states(const Layer& a, const Data& data);
+void init_shared_states(const Layer& a, const Data& data);
 
-// Items are directions, then the panels of weights that are not packed yet.
-Status make_ready(const void* args, const Data& data, int64_t begin, int64_t end) {
+// Phase 1. Items are directions (biases and states), then panels of weights that are not constant.
+Status prepare_weights(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const Layer*>(args);
   const int64_t panels = a.directions * a.gates * panels_of(a.hidden);
   for (int64_t item = begin; item < end; ++item) {
@@ -74,7 +76,7 @@ Status make_ready(const void* args, const Data& data, int64_t begin, int64_t end
     if (i < a.directions) {
       pad_bias(a, data, i);
       if (a.has_peepholes) pad_peepholes(a, data, i);
-      if (a.unit_blocks > 0) begin_shared_states(a, data);
+      if (a.unit_blocks > 0) init_shared_states(a, data);
       continue;
     }
     i -= a.directions;
@@ -115,15 +117,15 @@ Status multiply_input(const void* args, const Data& data, int64_t begin, int64_t
   return {};
 }
 
-SDX_INLINE int64_t spread_floats(const Layer& a, int64_t rows) {
+SDX_INLINE int64_t blocked_floats(const Layer& a, int64_t rows) {
   return round_up(rows * passes_of(a.hidden) * kStride, 16);
 }
 
 SDX_INLINE int64_t most_rows(const Layer& a) { return (a.batch + a.blocks - 1) / a.blocks; }
 
-Sweep sweep_of(const Layer& a, const Data& data, int64_t direction, int64_t rows) {
-  const int64_t room = most_rows(a);
-  Sweep s{};
+Sequences sequences_of(const Layer& a, const Data& data, int64_t direction, int64_t rows) {
+  const int64_t max_rows = most_rows(a);
+  Sequences s{};
   s.layer = &a;
   s.functions = a.functions[direction];
   s.weights = packed_weights(a, data, kR, direction);
@@ -131,14 +133,14 @@ Sweep sweep_of(const Layer& a, const Data& data, int64_t direction, int64_t rows
   if (a.has_peepholes) s.peepholes = scratch_at(data, a.peepholes_at) + direction * 3 * a.padded;
   s.rows = rows;
   s.gates = reinterpret_cast<float*>(data.local);
-  s.hidden = s.gates + room * a.width();
-  s.cell = s.hidden + room * a.padded;
-  s.spread = s.cell + room * a.padded;
+  s.hidden = s.gates + max_rows * a.width();
+  s.cell = s.hidden + max_rows * a.padded;
+  s.blocked = s.cell + max_rows * a.padded;
   return s;
 }
 
-// States as the first step finds them.
-void begin_states(const Sweep& s, const Data& data, int64_t direction, int64_t first) {
+// Initial states.
+void init_states(const Sequences& s, const Data& data, int64_t direction, int64_t first) {
   const Layer& a = *s.layer;
   memset(s.hidden, 0, size_t(s.rows * a.padded) * sizeof(float));
   memset(s.cell, 0, size_t(s.rows * a.padded) * sizeof(float));
@@ -152,7 +154,7 @@ void begin_states(const Sweep& s, const Data& data, int64_t direction, int64_t f
   if (a.has_initial_c) fill(kInitialC, a.initial_c, s.cell);
 }
 
-// Row `b` of a state that goes out, or of the outputs of a step.
+// Row `b` of Y_h or Y_c, and of Y at a time step, in either layout.
 SDX_INLINE float* state_row(const Layer& a, float* out, int64_t direction, int64_t b) {
   return out +
          (a.is_batch_first ? b * a.directions + direction : direction * a.batch + b) * a.hidden;
@@ -164,9 +166,9 @@ SDX_INLINE float* output_row(const Layer& a, float* out, int64_t time, int64_t d
   return out + row * a.hidden;
 }
 
-// A sequence without steps has no last state; outputs behind its end are zero.
-void end_states(const Sweep& s, const Data& data, int64_t direction, int64_t first,
-                const int64_t* lengths) {
+// Writes the final states. Y is zero after the end of a sequence, and an empty one has zero states.
+void write_final_states(const Sequences& s, const Data& data, int64_t direction, int64_t first,
+                        const int64_t* lengths) {
   const Layer& a = *s.layer;
   const size_t size = size_t(a.hidden) * sizeof(float);
   for (int64_t i = 0; i < s.rows; ++i) {
@@ -184,8 +186,9 @@ void end_states(const Sweep& s, const Data& data, int64_t direction, int64_t fir
   }
 }
 
+// All time steps of a block of sequences. Reversed sequences start at their own last element.
 template <StepFn (*step_of)(const Layer&)>
-void run_sequences(const Sweep& s, const Data& data, int64_t direction, int64_t first,
+void run_sequences(const Sequences& s, const Data& data, int64_t direction, int64_t first,
                    const int64_t* lengths) {
   const Layer& a = *s.layer;
   const StepFn step = step_of(a);
@@ -208,10 +211,10 @@ void run_sequences(const Sweep& s, const Data& data, int64_t direction, int64_t 
   }
 }
 
-// One long sequence with a large state: threads share the units of the state in every step. Two
-// states take turns, so that no one writes what others still read.
-Sweep shared_sweep(const Layer& a, const Data& data, int64_t round) {
-  Sweep s = sweep_of(a, data, 0, 1);
+// A single sequence whose hidden units threads share in every step. The state is double-buffered by
+// the parity of the step: no thread writes what others still read.
+Sequences shared_sequence(const Layer& a, const Data& data, int64_t round) {
+  Sequences s = sequences_of(a, data, 0, 1);
   float* at = scratch_at(data, a.states_at);
   s.hidden = at + round % 2 * a.padded;
   s.cell = at + 2 * a.padded;
@@ -219,8 +222,8 @@ Sweep shared_sweep(const Layer& a, const Data& data, int64_t round) {
   return s;
 }
 
-void begin_shared_states(const Layer& a, const Data& data) {
-  begin_states(shared_sweep(a, data, 0), data, 0, 0);
+void init_shared_states(const Layer& a, const Data& data) {
+  init_states(shared_sequence(a, data, 0), data, 0, 0);
 }
 
 Status read_length(const Layer& a, const Data& data, int64_t row, int64_t* length) {
@@ -229,23 +232,23 @@ Status read_length(const Layer& a, const Data& data, int64_t row, int64_t* lengt
   return Status::fail("sequence_lens holds %ld, outside [0, %ld]", long(*length), long(a.length));
 }
 
-// Items are blocks of units; the round is the step.
-template <PartFn (*part_of)(const Layer&)>
+// Items are blocks of hidden units; the phase's round is the time step.
+template <UnitsFn (*units_of)(const Layer&)>
 Status run_units(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const Layer*>(args);
   int64_t length = 0;
   if (Status status = read_length(a, data, 0, &length); !status.ok()) return status;
   if (data.round >= length) return {};
-  const PartFn part = part_of(a);
-  const Sweep s = shared_sweep(a, data, data.round);
-  float* next = shared_sweep(a, data, data.round + 1).hidden;
+  const UnitsFn step_units = units_of(a);
+  const Sequences s = shared_sequence(a, data, data.round);
+  float* next = shared_sequence(a, data, data.round + 1).hidden;
   const int64_t time = a.is_reverse[0] ? length - 1 - data.round : data.round;
   const float* x = scratch_at(data, a.gates_at) + time * a.width();
   for (int64_t item = begin; item < end; ++item) {
     const int64_t panels = a.padded / kPanel;
     const int64_t first = part_begin(panels, a.unit_blocks, item) * kPanel;
     const int64_t last = part_begin(panels, a.unit_blocks, item + 1) * kPanel;
-    part(s, x, next, first, last);
+    step_units(s, x, next, first, last);
     if (!a.has_out[0]) continue;
     const int64_t most = last < a.hidden ? last : a.hidden;
     memcpy(output_row(a, output<float>(data), time, 0, 0) + first, next + first,
@@ -254,28 +257,29 @@ Status run_units(const void* args, const Data& data, int64_t begin, int64_t end)
   return {};
 }
 
-Status end_units(const void* args, const Data& data, int64_t, int64_t) {
+Status finish_units(const void* args, const Data& data, int64_t, int64_t) {
   const auto& a = *static_cast<const Layer*>(args);
   int64_t length = 0;
   if (Status status = read_length(a, data, 0, &length); !status.ok()) return status;
-  end_states(shared_sweep(a, data, length), data, 0, 0, &length);
+  write_final_states(shared_sequence(a, data, length), data, 0, 0, &length);
   return {};
 }
 
-// Items are blocks of the batch in one direction, then in the other.
+// Items are blocks of sequences in one direction, then in the other.
 template <StepFn (*step_of)(const Layer&)>
 Status run_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const Layer*>(args);
   for (int64_t item = begin; item < end; ++item) {
     const int64_t direction = item / a.blocks, block = item % a.blocks;
     const int64_t first = part_begin(a.batch, a.blocks, block);
-    const Sweep s = sweep_of(a, data, direction, part_begin(a.batch, a.blocks, block + 1) - first);
+    const Sequences s =
+        sequences_of(a, data, direction, part_begin(a.batch, a.blocks, block + 1) - first);
     int64_t lengths[kMostRows];
     for (int64_t i = 0; i < s.rows; ++i)
       if (Status status = read_length(a, data, first + i, &lengths[i]); !status.ok()) return status;
-    begin_states(s, data, direction, first);
+    init_states(s, data, direction, first);
     run_sequences<step_of>(s, data, direction, first, lengths);
-    end_states(s, data, direction, first, lengths);
+    write_final_states(s, data, direction, first, lengths);
   }
   return {};
 }
@@ -286,9 +290,9 @@ SDX_INLINE Stack stack_of(const Call& call, int slot, bool is_batch_first) {
   return is_batch_first ? Stack{strides[1], strides[0]} : Stack{strides[0], strides[1]};
 }
 
-// ints: direction (forward, reverse, both), layout, hidden size, whether linked, whether W and R
-// are packed, whether functions are the standard ones, and then each function of each direction.
-// floats: the same functions' alpha, beta and clip.
+// ints: direction (forward, reverse, bidirectional), layout, hidden size, is_linked, whether W and
+// R are packed, whether activations are the defaults, and then each activation of each direction.
+// floats: alpha, beta and clip of the same activations.
 void read_sizes(const Call& call, int64_t gates, int functions, Layer& a) {
   const int64_t* ints = call.ints;
   const View& x = call.in[kX];
@@ -326,25 +330,26 @@ void read_operands(const Call& call, Layer& a) {
   a.peepholes_step = a.has_peepholes ? call.in[kPeepholes].strides[0] : 0;
 }
 
-// Enough items for a few threads, and no more rows in one than a tile of products has.
+// Blocks of the batch: enough for a few threads, with no more rows than a register tile has.
 SDX_INLINE int64_t blocks_of(const Layer& a) {
   constexpr int64_t kEnough = 4;
-  const int64_t least = (a.batch + kMostRows - 1) / kMostRows;
-  const int64_t wanted = a.batch < kEnough / a.directions ? a.batch : kEnough / a.directions;
-  const int64_t blocks = least > wanted ? least : wanted;
+  const int64_t fewest = (a.batch + kMostRows - 1) / kMostRows;
+  const int64_t preferred = a.batch < kEnough / a.directions ? a.batch : kEnough / a.directions;
+  const int64_t blocks = fewest > preferred ? fewest : preferred;
   return blocks < 1 ? 1 : blocks;
 }
 
-// How many blocks of units threads share, where one sequence alone is worth it: a step must take
-// far longer than meeting after it.
-SDX_INLINE int64_t unit_blocks_of(const Layer& a, bool has_part) {
+// Blocks of hidden units for threads to share, for a single sequence. A step must take far longer
+// than its barrier: 128 K weights are about 10 us at memory speed, a barrier about 1 us.
+SDX_INLINE int64_t unit_blocks_of(const Layer& a, bool has_unit_step) {
   constexpr int64_t kWorthSharing = 128 * 1024, kPanelsTogether = 2;
   const bool is_alone = a.batch == 1 && a.directions == 1;
-  if (!has_part || !is_alone || a.width() * a.hidden < kWorthSharing) return 0;
+  if (!has_unit_step || !is_alone || a.width() * a.hidden < kWorthSharing) return 0;
   return a.padded / kPanel / kPanelsTogether;
 }
 
-void place_scratch(Layer& a, Plan& plan) {
+// Lays out the scratch and local memory.
+void layout_scratch(Layer& a, Plan& plan) {
   int64_t at = 0;
   const auto take = [&](int64_t floats) {
     const int64_t from = at;
@@ -359,13 +364,13 @@ void place_scratch(Layer& a, Plan& plan) {
   a.states_at = take(a.unit_blocks > 0 ? 3 * a.padded + a.width() : 0);
   plan.scratch_bytes = at * int64_t(sizeof(float));
   const int64_t rows = most_rows(a);
-  const int64_t own = rows * (a.width() + 2 * a.padded) + spread_floats(a, rows);
-  const int64_t own_bytes = own * int64_t(sizeof(float));
-  plan.local_bytes = own_bytes > kBlockBytes ? own_bytes : kBlockBytes;
+  const int64_t local = rows * (a.width() + 2 * a.padded) + blocked_floats(a, rows);
+  const int64_t bytes = local * int64_t(sizeof(float));
+  plan.local_bytes = bytes > kBlockBytes ? bytes : kBlockBytes;
 }
 
 template <int64_t kGates, int kFunctions, StepFn (*step_of)(const Layer&),
-          PartFn (*part_of)(const Layer&)>
+          UnitsFn (*units_of)(const Layer&)>
 Status recurrent(const Call& call, Plan& plan) {
   auto* a = plan.make<Layer>();
   plan.args = a;
@@ -373,31 +378,31 @@ Status recurrent(const Call& call, Plan& plan) {
   read_operands(call, *a);
   a->split = split_product(a->length * a->batch, a->width(), a->inputs);
   a->blocks = blocks_of(*a);
-  a->unit_blocks = unit_blocks_of(*a, part_of(*a) != nullptr);
-  place_scratch(*a, plan);
+  a->unit_blocks = unit_blocks_of(*a, units_of(*a) != nullptr);
+  layout_scratch(*a, plan);
   const int64_t panels = a->directions * a->gates * panels_of(a->hidden);
   const int64_t n_raw = (a->is_w_packed ? 0 : panels) + (a->is_r_packed ? 0 : panels);
-  plan.add(make_ready, a->directions + n_raw, a->width() + (a->inputs + a->hidden) * 8);
+  plan.add(prepare_weights, a->directions + n_raw, a->width() + (a->inputs + a->hidden) * 8);
   plan.add(multiply_input, a->directions * a->split.count(), a->split.work);
   const int64_t step_work = most_rows(*a) * a->width() * (a->hidden + 32) / (SDX_VEC_BYTES / 4);
   if (a->unit_blocks > 0) {
-    plan.add(run_units<part_of>, a->unit_blocks, step_work / a->unit_blocks, a->length);
-    plan.add(end_units, 1, 1);
+    plan.add(run_units<units_of>, a->unit_blocks, step_work / a->unit_blocks, a->length);
+    plan.add(finish_units, 1, 1);
   } else {
     plan.add(run_blocks<step_of>, a->directions * a->blocks, a->length * step_work);
   }
   return {};
 }
 
-constexpr Kernel kRows[] = {
-    {"gru", Accepts::rows, recurrent<3, 2, gru_step, gru_part>},
-    {"lstm", Accepts::rows, recurrent<4, 3, lstm_step, lstm_part>},
+constexpr Kernel kKernels[] = {
+    {"gru", Accepts::rows, recurrent<3, 2, gru_step, gru_units>},
+    {"lstm", Accepts::rows, recurrent<4, 3, lstm_step, lstm_units>},
     {"quantized_lstm", Accepts::contiguous, quantized_lstm},
     {"recurrent_pack", Accepts::rows, recurrent_pack},
-    {"rnn", Accepts::rows, recurrent<1, 1, rnn_step, rnn_part>},
+    {"rnn", Accepts::rows, recurrent<1, 1, rnn_step, rnn_units>},
 };
 
 }  // namespace
 }  // namespace sdx::SDX_ISA
 
-SDX_FAMILY(recurrent, kRows)
+SDX_FAMILY(recurrent, kKernels)

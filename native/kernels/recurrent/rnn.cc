@@ -1,11 +1,11 @@
-// The step of RNN: one gate.
-#include "kernels/recurrent/functions.h"
+// One time step of the simple RNN: h' = f(W x + R h + b).
+#include "kernels/recurrent/activations.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
 template <class Functions>
-void rnn_rows(const Sweep& s, const float* const* x) {
+void rnn_rows(const Sequences& s, const float* const* x) {
   const Layer& a = *s.layer;
   const Functions by(s.functions);
   multiply(s, s.hidden, a.padded, 0, 1);
@@ -15,7 +15,8 @@ void rnn_rows(const Sweep& s, const float* const* x) {
     float* hidden = s.hidden + i * a.padded;
     for (int64_t j = 0; j < a.padded; j += kLanes) {
       const f32v sum = load(x[i] + j) + load(state + j);
-      if constexpr (std::is_same_v<Functions, Standard>)
+      // The default of RNN is tanh, which is `g` of the defaults; a named activation is `f`.
+      if constexpr (std::is_same_v<Functions, DefaultActivations>)
         store(hidden + j, by.g(sum));
       else
         store(hidden + j, by.f(sum));
@@ -26,9 +27,9 @@ void rnn_rows(const Sweep& s, const float* const* x) {
 }  // namespace
 
 StepFn rnn_step(const Layer& layer) {
-  return layer.is_standard ? rnn_rows<Standard> : rnn_rows<Named>;
+  return layer.is_standard ? rnn_rows<DefaultActivations> : rnn_rows<NamedActivations>;
 }
 
-PartFn rnn_part(const Layer&) { return nullptr; }
+UnitsFn rnn_units(const Layer&) { return nullptr; }
 
 }  // namespace sdx::SDX_ISA

@@ -1,15 +1,17 @@
-// ArgMax and ArgMin. A NaN is better than any number, and the first of them the best.
+// ArgMax and ArgMin. NaN is better than any number, and the first NaN is the best of all.
+// Contiguous axes reduce a buffer to its best value and then search for that value, two vector
+// loops instead of one that carries indices; other axes carry an index vector.
 #include "kernels/axes.h"
 #include "kernels/kernel.h"
 #include "kernels/reduce/elements.h"
-#include "kernels/reduce/extreme.h"
-#include "kernels/reduce/rows.h"
+#include "kernels/reduce/kernels.h"
+#include "kernels/reduce/min_max.h"
 #include "simd/fold.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
-constexpr int kBuffer = 1024;
+constexpr int kBuffer = 1024;  // elements that are converted and reduced at a time
 
 struct ArgArgs {
   Around around;
@@ -18,20 +20,21 @@ struct ArgArgs {
   int64_t blocks;  // of columns
 };
 
-// The first or last place of a number in a run, or -1; NaN is found as NaN.
+// The first or last position of a value, or -1; NaN equals NaN.
 template <class C>
-int64_t find(const C* x, int64_t n, C wanted, bool takes_last) {
-  const auto is = [&](int64_t i) { return x[i] == wanted || (wanted != wanted && x[i] != x[i]); };
+int64_t find(const C* x, int64_t n, C value, bool takes_last) {
+  const auto matches = [&](int64_t i) { return x[i] == value || (value != value && x[i] != x[i]); };
   if (takes_last) {
     for (int64_t i = n - 1; i >= 0; --i)
-      if (is(i)) return i;
+      if (matches(i)) return i;
   } else {
     for (int64_t i = 0; i < n; ++i)
-      if (is(i)) return i;
+      if (matches(i)) return i;
   }
   return -1;
 }
 
+// The axis is contiguous or has a stride of its own: one output.
 template <class Order, class C>
 int64_t best_of_run(const ArgArgs& a, const std::byte* x) {
   C buffer[kBuffer];
@@ -43,17 +46,18 @@ int64_t best_of_run(const ArgArgs& a, const std::byte* x) {
     const std::byte* from = x + i * a.around.step * a.elements.bytes;
     const C* p = numbers(a.elements, from, a.around.step, n, buffer);
     constexpr C kWorst = Order::template kWorst<C>;
-    const C found = fold(run(p, n, splat(kWorst), kWorst, better, better), better);
-    const bool is_equal = found == best || (found != found && best != best);
-    const bool is_better = best == best && (found != found || Order::is_better(found, best));
+    const C best_here = fold(run(p, n, splat(kWorst), kWorst, better, better), better);
+    const bool is_equal = best_here == best || (best_here != best_here && best != best);
+    const bool is_better =
+        best == best && (best_here != best_here || Order::is_better(best_here, best));
     if (where >= 0 && !is_better && !(is_equal && a.takes_last)) continue;
-    best = found;
-    where = i + find(p, n, found, a.takes_last);
+    best = best_here;
+    where = i + find(p, n, best_here, a.takes_last);
   }
   return where;
 }
 
-// kLanesOf<C> columns side by side.
+// kLanesOf<C> neighbouring outputs, one per lane.
 template <class Order, class C>
 void best_of_columns(const ArgArgs& a, const std::byte* x, int64_t* y, int width) {
   using Index = std::conditional_t<sizeof(C) == 8, int64_t, int32_t>;

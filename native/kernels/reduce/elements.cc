@@ -1,3 +1,4 @@
+// The conversions of elements.h for every pair of element and arithmetic type that reductions use.
 #include "kernels/reduce/elements.h"
 
 #include <limits>
@@ -10,12 +11,13 @@ namespace {
 template <class C, class T>
 void fetch_numbers(const void* x, int64_t stride, int64_t n, void* numbers) {
   C* to = static_cast<C*>(numbers);
-  const C* made = fetch<C>(static_cast<const T*>(x), stride, n, to);
-  if (made != to) memcpy(to, made, size_t(n) * sizeof(C));
+  const C* result = fetch<C>(static_cast<const T*>(x), stride, n, to);
+  if (result != to) memcpy(to, result, size_t(n) * sizeof(C));
 }
 
+// Saturates to T; a bool is whether x is positive.
 template <class T>
-SDX_INLINE T nearest(int64_t x) {
+SDX_INLINE T saturated(int64_t x) {
   if constexpr (std::is_same_v<T, Bool>) {
     return {uint8_t(x > 0)};
   } else if constexpr (sizeof(T) < sizeof(int64_t)) {
@@ -32,12 +34,13 @@ void put_results(void* y, int64_t stride, int64_t n, const void* results) {
   for (int64_t i = 0; i < n; ++i) {
     T& to = static_cast<T*>(y)[i * stride];
     if constexpr (std::is_same_v<W, int64_t>)
-      to = nearest<T>(from[i]);
+      to = saturated<T>(from[i]);
     else
       to = element<T>(from[i]);
   }
 }
 
+// Element types by arithmetic type.
 template <class C>
 using TypesOf = std::conditional_t<
     std::is_same_v<C, float>, Types<float, F16, BF16>,
@@ -52,12 +55,12 @@ using TypesOf = std::conditional_t<
 
 template <class C, class W>
 Elements elements_of(DType dtype) {
-  Elements made;
+  Elements result;
   (void)visit(dtype, TypesOf<C>{}, [&]<class T>() {
-    made = {fetch_numbers<C, T>, put_results<W, T>, int64_t(sizeof(T)), kReadsInPlace<T, C>};
+    result = {fetch_numbers<C, T>, put_results<W, T>, int64_t(sizeof(T)), kReadsInPlace<T, C>};
     return Status{};
   });
-  return made;
+  return result;
 }
 
 template Elements elements_of<float, float>(DType dtype);

@@ -1,5 +1,6 @@
-// Elements of any type as numbers of the few types that reductions compute in: code for a type of
-// elements stays outside of the reductions, which are compiled once for a type of numbers.
+// Conversion of elements of any type into the few types that reductions compute in. It is called
+// through function pointers, so that reductions are compiled once per arithmetic type and not once
+// per element type.
 #pragma once
 
 #include <cstddef>
@@ -10,22 +11,22 @@
 namespace sdx::SDX_ISA {
 
 struct Elements {
-  // n elements at a stride, as numbers in a row.
+  // Converts n elements at a stride into contiguous numbers.
   void (*fetch)(const void* x, int64_t stride, int64_t n, void* numbers) = nullptr;
-  // n results as elements at a stride; integers that do not fit become the nearest that does.
+  // Converts n results into elements at a stride; integers saturate.
   void (*put)(void* y, int64_t stride, int64_t n, const void* results) = nullptr;
   int64_t bytes = 0;
-  bool is_plain = false;  // elements are numbers as they are
+  bool is_plain = false;  // elements have the arithmetic type: no conversion
 
   SDX_INLINE bool is_known() const { return fetch != nullptr; }
 };
 
-// For numbers of type C (float, double, int64_t, uint64_t) and results of type W. An unsigned
-// number stands for the low bits of any integer, and its result for those that the element has.
+// For arithmetic type C (float, double, int64_t, uint64_t) and results of type W. uint64_t stands
+// for the low bits of any integer, of which a result keeps as many as the element type has.
 template <class C, class W>
 Elements elements_of(DType dtype);
 
-// The numbers of n elements: where they lie, or in `buffer`.
+// n elements as numbers: in place, or converted into `buffer`.
 template <class C>
 SDX_INLINE const C* numbers(const Elements& e, const std::byte* x, int64_t stride, int64_t n,
                             C* buffer) {
@@ -34,7 +35,7 @@ SDX_INLINE const C* numbers(const Elements& e, const std::byte* x, int64_t strid
   return buffer;
 }
 
-// n results as elements from `at` on.
+// Stores n results as elements from `at` on.
 template <class C, class W>
 SDX_INLINE void put(const Elements& e, void* y, int64_t at, int64_t stride, int64_t n,
                     const W* results) {

@@ -1,7 +1,8 @@
-// ReduceLogSumExp: the largest number is taken off first, so that no exp overflows.
-#include "kernels/reduce/extreme.h"
+// ReduceLogSumExp: log(sum(exp(x - max))) + max, two passes; subtracting the maximum first keeps
+// exp from overflowing.
+#include "kernels/reduce/kernels.h"
+#include "kernels/reduce/min_max.h"
 #include "kernels/reduce/reduce.h"
-#include "kernels/reduce/rows.h"
 #include "simd/exp_down.h"
 
 namespace sdx::SDX_ISA {
@@ -18,9 +19,9 @@ C top_of(const ReduceArgs& a, const std::byte* x, Larger larger) {
 
 template <class C>
 double log_sum_exp(const ReduceArgs& a, const std::byte* x) {
-  // A NaN may get lost here, and makes the sum NaN in any case.
+  // A plain maximum may lose a NaN, but exp(NaN) makes the sum NaN in any case.
   const C top = top_of<C>(a, x, [](auto p, auto q) { return p > q ? p : q; });
-  // Infinities must not meet in a difference.
+  // inf - inf would be NaN: an infinite maximum is the result, unless there is a NaN.
   if (!__builtin_isfinite(top))
     return double(top_of<C>(a, x, [](auto p, auto q) { return vmax(p, q); }));
 
@@ -38,8 +39,8 @@ Status run_items(const void* args, const Data& data, int64_t begin, int64_t end)
   for (int64_t at = begin; at < end; ++at) {
     const Place place = place_of(a.kept, a.kept.n, at);
     const std::byte* x = input<std::byte>(data, 0) + place.in * a.elements.bytes;
-    const double found = log_sum_exp<C>(a, x);
-    put<C>(a.elements, data.out[0], place.out, 1, 1, &found);
+    const double result = log_sum_exp<C>(a, x);
+    put<C>(a.elements, data.out[0], place.out, 1, 1, &result);
   }
   return {};
 }

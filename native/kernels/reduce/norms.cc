@@ -1,6 +1,6 @@
 // ReduceL1, ReduceL2 and ReduceSumSquare.
-#include "kernels/reduce/rows.h"
-#include "kernels/reduce/sums.h"
+#include "kernels/reduce/kernels.h"
+#include "kernels/reduce/sum.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -10,7 +10,7 @@ struct SumSquare : Sum<C> {
   static SDX_INLINE Vec<C> step(Vec<C> total, Vec<C> x) { return total + x * x; }
 };
 
-// S is the signed type whose sign bit counts.
+// S is the signed type that decides which elements are negative: integers are held in uint64.
 template <class C, class S = C>
 struct L1 : Sum<C> {
   static SDX_INLINE Vec<C> step(Vec<C> total, Vec<C> x) { return total + ((Vec<S>)x < 0 ? -x : x); }

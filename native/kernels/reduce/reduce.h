@@ -1,17 +1,18 @@
-// Reductions over any axes. An operation says what happens to vectors of numbers; this header
-// brings it over runs (reduced numbers lie side by side) and columns (kept ones do).
+// Reductions over any axes. An Op defines the arithmetic on vectors; this header applies it along
+// runs (reduced elements are contiguous) and columns (kept elements are contiguous), with a second
+// phase over partial results where there are too few outputs for all threads.
 //
 //   struct Op {
-//     using C = ...;                        // what numbers are computed in
-//     using W = ...;                        // what results of parts are kept in
-//     static constexpr C kNothing;          // a number that changes no result
-//     static Vec<C> step(Vec<C>, Vec<C>);   // one more number in each lane
+//     using C = ...;                        // arithmetic type of vectors
+//     using W = ...;                        // type of partial and final results
+//     static constexpr C kNothing;          // the identity
+//     static Vec<C> step(Vec<C>, Vec<C>);   // one more element in each lane
 //     static Vec<C> join(Vec<C>, Vec<C>);   // two accumulators
-//     static W fold(Vec<C>);                // all lanes of one
+//     static W fold(Vec<C>);                // horizontal reduction of one
 //     static W join(W, W);
 //   };
 //
-// An Op may have a `static W run(const C*, int64_t)` of its own for numbers that lie side by side.
+// An Op may have a `static W run(const C*, int64_t)` of its own for contiguous elements.
 #pragma once
 
 #include "kernels/axes.h"
@@ -24,31 +25,32 @@ namespace sdx::SDX_ISA {
 struct ReduceArgs {
   Axes kept, reduced;
   Elements elements;
-  int64_t n_out = 1;     // kept elements
-  int64_t n = 1;         // reduced elements of each
-  int64_t n_chunks = 1;  // parts of the reduced range, where there are too few outputs to share out
-  int64_t chunk = 1;     // elements of a part
-  int64_t columns = 1;   // of an item; only where kept elements lie side by side
-  int64_t blocks = 1;    // of columns in the last kept axis
+  int64_t n_out = 1;     // outputs
+  int64_t n = 1;         // reduced elements of each output
+  int64_t n_chunks = 1;  // of the reduced range, where there are too few outputs for all threads
+  int64_t chunk = 1;     // elements of a chunk
+  int64_t columns = 1;   // outputs of an item, if kept elements are contiguous
+  int64_t blocks = 1;    // column blocks in the last kept axis
 };
 
-// What becomes of n totals in the end, each of `count` numbers.
+// Final transformation of n totals, each over `count` elements (mean, root, logarithm).
 template <class W>
 using Finish = void (*)(W* totals, int64_t n, int64_t count);
 
 template <class W>
 struct FinishedArgs : ReduceArgs {
-  Finish<W> finish;  // null: they are as they should be
+  Finish<W> finish;  // null: none
 };
 
-// Fills in the sizes; false where runs are to be reduced, true where columns are.
+// Fills in the sizes; returns whether to reduce columns (true) or runs (false).
 bool plan_reduction(const Call& call, int64_t block_columns, ReduceArgs& args);
 
 namespace {
 
-constexpr int kRunBuffer = 1024;  // numbers that are converted at a time
-constexpr int kBlock = 8;         // vectors of columns side by side
-// As many as registers hold, where numbers are read in place: longer runs of memory at a time.
+constexpr int kRunBuffer = 1024;  // elements that are converted at a time
+constexpr int kBlock = 8;         // vectors of columns at once: independent accumulators
+// As many as half the register file holds, where elements are read in place: longer contiguous
+// reads.
 constexpr int kWideBlock = SDX_VEC_BYTES == 64 ? 16 : 8;
 
 template <class Op, class C = typename Op::C>
@@ -59,27 +61,30 @@ SDX_INLINE typename Op::W fold_run(const C* x, int64_t n) {
       [](auto a, auto b) { return Op::join(a, b); }));
 }
 
-// body(numbers, n) for parts of the reduced numbers [lo, hi) that belong to the output at x.
+// Calls body(numbers, n) for runs of the reduced elements [lo, hi) of the output whose data is at
+// x.
 template <class C, class Body>
 SDX_INLINE void each_run(const ReduceArgs& a, const std::byte* x, int64_t lo, int64_t hi,
                          Body&& body) {
   C buffer[kRunBuffer];
   const int64_t inner = a.reduced.last_size(), step = a.reduced.last_step();
-  const int64_t most = a.elements.is_plain && step == 1 ? kSumBlock<C> : kRunBuffer;
+  const int64_t limit = a.elements.is_plain && step == 1 ? kSumBlock<C> : kRunBuffer;
   while (lo < hi) {
-    const int64_t turn = a.reduced.n > 1 ? lo / inner : 0, at = lo - turn * inner;
+    const int64_t outer = a.reduced.n > 1 ? lo / inner : 0, at = lo - outer * inner;
     const int64_t rest = inner - at < hi - lo ? inner - at : hi - lo;
-    const int64_t n = rest < most ? rest : most;
-    const int64_t first = place_of(a.reduced, a.reduced.n - 1, turn).in + at * step;
+    const int64_t n = rest < limit ? rest : limit;
+    const int64_t first = place_of(a.reduced, a.reduced.n - 1, outer).in + at * step;
     body(numbers(a.elements, x + first * a.elements.bytes, step, n, buffer), n);
     lo += n;
   }
 }
 
-// Not inlined, as is all that calls what converts: the loops beside it keep their registers.
+// Not inlined, like everything that calls conversions through pointers: such calls clobber all
+// vector registers, and the fast loops should not pay for it.
 template <class Op>
-__attribute__((noinline)) typename Op::W reduce_pieces(const ReduceArgs& a, const std::byte* x,
-                                                       int64_t lo, int64_t hi) {
+__attribute__((noinline)) typename Op::W reduce_fetched_runs(const ReduceArgs& a,
+                                                             const std::byte* x, int64_t lo,
+                                                             int64_t hi) {
   auto total = Op::fold(splat(Op::kNothing));
   each_run<typename Op::C>(a, x, lo, hi, [&](const typename Op::C* p, int64_t n) {
     total = Op::join(total, fold_run<Op>(p, n));
@@ -94,10 +99,10 @@ SDX_INLINE typename Op::W reduce_runs(const ReduceArgs& a, const std::byte* x, i
   const bool is_plain = a.elements.is_plain && a.reduced.n == 1 && a.reduced.last_step() == 1;
   if (is_plain && hi - lo <= kSumBlock<C>)
     return fold_run<Op>(reinterpret_cast<const C*>(x) + lo, hi - lo);
-  return reduce_pieces<Op>(a, x, lo, hi);
+  return reduce_fetched_runs<Op>(a, x, lo, hi);
 }
 
-// n totals, finished and written from `at` on.
+// Transforms and writes n totals from `at` on.
 template <class Op>
 __attribute__((noinline)) void finish(const FinishedArgs<typename Op::W>& a, const Data& data,
                                       int64_t at, int64_t stride, int64_t n,
@@ -113,14 +118,15 @@ SDX_INLINE void finish_one(const FinishedArgs<typename Op::W>& a, const Data& da
   output<C>(data)[at] = C(total);
 }
 
-// Whether runs are so short that folding the lanes of one would take longer than reading it.
+// Whether runs are so short that the horizontal reduction would dominate.
 template <class Op>
 SDX_INLINE bool has_short_runs(const ReduceArgs& a) {
   return a.elements.is_plain && a.reduced.n == 1 && a.n_chunks == 1 && a.reduced.last_step() == 1 &&
          a.n <= 8 * kLanesOf<typename Op::C>;
 }
 
-// Outputs [begin, end) of short runs, as many at once as a vector has lanes.
+// Outputs [begin, end) of short runs: as many at once as a vector has lanes, so that a transposing
+// reduction (fold_many) replaces the horizontal one of each.
 template <class Op>
 void reduce_short_runs(const FinishedArgs<typename Op::W>& a, const Data& data, int64_t begin,
                        int64_t end) {
@@ -129,24 +135,25 @@ void reduce_short_runs(const FinishedArgs<typename Op::W>& a, const Data& data, 
   const auto join = [](auto p, auto q) { return Op::join(p, q); };
   for (int64_t item = begin; item < end; item += lanes) {
     const int64_t count = end - item < lanes ? end - item : lanes;
-    Vec<C> parts[lanes];
+    Vec<C> partials[lanes];
     int64_t to[lanes];
     for (int64_t i = 0; i < lanes; ++i) {
       const Place place = place_of(a.kept, a.kept.n, item + (i < count ? i : count - 1));
       to[i] = place.out;
-      parts[i] = run(
+      partials[i] = run(
           input<C>(data, 0) + place.in, a.n, splat(Op::kNothing), Op::kNothing,
           [](auto p, auto q) { return Op::step(p, q); }, join);
     }
     C results[lanes];
     typename Op::W totals[lanes];
-    store(results, fold_many(parts, join));
+    store(results, fold_many(partials, join));
     for (int64_t i = 0; i < lanes; ++i) totals[i] = typename Op::W(results[i]);
     if (a.finish != nullptr) a.finish(totals, lanes, a.n);
     for (int64_t i = 0; i < count; ++i) output<C>(data)[to[i]] = C(totals[i]);
   }
 }
 
+// Phase 1 along runs: items are (output, chunk).
 template <class Op>
 Status reduce_to_runs(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const FinishedArgs<typename Op::W>*>(args);
@@ -154,9 +161,9 @@ Status reduce_to_runs(const void* args, const Data& data, int64_t begin, int64_t
   if constexpr (std::is_same_v<typename Op::C, float>)
     if (has_short_runs<Op>(a)) return reduce_short_runs<Op>(a, data, begin, end), Status{};
   for (int64_t item = begin; item < end; ++item) {
-    const int64_t at = a.n_chunks > 1 ? item / a.n_chunks : item, part = item - at * a.n_chunks;
+    const int64_t at = a.n_chunks > 1 ? item / a.n_chunks : item, chunk = item - at * a.n_chunks;
     const Place place = place_of(a.kept, a.kept.n, at);
-    const int64_t lo = part * a.chunk, hi = lo + a.chunk < a.n ? lo + a.chunk : a.n;
+    const int64_t lo = chunk * a.chunk, hi = lo + a.chunk < a.n ? lo + a.chunk : a.n;
     const std::byte* x = input<std::byte>(data, 0) + place.in * a.elements.bytes;
     const W total = reduce_runs<Op>(a, x, lo, hi);
     if (a.n_chunks > 1)
@@ -167,20 +174,22 @@ Status reduce_to_runs(const void* args, const Data& data, int64_t begin, int64_t
   return {};
 }
 
-// Adds n rows of kCount vectors of numbers, `step` apart, to `sums`.
+// Reduces n rows of kCount vectors, `step` apart, into `accumulators`. They are copied to locals
+// for the loop, so that they stay in registers.
 template <class Op, int kCount, class C, class Lanes>
-void add_rows(const C* x, int64_t step, int64_t n, Lanes lanes, Vec<C>* sums) {
-  Vec<C> own[kCount];
-  for (int j = 0; j < kCount; ++j) own[j] = sums[j];
+void add_rows(const C* x, int64_t step, int64_t n, Lanes lanes, Vec<C>* accumulators) {
+  Vec<C> local[kCount];
+  for (int j = 0; j < kCount; ++j) local[j] = accumulators[j];
   for (int64_t i = 0; i < n; ++i, x += step)
     for (int j = 0; j < kCount; ++j)
-      own[j] = Op::step(own[j], load(x + j * kLanesOf<C>, lanes, Op::kNothing));
-  for (int j = 0; j < kCount; ++j) sums[j] = own[j];
+      local[j] = Op::step(local[j], load(x + j * kLanesOf<C>, lanes, Op::kNothing));
+  for (int j = 0; j < kCount; ++j) accumulators[j] = local[j];
 }
 
+// The same for columns that are converted or gathered into a small buffer first.
 template <class Op, int kCount, class C, class Lanes>
 __attribute__((noinline)) void add_fetched(const ReduceArgs& a, const std::byte* x, int64_t n,
-                                           Lanes lanes, Vec<C>* sums) {
+                                           Lanes lanes, Vec<C>* accumulators) {
   constexpr int64_t kWidth = kCount * kLanesOf<C>, kRows = 4;
   int64_t width = kWidth;
   if constexpr (std::is_same_v<Lanes, Part>) width = lanes.n;
@@ -195,16 +204,17 @@ __attribute__((noinline)) void add_fetched(const ReduceArgs& a, const std::byte*
       else
         a.elements.fetch(x, step, width, to);
     }
-    add_rows<Op, kCount>(buffer, kWidth, rows, lanes, sums);
+    add_rows<Op, kCount>(buffer, kWidth, rows, lanes, accumulators);
   }
 }
 
-// Whether columns need neither be converted nor gathered.
+// Whether columns need neither conversion nor gathering.
 SDX_INLINE bool is_in_place(const ReduceArgs& a) {
   return a.elements.is_plain && a.kept.last_step() == 1;
 }
 
-// Adds numbers [lo, hi) of kCount vectors of columns to `totals`.
+// Reduces elements [lo, hi) of kCount vectors of columns into `totals`. Vector accumulators are
+// widened after every kLaneSums elements, which bounds the rounding error of float sums.
 template <class Op, int kCount, class Lanes>
 void reduce_columns(const ReduceArgs& a, const std::byte* x, int64_t lo, int64_t hi, Lanes lanes,
                     typename Op::W* totals) {
@@ -215,24 +225,25 @@ void reduce_columns(const ReduceArgs& a, const std::byte* x, int64_t lo, int64_t
   const int64_t inner = a.reduced.last_size(), step = a.reduced.last_step();
   C buffer[kWidth];
   while (lo < hi) {
-    Vec<C> sums[kCount];
-    for (int j = 0; j < kCount; ++j) sums[j] = splat(Op::kNothing);
+    Vec<C> accumulators[kCount];
+    for (int j = 0; j < kCount; ++j) accumulators[j] = splat(Op::kNothing);
     const int64_t stop = lo + kLaneSums < hi ? lo + kLaneSums : hi;
     while (lo < stop) {
       const int64_t at = lo % inner, n = inner - at < stop - lo ? inner - at : stop - lo;
       const int64_t first = place_of(a.reduced, a.reduced.n - 1, lo / inner).in + at * step;
       const std::byte* p = x + first * a.elements.bytes;
       if (is_in_place(a))
-        add_rows<Op, kCount>(reinterpret_cast<const C*>(p), step, n, lanes, sums);
+        add_rows<Op, kCount>(reinterpret_cast<const C*>(p), step, n, lanes, accumulators);
       else
-        add_fetched<Op, kCount, C>(a, p, n, lanes, sums);
+        add_fetched<Op, kCount, C>(a, p, n, lanes, accumulators);
       lo += n;
     }
-    memcpy(buffer, sums, sizeof buffer);
+    memcpy(buffer, accumulators, sizeof buffer);
     for (int64_t j = 0; j < width; ++j) totals[j] = Op::join(totals[j], typename Op::W(buffer[j]));
   }
 }
 
+// One block of columns, in groups of as many vectors as still fit.
 template <class Op>
 void reduce_block(const ReduceArgs& a, const std::byte* x, int64_t lo, int64_t hi, int64_t width,
                   typename Op::W* totals) {
@@ -251,6 +262,7 @@ void reduce_block(const ReduceArgs& a, const std::byte* x, int64_t lo, int64_t h
   if (j < width) reduce_columns<Op, 1>(a, x + j * step, lo, hi, Part{int(width - j)}, totals + j);
 }
 
+// Phase 1 along columns: items are (outer position, column block, chunk).
 template <class Op>
 Status reduce_to_columns(const void* args, const Data& data, int64_t begin, int64_t end) {
   using W = typename Op::W;
@@ -258,16 +270,16 @@ Status reduce_to_columns(const void* args, const Data& data, int64_t begin, int6
   W totals[kWideBlock * kLanesOf<typename Op::C>];
   const int64_t row = a.kept.last_size();
   for (int64_t item = begin; item < end; ++item) {
-    const int64_t at = item / a.n_chunks, part = item % a.n_chunks;
+    const int64_t at = item / a.n_chunks, chunk = item % a.n_chunks;
     const int64_t outer = at / a.blocks, first = at % a.blocks * a.columns;
     const int64_t width = row - first < a.columns ? row - first : a.columns;
     const Place place = place_of(a.kept, a.kept.n - 1, outer);
-    const int64_t lo = part * a.chunk, hi = lo + a.chunk < a.n ? lo + a.chunk : a.n;
+    const int64_t lo = chunk * a.chunk, hi = lo + a.chunk < a.n ? lo + a.chunk : a.n;
     const int64_t from = place.in + first * a.kept.last_step();
     reduce_block<Op>(a, input<std::byte>(data, 0) + from * a.elements.bytes, lo, hi, width, totals);
     if (a.n_chunks > 1) {
-      W* parts = reinterpret_cast<W*>(data.scratch) + (outer * row + first) * a.n_chunks + part;
-      for (int64_t j = 0; j < width; ++j) parts[j * a.n_chunks] = totals[j];
+      W* partials = reinterpret_cast<W*>(data.scratch) + (outer * row + first) * a.n_chunks + chunk;
+      for (int64_t j = 0; j < width; ++j) partials[j * a.n_chunks] = totals[j];
     } else {
       const int64_t step = a.kept.last_out();
       finish<Op>(a, data, place.out + first * step, step, width, totals);
@@ -276,15 +288,15 @@ Status reduce_to_columns(const void* args, const Data& data, int64_t begin, int6
   return {};
 }
 
-// The second phase, where the first made parts: outputs [begin, end).
+// Phase 2 of chunked reductions: joins the partial results of outputs [begin, end) in chunk order.
 template <class Op>
-Status reduce_parts(const void* args, const Data& data, int64_t begin, int64_t end) {
+Status reduce_partials(const void* args, const Data& data, int64_t begin, int64_t end) {
   using W = typename Op::W;
   const auto& a = *static_cast<const FinishedArgs<W>*>(args);
   for (int64_t at = begin; at < end; ++at) {
-    const W* parts = reinterpret_cast<const W*>(data.scratch) + at * a.n_chunks;
-    W total = parts[0];
-    for (int64_t i = 1; i < a.n_chunks; ++i) total = Op::join(total, parts[i]);
+    const W* partials = reinterpret_cast<const W*>(data.scratch) + at * a.n_chunks;
+    W total = partials[0];
+    for (int64_t i = 1; i < a.n_chunks; ++i) total = Op::join(total, partials[i]);
     finish_one<Op>(a, data, place_of(a.kept, a.kept.n, at).out, total);
   }
   return {};
@@ -308,7 +320,7 @@ Status prepare_reduction(const Call& call, Plan& plan, Finish<typename Op::W> fi
   else
     plan.add(reduce_to_runs<Op>, args->n_out * args->n_chunks, work);
   if (args->n_chunks > 1) {
-    plan.add(reduce_parts<Op>, args->n_out, args->n_chunks);
+    plan.add(reduce_partials<Op>, args->n_out, args->n_chunks);
     plan.scratch_bytes = args->n_out * args->n_chunks * int64_t(sizeof(W));
   }
   return {};

@@ -1,6 +1,7 @@
 // ReduceSum, ReduceMean and ReduceLogSum.
-#include "kernels/reduce/rows.h"
-#include "kernels/reduce/sums.h"
+#include "kernels/reduce/sum.h"
+
+#include "kernels/reduce/kernels.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -8,7 +9,7 @@ namespace {
 void mean(double* totals, int64_t n, int64_t count) {
   for (int64_t i = 0; i < n; ++i) totals[i] /= double(count);
 }
-// Integers are divided towards zero.
+// Integer division truncates towards zero, as in the reference.
 void mean_signed(uint64_t* totals, int64_t n, int64_t count) {
   for (int64_t i = 0; i < n; ++i) totals[i] = uint64_t(int64_t(totals[i]) / count);
 }

@@ -1,10 +1,10 @@
-// The rows of reductions.
-#include "kernels/reduce/rows.h"
+// The kernel table of the reduce family.
+#include "kernels/reduce/kernels.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
-constexpr Kernel kRows[] = {
+constexpr Kernel kKernels[] = {
     {"reduce_sum", Accepts::any, reduce_sum},
     {"reduce_mean", Accepts::any, reduce_mean},
     {"reduce_max", Accepts::any, reduce_max},
@@ -17,11 +17,11 @@ constexpr Kernel kRows[] = {
     {"reduce_log_sum_exp", Accepts::any, reduce_log_sum_exp},
     {"arg_max", Accepts::any, arg_max},
     {"arg_min", Accepts::any, arg_min},
-    {"running_sum", Accepts::any, running_sum},
-    {"running_prod", Accepts::any, running_prod},
+    {"running_sum", Accepts::any, cumulative_sum},
+    {"running_prod", Accepts::any, cumulative_prod},
 };
 
 }  // namespace
 }  // namespace sdx::SDX_ISA
 
-SDX_FAMILY(reduce, kRows)
+SDX_FAMILY(reduce, kKernels)

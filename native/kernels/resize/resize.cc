@@ -1,4 +1,5 @@
-// Resize: what is done to each axis, from attributes and sizes, or from what inputs say in a run.
+// Resize: the scale and the taps of each axis, from attributes and sizes when the step is prepared,
+// or from inputs (scales, sizes, roi) in a first phase when it runs.
 #include "kernels/resize/resize.h"
 
 #include "kernels/fetch.h"
@@ -8,18 +9,28 @@ namespace sdx::SDX_ISA {
 namespace {
 
 enum Policy : int64_t { kStretch, kNotLarger, kNotSmaller };
-// ints: mode, transform, rounding, whether taps outside count as nothing, antialias, policy, the
-// bytes of an element that lies outside, the number of axes, and these.
-enum Ints { kMode, kTransform, kRounding, kExcludes, kAntialias, kPolicy, kOuter, kCount, kAxes };
-// Inputs beside x, where they are known only when it runs.
+// ints: mode, coordinate transformation, nearest rounding, exclude_outside, antialias, aspect ratio
+// policy, the bits of extrapolation_value, the number of resized axes, and these axes.
+enum Ints {
+  kMode,
+  kTransform,
+  kRounding,
+  kExcludes,
+  kAntialias,
+  kPolicy,
+  kExtrapolation,
+  kCount,
+  kAxes
+};
+// Inputs after x, present where they are not constant.
 enum Inputs { kScales = 1, kSizes, kRoi };
-constexpr int64_t kMaxSize = int64_t(1) << 40;
+constexpr int64_t kMaxSize = int64_t(1) << 40;  // elements of an axis; larger ones are refused
 
-// What happens to all axes. floats: the cubic coefficient, and for each axis its scale (0: what the
-// sizes say), where what is read of it begins, and where it ends.
-struct Change {
+// All axes. floats: cubic_coeff_a, and by axis the scales (0: from the sizes), roi starts, roi
+// ends.
+struct AxesChange {
   int rank = 0;
-  Stretch axes[kMaxRank];
+  ResizedAxis axes[kMaxRank];
 };
 
 double real_at(const Call& call, const Data& data, int slot, int64_t i) {
@@ -34,14 +45,15 @@ bool has(const Call& call, int slot) {
   return call.in[slot].is_given() && call.in[slot].count() > 0;
 }
 
-// A size by a scale: exact for simple factors, in float for others.
+// floor(size * scale): exact for multiples of 1/64, in float (the type of scales) for others.
 int64_t scaled_size(int64_t size, double scale) {
   if (__builtin_floor(scale * 64) == scale * 64)
     return int64_t(__builtin_floor(double(size) * scale));
   return int64_t(float(size) * float(scale));
 }
 
-// The factor that keeps the aspect ratio, and fits into the sizes asked for or covers them.
+// keep_aspect_ratio_policy: the largest scale within all requested sizes, or the smallest covering
+// them.
 double common_scale(const Call& call, const Data& data) {
   const bool is_least = call.ints[kPolicy] == kNotLarger;
   double scale = is_least ? double(kInf) : 0;
@@ -53,24 +65,24 @@ double common_scale(const Call& call, const Data& data) {
   return scale;
 }
 
-Change read_change(const Call& call, const View& out) {
+AxesChange read_change(const Call& call, const View& out) {
   const View& in = call.in[0];
-  Change change;
+  AxesChange change;
   change.rank = in.rank;
   for (int i = 0; i < in.rank; ++i) {
-    const double* given = call.floats + 1 + i;
-    const double scale = given[0] != 0 ? given[0] : double(out.dims[i]) / double(in.dims[i]);
-    change.axes[i] = {in.dims[i], out.dims[i], scale, given[in.rank], given[2 * in.rank]};
+    const double* values = call.floats + 1 + i;
+    const double scale = values[0] != 0 ? values[0] : double(out.dims[i]) / double(in.dims[i]);
+    change.axes[i] = {in.dims[i], out.dims[i], scale, values[in.rank], values[2 * in.rank]};
   }
   return change;
 }
 
-// The same with what inputs say.
-void open_change(const Call& call, const Data& data, Change& change) {
+// The same, updated from the inputs of a run.
+void read_dynamic_change(const Call& call, const Data& data, AxesChange& change) {
   const bool has_scales = has(call, kScales), keeps = call.ints[kPolicy] != kStretch;
   const int64_t n = call.ints[kCount];
   for (int64_t i = 0; i < n; ++i) {
-    Stretch& axis = change.axes[call.ints[kAxes + i]];
+    ResizedAxis& axis = change.axes[call.ints[kAxes + i]];
     if (has_scales) axis.scale = real_at(call, data, kScales, i);
     if (!has_scales && keeps && has(call, kSizes)) axis.scale = common_scale(call, data);
     if (!has(call, kRoi)) continue;
@@ -84,7 +96,7 @@ Filter read_filter(const Call& call) {
           call.ints[kAntialias] != 0,     call.floats[0]};
 }
 
-// How the output lies, whose last resized axis is `last`.
+// The pitches of the output, whose last resized axis is `last`.
 void set_pitches(ResizeArgs& a, const View& out, int last) {
   const int64_t n = a.axes[a.n_axes - 1].out;
   const bool is_apart = has_gaps(out);
@@ -96,45 +108,49 @@ void set_pitches(ResizeArgs& a, const View& out, int last) {
   a.row_pitch = a.n_pieces * a.piece_pitch;
 }
 
-// Tables of axes [first, last].
-void fill_axes(ResizeArgs& a, const Filter& filter, const Change& change, int first, int last,
-               Memory& memory) {
+// Makes the taps of axes [first, last].
+void fill_axes(ResizeArgs& a, const Filter& filter, const AxesChange& change, int first, int last,
+               TableMemory& memory) {
   a.n_axes = 0;
   for (int i = first; i <= last && i < change.rank; ++i)
     a.axes[a.n_axes++] = make_taps(memory, filter, change.axes[i]);
-  if (a.n_axes == 0) a.axes[a.n_axes++] = make_taps(memory, filter, Stretch{});
+  if (a.n_axes == 0) a.axes[a.n_axes++] = make_taps(memory, filter, ResizedAxis{});
   a.crops = filter.transform == kCrop;
 }
 
-int rows_mixed(const ResizeArgs& a) {
+// Input rows per output row.
+int rows_per_output(const ResizeArgs& a) {
   int mixed = 1;
   for (int i = 0; i + 1 < a.n_axes; ++i) mixed *= a.axes[i].n;
   return mixed;
 }
 
-struct OpenArgs : ResizeArgs {
+// A copy of the call, which run-time inputs complete.
+struct DynamicArgs : ResizeArgs {
   Call call;
   View in[4], out;
   Filter filter;
 };
 
-Status open_args(const void* args, const Data& data, int64_t, int64_t) {
-  const auto& a = *static_cast<const OpenArgs*>(args);
-  auto* made = reinterpret_cast<ResizeArgs*>(data.scratch);
-  *made = a;
-  Change change = read_change(a.call, a.out);
-  open_change(a.call, data, change);
-  Memory memory{data.scratch + sizeof(ResizeArgs)};
-  fill_axes(*made, a.filter, change, 0, change.rank - 1, memory);
-  if (rows_mixed(*made) > kMaxRows) return Status::fail("too many axes are resized at once");
-  set_pitches(*made, a.out, change.rank - 1);
+// Phase 1 of a dynamic Resize, one item: reads the inputs and makes the taps in scratch memory.
+Status prepare_dynamic(const void* args, const Data& data, int64_t, int64_t) {
+  const auto& a = *static_cast<const DynamicArgs*>(args);
+  auto* resolved = reinterpret_cast<ResizeArgs*>(data.scratch);
+  *resolved = a;
+  AxesChange change = read_change(a.call, a.out);
+  read_dynamic_change(a.call, data, change);
+  TableMemory memory{data.scratch + sizeof(ResizeArgs)};
+  fill_axes(*resolved, a.filter, change, 0, change.rank - 1, memory);
+  if (rows_per_output(*resolved) > kMaxRows)
+    return Status::fail("too many axes are resized at once");
+  set_pitches(*resolved, a.out, change.rank - 1);
   return {};
 }
 
-// Where scales or roi come with a run, the tables do too.
-ResizeArgs* make_open(const Call& call, Plan& plan, const Change& change) {
-  auto* a = plan.make<OpenArgs>();
-  a->is_open = true;
+// Arguments for scales or roi that are data; the scratch memory holds the tables.
+ResizeArgs* make_dynamic(const Call& call, Plan& plan, const AxesChange& change) {
+  auto* a = plan.make<DynamicArgs>();
+  a->is_dynamic = true;
   a->call = call;
   for (int i = 0; i < call.n_in; ++i) a->in[i] = call.in[i];
   a->out = call.out[0];
@@ -146,8 +162,52 @@ ResizeArgs* make_open(const Call& call, Plan& plan, const Change& change) {
   a->call.ints = ints, a->call.floats = floats;
   a->filter = read_filter(call);
   plan.scratch_bytes = int64_t(sizeof(ResizeArgs));
-  for (int i = 0; i < change.rank; ++i) plan.scratch_bytes += most_bytes(a->filter, change.axes[i]);
+  for (int i = 0; i < change.rank; ++i) plan.scratch_bytes += max_bytes(a->filter, change.axes[i]);
   return a;
+}
+
+Status check_sizes(const Call& call) {
+  const View &in = call.in[0], &out = call.out[0];
+  for (int i = 0; i < in.rank; ++i)
+    if (in.dims[i] == 0)
+      return Status::fail("an axis of 0 cannot become one of %ld", long(out.dims[i]));
+  if (call.in[kRoi].is_given() && call.in[kRoi].count() != 2 * call.ints[kCount])
+    return Status::fail("tf_crop_and_resize needs a roi of %ld numbers, not %ld",
+                        long(2 * call.ints[kCount]), long(call.in[kRoi].count()));
+  return {};
+}
+
+// The first and last axis that the kernel resizes. A dynamic Resize may resize all; one that
+// resizes none still copies along the last.
+struct AxisSpan {
+  int first, last;
+};
+
+AxisSpan resized_span(const Filter& filter, const AxesChange& change, bool is_dynamic) {
+  const int rank = change.rank;
+  int first = rank, last = 0;
+  for (int i = 0; i < rank; ++i) {
+    if (!is_dynamic && filter.is_plain(change.axes[i])) continue;
+    if (first == rank) first = i;
+    last = i;
+  }
+  if (first == rank) first = last = rank > 0 ? rank - 1 : 0;
+  if (is_dynamic) first = 0, last = rank - 1;
+  return {first, last};
+}
+
+// Makes the taps of a Resize whose scales are known, in memory of the plan.
+Status make_tables(ResizeArgs& a, const Filter& filter, const AxesChange& change, AxisSpan span,
+                   const View& out, Plan& plan) {
+  int64_t bytes = max_bytes(filter, ResizedAxis{});
+  for (int i = span.first; i <= span.last && i < change.rank; ++i)
+    bytes += max_bytes(filter, change.axes[i]);
+  TableMemory memory{plan.table<std::byte>(size_t(bytes))};
+  if (memory.at == nullptr) return no_table();
+  fill_axes(a, filter, change, span.first, span.last, memory);
+  if (rows_per_output(a) > kMaxRows) return Status::fail("too many axes are resized at once");
+  set_pitches(a, out, span.last);
+  return {};
 }
 
 }  // namespace
@@ -155,51 +215,35 @@ ResizeArgs* make_open(const Call& call, Plan& plan, const Change& change) {
 Status resize(const Call& call, Plan& plan) {
   const View &in = call.in[0], &out = call.out[0];
   if (out.count() == 0) return {};
-  for (int i = 0; i < in.rank; ++i)
-    if (in.dims[i] == 0)
-      return Status::fail("an axis of 0 cannot become one of %ld", long(out.dims[i]));
-  const Change change = read_change(call, out);
-  if (call.in[kRoi].is_given() && call.in[kRoi].count() != 2 * call.ints[kCount])
-    return Status::fail("tf_crop_and_resize needs a roi of %ld numbers, not %ld",
-                        long(2 * call.ints[kCount]), long(call.in[kRoi].count()));
+  if (Status status = check_sizes(call); !status.ok()) return status;
+  const AxesChange change = read_change(call, out);
   const bool reads = has(call, kScales) || has(call, kRoi) || call.ints[kPolicy] != kStretch;
-  const bool is_open = reads && in.rank > 0;
+  const bool is_dynamic = reads && in.rank > 0;
   const Filter filter = read_filter(call);
-  ResizeArgs* a = is_open ? make_open(call, plan, change) : plan.make<ResizeArgs>();
-  int first = in.rank, last = 0;
-  for (int i = 0; i < in.rank; ++i) {
-    if (!is_open && filter.is_plain(change.axes[i])) continue;
-    if (first == in.rank) first = i;
-    last = i;
-  }
-  if (first == in.rank) first = last = in.rank > 0 ? in.rank - 1 : 0;
-  if (is_open) first = 0, last = in.rank - 1;
+  ResizeArgs* a = is_dynamic ? make_dynamic(call, plan, change) : plan.make<ResizeArgs>();
+  const AxisSpan span = resized_span(filter, change, is_dynamic);
+  const int last = span.last;
   a->size = size_of(in.dtype);
-  a->outer_bits = uint64_t(call.ints[kOuter]);
+  a->extrapolation_bits = uint64_t(call.ints[kExtrapolation]);
   a->inner = in.count(last + 1 < in.rank ? last + 1 : in.rank, in.rank);
   plan.args = a;
-  if (is_open) {
-    plan.add(open_args, 1, 10 * (in.dim(-1) + out.dim(-1)));
+  if (is_dynamic) {
+    plan.add(prepare_dynamic, 1, 10 * (in.dim(-1) + out.dim(-1)));
   } else {
-    int64_t bytes = most_bytes(filter, Stretch{});
-    for (int i = first; i <= last && i < change.rank; ++i)
-      bytes += most_bytes(filter, change.axes[i]);
-    Memory memory{plan.table<std::byte>(size_t(bytes))};
-    if (memory.at == nullptr) return no_table();
-    fill_axes(*a, filter, change, first, last, memory);
-    if (rows_mixed(*a) > kMaxRows) return Status::fail("too many axes are resized at once");
-    set_pitches(*a, out, last);
+    Status status = make_tables(*a, filter, change, span, out, plan);
+    if (!status.ok()) return status;
   }
-  const bool is_picked = filter.mode == kNearest;
-  const int64_t size = in.rank > 0 ? in.dims[last] : 1, made = in.rank > 0 ? out.dims[last] : 1;
-  if (!is_picked) plan.local_bytes = size * a->inner * a->size;
-  if (a->n_pieces > 0) plan.local_bytes += made * a->inner * a->size;
-  const int64_t mixed = is_open ? 8 : rows_mixed(*a) + a->axes[a->n_axes - 1].n;
-  const int64_t work = made * a->inner * (is_picked ? 1 : mixed) / 4;
-  plan.add(is_picked ? picked_rows : mixed_rows, out.count() / (made * a->inner), work);
+  const bool is_nearest = filter.mode == kNearest;
+  const int64_t size = in.rank > 0 ? in.dims[last] : 1, out_size = in.rank > 0 ? out.dims[last] : 1;
+  if (!is_nearest) plan.local_bytes = size * a->inner * a->size;
+  if (a->n_pieces > 0) plan.local_bytes += out_size * a->inner * a->size;
+  const int64_t mixed = is_dynamic ? 8 : rows_per_output(*a) + a->axes[a->n_axes - 1].n;
+  const int64_t work = out_size * a->inner * (is_nearest ? 1 : mixed) / 4;
+  plan.add(is_nearest ? nearest_rows : interpolate_rows, out.count() / (out_size * a->inner), work);
   return {};
 }
 
+// Sets the output dims from scales or sizes; exactly one of them must be present.
 Status resize_sizes(const Call& call, const Data& data, View* out) {
   const View& in = call.in[0];
   const bool has_scales = has(call, kScales), has_sizes = has(call, kSizes);
@@ -229,7 +273,7 @@ Status resize_sizes(const Call& call, const Data& data, View* out) {
 
 namespace {
 
-constexpr Kernel kRows[] = {
+constexpr Kernel kKernels[] = {
     {"resize", Accepts::contiguous, resize},
     {"resize_at_run", Accepts::contiguous, resize, resize_sizes},
 };
@@ -237,4 +281,4 @@ constexpr Kernel kRows[] = {
 }  // namespace
 }  // namespace sdx::SDX_ISA
 
-SDX_FAMILY(resize, kRows)
+SDX_FAMILY(resize, kKernels)

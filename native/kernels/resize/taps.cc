@@ -1,17 +1,20 @@
-// Tables of taps, made when sizes are bound.
+// Construction of taps: coordinate transformation, then nearest rounding or a linear or cubic
+// (Keys) filter, stretched by 1 / scale where antialiasing shrinks an axis.
 #include "kernels/resize/taps.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
 template <class T>
-T half_pixel(T x, const Stretch& s) {
+T half_pixel(T x, const ResizedAxis& s) {
   return (x + T(0.5)) / T(s.scale) - T(0.5);
 }
 
-// Nearest neighbours hang on ties, which fall as in float, the type that scales have.
+// The input coordinate of output j (coordinate_transformation_mode). Nearest mode computes in
+// float, the type of ONNX's scales, since its ties must round as in the reference; filters use
+// double.
 template <class T>
-T position(Transform transform, int64_t j, const Stretch& s) {
+T position(Transform transform, int64_t j, const ResizedAxis& s) {
   const T x = T(j);
   const double resized = double(s.size) * s.scale;
   switch (transform) {
@@ -30,6 +33,7 @@ T position(Transform transform, int64_t j, const Stretch& s) {
   }
 }
 
+// nearest_mode.
 float rounded(float x, Rounding rounding) {
   switch (rounding) {
     case kPreferFloor: return __builtin_ceilf(x - 0.5f);
@@ -44,7 +48,7 @@ int32_t clipped(double x, int64_t size) {
   return int32_t(x > last ? last : x > 0 ? x : 0);
 }
 
-// Keys' kernel on the distances 1 + t, t, 1 - t and 2 - t.
+// Keys' cubic convolution kernel at the distances 1 + t, t, 1 - t and 2 - t.
 void cubic_weights(double t, double a, double (&w)[4]) {
   const double u = 1 - t, p = 1 + t, q = 1 + u;
   w[0] = ((a * p - 5 * a) * p + 8 * a) * p - 4 * a;
@@ -53,6 +57,7 @@ void cubic_weights(double t, double a, double (&w)[4]) {
   w[3] = ((a * q - 5 * a) * q + 8 * a) * q - 4 * a;
 }
 
+// The same kernel at any distance, for stretched filters.
 double cubic(double distance, double a) {
   const double x = distance;
   if (x >= 2) return 0;
@@ -60,8 +65,8 @@ double cubic(double distance, double a) {
   return ((a + 2) * x - (a + 3)) * x * x + 1;
 }
 
-// How far a filter made wider by 1 / scale reaches, so that every input counts when an image
-// shrinks.
+// The support radius of a filter stretched by 1 / scale: every input then contributes when an axis
+// shrinks (antialiasing).
 double reach_of(const Filter& filter, double scale) {
   return (filter.mode == kLinear ? 1 : 2) / scale;
 }
@@ -70,31 +75,32 @@ bool is_wide(const Filter& filter, double scale) {
   return filter.is_antialias && filter.mode != kNearest && scale < 1;
 }
 
-int count_taps(const Filter& filter, const Stretch& s) {
+int count_taps(const Filter& filter, const ResizedAxis& s) {
   if (filter.mode == kNearest || filter.is_plain(s)) return 1;
   if (!is_wide(filter, s.scale)) return filter.mode == kLinear ? 2 : 4;
   const double reach = reach_of(filter, s.scale);
   return int(__builtin_ceil(reach) - __builtin_floor(-reach));
 }
 
-// Weight t of an output that lies `part` behind an element; the element is tap -first.
-double weight_of(const Filter& filter, const Stretch& s, double first, double part, int t) {
+// The weight of tap t for an output at fraction `part` after an element, which is tap -first.
+double weight_of(const Filter& filter, const ResizedAxis& s, double first, double fraction, int t) {
   if (!is_wide(filter, s.scale)) {
-    if (filter.mode == kLinear) return t == 0 ? 1 - part : part;
+    if (filter.mode == kLinear) return t == 0 ? 1 - fraction : fraction;
     double w[4];
-    cubic_weights(part, filter.cubic_a, w);
+    cubic_weights(fraction, filter.cubic_a, w);
     return w[t];
   }
-  const double distance = __builtin_fabs((first + t - part) * s.scale);
+  const double distance = __builtin_fabs((first + t - fraction) * s.scale);
   if (filter.mode == kCubic) return cubic(distance, filter.cubic_a);
   return distance < 1 ? 1 - distance : 0;
 }
 
-// All taps of output j, which lies at x.
-void fill_taps(const Filter& filter, const Stretch& s, double x, int64_t j, int n, int32_t* index,
-               float* weight) {
+// All taps of output j at coordinate x. Indices outside clamp to the edge; exclude_outside gives
+// them weight 0 and renormalizes.
+void fill_taps(const Filter& filter, const ResizedAxis& s, double x, int64_t j, int n,
+               int32_t* index, float* weight) {
   const bool widens = is_wide(filter, s.scale);
-  const double low = __builtin_floor(x), part = x - low;
+  const double low = __builtin_floor(x), fraction = x - low;
   const double first = widens                   ? __builtin_floor(-reach_of(filter, s.scale)) + 1
                        : filter.mode == kLinear ? 0
                                                 : -1;
@@ -103,16 +109,16 @@ void fill_taps(const Filter& filter, const Stretch& s, double x, int64_t j, int 
     const double at = low + first + t;
     return !filter.excludes_outside || (at >= 0 && at < double(s.size));
   };
-  for (int t = 0; t < n; ++t) total += is_counted(t) ? weight_of(filter, s, first, part, t) : 0;
+  for (int t = 0; t < n; ++t) total += is_counted(t) ? weight_of(filter, s, first, fraction, t) : 0;
   const double scale = widens || filter.excludes_outside ? 1 / total : 1;
   for (int t = 0; t < n; ++t) {
     index[t * s.out + j] = clipped(low + first + t, s.size);
     weight[t * s.out + j] =
-        is_counted(t) ? float(weight_of(filter, s, first, part, t) * scale) : 0.0f;
+        is_counted(t) ? float(weight_of(filter, s, first, fraction, t) * scale) : 0.0f;
   }
 }
 
-const uint8_t* find_outside(Memory& memory, const Filter& filter, const Stretch& s) {
+const uint8_t* find_outside(TableMemory& memory, const Filter& filter, const ResizedAxis& s) {
   auto* outside = memory.take<uint8_t>(s.out);
   for (int64_t j = 0; j < s.out; ++j) {
     const double x = filter.mode == kNearest ? double(position<float>(filter.transform, j, s))
@@ -124,7 +130,7 @@ const uint8_t* find_outside(Memory& memory, const Filter& filter, const Stretch&
 
 }  // namespace
 
-Taps make_taps(Memory& memory, const Filter& filter, const Stretch& s) {
+Taps make_taps(TableMemory& memory, const Filter& filter, const ResizedAxis& s) {
   const int n = count_taps(filter, s);
   const bool is_plain = filter.is_plain(s);
   auto* index = memory.take<int32_t>(n * s.out);
@@ -138,6 +144,7 @@ Taps make_taps(Memory& memory, const Filter& filter, const Stretch& s) {
     index[j] = is_plain ? int32_t(j) : clipped(double(rounded(x, filter.rounding)), s.size);
     weight[j] = 1;
   }
+  // Repetition by an integer factor has fast paths without an index table.
   const int64_t times = s.out / s.size;
   bool is_repeat = n == 1 && times * s.size == s.out;
   for (int64_t j = 0; j < s.out && is_repeat; ++j) is_repeat = index[j] == j / times;
@@ -145,7 +152,7 @@ Taps make_taps(Memory& memory, const Filter& filter, const Stretch& s) {
   return {s.size, s.out, n, is_repeat ? times : 0, index, weight, outside};
 }
 
-int64_t most_bytes(const Filter& filter, const Stretch& s) {
+int64_t max_bytes(const Filter& filter, const ResizedAxis& s) {
   int64_t n = filter.mode == kNearest ? 1 : filter.mode == kLinear ? 2 : 4;
   if (filter.is_antialias && s.out > 0)  // sizes are rounded, so scales may be a little smaller
     n = n * (2 * s.size / s.out + 3);

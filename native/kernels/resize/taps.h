@@ -1,4 +1,4 @@
-// Where each output of a resized axis reads, and how much of what.
+// Interpolation taps of a resized axis: for every output, which inputs it reads with which weights.
 #pragma once
 
 #include "kernels/kernel.h"
@@ -17,9 +17,9 @@ enum Transform : int64_t {
 };
 enum Rounding : int64_t { kPreferFloor, kPreferCeil, kFloor, kCeil };
 
-// An axis that goes from `size` to `out` elements, stretched by `scale`; a crop reads from `start`
-// to `end` of it.
-struct Stretch {
+// An axis resized from `size` to `out` elements by `scale`; `start` and `end` are its roi,
+// normalized to [0, 1], of tf_crop_and_resize.
+struct ResizedAxis {
   int64_t size = 1, out = 1;
   double scale = 1, start = 0, end = 1;
 };
@@ -32,24 +32,25 @@ struct Filter {
   bool is_antialias;
   double cubic_a;
 
-  // Whether an axis stays as it is.
-  SDX_INLINE bool is_plain(const Stretch& s) const {
+  // Whether an axis is not resized at all.
+  SDX_INLINE bool is_plain(const ResizedAxis& s) const {
     return s.size == s.out && s.scale == 1 && transform != kCrop;
   }
 };
 
-// Tap t of output j reads input index[t * out + j] and takes weight[t * out + j] of it.
+// Tap t of output j reads input index[t * out + j] with weight[t * out + j]. Taps are the outer
+// dimension, so that loops over outputs vectorize.
 struct Taps {
   int64_t size = 1, out = 1;
   int n = 1;
-  int64_t repeats = 0;  // if each input is one output as often as all others, side by side
+  int64_t repeats = 0;  // nearest by an integer factor: outputs per input; 0: not such a case
   const int32_t* index = nullptr;
   const float* weight = nullptr;
-  const uint8_t* outside = nullptr;  // of crops: which outputs lie outside the input
+  const uint8_t* outside = nullptr;  // crops: which outputs are outside the input
 };
 
-// Where tables are made: memory of a plan or of a run, `most_bytes` for each axis.
-struct Memory {
+// A bump allocator for tables, in memory of the plan or of the run; max_bytes for each axis.
+struct TableMemory {
   std::byte* at;
 
   template <class T>
@@ -60,9 +61,9 @@ struct Memory {
   }
 };
 
-Taps make_taps(Memory& memory, const Filter& filter, const Stretch& stretch);
+Taps make_taps(TableMemory& memory, const Filter& filter, const ResizedAxis& stretch);
 
-// Bytes that tables of an axis take at most, whatever its scale.
-int64_t most_bytes(const Filter& filter, const Stretch& stretch);
+// An upper bound on the bytes of an axis' tables, whatever its scale.
+int64_t max_bytes(const Filter& filter, const ResizedAxis& stretch);
 
 }  // namespace sdx::SDX_ISA

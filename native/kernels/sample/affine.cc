@@ -1,6 +1,7 @@
-// AffineGrid: even points of an image or a volume, mapped by a matrix for each entry of the batch.
+// AffineGrid: evenly spaced points of an image or volume in [-1, 1], mapped by one affine matrix
+// per batch entry.
 #include "kernels/fetch.h"
-#include "kernels/sample/rows.h"
+#include "kernels/sample/kernels.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -12,6 +13,8 @@ struct AffineArgs {
   bool is_aligned;
 };
 
+// Coordinate i of `count` evenly spaced ones: from -1 to 1 (align_corners), or the centres of
+// pixels.
 template <class C>
 C even_point(const AffineArgs& a, int64_t i, int64_t count) {
   const double step = double(i);
@@ -19,7 +22,7 @@ C even_point(const AffineArgs& a, int64_t i, int64_t count) {
   return C((2 * step + 1) / double(count) - 1);
 }
 
-// Item: a point of an entry.
+// Item: one point of one batch entry.
 template <class T>
 Status map_points(const void* args, const Data& data, int64_t begin, int64_t end) {
   using C = Wide<T>;

@@ -1,7 +1,7 @@
-// GridSample: for a block of points, where their neighbours lie and what these weigh; then channel
-// by channel their sums.
+// GridSample in nearest, (bi/tri)linear and (bi/tri)cubic mode. The taps of a block of points are
+// computed once, and then applied to every channel: coordinates cost more than the sums.
+#include "kernels/sample/kernels.h"
 #include "kernels/sample/points.h"
-#include "kernels/sample/rows.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -17,7 +17,7 @@ struct GridArgs {
   int n_taps;
 };
 
-// Number i of the grid.
+// Element i of the grid, in the arithmetic type.
 template <class C>
 SDX_INLINE C coordinate(const GridArgs& a, const void* grid, int64_t i) {
   switch (a.grid) {
@@ -28,41 +28,43 @@ SDX_INLINE C coordinate(const GridArgs& a, const void* grid, int64_t i) {
   }
 }
 
-// Points [first, first + n) of the grid.
+// The interpolation taps of grid points [first, first + n).
 template <class C>
-void find_points(const GridArgs& a, const void* grid, int64_t first, int64_t n,
-                 const Found<C>& found) {
-  C places[kBlock];
+void locate_points(const GridArgs& a, const void* grid, int64_t first, int64_t n,
+                   const PointTaps<C>& taps_of) {
+  C coordinates[kBlock];
   BlockTaps<C> taps;
-  int count = found.begin(n);
+  int count = taps_of.begin(n);
   for (int i = 0; i < a.n_axes; ++i) {
     const int which = a.n_axes - 1 - i;  // the innermost axis comes first in the grid
     const int64_t at = first * a.n_axes + which;
     for (int64_t p = 0; p < n; ++p)
-      places[p] = place_of(coordinate<C>(a, grid, at + p * a.n_axes), a.axes[i], a.mode);
-    const int m = block_taps(places, n, a.axes[i], a.mode, a.padding, taps);
-    count = found.add(n, count, taps, m, a.axes[i].size);
+      coordinates[p] =
+          pixel_coordinate(coordinate<C>(a, grid, at + p * a.n_axes), a.axes[i], a.mode);
+    const int m = block_taps(coordinates, n, a.axes[i], a.mode, a.padding, taps);
+    count = taps_of.add(n, count, taps, m, a.axes[i].size);
   }
 }
 
-// Item: a block of points of an image, in all channels.
-template <class T, class C, bool kPicks>
+// Item: a block of points of an image, in all channels. kPicks: nearest mode, which copies elements
+// of any type by their size.
+template <class T, class C, bool kNearest>
 Status grid_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const GridArgs*>(args);
   C* sums = reinterpret_cast<C*>(data.local);
-  const Found<C> found = found_in<C>(data.local, a.n_taps);
+  const PointTaps<C> taps_of = point_taps_in<C>(data.local, a.n_taps);
   for (int64_t item = begin; item < end; ++item) {
     const int64_t image = item / a.blocks, first = item % a.blocks * kBlock;
     const int64_t n = a.points - first < kBlock ? a.points - first : kBlock;
-    find_points(a, data.in[1], image * a.points + first, n, found);
+    locate_points(a, data.in[1], image * a.points + first, n, taps_of);
     for (int64_t c = image * a.channels; c < (image + 1) * a.channels; ++c) {
       const T* x = input<T>(data, 0) + c * a.plane;
       T* y = output<T>(data) + c * a.points + first;
-      if constexpr (kPicks) {
-        for (int64_t p = 0; p < n; ++p) y[p] = found.at[p] < 0 ? T{} : x[found.at[p]];
+      if constexpr (kNearest) {
+        for (int64_t p = 0; p < n; ++p) y[p] = taps_of.at[p] < 0 ? T{} : x[taps_of.at[p]];
       } else {
         C* to = place(y, sums);
-        sum_taps(found, a.n_taps, x, n, to);
+        sum_taps(taps_of, a.n_taps, x, n, to);
         put(y, to, n);
       }
     }
@@ -71,7 +73,7 @@ Status grid_blocks(const void* args, const Data& data, int64_t begin, int64_t en
 }
 
 template <class C>
-PhaseFn picked(int64_t size) {
+PhaseFn nearest_blocks(int64_t size) {
   switch (size) {
     case 1: return grid_blocks<uint8_t, C, true>;
     case 2: return grid_blocks<uint16_t, C, true>;
@@ -106,7 +108,8 @@ Status grid_sample(const Call& call, Plan& plan) {
   const int64_t work = kBlock * (20 * a->n_axes + a->n_taps * (2 + a->channels));
   const auto add = [&](PhaseFn run) { plan.add(run, x.dims[0] * a->blocks, work); };
   if (a->mode == kSampleNearest) {
-    add(is_double ? picked<double>(size_of(x.dtype)) : picked<float>(size_of(x.dtype)));
+    add(is_double ? nearest_blocks<double>(size_of(x.dtype))
+                  : nearest_blocks<float>(size_of(x.dtype)));
     return {};
   }
   return visit(x.dtype, Floats{}, [&]<class T>() {

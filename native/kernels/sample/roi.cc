@@ -1,17 +1,21 @@
-// Regions of images in a few bins: the mean or the largest of samples (RoiAlign), or the largest of
-// all elements (MaxRoiPool).
+// RoiAlign: bins of a region of interest hold the mean or max of bilinear samples. MaxRoiPool: bins
+// hold the max of all elements.
+//
+// Means are separable: the weight that an input row has in a bin is the sum over the bin's samples,
+// so the mean is a row filter followed by a column filter, each with few nonzero weights, computed
+// once per region and shared by all channels.
 #include "kernels/kernel.h"
-#include "kernels/sample/rows.h"
+#include "kernels/sample/kernels.h"
 #include "simd/fold.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
-constexpr int64_t kMaxSamples = 1 << 20;  // along one axis of a region
+constexpr int64_t kMaxSamples = 1 << 20;  // along one axis: refuses absurd regions of the data
 
 struct RoiArgs {
   int64_t images, channels, height, width;
-  int64_t bins[2];  // down and across
+  int64_t bins[2];  // vertical and horizontal
   bool is_aligned, takes_max;
   int64_t ratio;
   float scale;
@@ -23,17 +27,18 @@ struct Samples {
   int64_t n = 0;  // in a bin
   int64_t size = 0;
 
-  // Sample `s` of a bin: its lower neighbour, and what both weigh.
+  // Sample `s` of a bin: its lower neighbour and both linear weights. As in ONNX, a sample up to
+  // one pixel outside clamps to the edge, and one further away weighs nothing.
   SDX_INLINE int64_t at(int64_t bin, int64_t s, float& near, float& far) const {
     const float inner = (float(s) + 0.5f) * step / float(n);
-    float place = start + float(bin) * step + inner;
+    float coordinate = start + float(bin) * step + inner;
     near = far = 0;
-    if (!(place >= -1 && place <= float(size))) return 0;
+    if (!(coordinate >= -1 && coordinate <= float(size))) return 0;
     const float last = float(size - 1);
-    place = place < 0 ? 0 : place > last ? last : place;
-    int64_t low = int64_t(place);
+    coordinate = coordinate < 0 ? 0 : coordinate > last ? last : coordinate;
+    int64_t low = int64_t(coordinate);
     if (low > size - 2) low = size > 1 ? size - 2 : 0;
-    far = place - float(low), near = 1 - far;
+    far = coordinate - float(low), near = 1 - far;
     return low;
   }
   SDX_INLINE int64_t above(int64_t low) const { return low + 1 < size ? low + 1 : low; }
@@ -53,11 +58,12 @@ Status find_samples(const RoiArgs& a, const float* roi, int axis, Samples& sampl
   return {};
 }
 
-// What each element of an axis weighs in the mean of a bin, and which of them weigh anything.
-struct Means {
-  float* weights;  // bins x size
-  int64_t* spans;  // of each bin: the first element, and the one behind the last
-  int64_t first, last;
+// The filter of one axis: the weight of each element in the mean of each bin, and the range of
+// elements with nonzero weights.
+struct BinFilter {
+  float* weights;       // [bins, size]
+  int64_t* spans;       // by bin: [first, last) element
+  int64_t first, last;  // of all bins
 
   void fill(const Samples& s, int64_t bins) {
     memset(weights, 0, size_t(bins * s.size) * sizeof(float));
@@ -78,8 +84,9 @@ struct Means {
   }
 };
 
-void mean_bins(const RoiArgs& a, const Means& down, const Means& across, const float* x, float* row,
-               float* y) {
+// The means of all bins of one channel: the vertical filter into `row`, then the horizontal one.
+void mean_bins(const RoiArgs& a, const BinFilter& down, const BinFilter& across, const float* x,
+               float* row, float* y) {
   const int64_t n = across.last - across.first;
   for (int64_t i = 0; i < a.bins[0]; ++i) {
     const float *weights = down.weights + i * a.height, *from = x + across.first;
@@ -91,19 +98,19 @@ void mean_bins(const RoiArgs& a, const Means& down, const Means& across, const f
     });
     for (int64_t j = 0; j < a.bins[1]; ++j) {
       const int64_t begin = across.spans[2 * j], end = across.spans[2 * j + 1];
-      const float* shares = across.weights + j * a.width + begin;
+      const float* bin_weights = across.weights + j * a.width + begin;
       const float* mixed = row + begin - across.first;
       f32v sum{};
       vloop(end - begin, [&](int64_t k, auto lanes) {
-        sum += load(mixed + k, lanes) * load(shares + k, lanes);
+        sum += load(mixed + k, lanes) * load(bin_weights + k, lanes);
       });
       y[i * a.bins[1] + j] = fold(sum, [](auto p, auto q) { return p + q; });
     }
   }
 }
 
-// The largest of the weighted neighbours, as ONNX has it, not of the samples. Of one bin in all
-// channels, which share where its samples lie.
+// The max of one bin in all channels, which share the samples' positions. As in ONNX it is the max
+// of the four weighted neighbours, not of the interpolated samples.
 void max_bin(const RoiArgs& a, const Samples& down, const Samples& across, const float* x,
              int64_t bin, float* y) {
   const int64_t plane = a.height * a.width, bins = a.bins[0] * a.bins[1];
@@ -128,14 +135,14 @@ void max_bin(const RoiArgs& a, const Samples& down, const Samples& across, const
   }
 }
 
-// Item: a region.
+// RoiAlign; item: one region.
 Status align_regions(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const RoiArgs*>(args);
   const int64_t plane = a.height * a.width, bins = a.bins[0] * a.bins[1];
   auto* spans = reinterpret_cast<int64_t*>(data.local);
   auto* weights = reinterpret_cast<float*>(spans + 2 * (a.bins[0] + a.bins[1]));
-  Means down{weights, spans, 0, 0};
-  Means across{weights + a.bins[0] * a.height, spans + 2 * a.bins[0], 0, 0};
+  BinFilter down{weights, spans, 0, 0};
+  BinFilter across{weights + a.bins[0] * a.height, spans + 2 * a.bins[0], 0, 0};
   float* row = across.weights + a.bins[1] * a.width;
   for (int64_t r = begin; r < end; ++r) {
     const int64_t image = input<int64_t>(data, 2)[r];
@@ -163,7 +170,7 @@ struct Span {
   int64_t low, high;
 };
 
-// Elements of bin i of those that share a span of one axis.
+// The elements of bin i of a region [start, end] along one axis, clipped to the image.
 Span bin_span(int64_t start, int64_t end, int64_t bins, int64_t i, int64_t size) {
   const float each = float(end - start + 1 > 1 ? end - start + 1 : 1) / float(bins);
   const auto inside = [&](int64_t k) { return k < 0 ? 0 : k > size ? size : k; };
@@ -171,7 +178,7 @@ Span bin_span(int64_t start, int64_t end, int64_t bins, int64_t i, int64_t size)
           inside(int64_t(__builtin_ceilf(float(i + 1) * each)) + start)};
 }
 
-// Item: a region.
+// MaxRoiPool; item: one region.
 Status pool_regions(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const RoiArgs*>(args);
   const int64_t plane = a.height * a.width, bins = a.bins[0] * a.bins[1];

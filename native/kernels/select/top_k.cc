@@ -1,7 +1,13 @@
-// TopK: a heap of the best so far, its worst on top; taking that off again and again sorts it.
+// TopK by heap selection: a min-heap holds the K best elements so far with the worst on top; every
+// further element either loses against the top or replaces it, O(n log K). Popping the heap in
+// place (heapsort) then leaves it sorted, best first.
+//
+// Values become unsigned keys with the same order, and a key is paired with its index, so that one
+// comparison also resolves ties (the lower index wins). Once the heap is full most elements lose,
+// so vectors of them are compared with the top first and skipped together.
 #include "kernels/axes.h"
 #include "kernels/fetch.h"
-#include "kernels/select/rows.h"
+#include "kernels/select/kernels.h"
 #include "simd/fold.h"
 
 namespace sdx::SDX_ISA {
@@ -13,7 +19,8 @@ struct TopArgs {
   bool takes_largest;
 };
 
-// Numbers as unsigned ones in the same order, a NaN above all of them.
+// A value as an unsigned key of the same order, NaN above all: negative floats inverted, others
+// with the sign bit set; signed integers with the sign bit flipped.
 template <class T>
 SDX_INLINE auto key_of(T x) {
   using C = std::conditional_t<kIsFloat<T>, Wide<T>, T>;
@@ -22,7 +29,7 @@ SDX_INLINE auto key_of(T x) {
   constexpr U sign = U(1) << (8 * sizeof(U) - 1);
   if constexpr (kIsFloat<T>) {
     if (v != v) return ~U(0);
-    const C plain = v + C(0);  // one zero
+    const C plain = v + C(0);  // -0 becomes 0, so that both compare equal
     U bits;
     memcpy(&bits, &plain, sizeof bits);
     return bits & sign ? U(~bits) : U(bits | sign);
@@ -34,25 +41,28 @@ SDX_INLINE auto key_of(T x) {
 }
 
 // A key with its index, such that the better entry is the greater: the lower index among equals.
-struct Narrow {
+// Keys of 32 bits and the index share one word.
+struct NarrowEntry {
   uint64_t both;
-  SDX_INLINE static Narrow of(uint32_t key, int64_t index) {
+  SDX_INLINE static NarrowEntry of(uint32_t key, int64_t index) {
     return {uint64_t(key) << 32 | uint32_t(~uint32_t(index))};
   }
-  SDX_INLINE bool is_under(const Narrow& o) const { return both < o.both; }
+  SDX_INLINE bool is_under(const NarrowEntry& o) const { return both < o.both; }
   SDX_INLINE int64_t index() const { return int64_t(uint32_t(~uint32_t(both))); }
 };
-struct Broad {
+struct WideEntry {
   uint64_t key;
   int64_t at;
-  SDX_INLINE static Broad of(uint64_t key, int64_t index) { return {key, index}; }
-  SDX_INLINE bool is_under(const Broad& o) const { return key != o.key ? key < o.key : at > o.at; }
+  SDX_INLINE static WideEntry of(uint64_t key, int64_t index) { return {key, index}; }
+  SDX_INLINE bool is_under(const WideEntry& o) const {
+    return key != o.key ? key < o.key : at > o.at;
+  }
   SDX_INLINE int64_t index() const { return at; }
 };
 
-// Puts an entry into the hole at the top of a heap of n.
+// Sifts an entry down from the hole in a min-heap of n entries.
 template <class Entry>
-SDX_INLINE void sink(Entry* heap, int64_t n, int64_t hole, Entry entry) {
+SDX_INLINE void sift_down(Entry* heap, int64_t n, int64_t hole, Entry entry) {
   for (int64_t child = 2 * hole + 1; child < n; child = 2 * hole + 1) {
     if (child + 1 < n && heap[child + 1].is_under(heap[child])) ++child;
     if (!heap[child].is_under(entry)) break;
@@ -62,24 +72,24 @@ SDX_INLINE void sink(Entry* heap, int64_t n, int64_t hole, Entry entry) {
   heap[hole] = entry;
 }
 
-constexpr int64_t kGlance = 32;  // numbers that are looked at together
+constexpr int64_t kScan = 32;  // elements that are compared with the heap's top together
 
 template <class T>
-using Mark =
+using Mask =
     std::conditional_t<sizeof(T) == 8, int64_t,
                        std::conditional_t<sizeof(T) == 4, int32_t,
                                           std::conditional_t<sizeof(T) == 2, int16_t, int8_t>>>;
 
-// Marks those of kGlance numbers that may be better than one; false if none is. NaNs are marked,
-// numbers that are as good are not, since they come later.
+// The mask of those of kScan elements that may be better than `than`; false if none is. NaN passes
+// (the comparisons are negated), an equal element does not: its index is higher.
 template <class T>
-SDX_INLINE bool mark_better(const T* x, T than, bool takes_largest, Mark<T>* marks) {
-  Vec<Mark<T>> any{};
-  for (int64_t i = 0; i < kGlance; i += kLanesOf<T>) {
+SDX_INLINE bool compare_better(const T* x, T than, bool takes_largest, Mask<T>* mask) {
+  Vec<Mask<T>> any{};
+  for (int64_t i = 0; i < kScan; i += kLanesOf<T>) {
     const Vec<T> v = load(x + i);
-    const Vec<Mark<T>> found = takes_largest ? ~(v <= than) : ~(v >= than);
-    store(marks + i, found);
-    any |= found;
+    const Vec<Mask<T>> better = takes_largest ? ~(v <= than) : ~(v >= than);
+    store(mask + i, better);
+    any |= better;
   }
   return fold(any, [](auto a, auto b) { return a | b; }) != 0;
 }
@@ -92,22 +102,23 @@ void top_of(const TopArgs& a, const T* x, T* values, int64_t* indices, Entry* he
     return Entry::of(a.takes_largest ? key : decltype(key)(~key), i);
   };
   for (int64_t i = 0; i < k; ++i) heap[i] = entry(i);
-  for (int64_t i = k / 2 - 1; i >= 0; --i) sink(heap, k, i, heap[i]);
+  for (int64_t i = k / 2 - 1; i >= 0; --i) sift_down(heap, k, i, heap[i]);
   const auto offer = [&](int64_t i) {
     const Entry e = entry(i);
-    if (heap[0].is_under(e)) sink(heap, k, 0, e);
+    if (heap[0].is_under(e)) sift_down(heap, k, 0, e);
   };
   int64_t next = k;
-  if constexpr (std::is_arithmetic_v<T> && kLanesOf<T> <= kGlance)
-    for (Mark<T> marks[kGlance]; step == 1 && next + kGlance <= a.around.n; next += kGlance)
-      if (mark_better(x + next, x[heap[0].index()], a.takes_largest, marks))
-        for (int64_t j = 0; j < kGlance; ++j)
-          if (marks[j]) offer(next + j);
+  if constexpr (std::is_arithmetic_v<T> && kLanesOf<T> <= kScan)
+    for (Mask<T> mask[kScan]; step == 1 && next + kScan <= a.around.n; next += kScan)
+      if (compare_better(x + next, x[heap[0].index()], a.takes_largest, mask))
+        for (int64_t j = 0; j < kScan; ++j)
+          if (mask[j]) offer(next + j);
   for (; next < a.around.n; ++next) offer(next);
+  // Heapsort: the worst entry goes to the end, and so on.
   for (int64_t n = k - 1; n > 0; --n) {
     const Entry last = heap[n];
     heap[n] = heap[0];
-    sink(heap, n, 0, last);
+    sift_down(heap, n, 0, last);
   }
   for (int64_t i = 0; i < k; ++i) {
     const int64_t at = heap[i].index();
@@ -137,7 +148,7 @@ using Keyed = Types<float, double, F16, BF16, int8_t, uint8_t, int16_t, uint16_t
 
 Status top_k(const Call& call, Plan& plan) {
   return visit(call.in[0].dtype, Keyed{}, [&]<class T>() {
-    using Entry = std::conditional_t<sizeof(T) == 8, Broad, Narrow>;
+    using Entry = std::conditional_t<sizeof(T) == 8, WideEntry, NarrowEntry>;
     auto* a = plan.make<TopArgs>();
     plan.args = a;
     const int axis = int(call.ints[0]);

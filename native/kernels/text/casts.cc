@@ -1,14 +1,15 @@
-// Numbers as strings, and back.
+// Cast between numbers and strings, with the formats of ONNX's reference: %.8g for floats, repr for
+// doubles that need more digits.
 #include <charconv>
 
 #include "kernels/fetch.h"
-#include "kernels/text/rows.h"
+#include "kernels/text/kernels.h"
 #include "kernels/text/utf8.h"
 
 namespace sdx::SDX_ISA::texting {
 namespace {
 
-constexpr int kMost = 32;  // characters of a number
+constexpr int kMaxCharacters = 32;  // characters of a number at most
 
 char* write_integer(char* to, uint64_t x, bool is_negative) {
   char digits[20];
@@ -22,10 +23,12 @@ char* write_integer(char* to, uint64_t x, bool is_negative) {
   return to;
 }
 
-// All digits that tell a number from others, as Python writes them: with a point or an exponent.
-char* write_whole(char* to, double x) {
-  char text[kMost];
-  const char* end = std::to_chars(text, text + kMost, x, std::chars_format::scientific).ptr;
+// The shortest digits that round-trip, formatted as Python's repr: an exponent below 1e-4 and from
+// 1e16 on, otherwise a decimal point.
+char* write_repr(char* to, double x) {
+  char text[kMaxCharacters];
+  const char* end =
+      std::to_chars(text, text + kMaxCharacters, x, std::chars_format::scientific).ptr;
   char digits[20];
   int n = 0, exponent = 0;
   const char* at = text;
@@ -52,7 +55,7 @@ char* write_whole(char* to, double x) {
   return to;
 }
 
-// Eight digits; all of a double that these do not give back.
+// Eight significant digits; a double that they do not round-trip gets all of its digits.
 char* write_float(char* to, double x, bool is_double) {
   const auto word = [&](const char* text) {
     while (*text != 0) *to++ = *text++;
@@ -60,11 +63,11 @@ char* write_float(char* to, double x, bool is_double) {
   };
   if (x != x) return word("NaN");
   if (x - x != 0) return word(x > 0 ? "INF" : "-INF");
-  char* end = std::to_chars(to, to + kMost, x, std::chars_format::general, 8).ptr;
+  char* end = std::to_chars(to, to + kMaxCharacters, x, std::chars_format::general, 8).ptr;
   if (!is_double) return end;
   double back = 0;
   std::from_chars(to, end, back);
-  return back == x ? end : write_whole(to, x);
+  return back == x ? end : write_repr(to, x);
 }
 
 template <class T>
@@ -89,9 +92,9 @@ Status write_items(const void* args, const Data& data, int64_t begin, int64_t en
   const auto& a = *static_cast<const CastArgs*>(args);
   bool fits = true;
   each(a.count, begin, end, [&](int64_t i) {
-    char text[2 * kMost];
+    char text[2 * kMaxCharacters];
     const int64_t n = write_number(text, input<T>(data, 0)[i]) - text;
-    char* to = room_for(data, n);
+    char* to = allocate_bytes(data, n);
     fits = fits && to != nullptr;
     if (to == nullptr) return;
     memcpy(to, text, size_t(n));
@@ -109,18 +112,19 @@ bool is_word(const char* at, const char* end, const char* word) {
   return at == end;
 }
 
-// Whether digits are those of a number too large, and not of one too small.
+// Whether decimal digits that are out of range overflow (true) or underflow (false), from the
+// position of the first significant digit and the exponent: from_chars does not tell.
 bool is_large(const char* at, const char* end) {
   int64_t power = 0, shift = 0;
-  bool is_behind = false, is_begun = false;
+  bool is_fraction = false, is_significant = false;
   for (; at < end && lowered(*at) != 'e'; ++at) {
     if (*at == '.') {
-      is_behind = true;
+      is_fraction = true;
       continue;
     }
-    is_begun = is_begun || *at != '0';
-    if (is_begun && !is_behind) ++power;
-    if (!is_begun && is_behind) --power;
+    is_significant = is_significant || *at != '0';
+    if (is_significant && !is_fraction) ++power;
+    if (!is_significant && is_fraction) --power;
   }
   const bool is_negative = at + 1 < end && at[1] == '-';
   for (at += 1; at < end; ++at)
@@ -128,8 +132,8 @@ bool is_large(const char* at, const char* end) {
   return power + (is_negative ? -shift : shift) > 0;
 }
 
-// A decimal number, infinity or NaN between white space; false for anything else.
-bool read_float(const Text& text, double& made) {
+// Parses a decimal number, infinity or NaN with white space around it; false for anything else.
+bool read_float(const Text& text, double& value) {
   const char *at = text.data, *end = text.data + text.size;
   const auto is_blank = [](char c) { return c == ' ' || (c >= 9 && c <= 13); };
   while (at < end && is_blank(*at)) ++at;
@@ -137,52 +141,52 @@ bool read_float(const Text& text, double& made) {
   const bool is_negative = at < end && *at == '-';
   if (at < end && (*at == '-' || *at == '+')) ++at;
   if (is_word(at, end, "inf") || is_word(at, end, "infinity")) {
-    made = __builtin_inf();
+    value = __builtin_inf();
   } else if (is_word(at, end, "nan")) {
-    made = __builtin_nan("");
+    value = __builtin_nan("");
   } else if (at < end && (is_digit(*at) || (*at == '.' && at + 1 < end && is_digit(at[1])))) {
-    const auto [stop, error] = std::from_chars(at, end, made);
+    const auto [stop, error] = std::from_chars(at, end, value);
     if (stop != end) return false;
-    if (error == std::errc::result_out_of_range) made = is_large(at, end) ? __builtin_inf() : 0;
+    if (error == std::errc::result_out_of_range) value = is_large(at, end) ? __builtin_inf() : 0;
   } else {
     return false;
   }
-  made = is_negative ? -made : made;
+  value = is_negative ? -value : value;
   return true;
 }
 
-// Up to 39 digits with a sign; false for anything else, or where they do not fit.
-bool read_digits(const Text& text, int64_t& made) {
+// Parses an optional sign and up to 39 digits; false for anything else and on overflow of 64 bits.
+bool read_digits(const Text& text, int64_t& value) {
   int64_t at = 0;
   const bool is_negative = text.size > 0 && text.data[0] == '-';
   if (text.size > 0 && (text.data[0] == '-' || text.data[0] == '+')) ++at;
   if (at == text.size || text.size - at >= 40) return false;
-  uint64_t whole = 0;
+  uint64_t magnitude = 0;
   for (; at < text.size; ++at) {
     if (!is_digit(text.data[at])) return false;
-    if (__builtin_mul_overflow(whole, uint64_t(10), &whole) ||
-        __builtin_add_overflow(whole, uint64_t(text.data[at] - '0'), &whole))
+    if (__builtin_mul_overflow(magnitude, uint64_t(10), &magnitude) ||
+        __builtin_add_overflow(magnitude, uint64_t(text.data[at] - '0'), &magnitude))
       return false;
   }
-  if (is_negative && whole > uint64_t(1) << 63) return false;
-  made = int64_t(is_negative ? 0 - whole : whole);
+  if (is_negative && magnitude > uint64_t(1) << 63) return false;
+  value = int64_t(is_negative ? 0 - magnitude : magnitude);
   return true;
 }
 
-// The number in 64 bits; fractions are cut off.
-bool read_integer(const Text& given, int64_t& made) {
-  const Text text = stripped(given);
-  if (read_digits(text, made)) return true;
+// Parses any number as 64-bit integer, truncating fractions; values from 2^63 on are uint64.
+bool read_integer(const Text& source, int64_t& value) {
+  const Text text = stripped(source);
+  if (read_digits(text, value)) return true;
   double x = 0;
   if (!read_float(text, x) || !(x >= -0x1p63 && x < 0x1p64)) return false;
-  made = x >= 0x1p63 ? int64_t(uint64_t(x)) : int64_t(x);
+  value = x >= 0x1p63 ? int64_t(uint64_t(x)) : int64_t(x);
   return true;
 }
 
 template <class T>
 Status read_items(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const CastArgs*>(args);
-  int64_t odd = -1;
+  int64_t bad = -1;
   each(a.count, begin, end, [&](int64_t i) {
     const Text& text = input<Text>(data, 0)[i];
     bool is_number;
@@ -198,10 +202,10 @@ Status read_items(const void* args, const Data& data, int64_t begin, int64_t end
       else
         output<T>(data)[i] = T(x);
     }
-    if (!is_number && odd < 0) odd = i;
+    if (!is_number && bad < 0) bad = i;
   });
-  if (odd < 0) return {};
-  const Text& text = input<Text>(data, 0)[odd];
+  if (bad < 0) return {};
+  const Text& text = input<Text>(data, 0)[bad];
   double x = 0;
   return Status::fail(read_float(stripped(text), x) ? "the string '%s' is no integer of 64 bits"
                                                     : "the string '%s' is no number",

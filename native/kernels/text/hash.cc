@@ -1,13 +1,13 @@
-// MurmurHash3 of strings, or of the bytes of numbers, in its variant of 32 bits.
-#include "kernels/text/rows.h"
+// MurmurHash3 (x86, 32 bits) of strings, or of the bytes of numbers.
+#include "kernels/text/kernels.h"
 
 namespace sdx::SDX_ISA::texting {
 namespace {
 
-SDX_INLINE uint32_t turned(uint32_t x, int by) { return x << by | x >> (32 - by); }
+SDX_INLINE uint32_t rotated_left(uint32_t x, int by) { return x << by | x >> (32 - by); }
 
 SDX_INLINE uint32_t scrambled(uint32_t block) {
-  return turned(block * 0xcc9e2d51u, 15) * 0x1b873593u;
+  return rotated_left(block * 0xcc9e2d51u, 15) * 0x1b873593u;
 }
 
 uint32_t murmur(const char* data, int64_t size, uint32_t seed) {
@@ -15,11 +15,12 @@ uint32_t murmur(const char* data, int64_t size, uint32_t seed) {
   int64_t i = 0;
   for (; i + 4 <= size; i += 4) {
     memcpy(&block, data + i, 4);
-    h = turned(h ^ scrambled(block), 13) * 5 + 0xe6546b64u;
+    h = rotated_left(h ^ scrambled(block), 13) * 5 + 0xe6546b64u;
   }
   block = 0;
   for (int shift = 0; i < size; ++i, shift += 8) block |= uint32_t(uint8_t(data[i])) << shift;
   h ^= scrambled(block);
+  // The finalizer: avalanche, so that every input bit affects every output bit.
   h ^= uint32_t(size);
   h = (h ^ h >> 16) * 0x85ebca6bu;
   h = (h ^ h >> 13) * 0xc2b2ae35u;

@@ -1,31 +1,35 @@
-// StringSplit: the parts of strings between delimiters, or between white space.
-#include "kernels/text/rows.h"
+// StringSplit by a delimiter, or by white space as Python's str.split. Parts are views into the
+// input's bytes; nothing is copied.
+#include "kernels/text/kernels.h"
 #include "kernels/text/utf8.h"
 
 namespace sdx::SDX_ISA::texting {
 namespace {
 
-// Where a delimiter begins at `from` or behind; the end of the text where it does not.
-int64_t find_mark(const Text& text, const Text& mark, int64_t from) {
-  const void* at = memmem(text.data + from, size_t(text.size - from), mark.data, size_t(mark.size));
+// The position of the next delimiter from `from` on; the end of the text if there is none.
+int64_t find_delimiter(const Text& text, const Text& delimiter, int64_t from) {
+  const void* at =
+      memmem(text.data + from, size_t(text.size - from), delimiter.data, size_t(delimiter.size));
   return at == nullptr ? text.size : static_cast<const char*>(at) - text.data;
 }
 
-// Calls f with each part, with at most so many cuts (below 0: with all of them).
+// Calls f(number, part) for each part, with at most `most` splits (negative: no limit).
 template <class F>
-SDX_INLINE int64_t between_marks(const Text& text, const Text& mark, int64_t most, F f) {
+SDX_INLINE int64_t split_by_delimiter(const Text& text, const Text& delimiter, int64_t max_splits,
+                                      F f) {
   if (text.size == 0) return 0;
   int64_t n = 0;
   for (int64_t from = 0;;) {
-    const int64_t at = n == most ? text.size : find_mark(text, mark, from);
+    const int64_t at = n == max_splits ? text.size : find_delimiter(text, delimiter, from);
     f(n++, Text{text.data + from, at - from});
     if (at == text.size) return n;
-    from = at + mark.size;
+    from = at + delimiter.size;
   }
 }
 
+// The same by runs of white space, none at either end.
 template <class F>
-SDX_INLINE int64_t between_spaces(Text text, int64_t most, F f) {
+SDX_INLINE int64_t split_by_spaces(Text text, int64_t max_splits, F f) {
   text = stripped(text);
   int64_t n = 0;
   for (int64_t at = 0; at < text.size;) {
@@ -34,23 +38,23 @@ SDX_INLINE int64_t between_spaces(Text text, int64_t most, F f) {
       begin = at;
     for (end = at; at < text.size; end = at)
       if (is_space(next_character(text, at))) break;
-    if (n == most) at = end = text.size;
+    if (n == max_splits) at = end = text.size;
     f(n++, Text{text.data + begin, end - begin});
   }
   return n;
 }
 
 struct SplitArgs {
-  int64_t count, width, most;
-  bool has_mark;
-  bool counts;  // whether anybody reads how many parts there are
+  int64_t count, width, max_splits;
+  bool has_delimiter;
+  bool counts;  // whether the second output, the number of parts, exists
 };
 
 template <class F>
 SDX_INLINE int64_t split_text(const SplitArgs& a, const Data& data, int64_t i, F f) {
   const Text& text = input<Text>(data, 0)[i];
-  if (!a.has_mark) return between_spaces(text, a.most, f);
-  return between_marks(text, *input<Text>(data, 1), a.most, f);
+  if (!a.has_delimiter) return split_by_spaces(text, a.max_splits, f);
+  return split_by_delimiter(text, *input<Text>(data, 1), a.max_splits, f);
 }
 
 Status split_items(const void* args, const Data& data, int64_t begin, int64_t end) {
@@ -72,7 +76,7 @@ SplitArgs args_of(const Call& call) {
 
 }  // namespace
 
-// Operands: strings, the delimiter (none: white space). ints: the most cuts, or -1.
+// Operands: strings, the delimiter (none: white space). ints: maxsplit, or -1.
 Status split(const Call& call, Plan& plan) {
   auto* a = plan.make<SplitArgs>();
   *a = args_of(call);
@@ -82,6 +86,7 @@ Status split(const Call& call, Plan& plan) {
   return {};
 }
 
+// The width of the output is the largest number of parts: strings are split twice.
 Status resolve_split(const Call& call, const Data& data, View* out) {
   const SplitArgs a = args_of(call);
   int64_t width = 0;

@@ -1,10 +1,10 @@
-// The family of strings.
-#include "kernels/text/rows.h"
+// The kernel table of the text family: kernels on string tensors.
+#include "kernels/text/kernels.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
-constexpr Kernel kRows[] = {
+constexpr Kernel kKernels[] = {
     {"category_one_hot", Accepts::any, texting::category_one_hot},
     {"count_grams", Accepts::contiguous, texting::count_grams},
     {"murmur_hash", Accepts::contiguous, texting::hash},
@@ -26,4 +26,4 @@ constexpr Kernel kRows[] = {
 }  // namespace
 }  // namespace sdx::SDX_ISA
 
-SDX_FAMILY(text, kRows)
+SDX_FAMILY(text, kKernels)

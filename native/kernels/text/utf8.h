@@ -1,4 +1,5 @@
-// Characters of UTF-8 text, which is known to be valid; bounds are kept for any bytes.
+// UTF-8 decoding. Text is validated when it enters a session; nevertheless no byte sequence makes
+// these read outside the text.
 #pragma once
 
 #include "base/inline.h"
@@ -6,7 +7,7 @@
 
 namespace sdx::SDX_ISA {
 
-// The character at `at`, which moves behind it.
+// The code point at `at`, which advances past it. The lead byte tells the length.
 SDX_INLINE uint32_t next_character(const Text& text, int64_t& at) {
   const auto byte = [&](int64_t i) { return i < text.size ? uint32_t(uint8_t(text.data[i])) : 0; };
   const uint32_t lead = byte(at++);
@@ -39,20 +40,14 @@ SDX_INLINE int64_t count_characters(const Text& text) {
   return n;
 }
 
-SDX_INLINE bool is_ascii(const Text& text) {
-  uint8_t seen = 0;
-  for (int64_t i = 0; i < text.size; ++i) seen |= uint8_t(text.data[i]);
-  return seen < 0x80;
-}
-
-// What Unicode calls white space, as Python's str.split has it.
+// White space as Python's str.split defines it.
 SDX_INLINE bool is_space(uint32_t c) {
   if (c < 0x80) return c == ' ' || (c >= 9 && c <= 13) || (c >= 28 && c <= 31);
   return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
          c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-// A text without the white space around it.
+// A text without leading and trailing white space.
 SDX_INLINE Text stripped(const Text& text) {
   int64_t begin = -1, end = 0;
   for (int64_t at = 0; at < text.size;) {
@@ -64,7 +59,7 @@ SDX_INLINE Text stripped(const Text& text) {
   return begin < 0 ? Text{text.data, 0} : Text{text.data + begin, end - begin};
 }
 
-// The beginning of a text for messages, in ASCII.
+// The first 40 bytes of a text for error messages, printable ASCII only.
 struct Shown {
   char text[44];
 

@@ -1,4 +1,7 @@
-// Tree ensembles. Many rows go down one tree together, or one row goes down many trees.
+// TreeEnsembleClassifier and TreeEnsembleRegressor. With many rows, groups of 16 rows traverse one
+// tree in lockstep, tree by tree, so that a tree's nodes stay in cache for a whole block of rows.
+// With few rows, one row traverses 16 trees in lockstep, trees are split over threads, and a second
+// phase adds the leaves up in tree order, so that results do not depend on the split.
 #include "kernels/kernel.h"
 #include "kernels/scores.h"
 #include "kernels/trees/forest.h"
@@ -9,8 +12,8 @@ namespace {
 enum Slot { kX, kNodes, kRoots, kFirst, kTarget, kWeight, kBase, kLabels };
 enum class Aggregate : int64_t { average, sum, min, max };
 
-constexpr int64_t kTreesPerItem = 64;
-constexpr int64_t kBlockBytes = 24 * 1024;  // features of the rows that go down a tree together
+constexpr int64_t kTreesPerItem = 64;       // four lockstep groups
+constexpr int64_t kBlockBytes = 24 * 1024;  // features and scores of a block of rows: most of L1
 
 struct TreesArgs {
   Verdict verdict;
@@ -18,14 +21,17 @@ struct TreesArgs {
   DType dtype;  // of x
   int64_t row_step, column_step;
   int64_t n_rows, n_trees, width, n_targets, n_groups, block_groups, tree_items;
-  bool is_asking_nan, is_counting;        // which targets got votes matters
-  bool has_first, has_target, is_double;  // is_double: what goes out
+  bool has_nan_branches;  // some node sends missing values to its true branch
+  bool counts_votes;  // min and max, or targets without votes, need to know which targets got votes
+  bool has_first, has_target, is_double;  // is_double: the output is float64
 };
 
-// The forest and what its leaves say, as pointers of this run.
+// The votes (target, weight) of the leaves, in one of three layouts: CSR (`first`), one vote per
+// leaf
+// (`target` alone), or one weight per target for every leaf (neither).
 struct Votes {
-  const int32_t* first;   // by leaf, one more behind; null where each leaf has as many votes
-  const int32_t* target;  // null where each leaf speaks of all targets in order
+  const int32_t* first;   // by leaf, with a last entry for the end; null: not CSR
+  const int32_t* target;  // null: each leaf has all targets in order
   const double* weight;
   int64_t n_targets;
 };
@@ -36,15 +42,15 @@ SDX_INLINE Votes votes_of(const TreesArgs& a, const Data& data) {
           a.n_targets};
 }
 
-// Adds the votes of a leaf to the sums of a row.
-SDX_INLINE void add_votes(const Votes& v, uint32_t leaf, double* sums) {
+// Adds the votes of a leaf to the scores of a row.
+SDX_INLINE void add_votes(const Votes& v, uint32_t leaf, double* scores) {
   if (v.first != nullptr) {
-    for (int32_t i = v.first[leaf]; i < v.first[leaf + 1]; ++i) sums[v.target[i]] += v.weight[i];
+    for (int32_t i = v.first[leaf]; i < v.first[leaf + 1]; ++i) scores[v.target[i]] += v.weight[i];
   } else if (v.target != nullptr) {
-    sums[v.target[leaf]] += v.weight[leaf];
+    scores[v.target[leaf]] += v.weight[leaf];
   } else {
     const double* weight = v.weight + int64_t(leaf) * v.n_targets;
-    for (int64_t t = 0; t < v.n_targets; ++t) sums[t] += weight[t];
+    for (int64_t t = 0; t < v.n_targets; ++t) scores[t] += weight[t];
   }
 }
 
@@ -53,8 +59,8 @@ SDX_INLINE double extreme(double a, double b, bool is_min) {
   return (is_min ? a < b : a > b) ? a : b;
 }
 
-// The same for all aggregates, and says which targets had votes.
-SDX_INLINE void count_votes(const Votes& v, Aggregate how, uint32_t leaf, double* sums,
+// The same for any aggregate, recording which targets had votes.
+SDX_INLINE void count_votes(const Votes& v, Aggregate how, uint32_t leaf, double* scores,
                             uint8_t* voted) {
   int64_t begin = leaf, end = int64_t(leaf) + 1;
   if (v.first != nullptr) {
@@ -66,9 +72,9 @@ SDX_INLINE void count_votes(const Votes& v, Aggregate how, uint32_t leaf, double
     const int64_t t = v.target == nullptr ? i - begin : v.target[i];
     const bool is_sum = how == Aggregate::sum || how == Aggregate::average;
     const double weight = v.weight[i];
-    sums[t] = is_sum      ? sums[t] + weight
-              : !voted[t] ? weight
-                          : extreme(sums[t], weight, how == Aggregate::min);
+    scores[t] = is_sum      ? scores[t] + weight
+                : !voted[t] ? weight
+                            : extreme(scores[t], weight, how == Aggregate::min);
     voted[t] = 1;
   }
 }
@@ -83,7 +89,8 @@ SDX_INLINE T number_at(const void* x, DType dtype, int64_t i) {
   }
 }
 
-// The features that trees ask of one row, `step` apart. Says whether one is missing.
+// Copies the features of one row, `step` apart, in the precision of the thresholds; returns whether
+// one is NaN.
 template <class T>
 bool read_row(const TreesArgs& a, const void* x, int64_t row, T* out, int64_t step) {
   bool has_nan = false;
@@ -95,90 +102,92 @@ bool read_row(const TreesArgs& a, const void* x, int64_t row, T* out, int64_t st
   return has_nan;
 }
 
-// Ends one row whose sums are complete.
-void end_sums(const TreesArgs& a, const Data& data, int64_t row, double* sums,
-              const uint8_t* voted) {
+// Average, base values and post-transform of a row whose scores are complete.
+void finish_row(const TreesArgs& a, const Data& data, int64_t row, double* scores,
+                const uint8_t* voted) {
   const double* base = input<double>(data, kBase);
   for (int64_t t = 0; t < a.n_targets; ++t) {
-    if (a.aggregate == Aggregate::average) sums[t] /= double(a.n_trees);
-    sums[t] += base[t];
+    if (a.aggregate == Aggregate::average) scores[t] /= double(a.n_trees);
+    scores[t] += base[t];
   }
   const int64_t n = a.verdict.n_columns;
   if (a.verdict.ending != Ending::values) {
     int64_t* label = output<int64_t>(data, 0);
-    end_row(a.verdict, sums, voted, input<int64_t>(data, kLabels), label + row,
+    end_row(a.verdict, scores, voted, input<int64_t>(data, kLabels), label + row,
             output<float>(data, 1) + row * n);
   } else if (a.is_double) {
-    end_row(a.verdict, sums, voted, nullptr, nullptr, output<double>(data) + row * n);
+    end_row(a.verdict, scores, voted, nullptr, nullptr, output<double>(data) + row * n);
   } else {
-    end_row(a.verdict, sums, voted, nullptr, nullptr, output<float>(data) + row * n);
+    end_row(a.verdict, scores, voted, nullptr, nullptr, output<float>(data) + row * n);
   }
 }
 
-// Rows of one block, in groups of kWalks, with their features side by side in each group.
+// A block of rows in groups of kLockstep; within a group features are interleaved ([feature, row]).
 template <class T>
 struct Block {
   T* x;
-  double* sums;    // [rows, room]
+  double* scores;  // [rows, pitch]
   uint8_t* voted;  // [rows, n_targets]
   bool* has_nan;   // by group
-  int64_t room;    // for sums and columns of a row
+  int64_t pitch;   // max(scores, output columns) of a row
   int64_t n_groups;
 };
 
-SDX_INLINE int64_t room_of(const TreesArgs& a) {
+SDX_INLINE int64_t score_pitch(const TreesArgs& a) {
   return a.n_targets > a.verdict.n_columns ? a.n_targets : a.verdict.n_columns;
 }
 
 template <class T>
 Block<T> block_of(const TreesArgs& a, std::byte* local) {
-  const int64_t rows = a.block_groups * kWalks;
+  const int64_t rows = a.block_groups * kLockstep;
   Block<T> b{};
-  b.room = room_of(a);
-  b.sums = reinterpret_cast<double*>(local);
-  b.x = reinterpret_cast<T*>(b.sums + rows * b.room);
+  b.pitch = score_pitch(a);
+  b.scores = reinterpret_cast<double*>(local);
+  b.x = reinterpret_cast<T*>(b.scores + rows * b.pitch);
   b.voted = reinterpret_cast<uint8_t*>(b.x + rows * a.width);
   b.has_nan = reinterpret_cast<bool*>(b.voted + rows * a.n_targets);
   return b;
 }
 
-// Rows behind the last are copies of it: a walk must have somewhere to go.
+// Rows beyond the last are copies of it, so that every lane of a group traverses valid data.
 template <class T>
 void fill_block(const TreesArgs& a, const void* x, int64_t row, Block<T>& b) {
   for (int64_t g = 0; g < b.n_groups; ++g) {
     bool has_nan = false;
-    for (int64_t w = 0; w < kWalks; ++w) {
-      const int64_t at = row + g * kWalks + w;
-      T* to = b.x + g * kWalks * a.width + w;
-      has_nan |= read_row(a, x, at < a.n_rows ? at : a.n_rows - 1, to, kWalks);
+    for (int64_t w = 0; w < kLockstep; ++w) {
+      const int64_t at = row + g * kLockstep + w;
+      T* to = b.x + g * kLockstep * a.width + w;
+      has_nan |= read_row(a, x, at < a.n_rows ? at : a.n_rows - 1, to, kLockstep);
     }
-    b.has_nan[g] = has_nan && a.is_asking_nan;
+    b.has_nan[g] = has_nan && a.has_nan_branches;
   }
-  memset(b.sums, 0, size_t(b.n_groups * kWalks * b.room) * sizeof(double));
-  memset(b.voted, 0, size_t(b.n_groups * kWalks * a.n_targets));
+  memset(b.scores, 0, size_t(b.n_groups * kLockstep * b.pitch) * sizeof(double));
+  memset(b.voted, 0, size_t(b.n_groups * kLockstep * a.n_targets));
 }
 
+// All trees over one block; calls vote(row, leaf). Trees are the outer loop: their nodes are larger
+// than the block, and each is read once per block.
 template <class Node, class Vote>
-SDX_INLINE void walk_block(const TreesArgs& a, const Data& data,
-                           const Block<typename Node::Number>& b, Vote&& vote) {
+SDX_INLINE void traverse_block(const TreesArgs& a, const Data& data,
+                               const Block<typename Node::Number>& b, Vote&& vote) {
   const Node* nodes = input<Node>(data, kNodes);
   const Root* roots = input<Root>(data, kRoots);
   for (int64_t t = 0; t < a.n_trees; ++t) {
     const Root root = roots[t];
     for (int64_t g = 0; g < b.n_groups; ++g) {
-      const Node* at[kWalks];
+      const Node* at[kLockstep];
       for (const Node*& p : at) p = nodes + root.start;
-      const auto* x = b.x + g * kWalks * a.width;
+      const auto* x = b.x + g * kLockstep * a.width;
       if (b.has_nan[g])
-        walk<true, 1, kWalks>(at, x, root.most, root.all);
+        traverse<true, 1, kLockstep>(at, x, root.most_steps, root.all_steps);
       else
-        walk<false, 1, kWalks>(at, x, root.most, root.all);
-      for (int w = 0; w < kWalks; ++w) vote(g * kWalks + w, at[w]->leaf());
+        traverse<false, 1, kLockstep>(at, x, root.most_steps, root.all_steps);
+      for (int w = 0; w < kLockstep; ++w) vote(g * kLockstep + w, at[w]->leaf());
     }
   }
 }
 
-// Blocks [begin, end) of rows.
+// Many rows: items are blocks of rows. The voting loop is specialized for the three common cases.
 template <class Node>
 Status by_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
   using T = typename Node::Number;
@@ -188,32 +197,32 @@ Status by_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
   for (int64_t block = begin; block < end; ++block) {
     const int64_t first = block * a.block_groups, left = a.n_groups - first;
     b.n_groups = left < a.block_groups ? left : a.block_groups;
-    fill_block(a, data.in[kX], first * kWalks, b);
-    if (a.is_counting) {
-      walk_block<Node>(a, data, b, [&](int64_t row, uint32_t leaf) {
-        double* sums = b.sums + row * b.room;
-        count_votes(votes, a.aggregate, leaf, sums, b.voted + row * a.n_targets);
+    fill_block(a, data.in[kX], first * kLockstep, b);
+    if (a.counts_votes) {
+      traverse_block<Node>(a, data, b, [&](int64_t row, uint32_t leaf) {
+        double* scores = b.scores + row * b.pitch;
+        count_votes(votes, a.aggregate, leaf, scores, b.voted + row * a.n_targets);
       });
     } else if (a.n_targets == 1 && !a.has_first) {
-      walk_block<Node>(a, data, b, [&](int64_t row, uint32_t leaf) {
-        b.sums[row * b.room] += votes.weight[leaf];
+      traverse_block<Node>(a, data, b, [&](int64_t row, uint32_t leaf) {
+        b.scores[row * b.pitch] += votes.weight[leaf];
       });
     } else {
-      walk_block<Node>(a, data, b, [&](int64_t row, uint32_t leaf) {
-        add_votes(votes, leaf, b.sums + row * b.room);
+      traverse_block<Node>(a, data, b, [&](int64_t row, uint32_t leaf) {
+        add_votes(votes, leaf, b.scores + row * b.pitch);
       });
     }
-    const int64_t last = first * kWalks + b.n_groups * kWalks;
-    for (int64_t row = first * kWalks; row < last && row < a.n_rows; ++row) {
-      const int64_t i = row - first * kWalks;
-      const uint8_t* voted = a.is_counting ? b.voted + i * a.n_targets : nullptr;
-      end_sums(a, data, row, b.sums + i * b.room, voted);
+    const int64_t last = first * kLockstep + b.n_groups * kLockstep;
+    for (int64_t row = first * kLockstep; row < last && row < a.n_rows; ++row) {
+      const int64_t i = row - first * kLockstep;
+      const uint8_t* voted = a.counts_votes ? b.voted + i * a.n_targets : nullptr;
+      finish_row(a, data, row, b.scores + i * b.pitch, voted);
     }
   }
   return {};
 }
 
-// Items [begin, end) are fixed runs of trees for one row each: which leaf each of them leads to.
+// Few rows, phase 1: items are (row, kTreesPerItem trees); writes the leaf of every tree.
 template <class Node>
 Status by_trees(const void* args, const Data& data, int64_t begin, int64_t end) {
   using T = typename Node::Number;
@@ -225,50 +234,50 @@ Status by_trees(const void* args, const Data& data, int64_t begin, int64_t end) 
   for (int64_t item = begin; item < end; ++item) {
     const int64_t row = item / a.tree_items, from = item % a.tree_items * kTreesPerItem;
     const int64_t to = from + kTreesPerItem < a.n_trees ? from + kTreesPerItem : a.n_trees;
-    const bool has_nan = read_row(a, data.in[kX], row, x, 1) && a.is_asking_nan;
-    for (int64_t t = from; t < to; t += kWalks) {
-      const Node* at[kWalks];
-      int most = 0, all = 0;
-      for (int w = 0; w < kWalks; ++w) {
+    const bool has_nan = read_row(a, data.in[kX], row, x, 1) && a.has_nan_branches;
+    for (int64_t t = from; t < to; t += kLockstep) {
+      const Node* at[kLockstep];
+      int most_steps = 0, all_steps = 0;
+      for (int w = 0; w < kLockstep; ++w) {
         const Root& root = roots[t + w < to ? t + w : to - 1];
         at[w] = nodes + root.start;
-        most = root.most > most ? root.most : most;
-        all = root.all > all ? root.all : all;
+        most_steps = root.most_steps > most_steps ? root.most_steps : most_steps;
+        all_steps = root.all_steps > all_steps ? root.all_steps : all_steps;
       }
       if (has_nan)
-        walk<true, 0, 1>(at, x, most, all);
+        traverse<true, 0, 1>(at, x, most_steps, all_steps);
       else
-        walk<false, 0, 1>(at, x, most, all);
-      for (int w = 0; w < kWalks && t + w < to; ++w)
+        traverse<false, 0, 1>(at, x, most_steps, all_steps);
+      for (int w = 0; w < kLockstep && t + w < to; ++w)
         leaves[row * a.n_trees + t + w] = at[w]->leaf();
     }
   }
   return {};
 }
 
-// Rows [begin, end): adds up what the leaves say, in the order of the trees.
+// Few rows, phase 2: items are rows; adds the votes of all leaves in tree order.
 Status sum_leaves(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const TreesArgs*>(args);
   const Votes votes = votes_of(a, data);
-  auto* sums = reinterpret_cast<double*>(data.local);
-  auto* voted = reinterpret_cast<uint8_t*>(sums + room_of(a));
+  auto* scores = reinterpret_cast<double*>(data.local);
+  auto* voted = reinterpret_cast<uint8_t*>(scores + score_pitch(a));
   for (int64_t row = begin; row < end; ++row) {
     const uint32_t* leaves = reinterpret_cast<const uint32_t*>(data.scratch) + row * a.n_trees;
-    memset(sums, 0, size_t(room_of(a)) * sizeof(double));
+    memset(scores, 0, size_t(score_pitch(a)) * sizeof(double));
     memset(voted, 0, size_t(a.n_targets));
     for (int64_t t = 0; t < a.n_trees; ++t) {
-      if (a.is_counting)
-        count_votes(votes, a.aggregate, leaves[t], sums, voted);
+      if (a.counts_votes)
+        count_votes(votes, a.aggregate, leaves[t], scores, voted);
       else
-        add_votes(votes, leaves[t], sums);
+        add_votes(votes, leaves[t], scores);
     }
-    end_sums(a, data, row, sums, a.is_counting ? voted : nullptr);
+    finish_row(a, data, row, scores, a.counts_votes ? voted : nullptr);
   }
   return {};
 }
 
-// ints: the verdict, then aggregate, features asked for, trees, steps to walk on average, whether
-// missing values have a way of their own, whether votes are counted.
+// ints: the verdict, then aggregate, features, trees, average depth, whether a node sends missing
+// values to its true branch, whether votes are counted.
 SDX_INLINE TreesArgs* read_args(const Call& call, Plan& plan) {
   auto* a = plan.make<TreesArgs>();
   const View& x = call.in[kX];
@@ -277,8 +286,8 @@ SDX_INLINE TreesArgs* read_args(const Call& call, Plan& plan) {
   a->aggregate = Aggregate(ints[0]);
   a->width = ints[1];
   a->n_trees = ints[2];
-  a->is_asking_nan = ints[4] != 0;
-  a->is_counting = ints[5] != 0;
+  a->has_nan_branches = ints[4] != 0;
+  a->counts_votes = ints[5] != 0;
   a->n_targets = a->verdict.n_scores;
   a->dtype = x.dtype;
   a->is_double = call.out[0].dtype == DType::f64;
@@ -295,33 +304,35 @@ Status trees(const Call& call, Plan& plan) {
   using T = typename Node::Number;
   TreesArgs* a = read_args(call, plan);
   plan.args = a;
-  const int64_t steps = call.ints[kVerdictInts + 3], room = room_of(*a);
-  if (a->n_rows < kWalks) {
+  const int64_t steps = call.ints[kVerdictInts + 3], pitch = score_pitch(*a);
+  if (a->n_rows < kLockstep) {
     a->tree_items = (a->n_trees + kTreesPerItem - 1) / kTreesPerItem;
     plan.scratch_bytes = a->n_rows * a->n_trees * int64_t(sizeof(uint32_t));
-    const int64_t row_bytes = a->width * int64_t(sizeof(T)), sum_bytes = room * 8 + a->n_targets;
+    const int64_t row_bytes = a->width * int64_t(sizeof(T)), sum_bytes = pitch * 8 + a->n_targets;
     plan.local_bytes = row_bytes > sum_bytes ? row_bytes : sum_bytes;
     plan.add(by_trees<Node>, a->n_rows * a->tree_items, kTreesPerItem * steps);
     plan.add(sum_leaves, a->n_rows, a->n_trees);
     return {};
   }
-  a->n_groups = (a->n_rows + kWalks - 1) / kWalks;
-  const int64_t group_bytes = kWalks * (a->width * int64_t(sizeof(T)) + room * 8);
+  a->n_groups = (a->n_rows + kLockstep - 1) / kLockstep;
+  const int64_t group_bytes = kLockstep * (a->width * int64_t(sizeof(T)) + pitch * 8);
+  // At most a quarter of all groups per block: four threads get work even if all rows fit one
+  // block.
   const int64_t fit = kBlockBytes / (group_bytes + 1), share = (a->n_groups + 3) / 4;
   const int64_t groups = fit < share ? fit : share;
   a->block_groups = groups < 1 ? 1 : groups;
   const int64_t n_blocks = (a->n_groups + a->block_groups - 1) / a->block_groups;
-  plan.local_bytes = a->block_groups * (group_bytes + kWalks * a->n_targets + 1);
-  plan.add(by_rows<Node>, n_blocks, a->block_groups * kWalks * a->n_trees * steps / 2);
+  plan.local_bytes = a->block_groups * (group_bytes + kLockstep * a->n_targets + 1);
+  plan.add(by_rows<Node>, n_blocks, a->block_groups * kLockstep * a->n_trees * steps / 2);
   return {};
 }
 
-constexpr Kernel kRows[] = {
-    {"trees_compact", Accepts::any, trees<Compact>},
-    {"trees_wide", Accepts::any, trees<Wide>},
+constexpr Kernel kKernels[] = {
+    {"trees_compact", Accepts::any, trees<CompactNode>},
+    {"trees_wide", Accepts::any, trees<WideNode>},
 };
 
 }  // namespace
 }  // namespace sdx::SDX_ISA
 
-SDX_FAMILY(trees, kRows)
+SDX_FAMILY(trees, kKernels)

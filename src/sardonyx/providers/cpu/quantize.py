@@ -16,7 +16,7 @@ from sardonyx.place.provider import No
 from sardonyx.providers.cpu.index import Lowering
 from sardonyx.providers.cpu.sliding_window import unfit, window_ints
 
-_PANEL: Final = 32  # columns of packed weights, as in native/kernels/qgemm/tile.h
+_PANEL: Final = 32  # columns of packed weights, as in native/kernels/quantize/tile_int8.h
 
 
 _GROUP: Final = 4
@@ -88,7 +88,7 @@ def packed_bytes(k: int, n: int, lines: int = 1) -> int:
 
 
 def _groups(lines: int, columns: int) -> int:
-    """Groups of taps where channels stay apart, as in native/kernels/qgemm/depthwise.cc."""
+    """Groups of taps where channels stay apart, as in native/kernels/quantize/depthwise_int8.cc."""
     return columns if columns == 3 and 2 <= lines <= _GROUP else -(-lines * columns // _GROUP)
 
 

@@ -1,0 +1,98 @@
+// Linear models: scores = x W^T + intercepts, one dot product per row and target, followed by the
+// estimator's post-transform (kernels/scores.h). Targets are few, so this is a small-n matrix
+// product for which packing would not pay.
+#include "kernels/estimators/kernels.h"
+#include "kernels/features/batch.h"
+#include "kernels/scores.h"
+
+namespace sdx::SDX_ISA {
+namespace {
+
+enum Slot { kX, kWeights, kIntercepts, kLabels };
+
+struct LinearArgs {
+  Verdict verdict;
+  Batch batch;
+  int64_t pitch;  // doubles per row of scores: max(scores, output columns)
+};
+
+constexpr int kTileRows = 4;  // rows that share each load of the weights
+
+// Scores of kTogether rows for every target. Fewer rows repeat the last one.
+template <class T>
+void score_rows(const LinearArgs& a, const T* const (&x)[kTileRows], const T* weights,
+                const T* intercepts, double* out) {
+  for (int64_t t = 0; t < a.verdict.n_scores; ++t, weights += a.batch.width) {
+    Vec<T> accumulators[kTileRows] = {};
+    vloop<T>(a.batch.width, [&](int64_t i, auto lanes) {
+      const Vec<T> w = load(weights + i, lanes);
+      for (int r = 0; r < kTileRows; ++r) accumulators[r] += w * load(x[r] + i, lanes);
+    });
+    for (int r = 0; r < kTileRows; ++r)
+      out[r * a.pitch + t] = double(T(reduce_sum(accumulators[r]) + intercepts[t]));
+  }
+}
+
+// A row in the type of the weights, converted into `copy` if it has another.
+template <class T>
+const T* as_numbers(const Batch& batch, const void* x, int64_t row, T* copy) {
+  const T* features = copy;
+  visit_features(batch.dtype, [&](auto* type) {
+    using X = std::remove_cv_t<std::remove_pointer_t<decltype(type)>>;
+    const X* from = static_cast<const X*>(x) + row * batch.row_step;
+    if constexpr (std::is_same_v<X, T>) {
+      features = from;
+    } else {
+      for (int64_t i = 0; i < batch.width; ++i) copy[i] = T(from[i]);
+    }
+  });
+  return features;
+}
+
+// Post-transform and label of one row.
+void end_linear(const LinearArgs& a, const Data& data, int64_t row, double* scores) {
+  const int64_t n = a.verdict.n_columns;
+  if (a.verdict.ending == Ending::values)
+    return end_row(a.verdict, scores, nullptr, nullptr, nullptr, output<float>(data) + row * n);
+  end_row(a.verdict, scores, nullptr, input<int64_t>(data, kLabels), output<int64_t>(data, 0) + row,
+          output<float>(data, 1) + row * n);
+}
+
+template <class T>
+Status linear_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const LinearArgs*>(args);
+  auto* scores = reinterpret_cast<double*>(data.local);
+  T* copies = reinterpret_cast<T*>(scores + kTileRows * a.pitch);
+  const int64_t last = end * kRowsPerItem < a.batch.n_rows ? end * kRowsPerItem : a.batch.n_rows;
+  for (int64_t row = begin * kRowsPerItem; row < last; row += kTileRows) {
+    const T* x[kTileRows];
+    for (int64_t r = 0; r < kTileRows; ++r) {
+      const int64_t at = row + r < last ? row + r : last - 1;
+      x[r] = as_numbers(a.batch, data.in[kX], at, copies + r * a.batch.width);
+    }
+    score_rows(a, x, input<T>(data, kWeights), input<T>(data, kIntercepts), scores);
+    for (int64_t r = 0; r < kTileRows && row + r < last; ++r)
+      end_linear(a, data, row + r, scores + r * a.pitch);
+  }
+  return {};
+}
+
+template <class T>
+SDX_INLINE Status linear(const Call& call, Plan& plan) {
+  auto* a = plan.make<LinearArgs>();
+  a->verdict = verdict_of(call.ints);
+  a->batch = batch_of(call.in[kX]);
+  const int64_t n = a->verdict.n_scores, columns = a->verdict.n_columns;
+  a->pitch = n > columns ? n : columns;
+  plan.args = a;
+  plan.local_bytes = kTileRows * (a->pitch * 8 + a->batch.width * int64_t(sizeof(T)));
+  plan.add(linear_rows<T>, items_of(a->batch.n_rows), kRowsPerItem * n * (10 + a->batch.width / 8));
+  return {};
+}
+
+}  // namespace
+
+Status linear_f32(const Call& call, Plan& plan) { return linear<float>(call, plan); }
+Status linear_f64(const Call& call, Plan& plan) { return linear<double>(call, plan); }
+
+}  // namespace sdx::SDX_ISA

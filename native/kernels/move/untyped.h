@@ -1,0 +1,63 @@
+// Tensors whose element type does not matter: only the size of an element does. Moving data is
+// compiled once per element size (1, 2, 4, 8 or 16 bytes), not once per type. Also the small
+// integer operands (indices, sizes, axes) that kernels read when a step runs.
+#pragma once
+
+#include "kernels/kernel.h"
+
+namespace sdx::SDX_ISA {
+
+using Bytes16 = unsigned __int128;
+
+// T at any address: views may start in the middle of a vector, and bytes of one type are read as
+// another, so both the alignment and the strict-aliasing assumption are switched off.
+template <class T>
+struct UnalignedOf {
+  typedef T type __attribute__((aligned(1), may_alias));
+};
+template <class T>
+using Unaligned = typename UnalignedOf<T>::type;
+
+// Calls f<T>() with the unsigned type of this many bytes.
+template <class F>
+SDX_INLINE auto visit_element_size(int64_t size, F&& f) {
+  switch (size) {
+    case 1: return f.template operator()<uint8_t>();
+    case 2: return f.template operator()<uint16_t>();
+    case 4: return f.template operator()<uint32_t>();
+    case 8: return f.template operator()<uint64_t>();
+    default: return f.template operator()<Bytes16>();
+  }
+}
+
+// An operand of int32 or int64 elements, read as int64.
+struct Integers {
+  const void* at = nullptr;
+  bool is_narrow = false;
+
+  SDX_INLINE Integers() = default;
+  SDX_INLINE Integers(const void* data, DType dtype) : at(data), is_narrow(dtype == DType::i32) {}
+  SDX_INLINE int64_t operator[](int64_t i) const {
+    return is_narrow ? static_cast<const Unaligned<int32_t>*>(at)[i]
+                     : static_cast<const Unaligned<int64_t>*>(at)[i];
+  }
+};
+
+SDX_INLINE Integers integers(const Call& call, const Data& data, int slot) {
+  return {data.in[slot], call.in[slot].dtype};
+}
+
+SDX_INLINE bool is_given(const Call& call, int slot) {
+  return slot < call.n_in && call.in[slot].is_given();
+}
+
+// Refuses an output of more than 2^47 bytes, the user address space of x86-64: its dims come from
+// data, and products of them would overflow. In double, which cannot overflow here.
+SDX_INLINE Status check_addressable(const View& out) {
+  double bytes = double(size_of(out.dtype));
+  for (int i = 0; i < out.rank; ++i) bytes *= double(out.dims[i]);
+  if (bytes > double(int64_t(1) << 47)) return Status::fail("the output has %g bytes", bytes);
+  return {};
+}
+
+}  // namespace sdx::SDX_ISA

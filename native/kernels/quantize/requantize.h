@@ -1,0 +1,118 @@
+// The epilogue of a tile: zero points of the weights, scales, bias, and the output's type (int32
+// accumulators, floats, or 8-bit codes).
+#pragma once
+
+#include "kernels/quantize/gemm_int8.h"
+#include "simd/bytes.h"
+
+namespace sdx::SDX_ISA::int8 {
+
+// The output of a block of rows, and the parameters of its columns.
+template <class T>
+struct Target {
+  ColumnParams columns;
+  Output out;
+  const int32_t* row_sums;  // null where weights have no zero point
+  T* to;
+  int64_t stride;
+  int64_t n;  // columns that exist; panels may be wider
+};
+
+// Accumulators of kLanes columns from the j-th on, less the weights' zero points times the row's
+// sum.
+template <bool has_sums>
+SDX_INLINE i32v corrected(i32v accumulators, const ColumnParams& c, int64_t j, int32_t row) {
+  if constexpr (has_sums)
+    return (i32v)((u32v)accumulators - (u32v)load(c.zero + j) * uint32_t(row));
+  return accumulators;
+}
+SDX_INLINE f32v scaled(i32v accumulators, const ColumnParams& c, int64_t j) {
+  return __builtin_convertvector(accumulators, f32v) * load(c.scale + j) + load(c.shift + j);
+}
+
+// pack_steps packs within 16-byte lanes and so interleaves the rows in groups of 4 bytes; this
+// permutation makes every row contiguous again.
+SDX_INLINE u8v deinterleave_rows(u8v v) {
+  constexpr int kParts = SDX_VEC_BYTES / 16;
+  i32v order;
+  for (int i = 0; i < kLanes; ++i) order[i] = i % kParts * 4 + i / kParts;
+  return (u8v)__builtin_shuffle((i32v)v, order);
+}
+
+// Stores the first n bytes (all `size` of them if `is_whole`) of part number `part` of a vector.
+template <int size>
+SDX_INLINE void store_part(uint8_t* to, const u8v& v, int part, int64_t n, bool is_whole) {
+  const uint8_t* from = reinterpret_cast<const uint8_t*>(&v) + part * size;
+  if (is_whole || n >= size) {
+    memcpy(to, from, size);
+    return;
+  }
+  if (n <= 0) return;
+  alignas(SDX_VEC_BYTES) uint8_t bytes[SDX_VEC_BYTES];
+  memcpy(bytes, from, size);
+  copy_bytes(to, bytes, n);
+}
+
+// Packs R rows of V vectors of columns from the j-th on as 8-bit codes, four vectors at a time: 4 /
+// V rows at once. corrected_at(i, v) is vector v of row i.
+template <bool is_whole, int R, int V, class T, class CorrectedAt>
+SDX_INLINE void write_codes(const Target<T>& t, T* to, int64_t j, CorrectedAt&& corrected_at) {
+  constexpr int kAtOnce = 4 / V;
+  const Held<T> held{t.out.low, t.out.high, t.out.zero};
+#pragma GCC unroll 12
+  for (int i = 0; i < R; i += kAtOnce) {
+    f32v y[4];
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; ++q) {
+      const int at = i + q / V < R ? i + q / V : R - 1, v = q % V;
+      y[q] = scaled(corrected_at(at, v), t.columns, j + v * kLanes);
+    }
+    const u8v bytes = deinterleave_rows(pack_steps(y, held));
+#pragma GCC unroll 4
+    for (int q = 0; q < kAtOnce; ++q)
+      if (i + q < R)
+        store_part<V * kLanes>(reinterpret_cast<uint8_t*>(to + (i + q) * t.stride), bytes, q,
+                               t.n - j, is_whole);
+  }
+}
+
+// The same as int32 accumulators or as clamped floats.
+template <bool is_whole, int R, int V, class T, class CorrectedAt>
+SDX_INLINE void write_words(const Target<T>& t, T* to, int64_t j, CorrectedAt&& corrected_at) {
+#pragma GCC unroll 24
+  for (int q = 0; q < R * V; ++q) {
+    const int i = q % R, v = q / R;
+    const int64_t at = j + v * kLanes, left = t.n - at;
+    const i32v total = corrected_at(i, v);
+    const auto write = [&](auto lanes) {
+      if constexpr (__is_same(T, int32_t)) {
+        store(to + i * t.stride + v * kLanes, total, lanes);
+      } else {
+        const f32v y = scaled(total, t.columns, at);
+        store(to + i * t.stride + v * kLanes, vmin(vmax(y, splat(t.out.low)), splat(t.out.high)),
+              lanes);
+      }
+    };
+    if (is_whole || left >= kLanes)
+      write(Full{});
+    else if (left > 0)
+      write(Part{int(left)});
+  }
+}
+
+// Writes the accumulators of R rows from `row` on and of V vectors of columns from the j-th on.
+template <bool has_sums, bool is_whole, int R, int V, class T>
+SDX_INLINE void requantize_tile(const i32v (&accumulators)[R][V], const Target<T>& t, int64_t row,
+                                int64_t j) {
+  T* to = t.to + row * t.stride + j;
+  const auto corrected_at = [&](int i, int v) {
+    const int32_t row_sum = has_sums ? t.row_sums[row + i] : 0;
+    return corrected<has_sums>(accumulators[i][v], t.columns, j + v * kLanes, row_sum);
+  };
+  if constexpr (sizeof(T) == 1)
+    write_codes<is_whole, R, V>(t, to, j, corrected_at);
+  else
+    write_words<is_whole, R, V>(t, to, j, corrected_at);
+}
+
+}  // namespace sdx::SDX_ISA::int8

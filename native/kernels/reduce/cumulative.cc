@@ -1,0 +1,137 @@
+// CumSum and CumProd (prefix sums and products): floats accumulate in double, integers wrap around.
+// A prefix sum is sequential along its axis, so vectors and instruction-level parallelism come from
+// the other axes.
+#include "kernels/axes.h"
+#include "kernels/fetch.h"
+#include "kernels/reduce/kernels.h"
+
+namespace sdx::SDX_ISA {
+namespace {
+
+constexpr int64_t kColumns = 64;  // columns of an item: 512 bytes of totals, 8 cache lines
+
+struct CumulativeArgs {
+  Around around;
+  bool is_exclusive, is_reverse;
+  int64_t blocks;  // of columns
+};
+
+struct Add {
+  static constexpr int kStart = 0;
+  template <class W>
+  static SDX_INLINE W step(W total, W x) {
+    return total + x;
+  }
+};
+struct Multiply {
+  static constexpr int kStart = 1;
+  template <class W>
+  static SDX_INLINE W step(W total, W x) {
+    return total * x;
+  }
+};
+
+template <class T>
+using Total =
+    std::conditional_t<kIsFloat<T>, double, std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>>;
+using Summable = Types<float, double, F16, BF16, int32_t, int64_t, uint32_t, uint64_t>;
+
+// Neighbouring elements belong to different sums: one row of totals, vectorized by the compiler.
+template <class Op, class T>
+void run_columns(const CumulativeArgs& a, const T* x, T* y, int64_t width) {
+  using W = Total<T>;
+  W totals[kColumns], buffer[kColumns];
+  for (int64_t j = 0; j < width; ++j) totals[j] = W(Op::kStart);
+  for (int64_t i = 0; i < a.around.n; ++i) {
+    const int64_t at = a.is_reverse ? a.around.n - 1 - i : i;
+    const W* p = fetch<W>(x + at * a.around.step, a.around.column_step, width, buffer);
+    T* to = y + at * a.around.out_step;
+    if (a.is_exclusive)
+      for (int64_t j = 0; j < width; ++j) to[j] = element<T>(totals[j]);
+    for (int64_t j = 0; j < width; ++j) totals[j] = Op::step(totals[j], p[j]);
+    if (!a.is_exclusive)
+      for (int64_t j = 0; j < width; ++j) to[j] = element<T>(totals[j]);
+  }
+}
+
+// The axis is contiguous, so every addition waits for the one before it: several rows are
+// interleaved to hide the latency.
+template <class Op, int kCount, class T>
+void run_rows(const CumulativeArgs& a, const T* const* x, T* const* y) {
+  using W = Total<T>;
+  // Elements of a row before the loop switches to the next row: a whole cache line, since the lines
+  // of rows with a power-of-two stride evict each other from one L1 set.
+  constexpr int64_t kRun = 16;
+  const int64_t n = a.around.n, step = a.around.step;
+  W totals[kCount];
+  for (W& total : totals) total = W(Op::kStart);
+  for (int64_t begin = 0; begin < n; begin += kRun) {
+    const int64_t end = begin + kRun < n ? begin + kRun : n;
+    for (int k = 0; k < kCount; ++k) {
+      W total = totals[k];
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t at = a.is_reverse ? n - 1 - i : i;
+        const W next = Op::step(total, number<W>(x[k][at * step]));
+        y[k][at] = element<T>(a.is_exclusive ? total : next);
+        total = next;
+      }
+      totals[k] = total;
+    }
+  }
+}
+
+template <class Op, class T>
+Status run_row_items(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const CumulativeArgs*>(args);
+  constexpr int kCount = 8;
+  const T* x[kCount];
+  T* y[kCount];
+  for (int64_t item = begin; item < end;) {
+    const int count = end - item < kCount ? 1 : kCount;
+    for (int k = 0; k < count; ++k) {
+      const Place place = place_of(a.around.outer, a.around.outer.n, item + k);
+      x[k] = input<T>(data, 0) + place.in, y[k] = output<T>(data) + place.out;
+    }
+    count == 1 ? run_rows<Op, 1>(a, x, y) : run_rows<Op, kCount>(a, x, y);
+    item += count;
+  }
+  return {};
+}
+
+template <class Op, class T>
+Status run_items(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const CumulativeArgs*>(args);
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t outer = item / a.blocks, first = item % a.blocks * kColumns;
+    const int64_t rest = a.around.columns - first;
+    const Place place = place_of(a.around.outer, a.around.outer.n, outer);
+    const T* x = input<T>(data, 0) + place.in + first * a.around.column_step;
+    T* y = output<T>(data) + place.out + first;
+    run_columns<Op>(a, x, y, rest < kColumns ? rest : kColumns);
+  }
+  return {};
+}
+
+template <class Op>
+Status prepare(const Call& call, Plan& plan) {
+  return visit(call.in[0].dtype, Summable{}, [&]<class T>() {
+    auto* args = plan.make<CumulativeArgs>();
+    plan.args = args;
+    args->around = around(call.in[0], call.out[0], int(call.ints[0]));
+    args->is_exclusive = call.ints[1] != 0;
+    args->is_reverse = call.ints[2] != 0;
+    args->blocks = (args->around.columns + kColumns - 1) / kColumns;
+    if (args->around.columns == 1)
+      plan.add(run_row_items<Op, T>, args->around.n_outer, args->around.n);
+    else
+      plan.add(run_items<Op, T>, args->around.n_outer * args->blocks, args->around.n * 4);
+    return Status{};
+  });
+}
+
+}  // namespace
+
+Status cumulative_sum(const Call& call, Plan& plan) { return prepare<Add>(call, plan); }
+Status cumulative_prod(const Call& call, Plan& plan) { return prepare<Multiply>(call, plan); }
+
+}  // namespace sdx::SDX_ISA

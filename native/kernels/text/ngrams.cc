@@ -1,0 +1,137 @@
+// TfIdfVectorizer: counts of n-grams and skip-grams. The n-grams of the model form a trie over word
+// numbers, one sorted array per level; counting walks it token by token from every start position.
+#include "kernels/move/untyped.h"
+#include "kernels/text/kernels.h"
+
+namespace sdx::SDX_ISA::texting {
+namespace {
+
+// kIndex is the hash index of string words, or the number of each of the sorted integer words.
+// kFirst maps a word to its trie node on level 1, or -1; kKeys holds the nodes of deeper levels,
+// sorted: parent node * number of words + word.
+enum Operand : int { kX, kWords, kIndex, kFirst, kKeys, kGrams, kColumns, kWeights };
+enum Mode : int64_t { kCount, kWeight, kBoth };
+enum Int : int { kMode, kShortest, kSkips, kLevels };  // then the start of each level, and the end
+
+struct GramArgs {
+  int64_t n_rows, width, n_columns, n_words, n_slots, n_grams;
+  Mode mode;
+  int64_t shortest, skips, n_levels;
+  const int64_t* starts;  // of the levels: in kKeys from the second on, in kGrams from the first
+  bool has_weights;
+  DType dtype;
+};
+
+// A thread's counters. Only touched counts are reset after a row: vocabularies are much larger than
+// rows.
+struct Counters {
+  int32_t* counts;   // by n-gram, all zero between rows
+  int32_t* touched;  // the n-grams with nonzero counts
+  int32_t* tokens;   // word numbers of the row
+  int64_t n_touched = 0;
+
+  SDX_INLINE void add(int64_t gram) {
+    if (counts[gram]++ == 0) touched[n_touched++] = int32_t(gram);
+  }
+};
+
+int64_t word_of(const GramArgs& a, const Data& data, int64_t at) {
+  if (a.dtype == DType::text) {
+    const TextIndex index{input<uint64_t>(data, kIndex), a.n_slots, input<Text>(data, kWords)};
+    return index.find(input<Text>(data, kX)[at]);
+  }
+  const int64_t x = Integers(data.in[kX], a.dtype)[at];
+  const int64_t* words = input<int64_t>(data, kWords);
+  int64_t low = 0, left = a.n_words;
+  while (left > 0) {
+    const int64_t half = left / 2;
+    const bool is_below = words[low + half] < x;
+    low = is_below ? low + half + 1 : low;
+    left = is_below ? left - half - 1 : half;
+  }
+  return low < a.n_words && words[low] == x ? input<int64_t>(data, kIndex)[low] : -1;
+}
+
+// The child of a trie node by a word, or -1; `level` is the number of words before it.
+SDX_INLINE int64_t child_of(const GramArgs& a, const Data& data, int64_t node, int64_t word,
+                            int64_t level) {
+  if (word < 0) return -1;
+  if (level == 0) return input<int64_t>(data, kFirst)[word];
+  const int64_t key = node * a.n_words + word;
+  const int64_t* keys = input<int64_t>(data, kKeys);
+  int64_t low = a.starts[level], left = a.starts[level + 1] - low;
+  while (left > 0) {
+    const int64_t half = left / 2;
+    const bool is_below = keys[low + half] < key;
+    low = is_below ? low + half + 1 : low;
+    left = is_below ? left - half - 1 : half;
+  }
+  return low < a.starts[level + 1] && keys[low] == key ? low - a.starts[level] : -1;
+}
+
+// Counts every n-gram that begins at a token, with words `gap` apart. Unigrams count only once,
+// with the first gap.
+SDX_INLINE void count_from(const GramArgs& a, const Data& data, int64_t begin, int64_t gap,
+                           Counters& counters) {
+  const int64_t* grams = input<int64_t>(data, kGrams);
+  int64_t node = 0, at = begin;
+  for (int64_t level = 0; level < a.n_levels && at < a.width; ++level, at += gap) {
+    node = child_of(a, data, node, counters.tokens[at], level);
+    if (node < 0) return;
+    const int64_t gram = grams[a.starts[level] + node];
+    if (gram >= 0 && level + 1 >= a.shortest && (level > 0 || gap == 1)) counters.add(gram);
+  }
+}
+
+void write_row(const GramArgs& a, const Data& data, Counters& counters, float* y) {
+  memset(y, 0, size_t(a.n_columns) * sizeof *y);
+  const int64_t* columns = input<int64_t>(data, kColumns);
+  for (int64_t i = 0; i < counters.n_touched; ++i) {
+    const int32_t gram = counters.touched[i];
+    double value = a.mode == kWeight ? 1 : counters.counts[gram];
+    if (a.has_weights && a.mode != kCount) value *= double(input<float>(data, kWeights)[gram]);
+    y[columns[gram]] += float(value);
+    counters.counts[gram] = 0;
+  }
+  counters.n_touched = 0;
+}
+
+Status gram_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const GramArgs*>(args);
+  auto* numbers = reinterpret_cast<int32_t*>(data.local);
+  Counters counters{numbers, numbers + a.n_grams, numbers + 2 * a.n_grams};
+  memset(counters.counts, 0, size_t(a.n_grams) * sizeof *counters.counts);
+  const int64_t widest = a.n_levels < 2 ? 1 : (a.skips < a.width ? a.skips : a.width) + 1;
+  for (int64_t row = begin; row < end; ++row) {
+    for (int64_t i = 0; i < a.width; ++i)
+      counters.tokens[i] = int32_t(word_of(a, data, row * a.width + i));
+    for (int64_t gap = 1; gap <= widest; ++gap)
+      for (int64_t i = 0; i < a.width; ++i) count_from(a, data, i, gap, counters);
+    write_row(a, data, counters, output<float>(data) + row * a.n_columns);
+  }
+  return {};
+}
+
+}  // namespace
+
+Status count_grams(const Call& call, Plan& plan) {
+  auto* a = plan.make<GramArgs>();
+  const View &x = call.in[kX], &y = call.out[0];
+  a->width = x.dim(-1), a->n_rows = x.count(0, x.rank - 1), a->n_columns = y.dim(-1);
+  a->n_words = call.in[kFirst].count(), a->n_slots = call.in[kIndex].count();
+  a->n_grams = call.in[kColumns].count();
+  a->mode = Mode(call.ints[kMode]), a->shortest = call.ints[kShortest];
+  a->skips = call.ints[kSkips];
+  a->n_levels = call.n_ints - kLevels - 1;
+  auto* starts = plan.make<int64_t>(size_t(a->n_levels + 1));
+  for (int64_t i = 0; i <= a->n_levels; ++i) starts[i] = call.ints[kLevels + i];
+  a->starts = starts;
+  a->has_weights = call.in[kWeights].is_given();
+  a->dtype = x.dtype;
+  plan.args = a;
+  plan.local_bytes = (2 * a->n_grams + a->width) * int64_t(sizeof(int32_t));
+  plan.add(gram_rows, a->n_rows, a->n_columns / 8 + a->width * 50);
+  return {};
+}
+
+}  // namespace sdx::SDX_ISA::texting

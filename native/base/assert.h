@@ -1,10 +1,10 @@
-// Assertions about our own invariants. Sanitizer builds compile them in (SARDONYX_ASSERTIONS); in
-// release builds they cost nothing, since `check` (exec/check.h) has proven the program before.
+// Assertions about internal invariants. Sanitizer builds compile them in (SARDONYX_ASSERTIONS);
+// release builds omit them, because exec/check.h has validated the program before it runs.
 #pragma once
 
 #ifdef SARDONYX_ASSERTIONS
 namespace sdx {
-// Prints the condition and its place, then aborts, so that a sanitizer shows the stack.
+// Prints the condition with file and line, then aborts, so that a sanitizer shows the stack.
 [[noreturn]] void assertion_failed(const char* condition, const char* file, int line);
 }  // namespace sdx
 #define SDX_ASSERT(condition) \

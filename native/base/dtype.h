@@ -1,4 +1,5 @@
-// Element types, numbered as ONNX numbers them.
+// Element types with the numbers of ONNX's TensorProto.DataType. Types below 8 bits (int4, ...) are
+// unpacked to one element per byte before a kernel reads them, so they need no entry here.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@ enum class DType : uint8_t {
   i16 = 5,
   i32 = 6,
   i64 = 7,
-  text = 8,
+  string = 8,
   boolean = 9,
   f16 = 10,
   f64 = 11,
@@ -25,7 +26,7 @@ enum class DType : uint8_t {
   bf16 = 16,
 };
 
-// Bytes of one element; types under 8 bits lie one to a byte.
+// Bytes of one element; types below 8 bits take one byte each. Strings are Text records.
 constexpr int64_t size_of(DType dtype) {
   switch (dtype) {
     case DType::f32:
@@ -39,7 +40,7 @@ constexpr int64_t size_of(DType dtype) {
     case DType::i16:
     case DType::f16:
     case DType::bf16: return 2;
-    case DType::text:
+    case DType::string:
     case DType::c128: return 16;
     default: return 1;
   }

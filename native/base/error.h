@@ -1,4 +1,5 @@
-// The exception for bytes that are not the model they claim to be; bind/ turns it into Python's.
+// The exception of the ONNX decoder (load/) for malformed bytes; bind/load.cc translates it to
+// Python's DecodeError, a ValueError.
 #pragma once
 
 #include <stdexcept>

@@ -1,4 +1,5 @@
-// How a step ended: well, or with one sentence about the data.
+// The result of a step: success, or one sentence about the data. The sentence is stored inline, so
+// that kernels, which are compiled without exceptions, need no allocation to report an error.
 #pragma once
 
 #include "base/inline.h"

@@ -1,4 +1,5 @@
-// Finding strings among others: a table of hashes that is made once and read by any thread.
+// A hash table of strings (open addressing, linear probing), built once when the session is created
+// (bind/strings.cc) and read by any thread without a lock.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +10,16 @@
 
 namespace sdx {
 
+// An xor-shift-multiply finalizer: every input bit reaches the low bits, which pick the slot, and
+// the high bits, which the slot stores.
 SDX_INLINE uint64_t mix_hash(uint64_t h) {
   h ^= h >> 32;
   h *= 0xd6e8feb86659fd93u;
   return h ^ (h >> 32);
 }
 
-// Whoever hashes strings of strangers gives a seed that they cannot know.
+// Eight bytes per step. Callers that hash untrusted strings pass a secret seed, so that nobody can
+// construct inputs that all collide.
 SDX_INLINE uint64_t hash_of(const Text& text, uint64_t seed = 0) {
   uint64_t h = seed ^ uint64_t(text.size) * 0x9e3779b97f4a7c15u, word;
   int64_t i = 0;
@@ -33,14 +37,15 @@ SDX_INLINE bool is_same(const Text& a, const Text& b) {
   return a.size == b.size && (a.size == 0 || memcmp(a.data, b.data, size_t(a.size)) == 0);
 }
 
-// Slots in a power of two, at most half of them taken: the upper half of a key's hash, and its
-// number plus one. 0 is free.
+// The number of slots is a power of two and at most half are used, so probing ends at a free slot.
+// A slot holds the upper 32 bits of a key's hash, which saves most string comparisons, and the
+// key's index plus one; 0 marks a free slot.
 struct TextIndex {
   const uint64_t* slots;
   int64_t n_slots;
   const Text* keys;
 
-  // The number of a key, or -1.
+  // The index of a key, or -1.
   SDX_INLINE int64_t find(const Text& text) const {
     const uint64_t h = hash_of(text), mask = uint64_t(n_slots) - 1;
     for (uint64_t at = h & mask;; at = (at + 1) & mask) {

@@ -1,4 +1,5 @@
-// A tensor as binding knows it: type, shape and strides. Where its bytes lie is known when it runs.
+// A tensor with known sizes: element type, shape and strides. Its address is known only when a run
+// has allocated memory, except for constants.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 
 namespace sdx {
 
-constexpr int kMaxRank = 10;
+constexpr int kMaxRank = 10;  // kernels keep per-axis state in fixed arrays of this size
 
 struct View {
   DType dtype = DType::none;
@@ -37,7 +38,8 @@ struct View {
   }
   SDX_INLINE int64_t count() const { return count(0, rank); }
 
-  // Whether the elements lie in row-major order without gaps.
+  // Whether the elements are stored in row-major order without gaps. Strides of axes of size 1 do
+  // not matter, and a tensor without elements is contiguous.
   SDX_INLINE bool is_contiguous() const {
     int64_t step = 1;
     for (int i = rank - 1; i >= 0; --i) {
@@ -47,7 +49,7 @@ struct View {
     return true;
   }
 
-  // Row-major strides for the dims.
+  // Sets row-major strides for the dims.
   SDX_INLINE void pack() {
     SDX_ASSERT(rank <= kMaxRank);
     int64_t step = 1;

@@ -215,7 +215,7 @@ class Runnable {
   // Whether an output leaves as an array of numbers; else as strings, or dicts.
   bool is_array(size_t output) const {
     const auto dtype = DType(output_dtypes_[output]);
-    return dtype != DType::none && dtype != DType::text;
+    return dtype != DType::none && dtype != DType::string;
   }
 
   // Puts what is fed into the slots of inputs; false where anything about it is unusual.
@@ -234,7 +234,7 @@ class Runnable {
   bool take(PyObject* array, size_t input, RunState& state) const {
     const SequenceSpec& spec = sequence_->spec();
     Slot& slot = state.slots[size_t(spec.inputs[input])];
-    if (spec.dtypes[input] == DType::text) return text_slot(array, *state.texts, slot);
+    if (spec.dtypes[input] == DType::string) return text_slot(array, *state.texts, slot);
     PyObject* descr = PyList_GET_ITEM(input_types_.ptr(), long(input));
     return slot_of(array, {descr, spec.dtypes[input], spec.room_axes[input]}, slot);
   }

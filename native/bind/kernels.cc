@@ -76,7 +76,7 @@ std::string call_row(const std::string& row, const Tensors& inputs, const Tensor
                      int splits, const std::string& isa, Texts* texts, int threads) {
   Single single(row, isa, inputs, outputs, ints, floats);
   Texts own;
-  single.data.texts = (texts == nullptr ? own : *texts).room();
+  single.data.strings = (texts == nullptr ? own : *texts).room();
   GilRelease nogil;
   return run_single(*single.kernel, single.call, single.data, splits < 0 ? 1 : splits, threads)
       .text();
@@ -90,7 +90,7 @@ std::vector<std::vector<int64_t>> resolve_row(const std::string& row, const Tens
   Single single(row, isa, inputs, outputs, ints, floats);
   if (single.kernel->resolve == nullptr) throw std::invalid_argument(row + " resolves nothing");
   Texts own;
-  single.data.texts = own.room();
+  single.data.strings = own.room();
   Status status = single.kernel->resolve(single.call, single.data, single.out.data());
   if (!status.ok()) throw std::invalid_argument(status.text());
   std::vector<std::vector<int64_t>> dims;
@@ -118,7 +118,7 @@ void bind_kernels(nb::module_& m) {
   for (int f = 0; f < kFamilyCount; ++f) {
     const KernelTable& table = *kIsas[0].tables[f];
     for (int i = 0; i < table.n; ++i) {
-      const Kernel& row = table.rows[i];
+      const Kernel& row = table.kernels[i];
       if (rows.contains(row.name))
         throw std::logic_error(std::string("two kernels have the name ") + row.name);
       rows[row.name] = KernelInfo{kFamilies[f], int(row.accepts), row.resolve != nullptr};

@@ -301,7 +301,7 @@ bool text_slot(PyObject* object, Texts& texts, Slot& slot) {
   auto* records = reinterpret_cast<Text*>(room);
   char* const to = reinterpret_cast<char*>(records + all.count());
   all.put_in(records, to, to + bytes);
-  slot.view.dtype = DType::text;
+  slot.view.dtype = DType::string;
   slot.view.rank = PyArray_NDIM(array);
   for (int i = 0; i < slot.view.rank; ++i) slot.view.dims[i] = PyArray_DIM(array, i);
   slot.view.pack();

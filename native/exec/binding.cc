@@ -168,7 +168,7 @@ class Binder {
   // Texts are made in a room that only one thread may fill.
   bool has_texts(const StepSpec& step) const {
     const auto is_text = [&](int32_t id) {
-      return id >= 0 && spec_.values[size_t(id)].dtype == DType::text;
+      return id >= 0 && spec_.values[size_t(id)].dtype == DType::string;
     };
     return std::any_of(step.inputs.begin(), step.inputs.end(), is_text) ||
            std::any_of(step.outputs.begin(), step.outputs.end(), is_text);

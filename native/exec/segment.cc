@@ -218,11 +218,11 @@ class Runner {
     Data data{
         at, at + bound.n_in,     arena_.get() + bound.scratch, local == nullptr ? local_ : local,
         0,  state_.texts->room()};
-    Found found;
+    ResolveCache cache;
     for (const auto& [number, numbers] : found_)
       if (number == bound.number)
-        found.numbers = numbers.data(), found.count = int64_t(numbers.size());
-    if (found.numbers != nullptr) data.found = &found;
+        cache.numbers = numbers.data(), cache.count = int64_t(numbers.size());
+    if (cache.numbers != nullptr) data.resolved = &cache;
     for (int p = 0; p < bound.plan.n_phases; ++p) {
       const Phase& phase = bound.plan.phases[p];
       for (data.round = 0; data.round < phase.rounds; ++data.round) {
@@ -354,7 +354,7 @@ Outcome Segment::resolve(RunState& state, FoundBySteps& found) const {
       for (const int32_t id : step.outputs) out.push_back(views[size_t(id)]);
       for (const int32_t reg : step.ints) ints.push_back(registers[size_t(reg)]);
       const Call call = call_of(in, out, ints, step.floats);
-      const Found kept{nullptr, 0, &found.emplace_back(r.step, std::vector<int64_t>()).second,
+      const ResolveCache kept{nullptr, 0, &found.emplace_back(r.step, std::vector<int64_t>()).second,
                        keep};
       const Data data{at.data(), nullptr, nullptr, nullptr, 0, state.texts->room(), &kept};
       outcome.status = step.kernel->resolve(call, data, out.data());

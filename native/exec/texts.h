@@ -21,13 +21,13 @@ class Texts {
   // thread may ask.
   char* allocate(int64_t bytes) noexcept;
 
-  const TextRoom* room() const { return &room_; }
+  const StringAllocator* room() const { return &room_; }
 
  private:
   static constexpr int64_t kAlign = 16;
   static constexpr int64_t kLeast = 4096, kMost = 1 << 20;  // bytes of a block
 
-  TextRoom room_{
+  StringAllocator room_{
       this, [](void* owner, int64_t bytes) { return static_cast<Texts*>(owner)->allocate(bytes); }};
   std::mutex mutex_;
   std::vector<std::unique_ptr<char[]>> blocks_;

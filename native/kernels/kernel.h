@@ -60,13 +60,14 @@ struct Call {
         n_floats(numbers.n) {}
 };
 
-// Numbers that resolving comes upon and that the same step needs again when it runs.
-struct Found {
+// Numbers that `resolve` computes and that the same step needs again when it runs, such as the
+// indices that NonMaxSuppression selects.
+struct ResolveCache {
   const int64_t* numbers = nullptr;
   int64_t count = 0;
   void* owner = nullptr;
-  // Room for so many while resolving, with those that were there before; null without memory.
-  int64_t* (*keep)(void* owner, int64_t count) = nullptr;
+  // For `resolve`: resizes the array, keeping what is in it; null when out of memory.
+  int64_t* (*resize)(void* owner, int64_t count) = nullptr;
 };
 
 // Where the bytes of a step lie in this run.
@@ -76,8 +77,8 @@ struct Data {
   std::byte* scratch = nullptr;  // shared by all threads of the step, 64-byte aligned, not cleared
   std::byte* local = nullptr;    // this thread's own, likewise
   int64_t round = 0;             // of a phase that runs several times
-  const TextRoom* texts = nullptr;
-  const Found* found = nullptr;  // null where nothing is kept
+  const StringAllocator* strings = nullptr;
+  const ResolveCache* resolved = nullptr;  // null where nothing is cached
 };
 
 template <class T>
@@ -169,7 +170,7 @@ struct Kernel {
 };
 
 struct KernelTable {
-  const Kernel* rows;
+  const Kernel* kernels;
   int n;
 };
 

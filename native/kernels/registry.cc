@@ -72,7 +72,7 @@ bool multiplies_bf16(const Isa& isa) { return isa.name == kMultiplier && has_bf1
 const Kernel* find_kernel(const Isa& isa, std::string_view name) {
   for (int f = 0; f < kFamilyCount; ++f) {
     for (int i = 0; i < isa.tables[f]->n; ++i) {
-      const Kernel& row = isa.tables[f]->rows[i];
+      const Kernel& row = isa.tables[f]->kernels[i];
       if (name != row.name) continue;
       const bool lacks = row.needs_bf16 && isa.name == kMultiplier && !has_bf16();
       return lacks && &isa != kIsas ? find_kernel((&isa)[-1], name) : &row;

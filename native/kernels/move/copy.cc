@@ -1,7 +1,7 @@
 // Kernels that are strided copies of whole tensors: Transpose, Concat, Split, Tile, Expand,
 // Reshape, SpaceToDepth and DepthToSpace (as rearrange). They only describe the copy;
 // strided_copy.cc runs it.
-#include "base/listed.h"
+#include "base/format_shape.h"
 #include "kernels/move/kernels.h"
 #include "kernels/move/strided_copy.h"
 #include "kernels/move/untyped.h"
@@ -95,15 +95,15 @@ Status check_target(const int64_t* target, int rank, bool keeps_zero) {
     if (target[i] == 0) zero = i;
     if (target[i] == -1 && open >= 0)
       return Status::fail("the target %s leaves more than one size open",
-                          listed(target, rank).text);
+                          format_shape(target, rank).text);
     if (target[i] == -1) open = i;
     if (target[i] < -1)
-      return Status::fail("the target %s has the negative size %ld", listed(target, rank).text,
+      return Status::fail("the target %s has the negative size %ld", format_shape(target, rank).text,
                           long(target[i]));
   }
   if (keeps_zero && open >= 0 && zero >= 0)
     return Status::fail("the target %s has -1 and a 0 that stands for itself (allowzero)",
-                        listed(target, rank).text);
+                        format_shape(target, rank).text);
   return {};
 }
 
@@ -222,16 +222,16 @@ Status resolve_reshape(const Call& call, const Data& data, View* out) {
   for (int i = 0; i < in.rank; ++i) count *= have[i];
   if (overflows)
     return Status::fail("the target %s has more than 2**62 elements",
-                        listed(target, out->rank).text);
+                        format_shape(target, out->rank).text);
   if (open >= 0 && known != 0 && count % known == 0)
     out->dims[open] = count / known;
   else if (open >= 0)
     return Status::fail("cannot reshape %s into %s: %ld does not divide %ld",
-                        listed(in.dims, in.rank).text, listed(target, out->rank).text, long(known),
+                        format_shape(in.dims, in.rank).text, format_shape(target, out->rank).text, long(known),
                         long(count));
   else if (known != count)
     return Status::fail("cannot reshape %s into %s, elements: %.15g and %.15g",
-                        listed(in.dims, in.rank).text, listed(target, out->rank).text,
+                        format_shape(in.dims, in.rank).text, format_shape(target, out->rank).text,
                         product(in.dims, in.rank), product(out->dims, out->rank));
   return {};
 }

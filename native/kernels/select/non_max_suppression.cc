@@ -7,7 +7,7 @@
 // suppresses: quadratic, but 64 KiB instead of megabytes of stack.
 //
 // The number of selected boxes sizes the output, so the search runs before the output exists; its
-// result is kept in `data.found`, and the kernel itself only copies it.
+// result is kept in `data.resolved`, and the kernel itself only copies it.
 #include "kernels/select/kernels.h"
 #include "simd/fold.h"
 
@@ -219,8 +219,8 @@ Status fill(const void* args, const Data& data, int64_t, int64_t) {
   Status status = read_limits(*static_cast<const NonMaxArgs*>(args), data, s);
   if (!status.ok()) return status;
   int64_t* y = output<int64_t>(data);
-  if (data.found != nullptr && data.found->count > 0) {
-    memcpy(y, data.found->numbers, size_t(data.found->count) * sizeof *y);
+  if (data.resolved != nullptr && data.resolved->count > 0) {
+    memcpy(y, data.resolved->numbers, size_t(data.resolved->count) * sizeof *y);
     return {};
   }
   search(s, [&](int64_t batch, int64_t label, int64_t box) {
@@ -241,18 +241,18 @@ Status non_max_suppression_sizes(const Call& call, const Data& data, View* out) 
   // The result is recorded in a buffer that doubles; if it cannot grow, the kernel searches again.
   int64_t count = 0, capacity = 0;
   int64_t* record = nullptr;
-  bool records = data.found != nullptr;
+  bool records = data.resolved != nullptr;
   search(s, [&](int64_t batch, int64_t label, int64_t box) {
     if (records && count == capacity) {
       capacity = capacity == 0 ? 256 : 2 * capacity;
-      record = data.found->keep(data.found->owner, 3 * capacity);
+      record = data.resolved->resize(data.resolved->owner, 3 * capacity);
       records = record != nullptr;
     }
     if (records)
       record[3 * count] = batch, record[3 * count + 1] = label, record[3 * count + 2] = box;
     ++count;
   });
-  if (data.found != nullptr) data.found->keep(data.found->owner, records ? 3 * count : 0);
+  if (data.resolved != nullptr) data.resolved->resize(data.resolved->owner, records ? 3 * count : 0);
   out->dims[0] = count, out->dims[1] = 3;
   return {};
 }

@@ -49,7 +49,7 @@ Status hash_items(const void* args, const Data& data, int64_t begin, int64_t end
 Status hash(const Call& call, Plan& plan) {
   auto* a = plan.make<HashArgs>();
   const View& x = call.in[0];
-  *a = {x.count(), size_of(x.dtype), uint32_t(call.ints[0]), x.dtype == DType::text};
+  *a = {x.count(), size_of(x.dtype), uint32_t(call.ints[0]), x.dtype == DType::string};
   plan.args = a;
   plan.add(hash_items, items_of(a->count), kPerItem * 10);
   return {};

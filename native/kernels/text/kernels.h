@@ -61,7 +61,7 @@ SDX_INLINE Status no_memory(int64_t bytes) {
 
 // Memory for the bytes of new strings, freed after the run; null if there is none. Thread-safe.
 SDX_INLINE char* allocate_bytes(const Data& data, int64_t bytes) {
-  return data.texts->allocate(data.texts->owner, bytes);
+  return data.strings->allocate(data.strings->owner, bytes);
 }
 
 // Maps a row-major element number of the output to the offset in a strided, broadcast input.

@@ -36,7 +36,7 @@ struct Counters {
 };
 
 int64_t word_of(const GramArgs& a, const Data& data, int64_t at) {
-  if (a.dtype == DType::text) {
+  if (a.dtype == DType::string) {
     const TextIndex index{input<uint64_t>(data, kIndex), a.n_slots, input<Text>(data, kWords)};
     return index.find(input<Text>(data, kX)[at]);
   }

@@ -221,11 +221,11 @@ def shapes(asked: dict[str, Any]) -> dict[str, float]:
     for _ in range(asked["runs"]):
         session.run(None, made[rng.choice(lengths)])
     gc.collect()
-    after_all, kept = anonymous_mb(), native.kept_bytes() / MB
+    after_all, kept = anonymous_mb(), native.cached_bytes() / MB
     del session
     gc.collect()
     found = {"after the first": after_first, "added by the others": after_all - after_first}
-    return {**found, "kept": kept, "kept without the session": native.kept_bytes() / MB}
+    return {**found, "kept": kept, "kept without the session": native.cached_bytes() / MB}
 
 
 def fed_at(session: Any, dim: str, length: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Sequence
 
-from sardonyx._native import least_peak, peak_of
+from sardonyx._native import least_peak, order_peak
 from tests.tasks import FAMILIES, Net
 
 
@@ -112,11 +112,11 @@ def measure(net: Net, given: Sequence[int], effort: int) -> tuple[int, float]:
         start = time.perf_counter()
         order = least_peak(net.sizes, net.tasks, given, effort)
         searched = time.perf_counter()
-        peak_of(net.sizes, net.tasks, given)
+        order_peak(net.sizes, net.tasks, given)
         calls.append(searched - start)
         fixed.append(time.perf_counter() - searched)
     spent = max(0.0, min(calls) - min(fixed))
-    return peak_of(net.sizes, net.tasks, order), spent * 1e6 / len(given)
+    return order_peak(net.sizes, net.tasks, order), spent * 1e6 / len(given)
 
 
 def main() -> None:
@@ -139,7 +139,7 @@ def main() -> None:
                 net = FAMILIES[name](size, random.Random(seed))
                 given = reverse_depth_first(net)
                 depth, breadth = (
-                    peak_of(net.sizes, net.tasks, o) for o in (given, breadth_first(net))
+                    order_peak(net.sizes, net.tasks, o) for o in (given, breadth_first(net))
                 )
                 found = [measure(net, given, e) for e in efforts]
                 upper = min(p for p, _ in found)

@@ -35,7 +35,7 @@ def as_texts(array: Array) -> Array:
     """Strings as kernels read them; other arrays as they are."""
     if array.dtype != object:
         return array
-    block = native.texts(np.ascontiguousarray(array))
+    block = native.pack_strings(np.ascontiguousarray(array))
     return np.ndarray(array.shape, TEXT, block)
 
 
@@ -114,7 +114,7 @@ def run_call(  # noqa: PLR0913 - how a call is run, each way by name
         list(call.floats),
         splits,
         isa,
-        texts := native.Texts(),
+        texts := native.StringArena(),
     )
     if error:
         raise RuntimeError(error)
@@ -129,7 +129,7 @@ def read(array: Array) -> Array:
     if array.dtype != TEXT:
         return array
     plain = np.ascontiguousarray(array)
-    return native.read_texts(plain.ctypes.data, list(array.shape))
+    return native.read_strings(plain.ctypes.data, list(array.shape))
 
 
 def same_bytes(a: Array, b: Array) -> bool:

@@ -1,4 +1,4 @@
-// From records to Python values.
+// Conversion of decoded ONNX records (load/records.h) to Python objects.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -10,7 +10,7 @@ namespace sdx {
 
 namespace nb = nanobind;
 
-// What Python holds of a record: a share of the whole decoded file and a pointer into it.
+// A record as Python holds it: a pointer into a decoded file, with shared ownership of the whole.
 template <class T>
 class Ref {
  public:
@@ -18,9 +18,9 @@ class Ref {
   const T* operator->() const { return record_.get(); }
   const T& operator*() const { return *record_; }
 
-  // A part of this record, which keeps the file alive as this one does.
+  // A record inside this one, which keeps the file alive as this one does.
   template <class U>
-  Ref<U> part(const U& inner) const {
+  Ref<U> member(const U& inner) const {
     return Ref<U>(std::shared_ptr<const U>(record_, &inner));
   }
 
@@ -28,21 +28,22 @@ class Ref {
   std::shared_ptr<const T> record_;
 };
 
-inline nb::object checked(PyObject* made) {
-  if (!made) nb::raise_python_error();
-  return nb::steal(made);
+// Takes a new reference from a C function, or raises the error that it set.
+inline nb::object checked(PyObject* object) {
+  if (!object) nb::raise_python_error();
+  return nb::steal(object);
 }
 
-inline nb::object text(std::string_view s) {
+inline nb::object to_str(std::string_view s) {
   return checked(PyUnicode_DecodeUTF8(s.data(), static_cast<Py_ssize_t>(s.size()), "strict"));
 }
 
-// Documentation and metadata: bytes that are not UTF-8 must not keep a model from running.
-inline nb::object free_text(std::string_view s) {
+// For documentation and metadata: bytes that are not UTF-8 must not prevent a model from running.
+inline nb::object to_str_lossy(std::string_view s) {
   return checked(PyUnicode_DecodeUTF8(s.data(), static_cast<Py_ssize_t>(s.size()), "replace"));
 }
 
-inline nb::object bytes(std::string_view s) {
+inline nb::object to_bytes(std::string_view s) {
   return checked(PyBytes_FromStringAndSize(s.data(), static_cast<Py_ssize_t>(s.size())));
 }
 
@@ -63,15 +64,15 @@ nb::object tuple_of(const Items& items, F&& convert) {
 }
 
 template <class Entries>
-nb::object entries(const Entries& items) {
+nb::object string_pairs(const Entries& items) {
   return list_of(items, [](const auto& item) -> nb::object {
-    return nb::make_tuple(free_text(item.first), free_text(item.second));
+    return nb::make_tuple(to_str_lossy(item.first), to_str_lossy(item.second));
   });
 }
 
 template <class Owner, class Records>
 nb::object records(const Ref<Owner>& owner, const Records& items) {
-  return list_of(items, [&](const auto& item) { return nb::cast(owner.part(item)); });
+  return list_of(items, [&](const auto& item) { return nb::cast(owner.member(item)); });
 }
 
 }  // namespace sdx

@@ -1,6 +1,6 @@
-// Tensors of any element type, numpy's or not, to and from DLPack without a copy. What a capsule of
-// another library says is checked as far as it can be: that its address is that of a tensor, that
-// memory behind a good address has the length it claims, and that its deleter works, cannot be.
+// DLPack import and export of tensors of any element type, without a copy. What a capsule of
+// another library claims is validated as far as possible; that its address is that of a tensor,
+// that the memory has the claimed length, and that its deleter works cannot be.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -14,7 +14,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "bind/parts.h"
+#include "bind/register.h"
 
 namespace nb = nanobind;
 
@@ -23,13 +23,13 @@ namespace {
 
 using namespace nb::literals;
 
-// As dlpack.h has them, which no header of Python's or nanobind's declares with versions.
-struct Tensor {
+// The structs of dlpack.h; nanobind declares only the unversioned ones.
+struct DLTensor {
   void* data;
   int32_t device, device_number;
   int32_t rank;
   uint8_t code, bits;
-  uint16_t lanes;
+  uint16_t chains;
   int64_t* dims;
   int64_t* strides;
   uint64_t byte_offset;
@@ -38,7 +38,7 @@ struct Tensor {
 struct Unversioned {
   static constexpr const char* kName = "dltensor";
   static constexpr const char* kUsed = "used_dltensor";
-  Tensor tensor;
+  DLTensor tensor;
   void* context;
   void (*deleter)(Unversioned*);
 };
@@ -50,13 +50,13 @@ struct Versioned {
   void* context;
   void (*deleter)(Versioned*);
   uint64_t flags;
-  Tensor tensor;
+  DLTensor tensor;
 };
 
 constexpr uint32_t kMajor = 1;
 constexpr uint64_t kReadOnly = 1;
-constexpr int kMostDims = 64;
-constexpr int64_t kMostBytes = int64_t(1) << 56;
+constexpr int kMaxDims = 64;
+constexpr int64_t kMaxBytes = int64_t(1) << 56;
 
 template <class Managed>
 Managed* managed_in(PyObject* capsule) {
@@ -66,16 +66,16 @@ Managed* managed_in(PyObject* capsule) {
 
 [[noreturn]] void refuse(const std::string& why) { throw nb::value_error(why.c_str()); }
 
-// The bytes of so many elements, each of so many bits.
-int64_t size_of(const Tensor& t) {
-  if (t.rank < 0 || t.rank > kMostDims) refuse("a rank of " + std::to_string(t.rank));
+// The bytes of a tensor; elements below 8 bits are packed. Refuses shapes that overflow.
+int64_t bytes_of(const DLTensor& t) {
+  if (t.rank < 0 || t.rank > kMaxDims) refuse("a rank of " + std::to_string(t.rank));
   if (t.rank > 0 && t.dims == nullptr)
     refuse("a rank of " + std::to_string(t.rank) + " and no shape");
   int64_t most = (int64_t(t.bits) + 7) / 8, bits = t.bits;
   for (int i = 0; i < t.rank; ++i) {
     const int64_t dim = t.dims[i];
     if (dim < 0) refuse("the size " + std::to_string(dim) + " in dim " + std::to_string(i));
-    if (__builtin_mul_overflow(most, std::max<int64_t>(dim, 1), &most) || most > kMostBytes)
+    if (__builtin_mul_overflow(most, std::max<int64_t>(dim, 1), &most) || most > kMaxBytes)
       refuse("a shape that no memory holds");
     bits *= dim;
   }
@@ -92,10 +92,10 @@ bool is_mapped(uintptr_t address, int64_t size) {
   return msync(reinterpret_cast<void*>(begin), end - begin, MS_ASYNC) == 0;
 }
 
-// Raises where a tensor contradicts itself.
-nb::tuple described(const Tensor& t, bool is_read_only) {
-  if (t.lanes != 1) refuse("elements of " + std::to_string(t.lanes) + " lanes");
-  const int64_t size = size_of(t);
+// The fields of a tensor as a tuple; refuses one that contradicts itself.
+nb::tuple described(const DLTensor& t, bool is_read_only) {
+  if (t.chains != 1) refuse("elements of " + std::to_string(t.chains) + " chains");
+  const int64_t size = bytes_of(t);
   auto address = reinterpret_cast<uintptr_t>(t.data);
   if (__builtin_add_overflow(address, uintptr_t(t.byte_offset), &address))
     refuse("a byte_offset of " + std::to_string(t.byte_offset));
@@ -108,7 +108,7 @@ nb::tuple described(const Tensor& t, bool is_read_only) {
                         is_read_only);
 }
 
-nb::object look_at_tensor(nb::handle capsule) {
+nb::object inspect_dlpack(nb::handle capsule) {
   if (const auto* managed = managed_in<Versioned>(capsule.ptr())) {
     if (managed->major != kMajor)
       refuse("version " + std::to_string(managed->major) + "." + std::to_string(managed->minor));
@@ -119,9 +119,9 @@ nb::object look_at_tensor(nb::handle capsule) {
   return nb::none();
 }
 
-// Marks a capsule as used; what comes back calls the deleter when it goes.
+// Marks a capsule as consumed; the returned object calls the deleter when it is destroyed.
 template <class Managed>
-nb::object taken(PyObject* capsule, Managed* managed) {
+nb::object consume(PyObject* capsule, Managed* managed) {
   if (PyCapsule_SetName(capsule, Managed::kUsed) != 0) nb::raise_python_error();
   return nb::capsule(managed, [](void* p) noexcept {
     auto* owned = static_cast<Managed*>(p);
@@ -129,20 +129,22 @@ nb::object taken(PyObject* capsule, Managed* managed) {
   });
 }
 
-nb::object take_tensor(nb::handle capsule) {
-  if (auto* managed = managed_in<Versioned>(capsule.ptr())) return taken(capsule.ptr(), managed);
-  if (auto* managed = managed_in<Unversioned>(capsule.ptr())) return taken(capsule.ptr(), managed);
-  throw nb::value_error("no capsule of a tensor that is still there");
+nb::object consume_dlpack(nb::handle capsule) {
+  if (auto* managed = managed_in<Versioned>(capsule.ptr())) return consume(capsule.ptr(), managed);
+  if (auto* managed = managed_in<Unversioned>(capsule.ptr()))
+    return consume(capsule.ptr(), managed);
+  throw nb::value_error("not a DLPack capsule, or it was consumed before");
 }
 
-// A tensor of ours in another library's hands, on whichever thread that lets go of it.
+// A tensor that another library uses. Its deleter may be called on any thread, with or without the
+// GIL, and after the interpreter has ended.
 template <class Managed>
 struct Exported {
   Managed managed{};
   std::vector<int64_t> dims, strides;
   PyObject* owner = nullptr;
 
-  static void end(Managed* managed) {
+  static void destroy(Managed* managed) {
     auto* self = static_cast<Exported*>(managed->context);
     if (Py_IsInitialized()) {
       nb::gil_scoped_acquire gil;
@@ -151,14 +153,15 @@ struct Exported {
     delete self;
   }
 
-  // Of a capsule that nobody took over.
-  static void end_capsule(PyObject* capsule) {
+  // The destructor of a capsule; one that was consumed has another name.
+  static void destroy_capsule(PyObject* capsule) {
     if (auto* managed = managed_in<Managed>(capsule)) managed->deleter(managed);
   }
 };
 
 template <class Managed>
-nb::object exported(Tensor tensor, std::vector<int64_t> dims, bool is_read_only, nb::handle owner) {
+nb::object exported(DLTensor tensor, std::vector<int64_t> dims, bool is_read_only,
+                    nb::handle owner) {
   auto made = std::make_unique<Exported<Managed>>();
   made->dims = std::move(dims);
   made->strides.resize(made->dims.size());
@@ -169,32 +172,33 @@ nb::object exported(Tensor tensor, std::vector<int64_t> dims, bool is_read_only,
   tensor.strides = made->strides.data();
   made->managed.tensor = tensor;
   made->managed.context = made.get();
-  made->managed.deleter = Exported<Managed>::end;
+  made->managed.deleter = Exported<Managed>::destroy;
   if constexpr (std::is_same_v<Managed, Versioned>) {
     made->managed.major = kMajor;
     made->managed.flags = is_read_only ? kReadOnly : 0;
   }
   made->owner = owner.ptr();
-  PyObject* capsule = PyCapsule_New(&made->managed, Managed::kName, Exported<Managed>::end_capsule);
+  PyObject* capsule =
+      PyCapsule_New(&made->managed, Managed::kName, Exported<Managed>::destroy_capsule);
   if (capsule == nullptr) nb::raise_python_error();
   Py_INCREF(made.release()->owner);
   return nb::steal(capsule);
 }
 
-nb::object export_tensor(uintptr_t address, std::vector<int64_t> dims, int code, int bits,
+nb::object export_dlpack(uintptr_t address, std::vector<int64_t> dims, int code, int bits,
                          nb::object owner, bool is_versioned, bool is_read_only) {
   constexpr int32_t cpu = 1;
   const auto rank = int32_t(dims.size());
-  const Tensor tensor{reinterpret_cast<void*>(address),
-                      cpu,
-                      0,
-                      rank,
-                      uint8_t(code),
-                      uint8_t(bits),
-                      1,
-                      nullptr,
-                      nullptr,
-                      0};
+  const DLTensor tensor{reinterpret_cast<void*>(address),
+                        cpu,
+                        0,
+                        rank,
+                        uint8_t(code),
+                        uint8_t(bits),
+                        1,
+                        nullptr,
+                        nullptr,
+                        0};
   return is_versioned ? exported<Versioned>(tensor, std::move(dims), is_read_only, owner)
                       : exported<Unversioned>(tensor, std::move(dims), is_read_only, owner);
 }
@@ -202,19 +206,19 @@ nb::object export_tensor(uintptr_t address, std::vector<int64_t> dims, int code,
 }  // namespace
 
 void bind_dlpack(nb::module_& m) {
-  m.def("export_tensor", export_tensor, "address"_a, "dims"_a, "code"_a, "bits"_a, "owner"_a,
+  m.def("export_dlpack", export_dlpack, "address"_a, "dims"_a, "code"_a, "bits"_a, "owner"_a,
         "is_versioned"_a, "is_read_only"_a,
-        "A DLPack capsule of a tensor over memory that `owner` keeps.");
-  m.def("look_at_tensor", look_at_tensor, "capsule"_a,
-        nb::sig("def look_at_tensor(capsule: object) -> tuple[int, list[int], list[int] | None, "
+        "A DLPack capsule of a tensor over memory that `owner` keeps alive.");
+  m.def("inspect_dlpack", inspect_dlpack, "capsule"_a,
+        nb::sig("def inspect_dlpack(capsule: object) -> tuple[int, list[int], list[int] | None, "
                 "int, int, int, int, bool] | None"),
-        "Address, dims, strides (None: row-major), type code, bits, kind and number of the device, "
-        "and whether it is read-only, of the tensor in a DLPack capsule; None for what is no such "
-        "capsule, or was used before. A tensor that cannot be is a ValueError.");
-  m.def("take_tensor", take_tensor, "capsule"_a,
-        "Takes over the tensor of a capsule: it lives as long as what comes back.");
+        "Address, dims, strides (None: row-major), type code, bits, device type, device number and "
+        "whether it is read-only, of the tensor in a DLPack capsule; None for other objects and "
+        "consumed capsules. Raises ValueError for an inconsistent tensor.");
+  m.def("consume_dlpack", consume_dlpack, "capsule"_a,
+        "Take ownership of the tensor of a capsule: it lives as long as the returned object.");
   m.def("is_mapped", is_mapped, "address"_a, "size_bytes"_a,
-        "Whether all of these addresses are memory of this process.");
+        "Whether all pages of an address range are mapped in this process.");
 }
 
 }  // namespace sdx

@@ -1,4 +1,4 @@
-// Python's lock, released and taken again on threads that may outlive the interpreter.
+// Releasing and acquiring Python's GIL on threads that may outlive the interpreter.
 #pragma once
 
 #include <Python.h>
@@ -7,25 +7,24 @@
 
 namespace sdx {
 
-// Python before 3.14 ends a daemon thread that asks for the lock during finalization by
-// pthread_exit, whose forced unwinding calls std::terminate where it meets a destructor or another
-// noexcept function. Such a thread sleeps here until the process ends, as it does in later
-// versions.
-template <class Ask>
-auto asking_python(Ask ask) noexcept {
+// Before version 3.14, Python ends a daemon thread that requests the GIL during finalization by
+// pthread_exit, whose forced unwinding calls std::terminate in destructors and other noexcept
+// functions. Such a thread sleeps here until the process ends, as it does in later versions.
+template <class Request>
+auto request_gil(Request request) noexcept {
   try {
-    return ask();
+    return request();
   } catch (abi::__forced_unwind&) {
     for (;;) pause();
   }
 }
 
-// Runs a scope without the lock.
+// Releases the GIL for a scope.
 class GilRelease {
  public:
   GilRelease() noexcept : state_(PyEval_SaveThread()) {}
   ~GilRelease() {
-    asking_python([&] { PyEval_RestoreThread(state_); });
+    request_gil([&] { PyEval_RestoreThread(state_); });
   }
   GilRelease(const GilRelease&) = delete;
   GilRelease& operator=(const GilRelease&) = delete;
@@ -34,10 +33,10 @@ class GilRelease {
   PyThreadState* state_;
 };
 
-// Takes the lock for a scope of code that runs without it.
+// Acquires the GIL for a scope of code that runs without it.
 class GilAcquire {
  public:
-  GilAcquire() noexcept : state_(asking_python([] { return PyGILState_Ensure(); })) {}
+  GilAcquire() noexcept : state_(request_gil([] { return PyGILState_Ensure(); })) {}
   ~GilAcquire() { PyGILState_Release(state_); }
   GilAcquire(const GilAcquire&) = delete;
   GilAcquire& operator=(const GilAcquire&) = delete;

@@ -1,14 +1,14 @@
-// The kernel table in Python, and single calls of its rows: for packing, tests and benchmarks.
+// The kernel table, and single calls of kernels: for prepacking weights, tests and benchmarks.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "bind/gil.h"
-#include "bind/parts.h"
+#include "bind/register.h"
 #include "exec/prepare.h"
-#include "exec/single.h"
-#include "exec/texts.h"
+#include "exec/single_call.h"
+#include "exec/string_arena.h"
 #include "kernels/registry.h"
 
 namespace nb = nanobind;
@@ -18,18 +18,18 @@ namespace {
 
 using namespace nb::literals;
 
-// Address, element type, dims and strides in elements. A rank-less operand is not given.
+// Address, element type, dims, and strides in elements.
 using Tensor = std::tuple<uintptr_t, int, std::vector<int64_t>, std::vector<int64_t>>;
 using Tensors = std::vector<Tensor>;
 
-constexpr int kNotGiven = 0;  // the element type of an operand that is not given
+constexpr int kAbsent = 0;  // the element type of an absent optional operand
 
 View view_of(const Tensor& tensor) {
   const auto& [address, dtype, dims, strides] = tensor;
   View view;
-  if (dtype == kNotGiven) return view;
+  if (dtype == kAbsent) return view;
   if (dims.size() > size_t(kMaxRank) || dims.size() != strides.size())
-    throw std::invalid_argument("a tensor of this rank cannot be passed to a kernel");
+    throw std::invalid_argument("a tensor has too many axes for a kernel, or a stride is missing");
   view.dtype = DType(dtype);
   view.rank = int(dims.size());
   for (size_t i = 0; i < dims.size(); ++i) {
@@ -46,16 +46,16 @@ struct KernelInfo {
   bool resolves;
 };
 
-// What one call of a row needs, kept together while it runs.
-struct Single {
-  Single(const std::string& row, const std::string& isa_name, const Tensors& inputs,
-         const Tensors& outputs, const std::vector<int64_t>& ints,
-         const std::vector<double>& floats) {
+// The arguments of one kernel call, which `call` and `data` point into.
+struct SingleCall {
+  SingleCall(const std::string& name, const std::string& isa_name, const Tensors& inputs,
+             const Tensors& outputs, const std::vector<int64_t>& ints,
+             const std::vector<double>& floats) {
     const Isa* isa = isa_name.empty() ? chosen_isa() : find_isa(isa_name);
     if (isa == nullptr || !isa->is_supported())
-      throw std::invalid_argument("this machine has no ISA " + isa_name);
-    kernel = find_kernel(*isa, row);
-    if (kernel == nullptr) throw std::invalid_argument("there is no kernel " + row);
+      throw std::invalid_argument("this machine does not support the ISA " + isa_name);
+    kernel = find_kernel(*isa, name);
+    if (kernel == nullptr) throw std::invalid_argument("there is no kernel " + name);
     for (const Tensor& t : inputs) in.push_back(view_of(t)), at_in.push_back(in.back().data);
     for (const Tensor& t : outputs)
       out.push_back(view_of(t)), at_out.push_back(const_cast<void*>(out.back().data));
@@ -71,26 +71,27 @@ struct Single {
   Data data;
 };
 
-std::string call_row(const std::string& row, const Tensors& inputs, const Tensors& outputs,
-                     const std::vector<int64_t>& ints, const std::vector<double>& floats,
-                     int splits, const std::string& isa, Texts* texts, int threads) {
-  Single single(row, isa, inputs, outputs, ints, floats);
-  Texts own;
-  single.data.strings = (texts == nullptr ? own : *texts).room();
+std::string call_kernel(const std::string& name, const Tensors& inputs, const Tensors& outputs,
+                        const std::vector<int64_t>& ints, const std::vector<double>& floats,
+                        int splits, const std::string& isa, StringArena* strings, int threads) {
+  SingleCall single(name, isa, inputs, outputs, ints, floats);
+  StringArena own;
+  single.data.strings = (strings == nullptr ? own : *strings).allocator();
   GilRelease nogil;
-  return run_single(*single.kernel, single.call, single.data, splits < 0 ? 1 : splits, threads)
+  return run_single_call(*single.kernel, single.call, single.data, splits < 0 ? 1 : splits, threads)
       .text();
 }
 
-std::vector<std::vector<int64_t>> resolve_row(const std::string& row, const Tensors& inputs,
-                                              const Tensors& outputs,
-                                              const std::vector<int64_t>& ints,
-                                              const std::vector<double>& floats,
-                                              const std::string& isa) {
-  Single single(row, isa, inputs, outputs, ints, floats);
-  if (single.kernel->resolve == nullptr) throw std::invalid_argument(row + " resolves nothing");
-  Texts own;
-  single.data.strings = own.room();
+std::vector<std::vector<int64_t>> resolve_kernel(const std::string& name, const Tensors& inputs,
+                                                 const Tensors& outputs,
+                                                 const std::vector<int64_t>& ints,
+                                                 const std::vector<double>& floats,
+                                                 const std::string& isa) {
+  SingleCall single(name, isa, inputs, outputs, ints, floats);
+  if (single.kernel->resolve == nullptr)
+    throw std::invalid_argument(name + " does not resolve sizes");
+  StringArena own;
+  single.data.strings = own.allocator();
   Status status = single.kernel->resolve(single.call, single.data, single.out.data());
   if (!status.ok()) throw std::invalid_argument(status.text());
   std::vector<std::vector<int64_t>> dims;
@@ -109,29 +110,31 @@ void bind_kernels(nb::module_& m) {
   m.attr("isa") = isa == nullptr ? "" : isa->name;
   m.attr("multiplies_bf16") = isa != nullptr && multiplies_bf16(*isa);
 
-  nb::class_<KernelInfo>(m, "KernelInfo", "What Python needs to know of a kernel row.")
+  nb::class_<KernelInfo>(m, "KernelInfo", "What Python needs to know of a kernel.")
       .def_ro("family", &KernelInfo::family)
       .def_ro("accepts", &KernelInfo::accepts,
-              "How its inputs may lie: see Form in program/flat.py.")
+              "Which strides its inputs may have: the number of Accepts in kernels/kernel.h.")
       .def_ro("resolves", &KernelInfo::resolves, "Whether its output sizes depend on data.");
-  nb::dict rows;  // by name
+  nb::dict kernels;  // by name; the same in every ISA
   for (int f = 0; f < kFamilyCount; ++f) {
     const KernelTable& table = *kIsas[0].tables[f];
     for (int i = 0; i < table.n; ++i) {
-      const Kernel& row = table.kernels[i];
-      if (rows.contains(row.name))
-        throw std::logic_error(std::string("two kernels have the name ") + row.name);
-      rows[row.name] = KernelInfo{kFamilies[f], int(row.accepts), row.resolve != nullptr};
+      const Kernel& kernel = table.kernels[i];
+      if (kernels.contains(kernel.name))
+        throw std::logic_error(std::string("two kernels have the name ") + kernel.name);
+      kernels[kernel.name] =
+          KernelInfo{kFamilies[f], int(kernel.accepts), kernel.resolve != nullptr};
     }
   }
-  m.attr("kernels") = rows;
+  m.attr("kernels") = kernels;
 
-  m.def("call", call_row, "row"_a, "inputs"_a, "outputs"_a, "ints"_a, "floats"_a, "splits"_a = 1,
-        "isa"_a = "", "texts"_a.none() = nb::none(), "threads"_a = 0,
-        "Runs one row on tensors (address, type, dims, strides), in so many parts one after the "
-        "other, or with 0 on so many threads (0: all); returns what went wrong, or ''.");
-  m.def("resolve", resolve_row, "row"_a, "inputs"_a, "outputs"_a, "ints"_a, "floats"_a,
-        "isa"_a = "", "The dims of the outputs of a row whose sizes depend on data.");
+  m.def(
+      "call", call_kernel, "kernel"_a, "inputs"_a, "outputs"_a, "ints"_a, "floats"_a,
+      "splits"_a = 1, "isa"_a = "", "strings"_a.none() = nb::none(), "threads"_a = 0,
+      "Run one kernel on tensors (address, type, dims, strides), each phase in `splits` ranges one "
+      "after the other, or if that is 0 on `threads` threads (0: all). Returns the error or ''.");
+  m.def("resolve", resolve_kernel, "kernel"_a, "inputs"_a, "outputs"_a, "ints"_a, "floats"_a,
+        "isa"_a = "", "The dims of the outputs of a kernel whose sizes depend on data.");
 }
 
 }  // namespace sdx

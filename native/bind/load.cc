@@ -1,10 +1,11 @@
-// The decoder and its records in Python.
+// Registers the ONNX decoder. Decoding runs without the GIL; records refer to the buffer, which
+// they keep alive.
 #include <nanobind/nanobind.h>
 
 #include "base/error.h"
 #include "bind/convert.h"
 #include "bind/gil.h"
-#include "bind/parts.h"
+#include "bind/register.h"
 #include "load/decode.h"
 
 namespace sdx {
@@ -12,7 +13,7 @@ namespace {
 
 using namespace nb::literals;
 
-// Holds a view of a Python buffer; made and dropped with the GIL held.
+// A view of a Python buffer; constructed and destroyed with the GIL held.
 class Buffer {
  public:
   explicit Buffer(nb::handle source) {
@@ -30,7 +31,7 @@ class Buffer {
   Py_buffer view_{};
 };
 
-// A decoded file: its records, and the bytes that they view.
+// A decoded file: its records, and the bytes that they refer to.
 template <class T>
 struct Document {
   explicit Document(nb::handle source) : buffer(source) {}
@@ -64,7 +65,7 @@ void bind_load(nb::module_& m) {
   m.def(
       "decode_tensor", [](nb::handle buffer) { return decode<Tensor>(buffer, decode_tensor); },
       "buffer"_a, nb::sig("def decode_tensor(buffer: typing_extensions.Buffer) -> TensorRecord"),
-      "Read an ONNX TensorProto; the record views the buffer and keeps it alive.");
+      "Read an ONNX TensorProto; the record views the buffer and caches it alive.");
 }
 
 }  // namespace sdx

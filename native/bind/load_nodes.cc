@@ -1,9 +1,9 @@
-// Attributes and nodes in Python.
+// Registers AttributeRecord and NodeRecord.
 #include <algorithm>
 
 #include "bind/convert.h"
 #include "bind/numbers.h"
-#include "bind/parts.h"
+#include "bind/register.h"
 #include "load/records.h"
 
 namespace sdx {
@@ -20,32 +20,35 @@ bool is_list(int32_t type) {
   return type == kTensors || type == kGraphs || type == kSparseTensors || type == kTypes;
 }
 
-// The value of an attribute as Python sees it, by alternative of Attribute::Value.
+// Converts the value of an attribute to Python, by alternative of Attribute::Value.
 struct ToPython {
   const AttributeRef& owner;
 
   nb::object operator()(std::monostate) const { return nb::none(); }
   nb::object operator()(float x) const { return nb::float_(x); }
   nb::object operator()(int64_t x) const { return nb::int_(x); }
-  nb::object operator()(Text x) const { return bytes(x); }
+  nb::object operator()(std::string_view x) const { return to_bytes(x); }
   nb::object operator()(const std::vector<float>& x) const { return array_of(x); }
   nb::object operator()(const std::vector<int64_t>& x) const { return array_of(x); }
-  nb::object operator()(const std::vector<Text>& x) const { return list_of(x, bytes); }
+  nb::object operator()(const std::vector<std::string_view>& x) const {
+    return list_of(x, to_bytes);
+  }
 
   template <class T>
   nb::object operator()(const std::vector<T>& x) const {
+    // A vector of one is a single value or a list of one: the attribute's type decides.
     if (is_list(owner->type)) return records(owner, x);
-    return x.empty() ? nb::none() : nb::cast(owner.part(x.front()));
+    return x.empty() ? nb::none() : nb::cast(owner.member(x.front()));
   }
 };
 
 void bind_attribute(nb::module_& m) {
   nb::class_<AttributeRef>(m, "AttributeRecord", "An AttributeProto.")
       .def_prop_ro(
-          "name", [](const AttributeRef& r) { return text(r->name); },
+          "name", [](const AttributeRef& r) { return to_str(r->name); },
           nb::sig("def name(self) -> str"))
       .def_prop_ro(
-          "ref_attr_name", [](const AttributeRef& r) { return text(r->ref_attr_name); },
+          "ref_attr_name", [](const AttributeRef& r) { return to_str(r->ref_attr_name); },
           nb::sig("def ref_attr_name(self) -> str"),
           "The attribute of the enclosing function that gives the value, or \"\".")
       .def_prop_ro(
@@ -74,21 +77,22 @@ void bind_nodes(nb::module_& m) {
   using NodeRef = Ref<Node>;
   nb::class_<NodeRef>(m, "NodeRecord", "A NodeProto.")
       .def_prop_ro(
-          "op_type", [](const NodeRef& r) { return text(r->op_type); },
+          "op_type", [](const NodeRef& r) { return to_str(r->op_type); },
           nb::sig("def op_type(self) -> str"))
       .def_prop_ro(
-          "domain", [](const NodeRef& r) { return text(r->domain); },
+          "domain", [](const NodeRef& r) { return to_str(r->domain); },
           nb::sig("def domain(self) -> str"))
       .def_prop_ro(
-          "overload", [](const NodeRef& r) { return text(r->overload); },
+          "overload", [](const NodeRef& r) { return to_str(r->overload); },
           nb::sig("def overload(self) -> str"))
       .def_prop_ro(
-          "name", [](const NodeRef& r) { return text(r->name); }, nb::sig("def name(self) -> str"))
+          "name", [](const NodeRef& r) { return to_str(r->name); },
+          nb::sig("def name(self) -> str"))
       .def_prop_ro(
-          "inputs", [](const NodeRef& r) { return list_of(r->inputs, text); },
+          "inputs", [](const NodeRef& r) { return list_of(r->inputs, to_str); },
           nb::sig("def inputs(self) -> list[str]"), "Value names; \"\" is an input left out.")
       .def_prop_ro(
-          "outputs", [](const NodeRef& r) { return list_of(r->outputs, text); },
+          "outputs", [](const NodeRef& r) { return list_of(r->outputs, to_str); },
           nb::sig("def outputs(self) -> list[str]"), "Value names; \"\" is an output left out.")
       .def_prop_ro(
           "attributes", [](const NodeRef& r) { return records(r, r->attributes); },
@@ -97,7 +101,7 @@ void bind_nodes(nb::module_& m) {
           "has_bodies", [](const NodeRef& r) { return has_bodies(*r); },
           nb::sig("def has_bodies(self) -> bool"), "Whether an attribute holds a graph.")
       .def_prop_ro(
-          "metadata", [](const NodeRef& r) { return entries(r->metadata); },
+          "metadata", [](const NodeRef& r) { return string_pairs(r->metadata); },
           nb::sig("def metadata(self) -> list[tuple[str, str]]"));
 }
 

@@ -1,18 +1,18 @@
-// Types and value infos in Python.
+// Registers TypeRecord and ValueInfoRecord.
 #include "bind/convert.h"
-#include "bind/parts.h"
+#include "bind/register.h"
 #include "load/records.h"
 
 namespace sdx {
 namespace {
 
 // Indexed by TypeKind.
-constexpr const char* kKinds[] = {"none", "tensor",   "sparse", "sequence",
+constexpr const char* kKinds[] = {"none", "tensor",   "sparse", "program",
                                   "map",  "optional", "opaque"};
 
 nb::object dim_size(const Dim& dim) {
   if (const auto* value = std::get_if<int64_t>(&dim.size)) return nb::int_(*value);
-  if (const auto* param = std::get_if<Text>(&dim.size)) return text(*param);
+  if (const auto* param = std::get_if<std::string_view>(&dim.size)) return to_str(*param);
   return nb::none();
 }
 
@@ -23,7 +23,7 @@ nb::object shape(const Type& type) {
 nb::object denotations(const Type& type) {
   const std::vector<Dim> unknown;
   return tuple_of(type.shape ? *type.shape : unknown,
-                  [](const Dim& dim) { return text(dim.denotation); });
+                  [](const Dim& dim) { return to_str(dim.denotation); });
 }
 
 }  // namespace
@@ -33,7 +33,7 @@ void bind_types(nb::module_& m) {
   nb::class_<TypeRef>(m, "TypeRecord", "A TypeProto.")
       .def_prop_ro(
           "kind", [](const TypeRef& r) { return kKinds[static_cast<size_t>(r->kind)]; },
-          "\"tensor\", \"sparse\", \"sequence\", \"map\", \"optional\", \"opaque\", or \"none\" "
+          "\"tensor\", \"sparse\", \"program\", \"map\", \"optional\", \"opaque\", or \"none\" "
           "when unset.")
       .def_prop_ro(
           "elem_type", [](const TypeRef& r) { return r->elem_type; },
@@ -51,19 +51,20 @@ void bind_types(nb::module_& m) {
       .def_prop_ro(
           "elem",
           [](const TypeRef& r) -> nb::object {
-            return r->elem ? nb::cast(r.part(*r->elem)) : nb::none();
+            return r->elem ? nb::cast(r.member(*r->elem)) : nb::none();
           },
           nb::sig("def elem(self) -> TypeRecord | None"),
-          "The element type of a sequence or an optional, the value type of a map.");
+          "The element type of a program or an optional, the value type of a map.");
 
   using InfoRef = Ref<ValueInfo>;
   nb::class_<InfoRef>(m, "ValueInfoRecord", "A ValueInfoProto.")
       .def_prop_ro(
-          "name", [](const InfoRef& r) { return text(r->name); }, nb::sig("def name(self) -> str"))
+          "name", [](const InfoRef& r) { return to_str(r->name); },
+          nb::sig("def name(self) -> str"))
       .def_prop_ro(
           "type",
           [](const InfoRef& r) -> nb::object {
-            return r->type ? nb::cast(r.part(*r->type)) : nb::none();
+            return r->type ? nb::cast(r.member(*r->type)) : nb::none();
           },
           nb::sig("def type(self) -> TypeRecord | None"));
 }

@@ -3,22 +3,22 @@
 
 #include <cstdlib>
 
-#include "bind/parts.h"
+#include "bind/register.h"
 
 namespace nb = nanobind;
 
 NB_MODULE(_native, m) {
-  // What torch's tables hold (registered functions, compiled code) is never freed, nor is what a
-  // daemon thread holds at the end: a session that is reached from there is no leak of ours, and
-  // not worth a page on stderr. Tests of leaks ask for it.
+  // nanobind reports objects that are alive when the interpreter ends. Tables of torch (registered
+  // functions, compiled code) and daemon threads are never freed, and neither are sessions
+  // reachable from them: that is no leak of this module. Leak tests set the variable.
   if (!std::getenv("SARDONYX_LEAKS")) nb::set_leak_warnings(false);
   m.doc() = "The native part of Sardonyx.";
   m.attr("version") = SARDONYX_VERSION;
   sdx::bind_load(m);
-  sdx::bind_texts(m);
+  sdx::bind_strings(m);
   sdx::bind_kernels(m);
   sdx::bind_specs(m);
   sdx::bind_exec(m);
-  sdx::bind_order(m);
+  sdx::bind_execution_order(m);
   sdx::bind_dlpack(m);
 }

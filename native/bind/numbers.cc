@@ -1,10 +1,10 @@
-// One-dimensional numpy arrays from C++ numbers.
 #include "bind/numbers.h"
 
 namespace sdx {
 namespace {
 
-// Kept without an owner, since nothing may be dropped after the interpreter is gone.
+// An attribute of numpy. The reference is leaked: a static could be destroyed after the
+// interpreter.
 nb::handle numpy_member(const char* name) {
   return nb::object(nb::module_::import_("numpy").attr(name)).release();
 }

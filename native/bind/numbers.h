@@ -1,4 +1,4 @@
-// One-dimensional numpy arrays from C++ numbers.
+// One-dimensional, read-only numpy arrays of numbers that a decoder writes, without a second copy.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace sdx {
 
-// numpy.dtype(name), for as long as the process lives.
+// numpy.dtype(name); the reference is never released.
 nb::handle numpy_dtype(const char* name);
 
 // A read-only numpy array over a bytes object.

@@ -1,22 +1,24 @@
-// Proves that a program is well formed before it is made: the executor trusts every number in it.
+// Validates a program before it becomes runnable, so that the executor can use every index in it
+// unchecked. Python builds specs field by field (bind/specs.cc), and `check` proves what the types
+// do not: indices are in range, values are written before they are read, views refer to earlier
+// values, ranks stay within kMaxRank, bodies have the inputs and outputs that their node needs.
 #pragma once
 
 #include <stdexcept>
 
-#include "exec/sequence.h"
+#include "exec/program.h"
 
 namespace sdx {
 
-// A broken invariant of the compiler's: no model and no feed can cause one.
+// A bug of the compiler (program/): no model and no feed can cause it.
 class MalformedProgram : public std::logic_error {
  public:
   using std::logic_error::logic_error;
 };
 
-// Each throws MalformedProgram with what is wrong: registers, slots, names, values or steps that
-// are not there or are read before they are made, ranks above kMaxRank, lists of the wrong length.
+// Each throws MalformedProgram with the first violation.
 void check(const SegmentSpec& spec, int n_slots, int n_names);
-void check(const Control& control, int n_slots, int n_names);
-void check(const SequenceSpec& spec);
+void check(const ControlNode& control, int n_slots, int n_names);
+void check(const ProgramSpec& spec);
 
 }  // namespace sdx

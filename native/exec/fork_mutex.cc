@@ -6,7 +6,7 @@
 
 namespace sdx {
 
-// All that there are, as a list.
+// All ForkMutexes of the process, oldest first; `mutex` guards the list.
 struct ForkMutexes {
   std::mutex mutex;
   ForkMutex* oldest = nullptr;
@@ -35,7 +35,8 @@ struct ForkMutexes {
     mutex.unlock();
   }
 
-  // In the child the thread that locked them is another one, so they are made anew.
+  // In the child: unlocking is only defined for the thread that locked, so they are constructed
+  // anew.
   void renew_all() {
     for (ForkMutex* m = oldest; m != nullptr; m = m->newer_) new (&m->mutex_) std::mutex;
     new (&mutex) std::mutex;

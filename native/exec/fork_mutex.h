@@ -1,13 +1,15 @@
-// A mutex that a fork cannot leave locked in the child.
+// A mutex that a fork cannot leave locked in the child. Python forks (multiprocessing) while other
+// threads may hold locks; such a lock would stay locked forever in the child, where its owner does
+// not exist. pthread_atfork handlers therefore lock all ForkMutexes before a fork, which also
+// leaves what they guard in a consistent state, and renew them in the child.
 #pragma once
 
 #include <mutex>
 
 namespace sdx {
 
-// Before a fork all of them are taken, in the order in which they were made, so that what they
-// protect is whole in the child, which finds them open. Whoever holds two at once takes the older
-// one first.
+// A fork locks all of them in order of construction. To avoid a deadlock with it, a thread that
+// holds two at once must lock the older one first.
 class ForkMutex {
  public:
   ForkMutex();

@@ -1,9 +1,9 @@
-// Asks a kernel row for its plan.
+// Calls a kernel's `prepare` for concrete sizes.
 #pragma once
 
 #include <vector>
 
-#include "exec/memory.h"
+#include "exec/bump_allocator.h"
 #include "kernels/kernel.h"
 
 namespace sdx {
@@ -16,8 +16,8 @@ inline Call call_of(const std::vector<View>& in, const std::vector<View>& out,
           {floats.data(), int(floats.size())}};
 }
 
-// Runs `prepare` with `memory` for its records and tables. Rows are compiled without exceptions:
-// none is thrown through them, and a lack of memory is a Status.
-Status prepare(const Kernel& kernel, const Call& call, Bump& memory, Plan& plan);
+// Runs `prepare` with `memory` for its arguments and tables. Kernels are compiled without
+// exceptions, so nothing on the way may throw: a lack of memory is a Status.
+Status prepare(const Kernel& kernel, const Call& call, BumpAllocator& memory, Plan& plan);
 
 }  // namespace sdx

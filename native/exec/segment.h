@@ -1,36 +1,42 @@
-// A segment: steps whose sizes are all known once the dims in its key are, run in one go.
+// A segment: a list of kernel calls whose sizes are all known once the named dims in its key are.
+//
+// SegmentSpec is what Python flattens a graph into (program/flat.py): a register program for all
+// sizes, values with their storage, and steps over value numbers. check.h validates it. A run
+//   1. resolves sizes that depend on data (`Kernel::resolve`),
+//   2. looks up or makes the specialization for its sizes (specialization.h): views, kernel plans,
+//      execution order and memory plan; the last kMaxSpecializations are cached,
+//   3. allocates arena and outputs and runs the steps (runner.h).
+//
+// Thread-safe: any number of runs at once. `mutex_` guards `recent_`; `specializing_` guards
+// `choice_` and lets one specialization be made at a time. A thread that needs both locks
+// `specializing_` first.
 #pragma once
 
-#include <atomic>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "exec/block.h"
 #include "exec/fork_mutex.h"
-#include "exec/memory.h"
-#include "exec/pool.h"
+#include "exec/run_state.h"
 #include "exec/sizes.h"
-#include "exec/texts.h"
-#include "kernels/kernel.h"
 
 namespace sdx {
 
-// How a value comes by its bytes.
+// Where the bytes of a value are. Values from `reshaped` on are stored in the bytes of value `at`.
 enum class Storage : uint8_t {
-  slot,      // an input: in the frame's slot `at`
-  constant,  // at a fixed address
-  arena,     // made by a step, dead before the segment ends
-  exported,  // made by a step, in a block of its own that goes to slot `at`; `numbers` are empty,
-             // or the axis along which it has room and the register of how much
-  reshaped,  // a view of the value `at`, as are all that follow
+  slot,      // an input: slot `at` of the run
+  constant,  // at the fixed address `data`
+  arena,     // written by a step, dead before the segment ends
+  exported,  // written by a step, in a block of its own that goes to slot `at`; `numbers` are
+             // empty, or the axis along which it has spare capacity and the register of that
+             // capacity
+  reshaped,  // a view, as are all that follow
   permuted,  // `numbers` are the axes
   sliced,    // `numbers` are registers of starts, then the steps
   expanded,
-  part,  // made by a step, in the bytes of the value `at`, which is joined along its last axis;
-         // `numbers` are the register of where in it
+  concat_slice,  // written by a step, directly into the Concat output `at` (joined along its last
+                 // axis); `numbers` are the register of its start on that axis
 };
 
 struct ValueSpec {
@@ -44,15 +50,18 @@ struct ValueSpec {
 
 struct StepSpec {
   const Kernel* kernel;
-  std::vector<int32_t> inputs, outputs;  // values; -1: not given
+  std::vector<int32_t> inputs, outputs;  // values; -1: an optional input that is absent
   std::vector<int32_t> ints;             // registers
   std::vector<double> floats;
-  std::vector<std::pair<int32_t, int32_t>> shares;  // (input, output) that may be the same bytes
-  std::vector<int32_t> permutation;  // axes of inputs that share, in the output's order; or empty
-  bool joins = false;  // inputs may be written directly into the output, along axis ints[0]
+  // (input, output) pairs that the kernel can compute in place: each output element depends on the
+  // input element at the same position only, or the kernel reads the input before it writes.
+  std::vector<std::pair<int32_t, int32_t>> in_place;
+  std::vector<int32_t>
+      permutation;         // the output's axes in terms of in-place inputs' axes, or empty
+  bool is_concat = false;  // its inputs may be written into the output directly, along axis ints[0]
 };
 
-// A name that a resolving step settles: the axis of one of its outputs.
+// A named dim whose size a step resolves from data: an axis of one of the step's outputs.
 struct ResolvedName {
   int32_t step, output, axis, name;
 };
@@ -62,126 +71,53 @@ struct Alias {
   int32_t slot, value;
 };
 
-// An output that is an input with more rows along an axis: a cache of keys or values. It is made
-// with room for rows to come; fed back, the next run puts them behind without copying the others.
-// The rooms are sizes: the rows that fit into the block of the input, and of the output.
+// An output that is an input with rows appended along an axis: a key/value cache. See
+// cache_growth.h.
 struct Growth {
   int32_t from, to;  // slots
   int32_t axis;
-  int32_t rows;                // the register of the output's rows
-  int32_t room_from, room_to;  // names
+  int32_t rows;                        // the register of the output's rows
+  int32_t capacity_from, capacity_to;  // names: rows that fit into the blocks of input and output
 };
 
 struct SegmentSpec {
-  int number = 0;  // for outcomes and moments
+  int number = 0;  // identifies the segment in outcomes and profiles
   std::vector<SizeOp> sizes;
   std::vector<Guard> guards;
-  std::vector<int32_t> names;  // those that decide all sizes: the key of a binding
+  std::vector<int32_t> names;  // the named dims that decide all sizes: the key of a specialization
   std::vector<ValueSpec> values;
   std::vector<StepSpec> steps;
   std::vector<ResolvedName> resolved;
   std::vector<Alias> aliases;
   std::vector<Growth> growths;
-  int effort = 0;         // of the search for an order; below 0 steps run as they are listed
-  bool branches = false;  // whether small steps that do not need each other run at once
+  int effort = 0;  // of the search for an execution order; below 0 steps run in the listed order
+  bool parallel_branches = false;  // ORT_PARALLEL: independent small steps run at once
 };
 
-// The rows of a block with room for more. Whoever adds some claims them first, so that two runs
-// that go on from the same rows do not write to the same place.
-struct Room {
-  int64_t rows = 0;  // that fit
-  std::atomic<int64_t> used{0};
-
-  // Rows [from, to) for the caller alone; false where they are taken or do not fit.
-  bool claim(int64_t from, int64_t to) {
-    return to <= rows && used.compare_exchange_strong(from, to);
-  }
-};
-
-// A tensor between segments, with a hold on its bytes. Contiguous, but for the gaps of its room.
-struct Slot {
-  View view;
-  std::byte* data = nullptr;
-  std::shared_ptr<std::byte> block;  // empty for memory of the caller's
-  std::shared_ptr<Room> room;        // of a tensor that may grow
-};
-
-enum class Fault : uint8_t { none, guard, size, step, memory, stopped, name, limit };
-
-// How a run ended: at which guard or step (`index`) of which segment, and what its names were.
-struct Outcome {
-  Fault fault = Fault::none;
-  int segment = 0;
-  int index = 0;
-  Status status;
-  std::vector<int64_t> names;
-  int64_t bytes = 0;  // that were wanted, for faults of memory
-};
-
-// When a step ran, which run of its segment that was, and in which of the chains that ran at once.
-struct Moment {
-  int segment, step, run, lane;
-  int64_t begin_ns, end_ns;
-};
-
-// What profiles are made of.
-struct Moments {
-  std::vector<Moment> steps;
-  std::vector<std::vector<int64_t>> names;  // by run of a segment: those of a body have their own
-};
-
-// Memory of the caller's for an output, used where the run makes just such a tensor in a block of
-// its own. It overlaps nothing that the run reads.
-struct Given {
-  int32_t slot;
-  View view;
-  std::byte* data;
-};
-
-// Everything about one run that its segments share.
-struct RunState {
-  std::vector<Slot> slots;
-  std::vector<int64_t> names;
-  ThreadOptions threads;
-  Pool* pool = nullptr;
-  Texts* texts = nullptr;
-  int64_t limit_bytes = INT64_MAX;  // for arena and outputs at once
-  const RunState* outer = nullptr;  // of the run that this is the body of
-  int64_t aside_bytes = 0;          // that a loop of this run holds, in no slot yet
-  bool grows_in_place = true;
-  bool (*should_stop)(void*) = nullptr;  // asked between steps
-  void* stop_context = nullptr;
-  Moments* moments = nullptr;
-  std::vector<Given> given;
-};
-
-// So many bytes with those that a run and the runs around it hold already. Where there is no limit
-// nobody asks, and they are not counted.
-int64_t with_held(const RunState& state, int64_t bytes);
-
-// A value in the arena: its bytes, where they lie, and the first and last position that needs them.
-struct Span {
+// A value in the arena: its bytes, its offset, and the first and last position of the execution
+// order that needs it.
+struct ValueSpan {
   int32_t value;
   int64_t bytes, offset;
   int32_t start, end;
-  int32_t lent = -1;  // the slot of a value made later, in whose block it lies instead
+  int32_t output_slot = -1;  // not in the arena but in the block of this output, written later
 };
 
-// What resolving left, by the numbers of steps.
-using FoundBySteps = std::vector<std::pair<int32_t, std::vector<int64_t>>>;
+// What `resolve` cached, by step number.
+using ResolveCaches = std::vector<std::pair<int32_t, std::vector<int64_t>>>;
 
 // The memory of one run of a segment.
 struct MemoryReport {
-  std::vector<int32_t> order;  // steps, as they run
-  std::vector<Span> values;
-  std::vector<Span> scratch;                          // `value` is the step
+  std::vector<int32_t> order;  // steps in execution order
+  std::vector<ValueSpan> values;
+  std::vector<ValueSpan> scratch;                     // `value` is the step
   std::vector<std::pair<int32_t, int64_t>> exported;  // slot, bytes
-  int64_t arena_bytes, least_bytes, local_bytes;
+  int64_t arena_bytes, lower_bound, local_bytes;
 };
 
-struct Binding;
-struct Choice;
-struct Wiring;
+struct Specialization;
+struct PlanChoice;
+struct Dependencies;
 
 class Segment {
  public:
@@ -190,23 +126,24 @@ class Segment {
 
   Outcome run(RunState& state) const;
 
-  // What a run with the names of `state` takes; nothing where a size is not known or cannot be.
+  // The memory that a run with the names of `state` takes; nothing where a size is unknown or out
+  // of range.
   std::optional<MemoryReport> memory(RunState state) const;
 
   const SegmentSpec& spec() const { return spec_; }
 
  private:
-  std::shared_ptr<const Binding> recent_for(const RunState& state) const;
-  std::shared_ptr<const Binding> binding_for(RunState& state, Outcome& outcome) const;
-  Outcome resolve(RunState& state, FoundBySteps& found) const;
+  std::shared_ptr<const Specialization> cached_for(const RunState& state) const;
+  std::shared_ptr<const Specialization> specialization_for(RunState& state, Outcome& outcome) const;
+  Outcome resolve(RunState& state, ResolveCaches& caches) const;
 
   SegmentSpec spec_;
-  std::vector<int32_t> early_guards_;  // to be checked before sizes are resolved
-  std::unique_ptr<const Wiring> wiring_;
-  mutable ForkMutex choosing_;  // one binding is made at a time; taken before `mutex_`
-  mutable std::unique_ptr<Choice> choice_;
+  std::vector<int32_t> early_guards_;  // checked before sizes are resolved from data
+  std::unique_ptr<const Dependencies> dependencies_;
+  mutable ForkMutex specializing_;
+  mutable std::unique_ptr<PlanChoice> choice_;
   mutable ForkMutex mutex_;
-  mutable std::vector<std::shared_ptr<const Binding>> recent_;  // the latest used last
+  mutable std::vector<std::shared_ptr<const Specialization>> recent_;  // least recently used first
 };
 
 }  // namespace sdx

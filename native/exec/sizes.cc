@@ -12,6 +12,7 @@ bool apply(SizeKind kind, int64_t a, int64_t b, int64_t* out) {
     case SizeKind::div:
     case SizeKind::mod: {
       if (b == 0 || (b == -1 && a == INT64_MIN)) return false;
+      // C++ truncates towards zero; symbolic sizes follow Python and round down.
       int64_t rest = a % b;
       int64_t quotient = a / b;
       if (rest != 0 && (rest < 0) != (b < 0)) {
@@ -23,7 +24,7 @@ bool apply(SizeKind kind, int64_t a, int64_t b, int64_t* out) {
     }
     case SizeKind::min: *out = a < b ? a : b; return true;
     case SizeKind::max: *out = a > b ? a : b; return true;
-    default: *out = a == 1 ? b : a; return true;
+    default: *out = a == 1 ? b : a; return true;  // broadcast
   }
 }
 

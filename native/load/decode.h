@@ -1,4 +1,6 @@
-// From the bytes of an ONNX file to records that view them. All raise DecodeError.
+// Decodes an ONNX file into records that refer to its bytes. Throws DecodeError for malformed
+// bytes. Weights are skipped, not copied: decoding touches only the structure of the file. There is
+// no 2 GiB limit. Thread-safe: pure functions over a buffer that nobody may change.
 #pragma once
 
 #include "load/records.h"
@@ -8,9 +10,10 @@ namespace sdx {
 Model decode_model(std::string_view buffer);
 Tensor decode_tensor(std::string_view buffer);
 
-// Typed data (float_data, int32_data, ...) of a tensor whose elements do not lie in place.
+// Typed data (float_data, int32_data, ...) of a tensor whose elements are not contiguous in the
+// file.
 uint64_t count_elements(const Tensor& tensor);
-std::vector<Text> read_strings(const Tensor& tensor);
+std::vector<std::string_view> read_strings(const Tensor& tensor);
 
 // Writes exactly `n` elements; T is the C++ type of tensor.storage.
 template <class T>

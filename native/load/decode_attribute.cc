@@ -6,21 +6,21 @@
 namespace sdx {
 namespace {
 
-// Every value field of the message, before it is known which one counts.
+// All value fields of the message: `type`, which selects one, may come after them.
 struct Fields {
   std::optional<float> f;
   std::optional<int64_t> i;
-  std::optional<Text> s;
+  std::optional<std::string_view> s;
   std::vector<Tensor> t, tensors;
   std::vector<Graph> g, graphs;
   std::vector<SparseTensor> sparse_tensor, sparse_tensors;
   std::vector<Type> tp, type_protos;
   std::vector<float> floats;
   std::vector<int64_t> ints;
-  std::vector<Text> strings;
+  std::vector<std::string_view> strings;
 };
 
-// The record of a field that may be given once: a second one is merged into the first.
+// The record of a non-repeated field: a second occurrence is merged into the first.
 template <class T>
 T& single(std::vector<T>& records) {
   return records.empty() ? records.emplace_back() : records.front();
@@ -48,6 +48,7 @@ void decode_messages(Reader& r, const Field& f, Fields& v) {
   }
 }
 
+// The type of an attribute without one, as files before IR version 3 have them.
 int32_t deduce_type(const Fields& v) {
   if (v.f) return kFloat;
   if (v.i) return kInt;
@@ -66,12 +67,12 @@ int32_t deduce_type(const Fields& v) {
   return kUndefined;
 }
 
-// An absent scalar is its default: writers in proto3 languages leave zeros out.
+// The value that the type selects. An absent scalar is 0: proto3 writers omit defaults.
 Attribute::Value pick(Fields&& v, int32_t type) {
   switch (type) {
     case kFloat: return v.f.value_or(0.0f);
     case kInt: return v.i.value_or(0);
-    case kString: return v.s.value_or(Text());
+    case kString: return v.s.value_or(std::string_view());
     case kTensor: return std::move(v.t);
     case kGraph: return std::move(v.g);
     case kSparseTensor: return std::move(v.sparse_tensor);
@@ -92,7 +93,7 @@ Attribute::Value pick(Fields&& v, int32_t type) {
 void decode_attribute(Reader r, Attribute& attribute) {
   Fields v;
   for (Field f; r.next(f);) switch (f.number) {
-      case 1: attribute.name = r.text(f, "name"); break;
+      case 1: attribute.name = r.utf8(f, "name"); break;
       case 2: v.f = r.float32(f, "f"); break;
       case 3: v.i = r.int64(f, "i"); break;
       case 4: v.s = r.bytes(f, "s"); break;
@@ -105,7 +106,7 @@ void decode_attribute(Reader r, Attribute& attribute) {
         while (r.again(f));
         break;
       case 20: attribute.type = r.int32(f, "type"); break;
-      case 21: attribute.ref_attr_name = r.text(f, "ref_attr_name"); break;
+      case 21: attribute.ref_attr_name = r.utf8(f, "ref_attr_name"); break;
       default: decode_messages(r, f, v);
     }
   if (attribute.type == kUndefined) attribute.type = deduce_type(v);

@@ -14,7 +14,7 @@ struct DataField {
   Wire element;
 };
 
-// Indexed by Storage.
+// Indexed by TensorStorage.
 constexpr DataField kDataFields[] = {
     {0, "", Wire::bytes},
     {9, "raw_data", Wire::bytes},
@@ -26,20 +26,23 @@ constexpr DataField kDataFields[] = {
     {6, "string_data", Wire::bytes},
 };
 
-const DataField& data_field(Storage storage) { return kDataFields[static_cast<size_t>(storage)]; }
+const DataField& data_field(TensorStorage storage) {
+  return kDataFields[static_cast<size_t>(storage)];
+}
 
-// Notes which data fields a message holds, looking at their lengths only.
+// Records which data fields a message has, reading their lengths only.
 class DataFields {
  public:
-  void add(Reader& r, const Field& f, Storage storage) {
+  void add(Reader& r, const Field& f, TensorStorage storage) {
     const DataField& field = data_field(storage);
-    const Text chunk = field.element == Wire::bytes ? r.bytes(f, field.name)
-                                                    : r.skip_scalars(f, field.name, field.element);
+    const std::string_view chunk = field.element == Wire::bytes
+                                       ? r.bytes(f, field.name)
+                                       : r.skip_scalars(f, field.name, field.element);
     Seen& seen = seen_[static_cast<size_t>(storage)];
-    seen.chunks = storage == Storage::raw ? 1 : seen.chunks + 1;
+    seen.chunks = storage == TensorStorage::raw ? 1 : seen.chunks + 1;
     seen.last = chunk;
-    seen.has_elements = storage == Storage::string || !chunk.empty() ||
-                        (storage != Storage::raw && seen.has_elements);
+    seen.has_elements = storage == TensorStorage::string || !chunk.empty() ||
+                        (storage != TensorStorage::raw && seen.has_elements);
   }
 
   void describe(Tensor& tensor) const {
@@ -47,7 +50,7 @@ class DataFields {
     const Seen& seen = seen_[static_cast<size_t>(tensor.storage)];
     const Wire element = data_field(tensor.storage).element;
     const bool is_fixed = element == Wire::fixed32 || element == Wire::fixed64;
-    tensor.is_in_place = tensor.storage == Storage::raw || (is_fixed && seen.chunks == 1);
+    tensor.is_in_place = tensor.storage == TensorStorage::raw || (is_fixed && seen.chunks == 1);
     if (!tensor.is_in_place) return;
     tensor.offset = tensor.body.offset_of(seen.last.data());
     tensor.length = seen.last.size();
@@ -57,18 +60,18 @@ class DataFields {
   struct Seen {
     uint64_t chunks = 0;
     bool has_elements = false;
-    Text last;
+    std::string_view last;
   };
 
-  // ONNX allows one data field. Of several, the first in Storage's order that holds elements
-  // counts, since some writers leave the others there, empty.
-  Storage choose() const {
-    Storage chosen = Storage::none;
+  // ONNX allows one data field. Of several, the first in the order of TensorStorage that has
+  // elements counts: some writers add the others, empty.
+  TensorStorage choose() const {
+    TensorStorage chosen = TensorStorage::none;
     for (size_t i = seen_.size(); i-- > 1;) {
       const auto better = [&] {
         return seen_[i].has_elements || !seen_[static_cast<size_t>(chosen)].has_elements;
       };
-      if (seen_[i].chunks != 0 && better()) chosen = static_cast<Storage>(i);
+      if (seen_[i].chunks != 0 && better()) chosen = static_cast<TensorStorage>(i);
     }
     return chosen;
   }
@@ -80,7 +83,8 @@ void decode_dims(Reader& r, const Field& f, std::vector<int64_t>& dims) {
   r.varints(f, "dims", [&](uint64_t v) { dims.push_back(static_cast<int64_t>(v)); });
 }
 
-// Calls `visit` for each field of the tensor's message that holds its data.
+// Calls `visit` for each occurrence of the tensor's data field: a repeated field may come in
+// several packed chunks or element by element.
 template <class F>
 void each_data_field(const Tensor& tensor, F&& visit) {
   const DataField& field = data_field(tensor.storage);
@@ -94,7 +98,7 @@ void each_data_field(const Tensor& tensor, F&& visit) {
 }
 
 // A varint ends at each byte whose top bit is clear.
-uint64_t count_varints(Text chunk) {
+uint64_t count_varints(std::string_view chunk) {
   uint64_t n = 0;
   for (const char c : chunk) n += static_cast<uint8_t>(c) < 0x80;
   return n;
@@ -113,17 +117,17 @@ void decode_tensor(Reader r, Tensor& tensor) {
         r.bytes(f, "segment");
         tensor.has_segment = true;
         break;
-      case 4: data.add(r, f, Storage::float32); break;
-      case 5: data.add(r, f, Storage::int32); break;
-      case 6: data.add(r, f, Storage::string); break;
-      case 7: data.add(r, f, Storage::int64); break;
-      case 8: tensor.name = r.text(f, "name"); break;
-      case 9: data.add(r, f, Storage::raw); break;
-      case 10: data.add(r, f, Storage::float64); break;
-      case 11: data.add(r, f, Storage::uint64); break;
+      case 4: data.add(r, f, TensorStorage::float32); break;
+      case 5: data.add(r, f, TensorStorage::int32); break;
+      case 6: data.add(r, f, TensorStorage::string); break;
+      case 7: data.add(r, f, TensorStorage::int64); break;
+      case 8: tensor.name = r.utf8(f, "name"); break;
+      case 9: data.add(r, f, TensorStorage::raw); break;
+      case 10: data.add(r, f, TensorStorage::float64); break;
+      case 11: data.add(r, f, TensorStorage::uint64); break;
       case 13:
         tensor.external_data.push_back(
-            decode_strict_entry(r.child(f, "external_data", "StringStringEntryProto")));
+            decode_utf8_entry(r.child(f, "external_data", "StringStringEntryProto")));
         break;
       case 14: tensor.location = r.int32(f, "data_location"); break;
       default: r.skip(f);
@@ -149,7 +153,7 @@ Tensor decode_tensor(std::string_view buffer) {
 uint64_t count_elements(const Tensor& tensor) {
   uint64_t n = 0;
   each_data_field(tensor, [&](Reader& r, const Field& f, const DataField& field) {
-    const Text chunk = r.skip_scalars(f, field.name, field.element);
+    const std::string_view chunk = r.skip_scalars(f, field.name, field.element);
     n += field.element == Wire::varint    ? count_varints(chunk)
          : field.element == Wire::fixed32 ? chunk.size() / 4
                                           : chunk.size() / 8;
@@ -161,9 +165,10 @@ template <class T>
 void read_elements(const Tensor& tensor, T* out, uint64_t n) {
   T* const end = out + n;
   each_data_field(tensor, [&](Reader& r, const Field& f, const DataField& field) {
-    // The count is checked again: the owner of a writable buffer may have changed it meanwhile.
+    // Checked again, although count_elements has counted: the owner of a writable buffer may have
+    // changed it in between.
     const auto store = [&](auto value) {
-      if (out == end) r.fail(f, field.name, "the data change while they are read");
+      if (out == end) r.fail(f, field.name, "the data changed while they were read");
       *out++ = static_cast<T>(value);
     };
     if constexpr (std::is_floating_point_v<T>)
@@ -179,8 +184,8 @@ template void read_elements(const Tensor&, int32_t*, uint64_t);
 template void read_elements(const Tensor&, int64_t*, uint64_t);
 template void read_elements(const Tensor&, uint64_t*, uint64_t);
 
-std::vector<Text> read_strings(const Tensor& tensor) {
-  std::vector<Text> strings;
+std::vector<std::string_view> read_strings(const Tensor& tensor) {
+  std::vector<std::string_view> strings;
   each_data_field(tensor, [&](Reader& r, const Field& f, const DataField& field) {
     strings.push_back(r.bytes(f, field.name));
   });

@@ -8,12 +8,12 @@ void decode_dim(Reader r, Dim& dim) {
   for (Field f; r.next(f);) switch (f.number) {
       case 1: dim.size = r.int64(f, "dim_value"); break;
       case 2:
-        if (const Text param = r.text(f, "dim_param"); param.empty())
+        if (const std::string_view param = r.utf8(f, "dim_param"); param.empty())
           dim.size = std::monostate{};
         else
           dim.size = param;
         break;
-      case 3: dim.denotation = r.text(f, "denotation"); break;
+      case 3: dim.denotation = r.utf8(f, "denotation"); break;
       default: r.skip(f);
     }
 }
@@ -97,7 +97,7 @@ void decode_type(Reader r, Type& type) {
 
 void decode_value_info(Reader r, ValueInfo& info) {
   for (Field f; r.next(f);) switch (f.number) {
-      case 1: info.name = r.text(f, "name"); break;
+      case 1: info.name = r.utf8(f, "name"); break;
       case 2:
         if (!info.type) info.type.emplace();
         decode_type(r.child(f, "type", "TypeProto"), *info.type);

@@ -1,5 +1,5 @@
-// One decoder per ONNX message. Each adds to its record, so a message given twice is merged;
-// tensors alone start anew, since their data are found again through the last message's bytes.
+// One decoder per ONNX message. Each merges into its record, as protobuf merges a message that is
+// given twice; tensors are replaced, since their data are found through the last message's bytes.
 #pragma once
 
 #include "load/records.h"
@@ -14,8 +14,8 @@ void decode_sparse_tensor(Reader r, SparseTensor& tensor);
 void decode_type(Reader r, Type& type);
 void decode_value_info(Reader r, ValueInfo& info);
 
-// Free text (documentation, metadata) may be any bytes; names and file paths must be UTF-8.
-Entry decode_entry(Reader r);
-Entry decode_strict_entry(Reader r);
+// Documentation and metadata may be any bytes; names and file paths must be UTF-8.
+StringEntry decode_entry(Reader r);
+StringEntry decode_utf8_entry(Reader r);
 
 }  // namespace sdx

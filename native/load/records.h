@@ -1,4 +1,5 @@
-// What a model file says, as views into its bytes: nothing here owns text or tensor data.
+// The contents of an ONNX file as records of string views and offsets into its bytes: nothing here
+// owns text or tensor data.
 #pragma once
 
 #include <cstdint>
@@ -13,24 +14,24 @@
 
 namespace sdx {
 
-using Text = std::string_view;
-using Entry = std::pair<Text, Text>;           // key, value
-using OpsetImport = std::pair<Text, int64_t>;  // domain, version
+using StringEntry = std::pair<std::string_view, std::string_view>;  // key, value
+using OpsetImport = std::pair<std::string_view, int64_t>;           // domain, version
 
-enum class Storage : uint8_t { none, raw, float32, int32, int64, float64, uint64, string };
+// Which field of a TensorProto has the elements.
+enum class TensorStorage : uint8_t { none, raw, float32, int32, int64, float64, uint64, string };
 
 struct Tensor {
-  Text name;
+  std::string_view name;
   int32_t data_type = 0;
   int32_t location = 0;  // 1: external
   bool has_segment = false;
   bool is_in_place = false;  // [offset, offset + length) holds the elements, little-endian
-  Storage storage = Storage::none;
+  TensorStorage storage = TensorStorage::none;
   uint64_t offset = 0;
   uint64_t length = 0;
   std::vector<int64_t> dims;
-  std::vector<Entry> external_data;
-  Reader body;  // over the whole message, for data that must be decoded when somebody asks
+  std::vector<StringEntry> external_data;
+  Reader body;  // over the whole message: typed data are decoded on demand
 };
 
 struct SparseTensor {
@@ -40,8 +41,8 @@ struct SparseTensor {
 };
 
 struct Dim {
-  std::variant<std::monostate, int64_t, Text> size;
-  Text denotation;
+  std::variant<std::monostate, int64_t, std::string_view> size;
+  std::string_view denotation;
 };
 
 enum class TypeKind : uint8_t { none, tensor, sparse, sequence, map, optional, opaque };
@@ -55,7 +56,7 @@ struct Type {
 };
 
 struct ValueInfo {
-  Text name;
+  std::string_view name;
   std::optional<Type> type;
 };
 
@@ -81,31 +82,33 @@ enum AttributeType : int32_t {
 };
 
 struct Attribute {
-  // A single tensor, graph or type is a vector of one; `type` tells it from a list of one.
-  using Value = std::variant<std::monostate, float, int64_t, Text, std::vector<float>,
-                             std::vector<int64_t>, std::vector<Text>, std::vector<Tensor>,
-                             std::vector<Graph>, std::vector<SparseTensor>, std::vector<Type>>;
+  // A single tensor, graph or type is a vector of one, since Graph is incomplete here; `type`
+  // distinguishes it from a list of one.
+  using Value =
+      std::variant<std::monostate, float, int64_t, std::string_view, std::vector<float>,
+                   std::vector<int64_t>, std::vector<std::string_view>, std::vector<Tensor>,
+                   std::vector<Graph>, std::vector<SparseTensor>, std::vector<Type>>;
 
-  Text name;
-  Text ref_attr_name;
+  std::string_view name;
+  std::string_view ref_attr_name;
   int32_t type = kUndefined;
   Value value;
 };
 
 struct Node {
-  Text op_type;
-  Text domain;
-  Text overload;
-  Text name;
-  std::vector<Text> inputs;
-  std::vector<Text> outputs;
+  std::string_view op_type;
+  std::string_view domain;
+  std::string_view overload;
+  std::string_view name;
+  std::vector<std::string_view> inputs;
+  std::vector<std::string_view> outputs;
   std::vector<Attribute> attributes;
-  std::vector<Entry> metadata;
+  std::vector<StringEntry> metadata;
 };
 
 struct Graph {
-  Text name;
-  Text doc_string;
+  std::string_view name;
+  std::string_view doc_string;
   std::vector<Node> nodes;
   std::vector<Tensor> initializers;
   std::vector<SparseTensor> sparse_initializers;
@@ -115,12 +118,12 @@ struct Graph {
 };
 
 struct Function {
-  Text domain;
-  Text name;
-  Text overload;
-  std::vector<Text> inputs;
-  std::vector<Text> outputs;
-  std::vector<Text> attributes;
+  std::string_view domain;
+  std::string_view name;
+  std::string_view overload;
+  std::vector<std::string_view> inputs;
+  std::vector<std::string_view> outputs;
+  std::vector<std::string_view> attributes;
   std::vector<Attribute> attribute_protos;
   std::vector<Node> nodes;
   std::vector<OpsetImport> opset_imports;
@@ -130,12 +133,12 @@ struct Function {
 struct Model {
   int64_t ir_version = 0;
   int64_t model_version = 0;
-  Text producer_name;
-  Text producer_version;
-  Text domain;
-  Text doc_string;
+  std::string_view producer_name;
+  std::string_view producer_version;
+  std::string_view domain;
+  std::string_view doc_string;
   std::vector<OpsetImport> opset_imports;
-  std::vector<Entry> metadata;
+  std::vector<StringEntry> metadata;
   std::optional<Graph> graph;
   std::vector<Function> functions;
 };

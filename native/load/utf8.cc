@@ -1,4 +1,3 @@
-// Validation of UTF-8, as strict as Python's decoder.
 #include "load/utf8.h"
 
 #include <cstddef>
@@ -8,6 +7,7 @@
 namespace sdx {
 namespace {
 
+// Eight bytes at a time: nearly all names are ASCII.
 size_t ascii_prefix(std::string_view text) {
   size_t n = 0;
   for (uint64_t word; n + sizeof word <= text.size(); n += sizeof word) {
@@ -24,7 +24,8 @@ size_t sequence_length(std::string_view text) {
   const uint8_t lead = byte(0);
   const size_t n = lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
   if (n == 0 || text.size() < n) return 0;
-  // The second byte's range is what rules out overlong forms, surrogates and too large points.
+  // The range of the second byte excludes overlong forms, surrogates and code points above
+  // U+10FFFF.
   const uint8_t low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
   const uint8_t high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
   if (byte(1) < low || byte(1) > high) return 0;

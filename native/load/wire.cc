@@ -1,4 +1,3 @@
-// A bounds-checked reader of the protobuf wire format over bytes that stay where they are.
 #include "load/wire.h"
 
 #include "base/error.h"
@@ -62,9 +61,9 @@ std::string_view Reader::bytes(const Field& field, const char* name) {
   return read_bytes(field, name);
 }
 
-std::string_view Reader::text(const Field& field, const char* name) {
+std::string_view Reader::utf8(const Field& field, const char* name) {
   const std::string_view value = bytes(field, name);
-  if (!is_utf8(value)) fail(field, name, "the text is not UTF-8");
+  if (!is_utf8(value)) fail(field, name, "the string is not UTF-8");
   return value;
 }
 
@@ -96,7 +95,7 @@ std::string_view Reader::skip_scalars(const Field& field, const char* name, Wire
   const size_t width = element == Wire::fixed32 ? 4 : element == Wire::fixed64 ? 8 : 1;
   if (chunk.size() % width != 0)
     fail(field, name,
-         "the packed length " + std::to_string(chunk.size()) + " is no multiple of " +
+         "the packed length " + std::to_string(chunk.size()) + " is not a multiple of " +
              std::to_string(width));
   return chunk;
 }

@@ -1,4 +1,5 @@
-// A bounds-checked reader of the protobuf wire format over bytes that stay where they are.
+// A bounds-checked reader of the protobuf wire format. It never copies: strings and messages are
+// views of the buffer.
 #pragma once
 
 #include <bit>
@@ -13,7 +14,7 @@ static_assert(std::endian::native == std::endian::little, "the wire format is re
 
 enum class Wire : uint8_t { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
 
-// A tag that was read: which field of the message, how it is encoded, where it starts.
+// A tag: the field number, its encoding, and where it starts.
 struct Field {
   uint32_t number = 0;
   Wire wire = Wire::varint;
@@ -22,11 +23,11 @@ struct Field {
 
 // A cursor over one message. A copy is an independent cursor over the same bytes.
 //
-// Every read of a known field takes the field's name, for messages only. Each raises DecodeError,
-// naming field and byte offset, when the bytes do not hold what is asked for.
+// Reads of known fields take the field's name, for error messages only. Each throws DecodeError
+// with field and byte offset if the bytes do not have the expected encoding.
 class Reader {
  public:
-  // Messages inside messages, counted as protobuf does: what it can read, this can.
+  // Nesting of messages, as protobuf limits it: also bounds the recursion of the decoders.
   static constexpr int kMaxDepth = 100;
 
   Reader() = default;
@@ -44,12 +45,12 @@ class Reader {
   int32_t int32(const Field& field, const char* name);
   float float32(const Field& field, const char* name);
   std::string_view bytes(const Field& field, const char* name);
-  std::string_view text(const Field& field, const char* name);  // bytes that must be UTF-8
+  std::string_view utf8(const Field& field, const char* name);  // bytes that must be UTF-8
   Reader child(const Field& field, const char* name, const char* message);
   void skip(const Field& field);
 
-  // Reads the next tag if it is that of `field` again. Tree ensembles are made of long runs of
-  // one repeated field, which need not go through the decoder's dispatch element by element.
+  // Reads the next tag if it equals that of `field`. Tree ensembles have long runs of one repeated
+  // field, which would be slow through the decoder's dispatch. One-byte tags only.
   bool again(Field& field) {
     if (pos_ == end_ || *pos_ != static_cast<char>(field.number << 3 | uint32_t(field.wire)) ||
         field.number > 15)
@@ -58,13 +59,13 @@ class Reader {
     return true;
   }
 
-  // A repeated scalar field, one packed chunk or a run of elements: calls `each` per element.
+  // Calls `each` for the elements of a repeated scalar field: a packed chunk or a run of fields.
   template <class F>
   void varints(Field field, const char* name, F&& each);
   template <class T, class F>
   void fixed(Field field, const char* name, F&& each);
 
-  // Steps over a repeated scalar without looking at a packed chunk, which it returns.
+  // Skips a repeated scalar; returns its bytes without reading them.
   std::string_view skip_scalars(const Field& field, const char* name, Wire element);
 
   uint64_t offset_of(const char* at) const { return static_cast<uint64_t>(at - base_); }

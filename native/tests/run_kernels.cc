@@ -1,5 +1,5 @@
-// Runs kernel rows for tests on another machine: tests/remote.py writes calls to the standard input
-// and reads what they made from the standard output. Numbers are int64 in the machine's order.
+// Runs kernels for tests on another machine: tests/remote.py writes calls to the standard input and
+// reads the results from the standard output. Integers are int64 in the machine's byte order.
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -7,19 +7,19 @@
 #include <vector>
 
 #include "exec/prepare.h"
-#include "exec/single.h"
+#include "exec/single_call.h"
 #include "kernels/registry.h"
 
 namespace sdx {
 namespace {
 
-constexpr int64_t kGuard = 64;
+constexpr int64_t kGuard = 64;  // bytes before and after each tensor that no kernel may write
 constexpr unsigned char kPattern = 0xA5;
-enum Ask : int64_t { kCall = 0, kResolve = 1, kEnd = 2 };
+enum Request : int64_t { kCall = 0, kResolve = 1, kEnd = 2 };
 
 void read_bytes(void* to, int64_t n) {
   if (n > 0 && fread(to, 1, size_t(n), stdin) != size_t(n)) {
-    fputs("the calls end too early\n", stderr);
+    fputs("the input ends in the middle of a call\n", stderr);
     exit(2);
   }
 }
@@ -50,8 +50,9 @@ void write_text(const char* text) {
   write_bytes(all.data(), int64_t(all.size()));
 }
 
-// The bytes of a tensor, as far from a 64-byte line as on the other machine, between guards.
-struct Room {
+// The bytes of a tensor between guards, at the same distance from a 64-byte boundary as on the
+// machine that sent it: alignment may decide between code paths of a kernel.
+struct GuardedBytes {
   std::unique_ptr<unsigned char[]> whole;
   unsigned char* first = nullptr;
   int64_t n_bytes = 0;
@@ -65,7 +66,7 @@ struct Room {
     n_bytes = bytes;
   }
 
-  bool has_guards() const {
+  bool has_intact_guards() const {
     for (int64_t i = 1; i <= kGuard; ++i)
       if (first[-i] != kPattern || first[n_bytes + i - 1] != kPattern) return false;
     return true;
@@ -74,24 +75,25 @@ struct Room {
 
 struct Operands {
   std::vector<View> views;
-  std::vector<Room> rooms;
+  std::vector<GuardedBytes> bytes;
   std::vector<void*> at;
 };
 
-// Type, dims, strides, where the origin lies in the bytes, their number and distance from a line,
-// and the input that an output shares its bytes with (-1: none); then an input's bytes.
+// An operand is sent as: type, dims, strides, offset of its first element in its bytes, their
+// number, their distance from a 64-byte boundary, and the input that an output is computed in place
+// of (-1: none); then, for inputs, the bytes.
 Operands read_operands(bool has_bytes, const Operands* inputs) {
   Operands made;
   const auto n = size_t(read_int());
-  made.rooms.resize(n);
+  made.bytes.resize(n);
   for (size_t i = 0; i < n; ++i) {
     View view;
     view.dtype = DType(read_int());
     const std::vector<int64_t> dims = read_list<int64_t>(), strides = read_list<int64_t>();
-    const int64_t origin = read_int(), bytes = read_int(), skew = read_int(), same = read_int();
-    made.rooms[i].make(bytes, skew);
-    if (has_bytes) read_bytes(made.rooms[i].first, bytes);
-    void* at = made.rooms[i].first + origin;
+    const int64_t origin = read_int(), n_bytes = read_int(), skew = read_int(), same = read_int();
+    made.bytes[i].make(n_bytes, skew);
+    if (has_bytes) read_bytes(made.bytes[i].first, n_bytes);
+    void* at = made.bytes[i].first + origin;
     if (same >= 0) at = inputs->at[size_t(same)];
     if (view.dtype == DType::none) {
       at = nullptr;
@@ -107,32 +109,32 @@ Operands read_operands(bool has_bytes, const Operands* inputs) {
   return made;
 }
 
-void answer(Ask ask) {
+void answer(Request request) {
   const std::vector<char> name = read_list<char>();
   Operands in = read_operands(true, nullptr);
   Operands out = read_operands(false, &in);
   const std::vector<int64_t> ints = read_list<int64_t>();
   const std::vector<double> floats = read_list<double>();
-  const int parts = int(read_int());
+  const int splits = int(read_int());
   const Call call = call_of(in.views, out.views, ints, floats);
   const Data data{in.at.data(), out.at.data(), nullptr, nullptr};
   const Kernel* kernel = find_kernel(*chosen_isa(), std::string_view(name.data(), name.size()));
   Status status;
   if (kernel == nullptr)
     status = Status::fail("there is no such kernel");
-  else if (ask == kResolve)
+  else if (request == kResolve)
     status = kernel->resolve(call, data, out.views.data());
   else
-    status = run_single(*kernel, call, data, parts);
+    status = run_single_call(*kernel, call, data, splits);
   for (const Operands* operands : {&in, &out})
-    for (const Room& room : operands->rooms)
-      if (!room.has_guards()) status = Status::fail("wrote outside a tensor");
+    for (const GuardedBytes& bytes : operands->bytes)
+      if (!bytes.has_intact_guards()) status = Status::fail("the kernel wrote outside a tensor");
   write_text(status.text());
-  if (ask == kResolve) {
+  if (request == kResolve) {
     for (const View& view : out.views) write_bytes(view.dims, view.rank * int64_t(sizeof(int64_t)));
     return;
   }
-  for (size_t i = 0; i < out.at.size(); ++i) write_bytes(out.at[i], out.rooms[i].n_bytes);
+  for (size_t i = 0; i < out.at.size(); ++i) write_bytes(out.at[i], out.bytes[i].n_bytes);
 }
 
 }  // namespace
@@ -140,9 +142,9 @@ void answer(Ask ask) {
 
 int main() {
   for (;;) {
-    const auto ask = sdx::Ask(sdx::read_int());
-    if (ask == sdx::kEnd) return 0;
-    sdx::answer(ask);
+    const auto request = sdx::Request(sdx::read_int());
+    if (request == sdx::kEnd) return 0;
+    sdx::answer(request);
     fflush(stdout);
   }
 }

@@ -20,7 +20,7 @@ class TypeRecord:
     @property
     def kind(self) -> str:
         """
-        "tensor", "sparse", "sequence", "map", "optional", "opaque", or "none" when unset.
+        "tensor", "sparse", "program", "map", "optional", "opaque", or "none" when unset.
         """
 
     @property
@@ -41,9 +41,7 @@ class TypeRecord:
 
     @property
     def elem(self) -> TypeRecord | None:
-        """
-        The element type of a sequence or an optional, the value type of a map.
-        """
+        """The element type of a program or an optional, the value type of a map."""
 
 class ValueInfoRecord:
     """A ValueInfoProto."""
@@ -77,7 +75,7 @@ class TensorRecord:
 
     @property
     def has_segment(self) -> bool:
-        """Whether this is one part of a tensor stored in several."""
+        """Whether the tensor is stored in segments, of which this is one."""
 
     @property
     def storage(self) -> str:
@@ -88,23 +86,23 @@ class TensorRecord:
     @property
     def offset(self) -> int:
         """
-        Where the little-endian elements start in the buffer; -1 when they do not lie there.
+        Where the little-endian elements start in the buffer; -1 when they are encoded otherwise.
         """
 
     @property
     def length(self) -> int:
-        """Bytes from `offset` on; 0 when the elements do not lie in the buffer."""
+        """Bytes from `offset` on; 0 when there is no offset."""
 
     @property
     def plain(self) -> tuple[int, tuple[int, ...], int, int] | None:
         """
-        data_type, dims, offset and length of a tensor in one piece of raw data; else None.
+        data_type, dims, offset and length of a tensor with raw_data in the buffer; else None.
         """
 
     @property
     def values(self) -> numpy.typing.NDArray[Any] | None:
         """
-        Typed data as a new array of one dim; None when they lie in place or are strings.
+        Typed data as a new 1-d array; None when they are at `offset` or are strings.
         """
 
     @property
@@ -194,7 +192,7 @@ class GraphRecord:
 
     @property
     def is_sorted(self) -> bool:
-        """Whether each node reads only what nodes before it make."""
+        """Whether the nodes are in topological order, bodies included."""
 
     @property
     def sparse_initializers(self) -> list[SparseTensorRecord]: ...
@@ -239,7 +237,7 @@ class FunctionRecord:
 
     @property
     def is_sorted(self) -> bool:
-        """Whether each node reads only what nodes before it make."""
+        """Whether the nodes are in topological order, bodies included."""
 
     @property
     def opset_imports(self) -> list[tuple[str, int]]: ...
@@ -289,32 +287,34 @@ def decode(buffer: Buffer) -> ModelRecord:
 
 def decode_tensor(buffer: Buffer) -> TensorRecord:
     """
-    Read an ONNX TensorProto; the record views the buffer and keeps it alive.
+    Read an ONNX TensorProto; the record views the buffer and caches it alive.
     """
 
-class Texts:
-    """Room for strings that single calls of rows make."""
+class StringArena:
+    """Memory for strings that single kernel calls produce."""
 
     def __init__(self) -> None: ...
 
-def read_texts(address: int, dims: list[int]) -> numpy.ndarray:
-    """The strings of records at an address, which a row has written."""
+def read_strings(address: int, dims: list[int]) -> numpy.ndarray:
+    """The strings of Text records at an address, which a kernel has written."""
 
-def texts(strings: object) -> numpy.ndarray:
+def pack_strings(strings: object) -> numpy.ndarray:
     """
-    Strings, or bytes in UTF-8, as kernels read them: records, then the bytes that they are of. They stay where they are.
-    """
-
-def odd_text(strings: object) -> int | None:
-    """The first element of an array that is no text, or None."""
-
-def text_index(block: object, count: int) -> numpy.ndarray:
-    """
-    The table by which kernels find one of so many texts; of equal ones the last.
+    Strings, or bytes in UTF-8, as kernels read them: records, then the bytes they point to. Must not be copied.
     """
 
-def text_numbers(block: object, count: int, index: object) -> numpy.ndarray:
-    """For each text of a block the number of the one that its index finds."""
+def first_non_string(strings: object) -> int | None:
+    """
+    The index of the first element of an array that is not a string, or None.
+    """
+
+def string_index(block: object, count: int) -> numpy.ndarray:
+    """
+    The hash table by which kernels find one of `count` strings; of equal ones the last.
+    """
+
+def string_numbers(block: object, count: int, index: object) -> numpy.ndarray:
+    """By string of a block, the index of the one that a lookup finds."""
 
 isas: tuple[str, ...]
 
@@ -323,14 +323,16 @@ isa: str
 multiplies_bf16: bool
 
 class KernelInfo:
-    """What Python needs to know of a kernel row."""
+    """What Python needs to know of a kernel."""
 
     @property
     def family(self) -> str: ...
 
     @property
     def accepts(self) -> int:
-        """How its inputs may lie: see Form in program/flat.py."""
+        """
+        Which strides its inputs may have: the number of Accepts in kernels/kernel.h.
+        """
 
     @property
     def resolves(self) -> bool:
@@ -338,13 +340,13 @@ class KernelInfo:
 
 kernels: dict[str, KernelInfo]
 
-def call(row: str, inputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], outputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], ints: Sequence[int], floats: Sequence[float], splits: int = 1, isa: str = '', texts: Texts | None = None, threads: int = 0) -> str:
+def call(kernel: str, inputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], outputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], ints: Sequence[int], floats: Sequence[float], splits: int = 1, isa: str = '', strings: StringArena | None = None, threads: int = 0) -> str:
     """
-    Runs one row on tensors (address, type, dims, strides), in so many parts one after the other, or with 0 on so many threads (0: all); returns what went wrong, or ''.
+    Run one kernel on tensors (address, type, dims, strides), each phase in `splits` ranges one after the other, or if that is 0 on `threads` threads (0: all). Returns the error or ''.
     """
 
-def resolve(row: str, inputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], outputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], ints: Sequence[int], floats: Sequence[float], isa: str = '') -> list[list[int]]:
-    """The dims of the outputs of a row whose sizes depend on data."""
+def resolve(kernel: str, inputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], outputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], ints: Sequence[int], floats: Sequence[float], isa: str = '') -> list[list[int]]:
+    """The dims of the outputs of a kernel whose sizes depend on data."""
 
 class MalformedProgram(Exception):
     pass
@@ -386,19 +388,19 @@ class GuardKind(enum.Enum):
     AT_LEAST = 4
 
 class Storage(enum.Enum):
-    """How a value of a segment comes by its bytes."""
+    """Where the bytes of a segment's value are."""
 
     SLOT = 0
-    """An input: the slot `at`."""
+    """An input: slot `at` of the run."""
 
     CONSTANT = 1
     """At a fixed address."""
 
     ARENA = 2
-    """Made by a step, dead before the segment ends."""
+    """Written by a step, dead before the segment ends."""
 
     EXPORTED = 3
-    """Made by a step, in a block that goes to slot `at`."""
+    """Written by a step, in a block that goes to slot `at`."""
 
     RESHAPED = 4
     """A view of the value `at`, as are all that follow."""
@@ -411,8 +413,8 @@ class Storage(enum.Enum):
 
     EXPANDED = 7
 
-    PART = 8
-    """Made by a step, in the bytes of the Concat output `at`."""
+    CONCAT_SLICE = 8
+    """Written by a step, directly into the Concat output `at`."""
 
 class ControlKind(enum.Enum):
     """A kind of control flow."""
@@ -426,31 +428,31 @@ class ControlKind(enum.Enum):
 class SegmentSpec:
     """A segment under construction."""
 
-    def __init__(self, number: int, key: Sequence[int], effort: int, branches: bool) -> None:
+    def __init__(self, number: int, key: Sequence[int], effort: int, parallel_branches: bool) -> None:
         """
-        `key` are the names that decide all sizes; `effort` is that of the search for an order.
+        `key`: the named dims that decide all sizes; `effort`: of the execution order search.
         """
 
     def add_size(self, kind: SizeKind, a: int, b: int, value: int) -> None:
-        """The next register."""
+        """Add the next register."""
 
     def add_guard(self, kind: GuardKind, left: int, right: int) -> None: ...
 
     def add_value(self, storage: Storage, dtype: int, at: int, address: int, dims: Sequence[int], numbers: Sequence[int]) -> None:
-        """The next value; `dims` are registers."""
+        """Add the next value; `dims` are registers."""
 
-    def add_step(self, row: str, inputs: Sequence[int], outputs: Sequence[int], ints: Sequence[int], floats: Sequence[float], shares: Sequence[tuple[int, int]], permutation: Sequence[int], joins: bool) -> None:
-        """The next step: a kernel row on values; -1: not given."""
+    def add_step(self, kernel: str, inputs: Sequence[int], outputs: Sequence[int], ints: Sequence[int], floats: Sequence[float], in_place: Sequence[tuple[int, int]], permutation: Sequence[int], is_concat: bool) -> None:
+        """Add the next step: a kernel on values (-1: an absent input)."""
 
     def add_resolved(self, step: int, output: int, axis: int, name: int) -> None:
-        """A name that a step settles from data."""
+        """Add a named dim that a step resolves."""
 
     def add_alias(self, slot: int, value: int) -> None:
-        """A slot that gets the bytes of an exported value in another shape."""
+        """Add a slot with the bytes of an exported value in another shape."""
 
-    def add_growth(self, source: int, target: int, axis: int, rows: int, room_from: int, room_to: int) -> None:
+    def add_growth(self, source: int, target: int, axis: int, rows: int, capacity_from: int, capacity_to: int) -> None:
         """
-        An output that is an input with more rows: `rows` is a register, the rooms are names.
+        Add a cache: an output that is an input with rows appended. `rows` is a register, the capacities are names.
         """
 
 class ControlSpec:
@@ -459,40 +461,40 @@ class ControlSpec:
     def __init__(self, kind: ControlKind, number: int, inputs: Sequence[int], outputs: Sequence[int]) -> None:
         """Inputs and outputs are slots; -1: none."""
 
-    def add_body(self, program: SequenceSpec, captures: Sequence[int], known_names: Sequence[tuple[int, int]]) -> None:
+    def add_body(self, program: ProgramSpec, captures: Sequence[int], known_names: Sequence[tuple[int, int]]) -> None:
         """
-        A body, which takes its program over: slots outside, (name outside, name inside).
+        Add a body, which consumes its program; `captures` are outer slots, `known_names` are (name outside, name inside).
         """
 
-    def add_stacked(self, dtype: int, dims: Sequence[int], axis: int, is_reversed: bool, is_joined: bool, needs_parts: bool) -> None:
-        """An output that collects what iterations give."""
+    def add_scan_output(self, dtype: int, dims: Sequence[int], axis: int, is_reversed: bool, is_concatenated: bool, needs_iterations: bool) -> None:
+        """Add an output that combines the values of all iterations."""
 
-    def add_cut(self, axis: int, is_reversed: bool) -> None:
-        """An input that is cut into a slice for each iteration."""
+    def add_scan_input(self, axis: int, is_reversed: bool) -> None:
+        """Add an input of which each iteration gets a slice."""
 
-class SequenceSpec:
+class ProgramSpec:
     """Segments and control flow under construction."""
 
     def __init__(self, n_slots: int, n_names: int) -> None: ...
 
-    def add_input(self, slot: int, rank: int, dtype: int, room_axis: int) -> None: ...
+    def add_input(self, slot: int, rank: int, dtype: int, capacity_axis: int) -> None: ...
 
     def add_output(self, slot: int) -> None: ...
 
     def add_name(self, slot: int, axis: int, name: int) -> None:
-        """A name that the shape of an input gives."""
+        """Add a named dim whose size is that of an input's axis."""
 
     def add_size(self, slot: int, axis: int, size: int) -> None:
-        """A size that the shape of an input must have."""
+        """Add a size that an input's axis must have."""
 
     def add_constant(self, slot: int, dtype: int, dims: Sequence[int], address: int) -> None: ...
 
     def add_segment(self, spec: SegmentSpec, frees: Sequence[int]) -> None:
-        """Takes the segment over."""
+        """Consumes the segment."""
 
     def add_control(self, spec: ControlSpec, gives: Sequence[tuple[int, int, int]], frees: Sequence[int]) -> None:
         """
-        Takes the control flow over; `gives` are (slot, axis, name) that are known after it.
+        Consumes the control flow; `gives` are (slot, axis, name) that are known after it.
         """
 
 class Stop:
@@ -506,27 +508,28 @@ class Stop:
     @raised.setter
     def raised(self, arg: bool, /) -> None: ...
 
-class Pool:
-    """Memory for arenas and outputs, kept between runs if it is to."""
+class BlockPool:
+    """Memory for arenas and outputs, cached between runs if `caches`."""
 
-    def __init__(self, keeps: bool) -> None: ...
+    def __init__(self, caches: bool) -> None: ...
 
-    def drop_kept(self) -> None:
-        """
-        Gives what is kept back to the system, and what is in use when it is let go.
-        """
+    def release_cached(self) -> None:
+        """Free all cached blocks now, and those in use when they are released."""
 
     @property
-    def kept_bytes(self) -> int: ...
+    def cached_bytes(self) -> int: ...
 
     @property
-    def kept_blocks(self) -> int: ...
+    def cached_blocks(self) -> int: ...
 
     @property
     def live_blocks(self) -> int: ...
 
+def cached_bytes() -> int:
+    """Bytes that all block pools of the process cache."""
+
 class Fault(enum.Enum):
-    """Why a run ended before its end."""
+    """What ended a run early."""
 
     NONE = 0
 
@@ -561,103 +564,100 @@ class Outcome:
 
     @property
     def names(self) -> list[int]:
-        """The sizes of all names."""
+        """The sizes of all named dims."""
 
     @property
     def bytes(self) -> int:
-        """That were wanted, for faults of memory."""
+        """Requested bytes, for faults of memory."""
 
 class RunResult:
-    """What a run gave."""
+    """The result of a run."""
 
     @property
     def outputs(self) -> list: ...
 
     @property
     def names(self) -> list[int]:
-        """The sizes of all names."""
+        """The sizes of all named dims."""
 
     @property
     def spans(self) -> list:
-        """(segment, step, begin, end, run, lane), of profiles."""
+        """(segment, step, begin, end, run, chain), if the run was profiled."""
 
     @property
     def names_by_run(self) -> list[list[int]]:
-        """Of profiles."""
+        """The sizes of named dims, by `run`."""
 
 class Runnable:
-    """A compiled sequence of segments, ready to run."""
+    """A compiled native program, ready to run."""
 
-    def __init__(self, sequence: SequenceSpec, *, input_names: list, input_types: list, output_types: list, output_dtypes: Sequence[int], pool: Pool, threads: int, spins: bool, spin_us: int, flushes: bool, calms: bool, grows_in_place: bool, limit_bytes: int, keeps: object | None) -> None:
+    def __init__(self, program: ProgramSpec, *, input_names: list, input_types: list, output_types: list, output_dtypes: Sequence[int], pool: BlockPool, threads: int, spins: bool, spin_us: int, flushes_denormals: bool, stops_spinning: bool, grows_in_place: bool, limit_bytes: int, keep_alive: object | None) -> None:
         """
-        Takes the sequence over. `keeps` owns the constants that it has addresses of.
+        Consumes the program. `keep_alive` owns the constants whose addresses it has.
         """
 
-    def quick(self, feed: dict) -> list | Outcome | None:
+    def run_fast(self, feed: dict) -> list | Outcome | None:
         """
         The outputs of a plain feed; None, before anything runs, if it needs the checked path.
         """
 
-    def quick_into(self, feed: dict, arrays: list | None) -> list | Outcome | None:
+    def run_fast_into(self, feed: dict, arrays: list | None) -> list | Outcome | None:
         """
-        The same with arrays for outputs: those that an output lies in come back.
+        The same with arrays for outputs: an array that was written into is returned itself.
         """
 
     def run(self, names: Sequence[int], inputs: list, stop: Stop | None, profiles: bool, arrays: list | None = None) -> RunResult | Outcome:
-        """The outputs of values that were checked, or how the run failed."""
+        """The outputs for validated values, or how the run failed."""
 
     def memory(self, names: Sequence[int]) -> list[dict]:
         """
-        What a run with these sizes takes, by segment: when each value is alive, and where.
+        The memory plan of each segment for these sizes: lifetimes and offsets of all values.
         """
 
     def memory_of(self, number: int, names: Sequence[int]) -> dict | None:
         """
-        The same of one segment, in a body or not; None if there is no such segment.
+        The same for one segment, in a body or not; None if there is no such segment.
         """
 
-def has_room(object: object) -> bool:
-    """Whether an object is an array that was handed out with room to grow."""
-
-def address(array: object) -> int:
-    """Where the bytes of an array lie."""
-
-most_threads: int = 256
+max_threads: int = 256
 
 def usable_cpus() -> int:
     """CPUs that the process may use, by affinity and cgroup."""
 
 def flush_denormals(on: bool) -> bool:
     """
-    Whether this thread takes denormal numbers for zero from now on; the answer is whether it did before.
+    Set whether this thread treats denormals as zero; returns whether it did before.
     """
 
 def set_affinities(sets: Sequence[Sequence[int]]) -> None:
-    """Binds the pool's workers to CPUs."""
+    """Bind the workers of the thread pool to CPUs."""
 
-def kept_bytes() -> int:
-    """Bytes that all pools keep for arenas and outputs to come."""
+def has_capacity(object: object) -> bool:
+    """Whether an object is an array with spare capacity that a run returned."""
+
+def address(array: object) -> int:
+    """The address of an array's bytes."""
 
 def least_peak(sizes: Sequence[int], tasks: Sequence[tuple[Sequence[int], Sequence[int], Sequence[tuple[int, int]], int]], given: Sequence[int], effort: int = 0) -> list[int]:
     """
-    The order with the least peak that a search finds, never above that of the order given. A task is (preds, touches, pairs that may share, scratch bytes).
+    The execution order of least peak memory that a search finds, never above that of `given`. A task is (preds, touches, (input, output) pairs in place, scratch bytes).
     """
 
-def peak_of(sizes: Sequence[int], tasks: Sequence[tuple[Sequence[int], Sequence[int], Sequence[tuple[int, int]], int]], order: Sequence[int]) -> int:
-    """The most bytes that are alive in a step of an order."""
+def order_peak(sizes: Sequence[int], tasks: Sequence[tuple[Sequence[int], Sequence[int], Sequence[tuple[int, int]], int]], order: Sequence[int]) -> int:
+    """The most bytes alive in any step of an order."""
 
-def export_tensor(address: int, dims: Sequence[int], code: int, bits: int, owner: object, is_versioned: bool, is_read_only: bool) -> object:
-    """A DLPack capsule of a tensor over memory that `owner` keeps."""
+def export_dlpack(address: int, dims: Sequence[int], code: int, bits: int, owner: object, is_versioned: bool, is_read_only: bool) -> object:
+    """A DLPack capsule of a tensor over memory that `owner` keeps alive."""
 
-def look_at_tensor(capsule: object) -> tuple[int, list[int], list[int] | None, int, int, int, int, bool] | None:
+def inspect_dlpack(capsule: object) -> tuple[int, list[int], list[int] | None, int, int, int, int, bool] | None:
     """
-    Address, dims, strides (None: row-major), type code, bits, kind and number of the device, and whether it is read-only, of the tensor in a DLPack capsule; None for what is no such capsule, or was used before. A tensor that cannot be is a ValueError.
+    Address, dims, strides (None: row-major), type code, bits, device type, device number and whether it is read-only, of the tensor in a DLPack capsule; None for other objects and consumed capsules. Raises ValueError for an inconsistent tensor.
     """
 
-def take_tensor(capsule: object) -> object:
+def consume_dlpack(capsule: object) -> object:
     """
-    Takes over the tensor of a capsule: it lives as long as what comes back.
+    Take ownership of the tensor of a capsule: it lives as long as the returned object.
     """
 
 def is_mapped(address: int, size_bytes: int) -> bool:
-    """Whether all of these addresses are memory of this process."""
+    """Whether all pages of an address range are mapped in this process."""

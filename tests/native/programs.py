@@ -13,7 +13,7 @@ from sardonyx.program.native import NO_LIMIT
 
 
 def runnable(
-    sequence: native.SequenceSpec, inputs: Mapping[str, Any], outputs: Sequence[Any]
+    sequence: native.ProgramSpec, inputs: Mapping[str, Any], outputs: Sequence[Any]
 ) -> native.Runnable:
     """A sequence on one thread, with the numpy types of its inputs by name and of its outputs."""
     return native.Runnable(
@@ -22,15 +22,15 @@ def runnable(
         input_types=[np.dtype(t) for t in inputs.values()],
         output_types=[np.dtype(t) for t in outputs],
         output_dtypes=[_onnx(t) for t in outputs],
-        pool=native.Pool(True),
+        pool=native.BlockPool(True),
         threads=1,
         spins=False,
         spin_us=0,
-        flushes=False,
-        calms=False,
+        flushes_denormals=False,
+        stops_spinning=False,
         grows_in_place=True,
         limit_bytes=NO_LIMIT,
-        keeps=None,
+        keep_alive=None,
     )
 
 

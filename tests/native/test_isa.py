@@ -52,7 +52,7 @@ def probe_by_sequence() -> list[str]:
     u8 = 2
     segment = native.SegmentSpec(0, [], 0, False)
     segment.add_size(native.SizeKind.NUMBER, 0, 0, LENGTH)
-    sequence = native.SequenceSpec(2, 0)
+    sequence = native.ProgramSpec(2, 0)
     for slot in range(2):
         segment.add_value(native.Storage.EXPORTED, u8, slot, 0, [0], [])
         sequence.add_output(slot)

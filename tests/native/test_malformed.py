@@ -95,15 +95,15 @@ CASES = {
     ),
     "floats of 3 bytes": (
         field(7, field(5, field(4, b"123"))),
-        "the packed length 3 is no multiple of 4, in TensorProto.float_data at byte 4 of 9",
+        "the packed length 3 is not a multiple of 4, in TensorProto.float_data at byte 4 of 9",
     ),
     "op type in Latin-1": (
         field(7, field(1, field(4, b"Gr\xf6\xdfe"))),
-        "the text is not UTF-8, in NodeProto.op_type at byte 4 of 11",
+        "the string is not UTF-8, in NodeProto.op_type at byte 4 of 11",
     ),
     "location in Latin-1": (
         field(7, field(5, field(13, field(1, b"location") + field(2, b"\xf6")))),
-        "the text is not UTF-8, in StringStringEntryProto.value at byte 16 of 19",
+        "the string is not UTF-8, in StringStringEntryProto.value at byte 16 of 19",
     ),
 }
 

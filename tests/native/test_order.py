@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sardonyx._native import least_peak, peak_of
+from sardonyx._native import least_peak, order_peak
 from tests.tasks import FAMILIES, Net, Task, least, simulate
 
 MANY = 20_000
@@ -64,7 +64,7 @@ def problems(draw: st.DrawFn, most: int) -> tuple[list[int], list[Task], list[in
 @given(problems(most=20))
 def test_peak_is_that_of_a_simulation(problem: tuple[list[int], list[Task], list[int]]) -> None:
     sizes, tasks, order = problem
-    assert peak_of(sizes, tasks, order) == simulate(sizes, tasks, order)
+    assert order_peak(sizes, tasks, order) == simulate(sizes, tasks, order)
 
 
 @settings(max_examples=300)
@@ -98,7 +98,7 @@ def test_small_families_are_solved(family: str, seed: int) -> None:
         net.tasks, order = net.tasks[:14], [t for t in order if t < 14]
     found = least_peak(net.sizes, net.tasks, order)
     assert is_legal(net.tasks, found)
-    assert peak_of(net.sizes, net.tasks, found) == least(net.sizes, net.tasks)
+    assert order_peak(net.sizes, net.tasks, found) == least(net.sizes, net.tasks)
 
 
 @pytest.mark.parametrize("size", [60, 300])
@@ -106,12 +106,12 @@ def test_small_families_are_solved(family: str, seed: int) -> None:
 def test_families_do_not_depend_on_luck(family: str, size: int) -> None:
     """From the order of a random walk the search comes near to what it finds from a good one."""
     net = FAMILIES[family](size, random.Random(size))
-    good = peak_of(net.sizes, net.tasks, least_peak(net.sizes, net.tasks, net.order))
+    good = order_peak(net.sizes, net.tasks, least_peak(net.sizes, net.tasks, net.order))
     walk = legal(net.tasks, random.Random(1))
     found = least_peak(net.sizes, net.tasks, walk, 1)
     assert is_legal(net.tasks, found)
-    assert peak_of(net.sizes, net.tasks, found) <= min(
-        1.5 * good, peak_of(net.sizes, net.tasks, walk)
+    assert order_peak(net.sizes, net.tasks, found) <= min(
+        1.5 * good, order_peak(net.sizes, net.tasks, walk)
     )
 
 
@@ -119,7 +119,7 @@ def test_families_do_not_depend_on_luck(family: str, size: int) -> None:
 def test_more_effort_is_never_worse(seed: int) -> None:
     net = FAMILIES["scattered"](120, random.Random(seed))
     found = [least_peak(net.sizes, net.tasks, net.order, effort) for effort in range(3)]
-    peaks = [peak_of(net.sizes, net.tasks, order) for order in found]
+    peaks = [order_peak(net.sizes, net.tasks, order) for order in found]
     assert peaks == sorted(peaks, reverse=True)
 
 
@@ -129,8 +129,8 @@ def test_branches_run_one_after_another() -> None:
     ends = [net.op(1, net.op(100, x)) for _ in range(4)]
     net.op(1, *ends)
     wide = [0, 1, 3, 5, 7, 2, 4, 6, 8, 9]
-    assert peak_of(net.sizes, net.tasks, wide) == 401
-    assert peak_of(net.sizes, net.tasks, least_peak(net.sizes, net.tasks, wide)) == 104
+    assert order_peak(net.sizes, net.tasks, wide) == 401
+    assert order_peak(net.sizes, net.tasks, least_peak(net.sizes, net.tasks, wide)) == 104
 
 
 def test_the_branch_that_leaves_least_comes_first() -> None:
@@ -139,10 +139,10 @@ def test_the_branch_that_leaves_least_comes_first() -> None:
     small, large = net.op(1, net.op(100, x)), net.op(90, net.op(100, x))
     net.op(1, large, small)
     order = [0, 3, 4, 1, 2, 5]
-    assert peak_of(net.sizes, net.tasks, order) == 200
+    assert order_peak(net.sizes, net.tasks, order) == 200
     found = least_peak(net.sizes, net.tasks, order)
     assert found == [0, 1, 2, 3, 4, 5]
-    assert peak_of(net.sizes, net.tasks, found) == 191
+    assert order_peak(net.sizes, net.tasks, found) == 191
 
 
 def test_gradients_of_weights_run_as_soon_as_they_free_something() -> None:
@@ -156,8 +156,8 @@ def test_gradients_of_weights_run_as_soon_as_they_free_something() -> None:
         g = net.op(10, g)
     for dy, x in late:
         net.op(0, dy, x)
-    assert peak_of(net.sizes, net.tasks, net.order) == 110
-    assert peak_of(net.sizes, net.tasks, least_peak(net.sizes, net.tasks, net.order)) == 60
+    assert order_peak(net.sizes, net.tasks, net.order) == 110
+    assert order_peak(net.sizes, net.tasks, least_peak(net.sizes, net.tasks, net.order)) == 60
 
 
 def test_one_order_only_is_returned_as_it_is() -> None:
@@ -170,7 +170,7 @@ def test_one_order_only_is_returned_as_it_is() -> None:
 
 def test_nothing_to_order() -> None:
     assert least_peak([], [], []) == []
-    assert peak_of([5], [], []) == 0
+    assert order_peak([5], [], []) == 0
     assert least_peak([5], [([], [0], [], 3)], [0]) == [0]
 
 
@@ -247,7 +247,7 @@ def test_large_problems_take_bounded_work(make: Callable[[random.Random], Net]) 
     found = least_peak(net.sizes, net.tasks, order)
     assert time.perf_counter() - start < SECONDS
     assert is_legal(net.tasks, found)
-    assert peak_of(net.sizes, net.tasks, found) <= peak_of(net.sizes, net.tasks, order)
+    assert order_peak(net.sizes, net.tasks, found) <= order_peak(net.sizes, net.tasks, order)
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_large_problems_take_bounded_work(make: Callable[[random.Random], Net]) 
 def test_what_is_no_problem_is_refused(
     sizes: list[int], tasks: list[Task], order: list[int], message: str
 ) -> None:
-    for search in (least_peak, peak_of):
+    for search in (least_peak, order_peak):
         with pytest.raises(ValueError, match=message):
             search(sizes, tasks, order)
 

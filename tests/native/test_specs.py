@@ -30,8 +30,8 @@ def step(spec: native.SegmentSpec, inputs: list[int], outputs: list[int], **othe
     spec.add_step(given.pop("row", ROW), inputs, outputs, *given.values())
 
 
-def sequence(spec: native.SegmentSpec) -> native.SequenceSpec:
-    made = native.SequenceSpec(2, 1)
+def sequence(spec: native.SegmentSpec) -> native.ProgramSpec:
+    made = native.ProgramSpec(2, 1)
     made.add_input(0, 2, F32, -1)
     made.add_name(0, 0, 0)
     made.add_size(0, 1, 4)
@@ -40,7 +40,7 @@ def sequence(spec: native.SegmentSpec) -> native.SequenceSpec:
     return made
 
 
-def runnable(made: native.SequenceSpec) -> native.Runnable:
+def runnable(made: native.ProgramSpec) -> native.Runnable:
     return programs.runnable(made, {"x": np.float32}, [np.float32])
 
 
@@ -49,7 +49,7 @@ def test_a_program_that_is_well_formed_runs() -> None:
     step(spec, [0], [1])
     made = runnable(sequence(spec))
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
-    (got,) = made.quick({"x": x})
+    (got,) = made.run_fast({"x": x})
     np.testing.assert_array_equal(got, x)
     result = made.run([-1], [x], None, False)
     np.testing.assert_array_equal(result.outputs[0], x)
@@ -72,7 +72,7 @@ def test_an_array_that_is_not_what_the_program_was_made_for(x: Any, names: list[
     spec = segment()
     step(spec, [0], [1])
     made = runnable(sequence(spec))
-    assert made.quick({"x": x}) is None or names == [2]
+    assert made.run_fast({"x": x}) is None or names == [2]
     if isinstance(x, np.ndarray) and x.ndim == 2 and x.dtype == np.float32:
         assert made.run(names, [x], None, False).fault is native.Fault.NAME
         return
@@ -84,8 +84,8 @@ def control(kind: ControlKind = ControlKind.BRANCH, **lists: list[int]) -> nativ
     return native.ControlSpec(kind, 0, lists.get("inputs", [0]), lists.get("outputs", [1]))
 
 
-def body(n_inputs: int = 0, n_outputs: int = 1) -> native.SequenceSpec:
-    made = native.SequenceSpec(max(n_inputs, 1), 0)
+def body(n_inputs: int = 0, n_outputs: int = 1) -> native.ProgramSpec:
+    made = native.ProgramSpec(max(n_inputs, 1), 0)
     for slot in range(n_inputs):
         made.add_input(slot, 0, F32, -1)
     for _ in range(n_outputs):
@@ -93,7 +93,7 @@ def body(n_inputs: int = 0, n_outputs: int = 1) -> native.SequenceSpec:
     return made
 
 
-def two_bodies(spec: native.ControlSpec, made: Callable[[], native.SequenceSpec] = body) -> None:
+def two_bodies(spec: native.ControlSpec, made: Callable[[], native.ProgramSpec] = body) -> None:
     for _ in range(2):
         spec.add_body(made(), [], [])
 
@@ -101,9 +101,9 @@ def two_bodies(spec: native.ControlSpec, made: Callable[[], native.SequenceSpec]
 SEGMENTS: dict[str, tuple[str, Callable[[native.SegmentSpec], Any]]] = {
     "a register to come": ("register", lambda s: s.add_size(SizeKind.ADD, 0, 2, 0)),
     "a register below 0": ("register", lambda s: s.add_size(SizeKind.MUL, -1, 0, 0)),
-    "a name": ("name 1 of 1", lambda s: s.add_size(SizeKind.NAME, 1, 0, 0)),
+    "a name": ("name 1 is outside", lambda s: s.add_size(SizeKind.NAME, 1, 0, 0)),
     "a guard": ("register", lambda s: s.add_guard(GuardKind.EQUAL, 0, 2)),
-    "a slot": ("slot 2 of 2", lambda s: s.add_value(Storage.SLOT, F32, 2, 0, [], [])),
+    "a slot": ("slot 2 is outside", lambda s: s.add_value(Storage.SLOT, F32, 2, 0, [], [])),
     "a dim": ("register", lambda s: s.add_value(Storage.ARENA, F32, 0, 0, [2], [])),
     "a rank": ("rank 11", lambda s: s.add_value(Storage.ARENA, F32, 0, 0, [1] * 11, [])),
     "a type": ("type", lambda s: s.add_value(Storage.ARENA, 99, 0, 0, [], [])),
@@ -114,20 +114,20 @@ SEGMENTS: dict[str, tuple[str, Callable[[native.SegmentSpec], Any]]] = {
     "starts": ("slice", lambda s: s.add_value(Storage.SLICED, F32, 0, 0, [0, 1], [0, 0])),
     "fewer axes": ("fewer", lambda s: s.add_value(Storage.EXPANDED, F32, 0, 0, [1], [])),
     "a part of itself": (
-        "view each other", lambda s: s.add_value(Storage.PART, F32, 2, 0, [0, 1], [0]),
+        "view each other", lambda s: s.add_value(Storage.CONCAT_SLICE, F32, 2, 0, [0, 1], [0]),
     ),
     "room": ("axis", lambda s: s.add_value(Storage.EXPORTED, F32, 1, 0, [0, 1], [2, 0])),
-    "an input": ("value 2 of 2", lambda s: step(s, [2], [1])),
+    "an input": ("value 2 is outside", lambda s: step(s, [2], [1])),
     "no output": ("value -1", lambda s: step(s, [0], [-1])),
-    "writing an input": ("there already", lambda s: step(s, [0], [0])),
-    "reading too early": ("before it is made", lambda s: step(s, [1], [1])),
+    "writing an input": ("exists already", lambda s: step(s, [0], [0])),
+    "reading too early": ("before it is written", lambda s: step(s, [1], [1])),
     "an attribute": ("register", lambda s: step(s, [0], [1], ints=[2])),
-    "sharing": ("an input 1 of 1", lambda s: step(s, [0], [1], shares=[(1, 0)])),
+    "sharing": ("input 1 is outside", lambda s: step(s, [0], [1], shares=[(1, 0)])),
     "a permutation": ("permutation", lambda s: step(s, [0], [1], permutation=[0])),
-    "a join": ("join", lambda s: step(s, [0], [1], joins=True)),
+    "a Concat": ("Concat", lambda s: step(s, [0], [1], joins=True)),
     "a kernel": ("no kernel", lambda s: step(s, [0], [1], row="no such row")),
-    "a name of nobody": ("a step 0 of 0", lambda s: s.add_resolved(0, 0, 0, 0)),
-    "an alias": ("does not leave", lambda s: s.add_alias(1, 0)),
+    "a name of nobody": ("step 0 is outside", lambda s: s.add_resolved(0, 0, 0, 0)),
+    "an alias": ("not exported", lambda s: s.add_alias(1, 0)),
     "a growth": ("slot", lambda s: s.add_growth(0, 2, 0, 0, 0, 0)),
 }  # fmt: skip
 
@@ -151,7 +151,7 @@ def _bodies_of(kind: ControlKind, n: int, **lists: list[int]) -> native.ControlS
 def _with_stacked(**given: Any) -> native.ControlSpec:
     spec = control(ControlKind.LOOP, inputs=[-1, -1], outputs=[1])
     spec.add_body(body(2, 2), [], [])
-    spec.add_stacked(given.get("dtype", F32), given.get("dims", []), given.get("axis", 0),
+    spec.add_scan_output(given.get("dtype", F32), given.get("dims", []), given.get("axis", 0),
                      False, False, False)  # fmt: skip
     return spec
 
@@ -162,8 +162,8 @@ CONTROLS: dict[str, tuple[str, Callable[[], native.ControlSpec]]] = {
     "a slot": ("slot 5", lambda: _bodies_of(ControlKind.BRANCH, 2, outputs=[5])),
     "outputs": ("outputs of a body", lambda: _bodies_of(ControlKind.BRANCH, 2, outputs=[1, 1])),
     "a loop's inputs": ("inputs of a body", lambda: _bodies_of(ControlKind.LOOP, 1, outputs=[])),
-    "nothing scanned": ("scanned", lambda: _bodies_of(ControlKind.SCAN, 1)),
-    "an axis": ("axis 1 of 1", lambda: _with_stacked(axis=1)),
+    "nothing scanned": ("scan inputs", lambda: _bodies_of(ControlKind.SCAN, 1)),
+    "an axis": ("axis 1 is outside", lambda: _with_stacked(axis=1)),
     "a rank": ("rank 11", lambda: _with_stacked(dims=[1] * 10)),
     "a high rank": ("rank 40", lambda: _with_stacked(dims=[1] * 40)),
 }
@@ -172,7 +172,7 @@ CONTROLS: dict[str, tuple[str, Callable[[], native.ControlSpec]]] = {
 @pytest.mark.parametrize("what", CONTROLS)
 def test_malformed_control_flow(what: str) -> None:
     match, make = CONTROLS[what]
-    sequence = native.SequenceSpec(2, 1)
+    sequence = native.ProgramSpec(2, 1)
     with pytest.raises(MalformedProgram, match=match):
         sequence.add_control(make(), [], [])
 
@@ -189,7 +189,7 @@ def test_malformed_control_flow(what: str) -> None:
         ("another number", lambda s: s.add_input(0, 2, F32, -1)),
     ],
 )
-def test_malformed_sequences(match: str, spoil: Callable[[native.SequenceSpec], Any]) -> None:
+def test_malformed_sequences(match: str, spoil: Callable[[native.ProgramSpec], Any]) -> None:
     spec = segment()
     step(spec, [0], [1])
     made = sequence(spec)

@@ -316,12 +316,12 @@ def test_letters_are_in_order() -> None:
 @given(st.lists(st.text(max_size=20), max_size=200), st.lists(st.text(max_size=20), max_size=30))
 def test_an_index_finds_the_last_of_equal_keys(keys: list[str], others: list[str]) -> None:
     try:
-        block = native.texts([k.encode() for k in keys])
+        block = native.pack_strings([k.encode() for k in keys])
     except UnicodeEncodeError:
         reject()  # a lone surrogate
-    index = native.text_index(block, len(keys))
+    index = native.string_index(block, len(keys))
     last = {k: i for i, k in enumerate(keys)}
-    found = native.text_numbers(block, len(keys), index)
+    found = native.string_numbers(block, len(keys), index)
     assert found.tolist() == [last[k] for k in keys]
 
 

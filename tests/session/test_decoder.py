@@ -83,7 +83,7 @@ def test_caches_grow_in_place() -> None:
             caches[i.name] = np.zeros((1, i.shape[1], 0, i.shape[3]), np.float32)
     feeds = {"input_ids": np.array(PROMPT), "attention_mask": np.ones((1, 8), np.int64)}
     _, *first = s.run(None, {**feeds, **caches})
-    assert all(native.has_room(a) for a in first)
+    assert all(native.has_capacity(a) for a in first)
     feeds = {"input_ids": np.array([[5]]), "attention_mask": np.ones((1, 9), np.int64)}
     _, *second = s.run(None, {**feeds, **dict(zip(caches, first, strict=True))})
     for a, b in zip(first, second, strict=True):

@@ -70,7 +70,7 @@ def test_rows_are_put_behind(output_names: list[str] | None) -> None:
         np.testing.assert_allclose(sums, wanted.sum(2), rtol=1e-4, atol=1e-4)
         if step == 0:
             assert is_same_block(before, past)
-            assert native.has_room(past)
+            assert native.has_capacity(past)
 
 
 def test_two_ways_on_from_one_cache() -> None:
@@ -176,7 +176,7 @@ def test_what_cannot_be_fed_back_has_no_room() -> None:
     feed = {"x": np.ones((2, 3, 5), np.float32), "more": np.zeros((2, 4, 5), np.float32)}
     got = ort.InferenceSession(model.SerializeToString()).run(None, feed)[0]
     assert got.flags.c_contiguous
-    assert not native.has_room(got)
+    assert not native.has_capacity(got)
     np.testing.assert_array_equal(got, np.concatenate([feed["x"], feed["more"]], 1))
 
 

@@ -83,7 +83,7 @@ def feed(rows: int) -> dict[str, Any]:
     return {"x": np.random.default_rng(rows).standard_normal((rows, WIDTH)).astype(np.float32)}
 
 
-def pool(made: sardonyx.InferenceSession) -> native.Pool:
+def pool(made: sardonyx.InferenceSession) -> native.BlockPool:
     return made._shared.pool
 
 
@@ -101,34 +101,34 @@ def test_the_same_blocks_serve_every_run() -> None:
         assert pool(made).live_blocks == 1
         seen.add(outputs[0].ctypes.data)
         del outputs
-        assert (pool(made).kept_blocks, pool(made).live_blocks) == (2, 0)
+        assert (pool(made).cached_blocks, pool(made).live_blocks) == (2, 0)
     assert len(seen) == 1
 
 
 def test_small_runs_keep_nothing() -> None:
     made = session()
     made.run(None, feed(1))
-    assert pool(made).kept_bytes == 0
+    assert pool(made).cached_bytes == 0
 
 
 def test_kept_memory_follows_the_shapes() -> None:
     made, large, small = session(), feed(1024), feed(64)
     made.run(None, small)
-    alone = pool(made).kept_bytes
+    alone = pool(made).cached_bytes
     made.run(None, large)
-    most = pool(made).kept_bytes
+    most = pool(made).cached_bytes
     assert most > 10 * alone
     for _ in range(40):
         made.run(None, small)
-    assert pool(made).kept_bytes <= alone * 9 / 8 + 8192
+    assert pool(made).cached_bytes <= alone * 9 / 8 + 8192
 
 
 def test_outputs_hold_at_most_twice_their_size() -> None:
     made = session()
     made.run(None, feed(1024))
-    before = pool(made).kept_blocks
+    before = pool(made).cached_blocks
     held = made.run(None, feed(256))
-    assert pool(made).kept_blocks == before  # the large block waits for a large output
+    assert pool(made).cached_blocks == before  # the large block waits for a large output
     assert held[0].nbytes == 256 * ROW
 
 
@@ -138,9 +138,9 @@ def test_runs_with_changing_shapes_do_not_grow() -> None:
     most: list[int] = []
     for inputs in itertools.islice(itertools.cycle(feeds), 300):
         made.run(None, inputs)
-        most.append(pool(made).kept_bytes)
+        most.append(pool(made).cached_bytes)
         assert pool(made).live_blocks == 0
-        assert pool(made).kept_blocks <= 6
+        assert pool(made).cached_blocks <= 6
     assert max(most[150:]) <= max(most[:150])
     assert max(most) <= 2.5 * (300 * ROW * 3)
 
@@ -148,15 +148,15 @@ def test_runs_with_changing_shapes_do_not_grow() -> None:
 def test_shrinking_gives_all_back() -> None:
     made, inputs = session(), feed(256)
     held = made.run(None, inputs)
-    assert pool(made).kept_bytes > 0
+    assert pool(made).cached_bytes > 0
     expected = made.run(None, inputs)[0].copy()
     latest = made.run(None, inputs, shrinking())
-    assert pool(made).kept_bytes == 0
+    assert pool(made).cached_bytes == 0
     np.testing.assert_array_equal(latest[0], expected)
     del held, latest  # these were in use then: they go at once, too
-    assert (pool(made).kept_bytes, pool(made).live_blocks) == (0, 0)
+    assert (pool(made).cached_bytes, pool(made).live_blocks) == (0, 0)
     made.run(None, inputs)
-    assert pool(made).kept_bytes > 0
+    assert pool(made).cached_bytes > 0
 
 
 def test_a_run_that_fails_shrinks_too() -> None:
@@ -164,7 +164,7 @@ def test_a_run_that_fails_shrinks_too() -> None:
     made.run(None, {**feed(64), "i": np.zeros(64, np.int64)})
     with pytest.raises(InvalidArgument, match="outside"):
         made.run(None, {**feed(64), "i": np.full(64, 99)}, shrinking())
-    assert pool(made).kept_bytes == 0
+    assert pool(made).cached_bytes == 0
 
 
 @pytest.mark.parametrize("value", ["cpu:0", "cpu", "cpu:0;gpu:0", "cpu:0;", "cpu:00", "cpu;gpu"])
@@ -172,13 +172,13 @@ def test_devices_to_shrink(value: str) -> None:
     made = session()
     made.run(None, feed(64))
     made.run(None, feed(64), shrinking(value))
-    assert pool(made).kept_bytes == 0
+    assert pool(made).cached_bytes == 0
 
 
 def test_no_device_shrinks_nothing() -> None:
     made = session()
     made.run(None, feed(64), shrinking(""))
-    assert pool(made).kept_bytes > 0
+    assert pool(made).cached_bytes > 0
 
 
 @pytest.mark.parametrize(
@@ -203,9 +203,9 @@ def test_an_arena_that_is_off_keeps_nothing() -> None:
     made = session(change=lambda o: setattr(o, "enable_cpu_mem_arena", False))
     held = made.run(None, feed(256))
     assert pool(made).live_blocks == 1
-    assert native.kept_bytes() == 0
+    assert native.cached_bytes() == 0
     del held
-    assert (pool(made).kept_bytes, pool(made).live_blocks) == (0, 0)
+    assert (pool(made).cached_bytes, pool(made).live_blocks) == (0, 0)
     with pytest.raises(InvalidArgument, match="switched off"):
         made.run(None, feed(1), shrinking())
 
@@ -222,10 +222,10 @@ def test_outputs_outlive_their_session() -> None:
     expected = held[0].copy()
     del made
     gc.collect()
-    assert native.kept_bytes() == 0
+    assert native.cached_bytes() == 0
     np.testing.assert_array_equal(held[0], expected)
     del held
-    assert native.kept_bytes() == 0
+    assert native.cached_bytes() == 0
 
 
 def test_one_pool_for_sessions_that_share() -> None:
@@ -235,13 +235,13 @@ def test_one_pool_for_sessions_that_share() -> None:
     for _ in range(3):
         first.run(None, feed(256))
         second.run(None, {**feed(256), "i": np.arange(256)})
-    assert pool(first).kept_blocks == 2  # an arena and an output, for both
+    assert pool(first).cached_blocks == 2  # an arena and an output, for both
     del first
     gc.collect()
-    assert native.kept_bytes() > 0
+    assert native.cached_bytes() > 0
     del second
     gc.collect()
-    assert native.kept_bytes() == 0
+    assert native.cached_bytes() == 0
 
 
 def test_an_unknown_way_to_share_is_an_error() -> None:
@@ -256,7 +256,7 @@ def test_a_loop_gives_all_back() -> None:
         (found,) = made.run(None, inputs)
         assert found.shape == (20, 64, WIDTH)
     assert pool(made).live_blocks == 1
-    assert pool(made).kept_bytes <= 4 * found.nbytes
+    assert pool(made).cached_bytes <= 4 * found.nbytes
 
 
 def test_runs_of_several_threads_share_a_pool() -> None:
@@ -279,7 +279,7 @@ def test_runs_of_several_threads_share_a_pool() -> None:
     assert pool(made).live_blocks == 0
     for _ in range(40):
         made.run(None, feed(16))
-    assert pool(made).kept_blocks <= 2
+    assert pool(made).cached_blocks <= 2
 
 
 def test_a_forked_child_has_a_pool_of_its_own() -> None:
@@ -288,9 +288,9 @@ def test_a_forked_child_has_a_pool_of_its_own() -> None:
     child = os.fork()
     if child == 0:
         good = np.array_equal(made.run(None, inputs, shrinking())[0], expected)
-        os._exit(0 if good and pool(made).kept_bytes == 0 else 1)
+        os._exit(0 if good and pool(made).cached_bytes == 0 else 1)
     assert os.waitpid(child, 0)[1] == 0
-    assert pool(made).kept_blocks == 2
+    assert pool(made).cached_blocks == 2
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ def test_any_row_of_runs(steps: list[tuple[int, bool, bool]]) -> None:
     np.testing.assert_allclose(sums, [len(each) for each in held], rtol=1e-5)
     made.run(None, feed(1), shrinking())
     held.clear()
-    assert (pool(made).kept_bytes, pool(made).live_blocks) == (0, 0)
+    assert (pool(made).cached_bytes, pool(made).live_blocks) == (0, 0)
 
 
 @pytest.mark.parametrize("rows", [1, 7, 64])
@@ -363,7 +363,7 @@ def several():
 def outliving():
     held = session().run(None, large)
     gc.collect()
-    assert native.kept_bytes() == 0 and held[0].sum() > 0
+    assert native.cached_bytes() == 0 and held[0].sum() > 0
 
 def failing():
     made = session(GATHER, **entries)
@@ -390,7 +390,7 @@ scenario = globals()[sys.argv[1]]
 for _ in range(2):
     scenario()
     gc.collect()
-    assert native.kept_bytes() == 0, native.kept_bytes()
+    assert native.cached_bytes() == 0, native.cached_bytes()
 print(resident() - before)
 """
 
@@ -434,10 +434,10 @@ def test_memory_that_the_system_does_not_have() -> None:
 def test_a_run_above_the_limit_says_where() -> None:
     made = session(**{LIMIT: "2MB"})
     made.run(None, feed(64))
-    kept = pool(made).kept_bytes
+    kept = pool(made).cached_bytes
     with pytest.raises(RuntimeException) as caught:
         made.run(None, feed(1024))
-    assert pool(made).kept_bytes == kept  # nothing was allocated
+    assert pool(made).cached_bytes == kept  # nothing was allocated
     assert f"{LIMIT} allows 2,000,000" in caught.value.what
     assert "Softmax" in caught.value.where["node"]
     size = 1024 * ROW

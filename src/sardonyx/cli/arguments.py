@@ -267,9 +267,9 @@ def _fraction(text: str) -> float:
 
 
 def _thread_count(text: str) -> int:
-    if (count := _count(text)) > native.most_threads:
+    if (count := _count(text)) > native.max_threads:
         raise argparse.ArgumentTypeError(
-            f"{count} threads are more than the maximum of {native.most_threads}"
+            f"{count} threads are more than the maximum of {native.max_threads}"
         )
     return count
 

@@ -206,7 +206,7 @@ class CustomOp(Op):
     def _texts(self, array: Any) -> Any:
         """A copy of an array of strings, as objects."""
         texts = np.array(np.char.decode(array) if array.dtype.kind == "S" else array, object)
-        at = native.odd_text(texts)
+        at = native.first_non_string(texts)
         if at is not None:
             raise RuntimeException(
                 f"{self} returned {texts.reshape(-1)[at]!r:.80} at element {at}, "

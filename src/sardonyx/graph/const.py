@@ -143,7 +143,7 @@ class Words(Const):
         self.block: Final = block
 
     def _look(self) -> Array:
-        return native.read_texts(native.address(self.block), list(self.shape))
+        return native.read_strings(native.address(self.block), list(self.shape))
 
     def _find_place(self) -> Place | None:
         return None

@@ -44,21 +44,21 @@ class TextTable:
 
     def __init__(self, strings: list[bytes]) -> None:
         try:
-            self.block: Array = native.texts(strings)
+            self.block: Array = native.pack_strings(strings)
         except ValueError:  # what is no UTF-8 is read as everywhere else
             valid = [s.decode("utf-8", "replace").encode() for s in strings]
-            self.block = native.texts(valid)
+            self.block = native.pack_strings(valid)
         self.count = len(strings)
-        self.index: Array = native.text_index(self.block, self.count)
+        self.index: Array = native.string_index(self.block, self.count)
 
     def numbers(self) -> Array:
         """For each string its place, the last where it is there twice."""
-        return native.text_numbers(self.block, self.count, self.index)
+        return native.string_numbers(self.block, self.count, self.index)
 
     def find(self, x: Array) -> Array:
         """Where each element is among the strings, or -1."""
         address = native.address(self.block)
-        strings = native.read_texts(address, [self.count]).tolist()
+        strings = native.read_strings(address, [self.count]).tolist()
         places = {s: i for i, s in enumerate(strings)}
         found = [places.get(s, -1) for s in x.reshape(-1).tolist()]
         return np.array(found, np.int64).reshape(x.shape)

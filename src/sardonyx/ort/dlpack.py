@@ -50,7 +50,7 @@ def given(value: OrtValue, stream: Any, **wishes: Any) -> Any:
         raise BufferError("the tensor is read-only, which DLPack says from version 1 on")
     code, bits = _CODES[dtype.name]
     address = native.address(tensor)
-    return native.export_tensor(
+    return native.export_dlpack(
         address, list(value._shape), code, bits, tensor, is_versioned, is_read_only
     )
 
@@ -88,7 +88,7 @@ def taken(kind: type[OrtValue], data: Any, is_bool: bool) -> OrtValue:
             f"there is no memory at {found.address:#x} for a tensor of shape {found.dims}",
             bytes=size,
         )
-    raw = _bytes_at(found.address, size, native.take_tensor(capsule))
+    raw = _bytes_at(found.address, size, native.consume_dlpack(capsule))
     raw.flags.writeable = not found.is_read_only
     return kind._of_bytes(raw, dtype, tuple(found.dims))
 
@@ -127,7 +127,7 @@ def _looked_at(capsule: Any, source: Any) -> _Found:
     """What a capsule says of its tensor, which is checked; the capsule is not used up."""
     kind = type(source).__name__
     try:
-        found = native.look_at_tensor(capsule) if _is_capsule(capsule) else None
+        found = native.inspect_dlpack(capsule) if _is_capsule(capsule) else None
     except ValueError as error:
         raise ValueFault(f"{kind} is a DLPack tensor that cannot be: it has {error}") from None
     if found is None:

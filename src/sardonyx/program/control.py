@@ -47,7 +47,7 @@ class NativeBody:
         own.update(self.segment.gives)
         return [n for n in self.segment.names if n not in own]
 
-    def spec(self, number: Callable[[Any], int], forms: Forms) -> native.SequenceSpec:
+    def spec(self, number: Callable[[Any], int], forms: Forms) -> native.ProgramSpec:
         """What native code is given for the body's program."""
         segment = self.segment
         slots: dict[Value | int, int] = {} if segment is None else segment.values
@@ -56,7 +56,7 @@ class NativeBody:
         add_items = None if segment is None else segment.items(number, forms)
         inputs = [(v, slots.setdefault(v, len(slots))) for v in self.inputs]
         outputs = [slots.setdefault(v, len(slots)) for v in self.graph.outputs]
-        made = native.SequenceSpec(len(slots), len(names))
+        made = native.ProgramSpec(len(slots), len(names))
         for value, slot in inputs:
             fact = value.tensor
             made.add_input(slot, len(fact.shape or ()), fact.dtype.onnx, ABSENT)
@@ -77,7 +77,7 @@ class NativeBody:
         yield from (read_form(v.const) for v in self.graph.outputs if v.const is not None)
 
 
-def add_constants(spec: native.SequenceSpec, slots: dict[Value | int, int], forms: Forms) -> None:
+def add_constants(spec: native.ProgramSpec, slots: dict[Value | int, int], forms: Forms) -> None:
     """Tells native code of the slots that hold constants."""
     for v, slot in slots.items():
         if isinstance(v, Value) and v.const is not None:
@@ -102,9 +102,9 @@ class ControlPart:
         for body, captures, names in zip(self.bodies, self.captures, self.names, strict=True):
             made.add_body(body.spec(number, forms), captures, names)
         for collected in _stacked(self.node, self.bodies[0]):
-            made.add_stacked(*collected)
+            made.add_scan_output(*collected)
         for cut in _cuts(self.node):
-            made.add_cut(*cut)
+            made.add_scan_input(*cut)
         return made
 
     def parts(self) -> Iterator[SegmentBuilder | ControlPart]:

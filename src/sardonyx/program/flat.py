@@ -44,7 +44,7 @@ _GUARD_KINDS: Final = {
     "assumed_at_least": GuardKind.AT_LEAST,
 }
 VIEWS: Final = frozenset((Storage.RESHAPED, Storage.PERMUTED, Storage.SLICED, Storage.EXPANDED))
-IN_OTHERS: Final = VIEWS | {Storage.PART}  # values whose bytes are those of another
+IN_OTHERS: Final = VIEWS | {Storage.CONCAT_SLICE}  # values whose bytes are those of another
 
 
 class Form(IntEnum):
@@ -241,7 +241,7 @@ class SegmentBuilder:
             if views:
                 made = self.values[views[-1]]
                 made.storage, made.at, made.numbers = (
-                    Storage.PART, whole, [self.sizes.register(start)],
+                    Storage.CONCAT_SLICE, whole, [self.sizes.register(start)],
                 )  # fmt: skip
             for view in views:
                 self.values[view].form = Form.ROWS

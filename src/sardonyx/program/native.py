@@ -97,7 +97,7 @@ class NativeSegment:
 
     def items(
         self, number: Callable[[Any], int], forms: Forms
-    ) -> Callable[[native.SequenceSpec], None]:
+    ) -> Callable[[native.ProgramSpec], None]:
         """The specs of all parts, as a function that adds them to a sequence: they add names."""
         made = [
             part.spec(number(part), self.names, forms.address)
@@ -106,7 +106,7 @@ class NativeSegment:
             for part in self.parts
         ]
 
-        def add(sequence: native.SequenceSpec) -> None:
+        def add(sequence: native.ProgramSpec) -> None:
             for part, spec, frees in zip(self.parts, made, self.part_frees, strict=True):
                 if isinstance(spec, native.SegmentSpec):
                     sequence.add_segment(spec, frees)
@@ -129,16 +129,16 @@ class NativeSegment:
                 yield read_form(value.const)
 
     def prepare(
-        self, forms: Forms, settings: RunSettings, pool: native.Pool | None = None
+        self, forms: Forms, settings: RunSettings, pool: native.BlockPool | None = None
     ) -> native.Runnable:
         """Reads and packs the weights and hands everything to native code, once."""
         with self._lock:
             if self._runnable is None:
                 self._limit = settings.limit_bytes
-                self._runnable = self._build(forms, settings, pool or native.Pool(settings.keeps))
+                self._runnable = self._build(forms, settings, pool or native.BlockPool(settings.keeps))
             return self._runnable
 
-    def _build(self, forms: Forms, settings: RunSettings, pool: native.Pool) -> native.Runnable:
+    def _build(self, forms: Forms, settings: RunSettings, pool: native.BlockPool) -> native.Runnable:
         numbers = {id(part): i for i, part in enumerate(self.all_parts())}
         try:
             add_items = self.items(lambda part: numbers[id(part)], forms)
@@ -154,18 +154,18 @@ class NativeSegment:
                 threads=settings.count,
                 spins=settings.spins,
                 spin_us=settings.spin_us,
-                flushes=settings.flushes,
-                calms=settings.calms,
+                flushes_denormals=settings.flushes,
+                stops_spinning=settings.calms,
                 grows_in_place=settings.grows_in_place,
                 limit_bytes=settings.limit_bytes,
-                keeps=forms,
+                keep_alive=forms,
             )
         except native.MalformedProgram as error:
             raise InternalError(f"the compiled program is malformed: {error}") from None
 
     def _sequence(
-        self, add_items: Callable[[native.SequenceSpec], None], forms: Forms
-    ) -> native.SequenceSpec:
+        self, add_items: Callable[[native.ProgramSpec], None], forms: Forms
+    ) -> native.ProgramSpec:
         """The whole of the call. Every size of an input is checked, by a number or by its name.
 
         A name that no step asks for stands for a size all the same: bodies rest on it.
@@ -174,7 +174,7 @@ class NativeSegment:
             for size in value.tensor.dims:
                 if (name := lone_name(size)) is not None:
                     self.names.setdefault(name, len(self.names))
-        made = native.SequenceSpec(len(self.values), len(self.names))
+        made = native.ProgramSpec(len(self.values), len(self.names))
         for value in self.read:
             fact, slot = value.tensor, self.values[value]
             made.add_input(slot, fact.rank, fact.dtype.onnx, self.room_axes.get(slot, ABSENT))

@@ -86,6 +86,6 @@ def _operand(
     while flat.storage in VIEWS:
         flat = part.values[flat.at]
         count = min(count, math.prod(sizes[register] for register in flat.dims))
-    if flat.storage is Storage.PART and flat.at in step.outputs:
+    if flat.storage is Storage.CONCAT_SLICE and flat.at in step.outputs:
         count = 0  # it was made where it is wanted
     return Operand(str(dtype.np), dims, count * dtype.itemsize)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from sardonyx._native import Outcome, Pool, Stop
+from sardonyx._native import BlockPool, Outcome, Stop
 from sardonyx.base.records import field, frozen, mutable
 from sardonyx.graph.const import Const
 from sardonyx.graph.fact import AnyFact
@@ -109,9 +109,9 @@ class Program:
             self._template[:] = template
         return self._template.copy()
 
-    def prepare(self, settings: RunSettings, pool: Pool | None = None) -> None:
+    def prepare(self, settings: RunSettings, pool: BlockPool | None = None) -> None:
         """Brings the weights of native segments into the form that kernels read."""
-        pool = pool or Pool(settings.keeps)
+        pool = pool or BlockPool(settings.keeps)
         for segment in self.segments:
             if isinstance(segment, NativeSegment):
                 segment.prepare(self.forms, settings, pool)
@@ -158,11 +158,11 @@ class Program:
             return None
         n = len(self.outputs)
         if len(segment.outputs) == n:
-            return FastPath(segment, runnable.quick, runnable.quick_into)
-        quick = runnable.quick
+            return FastPath(segment, runnable.run_fast, runnable.run_fast_into)
+        run_fast = runnable.run_fast
 
         def call(feed: dict[Any, Any]) -> list[Any] | Outcome | None:
-            made = quick(feed)
+            made = run_fast(feed)
             return made[:n] if isinstance(made, list) else made
 
         return FastPath(segment, call)
@@ -218,7 +218,7 @@ class Run:
     check: Callable[[], None]  # raises when the user ended the run
     settings: RunSettings = field(default_factory=RunSettings)
     stop: Stop | None = None  # the flag that `check` looks at, for native code
-    pool: Pool | None = None  # for segments that are prepared by this run
+    pool: BlockPool | None = None  # for segments that are prepared by this run
     into: Mapping[int, Any] = field(default_factory=dict)  # places for outputs, by slot
     # Outputs, by slot, that belong into the very memory of an input, with the slot of that.
     shared: Mapping[int, int] = field(default_factory=dict)

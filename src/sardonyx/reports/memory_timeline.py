@@ -319,7 +319,7 @@ class _Part:
         values: dict[int, _Record] = {}
         lent: dict[int, list[_Record]] = {}
         own = ((*entry, ABSENT) for entry in laid_out["values"])
-        for number, bytes_, start, end, offset, lender in (*own, *laid_out["lent"]):
+        for number, bytes_, start, end, offset, lender in (*own, *laid_out["in_outputs"]):
             step = self.order[start]
             name, fact = self._described(number, step)
             record = _Record(name, _label(step.node), "value", bytes_, start + first, fact)

@@ -1,6 +1,6 @@
 """The execution order of least peak memory for graphs that run in Python, at estimated sizes.
 
-The search itself is native (native/exec: `least_peak`), and shared with native segments, which
+The search itself is native (native/exec/execution_order.h), and shared with native segments, which
 call it at bind time with exact sizes.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sardonyx._native import least_peak, peak_of
+from sardonyx._native import least_peak, order_peak
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.schedule.dependencies import Dependencies
 from sardonyx.schedule.orders import breadth_first, depth_first, forward_first
@@ -37,16 +37,16 @@ def least_peak_order(
     bytes_, tasks = search_tasks(graph, deps, sizes)
     # No order is below the largest working set of one task: there the search can stop.
     floor = max([sum([bytes_[b] for b in touched]) for _, touched, _, _ in tasks], default=0)
-    best, least = default, peak_of(bytes_, tasks, default)
+    best, least = default, order_peak(bytes_, tasks, default)
     for order in (forward_first, breadth_first):
         if least == floor:
             return best
         found = order(deps)
-        peak = peak_of(bytes_, tasks, found)
+        peak = order_peak(bytes_, tasks, found)
         if peak < least:
             best, least = found, peak
     found = least_peak(bytes_, tasks, best, effort)
-    return found if peak_of(bytes_, tasks, found) < least else best
+    return found if order_peak(bytes_, tasks, found) < least else best
 
 
 def _is_chain(deps: Dependencies) -> bool:

@@ -6,7 +6,7 @@ import re
 from typing import Final
 from weakref import ref
 
-from sardonyx._native import Pool
+from sardonyx._native import BlockPool
 from sardonyx.base.locks import Lock
 from sardonyx.errors import InvalidArgument
 from sardonyx.ort.allocators import shared_limit_bytes
@@ -16,18 +16,18 @@ from sardonyx.program.native import NO_LIMIT, RunSettings
 SHRINK: Final = "memory.enable_memory_arena_shrinkage"
 _DEVICES: Final = ("cpu", "gpu")
 _LOCK: Final = Lock()
-_shared: ref[Pool] | None = None
+_shared: ref[BlockPool] | None = None
 
 
-def pool_for(settings: RunSettings) -> Pool:
+def pool_for(settings: RunSettings) -> BlockPool:
     """A pool for a new program: its own, or that of all sessions that share one."""
     if not settings.shares or not settings.keeps:
-        return Pool(settings.keeps)
+        return BlockPool(settings.keeps)
     global _shared
     with _LOCK:
         pool = None if _shared is None else _shared()
         if pool is None:
-            pool = Pool(True)
+            pool = BlockPool(True)
             _shared = ref(pool)
         return pool
 

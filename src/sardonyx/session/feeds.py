@@ -166,7 +166,7 @@ def _array(name: str, fact: Fact, value: Any) -> Any:
             input=name,
             hint=f"convert it with array.astype({fact.dtype.np.name!r})",
         )
-    if native.has_room(array):  # a cache of ours, fed back as it is
+    if native.has_capacity(array):  # a cache of ours, fed back as it is
         return array
     view = np.ascontiguousarray(array).reshape(array.shape).view()
     view.flags.writeable = False
@@ -175,7 +175,7 @@ def _array(name: str, fact: Fact, value: Any) -> Any:
 
 def _check_strings(name: str, array: Any) -> None:
     """An object array may hold anything; a string tensor holds text that UTF-8 can say."""
-    at = native.odd_text(np.ascontiguousarray(array))
+    at = native.first_non_string(np.ascontiguousarray(array))
     if at is None:
         return
     odd = array.reshape(-1)[at]
@@ -252,7 +252,7 @@ def taken(fed: Iterable[Any], places: Iterable[Any] = ()) -> set[Any]:
     for value in tensors(fed):
         if is_tensor(value):
             found.add(device_values("a device").owner_of(value))
-        elif native.has_room(value):
+        elif native.has_capacity(value):
             found.update((id(value), id(value.base)))
     for place in tensors(places):
         if is_tensor(place):
@@ -295,7 +295,7 @@ def _give(value: Any, known: set[Any]) -> Any:
     if not value.flags.writeable or id(owner) in known:
         return value.copy()
     known.add(id(owner))  # a second output over the same bytes is copied
-    if native.has_room(value):
+    if native.has_capacity(value):
         return value
     return np.ascontiguousarray(value).reshape(value.shape)
 

@@ -328,7 +328,7 @@ class InferenceSession(Ways):
             raise as_ours(error, "making room for weights or outputs") from None
         finally:
             if shrinks:
-                self._shared.pool.drop_kept()
+                self._shared.pool.release_cached()
 
     def _check_required(self, input_feed: Mapping[str, Any]) -> None:
         if not isinstance(input_feed, Mapping):

@@ -6,7 +6,7 @@ import os
 from collections.abc import Hashable
 from typing import Final
 
-from sardonyx._native import Pool
+from sardonyx._native import BlockPool
 from sardonyx.base.records import frozen
 from sardonyx.base.shared_store import Store
 from sardonyx.compile import Compiled, Options
@@ -25,7 +25,7 @@ class Shared:
 
     compiled: Compiled
     given: ModelBytes
-    pool: Pool
+    pool: BlockPool
     files: tuple[State, ...]  # beside the model's own
 
     @property
@@ -78,7 +78,7 @@ def key_of(
     )
 
 
-def shared(compiled: Compiled, given: ModelBytes, pool: Pool) -> Shared:
+def shared(compiled: Compiled, given: ModelBytes, pool: BlockPool) -> Shared:
     """A program with its memory and the files that it was made of."""
     return Shared(compiled, given, pool, tuple(given.files.states().items()))
 

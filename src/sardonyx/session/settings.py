@@ -299,7 +299,7 @@ def run_settings(options: SessionOptions) -> RunSettings:
     if not options.use_per_session_threads:
         threads = global_threads()
     return RunSettings(
-        min(max(0, threads), native.most_threads),
+        min(max(0, threads), native.max_threads),
         flag(options, _SPINNING, "1"),
         flag(options, _IN_PLACE, "1"),
         keeps=options.enable_cpu_mem_arena,

@@ -184,7 +184,7 @@ def _make(want: Want) -> Array:
         return want.const.stored()
     if want.row == TEXTS:
         const = want.const
-        return const.block if isinstance(const, Words) else native.texts(const.read())
+        return const.block if isinstance(const, Words) else native.pack_strings(const.read())
     return STORE.share(want.key, lambda: packed(want), want.const)
 
 

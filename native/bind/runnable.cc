@@ -1,0 +1,289 @@
+#include "bind/runnable.h"
+
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <string>
+
+#include "bind/gil.h"
+#include "bind/numpy_arrays.h"
+#include "bind/strings.h"
+#include "exec/check.h"
+
+namespace nb = nanobind;
+
+namespace sdx {
+namespace {
+
+// Arena values of any element type may be stored in an output's block before the output is.
+constexpr uintptr_t kOutputAlign = 16;
+
+void copy_names(const std::vector<int64_t>& names, RunState& state) {
+  std::copy_n(names.begin(), std::min(names.size(), state.names.size()), state.names.begin());
+}
+
+// Bytes from the first element to the end of the last, gaps included.
+int64_t extent(const View& view) {
+  int64_t last = 0;
+  for (int i = 0; i < view.rank; ++i) last += (view.dims[i] - 1) * view.strides[i];
+  return view.count() == 0 ? 0 : (last + 1) * size_of(view.dtype);
+}
+
+bool overlap(const Slot& a, const Slot& b) {
+  return a.data < b.data + extent(b.view) && b.data < a.data + extent(a.view);
+}
+
+nb::dict to_dict(int number, const MemoryReport& report) {
+  nb::list values, in_outputs, scratch;
+  for (const ValueSpan& s : report.values) {
+    if (s.output_slot < 0)
+      values.append(nb::make_tuple(s.value, s.bytes, s.start, s.end, s.offset));
+    else
+      in_outputs.append(nb::make_tuple(s.value, s.bytes, s.start, s.end, s.offset, s.output_slot));
+  }
+  for (const ValueSpan& s : report.scratch)
+    scratch.append(nb::make_tuple(s.start, s.bytes, s.offset));
+  nb::dict made;
+  made["number"] = number;
+  made["steps"] = nb::cast(report.order);
+  made["values"] = values;
+  made["in_outputs"] = in_outputs;
+  made["scratch"] = scratch;
+  made["exports"] = nb::cast(report.exported);
+  made["arena_bytes"] = report.arena_bytes;
+  made["lower_bound"] = report.lower_bound;
+  made["local_bytes"] = report.local_bytes;
+  return made;
+}
+
+}  // namespace
+
+bool StopCheck::check() {
+  if (stop_ != nullptr && stop_->raised.load(std::memory_order_relaxed)) return true;
+  if (Clock::now() < next_) return false;
+  next_ = Clock::now() + kPeriod;
+  GilAcquire gil;
+  interrupted_ = PyErr_CheckSignals() != 0;
+  return interrupted_;
+}
+
+Runnable::Runnable(ProgramSpec spec, Interface interface, Settings settings,
+                   std::shared_ptr<BlockPool> pool, nb::object keep_alive)
+    : keep_alive_(std::move(keep_alive)),
+      input_names_(std::move(interface.input_names)),
+      input_types_(std::move(interface.input_types)),
+      output_types_(std::move(interface.output_types)),
+      output_dtypes_(std::move(interface.output_dtypes)),
+      threads_(settings.threads),
+      grows_in_place_(settings.grows_in_place),
+      pool_(std::move(pool)),
+      limit_bytes_(settings.limit_bytes) {
+  check(spec);
+  if (input_names_.size() != spec.inputs.size() || input_types_.size() != spec.inputs.size() ||
+      output_types_.size() != spec.outputs.size() || output_dtypes_.size() != spec.outputs.size())
+    throw MalformedProgram(
+        "the interface has another number of inputs or outputs than the program");
+  program_ = std::make_shared<const Program>(std::move(spec));
+  if (threads_.threads < 1) threads_.threads = usable_cpus();
+  ensure_threads(threads_.threads);
+}
+
+nb::object Runnable::run_fast(nb::dict feed) const {
+  return run_fast_into(std::move(feed), nb::none());
+}
+
+nb::object Runnable::run_fast_into(nb::dict feed, nb::object arrays) const {
+  if (feed.size() != input_names_.size()) return nb::none();
+  StringArena strings(limit_bytes_);
+  RunState state = new_state();
+  state.strings = &strings;
+  std::vector<nb::object> owners;  // another thread may change the dict while this one runs
+  try {
+    if (!set_inputs(feed, state, owners)) return nb::none();
+  } catch (const std::bad_alloc&) {
+    return nb::none();  // the checked path words the error
+  }
+  if (program_->bind_names(state).fault != Fault::none) return nb::none();
+  if (!arrays.is_none()) offer_output_buffers(state, nb::cast<nb::list>(arrays));
+  StopCheck stop_check(nullptr);
+  Outcome outcome = run_in(state, stop_check);
+  if (stop_check.was_interrupted()) nb::raise_python_error();
+  if (outcome.fault != Fault::none) return nb::cast(std::move(outcome));
+  try {
+    return outputs(state, arrays);
+  } catch (const std::bad_alloc&) {
+  } catch (const nb::python_error& error) {
+    if (!error.matches(PyExc_MemoryError)) throw;
+  }
+  outcome.fault = Fault::memory;
+  return nb::cast(std::move(outcome));
+}
+
+nb::object Runnable::run(const std::vector<int64_t>& names, nb::list inputs, const Stop* stop,
+                         bool profiles, nb::object arrays) const {
+  const ProgramSpec& spec = program_->spec();
+  StringArena strings(limit_bytes_);
+  RunState state = new_state();
+  state.strings = &strings;
+  copy_names(names, state);
+  std::vector<nb::object> owners;
+  for (size_t i = 0; i < spec.inputs.size(); ++i) {
+    nb::handle array = inputs[i];
+    if (set_input(array.ptr(), i, state)) continue;
+    owners.push_back(contiguous(array.ptr()));  // a cache that grew along another axis has gaps
+    if (!set_input(owners.back().ptr(), i, state))
+      throw std::invalid_argument("input " + std::to_string(i) +
+                                  " of a segment is not a contiguous array of its type and rank");
+  }
+  if (Outcome outcome = program_->bind_names(state); outcome.fault != Fault::none)
+    return nb::cast(std::move(outcome));
+  if (!arrays.is_none()) offer_output_buffers(state, nb::cast<nb::list>(arrays));
+  Profile profile;
+  if (profiles) state.profile = &profile;
+  StopCheck stop_check(stop);
+  Outcome outcome = run_in(state, stop_check);
+  if (stop_check.was_interrupted()) nb::raise_python_error();
+  if (outcome.fault != Fault::none) return nb::cast(std::move(outcome));
+  nb::list spans;
+  for (const StepTiming& t : profile.steps)
+    spans.append(nb::make_tuple(t.segment, t.step, t.begin_ns, t.end_ns, t.run, t.chain));
+  return nb::cast(RunResult{outputs(state, arrays), std::move(state.names), std::move(spans),
+                            std::move(profile.names)});
+}
+
+nb::list Runnable::memory(const std::vector<int64_t>& names) const {
+  RunState state = new_state();
+  copy_names(names, state);
+  nb::list reports;
+  for (const ProgramItem& item : program_->spec().items) {
+    if (item.segment == nullptr) continue;
+    if (const auto report = item.segment->memory(state))
+      reports.append(to_dict(item.segment->spec().number, *report));
+  }
+  return reports;
+}
+
+nb::object Runnable::memory_of(int number, const std::vector<int64_t>& names) const {
+  const auto report = program_->memory(number, names);
+  return report ? nb::object(to_dict(number, *report)) : nb::none();
+}
+
+RunState Runnable::new_state() const {
+  RunState state = program_->new_state();
+  state.threads = threads_;
+  state.grows_in_place = grows_in_place_;
+  state.pool = pool_.get();
+  state.limit_bytes = limit_bytes_;
+  return state;
+}
+
+Outcome Runnable::run_in(RunState& state, StopCheck& stop_check) const {
+  GilRelease nogil;
+  state.should_stop = &StopCheck::should_stop;
+  state.stop_context = &stop_check;
+  const bool flushed = threads_.flushes_denormals && flush_denormals(true);
+  Outcome outcome = program_->run(state);
+  if (threads_.flushes_denormals) flush_denormals(flushed);  // the caller's mode is its own
+  if (threads_.stops_spinning) stop_spinning();
+  pool_->end_run();
+  return outcome;
+}
+
+// Puts the fed arrays into the input slots; false if anything about them is unusual. `owners` get a
+// reference to each.
+bool Runnable::set_inputs(const nb::dict& feed, RunState& state,
+                          std::vector<nb::object>& owners) const {
+  const size_t n = program_->spec().inputs.size();
+  owners.reserve(n);
+  for (size_t i = 0; i < n; ++i) {
+    PyObject* array = PyDict_GetItem(feed.ptr(), PyList_GET_ITEM(input_names_.ptr(), long(i)));
+    if (array == nullptr || !set_input(array, i, state)) return false;
+    owners.push_back(nb::borrow(array));
+  }
+  return true;
+}
+
+// Puts an array into an input slot; false if kernels cannot read it as it is, or its rank is not
+// the one that the program was compiled for.
+bool Runnable::set_input(PyObject* array, size_t input, RunState& state) const {
+  const ProgramSpec& spec = program_->spec();
+  Slot& slot = state.slots[size_t(spec.inputs[input])];
+  const DType dtype = spec.dtypes[input];
+  PyObject* descr = PyList_GET_ITEM(input_types_.ptr(), long(input));
+  const bool is_set = dtype == DType::string
+                          ? string_slot(array, *state.strings, slot)
+                          : slot_of(array, {descr, dtype, spec.capacity_axes[input]}, slot);
+  return is_set && slot.view.rank == spec.ranks[input];
+}
+
+// Offers the caller's arrays to the run as memory for outputs, where they have the type, no gaps,
+// and overlap neither what the run reads nor each other.
+void Runnable::offer_output_buffers(RunState& state, nb::list arrays) const {
+  const ProgramSpec& spec = program_->spec();
+  for (size_t i = 0; i < spec.outputs.size() && i < arrays.size(); ++i) {
+    if (!is_numeric(i)) continue;
+    nb::handle array = arrays[i];
+    const ArrayType type{PyList_GET_ITEM(output_types_.ptr(), long(i)), DType(output_dtypes_[i]),
+                         -1};
+    Slot slot;
+    if (array.is_none() || !is_writeable(array.ptr()) || !slot_of(array.ptr(), type, slot))
+      continue;
+    bool is_usable = reinterpret_cast<uintptr_t>(slot.data) % kOutputAlign == 0;
+    for (const int32_t input : spec.inputs)
+      is_usable = is_usable && !overlap(slot, state.slots[size_t(input)]);
+    for (const OutputBuffer& other : state.output_buffers)
+      is_usable = is_usable && !overlap(slot, {other.view, other.data, {}, {}});
+    if (is_usable) state.output_buffers.push_back({spec.outputs[i], slot.view, slot.data});
+  }
+}
+
+// Whether an output is an array of numbers; else it is strings, or dicts (ZipMap).
+bool Runnable::is_numeric(size_t output) const {
+  const auto dtype = DType(output_dtypes_[output]);
+  return dtype != DType::none && dtype != DType::string;
+}
+
+// The outputs as Python objects: the caller's own array if the output was written into it, else a
+// new one.
+nb::list Runnable::outputs(const RunState& state, nb::object arrays) const {
+  nb::list made;
+  const std::vector<int32_t>& slots = program_->spec().outputs;
+  for (size_t i = 0; i < slots.size(); ++i) {
+    PyObject* type = PyList_GET_ITEM(output_types_.ptr(), long(i));
+    if (!is_numeric(i)) {
+      const Slot& slot = state.slots[size_t(slots[i])];
+      made.append(PyTuple_Check(type) ? zip_map(slot, type) : string_array(slot));
+      continue;
+    }
+    const Slot slot = unshared(i, state);
+    const auto is_written_there = [&](const OutputBuffer& buffer) {
+      return buffer.slot == slots[i] && buffer.data == slot.data;
+    };
+    if (std::any_of(state.output_buffers.begin(), state.output_buffers.end(), is_written_there))
+      made.append(nb::cast<nb::list>(arrays)[i]);
+    else
+      made.append(array_of(slot, type));
+  }
+  return made;
+}
+
+// The slot of an output, copied if its bytes are the caller's, a constant's or another output's:
+// arrays that are handed out share no memory.
+Slot Runnable::unshared(size_t output, const RunState& state) const {
+  const std::vector<int32_t>& slots = program_->spec().outputs;
+  Slot slot = state.slots[size_t(slots[output])];
+  bool is_shared = slot.block == nullptr;
+  for (size_t j = 0; j < output; ++j)
+    is_shared = is_shared || state.slots[size_t(slots[j])].data == slot.data;
+  if (is_shared) {
+    const size_t bytes = size_t(slot.view.count() * size_of(slot.view.dtype));
+    std::shared_ptr<std::byte> copy = pool_->block(bytes);
+    std::copy_n(slot.data, bytes, copy.get());
+    slot.block = copy;
+    slot.data = copy.get();
+  }
+  return slot;
+}
+
+}  // namespace sdx

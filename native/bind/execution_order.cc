@@ -30,6 +30,7 @@ Tasks make_tasks(Longs sizes, std::vector<TaskTuple>& tuples) {
   return tasks;
 }
 
+// Arguments are copied from Python lists, so the search can run without the GIL.
 Ints least_peak(Longs sizes, std::vector<TaskTuple> tuples, const Ints& order, int effort) {
   GilRelease nogil;
   const Tasks tasks = make_tasks(std::move(sizes), tuples);

@@ -44,6 +44,7 @@ std::vector<NamedDim> named_dims(const NameTuples& tuples) {
   return dims;
 }
 
+// Kernels are looked up by name once, here; the spec refers to the table of the chosen ISA.
 void add_step(SegmentSpec& spec, const std::string& name, Ints inputs, Ints outputs, Ints ints,
               std::vector<double> floats, Pairs in_place, Ints permutation, bool is_concat) {
   const Isa* isa = chosen_isa();
@@ -77,6 +78,7 @@ void add_input(ProgramSpec& spec, int32_t slot, int rank, int dtype, int capacit
   spec.capacity_axes.push_back(capacity_axis);
 }
 
+// Specs are moved into the program: a Python object that was added is empty afterwards.
 void add_segment(ProgramSpec& program, SegmentSpec& spec, Ints frees) {
   check(spec, program.n_slots, program.n_names);
   ProgramItem item;

@@ -63,6 +63,8 @@ bool is_written(Storage storage) {
          storage == Storage::concat_slice;
 }
 
+// Checks one segment. Each method checks one kind of record and relies on those checked before it:
+// sizes first, then values, views, steps.
 class SegmentCheck {
  public:
   SegmentCheck(const SegmentSpec& spec, int n_slots, int n_names)
@@ -180,6 +182,7 @@ class SegmentCheck {
     return id;
   }
 
+  // Steps are listed in a valid execution order: every value is written once, before it is read.
   void steps() const {
     std::vector<bool> exists(spec_.values.size());
     for (const StepSpec& step : spec_.steps) {
@@ -202,6 +205,7 @@ class SegmentCheck {
     }
   }
 
+  // What memory_plan.h uses to write outputs over inputs and Concat inputs into outputs.
   void in_place(const StepSpec& step) const {
     for (const auto& [input, output] : step.in_place) {
       Range{"input", step.inputs.size()}.has(input);
@@ -250,7 +254,7 @@ BodyCounts counts_of(const ControlNode& control) {
     case ControlKind::branch:
       check_length("inputs of If", n, 1);
       return {0, control.outputs.size()};
-    case ControlKind::loop: {
+    case ControlKind::loop: {  // trip count, condition, carried -> condition, carried, scan outputs
       const size_t carried = n > 2 ? n - 2 : 0;
       return {2 + carried, 1 + carried + scan_outputs};
     }

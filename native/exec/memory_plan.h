@@ -3,7 +3,7 @@
 //   - an execution order of low peak memory (execution_order.h) or the listed one, whichever gives
 //     the smaller arena;
 //   - Concat elision: inputs of a Concat are written into its output directly, where that pays;
-//   - in-place steps: an output takes over the bytes of an input that dies there
+//   - in-place steps: an output reuses the bytes of an input that dies there
 //     (buffer_lifetimes.h);
 //   - output block reuse: the block of an output holds arena values until its first write. Without
 //     it, large logits at the end stand beside an idle arena;

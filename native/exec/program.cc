@@ -40,6 +40,7 @@ Outcome Program::bind_names(RunState& state) const {
     outcome.index = s.slot;
     return outcome;
   }
+  // The first input that has a name gives its size; all others must agree.
   for (const NamedDim& n : spec_.names) {
     const int64_t size = state.slots[size_t(n.slot)].view.dims[n.axis];
     int64_t& known = state.names[size_t(n.name)];

@@ -1,9 +1,9 @@
 // One thread pool per process, as large as CPU affinity and the cgroup's quota allow, or as a
 // session requests. A run borrows idle workers and never waits for one that has not begun:
 //   - the caller puts its job into the mailboxes of idle workers, works on the job itself, then
-//     withdraws the offers that nobody has taken up;
+//     withdraws the offers that no worker has accepted;
 //   - it waits only for workers that are in the middle of a chunk;
-//   - a phase worth less than a few microseconds wakes nobody.
+//   - a phase of less than a few microseconds of work wakes no worker.
 // Nested and concurrent runs therefore cannot deadlock, and a busy pool only makes them slower.
 // A forked child starts with an empty pool: the threads of the parent do not exist there.
 //

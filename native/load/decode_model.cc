@@ -1,4 +1,5 @@
-// ModelProto, GraphProto, NodeProto and FunctionProto.
+// ModelProto, GraphProto, NodeProto and FunctionProto. Field numbers are those of onnx.proto;
+// unknown fields are skipped, as protobuf does, so that files of later IR versions can be read.
 #include "load/decode.h"
 #include "load/messages.h"
 

@@ -28,6 +28,7 @@ void Reader::fail(const Field& field, const char* name, const std::string& what)
                     " of " + std::to_string(size_));
 }
 
+// A tag is a varint: the field number above three bits of wire type.
 bool Reader::next(Field& field) {
   if (pos_ == end_) return false;
   field = Field{.at = pos_};
@@ -47,6 +48,7 @@ int64_t Reader::int64(const Field& field, const char* name) {
   return static_cast<int64_t>(read_varint(field, name));
 }
 
+// Protobuf writes negative int32 values sign-extended to 64 bits: the low half is the value.
 int32_t Reader::int32(const Field& field, const char* name) {
   return static_cast<int32_t>(int64(field, name));
 }
@@ -91,6 +93,7 @@ std::string_view Reader::skip_scalars(const Field& field, const char* name, Wire
     skip(field);
     return {start, static_cast<size_t>(pos_ - start)};
   }
+  // Packed varints have no fixed width; they are validated when they are read.
   const std::string_view chunk = read_bytes(field, name);
   const size_t width = element == Wire::fixed32 ? 4 : element == Wire::fixed64 ? 8 : 1;
   if (chunk.size() % width != 0)
@@ -110,7 +113,7 @@ uint64_t Reader::read_long_varint(const Field& field, const char* name) {
   for (int shift = 0; shift < 64; shift += 7) {
     if (pos_ == end_) fail(field, name, "the varint is cut off");
     const auto byte = static_cast<uint8_t>(*pos_++);
-    if (shift == 63 && byte > 1) break;
+    if (shift == 63 && byte > 1) break;  // the tenth byte has one bit left
     value |= static_cast<uint64_t>(byte & 0x7F) << shift;
     if (byte < 0x80) return value;
   }
@@ -128,6 +131,7 @@ std::string_view Reader::read_bytes(const Field& field, const char* name) {
   return {take(field, name, n), n};
 }
 
+// A reader of a chunk that reports offsets in the whole buffer.
 Reader Reader::over(std::string_view chunk) const {
   Reader inner = *this;
   inner.pos_ = chunk.data();

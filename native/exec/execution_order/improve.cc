@@ -9,7 +9,8 @@ namespace sdx::ordering {
 namespace {
 
 constexpr int64_t kWorkPerTask = 80;  // cluster costs to compute per task, at effort 0
-constexpr int64_t kFreeTasks = 80;    // small graphs get the work of so many additional tasks
+constexpr int64_t kFreeTasks =
+    80;  // extra work, as if there were more tasks: small graphs can afford it
 constexpr int64_t kMaxBeamWidth = 256;
 constexpr int kProbes = 6;         // targets of the final bisection
 constexpr int64_t kWorkShare = 2;  // one range may use 1/kWorkShare of the remaining work

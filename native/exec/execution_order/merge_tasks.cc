@@ -232,7 +232,7 @@ ListOfLists TaskMerger::cluster_preds() const {
 
 bool TaskMerger::is_mergeable(int32_t a, int32_t b) const {
   const CostBounds &before = bounds_[size_t(a)], &after = bounds_[size_t(b)];
-  // Either argument of merge_tasks.h: a can_wait for b, or b follows a at once.
+  // Either argument of merge_tasks.h: a waits for b, or b follows a at once.
   return can_wait(a, b) ||
          (find_in(only_pred_, b) == a && after.change_most <= 0 && after.rise_most <= before.fall);
 }

@@ -65,6 +65,7 @@ void MeasuredOrder::set(int32_t begin, std::span<const int32_t> order) {
   }
 }
 
+// Linear in the touches of all clusters.
 void MeasuredOrder::measure() {
   for (int32_t b = 0; b < clusters_.touchers.count(); ++b) {
     int32_t first = int32_t(order_.size()), last = -1;
@@ -173,6 +174,8 @@ void MeasuredOrder::add_stage(Subproblem& subproblem, Range range, const Stage& 
   }
   for (int32_t i = stage.in_place; i < next.in_place; ++i) {
     const auto [from, to, size] = all.pairs[size_t(i)];
+    // A pair whose input is alive after the range, or whose output is alive before it, never
+    // shares.
     if ((from >= 0 && !ends(from)) || (to >= 0 && !starts(to))) continue;
     const auto renumbered = [&](int32_t b) {
       return b < 0 ? b : number_[size_t(b)] < 0 ? ~b : number_[size_t(b)];

@@ -135,10 +135,14 @@ class NativeSegment:
         with self._lock:
             if self._runnable is None:
                 self._limit = settings.limit_bytes
-                self._runnable = self._build(forms, settings, pool or native.BlockPool(settings.keeps))
+                self._runnable = self._build(
+                    forms, settings, pool or native.BlockPool(settings.keeps)
+                )
             return self._runnable
 
-    def _build(self, forms: Forms, settings: RunSettings, pool: native.BlockPool) -> native.Runnable:
+    def _build(
+        self, forms: Forms, settings: RunSettings, pool: native.BlockPool
+    ) -> native.Runnable:
         numbers = {id(part): i for i, part in enumerate(self.all_parts())}
         try:
             add_items = self.items(lambda part: numbers[id(part)], forms)

@@ -48,7 +48,7 @@ void decode_messages(Reader& r, const Field& f, Fields& v) {
   }
 }
 
-// The type of an attribute without one, as files before IR version 3 have them.
+// The type of an attribute without one, as files of IR version 1 have them.
 int32_t deduce_type(const Fields& v) {
   if (v.f) return kFloat;
   if (v.i) return kInt;

@@ -29,7 +29,7 @@ struct DLTensor {
   int32_t device, device_number;
   int32_t rank;
   uint8_t code, bits;
-  uint16_t chains;
+  uint16_t lanes;
   int64_t* dims;
   int64_t* strides;
   uint64_t byte_offset;
@@ -94,7 +94,7 @@ bool is_mapped(uintptr_t address, int64_t size) {
 
 // The fields of a tensor as a tuple; refuses one that contradicts itself.
 nb::tuple described(const DLTensor& t, bool is_read_only) {
-  if (t.chains != 1) refuse("elements of " + std::to_string(t.chains) + " chains");
+  if (t.lanes != 1) refuse("elements of " + std::to_string(t.lanes) + " lanes");
   const int64_t size = bytes_of(t);
   auto address = reinterpret_cast<uintptr_t>(t.data);
   if (__builtin_add_overflow(address, uintptr_t(t.byte_offset), &address))

@@ -65,7 +65,7 @@ void bind_load(nb::module_& m) {
   m.def(
       "decode_tensor", [](nb::handle buffer) { return decode<Tensor>(buffer, decode_tensor); },
       "buffer"_a, nb::sig("def decode_tensor(buffer: typing_extensions.Buffer) -> TensorRecord"),
-      "Read an ONNX TensorProto; the record views the buffer and caches it alive.");
+      "Read an ONNX TensorProto; the record views the buffer and keeps it alive.");
 }
 
 }  // namespace sdx

@@ -7,7 +7,7 @@ namespace sdx {
 namespace {
 
 // Indexed by TypeKind.
-constexpr const char* kKinds[] = {"none", "tensor",   "sparse", "program",
+constexpr const char* kKinds[] = {"none", "tensor",   "sparse", "sequence",
                                   "map",  "optional", "opaque"};
 
 nb::object dim_size(const Dim& dim) {
@@ -33,7 +33,7 @@ void bind_types(nb::module_& m) {
   nb::class_<TypeRef>(m, "TypeRecord", "A TypeProto.")
       .def_prop_ro(
           "kind", [](const TypeRef& r) { return kKinds[static_cast<size_t>(r->kind)]; },
-          "\"tensor\", \"sparse\", \"program\", \"map\", \"optional\", \"opaque\", or \"none\" "
+          "\"tensor\", \"sparse\", \"sequence\", \"map\", \"optional\", \"opaque\", or \"none\" "
           "when unset.")
       .def_prop_ro(
           "elem_type", [](const TypeRef& r) { return r->elem_type; },
@@ -54,7 +54,7 @@ void bind_types(nb::module_& m) {
             return r->elem ? nb::cast(r.member(*r->elem)) : nb::none();
           },
           nb::sig("def elem(self) -> TypeRecord | None"),
-          "The element type of a program or an optional, the value type of a map.");
+          "The element type of a sequence or an optional, the value type of a map.");
 
   using InfoRef = Ref<ValueInfo>;
   nb::class_<InfoRef>(m, "ValueInfoRecord", "A ValueInfoProto.")

@@ -20,7 +20,7 @@ class TypeRecord:
     @property
     def kind(self) -> str:
         """
-        "tensor", "sparse", "program", "map", "optional", "opaque", or "none" when unset.
+        "tensor", "sparse", "sequence", "map", "optional", "opaque", or "none" when unset.
         """
 
     @property
@@ -41,7 +41,9 @@ class TypeRecord:
 
     @property
     def elem(self) -> TypeRecord | None:
-        """The element type of a program or an optional, the value type of a map."""
+        """
+        The element type of a sequence or an optional, the value type of a map.
+        """
 
 class ValueInfoRecord:
     """A ValueInfoProto."""
@@ -287,7 +289,7 @@ def decode(buffer: Buffer) -> ModelRecord:
 
 def decode_tensor(buffer: Buffer) -> TensorRecord:
     """
-    Read an ONNX TensorProto; the record views the buffer and caches it alive.
+    Read an ONNX TensorProto; the record views the buffer and keeps it alive.
     """
 
 class StringArena:

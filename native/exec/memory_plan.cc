@@ -189,7 +189,7 @@ MemoryPlan plan_for(const Dependencies& dependencies, const MemoryNeeds& needs,
 MemoryPlan search(const Dependencies& dependencies, const MemoryNeeds& needs, int effort,
                   PlanChoice& choice) {
   const size_t n = dependencies.preds.size();
-  std::vector<int32_t> format_shape(n + 1);
+  std::vector<int32_t> listed(n + 1);
   std::iota(listed.begin(), listed.end(), 0);
   choice = PlanChoice{{listed.begin(), listed.end() - 1}, {}, {}, -1};
   choose_elided_concats(dependencies, needs, choice);

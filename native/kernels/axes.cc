@@ -30,8 +30,8 @@ void Axes::merge() {
   if (n > 0) n = kept + 1;
 }
 
-Around around(const View& x, const View& y, int axis) {
-  Around made;
+AxisView view_along(const View& x, const View& y, int axis) {
+  AxisView made;
   if (x.rank == 0) return made;
   made.n = x.dims[axis], made.step = x.strides[axis], made.out_step = y.strides[axis];
   Axes inner;

@@ -33,13 +33,13 @@ struct Axes {
   void merge();
 };
 
-struct Place {
+struct Offsets {
   int64_t in = 0, out = 0;
 };
 
 // Where element `index` of the first `n` axes lies, counted in row-major order.
-SDX_INLINE Place place_of(const Axes& axes, int n, int64_t index) {
-  Place place;
+SDX_INLINE Offsets offsets_of(const Axes& axes, int n, int64_t index) {
+  Offsets place;
 #pragma GCC unroll 1
   for (int i = n - 1; i > 0; --i) {
     const int64_t at = index % axes.size[i];
@@ -51,13 +51,13 @@ SDX_INLINE Place place_of(const Axes& axes, int n, int64_t index) {
 }
 
 // A tensor around one axis: [outer..., n, columns], where `columns` is what lies densest behind it.
-struct Around {
+struct AxisView {
   Axes outer;  // all other axes, in no order that matters
   int64_t n_outer = 1;
   int64_t n = 1, step = 1, out_step = 1;  // the axis; outputs are contiguous
   int64_t columns = 1, column_step = 1;   // side by side in the output
 };
 
-Around around(const View& x, const View& y, int axis);
+AxisView view_along(const View& x, const View& y, int axis);
 
 }  // namespace sdx::SDX_ISA

@@ -64,9 +64,9 @@ Status custom(const Call& call, Plan& plan) {
   return {};
 }
 
-constexpr Kernel kRows[] = {{"custom", Accepts::contiguous, custom}};
+constexpr Kernel kKernels[] = {{"custom", Accepts::contiguous, custom}};
 
 }  // namespace
 }  // namespace sdx::SDX_ISA
 
-SDX_FAMILY(custom, kRows)
+SDX_FAMILY(custom, kKernels)

@@ -1,14 +1,14 @@
 // Softmax, LogSoftmax and Hardmax along an axis.
 #include "kernels/axes.h"
-#include "kernels/fetch.h"
-#include "simd/exp_down.h"
-#include "simd/fold.h"
+#include "kernels/elements.h"
+#include "simd/reduction.h"
+#include "simd/softmax_exp.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
 struct SoftmaxArgs {
-  Around around;
+  AxisView around;
   int64_t blocks;  // of columns
 };
 
@@ -26,7 +26,7 @@ SDX_INLINE V larger(V a, V b) {
 template <class C>
 C top_of(const C* x, int64_t n) {
   const auto max = [](Vec<C> a, Vec<C> b) { return larger(a, b); };
-  return fold(run(x, n, splat(kLowest<C>), kLowest<C>, max, max), max);
+  return fold(accumulate(x, n, splat(kLowest<C>), kLowest<C>, max, max), max);
 }
 
 // The sum of exponentials, which are left in y unless only their sum is asked for.
@@ -36,7 +36,7 @@ double exponentials(const C* x, C top, C* y, int64_t n) {
   for (int64_t i = 0; i < n; i += kSumBlock<C>) {
     Vec<C> part{};
     vloop<C>(n - i < kSumBlock<C> ? n - i : kSumBlock<C>, [&](int64_t j, auto lanes) {
-      const Vec<C> e = vexp_down(load(x + i + j, lanes, kLowest<C>) - top);
+      const Vec<C> e = vexp_softmax(load(x + i + j, lanes, kLowest<C>) - top);
       if (!kIsLog) store(y + i + j, e, lanes);
       part += e;
     });
@@ -83,7 +83,7 @@ void softmax_short(const C* x, C* y, int64_t n) {
   for (int i = 0; i < kCount - 1; ++i) v[i] = load(x + i * lanes);
   v[kCount - 1] = load(x + (kCount - 1) * lanes, rest, kLowest<C>);
   const C top = fold(joined<kCount>(v, max), max);
-  for (int i = 0; i < kCount; ++i) e[i] = vexp_down(v[i] -= top);
+  for (int i = 0; i < kCount; ++i) e[i] = vexp_softmax(v[i] -= top);
   const C sum = fold(joined<kCount>(e, add), add), last = kIsLog ? C(__builtin_log(sum)) : 1 / sum;
   for (int i = 0; i < kCount; ++i) v[i] = kIsLog ? v[i] - last : e[i] * last;
   for (int i = 0; i < kCount - 1; ++i) store(y + i * lanes, v[i]);
@@ -116,45 +116,45 @@ Status softmax_rows(const void* args, const Data& data, int64_t begin, int64_t e
   const RowFn<C> run_row = row_function<kIsLog, C>(a.n);
   C* local = reinterpret_cast<C*>(data.local);
   for (int64_t row = begin; row < end; ++row) {
-    const Place at = place_of(a.outer, a.outer.n, row);
+    const Offsets at = offsets_of(a.outer, a.outer.n, row);
     T* to = output<T>(data) + at.out;
-    C* y = place<C>(to, local);
-    run_row(fetch<C>(input<T>(data, 0) + at.in, a.step, a.n, local), y, a.n);
-    put(to, y, a.n);
+    C* y = result_buffer<C>(to, local);
+    run_row(read_elements<C>(input<T>(data, 0) + at.in, a.step, a.n, local), y, a.n);
+    write_elements(to, y, a.n);
   }
   return {};
 }
 
 // A block of columns: numbers of one result lie a.step apart, those of its neighbours side by side.
 template <bool kIsLog, class C, class T>
-void softmax_columns(const Around& a, const T* x, T* y, int64_t width, C* e) {
+void softmax_columns(const AxisView& a, const T* x, T* y, int64_t width, C* e) {
   constexpr int64_t kMost = kColumns<C>;
   C tops[kMost], totals[kMost], buffer[kMost];
   for (C& top : tops) top = kLowest<C>;
   for (C& total : totals) total = 0;
   const auto each = [&](int64_t i, auto&& body) {
-    const C* p = fetch<C>(x + i * a.step, a.column_step, width, buffer);
+    const C* p = read_elements<C>(x + i * a.step, a.column_step, width, buffer);
     vloop<C>(width, [&](int64_t j, auto lanes) { body(j, load(p + j, lanes, kLowest<C>), lanes); });
   };
   for (int64_t i = 0; i < a.n; ++i)
     each(i, [&](int64_t j, Vec<C> v, auto) { store(tops + j, larger(load(tops + j), v)); });
   for (int64_t i = 0; i < a.n; ++i)
     each(i, [&](int64_t j, Vec<C> v, auto) {
-      const Vec<C> part = vexp_down(v - load(tops + j));
+      const Vec<C> part = vexp_softmax(v - load(tops + j));
       if (!kIsLog) store(e + i * kMost + j, part);
       store(totals + j, load(totals + j) + part);
     });
   for (int64_t j = 0; j < width; ++j) totals[j] = kIsLog ? __builtin_log(totals[j]) : 1 / totals[j];
   for (int64_t i = 0; i < a.n; ++i) {
     T* to = y + i * a.out_step;
-    C* numbers = place<C>(to, e + i * kMost);
+    C* numbers = result_buffer<C>(to, e + i * kMost);
     each(i, [&](int64_t j, Vec<C> v, auto lanes) {
       if (kIsLog)
         store(numbers + j, (v - load(tops + j)) - load(totals + j), lanes);
       else
         store(numbers + j, load(e + i * kMost + j) * load(totals + j), lanes);
     });
-    put(to, numbers, width);
+    write_elements(to, numbers, width);
   }
 }
 
@@ -163,7 +163,7 @@ Status softmax_blocks(const void* args, const Data& data, int64_t begin, int64_t
   const auto& a = *static_cast<const SoftmaxArgs*>(args);
   using C = Wide<T>;
   for (int64_t item = begin; item < end; ++item) {
-    const Place at = place_of(a.around.outer, a.around.outer.n, item / a.blocks);
+    const Offsets at = offsets_of(a.around.outer, a.around.outer.n, item / a.blocks);
     const int64_t first = item % a.blocks * kColumns<C>, rest = a.around.columns - first;
     softmax_columns<kIsLog>(a.around, input<T>(data, 0) + at.in + first * a.around.column_step,
                             output<T>(data) + at.out + first,
@@ -179,7 +179,7 @@ Status softmax(const Call& call, Plan& plan) {
     using C = Wide<T>;
     auto* args = plan.make<SoftmaxArgs>();
     plan.args = args;
-    const Around& a = args->around = around(call.in[0], call.out[0], int(call.ints[0]));
+    const AxisView& a = args->around = view_along(call.in[0], call.out[0], int(call.ints[0]));
     args->blocks = (a.columns + kColumns<C> - 1) / kColumns<C>;
     if (a.columns == 1)
       plan.add(softmax_rows<kIsLog, T>, a.n_outer, a.n / 2 + 20);
@@ -196,7 +196,7 @@ Status hardmax_items(const void* args, const Data& data, int64_t begin, int64_t 
   const auto& a = static_cast<const SoftmaxArgs*>(args)->around;
   using C = Wide<T>;
   for (int64_t item = begin; item < end; ++item) {
-    const Place at = place_of(a.outer, a.outer.n, item / a.columns);
+    const Offsets at = offsets_of(a.outer, a.outer.n, item / a.columns);
     const int64_t column = item % a.columns;
     const T* x = input<T>(data, 0) + at.in + column * a.column_step;
     T* y = output<T>(data) + at.out + column;
@@ -216,13 +216,13 @@ Status hardmax(const Call& call, Plan& plan) {
   return visit(call.in[0].dtype, Floats{}, [&]<class T>() {
     auto* args = plan.make<SoftmaxArgs>();
     plan.args = args;
-    const Around& a = args->around = around(call.in[0], call.out[0], int(call.ints[0]));
+    const AxisView& a = args->around = view_along(call.in[0], call.out[0], int(call.ints[0]));
     plan.add(hardmax_items<T>, a.n_outer * a.columns, a.n + 5);
     return Status{};
   });
 }
 
-constexpr Kernel kRows[] = {
+constexpr Kernel kKernels[] = {
     {"softmax", Accepts::any, softmax<false>},
     {"log_softmax", Accepts::any, softmax<true>},
     {"hardmax", Accepts::any, hardmax},
@@ -231,4 +231,4 @@ constexpr Kernel kRows[] = {
 }  // namespace
 }  // namespace sdx::SDX_ISA
 
-SDX_FAMILY(softmax, kRows)
+SDX_FAMILY(softmax, kKernels)

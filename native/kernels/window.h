@@ -9,22 +9,24 @@ namespace sdx::SDX_ISA {
 
 constexpr int kSpatial = 3;
 
-// Tap k of output o reads input o * step + begin + k * spacing, if there is one.
+// Tap k of output o reads input o * stride + begin + k * dilation, if there is one.
 struct Axis {
   int64_t in = 1, out = 1, taps = 1;
-  int64_t step = 1, begin = 0, spacing = 1;
+  int64_t stride = 1, begin = 0, dilation = 1;
 
   // The first tap that reads an input at or behind 0, and the one behind the last below `in`.
   SDX_INLINE int64_t first_tap(int64_t o) const {
-    const int64_t at = o * step + begin;
-    return at >= 0 ? 0 : (-at + spacing - 1) / spacing;
+    const int64_t at = o * stride + begin;
+    return at >= 0 ? 0 : (-at + dilation - 1) / dilation;
   }
   SDX_INLINE int64_t last_tap(int64_t o) const {
-    const int64_t room = in - (o * step + begin);
-    const int64_t inside = room <= 0 ? 0 : (room - 1) / spacing + 1;
+    const int64_t room = in - (o * stride + begin);
+    const int64_t inside = room <= 0 ? 0 : (room - 1) / dilation + 1;
     return inside < taps ? inside : taps;
   }
-  SDX_INLINE int64_t place(int64_t o, int64_t k) const { return o * step + begin + k * spacing; }
+  SDX_INLINE int64_t input_index(int64_t o, int64_t k) const {
+    return o * stride + begin + k * dilation;
+  }
 };
 
 struct Window {
@@ -47,8 +49,8 @@ SDX_INLINE Window read_window(const View& x, const View& y, const int64_t* ints)
     axis.in = x.dims[1 + i];
     axis.out = y.dims[1 + i];
     axis.taps = ints[i];
-    axis.step = ints[n + i];
-    axis.spacing = ints[2 * n + i];
+    axis.stride = ints[n + i];
+    axis.dilation = ints[2 * n + i];
     axis.begin = -ints[3 * n + i];
   }
   return w;

@@ -75,7 +75,7 @@ SDX_INLINE void interleave4(u8v a, u8v b, u8v c, u8v d, i32v* out) {
 }
 
 // The low bytes of four vectors, as interleave4 has them.
-SDX_INLINE u8v gather_low(const i32v* in) {
+SDX_INLINE u8v pack_low_bytes(const i32v* in) {
 #if defined(SDX_WHOLE)
   const auto low = [&](int i) { return (SDX_WHOLE)(in[i] & 255); };
   const auto first = SDX_BYTES(packs_epi32)(low(0), low(1));
@@ -91,13 +91,13 @@ SDX_INLINE u8v gather_low(const i32v* in) {
 // Bytes of T: steps from a zero point, rounded to the nearest, halves to even, and held within
 // bounds; NaN becomes the lower one.
 template <class T>
-struct Held {
+struct Saturation {
   float low, high, zero;
 };
 
-// Four vectors of steps as bytes, in the order of gather_low.
+// Four vectors of steps as bytes, in the order of pack_low_bytes.
 template <class T>
-SDX_INLINE u8v pack_steps(const f32v* y, const Held<T>& to) {
+SDX_INLINE u8v saturate_to_bytes(const f32v* y, const Saturation<T>& to) {
 #if defined(SDX_WHOLE)
   const auto zero = SDX_BYTES(set1_epi16)(int16_t(to.zero));
   const auto whole = [&](int i) {
@@ -121,7 +121,7 @@ SDX_INLINE u8v pack_steps(const f32v* y, const Held<T>& to) {
   i32v held[4];
   for (int i = 0; i < 4; ++i)
     held[i] = round_bits(clamp(y[i], splat(to.low), splat(to.high))) + splat(int32_t(to.zero));
-  return gather_low(held);
+  return pack_low_bytes(held);
 #endif
 }
 

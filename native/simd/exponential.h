@@ -43,7 +43,7 @@ SDX_INLINE f32v vexp(f32v x) {
 }
 
 // e^x for x <= 0, cheaper; it may be 0 where it should be subnormal.
-SDX_INLINE f32v vexp_below(f32v x) {
+SDX_INLINE f32v vexp_nonpositive(f32v x) {
 #if defined(__AVX512F__)
   const __m512 low = _mm512_set1_ps(-104.0f);
   const Exponent e = reduced((f32v)_mm512_maskz_max_ps(0xffff, low, (__m512)x));
@@ -58,7 +58,7 @@ SDX_INLINE f32v vexp_below(f32v x) {
 }
 
 // e^x - 1 for x <= 0; from -30 on it is -1.
-SDX_INLINE f32v vexpm1_below(f32v x) {
+SDX_INLINE f32v vexpm1_nonpositive(f32v x) {
   const Exponent e = reduced(vclamp(x, -30.0f, 0.0f));
   const f32v s = power_of_two(x == x ? e.n : f32v{});
   return (e.p * (e.r * e.r) + e.r) * s + (s - 1.0f);

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "simd/error_function.h"
-#include "simd/exp_down.h"
 #include "simd/exponential.h"
+#include "simd/softmax_exp.h"
 #include "simd/trigonometry.h"
 
 namespace sdx::SDX_ISA {
@@ -79,21 +79,21 @@ SDX_INLINE f32v minus_abs(f32v x) { return (f32v)((i32v)x | int32_t(0x80000000))
 // 1 / (1 + e^-x), of which the sum stays below 2^126; further down it is 0, and so is its product
 // with x, which is below 2e-36 there.
 SDX_INLINE f32v vsigmoid(f32v x) {
-  const f32v sum = 1.0f + vexp_within(-vclamp(x, -87.3f, 88.0f));
+  const f32v sum = 1.0f + vexp_in_range(-vclamp(x, -87.3f, 88.0f));
   const f32v near = (f32v)_mm512_maskz_rcp14_ps(0xffff, (__m512)sum);
   const f32v y = near + near * (1.0f - sum * near);
   return x < -87.3f ? f32v{} : y;
 }
 #else
 SDX_INLINE f32v vsigmoid(f32v x) {
-  const f32v e = vexp_below(minus_abs(x));
+  const f32v e = vexp_nonpositive(minus_abs(x));
   const f32v r = vratio(splat(1.0f), 1.0f + e);
   return x < 0.0f ? e * r : r;
 }
 #endif
 
 SDX_INLINE f32v vsoftplus(f32v x) {
-  return vmax(x, f32v{}) + vlog1p_unit(vexp_below(minus_abs(x)));
+  return vmax(x, f32v{}) + vlog1p_unit(vexp_nonpositive(minus_abs(x)));
 }
 
 // x tanh(log(1 + e^x)), where tanh(log s) = (s^2 - 1) / (s^2 + 1); from 20 on it is x.

@@ -51,7 +51,7 @@ SDX_INLINE i32v widen(Lanes<T> v) {
 }
 
 template <class T>
-SDX_INLINE Lanes<T> cut_off(i32v v) {
+SDX_INLINE Lanes<T> truncate_lanes(i32v v) {
 #if defined(__AVX2__) && !defined(__AVX512BW__)
   __m128i low;
   if constexpr (sizeof(T) == 1) {
@@ -75,14 +75,14 @@ SDX_INLINE i32v load_i32(const T* p, L lanes) {
   return widen<T>(load_lanes(p, lanes));
 }
 template <class T, class L>
-SDX_INLINE f32v load_whole(const T* p, L lanes) {
+SDX_INLINE f32v load_int_as_float(const T* p, L lanes) {
   return __builtin_convertvector(load_i32(p, lanes), f32v);
 }
 
 // Integers cut off to a narrower type; they fit.
 template <class T, class L>
 SDX_INLINE void store_i32(T* p, i32v v, L lanes) {
-  store(p, cut_off<T>(v), lanes);
+  store(p, truncate_lanes<T>(v), lanes);
 }
 // The nearest integer, halves to even, for |x| < 2^22.
 SDX_INLINE f32v round_small(f32v x) {

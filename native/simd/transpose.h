@@ -23,17 +23,17 @@ SDX_INLINE auto joined(V a, V b, std::index_sequence<I...>) {
   return __builtin_shufflevector(a, b, int(I)...);
 }
 
-// One vector of pieces of 16 bytes that lie `step` bytes apart.
+// One vector of pieces of 16 bytes that lie `stride` bytes apart.
 template <class T, int kBytes>
-SDX_INLINE Wide<T, kBytes> load_lanes(const std::byte* p, int64_t step) {
+SDX_INLINE Wide<T, kBytes> load_lanes(const std::byte* p, int64_t stride) {
   if constexpr (kBytes == kLaneBytes) {
     Wide<T, kBytes> v;
     memcpy(&v, p, sizeof v);
     return v;
   } else {
     constexpr int kHalf = kBytes / 2;
-    return joined(load_lanes<T, kHalf>(p, step),
-                  load_lanes<T, kHalf>(p + kHalf / kLaneBytes * step, step),
+    return joined(load_lanes<T, kHalf>(p, stride),
+                  load_lanes<T, kHalf>(p + kHalf / kLaneBytes * stride, stride),
                   std::make_index_sequence<kBytes / sizeof(T)>{});
   }
 }
@@ -57,28 +57,28 @@ SDX_INLINE Wide<T, kBytes> interleave(Wide<T, kBytes> a, Wide<T, kBytes> b,
 // row i with row i + half, log2(kPerLane) times, does it.
 template <class T, int kBytes, int kPerLane>
 SDX_INLINE void transpose_lanes(Wide<T, kBytes> (&v)[kPerLane]) {
-  constexpr auto kPlaces = std::make_index_sequence<kBytes / sizeof(T)>{};
+  constexpr auto kIndices = std::make_index_sequence<kBytes / sizeof(T)>{};
   Wide<T, kBytes> w[kPerLane];
   for (int rows = kPerLane; rows > 1; rows /= 2) {
     for (int i = 0; i < kPerLane / 2; ++i) {
-      w[2 * i] = interleave<T, kBytes, 0>(v[i], v[i + kPerLane / 2], kPlaces);
-      w[2 * i + 1] = interleave<T, kBytes, 1>(v[i], v[i + kPerLane / 2], kPlaces);
+      w[2 * i] = interleave<T, kBytes, 0>(v[i], v[i + kPerLane / 2], kIndices);
+      w[2 * i + 1] = interleave<T, kBytes, 1>(v[i], v[i + kPerLane / 2], kIndices);
     }
     for (int i = 0; i < kPerLane; ++i) v[i] = w[i];
   }
 }
 
-// Columns become rows: kPerLane elements of each of kBytes / sizeof(T) source rows, `from_step`
-// bytes apart, to kPerLane rows of kBytes, `to_step` bytes apart.
+// Columns become rows: kPerLane elements of each of kBytes / sizeof(T) source rows, `from_stride`
+// bytes apart, to kPerLane rows of kBytes, `to_stride` bytes apart.
 template <class T, int kBytes>
-SDX_INLINE void transpose_block(const std::byte* from, int64_t from_step, std::byte* to,
-                                int64_t to_step) {
+SDX_INLINE void transpose_block(const std::byte* from, int64_t from_stride, std::byte* to,
+                                int64_t to_stride) {
   constexpr int kPerLane = kLaneBytes / int(sizeof(T));
   Wide<T, kBytes> v[kPerLane];
   for (int i = 0; i < kPerLane; ++i)
-    v[i] = load_lanes<T, kBytes>(from + i * from_step, kPerLane * from_step);
+    v[i] = load_lanes<T, kBytes>(from + i * from_stride, kPerLane * from_stride);
   transpose_lanes<T, kBytes>(v);
-  for (int i = 0; i < kPerLane; ++i) memcpy(to + i * to_step, &v[i], kBytes);
+  for (int i = 0; i < kPerLane; ++i) memcpy(to + i * to_stride, &v[i], kBytes);
 }
 
 // Lane k of row i and lane i of row k change places; lanes are pairs of 8 bytes.
@@ -102,20 +102,21 @@ SDX_INLINE void swap_lanes(Wide<uint64_t, 16> (&)[1]) {}
 // A square of kBytes / sizeof(T) rows. Reads every row once and whole, so that rows which share
 // their place in the cache do not push each other out.
 template <class T, int kBytes>
-SDX_INLINE void transpose_square(const std::byte* from, int64_t from_step, std::byte* to,
-                                 int64_t to_step) {
+SDX_INLINE void transpose_square(const std::byte* from, int64_t from_stride, std::byte* to,
+                                 int64_t to_stride) {
   constexpr int kPerLane = kLaneBytes / int(sizeof(T)), kGroups = kBytes / kLaneBytes;
   Wide<T, kBytes> v[kGroups][kPerLane];
   for (int i = 0; i < kPerLane; ++i) {
     Wide<uint64_t, kBytes> rows[kGroups];
     for (int k = 0; k < kGroups; ++k)
-      memcpy(&rows[k], from + (i + k * kPerLane) * from_step, kBytes);
+      memcpy(&rows[k], from + (i + k * kPerLane) * from_stride, kBytes);
     swap_lanes(rows);
     for (int k = 0; k < kGroups; ++k) v[k][i] = (Wide<T, kBytes>)rows[k];
   }
   for (int k = 0; k < kGroups; ++k) {
     transpose_lanes<T, kBytes>(v[k]);
-    for (int i = 0; i < kPerLane; ++i) memcpy(to + (k * kPerLane + i) * to_step, &v[k][i], kBytes);
+    for (int i = 0; i < kPerLane; ++i)
+      memcpy(to + (k * kPerLane + i) * to_stride, &v[k][i], kBytes);
   }
 }
 

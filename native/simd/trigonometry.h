@@ -45,17 +45,17 @@ SDX_INLINE f32v cosine_near(f32v r) {
   return p * (u * u) + (1.0f - 0.5f * u);
 }
 
-// The sine of x moved by `ahead` quarter turns.
-SDX_INLINE f32v sine_ahead(f32v x, int ahead) {
+// The sine of x moved by `quarters` quarter turns.
+SDX_INLINE f32v sine_shifted(f32v x, int quarters) {
   const Quadrant at = quadrant(x);
-  const i32v q = at.q + ahead;
+  const i32v q = at.q + quarters;
   const f32v y = (q & 1) != 0 ? cosine_near(at.r) : sine_near(at.r);
   return (f32v)((i32v)y ^ ((q & 2) << 30));
 }
 
 // f for lanes that are too far out for the reduction.
 template <class F>
-SDX_INLINE f32v each_far(f32v x, f32v y, F&& f) {
+SDX_INLINE f32v replace_large(f32v x, f32v y, F&& f) {
   const i32v is_far = vabs(x) > kTrigMax;
   if (!any(is_far)) return y;
   for (int i = 0; i < kLanes; ++i)
@@ -65,18 +65,18 @@ SDX_INLINE f32v each_far(f32v x, f32v y, F&& f) {
 
 SDX_INLINE f32v vsin(f32v x) {
   // -0 would lose its sign in the reduction.
-  const f32v y = x == 0.0f ? x : sine_ahead(x, 0);
-  return each_far(x, y, [](float far) { return __builtin_sinf(far); });
+  const f32v y = x == 0.0f ? x : sine_shifted(x, 0);
+  return replace_large(x, y, [](float far) { return __builtin_sinf(far); });
 }
 SDX_INLINE f32v vcos(f32v x) {
-  return each_far(x, sine_ahead(x, 1), [](float far) { return __builtin_cosf(far); });
+  return replace_large(x, sine_shifted(x, 1), [](float far) { return __builtin_cosf(far); });
 }
 SDX_INLINE f32v vtan(f32v x) {
   const Quadrant at = quadrant(x);
   const f32v s = sine_near(at.r), c = cosine_near(at.r);
   const i32v odd = (at.q & 1) != 0;
   const f32v y = (odd ? -c : s) / (odd ? s : c);
-  return each_far(x, x == 0.0f ? x : y, [](float far) { return __builtin_tanf(far); });
+  return replace_large(x, x == 0.0f ? x : y, [](float far) { return __builtin_tanf(far); });
 }
 
 // The arc sine of a in [0, 1/2].

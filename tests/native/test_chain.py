@@ -50,7 +50,7 @@ def run(code: tuple[Instruction, ...], *arrays: Array, isa: str = "") -> Array:
 
 
 def test_instructions_have_the_same_numbers() -> None:
-    text = (ROOT / "native/kernels/chain/ops.inc").read_text()
+    text = (ROOT / "native/kernels/elementwise/ops.inc").read_text()
     assert tuple(re.findall(r"^OP\((\w+)\)", text, re.M)) == OPS
 
 

@@ -144,7 +144,7 @@ def test_narrow_groups(shape: Any, group: int, c: int, o: int) -> None:
 def test_few_maps(shape: Any, c: int, o: int) -> None:
     spatial, kernel, attrs = shape
     steps = attrs.get("strides", [1])[-1]
-    row = "conv_few_maps_f32" if steps <= kernel[-1] else "conv_f32"
+    row = "conv_few_channels_f32" if steps <= kernel[-1] else "conv_f32"
     check("Conv", random(2, *spatial, c), random(o, c, *kernel), row, **attrs)
 
 
@@ -152,7 +152,7 @@ def test_few_maps(shape: Any, c: int, o: int) -> None:
 @pytest.mark.parametrize("size", [30, 128, 1029, 5000])
 def test_one_long_line(stride: int, size: int) -> None:
     x, w = random(1, 1, size, 1), random(1, 1, 1, 28)
-    check("Conv", x, w, "conv_few_maps_f32", strides=[1, stride], pads=[0, 13, 0, 15])
+    check("Conv", x, w, "conv_few_channels_f32", strides=[1, stride], pads=[0, 13, 0, 15])
 
 
 @pytest.mark.parametrize("maps", [5, 6, 8, 9, 12])
@@ -160,13 +160,13 @@ def test_one_long_line(stride: int, size: int) -> None:
 def test_maps_of_many_lines(maps: int, spread: int) -> None:
     """Lines that several lines of outputs share, in bands; and taps too far apart for that."""
     attrs = {"dilations": [spread, 1], "pads": [2, 1, 2 * spread, 1]}
-    check("Conv", random(1, 90, 63, 10), random(maps, 10, 4, 3), "conv_few_maps_f32", **attrs)
+    check("Conv", random(1, 90, 63, 10), random(maps, 10, 4, 3), "conv_few_channels_f32", **attrs)
 
 
 def test_infinity_meets_few_maps() -> None:
     x = random(1, 9, 40, 3)
     x[0, 2, 3, 1], x[0, 8, 39, 2] = np.inf, np.nan
-    check("Conv", x, random(2, 3, 3, 3), "conv_few_maps_f32", pads=[1, 1, 1, 1])
+    check("Conv", x, random(2, 3, 3, 3), "conv_few_channels_f32", pads=[1, 1, 1, 1])
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3])

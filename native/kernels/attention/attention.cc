@@ -4,7 +4,8 @@
 //             q [.., rows, depth], k [.., keys, depth], v [.., keys, width], mask? [.., rows,
 // keys],
 //             spans? [entries, 2], sink? [heads]
-//   ints    heads lie inside the rows of the output; what a blind row gives; heads of q for each of
+//   ints    heads lie inside the rows of the output; what a fully_masked row gives; heads of q for
+//   each of
 //           k and v; keys before and behind its place that a row sees, -1 for all; the last row
 //           stands at the last key; a key of score and value 0 more
 //   floats  scale, cap of the scores or 0
@@ -12,12 +13,12 @@
 //   as keys and values take to read.
 #include "kernels/attention/attention.h"
 
-#include "kernels/attention/rows.h"
+#include "kernels/attention/kernels.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
-constexpr int64_t kFewRows = 9;             // packing pays from here on
+constexpr int64_t kMinFlashRows = 9;        // packing pays from here on
 constexpr int64_t kMostScores = 48 * 1024;  // floats of a block of scores
 constexpr int64_t kEnough = 8;              // items that balance
 constexpr int64_t kFewest = 2 * kTileRows;  // rows of a block worth packing for
@@ -41,12 +42,12 @@ Heads heads_of(const View& view, const View& whole, int lead) {
 
 // The output as [.., heads, rows, width], whichever way it lies.
 View output_of(const View& out, bool is_inside) {
-  View turned = out;
-  if (!is_inside) return turned;
+  View rotated = out;
+  if (!is_inside) return rotated;
   const int row = out.rank - 3, head = out.rank - 2;
-  turned.dims[row] = out.dims[head], turned.strides[row] = out.strides[head];
-  turned.dims[head] = out.dims[row], turned.strides[head] = out.strides[row];
-  return turned;
+  rotated.dims[row] = out.dims[head], rotated.strides[row] = out.strides[head];
+  rotated.dims[head] = out.dims[row], rotated.strides[head] = out.strides[row];
+  return rotated;
 }
 
 // [.., heads, rows, columns] as [.., heads / group, group, rows, columns]; 1 head as 1 of 1, and
@@ -64,12 +65,12 @@ View grouped(const View& view, int64_t group, bool is_shared) {
   return split;
 }
 
-void plan_blocks(AttentionArgs& a, DType dtype, bool is_bf16, Plan& plan) {
-  const int64_t width = a.keys < kKeys ? a.keys : kKeys;
+void plan_flash(AttentionArgs& a, DType dtype, bool is_bf16, Plan& plan) {
+  const int64_t width = a.keys < kBlockKeys ? a.keys : kBlockKeys;
   int64_t most = kMostScores / (width > 0 ? width : 1);
   most = most > kBlockRows ? kBlockRows : most < kFewest ? kFewest : most;
   // Later rows see more keys: blocks of all rows would compute what most of them do not see.
-  if (a.behind >= 0 && a.rows * 2 > a.keys) {
+  if (a.window_right >= 0 && a.rows * 2 > a.keys) {
     const int64_t part = a.rows / 4 < kCausalRows ? a.rows / 4 : kCausalRows;
     most = part < kFewest ? kFewest : part;
   }
@@ -78,8 +79,8 @@ void plan_blocks(AttentionArgs& a, DType dtype, bool is_bf16, Plan& plan) {
     ++a.query_blocks;
   const int64_t rows = (a.rows + a.query_blocks - 1) / a.query_blocks;
   a.packs_own = a.query_blocks == 1 && a.group == 1;
-  a.packed_floats = is_bf16 ? packed_floats(depth_of<Pair>(a.depth), width) +
-                                  packed_floats(depth_of<Pair>(width), a.width)
+  a.packed_floats = is_bf16 ? packed_floats(depth_of<Bf16Pair>(a.depth), width) +
+                                  packed_floats(depth_of<Bf16Pair>(width), a.width)
                             : packed_floats(a.depth, width) + packed_floats(width, a.width);
   int64_t at = kBlockBytes;
   const auto take = [&](int64_t floats) {
@@ -88,12 +89,12 @@ void plan_blocks(AttentionArgs& a, DType dtype, bool is_bf16, Plan& plan) {
     return here;
   };
   a.scores_at = take(rows * row_floats(width));
-  a.sums_at = take(rows * row_floats(a.width));
-  a.part_at = take(rows * row_floats(a.width));
+  a.acc_at = take(rows * row_floats(a.width));
+  a.block_out_at = take(rows * row_floats(a.width));
   a.row_at = take(rows * (kLanes + 2));
   a.packed_at = take(a.packs_own ? a.packed_floats : 0);
   plan.local_bytes = at;
-  const BlockPhases phases = many_rows(dtype, is_bf16);
+  const FlashPhases phases = flash_phases(dtype, is_bf16);
   const int64_t pack_work = width * (a.depth + a.width) / 4;
   if (!a.packs_own) {
     const int64_t blocks = a.batches / a.group * a.key_blocks;
@@ -104,12 +105,12 @@ void plan_blocks(AttentionArgs& a, DType dtype, bool is_bf16, Plan& plan) {
   plan.add(phases.run, a.batches * a.query_blocks, work + (a.packs_own ? pack_work : 0));
 }
 
-void plan_few(AttentionArgs& a, DType dtype, Plan& plan) {
-  const FewPhases phases = few_rows(dtype);
+void plan_decode(AttentionArgs& a, DType dtype, Plan& plan) {
+  const DecodePhases phases = decode_phases(dtype);
   const int64_t stacks = a.batches / a.group, rows = a.rows * a.group;
   a.parts = 1;
   while (stacks * a.parts < kEnough && a.keys / (a.parts + 1) >= kWorthAPart) ++a.parts;
-  plan.local_bytes = rows * few_row_floats(a) * int64_t(sizeof(float));
+  plan.local_bytes = rows * decode_row_floats(a) * int64_t(sizeof(float));
   const int64_t work = rows * (a.keys / a.parts) * (a.depth + a.width) / 8 + 1;
   plan.add(phases.run, stacks * a.parts, work);
   if (a.parts == 1) return;
@@ -118,11 +119,12 @@ void plan_few(AttentionArgs& a, DType dtype, Plan& plan) {
 }
 
 void read_settings(AttentionArgs& a, const Call& call) {
-  a.blind = a.keys == 0 ? Blind::zeroes : Blind(call.ints[1]);  // a sum over nothing is 0
+  a.fully_masked =
+      a.keys == 0 ? FullyMasked::zeroes : FullyMasked(call.ints[1]);  // a sum over nothing is 0
   a.group = call.ints[2];
-  a.before = call.ints[3], a.behind = call.ints[4];
-  a.is_at_end = call.ints[5] != 0;
-  a.is_smooth = call.ints[6] != 0;
+  a.window_left = call.ints[3], a.window_right = call.ints[4];
+  a.is_bottom_right = call.ints[5] != 0;
+  a.has_zero_sink = call.ints[6] != 0;
   a.scale = float(call.floats[0]), a.softcap = float(call.floats[1]);
   a.has_mask = call.in[kMask].is_given();
   a.has_spans = call.in[kSpans].is_given();
@@ -139,7 +141,7 @@ void plan_attention(const Call& call, bool is_bf16, Plan& plan) {
   read_settings(a, call);
   const View whole = output_of(call.out[0], call.ints[0] != 0);
   if (whole.count() == 0) {
-    plan.add(few_rows(q.dtype).run, 0, 1);
+    plan.add(decode_phases(q.dtype).run, 0, 1);
     return;
   }
   const bool is_grouped = a.group > 1;
@@ -152,14 +154,14 @@ void plan_attention(const Call& call, bool is_bf16, Plan& plan) {
   a.v = heads_of(is_grouped ? grouped(v, a.group, true) : v, out, lead);
   if (a.has_mask) a.mask = heads_of(is_grouped ? grouped(mask, a.group, false) : mask, out, lead);
   a.out = heads_of(out, out, lead);
-  a.key_blocks = (a.keys + kKeys - 1) / kKeys;
-  const bool lies_well = (a.k.column_stride == 1 || a.depth == 1) &&
-                         (a.v.column_stride == 1 || a.width == 1) &&
-                         (a.q.column_stride == 1 || a.depth == 1);
-  if (a.keys > 0 && !(a.rows < kFewRows && lies_well))
-    plan_blocks(a, q.dtype, is_bf16, plan);
+  a.key_blocks = (a.keys + kBlockKeys - 1) / kBlockKeys;
+  const bool has_unit_strides = (a.k.column_stride == 1 || a.depth == 1) &&
+                                (a.v.column_stride == 1 || a.width == 1) &&
+                                (a.q.column_stride == 1 || a.depth == 1);
+  if (a.keys > 0 && !(a.rows < kMinFlashRows && has_unit_strides))
+    plan_flash(a, q.dtype, is_bf16, plan);
   else
-    plan_few(a, q.dtype, plan);
+    plan_decode(a, q.dtype, plan);
 }
 
 Status attention(const Call& call, Plan& plan) {
@@ -172,7 +174,7 @@ Status attention_bf16(const Call& call, Plan& plan) {
   return {};
 }
 
-constexpr Kernel kRows[] = {
+constexpr Kernel kKernels[] = {
     {"attention", Accepts::any, attention},
     {"attention_bf16", Accepts::any, attention_bf16, nullptr, true},
     {"append", Accepts::rows, append},
@@ -184,8 +186,8 @@ constexpr Kernel kRows[] = {
 
 }  // namespace
 
-float finish_scores(const AttentionArgs& a, const float* mask, const Seen& seen, int64_t first,
-                    float* scores, int64_t n) {
+float finish_scores(const AttentionArgs& a, const float* mask, const KeyRange& visible,
+                    int64_t first, float* scores, int64_t n) {
   if (a.softcap > 0) {
     const float down = 1 / a.softcap;
     vloop(n, [&](int64_t i, auto lanes) {
@@ -201,8 +203,8 @@ float finish_scores(const AttentionArgs& a, const float* mask, const Seen& seen,
       store(scores + i, load(scores + i, lanes) + added, lanes);
     });
   }
-  for (int64_t i = 0; i < n && first + i < seen.begin; ++i) scores[i] = -kInf;
-  for (int64_t i = seen.end > first ? seen.end - first : 0; i < n; ++i) scores[i] = -kInf;
+  for (int64_t i = 0; i < n && first + i < visible.begin; ++i) scores[i] = -kInf;
+  for (int64_t i = visible.end > first ? visible.end - first : 0; i < n; ++i) scores[i] = -kInf;
   f32v top = splat(-kInf);
   vloop(n, [&](int64_t i, auto lanes) { top = vmax(top, load(scores + i, lanes, -kInf)); });
   return fold_max(top);
@@ -210,4 +212,4 @@ float finish_scores(const AttentionArgs& a, const float* mask, const Seen& seen,
 
 }  // namespace sdx::SDX_ISA
 
-SDX_FAMILY(attention, kRows)
+SDX_FAMILY(attention, kKernels)

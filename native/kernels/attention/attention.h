@@ -1,23 +1,23 @@
 // What the forms of attention share: softmax(scale * q k^T + mask) v for stacks of heads.
 #pragma once
 
-#include "kernels/gemm/stack.h"
-#include "kernels/gemm/tile.h"
 #include "kernels/kernel.h"
-#include "simd/exp_down.h"
+#include "kernels/matmul/operands.h"
+#include "kernels/matmul/tile.h"
 #include "simd/half.h"
 #include "simd/math.h"
+#include "simd/softmax_exp.h"
 
 namespace sdx::SDX_ISA {
 
 // The matrices of one operand, with any strides; 0 repeats.
 struct Heads {
-  Axes batches;
+  StridedAxes batches;
   int64_t row_stride = 0, column_stride = 0;
 };
 
 // What becomes of a row without a number for its result.
-enum class Blind : int64_t {
+enum class FullyMasked : int64_t {
   stays,   // NaN
   zeroes,  // zeros
   unseen,  // zeros where it sees no key; a NaN among its scores stays
@@ -31,51 +31,55 @@ struct AttentionArgs {
   int64_t per_entry;                          // heads of q in one entry of the batch
   Heads q, k, v, mask, out;
   bool has_mask, has_spans, has_sink;
-  bool is_smooth;     // a key of score 0 and value 0 more
-  bool is_at_end;     // the last row stands at the last key, not the first at the first
-  int64_t before;     // keys before its own place that a row sees; -1 for all
-  int64_t behind;     // and behind it
-  int64_t sink_step;  // between the heads of the sink
-  Blind blind;
+  bool has_zero_sink;    // a key of score 0 and value 0 more
+  bool is_bottom_right;  // the last row stands at the last key, not the first at the first
+  int64_t window_left;   // keys before its own place that a row sees; -1 for all
+  int64_t window_right;  // and behind it
+  int64_t sink_step;     // between the heads of the sink
+  FullyMasked fully_masked;
   float scale, softcap;
-  int64_t query_blocks, key_blocks;  // by which a head is cut; keys into kKeys at a time
+  int64_t query_blocks, key_blocks;  // by which a head is cut; keys into kBlockKeys at a time
   int64_t packed_floats;             // of one block of keys and values, or pairs
   bool packs_own;                    // an item packs its keys and values itself
-  int64_t scores_at, sums_at, part_at, row_at, packed_at;  // in a thread's own memory
-  int64_t parts;                                           // by which the keys of few rows are cut
+  int64_t scores_at, acc_at, block_out_at, row_at, packed_at;  // in a thread's own memory
+  int64_t parts;  // by which the keys of few rows are cut
 };
 
-constexpr int64_t kKeys = 512;
+constexpr int64_t kBlockKeys = 512;
 
 // Keys [begin, end) that a row sees.
-struct Seen {
+struct KeyRange {
   int64_t begin, end;
 };
 
 // Where the rows of an entry of the batch stand.
-struct Place {
+struct QueryPosition {
   int64_t first, end;  // of its rows, of its keys
 };
 
-SDX_INLINE Place place_of(const AttentionArgs& a, const Data& data, int64_t batch) {
-  if (!a.has_spans) return {a.is_at_end ? a.keys - a.rows : 0, a.keys};
+SDX_INLINE QueryPosition position_of(const AttentionArgs& a, const Data& data, int64_t batch) {
+  if (!a.has_spans) return {a.is_bottom_right ? a.keys - a.rows : 0, a.keys};
   int32_t span[2];
   memcpy(span, input<int32_t>(data, kSpans) + batch / a.per_entry * 2, sizeof span);
   return {span[0], span[1] < a.keys ? span[1] : a.keys};
 }
 
-SDX_INLINE Seen seen_of(const AttentionArgs& a, const Place& place, int64_t row) {
-  const int64_t at = place.first + row;
-  const int64_t begin = a.before < 0 || at < a.before ? 0 : at - a.before;
-  int64_t end = a.behind < 0 || place.end < at + a.behind + 1 ? place.end : at + a.behind + 1;
+SDX_INLINE KeyRange visible_keys(const AttentionArgs& a, const QueryPosition& position,
+                                 int64_t row) {
+  const int64_t at = position.first + row;
+  const int64_t begin = a.window_left < 0 || at < a.window_left ? 0 : at - a.window_left;
+  int64_t end = a.window_right < 0 || position.end < at + a.window_right + 1
+                    ? position.end
+                    : at + a.window_right + 1;
   if (end < 0) end = 0;
   return {begin < end ? begin : end, end};
 }
 
 // The keys that some of the rows [row, row + rows) see.
-SDX_INLINE Seen seen_by(const AttentionArgs& a, const Place& place, int64_t row, int64_t rows) {
-  const Seen last = seen_of(a, place, row + rows - 1);
-  const int64_t begin = seen_of(a, place, row).begin;
+SDX_INLINE KeyRange visible_to_any(const AttentionArgs& a, const QueryPosition& position,
+                                   int64_t row, int64_t rows) {
+  const KeyRange last = visible_keys(a, position, row + rows - 1);
+  const int64_t begin = visible_keys(a, position, row).begin;
   return {begin < last.end ? begin : last.end, last.end};
 }
 
@@ -128,12 +132,12 @@ SDX_INLINE float fold_max(f32v v) {
 
 // What is done to n scores of a row, the first of them that of key `first`: the cap, a row of the
 // mask, -inf for keys that the row does not see. The largest of them, or NaN.
-float finish_scores(const AttentionArgs& a, const float* mask, const Seen& seen, int64_t first,
-                    float* scores, int64_t n);
+float finish_scores(const AttentionArgs& a, const float* mask, const KeyRange& visible,
+                    int64_t first, float* scores, int64_t n);
 
 // The score of the key that stands for none, -inf where there is no such key.
 SDX_INLINE float sink_of(const AttentionArgs& a, const Data& data, int64_t batch) {
-  if (!a.has_sink) return a.is_smooth ? 0 : -kInf;
+  if (!a.has_sink) return a.has_zero_sink ? 0 : -kInf;
   float score;
   memcpy(&score, input<float>(data, kSink) + batch % a.per_entry * a.sink_step, sizeof score);
   return score;
@@ -151,10 +155,10 @@ SDX_INLINE float add_sink(float sink, float& top, float& total) {
 }
 
 // to = e^(scores - shift), which none exceeds; their sums by lane.
-SDX_INLINE f32v exponents(const float* scores, float shift, float* to, int64_t n) {
+SDX_INLINE f32v exponentiate(const float* scores, float shift, float* to, int64_t n) {
   f32v total{};
   vloop(n, [&](int64_t i, auto lanes) {
-    const f32v e = vexp_down(load(scores + i, lanes, -kInf) - shift);
+    const f32v e = vexp_softmax(load(scores + i, lanes, -kInf) - shift);
     store(to + i, e, lanes);
     total += e;
   });
@@ -167,9 +171,9 @@ SDX_INLINE float shift_of(float top) { return top == -kInf ? 0 : top; }
 // What a row of sums is multiplied by. No key was let in: 0 / 0.
 SDX_INLINE float factor_of(const AttentionArgs& a, float total) {
   const float factor = total == 0 ? __builtin_nanf("") : 1 / total;
-  const bool is_zero = a.blind == Blind::zeroes   ? factor != factor
-                       : a.blind == Blind::unseen ? total == 0
-                                                  : false;
+  const bool is_zero = a.fully_masked == FullyMasked::zeroes   ? factor != factor
+                       : a.fully_masked == FullyMasked::unseen ? total == 0
+                                                               : false;
   return is_zero ? 0 : factor;
 }
 
@@ -184,17 +188,17 @@ SDX_INLINE void finish_row(const AttentionArgs& a, const float* sums, float tota
 }
 
 // Few queries: products of rows with matrices that are read once, as they lie.
-struct FewPhases {
+struct DecodePhases {
   PhaseFn run, join;
 };
-FewPhases few_rows(DType dtype);
-constexpr int64_t kFewKeys = 128;  // at a time
-int64_t few_row_floats(const AttentionArgs& a);
+DecodePhases decode_phases(DType dtype);
+constexpr int64_t kDecodeKeys = 128;  // at a time
+int64_t decode_row_floats(const AttentionArgs& a);
 
 // Many queries: blocks of them against packed blocks of keys and values.
-struct BlockPhases {
+struct FlashPhases {
   PhaseFn pack, run;
 };
-BlockPhases many_rows(DType dtype, bool is_bf16);
+FlashPhases flash_phases(DType dtype, bool is_bf16);
 
 }  // namespace sdx::SDX_ISA

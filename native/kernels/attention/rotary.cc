@@ -1,6 +1,6 @@
 // Rotary positions by themselves.
-#include "kernels/attention/rows.h"
-#include "kernels/attention/turn.h"
+#include "kernels/attention/kernels.h"
+#include "kernels/attention/rotate.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -14,9 +14,9 @@ struct Strides {
 struct RotaryArgs {
   int64_t heads, rows;
   Strides x, y;
-  Turn turn;
+  Rotation rotation;
   bool has_positions;
-  int64_t angles;                        // places that the caches have
+  int64_t n_positions;                   // places that the caches have
   Strides cos, sin;                      // head: between places
   int64_t position_batch, position_row;  // strides; 0 and 0 for one number, counted on from
   bool is_counted;
@@ -27,7 +27,7 @@ Strides strides_of(const View& view, int64_t heads) {
   return {view.strides[0], view.dims[2] / heads, view.strides[1]};
 }
 
-// Items are rows of the batch; all of their heads have the same angles.
+// Items are rows of the batch; all of their heads have the same n_positions.
 template <class T>
 Status rotary_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const RotaryArgs*>(args);
@@ -35,21 +35,22 @@ Status rotary_rows(const void* args, const Data& data, int64_t begin, int64_t en
     const int64_t entry = item / a.rows, row = item % a.rows;
     const T *cos = input<T>(data, kCos), *sin = input<T>(data, kSin);
     if (a.has_positions) {
-      int64_t place;
-      memcpy(&place,
+      int64_t position;
+      memcpy(&position,
              input<int64_t>(data, kPositions) + entry * a.position_batch + row * a.position_row,
-             sizeof place);
-      if (a.is_counted && place < a.angles) place += row;
-      if (place < 0 || place >= a.angles)
-        return Status::fail("position %ld is outside [0, %ld)", long(place), long(a.angles));
-      cos += place * a.cos.head, sin += place * a.sin.head;
+             sizeof position);
+      if (a.is_counted && position < a.n_positions) position += row;
+      if (position < 0 || position >= a.n_positions)
+        return Status::fail("position %ld is outside [0, %ld)", long(position),
+                            long(a.n_positions));
+      cos += position * a.cos.head, sin += position * a.sin.head;
     } else {
       cos += entry * a.cos.batch + row * a.cos.row, sin += entry * a.sin.batch + row * a.sin.row;
     }
     const T* x = input<T>(data, kX) + entry * a.x.batch + row * a.x.row;
     T* y = output<T>(data) + entry * a.y.batch + row * a.y.row;
     for (int64_t head = 0; head < a.heads; ++head)
-      turn_row(a.turn, x + head * a.x.head, cos, sin, y + head * a.y.head);
+      rotate_row(a.rotation, x + head * a.x.head, cos, sin, y + head * a.y.head);
   }
   return {};
 }
@@ -79,10 +80,10 @@ Status rotary(const Call& call, Plan& plan) {
   a.rows = x.dims[is_packed ? 1 : 2];
   const int64_t width = is_packed ? x.dims[2] / a.heads : x.dims[3];
   a.x = strides_of(x, a.heads), a.y = strides_of(call.out[0], a.heads);
-  a.turn = {cos.dim(-1), width, call.ints[1] != 0};
+  a.rotation = {cos.dim(-1), width, call.ints[1] != 0};
   a.has_positions = positions.is_given();
   if (a.has_positions) {
-    a.angles = cos.dims[0], a.cos.head = cos.strides[0], a.sin.head = sin.strides[0];
+    a.n_positions = cos.dims[0], a.cos.head = cos.strides[0], a.sin.head = sin.strides[0];
     a.is_counted = positions.rank < 2;
     if (!a.is_counted) a.position_batch = positions.strides[0], a.position_row = 1;
   } else {

@@ -1,10 +1,10 @@
 // The rows of the convolutions.
-#include "kernels/conv/rows.h"
+#include "kernels/conv/kernels.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
-constexpr Kernel kRows[] = {
+constexpr Kernel kKernels[] = {
     {"col2im", Accepts::contiguous, col2im},
     {"conv_f32", Accepts::contiguous, conv_f32},
     {"conv_bf16", Accepts::contiguous, conv_bf16, nullptr, true},
@@ -12,7 +12,7 @@ constexpr Kernel kRows[] = {
     {"conv_pack", Accepts::contiguous, conv_pack},
     {"conv_pack_bf16", Accepts::contiguous, conv_pack_bf16, nullptr, true},
     {"conv_depthwise_f32", Accepts::contiguous, conv_depthwise_f32},
-    {"conv_few_maps_f32", Accepts::contiguous, conv_few_maps_f32},
+    {"conv_few_channels_f32", Accepts::contiguous, conv_few_channels_f32},
     {"conv_transpose_f32", Accepts::contiguous, conv_transpose_f32},
     {"conv_transpose_pack", Accepts::contiguous, conv_transpose_pack},
     {"conv_winograd_f32", Accepts::contiguous, conv_winograd_f32},
@@ -21,4 +21,4 @@ constexpr Kernel kRows[] = {
 }  // namespace
 }  // namespace sdx::SDX_ISA
 
-SDX_FAMILY(conv, kRows)
+SDX_FAMILY(conv, kKernels)

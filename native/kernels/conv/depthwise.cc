@@ -1,8 +1,8 @@
 // Convolutions whose groups are narrow: vectors hold neighbouring output channels, whatever group
 // they belong to, and each input channel of a group is a further tap. Depthwise is the case of one.
 #include "kernels/conv/epilogue.h"
-#include "kernels/conv/rows.h"
-#include "kernels/gemm/tile.h"
+#include "kernels/conv/kernels.h"
+#include "kernels/matmul/tile.h"
 #include "kernels/window.h"
 
 namespace sdx::SDX_ISA {
@@ -12,16 +12,16 @@ constexpr int kOuts = 7;  // outputs side by side whose sums stay in registers
 
 struct DepthwiseArgs;
 struct Line;
-struct Piece;
-// One line of outputs from the lines that are kept.
+struct OutputTile;
+// One line of outputs from the lines that are staged.
 using LineFn = void (*)(const DepthwiseArgs& a, const Line& line);
-// A vector of channels of a piece.
-using VectorFn = void (*)(const DepthwiseArgs& a, const Piece& piece, const Data& data,
-                          int64_t map);
+// A vector of channels of a tile.
+using VectorFn = void (*)(const DepthwiseArgs& a, const OutputTile& tile, const Data& data,
+                          int64_t out_channel);
 
-// `kept` is the ring, and the line that the first tap reads is in its `slot`.
+// `staged` is the ring, and the line that the first tap reads is in its `slot`.
 struct Line {
-  const float* kept;
+  const float* staged;
   int64_t slot;
   const float* w;
   f32v bias;
@@ -32,44 +32,46 @@ struct Line {
 
 struct DepthwiseArgs {
   Window window;
-  int64_t channels, maps;       // of the images in and out
-  int64_t group_in, group_out;  // channels of one group
-  int64_t bands, chunks;        // how lines and columns of outputs are cut
-  int64_t ring;                 // lines kept for each plane of taps
-  int64_t pixels, line;         // pixels of a kept line, and its floats
+  int64_t channels, out_channels;  // of the images in and out
+  int64_t group_in, group_out;     // channels of one group
+  int64_t bands, chunks;           // how lines and columns of outputs are cut
+  int64_t ring;                    // lines staged for each plane of taps
+  int64_t pixels, line;            // pixels of a staged line, and its floats
   LineFn sum_line;
-  VectorFn sum_lying;  // null: lines are kept
+  VectorFn sum_in_place;  // null: lines are staged
   Epilogue epilogue;
 };
 
 // What one item computes: lines [top, bottom) and columns [left, right) of a panel of channels.
-struct Piece {
+struct OutputTile {
   int64_t image, deep, top, bottom, left, right, panel;
 };
 
 // Sums of outputs from `at` on, of which those before `next` are stored already. They are copied
 // for what takes their address: they themselves stay in registers.
 SDX_INLINE void store_outs(const DepthwiseArgs& a, const Line& line, int64_t at, int64_t next,
-                           const f32v (&sum)[kOuts]) {
-  const int64_t stride = a.epilogue.pitch, left = line.outs - at;
+                           const f32v (&acc)[kOuts]) {
+  const int64_t stride = a.epilogue.out_row_stride, left = line.outs - at;
   float* to = line.to + at * stride;
   const f32v low = splat(a.epilogue.relu ? 0.0f : -kInf), high = splat(a.epilogue.high);
   if (left >= kOuts && line.width == kLanes && !a.epilogue.is_swish && line.start == nullptr &&
       line.end == nullptr) {
 #pragma GCC unroll 8
-    for (int t = 0; t < kOuts; ++t) store(to + t * stride, at_most(at_least(sum[t], low), high));
+    for (int t = 0; t < kOuts; ++t) store(to + t * stride, at_most(at_least(acc[t], low), high));
     return;
   }
   f32v outs[kOuts];
 #pragma GCC unroll 8
-  for (int t = 0; t < kOuts; ++t) outs[t] = sum[t];
+  for (int t = 0; t < kOuts; ++t) outs[t] = acc[t];
   const int64_t first = next - at, n = left < kOuts ? left : kOuts;
   const Part lanes{int(line.width)};
   if (line.start != nullptr)
-    for (int64_t t = first; t < n; ++t) outs[t] += load(line.start + (at + t) * a.maps, lanes);
+    for (int64_t t = first; t < n; ++t)
+      outs[t] += load(line.start + (at + t) * a.out_channels, lanes);
   activate(a.epilogue, outs, kOuts);
   if (line.end != nullptr)
-    for (int64_t t = first; t < n; ++t) outs[t] += load(line.end + (at + t) * a.maps, lanes);
+    for (int64_t t = first; t < n; ++t)
+      outs[t] += load(line.end + (at + t) * a.out_channels, lanes);
   if (line.width == kLanes) {
     for (int64_t t = first; t < n; ++t) store(to + t * stride, outs[t]);
   } else {
@@ -83,7 +85,7 @@ constexpr int kReach = (kOuts - 1) * S + K;  // pixels that kOuts sums read of a
 // kOuts sums over one line of taps, whose width and step are constants. pixel(j) is where the j-th
 // of the pixels lies that they read.
 template <int K, int S, class Pixel>
-SDX_INLINE void add_pixels(Pixel&& pixel, const float* w, int64_t w_stride, f32v (&sum)[kOuts]) {
+SDX_INLINE void add_pixels(Pixel&& pixel, const float* w, int64_t w_stride, f32v (&acc)[kOuts]) {
   f32v weights[K];
 #pragma GCC unroll 8
   for (int k = 0; k < K; ++k) weights[k] = load(w + k * w_stride);
@@ -92,21 +94,21 @@ SDX_INLINE void add_pixels(Pixel&& pixel, const float* w, int64_t w_stride, f32v
     const f32v in = pinned(load(pixel(j)));
 #pragma GCC unroll 8
     for (int t = 0; t < kOuts; ++t)
-      if (j - t * S >= 0 && j - t * S < K) sum[t] += in * weights[j - t * S];
+      if (j - t * S >= 0 && j - t * S < K) acc[t] += in * weights[j - t * S];
   }
 }
 
-// The same for pixels that are kept; width and step may be 0, which stands for any.
+// The same for pixels that are staged; width and step may be 0, which stands for any.
 template <int K, int S>
 SDX_INLINE void add_taps(const Axis& axis, const float* x, const float* w, int64_t w_stride,
-                         f32v (&sum)[kOuts]) {
+                         f32v (&acc)[kOuts]) {
   if constexpr (K > 0) {
-    add_pixels<K, S>([&](int j) { return x + j * kLanes; }, w, w_stride, sum);
+    add_pixels<K, S>([&](int j) { return x + j * kLanes; }, w, w_stride, acc);
   } else {
-    for (int64_t k = 0; k < axis.taps; ++k, x += axis.spacing * kLanes, w += w_stride) {
+    for (int64_t k = 0; k < axis.taps; ++k, x += axis.dilation * kLanes, w += w_stride) {
       const f32v weight = load(w);
 #pragma GCC unroll 8
-      for (int t = 0; t < kOuts; ++t) sum[t] += load(x + t * axis.step * kLanes) * weight;
+      for (int t = 0; t < kOuts; ++t) acc[t] += load(x + t * axis.stride * kLanes) * weight;
     }
   }
 }
@@ -118,39 +120,39 @@ void sum_line(const DepthwiseArgs& a, const Line& line) {
   for (int64_t next = 0; next < line.outs; next += kOuts) {
     const bool is_short = next + kOuts > line.outs && line.outs >= kOuts;
     const int64_t at = is_short ? line.outs - kOuts : next;
-    f32v sum[kOuts];
-    for (f32v& s : sum) s = line.bias;
+    f32v acc[kOuts];
+    for (f32v& s : acc) s = line.bias;
     const float* weights = line.w;
     for (int64_t z = 0; z < deep->taps; ++z) {
       for (int64_t y = 0, s = line.slot; y < high->taps; ++y, weights += wide->taps * w_stride) {
-        const float* x = line.kept + (z * a.ring + s) * a.line + at * wide->step * kLanes;
+        const float* x = line.staged + (z * a.ring + s) * a.line + at * wide->stride * kLanes;
         for (int64_t c = 0; c < a.group_in; ++c)
-          add_taps<K, S>(*wide, x + c * a.pixels * kLanes, weights + c * kPanel, w_stride, sum);
-        s += high->spacing;
+          add_taps<K, S>(*wide, x + c * a.pixels * kLanes, weights + c * kPanel, w_stride, acc);
+        s += high->dilation;
         if (s >= a.ring) s -= a.ring;
       }
     }
-    store_outs(a, line, at, next, sum);
+    store_outs(a, line, at, next, acc);
   }
 }
 
 // Which input channels a vector of outputs reads: lane j those from first + from[j] on.
-struct Source {
+struct InputLanes {
   int64_t first, n;  // channels from the first to the last
   i32v from;
 };
 
-Source source_of(const DepthwiseArgs& a, int64_t map, int64_t width) {
-  Source source{map / a.group_out * a.group_in, 0, i32v{}};
+InputLanes input_lanes(const DepthwiseArgs& a, int64_t out_channel, int64_t width) {
+  InputLanes source{out_channel / a.group_out * a.group_in, 0, i32v{}};
   for (int64_t j = 0; j < width; ++j)
-    source.from[j] = int32_t((map + j) / a.group_out * a.group_in - source.first);
+    source.from[j] = int32_t((out_channel + j) / a.group_out * a.group_in - source.first);
   source.n = source.from[width - 1] + a.group_in;
   return source;
 }
 
 // The channels that a vector of outputs reads, of n pixels: those of a group one after the other.
-SDX_INLINE void keep_pixels(const DepthwiseArgs& a, const Source& source, const float* x, int64_t n,
-                            int64_t width, float* to) {
+SDX_INLINE void stage_pixels(const DepthwiseArgs& a, const InputLanes& source, const float* x,
+                             int64_t n, int64_t width, float* to) {
   x += source.first;
   const int64_t stride = a.pixels * kLanes;
   if (a.group_in == 1 && a.group_out == 1 && width == kLanes) {
@@ -174,8 +176,8 @@ SDX_INLINE void keep_pixels(const DepthwiseArgs& a, const Source& source, const 
 }
 
 // One input line from pixel `left` on, zeros where there is none; `x` is null for a line of zeros.
-void keep_line(const DepthwiseArgs& a, const Source& source, const float* x, int64_t left,
-               int64_t width, float* to) {
+void stage_line(const DepthwiseArgs& a, const InputLanes& source, const float* x, int64_t left,
+                int64_t width, float* to) {
   const int64_t in = a.window.axis[2].in;
   int64_t low = left < 0 ? -left : 0, high = in - left;
   low = x == nullptr || low > a.pixels ? a.pixels : low;
@@ -186,106 +188,112 @@ void keep_line(const DepthwiseArgs& a, const Source& source, const float* x, int
     for (int64_t i = high * kLanes; i < a.pixels * kLanes; ++i) row[i] = 0;
   }
   if (low < high)
-    keep_pixels(a, source, x + (left + low) * a.channels, high - low, width, to + low * kLanes);
+    stage_pixels(a, source, x + (left + low) * a.channels, high - low, width, to + low * kLanes);
 }
 
 // Input line `y` of every plane that the taps of one output plane read, into a slot of the ring.
-void keep_lines(const DepthwiseArgs& a, const Piece& piece, const Source& source, const float* x,
-                int64_t y, int64_t width, float* to) {
+void stage_lines(const DepthwiseArgs& a, const OutputTile& tile, const InputLanes& source,
+                 const float* x, int64_t y, int64_t width, float* to) {
   const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
   for (int64_t k = 0; k < deep->taps; ++k, to += a.ring * a.line) {
-    const int64_t z = deep->place(piece.deep, k);
+    const int64_t z = deep->input_index(tile.deep, k);
     const bool is_inside = z >= 0 && z < deep->in && y >= 0 && y < high->in;
-    const int64_t number = (piece.image * deep->in + z) * high->in + y;
+    const int64_t number = (tile.image * deep->in + z) * high->in + y;
     const float* line = is_inside ? x + number * wide->in * a.channels : nullptr;
-    keep_line(a, source, line, wide->place(piece.left, 0), width, to);
+    stage_line(a, source, line, wide->input_index(tile.left, 0), width, to);
   }
 }
 
-// The row of the output that the first pixel of a piece's line is.
-SDX_INLINE int64_t row_of(const DepthwiseArgs& a, const Piece& piece, int64_t line) {
+// The row of the output that the first pixel of a tile's line is.
+SDX_INLINE int64_t row_of(const DepthwiseArgs& a, const OutputTile& tile, int64_t line) {
   const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
-  return ((piece.image * deep->out + piece.deep) * high->out + line) * wide->out + piece.left;
+  return ((tile.image * deep->out + tile.deep) * high->out + line) * wide->out + tile.left;
 }
 
 // The line of outputs `o` of a vector of channels, but for where its inputs lie.
-Line line_of(const DepthwiseArgs& a, const Piece& piece, const Data& data, int64_t map, int64_t o) {
-  const int64_t left = a.maps - map, width = left < kLanes ? left : kLanes;
-  const int64_t row = row_of(a, piece, o), depth = a.window.taps() * a.group_in;
+Line line_of(const DepthwiseArgs& a, const OutputTile& tile, const Data& data, int64_t out_channel,
+             int64_t o) {
+  const int64_t left = a.out_channels - out_channel, width = left < kLanes ? left : kLanes;
+  const int64_t row = row_of(a, tile, o), depth = a.window.taps() * a.group_in;
   Line line{};
-  line.w = input<float>(data, 1) + map / kPanel * depth * kPanel + map % kPanel;
+  line.w = input<float>(data, 1) + out_channel / kPanel * depth * kPanel + out_channel % kPanel;
   if (const float* bias = a.epilogue.bias(data))
-    line.bias = width == kLanes ? load(bias + map) : load(bias + map, Part{int(width)});
-  line.outs = piece.right - piece.left, line.width = width;
-  line.to = a.epilogue.place(data, row, map);
-  line.start = a.epilogue.start(data, row, map), line.end = a.epilogue.end(data, row, map);
+    line.bias =
+        width == kLanes ? load(bias + out_channel) : load(bias + out_channel, Part{int(width)});
+  line.outs = tile.right - tile.left, line.width = width;
+  line.to = a.epilogue.out_at(data, row, out_channel);
+  line.start = a.epilogue.start(data, row, out_channel),
+  line.end = a.epilogue.end(data, row, out_channel);
   return line;
 }
 
-// A vector of channels of a piece. Lines are kept in a ring, each read once on the way down.
-void sum_kept(const DepthwiseArgs& a, const Piece& piece, const Data& data, int64_t map) {
+// A vector of channels of a tile. Lines are staged in a ring, each read once on the way down.
+void sum_from_ring(const DepthwiseArgs& a, const OutputTile& tile, const Data& data,
+                   int64_t out_channel) {
   const Axis* high = a.window.axis + 1;
-  float* kept = reinterpret_cast<float*>(data.local);
-  const int64_t left = a.maps - map, width = left < kLanes ? left : kLanes;
-  const Source source = source_of(a, map, width);
-  const int64_t origin = high->place(piece.top, 0);
+  float* staged = reinterpret_cast<float*>(data.local);
+  const int64_t left = a.out_channels - out_channel, width = left < kLanes ? left : kLanes;
+  const InputLanes source = input_lanes(a, out_channel, width);
+  const int64_t origin = high->input_index(tile.top, 0);
   int64_t next = origin;  // the first line that is not there yet
-  for (int64_t o = piece.top; o < piece.bottom; ++o) {
-    const int64_t first = high->place(o, 0), last = high->place(o, high->taps - 1);
+  for (int64_t o = tile.top; o < tile.bottom; ++o) {
+    const int64_t first = high->input_index(o, 0), last = high->input_index(o, high->taps - 1);
     for (next = next < first ? first : next; next <= last; ++next)
-      keep_lines(a, piece, source, input<float>(data, 0), next, width,
-                 kept + (next - origin) % a.ring * a.line);
-    Line line = line_of(a, piece, data, map, o);
-    line.kept = kept, line.slot = (first - origin) % a.ring;
+      stage_lines(a, tile, source, input<float>(data, 0), next, width,
+                  staged + (next - origin) % a.ring * a.line);
+    Line line = line_of(a, tile, data, out_channel, o);
+    line.staged = staged, line.slot = (first - origin) % a.ring;
     a.sum_line(a, line);
   }
 }
 
-alignas(SDX_VEC_BYTES) constexpr float kNothing[kLanes] = {};
+alignas(SDX_VEC_BYTES) constexpr float kZeroPixel[kLanes] = {};
 
 // What kOuts sums of a line take from K lines of the image itself, from pixel `place` on.
 template <int K, int S>
 SDX_INLINE void add_lines(const DepthwiseArgs& a, const float* image, int64_t y, int64_t place,
-                          const float* w, f32v (&sum)[kOuts]) {
+                          const float* w, f32v (&acc)[kOuts]) {
   const Axis *high = a.window.axis + 1, *wide = high + 1;
   const bool is_inside = place >= 0 && place + kReach<K, S> <= wide->in;
   for (int k = 0; k < K; ++k, ++y, w += K * kPanel) {
     const bool is_line = uint64_t(y) < uint64_t(high->in);  // others are lines of zeros
     const float* x = image + ((is_line ? y : 0) * wide->in + place) * a.channels;
     if (is_inside && is_line) {
-      add_pixels<K, S>([&](int j) { return x + j * a.channels; }, w, kPanel, sum);
+      add_pixels<K, S>([&](int j) { return x + j * a.channels; }, w, kPanel, acc);
     } else {
       const auto pixel = [&](int j) {
         const bool is_pixel = is_line && uint64_t(place + j) < uint64_t(wide->in);
-        return is_pixel ? x + j * a.channels : kNothing;
+        return is_pixel ? x + j * a.channels : kZeroPixel;
       };
-      add_pixels<K, S>(pixel, w, kPanel, sum);
+      add_pixels<K, S>(pixel, w, kPanel, acc);
     }
   }
 }
 
-// A vector of channels of a piece, whose pixels are read where they lie.
+// A vector of channels of a tile, whose pixels are read where they lie.
 template <int K, int S>
-void sum_lying(const DepthwiseArgs& a, const Piece& piece, const Data& data, int64_t map) {
+void sum_in_place(const DepthwiseArgs& a, const OutputTile& tile, const Data& data,
+                  int64_t out_channel) {
   const Axis *high = a.window.axis + 1, *wide = high + 1;
-  const float* image = input<float>(data, 0) + piece.image * a.window.ins() * a.channels + map;
-  for (int64_t o = piece.top; o < piece.bottom; ++o) {
-    const Line line = line_of(a, piece, data, map, o);
-    const int64_t y = high->place(o, 0);
+  const float* image =
+      input<float>(data, 0) + tile.image * a.window.ins() * a.channels + out_channel;
+  for (int64_t o = tile.top; o < tile.bottom; ++o) {
+    const Line line = line_of(a, tile, data, out_channel, o);
+    const int64_t y = high->input_index(o, 0);
     for (int64_t next = 0; next < line.outs; next += kOuts) {
       const int64_t at = next + kOuts > line.outs ? line.outs - kOuts : next;
-      f32v sum[kOuts];
-      for (f32v& s : sum) s = line.bias;
-      add_lines<K, S>(a, image, y, wide->place(piece.left + at, 0), line.w, sum);
-      store_outs(a, line, at, next, sum);
+      f32v acc[kOuts];
+      for (f32v& s : acc) s = line.bias;
+      add_lines<K, S>(a, image, y, wide->input_index(tile.left + at, 0), line.w, acc);
+      store_outs(a, line, at, next, acc);
     }
   }
 }
 
-Piece piece_of(const DepthwiseArgs& a, int64_t item) {
+OutputTile output_tile(const DepthwiseArgs& a, int64_t item) {
   const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
-  const int64_t panels = panels_of(a.maps);
-  Piece p;
+  const int64_t panels = panels_of(a.out_channels);
+  OutputTile p;
   p.panel = item % panels, item /= panels;
   const int64_t chunk = item % a.chunks, band = item / a.chunks % a.bands;
   item /= a.chunks * a.bands;
@@ -297,23 +305,23 @@ Piece piece_of(const DepthwiseArgs& a, int64_t item) {
   return p;
 }
 
-Status sum_pieces(const void* args, const Data& data, int64_t begin, int64_t end) {
+Status compute_tiles(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const DepthwiseArgs*>(args);
   for (int64_t i = begin; i < end; ++i) {
-    const Piece piece = piece_of(a, i);
-    const int64_t low = piece.panel * kPanel;
-    const int64_t high = low + kPanel < a.maps ? low + kPanel : a.maps;
-    for (int64_t map = low; map < high; map += kLanes) {
-      const bool is_lying = a.sum_lying != nullptr && map + kLanes <= a.maps;
-      (is_lying ? a.sum_lying : sum_kept)(a, piece, data, map);
+    const OutputTile tile = output_tile(a, i);
+    const int64_t low = tile.panel * kPanel;
+    const int64_t high = low + kPanel < a.out_channels ? low + kPanel : a.out_channels;
+    for (int64_t out_channel = low; out_channel < high; out_channel += kLanes) {
+      const bool is_in_place = a.sum_in_place != nullptr && out_channel + kLanes <= a.out_channels;
+      (is_in_place ? a.sum_in_place : sum_from_ring)(a, tile, data, out_channel);
     }
   }
   return {};
 }
 
 LineFn line_fn(const Axis& wide) {
-  const bool is_dense = wide.spacing == 1 && wide.step <= 2;
-  switch (is_dense ? wide.taps * 2 + wide.step : 0) {
+  const bool is_dense = wide.dilation == 1 && wide.stride <= 2;
+  switch (is_dense ? wide.taps * 2 + wide.stride : 0) {
     case 3 * 2 + 1: return sum_line<3, 1>;
     case 3 * 2 + 2: return sum_line<3, 2>;
     case 5 * 2 + 1: return sum_line<5, 1>;
@@ -324,19 +332,19 @@ LineFn line_fn(const Axis& wide) {
 }
 
 // Pixels that are read where they lie: those of a window must not fall on one set of a cache.
-VectorFn lying_fn(const DepthwiseArgs& a) {
+VectorFn in_place_fn(const DepthwiseArgs& a) {
   const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
   const bool is_flat = deep->in == 1 && deep->out == 1 && deep->taps == 1 && deep->begin == 0;
   const bool is_apart = a.group_in == 1 && a.group_out == 1 && a.channels % 512 != 0;
-  const bool is_square = high->taps == wide->taps && high->spacing == 1 && wide->spacing == 1;
+  const bool is_square = high->taps == wide->taps && high->dilation == 1 && wide->dilation == 1;
   const int64_t narrowest = wide->out / (a.chunks > 0 ? a.chunks : 1);
-  if (!is_flat || !is_apart || !is_square || narrowest < kOuts || wide->step > 2) return nullptr;
-  switch (wide->taps * 2 + wide->step) {
-    case 3 * 2 + 1: return sum_lying<3, 1>;
-    case 3 * 2 + 2: return sum_lying<3, 2>;
-    case 5 * 2 + 1: return sum_lying<5, 1>;
-    case 5 * 2 + 2: return sum_lying<5, 2>;
-    case 7 * 2 + 1: return sum_lying<7, 1>;
+  if (!is_flat || !is_apart || !is_square || narrowest < kOuts || wide->stride > 2) return nullptr;
+  switch (wide->taps * 2 + wide->stride) {
+    case 3 * 2 + 1: return sum_in_place<3, 1>;
+    case 3 * 2 + 2: return sum_in_place<3, 2>;
+    case 5 * 2 + 1: return sum_in_place<5, 1>;
+    case 5 * 2 + 2: return sum_in_place<5, 2>;
+    case 7 * 2 + 1: return sum_in_place<7, 1>;
     default: return nullptr;
   }
 }
@@ -346,14 +354,15 @@ void cut(DepthwiseArgs& a) {
   constexpr int64_t kWidest = 128, kFewest = 6, kEnough = 16;
   const Axis *high = a.window.axis + 1, *wide = high + 1;
   a.chunks = (wide->out + kWidest - 1) / kWidest;
-  const int64_t others = a.window.batch * a.window.axis[0].out * a.chunks * panels_of(a.maps);
+  const int64_t others =
+      a.window.batch * a.window.axis[0].out * a.chunks * panels_of(a.out_channels);
   const int64_t most = (high->out + kFewest - 1) / kFewest;
   const int64_t wanted = others > 0 ? (kEnough + others - 1) / others : 1;
   a.bands = wanted < most ? wanted : most;
-  a.ring = (high->taps - 1) * high->spacing + 1;
+  a.ring = (high->taps - 1) * high->dilation + 1;
   const int64_t part = a.chunks > 0 ? (wide->out + a.chunks - 1) / a.chunks : 0;
   const int64_t outs = part < kOuts ? kOuts : part;
-  a.pixels = (outs - 1) * wide->step + (wide->taps - 1) * wide->spacing + 1;
+  a.pixels = (outs - 1) * wide->stride + (wide->taps - 1) * wide->dilation + 1;
   a.line = a.pixels * a.group_in * kLanes;
 }
 
@@ -367,20 +376,20 @@ Status conv_depthwise_f32(const Call& call, Plan& plan) {
   const int64_t group = call.ints[at];
   auto* args = plan.make<DepthwiseArgs>();
   args->window = read_window(x, y, call.ints);
-  args->channels = x.dim(-1), args->maps = y.dim(-1);
-  args->group_in = args->channels / group, args->group_out = args->maps / group;
+  args->channels = x.dim(-1), args->out_channels = y.dim(-1);
+  args->group_in = args->channels / group, args->group_out = args->out_channels / group;
   args->sum_line = line_fn(args->window.axis[2]);
   cut(*args);
-  args->sum_lying = lying_fn(*args);
+  args->sum_in_place = in_place_fn(*args);
   plan.args = args;
   args->epilogue = read_epilogue(call, at + 1, plan);
   plan.local_bytes = args->window.axis[0].taps * args->ring * args->line * int64_t(sizeof(float));
-  const int64_t panels = panels_of(args->maps);
+  const int64_t panels = panels_of(args->out_channels);
   const int64_t items =
       args->window.batch * args->window.axis[0].out * args->bands * args->chunks * panels;
   const int64_t sums = args->window.batch * args->window.outs() * panels * kPanel;
   const int64_t work = sums * args->window.taps() * args->group_in / kLanes;
-  plan.add(sum_pieces, items, items > 0 ? work / items : 0);
+  plan.add(compute_tiles, items, items > 0 ? work / items : 0);
   add_program<DepthwiseArgs>(args->epilogue, plan);
   return {};
 }

@@ -1,7 +1,7 @@
 // Epilogues of convolutions.
 #include "kernels/conv/epilogue.h"
 
-#include "kernels/pitch.h"
+#include "kernels/row_stride.h"
 #include "simd/math.h"
 
 namespace sdx::SDX_ISA {
@@ -25,7 +25,7 @@ Epilogue read_epilogue(const Call& call, int at, Plan& plan) {
   e.chain = chain_prepare(call, operand, at + 1, 1, plan);
   e.columns = call.out[0].dim(-1);
   e.rows = call.out[0].count(0, call.out[0].rank - 1);
-  e.pitch = row_pitch(call.out[0]);
+  e.out_row_stride = row_stride(call.out[0]);
   return e;
 }
 
@@ -41,26 +41,26 @@ void activate(const Epilogue& e, f32v* y, int n) {
 void run_program(const Epilogue& e, const Data& data, int64_t row, int64_t rows, int64_t column,
                  int64_t n, std::byte* local) {
   if (e.chain == nullptr || n <= 0) return;
-  float* y = e.place(data, row, column);
-  if (n == e.pitch) return chain_rows(*e.chain, data, row, rows, y, y, local);
-  for (int64_t i = 0; i < rows; ++i, y += e.pitch)
+  float* y = e.out_at(data, row, column);
+  if (n == e.out_row_stride) return chain_rows(*e.chain, data, row, rows, y, y, local);
+  for (int64_t i = 0; i < rows; ++i, y += e.out_row_stride)
     chain_run(*e.chain, data, row + i, column, n, y, y, local);
 }
 
 void run_epilogue(const Epilogue& e, const Data& data, const Patch& at, const Target& sums,
                   std::byte* local) {
-  float* y = e.place(data, at.row, at.column);
+  float* y = e.out_at(data, at.row, at.column);
   if (e.end_slot >= 0) {
     const float* end = e.end(data, at.row, at.column);
-    for (int64_t i = 0; i < at.rows; ++i, y += e.pitch, end += e.columns)
+    for (int64_t i = 0; i < at.rows; ++i, y += e.out_row_stride, end += e.columns)
       vloop(at.n, [&](int64_t j, auto lanes) {
         const f32v sum = load(sums.c + i * sums.ldc + j, lanes);
         store(y + j, (e.is_swish ? swish(sum) : sum) + load(end + j, lanes), lanes);
       });
   } else if (e.is_swish) {
-    const bool is_whole = at.n == e.pitch;
+    const bool is_whole = at.n == e.out_row_stride;
     const int64_t lines = is_whole ? 1 : at.rows, length = is_whole ? at.rows * at.n : at.n;
-    for (int64_t i = 0; i < lines; ++i, y += e.pitch)
+    for (int64_t i = 0; i < lines; ++i, y += e.out_row_stride)
       vloop(length, [&](int64_t j, auto lanes) { store(y + j, swish(load(y + j, lanes)), lanes); });
   }
   run_program(e, data, at.row, at.rows, at.column, at.n, local);

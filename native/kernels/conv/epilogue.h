@@ -2,8 +2,8 @@
 // program over rows of them for all else.
 #pragma once
 
-#include "kernels/chain/chain.h"
-#include "kernels/gemm/tile.h"
+#include "kernels/elementwise/chain.h"
+#include "kernels/matmul/tile.h"
 
 namespace sdx::SDX_ISA {
 
@@ -16,14 +16,14 @@ struct Epilogue {
   bool is_swish = false;          // y / (1 + e^-y)
   const Chain* chain = nullptr;   // of what comes then, or null
   int64_t rows = 0, columns = 0;  // pixels and channels of the output
-  int64_t pitch = 0;              // floats between rows of the output
+  int64_t out_row_stride = 0;     // floats between rows of the output
 
   SDX_INLINE const float* bias(const Data& data) const {
     return bias_slot < 0 ? nullptr : input<float>(data, bias_slot);
   }
 
-  SDX_INLINE float* place(const Data& data, int64_t row, int64_t column) const {
-    return output<float>(data) + row * pitch + column;
+  SDX_INLINE float* out_at(const Data& data, int64_t row, int64_t column) const {
+    return output<float>(data) + row * out_row_stride + column;
   }
 
   // What the sums of column `column` of row `row` begin with; null: nothing.
@@ -37,7 +37,7 @@ struct Epilogue {
   }
 
   // What a product does with the sums of columns from `first` on.
-  SDX_INLINE Finish finish(const Data& data, int64_t first) const {
+  SDX_INLINE TileEpilogue finish(const Data& data, int64_t first) const {
     const float* row = bias(data);
     return {1, row == nullptr ? nullptr : row + first, relu, high};
   }

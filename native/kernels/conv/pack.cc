@@ -1,8 +1,8 @@
-// Packs the weights of a convolution, [maps, channels / group, *kernel], group by group.
+// Packs the weights of a convolution, [out_channels, channels / group, *kernel], group by group.
 #include "kernels/conv/pack.h"
 
-#include "kernels/conv/rows.h"
-#include "kernels/gemm/pack.h"
+#include "kernels/conv/kernels.h"
+#include "kernels/matmul/pack.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -15,15 +15,16 @@ Status pack_panels(const void* args, const Data& data, int64_t begin, int64_t en
   return {};
 }
 
-// The same with the weights of each map times a factor, of which the second input has one a map.
+// The same with the weights of each out_channel times a factor, of which the second input has one a
+// out_channel.
 Status pack_scaled_panels(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& sizes = *static_cast<const GroupSizes*>(args);
-  const int64_t panels = panels_of(sizes.maps);
+  const int64_t panels = panels_of(sizes.out_channels);
   for (int64_t i = begin; i < end; ++i) {
     pack_group_panel(sizes, input<float>(data, 0), i, output<float>(data));
-    const int64_t first = i % panels * kPanel, left = sizes.maps - first;
+    const int64_t first = i % panels * kPanel, left = sizes.out_channels - first;
     float factors[kPanel] = {};
-    memcpy(factors, input<float>(data, 1) + i / panels * sizes.maps + first,
+    memcpy(factors, input<float>(data, 1) + i / panels * sizes.out_channels + first,
            size_t(left < kPanel ? left : kPanel) * sizeof(float));
     float* row = output<float>(data) + i * sizes.depth() * kPanel;
     for (int64_t k = 0; k < sizes.depth(); ++k, row += kPanel)
@@ -36,14 +37,15 @@ Status pack_scaled_panels(const void* args, const Data& data, int64_t begin, int
 // The same in pairs, by way of a panel of floats.
 Status pack_pairs(const void* args, const Data& data, int64_t begin, int64_t end) {
   GroupSizes sizes = *static_cast<const GroupSizes*>(args);
-  const int64_t panels = panels_of(sizes.maps), maps = sizes.maps;
+  const int64_t panels = panels_of(sizes.out_channels), out_channels = sizes.out_channels;
   auto* wide = reinterpret_cast<float*>(data.local);
   for (int64_t i = begin; i < end; ++i) {
     const int64_t first = i % panels * kPanel;
-    sizes.maps = maps - first < kPanel ? maps - first : kPanel;
-    const float* from = input<float>(data, 0) + (i / panels * maps + first) * sizes.depth();
+    sizes.out_channels = out_channels - first < kPanel ? out_channels - first : kPanel;
+    const float* from = input<float>(data, 0) + (i / panels * out_channels + first) * sizes.depth();
     pack_group_panel(sizes, from, 0, wide);
-    pair_rows(wide, sizes.depth(), output<Pair>(data) + i * depth_of<Pair>(sizes.depth()) * kPanel);
+    pair_rows(wide, sizes.depth(),
+              output<Bf16Pair>(data) + i * depth_of<Bf16Pair>(sizes.depth()) * kPanel);
   }
   return {};
 }
@@ -54,7 +56,7 @@ GroupSizes* plan_pack(const Call& call, Plan& plan, PhaseFn run) {
   auto* args = plan.make<GroupSizes>();
   *args = {w.dims[0] / group, w.dims[1], w.count(2, w.rank)};
   plan.args = args;
-  plan.add(run, group * panels_of(args->maps), args->depth() * kPanel / 2);
+  plan.add(run, group * panels_of(args->out_channels), args->depth() * kPanel / 2);
   return args;
 }
 

@@ -1,10 +1,10 @@
 // Transposed convolution: each phase of the outputs is a product of its own, or, where kernels lie
 // side by side, all phases are columns of one product.
 #include "kernels/conv/epilogue.h"
-#include "kernels/conv/gather.h"
+#include "kernels/conv/im2col.h"
+#include "kernels/conv/kernels.h"
 #include "kernels/conv/pack.h"
-#include "kernels/conv/phase.h"
-#include "kernels/conv/rows.h"
+#include "kernels/conv/transpose_phases.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -13,7 +13,7 @@ struct TransposeArgs {
   Window window;  // taps, steps, spacing and begins as the attributes say them
   const ConvPhase* phases;
   int64_t n_phases;
-  int64_t channels, maps;  // of one group
+  int64_t channels, out_channels;  // of one group
   int64_t in_channels;
   Split split;  // of the largest phase of one group, or of all together
   Epilogue epilogue;
@@ -21,7 +21,7 @@ struct TransposeArgs {
 
 // Panels of one phase lie behind those of the phases before it.
 int64_t packed_at(const TransposeArgs& a, int64_t group, const ConvPhase& phase) {
-  const int64_t panels = panels_of(a.maps);
+  const int64_t panels = panels_of(a.out_channels);
   return (group * a.window.taps() + phase.taps_before) * a.channels * panels * kPanel;
 }
 
@@ -32,14 +32,15 @@ struct Block {
 // Rows of the block from `tile` to where the outputs of the phase lie, with their activation.
 void scatter_rows(const TransposeArgs& a, const ConvPhase& phase, const Window& window,
                   const Block& b, const Target& tile, const Data& data) {
-  const int64_t map = b.first_panel * kPanel, left = a.maps - map;
-  const int64_t width = left < tile.ldc ? left : tile.ldc, column = b.group * a.maps + map;
+  const int64_t out_channel = b.first_panel * kPanel, left = a.out_channels - out_channel;
+  const int64_t width = left < tile.ldc ? left : tile.ldc,
+                column = b.group * a.out_channels + out_channel;
   Pixel p = pixel_of(window, b.first_row);
   for (int64_t i = 0; i < b.rows; ++i, advance(window, p)) {
     int64_t to = p.image;
     for (int j = 0; j < kSpatial; ++j)
-      to = to * a.window.axis[j].out + phase.axis[j].first + p.at[j] * a.window.axis[j].step;
-    float* row = a.epilogue.place(data, to, column);
+      to = to * a.window.axis[j].out + phase.axis[j].first + p.at[j] * a.window.axis[j].stride;
+    float* row = a.epilogue.out_at(data, to, column);
     const float* start = a.epilogue.start(data, to, column);
     const float* end = a.epilogue.end(data, to, column);
     vloop(width, [&](int64_t j, auto lanes) {
@@ -56,17 +57,17 @@ void phase_block(const TransposeArgs& a, const Data& data, const ConvPhase& phas
   Window window;
   window.batch = a.window.batch;
   for (int j = 0; j < kSpatial; ++j) window.axis[j] = phase.axis[j].axis;
-  Gather gather = make_gather(window, a.in_channels, a.channels);
-  gather.first = b.group * a.channels;
+  Im2Col im2col = make_im2col(window, a.in_channels, a.channels);
+  im2col.first = b.group * a.channels;
   const int64_t ldc = (b.last_panel - b.first_panel) * kPanel;
   float* tile = reinterpret_cast<float*>(data.local + kBlockBytes);
-  const Columns weights{input<float>(data, 1) + packed_at(a, b.group, phase), a.maps, b.first_panel,
-                        b.last_panel};
-  Finish finish = a.epilogue.finish(data, b.group * a.maps);
+  const Columns weights{input<float>(data, 1) + packed_at(a, b.group, phase), a.out_channels,
+                        b.first_panel, b.last_panel};
+  TileEpilogue finish = a.epilogue.finish(data, b.group * a.out_channels);
   if (a.epilogue.start_slot >= 0) finish.relu = false, finish.high = kInf;  // only then
-  gemm_block(data.local, b.rows, gather.depth(), weights, {tile, ldc}, finish,
+  gemm_block(data.local, b.rows, im2col.depth(), weights, {tile, ldc}, finish,
              [&](float* to, int64_t row, int64_t rows, int64_t depth, int64_t depths) {
-               gather_rows(gather, input<float>(data, 0), to, kStride, b.first_row + row, rows,
+               im2col_rows(im2col, input<float>(data, 0), to, kStride, b.first_row + row, rows,
                            depth, depths);
              });
   scatter_rows(a, phase, window, b, {tile, ldc}, data);
@@ -75,14 +76,14 @@ void phase_block(const TransposeArgs& a, const Data& data, const ConvPhase& phas
 // The outputs of one pixel of the input: lines of them, `run` floats each in the tile.
 void scatter_pixel(const TransposeArgs& a, const Pixel& p, const float* sums, const Data& data) {
   const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
-  const bool is_whole = a.epilogue.pitch == a.maps;
-  const int64_t runs = is_whole ? 1 : wide->taps, run = wide->taps * a.maps / runs;
+  const bool is_whole = a.epilogue.out_row_stride == a.out_channels;
+  const int64_t runs = is_whole ? 1 : wide->taps, run = wide->taps * a.out_channels / runs;
   for (int64_t line = 0; line < deep->taps * high->taps; ++line) {
-    const int64_t z = p.at[0] * deep->step + line / high->taps;
-    const int64_t y = p.at[1] * high->step + line % high->taps;
-    int64_t to = ((p.image * deep->out + z) * high->out + y) * wide->out + p.at[2] * wide->step;
+    const int64_t z = p.at[0] * deep->stride + line / high->taps;
+    const int64_t y = p.at[1] * high->stride + line % high->taps;
+    int64_t to = ((p.image * deep->out + z) * high->out + y) * wide->out + p.at[2] * wide->stride;
     for (int64_t i = 0; i < runs; ++i, ++to, sums += run) {
-      float* row = a.epilogue.place(data, to, 0);
+      float* row = a.epilogue.out_at(data, to, 0);
       const float *start = a.epilogue.start(data, to, 0), *end = a.epilogue.end(data, to, 0);
       vloop(run, [&](int64_t j, auto lanes) {
         f32v sum = load(sums + j, lanes);
@@ -98,13 +99,13 @@ void scatter_pixel(const TransposeArgs& a, const Pixel& p, const float* sums, co
 // Item: a block of pixels of the input, all of whose outputs are columns.
 Status joined_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const TransposeArgs*>(args);
-  const int64_t n = a.n_phases * a.maps, panels = panels_of(n), ldc = panels * kPanel;
+  const int64_t n = a.n_phases * a.out_channels, panels = panels_of(n), ldc = panels * kPanel;
   auto* bias = reinterpret_cast<float*>(data.local + kBlockBytes);
   float* tile = bias + ldc;
-  Finish finish = a.epilogue.finish(data, 0);
+  TileEpilogue finish = a.epilogue.finish(data, 0);
   if (a.epilogue.start_slot >= 0) finish.relu = false, finish.high = kInf;  // only then
   if (finish.bias != nullptr) {
-    for (int64_t i = 0; i < n; ++i) bias[i] = finish.bias[i % a.maps];
+    for (int64_t i = 0; i < n; ++i) bias[i] = finish.bias[i % a.out_channels];
     finish.bias = bias;
   }
   Window pixels = a.window;
@@ -144,15 +145,16 @@ Status phase_blocks(const void* args, const Data& data, int64_t begin, int64_t e
   return {};
 }
 
-// Column (tap, map) of channel c is what lies at [c, map, tap].
+// Column (tap, out_channel) of channel c is what lies at [c, out_channel, tap].
 Status pack_joined(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const TransposeArgs*>(args);
   const auto* w = input<std::byte>(data, 0);  // floats as in their file, perhaps unaligned
-  const int64_t taps = a.window.taps(), n = taps * a.maps;
+  const int64_t taps = a.window.taps(), n = taps * a.out_channels;
   for (int64_t i = begin; i < end; ++i)
     for (int64_t c = 0; c < a.channels; ++c)
       for (int64_t j = 0; j < kPanel; ++j) {
-        const int64_t column = i * kPanel + j, at = column % a.maps * taps + column / a.maps;
+        const int64_t column = i * kPanel + j,
+                      at = column % a.out_channels * taps + column / a.out_channels;
         float value = 0;
         if (column < n)
           __builtin_memcpy(&value, w + (c * n + at) * int64_t(sizeof value), sizeof value);
@@ -163,11 +165,11 @@ Status pack_joined(const void* args, const Data& data, int64_t begin, int64_t en
 
 Status pack_phases(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const TransposeArgs*>(args);
-  const int64_t panels = panels_of(a.maps), taps = a.window.taps();
+  const int64_t panels = panels_of(a.out_channels), taps = a.window.taps();
   for (int64_t i = begin; i < end; ++i) {
     const int64_t group = i / panels, panel = i % panels;
-    const float* w = input<float>(data, 0) + group * a.channels * a.maps * taps;
-    const Weights weights{w, a.maps, a.channels, taps, a.maps * taps};
+    const float* w = input<float>(data, 0) + group * a.channels * a.out_channels * taps;
+    const Weights weights{w, a.out_channels, a.channels, taps, a.out_channels * taps};
     for (int64_t f = 0; f < a.n_phases; ++f) {
       const ConvPhase& phase = a.phases[f];
       const int64_t depth = phase.taps() * a.channels;
@@ -195,8 +197,8 @@ TransposeArgs* make_args(const Window& window, Plan& plan) {
 int64_t bytes_of(int64_t floats) { return floats * int64_t(sizeof(float)); }
 
 void plan_joined(TransposeArgs& a, Plan& plan) {
-  const int64_t n = a.n_phases * a.maps, columns = panels_of(n) * kPanel;
-  a.split = split_product(a.window.batch * a.window.ins(), n, a.channels);
+  const int64_t n = a.n_phases * a.out_channels, columns = panels_of(n) * kPanel;
+  a.split = split_matmul(a.window.batch * a.window.ins(), n, a.channels);
   if (a.split.count() == 0) return;
   a.split.work *= a.split.column_blocks;
   a.split.column_blocks = 1;
@@ -212,7 +214,7 @@ void plan_phases(TransposeArgs& a, int64_t group, Plan& plan) {
     rows = m > rows ? m : rows;
     taps = a.phases[i].taps() > taps ? a.phases[i].taps() : taps;
   }
-  a.split = split_product(rows, a.maps, taps * a.channels);
+  a.split = split_matmul(rows, a.out_channels, taps * a.channels);
   if (a.split.count() == 0) return;
   const int64_t most_rows = (rows + a.split.row_blocks - 1) / a.split.row_blocks;
   const int64_t columns = a.split.column_blocks;
@@ -232,7 +234,7 @@ Status conv_transpose_f32(const Call& call, Plan& plan) {
   TransposeArgs* a = make_args(read_window(x, y, call.ints), plan);
   if (a == nullptr) return no_table();
   a->in_channels = x.dim(-1);
-  a->channels = a->in_channels / group, a->maps = y.dim(-1) / group;
+  a->channels = a->in_channels / group, a->out_channels = y.dim(-1) / group;
   if (call.ints[at + 1] != 0) {
     plan_joined(*a, plan);
   } else {
@@ -250,18 +252,19 @@ Status conv_transpose_pack(const Call& call, Plan& plan) {
   Window window;
   for (int i = 0; i < kSpatial; ++i) {
     window.axis[i].taps = call.ints[i];
-    window.axis[i].step = call.ints[kSpatial + i];
-    window.axis[i].spacing = call.ints[2 * kSpatial + i];
+    window.axis[i].stride = call.ints[kSpatial + i];
+    window.axis[i].dilation = call.ints[2 * kSpatial + i];
   }
   const int64_t group = call.ints[3 * kSpatial];
   TransposeArgs* a = make_args(window, plan);
   if (a == nullptr) return no_table();
-  a->channels = w.dims[0] / group, a->maps = w.dims[1];
+  a->channels = w.dims[0] / group, a->out_channels = w.dims[1];
   if (call.ints[3 * kSpatial + 1] != 0) {
-    plan.add(pack_joined, panels_of(a->maps * window.taps()), a->channels * kPanel * 2);
+    plan.add(pack_joined, panels_of(a->out_channels * window.taps()), a->channels * kPanel * 2);
     return {};
   }
-  plan.add(pack_phases, group * panels_of(a->maps), w.count() / (group * panels_of(a->maps) + 1));
+  plan.add(pack_phases, group * panels_of(a->out_channels),
+           w.count() / (group * panels_of(a->out_channels) + 1));
   return {};
 }
 

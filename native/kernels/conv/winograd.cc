@@ -4,7 +4,7 @@
 #include "kernels/conv/winograd.h"
 
 #include "kernels/conv/epilogue.h"
-#include "kernels/conv/rows.h"
+#include "kernels/conv/kernels.h"
 #include "kernels/window.h"
 
 namespace sdx::SDX_ISA {
@@ -12,23 +12,23 @@ namespace {
 
 struct WinogradArgs {
   Axis high, wide;
-  int64_t channels, maps;
+  int64_t channels, out_channels;
   int64_t tile;                           // outputs of a tile along each axis
   int64_t tiles_high, tiles_wide, tiles;  // of an image, and of all
   int64_t blocks, most;                   // of tiles, and the most tiles of one
   int64_t column_blocks;
-  int64_t depth;            // channels of a pass over a row
-  int64_t places_of_a_row;  // places that share a row of a block; 1 where rows take passes
-  int64_t width;            // floats between them
-  int64_t patch_floats;     // of all transformed patches of a block
-  bool is_shared;           // patches are transformed by a phase of their own
-  bool is_small;            // so are weights; else each panel is when a block of tiles meets it
-  int64_t weights_at;       // of transformed weights in the scratch, in floats
-  int64_t room_floats;      // for them in a thread's own memory
+  int64_t depth;           // channels of a pass over a row
+  int64_t points_per_row;  // places that share a row of a block; 1 where rows take passes
+  int64_t width;           // floats between them
+  int64_t patch_floats;    // of all transformed patches of a block
+  bool has_patch_phase;    // patches are transformed by a phase of their own
+  bool has_weight_phase;   // so are weights; else each panel is when a block of tiles meets it
+  int64_t weights_at;      // of transformed weights in the scratch, in floats
+  int64_t weight_buffer_floats;  // for them in a thread's own memory
   Epilogue epilogue;
-  bool is_active;  // sums have bounds or an activation
+  bool is_active;  // acc have bounds or an activation
 
-  SDX_INLINE int64_t rests() const { return high.spacing * wide.spacing; }
+  SDX_INLINE int64_t dilation_residues() const { return high.dilation * wide.dilation; }
   SDX_INLINE int64_t taps() const { return high.taps * wide.taps; }
 };
 
@@ -38,20 +38,20 @@ struct Tile {
 
 Tile tile_of(const WinogradArgs& a, int64_t number) {
   const int64_t in_line = number % a.tiles_wide, line = number / a.tiles_wide % a.tiles_high;
-  const int64_t image = number / a.tiles_wide / a.tiles_high, rests = a.rests();
-  return {image / rests, line * a.tile * a.high.spacing + image % rests / a.wide.spacing,
-          in_line * a.tile * a.wide.spacing + image % rests % a.wide.spacing};
+  const int64_t image = number / a.tiles_wide / a.tiles_high, residues = a.dilation_residues();
+  return {image / residues, line * a.tile * a.high.dilation + image % residues / a.wide.dilation,
+          in_line * a.tile * a.wide.dilation + image % residues % a.wide.dilation};
 }
 
 constexpr int64_t kMostTiles = 64;  // of a block
 
-// Where channel c of a place lies among the transformed patches of a block of n tiles, in tile 0.
-SDX_INLINE int64_t patch_at(const WinogradArgs& a, int64_t n, int64_t place, int64_t c) {
+// Where channel c of a point lies among the transformed patches of a block of n tiles, in tile 0.
+SDX_INLINE int64_t patch_at(const WinogradArgs& a, int64_t n, int64_t point, int64_t c) {
   if (a.depth < a.channels) {
     const int64_t passes = a.channels / a.depth;
-    return (place * passes + c / a.depth) * n * kStride + c % a.depth;
+    return (point * passes + c / a.depth) * n * kStride + c % a.depth;
   }
-  return place / a.places_of_a_row * n * kStride + place % a.places_of_a_row * a.width + c;
+  return point / a.points_per_row * n * kStride + point % a.points_per_row * a.width + c;
 }
 
 SDX_INLINE void transform(const f32v (&d)[kPatch], f32v (&to)[kPatch]) {
@@ -83,8 +83,8 @@ SDX_INLINE void transform_back(const f32v (&m)[kPatch], f32v (&to)[T]) {
 
 // A vector of channels of a patch. `at` says where its pixels lie; -1 in the padding.
 template <bool kInside, class Lanes>
-SDX_INLINE void transform_patch(const float* x, const int64_t (&at)[kPlaces], Lanes lanes,
-                                float* to, const int64_t (&to_at)[kPlaces]) {
+SDX_INLINE void transform_patch(const float* x, const int64_t (&at)[kPoints], Lanes lanes,
+                                float* to, const int64_t (&to_at)[kPoints]) {
   f32v half[kPatch][kPatch];
 #pragma GCC unroll 6
   for (int i = 0; i < kPatch; ++i) {
@@ -111,11 +111,11 @@ SDX_INLINE void transform_patch(const float* x, const int64_t (&at)[kPlaces], La
 void transform_tile(const WinogradArgs& a, const float* x, int64_t number, float* patches,
                     int64_t n, int64_t row) {
   const Tile tile = tile_of(a, number);
-  int64_t at[kPlaces], to_at[kPlaces];
+  int64_t at[kPoints], to_at[kPoints];
   bool is_inside = true;
-  for (int64_t i = 0; i < kPlaces; ++i) {
-    const int64_t y = tile.top + a.high.begin + i / kPatch * a.high.spacing;
-    const int64_t z = tile.left + a.wide.begin + i % kPatch * a.wide.spacing;
+  for (int64_t i = 0; i < kPoints; ++i) {
+    const int64_t y = tile.top + a.high.begin + i / kPatch * a.high.dilation;
+    const int64_t z = tile.left + a.wide.begin + i % kPatch * a.wide.dilation;
     const bool is_pixel = y >= 0 && y < a.high.in && z >= 0 && z < a.wide.in;
     at[i] = is_pixel ? ((tile.image * a.high.in + y) * a.wide.in + z) * a.channels : -1;
     is_inside = is_inside && is_pixel;
@@ -133,27 +133,27 @@ void transform_tile(const WinogradArgs& a, const float* x, int64_t number, float
     });
 }
 
-// What is added to a vector of maps: one for all outputs, and, if not null, one for each.
+// What is added to a vector of out_channels: one for all outputs, and, if not null, one for each.
 struct Added {
   f32v bias;
   const float *start, *end;  // before and behind the activation
 };
 
-// One vector of maps of a tile: sums of all places, `stride` floats apart, to outputs.
+// One vector of out_channels of a tile: acc of all places, `stride` floats apart, to outputs.
 template <int T, class Lanes>
-SDX_INLINE void finish_tile(const WinogradArgs& a, const Tile& tile, const float* sums,
+SDX_INLINE void finish_tile(const WinogradArgs& a, const Tile& tile, const float* acc,
                             int64_t stride, const Added& added, float* y, Lanes lanes) {
   f32v half[T][kPatch];
 #pragma GCC unroll 6
   for (int j = 0; j < kPatch; ++j) {
     f32v column[kPatch], line[T];
 #pragma GCC unroll 6
-    for (int i = 0; i < kPatch; ++i) column[i] = load(sums + (i * kPatch + j) * stride);
+    for (int i = 0; i < kPatch; ++i) column[i] = load(acc + (i * kPatch + j) * stride);
     transform_back<T>(column, line);
 #pragma GCC unroll 4
     for (int i = 0; i < T; ++i) half[i][j] = line[i];
   }
-  const int64_t down = a.high.spacing, across = a.wide.spacing, to_next = down * a.wide.out;
+  const int64_t down = a.high.dilation, across = a.wide.dilation, to_next = down * a.wide.out;
   const int64_t lines = (a.high.out - tile.top + down - 1) / down;
   const int64_t outs = (a.wide.out - tile.left + across - 1) / across;
 #pragma GCC unroll 4
@@ -166,42 +166,44 @@ SDX_INLINE void finish_tile(const WinogradArgs& a, const Tile& tile, const float
     const auto add = [&](const float* from) {
 #pragma GCC unroll 4
       for (int j = 0; j < T; ++j)
-        if (j < outs) line[j] += load(from + (i * to_next + j * across) * a.maps, lanes);
+        if (j < outs) line[j] += load(from + (i * to_next + j * across) * a.out_channels, lanes);
     };
     if (added.start != nullptr) add(added.start);
     if (a.is_active) activate(a.epilogue, line, T);
     if (added.end != nullptr) add(added.end);
 #pragma GCC unroll 4
     for (int j = 0; j < T; ++j)
-      if (j < outs) store(y + (i * to_next + j * across) * a.epilogue.pitch, line[j], lanes);
+      if (j < outs)
+        store(y + (i * to_next + j * across) * a.epilogue.out_row_stride, line[j], lanes);
   }
 }
 
-// The maps of one panel for tiles [first, first + n).
+// The out_channels of one panel for tiles [first, first + n).
 template <int T>
 void finish_tiles(const WinogradArgs& a, const Data& data, int64_t first, int64_t n, int64_t panel,
-                  const float* sums) {
-  const int64_t map = panel * kPanel, left = a.maps - map, width = left < kPanel ? left : kPanel;
+                  const float* acc) {
+  const int64_t out_channel = panel * kPanel, left = a.out_channels - out_channel,
+                width = left < kPanel ? left : kPanel;
   const float* bias = a.epilogue.bias(data);
-  for (int64_t t = 0; t < n; ++t, sums += kPanel) {
+  for (int64_t t = 0; t < n; ++t, acc += kPanel) {
     const Tile tile = tile_of(a, first + t);
     const int64_t pixel = (tile.image * a.high.out + tile.top) * a.wide.out + tile.left;
-    float* y = a.epilogue.place(data, pixel, map);
-    const float *start = a.epilogue.start(data, pixel, map),
-                *last = a.epilogue.end(data, pixel, map);
+    float* y = a.epilogue.out_at(data, pixel, out_channel);
+    const float *start = a.epilogue.start(data, pixel, out_channel),
+                *last = a.epilogue.end(data, pixel, out_channel);
     vloop(width, [&](int64_t j, auto lanes) {
-      const Added added{bias == nullptr ? f32v{} : load(bias + map + j, lanes),
+      const Added added{bias == nullptr ? f32v{} : load(bias + out_channel + j, lanes),
                         start == nullptr ? nullptr : start + j,
                         last == nullptr ? nullptr : last + j};
-      finish_tile<T>(a, tile, sums + j, n * kPanel, added, y + j, lanes);
+      finish_tile<T>(a, tile, acc + j, n * kPanel, added, y + j, lanes);
     });
   }
 }
 
 // The program of the epilogue over the outputs of tiles [first, first + n), line by line.
-void finish_block(const WinogradArgs& a, const Data& data, int64_t first, int64_t n, int64_t map,
-                  int64_t width, std::byte* local) {
-  if (a.epilogue.chain == nullptr || a.rests() > 1) return;
+void finish_block(const WinogradArgs& a, const Data& data, int64_t first, int64_t n,
+                  int64_t out_channel, int64_t width, std::byte* local) {
+  if (a.epilogue.chain == nullptr || a.dilation_residues() > 1) return;
   for (int64_t end; n > 0; n -= end - first, first = end) {
     const int64_t line_end = (first / a.tiles_wide + 1) * a.tiles_wide;
     end = line_end < first + n ? line_end : first + n;
@@ -209,7 +211,7 @@ void finish_block(const WinogradArgs& a, const Data& data, int64_t first, int64_
     const int64_t left = a.wide.out - tile.left, outs = (end - first) * a.tile;
     for (int64_t i = tile.top; i < tile.top + a.tile && i < a.high.out; ++i)
       run_program(a.epilogue, data, (tile.image * a.high.out + i) * a.wide.out + tile.left,
-                  left < outs ? left : outs, map, width, local);
+                  left < outs ? left : outs, out_channel, width, local);
   }
 }
 
@@ -228,12 +230,12 @@ Status transform_tiles(const void* args, const Data& data, int64_t begin, int64_
 
 // Floats between the transformed weights of two places: odd lines, so that all of them can be
 // written at once.
-SDX_INLINE int64_t places_apart(int64_t floats) { return (floats + 15) / 16 * 16 + 16; }
-SDX_INLINE int64_t all_weights(const WinogradArgs& a) {
-  return places_apart(packed_floats(a.channels, a.maps));
+SDX_INLINE int64_t point_stride(int64_t floats) { return (floats + 15) / 16 * 16 + 16; }
+SDX_INLINE int64_t point_weights(const WinogradArgs& a) {
+  return point_stride(packed_floats(a.channels, a.out_channels));
 }
-constexpr int64_t kFewChannels = 128;  // whose weights of all places fit well into L2
-constexpr int64_t kFewWeights = kFewChannels * kPanel;
+constexpr int64_t kPassChannels = 128;  // whose weights of all places fit well into L2
+constexpr int64_t kPassWeights = kPassChannels * kPanel;
 
 void transform_panel(const WinogradArgs& a, const float* panel, int64_t n, float* to,
                      int64_t stride) {
@@ -247,32 +249,32 @@ Status transform_panels(const void* args, const Data& data, int64_t begin, int64
   float* to = reinterpret_cast<float*>(data.scratch) + a.weights_at;
   for (int64_t i = begin; i < end; ++i)
     transform_panel(a, input<float>(data, 1) + i * a.taps() * size, a.channels, to + i * size,
-                    all_weights(a));
+                    point_weights(a));
   return {};
 }
 
-// The sums of one panel for all places of n patches.
+// The acc of one panel for all places of n patches.
 void multiply_panel(const WinogradArgs& a, const Data& data, const float* patches, int64_t n,
-                    int64_t panel, float* sums) {
+                    int64_t panel, float* acc) {
   const float* w = reinterpret_cast<const float*>(data.scratch) + a.weights_at;
-  for (int64_t p = 0; p < kPlaces; ++p)
+  for (int64_t p = 0; p < kPoints; ++p)
     gemm_passes(n, a.channels, 0, a.channels / a.depth, patches + patch_at(a, n, p, 0),
-                {w + p * all_weights(a), a.maps, panel, panel + 1}, {sums + p * n * kPanel, kPanel},
-                Finish{});
+                {w + p * point_weights(a), a.out_channels, panel, panel + 1},
+                {acc + p * n * kPanel, kPanel}, TileEpilogue{});
 }
 
-// The same, with weights that are transformed on the way, into `room`.
+// The same, with weights that are transformed on the way, into `weight_buffer`.
 void multiply_new_panel(const WinogradArgs& a, const Data& data, const float* patches, int64_t n,
-                        int64_t panel, float* sums, float* room) {
+                        int64_t panel, float* acc, float* weight_buffer) {
   const float* w = input<float>(data, 1) + panel * a.taps() * a.channels * kPanel;
-  const int64_t stride = places_apart(kFewWeights);
-  for (int64_t c = 0, few; c < a.channels; c += few) {
+  const int64_t stride = point_stride(kPassWeights);
+  for (int64_t c = 0, n_channels; c < a.channels; c += n_channels) {
     const int64_t left = a.depth - c % a.depth;  // of a pass
-    few = left < kFewChannels ? left : kFewChannels;
-    transform_panel(a, w + c * kPanel, few, room, stride);
-    for (int64_t p = 0; p < kPlaces; ++p)
-      gemm_pass(n, few, patches + patch_at(a, n, p, c), room + p * stride, kPanel,
-                {sums + p * n * kPanel, kPanel}, c > 0);
+    n_channels = left < kPassChannels ? left : kPassChannels;
+    transform_panel(a, w + c * kPanel, n_channels, weight_buffer, stride);
+    for (int64_t p = 0; p < kPoints; ++p)
+      gemm_pass(n, n_channels, patches + patch_at(a, n, p, c), weight_buffer + p * stride, kPanel,
+                {acc + p * n * kPanel, kPanel}, c > 0);
   }
 }
 
@@ -280,28 +282,31 @@ void multiply_new_panel(const WinogradArgs& a, const Data& data, const float* pa
 void winograd_block(const WinogradArgs& a, const Data& data, int64_t block, int64_t columns) {
   const int64_t first = part_begin(a.tiles, a.blocks, block);
   const int64_t n = part_begin(a.tiles, a.blocks, block + 1) - first;
-  const int64_t panels = panels_of(a.maps), low = part_begin(panels, a.column_blocks, columns);
+  const int64_t panels = panels_of(a.out_channels),
+                low = part_begin(panels, a.column_blocks, columns);
   const int64_t high = part_begin(panels, a.column_blocks, columns + 1);
-  float* sums = reinterpret_cast<float*>(data.local);
-  float* room = sums + kPlaces * a.most * kPanel;
-  float* own = room + a.room_floats;
+  float* acc = reinterpret_cast<float*>(data.local);
+  float* weight_buffer = acc + kPoints * a.most * kPanel;
+  float* own = weight_buffer + a.weight_buffer_floats;
   float* patches = own;
-  if (a.is_shared) {
+  if (a.has_patch_phase) {
     patches = reinterpret_cast<float*>(data.scratch) + block * a.patch_floats;
   } else {
     for (int64_t t = 0; t < n; ++t)
       transform_tile(a, input<float>(data, 0), first + t, patches, n, t);
   }
   for (int64_t panel = low; panel < high; ++panel) {
-    if (a.is_small)
-      multiply_panel(a, data, patches, n, panel, sums);
+    if (a.has_weight_phase)
+      multiply_panel(a, data, patches, n, panel, acc);
     else
-      multiply_new_panel(a, data, patches, n, panel, sums, room);
-    (a.tile == 4 ? finish_tiles<4> : finish_tiles<2>)(a, data, first, n, panel, sums);
+      multiply_new_panel(a, data, patches, n, panel, acc, weight_buffer);
+    (a.tile == 4 ? finish_tiles<4> : finish_tiles<2>)(a, data, first, n, panel, acc);
   }
-  const int64_t map = low * kPanel, end = high * kPanel < a.maps ? high * kPanel : a.maps;
-  float* rest = a.is_shared ? own : own + a.patch_floats;
-  finish_block(a, data, first, n, map, end - map, reinterpret_cast<std::byte*>(rest));
+  const int64_t out_channel = low * kPanel,
+                end = high * kPanel < a.out_channels ? high * kPanel : a.out_channels;
+  float* rest = a.has_patch_phase ? own : own + a.patch_floats;
+  finish_block(a, data, first, n, out_channel, end - out_channel,
+               reinterpret_cast<std::byte*>(rest));
 }
 
 Status winograd_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
@@ -314,22 +319,23 @@ Status winograd_blocks(const void* args, const Data& data, int64_t begin, int64_
 // make that cheap. Few tiles are cut by columns too, and then they share what they transform.
 void cut(WinogradArgs& a) {
   constexpr int64_t kPatchBytes = 384 * 1024, kSmallBytes = 5 * 1024 * 1024, kEnough = 16;
-  const int64_t of_a_tile = kPlaces * a.channels * int64_t(sizeof(float));
-  a.is_small = packed_floats(a.channels, a.maps) * kPlaces * int64_t(sizeof(float)) <= kSmallBytes;
-  int64_t most = a.is_small ? kPatchBytes / of_a_tile / kTileRows * kTileRows : kMostTiles;
+  const int64_t of_a_tile = kPoints * a.channels * int64_t(sizeof(float));
+  a.has_weight_phase =
+      packed_floats(a.channels, a.out_channels) * kPoints * int64_t(sizeof(float)) <= kSmallBytes;
+  int64_t most = a.has_weight_phase ? kPatchBytes / of_a_tile / kTileRows * kTileRows : kMostTiles;
   most = most < kTileRows ? kTileRows : most > kMostTiles ? kMostTiles : most;
   a.blocks = (a.tiles + most - 1) / most;
   a.most = a.blocks > 0 ? (a.tiles + a.blocks - 1) / a.blocks : 0;
-  const int64_t panels = panels_of(a.maps), wanted = a.blocks > 0 ? kEnough / a.blocks : 1;
+  const int64_t panels = panels_of(a.out_channels), wanted = a.blocks > 0 ? kEnough / a.blocks : 1;
   a.column_blocks = wanted < 1 ? 1 : wanted < panels ? wanted : panels;
-  a.is_shared = a.column_blocks > 1;
+  a.has_patch_phase = a.column_blocks > 1;
   a.depth = a.channels / passes_of(a.channels);
   a.width = (a.channels + 15) / 16 * 16;
-  a.places_of_a_row = a.depth < a.channels ? 1 : kStride / a.width;
-  const int64_t rows_of_places = a.depth < a.channels
-                                     ? kPlaces * (a.channels / a.depth)
-                                     : (kPlaces + a.places_of_a_row - 1) / a.places_of_a_row;
-  a.patch_floats = rows_of_places * a.most * kStride;
+  a.points_per_row = a.depth < a.channels ? 1 : kStride / a.width;
+  const int64_t patch_rows = a.depth < a.channels
+                                 ? kPoints * (a.channels / a.depth)
+                                 : (kPoints + a.points_per_row - 1) / a.points_per_row;
+  a.patch_floats = patch_rows * a.most * kStride;
 }
 
 }  // namespace
@@ -340,36 +346,36 @@ Status conv_winograd_f32(const Call& call, Plan& plan) {
   const Window window = read_window(x, y, call.ints);
   auto* a = plan.make<WinogradArgs>();
   a->high = window.axis[1], a->wide = window.axis[2];
-  a->channels = x.dim(-1), a->maps = y.dim(-1);
+  a->channels = x.dim(-1), a->out_channels = y.dim(-1);
   a->tile = kPatch + 1 - a->high.taps;
   const auto tiles = [&](const Axis& axis) {
-    const int64_t of_a_tile = a->tile * axis.spacing;
+    const int64_t of_a_tile = a->tile * axis.dilation;
     return (axis.out + of_a_tile - 1) / of_a_tile;
   };
   a->tiles_high = tiles(a->high), a->tiles_wide = tiles(a->wide);
-  a->tiles = window.batch * a->rests() * a->tiles_high * a->tiles_wide;
+  a->tiles = window.batch * a->dilation_residues() * a->tiles_high * a->tiles_wide;
   cut(*a);
   a->epilogue = read_epilogue(call, 4 * 2 + 1, plan);
   a->is_active = a->epilogue.relu || a->epilogue.high < kInf || a->epilogue.is_swish;
   plan.args = a;
   const int64_t patch_bytes = a->patch_floats * int64_t(sizeof(float));
-  a->room_floats = a->is_small ? 0 : kPlaces * places_apart(kFewWeights);
-  const int64_t own = kPlaces * a->most * kPanel + a->room_floats;
+  a->weight_buffer_floats = a->has_weight_phase ? 0 : kPoints * point_stride(kPassWeights);
+  const int64_t own = kPoints * a->most * kPanel + a->weight_buffer_floats;
   plan.local_bytes = own * int64_t(sizeof(float)) + chain_local_bytes(a->epilogue.chain) +
-                     (a->is_shared ? 0 : patch_bytes);
-  if (a->is_shared) {
+                     (a->has_patch_phase ? 0 : patch_bytes);
+  if (a->has_patch_phase) {
     plan.scratch_bytes = a->blocks * patch_bytes;
     plan.add(transform_tiles, a->tiles, a->channels * 8);
   }
-  if (a->is_small) {
+  if (a->has_weight_phase) {
     a->weights_at = plan.scratch_bytes / int64_t(sizeof(float));
-    plan.scratch_bytes += kPlaces * all_weights(*a) * int64_t(sizeof(float));
-    plan.add(transform_panels, panels_of(a->maps), a->channels * kPanel * 2);
+    plan.scratch_bytes += kPoints * point_weights(*a) * int64_t(sizeof(float));
+    plan.add(transform_panels, panels_of(a->out_channels), a->channels * kPanel * 2);
   }
-  const int64_t products = a->most * kPlaces * a->channels * a->maps;
+  const int64_t products = a->most * kPoints * a->channels * a->out_channels;
   plan.add(winograd_blocks, a->blocks * a->column_blocks,
            products / (a->column_blocks > 0 ? a->column_blocks : 1) / (SDX_VEC_BYTES / 2));
-  if (a->rests() > 1) add_program<WinogradArgs>(a->epilogue, plan);
+  if (a->dilation_residues() > 1) add_program<WinogradArgs>(a->epilogue, plan);
   return {};
 }
 

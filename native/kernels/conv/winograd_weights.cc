@@ -1,18 +1,18 @@
 // Transforms packed weights for Winograd's convolution, while it runs: transformed they would be up
 // to four times as large, and would come from further away than it takes to make them.
 #include "kernels/conv/winograd.h"
-#include "kernels/gemm/tile.h"
+#include "kernels/matmul/tile.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
 // Points of the places 1 and 3, and what values there are scaled by for the transform back; places
 // 2 and 4 have the negative points.
-constexpr double kPoints[] = {kA, kB}, kScales[] = {-1 / 1.5, 1 / 6.0};
+constexpr double kNodes[] = {kA, kB}, kScales[] = {-1 / 1.5, 1 / 6.0};
 
 constexpr float factor(int point, int power) {
   double by = kScales[point];
-  for (int i = 0; i < power; ++i) by *= kPoints[point];
+  for (int i = 0; i < power; ++i) by *= kNodes[point];
   return float(by);
 }
 

@@ -6,7 +6,7 @@
 namespace sdx::SDX_ISA {
 
 // LinearClassifier and LinearRegressor, in the precision of the weights.
-// Operands: x, weights [target, feature], intercepts, class labels. ints: the verdict.
+// Operands: x, weights [target, feature], intercepts, class labels. ints: the rule.
 Status linear_f32(const Call& call, Plan& plan);
 Status linear_f64(const Call& call, Plan& plan);
 // SVMClassifier and SVMRegressor.

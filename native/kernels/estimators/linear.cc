@@ -1,9 +1,9 @@
 // Linear models: scores = x W^T + intercepts, one dot product per row and target, followed by the
-// estimator's post-transform (kernels/scores.h). Targets are few, so this is a small-n matrix
-// product for which packing would not pay.
+// estimator's post-transform (kernels/estimator_output.h). Targets are few, so this is a small-n
+// matrix product for which packing would not pay.
+#include "kernels/estimator_output.h"
 #include "kernels/estimators/kernels.h"
 #include "kernels/features/batch.h"
-#include "kernels/scores.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -11,7 +11,7 @@ namespace {
 enum Slot { kX, kWeights, kIntercepts, kLabels };
 
 struct LinearArgs {
-  Verdict verdict;
+  OutputRule rule;
   Batch batch;
   int64_t pitch;  // doubles per row of scores: max(scores, output columns)
 };
@@ -22,7 +22,7 @@ constexpr int kTileRows = 4;  // rows that share each load of the weights
 template <class T>
 void score_rows(const LinearArgs& a, const T* const (&x)[kTileRows], const T* weights,
                 const T* intercepts, double* out) {
-  for (int64_t t = 0; t < a.verdict.n_scores; ++t, weights += a.batch.width) {
+  for (int64_t t = 0; t < a.rule.n_scores; ++t, weights += a.batch.width) {
     Vec<T> accumulators[kTileRows] = {};
     vloop<T>(a.batch.width, [&](int64_t i, auto lanes) {
       const Vec<T> w = load(weights + i, lanes);
@@ -51,11 +51,12 @@ const T* as_numbers(const Batch& batch, const void* x, int64_t row, T* copy) {
 
 // Post-transform and label of one row.
 void end_linear(const LinearArgs& a, const Data& data, int64_t row, double* scores) {
-  const int64_t n = a.verdict.n_columns;
-  if (a.verdict.ending == Ending::values)
-    return end_row(a.verdict, scores, nullptr, nullptr, nullptr, output<float>(data) + row * n);
-  end_row(a.verdict, scores, nullptr, input<int64_t>(data, kLabels), output<int64_t>(data, 0) + row,
-          output<float>(data, 1) + row * n);
+  const int64_t n = a.rule.n_columns;
+  if (a.rule.label_rule == LabelRule::none)
+    return write_estimator_row(a.rule, scores, nullptr, nullptr, nullptr,
+                               output<float>(data) + row * n);
+  write_estimator_row(a.rule, scores, nullptr, input<int64_t>(data, kLabels),
+                      output<int64_t>(data, 0) + row, output<float>(data, 1) + row * n);
 }
 
 template <class T>
@@ -80,9 +81,9 @@ Status linear_rows(const void* args, const Data& data, int64_t begin, int64_t en
 template <class T>
 SDX_INLINE Status linear(const Call& call, Plan& plan) {
   auto* a = plan.make<LinearArgs>();
-  a->verdict = verdict_of(call.ints);
+  a->rule = read_output_rule(call.ints);
   a->batch = batch_of(call.in[kX]);
-  const int64_t n = a->verdict.n_scores, columns = a->verdict.n_columns;
+  const int64_t n = a->rule.n_scores, columns = a->rule.n_columns;
   a->pitch = n > columns ? n : columns;
   plan.args = a;
   plan.local_bytes = kTileRows * (a->pitch * 8 + a->batch.width * int64_t(sizeof(T)));

@@ -2,9 +2,9 @@
 // Classification is one-vs-one: every pair of classes has a decision value, and the class with most
 // wins is the label. Probabilities come from Platt scaling of each pair, coupled by the second
 // method of Wu, Lin and Weng (2004).
+#include "kernels/estimator_output.h"
 #include "kernels/estimators/kernels.h"
 #include "kernels/features/batch.h"
-#include "kernels/scores.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -13,7 +13,7 @@ enum Slot { kX, kVectors, kSquares, kWeights, kRho, kSizes, kLabels, kSlopes, kS
 enum class KernelType : int64_t { linear, poly, rbf, sigmoid };
 
 struct SvmArgs {
-  Verdict verdict;
+  OutputRule rule;
   Batch batch;
   KernelType kernel_type;
   int64_t n_vectors, n_classes, n_pairs;
@@ -41,7 +41,7 @@ SDX_INLINE int64_t take_scratch(const SvmArgs& a, Scratch* scratch, double* at) 
     at += n;
     return from;
   };
-  const int64_t n = a.n_classes, columns = a.verdict.n_columns;
+  const int64_t n = a.n_classes, columns = a.rule.n_columns;
   const int64_t widest = columns > a.n_pairs ? columns : a.n_pairs;
   *scratch = {take(a.batch.width),           take(a.n_vectors), take(n * n), take(a.n_pairs),
               take(widest < 2 ? 2 : widest), take(n * n),       take(n * n), take(n)};
@@ -181,8 +181,8 @@ void classify(const SvmArgs& a, const Data& data, const Scratch& scratch, int64_
   } else {
     memcpy(scratch.columns, scratch.decisions, size_t(a.n_pairs) * sizeof(double));
   }
-  end_row<float>(a.verdict, scratch.columns, nullptr, nullptr, nullptr,
-                 output<float>(data, 1) + row * a.verdict.n_columns);
+  write_estimator_row<float>(a.rule, scratch.columns, nullptr, nullptr, nullptr,
+                             output<float>(data, 1) + row * a.rule.n_columns);
 }
 
 Status svm_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
@@ -202,12 +202,12 @@ Status svm_rows(const void* args, const Data& data, int64_t begin, int64_t end) 
 
 }  // namespace
 
-// ints: the verdict, then the kernel type, classes (0: a regressor), whether it is a one-class SVM,
+// ints: the rule, then the kernel type, classes (0: a regressor), whether it is a one-class SVM,
 // whether probabilities are computed. floats: gamma, coef0 and degree.
 Status svm(const Call& call, Plan& plan) {
   auto* a = plan.make<SvmArgs>();
-  const int64_t* ints = call.ints + kVerdictInts;
-  a->verdict = verdict_of(call.ints);
+  const int64_t* ints = call.ints + kOutputRuleInts;
+  a->rule = read_output_rule(call.ints);
   a->batch = batch_of(call.in[kX]);
   a->kernel_type = KernelType(ints[0]);
   a->n_classes = ints[1];

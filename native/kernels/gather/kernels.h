@@ -10,9 +10,6 @@ namespace sdx::SDX_ISA::gathering {
 Status compress(const Call& call, Plan& plan);
 Status resolve_compress(const Call& call, const Data& data, View* out);
 
-// gather_dequantized.cc
-Status gather_dequantized(const Call& call, Plan& plan);
-
 // gather.cc
 Status gather(const Call& call, Plan& plan);
 Status gather_elements(const Call& call, Plan& plan);

@@ -8,7 +8,6 @@ namespace {
 constexpr Kernel kKernels[] = {
     {"compress", Accepts::contiguous, compress, resolve_compress},
     {"gather", Accepts::contiguous, gather},
-    {"gather_dequantized", Accepts::contiguous, gather_dequantized},
     {"gather_elements", Accepts::contiguous, gather_elements},
     {"gather_nd", Accepts::contiguous, gather_nd},
     {"one_hot", Accepts::contiguous, one_hot},

@@ -5,7 +5,8 @@
 //           a row of q, the level of accuracy, strides of scales by block and by column, the same
 //           of zero points, the program of an epilogue (chain.h)
 //   floats  the zero point where none is given, those of the program
-#include "kernels/nbits/few.h"
+#include "kernels/nbits/gemv.h"
+#include "kernels/nbits/kernels.h"
 
 namespace sdx::SDX_ISA::nbits {
 namespace {
@@ -19,14 +20,14 @@ Weights weights_of(const Call& call) {
   w.n_blocks = w.k == 0 ? 0 : (w.k + w.block - 1) / w.block;
   w.is_k_major = i[4] != 0;
   const bool is_signed = i[5] != 0;
-  w.flip = !is_signed ? 0 : w.bits == 2 ? 0xaa : w.bits == 4 ? 0x88 : 0x80;
-  w.zero_move = is_signed ? float(1 << (w.bits - 1)) : 0;
+  w.sign_flip = !is_signed ? 0 : w.bits == 2 ? 0xaa : w.bits == 4 ? 0x88 : 0x80;
+  w.zero_shift = is_signed ? float(1 << (w.bits - 1)) : 0;
   w.row_stride = i[6];
   w.scale = call.in[kScale].dtype;
   w.scale_at = {i[8], i[9]};
   w.zero_at = {i[10], i[11]};
   if (w.n_blocks <= 1) w.scale_at.block_stride = w.zero_at.block_stride = 0;
-  w.zero_default = float(call.floats[0]) + w.zero_move;
+  w.zero_default = float(call.floats[0]) + w.zero_shift;
   w.zero = DType::none;
   if (call.in[kZero].is_given()) {
     const DType given = call.in[kZero].dtype;
@@ -36,7 +37,7 @@ Weights weights_of(const Call& call) {
 }
 
 Status matmul_nbits(const Call& call, Plan& plan) {
-  auto* p = plan.make<Product>();
+  auto* p = plan.make<MatMul>();
   plan.args = p;
   p->w = weights_of(call);
   const View& x = call.in[kX];
@@ -45,16 +46,19 @@ Status matmul_nbits(const Call& call, Plan& plan) {
   p->chain = chain_prepare(call, kOperands, kProgram, 1, plan);
   plan.local_bytes = chain_local_bytes(p->chain);
   if (p->m == 0 || p->w.n == 0) return {};
-  const int digits = digits_of(p->w, call.ints[kLevel]);
-  if (p->m <= few_rows(digits) && p->w.k > 0) {
-    if (!p->w.is_k_major && plan_ordered(*p, digits, plan)) return {};
-    if (p->w.is_k_major ? plan_across(*p, digits, plan) : plan_along(*p, digits, plan)) return {};
+  const int x_bytes = activation_bytes(p->w, call.ints[kLevel]);
+  if (p->m <= max_gemv_rows(x_bytes) && p->w.k > 0) {
+    if (!p->w.is_k_major && plan_gemv_block16(*p, x_bytes, plan)) return {};
+    if (p->w.is_k_major ? plan_gemv_k_major(*p, x_bytes, plan)
+                        : plan_gemv_n_major(*p, x_bytes, plan))
+      return {};
   }
-  if (digits != 1 || p->w.k == 0 || !plan_bytes(*p, plan)) plan_many(*p, plan);
+  if (x_bytes != 1 || p->w.k == 0 || !plan_gemm_int8(*p, plan)) plan_gemm_float(*p, plan);
   return {};
 }
 
-constexpr Kernel kRows[] = {
+constexpr Kernel kKernels[] = {
+    {"gather_dequantized", Accepts::contiguous, gather_dequantized},
     {"matmul_nbits", Accepts::contiguous, matmul_nbits},
 };
 
@@ -65,7 +69,7 @@ SDX_INLINE void round_row(const float* from, int64_t n, T* to) {
   vloop(n, [&](int64_t j, auto lanes) { store_float(to + j, load(from + j, lanes), lanes); });
 }
 
-void finish_row(const Product& p, const Data& data, int64_t row, int64_t column, int64_t n,
+void finish_row(const MatMul& p, const Data& data, int64_t row, int64_t column, int64_t n,
                 const float* sums) {
   std::byte* to = output<std::byte>(data) + (row * p.w.n + column) * size_of(p.y);
   if (p.chain != nullptr) {
@@ -79,7 +83,7 @@ void finish_row(const Product& p, const Data& data, int64_t row, int64_t column,
   }
 }
 
-void widen_row(const Product& p, const Data& data, int64_t row, int64_t begin, int64_t n,
+void widen_row(const MatMul& p, const Data& data, int64_t row, int64_t begin, int64_t n,
                float* to) {
   const auto copy = [&](const auto* x) {
     vloop(n, [&](int64_t j, auto lanes) {
@@ -95,4 +99,4 @@ void widen_row(const Product& p, const Data& data, int64_t row, int64_t begin, i
 
 }  // namespace sdx::SDX_ISA::nbits
 
-SDX_FAMILY(nbits, nbits::kRows)
+SDX_FAMILY(nbits, nbits::kKernels)

@@ -18,19 +18,19 @@ struct Grid {
   }
 };
 
-// Steps are unsigned here: `flip` turns those in two's complement into such, which moves zero
+// Steps are unsigned here: `sign_flip` turns those in two's complement into such, which moves zero
 // points by half of the range.
 struct Weights {
   int64_t k, n, block, n_blocks;
   int64_t row_stride;  // in steps; of a row of all columns if k is the outer axis, else of all k
   int bits;
   bool is_k_major;
-  uint8_t flip;  // of a whole byte of steps
+  uint8_t sign_flip;  // of a whole byte of steps
   DType scale;
   Grid scale_at;
   DType zero;  // u8: packed steps; none: zero_default for all; else floats
   Grid zero_at;
-  float zero_default, zero_move;  // the move is added to zero points that are floats
+  float zero_default, zero_shift;  // the move is added to zero points that are floats
 
   SDX_INLINE bool has_byte_rows() const { return row_stride * bits % 8 == 0; }
   SDX_INLINE int64_t row_bytes() const { return row_stride * bits / 8; }
@@ -40,14 +40,14 @@ struct Weights {
 };
 
 // Step number `at` of packed ones.
-SDX_INLINE int step_at(const Weights& w, const uint8_t* packed, int64_t at) {
+SDX_INLINE int code_at(const Weights& w, const uint8_t* packed, int64_t at) {
   const int64_t bit = at * w.bits;
-  return (packed[bit >> 3] ^ w.flip) >> (bit & 7) & ((1 << w.bits) - 1);
+  return (packed[bit >> 3] ^ w.sign_flip) >> (bit & 7) & ((1 << w.bits) - 1);
 }
 
 // Bytes of packed steps that may begin within a byte: `n` of them from step `at` on, moved to begin
 // with one. `end` is the number of all bytes.
-SDX_INLINE void copy_steps(const Weights& w, const uint8_t* packed, int64_t at, int64_t n,
+SDX_INLINE void copy_codes(const Weights& w, const uint8_t* packed, int64_t at, int64_t n,
                            int64_t end, uint8_t* to) {
   const int64_t bit = at * w.bits, first = bit >> 3, bytes = (n * w.bits + 7) / 8;
   const int shift = int(bit & 7);
@@ -77,13 +77,13 @@ SDX_INLINE float scale_of(const Weights& w, const Data& data, int64_t block, int
 SDX_INLINE float zero_of(const Weights& w, const Data& data, int64_t block, int64_t column) {
   if (w.zero == DType::none) return w.zero_default;
   const int64_t at = w.zero_at.at(block, column);
-  if (w.zero == DType::u8) return float(step_at(w, input<uint8_t>(data, kZero), at));
-  return float_at(w.zero, data.in[kZero], at) + w.zero_move;
+  if (w.zero == DType::u8) return float(code_at(w, input<uint8_t>(data, kZero), at));
+  return float_at(w.zero, data.in[kZero], at) + w.zero_shift;
 }
 
 SDX_INLINE float weight_of(const Weights& w, const Data& data, int64_t k, int64_t column) {
   const int64_t at = w.is_k_major ? k * w.row_stride + column : column * w.row_stride + k;
-  const auto step = float(step_at(w, input<uint8_t>(data, kQ), at));
+  const auto step = float(code_at(w, input<uint8_t>(data, kQ), at));
   const int64_t block = k / w.block;
   return (step - zero_of(w, data, block, column)) * scale_of(w, data, block, column);
 }

@@ -10,7 +10,7 @@ namespace {
 constexpr int64_t kBlock = 4096;  // elements that are converted at a time: 16 KiB, half of L1
 
 struct BatchArgs {
-  Around around;
+  AxisView around;
   int64_t blocks;  // of columns
   DType dtypes[5];
   double epsilon;
@@ -51,19 +51,19 @@ Status batch_rows(const void* args, const Data& data, int64_t begin, int64_t end
   const C* factor = reinterpret_cast<const C*>(data.scratch);
   C buffer[kBlock];
   for (int64_t row = begin; row < end; ++row) {
-    const Place at = place_of(a.around.outer, a.around.outer.n, row);
+    const Offsets at = offsets_of(a.around.outer, a.around.outer.n, row);
     for (int64_t i = 0; i < n; i += kBlock) {
       const int64_t count = n - i < kBlock ? n - i : kBlock;
-      const C* x =
-          fetch<C>(input<T>(data, 0) + at.in + i * a.around.step, a.around.step, count, buffer);
+      const C* x = read_elements<C>(input<T>(data, 0) + at.in + i * a.around.step, a.around.step,
+                                    count, buffer);
       T* to = output<T>(data) + at.out + i;
-      C* y = place<C>(to, buffer);
+      C* y = result_buffer<C>(to, buffer);
       const C* f = factor + i;
       vloop<C>(count, [&](int64_t j, auto lanes) {
         const Vec<C> centred = load(x + j, lanes) - load(f + n + j, lanes);
         store(y + j, centred * load(f + j, lanes) + load(f + 2 * n + j, lanes), lanes);
       });
-      put(to, y, count);
+      write_elements(to, y, count);
     }
   }
   return {};
@@ -80,16 +80,17 @@ Status batch_columns(const void* args, const Data& data, int64_t begin, int64_t 
   for (int64_t item = begin; item < end; ++item) {
     const int64_t row = item / a.blocks, channel = row % n, first = item % a.blocks * kBlock;
     const int64_t rest = a.around.columns - first, count = rest < kBlock ? rest : kBlock;
-    const Place at = place_of(a.around.outer, a.around.outer.n, row / n);
+    const Offsets at = offsets_of(a.around.outer, a.around.outer.n, row / n);
     const T* from = input<T>(data, 0) + at.in + channel * a.around.step;
-    const C* x = fetch<C>(from + first * a.around.column_step, a.around.column_step, count, buffer);
+    const C* x =
+        read_elements<C>(from + first * a.around.column_step, a.around.column_step, count, buffer);
     T* to = output<T>(data) + at.out + channel * a.around.out_step + first;
-    C* y = place<C>(to, buffer);
+    C* y = result_buffer<C>(to, buffer);
     const C f = factor[channel], mean = factor[n + channel], bias = factor[2 * n + channel];
     vloop<C>(count, [&](int64_t j, auto lanes) {
       store(y + j, (load(x + j, lanes) - mean) * f + bias, lanes);
     });
-    put(to, y, count);
+    write_elements(to, y, count);
   }
   return {};
 }
@@ -109,11 +110,11 @@ Status group_rows(const void* args, const Data& data, int64_t begin, int64_t end
   const int64_t n = a.channels * a.inner;
   C* scratch = reinterpret_cast<C*>(data.local);
   for (int64_t row = begin; row < end; ++row) {
-    const C* x = fetch<C>(input<T>(data, 0) + row * n, 1, n, scratch);
+    const C* x = read_elements<C>(input<T>(data, 0) + row * n, 1, n, scratch);
     Statistics<C> s;
     row_statistics<1>(&x, n, a.epsilon, &s);
     T* to = output<T>(data) + row * n;
-    C* y = place<C>(to, scratch);
+    C* y = result_buffer<C>(to, scratch);
     for (int64_t c = 0; c < a.channels; ++c) {
       const int64_t channel = row % a.groups * a.channels + c, at = c * a.inner;
       const C scale = number<C>(input<T>(data, 1)[channel]), factor = s.factor * scale;
@@ -122,7 +123,7 @@ Status group_rows(const void* args, const Data& data, int64_t begin, int64_t end
         store(y + at + i, (load(x + at + i, lanes) - s.mean) * factor + bias, lanes);
       });
     }
-    put(to, y, n);
+    write_elements(to, y, n);
   }
   return {};
 }
@@ -143,7 +144,7 @@ Status batch_norm(const Call& call, Plan& plan) {
       y = x;
       y.pack();
     }
-    a->around = around(x, y, axis);
+    a->around = view_along(x, y, axis);
     for (int i = 0; i < 5; ++i) a->dtypes[i] = call.in[i].dtype;
     a->epsilon = call.floats[0];
     const int64_t n = a->around.n, columns = a->around.columns;

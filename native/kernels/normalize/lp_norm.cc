@@ -1,14 +1,14 @@
 // LpNormalization: elements along an axis divided by their L1 or L2 norm; a norm of 0 gives zeros.
 #include "kernels/axes.h"
-#include "kernels/fetch.h"
+#include "kernels/elements.h"
 #include "kernels/normalize/kernels.h"
-#include "simd/fold.h"
+#include "simd/reduction.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
 struct NormArgs {
-  Around around;
+  AxisView around;
   int64_t blocks;  // of columns
   bool is_square;
 };
@@ -35,17 +35,17 @@ Status norm_rows(const void* args, const Data& data, int64_t begin, int64_t end)
   const int64_t n = a.around.n;
   C* scratch = reinterpret_cast<C*>(data.local);
   for (int64_t row = begin; row < end; ++row) {
-    const Place at = place_of(a.around.outer, a.around.outer.n, row);
-    const C* x = fetch<C>(input<T>(data, 0) + at.in, a.around.step, n, scratch);
+    const Offsets at = offsets_of(a.around.outer, a.around.outer.n, row);
+    const C* x = read_elements<C>(input<T>(data, 0) + at.in, a.around.step, n, scratch);
     const auto add = [&](Vec<C> s, Vec<C> v) { return added<C>(s, v, a.is_square); };
     const double total = sum_of(x, n, C(0), add);
     const Vec<C> norm = splat(C(a.is_square ? __builtin_sqrt(total) : total));
     T* to = output<T>(data) + at.out;
-    C* y = place<C>(to, scratch);
+    C* y = result_buffer<C>(to, scratch);
     vloop<C>(n, [&](int64_t i, auto lanes) {
       store(y + i, divided<C>(load(x + i, lanes), norm), lanes);
     });
-    put(to, y, n);
+    write_elements(to, y, n);
   }
   return {};
 }
@@ -55,15 +55,15 @@ template <class T>
 Status norm_columns(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const NormArgs*>(args);
   using C = Wide<T>;
-  const Around& r = a.around;
+  const AxisView& r = a.around;
   for (int64_t item = begin; item < end; ++item) {
     const int64_t first = item % a.blocks * kColumns<C>, rest = r.columns - first;
     const int64_t width = rest < kColumns<C> ? rest : kColumns<C>;
-    const Place at = place_of(r.outer, r.outer.n, item / a.blocks);
+    const Offsets at = offsets_of(r.outer, r.outer.n, item / a.blocks);
     const T* from = input<T>(data, 0) + at.in + first * r.column_step;
     C norms[kColumns<C>] = {}, buffer[kColumns<C>];
     for (int64_t i = 0; i < r.n; ++i) {
-      const C* x = fetch<C>(from + i * r.step, r.column_step, width, buffer);
+      const C* x = read_elements<C>(from + i * r.step, r.column_step, width, buffer);
       vloop<C>(width, [&](int64_t j, auto lanes) {
         store(norms + j, added<C>(load(norms + j), load(x + j, lanes), a.is_square));
       });
@@ -71,13 +71,13 @@ Status norm_columns(const void* args, const Data& data, int64_t begin, int64_t e
     if (a.is_square)
       for (C& norm : norms) norm = C(__builtin_sqrt(norm));
     for (int64_t i = 0; i < r.n; ++i) {
-      const C* x = fetch<C>(from + i * r.step, r.column_step, width, buffer);
+      const C* x = read_elements<C>(from + i * r.step, r.column_step, width, buffer);
       T* to = output<T>(data) + at.out + i * r.out_step + first;
-      C* y = place<C>(to, buffer);
+      C* y = result_buffer<C>(to, buffer);
       vloop<C>(width, [&](int64_t j, auto lanes) {
         store(y + j, divided<C>(load(x + j, lanes), load(norms + j)), lanes);
       });
-      put(to, y, width);
+      write_elements(to, y, width);
     }
   }
   return {};
@@ -90,7 +90,7 @@ Status lp_norm(const Call& call, Plan& plan) {
     using C = Wide<T>;
     auto* a = plan.make<NormArgs>();
     plan.args = a;
-    const Around& r = a->around = around(call.in[0], call.out[0], int(call.ints[0]));
+    const AxisView& r = a->around = view_along(call.in[0], call.out[0], int(call.ints[0]));
     a->is_square = call.ints[1] == 2;
     a->blocks = (r.columns + kColumns<C> - 1) / kColumns<C>;
     if (r.columns == 1) {

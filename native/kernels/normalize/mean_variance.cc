@@ -1,9 +1,9 @@
 // MeanVarianceNormalization over any axes: the two-pass algorithm, mean first, then the squares of
 // the differences; a third pass writes. Reduced axes may be scattered, so rows are visited in runs.
 #include "kernels/axes.h"
-#include "kernels/fetch.h"
+#include "kernels/elements.h"
 #include "kernels/normalize/kernels.h"
-#include "simd/fold.h"
+#include "simd/reduction.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -21,10 +21,11 @@ SDX_INLINE void each(const MeanVarianceArgs& a, const T* x, Body&& body) {
   C buffer[kBuffer];
   const int64_t inner = a.reduced.last_size(), step = a.reduced.last_step();
   for (int64_t i = 0; i < a.n; i += inner) {
-    Place at = place_of(a.reduced, a.reduced.n - 1, i / inner);
+    Offsets at = offsets_of(a.reduced, a.reduced.n - 1, i / inner);
     for (int64_t j = 0; j < inner; j += kBuffer) {
       const int64_t n = inner - j < kBuffer ? inner - j : kBuffer;
-      body(fetch<C>(x + at.in + j * step, step, n, buffer), n, at.out + j * a.reduced.last_out());
+      body(read_elements<C>(x + at.in + j * step, step, n, buffer), n,
+           at.out + j * a.reduced.last_out());
     }
   }
 }
@@ -34,7 +35,7 @@ Status run_items(const void* args, const Data& data, int64_t begin, int64_t end)
   const auto& a = *static_cast<const MeanVarianceArgs*>(args);
   using C = Wide<T>;
   for (int64_t item = begin; item < end; ++item) {
-    const Place at = place_of(a.kept, a.kept.n, item);
+    const Offsets at = offsets_of(a.kept, a.kept.n, item);
     const T* x = input<T>(data, 0) + at.in;
     T* y = output<T>(data) + at.out;
     double total = 0, squares = 0;

@@ -7,9 +7,9 @@ namespace {
 template <class C, class T>
 const C* fetch_from(const Axes& inner, const T* x, C* buffer) {
   const int64_t n = inner.last_size(), runs = inner.count(inner.n - 1);
-  if (inner.n < 2) return fetch<C>(x, inner.last_step(), n, buffer);
+  if (inner.n < 2) return read_elements<C>(x, inner.last_step(), n, buffer);
   for (int64_t i = 0; i < runs; ++i) {
-    const T* p = x + place_of(inner, inner.n - 1, i).in;
+    const T* p = x + offsets_of(inner, inner.n - 1, i).in;
     for (int64_t j = 0; j < n; ++j) buffer[i * n + j] = number<C>(p[j * inner.last_step()]);
   }
   return buffer;
@@ -46,10 +46,10 @@ const C* fetch_row(const Operand& o, const void* x, int64_t at, C* buffer) {
 template <class C>
 void convert_row(DType dtype, void* y, int64_t at, const C* numbers, int64_t n) {
   switch (dtype) {
-    case DType::f32: return put(static_cast<float*>(y) + at, numbers, n);
-    case DType::f64: return put(static_cast<double*>(y) + at, numbers, n);
-    case DType::f16: return put(static_cast<F16*>(y) + at, numbers, n);
-    default: return put(static_cast<BF16*>(y) + at, numbers, n);
+    case DType::f32: return write_elements(static_cast<float*>(y) + at, numbers, n);
+    case DType::f64: return write_elements(static_cast<double*>(y) + at, numbers, n);
+    case DType::f16: return write_elements(static_cast<F16*>(y) + at, numbers, n);
+    default: return write_elements(static_cast<BF16*>(y) + at, numbers, n);
   }
 }
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/axes.h"
-#include "kernels/fetch.h"
+#include "kernels/elements.h"
 
 namespace sdx::SDX_ISA {
 
@@ -27,7 +27,7 @@ void convert_row(DType dtype, void* y, int64_t at, const C* numbers, int64_t n);
 // A row as contiguous numbers of type C: the operand's own memory if it has that form already.
 template <class C>
 SDX_INLINE const C* row_of(const Operand& o, const Data& data, int64_t row, C* buffer) {
-  const int64_t at = place_of(o.outer, o.outer.n, row).in;
+  const int64_t at = offsets_of(o.outer, o.outer.n, row).in;
   const bool is_plain = o.dtype == kDType<C> && o.inner.n < 2 && o.inner.last_step() == 1;
   if (is_plain) return input<C>(data, o.slot) + at;
   return fetch_row(o, data.in[o.slot], at, buffer);

@@ -5,7 +5,7 @@
 // per element.
 #pragma once
 
-#include "simd/fold.h"
+#include "simd/reduction.h"
 
 namespace sdx::SDX_ISA {
 

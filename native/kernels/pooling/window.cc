@@ -3,9 +3,9 @@
 // the input are a range along each axis; padding is never read.
 #include "kernels/window.h"
 
-#include "kernels/pitch.h"
 #include "kernels/pooling/kernels.h"
 #include "kernels/pooling/reduction.h"
+#include "kernels/row_stride.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -37,8 +37,8 @@ float window_count(const PoolArgs& a, const Pixel& pixel, const TapRange& taps) 
     const Axis& axis = a.window.axis[i];
     int64_t n = taps.last[i] - taps.first[i];
     if (a.counts_pads) {
-      const int64_t remaining = a.limits[i] - pixel.at[i] * axis.step;
-      n = remaining <= 0 ? 0 : (remaining + axis.spacing - 1) / axis.spacing;
+      const int64_t remaining = a.limits[i] - pixel.at[i] * axis.stride;
+      n = remaining <= 0 ? 0 : (remaining + axis.dilation - 1) / axis.dilation;
       n = n < axis.taps ? n : axis.taps;
     }
     count *= float(n < 0 ? 0 : n);
@@ -58,9 +58,11 @@ SDX_INLINE void pool_vectors(const PoolArgs& a, const Reduction& reduction, cons
   for (int j = 0; j < N; ++j) totals[j] = reduction.start();
   for (int64_t z = taps.first[0]; z < taps.last[0]; ++z) {
     for (int64_t h = taps.first[1]; h < taps.last[1]; ++h) {
-      const int64_t line = deep->place(pixel.at[0], z) * high->in + high->place(pixel.at[1], h);
-      const T* at = x + (line * wide->in + wide->place(pixel.at[2], taps.first[2])) * a.channels;
-      for (int64_t w = taps.first[2]; w < taps.last[2]; ++w, at += wide->spacing * a.channels)
+      const int64_t line =
+          deep->input_index(pixel.at[0], z) * high->in + high->input_index(pixel.at[1], h);
+      const T* at =
+          x + (line * wide->in + wide->input_index(pixel.at[2], taps.first[2])) * a.channels;
+      for (int64_t w = taps.first[2]; w < taps.last[2]; ++w, at += wide->dilation * a.channels)
         for (int j = 0; j < N; ++j)
           totals[j] = reduction.step(totals[j], load(at + j * kStep, lanes));
     }
@@ -116,7 +118,7 @@ PoolArgs* add_pool(const Call& call, Plan& plan, PhaseFn run) {
   auto* args = plan.make<PoolArgs>();
   args->window = read_window(x, y, call.ints);
   args->channels = x.dim(-1);
-  args->pitch = row_pitch(y);
+  args->pitch = row_stride(y);
   plan.args = args;
   const Window& w = args->window;
   const int64_t line = w.axis[2].out * w.taps() * args->channels * size_of(x.dtype);

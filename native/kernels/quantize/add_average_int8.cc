@@ -57,8 +57,8 @@ void add_chunk(const AddArgs& args, const Data& data, int64_t from, int64_t n) {
   const B* right = input<B>(data, 3) + from;
   Y* to = output<Y>(data) + from;
   vloop(n, [&](int64_t i, auto lanes) {
-    const f32v sum =
-        load_whole(left + i, lanes) * a_scale + (load_whole(right + i, lanes) * b_scale + shift);
+    const f32v sum = load_int_as_float(left + i, lanes) * a_scale +
+                     (load_int_as_float(right + i, lanes) * b_scale + shift);
     store_i32(to + i, round_bits(clamp(sum, splat(bounds.low), splat(bounds.high))) + zero, lanes);
   });
 }

@@ -1,9 +1,9 @@
 // Convolutions of 8-bit channels-last images as matrix products (im2col), in three variants:
 // pointwise ones multiply the pixels in place; wide images are read in place line by line, from a
 // copy with padding if need be; all others gather windows into rows.
-#include "kernels/pitch.h"
 #include "kernels/quantize/gemm_int8.h"
 #include "kernels/quantize/kernels.h"
+#include "kernels/row_stride.h"
 #include "kernels/window.h"
 
 namespace sdx::SDX_ISA::int8 {
@@ -26,7 +26,7 @@ SDX_INLINE void gather_line(const ConvSource& s, const uint8_t* line, int64_t at
                             uint8_t* to) {
   const Axis& axis = s.window.axis[kSpatial - 1];
   const int64_t c = s.group_channels;
-  if (axis.spacing == 1 && s.n_groups == 1) {
+  if (axis.dilation == 1 && s.n_groups == 1) {
     const int64_t first = at < 0 ? -at : 0;
     const int64_t last = at + axis.taps > axis.in ? axis.in - at : axis.taps;
     if (first >= last) {
@@ -38,7 +38,7 @@ SDX_INLINE void gather_line(const ConvSource& s, const uint8_t* line, int64_t at
     if (last < axis.taps) memset(to + last * c, bytes.pad, size_t((axis.taps - last) * c));
     return;
   }
-  for (int64_t tap = 0; tap < axis.taps; ++tap, at += axis.spacing, to += c) {
+  for (int64_t tap = 0; tap < axis.taps; ++tap, at += axis.dilation, to += c) {
     if (at < 0 || at >= axis.in)
       memset(to, bytes.pad, size_t(c));
     else
@@ -57,11 +57,11 @@ SDX_INLINE void gather_pixel(const ConvSource& s, const uint8_t* image, const Pi
                              InputBytes bytes, uint8_t flip, uint8_t* to) {
   const Axis *deep = s.window.axis, *high = deep + 1, *wide = deep + 2;
   const int64_t n = line_bytes(s), padded_bytes = round_to_groups(n);
-  const int64_t at = wide->place(pixel.at[2], 0);
+  const int64_t at = wide->input_index(pixel.at[2], 0);
   for (int64_t z = 0; z < deep->taps; ++z) {
-    const int64_t depth = deep->place(pixel.at[0], z);
+    const int64_t depth = deep->input_index(pixel.at[0], z);
     for (int64_t h = 0; h < high->taps; ++h, to += padded_bytes) {
-      const int64_t height = high->place(pixel.at[1], h);
+      const int64_t height = high->input_index(pixel.at[1], h);
       if (depth < 0 || depth >= deep->in || height < 0 || height >= high->in) {
         memset(to, bytes.pad, size_t(n));
       } else {
@@ -98,13 +98,13 @@ void gather_windows(const Gemm& p, const Data& data, int64_t job, int64_t row, i
 // Whether every window is one pixel, in order: a 1x1 convolution without stride or padding.
 bool is_pointwise(const Window& w) {
   for (const Axis& axis : w.axis)
-    if (axis.taps != 1 || axis.step != 1 || axis.begin != 0 || axis.in != axis.out) return false;
+    if (axis.taps != 1 || axis.stride != 1 || axis.begin != 0 || axis.in != axis.out) return false;
   return true;
 }
 
 // The extent of all windows along an axis, padding included.
 int64_t reach_of(const Axis& axis) {
-  return (axis.out - 1) * axis.step + (axis.taps - 1) * axis.spacing + 1;
+  return (axis.out - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1;
 }
 bool stays_inside(const Axis& axis) {
   return axis.begin >= 0 && axis.begin + reach_of(axis) <= axis.in;
@@ -141,7 +141,7 @@ Status pad_lines(const void* args, const Data& data, int64_t begin, int64_t end)
 bool reads_lines(const Gemm& p, const ConvSource& s) {
   const Axis *deep = s.window.axis, *wide = deep + 2;
   const bool is_flat = deep->in == 1 && deep->out == 1 && deep->taps == 1 && deep->begin == 0;
-  return is_flat && s.n_groups == 1 && !p.has_row_sums && wide->spacing == 1 &&
+  return is_flat && s.n_groups == 1 && !p.has_row_sums && wide->dilation == 1 &&
          wide->out >= 2 * kTileRows;
 }
 
@@ -155,8 +155,8 @@ void plan_lines(Gemm& p, const ConvSource& s, Plan& plan) {
   const int64_t pitch = width * s.channels;
   p.n_jobs = s.window.batch * high.out;
   p.m = wide.out;
-  p.stride = wide.step * s.channels;
-  p.layout = {high.taps, high.spacing * pitch, high.out, high.step * pitch, height * pitch, -1};
+  p.stride = wide.stride * s.channels;
+  p.layout = {high.taps, high.dilation * pitch, high.out, high.stride * pitch, height * pitch, -1};
   if (!is_padded) return;
   p.layout.at = 0;
   plan.scratch_bytes = (s.window.batch * height * pitch + kGroup + 63) / 64 * 64;
@@ -182,7 +182,7 @@ Status qconv(const Call& call, Plan& plan) {
   p->m = s->window.outs();
   p->n_packs = s->n_groups;
   p->is_grouped = true;
-  p->out_stride = row_pitch(call.out[0]);
+  p->out_stride = row_stride(call.out[0]);
   p->packed_at = -1;
   p->source = s;
   read_operands(*p, call);

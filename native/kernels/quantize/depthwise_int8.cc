@@ -7,9 +7,9 @@
 //
 // A group is 4 taps in order, or, for windows of three columns, one column: then neighbouring
 // outputs of a line share columns, and a sliding window keeps their interleaved bytes in registers.
-#include "kernels/pitch.h"
 #include "kernels/quantize/gemm_int8.h"
 #include "kernels/quantize/kernels.h"
+#include "kernels/row_stride.h"
 #include "kernels/window.h"
 #include "simd/bytes.h"
 #include "simd/narrow.h"
@@ -107,8 +107,8 @@ Status make_channels(const void* args, const Data& data, int64_t, int64_t) {
 SDX_INLINE const uint8_t* locate_line(const DepthwiseArgs& a, const uint8_t* x, const Pixel& pixel,
                                       int64_t line) {
   const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
-  const int64_t depth = deep->place(pixel.at[0], line / high->taps);
-  const int64_t height = high->place(pixel.at[1], line % high->taps);
+  const int64_t depth = deep->input_index(pixel.at[0], line / high->taps);
+  const int64_t height = high->input_index(pixel.at[1], line % high->taps);
   const bool is_in = depth >= 0 && depth < deep->in && height >= 0 && height < high->in;
   return is_in ? x + (depth * high->in + height) * wide->in * a.channels : nullptr;
 }
@@ -121,7 +121,7 @@ SDX_INLINE void locate_taps(const DepthwiseArgs& a, const uint8_t* x, const uint
   for (int64_t l = 0; l < a.groups.lines; ++l) {
     const uint8_t* line = locate_line(a, x, pixel, l);
     for (int64_t w = 0; line != nullptr && w < wide.taps; ++w) {
-      const int64_t at = wide.place(pixel.at[2], w);
+      const int64_t at = wide.input_index(pixel.at[2], w);
       if (at >= 0 && at < wide.in) taps[a.groups.place(l * wide.taps + w)] = line + at * a.channels;
     }
   }
@@ -143,7 +143,7 @@ SDX_INLINE void requantize_channels(const i32v* accumulators, const ColumnParams
       total[q] = (i32v)vmin(vmax(y[q], splat(out.low)), splat(out.high));
   }
   if constexpr (sizeof(T) == 1) {
-    const u8v bytes = pack_steps(y, Held<T>{out.low, out.high, out.zero});
+    const u8v bytes = saturate_to_bytes(y, Saturation<T>{out.low, out.high, out.zero});
     store_bytes(reinterpret_cast<uint8_t*>(to), bytes, lanes);
   } else {
     const int n = [&] {
@@ -225,9 +225,9 @@ void slide_window(const DepthwiseArgs& a, const SharedInputs& shared, const Line
     if (at >= 0 && at < wide.in) return read_column(inside, at, c, flip, four, lanes);
     for (int q = 0; q < 4; ++q) four[q] = outside[q];
   };
-  for (int i = step; i < 3; ++i) column(wide.place(0, i - step), columns[i]);
+  for (int i = step; i < 3; ++i) column(wide.input_index(0, i - step), columns[i]);
   for (int64_t o = 0; o < wide.out; ++o, to += pitch) {
-    const int64_t at = wide.place(o, 0);
+    const int64_t at = wide.input_index(o, 0);
     for (int i = 0; i + step < 3; ++i)
       for (int q = 0; q < 4; ++q) columns[i][q] = columns[i + step][q];
     for (int i = 3 - step; i < 3; ++i) column(at + i, columns[i]);
@@ -249,7 +249,7 @@ void slide_line(const DepthwiseArgs& a, const SharedInputs& g, const uint8_t* x,
     lines.pixel_stride[l] = at == nullptr ? 0 : a.channels;
   }
   vloop<uint8_t>(a.channels, [&](int64_t c, auto lanes) {
-    switch (a.window.axis[kSpatial - 1].step) {
+    switch (a.window.axis[kSpatial - 1].stride) {
       case 1: return slide_window<1>(a, g, lines, c, to, lanes);
       case 2: return slide_window<2>(a, g, lines, c, to, lanes);
       default: return slide_window<3>(a, g, lines, c, to, lanes);
@@ -262,10 +262,10 @@ struct InsideRange {
   int64_t first, last;
 };
 InsideRange inside_range(const Axis& axis) {
-  const int64_t reach = axis.begin + (axis.taps - 1) * axis.spacing;  // last tap of output 0
-  const int64_t first = axis.begin >= 0 ? 0 : (-axis.begin + axis.step - 1) / axis.step;
+  const int64_t reach = axis.begin + (axis.taps - 1) * axis.dilation;  // last tap of output 0
+  const int64_t first = axis.begin >= 0 ? 0 : (-axis.begin + axis.stride - 1) / axis.stride;
   const int64_t remaining = axis.in - reach;
-  const int64_t last = remaining <= 0 ? 0 : (remaining - 1) / axis.step + 1;
+  const int64_t last = remaining <= 0 ? 0 : (remaining - 1) / axis.stride + 1;
   return {first, last < axis.out ? last : axis.out};
 }
 
@@ -279,7 +279,7 @@ void each_output(const DepthwiseArgs& a, const SharedInputs& g, const uint8_t* x
   for (int64_t& at = pixel.at[kSpatial - 1]; at < wide.out; ++at, to += a.pitch) {
     if (at > inside.first && at < inside.last) {
       for (int64_t i = 0; i < a.n_groups * kGroup; ++i)
-        if (taps[i] != g.pad) taps[i] += wide.step * a.channels;
+        if (taps[i] != g.pad) taps[i] += wide.stride * a.channels;
     } else {
       locate_taps(a, x, g.pad, pixel, taps);
     }
@@ -298,7 +298,7 @@ Status depthwise_lines(const void* args, const Data& data, int64_t begin, int64_
   const SharedInputs shared{input<uint8_t>(data, kW), pad, columns_of(a, memory),
                             *reinterpret_cast<const Output*>(memory)};
   const Axis& wide = a.window.axis[kSpatial - 1];
-  const bool slides = a.groups.are_columns() && wide.spacing == 1;
+  const bool slides = a.groups.are_columns() && wide.dilation == 1;
   for (int64_t line = begin; line < end; ++line) {
     const Pixel pixel = pixel_of(a.window, line * wide.out);
     const uint8_t* x = input<uint8_t>(data, kX) + pixel.image * a.window.ins() * a.channels;
@@ -335,7 +335,7 @@ Status qdepthwise(const Call& call, Plan& plan) {
   const View& x = call.in[kX];
   args->window = read_window(x, call.out[0], call.ints);
   args->channels = x.dim(-1);
-  args->pitch = row_pitch(call.out[0]);
+  args->pitch = row_stride(call.out[0]);
   args->padded = (args->channels + kBlock - 1) / kBlock * kBlock;
   const Axis* axis = args->window.axis;
   args->groups = {axis[0].taps * axis[1].taps, axis[2].taps};

@@ -16,14 +16,14 @@ void dequantize_chunk(const ScaleLayout& r, const Data& data, const RowChunk& p)
     read_scales(data.in[1], r.scale, p.scale, 1, scales);
     const f32v scale = splat(scales[0]), zero = splat(zeros ? float(zeros[0]) : 0.0f);
     vloop(p.n, [&](int64_t i, auto lanes) {
-      store_float(y + i, (load_whole(x + i, lanes) - zero) * scale, lanes);
+      store_float(y + i, (load_int_as_float(x + i, lanes) - zero) * scale, lanes);
     });
     return;
   }
   read_scales(data.in[1], r.scale, p.scale, p.n, scales);
   vloop(p.n, [&](int64_t i, auto lanes) {
-    const f32v zero = zeros ? load_whole(zeros + i, lanes) : f32v{};
-    store_float(y + i, (load_whole(x + i, lanes) - zero) * load(scales + i, lanes), lanes);
+    const f32v zero = zeros ? load_int_as_float(zeros + i, lanes) : f32v{};
+    store_float(y + i, (load_int_as_float(x + i, lanes) - zero) * load(scales + i, lanes), lanes);
   });
 }
 

@@ -1,8 +1,8 @@
 // DynamicQuantizeLinear to uint8 in two phases: the range of each chunk of x, extended to include
 // 0; then scale = (max - min) / 255 of all ranges, and the codes.
 #include "kernels/quantize/kernels.h"
-#include "simd/fold.h"
 #include "simd/narrow.h"
+#include "simd/reduction.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -34,7 +34,7 @@ Status chunk_ranges(const void* args, const Data& data, int64_t begin, int64_t e
   for (int64_t chunk = begin; chunk < end; ++chunk) {
     const float* x = input<float>(data, 0) + chunk * kChunkElements;
     const int64_t left = a.n - chunk * kChunkElements;
-    const RangeVectors ends = run(
+    const RangeVectors ends = accumulate(
         x, left < kChunkElements ? left : kChunkElements, RangeVectors{}, 0.0f,
         [](const RangeVectors& e, f32v v) { return widened(e, v, v, v); },
         [](const RangeVectors& e, const RangeVectors& f) {

@@ -1,7 +1,7 @@
 // MatMulInteger, QLinearMatMul and the quantized Gemm: rows of activations times packed weights.
-#include "kernels/pitch.h"
 #include "kernels/quantize/gemm_int8.h"
 #include "kernels/quantize/kernels.h"
+#include "kernels/row_stride.h"
 
 namespace sdx::SDX_ISA::int8 {
 namespace {
@@ -36,7 +36,7 @@ Status qmatmul(const Call& call, Plan& plan) {
   p->n_packs = is_packed || w.rank < 3 ? 1 : w.count(0, w.rank - 2);
   p->n_jobs = p->n_packs;
   p->m = p->n_jobs == 0 ? 0 : rows / p->n_jobs;
-  p->out_stride = call.out[0].is_contiguous() ? n : row_pitch(call.out[0]);
+  p->out_stride = call.out[0].is_contiguous() ? n : row_stride(call.out[0]);
   p->is_grouped = false;
   read_operands(*p, call);
   if (can_read_in_place(*p, k)) {

@@ -35,7 +35,7 @@ void quantize_chunk(const ScaleLayout& r, const Data& data, const RowChunk& p) {
   }
   read_scales(data.in[1], r.scale, p.scale, p.n, scales);
   vloop(p.n, [&](int64_t i, auto lanes) {
-    const f32v zero = zeros ? load_whole(zeros + i, lanes) : f32v{};
+    const f32v zero = zeros ? load_int_as_float(zeros + i, lanes) : f32v{};
     const f32v values = load_float(x + i, lanes), scale = load(scales + i, lanes, 1.0f);
     store_i32(y + i, to_codes<Q>(values, scale, zero), lanes);
   });

@@ -30,8 +30,8 @@ SDX_INLINE f32v scaled(i32v accumulators, const ColumnParams& c, int64_t j) {
   return __builtin_convertvector(accumulators, f32v) * load(c.scale + j) + load(c.shift + j);
 }
 
-// pack_steps packs within 16-byte lanes and so interleaves the rows in groups of 4 bytes; this
-// permutation makes every row contiguous again.
+// saturate_to_bytes packs within 16-byte lanes and so interleaves the rows in groups of 4 bytes;
+// this permutation makes every row contiguous again.
 SDX_INLINE u8v deinterleave_rows(u8v v) {
   constexpr int kParts = SDX_VEC_BYTES / 16;
   i32v order;
@@ -58,7 +58,7 @@ SDX_INLINE void store_part(uint8_t* to, const u8v& v, int part, int64_t n, bool 
 template <bool is_whole, int R, int V, class T, class CorrectedAt>
 SDX_INLINE void write_codes(const Target<T>& t, T* to, int64_t j, CorrectedAt&& corrected_at) {
   constexpr int kAtOnce = 4 / V;
-  const Held<T> held{t.out.low, t.out.high, t.out.zero};
+  const Saturation<T> held{t.out.low, t.out.high, t.out.zero};
 #pragma GCC unroll 12
   for (int i = 0; i < R; i += kAtOnce) {
     f32v y[4];
@@ -67,7 +67,7 @@ SDX_INLINE void write_codes(const Target<T>& t, T* to, int64_t j, CorrectedAt&& 
       const int at = i + q / V < R ? i + q / V : R - 1, v = q % V;
       y[q] = scaled(corrected_at(at, v), t.columns, j + v * kLanes);
     }
-    const u8v bytes = deinterleave_rows(pack_steps(y, held));
+    const u8v bytes = deinterleave_rows(saturate_to_bytes(y, held));
 #pragma GCC unroll 4
     for (int q = 0; q < kAtOnce; ++q)
       if (i + q < R)

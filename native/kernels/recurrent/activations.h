@@ -29,7 +29,7 @@ namespace {
     case Activation::thresholded_relu: return x >= f.alpha ? x : zero;
     case Activation::scaled_tanh: return f.alpha * vtanh(x * f.beta);
     case Activation::hard_sigmoid: return vmin(vmax(line, zero), one);
-    case Activation::elu: return x >= 0.0f ? x : f.alpha * vexpm1_below(x);
+    case Activation::elu: return x >= 0.0f ? x : f.alpha * vexpm1_nonpositive(x);
     case Activation::softsign: return x / (1.0f + (x < 0.0f ? -x : x));
     case Activation::softplus: return vsoftplus(x);
   }

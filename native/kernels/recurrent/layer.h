@@ -3,8 +3,8 @@
 // inputs and outputs have their own length.
 #pragma once
 
-#include "kernels/gemm/tile.h"
 #include "kernels/kernel.h"
+#include "kernels/matmul/tile.h"
 
 namespace sdx::SDX_ISA {
 

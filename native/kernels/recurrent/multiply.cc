@@ -25,7 +25,7 @@ void multiply(const Sequences& s, const float* from, int64_t stride, int64_t fir
               part_begin(k, passes, p + 1) - depth);
   }
   gemm_passes(s.rows, k, 0, passes, s.blocked, Columns{s.weights, width, begin, end},
-              Target{to, width}, Finish{});
+              Target{to, width}, TileEpilogue{});
 }
 
 void multiply_units(const Sequences& s, int64_t first, int64_t last) {

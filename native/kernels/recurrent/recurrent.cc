@@ -2,7 +2,7 @@
 // x W^T + b, since it does not depend on the state; then the recurrence runs step by step. Items
 // are either blocks of sequences, each from its first step to its last, or, for a single sequence
 // with a large state, blocks of hidden units with a barrier after every step.
-#include "kernels/gemm/pack.h"
+#include "kernels/matmul/pack.h"
 #include "kernels/recurrent/layer.h"
 
 namespace sdx::SDX_ISA {
@@ -105,7 +105,8 @@ Status multiply_input(const void* args, const Data& data, int64_t begin, int64_t
     const float* bias = scratch_at(data, a.bias_at) + direction * bias_floats(a);
     gemm_block(data.local, rows, a.inputs,
                Columns{packed_weights(a, data, kW, direction), a.width(), first, last},
-               Target{to + row * a.width() + first * kPanel, a.width()}, Finish{1, bias, false},
+               Target{to + row * a.width() + first * kPanel, a.width()},
+               TileEpilogue{1, bias, false},
                [&](float* into, int64_t from, int64_t n, int64_t depth, int64_t depths) {
                  for (int64_t r = 0; r < n; ++r) {
                    const int64_t at = row + from + r, time = at / a.batch, b = at % a.batch;
@@ -376,7 +377,7 @@ Status recurrent(const Call& call, Plan& plan) {
   plan.args = a;
   read_sizes(call, kGates, kFunctions, *a);
   read_operands(call, *a);
-  a->split = split_product(a->length * a->batch, a->width(), a->inputs);
+  a->split = split_matmul(a->length * a->batch, a->width(), a->inputs);
   a->blocks = blocks_of(*a);
   a->unit_blocks = unit_blocks_of(*a, units_of(*a) != nullptr);
   layout_scratch(*a, plan);

@@ -2,7 +2,7 @@
 // bandwidth, so the weights are streamed once, in storage order; software prefetch makes it slower.
 #pragma once
 
-#include "kernels/gemm/tile.h"
+#include "kernels/matmul/tile.h"
 
 namespace sdx::SDX_ISA {
 

@@ -6,7 +6,7 @@
 #include "kernels/reduce/elements.h"
 #include "kernels/reduce/kernels.h"
 #include "kernels/reduce/min_max.h"
-#include "simd/fold.h"
+#include "simd/reduction.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -14,7 +14,7 @@ namespace {
 constexpr int kBuffer = 1024;  // elements that are converted and reduced at a time
 
 struct ArgArgs {
-  Around around;
+  AxisView around;
   Elements elements;
   bool takes_last;
   int64_t blocks;  // of columns
@@ -46,7 +46,7 @@ int64_t best_of_run(const ArgArgs& a, const std::byte* x) {
     const std::byte* from = x + i * a.around.step * a.elements.bytes;
     const C* p = numbers(a.elements, from, a.around.step, n, buffer);
     constexpr C kWorst = Order::template kWorst<C>;
-    const C best_here = fold(run(p, n, splat(kWorst), kWorst, better, better), better);
+    const C best_here = fold(accumulate(p, n, splat(kWorst), kWorst, better, better), better);
     const bool is_equal = best_here == best || (best_here != best_here && best != best);
     const bool is_better =
         best == best && (best_here != best_here || Order::is_better(best_here, best));
@@ -86,7 +86,7 @@ Status run_items(const void* args, const Data& data, int64_t begin, int64_t end)
   for (int64_t item = begin; item < end; ++item) {
     const int64_t outer = item / a.blocks, first = item % a.blocks * lanes;
     const int64_t rest = a.around.columns - first;
-    const Place place = place_of(a.around.outer, a.around.outer.n, outer);
+    const Offsets place = offsets_of(a.around.outer, a.around.outer.n, outer);
     const int64_t at = place.in + first * a.around.column_step;
     const std::byte* x = input<std::byte>(data, 0) + at * a.elements.bytes;
     int64_t* y = output<int64_t>(data) + place.out + first;
@@ -111,7 +111,7 @@ Status prepare_in(const Call& call, Plan& plan) {
   View y = x;
   y.dims[call.ints[0]] = 1;
   y.pack();
-  args->around = around(x, y, int(call.ints[0]));
+  args->around = view_along(x, y, int(call.ints[0]));
   args->takes_last = call.ints[1] != 0;
   args->blocks = (args->around.columns + lanes - 1) / lanes;
   const int64_t work = args->around.columns == 1 ? args->around.n / 4 : args->around.n * 2;

@@ -2,7 +2,7 @@
 // A prefix sum is sequential along its axis, so vectors and instruction-level parallelism come from
 // the other axes.
 #include "kernels/axes.h"
-#include "kernels/fetch.h"
+#include "kernels/elements.h"
 #include "kernels/reduce/kernels.h"
 
 namespace sdx::SDX_ISA {
@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kColumns = 64;  // columns of an item: 512 bytes of totals, 8 cache lines
 
 struct CumulativeArgs {
-  Around around;
+  AxisView around;
   bool is_exclusive, is_reverse;
   int64_t blocks;  // of columns
 };
@@ -44,7 +44,7 @@ void run_columns(const CumulativeArgs& a, const T* x, T* y, int64_t width) {
   for (int64_t j = 0; j < width; ++j) totals[j] = W(Op::kStart);
   for (int64_t i = 0; i < a.around.n; ++i) {
     const int64_t at = a.is_reverse ? a.around.n - 1 - i : i;
-    const W* p = fetch<W>(x + at * a.around.step, a.around.column_step, width, buffer);
+    const W* p = read_elements<W>(x + at * a.around.step, a.around.column_step, width, buffer);
     T* to = y + at * a.around.out_step;
     if (a.is_exclusive)
       for (int64_t j = 0; j < width; ++j) to[j] = element<T>(totals[j]);
@@ -89,7 +89,7 @@ Status run_row_items(const void* args, const Data& data, int64_t begin, int64_t 
   for (int64_t item = begin; item < end;) {
     const int count = end - item < kCount ? 1 : kCount;
     for (int k = 0; k < count; ++k) {
-      const Place place = place_of(a.around.outer, a.around.outer.n, item + k);
+      const Offsets place = offsets_of(a.around.outer, a.around.outer.n, item + k);
       x[k] = input<T>(data, 0) + place.in, y[k] = output<T>(data) + place.out;
     }
     count == 1 ? run_rows<Op, 1>(a, x, y) : run_rows<Op, kCount>(a, x, y);
@@ -104,7 +104,7 @@ Status run_items(const void* args, const Data& data, int64_t begin, int64_t end)
   for (int64_t item = begin; item < end; ++item) {
     const int64_t outer = item / a.blocks, first = item % a.blocks * kColumns;
     const int64_t rest = a.around.columns - first;
-    const Place place = place_of(a.around.outer, a.around.outer.n, outer);
+    const Offsets place = offsets_of(a.around.outer, a.around.outer.n, outer);
     const T* x = input<T>(data, 0) + place.in + first * a.around.column_step;
     T* y = output<T>(data) + place.out + first;
     run_columns<Op>(a, x, y, rest < kColumns ? rest : kColumns);
@@ -117,7 +117,7 @@ Status prepare(const Call& call, Plan& plan) {
   return visit(call.in[0].dtype, Summable{}, [&]<class T>() {
     auto* args = plan.make<CumulativeArgs>();
     plan.args = args;
-    args->around = around(call.in[0], call.out[0], int(call.ints[0]));
+    args->around = view_along(call.in[0], call.out[0], int(call.ints[0]));
     args->is_exclusive = call.ints[1] != 0;
     args->is_reverse = call.ints[2] != 0;
     args->blocks = (args->around.columns + kColumns - 1) / kColumns;

@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "kernels/fetch.h"
+#include "kernels/elements.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -11,7 +11,7 @@ namespace {
 template <class C, class T>
 void fetch_numbers(const void* x, int64_t stride, int64_t n, void* numbers) {
   C* to = static_cast<C*>(numbers);
-  const C* result = fetch<C>(static_cast<const T*>(x), stride, n, to);
+  const C* result = read_elements<C>(static_cast<const T*>(x), stride, n, to);
   if (result != to) memcpy(to, result, size_t(n) * sizeof(C));
 }
 

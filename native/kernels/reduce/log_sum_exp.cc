@@ -3,7 +3,7 @@
 #include "kernels/reduce/kernels.h"
 #include "kernels/reduce/min_max.h"
 #include "kernels/reduce/reduce.h"
-#include "simd/exp_down.h"
+#include "simd/softmax_exp.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -12,7 +12,7 @@ template <class C, class Larger>
 C top_of(const ReduceArgs& a, const std::byte* x, Larger larger) {
   C top = Largest::kWorst<C>;
   each_run<C>(a, x, 0, a.n, [&](const C* p, int64_t n) {
-    top = fold(run(p, n, splat(top), Largest::kWorst<C>, larger, larger), larger);
+    top = fold(accumulate(p, n, splat(top), Largest::kWorst<C>, larger, larger), larger);
   });
   return top;
 }
@@ -27,7 +27,7 @@ double log_sum_exp(const ReduceArgs& a, const std::byte* x) {
 
   double total = 0;
   each_run<C>(a, x, 0, a.n, [&](const C* p, int64_t n) {
-    const auto add = [&](Vec<C> sum, Vec<C> v) { return sum + vexp_down(v - top); };
+    const auto add = [&](Vec<C> sum, Vec<C> v) { return sum + vexp_softmax(v - top); };
     total += sum_of(p, n, Largest::kWorst<C>, add);
   });
   return __builtin_log(total) + double(top);
@@ -37,7 +37,7 @@ template <class C>
 Status run_items(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const ReduceArgs*>(args);
   for (int64_t at = begin; at < end; ++at) {
-    const Place place = place_of(a.kept, a.kept.n, at);
+    const Offsets place = offsets_of(a.kept, a.kept.n, at);
     const std::byte* x = input<std::byte>(data, 0) + place.in * a.elements.bytes;
     const double result = log_sum_exp<C>(a, x);
     put<C>(a.elements, data.out[0], place.out, 1, 1, &result);

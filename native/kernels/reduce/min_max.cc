@@ -27,9 +27,9 @@ SDX_INLINE C best_float(const C* x, int64_t n) {
   const auto better = [](auto a, auto b) { return Order::better(a, b); };
   constexpr C kWorst = Order::template kWorst<C>;
   if (n == 0) return kWorst;
-  const Best<C> result = run(x, n, Best<C>{splat(kWorst), Vec<C>{}}, x[0], step, join);
+  const Best<C> result = accumulate(x, n, Best<C>{splat(kWorst), Vec<C>{}}, x[0], step, join);
   if (fold_sum(result.zero) == 0) return fold(result.best, better);
-  return fold(run(x, n, splat(kWorst), kWorst, better, better), better);
+  return fold(accumulate(x, n, splat(kWorst), kWorst, better, better), better);
 }
 
 template <class Order, class C_>

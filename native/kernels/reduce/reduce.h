@@ -18,7 +18,7 @@
 #include "kernels/axes.h"
 #include "kernels/kernel.h"
 #include "kernels/reduce/elements.h"
-#include "simd/fold.h"
+#include "simd/reduction.h"
 
 namespace sdx::SDX_ISA {
 
@@ -56,7 +56,7 @@ constexpr int kWideBlock = SDX_VEC_BYTES == 64 ? 16 : 8;
 template <class Op, class C = typename Op::C>
 SDX_INLINE typename Op::W fold_run(const C* x, int64_t n) {
   if constexpr (requires { Op::run(x, n); }) return Op::run(x, n);
-  return Op::fold(run(
+  return Op::fold(accumulate(
       x, n, splat(Op::kNothing), Op::kNothing, [](auto a, auto b) { return Op::step(a, b); },
       [](auto a, auto b) { return Op::join(a, b); }));
 }
@@ -73,7 +73,7 @@ SDX_INLINE void each_run(const ReduceArgs& a, const std::byte* x, int64_t lo, in
     const int64_t outer = a.reduced.n > 1 ? lo / inner : 0, at = lo - outer * inner;
     const int64_t rest = inner - at < hi - lo ? inner - at : hi - lo;
     const int64_t n = rest < limit ? rest : limit;
-    const int64_t first = place_of(a.reduced, a.reduced.n - 1, outer).in + at * step;
+    const int64_t first = offsets_of(a.reduced, a.reduced.n - 1, outer).in + at * step;
     body(numbers(a.elements, x + first * a.elements.bytes, step, n, buffer), n);
     lo += n;
   }
@@ -138,9 +138,9 @@ void reduce_short_runs(const FinishedArgs<typename Op::W>& a, const Data& data, 
     Vec<C> partials[lanes];
     int64_t to[lanes];
     for (int64_t i = 0; i < lanes; ++i) {
-      const Place place = place_of(a.kept, a.kept.n, item + (i < count ? i : count - 1));
+      const Offsets place = offsets_of(a.kept, a.kept.n, item + (i < count ? i : count - 1));
       to[i] = place.out;
-      partials[i] = run(
+      partials[i] = accumulate(
           input<C>(data, 0) + place.in, a.n, splat(Op::kNothing), Op::kNothing,
           [](auto p, auto q) { return Op::step(p, q); }, join);
     }
@@ -162,7 +162,7 @@ Status reduce_to_runs(const void* args, const Data& data, int64_t begin, int64_t
     if (has_short_runs<Op>(a)) return reduce_short_runs<Op>(a, data, begin, end), Status{};
   for (int64_t item = begin; item < end; ++item) {
     const int64_t at = a.n_chunks > 1 ? item / a.n_chunks : item, chunk = item - at * a.n_chunks;
-    const Place place = place_of(a.kept, a.kept.n, at);
+    const Offsets place = offsets_of(a.kept, a.kept.n, at);
     const int64_t lo = chunk * a.chunk, hi = lo + a.chunk < a.n ? lo + a.chunk : a.n;
     const std::byte* x = input<std::byte>(data, 0) + place.in * a.elements.bytes;
     const W total = reduce_runs<Op>(a, x, lo, hi);
@@ -230,7 +230,7 @@ void reduce_columns(const ReduceArgs& a, const std::byte* x, int64_t lo, int64_t
     const int64_t stop = lo + kLaneSums < hi ? lo + kLaneSums : hi;
     while (lo < stop) {
       const int64_t at = lo % inner, n = inner - at < stop - lo ? inner - at : stop - lo;
-      const int64_t first = place_of(a.reduced, a.reduced.n - 1, lo / inner).in + at * step;
+      const int64_t first = offsets_of(a.reduced, a.reduced.n - 1, lo / inner).in + at * step;
       const std::byte* p = x + first * a.elements.bytes;
       if (is_in_place(a))
         add_rows<Op, kCount>(reinterpret_cast<const C*>(p), step, n, lanes, accumulators);
@@ -273,7 +273,7 @@ Status reduce_to_columns(const void* args, const Data& data, int64_t begin, int6
     const int64_t at = item / a.n_chunks, chunk = item % a.n_chunks;
     const int64_t outer = at / a.blocks, first = at % a.blocks * a.columns;
     const int64_t width = row - first < a.columns ? row - first : a.columns;
-    const Place place = place_of(a.kept, a.kept.n - 1, outer);
+    const Offsets place = offsets_of(a.kept, a.kept.n - 1, outer);
     const int64_t lo = chunk * a.chunk, hi = lo + a.chunk < a.n ? lo + a.chunk : a.n;
     const int64_t from = place.in + first * a.kept.last_step();
     reduce_block<Op>(a, input<std::byte>(data, 0) + from * a.elements.bytes, lo, hi, width, totals);
@@ -297,7 +297,7 @@ Status reduce_partials(const void* args, const Data& data, int64_t begin, int64_
     const W* partials = reinterpret_cast<const W*>(data.scratch) + at * a.n_chunks;
     W total = partials[0];
     for (int64_t i = 1; i < a.n_chunks; ++i) total = Op::join(total, partials[i]);
-    finish_one<Op>(a, data, place_of(a.kept, a.kept.n, at).out, total);
+    finish_one<Op>(a, data, offsets_of(a.kept, a.kept.n, at).out, total);
   }
   return {};
 }

@@ -143,7 +143,7 @@ Status interpolate_rows(const void* args, const Data& data, int64_t begin, int64
   for (int64_t row = begin; row < end; ++row) {
     find_rows(a, row, rows);
     const float* x = input<float>(data, 0) + rows.at[0] * n;
-    float* to = output<float>(data) + row * a.row_pitch;
+    float* to = output<float>(data) + row * a.row_stride;
     float* y = a.n_pieces > 0 ? scratch_row : to;
     if (rows.n > 1) {
       mix_rows(rows, input<float>(data, 0), n, mixed);
@@ -231,7 +231,7 @@ Status nearest_rows(const void* args, const Data& data, int64_t begin, int64_t e
   const ResizeArgs& a = args_of(args, data);
   const Taps& last = a.axes[a.n_axes - 1];
   const int64_t unit = a.inner * a.size, pitch = a.pitch * a.size;
-  const int64_t row_bytes = a.row_pitch * a.size;
+  const int64_t row_bytes = a.row_stride * a.size;
   // Rows along the axis before the last one differ only in its index: find_rows runs once per axis.
   const bool has_outer_axis = a.n_axes > 1;
   const Taps& outer_axis = a.axes[has_outer_axis ? a.n_axes - 2 : 0];

@@ -2,8 +2,8 @@
 // or from inputs (scales, sizes, roi) in a first phase when it runs.
 #include "kernels/resize/resize.h"
 
-#include "kernels/fetch.h"
-#include "kernels/pitch.h"
+#include "kernels/elements.h"
+#include "kernels/row_stride.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -100,12 +100,12 @@ Filter read_filter(const Call& call) {
 void set_pitches(ResizeArgs& a, const View& out, int last) {
   const int64_t n = a.axes[a.n_axes - 1].out;
   const bool is_apart = has_gaps(out);
-  a.pitch = is_apart && last == out.rank - 2 ? row_pitch(out) : a.inner;
-  a.row_pitch = is_apart && last == out.rank - 1 ? row_pitch(out) : n * a.pitch;
+  a.pitch = is_apart && last == out.rank - 2 ? row_stride(out) : a.inner;
+  a.row_stride = is_apart && last == out.rank - 1 ? row_stride(out) : n * a.pitch;
   if (!is_apart || last >= out.rank - 2) return;
-  a.piece = out.dim(-1), a.piece_pitch = row_pitch(out);
+  a.piece = out.dim(-1), a.piece_pitch = row_stride(out);
   a.n_pieces = n * a.inner / a.piece;
-  a.row_pitch = a.n_pieces * a.piece_pitch;
+  a.row_stride = a.n_pieces * a.piece_pitch;
 }
 
 // Makes the taps of axes [first, last].

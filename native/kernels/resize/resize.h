@@ -12,10 +12,10 @@ constexpr int kMaxRows = 64;
 struct ResizeArgs {
   int n_axes = 0;  // from the first resized axis to the last one
   Taps axes[kMaxRank];
-  int64_t inner = 1;      // elements after these axes (channels, if they are last)
-  int64_t size = 0;       // bytes of an element
-  int64_t pitch = 1;      // output elements between neighbours along the last resized axis
-  int64_t row_pitch = 1;  // output elements between rows along that axis
+  int64_t inner = 1;       // elements after these axes (channels, if they are last)
+  int64_t size = 0;        // bytes of an element
+  int64_t pitch = 1;       // output elements between neighbours along the last resized axis
+  int64_t row_stride = 1;  // output elements between rows along that axis
   // An output with gaps after the resized axes (an input of a fused Concat): a row is computed in
   // local memory and copied in n_pieces pieces. 0: there are no gaps.
   int64_t n_pieces = 0, piece = 0, piece_pitch = 0;

@@ -1,6 +1,6 @@
 // AffineGrid: evenly spaced points of an image or volume in [-1, 1], mapped by one affine matrix
 // per batch entry.
-#include "kernels/fetch.h"
+#include "kernels/elements.h"
 #include "kernels/sample/kernels.h"
 
 namespace sdx::SDX_ISA {

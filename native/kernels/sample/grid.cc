@@ -63,9 +63,9 @@ Status grid_blocks(const void* args, const Data& data, int64_t begin, int64_t en
       if constexpr (kNearest) {
         for (int64_t p = 0; p < n; ++p) y[p] = taps_of.at[p] < 0 ? T{} : x[taps_of.at[p]];
       } else {
-        C* to = place(y, sums);
+        C* to = result_buffer(y, sums);
         sum_taps(taps_of, a.n_taps, x, n, to);
-        put(y, to, n);
+        write_elements(y, to, n);
       }
     }
   }

@@ -3,7 +3,7 @@
 // tap, so that compilers vectorize them.
 #pragma once
 
-#include "kernels/fetch.h"
+#include "kernels/elements.h"
 #include "kernels/sample/taps.h"
 
 namespace sdx::SDX_ISA {

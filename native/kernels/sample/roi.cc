@@ -6,7 +6,7 @@
 // once per region and shared by all channels.
 #include "kernels/kernel.h"
 #include "kernels/sample/kernels.h"
-#include "simd/fold.h"
+#include "simd/reduction.h"
 
 namespace sdx::SDX_ISA {
 namespace {

@@ -9,7 +9,7 @@
 // The number of selected boxes sizes the output, so the search runs before the output exists; its
 // result is kept in `data.resolved`, and the kernel itself only copies it.
 #include "kernels/select/kernels.h"
-#include "simd/fold.h"
+#include "simd/reduction.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -252,7 +252,8 @@ Status non_max_suppression_sizes(const Call& call, const Data& data, View* out) 
       record[3 * count] = batch, record[3 * count + 1] = label, record[3 * count + 2] = box;
     ++count;
   });
-  if (data.resolved != nullptr) data.resolved->resize(data.resolved->owner, records ? 3 * count : 0);
+  if (data.resolved != nullptr)
+    data.resolved->resize(data.resolved->owner, records ? 3 * count : 0);
   out->dims[0] = count, out->dims[1] = 3;
   return {};
 }

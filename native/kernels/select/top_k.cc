@@ -6,15 +6,15 @@
 // comparison also resolves ties (the lower index wins). Once the heap is full most elements lose,
 // so vectors of them are compared with the top first and skipped together.
 #include "kernels/axes.h"
-#include "kernels/fetch.h"
+#include "kernels/elements.h"
 #include "kernels/select/kernels.h"
-#include "simd/fold.h"
+#include "simd/reduction.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
 struct TopArgs {
-  Around around;
+  AxisView around;
   int64_t k;
   bool takes_largest;
 };
@@ -133,7 +133,7 @@ Status run_items(const void* args, const Data& data, int64_t begin, int64_t end)
   if (a.k == 0) return {};
   for (int64_t item = begin; item < end; ++item) {
     const int64_t column = item % a.around.columns;
-    const Place at = place_of(a.around.outer, a.around.outer.n, item / a.around.columns);
+    const Offsets at = offsets_of(a.around.outer, a.around.outer.n, item / a.around.columns);
     top_of(a, input<T>(data, 0) + at.in + column * a.around.column_step,
            output<T>(data, 0) + at.out + column, output<int64_t>(data, 1) + at.out + column,
            reinterpret_cast<Entry*>(data.local));
@@ -152,7 +152,7 @@ Status top_k(const Call& call, Plan& plan) {
     auto* a = plan.make<TopArgs>();
     plan.args = a;
     const int axis = int(call.ints[0]);
-    a->around = around(call.in[0], call.out[0], axis);
+    a->around = view_along(call.in[0], call.out[0], axis);
     a->k = call.out[0].dims[axis];
     a->takes_largest = call.ints[1] != 0;
     plan.add(run_items<Entry, T>, a->around.n_outer * a->around.columns,

@@ -2,7 +2,7 @@
 // get into and out of a transform. Several lines are transformed together, one per vector lane.
 #pragma once
 
-#include "kernels/fetch.h"
+#include "kernels/elements.h"
 #include "kernels/signal/fft.h"
 
 namespace sdx::SDX_ISA {

@@ -1,5 +1,5 @@
 // Cosine-sum windows (Hann, Hamming, Blackman) and the MelWeightMatrix.
-#include "kernels/fetch.h"
+#include "kernels/elements.h"
 #include "kernels/signal/kernels.h"
 
 namespace sdx::SDX_ISA {

@@ -2,7 +2,7 @@
 // doubles that need more digits.
 #include <charconv>
 
-#include "kernels/fetch.h"
+#include "kernels/elements.h"
 #include "kernels/text/kernels.h"
 #include "kernels/text/utf8.h"
 

@@ -1,7 +1,7 @@
 // LabelEncoder of strings, CategoryMapper and OneHotEncoder: strings are found in a hash index that
 // is built with the session (base/text_index.h), numbers by binary search.
-#include "kernels/fetch.h"
-#include "kernels/pitch.h"
+#include "kernels/elements.h"
+#include "kernels/row_stride.h"
 #include "kernels/text/kernels.h"
 #include "kernels/text/utf8.h"
 
@@ -108,7 +108,7 @@ Status category_items(const void* args, const Data& data, int64_t begin, int64_t
 OneHotArgs* hot_args(const Call& call, Plan& plan) {
   auto* a = plan.make<OneHotArgs>();
   const View &x = call.in[kX], &y = call.out[0];
-  a->count = x.count(), a->n = y.dim(-1), a->pitch = row_pitch(y);
+  a->count = x.count(), a->n = y.dim(-1), a->pitch = row_stride(y);
   a->n_slots = call.in[kIndex].count();
   a->allows_unknown = call.ints[0] != 0;
   a->dtype = x.dtype;

@@ -2,8 +2,8 @@
 // tree in lockstep, tree by tree, so that a tree's nodes stay in cache for a whole block of rows.
 // With few rows, one row traverses 16 trees in lockstep, trees are split over threads, and a second
 // phase adds the leaves up in tree order, so that results do not depend on the split.
+#include "kernels/estimator_output.h"
 #include "kernels/kernel.h"
-#include "kernels/scores.h"
 #include "kernels/trees/forest.h"
 
 namespace sdx::SDX_ISA {
@@ -16,7 +16,7 @@ constexpr int64_t kTreesPerItem = 64;       // four lockstep groups
 constexpr int64_t kBlockBytes = 24 * 1024;  // features and scores of a block of rows: most of L1
 
 struct TreesArgs {
-  Verdict verdict;
+  OutputRule rule;
   Aggregate aggregate;
   DType dtype;  // of x
   int64_t row_step, column_step;
@@ -110,15 +110,15 @@ void finish_row(const TreesArgs& a, const Data& data, int64_t row, double* score
     if (a.aggregate == Aggregate::average) scores[t] /= double(a.n_trees);
     scores[t] += base[t];
   }
-  const int64_t n = a.verdict.n_columns;
-  if (a.verdict.ending != Ending::values) {
+  const int64_t n = a.rule.n_columns;
+  if (a.rule.label_rule != LabelRule::none) {
     int64_t* label = output<int64_t>(data, 0);
-    end_row(a.verdict, scores, voted, input<int64_t>(data, kLabels), label + row,
-            output<float>(data, 1) + row * n);
+    write_estimator_row(a.rule, scores, voted, input<int64_t>(data, kLabels), label + row,
+                        output<float>(data, 1) + row * n);
   } else if (a.is_double) {
-    end_row(a.verdict, scores, voted, nullptr, nullptr, output<double>(data) + row * n);
+    write_estimator_row(a.rule, scores, voted, nullptr, nullptr, output<double>(data) + row * n);
   } else {
-    end_row(a.verdict, scores, voted, nullptr, nullptr, output<float>(data) + row * n);
+    write_estimator_row(a.rule, scores, voted, nullptr, nullptr, output<float>(data) + row * n);
   }
 }
 
@@ -134,7 +134,7 @@ struct Block {
 };
 
 SDX_INLINE int64_t score_pitch(const TreesArgs& a) {
-  return a.n_targets > a.verdict.n_columns ? a.n_targets : a.verdict.n_columns;
+  return a.n_targets > a.rule.n_columns ? a.n_targets : a.rule.n_columns;
 }
 
 template <class T>
@@ -276,19 +276,19 @@ Status sum_leaves(const void* args, const Data& data, int64_t begin, int64_t end
   return {};
 }
 
-// ints: the verdict, then aggregate, features, trees, average depth, whether a node sends missing
+// ints: the rule, then aggregate, features, trees, average depth, whether a node sends missing
 // values to its true branch, whether votes are counted.
 SDX_INLINE TreesArgs* read_args(const Call& call, Plan& plan) {
   auto* a = plan.make<TreesArgs>();
   const View& x = call.in[kX];
-  const int64_t* ints = call.ints + kVerdictInts;
-  a->verdict = verdict_of(call.ints);
+  const int64_t* ints = call.ints + kOutputRuleInts;
+  a->rule = read_output_rule(call.ints);
   a->aggregate = Aggregate(ints[0]);
   a->width = ints[1];
   a->n_trees = ints[2];
   a->has_nan_branches = ints[4] != 0;
   a->counts_votes = ints[5] != 0;
-  a->n_targets = a->verdict.n_scores;
+  a->n_targets = a->rule.n_scores;
   a->dtype = x.dtype;
   a->is_double = call.out[0].dtype == DType::f64;
   a->n_rows = x.rank == 1 ? 1 : x.dims[0];
@@ -304,7 +304,7 @@ Status trees(const Call& call, Plan& plan) {
   using T = typename Node::Number;
   TreesArgs* a = read_args(call, plan);
   plan.args = a;
-  const int64_t steps = call.ints[kVerdictInts + 3], pitch = score_pitch(*a);
+  const int64_t steps = call.ints[kOutputRuleInts + 3], pitch = score_pitch(*a);
   if (a->n_rows < kLockstep) {
     a->tree_items = (a->n_trees + kTreesPerItem - 1) / kTreesPerItem;
     plan.scratch_bytes = a->n_rows * a->n_trees * int64_t(sizeof(uint32_t));

@@ -22,6 +22,7 @@ class Cost(NamedTuple):
 
 # Names of kernel families in the report. Those of single kernels come first.
 _KERNEL_FAMILIES: Final[Mapping[str, str]] = {
+    "gather_dequantized": "movement",
     "qadd": "elementwise",
     "qconv": "int8 convolution",
     "qdepthwise": "int8 convolution",
@@ -30,14 +31,14 @@ _KERNEL_FAMILIES: Final[Mapping[str, str]] = {
 }
 _FAMILIES: Final[Mapping[str, str]] = {
     "attention": "attention",
-    "chain": "elementwise",
     "conv": "convolution",
     "custom": "custom op",
+    "elementwise": "elementwise",
     "estimators": "tabular",
-    "experts": "n-bit matmul",
     "features": "tabular",
     "gather": "movement",
-    "gemm": "matmul",
+    "matmul": "matmul",
+    "moe": "n-bit matmul",
     "move": "movement",
     "nbits": "n-bit matmul",
     "normalize": "normalization",
@@ -162,7 +163,7 @@ _RULES: Final[Mapping[str, Callable[[Node, Operands], int]]] = {
     "conv": _convolution,
     "conv_depthwise_f32": _convolution,
     "conv_f32": _convolution,
-    "conv_few_maps_f32": _convolution,
+    "conv_few_channels_f32": _convolution,
     "conv_transpose_f32": _transposed_convolution,
     "conv_unpacked_f32": _convolution,
     "conv_winograd_f32": _convolution,

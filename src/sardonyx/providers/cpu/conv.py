@@ -80,7 +80,7 @@ def _form(node: Node, w: Value, moved: Window) -> tuple[str, Packed]:
         return "conv_depthwise_f32", Packed(w, "conv_pack", _size(maps, channels * taps), (1,))
     reach = channels * math.prod(numbers(moved.extents))
     if group == 1 and maps <= FEW_MAPS and moved.strides[-1] <= kernel[-1] and reach <= MAX_REACH:
-        return "conv_few_maps_f32", Packed(w, "conv_pack", _size(maps, channels * taps), (1,))
+        return "conv_few_channels_f32", Packed(w, "conv_pack", _size(maps, channels * taps), (1,))
     is_winograd = _is_winograd(node, moved)
     if MULTIPLIES_BF16 and node.attrs["bf16"] and not is_winograd:
         size = group * _size(maps // group, -(-channels * taps // 2))

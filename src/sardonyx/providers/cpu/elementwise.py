@@ -23,7 +23,7 @@ from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.index import Lowering
 
-# In the order of native/kernels/chain/ops.inc.
+# In the order of native/kernels/elementwise/ops.inc.
 OPS: Final = (
     "abs", "neg", "sign", "relu", "ceil", "floor", "round", "sqrt", "reciprocal", "exp", "log",
     "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
@@ -102,7 +102,7 @@ class Writer:
         return float(const.read().reshape(-1)[0])
 
     def numbers(self) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """The program as kernels read it (native/kernels/chain/chain.h)."""
+        """The program as kernels read it (native/kernels/elementwise/chain.h)."""
         if len(self.types) > MAX_VALUES:
             raise Unfit(f"a program of more than {MAX_VALUES} values")
         ints: list[int] = [len(self.rows), len(self.given)]

@@ -15,10 +15,10 @@ from sardonyx.providers.cpu.elementwise import encode
 from sardonyx.providers.cpu.epilogue import Epilogue, Rest, alike, is_like, is_row
 from sardonyx.providers.cpu.index import MULTIPLIES_BF16, Lowering
 
-PANEL: Final = 32  # columns of a packed panel (native/kernels/gemm/tile.h)
+PANEL: Final = 32  # columns of a packed panel (native/kernels/matmul/tile.h)
 _WIDE: Final = (F32, F16, BF16)
 _PLAIN: Final = (F64, I32, I64, U32, U64)
-_BIAS, _RELU, _START, _APART = 1, 2, 4, 8  # of native/kernels/gemm/rows.h
+_BIAS, _RELU, _START, _APART = 1, 2, 4, 8  # of native/kernels/matmul/kernels.h
 _SUFFIX: Final = {False: "", True: "_bf16"}  # of rows; products of bf16 are exact in these
 _NOTHING: Final = (0, 0)  # the ints of an epilogue that does nothing
 

@@ -38,7 +38,7 @@ def qmoe(node: Node) -> Call | No:
         attrs["swiglu_fusion"] if is_fused(attrs) else 0,
         int(bool(attrs["normalize_routing_weights"])), 0,
     )  # fmt: skip
-    return Call("experts", operands, ints, _floats(attrs))
+    return Call("moe", operands, ints, _floats(attrs))
 
 
 def _floats(attrs: dict[str, Any]) -> tuple[float, float, float]:
@@ -66,7 +66,7 @@ def moe(node: Node) -> Call | No:
         *(shares, 1 - shares),
     )
     operands = (x.x, x.router, *layers, None, None, None, None)
-    return Call("experts", operands, ints, _floats(attrs))
+    return Call("moe", operands, ints, _floats(attrs))
 
 
 def _stored(weights: Value | None) -> Value | Stored | None:

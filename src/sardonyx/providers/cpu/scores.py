@@ -1,4 +1,4 @@
-"""How the scores of ai.onnx.ml estimators end, as kernels/scores.h reads it."""
+"""How the scores of ai.onnx.ml estimators end, as kernels/estimator_output.h reads it."""
 
 from __future__ import annotations
 

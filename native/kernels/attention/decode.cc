@@ -1,0 +1,237 @@
+// Attention of few queries, as in decoding: keys and values are read once, in the order they lie,
+// by all rows of all heads that share them.
+#include "kernels/attention/attention.h"
+
+namespace sdx::SDX_ISA {
+namespace {
+
+constexpr int kAtOnce = 4;                              // keys, and vectors of a row of values
+constexpr int kRowGroup = SDX_VEC_BYTES == 64 ? 4 : 2;  // rows
+
+// Where a thread's own memory holds what of each row.
+struct Rows {
+  int64_t n, floats;
+  float* memory;
+  SDX_INLINE float* query(int64_t i) const { return memory + i * floats; }
+  SDX_INLINE float* scores(const AttentionArgs& a, int64_t i) const { return query(i) + a.depth; }
+  SDX_INLINE float* acc(const AttentionArgs& a, int64_t i) const {
+    return scores(a, i) + kDecodeKeys;
+  }
+  SDX_INLINE float& top(const AttentionArgs& a, int64_t i) const { return acc(a, i)[a.width]; }
+  SDX_INLINE float& total(const AttentionArgs& a, int64_t i) const {
+    return acc(a, i)[a.width + 1];
+  }
+};
+
+// scores[r][t] = scale * q[r] . k[t] for R rows that lie `stride` floats from each other.
+template <int R, class T>
+SDX_INLINE void dot_keys(const AttentionArgs& a, const float* q, int64_t stride, const T* k,
+                         int64_t n, float* scores) {
+  const int64_t key_stride = a.k.row_stride;
+  int64_t t = 0;
+  for (; t + kAtOnce <= n; t += kAtOnce, k += kAtOnce * key_stride) {
+    f32v dots[R][kAtOnce] = {};
+    vloop(a.depth, [&](int64_t i, auto lanes) {
+      f32v key[kAtOnce];
+      for (int j = 0; j < kAtOnce; ++j) key[j] = load_float(k + j * key_stride + i, lanes);
+      for (int r = 0; r < R; ++r) {
+        const f32v x = load(q + r * stride + i, lanes);
+        for (int j = 0; j < kAtOnce; ++j) dots[r][j] += x * key[j];
+      }
+    });
+    for (int r = 0; r < R; ++r) {
+      const f32q all = fold_sums(dots[r]) * a.scale;
+      memcpy(scores + r * stride + t, &all, sizeof all);
+    }
+  }
+  for (; t < n; ++t, k += key_stride)
+    for (int r = 0; r < R; ++r) {
+      f32v sum{};
+      vloop(a.depth, [&](int64_t i, auto lanes) {
+        sum += load(q + r * stride + i, lanes) * load_float(k + i, lanes);
+      });
+      scores[r * stride + t] = a.scale * fold_sum(sum);
+    }
+}
+
+// acc[r] += weights[r] times the rows of v, from a column on in slabs of W vectors, as many as
+// there are; the columns that are done then.
+template <int R, int W, class T>
+SDX_INLINE int64_t add_slabs(const AttentionArgs& a, const float* weights, int64_t stride,
+                             const T* v, int64_t n, float* acc, int64_t c) {
+  for (; c + W * kLanes <= a.width; c += W * kLanes) {
+    f32v slab[R][W];
+    for (int r = 0; r < R; ++r)
+      for (int j = 0; j < W; ++j) slab[r][j] = load(acc + r * stride + c + j * kLanes);
+    for (int64_t t = 0; t < n; ++t) {
+      const T* row = v + t * a.v.row_stride + c;
+      for (int j = 0; j < W; ++j) {
+        const f32v x = load_float(row + j * kLanes, Full{});
+        for (int r = 0; r < R; ++r) slab[r][j] += weights[r * stride + t] * x;
+      }
+    }
+    for (int r = 0; r < R; ++r)
+      for (int j = 0; j < W; ++j) store(acc + r * stride + c + j * kLanes, slab[r][j]);
+  }
+  return c;
+}
+
+template <int R, class T>
+SDX_INLINE void add_values(const AttentionArgs& a, const float* weights, int64_t stride, const T* v,
+                           int64_t n, float* acc) {
+  int64_t done = add_slabs<R, kAtOnce>(a, weights, stride, v, n, acc, 0);
+  done = add_slabs<R, kAtOnce / 2>(a, weights, stride, v, n, acc, done);
+  vloop(a.width - done, [&](int64_t i, auto lanes) {
+    const int64_t c = done + i;
+    for (int r = 0; r < R; ++r) {
+      f32v y = load(acc + r * stride + c, lanes);
+      for (int64_t t = 0; t < n; ++t)
+        y += weights[r * stride + t] * load_float(v + t * a.v.row_stride + c, lanes);
+      store(acc + r * stride + c, y, lanes);
+    }
+  });
+}
+
+// Calls body with the first row and the number of rows, a constant, until all n are done.
+template <class Body>
+SDX_INLINE void in_groups(int64_t n, Body&& body) {
+  int64_t i = 0;
+  for (; i + kRowGroup <= n; i += kRowGroup) body(i, std::integral_constant<int, kRowGroup>{});
+  for (; i < n; ++i) body(i, std::integral_constant<int, 1>{});
+}
+
+// e^(scores - top) in the position of a block's scores, with the acc before scaled to a larger top.
+void weigh(const AttentionArgs& a, const Rows& rows, int64_t i, float top, int64_t n) {
+  float& before = rows.top(a, i);
+  if (top > before || top != top) {
+    if (before != -kInf) {
+      const float factor = vexp(splat(before - top))[0];
+      float* acc = rows.acc(a, i);
+      vloop(a.width,
+            [&](int64_t j, auto lanes) { store(acc + j, load(acc + j, lanes) * factor, lanes); });
+      rows.total(a, i) *= factor;
+    }
+    before = top;
+  }
+  float* scores = rows.scores(a, i);
+  rows.total(a, i) += fold_sum(exponentiate(scores, shift_of(before), scores, n));
+}
+
+// One block of keys for all rows of a stack.
+template <class T>
+void add_block(const AttentionArgs& a, const Data& data, const Rows& rows,
+               const QueryPosition& position, int64_t batch, int64_t first, int64_t n) {
+  const T* k = input<T>(data, kK) + a.k.batches.offset(batch) + first * a.k.row_stride;
+  const T* v = input<T>(data, kV) + a.v.batches.offset(batch) + first * a.v.row_stride;
+  in_groups(rows.n, [&](int64_t i, auto count) {
+    dot_keys<count>(a, rows.query(i), rows.floats, k, n, rows.scores(a, i));
+  });
+  for (int64_t i = 0; i < rows.n; ++i) {
+    const int64_t row = i % a.rows;
+    const float* mask = nullptr;
+    if (a.has_mask)
+      mask = input<float>(data, kMask) + a.mask.batches.offset(batch + i / a.rows) +
+             row * a.mask.row_stride + first * a.mask.column_stride;
+    weigh(a, rows, i,
+          finish_scores(a, mask, visible_keys(a, position, row), first, rows.scores(a, i), n), n);
+  }
+  in_groups(rows.n, [&](int64_t i, auto count) {
+    add_values<count>(a, rows.scores(a, i), rows.floats, v, n, rows.acc(a, i));
+  });
+}
+
+template <class T>
+void begin_rows(const AttentionArgs& a, const Data& data, const Rows& rows, int64_t batch) {
+  for (int64_t i = 0; i < rows.n; ++i) {
+    const T* q =
+        input<T>(data, kQ) + a.q.batches.offset(batch + i / a.rows) + i % a.rows * a.q.row_stride;
+    float* to = rows.query(i);
+    vloop(a.depth, [&](int64_t j, auto lanes) { store(to + j, load_float(q + j, lanes), lanes); });
+    memset(rows.acc(a, i), 0, size_t(a.width) * sizeof(float));
+    rows.top(a, i) = -kInf, rows.total(a, i) = 0;
+  }
+}
+
+// The acc of row `i` of a stack, complete but for the sink.
+template <class T>
+void end_row(const AttentionArgs& a, const Data& data, int64_t batch, int64_t row, float* acc) {
+  float &top = acc[a.width], &total = acc[a.width + 1];
+  const float factor = add_sink(sink_of(a, data, batch), top, total);
+  if (factor != 1)
+    vloop(a.width,
+          [&](int64_t j, auto lanes) { store(acc + j, load(acc + j, lanes) * factor, lanes); });
+  finish_row(a, acc, total, output<T>(data) + a.out.batches.offset(batch) + row * a.out.row_stride);
+}
+
+// Items are parts of the keys of a stack: of the heads that share keys and values.
+template <class T>
+Status run_decode(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const AttentionArgs*>(args);
+  const Rows rows{a.rows * a.group, decode_row_floats(a), reinterpret_cast<float*>(data.local)};
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t stack = item / a.parts, part = item % a.parts, batch = stack * a.group;
+    const QueryPosition position = position_of(a, data, batch);
+    const KeyRange visible = visible_to_any(a, position, 0, a.rows);
+    const int64_t count = visible.end - visible.begin;
+    const int64_t last = visible.begin + part_begin(count, a.parts, part + 1);
+    begin_rows<T>(a, data, rows, batch);
+    for (int64_t t = visible.begin + part_begin(count, a.parts, part); t < last; t += kDecodeKeys)
+      add_block<T>(a, data, rows, position, batch, t,
+                   last - t < kDecodeKeys ? last - t : kDecodeKeys);
+    for (int64_t i = 0; i < rows.n; ++i) {
+      if (a.parts == 1) {
+        end_row<T>(a, data, batch + i / a.rows, i % a.rows, rows.acc(a, i));
+      } else {
+        float* to = reinterpret_cast<float*>(data.scratch) + (item * rows.n + i) * (a.width + 2);
+        memcpy(to, rows.acc(a, i), size_t(a.width + 2) * sizeof(float));
+      }
+    }
+  }
+  return {};
+}
+
+// Items are rows of heads: their parts, joined in the order of the keys.
+template <class T>
+Status combine_splits(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const AttentionArgs*>(args);
+  auto* acc = reinterpret_cast<float*>(data.local);
+  const int64_t n = a.rows * a.group, floats = a.width + 2;
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t stack = item / n, i = item % n;
+    const float* from =
+        reinterpret_cast<const float*>(data.scratch) + (stack * a.parts * n + i) * floats;
+    float top = -kInf, total = 0;
+    for (int64_t p = 0; p < a.parts; ++p) {
+      const float other = from[p * n * floats + a.width];
+      if (other > top || other != other) top = other;
+    }
+    memset(acc, 0, size_t(a.width) * sizeof(float));
+    for (int64_t p = 0; p < a.parts; ++p, from += n * floats) {
+      if (from[a.width] == -kInf) continue;
+      const float factor = vexp(splat(from[a.width] - top))[0];
+      total += from[a.width + 1] * factor;
+      vloop(a.width, [&](int64_t j, auto lanes) {
+        store(acc + j, load(acc + j, lanes) + load(from + j, lanes) * factor, lanes);
+      });
+    }
+    acc[a.width] = top, acc[a.width + 1] = total;
+    end_row<T>(a, data, stack * a.group + i / a.rows, i % a.rows, acc);
+  }
+  return {};
+}
+
+}  // namespace
+
+int64_t decode_row_floats(const AttentionArgs& a) {
+  return (a.depth + kDecodeKeys + a.width + 2 + 15) / 16 * 16;
+}
+
+DecodePhases decode_phases(DType dtype) {
+  switch (dtype) {
+    case DType::f16: return {run_decode<F16>, combine_splits<F16>};
+    case DType::bf16: return {run_decode<BF16>, combine_splits<BF16>};
+    default: return {run_decode<float>, combine_splits<float>};
+  }
+}
+
+}  // namespace sdx::SDX_ISA

@@ -1,0 +1,239 @@
+// Attention of many queries: a block of them against one packed block of keys after the other, with
+// the softmax's largest score and sum carried along.
+#include "kernels/attention/attention.h"
+#include "kernels/matmul/pack.h"
+
+namespace sdx::SDX_ISA {
+namespace {
+
+// Where a thread's own memory holds what.
+struct Workspace {
+  void* rows;          // of A, for products
+  float* scores;       // [rows, keys of a block]
+  float* acc;          // [rows, width], of all blocks so far
+  float* block_out;    // [rows, width], of one block
+  f32v* denominators;  // [rows], by lane
+  float* maxima;       // [rows]
+  float* rescale;      // [rows], what a larger top makes of the acc before it
+};
+
+Workspace workspace_of(const AttentionArgs& a, const Data& data, int64_t rows) {
+  const auto at = [&](int64_t offset) { return reinterpret_cast<float*>(data.local + offset); };
+  float* row = at(a.row_at);
+  return {data.local,
+          at(a.scores_at),
+          at(a.acc_at),
+          at(a.block_out_at),
+          reinterpret_cast<f32v*>(row),
+          row + rows * kLanes,
+          row + rows * (kLanes + 1)};
+}
+
+int64_t keys_in(const AttentionArgs& a, int64_t block) {
+  const int64_t left = a.keys - block * kBlockKeys;
+  return left < kBlockKeys ? left : kBlockKeys;
+}
+
+// Keys and values of a block. Values behind the last key that counts are zero where they come into
+// a pair with it.
+template <class T, class U>
+void pack_block(const AttentionArgs& a, const Data& data, int64_t batch, int64_t block, U* to) {
+  const int64_t first = block * kBlockKeys, n = keys_in(a, block);
+  const int64_t left = position_of(a, data, batch).end - first;
+  const int64_t valid = kValuesPer<U> == 1 || left > n ? n : left < 0 ? 0 : left;
+  const T* k = input<T>(data, kK) + a.k.batches.offset(batch) + first * a.k.row_stride;
+  for (int64_t p = 0; p < panels_of(n); ++p, to += depth_of<U>(a.depth) * kPanel)
+    pack_panel(k, a.k.column_stride, a.k.row_stride, a.depth, n, p, to);
+  const T* v = input<T>(data, kV) + a.v.batches.offset(batch) + first * a.v.row_stride;
+  for (int64_t p = 0; p < panels_of(a.width); ++p, to += depth_of<U>(n) * kPanel)
+    pack_panel(v, a.v.row_stride, a.v.column_stride, valid, a.width, p, to);
+}
+
+// The rows of one head that an item computes, and where they stand.
+struct Queries {
+  int64_t batch, row, rows;
+  QueryPosition position;
+};
+
+// The part of a block of keys that some of the rows see, from the beginning of a panel on.
+struct Window {
+  int64_t first, n;  // in the block
+};
+
+Window window_of(const KeyRange& visible, int64_t block, int64_t keys) {
+  const int64_t begin = block * kBlockKeys,
+                last = visible.end - begin < keys ? visible.end - begin : keys;
+  const int64_t first = visible.begin > begin ? (visible.begin - begin) / kPanel * kPanel : 0;
+  return {first, last - first};
+}
+
+// Finishes the scores of a block, and notes the maxima and what they do to the acc so far.
+void update_maxima(const AttentionArgs& a, const Data& data, const Workspace& ws, const Queries& at,
+                   int64_t first, int64_t n, bool is_first) {
+  const float* mask = nullptr;
+  if (a.has_mask)
+    mask = input<float>(data, kMask) + a.mask.batches.offset(at.batch) +
+           at.row * a.mask.row_stride + first * a.mask.column_stride;
+  for (int64_t i = 0; i < at.rows; ++i) {
+    const float* added = a.has_mask ? mask + i * a.mask.row_stride : nullptr;
+    const KeyRange visible = visible_keys(a, at.position, at.row + i);
+    const float top = finish_scores(a, added, visible, first, ws.scores + i * row_floats(n), n);
+    if (is_first) {
+      ws.maxima[i] = top;
+      ws.denominators[i] = f32v{};
+      continue;
+    }
+    const float before = ws.maxima[i], now = top > before || top != top ? top : before;
+    ws.rescale[i] = before == -kInf ? 0 : now == before ? 1 : vexp(splat(before - now))[0];
+    ws.maxima[i] = now;
+    ws.denominators[i] *= ws.rescale[i];
+  }
+}
+
+void add_block_output(const AttentionArgs& a, const Workspace& ws, int64_t rows) {
+  for (int64_t i = 0; i < rows; ++i) {
+    float* acc = ws.acc + i * row_floats(a.width);
+    const float* block_out = ws.block_out + i * row_floats(a.width);
+    const float factor = ws.rescale[i];
+    vloop(a.width, [&](int64_t j, auto lanes) {
+      store(acc + j, load(acc + j, lanes) * factor + load(block_out + j, lanes), lanes);
+    });
+  }
+}
+
+// Rows of q as the left side of a product.
+template <class T>
+SDX_INLINE void copy_queries(const AttentionArgs& a, const T* q, int64_t rows, int64_t depth,
+                             int64_t depths, float* to) {
+  copy_matrix(q + depth * a.q.column_stride, a.q.row_stride, a.q.column_stride, rows, depths, to,
+              kStride);
+}
+template <class T>
+SDX_INLINE void copy_queries(const AttentionArgs& a, const T* q, int64_t rows, int64_t depth,
+                             int64_t depths, Bf16Pair* to) {
+  const int64_t left = a.depth - 2 * depth;
+  copy_rows_to_pairs(q + 2 * depth * a.q.column_stride, a.q.row_stride, a.q.column_stride, rows,
+                     left < 2 * depths ? left : 2 * depths, to);
+}
+
+// Weights of a row, from `depth` on, as the left side of a product; n scores in all.
+SDX_INLINE f32v fill_weights(const float* scores, float shift, int64_t, int64_t depth,
+                             int64_t depths, float* to) {
+  return exponentiate(scores + depth, shift, to, depths);
+}
+SDX_INLINE f32v fill_weights(const float* scores, float shift, int64_t n, int64_t depth,
+                             int64_t depths, Bf16Pair* to) {
+  float wide[2 * kDepth];
+  const int64_t left = n - 2 * depth, count = left < 2 * depths ? left : 2 * depths;
+  const f32v total = exponentiate(scores + 2 * depth, shift, wide, count);
+  copy_pairs(wide, count, to);
+  return total;
+}
+
+template <class T, class U>
+void run_block(const AttentionArgs& a, const Data& data, const Workspace& ws, const U* packed,
+               const Queries& at, const Window& window, int64_t block, bool is_first) {
+  const int64_t n = window.n, keys = keys_in(a, block), stride = row_floats(n);
+  const int64_t panel = window.first / kPanel, panels = panels_of(n);
+  const T* q = input<T>(data, kQ) + a.q.batches.offset(at.batch) + at.row * a.q.row_stride;
+  gemm_block(ws.rows, at.rows, depth_of<U>(a.depth),
+             ColumnsOf<U>{packed, (panel + panels) * kPanel, panel, panel + panels},
+             Target{ws.scores, stride}, TileEpilogue{a.scale},
+             [&](U* to, int64_t i, int64_t count, int64_t depth, int64_t depths) {
+               copy_queries(a, q + i * a.q.row_stride, count, depth, depths, to);
+             });
+  update_maxima(a, data, ws, at, block * kBlockKeys + window.first, n, is_first);
+  const U* values =
+      packed + packed_floats(depth_of<U>(a.depth), keys) + window.first / kValuesPer<U> * kPanel;
+  const int64_t value_panels = panels_of(a.width);
+  gemm_block(ws.rows, at.rows, depth_of<U>(n),
+             ColumnsOf<U>{values, value_panels * kPanel, 0, value_panels, depth_of<U>(keys)},
+             Target{is_first ? ws.acc : ws.block_out, row_floats(a.width)}, TileEpilogue{},
+             [&](U* to, int64_t first, int64_t count, int64_t depth, int64_t depths) {
+               for (int64_t i = first; i < first + count; ++i, to += kStride)
+                 ws.denominators[i] += fill_weights(ws.scores + i * stride, shift_of(ws.maxima[i]),
+                                                    n, depth, depths, to);
+             });
+  if (!is_first) add_block_output(a, ws, at.rows);
+}
+
+// Sums, maxima and totals of rows that saw no block.
+void clear(const AttentionArgs& a, const Workspace& ws, int64_t rows) {
+  for (int64_t i = 0; i < rows; ++i) {
+    memset(ws.acc + i * row_floats(a.width), 0, size_t(a.width) * sizeof(float));
+    ws.maxima[i] = -kInf;
+    ws.denominators[i] = f32v{};
+  }
+}
+
+template <class T>
+void finish(const AttentionArgs& a, const Data& data, const Workspace& ws, const Queries& at) {
+  T* out = output<T>(data) + a.out.batches.offset(at.batch) + at.row * a.out.row_stride;
+  const float sink = sink_of(a, data, at.batch);
+  for (int64_t i = 0; i < at.rows; ++i) {
+    float* acc = ws.acc + i * row_floats(a.width);
+    float total = fold_sum(ws.denominators[i]);
+    const float factor = add_sink(sink, ws.maxima[i], total);
+    if (factor != 1)
+      vloop(a.width,
+            [&](int64_t j, auto lanes) { store(acc + j, load(acc + j, lanes) * factor, lanes); });
+    finish_row(a, acc, total, out + i * a.out.row_stride);
+  }
+}
+
+template <class T, class U>
+Status pack_keys(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const AttentionArgs*>(args);
+  auto* to = reinterpret_cast<U*>(data.scratch);
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t batch = i / a.key_blocks * a.group, block = i % a.key_blocks;
+    const KeyRange visible = visible_to_any(a, position_of(a, data, batch), 0, a.rows);
+    if (visible.begin >= (block + 1) * kBlockKeys || visible.end <= block * kBlockKeys) continue;
+    pack_block<T>(a, data, batch, block, to + i * a.packed_floats);
+  }
+  return {};
+}
+
+template <class T, class U>
+Status query_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const AttentionArgs*>(args);
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t batch = item / a.query_blocks, part = item % a.query_blocks;
+    const int64_t row = part_begin(a.rows, a.query_blocks, part);
+    const int64_t rows = part_begin(a.rows, a.query_blocks, part + 1) - row;
+    const Queries at{batch, row, rows, position_of(a, data, batch)};
+    const KeyRange visible = visible_to_any(a, at.position, row, rows);
+    const Workspace ws = workspace_of(a, data, rows);
+    auto* own = reinterpret_cast<U*>(data.local + a.packed_at);
+    const auto* shared = reinterpret_cast<const U*>(data.scratch);
+    const int64_t first = visible.begin / kBlockKeys,
+                  last = (visible.end + kBlockKeys - 1) / kBlockKeys;
+    if (visible.begin == visible.end) clear(a, ws, rows);
+    for (int64_t block = first; block < last && visible.begin < visible.end; ++block) {
+      if (a.packs_own) pack_block<T>(a, data, batch, block, own);
+      const int64_t offset = (batch / a.group * a.key_blocks + block) * a.packed_floats;
+      const U* packed = a.packs_own ? own : shared + offset;
+      run_block<T>(a, data, ws, packed, at, window_of(visible, block, keys_in(a, block)), block,
+                   block == first);
+    }
+    finish<T>(a, data, ws, at);
+  }
+  return {};
+}
+
+template <class U>
+FlashPhases phases_of(DType dtype) {
+  switch (dtype) {
+    case DType::f16: return {pack_keys<F16, U>, query_blocks<F16, U>};
+    case DType::bf16: return {pack_keys<BF16, U>, query_blocks<BF16, U>};
+    default: return {pack_keys<float, U>, query_blocks<float, U>};
+  }
+}
+
+}  // namespace
+
+FlashPhases flash_phases(DType dtype, bool is_bf16) {
+  return is_bf16 ? phases_of<Bf16Pair>(dtype) : phases_of<float>(dtype);
+}
+
+}  // namespace sdx::SDX_ISA

@@ -1,0 +1,40 @@
+// Pairs of features rotated by the angles of a place.
+#pragma once
+
+#include "simd/half.h"
+
+namespace sdx::SDX_ISA {
+
+// How a row of features is rotated: `half` pairs, halves of the first 2 * half or neighbours.
+struct Rotation {
+  int64_t half, width;
+  bool is_interleaved;
+};
+
+template <class T>
+SDX_INLINE void rotate_interleaved(const T* x, const T* cos, const T* sin, int64_t half, T* y) {
+  for (int64_t i = 0; i < half; ++i) {
+    const float a = to_float(x + 2 * i), b = to_float(x + 2 * i + 1);
+    const float c = to_float(cos + i), s = to_float(sin + i);
+    store_float(y + 2 * i, splat(c * a - s * b), Part{1});
+    store_float(y + 2 * i + 1, splat(s * a + c * b), Part{1});
+  }
+}
+
+template <class T>
+SDX_INLINE void rotate_row(const Rotation& rotation, const T* x, const T* cos, const T* sin, T* y) {
+  const int64_t half = rotation.half;
+  if (rotation.is_interleaved) {
+    rotate_interleaved(x, cos, sin, half, y);
+  } else {
+    vloop(half, [&](int64_t i, auto lanes) {
+      const f32v a = load_float(x + i, lanes), b = load_float(x + half + i, lanes);
+      const f32v c = load_float(cos + i, lanes), s = load_float(sin + i, lanes);
+      store_float(y + i, c * a - s * b, lanes);
+      store_float(y + half + i, s * a + c * b, lanes);
+    });
+  }
+  memcpy(y + 2 * half, x + 2 * half, size_t(rotation.width - 2 * half) * sizeof(T));
+}
+
+}  // namespace sdx::SDX_ISA

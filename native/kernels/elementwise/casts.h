@@ -1,0 +1,80 @@
+// Conversions between element types, by ONNX's rules for Cast.
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/elements.h"
+#include "kernels/elementwise/instruction.h"
+
+namespace sdx::SDX_ISA {
+namespace {
+
+template <class T>
+constexpr bool kIsFloat = T(0.5) != T(0);
+
+// Out of range, numbers wrap as they do in registers: narrow types are cut from 32 or 64 bits.
+template <class To, class From>
+SDX_INLINE To converted(From x) {
+  if constexpr (std::is_same_v<From, Bool>) {
+    return To(x.value != 0);  // any byte but 0 is true
+  } else if constexpr (!kIsFloat<From> || kIsFloat<To>) {
+    return To(x);
+  } else if constexpr (sizeof(To) < 4) {
+    return To(int32_t(x));
+  } else if constexpr (sizeof(To) == 4 && To(-1) > To(0)) {
+    return To(int64_t(x));
+  } else if constexpr (sizeof(To) == 8 && To(-1) > To(0)) {
+    constexpr From half = From(9223372036854775808.0);
+    return x >= half ? To(int64_t(x - half)) ^ (To(1) << 63) : To(int64_t(x));
+  } else {
+    return To(x);
+  }
+}
+
+template <class From, class To>
+bool cast(const LoopArgs& s) {
+  const From* a = static_cast<const From*>(s.in[0]);
+  To* out = static_cast<To*>(s.out);
+  if (s.stride[0] == 0) {
+    const To x = converted<To>(a[0]);
+    for (int64_t i = 0; i < s.n; ++i) out[i] = x;
+  } else {
+    for (int64_t i = 0; i < s.n; ++i) out[i] = converted<To>(a[i]);
+  }
+  return true;
+}
+
+template <class From>
+bool cast_to_bool(const LoopArgs& s) {
+  const From* a = static_cast<const From*>(s.in[0]);
+  uint8_t* out = static_cast<uint8_t*>(s.out);
+  for (int64_t i = 0; i < s.n; ++i) {
+    if constexpr (std::is_same_v<From, Bool>) {
+      out[i] = a[i * s.stride[0]].value != 0;
+    } else {
+      out[i] = a[i * s.stride[0]] != 0;
+    }
+  }
+  return true;
+}
+
+template <class From>
+LoopFn cast_from(DType to) {
+  switch (to) {
+    case DType::f32: return cast<From, float>;
+    case DType::f64: return cast<From, double>;
+    case DType::i8: return cast<From, int8_t>;
+    case DType::u8: return cast<From, uint8_t>;
+    case DType::i16: return cast<From, int16_t>;
+    case DType::u16: return cast<From, uint16_t>;
+    case DType::i32: return cast<From, int32_t>;
+    case DType::u32: return cast<From, uint32_t>;
+    case DType::i64: return cast<From, int64_t>;
+    case DType::u64: return cast<From, uint64_t>;
+    case DType::boolean: return cast_to_bool<From>;
+    default: return nullptr;
+  }
+}
+
+}  // namespace
+}  // namespace sdx::SDX_ISA

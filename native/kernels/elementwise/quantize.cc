@@ -1,0 +1,56 @@
+// Quantizing to integers of 8 or 16 bits, and back; as in kernels/quantize.
+#include "kernels/elementwise/instruction.h"
+#include "simd/narrow.h"
+
+namespace sdx::SDX_ISA {
+namespace {
+
+template <class Q>
+constexpr float kLowest = Q(-1) < Q(0) ? -float(1 << (8 * sizeof(Q) - 1)) : 0.0f;
+template <class Q>
+constexpr float kHighest = kLowest<Q> + float((1 << (8 * sizeof(Q))) - 1);
+
+// The bounds are moved instead of the number, so that rounding happens where floats hold all
+// integers.
+template <class Q>
+bool quantize(const LoopArgs& s) {
+  const float* x = static_cast<const float*>(s.in[0]);
+  const float* scale = static_cast<const float*>(s.in[1]);
+  const f32v zero = s.p[0] != 0 ? splat(*static_cast<const float*>(s.in[2])) : f32v{};
+  const f32v low = kLowest<Q> - zero, high = kHighest<Q> - zero, by = splat(*scale);
+  Q* out = static_cast<Q*>(s.out);
+  const int64_t x_stride = s.stride[0];
+  vloop(s.n, [&](int64_t i, auto lanes) {
+    const f32v held = clamp(load(x + i * x_stride, lanes) / by, low, high);
+    store_i32(out + i, __builtin_convertvector(round_small(held) + zero, i32v), lanes);
+  });
+  return true;
+}
+
+template <class Q>
+bool dequantize(const LoopArgs& s) {
+  const f32v scale = splat(*static_cast<const float*>(s.in[0]));
+  const f32v zero = s.p[0] != 0 ? splat(*static_cast<const float*>(s.in[1])) : f32v{};
+  const Q* q = static_cast<const Q*>(s.in[2]);
+  float* out = static_cast<float*>(s.out);
+  const int64_t x_stride = s.stride[2];
+  vloop(s.n, [&](int64_t i, auto lanes) {
+    store(out + i, (load_int_as_float(q + i * x_stride, lanes) - zero) * scale, lanes);
+  });
+  return true;
+}
+
+}  // namespace
+
+LoopFn find_quantize_loop(ChainOp op, DType instructions) {
+  const bool is_to = op == ChainOp::quantize;
+  switch (instructions) {
+    case DType::u8: return is_to ? quantize<uint8_t> : dequantize<uint8_t>;
+    case DType::i8: return is_to ? quantize<int8_t> : dequantize<int8_t>;
+    case DType::u16: return is_to ? quantize<uint16_t> : dequantize<uint16_t>;
+    case DType::i16: return is_to ? quantize<int16_t> : dequantize<int16_t>;
+    default: return nullptr;
+  }
+}
+
+}  // namespace sdx::SDX_ISA

@@ -1,0 +1,128 @@
+// What the scores of an ai.onnx.ml estimator become: transformed numbers, and the label of a class.
+#pragma once
+
+#include "kernels/kernel.h"
+
+namespace sdx::SDX_ISA {
+
+enum class Post : int64_t { none, softmax, logistic, softmax_zero, probit };
+
+enum class LabelRule : int64_t {
+  none,    // scores as they are, transformed
+  argmax,  // the label of the largest score, and all scores
+  binary,  // one score decides between two labels
+};
+
+// The end of an estimator, as `ints` tell it; the order is that of providers/cpu/scores.py.
+struct OutputRule {
+  LabelRule label_rule = LabelRule::none;
+  Post post = Post::none;
+  int64_t n_scores = 1;    // sums of a row
+  int64_t n_columns = 1;   // numbers that go out for a row
+  bool is_single = false;  // scores are rounded to float before they are compared or transformed
+  bool is_second = false;  // yes_no: the score stands beside a zero
+  bool is_complement = false;  // yes_no: the first column is 1 - score, not -score
+  bool is_probable = false;    // yes_no: a half decides, not zero
+};
+
+constexpr int kOutputRuleInts = 8;
+
+SDX_INLINE OutputRule read_output_rule(const int64_t* ints) {
+  return {LabelRule(ints[0]), Post(ints[1]), ints[2],      ints[3],
+          ints[4] != 0,       ints[5] != 0,  ints[6] != 0, ints[7] != 0};
+}
+
+SDX_INLINE double logistic(double x) {
+  const double e = __builtin_exp(-__builtin_fabs(x));
+  return x >= 0 ? 1 / (1 + e) : e / (1 + e);
+}
+
+// The quantile of the normal distribution, by Winitzki's formula.
+SDX_INLINE double probit(double x) {
+  const double t = 2 * x - 1, a = 0.147;
+  const double log = __builtin_log((1 - t) * (1 + t));
+  const double half = 2 / (3.14159 * a) + log / 2;
+  const double size = __builtin_sqrt(2 * (__builtin_sqrt(half * half - log / a) - half));
+  return __builtin_copysign(size, t);
+}
+
+SDX_INLINE void softmax(double* s, int64_t n) {
+  double top = s[0], total = 0;
+  for (int64_t i = 1; i < n; ++i) top = top != top || top > s[i] ? top : s[i];
+  for (int64_t i = 0; i < n; ++i) total += s[i] = __builtin_exp(s[i] - top);
+  for (int64_t i = 0; i < n; ++i) s[i] /= total;
+}
+
+// A score of zero, which means no votes at all, stays zero.
+SDX_INLINE void softmax_zero(double* s, int64_t n) {
+  double top = s[0], total = 0;
+  for (int64_t i = 1; i < n; ++i) top = top != top || top > s[i] ? top : s[i];
+  for (int64_t i = 0; i < n; ++i) {
+    const bool has_votes = __builtin_fabs(s[i]) > 1e-7;
+    s[i] = has_votes ? __builtin_exp(s[i] - top) : s[i] * __builtin_exp(-top);
+    if (has_votes) total += s[i];
+  }
+  for (int64_t i = 0; i < n; ++i) s[i] /= total;
+}
+
+// In place. Only PROBIT touches a score that is alone.
+SDX_INLINE void transform(double* s, int64_t n, Post post) {
+  if (n < 2 && post != Post::probit) return;
+  switch (post) {
+    case Post::none: return;
+    case Post::softmax: return softmax(s, n);
+    case Post::softmax_zero: return softmax_zero(s, n);
+    case Post::logistic:
+      for (int64_t i = 0; i < n; ++i) s[i] = logistic(s[i]);
+      return;
+    case Post::probit:
+      for (int64_t i = 0; i < n; ++i) s[i] = probit(s[i]);
+  }
+}
+
+// The first of the largest scores; those without votes and NaN lose against all others.
+SDX_INLINE int64_t top_of(const double* s, int64_t n, const uint8_t* voted) {
+  int64_t best = 0;
+  double top = -__builtin_inf();
+  for (int64_t i = 0; i < n; ++i) {
+    if ((voted == nullptr || voted[i]) && s[i] > top) top = s[i], best = i;
+  }
+  return best;
+}
+
+// The columns of a yes-or-no question, from its score in s[0]; s has room for two.
+SDX_INLINE void two_columns(const OutputRule& v, double* s) {
+  const double score = s[0];
+  if (v.n_columns == 1) return transform(s, 1, v.post);
+  s[1] = score;
+  if (v.is_second) {
+    s[0] = 0;
+    return transform(s, 2, v.post);
+  }
+  const double rest = v.is_single ? double(1 - float(score)) : 1 - score;
+  s[0] = v.is_complement || v.post == Post::probit ? rest : -score;
+  if (v.post == Post::logistic) s[0] = -score;
+  if (v.post == Post::logistic || v.post == Post::probit) transform(s, 2, v.post);
+}
+
+// Ends one row: `s` holds n_scores sums, has room for n_columns, and is spoilt. `labels` are those
+// of the classes, or null where no label is asked for.
+template <class Out>
+SDX_INLINE void write_estimator_row(const OutputRule& v, double* s, const uint8_t* voted,
+                                    const int64_t* labels, int64_t* label, Out* out) {
+  if (v.is_single)
+    for (int64_t i = 0; i < v.n_scores; ++i) s[i] = double(float(s[i]));
+  if (v.label_rule == LabelRule::binary) {
+    if (label != nullptr) *label = labels[s[0] > (v.is_probable ? 0.5 : 0.0)];
+    two_columns(v, s);
+  } else {
+    if (v.label_rule == LabelRule::argmax && label != nullptr)
+      *label = labels[top_of(s, v.n_scores, voted)];
+    transform(s, v.n_scores, v.post);
+  }
+  if (out == nullptr) return;
+  const bool is_exact = v.post == Post::none;
+  for (int64_t i = 0; i < v.n_columns; ++i) out[i] = is_exact ? Out(s[i]) : Out(float(s[i]));
+}
+
+}  // namespace sdx::SDX_ISA

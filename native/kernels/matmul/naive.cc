@@ -1,0 +1,67 @@
+// Products of f64 and integers, which models rarely multiply, and tiny ones of f32: no packing.
+#include "kernels/matmul/kernels.h"
+#include "kernels/matmul/operands.h"
+#include "kernels/row_stride.h"
+
+namespace sdx::SDX_ISA {
+namespace {
+
+constexpr int64_t kColumns = 64;  // of one item: a row of its acc stays in registers and L1
+
+struct NaiveArgs {
+  MatMulShape p;
+  int64_t out_row_stride;  // elements between rows of the output
+  double alpha;
+};
+
+// Items: parts of a row of the output.
+template <class T>
+Status naive_parts(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const NaiveArgs*>(args);
+  const MatMulShape& p = a.p;
+  const int64_t parts = (p.n + kColumns - 1) / kColumns;
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t row = i / parts % p.m, batch = i / parts / p.m, column = i % parts * kColumns;
+    const int64_t n = p.n - column < kColumns ? p.n - column : kColumns;
+    const T* left = input<T>(data, 0) + p.a.offset(batch) + p.rows.offset(row);
+    const T* right =
+        input<T>(data, 1) + p.b.offset(p.which.offset(batch)) + column * p.b_column_stride;
+    T acc[kColumns] = {};
+    for (int64_t k = 0; k < p.k; ++k) {
+      const T factor = left[k * p.k_stride];
+      const T* b = right + k * p.b_row_stride;
+      if (p.b_column_stride == 1) {
+        for (int64_t j = 0; j < n; ++j) acc[j] += factor * b[j];
+      } else {
+        for (int64_t j = 0; j < n; ++j) acc[j] += factor * b[j * p.b_column_stride];
+      }
+    }
+    T* to = output<T>(data) + (batch * p.m + row) * a.out_row_stride + column;
+    for (int64_t j = 0; j < n; ++j) to[j] = a.alpha == 1 ? acc[j] : T(double(acc[j]) * a.alpha);
+  }
+  return {};
+}
+
+}  // namespace
+
+Status matmul_naive(const Call& call, Plan& plan) {
+  auto* args = plan.make<NaiveArgs>();
+  args->p = matmul_shape(matrix_batch(call.in[0], true, call.ints[0] != 0),
+                         matrix_batch(call.in[1], false, call.ints[1] != 0));
+  args->out_row_stride = call.out[0].is_contiguous() ? args->p.n : row_stride(call.out[0]);
+  args->alpha = call.floats[0];
+  plan.args = args;
+  const MatMulShape& p = args->p;
+  const int64_t count = p.batches * p.m * ((p.n + kColumns - 1) / kColumns);
+  const int64_t work = p.k * kColumns / 4;
+  switch (call.in[0].dtype) {
+    case DType::f32: plan.add(naive_parts<float>, count, work); break;
+    case DType::f64: plan.add(naive_parts<double>, count, work); break;
+    case DType::i32:  // wraps around, as unsigned numbers do without being undefined
+    case DType::u32: plan.add(naive_parts<uint32_t>, count, work); break;
+    default: plan.add(naive_parts<uint64_t>, count, work); break;
+  }
+  return {};
+}
+
+}  // namespace sdx::SDX_ISA

@@ -1,0 +1,429 @@
+// A router sends each token to a few experts, small networks whose weights are floats (MoE), or of
+// few bits (QMoE).
+//
+// Numbers of k bits lie 8 / k to a byte. Rows are unpacked field by field: first the lowest bits of
+// all bytes, then the next ones. What they are multiplied by lies in the same order.
+#include "kernels/kernel.h"
+#include "simd/math.h"
+#include "simd/narrow.h"
+
+namespace sdx::SDX_ISA {
+namespace {
+
+enum Slot { kX, kRouter, kLayers, kZeros = kLayers + 9, kChosen = kZeros + 3 };
+enum class Activation : int64_t { relu, gelu, silu, identity, swiglu };
+constexpr int64_t kUnits = 16;  // rows of weights that an item takes
+constexpr int64_t kFloat = 32;  // bits of weights that are floats
+
+// The weights of a layer: `rows` of `columns` for each expert.
+struct Weights {
+  int slot, zero_slot;
+  int64_t rows, columns, bits, block, n_blocks;
+  bool has_bias, has_zeros;
+
+  SDX_INLINE int64_t fields() const { return bits == kFloat ? 1 : 8 / bits; }
+  SDX_INLINE int64_t row_bytes() const { return columns / fields(); }
+};
+
+struct Experts {
+  Weights in, out, gate;
+  int64_t tokens, width, inner, experts, k;
+  Activation activation;
+  int64_t fusion;  // 0: none, 1: both sides of a SwiGLU take turns, 2: one behind the other
+  bool has_gate, has_chosen, normalizes;
+  bool is_of_all;  // shares are those of a softmax over all experts, not over the chosen ones
+  float alpha, beta, limit;
+  // Where things lie in the scratch memory, in elements of 4 bytes.
+  int64_t starts_at, order_at, shares_at, rows_at, hidden_at, results_at;
+
+  SDX_INLINE int64_t slots() const { return tokens * k; }
+};
+
+template <class T>
+SDX_INLINE T* at(const Data& data, int64_t place) {
+  return reinterpret_cast<T*>(data.scratch) + place;
+}
+
+// The experts of one token, best first and the first of equal ones, and what each counts.
+void route(const Experts& a, const Data& data, int64_t token, int32_t* chosen, float* shares) {
+  const float* router = input<float>(data, kRouter) + token * a.experts;
+  for (int64_t j = 0; j < a.k; ++j) {
+    int32_t best = -1;
+    for (int32_t e = 0; e < a.experts; ++e) {
+      bool is_taken = false;
+      for (int64_t i = 0; i < j; ++i) is_taken |= chosen[i] == e;
+      if (is_taken) continue;
+      const bool is_better = best < 0 || router[e] > router[best] ||
+                             (router[best] != router[best] && router[e] == router[e]);
+      if (is_better) best = e;
+    }
+    chosen[j] = best;
+  }
+  float total = 0;
+  for (int64_t j = 0; j < a.k; ++j) {
+    if (a.has_chosen)
+      shares[j] = input<float>(data, kChosen)[token * a.experts + chosen[j]];
+    else
+      shares[j] = __builtin_expf(router[chosen[j]] - router[chosen[0]]);
+    total += shares[j];
+  }
+  if (a.has_chosen && (!a.normalizes || total == 0)) return;
+  if (a.is_of_all) {
+    total = 0;
+    for (int64_t e = 0; e < a.experts; ++e) total += __builtin_expf(router[e] - router[chosen[0]]);
+  }
+  for (int64_t j = 0; j < a.k; ++j) shares[j] /= total;
+}
+
+// Where element i of n lies when fields are unpacked one after the other.
+SDX_INLINE int64_t place_of(int64_t i, int64_t n, int64_t fields) {
+  return i % fields * (n / fields) + i / fields;
+}
+
+// One item: the slots of each expert one after the other, and the tokens in the order of fields.
+Status route_all(const void* args, const Data& data, int64_t, int64_t) {
+  const auto& a = *static_cast<const Experts*>(args);
+  auto* starts = at<int32_t>(data, a.starts_at);
+  auto* order = at<int32_t>(data, a.order_at);
+  auto* chosen = order + a.slots();
+  for (int64_t t = 0; t < a.tokens; ++t)
+    route(a, data, t, chosen + t * a.k, at<float>(data, a.shares_at) + t * a.k);
+  int32_t n = 0;
+  for (int64_t e = 0; e < a.experts; ++e) {
+    starts[e] = n;
+    for (int64_t s = 0; s < a.slots(); ++s)
+      if (chosen[s] == e) order[n++] = int32_t(s);
+  }
+  starts[a.experts] = n;
+  const int64_t fields = a.in.fields();
+  for (int64_t t = 0; t < a.tokens; ++t) {
+    const float* x = input<float>(data, kX) + t * a.width;
+    float* to = at<float>(data, a.rows_at) + t * a.width;
+    for (int64_t i = 0; i < a.width; ++i) to[place_of(i, a.width, fields)] = x[i];
+  }
+  return {};
+}
+
+// The zero points of a row, which are packed like its numbers.
+struct Zeros {
+  const uint8_t* from;
+  int64_t first;
+
+  template <int kBits>
+  SDX_INLINE float at_block(int64_t block) const {
+    if (from == nullptr) return float(1 << (kBits - 1));
+    constexpr int kFields = 8 / kBits;
+    const uint64_t i = uint64_t(first + block);
+    return float(from[i / kFields] >> (i % kFields * kBits) & ((1 << kBits) - 1));
+  }
+};
+
+Zeros zeros_of(const Weights& w, const Data& data, int64_t expert, int64_t row) {
+  if (!w.has_zeros) return {nullptr, 0};
+  const uint8_t* zeros = input<uint8_t>(data, w.zero_slot);
+  const int64_t fields = w.fields(), count = w.block > 0 ? w.n_blocks : w.rows;
+  const int64_t bytes = (count + fields - 1) / fields;
+  if (w.block > 0) return {zeros + (expert * w.rows + row) * bytes, 0};
+  return {zeros + expert * bytes, row};
+}
+
+template <int kBits>
+void unpack_bits(const Weights& w, const Data& data, int64_t expert, int64_t row, float* to) {
+  const int64_t line = expert * w.rows + row, row_bytes = w.row_bytes();
+  const uint8_t* from = input<uint8_t>(data, w.slot) + line * row_bytes;
+  const float* scales = input<float>(data, w.slot + 1) + line * w.n_blocks;
+  const Zeros zeros = zeros_of(w, data, expert, row);
+  const int64_t n = row_bytes / w.n_blocks;  // bytes of a block
+  const i32v mask = splat(int32_t((1 << kBits) - 1));
+  for (int64_t b = 0; b < w.n_blocks; ++b) {
+    const f32v scale = splat(scales[b]), zero = splat(zeros.at_block<kBits>(b));
+    vloop(n, [&](int64_t i, auto lanes) {
+      const i32v bytes = load_i32(from + b * n + i, lanes);
+      for (int f = 0; f < 8 / kBits; ++f) {
+        const f32v q = __builtin_convertvector((bytes >> (f * kBits)) & mask, f32v);
+        store(to + f * row_bytes + b * n + i, (q - zero) * scale, lanes);
+      }
+    });
+  }
+}
+
+void copy_floats(const Weights& w, const Data& data, int64_t expert, int64_t row, float* to) {
+  const float* from = input<float>(data, w.slot) + (expert * w.rows + row) * w.columns;
+  vloop(w.columns, [&](int64_t i, auto lanes) { store(to + i, load(from + i, lanes), lanes); });
+}
+
+// Rows [first, first + count) by `step`, one behind the other.
+void unpack_rows(const Weights& w, const Data& data, int64_t expert, int64_t first, int64_t step,
+                 int64_t count, float* to) {
+  const auto unpack = w.bits == kFloat ? copy_floats
+                      : w.bits == 2    ? unpack_bits<2>
+                      : w.bits == 4    ? unpack_bits<4>
+                                       : unpack_bits<8>;
+  for (int64_t i = 0; i < count; ++i) unpack(w, data, expert, first + i * step, to + i * w.columns);
+}
+
+// One row times x, without being unpacked to memory: what the only token of an expert takes.
+template <int kBits>
+float dot_bits(const Weights& w, const Data& data, int64_t expert, int64_t row, const float* x) {
+  constexpr int kFields = 8 / kBits;
+  const int64_t line = expert * w.rows + row, row_bytes = w.row_bytes();
+  const uint8_t* from = input<uint8_t>(data, w.slot) + line * row_bytes;
+  const float* scales = input<float>(data, w.slot + 1) + line * w.n_blocks;
+  const Zeros zeros = zeros_of(w, data, expert, row);
+  const int64_t n = row_bytes / w.n_blocks;
+  const i32v mask = splat(int32_t((1 << kBits) - 1));
+  f32v total{};
+  for (int64_t b = 0; b < w.n_blocks; ++b) {
+    const f32v zero = splat(zeros.at_block<kBits>(b));
+    f32v sums[kFields] = {};
+    vloop(n, [&](int64_t i, auto lanes) {
+      const i32v bytes = load_i32(from + b * n + i, lanes);
+      for (int f = 0; f < kFields; ++f) {
+        const f32v q = __builtin_convertvector((bytes >> (f * kBits)) & mask, f32v) - zero;
+        sums[f] += q * load(x + f * row_bytes + b * n + i, lanes);
+      }
+    });
+    for (int f = 1; f < kFields; ++f) sums[0] += sums[f];
+    total += sums[0] * scales[b];
+  }
+  return reduce_sum(total);
+}
+
+float dot_floats(const Weights& w, const Data& data, int64_t expert, int64_t row, const float* x) {
+  const float* from = input<float>(data, w.slot) + (expert * w.rows + row) * w.columns;
+  f32v total{};
+  vloop(w.columns,
+        [&](int64_t i, auto lanes) { total += load(from + i, lanes) * load(x + i, lanes); });
+  return reduce_sum(total);
+}
+
+constexpr int kRowsTogether = 4;
+constexpr int kTokensTogether = 4;
+
+// sums[i * kTokensTogether + t]: row i, `n` long, times x[t].
+void multiply(const float* rows, const float* const* x, int64_t n, float* sums) {
+  f32v total[kRowsTogether][kTokensTogether] = {};
+  vloop(n, [&](int64_t i, auto lanes) {
+    f32v each[kTokensTogether];
+    for (int t = 0; t < kTokensTogether; ++t) each[t] = load(x[t] + i, lanes);
+    for (int r = 0; r < kRowsTogether; ++r) {
+      const f32v row = load(rows + r * n + i, lanes);
+      for (int t = 0; t < kTokensTogether; ++t) total[r][t] += row * each[t];
+    }
+  });
+  for (int r = 0; r < kRowsTogether; ++r)
+    for (int t = 0; t < kTokensTogether; ++t)
+      sums[r * kTokensTogether + t] = reduce_sum(total[r][t]);
+}
+
+// Rows [first, first + count) by `step` times x; sums are as far apart as those of `multiply`.
+void dot_rows(const Weights& w, const Data& data, int64_t expert, int64_t first, int64_t step,
+              int64_t count, const float* x, float* sums) {
+  const auto dot = w.bits == kFloat ? dot_floats
+                   : w.bits == 2    ? dot_bits<2>
+                   : w.bits == 4    ? dot_bits<4>
+                                    : dot_bits<8>;
+  for (int64_t i = 0; i < count; ++i)
+    sums[i * kTokensTogether] = dot(w, data, expert, first + i * step, x);
+}
+
+SDX_INLINE float bias_of(const Weights& w, const Data& data, int64_t expert, int64_t row) {
+  return w.has_bias ? input<float>(data, w.slot + 2)[expert * w.rows + row] : 0.0f;
+}
+
+float activated(const Experts& a, float h, float linear) {
+  const f32v x = splat(h);
+  switch (a.activation) {
+    case Activation::relu: return vmax(x, f32v{})[0] * linear;
+    case Activation::gelu: return vgelu_tanh(x)[0] * linear;
+    case Activation::silu: return h * vsigmoid(x)[0] * linear;
+    case Activation::identity: return h * linear;
+    case Activation::swiglu: break;
+  }
+  const f32v held = vmin(x, splat(a.limit));
+  const f32v side = vmin(vmax(splat(linear), splat(-a.limit)), splat(a.limit));
+  return (held * vsigmoid(held * a.alpha) * (side + a.beta))[0];
+}
+
+// The slots of an expert, a few at a time; the last one stands for those that are missing.
+struct Batch {
+  int64_t count;
+  int64_t slot[kTokensTogether];
+  const float* x[kTokensTogether];
+};
+
+Batch batch_of(const int32_t* order, int64_t first, int64_t last, const float* rows, int64_t n,
+               int64_t share) {
+  Batch b{};
+  b.count = last - first < kTokensTogether ? last - first : kTokensTogether;
+  for (int64_t t = 0; t < kTokensTogether; ++t) {
+    b.slot[t] = order[first + (t < b.count ? t : b.count - 1)];
+    b.x[t] = rows + b.slot[t] / share * n;
+  }
+  return b;
+}
+
+// Units [first, first + count) of an expert, for all of its slots.
+void hide_units(const Experts& a, const Data& data, int64_t e, int64_t first, int64_t count) {
+  const auto* starts = at<int32_t>(data, a.starts_at);
+  auto* main = reinterpret_cast<float*>(data.local);
+  float* side = main + kRowsTogether * a.width;
+  const bool has_side = a.has_gate || a.fusion != 0;
+  const Weights& second = a.has_gate ? a.gate : a.in;
+  const int64_t step = a.fusion == 1 ? 2 : 1;
+  const int64_t other = a.fusion == 1 ? 2 * first + 1 : a.fusion == 2 ? first + a.inner : first;
+  const bool is_lone = starts[e + 1] - starts[e] == 1;
+  if (!is_lone) unpack_rows(a.in, data, e, first * step, step, count, main);
+  if (!is_lone && has_side) unpack_rows(second, data, e, other, step, count, side);
+  for (int64_t i = starts[e]; i < starts[e + 1]; i += kTokensTogether) {
+    const Batch b = batch_of(at<int32_t>(data, a.order_at), i, starts[e + 1],
+                             at<float>(data, a.rows_at), a.width, a.k);
+    float h[kRowsTogether * kTokensTogether], linear[kRowsTogether * kTokensTogether];
+    if (is_lone) {
+      dot_rows(a.in, data, e, first * step, step, count, b.x[0], h);
+      if (has_side) dot_rows(second, data, e, other, step, count, b.x[0], linear);
+    } else {
+      multiply(main, b.x, a.width, h);
+      if (has_side) multiply(side, b.x, a.width, linear);
+    }
+    for (int64_t u = 0; u < count; ++u)
+      for (int64_t t = 0; t < b.count; ++t) {
+        const int64_t j = u * kTokensTogether + t;
+        const float x = h[j] + bias_of(a.in, data, e, (first + u) * step);
+        const float y = has_side ? linear[j] + bias_of(second, data, e, other + u * step) : 1.0f;
+        at<float>(data,
+                  a.hidden_at)[b.slot[t] * a.inner + place_of(first + u, a.inner, a.out.fields())] =
+            activated(a, x, y);
+      }
+  }
+}
+
+void give_columns(const Experts& a, const Data& data, int64_t e, int64_t first, int64_t count) {
+  const auto* starts = at<int32_t>(data, a.starts_at);
+  auto* rows = reinterpret_cast<float*>(data.local);
+  const bool is_lone = starts[e + 1] - starts[e] == 1;
+  if (!is_lone) unpack_rows(a.out, data, e, first, 1, count, rows);
+  for (int64_t i = starts[e]; i < starts[e + 1]; i += kTokensTogether) {
+    const Batch b = batch_of(at<int32_t>(data, a.order_at), i, starts[e + 1],
+                             at<float>(data, a.hidden_at), a.inner, 1);
+    float y[kRowsTogether * kTokensTogether];
+    if (is_lone)
+      dot_rows(a.out, data, e, first, 1, count, b.x[0], y);
+    else
+      multiply(rows, b.x, a.inner, y);
+    for (int64_t n = 0; n < count; ++n)
+      for (int64_t t = 0; t < b.count; ++t)
+        at<float>(data, a.results_at)[b.slot[t] * a.width + first + n] =
+            (y[n * kTokensTogether + t] + bias_of(a.out, data, e, first + n)) *
+            at<float>(data, a.shares_at)[b.slot[t]];
+  }
+}
+
+// Items are blocks of `n` units or columns of each expert.
+template <void (*run)(const Experts&, const Data&, int64_t, int64_t, int64_t)>
+void run_blocks(const Experts& a, const Data& data, int64_t n, int64_t begin, int64_t end) {
+  const auto* starts = at<int32_t>(data, a.starts_at);
+  const int64_t blocks = (n + kUnits - 1) / kUnits;
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t e = item / blocks, first = item % blocks * kUnits;
+    const int64_t last = first + kUnits < n ? first + kUnits : n;
+    if (starts[e] == starts[e + 1]) continue;
+    for (int64_t i = first; i < last; i += kRowsTogether)
+      run(a, data, e, i, last - i < kRowsTogether ? last - i : kRowsTogether);
+  }
+}
+
+Status hide(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const Experts*>(args);
+  run_blocks<hide_units>(a, data, a.inner, begin, end);
+  return {};
+}
+
+Status give(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const Experts*>(args);
+  run_blocks<give_columns>(a, data, a.width, begin, end);
+  return {};
+}
+
+Status add_up(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const Experts*>(args);
+  for (int64_t t = begin; t < end; ++t) {
+    const float* from = at<float>(data, a.results_at) + t * a.k * a.width;
+    float* to = output<float>(data) + t * a.width;
+    vloop(a.width, [&](int64_t i, auto lanes) {
+      f32v total = load(from + i, lanes);
+      for (int64_t j = 1; j < a.k; ++j) total += load(from + j * a.width + i, lanes);
+      store(to + i, total, lanes);
+    });
+  }
+  return {};
+}
+
+Weights weights_of(const Call& call, int number, int64_t rows, int64_t columns) {
+  Weights w{};
+  w.slot = kLayers + 3 * number, w.zero_slot = kZeros + number;
+  w.rows = rows, w.columns = columns;
+  w.bits = call.ints[3 + number], w.block = call.ints[2];
+  w.n_blocks = w.block > 0 ? columns / w.block : 1;
+  if (w.n_blocks < 1) w.n_blocks = 1;
+  w.has_bias = call.in[w.slot + 2].is_given();
+  w.has_zeros = call.in[w.zero_slot].is_given();
+  return w;
+}
+
+void place(Experts& a, Plan& plan) {
+  int64_t next = 0;
+  const auto take = [&](int64_t elements) {
+    const int64_t from = next;
+    next = (next + elements + 15) / 16 * 16;
+    return from;
+  };
+  a.starts_at = take(a.experts + 1);
+  a.order_at = take(2 * a.slots());
+  a.shares_at = take(a.slots());
+  a.rows_at = take(a.tokens * a.width);
+  a.hidden_at = take(a.slots() * a.inner);
+  a.results_at = take(a.slots() * a.width);
+  plan.scratch_bytes = next * 4;
+  const int64_t own = kRowsTogether * (2 * a.width > a.inner ? 2 * a.width : a.inner);
+  plan.local_bytes = (own + 15) / 16 * 64;
+}
+
+// Operands: tokens, router, weights, scales and bias of each layer (in, out, gate), their zero
+// points, and the shares of experts. ints: k, units of an expert, block size, bits of each layer,
+// activation, fusion, whether shares are normalized, and whether they are those of a softmax over
+// all experts. floats: alpha, beta, limit.
+Status experts(const Call& call, Plan& plan) {
+  auto* a = plan.make<Experts>();
+  const View &x = call.in[kX], &router = call.in[kRouter];
+  const int64_t* ints = call.ints;
+  a->width = x.dims[x.rank - 1], a->tokens = x.count(0, x.rank - 1);
+  a->experts = router.dims[1], a->k = ints[0], a->inner = ints[1];
+  a->activation = Activation(ints[6]), a->fusion = ints[7], a->normalizes = ints[8] != 0;
+  a->is_of_all = ints[9] != 0;
+  a->has_gate = call.in[kLayers + 6].is_given();
+  a->has_chosen = call.in[kChosen].is_given();
+  a->alpha = float(call.floats[0]), a->beta = float(call.floats[1]);
+  a->limit = float(call.floats[2]);
+  a->in = weights_of(call, 0, a->fusion != 0 ? 2 * a->inner : a->inner, a->width);
+  a->out = weights_of(call, 1, a->width, a->inner);
+  a->gate = weights_of(call, 2, a->inner, a->width);
+  place(*a, plan);
+  plan.args = a;
+  const int64_t each = (a->slots() + a->experts - 1) / (a->experts < 1 ? 1 : a->experts) + 2;
+  const int64_t work = kUnits * a->width * each / kLanes;
+  plan.add(route_all, 1, a->tokens * (a->experts * a->k + a->width));
+  plan.add(hide, a->experts * ((a->inner + kUnits - 1) / kUnits), work);
+  plan.add(give, a->experts * ((a->width + kUnits - 1) / kUnits), work);
+  plan.add(add_up, a->tokens, a->width * a->k / kLanes);
+  return {};
+}
+
+constexpr Kernel kKernels[] = {
+    {"moe", Accepts::contiguous, experts},
+};
+
+}  // namespace
+}  // namespace sdx::SDX_ISA
+
+SDX_FAMILY(moe, kKernels)

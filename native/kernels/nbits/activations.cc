@@ -1,0 +1,219 @@
+// Rows of x in the order in which few rows are multiplied, and the rows that cannot be.
+#include "kernels/nbits/gemv.h"
+#include "simd/narrow.h"
+
+namespace sdx::SDX_ISA::nbits {
+namespace {
+
+// Weights along k lie in vectors of fields: each field of all lanes or bytes is a vector of x.
+template <int bits, class T>
+void reorder_fields(const T* from, int64_t n, T* to) {
+  constexpr int kFields = 8 * int(sizeof(T)) / bits, kCount = SDX_VEC_BYTES / int(sizeof(T));
+  for (int64_t k = 0; k < n;
+       k += kFields * kCount, from += kFields * kCount, to += kFields * kCount)
+    for (int i = 0; i < kFields; ++i)
+      for (int j = 0; j < kCount; ++j) to[i * kCount + j] = from[j * kFields + i];
+}
+
+// Fields of all bytes of a word of weights.
+template <int bits>
+void reorder_words(const int8_t* from, int64_t n, int8_t* to) {
+  constexpr int kFields = 8 / bits;
+  for (int64_t k = 0; k < n; k += 4 * kFields)
+    for (int i = 0; i < kFields; ++i)
+      for (int j = 0; j < 4; ++j) to[k + 4 * i + j] = from[k + j * kFields + i];
+}
+
+template <int bits, class T>
+void reorder_row(const Activations& x, const T* from, T* to) {
+  if constexpr (sizeof(T) == 1) {
+    if (x.order == Order::words) return reorder_words<bits>(from, x.k, to);
+  }
+  reorder_fields<bits>(from, x.k, to);
+}
+
+// Halves of a vector folded onto each other until one lane is left.
+template <class T, class F>
+SDX_INLINE T fold(Vec<T> v, F&& join) {
+  typedef T Four __attribute__((vector_size(16)));
+  Four parts[kLanes / 4];
+  memcpy(parts, &v, sizeof v);
+  if constexpr (kLanes == 16)
+    parts[0] = join(parts[0], parts[2]), parts[1] = join(parts[1], parts[3]);
+  if constexpr (kLanes >= 8) parts[0] = join(parts[0], parts[1]);
+  const Four two = join(parts[0], __builtin_shufflevector(parts[0], parts[0], 2, 3, 0, 1));
+  return join(two, __builtin_shufflevector(two, two, 1, 0, 3, 2))[0];
+}
+
+struct Sum {
+  template <class V>
+  SDX_INLINE V operator()(V a, V b) const {
+    return a + b;
+  }
+};
+struct Most {
+  template <class V>
+  SDX_INLINE V operator()(V a, V b) const {
+    return a > b ? a : b;
+  }
+};
+
+// Values [k, k + n) of a row, all in one block.
+struct Block {
+  float step, sum;
+  bool is_finite;
+};
+
+// Whole numbers of steps as x_bytes, each `plane` bytes behind the one before it.
+template <int x_bytes>
+SDX_INLINE void store_planes(int8_t* to, int64_t plane, i32v steps, auto lanes) {
+  if constexpr (x_bytes == 1) {
+    store_i32(to, steps, lanes);
+  } else {
+    const i32v upper = (steps + 64) >> plane_shift(2), top = (upper + 128) >> plane_shift(1);
+    store_i32(to, top, lanes);
+    store_i32(to + plane, upper - (top << plane_shift(1)), lanes);
+    store_i32(to + 2 * plane, steps - (upper << plane_shift(2)), lanes);
+  }
+}
+
+// As floats they stay what they are, with their sum; else they become steps.
+template <int x_bytes>
+SDX_INLINE Block quantize_block(const float* x, int64_t n, Activation<x_bytes>* to, int64_t plane) {
+  f32v total{};
+  i32v top{};  // sizes are ordered as their bits are, and NaN is the largest
+  vloop(n, [&](int64_t i, auto lanes) {
+    const f32v v = load(x + i, lanes);
+    top = Most{}(top, (i32v)v & 0x7fffffff);
+    total += v;
+    if constexpr (x_bytes == 0) store(to + i, v, lanes);
+  });
+  const int32_t bits = fold<int32_t>(top, Most{});
+  float most;
+  memcpy(&most, &bits, sizeof most);
+  // What would give no number, or nearly so, is multiplied in another way.
+  const bool is_finite = most < 0x1p100f;
+  if constexpr (x_bytes == 0) {
+    return {1, fold<float>(total, Sum{}), is_finite};
+  } else {
+    if (!is_finite) return {0, 0, false};
+    const float lift = most < 0x1p-80f ? 0x1p100f : 1;  // the inverse has no end
+    const float step = most / kMaxCode<x_bytes>;
+    const float inverse = most > 0 ? kMaxCode<x_bytes> / (most * lift) : 0;
+    i32v steps{};
+    vloop(n, [&](int64_t i, auto lanes) {
+      const f32v v = round_small(load(x + i, lanes) * lift * inverse);
+      const i32v whole = __builtin_convertvector(v, i32v);
+      steps += whole;
+      store_planes<x_bytes>(to + i, plane, whole, lanes);
+    });
+    return {step, float(fold<int32_t>(steps, Sum{})) * step, true};
+  }
+}
+
+// The values of a row, or one plane of them, in their order.
+template <class T>
+void finish_plane(const Gemv& f, T* straight, T* values) {
+  const Activations& x = f.x;
+  for (int64_t i = f.p.w.k; i < x.k; ++i) straight[i] = 0;
+  if (x.order != Order::straight) {
+    switch (f.p.w.bits) {
+      case 2: reorder_row<2>(x, straight, values); break;
+      case 4: reorder_row<4>(x, straight, values); break;
+      default: reorder_row<8>(x, straight, values); break;
+    }
+  }
+  if constexpr (sizeof(T) == 1) {
+    if (x.sign_flip != 0)
+      for (int64_t i = 0; i < x.k; ++i) values[i] = T(values[i] ^ x.sign_flip);
+  }
+}
+
+template <int x_bytes>
+void quantize_row(const Gemv& f, const Data& data, int64_t row) {
+  using T = Activation<x_bytes>;
+  const Activations& x = f.x;
+  const int64_t k = f.p.w.k;
+  auto* wide = reinterpret_cast<float*>(data.local + chain_local_bytes(f.p.chain));
+  auto* values = reinterpret_cast<T*>(data.scratch + row * x.value_bytes);
+  T* straight = x.order == Order::straight ? values : reinterpret_cast<T*>(wide + x.k);
+  const int64_t plane = x.plane_bytes / int64_t(sizeof(T));
+  float* steps = reinterpret_cast<float*>(data.scratch + x.scale_at) + row * x.n_blocks;
+  float* sums = reinterpret_cast<float*>(data.scratch + x.sum_at) + row * x.n_blocks;
+  widen_row(f.p, data, row, 0, k, wide);
+  bool is_finite = true;
+  int64_t b = 0;
+  for (int64_t at = 0; at < k; at += x.block, ++b) {
+    const int64_t n = k - at < x.block ? k - at : x.block;
+    const Block block = quantize_block<x_bytes>(wide + at, n, straight + at, plane);
+    steps[b] = block.step, sums[b] = block.sum;
+    is_finite = is_finite && block.is_finite;
+  }
+  for (; b < x.n_blocks; ++b) steps[b] = sums[b] = 0;
+  for (int d = 0; d < (x_bytes == 0 ? 1 : x_bytes); ++d)
+    finish_plane(f, straight + d * plane, values + d * plane);
+  data.scratch[x.flag_at + row] = std::byte{!is_finite};
+}
+
+// Sums of a row that is not finite, as they are defined.
+void exact_sums(const MatMul& p, const Data& data, int64_t row, int64_t column, int64_t n,
+                float* to) {
+  constexpr int64_t kSome = 64;  // values at a time
+  alignas(64) float panel[kSome * kPanel], x[kSome], total[kPanel];
+  alignas(64) std::byte local[2 * sizeof panel];
+  const UnpackFn unpack = find_unpack(p.w);
+  for (int64_t j = 0; j < n; j += kPanel) {
+    const int64_t width = n - j < kPanel ? n - j : kPanel;
+    memset(total, 0, sizeof total);
+    for (int64_t k = 0; k < p.w.k; k += kSome) {
+      const int64_t values = p.w.k - k < kSome ? p.w.k - k : kSome;
+      widen_row(p, data, row, k, values, x);
+      unpack(p.w, data, {k, values, column + j, width}, panel, local);
+      for (int64_t i = 0; i < values; ++i)
+        vloop(width, [&](int64_t c, auto lanes) {
+          store(total + c, load(total + c, lanes) + x[i] * load(panel + i * kPanel + c, lanes),
+                lanes);
+        });
+    }
+    memcpy(to + j, total, size_t(width) * sizeof(float));
+  }
+}
+
+}  // namespace
+
+Status quantize_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& f = *static_cast<const Gemv*>(args);
+  for (int64_t row = begin; row < end; ++row) {
+    switch (f.x.x_bytes) {
+      case 0: quantize_row<0>(f, data, row); break;
+      case 1: quantize_row<1>(f, data, row); break;
+      default: quantize_row<kExactBytes>(f, data, row); break;
+    }
+  }
+  return {};
+}
+
+void plan_activations(Gemv& f, Plan& plan) {
+  const int64_t m = f.p.m;
+  Activations& x = f.x;
+  const auto whole = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
+  x.plane_bytes = whole(x.k * (x.x_bytes == 0 ? int64_t(sizeof(float)) : 1)) | 64;  // odd lines
+  x.value_bytes = x.plane_bytes * (x.x_bytes == 0 ? 1 : x.x_bytes);
+  x.n_blocks = (x.n_blocks + 15) / 16 * 16;
+  x.scale_at = m * x.value_bytes;
+  x.sum_at = x.scale_at + m * x.n_blocks * int64_t(sizeof(float));
+  x.flag_at = x.sum_at + m * x.n_blocks * int64_t(sizeof(float));
+  plan.scratch_bytes = x.flag_at + whole(m);
+  const int64_t own =
+      chain_local_bytes(f.p.chain) + x.value_bytes + (x.k + 2 * kLanes) * int64_t(sizeof(float));
+  if (plan.local_bytes < own) plan.local_bytes = own;
+  plan.add(quantize_rows, m, x.k / 2);
+}
+
+void finish_sums(const Gemv& f, const Data& data, int64_t row, int64_t column, int64_t n,
+                 float* sums) {
+  if (!f.x.is_finite(data, row)) exact_sums(f.p, data, row, column, n, sums);
+  finish_row(f.p, data, row, column, n, sums);
+}
+
+}  // namespace sdx::SDX_ISA::nbits

@@ -1,0 +1,98 @@
+// Weights as panels of floats.
+#include "kernels/nbits/block_scales.h"
+#include "kernels/nbits/matmul.h"
+#include "kernels/nbits/transpose_words.h"
+
+namespace sdx::SDX_ISA::nbits {
+namespace {
+
+// Any form, one weight at a time.
+void unpack_any(const Weights& w, const Data& data, const WeightTile& at, float* to, std::byte*) {
+  memset(to, 0, size_t(at.depths * kPanel) * sizeof(float));
+  for (int64_t j = 0; j < at.width; ++j)
+    for (int64_t i = 0; i < at.depths; ++i)
+      to[i * kPanel + j] = weight_of(w, data, at.depth + i, at.column + j);
+}
+
+// Scales and zero points of the blocks that a part touches.
+struct Blocks {
+  float *scale, *zero;
+  int64_t first;
+};
+
+template <int bits>
+SDX_INLINE Blocks read_part(const Weights& w, const Data& data, const WeightTile& at,
+                            std::byte* local) {
+  auto* scale = reinterpret_cast<float*>(local);
+  float* zero = scale + at.depths * kPanel;  // there are no more blocks than rows
+  const int64_t first = at.depth / w.block, last = (at.depth + at.depths - 1) / w.block + 1;
+  read_blocks<bits>(w, data, {first, last, at.column, at.width}, scale, zero);
+  return {scale, zero, first};
+}
+
+// Rows along k: squares of words are transposed, so that lanes are columns.
+template <int bits>
+void unpack_n_major(const Weights& w, const Data& data, const WeightTile& at, float* to,
+                    std::byte* local) {
+  const Blocks blocks = read_part<bits>(w, data, at, local);
+  const f32v table = pinned(code_table<bits>(w.sign_flip));
+  constexpr int64_t kFields = 32 / bits;
+  for (int64_t j = 0; j < kPanel; j += kLanes)
+    transpose_words(w, data, at, j, [&](int64_t word, u32v v) {
+      const int64_t k = word * kFields, row = (at.depth + k) / w.block - blocks.first;
+      const f32v scale = load(blocks.scale + row * kPanel + j);
+      const f32v zero = load(blocks.zero + row * kPanel + j);
+#pragma GCC unroll 16
+      for (int i = 0; i < kFields; ++i)
+        store(to + (k + i) * kPanel + j,
+              (field_float<bits>(v, i, w.sign_flip, table) - zero) * scale);
+    });
+}
+
+// Rows of all columns, which are first moved where they do not begin with a byte.
+template <int bits, bool has_byte_rows>
+void unpack_k_major(const Weights& w, const Data& data, const WeightTile& at, float* to,
+                    std::byte* local) {
+  const Blocks blocks = read_part<bits>(w, data, at, local);
+  const f32v table = pinned(code_table<bits>(w.sign_flip));
+  const uint8_t* from = input<uint8_t>(data, kQ);
+  const bool begins_line = at.column * bits / 8 % 64 == 0;
+  for (int64_t i = 0; i < at.depths; ++i) {
+    uint8_t moved[kPanel];
+    const uint8_t* p = moved;
+    if constexpr (has_byte_rows) {
+      p = from + (at.depth + i) * w.row_bytes() + at.column * bits / 8;
+      if (begins_line) __builtin_prefetch(p + kDepth * w.row_bytes(), 0, 2);  // of the next area
+    } else {
+      copy_codes(w, from, (at.depth + i) * w.row_stride + at.column, at.width, w.all_bytes(),
+                 moved);
+    }
+    const int64_t row = (at.depth + i) / w.block - blocks.first;
+    vloop(at.width, [&](int64_t j, auto lanes) {
+      f32v step;
+      if constexpr (__is_same(decltype(lanes), Full))
+        step = unshuffle<bits>(load_codes_shuffled<bits>(p + j * bits / 8, w.sign_flip, table));
+      else
+        step =
+            __builtin_convertvector(load_codes<bits>(p + j * bits / 8, w.sign_flip, lanes), f32v);
+      const f32v scale = load(blocks.scale + row * kPanel + j);
+      store(to + i * kPanel + j, (step - load(blocks.zero + row * kPanel + j)) * scale);
+    });
+  }
+}
+
+template <int bits>
+UnpackFn unpack_of(const Weights& w) {
+  if (w.is_k_major)
+    return w.has_byte_rows() ? unpack_k_major<bits, true> : unpack_k_major<bits, false>;
+  if (!w.has_byte_rows()) return unpack_any;
+  return w.n_blocks <= 1 || w.block % (32 / bits) == 0 ? unpack_n_major<bits> : unpack_any;
+}
+
+}  // namespace
+
+UnpackFn find_unpack(const Weights& w) {
+  return w.bits == 2 ? unpack_of<2>(w) : w.bits == 4 ? unpack_of<4>(w) : unpack_of<8>(w);
+}
+
+}  // namespace sdx::SDX_ISA::nbits

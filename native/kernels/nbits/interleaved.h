@@ -1,0 +1,42 @@
+// Weights that have k outside, four rows at a time: lanes become columns.
+#pragma once
+
+#include "simd/bytes.h"
+#include "simd/nbit_codes.h"
+#include "simd/transpose.h"
+
+namespace sdx::SDX_ISA::nbits {
+
+// Four vectors of interleaved bytes (bytes.h), each split into its fields, become vectors of
+// columns in their order: take(v, columns).
+template <int bits, class Take>
+SDX_INLINE void order_columns(const i32v (&from)[4][8 / bits], Take&& take) {
+  constexpr int kPlanes = 8 / bits, kLaneCount = SDX_VEC_BYTES / kLaneBytes;
+  using Words = Wide<uint32_t, SDX_VEC_BYTES>;
+  constexpr auto kPlaces = std::make_index_sequence<kLanes>{};
+  Words lanes[4 * kPlanes];
+  for (int q = 0; q < 4; ++q) {
+    if constexpr (kPlanes == 4) {
+      Words square[4];
+      for (int i = 0; i < 4; ++i) square[i] = (Words)from[q][i];
+      transpose_lanes<uint32_t, SDX_VEC_BYTES>(square);
+      for (int i = 0; i < 4; ++i) lanes[4 * q + i] = square[i];
+    } else if constexpr (kPlanes == 2) {
+      const auto low = (Words)from[q][0], high = (Words)from[q][1];
+      lanes[2 * q] = interleave<uint32_t, SDX_VEC_BYTES, 0>(low, high, kPlaces);
+      lanes[2 * q + 1] = interleave<uint32_t, SDX_VEC_BYTES, 1>(low, high, kPlaces);
+    } else {
+      lanes[q] = (Words)from[q][0];
+    }
+  }
+  constexpr int kSets = 4 * kPlanes / kLaneCount;
+  for (int s = 0; s < kSets; ++s) {
+    Wide<uint64_t, SDX_VEC_BYTES> rows[kLaneCount];
+    for (int g = 0; g < kLaneCount; ++g)
+      rows[g] = (Wide<uint64_t, SDX_VEC_BYTES>)lanes[kLaneCount * s + g];
+    swap_lanes(rows);
+    for (int g = 0; g < kLaneCount; ++g) take(kSets * g + s, (i32v)rows[g]);
+  }
+}
+
+}  // namespace sdx::SDX_ISA::nbits

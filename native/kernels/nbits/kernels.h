@@ -1,0 +1,10 @@
+// The kernels of the family that are planned outside nbits.cc.
+#pragma once
+
+#include "kernels/kernel.h"
+
+namespace sdx::SDX_ISA::nbits {
+
+Status gather_dequantized(const Call& call, Plan& plan);  // gather.cc
+
+}  // namespace sdx::SDX_ISA::nbits

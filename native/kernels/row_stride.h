@@ -1,0 +1,17 @@
+// Outputs whose rows lie apart: parts of a tensor that is joined along its last axis.
+#pragma once
+
+#include "base/view.h"
+
+namespace sdx::SDX_ISA {
+
+// Elements from one row of the last axis to the next. All axes before it are walked as one.
+SDX_INLINE int64_t row_stride(const View& view) {
+  return view.rank > 1 ? view.strides[view.rank - 2] : view.count();
+}
+
+SDX_INLINE bool has_gaps(const View& view) {
+  return view.rank > 1 && row_stride(view) != view.dim(-1);
+}
+
+}  // namespace sdx::SDX_ISA

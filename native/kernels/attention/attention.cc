@@ -1,16 +1,19 @@
-// Attention as one step: scores never leave the cache.
+// Attention as one step, by flash attention: blocks of keys and an online softmax, so that the
+// score matrix never leaves the cache. This file reads the attributes and dispatches:
+//   decode.cc  fewer than kMinFlashRows query rows (decoding): bound by the bandwidth of the
+//   kv_cache flash.cc   otherwise (prefill, encoders): GEMM over packed keys and values
 //
-// attention, attention_bf16
-//             q [.., rows, depth], k [.., keys, depth], v [.., keys, width], mask? [.., rows,
-// keys],
-//             spans? [entries, 2], sink? [heads]
-//   ints    heads lie inside the rows of the output; what a fully_masked row gives; heads of q for
-//   each of
-//           k and v; keys before and behind its place that a row sees, -1 for all; the last row
-//           stands at the last key; a key of score and value 0 more
-//   floats  scale, cap of the scores or 0
-//   With bf16 both sides of both products are rounded to it, but for few rows: these take as long
-//   as keys and values take to read.
+//   attention, attention_bf16
+//               q [.., rows, depth], k [.., keys, depth], v [.., keys, width],
+//               mask? [.., rows, keys], spans? [entries, 2], sink? [heads]
+//     ints    whether heads are inside the rows of the output ([.., rows, heads, width]); result of
+//     a
+//             fully masked row; heads of q for each of k and v; visible keys before and after a
+//             row's position, -1 for all; whether the last row is at the last key; one more key of
+//             score and value 0
+//     floats  scale, softcap of the scores or 0
+//     attention_bf16 rounds both sides of both matmuls to bf16, except in decoding, which is bound
+//     by the time that reading keys and values takes.
 #include "kernels/attention/attention.h"
 
 #include "kernels/attention/kernels.h"
@@ -18,13 +21,14 @@
 namespace sdx::SDX_ISA {
 namespace {
 
-constexpr int64_t kMinFlashRows = 9;        // packing pays from here on
-constexpr int64_t kMostScores = 48 * 1024;  // floats of a block of scores
-constexpr int64_t kEnough = 8;              // items that balance
-constexpr int64_t kFewest = 2 * kTileRows;  // rows of a block worth packing for
+constexpr int64_t kMinFlashRows = 9;        // rows from which packing keys pays off
+constexpr int64_t kMostScores = 48 * 1024;  // floats of a block of scores: 192 KB of L2
+constexpr int64_t kEnough = 8;              // items that balance over threads
+constexpr int64_t kFewest = 2 * kTileRows;  // fewest rows of a query block
 constexpr int64_t kCausalRows = 4 * kTileRows;
-constexpr int64_t kWorthAPart = 512;  // keys
+constexpr int64_t kMinSplitKeys = 512;  // keys worth a split of their own
 
+// Strides of an operand with the `lead` batch axes of `whole`; missing and unit axes are broadcast.
 Heads heads_of(const View& view, const View& whole, int lead) {
   Heads heads;
   const int missing = lead + 2 - view.rank;
@@ -40,18 +44,18 @@ Heads heads_of(const View& view, const View& whole, int lead) {
   return heads;
 }
 
-// The output as [.., heads, rows, width], whichever way it lies.
+// The output as [.., heads, rows, width], whichever of the two layouts it has.
 View output_of(const View& out, bool is_inside) {
-  View rotated = out;
-  if (!is_inside) return rotated;
+  View transposed = out;
+  if (!is_inside) return transposed;
   const int row = out.rank - 3, head = out.rank - 2;
-  rotated.dims[row] = out.dims[head], rotated.strides[row] = out.strides[head];
-  rotated.dims[head] = out.dims[row], rotated.strides[head] = out.strides[row];
-  return rotated;
+  transposed.dims[row] = out.dims[head], transposed.strides[row] = out.strides[head];
+  transposed.dims[head] = out.dims[row], transposed.strides[head] = out.strides[row];
+  return transposed;
 }
 
-// [.., heads, rows, columns] as [.., heads / group, group, rows, columns]; 1 head as 1 of 1, and
-// what has no group to itself (k and v) as groups of 1.
+// GQA: [.., heads, rows, columns] as [.., heads / group, group, rows, columns]. k and v
+// (`is_shared`) get a group axis of size 1, so that the heads of q broadcast over them.
 View grouped(const View& view, int64_t group, bool is_shared) {
   View split = view;
   if (view.rank < 3) return split;
@@ -65,11 +69,14 @@ View grouped(const View& view, int64_t group, bool is_shared) {
   return split;
 }
 
+// Block sizes and local memory of flash.cc. Packed keys and values are shared by all query blocks
+// and heads of a group through scratch memory, or packed by the item itself where it is their only
+// user.
 void plan_flash(AttentionArgs& a, DType dtype, bool is_bf16, Plan& plan) {
   const int64_t width = a.keys < kBlockKeys ? a.keys : kBlockKeys;
   int64_t most = kMostScores / (width > 0 ? width : 1);
   most = most > kBlockRows ? kBlockRows : most < kFewest ? kFewest : most;
-  // Later rows see more keys: blocks of all rows would compute what most of them do not see.
+  // Causal: later rows see more keys, and a block computes the union. Small blocks waste less.
   if (a.window_right >= 0 && a.rows * 2 > a.keys) {
     const int64_t part = a.rows / 4 < kCausalRows ? a.rows / 4 : kCausalRows;
     most = part < kFewest ? kFewest : part;
@@ -105,22 +112,24 @@ void plan_flash(AttentionArgs& a, DType dtype, bool is_bf16, Plan& plan) {
   plan.add(phases.run, a.batches * a.query_blocks, work + (a.packs_own ? pack_work : 0));
 }
 
+// Split-K over keys where there are too few heads to occupy the threads; a second phase combines
+// the partial softmax results (flash decoding).
 void plan_decode(AttentionArgs& a, DType dtype, Plan& plan) {
   const DecodePhases phases = decode_phases(dtype);
   const int64_t stacks = a.batches / a.group, rows = a.rows * a.group;
   a.parts = 1;
-  while (stacks * a.parts < kEnough && a.keys / (a.parts + 1) >= kWorthAPart) ++a.parts;
+  while (stacks * a.parts < kEnough && a.keys / (a.parts + 1) >= kMinSplitKeys) ++a.parts;
   plan.local_bytes = rows * decode_row_floats(a) * int64_t(sizeof(float));
   const int64_t work = rows * (a.keys / a.parts) * (a.depth + a.width) / 8 + 1;
   plan.add(phases.run, stacks * a.parts, work);
   if (a.parts == 1) return;
   plan.scratch_bytes = stacks * a.parts * rows * (a.width + 2) * int64_t(sizeof(float));
-  plan.add(phases.join, a.batches * a.rows, a.parts * a.width / 8);
+  plan.add(phases.combine, a.batches * a.rows, a.parts * a.width / 8);
 }
 
 void read_settings(AttentionArgs& a, const Call& call) {
   a.fully_masked =
-      a.keys == 0 ? FullyMasked::zeroes : FullyMasked(call.ints[1]);  // a sum over nothing is 0
+      a.keys == 0 ? FullyMasked::zeroes : FullyMasked(call.ints[1]);  // an empty sum is 0
   a.group = call.ints[2];
   a.window_left = call.ints[3], a.window_right = call.ints[4];
   a.is_bottom_right = call.ints[5] != 0;
@@ -132,6 +141,7 @@ void read_settings(AttentionArgs& a, const Call& call) {
   if (a.has_sink) a.sink_step = call.in[kSink].strides[0];
 }
 
+// Dispatch between decode.cc and flash.cc.
 void plan_attention(const Call& call, bool is_bf16, Plan& plan) {
   auto* args = plan.make<AttentionArgs>();
   plan.args = args;

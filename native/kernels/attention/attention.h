@@ -1,4 +1,5 @@
-// What the forms of attention share: softmax(scale * q k^T + mask) v for stacks of heads.
+// Definitions shared by the attention kernels: softmax(scale * q k^T + mask) v for batches of
+// heads, with causal and sliding windows, grouped heads (GQA/MQA) and attention sinks.
 #pragma once
 
 #include "kernels/kernel.h"
@@ -10,53 +11,55 @@
 
 namespace sdx::SDX_ISA {
 
-// The matrices of one operand, with any strides; 0 repeats.
+// Strides of one operand's matrices; 0 where heads or rows are broadcast.
 struct Heads {
   StridedAxes batches;
   int64_t row_stride = 0, column_stride = 0;
 };
 
-// What becomes of a row without a number for its result.
+// Result of a query row whose softmax is 0 / 0, because every key is masked or a score is NaN.
 enum class FullyMasked : int64_t {
   stays,   // NaN
   zeroes,  // zeros
-  unseen,  // zeros where it sees no key; a NaN among its scores stays
+  unseen,  // zeros if every key is masked; a NaN among the scores stays NaN
 };
 
 enum Slot { kQ, kK, kV, kMask, kSpans, kSink };
 
 struct AttentionArgs {
   int64_t batches, rows, keys, depth, width;  // q [rows, depth], k [keys, depth], v [keys, width]
-  int64_t group;                              // heads of q that share one of k and v
-  int64_t per_entry;                          // heads of q in one entry of the batch
+  int64_t group;                              // heads of q per head of k and v (GQA)
+  int64_t per_entry;                          // heads of q in one batch entry
   Heads q, k, v, mask, out;
   bool has_mask, has_spans, has_sink;
-  bool has_zero_sink;    // a key of score 0 and value 0 more
-  bool is_bottom_right;  // the last row stands at the last key, not the first at the first
-  int64_t window_left;   // keys before its own place that a row sees; -1 for all
-  int64_t window_right;  // and behind it
-  int64_t sink_step;     // between the heads of the sink
+  bool has_zero_sink;    // one more key of score 0 and value 0 (softmax plus one)
+  bool is_bottom_right;  // causal diagonal ends at the last key, else starts at the first
+  int64_t window_left;   // visible keys before a row's own position; -1: all
+  int64_t window_right;  // visible keys after it: 0 for causal; -1: all
+  int64_t sink_step;     // stride of the sink's heads
   FullyMasked fully_masked;
   float scale, softcap;
-  int64_t query_blocks, key_blocks;  // by which a head is cut; keys into kBlockKeys at a time
-  int64_t packed_floats;             // of one block of keys and values, or pairs
-  bool packs_own;                    // an item packs its keys and values itself
-  int64_t scores_at, acc_at, block_out_at, row_at, packed_at;  // in a thread's own memory
-  int64_t parts;  // by which the keys of few rows are cut
+  int64_t query_blocks, key_blocks;  // blocks of a head: nearly equal, kBlockKeys
+  int64_t packed_floats;             // elements of one packed block of keys and values
+  bool packs_own;                    // into local memory, not in a phase before
+  int64_t scores_at, acc_at, block_out_at, row_at, packed_at;  // offsets in local memory
+  int64_t parts;  // splits of the keys in decoding (split-K)
 };
 
+// Keys of a flash block: 512 keys and values of 64 floats are 256 KB packed, which stays in L2.
 constexpr int64_t kBlockKeys = 512;
 
-// Keys [begin, end) that a row sees.
+// Keys [begin, end).
 struct KeyRange {
   int64_t begin, end;
 };
 
-// Where the rows of an entry of the batch stand.
+// Position of a batch entry's first query row among its keys, and the number of its keys.
 struct QueryPosition {
-  int64_t first, end;  // of its rows, of its keys
+  int64_t first, end;  // the first row's position, one past the last key
 };
 
+// `spans` gives both per batch entry (padding, kv_cache); else all entries are the same.
 SDX_INLINE QueryPosition position_of(const AttentionArgs& a, const Data& data, int64_t batch) {
   if (!a.has_spans) return {a.is_bottom_right ? a.keys - a.rows : 0, a.keys};
   int32_t span[2];
@@ -64,6 +67,8 @@ SDX_INLINE QueryPosition position_of(const AttentionArgs& a, const Data& data, i
   return {span[0], span[1] < a.keys ? span[1] : a.keys};
 }
 
+// Keys that a row sees: a causal or sliding window around its position, clipped to the entry's
+// keys.
 SDX_INLINE KeyRange visible_keys(const AttentionArgs& a, const QueryPosition& position,
                                  int64_t row) {
   const int64_t at = position.first + row;
@@ -75,7 +80,7 @@ SDX_INLINE KeyRange visible_keys(const AttentionArgs& a, const QueryPosition& po
   return {begin < end ? begin : end, end};
 }
 
-// The keys that some of the rows [row, row + rows) see.
+// Union of the visible keys of rows [row, row + rows); windows move on with the row.
 SDX_INLINE KeyRange visible_to_any(const AttentionArgs& a, const QueryPosition& position,
                                    int64_t row, int64_t rows) {
   const KeyRange last = visible_keys(a, position, row + rows - 1);
@@ -83,12 +88,13 @@ SDX_INLINE KeyRange visible_to_any(const AttentionArgs& a, const QueryPosition& 
   return {begin < last.end ? begin : last.end, last.end};
 }
 
-// Floats of a row of n that products write in whole panels; rows do not share sets of the cache.
+// Row stride of a buffer that matmuls write in whole panels; the 16 extra floats keep neighbouring
+// rows out of one set of the L1 cache.
 constexpr int64_t row_floats(int64_t n) { return panels_of(n) * kPanel + 16; }
 
 typedef float f32q __attribute__((vector_size(16)));
 
-// A vector as four lanes, joined in halves.
+// A vector reduced to four lanes by joining halves.
 template <class Join>
 SDX_INLINE f32q fold_quarter(f32v v, [[maybe_unused]] Join&& join) {
 #if SDX_VEC_BYTES == 64
@@ -115,7 +121,7 @@ SDX_INLINE float fold(f32v v, Join&& join) {
 SDX_INLINE float fold_sum(f32v v) {
   return fold(v, [](auto a, auto b) { return a + b; });
 }
-// The sums of four vectors.
+// The sums of four vectors, as four lanes: fewer shuffles than four separate sums.
 SDX_INLINE f32q fold_sums(const f32v (&v)[4]) {
   const auto add = [](auto a, auto b) { return a + b; };
   const f32q a = fold_quarter(v[0], add), b = fold_quarter(v[1], add);
@@ -130,12 +136,12 @@ SDX_INLINE float fold_max(f32v v) {
   return fold(v, [](auto a, auto b) { return vmax(a, b); });
 }
 
-// What is done to n scores of a row, the first of them that of key `first`: the cap, a row of the
-// mask, -inf for keys that the row does not see. The largest of them, or NaN.
+// Turns raw scores of one row into softmax inputs, in place: softcap, mask row, -inf for keys that
+// are not visible. `first` is the key of scores[0]. Returns the largest score, or NaN.
 float finish_scores(const AttentionArgs& a, const float* mask, const KeyRange& visible,
                     int64_t first, float* scores, int64_t n);
 
-// The score of the key that stands for none, -inf where there is no such key.
+// Score of the attention sink, a key without value; -inf if there is none.
 SDX_INLINE float sink_of(const AttentionArgs& a, const Data& data, int64_t batch) {
   if (!a.has_sink) return a.has_zero_sink ? 0 : -kInf;
   float score;
@@ -143,8 +149,8 @@ SDX_INLINE float sink_of(const AttentionArgs& a, const Data& data, int64_t batch
   return score;
 }
 
-// The largest score of a row and the sum of e^(score - top) when the sink is among them; what the
-// sums before it are multiplied by.
+// Adds the sink to the online softmax (`top` is the running maximum, `total` the running
+// denominator). Returns the factor by which accumulators must be rescaled.
 SDX_INLINE float add_sink(float sink, float& top, float& total) {
   if (sink == -kInf) return 1;
   const float before = top;
@@ -154,7 +160,7 @@ SDX_INLINE float add_sink(float sink, float& top, float& total) {
   return factor;
 }
 
-// to = e^(scores - shift), which none exceeds; their sums by lane.
+// to[i] = e^(scores[i] - shift), all <= 1. Returns the partial sums by lane.
 SDX_INLINE f32v exponentiate(const float* scores, float shift, float* to, int64_t n) {
   f32v total{};
   vloop(n, [&](int64_t i, auto lanes) {
@@ -165,10 +171,10 @@ SDX_INLINE f32v exponentiate(const float* scores, float shift, float* to, int64_
   return total;
 }
 
-// What is taken from scores before e^x: nothing where all of them are shut out.
+// What is subtracted before e^x: the maximum, or 0 where all scores are -inf (inf - inf is NaN).
 SDX_INLINE float shift_of(float top) { return top == -kInf ? 0 : top; }
 
-// What a row of sums is multiplied by. No key was let in: 0 / 0.
+// Final scale of a row's accumulators, 1 / denominator; the denominator is 0 if no key was visible.
 SDX_INLINE float factor_of(const AttentionArgs& a, float total) {
   const float factor = total == 0 ? __builtin_nanf("") : 1 / total;
   const bool is_zero = a.fully_masked == FullyMasked::zeroes   ? factor != factor
@@ -178,24 +184,24 @@ SDX_INLINE float factor_of(const AttentionArgs& a, float total) {
 }
 
 template <class T>
-SDX_INLINE void finish_row(const AttentionArgs& a, const float* sums, float total, T* out) {
+SDX_INLINE void finish_row(const AttentionArgs& a, const float* acc, float total, T* out) {
   const float factor = factor_of(a, total);
-  const bool is_zero = factor == 0 && !(total > 0);  // sums hold NaN there
+  const bool is_zero = factor == 0 && !(total > 0);  // accumulators hold NaN there
   vloop(a.width, [&](int64_t i, auto lanes) {
-    const f32v x = load(sums + i, lanes);
+    const f32v x = load(acc + i, lanes);
     store_float(out + i, is_zero ? f32v{} : x * factor, lanes);
   });
 }
 
-// Few queries: products of rows with matrices that are read once, as they lie.
+// Decoding (few query rows, decode.cc): keys and values are read once, in place.
 struct DecodePhases {
-  PhaseFn run, join;
+  PhaseFn run, combine;
 };
 DecodePhases decode_phases(DType dtype);
-constexpr int64_t kDecodeKeys = 128;  // at a time
+constexpr int64_t kDecodeKeys = 128;  // keys of a block: its scores and values stay in L1
 int64_t decode_row_floats(const AttentionArgs& a);
 
-// Many queries: blocks of them against packed blocks of keys and values.
+// Prefill (many query rows, flash.cc): blocks of queries against packed blocks of keys and values.
 struct FlashPhases {
   PhaseFn pack, run;
 };

@@ -1,14 +1,18 @@
-// Attention of few queries, as in decoding: keys and values are read once, in the order they lie,
-// by all rows of all heads that share them.
+// Attention for few query rows (decoding): softmax(q k^T) v as matrix-vector products. Keys and
+// values are read once, in place and in order, by all rows of all heads that share them (GQA), in
+// blocks of kDecodeKeys with an online softmax. Long caches are split over items (split-K); the
+// last phase combines the partial results, each an accumulator with its maximum and denominator.
 #include "kernels/attention/attention.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
-constexpr int kAtOnce = 4;                              // keys, and vectors of a row of values
-constexpr int kRowGroup = SDX_VEC_BYTES == 64 ? 4 : 2;  // rows
+// Register tiles: 4 rows x 4 keys (or 4 vectors of a value row) are 16 accumulators, half of the
+// registers of AVX-512 and all that AVX2 and SSE2 can spare with 2 rows.
+constexpr int kAtOnce = 4;                              // keys, or vectors of a row of values
+constexpr int kRowGroup = SDX_VEC_BYTES == 64 ? 4 : 2;  // query rows
 
-// Where a thread's own memory holds what of each row.
+// Layout of local memory: for each query row its query, scores, accumulators, maximum, denominator.
 struct Rows {
   int64_t n, floats;
   float* memory;
@@ -23,7 +27,7 @@ struct Rows {
   }
 };
 
-// scores[r][t] = scale * q[r] . k[t] for R rows that lie `stride` floats from each other.
+// scores[r][t] = scale * q[r] . k[t] for R rows, `stride` floats apart, and n keys.
 template <int R, class T>
 SDX_INLINE void dot_keys(const AttentionArgs& a, const float* q, int64_t stride, const T* k,
                          int64_t n, float* scores) {
@@ -54,8 +58,8 @@ SDX_INLINE void dot_keys(const AttentionArgs& a, const float* q, int64_t stride,
     }
 }
 
-// acc[r] += weights[r] times the rows of v, from a column on in slabs of W vectors, as many as
-// there are; the columns that are done then.
+// acc[r] += weights[r] * V for columns from c on, in slabs of W vectors whose accumulators stay in
+// registers over all n keys. Returns the first column that is left.
 template <int R, int W, class T>
 SDX_INLINE int64_t add_slabs(const AttentionArgs& a, const float* weights, int64_t stride,
                              const T* v, int64_t n, float* acc, int64_t c) {
@@ -76,6 +80,7 @@ SDX_INLINE int64_t add_slabs(const AttentionArgs& a, const float* weights, int64
   return c;
 }
 
+// The same for all columns: slabs of 4 vectors, of 2, then single vectors.
 template <int R, class T>
 SDX_INLINE void add_values(const AttentionArgs& a, const float* weights, int64_t stride, const T* v,
                            int64_t n, float* acc) {
@@ -92,7 +97,7 @@ SDX_INLINE void add_values(const AttentionArgs& a, const float* weights, int64_t
   });
 }
 
-// Calls body with the first row and the number of rows, a constant, until all n are done.
+// Calls body(first row, constant number of rows) until all n rows are done.
 template <class Body>
 SDX_INLINE void in_groups(int64_t n, Body&& body) {
   int64_t i = 0;
@@ -100,7 +105,8 @@ SDX_INLINE void in_groups(int64_t n, Body&& body) {
   for (; i < n; ++i) body(i, std::integral_constant<int, 1>{});
 }
 
-// e^(scores - top) in the position of a block's scores, with the acc before scaled to a larger top.
+// Online softmax: replaces a block's scores by e^(score - maximum), and rescales accumulators and
+// denominator if the block raised the maximum.
 void weigh(const AttentionArgs& a, const Rows& rows, int64_t i, float top, int64_t n) {
   float& before = rows.top(a, i);
   if (top > before || top != top) {
@@ -117,7 +123,7 @@ void weigh(const AttentionArgs& a, const Rows& rows, int64_t i, float top, int64
   rows.total(a, i) += fold_sum(exponentiate(scores, shift_of(before), scores, n));
 }
 
-// One block of keys for all rows of a stack.
+// Adds one block of keys to all rows of a group of heads.
 template <class T>
 void add_block(const AttentionArgs& a, const Data& data, const Rows& rows,
                const QueryPosition& position, int64_t batch, int64_t first, int64_t n) {
@@ -140,6 +146,7 @@ void add_block(const AttentionArgs& a, const Data& data, const Rows& rows,
   });
 }
 
+// Widens the queries and initializes the accumulators: 0, maximum -inf, denominator 0.
 template <class T>
 void begin_rows(const AttentionArgs& a, const Data& data, const Rows& rows, int64_t batch) {
   for (int64_t i = 0; i < rows.n; ++i) {
@@ -152,7 +159,7 @@ void begin_rows(const AttentionArgs& a, const Data& data, const Rows& rows, int6
   }
 }
 
-// The acc of row `i` of a stack, complete but for the sink.
+// Output of a row whose accumulators are complete except for the sink.
 template <class T>
 void end_row(const AttentionArgs& a, const Data& data, int64_t batch, int64_t row, float* acc) {
   float &top = acc[a.width], &total = acc[a.width + 1];
@@ -163,7 +170,7 @@ void end_row(const AttentionArgs& a, const Data& data, int64_t batch, int64_t ro
   finish_row(a, acc, total, output<T>(data) + a.out.batches.offset(batch) + row * a.out.row_stride);
 }
 
-// Items are parts of the keys of a stack: of the heads that share keys and values.
+// Items: parts of the keys of each group of heads that share keys and values.
 template <class T>
 Status run_decode(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const AttentionArgs*>(args);
@@ -190,7 +197,7 @@ Status run_decode(const void* args, const Data& data, int64_t begin, int64_t end
   return {};
 }
 
-// Items are rows of heads: their parts, joined in the order of the keys.
+// Items: query rows. Combines the splits in the order of the keys, whatever thread computed them.
 template <class T>
 Status combine_splits(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const AttentionArgs*>(args);

@@ -1,19 +1,22 @@
-// Attention of many queries: a block of them against one packed block of keys after the other, with
-// the softmax's largest score and sum carried along.
+// Flash attention for many query rows: a block of queries against one packed block of keys after
+// the other. Scores q k^T are a GEMM into local memory; the online softmax keeps a running maximum
+// and denominator per row and rescales the accumulators when the maximum rises; the weighted sum of
+// values is a second GEMM, whose rows of A are exponentiated while they are copied. Blocks that no
+// row of the block sees (causal or sliding window) are skipped.
 #include "kernels/attention/attention.h"
 #include "kernels/matmul/pack.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
-// Where a thread's own memory holds what.
+// Views of local memory.
 struct Workspace {
-  void* rows;          // of A, for products
+  void* rows;          // rows of A of the GEMM
   float* scores;       // [rows, keys of a block]
-  float* acc;          // [rows, width], of all blocks so far
-  float* block_out;    // [rows, width], of one block
-  f32v* denominators;  // [rows], by lane
-  float* maxima;       // [rows]
+  float* acc;          // [rows, width], accumulators over all blocks so far
+  float* block_out;    // [rows, width], result of one block
+  f32v* denominators;  // [rows], running sums of exponentials by lane
+  float* maxima;       // [rows], running maxima
   float* rescale;      // [rows], what a larger top makes of the acc before it
 };
 
@@ -34,8 +37,9 @@ int64_t keys_in(const AttentionArgs& a, int64_t block) {
   return left < kBlockKeys ? left : kBlockKeys;
 }
 
-// Keys and values of a block. Values behind the last key that counts are zero where they come into
-// a pair with it.
+// Packs a block: keys transposed into panels [depth][32 keys], then values into panels [keys][32].
+// Values after the entry's last key are packed as zeros where they share a bf16 pair with it: their
+// weight is 0, but 0 * garbage may be NaN.
 template <class T, class U>
 void pack_block(const AttentionArgs& a, const Data& data, int64_t batch, int64_t block, U* to) {
   const int64_t first = block * kBlockKeys, n = keys_in(a, block);
@@ -49,15 +53,15 @@ void pack_block(const AttentionArgs& a, const Data& data, int64_t batch, int64_t
     pack_panel(v, a.v.row_stride, a.v.column_stride, valid, a.width, p, to);
 }
 
-// The rows of one head that an item computes, and where they stand.
+// The query rows of one head that an item computes.
 struct Queries {
   int64_t batch, row, rows;
   QueryPosition position;
 };
 
-// The part of a block of keys that some of the rows see, from the beginning of a panel on.
+// The part of a key block that some row sees, from the beginning of a panel on.
 struct Window {
-  int64_t first, n;  // in the block
+  int64_t first, n;  // relative to the block
 };
 
 Window window_of(const KeyRange& visible, int64_t block, int64_t keys) {
@@ -67,7 +71,8 @@ Window window_of(const KeyRange& visible, int64_t block, int64_t keys) {
   return {first, last - first};
 }
 
-// Finishes the scores of a block, and notes the maxima and what they do to the acc so far.
+// Online softmax, first half: finishes the scores of a block, updates the maxima, and computes the
+// factors that accumulators and denominators of earlier blocks are rescaled by.
 void update_maxima(const AttentionArgs& a, const Data& data, const Workspace& ws, const Queries& at,
                    int64_t first, int64_t n, bool is_first) {
   const float* mask = nullptr;
@@ -90,6 +95,7 @@ void update_maxima(const AttentionArgs& a, const Data& data, const Workspace& ws
   }
 }
 
+// acc = acc * rescale + block_out.
 void add_block_output(const AttentionArgs& a, const Workspace& ws, int64_t rows) {
   for (int64_t i = 0; i < rows; ++i) {
     float* acc = ws.acc + i * row_floats(a.width);
@@ -101,7 +107,7 @@ void add_block_output(const AttentionArgs& a, const Workspace& ws, int64_t rows)
   }
 }
 
-// Rows of q as the left side of a product.
+// Rows of q as the A side of the score GEMM, floats or bf16 pairs.
 template <class T>
 SDX_INLINE void copy_queries(const AttentionArgs& a, const T* q, int64_t rows, int64_t depth,
                              int64_t depths, float* to) {
@@ -116,7 +122,8 @@ SDX_INLINE void copy_queries(const AttentionArgs& a, const T* q, int64_t rows, i
                      left < 2 * depths ? left : 2 * depths, to);
 }
 
-// Weights of a row, from `depth` on, as the left side of a product; n scores in all.
+// Softmax weights of a row from `depth` on as the A side of the value GEMM; n scores in all.
+// Returns their sum by lane.
 SDX_INLINE f32v fill_weights(const float* scores, float shift, int64_t, int64_t depth,
                              int64_t depths, float* to) {
   return exponentiate(scores + depth, shift, to, depths);
@@ -130,6 +137,7 @@ SDX_INLINE f32v fill_weights(const float* scores, float shift, int64_t n, int64_
   return total;
 }
 
+// One block of keys: scores, online softmax, weighted values.
 template <class T, class U>
 void run_block(const AttentionArgs& a, const Data& data, const Workspace& ws, const U* packed,
                const Queries& at, const Window& window, int64_t block, bool is_first) {
@@ -157,7 +165,7 @@ void run_block(const AttentionArgs& a, const Data& data, const Workspace& ws, co
   if (!is_first) add_block_output(a, ws, at.rows);
 }
 
-// Sums, maxima and totals of rows that saw no block.
+// State of rows that see no key at all.
 void clear(const AttentionArgs& a, const Workspace& ws, int64_t rows) {
   for (int64_t i = 0; i < rows; ++i) {
     memset(ws.acc + i * row_floats(a.width), 0, size_t(a.width) * sizeof(float));
@@ -166,6 +174,7 @@ void clear(const AttentionArgs& a, const Workspace& ws, int64_t rows) {
   }
 }
 
+// Adds the sink, divides by the denominators, writes the output rows.
 template <class T>
 void finish(const AttentionArgs& a, const Data& data, const Workspace& ws, const Queries& at) {
   T* out = output<T>(data) + a.out.batches.offset(at.batch) + at.row * a.out.row_stride;
@@ -181,6 +190,7 @@ void finish(const AttentionArgs& a, const Data& data, const Workspace& ws, const
   }
 }
 
+// Items: blocks of keys of each kv head, packed into scratch memory unless no query sees them.
 template <class T, class U>
 Status pack_keys(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const AttentionArgs*>(args);
@@ -194,6 +204,7 @@ Status pack_keys(const void* args, const Data& data, int64_t begin, int64_t end)
   return {};
 }
 
+// Items: blocks of query rows of each head.
 template <class T, class U>
 Status query_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const AttentionArgs*>(args);

@@ -1,18 +1,19 @@
-// The rows of the family, each prepared in a file of its own kind.
+// The kernels of the family and their operands.
 //
-// attention      softmax(q k^T) v, see attention.cc
-// append         key, value, past key?, past value?, spans?, total?, query?, cos?, sin?, positions?
-// append_at_run  the same, where only `total` says how long the new cache is
-//   outputs  present key, present value, the query rotated by the angles of its places
-//   ints     pairs of features are neighbours
-// linear_attention  query, key, value, past state?, decay?, rate?
-//   outputs  what tokens read, present state
-//   ints     heads of the query, heads of keys and values; floats: scale
-// rotary         x, cos, sin, positions?
-//   ints     heads of an x of three axes, pairs of features are neighbours
-// spans          lengths less 1, total, query (for its sizes)
-//                or counts, none, query, keys (for their sizes)
-//   output   for each of the batch the place of its first new row, and how many keys there are
+//   attention      softmax(q k^T) v, see attention.cc
+//   append         updates a kv_cache: key, value, past key?, past value?, spans?, total?, query?,
+//                  cos?, sin?, positions?
+//   append_at_run  the same, where only the value of `total` gives the length of the new cache
+//     outputs  present key, present value, the query after rotary embedding
+//     ints     whether rotary pairs are interleaved features
+//   linear_attention  query, key, value, past state?, decay?, rate?
+//     outputs  the result for each token, present state
+//     ints     heads of the query, heads of keys and values; floats: scale
+//   rotary         x, cos, sin, positions?
+//     ints     heads of an x with three axes, whether rotary pairs are interleaved features
+//   spans          lengths less 1, total, query (for its sizes)
+//                  or counts, none, query, keys (for their sizes)
+//     output   for each batch entry the position of its first new row, and its number of keys
 #pragma once
 
 #include "kernels/kernel.h"

@@ -1,5 +1,7 @@
-// New keys and values behind those of a cache, rotated by the n_positions of their places, and
-// where the rows of each entry of the batch go.
+// kv_cache update (kernel `append`): copies new keys and values after the rows of a cache, rotates
+// new keys and queries by rotary embedding (RoPE), and computes the spans of batch entries of
+// different lengths. If the past shares its bytes with the present (the cache grows in place), only
+// new rows are written.
 #include "kernels/attention/kernels.h"
 #include "kernels/attention/rotate.h"
 
@@ -8,9 +10,9 @@ namespace {
 
 enum Slot { kKey, kValue, kPastKey, kPastValue, kSpans, kTotal, kQuery, kCos, kSin, kPositions };
 
-constexpr int64_t kItemRows = 128;  // of a cache, in one item
+constexpr int64_t kItemRows = 128;  // rows of a cache in one item
 
-// [batch, heads, rows, width]
+// Strides and sizes of a tensor [batch, heads, rows, width].
 struct Rows {
   int64_t batch = 0, head = 0, row = 0;  // strides
   int64_t heads = 0, rows = 0, width = 0;
@@ -18,7 +20,7 @@ struct Rows {
 
 struct Range {
   int64_t begin, end;
-  // The part of it in [from, to), perhaps none.
+  // Intersection with [from, to), possibly empty.
   SDX_INLINE Range within(int64_t from, int64_t to) const {
     const int64_t first = begin > from ? begin : from, last = end < to ? end : to;
     return {first, last > first ? last : first};
@@ -29,9 +31,9 @@ struct AppendArgs {
   Rows fresh[2], past[2], present[2], query, rotated;
   bool has_past, has_spans, has_total, is_rotated, has_positions;
   Rotation rotation;
-  int64_t n_positions, cos_stride, sin_stride;  // places that the caches have, and their strides
-  int64_t position_stride;                      // of the batch
-  int64_t blocks;                               // of rows, of one head
+  int64_t n_positions, cos_stride, sin_stride;  // rows of the cos/sin tables, and their strides
+  int64_t position_stride;                      // stride of the batch
+  int64_t blocks;                               // blocks of rows of one head
 };
 
 Rows rows_of(const View& view) {
@@ -40,6 +42,7 @@ Rows rows_of(const View& view) {
           view.dims[1],    view.dims[2],    view.dims[3]};
 }
 
+// Row of the cache at which the new rows of a batch entry begin.
 int64_t first_of(const AppendArgs& a, const Data& data, int64_t entry) {
   if (!a.has_spans) return a.past[0].rows;
   int32_t first;
@@ -47,7 +50,8 @@ int64_t first_of(const AppendArgs& a, const Data& data, int64_t entry) {
   return first;
 }
 
-// The position whose n_positions row `row` of an entry is rotated by.
+// Position whose angles rotate row `row` of a batch entry. With explicit positions a first prompt
+// (total length equals the new rows) has one start value that rows count up from.
 int64_t rope_position(const AppendArgs& a, const Data& data, int64_t entry, int64_t first,
                       int64_t row) {
   if (!a.has_positions) return first + row;
@@ -61,6 +65,7 @@ int64_t rope_position(const AppendArgs& a, const Data& data, int64_t entry, int6
   return is_first && position < a.n_positions ? position + row : position;
 }
 
+// Rotates one row by the angles of a position, which comes from data and is checked.
 template <class T>
 Status rotate_at(const AppendArgs& a, const Data& data, int64_t position, const T* x, T* y) {
   if (position < 0 || position >= a.n_positions)
@@ -70,7 +75,7 @@ Status rotate_at(const AppendArgs& a, const Data& data, int64_t position, const 
   return {};
 }
 
-// Rows of the same width, in one piece where none of them has a gap behind it.
+// Copies rows of equal width, in one memcpy if neither side has gaps.
 template <class T>
 void copy_rows(const T* from, int64_t from_row, T* to, int64_t to_row, int64_t rows,
                int64_t width) {
@@ -95,7 +100,7 @@ Status rotate_rows(const AppendArgs& a, const Data& data, int64_t entry, int64_t
   return {};
 }
 
-// Rows of a cache: those of the past, new ones, zeros.
+// Fills rows of a cache: past rows (unless it grows in place), new rows, zeros after them.
 template <class T>
 Status fill_cache(const AppendArgs& a, const Data& data, int which, int64_t entry, int64_t head,
                   Range rows) {
@@ -141,7 +146,7 @@ int64_t begin_of(int64_t rows, int64_t blocks, int64_t block) {
   return rows / blocks * block + (block < rows % blocks ? block : rows % blocks);
 }
 
-// Items are blocks of rows of heads: those of the keys, then of the values, then of the query.
+// Items: blocks of rows of heads: those of the keys, then of the values, then of the query.
 template <class T>
 Status append_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const AppendArgs*>(args);
@@ -170,10 +175,10 @@ PhaseFn phase_of(DType dtype) {
 
 struct SpansArgs {
   int64_t entries, stride, rows;
-  int64_t keys;  // that counts may name; -1 for lengths less 1
+  int64_t keys;  // keys, for counts; -1 if lengths less 1 are given
 };
 
-// Lengths less 1: a first prompt may be shorter than its rows.
+// GroupQueryAttention's seqlens_k: lengths less 1. A first prompt may be shorter than its rows.
 Status span_of_length(const SpansArgs& a, int64_t length, int64_t total, int32_t* span) {
   if (length < 0 || length >= (total > 1 ? total : 1))
     return Status::fail("seqlens_k %ld is outside [0, %ld)", long(length), long(total));
@@ -185,7 +190,7 @@ Status span_of_length(const SpansArgs& a, int64_t length, int64_t total, int32_t
   return {};
 }
 
-// Counts of keys: the last row stands at the last of them.
+// Attention's nonpad_kv_seqlen: counts of keys. The last row is at the last of them.
 Status span_of_count(const SpansArgs& a, int64_t count, int32_t* span) {
   if (count < 0 || count > a.keys)
     return Status::fail("nonpad_kv_seqlen %ld is outside [0, %ld]", long(count), long(a.keys));

@@ -1,6 +1,9 @@
-// Linear attention: a state of one matrix per head, written and read token by token.
+// Linear attention with a recurrent state: one matrix S [depth, width] per head, updated token by
+// token with S = decay * S + k (x) v, and read as q S. With a rate it follows the delta rule: S +=
+// rate * k (x) (v - k S), which writes only what the state does not predict already.
 //
-// Columns of a state do not know of each other, so that items are blocks of them.
+// The columns of a state are independent, so items are blocks of columns and each thread keeps its
+// block in L1 over all tokens.
 #include "kernels/attention/kernels.h"
 #include "simd/half.h"
 #include "simd/math.h"
@@ -10,21 +13,21 @@ namespace {
 
 enum Slot { kQuery, kKey, kValue, kPast, kDecay, kRate };
 
-constexpr int64_t kColumns = 32;  // a block of a state of 128 rows is half of an L1 cache
-constexpr int kChains = 4;        // sums that do not wait for each other
+constexpr int64_t kColumns = 32;  // a block with 128 rows is 16 KB: half of an L1 cache
+constexpr int kChains = 4;        // independent accumulators, to hide the FMA latency
 
 struct LinearArgs {
-  int64_t tokens, q_heads, heads, group;  // heads of keys; those of the query that share one
+  int64_t tokens, q_heads, heads, group;  // heads of keys; heads of the query per head of keys
   int64_t depth, width, blocks;           // a state is [depth, width]
-  int64_t decays, rates;                  // numbers for each token; 0 for none
+  int64_t decays, rates;                  // values for each token: per head, or per row; 0 for none
   DType state;
   bool has_past;
   float scale;
 };
 
-// One token's numbers as floats, and a block of the state, in this thread's memory.
+// One token's values as floats, and a block of the state, in local memory.
 struct Local {
-  float *query, *key, *keep, *kept, *state;  // kept: keys times what is kept
+  float *query, *key, *keep, *kept, *state;  // keep: decay factors; kept: key * keep
 };
 
 SDX_INLINE Local local_of(const LinearArgs& a, std::byte* memory) {
@@ -76,7 +79,7 @@ void end_state(const LinearArgs& a, const Data& data, int64_t at, int64_t n, con
   }
 }
 
-// What is kept of each row of the state.
+// Decay factors e^decay of the rows of a state: one per head, or one per row.
 template <class T>
 SDX_INLINE void read_decay(const LinearArgs& a, const Data& data, int64_t token, int64_t head,
                            float* keep) {
@@ -91,7 +94,7 @@ SDX_INLINE void read_decay(const LinearArgs& a, const Data& data, int64_t token,
         [&](int64_t i, auto lanes) { store(keep + i, vexp(load_float(own + i, lanes)), lanes); });
 }
 
-// sum_i weights[i] * state[i] over a block; parts of the sum are added up side by side.
+// sum_i weights[i] * state[i] over a block of columns.
 template <class L>
 SDX_INLINE f32v weighed(const float* weights, const float* state, int64_t depth, L lanes) {
   f32v sums[kChains] = {};
@@ -105,7 +108,8 @@ SDX_INLINE f32v weighed(const float* weights, const float* state, int64_t depth,
   return sum;
 }
 
-// A token writes its value, or what the state does not say of it already, and reads for its query.
+// One token: decays the state, writes the value (by the delta rule if there is a rate) and reads it
+// for every query of the group. Decay, write and the first read are one pass over the block.
 template <class T>
 SDX_INLINE void step(const LinearArgs& a, const Local& l, const T* value, float rate, int64_t n,
                      T* y) {
@@ -132,7 +136,7 @@ SDX_INLINE void step(const LinearArgs& a, const Local& l, const T* value, float 
   });
 }
 
-// One token's numbers of a head.
+// Loads one token's query, key and decay of a head.
 template <class T>
 SDX_INLINE void read_token(const LinearArgs& a, const Data& data, int64_t token, int64_t head,
                            const Local& l) {
@@ -147,6 +151,7 @@ SDX_INLINE void read_token(const LinearArgs& a, const Data& data, int64_t token,
   });
 }
 
+// Items: blocks of columns of the state of each head.
 template <class T>
 Status linear_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const LinearArgs*>(args);

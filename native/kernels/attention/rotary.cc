@@ -1,4 +1,4 @@
-// Rotary positions by themselves.
+// RotaryEmbedding (RoPE) as a kernel of its own; attention with a kv_cache rotates in kv_cache.cc.
 #include "kernels/attention/kernels.h"
 #include "kernels/attention/rotate.h"
 
@@ -16,9 +16,9 @@ struct RotaryArgs {
   Strides x, y;
   Rotation rotation;
   bool has_positions;
-  int64_t n_positions;                   // places that the caches have
-  Strides cos, sin;                      // head: between places
-  int64_t position_batch, position_row;  // strides; 0 and 0 for one number, counted on from
+  int64_t n_positions;                   // rows of the cos/sin tables
+  Strides cos, sin;                      // head: stride between positions
+  int64_t position_batch, position_row;  // strides; both 0 if rows count up from one start value
   bool is_counted;
 };
 
@@ -27,7 +27,7 @@ Strides strides_of(const View& view, int64_t heads) {
   return {view.strides[0], view.dims[2] / heads, view.strides[1]};
 }
 
-// Items are rows of the batch; all of their heads have the same n_positions.
+// Items: rows of the batch; all heads of a row share its angles.
 template <class T>
 Status rotary_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const RotaryArgs*>(args);

@@ -1,11 +1,12 @@
-// Pairs of features rotated by the angles of a place.
+// Rotary embedding (RoPE): rotates pairs of features by the angle of a position.
 #pragma once
 
 #include "simd/half.h"
 
 namespace sdx::SDX_ISA {
 
-// How a row of features is rotated: `half` pairs, halves of the first 2 * half or neighbours.
+// `half` pairs are rotated: feature i with i + half (NeoX layout), or 2i with 2i + 1 if interleaved
+// (GPT-J layout). Features from 2 * half on are copied.
 struct Rotation {
   int64_t half, width;
   bool is_interleaved;

@@ -1,4 +1,5 @@
-// Col2Im: columns of windows, added where the windows lie in an image.
+// Col2Im: adds the columns of sliding windows to the pixels of an image that they cover; the
+// adjoint of im2col. Images here have the channels first, as ONNX defines the op.
 #include "kernels/conv/kernels.h"
 #include "kernels/elements.h"
 #include "kernels/window.h"
@@ -6,7 +7,8 @@
 namespace sdx::SDX_ISA {
 namespace {
 
-// Item: an image of one channel.
+// Items: planes (one channel of one image). A plane is written by one item only, so sums need no
+// atomics and have a fixed order.
 template <class T>
 Status add_columns(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& w = *static_cast<const Window*>(args);
@@ -36,7 +38,7 @@ Status add_columns(const void* args, const Data& data, int64_t begin, int64_t en
 
 }  // namespace
 
-// ints: kernel, strides, dilations, padding in front and outputs along each spatial axis.
+// ints: kernel, strides, dilations, padding before, and outputs, for each spatial axis.
 Status col2im(const Call& call, Plan& plan) {
   const View &x = call.in[0], &y = call.out[0];
   auto* w = plan.make<Window>();

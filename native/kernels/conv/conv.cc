@@ -1,4 +1,4 @@
-// The rows of the convolutions.
+// The table of convolution kernels.
 #include "kernels/conv/kernels.h"
 
 namespace sdx::SDX_ISA {

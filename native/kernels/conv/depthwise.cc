@@ -1,5 +1,9 @@
-// Convolutions whose groups are narrow: vectors hold neighbouring output channels, whatever group
-// they belong to, and each input channel of a group is a further tap. Depthwise is the case of one.
+// Depthwise convolutions, and others whose groups have few channels: vectors hold neighbouring
+// output channels, whatever group they belong to, and each input channel of a group is one more
+// tap. With one channel per group no gather is needed at all.
+//
+// Two ways to read the image: in place, where the pixels of a window fall into different cache
+// sets, or from a ring buffer of lines in local memory, each copied once on the way down.
 #include "kernels/conv/epilogue.h"
 #include "kernels/conv/kernels.h"
 #include "kernels/matmul/tile.h"
@@ -8,47 +12,48 @@
 namespace sdx::SDX_ISA {
 namespace {
 
-constexpr int kOuts = 7;  // outputs side by side whose sums stay in registers
+constexpr int kOuts = 7;  // neighbouring outputs whose accumulators stay in registers
 
 struct DepthwiseArgs;
 struct Line;
 struct OutputTile;
-// One line of outputs from the lines that are staged.
+// Computes one line of outputs from the ring of staged lines.
 using LineFn = void (*)(const DepthwiseArgs& a, const Line& line);
-// A vector of channels of a tile.
+// Computes one vector of channels of a tile.
 using VectorFn = void (*)(const DepthwiseArgs& a, const OutputTile& tile, const Data& data,
                           int64_t out_channel);
 
-// `staged` is the ring, and the line that the first tap reads is in its `slot`.
+// A line of outputs. `staged` is the ring buffer; `slot` holds the line that the first tap reads.
 struct Line {
   const float* staged;
   int64_t slot;
   const float* w;
   f32v bias;
-  int64_t outs, width;  // outputs, and live lanes
+  int64_t outs, width;  // outputs, and channels (lanes) that exist
   float* to;
-  const float *start, *end;  // of its sums, or null
+  const float *start, *end;  // initial values and addends, or null
 };
 
 struct DepthwiseArgs {
   Window window;
-  int64_t channels, out_channels;  // of the images in and out
-  int64_t group_in, group_out;     // channels of one group
-  int64_t bands, chunks;           // how lines and columns of outputs are cut
-  int64_t ring;                    // lines staged for each plane of taps
-  int64_t pixels, line;            // pixels of a staged line, and its floats
+  int64_t channels, out_channels;  // of input and output
+  int64_t group_in, group_out;     // per group
+  int64_t bands, chunks;           // tiles along lines and columns
+  int64_t ring;                    // lines in the ring for each plane of taps
+  int64_t pixels, line;            // pixels and floats of a staged line
   LineFn sum_line;
   VectorFn sum_in_place;  // null: lines are staged
   Epilogue epilogue;
 };
 
-// What one item computes: lines [top, bottom) and columns [left, right) of a panel of channels.
+// Lines [top, bottom) and columns [left, right) of a panel of channels.
 struct OutputTile {
   int64_t image, deep, top, bottom, left, right, panel;
 };
 
-// Sums of outputs from `at` on, of which those before `next` are stored already. They are copied
-// for what takes their address: they themselves stay in registers.
+// Stores kOuts outputs from `at` on; those before `next` are stored already (the last group
+// overlaps the one before). The slow path copies the accumulators, since activate() takes their
+// address and they themselves must stay in registers.
 SDX_INLINE void store_outs(const DepthwiseArgs& a, const Line& line, int64_t at, int64_t next,
                            const f32v (&acc)[kOuts]) {
   const int64_t stride = a.epilogue.out_row_stride, left = line.outs - at;
@@ -79,11 +84,12 @@ SDX_INLINE void store_outs(const DepthwiseArgs& a, const Line& line, int64_t at,
   }
 }
 
+// Pixels of a line that kOuts outputs read.
 template <int K, int S>
-constexpr int kReach = (kOuts - 1) * S + K;  // pixels that kOuts sums read of a line
+constexpr int kReach = (kOuts - 1) * S + K;
 
-// kOuts sums over one line of taps, whose width and step are constants. pixel(j) is where the j-th
-// of the pixels lies that they read.
+// Accumulates kOuts outputs over one line of K taps of stride S, both constants: each pixel is
+// loaded once for all outputs that read it. pixel(j) is the address of the j-th of them.
 template <int K, int S, class Pixel>
 SDX_INLINE void add_pixels(Pixel&& pixel, const float* w, int64_t w_stride, f32v (&acc)[kOuts]) {
   f32v weights[K];
@@ -98,7 +104,7 @@ SDX_INLINE void add_pixels(Pixel&& pixel, const float* w, int64_t w_stride, f32v
   }
 }
 
-// The same for pixels that are staged; width and step may be 0, which stands for any.
+// The same for staged pixels; K = 0 stands for any kernel width, stride and dilation.
 template <int K, int S>
 SDX_INLINE void add_taps(const Axis& axis, const float* x, const float* w, int64_t w_stride,
                          f32v (&acc)[kOuts]) {
@@ -113,6 +119,7 @@ SDX_INLINE void add_taps(const Axis& axis, const float* x, const float* w, int64
   }
 }
 
+// One line of outputs, kOuts at a time; the last group is moved back to end with the line.
 template <int K, int S>
 void sum_line(const DepthwiseArgs& a, const Line& line) {
   const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
@@ -136,9 +143,9 @@ void sum_line(const DepthwiseArgs& a, const Line& line) {
   }
 }
 
-// Which input channels a vector of outputs reads: lane j those from first + from[j] on.
+// Input channels that a vector of outputs reads: lane j those from first + from[j] on.
 struct InputLanes {
-  int64_t first, n;  // channels from the first to the last
+  int64_t first, n;  // first channel, and channels up to the last
   i32v from;
 };
 
@@ -150,13 +157,14 @@ InputLanes input_lanes(const DepthwiseArgs& a, int64_t out_channel, int64_t widt
   return source;
 }
 
-// The channels that a vector of outputs reads, of n pixels: those of a group one after the other.
+// Stages n pixels: for each input channel of a group a vector with that channel of every lane's
+// group.
 SDX_INLINE void stage_pixels(const DepthwiseArgs& a, const InputLanes& source, const float* x,
                              int64_t n, int64_t width, float* to) {
   x += source.first;
   const int64_t stride = a.pixels * kLanes;
   if (a.group_in == 1 && a.group_out == 1 && width == kLanes) {
-    const int64_t below = a.window.axis[2].in * a.channels;  // the next line is wanted next
+    const int64_t below = a.window.axis[2].in * a.channels;  // prefetch the next line
     for (int64_t i = 0; i < n; ++i, x += a.channels) {
       __builtin_prefetch(x + below);
       store(to + i * kLanes, load(x));
@@ -175,7 +183,7 @@ SDX_INLINE void stage_pixels(const DepthwiseArgs& a, const InputLanes& source, c
   }
 }
 
-// One input line from pixel `left` on, zeros where there is none; `x` is null for a line of zeros.
+// One input line from pixel `left` on, zeros in the padding; `x` is null for a line of padding.
 void stage_line(const DepthwiseArgs& a, const InputLanes& source, const float* x, int64_t left,
                 int64_t width, float* to) {
   const int64_t in = a.window.axis[2].in;
@@ -204,13 +212,13 @@ void stage_lines(const DepthwiseArgs& a, const OutputTile& tile, const InputLane
   }
 }
 
-// The row of the output that the first pixel of a tile's line is.
+// Index of the output pixel with which a tile's line begins.
 SDX_INLINE int64_t row_of(const DepthwiseArgs& a, const OutputTile& tile, int64_t line) {
   const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
   return ((tile.image * deep->out + tile.deep) * high->out + line) * wide->out + tile.left;
 }
 
-// The line of outputs `o` of a vector of channels, but for where its inputs lie.
+// Output line `o` of a vector of channels, without its inputs.
 Line line_of(const DepthwiseArgs& a, const OutputTile& tile, const Data& data, int64_t out_channel,
              int64_t o) {
   const int64_t left = a.out_channels - out_channel, width = left < kLanes ? left : kLanes;
@@ -227,7 +235,7 @@ Line line_of(const DepthwiseArgs& a, const OutputTile& tile, const Data& data, i
   return line;
 }
 
-// A vector of channels of a tile. Lines are staged in a ring, each read once on the way down.
+// One vector of channels of a tile; the ring holds the lines under the window.
 void sum_from_ring(const DepthwiseArgs& a, const OutputTile& tile, const Data& data,
                    int64_t out_channel) {
   const Axis* high = a.window.axis + 1;
@@ -249,14 +257,15 @@ void sum_from_ring(const DepthwiseArgs& a, const OutputTile& tile, const Data& d
 
 alignas(SDX_VEC_BYTES) constexpr float kZeroPixel[kLanes] = {};
 
-// What kOuts sums of a line take from K lines of the image itself, from pixel `place` on.
+// Accumulates kOuts outputs from K lines of the image in place, from pixel `place` on; pixels in
+// the padding are read from kZeroPixel.
 template <int K, int S>
 SDX_INLINE void add_lines(const DepthwiseArgs& a, const float* image, int64_t y, int64_t place,
                           const float* w, f32v (&acc)[kOuts]) {
   const Axis *high = a.window.axis + 1, *wide = high + 1;
   const bool is_inside = place >= 0 && place + kReach<K, S> <= wide->in;
   for (int k = 0; k < K; ++k, ++y, w += K * kPanel) {
-    const bool is_line = uint64_t(y) < uint64_t(high->in);  // others are lines of zeros
+    const bool is_line = uint64_t(y) < uint64_t(high->in);  // others are padding
     const float* x = image + ((is_line ? y : 0) * wide->in + place) * a.channels;
     if (is_inside && is_line) {
       add_pixels<K, S>([&](int j) { return x + j * a.channels; }, w, kPanel, acc);
@@ -270,7 +279,7 @@ SDX_INLINE void add_lines(const DepthwiseArgs& a, const float* image, int64_t y,
   }
 }
 
-// A vector of channels of a tile, whose pixels are read where they lie.
+// One vector of channels of a tile, with pixels read in place.
 template <int K, int S>
 void sum_in_place(const DepthwiseArgs& a, const OutputTile& tile, const Data& data,
                   int64_t out_channel) {
@@ -319,6 +328,7 @@ Status compute_tiles(const void* args, const Data& data, int64_t begin, int64_t 
   return {};
 }
 
+// Dispatch to the instantiation for a kernel width and stride.
 LineFn line_fn(const Axis& wide) {
   const bool is_dense = wide.dilation == 1 && wide.stride <= 2;
   switch (is_dense ? wide.taps * 2 + wide.stride : 0) {
@@ -331,14 +341,16 @@ LineFn line_fn(const Axis& wide) {
   }
 }
 
-// Pixels that are read where they lie: those of a window must not fall on one set of a cache.
+// Reading in place needs channels whose pixels do not all map to one cache set (multiples of 512
+// floats do), a dense square kernel, and tiles of at least kOuts outputs. Null otherwise.
 VectorFn in_place_fn(const DepthwiseArgs& a) {
   const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
   const bool is_flat = deep->in == 1 && deep->out == 1 && deep->taps == 1 && deep->begin == 0;
-  const bool is_apart = a.group_in == 1 && a.group_out == 1 && a.channels % 512 != 0;
+  const bool is_depthwise = a.group_in == 1 && a.group_out == 1 && a.channels % 512 != 0;
   const bool is_square = high->taps == wide->taps && high->dilation == 1 && wide->dilation == 1;
   const int64_t narrowest = wide->out / (a.chunks > 0 ? a.chunks : 1);
-  if (!is_flat || !is_apart || !is_square || narrowest < kOuts || wide->stride > 2) return nullptr;
+  if (!is_flat || !is_depthwise || !is_square || narrowest < kOuts || wide->stride > 2)
+    return nullptr;
   switch (wide->taps * 2 + wide->stride) {
     case 3 * 2 + 1: return sum_in_place<3, 1>;
     case 3 * 2 + 2: return sum_in_place<3, 2>;
@@ -349,7 +361,8 @@ VectorFn in_place_fn(const DepthwiseArgs& a) {
   }
 }
 
-// Enough items to balance, of as many lines as they can have: neighbours read lines twice.
+// Enough items to balance over threads, of as many lines as possible: neighbouring tiles read the
+// lines at their border twice.
 void cut(DepthwiseArgs& a) {
   constexpr int64_t kWidest = 128, kFewest = 6, kEnough = 16;
   const Axis *high = a.window.axis + 1, *wide = high + 1;

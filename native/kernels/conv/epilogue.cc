@@ -1,4 +1,4 @@
-// Epilogues of convolutions.
+// Epilogues of convolutions: attributes, activations, and the elementwise program over rows.
 #include "kernels/conv/epilogue.h"
 
 #include "kernels/row_stride.h"
@@ -12,7 +12,7 @@ SDX_INLINE f32v swish(f32v x) { return x * vsigmoid(x); }
 }  // namespace
 
 Epilogue read_epilogue(const Call& call, int at, Plan& plan) {
-  constexpr int kFirst = 2;  // of the operands, behind image and weights
+  constexpr int kFirst = 2;  // operand after image and weights
   Epilogue e;
   const int64_t given = call.ints[at];
   int operand = kFirst;
@@ -38,6 +38,7 @@ void activate(const Epilogue& e, f32v* y, int n) {
     for (int i = 0; i < n; ++i) y[i] = swish(y[i]);
 }
 
+// Contiguous rows are one long row where the program allows it (chain_rows).
 void run_program(const Epilogue& e, const Data& data, int64_t row, int64_t rows, int64_t column,
                  int64_t n, std::byte* local) {
   if (e.chain == nullptr || n <= 0) return;

@@ -1,5 +1,5 @@
-// What follows the sums of a convolution: a bias, bounds and an activation where they are stored, a
-// program over rows of them for all else.
+// Epilogue of a convolution: bias, bounds and activation in registers before results are stored,
+// then an elementwise program (chain.h) over rows of the output while they are in cache.
 #pragma once
 
 #include "kernels/elementwise/chain.h"
@@ -9,12 +9,12 @@ namespace sdx::SDX_ISA {
 
 struct Epilogue {
   int bias_slot = -1;   // of the inputs; -1: no bias
-  int start_slot = -1;  // of what sums begin with, which may be the output; -1: nothing
-  int end_slot = -1;    // of what is added behind the activation, likewise
+  int start_slot = -1;  // initial accumulators, possibly the output's bytes; -1: zero
+  int end_slot = -1;    // addend after the activation (residual), likewise
   bool relu = false;
-  float high = kInf;              // the upper bound of what comes out of it
+  float high = kInf;              // upper bound (Clip, Relu6)
   bool is_swish = false;          // y / (1 + e^-y)
-  const Chain* chain = nullptr;   // of what comes then, or null
+  const Chain* chain = nullptr;   // elementwise program after it, or null
   int64_t rows = 0, columns = 0;  // pixels and channels of the output
   int64_t out_row_stride = 0;     // floats between rows of the output
 
@@ -22,52 +22,53 @@ struct Epilogue {
     return bias_slot < 0 ? nullptr : input<float>(data, bias_slot);
   }
 
+  // Address of an output: row is the pixel, column the channel.
   SDX_INLINE float* out_at(const Data& data, int64_t row, int64_t column) const {
     return output<float>(data) + row * out_row_stride + column;
   }
 
-  // What the sums of column `column` of row `row` begin with; null: nothing.
+  // Initial accumulator of an output; null: zero.
   SDX_INLINE const float* start(const Data& data, int64_t row, int64_t column) const {
     return start_slot < 0 ? nullptr : input<float>(data, start_slot) + row * columns + column;
   }
 
-  // What is added to it behind the activation; null: nothing.
+  // Addend of an output after the activation; null: none.
   SDX_INLINE const float* end(const Data& data, int64_t row, int64_t column) const {
     return end_slot < 0 ? nullptr : input<float>(data, end_slot) + row * columns + column;
   }
 
-  // What a product does with the sums of columns from `first` on.
+  // The part of the epilogue that a GEMM tile applies, for channels from `first` on.
   SDX_INLINE TileEpilogue finish(const Data& data, int64_t first) const {
     const float* row = bias(data);
     return {1, row == nullptr ? nullptr : row + first, relu, high};
   }
 };
 
-// ints[at ...): what is given (1 a bias, the first operand; 2 a cut at 0; 4 an upper bound; 8
-// swish; 16 what sums begin with, the next operand; 32 what is then added, the next), then the
-// program of the rest. floats: the bound, then those of the program.
+// ints[at]: flags (1 a bias, the first operand; 2 relu; 4 an upper bound; 8 swish; 16 initial
+// accumulators, the next operand; 32 an addend after the activation, the next). Then the
+// elementwise program. floats: the bound, then parameters of the program.
 Epilogue read_epilogue(const Call& call, int at, Plan& plan);
 
-// Bounds and activation of n vectors of sums, which have their bias.
+// Bounds and activation of n vectors that have their bias already.
 void activate(const Epilogue& e, f32v* y, int n);
 
-// Columns [column, column + n) of rows [row, row + rows).
+// Channels [column, column + n) of pixels [row, row + rows).
 struct Patch {
   int64_t row, rows, column, n;
 };
 
-// Swish, what is added then, and the program, for sums that are in the output or elsewhere.
+// Swish, addend and program, for results that are in the output or in a buffer.
 void run_epilogue(const Epilogue& e, const Data& data, const Patch& at, const Target& sums,
                   std::byte* local);
 
-// The program only.
+// The elementwise program alone, over results in the output.
 void run_program(const Epilogue& e, const Data& data, int64_t row, int64_t rows, int64_t column,
                  int64_t n, std::byte* local);
 
-constexpr int64_t kRowsAtOnce = 64;
+constexpr int64_t kRowsAtOnce = 64;  // pixels of an item
 
-// The program as a phase of its own, for kernels whose items have no whole rows: an item is
-// kRowsAtOnce rows. `Args` has the epilogue; the program's memory is the first of a thread's own.
+// The program as a phase of its own, for kernels whose items do not finish whole rows. `Args` has
+// the epilogue; the program's tiles are at the beginning of local memory.
 template <class Args>
 Status run_programs(const void* args, const Data& data, int64_t begin, int64_t end) {
   const Epilogue& e = static_cast<const Args*>(args)->epilogue;

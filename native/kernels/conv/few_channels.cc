@@ -1,9 +1,11 @@
-// Convolutions with few output channels: vectors hold neighbouring outputs of a line, and weights
-// are numbers that all of them share.
+// Direct convolution with few output channels (up to twelve), for which panels of 32 would be
+// mostly padding: vectors hold neighbouring outputs of a line instead, and weights are broadcast
+// scalars.
 //
-// Element c of tap k of output o lies (o * step + k * spacing) * channels + c floats halo the
-// first. Taken copies into step * channels streams, a line has what outputs o, o + 1, ... multiply
-// by the same weight side by side.
+// Neighbouring outputs must read neighbouring floats. Element c of tap k of output o is (o * stride
+// + k * dilation) * channels + c floats after the first, so a line is deinterleaved into stride *
+// channels streams: in each, what outputs o, o + 1, ... multiply by the same weight is contiguous.
+// Deinterleaved lines are cached and reused by the output lines below.
 #include "kernels/conv/epilogue.h"
 #include "kernels/conv/kernels.h"
 #include "kernels/matmul/pack.h"
@@ -15,20 +17,20 @@ namespace {
 struct FewChannelsArgs {
   Window window;
   int64_t channels, out_channels;
-  int64_t streams, length;  // of one line, and the floats of a stream
+  int64_t streams, length;  // streams of a line, and floats of a stream
   int64_t depth;            // elements of a window in one line
-  int64_t halo;             // elements of a stream halo the last output's that its window reads
-  int64_t band, bands;      // lines of outputs that share lines of the image, and parts of them
-  int64_t span;             // lines of the image that those read, in one plane
-  int64_t chunks;           // parts of a line of outputs
-  const int64_t* at;        // where the elements of a window lie among the streams of a line
+  int64_t halo;             // elements of a stream that windows read past the last output's
+  int64_t band, bands;      // output lines of a tile, and tiles along the lines
+  int64_t span;             // image lines that those read, in one plane
+  int64_t chunks;           // tiles along a line
+  const int64_t* at;        // offset in the streams of each element of a window's line
   Epilogue epilogue;
-  int64_t flags_at, acc_at, chain_at;  // in a thread's own memory
+  int64_t flags_at, acc_at, chain_at;  // offsets in local memory
 
   SDX_INLINE int64_t line_floats() const { return streams * length; }
 };
 
-// Outputs [left, right) of lines [top, bottom).
+// Outputs [left, right) of lines [top, bottom) of one plane.
 struct OutputTile {
   int64_t image, deep, top, bottom, left, right;
 };
@@ -45,19 +47,20 @@ OutputTile output_tile(const FewChannelsArgs& a, int64_t item) {
           part_begin(wide->out, a.chunks, chunk + 1)};
 }
 
-// Elements [low, high) of each of P streams, which lie `length` floats copies.
+// Elements [low, high) of each of P streams, `length` floats apart.
 template <int P>
 void deinterleave(const float* x, int64_t low, int64_t high, float* to, int64_t length) {
   for (int64_t q = low; q < high; ++q)
     for (int r = 0; r < P; ++r) to[r * length + q] = x[q * P + r];
 }
 
-// One line, from float `from` on, as streams of n elements; `x` is null for a line of zeros.
+// One image line, from float `from` on, as streams of n elements; `x` is null for a line of
+// padding.
 void deinterleave_line(const FewChannelsArgs& a, const float* x, int64_t from, int64_t n,
                        float* to) {
   const int64_t size = a.window.axis[2].in * a.channels, p = a.streams;
   const auto within = [&](int64_t q) { return q < 0 ? 0 : q > n ? n : q; };
-  // Elements of which every stream has one in the line.
+  // Elements [low, high) are inside the line for every stream: no bounds check.
   int64_t low = within(from < 0 ? (-from + p - 1) / p : 0), high = low;
   if (x != nullptr && size - from >= p) high = within((size - from) / p);
   if (high < low) high = low;
@@ -79,7 +82,7 @@ void deinterleave_line(const FewChannelsArgs& a, const float* x, int64_t from, i
   }
 }
 
-// Lines of the image, taken copies when the first output reads them.
+// Deinterleaved lines of a tile, each filled when the first output reads it.
 struct LineCache {
   const FewChannelsArgs& a;
   const OutputTile& tile;
@@ -103,13 +106,14 @@ struct LineCache {
   }
 };
 
-// n outputs from `o` on of a line: their channel_vectors and where they go.
+// n outputs of a line from `o` on, and their destination.
 struct Run {
   int64_t out, row, o, n;
   Target to;
 };
 
-// Sums of each out_channel, `stride` floats copies, with bias and bounds to where outputs lie.
+// Adds bias and initial values, applies the bounds, and transposes [channel][output] to the
+// output's [output][channel].
 void store_outputs(const FewChannelsArgs& a, const Data& data, const Run& run, float* outs,
                    int64_t stride) {
   const float *bias = a.epilogue.bias(data), *start = a.epilogue.start(data, run.row + run.o, 0);
@@ -130,7 +134,8 @@ void store_outputs(const FewChannelsArgs& a, const Data& data, const Run& run, f
   }
 }
 
-// Sums of M out_channels, of which the layer may have fewer: its weights are zero for the others.
+// Accumulators of M output channels by V vectors of outputs. The layer may have fewer channels: the
+// packed weights of the others are zero.
 template <int M, int V>
 SDX_INLINE void accumulate_outputs(const LineCache& cache, const Data& data, const Run& run) {
   const FewChannelsArgs& a = cache.a;
@@ -157,6 +162,7 @@ SDX_INLINE void accumulate_outputs(const LineCache& cache, const Data& data, con
   store_outputs(a, data, run, outs, V * kLanes);
 }
 
+// One line of outputs: V vectors at a time, then single vectors.
 template <int M, int V>
 void compute_line(const LineCache& cache, const Data& data, Run run, int64_t n) {
   constexpr int64_t kBlock = V * kLanes;
@@ -191,7 +197,7 @@ Status compute_tiles(const void* args, const Data& data, int64_t begin, int64_t 
       const int64_t line = (p.image * deep->out + p.deep) * high->out + o;
       const int64_t row = line * wide->out + p.left;
       Target to{a.epilogue.out_at(data, row, 0), a.epilogue.out_row_stride};
-      if (a.epilogue.end_slot >= 0)  // which the output may lie on
+      if (a.epilogue.end_slot >= 0)  // the addend may share the output's bytes: buffer the results
         to = {reinterpret_cast<float*>(data.local + a.acc_at), a.out_channels};
       compute_line<M, V>(cache, data, {o, row, 0, 0, to}, n);
       run_epilogue(a.epilogue, data, {row, n, 0, a.out_channels}, to, data.local + a.chain_at);
@@ -200,7 +206,7 @@ Status compute_tiles(const void* args, const Data& data, int64_t begin, int64_t 
   return {};
 }
 
-// Maps that a row of channel_vectors is made for.
+// Channel counts that accumulate_outputs is instantiated for.
 constexpr int64_t padded(int64_t out_channels) {
   return out_channels <= 4 ? out_channels : out_channels <= 6 ? 6 : out_channels <= 8 ? 8 : 12;
 }
@@ -217,10 +223,10 @@ PhaseFn tile_phase(int64_t out_channels) {
   }
 }
 
-constexpr int64_t kCacheFloats = 64 * 1024;  // floats of a tile, which stay in L2
+constexpr int64_t kCacheFloats = 64 * 1024;  // deinterleaved floats of a tile: 256 KB of L2
 
-// Lines of outputs are cut to a width that is cache, and as many taken together as is. False where
-// there is no memory.
+// Chooses tiles: lines as wide as their deinterleaved input stays in L2, and as many lines together
+// as fit beside. False without memory for the table.
 bool cut(FewChannelsArgs& a, Plan& plan) {
   constexpr int64_t kWidest = 1024, kNarrowest = 64, kEnough = 8;
   const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
@@ -252,9 +258,8 @@ bool cut(FewChannelsArgs& a, Plan& plan) {
   return true;
 }
 
-// Whether lines fill vectors so much better than out_channels do that it pays to take them copies,
-// and what is cache is not too much. A row of a panel_vectors costs a little more than its
-// products: it is gathered.
+// Cost model: whether vectors of outputs save more than deinterleaving costs, and the cache is not
+// too large. A panel row counts 1/8 more than its FMAs, since implicit GEMM gathers it first.
 bool is_worth_it(const FewChannelsArgs& a) {
   const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
   const int64_t lines = high->taps * a.band < a.span ? high->taps * a.band : a.span;

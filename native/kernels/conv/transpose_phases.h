@@ -1,5 +1,6 @@
-// A transposed convolution as plain ones: outputs that leave the same rest by the strides are a
-// phase. They read with the same taps, at places that move by one from output to output.
+// Phases of a transposed convolution: outputs with the same remainder modulo the strides read the
+// same subset of taps, at input pixels that move by one from output to output. Each phase is an
+// ordinary convolution of stride 1, so no multiplication by inserted zeros happens.
 #pragma once
 
 #include "kernels/window.h"
@@ -13,7 +14,8 @@ struct PhaseAxis {
   int64_t last_tap, every;
 };
 
-// `given` holds taps, step, spacing and begin as the attributes say them, of the whole window.
+// Taps k with k * dilation = rest (mod stride). They repeat with a period `every` of at most stride
+// taps, so two periods are searched and the rest counted. `given` is the window by its attributes.
 SDX_INLINE PhaseAxis phase_axis(const Axis& given, int64_t rest) {
   const int64_t stride = given.stride, pad = -given.begin;
   PhaseAxis p;
@@ -39,14 +41,14 @@ SDX_INLINE PhaseAxis phase_axis(const Axis& given, int64_t rest) {
 
 struct ConvPhase {
   PhaseAxis axis[kSpatial];
-  int64_t taps_before;  // taps of the phases before it: where its packed weights begin
+  int64_t taps_before;  // taps of the phases before it: offset of its packed weights
 
   SDX_INLINE int64_t taps() const {
     return axis[0].axis.taps * axis[1].axis.taps * axis[2].axis.taps;
   }
   SDX_INLINE int64_t outs() const { return axis[0].axis.out * axis[1].axis.out * axis[2].axis.out; }
 
-  // The number in the kernel of tap t of the phase.
+  // Index in the kernel of tap t of the phase.
   SDX_INLINE int64_t tap_of(const Window& given, int64_t t) const {
     int64_t number = 0, scale = 1;
     for (int i = kSpatial - 1; i >= 0; --i) {

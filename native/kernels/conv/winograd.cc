@@ -1,6 +1,13 @@
-// Winograd's convolution of 3 x 3 and 5 x 5 kernels with stride 1: patches are transformed,
-// multiplied by the weights of each of their places, and transformed back. Where taps are spread,
-// outputs that leave the same rest by the spacing are an image of their own.
+// Winograd convolution of 3 x 3 and 5 x 5 kernels with stride 1 (winograd.h): input patches are
+// transformed, multiplied by transformed weights with one GEMM per point (36), and transformed
+// back. Chosen by providers/cpu/conv.py where the channel counts make it faster than implicit GEMM.
+//
+// Dilated kernels: outputs with the same residue modulo the dilation are an image of their own,
+// with a dense kernel.
+//
+// Weights are transformed at run time, not when packed: transformed they would take four times the
+// memory and come from further away than it takes to compute them. Small weights (up to 5 MB
+// transformed) by a phase of their own, larger ones panel by panel as a block of tiles meets them.
 #include "kernels/conv/winograd.h"
 
 #include "kernels/conv/epilogue.h"
@@ -13,29 +20,31 @@ namespace {
 struct WinogradArgs {
   Axis high, wide;
   int64_t channels, out_channels;
-  int64_t tile;                           // outputs of a tile along each axis
-  int64_t tiles_high, tiles_wide, tiles;  // of an image, and of all
-  int64_t blocks, most;                   // of tiles, and the most tiles of one
+  int64_t tile;                           // outputs of a tile along each axis: 4 or 2
+  int64_t tiles_high, tiles_wide, tiles;  // tiles of an image, and of all images
+  int64_t blocks, most;                   // blocks of tiles, and the most tiles in one
   int64_t column_blocks;
-  int64_t depth;           // channels of a pass over a row
-  int64_t points_per_row;  // places that share a row of a block; 1 where rows take passes
-  int64_t width;           // floats between them
-  int64_t patch_floats;    // of all transformed patches of a block
-  bool has_patch_phase;    // patches are transformed by a phase of their own
-  bool has_weight_phase;   // so are weights; else each panel is when a block of tiles meets it
-  int64_t weights_at;      // of transformed weights in the scratch, in floats
-  int64_t weight_buffer_floats;  // for them in a thread's own memory
+  int64_t depth;           // channels of a GEMM pass
+  int64_t points_per_row;  // points in a row of the A block; 1 if rows take several passes
+  int64_t width;           // floats between points of a row
+  int64_t patch_floats;    // size of a block's transformed patches
+  bool has_patch_phase;  // patches are transformed by a phase of their own, shared by column blocks
+  bool has_weight_phase;         // so are weights; else each panel when a block of tiles meets it
+  int64_t weights_at;            // offset of transformed weights in scratch memory, in floats
+  int64_t weight_buffer_floats;  // local memory for transformed weights
   Epilogue epilogue;
-  bool is_active;  // acc have bounds or an activation
+  bool is_active;  // the epilogue has bounds or an activation
 
   SDX_INLINE int64_t dilation_residues() const { return high.dilation * wide.dilation; }
   SDX_INLINE int64_t taps() const { return high.taps * wide.taps; }
 };
 
+// First output of a tile.
 struct Tile {
-  int64_t image, top, left;  // of its outputs
+  int64_t image, top, left;
 };
 
+// Tiles are numbered image by image; with dilation each residue class counts as an image.
 Tile tile_of(const WinogradArgs& a, int64_t number) {
   const int64_t in_line = number % a.tiles_wide, line = number / a.tiles_wide % a.tiles_high;
   const int64_t image = number / a.tiles_wide / a.tiles_high, residues = a.dilation_residues();
@@ -43,9 +52,11 @@ Tile tile_of(const WinogradArgs& a, int64_t number) {
           in_line * a.tile * a.wide.dilation + image % residues % a.wide.dilation};
 }
 
-constexpr int64_t kMostTiles = 64;  // of a block
+constexpr int64_t kMostTiles = 64;  // tiles of a block, the rows of its GEMMs
 
-// Where channel c of a point lies among the transformed patches of a block of n tiles, in tile 0.
+// Offset of channel c of a point among the transformed patches of a block of n tiles, for tile 0.
+// The layout is that of the A block of the micro-kernel (kStride), so patches are multiplied in
+// place.
 SDX_INLINE int64_t patch_at(const WinogradArgs& a, int64_t n, int64_t point, int64_t c) {
   if (a.depth < a.channels) {
     const int64_t passes = a.channels / a.depth;
@@ -54,6 +65,7 @@ SDX_INLINE int64_t patch_at(const WinogradArgs& a, int64_t n, int64_t point, int
   return point / a.points_per_row * n * kStride + point % a.points_per_row * a.width + c;
 }
 
+// Input transform B^T d along one axis. Even and odd parts of +-a and +-b share their terms.
 SDX_INLINE void transform(const f32v (&d)[kPatch], f32v (&to)[kPatch]) {
   constexpr float a = float(kA), b = float(kB);
   const f32v even_a = d[4] - 2.0f * d[2], odd_a = a * (d[3] - 2.0f * d[1]);
@@ -66,6 +78,7 @@ SDX_INLINE void transform(const f32v (&d)[kPatch], f32v (&to)[kPatch]) {
   to[5] = d[1] - 2.5f * d[3] + d[5];
 }
 
+// Output transform A^T m along one axis, to T outputs.
 template <int T>
 SDX_INLINE void transform_back(const f32v (&m)[kPatch], f32v (&to)[T]) {
   constexpr float a = float(kA), b = float(kB), a3 = float(kA / 2), b3 = float(kB * 2);
@@ -81,7 +94,8 @@ SDX_INLINE void transform_back(const f32v (&m)[kPatch], f32v (&to)[T]) {
   }
 }
 
-// A vector of channels of a patch. `at` says where its pixels lie; -1 in the padding.
+// B^T d B for one vector of channels: lines, then columns. `at` has the offsets of the patch's
+// pixels, -1 in the padding.
 template <bool kInside, class Lanes>
 SDX_INLINE void transform_patch(const float* x, const int64_t (&at)[kPoints], Lanes lanes,
                                 float* to, const int64_t (&to_at)[kPoints]) {
@@ -133,13 +147,14 @@ void transform_tile(const WinogradArgs& a, const float* x, int64_t number, float
     });
 }
 
-// What is added to a vector of out_channels: one for all outputs, and, if not null, one for each.
+// Addends of a vector of output channels: one for all outputs, and, if not null, one per output.
 struct Added {
   f32v bias;
-  const float *start, *end;  // before and behind the activation
+  const float *start, *end;  // before and after the activation
 };
 
-// One vector of out_channels of a tile: acc of all places, `stride` floats apart, to outputs.
+// A^T m A for one vector of output channels, with the epilogue. Accumulators of the points are
+// `stride` floats apart; outputs past the image border are dropped.
 template <int T, class Lanes>
 SDX_INLINE void finish_tile(const WinogradArgs& a, const Tile& tile, const float* acc,
                             int64_t stride, const Added& added, float* y, Lanes lanes) {
@@ -178,7 +193,7 @@ SDX_INLINE void finish_tile(const WinogradArgs& a, const Tile& tile, const float
   }
 }
 
-// The out_channels of one panel for tiles [first, first + n).
+// Outputs of one panel of channels for tiles [first, first + n).
 template <int T>
 void finish_tiles(const WinogradArgs& a, const Data& data, int64_t first, int64_t n, int64_t panel,
                   const float* acc) {
@@ -200,7 +215,8 @@ void finish_tiles(const WinogradArgs& a, const Data& data, int64_t first, int64_
   }
 }
 
-// The program of the epilogue over the outputs of tiles [first, first + n), line by line.
+// The epilogue's program over the outputs of tiles [first, first + n), line by line. With dilation
+// the lines are not contiguous, and the program is a phase of its own.
 void finish_block(const WinogradArgs& a, const Data& data, int64_t first, int64_t n,
                   int64_t out_channel, int64_t width, std::byte* local) {
   if (a.epilogue.chain == nullptr || a.dilation_residues() > 1) return;
@@ -215,7 +231,7 @@ void finish_block(const WinogradArgs& a, const Data& data, int64_t first, int64_
   }
 }
 
-// Item: one tile, into the patches that all threads share.
+// Items: tiles, into the patches that all threads share.
 Status transform_tiles(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const WinogradArgs*>(args);
   float* patches = reinterpret_cast<float*>(data.scratch);
@@ -228,13 +244,13 @@ Status transform_tiles(const void* args, const Data& data, int64_t begin, int64_
   return {};
 }
 
-// Floats between the transformed weights of two places: odd lines, so that all of them can be
-// written at once.
+// Floats between the transformed weights of two points: an odd number of cache lines, so that the
+// 36 stores of a transform do not fall into one set of the cache.
 SDX_INLINE int64_t point_stride(int64_t floats) { return (floats + 15) / 16 * 16 + 16; }
 SDX_INLINE int64_t point_weights(const WinogradArgs& a) {
   return point_stride(packed_floats(a.channels, a.out_channels));
 }
-constexpr int64_t kPassChannels = 128;  // whose weights of all places fit well into L2
+constexpr int64_t kPassChannels = 128;  // their weights of all points take 590 KB of L2
 constexpr int64_t kPassWeights = kPassChannels * kPanel;
 
 void transform_panel(const WinogradArgs& a, const float* panel, int64_t n, float* to,
@@ -242,7 +258,7 @@ void transform_panel(const WinogradArgs& a, const float* panel, int64_t n, float
   (a.tile == 4 ? transform_weights<3> : transform_weights<5>)(panel, a.channels, n, to, stride);
 }
 
-// Item: the weights of one panel.
+// Items: panels of weights.
 Status transform_panels(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const WinogradArgs*>(args);
   const int64_t size = a.channels * kPanel;
@@ -253,7 +269,7 @@ Status transform_panels(const void* args, const Data& data, int64_t begin, int64
   return {};
 }
 
-// The acc of one panel for all places of n patches.
+// The GEMMs of all points for one panel and n patches.
 void multiply_panel(const WinogradArgs& a, const Data& data, const float* patches, int64_t n,
                     int64_t panel, float* acc) {
   const float* w = reinterpret_cast<const float*>(data.scratch) + a.weights_at;
@@ -263,7 +279,8 @@ void multiply_panel(const WinogradArgs& a, const Data& data, const float* patche
                 {acc + p * n * kPanel, kPanel}, TileEpilogue{});
 }
 
-// The same, with weights that are transformed on the way, into `weight_buffer`.
+// The same with weights that are transformed here, a pass of channels at a time, into
+// `weight_buffer`.
 void multiply_new_panel(const WinogradArgs& a, const Data& data, const float* patches, int64_t n,
                         int64_t panel, float* acc, float* weight_buffer) {
   const float* w = input<float>(data, 1) + panel * a.taps() * a.channels * kPanel;
@@ -278,7 +295,7 @@ void multiply_new_panel(const WinogradArgs& a, const Data& data, const float* pa
   }
 }
 
-// Item: a block of tiles, and a block of panels.
+// One item: a block of tiles times a block of panels.
 void winograd_block(const WinogradArgs& a, const Data& data, int64_t block, int64_t columns) {
   const int64_t first = part_begin(a.tiles, a.blocks, block);
   const int64_t n = part_begin(a.tiles, a.blocks, block + 1) - first;
@@ -315,8 +332,8 @@ Status winograd_blocks(const void* args, const Data& data, int64_t begin, int64_
   return {};
 }
 
-// Blocks whose patches fit well into L2, or, where they transform weights, with enough tiles to
-// make that cheap. Few tiles are cut by columns too, and then they share what they transform.
+// Chooses the blocks of tiles: patches that fit into L2, or, where items transform weights, enough
+// tiles to amortize that. Images with few tiles are cut by columns too, and then share patches.
 void cut(WinogradArgs& a) {
   constexpr int64_t kPatchBytes = 384 * 1024, kSmallBytes = 5 * 1024 * 1024, kEnough = 16;
   const int64_t of_a_tile = kPoints * a.channels * int64_t(sizeof(float));

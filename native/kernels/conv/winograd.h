@@ -1,7 +1,10 @@
-// Winograd's F(4x4, 3x3) and F(2x2, 5x5): outputs in tiles of 4 x 4 or 2 x 2, each from 6 x 6
-// inputs, with 36 products in point of 144 or 100. Both have the same points, and so the same
-// patches: 0, infinity, and plus and minus kA and kB, whose product is 1, which keeps the errors of
-// the transforms well below those of the usual 1 and 2.
+// Winograd convolution F(4x4, 3x3) and F(2x2, 5x5) (Lavin and Gray): an output tile of 4 x 4 or 2 x
+// 2 is computed from a 6 x 6 input patch with 36 multiplications per channel in place of 144 or
+// 100.
+//
+// Both use the same six interpolation points, and so the same input transform: 0, infinity, +-kA
+// and +-kB. kA = 1 / sqrt(2) and kB = sqrt(2) have product 1, which keeps the rounding errors of
+// the transforms well below those of the usual points 1 and 2.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +12,11 @@
 namespace sdx::SDX_ISA {
 
 constexpr int kPatch = 6;
-constexpr int kPoints = kPatch * kPatch;
+constexpr int kPoints = kPatch * kPatch;  // elements of a transformed patch: one GEMM each
 constexpr double kA = 0.70710678118654752440, kB = 1.41421356237309504880;
 
-// Weights of all places, `stride` floats apart, for n channels of a panel of `channels` that is
-// packed with its K x K taps outermost.
+// Transformed weights of all points, `stride` floats apart, for n channels of a packed panel with
+// `channels` channels and K x K taps.
 template <int K>
 void transform_weights(const float* panel, int64_t channels, int64_t n, float* to, int64_t stride);
 

@@ -1,13 +1,14 @@
-// Transforms packed weights for Winograd's convolution, while it runs: transformed they would be up
-// to four times as large, and would come from further away than it takes to make them.
+// Winograd weight transform G g G^T, at run time from packed weights (see winograd.cc for why). A
+// 1-d kernel is read as the coefficients of a polynomial; its transform is the polynomial's values
+// at the six points.
 #include "kernels/conv/winograd.h"
 #include "kernels/matmul/tile.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
-// Points of the places 1 and 3, and what values there are scaled by for the transform back; places
-// 2 and 4 have the negative points.
+// Interpolation points 1 and 3 and their scale factors, which the output transform then need not
+// apply; points 2 and 4 are the negative ones.
 constexpr double kNodes[] = {kA, kB}, kScales[] = {-1 / 1.5, 1 / 6.0};
 
 constexpr float factor(int point, int power) {
@@ -16,7 +17,7 @@ constexpr float factor(int point, int power) {
   return float(by);
 }
 
-// The terms of even powers, and of odd ones, of a polynomial at a point.
+// Even and odd terms of the polynomial at a point: p(x) = even + odd and p(-x) = even - odd.
 template <int K>
 SDX_INLINE void halves(const f32v (&g)[K], int point, f32v& even, f32v& odd) {
   even = factor(point, 0) * g[0], odd = factor(point, 1) * g[1];
@@ -24,7 +25,7 @@ SDX_INLINE void halves(const f32v (&g)[K], int point, f32v& even, f32v& odd) {
   for (int i = 2; i < K; ++i) (i % 2 == 0 ? even : odd) += factor(point, i) * g[i];
 }
 
-// Six values of the polynomial whose coefficients are g.
+// G g along one axis: values at 0, +-kA, +-kB and infinity (the leading coefficient).
 template <int K>
 SDX_INLINE void transform(const f32v (&g)[K], f32v (&to)[kPatch]) {
   to[0] = g[0];
@@ -40,6 +41,7 @@ SDX_INLINE void transform(const f32v (&g)[K], f32v (&to)[kPatch]) {
 
 }  // namespace
 
+// G g G^T for each vector of (channel, output channel): columns, then rows.
 template <int K>
 void transform_weights(const float* panel, int64_t channels, int64_t n, float* to, int64_t stride) {
   for (int64_t at = 0; at < n * kPanel; at += kLanes) {

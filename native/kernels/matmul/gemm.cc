@@ -1,5 +1,9 @@
-// Products of f32, f16 and bf16, which add up in f32 and round once. Phases are made for the type
-// of A, and for what B is packed to: floats, or pairs of bf16, to which both sides are rounded.
+// GEMM: matmuls of f32, f16 and bf16, accumulated in f32 and rounded once. Phases are instantiated
+// for the type of A (T) and the element of packed B (U): float, or bf16 pairs, to which both sides
+// are rounded. Three plans:
+//   B prepacked (constant weights)    one phase over blocks of the output
+//   B packed at run time              a phase that packs B into scratch memory, then the blocks
+//   many small batches                an item per batch, which packs its B into local memory
 #include "kernels/matmul/gemm.h"
 
 #include "kernels/matmul/kernels.h"
@@ -8,15 +12,17 @@
 namespace sdx::SDX_ISA {
 namespace {
 
-constexpr int64_t kMaxLocalB = 256 * 1024;  // bytes of a packed B that a thread packs for itself
-constexpr int64_t kTiny = 256;              // multiplications
-constexpr int64_t kMinBatchItems = 4;       // batches from which each is one item
+constexpr int64_t kMaxLocalB = 256 * 1024;  // bytes of packed B in local memory: a part of L2
+constexpr int64_t kTiny = 256;  // multiplications below which packing costs more than the matmul
+constexpr int64_t kMinBatchItems = 4;  // enough items to balance over threads
 
 template <class T>
 SDX_INLINE void round_row(const float* from, int64_t n, T* to) {
   vloop(n, [&](int64_t j, auto lanes) { store_float(to + j, load(from + j, lanes), lanes); });
 }
 
+// One block of the output: gemm_block with rows of A copied on the fly, then the epilogue program
+// over the finished block.
 template <class T, class U>
 void run_block(const GemmArgs& a, const Data& data, const U* packed, const OutputTile& at) {
   const MatMulShape& p = a.p;
@@ -76,7 +82,8 @@ Status scratch_phase(const void* args, const Data& data, int64_t begin, int64_t 
                       reinterpret_cast<const U*>(data.scratch), begin, end);
 }
 
-// Items: batches, each of which packs its own B.
+// Items: batches, each of which packs its own B. No barrier and no shared scratch between packing
+// and multiplying, which dominates for the small matrices of attention-like graphs.
 template <class T, class U>
 Status batch_phase(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const GemmArgs*>(args);
@@ -115,7 +122,7 @@ const Phases& phases_of(DType dtype) {
   }
 }
 
-// What acc begin with.
+// Layout of the initial accumulators.
 void set_start(GemmArgs& args, const View& start, int slot) {
   args.start_slot = slot;
   args.is_start_whole = start.is_contiguous() && args.out_row_stride == args.p.n;
@@ -123,7 +130,8 @@ void set_start(GemmArgs& args, const View& start, int slot) {
   args.start_stride = start.rank > 0 ? start.stride(-1) : 1;
 }
 
-// The arguments of a call: see rows.h.
+// Arguments of a call (kernels.h), and the offsets in local memory: rows of A, accumulators if they
+// are buffered, the epilogue's tiles, the packed B of one batch.
 template <class U>
 GemmArgs* make_args(const Call& call, const MatrixBatch& b, Plan& plan) {
   auto* args = plan.make<GemmArgs>();
@@ -153,7 +161,7 @@ GemmArgs* make_args(const Call& call, const MatrixBatch& b, Plan& plan) {
   return args;
 }
 
-// Products so small that any preparation takes longer, and with no epilogue.
+// Whether any preparation would take longer than the matmul, and there is no epilogue.
 bool is_tiny(const Call& call) {
   if (call.ints[2] != 0 || call.ints[4] != 0) return false;
   const MatMulShape p = matmul_shape(matrix_batch(call.in[0], true, call.ints[0] != 0),
@@ -161,7 +169,7 @@ bool is_tiny(const Call& call) {
   return p.m * p.n * p.k <= kTiny;
 }
 
-// One item does all of a batch: its blocks are as large as they may be.
+// One item computes a whole batch, in blocks as large as local memory allows.
 Split whole_split(int64_t m, int64_t n, Split split) {
   split.row_blocks = (m + kBlockRows - 1) / kBlockRows;
   split.column_blocks = (n + kMostColumns - 1) / kMostColumns;
@@ -189,6 +197,7 @@ void plan_gemm(const Call& call, Plan& plan) {
   plan.add(phases.scratch, blocks, args.split.work);
 }
 
+// The packed B has lost its shape, so its dims are passed as ints.
 template <class U>
 void plan_packed(const Call& call, Plan& plan) {
   View b;  // what was packed, as its dims are given

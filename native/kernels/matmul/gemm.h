@@ -1,4 +1,4 @@
-// What the phases of a product share.
+// Arguments and helpers shared by the phases of a matmul (gemm.cc, gemv.cc).
 #pragma once
 
 #include "kernels/elementwise/chain.h"
@@ -11,36 +11,36 @@ struct GemmArgs {
   MatMulShape p;
   int64_t out_row_stride;  // elements between rows of the output
   Split split;             // of one batch
-  int64_t packed_floats;   // of one matrix of B, or pairs
+  int64_t packed_floats;   // elements of one packed matrix of B
   TileEpilogue finish;
   int bias_slot, start_slot;     // of the inputs; -1: not given
-  StridedAxes start_rows;        // where rows of the start lie
-  int64_t start_stride;          // of its columns
-  bool is_start_whole;           // it lies as the output does, both without gaps
-  const Chain* chain;            // what follows, or null
-  DType to;                      // of the output
-  bool is_buffered;              // acc do not grow where they end up
-  int64_t c_at, chain_at, b_at;  // in a thread's own memory, behind the rows of A
+  StridedAxes start_rows;        // offsets of the rows of the initial accumulators
+  int64_t start_stride;          // stride of their columns
+  bool is_start_whole;           // it and the output are contiguous
+  const Chain* chain;            // epilogue program, or null
+  DType to;                      // element type of the output
+  bool is_buffered;              // accumulators are in local memory, not in the output
+  int64_t c_at, chain_at, b_at;  // offsets in local memory, after the rows of A
 };
 
-// A part of the output.
+// Rows [row, row + rows) and columns [column, column + columns) of one batch of the output.
 struct OutputTile {
   int64_t batch, row, rows, column, columns;
 };
 
-// Sums become rows of the output while they are hot, where that takes more than `TileEpilogue` did.
+// Epilogue program and conversion to the output type, for rows whose accumulators are complete and
+// still in cache.
 void finish_tile(const GemmArgs& args, const Data& data, const OutputTile& at, const Target& acc);
 
-// Where the acc of an area begin: what lies as the output does is read there, all else is first
-// brought to where they grow. Null: with nothing.
+// Initial accumulators of a tile: read in place if they have the output's layout, else first copied
+// to the accumulators; null if they are zero.
 const float* start_of(const GemmArgs& args, const Data& data, const OutputTile& at,
                       const Target& acc);
 
-// Products of f32 with few rows or few columns, which read B once and do not pack it. False where
-// panels are faster.
+// Plans gemv.cc for small-m and small-n matmuls of f32; false if panels are faster.
 bool plan_gemv(const GemmArgs& args, Plan& plan);
 
-// Items of a pack are panels of the matrices of B.
+// Packs panels [begin, end), counted through all matrices of B.
 template <class T, class U>
 SDX_INLINE void pack_panels(const MatMulShape& p, const T* from, U* to, int64_t begin,
                             int64_t end) {
@@ -50,6 +50,7 @@ SDX_INLINE void pack_panels(const MatMulShape& p, const T* from, U* to, int64_t 
                i % panels, to + i * kPanel * depth_of<U>(p.k));
 }
 
+// Rows of A into the local block, as floats or bf16 pairs.
 template <class T>
 SDX_INLINE void copy_a(const T* from, int64_t row_stride, int64_t k_stride, int64_t rows, int64_t k,
                        float* to) {
@@ -61,8 +62,8 @@ SDX_INLINE void copy_a(const T* from, int64_t row_stride, int64_t k_stride, int6
   copy_rows_to_pairs(from, row_stride, k_stride, rows, k, to);
 }
 
-// Rows [row, row + rows) of a batch of A, which begins at `from`: elements [depth, depth + depths)
-// of them, or pairs.
+// The `fill` of gemm_block: rows [row, row + rows) of one batch of A, elements (or pairs) [depth,
+// depth + depths) of each.
 template <class T, class U>
 SDX_INLINE void fill_rows(const MatMulShape& p, const T* from, U* to, int64_t row, int64_t rows,
                           int64_t depth, int64_t depths) {

@@ -1,15 +1,20 @@
-// Products of f32 with few rows or few columns. They are as fast as B is read: nothing is packed.
+// GEMV and small-m/small-n matmuls of f32. They are bound by the bandwidth of the large operand,
+// so it is read once, in place, and nothing is packed. Three access patterns:
+//   gemv_columns  n <= 4: the columns of B are transposed once, each row of A gives n dot products
+//   gemv_dot      m <= 4 and B transposed (columns contiguous): dot products along k
+//   gemv_axpy     m <= 4 and B row-major: rows of B are scaled and added to accumulators in L1
 #include "kernels/matmul/gemm.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
-constexpr int64_t kMaxVectors = 4;     // rows or columns
-constexpr int64_t kItemRows = 64;      // dot products of one item, times the few
-constexpr int64_t kItemColumns = 512;  // of acc that stay in L1 while rows of B are added to them
+constexpr int64_t kMaxVectors = 4;     // rows or columns; above, panels pay off
+constexpr int64_t kItemRows = 64;      // long vectors of one item
+constexpr int64_t kItemColumns = 512;  // 4 rows of them are 8 KB: accumulators stay in L1
 
 typedef float Four __attribute__((vector_size(16)));
 
+// Sum of all lanes, in a tree of fixed order.
 SDX_INLINE float sum_lanes(f32v v) {
   Four parts[kLanes / 4];
   memcpy(parts, &v, sizeof v);
@@ -19,7 +24,8 @@ SDX_INLINE float sum_lanes(f32v v) {
   return s[0] + s[1];
 }
 
-// The products of each of R vectors with each of W, all of k elements.
+// Dot products of R vectors with W vectors of k elements. Fewer than 4 products would wait for the
+// FMA latency, so each is then split into several independent accumulators.
 template <int R, int W>
 SDX_INLINE void dots(const float* x, int64_t x_stride, const float* y, int64_t y_stride, int64_t k,
                      float (&out)[R][W]) {
@@ -49,8 +55,8 @@ SDX_INLINE void dots(const float* x, int64_t x_stride, const float* y, int64_t y
     }
 }
 
-// Many vectors times few: out[i * many_step + j * few_step] for vector i of the many. What lies at
-// the same place of `start`, if given, is added.
+// Dot products of many vectors with few: the one of vector i of `many` and j of `few` goes to out[i
+// * many_step + j * few_step], added to the same element of `start` if that is given.
 struct Dots {
   const float *many, *few;
   int64_t many_stride, few_stride, k;
@@ -87,7 +93,7 @@ void run_dots(const Dots& d, int64_t many, int64_t few) {
   }
 }
 
-// Alpha, bias and relu, which panels have in their tiles, and then the rest.
+// Alpha, bias and relu, which GEMM applies in its tiles, then the epilogue program.
 void finish_gemv(const GemmArgs& a, const Data& data, const OutputTile& at) {
   const Target acc{output<float>(data) + (at.batch * a.p.m + at.row) * a.out_row_stride + at.column,
                    a.out_row_stride};
@@ -114,7 +120,7 @@ SDX_INLINE int64_t a_row_stride(const MatMulShape& p) {
   return p.rows.rank == 0 ? 0 : p.rows.strides[0];
 }
 
-// Few columns, which are turned into rows first. Items: parts of the rows of every batch.
+// Few columns, transposed into local memory first. Items: parts of the rows of every batch.
 Status gemv_columns(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const GemmArgs*>(args);
   const MatMulShape& p = a.p;
@@ -136,7 +142,7 @@ Status gemv_columns(const void* args, const Data& data, int64_t begin, int64_t e
   return {};
 }
 
-// Few rows, and columns of B that lie in memory as they are. Items: parts of the columns.
+// Few rows, and B with contiguous columns. Items: parts of the columns.
 Status gemv_dot(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const GemmArgs*>(args);
   const MatMulShape& p = a.p;
@@ -156,7 +162,8 @@ Status gemv_dot(const void* args, const Data& data, int64_t begin, int64_t end) 
   return {};
 }
 
-// acc[0, n) += a[0] * b[0] + ... of `rows` rows of B.
+// acc[0, n) += sum over r of a[r] * row r of B: R rows per pass, so that an accumulator is loaded
+// and stored once for R FMAs.
 template <int R>
 SDX_INLINE void add_rows(const float* a, int64_t a_stride, const float* b, int64_t stride,
                          int64_t n, float* acc) {
@@ -168,7 +175,7 @@ SDX_INLINE void add_rows(const float* a, int64_t a_stride, const float* b, int64
   });
 }
 
-// What acc are added to: zeros, or the start, which may be there already.
+// Initializes accumulators with zeros or initial values, which may be there already.
 void begin_rows(const float* start, int64_t stride, const OutputTile& at, float* to) {
   if (start == to) return;
   const size_t bytes = size_t(at.columns) * sizeof(float);
@@ -180,7 +187,7 @@ void begin_rows(const float* start, int64_t stride, const OutputTile& at, float*
   }
 }
 
-// Few rows, and rows of B that lie in memory as they are. Items: parts of the columns.
+// Few rows, and row-major B. Items: parts of the columns.
 Status gemv_axpy(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const GemmArgs*>(args);
   const MatMulShape& p = a.p;

@@ -1,23 +1,31 @@
-// The rows of the family, each prepared in a file of its own kind.
+// The kernels of the family, their operands and attributes, and where each is planned.
 //
-// matmul         a, b, operands         products of stacks of matrices, with any strides
-// matmul_packed  a, packed b, operands  the same, where b was packed
-//   ints    a is transposed, b is transposed, kBias | kRelu | kStart | kBuffered, the rank of a
-//   packed
-//           b and its dims (0 for one that is not packed), the program of an epilogue (chain.h)
-//   floats  alpha, those of the program
-//   operands are the bias, what sums begin with (of f32 and of the output's shape, which may be its
-//   bytes; alpha is 1 then), and those of the program, which with kBuffered may be its bytes too
-// matmul_pack    b                      ints: b is transposed
-// matmul_bf16, matmul_packed_bf16, matmul_pack_bf16: both sides are rounded to bf16. Products of
-//   f32 with few rows or columns, which take as long as B takes to read, are not where B is not
-//   packed.
+//   matmul         a, b, operands         batched matmul of operands with any strides
+//   matmul_packed  a, packed b, operands  the same with b prepacked into panels (tile.h)
+//     ints    a is transposed, b is transposed, kBias | kRelu | kStart | kBuffered, the rank of a
+//             packed b and its dims (0 if b is not packed), the epilogue's program (chain.h)
+//     floats  alpha, parameters of the program
+//     operands are the bias, the initial accumulators (f32, of the output's shape, possibly the
+//     output's own bytes; alpha is 1 then), and those of the epilogue's program, which may share
+//     the output's bytes only with kBuffered
+//   matmul_pack    b                      ints: b is transposed
+//   matmul_bf16, matmul_packed_bf16, matmul_pack_bf16: both sides are rounded to bf16. Unpacked
+//     f32 matmuls with few rows or columns (gemv.cc) keep f32: they are bound by the bandwidth of
+//     B.
+//
+// Dispatch by type and size, in matmul() of gemm.cc:
+//   naive.cc  f64, integers, and f32 of at most kTiny multiplications
+//   gemv.cc   f32 with at most 4 rows or columns: B is read in place, once
+//   gemm.cc   everything else: panels of B and register tiles (tile.cc)
 #pragma once
 
 #include "kernels/kernel.h"
 
 namespace sdx::SDX_ISA {
 
+// Flags of a call. kStart: accumulators begin with an operand (GEMM's C with beta = 1) instead of
+// zero. kBuffered: accumulators are kept in a thread's local memory until they are complete, since
+// the output shares bytes with an operand that the epilogue still reads.
 constexpr int64_t kBias = 1, kRelu = 2, kStart = 4, kBuffered = 8;
 
 Status matmul(const Call& call, Plan& plan);
@@ -26,6 +34,6 @@ Status matmul_packed(const Call& call, Plan& plan);
 Status matmul_bf16(const Call& call, Plan& plan);
 Status matmul_pack_bf16(const Call& call, Plan& plan);
 Status matmul_packed_bf16(const Call& call, Plan& plan);
-Status matmul_naive(const Call& call, Plan& plan);  // f64, integers, tiny ones of f32
+Status matmul_naive(const Call& call, Plan& plan);
 
 }  // namespace sdx::SDX_ISA

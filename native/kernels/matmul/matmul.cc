@@ -1,4 +1,4 @@
-// Matrix products.
+// The table of matmul kernels. Kernels of bf16 need AVX512_BF16, which registry.cc checks.
 #include "kernels/matmul/kernels.h"
 
 namespace sdx::SDX_ISA {

@@ -1,4 +1,5 @@
-// Products of f64 and integers, which models rarely multiply, and tiny ones of f32: no packing.
+// Naive matmul without packing: f64 and integers, which models rarely multiply, and f32 matmuls so
+// small that packing costs more than the arithmetic. Each item accumulates 64 columns of a row.
 #include "kernels/matmul/kernels.h"
 #include "kernels/matmul/operands.h"
 #include "kernels/row_stride.h"
@@ -6,7 +7,7 @@
 namespace sdx::SDX_ISA {
 namespace {
 
-constexpr int64_t kColumns = 64;  // of one item: a row of its acc stays in registers and L1
+constexpr int64_t kColumns = 64;  // of one item: its accumulators stay in registers and L1
 
 struct NaiveArgs {
   MatMulShape p;
@@ -57,7 +58,7 @@ Status matmul_naive(const Call& call, Plan& plan) {
   switch (call.in[0].dtype) {
     case DType::f32: plan.add(naive_parts<float>, count, work); break;
     case DType::f64: plan.add(naive_parts<double>, count, work); break;
-    case DType::i32:  // wraps around, as unsigned numbers do without being undefined
+    case DType::i32:  // as unsigned: wraps around, which signed overflow may not
     case DType::u32: plan.add(naive_parts<uint32_t>, count, work); break;
     default: plan.add(naive_parts<uint64_t>, count, work); break;
   }

@@ -1,4 +1,4 @@
-// Stacks of matrices with any strides, and how the operands of a product go together.
+// Batches of matrices with any strides, and the shape of a batched matmul after broadcasting.
 #pragma once
 
 #include "kernels/kernel.h"
@@ -6,13 +6,13 @@
 
 namespace sdx::SDX_ISA {
 
-// StridedAxes that are counted through in row-major order, with a stride for each.
+// Axes iterated in row-major order, with a stride for each; axes of size 1 are dropped.
 struct StridedAxes {
   int rank = 0;
   int64_t dims[kMaxRank];
   int64_t strides[kMaxRank];
 
-  // Joins the last axis where both can be walked as one.
+  // Appends an axis, merged with the last one where both together have a single stride.
   SDX_INLINE void add(int64_t dim, int64_t stride) {
     if (dim == 1) return;
     if (rank > 0 && strides[rank - 1] == dim * stride) {
@@ -40,13 +40,14 @@ struct StridedAxes {
   }
 };
 
-// One operand: matrices [rows, columns], and the axes before them.
+// One operand: matrices [rows, columns], and the batch axes before them.
 struct MatrixBatch {
   int64_t rows = 1, columns = 1, row_stride = 0, column_stride = 0;
-  int rank = 0;  // of the axes before the matrices
+  int rank = 0;  // number of batch axes
   int64_t dims[kMaxRank], strides[kMaxRank];
 
-  // The axis that is `from_end` axes before the matrices.
+  // Size and stride of the batch axis `from_end` axes before the matrices; size 1, and stride 0
+  // where it is broadcast.
   SDX_INLINE int64_t dim(int from_end) const {
     return from_end < rank ? dims[rank - 1 - from_end] : 1;
   }
@@ -55,7 +56,7 @@ struct MatrixBatch {
   }
 };
 
-// A vector is a row on the left, a column on the right.
+// A vector is a row on the left side, a column on the right (ONNX MatMul).
 SDX_INLINE MatrixBatch matrix_batch(const View& view, bool is_left, bool is_transposed) {
   MatrixBatch s;
   if (view.rank == 1) {
@@ -71,16 +72,16 @@ SDX_INLINE MatrixBatch matrix_batch(const View& view, bool is_left, bool is_tran
   return s;
 }
 
-// A product [batches] x [m, k] x [k, n] into a row-major output. StridedAxes along which there is
-// one B are rows of one larger product.
+// A matmul [batches] x [m, k] x [k, n] into a row-major output. The innermost batch axes along
+// which B does not change are merged into m: one larger matmul in place of many small ones.
 struct MatMulShape {
   int64_t m, n, k;
-  StridedAxes rows;  // of A, m in all
+  StridedAxes rows;  // offsets of the m rows of A
   int64_t k_stride;  // of A
   int64_t batches;
-  StridedAxes a;      // where the batches of A lie
-  StridedAxes b;      // where each matrix of B lies, those it has: its batches without repeats
-  StridedAxes which;  // the number of its B, for each batch
+  StridedAxes a;      // offset of A for each batch
+  StridedAxes b;      // offset of each distinct matrix of B
+  StridedAxes which;  // index of the matrix of B that a batch multiplies by
   int64_t b_row_stride, b_column_stride;
 };
 
@@ -88,7 +89,8 @@ SDX_INLINE MatMulShape matmul_shape(const MatrixBatch& a, const MatrixBatch& b) 
   MatMulShape p{a.rows, b.columns, a.columns, {},           a.column_stride, 1,
                 {},     {},        {},        b.row_stride, b.column_stride};
   const int rank = a.rank > b.rank ? a.rank : b.rank;
-  int merged = 0;  // axes next to the matrices along which there is one B
+  // innermost batch axes along which B is broadcast
+  int merged = 0;
   while (merged < rank && b.dim(merged) == 1) ++merged;
   for (int i = merged - 1; i >= 0; --i) {
     p.rows.add(a.dim(i), a.stride(i));

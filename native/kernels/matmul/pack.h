@@ -1,4 +1,6 @@
-// Copies of matrices into the forms that tiles read: panels of B, rows of A.
+// Packing: copies of matrices into the layouts that tiles read (tile.h), widened to float or
+// rounded to bf16 pairs. Panels of B are [k][32]; rows of A are row-major, kStride apart.
+// Transposed sources go through squares that are transposed in registers (simd/transpose.h).
 #pragma once
 
 #include "kernels/matmul/tile.h"
@@ -7,7 +9,7 @@
 
 namespace sdx::SDX_ISA {
 
-// to[i * to_stride + j] = from[i * row_stride + j * column_stride], as float.
+// to[i * to_stride + j] = from[i * row_stride + j * column_stride] as float, for any strides.
 template <class T>
 SDX_INLINE void copy_scattered(const T* from, int64_t row_stride, int64_t column_stride,
                                int64_t rows, int64_t columns, float* to, int64_t to_stride) {
@@ -16,7 +18,7 @@ SDX_INLINE void copy_scattered(const T* from, int64_t row_stride, int64_t column
       to[i * to_stride + j] = to_float(from + i * row_stride + j * column_stride);
 }
 
-// The same in squares of N x N, as many as there are; row_stride is 1.
+// The same for row_stride 1, in as many whole squares of N x N as there are.
 template <int N, class U>
 SDX_INLINE void transpose_squares(const U* from, int64_t column_stride, int64_t rows,
                                   int64_t columns, U* to, int64_t to_stride) {
@@ -29,11 +31,12 @@ SDX_INLINE void transpose_squares(const U* from, int64_t column_stride, int64_t 
           reinterpret_cast<std::byte*>(to + i * to_stride + j), to_stride * int64_t(sizeof(float)));
 }
 
-// The same where columns of the result lie in memory as they are: row_stride is 1.
+// The same for row_stride 1 and any size: squares of a vector's lanes, then squares of 4, then the
+// remaining elements one by one.
 template <class T>
 SDX_INLINE void copy_transposed(const T* from, int64_t column_stride, int64_t rows, int64_t columns,
                                 float* to, int64_t to_stride) {
-  int64_t whole = 0, across = 0;  // rows and columns that are done
+  int64_t whole = 0, across = 0;  // rows and columns copied so far
   if constexpr (sizeof(T) == sizeof(float)) {
     whole = rows / kLanes * kLanes, across = columns / kLanes * kLanes;
     transpose_squares<kLanes>(from, column_stride, whole, across, to, to_stride);
@@ -73,7 +76,7 @@ SDX_INLINE void copy_matrix(const T* from, int64_t row_stride, int64_t column_st
   }
 }
 
-// Panel `panel` of a matrix [k, n].
+// Panel `panel` of a matrix [k, n] as [k][32] floats, zero padded after column n.
 template <class T>
 SDX_INLINE void pack_panel(const T* from, int64_t row_stride, int64_t column_stride, int64_t k,
                            int64_t n, int64_t panel, float* to) {
@@ -92,7 +95,7 @@ SDX_INLINE void pack_panel(const T* from, int64_t row_stride, int64_t column_str
     memset(to + i * kPanel + width, 0, size_t(kPanel - width) * sizeof(float));
 }
 
-// n numbers that lie side by side as pairs.
+// n contiguous values as bf16 pairs; an odd last value is paired with 0.
 template <class T>
 SDX_INLINE void copy_pairs(const T* from, int64_t n, Bf16Pair* to) {
   int64_t i = 0;
@@ -110,7 +113,7 @@ SDX_INLINE void copy_pairs(const BF16* from, int64_t n, Bf16Pair* to) {
   memcpy(to, from, size_t(n / 2) * sizeof(Bf16Pair));
 }
 
-// Rows of A as tiles read them: to[i * kStride + p] is the pair (i, 2p), (i, 2p + 1).
+// Rows of A for bf16 tiles: to[i * kStride + p] is the pair of elements (i, 2p) and (i, 2p + 1).
 template <class T>
 SDX_INLINE void copy_rows_to_pairs(const T* from, int64_t row_stride, int64_t column_stride,
                                    int64_t rows, int64_t columns, Bf16Pair* to) {
@@ -127,7 +130,7 @@ SDX_INLINE void copy_rows_to_pairs(const T* from, int64_t row_stride, int64_t co
   }
 }
 
-// Rows [k][32] of a panel as pairs of rows.
+// A panel [k][32] of floats as pairs of neighbouring rows, [k / 2][32].
 SDX_INLINE void pair_rows(const float* from, int64_t k, Bf16Pair* to) {
   for (int64_t i = 0; i < k; i += 2)
 #pragma GCC unroll 8
@@ -137,7 +140,8 @@ SDX_INLINE void pair_rows(const float* from, int64_t k, Bf16Pair* to) {
     }
 }
 
-// Columns that lie in memory as they are, as a panel of pairs: k numbers of `width` columns.
+// A panel of pairs from a B whose columns are contiguous: pairing first halves what is transposed.
+// kStep keeps the 32 columns of the buffer out of one set of the L1 cache.
 template <class T>
 SDX_INLINE void transpose_to_pairs(const T* from, int64_t column_stride, int64_t k, int64_t width,
                                    Bf16Pair* to) {
@@ -156,7 +160,7 @@ SDX_INLINE void transpose_to_pairs(const T* from, int64_t column_stride, int64_t
   }
 }
 
-// Panel `panel` of a matrix [k, n], in pairs.
+// Panel `panel` of a matrix [k, n] as bf16 pairs, [k / 2][32].
 template <class T>
 SDX_INLINE void pack_panel(const T* from, int64_t row_stride, int64_t column_stride, int64_t k,
                            int64_t n, int64_t panel, Bf16Pair* to) {

@@ -1,4 +1,6 @@
-// The micro-kernel: accumulators fill the register file, one broadcast feeds a row of them.
+// The GEMM micro-kernel: accumulators fill the register file (12 x 32 floats with AVX-512, 6 x 16
+// with AVX2, 4 x 8 with SSE2), and in each step along k one broadcast of A feeds a row of them.
+// Written with GCC vectors and fully unrolled constant loops; the inner loop has no spills.
 #include "kernels/matmul/tile.h"
 
 #include "simd/dot.h"
@@ -6,19 +8,21 @@
 namespace sdx::SDX_ISA {
 namespace {
 
-// How acc of one tile are stored: added to what is there already, if anything, and then finished.
+// How the accumulators of a tile are stored: added to earlier partial sums or initial values, if
+// any, and passed through the epilogue if this is the last pass over k.
 struct Store {
-  const float* add;  // of the tile's first row and column, or null
+  const float* add;  // at the tile's first row and column, or null
   int64_t add_stride;
-  const TileEpilogue* finish;  // with the bias of the tile's own 32 columns; null: not complete yet
+  const TileEpilogue* finish;  // bias points to the tile's 32 columns; null: not the last pass
 };
 
-// C[rows x width] (+)= A[rows x k] * panel[k x 32], in whole vectors; entry r - 1 does r rows.
+// C[rows x width] (+)= A[rows x k] * panel[k x 32]; entry r - 1 of kTiles computes r rows.
 template <class U>
 using TileFn = void (*)(int64_t k, const U* a, const U* panel, int64_t width, float* c, int64_t ldc,
                         const Store& store);
 
-// Every vector of a tile, in registers: one branch for all of them, not one for each.
+// Applies f to every accumulator. Branches on the epilogue are outside of it: one for the tile, not
+// one per vector, and constant indices keep the accumulators in registers.
 template <int R, int W, class F>
 SDX_INLINE void each(f32v (&acc)[R][W], F&& f) {
 #pragma GCC unroll 16
@@ -40,9 +44,11 @@ SDX_INLINE void apply_epilogue(f32v (&acc)[R][W], const TileEpilogue& finish, in
 SDX_INLINE f32v multiply_add(f32v acc, float a, f32v b) { return acc + a * b; }
 SDX_INLINE f32v multiply_add(f32v acc, Bf16Pair a, u32v b) { return dot2_bf16(acc, splat(a), b); }
 
-constexpr int64_t kAhead = SDX_VEC_BYTES == 64 ? 16 : 48;  // steps: about what L3 takes to answer
+// Prefetch distance in steps along k: about the latency of L3. A step takes 12 to 24 cycles
+// with 12 rows of AVX-512 and fewer on narrower tiles.
+constexpr int64_t kPrefetchSteps = SDX_VEC_BYTES == 64 ? 16 : 48;
 
-// Half of a vector: what is left of columns often fits into one, which takes half the time.
+// Half a vector: the remaining columns of a matrix often fit into one, at half the cost.
 typedef float Half __attribute__((vector_size(SDX_VEC_BYTES / 2)));
 
 SDX_INLINE f32v whole_of(Half low) {
@@ -51,8 +57,8 @@ SDX_INLINE f32v whole_of(Half low) {
   return v;
 }
 
-// R rows, and W vectors of columns, with `has_half` and half a vector. All of them are stored but
-// for the last, of which `last` lanes are.
+// R rows by W vectors of columns, plus half a vector if `has_half`. All columns are stored except
+// in the last vector, of which the first `last` lanes are.
 template <int R, int W, bool has_half, class U>
 SDX_INLINE void strip(int64_t k, const U* a, const U* b, float* c, int64_t ldc,
                       const Store& store_as, int column, Part last) {
@@ -61,7 +67,7 @@ SDX_INLINE void strip(int64_t k, const U* a, const U* b, float* c, int64_t ldc,
   Half rest[R] = {};
   for (int64_t p = 0; p < k; ++p, ++a, b += kPanel) {
     Vec<U> right[W];
-    for (int j = 0; j < kAll * kLanes; j += 16) __builtin_prefetch(b + kAhead * kPanel + j);
+    for (int j = 0; j < kAll * kLanes; j += 16) __builtin_prefetch(b + kPrefetchSteps * kPanel + j);
 #pragma GCC unroll 8
     for (int j = 0; j < W; ++j) right[j] = pinned(load(b + j * kLanes));
     Half low;
@@ -93,8 +99,9 @@ SDX_INLINE void strip(int64_t k, const U* a, const U* b, float* c, int64_t ldc,
     });
 }
 
-// Few rows leave registers for more columns at a time, and need them to hide the latency.
-constexpr int kVectors = int(kPanel) / kLanes;  // in a row of a panel
+// Tiles with few rows have registers left for 4 vectors of columns instead of 2, and need the extra
+// independent accumulators to hide the FMA latency.
+constexpr int kVectors = int(kPanel) / kLanes;  // vectors in a row of a panel
 constexpr int kRegisters = SDX_VEC_BYTES == 64 ? 32 : 16;
 template <class U>
 constexpr bool kHasHalves = SDX_VEC_BYTES == 64 && __is_same(U, float);
@@ -133,9 +140,10 @@ template <class U>
 constexpr TileFn<U> kTiles[] = {tile<1, U>, tile<2, U>, tile<3, U>, tile<4, U>};
 #endif
 
-constexpr bool kStoresParts = SDX_VEC_BYTES == 64;  // of a vector, in one instruction
+constexpr bool kHasMaskedStores = SDX_VEC_BYTES == 64;
 
-// All rows of one panel: `a` holds m rows of depth k.
+// All rows of one panel: `a` holds m rows of depth k. The m rows are cut into tiles of nearly equal
+// height, since a last tile of one or two rows would run at a fraction of the speed.
 template <class U>
 void gemm_panel(int64_t m, int64_t k, const U* a, const U* panel, int64_t width, float* c,
                 int64_t ldc, const Store& store) {
@@ -146,11 +154,12 @@ void gemm_panel(int64_t m, int64_t k, const U* a, const U* panel, int64_t width,
     float* to = c + row * ldc;
     Store own = store;
     if (own.add != nullptr) own.add += row * own.add_stride;
-    if (kStoresParts || width % kLanes == 0) {
+    if (kHasMaskedStores || width % kLanes == 0) {
       tile(k, a + row * kStride, panel, width, to, ldc, own);
       continue;
     }
-    float whole[kTileRows * kPanel];  // the last panel has columns that C lacks
+    // Without masked stores a partial last panel goes through a buffer of whole vectors.
+    float whole[kTileRows * kPanel];
     if (own.add != nullptr) {
       for (int64_t i = 0; i < rows; ++i)
         memcpy(whole + i * kPanel, own.add + i * own.add_stride, size_t(width) * sizeof(float));
@@ -164,6 +173,7 @@ void gemm_panel(int64_t m, int64_t k, const U* a, const U* panel, int64_t width,
   }
 }
 
+// Panels outermost: a panel of one pass stays in L1/L2 while all rows of the block use it.
 template <class U>
 void all_passes(int64_t m, int64_t k, int64_t first, int64_t last, const U* a,
                 const ColumnsOf<U>& b, const Target& to, const TileEpilogue& finish) {
@@ -173,7 +183,7 @@ void all_passes(int64_t m, int64_t k, int64_t first, int64_t last, const U* a,
     const int64_t width = left < kPanel ? left : kPanel;
     TileEpilogue own = finish;
     float bias[kPanel];
-    if (finish.bias != nullptr) {
+    if (finish.bias != nullptr) {  // tiles load the bias in whole vectors: pad the last panel's
       own.bias = finish.bias + column;
       if (width < kPanel) {
         memset(bias, 0, sizeof bias);

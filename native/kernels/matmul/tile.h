@@ -1,31 +1,39 @@
-// Matrix products at the FMA limit: C[m x n] = rows of A times a packed B, for every family that
-// multiplies (gemm, conv, recurrent, attention).
+// GEMM micro-kernel interface: C[m x n] = A[m x k] * packed B[k x n] at the FMA issue limit, for
+// every family that multiplies (matmul, conv, recurrent, attention, nbits).
 //
-// Packed B is panels of kPanel columns: panel j holds columns [32j, 32j + 32) as [k][32] floats,
-// k outermost, zeros behind the last column. `packed_floats(k, n)` is its size. The layout is the
-// same for every ISA.
+// Layout of packed B: panels of kPanel columns. Panel j holds columns [32j, 32j + 32) as [k][32]
+// floats, k outermost, zero padded after the last column. `packed_floats(k, n)` is its size. The
+// layout is part of the pack file format and the same for every ISA.
 //
-// A is never packed. A tile broadcasts elements of row-major rows that lie kStride floats apart, a
-// stride that neither aliases at 4 KB nor needs a register. The caller's `fill` puts them there:
+// Register tile: up to kTileRows rows by two vectors of accumulators stay in registers over a whole
+// pass along k. With AVX-512 12 x 32 floats are 24 of 32 registers, which leaves room for a row of
+// B (2) and the broadcast of A: 24 independent FMAs hide the FMA latency (4 cycles, 2 per cycle
+// need >= 8), and each of the 2 + 12 loads of a step feeds many FMAs.
+//
+// A is not packed. Its rows are copied row-major into a local block, kStride floats apart, from
+// which the tile reads scalars by broadcast: the copy costs one load and store per vector, where a
+// transposed pack would scatter. The stride keeps 12 rows out of one set of the L1 cache (rows of
+// 4096 bytes share a set) and is a constant, which needs no register. The caller's `fill` copies:
 //
 //   gemm_block(local, m, k, Columns{b, n, first, last}, Target{c, ldc}, TileEpilogue{alpha, bias,
 //   relu},
 //              [&](float* to, int64_t row, int64_t rows, int64_t depth, int64_t depths) {
 //                // rows [row, row + rows) of A, their elements [depth, depth + depths): row i goes
-//                // to to + i * kStride. copy_rows() does it where A is in memory; convolution
-//                // gathers its windows here, half types are widened here.
+//                // to to + i * kStride. copy_rows() does it where A is in memory; convolutions
+//                // run im2col here (implicit GEMM), float16 and bf16 are widened here.
 //              });
 //
-// computes all m rows of panels [first, last) of C: column 32 * first + j of row i lies at
-// c[i * ldc + j]. Any m, n and k, 0 included, will do; C never needs to be cleared. `local` is
-// kBlockBytes of this thread's own memory. What `TileEpilogue` cannot say (longer epilogues, other
-// types) runs over the block behind it, while it is hot: keep blocks below about 256 KB of C.
+// computes all m rows of panels [first, last) of C: column 32 * first + j of row i is stored at
+// c[i * ldc + j]. Any m, n and k, 0 included, are valid; C need not be cleared. `local` is
+// kBlockBytes of the thread's local memory. Epilogues that `TileEpilogue` cannot express (programs
+// of chain.h, other output types) run over the block afterwards, while it is in cache: keep blocks
+// below about 256 KB of C.
 //
-// `split_matmul(m, n, k)` cuts a product into such blocks: the items of a phase.
+// `split_matmul(m, n, k)` cuts a matmul into such blocks: the items of a phase.
 //
-// Products of bf16 are the same with a Bf16Pair where a float was: two neighbours along k, which
-// one instruction multiplies and adds. All depths count pairs then, the last of which may lack its
-// second number: that is 0 on both sides.
+// bf16: the same code with a Bf16Pair in place of a float: two neighbours along k, which one
+// instruction (VDPBF16PS) multiplies and adds. All depths count pairs then; the missing second
+// value of the last pair of an odd k is 0 on both sides.
 #pragma once
 
 #include <cstdint>
@@ -34,20 +42,24 @@
 
 namespace sdx::SDX_ISA {
 
-using Bf16Pair = uint32_t;  // two numbers of bf16, the first of them in the low bits
+using Bf16Pair = uint32_t;  // two bf16 values, the first of them in the low bits
 
 constexpr int64_t kPanel = 32;
 constexpr int kTileRows = SDX_VEC_BYTES == 64 ? 12 : SDX_VEC_BYTES == 32 ? 6 : 4;
+// Cache blocking. kDepth: a panel of one pass is 256 x 32 floats = 32 KB, so it stays
+// in L1/L2 while tile after tile of rows passes over it. kBlockRows: a multiple of every kTileRows;
+// its copy of A (153 KB) fits in L2 beside the panel. kMostColumns: 144 x 256 floats of C are 144
+// KB.
 constexpr int64_t kDepth = 256;           // most elements of a row in one pass over a block
 constexpr int64_t kStride = kDepth + 16;  // between rows of A, in floats
 constexpr int64_t kBlockRows = 144;       // most rows of A that are held at a time
-constexpr int64_t kMostColumns = 256;     // most columns of an item, with so many rows
+constexpr int64_t kMostColumns = 256;     // most columns of an item
 constexpr int64_t kBlockBytes = kBlockRows * kStride * int64_t(sizeof(float));
 
 constexpr int64_t panels_of(int64_t n) { return (n + kPanel - 1) / kPanel; }
 constexpr int64_t packed_floats(int64_t k, int64_t n) { return panels_of(n) * kPanel * k; }
 
-// How many numbers an element of a packed matrix holds, and how many elements k numbers take.
+// Values per element of a packed matrix (float: 1, Bf16Pair: 2), and elements that k values take.
 template <class U>
 constexpr int64_t kValuesPer = 1;
 template <>
@@ -57,26 +69,28 @@ constexpr int64_t depth_of(int64_t k) {
   return (k + kValuesPer<U> - 1) / kValuesPer<U>;
 }
 
-// What happens to complete sums: y = alpha * sum + bias[column], then max(y, 0) if relu, then
-// min(y, high). Sums begin with what lies at `start`, if given, which may be C itself.
+// Epilogue applied to complete accumulators in registers: y = alpha * acc + bias[column], then
+// max(y, 0) if relu, then min(y, high). Accumulators begin with `start`, if given, which may be C
+// itself.
 struct TileEpilogue {
   float alpha = 1;
-  const float* bias = nullptr;  // n of them, or null
+  const float* bias = nullptr;  // n floats, or null
   bool relu = false;
   float high = kInf;
-  const float* start = nullptr;  // where the first column of the first panel begins
-  int64_t start_stride = 0;      // between its rows
+  const float* start = nullptr;  // initial value of the first column of the first panel
+  int64_t start_stride = 0;      // floats between its rows
   SDX_INLINE bool is_plain() const {
     return alpha == 1 && bias == nullptr && !relu && high == kInf;
   }
 };
 
+// Panels [first, last) of a packed B.
 template <class U>
 struct ColumnsOf {
   const U* packed;
-  int64_t n;            // of the whole matrix
+  int64_t n;            // columns of the whole matrix
   int64_t first, last;  // panels
-  int64_t depth = 0;    // rows that a panel has, where it has more than are read
+  int64_t depth = 0;    // rows of a stored panel if it has more than k; 0: k
 };
 using Columns = ColumnsOf<float>;
 
@@ -85,23 +99,23 @@ struct Target {
   int64_t ldc;
 };
 
-// Item `i` of `parts` nearly equal parts of n begins here.
+// Begin of part `i` when n is cut into `parts` nearly equal parts.
 SDX_INLINE int64_t part_begin(int64_t n, int64_t parts, int64_t i) {
   return n / parts * i + (i < n % parts ? i : n % parts);
 }
 
-// A row is added up in passes of at most kDepth elements.
+// Number of passes over k, each of at most kDepth elements.
 SDX_INLINE int64_t passes_of(int64_t k) { return k > kDepth ? (k + kDepth - 1) / kDepth : 1; }
 
-// Passes [first, last) over the panels: `a` holds the elements of m rows that each pass wants, one
-// pass behind the other.
+// Passes [first, last) over the panels: `a` holds m rows for each pass, one pass after the other.
 void gemm_passes(int64_t m, int64_t k, int64_t first, int64_t last, const float* a,
                  const Columns& b, const Target& to, const TileEpilogue& finish);
 void gemm_passes(int64_t m, int64_t k, int64_t first, int64_t last, const Bf16Pair* a,
                  const ColumnsOf<Bf16Pair>& b, const Target& to, const TileEpilogue& finish);
 
-// One pass over one panel of `width` columns, for callers that make panels on the way: m rows of A,
-// kStride apart, times [k][32] floats, written over C or added to it.
+// One pass over one panel of `width` columns, for callers that produce panels on the fly (Winograd
+// weights, dequantized weights): m rows of A, kStride apart, times [k][32] floats, stored to C or
+// added to it.
 void gemm_pass(int64_t m, int64_t k, const float* a, const float* panel, int64_t width,
                const Target& to, bool add);
 
@@ -113,9 +127,11 @@ SDX_INLINE void gemm_block(void* local, int64_t m, int64_t k, const ColumnsOf<U>
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t row = part_begin(m, blocks, block);
     const int64_t rows = part_begin(m, blocks, block + 1) - row;
-    const int64_t room = kBlockRows / rows;  // few rows: all of B is read in the order it lies in
+    // With few rows several passes fit into the local block: each panel of B is then read over its
+    // whole depth before the next one, which is the order of its addresses.
+    const int64_t capacity = kBlockRows / rows;
     for (int64_t first = 0, last; first < passes; first = last) {
-      last = first + room < passes ? first + room : passes;
+      last = first + capacity < passes ? first + capacity : passes;
       for (int64_t p = first; p < last; ++p) {
         const int64_t depth = part_begin(k, passes, p);
         fill(a + (p - first) * rows * kStride, row, rows, depth,
@@ -128,19 +144,19 @@ SDX_INLINE void gemm_block(void* local, int64_t m, int64_t k, const ColumnsOf<U>
   }
 }
 
-// The `fill` for rows of floats in memory: `from` is the element [row, depth].
+// The `fill` for rows of floats in memory; `from` points to element [row, depth].
 SDX_INLINE void copy_rows(float* to, const float* from, int64_t stride, int64_t rows, int64_t k) {
   for (int64_t i = 0; i < rows; ++i)
     memcpy(to + i * kStride, from + i * stride, size_t(k) * sizeof(float));
 }
 
-// A product cut into row_blocks x column_blocks items by its sizes alone, so that any number of
+// A matmul cut into row_blocks x column_blocks items by its sizes alone, so that any number of
 // threads gives the same bytes. Item i is block i % row_blocks of rows and i / row_blocks of
-// columns: neighbours share columns of B.
+// columns: neighbouring items share columns of B.
 struct Split {
   int64_t m, panels;
   int64_t row_blocks, column_blocks;
-  int64_t work;  // of one item, as a phase wants it
+  int64_t work;  // of one item, in the units of Phase::work
 
   SDX_INLINE int64_t count() const { return row_blocks * column_blocks; }
   SDX_INLINE int64_t row(int64_t block) const { return part_begin(m, row_blocks, block); }
@@ -150,7 +166,7 @@ struct Split {
 SDX_INLINE Split split_matmul(int64_t m, int64_t n, int64_t k) {
   constexpr int64_t kEnough = 8;          // items that balance
   constexpr int64_t kSmall = 512 * 1024;  // multiplications below which an item is not cut further
-  constexpr int64_t kReading = 4;         // rows that B is multiplied by while it is read
+  constexpr int64_t kReading = 4;         // rows whose FMAs take as long as reading B from memory
   if (m <= 0 || n <= 0) return {m, panels_of(n), 0, 0, 1};
   Split split{m, panels_of(n), (m + kBlockRows - 1) / kBlockRows, 1, 1};
   split.column_blocks = (n + kMostColumns - 1) / kMostColumns;

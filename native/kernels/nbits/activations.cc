@@ -1,11 +1,13 @@
-// Rows of x in the order in which few rows are multiplied, and the rows that cannot be.
+// Activations of the n-bit GEMV: rows of x quantized per block and reordered (see gemv.h), and the
+// exact fallback for rows with NaN or infinity.
 #include "kernels/nbits/gemv.h"
 #include "simd/narrow.h"
 
 namespace sdx::SDX_ISA::nbits {
 namespace {
 
-// Weights along k lie in vectors of fields: each field of all lanes or bytes is a vector of x.
+// n-major weights are read as vectors of packed codes; field i of all lanes (or bytes) must meet
+// one contiguous vector of x, so x is transposed within each vector's worth of codes.
 template <int bits, class T>
 void reorder_fields(const T* from, int64_t n, T* to) {
   constexpr int kFields = 8 * int(sizeof(T)) / bits, kCount = SDX_VEC_BYTES / int(sizeof(T));
@@ -15,7 +17,7 @@ void reorder_fields(const T* from, int64_t n, T* to) {
       for (int j = 0; j < kCount; ++j) to[i * kCount + j] = from[j * kFields + i];
 }
 
-// Fields of all bytes of a word of weights.
+// The same within each 32-bit word of weights, for tiles of words.
 template <int bits>
 void reorder_words(const int8_t* from, int64_t n, int8_t* to) {
   constexpr int kFields = 8 / bits;
@@ -32,7 +34,7 @@ void reorder_row(const Activations& x, const T* from, T* to) {
   reorder_fields<bits>(from, x.k, to);
 }
 
-// Halves of a vector folded onto each other until one lane is left.
+// Joins halves of a vector until one lane is left.
 template <class T, class F>
 SDX_INLINE T fold(Vec<T> v, F&& join) {
   typedef T Four __attribute__((vector_size(16)));
@@ -58,30 +60,31 @@ struct Most {
   }
 };
 
-// Values [k, k + n) of a row, all in one block.
+// Result of quantizing the values of one block: their scale and their sum.
 struct Block {
-  float step, sum;
+  float scale, sum;
   bool is_finite;
 };
 
-// Whole numbers of steps as x_bytes, each `plane` bytes behind the one before it.
+// Stores quantized values as signed bytes, each plane `plane` bytes after the one before it. Adding
+// half of the range before the shift rounds, so that the remainder is a signed byte.
 template <int x_bytes>
-SDX_INLINE void store_planes(int8_t* to, int64_t plane, i32v steps, auto lanes) {
+SDX_INLINE void store_planes(int8_t* to, int64_t plane, i32v codes, auto lanes) {
   if constexpr (x_bytes == 1) {
-    store_i32(to, steps, lanes);
+    store_i32(to, codes, lanes);
   } else {
-    const i32v upper = (steps + 64) >> plane_shift(2), top = (upper + 128) >> plane_shift(1);
+    const i32v upper = (codes + 64) >> plane_shift(2), top = (upper + 128) >> plane_shift(1);
     store_i32(to, top, lanes);
     store_i32(to + plane, upper - (top << plane_shift(1)), lanes);
-    store_i32(to + 2 * plane, steps - (upper << plane_shift(2)), lanes);
+    store_i32(to + 2 * plane, codes - (upper << plane_shift(2)), lanes);
   }
 }
 
-// As floats they stay what they are, with their sum; else they become steps.
+// Symmetric quantization of n values of one block to x_bytes; floats are only copied and summed.
 template <int x_bytes>
 SDX_INLINE Block quantize_block(const float* x, int64_t n, Activation<x_bytes>* to, int64_t plane) {
   f32v total{};
-  i32v top{};  // sizes are ordered as their bits are, and NaN is the largest
+  i32v top{};  // magnitudes compare like their bit patterns, with NaN above infinity
   vloop(n, [&](int64_t i, auto lanes) {
     const f32v v = load(x + i, lanes);
     top = Most{}(top, (i32v)v & 0x7fffffff);
@@ -91,27 +94,27 @@ SDX_INLINE Block quantize_block(const float* x, int64_t n, Activation<x_bytes>* 
   const int32_t bits = fold<int32_t>(top, Most{});
   float most;
   memcpy(&most, &bits, sizeof most);
-  // What would give no number, or nearly so, is multiplied in another way.
+  // Values near infinity would overflow in the sums: such rows take the exact path.
   const bool is_finite = most < 0x1p100f;
   if constexpr (x_bytes == 0) {
     return {1, fold<float>(total, Sum{}), is_finite};
   } else {
     if (!is_finite) return {0, 0, false};
-    const float lift = most < 0x1p-80f ? 0x1p100f : 1;  // the inverse has no end
-    const float step = most / kMaxCode<x_bytes>;
+    const float lift = most < 0x1p-80f ? 0x1p100f : 1;  // else 1 / scale would be infinite
+    const float scale = most / kMaxCode<x_bytes>;
     const float inverse = most > 0 ? kMaxCode<x_bytes> / (most * lift) : 0;
-    i32v steps{};
+    i32v codes{};
     vloop(n, [&](int64_t i, auto lanes) {
       const f32v v = round_small(load(x + i, lanes) * lift * inverse);
       const i32v whole = __builtin_convertvector(v, i32v);
-      steps += whole;
+      codes += whole;
       store_planes<x_bytes>(to + i, plane, whole, lanes);
     });
-    return {step, float(fold<int32_t>(steps, Sum{})) * step, true};
+    return {scale, float(fold<int32_t>(codes, Sum{})) * scale, true};
   }
 }
 
-// The values of a row, or one plane of them, in their order.
+// Zero padding and reordering of a row, or of one of its byte planes.
 template <class T>
 void finish_plane(const Gemv& f, T* straight, T* values) {
   const Activations& x = f.x;
@@ -129,6 +132,8 @@ void finish_plane(const Gemv& f, T* straight, T* values) {
   }
 }
 
+// Widens, quantizes and reorders one row; records its block scales and sums, and whether it is
+// finite.
 template <int x_bytes>
 void quantize_row(const Gemv& f, const Data& data, int64_t row) {
   using T = Activation<x_bytes>;
@@ -138,7 +143,7 @@ void quantize_row(const Gemv& f, const Data& data, int64_t row) {
   auto* values = reinterpret_cast<T*>(data.scratch + row * x.value_bytes);
   T* straight = x.order == Order::straight ? values : reinterpret_cast<T*>(wide + x.k);
   const int64_t plane = x.plane_bytes / int64_t(sizeof(T));
-  float* steps = reinterpret_cast<float*>(data.scratch + x.scale_at) + row * x.n_blocks;
+  float* scales = reinterpret_cast<float*>(data.scratch + x.scale_at) + row * x.n_blocks;
   float* sums = reinterpret_cast<float*>(data.scratch + x.sum_at) + row * x.n_blocks;
   widen_row(f.p, data, row, 0, k, wide);
   bool is_finite = true;
@@ -146,19 +151,19 @@ void quantize_row(const Gemv& f, const Data& data, int64_t row) {
   for (int64_t at = 0; at < k; at += x.block, ++b) {
     const int64_t n = k - at < x.block ? k - at : x.block;
     const Block block = quantize_block<x_bytes>(wide + at, n, straight + at, plane);
-    steps[b] = block.step, sums[b] = block.sum;
+    scales[b] = block.scale, sums[b] = block.sum;
     is_finite = is_finite && block.is_finite;
   }
-  for (; b < x.n_blocks; ++b) steps[b] = sums[b] = 0;
+  for (; b < x.n_blocks; ++b) scales[b] = sums[b] = 0;
   for (int d = 0; d < (x_bytes == 0 ? 1 : x_bytes); ++d)
     finish_plane(f, straight + d * plane, values + d * plane);
   data.scratch[x.flag_at + row] = std::byte{!is_finite};
 }
 
-// Sums of a row that is not finite, as they are defined.
+// Columns of a row with NaN or infinity: sum of x * ((code - zero) * scale), as the op defines.
 void exact_sums(const MatMul& p, const Data& data, int64_t row, int64_t column, int64_t n,
                 float* to) {
-  constexpr int64_t kSome = 64;  // values at a time
+  constexpr int64_t kSome = 64;  // rows of k at a time, on the stack
   alignas(64) float panel[kSome * kPanel], x[kSome], total[kPanel];
   alignas(64) std::byte local[2 * sizeof panel];
   const UnpackFn unpack = find_unpack(p.w);
@@ -197,7 +202,8 @@ void plan_activations(Gemv& f, Plan& plan) {
   const int64_t m = f.p.m;
   Activations& x = f.x;
   const auto whole = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
-  x.plane_bytes = whole(x.k * (x.x_bytes == 0 ? int64_t(sizeof(float)) : 1)) | 64;  // odd lines
+  x.plane_bytes = whole(x.k * (x.x_bytes == 0 ? int64_t(sizeof(float)) : 1)) |
+                  64;  // odd number of cache lines: rows in different sets
   x.value_bytes = x.plane_bytes * (x.x_bytes == 0 ? 1 : x.x_bytes);
   x.n_blocks = (x.n_blocks + 15) / 16 * 16;
   x.scale_at = m * x.value_bytes;

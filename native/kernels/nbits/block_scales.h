@@ -7,6 +7,7 @@
 
 namespace sdx::SDX_ISA::nbits {
 
+// kLanes elements of a float type as float.
 SDX_INLINE f32v load_reals(DType dtype, const void* from, int64_t at, auto lanes) {
   switch (dtype) {
     case DType::f16: return load_float(static_cast<const F16*>(from) + at, lanes);
@@ -15,7 +16,7 @@ SDX_INLINE f32v load_reals(DType dtype, const void* from, int64_t at, auto lanes
   }
 }
 
-// Scales or zero points of kLanes blocks of one column, or else of kLanes columns of one block.
+// Scales of kLanes blocks of one column (is_along_k), or of kLanes columns of one block.
 template <bool is_along_k>
 SDX_INLINE f32v load_scales(const Weights& w, const Data& data, int64_t block, int64_t column,
                             auto lanes) {
@@ -25,6 +26,7 @@ SDX_INLINE f32v load_scales(const Weights& w, const Data& data, int64_t block, i
   return load_reals(w.scale, data.in[kScale], at, lanes);
 }
 
+// The same for zero points, which may be packed codes that do not begin with a byte.
 template <bool is_along_k, int bits>
 SDX_INLINE f32v load_zeros(const Weights& w, const Data& data, int64_t block, int64_t column,
                            auto lanes) {
@@ -45,14 +47,13 @@ SDX_INLINE f32v load_zeros(const Weights& w, const Data& data, int64_t block, in
   return zeros;
 }
 
-// Blocks [first, last) of columns [column, column + width), at most kRow of them.
+// Blocks [first, last) of columns [column, column + width), at most kRow columns.
 struct Span {
   int64_t first, last, column, width;
 };
 constexpr int64_t kRow = 32;
 
-// Their scales and zero points as rows of kRow numbers, a row for each block.
-
+// Scales and zero points of a span as rows of kRow numbers, one row for each block.
 template <int bits>
 SDX_INLINE void read_rows(const Weights& w, const Data& data, const Span& of, float* scale,
                           float* zero) {
@@ -64,8 +65,8 @@ SDX_INLINE void read_rows(const Weights& w, const Data& data, const Span& of, fl
     });
 }
 
-// The same where the numbers of a column lie side by side: kLanes blocks of kLanes columns are
-// transposed at a time, if that reads nothing behind the last number.
+// The same where the scales of a column are contiguous: kLanes blocks of kLanes columns are
+// transposed at a time, unless that would read past the last number.
 SDX_INLINE void transpose_scales(const Weights& w, const Data& data, int64_t block, int64_t last,
                                  int64_t column, float* to) {
   const int64_t end = w.scale_at.at(w.n_blocks - 1, w.n - 1) + 1;
@@ -85,6 +86,7 @@ SDX_INLINE void transpose_scales(const Weights& w, const Data& data, int64_t blo
     store(to + (b - block) * kRow, load(transposed[b - block]));
 }
 
+// The same for packed zero points: a 32-bit word of each column has the fields of several blocks.
 template <int bits>
 SDX_INLINE void transpose_zeros(const Weights& w, const Data& data, int64_t block, int64_t last,
                                 int64_t column, float* to) {

@@ -1,4 +1,4 @@
-// Weights as panels of floats.
+// Dequantizes tiles of n-bit weights into panels of floats, for GEMM.
 #include "kernels/nbits/block_scales.h"
 #include "kernels/nbits/matmul.h"
 #include "kernels/nbits/transpose_words.h"
@@ -6,7 +6,7 @@
 namespace sdx::SDX_ISA::nbits {
 namespace {
 
-// Any form, one weight at a time.
+// Any layout, one weight at a time.
 void unpack_any(const Weights& w, const Data& data, const WeightTile& at, float* to, std::byte*) {
   memset(to, 0, size_t(at.depths * kPanel) * sizeof(float));
   for (int64_t j = 0; j < at.width; ++j)
@@ -14,7 +14,7 @@ void unpack_any(const Weights& w, const Data& data, const WeightTile& at, float*
       to[i * kPanel + j] = weight_of(w, data, at.depth + i, at.column + j);
 }
 
-// Scales and zero points of the blocks that a part touches.
+// Scales and zero points of the blocks that a tile touches, from block `first` on.
 struct Blocks {
   float *scale, *zero;
   int64_t first;
@@ -24,13 +24,13 @@ template <int bits>
 SDX_INLINE Blocks read_part(const Weights& w, const Data& data, const WeightTile& at,
                             std::byte* local) {
   auto* scale = reinterpret_cast<float*>(local);
-  float* zero = scale + at.depths * kPanel;  // there are no more blocks than rows
+  float* zero = scale + at.depths * kPanel;  // there are at most as many blocks as rows
   const int64_t first = at.depth / w.block, last = (at.depth + at.depths - 1) / w.block + 1;
   read_blocks<bits>(w, data, {first, last, at.column, at.width}, scale, zero);
   return {scale, zero, first};
 }
 
-// Rows along k: squares of words are transposed, so that lanes are columns.
+// n-major: squares of 32-bit words are transposed in registers, so that lanes are columns.
 template <int bits>
 void unpack_n_major(const Weights& w, const Data& data, const WeightTile& at, float* to,
                     std::byte* local) {
@@ -49,7 +49,7 @@ void unpack_n_major(const Weights& w, const Data& data, const WeightTile& at, fl
     });
 }
 
-// Rows of all columns, which are first moved where they do not begin with a byte.
+// k-major: rows of all columns, shifted first where they do not begin with a byte.
 template <int bits, bool has_byte_rows>
 void unpack_k_major(const Weights& w, const Data& data, const WeightTile& at, float* to,
                     std::byte* local) {
@@ -62,25 +62,26 @@ void unpack_k_major(const Weights& w, const Data& data, const WeightTile& at, fl
     const uint8_t* p = moved;
     if constexpr (has_byte_rows) {
       p = from + (at.depth + i) * w.row_bytes() + at.column * bits / 8;
-      if (begins_line) __builtin_prefetch(p + kDepth * w.row_bytes(), 0, 2);  // of the next area
+      if (begins_line) __builtin_prefetch(p + kDepth * w.row_bytes(), 0, 2);  // of the next tile
     } else {
       copy_codes(w, from, (at.depth + i) * w.row_stride + at.column, at.width, w.all_bytes(),
                  moved);
     }
     const int64_t row = (at.depth + i) / w.block - blocks.first;
     vloop(at.width, [&](int64_t j, auto lanes) {
-      f32v step;
+      f32v code;
       if constexpr (__is_same(decltype(lanes), Full))
-        step = unshuffle<bits>(load_codes_shuffled<bits>(p + j * bits / 8, w.sign_flip, table));
+        code = unshuffle<bits>(load_codes_shuffled<bits>(p + j * bits / 8, w.sign_flip, table));
       else
-        step =
+        code =
             __builtin_convertvector(load_codes<bits>(p + j * bits / 8, w.sign_flip, lanes), f32v);
       const f32v scale = load(blocks.scale + row * kPanel + j);
-      store(to + i * kPanel + j, (step - load(blocks.zero + row * kPanel + j)) * scale);
+      store(to + i * kPanel + j, (code - load(blocks.zero + row * kPanel + j)) * scale);
     });
   }
 }
 
+// Dispatch by layout and alignment of the codes.
 template <int bits>
 UnpackFn unpack_of(const Weights& w) {
   if (w.is_k_major)

@@ -1,12 +1,14 @@
-// Exact products of many rows: weights become panels of floats, which the tiles of gemm/ multiply.
+// n-bit GEMM in float, for many rows: tiles of weights are dequantized into panels of floats in
+// local memory and multiplied by the micro-kernel of matmul/tile.h.
 #include "kernels/nbits/matmul.h"
 
 namespace sdx::SDX_ISA::nbits {
 namespace {
 
-constexpr int64_t kItemColumns = 8 * kPanel;
+constexpr int64_t kItemColumns =
+    8 * kPanel;  // 144 rows of accumulators are 144 KB: they stay in L2
 
-// In a thread's own memory, behind what the epilogue needs.
+// Views of local memory, after that of the epilogue.
 struct Local {
   float* sums;   // [kBlockRows][kItemColumns]
   float* panel;  // [kDepth][kPanel]
@@ -21,12 +23,13 @@ SDX_INLINE Local local_of(const MatMul& p, const Data& data) {
           at + kSumBytes + kPanelBytes};
 }
 
-// Rows of x as the tiles want them: [k / kDepth][m][kStride].
+// Rows of x as the micro-kernel reads them: [k / kDepth][m][kStride].
 SDX_INLINE float* rows_of(const MatMul& p, const Data& data, int64_t pass, int64_t row) {
   return reinterpret_cast<float*>(data.scratch) + (pass * p.m + row) * kStride;
 }
 
-Status quantize_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
+// Phase: widens rows of x. Items are rows.
+Status widen_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& p = *static_cast<const MatMul*>(args);
   for (int64_t row = begin; row < end; ++row)
     for (int64_t depth = 0; depth < p.w.k; depth += kDepth) {
@@ -37,7 +40,8 @@ Status quantize_rows(const void* args, const Data& data, int64_t begin, int64_t 
   return {};
 }
 
-// Items: blocks of rows, of blocks of columns.
+// Items: blocks of rows of blocks of columns. A panel is dequantized once per block of up to 144
+// rows.
 Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& p = *static_cast<const MatMul*>(args);
   const Weights& w = p.w;
@@ -72,7 +76,7 @@ void plan_gemm_float(MatMul& p, Plan& plan) {
   p.row_blocks = (p.m + kBlockRows - 1) / kBlockRows;
   plan.local_bytes += kSumBytes + kPanelBytes + kUnpackBytes;
   plan.scratch_bytes = passes * p.m * kStride * int64_t(sizeof(float));
-  plan.add(quantize_rows, p.m, p.w.k / 8);
+  plan.add(widen_rows, p.m, p.w.k / 8);
   plan.add(multiply, p.row_blocks * column_blocks,
            (p.m / p.row_blocks + 8) * p.w.k * kItemColumns / (SDX_VEC_BYTES / 2));
 }

@@ -1,5 +1,7 @@
-// Products of many rows in bytes: weights become panels of signed bytes, their zero points taken
-// off where that fits, and rows of x are unsigned.
+// n-bit GEMM in int8, for many rows at accuracy level 4: weights are unpacked into panels of signed
+// bytes, with zero points subtracted where they fit, and multiplied by unsigned activations with
+// VNNI dot products (dot4: u8 by s8). Activations are quantized per block as for GEMV and made
+// unsigned by adding 128, which `start` corrects.
 #include "kernels/nbits/gemv.h"
 #include "kernels/nbits/interleaved.h"
 #include "kernels/nbits/transpose_words.h"
@@ -7,20 +9,20 @@
 namespace sdx::SDX_ISA::nbits {
 namespace {
 
-constexpr int64_t kColumns = 8 * kPanel;  // of an item: whole vectors of bytes of 2 bits
-constexpr int64_t kMostBlocks = kDepth / 16;
-constexpr int kGroup = 4;
-constexpr int kMostRows = SDX_VEC_BYTES == 64 ? 6 : 2;
+constexpr int64_t kColumns = 8 * kPanel;      // of an item: a whole vector of bytes of 2-bit codes
+constexpr int64_t kMostBlocks = kDepth / 16;  // blocks of a tile: 16 is the smallest
+constexpr int kGroup = 4;                     // bytes of a dot product
+constexpr int kMostRows = SDX_VEC_BYTES == 64 ? 6 : 2;  // 12 integer and 12 float accumulators
 constexpr int kVecs = 2;
 
-// An area of kDepth x kColumns weights, in a thread's own memory. Rows of blocks have a number for
-// each column.
+// A tile of kDepth x kColumns weights in local memory. Per block there is one number for each
+// column.
 struct Unpacked {
   int8_t bytes[kColumns / kPanel][kDepth / kGroup][kPanel][kGroup];
-  int32_t start[kMostBlocks][kColumns];  // of sums: takes off what makes x unsigned
-  int32_t zero[kMostBlocks][kColumns];   // what is taken off every byte, four times
+  int32_t start[kMostBlocks][kColumns];  // initial sums: -128 * sum of weights, as x is unsigned
+  int32_t zero[kMostBlocks][kColumns];   // zero point in each of the four bytes
   float scale[kMostBlocks][kColumns];
-  float shift[kMostBlocks][kColumns];  // scale times the zero point that is left
+  float shift[kMostBlocks][kColumns];  // scale times the zero point that was not subtracted
 };
 
 struct Local {
@@ -35,12 +37,12 @@ SDX_INLINE Local local_of(const MatMul& p, const Data& data) {
   return {reinterpret_cast<Unpacked*>(at), reinterpret_cast<float*>(at + kUnpackedBytes)};
 }
 
-// Whether zero points fit into the bytes of weights: they are whole, and the difference is small.
+// Whether code - zero fits into a signed byte, with integer zero points.
 SDX_INLINE bool takes_zeros(const Weights& w) {
   return w.bits < 8 && (w.zero == DType::u8 || w.zero == DType::none);
 }
 
-// Scales and zero points of blocks of x in the area.
+// Scales and zero points for each block of x in the tile.
 template <int bits>
 void read_numbers(const Gemv& f, const Data& data, const WeightTile& at, Unpacked& to) {
   const Weights& w = f.p.w;
@@ -65,19 +67,19 @@ void read_numbers(const Gemv& f, const Data& data, const WeightTile& at, Unpacke
   }
 }
 
-// One vector of 4 weights of kLanes columns: bytes for the tiles.
+// Stores 4 weights of kLanes columns.
 template <int bits>
-SDX_INLINE void put_bytes(i32v steps, int64_t group, int64_t block, int64_t column, Unpacked& to) {
-  i32v bytes = steps;
+SDX_INLINE void put_bytes(i32v codes, int64_t group, int64_t block, int64_t column, Unpacked& to) {
+  i32v bytes = codes;
   if constexpr (bits == 8)
-    bytes = (i32v)((u32v)steps ^ 0x80808080u);
+    bytes = (i32v)((u32v)codes ^ 0x80808080u);
   else
-    bytes =
-        (i32v)((u8v)steps - (u8v)load(to.zero[block] + column));  // columns behind the last wrap
+    bytes = (i32v)((u8v)codes -
+                   (u8v)load(to.zero[block] + column));  // columns after the last one wrap around
   memcpy(to.bytes[column / kPanel][group][column % kPanel], &bytes, sizeof bytes);
 }
 
-// The starts of sums, from the bytes of whole blocks.
+// Initial sums of the blocks, from their unpacked bytes.
 SDX_INLINE void put_starts(int64_t n_blocks, int64_t groups, int64_t width, Unpacked& to) {
   for (int64_t j = 0; j < width; j += kLanes)
     for (int64_t b = 0; b < n_blocks; ++b) {
@@ -91,6 +93,7 @@ SDX_INLINE void put_starts(int64_t n_blocks, int64_t groups, int64_t width, Unpa
     }
 }
 
+// Transposes words, as unpack_n_major of dequantize.cc does.
 template <int bits>
 void unpack_n_major(const Gemv& f, const Data& data, const WeightTile& at, Unpacked& to) {
   constexpr int kFields = 8 / bits;
@@ -104,6 +107,7 @@ void unpack_n_major(const Gemv& f, const Data& data, const WeightTile& at, Unpac
     });
 }
 
+// Interleaves four rows, as gemv_k_major.cc does.
 template <int bits>
 void unpack_k_major(const Gemv& f, const Data& data, const WeightTile& at, Unpacked& to) {
   constexpr int kFields = 8 / bits;
@@ -116,7 +120,7 @@ void unpack_k_major(const Gemv& f, const Data& data, const WeightTile& at, Unpac
       const uint8_t* from = input<uint8_t>(data, kQ) + (at.depth + k) * row_bytes + byte;
       u8v rows[kGroup] = {};
       for (int i = 0; i < kGroup && k + i < at.depths; ++i) {
-        __builtin_prefetch(from + (kDepth + i) * row_bytes, 0, 2);  // of the next area
+        __builtin_prefetch(from + (kDepth + i) * row_bytes, 0, 2);  // of the next tile
         rows[i] = left >= SDX_VEC_BYTES ? load(from + i * row_bytes)
                                         : load(from + i * row_bytes, Part{int(left)});
       }
@@ -133,6 +137,7 @@ void unpack_k_major(const Gemv& f, const Data& data, const WeightTile& at, Unpac
     }
 }
 
+// Unpacks a tile; the rest of the last block is zero.
 template <int bits>
 void unpack(const Gemv& f, const Data& data, const WeightTile& at, Unpacked& to) {
   read_numbers<bits>(f, data, at, to);
@@ -146,17 +151,19 @@ void unpack(const Gemv& f, const Data& data, const WeightTile& at, Unpacked& to)
   put_starts(end / f.x.block, f.x.block / kGroup, at.width, to);
 }
 
-// Rows of x from the depth of an area on, and where their sums go.
+// Rows of x from the tile's depth on, and the destination of their sums.
 struct Rows {
   const uint8_t* x;
   int64_t x_stride;
-  const float *steps, *sums;
+  const float *x_scales, *sums;
   int64_t block_stride;
-  int64_t n_blocks, groups;  // in the area, and in a block
+  int64_t n_blocks, groups;  // blocks in the tile, dot products in a block
   float* to;
   bool add;
 };
 
+// Register tile of R rows by kVecs vectors: integer dot products over a block, then scaled into
+// float accumulators.
 template <int R, bool has_shift>
 SDX_INLINE void tile(const Rows& rows, const Unpacked& w, int64_t column) {
   f32v total[R][kVecs] = {};
@@ -184,10 +191,10 @@ SDX_INLINE void tile(const Rows& rows, const Unpacked& w, int64_t column) {
     }
 #pragma GCC unroll 6
     for (int i = 0; i < R; ++i) {
-      const float step = rows.steps[i * rows.block_stride + b];
+      const float x_scale = rows.x_scales[i * rows.block_stride + b];
       for (int v = 0; v < kVecs; ++v) {
         const int64_t at = column + v * kLanes;
-        total[i][v] += __builtin_convertvector(sum[i][v], f32v) * (load(w.scale[b] + at) * step);
+        total[i][v] += __builtin_convertvector(sum[i][v], f32v) * (load(w.scale[b] + at) * x_scale);
         if constexpr (has_shift)
           total[i][v] -= load(w.shift[b] + at) * rows.sums[i * rows.block_stride + b];
       }
@@ -198,6 +205,7 @@ SDX_INLINE void tile(const Rows& rows, const Unpacked& w, int64_t column) {
     for (int v = 0; v < kVecs; ++v) store(to + i * kColumns + v * kLanes, total[i][v]);
 }
 
+// All rows of a column strip, in tiles of nearly equal height.
 template <bool has_shift>
 void multiply_rows(Rows rows, int64_t m, const Unpacked& w, int64_t column) {
   const int64_t tiles = (m + kMostRows - 1) / kMostRows, height = m / tiles, higher = m % tiles;
@@ -214,11 +222,11 @@ void multiply_rows(Rows rows, int64_t m, const Unpacked& w, int64_t column) {
       default: tile<1, has_shift>(rows, w, column); break;
     }
     rows.x += n * rows.x_stride, rows.to += n * kColumns;
-    rows.steps += n * rows.block_stride, rows.sums += n * rows.block_stride;
+    rows.x_scales += n * rows.block_stride, rows.sums += n * rows.block_stride;
   }
 }
 
-// Rows [row, row + rows) of columns [column, column + columns), summed up.
+// Accumulates rows [row, row + rows) of columns [column, column + columns) over all of k.
 template <int bits>
 void add_up(const Gemv& f, const Data& data, int64_t row, int64_t rows, int64_t column,
             int64_t columns) {
@@ -227,9 +235,9 @@ void add_up(const Gemv& f, const Data& data, int64_t row, int64_t rows, int64_t 
   const Local local = local_of(f.p, data);
   const bool has_shift = !takes_zeros(w) && !(w.zero == DType::none && w.zero_default == 128);
   for (int64_t depth = 0; depth < w.k; depth += kDepth) {
-    const WeightTile area{depth, w.k - depth < kDepth ? w.k - depth : kDepth, column, columns};
-    unpack<bits>(f, data, area, *local.unpacked);
-    const int64_t n_blocks = (area.depths + x.block - 1) / x.block;
+    const WeightTile weights{depth, w.k - depth < kDepth ? w.k - depth : kDepth, column, columns};
+    unpack<bits>(f, data, weights, *local.unpacked);
+    const int64_t n_blocks = (weights.depths + x.block - 1) / x.block;
     const Rows part{x.values<uint8_t>(data, row) + depth,
                     x.value_bytes,
                     x.scales(data, row) + depth / x.block,
@@ -245,7 +253,7 @@ void add_up(const Gemv& f, const Data& data, int64_t row, int64_t rows, int64_t 
   }
 }
 
-// Items: blocks of rows, of blocks of columns.
+// Items: blocks of rows of blocks of columns.
 template <int bits>
 Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& f = *static_cast<const Gemv*>(args);
@@ -265,7 +273,8 @@ Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) 
   return {};
 }
 
-// Values that share a step: a block of weights, or a part of it; 0 where there is none.
+// Values of x that share a scale: a power of two that divides the weights' block; 0 if there is
+// none.
 int64_t block_of(const Weights& w) {
   if (w.n_blocks == 1) return 64;
   for (int64_t block = kDepth; block >= 16; block /= 2)

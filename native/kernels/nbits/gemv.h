@@ -1,9 +1,18 @@
-// Products of few rows, which are as fast as weights are read: these are multiplied as they lie.
+// n-bit GEMV (decoding): matmuls with few rows are bound by the bandwidth of the weights, which are
+// read once, in place. Activations are first converted and reordered (activations.cc) so that plain
+// vectors of them meet the bit fields of whole vectors of weights. Two number formats:
+//   float   the codes are widened to float
+//   int8    activations are quantized per block to x_bytes signed bytes and multiplied with VNNI
+//   dot
+//           products (u8 codes by s8 activations, dot4)
 //
-// Rows of x are first brought into an order in which they meet the fields of whole vectors of
-// weights: as floats, or as whole numbers of steps for each block. Those of level 4 are single
-// bytes. Exact products take three, which come as near to a float as sums of floats do: a value is
-// off by at most 2^-23 of the largest one of its block.
+// Accuracy level 4 uses x_bytes = 1. Exact matmuls use 3 bytes where the ISA has VNNI: a value is
+// off by at most 2^-23 of the largest of its block, as near as float sums are, with half the
+// instructions of the float path.
+//
+// Weights and scales are prefetched into the second-level cache (locality 2 of __builtin_prefetch).
+// Scales that are prefetched into the first-level cache cost a fifth of the speed; without any
+// prefetching it is halved.
 #pragma once
 
 #include <type_traits>
@@ -14,37 +23,38 @@
 
 namespace sdx::SDX_ISA::nbits {
 
+// Order of the activations of a row.
 enum class Order : uint8_t {
   straight,
-  fields,  // of vectors of weights along k: the first ones of all lanes or bytes, the second
-           // ones...
+  fields,  // by field of a vector of weights: the first fields of all lanes or bytes, the second...
   words,   // the same within every 32 bits of weights
 };
 
-// Digits of a value: none where it stays a float.
+// Bytes of a quantized activation at full accuracy; 0 stands for activations that stay floats.
 constexpr int kExactBytes = 3;
 
 template <int x_bytes>
 using Activation = std::conditional_t<x_bytes == 0, float, int8_t>;
 
-// The largest number of steps. A block of 32 values times steps of 4 bits stays within 32 bits.
+// Largest quantized activation. With 3 bytes 32 values times 4-bit codes still fit into 32 bits.
 template <int x_bytes>
 constexpr float kMaxCode = x_bytes == 1 ? 127 : 127 * 0x1p15f + 127 * 0x1p7f;
 
-// What is behind the x_bytes before this one, `plane` > 0, in bits.
+// A 3-byte activation is (((byte 0 << 8) + byte 1) << 7) + byte 2: all three are signed. Shift
+// before byte plane `plane` > 0 is added.
 SDX_INLINE constexpr int plane_shift(int plane) { return plane == 1 ? 8 : 7; }
 
-// How rows of x lie in the scratch: values, one plane of all of them behind the other, then the
-// steps of blocks, then sums of blocks. Sums are those of the values, in steps or not.
+// Layout of converted activations in scratch memory: values (one byte plane of a row after the
+// other), then the scales of blocks, then sums of blocks, which zero points are multiplied by.
 struct Activations {
   int x_bytes;
   Order order;
-  uint8_t sign_flip;    // turns signed bytes into unsigned ones
-  int64_t block;        // values that share a step and a sum: a block of weights, or a part of one
-  int64_t n_blocks;     // whole vectors of them
-  int64_t k;            // values, zeros at the end included
-  int64_t plane_bytes;  // of a row
-  int64_t value_bytes;  // the same of all x_bytes
+  uint8_t sign_flip;    // XOR mask: signed bytes to unsigned ones
+  int64_t block;        // values that share a scale and a sum: a weight block or a part of one
+  int64_t n_blocks;     // rounded up to whole vectors
+  int64_t k;            // values with zero padding
+  int64_t plane_bytes;  // of one byte plane of a row
+  int64_t value_bytes;  // of all byte planes of a row
   int64_t scale_at, sum_at, flag_at;
 
   SDX_INLINE const float* scales(const Data& data, int64_t row) const {
@@ -57,7 +67,8 @@ struct Activations {
   SDX_INLINE const T* values(const Data& data, int64_t row) const {
     return reinterpret_cast<const T*>(data.scratch + row * value_bytes);
   }
-  // Whether a row holds no NaN or infinity, and can be multiplied before zero points are taken off.
+  // Whether a row has no NaN or infinity: sum(x * code) - zero * sum(x) is only valid for such
+  // rows.
   SDX_INLINE bool is_finite(const Data& data, int64_t row) const {
     return data.scratch[flag_at + row] == std::byte{0};
   }
@@ -66,15 +77,16 @@ struct Activations {
 struct Gemv {
   MatMul p;
   Activations x;
-  // For weights with k outside: sums of parts of k, [parts][m][width], are added up at the end.
+  // k-major weights (split-K): partial sums of parts of k, [parts][m][width], added up at the end.
   int64_t parts_at, n_parts, part_k, width;
 };
 
-// Rows of k, about 256, whose sums are added up by themselves.
+// Rows of k in one part of split-K: about 256, in whole strips. A constant, whatever the number of
+// threads, so that results do not depend on it.
 SDX_INLINE int64_t part_of_k(int64_t rows) { return (256 + rows - 1) / rows * rows; }
 
-// Sums of a vector of weights times R rows of x, `stride` apart, x_bytes `plane` apart: each lane
-// has those of its fields.
+// Dot products of a vector of weights with R rows of x (`stride` bytes apart, byte planes `plane`
+// apart); each lane accumulates its own fields.
 template <int bits, int x_bytes, int R>
 SDX_INLINE void dot_fields(u32v v, const int8_t* x, int64_t stride, int64_t plane, i32v (&sum)[R]) {
 #pragma GCC unroll 4
@@ -91,7 +103,7 @@ SDX_INLINE void dot_fields(u32v v, const int8_t* x, int64_t stride, int64_t plan
     }
 }
 
-// The phase for weights of `bits` and whole numbers of `x_bytes`: find.operator()<bits, x_bytes>().
+// The instantiation for `bits` and integer activations: find.operator()<bits, x_bytes>().
 template <class Find>
 PhaseFn int_phase_of(int bits, int x_bytes, Find&& find) {
   if constexpr (kHasDot4) {
@@ -104,7 +116,7 @@ PhaseFn int_phase_of(int bits, int x_bytes, Find&& find) {
                      : find.template operator()<8, 1>();
 }
 
-// The same for floats, too.
+// The same, float activations included.
 template <class Find>
 PhaseFn phase_of(int bits, int x_bytes, Find&& find) {
   if (x_bytes > 0) return int_phase_of(bits, x_bytes, find);
@@ -113,38 +125,37 @@ PhaseFn phase_of(int bits, int x_bytes, Find&& find) {
                      : find.template operator()<8, 0>();
 }
 
-// What a block adds to its column: the sum of steps times values, the zero points taken off.
+// Contribution of a block: scale * sum(code * x) - (scale * zero) * sum(x).
 SDX_INLINE f32v block_sum(f32v sum, f32v scale, f32v zero, f32v values) {
   const f32v off = zero * values;
   return sum * scale - off;
 }
 
-// Digits for a level of accuracy. Floats are read faster than three x_bytes where there is no
-// instruction for these, and sums of weights of 8 bits do not fit.
+// Activation bytes for an accuracy level. Without VNNI floats are faster than three bytes, and sums
+// of 8-bit codes would overflow.
 SDX_INLINE int activation_bytes(const Weights& w, int64_t level) {
   if (level == 4) return 1;
   return kHasDot4 && w.bits < 8 ? kExactBytes : 0;
 }
 
-// Rows up to which this is faster than unpacking.
+// Rows up to which GEMV is faster than unpacking for GEMM.
 SDX_INLINE int64_t max_gemv_rows(int x_bytes) { return x_bytes == 1 ? 12 : 5; }
 
-// Phase: the rows of x. Items are rows.
+// Phase that converts rows of x. Items are rows.
 Status quantize_rows(const void* args, const Data& data, int64_t begin, int64_t end);
-// Adds the areas of x to the scratch.
+// Reserves scratch memory for the converted activations and adds the phase.
 void plan_activations(Gemv& f, Plan& plan);
 
-// The end of a row's sums: those of a row that is not finite are made again, as they are defined.
+// Epilogue of a row's columns. Rows that are not finite are recomputed by the definition.
 void finish_sums(const Gemv& f, const Data& data, int64_t row, int64_t column, int64_t n,
                  float* sums);
 
-// Plans for weights whose rows run along k, or hold all columns of one k. False where weights lie
-// in a way that these cannot read.
+// Each plans one layout; false if the kernel cannot read these weights.
 bool plan_gemv_n_major(const MatMul& p, int x_bytes, Plan& plan);
 bool plan_gemv_block16(const MatMul& p, int x_bytes, Plan& plan);
 bool plan_gemv_k_major(const MatMul& p, int x_bytes, Plan& plan);
 
-// Products of many rows in bytes.
+// Many rows in int8 (accuracy level 4).
 bool plan_gemm_int8(const MatMul& p, Plan& plan);
 
 }  // namespace sdx::SDX_ISA::nbits

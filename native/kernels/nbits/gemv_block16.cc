@@ -1,8 +1,9 @@
-// Gemv rows of whole numbers times weights along k whose blocks fill 16 bytes: the usual ones of 4
-// bits.
+// n-bit GEMV for n-major weights whose blocks fill 16 bytes (4 bits, block size 32: the common
+// case) and integer activations. A block is one 128-bit lane, so sums of blocks need no
+// permutation.
 //
-// Sums of blocks are whole numbers, and are added up in the order of across.cc: a model says the
-// same whichever way its weights lie.
+// Block sums are exact integers, and are added up in the order of gemv_k_major.cc: a model gives
+// the same result whichever layout its weights have.
 #include "kernels/nbits/gemv.h"
 #include "simd/transpose.h"
 
@@ -10,21 +11,21 @@ namespace sdx::SDX_ISA::nbits {
 namespace {
 
 constexpr int64_t kItemColumns = 64;
-constexpr int kColumnGroup = 2;                      // columns that meet a vector of x
-constexpr int64_t kPrefetchBytes = 8192;             // bytes of weights
-constexpr int64_t kScalePrefetchBytes = 2048;        // bytes: about as far
+constexpr int kColumnGroup = 2;                      // columns that share a loaded vector of x
+constexpr int64_t kPrefetchBytes = 8192;             // prefetch distance of weights
+constexpr int64_t kScalePrefetchBytes = 2048;        // the same number of blocks ahead
 constexpr int kGroups = SDX_VEC_BYTES / kLaneBytes;  // blocks in a vector of weights
 
-// Rows of x against kLanes columns: sums of blocks as [kLanes blocks][R][column][block].
+// R rows of x against kLanes columns; block sums are stored as [kLanes blocks][R][column][block].
 struct Context {
   const Gemv& f;
   const Data& data;
-  int64_t row;       // of x, the first
-  int64_t prefetch;  // bytes
+  int64_t row;       // first row of x
+  int64_t prefetch;  // distance in bytes
   float* sums;
 };
 
-// Four vectors of parts of sums, those of a block in one lane of 16 bytes: its sum, block by block.
+// Horizontal sums of each 128-bit lane (block) of four vectors, in the order of the blocks.
 SDX_INLINE f32v sums_of_lanes(i32v a, i32v b, i32v c, i32v d) {
   constexpr auto kWords = std::make_index_sequence<kLanes>{};
   constexpr auto kPairs = std::make_index_sequence<kLanes / 2>{};
@@ -43,7 +44,7 @@ SDX_INLINE f32v sums_of_lanes(i32v a, i32v b, i32v c, i32v d) {
   return permute(__builtin_convertvector((i32v)(low + high), f32v), order);
 }
 
-// Four vectors of weights, the bytes behind the last one zero.
+// Four vectors of weights, zeros after the last byte.
 SDX_INLINE void load_four(const uint8_t* q, int64_t left, u32v (&v)[4]) {
   for (int i = 0; i < 4; ++i) {
     const int64_t n = left - i * SDX_VEC_BYTES;
@@ -86,13 +87,14 @@ SDX_INLINE void add_blocks(const Context& s, int64_t column, int64_t block, auto
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
       const f32v sums = sums_of_lanes(sum[c][0][r], sum[c][1][r], sum[c][2][r], sum[c][3][r]);
-      const f32v step = load(x.scales(s.data, s.row + r) + block);
+      const f32v x_scale = load(x.scales(s.data, s.row + r) + block);
       store(to + r * kLanes * kLanes,
-            block_sum(sums, scale * step, zero, load(x.sums(s.data, s.row + r) + block)));
+            block_sum(sums, scale * x_scale, zero, load(x.sums(s.data, s.row + r) + block)));
     }
   }
 }
 
+// All blocks of C columns.
 template <int bits, int x_bytes, int R, int C>
 SDX_INLINE void add_column(const Context& s, int64_t column, float* to) {
   const int64_t n_blocks = s.f.p.w.n_blocks;
@@ -104,7 +106,7 @@ SDX_INLINE void add_column(const Context& s, int64_t column, float* to) {
   }
 }
 
-// The sums of kLanes columns of one row, from those of their blocks.
+// Adds the block sums of kLanes columns of one row, in parts of k as gemv_k_major.cc does.
 template <int R>
 SDX_INLINE f32v add_up(const Context& s, int r) {
   const int64_t n_blocks = s.f.p.w.n_blocks, in_part = s.f.part_k / s.f.x.block;
@@ -172,7 +174,7 @@ bool plan_gemv_block16(const MatMul& p, int x_bytes, Plan& plan) {
   f->x.order = Order::fields;
   f->x.block = w.block;
   f->x.n_blocks = w.n_blocks;
-  const int64_t whole = SDX_VEC_BYTES * 4 * 8 / w.bits;  // values that kLanes blocks have
+  const int64_t whole = SDX_VEC_BYTES * 4 * 8 / w.bits;  // values of kLanes blocks
   f->x.k = (w.k + whole - 1) / whole * whole;
   f->part_k = part_of_k(w.block);
   plan_activations(*f, plan);

@@ -1,44 +1,47 @@
-// Gemv rows times weights that have k outside: rows of all columns are added up in strips.
+// n-bit GEMV for k-major weights ([k][n]): vectors of columns, accumulated over strips of rows that
+// share a block scale. Integer activations take four rows at a time, interleaved so that a lane
+// holds the bytes of four consecutive k of one column for a VNNI dot product.
 //
-// A part of k, wide or narrow, is an item whatever the number of threads, with sums of its own.
+// Split-K: items are parts of k with partial sums of their own, and a second phase adds them up.
+// The split depends on sizes only, so any number of threads gives the same bytes.
 #include "kernels/nbits/gemv.h"
 #include "kernels/nbits/interleaved.h"
 
 namespace sdx::SDX_ISA::nbits {
 namespace {
 
-constexpr int64_t kItemBytes = 8192;           // of a row of weights, in one item
-constexpr int64_t kSumColumns = 512;           // of an item that adds up parts
-constexpr int64_t kStrip = 32;                 // rows whose sums stay in registers
-constexpr int kGroup = 4;                      // rows of bytes in a lane
-constexpr int64_t kScalePrefetchBytes = 1024;  // bytes
+constexpr int64_t kItemBytes = 8192;  // bytes of a weight row in one item
+constexpr int64_t kSumColumns = 512;  // columns of an item that adds partial sums
+constexpr int64_t kStrip = 32;        // most rows of a strip, whose sums stay in registers
+constexpr int kGroup = 4;             // rows of k in a 32-bit lane
+constexpr int64_t kScalePrefetchBytes = 1024;
 
-// Rows of a strip: where the columns of a group begin in the first of them.
+// Rows of k that share a block scale; `at` is the first row at the current columns.
 struct Strip {
   const uint8_t* at;
   int64_t stride;
-  int64_t n;                // for bytes a multiple of kGroup
-  const uint8_t* prefetch;  // what is read prefetch with it, a line for each row
+  int64_t n;                // rows; a multiple of kGroup for integer activations
+  const uint8_t* prefetch;  // lines to prefetch, one for each row
 };
 
-// Rows of x from the first value on that meets a strip.
+// Rows of x, from the first value of a strip on.
 template <class T>
 struct Rows {
   const T* at;
-  int64_t stride, plane;  // of rows, and of x_bytes
+  int64_t stride, plane;  // of rows, and of byte planes
 };
 
-constexpr int64_t kLine = 64;
+constexpr int64_t kLine = 64;  // bytes of a cache line
 
 SDX_INLINE void prefetch_row(const Strip& s, int64_t row) {
   __builtin_prefetch(s.prefetch + row * kLine, 0, 2);
 }
 
-// Columns in vectors of sums of one pass over a strip.
+// Vectors of column sums that one vector of packed codes gives.
 template <int bits>
 constexpr int kVectors = SDX_VEC_BYTES * 8 / bits / kLanes;
 
-// Sums of floats: a vector for kLanes columns each.
+// Float activations: sums of a strip, a vector for kLanes columns each.
 template <int bits, int x_bytes, int R>
 SDX_INLINE void add_strip(const Strip& s, Rows<float> x, uint8_t sign_flip,
                           f32v (&sum)[R][kVectors<bits>]) {
@@ -64,14 +67,14 @@ SDX_INLINE void add_strip(const Strip& s, Rows<float> x, uint8_t sign_flip,
   }
 }
 
-// Vectors of interleaved bytes for which sums of all x_bytes fit into registers.
+// Interleaved vectors at a time, so that accumulators of all byte planes fit into registers.
 template <int bits, int x_bytes, int R>
 constexpr int kAtOnce = x_bytes * R * 8 / bits <= 6    ? 4
                         : x_bytes * R * 8 / bits <= 12 ? 2
                                                        : 1;
 
-// Sums of x_bytes, in a lane for each byte of 4 rows, and a vector for each field of it: those of
-// the vectors of interleaved bytes from `kFirst` on.
+// Integer activations: sums for interleaved vectors from `kFirst` on, each lane one byte column, a
+// vector for each field of the byte; recursion covers all four vectors.
 template <int bits, int x_bytes, int R, int kFirst>
 SDX_INLINE void add_planes(const Strip& s, Rows<int8_t> x, uint8_t sign_flip,
                            i32v (&sum)[R][4][8 / bits]) {
@@ -119,6 +122,7 @@ SDX_INLINE void add_planes(const Strip& s, Rows<int8_t> x, uint8_t sign_flip,
     add_planes<bits, x_bytes, R, kFirst + kCount>(s, x, sign_flip, sum);
 }
 
+// The same with the columns brought back into order.
 template <int bits, int x_bytes, int R>
 SDX_INLINE void add_strip(const Strip& s, Rows<int8_t> x, uint8_t sign_flip,
                           f32v (&sum)[R][kVectors<bits>]) {
@@ -129,18 +133,20 @@ SDX_INLINE void add_strip(const Strip& s, Rows<int8_t> x, uint8_t sign_flip,
         total[r], [&](int v, i32v columns) { sum[r][v] = __builtin_convertvector(columns, f32v); });
 }
 
+// What all strips of an item share.
 struct Context {
   const Gemv& f;
   const Data& data;
-  int64_t row, part;  // of x, and of k
+  int64_t row, part;  // row of x, part of k
 };
 
+// Partial sums of a row in this part of k.
 SDX_INLINE float* part_of(const Context& s, int64_t row) {
   return reinterpret_cast<float*>(s.data.scratch + s.f.parts_at) +
          (s.part * s.f.p.m + row) * s.f.width;
 }
 
-// Adds the sums of a strip that begins at row k to those of the part.
+// Scales the sums of the strip that begins at row k and adds them to the partial sums.
 template <int bits, int x_bytes, int R>
 SDX_INLINE void add_group(const Context& s, const Strip& strip, int64_t k, int64_t column,
                           bool is_first) {
@@ -179,19 +185,19 @@ SDX_INLINE void add_group(const Context& s, const Strip& strip, int64_t k, int64
   }
 }
 
-// The strip that begins at row k: all columns of an item.
+// One strip for all columns of an item.
 template <int bits, int x_bytes>
 void run_strip(Context s, int64_t k, int64_t rows, int64_t begin, int64_t end, bool is_first) {
   const Weights& w = s.f.p.w;
-  const int64_t row_bytes = w.row_bytes(), step = kVectors<bits> * kLanes;
+  const int64_t row_bytes = w.row_bytes(), vector_columns = kVectors<bits> * kLanes;
   const uint8_t* from = input<uint8_t>(s.data, kQ) + k * row_bytes;
-  // Lines of the next strip, in the order of their addresses: as many for each group of columns as
-  // it has rows, so that they are read as evenly as they are used.
+  // Prefetches the next strip in address order: as many lines for each group of columns as it has
+  // rows, so that memory is read as evenly as weights are consumed.
   const bool has_next = k + 2 * rows <= w.k;
   const int64_t width = (end - begin) * bits / 8;
   const uint8_t* next = from + (has_next ? rows * row_bytes : 0) + begin * bits / 8;
   alignas(64) uint8_t own[kStrip][SDX_VEC_BYTES];
-  for (int64_t column = begin; column < end; column += step) {
+  for (int64_t column = begin; column < end; column += vector_columns) {
     const int64_t at = column * bits / 8, bytes = row_bytes - at;
     const int64_t line = (at - begin * bits / 8) / SDX_VEC_BYTES * rows * kLine;
     const uint8_t* prefetch = next + line / width * row_bytes + line % width;
@@ -211,7 +217,7 @@ void run_strip(Context s, int64_t k, int64_t rows, int64_t begin, int64_t end, b
 
 SDX_INLINE int64_t item_columns(int bits) { return kItemBytes * 8 / bits; }
 
-// Items: parts of k of the same columns, one behind the other, as they are read prefetch.
+// Items: parts of k for the same columns follow each other, in the order of prefetching.
 template <int bits, int x_bytes>
 Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& f = *static_cast<const Gemv*>(args);
@@ -230,7 +236,7 @@ Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) 
   return {};
 }
 
-// Items: columns, whose parts are added up and finished.
+// Items: columns, whose partial sums are added up and finished.
 Status add_parts(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& f = *static_cast<const Gemv*>(args);
   auto* total = reinterpret_cast<float*>(data.local + chain_local_bytes(f.p.chain));
@@ -250,7 +256,7 @@ Status add_parts(const void* args, const Data& data, int64_t begin, int64_t end)
   return {};
 }
 
-// Rows of a strip: as many as share a block, and at most kStrip.
+// Rows of a strip: a divisor of the block, at most kStrip; 0 if there is none.
 int64_t strip_rows(const Weights& w) {
   if (w.n_blocks == 1) return kStrip;
   if (w.block <= kStrip) return w.block;
@@ -261,6 +267,7 @@ int64_t strip_rows(const Weights& w) {
 
 }  // namespace
 
+// Strips below 8 rows spend more on scales than on products: GEMM is faster then.
 bool plan_gemv_k_major(const MatMul& p, int x_bytes, Plan& plan) {
   const Weights& w = p.w;
   const int64_t rows = strip_rows(w);
@@ -280,8 +287,8 @@ bool plan_gemv_k_major(const MatMul& p, int x_bytes, Plan& plan) {
   plan_activations(*f, plan);
   f->part_k = part_of_k(rows);
   f->n_parts = (w.k + f->part_k - 1) / f->part_k;
-  const int64_t step = SDX_VEC_BYTES * 8 / w.bits;
-  f->width = (w.n + step - 1) / step * step;
+  const int64_t vector_columns = SDX_VEC_BYTES * 8 / w.bits;
+  f->width = (w.n + vector_columns - 1) / vector_columns * vector_columns;
   f->parts_at = plan.scratch_bytes;
   plan.scratch_bytes += f->n_parts * p.m * f->width * int64_t(sizeof(float));
   const int64_t own = chain_local_bytes(p.chain) + (kSumColumns + kLanes) * int64_t(sizeof(float));

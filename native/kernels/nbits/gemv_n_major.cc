@@ -1,15 +1,17 @@
-// Gemv rows times weights whose rows run along k: every column is a sum over vectors of its row.
+// n-bit GEMV for n-major weights ([n][k]) with any block size: each column is a dot product over
+// the vectors of its row; lanes of a vector may belong to different blocks, whose scales are
+// permuted to them.
 #include "kernels/nbits/gemv.h"
 
 namespace sdx::SDX_ISA::nbits {
 namespace {
 
-constexpr int64_t kItemColumns = 64;
-constexpr int64_t kColumnGroup = 8;  // columns for which a part of x stays in the first-level cache
-constexpr int64_t kSegmentBytes = 16384;  // of such a part
-constexpr int64_t kPrefetchBytes = 4096;  // bytes
+constexpr int64_t kItemColumns = 64;      // columns of an item
+constexpr int64_t kColumnGroup = 8;       // columns that share a segment of x in L1
+constexpr int64_t kSegmentBytes = 16384;  // of x: half of an L1 cache
+constexpr int64_t kPrefetchBytes = 4096;  // prefetch distance: covers the memory latency
 
-// What fields stand for.
+// How codes are widened to float: XOR mask, lookup table.
 struct Fields {
   uint8_t sign_flip;
   f32v table;
@@ -19,10 +21,10 @@ struct Fields {
 template <class T>
 struct Values {
   const T* at;
-  int64_t stride, plane;  // of rows, and of x_bytes
+  int64_t stride, plane;  // of rows, and of byte planes
 };
 
-// One vector of weights against R rows: sums in lanes that share a block, scaled.
+// One vector of weights against R rows: dot products by lane, scaled by the block of each lane.
 template <int bits, int x_bytes, int R>
 struct Vector {
   static constexpr int kFields = x_bytes > 0 ? 8 / bits : 32 / bits;
@@ -56,13 +58,14 @@ struct Vector {
 struct Context {
   const Gemv& f;
   const Data& data;
-  int64_t row;        // of x, the first
-  const int32_t* at;  // for each vector of weights in kLanes blocks, the block of each lane
-  int64_t n_vectors;  // in kLanes blocks
+  int64_t row;        // first row of x
+  const int32_t* at;  // block of each lane, for each vector of weights in kLanes blocks
+  int64_t n_vectors;  // vectors of weights in kLanes blocks
   Fields fields;
 };
 
-// Scales of kLanes blocks for every row; what zero points come to is taken off the sums.
+// Loads the scales of kLanes blocks, multiplied by those of each row of x, and subtracts the zero
+// points times the block sums of x.
 template <int bits, int x_bytes, int R>
 SDX_INLINE void read_blocks(const Context& s, int64_t column, int64_t block, auto lanes,
                             f32v (&scale)[R], f32v (&sum)[R]) {
@@ -82,7 +85,7 @@ SDX_INLINE void read_blocks(const Context& s, int64_t column, int64_t block, aut
   }
 }
 
-// Blocks [first, last) of one column. `first` is a multiple of kLanes.
+// Blocks [first, last) of one column; `first` is a multiple of kLanes.
 template <int bits, int x_bytes, int R>
 SDX_INLINE void add_blocks(const Context& s, int64_t column, int64_t first, int64_t last,
                            f32v (&total)[R]) {
@@ -133,16 +136,17 @@ SDX_INLINE float sum_lanes(f32v v) {
   return s[0] + s[1];
 }
 
+// Up to kColumnGroup columns, segment by segment of x: a segment is used by all of them from L1.
 template <int bits, int x_bytes, int R>
 void add_columns(const Context& s, int64_t column, int64_t columns, float* sums) {
   f32v total[kColumnGroup][R] = {};
   const int64_t n_blocks = (s.f.p.w.k + s.f.x.block - 1) / s.f.x.block;
   constexpr int64_t kBytes = x_bytes > 0 ? x_bytes : sizeof(float);
-  int64_t step = kSegmentBytes / (kBytes * R) / s.f.x.block / kLanes * kLanes;
-  step = step < kLanes ? kLanes : step;
-  for (int64_t b = 0; b < n_blocks; b += step)
+  int64_t segment = kSegmentBytes / (kBytes * R) / s.f.x.block / kLanes * kLanes;
+  segment = segment < kLanes ? kLanes : segment;
+  for (int64_t b = 0; b < n_blocks; b += segment)
     for (int64_t j = 0; j < columns; ++j)
-      add_blocks<bits, x_bytes>(s, column + j, b, b + step < n_blocks ? b + step : n_blocks,
+      add_blocks<bits, x_bytes>(s, column + j, b, b + segment < n_blocks ? b + segment : n_blocks,
                                 total[j]);
   for (int64_t j = 0; j < columns; ++j)
     for (int r = 0; r < R; ++r) sums[r * kItemColumns + j] = sum_lanes(total[j][r]);
@@ -189,7 +193,7 @@ bool plan_gemv_n_major(const MatMul& p, int x_bytes, Plan& plan) {
   const Weights& w = p.w;
   const int64_t count = SDX_VEC_BYTES * 8 / w.bits, per_lane = count / kLanes;
   const int64_t block = w.n_blocks == 1 ? 64 : w.block;
-  // A lane belongs to one block.
+  // All codes of a 32-bit lane must belong to one block.
   if (!w.has_byte_rows() || block % per_lane != 0 || block > 256) return false;
   auto* f = plan.make<Gemv>();
   plan.args = f;

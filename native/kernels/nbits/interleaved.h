@@ -1,4 +1,4 @@
-// Weights that have k outside, four rows at a time: lanes become columns.
+// k-major weights, four rows at a time: brings interleaved bytes back into the order of columns.
 #pragma once
 
 #include "simd/bytes.h"
@@ -7,8 +7,8 @@
 
 namespace sdx::SDX_ISA::nbits {
 
-// Four vectors of interleaved bytes (bytes.h), each split into its fields, become vectors of
-// columns in their order: take(v, columns).
+// Four vectors of interleaved bytes (simd/bytes.h), each split into its fields, become vectors of
+// columns in order: take(v, columns).
 template <int bits, class Take>
 SDX_INLINE void order_columns(const i32v (&from)[4][8 / bits], Take&& take) {
   constexpr int kPlanes = 8 / bits, kLaneCount = SDX_VEC_BYTES / kLaneBytes;

@@ -1,4 +1,4 @@
-// The kernels of the family that are planned outside nbits.cc.
+// Kernels of the family that are planned in files of their own.
 #pragma once
 
 #include "kernels/kernel.h"

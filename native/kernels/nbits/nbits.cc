@@ -1,18 +1,26 @@
-// The row of the family.
+// Matmul with n-bit weights (MatMulNBits), and the table of the family. Weights of 2, 4 or 8 bits
+// are multiplied as they are stored in the model's file, in either layout; nothing is prepacked.
 //
-// matmul_nbits   x, q, scale, zero or nothing, operands of the epilogue
-//   ints    K, N, bits, block, whether k is the outer axis of q, whether steps are signed, steps in
-//           a row of q, the level of accuracy, strides of scales by block and by column, the same
-//           of zero points, the program of an epilogue (chain.h)
-//   floats  the zero point where none is given, those of the program
+//   matmul_nbits   x, q, scale, zero or nothing, operands of the epilogue
+//     ints    K, N, bits, block, whether k is the outer axis of q, whether codes are signed, codes
+//     in
+//             a row of q, the accuracy level, strides of scales by block and by column, the same of
+//             zero points, the program of an epilogue (chain.h)
+//     floats  the zero point where none is given, parameters of the program
+//
+// Dispatch by rows of x and layout of q (matmul_nbits below):
+//   few rows   GEMV (gemv.h): gemv_block16.cc, gemv_n_major.cc, gemv_k_major.cc
+//   many rows  gemm_int8.cc at accuracy level 4 (int8 activations), else gemm_float.cc
 #include "kernels/nbits/gemv.h"
 #include "kernels/nbits/kernels.h"
 
 namespace sdx::SDX_ISA::nbits {
 namespace {
 
-constexpr int kLevel = 7, kProgram = 12;  // of ints
+constexpr int kLevel = 7, kProgram = 12;  // indices into ints
 
+// Reads the layout. Signed codes become unsigned by flipping their top bit, which adds half of the
+// range to codes and zero points alike.
 Weights weights_of(const Call& call) {
   const int64_t* i = call.ints;
   Weights w{};
@@ -36,6 +44,7 @@ Weights weights_of(const Call& call) {
   return w;
 }
 
+// Plans the first kernel that can read this layout.
 Status matmul_nbits(const Call& call, Plan& plan) {
   auto* p = plan.make<MatMul>();
   plan.args = p;
@@ -64,6 +73,7 @@ constexpr Kernel kKernels[] = {
 
 }  // namespace
 
+// Rounds a row to a half type.
 template <class T>
 SDX_INLINE void round_row(const float* from, int64_t n, T* to) {
   vloop(n, [&](int64_t j, auto lanes) { store_float(to + j, load(from + j, lanes), lanes); });

@@ -1,4 +1,4 @@
-// Weights whose rows run along k, transposed in squares of words: lanes become columns.
+// n-major weights in squares of 32-bit words, transposed in registers: lanes become columns.
 #pragma once
 
 #include "kernels/nbits/matmul.h"
@@ -6,8 +6,8 @@
 
 namespace sdx::SDX_ISA::nbits {
 
-// Calls take(word, v) for the words of 32 bits of rows [depth, depth + depths): lane i of v is that
-// of column `column + j + i`. What lies behind the last column or row is arbitrary.
+// Calls take(word, v) for the 32-bit words of a tile's depth: lane i of v belongs to column `column
+// + j + i`. Lanes after the last column or row are arbitrary.
 template <class Take>
 SDX_INLINE void transpose_words(const Weights& w, const Data& data, const WeightTile& at, int64_t j,
                                 Take&& take) {
@@ -20,7 +20,7 @@ SDX_INLINE void transpose_words(const Weights& w, const Data& data, const Weight
   for (int64_t word = 0; word < wanted; word += kLanes) {
     const int64_t byte = begin + word * 4;
     const uint8_t* square = from + byte;
-    for (int64_t i = 0; i < kLanes && i < left; ++i)  // what the next area wants of these columns
+    for (int64_t i = 0; i < kLanes && i < left; ++i)  // the next tile of these columns
       __builtin_prefetch(square + i * row_bytes + kDepth * w.bits / 8, 0, 2);
     int64_t stride = row_bytes;
     if (left < kLanes || byte + SDX_VEC_BYTES > row_bytes) {

@@ -1,5 +1,7 @@
-// Weights of 2, 4 or 8 bits as models store them: steps in rows, a scale and a zero point for each
-// block of a column. What is computed with is (step - zero) * scale.
+// n-bit weights as models store them: unsigned codes packed low bits first, with a scale and a zero
+// point for each block of a column along k. A weight is (code - zero) * scale. Two layouts:
+//   n-major  [n][k]: the codes of a column are contiguous along k (MatMulNBits)
+//   k-major  [k][n]: rows of all columns (DequantizeLinear of a [k, n] weight); is_k_major
 #pragma once
 
 #include "kernels/kernel.h"
@@ -7,9 +9,9 @@
 
 namespace sdx::SDX_ISA::nbits {
 
-enum Operand : int { kX, kQ, kScale, kZero, kOperands };  // those of an epilogue follow
+enum Operand : int { kX, kQ, kScale, kZero, kOperands };  // operands of an epilogue follow
 
-// Where what belongs to a block of a column lies, in elements.
+// Strides of scales or zero points, in elements.
 struct Grid {
   int64_t block_stride, column_stride;
 
@@ -18,19 +20,19 @@ struct Grid {
   }
 };
 
-// Steps are unsigned here: `sign_flip` turns those in two's complement into such, which moves zero
-// points by half of the range.
+// Codes are unsigned here: `sign_flip` converts two's complement, which moves zero points by half
+// of the range.
 struct Weights {
   int64_t k, n, block, n_blocks;
-  int64_t row_stride;  // in steps; of a row of all columns if k is the outer axis, else of all k
+  int64_t row_stride;  // in codes: of a row of all columns if k-major, else of all k
   int bits;
   bool is_k_major;
-  uint8_t sign_flip;  // of a whole byte of steps
+  uint8_t sign_flip;  // XOR mask of a byte of codes
   DType scale;
   Grid scale_at;
-  DType zero;  // u8: packed steps; none: zero_default for all; else floats
+  DType zero;  // u8: packed codes; none: zero_default for all; else floats
   Grid zero_at;
-  float zero_default, zero_shift;  // the move is added to zero points that are floats
+  float zero_default, zero_shift;  // the shift is added to float zero points
 
   SDX_INLINE bool has_byte_rows() const { return row_stride * bits % 8 == 0; }
   SDX_INLINE int64_t row_bytes() const { return row_stride * bits / 8; }
@@ -39,14 +41,14 @@ struct Weights {
   }
 };
 
-// Step number `at` of packed ones.
+// Code number `at` of a packed array.
 SDX_INLINE int code_at(const Weights& w, const uint8_t* packed, int64_t at) {
   const int64_t bit = at * w.bits;
   return (packed[bit >> 3] ^ w.sign_flip) >> (bit & 7) & ((1 << w.bits) - 1);
 }
 
-// Bytes of packed steps that may begin within a byte: `n` of them from step `at` on, moved to begin
-// with one. `end` is the number of all bytes.
+// Copies n codes from code `at` on, shifted to begin with a byte. `end` is the number of bytes of
+// the array, which is not read past.
 SDX_INLINE void copy_codes(const Weights& w, const uint8_t* packed, int64_t at, int64_t n,
                            int64_t end, uint8_t* to) {
   const int64_t bit = at * w.bits, first = bit >> 3, bytes = (n * w.bits + 7) / 8;
@@ -83,9 +85,9 @@ SDX_INLINE float zero_of(const Weights& w, const Data& data, int64_t block, int6
 
 SDX_INLINE float weight_of(const Weights& w, const Data& data, int64_t k, int64_t column) {
   const int64_t at = w.is_k_major ? k * w.row_stride + column : column * w.row_stride + k;
-  const auto step = float(code_at(w, input<uint8_t>(data, kQ), at));
+  const auto code = float(code_at(w, input<uint8_t>(data, kQ), at));
   const int64_t block = k / w.block;
-  return (step - zero_of(w, data, block, column)) * scale_of(w, data, block, column);
+  return (code - zero_of(w, data, block, column)) * scale_of(w, data, block, column);
 }
 
 }  // namespace sdx::SDX_ISA::nbits

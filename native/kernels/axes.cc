@@ -1,3 +1,4 @@
+// Canonical axes: sorting, merging, and the view along one axis.
 #include "kernels/axes.h"
 
 namespace sdx::SDX_ISA {
@@ -7,6 +8,7 @@ int64_t magnitude(int64_t step) { return step < 0 ? -step : step; }
 
 }  // namespace
 
+// Insertion sort: there are at most kMaxRank axes.
 void Axes::sort() {
   for (int i = 1; i < n; ++i)
     for (int j = i; j > 0 && magnitude(step[j - 1]) < magnitude(step[j]); --j) {
@@ -17,35 +19,36 @@ void Axes::sort() {
 }
 
 void Axes::merge() {
-  int kept = 0;
+  int last = 0;
   for (int i = 1; i < n; ++i) {
-    if (step[kept] == step[i] * size[i] && out[kept] == out[i] * size[i]) {
-      size[kept] *= size[i];
+    if (step[last] == step[i] * size[i] && out[last] == out[i] * size[i]) {
+      size[last] *= size[i];
     } else {
-      ++kept;
-      size[kept] = size[i];
+      ++last;
+      size[last] = size[i];
     }
-    step[kept] = step[i], out[kept] = out[i];
+    step[last] = step[i], out[last] = out[i];
   }
-  if (n > 0) n = kept + 1;
+  if (n > 0) n = last + 1;
 }
 
+// The innermost merged axis after `axis` becomes the columns; everything else is outer.
 AxisView view_along(const View& x, const View& y, int axis) {
-  AxisView made;
-  if (x.rank == 0) return made;
-  made.n = x.dims[axis], made.step = x.strides[axis], made.out_step = y.strides[axis];
+  AxisView view;
+  if (x.rank == 0) return view;
+  view.n = x.dims[axis], view.step = x.strides[axis], view.out_step = y.strides[axis];
   Axes inner;
   for (int i = 0; i < x.rank; ++i)
-    if (i != axis) (i < axis ? made.outer : inner).add(x.dims[i], x.strides[i], y.strides[i]);
+    if (i != axis) (i < axis ? view.outer : inner).add(x.dims[i], x.strides[i], y.strides[i]);
   inner.merge();
   if (inner.n > 0) {
     --inner.n;
-    made.columns = inner.size[inner.n], made.column_step = inner.step[inner.n];
+    view.columns = inner.size[inner.n], view.column_step = inner.step[inner.n];
   }
-  for (int i = 0; i < inner.n; ++i) made.outer.add(inner.size[i], inner.step[i], inner.out[i]);
-  made.outer.merge();
-  made.n_outer = made.outer.count();
-  return made;
+  for (int i = 0; i < inner.n; ++i) view.outer.add(inner.size[i], inner.step[i], inner.out[i]);
+  view.outer.merge();
+  view.n_outer = view.outer.count();
+  return view;
 }
 
 }  // namespace sdx::SDX_ISA

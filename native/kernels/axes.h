@@ -1,4 +1,4 @@
-// Axes of a strided tensor in their simplest form: those that lie end to end are one.
+// Axes of a strided tensor in canonical form: axes that are contiguous with each other are merged.
 #pragma once
 
 #include "base/inline.h"
@@ -9,8 +9,8 @@ namespace sdx::SDX_ISA {
 struct Axes {
   int n = 0;
   int64_t size[kMaxRank] = {};
-  int64_t step[kMaxRank] = {};  // in the input
-  int64_t out[kMaxRank] = {};   // in the output
+  int64_t step[kMaxRank] = {};  // stride in the input
+  int64_t out[kMaxRank] = {};   // stride in the output
 
   SDX_INLINE void add(int64_t axis_len, int64_t stride, int64_t out_stride) {
     if (axis_len == 1) return;
@@ -27,35 +27,38 @@ struct Axes {
   SDX_INLINE int64_t last_step() const { return n ? step[n - 1] : 1; }
   SDX_INLINE int64_t last_out() const { return n ? out[n - 1] : 1; }
 
-  // Large strides of the input first, so that the last axis is the densest.
+  // Orders axes by decreasing input stride, so that the last one is the densest.
   void sort();
-  // Neighbours that both tensors hold end to end become one axis.
+  // Merges neighbouring axes that have a single stride in both tensors.
   void merge();
 };
 
+// Offsets of an element in input and output.
 struct Offsets {
   int64_t in = 0, out = 0;
 };
 
-// Where element `index` of the first `n` axes lies, counted in row-major order.
+// Offsets of element `index` of the first `n` axes, in row-major order.
 SDX_INLINE Offsets offsets_of(const Axes& axes, int n, int64_t index) {
-  Offsets place;
+  Offsets offsets;
 #pragma GCC unroll 1
   for (int i = n - 1; i > 0; --i) {
     const int64_t at = index % axes.size[i];
     index /= axes.size[i];
-    place.in += at * axes.step[i], place.out += at * axes.out[i];
+    offsets.in += at * axes.step[i], offsets.out += at * axes.out[i];
   }
-  if (n > 0) place.in += index * axes.step[0], place.out += index * axes.out[0];
-  return place;
+  if (n > 0) offsets.in += index * axes.step[0], offsets.out += index * axes.out[0];
+  return offsets;
 }
 
-// A tensor around one axis: [outer..., n, columns], where `columns` is what lies densest behind it.
+// A tensor seen along one axis: [outer..., n, columns], where `columns` is the densest axis after
+// it. Kernels along an axis (softmax, normalization, cumulative sums) take n as the loop, and
+// columns as vector lanes where there are any.
 struct AxisView {
-  Axes outer;  // all other axes, in no order that matters
+  Axes outer;  // all other axes
   int64_t n_outer = 1;
-  int64_t n = 1, step = 1, out_step = 1;  // the axis; outputs are contiguous
-  int64_t columns = 1, column_step = 1;   // side by side in the output
+  int64_t n = 1, step = 1, out_step = 1;  // the axis, with its strides
+  int64_t columns = 1, column_step = 1;   // contiguous in the output
 };
 
 AxisView view_along(const View& x, const View& y, int axis);

@@ -1,12 +1,13 @@
-// A C function of the user's as a step: it gets its tensors as they lie, and says how it went.
+// A custom op in C as a step: calls the user's function with its tensors in place, and reports its
+// error code.
 #include "kernels/kernel.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
-// As src/sardonyx/include/sardonyx_op.h declares them to users.
+// As src/sardonyx/include/sardonyx_op.h declares it to users.
 struct Tensor {
-  void* data = nullptr;  // null for an input that is not given
+  void* data = nullptr;  // null for an optional input that is not given
   const int64_t* dims = nullptr;
   int32_t rank = 0;
   int32_t type = 0;
@@ -16,13 +17,15 @@ using Function = int (*)(const Tensor* in, int n_in, const Tensor* out, int n_ou
 
 struct CustomArgs {
   Function function = nullptr;
-  const Tensor* tensors = nullptr;  // inputs, then outputs, without their data
+  const Tensor* tensors = nullptr;  // inputs, then outputs, without data addresses
   int n_in = 0;
   int n_out = 0;
   const double* numbers = nullptr;
   int n_numbers = 0;
 };
 
+// One item: the function is called once, on one thread. Descriptors are copied, as runs may
+// overlap.
 Status call_function(const void* args, const Data& data, int64_t, int64_t) {
   const auto& a = *static_cast<const CustomArgs*>(args);
   const int n = a.n_in + a.n_out;
@@ -35,6 +38,7 @@ Status call_function(const void* args, const Data& data, int64_t, int64_t) {
   return code == 0 ? Status{} : Status::fail("the function returned the error %d", code);
 }
 
+// Fills the part of a descriptor that depends on sizes only.
 void describe(const View& view, Tensor& tensor, Plan& plan) {
   if (!view.is_given()) return;
   auto* dims = plan.make<int64_t>(size_t(view.rank) + 1);
@@ -44,7 +48,7 @@ void describe(const View& view, Tensor& tensor, Plan& plan) {
   tensor.type = int32_t(view.dtype);
 }
 
-// ints: the function's address; floats: the attributes that are numbers.
+// ints: the function's address; floats: the numeric attributes.
 Status custom(const Call& call, Plan& plan) {
   auto* args = plan.make<CustomArgs>();
   auto* tensors = plan.make<Tensor>(size_t(call.n_in + call.n_out));

@@ -1,4 +1,5 @@
-// Elements of any type and stride as numbers to compute with, and back.
+// Element types of kernels, dispatch over them, and conversion of elements of any type and stride
+// to numbers to compute with, and back. Halves compute in float, everything else in its own type.
 #pragma once
 
 #include <type_traits>
@@ -8,9 +9,11 @@
 
 namespace sdx::SDX_ISA {
 
+// Distinguishes bool from uint8_t.
 struct Bool {
   uint8_t value;
 };
+// The DType of a C++ element type.
 template <class T>
 constexpr DType kDType = DType::none;
 template <>
@@ -44,7 +47,7 @@ template <class... Ts>
 struct Types {};
 using Floats = Types<float, double, F16, BF16>;
 
-// f.operator()<T>() for the type among Ts that the number stands for.
+// Dispatch by element type: calls f.operator()<T>() for the type among Ts that `dtype` stands for.
 template <class F, class... Ts>
 SDX_INLINE Status visit(DType dtype, Types<Ts...>, F&& f) {
   Status status = Status::fail("the kernel does not take elements of type %d", int(dtype));
@@ -56,7 +59,7 @@ template <class T>
 constexpr bool kIsHalf = std::is_same_v<T, F16> || std::is_same_v<T, BF16>;
 template <class T>
 constexpr bool kIsFloat = std::is_floating_point_v<T> || kIsHalf<T>;
-// What arithmetic on a float type is done in.
+// The type that arithmetic on a float type is done in.
 template <class T>
 using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
@@ -71,7 +74,7 @@ SDX_INLINE C number(T x) {
     return C(x);
 }
 
-// A number as one element of type T, rounded once from float where T is a half type.
+// A number as one element of type T, rounded once from float if T is a half type.
 template <class T, class C>
 SDX_INLINE T element(C x) {
   if constexpr (kIsHalf<T>) {
@@ -85,13 +88,13 @@ SDX_INLINE T element(C x) {
   }
 }
 
-// Whether numbers of type C can be read where elements of type T lie.
+// Whether elements of type T can be read as numbers of type C without conversion.
 template <class T, class C>
 constexpr bool kReadsInPlace =
     std::is_same_v<T, C> || (std::is_same_v<T, Bool> && std::is_same_v<C, uint8_t>) ||
     (std::is_integral_v<T> && std::is_integral_v<C> && sizeof(T) == sizeof(C));
 
-// n elements at a stride as numbers in a row: in place, or converted into `buffer`.
+// n strided elements as contiguous numbers: in place if possible, else converted into `buffer`.
 template <class C, class T>
 SDX_INLINE const C* read_elements(const T* x, int64_t stride, int64_t n, C* buffer) {
   if constexpr (kReadsInPlace<T, C>)
@@ -108,7 +111,7 @@ SDX_INLINE const C* read_elements(const T* x, int64_t stride, int64_t n, C* buff
   return buffer;
 }
 
-// Where to compute n results that `put` then brings to `y`: there itself, or in `buffer`.
+// Where to compute results that write_elements() then stores to `y`: in place, or in `buffer`.
 template <class C, class T>
 SDX_INLINE C* result_buffer(T* y, C* buffer) {
   if constexpr (std::is_same_v<T, C>)

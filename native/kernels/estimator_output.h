@@ -1,28 +1,31 @@
-// What the scores of an ai.onnx.ml estimator become: transformed numbers, and the label of a class.
+// Output of ai.onnx.ml estimators (trees, linear models, SVM): the post_transform of scores, and
+// the label of a class.
 #pragma once
 
 #include "kernels/kernel.h"
 
 namespace sdx::SDX_ISA {
 
+// The values of the attribute post_transform.
 enum class Post : int64_t { none, softmax, logistic, softmax_zero, probit };
 
+// How the label is chosen.
 enum class LabelRule : int64_t {
-  none,    // scores as they are, transformed
-  argmax,  // the label of the largest score, and all scores
+  none,    // no label: a regressor
+  argmax,  // the label of the largest score
   binary,  // one score decides between two labels
 };
 
-// The end of an estimator, as `ints` tell it; the order is that of providers/cpu/scores.py.
+// Read from `ints`, in the order of providers/cpu/scores.py.
 struct OutputRule {
   LabelRule label_rule = LabelRule::none;
   Post post = Post::none;
-  int64_t n_scores = 1;    // sums of a row
-  int64_t n_columns = 1;   // numbers that go out for a row
+  int64_t n_scores = 1;    // scores of a row
+  int64_t n_columns = 1;   // outputs of a row
   bool is_single = false;  // scores are rounded to float before they are compared or transformed
-  bool is_second = false;  // yes_no: the score stands beside a zero
-  bool is_complement = false;  // yes_no: the first column is 1 - score, not -score
-  bool is_probable = false;    // yes_no: a half decides, not zero
+  bool is_second = false;  // binary: the columns are 0 and the score
+  bool is_complement = false;  // binary: the first column is 1 - score, not -score
+  bool is_probable = false;    // binary: the threshold is 0.5, not 0
 };
 
 constexpr int kOutputRuleInts = 8;
@@ -37,7 +40,7 @@ SDX_INLINE double logistic(double x) {
   return x >= 0 ? 1 / (1 + e) : e / (1 + e);
 }
 
-// The quantile of the normal distribution, by Winitzki's formula.
+// Quantile of the normal distribution, by Winitzki's approximation; 3.14159 as in onnxruntime.
 SDX_INLINE double probit(double x) {
   const double t = 2 * x - 1, a = 0.147;
   const double log = __builtin_log((1 - t) * (1 + t));
@@ -53,7 +56,7 @@ SDX_INLINE void softmax(double* s, int64_t n) {
   for (int64_t i = 0; i < n; ++i) s[i] /= total;
 }
 
-// A score of zero, which means no votes at all, stays zero.
+// SOFTMAX_ZERO: a score of zero, which means no votes at all, stays zero.
 SDX_INLINE void softmax_zero(double* s, int64_t n) {
   double top = s[0], total = 0;
   for (int64_t i = 1; i < n; ++i) top = top != top || top > s[i] ? top : s[i];
@@ -65,7 +68,7 @@ SDX_INLINE void softmax_zero(double* s, int64_t n) {
   for (int64_t i = 0; i < n; ++i) s[i] /= total;
 }
 
-// In place. Only PROBIT touches a score that is alone.
+// Applies the post_transform in place. Only PROBIT changes a single score.
 SDX_INLINE void transform(double* s, int64_t n, Post post) {
   if (n < 2 && post != Post::probit) return;
   switch (post) {
@@ -80,7 +83,7 @@ SDX_INLINE void transform(double* s, int64_t n, Post post) {
   }
 }
 
-// The first of the largest scores; those without votes and NaN lose against all others.
+// The first of the largest scores; those without votes, and NaN, lose against all others.
 SDX_INLINE int64_t top_of(const double* s, int64_t n, const uint8_t* voted) {
   int64_t best = 0;
   double top = -__builtin_inf();
@@ -90,7 +93,7 @@ SDX_INLINE int64_t top_of(const double* s, int64_t n, const uint8_t* voted) {
   return best;
 }
 
-// The columns of a yes-or-no question, from its score in s[0]; s has room for two.
+// The columns of a binary classifier from its score in s[0]; s has capacity for two.
 SDX_INLINE void two_columns(const OutputRule& v, double* s) {
   const double score = s[0];
   if (v.n_columns == 1) return transform(s, 1, v.post);
@@ -105,8 +108,8 @@ SDX_INLINE void two_columns(const OutputRule& v, double* s) {
   if (v.post == Post::logistic || v.post == Post::probit) transform(s, 2, v.post);
 }
 
-// Ends one row: `s` holds n_scores sums, has room for n_columns, and is spoilt. `labels` are those
-// of the classes, or null where no label is asked for.
+// Writes one row: `s` holds n_scores scores, has capacity for n_columns, and is overwritten.
+// `labels` are those of the classes, or null if no label is needed.
 template <class Out>
 SDX_INLINE void write_estimator_row(const OutputRule& v, double* s, const uint8_t* voted,
                                     const int64_t* labels, int64_t* label, Out* out) {

@@ -1,6 +1,11 @@
-// What a kernel is: a row with a name, a `prepare` that runs when sizes are bound, and phases that
-// run over ranges. The executor splits a phase's range over threads and puts a barrier after it;
-// any split must give the same bytes.
+// The kernel interface. A kernel has a name, the strides it accepts, and `prepare`, which runs when
+// sizes are known and plans phases over ranges. The executor splits the range of a phase over
+// threads and puts a barrier after it; any split must give the same bytes, so results do not depend
+// on the number of threads. Kernels never allocate, throw or check shapes; faults of the data (an
+// index out of range) are a Status.
+//
+//   find a kernel by name, dispatch by ISA   registry.h
+//   the families of kernels                  list.inc
 #pragma once
 
 #include <cstddef>
@@ -15,7 +20,7 @@
 
 namespace sdx {
 
-// A pointer to so many elements; builds with assertions check the index.
+// A pointer to n elements; builds with assertions check indices.
 template <class T>
 struct Bounded {
   const T* data = nullptr;
@@ -23,7 +28,7 @@ struct Bounded {
 
   SDX_INLINE Bounded() = default;
   SDX_INLINE Bounded(const T* begin, int count) : data(begin), n(count) {}
-  // Other elements, as many as before.
+  // Points to other elements, as many as before.
   SDX_INLINE Bounded& operator=(const T* begin) {
     data = begin;
     return *this;
@@ -36,7 +41,7 @@ struct Bounded {
   SDX_INLINE operator const T*() const { return data; }
 };
 
-// One step with its sizes: all that `prepare` may look at. Only constants have data here.
+// One step of a program with concrete sizes: all that `prepare` may read. Only constants have data.
 struct Call {
   Bounded<View> in;
   int n_in = 0;
@@ -70,13 +75,13 @@ struct ResolveCache {
   int64_t* (*resize)(void* owner, int64_t count) = nullptr;
 };
 
-// Where the bytes of a step lie in this run.
+// Addresses of a step's operands and memory in one run.
 struct Data {
-  const void* const* in = nullptr;  // null for operands that are not given
+  const void* const* in = nullptr;  // null for optional operands that are not given
   void* const* out = nullptr;
   std::byte* scratch = nullptr;  // shared by all threads of the step, 64-byte aligned, not cleared
-  std::byte* local = nullptr;    // this thread's own, likewise
-  int64_t round = 0;             // of a phase that runs several times
+  std::byte* local = nullptr;    // local memory of this thread, likewise
+  int64_t round = 0;             // number of the round, for phases with several
   const StringAllocator* strings = nullptr;
   const ResolveCache* resolved = nullptr;  // null where nothing is cached
 };
@@ -90,36 +95,35 @@ SDX_INLINE T* output(const Data& data, int slot = 0) {
   return static_cast<T*>(data.out[slot]);
 }
 
-// Items [begin, end) of a phase's range.
+// Runs items [begin, end) of a phase's range.
 using PhaseFn = Status (*)(const void* args, const Data& data, int64_t begin, int64_t end);
 
 struct Phase {
   PhaseFn run = nullptr;
   int64_t count = 0;   // items in the range
-  int64_t work = 1;    // cost of one item, in nanoseconds or so: tiny ranges wake no thread
-  int64_t rounds = 1;  // how often the whole range runs, one time after the other
+  int64_t work = 1;    // cost of one item, roughly in nanoseconds: small ranges stay on one thread
+  int64_t rounds = 1;  // how often the whole range runs, with a barrier after each
 };
 
 constexpr int kMaxPhases = 4;
 
-// Bytes that the executor has ready for the records of one `prepare`, whatever memory is left: some
+// Bytes that the executor reserves for the records of one `prepare`, so that they never fail: some
 // for every call, and some for each operand and number of the call.
 constexpr size_t kRecordBytes = 16384, kRecordBytesEach = 512;
 
-// What `prepare` decides, kept as long as the sizes are.
+// The result of `prepare`, kept as long as the sizes are in use.
 struct Plan {
   Phase phases[kMaxPhases];
-  int n_phases = 0;  // more than kMaxPhases where a kernel adds too many: the executor refuses it
+  int n_phases = 0;  // above kMaxPhases if a kernel adds too many: the executor rejects it
   int64_t scratch_bytes = 0;
   int64_t local_bytes = 0;
-  const void* args = nullptr;  // the kernel's own; every phase gets it
+  const void* args = nullptr;  // the kernel's arguments, passed to every phase
 
-  void* (*allocate)(void* owner, size_t bytes) = nullptr;  // null where there is no memory
+  void* (*allocate)(void* owner, size_t bytes) = nullptr;  // returns null without memory
   void* owner = nullptr;
 
-  // Records of the kernel's arguments, freed with the plan and never destroyed. They are always
-  // there: one, or one for each operand or number of the call, fit into what the executor has
-  // ready.
+  // Records of the kernel's arguments, freed with the plan without running destructors. Never null:
+  // one, or one for each operand or number of the call, fits into the reserved bytes.
   template <class T>
   SDX_INLINE T* make(size_t n = 1) {
     static_assert(sizeof(T) <= kRecordBytes / 2);
@@ -128,8 +132,8 @@ struct Plan {
     return made;
   }
 
-  // A table whose length depends on sizes; null where there is no memory for it. Kernels are
-  // compiled without exceptions, so none may be thrown through `prepare`.
+  // A table whose length depends on sizes; null without memory. Kernels are compiled without
+  // exceptions, so none may be thrown through `prepare`.
   template <class T>
   [[nodiscard]] SDX_INLINE T* table(size_t n) {
     static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= 64);
@@ -147,12 +151,12 @@ struct Plan {
   }
 };
 
-// What `prepare` returns where there is no memory for a table.
+// What `prepare` returns without memory for a table.
 SDX_INLINE Status no_table() {
   return Status::fail("there is no memory for the tables that these sizes take");
 }
 
-// How inputs may lie in memory. The executor copies what a row does not accept.
+// Strides of inputs that a kernel accepts. The executor copies inputs that it does not.
 enum class Accepts : uint8_t {
   contiguous,  // row-major, no gaps
   rows,        // the last axis has stride 1 (or one element), the others have any stride
@@ -163,9 +167,9 @@ struct Kernel {
   const char* name;
   Accepts accepts;
   Status (*prepare)(const Call& call, Plan& plan);
-  // Rows whose output sizes depend on data say them here, before `prepare`: sets the dims of `out`.
+  // For kernels whose output sizes depend on data: sets the dims of `out`, before `prepare`.
   Status (*resolve)(const Call& call, const Data& data, View* out) = nullptr;
-  // Whether it is built with AVX512_BF16, which not every CPU of the ISA avx512vnni has.
+  // Whether it uses AVX512_BF16, which not every CPU of the ISA avx512vnni has.
   bool needs_bf16 = false;
 };
 
@@ -176,9 +180,9 @@ struct KernelTable {
 
 }  // namespace sdx
 
-// For kernel files: the table of a family, found by registry.cc under its name.
-#define SDX_FAMILY(family, rows)                                               \
+// Defines the table of a family, which tables.cc and registry.cc find by its name.
+#define SDX_FAMILY(family, list)                                               \
   namespace sdx::SDX_ISA {                                                     \
   extern const KernelTable family##_kernels;                                   \
-  const KernelTable family##_kernels{rows, int(sizeof rows / sizeof rows[0])}; \
+  const KernelTable family##_kernels{list, int(sizeof list / sizeof list[0])}; \
   }

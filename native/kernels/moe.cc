@@ -1,8 +1,13 @@
-// A router sends each token to a few experts, small networks whose weights are floats (MoE), or of
-// few bits (QMoE).
+// Mixture of experts (MoE, QMoE): a router sends each token to its k best experts, two-layer
+// networks whose weights are floats or n-bit codes.
 //
-// Numbers of k bits lie 8 / k to a byte. Rows are unpacked field by field: first the lowest bits of
-// all bytes, then the next ones. What they are multiplied by lies in the same order.
+// Phases: route_all sorts the (token, expert) slots by expert; hide and give compute both layers
+// for blocks of rows of each expert's weights; add_up out the weighted results of a token. A block
+// of weights is dequantized once for all tokens of its expert; an expert with a single token
+// (decoding) multiplies codes directly.
+//
+// Codes of n bits are packed 8 / n to a byte and unpacked field by field: first the lowest bits of
+// all bytes, then the next ones. Activations are reordered to match (field order).
 #include "kernels/kernel.h"
 #include "simd/math.h"
 #include "simd/narrow.h"
@@ -12,10 +17,10 @@ namespace {
 
 enum Slot { kX, kRouter, kLayers, kZeros = kLayers + 9, kChosen = kZeros + 3 };
 enum class Activation : int64_t { relu, gelu, silu, identity, swiglu };
-constexpr int64_t kUnits = 16;  // rows of weights that an item takes
-constexpr int64_t kFloat = 32;  // bits of weights that are floats
+constexpr int64_t kUnits = 16;  // rows of weights in an item
+constexpr int64_t kFloat = 32;  // `bits` of float weights
 
-// The weights of a layer: `rows` of `columns` for each expert.
+// Weights of a layer: [experts, rows, columns].
 struct Weights {
   int slot, zero_slot;
   int64_t rows, columns, bits, block, n_blocks;
@@ -25,26 +30,28 @@ struct Weights {
   SDX_INLINE int64_t row_bytes() const { return columns / fields(); }
 };
 
+// Sizes and attributes. A slot is one of the k experts of a token.
 struct Experts {
   Weights in, out, gate;
   int64_t tokens, width, inner, experts, k;
   Activation activation;
-  int64_t fusion;  // 0: none, 1: both sides of a SwiGLU take turns, 2: one behind the other
+  int64_t fusion;  // SwiGLU rows: 0 separate, 1 interleaved, 2 one half after the other
   bool has_gate, has_chosen, normalizes;
-  bool is_of_all;  // shares are those of a softmax over all experts, not over the chosen ones
+  bool is_of_all;  // router softmax over all experts, not only the chosen ones
   float alpha, beta, limit;
-  // Where things lie in the scratch memory, in elements of 4 bytes.
+  // Offsets in scratch memory, in elements of 4 bytes.
   int64_t starts_at, order_at, shares_at, rows_at, hidden_at, results_at;
 
   SDX_INLINE int64_t slots() const { return tokens * k; }
 };
 
 template <class T>
-SDX_INLINE T* at(const Data& data, int64_t place) {
-  return reinterpret_cast<T*>(data.scratch) + place;
+SDX_INLINE T* at(const Data& data, int64_t offset) {
+  return reinterpret_cast<T*>(data.scratch) + offset;
 }
 
-// The experts of one token, best first and the first of equal ones, and what each counts.
+// Top-k of the router's scores for one token (the first of equal ones), and the weights of the
+// chosen experts.
 void route(const Experts& a, const Data& data, int64_t token, int32_t* chosen, float* shares) {
   const float* router = input<float>(data, kRouter) + token * a.experts;
   for (int64_t j = 0; j < a.k; ++j) {
@@ -75,12 +82,12 @@ void route(const Experts& a, const Data& data, int64_t token, int32_t* chosen, f
   for (int64_t j = 0; j < a.k; ++j) shares[j] /= total;
 }
 
-// Where element i of n lies when fields are unpacked one after the other.
-SDX_INLINE int64_t place_of(int64_t i, int64_t n, int64_t fields) {
+// Index of element i of n in field order.
+SDX_INLINE int64_t field_index(int64_t i, int64_t n, int64_t fields) {
   return i % fields * (n / fields) + i / fields;
 }
 
-// One item: the slots of each expert one after the other, and the tokens in the order of fields.
+// One item: sorts all slots by expert (counting sort), and copies tokens in field order.
 Status route_all(const void* args, const Data& data, int64_t, int64_t) {
   const auto& a = *static_cast<const Experts*>(args);
   auto* starts = at<int32_t>(data, a.starts_at);
@@ -99,12 +106,12 @@ Status route_all(const void* args, const Data& data, int64_t, int64_t) {
   for (int64_t t = 0; t < a.tokens; ++t) {
     const float* x = input<float>(data, kX) + t * a.width;
     float* to = at<float>(data, a.rows_at) + t * a.width;
-    for (int64_t i = 0; i < a.width; ++i) to[place_of(i, a.width, fields)] = x[i];
+    for (int64_t i = 0; i < a.width; ++i) to[field_index(i, a.width, fields)] = x[i];
   }
   return {};
 }
 
-// The zero points of a row, which are packed like its numbers.
+// Zero points of a row, packed like its codes; half of the range if there are none.
 struct Zeros {
   const uint8_t* from;
   int64_t first;
@@ -127,6 +134,7 @@ Zeros zeros_of(const Weights& w, const Data& data, int64_t expert, int64_t row) 
   return {zeros + expert * bytes, row};
 }
 
+// Dequantizes one row of weights, in field order.
 template <int kBits>
 void unpack_bits(const Weights& w, const Data& data, int64_t expert, int64_t row, float* to) {
   const int64_t line = expert * w.rows + row, row_bytes = w.row_bytes();
@@ -152,7 +160,7 @@ void copy_floats(const Weights& w, const Data& data, int64_t expert, int64_t row
   vloop(w.columns, [&](int64_t i, auto lanes) { store(to + i, load(from + i, lanes), lanes); });
 }
 
-// Rows [first, first + count) by `step`, one behind the other.
+// Dequantizes `count` rows from `first` on, `step` apart, one after the other.
 void unpack_rows(const Weights& w, const Data& data, int64_t expert, int64_t first, int64_t step,
                  int64_t count, float* to) {
   const auto unpack = w.bits == kFloat ? copy_floats
@@ -162,7 +170,8 @@ void unpack_rows(const Weights& w, const Data& data, int64_t expert, int64_t fir
   for (int64_t i = 0; i < count; ++i) unpack(w, data, expert, first + i * step, to + i * w.columns);
 }
 
-// One row times x, without being unpacked to memory: what the only token of an expert takes.
+// Dot product of one row of codes with x, without dequantizing to memory: for experts with one
+// token.
 template <int kBits>
 float dot_bits(const Weights& w, const Data& data, int64_t expert, int64_t row, const float* x) {
   constexpr int kFields = 8 / kBits;
@@ -175,16 +184,16 @@ float dot_bits(const Weights& w, const Data& data, int64_t expert, int64_t row, 
   f32v total{};
   for (int64_t b = 0; b < w.n_blocks; ++b) {
     const f32v zero = splat(zeros.at_block<kBits>(b));
-    f32v sums[kFields] = {};
+    f32v acc[kFields] = {};
     vloop(n, [&](int64_t i, auto lanes) {
       const i32v bytes = load_i32(from + b * n + i, lanes);
       for (int f = 0; f < kFields; ++f) {
         const f32v q = __builtin_convertvector((bytes >> (f * kBits)) & mask, f32v) - zero;
-        sums[f] += q * load(x + f * row_bytes + b * n + i, lanes);
+        acc[f] += q * load(x + f * row_bytes + b * n + i, lanes);
       }
     });
-    for (int f = 1; f < kFields; ++f) sums[0] += sums[f];
-    total += sums[0] * scales[b];
+    for (int f = 1; f < kFields; ++f) acc[0] += acc[f];
+    total += acc[0] * scales[b];
   }
   return reduce_sum(total);
 }
@@ -197,11 +206,12 @@ float dot_floats(const Weights& w, const Data& data, int64_t expert, int64_t row
   return reduce_sum(total);
 }
 
+// Register tile: 4 rows by 4 tokens are 16 accumulators.
 constexpr int kRowsTogether = 4;
 constexpr int kTokensTogether = 4;
 
-// sums[i * kTokensTogether + t]: row i, `n` long, times x[t].
-void multiply(const float* rows, const float* const* x, int64_t n, float* sums) {
+// out[i * kTokensTogether + t] = row i of `rows` (n long) times x[t].
+void multiply(const float* rows, const float* const* x, int64_t n, float* out) {
   f32v total[kRowsTogether][kTokensTogether] = {};
   vloop(n, [&](int64_t i, auto lanes) {
     f32v each[kTokensTogether];
@@ -213,24 +223,26 @@ void multiply(const float* rows, const float* const* x, int64_t n, float* sums) 
   });
   for (int r = 0; r < kRowsTogether; ++r)
     for (int t = 0; t < kTokensTogether; ++t)
-      sums[r * kTokensTogether + t] = reduce_sum(total[r][t]);
+      out[r * kTokensTogether + t] = reduce_sum(total[r][t]);
 }
 
-// Rows [first, first + count) by `step` times x; sums are as far apart as those of `multiply`.
+// The same for one token and `count` rows from `first` on, `step` apart; results have the stride of
+// `multiply`.
 void dot_rows(const Weights& w, const Data& data, int64_t expert, int64_t first, int64_t step,
-              int64_t count, const float* x, float* sums) {
+              int64_t count, const float* x, float* out) {
   const auto dot = w.bits == kFloat ? dot_floats
                    : w.bits == 2    ? dot_bits<2>
                    : w.bits == 4    ? dot_bits<4>
                                     : dot_bits<8>;
   for (int64_t i = 0; i < count; ++i)
-    sums[i * kTokensTogether] = dot(w, data, expert, first + i * step, x);
+    out[i * kTokensTogether] = dot(w, data, expert, first + i * step, x);
 }
 
 SDX_INLINE float bias_of(const Weights& w, const Data& data, int64_t expert, int64_t row) {
   return w.has_bias ? input<float>(data, w.slot + 2)[expert * w.rows + row] : 0.0f;
 }
 
+// Activation of the hidden layer, times the gate's output `linear` (1 without a gate).
 float activated(const Experts& a, float h, float linear) {
   const f32v x = splat(h);
   switch (a.activation) {
@@ -245,7 +257,7 @@ float activated(const Experts& a, float h, float linear) {
   return (held * vsigmoid(held * a.alpha) * (side + a.beta))[0];
 }
 
-// The slots of an expert, a few at a time; the last one stands for those that are missing.
+// Up to kTokensTogether slots of an expert; missing ones repeat the last.
 struct Batch {
   int64_t count;
   int64_t slot[kTokensTogether];
@@ -263,7 +275,7 @@ Batch batch_of(const int32_t* order, int64_t first, int64_t last, const float* r
   return b;
 }
 
-// Units [first, first + count) of an expert, for all of its slots.
+// First layer: hidden units [first, first + count) of an expert, for all of its slots.
 void hide_units(const Experts& a, const Data& data, int64_t e, int64_t first, int64_t count) {
   const auto* starts = at<int32_t>(data, a.starts_at);
   auto* main = reinterpret_cast<float*>(data.local);
@@ -291,13 +303,15 @@ void hide_units(const Experts& a, const Data& data, int64_t e, int64_t first, in
         const int64_t j = u * kTokensTogether + t;
         const float x = h[j] + bias_of(a.in, data, e, (first + u) * step);
         const float y = has_side ? linear[j] + bias_of(second, data, e, other + u * step) : 1.0f;
-        at<float>(data,
-                  a.hidden_at)[b.slot[t] * a.inner + place_of(first + u, a.inner, a.out.fields())] =
+        at<float>(
+            data,
+            a.hidden_at)[b.slot[t] * a.inner + field_index(first + u, a.inner, a.out.fields())] =
             activated(a, x, y);
       }
   }
 }
 
+// Second layer: outputs [first, first + count) of an expert, weighted by its share.
 void give_columns(const Experts& a, const Data& data, int64_t e, int64_t first, int64_t count) {
   const auto* starts = at<int32_t>(data, a.starts_at);
   auto* rows = reinterpret_cast<float*>(data.local);
@@ -319,7 +333,7 @@ void give_columns(const Experts& a, const Data& data, int64_t e, int64_t first, 
   }
 }
 
-// Items are blocks of `n` units or columns of each expert.
+// Items: blocks of kUnits of the n rows of each expert; experts without tokens are skipped.
 template <void (*run)(const Experts&, const Data&, int64_t, int64_t, int64_t)>
 void run_blocks(const Experts& a, const Data& data, int64_t n, int64_t begin, int64_t end) {
   const auto* starts = at<int32_t>(data, a.starts_at);
@@ -345,6 +359,7 @@ Status give(const void* args, const Data& data, int64_t begin, int64_t end) {
   return {};
 }
 
+// Items: tokens. Sums the results of a token's experts, in the order of their rank.
 Status add_up(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const Experts*>(args);
   for (int64_t t = begin; t < end; ++t) {
@@ -371,7 +386,8 @@ Weights weights_of(const Call& call, int number, int64_t rows, int64_t columns) 
   return w;
 }
 
-void place(Experts& a, Plan& plan) {
+// Offsets in scratch memory, and the size of local memory.
+void plan_memory(Experts& a, Plan& plan) {
   int64_t next = 0;
   const auto take = [&](int64_t elements) {
     const int64_t from = next;
@@ -390,10 +406,10 @@ void place(Experts& a, Plan& plan) {
 }
 
 // Operands: tokens, router, weights, scales and bias of each layer (in, out, gate), their zero
-// points, and the shares of experts. ints: k, units of an expert, block size, bits of each layer,
-// activation, fusion, whether shares are normalized, and whether they are those of a softmax over
-// all experts. floats: alpha, beta, limit.
-Status experts(const Call& call, Plan& plan) {
+// points, and the router's weights of experts. ints: k, hidden units, block size, bits of each
+// layer, activation, fusion, whether shares are normalized, and whether they are a softmax over all
+// experts. floats: alpha, beta, limit.
+Status moe(const Call& call, Plan& plan) {
   auto* a = plan.make<Experts>();
   const View &x = call.in[kX], &router = call.in[kRouter];
   const int64_t* ints = call.ints;
@@ -408,7 +424,7 @@ Status experts(const Call& call, Plan& plan) {
   a->in = weights_of(call, 0, a->fusion != 0 ? 2 * a->inner : a->inner, a->width);
   a->out = weights_of(call, 1, a->width, a->inner);
   a->gate = weights_of(call, 2, a->inner, a->width);
-  place(*a, plan);
+  plan_memory(*a, plan);
   plan.args = a;
   const int64_t each = (a->slots() + a->experts - 1) / (a->experts < 1 ? 1 : a->experts) + 2;
   const int64_t work = kUnits * a->width * each / kLanes;
@@ -420,7 +436,7 @@ Status experts(const Call& call, Plan& plan) {
 }
 
 constexpr Kernel kKernels[] = {
-    {"moe", Accepts::contiguous, experts},
+    {"moe", Accepts::contiguous, moe},
 };
 
 }  // namespace

@@ -1,4 +1,6 @@
-// The tables of all families and ISAs, from list.inc and the isas.inc that CMake writes.
+// Dispatch by ISA: the kernel tables of all families and ISAs, from list.inc and the isas.inc that
+// CMake writes, and the choice of an ISA at start. Each ISA is a static library in a namespace of
+// its own (cmake/isa.cmake, tables.cc), so no code of a better ISA runs on a CPU without it.
 #include "kernels/registry.h"
 
 #include <cstdlib>
@@ -14,6 +16,8 @@ namespace sdx {
 
 namespace {
 
+// CPU checks, named after the ISAs of isas.inc. x86-64-v3 is AVX2 + FMA + F16C, v4 adds AVX-512 F,
+// BW, DQ, VL.
 [[maybe_unused]] bool has_base() { return true; }
 #if defined(__x86_64__)
 [[maybe_unused]] bool has_avx2() { return __builtin_cpu_supports("x86-64-v3"); }
@@ -26,12 +30,13 @@ bool has_bf16() { return __builtin_cpu_supports("avx512bf16"); }
 bool has_bf16() { return false; }
 #endif
 
-constexpr std::string_view kMultiplier = "avx512vnni";  // the ISA that bf16 is compiled in
+constexpr std::string_view kBf16Isa = "avx512vnni";  // the ISA whose kernels use AVX512_BF16
 
+// SARDONYX_ISA, or the last (best) supported ISA.
 const Isa* choose() {
-  const char* wanted = std::getenv("SARDONYX_ISA");
-  if (wanted != nullptr && *wanted != 0) {
-    const Isa* isa = find_isa(wanted);
+  const char* requested = std::getenv("SARDONYX_ISA");
+  if (requested != nullptr && *requested != 0) {
+    const Isa* isa = find_isa(requested);
     return isa != nullptr && isa->is_supported() ? isa : nullptr;
   }
   const Isa* best = nullptr;
@@ -67,15 +72,15 @@ const Isa* find_isa(std::string_view name) {
   return nullptr;
 }
 
-bool multiplies_bf16(const Isa& isa) { return isa.name == kMultiplier && has_bf16(); }
+bool multiplies_bf16(const Isa& isa) { return isa.name == kBf16Isa && has_bf16(); }
 
 const Kernel* find_kernel(const Isa& isa, std::string_view name) {
   for (int f = 0; f < kFamilyCount; ++f) {
     for (int i = 0; i < isa.tables[f]->n; ++i) {
-      const Kernel& row = isa.tables[f]->kernels[i];
-      if (name != row.name) continue;
-      const bool lacks = row.needs_bf16 && isa.name == kMultiplier && !has_bf16();
-      return lacks && &isa != kIsas ? find_kernel((&isa)[-1], name) : &row;
+      const Kernel& kernel = isa.tables[f]->kernels[i];
+      if (name != kernel.name) continue;
+      const bool lacks = kernel.needs_bf16 && isa.name == kBf16Isa && !has_bf16();
+      return lacks && &isa != kIsas ? find_kernel((&isa)[-1], name) : &kernel;
     }
   }
   return nullptr;

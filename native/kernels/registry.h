@@ -1,4 +1,4 @@
-// The kernels of every ISA in this build, and which of them this machine runs.
+// Dispatch by ISA: the kernels of every ISA in this build, and the ISA that this machine runs.
 #pragma once
 
 #include <string_view>
@@ -13,23 +13,23 @@ struct Isa {
   const KernelTable* const* tables;  // one per family, in the order of list.inc
 };
 
-// From the plainest to the best.
+// Ordered from the plainest to the best.
 extern const Isa kIsas[];
 extern const int kIsaCount;
 extern const char* const kFamilies[];
 extern const int kFamilyCount;
 
-// The ISA in use: the best one that the CPU has, or the one that SARDONYX_ISA names. Null where
-// that names none of this build's, or one that the CPU lacks.
+// The ISA in use: the best one that the CPU supports, or the one that SARDONYX_ISA names. Null if
+// that is not in this build, or the CPU lacks it.
 const Isa* chosen_isa();
 const Isa* find_isa(std::string_view name);
 
-// Whether an ISA has instructions for products of bf16, and the CPU too: some with the other ones
-// of avx512vnni lack them.
+// Whether an ISA and the CPU have bf16 dot products (AVX512_BF16); some CPUs with the rest of
+// avx512vnni lack them.
 bool multiplies_bf16(const Isa& isa);
 
-// The row of this name, or null. Where the CPU lacks what the row needs (`Kernel::needs_bf16`), it
-// is that of the plainer ISA before.
+// The kernel of this name, or null. If the CPU lacks what it needs (`Kernel::needs_bf16`), that of
+// the next plainer ISA.
 const Kernel* find_kernel(const Isa& isa, std::string_view name);
 
 }  // namespace sdx

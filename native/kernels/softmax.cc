@@ -1,4 +1,5 @@
-// Softmax, LogSoftmax and Hardmax along an axis.
+// Softmax, LogSoftmax and Hardmax along an axis. Rows (the axis is the last) of up to eight vectors
+// stay in registers; longer ones take three passes through L1. Along other axes lanes are columns.
 #include "kernels/axes.h"
 #include "kernels/elements.h"
 #include "simd/reduction.h"
@@ -9,15 +10,15 @@ namespace {
 
 struct SoftmaxArgs {
   AxisView around;
-  int64_t blocks;  // of columns
+  int64_t blocks;  // blocks of columns
 };
 
 template <class C>
 constexpr C kLowest = -C(kInf);
 template <class C>
-constexpr int64_t kColumns = 4 * kLanesOf<C>;
+constexpr int64_t kColumns = 4 * kLanesOf<C>;  // of an item: whole cache lines
 
-// The larger, where a NaN may get lost: its exponential makes the sum NaN in any case.
+// Maximum that may drop a NaN: its exponential makes the sum NaN in any case.
 template <class V>
 SDX_INLINE V larger(V a, V b) {
   return a > b ? a : b;
@@ -29,7 +30,7 @@ C top_of(const C* x, int64_t n) {
   return fold(accumulate(x, n, splat(kLowest<C>), kLowest<C>, max, max), max);
 }
 
-// The sum of exponentials, which are left in y unless only their sum is asked for.
+// Sum of e^(x - top), in blocks (kSumBlock) for accuracy. Softmax stores the exponentials in y.
 template <bool kIsLog, class C>
 double exponentials(const C* x, C top, C* y, int64_t n) {
   double total = 0;
@@ -45,6 +46,7 @@ double exponentials(const C* x, C top, C* y, int64_t n) {
   return total;
 }
 
+// Last pass: divides by the sum, or subtracts its logarithm.
 template <bool kIsLog, class C>
 void finish(const C* x, C top, double total, C* y, int64_t n) {
   const C last = C(kIsLog ? __builtin_log(total) : 1 / total);
@@ -63,7 +65,7 @@ void softmax_row(const C* x, C* y, int64_t n) {
   finish<kIsLog>(x, top, exponentials<kIsLog>(x, top, y, n), y, n);
 }
 
-// All of kCount vectors in one, by pairs.
+// Joins kCount vectors to one, by pairs.
 template <int kCount, class V, class Step>
 SDX_INLINE V joined(const V* v, Step step) {
   if constexpr (kCount == 1)
@@ -72,7 +74,7 @@ SDX_INLINE V joined(const V* v, Step step) {
     return step(joined<kCount / 2>(v, step), joined<kCount - kCount / 2>(v + kCount / 2, step));
 }
 
-// A row of kCount vectors, the last perhaps not whole, which never leaves the registers.
+// A row of kCount vectors, the last one partial, which stays in registers.
 template <bool kIsLog, int kCount, class C>
 void softmax_short(const C* x, C* y, int64_t n) {
   constexpr int64_t lanes = kLanesOf<C>;
@@ -93,7 +95,7 @@ void softmax_short(const C* x, C* y, int64_t n) {
 template <class C>
 using RowFn = void (*)(const C* x, C* y, int64_t n);
 
-// The function for rows of n numbers.
+// The instantiation for rows of n numbers.
 template <bool kIsLog, class C>
 RowFn<C> row_function(int64_t n) {
   switch ((n + kLanesOf<C> - 1) / kLanesOf<C>) {
@@ -109,6 +111,7 @@ RowFn<C> row_function(int64_t n) {
   }
 }
 
+// Items: rows. Elements that are not float or not contiguous go through local memory.
 template <bool kIsLog, class T>
 Status softmax_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = static_cast<const SoftmaxArgs*>(args)->around;
@@ -125,7 +128,7 @@ Status softmax_rows(const void* args, const Data& data, int64_t begin, int64_t e
   return {};
 }
 
-// A block of columns: numbers of one result lie a.step apart, those of its neighbours side by side.
+// A block of columns: elements of one result are a.step apart, those of neighbours contiguous.
 template <bool kIsLog, class C, class T>
 void softmax_columns(const AxisView& a, const T* x, T* y, int64_t width, C* e) {
   constexpr int64_t kMost = kColumns<C>;
@@ -158,6 +161,7 @@ void softmax_columns(const AxisView& a, const T* x, T* y, int64_t width, C* e) {
   }
 }
 
+// Items: blocks of columns.
 template <bool kIsLog, class T>
 Status softmax_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const SoftmaxArgs*>(args);
@@ -190,7 +194,7 @@ Status softmax(const Call& call, Plan& plan) {
   });
 }
 
-// One result after the other: 1 at the first of the largest numbers; a NaN is larger than any.
+// Items: results. 1 at the first of the largest numbers; NaN is larger than any.
 template <class T>
 Status hardmax_items(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = static_cast<const SoftmaxArgs*>(args)->around;

@@ -1,4 +1,4 @@
-// The tables of all families, for one ISA.
+// The kernel tables of all families for one ISA; registry.cc collects those of all ISAs.
 #include "kernels/kernel.h"
 
 namespace sdx::SDX_ISA {

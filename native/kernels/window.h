@@ -1,5 +1,5 @@
-// Windows that slide over images with the channels last, [batch, *spatial, channels]: one to three
-// spatial axes, with axes of size 1 in front up to three.
+// Sliding windows of convolutions and pooling over images with the channels last (NHWC), [batch,
+// *spatial, channels]: one to three spatial axes, padded with axes of size 1 in front to three.
 #pragma once
 
 #include "base/view.h"
@@ -9,19 +9,21 @@ namespace sdx::SDX_ISA {
 
 constexpr int kSpatial = 3;
 
-// Tap k of output o reads input o * stride + begin + k * dilation, if there is one.
+// Tap k of output o reads input o * stride + begin + k * dilation, if that is inside; begin is
+// minus the padding.
 struct Axis {
   int64_t in = 1, out = 1, taps = 1;
   int64_t stride = 1, begin = 0, dilation = 1;
 
-  // The first tap that reads an input at or behind 0, and the one behind the last below `in`.
+  // The first tap that reads an input at or after 0, and one past the last that reads below `in`:
+  // the taps in between need no bounds check.
   SDX_INLINE int64_t first_tap(int64_t o) const {
     const int64_t at = o * stride + begin;
     return at >= 0 ? 0 : (-at + dilation - 1) / dilation;
   }
   SDX_INLINE int64_t last_tap(int64_t o) const {
-    const int64_t room = in - (o * stride + begin);
-    const int64_t inside = room <= 0 ? 0 : (room - 1) / dilation + 1;
+    const int64_t left = in - (o * stride + begin);
+    const int64_t inside = left <= 0 ? 0 : (left - 1) / dilation + 1;
     return inside < taps ? inside : taps;
   }
   SDX_INLINE int64_t input_index(int64_t o, int64_t k) const {
@@ -38,8 +40,8 @@ struct Window {
   SDX_INLINE int64_t outs() const { return axis[0].out * axis[1].out * axis[2].out; }
 };
 
-// The window of a convolution or pool; `ints` holds one number per spatial axis of each of kernel,
-// strides, dilations and padding in front.
+// The window of a convolution or pooling; `ints` has one number per spatial axis of each of kernel,
+// strides, dilations and padding before.
 SDX_INLINE Window read_window(const View& x, const View& y, const int64_t* ints) {
   Window w;
   const int n = x.rank - 2;
@@ -56,7 +58,7 @@ SDX_INLINE Window read_window(const View& x, const View& y, const int64_t* ints)
   return w;
 }
 
-// Where an output lies: its image and the place in it.
+// Coordinates of an output.
 struct Pixel {
   int64_t image, at[kSpatial];
 };
@@ -71,7 +73,7 @@ SDX_INLINE Pixel pixel_of(const Window& w, int64_t row) {
   return p;
 }
 
-// The output behind it, in row-major order.
+// The next output in row-major order.
 SDX_INLINE void advance(const Window& w, Pixel& p) {
   for (int i = kSpatial - 1; i >= 0; --i) {
     if (++p.at[i] < w.axis[i].out) return;

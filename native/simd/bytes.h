@@ -1,6 +1,7 @@
-// Vectors of bytes: parts of them, and four interleaved into lanes of 32 bits and back.
+// Vectors of bytes: partial loads and stores, interleaving of four rows into 32-bit lanes (the
+// operand layout of dot4), and saturation of floats to bytes.
 //
-// Both directions work within 16 bytes: of each 16 bytes, vector q of an interleaved four holds
+// Interleaving works within 128-bit lanes: of each 16 bytes, vector q of an interleaved four has
 // the bytes 4q to 4q + 3.
 #pragma once
 
@@ -24,7 +25,7 @@ SDX_INLINE u8v load_bytes(const uint8_t* p, Part k) {
 }
 
 SDX_INLINE void store_bytes(uint8_t* p, u8v v, Full) { store(p, v); }
-// In pieces of known sizes: masked stores are slow on some machines.
+// In pieces of 32, 16, ... bytes by the bits of n: masked byte stores are slow on some CPUs.
 SDX_INLINE void store_bytes(uint8_t* p, u8v v, Part k) {
   alignas(SDX_VEC_BYTES) uint8_t bytes[SDX_VEC_BYTES];
   memcpy(bytes, &v, sizeof v);
@@ -55,7 +56,7 @@ SDX_INLINE void store_bytes(uint8_t* p, u8v v, Part k) {
 #define SDX_WHOLE __m128i
 #endif
 
-// Byte i of a, b, c and d side by side.
+// out: 32-bit lanes with byte i of a, b, c and d.
 SDX_INLINE void interleave4(u8v a, u8v b, u8v c, u8v d, i32v* out) {
 #if defined(SDX_WHOLE)
   const auto ab = SDX_BYTES(unpacklo_epi8)((SDX_WHOLE)a, (SDX_WHOLE)b);
@@ -74,7 +75,7 @@ SDX_INLINE void interleave4(u8v a, u8v b, u8v c, u8v d, i32v* out) {
 #endif
 }
 
-// The low bytes of four vectors, as interleave4 has them.
+// The low bytes of four vectors of 32-bit lanes: the inverse order of interleave4.
 SDX_INLINE u8v pack_low_bytes(const i32v* in) {
 #if defined(SDX_WHOLE)
   const auto low = [&](int i) { return (SDX_WHOLE)(in[i] & 255); };
@@ -88,20 +89,22 @@ SDX_INLINE u8v pack_low_bytes(const i32v* in) {
 #endif
 }
 
-// Bytes of T: steps from a zero point, rounded to the nearest, halves to even, and held within
-// bounds; NaN becomes the lower one.
+// Quantization to bytes of T: values are rounded half to even and saturated to [low, high], then
+// the zero point is added; NaN becomes `low`.
 template <class T>
 struct Saturation {
   float low, high, zero;
 };
 
-// Four vectors of steps as bytes, in the order of pack_low_bytes.
+// Four vectors of values as bytes, in the order of pack_low_bytes. The saturating packs of x86
+// clamp the lower side; the upper one is clamped first, since the conversion to integers turns 2^31
+// and above, like NaN, into the smallest integer.
 template <class T>
 SDX_INLINE u8v saturate_to_bytes(const f32v* y, const Saturation<T>& to) {
 #if defined(SDX_WHOLE)
   const auto zero = SDX_BYTES(set1_epi16)(int16_t(to.zero));
   const auto whole = [&](int i) {
-    const f32v held = splat(to.high) < y[i] ? splat(to.high) : y[i];  // NaN stays
+    const f32v held = splat(to.high) < y[i] ? splat(to.high) : y[i];  // NaN stays NaN
 #if defined(__AVX512F__)
     return _mm512_maskz_cvtps_epi32(__mmask16(-1), (__m512)held);
 #else

@@ -1,4 +1,4 @@
-// Half types: f16 and bf16 to float and back, rounded to the nearest.
+// Conversions between float and the 16-bit types f16 and bf16, rounded to nearest even.
 #pragma once
 
 #include "simd/vec.h"
@@ -21,6 +21,8 @@ SDX_INLINE u16h load_half(const uint16_t* p, Part k) {
 
 SDX_INLINE f32v widen_bf16(u16h v) { return (f32v)(__builtin_convertvector(v, u32v) << 16); }
 
+// Adds just below half a unit of the result plus its last bit (round half to even) and truncates;
+// NaN keeps its payload's top bits and becomes quiet.
 SDX_INLINE u16h narrow_bf16(f32v x) {
   const u32v bits = (u32v)x;
   const u32v rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
@@ -28,7 +30,7 @@ SDX_INLINE u16h narrow_bf16(f32v x) {
   return __builtin_convertvector(x == x ? rounded : quiet, u16h);
 }
 
-// Lanes of two vectors, rounded to bf16 and side by side: those of `low` in the low bits.
+// Lanes of two vectors rounded to bf16, in pairs: those of `low` in the low 16 bits.
 SDX_INLINE u32v pair_bf16(f32v low, f32v high) {
 #if defined(__AVX512BF16__)
   const auto both = (Vec<uint16_t>)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
@@ -44,7 +46,7 @@ SDX_INLINE u32v pair_bf16(f32v low, f32v high) {
 #endif
 }
 
-// The same of neighbours: the elements of both vectors, one after the other, in pairs.
+// The elements of both vectors in sequence, rounded to bf16, as pairs of neighbours.
 SDX_INLINE u32v pair_row_bf16(f32v first, f32v second) {
 #if defined(__AVX512BF16__)
   return (u32v)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
@@ -70,7 +72,7 @@ SDX_INLINE f32v widen_f16(u16h v) {
 #else
   const u32v h = __builtin_convertvector(v, u32v);
   const u32v sign = (h & 0x8000u) << 16, body = (h & 0x7fffu) << 13;
-  // 2^112 moves the exponent to its place, and makes subnormal numbers normal.
+  // Multiplying by 2^112 corrects the exponent bias (127 - 15), and normalizes subnormal numbers.
   const f32v scaled = (f32v)body * 0x1p112f;
   const u32v special = body | 0x7f800000u;
   return (f32v)((((h & 0x7c00u) == 0x7c00u) ? special : (u32v)scaled) | sign);
@@ -86,7 +88,7 @@ SDX_INLINE u16h narrow_f16(f32v x) {
   const u32v bits = (u32v)x;
   const u32v sign = (bits >> 16) & 0x8000u, a = bits & 0x7fffffffu;
   const u32v normal = (a + 0xfffu + ((a >> 13) & 1u) - 0x38000000u) >> 13;
-  // Below 2^-14 adding 1/2 rounds at the last bit of a subnormal number.
+  // Below 2^-14 adding 1/2 rounds at the last bit of a subnormal result.
   const u32v tiny = (u32v)((f32v)a + 0.5f) - 0x3f000000u;
   u32v h = a < 0x38800000u ? tiny : normal;
   h = a >= 0x477ff000u ? u32v{} + 0x7c00u : h;
@@ -95,15 +97,16 @@ SDX_INLINE u16h narrow_f16(f32v x) {
 #endif
 }
 
-// The nearest float in the direction of an odd last bit, for a second rounding: rounding to the
-// nearest twice goes wrong where the first result lies half way between two narrower numbers.
+// Rounding to odd, for a second rounding to a narrower type: rounding to nearest twice is wrong
+// where the first result is half way between two narrower numbers, and an odd last bit prevents
+// that.
 SDX_INLINE float round_odd(double x) {
   const float near = float(x);
   uint32_t bits;
   memcpy(&bits, &near, sizeof bits);
   const bool is_wrong =
       double(near) != x && (bits & 1u) == 0 && (bits & 0x7f800000u) != 0x7f800000u;
-  if (!is_wrong) return near;  // NaN differs from itself, and is special
+  if (!is_wrong) return near;  // NaN has all exponent bits set
   bits += __builtin_fabs(double(near)) < __builtin_fabs(x) ? 1u : -1u;
   float odd;
   memcpy(&odd, &bits, sizeof odd);

@@ -1,5 +1,6 @@
-// Sums of products of narrow numbers in each lane of 32 bits: of bytes, 4 unsigned by 4 signed
-// ones, exact; of bf16, 2 by 2, in float.
+// Dot products of narrow numbers, accumulated in each 32-bit lane: 4 unsigned by 4 signed bytes,
+// exact in int32 (VNNI's VPDPBUSD); 2 by 2 bf16 in float (VDPBF16PS); with emulations for other
+// ISAs.
 #pragma once
 
 #if defined(__x86_64__)
@@ -22,7 +23,7 @@ SDX_INLINE i32v dot4(i32v total, i32v a, i32v b) {
 
 constexpr bool kHasDot4 = false;
 
-// Sums of two products of 16 bits.
+// Dot products of two 16-bit pairs (PMADDWD).
 SDX_INLINE i32v dot2(i32v a, i32v b) {
 #if defined(__AVX512BW__)
   return (i32v)_mm512_madd_epi16((__m512i)a, (__m512i)b);
@@ -33,7 +34,8 @@ SDX_INLINE i32v dot2(i32v a, i32v b) {
 #endif
 }
 
-// By halves of 16 bits, where no product and no sum of two of them is cut off.
+// Even and odd bytes separately as 16 bits. PMADDUBSW would be shorter but saturates its 16-bit
+// sums.
 SDX_INLINE i32v dot4(i32v total, i32v a, i32v b) {
   using i16v = Vec<int16_t>;
   using u16v = Vec<uint16_t>;
@@ -54,8 +56,8 @@ SDX_INLINE i32v dot4(i32v total, i32v a, i32v b) {
 
 #endif
 
-// total + a[0] * b[0] + a[1] * b[1], the first of two in the low bits. Where the CPU has an
-// instruction for it, that takes numbers below 2^-126 for zero.
+// total + a[0] * b[0] + a[1] * b[1], the first of a pair in the low bits. The instruction flushes
+// subnormal numbers to zero, which the emulation does not.
 SDX_INLINE f32v dot2_bf16(f32v total, u32v a, u32v b) {
 #if defined(__AVX512BF16__)
   return (f32v)_mm512_dpbf16_ps((__m512)total, (__m512bh)b, (__m512bh)a);

@@ -1,4 +1,5 @@
-// The error function of vectors of float in pieces, whose coefficients come from registers.
+// The error function of vectors of float by piecewise polynomials whose coefficients are looked up
+// in registers (AVX-512 only; math.h has a rational approximation for others).
 #pragma once
 
 #include "simd/trigonometry.h"
@@ -6,9 +7,10 @@
 #if SDX_VEC_BYTES == 64
 namespace sdx::SDX_ISA {
 
-// erf(u / sqrt(2)) / u for u in [0, 6] as polynomials of v = 1 + u: their terms of degree 0 to 4,
-// for eight to each octave of [2, 8) and, at the end, of [1, 2), which is how the bits of floats
-// count. The one of u = 6 is constant, and large enough for a product of 1.
+// erf(u / sqrt(2)) / u for u in [0, 6] as polynomials of degree 4 in v = 1 + u, one for each eighth
+// of an octave of v: row i has the coefficients of degree i of [2, 4), [4, 8) and last [1, 2), the
+// order of the two low exponent bits and the top mantissa bits of v. The piece of u = 6 is a
+// constant, large enough for a product of 1.
 constexpr float kErfTerms[5][2 * kLanes] = {
     {6.8268949e-01f, 6.3096035e-01f, 5.7759041e-01f, 5.2564669e-01f, 4.7724986e-01f, 4.3357825e-01f,
      3.9503226e-01f, 3.6146927e-01f, 3.3243343e-01f, 2.8558135e-01f, 2.4998416e-01f, 2.2222070e-01f,
@@ -48,10 +50,11 @@ constexpr float kErfTerms[5][2 * kLanes] = {
 
 // erf(|x| / sqrt(2)); from 6 on it is 1.
 SDX_INLINE f32v verf_pieces(f32v x) {
-  constexpr int kBits = 20;  // of a float below its exponent and eighth
+  constexpr int kBits = 20;  // mantissa bits below the eighth of an octave
   const f32v u = (f32v)_mm512_maskz_min_ps(0xffff, (__m512)splat(6.0f), (__m512)vabs(x));
   const f32v v = u + 1.0f;
-  const i32v at = (i32v)v >> kBits;  // of which the low 5 bits count
+  const i32v at =
+      (i32v)v >> kBits;  // indexed by the low 5 bits: 2 of the exponent, 3 of the mantissa
   const f32v r = v - (f32v)((i32v)v & -(1 << kBits));
   const auto term = [&](int i) {
     return __builtin_shuffle(load(kErfTerms[i]), load(kErfTerms[i] + kLanes), at);

@@ -1,11 +1,13 @@
-// Exponentials and logarithms of vectors of float.
+// Exponentials and logarithms of vectors of float: range reduction by Cody and Waite and a minimax
+// polynomial, as in Cephes.
 #pragma once
 
 #include "simd/vec.h"
 
 namespace sdx::SDX_ISA {
 
-// x = n ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite), and e^r = 1 + r + r^2 p.
+// x = n ln 2 + r with |r| <= ln 2 / 2, and e^r = 1 + r + r^2 p. ln 2 is split in two constants, the
+// first with few bits, so that n times it is exact.
 struct Exponent {
   f32v n, r, p;
 };
@@ -27,7 +29,7 @@ SDX_INLINE f32v power_of_two(f32v n) {
 }
 
 // e^x. 2^n is applied in two factors, so that results near both ends of the range, subnormals
-// included, come out right.
+// included, are right.
 SDX_INLINE f32v vexp(f32v x) {
   const Exponent e = reduced(vclamp(x, -104.0f, 89.0f));
   const f32v y = (e.p * e.r + 1.0f) * e.r + 1.0f;
@@ -42,7 +44,7 @@ SDX_INLINE f32v vexp(f32v x) {
 #endif
 }
 
-// e^x for x <= 0, cheaper; it may be 0 where it should be subnormal.
+// e^x for x <= 0, cheaper; results that should be subnormal may be 0.
 SDX_INLINE f32v vexp_nonpositive(f32v x) {
 #if defined(__AVX512F__)
   const __m512 low = _mm512_set1_ps(-104.0f);
@@ -57,14 +59,14 @@ SDX_INLINE f32v vexp_nonpositive(f32v x) {
 #endif
 }
 
-// e^x - 1 for x <= 0; from -30 on it is -1.
+// e^x - 1 for x <= 0 without cancellation; below -30 it is -1.
 SDX_INLINE f32v vexpm1_nonpositive(f32v x) {
   const Exponent e = reduced(vclamp(x, -30.0f, 0.0f));
   const f32v s = power_of_two(x == x ? e.n : f32v{});
   return (e.p * (e.r * e.r) + e.r) * s + (s - 1.0f);
 }
 
-// The natural logarithm: x = 2^e m with m in [sqrt(1/2), sqrt(2)), and a polynomial for log m.
+// Natural logarithm: x = 2^e m with m in [sqrt(1/2), sqrt(2)), and a polynomial for log m.
 SDX_INLINE f32v vlog(f32v x) {
   const i32v is_small = x < 1.17549435e-38f;
   const f32v normal = is_small ? x * 8388608.0f : x;     // 2^23
@@ -88,10 +90,10 @@ SDX_INLINE f32v vlog(f32v x) {
   return x >= 0.0f ? y : splat(__builtin_nanf(""));
 }
 
-// log(1 + x) for x in [0, 1].
+// log(1 + x) for x in [0, 1], with a correction for the rounding error of 1 + x.
 SDX_INLINE f32v vlog1p_unit(f32v x) {
   const f32v u = x + 1.0f;
-  return vlog(u) + vratio(x - (u - 1.0f), u);  // what the sum lost
+  return vlog(u) + vratio(x - (u - 1.0f), u);  // what 1 + x lost
 }
 
 }  // namespace sdx::SDX_ISA

@@ -1,4 +1,5 @@
-// Elements of half types as elements of float: what loops over any float type load and store.
+// Element types F16 and BF16, and loads and stores of any float type as float: loops over float
+// types are templates over these.
 #pragma once
 
 #include "simd/convert.h"
@@ -12,7 +13,7 @@ struct BF16 {
   uint16_t bits;
 };
 
-// Elements of any of the float types as float, and back; `lanes` is Full or Part.
+// `lanes` is Full or Part.
 template <class L>
 SDX_INLINE f32v load_float(const float* p, L lanes) {
   return load(p, lanes);
@@ -39,6 +40,7 @@ SDX_INLINE void store_float(BF16* p, f32v y, L lanes) {
   store(&p->bits, narrow_bf16(y), lanes);
 }
 
+// One element as float.
 template <class T>
 SDX_INLINE float to_float(const T* p) {
   if constexpr (sizeof(T) == sizeof(float)) {

@@ -1,10 +1,11 @@
-// Truth values, a byte each, from and to masks of vectors.
+// Bools in memory (a byte each) from and to masks of vectors (all bits of a lane).
 #pragma once
 
 #include "simd/vec.h"
 
 namespace sdx::SDX_ISA {
 
+// Integer types by size: comparisons of vectors of T give vectors of the signed integer.
 template <int size>
 struct IntsOf;
 template <>
@@ -32,7 +33,7 @@ using SignedOf = typename IntsOf<sizeof(T)>::Signed;
 template <class T>
 using UnsignedOf = typename IntsOf<sizeof(T)>::Unsigned;
 
-// A byte for each lane of a vector of T.
+// One byte for each lane of a vector of T.
 template <class T>
 struct BoolsOf {
   typedef uint8_t type __attribute__((vector_size(kLanesOf<T>)));
@@ -53,7 +54,7 @@ SDX_INLINE Bools<T> load_bools(const uint8_t* p, Part k) {
   return v;
 }
 
-// Lanes where a truth value is not 0.
+// Mask of the lanes whose bool is not 0.
 template <class T>
 SDX_INLINE auto mask_of(Bools<T> bools) {
   using Mask = Vec<SignedOf<T>>;
@@ -75,7 +76,7 @@ SDX_INLINE auto mask_of(Bools<T> bools) {
     return __builtin_convertvector(bools, Mask) != 0;
 }
 
-// 1 for lanes of a mask that are set.
+// 1 for each lane of a mask that is set, else 0.
 template <class T, class M>
 SDX_INLINE Bools<T> bools_of(M mask) {
 #if defined(__AVX2__) && !defined(__AVX512BW__)

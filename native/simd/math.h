@@ -1,4 +1,5 @@
-// Elementary functions on vectors of float, accurate to a few units in the last place.
+// Elementary functions on vectors of float, accurate to a few units in the last place. Coefficients
+// are minimax fits; functions are named v<name>, and NaN passes through all of them.
 #pragma once
 
 #include "simd/error_function.h"
@@ -8,7 +9,7 @@
 
 namespace sdx::SDX_ISA {
 
-// To the nearest whole number, halves to even. From 2^23 on all numbers are whole.
+// Nearest whole number, half to even. From 2^23 on all floats are whole.
 SDX_INLINE f32v vround(f32v x) {
   const f32v a = vabs(x), shift = splat(8388608.0f);
   const f32v near = (a + shift) - shift;
@@ -28,7 +29,7 @@ SDX_INLINE f32v vsign(f32v x) {
   return x == x ? one : x;
 }
 
-// Odd, and 1 to the last bit from 9 on.
+// Odd rational function (degree 9 / 8); 1 to the last bit from 9 on.
 SDX_INLINE f32v vtanh(f32v x) {
   const f32v c = vclamp(x, -9.0f, 9.0f);
   const f32v u = c * c;
@@ -52,7 +53,7 @@ SDX_INLINE f32v vgelu(f32v x) {
   return with_sign(vabs(half) * verf_pieces(x) + half, x);
 }
 #else
-// The error function: odd, and 1 to the last bit from 4 on.
+// Odd rational function; 1 to the last bit from 4 on.
 SDX_INLINE f32v verf(f32v x) {
   const f32v c = vclamp(x, -4.0f, 4.0f);
   const f32v u = c * c;
@@ -76,8 +77,9 @@ SDX_INLINE f32v vgelu(f32v x) { return 0.5f * x * (1.0f + verf(x * 0.707106781f)
 SDX_INLINE f32v minus_abs(f32v x) { return (f32v)((i32v)x | int32_t(0x80000000)); }
 
 #if SDX_VEC_BYTES == 64
-// 1 / (1 + e^-x), of which the sum stays below 2^126; further down it is 0, and so is its product
-// with x, which is below 2e-36 there.
+// 1 / (1 + e^-x): reciprocal estimate and one Newton step. Clamped so that the denominator stays
+// below 2^126; below that the result is 0, and so is x * sigmoid(x) (swish), which is below 2e-36
+// there.
 SDX_INLINE f32v vsigmoid(f32v x) {
   const f32v sum = 1.0f + vexp_in_range(-vclamp(x, -87.3f, 88.0f));
   const f32v near = (f32v)_mm512_maskz_rcp14_ps(0xffff, (__m512)sum);
@@ -85,6 +87,7 @@ SDX_INLINE f32v vsigmoid(f32v x) {
   return x < -87.3f ? f32v{} : y;
 }
 #else
+// By e^-|x|, which cannot overflow.
 SDX_INLINE f32v vsigmoid(f32v x) {
   const f32v e = vexp_nonpositive(minus_abs(x));
   const f32v r = vratio(splat(1.0f), 1.0f + e);
@@ -92,6 +95,7 @@ SDX_INLINE f32v vsigmoid(f32v x) {
 }
 #endif
 
+// max(x, 0) + log(1 + e^-|x|).
 SDX_INLINE f32v vsoftplus(f32v x) {
   return vmax(x, f32v{}) + vlog1p_unit(vexp_nonpositive(minus_abs(x)));
 }

@@ -1,4 +1,6 @@
-// Unsigned numbers of 2, 4 or 8 bits, packed low bits first: as floats, and as bytes.
+// Unpacking of n-bit codes: unsigned integers of 2, 4 or 8 bits, packed low bits first, as floats
+// and as bytes. `sign_flip` is the XOR mask of a byte that converts two's complement codes to
+// unsigned.
 #pragma once
 
 #include "simd/narrow.h"
@@ -7,6 +9,8 @@ namespace sdx::SDX_ISA {
 
 // Few bits are looked up, which takes care of those that are to be turned over, too.
 #if defined(__AVX512F__)
+// Codes of up to 4 bits are looked up in one vector register (VPERMPS), which masks, converts to
+// float and flips the sign bit in a single instruction.
 template <int bits>
 constexpr bool kUsesLookup = bits <= 4;
 #else
@@ -14,7 +18,7 @@ template <int bits>
 constexpr bool kUsesLookup = false;
 #endif
 
-// What a field stands for: the bits of `sign_flip`, those of a whole byte, are turned over.
+// The float value of each code.
 template <int bits>
 SDX_INLINE f32v code_table(uint8_t sign_flip) {
   f32v table;
@@ -22,12 +26,12 @@ SDX_INLINE f32v code_table(uint8_t sign_flip) {
   return table;
 }
 
-// Field i of every lane of 32 bits, as float.
+// Field i of every 32-bit lane, as float.
 template <int bits>
 SDX_INLINE f32v field_float(u32v v, int i, uint8_t sign_flip, f32v table) {
   const u32v moved = v >> (bits * i);
 #if defined(__AVX512F__)
-  if constexpr (kUsesLookup<bits>)  // only the low 4 bits of an index count
+  if constexpr (kUsesLookup<bits>)  // the instruction uses the low 4 bits of an index
     return (f32v)_mm512_maskz_permutexvar_ps(0xffff, (__m512i)moved, (__m512)table);
 #endif
   (void)table;
@@ -52,7 +56,7 @@ SDX_INLINE size_t code_bytes(Part k) {
   return size_t(k.n * bits + 7) / 8;
 }
 
-// The next kLanes numbers in order, of which those that are not live are arbitrary.
+// The next kLanes codes in order; lanes past `lanes` are arbitrary.
 template <int bits, class L>
 SDX_INLINE i32v load_codes(const uint8_t* p, uint8_t sign_flip, L lanes) {
   if constexpr (bits == 8) return load_i32(p, lanes) ^ int32_t(sign_flip);
@@ -60,14 +64,15 @@ SDX_INLINE i32v load_codes(const uint8_t* p, uint8_t sign_flip, L lanes) {
   memcpy(&word, p, code_bytes<bits>(lanes));
   word ^= sign_flip * 0x0101010101010101u;
   constexpr int kPerWord = 32 / bits;
-  i32v place, shifts;
-  for (int i = 0; i < kLanes; ++i) place[i] = i, shifts[i] = i % kPerWord * bits;
+  i32v index, shifts;
+  for (int i = 0; i < kLanes; ++i) index[i] = i, shifts[i] = i % kPerWord * bits;
   u32v v = splat(uint32_t(word));
-  if constexpr (kLanes > kPerWord) v = place < kPerWord ? v : splat(uint32_t(word >> 32));
+  if constexpr (kLanes > kPerWord) v = index < kPerWord ? v : splat(uint32_t(word >> 32));
   return (i32v)((v >> (u32v)shifts) & uint32_t((1 << bits) - 1));
 }
 
-// The same as floats, all of them, in an order that is quick to make and that unshuffle() undoes.
+// The same as floats, whole vectors only, in an order that takes fewer instructions; unshuffle()
+// restores it.
 template <int bits>
 SDX_INLINE f32v load_codes_shuffled(const uint8_t* p, uint8_t sign_flip, f32v table) {
 #if defined(__AVX512F__)

@@ -1,4 +1,5 @@
-// Vectors folded to one number, and long runs of numbers to a vector.
+// Reductions: vectors folded to one number, and long arrays to a vector. The order of additions is
+// fixed by the ISA and the length, never by threads.
 #pragma once
 
 #include <type_traits>
@@ -11,13 +12,14 @@ namespace sdx::SDX_ISA {
 template <class V>
 using LaneOf = std::remove_cvref_t<decltype(std::declval<V>()[0])>;
 
-// Lanes change places with those kDistance on or back, few of which leave their 16 bytes.
+// Swaps each lane with the one kDistance away; for small distances that stays within 128-bit lanes,
+// which is the cheaper kind of shuffle.
 template <int kDistance, class V, size_t... kIndex>
 SDX_INLINE V swapped(V v, std::index_sequence<kIndex...>) {
   return __builtin_shufflevector(v, v, (kIndex ^ kDistance)...);
 }
 
-// op(...) of all lanes, in a tree; `op` takes and gives vectors and does not mind the order.
+// Folds all lanes in a tree by `op`, a commutative and associative function of vectors.
 template <int kDistance, class V, class Op>
 SDX_INLINE auto fold_lanes(V v, Op op) {
   if constexpr (kDistance == 0) {
@@ -33,7 +35,8 @@ SDX_INLINE auto fold(V v, Op op) {
   return fold_lanes<int(sizeof(V) / sizeof(LaneOf<V>) / 2)>(v, op);
 }
 
-// One op of fold_many: lanes i of the result are those of `b` where i has the bit kDistance.
+// One level of fold_many: the lanes whose index has the bit kDistance come from `b`, the others
+// from `a`; half of each vector is folded onto the other half.
 template <int kDistance, class V, class Op, size_t... kIndex>
 SDX_INLINE V fold_two(V a, V b, Op op, std::index_sequence<kIndex...>) {
   constexpr size_t n = sizeof...(kIndex);
@@ -41,8 +44,8 @@ SDX_INLINE V fold_two(V a, V b, Op op, std::index_sequence<kIndex...>) {
             __builtin_shufflevector(
                 a, b, (kIndex & kDistance ? kIndex + n - kDistance : kIndex + kDistance)...));
 }
-// As many vectors as each has lanes, folded all at once: lane i of the result is that of v[i]. Each
-// is folded in the same order, whatever its place.
+// Folds as many vectors as each has lanes: lane i of the result is the fold of v[i]. A transpose
+// and a reduction in one, with n - 1 operations; each vector is folded in the same order.
 template <int kDistance, class V, class Op>
 SDX_INLINE V fold_many_lanes(V* v, Op op) {
   if constexpr (kDistance == 0) {
@@ -63,7 +66,7 @@ template <size_t kFrom, size_t... kIndex>
 SDX_INLINE auto some_lanes(f32v v, std::index_sequence<kIndex...>) {
   return __builtin_shufflevector(v, v, (kIndex + kFrom)...);
 }
-// Half of the lanes in the wider type.
+// Half of the lanes as double.
 template <int kHalf>
 SDX_INLINE Vec<double> widened(f32v v) {
   constexpr size_t n = kLanesOf<double>;
@@ -75,6 +78,7 @@ SDX_INLINE Vec<double> widened(f32v v) {
 #endif
 }
 
+// Sum of all lanes; floats are summed in double.
 SDX_INLINE double fold_sum(f32v v) {
   return fold(widened<0>(v) + widened<1>(v), [](auto a, auto b) { return a + b; });
 }
@@ -83,8 +87,9 @@ SDX_INLINE auto fold_sum(V v) {
   return fold(v, [](auto a, auto b) { return a + b; });
 }
 
-// op(op(start, x[0]), x[1]) ... over lanes of four vectors, joined by `join`; where lanes are
-// left over they see `fill`. What is accumulated may be a vector or several.
+// op(op(start, x[0]), x[1]) ... by lane, in four independent accumulators that hide the latency and
+// are joined at the end; missing lanes of the last vector read `fill`. An accumulator may be a
+// vector or several.
 template <class T, class Sum, class Op, class Join>
 SDX_INLINE Sum accumulate(const T* x, int64_t n, Sum start, T fill, Op op, Join join) {
   constexpr int64_t lanes = kLanesOf<T>;
@@ -109,13 +114,13 @@ SDX_INLINE Sum accumulate(const T* x, int64_t n, Sum start, T fill, Op op, Join 
   return join(join(a, b), join(c, d));
 }
 
-// Numbers that one lane may add up before its sum goes into a wider one: sums stay exact to about
-// one unit in the last place for any length.
+// Blocked summation: numbers that one lane adds up in float before its sum goes into a double,
+// which keeps the error near one unit in the last place for any length.
 constexpr int64_t kLaneSums = 64;
 template <class T>
 constexpr int64_t kSumBlock = 4 * kLanesOf<T> * kLaneSums;
 
-// The sum of op(0, x[i]); `fill` is a number for which op adds nothing.
+// Sum of op(0, x[i]); `fill` is a number for which op adds nothing.
 template <class T, class Op>
 SDX_INLINE double sum_of(const T* x, int64_t n, T fill, Op op) {
   double total = 0;

@@ -1,4 +1,5 @@
-// Transposes of small blocks in registers, for elements of 1, 2, 4 and 8 bytes.
+// Transposes of small blocks in registers, for elements of 1, 2, 4 and 8 bytes. A lane here is 128
+// bits of a vector: shuffles within it are cheap on every ISA.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +10,7 @@
 
 namespace sdx::SDX_ISA {
 
-constexpr int kLaneBytes = 16;  // what shuffles stay within, whatever the width of a vector
+constexpr int kLaneBytes = 16;  // 128 bits, whatever the width of a vector
 
 template <class T, int kBytes>
 struct WideOf {
@@ -23,7 +24,7 @@ SDX_INLINE auto joined(V a, V b, std::index_sequence<I...>) {
   return __builtin_shufflevector(a, b, int(I)...);
 }
 
-// One vector of pieces of 16 bytes that lie `stride` bytes apart.
+// One vector of 16-byte pieces that are `stride` bytes apart.
 template <class T, int kBytes>
 SDX_INLINE Wide<T, kBytes> load_lanes(const std::byte* p, int64_t stride) {
   if constexpr (kBytes == kLaneBytes) {
@@ -38,8 +39,8 @@ SDX_INLINE Wide<T, kBytes> load_lanes(const std::byte* p, int64_t stride) {
   }
 }
 
-// Which element of the pair (a, b) comes to place i when the low (0) or high (1) halves of each
-// lane are interleaved.
+// Source element of index i when the low (0) or high (1) halves of each lane of (a, b) are
+// interleaved: the x86 unpack instructions.
 template <int kPerLane, int kCount>
 constexpr int interleaved(int high, int i) {
   const int lane = i / kPerLane, j = i % kPerLane;
@@ -53,8 +54,8 @@ SDX_INLINE Wide<T, kBytes> interleave(Wide<T, kBytes> a, Wide<T, kBytes> b,
   return __builtin_shufflevector(a, b, interleaved<kPerLane, kCount>(kHigh, int(I))...);
 }
 
-// Transposes every lane: element j of row i and element i of row j change places. Interleaving
-// row i with row i + half, log2(kPerLane) times, does it.
+// Transposes the rows x elements within every lane: interleaving row i with row i + half,
+// log2(kPerLane) times, does it.
 template <class T, int kBytes, int kPerLane>
 SDX_INLINE void transpose_lanes(Wide<T, kBytes> (&v)[kPerLane]) {
   constexpr auto kIndices = std::make_index_sequence<kBytes / sizeof(T)>{};
@@ -81,7 +82,7 @@ SDX_INLINE void transpose_block(const std::byte* from, int64_t from_stride, std:
   for (int i = 0; i < kPerLane; ++i) memcpy(to + i * to_stride, &v[i], kBytes);
 }
 
-// Lane k of row i and lane i of row k change places; lanes are pairs of 8 bytes.
+// Transposes lanes between rows: lane k of row i and lane i of row k are exchanged.
 SDX_INLINE void swap_lanes(Wide<uint64_t, 32> (&v)[2]) {
   const auto low = __builtin_shufflevector(v[0], v[1], 0, 1, 4, 5);
   v[1] = __builtin_shufflevector(v[0], v[1], 2, 3, 6, 7);
@@ -99,8 +100,9 @@ SDX_INLINE void swap_lanes(Wide<uint64_t, 64> (&v)[4]) {
 }
 SDX_INLINE void swap_lanes(Wide<uint64_t, 16> (&)[1]) {}
 
-// A square of kBytes / sizeof(T) rows. Reads every row once and whole, so that rows which share
-// their place in the cache do not push each other out.
+// A square of kBytes / sizeof(T) rows, in two stages: lanes between rows, then elements within
+// lanes. Every source row is read once and whole, so that rows in the same cache set do not evict
+// each other.
 template <class T, int kBytes>
 SDX_INLINE void transpose_square(const std::byte* from, int64_t from_stride, std::byte* to,
                                  int64_t to_stride) {

@@ -1,19 +1,20 @@
-// Trigonometric functions of vectors of float.
+// Trigonometric functions of vectors of float: Cody and Waite reduction to a quadrant, then minimax
+// polynomials.
 #pragma once
 
 #include "simd/vec.h"
 
 namespace sdx::SDX_ISA {
 
-constexpr float kTrigMax = 8192.0f;  // up to here the reduction below is exact enough
+constexpr float kTrigMax = 8192.0f;  // above, the reduction loses too many bits
 
 SDX_INLINE f32v vabs(f32v x) { return (f32v)((i32v)x & 0x7fffffff); }
 SDX_INLINE f32v with_sign(f32v x, f32v sign) {
   return (f32v)(((i32v)x & 0x7fffffff) | ((i32v)sign & int32_t(0x80000000)));
 }
 
-// x = q pi/2 + r with |r| <= pi/4, for |x| <= kTrigMax. pi/2 is in four parts, of which the first
-// three have so few bits that their products with q are exact.
+// x = q pi/2 + r with |r| <= pi/4, for |x| <= kTrigMax. pi/2 is split in four constants, the first
+// three with so few bits that their products with q are exact.
 struct Quadrant {
   f32v r;
   i32v q;
@@ -28,6 +29,7 @@ SDX_INLINE Quadrant quadrant(f32v x) {
   return {r, __builtin_convertvector(n, i32v)};
 }
 
+// Sine and cosine for |r| <= pi/4.
 SDX_INLINE f32v sine_near(f32v r) {
   const f32v u = r * r;
   f32v p = splat(2.723704256e-06f);
@@ -45,7 +47,7 @@ SDX_INLINE f32v cosine_near(f32v r) {
   return p * (u * u) + (1.0f - 0.5f * u);
 }
 
-// The sine of x moved by `quarters` quarter turns.
+// sin(x + quarters * pi/2): cosine is the sine a quarter turn later.
 SDX_INLINE f32v sine_shifted(f32v x, int quarters) {
   const Quadrant at = quadrant(x);
   const i32v q = at.q + quarters;
@@ -53,7 +55,7 @@ SDX_INLINE f32v sine_shifted(f32v x, int quarters) {
   return (f32v)((i32v)y ^ ((q & 2) << 30));
 }
 
-// f for lanes that are too far out for the reduction.
+// Recomputes lanes that are too large for the reduction with the C library; rare in practice.
 template <class F>
 SDX_INLINE f32v replace_large(f32v x, f32v y, F&& f) {
   const i32v is_far = vabs(x) > kTrigMax;
@@ -79,7 +81,7 @@ SDX_INLINE f32v vtan(f32v x) {
   return replace_large(x, x == 0.0f ? x : y, [](float far) { return __builtin_tanf(far); });
 }
 
-// The arc sine of a in [0, 1/2].
+// The arc sine of a in [0, 1/2]; larger arguments use asin(a) = pi/2 - 2 asin(sqrt((1 - a) / 2)).
 SDX_INLINE f32v asine_near(f32v a) {
   const f32v u = a * a;
   f32v p = splat(3.379913419e-02f);
@@ -108,7 +110,8 @@ SDX_INLINE f32v vacos(f32v x) {
 }
 SDX_INLINE f32v vatan(f32v x) {
   const f32v a = vabs(x);
-  const i32v is_far = a > 2.41421356f, is_middle = a > 0.414213562f;  // tan of 3/8 and 1/8 of pi
+  const i32v is_far = a > 2.41421356f,
+             is_middle = a > 0.414213562f;  // tan of 3/8 pi and 1/8 pi: |t| <= tan(pi/8)
   const f32v t = is_far ? -1.0f / a : is_middle ? (a - 1.0f) / (a + 1.0f) : a;
   const f32v base = is_far ? splat(kHalfPi) : is_middle ? splat(0.785398163f) : f32v{};
   const f32v u = t * t;

@@ -1,4 +1,9 @@
-// Vectors of the ISA that this file is compiled for, and loops over them with one body and no tail.
+// SIMD vectors of the ISA that this file is compiled for (SSE2, AVX2 or AVX-512), as GCC vector
+// extensions, and loops over them with one body and no scalar tail.
+//
+// Sources are compiled once per ISA into the namespace sdx::SDX_ISA (cmake/isa.cmake); the dispatch
+// by ISA is in kernels/registry.cc. Intrinsics are used only in simd/, where GCC does not find the
+// instruction itself, and always beside a portable body.
 #pragma once
 
 #include <cstdint>
@@ -36,11 +41,14 @@ constexpr int kLanesOf = SDX_VEC_BYTES / int(sizeof(T));
 constexpr int kLanes = kLanesOf<float>;
 constexpr float kInf = __builtin_inff();
 
-struct Full {};  // all lanes live
-struct Part {    // the first n lanes live
+// Lanes of a load or store: overloads on these two types let one loop body serve whole vectors and
+// the remainder.
+struct Full {};  // all lanes
+struct Part {    // the first n lanes only
   int n;
 };
 
+// A vector of copies of x. `x - 0` keeps -0, which `x + 0` would not.
 template <class T>
 SDX_INLINE Vec<T> splat(T x) {
   return x - Vec<T>{};
@@ -53,9 +61,11 @@ SDX_INLINE Vec<T> load(const T* p, Full, T = 0) {
   return v;
 }
 #if defined(__AVX512BW__)
+// Bit mask of the first n lanes, n < 64.
 SDX_INLINE uint64_t first_lanes(Part k) { return _bzhi_u64(~uint64_t(0), unsigned(k.n)); }
 #endif
 
+// The first n lanes from memory, `fill` in the others; reads nothing past them.
 template <class T>
 SDX_INLINE Vec<T> load(const T* p, Part k, T fill = 0) {
   Vec<T> v = splat(fill);
@@ -99,7 +109,7 @@ SDX_INLINE void store(T* p, V v) {
   store(p, v, Full{});
 }
 
-// Calls body(i, Full) for whole vectors of T and once body(i, Part) for what is left of n.
+// Calls body(i, Full) for whole vectors of T and body(i, Part) once for the remainder of n.
 template <class T = float, class Body>
 SDX_INLINE void vloop(int64_t n, Body&& body) {
   constexpr int64_t lanes = kLanesOf<T>;
@@ -108,7 +118,8 @@ SDX_INLINE void vloop(int64_t n, Body&& body) {
   if (i < n) body(i, Part{int(n - i)});
 }
 
-// The larger or smaller of each lane; a NaN in either is the result.
+// Maximum and minimum by lane that propagate NaN from either side, as ONNX's Max, Min and Relu do
+// and the x86 instructions do not.
 template <class V>
 SDX_INLINE V vmax(V a, V b) {
   const V top = a > b ? a : b;
@@ -120,7 +131,8 @@ SDX_INLINE V vmin(V a, V b) {
   return a != a ? a : low;
 }
 
-// x, but not below or above a bound that is no NaN; a NaN in x stays.
+// x bounded below or above; NaN in x stays NaN. The bound must not be NaN. The operand order makes
+// GCC emit a single max or min instruction.
 template <class V>
 SDX_INLINE V at_least(V x, V low) {
   return low > x ? low : x;
@@ -141,7 +153,8 @@ SDX_INLINE f32v permute(f32v v, i32v at) {
 #endif
 }
 
-// The value in a register: what is used often is not loaded again for every use.
+// Hides the origin of a value from the compiler, which otherwise folds the load into every use as a
+// memory operand: in a GEMM tile the load ports would then be the limit.
 template <class V>
 SDX_INLINE V pinned(V v) {
 #if defined(__x86_64__)
@@ -150,7 +163,8 @@ SDX_INLINE V pinned(V v) {
   return v;
 }
 
-// Between two bounds that are no NaN; a NaN stays.
+// x between two bounds that are not NaN; NaN stays NaN. The zero-masked forms of intrinsics, here
+// and below, avoid a false warning of GCC 12 about uninitialized values.
 SDX_INLINE f32v vclamp(f32v x, float low, float high) {
 #if defined(__AVX512F__)
   const __m512 below = _mm512_maskz_min_ps(0xffff, (__m512)splat(high), (__m512)x);
@@ -163,7 +177,8 @@ SDX_INLINE f32v vclamp(f32v x, float low, float high) {
 #endif
 }
 
-// a / b to a unit or two in the last place, for normal b whose reciprocal is normal.
+// a / b to one or two units in the last place, for normal b with a normal reciprocal: a 14-bit
+// reciprocal and one Newton step, cheaper than a division.
 SDX_INLINE f32v vratio(f32v a, f32v b) {
 #if defined(__AVX512F__)
   const f32v near = (f32v)_mm512_maskz_rcp14_ps(0xffff, (__m512)b);
@@ -176,7 +191,7 @@ SDX_INLINE f32v vratio(f32v a, f32v b) {
 
 SDX_INLINE f32v vsqrt(f32v x) {
 #if defined(__AVX512F__)
-  return (f32v)_mm512_maskz_sqrt_ps(0xffff, (__m512)x);  // without a mask GCC 12 warns
+  return (f32v)_mm512_maskz_sqrt_ps(0xffff, (__m512)x);  // zero-masked: see vclamp
 #elif defined(__AVX2__)
   return (f32v)_mm256_sqrt_ps((__m256)x);
 #else
@@ -196,6 +211,7 @@ SDX_INLINE bool any(i32v mask) {
 #endif
 }
 
+// Reductions lane by lane, in order; simd/reduction.h has faster trees.
 template <class V>
 SDX_INLINE auto reduce_sum(V v) {
   auto total = v[0];

@@ -11,6 +11,7 @@ struct Strides {
   int64_t batch, head, row;
 };
 
+// Strides are in elements.
 struct RotaryArgs {
   int64_t heads, rows;
   Strides x, y;
@@ -22,6 +23,7 @@ struct RotaryArgs {
   bool is_counted;
 };
 
+// x is [batch, heads, rows, width], or [batch, rows, heads * width] with three axes.
 Strides strides_of(const View& view, int64_t heads) {
   if (view.rank == 4) return {view.strides[0], view.strides[1], view.strides[2]};
   return {view.strides[0], view.dims[2] / heads, view.strides[1]};
@@ -65,6 +67,7 @@ PhaseFn phase_of(DType dtype) {
 
 }  // namespace
 
+// cos and sin are tables by position, or, without positions, one row for each row of x.
 Status rotary(const Call& call, Plan& plan) {
   auto* args = plan.make<RotaryArgs>();
   plan.args = args;

@@ -7,21 +7,25 @@
 namespace sdx::SDX_ISA {
 namespace {
 
+// Flags of ints[at], see read_epilogue.
+constexpr int64_t kHasBias = 1, kHasRelu = 2, kHasHigh = 4, kHasSwish = 8, kHasStart = 16,
+                  kHasEnd = 32;
+
+// Swish (SiLU): x / (1 + e^-x).
 SDX_INLINE f32v swish(f32v x) { return x * vsigmoid(x); }
 
 }  // namespace
 
 Epilogue read_epilogue(const Call& call, int at, Plan& plan) {
-  constexpr int kFirst = 2;  // operand after image and weights
   Epilogue e;
   const int64_t given = call.ints[at];
-  int operand = kFirst;
-  if ((given & 1) != 0) e.bias_slot = operand++;
-  if ((given & 16) != 0) e.start_slot = operand++;
-  if ((given & 32) != 0) e.end_slot = operand++;
-  e.relu = (given & 2) != 0;
-  if ((given & 4) != 0) e.high = float(call.floats[0]);
-  e.is_swish = (given & 8) != 0;
+  int operand = 2;  // after image and weights
+  if ((given & kHasBias) != 0) e.bias_slot = operand++;
+  if ((given & kHasStart) != 0) e.start_slot = operand++;
+  if ((given & kHasEnd) != 0) e.end_slot = operand++;
+  e.relu = (given & kHasRelu) != 0;
+  if ((given & kHasHigh) != 0) e.high = float(call.floats[0]);
+  e.is_swish = (given & kHasSwish) != 0;
   e.chain = chain_prepare(call, operand, at + 1, 1, plan);
   e.columns = call.out[0].dim(-1);
   e.rows = call.out[0].count(0, call.out[0].rank - 1);
@@ -48,14 +52,15 @@ void run_program(const Epilogue& e, const Data& data, int64_t row, int64_t rows,
     chain_run(*e.chain, data, row + i, column, n, y, y, local);
 }
 
-void run_epilogue(const Epilogue& e, const Data& data, const Patch& at, const Target& sums,
+// Accumulators are in `acc` where there is an addend, else already in the output.
+void run_epilogue(const Epilogue& e, const Data& data, const Patch& at, const Target& acc,
                   std::byte* local) {
   float* y = e.out_at(data, at.row, at.column);
   if (e.end_slot >= 0) {
     const float* end = e.end(data, at.row, at.column);
     for (int64_t i = 0; i < at.rows; ++i, y += e.out_row_stride, end += e.columns)
       vloop(at.n, [&](int64_t j, auto lanes) {
-        const f32v sum = load(sums.c + i * sums.ldc + j, lanes);
+        const f32v sum = load(acc.c + i * acc.ldc + j, lanes);
         store(y + j, (e.is_swish ? swish(sum) : sum) + load(end + j, lanes), lanes);
       });
   } else if (e.is_swish) {

@@ -58,7 +58,7 @@ struct Patch {
 };
 
 // Swish, addend and program, for results that are in the output or in a buffer.
-void run_epilogue(const Epilogue& e, const Data& data, const Patch& at, const Target& sums,
+void run_epilogue(const Epilogue& e, const Data& data, const Patch& at, const Target& acc,
                   std::byte* local);
 
 // The elementwise program alone, over results in the output.

@@ -1,10 +1,11 @@
-// Steps on f32 and f64: arithmetic, comparisons and what else needs no mathematics.
+// Loops on f32 and f64: arithmetic, comparisons and activations without transcendental functions.
 #include "kernels/elementwise/instruction.h"
 #include "simd/math.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
+// |x| by clearing the sign bit, NaN and -0 included.
 template <class T>
 SDX_INLINE Vec<T> magnitude(Vec<T> x) {
   using Bits = Vec<SignedOf<T>>;
@@ -21,6 +22,7 @@ SDX_INLINE Vec<T> shrunk(Vec<T> x, T lambd, T bias) {
   return x < -lambd ? x + bias : x > lambd ? x - bias : Vec<T>{};
 }
 
+// A side that does not count is compared with NaN, which equals nothing.
 template <class T>
 SDX_INLINE auto is_infinite(Vec<T> x, T below, T above) {
   const Vec<T> end = splat(T(__builtin_inf()));
@@ -29,6 +31,7 @@ SDX_INLINE auto is_infinite(Vec<T> x, T below, T above) {
   return (x == low) | (x == high);
 }
 
+// The table of loops for one type; max, min and relu propagate NaN (simd/vec.h).
 template <class T>
 struct Of {
   using V = Vec<T>;

@@ -1,4 +1,4 @@
-// Conversions from floats, halves included.
+// Casts from floats, f16 and bf16 included.
 #include "kernels/elementwise/casts.h"
 
 #include "simd/convert.h"
@@ -24,7 +24,7 @@ bool narrow(const LoopArgs& s) {
   return true;
 }
 
-// A half as it is: to its own type.
+// f16 to f16 or bf16 to bf16: a copy, NaN payloads included.
 bool same_half(const LoopArgs& s) {
   const uint16_t* a = static_cast<const uint16_t*>(s.in[0]);
   uint16_t* out = static_cast<uint16_t*>(s.out);
@@ -32,6 +32,7 @@ bool same_half(const LoopArgs& s) {
   return true;
 }
 
+// f64 to f32 with rounding to odd, before a second rounding to f16 or bf16 (convert.h).
 bool odd(const LoopArgs& s) {
   const double* a = static_cast<const double*>(s.in[0]);
   float* out = static_cast<float*>(s.out);

@@ -1,4 +1,4 @@
-// Conversions between element types, by ONNX's rules for Cast.
+// Casts between element types, by ONNX's rules for Cast.
 #pragma once
 
 #include <type_traits>
@@ -12,11 +12,13 @@ namespace {
 template <class T>
 constexpr bool kIsFloat = T(0.5) != T(0);
 
-// Out of range, numbers wrap as they do in registers: narrow types are cut from 32 or 64 bits.
+// Out-of-range floats wrap as in registers: narrow integers are truncated from 32 or 64 bits,
+// unsigned ones are converted through the wider signed type. ONNX leaves the result undefined.
+// does the same.
 template <class To, class From>
 SDX_INLINE To converted(From x) {
   if constexpr (std::is_same_v<From, Bool>) {
-    return To(x.value != 0);  // any byte but 0 is true
+    return To(x.value != 0);  // any nonzero byte is true
   } else if constexpr (!kIsFloat<From> || kIsFloat<To>) {
     return To(x);
   } else if constexpr (sizeof(To) < 4) {
@@ -31,6 +33,7 @@ SDX_INLINE To converted(From x) {
   }
 }
 
+// Stride 0: all copies are converted at once.
 template <class From, class To>
 bool cast(const LoopArgs& s) {
   const From* a = static_cast<const From*>(s.in[0]);

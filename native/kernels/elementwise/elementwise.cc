@@ -1,4 +1,4 @@
-// The row `chain`: an elementwise program over operands of any strides.
+// The kernel `chain`: an elementwise program over operands of any strides.
 #include "kernels/elementwise/program.h"
 
 namespace sdx::SDX_ISA {
@@ -9,8 +9,9 @@ Status by_zero(const Instruction& instruction) {
                       instruction.op == ChainOp::div ? "division" : "remainder");
 }
 
-// Items are tiles within rows. Where an operand has gaps along the rows, they run down a strip of
-// columns, so that what a cache line holds of the next rows is used while it is there.
+// Items: tiles within rows. If an operand has a stride along the rows, items run down a strip of
+// columns, so that the other elements of a cache line are used by the next rows while it is in
+// cache.
 Status within_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
   const Chain& chain = *static_cast<const Chain*>(args);
   const int64_t strips = (chain.n + chain.tile - 1) / chain.tile;
@@ -25,7 +26,7 @@ Status within_rows(const void* args, const Data& data, int64_t begin, int64_t en
   return {};
 }
 
-// Items are tiles of several whole rows.
+// Items: tiles of several whole (short) rows.
 Status whole_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
   const Chain& chain = *static_cast<const Chain*>(args);
   for (int64_t item = begin; item < end; ++item) {

@@ -1,4 +1,4 @@
-// One instruction of a chain as a loop over a tile.
+// The loops of elementwise instructions: each runs one instruction over a tile.
 #pragma once
 
 #include "base/dtype.h"
@@ -6,6 +6,7 @@
 
 namespace sdx::SDX_ISA {
 
+// Numbered as in ops.inc; the numbers are written by providers/cpu/chain.py.
 enum class ChainOp : int {
 #define OP(name) name,
 #include "kernels/elementwise/ops.inc"
@@ -16,12 +17,12 @@ enum class ChainOp : int {
 struct LoopArgs {
   void* out;
   const void* in[3];
-  int64_t stride[3];  // 1: an element for each of the output; 0: a vector of copies of one element
+  int64_t stride[3];  // 1: contiguous; 0: a vector of copies of one element
   int64_t n;
   const double* p;
 };
 
-// False for a division of integers by zero.
+// False for an integer division by zero.
 using LoopFn = bool (*)(const LoopArgs&);
 
 struct Loop {
@@ -29,7 +30,7 @@ struct Loop {
   LoopFn run;
 };
 
-// The loop for an instruction; null where there is none. One function for each file of loops.
+// The loop of an instruction; null if there is none. Each file of loops has one lookup function.
 LoopFn find_loop(ChainOp op, DType type, DType to);
 LoopFn find_arithmetic_loop(ChainOp op, DType type);  // of f32 and f64
 LoopFn find_math_loop(ChainOp op);                    // of f32
@@ -37,9 +38,11 @@ LoopFn find_scalar_loop(ChainOp op, DType type);      // of f32 and f64
 LoopFn find_narrow_loop(ChainOp op, DType type);      // of integers up to 16 bits, and bool
 LoopFn find_wide_loop(ChainOp op, DType type);        // of integers from 32 bits on
 LoopFn find_cast_loop(ChainOp op, DType type, DType to);
-LoopFn find_quantize_loop(ChainOp op, DType instructions);  // scale and zero point are single
+LoopFn find_quantize_loop(ChainOp op, DType instructions);  // scale and zero point are scalars
 LoopFn find_int_cast_loop(DType type, DType to);
 
+// Loops over a tile. A stride of 0 keeps reading the same vector of copies, so one loop serves
+// tensors and scalars.
 template <class T, auto f>
 bool map1(const LoopArgs& s) {
   T* out = static_cast<T*>(s.out);
@@ -72,7 +75,7 @@ bool map2(const LoopArgs& s) {
   return true;
 }
 
-// A truth value for each pair.
+// A bool for each pair of elements.
 template <class T, auto f>
 bool compare(const LoopArgs& s) {
   uint8_t* out = static_cast<uint8_t*>(s.out);
@@ -86,7 +89,7 @@ bool compare(const LoopArgs& s) {
   return true;
 }
 
-// A truth value for each element.
+// A bool for each element.
 template <class T, auto f>
 bool test(const LoopArgs& s) {
   uint8_t* out = static_cast<uint8_t*>(s.out);

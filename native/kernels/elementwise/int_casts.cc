@@ -1,8 +1,9 @@
-// Conversions from integers and truth values.
+// Casts from integers and bools.
 #include "kernels/elementwise/casts.h"
 
 namespace sdx::SDX_ISA {
 
+// A file of its own: the loops of all pairs of types take long to compile.
 LoopFn find_int_cast_loop(DType type, DType to) {
   switch (type) {
     case DType::boolean: return cast_from<Bool>(to);

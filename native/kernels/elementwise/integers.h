@@ -1,4 +1,4 @@
-// Steps on integers: they wrap around, and divisions by zero are faults.
+// Loops on integers: arithmetic wraps around, and division by zero is reported.
 #pragma once
 
 #include "kernels/elementwise/instruction.h"
@@ -9,12 +9,13 @@ namespace {
 template <class T>
 constexpr bool kIsSigned = T(-1) < T(0);
 
-// Wrapping arithmetic, which signed types have not.
+// Signed overflow is undefined in C++: wrapping arithmetic runs on the unsigned type.
 template <class T>
 SDX_INLINE auto wrapping(Vec<T> a) {
   return (Vec<UnsignedOf<T>>)a;
 }
 
+// Integer division has no vector instruction; false for a divisor of 0.
 template <class T, auto f>
 bool divide(const LoopArgs& s) {
   const T* a = static_cast<const T*>(s.in[0]);
@@ -28,7 +29,7 @@ bool divide(const LoopArgs& s) {
   return true;
 }
 
-// A divisor of -1 would overflow the quotient of the smallest number.
+// A divisor of -1 would overflow for the smallest number (and trap on x86): it negates instead.
 template <class T>
 SDX_INLINE T quotient(T a, T b) {
   if constexpr (kIsSigned<T>)
@@ -41,6 +42,7 @@ SDX_INLINE T remainder(T a, T b) {
     if (b == T(-1)) return 0;
   return T(a % b);
 }
+// Mod with fmod = 0: the remainder has the sign of the divisor.
 template <class T>
 SDX_INLINE T floor_remainder(T a, T b) {
   const T rest = remainder(a, b);
@@ -49,7 +51,7 @@ SDX_INLINE T floor_remainder(T a, T b) {
   return rest;
 }
 
-// Powers by squaring; 1 / n is cut to 0.
+// Exponentiation by squaring; negative exponents truncate 1 / n to 0.
 template <class T>
 SDX_INLINE T power(T base, T exponent) {
   if constexpr (kIsSigned<T>) {
@@ -75,7 +77,7 @@ bool pow(const LoopArgs& s) {
   return true;
 }
 
-// A shift by more bits than there are leaves the sign, or nothing.
+// A shift by at least the width gives 0, or the sign: C++ leaves it undefined, x86 masks the count.
 template <class T>
 SDX_INLINE Vec<T> shifted_left(Vec<T> a, Vec<T> b) {
   using U = UnsignedOf<T>;

@@ -1,10 +1,12 @@
-// Runs prepared chains: finds the elements of operands, then goes through the steps tile by tile.
+// Interpreter of prepared elementwise programs: resolves the operands of a tile, in place where
+// they are contiguous and gathered into local memory otherwise, then runs instruction by
+// instruction.
 #include "kernels/elementwise/program.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
-// Calls f with a number of the size of an element.
+// Calls f with an unsigned integer of the element size: moving elements needs no types.
 template <class F>
 SDX_INLINE void by_size(int64_t size, F&& f) {
   switch (size) {
@@ -15,7 +17,7 @@ SDX_INLINE void by_size(int64_t size, F&& f) {
   }
 }
 
-// n elements, `stride` apart, without the gaps.
+// n elements, `stride` apart, into a contiguous tile.
 void gather(int64_t size, const void* from, int64_t stride, int64_t n, void* to) {
   if (stride == 1) {
     memcpy(to, from, size_t(n * size));
@@ -35,6 +37,7 @@ void gather(int64_t size, const void* from, int64_t stride, int64_t n, void* to)
   });
 }
 
+// A scalar as a vector of copies, which loops read with stride 0.
 TileRef broadcast_scalar(const Operand& operand, const void* at, std::byte* local) {
   if (operand.copies != nullptr) return {operand.copies, 0};
   std::byte* to = local + operand.tile;
@@ -47,6 +50,7 @@ TileRef broadcast_scalar(const Operand& operand, const void* at, std::byte* loca
   return {to, 0};
 }
 
+// Coordinates of a row in the outer axes.
 void index_of(const Chain& chain, int64_t row, int64_t* index) {
   for (int i = chain.n_axes - 1; i > 0; --i) {
     index[i] = row % chain.dims[i];
@@ -55,6 +59,7 @@ void index_of(const Chain& chain, int64_t row, int64_t* index) {
   index[0] = row;
 }
 
+// Address of an operand's element.
 const std::byte* element(const Chain& chain, const Operand& operand, const void* base,
                          const int64_t* index, int64_t col) {
   int64_t at = col * operand.stride;
@@ -62,6 +67,7 @@ const std::byte* element(const Chain& chain, const Operand& operand, const void*
   return static_cast<const std::byte*>(base) + at * operand.size;
 }
 
+// Runs all instructions on one tile; returns the one that failed, or null.
 const Instruction* run_instructions(const Chain& chain, TileRef* refs, int64_t n, void* out,
                                     std::byte* local) {
   TileRef* made = refs + chain.n_operands;
@@ -82,6 +88,7 @@ const Instruction* run_instructions(const Chain& chain, TileRef* refs, int64_t n
   return nullptr;
 }
 
+// Whole rows of an operand into a contiguous tile.
 TileRef gather_rows(const Chain& chain, const Operand& operand, const void* base, int64_t row,
                     int64_t count, std::byte* local) {
   std::byte* to = local + operand.tile;
@@ -134,7 +141,7 @@ const Instruction* run_rows(const Chain& chain, const Data& data, int64_t row, i
     } else if (operand.is_column && !is_first) {
       refs[k] = {local + operand.tile, 1};
     } else {
-      // A later tile is never longer than the first.
+      // Gathered once for all tiles: a later tile is never longer than the first.
       refs[k] = gather_rows(chain, operand, base, row, count, local);
     }
   }

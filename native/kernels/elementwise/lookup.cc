@@ -1,10 +1,10 @@
-// Finds the loop of an instruction.
+// Dispatch from (op, type) to the loop of an instruction.
 #include "kernels/elementwise/instruction.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
-// Chooses by a truth value; only the size of the elements matters.
+// Selects by a bool; only the size of the elements matters.
 template <class T>
 bool where(const LoopArgs& s) {
   const uint8_t* c = static_cast<const uint8_t*>(s.in[0]);
@@ -30,6 +30,7 @@ LoopFn find_where(DType type) {
 
 }  // namespace
 
+// Vectorized loops come first; scalar.cc is the fallback for rare functions and f64 math.
 LoopFn find_loop(ChainOp op, DType type, DType to) {
   if (op == ChainOp::where) return find_where(type);
   if (op == ChainOp::cast || op == ChainOp::round_odd) return find_cast_loop(op, type, to);

@@ -1,4 +1,4 @@
-// Steps on f32: mathematical and activation functions.
+// Loops on f32: transcendental and activation functions, vectorized by simd/math.h.
 #include "simd/math.h"
 
 #include "kernels/elementwise/instruction.h"
@@ -8,12 +8,14 @@ namespace {
 
 using V = f32v;
 
+// expm1 in place of exp - 1, which cancels near 0.
 SDX_INLINE V elu(V x, float alpha) { return x < 0.0f ? alpha * vexpm1_nonpositive(x) : x; }
 
 SDX_INLINE V selu(V x, float alpha, float gamma) {
   return gamma * (x > 0.0f ? x : alpha * vexpm1_nonpositive(x));
 }
 
+// As elu, of x / alpha.
 SDX_INLINE V celu(V x, float alpha) {
   const V below = x / alpha;
   return x > 0.0f ? x : alpha * vexpm1_nonpositive(below);

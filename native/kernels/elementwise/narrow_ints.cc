@@ -1,10 +1,11 @@
-// Steps on integers of 8 and 16 bits, and on truth values.
+// Loops on integers of 8 and 16 bits, and on bools.
 #include "kernels/elementwise/integers.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
 using V = Vec<uint8_t>;
+// Bools may be any nonzero byte on input and are 0 or 1 on output.
 constexpr Loop kBoolLoops[] = {
     {ChainOp::logical_not, map1<uint8_t, [](V a) { return V(a == 0) & 1; }>},
     {ChainOp::bit_and, map2<uint8_t, [](V a, V b) { return V((a != 0) & (b != 0)) & 1; }>},

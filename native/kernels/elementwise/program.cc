@@ -1,5 +1,5 @@
-// Makes a chain from its code: which axes it walks, where values lie, and the loop of each
-// instruction.
+// Prepares an elementwise program: merges axes, finds the loop of each instruction, chooses the
+// tile size, and assigns intermediate values to tiles by their live ranges (linear scan).
 #include "kernels/elementwise/program.h"
 
 #include "kernels/row_stride.h"
@@ -7,11 +7,12 @@
 namespace sdx::SDX_ISA {
 namespace {
 
-constexpr int64_t kRowMin = 256;       // shorter rows are gathered to tiles of several
-constexpr int64_t kTileMax = 4096;     // elements
-constexpr int64_t kTileMin = 128;      // elements
-constexpr int64_t kTileBytes = 20480;  // of all that a tile touches, to stay in L1
+constexpr int64_t kRowMin = 256;       // shorter rows are joined into tiles of several
+constexpr int64_t kTileMax = 4096;     // elements: more only adds cache misses
+constexpr int64_t kTileMin = 128;      // elements: fewer and dispatch dominates
+constexpr int64_t kTileBytes = 20480;  // of everything that a tile touches: it stays in L1
 
+// An instruction as it is encoded in ints.
 struct Encoded {
   ChainOp op;
   DType type, to;
@@ -34,10 +35,10 @@ void broadcast(const View& in, const View& out, int64_t* strides) {
   }
 }
 
-// Joins neighbouring axes that every operand walks as if they were one.
+// Merges neighbouring axes that every operand traverses with a single stride.
 void join_axes(Chain& chain, const View& out, bool keeps_last) {
   int64_t dims[kMaxRank];
-  int last = -1;  // the last axis kept so far
+  int last = -1;  // last merged axis so far
   for (int i = 0; i < out.rank; ++i) {
     const bool is_last = i == out.rank - 1;
     if (out.dims[i] == 1 && !(is_last && keeps_last)) continue;
@@ -59,6 +60,7 @@ void join_axes(Chain& chain, const View& out, bool keeps_last) {
     chain.operands[k].stride = last < 0 ? 0 : chain.operands[k].strides[last];
 }
 
+// A vector full of copies of a constant scalar, made once.
 const void* splat_constant(const View& view, Plan& plan) {
   const int64_t size = size_of(view.dtype);
   std::byte* at = plan.make<std::byte>(kCopyBytes);
@@ -66,6 +68,7 @@ const void* splat_constant(const View& view, Plan& plan) {
   return at;
 }
 
+// Strides of all operands over the merged axes, and their classes (scalar, flat, column).
 void set_operands(Chain& chain, const Call& call, const ProgramCode& code, Plan& plan) {
   const View& out = call.out[0];
   for (int k = 0; k < chain.n_operands; ++k) {
@@ -97,7 +100,7 @@ void set_operands(Chain& chain, const Call& call, const ProgramCode& code, Plan&
       operand.is_flat &= operand.strides[i] == step;
       step *= chain.dims[i];
     }
-    // Rows of one element that are walked as one row have a next element after all.
+    // Rows of one element are traversed as one row, which needs the element stride.
     if (operand.is_flat && !operand.is_scalar) operand.stride = 1;
   }
   chain.joins_rows = true;
@@ -105,7 +108,8 @@ void set_operands(Chain& chain, const Call& call, const ProgramCode& code, Plan&
     chain.joins_rows &= chain.operands[k].is_scalar || chain.operands[k].is_flat;
 }
 
-// Tiles of values: as many bytes for each element as the widest has, reused when nobody reads them.
+// Free list of tiles in local memory. All have the width of the widest value; a tile is free again
+// after the last instruction that reads it.
 struct Tiles {
   int64_t width = 1;
   int n = 0;
@@ -119,11 +123,14 @@ struct Tiles {
   }
 };
 
+// Whether an operand must be copied into a contiguous tile first.
 bool is_gathered(const Chain& chain, const Operand& operand) {
   if (operand.is_scalar || operand.slot < 0) return false;
   return chain.rows_per_tile > 0 ? !operand.is_flat : operand.stride != 0 && operand.stride != 1;
 }
 
+// Decodes the instructions, finds their loops, and allocates a tile for each result. Instructions
+// of scalars only run on one vector.
 void set_instructions(Chain& chain, const ProgramCode& code, Tiles& tiles, int* at) {
   int last_use[kMaxValues] = {};
   bool is_scalar[kMaxValues];
@@ -154,7 +161,7 @@ void set_instructions(Chain& chain, const ProgramCode& code, Tiles& tiles, int* 
   }
 }
 
-// Bytes of operands and of the output for each element.
+// Bytes of operands and output per element.
 int64_t touched_bytes(const Chain& chain) {
   int64_t bytes = chain.out_size;
   for (int k = 0; k < chain.n_operands; ++k)
@@ -162,6 +169,7 @@ int64_t touched_bytes(const Chain& chain) {
   return bytes;
 }
 
+// Chooses the tile size, as large as fits into L1, and lays out local memory.
 void set_tiles(Chain& chain, const ProgramCode& code, bool is_epilogue) {
   Tiles tiles;
   int at[kMaxValues], of_operand[kMaxValues];

@@ -1,4 +1,5 @@
-// Quantizing to integers of 8 or 16 bits, and back; as in kernels/quantize.
+// QuantizeLinear to integers of 8 or 16 bits and DequantizeLinear, as instructions; as in
+// kernels/quantize.
 #include "kernels/elementwise/instruction.h"
 #include "simd/narrow.h"
 
@@ -10,8 +11,8 @@ constexpr float kLowest = Q(-1) < Q(0) ? -float(1 << (8 * sizeof(Q) - 1)) : 0.0f
 template <class Q>
 constexpr float kHighest = kLowest<Q> + float((1 << (8 * sizeof(Q))) - 1);
 
-// The bounds are moved instead of the number, so that rounding happens where floats hold all
-// integers.
+// round(x / scale) saturated to the type, plus the zero point. The bounds are shifted by the zero
+// point instead of the value, so that rounding happens where floats represent all integers.
 template <class Q>
 bool quantize(const LoopArgs& s) {
   const float* x = static_cast<const float*>(s.in[0]);

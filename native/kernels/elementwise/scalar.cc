@@ -1,4 +1,5 @@
-// Steps element by element: all mathematics of f64, and what is rare in f32.
+// Loops element by element through the C library: all transcendental functions of f64, and those
+// that are rare in f32.
 #include "kernels/elementwise/instruction.h"
 #include "simd/vec.h"
 
@@ -23,13 +24,14 @@ bool each2(const LoopArgs& s) {
   return true;
 }
 
-// The remainder with the sign of the divisor; a divisor of 0 has none.
+// Mod with fmod = 0: the remainder has the sign of the divisor; NaN for a divisor of 0.
 SDX_INLINE double floor_mod(double a, double b) {
   const double rest = __builtin_fmod(a, b);
   if (rest == 0) return __builtin_copysign(0.0, b);
-  return (b < 0) != (rest < 0) ? rest + b : rest;  // NaN stays
+  return (b < 0) != (rest < 0) ? rest + b : rest;  // NaN stays NaN
 }
 
+// e^-|x| cannot overflow.
 SDX_INLINE double sigmoid(double x) {
   const double e = __builtin_exp(-__builtin_fabs(x));
   return x < 0 ? e / (1 + e) : 1 / (1 + e);
@@ -44,13 +46,15 @@ SDX_INLINE double gelu_tanh(double x) {
   return x * sigmoid(1.5957691216057308 * x * (1 + 0.044715 * x * x));
 }
 
-// What the C library does well, for exponents that are no special case.
+// The C library, for exponents without a special case.
 template <class T>
 SDX_INLINE T power(T a, T b) {
   if constexpr (sizeof(T) == 4) return __builtin_powf(a, b);
   return T(__builtin_pow(a, b));
 }
 
+// Pow with a scalar exponent of +-0.5 is a square root, much cheaper than pow; -inf and -0
+// follow pow's rules.
 template <class T>
 bool pow(const LoopArgs& s) {
   const T* a = static_cast<const T*>(s.in[0]);

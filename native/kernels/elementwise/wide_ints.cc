@@ -1,4 +1,4 @@
-// Steps on integers of 32 and 64 bits.
+// Loops on integers of 32 and 64 bits.
 #include "kernels/elementwise/integers.h"
 
 namespace sdx::SDX_ISA {

@@ -73,14 +73,22 @@ constexpr int kAtOnce = x_bytes * R * 8 / bits <= 6    ? 4
                         : x_bytes * R * 8 / bits <= 12 ? 2
                                                        : 1;
 
+// Joins the sums of the byte planes of x, the most significant first.
+template <int x_bytes>
+SDX_INLINE i32v join_planes(const i32v (&total)[x_bytes]) {
+  i32v all = total[0];
+  for (int d = 1; d < x_bytes; ++d) all = (all << plane_shift(d)) + total[d];
+  return all;
+}
+
 // Integer activations: sums for interleaved vectors from `kFirst` on, each lane one byte column, a
 // vector for each field of the byte; recursion covers all four vectors.
 template <int bits, int x_bytes, int R, int kFirst>
 SDX_INLINE void add_planes(const Strip& s, Rows<int8_t> x, uint8_t sign_flip,
                            i32v (&sum)[R][4][8 / bits]) {
-  constexpr int kPlanes = 8 / bits, kCount = kAtOnce<bits, x_bytes, R>;
+  constexpr int kFields = 8 / bits, kCount = kAtOnce<bits, x_bytes, R>;
   const u8v flips = splat(sign_flip);
-  i32v total[kCount][kPlanes][R][x_bytes] = {};
+  i32v total[kCount][kFields][R][x_bytes] = {};
   for (int64_t i = 0; i < s.n; i += kGroup) {
     i32v four[4];
     const uint8_t* p = s.at + i * s.stride;
@@ -99,9 +107,9 @@ SDX_INLINE void add_planes(const Strip& s, Rows<int8_t> x, uint8_t sign_flip,
 #pragma GCC unroll 4
     for (int q = 0; q < kCount; ++q)
 #pragma GCC unroll 4
-      for (int plane = 0; plane < kPlanes; ++plane) {
-        const i32v w = field_bytes<bits>((u32v)four[kFirst + q], plane);
-        auto& own = total[q][plane];
+      for (int field = 0; field < kFields; ++field) {
+        const i32v w = field_bytes<bits>((u32v)four[kFirst + q], field);
+        auto& own = total[q][field];
 #pragma GCC unroll 2
         for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
@@ -111,13 +119,10 @@ SDX_INLINE void add_planes(const Strip& s, Rows<int8_t> x, uint8_t sign_flip,
 #pragma GCC unroll 4
   for (int q = 0; q < kCount; ++q)
 #pragma GCC unroll 4
-    for (int plane = 0; plane < kPlanes; ++plane)
+    for (int field = 0; field < kFields; ++field)
 #pragma GCC unroll 2
-      for (int r = 0; r < R; ++r) {
-        i32v all = total[q][plane][r][0];
-        for (int d = 1; d < x_bytes; ++d) all = (all << plane_shift(d)) + total[q][plane][r][d];
-        sum[r][kFirst + q][plane] = all;
-      }
+      for (int r = 0; r < R; ++r)
+        sum[r][kFirst + q][field] = join_planes<x_bytes>(total[q][field][r]);
   if constexpr (kFirst + kCount < 4)
     add_planes<bits, x_bytes, R, kFirst + kCount>(s, x, sign_flip, sum);
 }

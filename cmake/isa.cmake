@@ -1,4 +1,5 @@
-# Kernels are compiled once per ISA, each into a library of its own, in a namespace of its own.
+# Kernels are compiled once per ISA, each into a library and a namespace of its own. The dispatch at
+# run time is in native/kernels/registry.cc.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(SARDONYX_ISAS base avx2 avx512 avx512vnni CACHE STRING "ISAs to build kernels for, plainest first")
 else()
@@ -12,7 +13,7 @@ set(SARDONYX_FLAGS_avx512vnni ${SARDONYX_FLAGS_avx512} -mavx512vnni -mavx512bf16
 
 # A static library per ISA of kernels/tables.cc and these sources; the target links all of them.
 function(sardonyx_kernels target)
-  set(rows "")
+  set(isas "")
   foreach(isa IN LISTS SARDONYX_ISAS)
     set(library ${target}_${isa})
     add_library(${library} STATIC native/kernels/tables.cc ${ARGN})
@@ -26,8 +27,8 @@ function(sardonyx_kernels target)
               ${CMAKE_NM} $<TARGET_FILE:${library}> ${isa})
     target_link_libraries(${library} PUBLIC sardonyx_base)
     target_link_libraries(${target} PUBLIC ${library})
-    string(APPEND rows "ISA(${isa})\n")
+    string(APPEND isas "ISA(${isa})\n")
   endforeach()
-  file(CONFIGURE OUTPUT isas.inc CONTENT "${rows}")
+  file(CONFIGURE OUTPUT isas.inc CONTENT "${isas}")
   target_include_directories(${target} PRIVATE ${CMAKE_CURRENT_BINARY_DIR})
 endfunction()

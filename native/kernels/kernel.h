@@ -153,7 +153,7 @@ struct Plan {
 
 // What `prepare` returns without memory for a table.
 SDX_INLINE Status no_table() {
-  return Status::fail("there is no memory for the tables that these sizes take");
+  return Status::fail("there is not enough memory for the kernel's tables of these sizes");
 }
 
 // Strides of inputs that a kernel accepts. The executor copies inputs that it does not.

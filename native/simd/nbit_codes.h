@@ -7,7 +7,6 @@
 
 namespace sdx::SDX_ISA {
 
-// Few bits are looked up, which takes care of those that are to be turned over, too.
 #if defined(__AVX512F__)
 // Codes of up to 4 bits are looked up in one vector register (VPERMPS), which masks, converts to
 // float and flips the sign bit in a single instruction.

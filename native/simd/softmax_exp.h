@@ -6,7 +6,6 @@
 
 namespace sdx::SDX_ISA {
 
-// Within 2 units in the last place, where vexp of math.h takes care of large results besides.
 #if SDX_VEC_BYTES == 64
 // e^x for x in [-127 ln 2, 88], by table and polynomial: x / ln 2 is rounded to the nearest k / 32;
 // 2^(k / 32) has its fraction from a table in two registers and its exponent added to the bits; e^r

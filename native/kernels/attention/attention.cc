@@ -6,11 +6,10 @@
 //   attention, attention_bf16
 //               q [.., rows, depth], k [.., keys, depth], v [.., keys, width],
 //               mask? [.., rows, keys], spans? [entries, 2], sink? [heads]
-//     ints    whether heads are inside the rows of the output ([.., rows, heads, width]); result of
-//     a
-//             fully masked row; heads of q for each of k and v; visible keys before and after a
-//             row's position, -1 for all; whether the last row is at the last key; one more key of
-//             score and value 0
+//     ints    whether heads are inside the rows of the output ([.., rows, heads, width]); result
+//             of a fully masked row; heads of q for each of k and v; visible keys before and after
+//             a row's position, -1 for all; whether the last row is at the last key; one more key
+//             of score and value 0
 //     floats  scale, softcap of the scores or 0
 //     attention_bf16 rounds both sides of both matmuls to bf16, except in decoding, which is bound
 //     by the time that reading keys and values takes.
@@ -129,7 +128,7 @@ void plan_decode(AttentionArgs& a, DType dtype, Plan& plan) {
 
 void read_settings(AttentionArgs& a, const Call& call) {
   a.fully_masked =
-      a.keys == 0 ? FullyMasked::zeroes : FullyMasked(call.ints[1]);  // an empty sum is 0
+      a.keys == 0 ? FullyMasked::zeros : FullyMasked(call.ints[1]);  // an empty sum is 0
   a.group = call.ints[2];
   a.window_left = call.ints[3], a.window_right = call.ints[4];
   a.is_bottom_right = call.ints[5] != 0;

@@ -19,9 +19,9 @@ struct Heads {
 
 // Result of a query row whose softmax is 0 / 0, because every key is masked or a score is NaN.
 enum class FullyMasked : int64_t {
-  stays,   // NaN
-  zeroes,  // zeros
-  unseen,  // zeros if every key is masked; a NaN among the scores stays NaN
+  nan,
+  zeros,
+  zeros_unless_nan,  // zeros if every key is masked; a NaN among the scores stays NaN
 };
 
 enum Slot { kQ, kK, kV, kMask, kSpans, kSink };
@@ -177,9 +177,9 @@ SDX_INLINE float shift_of(float top) { return top == -kInf ? 0 : top; }
 // Final scale of a row's accumulators, 1 / denominator; the denominator is 0 if no key was visible.
 SDX_INLINE float factor_of(const AttentionArgs& a, float total) {
   const float factor = total == 0 ? __builtin_nanf("") : 1 / total;
-  const bool is_zero = a.fully_masked == FullyMasked::zeroes   ? factor != factor
-                       : a.fully_masked == FullyMasked::unseen ? total == 0
-                                                               : false;
+  const bool is_zero = a.fully_masked == FullyMasked::zeros              ? factor != factor
+                       : a.fully_masked == FullyMasked::zeros_unless_nan ? total == 0
+                                                                         : false;
   return is_zero ? 0 : factor;
 }
 

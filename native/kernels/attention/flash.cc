@@ -17,7 +17,7 @@ struct Workspace {
   float* block_out;    // [rows, width], result of one block
   f32v* denominators;  // [rows], running sums of exponentials by lane
   float* maxima;       // [rows], running maxima
-  float* rescale;      // [rows], what a larger top makes of the acc before it
+  float* rescale;      // [rows], e^(old maximum - new maximum)
 };
 
 Workspace workspace_of(const AttentionArgs& a, const Data& data, int64_t rows) {

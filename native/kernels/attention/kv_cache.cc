@@ -107,8 +107,9 @@ Status fill_cache(const AppendArgs& a, const Data& data, int which, int64_t entr
   const Rows &fresh = a.fresh[which], &past = a.past[which], &present = a.present[which];
   const int64_t first = first_of(a, data, entry), last = first + fresh.rows;
   if (first < 0 || first > past.rows || last > present.rows)
-    return Status::fail("%ld new rows go behind %ld of %ld in a cache, and it has ws for %ld",
-                        long(fresh.rows), long(first), long(past.rows), long(present.rows));
+    return Status::fail(
+        "%ld new rows do not fit after row %ld of a cache: it has %ld rows and a capacity of %ld",
+        long(fresh.rows), long(first), long(past.rows), long(present.rows));
   const T* x = input<T>(data, which) + entry * fresh.batch + head * fresh.head;
   T* y = output<T>(data, which) + entry * present.batch + head * present.head;
   const bool is_in_place = a.has_past && data.in[kPastKey + which] == data.out[which];

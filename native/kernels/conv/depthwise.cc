@@ -257,21 +257,21 @@ void sum_from_ring(const DepthwiseArgs& a, const OutputTile& tile, const Data& d
 
 alignas(SDX_VEC_BYTES) constexpr float kZeroPixel[kLanes] = {};
 
-// Accumulates kOuts outputs from K lines of the image in place, from pixel `place` on; pixels in
-// the padding are read from kZeroPixel.
+// Accumulates kOuts outputs from K lines of the image in place, from pixel `pixel_index` on; pixels
+// in the padding are read from kZeroPixel.
 template <int K, int S>
-SDX_INLINE void add_lines(const DepthwiseArgs& a, const float* image, int64_t y, int64_t place,
-                          const float* w, f32v (&acc)[kOuts]) {
+SDX_INLINE void add_lines(const DepthwiseArgs& a, const float* image, int64_t y,
+                          int64_t pixel_index, const float* w, f32v (&acc)[kOuts]) {
   const Axis *high = a.window.axis + 1, *wide = high + 1;
-  const bool is_inside = place >= 0 && place + kReach<K, S> <= wide->in;
+  const bool is_inside = pixel_index >= 0 && pixel_index + kReach<K, S> <= wide->in;
   for (int k = 0; k < K; ++k, ++y, w += K * kPanel) {
     const bool is_line = uint64_t(y) < uint64_t(high->in);  // others are padding
-    const float* x = image + ((is_line ? y : 0) * wide->in + place) * a.channels;
+    const float* x = image + ((is_line ? y : 0) * wide->in + pixel_index) * a.channels;
     if (is_inside && is_line) {
       add_pixels<K, S>([&](int j) { return x + j * a.channels; }, w, kPanel, acc);
     } else {
       const auto pixel = [&](int j) {
-        const bool is_pixel = is_line && uint64_t(place + j) < uint64_t(wide->in);
+        const bool is_pixel = is_line && uint64_t(pixel_index + j) < uint64_t(wide->in);
         return is_pixel ? x + j * a.channels : kZeroPixel;
       };
       add_pixels<K, S>(pixel, w, kPanel, acc);
@@ -370,8 +370,8 @@ void cut(DepthwiseArgs& a) {
   const int64_t others =
       a.window.batch * a.window.axis[0].out * a.chunks * panels_of(a.out_channels);
   const int64_t most = (high->out + kFewest - 1) / kFewest;
-  const int64_t wanted = others > 0 ? (kEnough + others - 1) / others : 1;
-  a.bands = wanted < most ? wanted : most;
+  const int64_t min_bands = others > 0 ? (kEnough + others - 1) / others : 1;
+  a.bands = min_bands < most ? min_bands : most;
   a.ring = (high->taps - 1) * high->dilation + 1;
   const int64_t part = a.chunks > 0 ? (wide->out + a.chunks - 1) / a.chunks : 0;
   const int64_t outs = part < kOuts ? kOuts : part;

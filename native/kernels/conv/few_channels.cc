@@ -239,12 +239,12 @@ bool cut(FewChannelsArgs& a, Plan& plan) {
   a.chunks = (wide->out + most - 1) / most;
   const int64_t outs = wide->out < most ? wide->out : most;
   a.length = (outs + kLanes - 1) / kLanes * kLanes + a.halo;
-  const int64_t room = kCacheFloats / (deep->taps * a.line_floats());
-  a.band = room > lines ? (room - lines) / high->stride + 1 : 1;
+  const int64_t max_lines = kCacheFloats / (deep->taps * a.line_floats());
+  a.band = max_lines > lines ? (max_lines - lines) / high->stride + 1 : 1;
   const int64_t others = a.window.batch * deep->out * a.chunks;
-  const int64_t wanted = others > 0 && others < kEnough ? (kEnough + others - 1) / others : 1;
+  const int64_t min_bands = others > 0 && others < kEnough ? (kEnough + others - 1) / others : 1;
   const int64_t least = (high->out + a.band - 1) / a.band;
-  a.bands = wanted > least ? wanted : least;
+  a.bands = min_bands > least ? min_bands : least;
   a.bands = a.bands > high->out ? high->out : a.bands;
   a.band = a.bands > 0 ? (high->out + a.bands - 1) / a.bands : 0;
   a.span = (a.band - 1) * high->stride + lines;

@@ -6,9 +6,8 @@
 //   conv_f32, conv_bf16      implicit GEMM over packed weights (implicit_gemm.cc, im2col.cc)
 //   conv_unpacked_f32        the same with weights that are not constant
 //   conv_winograd_f32        3x3 and 5x5 kernels of stride 1: Winograd (winograd.cc)
-//   conv_few_channels_f32    up to twelve output channels (few_channels.cc), if that is worth it;
-//   else
-//                            it falls back to conv_f32
+//   conv_few_channels_f32    up to twelve output channels (few_channels.cc); falls back to
+//                            conv_f32 where that is faster
 //   conv_depthwise_f32       groups with few channels (depthwise.cc)
 //   conv_transpose_f32       ConvTranspose by phases (transpose.cc)
 //   conv_pack*, conv_transpose_pack   pack weights into panels, once (pack.cc)

@@ -1,11 +1,8 @@
 // Transposed convolution, as implicit GEMMs without inserted zeros:
-//   by phase (transpose_phases.h)  each residue of the outputs modulo the strides is a convolution
-//   of
-//                                  stride 1 with its own subset of taps
-//   joined                         where kernel = stride, windows do not overlap and every output
-//   has
-//                                  one tap: all phases are columns of a single matmul per input
-//                                  pixel
+//   by phase  each residue of the outputs modulo the strides is a convolution of stride 1 with its
+//             own subset of taps (transpose_phases.h)
+//   joined    where kernel = stride, windows do not overlap and every output has one tap: all
+//             phases are columns of a single matmul per input pixel
 #include "kernels/conv/epilogue.h"
 #include "kernels/conv/im2col.h"
 #include "kernels/conv/kernels.h"

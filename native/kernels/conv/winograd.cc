@@ -343,8 +343,9 @@ void cut(WinogradArgs& a) {
   most = most < kTileRows ? kTileRows : most > kMostTiles ? kMostTiles : most;
   a.blocks = (a.tiles + most - 1) / most;
   a.most = a.blocks > 0 ? (a.tiles + a.blocks - 1) / a.blocks : 0;
-  const int64_t panels = panels_of(a.out_channels), wanted = a.blocks > 0 ? kEnough / a.blocks : 1;
-  a.column_blocks = wanted < 1 ? 1 : wanted < panels ? wanted : panels;
+  const int64_t panels = panels_of(a.out_channels),
+                columns_needed = a.blocks > 0 ? kEnough / a.blocks : 1;
+  a.column_blocks = columns_needed < 1 ? 1 : columns_needed < panels ? columns_needed : panels;
   a.has_patch_phase = a.column_blocks > 1;
   a.depth = a.channels / passes_of(a.channels);
   a.width = (a.channels + 15) / 16 * 16;

@@ -10,8 +10,7 @@
 //     the output's bytes only with kBuffered
 //   matmul_pack    b                      ints: b is transposed
 //   matmul_bf16, matmul_packed_bf16, matmul_pack_bf16: both sides are rounded to bf16. Unpacked
-//     f32 matmuls with few rows or columns (gemv.cc) keep f32: they are bound by the bandwidth of
-//     B.
+//     f32 matmuls with few rows or columns (gemv.cc) keep f32: reading B is their limit.
 //
 // Dispatch by type and size, in matmul() of gemm.cc:
 //   naive.cc  f64, integers, and f32 of at most kTiny multiplications

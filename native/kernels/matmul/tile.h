@@ -6,8 +6,8 @@
 // layout is part of the pack file format and the same for every ISA.
 //
 // Register tile: up to kTileRows rows by two vectors of accumulators stay in registers over a whole
-// pass along k. With AVX-512 12 x 32 floats are 24 of 32 registers, which leaves room for a row of
-// B (2) and the broadcast of A: 24 independent FMAs hide the FMA latency (4 cycles, 2 per cycle
+// pass along k. With AVX-512 12 x 32 floats are 24 of 32 registers, which leaves enough for a row
+// of B (2) and the broadcast of A: 24 independent FMAs hide the FMA latency (4 cycles, 2 per cycle
 // need >= 8), and each of the 2 + 12 loads of a step feeds many FMAs.
 //
 // A is not packed. Its rows are copied row-major into a local block, kStride floats apart, from
@@ -15,8 +15,8 @@
 // transposed pack would scatter. The stride keeps 12 rows out of one set of the L1 cache (rows of
 // 4096 bytes share a set) and is a constant, which needs no register. The caller's `fill` copies:
 //
-//   gemm_block(local, m, k, Columns{b, n, first, last}, Target{c, ldc}, TileEpilogue{alpha, bias,
-//   relu},
+//   gemm_block(local, m, k, Columns{b, n, first, last}, Target{c, ldc},
+//              TileEpilogue{alpha, bias, relu},
 //              [&](float* to, int64_t row, int64_t rows, int64_t depth, int64_t depths) {
 //                // rows [row, row + rows) of A, their elements [depth, depth + depths): row i goes
 //                // to to + i * kStride. copy_rows() does it where A is in memory; convolutions
@@ -46,10 +46,9 @@ using Bf16Pair = uint32_t;  // two bf16 values, the first of them in the low bit
 
 constexpr int64_t kPanel = 32;
 constexpr int kTileRows = SDX_VEC_BYTES == 64 ? 12 : SDX_VEC_BYTES == 32 ? 6 : 4;
-// Cache blocking. kDepth: a panel of one pass is 256 x 32 floats = 32 KB, so it stays
-// in L1/L2 while tile after tile of rows passes over it. kBlockRows: a multiple of every kTileRows;
-// its copy of A (153 KB) fits in L2 beside the panel. kMostColumns: 144 x 256 floats of C are 144
-// KB.
+// Cache blocking. kDepth: a panel of one pass is 256 x 32 floats = 32 KB, so it stays in L1/L2
+// while tile after tile of rows passes over it. kBlockRows: a multiple of every kTileRows; its copy
+// of A (153 KB) fits in L2 beside the panel. kMostColumns: 144 x 256 floats of C are 144 KB.
 constexpr int64_t kDepth = 256;           // most elements of a row in one pass over a block
 constexpr int64_t kStride = kDepth + 16;  // between rows of A, in floats
 constexpr int64_t kBlockRows = 144;       // most rows of A that are held at a time
@@ -94,8 +93,9 @@ struct ColumnsOf {
 };
 using Columns = ColumnsOf<float>;
 
+// Where results go: a row-major block of C.
 struct Target {
-  float* c;  // where the first column of the first panel goes
+  float* c;  // address of the first column of the first panel
   int64_t ldc;
 };
 
@@ -119,6 +119,8 @@ void gemm_passes(int64_t m, int64_t k, int64_t first, int64_t last, const Bf16Pa
 void gemm_pass(int64_t m, int64_t k, const float* a, const float* panel, int64_t width,
                const Target& to, bool add);
 
+// Runs rows in blocks of at most kBlockRows and k in passes: fills the A block, then multiplies all
+// panels by it.
 template <class U, class Fill>
 SDX_INLINE void gemm_block(void* local, int64_t m, int64_t k, const ColumnsOf<U>& b,
                            const Target& to, const TileEpilogue& finish, Fill&& fill) {

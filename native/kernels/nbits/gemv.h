@@ -2,9 +2,8 @@
 // read once, in place. Activations are first converted and reordered (activations.cc) so that plain
 // vectors of them meet the bit fields of whole vectors of weights. Two number formats:
 //   float   the codes are widened to float
-//   int8    activations are quantized per block to x_bytes signed bytes and multiplied with VNNI
-//   dot
-//           products (u8 codes by s8 activations, dot4)
+//   int8    activations are quantized per block to x_bytes signed bytes and multiplied with
+//           VNNI dot products (u8 codes by s8 activations, dot4)
 //
 // Accuracy level 4 uses x_bytes = 1. Exact matmuls use 3 bytes where the ISA has VNNI: a value is
 // off by at most 2^-23 of the largest of its block, as near as float sums are, with half the

@@ -81,6 +81,17 @@ SDX_INLINE i32v join_planes(const i32v (&total)[x_bytes]) {
   return all;
 }
 
+// The kGroup bytes of x from row i on, for each row of x and byte plane, in every lane.
+template <int R, int x_bytes>
+SDX_INLINE void broadcast_group(Rows<int8_t> x, int64_t i, i32v (&right)[R][x_bytes]) {
+  for (int r = 0; r < R; ++r)
+    for (int d = 0; d < x_bytes; ++d) {
+      int32_t word;
+      memcpy(&word, x.at + r * x.stride + d * x.plane + i, sizeof word);
+      right[r][d] = splat(word);
+    }
+}
+
 // Integer activations: sums for interleaved vectors from `kFirst` on, each lane one byte column, a
 // vector for each field of the byte; recursion covers all four vectors.
 template <int bits, int x_bytes, int R, int kFirst>
@@ -98,12 +109,7 @@ SDX_INLINE void add_planes(const Strip& s, Rows<int8_t> x, uint8_t sign_flip,
     interleave4(load(p) ^ flips, load(p + s.stride) ^ flips, load(p + 2 * s.stride) ^ flips,
                 load(p + 3 * s.stride) ^ flips, four);
     i32v right[R][x_bytes];
-    for (int r = 0; r < R; ++r)
-      for (int d = 0; d < x_bytes; ++d) {
-        int32_t word;
-        memcpy(&word, x.at + r * x.stride + d * x.plane + i, sizeof word);
-        right[r][d] = splat(word);
-      }
+    broadcast_group(x, i, right);
 #pragma GCC unroll 4
     for (int q = 0; q < kCount; ++q)
 #pragma GCC unroll 4

@@ -3,9 +3,8 @@
 //
 //   matmul_nbits   x, q, scale, zero or nothing, operands of the epilogue
 //     ints    K, N, bits, block, whether k is the outer axis of q, whether codes are signed, codes
-//     in
-//             a row of q, the accuracy level, strides of scales by block and by column, the same of
-//             zero points, the program of an epilogue (chain.h)
+//             in a row of q, the accuracy level, strides of scales by block and by column, the same
+//             of zero points, the program of an epilogue (chain.h)
 //     floats  the zero point where none is given, parameters of the program
 //
 // Dispatch by rows of x and layout of q (matmul_nbits below):

@@ -1,6 +1,6 @@
 // Winograd convolution of 3 x 3 and 5 x 5 kernels with stride 1 (winograd.h): input patches are
 // transformed, multiplied by transformed weights with one GEMM per point (36), and transformed
-// back. Chosen by providers/cpu/conv.py where the channel counts make it faster than implicit GEMM.
+// back. Chosen by _is_winograd of providers/cpu/conv.py.
 //
 // Dilated kernels: outputs with the same residue modulo the dilation are an image of their own,
 // with a dense kernel.
@@ -250,7 +250,7 @@ SDX_INLINE int64_t point_stride(int64_t floats) { return (floats + 15) / 16 * 16
 SDX_INLINE int64_t point_weights(const WinogradArgs& a) {
   return point_stride(packed_floats(a.channels, a.out_channels));
 }
-constexpr int64_t kPassChannels = 128;  // their weights of all points take 590 KB of L2
+constexpr int64_t kPassChannels = 128;  // their weights of all points take 576 KB of L2
 constexpr int64_t kPassWeights = kPassChannels * kPanel;
 
 void transform_panel(const WinogradArgs& a, const float* panel, int64_t n, float* to,

@@ -161,8 +161,8 @@ void quantize_row(const Gemv& f, const Data& data, int64_t row) {
 }
 
 // Columns of a row with NaN or infinity: sum of x * ((code - zero) * scale), as the op defines.
-void exact_sums(const MatMul& p, const Data& data, int64_t row, int64_t column, int64_t n,
-                float* to) {
+void exact_columns(const MatMul& p, const Data& data, int64_t row, int64_t column, int64_t n,
+                   float* to) {
   constexpr int64_t kSome = 64;  // rows of k at a time, on the stack
   alignas(64) float panel[kSome * kPanel], x[kSome], total[kPanel];
   alignas(64) std::byte local[2 * sizeof panel];
@@ -216,10 +216,10 @@ void plan_activations(Gemv& f, Plan& plan) {
   plan.add(quantize_rows, m, x.k / 2);
 }
 
-void finish_sums(const Gemv& f, const Data& data, int64_t row, int64_t column, int64_t n,
-                 float* sums) {
-  if (!f.x.is_finite(data, row)) exact_sums(f.p, data, row, column, n, sums);
-  finish_row(f.p, data, row, column, n, sums);
+void finish_columns(const Gemv& f, const Data& data, int64_t row, int64_t column, int64_t n,
+                    float* acc) {
+  if (!f.x.is_finite(data, row)) exact_columns(f.p, data, row, column, n, acc);
+  finish_row(f.p, data, row, column, n, acc);
 }
 
 }  // namespace sdx::SDX_ISA::nbits

@@ -10,7 +10,7 @@ constexpr int64_t kItemColumns =
 
 // Views of local memory, after that of the epilogue.
 struct Local {
-  float* sums;   // [kBlockRows][kItemColumns]
+  float* acc;    // [kBlockRows][kItemColumns]
   float* panel;  // [kDepth][kPanel]
   std::byte* unpack;
 };
@@ -52,18 +52,18 @@ Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) 
     const int64_t row = part_begin(p.m, p.row_blocks, block);
     const int64_t rows = part_begin(p.m, p.row_blocks, block + 1) - row;
     const int64_t columns = w.n - column < kItemColumns ? w.n - column : kItemColumns;
-    if (w.k == 0) memset(local.sums, 0, size_t(rows * kItemColumns) * sizeof(float));
+    if (w.k == 0) memset(local.acc, 0, size_t(rows * kItemColumns) * sizeof(float));
     for (int64_t depth = 0; depth < w.k; depth += kDepth) {
       const int64_t depths = w.k - depth < kDepth ? w.k - depth : kDepth;
       for (int64_t j = 0; j < columns; j += kPanel) {
         const int64_t width = columns - j < kPanel ? columns - j : kPanel;
         unpack(w, data, {depth, depths, column + j, width}, local.panel, local.unpack);
         gemm_pass(rows, depths, rows_of(p, data, depth / kDepth, row), local.panel, width,
-                  {local.sums + j, kItemColumns}, depth > 0);
+                  {local.acc + j, kItemColumns}, depth > 0);
       }
     }
     for (int64_t i = 0; i < rows; ++i)
-      finish_row(p, data, row + i, column, columns, local.sums + i * kItemColumns);
+      finish_row(p, data, row + i, column, columns, local.acc + i * kItemColumns);
   }
   return {};
 }

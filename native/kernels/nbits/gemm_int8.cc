@@ -27,7 +27,7 @@ struct Unpacked {
 
 struct Local {
   Unpacked* unpacked;
-  float* sums;  // [kBlockRows][kColumns]
+  float* acc;  // [kBlockRows][kColumns]
 };
 constexpr int64_t kUnpackedBytes = (int64_t(sizeof(Unpacked)) + 63) / 64 * 64;
 constexpr int64_t kSumBytes = kBlockRows * kColumns * int64_t(sizeof(float));
@@ -155,7 +155,7 @@ void unpack(const Gemv& f, const Data& data, const WeightTile& at, Unpacked& to)
 struct Rows {
   const uint8_t* x;
   int64_t x_stride;
-  const float *x_scales, *sums;
+  const float *x_scales, *x_sums;
   int64_t block_stride;
   int64_t n_blocks, groups;  // blocks in the tile, dot products in a block
   float* to;
@@ -196,7 +196,7 @@ SDX_INLINE void tile(const Rows& rows, const Unpacked& w, int64_t column) {
         const int64_t at = column + v * kLanes;
         total[i][v] += __builtin_convertvector(sum[i][v], f32v) * (load(w.scale[b] + at) * x_scale);
         if constexpr (has_shift)
-          total[i][v] -= load(w.shift[b] + at) * rows.sums[i * rows.block_stride + b];
+          total[i][v] -= load(w.shift[b] + at) * rows.x_sums[i * rows.block_stride + b];
       }
     }
   }
@@ -222,7 +222,7 @@ void multiply_rows(Rows rows, int64_t m, const Unpacked& w, int64_t column) {
       default: tile<1, has_shift>(rows, w, column); break;
     }
     rows.x += n * rows.x_stride, rows.to += n * kColumns;
-    rows.x_scales += n * rows.block_stride, rows.sums += n * rows.block_stride;
+    rows.x_scales += n * rows.block_stride, rows.x_sums += n * rows.block_stride;
   }
 }
 
@@ -241,11 +241,11 @@ void add_up(const Gemv& f, const Data& data, int64_t row, int64_t rows, int64_t 
     const Rows part{x.values<uint8_t>(data, row) + depth,
                     x.value_bytes,
                     x.scales(data, row) + depth / x.block,
-                    x.sums(data, row) + depth / x.block,
+                    x.block_sums(data, row) + depth / x.block,
                     x.n_blocks,
                     n_blocks,
                     x.block / kGroup,
-                    local.sums,
+                    local.acc,
                     depth > 0};
     for (int64_t j = 0; j < columns; j += kVecs * kLanes)
       has_shift ? multiply_rows<true>(part, rows, *local.unpacked, j)
@@ -258,7 +258,7 @@ template <int bits>
 Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& f = *static_cast<const Gemv*>(args);
   const MatMul& p = f.p;
-  float* sums = local_of(p, data).sums;
+  float* acc = local_of(p, data).acc;
   for (int64_t item = begin; item < end; ++item) {
     const int64_t block = item % p.row_blocks, column = item / p.row_blocks * kColumns;
     const int64_t row = part_begin(p.m, p.row_blocks, block);
@@ -266,8 +266,8 @@ Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) 
     const int64_t columns = p.w.n - column < kColumns ? p.w.n - column : kColumns;
     add_up<bits>(f, data, row, rows, column, columns);
     for (int64_t i = row; i < row + rows; ++i) {
-      float* own = sums + (i - row) * kColumns;
-      finish_sums(f, data, i, column, columns, own);
+      float* own = acc + (i - row) * kColumns;
+      finish_columns(f, data, i, column, columns, own);
     }
   }
   return {};

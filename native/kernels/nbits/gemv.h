@@ -59,7 +59,7 @@ struct Activations {
   SDX_INLINE const float* scales(const Data& data, int64_t row) const {
     return reinterpret_cast<const float*>(data.scratch + scale_at) + row * n_blocks;
   }
-  SDX_INLINE const float* sums(const Data& data, int64_t row) const {
+  SDX_INLINE const float* block_sums(const Data& data, int64_t row) const {
     return reinterpret_cast<const float*>(data.scratch + sum_at) + row * n_blocks;
   }
   template <class T>
@@ -146,8 +146,8 @@ Status quantize_rows(const void* args, const Data& data, int64_t begin, int64_t 
 void plan_activations(Gemv& f, Plan& plan);
 
 // Epilogue of a row's columns. Rows that are not finite are recomputed by the definition.
-void finish_sums(const Gemv& f, const Data& data, int64_t row, int64_t column, int64_t n,
-                 float* sums);
+void finish_columns(const Gemv& f, const Data& data, int64_t row, int64_t column, int64_t n,
+                    float* acc);
 
 // Each plans one layout; false if the kernel cannot read these weights.
 bool plan_gemv_n_major(const MatMul& p, int x_bytes, Plan& plan);

@@ -22,7 +22,7 @@ struct Context {
   const Data& data;
   int64_t row;       // first row of x
   int64_t prefetch;  // distance in bytes
-  float* sums;
+  float* block_acc;
 };
 
 // Horizontal sums of each 128-bit lane (block) of four vectors, in the order of the blocks.
@@ -89,7 +89,7 @@ SDX_INLINE void add_blocks(const Context& s, int64_t column, int64_t block, auto
       const f32v sums = sums_of_lanes(sum[c][0][r], sum[c][1][r], sum[c][2][r], sum[c][3][r]);
       const f32v x_scale = load(x.scales(s.data, s.row + r) + block);
       store(to + r * kLanes * kLanes,
-            block_sum(sums, scale * x_scale, zero, load(x.sums(s.data, s.row + r) + block)));
+            block_sum(sums, scale * x_scale, zero, load(x.block_sums(s.data, s.row + r) + block)));
     }
   }
 }
@@ -115,7 +115,7 @@ SDX_INLINE f32v add_up(const Context& s, int r) {
   for (int64_t b = 0; b < n_blocks; ++b) {
     if (b % kLanes == 0)
       transpose_square<uint32_t, SDX_VEC_BYTES>(
-          reinterpret_cast<const std::byte*>(s.sums + (b / kLanes * R + r) * kLanes * kLanes),
+          reinterpret_cast<const std::byte*>(s.block_acc + (b / kLanes * R + r) * kLanes * kLanes),
           SDX_VEC_BYTES, reinterpret_cast<std::byte*>(transposed), SDX_VEC_BYTES);
     const f32v own = load(transposed[b % kLanes]);
     part = b % in_part == 0 ? own : part + own;
@@ -128,8 +128,8 @@ template <int bits, int x_bytes, int R>
 void add_columns(const Context& s, int64_t column, int64_t columns, float* to) {
   int64_t j = 0;
   for (; j + kColumnGroup <= columns; j += kColumnGroup)
-    add_column<bits, x_bytes, R, kColumnGroup>(s, column + j, s.sums + j * kLanes);
-  for (; j < columns; ++j) add_column<bits, x_bytes, R, 1>(s, column + j, s.sums + j * kLanes);
+    add_column<bits, x_bytes, R, kColumnGroup>(s, column + j, s.block_acc + j * kLanes);
+  for (; j < columns; ++j) add_column<bits, x_bytes, R, 1>(s, column + j, s.block_acc + j * kLanes);
   for (int r = 0; r < R; ++r) store(to + r * kItemColumns, add_up<R>(s, r));
 }
 
@@ -138,8 +138,8 @@ template <int bits, int x_bytes>
 Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& f = *static_cast<const Gemv*>(args);
   const MatMul& p = f.p;
-  auto* totals = reinterpret_cast<float*>(data.local + chain_local_bytes(p.chain));
-  float* sums = totals + p.m * kItemColumns;
+  auto* acc = reinterpret_cast<float*>(data.local + chain_local_bytes(p.chain));
+  float* block_acc = acc + p.m * kItemColumns;
   const int64_t together = kColumnGroup * p.w.row_bytes();
   const int64_t prefetch = (kPrefetchBytes + together - 1) / together * together;
   for (int64_t item = begin; item < end; ++item) {
@@ -148,8 +148,8 @@ Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) 
     for (int64_t j = 0; j < columns; j += kLanes) {
       const int64_t n = columns - j < kLanes ? columns - j : kLanes;
       for (int64_t row = 0; row < p.m;) {
-        const Context site{f, data, row, prefetch, sums};
-        float* to = totals + row * kItemColumns + j;
+        const Context site{f, data, row, prefetch, block_acc};
+        float* to = acc + row * kItemColumns + j;
         if (p.m - row >= 2)
           add_columns<bits, x_bytes, 2>(site, column + j, n, to), row += 2;
         else
@@ -157,7 +157,7 @@ Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) 
       }
     }
     for (int64_t row = 0; row < p.m; ++row)
-      finish_sums(f, data, row, column, columns, totals + row * kItemColumns);
+      finish_columns(f, data, row, column, columns, acc + row * kItemColumns);
   }
   return {};
 }

@@ -179,7 +179,7 @@ SDX_INLINE void add_group(const Context& s, const Strip& strip, int64_t k, int64
 #pragma GCC unroll 2
     for (int r = 0; r < R; ++r) {
       float* to = part_of(s, s.row + r) + at;
-      const f32v values = splat(x.sums(s.data, s.row + r)[own]);
+      const f32v values = splat(x.block_sums(s.data, s.row + r)[own]);
       f32v y = block_sum(sum[r][v], scale * x.scales(s.data, s.row + r)[own], zero, values);
       if (!is_first) y += load(to);
       store(to, y);
@@ -261,7 +261,7 @@ Status add_parts(const void* args, const Data& data, int64_t begin, int64_t end)
         for (int64_t i = 1; i < f.n_parts; ++i) y += load(parts + i * f.p.m * f.width + j);
         store(total + j, y);
       }
-      finish_sums(f, data, row, column, n, total);
+      finish_columns(f, data, row, column, n, total);
     }
   }
   return {};

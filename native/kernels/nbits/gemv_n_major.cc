@@ -80,7 +80,7 @@ SDX_INLINE void read_blocks(const Context& s, int64_t column, int64_t block, aut
   scale[0] = own;
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
-    sum[r] -= zero * load(x.sums(s.data, s.row + r) + block);
+    sum[r] -= zero * load(x.block_sums(s.data, s.row + r) + block);
     if constexpr (x_bytes > 0) scale[r] = own * load(x.scales(s.data, s.row + r) + block);
   }
 }
@@ -138,7 +138,7 @@ SDX_INLINE float sum_lanes(f32v v) {
 
 // Up to kColumnGroup columns, segment by segment of x: a segment is used by all of them from L1.
 template <int bits, int x_bytes, int R>
-void add_columns(const Context& s, int64_t column, int64_t columns, float* sums) {
+void add_columns(const Context& s, int64_t column, int64_t columns, float* acc) {
   f32v total[kColumnGroup][R] = {};
   const int64_t n_blocks = (s.f.p.w.k + s.f.x.block - 1) / s.f.x.block;
   constexpr int64_t kBytes = x_bytes > 0 ? x_bytes : sizeof(float);
@@ -149,7 +149,7 @@ void add_columns(const Context& s, int64_t column, int64_t columns, float* sums)
       add_blocks<bits, x_bytes>(s, column + j, b, b + segment < n_blocks ? b + segment : n_blocks,
                                 total[j]);
   for (int64_t j = 0; j < columns; ++j)
-    for (int r = 0; r < R; ++r) sums[r * kItemColumns + j] = sum_lanes(total[j][r]);
+    for (int r = 0; r < R; ++r) acc[r * kItemColumns + j] = sum_lanes(total[j][r]);
 }
 
 // Items: kItemColumns columns of all rows.
@@ -162,7 +162,7 @@ Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) 
   auto* at = reinterpret_cast<int32_t*>(data.local + chain_local_bytes(p.chain));
   const int64_t n_vectors = (kLanes * f.x.block + kCount - 1) / kCount;
   for (int64_t i = 0; i < n_vectors * kLanes; ++i) at[i] = int32_t(i * kPerLane / f.x.block);
-  auto* sums = reinterpret_cast<float*>(at + n_vectors * kLanes);
+  auto* acc = reinterpret_cast<float*>(at + n_vectors * kLanes);
   const Fields fields{p.w.sign_flip, code_table<bits>(p.w.sign_flip)};
   for (int64_t item = begin; item < end; ++item) {
     const int64_t column = item * kItemColumns;
@@ -171,7 +171,7 @@ Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) 
       const int64_t n = columns - j < kColumnGroup ? columns - j : kColumnGroup;
       for (int64_t row = 0; row < p.m;) {
         const Context site{f, data, row, at, n_vectors, fields};
-        float* to = sums + row * kItemColumns + j;
+        float* to = acc + row * kItemColumns + j;
         const int64_t left = p.m - row;
         if (left >= 4)
           add_columns<bits, x_bytes, 4>(site, column + j, n, to), row += 4;
@@ -182,7 +182,7 @@ Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) 
       }
     }
     for (int64_t row = 0; row < p.m; ++row)
-      finish_sums(f, data, row, column, columns, sums + row * kItemColumns);
+      finish_columns(f, data, row, column, columns, acc + row * kItemColumns);
   }
   return {};
 }

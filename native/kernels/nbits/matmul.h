@@ -17,7 +17,7 @@ struct MatMul {
 
 // Epilogue and output conversion of columns [column, column + n) of one row.
 void finish_row(const MatMul& p, const Data& data, int64_t row, int64_t column, int64_t n,
-                const float* sums);
+                const float* acc);
 
 // Elements [begin, begin + n) of a row of x as floats.
 void widen_row(const MatMul& p, const Data& data, int64_t row, int64_t begin, int64_t n, float* to);

@@ -79,16 +79,16 @@ SDX_INLINE void round_row(const float* from, int64_t n, T* to) {
 }
 
 void finish_row(const MatMul& p, const Data& data, int64_t row, int64_t column, int64_t n,
-                const float* sums) {
+                const float* acc) {
   std::byte* to = output<std::byte>(data) + (row * p.w.n + column) * size_of(p.y);
   if (p.chain != nullptr) {
-    chain_run(*p.chain, data, row, column, n, sums, to, data.local);
+    chain_run(*p.chain, data, row, column, n, acc, to, data.local);
   } else if (p.y == DType::f16) {
-    round_row(sums, n, reinterpret_cast<F16*>(to));
+    round_row(acc, n, reinterpret_cast<F16*>(to));
   } else if (p.y == DType::bf16) {
-    round_row(sums, n, reinterpret_cast<BF16*>(to));
+    round_row(acc, n, reinterpret_cast<BF16*>(to));
   } else {
-    memcpy(to, sums, size_t(n) * sizeof(float));
+    memcpy(to, acc, size_t(n) * sizeof(float));
   }
 }
 

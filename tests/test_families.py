@@ -33,7 +33,6 @@ SHARED = {
     ("elementwise", "quantize"): "quantize and dequantize are instructions of chains, too",
     ("features", "estimators"): "the native kernels of ai.onnx.ml are one family",
     ("features", "text"): "categories that are strings",
-    ("nbits", "gather"): "GatherDequantized gathers",
     ("recurrent", "quantize"): "the weights of QLSTM are packed as those of QMatMul",
     ("select", "gather"): "NonZero makes indices",
     ("shape", "move"): "ops on shapes that copy elements",
@@ -42,9 +41,6 @@ SHARED = {
 CASES_OF_OTHERS = {"tests.cases.text.any_type": "ops of any type, on strings"}
 # Names of native families that differ.
 NATIVE = {
-    "chain": "elementwise",
-    "experts": "moe",
-    "gemm": "matmul",
     "linear_ml": "estimators",
     "pool": "pooling",
     "qgemm": "quantize",

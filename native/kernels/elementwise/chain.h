@@ -15,7 +15,7 @@
 // are the operands, n_operands + i is the result of instruction i; the last result is the output.
 // Operand 0 of an epilogue is the accumulators, in f32; of the kernel `chain` it is the first
 // input. Only `cast` has f16 and bf16: everything else computes in f32 between such casts. Zero
-// instructions: there is no program. providers/cpu/chain.py writes programs.
+// instructions: there is no program. providers/cpu/elementwise.py writes programs.
 #pragma once
 
 #include "kernels/kernel.h"

@@ -6,7 +6,7 @@
 
 namespace sdx::SDX_ISA {
 
-// Numbered as in ops.inc; the numbers are written by providers/cpu/chain.py.
+// Numbered as in ops.inc; the numbers are written by providers/cpu/elementwise.py.
 enum class ChainOp : int {
 #define OP(name) name,
 #include "kernels/elementwise/ops.inc"

@@ -45,7 +45,7 @@ Status naive_parts(const void* args, const Data& data, int64_t begin, int64_t en
 
 }  // namespace
 
-// Epilogues are not applied: is_tiny (gemm.cc) and providers/cpu/gemm.py exclude them.
+// Epilogues are not applied: is_tiny (gemm.cc) and providers/cpu/matmul.py exclude them.
 Status matmul_naive(const Call& call, Plan& plan) {
   auto* args = plan.make<NaiveArgs>();
   args->p = matmul_shape(matrix_batch(call.in[0], true, call.ints[0] != 0),

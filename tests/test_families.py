@@ -39,12 +39,6 @@ SHARED = {
     ("text", "move"): "concatenation of 16-byte string descriptors",
 }
 CASES_OF_OTHERS = {"tests.cases.text.any_type": "ops of any type, on strings"}
-# Names of native families that differ.
-NATIVE = {
-    "linear_ml": "estimators",
-    "pool": "pooling",
-    "qgemm": "quantize",
-}
 
 
 def family_of_module(module: ModuleType | str, root: str) -> str:
@@ -72,7 +66,7 @@ def test_lowerings_of_a_family_call_its_kernels(family: str) -> None:
     for node in ast.walk(ast.parse(Path(module.__file__).read_text())):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             kernel = native.kernels.get(node.value)
-            found = None if kernel is None else NATIVE.get(kernel.family, kernel.family)
+            found = None if kernel is None else kernel.family
             if found not in (None, family) and (family, found) not in SHARED:
                 wrong.add(f"{node.value} is a kernel of {found}")
     assert not wrong, f"providers/cpu/{family}.py calls kernels of other families: {sorted(wrong)}"

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import sardonyx
-from sardonyx.reports.weights import forms_of
+from sardonyx.reports.weights import weight_layouts_of
 
 KEY = "sardonyx.precision"
 
@@ -45,7 +45,7 @@ def _errors(exact: Sequence[Any], found: Sequence[Any]) -> tuple[float, float]:
 
 def _weight_mb(session: Any) -> float:
     """What the session's own forms of weights take."""
-    found = forms_of(session._compiled.program).values()
+    found = weight_layouts_of(session._compiled.program).values()
     forms = {form.memory_key: form.own_bytes for of_one in found for form in of_one}
     return sum(forms.values()) / 1e6
 

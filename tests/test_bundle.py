@@ -21,7 +21,7 @@ assert sardonyx.graph.__path__ == [sardonyx.graph.__file__.rpartition("/")[0]]
 assert type(sardonyx.compile.__spec__.loader).__name__ in ("_Loader", "SourceFileLoader")
 """
 PLAIN, BUNDLED = "_frozen_importlib_external", "sardonyx.base.bundle"
-SAYS = "Writes files whole or not at all"
+SAYS = "Atomic file writes"
 
 
 @pytest.fixture
@@ -90,11 +90,11 @@ def test_a_folder_that_cannot_be_written(package: Path) -> None:
 def test_a_source_that_changes_during_the_import(package: Path) -> None:
     """Code of before is not taken for that of the file as it is now."""
     imported(package)
-    module, other = package / "base/atomic_file.py", package / "compiler.py"
+    module, other = package / "base/atomic_file.py", package / "session/model_compiler.py"
     changed = module.read_text().replace(SAYS, "Says something else")
     other.write_text(other.read_text() + "\n")
     code = f"import sardonyx.base.atomic_file\nopen({str(module)!r}, 'w').write({changed!r})\n"
-    last = package / "options.py"
+    last = package / "ort/options.py"
     assert "import sardonyx.base.atomic_file" not in last.read_text()
     last.write_text(last.read_text() + code)
     imported(package)

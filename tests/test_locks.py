@@ -24,7 +24,7 @@ def test_a_fork_keeps_what_the_forking_thread_holds() -> None:
     lock = Lock()
 
     def is_held() -> bool:
-        return lock.is_mine and not lock.try_acquire()
+        return lock.is_held_here and not lock.try_acquire()
 
     with lock:
         assert in_child(is_held)

@@ -10,9 +10,9 @@ import pytest
 CODE = """
 import sys
 import sardonyx
-from sardonyx.base.log import of_session
+from sardonyx.base.log import session_logger
 assert "logging" not in sys.modules
-log = of_session({severity})
+log = session_logger({severity})
 log.debug("one %d", 1)
 log.info("two")
 log.warning("three")

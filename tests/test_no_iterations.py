@@ -15,8 +15,8 @@ import onnxruntime
 import pytest
 
 import sardonyx
+from tests.pack.packs import embedded, opened, packed, uses_pack
 from tests.test_control import HEAD, check, count, model, ours
-from tests.weights.packs import embedded, opened, packed, uses_pack
 
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
 RUN_OPTIONS = (None, sardonyx.RunOptions())

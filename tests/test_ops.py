@@ -32,7 +32,7 @@ GOOD = [i for i, row in enumerate(ROWS) if row.fails is None]
 BAD = [i for i, row in enumerate(ROWS) if row.fails is not None]
 CONTROL = {("", name) for name in ("If", "Loop", "Scan", "SequenceMap")}  # in test_control.py
 SEARCHES = {("com.microsoft", n) for n in ("BeamSearch", "GreedySearch", "Sampling")}  # generation/
-SPARSE = {("com.microsoft", "SparseToDenseMatMul")}  # in session/test_sparse.py
+SPARSE = {("com.microsoft", "SparseToDenseMatMul")}  # in session/test_sparse_tensor.py
 
 
 def title(index: int) -> str:

@@ -62,7 +62,7 @@ thread() {
   is_there libtsan
   # It ends processes that fork and start threads again.
   tests -k "not fork and not child" tests/native/test_pool.py tests/session/test_threads.py tests/session/test_stress.py \
-    tests/session/test_programs.py tests/session/test_fast_path.py tests/weights/test_sharing.py
+    tests/session/test_program_cache.py tests/session/test_fast_path.py tests/weights/test_sharing.py
 }
 
 for kind in ${2:-address thread}; do "$kind"; done

@@ -1,4 +1,4 @@
-"""Sardonyx, an ONNX runtime for Python: `import sardonyx as ort`, and the program runs on."""
+"""Sardonyx, an ONNX runtime with onnxruntime's interface: `import sardonyx as ort`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sardonyx.base.bundle import bundle_of
 
 with bundle_of(__spec__):
-    import sardonyx.preload  # noqa: F401 - imported for what it imports
+    import sardonyx.preload  # noqa: F401 - imported for its side effect: it imports the ops of most models
     from sardonyx.errors import SardonyxError
     from sardonyx.ort.enums import (
         ExecutionMode,
@@ -48,7 +48,8 @@ with bundle_of(__spec__):
 
 if TYPE_CHECKING:
     from sardonyx import capi as capi
-    from sardonyx.custom_ops.declare import custom_op, native_op, unregister_custom_op
+    from sardonyx.custom_ops.native_op import native_op
+    from sardonyx.custom_ops.python_op import custom_op, unregister_custom_op
     from sardonyx.ort.adapters import AdapterFormat, LoraAdapter
     from sardonyx.ort.allocators import (
         OrtArenaCfg,
@@ -77,8 +78,8 @@ if TYPE_CHECKING:
     from sardonyx.weights.layouts import PrepackedWeightsContainer
     from sardonyx.weights.loading import DataLoader, LoaderManager, WeightReference
 
-# Names whose modules few programs need: imported when first asked for.
-_LATER: Final = {
+# Public names whose modules few programs need: imported on first access (PEP 562).
+_LAZY: Final = {
     "AdapterFormat": "sardonyx.ort.adapters",
     "DataLoader": "sardonyx.weights.loading",
     "IOBinding": "sardonyx.session.io_binding",
@@ -106,25 +107,25 @@ _LATER: Final = {
     "copy_tensors": "sardonyx.ort.ort_value_vector",
     "create_and_register_allocator": "sardonyx.ort.allocators",
     "create_and_register_allocator_v2": "sardonyx.ort.allocators",
-    "custom_op": "sardonyx.custom_ops.declare",
+    "custom_op": "sardonyx.custom_ops.python_op",
     "get_ep_devices": "sardonyx.ort.ep_devices",
-    "native_op": "sardonyx.custom_ops.declare",
+    "native_op": "sardonyx.custom_ops.native_op",
     "register_provider": "sardonyx.providers",
-    "unregister_custom_op": "sardonyx.custom_ops.declare",
+    "unregister_custom_op": "sardonyx.custom_ops.python_op",
     "unregister_provider": "sardonyx.providers",
 }
 
 
-if not TYPE_CHECKING:  # type checkers would take any name for granted
+if not TYPE_CHECKING:  # a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
         import importlib
 
         if name == "capi":
             return importlib.import_module("sardonyx.capi")
-        if name not in _LATER:
+        if name not in _LAZY:
             raise AttributeError(f"module 'sardonyx' has no attribute {name!r}")
-        value = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
+        value = globals()[name] = getattr(importlib.import_module(_LAZY[name]), name)
         return value
 
 

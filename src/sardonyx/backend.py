@@ -1,4 +1,4 @@
-"""ONNX's backend interface (onnx.backend.base), with onnxruntime's rules for what may be set."""
+"""ONNX's backend interface (onnx.backend.base); options as onnxruntime's backend allows them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sardonyx.load import NEWEST, NEWEST_IR
 from sardonyx.save.types import value_info
 from sardonyx.save.wire import Message
 
-# Models and their tests come from strangers: nothing here writes a file or changes a meaning.
+# Only options that neither write files nor change results: models and tests may be untrusted.
 _SESSION_OPTIONS: Final = frozenset((
     "enable_cpu_mem_arena", "enable_mem_pattern", "enable_mem_reuse", "execution_mode",
     "execution_order", "graph_optimization_level", "inter_op_num_threads", "intra_op_num_threads",
@@ -29,46 +29,46 @@ _RUN_OPTIONS: Final = frozenset((
 
 
 class Prepared:
-    """A model that is ready to run: what `Backend.prepare` makes."""
+    """A model that is ready to run: the result of `Backend.prepare`."""
 
     def __init__(self, session: sardonyx.InferenceSession) -> None:
         self._session = session
 
     def run(self, inputs: Any, **kwargs: Any) -> Any:
-        """The outputs for inputs in the model's order, or for the only one, or by name."""
+        """Return the outputs for inputs: a list in order, one value, or a dict by name."""
         names = [argument.name for argument in self._session.get_inputs()]
         if isinstance(inputs, Mapping):
             feed = dict(inputs)
         elif isinstance(inputs, (list, tuple)):
             if len(inputs) > len(names):
-                raise InvalidArgument(f"{len(inputs)} inputs for a model of {len(names)}")
+                raise InvalidArgument(f"{len(inputs)} inputs for a model that has {len(names)}")
             feed = dict(zip(names, inputs, strict=False))
         elif len(names) == 1:
             feed = {names[0]: inputs}
         else:
-            raise RuntimeError(f"the model has {len(names)} inputs: give a list")
+            raise RuntimeError(f"the model has {len(names)} inputs: pass a list")
         options = sardonyx.RunOptions()
         _set_options(options, kwargs, _RUN_OPTIONS)
         return self._session.run(None, feed, options)
 
 
 class Backend:
-    """The class that ONNX's tests, and programs for several runtimes, take a runtime by."""
+    """The interface of ONNX's backend tests and of programs that support several runtimes."""
 
     @classmethod
     def is_compatible(cls, model: Any, device: str | None = None, **kwargs: Any) -> bool:
-        """Whether models can run on a device; the model is not looked at."""
+        """Return whether models can run on a device; the model is not examined."""
         return cls.supports_device(device or sardonyx.get_device())
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whether there is such a device: "CPU", and "CUDA" or "GPU" where one is used."""
+        """Return whether a device is available: "CPU", and "CUDA" or "GPU" if there is one."""
         kind = device.partition(":")[0].upper()
         return ("GPU" if kind == "CUDA" else kind) in ("CPU", sardonyx.get_device())
 
     @classmethod
     def prepare(cls, model: Any, device: str | None = None, **kwargs: Any) -> Prepared:
-        """A session over a path, bytes or ModelProto; sessions and prepared models are kept."""
+        """Return a prepared model from a path, bytes, ModelProto, session or prepared model."""
         if isinstance(model, Prepared):
             return model
         if isinstance(model, sardonyx.InferenceSession):
@@ -81,7 +81,7 @@ class Backend:
 
     @classmethod
     def run_model(cls, model: Any, inputs: Any, device: str | None = None, **kwargs: Any) -> Any:
-        """Prepares a model and runs it once."""
+        """Prepare a model and run it once."""
         return cls.prepare(model, device, **kwargs).run(inputs, **kwargs)
 
     @classmethod
@@ -93,16 +93,16 @@ class Backend:
         outputs_info: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Runs one NodeProto as a model of its own.
+        """Run one NodeProto as a model of its own.
 
-        `opset_version` is that of the node's domain; the newest if it is not given.
+        `opset_version` is that of the node's domain; the default is the newest.
         """
         version = kwargs.pop("opset_version", NEWEST.get(node.domain, 1))
         return cls.run_model(_one_node(node, inputs, version), list(inputs), device, **kwargs)
 
 
 def _providers(device: str | None) -> list[Any]:
-    """Those for a device; all that there are if none is named."""
+    """Return the providers for a device; None: all available ones."""
     if device is None:
         return sardonyx.get_available_providers()
     kind, _, number = device.upper().partition(":")
@@ -112,9 +112,9 @@ def _providers(device: str | None) -> list[Any]:
     )
 
 
-def _set_options(options: Any, given: Mapping[str, Any], allowed: frozenset[str]) -> None:
-    """Sets what may be set; names that the options do not have are for others."""
-    for name, value in given.items():
+def _set_options(options: Any, values: Mapping[str, Any], allowed: frozenset[str]) -> None:
+    """Set the allowed options; names that the options do not have are ignored."""
+    for name, value in values.items():
         if name in allowed:
             setattr(options, name, value)
         elif hasattr(options, name):
@@ -125,10 +125,11 @@ def _set_options(options: Any, given: Mapping[str, Any], allowed: frozenset[str]
 
 
 def _one_node(node: Any, inputs: Sequence[Any], version: int) -> bytes:
-    """A model of one node, whose inputs have the types and shapes of values."""
+    """Serialize a model of one node, whose inputs have the types and shapes of `inputs`."""
     names = list(dict.fromkeys(name for name in node.input if name))
     if len(names) != len(inputs):
         raise InvalidArgument(f"{len(inputs)} values for {len(names)} inputs of {node.op_type}")
+    # Field numbers of ModelProto, GraphProto and OperatorSetIdProto in onnx.proto.
     graph = Message()
     graph.blob(1, node.SerializeToString())
     graph.text(2, node.op_type)
@@ -149,16 +150,16 @@ def _one_node(node: Any, inputs: Sequence[Any], version: int) -> bytes:
 
 
 def _fact(value: Any) -> AnyFact:
-    """The type and shape of an array, or of a list of arrays, whose shapes may differ."""
+    """Return the type and shape of an array, or of a list of arrays of any shapes."""
     if isinstance(value, (list, tuple)):
         if not value:
-            raise InvalidArgument("an empty list does not say what its elements would be")
+            raise InvalidArgument("the element type of an empty list is unknown")
         elem = _fact(value[0])
         return SequenceFact(elem.shaped(None) if isinstance(elem, Fact) else elem)
     array = np.asarray(value)
     dtype = by_numpy(array.dtype)
     if dtype is None:
-        raise InvalidArgument(f"ONNX has no type for arrays of {array.dtype}")
+        raise InvalidArgument(f"ONNX has no element type for {array.dtype}")
     return Fact(dtype, array.shape)
 
 

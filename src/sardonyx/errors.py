@@ -1,4 +1,4 @@
-"""Errors, with onnxruntime's names and codes: what is wrong, then where, then what to do."""
+"""Errors with onnxruntime's class names and codes; each says what, where, and what to do."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import errno
 from collections.abc import Iterator
 from typing import Final
 
-# What code raises that was given something its author did not think of.
+# Exceptions of code that received input it was not written for, such as a hostile pack.
 FAULTS: Final = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
 
 
 class Recoverable(Exception):
-    """Raised and caught inside the runtime, which goes on another way: no user sees it."""
+    """Raised and caught inside the runtime, which then takes a fallback: no user sees it."""
 
 
 class SardonyxError(Exception):
-    """What is wrong, and where. Every error a user can cause is one of these."""
+    """What is wrong, and where. The base class of every error that a user can cause."""
 
     code: int = 1
     label: str = "FAIL"
@@ -27,7 +27,7 @@ class SardonyxError(Exception):
         self.where = {key: str(value) for key, value in where.items()}
 
     def at(self, **where: object) -> SardonyxError:
-        """The same error, saying more of where; what is known already stays."""
+        """Add context to the error and return it; keys that are set already keep their values."""
         self.where = {**{key: str(value) for key, value in where.items()}, **self.where}
         return self
 
@@ -45,17 +45,17 @@ def _rebuild(kind: type[SardonyxError], what: str, where: dict[str, str]) -> Sar
 
 
 class Fail(SardonyxError):
-    """Something went wrong that no other class names."""
+    """A failure that no other class describes."""
 
 
 class InvalidArgument(SardonyxError):
-    """A value handed to a call does not fit the model."""
+    """An argument does not fit the model."""
 
     code, label = 2, "INVALID_ARGUMENT"
 
 
 class NoSuchFile(SardonyxError):
-    """The model file, or a file it names, is not there."""
+    """The model file, or a file it refers to, does not exist."""
 
     code, label = 3, "NO_SUCHFILE"
 
@@ -85,19 +85,19 @@ class InvalidProtobuf(SardonyxError):
 
 
 class ModelLoaded(SardonyxError):
-    """A session that has a model was given another."""
+    """A session that has a model is loaded with another."""
 
     code, label = 8, "MODEL_LOADED"
 
 
 class NotImplemented(SardonyxError):  # the name that programs written for onnxruntime catch
-    """The model asks for something that no provider here has."""
+    """The model needs something that no provider implements."""
 
     code, label = 9, "NOT_IMPLEMENTED"
 
 
 class InvalidGraph(SardonyxError):
-    """The model contradicts itself or the ONNX definition."""
+    """The model contradicts itself or the ONNX standard."""
 
     code, label = 10, "INVALID_GRAPH"
 
@@ -121,7 +121,7 @@ class ModelRequiresCompilation(SardonyxError):
 
 
 class NotFound(SardonyxError):
-    """What was asked for is not there."""
+    """The requested object does not exist."""
 
     code, label = 14, "NOT_FOUND"
 
@@ -133,7 +133,7 @@ class DeviceReset(SardonyxError):
 
 
 class ValueFault(InvalidArgument, RuntimeError):
-    """A value or a binding that cannot be; programs catch it as the RuntimeError it also is."""
+    """An invalid value or binding; also a RuntimeError, as programs for onnxruntime expect."""
 
 
 class ShapeError(InvalidGraph):
@@ -148,17 +148,17 @@ class InternalError(Fail):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that the system has no more memory: mmap raises an OSError then."""
+    """Return whether an error means out of memory; mmap raises an OSError with ENOMEM for it."""
     return isinstance(error, MemoryError) or (
         isinstance(error, OSError) and error.errno == errno.ENOMEM
     )
 
 
-def as_ours(error: Exception, doing: str, **where: object) -> SardonyxError:
-    """The error of ours for whatever was raised while `doing` something.
+def as_sardonyx_error(error: Exception, doing: str, **where: object) -> SardonyxError:
+    """Return the SardonyxError for any exception that was raised while `doing` something.
 
-    Memory that ran out, models that nest too deep and what the system refuses are no bugs; all
-    other errors that are not ours are.
+    Out of memory, too deep nesting and errors of the system are not bugs; all other exceptions
+    become an InternalError.
     """
     if isinstance(error, SardonyxError):
         return error.at(**where)
@@ -174,7 +174,7 @@ def as_ours(error: Exception, doing: str, **where: object) -> SardonyxError:
 
 @contextlib.contextmanager
 def located(**where: object) -> Iterator[None]:
-    """Adds where to any of our errors that pass through."""
+    """Add context to any SardonyxError raised in the block."""
     try:
         yield
     except SardonyxError as error:

@@ -1,4 +1,4 @@
-"""The version of this package, and of the onnxruntime whose interface it has."""
+"""The version of this package, and of the onnxruntime whose interface it implements."""
 
 from typing import Final
 

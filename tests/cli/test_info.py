@@ -16,7 +16,7 @@ from sardonyx.cli.console import short_name, shortened, table
 from sardonyx.models import DIGITS
 from sardonyx.providers.cpu.index import MULTIPLIES_BF16
 from tests.cli import models
-from tests.weights.packs import embedded
+from tests.pack.packs import embedded
 
 KEYS = {
     "model", "file_bytes", "producer", "graph", "ir_version", "opsets", "inputs", "outputs",

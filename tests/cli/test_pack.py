@@ -9,7 +9,7 @@ import pathlib
 import pytest
 
 from sardonyx.cli import main
-from tests.weights.packs import embedded, external
+from tests.pack.packs import embedded, external
 
 
 def test_a_standalone_model_is_its_own_pack(

@@ -10,8 +10,8 @@ import pytest
 
 import sardonyx
 from sardonyx import errors
+from tests.pack.packs import packed, uses_pack
 from tests.weights.models import ROWS, external, lookup, settle
-from tests.weights.packs import packed, uses_pack
 
 FEEDS = {"i": np.array([0, 2])}
 

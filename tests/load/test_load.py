@@ -87,7 +87,7 @@ def test_external_data(tmp_path: Path, where: str) -> None:
 
 def test_a_buffer_shorter_than_said() -> None:
     with pytest.raises(
-        sardonyx.SardonyxError, match="has 2 bytes, and its length is given as 1000000"
+        sardonyx.SardonyxError, match="has 2 bytes, and its length is stated as 1000000"
     ):
         sardonyx.SessionOptions().add_external_initializers_from_files_in_memory(
             ["w"], [b"ab"], [10**6]

@@ -30,7 +30,7 @@ class Known:
 KNOWN: tuple[Known, ...] = (
     Known(
         "only tensors are bound to memory, and an output is declared to be an optional",
-        frozenset(("bound",)), kind="refused", detail="optional.* lies in no one tensor",
+        frozenset(("bound",)), kind="refused", detail="optional.*, not a tensor",
     ),
     Known(
         "a tensor is carried in, and an optional comes back: these are two types",

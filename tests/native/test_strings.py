@@ -121,7 +121,7 @@ def test_scalars_and_strings_of_other_classes() -> None:
         (np.array([None], object), "a NoneType at element 0"),
         (np.array(["a", 1.5], object), "a float at element 1"),
         (np.array([b"a"], object), "a bytes at element 0"),
-        (np.array([b"a", b"\xff"]), "bytes that are no UTF-8 at element 1"),
+        (np.array([b"a", b"\xff"]), "bytes that are not UTF-8 at element 1"),
         (np.array([1.0]), "expected: \\(tensor\\(string\\)\\)"),
     ],
 )

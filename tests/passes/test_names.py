@@ -11,7 +11,7 @@ from onnx import parser
 
 import sardonyx
 from sardonyx.base.stages import Stages
-from sardonyx.compile import Options, lowered
+from sardonyx.compile import Options, load_and_lower
 from sardonyx.graph.dim import lone_name
 from sardonyx.graph.graph import Value
 from sardonyx.graph.verify import verify
@@ -81,7 +81,9 @@ def test_a_size_known_late_is_known_everywhere(body: str) -> None:
 @pytest.mark.parametrize("level", Level)
 def test_every_name_is_bound(body: str, level: Level) -> None:
     options = Options(providers=(), passes=PassOptions(level=level))
-    made = lowered(read_model(model(body), None, False, False), options, Stages(lambda: None))
+    made = load_and_lower(
+        read_model(model(body), None, False, False), options, Stages(lambda: None)
+    )
     verify(made.graph)
 
 

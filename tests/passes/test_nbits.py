@@ -423,7 +423,7 @@ def test_the_block_of_weights_that_have_none(asked: int, k: int, block: int) -> 
 @pytest.mark.parametrize(
     ("config", "match"),
     [
-        ({"accuracy_level": "5"}, "0 to 3 for exact products or 4"),
+        ({"accuracy_level": "5"}, "0 to 3 for float activations or 4"),
         ({"accuracy_level": "high"}, "not 'high'"),
         ({"block_size": "24"}, "power of two from 16 on"),
         ({"block_size": "-2"}, "not '-2'"),

@@ -20,7 +20,7 @@ from sardonyx.load.graph_text import parse, show
 from sardonyx.load.source import read_model
 from sardonyx.passes import lower, optimize
 from sardonyx.passes.options import PassOptions
-from tests.weights.packs import embedded, forged, opened, packed, uses_pack
+from tests.pack.packs import embedded, forged, opened, packed, uses_pack
 
 MARKED = """\
 in x: f32[B,8]

@@ -16,7 +16,7 @@ from sardonyx.errors import InvalidArgument
 from sardonyx.program.flat import SegmentBuilder
 from sardonyx.program.native import NativeSegment
 from sardonyx.schedule import Order
-from tests.weights.packs import opened, packed, uses_pack
+from tests.pack.packs import opened, packed, uses_pack
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
 ORDERS = [order.value for order in Order]

@@ -1,4 +1,4 @@
-"""Allocators as onnxruntime's programs describe and register them."""
+"""OrtMemoryInfo, OrtArenaCfg and registered allocators."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_memory_of_devices_is_not_shared() -> None:
         (lambda: ort.OrtArenaCfg({"bogus": 1}), InvalidArgument, "no option 'bogus'"),
         (lambda: ort.OrtArenaCfg({"max_mem": "a"}), InvalidArgument, "is a number"),
         (lambda: ort.OrtArenaCfg(-1), InvalidArgument, "is a number from 0 on"),
-        (lambda: ort.OrtArenaCfg(0, -1, -1, -1, -1), TypeError, "4 numbers"),
+        (lambda: ort.OrtArenaCfg(0, -1, -1, -1, -1), TypeError, "4 positional arguments"),
         (lambda: ort.OrtMemoryInfo("cpu", *CPU[1:]), InvalidArgument, "no memory 'cpu'"),
         (lambda: ort.create_and_register_allocator("Cpu"), TypeError, "OrtMemoryInfo"),
         (

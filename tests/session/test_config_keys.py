@@ -1,4 +1,4 @@
-"""Config keys of sessions: each is honoured, or says why it means nothing here."""
+"""Session config keys: each is supported, or logged with the reason why it has no effect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, parser
 
 import sardonyx
 from sardonyx import InferenceSession, SessionOptions, errors
-from sardonyx.ort.config_keys import ACCEPTED, HONOURED, OF_RUNS
+from sardonyx.ort.config_keys import IGNORED, RUN_KEYS, SUPPORTED
 
 ADD = parser.parse_model(
     """<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Add(x, x) }"""
@@ -35,20 +35,20 @@ def test_every_key_of_the_installed_onnxruntime_is_known() -> None:
     found = set(re.findall(form, library))
     keys = {k.decode() for k in found}
     assert len(keys) > 70
-    assert not keys - HONOURED - ACCEPTED.keys() - OF_RUNS
+    assert not keys - SUPPORTED - IGNORED.keys() - RUN_KEYS
 
 
-@pytest.mark.parametrize("key", sorted(ACCEPTED))
+@pytest.mark.parametrize("key", sorted(IGNORED))
 def test_keys_that_change_nothing_say_why(key: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "sardonyx"):
         SessionOptions().add_session_config_entry(key, "1")
-    said = f"the session config key {key} changes nothing here: {ACCEPTED[key]}"
+    said = f"the session config key {key} has no effect: {IGNORED[key]}"
     assert caplog.messages == [said]
-    assert not HONOURED & ACCEPTED.keys()
+    assert not SUPPORTED & IGNORED.keys()
 
 
 REFUSED = [
-    ("session.load_model_format", "ORT", errors.NotImplemented, "format that belongs to"),
+    ("session.load_model_format", "ORT", errors.NotImplemented, "format specific to"),
     ("session.save_model_format", "TFLITE", errors.InvalidArgument, "is ONNX, not 'TFLITE'"),
     ("session.disable_cpu_ep_fallback", "1", errors.Fail, "nodes run on the CPU"),
     ("session.intra_op.spin_duration_us", "-1", errors.InvalidArgument, "microseconds"),

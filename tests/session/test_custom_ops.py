@@ -1,18 +1,16 @@
-"""Ops of users: declared in numpy or C, inferred, run, refused."""
+"""Custom ops in Python and C: declaration, inference, execution, errors."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 
 import sardonyx
 from sardonyx import custom_op, native_op, unregister_custom_op
-from sardonyx.custom_ops.declare import _C_FUNCTION
+from sardonyx.custom_ops.native_op import C_FUNCTION
 from sardonyx.errors import (
     InvalidArgument,
     InvalidGraph,
@@ -21,20 +19,9 @@ from sardonyx.errors import (
     RuntimeException,
 )
 from sardonyx.graph.fact import Fact
-from sardonyx.ops import custom_ops, forget
+from tests.session.acme import session
 
-HEAD = '<ir_version: 10, opset_import: ["": 21, "acme": 1]>'
-
-
-@pytest.fixture(autouse=True)
-def _no_ops_left() -> Iterator[None]:
-    yield
-    for op in custom_ops():
-        forget(*op.key)
-
-
-def session(text: str) -> sardonyx.InferenceSession:
-    return sardonyx.InferenceSession(onnx.parser.parse_model(f"{HEAD} {text}").SerializeToString())
+pytestmark = pytest.mark.usefixtures("unregistered_ops")
 
 
 def run(text: str, **feeds: Any) -> list[Any]:
@@ -137,7 +124,7 @@ def test_what_is_no_size(size: Any) -> None:
 
 BAD_DECLARATIONS: dict[str, tuple[dict[str, Any], str]] = {
     "no type": ({"inputs": "x"}, "has no type"),
-    "no such type": ({"inputs": "x:flaot"}, "no element type"),
+    "no such type": ({"inputs": "x:flaot"}, "not an element type"),
     "loose letter": ({"outputs": "y:U"}, "that of no input"),
     "attribute": ({"attrs": {"a": True}}, "is a number, a text"),
     "shape": ({"shape": "last"}, "one of first, broadcast"),
@@ -181,7 +168,7 @@ def _axpy(inputs: Any, n_in: int, outputs: Any, n_out: int, numbers: Any, n_numb
     return 0
 
 
-AXPY = _C_FUNCTION(_axpy)
+AXPY = C_FUNCTION(_axpy)
 
 
 def native() -> None:
@@ -210,7 +197,7 @@ def test_a_native_function_is_a_native_step() -> None:
 
 def test_a_native_function_gets_no_strings() -> None:
     """It would be handed addresses of objects."""
-    function = _C_FUNCTION(lambda *_: 0)
+    function = C_FUNCTION(lambda *_: 0)
     native_op(function, "acme", "Any", inputs="x:T", outputs="y:T", shape="first")
     with pytest.raises(InvalidGraph, match="here one of strings"):
         session("g (string[n] x) => (string[n] y) { y = acme.Any(x) }")

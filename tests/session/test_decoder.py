@@ -1,4 +1,4 @@
-"""Language models from prompt to tokens: all forms of one model say the same."""
+"""Decoder models from prompt to tokens: all variants of one model agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fast path takes plain feeds; whatever is unusual about one takes the checked path."""
+"""The fast path accepts plain feeds; all others use the checked path."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from onnx import parser
 
 import sardonyx
-from sardonyx.custom_ops.declare import _C_FUNCTION, native_op
+from sardonyx.custom_ops.native_op import C_FUNCTION, native_op
 from sardonyx.errors import InvalidArgument
 
 TEXT = """
@@ -22,7 +22,7 @@ g (float[N, 4] x, float[N, 4] y) => (float[N, 4] z) { z = Add (x, y) }
 @pytest.fixture
 def session() -> sardonyx.InferenceSession:
     made = sardonyx.InferenceSession(parser.parse_model(TEXT).SerializeToString())
-    assert made._fast is not None
+    assert made._fast_path is not None
     return made
 
 
@@ -108,7 +108,7 @@ def test_what_branches_read_is_not_handed_out() -> None:
                   else_branch = b () => (float[2] e) { e = Identity(y) }>
     }"""
     session = sardonyx.InferenceSession(parser.parse_model(text))
-    assert session._fast is not None
+    assert session._fast_path is not None
     for c, want in ((True, [1, 4]), (False, [-1, -2])):
         made = session.run(None, {"x": np.float32([1, 2]), "c": np.array(c)})
         assert [m.tolist() for m in made] == [want]
@@ -153,7 +153,7 @@ def test_sizes_of_one_name_that_only_bodies_read(body: str, op: str, n: tuple[in
 
     def outcome(options: sardonyx.RunOptions | None) -> Any:
         session = sardonyx.InferenceSession(model)
-        assert session._fast is not None
+        assert session._fast_path is not None
         try:
             return session.run(None, feed, options)[0]
         except InvalidArgument as error:
@@ -175,12 +175,12 @@ def test_a_run_that_fails_is_not_run_again() -> None:
         calls.append(1)
         return 7
 
-    function = _C_FUNCTION(count)
+    function = C_FUNCTION(count)
     native_op(function, "acme", "Count", inputs="x:float", outputs="y:float", shape="first")
     text = """<ir_version: 10, opset_import: ["": 21, "acme": 1]>
     g (float[N] x) => (float[N] y) { y = acme.Count(x) }"""
     session = sardonyx.InferenceSession(parser.parse_model(text))
-    assert session._fast is not None
+    assert session._fast_path is not None
     with pytest.raises(InvalidArgument, match="the function returned the error 7") as error:
         session.run(None, {"x": np.ones(3, np.float32)})
     assert len(calls) == 1
@@ -195,7 +195,7 @@ def test_assumptions_of_bodies_are_checked_before_anything_runs() -> None:
         calls.append(1)
         return 0
 
-    function = _C_FUNCTION(copy)
+    function = C_FUNCTION(copy)
     native_op(function, "acme", "Touch", inputs="x:float", outputs="y:float", shape="first")
     text = """<ir_version: 10, opset_import: ["": 21, "acme": 1]>
     g (float[N] x, float[M] y, bool c) => (float[a] r, float[N] t) {
@@ -223,7 +223,7 @@ class Raises:
 def test_what_objects_of_a_user_raise(
     session: sardonyx.InferenceSession, fed: Any, options: sardonyx.RunOptions | None
 ) -> None:
-    with pytest.raises(InvalidArgument, match="cannot be made of what is given"):
+    with pytest.raises(InvalidArgument, match="the fed value cannot be converted"):
         session.run(None, {"x": fed, "y": rows(3)}, options)
 
 

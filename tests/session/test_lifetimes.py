@@ -1,4 +1,4 @@
-"""What outlives what: runs and their sessions, arrays and their memory, threads and the process."""
+"""Lifetimes: runs and sessions, arrays and their memory, threads and the process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_run_keeps_the_weights_that_it_reads() -> None:
     """The session may get another program while a run is under way."""
     session = sardonyx.InferenceSession(product())
     expected = session.run(None, feed(3))[0]
-    fast = session._fast
+    fast = session._fast_path
     assert fast is not None
     call = fast.call
     del session, fast

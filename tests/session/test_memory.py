@@ -1,4 +1,4 @@
-"""Memory of runs: kept while it is of use, given back, bounded, and gone with its session."""
+"""Memory of runs: cached blocks, shrinking, limits, and release with the session."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import itertools
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +22,7 @@ from sardonyx.errors import InvalidArgument, RuntimeException
 from sardonyx.ort.options import byte_count
 from sardonyx.program.limit import fullest, reach
 from sardonyx.program.native import NativeSegment
+from tests.session.concurrently import run_concurrently
 
 SHRINK = "memory.enable_memory_arena_shrinkage"
 LIMIT = "sardonyx.max_arena_bytes"
@@ -84,7 +84,7 @@ def feed(rows: int) -> dict[str, Any]:
 
 
 def pool(made: sardonyx.InferenceSession) -> native.BlockPool:
-    return made._shared.pool
+    return made._program.pool
 
 
 def shrinking(value: str = "cpu:0") -> sardonyx.RunOptions:
@@ -184,9 +184,9 @@ def test_no_device_shrinks_nothing() -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("cpu:1", "has no cpu:0"),
-        ("gpu:0", "has no cpu:0"),
-        ("cpu:-1", "has no cpu:0"),
+        ("cpu:1", "does not name cpu:0"),
+        ("gpu:0", "does not name cpu:0"),
+        ("cpu:-1", "does not name cpu:0"),
         ("cpu:x", "names the device 'cpu:x'"),
         ("CPU:0", "names the device 'CPU:0'"),
         ("cpu:0;npu:0", "names the device 'npu:0'"),
@@ -206,7 +206,7 @@ def test_an_arena_that_is_off_keeps_nothing() -> None:
     assert native.cached_bytes() == 0
     del held
     assert (pool(made).cached_bytes, pool(made).live_blocks) == (0, 0)
-    with pytest.raises(InvalidArgument, match="switched off"):
+    with pytest.raises(InvalidArgument, match="is disabled"):
         made.run(None, feed(1), shrinking())
 
 
@@ -263,19 +263,12 @@ def test_runs_of_several_threads_share_a_pool() -> None:
     made = session()
     rows = (16, 64, 128, 300)
     expected = {n: made.run(None, feed(n))[0].copy() for n in rows}
-    wrong: list[int] = []
 
-    def call(n: int) -> None:
+    def caller(n: int) -> Callable[[int], None]:
         inputs = feed(n)
-        same = (np.array_equal(made.run(None, inputs)[0], expected[n]) for _ in range(25))
-        wrong.extend(n for good in same if not good)
+        return lambda _: np.testing.assert_array_equal(made.run(None, inputs)[0], expected[n])
 
-    threads = [threading.Thread(target=call, args=(n,)) for n in rows]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    run_concurrently(*map(caller, rows), times=25)
     assert pool(made).live_blocks == 0
     for _ in range(40):
         made.run(None, feed(16))

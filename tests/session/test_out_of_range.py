@@ -1,4 +1,4 @@
-"""Numbers in the data that point outside: an error that names the node, and never a stray read."""
+"""Indices in data that are out of range: an error with the node's name, and no stray read."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from onnx import numpy_helper
 
 import sardonyx
 from sardonyx.ops import forget
+from tests.session.concurrently import run_concurrently
 
 TIMES = int(os.environ.get("SARDONYX_STRESS", "1"))
 WIDTH = 48
@@ -75,27 +76,8 @@ def _often() -> Iterator[None]:
 
 
 def at_once(*calls: Callable[[int], None], times: int = 60) -> None:
-    """Calls functions with 0, 1, ... on threads of their own, and raises what went wrong first."""
-    wrong: list[BaseException] = []
-    begin = threading.Barrier(len(calls), timeout=60)
-
-    def work(call: Callable[[int], None]) -> None:
-        try:
-            begin.wait()
-            for i in range(times * TIMES):
-                if wrong:
-                    return
-                call(i)
-        except BaseException as error:
-            wrong.append(error)
-
-    threads = [threading.Thread(target=work, args=(call,)) for call in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if wrong:
-        raise wrong[0]
+    """Call functions concurrently, as often as SARDONYX_STRESS asks."""
+    run_concurrently(*calls, times=times * TIMES)
 
 
 def runner(

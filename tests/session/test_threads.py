@@ -1,4 +1,4 @@
-"""Threads: the same bytes for any number of them, after a fork, with options, and until stopped."""
+"""Threads: equal bytes for any number, forks, options, and termination."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 import sardonyx
 import sardonyx._native as native
 from sardonyx.errors import Fail, InvalidArgument
+from tests.session.concurrently import run_concurrently
 
 NETWORK = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -76,18 +78,14 @@ def test_any_number_of_threads_gives_the_same_bytes() -> None:
 def test_many_callers_with_shapes_of_their_own() -> None:
     shared = session(2)
     expected = {n: as_bytes(shared.run(None, feed(n))) for n in range(1, 9)}
-    wrong: list[int] = []
 
-    def call(n: int) -> None:
-        found = (as_bytes(shared.run(None, feed(n))) for _ in range(10))
-        wrong.extend(n for f in found if f != expected[n])
+    def caller(n: int) -> Callable[[int], None]:
+        def call(_: int) -> None:
+            assert as_bytes(shared.run(None, feed(n))) == expected[n]
 
-    callers = [threading.Thread(target=call, args=(n,)) for n in expected]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    assert not wrong
+        return call
+
+    run_concurrently(*map(caller, expected), times=10)
 
 
 def test_outputs_that_are_kept_are_not_written_again() -> None:

@@ -250,11 +250,11 @@ GOOD = ROWS.tobytes()
 @pytest.mark.parametrize(
     ("files", "lengths", "says"),
     [
-        ({"w.data": GOOD}, [len(GOOD) + 1], rf"has {len(GOOD)} bytes, and its length is given"),
-        ({"w.data": GOOD}, [-1], "length is given as -1"),
-        ({"w.data": GOOD}, ["7"], "length is given as '7'"),
+        ({"w.data": GOOD}, [len(GOOD) + 1], rf"has {len(GOOD)} bytes, and its length is stated"),
+        ({"w.data": GOOD}, [-1], "length is stated as -1"),
+        ({"w.data": GOOD}, ["7"], "length is stated as '7'"),
         ({"w.data": GOOD}, [], "differ in number: 1, 1, 0"),
-        ({"w.data": GOOD, "./w.data": GOOD}, None, "the file ./w.data is given twice"),
+        ({"w.data": GOOD, "./w.data": GOOD}, None, "the file ./w.data is added twice"),
         ({"w.data": ROWS.T}, None, r"not contiguous: its strides are \[4, 192\]"),
         ({"w.data": memoryview(GOOD)[::2]}, None, "is not contiguous"),
         ({"w.data": np.array([None, 3], object)}, [16], "an array of objects"),
@@ -274,7 +274,7 @@ def test_a_refusal_adds_nothing() -> None:
     with pytest.raises(errors.InvalidArgument):
         options.add_external_initializers_from_files_in_memory(["a", "b"], [b"1", "2"], [1, 1])
     options.add_external_initializers_from_files_in_memory(["a"], [b"1"], [1])
-    with pytest.raises(errors.InvalidArgument, match="a is given twice"):
+    with pytest.raises(errors.InvalidArgument, match="a is added twice"):
         options.add_external_initializers_from_files_in_memory(["a"], [b"1"], [1])
 
 
@@ -341,7 +341,7 @@ def test_tensors_that_cannot_be_read() -> None:
 def test_an_initializer_is_given_once() -> None:
     options = sardonyx.SessionOptions()
     options.add_initializer("table", ROWS)
-    with pytest.raises(errors.InvalidArgument, match="table is given twice"):
+    with pytest.raises(errors.InvalidArgument, match="table is added twice"):
         options.add_initializer("table", ROWS)
     with pytest.raises(errors.InvalidArgument, match="1 names and 2 values"):
         options.add_external_initializers(["other"], [ROWS, ROWS])
@@ -408,7 +408,7 @@ def test_an_ort_value_says_what_it_is() -> None:
                  "is_tensor_sequence"):  # fmt: skip
         assert getattr(ours, name)() == getattr(theirs, name)(), name
     np.testing.assert_array_equal(ours.numpy(), ROWS)
-    with pytest.raises(errors.InvalidArgument, match="not datetime64"):
+    with pytest.raises(errors.InvalidArgument, match="no tensors of datetime64"):
         sardonyx.OrtValue.ortvalue_from_numpy(np.zeros(3, "datetime64[s]"))
     with pytest.raises(errors.InvalidArgument, match="cuda"):
         sardonyx.OrtValue.ortvalue_from_numpy(ROWS, "cuda")

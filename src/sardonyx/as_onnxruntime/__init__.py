@@ -1,9 +1,9 @@
-"""Programs written for onnxruntime, run on Sardonyx: `import onnxruntime` finds us.
+"""Runs programs written for onnxruntime on Sardonyx: `import onnxruntime` imports Sardonyx.
 
     python -m sardonyx.as_onnxruntime SCRIPT | -m MODULE | -c CODE [ARGS...]
 
-The folder `shadow` holds a package `onnxruntime` and its metadata. It comes first on the path of
-modules, in this process and, through PYTHONPATH, in those that it starts.
+The folder `shadow` has a package `onnxruntime` and its metadata. It is put first on sys.path of
+this process and, through PYTHONPATH, of its child processes.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ SHADOW: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shadow
 
 
 def install(*, children: bool = True) -> None:
-    """Lets every later `import onnxruntime` find Sardonyx, here and in child processes.
+    """Make every later `import onnxruntime` import Sardonyx, here and in child processes.
 
-    Call it before anything imports onnxruntime: what has been imported stays as it is.
+    It must be called before anything imports onnxruntime.
     """
-    there = sys.modules.get("onnxruntime")
-    if there is not None:
-        place = os.path.abspath(getattr(there, "__file__", None) or "")
-        if not place.startswith(SHADOW + os.sep):
+    imported = sys.modules.get("onnxruntime")
+    if imported is not None:
+        path = os.path.abspath(getattr(imported, "__file__", None) or "")
+        if not path.startswith(SHADOW + os.sep):
             raise ImportError(
-                f"onnxruntime is imported already, from {place}: call "
+                f"onnxruntime is imported already, from {path}: call "
                 "sardonyx.as_onnxruntime.install() before anything imports it"
             )
     if SHADOW not in sys.path:
@@ -35,7 +35,7 @@ def install(*, children: bool = True) -> None:
 
 
 def environment() -> dict[str, str]:
-    """What the environment of a Python process needs to have onnxruntime's name lead here."""
+    """Return the environment variables of a Python process that imports Sardonyx instead."""
     before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     paths = [SHADOW, *(path for path in before if path and path != SHADOW)]
     return {"PYTHONPATH": os.pathsep.join(paths)}

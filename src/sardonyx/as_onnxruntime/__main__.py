@@ -1,7 +1,7 @@
-"""`python -m sardonyx.as_onnxruntime`: Python itself, started anew with our path before others.
+"""`python -m sardonyx.as_onnxruntime`: re-executes the interpreter with `shadow` on PYTHONPATH.
 
-The program is the interpreter's from its first line on, so arguments, `__main__`, exit codes,
-tracebacks and child processes are what they are without us.
+The interpreter itself runs the program, so arguments, `__main__`, exit codes, tracebacks and child
+processes are the same as without Sardonyx.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCRIPT is a file, a folder or a zip file; - reads the program from the standard 
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """Becomes the program; returns only errors of usage."""
+    """Replace this process by the program; exit with a message for wrong arguments."""
     if not arguments or arguments[0] in ("-h", "--help"):
         (sys.stdout if arguments else sys.stderr).write(USAGE)
         raise SystemExit(0 if arguments else 2)
@@ -32,14 +32,14 @@ def main(arguments: list[str]) -> NoReturn:
     if first in ("-m", "-c") and len(arguments) == 1:
         sys.exit(f"{USAGE}\n{first} needs an argument")
     if sys.flags.ignore_environment:
-        sys.exit("python -I and -E ignore PYTHONPATH, by which onnxruntime is found here")
+        sys.exit("python -I and -E ignore PYTHONPATH, which makes onnxruntime importable")
     os.environ.update(environment())
     flags = interpreter_flags(sys.orig_argv, len(arguments))
     os.execv(sys.executable, [sys.executable, *flags, *arguments])
 
 
 def interpreter_flags(words: list[str], arguments: int) -> list[str]:
-    """What stood between python and our -m, which may share its word: -Wd -Om NAME, -OmNAME."""
+    """Return the flags before `-m MODULE`, which may be joined: -Wd -Om MODULE, -OmMODULE."""
     before = words[1 : len(words) - arguments]
     last = before.pop()
     letters = before.pop() if last == MODULE else last.removesuffix(MODULE)

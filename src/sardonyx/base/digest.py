@@ -1,4 +1,4 @@
-"""Digests of bytes: hashlib's, without OpenSSL, which takes 3 ms to import."""
+"""blake2b without importing hashlib, whose OpenSSL takes 3 ms to import."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from hashlib import blake2b
 else:
     try:
-        from _blake2 import blake2b  # CPython's own, which hashlib hands out
+        from _blake2 import blake2b  # the implementation in CPython that hashlib exports
     except ImportError:
         from hashlib import blake2b
 

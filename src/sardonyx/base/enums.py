@@ -1,4 +1,4 @@
-"""How the enumerations of onnxruntime's interface look."""
+"""The base class of the enumerations in onnxruntime's interface."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from enum import Enum, IntEnum
 
 
 class Named(IntEnum):
-    """A number that is shown by its name, as onnxruntime shows it."""
+    """An IntEnum whose str is its name, as in onnxruntime."""
 
     __str__ = Enum.__str__

@@ -1,4 +1,4 @@
-"""Locks that a forked child finds open, whichever of its parent's threads held them."""
+"""Fork-safe locks: in a forked child, locks held by other threads of the parent are released."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sardonyx.errors import ValueFault
 
 
 class Lock:
-    """A lock for `with`. A child of a fork finds it held only where the forking thread holds it."""
+    """A lock for `with`. In a forked child it is held only if the forking thread holds it."""
 
     __slots__ = ("__weakref__", "_holder", "_lock")
 
@@ -21,19 +21,19 @@ class Lock:
         _LOCKS.add(self)
 
     @property
-    def is_mine(self) -> bool:
-        """Whether the calling thread holds it."""
+    def is_held_here(self) -> bool:
+        """Whether the calling thread holds the lock."""
         return self._holder == threading.get_ident()
 
     def try_acquire(self) -> bool:
-        """Takes the lock if nobody holds it; whoever got it calls `release`."""
+        """Acquire the lock without waiting; if True, the caller must call `release`."""
         if not self._lock.acquire(blocking=False):
             return False
         self._holder = threading.get_ident()
         return True
 
     def release(self) -> None:
-        """Gives back what `try_acquire` took."""
+        """Release the lock after `try_acquire`."""
         self._holder = None
         self._lock.release()
 
@@ -45,30 +45,33 @@ class Lock:
         self._holder = None
         self._lock.release()
 
-    def renew(self) -> None:
-        """After a fork: held by the thread that lives on, if that held it, else by nobody."""
+    def reset_after_fork(self) -> None:
+        """Replace the lock after a fork; it stays held if the surviving thread held it."""
         self._lock = threading.Lock()
-        if self.is_mine:
+        if self.is_held_here:
             self._lock.acquire()
         else:
             self._holder = None
 
 
 class NonReentrantLock(Lock):
-    """A lock around code of the user's: a thread that holds it and asks again gets an error."""
+    """A lock held while user code runs: acquiring it again in the same thread is an error.
+
+    A plain lock would deadlock, a re-entrant one would let the inner call see half-made state.
+    """
 
     __slots__ = ("_what",)
 
     def __init__(self, what: str) -> None:
-        """`what` the holder does, for the error."""
+        """`what` describes what the holder does, for the error message."""
         super().__init__()
         self._what = what
 
     def __enter__(self) -> None:
-        if self.is_mine:
+        if self.is_held_here:
             raise ValueFault(
-                f"this thread is {self._what}, and code that this called asks for it again",
-                hint="let a custom op, or a callback, use another session or binding",
+                f"this thread is {self._what}, and a callback of it tries to do so again",
+                hint="use another session or binding in a custom op or callback",
             )
         super().__enter__()
 
@@ -78,7 +81,7 @@ _LOCKS: Final[WeakSet[Lock]] = WeakSet()
 
 def _after_fork() -> None:
     for lock in list(_LOCKS):
-        lock.renew()
+        lock.reset_after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,7 +1,7 @@
-"""Logging: Python's own, under the name "sardonyx", with onnxruntime's severities.
+"""Logging: Python's logger "sardonyx", with onnxruntime's severities.
 
-Python's module takes milliseconds to import: that is done when there is something to say that a
-session asks for, or when the program has imported it itself and may have set it up.
+The logging module takes milliseconds to import. It is imported for the first message that a
+session's severity enables, or if the program has imported, and perhaps configured, it itself.
 """
 
 from __future__ import annotations
@@ -20,95 +20,94 @@ if TYPE_CHECKING:
 # Python's levels by onnxruntime's severities: 0 verbose, 1 info, 2 warning, 3 error, 4 fatal.
 SEVERITIES: Final = (10, 20, 30, 40, 50)
 _ROOT: Final = "sardonyx"
-_floor: Final[ContextVar[int]] = ContextVar("floor", default=0)
+_min_level: Final[ContextVar[int]] = ContextVar("min_level", default=0)
 
 
 class Logger:
-    """One of Python's loggers, of a session where it has a severity of its own."""
+    """Python's logger "sardonyx" or its child for sessions of one severity."""
 
     __slots__ = ("_severity",)
 
     def __init__(self, severity: int = -1) -> None:
         self._severity = severity
 
-    def debug(self, text: str, *given: object) -> None:
-        """Says what only those want who look for the reason of something."""
+    def debug(self, text: str, *args: object) -> None:
+        """Log a message for debugging."""
         if self._severity == 0 or "logging" in sys.modules:
-            self.python().debug(text, *given, stacklevel=2)
+            self.python().debug(text, *args, stacklevel=2)
 
-    def info(self, text: str, *given: object) -> None:
-        """Says what was done."""
+    def info(self, text: str, *args: object) -> None:
+        """Log what was done."""
         if self._severity in (0, 1) or "logging" in sys.modules:
-            self.python().info(text, *given, stacklevel=2)
+            self.python().info(text, *args, stacklevel=2)
 
-    def warning(self, text: str, *given: object) -> None:
-        """Says what may not be meant so."""
-        self.python().warning(text, *given, stacklevel=2)
+    def warning(self, text: str, *args: object) -> None:
+        """Log something that may be unintended."""
+        self.python().warning(text, *args, stacklevel=2)
 
-    def exception(self, text: str, *given: object) -> None:
-        """Says what went wrong, with the error that is being handled."""
-        self.python().exception(text, *given, stacklevel=2)
+    def exception(self, text: str, *args: object) -> None:
+        """Log an error, with the exception that is being handled."""
+        self.python().exception(text, *args, stacklevel=2)
 
     def python(self) -> logging.Logger:
-        """Python's logger."""
-        found = _python()
+        """Return the logging.Logger; imports logging."""
+        root = _root_logger()
         if self._severity < 0:
-            return found
-        own = found.getChild(f"severity{self._severity}")
-        own.setLevel(SEVERITIES[min(self._severity, len(SEVERITIES) - 1)])
-        show()
-        return own
+            return root
+        child = root.getChild(f"severity{self._severity}")
+        child.setLevel(SEVERITIES[min(self._severity, len(SEVERITIES) - 1)])
+        ensure_handler()
+        return child
 
 
 logger: Final = Logger()
 
 
-def _python() -> logging.Logger:
+def _root_logger() -> logging.Logger:
     import logging
 
-    found = logging.getLogger(_ROOT)
-    if _is_wanted not in found.filters:
-        found.addFilter(_is_wanted)
-    return found
+    root = logging.getLogger(_ROOT)
+    if _is_enabled not in root.filters:
+        root.addFilter(_is_enabled)
+    return root
 
 
-def _is_wanted(record: Any) -> bool:
-    wanted: bool = record.levelno >= _floor.get()
-    return wanted
+def _is_enabled(record: Any) -> bool:
+    return bool(record.levelno >= _min_level.get())
 
 
 def set_severity(level: int) -> None:
-    """Shows messages from this severity on, for the whole process."""
+    """Show messages of this severity and above, for the whole process."""
     if not 0 <= level < len(SEVERITIES):
         raise InvalidArgument(f"a log severity is 0 (verbose) to 4 (fatal), not {level}")
-    _python().setLevel(SEVERITIES[level])
-    show()
+    _root_logger().setLevel(SEVERITIES[level])
+    ensure_handler()
 
 
 @contextlib.contextmanager
 def at_severity(level: int) -> Iterator[None]:
-    """Holds back what is said below a session's severity while the session is made."""
+    """Suppress messages below a session's severity in this context, while the session compiles."""
     if level < 0:
         yield
         return
-    token = _floor.set(SEVERITIES[min(level, len(SEVERITIES) - 1)])
+    token = _min_level.set(SEVERITIES[min(level, len(SEVERITIES) - 1)])
     try:
         yield
     finally:
-        _floor.reset(token)
+        _min_level.reset(token)
 
 
-def of_session(level: int) -> Logger:
-    """The logger of a session: ours, or where a severity is asked for one of its own."""
+def session_logger(level: int) -> Logger:
+    """Return the logger of a session with this severity; -1: the default logger."""
     return logger if level < 0 else Logger(level)
 
 
-def show() -> None:
-    """Sends messages to stderr, unless the program has set up logging itself."""
+def ensure_handler() -> None:
+    """Send messages to stderr, unless the program has configured logging itself."""
     import logging
 
-    found = _python()
-    if not found.hasHandlers():
+    root = _root_logger()
+    if not root.hasHandlers():
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s [%(levelname)s:sardonyx] %(message)s"))
-        found.addHandler(handler)
+        root.addHandler(handler)

@@ -1,6 +1,6 @@
-"""The one store of a process: memory that weights take, shared by all sessions that want the same.
+"""Stores of objects that sessions of one process share: packed weights and compiled programs.
 
-Arrays are held weakly here and strongly by sessions: the last one to let go frees them.
+Objects are held weakly here and strongly by sessions: the last session that uses one frees it.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from sardonyx.base.records import frozen
 Array = np.ndarray[Any, np.dtype[Any]]
 T = TypeVar("T")
 
-_HUGE: Final = 4 << 20  # bytes from which huge pages pay
+_HUGE: Final = 4 << 20  # bytes from which huge pages are worth their rounding up
 
 
 def pages(size_bytes: int) -> Array:
-    """Bytes on pages of their own, which go back to the system when the last reader is gone.
+    """Return bytes in an anonymous mapping, which is unmapped when the last reader is gone.
 
-    What malloc frees it may keep, and packed weights are the largest memory that a session has.
+    malloc may keep freed memory, and packed weights are the largest memory of a session.
     """
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     memory = mmap.mmap(-1, max(1, size_bytes), flags)
     if size_bytes >= _HUGE:
-        with contextlib.suppress(OSError):  # a system without them
+        with contextlib.suppress(OSError):  # a kernel without huge pages
             memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, np.uint8, size_bytes)
 
 
 def on_pages(array: Array) -> Array:
-    """A copy of an array on pages of its own."""
+    """Return a copy of an array in a mapping of its own."""
     copy: Array = pages(array.nbytes).view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
@@ -44,24 +44,29 @@ def on_pages(array: Array) -> Array:
 
 @frozen
 class _Entry(Generic[T]):
-    """A thing, and what must live as long for its key to mean the same bytes."""
+    """A shared object, and what must live as long for its key to identify the same bytes."""
 
-    made: ref[T]
+    shared: ref[T]
     keeps: object
 
 
 class Store(Generic[T]):
-    """Things by what they are made of. Threads that want the same one wait for its maker."""
+    """Objects shared by key. Held weakly: the last user of an object frees it.
 
-    def __init__(self, serves: Callable[[T], bool] = lambda _: True) -> None:
-        """`serves` is asked whether what is there may be had again."""
-        self._serves = serves
+    Thread-safe. `_lock` guards `_entries` and `_makers`, and is never held while an object is made.
+    The maker of a key holds the lock that `_makers` has for it; threads that need the same object
+    wait for that lock.
+    """
+
+    def __init__(self, is_valid: Callable[[T], bool] = lambda _: True) -> None:
+        """An object for which `is_valid` is False is not shared again."""
+        self._is_valid = is_valid
         self._entries: dict[Hashable, _Entry[T]] = {}
-        self._makers: dict[Hashable, Lock] = {}  # held by those who make the thing of a key
+        self._makers: dict[Hashable, Lock] = {}
         self._lock = Lock()
 
     def share(self, key: Hashable | None, make: Callable[[], T], keeps: object = None) -> T:
-        """The thing of a key, made if nobody has it. None is the key of what must not be shared."""
+        """Return the object of a key, made if there is none; None: never shared."""
         if key is None:
             return make()
         with self._lock:
@@ -71,41 +76,42 @@ class Store(Generic[T]):
         return found
 
     def share_many(
-        self, wanted: Mapping[Hashable, object], make: Callable[[list[Hashable]], Sequence[T]]
+        self, requested: Mapping[Hashable, object], make: Callable[[list[Hashable]], Sequence[T]]
     ) -> dict[Hashable, T]:
-        """The things of keys, with what each keeps; `make` makes all that are missing at once.
+        """Return the objects of keys, mapped to what each keeps; `make` makes the missing ones.
 
-        Nobody waits for another before its own are made, so that no two wait for each other.
+        Deadlock-free: a thread waits for other makers only after its own objects are made and its
+        lock is released.
         """
         found: dict[Hashable, T] = {}
-        while len(found) < len(wanted):
+        while len(found) < len(requested):
             maker = Lock()
             with maker:
-                missing, others = self._claim(wanted, found, maker)
+                missing, others = self._claim(requested, found, maker)
                 try:
-                    things = make(missing) if missing else ()
+                    made = make(missing) if missing else ()
                     with self._lock:
-                        for key, thing in zip(missing, things, strict=True):
-                            found[key] = thing
-                            self._entries[key] = self._entry(key, thing, wanted[key])
+                        for key, shared in zip(missing, made, strict=True):
+                            found[key] = shared
+                            self._entries[key] = self._entry(key, shared, requested[key])
                 finally:
-                    self._let_go(missing, maker)
+                    self._release(missing, maker)
             for key, other in others.items():
-                with other:  # whose thread is done, or was left behind by a fork
-                    self._let_go([key], other)
+                with other:  # its thread is done, or does not exist after a fork
+                    self._release([key], other)
         return found
 
     def _claim(
-        self, wanted: Mapping[Hashable, object], found: dict[Hashable, T], maker: Lock
+        self, requested: Mapping[Hashable, object], found: dict[Hashable, T], maker: Lock
     ) -> tuple[list[Hashable], dict[Hashable, Lock]]:
-        """Fills in what is there; the keys that `maker` is to make, and who makes the others."""
+        """Add existing objects to `found`; return the keys for `maker`, and other makers."""
         missing: list[Hashable] = []
         others: dict[Hashable, Lock] = {}
         with self._lock:
-            for key in wanted:
-                thing = found[key] if key in found else self._find(key)
-                if thing is not None:
-                    found[key] = thing
+            for key in requested:
+                shared = found[key] if key in found else self._find(key)
+                if shared is not None:
+                    found[key] = shared
                 elif key in self._makers:
                     others[key] = self._makers[key]
                 else:
@@ -113,7 +119,7 @@ class Store(Generic[T]):
                     missing.append(key)
         return missing, others
 
-    def _let_go(self, keys: list[Hashable], maker: Lock) -> None:
+    def _release(self, keys: list[Hashable], maker: Lock) -> None:
         with self._lock:
             for key in keys:
                 if self._makers.get(key) is maker:
@@ -121,23 +127,23 @@ class Store(Generic[T]):
 
     def _find(self, key: Hashable) -> T | None:
         entry = self._entries.get(key)
-        found = None if entry is None else entry.made()
-        return found if found is not None and self._serves(found) else None
+        found = None if entry is None else entry.shared()
+        return found if found is not None and self._is_valid(found) else None
 
-    def _entry(self, key: Hashable, made: T, keeps: object) -> _Entry[T]:
+    def _entry(self, key: Hashable, shared: T, keeps: object) -> _Entry[T]:
         def forget(dead: ref[T]) -> None:
-            # No lock: a thing may die while its own thread holds it. One that came in the place
-            # of this is put back.
+            # Without the lock, which this very thread may hold when the object dies: dict
+            # operations are atomic. An entry that has replaced the dead one is put back.
             entry = self._entries.pop(key, None)
-            if entry is not None and entry.made is not dead:
+            if entry is not None and entry.shared is not dead:
                 self._entries.setdefault(key, entry)
 
-        return _Entry(ref(made, forget), keeps)
+        return _Entry(ref(shared, forget), keeps)
 
     def holds(self, key: Hashable) -> bool:
-        """Whether some session has the thing of a key."""
+        """Return whether some session uses the object of a key."""
         with self._lock:
             return self._find(key) is not None
 
 
-STORE: Final[Store[Array]] = Store()
+STORE: Final[Store[Array]] = Store()  # weights of all sessions

@@ -1,4 +1,4 @@
-"""The stages of a load: their times, and what an unexpected error in one of them was doing."""
+"""Stages of compiling a model: their times, and the context of unexpected errors in them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from sardonyx.errors import Recoverable, SardonyxError, as_ours
+from sardonyx.errors import Recoverable, SardonyxError, as_sardonyx_error
 
-# What a stage does, for errors that come out of it.
-_DOING: Final = {
+# What a stage does, for error messages.
+_DESCRIPTIONS: Final = {
     "load": "loading the model",
     "infer": "inferring the model's types and shapes",
     "optimize": "optimizing the graph",
@@ -19,7 +19,7 @@ _DOING: Final = {
     "place": "placing nodes on providers",
     "schedule": "ordering the nodes",
     "memory": "planning memory",
-    "program": "making the program",
+    "program": "emitting the program",
     "pack": "reading the pack",
     "write_pack": "writing the pack",
     "weights": "preparing the weights",
@@ -27,7 +27,7 @@ _DOING: Final = {
 
 
 class Stages:
-    """Times the stages of a load. Always on: it costs two clock readings a stage."""
+    """Times the stages of a load. Always on: it costs two clock readings per stage."""
 
     def __init__(self, before: Callable[[], None] = lambda: None) -> None:
         self.start = time.perf_counter()
@@ -36,7 +36,7 @@ class Stages:
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """One stage of several, one after the other."""
+        """Time one stage, and convert unexpected exceptions in it to a SardonyxError."""
         self._before()
         started = time.perf_counter()
         try:
@@ -44,10 +44,10 @@ class Stages:
         except (SardonyxError, Recoverable):
             raise
         except Exception as error:
-            raise as_ours(error, _DOING[name]) from error
+            raise as_sardonyx_error(error, _DESCRIPTIONS[name]) from error
         finally:
             self.spans.append((name, started, time.perf_counter()))
 
     def seconds(self) -> dict[str, float]:
-        """How long each stage took."""
+        """Return the duration of each stage."""
         return {name: end - start for name, start, end in self.spans}

@@ -1,4 +1,4 @@
-"""Tensors of torch, met without importing it: who is one, and its memory as numpy sees it."""
+"""Torch tensors without importing torch: recognize them, and view their memory as arrays."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from sardonyx.errors import ValueFault
 
 
 def is_tensor(value: object) -> bool:
-    """Whether a value is a tensor of torch, which is not imported to find out."""
+    """Return whether a value is a torch tensor, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
 
 
 class Borrowed:
-    """Memory of a tensor of torch on the CPU as numpy takes it, which keeps the tensor alive.
+    """The memory of a torch tensor on the CPU through numpy's array interface; keeps it alive.
 
-    `Tensor.numpy` would forbid resizing the tensor's storage for ever, and FSDP does resize those
-    of parameters. Nothing keeps the storage as it is, then: what outlives a call calls `check`.
+    `Tensor.numpy` would make the tensor's storage unresizable forever, and FSDP resizes those of
+    parameters. So the storage may still be resized: users that outlive a call must call `check`.
     """
 
     __slots__ = ("__array_interface__", "_address", "_tensor")
@@ -37,18 +37,18 @@ class Borrowed:
         }
 
     def check(self) -> None:
-        """Refuses to read on where the storage was resized, so that the elements moved or went."""
+        """Raise an error if the storage was resized, so that the elements moved or were freed."""
         tensor = self._tensor
         end = (tensor.storage_offset() + tensor.numel()) * tensor.element_size()
         if tensor.data_ptr() != self._address or tensor.untyped_storage().nbytes() < end:
             raise ValueFault(
-                "the storage of the tensor that a value lies over was resized",
-                hint="make or bind the value again",
+                "the storage of the tensor that a value refers to was resized",
+                hint="create or bind the value again",
             )
 
 
 def borrowed(array: object) -> Borrowed | None:
-    """What lends an array its memory, if that is a tensor of torch."""
+    """Return the borrowed torch memory that an array is a view of; None if it is not."""
     while isinstance(array, np.ndarray):
         array = array.base
     return array if isinstance(array, Borrowed) else None

@@ -1,4 +1,4 @@
-"""The module layout of onnxruntime.capi, for programs that import from there."""
+"""The modules of onnxruntime.capi, for programs that import from there."""
 
 from sardonyx.capi import (
     _pybind_state,

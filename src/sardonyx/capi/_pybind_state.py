@@ -1,3 +1,3 @@
-"""Names that programs import from onnxruntime.capi._pybind_state: all of the native module's."""
+"""onnxruntime.capi._pybind_state: all names of onnxruntime_pybind11_state."""
 
 from sardonyx.capi.onnxruntime_pybind11_state import *  # noqa: F403

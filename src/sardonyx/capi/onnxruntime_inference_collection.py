@@ -1,4 +1,4 @@
-"""Names that programs import from onnxruntime.capi.onnxruntime_inference_collection."""
+"""The public names of onnxruntime.capi.onnxruntime_inference_collection."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Session = InferenceSession
 def make_get_initializer_location_func_wrapper(
     get_initializer_location_func: LocationFunc,
 ) -> LocationFunc:
-    """The function itself: it is called with OrtValues as it is."""
+    """Return the function unchanged: it is called with OrtValues already."""
     return get_initializer_location_func
 
 
@@ -33,11 +33,11 @@ def check_and_normalize_provider_args(
     provider_options: Sequence[dict[Any, Any]] | None,
     available_provider_names: Sequence[str],
 ) -> tuple[list[str], list[dict[str, str]]]:
-    """Names of providers that are available, and the options of each."""
+    """Return the names of the available providers among these, and the options of each."""
     if not providers:
         return [], []
-    wanted = normalized(providers, provider_options, available_provider_names)
-    return list(wanted), list(wanted.values())
+    options_by_name = normalized(providers, provider_options, available_provider_names)
+    return list(options_by_name), list(options_by_name.values())
 
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Names that programs import from onnxruntime.capi.onnxruntime_pybind11_state."""
+"""The public names of onnxruntime.capi.onnxruntime_pybind11_state."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ from sardonyx.ort.ep_devices import (
     get_hardware_devices,
     get_model_compatibility_for_ep_devices,
 )
-from sardonyx.ort.nbit_quantization import (
+from sardonyx.ort.matmul_nbits_quantizer import (
     quantize_matmul_2bits,
     quantize_matmul_4bits,
     quantize_matmul_8bits,
@@ -109,16 +109,16 @@ kSameAsRequested = ArenaExtendStrategy.kSameAsRequested  # noqa: N816
 
 
 class SessionObjectInitializer:
-    """What `get_session_initializer` gives: a name that programs hand about."""
+    """The result of `get_session_initializer`, without contents."""
 
 
 def get_default_session_options() -> SessionOptions:
-    """New options with their defaults."""
+    """Return new options with their defaults."""
     return SessionOptions()
 
 
 def get_session_initializer() -> SessionObjectInitializer:
-    """Kept for programs that call it."""
+    """Return a new SessionObjectInitializer, for compatibility."""
     return SessionObjectInitializer()
 
 

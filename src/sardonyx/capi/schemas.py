@@ -1,4 +1,4 @@
-"""Schemas and kernels as onnxruntime's module lists them, from our own table of ops."""
+"""onnxruntime's lists of operator schemas and kernels, from the declarations in ops/."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sardonyx.graph.op import GRADIENT, INTERNAL, Attr, Op, Slot
 from sardonyx.ops import all_ops
 from sardonyx.providers import CPU, available
 
-_ANY_VERSION: Final = 2**31 - 1
-_OWN: Final = (INTERNAL, GRADIENT)
+_INT_MAX: Final = 2**31 - 1  # no upper limit: of versions, inputs and outputs
+_HIDDEN_DOMAINS: Final = (INTERNAL, GRADIENT)
 
 
 class AttrType(IntEnum):
-    """Kinds of attributes."""
+    """Types of attributes, with the values of onnx.AttributeProto."""
 
     FLOAT = 1
     INT = 2
@@ -42,7 +42,7 @@ _KINDS: Final = {
 
 
 class FormalParameterOption(IntEnum):
-    """Whether a parameter is there once, perhaps, or any number of times."""
+    """Whether a parameter is required, optional or variadic."""
 
     Single = 0
     Optional = 1
@@ -50,7 +50,7 @@ class FormalParameterOption(IntEnum):
 
 
 class SupportType(IntEnum):
-    """Whether an op is here to stay."""
+    """Whether an op is experimental."""
 
     COMMON = 0
     EXPERIMENTAL = 1
@@ -64,7 +64,7 @@ class Attribute:
     type: AttrType | None
     required: bool
     description: str = ""
-    _default_value: object = None  # itself, not as a message
+    _default_value: object = None  # the Python value, not an AttributeProto
 
 
 @frozen
@@ -81,7 +81,7 @@ class FormalParameter:
 
 @frozen
 class TypeConstraintParam:
-    """The types that a letter stands for."""
+    """The types that a type variable allows."""
 
     type_param_str: str
     allowed_type_strs: list[str]
@@ -90,7 +90,7 @@ class TypeConstraintParam:
 
 @frozen
 class OpSchema:
-    """An op in the version that nodes are upgraded to while loading."""
+    """The schema of an op in its newest version, to which nodes are upgraded while loading."""
 
     AttrType: ClassVar = AttrType
     Attribute: ClassVar = Attribute
@@ -119,13 +119,13 @@ class OpSchema:
 
     @staticmethod
     def is_infinite(number: int) -> bool:
-        """Whether a number of inputs or outputs stands for any number."""
-        return number == _ANY_VERSION
+        """Return whether a number of inputs or outputs means any number."""
+        return number == _INT_MAX
 
 
 @frozen
 class KernelDef:
-    """An op that a provider runs, with the types that it takes."""
+    """An op that a provider runs, with its types."""
 
     op_name: str
     domain: str
@@ -139,38 +139,38 @@ opkernel: Final = SimpleNamespace(KernelDef=KernelDef)
 
 
 def get_all_operator_schema() -> list[OpSchema]:
-    """Every op that models may have; older versions of an op are read as the one listed."""
-    return [_schema(op) for op in all_ops() if op.domain not in _OWN]
+    """Return the schema of every op, in its newest version only."""
+    return [_schema(op) for op in all_ops() if op.domain not in _HIDDEN_DOMAINS]
 
 
 def get_all_opkernel_def() -> list[KernelDef]:
-    """Every op, run by the CPU provider: natively, or by its numpy reference."""
+    """Return every op as a kernel of the CPU provider: native, or the numpy reference."""
     return [
         KernelDef(
             op.name,
             op.domain,
             CPU,
-            (op.since, _ANY_VERSION),
-            {letter: _texts(types) for letter, types in op.types.items()},
+            (op.since, _INT_MAX),
+            {variable: _type_names(types) for variable, types in op.types.items()},
         )
         for op in all_ops()
-        if op.domain not in _OWN
+        if op.domain not in _HIDDEN_DOMAINS
     ]
 
 
 def get_registered_ep_kernel_defs(ep_name: str) -> list[KernelDef]:
-    """The kernels of one provider."""
+    """Return the kernels of one provider."""
     if ep_name not in available():
-        raise ValueFault(f"there is no provider {ep_name!r}; there are {', '.join(available())}")
+        raise ValueFault(f"there is no provider {ep_name!r}; available: {', '.join(available())}")
     return get_all_opkernel_def()
 
 
 def _schema(op: Op) -> OpSchema:
-    least = [
+    required = [
         sum(not (s.optional or s.variadic) for s in slots) for slots in (op.inputs, op.outputs)
     ]
-    most = [
-        _ANY_VERSION if slots and slots[-1].variadic else len(slots)
+    maximal = [
+        _INT_MAX if slots and slots[-1].variadic else len(slots)
         for slots in (op.inputs, op.outputs)
     ]
     return OpSchema(
@@ -181,11 +181,11 @@ def _schema(op: Op) -> OpSchema:
         attributes={name: _attribute(op, name) for name in op.attrs},
         inputs=[_parameter(op, slot) for slot in op.inputs],
         outputs=[_parameter(op, slot) for slot in op.outputs],
-        type_constraints=[TypeConstraintParam(k, _texts(v)) for k, v in op.types.items()],
-        min_input=least[0],
-        max_input=most[0],
-        min_output=least[1],
-        max_output=most[1],
+        type_constraints=[TypeConstraintParam(k, _type_names(v)) for k, v in op.types.items()],
+        min_input=required[0],
+        max_input=maximal[0],
+        min_output=required[1],
+        max_output=maximal[1],
         has_type_and_shape_inference_function=op.infer_rule is not None,
     )
 
@@ -209,8 +209,8 @@ def _parameter(op: Op, slot: Slot) -> FormalParameter:
     if slot.variadic:
         option = FormalParameterOption.Variadic
     types = op.types.get(slot.type, ALL) if slot.type else frozenset()
-    return FormalParameter(slot.name, set(_texts(types)), slot.type, option)
+    return FormalParameter(slot.name, set(_type_names(types)), slot.type, option)
 
 
-def _texts(types: frozenset[DType]) -> list[str]:
+def _type_names(types: frozenset[DType]) -> list[str]:
     return [f"tensor({t.ort_name})" for t in sorted(types, key=lambda t: t.onnx)]

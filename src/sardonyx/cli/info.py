@@ -29,7 +29,7 @@ from sardonyx.program.flat import SegmentBuilder
 from sardonyx.program.native import NativeSegment
 from sardonyx.program.program import Program
 from sardonyx.providers.cpu.index import MULTIPLIES_BF16
-from sardonyx.reports.weights import COPIED, MAPPED, PACKED, FormReport, forms_of
+from sardonyx.reports.weights import COPIED, MAPPED, PACKED, WeightLayoutReport, weight_layouts_of
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -124,7 +124,7 @@ def op_name(node: Node) -> str:
 
 def _weights(compiled: Compiled, file: str, names: Mapping[object, str]) -> list[dict[str, Any]]:
     """Return the facts about each constant that a node reads, the largest first."""
-    graph, forms = compiled.model.graph, forms_of(compiled.program)
+    graph, forms = compiled.model.graph, weight_layouts_of(compiled.program)
     # Reversed, so that a constant with several names gets its first one.
     constants = {id(const): (name, const) for name, const in reversed(list(_constants(graph)))}
     for const in forms:  # adds those that only lowering created
@@ -165,7 +165,7 @@ def _name(const: Const, names: Mapping[object, str]) -> str:
     return names[max(weights, key=lambda c: c.length).place] if weights else ""
 
 
-def _form(form: FormReport) -> dict[str, Any]:
+def _form(form: WeightLayoutReport) -> dict[str, Any]:
     return {
         "layout": form.layout,
         "state": form.state,
@@ -175,7 +175,7 @@ def _form(form: FormReport) -> dict[str, Any]:
     }
 
 
-def _note_shared(weights: list[dict[str, Any]], forms: list[list[FormReport]]) -> None:
+def _note_shared(weights: list[dict[str, Any]], forms: list[list[WeightLayoutReport]]) -> None:
     """Add to each layout the other weights in the same memory, which counts only for the first."""
     users: dict[object, list[int]] = {}
     for i, of_weight in enumerate(forms):

@@ -12,7 +12,7 @@ from sardonyx.base.records import replace
 from sardonyx.base.units import format_bytes, format_seconds
 from sardonyx.cli.arguments import UsageError
 from sardonyx.cli.console import activity, printable, say
-from sardonyx.compile import Options, given_bytes, settings_of
+from sardonyx.compile import Options, pack_settings, read_source
 from sardonyx.compile.pack_model import Request, Written, pack, standalone
 from sardonyx.errors import Fail
 from sardonyx.ort.enums import GraphOptimizationLevel as Level
@@ -90,8 +90,8 @@ def _verify(arguments: argparse.Namespace, options: Options) -> int:
     if not os.path.exists(path):
         raise Fail(f"there is no pack {path}", hint=f"sardonyx pack {arguments.model} creates it")
     try:
-        model = given_bytes(arguments.model, options)
-        opened = read(path, model, settings_of(options), PackOptions(verify=True))
+        model = read_source(arguments.model, options)
+        opened = read(path, model, pack_settings(options), PackOptions(verify=True))
     except Broken as error:
         raise Fail(f"the pack {path} cannot be used: {error}") from None
     if arguments.json:

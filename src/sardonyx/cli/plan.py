@@ -16,10 +16,10 @@ from sardonyx.cli.console import activity, printable, say
 from sardonyx.cli.inputs import Shapes, bound, settle
 from sardonyx.cli.measure import start
 from sardonyx.cli.plan_advice import Advice, advise
-from sardonyx.reports.memory import Tensor, Timeline
-from sardonyx.reports.memory_timeline import open_sizes, timeline
+from sardonyx.reports.timeline import Tensor, Timeline
+from sardonyx.reports.timeline_builder import open_sizes, timeline
 from sardonyx.session import InferenceSession
-from sardonyx.session.program_cache import Shared
+from sardonyx.session.program_cache import SharedProgram
 
 DEFAULT: Final = ORDERS[0]
 _KEY: Final = "sardonyx.execution_order"
@@ -117,7 +117,7 @@ def _timeline(
 ) -> Timeline:
     """Return the timeline of a run, recompiling the model if the sizes violate assumptions."""
 
-    def attempt(shared: Shared) -> Timeline:
+    def attempt(shared: SharedProgram) -> Timeline:
         program = shared.compiled.program
         return timeline(program, {**bound(program.inputs, shapes), **assumed}, order)
 

@@ -10,7 +10,7 @@ from sardonyx.base.units import format_bytes
 from sardonyx.cli.console import short_name
 from sardonyx.errors import SardonyxError
 from sardonyx.graph.guard import AssumptionFailed
-from sardonyx.reports.memory import Tensor, Timeline, simulate
+from sardonyx.reports.timeline import Tensor, Timeline, simulate
 
 # Shares of the peak that are worth mentioning.
 _MUCH: Final = 0.1

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from sardonyx.cli.console import format_shape, printable
 from sardonyx.cli.plan import DEFAULT, Planned
-from sardonyx.reports.memory import OWN, Tensor, Timeline, takes_over
+from sardonyx.reports.timeline import OWN, Tensor, Timeline, takes_over
 
 _FOLDER: Final = pathlib.Path(__file__).parent / "page"
 _SCRIPTS: Final = ("figures.js", "chart.js", "plan.js")

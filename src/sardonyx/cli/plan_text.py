@@ -15,7 +15,7 @@ from sardonyx.cli.console import (
     table,
 )
 from sardonyx.cli.plan import DEFAULT, Planned
-from sardonyx.reports.memory import Tensor, Timeline
+from sardonyx.reports.timeline import Tensor, Timeline
 
 
 def show(planned: Planned, top: int) -> None:

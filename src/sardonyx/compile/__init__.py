@@ -1,4 +1,10 @@
-"""From a model to something that runs: each line of `compile` is a stage, and each a folder."""
+"""The compiler pipeline, from a model file to a program; each stage is a package of that name.
+
+    load -> infer -> optimize (-> save) -> lower    `load_and_lower`, or all of it from a pack
+    -> place -> schedule -> memory -> program       `emit_program`
+
+A stage takes the result of the one before and imports no later one. Stateless and thread-safe.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +33,7 @@ from sardonyx.pack.lookup import (
 )
 from sardonyx.passes import lower, optimize
 from sardonyx.passes.options import PassOptions
-from sardonyx.place import Placement, Provider, Wishes, place
+from sardonyx.place import Placement, PlacementPreferences, Provider, place
 from sardonyx.program.emit import emit
 from sardonyx.program.program import Program
 from sardonyx.schedule import OrderOptions, schedule
@@ -39,102 +45,98 @@ if TYPE_CHECKING:
 
 @frozen
 class Options:
-    """Everything that compiling may be told."""
+    """The options of `compile`, by stage."""
 
     providers: Sequence[Provider]
     load: LoadOptions = field(default_factory=LoadOptions)
     passes: PassOptions = field(default_factory=PassOptions)
     save: SaveOptions | None = None
-    pack: PackOptions | None = None  # None: packs are neither looked for nor written
-    check: Callable[[], None] = lambda: None  # called before each stage; raises to end the load
+    pack: PackOptions | None = None  # None: packs are neither read nor written
+    check: Callable[[], None] = lambda: None  # called before each stage; raises to cancel
     container: PrepackedWeightsContainer | None = None
     order: OrderOptions = field(default_factory=OrderOptions)
-    shapes: Shapes | None = field(default_factory=dict)  # as `infer` takes them
-    outputs: tuple[str, ...] = ()  # those to be computed; none named: all
-    wishes: Wishes = field(default_factory=Wishes)
+    shapes: Shapes | None = field(default_factory=dict)  # of inputs, see `infer`
+    outputs: tuple[str, ...] = ()  # names of those to compute; empty: all
+    preferences: PlacementPreferences = field(default_factory=PlacementPreferences)
 
 
 @frozen
 class Compiled:
-    """A program, with the model that it came from and what was decided on the way."""
+    """A program, with its lowered model, placement and the times of the stages."""
 
     model: Model
     placement: Placement
     program: Program
     stages: Stages
-    is_standalone: bool = False  # out of a pack, which is all that there is of the model
+    is_standalone: bool = False  # from a standalone pack: there is no model to compile again
 
 
 def compile(source: Any, options: Options) -> Compiled:
-    """The whole line, from a file, bytes or buffers to a program."""
-    with Paused():
-        return _compile(source, options)
+    """Compile a model from a file, bytes or buffers."""
+    with Paused():  # garbage collection
+        stages = Stages(options.check)
+        model_bytes = read_source(source, options)
+        compiled = _from_pack(model_bytes, options, stages)
+        if compiled is not None:
+            return compiled
+        lowered = Found(load_and_lower(model_bytes, options, stages), Forms())
+        return _emit(_through_cache(model_bytes, lowered, options, stages), options, stages)
 
 
-def _compile(source: Any, options: Options) -> Compiled:
-    stages = Stages(options.check)
-    given = given_bytes(source, options)
-    made = _from_pack(given, options, stages)
-    if made is None:
-        found = Found(lowered(given, options, stages), Forms())
-        made = _finished(_cached(given, found, options, stages), options, stages)
-    return made
-
-
-def _finished(found: Found, options: Options, stages: Stages) -> Compiled:
-    placement, program = program_of(found.model, options, stages, found.forms)
-    return Compiled(found.model, placement, program, stages, found.is_standalone)
+def _emit(lowered: Found, options: Options, stages: Stages) -> Compiled:
+    placement, program = emit_program(lowered.model, options, stages, lowered.forms)
+    return Compiled(lowered.model, placement, program, stages, lowered.is_standalone)
 
 
 def load_model(source: Any, options: LoadOptions | None = None) -> Model:
-    """Load a model; its Gradient nodes become the nodes that compute the gradients."""
+    """Load a model, with Gradient nodes replaced by the nodes that compute the gradients."""
     model = load(source, options or LoadOptions())
     if model.has_gradient_nodes:
-        from sardonyx.train.nodes import with_gradients  # few models have such nodes
+        from sardonyx.train.nodes import with_gradients  # few models have them
 
         model = with_gradients(model)
     return model
 
 
-def given_bytes(source: Any, options: Options) -> ModelBytes:
-    """A model's bytes, read unless they were."""
+def read_source(source: Any, options: Options) -> ModelBytes:
+    """Return the model's bytes; a source that is already loaded is returned unchanged."""
     if isinstance(source, ModelBytes):
         return source
     load = options.load
     return read_model(source, load.folder, load.in_memory, load.copies)
 
 
-def lowered(given: ModelBytes, options: Options, stages: Stages) -> Model:
-    """The part of the line that a pack stands for.
+def load_and_lower(source: ModelBytes, options: Options, stages: Stages) -> Model:
+    """Run the stages from load to lower, whose result a pack stores.
 
-    Where sizes contradict each other if dims of equal names are equal, names are taken for
-    comments, as onnxruntime does: what runs feed is checked all the same.
+    If the assumption that dims of equal names are equal contradicts the shapes, compile again
+    without it: onnxruntime treats names as comments. Fed shapes are checked in both cases.
     """
     try:
-        return _lowered(given, options, stages)
+        return _load_and_lower(source, options, stages)
     except ShapeError as error:
         if options.load.split_names:
             raise
-        apart = replace(options, load=replace(options.load, split_names=True))
+        split = replace(options, load=replace(options.load, split_names=True))
         try:
-            return _lowered(given, apart, stages)
+            return _load_and_lower(source, split, stages)
         except SardonyxError:
             raise error from None
 
 
-def _lowered(given: ModelBytes, options: Options, stages: Stages) -> Model:
+def _load_and_lower(source: ModelBytes, options: Options, stages: Stages) -> Model:
     with stages.stage("load"):
-        model = load_model(given, options.load)
+        model = load_model(source, options.load)
         if options.outputs:
             model = model.with_outputs(options.outputs)
     with stages.stage("infer"):
         model = _inferred(model, options)
         model.check_outputs(options.load.is_strict)
-        options.wishes.mark(model.graph)
+        options.preferences.mark(model.graph)
     with stages.stage("optimize"):
         optimize(model.graph, options.passes)
     if options.save is not None:
-        from sardonyx.save import save  # the writer is not needed otherwise, and slow to import
+        from sardonyx.save import save  # rarely needed, and slow to import
 
         with stages.stage("save"):
             save(model, options.save)
@@ -144,18 +146,20 @@ def _lowered(given: ModelBytes, options: Options, stages: Stages) -> Model:
 
 
 def _inferred(model: Model, options: Options) -> Model:
-    """The model with facts on its values; few models need more than `infer` for that."""
+    """Infer facts for all values; change the model where open ranks would leave it slow."""
     assumes = not options.load.split_names
-    if options.save is not None:  # what is saved must hold for all sizes
+    if options.save is not None:  # a saved model must be valid for all sizes
         infer(model.graph, assumes)
         return model
     infer(model.graph, assumes, options.shapes)
     if model.graph.scope.parted:
+        # An If whose branches differ in rank: sink its readers into the branches.
         from sardonyx.passes.sink import sunk
 
-        again = sunk(model.graph, lambda graph: infer(graph, assumes, options.shapes))
-        model = model if again is None else replace(model, graph=again)
+        graph = sunk(model.graph, lambda graph: infer(graph, assumes, options.shapes))
+        model = model if graph is None else replace(model, graph=graph)
     if model.graph.scope.loose:
+        # A scalar in one branch, a vector of one element in the other: make both vectors.
         from sardonyx.passes.ranks import settle_ranks
 
         if not settle_ranks(model.graph):
@@ -163,12 +167,14 @@ def _inferred(model: Model, options: Options) -> Model:
     return model
 
 
-def program_of(
+def emit_program(
     model: Model, options: Options, stages: Stages, forms: Forms | None = None
 ) -> tuple[Placement, Program]:
-    """The part that every load takes."""
+    """Run the stages from place to program, with or without a pack."""
     with stages.stage("place"):
-        placement = place(model.graph, options.providers, options.wishes, _host_lowering(options))
+        placement = place(
+            model.graph, options.providers, options.preferences, _host_lowering(options)
+        )
     with stages.stage("schedule"):
         order = schedule(placement, options.order)
     with stages.stage("memory"):
@@ -180,7 +186,7 @@ def program_of(
 
 
 def _host_lowering(options: Options) -> Callable[[Graph], None] | None:
-    """The passes for what devices leave to the CPU, where the graph is one for devices."""
+    """Return the passes for the nodes left to the CPU, if the graph was lowered for a device."""
     if not options.passes.for_device:
         return None
     from sardonyx.passes.device import widen_masks
@@ -196,52 +202,52 @@ def _host_lowering(options: Options) -> Callable[[Graph], None] | None:
     return run
 
 
-def _from_pack(given: ModelBytes, options: Options, stages: Stages) -> Compiled | None:
-    """The model out of its pack, if it has one that serves; one to be saved is made anew."""
-    if options.pack is None or not _may_pack(given, options) or not may_have(given, options.pack):
+def _from_pack(source: ModelBytes, options: Options, stages: Stages) -> Compiled | None:
+    """Compile from a matching pack; None: there is none, or the model is to be saved."""
+    if options.pack is None or not _may_pack(source, options) or not may_have(source, options.pack):
         return None
     with stages.stage("pack"):
-        found = find(given, lambda: settings_of(options), options.pack, options.check)
-    if found is None:
+        lowered = find(source, lambda: pack_settings(options), options.pack, options.check)
+    if lowered is None:
         return None
     try:
-        return _finished(found, options, stages)
+        return _emit(lowered, options, stages)
     except ModelLoadCanceled:
         raise
     except (SardonyxError, AttributeError, *FAULTS) as error:
-        # Its graph was inferred; what providers trip over only a hostile one has.
-        logger.warning("the pack of %s is not used: %s", given.source.name, error)
+        # The graph passed inference; only a hostile one has what providers do not expect.
+        logger.warning("the pack of %s is not used: %s", source.source.name, error)
         return None
 
 
-def settings_of(options: Options) -> dict[str, Any]:
-    """The options that a pack must have been made with."""
+def pack_settings(options: Options) -> dict[str, Any]:
+    """Return the options that a pack must have been written with."""
     from sardonyx.pack.identity import settings
 
     return settings(options.load, options.passes)
 
 
-def _may_pack(given: ModelBytes, options: Options) -> bool:
-    return options.save is None and not options.load.initializers and serves(given)
+def _may_pack(source: ModelBytes, options: Options) -> bool:
+    return options.save is None and not options.load.initializers and serves(source)
 
 
-def _cached(given: ModelBytes, made: Found, options: Options, stages: Stages) -> Found:
-    """The same model out of the pack that the cache was asked to keep; as it is if it cannot be."""
-    if options.pack is None or options.pack.cache is None or not _may_pack(given, options):
-        return made
+def _through_cache(source: ModelBytes, lowered: Found, options: Options, stages: Stages) -> Found:
+    """Write the model to the pack cache, if there is one, and return it as read from the pack."""
+    if options.pack is None or options.pack.cache is None or not _may_pack(source, options):
+        return lowered
     from sardonyx.compile.pack_model import Request, write
     from sardonyx.pack.read import read
 
-    chosen = settings_of(options)
-    path = cache_path(given, chosen, options.pack.cache)
+    settings = pack_settings(options)
+    path = cache_path(source, settings, options.pack.cache)
     try:
         with stages.stage("write_pack"):
-            write(Request(path), given, made.model, options)
+            write(Request(path), source, lowered.model, options)
         with stages.stage("pack"):
-            return read(path, given, chosen, options.pack, options.check)
+            return read(path, source, settings, options.pack, options.check)
     except ModelLoadCanceled:
         raise
     except (SardonyxError, Broken, OSError) as error:
         what = error.what if isinstance(error, SardonyxError) else error
-        logger.warning("the pack %s was not written, and the session does without: %s", path, what)
-    return made
+        logger.warning("the pack %s was not written; the session runs without it: %s", path, what)
+    return lowered

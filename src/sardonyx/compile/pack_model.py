@@ -1,133 +1,157 @@
-"""Writes packs: compiles up to the program, which says in what forms kernels want weights."""
+"""Writes packs: compiles up to the program, which determines the weight layouts of kernels."""
 
 from __future__ import annotations
 
 import io
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from sardonyx.base.collector import Paused
 from sardonyx.base.records import frozen
 from sardonyx.base.stages import Stages
-from sardonyx.compile import Options, given_bytes, lowered, program_of, settings_of
+from sardonyx.compile import (
+    Options,
+    emit_program,
+    load_and_lower,
+    pack_settings,
+    read_source,
+)
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.const import Const, Source
+from sardonyx.load import LoadOptions
 from sardonyx.load.model import Model
 from sardonyx.load.source import Files, ModelBytes, settled
 from sardonyx.pack.lookup import SUFFIX, serves
 from sardonyx.pack.write import Label, Load, Parcel, Report, parcel, sort
 from sardonyx.pack.write import write as write_file
+from sardonyx.place import Provider
 from sardonyx.weights.layouts import Wanted
 
 
-def _silent(done: int, total: int) -> None:
-    """Says nothing of how far it is."""
+def _no_progress(done: int, total: int) -> None:
+    """Report no progress."""
 
 
 @frozen
 class Request:
-    """A pack to write: where, and for whom."""
+    """A pack to write."""
 
     path: str
-    any_level: bool = False  # serves every level of optimization
-    report: Report = _silent
+    any_level: bool = False  # valid for every optimization level
+    report: Report = _no_progress
 
 
 @frozen
 class Written:
-    """A pack that was written."""
+    """A written pack."""
 
     path: str
     size_bytes: int
-    doubled: list[tuple[Const, int]]  # weights in more than one form, and their extra bytes
+    doubled: list[tuple[Const, int]]  # weights in more than one layout, and their extra bytes
 
 
 def pack(source: Any, options: Options, request: Request) -> Written:
-    """Writes the pack of a model, beside which it stays."""
+    """Write the pack of a model, which is still needed to load it."""
     from sardonyx.pack.target import check_pack
 
-    given = _given(source, options)
+    source = _read_packable(source, options)
     with Paused():
-        model = lowered(given, options, Stages(options.check))
-        _check_target(request.path, given)
+        model = load_and_lower(source, options, Stages(options.check))
+        _check_target(request.path, source)
         check_pack(request.path)
-        return write(request, given, model, options)
+        return write(request, source, model, options)
 
 
-def write(request: Request, given: ModelBytes, model: Model, options: Options) -> Written:
-    """Writes the pack of a model that is lowered already."""
-    goods, load = _sorted(model, options, standalone=False)
+def write(request: Request, source: ModelBytes, model: Model, options: Options) -> Written:
+    """Write the pack of a lowered model."""
+    goods, load = _contents(model, options, standalone=False)
     cache = None if options.pack is None else options.pack.cache
-    label = Label(given, settings_of(options), request.any_level, cache=cache)
-    return _written(request, goods, load, label)
+    label = Label(source, pack_settings(options), request.any_level, cache=cache)
+    return _write_file(request, goods, load, label)
+
+
+def pack_saved(options: Options, providers: Sequence[Provider]) -> Written:
+    """Write the pack of the optimized model that `compile` has just saved, beside it."""
+    assert options.save is not None
+    path = options.save.path
+    load = LoadOptions(
+        dims_by_name=options.load.dims_by_name,
+        dims_by_denotation=options.load.dims_by_denotation,
+    )
+    request = Request(f"{path}{SUFFIX}", any_level=True)
+    return pack(path, Options(providers, load, options.passes), request)
 
 
 def standalone(source: Any, options: Options, request: Request) -> Written:
-    """Writes a model that needs no other file than its pack: `path` and `path.pack`."""
+    """Write a standalone model, `path` and `path.pack`, which needs no other file."""
     from sardonyx.base.atomic_file import writing
     from sardonyx.pack.target import check_model, check_pack
     from sardonyx.save.stub import stub
 
-    given = _given(source, options)
+    source = _read_packable(source, options)
     with Paused():
-        model = lowered(given, options, Stages(options.check))
+        model = load_and_lower(source, options, Stages(options.check))
         for path, check in ((request.path, check_model), (request.path + SUFFIX, check_pack)):
-            _check_target(path, given)  # first: what belongs to the model is not to be removed
+            _check_target(path, source)  # first: the error of `check` suggests to remove the file
             check(path)
-        goods, load = _sorted(model, options, standalone=True)
+        goods, load = _contents(model, options, standalone=True)
         memory = io.BytesIO()
         stub(model).write(memory)
-        source_ = Source(memoryview(memory.getvalue()), request.path)
-        label = Label(
-            ModelBytes(source_, Files(None), "uri"), settings_of(options), standalone=True
+        stub_bytes = ModelBytes(
+            Source(memoryview(memory.getvalue()), request.path), Files(None), "uri"
         )
-        beside = Request(request.path + SUFFIX, report=request.report)
-        written = _written(beside, goods, load, label)
-    with writing(request.path) as file:  # after the pack: a model is never without its weights
+        label = Label(stub_bytes, pack_settings(options), standalone=True)
+        pack_request = Request(request.path + SUFFIX, report=request.report)
+        written = _write_file(pack_request, goods, load, label)
+    with writing(request.path) as file:  # after the pack: the model never exists without weights
         file.write(memory.getvalue())
     return written
 
 
-def _given(source: Any, options: Options) -> ModelBytes:
-    """A model that can be packed; one that was just written, when its times tell it from others."""
+def _read_packable(source: Any, options: Options) -> ModelBytes:
+    """Read a model that can be packed.
+
+    Waits until the times of a file that was just written identify its contents.
+    """
     if isinstance(source, (str, os.PathLike)):
         settled(os.fspath(source))
-    given = given_bytes(source, options)
-    _check(given)
-    return given
+    model_bytes = read_source(source, options)
+    _check_packable(model_bytes)
+    return model_bytes
 
 
-def _check(given: ModelBytes) -> None:
-    if not serves(given):
+def _check_packable(source: ModelBytes) -> None:
+    if not serves(source):
         raise InvalidArgument(
-            "a model whose bytes may change has no pack", hint="give the path of a file"
+            "a model whose bytes may change has no pack", hint="pass the path of a file"
         )
-    from sardonyx.save.stub import is_stub  # a session that writes its own pack needs none of it
+    from sardonyx.save.stub import is_stub  # not needed by sessions that write a pack cache
 
-    if is_stub(given.source.data):
+    if is_stub(source.source.data):
         raise InvalidArgument(
-            f"{given.source.name} is a standalone model, its own pack: there is nothing to pack",
-            hint="pack the model that it was made of; --verify reads the pack that it has",
+            f"{source.source.name} is a standalone model, its own pack: there is nothing to pack",
+            hint="pack the original model; --verify checks the pack that this one has",
         )
 
 
-def _check_target(path: str, given: ModelBytes) -> None:
-    """Refuses to write over what is packed."""
-    for name in (given.files.model_path, *given.files.states()):
+def _check_target(path: str, source: ModelBytes) -> None:
+    """Raise an error if the target is a file of the model."""
+    for name in (source.files.model_path, *source.files.states()):
         if name is not None and os.path.exists(path) and os.path.samefile(path, name):
             raise InvalidArgument(
                 f"{path} is a file of the model itself", hint="choose another name for the pack"
             )
 
 
-def _sorted(model: Model, options: Options, standalone: bool) -> tuple[Parcel, Load]:
-    """What a pack will hold: asked of the program that a load from it will make."""
+def _contents(model: Model, options: Options, standalone: bool) -> tuple[Parcel, Load]:
+    """Return the contents of a pack: the layouts read by the program that a load will emit."""
     goods = parcel(model)
     wanted = Wanted()
-    program_of(goods.model, options, Stages())[1].wants(wanted)
+    emit_program(goods.model, options, Stages())[1].wants(wanted)
     return goods, sort(goods, wanted.wants, standalone)
 
 
-def _written(request: Request, goods: Parcel, load: Load, label: Label) -> Written:
+def _write_file(request: Request, goods: Parcel, load: Load, label: Label) -> Written:
     size = write_file(request.path, goods, load, label, request.report)
     return Written(request.path, size, load.doubled())

@@ -1,1 +1,1 @@
-"""Operators declared by users, in Python or in C."""
+"""Custom ops: declared by users in Python (`python_op`) or as C functions (`native_op`)."""

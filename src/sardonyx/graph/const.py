@@ -16,7 +16,7 @@ import sardonyx._native as native
 from sardonyx.base.digest import blake2b
 from sardonyx.base.records import frozen
 from sardonyx.base.shared_store import STORE, Array, on_pages
-from sardonyx.errors import InternalError, as_ours
+from sardonyx.errors import InternalError, as_sardonyx_error
 from sardonyx.graph.dtype import STRING, DType, by_numpy
 
 if TYPE_CHECKING:
@@ -310,7 +310,9 @@ class Recipe(Const):
             result = self.op.run(arrays, self.attrs)[self.output]
         except Exception as error:
             shapes = ", ".join("-" if a is None else f"{a.dtype}{list(a.shape)}" for a in arrays)
-            raise as_ours(error, f"computing {self.op} of constants", inputs=shapes) from error
+            raise as_sardonyx_error(
+                error, f"computing {self.op} of constants", inputs=shapes
+            ) from error
         if not isinstance(result, np.ndarray) or result.shape != self.shape:
             raise InternalError(f"folding {self.op.name} gave {result!r:.80}, not {self.shape}")
         return np.asarray(result, self.dtype.np, order="C")

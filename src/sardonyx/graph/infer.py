@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.errors import InvalidGraph, SardonyxError, ShapeError, as_ours
+from sardonyx.errors import InvalidGraph, SardonyxError, ShapeError, as_sardonyx_error
 from sardonyx.graph.dim import Dim, Shape, Size, TooLong, least, lone_name, product, symbols
 from sardonyx.graph.dtype import DType
 from sardonyx.graph.fact import AnyFact, Fact
@@ -90,7 +90,7 @@ def infer_node(scope: Scope, node: Node) -> None:
         _locate(error, node)
         raise
     except Exception as error:
-        ours = as_ours(error, f"inferring {node.op}")
+        ours = as_sardonyx_error(error, f"inferring {node.op}")
         _locate(ours, node)
         raise ours from error
     for value, fact in zip(node.outputs, results, strict=False):

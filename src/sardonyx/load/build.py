@@ -13,7 +13,7 @@ from sardonyx._native import (
     TensorRecord,
 )
 from sardonyx.base.records import frozen, mutable
-from sardonyx.errors import InvalidGraph, NotImplemented, SardonyxError, as_ours
+from sardonyx.errors import InvalidGraph, NotImplemented, SardonyxError, as_sardonyx_error
 from sardonyx.graph.const import Const
 from sardonyx.graph.constant import constant
 from sardonyx.graph.dim import same
@@ -336,7 +336,7 @@ def _upgraded(rule: Rule, builder: Builder, old: OldNode) -> Sequence[Value]:
         raise
     except Exception as error:
         doing = f"bringing {old.op_type} of opset {old.version} to the newest"
-        raise as_ours(error, doing) from error
+        raise as_sardonyx_error(error, doing) from error
     for node in builder.made:
         extra = node.attrs.keys() - node.op.attrs.keys()
         if extra:

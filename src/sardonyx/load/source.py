@@ -22,7 +22,7 @@ from sardonyx.errors import (
     InvalidGraph,
     InvalidProtobuf,
     NoSuchFile,
-    as_ours,
+    as_sardonyx_error,
     is_out_of_memory,
 )
 from sardonyx.graph.const import File, Source, Stamp, stamp_now
@@ -156,7 +156,7 @@ def map_file(path: str, name: str, copies: bool = False) -> Source:
         return _mapped(descriptor, status, path, name)
     except (OSError, MemoryError) as error:
         if is_out_of_memory(error):
-            raise as_ours(error, f"mapping {path}") from None
+            raise as_sardonyx_error(error, f"mapping {path}") from None
         raise NoSuchFile(f"{path} cannot be mapped: {error}") from None
     finally:
         os.close(descriptor)

@@ -1,1 +1,1 @@
-"""ONNX Runtime's interface: options, values, devices, enums."""
+"""onnxruntime's interface except sessions: options, OrtValues, devices, enums, adapters."""

@@ -1,4 +1,4 @@
-"""onnxruntime's way to describe memory and to bound what sessions share of it."""
+"""OrtMemoryInfo, OrtArenaCfg, and the limit of the block pool that sessions share."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _ARENA_OPTIONS: Final = {
     "initial_growth_chunk_size_bytes": -1,
     "max_power_of_two_extend_bytes": -1,
 }
-_N_ORDERED: Final = 4  # of these may be given by position
+_N_POSITIONAL: Final = 4  # of these may be passed by position
 _shared_limit_bytes = 0
 
 
 class OrtArenaCfg:
-    """How an arena grows. Arenas here are as large as their runs need, so only `max_mem` counts."""
+    """Options of an arena. Arenas here have the planned size of a run, so only `max_mem` counts."""
 
     max_mem: int
     arena_extend_strategy: int
@@ -48,14 +48,14 @@ class OrtArenaCfg:
     max_power_of_two_extend_bytes: int
 
     def __init__(self, max_mem: int | Mapping[str, int] = 0, *others: int) -> None:
-        """The first four as numbers, or any in a mapping; 0 bytes and -1 stand for the default."""
-        given = max_mem if isinstance(max_mem, Mapping) else _ordered(max_mem, *others)
-        unknown = given.keys() - _ARENA_OPTIONS.keys()
+        """Set four options by position, or any by a mapping; max_mem 0 and -1: the default."""
+        options = max_mem if isinstance(max_mem, Mapping) else _by_name(max_mem, *others)
+        unknown = options.keys() - _ARENA_OPTIONS.keys()
         if unknown:
             known = ", ".join(_ARENA_OPTIONS)
             raise InvalidArgument(f"OrtArenaCfg has no option {min(unknown)!r}; it has {known}")
         for name, default in _ARENA_OPTIONS.items():
-            value = given.get(name, default)
+            value = options.get(name, default)
             if not isinstance(value, int) or value < default:
                 raise InvalidArgument(
                     f"{name} of an OrtArenaCfg is a number from {default} on, not {value!r}"
@@ -63,14 +63,14 @@ class OrtArenaCfg:
             setattr(self, name, value)
 
 
-def _ordered(*numbers: int) -> dict[str, int]:
-    if len(numbers) > _N_ORDERED:
-        raise TypeError(f"an OrtArenaCfg is made of {_N_ORDERED} numbers, not {len(numbers)}")
+def _by_name(*numbers: int) -> dict[str, int]:
+    if len(numbers) > _N_POSITIONAL:
+        raise TypeError(f"OrtArenaCfg has {_N_POSITIONAL} positional arguments, not {len(numbers)}")
     return dict(zip(_ARENA_OPTIONS, numbers, strict=False))
 
 
 class OrtMemoryInfo:
-    """Which memory is meant: a device, and how it is handed out there."""
+    """A kind of memory: its device and allocator."""
 
     __slots__ = (
         "allocator_type",
@@ -86,7 +86,7 @@ class OrtMemoryInfo:
         self, name: str, allocator_type: OrtAllocatorType, device_id: int, mem_type: OrtMemType
     ) -> None:
         if name not in _NAMES:
-            raise InvalidArgument(f"there is no memory {name!r}; there are {', '.join(_NAMES)}")
+            raise InvalidArgument(f"there is no memory {name!r}; the names are {', '.join(_NAMES)}")
         self.name = name
         self.allocator_type = OrtAllocatorType(allocator_type)
         self.device_id = device_id
@@ -110,16 +110,16 @@ class OrtMemoryInfo:
         alignment: int,
         allocator_type: OrtAllocatorType,
     ) -> OrtMemoryInfo:
-        """Memory of any name; blocks here are aligned to 64 bytes whatever `alignment` is."""
-        made = OrtMemoryInfo("Cpu", allocator_type, device_id, OrtMemType.DEFAULT)
-        made.name = name
-        made.device_type = OrtMemoryInfoDeviceType(device_type)
-        made.device_mem_type = OrtDeviceMemoryType(device_mem_type)
-        made.device_vendor_id = vendor_id
-        return made
+        """Return memory of any name; blocks are aligned to 64 bytes whatever `alignment` is."""
+        info = OrtMemoryInfo("Cpu", allocator_type, device_id, OrtMemType.DEFAULT)
+        info.name = name
+        info.device_type = OrtMemoryInfoDeviceType(device_type)
+        info.device_mem_type = OrtDeviceMemoryType(device_mem_type)
+        info.device_vendor_id = vendor_id
+        return info
 
     def _device(self) -> OrtDevice:
-        """The device whose values lie in the memory; what the host reaches is the host's."""
+        """Return the device of the memory; host-accessible memory belongs to the CPU."""
         is_host = self.device_mem_type is OrtDeviceMemoryType.HOST_ACCESSIBLE
         kind = OrtMemoryInfoDeviceType.CPU if is_host else self.device_type
         return OrtDevice(int(kind), 0, self.device_vendor_id, self.device_id)
@@ -128,10 +128,10 @@ class OrtMemoryInfo:
 def create_and_register_allocator(
     mem_info: OrtMemoryInfo, arena_cfg: OrtArenaCfg | None = None
 ) -> None:
-    """Bounds runs of later sessions that share a pool (session.use_env_allocators) by `max_mem`.
+    """Limit the block pool of sessions created later with session.use_env_allocators to `max_mem`.
 
-    That pool is there without being registered. A run of such a session whose arena and outputs
-    would be above the bound fails, as with sardonyx.max_arena_bytes.
+    The pool exists without being registered. A run of such a session whose arena and outputs
+    would exceed the limit fails, as with sardonyx.max_arena_bytes.
     """
     if not isinstance(mem_info, OrtMemoryInfo):
         raise TypeError(f"mem_info is an OrtMemoryInfo, not {type(mem_info).__name__}")
@@ -139,7 +139,7 @@ def create_and_register_allocator(
         raise TypeError(f"arena_cfg is an OrtArenaCfg, not {type(arena_cfg).__name__}")
     if mem_info.device_type is not OrtMemoryInfoDeviceType.CPU:
         raise NotImplemented(
-            f"sessions share memory of the CPU, and {mem_info.name} is none",
+            f"sessions share memory of the CPU only, not {mem_info.name}",
             hint='describe it as OrtMemoryInfo("Cpu", ...)',
         )
     global _shared_limit_bytes
@@ -152,12 +152,12 @@ def create_and_register_allocator_v2(
     options: Mapping[str, Any],
     arena_cfg: OrtArenaCfg | None = None,
 ) -> None:
-    """`create_and_register_allocator` for a provider, of which the CPU's has memory to share."""
+    """`create_and_register_allocator` for a provider; only the CPU provider has shared memory."""
     if provider_type != "CPUExecutionProvider":
         raise NotImplemented(f"{provider_type} has no memory that sessions share")
     create_and_register_allocator(mem_info, arena_cfg)
 
 
 def shared_limit_bytes() -> int:
-    """The bound that was registered; 0 if there is none."""
+    """Return the registered limit; 0 if there is none."""
     return _shared_limit_bytes

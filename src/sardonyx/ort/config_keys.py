@@ -1,11 +1,11 @@
-"""Session config keys, onnxruntime's and ours; any other is reported with the nearest one."""
+"""Known config keys of sessions and runs; unknown ones are reported with the closest match."""
 
 from __future__ import annotations
 
 from typing import Final
 
-# Keys that change what a session does here.
-HONOURED: Final = frozenset((
+# Session keys that have an effect.
+SUPPORTED: Final = frozenset((
     "session.model_external_initializers_file_folder_path",
     "session.optimized_model_external_initializers_file_name",
     "session.optimized_model_external_initializers_min_size_in_bytes",
@@ -63,44 +63,44 @@ HONOURED: Final = frozenset((
     "sardonyx.placement",
 ))  # fmt: skip
 
-_ORT_FORMAT = "files of onnxruntime's own format are not read"
+_ORT_FORMAT = "models in the ORT format are not supported"
 _NO_GPU = "it is for GPUs, and sessions run on the CPU"
 _NO_CONTEXT = "no provider here compiles nodes to data of its own (EPContext)"
-_NO_INTER = "nodes that run at once (execution_mode) do so on the threads of the session"
-_EXACT = "dequantized weights are read as they are stored, without being unfolded"
+_NO_INTER = "parallel nodes (execution_mode) use the intra-op threads"
+_EXACT = "quantized weights are read as they are stored"
 _ORT_KERNELS = "it tunes onnxruntime's own kernels"
-_EXPERTS = "experts are not counted"
+_EXPERTS = "there are no statistics of experts"
 
-# Keys that onnxruntime knows and that change nothing here, with the reason.
-ACCEPTED: Final = {
+# Session keys of onnxruntime without an effect here, with the reason.
+IGNORED: Final = {
     "session.use_device_allocator_for_initializers":
-        "weights are mapped or packed, in memory of their own as it is",
+        "weights are always mapped or packed, in memory of their own",
     "session.use_ort_model_bytes_directly": _ORT_FORMAT,
     "session.use_ort_model_bytes_for_initializers": _ORT_FORMAT,
     "session.use_memory_mapped_ort_model": _ORT_FORMAT,
     "session.enable_saved_runtime_optimizations": _ORT_FORMAT,
     "optimization.minimal_build_optimizations": _ORT_FORMAT,
     "session.qdqisint8allowed": _ORT_FORMAT,
-    "session.max_shape_override": "workspaces are as large as the sizes of each run need",
+    "session.max_shape_override": "workspaces have the size that each run needs",
     "session.enable_dq_matmulnbits_fusion": _EXACT,
     "session.disable_qdq_constant_folding": "DequantizeLinear is never folded",
-    "session.disable_double_qdq_remover": "no pair of them is dropped where that changes results",
-    "session.enable_quant_qdq_cleanup": "no pair of them is dropped where that changes results",
-    "session.x64quantprecision": "products of integers do not saturate on any CPU",
-    "optimization.enable_cast_chain_elimination": "casts are dropped where that is exact",
+    "session.disable_double_qdq_remover": "QDQ pairs are removed only if results stay the same",
+    "session.enable_quant_qdq_cleanup": "QDQ pairs are removed only if results stay the same",
+    "session.x64quantprecision": "integer matrix products do not saturate on any CPU",
+    "optimization.enable_cast_chain_elimination": "casts are removed if that is exact",
     "optimization.memory_optimizer_config": "sardonyx.train chooses what to recompute by arguments",
     "optimization.enable_memory_probe_recompute_config":
         "sardonyx.train chooses what to recompute by arguments",
-    "session.graph_optimizations_loop_level": "one walk finds what repeated ones would",
-    "session.disable_aot_function_inlining": "functions are expanded while loading, always",
+    "session.graph_optimizations_loop_level": "the worklist driver runs to the fixpoint",
+    "session.disable_aot_function_inlining": "functions are always inlined while loading",
     "session.inter_op.allow_spinning": _NO_INTER,
     "session.inter_op.spin_duration_us": _NO_INTER,
     "session.inter_op.spin_backoff_max": _NO_INTER,
-    "session.intra_op.spin_backoff_max": "threads that wait pause for as short as the CPU can",
-    "session.dynamic_block_base": "work is cut into four parts for each thread",
-    "session.allow_released_opsets_only": "opsets that are not released are never taken",
+    "session.intra_op.spin_backoff_max": "spinning threads do not back off",
+    "session.dynamic_block_base": "work is always split into four chunks per thread",
+    "session.allow_released_opsets_only": "unreleased opsets are always rejected",
     "session.node_partition_config_file": "there is one stream",
-    "session.debug_layout_transformation": "the passes log what they do at severity 0",
+    "session.debug_layout_transformation": "passes log their changes at severity 0",
     "session.disable_model_compile": _NO_CONTEXT,
     "session.fail_on_suboptimal_compiled_model": _NO_CONTEXT,
     "session.compile_only": _NO_CONTEXT,
@@ -115,9 +115,9 @@ ACCEPTED: Final = {
     "ep.enable_weightless": _NO_CONTEXT,
     "ep.enable_weightless_ep_context_nodes": _NO_CONTEXT,
     "ep.nnapi.partitioning_stop_ops": "there is no NNAPI",
-    "ep.dynamic.workload_type": "the CPU's provider has no workload types",
+    "ep.dynamic.workload_type": "the CPU provider has no workload types",
     "ep.dynamic.qnn_htp_performance_mode": "there is no QNN",
-    "mlas.enable_gemm_fastmath_arm64_bfloat16": "products of float32 are computed in float32",
+    "mlas.enable_gemm_fastmath_arm64_bfloat16": "float32 matrix products are computed in float32",
     "mlas.use_lut_gemm": _ORT_KERNELS,
     "mlas.disable_kleidiai": _ORT_KERNELS,
     "mlas.kleidiai.conv_igemm_max_work": _ORT_KERNELS,
@@ -126,8 +126,8 @@ ACCEPTED: Final = {
     "mlas.qnbit.force_fp32": "accuracy levels under 4 multiply in float32 already",
     "session.use_external_initializer_file_buffers_directly": "buffers are never copied",
     "session.prepack.enable_parallel": "each weight is packed by all threads",
-    "session.gqa_value_layout": "values lie as the model has them",
-    "session.strict_workspace_verification": "the plan of memory is exact",
+    "session.gqa_value_layout": "values have the layout of the model",
+    "session.strict_workspace_verification": "the memory plan is exact",
     "session.enable_moe_expert_counting": _EXPERTS,
     "session.enable_moe_expert_statistics": _EXPERTS,
     "session.moe_expert_counter_alpha": _EXPERTS,
@@ -139,8 +139,8 @@ ACCEPTED: Final = {
 }  # fmt: skip
 
 
-# Keys of runs, onnxruntime's but for the first.
-OF_RUNS: Final = frozenset((
+# Keys of RunOptions; all but the first are onnxruntime's.
+RUN_KEYS: Final = frozenset((
     "sardonyx.outputs",
     "memory.enable_memory_arena_shrinkage", "disable_synchronize_execution_providers",
     "gpu_graph_id", "qnn.htp_perf_mode", "qnn.htp_perf_mode_post_run", "qnn.rpc_control_latency",
@@ -148,24 +148,24 @@ OF_RUNS: Final = frozenset((
 ))  # fmt: skip
 
 
-def advice_of_run(key: str) -> str | None:
-    """What to tell the user of a key of a run: None if it is known, or like none that is."""
-    if key in OF_RUNS:
+def run_key_warning(key: str) -> str | None:
+    """Return a warning for a misspelled key of a run; None if it is known or like no other."""
+    if key in RUN_KEYS:
         return None
-    import difflib  # only a wrong key needs it
+    import difflib  # needed only for a wrong key
 
-    near = difflib.get_close_matches(key, OF_RUNS, 1)
+    near = difflib.get_close_matches(key, RUN_KEYS, 1)
     return f"unknown run config key {key}; did you mean {near[0]}?" if near else None
 
 
-def advice(key: str) -> str | None:
-    """What to tell the user of a key: None if it is honoured."""
-    if key in HONOURED:
+def session_key_warning(key: str) -> str | None:
+    """Return a message about a session key; None if it is supported."""
+    if key in SUPPORTED:
         return None
-    if key in ACCEPTED:
-        return f"the session config key {key} changes nothing here: {ACCEPTED[key]}"
-    import difflib  # only a wrong key needs it
+    if key in IGNORED:
+        return f"the session config key {key} has no effect: {IGNORED[key]}"
+    import difflib  # needed only for a wrong key
 
-    near = difflib.get_close_matches(key, HONOURED | ACCEPTED.keys(), 1)
+    near = difflib.get_close_matches(key, SUPPORTED | IGNORED.keys(), 1)
     hint = f"; did you mean {near[0]}?" if near else ""
     return f"unknown session config key {key}{hint}"

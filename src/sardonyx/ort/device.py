@@ -1,4 +1,4 @@
-"""OrtDevice: where a value lies: in arrays on the CPU, or in tensors of torch elsewhere."""
+"""OrtDevice, the device of a value: numpy arrays on the CPU, torch tensors elsewhere."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _VENDORS: Final = {
     "xpu": OrtDeviceVendorId.INTEL,
     "mps": _APPLE,
 }
-# torch's name of GPUs by their vendor; those of AMD go by the name of CUDA there.
-_DRIVEN: Final = {
+# torch's device type by vendor; ROCm builds of torch call AMD GPUs cuda.
+_TORCH_TYPES: Final = {
     OrtDeviceVendorId.NONE: "cuda",
     OrtDeviceVendorId.NVIDIA: "cuda",
     OrtDeviceVendorId.AMD: "cuda",
@@ -35,7 +35,7 @@ _DRIVEN: Final = {
 
 
 class OrtDevice:
-    """A device by kind, number, vendor and kind of memory."""
+    """A device: type, id, vendor and memory type."""
 
     __slots__ = ("_id", "_memory", "_type", "_vendor")
     _id: int
@@ -44,40 +44,39 @@ class OrtDevice:
     _vendor: int
 
     def __init__(self, *args: Any) -> None:
-        """A copy of another device; or kind, memory, vendor (if it matters) and number."""
+        """Copy another device; or set type, memory type, vendor (optional) and id."""
         if len(args) == 1 and isinstance(args[0], OrtDevice):
-            given = args[0]
-            args = (given._type, given._memory, given._vendor, given._id)
+            args = args[0]._key()
         if len(args) == 3:
             args = (args[0], args[1], 0, args[2])
         if len(args) != 4 or not all(isinstance(n, int) for n in args):
-            raise TypeError("an OrtDevice is made of another, or of three or four numbers")
+            raise TypeError("the arguments of OrtDevice are another one, or three or four numbers")
         self._type, self._memory, self._vendor, self._id = (int(n) for n in args)
 
     @staticmethod
     def make(
         ort_device_name: str, device_id: int, vendor_id: int | OrtDeviceVendorId = -1
     ) -> OrtDevice:
-        """The device of a name (cpu, cuda, dml, cann, webgpu, gpu, npu, mps, xpu) and a number."""
+        """Return the device of a name (cpu, cuda, dml, cann, webgpu, gpu, npu, mps, xpu) and id."""
         kind = get_ort_device_type(ort_device_name)
         if vendor_id < 0:
             vendor_id = get_vendor_id_for_device_type(ort_device_name) or OrtDeviceVendorId.NONE
         return OrtDevice(kind, OrtDevice.default_memory(), int(vendor_id), device_id)
 
     def device_id(self) -> int:
-        """Its number among devices of its kind."""
+        """Return its id among devices of its type."""
         return self._id
 
     def device_type(self) -> int:
-        """Its kind, as the number that `cpu()`, `gpu()` or `npu()` give."""
+        """Return its type: the number that `cpu()`, `gpu()` or `npu()` returns."""
         return self._type
 
     def device_vendor_id(self) -> int:
-        """The PCI id of its vendor; 0 where it does not matter."""
+        """Return the PCI id of its vendor; 0: unspecified."""
         return self._vendor
 
     def device_mem_type(self) -> int:
-        """The kind of its memory."""
+        """Return its memory type."""
         return self._memory
 
     vendor_id = device_vendor_id
@@ -100,83 +99,88 @@ class OrtDevice:
 
     @staticmethod
     def cpu() -> int:
-        """The kind of CPUs."""
+        """Return the type of CPUs."""
         return CPU
 
     @staticmethod
     def gpu() -> int:
-        """The kind of GPUs, which `cuda` and `webgpu` devices are."""
+        """Return the type of GPUs, also that of `cuda` and `webgpu` devices."""
         return GPU
 
     cuda = webgpu = gpu
 
     @staticmethod
     def fpga() -> int:
-        """The kind of FPGAs."""
+        """Return the type of FPGAs."""
         return FPGA
 
     @staticmethod
     def npu() -> int:
-        """The kind of NPUs, which `cann` devices are."""
+        """Return the type of NPUs, also that of `cann` devices."""
         return NPU
 
     cann = npu
 
     @staticmethod
     def dml() -> int:
-        """The kind of DirectML devices."""
+        """Return the type of DirectML devices."""
         return DML
 
     @staticmethod
     def default_memory() -> int:
-        """The kind of a device's plain memory."""
+        """Return the type of a device's default memory."""
         return 0
 
 
 def get_ort_device_type(device_type: str) -> int:
-    """The number of a kind of device, by its name in small letters."""
+    """Return the number of a device type from its lower-case name."""
     if device_type not in _TYPES:
         raise ValueFault(
-            f"Unsupported device type: {device_type}", hint=f"there are {', '.join(_TYPES)}"
+            f"Unsupported device type: {device_type}", hint=f"the types are {', '.join(_TYPES)}"
         )
     return _TYPES[device_type]
 
 
 def get_vendor_id_for_device_type(device_type: str) -> int | None:
-    """The vendor that a kind of device implies; None if it implies none."""
+    """Return the vendor that a device type implies; None if it implies none."""
     return _VENDORS.get(device_type)
 
 
+def _as_device(device: str | OrtDevice, device_id: int = 0, vendor_id: int = -1) -> OrtDevice:
+    return OrtDevice.make(device, device_id, vendor_id) if isinstance(device, str) else device
+
+
 def check_cpu(device: str | OrtDevice, what: str) -> None:
-    """Refuses any device but the CPU."""
-    given = OrtDevice.make(device, 0) if isinstance(device, str) else device
-    if given.device_type() != CPU:
+    """Raise an error for any device but the CPU."""
+    ort_device = _as_device(device)
+    if ort_device.device_type() != CPU:
         name = device if isinstance(device, str) else repr(device)
-        raise ValueFault(f"{what} lies on the CPU here, not on {name}", hint='say "cpu"')
+        raise ValueFault(f"{what} is supported on the CPU, not on {name}", hint='use "cpu"')
 
 
 def torch_name(device: str | OrtDevice, device_id: int = 0, vendor_id: int = -1) -> str:
-    """How torch names a device: HOST, or as in "cuda:0"; an error where torch does not drive it."""
-    given = OrtDevice.make(device, device_id, vendor_id) if isinstance(device, str) else device
-    if given.device_type() == CPU:
+    """Return torch's name of a device, as in "cuda:0", or HOST; raise an error if it has none."""
+    ort_device = _as_device(device, device_id, vendor_id)
+    if ort_device.device_type() == CPU:
         return HOST
-    kind = _DRIVEN.get(given.device_vendor_id()) if given.device_type() == GPU else None
+    is_gpu = ort_device.device_type() == GPU
+    kind = _TORCH_TYPES.get(ort_device.device_vendor_id()) if is_gpu else None
     if kind is None:
         name = device if isinstance(device, str) else repr(device)
         raise ValueFault(
-            f"values do not lie on {name} here",
-            hint="there are cpu and what torch drives: cuda, mps, xpu",
+            f"values on {name} are not supported",
+            hint="the devices are cpu and those of torch: cuda, mps, xpu",
         )
-    return f"{kind}:{given.device_id()}"
+    return f"{kind}:{ort_device.device_id()}"
 
 
 def device_values(name: str) -> ModuleType:
-    """What handles values on devices other than the host; an error without torch."""
+    """Return the module that handles values on devices; raise an error without torch."""
     try:
         from sardonyx.providers.torch import device_tensors as values
     except ImportError as error:
         raise ValueFault(
-            f"values on {name} are tensors of torch, which cannot be imported: {error}",
-            hint="install torch in a build for that device",
+            f"values on {name} are torch tensors, and torch cannot be imported: {error}",
+            hint="install a build of torch for that device",
         ) from None
     return values

@@ -1,4 +1,4 @@
-"""OrtValues to and from DLPack, which knows types that numpy does not."""
+"""DLPack import and export of OrtValues, including types that numpy does not have."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from sardonyx.ort.device import device_values
 from sardonyx.ort.ort_value import OrtValue
 
 _CPU: Final = 1
-_ON_HOST: Final = (_CPU, 3, 11)  # pinned for CUDA or ROCm, that is
-_VERSION: Final = (1, 1)  # of DLPack, the newest that is known here
-# DLPack's code and bits of each of our types.
+_ON_HOST: Final = (_CPU, 3, 11)  # kDLCPU, kDLCUDAHost, kDLROCMHost (pinned memory)
+_VERSION: Final = (1, 1)  # the newest supported version of DLPack
+# DLPack's type code and bits of each dtype.
 _CODES: Final = {
     **{f"i{b}": (0, b) for b in (8, 16, 32, 64)},
     **{f"u{b}": (1, b) for b in (8, 16, 32, 64)},
@@ -31,23 +31,25 @@ _CODES: Final = {
 _NAMES: Final = {code: name for name, code in _CODES.items()}
 
 
-def given(value: OrtValue, stream: Any, **wishes: Any) -> Any:
-    """A capsule over a tensor's memory, as the keywords of `__dlpack__` want it."""
+def export_capsule(value: OrtValue, stream: Any, **keywords: Any) -> Any:
+    """Return a capsule over a tensor's memory; the keywords are those of `__dlpack__`."""
     tensor, dtype = value._tensor(), value._dtype
     assert dtype is not None
     if dtype.name not in _CODES:
         raise ValueFault(f"DLPack has no tensors of {dtype.ort_name}")
     if not isinstance(tensor, np.ndarray):
-        return device_values(value.device_name()).given(tensor, stream, wishes)
-    if wishes.get("dl_device") not in (None, (_CPU, 0)):
-        raise BufferError(f"a tensor on the CPU is asked for on {wishes['dl_device']}")
-    if wishes.get("copy"):
+        return device_values(value.device_name()).given(tensor, stream, keywords)
+    if keywords.get("dl_device") not in (None, (_CPU, 0)):
+        raise BufferError(
+            f"a tensor on the CPU cannot be exported to device {keywords['dl_device']}"
+        )
+    if keywords.get("copy"):
         tensor = tensor.copy()
-    wanted = wishes.get("max_version")
-    is_versioned = wanted is not None and tuple(wanted) >= (1, 0)
+    max_version = keywords.get("max_version")
+    is_versioned = max_version is not None and tuple(max_version) >= (1, 0)
     is_read_only = not tensor.flags.writeable
     if is_read_only and not is_versioned:
-        raise BufferError("the tensor is read-only, which DLPack says from version 1 on")
+        raise BufferError("the tensor is read-only, which DLPack before version 1 cannot express")
     code, bits = _CODES[dtype.name]
     address = native.address(tensor)
     return native.export_dlpack(
@@ -55,47 +57,47 @@ def given(value: OrtValue, stream: Any, **wishes: Any) -> Any:
     )
 
 
-def taken(kind: type[OrtValue], data: Any, is_bool: bool) -> OrtValue:
-    """A tensor over the memory of whatever has `__dlpack__`, or of a capsule.
+def import_tensor(kind: type[OrtValue], data: Any, is_bool: bool) -> OrtValue:
+    """Return a tensor over the memory of an object with `__dlpack__`, or of a capsule.
 
-    What it says of itself is checked. Whether the memory is as long as that makes it is checked
-    only as far as there is memory at all, and the maker of the tensor answers for the rest.
+    Type, shape, strides and device are validated, and that the memory is mapped; the producer of
+    the tensor is responsible for the rest.
     """
     if is_tensor(data):
         device_values("a device").check_memory(data)
         data = data.detach()
     if not is_on_host(data):
-        return _taken_on_device(kind, data, is_bool)
+        return _import_on_device(kind, data, is_bool)
     capsule = _capsule_of(data)
-    found = _looked_at(capsule, data)
-    if found.device not in _ON_HOST:
+    info = _inspect(capsule, data)
+    if info.device not in _ON_HOST:
         raise ValueFault(
-            f"{type(data).__name__} says that it lies on the host, "
-            f"and its capsule that it lies on a device of the kind {found.device}"
+            f"{type(data).__name__} is on the host according to __dlpack_device__, "
+            f"and on a device of the type {info.device} according to its capsule"
         )
-    name = _NAMES.get((found.code, found.bits))
+    name = _NAMES.get((info.code, info.bits))
     name = "bool" if is_bool and name == "u8" else name
     if name is None:
         raise ValueFault(
-            f"ONNX has no element type of DLPack's code {found.code} and {found.bits} bits"
+            f"ONNX has no element type of DLPack's code {info.code} and {info.bits} bits"
         )
     dtype = by_name(name)
-    if found.strides is not None:
-        _check_gaps(found.dims, found.strides)
-    size = dtype.packed_bytes(math.prod(found.dims))
-    if found.device == _CPU and not native.is_mapped(found.address, size):
+    if info.strides is not None:
+        _check_contiguous(info.dims, info.strides)
+    size = dtype.packed_bytes(math.prod(info.dims))
+    if info.device == _CPU and not native.is_mapped(info.address, size):
         raise ValueFault(
-            f"there is no memory at {found.address:#x} for a tensor of shape {found.dims}",
+            f"there is no memory at {info.address:#x} for a tensor of shape {info.dims}",
             bytes=size,
         )
-    raw = _bytes_at(found.address, size, native.consume_dlpack(capsule))
-    raw.flags.writeable = not found.is_read_only
-    return kind._of_bytes(raw, dtype, tuple(found.dims))
+    raw = _bytes_at(info.address, size, native.consume_dlpack(capsule))
+    raw.flags.writeable = not info.is_read_only
+    return kind._of_bytes(raw, dtype, tuple(info.dims))
 
 
 @frozen
-class _Found:
-    """What a capsule says of its tensor."""
+class _CapsuleInfo:
+    """The fields of a capsule's DLTensor."""
 
     address: int
     dims: list[int]
@@ -108,46 +110,47 @@ class _Found:
 
 
 def _capsule_of(data: Any) -> Any:
-    """The capsule of whatever has `__dlpack__`; a capsule is its own."""
+    """Return the capsule of an object with `__dlpack__`; a capsule is returned unchanged."""
     if _is_capsule(data):
         return data
     try:
-        ask = data.__dlpack__
+        export = data.__dlpack__
         try:
-            return ask(max_version=_VERSION)
-        except TypeError:  # from before version 1
-            return ask()
+            return export(max_version=_VERSION)
+        except TypeError:  # a producer of DLPack before version 1
+            return export()
     except Exception as error:
         raise ValueFault(
-            f"{type(data).__name__} is no DLPack tensor: {type(error).__name__}: {error}"
+            f"{type(data).__name__} is not a DLPack tensor: {type(error).__name__}: {error}"
         ) from None
 
 
-def _looked_at(capsule: Any, source: Any) -> _Found:
-    """What a capsule says of its tensor, which is checked; the capsule is not used up."""
+def _inspect(capsule: Any, source: Any) -> _CapsuleInfo:
+    """Return the validated fields of a capsule, without consuming it."""
     kind = type(source).__name__
     try:
-        found = native.inspect_dlpack(capsule) if _is_capsule(capsule) else None
+        fields = native.inspect_dlpack(capsule) if _is_capsule(capsule) else None
     except ValueError as error:
-        raise ValueFault(f"{kind} is a DLPack tensor that cannot be: it has {error}") from None
-    if found is None:
-        given = "was used before, or holds none" if _is_capsule(capsule) else f"is {capsule!r:.80}"
-        raise ValueFault(f"{kind} is no DLPack tensor: the capsule {given}")
-    return _Found(*found)
+        raise ValueFault(f"{kind} is an invalid DLPack tensor: it has {error}") from None
+    if fields is None:
+        is_consumed = _is_capsule(capsule)
+        state = "was consumed, or holds no tensor" if is_consumed else f"is {capsule!r:.80}"
+        raise ValueFault(f"{kind} is not a DLPack tensor: the capsule {state}")
+    return _CapsuleInfo(*fields)
 
 
-def _taken_on_device(kind: type[OrtValue], data: Any, is_bool: bool) -> OrtValue:
+def _import_on_device(kind: type[OrtValue], data: Any, is_bool: bool) -> OrtValue:
     values = device_values("a device")
-    tensor = values.from_dlpack(checked(data))
-    _check_gaps(list(tensor.shape), list(tensor.stride()))
-    made = kind(tensor)
-    if is_bool and made._dtype is U8:
-        return kind(values.of_bytes(made._value, BOOL, made._shape))
-    return made
+    tensor = values.from_dlpack(validating(data))
+    _check_contiguous(list(tensor.shape), list(tensor.stride()))
+    value = kind(tensor)
+    if is_bool and value._dtype is U8:
+        return kind(values.of_bytes(value._value, BOOL, value._shape))
+    return value
 
 
-class _Checked:
-    """Another library's tensor whose capsule is checked before torch reads it."""
+class _Validating:
+    """A tensor of another library whose capsule is validated before torch reads it."""
 
     def __init__(self, data: Any) -> None:
         self._data = data
@@ -155,54 +158,54 @@ class _Checked:
     def __dlpack_device__(self) -> tuple[int, int]:
         return _device_of(self._data)
 
-    def __dlpack__(self, **wishes: Any) -> Any:
-        capsule = self._data.__dlpack__(**wishes)
-        found = _looked_at(capsule, self._data)
-        if (found.device, found.device_number) != _device_of(self._data):
+    def __dlpack__(self, **keywords: Any) -> Any:
+        capsule = self._data.__dlpack__(**keywords)
+        info = _inspect(capsule, self._data)
+        if (info.device, info.device_number) != _device_of(self._data):
             raise ValueFault(
-                f"{type(self._data).__name__} says that it lies on the device "
-                f"{_device_of(self._data)}, and its capsule "
-                f"{(found.device, found.device_number)}"
+                f"{type(self._data).__name__} is on the device {_device_of(self._data)} according "
+                "to __dlpack_device__, and on "
+                f"{(info.device, info.device_number)} according to its capsule"
             )
         return capsule
 
 
-def checked(data: Any) -> Any:
-    """What torch may take as it is: tensors of its own, others in a form that is checked."""
+def validating(data: Any) -> Any:
+    """Return a torch tensor unchanged, and any other so that its capsule is validated."""
     if is_tensor(data):
         return data
     if not _is_capsule(data):
-        return _Checked(data)
-    _looked_at(data, data)
+        return _Validating(data)
+    _inspect(data, data)
     return data
 
 
 def is_on_host(data: Any) -> bool:
-    """Whether a tensor or a capsule lies where the CPU reads it."""
+    """Return whether a tensor or a capsule is in memory that the CPU reads."""
     if is_tensor(data):
         return bool(data.device.type == "cpu")
     if hasattr(data, "__dlpack_device__"):
         return _device_of(data)[0] in _ON_HOST
-    return not _is_capsule(data) or _looked_at(data, data).device in _ON_HOST
+    return not _is_capsule(data) or _inspect(data, data).device in _ON_HOST
 
 
 def _device_of(data: Any) -> tuple[int, int]:
-    """The kind of device that an object says it lies on, and its number among these."""
+    """Return the device type and id of an object with `__dlpack_device__`."""
     try:
         kind, number = data.__dlpack_device__()
         return int(kind), int(number)
     except Exception as error:
         raise ValueFault(
-            f"{type(data).__name__} does not say where it lies: {type(error).__name__}: {error}"
+            f"{type(data).__name__} does not tell its device: {type(error).__name__}: {error}"
         ) from None
 
 
 def is_dlpack_uint8_tensor(capsule: Any) -> bool:
-    """Whether a capsule holds a tensor of uint8, which a bool tensor may be, too."""
+    """Return whether a capsule holds a uint8 tensor, the old encoding of bool tensors."""
     if not _is_capsule(capsule):
-        raise ValueFault(f"{type(capsule).__name__} is no DLPack capsule that holds a tensor")
-    found = _looked_at(capsule, capsule)
-    return (found.code, found.bits) == _CODES["u8"]
+        raise ValueFault(f"{type(capsule).__name__} is not a DLPack capsule that holds a tensor")
+    info = _inspect(capsule, capsule)
+    return (info.code, info.bits) == _CODES["u8"]
 
 
 def _is_capsule(data: Any) -> bool:
@@ -213,14 +216,14 @@ def _bytes_at(address: int, size: int, owner: Any) -> Any:
     if not size:
         return np.empty(0, np.uint8)
     memory: Any = (ctypes.c_ubyte * size).from_address(address)
-    memory.owner = owner  # lives as long as arrays over it
+    memory.owner = owner  # kept alive by arrays over the memory
     return np.frombuffer(memory, np.uint8)
 
 
-def _check_gaps(dims: list[int], strides: list[int]) -> None:
+def _check_contiguous(dims: list[int], strides: list[int]) -> None:
     if not _is_contiguous(dims, strides):
         raise ValueFault(
-            f"a tensor of shape {dims} with the strides {strides} has gaps",
+            f"a tensor of shape {dims} with the strides {strides} is not contiguous",
             hint="make it contiguous first",
         )
 
@@ -228,9 +231,9 @@ def _check_gaps(dims: list[int], strides: list[int]) -> None:
 def _is_contiguous(dims: list[int], strides: list[int]) -> bool:
     if 0 in dims:
         return True
-    wanted = 1
+    expected = 1
     for size, stride in zip(reversed(dims), reversed(strides), strict=True):
-        if size > 1 and stride != wanted:
+        if size > 1 and stride != expected:  # the stride of a dim of size 1 is irrelevant
             return False
-        wanted *= size
+        expected *= size
     return True

@@ -1,4 +1,4 @@
-"""The enumerations of onnxruntime's interface, with its names and numbers."""
+"""The enumerations of onnxruntime's interface, with its names and values."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from sardonyx.passes.options import GraphOptimizationLevel as GraphOptimizationL
 
 
 class ExecutionMode(Named):
-    """Whether independent nodes may run at once."""
+    """Whether independent nodes run in parallel."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
 
 
 class ExecutionOrder(Named):
-    """How the order of nodes is chosen."""
+    """How the execution order of nodes is chosen."""
 
     DEFAULT = 0
     PRIORITY_BASED = 1
@@ -57,14 +57,14 @@ class OrtMemoryInfoDeviceType(Named):
 
 
 class OrtDeviceMemoryType(Named):
-    """Who can reach a device's memory."""
+    """Whether the host can access a device's memory."""
 
     DEFAULT = 0
     HOST_ACCESSIBLE = 5
 
 
 class OrtExecutionProviderDevicePolicy(Named):
-    """How a provider is chosen when none is named."""
+    """How a provider is selected if none is named."""
 
     DEFAULT = 0
     PREFER_CPU = 1
@@ -84,7 +84,7 @@ class OrtHardwareDeviceType(Named):
 
 
 class OrtCompileApiFlags(Named):
-    """How strict compiling to a file is."""
+    """Errors that compiling to a file raises."""
 
     NONE = 0
     ERROR_IF_NO_NODES_COMPILED = 1
@@ -105,14 +105,14 @@ class OrtDeviceVendorId(Named):
 
 
 class ArenaExtendStrategy(Named):
-    """How an arena grows; those here are as large as their runs need."""
+    """How an arena grows; without effect, arenas have the planned size of a run."""
 
     kNextPowerOfTwo = 0  # noqa: N815 - onnxruntime's name
     kSameAsRequested = 1  # noqa: N815
 
 
 class OrtCompiledModelCompatibility(Named):
-    """Whether a compiled model suits a device."""
+    """Whether a compiled model is compatible with a device."""
 
     EP_NOT_APPLICABLE = 0
     EP_SUPPORTED_OPTIMAL = 1
@@ -121,7 +121,7 @@ class OrtCompiledModelCompatibility(Named):
 
 
 class OrtDeviceEpIncompatibilityReason(Named):
-    """Why a provider cannot use a device; the reasons are bits."""
+    """Why a provider cannot use a device; bit flags."""
 
     NONE = 0
     DRIVER_INCOMPATIBLE = 1

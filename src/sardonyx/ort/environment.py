@@ -1,4 +1,4 @@
-"""Functions of onnxruntime's module itself: providers, versions, logging, global settings."""
+"""Module-level functions of onnxruntime: providers, versions, logging, global settings."""
 
 from __future__ import annotations
 
@@ -7,59 +7,59 @@ from sardonyx.version import __version__
 
 
 def get_available_providers() -> list[str]:
-    """The providers that sessions here can use."""
+    """Return the providers that sessions can use."""
     from sardonyx.providers import available
 
     return list(available())
 
 
 def get_all_providers() -> list[str]:
-    """Every provider name that onnxruntime knows, in its order."""
+    """Return every provider name of onnxruntime, in its order."""
     from sardonyx.providers import ALL
 
     return list(ALL)
 
 
 def get_device() -> str:
-    """The best kind of device that sessions can use."""
+    """Return the best device type that sessions can use."""
     from sardonyx.providers.probe import cuda_may_work
 
     return "GPU" if cuda_may_work() else "CPU"
 
 
 def get_version_string() -> str:
-    """Our version."""
+    """Return the version of Sardonyx."""
     return __version__
 
 
 def get_build_info() -> str:
-    """What was built, in one line."""
+    """Return the versions of this build in one line."""
     import sardonyx._native as _native
 
     return f"Sardonyx {__version__}, native core {_native.version}"
 
 
 def has_collective_ops() -> bool:
-    """Whether ops over several processes are there: they are not."""
+    """Return False: there are no collective ops."""
     return False
 
 
 def set_seed(seed: int) -> None:
-    """Seeds the random ops of nodes that have no seed of their own."""
+    """Seed the random ops that have no seed attribute."""
     from sardonyx.ops.random.standard import set_seed as seed_ops
 
     seed_ops(seed)
 
 
 def set_default_logger_severity(level: int) -> None:
-    """Shows messages from this severity on: 0 verbose, 1 info, 2 warning, 3 error, 4 fatal."""
+    """Show messages of this severity and above: 0 verbose, 1 info, 2 warning, 3 error, 4 fatal."""
     from sardonyx.base.log import set_severity
 
     set_severity(level)
 
 
 def set_default_logger_verbosity(level: int) -> None:
-    """How much of what is said at severity 0 is shown; there is one degree of it here."""
+    """Do nothing: severity 0 has a single verbosity."""
     if not isinstance(level, int):
         raise TypeError(f"a verbosity is a number, not {type(level).__name__}")
 
@@ -67,7 +67,7 @@ def set_default_logger_verbosity(level: int) -> None:
 def set_global_thread_pool_sizes(
     intra_op_num_threads: int = 0, inter_op_num_threads: int = 0
 ) -> None:
-    """Threads of sessions whose `use_per_session_threads` is off; 0: as many as CPUs."""
+    """Set the threads of sessions without `use_per_session_threads`; 0: one per CPU."""
     from sardonyx.ort.options import set_global_threads
 
     set_global_threads(intra_op_num_threads, inter_op_num_threads)
@@ -76,11 +76,11 @@ def set_global_thread_pool_sizes(
 def preload_dlls(
     cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None
 ) -> None:
-    """Kept for programs that call it: there are no libraries to load ahead."""
+    """Do nothing: for compatibility. There are no libraries to preload."""
 
 
 def register_execution_provider_library(name: str, path: str) -> None:
-    """Providers of onnxruntime's C interface cannot be loaded; the error says so."""
+    """Raise an error: providers for onnxruntime's C API are not supported."""
     raise NotImplemented(
         f"{path} is a library for onnxruntime's C interface, which Sardonyx does not have",
         hint="write the provider in Python",
@@ -88,20 +88,20 @@ def register_execution_provider_library(name: str, path: str) -> None:
 
 
 def unregister_execution_provider_library(name: str) -> None:
-    """The counterpart of `register_execution_provider_library`."""
+    """Raise an error: no library is registered."""
     raise NotFound(f"no provider library is registered as {name!r}")
 
 
 def enable_telemetry_events() -> None:
-    """Kept for programs that call it: there is no telemetry."""
+    """Do nothing: for compatibility. There is no telemetry."""
 
 
 def disable_telemetry_events() -> None:
-    """Kept for programs that call it: there is no telemetry."""
+    """Do nothing: for compatibility. There is no telemetry."""
 
 
 def print_debug_info() -> None:
-    """Versions of everything that matters for a bug report."""
+    """Print the versions that a bug report needs."""
     import platform
 
     import ml_dtypes

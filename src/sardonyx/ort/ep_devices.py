@@ -1,4 +1,4 @@
-"""Devices that providers run on: the CPU of this machine, and GPUs that torch can use."""
+"""OrtEpDevice and OrtHardwareDevice: the CPU of this machine, and the GPUs of torch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _VENDORS = {
 
 @frozen
 class OrtHardwareDevice:
-    """A piece of hardware, with what the system says of it."""
+    """A CPU or GPU, as the system describes it."""
 
     type: OrtHardwareDeviceType
     vendor_id: int
@@ -42,15 +42,15 @@ class OrtHardwareDevice:
 
 
 class OrtSyncStream:
-    """A queue of a device: what it is given is done in order. The CPU has none."""
+    """A stream of a GPU."""
 
     def __init__(self, stream: Any = None) -> None:
         if stream is None:
-            raise ValueFault("a stream is made by create_sync_stream of a GPU's OrtEpDevice")
+            raise ValueFault("a stream is created by create_sync_stream of a GPU's OrtEpDevice")
         self._stream = stream
 
     def get_handle(self) -> int:
-        """The address of the device's own stream."""
+        """Return the handle of the CUDA stream."""
         return int(self._stream.cuda_stream)
 
 
@@ -65,10 +65,7 @@ class OrtEpDevice:
     ep_options: dict[str, str] = field(default_factory=dict)
 
     def memory_info(self, memory_type: OrtDeviceMemoryType) -> OrtMemoryInfo | None:
-        """The device's own memory, or the host's that it reaches; None for the CPU.
-
-        The CPU has no other memory than the process.
-        """
+        """Return the device's memory, or its host-accessible (pinned) memory; None for the CPU."""
         if self._number is None:
             return None
         is_own = OrtDeviceMemoryType(memory_type) is OrtDeviceMemoryType.DEFAULT
@@ -77,7 +74,7 @@ class OrtEpDevice:
         return OrtMemoryInfo(name, kind, self._number, OrtMemType.DEFAULT)
 
     def create_sync_stream(self) -> OrtSyncStream:
-        """A new stream of the device, of which the CPU has none."""
+        """Return a new stream of the device; the CPU has none."""
         if self._number is None:
             raise ValueFault(f"{self.ep_name} runs on the CPU, which has no streams")
         name = f"cuda:{self._number}"
@@ -85,14 +82,14 @@ class OrtEpDevice:
 
     @property
     def _number(self) -> int | None:
-        """Which GPU it is; None for the CPU."""
+        """The index of the GPU; None for the CPU."""
         is_gpu = self.device.type is OrtHardwareDeviceType.GPU
         return int(self.ep_options["device_id"]) if is_gpu else None
 
 
 @frozen
 class OrtEpAssignedNode:
-    """A node that a provider took."""
+    """A node that is assigned to a provider."""
 
     name: str
     domain: str
@@ -101,37 +98,37 @@ class OrtEpAssignedNode:
 
 @frozen
 class OrtEpAssignedSubgraph:
-    """Nodes that a provider took as one."""
+    """A subgraph that is assigned to a provider."""
 
     ep_name: str
     nodes: tuple[OrtEpAssignedNode, ...] = ()
 
     def get_nodes(self) -> list[OrtEpAssignedNode]:
-        """The nodes, in order."""
+        """Return the nodes, in order."""
         return list(self.nodes)
 
 
 class OrtEpContextData:
-    """What a provider compiled, as a callback that stores it is shown it."""
+    """Data compiled by a provider, passed to a callback that stores it."""
 
     def __init__(self, data: Any) -> None:
         self._data = memoryview(data).cast("B")
 
     @property
     def size(self) -> int:
-        """Bytes of all of it."""
+        """The size in bytes."""
         return self._data.nbytes
 
     def read(self, offset: int = 0, length: int | None = None) -> bytes:
-        """A part of it, to the end unless a length is given."""
+        """Return `length` bytes from an offset; None: all up to the end."""
         end = self.size if length is None else offset + length
         if not 0 <= offset <= end <= self.size:
-            raise ValueFault(f"bytes {offset} to {end} are not all among {self.size}")
+            raise ValueFault(f"bytes {offset} to {end} are out of range: the size is {self.size}")
         return bytes(self._data[offset:end])
 
 
 class OrtEpContextDataBuffer:
-    """Where a callback puts what a provider compiled earlier."""
+    """The buffer that a callback fills with data compiled by a provider earlier."""
 
     def __init__(self, max_size: int) -> None:
         self._max_size = max_size
@@ -139,7 +136,7 @@ class OrtEpContextDataBuffer:
 
     @property
     def max_size(self) -> int:
-        """The most bytes that may be allocated."""
+        """The largest size that may be allocated, in bytes."""
         return self._max_size
 
     @property
@@ -149,17 +146,19 @@ class OrtEpContextDataBuffer:
 
     @property
     def size(self) -> int:
-        """Bytes that were allocated."""
+        """The allocated size in bytes."""
         return 0 if self._data is None else len(self._data)
 
     def allocate(self, size: int) -> None:
-        """Makes room for so many bytes, once."""
+        """Allocate this many bytes; only once."""
         if self._data is not None or not 0 <= size <= self.max_size:
-            raise ValueFault(f"{size} bytes are asked for, once, of at most {self.max_size}")
+            raise ValueFault(
+                f"allocate accepts one call with at most {self.max_size} bytes, not {size}"
+            )
         self._data = bytearray(size)
 
     def write(self, data: Any, offset: int = 0) -> None:
-        """Puts bytes at a place."""
+        """Write bytes at an offset."""
         view = memoryview(data).cast("B")
         if self._data is None or not 0 <= offset <= self.size - view.nbytes:
             raise ValueFault(f"{view.nbytes} bytes at {offset} do not fit into {self.size}")
@@ -168,13 +167,13 @@ class OrtEpContextDataBuffer:
 
 @cache
 def get_hardware_devices() -> list[OrtHardwareDevice]:
-    """The hardware that sessions can use."""
+    """Return the hardware that sessions can use."""
     vendor, number = _vendor()
     return [OrtHardwareDevice(OrtHardwareDeviceType.CPU, number, vendor), *_gpus()]
 
 
 def _gpus() -> list[OrtHardwareDevice]:
-    """GPUs of NVIDIA's in the order in which CUDA numbers them."""
+    """Return the NVIDIA GPUs, in the order of CUDA's indices."""
     if not cuda_may_work():
         return []
     kind, vendor = OrtHardwareDeviceType.GPU, OrtDeviceVendorId.NVIDIA
@@ -199,45 +198,45 @@ def _vendor() -> tuple[str, int]:
 
 @cache
 def get_ep_devices() -> list[OrtEpDevice]:
-    """Each provider with each device that it runs on; the CPU first."""
+    """Return each provider with each device that it runs on; the CPU first."""
     from sardonyx.providers import CPU, CUDA
     from sardonyx.version import __version__
 
-    about = {"version": __version__}
+    metadata = {"version": __version__}
     cpu, *gpus = get_hardware_devices()
     return [
-        OrtEpDevice(CPU, "Sardonyx", cpu, about),
+        OrtEpDevice(CPU, "Sardonyx", cpu, metadata),
         *(
-            OrtEpDevice(CUDA, "Sardonyx", gpu, about, {"device_id": str(number)})
+            OrtEpDevice(CUDA, "Sardonyx", gpu, metadata, {"device_id": str(number)})
             for number, gpu in enumerate(gpus)
         ),
     ]
 
 
 def ep_device_of(device: str) -> OrtEpDevice:
-    """The listed device of a name that values' homes go by; the CPU's for those not listed."""
+    """Return the OrtEpDevice of a device name such as "cuda:0"; others map to the CPU."""
     cpu, *gpus = get_ep_devices() if device.startswith("cuda") else get_ep_devices()[:1]
     number = device.partition(":")[2] or "0"
     return next((gpu for gpu in gpus if gpu.ep_options["device_id"] == number), cpu)
 
 
 def memory_of(device: str) -> OrtMemoryInfo:
-    """The memory that values lie in whose homes go by the name of a device."""
+    """Return the memory of values on the device of this name."""
     kind, _, number = device.partition(":")
-    how, plain = OrtAllocatorType.ORT_ARENA_ALLOCATOR, OrtMemType.DEFAULT
-    if not number:  # torch's CPU device is the host's memory as well
-        return OrtMemoryInfo("Cpu", how, 0, plain)
+    allocator, default = OrtAllocatorType.ORT_ARENA_ALLOCATOR, OrtMemType.DEFAULT
+    if not number:  # the host, also as torch's device "cpu"
+        return OrtMemoryInfo("Cpu", allocator, 0, default)
     if kind == "cuda":
-        return OrtMemoryInfo("Cuda", how, int(number), plain)
+        return OrtMemoryInfo("Cuda", allocator, int(number), default)
     gpu, memory = OrtMemoryInfoDeviceType.GPU, OrtDeviceMemoryType.DEFAULT
     vendor = get_vendor_id_for_device_type(kind) or 0
-    return OrtMemoryInfo.create_v2(kind, gpu, vendor, int(number), memory, 0, how)
+    return OrtMemoryInfo.create_v2(kind, gpu, vendor, int(number), memory, 0, allocator)
 
 
 def get_hardware_device_ep_incompatibility_details(
     ep_name: str, hardware_device: OrtHardwareDevice
 ) -> dict[str, Any]:
-    """Why a provider cannot use a device: bits of OrtDeviceEpIncompatibilityReason."""
+    """Return why a provider cannot use a device, as OrtDeviceEpIncompatibilityReason bits."""
     if ep_name not in {d.ep_name for d in get_ep_devices()}:
         raise ValueFault(f"there is no provider {ep_name!r}")
     return {"reasons_bitmask": 0, "notes": None, "error_code": 0}
@@ -246,21 +245,21 @@ def get_hardware_device_ep_incompatibility_details(
 def get_model_compatibility_for_ep_devices(
     ep_devices: Sequence[OrtEpDevice], compatibility_info: str
 ) -> OrtCompiledModelCompatibility:
-    """Whether what a provider compiled suits its devices; ours leaves nothing that could not."""
+    """Return EP_NOT_APPLICABLE: no provider here stores compiled data in models."""
     if not ep_devices:
-        raise ValueFault("one device at least is asked about")
+        raise ValueFault("the list of devices is empty")
     return OrtCompiledModelCompatibility.EP_NOT_APPLICABLE
 
 
 def get_compatibility_info_from_model(model_path: str, ep_type: str) -> str | None:
-    """What a provider wrote into a model's metadata when it compiled it; None if nothing."""
+    """Return what a provider wrote into a model's metadata when it compiled it; None: nothing."""
     if not os.path.exists(model_path):
         raise NoSuchFile(f"Load model {model_path} failed. File doesn't exist")
     return _compatibility(model_path, ep_type)
 
 
 def get_compatibility_info_from_model_bytes(model_data: Any, ep_type: str) -> str | None:
-    """`get_compatibility_info_from_model` of a model in memory."""
+    """Return the same as `get_compatibility_info_from_model` for a model in memory."""
     return _compatibility(model_data, ep_type)
 
 

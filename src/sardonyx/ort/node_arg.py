@@ -1,4 +1,4 @@
-"""What a session tells of its model: inputs, outputs, metadata."""
+"""NodeArg and ModelMetadata: a model's inputs, outputs and metadata."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sardonyx.load.model import Declared, Model
 
 @frozen
 class NodeArg:
-    """An input or output: name, type and shape, as onnxruntime shows them."""
+    """An input or output: name, type and shape, as onnxruntime spells them."""
 
     name: str
     type: str
@@ -22,21 +22,21 @@ class NodeArg:
 
 
 def node_arg(declared: Declared, inferred: AnyFact | None = None) -> NodeArg:
-    """A NodeArg from a declaration; numbers that it leaves open from what was inferred."""
+    """Return the NodeArg of a declaration; open sizes are filled in from the inferred fact."""
     fact = declared.fact if declared.fact is not None else inferred
     dims = declared.dims
     if isinstance(inferred, Fact) and inferred.shape is not None:
-        found = [d if isinstance(d, int) else None for d in inferred.shape]
-        if dims is None or len(dims) != len(found):
-            dims = dims or tuple(found)
+        sizes = [d if isinstance(d, int) else None for d in inferred.shape]
+        if dims is None or len(dims) != len(sizes):
+            dims = dims or tuple(sizes)
         else:
-            pairs = zip(dims, found, strict=True)
-            dims = tuple(d if isinstance(d, int) or f is None else f for d, f in pairs)
+            pairs = zip(dims, sizes, strict=True)
+            dims = tuple(d if isinstance(d, int) or s is None else s for d, s in pairs)
     return NodeArg(declared.name, type_name(fact), list(dims or ()))
 
 
 def type_name(fact: AnyFact | None) -> str:
-    """A type as onnxruntime writes it: tensor(float), seq(map(string,tensor(float)))."""
+    """Return a type as onnxruntime spells it: tensor(float), seq(map(string,tensor(float)))."""
     match fact:
         case Fact():
             return f"tensor({fact.dtype.ort_name})"
@@ -52,7 +52,7 @@ def type_name(fact: AnyFact | None) -> str:
 
 
 class ModelMetadata:
-    """What the model says of itself."""
+    """The metadata of a model, as onnxruntime names it."""
 
     producer_name: str
     graph_name: str

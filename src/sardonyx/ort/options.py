@@ -1,4 +1,4 @@
-"""SessionOptions and RunOptions: onnxruntime's, by name and default."""
+"""SessionOptions and RunOptions, with the names and defaults of onnxruntime."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from sardonyx.ort.ep_devices import OrtEpDevice
 
 MAX_KEY, MAX_VALUE = 1024, 8192  # characters of a config entry
-_FOR_GPUS: Final = (
+_GPU_POLICIES: Final = (
     OrtExecutionProviderDevicePolicy.PREFER_GPU,
     OrtExecutionProviderDevicePolicy.MAX_PERFORMANCE,
 )
-MOST_DEVICES: Final = 8  # that a delegate may choose
+MAX_DEVICES: Final = 8  # that a delegate may select, as in onnxruntime
 
 _LEVELS: Final = {
     "disable_all": GraphOptimizationLevel.ORT_DISABLE_ALL,
@@ -40,7 +40,7 @@ _LEVELS: Final = {
 _UNITS: Final = {
     "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30,
 }  # fmt: skip
-_LETTERS: Final = "abgikmABGIKM"
+_UNIT_LETTERS: Final = "abgikmABGIKM"
 _MODES: Final = {
     "sequential": ExecutionMode.ORT_SEQUENTIAL,
     "parallel": ExecutionMode.ORT_PARALLEL,
@@ -54,7 +54,7 @@ _NUMBERS: Final = frozenset((
 ))  # fmt: skip
 
 
-_KINDS: Final[dict[str, type]] = {
+_TYPES: Final[dict[str, type]] = {
     **dict.fromkeys(_FLAGS, bool),
     **dict.fromkeys(_NUMBERS, int),
     "enable_mem_reuse": bool,
@@ -98,9 +98,9 @@ class SessionOptions:
         self._is_cancelled = False
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Takes only options that there are, each of its own type: a typo has no silent effect."""
+        """Set an option; an unknown name or a wrong type raises an error."""
         if not name.startswith("_"):
-            kind = _KINDS.get(name)
+            kind = _TYPES.get(name)
             if kind is None:
                 raise AttributeError(f"SessionOptions has no option {name!r}")
             if issubclass(kind, IntEnum):
@@ -112,23 +112,23 @@ class SessionOptions:
         super().__setattr__(name, value)
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Sets a config key; one that is unknown is reported with the nearest known one."""
-        _check_texts(key, value)
+        """Set a config key; an unknown one is reported with the closest match."""
+        _check_strings(key, value)
         if not key or len(key) > MAX_KEY or len(value) > MAX_VALUE:
             raise InvalidArgument(
-                f"a config key has 1 to {MAX_KEY} characters and a value at most {MAX_VALUE}; "
-                f"here are {len(key)} and {len(value)}"
+                f"a config key has 1 to {MAX_KEY} characters and a value at most {MAX_VALUE}, "
+                f"not {len(key)} and {len(value)}"
             )
-        said = config_keys.advice(key)
-        if said is not None:
-            from sardonyx.base.log import logger  # most keys need no word
+        warning = config_keys.session_key_warning(key)
+        if warning is not None:
+            from sardonyx.base.log import logger  # not needed for most keys
 
-            (logger.warning if said.startswith("unknown") else logger.debug)(said)
-        self._set_twin(key, value)
+            (logger.warning if warning.startswith("unknown") else logger.debug)(warning)
+        self._set_property(key, value)
         self._entries[key] = value
 
-    def _set_twin(self, key: str, value: str) -> None:
-        """Sets the property that a config key is the text form of, if it is one."""
+    def _set_property(self, key: str, value: str) -> None:
+        """Set the property that a config key stands for, if there is one."""
         name = key.removeprefix("session.")
         if key == "session.log_id":
             self.logid = value
@@ -147,7 +147,7 @@ class SessionOptions:
                 raise InvalidArgument(f"{key} is a whole number, not {value!r}") from None
 
     def get_session_config_entry(self, key: str) -> str:
-        """The value of a config key that was set."""
+        """Return the value of a config key that was set."""
         try:
             return self._entries[key]
         except KeyError:
@@ -156,18 +156,18 @@ class SessionOptions:
             ) from None
 
     def add_free_dimension_override_by_name(self, name: str, value: int) -> None:
-        """Fixes the size of every input dim with this name."""
+        """Fix the size of every input dim with this name."""
         self._dims_by_name[name] = _dim(value)
 
     def add_free_dimension_override_by_denotation(self, denotation: str, value: int) -> None:
-        """Fixes the size of every input dim with this denotation."""
+        """Fix the size of every input dim with this denotation."""
         self._dims_by_denotation[denotation] = _dim(value)
 
     def add_external_initializers_from_files_in_memory(
         self, names: list[str], buffers: list[Any], lengths: list[int]
     ) -> None:
-        """External data files as buffers, which are not copied, and kept alive by the session."""
-        from sardonyx.load.buffers import as_bytes  # brings numpy, which options alone do not need
+        """Use buffers as external data files, which are kept alive and not copied."""
+        from sardonyx.load.buffers import as_bytes  # imports numpy, which options alone do not need
 
         if not len(names) == len(buffers) == len(lengths):
             raise InvalidArgument(
@@ -178,92 +178,92 @@ class SessionOptions:
         for name, buffer, length in zip(names, buffers, lengths, strict=True):
             key = name.replace("\\", "/").removeprefix("./").lstrip("/")
             if key in self._files or key in added:
-                raise InvalidArgument(f"the file {name} is given twice")
+                raise InvalidArgument(f"the file {name} is added twice")
             view = as_bytes(buffer, f"the buffer of the file {name}")
             if not isinstance(length, int) or not 0 <= length <= view.nbytes:
                 raise InvalidArgument(
                     f"the buffer of the file {name} has {view.nbytes} bytes, "
-                    f"and its length is given as {length!r}"
+                    f"and its length is stated as {length!r}"
                 )
             added[key] = view[:length]
         self._files.update(added)
 
     def add_initializer(self, name: str, value: Any) -> None:
-        """Uses an array, a tensor or an OrtValue for an initializer; kept, not copied."""
+        """Use an array, a tensor or an OrtValue as an initializer; kept alive, not copied."""
         self.add_external_initializers([name], [value])
 
     def add_external_initializers(self, names: list[str], values: list[Any]) -> None:
-        """Uses arrays for initializers, as `add_initializer` does for one."""
+        """Use arrays as initializers, as `add_initializer` does for one."""
         if len(names) != len(values):
-            raise InvalidArgument(f"{len(names)} names and {len(values)} values are given")
+            raise InvalidArgument(f"there are {len(names)} names and {len(values)} values")
         added: dict[str, Any] = {}
         for name, value in zip(names, values, strict=True):
             if name in self._initializers or name in added:
-                raise InvalidArgument(f"a value for the initializer {name} is given twice")
+                raise InvalidArgument(f"the initializer {name} is added twice")
             added[name] = value
         self._initializers.update(added)
 
     def add_provider(self, name: str, options: dict[str, str] | None = None) -> None:
-        """Adds a provider for sessions that are given none of their own."""
+        """Add a provider for sessions without an argument `providers`."""
         self._providers[name] = dict(options or {})
 
     def add_provider_for_devices(
         self, ep_devices: Sequence[OrtEpDevice], options: Mapping[str, str] | None = None
     ) -> None:
-        """Adds the provider of these devices, which must be one."""
+        """Add the provider of these devices, which must have the same one."""
         names = {device.ep_name for device in ep_devices}
         if len(names) != 1:
-            raise InvalidArgument(f"devices of one provider are wanted, not of {len(names)}")
+            raise InvalidArgument(f"the devices belong to {len(names)} providers, not to one")
         self.add_provider(names.pop(), {**ep_devices[0].ep_options, **(options or {})})
 
     def set_provider_selection_policy(self, policy: OrtExecutionProviderDevicePolicy) -> None:
-        """Lets sessions choose providers: a GPU's for the most performance, else the CPU's."""
+        """Let sessions select providers: GPUs for PREFER_GPU and MAX_PERFORMANCE, else the CPU."""
         self._policy, self._delegate = OrtExecutionProviderDevicePolicy(policy), None
 
     def set_provider_selection_policy_delegate(
         self, delegate: Callable[..., Sequence[OrtEpDevice]]
     ) -> None:
-        """Lets sessions ask a function for devices, given (devices, model metadata, {}, most)."""
+        """Let a function select devices from (devices, model metadata, {}, maximal count)."""
         if not callable(delegate):
             raise TypeError(f"the delegate is a function, not {type(delegate).__name__}")
         self._policy, self._delegate = None, delegate
 
     def has_providers(self) -> bool:
-        """Whether providers were added, or a policy that chooses them was set."""
+        """Return whether providers were added, or a selection policy was set."""
         return bool(self._providers or self._policy is not None or self._delegate)
 
     def _chosen_providers(self, metadata: Callable[[], dict[str, str]]) -> list[Any] | None:
-        """Providers with their options, for a session that is given none."""
+        """Return providers with their options, for a session without an argument `providers`."""
         if self._providers or not self.has_providers():
             return list(self._providers.items()) or None
         from sardonyx.ort.ep_devices import get_ep_devices
 
         devices = get_ep_devices()  # the CPU, then GPUs
         if self._delegate is not None:
-            chosen = self._delegate(devices, metadata(), {}, MOST_DEVICES)
+            chosen = self._delegate(devices, metadata(), {}, MAX_DEVICES)
         else:
-            chosen = (self._policy in _FOR_GPUS and devices[1:2]) or devices[:1]
-        if not chosen or len(chosen) > MOST_DEVICES:
+            chosen = (self._policy in _GPU_POLICIES and devices[1:2]) or devices[:1]
+        if not chosen or len(chosen) > MAX_DEVICES:
             raise InvalidArgument(
-                f"the delegate chose {len(chosen or ())} devices, not 1 to {MOST_DEVICES}"
+                f"the delegate selected {len(chosen or ())} devices, not 1 to {MAX_DEVICES}"
             )
-        found: dict[str, dict[str, str]] = {}
+        providers: dict[str, dict[str, str]] = {}
         for device in chosen:
-            found.setdefault(device.ep_name, dict(device.ep_options))
-        return list(found.items())
+            providers.setdefault(device.ep_name, dict(device.ep_options))
+        return list(providers.items())
 
     def set_ep_context_data_read_func(
         self, read_func: Callable[[str, Any], None], max_data_size: int
     ) -> None:
-        """Kept for programs that call it: no provider here has data of its own in models."""
+        """Do nothing: for compatibility. No provider stores data of its own in models."""
         if not callable(read_func) or max_data_size < 0:
-            raise InvalidArgument("a function and a size of 0 or more are wanted")
+            raise InvalidArgument("the arguments are a function and a size of 0 or more")
 
     def clear_ep_context_data_read_func(self) -> None:
-        """The counterpart of `set_ep_context_data_read_func`."""
+        """Do nothing: for compatibility."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """The options as they are, with the bytes of buffers."""
+        """Pickle the options, with copies of the bytes of buffers."""
         files = {name: bytes(view) for name, view in self._files.items()}
         return {**self.__dict__, "_files": files}
 
@@ -272,17 +272,17 @@ class SessionOptions:
         self.__dict__.update(state, _files=files)
 
     def __copy__(self) -> SessionOptions:
-        made = SessionOptions()
+        copy = SessionOptions()
         for name, value in self.__dict__.items():
-            made.__dict__[name] = dict(value) if isinstance(value, dict) else value
-        return made
+            copy.__dict__[name] = dict(value) if isinstance(value, dict) else value
+        return copy
 
     def set_load_cancellation_flag(self, is_cancelled: bool) -> None:
-        """Ends loads under these options at their next stage; may be called from another thread."""
+        """Cancel loads with these options at their next stage. Thread-safe."""
         self._is_cancelled = is_cancelled
 
     def register_custom_ops_library(self, path: str | os.PathLike[str]) -> None:
-        """Libraries of onnxruntime's C interface cannot be loaded here; the error says so."""
+        """Raise an error: libraries for onnxruntime's C API are not supported."""
         raise NotImplemented(
             f"{os.fspath(path)} is a library for onnxruntime's C interface, "
             "which Sardonyx does not have",
@@ -291,15 +291,20 @@ class SessionOptions:
 
 
 def one_of(key: str, value: str, table: dict[str, Any]) -> Any:
-    """What a config value stands for; any other than those of the table is an error."""
+    """Return the meaning of a config value from a table; raise an error for any other."""
     if value not in table:
         raise InvalidArgument(f"{key} is one of {', '.join(table)}, not {value!r}")
     return table[value]
 
 
+def flag(options: SessionOptions, key: str, default: str = "0") -> bool:
+    """Return the value of a config key that is 0 or 1."""
+    return bool(one_of(key, options._entries.get(key, default), {"0": False, "1": True}))
+
+
 def byte_count(key: str, text: str) -> int:
-    """A number of bytes, written as one or with a unit: 512MB, 2 GiB."""
-    number = text.rstrip(_LETTERS)
+    """Parse a number of bytes, with or without a unit: 512MB, 2 GiB."""
+    number = text.rstrip(_UNIT_LETTERS)
     unit = _UNITS.get(text[len(number) :].lower())
     if not number.strip().isdecimal() or unit is None:
         raise InvalidArgument(
@@ -308,7 +313,7 @@ def byte_count(key: str, text: str) -> int:
     return int(number) * unit
 
 
-def _check_texts(key: Any, value: Any) -> None:
+def _check_strings(key: Any, value: Any) -> None:
     if not isinstance(key, str) or not isinstance(value, str):
         raise TypeError(f"a config key and its value are strings, not {key!r} and {value!r}")
 
@@ -320,7 +325,7 @@ def _dim(value: int) -> int:
 
 
 class RunOptions:
-    """How one run behaves. `terminate`, set from any thread, ends the run after its step."""
+    """Options of one run. `terminate`, set from any thread, ends the run after its current step."""
 
     def __init__(self) -> None:
         self.log_severity_level: int = -1
@@ -332,14 +337,14 @@ class RunOptions:
 
     @cached_property
     def _stop(self) -> Stop:
-        """The flag behind `terminate`, which native code looks at between steps."""
-        from sardonyx._native import Stop  # programs that only read options need no native code
+        """The flag of `terminate`, which native code reads between steps."""
+        from sardonyx._native import Stop  # options alone need no native code
 
         return Stop()
 
     @property
     def terminate(self) -> bool:
-        """Whether runs under these options are to end."""
+        """Whether runs with these options end early."""
         return self._stop.raised
 
     @terminate.setter
@@ -347,37 +352,37 @@ class RunOptions:
         self._stop.raised = bool(value)
 
     def add_run_config_entry(self, key: str, value: str) -> None:
-        """Sets a config key of this run."""
-        _check_texts(key, value)
-        if (said := config_keys.advice_of_run(key)) is not None:
-            from sardonyx.base.log import logger  # as for sessions
+        """Set a config key of runs with these options."""
+        _check_strings(key, value)
+        if (warning := config_keys.run_key_warning(key)) is not None:
+            from sardonyx.base.log import logger
 
-            logger.warning("%s", said)
+            logger.warning("%s", warning)
         self._entries[key] = value
 
     def get_run_config_entry(self, key: str) -> str:
-        """The value of a config key that was set."""
+        """Return the value of a config key that was set."""
         try:
             return self._entries[key]
         except KeyError:
             raise RuntimeError(f"RunOptions does not have configuration with key: {key}") from None
 
     def add_active_adapter(self, adapter: LoraAdapter) -> None:
-        """Feeds an adapter's parameters, beside those of others, to runs with these options."""
+        """Feed an adapter's parameters to runs with these options."""
         from sardonyx.ort.adapters import LoraAdapter
 
         if not isinstance(adapter, LoraAdapter):
-            raise TypeError(f"a LoraAdapter is activated, not {type(adapter).__name__}")
+            raise TypeError(f"adapter is a LoraAdapter, not {type(adapter).__name__}")
         self._adapters.append(adapter)
 
     def _adapter_feed(self, inputs: AbstractSet[str]) -> dict[str, Any]:
-        """The parameters of all adapters as inputs; each must be one, and of one adapter."""
-        from sardonyx.ort.adapters import feed_of
+        """Return the parameters of all adapters as inputs, which must exist and be distinct."""
+        from sardonyx.ort.adapters import adapter_feed
 
-        return feed_of(self._adapters, inputs)
+        return adapter_feed(self._adapters, inputs)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The options; the flag that native code looks at is made anew, as it stands."""
+        """Pickle the options, with the value of the native flag."""
         state = {k: v for k, v in self.__dict__.items() if k != "_stop"}
         return {**state, "terminate": self.terminate}
 
@@ -390,7 +395,7 @@ _global_threads = 0
 
 
 def set_global_threads(intra_op: int, inter_op: int) -> None:
-    """How many threads sessions use that do not have their own (use_per_session_threads)."""
+    """Set the number of threads of sessions without use_per_session_threads."""
     global _global_threads
     if (
         not isinstance(intra_op, int)
@@ -404,5 +409,5 @@ def set_global_threads(intra_op: int, inter_op: int) -> None:
 
 
 def global_threads() -> int:
-    """The number that was set; 0: as many as the process may use."""
+    """Return the number that was set; 0: as many as the process may use."""
     return _global_threads

@@ -1,4 +1,4 @@
-"""OrtValue: a value as onnxruntime's programs hand it about, over memory that is not copied."""
+"""OrtValue: a tensor, sparse tensor, sequence, map or empty optional, without copying memory."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 Device = str | OrtDevice
-_MOST_DIMS: Final = 64  # as in numpy
-_MOST_ELEMENTS: Final = 1 << 56
+_MAX_DIMS: Final = 64  # as in numpy
+_MAX_ELEMENTS: Final = 1 << 56
 
 
 class OrtValue:
     """A tensor, a sparse tensor, a list, a map, or nothing.
 
-    A tensor lies in the memory of a numpy array, which it keeps, or on another device in that of a
-    tensor of torch; one of a type under 8 bits lies there packed, as ONNX stores it. An array with
-    gaps is copied. What is kept must not be moved: `array.resize(refcheck=False)` does that.
+    A tensor refers to the memory of a numpy array or, on a device, of a torch tensor, which it
+    keeps alive; elements of less than 8 bits are packed, as ONNX stores them. A non-contiguous
+    array is copied. The memory must not be moved, as `array.resize(refcheck=False)` does.
     """
 
     __slots__ = ("__weakref__", "_dtype", "_shape", "_value")
-    _dtype: DType | None  # None for what is no tensor
+    _dtype: DType | None  # None if the value is not a tensor
     _shape: tuple[int, ...]
     _value: Any
 
     def __init__(self, ortvalue: Any, numpy_obj: Any = None, session: Any = None) -> None:
-        """A value over an array, a list, a dict, a sparse tensor, None, or another OrtValue.
+        """Wrap an array, a list, a dict, a sparse tensor, None, or another OrtValue.
 
-        A tensor of torch is taken as well, over its memory unless that has gaps.
+        A torch tensor is accepted as well; it is copied only if it is not contiguous.
         """
         if isinstance(ortvalue, OrtValue):
             self._value, self._dtype = ortvalue._value, ortvalue._dtype
@@ -51,15 +51,15 @@ class OrtValue:
             return
         self._value, self._dtype, self._shape = ortvalue, None, ()
         if isinstance(ortvalue, np.ndarray):
-            self._hold(ortvalue)
+            self._set_array(ortvalue)
         elif is_tensor(ortvalue):
             self._dtype, self._value = device_values("a device").held(ortvalue)
             self._shape = tuple(ortvalue.shape)
 
-    def _hold(self, array: Array) -> None:
+    def _set_array(self, array: Array) -> None:
         dtype = by_numpy(array.dtype)
         if dtype is None or array.dtype.kind in "US":
-            raise ValueFault(f"an OrtValue holds a tensor of a type of ONNX, not {array.dtype}")
+            raise ValueFault(f"ONNX has no tensors of {array.dtype}")
         self._dtype, self._shape, self._value = dtype, array.shape, array
         if dtype.bits < 8:
             self._value = np.frombuffer(bytearray(pack(array, dtype)), np.uint8)
@@ -68,16 +68,16 @@ class OrtValue:
 
     @classmethod
     def _of_bytes(cls, raw: Any, dtype: DType, shape: tuple[int, ...]) -> OrtValue:
-        """A tensor over an array, or a tensor on a device, that holds its bytes."""
-        made = cls(None)
-        made._dtype, made._shape = dtype, shape
+        """Return a tensor over an array, or a device tensor, of its bytes."""
+        value = cls(None)
+        value._dtype, value._shape = dtype, shape
         if dtype.bits < 8:
-            made._value = raw
+            value._value = raw
         elif isinstance(raw, np.ndarray):
-            made._value = raw.view(dtype.np).reshape(shape)
+            value._value = raw.view(dtype.np).reshape(shape)
         else:
-            made._value = device_values("a device").of_bytes(raw, dtype, shape)
-        return made
+            value._value = device_values("a device").of_bytes(raw, dtype, shape)
+        return value
 
     @classmethod
     def ortvalue_from_numpy(
@@ -88,28 +88,28 @@ class OrtValue:
         device_id: int = 0,
         vendor_id: int | OrtDeviceVendorId = -1,
     ) -> OrtValue:
-        """A tensor over an array's memory, which must not change while the tensor is used.
+        """Return a tensor over an array's memory, which must not change while the tensor is used.
 
-        For another device than the CPU the array is copied there.
+        For a device other than the CPU the array is copied there.
         """
         device = torch_name(device_type, device_id, vendor_id)
         if not isinstance(numpy_obj, np.ndarray) or numpy_obj.dtype.kind in "USO":
             kind = getattr(numpy_obj, "dtype", type(numpy_obj).__name__)
             raise ValueFault(
-                f"an OrtValue is made of a numpy array of numbers, not of {kind}",
-                hint="feed strings and lists to run as they are",
+                f"numpy_obj is a numpy array of numbers, not {kind}",
+                hint="pass strings and lists to run directly",
             )
-        made = cls(numpy_obj)
-        return made if device == HOST else made._on(device)
+        value = cls(numpy_obj)
+        return value if device == HOST else value._copied_to(device)
 
     def _at(self, device: str) -> OrtValue:
-        """The value on a device: itself if it is there; what is no tensor of numbers stays."""
+        """Return the value on a device: itself if it is there or not a tensor of numbers."""
         if self._dtype is None or self._dtype is STRING or self._device() == device:
             return self
-        return OrtValue(self.numpy()) if device == HOST else self._on(device)
+        return OrtValue(self.numpy()) if device == HOST else self._copied_to(device)
 
-    def _on(self, device: str) -> OrtValue:
-        """A copy of a tensor on another device than the host."""
+    def _copied_to(self, device: str) -> OrtValue:
+        """Return a copy of a tensor on a device other than the host."""
         values = device_values(device)
         assert self._dtype is not None
         values.check_type(self._dtype, device)
@@ -118,14 +118,14 @@ class OrtValue:
 
     @classmethod
     def ortvalue_from_numpy_with_onnx_type(cls, data: Any, /, onnx_element_type: int) -> OrtValue:
-        """A tensor whose bits are an array's, taken for a type that numpy may not have.
+        """Return a tensor with the bits of an array, reinterpreted as an ONNX type.
 
-        Types under 8 bits are packed: the array has the tensor's shape all the same, as
-        onnxruntime has it, and its first bytes count.
+        For types of less than 8 bits, as in onnxruntime, the array has the tensor's shape and its
+        first bytes hold the packed elements.
         """
         dtype = _dtype_of(onnx_element_type)
         if not isinstance(data, np.ndarray):
-            raise TypeError(f"the bits of a tensor are a numpy array, not {type(data).__name__}")
+            raise TypeError(f"data is a numpy array, not {type(data).__name__}")
         if data.dtype.itemsize != dtype.itemsize or data.dtype.hasobject or dtype is STRING:
             raise ValueFault(
                 f"elements of {data.dtype} have {data.dtype.itemsize} bytes, "
@@ -144,12 +144,12 @@ class OrtValue:
         vendor_id: int | OrtDeviceVendorId = -1,
         memory_info: OrtMemoryInfo | None = None,
     ) -> OrtValue:
-        """A tensor of zeros, of a numpy type or one of ONNX's numbers."""
+        """Return a tensor of zeros of a numpy type or an ONNX element type number."""
         where: Device = device_type if memory_info is None else memory_info._device()
         device = torch_name(where, device_id, vendor_id)
         dtype = _dtype_of(element_type)
         if dtype is STRING:
-            raise ValueFault("a tensor of strings cannot be made ahead of its strings")
+            raise ValueFault("a tensor of strings cannot be allocated without its strings")
         dims = _checked_shape(shape)
         n_bytes = dtype.packed_bytes(math.prod(dims))
         if device == HOST:
@@ -163,44 +163,44 @@ class OrtValue:
     def ortvalue_from_shape_and_type_for_memory_info(
         cls, shape: Sequence[int], element_type: Any, memory_info: OrtMemoryInfo
     ) -> OrtValue:
-        """A tensor of zeros in memory of this kind."""
+        """Return a tensor of zeros in memory of this kind."""
         return cls.ortvalue_from_shape_and_type(shape, element_type, memory_info=memory_info)
 
     ortvalue_from_shape_and_onnx_type_for_memory_info = ortvalue_from_shape_and_type_for_memory_info
 
     @classmethod
     def ort_value_from_sparse_tensor(cls, sparse_tensor: SparseTensor) -> OrtValue:
-        """A value that is a sparse tensor."""
+        """Return a value that is a sparse tensor."""
         from sardonyx.ort.sparse_tensor import SparseTensor
 
         if not isinstance(sparse_tensor, SparseTensor):
-            raise TypeError(f"a SparseTensor is wanted, not {type(sparse_tensor).__name__}")
+            raise TypeError(f"sparse_tensor is a SparseTensor, not {type(sparse_tensor).__name__}")
         return cls(sparse_tensor)
 
     @classmethod
     def from_dlpack(cls, data: Any, /, is_bool_tensor: bool = False) -> OrtValue:
-        """A tensor over the memory of another library's, by DLPack."""
-        from sardonyx.ort.dlpack import taken
+        """Return a tensor over the memory of another library's tensor."""
+        from sardonyx.ort.dlpack import import_tensor
 
-        return taken(cls, data, is_bool_tensor)
+        return import_tensor(cls, data, is_bool_tensor)
 
-    def __dlpack__(self, *, stream: object = None, **wishes: Any) -> Any:
-        """The tensor for another library: over the same memory, or a copy if that is asked for."""
-        from sardonyx.ort.dlpack import given
+    def __dlpack__(self, *, stream: object = None, **keywords: Any) -> Any:
+        """Return a DLPack capsule over the same memory, or over a copy if `copy` is set."""
+        from sardonyx.ort.dlpack import export_capsule
 
-        return given(self, stream, **wishes)
+        return export_capsule(self, stream, **keywords)
 
     to_dlpack = __dlpack__
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """DLPack's numbers of the kind of device, and of the device among these."""
+        """Return DLPack's device type and device id."""
         if self._dtype is None or isinstance(self._value, np.ndarray):
             return 1, 0
         kind, number = self._value.__dlpack_device__()
         return int(kind), int(number)
 
     def numpy(self) -> Any:
-        """The tensor as an array: over the same memory, but for types under 8 bits and devices."""
+        """Return the tensor as an array; a copy for types of less than 8 bits and on devices."""
         self._tensor()
         fed = self._fed()
         return device_values("a device").downloaded([fed])[0] if is_tensor(fed) else fed
@@ -214,7 +214,7 @@ class OrtValue:
         return array.copy() if copy else array
 
     def _fed(self) -> Any:
-        """The value as `run` takes it."""
+        """Return the value as `run` accepts it."""
         if self._dtype is not None and self._dtype.bits < 8:
             raw = self._value
             if not isinstance(raw, np.ndarray):
@@ -223,40 +223,40 @@ class OrtValue:
         return self._value if self._dtype is None else self._tensor()
 
     def as_sparse_tensor(self) -> SparseTensor:
-        """The sparse tensor."""
+        """Return the sparse tensor."""
         if not self.is_sparse_tensor():
-            raise ValueFault(f"the value is no sparse tensor: {self.data_type()}")
-        made: SparseTensor = self._value
-        return made
+            raise ValueFault(f"the value is not a sparse tensor: {self.data_type()}")
+        tensor: SparseTensor = self._value
+        return tensor
 
     def update_inplace(self, data: Any) -> None:
-        """Writes another tensor's bytes over the own ones; there must be as many of its type."""
+        """Overwrite the tensor with the elements of another of its type and size."""
         tensor, source = self._tensor(), self._source(data)
         if source.nbytes != tensor.nbytes:
             raise ValueFault(
-                f"the tensor has {tensor.nbytes} bytes, and {source.nbytes} are to be written",
+                f"the tensor has {tensor.nbytes} bytes, and the new value has {source.nbytes}",
                 tensor=f"{self.data_type()} {self.shape()}",
             )
         if isinstance(tensor, np.ndarray) and not tensor.flags.writeable:
-            raise ValueFault("the tensor lies in memory that is read-only")
+            raise ValueFault("the tensor is in read-only memory")
         if isinstance(tensor, np.ndarray) and isinstance(source, np.ndarray):
             tensor.reshape(-1).view(np.uint8)[:] = source.reshape(-1).view(np.uint8)
         else:
             device_values("a device").write(tensor, source)
 
     def _source(self, data: Any) -> Any:
-        """The memory of what is to be written over a tensor of numbers."""
+        """Return the memory of a new value for this tensor, after type checks."""
         if self._dtype is STRING:
-            raise ValueFault("a tensor of strings is not written over: make another")
+            raise ValueFault("a tensor of strings cannot be overwritten: create another")
         if isinstance(data, np.ndarray) and not data.dtype.hasobject:
             self._check_bits(data.dtype)
             return OrtValue(data)._value if data.dtype == self._np else np.ascontiguousarray(data)
         if not isinstance(data, OrtValue) and not is_tensor(data):
             raise TypeError(f"a tensor is updated from another or from an array, not {data!r}")
-        made = OrtValue(data)
-        source = made._tensor()
-        assert made._dtype is not None
-        self._check_bits(made._dtype.np)
+        value = OrtValue(data)
+        source = value._tensor()
+        assert value._dtype is not None
+        self._check_bits(value._dtype.np)
         return source
 
     @property
@@ -264,26 +264,27 @@ class OrtValue:
         assert self._dtype is not None
         return self._dtype.np
 
-    def _check_bits(self, given: np.dtype[Any]) -> None:
-        """Refuses elements of another type; bits are taken where numpy has no such type."""
+    def _check_bits(self, np_type: np.dtype[Any]) -> None:
+        """Raise an error for another element type, except raw bits of types numpy does not have."""
         dtype = self._dtype
         assert dtype is not None
-        is_raw = dtype.np.type.__module__ != "numpy" and given.kind in "ui"
-        if by_numpy(given) is not dtype and not (is_raw and given.itemsize == dtype.itemsize):
+        is_raw = dtype.np.type.__module__ != "numpy" and np_type.kind in "ui"
+        has_size = np_type.itemsize == dtype.itemsize
+        if by_numpy(np_type) is not dtype and not (is_raw and has_size):
             raise ValueFault(
-                f"the tensor is {self.data_type()}, and {given} is to be written",
+                f"the tensor is {self.data_type()}, and the new value is {np_type}",
                 hint=f"convert it with array.astype({dtype.np.name!r})",
             )
 
     def shape(self) -> list[int]:
-        """The size of each dim."""
+        """Return the size of each dim."""
         if self.is_sparse_tensor():
             return list(self._value.dense_shape())
         self._tensor()
         return list(self._shape)
 
     def element_type(self) -> int:
-        """ONNX's number of the element type."""
+        """Return ONNX's number of the element type."""
         if self.is_sparse_tensor():
             return int(self._value._dtype.onnx)
         if self._dtype is None:
@@ -291,57 +292,57 @@ class OrtValue:
         return self._dtype.onnx
 
     def data_type(self) -> str:
-        """The type as onnxruntime writes it: tensor(float)."""
+        """Return the type as onnxruntime spells it: tensor(float)."""
         if self._dtype is not None:
             return f"tensor({self._dtype.ort_name})"
         return _type_of(self._value)
 
     def device_name(self) -> str:
-        """The kind of device on which the value lies."""
+        """Return the type of the value's device."""
         return self._device().partition(":")[0]
 
     def _device(self) -> str:
-        """The device, as torch names it."""
+        """Return torch's name of the device, or HOST."""
         if self._dtype is None or isinstance(self._value, np.ndarray):
             return HOST
-        found = self._value.device
-        return f"{found.type}:{found.index or 0}"
+        device = self._value.device
+        return f"{device.type}:{device.index or 0}"
 
     def data_ptr(self) -> int:
-        """The address of the first element."""
+        """Return the address of the first element."""
         tensor = self._tensor()
         if isinstance(tensor, np.ndarray):
             return int(tensor.__array_interface__["data"][0])
         return int(tensor.data_ptr())
 
     def tensor_size_in_bytes(self) -> int:
-        """Bytes of all elements, in ONNX's form."""
+        """Return the size of all elements in bytes, packed if they have less than 8 bits."""
         return int(self._tensor().nbytes)
 
     def has_value(self) -> bool:
-        """Whether there is a value; an optional may have none."""
+        """Return whether there is a value; an optional may have none."""
         return self._value is not None
 
     def is_tensor(self) -> bool:
-        """Whether the value is a tensor."""
+        """Return whether the value is a tensor."""
         return self._dtype is not None
 
     def is_sparse_tensor(self) -> bool:
-        """Whether the value is a sparse tensor."""
+        """Return whether the value is a sparse tensor."""
         return self._dtype is None and hasattr(self._value, "dense_shape")
 
     def is_tensor_sequence(self) -> bool:
-        """Whether the value is a list of tensors."""
+        """Return whether the value is a list of tensors."""
         items = self._value
         return isinstance(items, list) and all(isinstance(i, np.ndarray) for i in items)
 
     def _tensor(self) -> Any:
-        """The memory of the tensor, on a device or not; an error if the value is none."""
+        """Return the array or torch tensor; raise an error if the value is not a tensor."""
         if self._dtype is None:
-            raise ValueFault(f"the value is no tensor: {self.data_type() or 'nothing'}")
-        lender = borrowed(self._value)
-        if lender is not None:
-            lender.check()
+            raise ValueFault(f"the value is not a tensor: {self.data_type() or 'nothing'}")
+        borrow = borrowed(self._value)
+        if borrow is not None:
+            borrow.check()
         return self._value
 
     def _get_c_value(self) -> OrtValue:
@@ -364,40 +365,40 @@ class OrtValue:
 
 
 def as_ort_value(value: Any) -> OrtValue:
-    """A result of a run as an OrtValue, over the same memory unless that has gaps."""
+    """Return a result of a run as an OrtValue, copied only if it is not contiguous."""
     if isinstance(value, OrtValue):
         return value
-    return OrtValue(value.contiguous() if is_tensor(value) else value)  # views have gaps
+    return OrtValue(value.contiguous() if is_tensor(value) else value)
 
 
 def _dtype_of(element_type: Any) -> DType:
-    """An element type from ONNX's number or a numpy type."""
+    """Return the dtype of an ONNX element type number or a numpy type."""
     if isinstance(element_type, int):
-        found = by_onnx(element_type)
+        dtype = by_onnx(element_type)
     else:
         try:
-            found = by_numpy(np.dtype(element_type))
+            dtype = by_numpy(np.dtype(element_type))
         except TypeError:
-            found = None
-    if found is None:
+            dtype = None
+    if dtype is None:
         raise ValueFault(
-            f"{element_type!r} is no element type",
-            hint="give a numpy type, or a number of onnx.TensorProto.DataType",
+            f"{element_type!r} is not an element type",
+            hint="pass a numpy type, or a number of onnx.TensorProto.DataType",
         )
-    return found
+    return dtype
 
 
 def _checked_shape(shape: Any) -> tuple[int, ...]:
     dims = tuple(index(d) for d in shape)
     if any(d < 0 for d in dims):
         raise ValueFault(f"a shape has sizes of 0 or more, not {list(dims)}")
-    if len(dims) > _MOST_DIMS or math.prod(max(d, 1) for d in dims) > _MOST_ELEMENTS:
-        raise ValueFault(f"no memory holds a tensor of shape {list(dims)}")
+    if len(dims) > _MAX_DIMS or math.prod(max(d, 1) for d in dims) > _MAX_ELEMENTS:
+        raise ValueFault(f"a tensor of shape {list(dims)} has too many dims or elements")
     return dims
 
 
 def _type_of(value: Any) -> str:
-    """The type of what is no tensor; empty where there is no value."""
+    """Return the type of a value that is not a tensor; empty if there is no value."""
     if value is None:
         return ""
     if isinstance(value, np.ndarray):

@@ -1,4 +1,4 @@
-"""Lists of OrtValues, and copies between them."""
+"""OrtValueVector, a list of OrtValues, and copies between tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sardonyx.ort.ort_value import OrtValue
 
 
 class OrtValueVector:
-    """A list of OrtValues, under the names that programs of onnxruntime use."""
+    """A list of OrtValues, with the method names of onnxruntime."""
 
     __slots__ = ("_values",)
 
@@ -29,7 +29,7 @@ class OrtValueVector:
         return iter(self._values)
 
     def push_back(self, value: Any, is_bool_tensor: bool = False) -> None:
-        """Adds an OrtValue, or another library's tensor by DLPack."""
+        """Append an OrtValue, or another library's tensor through DLPack."""
         if not isinstance(value, OrtValue):
             value = OrtValue.from_dlpack(value, is_bool_tensor)
         self._values.append(value)
@@ -42,7 +42,7 @@ class OrtValueVector:
         shapes: Sequence[Sequence[int]],
         devices: Sequence[OrtDevice],
     ) -> None:
-        """Adds tensors at addresses that `tensors` keep."""
+        """Append tensors at addresses; they keep the objects `tensors` alive."""
         from sardonyx.ort.raw_pointers import tensor_at
 
         for owner, pointer, kind, shape, device in zip(
@@ -52,44 +52,44 @@ class OrtValueVector:
             self._values.append(tensor_at(pointer, kind, shape, owner, where))
 
     def reserve(self, count: int) -> None:
-        """Kept for programs that call it: a list makes room by itself."""
+        """Do nothing: for compatibility. A list grows by itself."""
 
     def shrink_to_fit(self) -> None:
-        """Kept for programs that call it."""
+        """Do nothing: for compatibility."""
 
     def bool_tensor_indices(self) -> list[int]:
-        """Where tensors of bools are, which DLPack of old did not know."""
+        """Return the indices of bool tensors, which old versions of DLPack do not have."""
         return [i for i, v in enumerate(self._values) if v._dtype is BOOL]
 
     def element_type_at(self, idx: int) -> int:
-        """ONNX's number of a tensor's element type."""
+        """Return ONNX's number of a tensor's element type."""
         return self._values[idx].element_type()
 
     def dlpack_at(self, index: int) -> Any:
-        """A tensor as a DLPack capsule."""
+        """Return a tensor as a DLPack capsule."""
         return self._values[index].__dlpack__()
 
     def to_dlpacks(self, to_tensor: Callable[[Any], Any] | None) -> list[Any]:
-        """All tensors, as capsules or as what a function makes of these."""
+        """Return all tensors as DLPack capsules, converted by `to_tensor` if it is not None."""
         capsules = (value.__dlpack__() for value in self._values)
         return [capsule if to_tensor is None else to_tensor(capsule) for capsule in capsules]
 
 
 def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: Any = None) -> None:
-    """Copies each tensor's elements into another of the same type and shape.
+    """Copy each tensor into another of the same type and shape.
 
-    With an OrtSyncStream, what goes from device to device is done by that stream, later.
+    With an OrtSyncStream, copies between devices are enqueued on that stream.
     """
     if len(src) != len(dst):
-        raise ValueFault(f"{len(src)} tensors are to be copied into {len(dst)}")
-    for number, (there, here) in enumerate(zip(src, dst, strict=True)):
-        if there.data_type() != here.data_type() or there.shape() != here.shape():
+        raise ValueFault(f"{len(src)} tensors cannot be copied into {len(dst)}")
+    for i, (source, target) in enumerate(zip(src, dst, strict=True)):
+        if source.data_type() != target.data_type() or source.shape() != target.shape():
             raise ValueFault(
-                f"tensor {number} is {there.data_type()} {there.shape()}, "
-                f"and is to be copied into {here.data_type()} {here.shape()}"
+                f"tensor {i} is {source.data_type()} {source.shape()}, "
+                f"and cannot be copied into {target.data_type()} {target.shape()}"
             )
         if stream is None:
-            here.update_inplace(there)
+            target.update_inplace(source)
             continue
         with device_values("a stream").on_stream(stream._stream):
-            here.update_inplace(there)
+            target.update_inplace(source)

@@ -1,4 +1,4 @@
-"""Tensors at addresses that a program gives, checked as far as an address can be."""
+"""Tensors over memory at addresses passed by the user, validated as far as possible."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sardonyx.ort.device import device_values
 from sardonyx.ort.ort_value import OrtValue, _checked_shape, _dtype_of
 from sardonyx.place.provider import HOST
 
-_MOST: Final = 1 << 64  # where addresses end
+_ADDRESS_END: Final = 1 << 64
 
 
 def tensor_at(
@@ -27,7 +27,7 @@ def tensor_at(
     owner: Any = None,
     device: str = HOST,
 ) -> OrtValue:
-    """A tensor over the memory at an address, which `owner`, or the caller, keeps."""
+    """Return a tensor over memory at an address, which `owner` or the caller keeps valid."""
     dtype, dims, pointer = _dtype_of(element_type), _checked_shape(shape), index(pointer)
     if dtype is STRING:
         raise ValueFault("a tensor of strings has no address")
@@ -36,7 +36,7 @@ def tensor_at(
         return _on_device(pointer, dtype, dims, owner, device)
     if not size:
         return OrtValue._of_bytes(np.empty(0, np.uint8), dtype, dims)
-    _check_number(pointer, size, dtype.itemsize)
+    _check_address(pointer, size, dtype.itemsize)
     _check_mapped(pointer, size)
     memory: Any = (ctypes.c_ubyte * size).from_address(pointer)
     memory.owner = owner
@@ -49,19 +49,19 @@ def _on_device(
     values, size = device_values(device), dtype.packed_bytes(math.prod(dims))
     values.check_type(dtype, device)
     if size:
-        _check_number(pointer, size, dtype.itemsize)
+        _check_address(pointer, size, dtype.itemsize)
     return OrtValue._of_bytes(values.bytes_at(pointer, size, device, owner), dtype, dims)
 
 
-def _check_number(pointer: int, size: int, align: int) -> None:
-    """Refuses addresses that cannot be: null, beyond the last one, or between elements."""
-    if pointer <= 0 or pointer + size > _MOST:
+def _check_address(pointer: int, size: int, align: int) -> None:
+    """Raise an error for an address that is null, too large or misaligned."""
+    if pointer <= 0 or pointer + size > _ADDRESS_END:
         raise ValueFault(f"the address of a tensor is {pointer}", bytes=size)
     if pointer % align:
-        raise ValueFault(f"the address {pointer:#x} is no multiple of {align}", bytes=size)
+        raise ValueFault(f"the address {pointer:#x} is not a multiple of {align}", bytes=size)
 
 
 def _check_mapped(pointer: int, size: int) -> None:
-    """Refuses addresses that are not of this process."""
+    """Raise an error for an address that is not mapped in this process."""
     if not native.is_mapped(pointer, size):
         raise ValueFault(f"there is no memory at {pointer:#x}", bytes=size)

@@ -1,4 +1,4 @@
-"""SparseTensor: values with the places where they stand, in one of three layouts."""
+"""SparseTensor: values with their indices, in the layouts COO, CSR and block sparse."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 
 class SparseCooView:
-    """The places of values, each by itself: flat, or by row and column."""
+    """The indices of a COO tensor: flat, or row and column."""
 
     __slots__ = ("_indices",)
 
@@ -25,16 +25,16 @@ class SparseCooView:
         self._indices = indices
 
     def indices(self) -> Array:
-        """One number for each value, or one row of two."""
+        """Return one index per value: [n] flat ones, or [n, 2] rows and columns."""
         return self._indices
 
 
 class SparseBlockSparseView(SparseCooView):
-    """The places of blocks of values."""
+    """The indices of a block sparse tensor."""
 
 
 class SparseCsrView:
-    """The places of values, row by row."""
+    """The indices of a CSR matrix."""
 
     __slots__ = ("_inner", "_outer")
 
@@ -42,24 +42,24 @@ class SparseCsrView:
         self._inner, self._outer = inner, outer
 
     def inner(self) -> Array:
-        """The column of each value."""
+        """Return the column of each value."""
         return self._inner
 
     def outer(self) -> Array:
-        """Where each row begins among the values, and where the last ends."""
+        """Return the row offsets: where each row begins among the values, and the end."""
         return self._outer
 
 
 class SparseTensor:
-    """A sparse tensor over the memory of arrays, which it keeps; indices are checked."""
+    """A sparse tensor over the memory of arrays, which it keeps alive; indices are validated."""
 
-    __slots__ = ("_dtype", "_format", "_places", "_shape", "_values")
+    __slots__ = ("_dtype", "_format", "_indices", "_shape", "_values")
 
     def __init__(
         self,
         dense_shape: Sequence[int],
         values: Array,
-        places: tuple[Array, ...],
+        indices: tuple[Array, ...],
         format: OrtSparseFormat,
     ) -> None:
         self._shape = tuple(int(d) for d in dense_shape)
@@ -69,10 +69,10 @@ class SparseTensor:
             raise TypeError(f"values are a numpy array, not {type(values).__name__}")
         dtype = by_numpy(values.dtype)
         if dtype is None or (dtype is STRING and values.dtype != object):
-            raise ValueFault(f"values are of a type of ONNX, not {values.dtype}")
+            raise ValueFault(f"ONNX has no values of {values.dtype}")
         self._dtype: DType = dtype
         self._values = np.ascontiguousarray(values)
-        self._places, self._format = places, format
+        self._indices, self._format = indices, format
 
     @classmethod
     def sparse_coo_from_numpy(
@@ -82,20 +82,20 @@ class SparseTensor:
         coo_indices: Any,
         ort_device: OrtDevice,
     ) -> SparseTensor:
-        """Values with a flat index each, or with one of row and column."""
+        """Return a COO tensor with flat indices, or rows and columns."""
         check_cpu(ort_device, "a sparse tensor")
-        indices = _indices(coo_indices, "coo_indices")
-        made = cls(dense_shape, values, (indices,), OrtSparseFormat.ORT_SPARSE_COO)
-        count = made._values.size
-        if made._values.ndim != 1 or indices.shape not in ((count,), (count, 2)):
+        indices = _as_indices(coo_indices, "coo_indices")
+        tensor = cls(dense_shape, values, (indices,), OrtSparseFormat.ORT_SPARSE_COO)
+        count = tensor._values.size
+        if tensor._values.ndim != 1 or indices.shape not in ((count,), (count, 2)):
             raise ValueFault(
-                f"{list(made._values.shape)} values have indices of shape [{count}] or "
+                f"{list(tensor._values.shape)} values have indices of shape [{count}] or "
                 f"[{count}, 2], not {list(indices.shape)}"
             )
-        if indices.ndim == 2 and len(made._shape) != 2:
-            raise ValueFault(f"rows and columns index a matrix, not {list(made._shape)}")
-        made._check_range()
-        return made
+        if indices.ndim == 2 and len(tensor._shape) != 2:
+            raise ValueFault(f"rows and columns index a matrix, not {list(tensor._shape)}")
+        tensor._check_range()
+        return tensor
 
     @classmethod
     def sparse_csr_from_numpy(
@@ -106,131 +106,131 @@ class SparseTensor:
         outer_indices: Any,
         ort_device: OrtDevice,
     ) -> SparseTensor:
-        """Values row by row: the column of each, and where each row begins."""
+        """Return a CSR matrix: the column of each value, and the row offsets."""
         check_cpu(ort_device, "a sparse tensor")
-        inner = _indices(inner_indices, "inner_indices")
-        outer = _indices(outer_indices, "outer_indices")
-        made = cls(dense_shape, values, (inner, outer), OrtSparseFormat.ORT_SPARSE_CSRC)
-        made._check_rows(inner, outer)
-        return made
+        inner = _as_indices(inner_indices, "inner_indices")
+        outer = _as_indices(outer_indices, "outer_indices")
+        tensor = cls(dense_shape, values, (inner, outer), OrtSparseFormat.ORT_SPARSE_CSRC)
+        tensor._check_rows(inner, outer)
+        return tensor
 
     @classmethod
     def blocksparse_from_numpy(
         cls, dense_shape: Any, values: Array, block_indices: Any, ort_device: OrtDevice
     ) -> SparseTensor:
-        """Blocks of values along the last dim, and the row and column of each among blocks."""
+        """Return a block sparse tensor: blocks along the last dim, with block rows and columns."""
         check_cpu(ort_device, "a sparse tensor")
-        indices = _indices(block_indices, "block_indices", np.int32)
-        made = cls(dense_shape, values, (indices,), OrtSparseFormat.ORT_SPARSE_BLOCK_SPARSE)
-        blocks = made._values
+        indices = _as_indices(block_indices, "block_indices", np.int32)
+        tensor = cls(dense_shape, values, (indices,), OrtSparseFormat.ORT_SPARSE_BLOCK_SPARSE)
+        blocks = tensor._values
         if blocks.ndim < 3 or indices.ndim != 2 or indices.shape[0] != 2:
             raise ValueFault(
-                "values are blocks along their last dim and indices two rows of numbers; here are "
+                "values are blocks along their last dim and indices of shape [2, blocks], not "
                 f"{list(blocks.shape)} and {list(indices.shape)}"
             )
         if indices.shape[1] != blocks.shape[-1]:
-            raise ValueFault(f"{blocks.shape[-1]} blocks have {indices.shape[1]} places")
-        return made
+            raise ValueFault(f"there are {blocks.shape[-1]} blocks and {indices.shape[1]} indices")
+        return tensor
 
     def _check_range(self) -> None:
-        """Flat indices, or rows and columns, lie in the tensor."""
-        places = self._places[0]
-        limits = self._shape if places.ndim == 2 else (math.prod(self._shape),)
-        if places.size and ((places < 0).any() or (places >= np.array(limits)).any()):
-            raise ValueFault(f"an index lies outside a tensor of shape {list(self._shape)}")
+        """Raise an error unless all COO indices are inside the tensor."""
+        indices = self._indices[0]
+        limits = self._shape if indices.ndim == 2 else (math.prod(self._shape),)
+        if indices.size and ((indices < 0).any() or (indices >= np.array(limits)).any()):
+            raise ValueFault(f"an index is outside a tensor of shape {list(self._shape)}")
 
     def _check_rows(self, inner: Array, outer: Array) -> None:
         count = self._values.size
         if len(self._shape) != 2 or self._values.ndim != 1 or inner.shape != (count,):
             raise ValueFault(
-                f"a matrix in rows has one column for each of {count} values; here are the "
-                f"shape {list(self._shape)} and {list(inner.shape)} columns"
+                f"a CSR matrix has one column index for each of {count} values, not the "
+                f"shape {list(self._shape)} and {list(inner.shape)} column indices"
             )
         rows, columns = self._shape
         if outer.shape != (rows + 1,) and not (count == 0 and outer.size == 0):
-            raise ValueFault(f"{rows} rows have {rows + 1} borders, not {list(outer.shape)}")
+            raise ValueFault(f"{rows} rows have {rows + 1} row offsets, not {list(outer.shape)}")
         if outer.size and (outer[0] != 0 or outer[-1] != count or (np.diff(outer) < 0).any()):
-            raise ValueFault(f"the borders of rows do not go from 0 up to {count}")
+            raise ValueFault(f"the row offsets do not ascend from 0 to {count}")
         if count and ((inner < 0).any() or (inner >= columns).any()):
-            raise ValueFault(f"a column lies outside a matrix of {columns} columns")
+            raise ValueFault(f"a column index is outside a matrix of {columns} columns")
 
     def values(self) -> Array:
-        """The values, over their own memory."""
+        """Return the values, without a copy."""
         return self._values
 
     def as_coo_view(self) -> SparseCooView:
-        """The places of a tensor in coordinates."""
+        """Return the indices of a COO tensor."""
         self._expect(OrtSparseFormat.ORT_SPARSE_COO)
-        return SparseCooView(self._places[0])
+        return SparseCooView(self._indices[0])
 
     def as_csrc_view(self) -> SparseCsrView:
-        """The places of a tensor in rows."""
+        """Return the indices of a CSR matrix."""
         self._expect(OrtSparseFormat.ORT_SPARSE_CSRC)
-        return SparseCsrView(*self._places)
+        return SparseCsrView(*self._indices)
 
     def as_blocksparse_view(self) -> SparseBlockSparseView:
-        """The places of a tensor in blocks."""
+        """Return the indices of a block sparse tensor."""
         self._expect(OrtSparseFormat.ORT_SPARSE_BLOCK_SPARSE)
-        return SparseBlockSparseView(self._places[0])
+        return SparseBlockSparseView(self._indices[0])
 
     get_coo_data = as_coo_view
     get_csrc_data = as_csrc_view
     get_blocksparse_data = as_blocksparse_view
 
-    def _expect(self, wanted: OrtSparseFormat) -> None:
-        if self._format is not wanted:
-            raise ValueFault(f"the sparse tensor is {self._format.name}, not {wanted.name}")
+    def _expect(self, format: OrtSparseFormat) -> None:
+        if self._format is not format:
+            raise ValueFault(f"the sparse tensor is {self._format.name}, not {format.name}")
 
     def to_cuda(self, ort_device: OrtDevice) -> None:
-        """A copy on a GPU, of which there is none here."""
-        raise ValueFault("sparse tensors lie on the CPU here; there is no CUDA")
+        """Raise an error: sparse tensors are supported on the CPU only."""
+        raise ValueFault("sparse tensors are supported on the CPU only, not on CUDA")
 
     def format(self) -> OrtSparseFormat:
-        """The layout."""
+        """Return the layout."""
         return self._format
 
     def dense_shape(self) -> list[int]:
-        """The sizes of the tensor with its zeros."""
+        """Return the shape of the dense tensor."""
         return list(self._shape)
 
     def data_type(self) -> str:
-        """The type as onnxruntime writes it: sparse_tensor(float)."""
+        """Return the type as onnxruntime spells it: sparse_tensor(float)."""
         return f"sparse_tensor({self._dtype.ort_name})"
 
     def device_name(self) -> str:
-        """Where the tensor lies."""
+        """Return the type of the tensor's device."""
         return "cpu"
 
     def _get_c_tensor(self) -> SparseTensor:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SparseTensor, (self._shape, self._values, self._places, self._format)
+        return SparseTensor, (self._shape, self._values, self._indices, self._format)
 
     def copied(self) -> SparseTensor:
-        """The same in memory of its own."""
-        places = tuple(place.copy() for place in self._places)
-        return SparseTensor(self._shape, self._values.copy(), places, self._format)
+        """Return a deep copy."""
+        indices = tuple(array.copy() for array in self._indices)
+        return SparseTensor(self._shape, self._values.copy(), indices, self._format)
 
     def to_dense(self) -> Array:
-        """The tensor with its zeros, as an array."""
+        """Return the dense tensor as an array."""
         dense = np.zeros(self._shape, self._values.dtype)
         match self._format:
-            case OrtSparseFormat.ORT_SPARSE_COO if self._places[0].ndim == 2:
-                dense[tuple(self._places[0].T)] = self._values
+            case OrtSparseFormat.ORT_SPARSE_COO if self._indices[0].ndim == 2:
+                dense[tuple(self._indices[0].T)] = self._values
             case OrtSparseFormat.ORT_SPARSE_COO:
-                dense.reshape(-1)[self._places[0]] = self._values
+                dense.reshape(-1)[self._indices[0]] = self._values
             case OrtSparseFormat.ORT_SPARSE_CSRC:
-                inner, outer = self._places
+                inner, outer = self._indices
                 rows = np.repeat(np.arange(self._shape[0]), np.diff(outer)) if outer.size else inner
                 dense[rows, inner] = self._values
             case _:
-                raise ValueFault("blocks have no one meaning as a dense tensor")
+                raise ValueFault("a block sparse tensor has no unique dense form")
         return dense
 
 
-def _indices(given: Any, what: str, dtype: Any = np.int64) -> Array:
-    array = np.asarray(given)
+def _as_indices(values: Any, what: str, dtype: Any = np.int64) -> Array:
+    array = np.asarray(values)
     if array.dtype.kind not in "iu" and array.size:
         raise ValueFault(f"{what} are whole numbers, not {array.dtype}")
     return np.ascontiguousarray(array, dtype)

@@ -298,12 +298,12 @@ class _Tracer:
 
     def log(self, each: Pass, fired: Mapping[str, int]) -> None:
         """Log a pass that has just run."""
-        from sardonyx.base.log import of_session
+        from sardonyx.base.log import session_logger
 
         before, self._n_nodes = self._n_nodes, self._count()
         rules = "".join(f", {name} {count}x" for name, count in sorted(fired.items()))
         # At a severity of its own, so that it shows whatever the session's severity is.
-        of_session(1).info(
+        session_logger(1).info(
             "pass %d %s: %d -> %d nodes%s",
             number_of(each), each.name, before, self._n_nodes, rules,
         )  # fmt: skip

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from sardonyx.base.records import field, frozen
 from sardonyx.errors import NotImplemented
 from sardonyx.graph.graph import Graph, Node, Value
-from sardonyx.place.preferences import Wishes
+from sardonyx.place.preferences import PlacementPreferences
 from sardonyx.place.provider import (
     HOST,
     DeviceProvider,
@@ -43,7 +43,7 @@ class Placement:
 def place(
     graph: Graph,
     providers: Sequence[Provider],
-    wishes: Wishes | None = None,
+    preferences: PlacementPreferences | None = None,
     lower_for_host: Callable[[Graph], None] | None = None,
 ) -> Placement:
     """Assign a provider to every node; raise with all refusals if none claims a node.
@@ -52,14 +52,14 @@ def place(
     are passed through it before CPU providers claim them.
     """
     placement = Placement(graph, {}, {})
-    wishes = (wishes or Wishes()).bound(graph)
-    _claim(placement, _ordered(graph, providers), providers, wishes)
+    preferences = (preferences or PlacementPreferences()).bound(graph)
+    _claim(placement, _ordered(graph, providers), providers, preferences)
     if lower_for_host is not None:
         from sardonyx.place.host import lower_host_parts
 
         on_host = [p for p in providers if not has_device(p)]
         lower_host_parts(
-            placement, lower_for_host, lambda nodes: _claim(placement, nodes, on_host, wishes)
+            placement, lower_for_host, lambda nodes: _claim(placement, nodes, on_host, preferences)
         )
     if placement.devices:
         from sardonyx.place.boundaries import insert_copies  # rare: not imported otherwise
@@ -74,26 +74,32 @@ def _ordered(graph: Graph, providers: Sequence[Provider]) -> Iterable[Node]:
 
 
 def _claim(
-    placement: Placement, nodes: Iterable[Node], providers: Sequence[Provider], wishes: Wishes
+    placement: Placement,
+    nodes: Iterable[Node],
+    providers: Sequence[Provider],
+    preferences: PlacementPreferences,
 ) -> None:
     for node in nodes:
-        provider = _claimant(placement, node, providers, wishes)
+        provider = _claimant(placement, node, providers, preferences)
         # Control flow of the host passes numpy arrays into its bodies and takes arrays back.
         inner = providers if has_device(provider) else [p for p in providers if not has_device(p)]
         for _, body in node.subgraphs:
-            _claim(placement, _ordered(body, inner), inner, wishes)
+            _claim(placement, _ordered(body, inner), inner, preferences)
 
 
 def _claimant(
-    placement: Placement, node: Node, providers: Sequence[Provider], wishes: Wishes
+    placement: Placement,
+    node: Node,
+    providers: Sequence[Provider],
+    preferences: PlacementPreferences,
 ) -> Provider:
     """The first provider that claims a node; refusals before it are recorded."""
     reasons: list[tuple[str, str]] = []
     for provider in providers:
-        answer = wishes.against(node, provider) or provider.claims(node)
+        answer = preferences.against(node, provider) or provider.claims(node)
         if isinstance(answer, Yes):
             placement.where[node] = provider
-            wishes.taken(node, provider)
+            preferences.taken(node, provider)
             if reasons:
                 placement.refusals[node] = tuple(reasons)
             return provider
@@ -107,8 +113,8 @@ __all__ = [
     "DeviceProvider",
     "No",
     "Placement",
+    "PlacementPreferences",
     "Provider",
-    "Wishes",
     "Yes",
     "has_device",
     "place",

@@ -34,7 +34,7 @@ class Assignment:
 
 
 @mutable
-class Wishes:
+class PlacementPreferences:
     """Assignments, the first that matches counts, and limits in bytes by device."""
 
     assignments: tuple[Assignment, ...] = ()
@@ -46,17 +46,17 @@ class Wishes:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal for equal wishes."""
+        """Equal for equal preferences."""
         return self.assignments, tuple(self.limits.items()), tuple(self.totals.items())
 
-    def bound(self, graph: Graph) -> Wishes:
+    def bound(self, graph: Graph) -> PlacementPreferences:
         """The same for one placement, with nothing taken yet."""
         limits = dict(self.limits)
         weights = _weight_bytes(graph) if self.totals else 0
         for device, total in self.totals.items():
             most = total if weights <= total else int(total * _FOR_WEIGHTS)
             limits[device] = min(most, limits.get(device, most))
-        return Wishes(self.assignments, limits)
+        return PlacementPreferences(self.assignments, limits)
 
     def mark(self, graph: Graph) -> None:
         """Tells nodes which assignment is theirs, so that passes keep those of others apart."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.base.records import replace
-from sardonyx.errors import InvalidArgument, SardonyxError, as_ours
+from sardonyx.errors import InvalidArgument, SardonyxError, as_sardonyx_error
 from sardonyx.graph.const import Const
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.guard import AssumptionFailed
@@ -108,7 +108,7 @@ def _call(segment: PythonSegment | RegionSegment, arrays: list[Any], run: Run) -
     except AssumptionFailed:
         raise
     except Exception as error:
-        raise as_ours(
+        raise as_sardonyx_error(
             error, f"running {segment.node.op}", node=segment.node, **_shapes(arrays)
         ) from error
 

@@ -1,1 +1,1 @@
-"""What a program did or will do: memory timelines, weights in memory, profiles."""
+"""Reports on programs: memory timelines, memory by node, weights in memory, profiles."""

@@ -1,4 +1,4 @@
-"""Profiles: what a session did and when, as Chrome trace events, as onnxruntime writes them."""
+"""Profiles of a session as Chrome trace events, in onnxruntime's format."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     from sardonyx.program.region import RegionSegment
 
 MAX_EVENTS: Final = 1_000_000
-_MOST_THREADS: Final = 1 << 22  # Linux numbers them below this; tracks of chains come behind
+_MAX_THREAD_ID: Final = 1 << 22  # Linux's limit; lanes get thread ids above it
 
 
 @mutable
 class Event:
-    """Something that took time, with times of time.perf_counter."""
+    """An interval; times are those of time.perf_counter, in seconds."""
 
     category: str
     name: str
     begin: float
     end: float
-    args: Callable[[], dict[str, Any]]  # asked when the profile is written
+    args: Callable[[], dict[str, Any]]  # called when the profile is written
     thread: int
     step: TimedStep | None = None
 
 
 @mutable
 class TimedStep:
-    """A step of a run: a node, or a region of a device as a whole."""
+    """A step of a run: a node, or a whole region of a device."""
 
-    key: Hashable  # the same for the step in other runs
+    key: Hashable  # equal for the same step in other runs
     nodes: tuple[Node, ...]
     provider: str
     kernel: str
@@ -49,12 +49,15 @@ class TimedStep:
 
     @property
     def name(self) -> str:
-        """That of its first node, or the op of one that has none."""
+        """The name of its first node, or its op if it has no name."""
         return self.nodes[0].name or self.nodes[0].op.name
 
 
 class Profile:
-    """Collects events and writes them to a file when the profile ends."""
+    """Collects events and writes them to a file when the profile ends.
+
+    Runs on several threads may add events: list.append is atomic.
+    """
 
     def __init__(self, prefix: str) -> None:
         self.start_ns = time.time_ns()
@@ -65,22 +68,22 @@ class Profile:
         self._sizes: dict[tuple[int, tuple[int, ...]], list[int]] = {}
 
     def add(self, category: str, name: str, start: float, end: float) -> None:
-        """One event that is no step."""
-        self._keep(Event(category, name, start, end, dict, threading.get_native_id()))
+        """Add an event that is not a step."""
+        self._append(Event(category, name, start, end, dict, threading.get_native_id()))
 
-    def _keep(self, event: Event) -> None:
+    def _append(self, event: Event) -> None:
         if len(self.events) < MAX_EVENTS:
             self.events.append(event)
 
-    def _keep_step(self, step: TimedStep, start: float, end: float, lane: int = 0) -> None:
-        """One step, on the track of its thread, or of a chain that ran beside others."""
+    def _append_step(self, step: TimedStep, start: float, end: float, lane: int = 0) -> None:
+        """Add a step, on the track of its thread or of a parallel lane."""
         n_more = len(step.nodes) - 1
         name = f"{step.name}_and_{n_more}_more" if n_more else f"{step.name}_kernel_time"
-        thread = threading.get_native_id() + lane * _MOST_THREADS
-        self._keep(Event("Node", name, start, end, lambda: _described(step), thread, step))
+        thread = threading.get_native_id() + lane * _MAX_THREAD_ID
+        self._append(Event("Node", name, start, end, lambda: _step_args(step), thread, step))
 
     def add_stages(self, stages: Stages, origin: str) -> None:
-        """The load: as a whole, under the names onnxruntime gives it, and by stage."""
+        """Add the load: as a whole, with onnxruntime's names, and by stage."""
         self._zero = min(self._zero, stages.start)
         for name, start, end in stages.spans:
             self.add("Session", f"stage_{name}", start, end)
@@ -90,29 +93,31 @@ class Profile:
         self.add("Session", "session_initialization", stages.start, last)
 
     def add_step(self, segment: PythonSegment | RegionSegment, run: Run, started: float) -> None:
-        """One step of a run that Python calls."""
+        """Add a step of a run that Python executes."""
         end = time.perf_counter()
         inputs, outputs = ([run.frame[i] for i in s] for s in (segment.inputs, segment.outputs))
-        found = _seen(inputs, outputs)
+        operands = _operands(inputs, outputs)
         nodes = getattr(segment, "nodes", (segment.node,))
-        step = TimedStep(id(segment), nodes, segment.provider, segment.kernel, lambda: found)
-        self._keep_step(step, started, end)
+        step = TimedStep(id(segment), nodes, segment.provider, segment.kernel, lambda: operands)
+        self._append_step(step, started, end)
 
     def add_native(self, segment: NativeSegment, times: Times) -> None:
-        """The steps of a native segment; its clock is that of time.perf_counter."""
+        """Add the steps of a native segment, whose clock is that of time.perf_counter."""
         parts = list(segment.all_parts())
         for number, index, begin, end, run, lane in times.spans:
             part = parts[number]
-            assert isinstance(part, SegmentBuilder), "control flow takes no time of its own"
-            look = self._look(part, index, times.names[run])
-            made = part.steps[index]
-            step = TimedStep((id(part), index), (made.node,), "cpu", made.row, look)
-            self._keep_step(step, begin / 1e9, end / 1e9, lane)
+            assert isinstance(part, SegmentBuilder), "control flow has no time of its own"
+            operands = self._lazy_operands(part, index, times.names[run])
+            flat = part.steps[index]
+            step = TimedStep((id(part), index), (flat.node,), "cpu", flat.row, operands)
+            self._append_step(step, begin / 1e9, end / 1e9, lane)
 
-    def _look(self, part: SegmentBuilder, index: int, names: list[int]) -> Callable[[], Operands]:
-        """A step's tensors, found when somebody asks: a run must not wait for it."""
+    def _lazy_operands(
+        self, part: SegmentBuilder, index: int, names: list[int]
+    ) -> Callable[[], Operands]:
+        """Return a function that computes a step's operands: runs do not wait for it."""
 
-        def look() -> Operands:
+        def compute() -> Operands:
             from sardonyx.program.operands import operands, registers
 
             key = id(part), tuple(names)
@@ -120,14 +125,14 @@ class Profile:
                 self._sizes[key] = registers(part, names)
             return operands(part, part.steps[index], self._sizes[key])
 
-        return look
+        return compute
 
     def write(self) -> str:
-        """Writes the events, whole or not at all, and returns the file's name."""
-        import json  # only a session that profiles needs it
+        """Write the events atomically and return the file's name."""
+        import json  # needed only for profiles
 
         pid = os.getpid()
-        made = [
+        events = [
             {
                 "cat": e.category,
                 "pid": pid,
@@ -141,14 +146,13 @@ class Profile:
             for e in self.events
         ]
         with writing(self.path) as file:
-            file.write(json.dumps(made).encode())
+            file.write(json.dumps(events).encode())
         return self.path
 
 
-def _described(step: TimedStep) -> dict[str, Any]:
-    """A step as onnxruntime's profiles describe it."""
-    found = step.operands()
-    inputs, outputs = ([o for o in side if o is not None] for side in found)
+def _step_args(step: TimedStep) -> dict[str, Any]:
+    """Return the args of a step's event, as in onnxruntime's profiles."""
+    inputs, outputs = ([o for o in side if o is not None] for side in step.operands())
     return {
         "op_name": step.nodes[0].op.name if len(step.nodes) == 1 else "Region",
         "provider": step.provider,
@@ -160,14 +164,14 @@ def _described(step: TimedStep) -> dict[str, Any]:
     }
 
 
-def _seen(inputs: list[Any], outputs: list[Any]) -> Operands:
-    """Arrays, and tensors of torch, as a step has them; what is no tensor is left out."""
+def _operands(inputs: list[Any], outputs: list[Any]) -> Operands:
+    """Return the types and shapes of arrays and torch tensors; None for other values."""
     from sardonyx.program.operands import Operand, Operands
 
-    def seen(value: Any) -> Operand | None:
+    def operand(value: Any) -> Operand | None:
         if not hasattr(value, "dtype") or not hasattr(value, "shape"):
             return None
         name = str(value.dtype).removeprefix("torch.")
         return Operand(name, tuple(value.shape), getattr(value, "nbytes", 0))
 
-    return Operands(tuple(map(seen, inputs)), tuple(map(seen, outputs)))
+    return Operands(tuple(map(operand, inputs)), tuple(map(operand, outputs)))

@@ -1,4 +1,4 @@
-"""What becomes of each weight of a program: where it lies, in which forms, who reads them."""
+"""The weights of a program: source, layouts in memory, and the nodes that read them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from sardonyx.program.native import NativeSegment
 from sardonyx.program.program import Program, PythonSegment
 from sardonyx.weights.layouts import STORED, Want
 
-MAPPED: Final = "mapped"  # read where it lies: in a file, or in a user's buffer
-PACKED: Final = "packed"  # by a kernel row
-COPIED: Final = "copied"  # small, unaligned, or made of others
+MAPPED: Final = "mapped"  # read directly from a file or a user's buffer
+PACKED: Final = "packed"  # by a prepack kernel
+COPIED: Final = "copied"  # small, unaligned, or computed from others
 
 
 @mutable
-class FormReport:
-    """A form of a weight that some kernels read."""
+class WeightLayoutReport:
+    """A layout of a weight that some kernels read."""
 
     want: Want
-    nodes: dict[Node, None] = field(default_factory=dict)  # those that read it, in order
+    nodes: dict[Node, None] = field(default_factory=dict)  # nodes that read it, in order
     other_programs: int = 0  # programs of this process that read the same memory
-    in_pack: bool = False  # the packed form lies in a file
+    in_pack: bool = False  # the packed layout is mapped from a pack
 
     @property
     def state(self) -> str:
@@ -37,7 +37,7 @@ class FormReport:
 
     @property
     def layout(self) -> str:
-        """How the bytes lie, for people."""
+        """The layout in words."""
         const = self.want.const
         if self.want.is_packed:
             return f"packed by {self.want.row}"
@@ -51,31 +51,31 @@ class FormReport:
 
     @property
     def own_bytes(self) -> int:
-        """Anonymous memory that the form takes."""
+        """The anonymous memory of the layout."""
         return 0 if self.in_pack else self.want.own_bytes
 
     @property
     def memory_key(self) -> object:
-        """What is equal for forms that are one piece of memory."""
+        """A key that is equal for layouts in the same memory."""
         place = self.want.const.place
         if place is None or not self.want.is_shared:
             return self.want
         return (place.key, self.want.row, self.want.ints)
 
 
-def forms_of(program: Program) -> dict[Const, list[FormReport]]:
-    """The forms of every constant that a program reads while it runs. Reads no weight."""
-    found: dict[Want, FormReport] = {}
+def weight_layouts_of(program: Program) -> dict[Const, list[WeightLayoutReport]]:
+    """Return the layouts of every constant that runs of a program read, without reading weights."""
+    reports: dict[Want, WeightLayoutReport] = {}
     for want, node in _wants(program):
-        report = found.get(want)
+        report = reports.get(want)
         if report is None:
             forms = program.forms
             is_found = forms.found(want) is not None
-            report = FormReport(want, other_programs=forms.others(want), in_pack=is_found)
-            found[want] = report
+            report = WeightLayoutReport(want, other_programs=forms.others(want), in_pack=is_found)
+            reports[want] = report
         report.nodes[node] = None
-    by_const: dict[Const, list[FormReport]] = {}
-    for want, report in found.items():
+    by_const: dict[Const, list[WeightLayoutReport]] = {}
+    for want, report in reports.items():
         by_const.setdefault(want.const, []).append(report)
     return by_const
 
@@ -86,7 +86,7 @@ def _wants(program: Program) -> Iterator[tuple[Want, Node]]:
         if isinstance(segment, PythonSegment):
             yield from ((Want(by_slot[i]), segment.node) for i in segment.inputs if i in by_slot)
         elif isinstance(segment, NativeSegment):
-            yield from _native(segment)
+            yield from _native_wants(segment)
     native = {id(p) for s in program.segments if isinstance(s, NativeSegment) for p in _bodies(s)}
     for body in program.bodies:
         if not any(id(s) in native for s in body.segments):
@@ -94,34 +94,34 @@ def _wants(program: Program) -> Iterator[tuple[Want, Node]]:
 
 
 def _bodies(segment: NativeSegment) -> Iterator[NativeSegment]:
-    """The segments of bodies that run within a native segment."""
+    """Yield the segments of bodies that run within a native segment."""
     for part in segment.all_parts():
         if isinstance(part, ControlPart):
             yield from (b.segment for b in part.bodies if b.segment is not None)
 
 
-def _native(segment: NativeSegment) -> Iterator[tuple[Want, Node]]:
+def _native_wants(segment: NativeSegment) -> Iterator[tuple[Want, Node]]:
     for part in segment.all_parts():
         if isinstance(part, ControlPart):
-            yield from _taken(part)
+            yield from _control_wants(part)
             continue
         for step in part.steps:
             for number in step.inputs:
-                want = None if number == ABSENT else _behind(part, number)
+                want = None if number == ABSENT else _root_want(part, number)
                 if want is not None:
                     yield want, step.node
 
 
-def _taken(part: ControlPart) -> Iterator[tuple[Want, Node]]:
-    """Constants that control flow itself takes, or hands into or out of its bodies."""
+def _control_wants(part: ControlPart) -> Iterator[tuple[Want, Node]]:
+    """Yield constants that are inputs of control flow, or captures or outputs of its bodies."""
     values: list[Value | None] = [*part.node.inputs]
     for body in part.bodies:
         values += [*body.captures, *body.graph.outputs]
     yield from ((Want(v.const), part.node) for v in values if v is not None and v.const is not None)
 
 
-def _behind(part: SegmentBuilder, number: int) -> Want | None:
-    """The constant whose bytes an operand shows, if it is one."""
+def _root_want(part: SegmentBuilder, number: int) -> Want | None:
+    """Return the constant whose bytes an operand aliases; None if it is not a constant."""
     value = part.values[number]
     while value.storage in IN_OTHERS:
         value = part.values[value.at]

@@ -1,4 +1,7 @@
-"""Runs on other threads, for `run_async`."""
+"""Run sessions on a process-wide thread pool, for `run_async`.
+
+Thread-safe: `_LOCK` guards the creation of the executor `_executor`, which every session shares.
+"""
 
 from __future__ import annotations
 
@@ -14,35 +17,35 @@ from sardonyx.base.log import logger
 Callback = Callable[[list[Any], Any, str], None]
 
 _LOCK = Lock()
-_pool: ThreadPoolExecutor | None = None
+_executor: ThreadPoolExecutor | None = None
 
 
-def _forget() -> None:
-    """A fork has none of the threads: it makes a pool of its own when it needs one."""
-    global _pool
-    _pool = None
+def _after_fork() -> None:
+    """Drop the executor: a forked child has none of its threads and creates its own on demand."""
+    global _executor
+    _executor = None
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_after_fork)
 
 
-def start(run: Callable[[], list[Any]], callback: Callback, user_data: Any) -> None:
-    """Runs on a thread of ours, and hands results or what went wrong to the callback there."""
-    global _pool
+def submit(run: Callable[[], list[Any]], callback: Callback, user_data: Any) -> None:
+    """Call `run` on a pool thread, then callback(results, user_data, error text) there."""
+    global _executor
     with _LOCK:
-        if _pool is None:
-            _pool = ThreadPoolExecutor(native.usable_cpus(), "sardonyx-run")
-        _pool.submit(_work, run, callback, user_data)
+        if _executor is None:
+            _executor = ThreadPoolExecutor(native.usable_cpus(), "sardonyx-run")
+        _executor.submit(_run_and_report, run, callback, user_data)
 
 
-def _work(run: Callable[[], list[Any]], callback: Callback, user_data: Any) -> None:
-    """Nothing ends this thread: not even an interrupt or SystemExit that a custom op raises."""
-    results, wrong = [], ""
+def _run_and_report(run: Callable[[], list[Any]], callback: Callback, user_data: Any) -> None:
+    """Run and call the callback; no exception, not even SystemExit, ends the pool thread."""
+    results, error_text = [], ""
     try:
         results = run()
     except BaseException as error:
-        wrong = str(error) or type(error).__name__
+        error_text = str(error) or type(error).__name__
     try:
-        callback(results, user_data, wrong)
+        callback(results, user_data, error_text)
     except BaseException:
         logger.exception("the callback of run_async failed")

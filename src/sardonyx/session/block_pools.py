@@ -1,4 +1,8 @@
-"""Pools of memory for arenas and outputs: one for each program, or one for the process."""
+"""Block pools for arenas and outputs: one per program, or one shared by the process.
+
+A session with `session.use_env_allocators` uses the shared pool. `_LOCK` guards its creation; the
+pool itself is thread-safe native code and lives as long as any session refers to it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ _shared: ref[BlockPool] | None = None
 
 
 def pool_for(settings: RunSettings) -> BlockPool:
-    """A pool for a new program: its own, or that of all sessions that share one."""
+    """Return the block pool of a new program: its own, or the one shared by sessions."""
     if not settings.shares or not settings.keeps:
         return BlockPool(settings.keeps)
     global _shared
@@ -32,30 +36,34 @@ def pool_for(settings: RunSettings) -> BlockPool:
         return pool
 
 
-def limit_of(own: int, shares: bool) -> int:
-    """The bound of a session's runs: its own or, where it shares, the one for all; 0 is none."""
-    bounds = [b for b in (own, shared_limit_bytes() if shares else 0) if b]
-    return min((*bounds, NO_LIMIT))
+def run_limit_bytes(own: int, shares: bool) -> int:
+    """Return the smaller of a session's own limit and the shared pool's; 0 means no limit."""
+    limits = [b for b in (own, shared_limit_bytes() if shares else 0) if b]
+    return min((*limits, NO_LIMIT))
 
 
-def wants_shrinking(options: RunOptions, settings: RunSettings) -> bool:
-    """Whether kept memory is to be given back after a run; a list of devices says so."""
+def shrinks_arena(options: RunOptions, settings: RunSettings) -> bool:
+    """Return whether the pool frees its cached blocks after the run.
+
+    The config entry lists the devices to shrink, of which only cpu:0 has an arena.
+    """
     text = options._entries.get(SHRINK, "")
     devices = [_device(pair) for pair in text.split(";") if pair]
     if not devices:
         return False
     if ("cpu", 0) not in devices or not settings.keeps:
-        why = "has no cpu:0" if settings.keeps else "asks for an arena that is switched off"
+        why = "does not name cpu:0" if settings.keeps else "names an arena that is disabled"
         raise InvalidArgument(
             f"{SHRINK} is {text!r}, which {why}",
             hint="name cpu:0, the only device with an arena"
             if settings.keeps
-            else "leave the entry out: with enable_cpu_mem_arena off nothing is kept",
+            else "remove the entry: with enable_cpu_mem_arena off no memory is cached",
         )
     return True
 
 
 def _device(pair: str) -> tuple[str, int]:
+    """Parse one "name:number" pair."""
     name, _, number = pair.partition(":")
     if name not in _DEVICES or not re.fullmatch(r"(-?\d+)?", number):
         raise InvalidArgument(

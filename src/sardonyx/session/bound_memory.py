@@ -1,4 +1,8 @@
-"""What is bound for many runs: compared and measured once, not in each of them."""
+"""Memory bound by an IOBinding: analysed for overlaps once, not in every run.
+
+A run may write an output directly into its bound buffer only if that buffer overlaps no input and
+no other output. These comparisons, and the slots they lead to, are cached per program.
+"""
 
 from __future__ import annotations
 
@@ -13,105 +17,113 @@ from sardonyx.base.torch_tensor import borrowed, is_tensor
 from sardonyx.ort.device import device_values
 from sardonyx.program.program import Input, Program
 from sardonyx.program.run import bind
-from sardonyx.session.feeds import is_at, taken, tensors
+from sardonyx.session.feeds import is_at, tensors
+from sardonyx.session.results import memory_owners
 
-Bounds = tuple[str, int, int]  # device, first byte, and the one behind the last
+AddressRange = tuple[str, int, int]  # device, first byte, one past the last byte
 
 
 @frozen
-class Plan:
-    """What a program makes of bound memory."""
+class BoundSlots:
+    """How one program uses the bound memory."""
 
     program: Program
     dims: dict[str, int]
-    into: dict[int, Any]  # as in a Run, as is the next
-    shared: dict[int, int]
+    into: dict[int, Any]  # buffers of outputs by slot, as in Run
+    shared: dict[int, int]  # slots of outputs that alias an input, with the input's slot
 
 
-class Bound:
-    """Inputs, and memory for outputs or None for each, that stay the same from run to run."""
+class BoundMemory:
+    """Inputs and output buffers (None: allocate) that stay the same from run to run.
+
+    Immutable but for two caches. Threads may race to fill them: each computes equal values, and
+    each assignment is atomic.
+    """
 
     def __init__(
-        self, feed: dict[str, Any], places: Sequence[Any], specs: Mapping[str, Input]
+        self, feed: dict[str, Any], buffers: Sequence[Any], specs: Mapping[str, Input]
     ) -> None:
-        """`feed` was checked against `specs`."""
+        """`feed` has been checked against `specs`."""
         self.feed = feed
         self.specs = specs
-        inputs = {_place_of(v): v for v in feed.values() if is_tensor(v)}
-        # An output in the very memory of an input is known by that tensor.
-        self.places = [inputs.get(_place_of(p), p) if is_tensor(p) else p for p in places]
-        # Two outputs in one place are copied there, in the order in which they were bound.
-        apart = zip(self.places, _apart(self.places), strict=True)
-        self.alone = [place if is_alone else None for place, is_alone in apart]
-        lenders = (borrowed(v) for v in tensors((*feed.values(), *places)))
-        self.lenders = [lender for lender in lenders if lender is not None]  # checked in each run
-        self._plan: Plan | None = None
-        self._taken: set[Any] | None = None
+        inputs = {_alias_key(v): v for v in feed.values() if is_tensor(v)}
+        # An output that aliases an input exactly is represented by the input's tensor.
+        self.buffers = [inputs.get(_alias_key(b), b) if is_tensor(b) else b for b in buffers]
+        # Outputs that overlap each other are copied to their buffers in the order of binding.
+        pairs = zip(self.buffers, _disjoint(self.buffers), strict=True)
+        self.disjoint_buffers = [buffer if is_disjoint else None for buffer, is_disjoint in pairs]
+        borrows = (borrowed(v) for v in tensors((*feed.values(), *buffers)))
+        self.borrows = [b for b in borrows if b is not None]  # checked in each run
+        self._slots: BoundSlots | None = None
+        self._owners: set[Any] | None = None
 
-    def plan(self, program: Program) -> Plan:
-        """What a program makes of it."""
-        plan = self._plan  # read once: another thread may have another program
-        if plan is None or plan.program is not program:
-            plan = Plan(
+    def slots(self, program: Program) -> BoundSlots:
+        """Return how a program uses the memory; cached for the last program."""
+        slots = self._slots  # read once: another thread may store those of another program
+        if slots is None or slots.program is not program:
+            slots = BoundSlots(
                 program, bind(program, self.feed), self._into(program), self._shared(program)
             )
-            self._plan = plan
-        return plan
+            self._slots = slots
+        return slots
 
-    def taken(self) -> set[Any]:
-        """What `hand_out` is to share no memory with."""
-        if self._taken is None:
-            self._taken = taken(self.feed.values(), self.places)
-        return self._taken.copy()
+    def owners(self) -> set[Any]:
+        """Return the memory owners that results must not share, for `unshared`."""
+        if self._owners is None:
+            self._owners = memory_owners(self.feed.values(), self.buffers)
+        return self._owners.copy()
 
     def _into(self, program: Program) -> dict[int, Any]:
-        """Places by slot: those that share memory with nothing fed and with no other.
+        """Return the buffers by slot that a run writes to directly.
 
-        Another segment may read what the first one would write over.
+        Only those that overlap neither an input nor another buffer: a later segment may read the
+        input that the first one would overwrite.
         """
-        is_apart = _apart([*self.alone, *tensors(self.feed.values())])
+        is_disjoint = _disjoint([*self.disjoint_buffers, *tensors(self.feed.values())])
+        outputs = zip(program.outputs, self.disjoint_buffers, strict=True)
         return {
-            output.slot: place
-            for i, (output, place) in enumerate(zip(program.outputs, self.alone, strict=True))
-            if place is not None and is_apart[i] and is_at(place, output.device)
+            output.slot: buffer
+            for i, (output, buffer) in enumerate(outputs)
+            if buffer is not None and is_disjoint[i] and is_at(buffer, output.device)
         }
 
     def _shared(self, program: Program) -> dict[int, int]:
-        """Slots of outputs whose place on a device is the memory of an input, with its slot."""
+        """Return the slots of outputs whose device buffer is an input's memory."""
         slots = {id(v): i.slot for i in program.inputs if is_tensor(v := self.feed.get(i.name))}
         return {
-            output.slot: slots[id(place)]
-            for output, place in zip(program.outputs, self.places, strict=True)
-            if id(place) in slots
+            output.slot: slots[id(buffer)]
+            for output, buffer in zip(program.outputs, self.buffers, strict=True)
+            if id(buffer) in slots
         }
 
 
-def _place_of(tensor: Any) -> tuple[Any, ...]:
-    """Equal for tensors that are the same elements in the same memory."""
+def _alias_key(tensor: Any) -> tuple[Any, ...]:
+    """Return a key that is equal for tensors of the same elements in the same memory."""
     return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
-def _apart(values: Sequence[Any]) -> list[bool]:
-    """For each value whether it has no byte in common with another."""
-    found = [True] * len(values)
-    last: tuple[str, int, int] = "", 0, 0  # of those seen, the one that reaches farthest
-    for (space, begin, end), i in sorted(_all_bounds(values)):
-        if begin < end and (space, begin) < last[:2]:
-            found[i] = found[last[2]] = False
-        last = max(last, (space, end, i))
-    return found
+def _disjoint(values: Sequence[Any]) -> list[bool]:
+    """Return for each value whether it shares no byte with another; a sweep over sorted ranges."""
+    is_disjoint = [True] * len(values)
+    # Of the ranges seen so far, the one with the highest end: device, end, index.
+    last: tuple[str, int, int] = "", 0, 0
+    for (device, begin, end), i in sorted(_address_ranges(values)):
+        if begin < end and (device, begin) < last[:2]:
+            is_disjoint[i] = is_disjoint[last[2]] = False
+        last = max(last, (device, end, i))
+    return is_disjoint
 
 
-def _all_bounds(values: Sequence[Any]) -> Iterator[tuple[Bounds, int]]:
-    """The memory of arrays and tensors, with their numbers."""
-    numbered = [(v, i) for i, v in enumerate(values) if v is not None]
-    for value, i in numbered:
+def _address_ranges(values: Sequence[Any]) -> Iterator[tuple[AddressRange, int]]:
+    """Yield the memory of each array and tensor, with its index."""
+    indexed = [(v, i) for i, v in enumerate(values) if v is not None]
+    for value, i in indexed:
         if isinstance(value, np.ndarray) and value.flags.c_contiguous:
             begin = native.address(value)
             yield ("cpu:0", begin, begin + value.nbytes), i
         elif isinstance(value, np.ndarray):
             yield ("cpu:0", *np.lib.array_utils.byte_bounds(value)), i
-    others = [(v, i) for v, i in numbered if not isinstance(v, np.ndarray)]
-    if others:
+    on_devices = [(v, i) for v, i in indexed if not isinstance(v, np.ndarray)]
+    if on_devices:
         bounds = device_values("a device").bounds
-        yield from ((bounds(v), i) for v, i in others)
+        yield from ((bounds(v), i) for v, i in on_devices)

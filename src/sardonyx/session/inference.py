@@ -1,4 +1,25 @@
-"""InferenceSession: onnxruntime's interface over a compiled program."""
+"""InferenceSession: onnxruntime's interface over a compiled program.
+
+From `run` to the first kernel:
+
+1. Fast path. `run` without output names and RunOptions calls `FastPath.call`, one native call that
+   validates a dict of plain arrays, specializes the plan for their sizes (or finds it cached), runs
+   the kernels and returns the outputs. It returns None, before any kernel runs, for inputs that it
+   does not accept. A program has a fast path if it is a single native segment; profiling and node
+   statistics disable it.
+2. Checked path, `_run`. `check_feed` validates and converts every value and words the errors;
+   `new_run` (session/checked_run.py) binds the sizes and copies inputs to devices;
+   `program.run.execute` checks the guards on sizes before the first kernel.
+3. A guard that is only an assumption of the program raises AssumptionFailed. `_with_program` then
+   repeats the attempt with another variant (session/program_variants.py), compiled if necessary.
+4. `requested_results` and `unshared` (session/results.py) return memory that belongs to the caller.
+
+Thread-safety: any number of threads may call `run` at once. `_lock` guards everything that
+compiles: the providers, `_program` and what `_use` derives from it, `_variants`, `_load` and
+`_partial_sessions`. Runs take no lock: they read `_program` and `_fast_path` once and finish with
+the program they began with. `_lock` is not re-entrant: a custom op that makes its own session
+compile gets an error instead of a deadlock.
+"""
 
 from __future__ import annotations
 
@@ -7,89 +28,66 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import numpy as np
-
 from sardonyx.base.locks import NonReentrantLock
-from sardonyx.base.log import at_severity, of_session
-from sardonyx.base.records import frozen, replace
+from sardonyx.base.log import at_severity, session_logger
+from sardonyx.base.records import replace
 from sardonyx.compile import Compiled, Options, compile
 from sardonyx.errors import (
     EPFail,
-    Fail,
     InternalError,
     InvalidArgument,
     InvalidGraph,
     RuntimeException,
     SardonyxError,
-    as_ours,
+    as_sardonyx_error,
 )
 from sardonyx.graph.guard import AssumptionFailed
-from sardonyx.load import LoadOptions
 from sardonyx.load.source import read_model
 from sardonyx.ort.options import RunOptions, SessionOptions
-from sardonyx.pack.lookup import SUFFIX
-from sardonyx.place import HOST, has_device
-from sardonyx.program.program import Run
-from sardonyx.program.run import bind, execute
+from sardonyx.place import has_device
+from sardonyx.program.run import execute
 from sardonyx.providers import resolve
 from sardonyx.reports.trace import Profile
-from sardonyx.session import model_metadata_options as config
-from sardonyx.session.block_pools import pool_for, wants_shrinking
-from sardonyx.session.bound_memory import Bound
-from sardonyx.session.feeds import (
-    as_tensors,
-    check_feed,
-    describe,
-    hand_out,
-    raise_fault,
-    settle,
-    taken,
-)
-from sardonyx.session.order_options import warn_of_hints
-from sardonyx.session.program_cache import PROGRAMS, Shared, key_of, shared
-from sardonyx.session.run_variants import Ways
-from sardonyx.session.settings import (
-    NODE_STATS,
+from sardonyx.session import embedded_options
+from sardonyx.session.block_pools import pool_for, shrinks_arena
+from sardonyx.session.bound_memory import BoundMemory
+from sardonyx.session.checked_run import RunRequest, new_run
+from sardonyx.session.compile_config import (
     PACK_SAVE,
-    behind_device,
-    check_fallback,
-    checked_container,
+    check_container,
     compile_options,
-    defers,
-    device_options,
-    flushing,
-    graph_id,
-    run_settings,
-    wants_tensors,
-    wishes,
+    defers_prepacking,
 )
+from sardonyx.session.feeds import check_feed, describe, raise_fault
+from sardonyx.session.placement_config import (
+    check_cpu_fallback,
+    device_options,
+    fallback_providers,
+    placement_preferences,
+)
+from sardonyx.session.program_cache import PROGRAMS, SharedProgram, cache_key
+from sardonyx.session.results import as_tensors, memory_owners, requested_results, unshared
+from sardonyx.session.run_config import flushing_denormals, returns_tensors, run_settings
+from sardonyx.session.run_methods import RunMethodsMixin
+from sardonyx.session.schedule_config import warn_unknown_hints
 from sardonyx.weights.layouts import PrepackedWeightsContainer
 
 if TYPE_CHECKING:
     from sardonyx.graph.infer import Shapes
     from sardonyx.reports.node_memory import NodeStats
     from sardonyx.session.io_binding import IOBinding
-    from sardonyx.session.variants import Variants
+    from sardonyx.session.program_variants import ProgramVariants
 
 T = TypeVar("T")
+NODE_STATS: Final = "session.collect_node_memory_stats_to_file"
 _DEFAULT_RUN: Final = RunOptions()
-_ATTEMPTS: Final = 4  # the first program, names apart, branches chosen, and one to spare
-_COMPILING: Final = "compiling the session again"
+# Programs tried for one run: the first, one with split dim names, one for the branches that the
+# shapes choose, and one more for a variant that another thread replaced meanwhile.
+_MAX_ATTEMPTS: Final = 4
 
 
-@frozen
-class _Asked:
-    """What a run is asked for."""
-
-    values: dict[str, Any]
-    options: RunOptions
-    bound: Bound | None
-    wanted: Sequence[int]  # outputs, by number
-    stays: bool  # tensors are wanted where they lie
-
-
-class InferenceSession(Ways):
-    """A model, ready to run. Many threads may call `run` at once."""
+class InferenceSession(RunMethodsMixin):
+    """A model, ready to run. Thread-safe: many threads may call `run` at once."""
 
     def __init__(
         self,
@@ -101,113 +99,115 @@ class InferenceSession(Ways):
         prepacked_weights_container: PrepackedWeightsContainer | None = None,
         **kwargs: Any,
     ) -> None:
-        """Compiles a model from a path, bytes, any buffer, a binary file or an onnx.ModelProto.
+        """Compile a model from a path, bytes, any buffer, a binary file or an onnx.ModelProto.
 
-        What `sardonyx.train.gradient` makes is taken as it is.
+        The result of `sardonyx.train.gradient` is accepted as well.
         """
-        self._container = checked_container(prepacked_weights_container)
+        check_container(prepacked_weights_container)
+        self._container = prepacked_weights_container
         self._options = SessionOptions() if sess_options is None else sess_options
         if not isinstance(self._options, SessionOptions):
             raise TypeError(f"sess_options is a SessionOptions, not {type(sess_options).__name__}")
         self._disabled = frozenset(kwargs.get("disabled_optimizers") or ())
-        if config.is_wanted(kwargs):
-            given = read_model(path_or_bytes)
-            self._options = config.with_config_of(given, self._options)
-            if given.files.model_path is None and given.model is None:
-                path_or_bytes = given.source.data  # a file object is at its end by now
-        self._begin(path_or_bytes)
+        if embedded_options.are_enabled(kwargs):
+            source = read_model(path_or_bytes)
+            self._options = embedded_options.merged(source, self._options)
+            if source.files.model_path is None and source.model is None:
+                path_or_bytes = source.source.data  # a file object is at its end by now
+        self._prepare(path_or_bytes)
         if providers is None and self._options.has_providers():
-            providers = self._options._chosen_providers(lambda: config.described(self._source))
+            providers = self._options._chosen_providers(
+                lambda: embedded_options.metadata(self._source)
+            )
         elif self._options.has_providers():
-            self._logger.warning("providers given to the session replace those of its options")
+            self._logger.warning("providers passed to the session replace those of its options")
         self.set_providers(providers, provider_options)
 
-    def _begin(self, model: Any) -> None:
-        """Everything before the model is compiled."""
-        self._paths: dict[tuple[str, ...], InferenceSession] = {}
-        self._logger = of_session(self._options.log_severity_level)
-        self._lock = NonReentrantLock(_COMPILING)
+    def _prepare(self, model: Any) -> None:
+        """Parse the options and read the model's bytes: everything before compiling."""
+        self._partial_sessions: dict[tuple[str, ...], InferenceSession] = {}
+        self._logger = session_logger(self._options.log_severity_level)
+        self._lock = _compile_lock()
         profiles, prefix = self._options.enable_profiling, self._options.profile_file_prefix
         self._profile = Profile(prefix) if profiles else None
         self._settings = run_settings(self._options)
         self._node_stats: NodeStats | None = None
         self._base = compile_options(self._options, self._disabled, self._container)
         load = self._load = self._base.load
-        # Read once: a file object is at its end by then, and a path may be gone.
+        # Read once: later a file object is at its end, and a path may be gone.
         self._source = read_model(model, load.folder, load.in_memory, load.copies)
         if NODE_STATS in self._options._entries:
-            self._node_stats = self._collected(self._options._entries[NODE_STATS])
+            self._node_stats = self._new_node_stats(self._options._entries[NODE_STATS])
 
     def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
-        """Compiles the model for these providers, again if it was compiled for others."""
+        """Compile the model for these providers, again if it was compiled for others."""
         with self._lock:  # runs in other threads may be compiling for their shapes
-            rest = self._try_providers(providers, provider_options)
-        if rest:  # outside of the handler: the error keeps alive what it met
-            self.set_providers(rest)
+            fallback = self._try_providers(providers, provider_options)
+        if fallback:  # outside of the handler: the error keeps alive what its frames refer to
+            self.set_providers(fallback)
             return
-        check_fallback(self._options, self._compiled.placement)
-        self._announce(self._current())
+        check_cpu_fallback(self._options, self._compiled.placement)
+        self._finish_load(self._compile_options())
 
     def _try_providers(self, providers: Any, provider_options: Any) -> list[Any]:
-        """Compiles for these providers; where their device fails, those that come after it."""
+        """Compile for these providers; return those to fall back to if their device fails."""
         self._provider_options, self._providers = resolve(providers, provider_options, self._logger)
-        self._wishes = wishes(self._options, self._providers)
-        self._paths = {}
-        self._variants: Variants | None = None
+        self._preferences = placement_preferences(self._options, self._providers)
+        self._partial_sessions = {}
+        self._variants: ProgramVariants | None = None
         try:
-            self._use(self._compile(self._current()))
+            self._use(self._compile(self._compile_options()))
         except EPFail as error:
-            rest = behind_device(self._options, self._provider_options, providers)
-            if not rest:
+            fallback = fallback_providers(self._options, self._provider_options, providers)
+            if not fallback:
                 raise
-            self._logger.warning("%s is used instead, as %s", rest[0][0], error)
-            return rest
+            self._logger.warning("%s is used instead, as %s", fallback[0][0], error)
+            return fallback
         return []
 
-    def _compile(self, options: Options) -> Shared:
-        """The program for these options, its own or one that other sessions have."""
+    def _compile(self, options: Options) -> SharedProgram:
+        """Return the program for these options, compiled or from the process-wide cache."""
         key = None
-        if self._profile is None and not defers(self._options):
+        if self._profile is None and not defers_prepacking(self._options):
             providers = tuple(
-                (name, *sorted(given.items())) for name, given in self._provider_options.items()
+                (name, *sorted(values.items())) for name, values in self._provider_options.items()
             )
-            key = key_of(self._source, options, self._settings, providers)
-        return PROGRAMS.share(key, lambda: self._make(options))
+            key = cache_key(self._source, options, self._settings, providers)
+        return PROGRAMS.share(key, lambda: self._compile_uncached(options))
 
-    def _use(self, made: Shared) -> None:
-        """Runs begin with this program from now on."""
-        self._shared = made
-        self._compiled: Compiled = made.compiled
-        model, program = self._compiled.model, self._compiled.program
-        is_watched = self._profile is not None or self._node_stats is not None
-        self._fast = None if is_watched else program.fast_path
-        self._inputs = {i.name: i for i in program.inputs}
-        self._fixed = {d.name for d in model.overridable} - self._inputs.keys()
-        self._required = [i.name for i in program.inputs if i.default is None]
+    def _use(self, program: SharedProgram) -> None:
+        """Let runs begin with this program from now on."""
+        self._program = program
+        self._compiled: Compiled = program.compiled
+        model, inputs = self._compiled.model, self._compiled.program.inputs
+        is_observed = self._profile is not None or self._node_stats is not None
+        self._fast_path = None if is_observed else self._compiled.program.fast_path
+        self._inputs = {i.name: i for i in inputs}
+        self._fixed_defaults = {d.name for d in model.overridable} - self._inputs.keys()
+        self._required = [i.name for i in inputs if i.default is None]
         self._output_names = [o.name for o in model.outputs]
 
-    def _announce(self, options: Options) -> None:
-        """Says what was made of the model, and keeps what is to be kept of it."""
+    def _finish_load(self, options: Options) -> None:
+        """Log what was compiled, warn of options without effect, and write the pack."""
         model, program = self._compiled.model, self._compiled.program
-        warn_of_hints(options.order, (*model.inputs, *model.overridable), self._logger)
+        warn_unknown_hints(options.order, (*model.inputs, *model.overridable), self._logger)
         if options.save is not None and self._options._entries.get(PACK_SAVE) == "1":
-            self._pack_saved(options)
+            self._pack_saved_model(options)
         if self._profile is not None:
             self._profile.add_stages(self._compiled.stages, model.origin)
-        steps = ", ".join(
-            f"{k} {v * 1e3:.1f} ms" for k, v in self._compiled.stages.seconds().items()
-        )
-        self._logger.info("session ready: %d steps; %s", len(program.segments), steps)
-        for given in self._providers:
-            if has_device(given) and given.device not in self._compiled.placement.devices:
+        times = self._compiled.stages.seconds().items()
+        stages = ", ".join(f"{name} {seconds * 1e3:.1f} ms" for name, seconds in times)
+        self._logger.info("session ready: %d segments; %s", len(program.segments), stages)
+        for provider in self._providers:
+            if has_device(provider) and provider.device not in self._compiled.placement.devices:
                 self._logger.warning(
-                    "no node runs on %s: see why by `sardonyx info --why`", given.device
+                    "no node runs on %s: see why by `sardonyx info --why`", provider.device
                 )
-        for node, provider, kernel in program.nodes():
-            self._logger.debug("%s runs on %s (%s)", node, provider, kernel)
+        for node, name, kernel in program.nodes():
+            self._logger.debug("%s runs on %s (%s)", node, name, kernel)
 
-    def _make(self, options: Options) -> Shared:
-        """Compiles, and brings the weights into the forms that kernels read."""
+    def _compile_uncached(self, options: Options) -> SharedProgram:
+        """Compile the model, and pack the weights into the layouts that kernels read."""
         try:
             with at_severity(self._options.log_severity_level):
                 compiled = compile(self._source, options)
@@ -216,37 +216,29 @@ class InferenceSession(Ways):
         except RecursionError as error:
             raise InvalidGraph(f"the model nests too deep: {error}") from None
         pool = pool_for(self._settings)
-        if not defers(self._options):
+        if not defers_prepacking(self._options):
             with compiled.stages.stage("weights"), compiled.program.forms.checking(options.check):
                 compiled.program.prepare(self._settings, pool)
             self._source.read_ahead()
-        return shared(compiled, self._source, pool)
+        files = tuple(self._source.files.states().items())
+        return SharedProgram(compiled, self._source, pool, files)
 
-    def _collected(self, value: str) -> NodeStats:
-        """Where the memory of each node is written to."""
-        from sardonyx.reports.node_memory import NodeStats, target  # few sessions want it
+    def _new_node_stats(self, value: str) -> NodeStats:
+        """Return the statistics of each node's memory, written to the file that `value` names."""
+        from sardonyx.reports.node_memory import NodeStats, target  # few sessions need it
 
         return NodeStats(target(value, self._source.files.model_path))
 
-    def _pack_saved(self, options: Options) -> None:
-        """Writes the pack of the optimized model beside it."""
-        from sardonyx.compile.pack_model import Request, pack  # only who writes a pack needs it
+    def _pack_saved_model(self, options: Options) -> None:
+        """Write the pack of the optimized model beside it; log a warning if that fails."""
+        from sardonyx.compile.pack_model import pack_saved  # needed only to write a pack
 
         assert options.save is not None
-        path = options.save.path
-        plain = LoadOptions(
-            dims_by_name=options.load.dims_by_name,
-            dims_by_denotation=options.load.dims_by_denotation,
-        )
         try:
-            pack(
-                path,
-                Options(self._providers, plain, options.passes),
-                Request(f"{path}{SUFFIX}", any_level=True),
-            )
+            pack_saved(options, self._providers)
         except (SardonyxError, OSError) as error:
             what = error.what if isinstance(error, SardonyxError) else error
-            self._logger.warning("the optimized model %s has no pack: %s", path, what)
+            self._logger.warning("the optimized model %s has no pack: %s", options.save.path, what)
 
     def run(
         self,
@@ -254,8 +246,8 @@ class InferenceSession(Ways):
         input_feed: Mapping[str, Any],
         run_options: RunOptions | None = None,
     ) -> list[Any]:
-        """The outputs (all of them where no names are given) for these inputs."""
-        fast = self._fast  # read once: another thread may change programs
+        """Return the outputs of these names (all outputs if None) for these inputs."""
+        fast = self._fast_path  # read once: another thread may change programs
         if (
             fast is not None
             and output_names is None
@@ -268,20 +260,20 @@ class InferenceSession(Ways):
             if outputs is not None:
                 raise_fault(fast, outputs, input_feed)  # type: ignore[arg-type]  # an Outcome
         options = _DEFAULT_RUN if run_options is None else run_options
-        if not wants_tensors(options):
+        if not returns_tensors(options):
             return self._run(output_names, input_feed, options)
-        return as_tensors(self._run(output_names, input_feed, options, stays=True))
+        return as_tensors(self._run(output_names, input_feed, options, on_device=True))
 
-    def _run_in_place(
+    def _run_on_device(
         self,
         output_names: Sequence[str] | None,
         input_feed: Mapping[str, Any],
         run_options: RunOptions | None,
     ) -> list[Any]:
-        """The outputs where they are made: arrays, or tensors on devices."""
+        """Return the outputs where they were computed: arrays, or tensors on devices."""
         if self._compiled.program.devices:
             options = _DEFAULT_RUN if run_options is None else run_options
-            return self._run(output_names, input_feed, options, stays=True)
+            return self._run(output_names, input_feed, options, on_device=True)
         return self.run(output_names, input_feed, run_options)
 
     def _run(
@@ -289,46 +281,41 @@ class InferenceSession(Ways):
         output_names: Sequence[str] | None,
         input_feed: Mapping[str, Any],
         options: RunOptions,
-        bound: Bound | None = None,
-        stays: bool = False,
+        bound: BoundMemory | None = None,
+        on_device: bool = False,
     ) -> list[Any]:
-        """The checked path: results are arrays, or lie where they were made if each `stays`.
+        """Run on the checked path; return arrays or, if `on_device`, values where they are.
 
-        What is `bound` is the feed, or was before adapters came to it.
+        If `bound` is set, `input_feed` is its feed.
         """
         if options.only_execute_path_to_fetches and output_names:
-            path = self._path_to(output_names)
-            if path is not self:
-                return path._run(output_names, input_feed, options, None, stays)
-        shrinks = wants_shrinking(options, self._settings)
-        wanted = self._wanted(output_names)
+            session = self._session_for(output_names)
+            if session is not self:
+                return session._run(output_names, input_feed, options, None, on_device)
+        shrinks = shrinks_arena(options, self._settings)
+        indices = self._output_indices(output_names)
         if options._adapters:
-            known = self._inputs.keys() | self._fixed
+            known = self._inputs.keys() | self._fixed_defaults
             input_feed = {**input_feed, **options._adapter_feed(known)}
         self._check_required(input_feed)
-        if not self._fixed.isdisjoint(input_feed):
-            self._open_defaults()
+        if not self._fixed_defaults.isdisjoint(input_feed):
+            self._unfix_defaults()
         started = time.perf_counter()
+        # Bound values were checked when they were bound, unless the program or the feed changed.
         if bound is None or bound.feed is not input_feed or bound.specs is not self._inputs:
             values = check_feed(self._inputs, input_feed)
-            bound = None if bound is None else Bound(values, bound.places, self._inputs)
+            bound = None if bound is None else BoundMemory(values, bound.buffers, self._inputs)
         else:
             values = bound.feed
         try:
-            asked = _Asked(values, options, bound, wanted, stays)
-            results = self._execute(asked)
-            if (profile := self._profile) is not None:  # another thread may end it
-                profile.add("Session", "model_run", started, time.perf_counter())
-            if bound is None:
-                return hand_out(results, lambda: taken(values.values()))
-            return hand_out(results, bound.taken, bound.places)
+            return self._execute(RunRequest(values, options, bound, indices, on_device, started))
         except InvalidArgument as error:
             raise error.at(fed=describe(values)) from None
         except (MemoryError, OSError) as error:
-            raise as_ours(error, "making room for weights or outputs") from None
+            raise as_sardonyx_error(error, "allocating weights or outputs") from None
         finally:
             if shrinks:
-                self._shared.pool.release_cached()
+                self._program.pool.release_cached()
 
     def _check_required(self, input_feed: Mapping[str, Any]) -> None:
         if not isinstance(input_feed, Mapping):
@@ -339,122 +326,124 @@ class InferenceSession(Ways):
                 f"Required inputs ({missing}) are missing from input feed ({list(input_feed)})."
             )
 
-    def _path_to(self, names: Sequence[str]) -> InferenceSession:
-        """The session with these outputs alone, so that nothing else is computed for them."""
-        self._wanted(names)
+    def _session_for(self, names: Sequence[str]) -> InferenceSession:
+        """Return a session that computes these outputs alone, for only_execute_path_to_fetches."""
+        self._output_indices(names)
         key = tuple(dict.fromkeys(names))
         if len(key) == len(self._output_names) or self._compiled.is_standalone:
             return self
         with self._lock:
-            if key not in self._paths:
-                path = object.__new__(InferenceSession)
-                lock = NonReentrantLock(_COMPILING)
-                path.__dict__.update(self.__dict__, _lock=lock, _paths={}, _variants=None)
-                path._base = replace(self._base, outputs=key, pack=None, save=None)
-                path._use(path._compile(path._current()))
-                self._paths[key] = path
-            return self._paths[key]
+            if key not in self._partial_sessions:
+                session = object.__new__(InferenceSession)
+                session.__dict__.update(
+                    self.__dict__, _lock=_compile_lock(), _partial_sessions={}, _variants=None
+                )
+                session._base = replace(self._base, outputs=key, pack=None, save=None)
+                session._use(session._compile(session._compile_options()))
+                self._partial_sessions[key] = session
+            return self._partial_sessions[key]
 
-    def _current(self) -> Options:
-        """What compiling is told as things stand."""
+    def _compile_options(self) -> Options:
+        """Return the compile options for the providers in use."""
         return replace(
             self._base,
             providers=self._providers,
             load=self._load,
-            **device_options(self._base, self._providers, self._wishes),
+            **device_options(self._base, self._providers, self._preferences),
         )
 
-    def _run_into(self, bound: Bound, run_options: RunOptions | None) -> list[Any]:
-        """All outputs for what is bound, in their places as far as they can lie there."""
-        fast = self._fast
+    def _run_into(self, bound: BoundMemory, run_options: RunOptions | None) -> list[Any]:
+        """Return all outputs for bound inputs, in their bound buffers where that is possible."""
+        fast = self._fast_path
         if fast is not None and fast.call_into is not None and run_options is None:
-            outputs = fast.call_into(bound.feed, bound.alone)
+            outputs = fast.call_into(bound.feed, bound.disjoint_buffers)
             if isinstance(outputs, list):
                 return outputs
             if outputs is not None:
                 raise_fault(fast, outputs, bound.feed)
-        return self._run(None, bound.feed, run_options or _DEFAULT_RUN, bound, stays=True)
+        return self._run(None, bound.feed, run_options or _DEFAULT_RUN, bound, on_device=True)
 
-    def _execute(self, asked: _Asked) -> list[Any]:
-        return self._with_program(
-            lambda made: self._attempt(made, asked),
-            lambda: {n: v.shape for n, v in asked.values.items() if hasattr(v, "shape")},
+    def _execute(self, request: RunRequest) -> list[Any]:
+        """Run the request with a program for its shapes; the results belong to the caller."""
+        values, bound = request.values, request.bound
+        results = self._with_program(
+            lambda program: self._attempt(program, request),
+            lambda: {n: v.shape for n, v in values.items() if hasattr(v, "shape")},
         )
+        if (profile := self._profile) is not None:  # another thread may end it
+            profile.add("Session", "model_run", request.started, time.perf_counter())
+        if bound is None:
+            return unshared(results, lambda: memory_owners(values.values()))
+        return unshared(results, bound.owners, bound.buffers)
 
-    def _with_program(self, attempt: Callable[[Shared], T], shapes: Callable[[], Shapes]) -> T:
-        """What an attempt gives with a program that takes inputs of these shapes."""
-        made = self._shared
-        for _ in range(_ATTEMPTS):
+    def _with_program(
+        self, attempt: Callable[[SharedProgram], T], shapes: Callable[[], Shapes]
+    ) -> T:
+        """Return the result of `attempt` with a program that accepts inputs of these shapes."""
+        program = self._program
+        for _ in range(_MAX_ATTEMPTS):
             try:
-                return attempt(made)
+                return attempt(program)
             except AssumptionFailed as failed:
-                made = self._other(made, failed, shapes())
-        raise InternalError("programs made for these inputs do not take them")
+                program = self._variant(program, failed, shapes())
+        raise InternalError("programs compiled for these inputs do not accept them")
 
-    def _other(self, tried: Shared, failed: AssumptionFailed, shapes: Shapes) -> Shared:
-        """A program for runs of these shapes, which `tried` was not made for."""
-        from sardonyx.session.variants import Variants  # most sessions have one program
+    def _variant(
+        self, tried: SharedProgram, failed: AssumptionFailed, shapes: Shapes
+    ) -> SharedProgram:
+        """Return a program for runs of these shapes, whose assumption failed for `tried`."""
+        from sardonyx.session.program_variants import ProgramVariants  # most sessions need one
 
         self._logger.info("%s: compiling again, unless there is a program for that", failed)
         with self._lock:
             if self._variants is None:
-                self._variants = Variants(self._shared, self._current())
-            made = self._variants.other(tried, failed, shapes, self._compile)
-            if made is not self._variants.general:
-                self._use(made)
-            return made
+                self._variants = ProgramVariants(self._program, self._compile_options())
+            program = self._variants.for_shapes(tried, failed, shapes, self._compile)
+            if program is not self._variants.general:
+                self._use(program)  # runs of similar shapes tend to follow
+            return program
 
-    def _open_defaults(self) -> None:
-        """Compiles with inputs where constants were: one that has a default is fed after all."""
+    def _unfix_defaults(self) -> None:
+        """Compile again with the defaults of inputs as inputs: a run feeds one of them.
+
+        Until then they are constants, which passes may fold.
+        """
         with self._lock:
-            if not self._load.fixes_defaults:  # another thread was here before
+            if not self._load.fixes_defaults:  # another thread did it
                 return
             self._load = replace(self._load, fixes_defaults=False)
             self._variants = None
             base = self._base
-            self._use(
-                self._compile(
-                    Options(
-                        self._providers,
-                        self._load,
-                        self._current().passes,
-                        container=base.container,
-                        order=base.order,
-                        outputs=base.outputs,
-                        wishes=self._wishes,
-                    )
-                )
+            options = Options(
+                self._providers,
+                self._load,
+                self._compile_options().passes,
+                container=base.container,
+                order=base.order,
+                outputs=base.outputs,
+                preferences=self._preferences,
             )
+            self._use(self._compile(options))
 
-    def _attempt(self, made: Shared, asked: _Asked) -> list[Any]:
-        program, values, options = made.compiled.program, asked.values, asked.options
-        plan = None if asked.bound is None else asked.bound.plan(program)
-        dims = bind(program, values) if plan is None else plan.dims.copy()
-        frame = program.frame()
-        for spec in program.inputs:
-            value = values.get(spec.name)
-            if value is None and spec.default is not None:
-                value = spec.default.read()
-            if spec.device != HOST and isinstance(value, np.ndarray):
-                value = program.devices[spec.device].to_device(value)
-            frame[spec.slot] = value
-        run = Run(dims, frame, _stopper(options), self._settings, options._stop, made.pool)
-        run.graph_id = graph_id(options)
+    def _attempt(self, shared: SharedProgram, request: RunRequest) -> list[Any]:
+        """Run one program; raise AssumptionFailed, before any kernel, if it does not fit."""
+        program, bound = shared.compiled.program, request.bound
+        run = new_run(shared, request, self._settings)
         if (profile := self._profile) is not None:
             run.on_step, run.on_native = profile.add_step, profile.add_native
-        if plan is not None:
-            run.into, run.shared, run.is_bound = plan.into, plan.shared, True
-        with flushing(self._settings.flushes):
+        with flushing_denormals(self._settings.flushes):
             results = execute(program, run)
         if self._node_stats is not None:
             try:
-                self._node_stats.add(made.compiled.model.graph, program, run.dims)
-            except OSError as error:  # the run went well
+                self._node_stats.add(shared.compiled.model.graph, program, run.dims)
+            except OSError as error:  # the run itself succeeded
                 self._logger.warning("%s is not written: %s", NODE_STATS, error)
-        places = asked.bound.places if asked.bound is not None else ()
-        return settle(program, results, asked.wanted, asked.stays, places)
+        buffers = () if bound is None else bound.buffers
+        return requested_results(
+            program, results, request.output_indices, request.on_device, buffers
+        )
 
-    def _wanted(self, names: Sequence[str] | None) -> list[int]:
+    def _output_indices(self, names: Sequence[str] | None) -> list[int]:
         if not names:
             return list(range(len(self._output_names)))
         if isinstance(names, str):
@@ -468,39 +457,35 @@ class InferenceSession(Ways):
             ) from None
 
     def io_binding(self) -> IOBinding:
-        """A binding of inputs and outputs to memory, for `run_with_iobinding`."""
+        """Return a new binding of inputs and outputs to memory, for `run_with_iobinding`."""
         from sardonyx.session.io_binding import IOBinding
 
         return IOBinding(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """By the model's path, else by its bytes, and by options; packed weights are made anew."""
+        """Pickle the model's path, else its bytes, and the options; the copy compiles again."""
         path = self._source.files.model_path
         model: Any = self._source.model
         if model is None:
             data = self._source.source.data
             model = bytes(data) if path is None else os.path.abspath(path)
         providers = list(self._provider_options.items())
-        return _rebuilt, (type(self), model, self._options, providers, self._disabled)
+        return _unpickled, (type(self), model, self._options, providers, self._disabled)
 
 
-def _rebuilt(
+def _unpickled(
     kind: type[InferenceSession],
     model: Any,
     options: SessionOptions,
     providers: list[tuple[str, dict[str, str]]],
     disabled: frozenset[str],
 ) -> InferenceSession:
-    made = kind.__new__(kind)
-    made._container, made._options, made._disabled = None, options, disabled
-    made._begin(model)
-    made.set_providers(providers)
-    return made
+    session = kind.__new__(kind)
+    session._container, session._options, session._disabled = None, options, disabled
+    session._prepare(model)
+    session.set_providers(providers)
+    return session
 
 
-def _stopper(options: RunOptions) -> Any:
-    def check() -> None:
-        if options.terminate:
-            raise Fail("the run was ended by RunOptions.terminate")
-
-    return check
+def _compile_lock() -> NonReentrantLock:
+    return NonReentrantLock("compiling the session again")

@@ -1,4 +1,9 @@
-"""Sessions of one model with the same options share one program, as long as any of them lives."""
+"""The process-wide program cache: sessions of one model with equal options share one program.
+
+Thread-safe: `PROGRAMS` is a `Store`, whose lock guards its entries and which lets one thread
+compile while the others wait for its program. Programs are held weakly: the last session that uses
+one frees it. A hit requires equal keys (`cache_key`) and unchanged files (`is_current`).
+"""
 
 from __future__ import annotations
 
@@ -16,48 +21,44 @@ from sardonyx.pack.lookup import SUFFIX
 from sardonyx.program.native import RunSettings
 from sardonyx.schedule import OrderOptions
 
-State = tuple[str, Hashable | None]  # a path, and what file was there
+FileState = tuple[str, Hashable | None]  # a path, and the identity of the file found there
 
 
 @frozen(weakref_slot=True)
-class Shared:
-    """A program, ready to run, and what it was made of: as long as it lives, so do those bytes."""
+class SharedProgram:
+    """A compiled program ready to run, its block pool, and the model bytes that it refers to."""
 
     compiled: Compiled
-    given: ModelBytes
+    source: ModelBytes
     pool: BlockPool
-    files: tuple[State, ...]  # beside the model's own
+    files: tuple[FileState, ...]  # external data files, besides the model's own
 
     @property
     def is_current(self) -> bool:
-        """Whether a load would find the same files."""
-        return all(was is not None and _state(path) == was for path, was in self.files)
+        """Whether loading the model now would read the same files."""
+        return all(was is not None and _identity(path) == was for path, was in self.files)
 
 
-PROGRAMS: Final[Store[Shared]] = Store(lambda shared: shared.is_current)
+PROGRAMS: Final[Store[SharedProgram]] = Store(lambda program: program.is_current)
 
 
-def _order_key(order: OrderOptions) -> Hashable:
-    return order.order, order.effort, order.branches, tuple(sorted(order.hints.items()))
-
-
-def key_of(
-    given: ModelBytes, options: Options, settings: RunSettings, providers: Hashable
+def cache_key(
+    source: ModelBytes, options: Options, settings: RunSettings, providers: Hashable
 ) -> Hashable | None:
-    """What is equal for sessions that may share a program; None if one may not.
+    """Return a key that is equal for sessions that may share a program; None: not shareable.
 
-    Places in memory are part of it: a program keeps what it was made of.
+    Addresses of buffers are part of the key: a program refers to the bytes it was compiled from.
     """
-    load, files = options.load, given.files
-    if options.save is not None or load.initializers or load.copies or not given.source.is_fixed:
+    load, files = options.load, source.files
+    if options.save is not None or load.initializers or load.copies or not source.source.is_fixed:
         return None
     pack = None if files.model_path is None else files.model_path + SUFFIX
     buffers = files.buffers()
-    if buffers is None or (pack is not None and os.path.lexists(pack) and _state(pack) is None):
+    if buffers is None or (pack is not None and os.path.lexists(pack) and _identity(pack) is None):
         return None
     return (
-        given.source.at(0),
-        given.source.data.nbytes,
+        source.source.at(0),
+        source.source.data.nbytes,
         files.folder,
         files.model_path,
         buffers,
@@ -67,9 +68,9 @@ def key_of(
         options.outputs,
         options.passes,
         options.pack,
-        None if pack is None else _state(pack),
+        None if pack is None else _identity(pack),
         options.container,
-        options.wishes.key,
+        options.preferences.key,
         _order_key(options.order),
         None if options.shapes is None else tuple(sorted(options.shapes.items())),
         settings,
@@ -78,13 +79,16 @@ def key_of(
     )
 
 
-def shared(compiled: Compiled, given: ModelBytes, pool: BlockPool) -> Shared:
-    """A program with its memory and the files that it was made of."""
-    return Shared(compiled, given, pool, tuple(given.files.states().items()))
+def _order_key(order: OrderOptions) -> Hashable:
+    return order.order, order.effort, order.branches, tuple(sorted(order.hints.items()))
 
 
-def _state(path: str) -> Hashable | None:
-    """What file is at a path; None if there is none, or if it may yet change without a sign."""
+def _identity(path: str) -> Hashable | None:
+    """Return the identity of the file at a path.
+
+    None if there is no file, or if it was written so recently that its times may not tell a later
+    change from this state.
+    """
     try:
         return identity_of(os.stat(path))
     except OSError:

@@ -1,4 +1,4 @@
-"""LoRA adapters: parameters in a file of onnxruntime's format, fed to runs as inputs."""
+"""LoRA adapters: files of parameters in onnxruntime's format, fed to runs as inputs."""
 
 from __future__ import annotations
 
@@ -8,59 +8,59 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from sardonyx.errors import InvalidArgument
-from sardonyx.ort.adapters.file import Content, read, write
+from sardonyx.ort.adapters.adapter_file import Content, read, write
 from sardonyx.ort.ort_value import OrtValue
 
 
 class AdapterFormat:
-    """An adapter that can be read and written: parameters by name, and versions."""
+    """An adapter that can be read, changed and written: parameters by name, and versions."""
 
     def __init__(self, adapter: AdapterFormat | Content | None = None) -> None:
-        """An empty adapter, or one with the contents of another."""
+        """Create an empty adapter, or one with the contents of another."""
         if isinstance(adapter, AdapterFormat):
             adapter = adapter._content
         self._content: Content = Content() if adapter is None else adapter
 
     @staticmethod
     def read_adapter(file_path: str | os.PathLike[str]) -> AdapterFormat:
-        """An adapter out of a file; its parameters lie in the mapped file."""
+        """Read an adapter from a file; its parameters refer to the mapped file."""
         return AdapterFormat(read(os.fspath(file_path)))
 
     def export_adapter(self, file_path: str | os.PathLike[str]) -> None:
-        """Writes the adapter, as onnxruntime does, byte for byte."""
+        """Write the adapter; the file is byte-identical to onnxruntime's."""
         write(os.fspath(file_path), self._content)
 
     def get_format_version(self) -> int:
-        """The version of the file's format; 0 for an adapter that was not read from one."""
+        """Return the version of the file format; 0 if the adapter was not read from a file."""
         return self._content.format_version
 
     def get_adapter_version(self) -> int:
-        """The adapter's own version."""
+        """Return the version of the adapter."""
         return self._content.adapter_version
 
     def set_adapter_version(self, adapter_version: int) -> None:
-        """Sets the adapter's own version."""
+        """Set the version of the adapter."""
         self._content.adapter_version = _number(adapter_version)
 
     def get_model_version(self) -> int:
-        """The version of the model that the adapter is for."""
+        """Return the version of the adapter's model."""
         return self._content.model_version
 
     def set_model_version(self, model_version: int) -> None:
-        """Sets the version of the model that the adapter is for."""
+        """Set the version of the adapter's model."""
         self._content.model_version = _number(model_version)
 
     def get_parameters(self) -> dict[str, OrtValue]:
-        """The parameters by name."""
+        """Return the parameters by name."""
         return dict(self._content.parameters)
 
     def set_parameters(self, params: Mapping[str, OrtValue]) -> None:
-        """Sets all parameters; they are kept, not copied."""
+        """Set all parameters, without copying them."""
         for name, value in params.items():
             if not isinstance(name, str) or not isinstance(value, OrtValue):
                 raise TypeError(f"parameters are OrtValues by name, not {name!r}: {value!r}")
             if not value.is_tensor():
-                raise InvalidArgument(f"the parameter {name} is no tensor: {value.data_type()}")
+                raise InvalidArgument(f"the parameter {name} is not a tensor: {value.data_type()}")
         self._content.parameters = dict(params)
 
     format_version = property(get_format_version)
@@ -70,14 +70,14 @@ class AdapterFormat:
 
 
 class LoraAdapter:
-    """An adapter that runs can use: `RunOptions.add_active_adapter`."""
+    """An adapter for runs: see `RunOptions.add_active_adapter`."""
 
     def __init__(self) -> None:
         self._path: str | None = None
         self._feed: dict[str, Any] = {}
 
     def Load(self, file_path: str | os.PathLike[str]) -> None:  # noqa: N802 - onnxruntime's name
-        """Maps an adapter's file; parameters are read from there as runs need them."""
+        """Map an adapter file; runs read its parameters on demand."""
         path = os.path.abspath(os.fspath(file_path))
         self._feed = {name: value._fed() for name, value in read(path).parameters.items()}
         self._path = path
@@ -86,7 +86,7 @@ class LoraAdapter:
         return self._path
 
     def __setstate__(self, path: str | None) -> None:
-        self.__init__()  # type: ignore[misc]  # as a new one is made
+        self.__init__()  # type: ignore[misc]  # reset to the initial state
         if path is not None:
             self.Load(path)
 
@@ -94,17 +94,17 @@ class LoraAdapter:
         return LoraAdapter, (), self._path
 
     def __deepcopy__(self, memo: object) -> LoraAdapter:
-        return self  # nothing in it changes but by loading
+        return self  # immutable except for Load
 
 
-def feed_of(adapters: Sequence[LoraAdapter], inputs: AbstractSet[str]) -> dict[str, Any]:
-    """The parameters of adapters as inputs of a model."""
+def adapter_feed(adapters: Sequence[LoraAdapter], inputs: AbstractSet[str]) -> dict[str, Any]:
+    """Return the parameters of adapters as inputs of a model."""
     feed: dict[str, Any] = {}
     for adapter in adapters:
         for name, value in adapter._feed.items():
             if name not in inputs:
                 raise InvalidArgument(
-                    f"the adapter has a parameter {name}, and the model no such input",
+                    f"the adapter has a parameter {name}, and the model has no such input",
                     adapter=adapter._path,
                 )
             if name in feed:
@@ -117,5 +117,5 @@ def feed_of(adapters: Sequence[LoraAdapter], inputs: AbstractSet[str]) -> dict[s
 
 def _number(value: Any) -> int:
     if not isinstance(value, int) or not -(2**31) <= value < 2**31:
-        raise InvalidArgument(f"a version is a number of 32 bits, not {value!r}")
+        raise InvalidArgument(f"a version is a 32-bit integer, not {value!r}")
     return value

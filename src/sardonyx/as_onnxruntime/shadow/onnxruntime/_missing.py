@@ -1,6 +1,6 @@
-"""Parts of onnxruntime that Sardonyx has not: borrowed where onnxruntime is installed, or refused.
+"""Subpackages of onnxruntime that Sardonyx does not have: imported from an installed onnxruntime.
 
-They are Python programs over onnx and sessions, so onnxruntime's own files run on our sessions.
+They are pure Python over onnx and sessions, so onnxruntime's own files run on Sardonyx' sessions.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ _SHADOW = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _NAMES = ("quantization", "tools", "transformers")
 
 
-class _Refusal(importlib.abc.Loader):
-    """The loader of a module that is not there: its import says why."""
+class _MissingLoader(importlib.abc.Loader):
+    """The loader of a missing module: importing it raises an error with the reason."""
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         raise ImportError(
-            f"Sardonyx has no {spec.name}, and onnxruntime, whose files it would borrow, is not "
+            f"Sardonyx has no {spec.name}, and onnxruntime, whose files it would use, is not "
             "installed: pip install onnxruntime, and this program still runs on Sardonyx",
             name=spec.name,
         )
 
     def exec_module(self, module: ModuleType) -> None:
-        """Never reached."""
+        """Do nothing: `create_module` raises."""
 
 
 class _Finder:
-    """Finds the modules of `_NAMES`, for the import system."""
+    """A meta path finder of the modules in `_NAMES`."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        package, _, part = name.partition(".")
-        if package != "onnxruntime" or part not in _NAMES:
+        package, _, module = name.partition(".")
+        if package != "onnxruntime" or module not in _NAMES:
             return None
-        places = [p for p in sys.path if os.path.abspath(p) != _SHADOW]
-        real = importlib.machinery.PathFinder.find_spec("onnxruntime", places)
+        paths = [p for p in sys.path if os.path.abspath(p) != _SHADOW]
+        real = importlib.machinery.PathFinder.find_spec("onnxruntime", paths)
         folders = real.submodule_search_locations if real is not None else None
-        found = importlib.machinery.PathFinder.find_spec(name, folders) if folders else None
-        return found or importlib.machinery.ModuleSpec(name, _Refusal())
+        spec = importlib.machinery.PathFinder.find_spec(name, folders) if folders else None
+        return spec or importlib.machinery.ModuleSpec(name, _MissingLoader())
 
 
 def install() -> None:
-    """Asks the finder after all others."""
+    """Add the finder after all others."""
     sys.meta_path.append(_Finder())

@@ -1,13 +1,13 @@
-"""The modules that onnxruntime has there; programs reach them with and without an import."""
+"""The modules of onnxruntime.capi, also as attributes without an import."""
 
 import importlib
 from types import ModuleType
 
-_REACHED = ("_pybind_state", "onnxruntime_inference_collection", "onnxruntime_pybind11_state",
+_MODULES = ("_pybind_state", "onnxruntime_inference_collection", "onnxruntime_pybind11_state",
             "onnxruntime_validation")  # fmt: skip
 
 
 def __getattr__(name: str) -> ModuleType:
-    if name not in _REACHED:
+    if name not in _MODULES:
         raise AttributeError(f"module 'onnxruntime.capi' has no attribute {name!r}")
     return importlib.import_module(f"onnxruntime.capi.{name}")

@@ -1,1 +1,1 @@
-"""Loads libraries ahead where a build of onnxruntime needs them: there are none."""
+"""Preloads libraries in some builds of onnxruntime; here there are none."""

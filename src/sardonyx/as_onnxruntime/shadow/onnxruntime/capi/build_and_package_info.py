@@ -1,4 +1,4 @@
-"""What was built: the package's name and the version of the interface."""
+"""The package's name and the version of the interface."""
 
 import sardonyx
 

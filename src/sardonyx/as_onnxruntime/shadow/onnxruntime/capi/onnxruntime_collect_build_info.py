@@ -1,4 +1,4 @@
-"""Libraries of CUDA that onnxruntime looks for."""
+"""CUDA libraries that onnxruntime searches for."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from __future__ import annotations
 def find_cudart_versions(
     build_env: bool = False, build_cuda_version: str | None = None
 ) -> list[int]:
-    """Versions of CUDA's runtime: none is used."""
+    """Return no versions: the CUDA runtime is not used."""
     return []

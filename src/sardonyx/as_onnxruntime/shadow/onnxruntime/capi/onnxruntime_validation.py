@@ -1,4 +1,4 @@
-"""Checks that onnxruntime makes of the system it runs on."""
+"""onnxruntime's checks of the system."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from .build_and_package_info import __version__, package_name
 
 
 def check_distro_info() -> None:
-    """Any Linux on which Sardonyx is installed will do."""
+    """Do nothing: any Linux is supported."""
 
 
 def get_package_name_and_version_info() -> tuple[str, str, str]:
-    """Name, version, and version of CUDA."""
+    """Return the name, version, and CUDA version of the package."""
     return package_name, __version__, ""
 
 
 def check_training_module() -> tuple[bool, str, str, str]:
-    """Whether onnxruntime.training is there (it is not), then what the package is."""
+    """Return False (there is no onnxruntime.training), then the package information."""
     return False, *get_package_name_and_version_info()

@@ -1,4 +1,4 @@
-"""What builds for Windows say of themselves."""
+"""Build information of onnxruntime for Windows."""
 
 use_cuda = False
 vs2019 = False

@@ -1,0 +1,189 @@
+"""Block quantization of MatMul weights to 2, 4 and 8 bits, with onnxruntime's results."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument
+
+Array = np.ndarray[Any, Any]
+
+_HALF: Final = np.float32(0.5)
+# The values of the 16 codes of bitsandbytes' NF4; a number gets the code of the nearest one.
+_NF4: Final = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
+    -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
+    0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941,
+    0.7229568362236023, 1.0,
+)  # fmt: skip
+_FP4_ORDER: Final = (0, 1, 6, 7, 4, 5, 2, 3)  # codes by magnitude; bit 3 is the sign
+_FP4_LIMITS: Final = (0.00260417, 0.0859375, 0.20833333, 0.29166667, 0.4166667, 0.583333, 0.8333333)
+_FP4, _NF = 0, 1
+
+
+def _round(x: Array) -> Array:
+    """Round to the nearest integer, ties away from zero."""
+    rounded: Array = np.copysign(np.floor(np.abs(x) + _HALF), x)
+    return rounded
+
+
+def _blocks(weights: Array, block: int) -> Array:
+    """Return [columns, blocks, block]: each column in blocks of rows, padded with zeros."""
+    rows, columns = weights.shape
+    n_blocks = -(-rows // block)
+    padded = np.zeros((n_blocks * block, columns), np.float32)
+    padded[:rows] = weights
+    return padded.reshape(n_blocks, block, columns).transpose(2, 0, 1)
+
+
+def _quantized(
+    weights: Array, block: int, bits: int, is_symmetric: bool
+) -> tuple[Array, Array, Array]:
+    """Return codes, scales and zero points of blocks, whose ranges always include 0."""
+    x, max_code, middle = _blocks(weights, block), (1 << bits) - 1, 1 << (bits - 1)
+    low, high = np.minimum(x.min(-1), 0), np.maximum(x.max(-1), 0)
+    if is_symmetric:
+        largest = np.where(np.abs(high) > np.abs(low), high, low)
+        scales = (largest / np.float32(-middle)).astype(weights.dtype)
+        zeros = np.full(scales.shape, middle, np.uint8)
+    else:
+        exact = (high - low) / np.float32(max_code)
+        ratio = np.divide(low, exact, out=-low, where=exact != 0)
+        zeros = np.clip(_round(np.float32(0) - ratio), 0, max_code).astype(np.uint8)
+        scales = exact.astype(weights.dtype)
+    rounded = scales.astype(np.float32)
+    inverse = np.divide(np.float32(1), rounded, out=np.zeros_like(rounded), where=rounded != 0)
+    codes = _round(x * inverse[..., None] + zeros[..., None].astype(np.float32))
+    return np.clip(codes, 0, max_code).astype(np.uint8), scales, zeros
+
+
+def _packed(codes: Array, bits: int, fill: int = 0) -> Array:
+    """Pack codes along the last axis, several per byte, the first in the lowest bits."""
+    per_byte = 8 // bits
+    padding = -codes.shape[-1] % per_byte
+    if padding:
+        width = [(0, 0)] * (codes.ndim - 1) + [(0, padding)]
+        codes = np.pad(codes, width, constant_values=fill)
+    groups = codes.reshape(*codes.shape[:-1], -1, per_byte)
+    packed = np.zeros(groups.shape[:-1], np.uint8)
+    for i in range(per_byte):
+        packed |= groups[..., i] << np.uint8(i * bits)
+    return packed
+
+
+def _store(out: Any, values: Array, what: str) -> None:
+    """Write to an output array of the caller, which must have exactly this many elements."""
+    if not isinstance(out, np.ndarray) or out.dtype != values.dtype or out.size != values.size:
+        shown = f"{out.dtype} {out.size}" if isinstance(out, np.ndarray) else type(out).__name__
+        raise InvalidArgument(
+            f"{what} is an array of {values.size} elements of {values.dtype}, not {shown}"
+        )
+    if not out.flags.c_contiguous or not out.flags.writeable:
+        raise InvalidArgument(f"{what} is not writable and contiguous")
+    out.reshape(-1)[:] = values.reshape(-1)
+
+
+def _checked_weights(src: Any, rows: int, columns: int, block: int) -> Array:
+    if not isinstance(src, np.ndarray) or src.dtype not in (np.float32, np.float16):
+        raise InvalidArgument("weights are an array of float32 or float16")
+    if src.size != rows * columns:
+        raise InvalidArgument(
+            f"weights of {rows} rows and {columns} columns have {src.size} elements"
+        )
+    if block < 1:
+        raise InvalidArgument(f"a block has 1 element or more, not {block}")
+    return np.ascontiguousarray(src).reshape(rows, columns)
+
+
+def _quantize_matmul(bits: int, dst: Any, src: Any, scale: Any, rest: tuple[Any, ...]) -> None:
+    zero_points, block_size, n, k, is_symmetric = rest
+    weights = _checked_weights(src, k, n, block_size)
+    codes, scales, zeros = _quantized(weights, block_size, bits, is_symmetric)
+    codes.reshape(n, -1)[:, k:] = 0  # padding after the last row
+    _store(dst, _packed(codes, bits), "dst")
+    _store(scale, scales, "scale")
+    if not is_symmetric:
+        _store(zero_points, _packed(zeros, bits, 1 << (bits - 1)), "zero_points")
+
+
+def quantize_matmul_2bits(dst: Any, src: Any, scale: Any, *rest: Any) -> None:
+    """Quantize src [K, N] to B of a MatMulNBits of 2 bits, in dst, scale and zero_points.
+
+    The rest: zero_points, block_size, N, K, is_symmetric.
+    """
+    _quantize_matmul(2, dst, src, scale, rest)
+
+
+def quantize_matmul_4bits(dst: Any, src: Any, scale: Any, *rest: Any) -> None:
+    """`quantize_matmul_2bits` with 4 bits."""
+    _quantize_matmul(4, dst, src, scale, rest)
+
+
+def quantize_matmul_8bits(dst: Any, src: Any, scale: Any, *rest: Any) -> None:
+    """`quantize_matmul_2bits` with 8 bits."""
+    _quantize_matmul(8, dst, src, scale, rest)
+
+
+def _quantize_qdq_matmul(bits: int, dst: Any, src: Any, scale: Any, rest: tuple[Any, ...]) -> bool:
+    zero_points, block_size, n, k, is_symmetric = rest
+    weights = _checked_weights(src, k, n, block_size)
+    codes, scales, zeros = _quantized(weights, block_size, bits, is_symmetric)
+    rows = codes.reshape(n, -1)[:, :k].T
+    if is_symmetric:  # from offset binary to two's complement
+        rows = rows ^ np.uint8(1 << (bits - 1))
+    _store(dst, _packed(rows.reshape(-1), bits), "dst")
+    _store(scale, scales.T, "scale")
+    if not is_symmetric:
+        _store(zero_points, _packed(zeros.T.reshape(-1), bits), "zero_points")
+    return bool(is_symmetric)
+
+
+def quantize_qdq_matmul_2bits(dst: Any, src: Any, scale: Any, *rest: Any) -> bool:
+    """Quantize src to 2 bits for a DequantizeLinear, in its layout; return whether it is signed.
+
+    The rest: zero_points, block_size, N, K, is_symmetric.
+    """
+    return _quantize_qdq_matmul(2, dst, src, scale, rest)
+
+
+def quantize_qdq_matmul_4bits(dst: Any, src: Any, scale: Any, *rest: Any) -> bool:
+    """`quantize_qdq_matmul_2bits` with 4 bits."""
+    return _quantize_qdq_matmul(4, dst, src, scale, rest)
+
+
+def quantize_matmul_bnb4(dst: Any, src: Any, absmax: Any, *rest: Any) -> None:
+    """Quantize src [N, K] to B of a MatMulBnb4, in dst and absmax.
+
+    The rest: block_size, quant_type (0: FP4, 1: NF4), N, K.
+    """
+    block_size, quant_type, n, k = rest
+    weights = _checked_weights(src, k, n, block_size)
+    if quant_type not in (_FP4, _NF):
+        raise InvalidArgument(f"quant_type is 0 for FP4 or 1 for NF4, not {quant_type}")
+    flat = weights.reshape(-1)
+    n_blocks = -(-flat.size // block_size)
+    padded = np.zeros(n_blocks * block_size, np.float32)
+    padded[: flat.size] = flat
+    blocks = padded.reshape(n_blocks, block_size)
+    largest = np.abs(blocks).max(-1) if flat.size else np.zeros(0, np.float32)
+    inverse = np.divide(np.float32(1), largest, out=np.zeros_like(largest), where=largest != 0)
+    blocks *= inverse[:, None]
+    flat = np.append(padded[: flat.size], np.zeros(flat.size % 2, np.float32))
+    codes = _bnb4_codes(flat, quant_type)
+    _store(dst, codes[0::2] << np.uint8(4) | codes[1::2], "dst")
+    _store(absmax, largest.astype(src.dtype), "absmax")
+
+
+def _bnb4_codes(x: Array, kind: int) -> Array:
+    """Return the codes of numbers from -1 to 1."""
+    if kind == _NF:
+        table = np.array(_NF4, np.float32)
+        limits = (table[1:] + table[:-1]) / np.float32(2)
+        return np.searchsorted(limits, x, side="left").astype(np.uint8)
+    order = np.array(_FP4_ORDER, np.uint8)
+    limits = np.array(_FP4_LIMITS, np.float32)
+    codes = order[np.searchsorted(limits, np.abs(x), side="left")]
+    signed: Array = codes | (x < 0).astype(np.uint8) << np.uint8(3)
+    return signed

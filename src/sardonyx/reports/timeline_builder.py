@@ -1,0 +1,478 @@
+"""Builds the memory timeline of a program: visits its segments in order, for concrete sizes.
+
+Sizes and offsets inside native segments come from the native memory plan (`Runnable.memory`); what
+crosses segments is tracked by slot, as a run does it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from sardonyx._native import Storage
+from sardonyx.base.records import field, mutable
+from sardonyx.errors import InternalError, InvalidArgument, SardonyxError
+from sardonyx.graph.dim import evaluate, symbols
+from sardonyx.graph.dtype import STRING
+from sardonyx.graph.fact import AnyFact, Fact
+from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.guard import AssumptionFailed, Guard
+from sardonyx.program.control import ControlPart
+from sardonyx.program.flat import ABSENT, IN_OTHERS, Flat, FlatStep, SegmentBuilder
+from sardonyx.program.native import NativeSegment, RunSettings
+from sardonyx.program.program import Program, PythonSegment
+from sardonyx.program.region import RegionSegment
+from sardonyx.reports.timeline import (
+    OWN,
+    Arena,
+    Kind,
+    Step,
+    Tensor,
+    Timeline,
+    new_timeline,
+    simulate,
+)
+
+Dims = Mapping[str, int]
+
+
+def timeline(program: Program, dims: Dims, order: str = "") -> Timeline:
+    """Return the timeline of a run with these sizes, including those that depend on data."""
+    return timeline_and_nodes(program, dims, order)[0]
+
+
+def timeline_and_nodes(
+    program: Program, dims: Dims, order: str = ""
+) -> tuple[Timeline, list[Node]]:
+    """Return the timeline, and the node of each of its steps."""
+    missing = [name for name in open_sizes(program) if name not in dims]
+    if missing:
+        raise InvalidArgument(
+            f"the sizes {', '.join(missing)} are known only when the model has run"
+        )
+    builder = _TimelineBuilder(program, dims)
+    builder.build()
+    built = new_timeline(
+        order, builder.steps, builder.tensors(), builder.arenas, builder.local_bytes
+    )
+    return built, builder.nodes
+
+
+def _region_outputs(segment: RegionSegment) -> list[Value]:
+    """Return the values of a region that other segments read, in the order of its outputs."""
+    inside = set(segment.nodes)
+    values = (v for n in segment.nodes for v in n.outputs)
+    return [v for v in values if v.n_exits or any(n not in inside for n, _ in v.uses)]
+
+
+def open_sizes(program: Program) -> list[str]:
+    """Return the names of sizes that depend on data: steps determine them while they run."""
+    names: dict[str, None] = {}
+    for segment in program.segments:
+        if isinstance(segment, NativeSegment):
+            names.update(dict.fromkeys(segment.gives))
+        else:
+            names.update((name, None) for *_, name in segment.binds)
+    return list(names)
+
+
+@mutable(eq=False)
+class _Record:
+    """A tensor whose live range is still growing."""
+
+    name: str
+    maker: str
+    kind: Kind
+    bytes: int
+    made: int  # the step that produces it
+    fact: AnyFact | None = None
+    start: int = -1  # the first step in which its bytes are live; `made`, or earlier
+    end: int = -1
+    offset: int = OWN
+    part: int = -1
+    lender: int = ABSENT  # slot of an output produced later, whose block holds these bytes
+    holders: int = 0  # number of slots that refer to these bytes
+    touched: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.start = self.made
+
+    def tensor(self, dims: Dims, last: int) -> Tensor:
+        end = last if self.end < 0 else self.end
+        if self.kind == "input":  # the caller owns it: report its last use
+            end = max(self.touched, default=self.start)
+        touched = sorted({self.start, end, *self.touched})
+        gaps = (b - a - 1 for a, b in itertools.pairwise(touched))
+        return Tensor(
+            name=self.name,
+            maker=self.maker,
+            kind=self.kind,
+            bytes=self.bytes,
+            made=self.made,
+            start=self.start,
+            end=end,
+            offset=self.offset,
+            part=self.part,
+            dtype=str(self.fact.dtype) if isinstance(self.fact, Fact) else "",
+            shape=shape_of(self.fact, dims),
+            idle=max(gaps, default=0),
+        )
+
+
+class _TimelineBuilder:
+    """Visits the segments of a program in execution order."""
+
+    def __init__(self, program: Program, dims: Dims) -> None:
+        self.program = program
+        self.dims = dims
+        self.steps: list[Step] = []
+        self.nodes: list[Node] = []  # of the steps
+        self.arenas: list[Arena] = []
+        self.local_bytes = 0
+        self._records: list[_Record] = []
+        self._frame: dict[int, _Record] = {}  # by slot of the program
+        self._outputs = {o.slot for o in program.outputs}
+        self._bodies = iter(program.bodies)  # in the order of their nodes
+
+    def build(self) -> None:
+        """Visit all segments."""
+        self._check(self.program.guards)
+        for spec in self.program.inputs:
+            bytes_ = bytes_of(spec.fact, self.dims)
+            record = _Record(spec.name, "", "input", bytes_, 0, spec.fact)
+            self._hold(self._frame, spec.slot, self._record(record))
+        for segment in self.program.segments:
+            if isinstance(segment, NativeSegment):
+                self._add_native(segment)
+            elif isinstance(segment, RegionSegment):
+                self._add_region(segment)
+            else:
+                self._add_python(segment)
+            for slot in segment.frees:
+                self._drop(self._frame, slot)
+        self._add_output_copies()
+
+    def _add_output_copies(self) -> None:
+        """Add the copies of outputs that are an input, a constant or another output."""
+        last, seen = max(0, self._now - 1), set[int]()
+        for output in self.program.outputs:
+            record = self._frame.get(output.slot)
+            if output.slot in seen or record is None or record.kind != "output":
+                bytes_ = bytes_of(output.fact, self.dims)
+                self._record(_Record(output.name, "", "output", bytes_, last, output.fact))
+            seen.add(output.slot)
+
+    def tensors(self) -> list[Tensor]:
+        """Return all tensors, by the start of their live ranges."""
+        last = max(0, len(self.steps) - 1)
+        tensors = [r.tensor(self.dims, last) for r in self._records]
+        return sorted(tensors, key=lambda t: (t.start, -t.bytes, t.name))
+
+    @property
+    def _now(self) -> int:
+        return len(self.steps)
+
+    def _record(self, record: _Record) -> _Record:
+        self._records.append(record)
+        return record
+
+    def _hold(self, slots: dict[int, _Record], slot: int, record: _Record) -> None:
+        record.holders += 1
+        slots[slot] = record
+
+    def _drop(self, slots: dict[int, _Record], slot: int) -> None:
+        """Clear a slot; its bytes live up to the last step if no other slot refers to them."""
+        record = slots.pop(slot, None)
+        if record is None:
+            return
+        record.holders -= 1
+        if not record.holders and record.kind != "output":
+            record.end = max(record.start, self._now - 1)
+
+    def _check(self, guards: Iterable[Guard]) -> None:
+        for guard in guards:
+            guard.check(self.dims)
+
+    def _add_python(self, segment: PythonSegment) -> None:
+        self._check(segment.guards)
+        for slot in segment.inputs:
+            if slot in self._frame:
+                self._frame[slot].touched.add(self._now)
+        for slot, value in zip(segment.outputs, segment.node.outputs, strict=True):
+            record = self._new_value(value, self._kind(slot))
+            self._hold(self._frame, slot, record)
+        self._add_bodies(segment.node)
+        self._add_step(segment.node, segment.kernel)
+
+    def _add_region(self, segment: RegionSegment) -> None:
+        """Add a device's values, each live from its node to the last node that reads it."""
+        self._check(segment.guards)
+        slots = dict(zip(_region_outputs(segment), segment.outputs, strict=True))
+        last = {v: node for node in segment.nodes for v in (*node.outputs, *node.inputs)}
+        inner: dict[Value, _Record] = {}
+        for node in segment.nodes:
+            for value in node.outputs:
+                slot = slots.get(value)
+                inner[value] = self._new_value(value, self._kind(slot))
+                if slot is not None:
+                    self._hold(self._frame, slot, inner[value])
+            for value in dict.fromkeys(v for v in node.inputs if v in inner):
+                inner[value].touched.add(self._now)
+            self._add_step(node, segment.kernel)
+            for value in [v for v in inner if v not in slots and last[v] is node]:
+                inner.pop(value).end = self._now - 1
+
+    def _add_bodies(self, node: Node) -> None:
+        """Add the memory of a node's bodies as scratch, as far as it is known before a run."""
+        sizes = [_body_bytes(node, next(self._bodies), self.dims) for _ in node.subgraphs]
+        if any(sizes):
+            name = f"inside {_label(node)}"
+            record = self._record(_Record(name, _label(node), "scratch", max(sizes), self._now))
+            record.end = self._now
+
+    def _kind(self, slot: int | None) -> Kind:
+        return "output" if slot in self._outputs else "value"
+
+    def _new_value(self, value: Value, kind: Kind) -> _Record:
+        """Add a value that the next step produces, in a block of its own."""
+        bytes_, maker = bytes_of(value.fact, self.dims), _label(value.node)
+        return self._record(_Record(_name_of(value), maker, kind, bytes_, self._now, value.fact))
+
+    def _add_step(self, node: Node, kernel: str, part: int = -1) -> None:
+        self.nodes.append(node)
+        domain = f"{node.op.domain}." if node.op.domain else ""
+        self.steps.append(Step(_label(node), f"{domain}{node.op.name}", kernel, part))
+
+    def _add_native(self, segment: NativeSegment) -> None:
+        slots: dict[int, _Record] = {}
+        for outer, value in zip(segment.inputs, segment.read, strict=True):
+            if outer in self._frame:
+                self._hold(slots, segment.values[value], self._frame[outer])
+        exported = zip(segment.made, segment.outputs, strict=True)
+        leaving = {segment.values[v]: slot for v, slot in exported}
+        exits = {inner for inner, outer in leaving.items() if outer in self._outputs}
+        plans = {m["number"]: m for m in _memory_plans(segment, self.program, self.dims)}
+        numbers = {id(part): i for i, part in enumerate(segment.all_parts())}
+        for part, frees in zip(segment.parts, segment.part_frees, strict=True):
+            if isinstance(part, SegmentBuilder):
+                number = numbers[id(part)]
+                if number not in plans:
+                    segment.refuse(part, dict(self.dims))
+                planned = _PlannedPart(part, segment, plans[number], self._now)
+                self._add_part(planned, slots, exits)
+            else:
+                self._add_control(part, slots, exits)
+            for slot in frees:
+                self._drop(slots, slot)
+        for inner, outer in leaving.items():
+            if inner in slots:
+                self._hold(self._frame, outer, slots[inner])
+        for slot in list(slots):
+            self._drop(slots, slot)
+
+    def _add_control(self, part: ControlPart, slots: dict[int, _Record], exits: set[int]) -> None:
+        """Add a step of control flow, and blocks for its outputs."""
+        for slot in (*part.slots[0], *(s for body in part.captures for s in body)):
+            if slot in slots:
+                slots[slot].touched.add(self._now)
+        for slot, value in zip(part.slots[1], part.node.outputs, strict=True):
+            self._hold(slots, slot, self._new_value(value, "output" if slot in exits else "value"))
+        self._add_bodies(part.node)
+        self._add_step(part.node, "bodies")
+
+    def _add_part(self, part: _PlannedPart, slots: dict[int, _Record], exits: set[int]) -> None:
+        """Add the steps of a native part, its arena and the blocks of values that leave it."""
+        for record in part.arena(self.dims):
+            record.part = len(self.arenas)
+            self._record(record)
+        for slot, record in part.blocks():
+            self._hold(slots, slot, self._record(record))
+        for slot, root, value in part.aliases():
+            record = slots[root]
+            if record.fact is None:
+                record.name, record.fact = _name_of(value), value.fact
+            self._hold(slots, slot, record)
+        for slot in exits & slots.keys():
+            slots[slot].kind = "output"
+        part.touch(slots)
+        for step in part.order:
+            self._add_step(step.node, step.row, len(self.arenas))
+        plan = part.plan
+        self.arenas.append(Arena(plan["arena_bytes"], plan["lower_bound"]))
+        self.local_bytes = max(self.local_bytes, plan["local_bytes"])
+
+
+class _PlannedPart:
+    """A native part with its native memory plan; its first step has the index `first`."""
+
+    def __init__(
+        self, part: SegmentBuilder, segment: NativeSegment, plan: Mapping[str, Any], first: int
+    ) -> None:
+        self.part = part
+        self.plan = plan
+        self.first = first
+        self.order: list[FlatStep] = [part.steps[n] for n in plan["steps"]]
+        self._names = part.names_of_values
+        self._values = {s: v for v, s in segment.values.items() if isinstance(v, Value)}
+        self._makers: dict[int, int] = {}  # by root: the position of the first step that uses it
+        self._touched: dict[int, set[int]] = {}
+        for position, step in enumerate(self.order):
+            for number in (*step.inputs, *step.outputs):
+                if number != ABSENT:
+                    root = self._root(number)
+                    self._touched.setdefault(root, set()).add(position + first)
+                    self._makers.setdefault(root, position)
+
+    def _root(self, number: int) -> int:
+        """Return the value whose bytes a value aliases."""
+        while self.part.values[number].storage in IN_OTHERS:
+            number = self.part.values[number].at
+        return number
+
+    def arena(self, dims: Dims) -> Iterator[_Record]:
+        """Yield the tensors in the part's arena: values, then scratch."""
+        first, plan = self.first, self.plan
+        values: dict[int, _Record] = {}
+        lent: dict[int, list[_Record]] = {}
+        own = ((*entry, ABSENT) for entry in plan["values"])
+        for number, bytes_, start, end, offset, lender in (*own, *plan["in_outputs"]):
+            step = self.order[start]
+            name, fact = self._described(number, step)
+            record = _Record(name, _label(step.node), "value", bytes_, start + first, fact)
+            record.end, record.offset, record.lender = end + first, offset, lender
+            record.touched = self._touched.get(number, set())
+            values[number] = record
+        for step in self.order:
+            if step.joins:
+                self._mark_concat_inputs(step, values, dims)
+        for record in values.values():
+            if record.lender != ABSENT and record.kind == "value":
+                record.part = 0
+                lent.setdefault(record.lender, []).append(record)
+        self._check_lent(lent, dims)
+        for record in values.values():
+            if record.lender != ABSENT:
+                record.kind, record.offset = "part", OWN
+        yield from values.values()
+        for position, bytes_, offset in plan["scratch"]:
+            step = self.order[position]
+            name, at = f"scratch of {_label(step.node)}", position + first
+            record = _Record(name, _label(step.node), "scratch", bytes_, at)
+            record.end, record.offset = at, offset
+            yield record
+
+    def _check_lent(self, lent: Mapping[int, list[_Record]], dims: Dims) -> None:
+        """Raise an error if values in an output's block overlap, or live when it is produced."""
+        sizes = dict(self.plan["exports"])
+        producers = {v.at: self._makers[n] + self.first for n, v in self._exported()}
+        end = self.first + len(self.order)
+        for slot, records in lent.items():
+            simulation = simulate([r.tensor(dims, end) for r in records], end, 1)
+            if simulation.reach[0] > sizes[slot] or any(r.end >= producers[slot] for r in records):
+                raise InternalError(
+                    f"values in the block of slot {slot} exceed it, or outlive its use as scratch"
+                )
+
+    def _exported(self) -> Iterator[tuple[int, Flat]]:
+        values = enumerate(self.part.values)
+        return ((n, v) for n, v in values if v.storage is Storage.EXPORTED)
+
+    def _mark_concat_inputs(
+        self, step: FlatStep, values: Mapping[int, _Record], dims: Dims
+    ) -> None:
+        """Mark inputs that were written directly into the step's output, and extend its range."""
+        whole = values.get(step.outputs[0])
+        if whole is None:
+            return
+        end = whole.offset + bytes_of(whole.fact, dims)  # others may be in its padding
+        for number in step.inputs:
+            part = values.get(self._root(number))
+            if part is None or part is whole or part.kind != "value":
+                continue
+            if part.lender != whole.lender:
+                continue
+            if not whole.offset <= part.offset < end:
+                continue
+            part.kind = "part"
+            whole.start, whole.end = min(whole.start, part.start), max(whole.end, part.end)
+            whole.touched |= part.touched
+
+    def _described(self, number: int, step: FlatStep) -> tuple[str, AnyFact | None]:
+        """Return a value's name and fact; one that is not in the graph is a copy for a step."""
+        value = self._names.get(number)
+        if value is not None:
+            return _name_of(value), value.fact
+        source = self._names.get(step.inputs[0]) if step.inputs else None
+        if step.row != "copy" or source is None:
+            return f"part of {_label(step.node)}", None
+        return f"copy of {_name_of(source)}", source.fact
+
+    def blocks(self) -> Iterator[tuple[int, _Record]]:
+        """Yield the slots and blocks of values that leave the part."""
+        numbers = {v.at: n for n, v in self._exported()}
+        for slot, bytes_ in self.plan["exports"]:
+            if slot not in numbers:
+                continue  # an alias of another slot
+            value, at = self._values.get(slot), self._makers[numbers[slot]]
+            maker = _label(self.order[at].node)
+            name, fact = (maker, None) if value is None else (_name_of(value), value.fact)
+            yield slot, _Record(name, maker, "value", bytes_, at + self.first, fact)
+
+    def aliases(self) -> Iterator[tuple[int, int, Value]]:
+        """Yield slots that alias another slot's bytes, in another shape: slot, root slot, value."""
+        for slot, number in self.part.aliases:
+            yield slot, self.part.values[self._root(number)].at, self._values[slot]
+
+    def touch(self, slots: Mapping[int, _Record]) -> None:
+        """Record which steps access values outside of the arena."""
+        for number, touched in self._touched.items():
+            flat = self.part.values[number]
+            if flat.storage in (Storage.SLOT, Storage.EXPORTED) and flat.at in slots:
+                slots[flat.at].touched |= touched
+
+
+def _body_bytes(node: Node, body: Program, dims: Dims) -> int:
+    """Return the bytes of arena, blocks and outputs of one iteration of a body; 0: unknown."""
+    sizes = {**dict.fromkeys(open_sizes(body), 1), **dims}
+    for value, spec in zip(node.inputs, body.inputs, strict=False):
+        shape = () if value is None else shape_of(value.fact, dims) or ()
+        if len(shape) == len(getattr(spec.fact, "shape", None) or ()):  # else a Scan slices it
+            sizes.update((name, shape[axis]) for axis, name in spec.sizes)
+    try:
+        inner = timeline(body, sizes)
+    except (SardonyxError, AssumptionFailed):
+        return 0
+    return inner.peak_bytes + inner.output_bytes
+
+
+def _memory_plans(segment: NativeSegment, program: Program, dims: Dims) -> list[dict[str, Any]]:
+    """Return the native memory plans of a segment's parts for these sizes."""
+    runnable = segment.prepare(program.forms, RunSettings())
+    return runnable.memory([dims.get(name, -1) for name in segment.names])
+
+
+def shape_of(fact: AnyFact | None, dims: Dims) -> tuple[int, ...] | None:
+    """Return a tensor's shape as numbers; None if these sizes do not determine it."""
+    if not isinstance(fact, Fact) or fact.shape is None:
+        return None
+    if any(not symbols(d) <= dims.keys() for d in fact.shape):
+        return None
+    return tuple(evaluate(d, dims) for d in fact.shape)
+
+
+def bytes_of(fact: AnyFact | None, dims: Dims) -> int:
+    """Return the bytes of a tensor of numbers; 0 for anything else, unknown before a run."""
+    shape = shape_of(fact, dims)
+    if shape is None or not isinstance(fact, Fact) or fact.dtype is STRING:
+        return 0
+    return math.prod(shape) * fact.dtype.itemsize
+
+
+def _name_of(value: Value) -> str:
+    return value.name or _label(value.node)
+
+
+def _label(node: Node | None) -> str:
+    return "" if node is None else node.name or node.op.name

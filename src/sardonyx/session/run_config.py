@@ -1,0 +1,112 @@
+"""From SessionOptions and RunOptions to how runs execute: threads, memory, outputs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Final
+
+import sardonyx._native as native
+from sardonyx.errors import InvalidArgument
+from sardonyx.ort.options import (
+    RunOptions,
+    SessionOptions,
+    byte_count,
+    flag,
+    global_threads,
+    one_of,
+)
+from sardonyx.program.limit import LIMIT
+from sardonyx.program.native import RunSettings
+from sardonyx.session.block_pools import run_limit_bytes
+
+_IN_PLACE: Final = "sardonyx.grow_in_place"  # key/value caches that are fed back
+_SPINNING: Final = "session.intra_op.allow_spinning"
+_SPIN_US: Final = "session.intra_op.spin_duration_us"
+_STOP_SPINNING: Final = "session.force_spinning_stop"
+_MAX_SPIN_US: Final = 1_000_000
+_AFFINITIES: Final = "session.intra_op_thread_affinities"
+_SHARED_POOL: Final = "session.use_env_allocators"
+_DENORMALS: Final = "session.set_denormal_as_zero"
+# Keys of RunOptions.
+_GRAPH_ID: Final = "gpu_graph_id"
+_OUTPUTS: Final = "sardonyx.outputs"
+
+
+def run_settings(options: SessionOptions) -> RunSettings:
+    """Return the settings of the session's runs.
+
+    Thread affinities take effect here, for the process: all sessions share the worker threads.
+    """
+    entries = options._entries
+    affinities = entries.get(_AFFINITIES)
+    if affinities:
+        native.set_affinities(_cpu_sets(affinities))
+    shares = flag(options, _SHARED_POOL)
+    threads = options.intra_op_num_threads
+    if not options.use_per_session_threads:
+        threads = global_threads()
+    return RunSettings(
+        min(max(0, threads), native.max_threads),
+        flag(options, _SPINNING, "1"),
+        flag(options, _IN_PLACE, "1"),
+        keeps=options.enable_cpu_mem_arena,
+        shares=shares,
+        limit_bytes=run_limit_bytes(byte_count(LIMIT, entries.get(LIMIT, "0")), shares),
+        flushes=flag(options, _DENORMALS),
+        spin_us=_spin_us(entries.get(_SPIN_US)),
+        calms=flag(options, _STOP_SPINNING),
+    )
+
+
+def _spin_us(text: str | None) -> int:
+    if text is None:
+        return RunSettings().spin_us
+    if not text.isdecimal() or int(text) > _MAX_SPIN_US:
+        raise InvalidArgument(
+            f"{_SPIN_US} is a number of microseconds up to {_MAX_SPIN_US}, not {text!r}"
+        )
+    return int(text)
+
+
+def _cpu_sets(text: str) -> list[list[int]]:
+    """Return CPU numbers from 0 for each worker; in onnxruntime's "1,2;3-4" they begin at 1."""
+    sets = []
+    for worker in text.split(";"):
+        cpus: list[int] = []
+        for interval in worker.split(","):
+            first, _, last = interval.strip().partition("-")
+            if not first.isdigit() or not (last or first).isdigit() or int(first) < 1:
+                raise InvalidArgument(
+                    f"{_AFFINITIES} lists CPUs from 1 for each worker, as in 1,2;3-4, not {text!r}"
+                )
+            cpus.extend(range(int(first) - 1, int(last or first)))
+        sets.append(cpus)
+    return sets
+
+
+@contextlib.contextmanager
+def flushing_denormals(flushes: bool) -> Iterator[None]:
+    """Treat denormal numbers as zero on this thread within the block, if `flushes`."""
+    if not flushes:
+        yield
+        return
+    before = native.flush_denormals(True)
+    try:
+        yield
+    finally:
+        native.flush_denormals(before)
+
+
+def graph_id(options: RunOptions) -> int:
+    """Return the id of the CUDA graph that a run records or replays; -1: none."""
+    text = options._entries.get(_GRAPH_ID, "0")
+    if not text.removeprefix("-").isdecimal():
+        raise InvalidArgument(f"{_GRAPH_ID} is a number, not {text!r}")
+    return int(text)
+
+
+def returns_tensors(options: RunOptions) -> bool:
+    """Return whether a run returns torch tensors instead of arrays."""
+    text = options._entries.get(_OUTPUTS, "numpy")
+    return bool(one_of(_OUTPUTS, text, {"numpy": False, "device": True}))

@@ -11,7 +11,8 @@ from sardonyx.graph.graph import Graph
 from sardonyx.graph.verify import verify
 from sardonyx.load.graph_text import parse, show
 from sardonyx.memory import plan
-from sardonyx.passes.driver import Rewriter, prune
+from sardonyx.passes.driver import Rewriter
+from sardonyx.passes.replace import prune
 from sardonyx.passes.rule import by_root
 from sardonyx.place import place
 from sardonyx.program.emit import emit

@@ -19,7 +19,7 @@ from sardonyx.ops import lookup
 from sardonyx.ops.arrays import as_bf16
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.sliding_window import window
-from sardonyx.passes.chains import fuse_chains
+from sardonyx.passes.elementwise_fusion import fuse_chains
 from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu import lowered

@@ -1,4 +1,4 @@
-"""Attention as exporters write it becomes one step; what is not quite attention stays."""
+"""Attention fusion: what exporters write becomes one node; what is not attention stays."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from sardonyx.graph.graph import Graph
 from sardonyx.graph.verify import verify
 from sardonyx.load.graph_text import parse
 from sardonyx.passes.attention import fuse_attention
-from sardonyx.passes.driver import prune
-from sardonyx.passes.lowering import lower_sizes
+from sardonyx.passes.replace import prune
+from sardonyx.passes.shape_arithmetic import lower_sizes
 from tests.graphs import canonical, random_feeds, run_graph
 
 QKV = "in q: f32[B,2,S,8]\nin k: f32[B,2,T,8]\nin v: f32[B,2,T,6]\n"
@@ -50,7 +50,7 @@ FORMS = {  # by the scale that they come to
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_forms(name: str) -> None:
+def test_variants(name: str) -> None:
     scale = "".join(name.partition(",")[1:])
     text = QKV + TURN + FORMS[name] + "\ny = MatMul(p, v)\nout y"
     fuses(text, QKV + f"y = {ONE}{scale})\nout y")
@@ -65,7 +65,7 @@ def test_keys_transposed_in_a_stack() -> None:
     )
 
 
-def test_keys_as_they_come() -> None:
+def test_keys_without_transpose() -> None:
     """Keys that nobody transposed are, and a Transpose that did more does less."""
     text = "in q: f32[B,2,S,8]\nin t: f32[B,2,8,T]\nin v: f32[B,2,T,6]\n"
     fuses(
@@ -104,7 +104,7 @@ def test_masks() -> None:
     )
 
 
-def test_rows_without_a_number_and_heads_inside_rows() -> None:
+def test_nan_rows_become_zero_and_rows_come_before_heads() -> None:
     text = QKV + "in m: f32[B,1,S,T]\n"
     fuses(
         text + TURN + "s = MatMul(q, t)\na = Add(s, m)\np = Softmax(a)\ni = IsNaN(p)\n"
@@ -134,7 +134,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_no_attention_stays(name: str) -> None:
+def test_other_subgraphs_are_not_fused(name: str) -> None:
     text = QKV + "in m: f32[B,1,S,T]\nin n: f32[B,2,2,S,T]\nin c: bool[S,T]\nin r: f32[T,6]\n"
     text = text + "in z: f32[B,2,6,S]\nin e: f32[1,1,9,T]\n" + TURN + REFUSED[name]
     if name == "mask adds heads":
@@ -147,7 +147,7 @@ def test_what_is_no_attention_stays(name: str) -> None:
 
 
 @pytest.mark.parametrize("half", ["f16", "bf16"])
-def test_half_types_are_masked_in_float32(half: str) -> None:
+def test_float16_masks_are_float32(half: str) -> None:
     given = (QKV + "in m: f32[S,T]\n").replace("f32", half)
     text = given + TURN + "s = MatMul(q, t)\na = Add(s, m)\np = Softmax(a)\ny = MatMul(p, v)\nout y"
     graph = parse(text)

@@ -1,4 +1,4 @@
-"""Lowering for devices: what becomes one node, what does not, and that results stay."""
+"""Lowering for devices: which nodes are fused, which are not, and that results stay."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def lowered(text: str) -> Graph:
 
 
 @pytest.mark.parametrize(("text", "left"), CASES.values(), ids=CASES)
-def test_what_becomes_one_node(text: str, left: list[str]) -> None:
+def test_fused_nodes(text: str, left: list[str]) -> None:
     before, after = parse(text), lowered(text)
     assert sorted(n.op.name for n in after.nodes) == sorted(left)
     feeds = random_feeds(before)
@@ -107,7 +107,7 @@ FEW_CASES = {
 
 
 @pytest.mark.parametrize(("text", "count", "attrs"), FEW_CASES.values(), ids=FEW_CASES)
-def test_products_of_few_bits(text: str, count: int, attrs: dict[str, int]) -> None:
+def test_nbits_matmul_fusion(text: str, count: int, attrs: dict[str, int]) -> None:
     before, after = parse(text), lowered(text)
     (node,) = [n for n in after.nodes if n.op.name == "FewBits"]
     assert {name: node.attrs[name] for name in attrs} == attrs

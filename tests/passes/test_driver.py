@@ -1,4 +1,4 @@
-"""The driver: folding, merging, pruning, and what it must leave alone."""
+"""The rewrite driver: folding, merging and pruning, and what it must not change."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sardonyx.graph.const import Recipe
 from sardonyx.graph.verify import verify
 from sardonyx.load.graph_text import parse
 from sardonyx.ort.enums import GraphOptimizationLevel as Level
-from sardonyx.passes import PassOptions, linear, lower, optimize
+from sardonyx.passes import PassOptions, conv_gemm, lower, optimize
 from tests.graphs import random_feeds, rewritten, run_graph
 
 
@@ -38,8 +38,8 @@ CONV = "in x: f32[B,3,6,6]\nconst w: f32[4,3,3,3]\nconst c: f32[4]\n"
         ),
     ],
 )
-def test_convolutions_take_in_what_follows(text: str, left: list[str]) -> None:
-    before, after = parse(text), rewritten(text, (*linear.BASIC, *linear.EXTENDED))
+def test_fusion_into_conv(text: str, left: list[str]) -> None:
+    before, after = parse(text), rewritten(text, (*conv_gemm.BASIC, *conv_gemm.EXTENDED))
     assert ops(after) == left
     feeds = random_feeds(before)
     want, got = run_graph(before, feeds), run_graph(after, feeds)
@@ -67,7 +67,7 @@ def test_folding_does_not_copy_a_shared_weight() -> None:
     assert "Transpose" in ops(graph)
 
 
-def test_what_is_short_is_folded_and_shares_no_more() -> None:
+def test_short_shared_constants_are_folded() -> None:
     """A weight that is divided by its norm: the norm is no copy, and then nobody else reads it."""
     graph = rewritten(
         "in x: f32[B,1024]\nconst v: f32[1024,512]\nn = ReduceL2(v, [0])\nu = Div(v, n)\n"
@@ -122,7 +122,7 @@ def test_a_known_condition_picks_its_branch() -> None:
 def test_disabled_optimizers_stay_off() -> None:
     text = CONV + "a = Conv(x, w)\ny = Relu(a)\nout y"
     for name in ("conv_activation", "ConvActivationFusion"):
-        assert ops(rewritten(text, linear.EXTENDED, frozenset((name,)))) == ["Conv", "Relu"]
+        assert ops(rewritten(text, conv_gemm.EXTENDED, frozenset((name,)))) == ["Conv", "Relu"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Weights of few bits: which products and tables read them as stored, and that numbers stay."""
+"""n-bit weights: which matmuls and gathers read them as stored, and that results stay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sardonyx.errors import SardonyxError
 from sardonyx.graph.const import Ref
 from sardonyx.graph.graph import Graph
 from sardonyx.passes import PassOptions
-from tests.passes.weights import (
+from tests.passes.nbits_models import (
     REAL,
     TYPES,
     K,
@@ -231,7 +231,7 @@ def test_every_shape(name: str) -> None:
 
 @pytest.mark.parametrize("real", ["f16", "bf16"])
 @pytest.mark.parametrize("name", ["gemm", "scales along the rows", "a table", "a bias"])
-def test_half_types(name: str, real: str) -> None:
+def test_float16_types(name: str, real: str) -> None:
     m = Model(real)
     model = m.finished(SHAPES[name][0](m))
     assert ops(lowered(model)).keys() & {"MatMulNBits", "GatherDequantized"}
@@ -241,7 +241,7 @@ def test_half_types(name: str, real: str) -> None:
 
 
 @pytest.mark.parametrize(("real", "to"), [("f16", "f32"), ("bf16", "f32"), ("f32", "f16")])
-def test_casts_in_between(real: str, to: str) -> None:
+def test_casts_after_dequantization(real: str, to: str) -> None:
     m = Model(real)
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(REAL[to]))
     weight = m.cast(m.weight("u4", (N, K), axis=1, block=16, zero=True), kind)
@@ -270,7 +270,7 @@ def test_a_vector() -> None:
     near(run(model, feeds_of((K,))), by_onnxruntime(model, feeds_of((K,))))
 
 
-def test_a_weight_for_a_table_and_a_product() -> None:
+def test_a_weight_for_a_gather_and_a_matmul() -> None:
     m = Model()
     weight = m.weight("u4", (N, K), axis=1, block=16, zero=True)
     rows = m.node("Gather", weight, "i")
@@ -283,7 +283,7 @@ def test_a_weight_for_a_table_and_a_product() -> None:
 
 
 @pytest.mark.parametrize("is_turned", [False, True], ids=["reshaped", "turned"])
-def test_a_weight_that_is_moved_before_it_is_dequantized(is_turned: bool) -> None:
+def test_a_weight_transposed_before_dequantization(is_turned: bool) -> None:
     """Folding must not make it a constant that takes reading it."""
     m = Model()
     steps = m.reshaped(m.steps("u4", (N, 4, 16)), N, K)
@@ -298,7 +298,7 @@ def test_a_weight_that_is_moved_before_it_is_dequantized(is_turned: bool) -> Non
     near(run(model, feeds_of()), run(model, feeds_of(), is_plain=True))
 
 
-def test_a_weight_that_is_wanted_as_it_is() -> None:
+def test_a_weight_that_is_also_an_output() -> None:
     m = Model()
     weight = m.weight("u4", (K, K), axis=0, block=16)
     model = m.finished(m.node("Add", m.node("MatMul", "x", weight), m.node("ReduceSum", weight)))
@@ -306,7 +306,7 @@ def test_a_weight_that_is_wanted_as_it_is() -> None:
     near(run(model, feeds_of()), by_onnxruntime(model, feeds_of()))
 
 
-def test_a_product_in_a_body() -> None:
+def test_a_matmul_in_a_body() -> None:
     m = Model()
     weight = m.weight("u4", (N, K), axis=1, block=16)
     turned = m.turned(weight)
@@ -329,7 +329,7 @@ def test_a_product_in_a_body() -> None:
 
 
 @pytest.mark.parametrize("kind", ["u4", "i8"])
-def test_scales_that_are_computed_stay(kind: str) -> None:
+def test_computed_scales_are_not_rewritten(kind: str) -> None:
     m = Model()
     scale = m.node("ReduceMax", "x", keepdims=0)
     weight = m.node("DequantizeLinear", m.steps(kind, (K, N)), scale, axis=1)
@@ -338,7 +338,7 @@ def test_scales_that_are_computed_stay(kind: str) -> None:
     near(run(model, feeds_of()), by_onnxruntime(model, feeds_of()))
 
 
-def test_bytes_on_both_sides_stay_integers() -> None:
+def test_8_bit_matmuls_stay_integer() -> None:
     m = Model()
     steps = m.node("QuantizeLinear", "x", m.const(np.float32(0.02)), m.const(np.uint8(128)))
     x = m.node("DequantizeLinear", steps, m.const(np.float32(0.02)), m.const(np.uint8(128)))
@@ -346,7 +346,7 @@ def test_bytes_on_both_sides_stay_integers() -> None:
     assert ops(lowered(model)) == {"QuantizeLinear": 1, "QMatMul": 1}
 
 
-def test_a_convolution_of_few_bits_runs() -> None:
+def test_a_conv_with_nbit_weights_runs() -> None:
     m = Model()
     weight = m.weight("i4", (5, 4, 3, 3), axis=0, scales=(5,))
     model = m.finished(m.node("Conv", "x", weight), ("B", 4, 6, 6))
@@ -354,7 +354,7 @@ def test_a_convolution_of_few_bits_runs() -> None:
     near(run(model, feeds), by_onnxruntime(model, feeds))
 
 
-def test_nothing_is_fused_where_it_is_disabled() -> None:
+def test_disabled_by_name() -> None:
     m = Model()
     model = m.finished(m.node("MatMul", "x", m.weight("u4", axis=0, block=16)))
     for name in ("read_weights", "DQMatMulNBitsFusion"):
@@ -376,7 +376,7 @@ def level_of(graph: Graph) -> int:
 
 
 @pytest.mark.parametrize(("asked", "level"), [(0, 0), (1, 0), (2, 0), (3, 0), (4, 4)])
-def test_a_product_of_com_microsoft(asked: int, level: int) -> None:
+def test_matmul_nbits_of_com_microsoft(asked: int, level: int) -> None:
     graph = lowered(stored(asked))
     assert ops(graph) == FUSED
     assert level_of(graph) == level
@@ -384,7 +384,7 @@ def test_a_product_of_com_microsoft(asked: int, level: int) -> None:
     near(run(stored(asked), feeds_of()), wanted, 2e-6 if level == 0 else 2e-2)
 
 
-def test_products_and_tables_are_native_at_every_level() -> None:
+def test_com_microsoft_ops_are_native_at_every_level() -> None:
     m = Model()
     table = m.node(
         "GatherBlockQuantized", m.steps("u8", (N, K // 2)), "i", m.floats(N, 4),
@@ -434,7 +434,7 @@ def test_wrong_settings(config: dict[str, str], match: str) -> None:
         run(stored(), feeds_of(), **config)
 
 
-def test_indices_outside() -> None:
+def test_indices_out_of_range() -> None:
     """Standard ops refuse them, com.microsoft's reads zeros."""
     m = Model()
     model = m.finished(m.node("Gather", m.weight("u4", (N, K), axis=1, block=16), "i"))

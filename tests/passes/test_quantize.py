@@ -1,4 +1,4 @@
-"""Quantized models: what works on steps afterwards, what does not, and that the numbers stay."""
+"""Quantized models: which ops run on 8-bit tensors, which do not, and that results stay."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from sardonyx.graph.graph import Graph
 from sardonyx.graph.verify import verify
 from sardonyx.load.graph_text import parse
 from sardonyx.passes import PassOptions, lower, optimize
-from sardonyx.passes.parts import QUANTIZED
-from sardonyx.passes.qlinear import LOWERINGS
+from sardonyx.passes.decompose import QUANTIZED
+from sardonyx.passes.qlinear import DECOMPOSITIONS
 from tests.graphs import random_feeds, run_graph
 
 IMAGE = """
@@ -163,7 +163,7 @@ STEPS |= {
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_works_on_steps(name: str) -> None:
+def test_quantized_results(name: str) -> None:
     given, rest, wanted = STEPS[name]
     assert ops(lowered(f"{given}\n{rest}\nout y", 1)) == wanted
 
@@ -205,7 +205,7 @@ FLOATS = {
 
 
 @pytest.mark.parametrize("name", FLOATS)
-def test_ends_in_floats(name: str) -> None:
+def test_float_results(name: str) -> None:
     given, rest, wanted = FLOATS[name]
     assert ops(lowered(f"{given}\n{rest}\nout y", 1e-4)) == wanted
 
@@ -246,12 +246,12 @@ KEPT = {
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_stays(name: str) -> None:
+def test_not_rewritten(name: str) -> None:
     given, rest, op, count = KEPT[name]
     assert ops(lowered(f"{given}\n{rest}\nout y", 1))[op] == count
 
 
-def test_convolutions_follow_each_other_with_the_channels_last() -> None:
+def test_consecutive_convolutions_stay_in_nhwc() -> None:
     text = f"""{IMAGE}
         const u: i8[5,1,3,3]
         du = DequantizeLinear(u, 0.03, 0:i8)
@@ -268,8 +268,8 @@ def test_convolutions_follow_each_other_with_the_channels_last() -> None:
     assert all(n.attrs["channels_last"] for n in graph.nodes if n.op.name == "QConv")
 
 
-def test_every_quantized_op_has_a_lowering() -> None:
-    assert {name for _, name in QUANTIZED} == LOWERINGS.keys()
+def test_every_quantized_op_has_a_decomposition() -> None:
+    assert {name for _, name in QUANTIZED} == DECOMPOSITIONS.keys()
 
 
 def test_a_bias_is_added_where_nothing_else_is_quantized() -> None:

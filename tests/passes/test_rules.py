@@ -1,10 +1,10 @@
-"""Each rule: a positive text per form, a negative per condition; numbers are always compared."""
+"""Each rule: a positive case per variant, a negative one per condition; results are compared."""
 
 from __future__ import annotations
 
 import pytest
 
-from sardonyx.passes import activation, algebra, linear, normalize, transpose
+from sardonyx.passes import activation, algebra, conv_gemm, normalize, transpose
 from tests.graphs import rewrites, unchanged
 
 NOTHING_LEFT = {
@@ -25,24 +25,33 @@ NOTHING_LEFT = {
         algebra.same_shape,
     ),
     "tile by ones": ("in x: f32[B,8]\na = Tile(x, [1, 1])\ny = Relu(a)\nout y", algebra.same_shape),
-    "cast to itself": ("in x: f32[B,8]\na = Cast(x, to=1)\ny = Relu(a)\nout y", algebra.alone),
-    "concat of one": ("in x: f32[B,8]\na = Concat(x, axis=0)\ny = Relu(a)\nout y", algebra.alone),
-    "flatten of two dims": ("in x: f32[B,8]\na = Flatten(x)\ny = Relu(a)\nout y", algebra.alone),
+    "cast to itself": (
+        "in x: f32[B,8]\na = Cast(x, to=1)\ny = Relu(a)\nout y",
+        algebra.single_operand,
+    ),
+    "concat of one": (
+        "in x: f32[B,8]\na = Concat(x, axis=0)\ny = Relu(a)\nout y",
+        algebra.single_operand,
+    ),
+    "flatten of two dims": (
+        "in x: f32[B,8]\na = Flatten(x)\ny = Relu(a)\nout y",
+        algebra.single_operand,
+    ),
     "slice of everything": (
         "in x: f32[4,8]\na = Slice(x, [0], [100], [1])\ny = Relu(a)\nout y",
         algebra.whole_slice,
     ),
     "squeeze back": (
         "in x: f32[B,8]\na = Unsqueeze(x, [1])\nc = Squeeze(a, [1])\ny = Relu(c)\nout y",
-        algebra.squeeze_back,
+        algebra.inverse_squeeze,
     ),
     "where of one side": (
         "in x: f32[B,8]\nconst c: bool[1] = [true]\na = Where(c, x, 0.0)\ny = Relu(a)\nout y",
-        algebra.one_sided,
+        algebra.constant_where,
     ),
     "where of the other side": (
         "in x: f32[B,8]\nconst c: bool[1] = [false]\na = Where(c, 0.0, x)\ny = Relu(a)\nout y",
-        algebra.one_sided,
+        algebra.constant_where,
     ),
     "transpose of nothing": (
         "in x: f32[B,8]\na = Transpose(x, perm=[0, 1])\ny = Relu(a)\nout y",
@@ -59,7 +68,7 @@ NOTHING_LEFT = {
 
 
 @pytest.mark.parametrize("name", NOTHING_LEFT)
-def test_what_changes_nothing_goes(name: str) -> None:
+def test_noops_are_removed(name: str) -> None:
     text, rules = NOTHING_LEFT[name]
     lines = text.splitlines()
     last = next(line for line in lines if line.startswith("y ="))
@@ -79,11 +88,11 @@ KEPT = {
     "reshape to another": ("in x: f32[B,8]\ny = Reshape(x, [-1, 4])\nout y", algebra.same_shape),
     "where that broadcasts": (
         "in x: f32[8]\nin z: f32[3,8]\nconst c: bool[1] = [true]\ny = Where(c, x, z)\nout y",
-        algebra.one_sided,
+        algebra.constant_where,
     ),
     "where of both sides": (
         "in x: f32[2]\nconst c: bool[2] = [true, false]\ny = Where(c, x, 0.0)\nout y",
-        algebra.one_sided,
+        algebra.constant_where,
     ),
     "tile": ("in x: f32[0,8]\ny = Tile(x, [2, 1])\nout y", algebra.same_shape),
     "slice backwards": (
@@ -128,28 +137,28 @@ KEPT = {
     ),
     "bias per row": (
         "in x: f32[4,8]\nin w: f32[8,4]\nin c: f32[4,1]\nm = MatMul(x, w)\ny = Add(m, c)\nout y",
-        linear.matmul_bias,
+        conv_gemm.matmul_bias,
     ),
     "product of stacks": (
         "in x: f32[2,4,8]\nin w: f32[8,4]\nin c: f32[4]\nm = MatMul(x, w)\ny = Add(m, c)\nout y",
-        linear.matmul_bias,
+        conv_gemm.matmul_bias,
     ),
     "convolution with a bias per pixel": (
         (
             "in x: f32[1,3,5,5]\nconst w: f32[2,3,1,1]\nconst c: f32[1,1,5,5]\na = Conv(x, w)\n"
             "y = Add(a, c)\nout y"
         ),
-        linear.conv_shift,
+        conv_gemm.conv_shift,
     ),
     "fused convolution in double": (
         "in x: f64[1,3,5,5]\nconst w: f64[2,3,1,1]\na = Conv(x, w)\ny = Relu(a)\nout y",
-        linear.conv_activation,
+        conv_gemm.conv_activation,
     ),
 }
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_conditions_that_say_no(name: str) -> None:
+def test_conditions_that_do_not_hold(name: str) -> None:
     unchanged(*KEPT[name])
 
 
@@ -225,7 +234,7 @@ def test_layer_norm(square: str) -> None:
     )
 
 
-def test_layer_norm_wants_the_last_dims() -> None:
+def test_layer_norm_is_over_the_last_dims() -> None:
     unchanged(
         "in x: f32[B,8]\nin g: f32[8]\nin c: f32[8]\nm = ReduceMean(x, [0])\nd = Sub(x, m)\n"
         "q = Mul(d, d)\nv = ReduceMean(q, [0])\ne = Add(v, 0.00001)\nr = Sqrt(e)\nn = Div(d, r)\n"
@@ -237,6 +246,6 @@ def test_layer_norm_wants_the_last_dims() -> None:
 def test_matmul_bias_is_a_gemm() -> None:
     rewrites(
         "in x: f32[B,8]\nin w: f32[8,4]\nin c: f32[4]\nm = MatMul(x, w)\ny = Add(c, m)\nout y",
-        by=linear.matmul_bias,
+        by=conv_gemm.matmul_bias,
         into="in x: f32[B,8]\nin w: f32[8,4]\nin c: f32[4]\ny = Gemm(x, w, c)\nout y",
     )

@@ -1,4 +1,4 @@
-"""Sequences that are known element by element leave no trace, and give what onnxruntime gives."""
+"""Sequences with known elements are eliminated, with the results of onnxruntime."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ JOINS = [
 
 
 @pytest.mark.parametrize(("made", "how"), JOINS)
-def test_elements_are_joined(made: str, how: str) -> None:
+def test_elements_are_concatenated(made: str, how: str) -> None:
     if "keepdims = 0" in made:
         how = how.replace("axis = 1", "axis = 0")
     text = (
@@ -81,7 +81,7 @@ def test_any_order_of_changes(lines: str) -> None:
     assert steps(check(text, x=X, z=X[:2] + 20)) == 0
 
 
-def test_parts_of_open_sizes() -> None:
+def test_slices_of_symbolic_sizes() -> None:
     """Sizes of parts that follow from shapes; the last part has what is left."""
     text = """
     g (float[N, 4] x, float[M, 4] z) => (float[] y, float[] w) <int64[1] zero = {0}> {
@@ -101,7 +101,7 @@ def test_parts_of_open_sizes() -> None:
 
 @pytest.mark.parametrize("how", ["axis = 1", "axis = 0", "axis = -2, keepdims = 0"])
 @pytest.mark.parametrize("at", [2, -1, 0])
-def test_slices_at_a_place_known_only_when_it_runs(how: str, at: int) -> None:
+def test_slices_at_a_computed_position(how: str, at: int) -> None:
     text = f"""
     g (float[N, 4] x, int64 i) => (float[] y, int64 n) {{
       s = SplitToSequence<{how}>(x)
@@ -133,7 +133,7 @@ def test_a_loop_over_the_rows_of_a_tensor(n: int) -> None:
     assert steps(check(text, x=X[:n])) == 0
 
 
-def test_unequal_parts_at_a_place_known_only_when_it_runs() -> None:
+def test_unequal_slices_at_a_computed_position() -> None:
     text = """
     g (float[N, 4] x, int64 i) => (float[] y) <int64 three = {3}> {
       s = SplitToSequence<axis = 1>(x, three)
@@ -194,12 +194,12 @@ ELEMENTS = {
     ],
 )
 @pytest.mark.parametrize("trips", [1, 2, 3])
-def test_what_passes_put_into_a_sequence_is_joined(element: str, how: str, trips: int) -> None:
+def test_sequences_filled_by_a_loop_become_scan_outputs(element: str, how: str, trips: int) -> None:
     text = FILLS.format(element=ELEMENTS[element], how=how)
     assert steps(check(text, x=X, trips=np.array(trips))) == 0
 
 
-def test_a_loop_that_joins_goes_through_a_pack(tmp_path: Path) -> None:
+def test_a_collecting_loop_is_saved_in_a_pack(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(model(FILLS.format(element=ELEMENTS["varied"], how="axis = 1")))
     wanted = sardonyx.InferenceSession(str(path)).run(None, {"x": X, "trips": np.array(3)})
@@ -212,7 +212,7 @@ def test_a_loop_that_joins_goes_through_a_pack(tmp_path: Path) -> None:
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_sequence_that_stays_empty_has_nothing_to_join() -> None:
+def test_concatenating_an_empty_sequence_is_an_error() -> None:
     made = sardonyx.InferenceSession(model(FILLS.format(element=ELEMENTS["fixed"], how="axis = 0")))
     with pytest.raises(errors.InvalidArgument, match="no elements to join"):
         made.run(None, {"x": X, "trips": np.array(0)})
@@ -253,6 +253,6 @@ READERS = {
 
 @pytest.mark.parametrize("trips", [0, 1, 3])
 @pytest.mark.parametrize("reader", READERS)
-def test_a_filled_sequence_that_is_not_only_joined(reader: str, trips: int) -> None:
+def test_sequences_with_other_readers_stay(reader: str, trips: int) -> None:
     """A branch that joins may guard against a sequence without elements."""
     check(FILLED + READERS[reader], x=X, trips=np.array(trips))

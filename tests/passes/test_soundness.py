@@ -1,4 +1,4 @@
-"""Rewrites that would change results or refuse what is legal: each is left out, or stays right."""
+"""Rewrites that would change results or reject legal models: none is applied."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_constants_that_raise_the_rank() -> None:
     )
 
 
-def test_a_product_of_unknown_rank() -> None:
+def test_a_matmul_of_unknown_rank() -> None:
     text = """g (float[2,3] x, int64[2] s) => (float[2,2] y)
         <float[3,2] w = {1,2,3,4,5,6}, float[2] c = {1,2}> {
         r = Reshape(x, s)  m = MatMul(r, w)  y = Add(m, c) }"""
@@ -117,7 +117,7 @@ def test_a_convolution_whose_bias_adds_channels() -> None:
     same(text, {"x": rows(1, 1, 2, 2)})
 
 
-def test_a_branch_that_gives_back_an_input() -> None:
+def test_a_branch_that_returns_an_input() -> None:
     text = """g (float[2] x, bool c) => (float[2] y) <bool t = {1}> {
         k = If(t) <then_branch = a () => (bool p) { p = Not(c) },
             else_branch = b () => (bool q) { q = Identity(c) }>
@@ -127,7 +127,7 @@ def test_a_branch_that_gives_back_an_input() -> None:
         same(text, {"x": rows(2), "c": np.array(flag)})
 
 
-def test_a_product_over_nothing() -> None:
+def test_a_matmul_over_an_empty_axis() -> None:
     text = """g (float[2,3,K] x) => (float[2,3,2] y) <float[0,2] w = {}, float[2] c = {1,2}> {
         m = MatMul(x, w)  y = Add(m, c) }"""
     assert same(text, {"x": np.zeros((2, 3, 0), F)})[0].tolist() == [[[1, 2]] * 3] * 2
@@ -142,7 +142,7 @@ def test_slices_to_a_size_that_may_be_zero(p: int) -> None:
     same(text, {"x": rows(5), "z": np.zeros(p, F)})
 
 
-def test_an_empty_batch_leaves_no_size_open() -> None:
+def test_an_empty_batch_determines_all_sizes() -> None:
     text = """g (float[B,4,6] x) => (float[B,P,Q,R] y)
         <int64 z = {0}, int64[1] o = {0}, int64[2] rest = {-1, 3}> {
         s = Shape(x)  b = Gather(s, o)  t = Concat<axis=0>(b, rest)  u = Unsqueeze(t, o)
@@ -153,7 +153,7 @@ def test_an_empty_batch_leaves_no_size_open() -> None:
     assert y.shape == (1, 0, 8, 3)
 
 
-def test_an_overridable_initializer_keeps_its_open_dims() -> None:
+def test_an_overridable_initializer_keeps_its_symbolic_dims() -> None:
     data = parser.parse_model(
         HEAD + "g (float[1] x, float[N] w) => (float[M] y) <float[3] w = {1,2,3}> { y = Mul(x, w) }"
     )
@@ -163,7 +163,7 @@ def test_an_overridable_initializer_keeps_its_open_dims() -> None:
     assert session.run(None, {"x": x, "w": np.ones(2, F)})[0].tolist() == [2, 2]
 
 
-def test_a_body_that_reads_what_a_later_node_makes() -> None:
+def test_a_body_that_reads_the_output_of_a_later_node() -> None:
     text = """g (float[2] x, bool c) => (float[2] y) {
         y = If(c) <then_branch = a () => (float[2] p) { p = Neg(late) },
             else_branch = b () => (float[2] q) { q = Abs(late) }>
@@ -173,7 +173,7 @@ def test_a_body_that_reads_what_a_later_node_makes() -> None:
     assert y.tolist() == [-1, -1]
 
 
-def test_a_product_stays_outside_a_loop() -> None:
+def test_a_matmul_stays_outside_a_loop() -> None:
     text = """g (float[2,2] x, int64 n) => (float[2,2] y)
         <float[2,2] w = {1,2,3,4}, float[2] c = {1,1}, bool t = {1}> {
         m = MatMul(x, w)

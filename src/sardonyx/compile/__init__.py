@@ -154,15 +154,15 @@ def _inferred(model: Model, options: Options) -> Model:
     infer(model.graph, assumes, options.shapes)
     if model.graph.scope.parted:
         # An If whose branches differ in rank: sink its readers into the branches.
-        from sardonyx.passes.sink import sunk
+        from sardonyx.passes.sink_into_branches import sink_into_branches
 
-        graph = sunk(model.graph, lambda graph: infer(graph, assumes, options.shapes))
+        graph = sink_into_branches(model.graph, lambda graph: infer(graph, assumes, options.shapes))
         model = model if graph is None else replace(model, graph=graph)
     if model.graph.scope.loose:
         # A scalar in one branch, a vector of one element in the other: make both vectors.
-        from sardonyx.passes.ranks import settle_ranks
+        from sardonyx.passes.rank_unification import unify_ranks
 
-        if not settle_ranks(model.graph):
+        if not unify_ranks(model.graph):
             infer(model.graph, assumes, options.shapes, loosens=False)
     return model
 
@@ -190,13 +190,13 @@ def _host_lowering(options: Options) -> Callable[[Graph], None] | None:
     if not options.passes.for_device:
         return None
     from sardonyx.passes.device import widen_masks
-    from sardonyx.passes.few_bits import part_few_bits
+    from sardonyx.passes.nbits.fuse import unfuse_nbits_matmul
 
     passes = replace(options.passes, for_device=False)
 
     def run(graph: Graph) -> None:
         widen_masks(graph)
-        part_few_bits(graph)
+        unfuse_nbits_matmul(graph)
         lower(graph, passes)
 
     return run

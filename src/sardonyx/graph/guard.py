@@ -244,7 +244,7 @@ class Scope:
     def loosens(self, position: int) -> bool:
         """Notes a number whose rank depends on data; whether it may be taken for a vector of one.
 
-        `passes/ranks.py` makes it one, where nobody can tell the difference.
+        `passes/rank_unification.py` makes it one, unless an output reveals the rank.
         """
         if self.loose is None or self.node is None:
             return False

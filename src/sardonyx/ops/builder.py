@@ -64,15 +64,11 @@ class Builder:
             raise InternalError(f"no op {domain}.{name} to build")
         return op, "", {**op.defaults, **attrs}
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
+    def __getattr__(self, name: str) -> Callable[..., Value]:
+        """`b.Relu(x)` adds a Relu and returns its first output; `node` gives access to others."""
         if not name[0].isupper():
             raise AttributeError(name)
-
-        def call(*inputs: Operand, outputs: int = 1, **options: Any) -> Any:
-            node = self.node(name, *inputs, outputs=outputs, **options)
-            return node.outputs[0] if outputs == 1 else node.outputs
-
-        return call
+        return lambda *inputs, **options: self.node(name, *inputs, **options).outputs[0]
 
     def const(self, array: Any, dtype: DType | None = None) -> Value:
         """A constant from numbers or an array."""

@@ -1,4 +1,4 @@
-"""Activations that exporters spell out."""
+"""Gelu fusion: Gelu written out by exporters as Erf or Tanh arithmetic becomes one node."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from sardonyx.passes.pattern import P, about, hole
 from sardonyx.passes.rule import need, rule
 
 x = hole("x")
+# Phi(x) * 2, the normal distribution's CDF; exporters divide by sqrt(2) or multiply by its inverse.
 _phi = P.Erf(x / about(math.sqrt(2))) + 1
 _phi_times = P.Erf(x * about(math.sqrt(0.5))) + 1
 
 
 @rule(
     *(p for phi in (_phi, _phi_times) for p in ((x * 0.5) * phi, (x * phi) * 0.5, x * (phi * 0.5))),
-    ort="GeluFusion",
+    aliases="GeluFusion",
 )
 def gelu(b: Builder, x: Value) -> Value:
-    """x Phi(x), Phi by the error function, in each order that exporters multiply it."""
+    """x Phi(x) with the error function, in each order in which exporters multiply."""
+    # Integer models can contain the same arithmetic.
     need(x.tensor.dtype.is_float, "not floating point")
-    made: Value = b.Gelu(x, like=x)
-    return made
+    return b.Gelu(x, like=x)
 
 
+# The tanh approximation: 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
 _cube = (P.Pow(x, 3.0), x * x * x, x * (x * x))
 _inner = tuple((x + cube * about(0.044715)) * about(math.sqrt(2 / math.pi)) for cube in _cube)
 
@@ -40,22 +42,21 @@ _inner = tuple((x + cube * about(0.044715)) * about(math.sqrt(2 / math.pi)) for 
             (x * (P.Tanh(inner) + 1)) * 0.5,
         )
     ),
-    ort="FastGeluFusion",
+    aliases="FastGeluFusion",
 )
 def gelu_tanh(b: Builder, x: Value) -> Value:
-    """Gelu by the hyperbolic tangent."""
+    """Gelu by its tanh approximation, which exporters call FastGelu or gelu_new."""
     need(x.tensor.dtype.is_float, "not floating point")
-    made: Value = b.Gelu(x, like=x, approximate=b"tanh")
-    return made
+    return b.Gelu(x, like=x, approximate=b"tanh")
 
 
-@rule(P.Gelu(x).named("whole"), ort="GeluApproximation")
+@rule(P.Gelu(x).named("whole"), aliases="GeluApproximation")
 def gelu_approximated(b: Builder, x: Value, whole: Node) -> Value:
-    """Gelu by the error function becomes that by the hyperbolic tangent: where it is asked for."""
-    need(whole.attrs["approximate"] != b"tanh", "it is approximated already")
-    made: Value = b.Gelu(x, like=whole.outputs[0], approximate=b"tanh")
-    return made
+    """Replace the exact Gelu by its tanh approximation, if the session option allows it."""
+    need(whole.attrs["approximate"] != b"tanh", "it is the approximation already")
+    return b.Gelu(x, like=whole.outputs[0], approximate=b"tanh")
 
 
 RULES: Final[tuple[Any, ...]] = (*gelu, *gelu_tanh)
+# A table of its own: it changes results, so only an option enables it.
 APPROXIMATE: Final[tuple[Any, ...]] = gelu_approximated

@@ -1,4 +1,4 @@
-"""Nodes that change nothing, and pairs of nodes that are one."""
+"""Algebraic simplification: remove no-op nodes, combine pairs of nodes into one."""
 
 from __future__ import annotations
 
@@ -9,29 +9,28 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.builder import Builder
 from sardonyx.passes.pattern import P, hole
-from sardonyx.passes.rule import need, rule
+from sardonyx.passes.rule import need, present, ranked, rule
 
-_LOOKED_AT: Final = 1 << 16  # elements of a constant condition, to see whether all are the same
+_MAX_CONDITION: Final = 1 << 16  # elements of a constant condition that is read to be compared
 x, y = hole("x"), hole("y")
 
 
 def unchanged(old: Value, new: Value) -> None:
-    """Says no unless one value may stand for the other: same type, and the same shape, proven."""
-    a, b = old.fact, new.fact
-    need(isinstance(a, Fact) and isinstance(b, Fact) and a.dtype is b.dtype, "types differ")
-    assert isinstance(a, Fact)
-    assert isinstance(b, Fact)
-    need(a.shape is not None and a.shape == b.shape, "shapes are not proven equal")
+    """Abandon a rewrite unless both values have the same type and provably the same shape."""
+    ranked(old, new)
+    need(old.tensor.dtype is new.tensor.dtype, "types differ")
+    need(old.tensor.shape == new.tensor.shape, "shapes are not proven equal")
 
 
-@rule(P.Identity(x), ort="EliminateIdentity")
+@rule(P.Identity(x), aliases="EliminateIdentity")
 def identity(b: Builder, x: Value) -> Value:
+    """Remove Identity."""
     return x
 
 
-@rule(P.Dropout(x, rest=True).named("node"), ort="EliminateDropout")
+@rule(P.Dropout(x, rest=True).named("node"), aliases="EliminateDropout")
 def dropout(b: Builder, x: Value, node: Node) -> Value:
-    """Outside training nothing is dropped."""
+    """Remove Dropout that does not train: it drops nothing then."""
     mode = node.inputs[2] if len(node.inputs) > 2 else None
     need(
         mode is None or (mode.const is not None and not mode.const.read().any()), "may be training"
@@ -39,21 +38,24 @@ def dropout(b: Builder, x: Value, node: Node) -> Value:
     return x
 
 
-@rule(x + 0, x - 0, ort="NoopElimination")
+@rule(x + 0, x - 0, aliases="NoopElimination")
 def add_zero(b: Builder, x: Value) -> Value:
+    """Remove x + 0 and x - 0 of integers."""
+    # Not of floats: -0.0 + 0.0 is 0.0, which 1 / x tells apart.
     need(not isinstance(x.fact, Fact) or x.fact.dtype.is_integer, "-0.0 + 0.0 is 0.0")
     unchanged_by_scalar(x)
     return x
 
 
-@rule(x * 1, x / 1, P.Pow(x, 1), ort="NoopElimination")
+@rule(x * 1, x / 1, P.Pow(x, 1), aliases="NoopElimination")
 def times_one(b: Builder, x: Value) -> Value:
+    """Remove x * 1, x / 1 and x ** 1."""
     unchanged_by_scalar(x)
     return x
 
 
 def unchanged_by_scalar(x: Value) -> None:
-    """Says no if a constant of one element could raise the rank by broadcasting."""
+    """Abandon a rewrite if broadcasting with a one-element constant could raise the rank."""
     need(
         isinstance(x.fact, Fact) and x.fact.shape is not None and len(x.fact.shape) > 0,
         "rank may grow",
@@ -65,11 +67,13 @@ def unchanged_by_scalar(x: Value) -> None:
     P.Expand(x, y).named("node"),
     P.Tile(x, y).named("node"),
     P.Squeeze(x, y).named("node"),
-    ort="EliminateNoop",
+    aliases="EliminateNoop",
 )
 def same_shape(b: Builder, x: Value, y: Value, node: Node) -> Value:
-    """Shape changes that change no shape; Tile keeps contents only where every count is 1."""
+    """Remove Reshape, Expand, Tile and Squeeze that keep the shape."""
+    # A shape change that changes no shape keeps all elements in place.
     unchanged(node.outputs[0], x)
+    # A dim of size 0 stays 0 with any repeat count, so an equal shape alone proves nothing.
     if node.op.name == "Tile":
         need(
             isinstance(y.fact, Fact) and y.fact.ints is not None and set(y.fact.ints) <= {1},
@@ -79,6 +83,7 @@ def same_shape(b: Builder, x: Value, y: Value, node: Node) -> Value:
 
 
 @rule(
+    # Concat, Sum, Max and Min of one operand, and Flatten, Squeeze and Cast without effect.
     P.Flatten(x).named("node"),
     P.Squeeze(x).named("node"),
     P.Cast(x).named("node"),
@@ -86,21 +91,22 @@ def same_shape(b: Builder, x: Value, y: Value, node: Node) -> Value:
     P.Sum(x).named("node"),
     P.Max(x).named("node"),
     P.Min(x).named("node"),
-    ort="CastElimination",
+    aliases="CastElimination alone",
 )
-def alone(b: Builder, x: Value, node: Node) -> Value:
-    """Ops that give back what they get, if type and shape stay."""
+def single_operand(b: Builder, x: Value, node: Node) -> Value:
+    """Remove ops that return their only input unchanged, if type and shape stay."""
     unchanged(node.outputs[0], x)
     return x
 
 
-@rule(P.Slice(x, rest=True).named("node"), ort="EliminateSlice")
+@rule(P.Slice(x, rest=True).named("node"), aliases="EliminateSlice")
 def whole_slice(b: Builder, x: Value, node: Node) -> Value:
-    """A slice forwards that leaves every size as it is takes everything."""
+    """Remove a Slice that keeps every size and has positive steps: it copies everything."""
     unchanged(node.outputs[0], x)
     steps = node.inputs[4] if len(node.inputs) > 4 else None
     if steps is not None:
         need(isinstance(steps.fact, Fact) and steps.fact.ints is not None, "steps are open")
+        # A negative step reverses, with the same sizes.
         need(all(s > 0 for s in steps.tensor.ints or ()), "may be reversed")
     return x
 
@@ -109,11 +115,12 @@ def whole_slice(b: Builder, x: Value, node: Node) -> Value:
     P.Reshape(P.Reshape(x, y), hole("z")).named("node"),
     P.Reshape(P.Unsqueeze(x, y), hole("z")).named("node"),
     P.Reshape(P.Squeeze(x, y), hole("z")).named("node"),
-    ort="ReshapeFusion",
+    aliases="ReshapeFusion",
 )
 def reshape_twice(b: Builder, x: Value, y: Value, z: Value, node: Node) -> Value:
-    """Only the last of two shapes counts, unless it copies a dim of the first by a 0."""
+    """Combine two shape changes into the last one."""
     sizes = z.tensor.sym
+    # A 0 in the target copies a dim of the inner result, which is gone afterwards.
     need(sizes is not None and all(same(s, 0) is False for s in sizes), "a 0 may copy a dim")
     made: Value = b.Reshape(x, z, **node.attrs)
     need(made.tensor.shape == node.outputs[0].tensor.shape, "shapes are not proven equal")
@@ -123,33 +130,36 @@ def reshape_twice(b: Builder, x: Value, y: Value, z: Value, node: Node) -> Value
 @rule(
     P.Unsqueeze(P.Squeeze(x, hole("a")), hole("c")).named("node"),
     P.Squeeze(P.Unsqueeze(x, hole("a")), hole("c")).named("node"),
+    aliases="squeeze_back",
 )
-def squeeze_back(b: Builder, x: Value, a: Value, c: Value, node: Node) -> Value:
+def inverse_squeeze(b: Builder, x: Value, a: Value, c: Value, node: Node) -> Value:
+    """Remove a Squeeze and an Unsqueeze that undo each other."""
     unchanged(node.outputs[0], x)
     return x
 
 
 @rule(P.CastLike(x, y).named("node"))
 def cast_like(b: Builder, x: Value, y: Value, node: Node) -> Value:
-    """A cast to a type that is known; what it is like need not be there any more."""
+    """Replace CastLike by a Cast to the known type, so that its second input can be dead."""
+    # Inference already knows the type of y; its elements are not needed.
     need(isinstance(y.fact, Fact), "the type is not known")
-    made: Value = b.Cast(x, to=y.tensor.dtype.onnx, **node.attrs)
-    return made
+    return b.Cast(x, to=y.tensor.dtype.onnx, **node.attrs)
 
 
-@rule(P.Where(hole("c"), x, y).named("node"))
-def one_sided(b: Builder, c: Value, x: Value, y: Value, node: Node) -> Value:
-    """A choice that is known to be the same everywhere."""
-    need(c.const is not None and 0 < c.const.count <= _LOOKED_AT, "the condition is not known")
-    assert c.const is not None
-    truth = c.const.read()
-    need(truth.all() or not truth.any(), "some are of each")
-    chosen = x if truth.any() else y
+@rule(P.Where(hole("c"), x, y).named("node"), aliases="one_sided")
+def constant_where(b: Builder, c: Value, x: Value, y: Value, node: Node) -> Value:
+    """Replace a Where by one of its sides if the condition is constant and uniform."""
+    const = present(c.const, "the condition is not constant")
+    need(0 < const.count <= _MAX_CONDITION, "the condition is empty or large")
+    condition = const.read()
+    need(condition.all() or not condition.any(), "the condition is mixed")
+    chosen = x if condition.any() else y
     unchanged(node.outputs[0], chosen)
     return chosen
 
 
+# In the order in which they are tried at a node.
 RULES: Final[tuple[Any, ...]] = (
-    *identity, *dropout, *add_zero, *times_one, *same_shape, *alone, *whole_slice, *reshape_twice,
-    *squeeze_back, *cast_like, *one_sided,
+    *identity, *dropout, *add_zero, *times_one, *same_shape, *single_operand, *whole_slice,
+    *reshape_twice, *inverse_squeeze, *cast_like, *constant_where,
 )  # fmt: skip

@@ -1,27 +1,33 @@
-"""Attention as exporters spell it: a product, a scale, a mask, a softmax and a product."""
+"""Attention fusion: MatMul, scale, mask, Softmax and MatMul become one Attention node.
+
+The match starts at each Softmax, goes up through the scores to the matmul of queries and keys, and
+down to the matmul with the values.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from sardonyx.base.log import logger
 from sardonyx.base.records import frozen, replace
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.graph import Graph, Node, Value, given
 from sardonyx.graph.op import INTERNAL, MICROSOFT
 from sardonyx.ops.builder import Builder
-from sardonyx.passes.driver import drop
 from sardonyx.passes.pattern import scalar
-from sardonyx.passes.rule import NoMatch, need
+from sardonyx.passes.replace import attribute_to, drop, replace_value, try_build
+from sardonyx.passes.rule import NoMatch, need, present, ranked
 
-KERNELS: Final = (F32, F16, BF16)  # types that they take
-_SHUT: Final = -1e30  # a score so low that adding it and putting it there is the same
+KERNEL_TYPES: Final = (F32, F16, BF16)  # that the attention kernels compute in
+# Scores from here down are masked out: exp of them is 0 whether they are added or substituted.
+_MASKED_OUT: Final = -1e30
 
 
 @frozen
 class Scores:
-    """scale * q k^T + mask."""
+    """The operands of softmax(scale * q k^T + mask)."""
 
     q: Value
     k: Value
@@ -29,71 +35,61 @@ class Scores:
     scale: float = 1.0
 
 
-def wide_value(b: Builder, x: Value | None) -> Value | None:
-    """A mask or a sink in the type that scores are computed in."""
+def to_float32(b: Builder, x: Value | None) -> Value | None:
+    """A mask or attention sink in float32, the type of the scores."""
     if x is None or x.tensor.dtype is F32:
         return x
-    made: Value = b.Cast(x, to=F32.onnx)
-    return made
+    return b.Cast(x, to=F32.onnx)
 
 
 def fuse_attention(graph: Graph) -> None:
-    """Makes one node of each attention in a graph and the bodies in it."""
+    """Fuse each attention in a graph and the bodies in it into one node."""
     for node in [n for n in graph.nodes if n.op.name == "Softmax" and not n.op.domain]:
-        builder, n_guards = Builder(graph, graph.scope), len(graph.scope.found)
-        try:
-            _fuse(builder, node)
-        except NoMatch as reason:
-            for made in reversed(builder.made):
-                graph.remove(made)
-            del graph.scope.found[n_guards:]
-            logger.debug("attention not at %s: %s", node, reason)
+        b = Builder(graph, graph.scope)
+        try_build(b, partial(_fuse, b, node), "fuse_attention", node)
     for node in list(graph.nodes):
         for _, body in node.subgraphs:
             fuse_attention(body)
 
 
 def _fuse(b: Builder, softmax: Node) -> None:
-    x = softmax.inputs[0]
-    assert x is not None
-    fact = x.fact
-    need(isinstance(fact, Fact) and fact.shape is not None, "the rank is not known")
-    assert isinstance(fact, Fact)
-    need(fact.dtype in KERNELS, "no type that has a kernel")
+    """Replace the attention around a Softmax, if it is one."""
+    x = given(softmax, 0)
+    ranked(x)
+    fact = x.tensor
+    need(fact.dtype in KERNEL_TYPES, "no kernel of this type")
     need(softmax.attrs["axis"] in (-1, fact.rank - 1), "softmax is not along the last axis")
-    product, zeroes = _reader(softmax)
-    weights, v = product.inputs
-    need(v is not None and v is not weights, "the weights are read twice")
-    assert v is not None
-    found = _scores(b, x)
-    _check(found, v, fact)
-    out = product.outputs[0]
-    turned = only_reader(out)
-    rows_first = turned is not None and turned.op.name == "Transpose" and _swaps(turned, -3, -2)
-    out = turned.outputs[0] if turned is not None and rows_first else out
-    masked = wide_value(b, found.mask)
-    mask = () if masked is None else (masked,)
-    made: Value = b.Attention(
-        found.q,
-        found.k,
-        v,
-        *mask,
+    matmul, zeroes = _value_matmul(softmax)
+    weights, v = given(matmul, 0), given(matmul, 1)
+    need(v is not weights, "the weights are read twice")
+    scores = _scores(b, x)
+    _need_fitting_shapes(scores, v, fact)
+    out = matmul.outputs[0]
+    # The kernel writes [.., rows, heads, width] directly where a Transpose would produce it.
+    transpose = only_reader(out)
+    rows_first = (
+        transpose is not None and transpose.op.name == "Transpose" and _swaps(transpose, -3, -2)
+    )
+    if transpose is not None and rows_first:
+        out = transpose.outputs[0]
+    mask = to_float32(b, scores.mask)
+    made = b.Attention(
+        *(scores.q, scores.k, v, *(() if mask is None else (mask,))),
         domain=INTERNAL,
         like=out,
-        scale=found.scale,
+        scale=scores.scale,
         zeroes=zeroes,
         rows_first=int(rows_first),
     )
     logger.debug("attention at %s", softmax)
-    made.name, out.name = out.name, ""
-    for node in b.made:
-        node.name, node.marks = product.name, product.marks
-    b.graph.replace(out, made)
-    drop(b.graph, [product, *([turned] if turned is not None else [])])
+    attribute_to(b.made, matmul)
+    replace_value(b.graph, out, made)
+    drop(b.graph, [matmul, *([transpose] if transpose is not None else [])])
 
 
 def only_reader(value: Value) -> Node | None:
-    """The one node that reads a value, if there is just one and it is here."""
+    """The only node that reads a value, if it is in the same graph; None otherwise."""
+    # A body may read the value as well, but may never run.
     readers = {n for n, _ in value.uses}
     if value.n_exits or len(readers) != 1:
         return None
@@ -101,65 +97,74 @@ def only_reader(value: Value) -> Node | None:
     return reader if value.node is None or reader.graph is value.node.graph else None
 
 
-def _reader(softmax: Node) -> tuple[Node, int]:
-    """The product with the values, and whether rows that are NaN count as zeros."""
+def _value_matmul(softmax: Node) -> tuple[Node, int]:
+    """The matmul of the weights with the values, and whether rows of NaN become zeros."""
     weights = softmax.outputs[0]
-    reader = only_reader(weights)
+    zeroes, reader = 0, only_reader(weights)
     if reader is None:
-        names = {n.op.name: n for n, _ in weights.uses}
-        need(not weights.n_exits and names.keys() == {"IsNaN", "Where"}, "the weights are read")
-        where, test = names["Where"], names["IsNaN"]
-        need(len(weights.uses) == 2 and only_reader(test.outputs[0]) is where, "no test for NaN")
-        condition, yes, no = where.inputs
-        is_test = condition is test.outputs[0] and no is weights and scalar(yes) == 0
-        need(is_test, "no zeros in the place of NaN")
-        reader = only_reader(where.outputs[0])
-        need(reader is not None and reader.inputs[0] is where.outputs[0], "no values")
-        zeroes = 1
-    else:
-        need(reader.inputs[0] is weights, "no values")
-        zeroes = 0
-    assert reader is not None
-    need(reader.op.key == ("", "MatMul") and reader.graph is softmax.graph, "no product follows")
-    return reader, zeroes
+        weights, zeroes = _without_nan(weights), 1
+        reader = only_reader(weights)
+    matmul = present(reader, "the weights have other readers")
+    need(matmul.inputs[0] is weights, "the weights are not the left operand")
+    need(matmul.op.key == ("", "MatMul") and matmul.graph is softmax.graph, "no matmul follows")
+    return matmul, zeroes
+
+
+def _without_nan(weights: Value) -> Value:
+    """The output of torch's safe softmax, Where(IsNaN(w), 0, w), if that reads the weights.
+
+    A row is NaN if every key is masked out.
+    """
+    readers = {n.op.name: n for n, _ in weights.uses}
+    is_read = weights.n_exits or readers.keys() != {"IsNaN", "Where"} or len(weights.uses) != 2
+    need(not is_read, "the weights have other readers")
+    where, test = readers["Where"], readers["IsNaN"]
+    need(only_reader(test.outputs[0]) is where, "the test for NaN is read elsewhere")
+    condition, yes, no = where.inputs
+    is_test = condition is test.outputs[0] and no is weights and scalar(yes) == 0
+    need(is_test, "NaN does not become zero")
+    return where.outputs[0]
 
 
 def _scores(b: Builder, x: Value) -> Scores:
-    """What a softmax is taken of."""
-    node = _inner(x)
+    """The operands of the scores that a Softmax reads, from its input upwards."""
+    node = _score_node(x)
     name, inputs = node.op.name, node.inputs
+    # The recursion peels off one op at a time: the last op applied is met first.
     if name in ("Mul", "Div"):
         inner, factor = _scaled(node)
         found = _scores(b, inner)
         need(found.mask is None, "the mask is scaled")
         return replace(found, scale=found.scale * factor)
     if name == "Add":
+        # Either operand may be the mask: scores lead to a matmul.
         for score, mask in (inputs, inputs[::-1]):
-            if score is not None and mask is not None and _leads_to_product(score):
+            if score is not None and mask is not None and _may_be_scores(score):
                 return _masked(b, _scores(b, score), mask)
     if name == "Where":
-        mask, score, low = inputs
-        number = scalar(low)
-        need(number is not None and number <= _SHUT, "shuts nothing out")
-        assert mask is not None
-        assert score is not None
+        mask, score, low = (given(node, i) for i in range(3))
+        number = present(scalar(low), "the other side is not a number")
+        need(number <= _MASKED_OUT, "the other side is not a masked-out score")
+        # Where(mask, score, low) is score + Where(mask, 0, low), as low masks out either way.
         zero = b.const(0.0, score.tensor.dtype)
         found = _scores(b, score)
-        need(found.mask is None, "a masked score is put aside, not lowered further")
+        need(found.mask is None, "the scores are masked twice")
         return _masked(b, found, b.Where(mask, zero, low))
-    need(node.op.key in (("", "MatMul"), (MICROSOFT, "FusedMatMul")), "no product")
-    return _product(b, node)
+    need(
+        node.op.key in (("", "MatMul"), (MICROSOFT, "FusedMatMul")), "no matmul of queries and keys"
+    )
+    return _matmul_scores(b, node)
 
 
-def _inner(value: Value) -> Node:
-    node = value.node
-    need(node is not None and only_reader(value) is not None, "the scores are read elsewhere")
-    assert node is not None
-    return node
+def _score_node(value: Value) -> Node:
+    """The node that computes scores, which must have one reader."""
+    need(only_reader(value) is not None, "the scores are read elsewhere")
+    return present(value.node, "the scores are an input")
 
 
-def _leads_to_product(value: Value) -> bool:
-    """Whether a value may be scores: a product, or what is done to one."""
+def _may_be_scores(value: Value) -> bool:
+    """Whether a value may be scores: a matmul, or up to three ops after one."""
+    # Scale, mask and Where at most come between the matmul and the Softmax.
     for _ in range(4):
         node = value.node
         if node is None or only_reader(value) is None:
@@ -174,46 +179,45 @@ def _leads_to_product(value: Value) -> bool:
 
 
 def _masked(b: Builder, found: Scores, mask: Value) -> Scores:
+    """Scores with a further additive mask."""
+    # Masks add up: a causal mask and a padding mask.
     if found.mask is not None:
         mask = b.Add(found.mask, mask)
     return replace(found, mask=mask)
 
 
 def _scaled(node: Node) -> tuple[Value, float]:
-    """The operand of a product with, or a quotient by, one number; and the factor."""
-    left, right = node.inputs
-    assert left is not None
-    assert right is not None
+    """The operand of a multiplication or division by one number, and the factor."""
+    left, right = given(node, 0), given(node, 1)
     if scalar(left) is not None and node.op.name == "Mul":
         left, right = right, left
-    number = scalar(right)
-    need(number, "not scaled by a number")
+    number = present(scalar(right), "not scaled by a number")
+    need(number, "scaled by zero")
     need(right.tensor.rank <= left.tensor.rank, "the number adds dims")
-    assert number is not None
     return left, number if node.op.name == "Mul" else 1 / number
 
 
-def _product(b: Builder, node: Node) -> Scores:
-    q, k = node.inputs
-    assert q is not None
-    assert k is not None
-    scale, is_turned = 1.0, False
+def _matmul_scores(b: Builder, node: Node) -> Scores:
+    """The scores of a matmul of queries and keys, with the scales of its operands."""
+    q, k = given(node, 0), given(node, 1)
+    scale, is_transposed = 1.0, False
     if node.op.name == "FusedMatMul":
         plain = not any(node.attrs[n] for n in ("transA", "transBatchA", "transBatchB"))
         need(plain, "queries are transposed")
-        scale, is_turned = node.attrs["alpha"], bool(node.attrs["transB"])
+        scale, is_transposed = node.attrs["alpha"], bool(node.attrs["transB"])
+    # Exporters scale q and k by sqrt(scale) each, against overflow in float16.
     q, factor = _unscaled(q)
     scale *= factor
     k, factor = _unscaled(k)
     scale *= factor
-    if not is_turned:
-        k, factor = _unscaled(_turned(b, k))
+    if not is_transposed:
+        k, factor = _unscaled(_transposed_keys(b, k))
         scale *= factor
     return Scores(q, k, None, scale)
 
 
 def _unscaled(value: Value) -> tuple[Value, float]:
-    """A value without the number that it is multiplied by."""
+    """A value without the number that it is multiplied by, and that number."""
     node = value.node
     if node is None or node.op.name not in ("Mul", "Div") or node.op.domain:
         return value, 1.0
@@ -223,45 +227,45 @@ def _unscaled(value: Value) -> tuple[Value, float]:
         return value, 1.0
 
 
-def _turned(b: Builder, value: Value) -> Value:
-    """A matrix, or stack of them, transposed: what it was made of, where it was transposed."""
+def _transposed_keys(b: Builder, value: Value) -> Value:
+    """Keys with their last two axes swapped; undoes a Transpose where there is one."""
     node, rank = value.node, value.tensor.rank
     if node is not None and node.op.name == "Transpose":
-        perm, x = node.attrs["perm"], node.inputs[0]
-        assert x is not None
+        perm, x = node.attrs["perm"], given(node, 0)
         order = tuple(perm) if perm else tuple(reversed(range(rank)))
         swapped = (*order[:-2], order[-1], order[-2])
+        # The exporter transposed the keys for the matmul: the kernel reads them untransposed.
         if swapped == tuple(range(rank)):
             return x
         if _swaps(node, -1, -2) or x.op != "Transpose":
-            made: Value = b.Transpose(x, perm=swapped)
-            return made
-    inner = _turned_stack(value)
+            return b.Transpose(x, perm=swapped)
+    inner = _stacked_transpose(value)
     if inner is not None:
         return inner
     swapped = (*range(rank - 2), rank - 1, rank - 2)
-    turned: Value = b.Transpose(value, perm=swapped)
-    return turned
+    return b.Transpose(value, perm=swapped)
 
 
-def _turned_stack(value: Value) -> Value | None:
-    """What was joined to a stack of matrices, transposed there, and taken apart again."""
-    apart = value.node
-    if apart is None or apart.op.name != "Reshape" or apart.inputs[0] is None:
+def _stacked_transpose(value: Value) -> Value | None:
+    """The input of Reshape to 3-D, Transpose and Reshape back, which transpose a stack."""
+    unstack = value.node
+    if unstack is None or unstack.op.name != "Reshape" or unstack.inputs[0] is None:
         return None
-    turn = apart.inputs[0].node
-    if turn is None or turn.op.name != "Transpose" or not _swaps(turn, -1, -2):
+    transpose = unstack.inputs[0].node
+    if transpose is None or transpose.op.name != "Transpose" or not _swaps(transpose, -1, -2):
         return None
-    joined = turn.inputs[0]
-    join = None if joined is None else joined.node
-    if joined is None or join is None or join.op.name != "Reshape" or join.inputs[0] is None:
+    stacked = transpose.inputs[0]
+    stack = None if stacked is None else stacked.node
+    if stacked is None or stack is None or stack.op.name != "Reshape" or stack.inputs[0] is None:
         return None
-    x, dims = join.inputs[0], value.tensor.dims
+    # x is [.., a, b], value [.., b, a].
+    x, dims = stack.inputs[0], value.tensor.dims
     fact = x.fact
-    if not isinstance(fact, Fact) or fact.shape is None or joined.tensor.rank < 2:
+    if not isinstance(fact, Fact) or fact.shape is None or stacked.tensor.rank < 2:
         return None
+    # Stacking and unstacking must undo each other but for the swapped axes.
     is_same = fact.dims == (*dims[:-2], dims[-1], dims[-2])
-    return x if is_same and joined.tensor.dims[-2:] == fact.dims[-2:] else None
+    return x if is_same and stacked.tensor.dims[-2:] == fact.dims[-2:] else None
 
 
 def _swaps(node: Node, a: int, b: int) -> bool:
@@ -269,15 +273,15 @@ def _swaps(node: Node, a: int, b: int) -> bool:
     perm = node.attrs["perm"]
     if not perm or len(perm) < -min(a, b):
         return False
+    # The identity with two entries exchanged.
     order = list(range(len(perm)))
     order[a], order[b] = order[b], order[a]
     return order == list(perm)
 
 
-def _check(found: Scores, v: Value, scores: Fact) -> None:
-    """Refuses operands that are not proven to go together as one step wants them."""
-    facts = [value.fact for value in (found.q, found.k, v)]
-    need(all(isinstance(f, Fact) and f.shape is not None for f in facts), "a rank is not known")
+def _need_fitting_shapes(found: Scores, v: Value, scores: Fact) -> None:
+    """Abandon the fusion unless the operands provably fit without broadcasting."""
+    ranked(found.q, found.k, v)
     q, k, values = (value.tensor for value in (found.q, found.k, v))
     lead = scores.dims[:-2]
     need(q.rank == k.rank == values.rank == scores.rank, "ranks differ")
@@ -285,9 +289,9 @@ def _check(found: Scores, v: Value, scores: Fact) -> None:
     need((q.dims[-2], k.dims[-2]) == scores.dims[-2:], "the mask adds queries or keys")
     if found.mask is None:
         return
-    mask = found.mask.fact
-    need(isinstance(mask, Fact) and mask.shape is not None, "the rank of the mask is not known")
-    assert isinstance(mask, Fact)
+    ranked(found.mask)
+    mask = found.mask.tensor
     need(mask.rank <= scores.rank, "the mask adds dims")
+    # The mask alone may broadcast, but must not add heads, queries or keys.
     pairs = zip(reversed(mask.dims), reversed(scores.dims), strict=False)
     need(all(m in (1, s) for m, s in pairs), "the mask adds heads")

@@ -1,4 +1,9 @@
-"""The rewrite driver: one walk over a work list that prunes, folds, merges and applies rules."""
+"""The rewrite driver: a worklist that folds, merges, prunes and applies rewrite rules.
+
+Every node is visited once, and again whenever something it reads changed, until no rule applies to
+any node (a fixed point). Rules terminate because each one replaces what it matches by something
+that it does not match.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +13,16 @@ from collections.abc import Iterable
 
 from sardonyx.base.log import logger
 from sardonyx.base.records import replace
-from sardonyx.errors import SardonyxError
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.infer import MAX_SYMBOLIC, SYMBOLIC_KINDS, infer_node
-from sardonyx.passes.fold import FoldingBuilder, fold, inline
-from sardonyx.passes.loops import hoist, trim
-from sardonyx.passes.merge import Merger
-from sardonyx.passes.names import Names
+from sardonyx.passes.constant_folding import FoldingBuilder, fold, inline
+from sardonyx.passes.cse import CommonSubexpressions
+from sardonyx.passes.loop_invariants import drop_invariants, hoist
 from sardonyx.passes.pattern import match
-from sardonyx.passes.rule import NoMatch, Rule, Rules, need
+from sardonyx.passes.replace import drop, try_build
+from sardonyx.passes.rule import Rule, Rules, need
+from sardonyx.passes.symbolic_dims import SymbolResolver
 
 
 class Rewriter:
@@ -31,27 +36,35 @@ class Rewriter:
         disabled: frozenset[str],
         is_clean: bool = False,
     ) -> None:
-        """With `is_clean`, all is folded and merged: only nodes a rule may end in are visited."""
+        """Prepare a rewrite; `is_clean`: visit only nodes that some rule may match.
+
+        That is enough if an earlier walk has folded constants, merged common subexpressions and
+        removed dead nodes.
+        """
         self._graph = graph
         self._is_clean = is_clean
         self._rules = rules
         self._limit = 0 if "ConstantFolding" in disabled else fold_limit
         self._disabled = disabled
-        self._merger = None if "CommonSubexpressionElimination" in disabled else Merger()
+        self._subexpressions = (
+            None if "CommonSubexpressionElimination" in disabled else CommonSubexpressions()
+        )
         self._work: deque[Node] = deque()
         self._queued: set[Node] = set()
-        self._stale: set[Node] = set()  # nodes with inputs of which more is known than before
-        self._names = Names(graph)
+        self._stale: set[Node] = set()  # to be inferred again when they are visited
+        self._symbols = SymbolResolver(graph)
         self._fired: Counter[str] = Counter()
 
     def run(self) -> Counter[str]:
-        """Visit every node, and again the readers of what changed; return how often rules fired."""
+        """Visit all nodes until nothing changes; return how often each rule fired."""
+        # Control flow is always visited: the nodes to rewrite may be in its bodies.
         for node in self._graph.nodes:
             if not self._is_clean or node.op.name in self._rules or node.op.has_bodies:
                 self._push(node)
-        while self._work or self._names.found:
+        while self._work or self._symbols.resolved:
+            # Only when the worklist is empty: many symbols are then substituted in one sweep.
             if not self._work:
-                self._spread()
+                self._substitute_symbols()
                 continue
             node = self._work.popleft()
             self._queued.discard(node)
@@ -59,20 +72,22 @@ class Rewriter:
                 self._visit(node)
         return self._fired
 
-    def _spread(self) -> None:
-        """Sizes found for names reach all that is made of them: much of it may now be constant."""
-        changed = self._names.spread()
+    def _substitute_symbols(self) -> None:
+        """Substitute resolved symbolic dims in all facts; revisit the nodes that this affects."""
+        changed = self._symbols.substitute()
         for value in changed:
             if value.node is not None:
                 self._push(value.node)
         self._changed(changed)
 
     def _push(self, node: Node) -> None:
+        """Queue a node of this graph for a visit."""
         if node not in self._queued and node.graph is self._graph:
             self._queued.add(node)
             self._work.append(node)
 
     def _visit(self, node: Node) -> None:
+        """Apply to one node the first of: prune, inline, fold, merge, rewrite rules."""
         if not node.is_used:
             drop(self._graph, [node])
             return
@@ -81,20 +96,10 @@ class Rewriter:
             self._revisit(self._reinfer(node), is_news=True)
         if node.op.has_bodies and self._bodies(node):
             return
-        if fold(node, self._limit):
-            folded = node.outputs
-            makers = [v.node for v in node.inputs if v is not None and v.node is not None]
-            self._graph.settle(node)
-            self._changed(folded)
-            drop(self._graph, makers)
+        if self._fold(node) or self._merge(node):
             return
-        if self._merger is not None:
-            twin = self._merger.find(node)
-            if twin is not None:
-                for old, new in zip(node.outputs, twin.outputs, strict=True):
-                    self._replace(old, new)
-                drop(self._graph, [node])
-                return
+        # The cheap test first: a rule whose pattern reads the output of another op cannot match
+        # unless one of the inputs comes from that op.
         rules = self._rules.get(node.op.name)
         if rules is not None:
             read_ops = {v.op for v in node.inputs if v is not None}
@@ -102,125 +107,137 @@ class Rewriter:
                 if r.makers <= read_ops and not r.names & self._disabled and self._try(r, node):
                     return
 
+    def _fold(self, node: Node) -> bool:
+        """Replace a node over constants by constants; return whether it was possible."""
+        if not fold(node, self._limit):
+            return False
+        folded = node.outputs
+        producers = [v.node for v in node.inputs if v is not None and v.node is not None]
+        self._graph.settle(node)
+        self._changed(folded)
+        drop(self._graph, producers)
+        return True
+
+    def _merge(self, node: Node) -> bool:
+        """Replace a node by an earlier one that computes the same; return whether there is one."""
+        twin = None if self._subexpressions is None else self._subexpressions.find(node)
+        if twin is None:
+            return False
+        for old, new in zip(node.outputs, twin.outputs, strict=True):
+            self._replace(old, new)
+        drop(self._graph, [node])
+        return True
+
     def _bodies(self, node: Node) -> bool:
-        """Rewrites a node's bodies; True if the node itself went away."""
-        made = inline(node)
-        if made is not None:
-            moved, outputs = made
+        """Rewrite the bodies of a node; return whether the node itself was inlined."""
+        inlined = inline(node)
+        if inlined is not None:
+            moved, outputs = inlined
             for inner in moved:
-                self._names.add(inner)
+                self._symbols.add(inner)
                 self._push(inner)
             for old, new in zip(node.outputs, outputs, strict=False):  # some need not be named
-                self._names.replaced(old, new)
+                self._symbols.replaced(old, new)
             self._changed(outputs)
             drop(self._graph, [node])
             return True
-        for old, new in trim(node):
-            self._names.replaced(old, new)
+        # Carried values that never change become outer values before the body is rewritten, so that
+        # constants among them fold in it.
+        for old, new in drop_invariants(node):
+            self._symbols.replaced(old, new)
             self._changed((new,))
         for inner in hoist(node):
-            self._names.add(inner)
+            self._symbols.add(inner)
             self._push(inner)
         for _, body in node.subgraphs:
-            below = Rewriter(body, self._rules, self._limit, self._disabled, self._is_clean)
-            self._fired.update(below.run())
+            rewriter = Rewriter(body, self._rules, self._limit, self._disabled, self._is_clean)
+            self._fired.update(rewriter.run())
         return False
 
     def _try(self, r: Rule, node: Node) -> bool:
+        """Apply a rule at a node; return whether its pattern and conditions hold."""
         hit = match(r.pattern, node)
         if hit is None:
             return False
-        found, covered = hit
-        for each in covered:
-            if each.wish != node.wish:
-                return False
-        scope = self._graph.scope
-        builder, n_guards = FoldingBuilder(self._graph, self._limit), len(scope.found)
-        try:
-            new = r.build(builder, **found)
+        holes, covered = hit
+        # A rewrite must not move work between providers that the user chose.
+        if any(each.wish != node.wish for each in covered):
+            return False
+        builder = FoldingBuilder(self._graph, self._limit)
+
+        def build() -> Value:
+            new: Value = r.build(builder, **holes)
             need(_same_shape(node.outputs[0], new), "the shape is not proven to stay")
-        except (NoMatch, SardonyxError) as reason:
-            for made in reversed(builder.made):
-                self._graph.remove(made)
-            del scope.found[n_guards:]
-            logger.debug("%s not at %s: %s", r.name, node, reason)
+            return new
+
+        new = try_build(builder, build, r.name, node)
+        if new is None:
             return False
         logger.debug("%s at %s", r.name, node)
         self._fired[r.name] += 1
-        for made in builder.made:
-            made.name, made.marks = made.name or node.name, node.marks
-            self._names.add(made)
+        for added in builder.made:
+            added.name, added.marks = added.name or node.name, node.marks
+            self._symbols.add(added)
         self._replace(node.outputs[0], new)
-        for made in builder.made:
-            self._push(made)
+        for added in builder.made:
+            self._push(added)
         drop(self._graph, covered)
         return True
 
     def _replace(self, old: Value, new: Value) -> None:
+        """Let readers of a value read another one, and visit them again."""
         if old is new:
             return
+        # Graph outputs and profiles keep the names that the model gave.
         if not new.name and new.node is not None:
             new.name, old.name = old.name, ""
         readers, is_news = _readers(old), new.fact != old.fact
         self._graph.replace(old, new)
-        self._names.replaced(old, new)
+        self._symbols.replaced(old, new)
         self._revisit(readers, is_news)
 
     def _changed(self, values: Iterable[Value]) -> None:
-        """Readers of values get another visit; what is newly known of them flows on."""
+        """Queue the readers of values of which more is known than before."""
         for value in values:
             self._revisit(_readers(value), is_news=True)
 
     def _revisit(self, readers: Iterable[Node], is_news: bool) -> None:
+        """Queue nodes; with `is_news`, their facts are inferred again too."""
         work = list(readers)
         for reader in work:
             if is_news and reader.graph is self._graph:
                 self._stale.add(reader)  # inferred when it is visited: once, however much changed
+            # A reader in a body has no worklist here: it is inferred at once.
             elif is_news:
                 work += self._reinfer(reader)
             self._push(reader)
 
     def _reinfer(self, node: Node) -> list[Node]:
-        """Infers a node again where more is known of its inputs; returns the readers to tell."""
-        if node.op.has_bodies or all(map(_known, node.outputs)):
+        """Infer a node again and return the readers of outputs of which more is known now."""
+        # Inference of control flow is costly, and nothing can be found for known outputs.
+        if node.op.has_bodies or all(map(_is_fully_known, node.outputs)):
             return []
         facts = [v.fact for v in node.outputs]
         infer_node(node.graph.scope, node)
-        told: list[Node] = []
+        affected: list[Node] = []
         for value, old in zip(node.outputs, facts, strict=True):
             new = value.fact
-            self._names.refined(value, old, node.reads())
+            self._symbols.refined(value, old, node.reads())
+            # Inference invents fresh names for unknown dims; readers refer to the earlier ones.
             value.fact = _refined(old, new)
             if isinstance(new, Fact) and value.fact != old:
-                told += _readers(value)
-        self._names.add(node)
-        return told
-
-
-def prune(graph: Graph) -> None:
-    """Takes out every node whose outputs nobody reads, in the graph and its bodies."""
-    drop(graph, list(graph.nodes))
-    for node in graph.nodes:
-        for _, body in node.subgraphs:
-            prune(body)
-
-
-def drop(graph: Graph, work: list[Node]) -> None:
-    """Takes out those of the nodes that nobody reads, and then those that only they read."""
-    while work:
-        node = work.pop()
-        if node in graph.nodes and not node.is_used:
-            work.extend(v.node for v in node.reads() if v.node is not None)
-            graph.remove(node)
+                affected += _readers(value)
+        self._symbols.add(node)
+        return affected
 
 
 def _readers(value: Value) -> Iterable[Node]:
-    """The nodes that read a value, once each: one may read it in thousands of places."""
+    """The nodes that read a value, each once: one node may read it in thousands of slots."""
     return dict.fromkeys(reader for reader, _ in value.uses)
 
 
 def _same_shape(old: Value, new: Value) -> bool:
-    """Whether every size of the old value is the same in the new one, or a number there."""
+    """Whether every dim of the old value is equal, or a number, in the new one."""
     a, b = old.fact, new.fact
     if not isinstance(a, Fact) or not isinstance(b, Fact) or a.shape is None or b.shape is None:
         return not isinstance(a, Fact) or a == b or (isinstance(b, Fact) and a.shape is None)
@@ -230,7 +247,7 @@ def _same_shape(old: Value, new: Value) -> bool:
 
 
 def _refined(old: AnyFact | None, new: AnyFact | None) -> AnyFact | None:
-    """A newly inferred fact, with the names that readers already know for sizes still open."""
+    """The newly inferred fact, with dims that are still symbolic named as they were before."""
     if not isinstance(old, Fact) or not isinstance(new, Fact) or old.shape is None:
         return new
     if new.shape is None or len(new.shape) != len(old.shape):
@@ -239,8 +256,8 @@ def _refined(old: AnyFact | None, new: AnyFact | None) -> AnyFact | None:
     return replace(new, shape=shape)
 
 
-def _known(value: Value) -> bool:
-    """Whether everything that inference may find of a value is found."""
+def _is_fully_known(value: Value) -> bool:
+    """Whether inference can find nothing more about a value."""
     fact = value.fact
     if not isinstance(fact, Fact):
         return True

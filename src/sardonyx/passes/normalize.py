@@ -1,4 +1,4 @@
-"""Normalizations that exporters spell out."""
+"""LayerNormalization fusion: the op written out by exporters as means and a square root."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from sardonyx.passes.pattern import P, hole, scalar
 from sardonyx.passes.rule import need, ranked, rule
 
 x, eps, scale, shift = hole("x"), hole("eps"), hole("scale"), hole("shift")
+# The variance is the mean of squared differences; exporters write Pow or Mul.
 _mean = P.ReduceMean(x, rest=True).named("mean")
 _centred = x - _mean
 _squares = (P.Pow(_centred, 2.0), _centred * _centred)
@@ -19,7 +20,7 @@ _plain = tuple(
 )
 
 
-@rule(*(norm * scale + shift for norm in _plain), ort="LayerNormFusion")
+@rule(*(norm * scale + shift for norm in _plain), aliases="LayerNormFusion")
 def layer_norm(  # noqa: PLR0913 - the holes of the pattern
     b: Builder, x: Value, eps: Value, scale: Value, shift: Value, mean: Node, variance: Node
 ) -> Value:
@@ -27,29 +28,30 @@ def layer_norm(  # noqa: PLR0913 - the holes of the pattern
     ranked(x)
     rank = x.tensor.rank
     axis = _first_axis(mean, rank)
+    # Both means must be over the same dims, else this is another function.
     need(axis == _first_axis(variance, rank), "mean and variance are over different dims")
     number = scalar(eps)
     need(number is not None, "epsilon is not a constant")
+    # LayerNormalization does not broadcast scale and shift over its axes.
     dims = x.tensor.dims[axis:]
     need(
         scale.tensor.shape == dims and shift.tensor.shape == dims,
         "scale or shift has another shape",
     )
     need(x.tensor.dtype is scale.tensor.dtype, "types differ")
-    made: Value = b.LayerNormalization(x, scale, shift, like=x, axis=axis - rank, epsilon=number)
-    return made
+    return b.LayerNormalization(x, scale, shift, like=x, axis=axis - rank, epsilon=number)
 
 
 def _first_axis(node: Node, rank: int) -> int:
-    """The first of the dims that a mean is over; they must be the last ones, and kept."""
+    """The first dim that a mean reduces; it must reduce all dims from there on."""
     need(node.attrs["keepdims"], "dims are dropped")
     axes = (
         node.inputs[1].tensor.ints if len(node.inputs) > 1 and node.inputs[1] is not None else None
     )
     need(axes, "axes are not constant")
-    found = sorted(a % rank for a in axes or ())
-    need(found == list(range(found[0], rank)), "not the last dims")
-    return found[0]
+    reduced = sorted(a % rank for a in axes or ())
+    need(reduced == list(range(reduced[0], rank)), "not the last dims")
+    return reduced[0]
 
 
 RULES: Final[tuple[Any, ...]] = layer_norm

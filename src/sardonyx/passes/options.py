@@ -1,4 +1,4 @@
-"""What passes may be told, apart from them: a load that finds a pack never imports a pass."""
+"""Options of the pass pipeline, without the passes: loading a pack imports none of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sardonyx.base.records import frozen
 
 
 class GraphOptimizationLevel(Named):
-    """How far the graph is rewritten."""
+    """How far the graph is rewritten; the names are those of onnxruntime."""
 
     ORT_DISABLE_ALL = 0
     ORT_ENABLE_BASIC = 1
@@ -20,23 +20,23 @@ class GraphOptimizationLevel(Named):
 
 @frozen
 class PassOptions:
-    """How far to go, what to leave out, and how large folded constants may become."""
+    """Which passes run, and how."""
 
     level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_ENABLE_ALL
-    disabled: frozenset[str] = frozenset()
-    fold_limit_bytes: int = 1 << 30
-    weight_level: int = 0  # of accuracy, for products of dequantized weights
-    approximates_gelu: bool = False  # by the hyperbolic tangent
-    keeps_qdq: bool = False  # no products of integers where a model quantizes and dequantizes
-    weight_block: int = 0  # of these, where their scales have none; 0: the usual one, -1: by size
-    for_device: bool = False  # nodes are left as providers with devices know them
-    bf16: bool = False  # products round both sides to it, where the CPU multiplies it
-    int8: bool = False  # products of few-bit weights round activations to it
+    disabled: frozenset[str] = frozenset()  # rules and passes by name, or by onnxruntime's names
+    fold_limit_bytes: int = 1 << 30  # the largest constant that folding may produce
+    weight_level: int = 0  # accuracy_level of matmuls with dequantized n-bit weights
+    approximates_gelu: bool = False  # by the tanh approximation
+    keeps_qdq: bool = False  # no integer matmuls where a model quantizes and dequantizes
+    weight_block: int = 0  # block size where scales have no blocks; 0: the default, -1: by K
+    for_device: bool = False  # LOWER_DEVICE instead of LOWER_CPU
+    bf16: bool = False  # matmuls round their operands to bfloat16, where the CPU multiplies it
+    int8: bool = False  # matmuls with n-bit weights round activations to int8
     stop_after: int | None = None  # passes with a higher number are skipped; for debugging
-    joins: bool = False  # for devices: what our own ops can say is joined
+    joins: bool = False  # for_device: fuse into ops of our own, which every device implements
 
 
-# What a user may ask for by one name, as options.
+# Precisions that a user names, as options.
 PRECISIONS: Final[dict[str, dict[str, bool]]] = {
     "exact": {},
     "bf16": {"bf16": True},

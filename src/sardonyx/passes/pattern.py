@@ -1,4 +1,8 @@
-"""Patterns as expressions: `x * (P.Erf(x / SQRT2) + 1)` finds itself, operands in any order."""
+"""Patterns as expressions: `x * (P.Erf(x / SQRT2) + 1)` matches itself.
+
+Matching is a backtracking search over generators: commutative ops are tried with both operand
+orders, and a hole that occurs twice must match the same value both times.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +17,11 @@ from sardonyx.graph.graph import Node, Value
 COMMUTATIVE: Final = frozenset(("Add", "Mul", "Max", "Min", "And", "Or", "Xor", "Equal"))
 _TOLERANCE: Final = 1e-4  # exporters write the square root of 2 with 4 to 16 digits
 
-Found = dict[str, Any]  # holes to values, named calls to nodes
+Holes = dict[str, Any]  # the value of each hole, the node of each named call
 
 
 class Pattern:
-    """Something that matches a value."""
+    """A condition on the subgraph that computes a value; operators build calls of ops."""
 
     __slots__ = ()
 
@@ -52,14 +56,14 @@ def _pattern(operand: Operand) -> Pattern:
 
 @frozen
 class Hole(Pattern):
-    """Any value; the same hole twice is the same value twice."""
+    """Matches any value; the same hole twice matches the same value twice."""
 
     name: str
 
 
 @frozen
 class Number(Pattern):
-    """A constant of one element: this number as its type has it, or one about as large."""
+    """Matches a constant with one element: this number, or one close to it."""
 
     value: float
     is_rough: bool = False
@@ -67,7 +71,7 @@ class Number(Pattern):
 
 @frozen
 class Call(Pattern):
-    """The first output of a node. With `rest`, any number of inputs may follow those named."""
+    """Matches the first output of a node. With `rest`, further inputs may follow."""
 
     op: str
     args: tuple[Pattern, ...]
@@ -76,22 +80,22 @@ class Call(Pattern):
     domain: str = ""
 
     def named(self, name: str) -> Call:
-        """The same, with the node handed to the rule under a name."""
+        """The same pattern; the rule receives the node under this name."""
         return Call(self.op, self.args, name, self.rest, self.domain)
 
 
 def about(value: float) -> Number:
-    """A constant that exporters write with more or fewer digits."""
+    """A number that exporters write with more or fewer digits."""
     return Number(value, is_rough=True)
 
 
 def hole(name: str) -> Hole:
-    """A value that the rule is handed under its name."""
+    """A hole; the rule receives the matched value under its name."""
     return Hole(name)
 
 
 class _Ops:
-    """`P.Erf(x)` is a call of Erf; `P.Conv(x, w, rest=True)` one with whatever inputs follow."""
+    """`P.Erf(x)` is a call of Erf; `P.Conv(x, w, rest=True)` may have further inputs."""
 
     def __getattr__(self, op: str) -> Callable[..., Call]:
         def call(*args: Operand, rest: bool = False, domain: str = "") -> Call:
@@ -103,17 +107,23 @@ class _Ops:
 P: Final = _Ops()
 
 
-def match(pattern: Call, node: Node) -> tuple[Found, list[Node]] | None:
-    """What the holes stand for if the pattern ends in this node; the nodes covered, it first."""
-    for found, nodes in _calls(pattern, node, {}, ()):
+def match(pattern: Call, node: Node) -> tuple[Holes, list[Node]] | None:
+    """Match a pattern whose root is this node.
+
+    Returns the values of the holes and the covered nodes, the root first; None if there is no match
+    whose inner values are private.
+    """
+    # The first match whose inner values are private; matches are few.
+    for holes, nodes in _calls(pattern, node, {}, ()):
         if _is_private(nodes):
-            return found, list(nodes)
+            return holes, list(nodes)
     return None
 
 
 def _is_private(nodes: tuple[Node, ...]) -> bool:
-    """Whether nobody outside reads what the covered nodes make, except what the first one makes."""
+    """Whether only covered nodes read the covered nodes' outputs, but for the root's."""
     covered = set(nodes)
+    # Else the inner node would stay for its other reader and be computed twice.
     for node in nodes[1:]:
         for value in node.outputs:
             if value.n_exits or any(reader not in covered for reader, _ in value.uses):
@@ -121,23 +131,25 @@ def _is_private(nodes: tuple[Node, ...]) -> bool:
     return not any(v.is_used for v in nodes[0].outputs[1:])
 
 
-_State = tuple[Found, tuple[Node, ...]]
+_Match = tuple[Holes, tuple[Node, ...]]
 
 
 def _values(
-    pattern: Pattern, value: Value | None, found: Found, nodes: tuple[Node, ...]
-) -> Iterator[_State]:
-    """Every way in which a pattern that is no hole matches a value."""
+    pattern: Pattern, value: Value | None, holes: Holes, nodes: tuple[Node, ...]
+) -> Iterator[_Match]:
+    """Every match of a pattern other than a hole with a value."""
+    # An optional input that is left out matches nothing.
     if value is None:
         return
     if isinstance(pattern, Number):
         if _is_number(value, pattern):
-            yield found, nodes
+            yield holes, nodes
     elif isinstance(pattern, Call) and value.node is not None and value.index == 0:
-        yield from _calls(pattern, value.node, found, nodes)
+        yield from _calls(pattern, value.node, holes, nodes)
 
 
-def _calls(pattern: Call, node: Node, found: Found, nodes: tuple[Node, ...]) -> Iterator[_State]:
+def _calls(pattern: Call, node: Node, holes: Holes, nodes: tuple[Node, ...]) -> Iterator[_Match]:
+    """Every match of a call with a node."""
     op = node.op
     if op.name != pattern.op or op.domain != pattern.domain:
         return
@@ -145,50 +157,57 @@ def _calls(pattern: Call, node: Node, found: Found, nodes: tuple[Node, ...]) -> 
     if len(inputs) != len(args) and not (pattern.rest and len(inputs) >= len(args)):
         return
     if nodes and node.graph is not nodes[0].graph:
-        return  # a body runs many times, or never: nothing moves into it or out of it
+        return  # a body runs many times or never: no rewrite spans its boundary
     if pattern.name:
-        if found.get(pattern.name, node) is not node:
+        if holes.get(pattern.name, node) is not node:
             return
-        found = {**found, pattern.name: node}
+        holes = {**holes, pattern.name: node}
     nodes = (*nodes, node) if node not in nodes else nodes
+    # A commutative op matches with its operands in either order.
     orders = [args]
     if op.name in COMMUTATIVE and len(args) == 2 and len(inputs) == 2:
         orders.append((args[1], args[0]))
     for order in orders:
-        yield from _all(order, inputs, found, nodes)
+        yield from _all(order, inputs, holes, nodes)
 
 
 def _all(
     patterns: tuple[Pattern, ...],
     values: tuple[Value | None, ...],
-    found: Found,
+    holes: Holes,
     nodes: tuple[Node, ...],
-) -> Iterator[_State]:
+) -> Iterator[_Match]:
+    """Every match of several patterns with as many values: depth first, with backtracking."""
     for i, (pattern, value) in enumerate(zip(patterns, values, strict=False)):
         if not isinstance(pattern, Hole):
-            for state in _values(pattern, value, found, nodes):
+            # Continue with the remaining patterns for each way in which this one matches.
+            for state in _values(pattern, value, holes, nodes):
                 yield from _all(patterns[i + 1 :], values[i + 1 :], *state)
             return
-        known = found.get(pattern.name)
+        # A hole: consistent with an earlier occurrence, or bound now.
+        known = holes.get(pattern.name)
         if value is None or (known is not None and known is not value):
             return
         if known is None:
-            found = {**found, pattern.name: value}
-    yield found, nodes
+            holes = {**holes, pattern.name: value}
+    yield holes, nodes
 
 
-def _is_number(value: Value, wanted: Number) -> bool:
+def _is_number(value: Value, pattern: Number) -> bool:
+    """Whether a value is the constant that a Number describes."""
     number = scalar(value)
     if number is None:
         return False
-    as_typed = float(np.asarray(wanted.value).astype(value.tensor.dtype.np))  # of halves, rough
-    if wanted.is_rough:
-        return number == as_typed or abs(number - wanted.value) <= _TOLERANCE * abs(wanted.value)
+    # The pattern's number as the tensor's type rounds it: 0.044715 is another float16 number.
+    as_typed = float(np.asarray(pattern.value).astype(value.tensor.dtype.np))
+    if pattern.is_rough:
+        return number == as_typed or abs(number - pattern.value) <= _TOLERANCE * abs(pattern.value)
     return number == as_typed
 
 
 def scalar(value: Value | None) -> float | None:
-    """The number in a constant of one element, if it is one."""
+    """The number in a constant with one element; None for other values."""
+    # Strings and booleans are no numbers.
     const = None if value is None else value.const
     if const is None or const.count != 1 or const.dtype.kind not in ("float", "int", "uint"):
         return None

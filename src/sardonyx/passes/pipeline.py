@@ -108,7 +108,7 @@ OPTIMIZE: Final = (
         (
             RuleTable("algebra.RULES"),
             RuleTable("transpose.RULES", _ops("Transpose")),
-            RuleTable("linear.BASIC", _ops("Conv MatMul")),
+            RuleTable("conv_gemm.BASIC", _ops("Conv MatMul")),
         ),
         level=_BASIC,
         visits_all=True,
@@ -126,7 +126,7 @@ OPTIMIZE: Final = (
         (
             RuleTable("activation.RULES", _ops("Erf Tanh")),
             RuleTable("normalize.RULES", _ops("ReduceMean")),
-            RuleTable("linear.EXTENDED", _ops("Conv")),
+            RuleTable("conv_gemm.EXTENDED", _ops("Conv")),
         ),
         level=_EXTENDED,
     ),
@@ -147,24 +147,24 @@ LOWER_CPU: Final = (
         any_op=_ops("ConcatFromSequence"),
     ),
     # Before lower_sizes: masks by sequence length are built of shape arithmetic.
-    Pass("decompose", "parts.lower_parts"),
-    Pass("lower_sizes", "lowering.lower_sizes", level=_EXTENDED),
+    Pass("decompose", "decompose.decompose_ops"),
+    Pass("lower_sizes", "shape_arithmetic.lower_sizes", level=_EXTENDED),
     # Quantized results first: a matmul whose result is quantized must not end in float32.
     Pass(
         "quantize",
-        (RuleTable("quantize.STEPS", _QUANTIZED),),
+        (RuleTable("quantize.QUANTIZED_RESULTS", _QUANTIZED),),
         level=_EXTENDED,
         when=_quantizes,
     ),
     Pass(
         "quantize_to_float",
-        (RuleTable("quantize.FLOATS", _QUANTIZED | _ops("QConv QMatMul")),),
+        (RuleTable("quantize.FLOAT_RESULTS", _QUANTIZED | _ops("QConv QMatMul")),),
         level=_EXTENDED,
         when=_quantizes,
     ),
     Pass(
         "number_labels",
-        "labels.number_labels",
+        "class_labels.number_labels",
         any_op=_ops("LinearClassifier SVMClassifier TreeEnsembleClassifier"),
     ),
     Pass(
@@ -175,12 +175,12 @@ LOWER_CPU: Final = (
         optimizers=_ATTENTION,
     ),
     # After fuse_attention, whose kernels read float16 keys and values directly.
-    Pass("widen_float16", "halves.widen_halves", level=_EXTENDED),
-    Pass("lower_integer_ops", (RuleTable("quantize.INTEGERS", _QUANTIZED),)),
+    Pass("widen_float16", "float16.widen_float16", level=_EXTENDED),
+    Pass("lower_integer_ops", (RuleTable("quantize.INTEGER_OPS", _QUANTIZED),)),
     # After quantization: the layout of a QConv is decided as that of a Conv.
     Pass(
         "channels_last",
-        "channels.channels_last",
+        "layout.propagate.propagate_layout",
         any_op=_ops(
             "Conv ConvTranspose FusedConv MaxPool AveragePool LpPool GlobalMaxPool "
             "GlobalAveragePool GlobalLpPool QConv QMean"
@@ -191,42 +191,39 @@ LOWER_CPU: Final = (
         "lower_matmul",
         (
             RuleTable("einsum.RULES", _ops("Einsum")),
-            RuleTable("products.RULES", _ops("MatMul Gemm FusedMatMul Einsum")),  # Einsum: MatMuls
+            RuleTable("matmul.RULES", _ops("MatMul Gemm FusedMatMul Einsum")),  # Einsum: MatMuls
             RuleTable("resize.RULES", _ops("Resize")),
         ),
     ),
     # After quantize: weights that an integer matmul reads are int8 already.
-    Pass("read_weights", "nbits.read_stored_weights", any_op=_NBITS, takes_options=True),
-    Pass("prune", "driver.prune"),
+    Pass("read_weights", "nbits.matmul.read_stored_weights", any_op=_NBITS, takes_options=True),
+    Pass("prune", "replace.prune"),
     # Last of the fusions: elementwise chains become epilogues of whatever now computes the matmul.
-    Pass("fuse_chains", "chains.fuse_chains", level=_EXTENDED),
-    Pass("round_to_bf16", "precision.round_products", when=lambda options: options.bf16),
+    Pass("fuse_chains", "elementwise_fusion.fuse_chains", level=_EXTENDED),
+    Pass("round_to_bf16", "bf16.mark_bf16", when=lambda options: options.bf16),
 )
 
 LOWER_DEVICE: Final = (
-    Pass("lower_sizes", "lowering.lower_sizes", level=_EXTENDED),
+    Pass("lower_sizes", "shape_arithmetic.lower_sizes", level=_EXTENDED),
     # From here on only providers that implement Sardonyx's own ops.
     Pass("fuse_attention", "attention.fuse_attention", when=_joins, optimizers=_ATTENTION),
-    Pass("settle_masks", "device.settle_masks", when=_joins, optimizers=_ATTENTION),
+    Pass("prepare_masks", "device.prepare_masks", when=_joins, optimizers=_ATTENTION),
     # Before read_weights, which rewrites only the internal MatMul.
     Pass(
-        "lower_matmul",
-        (RuleTable("products.RULES"),),
-        when=_joins,
-        any_op=_ops("DequantizeLinear"),
+        "lower_matmul", (RuleTable("matmul.RULES"),), when=_joins, any_op=_ops("DequantizeLinear")
     ),
     Pass(
         "read_weights",
-        "nbits.read_stored_weights",
+        "nbits.matmul.read_stored_weights",
         when=_joins,
         any_op=_NBITS,
         takes_options=True,
     ),
-    Pass("fuse_nbits", "few_bits.fuse_few_bits", when=_joins),
+    Pass("fuse_nbits", "nbits.fuse.fuse_nbits_matmul", when=_joins),
     Pass("fuse_epilogues", (RuleTable("device.RULES"),), when=_joins),
-    Pass("join_sums", "device.join_sums", when=_joins),
-    Pass("join_products", "device.join_products", when=_joins),
-    Pass("prune", "driver.prune"),
+    Pass("fuse_skip_norms", "device.fuse_skip_norms", when=_joins),
+    Pass("merge_matmuls", "device.merge_matmuls", when=_joins),
+    Pass("prune", "replace.prune"),
     Pass("fuse_chains", "device.fuse_elementwise", when=_joins),
 )
 

@@ -1,138 +1,146 @@
-"""Quantized models: what lies between dequantizing and quantizing works on the steps themselves."""
+"""Quantized models: ops between DequantizeLinear and QuantizeLinear run on 8-bit integers.
+
+A QDQ model wraps each op as DequantizeLinear, op, QuantizeLinear. The rules replace the three by
+one op on quantized tensors: QConv, QMatMul and QAdd for those with kernels of their own, the op
+itself where it only moves or compares elements.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx.base.records import frozen
+from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import F32, I8, I32, U8
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.graph.op import INTERNAL, MICROSOFT
 from sardonyx.ops.builder import Builder
 from sardonyx.passes.pattern import Call, P, hole, scalar
-from sardonyx.passes.rule import need, ranked, rule
+from sardonyx.passes.rule import known_size, need, present, ranked, rule
 
-_BYTES: Final = (U8, I8)
+_EIGHT_BITS: Final = (U8, I8)
+# Without the activation of FusedConv, which becomes bounds.
 _CONV_ATTRS: Final = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 
+# Holes: activation, weights, the operands of a sum, a condition or bias, a scale.
 x, w, a, c, y = hole("x"), hole("w"), hole("a"), hole("c"), hole("y")
 
 
 @frozen
-class Steps:
-    """A tensor of bytes, with what they stand for."""
+class QuantizedTensor:
+    """An 8-bit tensor with its scale and zero point."""
 
     value: Value
     scale: Value
     zero: Value | None
 
 
-def _optional(node: Node, slot: int) -> Value | None:
-    return node.inputs[slot] if len(node.inputs) > slot else None
-
-
-def _steps_of(node: Node) -> Steps:
-    """What a DequantizeLinear or QuantizeLinear reads."""
-    value, scale = node.inputs[:2]
-    assert value is not None
-    assert scale is not None
+def _conversion_operands(node: Node) -> QuantizedTensor:
+    """The operands of a DequantizeLinear or QuantizeLinear with a float32 scale."""
+    value, scale = given(node, 0), given(node, 1)
     ranked(value, scale)
     need(scale.tensor.dtype is F32, "the scale is not float32")
     need(not node.attrs["block_size"], "scales are for blocks")
-    return Steps(value, scale, _optional(node, 2))
+    return QuantizedTensor(value, scale, optional(node, 2))
 
 
-def _single(steps: Steps) -> Steps:
-    need(all(d == 1 for d in steps.scale.tensor.dims), "there is more than one scale")
-    return steps
+def _per_tensor(tensor: QuantizedTensor) -> QuantizedTensor:
+    """The tensor, if it has one scale for all elements."""
+    need(all(d == 1 for d in tensor.scale.tensor.dims), "there is more than one scale")
+    return tensor
 
 
-def _dequantized(value: Value | None) -> Steps:
-    """The bytes that a value is made of."""
-    node = None if value is None else value.node
-    need(node is not None and node.op.key == ("", "DequantizeLinear"), "not dequantized")
-    assert node is not None
-    steps = _steps_of(node)
-    need(steps.value.tensor.dtype in _BYTES, "not of bytes")
+def _dequantized(value: Value | None) -> QuantizedTensor:
+    """The 8-bit tensor that a value is dequantized from."""
+    node = present(None if value is None else value.node, "not dequantized")
+    need(node.op.key == ("", "DequantizeLinear"), "not dequantized")
+    tensor = _conversion_operands(node)
+    need(tensor.value.tensor.dtype in _EIGHT_BITS, "not an 8-bit tensor")
     need(node.outputs[0].tensor.dtype is F32, "not dequantized to float32")
-    return steps
+    return tensor
 
 
-def _image(value: Value | None) -> Steps:
-    return _single(_dequantized(value))
+def _per_tensor_input(value: Value | None) -> QuantizedTensor:
+    """The 8-bit tensor of an activation, which has one scale."""
+    return _per_tensor(_dequantized(value))
 
 
-def _weights(value: Value, axis: int) -> Steps:
-    """Constant weights, with one scale or one for each place of an axis."""
-    steps = _dequantized(value)
+def _weights(value: Value, axis: int) -> QuantizedTensor:
+    """Constant weights, with one scale or one per position of an axis."""
+    tensor = _dequantized(value)
     node = value.node
     assert node is not None
-    need(steps.value.is_const, "the weights are not constant")
-    if any(d != 1 for d in steps.scale.tensor.dims):
-        rank = steps.value.tensor.rank
-        need(node.attrs["axis"] % rank == axis % rank, "scales go along another axis")
-    return steps
+    # Kernels pack constant weights ahead of a run.
+    need(tensor.value.is_const, "the weights are not constant")
+    # Per-channel scales must be along the output channels or columns.
+    if any(d != 1 for d in tensor.scale.tensor.dims):
+        rank = tensor.value.tensor.rank
+        need(node.attrs["axis"] % rank == axis % rank, "scales are along another axis")
+    return tensor
 
 
-def _result(q: Node) -> Steps:
-    """What a QuantizeLinear makes; its first part is not used."""
-    steps = _single(_steps_of(q))
-    need(q.outputs[0].tensor.dtype in _BYTES, "not quantized to bytes")
+def _result(q: Node) -> QuantizedTensor:
+    """Scale and zero point of a QuantizeLinear; its `value` is the float input."""
+    tensor = _per_tensor(_conversion_operands(q))
+    need(q.outputs[0].tensor.dtype in _EIGHT_BITS, "not quantized to 8 bits")
+    # QuantizeLinear may divide in float16, with other results.
     need(q.attrs["precision"] in (0, F32.onnx), "divided in another precision")
-    return steps
+    return tensor
 
 
-def _bias(b: Builder, value: Value | None, columns: object) -> Value | None:
-    """A bias as a row of float32, from a constant or from one that is dequantized."""
+def _bias(b: Builder, value: Value | None, columns: Size) -> Value | None:
+    """A bias as a float32 vector, from a constant or from one that is dequantized."""
     if value is None:
         return None
-    node = value.node
     if value.const is not None:
         array = value.const.read()
     else:
-        need(
-            node is not None and node.op.key == ("", "DequantizeLinear"), "a bias that is computed"
-        )
-        assert node is not None
+        node = present(value.node, "a bias that is computed")
         consts = [None if v is None else v.const for v in node.inputs]
-        need(all(k is not None for k in consts), "a bias that is computed")
-        array = node.op.run([k.read() for k in consts if k is not None], node.attrs)[0]
-    need(isinstance(columns, int) and array.size in (1, columns), "the bias is no row")
-    assert isinstance(columns, int)
-    return b.const(np.broadcast_to(array.reshape(-1), (columns,)).astype(np.float32), F32)
+        is_dequantized = node.op.key == ("", "DequantizeLinear") and None not in consts
+        need(is_dequantized, "a bias that is computed")
+        # A bias is int32 with the product of both scales; its float32 value is computed now.
+        array = node.op.run([c.read() for c in consts if c is not None], node.attrs)[0]
+    size = known_size(columns, "the number of columns is unknown")
+    need(array.size in (1, size), "the bias is no vector")
+    return b.const(np.broadcast_to(array.reshape(-1), (size,)).astype(np.float32), F32)
 
 
 def _bounds(act: Node | None) -> tuple[float, float]:
-    """What an activation holds numbers within."""
+    """The interval that an activation clamps to."""
     if act is None:
         return -math.inf, math.inf
     if act.op.name == "FusedConv":
         name, params = act.attrs["activation"], list(act.attrs["activation_params"] or [])
         need(
-            name == b"Relu" or (name == b"Clip" and len(params) == 2), "the activation is no bound"
+            name == b"Relu" or (name == b"Clip" and len(params) == 2),
+            "the activation does not only clamp",
         )
         return (0.0, math.inf) if name == b"Relu" else (float(params[0]), float(params[1]))
     if act.op.name == "Relu":
         return 0.0, math.inf
     bounds = [-math.inf, math.inf]
     for i in (0, 1):
-        given = _optional(act, i + 1)
-        number = scalar(given)
-        need(given is None or number is not None, "bounds are not constant")
+        bound = optional(act, i + 1)
+        number = scalar(bound)
+        need(bound is None or number is not None, "bounds are not constant")
         bounds[i] = bounds[i] if number is None else number
     return bounds[0], bounds[1]
 
 
-def _held(inner: Call) -> tuple[Call, ...]:
-    """A pattern with no activation behind it, or one that only holds numbers within bounds."""
+def _clamped(inner: Call) -> tuple[Call, ...]:
+    """A pattern without an activation, or with one that only clamps."""
+    # The kernels clamp while they round to 8 bits, so Relu and Clip are free.
     return inner, P.Relu(inner).named("act"), P.Clip(inner, rest=True).named("act")
 
 
 def _quantized(*inner: Call) -> tuple[Call, ...]:
+    """Patterns whose result is quantized."""
     return tuple(P.QuantizeLinear(i, rest=True).named("q") for i in inner)
 
 
@@ -143,125 +151,125 @@ _CONVS: Final = (
 
 
 def _conv(b: Builder, conv: Node, act: Node | None, q: Node | None) -> Value:
-    """A convolution of bytes, into bytes or into float32."""
-    need(_optional(conv, 3) is None, "something is added")
-    image, weights = _image(conv.inputs[0]), _weights(_given(conv, 1), 0)
-    bias = _bias(b, _optional(conv, 2), weights.value.tensor.dims[0])
+    """A QConv with an 8-bit or, without QuantizeLinear, a float32 result."""
+    # FusedConv can add a tensor, which QConv cannot.
+    need(optional(conv, 3) is None, "something is added")
+    image, weights = _per_tensor_input(conv.inputs[0]), _weights(given(conv, 1), 0)
+    bias = _bias(b, optional(conv, 2), weights.value.tensor.dims[0])
+    # FusedConv has its activation in its attributes, others in a node of their own.
     low, high = _bounds(conv if conv.op.name == "FusedConv" else act)
     attrs = {k: conv.attrs[k] for k in _CONV_ATTRS}
-    return _product(b, "QConv", (image, weights, bias), q, low=low, high=high, **attrs)
+    return _quantized_node(b, "QConv", (image, weights, bias), q, low=low, high=high, **attrs)
 
 
-def _given(node: Node, slot: int) -> Value:
-    value = node.inputs[slot]
-    assert value is not None
-    return value
-
-
-def _product(
-    b: Builder, op: str, operands: tuple[Steps, Steps, Value | None], q: Node | None, **attrs: Any
+def _quantized_node(
+    b: Builder,
+    op: str,
+    operands: tuple[QuantizedTensor, QuantizedTensor, Value | None],
+    q: Node | None,
+    **attrs: Any,
 ) -> Value:
+    """A QConv or QMatMul, which have the same inputs; without `q` the result is float32."""
     left, right, bias = operands
     result = None if q is None else _result(q)
-    made: Value = b.node(
+    return b.node(
         op,
-        left.value, right.value, left.scale, left.zero, right.scale, right.zero, bias,
-        None if result is None else result.scale,
-        None if result is None else result.zero,
+        *(left.value, right.value, left.scale, left.zero, right.scale, right.zero, bias),
+        *((None, None) if result is None else (result.scale, result.zero)),
         domain=INTERNAL,
         dtype=F32.onnx if q is None else q.outputs[0].tensor.dtype.onnx,
         **attrs,
-    ).outputs[0]  # fmt: skip
-    return made
+    ).outputs[0]
 
 
-@rule(*_quantized(*_held(_CONVS[0]), _CONVS[1]))
-def conv_steps(
+@rule(*_quantized(*_clamped(_CONVS[0]), _CONVS[1]), aliases="conv_steps")
+def quantized_conv(
     b: Builder, x: Value, w: Value, conv: Node, q: Node, act: Node | None = None
 ) -> Value:
-    """A convolution between steps."""
+    """A QDQ convolution with an 8-bit result."""
     return _conv(b, conv, act, q)
 
 
-@rule(*_CONVS)
-def conv_float(b: Builder, x: Value, w: Value, conv: Node) -> Value:
-    """A convolution of steps whose result is wanted as it is."""
+@rule(*_CONVS, aliases="conv_float")
+def quantized_conv_to_float(b: Builder, x: Value, w: Value, conv: Node) -> Value:
+    """A convolution of 8-bit operands with a float32 result."""
     return _conv(b, conv, None, None)
 
 
 def _gemm(b: Builder, gemm: Node, act: Node | None, q: Node | None) -> Value:
-    """A product of bytes, into bytes or into float32."""
+    """A QMatMul with an 8-bit or, without QuantizeLinear, a float32 result."""
+    # MatMul has no attributes and no bias.
     is_gemm = gemm.op.name == "Gemm"
+    # QMatMul has a flag for transposed weights, none for transposed activations.
     trans = bool(is_gemm and gemm.attrs["transB"])
     if is_gemm:
         plain = gemm.attrs["alpha"] == 1 and gemm.attrs["beta"] == 1 and not gemm.attrs["transA"]
-        need(plain, "factors, or rows turned")
-    weights = _weights(_given(gemm, 1), 0 if trans else 1)
+        need(plain, "alpha, beta or transA is set")
+    # Scales per column: the output axis of the weights.
+    weights = _weights(given(gemm, 1), 0 if trans else 1)
     need(weights.value.tensor.rank == 2, "the weights are no matrix")
     columns = weights.value.tensor.dims[0 if trans else 1]
-    bias = _bias(b, _optional(gemm, 2), columns) if is_gemm else None
+    bias = _bias(b, optional(gemm, 2), columns) if is_gemm else None
     low, high = _bounds(act)
-    operands = _image(gemm.inputs[0]), weights, bias
-    return _product(b, "QMatMul", operands, q, low=low, high=high, trans_w=int(trans))
+    operands = _per_tensor_input(gemm.inputs[0]), weights, bias
+    return _quantized_node(b, "QMatMul", operands, q, low=low, high=high, trans_w=int(trans))
 
 
-_PRODUCTS: Final = (
-    P.Gemm(x, w, rest=True).named("gemm"),
-    P.MatMul(x, w).named("gemm"),
-)
+_MATMULS: Final = (P.Gemm(x, w, rest=True).named("gemm"), P.MatMul(x, w).named("gemm"))
 
 
-@rule(*_quantized(*(p for inner in _PRODUCTS for p in _held(inner))))
-def matmul_steps(
+@rule(*_quantized(*(p for inner in _MATMULS for p in _clamped(inner))), aliases="matmul_steps")
+def quantized_matmul(
     b: Builder, x: Value, w: Value, gemm: Node, q: Node, act: Node | None = None
 ) -> Value:
-    """A product between steps."""
+    """A QDQ matmul with an 8-bit result."""
     return _gemm(b, gemm, act, q)
 
 
-@rule(*_PRODUCTS)
-def matmul_float(b: Builder, x: Value, w: Value, gemm: Node) -> Value:
-    """A product of steps whose result is wanted as it is."""
+@rule(*_MATMULS, aliases="matmul_float")
+def quantized_matmul_to_float(b: Builder, x: Value, w: Value, gemm: Node) -> Value:
+    """A matmul of 8-bit operands with a float32 result."""
     return _gemm(b, gemm, None, None)
 
 
-@rule(*_quantized(*_held(P.Add(a, c))))
-def add_steps(b: Builder, a: Value, c: Value, q: Node, act: Node | None = None) -> Value:
-    """A sum between steps."""
-    left, right, result = _image(a), _image(c), _result(q)
+@rule(*_quantized(*_clamped(P.Add(a, c))), aliases="add_steps")
+def quantized_add(b: Builder, a: Value, c: Value, q: Node, act: Node | None = None) -> Value:
+    """A QDQ addition of tensors of one shape."""
+    left, right, result = _per_tensor_input(a), _per_tensor_input(c), _result(q)
+    # QAdd does not broadcast.
     need(left.value.tensor.shape == right.value.tensor.shape, "operands are broadcast")
     low, high = _bounds(act)
-    made: Value = b.QAdd(
+    return b.QAdd(
         left.value, left.scale, left.zero, right.value, right.scale, right.zero,
         result.scale, result.zero, domain=INTERNAL,
         dtype=q.outputs[0].tensor.dtype.onnx, low=low, high=high,
     )  # fmt: skip
-    return made
 
 
 @rule(
-    *_quantized(
-        P.ReduceMean(x, rest=True).named("mean"),
-        P.GlobalAveragePool(x).named("mean"),
-    )
+    *_quantized(P.ReduceMean(x, rest=True).named("mean"), P.GlobalAveragePool(x).named("mean")),
+    aliases="mean_steps",
 )
-def mean_steps(b: Builder, x: Value, mean: Node, q: Node) -> Value:
-    """A mean over all pixels of images, between steps."""
-    image, result = _image(x), _result(q)
+def quantized_mean(b: Builder, x: Value, mean: Node, q: Node) -> Value:
+    """A QDQ mean over all pixels of images."""
+    image, result = _per_tensor_input(x), _result(q)
     rank = image.value.tensor.rank
-    need(rank > 2, "no images")
+    need(rank > 2, "not an image")
+    # GlobalAveragePool is the mean over all spatial axes by definition.
     if mean.op.name == "ReduceMean":
-        axes = None if (given := _optional(mean, 1)) is None else given.tensor.ints
-        need(axes is not None and sorted(i % rank for i in axes) == [*range(2, rank)], "not pixels")
-        need(mean.attrs["keepdims"], "takes dims out")
-    made: Value = b.QMean(
+        axes = None if (operand := optional(mean, 1)) is None else operand.tensor.ints
+        need(
+            axes is not None and sorted(i % rank for i in axes) == [*range(2, rank)],
+            "not over all spatial axes",
+        )
+        need(mean.attrs["keepdims"], "dims are dropped")
+    return b.QMean(
         image.value, image.scale, image.zero, result.scale, result.zero,
         domain=INTERNAL, dtype=q.outputs[0].tensor.dtype.onnx,
     )  # fmt: skip
-    return made
 
 
-def _same(value: Value | None, other: Value | None) -> bool:
+def _is_same_number(value: Value | None, other: Value | None) -> bool:
     """Whether two scales or zero points are one value, or constants with the same number."""
     if value is None or other is None or value is other:
         return value is other
@@ -269,140 +277,164 @@ def _same(value: Value | None, other: Value | None) -> bool:
     return one is not None and one == two and value.tensor.dtype is other.tensor.dtype
 
 
-def _means_the_same(before: Steps, after: Steps) -> None:
-    is_same = _same(before.scale, after.scale) and _same(before.zero, after.zero)
-    need(is_same, "steps mean something else")
+def _need_same_scale(before: QuantizedTensor, after: QuantizedTensor) -> None:
+    """Abandon a rewrite unless both tensors have the same scale and zero point."""
+    # Only then are equal codes equal numbers.
+    is_same = _is_same_number(before.scale, after.scale) and _is_same_number(
+        before.zero, after.zero
+    )
+    need(is_same, "scales or zero points differ")
 
 
-@rule(*_quantized(P.DequantizeLinear(x, rest=True).named("inner")))
-def steps_again(b: Builder, x: Value, inner: Node, q: Node) -> Value:
-    """Steps of one kind, dequantized and quantized again, are what they were."""
-    before, after = _single(_steps_of(inner)), _result(q)
+@rule(*_quantized(P.DequantizeLinear(x, rest=True).named("inner")), aliases="steps_again")
+def requantize_noop(b: Builder, x: Value, inner: Node, q: Node) -> Value:
+    """Remove DequantizeLinear and QuantizeLinear with the same scale and zero point."""
+    before, after = _per_tensor(_conversion_operands(inner)), _result(q)
     need(before.value.tensor.dtype is q.outputs[0].tensor.dtype, "types differ")
-    _means_the_same(before, after)
+    _need_same_scale(before, after)
     return x
 
 
+# They permute or regroup elements, so they commute with quantization.
 _MOVES: Final = ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze")
 
 
-@rule(*_quantized(*(getattr(P, op)(y, rest=True).named("move") for op in _MOVES)))
-def quantize_before(b: Builder, y: Value, move: Node, q: Node) -> Value:
-    """Fewer bytes are moved behind quantizing."""
+@rule(
+    *_quantized(*(getattr(P, op)(y, rest=True).named("move") for op in _MOVES)),
+    aliases="quantize_before",
+)
+def quantize_before_move(b: Builder, y: Value, move: Node, q: Node) -> Value:
+    """Quantize before a layout op: it then moves a quarter of the bytes."""
     _result(q)
     ranked(y)
-    early = b.node("QuantizeLinear", y, *q.inputs[1:], **q.attrs).outputs[0]
-    rest = move.inputs[1:]
-    made: Value = b.node(move.op.name, early, *rest, **move.attrs).outputs[0]
-    return made
+    quantized = b.QuantizeLinear(y, *q.inputs[1:], **q.attrs)
+    return b.node(move.op.name, quantized, *move.inputs[1:], **move.attrs).outputs[0]
 
 
-@rule(*_quantized(P.MaxPool(x).named("pool")))
-def max_steps(b: Builder, x: Value, pool: Node, q: Node) -> Value:
-    """The largest of steps of one kind."""
-    image = _image(x)
-    need(len(pool.outputs) == 1, "places are wanted")
-    need(image.value.tensor.dtype is q.outputs[0].tensor.dtype, "types differ")
-    _means_the_same(image, _result(q))
-    made: Value = b.node("MaxPool", image.value, **pool.attrs).outputs[0]
-    return made
+def _same_scale_inputs(values: Iterable[Value | None], q: Node) -> list[Value]:
+    """The 8-bit inputs of an op that keeps codes: all must be quantized as its result is."""
+    tensors, result = [_per_tensor_input(v) for v in values], _result(q)
+    for tensor in tensors:
+        need(tensor.value.tensor.dtype is q.outputs[0].tensor.dtype, "types differ")
+        _need_same_scale(tensor, result)
+    return [tensor.value for tensor in tensors]
 
 
-@rule(*_quantized(P.Concat(x, rest=True).named("concat")))
-def concat_steps(b: Builder, x: Value, concat: Node, q: Node) -> Value:
-    """Parts of one kind of steps, joined."""
-    parts, result = [_image(v) for v in concat.inputs], _result(q)
-    for part in parts:
-        need(part.value.tensor.dtype is q.outputs[0].tensor.dtype, "types differ")
-        _means_the_same(part, result)
-    made: Value = b.Concat(*(p.value for p in parts), **concat.attrs)
-    return made
+@rule(*_quantized(P.MaxPool(x).named("pool")), aliases="max_steps")
+def quantized_max_pool(b: Builder, x: Value, pool: Node, q: Node) -> Value:
+    """MaxPool on the 8-bit tensor: quantization keeps the order of elements."""
+    need(len(pool.outputs) == 1, "indices are needed")
+    return b.MaxPool(*_same_scale_inputs([x], q), **pool.attrs)
 
 
-@rule(*_quantized(P.Where(c, x, y)))
-def where_steps(b: Builder, c: Value, x: Value, y: Value, q: Node) -> Value:
-    """Steps of one kind, chosen."""
-    sides, result = [_image(v) for v in (x, y)], _result(q)
-    for side in sides:
-        need(side.value.tensor.dtype is q.outputs[0].tensor.dtype, "types differ")
-        _means_the_same(side, result)
-    made: Value = b.Where(c, *(side.value for side in sides))
-    return made
+@rule(*_quantized(P.Concat(x, rest=True).named("concat")), aliases="concat_steps")
+def quantized_concat(b: Builder, x: Value, concat: Node, q: Node) -> Value:
+    """Concat of 8-bit tensors with the scale of the result."""
+    return b.Concat(*_same_scale_inputs(concat.inputs, q), **concat.attrs)
 
 
-@rule(P.Mul(P.Cast(P.MatMulInteger(x, w, rest=True).named("sums")).named("cast"), y))
-def integer_product(b: Builder, x: Value, w: Value, y: Value, sums: Node, cast: Node) -> Value:
-    """Exact sums, converted and scaled, as dynamic quantization writes them."""
+@rule(*_quantized(P.Where(c, x, y)), aliases="where_steps")
+def quantized_where(b: Builder, c: Value, x: Value, y: Value, q: Node) -> Value:
+    """Where between 8-bit tensors with the scale of the result."""
+    return b.Where(c, *_same_scale_inputs((x, y), q))
+
+
+# The accumulators of MatMulInteger and ConvInteger are exact int32: converting and scaling them in
+# the same op gives the same float32 results.
+@rule(
+    P.Mul(P.Cast(P.MatMulInteger(x, w, rest=True).named("integer")).named("cast"), y),
+    aliases="integer_product",
+)
+def scaled_matmul_integer(
+    b: Builder, x: Value, w: Value, y: Value, integer: Node, cast: Node
+) -> Value:
+    """MatMulInteger, Cast and Mul of dynamic quantization as one QMatMul."""
     ranked(x, w, y)
+    # The int32 accumulators are exact, so scaling them in one op rounds the same.
     need(cast.outputs[0].tensor.dtype is F32, "not converted to float32")
-    need(y.tensor.rank <= 1, "scales are no row")
+    need(y.tensor.rank <= 1, "scales are no vector")
     x_scale, w_scale = _factors(y)
     columns = w.tensor.dims[-1]
     is_row = all(d == 1 for d in w_scale.tensor.dims) or w_scale.tensor.dims == (columns,)
-    need(is_row, "scales are no row")
-    made: Value = b.QMatMul(
-        x, w, x_scale, _optional(sums, 2), w_scale, _optional(sums, 3), None, None, None,
+    need(is_row, "scales are no vector")
+    return b.QMatMul(
+        x, w, x_scale, optional(integer, 2), w_scale, optional(integer, 3), None, None, None,
         domain=INTERNAL, dtype=F32.onnx,
     )  # fmt: skip
-    return made
 
 
-_SUMS: Final = P.ConvInteger(x, rest=True).named("sums")
+_CONV_INTEGER: Final = P.ConvInteger(x, rest=True).named("integer")
 
 
-@rule(P.Mul(P.Cast(_SUMS).named("cast"), y), P.Mul(P.Cast(P.Add(_SUMS, c)).named("cast"), y))
-def integer_conv(
-    b: Builder, x: Value, y: Value, sums: Node, cast: Node, c: Value | None = None
+@rule(
+    P.Mul(P.Cast(_CONV_INTEGER).named("cast"), y),
+    P.Mul(P.Cast(P.Add(_CONV_INTEGER, c)).named("cast"), y),
+    aliases="integer_conv",
+)
+def scaled_conv_integer(
+    b: Builder, x: Value, y: Value, integer: Node, cast: Node, c: Value | None = None
 ) -> Value:
-    """Exact sums of windows, perhaps with whole numbers added, converted and scaled."""
-    w = _given(sums, 1)
+    """ConvInteger, an optional bias, Cast and Mul of dynamic quantization as one QConv."""
+    w = given(integer, 1)
     ranked(x, w, y)
     need(cast.outputs[0].tensor.dtype is F32, "not converted to float32")
+    # QConv has one scale for the activations, into which the factor goes.
     need(all(d == 1 for d in y.tensor.dims), "there is more than one scale")
-    maps, rank = w.tensor.dims[0], w.tensor.rank
+    channels, rank = w.tensor.dims[0], w.tensor.rank
     need(y.tensor.rank <= rank, "more dims")
-    bias = None if c is None else _maps(b, c, maps, rank)
-    made: Value = b.QConv(
-        x, w, y, _optional(sums, 2), None, _optional(sums, 3), bias, None, None,
-        domain=INTERNAL, dtype=F32.onnx, **sums.attrs,
+    bias = None if c is None else _per_channel(b, c, channels, rank)
+    return b.QConv(
+        x, w, y, optional(integer, 2), None, optional(integer, 3), bias, None, None,
+        domain=INTERNAL, dtype=F32.onnx, **integer.attrs,
     )  # fmt: skip
-    return made
 
 
-def _maps(b: Builder, value: Value, maps: object, rank: int) -> Value:
-    """Numbers for each feature map of images as a row."""
+def _per_channel(b: Builder, value: Value, channels: object, rank: int) -> Value:
+    """A bias per output channel, given as [channels, 1, ..], as a vector."""
     ranked(value)
-    lone = (maps, *(1,) * (rank - 2))
-    need(maps != 1 and value.tensor.dims in (lone, (1, *lone)), "no number for each map")
+    shape = (channels, *(1,) * (rank - 2))
+    need(channels != 1 and value.tensor.dims in (shape, (1, *shape)), "not one number per channel")
     node = value.node
+    # Exporters reshape a vector for broadcasting: read it directly.
     before = node.inputs[0] if node is not None and node.op.key == ("", "Reshape") else None
-    if before is not None and isinstance(before.fact, Fact) and before.fact.shape == (maps,):
+    if before is not None and isinstance(before.fact, Fact) and before.fact.shape == (channels,):
         return before
-    made: Value = b.Reshape(value, b.ints(-1))
-    return made
+    return b.Reshape(value, b.ints(-1))
 
 
-@rule(P.Add(P.QConv(x, w, rest=True, domain=INTERNAL).named("conv"), y))
-def conv_bias(b: Builder, x: Value, w: Value, y: Value, conv: Node) -> Value:
-    """Constants that are added to the maps of a convolution in float32."""
-    attrs = conv.attrs
-    is_plain = attrs["dtype"] == F32.onnx and (attrs["low"], attrs["high"]) == (-math.inf, math.inf)
-    need(is_plain and _optional(conv, 6) is None, "the convolution is finished")
+def _with_bias(b: Builder, node: Node, bias: Value) -> Value:
+    """A QConv or QMatMul with a bias; its result must still be plain float32."""
+    attrs = node.attrs
+    is_bounded = (attrs["low"], attrs["high"]) != (-math.inf, math.inf)
+    need(attrs["dtype"] == F32.onnx and not is_bounded, "it has bounds or an 8-bit result")
+    need(optional(node, 6) is None, "it has a bias")
+    inputs = [*node.inputs[:6], bias, *node.inputs[7:]]
+    return b.node(node.op.name, *inputs, domain=INTERNAL, **attrs).outputs[0]
+
+
+@rule(P.Add(P.QConv(x, w, rest=True, domain=INTERNAL).named("conv"), y), aliases="conv_bias")
+def quantized_conv_bias(b: Builder, x: Value, w: Value, y: Value, conv: Node) -> Value:
+    """Fold a constant bias per channel into a QConv with a float32 result."""
     need(y.is_const, "not constant")
-    row = _maps(b, y, w.tensor.dims[0], w.tensor.rank)
-    inputs = [*conv.inputs[:6], row, *conv.inputs[7:]]
-    made: Value = b.node("QConv", *inputs, domain=INTERNAL, **attrs).outputs[0]
-    return made
+    return _with_bias(b, conv, _per_channel(b, y, w.tensor.dims[0], w.tensor.rank))
+
+
+@rule(P.Add(P.QMatMul(x, w, rest=True, domain=INTERNAL).named("matmul"), y), aliases="product_bias")
+def quantized_matmul_bias(b: Builder, x: Value, w: Value, y: Value, matmul: Node) -> Value:
+    """Fold a constant bias into a QMatMul with a float32 result."""
+    # Weights are [K, N], or [N, K] if trans_w is set.
+    columns = w.tensor.dims[-2 if matmul.attrs["trans_w"] else -1]
+    need(y.is_const and y.tensor.shape == (columns,), "not a constant vector")
+    return _with_bias(b, matmul, y)
 
 
 def _factors(scale: Value) -> tuple[Value | None, Value]:
-    """The scales of rows and of weights that a scale is the product of."""
+    """The scales of activations and weights, if a scale is their matmul."""
     node = scale.node
     if node is None or node.op.key != ("", "Mul"):
         return None, scale
-    first, second = node.inputs
-    assert first is not None
-    assert second is not None
+    first, second = given(node, 0), given(node, 1)
+    # The scale of the activations is computed, that of the weights is constant.
     if first.is_const:
         first, second = second, first
     if all(d == 1 for d in first.tensor.dims) and second.is_const:
@@ -410,60 +442,53 @@ def _factors(scale: Value) -> tuple[Value | None, Value]:
     return None, scale
 
 
-@rule(P.Add(P.QMatMul(x, w, rest=True, domain=INTERNAL).named("product"), y))
-def product_bias(b: Builder, x: Value, w: Value, y: Value, product: Node) -> Value:
-    """A row that is added to a product in float32."""
-    attrs = product.attrs
-    is_plain = attrs["dtype"] == F32.onnx and (attrs["low"], attrs["high"]) == (-math.inf, math.inf)
-    need(is_plain and _optional(product, 6) is None, "the product is finished")
-    columns = w.tensor.dims[-2 if attrs["trans_w"] else -1]
-    need(y.is_const and y.tensor.shape == (columns,), "no constant row")
-    inputs = [*product.inputs[:6], y, *product.inputs[7:]]
-    made: Value = b.node("QMatMul", *inputs, domain=INTERNAL, **attrs).outputs[0]
-    return made
-
-
 @rule(P.QLinearConv(x, rest=True).named("conv"))
 def qlinear_conv(b: Builder, x: Value, conv: Node) -> Value:
-    image, weights = Steps(x, *conv.inputs[1:3]), Steps(*conv.inputs[3:6])  # type: ignore[arg-type]
-    made: Value = b.QConv(
+    """QLinearConv as QConv."""
+    image, weights = QuantizedTensor(x, *conv.inputs[1:3]), QuantizedTensor(*conv.inputs[3:6])  # type: ignore[arg-type]
+    return b.QConv(
         image.value, weights.value, image.scale, image.zero, weights.scale, weights.zero,
-        _optional(conv, 8), conv.inputs[6], conv.inputs[7], domain=INTERNAL,
+        optional(conv, 8), conv.inputs[6], conv.inputs[7], domain=INTERNAL,
         dtype=conv.outputs[0].tensor.dtype.onnx, **conv.attrs,
     )  # fmt: skip
-    return made
 
 
 @rule(P.ConvInteger(x, w, rest=True).named("conv"))
 def conv_integer(b: Builder, x: Value, w: Value, conv: Node) -> Value:
-    made: Value = b.QConv(
-        x, w, None, _optional(conv, 2), None, _optional(conv, 3), None, None, None,
+    """ConvInteger as QConv with an int32 result."""
+    return b.QConv(
+        x, w, None, optional(conv, 2), None, optional(conv, 3), None, None, None,
         domain=INTERNAL, dtype=I32.onnx, **conv.attrs,
     )  # fmt: skip
-    return made
 
 
-@rule(P.DynamicQuantizeMatMul(x, w, y, rest=True, domain=MICROSOFT).named("product"))
-def dynamic_product(b: Builder, x: Value, w: Value, y: Value, product: Node) -> Value:
+@rule(
+    P.DynamicQuantizeMatMul(x, w, y, rest=True, domain=MICROSOFT).named("matmul"),
+    aliases="dynamic_product",
+)
+def dynamic_quantize_matmul(b: Builder, x: Value, w: Value, y: Value, matmul: Node) -> Value:
+    """DynamicQuantizeMatMul as DynamicQuantizeLinear and QMatMul."""
     ranked(x, w, y)
-    columns, bias = w.tensor.dims[-1], _optional(product, 4)
-    need(bias is None or bias.tensor.shape == (columns,), "the bias is no row")
-    need(y.tensor.rank <= 1, "scales are no row")
-    steps, scale, zero = b.DynamicQuantizeLinear(x, outputs=3)
-    made: Value = b.QMatMul(
-        steps, w, scale, zero, y, _optional(product, 3), bias, None, None,
+    columns, bias = w.tensor.dims[-1], optional(matmul, 4)
+    need(bias is None or bias.tensor.shape == (columns,), "the bias is no vector")
+    need(y.tensor.rank <= 1, "scales are no vector")
+    # One scale for the whole activation, computed in each run.
+    tensor, scale, zero = b.node("DynamicQuantizeLinear", x, outputs=3).outputs
+    return b.QMatMul(
+        tensor, w, scale, zero, y, optional(matmul, 3), bias, None, None,
         domain=INTERNAL, dtype=F32.onnx,
     )  # fmt: skip
-    return made
 
 
-# What ends in steps first: a product whose result is quantized must not stop at float32.
-STEPS: Final[tuple[Any, ...]] = (
-    *steps_again, *conv_steps, *matmul_steps, *add_steps, *mean_steps, *max_steps, *concat_steps,
-    *where_steps, *quantize_before, *integer_product, *integer_conv,
+# Before FLOAT_RESULTS: a matmul whose result is quantized must not get a float32 result.
+QUANTIZED_RESULTS: Final[tuple[Any, ...]] = (
+    *requantize_noop, *quantized_conv, *quantized_matmul, *quantized_add, *quantized_mean,
+    *quantized_max_pool, *quantized_concat, *quantized_where, *quantize_before_move,
+    *scaled_matmul_integer, *scaled_conv_integer,
 )  # fmt: skip
-FLOATS: Final[tuple[Any, ...]] = (
-    *conv_float, *matmul_float, *product_bias, *conv_bias,
+FLOAT_RESULTS: Final[tuple[Any, ...]] = (
+    *quantized_conv_to_float, *quantized_matmul_to_float, *quantized_matmul_bias,
+    *quantized_conv_bias,
 )  # fmt: skip
-# Ops on integers as kernels have them.
-INTEGERS: Final[tuple[Any, ...]] = (*qlinear_conv, *conv_integer, *dynamic_product)
+# Needed at every level: the ops have no kernels of their own.
+INTEGER_OPS: Final[tuple[Any, ...]] = (*qlinear_conv, *conv_integer, *dynamic_quantize_matmul)

@@ -1,4 +1,4 @@
-"""Resize in the type and along the axes that its kernel takes."""
+"""Resize lowering: narrow types compute in float32, wide filters one axis at a time."""
 
 from __future__ import annotations
 
@@ -15,41 +15,51 @@ from sardonyx.passes.pattern import P, hole
 from sardonyx.passes.rule import need, ranked, rule
 
 END: Final = (1 << 63) - 1
-NOISE: Final = 5e-5  # by which a sum that should be whole may miss it (ops/sample/interpolate.py)
+# A weighted sum that is an integer by definition may miss it by this much
+# (ops/sample/interpolate.py).
+NOISE: Final = 5e-5
 
 
 @rule(P.Resize(hole("x"), rest=True).named("node"))
 def resize_in_float(b: Builder, x: Value, node: Node) -> Value:
-    """Values between narrow numbers are made in float32, and rounded or cut once."""
+    """Interpolate narrow types in float32, then round or truncate once."""
     dtype, attrs = x.tensor.dtype, node.attrs
-    need(attrs["mode"] != b"nearest", "moves elements")
-    need(dtype in (F16, BF16, I8, U8, I16, U16), "no narrow type")
+    need(attrs["mode"] != b"nearest", "nearest only moves elements")
+    need(dtype in (F16, BF16, I8, U8, I16, U16), "not a narrow type")
     like = Value("", Fact(F32, node.outputs[0].tensor.shape))
     y = b.Resize(b.Cast(x, to=F32.onnx), *node.inputs[1:], like=like, **attrs)
     if dtype.is_integer:
+        # Reference: cubic and antialiased results are rounded, linear ones truncated. NOISE keeps
+        # truncation from turning 2.9999 into 2.
         rounds = attrs["antialias"] or attrs["mode"] == b"cubic"
         y = b.Floor(b.Add(y, 0.5)) if rounds else b.Add(y, b.Mul(b.Sign(y), NOISE))
         limits = np.iinfo(dtype.np)
         y = b.Clip(y, b.const(float(limits.min), F32), b.const(float(limits.max), F32))
-    made: Value = b.Cast(y, to=dtype.onnx)
-    return made
+    return b.Cast(y, to=dtype.onnx)
 
 
 @rule(P.Resize(hole("x"), rest=True).named("node"))
 def resize_axis_by_axis(b: Builder, x: Value, node: Node) -> Value:
-    """A wide filter mixes many elements of each axis: along one at a time they are fewer."""
+    """Resize with an antialias filter along one axis after the other.
+
+    The filter is separable: its taps then add up over axes instead of multiplying.
+    """
     attrs = node.attrs
-    need(attrs["antialias"] and attrs["mode"] != b"nearest", "a filter of few elements")
-    need(attrs["keep_aspect_ratio_policy"] == b"stretch", "axes depend on each other")
-    need(attrs["coordinate_transformation_mode"] != b"tf_crop_and_resize", "crops")
+    need(attrs["antialias"] and attrs["mode"] != b"nearest", "the filter has few taps")
+    need(attrs["keep_aspect_ratio_policy"] == b"stretch", "the scales of axes depend on each other")
+    need(
+        attrs["coordinate_transformation_mode"] != b"tf_crop_and_resize",
+        "the region of interest is cropped",
+    )
     ranked(x, node.outputs[0])
     rank = x.tensor.rank
     axes = tuple(range(rank)) if attrs["axes"] is None else axes_of(attrs["axes"], rank)
-    need(len(axes) > 1, "one axis")
+    need(len(axes) > 1, "only one axis")
     given = [optional(node, slot) for slot in (2, 3)]
     scales, sizes = (None if v is None or v.tensor.dims == (0,) else v for v in given)
     need((scales is None) != (sizes is None), "scales or sizes may be empty")
     y = x
+    # i counts from -len(axes) + 1 to 0: positions from the end of scales and sizes.
     for i, axis in enumerate(axes, 1 - len(axes)):
         at = (b.ints(i - 1), b.ints(i or END), b.ints(0))
         parts = [None if v is None else b.Slice(v, *at) for v in (scales, sizes)]

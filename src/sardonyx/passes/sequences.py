@@ -1,4 +1,8 @@
-"""Sequences whose elements are known one by one: what is read from them is those elements."""
+"""Sequence elimination: values read from sequences with known elements are read directly.
+
+Also `collect_sequences`: a Loop that appends one element per iteration to a sequence, which is then
+concatenated, stacks the elements as a scan output instead.
+"""
 
 from __future__ import annotations
 
@@ -11,66 +15,65 @@ from sardonyx.ops.builder import Builder
 from sardonyx.ops.control import collect
 from sardonyx.ops.inference import axis_of
 from sardonyx.ops.sequence import part_sizes, place_in
-from sardonyx.passes.loops import drop_carried
+from sardonyx.passes.loop_invariants import drop_carried
 from sardonyx.passes.pattern import P, hole
-from sardonyx.passes.rule import NoMatch, need, rule
+from sardonyx.passes.rule import NoMatch, need, present, rule
 
 x, position = hole("x"), hole("position")
 
 
-@rule(P.SequenceAt(x, position))
-def element(b: Builder, x: Value, position: Value) -> Value:
-    """An element at a known place is the value that was put there, a slice is gathered."""
+@rule(P.SequenceAt(x, position), aliases="element")
+def sequence_at(b: Builder, x: Value, position: Value) -> Value:
+    """Replace SequenceAt with a known position by the element; gather a slice of a split."""
     is_known = isinstance(x.fact, SequenceFact) and x.fact.parts is not None
     if x.op == "SplitToSequence" and not (is_known and position.tensor.ints):
-        return _slice(b, x, position)
-    parts = _parts(b, x)
-    where = place_in(len(parts), position.tensor, len(parts) - 1)
+        return _gathered_slice(b, x, position)
+    elements = _elements(b, x)
+    where = place_in(len(elements), position.tensor, len(elements) - 1)
     if where is None:
         raise NoMatch("the position is not known")
-    return parts[where]
+    return elements[where]
 
 
-def _slice(b: Builder, x: Value, position: Value) -> Value:
-    assert x.node is not None
-    whole, keeps = given(x.node, 0), x.node.attrs["keepdims"]
-    need(optional(x.node, 1) is None and whole.tensor.shape is not None, "parts have many sizes")
+def _gathered_slice(b: Builder, x: Value, position: Value) -> Value:
+    """The slice of a SplitToSequence at a position that is computed."""
+    split = present(x.node, "the sequence is an input")
+    whole, keeps = given(split, 0), split.attrs["keepdims"]
+    need(optional(split, 1) is None and whole.tensor.shape is not None, "slices have several sizes")
     index = b.node("Reshape", position, b.ints(1) if keeps else b.ints()).outputs[0]
-    return b.node("Gather", whole, index, axis=x.node.attrs["axis"]).outputs[0]
+    return b.node("Gather", whole, index, axis=split.attrs["axis"]).outputs[0]
 
 
-@rule(P.ConcatFromSequence(x).named("node"))
-def joined(b: Builder, x: Value, node: Node) -> Value:
-    """Known elements are joined by Concat."""
-    parts = _parts(b, x)
-    need(bool(parts), "there is nothing to join")
-    need(all(v.tensor.shape is not None for v in parts), "a rank is not known")
+@rule(P.ConcatFromSequence(x).named("node"), aliases="joined")
+def concat_from_sequence(b: Builder, x: Value, node: Node) -> Value:
+    """Replace ConcatFromSequence of known elements by Concat."""
+    elements = _elements(b, x)
+    need(bool(elements), "the sequence is empty")
+    need(all(v.tensor.shape is not None for v in elements), "a rank is not known")
     axis = node.attrs["axis"]
     if node.attrs["new_axis"]:
-        axis = axis_of(axis, parts[0].tensor.rank + 1)
-        parts = [b.Unsqueeze(v, b.ints(axis)) for v in parts]
-    return parts[0] if len(parts) == 1 else b.Concat(*parts, axis=axis)
+        axis = axis_of(axis, elements[0].tensor.rank + 1)
+        # new_axis stacks: each element gets the axis first.
+        elements = [b.Unsqueeze(v, b.ints(axis)) for v in elements]
+    return elements[0] if len(elements) == 1 else b.Concat(*elements, axis=axis)
 
 
-@rule(P.OptionalGetElement(x))
-def content(b: Builder, x: Value) -> Value:
-    """What is in an optional is the value that was put there, or a value that never was in one."""
+@rule(P.OptionalGetElement(x), aliases="content")
+def optional_get_element(b: Builder, x: Value) -> Value:
+    """Replace OptionalGetElement by the value in the optional."""
+    # The op also accepts values that are no optionals.
     if isinstance(x.fact, (Fact, SequenceFact)):
         return x
-    need(x.op == "Optional" and x.node is not None, "what the optional holds is not known")
-    assert x.node is not None
-    inner = optional(x.node, 0)
-    if inner is None:
-        raise NoMatch("the optional is empty")
-    return inner
+    node = present(x.node if x.op == "Optional" else None, "what the optional holds is not known")
+    return present(optional(node, 0), "the optional is empty")
 
 
-def _parts(b: Builder, sequence: Value) -> list[Value]:
-    """The elements of a sequence, as the nodes that made it say."""
+def _elements(b: Builder, sequence: Value) -> list[Value]:
+    """The elements of a sequence, from the nodes that build it."""
     node = sequence.node
     name = sequence.op if node is not None and not node.op.domain else ""
     if node is None or not isinstance(sequence.fact, SequenceFact) or sequence.fact.parts is None:
-        raise NoMatch("how many elements there are is not known")
+        raise NoMatch("the number of elements is unknown")
     if name == "SequenceEmpty":
         return []
     if name == "SequenceConstruct":
@@ -78,17 +81,18 @@ def _parts(b: Builder, sequence: Value) -> list[Value]:
     if name == "SplitToSequence":
         return _split(b, node)
     if name not in ("Identity", "SequenceErase", "SequenceInsert"):
-        raise NoMatch(f"{name} hides the elements")
-    parts = _parts(b, given(node, 0))
+        raise NoMatch(f"the elements that {name} returns are unknown")
+    # Ops that change a sequence: first the elements before, then the change.
+    elements = _elements(b, given(node, 0))
     if name == "SequenceErase":
-        del parts[_place(node, 1, len(parts), len(parts) - 1)]
+        del elements[_position(node, 1, len(elements), len(elements) - 1)]
     if name == "SequenceInsert":
-        parts.insert(_place(node, 2, len(parts), len(parts)), given(node, 1))
-    return parts
+        elements.insert(_position(node, 2, len(elements), len(elements)), given(node, 1))
+    return elements
 
 
-def _place(node: Node, slot: int, length: int, last: int) -> int:
-    """Where an op changes a sequence: at the end, unless an input says otherwise."""
+def _position(node: Node, slot: int, length: int, last: int) -> int:
+    """The position at which an op changes a sequence; the default is the end."""
     value = optional(node, slot)
     where = last if value is None else place_in(length, value.tensor, last)
     if where is None:
@@ -97,24 +101,26 @@ def _place(node: Node, slot: int, length: int, last: int) -> int:
 
 
 def _split(b: Builder, node: Node) -> list[Value]:
+    """The elements of a SplitToSequence as outputs of a Split."""
     whole, split = given(node, 0), optional(node, 1)
     axis = axis_of(node.attrs["axis"], whole.tensor.rank)
     sizes = part_sizes(whole.tensor.dims[axis], None if split is None else split.tensor)
     if sizes is None:
-        raise NoMatch("how many parts there are is not known")
+        raise NoMatch("the number of elements is unknown")
     numbers = [s for s in sizes if isinstance(s, int)]
     if not sizes:
         return []
     given_sizes = b.ints(*numbers) if len(numbers) == len(sizes) else split
     need(given_sizes is not None and given_sizes.tensor.dtype is I64, "the sizes are not int64")
-    parts = b.node("Split", whole, given_sizes, outputs=len(sizes), axis=axis).outputs
+    elements = b.node("Split", whole, given_sizes, outputs=len(sizes), axis=axis).outputs
+    # keepdims counts only without `split`: slices of size 1 then lose the axis.
     if node.attrs["keepdims"] or split is not None:
-        return list(parts)
-    return [b.Squeeze(part, b.ints(axis)) for part in parts]
+        return list(elements)
+    return [b.Squeeze(part, b.ints(axis)) for part in elements]
 
 
 def collect_sequences(graph: Graph) -> None:
-    """Sequences that a Loop fills, one element a pass, to be joined after it, are never made."""
+    """Turn sequences that a Loop fills, one element per iteration, into scan outputs."""
     for each in list(graph.family()):
         for node in list(each.nodes):
             if node.op.key == ("", "Loop"):
@@ -122,37 +128,43 @@ def collect_sequences(graph: Graph) -> None:
 
 
 def _collect(node: Node) -> None:
+    """Let one Loop collect the elements of its sequences."""
     body: Graph = node.attrs["body"]
     n_carried = len(node.inputs) - 2
-    found = {i: v for i in range(n_carried) if (v := _appended(node, body, i)) is not None}
-    if not found:
+    appended = {i: v for i in range(n_carried) if (v := _appended(node, body, i)) is not None}
+    if not appended:
         return
-    readers = [(r, found[i]) for i in found for r, _ in node.outputs[i].uses]
+    # Each ConcatFromSequence after the Loop becomes an output of it.
+    readers = [(r, appended[i]) for i in appended for r, _ in node.outputs[i].uses]
     n_stacked = len(body.outputs) - 1 - n_carried
-    axes, joins, made = [0] * n_stacked, [collect.STACKED] * n_stacked, []
+    axes, joins, results = [0] * n_stacked, [collect.STACKED] * n_stacked, []
     for reader, _ in readers:
         axes.append(reader.attrs["axis"])
         is_new = reader.attrs["new_axis"]
         joins.append(collect.STACKED_ELEMENTS if is_new else collect.JOINED_ELEMENTS)
         old = reader.outputs[0]
-        made.append(Value(old.name, old.fact))
+        results.append(Value(old.name, old.fact))
         old.name = ""
-        reader.graph.replace(old, made[-1])
+        reader.graph.replace(old, results[-1])
         reader.graph.remove(reader)
-    inserts = [body.outputs[1 + i].node for i in found]
-    drop_carried(node, body, frozenset(found))
+    inserts = [body.outputs[1 + i].node for i in appended]
+    # The sequences are carried no longer, so that nothing reads the SequenceInsert.
+    drop_carried(node, body, frozenset(appended))
     for insert in inserts:
         assert insert is not None
         body.remove(insert)
-    declared = (*body.declared, *(None for _ in readers))  # a join of no elements is an error
+    declared = (
+        *body.declared,
+        *(None for _ in readers),
+    )  # without iterations the concatenation is an error
     body.set_outputs([*body.outputs, *(tensor for _, tensor in readers)], declared)
-    node.graph.add_outputs(node, made)
+    node.graph.add_outputs(node, results)
     node.op = collect.loop
     node.attrs = {"body": body, "axes": tuple(axes), "joins": tuple(joins)}
 
 
 def _appended(node: Node, body: Graph, position: int) -> Value | None:
-    """What each pass puts at the end of a carried sequence, if it does only that with it."""
+    """The tensor that each iteration appends to a carried sequence, if it is used only so."""
     initial, final = node.inputs[2 + position], node.outputs[position]
     inner, out = body.inputs[2 + position], body.outputs[1 + position]
     insert = out.node
@@ -160,15 +172,17 @@ def _appended(node: Node, body: Graph, position: int) -> Value | None:
         return None
     if insert is None or insert.op.key != ("", "SequenceInsert") or insert.graph is not body:
         return None
-    is_alone = inner.uses == [(insert, 0)] and not inner.n_exits and not out.uses
-    if not is_alone or out.n_exits != 1 or optional(insert, 2) is not None:
+    # The body must only append to the sequence, and only concatenations may read the result.
+    is_only_appended = inner.uses == [(insert, 0)] and not inner.n_exits and not out.uses
+    if not is_only_appended or out.n_exits != 1 or optional(insert, 2) is not None:
         return None
     readers = [r for r, _ in final.uses]
     if any(r.op.key != ("", "ConcatFromSequence") or r.graph is not node.graph for r in readers):
-        return None  # one in a body may never run, and must not for a sequence without elements
+        return None  # a body may never run, and concatenating no elements is an error
     tensor = given(insert, 1)
     ranks = [tensor.tensor.shape, *(r.outputs[0].tensor.shape for r in readers)]
     return None if None in ranks else tensor
 
 
-RULES: Final = (*element, *joined, *content)
+# collect_sequences is a pass of its own: it changes a Loop and its body.
+RULES: Final = (*sequence_at, *concat_from_sequence, *optional_get_element)

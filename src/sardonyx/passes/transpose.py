@@ -1,4 +1,4 @@
-"""Transposes: two are one, one that moves nothing is none."""
+"""Transpose rules: combine two consecutive Transposes, remove identity permutations."""
 
 from __future__ import annotations
 
@@ -12,30 +12,34 @@ from sardonyx.passes.rule import need, rule
 x = hole("x")
 
 
-def order_of(node: Node) -> tuple[int, ...]:
-    """The permutation of a Transpose; dims are reversed where none is given."""
+def permutation_of(node: Node) -> tuple[int, ...]:
+    """The permutation of a Transpose; without `perm` it reverses the dims."""
     perm, shape = node.attrs["perm"], node.outputs[0].tensor.shape
-    need(perm is not None or shape is not None, "the rank is open")
+    need(perm is not None or shape is not None, "the rank is unknown")
+    # ONNX: the default reverses the dims.
     return tuple(perm) if perm is not None else tuple(reversed(range(len(shape or ()))))
 
 
-@rule(P.Transpose(P.Transpose(x).named("inner")).named("outer"), ort="TransposeOptimizer")
+@rule(P.Transpose(P.Transpose(x).named("inner")).named("outer"), aliases="TransposeOptimizer")
 def transpose_twice(b: Builder, x: Value, inner: Node, outer: Node) -> Value:
-    need(x.tensor.shape is not None, "the rank is open, and an order may not fit it")
-    first, second = order_of(inner), order_of(outer)
-    together = tuple(first[i] for i in second)
-    if together == tuple(range(len(together))):
+    """Combine two Transposes; permutations that undo each other vanish."""
+    need(x.tensor.shape is not None, "the rank is unknown, so a permutation may not fit it")
+    first, second = permutation_of(inner), permutation_of(outer)
+    # Axis i of the result is axis second[i] of the inner result, which is first[second[i]] of x.
+    combined = tuple(first[i] for i in second)
+    if combined == tuple(range(len(combined))):
         return x
-    made: Value = b.Transpose(x, perm=together)
-    return made
+    return b.Transpose(x, perm=combined)
 
 
-@rule(P.Transpose(x).named("node"), ort="TransposeOptimizer")
+@rule(P.Transpose(x).named("node"), aliases="TransposeOptimizer")
 def transpose_nothing(b: Builder, x: Value, node: Node) -> Value:
-    need(x.tensor.shape is not None, "the rank is open, and the order may not fit it")
-    perm = order_of(node)
-    need(perm == tuple(range(len(perm))), "dims move")
+    """Remove a Transpose with the identity permutation."""
+    need(x.tensor.shape is not None, "the rank is unknown, so the permutation may not fit it")
+    perm = permutation_of(node)
+    need(perm == tuple(range(len(perm))), "it permutes dims")
     return x
 
 
+# Pairs before identities: the combination of two may be an identity.
 RULES: Final[tuple[Any, ...]] = (*transpose_twice, *transpose_nothing)

@@ -12,7 +12,7 @@ from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops import family_of, module_of
 from sardonyx.ops.builder import Builder, Operand
 from sardonyx.ops.gradients import Decomposition, GradientBuilder, rule_of
-from sardonyx.passes.fold import FoldingBuilder
+from sardonyx.passes.constant_folding import FoldingBuilder
 from sardonyx.passes.options import PassOptions
 from sardonyx.train.stops import stops_at_input, stops_at_output
 

@@ -18,7 +18,7 @@ from sardonyx.load import LoadOptions, load
 from sardonyx.load.model import Declared, Model
 from sardonyx.load.source import read_model
 from sardonyx.ops.gradients import Decomposition, ranked, rule_of
-from sardonyx.passes.driver import prune
+from sardonyx.passes.replace import prune
 from sardonyx.train.backward import Backward, Gradients, flow, takes_gradients
 from sardonyx.train.nodes import with_gradients
 from sardonyx.train.prepare import prepare

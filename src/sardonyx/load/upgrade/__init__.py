@@ -140,8 +140,7 @@ def as_scalar(b: Builder, x: Value | None) -> Value | None:
     """A tensor of one element reshaped to rank 0."""
     if x is None:
         return None
-    made: Value = b.Reshape(x, b.const(np.zeros(0, np.int64)))
-    return made
+    return b.Reshape(x, b.const(np.zeros(0, np.int64)))
 
 
 def family_of_replaced(domain: str, name: str) -> str | None:

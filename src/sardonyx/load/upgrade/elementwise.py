@@ -92,7 +92,7 @@ def clip_bounds_become_inputs(b: Builder, node: OldNode) -> Value:
 
 def _two(b: Builder, x: Any, axis: int) -> tuple[Value, ...]:
     """The two parts of an axis of two."""
-    parts: tuple[Value, ...] = b.Split(x, b.ints(1, 1), axis=axis, outputs=2)
+    parts: tuple[Value, ...] = b.node("Split", x, b.ints(1, 1), axis=axis, outputs=2).outputs
     return parts
 
 
@@ -136,8 +136,7 @@ def scaled_silu(b: Builder, node: OldNode) -> Any:
 
 
 def _times(b: Builder, x: Any, factor: float) -> Value:
-    made: Value = b.Mul(x, b.CastLike(b.const(np.float32(factor)), x))
-    return made
+    return b.Mul(x, b.CastLike(b.const(np.float32(factor)), x))
 
 
 @upgrade("Affine", below=ANY)

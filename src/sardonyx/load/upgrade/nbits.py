@@ -40,10 +40,9 @@ def _product(b: Builder, node: OldNode, x: Any, slot: int, columns: str) -> Valu
     """The product with the weights, scales and bias that begin at an input."""
     weights, scales, bias = (node.input(slot + i) for i in range(3))
     given = {k: node.attrs[k] for k in _SHARED if k in node.attrs}
-    made: Value = b.MatMulNBits(
+    return b.MatMulNBits(
         x, weights, scales, None, None, bias, domain=MICROSOFT, N=node.attr(columns), **given
     )
-    return made
 
 
 @upgrade("MatMulNBitsQkv", below=ANY, domain=MICROSOFT)

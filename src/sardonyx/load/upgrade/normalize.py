@@ -26,7 +26,7 @@ def outputs_decided_on_training(b: Builder, node: OldNode) -> Any:
     if node.n_outputs == 1:
         made = b.BatchNormalization(*inputs, **kept)
         return made if is_per_channel else b.Reshape(made, b.Shape(node.needed(0)))
-    y, mean, var = b.BatchNormalization(*inputs, outputs=3, training_mode=1, **kept)
+    y, mean, var = b.node("BatchNormalization", *inputs, outputs=3, training_mode=1, **kept).outputs
     saved = [mean, var, *_statistics(b, inputs[0])]
     if is_per_channel:
         return y, *saved

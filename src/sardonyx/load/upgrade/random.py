@@ -27,7 +27,7 @@ def ratio_becomes_an_input(b: Builder, node: OldNode) -> Any:
 @upgrade("BiasDropout", below=ANY, domain=MICROSOFT)
 def bias_dropout_residual(b: Builder, node: OldNode) -> Any:
     x, bias, residual, *rest = (node.input(i) for i in range(5))
-    y, mask = b.Dropout(b.Add(x, bias), *rest, outputs=2, **node.attrs)
+    y, mask = b.node("Dropout", b.Add(x, bias), *rest, outputs=2, **node.attrs).outputs
     return y if residual is None else b.Add(y, residual), mask
 
 
@@ -38,20 +38,19 @@ def _bits(b: Builder, mask: Any) -> Value:
     padded = b.Pad(flat, b.Concat(b.ints(0), missing, axis=0))
     powers = b.const(np.uint32(1) << np.arange(32, dtype=np.uint32))
     rows = b.Mul(b.Reshape(padded, b.ints(-1, 32)), powers)
-    made: Value = b.ReduceSum(rows, b.ints(1), keepdims=0)
-    return made
+    return b.ReduceSum(rows, b.ints(1), keepdims=0)
 
 
 @upgrade("BitmaskDropout", below=ANY, domain=MICROSOFT)
 def dropout_in_bits(b: Builder, node: OldNode) -> Any:
-    y, mask = b.Dropout(*node.inputs, outputs=2, **node.attrs)
+    y, mask = b.node("Dropout", *node.inputs, outputs=2, **node.attrs).outputs
     return y, None if node.n_outputs < 2 else _bits(b, mask)
 
 
 @upgrade("BitmaskBiasDropout", below=ANY, domain=MICROSOFT)
 def bias_dropout_in_bits(b: Builder, node: OldNode) -> Any:
     x, bias, residual, *rest = (node.input(i) for i in range(5))
-    y, mask = b.Dropout(b.Add(x, bias), *rest, outputs=2, **node.attrs)
+    y, mask = b.node("Dropout", b.Add(x, bias), *rest, outputs=2, **node.attrs).outputs
     if residual is not None:
         y = b.Add(y, residual)
     return y, None if node.n_outputs < 2 else _bits(b, mask)

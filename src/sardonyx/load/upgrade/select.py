@@ -16,12 +16,14 @@ def count_becomes_an_input(b: Builder, node: OldNode) -> Any:
     count = node.attr("k")
     if count is None:
         raise InvalidGraph(f"TopK of opset {node.version} needs the attribute k")
-    return b.TopK(node.needed(0), b.ints(count), outputs=2, axis=node.attr("axis", -1))
+    return b.node(
+        "TopK", node.needed(0), b.ints(count), outputs=2, axis=node.attr("axis", -1)
+    ).outputs
 
 
 @upgrade("Unique", below=ANY, domain=MICROSOFT)
 def in_order_of_appearance(b: Builder, node: OldNode) -> Any:
-    y, _, places, counts = b.Unique(node.input(0), sorted=0, outputs=4)
+    y, _, places, counts = b.node("Unique", node.input(0), sorted=0, outputs=4).outputs
     return y, places, counts
 
 

@@ -1,0 +1,178 @@
+"""Fusions into Conv and Gemm: batch normalization, scales, biases and activations."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.graph.dtype import F32
+from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.op import MICROSOFT
+from sardonyx.ops.builder import Builder
+from sardonyx.passes.pattern import P, hole, scalar
+from sardonyx.passes.rule import known_size, need, present, ranked, rule
+
+x, w, bias, factor = hole("x"), hole("w"), hole("bias"), hole("factor")
+# Whether it has a bias is asked by the rule: `rest` admits both.
+_CONV: Final = P.Conv(x, w, rest=True).named("conv")
+
+
+def _bias(conv: Node) -> Value | None:
+    """The bias of a Conv, if it has one."""
+    return conv.inputs[2] if len(conv.inputs) > 2 else None
+
+
+def _conv(b: Builder, conv: Node, w: Value, bias: Value | None) -> Value:
+    """The Conv with other weights and another bias."""
+    return b.Conv(conv.inputs[0], w, bias, like=conv.outputs[0], **conv.attrs)
+
+
+def _need_per_channel(value: Value, rank: int) -> None:
+    """Abandon a rewrite unless a constant has one element, or one per channel at this rank."""
+    shape = present(value.tensor.static, "not a constant")
+    need(value.is_const, "not a constant")
+    channels = (1,) * (rank - len(shape)) + shape
+    need(
+        len(shape) <= rank and all(d == 1 for i, d in enumerate(channels) if i != 1),
+        "not per channel",
+    )
+
+
+@rule(
+    P.BatchNormalization(_CONV, hole("scale"), hole("shift"), hole("mean"), hole("var")).named(
+        "norm"
+    ),
+    aliases="ConvBNFusion conv_norm",
+)
+def conv_batch_norm(  # noqa: PLR0913 - the holes of the pattern
+    b: Builder,
+    x: Value,
+    w: Value,
+    conv: Node,
+    scale: Value,
+    shift: Value,
+    mean: Value,
+    var: Value,
+    norm: Node,
+) -> Value:
+    """Fold a BatchNormalization with constant statistics into weights and bias."""
+    old = _bias(conv)
+    vectors = (scale, shift, mean, var, *(() if old is None else (old,)))
+    need(w.is_const and all(v.is_const for v in vectors), "weights are not constant")
+    # In training the statistics are those of the batch.
+    need(not norm.attrs["training_mode"], "statistics come from the batch")
+    dtype = w.tensor.dtype
+    need(all(v.tensor.dtype is dtype for v in vectors), "types differ")
+    gamma, beta, centre, spread, *bias = (_as_float64(v) for v in vectors)
+    # gamma (conv + bias - mean) / sqrt(var + eps) + beta is a factor and a shift per channel. In
+    # float64: the result is rounded once, to the type of the weights.
+    with np.errstate(all="ignore"):
+        factor = gamma / np.sqrt(spread + norm.attrs["epsilon"])
+        moved = beta - (centre - bias[0] if bias else centre) * factor
+    return _conv(b, conv, _scaled(b, w, factor), b.const(moved, dtype))
+
+
+def _as_float64(vector: Value) -> Any:
+    """The numbers of a short constant in float64, for exact sums."""
+    const = present(vector.const, "not a constant")
+    need(const.is_small, "not a short constant")
+    return const.read().astype(np.float64)
+
+
+def _channel_vector(value: Value, w: Value) -> Any:
+    """A constant with one element or one per channel, as one number per channel."""
+    channels = known_size(w.tensor.dims[0], "the number of channels is unknown")
+    numbers = _as_float64(value).reshape(-1)
+    need(numbers.size in (1, channels), "it adds channels")
+    return np.broadcast_to(numbers, (channels,))
+
+
+def _scaled(b: Builder, w: Value, factor: Any) -> Value:
+    """Weights with each output channel multiplied by its factor."""
+    vector = b.const(factor.reshape(-1, *(1,) * (w.tensor.rank - 1)), w.tensor.dtype)
+    return b.Mul(w, vector, like=w)
+
+
+@rule(_CONV * factor, aliases="ConvMulFusion")
+def conv_scale(b: Builder, x: Value, w: Value, conv: Node, factor: Value) -> Value:
+    """Fold a multiplication by a constant per channel into weights and bias."""
+    old = _bias(conv)
+    ranked(w)
+    _need_per_channel(factor, w.tensor.rank)
+    need(w.is_const and (old is None or old.is_const), "weights are not constant")
+    need(factor.tensor.dtype is w.tensor.dtype, "types differ")
+    # (conv + bias) * factor scales the bias too.
+    vector = _channel_vector(factor, w)
+    bias = None if old is None else b.const(_as_float64(old) * vector, w.tensor.dtype)
+    return _conv(b, conv, _scaled(b, w, vector), bias)
+
+
+@rule(_CONV + bias, aliases="ConvAddFusion")
+def conv_shift(b: Builder, x: Value, w: Value, conv: Node, bias: Value) -> Value:
+    """Fold the addition of a constant per channel into the bias."""
+    old = _bias(conv)
+    ranked(w)
+    _need_per_channel(bias, w.tensor.rank)
+    need(bias.tensor.dtype is w.tensor.dtype, "types differ")
+    vector = (
+        _channel_vector(bias, w) if old is None else _channel_vector(bias, w) + _as_float64(old)
+    )
+    return _conv(b, conv, w, b.const(vector, w.tensor.dtype))
+
+
+@rule(P.MatMul(x, w) + bias, aliases="MatMulAddFusion")
+def matmul_bias(b: Builder, x: Value, w: Value, bias: Value) -> Value:
+    """Fuse MatMul and Add of a bias per column into one Gemm."""
+    ranked(x, w)
+    # Gemm has no batches; MatMul with a bias of higher rank stays.
+    need(x.tensor.rank == 2 and w.tensor.rank == 2, "operands are not matrices")
+    need(
+        bias.tensor.shape == w.tensor.dims[1:] or bias.tensor.shape == (1, w.tensor.dims[1]),
+        "the bias is not one number per column",
+    )
+    need(x.tensor.dtype.is_float, "not floating point")
+    return b.Gemm(x, w, bias)
+
+
+# Clip, which has inputs, is handled apart.
+_ACTIVATIONS: Final = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid")
+
+
+def _activation(node: Node) -> list[float]:
+    """The parameters of an activation in the order of FusedConv's activation_params."""
+    name = node.op.name
+    if name == "LeakyRelu":
+        return [node.attrs["alpha"]]
+    if name == "HardSigmoid":
+        return [node.attrs["alpha"], node.attrs["beta"]]
+    if name != "Clip":
+        return []
+    bounds = [scalar(node.inputs[i]) if len(node.inputs) > i else None for i in (1, 2)]
+    need(None not in bounds, "bounds are not constant")
+    return [v for v in bounds if v is not None]
+
+
+@rule(
+    *(getattr(P, op)(_CONV).named("act") for op in _ACTIVATIONS),
+    P.Clip(_CONV, rest=True).named("act"),
+    aliases="ConvActivationFusion",
+)
+def conv_activation(b: Builder, x: Value, w: Value, conv: Node, act: Node) -> Value:
+    """Fuse a Conv and its activation into FusedConv."""
+    # As onnxruntime, so that saved models load there.
+    need(x.tensor.dtype is F32, "FusedConv is for float32")
+    params = tuple(_activation(act))
+    return b.FusedConv(
+        *conv.inputs,
+        domain=MICROSOFT,
+        like=conv.outputs[0],
+        activation=act.op.name.encode(),
+        activation_params=params if params else None,
+        **conv.attrs,
+    )
+
+
+# The results of these are standard ops; FusedConv is one of com.microsoft, hence a higher level.
+BASIC: Final[tuple[Any, ...]] = (*conv_batch_norm, *conv_scale, *conv_shift, *matmul_bias)
+EXTENDED: Final[tuple[Any, ...]] = conv_activation

@@ -1,0 +1,339 @@
+"""Elementwise fusion: groups of elementwise nodes become one Chain node or an epilogue.
+
+A group is compiled into a `Code`, a small program that one kernel interprets block by block, so
+intermediate results stay in cache. A group whose operand is the result of a matmul becomes the
+epilogue of that matmul instead and is applied to its accumulators.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sardonyx.base.records import frozen
+from sardonyx.graph.dtype import BF16, F16, F32, I8, U8, U64
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.op import INTERNAL, ONNX, Op, allowed
+from sardonyx.ops import lookup
+from sardonyx.ops.builder import Builder
+from sardonyx.ops.elementwise.chain import (
+    CONVERSIONS,
+    ELEMENTWISE,
+    STEPS,
+    TYPES,
+    Code,
+    Instruction,
+    instruction_of,
+    joined,
+)
+from sardonyx.passes.replace import replace_value
+
+# Limits of the native chain kernel: operands, instructions (as _weight estimates them), dims.
+MAX_OPERANDS: Final = 12
+MAX_WEIGHT: Final = 36
+MAX_RANK: Final = 10
+# Ops that become several native instructions, with the largest count.
+_WEIGHTS: Final = {"Pow": 6, "Cast": 3, "Clip": 2, "Shrink": 3, "SwiGLU": 2, "FastGelu": 2,
+                   "BiasGelu": 2, "DequantizeLinear": 2, "QuantizeLinear": 2}  # fmt: skip
+EIGHT_BITS: Final = (U8, I8)
+_VARIADIC: Final = frozenset(("Max", "Min", "Sum", "Mean"))
+
+
+class _Group:
+    """Nodes that become one; the first is the root, whose output is that of the group."""
+
+    __slots__ = ("members", "operands", "weight")
+
+    def __init__(self, root: Node) -> None:
+        self.members = [root]
+        self.operands = dict.fromkeys(v for v in root.inputs if v is not None)
+        self.weight = _weight(root)
+
+    @property
+    def root(self) -> Node:
+        """The node whose output the group computes."""
+        return self.members[0]
+
+    def accepts(self, node: Node) -> bool:
+        """Whether a node, all of whose readers are members, may become a member."""
+        if node.marks != self.root.marks:
+            return False
+        shape, whole = node.outputs[0].tensor.dims, self.root.outputs[0].tensor.dims
+        # A producer of fewer elements would be computed again for each one that it broadcasts to;
+        # one element is computed once per block.
+        if shape != whole and (len(shape) > len(whole) or any(d != 1 for d in shape)):
+            return False
+        # Two roundings to float16 in one group: the value between them would be kept in float32
+        # until the group runs, twice the memory of the rounded one.
+        if _rounds_to_float16(node) and any(map(_rounds_to_float16, self.members)):
+            return False
+        n_more = sum(1 for v in node.inputs if v is not None and v not in self.operands) - 1
+        return (
+            self.weight + _weight(node) <= MAX_WEIGHT
+            and len(self.operands) + n_more <= MAX_OPERANDS
+        )
+
+    def add(self, node: Node) -> None:
+        """Make a node a member; its operands replace its result among the group's operands."""
+        self.members.append(node)
+        self.weight += _weight(node)
+        del self.operands[node.outputs[0]]
+        self.operands.update(dict.fromkeys(v for v in node.inputs if v is not None))
+
+    def current_operands(self) -> list[Value]:
+        """The operands as they are now: earlier groups may have replaced them."""
+        made = {n.outputs[0] for n in self.members}
+        values = (v for n in self.members for v in n.inputs if v is not None and v not in made)
+        return list(dict.fromkeys(values))
+
+    def code(self, operands: list[Value]) -> Code:
+        """The program of the group over these operands."""
+        number: dict[Value, int] = {v: i for i, v in enumerate(operands)}
+        code: list[Instruction] = []
+        for node in reversed(self.members):  # each after those it reads
+            code.append(instruction_of(node, number.__getitem__))
+            number[node.outputs[0]] = len(number)
+        return tuple(code)
+
+
+def _rounds_to_float16(node: Node) -> bool:
+    """Whether a node casts to a narrower float type."""
+    if node.op.name != "Cast" or node.inputs[0] is None:
+        return False
+    made = node.outputs[0].tensor.dtype
+    return made in (F16, BF16) and node.inputs[0].tensor.dtype.bits > made.bits
+
+
+def _weight(node: Node) -> int:
+    """The number of native instructions that a node becomes, at most."""
+    name = node.op.name
+    return len(node.inputs) + 1 if name in _VARIADIC else _WEIGHTS.get(name, 1)
+
+
+def fuse_chains(graph: Graph, into_matmuls: bool = True) -> None:
+    """Fuse elementwise nodes of a graph and its bodies; `into_matmuls`: as epilogues too."""
+    if into_matmuls:
+        _fuse_biases(graph)
+    order = graph.sorted_nodes()
+    chain = lookup(INTERNAL, "Chain")
+    assert chain is not None
+    positions = {node: i for i, node in enumerate(order)}
+    for group in reversed(_groups(order)):  # in execution order: an epilogue may be extended again
+        if into_matmuls and _fuse_into_matmul(graph, group, positions):
+            continue
+        if len(group.members) > 1:
+            operands = group.current_operands()
+            made = _replace_group(graph, group, chain, operands, {"code": group.code(operands)})
+            if into_matmuls and made.outputs[0].tensor.dtype in EIGHT_BITS:
+                from sardonyx.passes.lookup_tables import tabulate  # only quantized models
+
+                tabulate(graph, made)
+    for node in order:
+        for _, body in node.subgraphs:
+            fuse_chains(body, into_matmuls)
+
+
+def _fuse_biases(graph: Graph) -> None:
+    """Let each matmul take its own bias first, before its result joins a larger group."""
+    for node in list(graph.nodes):
+        if node.op.key == (ONNX, "Add") and _fits(node):
+            constants = [v for v in node.inputs if v is not None and v.is_const]
+            # Else the Add could end up in the epilogue of the other operand's matmul, and this
+            # result would be written to memory for it.
+            if len(constants) == 1:
+                _fuse_into_matmul(graph, _Group(node), defaultdict(int))
+
+
+def _groups(order: list[Node]) -> list[_Group]:
+    """Put every elementwise node into one group; returned from the last to the first.
+
+    Invariant: all readers of a member other than the root are members. So no path leaves a group
+    and returns to it, and fusing cannot create a cycle.
+    """
+    groups: list[_Group] = []
+    of: dict[Node, _Group] = {}
+    for node in reversed(order):
+        if node.op.key in CONVERSIONS:
+            if not _is_per_tensor_conversion(node):
+                continue
+        elif node.op.key not in ELEMENTWISE or not _fits(node):
+            continue
+        value = node.outputs[0]
+        group = of.get(value.uses[0][0]) if value.uses and not value.n_exits else None
+        is_inner = group is not None and all(of.get(n) is group for n, _ in value.uses)
+        if group is not None and is_inner and group.accepts(node):
+            group.add(node)
+        else:
+            group = _Group(node)
+            groups.append(group)
+        of[node] = group
+    return groups
+
+
+def _fits(node: Node) -> bool:
+    """Whether a node can be an instruction of a chain."""
+    facts = [v.fact for v in (*node.outputs, *node.inputs) if v is not None]
+    known = [f for f in facts if isinstance(f, Fact) and f.shape is not None and f.dtype in TYPES]
+    rank = len(known[0].dims) if known else 0
+    # The bounds of Clip may have more axes than what they bound.
+    if len(known) < len(facts) or rank > MAX_RANK or any(len(f.dims) > rank for f in known):
+        return False
+    return node.op.name != "Pow" or known[-1].dtype is not U64
+
+
+def _is_per_tensor_conversion(node: Node) -> bool:
+    """Whether a node (de)quantizes float32 with one scale for all elements."""
+    if not _fits(node):
+        return False
+    attrs, (x, *rest) = node.attrs, (v.tensor for v in node.inputs if v is not None)
+    y = node.outputs[0].tensor
+    real, quantized = (x, y) if node.op.name == "QuantizeLinear" else (y, x)
+    is_single = all(d == 1 for fact in rest for d in fact.dims)
+    is_float = real.dtype is F32 and rest[0].dtype is F32 and attrs.get("precision", 0) in (0, 1)
+    return is_single and is_float and quantized.dtype in STEPS
+
+
+@frozen
+class _EpilogueTarget:
+    """A matmul that a group may become the epilogue of, with a Reshape between or not."""
+
+    node: Node
+    operand: Value  # of the group: the result of the matmul, or of the Reshape after it
+    reshape: Node | None
+
+    @property
+    def matmul(self) -> Value:
+        """The result of the matmul."""
+        return self.node.outputs[0]
+
+    def accepts(self, other: Value) -> bool:
+        """Whether another operand of the group can be an operand of the epilogue."""
+        fact, matmul = other.tensor, self.matmul.tensor
+        if fact.dtype not in allowed(self.node.op, self.node.op.inputs[-1]):
+            return False
+        if self.reshape is None:
+            return True
+        # A vector along the last axis broadcasts on both sides of the Reshape; a full tensor needs
+        # the inverse Reshape.
+        if len(fact.dims) > len(matmul.dims) or any(d != 1 for d in fact.dims[:-1]):
+            return fact.dims == self.operand.tensor.dims and self._shape_of_matmul() is not None
+        is_same = matmul.dims[-1:] == self.operand.tensor.dims[-1:]
+        return is_same or all(d == 1 for d in fact.dims)
+
+    def _shape_of_matmul(self) -> tuple[int, ...] | None:
+        """The Reshape target that gives a tensor of the operand's shape that of the matmul."""
+        fact = self.matmul.tensor
+        if len(fact.dims) == 2 and isinstance(last := fact.dims[1], int) and last > 0:
+            return -1, last
+        return fact.static
+
+    def fitted(self, graph: Graph, other: Value) -> Value:
+        """Another operand in a shape that broadcasts to the matmul's result."""
+        if self.reshape is None or other.tensor.dims != self.operand.tensor.dims:
+            return other
+        target = self._shape_of_matmul()
+        assert target is not None
+        builder = Builder(graph)
+        made: Value = builder.Reshape(other, builder.ints(*target), like=self.matmul)
+        builder.made[0].marks = self.node.marks
+        made.fact = other.tensor.shaped(self.matmul.tensor.dims)
+        return made
+
+
+def _fuse_into_matmul(graph: Graph, group: _Group, positions: dict[Node, int]) -> bool:
+    """Make a group the epilogue of the last matmul among its operands; return whether it is."""
+    operands = group.current_operands()
+    targets = [target for v in operands if (target := _epilogue_target(v, group)) is not None]
+    if not targets:
+        return False
+    # The last one in execution order: the other operands exist by then.
+    target = max(targets, key=lambda s: positions[s.node])
+    node, others = target.node, [v for v in operands if v is not target.operand]
+    first, n_first = node.attrs["code"] or (), len(node.inputs) - len(node.op.inputs) + 2
+    n_values = len(first) + n_first + len(others)
+    if n_values > MAX_WEIGHT or not all(target.accepts(v) for v in others):
+        return False
+    code = group.code([target.operand, *others])
+    # A matmul that already has an epilogue runs the new code after it.
+    code = joined(first, n_first, code, len(others) + 1) if first else code
+    inputs = [*node.inputs, *(target.fitted(graph, v) for v in others)]
+    made = _replace_group(graph, group, node.op, inputs, {**node.attrs, "code": code}, target)
+    positions[made] = positions[group.root]
+    if target.reshape is not None:
+        graph.remove(target.reshape)
+    graph.remove(node)
+    return True
+
+
+def _epilogue_target(value: Value, group: _Group) -> _EpilogueTarget | None:
+    """The matmul that computes a value, if the whole group may be its epilogue."""
+    node, reshape = value.node, None
+    if node is not None and node.op.key == (ONNX, "Reshape"):
+        reshape, source = node, node.inputs[0]
+        is_private = source is not None and len(source.uses) == 1 and not source.n_exits
+        node = source.node if source is not None and is_private else None
+    if node is None or node.op.domain != INTERNAL or not accepts_epilogue(node.op):
+        return None
+    if len(node.outputs) != 1 or node.graph is not group.root.graph:
+        return None
+    if node.marks != group.root.marks or not _has_epilogue_type(node, group, value):
+        return None
+    # The group must be the only reader: the result before the epilogue is never written.
+    members = set(group.members)
+    if value.n_exits or any(n not in members for n, _ in value.uses):
+        return None
+    return None if any(map(_divides_ints, members)) else _EpilogueTarget(node, value, reshape)
+
+
+def _has_epilogue_type(node: Node, group: _Group, value: Value) -> bool:
+    """Whether types and shape allow a group to be applied to a matmul's float32 accumulators."""
+    out, op = group.root.outputs[0].tensor, node.op
+    if node.outputs[0].tensor.dtype is not F32 or value.tensor.shape != out.shape:
+        return False
+    # If the op ties the type of its result to that of an input, the epilogue cannot change it.
+    return out.dtype is F32 or all(s.type != op.outputs[0].type for s in op.inputs[:-1])
+
+
+def accepts_epilogue(op: Op) -> bool:
+    """Whether an op is a matmul that may have a code and its operands after its inputs."""
+    return "code" in op.attrs and op.name != "Chain" and op.max_inputs is None
+
+
+def _divides_ints(node: Node) -> bool:
+    """Whether a node may fail on its data, which an epilogue cannot report."""
+    return node.op.name in ("Div", "Mod") and node.outputs[0].tensor.dtype.is_integer
+
+
+def _replace_group(
+    graph: Graph,
+    group: _Group,
+    op: Op,
+    inputs: Sequence[Value | None],
+    attrs: dict[str, Any],
+    target: _EpilogueTarget | None = None,
+) -> Node:
+    """Replace a group by one node that has the name of the root."""
+    old = group.root.outputs[0]
+    new = graph.add(op, inputs, attrs, name=group.root.name)
+    new.marks = group.root.marks
+    made = new.outputs[0]
+    made.fact = old.tensor.plain()
+    if target is not None and target.reshape is not None:
+        made.fact = old.tensor.shaped(target.matmul.tensor.dims)
+        # The epilogue comes before the Reshape now.
+        old_reshape = target.reshape
+        reshaped = graph.add(
+            old_reshape.op,
+            [made, *old_reshape.inputs[1:]],
+            dict(old_reshape.attrs),
+            name=old_reshape.name,
+        )
+        reshaped.marks = new.marks
+        made = reshaped.outputs[0]
+        made.fact = old.tensor.plain()
+    replace_value(graph, old, made)
+    for node in group.members:
+        graph.remove(node)
+    return new

@@ -1,0 +1,1 @@
+"""NHWC (channels-last) layout: `propagate` chooses the layout of values, `rules` rewrites ops."""

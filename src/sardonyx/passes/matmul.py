@@ -1,0 +1,165 @@
+"""Matmul lowering: MatMul, FusedMatMul and Gemm become one internal MatMul op.
+
+It has flags for transposed operands, a factor (alpha) and an epilogue, so Transposes and scales
+around it are folded into its attributes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+from sardonyx.graph.dtype import BF16, F16, F32
+from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
+from sardonyx.ops.builder import Builder
+from sardonyx.ops.elementwise.chain import Code, Instruction
+from sardonyx.ops.matmul.internal import TYPES
+from sardonyx.passes.pattern import P, hole, scalar
+from sardonyx.passes.rule import need, present, ranked, rule
+from sardonyx.passes.transpose import permutation_of
+
+a, b_, x, factor = hole("left"), hole("right"), hole("x"), hole("factor")
+# Types with float32 accumulators, to which an epilogue is applied before they are rounded.
+FLOAT32_ACCUMULATED: Final = (F32, F16, BF16)
+
+
+def _matmul(b: Builder, left: Value, right: Value, *operands: Value, **attrs: Any) -> Value:
+    """The output of a new internal MatMul."""
+    return b.MatMul(left, right, *operands, domain=INTERNAL, **attrs)
+
+
+@rule(P.MatMul(a, b_))
+def matmul(b: Builder, left: Value, right: Value) -> Value:
+    """Lower MatMul; a vector becomes a matrix with one row or one column."""
+    ranked(left, right)
+    need(left.tensor.dtype in TYPES, "no matmul kernel for this type")
+    rows, columns = left.tensor.rank == 1, right.tensor.rank == 1
+    if not rows and not columns:
+        return _matmul(b, left, right)
+    # The kernels multiply matrices only.
+    y = _matmul(
+        b,
+        b.Unsqueeze(left, b.ints(0)) if rows else left,
+        b.Unsqueeze(right, b.ints(1)) if columns else right,
+    )
+    return b.Squeeze(y, b.ints(*([-2] if rows else []), *([-1] if columns else [])))
+
+
+@rule(P.FusedMatMul(a, b_, domain=MICROSOFT).named("node"))
+def fused_matmul(b: Builder, left: Value, right: Value, node: Node) -> Value:
+    """Lower FusedMatMul; operands with the batch after their first axis are transposed."""
+    ranked(left, right)
+    attrs = node.attrs
+    left, right = (
+        b.Transpose(v, perm=(*range(1, v.tensor.rank - 1), 0, v.tensor.rank - 1)) if is_inner else v
+        for v, is_inner in ((left, attrs["transBatchA"]), (right, attrs["transBatchB"]))
+    )
+    # The internal op has the same flags for matrices.
+    if left.tensor.rank == 1 or right.tensor.rank == 1:
+        return _matmul_with_vector(b, left, right, node)
+    return _matmul(
+        b, left, right, trans_a=attrs["transA"], trans_b=attrs["transB"], alpha=attrs["alpha"]
+    )
+
+
+def _matmul_with_vector(b: Builder, left: Value, right: Value, node: Node) -> Value:
+    """A FusedMatMul with a vector operand, to which the transpose flags do not apply."""
+    attrs = node.attrs
+    need(left.tensor.rank == 1 or not attrs["transA"], "the matrix is transposed")
+    need(right.tensor.rank == 1 or not attrs["transB"], "the matrix is transposed")
+    made: Value = b.MatMul(left, right)
+    return made if attrs["alpha"] == 1 else b.Mul(made, b.const(attrs["alpha"], made.tensor.dtype))
+
+
+@rule(P.Gemm(a, b_, rest=True).named("node"))
+def gemm(b: Builder, left: Value, right: Value, node: Node) -> Value:
+    """Lower Gemm: C becomes an operand of an Add in the epilogue."""
+    attrs, dtype = node.attrs, left.tensor.dtype
+    alpha, beta = attrs["alpha"], attrs["beta"]
+    added = node.inputs[2] if len(node.inputs) > 2 and beta else None
+    # alpha and beta are floats: of integers they would round every product.
+    need(dtype.is_float or (alpha == 1 and beta == 1), "rounds numbers to integers")
+    flags: dict[str, Any] = {"trans_a": attrs["transA"], "trans_b": attrs["transB"], "alpha": alpha}
+    # A constant C is multiplied by beta now: constant folding follows.
+    if added is not None and beta != 1:
+        added = b.Mul(added, b.const(beta, dtype))
+    if added is None:
+        return _matmul(b, left, right, **flags)
+    if dtype not in FLOAT32_ACCUMULATED:
+        return b.Add(_matmul(b, left, right, **flags), added)
+    code: Code = (Instruction((ONNX, "Add"), (0, 1), dtype),)
+    return _matmul(b, left, right, added, code=code, **flags)
+
+
+def _need_matrix_transpose(node: Node) -> None:
+    """Abandon a rewrite unless a Transpose swaps the last two axes and no others."""
+    order = permutation_of(node)
+    n = len(order)
+    need(n > 1 and order == (*range(n - 2), n - 1, n - 2), "it permutes other axes")
+
+
+def _operands(node: Node) -> list[Value]:
+    """The operands of the epilogue of a matmul."""
+    return [v for v in node.inputs[2:] if v is not None]
+
+
+_WITH_EPILOGUE: Final[dict[str, Any]] = {"domain": INTERNAL, "rest": True}
+
+
+@rule(
+    P.MatMul(P.Transpose(x).named("transpose"), b_, **_WITH_EPILOGUE).named("node"),
+    aliases="turned_left",
+)
+def transposed_left(b: Builder, x: Value, right: Value, transpose: Node, node: Node) -> Value:
+    """Fold a Transpose of the left operand into trans_a."""
+    _need_matrix_transpose(transpose)
+    # Two transposes cancel.
+    attrs = {**node.attrs, "trans_a": 1 - node.attrs["trans_a"]}
+    return _matmul(b, x, right, *_operands(node), like=node.outputs[0], **attrs)
+
+
+@rule(
+    P.MatMul(a, P.Transpose(x).named("transpose"), **_WITH_EPILOGUE).named("node"),
+    aliases="turned_right",
+)
+def transposed_right(b: Builder, left: Value, x: Value, transpose: Node, node: Node) -> Value:
+    """Fold a Transpose of the right operand into trans_b."""
+    _need_matrix_transpose(transpose)
+    attrs = {**node.attrs, "trans_b": 1 - node.attrs["trans_b"]}
+    return _matmul(b, left, x, *_operands(node), like=node.outputs[0], **attrs)
+
+
+# Without an epilogue: no further inputs.
+_PLAIN: Final = P.MatMul(a, b_, domain=INTERNAL).named("node")
+
+
+@rule(P.Mul(_PLAIN, factor).named("scale"), P.Div(_PLAIN, factor).named("scale"), aliases="scaled")
+def scaled_matmul(
+    b: Builder, left: Value, right: Value, node: Node, factor: Value, scale: Node
+) -> Value:
+    """Fold multiplication or division by one number into alpha."""
+    number = present(scalar(factor), "the factor is not one number")
+    need(number and math.isfinite(number), "the factor is 0 or not finite")
+    need(factor.tensor.rank <= node.outputs[0].tensor.rank, "adds axes")
+    # alpha is applied before the epilogue, so there must be none yet.
+    need(
+        left.tensor.dtype in FLOAT32_ACCUMULATED and node.attrs["code"] is None,
+        "it has an epilogue, or no float32 accumulators",
+    )
+    if scale.op.name == "Div":
+        # 1 / number is exact only for powers of two; else division and multiplication differ.
+        need(abs(math.frexp(number)[0]) == 0.5, "not a power of two")
+        number = 1 / number
+    need(node.attrs["alpha"] == 1, "it is scaled already")
+    return _matmul(b, left, right, like=node.outputs[0], **{**node.attrs, "alpha": number})
+
+
+RULES: Final[tuple[Any, ...]] = (
+    *matmul,
+    *fused_matmul,
+    *gemm,
+    *transposed_left,
+    *transposed_right,
+    *scaled_matmul,
+)

@@ -1,0 +1,405 @@
+"""Multi-head attention ops decomposed into the internal Attention and ops around it.
+
+Covers MultiHeadAttention, Attention and the decoder variants of com.microsoft, and the standard
+Attention. Each splits heads, adds biases, appends to the KV cache, converts masks to additive ones,
+and calls the one Attention kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.graph.dtype import BOOL, F32, I32
+from sardonyx.graph.graph import Node, Value, given
+from sardonyx.graph.op import INTERNAL
+from sardonyx.ops.attention.decoder import Masked, multi_head_attrs, projected_attrs
+from sardonyx.ops.attention.dot_product import Settings
+from sardonyx.ops.attention.fused import UNSEEN
+from sardonyx.ops.attention.multi_head import SHUT_OUT
+from sardonyx.ops.attention.multi_head import Inputs as MultiHead
+from sardonyx.ops.attention.projected import Inputs as Projected
+from sardonyx.ops.attention.projected import widths_of
+from sardonyx.ops.builder import Builder
+from sardonyx.passes.attention import KERNEL_TYPES, to_float32
+from sardonyx.passes.rule import known_size, need, ranked
+
+HEADS_FIRST: Final = (0, 2, 1, 3)  # [batch, rows, heads, head] as [batch, heads, rows, head]
+Spans = dict[
+    tuple[Any, ...], Value
+]  # the Spans nodes of a graph by their operands: layers share one
+
+
+def inputs_of(node: Node, count: int) -> tuple[Value | None, ...]:
+    """The inputs of a node, padded with None for those left out at the end."""
+    return (*node.inputs, *[None] * (count - len(node.inputs)))
+
+
+def split_heads(b: Builder, x: Value, heads: int) -> Value:
+    """[batch, rows, heads * size] as [batch, rows, heads, size]."""
+    return b.Reshape(x, b.ints(0, 0, heads, known_size(x.tensor.dims[2]) // heads))
+
+
+def need_mask_columns(b: Builder, mask: Value, keys: Value) -> None:
+    """Abandon unless a mask has a column for every key.
+
+    With symbolic sizes this becomes a guard: a run that fails it is compiled anew.
+    """
+    columns, count = mask.tensor.dims[-1], keys.tensor.dims[2]
+    if columns == count:
+        return
+    # The standard pads a shorter mask with -inf, which the kernel does not.
+    is_open = not isinstance(columns, int) or not isinstance(count, int)
+    need(is_open and columns != 1, "the mask has fewer columns than there are keys")
+    need(b.graph.scope.assume_at_least(columns, count), "a mask that may be of fewer keys")
+
+
+def merge_heads(b: Builder, y: Value, width: int) -> Value:
+    """[batch, rows, heads, size] as [batch, rows, heads * size]."""
+    return b.Reshape(y, b.ints(0, 0, width))
+
+
+def _heads_first(b: Builder, x: Value, heads: int) -> Value:
+    """[batch, rows, heads * size] as [batch, heads, rows, size]."""
+    return b.Transpose(split_heads(b, x, heads), perm=HEADS_FIRST)
+
+
+def _is_output_used(node: Node, output: int) -> bool:
+    """Whether an output is present and read."""
+    return len(node.outputs) > output and node.outputs[output].is_used
+
+
+def _appended(b: Builder, k: Value, v: Value, past: tuple[Any, Any]) -> tuple[Value, Value]:
+    """Keys and values after those of the past."""
+    # Without a past there is nothing to append to.
+    if past[0] is None:
+        return k, v
+    key, value = b.node("Append", k, v, *past, domain=INTERNAL, outputs=2).outputs
+    return key, value
+
+
+def _as_outputs(b: Builder, present: tuple[Value, Value]) -> tuple[Value, ...]:
+    """Keys and values as node outputs, which need values of their own."""
+    # Identity gives an output a value and a name of its own: k and v may be read elsewhere.
+    return tuple(p if p.op == "Append" else b.Identity(p) for p in present)
+
+
+def _additive_mask(b: Builder, seen: Value, low: float | None, axes: tuple[int, ...]) -> Value:
+    """0 where a key is seen, a low score elsewhere, with these axes inserted."""
+    zero, masked = b.const(0.0, F32), b.const(SHUT_OUT if low is None else low, F32)
+    return b.Unsqueeze(b.Where(seen, zero, masked), b.ints(*axes))
+
+
+def _key_positions(b: Builder, keys: Value) -> Value:
+    """0, 1, 2, ... for each of the keys [batch, heads, keys, head]."""
+    count = b.Cast(b.Squeeze(b.Shape(keys, start=2, end=3), b.ints(0)), to=I32.onnx)
+    return b.Range(b.const(0, I32), count, b.const(1, I32))
+
+
+def _within_lengths(b: Builder, mask: Value, keys: Value) -> Value:
+    """Which keys are before the end of each sequence of the batch."""
+    return b.Less(_key_positions(b, keys), b.Unsqueeze(mask, b.ints(1)))
+
+
+def _added(b: Builder, mask: Value | None, more: Value | None) -> Value | None:
+    """The sum of two additive masks, either of which may be None."""
+    if mask is None or more is None:
+        return more if mask is None else mask
+    return b.Add(mask, more)
+
+
+def multi_head(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
+    """Decompose MultiHeadAttention."""
+    x, attrs = MultiHead(*inputs_of(node, 10)), node.attrs
+    ranked(*[v for v in node.inputs if v is not None])
+    return _multi_head(b, x, node, attrs)
+
+
+def decoder_masked(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
+    """Decompose DecoderMaskedMultiHeadAttention, which may have a packed QKV input."""
+    # `arranged` maps the inputs to those of MultiHeadAttention.
+    x = Masked(*inputs_of(node, 11))
+    ranked(*[v for v in node.inputs if v is not None])
+    # Without a key, `query` holds query, key and value side by side.
+    if x.key is None:
+        parts = b.node("Split", x.query, axis=2, num_outputs=3, outputs=3).outputs
+        x = Masked(*parts, *inputs_of(node, 11)[3:])
+    arranged = MultiHead(*x.arranged(node.attrs))
+    return _multi_head(b, arranged, node, multi_head_attrs(node.attrs))
+
+
+def _multi_head(
+    b: Builder, x: MultiHead, node: Node, attrs: dict[str, Any]
+) -> tuple[Value | None, ...]:
+    """Attention over these inputs, and the outputs that the node has."""
+    q, k, v = _operands(b, x, attrs["num_heads"])
+    if x.past_length is not None:
+        return _over_shared_buffer(b, (q, k, v), x, node, attrs)
+    present = _appended(b, k, v, (x.past_key, x.past_value))
+    mask = None
+    # key_padding_mask: lengths [batch], or a mask [batch, keys] or [batch, rows, keys].
+    if x.padding is not None:
+        rank = x.padding.tensor.rank
+        low, zero = attrs["mask_filter_value"], b.const(0, I32)
+        is_seen = (
+            _within_lengths(b, x.padding, present[0]) if rank == 1 else b.Greater(x.padding, zero)
+        )
+        mask = _additive_mask(b, is_seen, low, (1,) if rank == 3 else (1, 2))
+    mask = _added(b, mask, to_float32(b, x.added))
+    scores = None
+    if _is_output_used(node, 3):
+        y, scores = _decomposed(b, (q, *present), mask, attrs)
+    else:
+        y = _attend(b, (q, *present), mask, attrs, x.past_key is not None and k)
+    if scores is None and not _is_output_used(node, 1) and not _is_output_used(node, 2):
+        return (y,)
+    return y, *_as_outputs(b, present), scores
+
+
+def _decomposed(
+    b: Builder, operands: tuple[Value, Value, Value], mask: Value | None, attrs: dict[str, Any]
+) -> tuple[Value, Value]:
+    """Attention as separate ops, and its scores, which the fused kernel does not return."""
+    q, k, v = operands
+    # Scores of unseen keys would have to be masked in the output as well.
+    need(not attrs["unidirectional"], "scores of keys that are not seen")
+    need(q.tensor.dtype is F32, "scores in another type than they are computed in")
+    scale = attrs["scale"] or 1 / math.sqrt(known_size(q.tensor.dims[3]))
+    scores = b.Mul(b.MatMul(q, b.Transpose(k, perm=(0, 1, 3, 2))), b.const(scale, F32))
+    if mask is not None:
+        scores = b.Add(scores, mask)
+    # Softmax(scores) V, with heads after rows as the output has them.
+    y = b.Transpose(b.MatMul(b.Softmax(scores, axis=-1), v), perm=HEADS_FIRST)
+    return merge_heads(b, y, known_size(v.tensor.dims[1]) * known_size(v.tensor.dims[3])), scores
+
+
+def _over_shared_buffer(
+    b: Builder,
+    operands: tuple[Value, Value, Value],
+    x: MultiHead,
+    node: Node,
+    attrs: dict[str, Any],
+) -> tuple[Value | None, ...]:
+    """Attention over a cache with reserved rows; past_length says where new rows go."""
+    need(not _is_output_used(node, 3), "the scores are an output")
+    need(x.padding is None and x.added is None, "the mask has fewer columns than there are keys")
+    need(x.indirection is None, "beams share a cache")
+    (q, k, v), past = operands, (x.past_key, x.past_value)
+    need(past[0].tensor.dtype is k.tensor.dtype, "the cache has another type")
+    span, length = _shared_span(b, q, k, past[0], x.past_length)
+    present = b.node("Append", k, v, *past, span, length, domain=INTERNAL, outputs=2).outputs
+    y = b.Attention(
+        *(q, *present, None, span),
+        domain=INTERNAL,
+        scale=attrs["scale"] or 1 / math.sqrt(known_size(q.tensor.dims[3])),
+        rows_first=1,
+        behind=0 if attrs["unidirectional"] else -1,
+    )
+    width = known_size(v.tensor.dims[1]) * known_size(v.tensor.dims[3])
+    return merge_heads(b, y, width), *present
+
+
+def _shared_span(
+    b: Builder, q: Value, k: Value, cache: Value, past_length: Value
+) -> tuple[Value, Value]:
+    """The Spans of new rows in a shared buffer, and the length of the buffer."""
+    # Spans needs int32 lengths: past_length + new rows - 1 is the last key.
+    length, rows = (b.Cast(b.Shape(v, start=2, end=3), to=I32.onnx) for v in (cache, k))
+    last = b.Sub(b.Add(b.Reshape(past_length, b.ints(1)), rows), b.const([1], I32))
+    # All sequences of the batch have the same length here.
+    lasts = b.Expand(last, b.Shape(q, start=0, end=1))
+    return b.Spans(lasts, length, q, domain=INTERNAL), length
+
+
+def _attend(
+    b: Builder,
+    operands: tuple[Value, Value, Value],
+    mask: Value | None,
+    attrs: dict[str, Any],
+    appended: Value | bool | None,
+) -> Value:
+    """One Attention; if keys were appended, causality is relative to the last key."""
+    q, k, v = operands
+    if attrs["unidirectional"] and isinstance(appended, Value):
+        need(appended.tensor.dims[2] == q.tensor.dims[2], "queries and new keys differ in number")
+    y = b.Attention(
+        *(q, k, v, mask),
+        domain=INTERNAL,
+        scale=attrs["scale"] or 1 / math.sqrt(known_size(q.tensor.dims[3])),
+        rows_first=1,
+        behind=0 if attrs["unidirectional"] else -1,
+        at_end=int(isinstance(appended, Value)),
+    )
+    return merge_heads(b, y, known_size(v.tensor.dims[1]) * known_size(v.tensor.dims[3]))
+
+
+def _operands(b: Builder, x: MultiHead, heads: int) -> tuple[Value, Value, Value]:
+    """Query, key and value as [batch, heads, rows, head], with their biases added."""
+    if x.query.tensor.rank == 5:
+        need(x.bias is None, "a packed input has a bias")
+        q, k, v = _unpacked(b, x.query, 3)
+        return q, k, v
+    need(x.key.tensor.rank != 5 or x.bias is None, "a packed input has a bias")
+    # Layouts by the rank of the key: 3 unpacked, 4 a cross-attention cache, 5 packed KV.
+    parts = [x.query, x.key, x.value]
+    if x.bias is not None:
+        width, all_three = known_size(x.query.tensor.dims[2]), known_size(x.bias.tensor.dims[0])
+        sizes = b.ints(width, width, all_three - 2 * width)
+        biases = b.node("Split", x.bias, sizes, axis=0, outputs=3).outputs
+        # Of a cross-attention cache only the query gets its bias.
+        count = 1 if x.key.tensor.rank == 4 else 3  # the cache includes the bias
+        parts[:count] = [b.Add(p, c) for p, c in zip(parts[:count], biases, strict=False)]
+    q = _heads_first(b, parts[0], heads)
+    if x.key.tensor.rank == 5:
+        k, v = _unpacked(b, x.key, 2)
+        return q, k, v
+    if x.key.tensor.rank == 4:
+        return q, x.key, x.value
+    return q, _heads_first(b, parts[1], heads), _heads_first(b, parts[2], heads)
+
+
+def _unpacked(b: Builder, x: Value, count: int) -> tuple[Value, ...]:
+    """The slices of [batch, rows, heads, count, head] as [batch, heads, rows, head]."""
+    parts = b.node("Split", x, b.ints(*[1] * count), axis=3, outputs=count).outputs
+    return tuple(b.Transpose(b.Squeeze(p, b.ints(3)), perm=HEADS_FIRST) for p in parts)
+
+
+def packed_projection(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
+    """Decompose Attention of com.microsoft: the QKV projection, then attention."""
+    ranked(*[v for v in node.inputs if v is not None])
+    return _projected_attention(b, Projected(*inputs_of(node, 7)), node, node.attrs)
+
+
+def decoder_masked_self(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
+    """Decompose DecoderMaskedSelfAttention."""
+    ranked(*[v for v in node.inputs if v is not None])
+    x = Projected(*node.inputs[:7])
+    return _projected_attention(b, x, node, projected_attrs(node.attrs))
+
+
+def _projected_attention(
+    b: Builder, x: Projected, node: Node, attrs: dict[str, Any]
+) -> tuple[Value | None, ...]:
+    """The packed projection and the attention over its result."""
+    need(not attrs["do_rotary"], "rotary embedding inside the op")
+    need(not attrs["past_present_share_buffer"], "past and present share a buffer")
+    product = b.MatMul(x.x, x.weights)
+    whole = product if x.bias is None else b.Add(product, x.bias)
+    return attend_projected(b, x, whole, attrs, _is_output_used(node, 1))
+
+
+def attend_projected(
+    b: Builder, x: Projected, whole: Value, attrs: dict[str, Any], has_present: bool
+) -> tuple[Value | None, ...]:
+    """Attention over a projection whose columns are query, key and value."""
+    heads = attrs["num_heads"]
+    sizes = [known_size(s) for s in widths_of(known_size(whole.tensor.dims[2]), attrs)]
+    if len(set(sizes)) == 1:  # of equal width: split by heads, which are views of the projection
+        parts = b.node(
+            "Split", split_heads(b, whole, 3 * heads), b.ints(*[heads] * 3), axis=2, outputs=3
+        ).outputs
+        q, k, v = (b.Transpose(part, perm=HEADS_FIRST) for part in parts)
+    else:
+        parts = b.node("Split", whole, b.ints(*sizes), axis=2, outputs=3).outputs
+        q, k, v = (_heads_first(b, part, heads) for part in parts)
+    past: tuple[Any, Any] = (None, None)
+    if x.past is not None:
+        key_and_value = b.node("Split", x.past, b.ints(1, 1), axis=0, outputs=2).outputs
+        past = b.Squeeze(key_and_value[0], b.ints(0)), b.Squeeze(key_and_value[1], b.ints(0))
+    present = _appended(b, k, v, past)
+    mask = None if x.mask is None else _index_mask(b, x, present[0], attrs["mask_filter_value"])
+    mask = _added(b, mask, to_float32(b, x.added))
+    y = _attend(b, (q, *present), mask, attrs, x.past is not None and k)
+    if not has_present:
+        return (y,)
+    need(k.tensor.dims[3] == v.tensor.dims[3], "keys and values have other widths")
+    return y, b.Concat(*(b.Unsqueeze(p, b.ints(0)) for p in present), axis=0)
+
+
+def _index_mask(b: Builder, x: Projected, keys: Value, low: float | None) -> Value:
+    """The additive mask for mask_index, in each of its layouts."""
+    mask, batch = x.mask, x.x.tensor.dims[0]
+    # 4: [batch, 1, longest, longest]; 2 and 3: a mask per key or per row and key; 1: lengths
+    # [batch], ends and starts [2 batch], or lengths and offsets [3 batch + 2].
+    if mask.tensor.rank == 4:
+        mask = _mask_window(b, x, mask, keys)
+    if mask.tensor.rank > 1:
+        axes = (1,) if mask.tensor.rank == 3 else (1, 2)
+        return _additive_mask(b, b.Greater(mask, b.const(0, I32)), low, axes)
+    count = mask.tensor.dims[0]
+    # Which of the 1-D layouts it is follows from its length.
+    if count == batch:
+        return _additive_mask(b, _within_lengths(b, mask, keys), low, (1, 2))
+    need(count in (2 * batch, 3 * batch + 2), "the length of the mask is unknown")
+    sizes = b.Shape(x.x, start=0, end=1)
+    seen = _within_lengths(b, b.Slice(mask, b.ints(0), sizes, b.ints(0)), keys)
+    if count == 2 * batch:
+        starts = b.Slice(mask, sizes, b.ints(np.iinfo(np.int64).max), b.ints(0))
+        is_begun = b.GreaterOrEqual(_key_positions(b, keys), b.Unsqueeze(starts, b.ints(1)))
+        seen = b.And(seen, is_begun)
+    return _additive_mask(b, seen, low, (1, 2))
+
+
+def _mask_window(b: Builder, x: Projected, mask: Value, keys: Value) -> Value:
+    """The rows of the new tokens and the columns of all keys of a 4-D mask."""
+    total = b.Shape(keys, start=2, end=3)
+    first = b.ints(0) if x.past is None else b.Shape(x.past, start=3, end=4)
+    starts, ends = b.Concat(first, b.ints(0), axis=0), b.Concat(total, total, axis=0)
+    return b.Squeeze(b.Slice(mask, starts, ends, b.ints(2, 3)), b.ints(1))
+
+
+def standard(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
+    """Decompose the standard Attention."""
+    s = Settings(**node.attrs)
+    _, _, _, mask, past_key, past_value, nonpad = inputs_of(node, 7)
+    q, k, v = (given(node, i) for i in range(3))
+    ranked(*[x for x in node.inputs if x is not None])
+    is_packed = q.tensor.rank == 3
+    _need_supported(node, s, q, v)
+    if is_packed:
+        heads = (s.q_num_heads, s.kv_num_heads, s.kv_num_heads)
+        q, k, v = (_heads_first(b, x, n or 1) for x, n in zip((q, k, v), heads, strict=True))
+    present = _appended(b, k, v, (past_key, past_value))
+    has_past, windows = past_key is not None, (s.left_window_size, s.right_window_size)
+    # The kernel aligns the last row with the last key, which needs as many rows as new keys.
+    if has_past and (s.is_causal or max(windows) >= 0):
+        need(k.tensor.dims[2] == q.tensor.dims[2], "queries and new keys differ in number")
+    span = None if nonpad is None else b.Spans(nonpad, None, q, k, domain=INTERNAL)
+    y = b.Attention(
+        *(q, *present, _standard_mask(b, mask, present[0]), span),
+        domain=INTERNAL,
+        scale=1 / math.sqrt(known_size(q.tensor.dims[3]) or 1) if s.scale is None else s.scale,
+        zeroes=UNSEEN,
+        rows_first=int(is_packed),
+        group=known_size(q.tensor.dims[1]) // known_size(k.tensor.dims[1]),
+        before=windows[0],
+        behind=0 if s.is_causal else windows[1],
+        at_end=int(has_past),
+        softcap=max(s.softcap, 0.0),
+    )
+    if is_packed:
+        y = merge_heads(b, y, known_size(q.tensor.dims[1]) * known_size(v.tensor.dims[3]))
+    is_cached = _is_output_used(node, 1) or _is_output_used(node, 2)
+    return (y, *_as_outputs(b, present)) if is_cached else (y,)
+
+
+def _need_supported(node: Node, s: Settings, q: Value, v: Value) -> None:
+    """Abandon unless the kernel has what a standard Attention asks for."""
+    need(not _is_output_used(node, 3), "the scores are an output")
+    need(s.softmax_precision in (None, F32.onnx), "the softmax has another type")
+    dtype = q.tensor.dtype
+    need(dtype in KERNEL_TYPES and v.tensor.dtype is dtype, "no kernel of this type")
+
+
+def _standard_mask(b: Builder, mask: Value | None, keys: Value) -> Value | None:
+    """The mask of the standard Attention as an additive float32 mask."""
+    if mask is None:
+        return None
+    need_mask_columns(b, mask, keys)
+    # True means that the key is seen.
+    if mask.tensor.dtype is BOOL:
+        return b.Where(mask, b.const(0.0, F32), b.const(-math.inf, F32))
+    need(mask.tensor.dtype in KERNEL_TYPES, "no kernel for a mask of this type")
+    return to_float32(b, mask)

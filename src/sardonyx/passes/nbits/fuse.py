@@ -1,0 +1,191 @@
+"""Fusions around n-bit matmuls on a device, as decoders have them.
+
+The RMS norm before a matmul, the SwiGLU gate after it and the residual addition become part of one
+FewBits node: in decoding each is a kernel launch that costs more than its arithmetic.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
+from sardonyx.ops.builder import Builder
+from sardonyx.passes.attention import only_reader
+from sardonyx.passes.replace import attribute_to, drop, replace_value
+
+FUSED_NBITS: Final = (INTERNAL, "FewBits")
+# RMS norms under each of their names.
+_NORMS: Final = frozenset((
+    (ONNX, "RMSNormalization"), (ONNX, "SimplifiedLayerNormalization"),
+    (MICROSOFT, "SimplifiedLayerNormalization"),
+))  # fmt: skip
+# Attributes that MatMulNBits and FewBits have in common.
+_SHARED: Final = ("K", "N", "bits", "block_size", "k_major", "signed", "zero_default")
+
+
+def fuse_nbits_matmul(graph: Graph) -> None:
+    """Fuse norms, gates and residual additions into n-bit matmuls; bodies are left alone."""
+    _split_skip_norms(graph)
+    for node in list(graph.nodes):
+        if node.op.key == (INTERNAL, "MatMulNBits") and _is_plain(node):
+            _fuse(graph, node)
+    _request_quantized_output(graph)
+
+
+def _request_quantized_output(graph: Graph) -> None:
+    """Let gates return int8 codes if only fused n-bit matmuls read them.
+
+    The reader then need not quantize its input again. Not for the residual stream: the codes of its
+    readers depend on the norm after the addition.
+    """
+    for node in [n for n in graph.nodes if n.op.key == FUSED_NBITS and n.attrs["gated"]]:
+        out = node.outputs[0]
+        if out.n_exits or not out.uses or any(n.op.key != FUSED_NBITS for n, _ in out.uses):
+            continue
+        norms = {(n.inputs[4], n.attrs["epsilon"]) for n, slot in out.uses if slot == 0}
+        # The codes depend on the norm of the reader: all readers must have the same.
+        if len(norms) != 1:
+            continue
+        ((gain, epsilon),) = norms
+        graph.set_input(node, 6, gain)
+        node.attrs = {**node.attrs, "makes_digits": 1, "next_epsilon": epsilon}
+
+
+def _is_plain(node: Node) -> bool:
+    """Whether a matmul has constant weights and no epilogue."""
+    weights = node.inputs[1:]
+    return node.attrs["code"] is None and all(v is None or v.is_const for v in weights)
+
+
+def _fuse(graph: Graph, node: Node) -> None:
+    """Replace one matmul by FewBits with everything around it that fits."""
+    x, q, scale, zero = (*node.inputs, None)[:4]
+    assert x is not None
+    fused, out, extra = [node], node.outputs[0], {"gated": 0}
+    gain, epsilon = None, 1e-5
+    # The norm stays for its other readers; each matmul normalizes its own input.
+    if x.node is not None and _is_norm(x.node):
+        gain, epsilon = x.node.inputs[1], x.node.attrs["epsilon"]
+        x = x.node.inputs[0]
+    # Gate and up projection are the two halves of the columns of one matmul.
+    gate = _gate(out)
+    if gate:
+        fused += gate
+        out, extra = gate[-1].outputs[0], {"gated": 1}
+    residual = None
+    # The residual must not broadcast, and must not be the result itself.
+    add = only_reader(out)
+    if add is not None and add.op.key == (ONNX, "Add"):
+        (residual,) = [v for v in add.inputs if v is not out] or [None]
+        if residual is not None and _is_like(residual, out):
+            fused.append(add)
+            out = add.outputs[0]
+        else:
+            residual = None
+    attrs = {name: node.attrs[name] for name in _SHARED}
+    made: Value = Builder(graph, graph.scope).FewBits(
+        x, q, scale, zero, gain, residual, None, domain=INTERNAL, like=out, epsilon=epsilon,
+        **extra, **attrs,
+    )  # fmt: skip
+    assert made.node is not None
+    attribute_to([made.node], node)
+    replace_value(graph, out, made)
+    drop(graph, list(reversed(fused)))  # the last reader first, so that each is dead
+
+
+def _is_norm(node: Node) -> bool:
+    """Whether a node is an RMS norm over the last axis with a constant gain."""
+    gain = node.inputs[1] if len(node.inputs) > 1 else None
+    # The kernel normalizes the last axis and multiplies by a gain of its type.
+    if node.op.key not in _NORMS or gain is None or not gain.is_const or gain.tensor.rank != 1:
+        return False
+    fact = node.outputs[0].fact
+    if not isinstance(fact, Fact) or fact.shape is None:
+        return False
+    return node.attrs["axis"] in (-1, fact.rank - 1) and gain.tensor.dtype is fact.dtype
+
+
+def _is_like(a: Value, b: Value) -> bool:
+    """Whether a value that varies has the type and shape of another."""
+    fact, other = a.fact, b.tensor
+    if not isinstance(fact, Fact) or a.is_const:
+        return False
+    return fact.shape == other.shape and fact.dtype is other.dtype
+
+
+def _gate(out: Value) -> list[Node]:
+    """The nodes of a SwiGLU gate after a value, the last one last; none if there is no gate."""
+    split = only_reader(out)
+    if split is None or split.op.key != (ONNX, "Split") or len(split.outputs) != 2:
+        return []
+    rank = out.tensor.rank
+    gate, up = split.outputs
+    if split.attrs["axis"] not in (-1, rank - 1) or gate.tensor.dims != up.tensor.dims:
+        return []
+    # silu(gate) * up, with silu written as gate * Sigmoid(gate) or as Swish.
+    readers = {n.op.name: n for n, _ in gate.uses}
+    if gate.n_exits or len(gate.uses) != len(readers):
+        return []
+    if readers.keys() == {"Sigmoid", "Mul"}:
+        sigmoid, silu = readers["Sigmoid"], readers["Mul"]
+        if only_reader(sigmoid.outputs[0]) is not silu:
+            return []
+        inner = [split, sigmoid, silu]
+    elif readers.keys() == {"Swish"} and readers["Swish"].attrs["alpha"] == 1:
+        silu, inner = readers["Swish"], [split, readers["Swish"]]
+    else:
+        return []
+    last = only_reader(silu.outputs[0])
+    if last is None or last.op.key != (ONNX, "Mul") or only_reader(up) is not last:
+        return []
+    return [*inner, last]
+
+
+def _split_skip_norms(graph: Graph) -> None:
+    """Split fused residual additions and norms again if an n-bit matmul precedes them.
+
+    The matmul can add the residual itself, and the next one normalize.
+    """
+    for node in list(graph.nodes):
+        if node.op.key != (MICROSOFT, "SkipSimplifiedLayerNormalization"):
+            continue
+        a, b_, gain, *bias = node.inputs
+        makers = {v.node.op.name for v in (a, b_) if v is not None and v.node is not None}
+        # The norm statistics have no equivalent after the split.
+        unread = not any(v.is_used for v in node.outputs[1:3])
+        if any(bias) or "MatMulNBits" not in makers or not unread:
+            continue
+        b = Builder(graph, graph.scope)
+        total: Value = b.Add(a, b_, like=node.outputs[0])
+        normed: Value = b.SimplifiedLayerNormalization(
+            total, gain, like=node.outputs[0], epsilon=node.attrs["epsilon"], axis=-1
+        )
+        attribute_to(b.made, node)
+        replace_value(graph, node.outputs[0], normed)
+        if len(node.outputs) > 3:
+            replace_value(graph, node.outputs[3], total)
+        graph.remove(node)
+
+
+def unfuse_nbits_matmul(graph: Graph) -> None:
+    """Replace FewBits nodes that stay on the CPU by the ops that they consist of."""
+    for node in [n for n in graph.all_nodes() if n.op.key == FUSED_NBITS]:
+        x, q, scale, zero, gain, residual = node.inputs[:6]
+        out, b = node.outputs[0], Builder(node.graph, node.graph.scope)
+        if gain is not None:
+            x = b.SimplifiedLayerNormalization(
+                x, gain, like=x, epsilon=node.attrs["epsilon"], axis=-1
+            )
+        attrs = {name: node.attrs[name] for name in _SHARED}
+        y: Value = b.MatMulNBits(x, q, scale, zero, domain=INTERNAL, **attrs)
+        if node.attrs["gated"]:
+            split = b.node("Split", y, outputs=2, axis=-1, num_outputs=2)
+            gate, up = split.outputs
+            y = b.Mul(b.Mul(gate, b.Sigmoid(gate)), up)
+        if residual is not None:
+            y = b.Add(y, residual)
+        attribute_to(b.made, node)
+        replace_value(node.graph, out, y)
+        node.graph.remove(node)

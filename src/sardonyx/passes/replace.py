@@ -1,0 +1,64 @@
+"""Replacing nodes of a graph: try a replacement, carry names over, remove dead nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from sardonyx.base.log import logger
+from sardonyx.errors import SardonyxError
+from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.ops.builder import Builder
+from sardonyx.passes.rule import NoMatch
+
+T = TypeVar("T")
+
+
+def try_build(b: Builder, build: Callable[[], T], name: str, node: Node) -> T | None:
+    """Return what `build` makes with the builder; on a failed condition undo it, return None.
+
+    `name` and `node` say in the debug log which rewrite was tried where.
+    """
+    graph = b.graph
+    n_guards = len(graph.scope.found)
+    try:
+        return build()
+    except (NoMatch, SardonyxError) as reason:
+        # In reverse: a node can only be removed once nothing reads its outputs.
+        for added in reversed(b.made):
+            graph.remove(added)
+        # Guards that inference of the removed nodes added would otherwise still be checked.
+        del graph.scope.found[n_guards:]
+        logger.debug("%s not at %s: %s", name, node, reason)
+        return None
+
+
+def replace_value(graph: Graph, old: Value, new: Value) -> None:
+    """Let all readers of a value read another one, which also gets its name."""
+    new.name, old.name = old.name, ""
+    graph.replace(old, new)
+
+
+def attribute_to(nodes: Iterable[Node], source: Node) -> None:
+    """Give new nodes the name and marks of the node that they replace, for profiles and errors."""
+    for node in nodes:
+        node.name, node.marks = source.name, source.marks
+
+
+def prune(graph: Graph) -> None:
+    """Remove every node whose outputs have no reader, in the graph and its bodies."""
+    # Outer nodes first: a dead node takes its bodies with it.
+    drop(graph, list(graph.nodes))
+    for node in graph.nodes:
+        for _, body in node.subgraphs:
+            prune(body)
+
+
+def drop(graph: Graph, work: list[Node]) -> None:
+    """Remove those of the nodes that are dead, then the producers that this leaves dead."""
+    # A worklist: removing a node may leave its producers dead.
+    while work:
+        node = work.pop()
+        if node in graph.nodes and not node.is_used:
+            work.extend(v.node for v in node.reads() if v.node is not None)
+            graph.remove(node)

@@ -1,0 +1,92 @@
+"""Rule tables are skipped only for graphs in which no rule of them can match."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import sardonyx.load.upgrade
+from sardonyx.load.upgrade import FAMILIES
+from sardonyx.passes.class_labels import CLASSIFIERS
+from sardonyx.passes.layout.rules import NHWC_RULES, conv, pooling, quantized_image
+from sardonyx.passes.pattern import Call, Pattern
+from sardonyx.passes.pipeline import LOWER_CPU, OPTIMIZE, PIPELINE
+
+# All but FLOATS, whose rules ask themselves whether their operands come from a DequantizeLinear.
+TABLES = {
+    table.path: table
+    for each in (*OPTIMIZE, *LOWER_CPU)
+    if not isinstance(each.run, str)
+    for table in each.run
+    if table.path != "quantize.FLOAT_RESULTS"
+}
+PASSES = {each.name: each for each in LOWER_CPU}
+
+
+def ops_of(pattern: Pattern) -> Iterator[str]:
+    """The ops that a graph must have for a pattern to match."""
+    if isinstance(pattern, Call):
+        yield pattern.op
+        for arg_reduce in pattern.args:
+            yield from ops_of(arg_reduce)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_pattern_has_an_op_of_its_table(name: str) -> None:
+    table = TABLES[name]
+    for rules in table.rules.values():
+        for rule in rules:
+            assert not table.ops or table.ops & set(ops_of(rule.pattern)), rule.name
+
+
+FORMER_NAMES = [
+    "add_steps",
+    "alone",
+    "concat_steps",
+    "content",
+    "conv_bias",
+    "conv_float",
+    "conv_norm",
+    "conv_steps",
+    "dynamic_product",
+    "element",
+    "integer_conv",
+    "integer_product",
+    "joined",
+    "matmul_float",
+    "matmul_steps",
+    "max_steps",
+    "mean_steps",
+    "one_sided",
+    "product_bias",
+    "quantize_before",
+    "scaled",
+    "squeeze_back",
+    "steps_again",
+    "turned_left",
+    "turned_right",
+    "where_steps",
+]
+
+
+def test_disabled_optimizers_accepts_former_names_of_rules() -> None:
+    tables = [t for each in PIPELINE if not isinstance(each.run, str) for t in each.run]
+    rules = [r for table in tables for rules in table.rules.values() for r in rules]
+    assert {name for r in rules for name in r.names}.issuperset(FORMER_NAMES)
+
+
+def test_layout_pass_runs_for_every_op_that_requires_nhwc() -> None:
+    turners = (conv, pooling, quantized_image)
+    images = {name for (_, name), rule_for in NHWC_RULES.items() if rule_for in turners}
+    assert images == PASSES["channels_last"].any_op
+
+
+def test_label_pass_runs_for_every_classifier() -> None:
+    assert set(CLASSIFIERS) == PASSES["number_labels"].any_op
+
+
+def test_every_file_of_upgrades_is_known() -> None:
+    folder = Path(sardonyx.load.upgrade.__file__).parent
+    assert {path.stem for path in folder.glob("[a-z]*.py")} == FAMILIES

@@ -88,15 +88,17 @@ def run_call(  # noqa: PLR0913 - how a call is run, each way by name
     gap of so many elements before and behind each row of its last axis.
     """
     inputs = [None if v is None else operand(v, values, isa) for v in call.inputs]
-    if not native.kernels[call.row].accepts:  # where strides are not accepted, the executor copies
+    if not native.kernels[
+        call.kernel
+    ].accepts:  # where strides are not accepted, the executor copies
         inputs = [None if a is None else a.copy() if strided(a) else a for a in inputs]
     ints = [evaluate(i, dims) for i in call.ints]
     facts = [v.tensor for v in node.outputs]
     shapes: list[Any] = []
-    if native.kernels[call.row].resolves:
+    if native.kernels[call.kernel].resolves:
         unknown = [(0, f.dtype.onnx, [-1] * f.rank, [0] * f.rank) for f in facts]
         given = [tensor(a) for a in inputs]
-        shapes = native.resolve(call.row, given, unknown, ints, list(call.floats), isa)
+        shapes = native.resolve(call.kernel, given, unknown, ints, list(call.floats), isa)
     else:
         shapes = [[evaluate(d, dims) for d in f.dims] for f in facts]
     made = [guarded(tuple(s), element_type(f.dtype)) for s, f in zip(shapes, facts, strict=True)]
@@ -105,9 +107,9 @@ def run_call(  # noqa: PLR0913 - how a call is run, each way by name
     if share is not None:
         taken, place = inputs[share[0]], made[share[1]][0]
         assert taken is not None
-        inputs[share[0]] = over(place, taken, call.turn)
+        inputs[share[0]] = over(place, taken, call.permutation)
     error = native.call(
-        call.row,
+        call.kernel,
         [tensor(a) for a in inputs],
         [tensor(inner) for inner, _ in made],
         ints,
@@ -164,7 +166,7 @@ def operand(given: Value | Packed | Stored, values: dict[Value, Array], isa: str
         return array
     packed, whole = guarded((given.size_bytes,), np.uint8)
     arguments = [tensor(array)], [tensor(packed)], list(given.ints), []
-    error = native.call(given.row, *arguments, 1, isa)
+    error = native.call(given.kernel, *arguments, 1, isa)
     assert not error, error
     assert untouched(whole, packed), "packing wrote outside its output"
     return packed

@@ -54,7 +54,7 @@ def check(op: str, x: Array, w: Array | None = None, row: str = "", **attrs: Any
     node = node_of(op, x, w, **attrs)
     call = lowered(node)
     assert isinstance(call, Call), call
-    assert not row or call.row == row
+    assert not row or call.kernel == row
     wide = [a.astype(np.float64) if a.dtype == np.float32 else a for a in (x, w) if a is not None]
     expected = node.op.run(wide, node.attrs)[0]
     size = max(np.abs(expected).max(initial=0), 1e-30) if np.isfinite(expected).all() else 1
@@ -65,7 +65,7 @@ def check(op: str, x: Array, w: Array | None = None, row: str = "", **attrs: Any
                 run_call(call, node, {node.inputs[0]: x}, {}, isa, n, gap=7)[0] for n in SPLITS
             ]
         assert all(f.tobytes() == found[0].tobytes() for f in found[1:]), isa
-        least = (1e-5 if call.row == "conv_winograd_f32" else 2e-6) * size  # of any error
+        least = (1e-5 if call.kernel == "conv_winograd_f32" else 2e-6) * size  # of any error
         np.testing.assert_allclose(found[0], expected, 2e-5, least, err_msg=isa)
 
 

@@ -197,7 +197,7 @@ def test_convolutions(name: str, x_type: Any, out: int) -> None:
         (1, 4, 5, 6),
         dtype=out, channels_last=1, low=-5.0 if out != I32 else -np.inf, **attrs,
     )  # fmt: skip
-    assert (call.row == "qdepthwise") is name.startswith("apart")
+    assert (call.kernel == "qdepthwise") is name.startswith("apart")
 
 
 @pytest.mark.parametrize("zero", [0, 128, 77])

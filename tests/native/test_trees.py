@@ -50,7 +50,7 @@ def check(node: Node, value: Value, x: Any, row: str) -> None:
     """The kernel of a node, on every ISA and any split, gives what its reference gives."""
     call = lowered(node)
     assert isinstance(call, Call)
-    assert call.row == row
+    assert call.kernel == row
     expected = list(node.op.run([np.ascontiguousarray(x)], node.attrs))
     for isa in native.isas:
         for splits in (1, 2, 7):

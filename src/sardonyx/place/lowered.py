@@ -14,7 +14,7 @@ class Packed:
     """A constant in a packed layout, which a packing kernel produces once per session start."""
 
     value: Value
-    row: str  # the packing kernel: one input, one output of bytes
+    kernel: str  # the packing kernel: one input, one output of bytes
     size_bytes: int
     ints: tuple[int, ...] = ()
 
@@ -33,7 +33,7 @@ class Stored:
 class Call:
     """A kernel call with its operands; the outputs are those of the node."""
 
-    row: str
+    kernel: str
     inputs: tuple[Value | Packed | Stored | None, ...]
     ints: tuple[Size, ...] = ()  # attributes; symbolic sizes are evaluated when dims are bound
     floats: tuple[float, ...] = ()
@@ -41,8 +41,10 @@ class Call:
     # (input, output) pairs that may alias (in-place), if their sizes are equal: the kernel reads
     # no byte of the input after it has written to that offset.
     shares: tuple[tuple[int, int], ...] = ()
-    turn: tuple[int, ...] = ()  # permutation of aliasing inputs to output axes; empty: identity
-    joins: bool = False  # a Concat along ints[0]: producers may write into the output directly
+    permutation: tuple[
+        int, ...
+    ] = ()  # permutation of aliasing inputs to output axes; empty: identity
+    is_concat: bool = False  # a Concat along ints[0]: producers may write into the output directly
     writes_rows: bool = False  # output 0 may have a row stride: a slice of a Concat's output
 
 

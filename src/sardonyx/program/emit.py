@@ -476,7 +476,7 @@ def _leaves(value: Value, nodes: Container[Node]) -> bool:
 
 
 def _resolves(lowered: Lowered) -> bool:
-    return isinstance(lowered, Call) and native.kernels[lowered.row].resolves
+    return isinstance(lowered, Call) and native.kernels[lowered.kernel].resolves
 
 
 def _ready(

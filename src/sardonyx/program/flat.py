@@ -136,17 +136,17 @@ class Growth:
 
 @mutable
 class FlatStep:
-    """A step of a segment: a row with the numbers of its values; its node, for messages."""
+    """A step of a segment: a kernel and the numbers of its values; its node, for messages."""
 
     node: Node
-    row: str
+    kernel: str
     inputs: list[int]
     outputs: list[int]
     ints: list[int]
     floats: list[float]
     shares: tuple[tuple[int, int], ...] = ()
-    turn: tuple[int, ...] = ()
-    joins: bool = False
+    permutation: tuple[int, ...] = ()
+    is_concat: bool = False
 
 
 class SegmentBuilder:
@@ -220,16 +220,20 @@ class SegmentBuilder:
                     self.resolved.append((step, position, axis, name))
 
     def _call(self, node: Node, call: Call) -> None:
-        accepts = Form(native.kernels[call.row].accepts)
+        accepts = Form(native.kernels[call.kernel].accepts)
         inputs = [ABSENT if v is None else self._operand(node, v, accepts) for v in call.inputs]
         outputs = [self._made(v) for v in node.outputs]
-        if call.joins and call.ints[0] == node.outputs[0].tensor.rank - 1 > 0:
+        if call.is_concat and call.ints[0] == node.outputs[0].tensor.rank - 1 > 0:
             self._join(node, inputs, outputs[0])
         if call.writes_rows:
             self._rows.add(outputs[0])
         ints = self.sizes.registers(call.ints)
-        step = FlatStep(node, call.row, inputs, outputs, ints, list(call.floats))
-        step.shares, step.turn, step.joins = call.shares, call.turn, call.joins
+        step = FlatStep(node, call.kernel, inputs, outputs, ints, list(call.floats))
+        step.shares, step.permutation, step.is_concat = (
+            call.shares,
+            call.permutation,
+            call.is_concat,
+        )
         self.steps.append(step)
 
     def _join(self, node: Node, inputs: list[int], whole: int) -> None:
@@ -310,7 +314,7 @@ class SegmentBuilder:
             assert const is not None
             dtype, shape = U8, const.shape
             if isinstance(operand, Packed):
-                want = Want(const, operand.row, operand.size_bytes, operand.ints)
+                want = Want(const, operand.kernel, operand.size_bytes, operand.ints)
                 shape = (operand.size_bytes,)
             elif const.dtype.bits < 8:
                 want, shape = Want(const, STORED), (const.dtype.packed_bytes(const.count),)
@@ -423,7 +427,16 @@ class SegmentBuilder:
             at = 0 if v.want is None else address(v.want)
             made.add_value(v.storage, v.dtype, v.at, at, v.dims, v.numbers)
         for s in self.steps:
-            made.add_step(s.row, s.inputs, s.outputs, s.ints, s.floats, s.shares, s.turn, s.joins)
+            made.add_step(
+                s.kernel,
+                s.inputs,
+                s.outputs,
+                s.ints,
+                s.floats,
+                s.shares,
+                s.permutation,
+                s.is_concat,
+            )
         for step, output, axis, name in self.resolved:
             made.add_resolved(step, output, axis, names[name])
         for slot, value in self.aliases:

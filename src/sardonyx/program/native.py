@@ -83,7 +83,7 @@ class NativeSegment:
         found: list[tuple[Node, str]] = []
         for part in self.parts:
             if isinstance(part, SegmentBuilder):
-                found.extend((s.node, s.row) for s in part.steps)
+                found.extend((s.node, s.kernel) for s in part.steps)
             else:
                 found.append((part.node, "bodies"))
         return found

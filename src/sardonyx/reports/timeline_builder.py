@@ -298,10 +298,10 @@ class _TimelineBuilder:
             slots[slot].kind = "output"
         part.touch(slots)
         for step in part.order:
-            self._add_step(step.node, step.row, len(self.arenas))
-        plan = part.plan
-        self.arenas.append(Arena(plan["arena_bytes"], plan["lower_bound"]))
-        self.local_bytes = max(self.local_bytes, plan["local_bytes"])
+            self._step(step.node, step.kernel, len(self.arenas))
+        said = part.laid_out
+        self.arenas.append(Arena(said["arena_bytes"], said["lower_bound"]))
+        self.local_bytes = max(self.local_bytes, said["local_bytes"])
 
 
 class _PlannedPart:
@@ -345,8 +345,8 @@ class _PlannedPart:
             record.touched = self._touched.get(number, set())
             values[number] = record
         for step in self.order:
-            if step.joins:
-                self._mark_concat_inputs(step, values, dims)
+            if step.is_concat:
+                self._join(step, values, dims)
         for record in values.values():
             if record.lender != ABSENT and record.kind == "value":
                 record.part = 0
@@ -405,7 +405,7 @@ class _PlannedPart:
         if value is not None:
             return _name_of(value), value.fact
         source = self._names.get(step.inputs[0]) if step.inputs else None
-        if step.row != "copy" or source is None:
+        if step.kernel != "copy" or source is None:
             return f"part of {_label(step.node)}", None
         return f"copy of {_name_of(source)}", source.fact
 

@@ -106,11 +106,11 @@ class Profile:
         parts = list(segment.all_parts())
         for number, index, begin, end, run, lane in times.spans:
             part = parts[number]
-            assert isinstance(part, SegmentBuilder), "control flow has no time of its own"
-            operands = self._lazy_operands(part, index, times.names[run])
-            flat = part.steps[index]
-            step = TimedStep((id(part), index), (flat.node,), "cpu", flat.row, operands)
-            self._append_step(step, begin / 1e9, end / 1e9, lane)
+            assert isinstance(part, SegmentBuilder), "control flow takes no time of its own"
+            look = self._look(part, index, times.names[run])
+            made = part.steps[index]
+            step = TimedStep((id(part), index), (made.node,), "cpu", made.kernel, look)
+            self._keep_step(step, begin / 1e9, end / 1e9, lane)
 
     def _lazy_operands(
         self, part: SegmentBuilder, index: int, names: list[int]

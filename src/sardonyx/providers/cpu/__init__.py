@@ -51,7 +51,7 @@ class Cpu:
         steps = []
         for step in self._reference.compile(region, bodies):
             found = self._found.pop(step.node)
-            row = found.row if isinstance(found, Call) else type(found).__name__.lower()
+            row = found.kernel if isinstance(found, Call) else type(found).__name__.lower()
             steps.append(Step(step.node, step.call, row, found))
         return steps
 

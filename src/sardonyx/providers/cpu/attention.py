@@ -39,7 +39,7 @@ def attention(node: Node) -> Call | No:
         ints,
         (attrs["scale"], attrs["softcap"]),
         shares=((0, 0),) if is_like else (),
-        turn=turn,
+        permutation=turn,
     )
 
 

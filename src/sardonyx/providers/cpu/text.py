@@ -41,7 +41,7 @@ def _texts(strings: list[str]) -> Array:
 
 def _concat(node: Node) -> Lowered:
     axis = axis_of(node.attrs["axis"], node.outputs[0].tensor.rank)
-    return Call("concat", tuple(node.inputs), (axis,), joins=True, writes_rows=True)
+    return Call("concat", tuple(node.inputs), (axis,), is_concat=True, writes_rows=True)
 
 
 def _gather(node: Node) -> Lowered:
